@@ -1,0 +1,1 @@
+"""accelrt: torch.cuda's runtime without torch."""

@@ -1,0 +1,1 @@
+"""The seam: one driver table, two devices that fill it."""

@@ -1,0 +1,1 @@
+# A table that wraps another and makes a chosen call fail.  For tests; it is never chosen by itself.

@@ -1,0 +1,14 @@
+# The active table: the one owner of which driver this process runs on.
+from accelrt.driver.table cimport Table
+
+# Always callable.  Starts as a table whose rows initialise and call again, becomes the driver's at
+# init, and in a child forked after init a table whose every row answers FORKED.
+cdef Table* active
+
+cdef unsigned long long generation  # 0 before init; raised by init and by the fork of an initialised process
+
+cdef void begin_table(Table* table, const char* name) noexcept nogil  # all rows NOT_SUPPORTED
+cdef void finish_table(Table* table) noexcept nogil  # counts the rows filled since
+cdef int activate(Table* table) except -1  # init's last step; the table lives for ever
+cdef Table* table_named(str name) except NULL  # imports the driver's module; opens nothing
+cdef void offer(str name, Table* table)  # a driver's module calls it when it is imported

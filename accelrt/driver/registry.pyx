@@ -1,0 +1,100 @@
+"""Which driver this process runs on.
+
+Drivers offer their table when their module is imported; init picks one and activates it.  Nothing
+here opens a driver library.
+"""
+import importlib
+
+from libc.string cimport memset
+from libc.stdint cimport uint64_t, uintptr_t
+
+from accelrt.driver.table cimport Table, TABLE_VERSION, host_fn
+from accelrt.status cimport FORKED, INIT_FAILED, NOT_SUPPORTED, keep_init_error
+
+cdef extern from "<pthread.h>" nogil:
+    int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept)
+
+include "registry_rows.pxi"
+
+DRIVERS = {"cuda": "accelrt.driver.cuda", "host": "accelrt.driver.host", "faults": "accelrt.driver.faults"}
+
+cdef Table sentinel_table
+cdef Table forked_table
+cdef Table* active = &sentinel_table
+cdef unsigned long long generation = 0
+cdef dict offered = {}
+cdef object first_use = None
+
+
+cdef void begin_table(Table* table, const char* name) noexcept nogil:
+    memset(table, 0, sizeof(Table))
+    table.version = TABLE_VERSION
+    table.size = sizeof(Table)
+    table.name = name
+    fill_unfilled(table)
+
+
+cdef void finish_table(Table* table) noexcept nogil:
+    table.rows = count_filled(table)
+
+
+cdef void offer(str name, Table* table):
+    offered[name] = <uintptr_t>table
+
+
+cdef Table* table_named(str name) except NULL:
+    if name not in DRIVERS:
+        raise ValueError(f"driver {name!r} is not known; the drivers are {', '.join(DRIVERS)}")
+    importlib.import_module(DRIVERS[name])
+    cdef Table* table = <Table*><uintptr_t>offered[name]
+    if table.version != TABLE_VERSION or table.size != sizeof(Table):
+        raise ImportError(
+            f"driver {name!r} was built for table version {table.version} of {table.size} bytes, this accelrt "
+            f"has version {TABLE_VERSION} of {sizeof(Table)} bytes; build both from the same source"
+        )
+    return table
+
+
+cdef int activate(Table* table) except -1:
+    global active, generation
+    generation += 1
+    active = table
+    return 0
+
+
+def on_first_use(function):
+    """Sets what the sentinel's rows call, with the GIL, before they call again: lazy's init."""
+    global first_use
+    first_use = function
+
+
+def driver_name():
+    """The name of the active table: "sentinel" before init, "forked" in a child forked after it."""
+    return active.name.decode()
+
+
+cdef int bring_up() noexcept nogil:
+    # The sentinel's rows may be called by any thread without the GIL, so never under a lock of ours.
+    with gil:
+        try:
+            first_use()
+        except BaseException as error:
+            keep_init_error(error)
+            return INIT_FAILED
+    if active == &sentinel_table:
+        return INIT_FAILED
+    return 0
+
+
+cdef void after_fork_in_child() noexcept nogil:
+    global active, generation
+    if active != &sentinel_table:
+        generation += 1
+        active = &forked_table
+
+
+begin_table(&sentinel_table, b"sentinel")
+fill_sentinel(&sentinel_table)
+begin_table(&forked_table, b"forked")
+fill_forked(&forked_table)
+pthread_atfork(NULL, NULL, &after_fork_in_child)

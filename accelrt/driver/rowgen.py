@@ -1,0 +1,142 @@
+"""Reads driver/table.pxd and writes what can be written from it alone.
+
+Three sets of rows only forward: those of the table that initialises at first use, those of the table
+that injects faults, and those that Python sees.  Each is derived from the contract at build time, so
+that a row is declared once.  setup.py calls write_all() before it cythonizes.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).parent
+ROW = re.compile(r"^    int \(\*(\w+)\)\((.*)\) noexcept nogil")
+# buffers that a row fills: name -> (bytes, expression of what Python gets)
+BUFFERS = {
+    "out_text": (256, "out_text.decode()"),
+    "out_uuid": (16, "(<char*>out_uuid)[:16]"),
+    "out_ipc": (64, "(<char*>out_ipc)[:64]"),
+}
+
+
+@dataclass(frozen=True)
+class Argument:
+    type: str
+    name: str
+
+    @property
+    def is_out(self) -> bool:
+        return self.name.startswith("out_")
+
+
+@dataclass(frozen=True)
+class Row:
+    name: str
+    arguments: tuple[Argument, ...]
+
+    @property
+    def signature(self) -> str:
+        return ", ".join(f"{a.type} {a.name}" for a in self.arguments)
+
+    @property
+    def names(self) -> str:
+        return ", ".join(a.name for a in self.arguments)
+
+
+def read_rows(path: Path = HERE / "table.pxd") -> list[Row]:
+    """The rows of the contract, in order."""
+    rows = []
+    for line in path.read_text().splitlines():
+        match = ROW.match(line)
+        if match:
+            words = [part.rsplit(" ", 1) for part in match[2].split(", ") if part]
+            rows.append(Row(match[1], tuple(Argument(type_, name) for type_, name in words)))
+    return rows
+
+
+def forward(prefix: str, before: str, target: str, row: Row, index: int) -> str:
+    """One row that calls `before` and, where that answers SUCCESS, the same row of `target`."""
+    return (
+        f"cdef int {prefix}_{row.name}({row.signature}) noexcept nogil:\n"
+        f"    cdef int code = {before.format(index=index)}\n"
+        f"    if code:\n"
+        f"        return code\n"
+        f"    return {target}.{row.name}({row.names})\n"
+    )
+
+
+def constant(prefix: str, answer: str, row: Row) -> str:
+    """One row that does nothing but answer."""
+    return f"cdef int {prefix}_{row.name}({row.signature}) noexcept nogil:\n    return {answer}\n"
+
+
+def fill(prefix: str, rows: list[Row]) -> str:
+    """The function that points every row of a table at the rows of one prefix."""
+    lines = "\n".join(f"    table.{row.name} = {prefix}_{row.name}" for row in rows)
+    return f"cdef void fill_{prefix}(Table* table) noexcept nogil:\n{lines}\n"
+
+
+def count_filled(rows: list[Row]) -> str:
+    lines = "\n".join(f"    filled += table.{row.name} != unfilled_{row.name}" for row in rows)
+    return (
+        "cdef unsigned int count_filled(Table* table) noexcept nogil:\n"
+        f"    cdef unsigned int filled = 0\n{lines}\n    return filled\n"
+    )
+
+
+def python_call(row: Row) -> str:
+    """One method: takes the arguments that are read, returns (code, what was written, ...)."""
+    read = [a for a in row.arguments if not a.is_out]
+    declared, passed, answers = [], [], ["code"]
+    for argument in row.arguments:
+        value = argument.name
+        if argument.name in BUFFERS:
+            size, answer = BUFFERS[argument.name]
+            declared.append(f"cdef char[{size}] {argument.name}")
+            declared.append(f"memset({argument.name}, 0, {size})")
+            answers.append(answer)
+        elif argument.is_out:
+            declared.append(f"cdef {argument.type.removesuffix('*')} {argument.name} = 0")
+            value = f"&{argument.name}"
+            answers.append(argument.name)
+        elif argument.type in ("host_fn", "void*", "void**"):
+            value = f"<{argument.type}>{argument.name}_"
+        passed.append(value)
+    pointers = [a for a in read if a.type in ("host_fn", "void*", "void**")]
+    declared += [f"cdef uintptr_t {a.name}_ = {a.name}" for a in pointers]
+    taken = ", ".join(a.name if a in pointers else f"{a.type} {a.name}" for a in read)
+    body = "".join(f"        {line}\n" for line in declared)
+    return (
+        f"    def {row.name}(self{', ' if taken else ''}{taken}):\n"
+        f"        cdef int code\n{body}"
+        f"        with nogil:\n"
+        f"            code = self.table.{row.name}({', '.join(passed)})\n"
+        f"        return {'code' if len(answers) == 1 else '(' + ', '.join(answers) + ')'}\n"
+    )
+
+
+def render() -> dict[str, str]:
+    """File name -> text of every file that is derived from the contract."""
+    rows = read_rows()
+    names = "ROW_NAMES = (\n" + "".join(f'    "{row.name}",\n' for row in rows) + ")\n"
+    registry = [constant("unfilled", "NOT_SUPPORTED", row) for row in rows]
+    registry += [constant("forked", "FORKED", row) for row in rows]
+    registry += [forward("sentinel", "bring_up()", "active", row, i) for i, row in enumerate(rows)]
+    registry += [fill(prefix, rows) for prefix in ("unfilled", "forked", "sentinel")]
+    registry += [count_filled(rows), names]
+    faults = [forward("fault", "intercept({index})", "inner", row, i) for i, row in enumerate(rows)]
+    faults.append(fill("fault", rows))
+    calls = ["cdef class RowCalls:\n    cdef Table* table\n", *map(python_call, rows)]
+    return {
+        "registry_rows.pxi": "\n\n".join(registry),
+        "fault_rows.pxi": "\n\n".join(faults),
+        "python_rows.pxi": "\n".join(calls),
+    }
+
+
+def write_all() -> None:
+    """Writes the derived files beside the contract; an unchanged one keeps its time."""
+    for name, text in render().items():
+        path = HERE / name
+        if not path.exists() or path.read_text() != text:
+            path.write_text(text)

@@ -1,0 +1,36 @@
+"""Every row of a driver table as a Python method: for contract tests and raw-driver benchmarks.
+
+    rows = Rows("host")
+    code, event = rows.event_create(0, 0)
+
+A method takes the arguments that its row reads and returns its status code, or a tuple of the code and
+what the row wrote.  Nothing is checked: these are the rows themselves.
+"""
+from libc.stdint cimport uint64_t, uintptr_t
+from libc.string cimport memset
+
+from accelrt.driver cimport registry
+from accelrt.driver.registry import ROW_NAMES
+from accelrt.driver.table cimport Table, host_fn
+
+
+include "python_rows.pxi"
+
+
+cdef class Rows(RowCalls):
+    """The rows of a driver: Rows("cuda"), Rows("host"), Rows("faults"), or the active one: Rows()."""
+
+    names = ROW_NAMES
+
+    def __cinit__(self, str driver=None):
+        self.table = registry.active if driver is None else registry.table_named(driver)
+
+    @property
+    def filled(self):
+        """How many rows the driver fills; the others answer NOT_SUPPORTED."""
+        return self.table.rows
+
+    @property
+    def name(self):
+        """The name that the table bears."""
+        return self.table.name.decode()

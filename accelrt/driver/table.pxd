@@ -1,0 +1,144 @@
+# The contract between accelrt and a device: one C struct of function pointers.
+#
+# Every row returns a status code (accelrt/status.pxd; the numbers are those of CUresult) and takes
+# neutral types only, so that a module which includes this file needs no CUDA header.  Reading rules,
+# which rowgen.py also relies on to write the rows that merely forward:
+#   - one row a line; an argument whose name starts with out_ is written by the row, the rest are read;
+#   - handles (streams, events, graphs, ...) and device addresses are uintptr_t; 0 is "none", and for a
+#     stream the legacy default stream of the device named beside it;
+#   - a row given a device makes that device's primary context current for the call and puts back what
+#     the thread had before; only set_device leaves it changed;
+#   - out_text has TEXT_BYTES bytes, out_uuid 16, out_ipc 64;
+#   - no row takes the GIL, runs Python or waits for a lock of ours, except where its comment says so.
+# Rows are only ever added, at the end of their group, with TABLE_VERSION raised.
+from libc.stdint cimport uint64_t, uintptr_t
+
+ctypedef void (*host_fn)(void* data) noexcept nogil
+
+cdef enum:
+    TABLE_VERSION = 1
+    TEXT_BYTES = 256
+
+cdef enum:  # stream_create flags
+    STREAM_BLOCKING = 0
+    STREAM_NON_BLOCKING = 1
+
+cdef enum:  # event_create flags
+    EVENT_DEFAULT = 0
+    EVENT_BLOCKING_SYNC = 1
+    EVENT_DISABLE_TIMING = 2
+    EVENT_INTERPROCESS = 4
+
+cdef enum:  # capture_begin and capture_mode_exchange modes
+    CAPTURE_GLOBAL = 0
+    CAPTURE_THREAD_LOCAL = 1
+    CAPTURE_RELAXED = 2
+
+cdef enum:  # capture_status answers
+    CAPTURE_NONE = 0
+    CAPTURE_ACTIVE = 1
+    CAPTURE_INVALIDATED = 2
+
+cdef struct Table:
+    unsigned int version  # TABLE_VERSION it was built for
+    unsigned int size     # sizeof(Table)
+    unsigned int rows     # rows filled, the rest answer NOT_SUPPORTED
+    const char* name      # "cuda", "host", ...
+
+    # devices and contexts
+    int (*open)() noexcept nogil  # may take the GIL; called once a process, before any other row
+    int (*driver_version)(int* out_version) noexcept nogil  # 13000 is 13.0
+    int (*device_count)(int* out_count) noexcept nogil
+    int (*device_name)(int device, char* out_text) noexcept nogil
+    int (*device_uuid)(int device, char* out_uuid) noexcept nogil
+    int (*device_pci_bus_id)(int device, char* out_text) noexcept nogil
+    int (*device_attribute)(int device, int attribute, int* out_value) noexcept nogil  # CUdevice_attribute numbers
+    int (*device_memory)(int device, size_t* out_total) noexcept nogil  # bytes, no context needed
+    int (*memory_info)(int device, size_t* out_free, size_t* out_total) noexcept nogil  # bytes
+    int (*current_device)(int* out_device) noexcept nogil  # of the calling thread; -1 where no context is current
+    int (*set_device)(int device) noexcept nogil  # of the calling thread
+    int (*device_synchronize)(int device) noexcept nogil
+    int (*can_access_peer)(int device, int peer, int* out_can) noexcept nogil
+    int (*enable_peer)(int device, int peer) noexcept nogil  # SUCCESS too where it was enabled before
+
+    # memory: plain
+    int (*memory_alloc)(int device, size_t size, uintptr_t* out_address) noexcept nogil
+    int (*memory_free)(int device, uintptr_t address) noexcept nogil  # waits for the device's work
+    int (*pointer_device)(uintptr_t address, int* out_device) noexcept nogil  # -1 for host memory the driver knows; INVALID_VALUE for an address that it does not
+
+    # memory: virtual
+    int (*granularity)(int device, size_t* out_size) noexcept nogil
+    int (*address_reserve)(size_t size, size_t alignment, uintptr_t* out_address) noexcept nogil
+    int (*address_free)(uintptr_t address, size_t size) noexcept nogil
+    int (*physical_create)(int device, size_t size, uintptr_t* out_handle) noexcept nogil
+    int (*physical_release)(uintptr_t handle) noexcept nogil  # its bytes go when the last mapping does
+    int (*memory_map)(uintptr_t address, size_t size, uintptr_t handle) noexcept nogil  # a handle whole, never a part
+    int (*memory_access)(uintptr_t address, size_t size, int device) noexcept nogil  # read and write, for that device
+    int (*memory_unmap)(uintptr_t address, size_t size) noexcept nogil  # waits for nothing: the caller does
+
+    # memory: the driver's own stream-ordered pool
+    int (*async_alloc)(int device, uintptr_t stream, size_t size, uintptr_t* out_address) noexcept nogil
+    int (*async_free)(int device, uintptr_t stream, uintptr_t address) noexcept nogil
+    int (*async_trim)(int device, size_t keep) noexcept nogil
+    int (*async_get)(int device, int attribute, uint64_t* out_value) noexcept nogil  # CUmemPool_attribute numbers
+    int (*async_set)(int device, int attribute, uint64_t value) noexcept nogil
+
+    # memory: host
+    int (*host_alloc)(int device, size_t size, uintptr_t* out_address) noexcept nogil  # page-locked, portable
+    int (*host_free)(int device, uintptr_t address) noexcept nogil  # waits for the device's work
+    int (*host_register)(int device, uintptr_t address, size_t size) noexcept nogil
+    int (*host_unregister)(int device, uintptr_t address) noexcept nogil
+
+    # streams
+    int (*stream_priority_range)(int device, int* out_least, int* out_greatest) noexcept nogil
+    int (*stream_create)(int device, unsigned int flags, int priority, uintptr_t* out_stream) noexcept nogil
+    int (*stream_destroy)(int device, uintptr_t stream) noexcept nogil  # its work still completes
+    int (*stream_priority)(int device, uintptr_t stream, int* out_priority) noexcept nogil
+    int (*stream_query)(int device, uintptr_t stream) noexcept nogil  # NOT_READY while work is left
+    int (*stream_synchronize)(int device, uintptr_t stream) noexcept nogil
+    int (*stream_wait_event)(int device, uintptr_t stream, uintptr_t event) noexcept nogil
+    int (*stream_host_func)(int device, uintptr_t stream, host_fn fn, void* data) noexcept nogil  # fn runs on a thread of the driver
+
+    # events
+    int (*event_create)(int device, unsigned int flags, uintptr_t* out_event) noexcept nogil
+    int (*event_destroy)(int device, uintptr_t event) noexcept nogil
+    int (*event_record)(int device, uintptr_t event, uintptr_t stream) noexcept nogil
+    int (*event_query)(int device, uintptr_t event) noexcept nogil  # NOT_READY while not complete
+    int (*event_synchronize)(int device, uintptr_t event) noexcept nogil
+    int (*event_elapsed)(uintptr_t start, uintptr_t end, float* out_ms) noexcept nogil
+
+    # copies and fills: ordered on the stream; host memory that is not page-locked is read before the
+    # row returns, and written before the row returns
+    int (*copy)(int device, uintptr_t stream, uintptr_t dst, uintptr_t src, size_t size) noexcept nogil
+    int (*copy_peer)(int dst_device, uintptr_t dst, int src_device, uintptr_t src, size_t size, uintptr_t stream) noexcept nogil  # stream of src_device
+    int (*fill)(int device, uintptr_t stream, uintptr_t dst, unsigned int value, int width, size_t count) noexcept nogil  # width 1, 2 or 4 bytes
+
+    # capture and graphs
+    int (*capture_begin)(int device, uintptr_t stream, int mode) noexcept nogil
+    int (*capture_end)(int device, uintptr_t stream, uintptr_t* out_graph) noexcept nogil  # 0 and an error for a broken capture
+    int (*capture_status)(int device, uintptr_t stream, int* out_status, uint64_t* out_id) noexcept nogil
+    int (*capture_mode_exchange)(int mode, int* out_before) noexcept nogil  # of the calling thread
+    int (*graph_destroy)(uintptr_t graph) noexcept nogil
+    int (*graph_node_count)(uintptr_t graph, size_t* out_count) noexcept nogil
+    int (*graph_dot)(uintptr_t graph, const char* path, unsigned int flags) noexcept nogil
+    int (*graph_instantiate)(int device, uintptr_t graph, uint64_t flags, uintptr_t* out_exec) noexcept nogil
+    int (*graph_update)(uintptr_t exec_, uintptr_t graph, int* out_result) noexcept nogil
+    int (*graph_upload)(int device, uintptr_t exec_, uintptr_t stream) noexcept nogil
+    int (*graph_launch)(int device, uintptr_t exec_, uintptr_t stream) noexcept nogil
+    int (*graph_exec_destroy)(uintptr_t exec_) noexcept nogil
+
+    # kernels
+    int (*module_load)(int device, const char* image, uintptr_t* out_module) noexcept nogil  # PTX, cubin or fatbin
+    int (*module_unload)(int device, uintptr_t module) noexcept nogil
+    int (*module_function)(uintptr_t module, const char* name, uintptr_t* out_function) noexcept nogil
+    int (*kernel_launch)(int device, uintptr_t stream, uintptr_t function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, void** arguments) noexcept nogil
+
+    # between processes
+    int (*ipc_event_export)(int device, uintptr_t event, char* out_ipc) noexcept nogil
+    int (*ipc_event_open)(int device, const char* handle, uintptr_t* out_event) noexcept nogil
+    int (*ipc_memory_export)(int device, uintptr_t address, char* out_ipc) noexcept nogil
+    int (*ipc_memory_open)(int device, const char* handle, uintptr_t* out_address) noexcept nogil
+    int (*ipc_memory_close)(int device, uintptr_t address) noexcept nogil
+
+    # the end of the process: nothing may be called after it
+    int (*close)() noexcept nogil  # waits for callbacks that still run; leaves the devices alone

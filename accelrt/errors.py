@@ -1,0 +1,84 @@
+"""The exceptions that accelrt raises, and nothing else.
+
+Bad arguments raise Python's own ValueError and TypeError; what a driver answers raises CudaError or
+one of its kinds, which all are RuntimeErrors, as in torch.cuda.
+"""
+
+__all__ = [
+    "CaptureError",
+    "CudaError",
+    "DeferredCudaCallError",
+    "DriverNotFoundError",
+    "ForkedError",
+    "NotSupportedError",
+    "OutOfMemoryError",
+    "RecordError",
+]
+
+
+class CudaError(RuntimeError):
+    """A driver call failed.
+
+    Attributes:
+        code: int, the number of the CUresult (CUDA driver API, section "Data types used by CUDA driver").
+        name: str, its name without the CUDA_ERROR_ prefix, such as "INVALID_VALUE".
+        call: str, the row of the driver table that answered it.
+    """
+
+    def __init__(self, message: str, code: int = 999, name: str = "UNKNOWN", call: str = ""):
+        super().__init__(message)
+        self.code = code
+        self.name = name
+        self.call = call
+
+    def __reduce__(self):
+        return (type(self), (self.args[0], self.code, self.name, self.call), self.__dict__)
+
+
+class OutOfMemoryError(CudaError):
+    """The device has no room, even after every idle cached byte went back to it.
+
+    Attributes (bytes; None where the failing call was not the allocator's):
+        requested, capacity, free, reserved, live.
+    """
+
+    requested: int | None = None
+    capacity: int | None = None
+    free: int | None = None
+    reserved: int | None = None
+    live: int | None = None
+
+
+class CaptureError(CudaError):
+    """The driver refused a call because of a stream capture, or broke the capture off."""
+
+
+class NotSupportedError(CudaError):
+    """The device or its driver cannot do this."""
+
+
+class DriverNotFoundError(RuntimeError):
+    """No driver, or no device, of the kind that was asked for."""
+
+
+class ForkedError(RuntimeError):
+    """A child forked after initialisation used the device."""
+
+
+class DeferredCudaCallError(Exception):
+    """A call queued by lazy_call failed at initialisation; the text ends with who queued it."""
+
+
+class RecordError(ValueError):
+    """A record of a file is malformed.
+
+    Attributes:
+        row: int or None, the index of the offending record.
+    """
+
+    def __init__(self, message: str, row: int | None = None):
+        super().__init__(message)
+        self.row = row
+
+    def __reduce__(self):
+        return (type(self), (self.args[0], self.row))

@@ -1,0 +1,137 @@
+"""Status codes and the one converter from them to exceptions."""
+from accelrt import errors
+
+cdef struct Entry:
+    int code
+    const char* name
+    const char* text
+    const char* advice
+
+cdef Entry[37] ENTRIES = [
+    Entry(SUCCESS, b"SUCCESS", b"no error", b""),
+    Entry(INVALID_VALUE, b"INVALID_VALUE", b"an argument is out of the range that the call takes", b"check the arguments named above"),
+    Entry(OUT_OF_MEMORY, b"OUT_OF_MEMORY", b"not enough memory on the device", b"free what is not needed, or call empty_cache()"),
+    Entry(NOT_INITIALIZED, b"NOT_INITIALIZED", b"the driver is not initialised in this process", b"call accelrt.init() first; after a fork, use the spawn start method"),
+    Entry(DEINITIALIZED, b"DEINITIALIZED", b"the driver is shutting down", b"finish the work before the interpreter exits"),
+    Entry(NO_DEVICE, b"NO_DEVICE", b"no device is visible", b"check CUDA_VISIBLE_DEVICES, or ask for the host device with ACCELRT_DRIVER=host"),
+    Entry(INVALID_DEVICE, b"INVALID_DEVICE", b"no such device", b"ordinals go from 0 to device_count() - 1"),
+    Entry(INVALID_CONTEXT, b"INVALID_CONTEXT", b"no context of this device is current", b"call set_device() on this thread first"),
+    Entry(PEER_ACCESS_UNSUPPORTED, b"PEER_ACCESS_UNSUPPORTED", b"these devices cannot reach each other's memory", b"copy through host memory"),
+    Entry(INVALID_HANDLE, b"INVALID_HANDLE", b"a handle is not, or no longer, one of this driver's", b"keep the object alive while its handle is in use"),
+    Entry(ILLEGAL_STATE, b"ILLEGAL_STATE", b"the object is not in a state that allows this", b"check the order of the calls"),
+    Entry(NOT_FOUND, b"NOT_FOUND", b"no object of that name", b"check the name"),
+    Entry(NOT_READY, b"NOT_READY", b"the work is not complete", b"synchronise first"),
+    Entry(ILLEGAL_ADDRESS, b"ILLEGAL_ADDRESS", b"a kernel or a copy touched an address that is not mapped", b"the context is lost: restart the process"),
+    Entry(PEER_ACCESS_ENABLED, b"PEER_ACCESS_ALREADY_ENABLED", b"peer access is on already", b""),
+    Entry(HOST_MEMORY_REGISTERED, b"HOST_MEMORY_ALREADY_REGISTERED", b"this host memory is page-locked already", b"register a range once"),
+    Entry(HOST_MEMORY_NOT_REGISTERED, b"HOST_MEMORY_NOT_REGISTERED", b"this host memory was not registered", b"pass the address that was registered"),
+    Entry(NOT_PERMITTED, b"NOT_PERMITTED", b"the operation is not permitted", b"a host callback may not call the driver"),
+    Entry(NOT_SUPPORTED, b"NOT_SUPPORTED", b"this device or driver cannot do it", b"see accelrt info for what was chosen"),
+    Entry(CAPTURE_UNSUPPORTED, b"STREAM_CAPTURE_UNSUPPORTED", b"the call is not permitted while a stream is capturing", b"move it out of the capture; it may have broken the capture, which then has to be started anew"),
+    Entry(CAPTURE_INVALID, b"STREAM_CAPTURE_INVALIDATED", b"an earlier call broke this capture", b"look for the first error inside the capture, mend that and capture anew"),
+    Entry(CAPTURE_MERGE, b"STREAM_CAPTURE_MERGE", b"the call would join two captures that are independent", b"do not wait in one capture for an event of another"),
+    Entry(CAPTURE_UNMATCHED, b"STREAM_CAPTURE_UNMATCHED", b"the capture was not begun on this stream", b"end it on the stream that began it"),
+    Entry(CAPTURE_UNJOINED, b"STREAM_CAPTURE_UNJOINED", b"a stream that joined the capture was not joined back", b"record an event at its end and let the first stream wait for it before the capture ends"),
+    Entry(CAPTURE_ISOLATION, b"STREAM_CAPTURE_ISOLATION", b"work in the capture would depend on work outside it", b"synchronise, or wait for that work, before the capture begins"),
+    Entry(CAPTURE_IMPLICIT, b"STREAM_CAPTURE_IMPLICIT", b"the call would depend on a capturing stream through the legacy default stream", b"use a stream of your own, created non-blocking"),
+    Entry(CAPTURED_EVENT, b"CAPTURED_EVENT", b"the event was last recorded inside a capture, so it has no state to ask for", b"query and synchronise with events recorded outside captures only"),
+    Entry(CAPTURE_WRONG_THREAD, b"STREAM_CAPTURE_WRONG_THREAD", b"the capture was begun by another thread", b"end it where it began, or begin it in relaxed mode"),
+    Entry(GRAPH_UPDATE_FAILURE, b"GRAPH_EXEC_UPDATE_FAILURE", b"the new graph has another shape than the instantiated one", b"instantiate it anew"),
+    Entry(UNKNOWN, b"UNKNOWN", b"an error without a name", b"run again with ACCELRT_DEBUG=2"),
+    Entry(719, b"LAUNCH_FAILED", b"a kernel failed", b"the context is lost: run the program under compute-sanitizer"),
+    Entry(803, b"SYSTEM_DRIVER_MISMATCH", b"the kernel's and the user's halves of the driver differ", b"reboot, or reload the driver's kernel module"),
+    Entry(INIT_FAILED, b"INIT_FAILED", b"the first use of the device failed", b""),
+    Entry(FORKED, b"FORKED", b"the process was forked after initialisation", b"use the spawn start method"),
+    Entry(CAP_REACHED, b"CAP_REACHED", b"the allocator's own limit is reached", b"raise set_per_process_memory_fraction()"),
+    Entry(NOT_ALLOCATED, b"NOT_ALLOCATED", b"the address was not handed out by this allocator, or was given back already", b"free the pointer that alloc returned, once"),
+    Entry(NO_HOST_MEMORY, b"NO_HOST_MEMORY", b"the host has no memory for a record", b"free host memory"),
+]
+
+FORK_TEXT = (
+    "Cannot re-initialize CUDA in forked subprocess. "
+    "To use CUDA with multiprocessing, you must use the 'spawn' start method"
+)
+
+cdef object init_error = None
+
+
+cdef const Entry* find(int code) noexcept nogil:
+    cdef int index
+    for index in range(37):
+        if ENTRIES[index].code == code:
+            return &ENTRIES[index]
+    return NULL
+
+
+cdef const char* status_name(int code) noexcept nogil:
+    cdef const Entry* entry = find(code)
+    if entry == NULL:
+        return "UNKNOWN"
+    return entry.name
+
+
+cdef const char* status_text(int code) noexcept nogil:
+    cdef const Entry* entry = find(code)
+    if entry == NULL:
+        return "an error that accelrt has no name for"
+    return entry.text
+
+
+cdef void keep_init_error(object error) noexcept:
+    global init_error
+    init_error = error
+
+
+cdef int raise_status(int code, str call, tuple arguments=()) except -1:
+    raise status_error(code, call, arguments)
+
+
+def status_error(int code, str call="", tuple arguments=()):
+    """The exception that a status code stands for.
+
+    Arguments:
+        code: int, a status code other than 0.
+        call: str, the row of the driver table that answered it.
+        arguments: tuple (name, value, name, value, ...) of what the call was given.
+
+    Returns:
+        An exception to raise: CudaError or one of its kinds; for INIT_FAILED the error of the
+        initialisation itself; for FORKED a ForkedError.
+    """
+    if code == INIT_FAILED and init_error is not None:
+        return init_error
+    if code == FORKED:
+        return errors.ForkedError(FORK_TEXT)
+    cdef const Entry* entry = find(code)
+    name = status_name(code).decode()
+    given = ", ".join(f"{key}={show(value)}" for key, value in zip(arguments[::2], arguments[1::2], strict=True))
+    text = f"{call}({given}) answered {name} ({code}): {status_text(code).decode()}"
+    if entry != NULL and entry.advice[0]:
+        text += f"; {entry.advice.decode()}"
+    return error_kind(code)(text, code, name, call)
+
+
+cdef object error_kind(int code):
+    if code == OUT_OF_MEMORY or code == CAP_REACHED:
+        return errors.OutOfMemoryError
+    if code == NOT_SUPPORTED:
+        return errors.NotSupportedError
+    if CAPTURE_UNSUPPORTED <= code <= CAPTURE_WRONG_THREAD:
+        return errors.CaptureError
+    return errors.CudaError
+
+
+cdef str show(object value):
+    if isinstance(value, int) and value >= 1 << 32:
+        return hex(value)
+    return repr(value)
+
+
+def name_of(int code):
+    """The name of a status code: name_of(1) is "INVALID_VALUE"; "UNKNOWN" for a number not listed."""
+    return status_name(code).decode()
+
+
+def text_of(int code):
+    """The sentence for a status code, as str."""
+    return status_text(code).decode()
