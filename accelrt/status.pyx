@@ -7,7 +7,7 @@ cdef struct Entry:
     const char* text
     const char* advice
 
-cdef Entry[37] ENTRIES = [
+cdef Entry[38] ENTRIES = [
     Entry(SUCCESS, b"SUCCESS", b"no error", b""),
     Entry(INVALID_VALUE, b"INVALID_VALUE", b"an argument is out of the range that the call takes", b"check the arguments named above"),
     Entry(OUT_OF_MEMORY, b"OUT_OF_MEMORY", b"not enough memory on the device", b"free what is not needed, or call empty_cache()"),
@@ -45,6 +45,7 @@ cdef Entry[37] ENTRIES = [
     Entry(CAP_REACHED, b"CAP_REACHED", b"the allocator's own limit is reached", b"raise set_per_process_memory_fraction()"),
     Entry(NOT_ALLOCATED, b"NOT_ALLOCATED", b"the address was not handed out by this allocator, or was given back already", b"free the pointer that alloc returned, once"),
     Entry(NO_HOST_MEMORY, b"NO_HOST_MEMORY", b"the host has no memory for a record", b"free host memory"),
+    Entry(BROKEN, b"BROKEN", b"an identity of the allocator is violated", b"call memory.audit() to hear which, and report it"),
 ]
 
 FORK_TEXT = (
@@ -57,7 +58,7 @@ cdef object init_error = None
 
 cdef const Entry* find(int code) noexcept nogil:
     cdef int index
-    for index in range(37):
+    for index in range(38):
         if ENTRIES[index].code == code:
             return &ENTRIES[index]
     return NULL

@@ -9,7 +9,7 @@ from libc.string cimport memset
 from libc.stdint cimport uint64_t, uintptr_t
 
 from accelrt.driver.table cimport Table, TABLE_VERSION, host_fn
-from accelrt.status cimport FORKED, INIT_FAILED, NOT_SUPPORTED, keep_init_error
+from accelrt.status cimport FORKED, INIT_FAILED, NOT_SUPPORTED, keep_init_error, raise_status
 
 cdef extern from "<pthread.h>" nogil:
     int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept)
@@ -66,6 +66,39 @@ def on_first_use(function):
     """Sets what the sentinel's rows call, with the GIL, before they call again: lazy's init."""
     global first_use
     first_use = function
+
+
+def open_and_activate(str name):
+    """Opens a driver and makes it the active one; returns its status code, and activates nothing unless 0."""
+    cdef Table* table = table_named(name)
+    cdef int code
+    with nogil:
+        code = table.open()
+    if code == 0:
+        activate(table)
+    return code
+
+
+def close_active():
+    """The end of the process: waits for host functions that still run.  Returns the driver's status code."""
+    cdef int code
+    if active == &sentinel_table or active == &forked_table:
+        return 0
+    with nogil:
+        code = active.close()
+    return code
+
+
+def active_device_count():
+    """How many devices the active driver has; before init this initialises.
+
+    Raises what the driver answers.
+    """
+    cdef int count = 0
+    cdef int code = active.device_count(&count)
+    if code:
+        raise_status(code, "device_count")
+    return count
 
 
 def driver_name():

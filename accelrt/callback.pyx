@@ -1,0 +1,98 @@
+"""Python functions in a stream's order: cuLaunchHostFunc with a Python callable.
+
+A function runs on a thread of the driver.  What it raises is kept and raised by the next synchronize.
+"""
+import atexit
+
+from cpython.ref cimport Py_DECREF, Py_INCREF
+
+from accelrt.capture cimport keep_for_capture
+from accelrt.driver cimport registry
+from accelrt.status cimport raise_status
+
+cdef extern from *:
+    """
+    static long accelrt_outstanding;  /* calls enqueued and not yet run */
+    static int accelrt_closing;       /* the interpreter ends: run nothing any more */
+    #define count_outstanding(n) __atomic_add_fetch(&accelrt_outstanding, n, __ATOMIC_SEQ_CST)
+    #define is_closing() __atomic_load_n(&accelrt_closing, __ATOMIC_SEQ_CST)
+    #define set_closing() __atomic_store_n(&accelrt_closing, 1, __ATOMIC_SEQ_CST)
+    """
+    long count_outstanding(long) noexcept nogil
+    int is_closing() noexcept nogil
+    void set_closing() noexcept nogil
+
+cdef list errors = []
+cdef bint at_exit = False
+
+
+cdef class HostCall:
+    """A function on its way to a stream; lives until it ran, or, captured, as long as its graph."""
+
+    cdef object function
+    cdef bint repeated
+
+    def __init__(self, function):
+        self.function = function
+
+
+cdef void run(void* data) noexcept nogil:
+    # On a thread of the driver, which must not wait for an interpreter that ends.
+    if not is_closing():
+        with gil:
+            call(<HostCall>data)
+
+
+cdef void call(HostCall host_call) noexcept:
+    try:
+        host_call.function()
+    except BaseException as error:
+        errors.append(error)
+    if not host_call.repeated:
+        count_outstanding(-1)
+        Py_DECREF(host_call)
+
+
+cdef int enqueue_callback(int device, uintptr_t stream, object function) except -1:
+    cdef HostCall host_call = HostCall(function)
+    cdef int code
+    if not callable(function):
+        raise TypeError(f"a host function is called with nothing, but {function!r} cannot be called")
+    finish_at_exit()
+    host_call.repeated = keep_for_capture(device, stream, host_call)
+    if not host_call.repeated:
+        Py_INCREF(host_call)  # run's, or ours again if the driver refuses
+        count_outstanding(1)
+    cdef void* data = <void*>host_call
+    with nogil:
+        code = registry.active.stream_host_func(device, stream, run, data)
+    if code:
+        if not host_call.repeated:
+            Py_DECREF(host_call)
+            count_outstanding(-1)
+        raise_status(code, "stream_host_func", ("device", device, "stream", stream, "fn", function))
+    return 0
+
+
+cdef int raise_callback_errors() except -1:
+    if errors:
+        raise errors.pop(0)
+    return 0
+
+
+cdef int finish_at_exit() except -1:
+    global at_exit
+    if not at_exit:
+        atexit.register(finish)
+        at_exit = True
+    return 0
+
+
+def finish():
+    """The interpreter's exit: lets functions that are on their way run, then lets no more start."""
+    cdef int device, count = 0
+    if count_outstanding(0) > 0 and registry.active.device_count(&count) == 0:
+        with nogil:
+            for device in range(count):
+                registry.active.device_synchronize(device)
+    set_closing()

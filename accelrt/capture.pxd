@@ -1,0 +1,8 @@
+# Captures that accelrt began and has not ended.
+from libc.stdint cimport uint64_t, uintptr_t
+
+cdef int open_capture(uint64_t capture, list kept) except -1  # kept: what its graph will keep alive
+cdef int close_capture(uint64_t capture) except -1
+cdef bint any_capture() noexcept
+# Answers 1 where the stream captures for one of our graphs, which then keeps the thing alive, else 0.
+cdef int keep_for_capture(int device, uintptr_t stream, object thing) except -1

@@ -1,0 +1,155 @@
+"""Initialisation at first use: once a process, by whichever thread comes first, never on import."""
+
+import atexit
+import os
+import threading
+import traceback
+from collections.abc import Callable
+
+from accelrt import nvml, visible
+from accelrt.driver import registry
+from accelrt.errors import DeferredCudaCallError, DriverNotFoundError, ForkedError
+from accelrt.status import FORK_TEXT, text_of
+
+__all__ = ["chosen_driver", "init", "is_available", "is_initialized", "lazy_call"]
+
+DRIVERS = ("auto", "cuda", "host")
+HOST_ADVICE = "to run on the embedded host device, set ACCELRT_DRIVER=host or call accelrt.init(driver='host')"
+
+_lock = threading.RLock()
+_queued: list[tuple[Callable[[], object], str]] = []
+_initialized_pid: int | None = None
+_initializing_thread: int | None = None
+
+
+def chosen_driver() -> str:
+    """The driver that this process uses, or will use at first use: "cuda" or "host" (or a test's "faults").
+
+    Raises:
+        ValueError: ACCELRT_DRIVER names none.
+    """
+    active = registry.driver_name()
+    if active not in ("sentinel", "forked"):
+        return active
+    name = os.environ.get("ACCELRT_DRIVER", "auto") or "auto"
+    if name not in DRIVERS:
+        raise ValueError(f"ACCELRT_DRIVER={name!r} is not known; it may be {', '.join(DRIVERS)}")
+    return "cuda" if name == "auto" else name
+
+
+def is_initialized() -> bool:
+    """Whether this process has initialised a driver."""
+    return _initialized_pid == os.getpid()
+
+
+def count_unopened() -> int:
+    """How many devices there are, found without a driver call: a process that only asks this may fork."""
+    if chosen_driver() == "host":
+        from accelrt.driver import host
+
+        return host.read_settings()["devices"]
+    return len(visible.resolve(os.environ.get("CUDA_VISIBLE_DEVICES"), nvml.physical_uuids()))
+
+
+def is_available() -> bool:
+    """Whether there is a device to use.  Opens no driver, so that a fork after it is safe."""
+    return (registry.active_device_count() if is_initialized() else count_unopened()) > 0
+
+
+def init(driver: str | None = None) -> None:
+    """Initialises accelrt, which otherwise happens at the first use of a device.
+
+    Arguments:
+        driver: "auto", "cuda" or "host"; None is the environment's ACCELRT_DRIVER, and without it "auto",
+            which is "cuda".  Nothing ever falls back to the host device by itself.
+    Raises:
+        DriverNotFoundError: there is no NVIDIA driver or device.
+        ForkedError: this process was forked from one that had initialised.
+        RuntimeError: another driver is in use already.
+        ValueError: no such driver, or a malformed setting of the host device.
+        DeferredCudaCallError: a call queued by lazy_call failed.
+    """
+    global _initialized_pid, _initializing_thread
+    with _lock:
+        if _initializing_thread == threading.get_ident():
+            return
+        wanted = driver_wanted(driver)
+        if is_initialized() and not _queued:
+            return
+        _initializing_thread = threading.get_ident()
+        try:
+            if registry.driver_name() == "sentinel":
+                open_driver(wanted)
+            run_queued()
+            _initialized_pid = os.getpid()
+        finally:
+            _initializing_thread = None
+
+
+def driver_wanted(driver: str | None) -> str:
+    active = registry.driver_name()
+    if active == "forked":
+        raise ForkedError(FORK_TEXT)
+    wanted = chosen_driver() if driver in (None, "auto") else driver
+    if wanted not in registry.DRIVERS:
+        raise ValueError(f"driver {driver!r} is not known; it may be {', '.join(DRIVERS)}")
+    if active != "sentinel" and driver not in (None, "auto") and wanted != active:
+        raise RuntimeError(f"driver {wanted!r} was asked for, but this process already runs on {active!r}")
+    return wanted
+
+
+def open_driver(name: str) -> None:
+    if name == "host":
+        from accelrt.driver import host
+
+        host.read_settings()  # a malformed setting is named here, before the driver refuses it
+    code = registry.open_and_activate(name)
+    if code:
+        raise DriverNotFoundError(f"{reason(name, code)}; {HOST_ADVICE}" if name == "cuda" else reason(name, code))
+    atexit.register(registry.close_active)
+
+
+def reason(name: str, code: int) -> str:
+    if name != "cuda":
+        return f"the {name} driver did not open: {text_of(code)}"
+    from accelrt.driver import cuda
+
+    return f"no NVIDIA device can be used: {cuda.open_error() or text_of(code)}"
+
+
+def run_queued() -> None:
+    while _queued:
+        call, origin = _queued[0]
+        try:
+            call()
+        except Exception as error:
+            raise DeferredCudaCallError(
+                f"CUDA call failed lazily at initialization with error: {error}\n\n"
+                f"CUDA call was originally invoked at:\n\n{origin}"
+            ) from error
+        del _queued[0]
+
+
+def lazy_call(call: Callable[[], object]) -> None:
+    """Runs a function as soon as accelrt is initialised: now, or at first use.
+
+    Arguments:
+        call: a function of no arguments.  If it fails at initialisation, that raises
+            DeferredCudaCallError with the traceback of whoever queued it, and it stays queued.
+    """
+    if is_initialized():
+        call()
+        return
+    with _lock:
+        _queued.append((call, "".join(traceback.format_stack()[:-1])))
+
+
+def forget_in_child() -> None:
+    """A fork while another thread initialises must not leave its lock taken in the child."""
+    global _lock, _initializing_thread
+    _lock = threading.RLock()
+    _initializing_thread = None
+
+
+os.register_at_fork(after_in_child=forget_in_child)
+registry.on_first_use(init)

@@ -1,0 +1,86 @@
+"""The pool of driver streams.
+
+A Stream that dies returns its driver stream, which is handed out again only when its work is complete.
+So no two live Streams share a handle, none is destroyed while the allocator still has memory filed under
+it, and memory that a stream freed stays useful after the Stream is gone.
+"""
+from libc.stdint cimport uint64_t
+from libc.stdlib cimport free, malloc
+
+from accelrt.driver cimport registry
+from accelrt.driver.table cimport CAPTURE_NONE, CAPTURE_RELAXED, STREAM_NON_BLOCKING
+from accelrt.memory.pool cimport MAX_DEVICES
+from accelrt.status cimport raise_status
+
+cdef extern from "<pthread.h>" nogil:
+    int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept)
+
+cdef struct Lease:
+    uintptr_t handle
+    Lease* next
+
+cdef struct Returned:  # driver streams of one device and priority, oldest first
+    Lease* oldest
+    Lease* newest
+
+cdef enum:
+    LEVELS = 8  # priorities kept apart
+
+cdef Returned returned[MAX_DEVICES][LEVELS]  # guarded by the GIL
+
+
+cdef void forget_leases() noexcept nogil:
+    cdef int ordinal, level
+    for ordinal in range(MAX_DEVICES):
+        for level in range(LEVELS):
+            returned[ordinal][level].oldest = NULL
+            returned[ordinal][level].newest = NULL
+
+
+cdef bint idle(int ordinal, uintptr_t handle) noexcept nogil:
+    # Asking a capturing stream, or asking at all while another thread captures in global mode, would break
+    # the capture; so a capturing stream counts as busy, and the question is put in relaxed mode.
+    cdef int status = 0, mode, ignored
+    cdef uint64_t capture = 0
+    cdef bint answer
+    if registry.active.capture_status(ordinal, handle, &status, &capture) or status != CAPTURE_NONE:
+        return False
+    if registry.active.capture_mode_exchange(CAPTURE_RELAXED, &mode):
+        return False
+    answer = registry.active.stream_query(ordinal, handle) == 0
+    registry.active.capture_mode_exchange(mode, &ignored)
+    return answer
+
+
+cdef uintptr_t lease(int ordinal, int priority) except? 0:
+    cdef Returned* shelf = &returned[ordinal][-priority & (LEVELS - 1)]
+    cdef Lease* oldest = shelf.oldest
+    cdef uintptr_t handle = 0
+    cdef int code
+    if oldest != NULL and idle(ordinal, oldest.handle):
+        handle = oldest.handle
+        shelf.oldest = oldest.next
+        free(oldest)
+        return handle
+    with nogil:
+        code = registry.active.stream_create(ordinal, STREAM_NON_BLOCKING, priority, &handle)
+    if code:
+        raise_status(code, "stream_create", ("device", ordinal, "priority", priority))
+    return handle
+
+
+cdef void give_back(int ordinal, int priority, uintptr_t handle) noexcept:
+    cdef Returned* shelf = &returned[ordinal][-priority & (LEVELS - 1)]
+    cdef Lease* entry = <Lease*>malloc(sizeof(Lease))
+    if entry == NULL:
+        return
+    entry.handle = handle
+    entry.next = NULL
+    if shelf.oldest == NULL:
+        shelf.oldest = entry
+    else:
+        shelf.newest.next = entry
+    shelf.newest = entry
+
+
+pthread_atfork(NULL, NULL, &forget_leases)

@@ -1,0 +1,158 @@
+"""Blocks that were given back while another stream may still use them.
+
+Each stream that used such blocks has a queue of (event, block), oldest first; events of one stream
+complete in order, so a poll stops at the first that has not.
+"""
+from libc.stdlib cimport calloc
+
+from accelrt.driver.table cimport CAPTURE_RELAXED
+from accelrt.memory.block cimport PENDING, Entry, Queue, Use, pthread_mutex_lock, pthread_mutex_unlock
+from accelrt.memory.heap cimport set_free
+from accelrt.memory.records cimport new_entry, recycle_entry, recycle_use
+from accelrt.status cimport NO_HOST_MEMORY, NOT_READY
+
+
+cdef void defer(Pool* pool, Block* block) noexcept nogil:
+    block.state = PENDING
+    block.left = pool.deferred
+    pool.deferred = block
+    pool.quiet = False
+
+
+cdef Queue* queue_of(Pool* pool, uintptr_t stream) noexcept nogil:
+    # One a stream, kept: there are as many as streams that ever shared memory.
+    cdef Queue* queue = pool.queues
+    while queue != NULL:
+        if queue.stream == stream:
+            return queue
+        queue = queue.next
+    queue = <Queue*>calloc(1, sizeof(Queue))
+    if queue != NULL:
+        queue.stream = stream
+        queue.next = pool.queues
+        pool.queues = queue
+    return queue
+
+
+cdef int enqueue(Pool* pool, Block* block, uintptr_t stream) noexcept nogil:
+    cdef Queue* queue = queue_of(pool, stream)
+    cdef Entry* entry
+    cdef int code
+    if queue == NULL:
+        return NO_HOST_MEMORY
+    code = new_entry(pool, &entry)
+    if code:
+        return code
+    code = pool.table.event_record(pool.device, entry.event, stream)
+    if code:
+        recycle_entry(pool, entry)
+        return code
+    entry.block = block
+    entry.next = NULL
+    if queue.head == NULL:
+        queue.head = entry
+    else:
+        queue.tail.next = entry
+    queue.tail = entry
+    block.events += 1
+    pool.pending += 1
+    return 0
+
+
+cdef int settle_block(Pool* pool, Block* block) noexcept nogil:
+    cdef Use* use
+    cdef int code
+    while block.uses != NULL:
+        use = block.uses
+        code = enqueue(pool, block, use.stream)
+        if code:
+            return code
+        block.uses = use.next
+        recycle_use(pool, use)
+    return 0
+
+
+cdef int settle(Pool* pool) noexcept nogil:
+    # An event recorded on a capturing stream would become part of the capture, so all wait for its end.
+    # A block whose events cannot be recorded stays deferred and is tried again next time.
+    cdef Block* block
+    cdef int code
+    if pool.routes != NULL:
+        return 0
+    while pool.deferred != NULL:
+        block = pool.deferred
+        code = settle_block(pool, block)
+        if code:
+            return code
+        pool.deferred = block.left
+        if block.events == 0:
+            set_free(pool, block)
+    return 0
+
+
+cdef int poll_queue(Pool* pool, Queue* queue) noexcept nogil:
+    cdef Entry* entry
+    cdef Block* block
+    cdef int code
+    while queue.head != NULL:
+        entry = queue.head
+        code = pool.table.event_query(pool.device, entry.event)
+        if code:
+            return 0 if code == NOT_READY else code
+        queue.head = entry.next
+        block = entry.block
+        recycle_entry(pool, entry)
+        pool.pending -= 1
+        block.events -= 1
+        if block.events == 0 and block.uses == NULL:
+            set_free(pool, block)
+    return 0
+
+
+cdef int poll(Pool* pool) noexcept nogil:
+    # Asking for an event breaks a global-mode capture of any thread, unless the asker is relaxed.
+    cdef Queue* queue = pool.queues
+    cdef int mode, ignored
+    cdef int code = settle(pool)
+    if code or pool.pending == 0:
+        return code
+    code = pool.table.capture_mode_exchange(CAPTURE_RELAXED, &mode)
+    if code:
+        return code
+    while queue != NULL and code == 0:
+        code = poll_queue(pool, queue)
+        queue = queue.next
+    pool.table.capture_mode_exchange(mode, &ignored)
+    return code
+
+
+cdef uintptr_t oldest_event(Pool* pool) noexcept nogil:
+    cdef Queue* queue = pool.queues
+    while queue != NULL and queue.head == NULL:
+        queue = queue.next
+    return queue.head.event if queue != NULL else 0
+
+
+cdef int wait_all(Pool* pool) noexcept nogil:
+    # The lock is open while an event is waited for: the work before it may be a host function that frees
+    # memory.  Events are recycled, never destroyed, under the growth lock that our caller holds; waiting
+    # for one that was recorded anew meanwhile is only longer.  What is given back later is not waited for.
+    cdef uintptr_t event
+    cdef int mode, ignored
+    cdef int code = settle(pool)
+    cdef unsigned long long left = pool.pending
+    pool.stats.num_sync_all_streams += 1
+    while left and code == 0:
+        left -= 1
+        event = oldest_event(pool)
+        if event == 0:
+            break
+        pthread_mutex_unlock(&pool.lock)
+        code = pool.table.capture_mode_exchange(CAPTURE_RELAXED, &mode)
+        if code == 0:
+            code = pool.table.event_synchronize(pool.device, event)
+            pool.table.capture_mode_exchange(mode, &ignored)
+        pthread_mutex_lock(&pool.lock)
+        if code == 0:
+            code = poll(pool)
+    return code

@@ -1,0 +1,28 @@
+# One device's caching allocator: the public nogil face of memory/.  Devices are valid ordinals; a device's
+# pool is made at its first use.  Addresses are what allocate wrote; 0 stands for no memory.
+from libc.stdint cimport uint64_t, uintptr_t
+
+from accelrt.memory.block cimport Pool
+
+cdef enum:
+    MAX_DEVICES = 64
+
+cdef int allocate(int device, size_t size, uintptr_t stream, uintptr_t* out_address) noexcept nogil
+cdef int release(int device, uintptr_t address) noexcept nogil
+# The same for callers that hold the GIL: they never wait, and answer NOT_READY where the full one has to be
+# called without it.
+cdef int try_allocate(int device, size_t size, uintptr_t stream, uintptr_t* out_address) noexcept nogil
+cdef int try_release(int device, uintptr_t address) noexcept nogil
+
+cdef int use_on(int device, uintptr_t address, uintptr_t stream) noexcept nogil  # record_stream
+cdef int locate(int hint, uintptr_t address, int* out_device) noexcept nogil  # NOT_ALLOCATED where none has it
+cdef int empty(int device) noexcept nogil  # waits for pending blocks, then gives free segments back
+cdef int set_limit(int device, size_t limit) noexcept nogil
+
+cdef int hold_private(int device, uint64_t first, uint64_t second) noexcept nogil
+cdef int let_go_private(int device, uint64_t first, uint64_t second) noexcept nogil
+cdef int begin_capture(int device, uint64_t first, uint64_t second, uint64_t capture) noexcept nogil
+cdef int end_capture(int device, uint64_t capture) noexcept nogil
+
+cdef int pool_of(int device, Pool** out_pool) noexcept nogil  # made if need be
+cdef Pool* pool_if_made(int device) noexcept nogil  # NULL before the device's first allocation
