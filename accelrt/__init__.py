@@ -1,1 +1,105 @@
-"""accelrt: torch.cuda's runtime without torch."""
+"""accelrt: torch.cuda's runtime without torch.
+
+A caching memory allocator, streams, events and graph capture for Python and Cython, on NVIDIA GPUs and on
+an embedded host device.  Importing it touches no driver; the first use of a device does.
+"""
+
+from accelrt import memory
+from accelrt.buffer import Buffer, PinnedBuffer
+from accelrt.caching import (
+    caching_allocator_alloc,
+    caching_allocator_delete,
+    empty_cache,
+    max_memory_allocated,
+    max_memory_reserved,
+    memory_allocated,
+    memory_reserved,
+    memory_snapshot,
+    memory_stats,
+    record_stream,
+    reset_accumulated_memory_stats,
+    reset_peak_memory_stats,
+    set_per_process_memory_fraction,
+)
+from accelrt.copies import copy, fill
+from accelrt.device import (
+    can_device_access_peer,
+    current_device,
+    device,
+    device_count,
+    device_of,
+    mem_get_info,
+    set_device,
+    synchronize,
+)
+from accelrt.errors import (
+    CaptureError,
+    CudaError,
+    DeferredCudaCallError,
+    DriverNotFoundError,
+    ForkedError,
+    NotSupportedError,
+    OutOfMemoryError,
+)
+from accelrt.event import Event
+from accelrt.graph import CUDAGraph, graph, graph_pool_handle, is_current_stream_capturing
+from accelrt.lazy import init, is_available, is_initialized, lazy_call
+from accelrt.properties import DeviceProperties, get_device_capability, get_device_name, get_device_properties
+from accelrt.stream import ExternalStream, Stream, current_stream, default_stream, set_stream, stream
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Buffer",
+    "CUDAGraph",
+    "CaptureError",
+    "CudaError",
+    "DeferredCudaCallError",
+    "DeviceProperties",
+    "DriverNotFoundError",
+    "Event",
+    "ExternalStream",
+    "ForkedError",
+    "NotSupportedError",
+    "OutOfMemoryError",
+    "PinnedBuffer",
+    "Stream",
+    "caching_allocator_alloc",
+    "caching_allocator_delete",
+    "can_device_access_peer",
+    "copy",
+    "current_device",
+    "current_stream",
+    "default_stream",
+    "device",
+    "device_count",
+    "device_of",
+    "empty_cache",
+    "fill",
+    "get_device_capability",
+    "get_device_name",
+    "get_device_properties",
+    "graph",
+    "graph_pool_handle",
+    "init",
+    "is_available",
+    "is_current_stream_capturing",
+    "is_initialized",
+    "lazy_call",
+    "max_memory_allocated",
+    "max_memory_reserved",
+    "mem_get_info",
+    "memory",
+    "memory_allocated",
+    "memory_reserved",
+    "memory_snapshot",
+    "memory_stats",
+    "record_stream",
+    "reset_accumulated_memory_stats",
+    "reset_peak_memory_stats",
+    "set_device",
+    "set_per_process_memory_fraction",
+    "set_stream",
+    "stream",
+    "synchronize",
+]

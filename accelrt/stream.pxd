@@ -13,3 +13,8 @@ cdef uintptr_t current_handle(int ordinal) noexcept nogil  # this thread's strea
 cdef Stream current_of(int ordinal)
 cdef int make_current(Stream stream) except -1  # of its own device; the current device stays
 cdef Stream stream_of(object stream, int ordinal)  # None is the current one, an int a handle of that device
+
+cdef class StreamContext:
+    cdef readonly object stream
+    cdef Stream before
+    cdef int device_before

@@ -289,10 +289,6 @@ class ExternalStream(Stream):
 cdef class StreamContext:
     """The context in which a stream, and its device, are current; see stream()."""
 
-    cdef readonly object stream
-    cdef Stream before
-    cdef int device_before
-
     def __init__(self, stream):
         if stream is not None and not isinstance(stream, Stream):
             raise TypeError(f"stream is {stream!r} of type {type(stream).__name__}; pass a Stream or None")

@@ -1,0 +1,196 @@
+"""Owners of memory: they free it when they die, or when told to."""
+from cpython.buffer cimport PyBuffer_FillInfo
+
+from accelrt import lazy
+from accelrt.caching cimport allocate_bytes, checked_size, release_bytes
+from accelrt.deferred cimport HOST_MEMORY, dispose, drain
+from accelrt.device cimport device_at, ordinal_of
+from accelrt.driver cimport registry
+from accelrt.memory.pool cimport use_on
+from accelrt.status cimport OUT_OF_MEMORY, raise_status
+from accelrt.stream cimport stream_of
+
+
+cdef class Buffer:
+    """Bytes on a device, from the caching allocator; freed with the object.
+
+        with accelrt.Buffer(1 << 20) as buffer:
+            buffer.copy_from(array)
+
+    Arguments:
+        nbytes: int.
+        device: int, "cuda:1", "host:0", an object with an index; None is the current device.
+        stream: Stream, handle as int, or None for the current stream: the one whose order the memory follows.
+            Copies and fills on other streams are noted, so that the memory is not reused under them.
+    Raises:
+        OutOfMemoryError: the device has no room.
+        ValueError, TypeError: an argument is out of range, or of the wrong kind.
+    """
+
+    def __init__(self, nbytes, device=None, stream=None):
+        cdef size_t size = checked_size(nbytes, "nbytes")
+        if self.ptr:
+            raise RuntimeError("a Buffer is initialised once")
+        if isinstance(stream, Stream) and device is None:
+            device = (<Stream>stream).device_index
+        self.device_index = ordinal_of(device)
+        self.stream = stream_of(stream, self.device_index)
+        if self.stream.device_index != self.device_index:
+            raise ValueError(f"stream is on device {self.stream.device_index}, the buffer on {self.device_index}")
+        self.ptr = allocate_bytes(self.device_index, size, self.stream.handle)
+        self.nbytes = size
+
+    def __dealloc__(self):
+        release_bytes(self.device_index, self.ptr)
+
+    def free(self):
+        """Gives the bytes back now; ptr and nbytes become 0.  Doing it again does nothing."""
+        cdef uintptr_t address = self.ptr
+        self.ptr = 0
+        self.nbytes = 0
+        release_bytes(self.device_index, address)
+
+    def record_stream(self, stream):
+        """Says that another stream uses the bytes: once freed, they are not reused before that work is done.
+
+        Arguments:
+            stream: Stream of the buffer's device, or a handle as int.
+        """
+        cdef uintptr_t handle = stream_of(stream, self.device_index).handle
+        cdef int code
+        with nogil:
+            code = use_on(self.device_index, self.ptr, handle)
+        if code:
+            raise_status(code, "record_stream", ("ptr", self.ptr, "stream", handle))
+
+    def copy_from(self, src, nbytes=None, *, offset=0, src_offset=0, stream=None, blocking=True):
+        """Copies into the buffer; see accelrt.copy.
+
+        Arguments:
+            src: Buffer, anything with the buffer protocol, or with __cuda_array_interface__.
+            nbytes: int; None is all of src from src_offset on.
+            offset, src_offset: int, bytes to skip at either side.
+        """
+        copy(self, src, nbytes, dst_offset=offset, src_offset=src_offset, stream=stream, blocking=blocking)
+
+    def copy_to(self, dst, nbytes=None, *, offset=0, dst_offset=0, stream=None, blocking=True):
+        """Copies out of the buffer; see accelrt.copy.
+
+        Arguments:
+            dst: Buffer, anything with the writable buffer protocol, or with __cuda_array_interface__.
+            nbytes: int; None is all of the buffer from offset on.
+            offset, dst_offset: int, bytes to skip at either side.
+        """
+        copy(dst, self, nbytes, dst_offset=dst_offset, src_offset=offset, stream=stream, blocking=blocking)
+
+    def fill(self, value=0, count=None, *, width=1, offset=0, stream=None, blocking=False):
+        """Sets every element to one value; see accelrt.fill."""
+        fill(self, value, count, width=width, offset=offset, stream=stream, blocking=blocking)
+
+    @property
+    def device(self):
+        """The device object of the device that holds the bytes."""
+        return device_at(self.device_index)
+
+    @property
+    def __cuda_array_interface__(self):
+        """The bytes as a one-dimensional array of uint8 (CUDA Array Interface, version 3), on a GPU only."""
+        if lazy.chosen_driver() == "host":
+            raise AttributeError("a buffer of the host device is no CUDA array; numpy reads it through copy_to")
+        return {
+            "shape": (self.nbytes,), "typestr": "|u1", "data": (self.ptr, False), "version": 3,
+            "strides": None, "stream": self.stream.handle or 1,
+        }
+
+    def __len__(self):
+        return self.nbytes
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        self.free()
+        return False
+
+    def __repr__(self):
+        return f"<accelrt.Buffer {self.nbytes} bytes at {self.ptr:#x} on {self.device.type}:{self.device_index}>"
+
+
+cdef class PinnedBuffer:
+    """Page-locked host memory (cuMemHostAlloc), which copies read and write without a stage and
+    asynchronously.  It has the buffer protocol: numpy.frombuffer(pinned, dtype) is an array on it.
+
+    Arguments:
+        nbytes: int.
+        device: the device whose driver locks it; every device can use it.  None is the current one.
+    Raises:
+        OutOfMemoryError: the host has no such memory.
+        ValueError, TypeError: nbytes is negative or no int.
+
+    It is freed with the object, after the device's work: a copy in flight still finds it.
+    """
+
+    def __init__(self, nbytes, device=None):
+        cdef size_t size = checked_size(nbytes, "nbytes")
+        cdef int ordinal = ordinal_of(device)
+        cdef uintptr_t address = 0
+        cdef int code = 0
+        if self.ptr:
+            raise RuntimeError("a PinnedBuffer is initialised once")
+        drain()
+        if size:
+            with nogil:
+                code = registry.active.host_alloc(ordinal, size, &address)
+        if code:
+            raise_status(code, "host_alloc", ("device", ordinal, "size", size))
+        self.ptr = address
+        self.nbytes = size
+        self.device_index = ordinal
+
+    def __dealloc__(self):
+        if self.ptr:
+            dispose(HOST_MEMORY, self.device_index, self.ptr)
+
+    def free(self):
+        """Gives the memory back now, after the device's work; doing it again does nothing.
+
+        Raises:
+            BufferError: an array or memoryview on it is alive.
+        """
+        cdef uintptr_t address = self.ptr
+        if self.exports:
+            raise BufferError(f"{self.exports} views of this PinnedBuffer are alive; drop them before free()")
+        self.ptr = 0
+        self.nbytes = 0
+        if address:
+            dispose(HOST_MEMORY, self.device_index, address)
+
+    def __getbuffer__(self, Py_buffer* view, int flags):
+        PyBuffer_FillInfo(view, self, <void*>self.ptr, self.nbytes, 0, flags)
+        self.exports += 1
+
+    def __releasebuffer__(self, Py_buffer* view):
+        self.exports -= 1
+
+    def __len__(self):
+        return self.nbytes
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        self.free()
+        return False
+
+    def __repr__(self):
+        return f"<accelrt.PinnedBuffer {self.nbytes} bytes at {self.ptr:#x}>"
+
+
+cdef object copy = None
+cdef object fill = None
+
+
+def provide_copies(copy_function, fill_function):
+    """Copies stand on buffers; this is the one word that a buffer's methods need of them."""
+    global copy, fill
+    copy, fill = copy_function, fill_function

@@ -1,0 +1,339 @@
+"""The caching allocator as Python sees it: torch.cuda.memory's names for raw pointers and figures.
+
+A hit keeps the GIL; whatever may wait lets go of it.
+"""
+import operator
+
+from cpython.long cimport PyLong_CheckExact
+from libc.stdint cimport SIZE_MAX, int64_t, uint64_t
+
+from accelrt.errors import OutOfMemoryError
+from accelrt.deferred cimport drain
+from accelrt.device cimport current_ordinal, ordinal_of
+from accelrt.driver cimport registry
+from accelrt.memory.block cimport Pool
+from accelrt.memory.pool cimport (
+    MAX_DEVICES, allocate, empty, locate, pool_if_made, pool_of, release, set_limit, try_allocate, try_release,
+    use_on,
+)
+from accelrt.memory.readings cimport (
+    active_bytes, allocated_bytes, find_violation, largest_free, limit_of, read_stats, reserved_bytes,
+    reset_accumulated, reset_peaks,
+)
+from accelrt.memory.sizes cimport ROUND_LIMIT
+from accelrt.memory.snapshot import segments
+from accelrt.memory.stats cimport ALLOCATED_BYTES, FIGURES, RESERVED_BYTES, Counter, Stats
+from accelrt.status cimport CAP_REACHED, NOT_ALLOCATED, NOT_READY, OUT_OF_MEMORY, raise_status
+from accelrt.stream cimport Stream, current_handle, stream_of
+
+
+cdef size_t checked_size(object size, str name) except? 0:
+    if not PyLong_CheckExact(size):
+        if isinstance(size, bool):
+            raise TypeError(f"{name} is {size!r}, a bool; pass a number of bytes as int")
+        try:
+            size = operator.index(size)
+        except TypeError:
+            raise TypeError(f"{name} is {size!r} of type {type(size).__name__}; pass bytes as int") from None
+    if size < 0:
+        raise ValueError(f"{name} is {size}; a number of bytes is 0 or more")
+    if size >= 1 << ROUND_LIMIT:
+        error = OutOfMemoryError(
+            f"{name} is {size} bytes, 2**{ROUND_LIMIT} or more; no device has so much, so none was asked",
+            OUT_OF_MEMORY, "OUT_OF_MEMORY", "allocate",
+        )
+        error.requested = size
+        raise error
+    return size
+
+
+cdef uintptr_t allocate_bytes(int ordinal, size_t size, uintptr_t stream) except? 0:
+    cdef uintptr_t address = 0
+    cdef int code = try_allocate(ordinal, size, stream, &address)
+    if code == NOT_READY:
+        with nogil:
+            code = allocate(ordinal, size, stream, &address)
+    if code:
+        raise_refusal(code, ordinal, size, stream)
+    return address
+
+
+cdef int raise_refusal(int code, int ordinal, size_t size, uintptr_t stream) except -1:
+    if code != OUT_OF_MEMORY and code != CAP_REACHED:
+        raise_status(code, "allocate", ("device", ordinal, "size", size, "stream", stream))
+    raise out_of_memory(ordinal, size, code)
+
+
+cdef str human(object size):
+    for unit, exponent in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if size >= 1 << exponent:
+            return f"{size / (1 << exponent):.2f} {unit}"
+    return f"{size} bytes"
+
+
+cdef object out_of_memory(int ordinal, size_t size, int code):
+    cdef Pool* pool = pool_if_made(ordinal)
+    cdef size_t free = 0, capacity = 0
+    registry.active.memory_info(ordinal, &free, &capacity)  # a refusal leaves zeros, which say so
+    reserved, live, active = reserved_bytes(pool), allocated_bytes(pool), active_bytes(pool)
+    largest, limit = largest_free(pool), limit_of(pool)
+    text = (
+        f"accelrt is out of memory on device {ordinal}: {human(size)} ({size} bytes) requested; "
+        f"the device has {human(capacity)}, {human(free)} of it free; accelrt reserved {human(reserved)}, of which "
+        f"{human(live)} are live, {human(active - live)} are given back but in use on another stream, and "
+        f"{human(reserved - active)} are idle, the largest piece {human(largest)}"
+    )
+    if limit < SIZE_MAX:
+        text += f"; its limit is {human(limit)} (set_per_process_memory_fraction)"
+    error = OutOfMemoryError(text, code, "OUT_OF_MEMORY", "allocate")
+    error.requested, error.capacity, error.free, error.reserved, error.live = size, capacity, free, reserved, live
+    return error
+
+
+cdef void release_bytes(int ordinal, uintptr_t address) noexcept:
+    # A refusal can only mean that the process was forked, or that the bytes are gone already.
+    if address and try_release(ordinal, address) == NOT_READY:
+        with nogil:
+            release(ordinal, address)
+
+
+def caching_allocator_alloc(size, device=None, stream=None):
+    """Allocates device memory from the cache.
+
+    Arguments:
+        size: int, bytes.
+        device: int, "cuda:1", "host:0", an object with an index; None is the current device.
+        stream: Stream, handle as int, or None for the current stream: the one whose order the memory follows.
+    Returns:
+        int, the address, a multiple of 512; 0 for 0 bytes.
+    Raises:
+        OutOfMemoryError: no room after the cache's idle memory went back; its text and attributes say why.
+        ValueError, TypeError: size is negative or no int, or device or stream names none.
+    """
+    cdef int ordinal
+    cdef uintptr_t handle
+    cdef size_t bytes_ = checked_size(size, "size")
+    if device is not None or current_ordinal(&ordinal):
+        ordinal = ordinal_of(device)
+    if stream is None:
+        handle = current_handle(ordinal)
+    elif isinstance(stream, int) and not isinstance(stream, bool):
+        handle = stream
+    else:
+        handle = stream_of(stream, ordinal).handle
+    return allocate_bytes(ordinal, bytes_, handle)
+
+
+def caching_allocator_delete(mem_ptr):
+    """Gives memory back to the cache it came from.
+
+    Arguments:
+        mem_ptr: int, an address that caching_allocator_alloc returned; 0 does nothing.
+    Raises:
+        ValueError: the address is not allocated, or was given back before.
+    """
+    cdef uintptr_t address = checked_address(mem_ptr)
+    cdef int ordinal = 0
+    cdef int code
+    if address == 0 or (current_ordinal(&ordinal) == 0 and try_release(ordinal, address) == 0):
+        return
+    with nogil:
+        code = locate(ordinal, address, &ordinal)
+        if code == 0:
+            code = release(ordinal, address)
+    raise_for_address(code, "caching_allocator_delete", address)
+
+
+cdef uintptr_t checked_address(object address) except? 0:
+    if isinstance(address, bool) or not isinstance(address, int):
+        raise TypeError(f"mem_ptr is {address!r} of type {type(address).__name__}; pass an address as int")
+    if not 0 <= address < 1 << 64:
+        raise ValueError(f"mem_ptr is {address}; an address is an int from 0 to 2**64 - 1")
+    return address
+
+
+cdef int raise_for_address(int code, str call, uintptr_t address) except -1:
+    if code == NOT_ALLOCATED:
+        raise ValueError(
+            f"{call}: {address:#x} is not allocated: accelrt did not hand it out, or it was given back already; "
+            "pass the address that caching_allocator_alloc returned, once"
+        )
+    if code:
+        raise_status(code, call, ("mem_ptr", address))
+    return 0
+
+
+def record_stream(mem_ptr, stream):
+    """Says that another stream uses memory: once given back, it is not reused before that work is done.
+
+    Arguments:
+        mem_ptr: int, an address that caching_allocator_alloc returned.
+        stream: Stream, or a handle as int; the stream that the memory was allocated on changes nothing.
+    Raises:
+        ValueError: the address is not allocated.
+    """
+    cdef uintptr_t address = checked_address(mem_ptr)
+    cdef int ordinal = ordinal_of(None)
+    cdef uintptr_t handle = stream_of(stream, ordinal).handle
+    cdef int code
+    with nogil:
+        code = locate(ordinal, address, &ordinal)
+        if code == 0:
+            code = use_on(ordinal, address, handle)
+    raise_for_address(code, "record_stream", address)
+
+
+def empty_cache():
+    """Gives every idle segment of every device back to the driver, after waiting for memory in use on other
+    streams.  Memory that is live stays, and so does what a graph holds.
+
+    Raises:
+        CudaError: the driver refused; the memory then stays cached.
+    """
+    cdef int ordinal, code
+    drain()
+    for ordinal in range(MAX_DEVICES):
+        if pool_if_made(ordinal) != NULL:
+            with nogil:
+                code = empty(ordinal)
+            if code:
+                raise_status(code, "empty_cache", ("device", ordinal))
+
+
+cdef Pool* pool_at(object device) except? NULL:
+    # NULL before the device's first allocation.
+    cdef int ordinal = 0
+    if device is not None or current_ordinal(&ordinal):
+        ordinal = ordinal_of(device)
+    return pool_if_made(ordinal)
+
+
+def memory_allocated(device=None):
+    """Bytes of live blocks of a device, rounded as allocated."""
+    return allocated_bytes(pool_at(device))
+
+
+def memory_reserved(device=None):
+    """Bytes that the allocator holds from a device, live and idle."""
+    return reserved_bytes(pool_at(device))
+
+
+def max_memory_allocated(device=None):
+    """The most that memory_allocated was since the start or reset_peak_memory_stats."""
+    return read_stats(pool_at(device)).figure[ALLOCATED_BYTES].peak_all
+
+
+def max_memory_reserved(device=None):
+    """The most that memory_reserved was since the start or reset_peak_memory_stats."""
+    return read_stats(pool_at(device)).figure[RESERVED_BYTES].peak_all
+
+
+# In the order of the figures in memory/stats.pxd.
+FIGURE_NAMES = (
+    "allocation", "segment", "active", "inactive_split", "allocated_bytes", "reserved_bytes", "active_bytes",
+    "inactive_split_bytes", "requested_bytes",
+)
+
+
+cdef int add_figure(dict answer, str name, str pool, Counter counter) except -1:
+    answer[f"{name}.{pool}.current"] = counter.current
+    answer[f"{name}.{pool}.peak"] = counter.peak
+    answer[f"{name}.{pool}.allocated"] = counter.allocated
+    answer[f"{name}.{pool}.freed"] = counter.freed
+    return 0
+
+
+def memory_stats(device=None):
+    """The allocator's figures for one device, with torch's keys (torch.cuda.memory_stats).
+
+    Arguments:
+        device: int, "cuda:1", ...; None is the current device.
+    Returns:
+        dict: "allocated_bytes.all.current" and the like: nine figures, for all and the small and large pools,
+        current, peak, allocated and freed, in blocks or bytes; counts of retries, failures and device calls.
+    """
+    cdef Stats stats = read_stats(pool_at(device))
+    cdef Counter total
+    cdef dict answer = {}
+    cdef int figure
+    for figure in range(FIGURES):
+        small, large = stats.figure[figure].kind[0], stats.figure[figure].kind[1]
+        total.current = small.current + large.current
+        total.peak = stats.figure[figure].peak_all
+        total.allocated = small.allocated + large.allocated
+        total.freed = small.freed + large.freed
+        name = FIGURE_NAMES[figure]
+        add_figure(answer, name, "all", total)
+        add_figure(answer, name, "small_pool", small)
+        add_figure(answer, name, "large_pool", large)
+    for name in ("oversize_allocations", "oversize_segments"):
+        answer.update({f"{name}.{key}": 0 for key in ("current", "peak", "allocated", "freed")})
+    answer["num_alloc_retries"] = stats.num_alloc_retries
+    answer["num_ooms"] = stats.num_ooms
+    answer["num_sync_all_streams"] = stats.num_sync_all_streams
+    answer["num_device_alloc"] = stats.num_device_alloc
+    answer["num_device_free"] = stats.num_device_free
+    answer["max_split_size"] = -1
+    return dict(sorted(answer.items()))
+
+
+def memory_snapshot(device=None):
+    """The segments and blocks that the allocator holds.
+
+    Arguments:
+        device: as in memory_stats, but None means all devices.
+    Returns:
+        list of dicts, one a segment, with torch's keys (torch.cuda.memory_snapshot) and "serial", the number
+        of the segment in the order in which its device's were taken.
+    """
+    ordinals = range(MAX_DEVICES) if device is None else (ordinal_of(device),)
+    return [segment for ordinal in ordinals for segment in segments(ordinal)]
+
+
+def reset_peak_memory_stats(device=None):
+    """Sets every peak of a device to the current figure."""
+    reset_peaks(pool_at(device))
+
+
+def reset_accumulated_memory_stats(device=None):
+    """Sets a device's "allocated" and "freed" figures, and its counts of retries and failures, to 0."""
+    reset_accumulated(pool_at(device))
+
+
+def set_per_process_memory_fraction(fraction, device=None):
+    """Limits what the allocator reserves of a device; a request beyond it climbs the same ladder as one that
+    the device refuses, and then raises OutOfMemoryError.
+
+    Arguments:
+        fraction: float from 0 to 1, of the device's total memory.
+        device: as in memory_stats.
+    Raises:
+        TypeError, ValueError: fraction is no number, or out of its range.
+    """
+    cdef int ordinal = ordinal_of(device)
+    cdef size_t total = 0
+    cdef int code
+    if isinstance(fraction, bool) or not isinstance(fraction, (int, float)):
+        raise TypeError(f"fraction is {fraction!r} of type {type(fraction).__name__}; pass a float from 0 to 1")
+    if not 0 <= fraction <= 1:
+        raise ValueError(f"fraction is {fraction}; it goes from 0 to 1")
+    code = registry.active.device_memory(ordinal, &total)
+    if code == 0:
+        code = set_limit(ordinal, SIZE_MAX if fraction == 1 else <size_t>(fraction * total))
+    if code:
+        raise_status(code, "set_per_process_memory_fraction", ("fraction", fraction, "device", ordinal))
+
+
+def audit(device=None):
+    """Walks every identity of the allocator (accelrt/memory/DESIGN.md).
+
+    Arguments:
+        device: as in memory_stats, but None means all devices.
+    Raises:
+        AssertionError: one is violated; the text says which, and on which device.
+    """
+    ordinals = range(MAX_DEVICES) if device is None else (ordinal_of(device),)
+    for ordinal in ordinals:
+        found = find_violation(pool_if_made(ordinal))
+        if found is not None:
+            raise AssertionError(f"device {ordinal}: violated: {found}")

@@ -1,0 +1,228 @@
+"""Copies and fills: between host and device, within a device and between two."""
+from cpython.buffer cimport PyBUF_ANY_CONTIGUOUS, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from libc.stdint cimport uintptr_t
+
+from accelrt.buffer cimport Buffer
+from accelrt.buffer import provide_copies
+from accelrt.callback cimport raise_callback_errors
+from accelrt.capture cimport keep_for_capture
+from accelrt.device cimport ordinal_of
+from accelrt.driver cimport registry
+from accelrt.memory.pool cimport use_on
+from accelrt.status cimport raise_status
+from accelrt.stream cimport Stream, current_of, stream_of
+
+
+cdef class Operand:
+    """One side of a copy: where it is, how long, and what keeps it alive."""
+
+    cdef uintptr_t address
+    cdef size_t nbytes
+    cdef int ordinal          # -1 for host memory
+    cdef object source
+    cdef Py_buffer view
+    cdef bint viewed
+
+    def __dealloc__(self):
+        if self.viewed:
+            PyBuffer_Release(&self.view)
+
+
+cdef Operand operand(object source, str name, bint writable):
+    cdef Operand made = Operand()
+    made.source = source
+    made.ordinal = -1
+    if isinstance(source, Buffer):
+        made.address = (<Buffer>source).ptr
+        made.nbytes = (<Buffer>source).nbytes
+        made.ordinal = (<Buffer>source).device_index
+    elif hasattr(source, "__cuda_array_interface__"):
+        read_interface(made, source.__cuda_array_interface__, name, writable)
+    else:
+        try:
+            PyObject_GetBuffer(source, &made.view, PyBUF_ANY_CONTIGUOUS | (PyBUF_WRITABLE if writable else PyBUF_SIMPLE))
+        except (BufferError, TypeError, ValueError) as error:
+            raise TypeError(
+                f"{name} of type {type(source).__name__} cannot be used: {error}; pass a Buffer, an object with "
+                f"__cuda_array_interface__, or a contiguous {'writable ' if writable else ''}buffer such as a numpy array"
+            ) from None
+        made.viewed = True
+        made.address = <uintptr_t>made.view.buf
+        made.nbytes = made.view.len
+    return made
+
+
+cdef int read_interface(Operand made, dict interface, str name, bint writable) except -1:
+    # CUDA Array Interface, version 3.
+    cdef int device = -1
+    address, readonly = interface["data"]
+    if writable and readonly:
+        raise ValueError(f"{name} is a read-only CUDA array; pass one that can be written")
+    size = int(interface["typestr"][2:])
+    expected = size
+    for length in reversed(interface["shape"]):
+        expected *= length
+    strides = interface.get("strides")
+    if strides is not None and expected:
+        step = size
+        for length, stride in zip(reversed(interface["shape"]), reversed(strides), strict=True):
+            if length > 1 and stride != step:
+                raise ValueError(f"{name} is a CUDA array with strides {strides}; pass a C-contiguous one")
+            step *= length
+    made.address = address or 0
+    made.nbytes = expected
+    if address:
+        ordinal_of(None)
+        code = registry.active.pointer_device(address, &device)
+        if code:
+            raise_status(code, "pointer_device", ("address", address))
+    made.ordinal = device
+    return 0
+
+
+cdef size_t checked_span(object value, str name, size_t limit, str what) except? 0:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} is {value!r} of type {type(value).__name__}; pass bytes as int")
+    if not 0 <= value <= limit:
+        raise ValueError(f"{name} is {value}; {what}, so it goes from 0 to {limit}")
+    return value
+
+
+cdef int note_use(Operand side, Stream stream) except -1:
+    # Memory that another stream's copy uses must not be handed out before the copy is done; and what a
+    # captured copy points at lives as long as the graph.
+    cdef int code
+    if isinstance(side.source, Buffer) and side.address and (<Buffer>side.source).stream.handle != stream.handle \
+            and side.ordinal == stream.device_index:
+        code = use_on(side.ordinal, side.address, stream.handle)
+        if code:
+            raise_status(code, "record_stream", ("ptr", side.address, "stream", stream.handle))
+    keep_for_capture(stream.device_index, stream.handle, side)
+    return 0
+
+
+cdef int finish(Stream stream, bint blocking) except -1:
+    cdef int code
+    if not blocking:
+        return 0
+    with nogil:
+        code = registry.active.stream_synchronize(stream.device_index, stream.handle)
+    if code:
+        raise_status(code, "stream_synchronize", ("stream", stream.handle))
+    raise_callback_errors()
+    return 0
+
+
+cdef int copy_between(Operand dst, uintptr_t to, Operand src, uintptr_t origin, size_t size, object stream,
+                      bint blocking) except -1:
+    # Between two devices the source's stream does the copy.  Where the caller chose no stream, the current
+    # ones of both devices are ordered around it.
+    cdef Stream worker = stream_of(stream, src.ordinal)
+    cdef Stream other = current_of(dst.ordinal)
+    cdef int code
+    if worker.device_index != src.ordinal:
+        raise ValueError(f"stream is on device {worker.device_index}; a copy between devices takes one of src's, "
+                         f"device {src.ordinal}")
+    if stream is None:
+        worker.wait_stream(other)
+    with nogil:
+        code = registry.active.copy_peer(dst.ordinal, to, src.ordinal, origin, size, worker.handle)
+    if code:
+        raise_status(code, "copy_peer", ("dst_device", dst.ordinal, "dst", to, "src_device", src.ordinal,
+                                         "src", origin, "size", size, "stream", worker.handle))
+    if stream is None:
+        other.wait_stream(worker)
+    note_use(src, worker)
+    return finish(worker, blocking)
+
+
+def copy(dst, src, nbytes=None, *, dst_offset=0, src_offset=0, stream=None, bint blocking=True):
+    """Copies bytes between any two of host, device and another device.
+
+    Arguments:
+        dst: Buffer, an object with __cuda_array_interface__, or a contiguous writable buffer (numpy array,
+            bytearray, PinnedBuffer).
+        src: the same, writable or not.
+        nbytes: int; None is all of src from src_offset on, which has to fit.
+        dst_offset, src_offset: int, bytes to skip at either side.
+        stream: Stream, handle as int, or None: the current stream of dst's device, or of src's where dst is on
+            the host.  Between two devices it is one of src's device, and None also orders dst's current stream.
+        blocking: bool, wait until the copy is complete.  If False, page-locked host memory has to stay as it is
+            until the stream is past the copy; other host memory is staged by the driver.
+    Raises:
+        ValueError: a length or offset does not fit, or both sides are host memory.
+        TypeError: a side is no memory.
+        CudaError: the driver refused.
+    """
+    cdef Operand to = operand(dst, "dst", True)
+    cdef Operand origin = operand(src, "src", False)
+    cdef size_t skip_dst = checked_span(dst_offset, "dst_offset", to.nbytes, f"dst has {to.nbytes} bytes")
+    cdef size_t skip_src = checked_span(src_offset, "src_offset", origin.nbytes, f"src has {origin.nbytes} bytes")
+    cdef size_t room = min(to.nbytes - skip_dst, origin.nbytes - skip_src)
+    cdef size_t size = checked_span(
+        origin.nbytes - skip_src if nbytes is None else nbytes, "nbytes", room,
+        f"dst has {to.nbytes - skip_dst} bytes past its offset and src {origin.nbytes - skip_src}",
+    )
+    cdef Stream worker
+    cdef uintptr_t dst_address = to.address + skip_dst, src_address = origin.address + skip_src
+    cdef int code
+    if to.ordinal < 0 and origin.ordinal < 0:
+        raise ValueError("both sides are host memory; copy those with numpy or a slice")
+    if to.ordinal >= 0 and origin.ordinal >= 0 and to.ordinal != origin.ordinal:
+        copy_between(to, dst_address, origin, src_address, size, stream, blocking)
+        return
+    worker = stream_of(stream, to.ordinal if to.ordinal >= 0 else origin.ordinal)
+    note_use(to, worker)
+    note_use(origin, worker)
+    with nogil:
+        code = registry.active.copy(worker.device_index, worker.handle, dst_address, src_address, size)
+    if code:
+        raise_status(code, "copy", ("device", worker.device_index, "stream", worker.handle, "dst", dst_address,
+                                    "src", src_address, "size", size))
+    finish(worker, blocking)
+
+
+def fill(dst, value=0, count=None, *, int width=1, offset=0, stream=None, bint blocking=False):
+    """Sets elements of device memory to one value (cuMemsetD8Async and its kin).
+
+    Arguments:
+        dst: Buffer, or an object with __cuda_array_interface__.
+        value: int from 0 to 2**(8 * width) - 1.
+        count: int, elements; None is all from offset on, which has to be a whole number of them.
+        width: int, bytes of an element: 1, 2 or 4.
+        offset: int, bytes to skip, a multiple of width.
+        stream: Stream, handle as int, or None for the current stream of dst's device.
+        blocking: bool, wait until the fill is complete.
+    Raises:
+        ValueError: a value, length or offset does not fit.
+        TypeError: dst is no device memory.
+        CudaError: the driver refused.
+    """
+    cdef Operand to = operand(dst, "dst", True)
+    cdef Stream worker
+    cdef size_t skip, elements
+    cdef unsigned int element
+    cdef int code
+    if to.ordinal < 0:
+        raise TypeError(f"dst of type {type(dst).__name__} is host memory; fill takes a Buffer or a CUDA array")
+    if width not in (1, 2, 4):
+        raise ValueError(f"width is {width}; an element has 1, 2 or 4 bytes")
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 8 * width:
+        raise ValueError(f"value is {value!r}; an element of {width} bytes holds an int from 0 to {(1 << 8 * width) - 1}")
+    skip = checked_span(offset, "offset", to.nbytes, f"dst has {to.nbytes} bytes")
+    if skip % width or (count is None and (to.nbytes - skip) % width):
+        raise ValueError(f"offset {offset} and the {to.nbytes} bytes of dst have to be multiples of width {width}")
+    elements = checked_span((to.nbytes - skip) // width if count is None else count, "count",
+                            (to.nbytes - skip) // width, f"dst has {to.nbytes - skip} bytes past offset")
+    worker = stream_of(stream, to.ordinal)
+    element = value
+    note_use(to, worker)
+    with nogil:
+        code = registry.active.fill(worker.device_index, worker.handle, to.address + skip, element, width, elements)
+    if code:
+        raise_status(code, "fill", ("device", worker.device_index, "stream", worker.handle, "dst", to.address + skip,
+                                    "value", value, "width", width, "count", elements))
+    finish(worker, blocking)
+
+
+provide_copies(copy, fill)

@@ -1,0 +1,19 @@
+# Graphs: work that was captured once and is replayed.
+from libc.stdint cimport uint64_t, uintptr_t
+
+from accelrt.stream cimport Stream
+
+cdef class CUDAGraph:
+    cdef readonly uintptr_t raw_cuda_graph_exec  # the driver's; 0 before capture_end and after reset
+    cdef readonly size_t node_count
+    cdef int ordinal
+    cdef bint capturing    # a capture is under way
+    cdef uintptr_t origin  # handle of the stream that it began on
+    cdef Stream stream     # that stream, kept alive; a destructor may find it cleared
+    cdef uint64_t capture  # the driver's id of that capture
+    cdef uint64_t[2] pool_id
+    cdef bint holds        # the private pool counts this graph
+    cdef list kept         # what the nodes point at
+
+    cdef int abandon(self) noexcept
+    cdef int leave_capture(self) except -1

@@ -1,0 +1,15 @@
+# A pool's figures, each read under its lock.  A NULL pool was never used: all its figures are 0.
+from libc.stdint cimport int64_t
+
+from accelrt.memory.block cimport Pool
+from accelrt.memory.stats cimport Stats
+
+cdef int64_t allocated_bytes(Pool* pool) noexcept nogil
+cdef int64_t active_bytes(Pool* pool) noexcept nogil
+cdef int64_t reserved_bytes(Pool* pool) noexcept nogil
+cdef size_t largest_free(Pool* pool) noexcept nogil  # bytes of the largest free block; walks the lists' edges
+cdef size_t limit_of(Pool* pool) noexcept nogil
+cdef Stats read_stats(Pool* pool) noexcept nogil
+cdef void reset_peaks(Pool* pool) noexcept nogil
+cdef void reset_accumulated(Pool* pool) noexcept nogil
+cdef object find_violation(Pool* pool)  # str, or None
