@@ -1,0 +1,96 @@
+"""The Cython door; see api.pxd."""
+from accelrt cimport status
+from accelrt.device cimport current_ordinal
+from accelrt.driver cimport registry
+from accelrt.driver.table cimport EVENT_DEFAULT, EVENT_DISABLE_TIMING
+from accelrt.memory cimport pool
+from accelrt.stream cimport current_handle
+
+
+cdef inline bint outside(int device) noexcept nogil:
+    return device < 0 or device >= pool.MAX_DEVICES
+
+
+cdef int current_device(int* out_device) noexcept nogil:
+    return current_ordinal(out_device)
+
+
+cdef int current_stream(int device, uintptr_t* out_stream) noexcept nogil:
+    if outside(device):
+        return INVALID_DEVICE
+    out_stream[0] = current_handle(device)
+    return 0
+
+
+cdef int allocate(int device, size_t size, uintptr_t stream, uintptr_t* out_address) noexcept nogil:
+    if outside(device):
+        return INVALID_DEVICE
+    return pool.allocate(device, size, stream, out_address)
+
+
+cdef int release(int device, uintptr_t address) noexcept nogil:
+    if outside(device):
+        return INVALID_DEVICE
+    return pool.release(device, address)
+
+
+cdef int record_stream(int device, uintptr_t address, uintptr_t stream) noexcept nogil:
+    if outside(device):
+        return INVALID_DEVICE
+    return pool.use_on(device, address, stream)
+
+
+cdef int stream_query(int device, uintptr_t stream) noexcept nogil:
+    return registry.active.stream_query(device, stream)
+
+
+cdef int stream_synchronize(int device, uintptr_t stream) noexcept nogil:
+    return registry.active.stream_synchronize(device, stream)
+
+
+cdef int stream_wait_event(int device, uintptr_t stream, uintptr_t event) noexcept nogil:
+    return registry.active.stream_wait_event(device, stream, event)
+
+
+cdef int event_create(int device, bint timing, uintptr_t* out_event) noexcept nogil:
+    return registry.active.event_create(device, EVENT_DEFAULT if timing else EVENT_DISABLE_TIMING, out_event)
+
+
+cdef int event_destroy(int device, uintptr_t event) noexcept nogil:
+    return registry.active.event_destroy(device, event)
+
+
+cdef int event_record(int device, uintptr_t event, uintptr_t stream) noexcept nogil:
+    return registry.active.event_record(device, event, stream)
+
+
+cdef int event_query(int device, uintptr_t event) noexcept nogil:
+    return registry.active.event_query(device, event)
+
+
+cdef int event_synchronize(int device, uintptr_t event) noexcept nogil:
+    return registry.active.event_synchronize(device, event)
+
+
+cdef int copy(int device, uintptr_t stream, uintptr_t dst, uintptr_t src, size_t size) noexcept nogil:
+    return registry.active.copy(device, stream, dst, src, size)
+
+
+cdef int fill(int device, uintptr_t stream, uintptr_t dst, unsigned int value, int width, size_t count) noexcept nogil:
+    return registry.active.fill(device, stream, dst, value, width, count)
+
+
+cdef int graph_replay(int device, uintptr_t graph, uintptr_t stream) noexcept nogil:
+    return registry.active.graph_launch(device, graph, stream)
+
+
+cdef const char* status_name(int code) noexcept nogil:
+    return status.status_name(code)
+
+
+cdef const char* status_text(int code) noexcept nogil:
+    return status.status_text(code)
+
+
+cdef int api_version() noexcept nogil:
+    return API_VERSION

@@ -1,0 +1,11 @@
+"""Another project: an extension that uses accelrt's Cython door, built where no CUDA header is in reach."""
+
+from Cython.Build import cythonize
+from setuptools import Extension, setup
+
+setup(
+    name="downstream",
+    version="1",
+    packages=["downstream"],
+    ext_modules=cythonize([Extension("downstream.loops", ["downstream/loops.pyx"])], language_level=3),
+)
