@@ -86,7 +86,9 @@ def extensions():
     load_rowgen().write_all()
     made = [extension(path, kind) for path in sorted((ROOT / "accelrt").rglob("*.pyx"))]
     directives = {**DIRECTIVES, **KINDS[kind][1]}
-    return cythonize(made, compiler_directives=directives, nthreads=os.cpu_count() or 1, include_path=[str(ROOT)])
+    return cythonize(
+        made, compiler_directives=directives, nthreads=os.cpu_count() or 1, include_path=[str(ROOT)]
+    )
 
 
 if __name__ == "__main__":

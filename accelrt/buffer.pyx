@@ -7,7 +7,7 @@ from accelrt.deferred cimport HOST_MEMORY, dispose, drain
 from accelrt.device cimport device_at, ordinal_of
 from accelrt.driver cimport registry
 from accelrt.memory.pool cimport use_on
-from accelrt.status cimport OUT_OF_MEMORY, raise_status
+from accelrt.status cimport raise_status
 from accelrt.stream cimport stream_of
 
 

@@ -5,7 +5,7 @@ A hit keeps the GIL; whatever may wait lets go of it.
 import operator
 
 from cpython.long cimport PyLong_CheckExact
-from libc.stdint cimport SIZE_MAX, int64_t, uint64_t
+from libc.stdint cimport SIZE_MAX
 
 from accelrt.errors import OutOfMemoryError
 from accelrt.deferred cimport drain
@@ -13,7 +13,7 @@ from accelrt.device cimport current_ordinal, ordinal_of
 from accelrt.driver cimport registry
 from accelrt.memory.block cimport Pool
 from accelrt.memory.pool cimport (
-    MAX_DEVICES, allocate, empty, locate, pool_if_made, pool_of, release, set_limit, try_allocate, try_release,
+    MAX_DEVICES, allocate, empty, locate, pool_if_made, release, set_limit, try_allocate, try_release,
     use_on,
 )
 from accelrt.memory.readings cimport (
@@ -24,7 +24,7 @@ from accelrt.memory.sizes cimport ROUND_LIMIT
 from accelrt.memory.snapshot import segments
 from accelrt.memory.stats cimport ALLOCATED_BYTES, FIGURES, RESERVED_BYTES, Counter, Stats
 from accelrt.status cimport CAP_REACHED, NOT_ALLOCATED, NOT_READY, OUT_OF_MEMORY, raise_status
-from accelrt.stream cimport Stream, current_handle, stream_of
+from accelrt.stream cimport current_handle, stream_of
 
 
 cdef size_t checked_size(object size, str name) except? 0:

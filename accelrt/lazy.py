@@ -14,7 +14,7 @@ from accelrt.status import FORK_TEXT, text_of
 __all__ = ["chosen_driver", "init", "is_available", "is_initialized", "lazy_call"]
 
 DRIVERS = ("auto", "cuda", "host")
-HOST_ADVICE = "to run on the embedded host device, set ACCELRT_DRIVER=host or call accelrt.init(driver='host')"
+HOST_ADVICE = "for the embedded host device set ACCELRT_DRIVER=host or call accelrt.init(driver='host')"
 
 _lock = threading.RLock()
 _queued: list[tuple[Callable[[], object], str]] = []
@@ -105,7 +105,7 @@ def open_driver(name: str) -> None:
         host.read_settings()  # a malformed setting is named here, before the driver refuses it
     code = registry.open_and_activate(name)
     if code:
-        raise DriverNotFoundError(f"{reason(name, code)}; {HOST_ADVICE}" if name == "cuda" else reason(name, code))
+        raise DriverNotFoundError(reason(name, code))
     atexit.register(registry.close_active)
 
 
@@ -114,7 +114,7 @@ def reason(name: str, code: int) -> str:
         return f"the {name} driver did not open: {text_of(code)}"
     from accelrt.driver import cuda
 
-    return f"no NVIDIA device can be used: {cuda.open_error() or text_of(code)}"
+    return f"no NVIDIA device can be used: {cuda.open_error() or text_of(code)}; {HOST_ADVICE}"
 
 
 def run_queued() -> None:

@@ -37,7 +37,7 @@ cdef enum:
     FORKED = -2         # this process was forked from one that had initialised
     CAP_REACHED = -3    # the device has room, the allocator's own limit does not
     NOT_ALLOCATED = -4  # an address given back that accelrt did not hand out, or had back already
-    NO_HOST_MEMORY = -5 # malloc found nothing for a record of ours
+    NO_HOST_MEMORY = -5  # malloc found nothing for a record of ours
     BROKEN = -6         # a debug audit found an identity of the allocator violated
 
 cdef const char* status_name(int code) noexcept nogil  # "INVALID_VALUE"; "UNKNOWN" for a number not listed

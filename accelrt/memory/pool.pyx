@@ -5,13 +5,13 @@ the device, and lock, held for bookkeeping.  Neither is held while the GIL is ta
 while something is waited for.
 """
 from libc.stdint cimport SIZE_MAX
-from libc.stdlib cimport atoi, calloc, free, getenv
+from libc.stdlib cimport atoi, calloc, getenv
 
 from accelrt.driver cimport registry
 from accelrt.memory.addresses cimport map_find, map_reserve
 from accelrt.memory.audit cimport violated
 from accelrt.memory.block cimport (
-    LIVE, PENDING, Block, Heap, Private, Use,
+    LIVE, Block, Heap, Private, Use,
     pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_trylock, pthread_mutex_unlock,
 )
 from accelrt.memory.freelist cimport best_fit

@@ -6,7 +6,7 @@ from libc.stdint cimport uint64_t, uintptr_t
 from libc.stdlib cimport free, malloc
 
 from accelrt.memory.block cimport (
-    FREE, LIVE, PENDING, Block, Pool, Segment, pthread_mutex_lock, pthread_mutex_unlock,
+    LIVE, PENDING, Block, Pool, Segment, pthread_mutex_lock, pthread_mutex_unlock,
 )
 from accelrt.memory.pool cimport pool_if_made
 from accelrt.memory.sizes cimport LARGE

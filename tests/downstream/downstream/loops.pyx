@@ -80,9 +80,9 @@ def ordered_copy(int device, uintptr_t first, uintptr_t second, uintptr_t src, u
 def replay(int device, uintptr_t graph, uintptr_t stream, int times):
     """Replays a graph without the GIL and waits; returns a status code."""
     cdef int code = 0
-    cdef int index
+    cdef int _index
     with nogil:
-        for index in range(times):
+        for _index in range(times):
             code = graph_replay(device, graph, stream)
             if code:
                 break
