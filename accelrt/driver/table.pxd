@@ -64,7 +64,7 @@ cdef struct Table:
     # memory: plain
     int (*memory_alloc)(int device, size_t size, uintptr_t* out_address) noexcept nogil
     int (*memory_free)(int device, uintptr_t address) noexcept nogil  # waits for the device's work
-    int (*pointer_device)(uintptr_t address, int* out_device) noexcept nogil  # -1 for host memory the driver knows; INVALID_VALUE for an address that it does not; no-cython-lint
+    int (*pointer_device)(uintptr_t address, int* out_device) noexcept nogil  # -1: known host memory
 
     # memory: virtual
     int (*granularity)(int device, size_t* out_size) noexcept nogil
@@ -97,7 +97,7 @@ cdef struct Table:
     int (*stream_query)(int device, uintptr_t stream) noexcept nogil  # NOT_READY while work is left
     int (*stream_synchronize)(int device, uintptr_t stream) noexcept nogil
     int (*stream_wait_event)(int device, uintptr_t stream, uintptr_t event) noexcept nogil
-    int (*stream_host_func)(int device, uintptr_t stream, host_fn fn, void* data) noexcept nogil  # fn runs on a thread of the driver; no-cython-lint
+    int (*stream_host_func)(int device, uintptr_t stream, host_fn fn, void* data) noexcept nogil
 
     # events
     int (*event_create)(int device, unsigned int flags, uintptr_t* out_event) noexcept nogil
@@ -108,14 +108,15 @@ cdef struct Table:
     int (*event_elapsed)(uintptr_t start, uintptr_t end, float* out_ms) noexcept nogil
 
     # copies and fills: ordered on the stream; host memory that is not page-locked is read before the
-    # row returns, and written before the row returns
+    # row returns, and written before the row returns; copy_peer takes a stream of src_on, fill a width of
+    # 1, 2 or 4 bytes
     int (*copy)(int device, uintptr_t stream, uintptr_t dst, uintptr_t src, size_t size) noexcept nogil
-    int (*copy_peer)(int dst_device, uintptr_t dst, int src_device, uintptr_t src, size_t size, uintptr_t stream) noexcept nogil  # stream of src_device; no-cython-lint
-    int (*fill)(int device, uintptr_t stream, uintptr_t dst, unsigned int value, int width, size_t count) noexcept nogil  # width 1, 2 or 4 bytes; no-cython-lint
+    int (*copy_peer)(int dst_on, uintptr_t dst, int src_on, uintptr_t src, size_t size, uintptr_t stream) noexcept nogil
+    int (*fill)(int device, uintptr_t stream, uintptr_t dst, unsigned int value, int width, size_t count) noexcept nogil
 
     # capture and graphs
     int (*capture_begin)(int device, uintptr_t stream, int mode) noexcept nogil
-    int (*capture_end)(int device, uintptr_t stream, uintptr_t* out_graph) noexcept nogil  # 0 and an error for a broken capture; no-cython-lint
+    int (*capture_end)(int device, uintptr_t stream, uintptr_t* out_graph) noexcept nogil  # 0 where broken
     int (*capture_status)(int device, uintptr_t stream, int* out_status, uint64_t* out_id) noexcept nogil
     int (*capture_mode_exchange)(int mode, int* out_before) noexcept nogil  # of the calling thread
     int (*graph_destroy)(uintptr_t graph) noexcept nogil
@@ -131,7 +132,7 @@ cdef struct Table:
     int (*module_load)(int device, const char* image, uintptr_t* out_module) noexcept nogil  # PTX, cubin or fatbin
     int (*module_unload)(int device, uintptr_t module) noexcept nogil
     int (*module_function)(uintptr_t module, const char* name, uintptr_t* out_function) noexcept nogil
-    int (*kernel_launch)(int device, uintptr_t stream, uintptr_t function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, void** arguments) noexcept nogil  # no-cython-lint
+    int (*kernel_launch)(int device, uintptr_t stream, uintptr_t function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, void** arguments) noexcept nogil  # no-cython-lint  # no-cython-lint
 
     # between processes
     int (*ipc_event_export)(int device, uintptr_t event, char* out_ipc) noexcept nogil
