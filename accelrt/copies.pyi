@@ -1,0 +1,24 @@
+from typing import Any
+
+from accelrt.stream import Stream
+
+def copy(
+    dst: Any,
+    src: Any,
+    nbytes: int | None = None,
+    *,
+    dst_offset: int = 0,
+    src_offset: int = 0,
+    stream: Stream | int | None = None,
+    blocking: bool = True,
+) -> None: ...
+def fill(
+    dst: Any,
+    value: int = 0,
+    count: int | None = None,
+    *,
+    width: int = 1,
+    offset: int = 0,
+    stream: Stream | int | None = None,
+    blocking: bool = False,
+) -> None: ...

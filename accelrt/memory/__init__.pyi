@@ -1,0 +1,42 @@
+from accelrt.caching import (
+    audit as audit,
+)
+from accelrt.caching import (
+    caching_allocator_alloc as caching_allocator_alloc,
+)
+from accelrt.caching import (
+    caching_allocator_delete as caching_allocator_delete,
+)
+from accelrt.caching import (
+    empty_cache as empty_cache,
+)
+from accelrt.caching import (
+    max_memory_allocated as max_memory_allocated,
+)
+from accelrt.caching import (
+    max_memory_reserved as max_memory_reserved,
+)
+from accelrt.caching import (
+    memory_allocated as memory_allocated,
+)
+from accelrt.caching import (
+    memory_reserved as memory_reserved,
+)
+from accelrt.caching import (
+    memory_snapshot as memory_snapshot,
+)
+from accelrt.caching import (
+    memory_stats as memory_stats,
+)
+from accelrt.caching import (
+    record_stream as record_stream,
+)
+from accelrt.caching import (
+    reset_accumulated_memory_stats as reset_accumulated_memory_stats,
+)
+from accelrt.caching import (
+    reset_peak_memory_stats as reset_peak_memory_stats,
+)
+from accelrt.caching import (
+    set_per_process_memory_fraction as set_per_process_memory_fraction,
+)

@@ -1,0 +1,40 @@
+"""Every test runs on the driver that ACCELRT_DRIVER names (the host device by default), with every audit
+on, and leaves nothing behind."""
+
+import gc
+import os
+
+import pytest
+
+os.environ.setdefault("ACCELRT_DRIVER", "host")
+os.environ.setdefault("ACCELRT_DEBUG", "2")
+ON_HOST = os.environ["ACCELRT_DRIVER"] == "host"
+
+collect_ignore_glob = [] if ON_HOST else ["test_host_*.py", "test_allocator_*.py", "test_fault_sweep.py"]
+
+
+def live_things():
+    """What the host driver says is alive, less what accelrt keeps for reuse: streams and idle events."""
+    from accelrt.driver import host
+
+    counts = host.live_objects()
+    return {kind: counts[kind] for kind in ("allocations", "bytes", "host_allocations", "graphs", "execs")}
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left_behind(request):
+    yield
+    import accelrt
+
+    if "own_process" in request.keywords or not accelrt.is_initialized():
+        return
+    gc.collect()
+    for ordinal in range(accelrt.device_count()):
+        accelrt.synchronize(ordinal)
+    accelrt.empty_cache()
+    for ordinal in range(accelrt.device_count()):
+        assert accelrt.memory_allocated(ordinal) == 0
+        assert accelrt.memory_reserved(ordinal) == 0
+    accelrt.memory.audit()
+    if ON_HOST:
+        assert not any(live_things().values()), live_things()
