@@ -6,7 +6,7 @@ pool's lock; nothing is changed.
 from libc.stdint cimport int64_t
 from libc.string cimport memset
 
-from accelrt.memory.addresses cimport AddressMap, map_find
+from accelrt.addresses cimport AddressMap, map_find
 from accelrt.memory.block cimport FREE, LEAVING, LIVE, PENDING, Block, Entry, Heap, Private, Queue, Segment
 from accelrt.memory.freelist cimport precedes
 from accelrt.memory.sizes cimport UNIT

@@ -3,7 +3,7 @@
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 
 from accelrt.driver.table cimport Table
-from accelrt.memory.addresses cimport AddressMap
+from accelrt.addresses cimport AddressMap
 from accelrt.memory.stats cimport Stats
 
 cdef extern from "<pthread.h>" nogil:

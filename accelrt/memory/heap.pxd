@@ -1,7 +1,7 @@
 # What happens to a block between the address table and its free list.  All under the pool's lock.
 from libc.stdint cimport uintptr_t
 
-from accelrt.memory.addresses cimport map_insert, map_remove
+from accelrt.addresses cimport map_insert, map_remove
 from accelrt.memory.block cimport FREE, LIVE, Block, Pool
 from accelrt.memory.freelist cimport insert, remove
 from accelrt.memory.records cimport new_block, recycle_block

@@ -8,7 +8,7 @@ from libc.stdint cimport SIZE_MAX
 from libc.stdlib cimport atoi, calloc, getenv
 
 from accelrt.driver cimport registry
-from accelrt.memory.addresses cimport map_find, map_reserve
+from accelrt.addresses cimport map_find, map_reserve
 from accelrt.memory.audit cimport violated
 from accelrt.memory.block cimport (
     LIVE, Block, Heap, Private, Use,

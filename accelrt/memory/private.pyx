@@ -2,7 +2,7 @@
 from libc.stdlib cimport calloc, free
 
 from accelrt.driver.table cimport CAPTURE_ACTIVE
-from accelrt.memory.addresses cimport map_clear
+from accelrt.addresses cimport map_clear
 from accelrt.memory.block cimport Heap, Route
 from accelrt.status cimport CAPTURE_IMPLICIT, INVALID_VALUE, NO_HOST_MEMORY
 

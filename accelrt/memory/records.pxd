@@ -1,7 +1,7 @@
 # The records that describe memory, recycled by each pool.  All under the pool's lock.
 from libc.stdint cimport uintptr_t, uint32_t
 
-from accelrt.memory.addresses cimport AddressMap
+from accelrt.addresses cimport AddressMap
 from accelrt.memory.block cimport Block, Entry, Heap, Pool, Private, Use
 
 cdef Block* new_block_slow(Pool* pool) noexcept nogil

@@ -5,7 +5,7 @@ Records are small beside what they describe: 120 bytes a block of at least 512.
 from libc.stdlib cimport calloc, free
 
 from accelrt.driver.table cimport EVENT_DISABLE_TIMING
-from accelrt.memory.addresses cimport map_find, map_insert, map_reserve
+from accelrt.addresses cimport map_find, map_insert, map_reserve
 from accelrt.status cimport NO_HOST_MEMORY
 
 cdef enum:

@@ -1,4 +1,4 @@
-"""The map from addresses to the allocator's records."""
+"""The map from addresses and handles to records; it knows nothing of either."""
 from libc.stdlib cimport calloc, free
 
 from accelrt.status cimport NO_HOST_MEMORY

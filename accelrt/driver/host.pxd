@@ -1,0 +1,1 @@
+# The host driver: an embedded device that executes on CPU threads.

@@ -1,0 +1,20 @@
+# The host device's captures and graphs.  All under the queue's lock.
+from libc.stdint cimport uint64_t, uintptr_t
+
+from accelrt.driver.host_queue cimport Capture, Frontier, Graph, HostStream, Plan, Work
+
+cdef int exchange_mode(int mode) noexcept nogil  # of the calling thread; answers the one before
+# A call that could depend on what captures record: refused, and the captures broken, as the modes say.
+cdef int check_unsafe() noexcept nogil
+cdef int check_implicit(HostStream* stream) noexcept nogil  # use of the legacy stream beside a blocking capture
+cdef int begin(HostStream* stream, int mode) noexcept nogil
+cdef int end(HostStream* stream, Graph** out_graph) noexcept nogil
+cdef void abandon(HostStream* stream) noexcept nogil  # the stream is destroyed
+cdef int break_capture(HostStream* stream, int code) noexcept nogil  # answers the code
+cdef int add_node(HostStream* stream, const Work* work) noexcept nogil
+cdef Capture* capture_of(uint64_t id) noexcept nogil  # NULL where it ended
+cdef int join(HostStream* stream, uint64_t id, const Frontier* after) noexcept nogil
+
+cdef void free_graph(Graph* graph) noexcept nogil
+cdef Plan* plan_of(const Graph* graph) noexcept nogil  # NULL where the host has no memory
+cdef bint same_shape(const Plan* plan, const Graph* graph) noexcept nogil

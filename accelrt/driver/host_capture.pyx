@@ -1,0 +1,299 @@
+"""The host device's captures and graphs.
+
+Work put into a capturing stream becomes a node behind the stream's frontier: the nodes that whatever comes
+next depends on.  Events carry frontiers from stream to stream, which is how streams join a capture and how
+they are joined back.
+"""
+from libc.stdlib cimport calloc, free, realloc
+from libc.string cimport memset
+
+from accelrt.driver.host_queue cimport (
+    Node, clear_frontier, copy_frontier, drop_plan, is_legacy, join_frontier, streams,
+)
+from accelrt.driver.table cimport CAPTURE_GLOBAL, CAPTURE_RELAXED, STREAM_BLOCKING
+from accelrt.status cimport (
+    CAPTURE_IMPLICIT, CAPTURE_INVALID, CAPTURE_MERGE, CAPTURE_UNJOINED, CAPTURE_UNMATCHED, CAPTURE_UNSUPPORTED,
+    CAPTURE_WRONG_THREAD, ILLEGAL_STATE, INVALID_VALUE, NO_HOST_MEMORY,
+)
+
+cdef extern from *:
+    """
+    #include <stdint.h>
+    static __thread int accelrt_mode;        /* CAPTURE_GLOBAL is where every thread starts */
+    static __thread char accelrt_self;       /* its address tells threads apart */
+    """
+    int thread_mode "accelrt_mode"
+    char thread_self "accelrt_self"
+
+cdef Capture* captures = NULL
+cdef uint64_t last_id = 0
+
+
+cdef uint64_t this_thread() noexcept nogil:
+    return <uint64_t>&thread_self
+
+
+cdef int exchange_mode(int mode) noexcept nogil:
+    global thread_mode
+    cdef int before = thread_mode
+    thread_mode = mode
+    return before
+
+
+# --- refusals ----------------------------------------------------------------------------------------------
+
+cdef int check_unsafe() noexcept nogil:
+    cdef Capture* capture = captures
+    cdef bint own, concerned
+    cdef int code = 0
+    if thread_mode == CAPTURE_RELAXED:
+        return 0
+    while capture != NULL:
+        own = capture.thread == this_thread() and capture.mode != CAPTURE_RELAXED
+        concerned = own or (thread_mode == CAPTURE_GLOBAL and capture.mode == CAPTURE_GLOBAL)
+        if concerned:
+            capture.broken = True
+            code = CAPTURE_UNSUPPORTED
+        capture = capture.next
+    return code
+
+
+cdef int check_implicit(HostStream* stream) noexcept nogil:
+    cdef HostStream* other = streams()
+    cdef int code = 0
+    if not is_legacy(stream):
+        return 0
+    while other != NULL:
+        if other.capture != NULL and other.flags == STREAM_BLOCKING and other.device == stream.device:
+            code = break_capture(other, CAPTURE_IMPLICIT)
+        other = other.next
+    return code
+
+
+cdef int break_capture(HostStream* stream, int code) noexcept nogil:
+    if stream.capture != NULL:
+        stream.capture.broken = True
+    return code
+
+
+# --- beginning and ending ----------------------------------------------------------------------------------
+
+cdef int begin(HostStream* stream, int mode) noexcept nogil:
+    global captures, last_id
+    cdef Capture* made
+    if is_legacy(stream):
+        return CAPTURE_UNSUPPORTED
+    if stream.capture != NULL:
+        return ILLEGAL_STATE
+    if mode < CAPTURE_GLOBAL or mode > CAPTURE_RELAXED:
+        return INVALID_VALUE
+    made = <Capture*>calloc(1, sizeof(Capture))
+    if made != NULL:
+        made.graph = <Graph*>calloc(1, sizeof(Graph))
+    if made == NULL or made.graph == NULL:
+        free(made)
+        return NO_HOST_MEMORY
+    last_id += 1
+    made.id = last_id
+    made.origin = stream
+    made.mode = mode
+    made.thread = this_thread()
+    made.next = captures
+    captures = made
+    stream.capture = made
+    stream.frontier.count = 0
+    return 0
+
+
+cdef Capture* capture_of(uint64_t id) noexcept nogil:
+    cdef Capture* found = captures
+    while found != NULL and found.id != id:
+        found = found.next
+    return found
+
+
+cdef void spread(const Graph* graph, const Frontier* origin, char* reached) noexcept nogil:
+    # Marks everything that the frontier comes after; nodes come after earlier ones only.
+    cdef int index, step
+    for index in range(origin.count):
+        reached[origin.nodes[index]] = 1
+    for index in range(graph.count - 1, -1, -1):
+        if reached[index]:
+            for step in range(graph.nodes[index].after.count):
+                reached[graph.nodes[index].after.nodes[step]] = 1
+
+
+cdef bint all_joined(const Capture* capture) noexcept nogil:
+    cdef HostStream* stream = streams()
+    cdef char* reached = <char*>calloc(capture.graph.count + 1, 1)
+    cdef bint joined = reached != NULL
+    cdef int index
+    if joined:
+        spread(capture.graph, &capture.origin.frontier, reached)
+    while stream != NULL and joined:
+        if stream.capture == capture:
+            for index in range(stream.frontier.count):
+                joined = joined and reached[stream.frontier.nodes[index]]
+        stream = stream.next
+    free(reached)
+    return joined
+
+
+cdef void detach(Capture* capture) noexcept nogil:
+    # Every stream leaves it; the graph is the caller's.
+    cdef HostStream* stream = streams()
+    cdef Capture** link = &captures
+    while stream != NULL:
+        if stream.capture == capture:
+            stream.capture = NULL
+            stream.frontier.count = 0
+        stream = stream.next
+    while link[0] != capture:
+        link = &link[0].next
+    link[0] = capture.next
+    free(capture)
+
+
+cdef int end(HostStream* stream, Graph** out_graph) noexcept nogil:
+    cdef Capture* capture = stream.capture
+    cdef Graph* graph
+    cdef int code = 0
+    out_graph[0] = NULL
+    if capture == NULL:
+        return ILLEGAL_STATE
+    if capture.origin != stream:
+        return break_capture(stream, CAPTURE_UNMATCHED)
+    if capture.thread != this_thread() and capture.mode != CAPTURE_RELAXED:
+        return CAPTURE_WRONG_THREAD
+    graph = capture.graph
+    if capture.broken:
+        code = CAPTURE_INVALID
+    elif not all_joined(capture):
+        code = CAPTURE_UNJOINED
+    detach(capture)
+    if code:
+        free_graph(graph)
+        return code
+    out_graph[0] = graph
+    return 0
+
+
+cdef void abandon(HostStream* stream) noexcept nogil:
+    cdef Capture* capture = stream.capture
+    cdef Graph* graph
+    if capture == NULL:
+        return
+    capture.broken = True
+    if capture.origin == stream:
+        graph = capture.graph
+        detach(capture)
+        free_graph(graph)
+    else:
+        stream.capture = NULL
+
+
+# --- nodes -------------------------------------------------------------------------------------------------
+
+cdef int add_node(HostStream* stream, const Work* work) noexcept nogil:
+    cdef Graph* graph = stream.capture.graph
+    cdef Node* larger
+    cdef Frontier itself
+    cdef int place
+    if stream.capture.broken:
+        return CAPTURE_INVALID
+    if graph.count == graph.capacity:
+        larger = <Node*>realloc(graph.nodes, (2 * graph.capacity + 16) * sizeof(Node))
+        if larger == NULL:
+            return NO_HOST_MEMORY
+        graph.nodes = larger
+        graph.capacity = 2 * graph.capacity + 16
+    place = graph.count
+    memset(&graph.nodes[place], 0, sizeof(Node))
+    if copy_frontier(&graph.nodes[place].after, &stream.frontier):
+        clear_frontier(&graph.nodes[place].after)
+        return NO_HOST_MEMORY
+    graph.nodes[place].work = work[0]
+    if work.plan != NULL:
+        work.plan.holders += 1
+    graph.count += 1
+    itself.nodes = &place
+    itself.count = 1
+    return copy_frontier(&stream.frontier, &itself)
+
+
+cdef int join(HostStream* stream, uint64_t id, const Frontier* after) noexcept nogil:
+    # The stream waits for an event that was recorded in a capture, and so becomes part of it.
+    cdef Capture* capture = capture_of(id)
+    if capture == NULL:
+        return INVALID_VALUE
+    if capture.broken:
+        return CAPTURE_INVALID
+    if stream.capture == NULL:
+        if is_legacy(stream):
+            capture.broken = True
+            return CAPTURE_IMPLICIT
+        stream.capture = capture
+        return copy_frontier(&stream.frontier, after)
+    if stream.capture != capture:
+        stream.capture.broken = True
+        capture.broken = True
+        return CAPTURE_MERGE
+    return join_frontier(&stream.frontier, after)
+
+
+# --- graphs ------------------------------------------------------------------------------------------------
+
+cdef void free_nodes(Node* nodes, int count) noexcept nogil:
+    cdef int index
+    for index in range(count):
+        drop_plan(nodes[index].work.plan)
+        clear_frontier(&nodes[index].after)
+    free(nodes)
+
+
+cdef void free_graph(Graph* graph) noexcept nogil:
+    free_nodes(graph.nodes, graph.count)
+    free(graph)
+
+
+cdef Plan* plan_of(const Graph* graph) noexcept nogil:
+    cdef Plan* plan = <Plan*>calloc(1, sizeof(Plan))
+    cdef int index
+    if plan == NULL:
+        return NULL
+    plan.holders = 1
+    plan.nodes = <Node*>calloc(graph.count + 1, sizeof(Node))
+    if plan.nodes == NULL:
+        free(plan)
+        return NULL
+    for index in range(graph.count):
+        plan.nodes[index].work = graph.nodes[index].work
+        if plan.nodes[index].work.plan != NULL:
+            plan.nodes[index].work.plan.holders += 1
+        plan.count += 1
+        if copy_frontier(&plan.nodes[index].after, &graph.nodes[index].after):
+            drop_plan(plan)
+            return NULL
+    return plan
+
+
+cdef bint same_after(const Frontier* one, const Frontier* other) noexcept nogil:
+    cdef int index
+    if one.count != other.count:
+        return False
+    for index in range(one.count):
+        if one.nodes[index] != other.nodes[index]:
+            return False
+    return True
+
+
+cdef bint same_shape(const Plan* plan, const Graph* graph) noexcept nogil:
+    cdef int index
+    if plan.count != graph.count:
+        return False
+    for index in range(plan.count):
+        if plan.nodes[index].work.kind != graph.nodes[index].work.kind:
+            return False
+        if not same_after(&plan.nodes[index].after, &graph.nodes[index].after):
+            return False
+    return True

@@ -1,0 +1,56 @@
+"""Whether a row of the host driver may do its work."""
+from accelrt.driver.host_memory cimport memory_forget
+from accelrt.driver.host_queue cimport in_callback, queue_forget
+from accelrt.status cimport DEINITIALIZED, INVALID_DEVICE, NOT_INITIALIZED, NOT_PERMITTED
+
+cdef extern from *:
+    """
+    #include <pthread.h>
+    static int accelrt_host_state;  /* read by every thread, so written and read atomically */
+    #define read_state() __atomic_load_n(&accelrt_host_state, __ATOMIC_ACQUIRE)
+    #define write_state(value) __atomic_store_n(&accelrt_host_state, value, __ATOMIC_RELEASE)
+    """
+    int read_state() noexcept nogil
+    void write_state(int value) noexcept nogil
+    int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept) nogil
+
+cdef enum:
+    CLOSED = -1  # other values: 0 is not open, n is open with n - 1 devices
+
+
+cdef int gate_any() noexcept nogil:
+    cdef int state = read_state()
+    if state == 0:
+        return NOT_INITIALIZED
+    if state == CLOSED:
+        return DEINITIALIZED
+    return NOT_PERMITTED if in_callback() else 0
+
+
+cdef int gate(int device) noexcept nogil:
+    cdef int code = gate_any()
+    if code == 0 and (device < 0 or device >= gate_devices()):
+        return INVALID_DEVICE
+    return code
+
+
+cdef int gate_devices() noexcept nogil:
+    return read_state() - 1
+
+
+cdef void gate_open(int devices) noexcept nogil:
+    write_state(devices + 1)
+
+
+cdef void gate_close() noexcept nogil:
+    write_state(CLOSED)
+
+
+cdef void shut_in_child() noexcept nogil:
+    # The parent's workers, and whatever locks they held, are not in the child: it may not use the device.
+    write_state(0)
+    memory_forget()
+    queue_forget()
+
+
+pthread_atfork(NULL, NULL, &shut_in_child)

@@ -1,0 +1,271 @@
+"""The host driver's rows for capture and graphs."""
+from libc.stdint cimport uint64_t, uintptr_t
+from libc.stdio cimport FILE, fclose, fopen, fprintf
+from libc.stdlib cimport calloc, free
+from libc.string cimport memset
+
+from accelrt.addresses cimport AddressMap, map_find, map_insert, map_remove, map_reserve
+from accelrt.driver.host_capture cimport (
+    add_node, begin, check_implicit, end, exchange_mode, free_graph, plan_of, same_shape,
+)
+from accelrt.driver.host_gate cimport gate, gate_any
+from accelrt.driver.host_queue cimport (
+    CALL, COPY, FILL, REPLAY, Graph, HostStream, Plan, Work, drop_plan, enqueue, find_stream, follow_legacy_order,
+    is_legacy, lock, new_handle, unlock,
+)
+from accelrt.driver.table cimport CAPTURE_ACTIVE, CAPTURE_INVALIDATED, CAPTURE_NONE, CAPTURE_RELAXED, Table
+from accelrt.status cimport (
+    CAPTURE_IMPLICIT, GRAPH_UPDATE_FAILURE, INVALID_HANDLE, INVALID_VALUE, NO_HOST_MEMORY, NOT_FOUND,
+)
+
+cdef struct Exec:
+    uintptr_t handle
+    Plan* plan
+
+# Guarded by the queue's lock.
+cdef AddressMap graphs
+cdef AddressMap execs
+
+
+cdef void graph_counts(size_t* counts) noexcept nogil:
+    counts[0] = graphs.count
+    counts[1] = execs.count
+
+
+cdef int capture_begin(int device, uintptr_t stream, int mode) noexcept nogil:
+    cdef HostStream* found
+    cdef int code = gate(device)
+    if code:
+        return code
+    lock()
+    found = find_stream(device, stream)
+    code = INVALID_HANDLE if found == NULL else begin(found, mode)
+    unlock()
+    return code
+
+
+cdef int capture_end(int device, uintptr_t stream, uintptr_t* out_graph) noexcept nogil:
+    cdef HostStream* found
+    cdef Graph* graph = NULL
+    cdef int code = gate(device)
+    out_graph[0] = 0
+    if code:
+        return code
+    lock()
+    found = find_stream(device, stream)
+    code = INVALID_HANDLE if found == NULL else map_reserve(&graphs)
+    if code == 0:
+        code = end(found, &graph)
+    if code == 0:
+        out_graph[0] = new_handle()
+        map_insert(&graphs, out_graph[0], graph)
+    unlock()
+    return code
+
+
+cdef int capture_status(int device, uintptr_t stream, int* out_status, uint64_t* out_id) noexcept nogil:
+    cdef HostStream* found
+    cdef int code = gate(device)
+    out_status[0] = CAPTURE_NONE
+    out_id[0] = 0
+    if code:
+        return code
+    lock()
+    found = find_stream(device, stream)
+    if found == NULL:
+        code = INVALID_HANDLE
+    elif is_legacy(found):
+        code = check_implicit(found)
+    elif found.capture != NULL:
+        out_status[0] = CAPTURE_INVALIDATED if found.capture.broken else CAPTURE_ACTIVE
+        out_id[0] = found.capture.id
+    unlock()
+    return code
+
+
+cdef int capture_mode_exchange(int mode, int* out_before) noexcept nogil:
+    cdef int code = gate_any()
+    if code or mode < 0 or mode > CAPTURE_RELAXED:
+        return code if code else INVALID_VALUE
+    out_before[0] = exchange_mode(mode)
+    return 0
+
+
+cdef int graph_destroy(uintptr_t graph) noexcept nogil:
+    cdef Graph* found
+    cdef int code = gate_any()
+    if code:
+        return code
+    lock()
+    found = <Graph*>map_remove(&graphs, graph)
+    if found != NULL:
+        free_graph(found)
+    unlock()
+    return 0 if found != NULL else INVALID_HANDLE
+
+
+cdef int graph_node_count(uintptr_t graph, size_t* out_count) noexcept nogil:
+    cdef Graph* found
+    cdef int code = gate_any()
+    if code:
+        return code
+    lock()
+    found = <Graph*>map_find(&graphs, graph)
+    out_count[0] = found.count if found != NULL else 0
+    unlock()
+    return 0 if found != NULL else INVALID_HANDLE
+
+
+cdef const char* kind_name(int kind) noexcept nogil:
+    if kind == COPY:
+        return "MEMCPY"
+    if kind == FILL:
+        return "MEMSET"
+    return "HOST" if kind == CALL else "GRAPH"
+
+
+cdef void write_dot(FILE* file, const Graph* graph) noexcept nogil:
+    cdef int index, step
+    fprintf(file, "digraph dot {\n")
+    for index in range(graph.count):
+        fprintf(file, "\"node_%d\" [label=\"%d %s\"];\n", index, index, kind_name(graph.nodes[index].work.kind))
+        for step in range(graph.nodes[index].after.count):
+            fprintf(file, "\"node_%d\" -> \"node_%d\";\n", graph.nodes[index].after.nodes[step], index)
+    fprintf(file, "}\n")
+
+
+cdef int graph_dot(uintptr_t graph, const char* path, unsigned int flags) noexcept nogil:
+    cdef Graph* found
+    cdef FILE* file
+    cdef int code = gate_any()
+    if code:
+        return code
+    lock()
+    found = <Graph*>map_find(&graphs, graph)
+    file = fopen(path, "w") if found != NULL else NULL
+    if file != NULL:
+        write_dot(file, found)
+        fclose(file)
+    unlock()
+    if found == NULL:
+        return INVALID_HANDLE
+    return 0 if file != NULL else NOT_FOUND
+
+
+cdef int graph_instantiate(int device, uintptr_t graph, uint64_t flags, uintptr_t* out_exec) noexcept nogil:
+    cdef Graph* found
+    cdef Exec* made
+    cdef int code = gate(device)
+    out_exec[0] = 0
+    if code:
+        return code
+    made = <Exec*>calloc(1, sizeof(Exec))
+    if made == NULL:
+        return NO_HOST_MEMORY
+    lock()
+    found = <Graph*>map_find(&graphs, graph)
+    code = INVALID_HANDLE if found == NULL else map_reserve(&execs)
+    if code == 0:
+        made.plan = plan_of(found)
+        code = 0 if made.plan != NULL else NO_HOST_MEMORY
+    if code == 0:
+        made.handle = new_handle()
+        map_insert(&execs, made.handle, made)
+        out_exec[0] = made.handle
+    unlock()
+    if code:
+        free(made)
+    return code
+
+
+cdef int graph_update(uintptr_t exec_, uintptr_t graph, int* out_result) noexcept nogil:
+    cdef Exec* found
+    cdef Graph* to
+    cdef Plan* plan
+    cdef int code = gate_any()
+    if code:
+        return code
+    lock()
+    found = <Exec*>map_find(&execs, exec_)
+    to = <Graph*>map_find(&graphs, graph)
+    out_result[0] = 0
+    if found == NULL or to == NULL:
+        code = INVALID_HANDLE
+    elif not same_shape(found.plan, to):
+        code = GRAPH_UPDATE_FAILURE
+        out_result[0] = 1  # CU_GRAPH_EXEC_UPDATE_ERROR
+    else:
+        plan = plan_of(to)  # launches under way keep the old one
+        if plan == NULL:
+            code = NO_HOST_MEMORY
+        else:
+            drop_plan(found.plan)
+            found.plan = plan
+    unlock()
+    return code
+
+
+cdef int graph_launch(int device, uintptr_t exec_, uintptr_t stream) noexcept nogil:
+    cdef Exec* found
+    cdef HostStream* on
+    cdef Work work
+    cdef int code = gate(device)
+    if code:
+        return code
+    memset(&work, 0, sizeof(Work))
+    work.kind = REPLAY
+    lock()
+    found = <Exec*>map_find(&execs, exec_)
+    on = find_stream(device, stream)
+    code = INVALID_HANDLE if found == NULL or on == NULL else check_implicit(on)
+    if code == 0:
+        work.plan = found.plan
+        if on.capture != NULL:
+            code = add_node(on, &work)
+        else:
+            code = follow_legacy_order(on)
+            if code == 0:
+                code = enqueue(on, &work, NULL, NULL)
+    unlock()
+    return code
+
+
+cdef int graph_upload(int device, uintptr_t exec_, uintptr_t stream) noexcept nogil:
+    # There is nowhere to upload to; the handles are still checked.
+    cdef int code = gate(device)
+    if code:
+        return code
+    lock()
+    if map_find(&execs, exec_) == NULL or find_stream(device, stream) == NULL:
+        code = INVALID_HANDLE
+    unlock()
+    return code
+
+
+cdef int graph_exec_destroy(uintptr_t exec_) noexcept nogil:
+    cdef Exec* found
+    cdef int code = gate_any()
+    if code:
+        return code
+    lock()
+    found = <Exec*>map_remove(&execs, exec_)
+    if found != NULL:
+        drop_plan(found.plan)
+    unlock()
+    free(found)
+    return 0 if found != NULL else INVALID_HANDLE
+
+
+cdef void fill_graph_rows(Table* table) noexcept nogil:
+    table.capture_begin = capture_begin
+    table.capture_end = capture_end
+    table.capture_status = capture_status
+    table.capture_mode_exchange = capture_mode_exchange
+    table.graph_destroy = graph_destroy
+    table.graph_node_count = graph_node_count
+    table.graph_dot = graph_dot
+    table.graph_instantiate = graph_instantiate
+    table.graph_update = graph_update
+    table.graph_upload = graph_upload
+    table.graph_launch = graph_launch
+    table.graph_exec_destroy = graph_exec_destroy

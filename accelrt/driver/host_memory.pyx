@@ -1,0 +1,556 @@
+"""The host device's memory: one sparse memory file a device, mapped wherever it is asked for.
+
+An offset of the file is used once, so that what was mapped there before can never be seen again; its pages
+go back to the system when a hole is punched.  Pages that nobody touches cost nothing.
+"""
+from libc.stdlib cimport calloc, free, realloc
+from libc.string cimport memmove
+
+from accelrt.addresses cimport AddressMap, map_find, map_insert, map_remove, map_reserve
+from accelrt.status cimport (
+    HOST_MEMORY_NOT_REGISTERED, HOST_MEMORY_REGISTERED, INVALID_DEVICE, INVALID_VALUE, NO_HOST_MEMORY, NOT_SUPPORTED,
+    OUT_OF_MEMORY,
+)
+
+cdef extern from *:
+    """
+    #ifndef _GNU_SOURCE
+    #define _GNU_SOURCE
+    #endif
+    #include <fcntl.h>
+    #include <linux/falloc.h>
+    #include <linux/memfd.h>
+    #include <pthread.h>
+    #include <sys/mman.h>
+    #include <sys/syscall.h>
+    #include <unistd.h>
+    static int accelrt_memory_file(void) {
+        int file = (int)syscall(SYS_memfd_create, "accelrt", MFD_CLOEXEC);
+        if (file >= 0 && ftruncate(file, 1L << 60) != 0) { close(file); return -1; }
+        return file;
+    }
+    static int accelrt_punch(int file, long offset, long size) {
+        return (int)syscall(SYS_fallocate, file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, size);
+    }
+    """
+    int memory_file "accelrt_memory_file"() noexcept nogil
+    int punch "accelrt_punch"(int file, long offset, long size) noexcept nogil
+    void* mmap(void* address, size_t size, int protection, int flags, int file, long offset) noexcept nogil
+    int munmap(void* address, size_t size) noexcept nogil
+    int mprotect(void* address, size_t size, int protection) noexcept nogil
+    ctypedef struct pthread_mutex_t:
+        pass
+    int pthread_mutex_init(pthread_mutex_t* mutex, void* attributes) noexcept nogil
+    int pthread_mutex_lock(pthread_mutex_t* mutex) noexcept nogil
+    int pthread_mutex_unlock(pthread_mutex_t* mutex) noexcept nogil
+    enum:
+        PROT_NONE
+        PROT_READ
+        PROT_WRITE
+        MAP_SHARED
+        MAP_PRIVATE
+        MAP_FIXED
+        MAP_ANONYMOUS
+        MAP_NORESERVE
+    void* MAP_FAILED
+
+cdef enum:  # Range.kind
+    PLAIN = 0       # plain_alloc: a mapping of its own
+    MAPPED = 1      # a physical handle in a reservation
+    RESERVED = 2    # addresses alone; MAPPED ranges lie inside
+    PINNED = 3
+    REGISTERED = 4
+    KINDS = 5
+
+# Bytes of a device's file.  mappings + (1 while its handle lives) holds them.
+cdef struct Physical:
+    int device
+    size_t size
+    long offset
+    int mappings
+    bint alive
+
+cdef struct Range:
+    uintptr_t start
+    size_t size
+    size_t charged       # bytes of capacity (PLAIN)
+    long offset          # in the file (PLAIN)
+    Physical* physical   # (MAPPED)
+    int device           # whose memory; -1 for host memory
+    int kind
+    bint open            # readable and writable
+
+cdef struct Ranges:  # sorted by start, disjoint
+    Range* items
+    size_t count
+    size_t capacity
+
+cdef struct Device:
+    int file
+    size_t capacity
+    size_t used
+    long next_offset
+
+cdef pthread_mutex_t lock
+cdef Device[MAX_HOST_DEVICES] devices
+cdef int device_total = 0
+cdef Ranges memory        # everything but reservations
+cdef Ranges reservations
+cdef AddressMap physicals
+cdef uintptr_t next_handle = 0x5000000000  # never reused
+cdef size_t[KINDS] alive  # ranges, by kind
+
+
+cdef int memory_open(int count, size_t capacity) noexcept nogil:
+    global device_total
+    cdef int device
+    pthread_mutex_init(&lock, NULL)
+    for device in range(count):
+        devices[device].file = memory_file()
+        devices[device].capacity = capacity
+        if devices[device].file < 0:
+            return NOT_SUPPORTED
+    device_total = count
+    return 0
+
+
+cdef void memory_forget() noexcept nogil:
+    pthread_mutex_init(&lock, NULL)
+
+
+# --- ranges ------------------------------------------------------------------------------------------------
+
+cdef size_t position(const Ranges* ranges, uintptr_t address) noexcept nogil:
+    # Of the first range that starts above address.
+    cdef size_t low = 0, high = ranges.count, middle
+    while low < high:
+        middle = (low + high) // 2
+        if ranges.items[middle].start <= address:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+cdef Range* containing(const Ranges* ranges, uintptr_t address) noexcept nogil:
+    cdef size_t index = position(ranges, address)
+    if index == 0 or address - ranges.items[index - 1].start >= ranges.items[index - 1].size:
+        return NULL
+    return &ranges.items[index - 1]
+
+
+cdef int add_range(Ranges* ranges, const Range* added) noexcept nogil:
+    cdef size_t index
+    cdef Range* larger
+    if ranges.count == ranges.capacity:
+        larger = <Range*>realloc(ranges.items, (2 * ranges.capacity + 64) * sizeof(Range))
+        if larger == NULL:
+            return NO_HOST_MEMORY
+        ranges.items = larger
+        ranges.capacity = 2 * ranges.capacity + 64
+    index = position(ranges, added.start)
+    memmove(&ranges.items[index + 1], &ranges.items[index], (ranges.count - index) * sizeof(Range))
+    ranges.items[index] = added[0]
+    ranges.count += 1
+    alive[added.kind] += 1
+    return 0
+
+
+cdef void drop_range(Ranges* ranges, Range* dropped) noexcept nogil:
+    cdef size_t index = dropped - ranges.items
+    alive[dropped.kind] -= 1
+    ranges.count -= 1
+    memmove(dropped, dropped + 1, (ranges.count - index) * sizeof(Range))
+
+
+cdef int owner_of(uintptr_t address, size_t size) noexcept nogil:
+    cdef Range* found
+    cdef uintptr_t end = address + size
+    cdef int owner = UNKNOWN_MEMORY
+    pthread_mutex_lock(&lock)
+    found = containing(&memory, address)
+    if found != NULL:
+        owner = found.device
+    while found != NULL and owner != UNKNOWN_MEMORY:
+        if not found.open or found.device != owner:
+            owner = UNKNOWN_MEMORY
+        elif found.start + found.size >= end:
+            break
+        else:
+            found = containing(&memory, found.start + found.size)
+            if found == NULL:
+                owner = UNKNOWN_MEMORY
+    pthread_mutex_unlock(&lock)
+    return owner
+
+
+cdef void memory_counts(size_t* counts) noexcept nogil:
+    cdef int device
+    pthread_mutex_lock(&lock)
+    counts[0] = alive[PLAIN]
+    counts[1] = 0
+    for device in range(device_total):
+        counts[1] += devices[device].used
+    counts[2] = alive[RESERVED]
+    counts[3] = physicals.count
+    counts[4] = alive[PINNED] + alive[REGISTERED]
+    pthread_mutex_unlock(&lock)
+
+
+cdef int memory_figures(int device, size_t* out_free, size_t* out_total) noexcept nogil:
+    if device < 0 or device >= device_total:
+        return INVALID_DEVICE
+    pthread_mutex_lock(&lock)
+    out_free[0] = devices[device].capacity - devices[device].used
+    out_total[0] = devices[device].capacity
+    pthread_mutex_unlock(&lock)
+    return 0
+
+
+# --- bytes -------------------------------------------------------------------------------------------------
+
+cdef size_t rounded(size_t size, size_t unit) noexcept nogil:
+    return (size + unit - 1) & ~(unit - 1)
+
+
+cdef int take_bytes(int device, size_t size, long* out_offset) noexcept nogil:
+    if size > devices[device].capacity - devices[device].used:
+        return OUT_OF_MEMORY
+    devices[device].used += size
+    out_offset[0] = devices[device].next_offset
+    devices[device].next_offset += size
+    return 0
+
+
+cdef void give_bytes(int device, long offset, size_t size) noexcept nogil:
+    # A hole that cannot be punched costs pages of the host, never correctness.
+    punch(devices[device].file, offset, size)
+    devices[device].used -= size
+
+
+cdef void* find_room(size_t size, size_t alignment) noexcept nogil:
+    # Addresses without access, aligned: what is too much at either end goes back.
+    cdef size_t padded = size + alignment
+    cdef char* start = <char*>mmap(NULL, padded, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
+    cdef char* aligned
+    if <void*>start == MAP_FAILED:
+        return NULL
+    aligned = <char*>rounded(<size_t>start, alignment)
+    if aligned > start:
+        munmap(start, aligned - start)
+    if start + padded > aligned + size:
+        munmap(aligned + size, start + padded - aligned - size)
+    return aligned
+
+
+cdef bint show(void* address, size_t size, int file, long offset, int protection) noexcept nogil:
+    return mmap(address, size, protection, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, file, offset) != MAP_FAILED
+
+
+cdef void hide(void* address, size_t size) noexcept nogil:
+    mmap(address, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0)
+
+
+# --- plain memory ------------------------------------------------------------------------------------------
+
+cdef int plain_alloc(int device, size_t size, uintptr_t* out_address) noexcept nogil:
+    cdef Range made
+    cdef size_t unit = PAGE if size >= 1 << 20 else 4096
+    cdef int code
+    if size == 0 or size >> 60:
+        return INVALID_VALUE if size == 0 else OUT_OF_MEMORY
+    made.size = made.charged = rounded(size, unit)
+    made.device = device
+    made.kind = PLAIN
+    made.physical = NULL
+    made.open = True
+    pthread_mutex_lock(&lock)
+    code = take_bytes(device, made.charged, &made.offset)
+    if code == 0:
+        code = place_plain(&made, unit)
+        if code:
+            give_bytes(device, made.offset, made.charged)
+    pthread_mutex_unlock(&lock)
+    out_address[0] = made.start if code == 0 else 0
+    return code
+
+
+cdef int place_plain(Range* made, size_t unit) noexcept nogil:
+    cdef void* room = find_room(made.size, unit)
+    cdef int code
+    if room == NULL:
+        return OUT_OF_MEMORY
+    made.start = <uintptr_t>room
+    if not show(room, made.size, devices[made.device].file, made.offset, PROT_READ | PROT_WRITE):
+        munmap(room, made.size)
+        return OUT_OF_MEMORY
+    code = add_range(&memory, made)
+    if code:
+        munmap(room, made.size)
+    return code
+
+
+cdef int plain_free(int device, uintptr_t address) noexcept nogil:
+    cdef Range* found
+    cdef int code = 0
+    pthread_mutex_lock(&lock)
+    found = containing(&memory, address)
+    if found == NULL or found.start != address or found.kind != PLAIN or found.device != device:
+        code = INVALID_VALUE
+    else:
+        munmap(<void*>address, found.size)
+        give_bytes(device, found.offset, found.charged)
+        drop_range(&memory, found)
+    pthread_mutex_unlock(&lock)
+    return code
+
+
+# --- virtual memory ----------------------------------------------------------------------------------------
+
+cdef int reserve(size_t size, size_t alignment, uintptr_t* out_address) noexcept nogil:
+    cdef Range made
+    cdef void* room
+    cdef int code
+    out_address[0] = 0
+    if size == 0 or size % PAGE or alignment & (alignment - 1):
+        return INVALID_VALUE
+    room = find_room(size, max(alignment, <size_t>PAGE))
+    if room == NULL:
+        return OUT_OF_MEMORY
+    made.start = <uintptr_t>room
+    made.size = size
+    made.kind = RESERVED
+    made.device = UNKNOWN_MEMORY
+    made.open = False
+    pthread_mutex_lock(&lock)
+    code = add_range(&reservations, &made)
+    pthread_mutex_unlock(&lock)
+    if code:
+        munmap(room, size)
+        return code
+    out_address[0] = made.start
+    return 0
+
+
+cdef int unreserve(uintptr_t address, size_t size) noexcept nogil:
+    cdef Range* found
+    cdef size_t index
+    cdef int code = 0
+    pthread_mutex_lock(&lock)
+    found = containing(&reservations, address)
+    index = position(&memory, address + size - 1)
+    if found == NULL or found.start != address or found.size != size:
+        code = INVALID_VALUE
+    elif index and memory.items[index - 1].start >= address:
+        code = INVALID_VALUE  # something is mapped in it
+    else:
+        drop_range(&reservations, found)
+        munmap(<void*>address, size)
+    pthread_mutex_unlock(&lock)
+    return code
+
+
+cdef int create(int device, size_t size, uintptr_t* out_handle) noexcept nogil:
+    global next_handle
+    cdef Physical* made
+    cdef int code
+    out_handle[0] = 0
+    if size == 0 or size % PAGE:
+        return INVALID_VALUE
+    made = <Physical*>calloc(1, sizeof(Physical))
+    if made == NULL:
+        return NO_HOST_MEMORY
+    made.device = device
+    made.size = size
+    made.alive = True
+    pthread_mutex_lock(&lock)
+    code = map_reserve(&physicals)
+    if code == 0:
+        code = take_bytes(device, size, &made.offset)
+    if code == 0:
+        next_handle += 16
+        map_insert(&physicals, next_handle, made)
+        out_handle[0] = next_handle
+    pthread_mutex_unlock(&lock)
+    if code:
+        free(made)
+    return code
+
+
+cdef void let_go(Physical* physical) noexcept nogil:
+    if physical.alive or physical.mappings:
+        return
+    give_bytes(physical.device, physical.offset, physical.size)
+    free(physical)
+
+
+cdef int release(uintptr_t handle) noexcept nogil:
+    cdef Physical* found
+    pthread_mutex_lock(&lock)
+    found = <Physical*>map_remove(&physicals, handle)
+    if found != NULL:
+        found.alive = False
+        let_go(found)
+    pthread_mutex_unlock(&lock)
+    return 0 if found != NULL else INVALID_VALUE
+
+
+cdef bint is_clear(uintptr_t address, size_t size) noexcept nogil:
+    # Nothing is mapped in [address, address + size), and a reservation holds it whole.
+    cdef Range* reservation = containing(&reservations, address)
+    cdef size_t index = position(&memory, address + size - 1)
+    if reservation == NULL or address + size > reservation.start + reservation.size:
+        return False
+    return index == 0 or memory.items[index - 1].start + memory.items[index - 1].size <= address
+
+
+cdef int map_pages(uintptr_t address, size_t size, uintptr_t handle) noexcept nogil:
+    cdef Physical* physical
+    cdef Range made
+    cdef int code = 0
+    pthread_mutex_lock(&lock)
+    physical = <Physical*>map_find(&physicals, handle)
+    if physical == NULL or size == 0 or size % PAGE or address % PAGE or not is_clear(address, size):
+        code = INVALID_VALUE
+    elif size != physical.size:
+        code = NOT_SUPPORTED if size < physical.size else INVALID_VALUE
+    elif not show(<void*>address, size, devices[physical.device].file, physical.offset, PROT_NONE):
+        code = OUT_OF_MEMORY
+    else:
+        made.start = address
+        made.size = size
+        made.device = physical.device
+        made.kind = MAPPED
+        made.physical = physical
+        made.open = False
+        code = add_range(&memory, &made)
+        if code:
+            hide(<void*>address, size)
+        else:
+            physical.mappings += 1
+    pthread_mutex_unlock(&lock)
+    return code
+
+
+cdef bint is_mapped(uintptr_t address, size_t size) noexcept nogil:
+    # [address, address + size) is a run of whole mappings.
+    cdef uintptr_t end = address + size
+    cdef Range* found
+    while address < end:
+        found = containing(&memory, address)
+        if found == NULL or found.kind != MAPPED or found.start != address or address + found.size > end:
+            return False
+        address += found.size
+    return size > 0
+
+
+cdef int open_pages(uintptr_t address, size_t size, int device) noexcept nogil:
+    cdef uintptr_t at = address
+    cdef Range* found
+    cdef int code = 0
+    if device < 0 or device >= device_total:
+        return INVALID_DEVICE
+    pthread_mutex_lock(&lock)
+    if not is_mapped(address, size):
+        code = INVALID_VALUE
+    while code == 0 and at < address + size:
+        found = containing(&memory, at)
+        if mprotect(<void*>at, found.size, PROT_READ | PROT_WRITE):
+            code = OUT_OF_MEMORY
+        found.open = True
+        at += found.size
+    pthread_mutex_unlock(&lock)
+    return code
+
+
+cdef int unmap_pages(uintptr_t address, size_t size) noexcept nogil:
+    cdef uintptr_t at = address
+    cdef Range* found
+    cdef Physical* physical
+    cdef int code = 0
+    pthread_mutex_lock(&lock)
+    if not is_mapped(address, size):
+        code = INVALID_VALUE
+    while code == 0 and at < address + size:
+        found = containing(&memory, at)
+        at += found.size
+        hide(<void*>found.start, found.size)
+        physical = found.physical
+        physical.mappings -= 1
+        let_go(physical)
+        drop_range(&memory, found)
+    pthread_mutex_unlock(&lock)
+    return code
+
+
+# --- page-locked memory ------------------------------------------------------------------------------------
+
+cdef int pinned_alloc(size_t size, uintptr_t* out_address) noexcept nogil:
+    cdef Range made
+    cdef void* room
+    cdef int code
+    out_address[0] = 0
+    if size == 0:
+        return INVALID_VALUE
+    made.size = rounded(size, 4096)
+    made.kind = PINNED
+    made.device = HOST_MEMORY
+    made.open = True
+    room = mmap(NULL, made.size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+    if room == MAP_FAILED:
+        return OUT_OF_MEMORY
+    made.start = <uintptr_t>room
+    pthread_mutex_lock(&lock)
+    code = add_range(&memory, &made)
+    pthread_mutex_unlock(&lock)
+    if code:
+        munmap(room, made.size)
+        return code
+    out_address[0] = made.start
+    return 0
+
+
+cdef int pinned_free(uintptr_t address) noexcept nogil:
+    cdef Range* found
+    cdef int code = INVALID_VALUE
+    pthread_mutex_lock(&lock)
+    found = containing(&memory, address)
+    if found != NULL and found.start == address and found.kind == PINNED:
+        munmap(<void*>address, found.size)
+        drop_range(&memory, found)
+        code = 0
+    pthread_mutex_unlock(&lock)
+    return code
+
+
+cdef int pinned_register(uintptr_t address, size_t size) noexcept nogil:
+    cdef Range made
+    cdef size_t index
+    cdef int code
+    if address == 0 or size == 0:
+        return INVALID_VALUE
+    made.start = address
+    made.size = size
+    made.kind = REGISTERED
+    made.device = HOST_MEMORY
+    made.open = True
+    pthread_mutex_lock(&lock)
+    index = position(&memory, address + size - 1)
+    if index and memory.items[index - 1].start + memory.items[index - 1].size > address:
+        code = HOST_MEMORY_REGISTERED
+    else:
+        code = add_range(&memory, &made)
+    pthread_mutex_unlock(&lock)
+    return code
+
+
+cdef int pinned_unregister(uintptr_t address) noexcept nogil:
+    cdef Range* found
+    cdef int code = HOST_MEMORY_NOT_REGISTERED
+    pthread_mutex_lock(&lock)
+    found = containing(&memory, address)
+    if found != NULL and found.start == address and found.kind == REGISTERED:
+        drop_range(&memory, found)
+        code = 0
+    pthread_mutex_unlock(&lock)
+    return code

@@ -1,0 +1,121 @@
+# The host device's streams, events and captures: what they are made of, under one lock.
+#
+# Everything that work waits for is a ticket: a record makes one, and waits, synchronisation and the legacy
+# default stream's implicit order hold it until the worker that reaches the record marks it done.
+from libc.stdint cimport uint64_t, uintptr_t
+
+from accelrt.driver.table cimport host_fn
+
+cdef extern from "<pthread.h>" nogil:
+    ctypedef struct pthread_mutex_t:
+        pass
+    ctypedef struct pthread_cond_t:
+        pass
+
+cdef enum:  # kinds of work
+    COPY = 0
+    FILL = 1
+    CALL = 2      # a host function
+    REPLAY = 3    # every node of a plan, in order
+    RECORD = 4    # marks a ticket done
+    WAIT = 5      # goes on when a ticket is done
+
+cdef struct Ticket:
+    int holders
+    bint done
+    double time_ms  # when it was marked, on the monotonic clock
+
+cdef struct Work:
+    int kind
+    uintptr_t dst
+    uintptr_t src
+    size_t size        # bytes of a COPY, elements of a FILL
+    unsigned int value
+    int width
+    host_fn fn
+    void* data
+    Plan* plan         # one of its holders
+
+cdef struct Operation:
+    Work work
+    Ticket* ticket     # one of its holders
+    void* staged       # a copy of pageable source bytes, freed after use
+    Operation* next
+
+# Nodes that an event, or the next work of a stream, comes after.
+cdef struct Frontier:
+    int* nodes
+    int count
+    int capacity
+
+cdef struct Node:
+    Work work
+    Frontier after
+
+cdef struct Plan:      # an instantiated graph, fixed
+    int holders
+    Node* nodes        # in an order that respects every dependency
+    int count
+
+cdef struct Graph:
+    Node* nodes
+    int count
+    int capacity
+
+cdef struct Capture:
+    uint64_t id
+    HostStream* origin
+    int mode
+    uint64_t thread    # that began it
+    bint broken
+    Graph* graph
+    Capture* next
+
+cdef struct HostStream:
+    uintptr_t handle
+    int device
+    unsigned int flags
+    int priority
+    Operation* head    # the one being executed, until it is done
+    Operation* tail
+    bint busy          # a worker thread serves it
+    bint dropped       # destroyed by its owner; freed when drained
+    pthread_cond_t wake
+    Capture* capture
+    Frontier frontier  # within the capture
+    HostStream* next
+
+cdef struct HostEvent:
+    uintptr_t handle
+    int device
+    unsigned int flags
+    Ticket* ticket     # of the last record; NULL if never, or if that was captured
+    uint64_t capture   # id of the capture that holds the last record, or 0
+    Frontier frontier
+
+cdef void queue_open(long delay_us) noexcept nogil
+cdef void queue_forget() noexcept nogil  # in a forked child
+cdef void lock() noexcept nogil
+cdef void unlock() noexcept nogil
+cdef bint in_callback() noexcept nogil   # the calling thread runs a host function
+
+# All of the following under the lock.
+cdef uintptr_t new_handle() noexcept nogil
+cdef HostStream* streams() noexcept nogil  # all that are not freed, dropped ones too
+cdef HostStream* add_stream(int device, unsigned int flags, int priority) noexcept nogil
+cdef HostStream* find_stream(int device, uintptr_t stream) noexcept nogil  # NULL where it is none of the device's
+cdef void drop_stream(HostStream* stream) noexcept nogil
+cdef bint is_legacy(const HostStream* stream) noexcept nogil
+cdef size_t count_streams() noexcept nogil
+cdef size_t count_operations() noexcept nogil
+cdef int enqueue(HostStream* stream, const Work* work, Ticket* ticket, void* staged) noexcept nogil
+cdef Ticket* mark(HostStream* stream, int* out_code) noexcept nogil  # NULL where nothing is left to do
+cdef int follow_legacy_order(HostStream* stream) noexcept nogil
+cdef void wait_for(Ticket* ticket) noexcept nogil  # opens the lock while it waits
+cdef int drain_device(int device) noexcept nogil   # -1 is all; opens the lock while it waits
+cdef Ticket* hold_ticket(Ticket* ticket) noexcept nogil
+cdef void drop_ticket(Ticket* ticket) noexcept nogil
+cdef void drop_plan(Plan* plan) noexcept nogil
+cdef int copy_frontier(Frontier* to, const Frontier* origin) noexcept nogil  # replaces
+cdef int join_frontier(Frontier* to, const Frontier* origin) noexcept nogil  # adds what is missing
+cdef void clear_frontier(Frontier* frontier) noexcept nogil

@@ -1,0 +1,444 @@
+"""The host device's streams: queues, each served by a thread of its own while it has work.
+
+One lock guards every queue, and no work runs under it.  A worker sleeps on its stream's condition and
+ends when nothing came for a while, so that idle streams cost no thread.
+"""
+from libc.stdlib cimport calloc, free, realloc
+from libc.string cimport memmove, memset
+
+from accelrt.addresses cimport AddressMap, map_find, map_insert, map_remove, map_reserve
+from accelrt.driver.host_memory cimport MAX_HOST_DEVICES
+from accelrt.driver.table cimport STREAM_BLOCKING
+from accelrt.status cimport NO_HOST_MEMORY
+
+cdef extern from *:
+    """
+    #include <errno.h>
+    #include <pthread.h>
+    #include <stdint.h>
+    #include <time.h>
+    static __thread int accelrt_in_callback;
+    static __thread void* accelrt_per_thread[64];
+    static double accelrt_now_ms(void) {
+        struct timespec now;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        return now.tv_sec * 1e3 + now.tv_nsec / 1e6;
+    }
+    static void accelrt_sleep_us(long us) {
+        struct timespec rest = {us / 1000000, (us % 1000000) * 1000};
+        while (nanosleep(&rest, &rest) == -1 && errno == EINTR) {}
+    }
+    /* Waits for at most so long; nonzero where nothing came. */
+    static int accelrt_linger(pthread_cond_t* wake, pthread_mutex_t* mutex, long ms) {
+        struct timespec until;
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_nsec += ms * 1000000;
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
+        return pthread_cond_timedwait(wake, mutex, &until);
+    }
+    static int accelrt_start(void* (*serve)(void*), void* stream) {
+        pthread_t thread;
+        pthread_attr_t attributes;
+        int code;
+        pthread_attr_init(&attributes);
+        pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+        code = pthread_create(&thread, &attributes, serve, stream);
+        pthread_attr_destroy(&attributes);
+        return code;
+    }
+    """
+    int callback_depth "accelrt_in_callback"
+    void** per_thread "accelrt_per_thread"
+    double now_ms "accelrt_now_ms"() noexcept nogil
+    void sleep_us "accelrt_sleep_us"(long us) noexcept nogil
+    int linger "accelrt_linger"(pthread_cond_t* wake, pthread_mutex_t* mutex, long ms) noexcept nogil
+    int start "accelrt_start"(void* (*serve)(void*) noexcept nogil, void* stream) noexcept nogil
+    int pthread_mutex_init(pthread_mutex_t* mutex, void* attributes) noexcept nogil
+    int pthread_mutex_lock(pthread_mutex_t* mutex) noexcept nogil
+    int pthread_mutex_unlock(pthread_mutex_t* mutex) noexcept nogil
+    int pthread_cond_init(pthread_cond_t* condition, void* attributes) noexcept nogil
+    int pthread_cond_wait(pthread_cond_t* condition, pthread_mutex_t* mutex) noexcept nogil
+    int pthread_cond_signal(pthread_cond_t* condition) noexcept nogil
+    int pthread_cond_broadcast(pthread_cond_t* condition) noexcept nogil
+
+cdef enum:
+    LINGER_MS = 50      # how long a worker waits for more
+    LEGACY = 1          # handles that CUDA reserves
+    PER_THREAD = 2
+
+cdef pthread_mutex_t mutex
+cdef pthread_cond_t done            # a ticket was marked, or a queue drained
+cdef HostStream* all_streams = NULL
+cdef AddressMap by_handle
+cdef HostStream* legacy[MAX_HOST_DEVICES]
+cdef uintptr_t last_handle = 0x10000  # never reused, so that a stale handle is refused
+cdef long delay = 0                 # microseconds before each operation
+cdef size_t operations = 0
+
+
+cdef void queue_open(long delay_us) noexcept nogil:
+    global delay
+    pthread_mutex_init(&mutex, NULL)
+    pthread_cond_init(&done, NULL)
+    delay = delay_us
+
+
+cdef void queue_forget() noexcept nogil:
+    pthread_mutex_init(&mutex, NULL)
+
+
+cdef void lock() noexcept nogil:
+    pthread_mutex_lock(&mutex)
+
+
+cdef void unlock() noexcept nogil:
+    pthread_mutex_unlock(&mutex)
+
+
+cdef bint in_callback() noexcept nogil:
+    return callback_depth > 0
+
+
+cdef uintptr_t new_handle() noexcept nogil:
+    global last_handle
+    last_handle += 16
+    return last_handle
+
+
+# --- tickets and frontiers ---------------------------------------------------------------------------------
+
+cdef Ticket* hold_ticket(Ticket* ticket) noexcept nogil:
+    if ticket != NULL:
+        ticket.holders += 1
+    return ticket
+
+
+cdef void drop_ticket(Ticket* ticket) noexcept nogil:
+    if ticket == NULL:
+        return
+    ticket.holders -= 1
+    if ticket.holders == 0:
+        free(ticket)
+
+
+cdef void drop_plan(Plan* plan) noexcept nogil:
+    cdef int index
+    if plan == NULL:
+        return
+    plan.holders -= 1
+    if plan.holders:
+        return
+    for index in range(plan.count):
+        drop_plan(plan.nodes[index].work.plan)
+        clear_frontier(&plan.nodes[index].after)
+    free(plan.nodes)
+    free(plan)
+
+
+cdef void clear_frontier(Frontier* frontier) noexcept nogil:
+    free(frontier.nodes)
+    memset(frontier, 0, sizeof(Frontier))
+
+
+cdef int add_to_frontier(Frontier* frontier, int node) noexcept nogil:
+    cdef int* larger
+    cdef int index
+    for index in range(frontier.count):
+        if frontier.nodes[index] == node:
+            return 0
+    if frontier.count == frontier.capacity:
+        larger = <int*>realloc(frontier.nodes, (2 * frontier.capacity + 4) * sizeof(int))
+        if larger == NULL:
+            return NO_HOST_MEMORY
+        frontier.nodes = larger
+        frontier.capacity = 2 * frontier.capacity + 4
+    frontier.nodes[frontier.count] = node
+    frontier.count += 1
+    return 0
+
+
+cdef int join_frontier(Frontier* to, const Frontier* origin) noexcept nogil:
+    cdef int index
+    cdef int code = 0
+    for index in range(origin.count):
+        code = code or add_to_frontier(to, origin.nodes[index])
+    return code
+
+
+cdef int copy_frontier(Frontier* to, const Frontier* origin) noexcept nogil:
+    to.count = 0
+    return join_frontier(to, origin)
+
+
+# --- streams -----------------------------------------------------------------------------------------------
+
+cdef HostStream* streams() noexcept nogil:
+    return all_streams
+
+
+cdef HostStream* add_stream(int device, unsigned int flags, int priority) noexcept nogil:
+    global all_streams
+    cdef HostStream* stream = NULL
+    if map_reserve(&by_handle) == 0:
+        stream = <HostStream*>calloc(1, sizeof(HostStream))
+    if stream == NULL:
+        return NULL
+    stream.handle = new_handle()
+    stream.device = device
+    stream.flags = flags
+    stream.priority = priority
+    pthread_cond_init(&stream.wake, NULL)
+    stream.next = all_streams
+    all_streams = stream
+    map_insert(&by_handle, stream.handle, stream)
+    return stream
+
+
+cdef HostStream* legacy_of(int device) noexcept nogil:
+    if legacy[device] == NULL:
+        legacy[device] = add_stream(device, STREAM_BLOCKING, 0)
+    return legacy[device]
+
+
+cdef HostStream* per_thread_of(int device) noexcept nogil:
+    if per_thread[device] == NULL:
+        per_thread[device] = add_stream(device, STREAM_BLOCKING, 0)
+    return <HostStream*>per_thread[device]
+
+
+cdef HostStream* find_stream(int device, uintptr_t stream) noexcept nogil:
+    cdef HostStream* found
+    if stream == 0 or stream == LEGACY:
+        return legacy_of(device)
+    if stream == PER_THREAD:
+        return per_thread_of(device)
+    found = <HostStream*>map_find(&by_handle, stream)
+    return found if found != NULL and found.device == device else NULL
+
+
+cdef bint is_legacy(const HostStream* stream) noexcept nogil:
+    return stream == legacy[stream.device]
+
+
+cdef void free_stream(HostStream* stream) noexcept nogil:
+    global all_streams
+    cdef HostStream** link = &all_streams
+    while link[0] != stream:
+        link = &link[0].next
+    link[0] = stream.next
+    clear_frontier(&stream.frontier)
+    free(stream)
+
+
+cdef void drop_stream(HostStream* stream) noexcept nogil:
+    map_remove(&by_handle, stream.handle)
+    stream.dropped = True
+    if not stream.busy:
+        free_stream(stream)
+    else:
+        pthread_cond_signal(&stream.wake)
+
+
+cdef size_t count_streams() noexcept nogil:
+    # Those that somebody made and did not destroy.
+    cdef HostStream* stream = all_streams
+    cdef size_t count = 0
+    while stream != NULL:
+        count += not stream.dropped and not is_legacy(stream)
+        stream = stream.next
+    return count
+
+
+cdef size_t count_operations() noexcept nogil:
+    return operations
+
+
+# --- putting work in ---------------------------------------------------------------------------------------
+
+cdef int enqueue(HostStream* stream, const Work* work, Ticket* ticket, void* staged) noexcept nogil:
+    global operations
+    cdef Operation* made = <Operation*>calloc(1, sizeof(Operation))
+    if made == NULL:
+        return NO_HOST_MEMORY
+    if not stream.busy:
+        if start(serve, stream):
+            free(made)
+            return NO_HOST_MEMORY
+        stream.busy = True
+    made.work = work[0]
+    made.ticket = hold_ticket(ticket)
+    made.staged = staged
+    if work.plan != NULL:
+        work.plan.holders += 1
+    if stream.head == NULL:
+        stream.head = made
+    else:
+        stream.tail.next = made
+    stream.tail = made
+    operations += 1
+    pthread_cond_signal(&stream.wake)
+    return 0
+
+
+cdef Ticket* mark(HostStream* stream, int* out_code) noexcept nogil:
+    cdef Work work
+    cdef Ticket* ticket
+    out_code[0] = 0
+    if stream.head == NULL:
+        return NULL
+    ticket = <Ticket*>calloc(1, sizeof(Ticket))
+    if ticket == NULL:
+        out_code[0] = NO_HOST_MEMORY
+        return NULL
+    ticket.holders = 1
+    memset(&work, 0, sizeof(Work))
+    work.kind = RECORD
+    out_code[0] = enqueue(stream, &work, ticket, NULL)
+    if out_code[0]:
+        drop_ticket(ticket)
+        return NULL
+    return ticket
+
+
+cdef int let_follow(HostStream* stream, HostStream* earlier) noexcept nogil:
+    cdef Work work
+    cdef int code
+    cdef Ticket* ticket = mark(earlier, &code)
+    if ticket == NULL:
+        return code
+    memset(&work, 0, sizeof(Work))
+    work.kind = WAIT
+    code = enqueue(stream, &work, ticket, NULL)
+    drop_ticket(ticket)
+    return code
+
+
+cdef int follow_legacy_order(HostStream* stream) noexcept nogil:
+    # Work of the legacy stream follows all earlier work of the device's blocking streams, and theirs its own.
+    cdef HostStream* other = all_streams
+    cdef int code = 0
+    if stream.flags != STREAM_BLOCKING:
+        return 0
+    if not is_legacy(stream):
+        return let_follow(stream, legacy_of(stream.device))
+    while other != NULL and code == 0:
+        if other != stream and other.device == stream.device and other.flags == STREAM_BLOCKING:
+            code = let_follow(stream, other)
+        other = other.next
+    return code
+
+
+cdef void wait_for(Ticket* ticket) noexcept nogil:
+    while not ticket.done:
+        pthread_cond_wait(&done, &mutex)
+
+
+cdef HostStream* busy_stream(int device) noexcept nogil:
+    cdef HostStream* stream = all_streams
+    while stream != NULL and (stream.head == NULL or (device >= 0 and stream.device != device)):
+        stream = stream.next
+    return stream
+
+
+cdef int collect_tickets(int device, Ticket*** out_tickets, int* out_count) noexcept nogil:
+    cdef HostStream* stream = all_streams
+    cdef Ticket** tickets = <Ticket**>calloc(operations + 1, sizeof(void*))
+    cdef int code = 0
+    out_count[0] = 0
+    out_tickets[0] = tickets
+    if tickets == NULL:
+        return NO_HOST_MEMORY
+    while stream != NULL and code == 0:
+        if stream.head != NULL and (device < 0 or stream.device == device):
+            tickets[out_count[0]] = mark(stream, &code)
+            out_count[0] += code == 0
+        stream = stream.next
+    return code
+
+
+cdef int drain_device(int device) noexcept nogil:
+    # Waits for what is queued now: work that comes while it waits is not its concern.
+    cdef Ticket** tickets
+    cdef int count, index
+    cdef int code
+    if busy_stream(device) == NULL:
+        return 0
+    code = collect_tickets(device, &tickets, &count)
+    for index in range(count):
+        wait_for(tickets[index])
+        drop_ticket(tickets[index])
+    free(tickets)
+    return code
+
+
+# --- doing it ----------------------------------------------------------------------------------------------
+
+cdef void fill_memory(const Work* work) noexcept nogil:
+    cdef size_t index
+    if work.width == 1:
+        memset(<void*>work.dst, work.value, work.size)
+    elif work.width == 2:
+        for index in range(work.size):
+            (<unsigned short*>work.dst)[index] = work.value
+    else:
+        for index in range(work.size):
+            (<unsigned int*>work.dst)[index] = work.value
+
+
+cdef void perform(const Work* work, const void* staged) noexcept nogil:
+    global callback_depth
+    cdef int index
+    if work.kind == COPY:
+        memmove(<void*>work.dst, staged if staged != NULL else <const void*>work.src, work.size)
+    elif work.kind == FILL:
+        fill_memory(work)
+    elif work.kind == CALL:
+        callback_depth += 1
+        work.fn(work.data)
+        callback_depth -= 1
+    elif work.kind == REPLAY:
+        for index in range(work.plan.count):
+            perform(&work.plan.nodes[index].work, NULL)
+
+
+cdef void finish(HostStream* stream) noexcept nogil:
+    # Under the lock: takes the head off its queue.
+    global operations
+    cdef Operation* head = stream.head
+    if head.work.kind == RECORD:
+        head.ticket.time_ms = now_ms()
+        head.ticket.done = True
+    stream.head = head.next
+    operations -= 1
+    drop_ticket(head.ticket)
+    drop_plan(head.work.plan)
+    free(head.staged)
+    free(head)
+    pthread_cond_broadcast(&done)
+
+
+cdef void* serve(void* data) noexcept nogil:
+    cdef HostStream* stream = <HostStream*>data
+    cdef Operation* head
+    lock()
+    while True:
+        if stream.head == NULL:
+            if stream.dropped or (linger(&stream.wake, &mutex, LINGER_MS) and stream.head == NULL):
+                break
+            continue
+        head = stream.head
+        if head.work.kind == WAIT:
+            wait_for(head.ticket)
+        else:
+            unlock()
+            if delay:
+                sleep_us(delay)
+            perform(&head.work, head.staged)
+            lock()
+        finish(stream)
+    stream.busy = False
+    if stream.dropped:
+        free_stream(stream)
+    unlock()
+    return NULL
