@@ -37,7 +37,7 @@ cdef size_t checked_size(object size, str name) except? 0:
             raise TypeError(f"{name} is {size!r} of type {type(size).__name__}; pass bytes as int") from None
     if size < 0:
         raise ValueError(f"{name} is {size}; a number of bytes is 0 or more")
-    if size >= 1 << ROUND_LIMIT:
+    if size >> ROUND_LIMIT:
         error = OutOfMemoryError(
             f"{name} is {size} bytes, 2**{ROUND_LIMIT} or more; no device has so much, so none was asked",
             OUT_OF_MEMORY, "OUT_OF_MEMORY", "allocate",

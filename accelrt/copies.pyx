@@ -207,8 +207,9 @@ def fill(dst, value=0, count=None, *, int width=1, offset=0, stream=None, bint b
         raise TypeError(f"dst of type {type(dst).__name__} is host memory; fill takes a Buffer or a CUDA array")
     if width not in (1, 2, 4):
         raise ValueError(f"width is {width}; an element has 1, 2 or 4 bytes")
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 8 * width:
-        raise ValueError(f"value is {value!r}; an element of {width} bytes holds an int from 0 to {(1 << 8 * width) - 1}")
+    limit = (<unsigned long long>1 << 8 * width) - 1
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= limit:
+        raise ValueError(f"value is {value!r}; an element of {width} bytes holds an int from 0 to {limit}")
     skip = checked_span(offset, "offset", to.nbytes, f"dst has {to.nbytes} bytes")
     if skip % width or (count is None and (to.nbytes - skip) % width):
         raise ValueError(f"offset {offset} and the {to.nbytes} bytes of dst have to be multiples of width {width}")

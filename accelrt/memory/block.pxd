@@ -1,5 +1,5 @@
 # What the allocator is made of.  Every field is guarded by its pool's lock unless its comment says
-# otherwise.  The identities in memory/DESIGN.md are walked by audit.pyx.
+# otherwise.  The identities in memory/DESIGN.md are walked by invariants.pyx.
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 
 from accelrt.driver.table cimport Table

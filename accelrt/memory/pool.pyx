@@ -9,7 +9,7 @@ from libc.stdlib cimport atoi, calloc, getenv
 
 from accelrt.driver cimport registry
 from accelrt.addresses cimport map_find, map_reserve
-from accelrt.memory.audit cimport violated
+from accelrt.memory.invariants cimport violated
 from accelrt.memory.block cimport (
     LIVE, Block, Heap, Private, Use,
     pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_trylock, pthread_mutex_unlock,

@@ -3,7 +3,7 @@ from libc.stdint cimport SIZE_MAX
 from libc.string cimport memset
 
 from accelrt.addresses cimport AddressMap
-from accelrt.memory.audit cimport violated
+from accelrt.memory.invariants cimport violated
 from accelrt.memory.block cimport Block, Heap, Private, pthread_mutex_lock, pthread_mutex_unlock
 from accelrt.memory.stats cimport (
     ACTIVE_BYTES, ALLOCATED_BYTES, FIGURES, RESERVED_BYTES, Counter, current_of,
