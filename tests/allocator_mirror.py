@@ -1,0 +1,271 @@
+"""The real allocator and its model, given the same operations; every difference raises AssertionError.
+
+A block is named by its key, (device, serial of its segment, offset).  Stream 0 is the device's default
+stream; streams 1, 2, ... are the mirror's own and can be gated: while a gate is closed its stream runs
+nothing, so what is complete and what is not is known at every moment.
+"""
+import copy
+import threading
+import time
+from contextlib import contextmanager, suppress
+
+from model import FREE, LIVE, PENDING, Model, OutOfMemory
+
+import accelrt
+from accelrt.driver import rows
+
+OWN_STREAMS = (1, 2, 3)
+WAIT_SECONDS = 60  # how long a wait that is bound to come may take on a busy machine
+
+
+def direct(function, *arguments):
+    return function(*arguments)
+
+
+class Mirror:
+    """The pools of some devices, each beside its model.
+
+    waits, where given, counts how often the process has waited for an event: then an operation that has to
+    wait for a gated stream is let into its wait before the gate opens.  Without it the gate opens first.
+    """
+
+    def __init__(self, devices=(0,), waits=None):
+        self.waits = waits
+        self.error = None  # the last OutOfMemoryError
+        self.gates = {}  # (device, stream) -> threading.Event
+        self.bases = {}  # (device, serial) -> (address, size)
+        self.streams = {(device, index): accelrt.Stream(device)
+                        for device in devices for index in OWN_STREAMS}
+        self.numbers = {key: stream.cuda_stream for key, stream in self.streams.items()}
+        self.numbers |= {(device, 0): 0 for device in devices}
+        accelrt.empty_cache()
+        self.models = {device: Model(capacity(device), next_serial(device)) for device in devices}
+        for device in devices:
+            self.set_fraction(device, 1.0)
+            accelrt.reset_peak_memory_stats(device)
+            self.reset_accumulated(device)
+
+    # operations
+
+    def allocate(self, device, n, stream=0, run=direct):
+        """Allocates on both sides; returns the block's key, or None for 0 bytes or no memory."""
+        model = self.models[device]
+        self.open_before(device, lambda probe: probe.allocate(n, stream))
+        try:
+            place = model.allocate(n, stream)
+        except OutOfMemory as error:
+            place = error
+        with self.opening_gates(model.waited):
+            try:
+                got = run(accelrt.caching_allocator_alloc, n, device, self.streams.get((device, stream)))
+            except accelrt.OutOfMemoryError as error:
+                got = error
+        self.forget_segments(device)
+        self.check(device)
+        if isinstance(place, OutOfMemory):
+            assert isinstance(got, accelrt.OutOfMemoryError), f"{n} bytes at {got:#x}, the model has no room"
+            assert got.requested == n
+            self.error = got
+            return None
+        if isinstance(got, accelrt.OutOfMemoryError):
+            raise AssertionError(f"no room for {n} bytes, the model has it at {place}") from got
+        if place is None:
+            assert got == 0
+            return None
+        self.place(device, place, got)
+        return (device, *place)
+
+    def free(self, key, run=direct):
+        device, *place = key
+        used = self.models[device].live[tuple(place)].uses
+        self.models[device].free(tuple(place))
+        run(accelrt.caching_allocator_delete, self.address(key))
+        for stream in used:
+            if (device, stream) not in self.gates:
+                self.streams[device, stream].synchronize()
+        self.check(device)
+
+    def record_stream(self, key, stream):
+        device, *place = key
+        self.models[device].record_stream(tuple(place), stream)
+        accelrt.record_stream(self.address(key), self.streams[device, stream])
+        self.check(device)
+
+    def close_gate(self, device, stream):
+        if (device, stream) not in self.gates:
+            gate = self.gates[device, stream] = threading.Event()
+            self.streams[device, stream].launch_host_func(gate.wait)
+            self.models[device].close_gate(stream)
+
+    def open_gate(self, device, stream):
+        if (device, stream) in self.gates:
+            self.gates.pop((device, stream)).set()
+            self.streams[device, stream].synchronize()
+            self.models[device].open_gate(stream)
+
+    def open_gates(self):
+        for device, stream in list(self.gates):
+            self.open_gate(device, stream)
+
+    def empty_cache(self):
+        for device in self.models:
+            self.open_before(device, lambda probe: probe.empty_cache())
+        for model in self.models.values():
+            model.empty_cache()
+        with self.opening_gates(any(model.waited for model in self.models.values())):
+            accelrt.empty_cache()
+        for device in self.models:
+            self.forget_segments(device)
+            self.check(device)
+
+    def set_fraction(self, device, fraction):
+        self.models[device].set_limit(fraction)
+        accelrt.set_per_process_memory_fraction(fraction, device)
+
+    def reset_peaks(self, device):
+        self.models[device].statistics.reset_peaks()
+        accelrt.reset_peak_memory_stats(device)
+        self.check(device)
+
+    def reset_accumulated(self, device):
+        self.models[device].statistics.reset_accumulated()
+        accelrt.reset_accumulated_memory_stats(device)
+        self.check(device)
+
+    def close(self):
+        """Gives everything back and checks that nothing is left."""
+        self.open_gates()
+        for device, model in self.models.items():
+            for place in list(model.live):
+                self.free((device, *place))
+            self.set_fraction(device, 1.0)
+        self.empty_cache()
+        for device in self.models:
+            self.compare(device)
+            assert accelrt.memory_snapshot(device) == []
+
+    def abandon(self):
+        """Gives everything back that the allocator itself calls live, after a difference."""
+        for gate in self.gates.values():
+            gate.set()
+        for stream in self.streams.values():
+            stream.synchronize()
+        for device in self.models:
+            for segment in accelrt.memory_snapshot(device):
+                for block in segment["blocks"]:
+                    if block["state"] == LIVE:
+                        accelrt.caching_allocator_delete(block["address"])
+        accelrt.empty_cache()
+
+    # gates
+
+    def open_before(self, device, operation):
+        """Opens the gates of a device on whose streams the operation would wait, if waits go unseen."""
+        if self.waits or not any(gated == device for gated, _ in self.gates):
+            return
+        probe = copy.deepcopy(self.models[device])
+        with suppress(OutOfMemory):  # asked only whether it waits
+            operation(probe)
+        if probe.waited:
+            self.open_gates()
+
+    @contextmanager
+    def opening_gates(self, waiting):
+        """Opens every gate as soon as the operation inside has begun to wait, if it is bound to."""
+        if not waiting:
+            yield
+            return
+        before, finished, seen = self.waits(), threading.Event(), threading.Event()
+
+        def watch():
+            deadline = time.monotonic() + WAIT_SECONDS
+            while not finished.wait(0.0002) and time.monotonic() < deadline:
+                if self.waits() > before:
+                    seen.set()
+                    break
+            for gate in self.gates.values():
+                gate.set()
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        try:
+            yield
+        finally:
+            finished.set()
+            watcher.join()
+        assert seen.is_set(), "the model waits for a gated stream here, the allocator did not"
+        self.open_gates()
+
+    # comparisons
+
+    def place(self, device, place, address):
+        serial, offset = place
+        base, size = address - offset, self.segment_size(device, serial)
+        if (device, serial) in self.bases:
+            assert self.bases[device, serial] == (base, size), f"{address:#x} is not at {place}"
+        for other, length in self.bases.values():
+            assert (base, size) == (other, length) or base + size <= other or other + length <= base
+        self.bases[device, serial] = base, size
+
+    def segment_size(self, device, serial):
+        return next(segment.size for segment in self.models[device].segments if segment.serial == serial)
+
+    def address(self, key):
+        device, serial, offset = key
+        return self.bases[device, serial][0] + offset
+
+    def forget_segments(self, device):
+        serials = {segment.serial for segment in self.models[device].segments}
+        for key in [key for key in self.bases if key[0] == device and key[1] not in serials]:
+            del self.bases[key]
+
+    def check(self, device):
+        """The statistics are the same."""
+        model, real = self.models[device].statistics.flat, accelrt.memory_stats(device)
+        if not model.items() <= real.items():
+            differing = [f"{key}: {real.get(key)}, the model has {value}"
+                         for key, value in model.items() if real.get(key) != value]
+            raise AssertionError("statistics differ\n" + "\n".join(differing))
+
+    def compare(self, device):
+        """Statistics and snapshots are the same, block for block, and both sides' audits pass."""
+        self.check(device)
+        self.models[device].audit()
+        accelrt.memory.audit(device)
+        real = sorted(accelrt.memory_snapshot(device), key=lambda segment: segment["serial"])
+        expected = [self.expected_segment(device, segment) for segment in self.models[device].segments]
+        told = [{key: segment[key] for key in expected[0]} for segment in real] if expected else real
+        for ours, theirs in zip(told, expected, strict=True):
+            assert ours == theirs
+
+    def expected_segment(self, device, segment):
+        base = self.bases[device, segment.serial][0]
+        states = {state: [block for block in segment.blocks if block.state is state]
+                  for state in (LIVE, PENDING, FREE)}
+        active = states[LIVE] + states[PENDING]
+        return {
+            "device": device, "serial": segment.serial, "address": base, "total_size": segment.size,
+            "stream": self.numbers[device, segment.heap.stream], "segment_type": segment.heap.kind,
+            "segment_pool_id": (0, 0), "is_expandable": False,
+            "allocated_size": sum(block.size for block in states[LIVE]),
+            "active_size": sum(block.size for block in active),
+            "requested_size": sum(block.requested for block in active),
+            "blocks": [{"address": base + block.offset, "size": block.size, "state": block.state,
+                        "requested_size": block.requested, "frames": []} for block in segment.blocks],
+        }
+
+
+def capacity(device):
+    code, total = rows.Rows().device_memory(device)
+    assert code == 0
+    return total
+
+
+def next_serial(device):
+    """The serial that the device's next segment will bear; the pool is empty afterwards."""
+    address = accelrt.caching_allocator_alloc(1, device)
+    (segment,) = accelrt.memory_snapshot(device)
+    accelrt.caching_allocator_delete(address)
+    accelrt.empty_cache()
+    assert accelrt.memory_snapshot(device) == []
+    return segment["serial"] + 1

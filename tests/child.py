@@ -1,0 +1,40 @@
+"""Runs a function of a test file in a process of its own, on a host device of its own size."""
+import os
+import subprocess
+import sys
+
+SECONDS = 600
+
+
+def in_child(function, *arguments, **environment):
+    """Calls function(*arguments) in a fresh interpreter and returns what it printed.
+
+    The child has ACCELRT_DRIVER=host, every audit on, and the environment given on top of this process's.
+    Raises AssertionError with the child's output if it fails.
+    """
+    code = f"from {function.__module__} import {function.__name__} as scenario; scenario(*{arguments!r})"
+    settings = {"ACCELRT_DRIVER": "host", "ACCELRT_DEBUG": "2"}
+    settings["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], env=os.environ | settings | environment,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=SECONDS, check=False,
+    )
+    assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}"
+    return done.stdout
+
+
+def wrap_host():
+    """Initialises accelrt on the host device behind the faults table, which counts the calls of each row."""
+    import accelrt
+    from accelrt.driver import faults
+
+    faults.wrap("host")
+    accelrt.init(driver="faults")
+    return faults
+
+
+def event_waits():
+    """How often this process has waited for an event; after wrap_host."""
+    from accelrt.driver import faults
+
+    return faults.call_counts()["event_synchronize"]

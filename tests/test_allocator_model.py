@@ -1,0 +1,127 @@
+"""The allocator does what its model does, operation for operation."""
+import os
+import random
+from contextlib import suppress
+
+import allocator_bulk
+from allocator_mirror import OWN_STREAMS, Mirror
+from child import in_child
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, multiple, rule
+from model import MIB, Model, OutOfMemory
+
+LIMIT = 96 * MIB  # what the machine's pools may reserve: small, so that it is reached often
+STREAMS = (0, *OWN_STREAMS)
+
+sizes = st.one_of(
+    st.integers(0, 4096),
+    st.integers(1, MIB),
+    st.integers(MIB - 1024, 24 * MIB),
+    st.sampled_from([MIB, MIB + 1, 10 * MIB - 512, 10 * MIB, 11 * MIB - 512, 11 * MIB, LIMIT]),
+)
+
+
+class AllocatorAgainstModel(RuleBasedStateMachine):
+    """One device, its default stream and three others; every step compares everything."""
+
+    live = Bundle("live")
+
+    def __init__(self):
+        super().__init__()
+        self.mirror = Mirror()
+        self.limit(LIMIT)
+
+    @rule(target=live, n=sizes, stream=st.sampled_from(STREAMS))
+    def allocate(self, n, stream):
+        key = self.mirror.allocate(0, n, stream)
+        self.mirror.compare(0)
+        return multiple() if key is None else key
+
+    @rule(target=live, n=st.integers(1, 8192), count=st.integers(2, 12), stream=st.sampled_from(STREAMS))
+    def allocate_several(self, n, count, stream):
+        return multiple(*filter(None, [self.mirror.allocate(0, n, stream) for _ in range(count)]))
+
+    @rule(key=live)
+    def free(self, key):
+        if self.is_live(key):
+            self.mirror.free(key)
+            self.mirror.compare(0)
+
+    @rule(key=live, stream=st.sampled_from(OWN_STREAMS))
+    def record_stream(self, key, stream):
+        if self.is_live(key):
+            self.mirror.record_stream(key, stream)
+
+    @rule(stream=st.sampled_from(OWN_STREAMS))
+    def close_gate(self, stream):
+        self.mirror.close_gate(0, stream)
+
+    @rule(stream=st.sampled_from(OWN_STREAMS))
+    def open_gate(self, stream):
+        self.mirror.open_gate(0, stream)
+
+    @rule()
+    def empty_cache(self):
+        self.mirror.empty_cache()
+        self.mirror.compare(0)
+
+    @rule(size=st.integers(0, LIMIT))
+    def limit(self, size):
+        self.mirror.set_fraction(0, size / self.mirror.models[0].capacity)
+
+    @rule()
+    def reset_peaks(self):
+        self.mirror.reset_peaks(0)
+
+    @rule()
+    def reset_accumulated(self):
+        self.mirror.reset_accumulated(0)
+
+    def is_live(self, key):
+        return key[1:] in self.mirror.models[0].live
+
+    def teardown(self):
+        try:
+            self.mirror.close()
+        except BaseException:
+            self.mirror.abandon()
+            raise
+
+
+AllocatorAgainstModel.TestCase.settings = settings(
+    max_examples=60, stateful_step_count=60, deadline=None, suppress_health_check=[HealthCheck.too_slow],
+)
+TestAllocatorAgainstModel = AllocatorAgainstModel.TestCase
+
+
+def test_bulk_of_random_operations():
+    seed = int(os.environ.get("ACCELRT_TEST_SEED") or random.SystemRandom().randrange(1 << 32))
+    operations = int(os.environ.get("ACCELRT_TEST_OPS") or 200_000)
+    print(in_child(allocator_bulk.run, seed, operations, ACCELRT_HOST_MEMORY=str(384 * MIB)))
+
+
+def test_model_keeps_its_identities():
+    chance = random.Random(8)
+    model = Model(64 * MIB)
+    for _ in range(3000):
+        places = list(model.live)
+        pick = chance.random()
+        if pick < 0.5 or not places:
+            with suppress(OutOfMemory):
+                model.allocate(int(2 ** chance.uniform(0, 24)), chance.choice(STREAMS))
+        elif pick < 0.8:
+            model.free(chance.choice(places))
+        elif pick < 0.9:
+            model.record_stream(chance.choice(places), chance.choice(OWN_STREAMS))
+        else:
+            chance.choice([model.close_gate, model.open_gate])(chance.choice(OWN_STREAMS))
+        model.audit()
+    assert model.statistics.flat["num_ooms"] > 0
+    for stream in OWN_STREAMS:
+        model.open_gate(stream)
+    for place in list(model.live):
+        model.free(place)
+    model.empty_cache()
+    model.audit()
+    assert model.snapshot() == []

@@ -1,0 +1,147 @@
+"""What is left when a device is full, and what the ladder does before it says so."""
+from allocator_mirror import Mirror
+from child import event_waits, in_child, wrap_host
+from model import MIB
+
+import accelrt
+
+DEVICE = 256 * MIB
+
+
+def full_device(function):
+    return in_child(function, ACCELRT_HOST_MEMORY=str(DEVICE))
+
+
+def begin():
+    wrap_host()
+    return Mirror(waits=event_waits)
+
+
+def half_the_device_twice():
+    mirror = begin()
+    half = DEVICE // 2 + 1
+    first = mirror.allocate(0, half)
+    assert mirror.allocate(0, half) is None
+    mirror.compare(0)
+    mirror.free(first)
+    second = mirror.allocate(0, half)
+    assert second
+    mirror.compare(0)
+    mirror.close()
+
+
+def test_half_the_device_twice_fails_and_succeeds_once_the_first_is_freed():
+    full_device(half_the_device_twice)
+
+
+def figures_of_the_error():
+    mirror = begin()
+    mirror.allocate(0, 100 * MIB)
+    idle = mirror.allocate(0, 100 * MIB, stream=1)
+    mirror.allocate(0, 3 * MIB, stream=2)
+    mirror.free(idle)
+    for _ in range(2):
+        assert mirror.allocate(0, 200 * MIB) is None
+        error = mirror.error
+        assert (error.requested, error.capacity) == (200 * MIB, DEVICE)
+        assert (error.live, error.reserved, error.free) == (103 * MIB, 120 * MIB, DEVICE - 120 * MIB)
+        assert str(200 * MIB) in str(error) or "200.00 MiB" in str(error)
+    mirror.compare(0)
+    mirror.close()
+
+
+def test_the_error_says_what_was_asked_for_and_what_there_is():
+    full_device(figures_of_the_error)
+
+
+def pending_memory():
+    mirror = begin()
+    key = mirror.allocate(0, 200 * MIB, stream=1)
+    mirror.close_gate(0, 2)
+    mirror.record_stream(key, 2)
+    mirror.free(key)
+    assert accelrt.memory_stats(0)["active_bytes.all.current"] == 200 * MIB
+    waits = event_waits()
+    assert mirror.allocate(0, 200 * MIB, stream=1) == key
+    assert event_waits() > waits
+    assert accelrt.memory_stats(0)["num_alloc_retries"] == 0
+    mirror.compare(0)
+    mirror.close()
+
+
+def test_pending_memory_is_waited_for_before_anything_is_given_back():
+    full_device(pending_memory)
+
+
+def other_streams():
+    mirror = begin()
+    keys = [mirror.allocate(0, 60 * MIB, stream) for stream in (1, 2, 3)]
+    for key in keys:
+        mirror.free(key)
+    assert mirror.allocate(0, 250 * MIB)
+    figures = accelrt.memory_stats(0)
+    assert (figures["num_alloc_retries"], figures["num_ooms"], figures["num_device_free"]) == (1, 0, 3)
+    mirror.compare(0)
+    mirror.close()
+
+
+def test_idle_memory_of_other_streams_is_given_back():
+    full_device(other_streams)
+
+
+def least_growth():
+    mirror = begin()
+    mirror.allocate(0, 246 * MIB)
+    key = mirror.allocate(0, 5 * MIB)
+    assert accelrt.memory_stats(0)["reserved_bytes.all.current"] == 252 * MIB
+    assert mirror.allocate(0, 5 * MIB) is None
+    assert mirror.allocate(0, 1) is not None
+    assert mirror.allocate(0, 2 * MIB) is not None
+    assert mirror.allocate(0, MIB + 1) is None
+    mirror.free(key)
+    assert mirror.allocate(0, 5 * MIB) == key
+    mirror.compare(0)
+    mirror.close()
+
+
+def test_the_last_bytes_of_a_device_are_reached():
+    full_device(least_growth)
+
+
+def many_failures():
+    mirror = begin()
+    keys = []
+    while (key := mirror.allocate(0, 9 * MIB)) is not None:
+        keys.append(key)
+    for _ in range(50):
+        assert mirror.allocate(0, 9 * MIB) is None
+    assert accelrt.memory_stats(0)["num_ooms"] == 51
+    mirror.free(keys.pop())
+    keys.append(mirror.allocate(0, 9 * MIB))
+    assert keys[-1] is not None
+    mirror.compare(0)
+    mirror.close()
+    assert accelrt.mem_get_info(0) == (DEVICE, DEVICE)
+
+
+def test_failures_leave_the_device_usable_and_lose_nothing():
+    full_device(many_failures)
+
+
+def fraction():
+    mirror = begin()
+    mirror.set_fraction(0, 0.25)
+    assert mirror.allocate(0, 65 * MIB) is None
+    assert mirror.allocate(0, 64 * MIB) is not None
+    assert mirror.allocate(0, 1) is None
+    mirror.set_fraction(0, 0.5)
+    assert mirror.allocate(0, 1) is not None
+    mirror.set_fraction(0, 0.0)
+    assert mirror.allocate(0, 1) is not None, "what is reserved stays usable under a lower limit"
+    assert mirror.allocate(0, 2 * MIB) is None
+    mirror.compare(0)
+    mirror.close()
+
+
+def test_the_memory_fraction_limits_growth_and_nothing_else():
+    full_device(fraction)
