@@ -22,11 +22,11 @@ def positive(text: str) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(prog="accelrt", description="A CUDA runtime for Python, without a tensor library.")
+    made = argparse.ArgumentParser(prog="accelrt", description="torch.cuda's runtime without torch.")
     commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND")
     info = commands.add_parser("info", help="versions, the driver and why it, devices, settings")
     demo = commands.add_parser("demo", help="a real trace and a captured pipeline, checked; PASS or FAIL")
-    replay = commands.add_parser("replay", help="a recorded trace through the allocator: peaks and ns per event")
+    replay = commands.add_parser("replay", help="a recorded trace through the allocator")
     replay.add_argument("trace", metavar="TRACE.npz", help="arrays op, id, size and stream, an event a row")
     for command in (demo, replay):
         command.add_argument(
@@ -37,7 +37,7 @@ def parser() -> argparse.ArgumentParser:
     )
     replay.add_argument("--repeat", metavar="N", type=positive, default=1, help="passes, one after the other")
     for command in (info, replay):
-        command.add_argument("--json", action="store_true", dest="as_json", help="one JSON value on standard output")
+        command.add_argument("--json", action="store_true", dest="as_json", help="answer in JSON")
     return made
 
 

@@ -30,9 +30,8 @@ class Progress:
         if not self.shown or time.monotonic() < self.next_time:
             return
         self.next_time = time.monotonic() + SECONDS_BETWEEN
-        full = WIDTH * done // self.total
-        line = f"[{'#' * full}{' ' * (WIDTH - full)}] {100 * done // self.total:3} %  {done:,} of {self.total:,}"
-        self.write(line)
+        bar = "#" * (WIDTH * done // self.total)
+        self.write(f"[{bar:<{WIDTH}}] {100 * done // self.total:3} %  {done:,} of {self.total:,}")
 
     def finish(self) -> None:
         """Wipes the bar out."""

@@ -25,6 +25,5 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns that stand to the right, under their names."""
     lines = [header, *rows]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
-    return "\n".join(
-        "  " + "  ".join(f"{cell:>{width}}" for cell, width in zip(line, widths, strict=True)) for line in lines
-    )
+    aligned = [[f"{cell:>{width}}" for cell, width in zip(line, widths, strict=True)] for line in lines]
+    return "\n".join("  " + "  ".join(line) for line in aligned)

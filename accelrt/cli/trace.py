@@ -167,5 +167,5 @@ def check_pairs(op: Column, names: Column) -> None:
     wrong[order] = op[order] == place % 2
     if wrong.any():
         # Only the first is sure to be one: what follows it on the same id is out of step.
-        allocates = op[wrong.argmax()] == 1
-        refuse(wrong, names, "allocates id {}, which is live" if allocates else "frees id {}, which is not live")
+        live = op[wrong.argmax()] == 1
+        refuse(wrong, names, "allocates id {}, which is live" if live else "frees id {}, which is not live")
