@@ -30,7 +30,7 @@ SETTINGS = {  # name -> what holds where it is not set
     "CUDA_VISIBLE_DEVICES": "all",
     "CUDA_DEVICE_ORDER": "FASTEST_FIRST",
 }
-NOTHING = "NVML lists no device, or is not there"
+NOTHING = "NVML is not there, or lists none"
 ADVICE = "set ACCELRT_DRIVER=host, or call accelrt.init(driver='host')"
 BUILD_SETTINGS = ("ACCELRT_BUILD", "ACCELRT_SANITIZE_BUILD")  # setup.py reads these
 
@@ -157,9 +157,8 @@ def driver_lines(driver: dict[str, Any], nvidia: dict[str, Any]) -> list[tuple[s
         lines.append(("version", driver["version"]))
     if driver["problem"]:
         lines.append(("problem", driver["problem"]))
-    lines.append(
-        ("NVIDIA devices", ", ".join(nvidia["uuids"]) or f"none found: {nvidia['problem'] or NOTHING}")
-    )
+    found = ", ".join(nvidia["uuids"]) or f"none found: {nvidia['problem'] or NOTHING}"
+    lines.append(("NVIDIA devices", found))
     if not driver["open"]:
         lines.append(("to use the host device", ADVICE))
     return lines

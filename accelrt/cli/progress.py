@@ -36,11 +36,10 @@ class Progress:
     def finish(self) -> None:
         """Wipes the bar out."""
         if self.drawn:
-            self.write("")
-            self.write("")
+            self.write(" " * self.drawn + "\r")
             self.drawn = 0
 
     def write(self, line: str) -> None:
-        sys.stderr.write("\r" + line.ljust(self.drawn))
+        sys.stderr.write("\r" + line)
         sys.stderr.flush()
         self.drawn = max(self.drawn, len(line))
