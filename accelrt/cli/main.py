@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return dispatch(given)
     except (OSError, ValueError) as error:
         return failed(given.command, error, 2)
-    except RuntimeError as error:
+    except (RuntimeError, ImportError) as error:
         return failed(given.command, error, 1)
     except KeyboardInterrupt:
         return failed(given.command, "interrupted", 130)
