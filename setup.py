@@ -15,6 +15,7 @@ from pathlib import Path
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).parent
 KINDS = {
@@ -79,6 +80,17 @@ class ParallelBuild(build_ext):
         self.parallel = self.parallel or os.cpu_count()
 
 
+class PackagedTrace(build_py):
+    """Puts the demo's trace into the package; in the repository the demo finds it where the benchmarks do."""
+
+    def run(self):
+        super().run()
+        if not self.editable_mode:
+            folder = Path(self.build_lib, "accelrt", "cli")
+            self.mkpath(str(folder))
+            self.copy_file(str(ROOT / "benchmarks" / "traces" / "gpt2.npz"), str(folder / "gpt2.npz"))
+
+
 def extensions():
     kind = os.environ.get("ACCELRT_BUILD", "release")
     if kind not in KINDS:
@@ -92,4 +104,4 @@ def extensions():
 
 
 if __name__ == "__main__":
-    setup(ext_modules=extensions(), cmdclass={"build_ext": ParallelBuild})
+    setup(ext_modules=extensions(), cmdclass={"build_ext": ParallelBuild, "build_py": PackagedTrace})

@@ -1,0 +1,8 @@
+"""python -m accelrt."""
+
+import sys
+
+from accelrt.cli.main import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The command line: accelrt info, accelrt replay, accelrt demo.  Importing accelrt does not import it."""

@@ -1,0 +1,78 @@
+"""Which driver a command runs on.
+
+The library never falls back to the host device by itself; the commands do, and say so.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from accelrt import lazy
+from accelrt.device import device_count
+from accelrt.errors import DriverNotFoundError
+from accelrt.properties import get_device_name
+
+__all__ = ["Chosen", "open_driver"]
+
+MEMORY = "ACCELRT_HOST_MEMORY"
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The driver that a command runs on.
+
+    Attributes:
+        name: "cuda" or "host".
+        reason: why the host device stands in for an NVIDIA one; None where it does not.
+    """
+
+    name: str
+    reason: str | None = None
+
+    @property
+    def line(self) -> str:
+        """What a command's first line says."""
+        if self.reason is not None:
+            return f"driver: host (fell back to it, because no NVIDIA device was found: {self.reason})"
+        return f"driver: {self.name} ({device_count()} x {get_device_name(0)})"
+
+
+def open_driver(asked: str | None, memory: str | None = None, needed: int = 0) -> Chosen:
+    """Initialises the driver that was asked for; auto, without an NVIDIA device, is the host device.
+
+    Arguments:
+        asked: "auto", "cuda" or "host"; None is the environment's ACCELRT_DRIVER, and without it "auto".
+        memory: size of the host device, as ACCELRT_HOST_MEMORY has it; None is what the environment says, and
+            without it what is needed.
+        needed: bytes.
+    Raises:
+        DriverNotFoundError: "cuda" was asked for, and there is none.
+        ValueError: ACCELRT_DRIVER or memory is malformed, or memory is given for a GPU.
+    """
+    wanted = asked or os.environ.get("ACCELRT_DRIVER") or "auto"
+    if wanted == "host":
+        return open_host(memory, needed)
+    if wanted != "auto":
+        lazy.init(asked)
+        return opened(memory)
+    try:
+        lazy.init("cuda")
+    except (DriverNotFoundError, ImportError) as error:
+        return open_host(memory, needed, str(error).removesuffix(f"; {lazy.HOST_ADVICE}"))
+    return opened(memory)
+
+
+def opened(memory: str | None) -> Chosen:
+    if memory is not None:
+        raise ValueError("--memory is the size of the host device, but this runs on a GPU; add --driver host")
+    return Chosen(lazy.chosen_driver())
+
+
+def open_host(memory: str | None, needed: int, reason: str | None = None) -> Chosen:
+    if memory is not None:
+        os.environ[MEMORY] = memory
+    elif needed:
+        os.environ.setdefault(MEMORY, str(needed))
+    lazy.init("host")
+    return Chosen("host", reason)

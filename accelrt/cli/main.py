@@ -1,0 +1,81 @@
+"""accelrt: the command line's front door.
+
+Exit status: 0, it went well; 1, the device or the demo failed; 2, the arguments or a file are no good.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+__all__ = ["main"]
+
+DRIVERS = ("auto", "cuda", "host")
+
+
+def positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is not a number from 1 on")
+    return value
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(prog="accelrt", description="torch.cuda's runtime without torch.")
+    commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    info = commands.add_parser("info", help="versions, the driver and why it, devices, settings")
+    demo = commands.add_parser("demo", help="a real trace and a captured pipeline, checked; PASS or FAIL")
+    replay = commands.add_parser("replay", help="a recorded trace through the allocator")
+    replay.add_argument("trace", metavar="TRACE.npz", help="arrays op, id, size and stream, an event a row")
+    for command in (demo, replay):
+        command.add_argument(
+            "--driver", choices=DRIVERS, help="default: ACCELRT_DRIVER, else auto, which falls back to host"
+        )
+    replay.add_argument(
+        "--memory", metavar="SIZE", help="of the host device, such as 64GiB; default: what the trace needs"
+    )
+    replay.add_argument("--repeat", metavar="N", type=positive, default=1, help="passes, one after the other")
+    for command in (info, replay):
+        command.add_argument("--json", action="store_true", dest="as_json", help="answer in JSON")
+    return made
+
+
+def dispatch(given: argparse.Namespace) -> int:
+    if given.command == "info":
+        from accelrt.cli import info
+
+        return info.run(given.as_json)
+    if given.command == "demo":
+        from accelrt.cli import demo
+
+        return demo.run(given.driver)
+    from accelrt.cli import replay
+
+    return replay.run(given.trace, given.driver, given.memory, given.repeat, given.as_json)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command.
+
+    Arguments:
+        arguments: list of str; None is those of the process.
+    Returns:
+        int, the exit status.
+    Raises:
+        SystemExit: the arguments are no good, or ask for help.
+    """
+    given = parser().parse_args(arguments)
+    try:
+        return dispatch(given)
+    except (OSError, ValueError) as error:
+        return failed(given.command, error, 2)
+    except (RuntimeError, ImportError) as error:
+        return failed(given.command, error, 1)
+    except KeyboardInterrupt:
+        return failed(given.command, "interrupted", 130)
+
+
+def failed(command: str, error: object, status: int) -> int:
+    print(f"accelrt {command}: {error}", file=sys.stderr)
+    return status

@@ -1,0 +1,175 @@
+"""accelrt replay: a recorded trace through the caching allocator."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from time import perf_counter_ns
+
+from accelrt.caching import (
+    caching_allocator_alloc,
+    caching_allocator_delete,
+    memory_stats,
+    reset_peak_memory_stats,
+)
+from accelrt.cli.choice import open_driver
+from accelrt.cli.progress import Progress
+from accelrt.cli.text import human, pairs, table
+from accelrt.cli.trace import Trace, load
+from accelrt.errors import OutOfMemoryError
+from accelrt.lazy import chosen_driver
+from accelrt.stream import Stream
+
+__all__ = ["Figures", "describe", "host_capacity", "replay", "run"]
+
+CHUNK = 8192  # events between two looks at the clock, and at the bar
+HOST_SLACK = 1 << 30
+HOST_LIMIT = 1 << 44  # of the host device's size, however much a trace asks for
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What one pass over a trace gave; bytes, except for ratio and ns_per_event."""
+
+    driver: str
+    events: int
+    peak_live: int
+    peak_reserved: int
+    ratio: float | None
+    ns_per_event: float
+    ooms: int
+
+
+class Replayer:
+    """A trace made ready to run: what the timed loop needs is looked up before it."""
+
+    def __init__(self, trace: Trace, wanted: bool):
+        streams = {index: Stream() for index in sorted(set(trace.streams))}
+        queues = [streams[index] for index in trace.streams]
+        self.trace = trace
+        self.rows = list(zip(trace.ops, trace.slots, trace.sizes, queues, strict=True))
+        self.addresses = [0] * trace.slot_count
+        self.wanted = wanted
+
+    def run(self) -> tuple[int, int]:
+        """One pass; (nanoseconds, out-of-memory errors)."""
+        progress = Progress(len(self.rows), self.wanted)
+        nanoseconds = ooms = 0
+        try:
+            for start in range(0, len(self.rows), CHUNK):
+                took, refused = self.run_rows(self.rows[start : start + CHUNK])
+                nanoseconds += took
+                ooms += refused
+                progress.update(start)
+        finally:
+            progress.finish()
+        return nanoseconds, ooms
+
+    def run_rows(self, rows: Sequence[tuple[int, int, int, Stream]]) -> tuple[int, int]:
+        # An allocation that was refused leaves address 0, and freeing that does nothing.
+        addresses = self.addresses
+        allocate, free = caching_allocator_alloc, caching_allocator_delete
+        ooms = 0
+        begin = perf_counter_ns()
+        for op, slot, size, stream in rows:
+            if op:
+                try:
+                    addresses[slot] = allocate(size, None, stream)
+                except OutOfMemoryError:
+                    addresses[slot] = 0
+                    ooms += 1
+            else:
+                free(addresses[slot])
+        return perf_counter_ns() - begin, ooms
+
+    def free_left(self) -> None:
+        """Gives back what the trace leaves live."""
+        for slot in self.trace.left:
+            caching_allocator_delete(self.addresses[slot])
+
+
+def replay(trace: Trace, wanted: bool = False) -> Figures:
+    """One pass over a trace on the current device; nothing of it is live afterwards.
+
+    Arguments:
+        trace: Trace.
+        wanted: bool, show a bar on a terminal.
+    """
+    return replay_often(trace, 1, wanted)[0]
+
+
+def replay_often(trace: Trace, times: int, wanted: bool) -> list[Figures]:
+    replayer = Replayer(trace, wanted)
+    return [figures_of(replayer) for _ in range(times)]
+
+
+def figures_of(replayer: Replayer) -> Figures:
+    trace = replayer.trace
+    reset_peak_memory_stats()
+    nanoseconds, ooms = replayer.run()
+    reserved = memory_stats()["reserved_bytes.all.peak"]
+    replayer.free_left()
+    return Figures(
+        driver=chosen_driver(),
+        events=len(trace),
+        peak_live=trace.peak_live,
+        peak_reserved=reserved,
+        ratio=round(reserved / trace.peak_live, 6) if trace.peak_live else None,
+        ns_per_event=round(nanoseconds / len(trace), 1) if len(trace) else 0.0,
+        ooms=ooms,
+    )
+
+
+def host_capacity(trace: Trace) -> int:
+    """How large a host device serves a trace however it fragments; untouched pages cost nothing."""
+    return min(8 * trace.peak_live + HOST_SLACK, HOST_LIMIT)
+
+
+def describe(figures: Figures) -> str:
+    """One pass as lines of text."""
+    ratio = "-" if figures.ratio is None else f"{figures.ratio:.4f}"
+    lines = [
+        ("events", f"{figures.events:,}"),
+        ("peak live", f"{figures.peak_live:,} bytes ({human(figures.peak_live)})"),
+        ("peak reserved", f"{figures.peak_reserved:,} bytes ({human(figures.peak_reserved)})"),
+        ("reserved / live", ratio),
+        ("ns per event", f"{figures.ns_per_event:,.1f}"),
+        ("out of memory", f"{figures.ooms:,}"),
+    ]
+    return pairs(lines)
+
+
+def describe_all(passes: Sequence[Figures]) -> str:
+    """Several passes as a table."""
+    header = ("pass", "events", "peak live", "peak reserved", "ratio", "ns/event", "ooms")
+    rows = [
+        (
+            f"{number}",
+            f"{one.events:,}",
+            f"{one.peak_live:,}",
+            f"{one.peak_reserved:,}",
+            "-" if one.ratio is None else f"{one.ratio:.4f}",
+            f"{one.ns_per_event:,.1f}",
+            f"{one.ooms:,}",
+        )
+        for number, one in enumerate(passes, 1)
+    ]
+    return table(header, rows)
+
+
+def run(
+    path: str, driver: str | None = None, memory: str | None = None, repeat: int = 1, as_json: bool = False
+) -> int:
+    """The command.  Returns its exit status."""
+    trace = load(path)
+    chosen = open_driver(driver, memory, host_capacity(trace))
+    if not as_json:
+        print(chosen.line, flush=True)
+    passes = replay_often(trace, repeat, wanted=not as_json)
+    if as_json:
+        objects = [asdict(one) for one in passes]
+        print(json.dumps(objects if repeat > 1 else objects[0]))
+    else:
+        print(describe(passes[0]) if repeat == 1 else describe_all(passes))
+    return 0

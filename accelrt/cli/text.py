@@ -1,0 +1,29 @@
+"""Figures and tables as people read them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = ["human", "pairs", "table"]
+
+
+def human(size: int) -> str:
+    """Bytes with a unit: human(12_650_429_560) is "11.78 GiB"."""
+    for unit, exponent in (("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if size >= 1 << exponent:
+            return f"{size / (1 << exponent):.2f} {unit}"
+    return f"{size} bytes"
+
+
+def pairs(lines: Sequence[tuple[str, str]]) -> str:
+    """One name and its value a line, the values below each other."""
+    width = max((len(name) for name, _ in lines), default=0)
+    return "\n".join(f"  {name:<{width}}  {value}".rstrip() for name, value in lines)
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns that stand to the right, under their names."""
+    lines = [header, *rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+    aligned = [[f"{cell:>{width}}" for cell, width in zip(line, widths, strict=True)] for line in lines]
+    return "\n".join("  " + "  ".join(line) for line in aligned)
