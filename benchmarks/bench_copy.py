@@ -1,0 +1,18 @@
+"""Copies and fills, from Python: what the call costs, and how much moves where the copy is large.
+
+A copy within the device reads and writes, so its bytes count twice.  With --quick the large copies are small,
+and their rates mean nothing.
+"""
+
+from rows import Goal, Row
+from suite import run
+
+ROWS = [
+    Row("h2d_1kib", "host to device, 1 KiB, pinned, the call", Goal(120, plus="raw C"), batch=100),
+    Row("fill_1kib", "fill of 1 KiB, the call", batch=100),
+    Row("h2d_rate", "host to device, 64 MiB, pinned", unit="GB/s", batch=10),
+    Row("d2d_rate", "within the device, 256 MiB", unit="GB/s", batch=10),
+]
+
+if __name__ == "__main__":
+    run("copy", ROWS)

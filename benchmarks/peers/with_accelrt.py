@@ -1,0 +1,148 @@
+"""accelrt's way to do each row's work."""
+
+from timing import Work
+
+import accelrt
+from peers.churn import churn
+
+MIB = 1 << 20
+
+
+class Accelrt:
+    """Work on streams goes to one stream of its own, made current where the row says so."""
+
+    def __init__(self, quick: bool):
+        accelrt.init()
+        self.enter_thread()
+        self.version = accelrt.__version__
+        self.settle = accelrt.synchronize
+        self.large = 4 * MIB if quick else 64 * MIB
+        self.stream = accelrt.Stream()
+
+    def enter_thread(self):
+        accelrt.set_device(0)
+
+    def side_streams(self, count):
+        return [accelrt.Stream() for _ in range(count)]
+
+    # --- memory ---
+
+    def pair(self, size):
+        alloc, delete = accelrt.caching_allocator_alloc, accelrt.caching_allocator_delete
+        return lambda: delete(alloc(size))
+
+    def pair_512(self):
+        return self.pair(512)
+
+    def pair_4mib(self):
+        return self.pair(4 * MIB)
+
+    def pair_512_stream(self):
+        alloc, delete = accelrt.caching_allocator_alloc, accelrt.caching_allocator_delete
+        handle = self.stream.cuda_stream
+        return lambda: delete(alloc(512, stream=handle))
+
+    def mixed_200(self):
+        return churn(accelrt.caching_allocator_alloc, accelrt.caching_allocator_delete)
+
+    def buffer_512(self):
+        make = accelrt.Buffer
+        return lambda: make(512)
+
+    def memory_allocated(self):
+        return accelrt.memory_allocated
+
+    def pinned_1mib(self):
+        make = accelrt.PinnedBuffer
+        return lambda: make(MIB)
+
+    # --- streams and events ---
+
+    def current_stream(self):
+        return accelrt.current_stream
+
+    def with_stream(self):
+        context, stream = accelrt.stream, self.stream
+
+        def switch():
+            with context(stream):
+                pass
+
+        return switch
+
+    def stream_make(self):
+        return accelrt.Stream
+
+    def stream_query(self):
+        return self.stream.query
+
+    def event_make(self):
+        return accelrt.Event
+
+    def event_record(self):
+        event, stream = accelrt.Event(), self.stream
+        return lambda: event.record(stream)
+
+    def event_cycle(self):
+        make, stream = accelrt.Event, self.stream
+        return lambda: make().record(stream)
+
+    def wait_event(self):
+        event, stream = accelrt.Stream().record_event(), self.stream
+        return lambda: stream.wait_event(event)
+
+    def current_device(self):
+        return accelrt.current_device
+
+    def with_device(self):
+        context = accelrt.device
+
+        def switch():
+            with context(0):
+                pass
+
+        return switch
+
+    # --- graphs ---
+
+    def captured(self):
+        to, origin = (accelrt.Buffer(1024, stream=self.stream) for _ in range(2))
+        graph, stream, copy = accelrt.CUDAGraph, self.stream, accelrt.copy
+        accelrt.set_stream(stream)
+
+        def capture():
+            made = graph()
+            made.capture_begin()
+            for _ in range(10):
+                copy(to, origin, stream=stream, blocking=False)
+            made.capture_end()
+            return made
+
+        return capture
+
+    def capture_10(self):
+        return self.captured()
+
+    def replay_10(self):
+        return self.captured()().replay
+
+    # --- copies ---
+
+    def h2d_1kib(self):
+        device, host = accelrt.Buffer(1024, stream=self.stream), accelrt.PinnedBuffer(1024)
+        copy, stream = accelrt.copy, self.stream
+        return lambda: copy(device, host, stream=stream, blocking=False)
+
+    def fill_1kib(self):
+        buffer, fill, stream = accelrt.Buffer(1024, stream=self.stream), accelrt.fill, self.stream
+        return lambda: fill(buffer, stream=stream)
+
+    def h2d_rate(self):
+        device, host = accelrt.Buffer(self.large, stream=self.stream), accelrt.PinnedBuffer(self.large)
+        copy, stream = accelrt.copy, self.stream
+        return Work(lambda: copy(device, host, stream=stream, blocking=False), nbytes=self.large)
+
+    def d2d_rate(self):
+        to, origin = (accelrt.Buffer(4 * self.large, stream=self.stream) for _ in range(2))
+        copy, stream = accelrt.copy, self.stream
+        return Work(lambda: copy(to, origin, stream=stream, blocking=False), nbytes=8 * self.large)

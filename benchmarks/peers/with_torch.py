@@ -1,0 +1,151 @@
+"""torch's way to do each row's work: its fastest public form, so with the device and the stream given."""
+
+from functools import partial
+
+import torch
+from timing import Work
+
+from peers.churn import churn
+
+MIB = 1 << 20
+
+
+class Torch:
+    """Raw pointers come from torch.cuda.caching_allocator_alloc, objects are tensors of bytes."""
+
+    def __init__(self, quick):
+        self.enter_thread()
+        self.version = torch.__version__
+        self.settle = torch.cuda.synchronize
+        self.large = 4 * MIB if quick else 64 * MIB
+        self.stream = torch.cuda.Stream()
+
+    def enter_thread(self):
+        torch.cuda.set_device(0)
+
+    def bytes(self, size):
+        return torch.empty(size, dtype=torch.uint8, device="cuda")
+
+    # --- memory ---
+
+    def pair(self, size, stream=None):
+        alloc, delete = torch.cuda.caching_allocator_alloc, torch.cuda.caching_allocator_delete
+        handle = torch.cuda.default_stream().cuda_stream if stream is None else stream.cuda_stream
+        return lambda: delete(alloc(size, 0, handle))
+
+    def pair_512(self):
+        return self.pair(512)
+
+    def pair_4mib(self):
+        return self.pair(4 * MIB)
+
+    def pair_512_stream(self):
+        return self.pair(512, self.stream)
+
+    def mixed_200(self):
+        alloc, delete = torch.cuda.caching_allocator_alloc, torch.cuda.caching_allocator_delete
+        handle = torch.cuda.default_stream().cuda_stream
+        return churn(partial(alloc, device=0, stream=handle), delete)
+
+    def buffer_512(self):
+        make, kind, device = torch.empty, torch.uint8, torch.device("cuda", 0)
+        return lambda: make(512, dtype=kind, device=device)
+
+    def memory_allocated(self):
+        return torch.cuda.memory_allocated
+
+    def pinned_1mib(self):
+        make, kind = torch.empty, torch.uint8
+        return lambda: make(MIB, dtype=kind, pin_memory=True)
+
+    # --- streams and events ---
+
+    def current_stream(self):
+        return torch.cuda.current_stream
+
+    def with_stream(self):
+        context, stream = torch.cuda.stream, self.stream
+
+        def switch():
+            with context(stream):
+                pass
+
+        return switch
+
+    def stream_make(self):
+        return torch.cuda.Stream
+
+    def stream_query(self):
+        return self.stream.query
+
+    def event_make(self):
+        return torch.cuda.Event
+
+    def event_record(self):
+        event, stream = torch.cuda.Event(), self.stream
+        return lambda: event.record(stream)
+
+    def event_cycle(self):
+        make, stream = torch.cuda.Event, self.stream
+        return lambda: make().record(stream)
+
+    def wait_event(self):
+        event, stream = torch.cuda.Stream().record_event(), self.stream
+        return lambda: stream.wait_event(event)
+
+    def current_device(self):
+        return torch.cuda.current_device
+
+    def with_device(self):
+        context = torch.cuda.device
+
+        def switch():
+            with context(0):
+                pass
+
+        return switch
+
+    # --- graphs: begin and end alone, for torch.cuda.graph synchronises and collects garbage first ---
+
+    def captured(self):
+        torch.cuda.set_stream(self.stream)
+        self.kept = to, origin = self.bytes(1024), self.bytes(1024)  # the graph does not keep them alive
+
+        def capture():
+            made = torch.cuda.CUDAGraph()
+            made.capture_begin()
+            for _ in range(10):
+                to.copy_(origin)
+            made.capture_end()
+            return made
+
+        return capture
+
+    def capture_10(self):
+        return self.captured()
+
+    def replay_10(self):
+        return self.captured()().replay
+
+    # --- copies ---
+
+    def h2d_1kib(self):
+        return self.copier(1024).call
+
+    def fill_1kib(self):
+        torch.cuda.set_stream(self.stream)
+        return self.bytes(1024).zero_
+
+    def copier(self, size):
+        torch.cuda.set_stream(self.stream)
+        host = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+        device = self.bytes(size)
+        return Work(lambda: device.copy_(host, non_blocking=True), nbytes=size)
+
+    def h2d_rate(self):
+        return self.copier(self.large)
+
+    def d2d_rate(self):
+        torch.cuda.set_stream(self.stream)
+        to, origin = self.bytes(4 * self.large), self.bytes(4 * self.large)
+        return Work(lambda: to.copy_(origin), nbytes=8 * self.large)

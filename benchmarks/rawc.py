@@ -1,0 +1,104 @@
+"""Builds and runs the C programs of raw/: the same work on the driver API, without Python."""
+
+import ctypes
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import peers
+
+RAW = Path(__file__).with_name("raw")
+FLAGS = ["-O2", "-std=gnu11", "-Wall", "-Wextra", "-Werror"]
+TIMEOUT = 60  # seconds for one program
+
+
+@dataclass
+class Outcome:
+    """What one program found: cells and refusals by row, or why it did not run."""
+
+    cells: dict[str, dict] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
+    reason: str = ""
+
+
+def include_folders() -> list[Path]:
+    """Where cuda.h may be: in the toolkit, or in the PyPI package of the CUDA headers."""
+    homes = [Path(os.environ[name]) for name in ("CUDA_HOME", "CUDA_PATH") if name in os.environ]
+    nvcc = shutil.which("nvcc")
+    if nvcc:
+        homes.append(Path(nvcc).resolve().parents[1])
+    homes.append(Path("/usr/local/cuda"))
+    package = importlib.util.find_spec("nvidia")
+    homes += [Path(place) / "cu13" for place in (package.submodule_search_locations or [])] if package else []
+    return [home / "include" for home in homes]
+
+
+def cuda_include() -> Path:
+    """The folder that holds cuda.h."""
+    folders = include_folders()
+    for folder in folders:
+        if (folder / "cuda.h").is_file():
+            return folder
+    raise FileNotFoundError("cuda.h is in none of " + ", ".join(map(str, folders)))
+
+
+def driver_library() -> str:
+    """The path of the driver's library, as the loader finds it: libcuda.so itself is often missing."""
+    ctypes.CDLL("libcuda.so.1")
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        path = line.rpartition(" ")[2]
+        if "libcuda.so" in path:
+            return path
+    raise FileNotFoundError("libcuda.so.1 was loaded, but /proc/self/maps does not say from where")
+
+
+def compile_program(source: Path, made: Path, *more: str) -> None:
+    """Compiles one C file; raises with the compiler's words."""
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        raise FileNotFoundError("there is no C compiler: neither gcc nor cc")
+    command = [compiler, *FLAGS, "-I", str(cuda_include()), str(source), *more, "-o", str(made)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
+    if done.returncode:
+        raise RuntimeError(f"{source.name} did not compile: {done.stderr}")
+
+
+def run(name: str, quick: bool) -> Outcome:
+    """Builds raw/<name>.c and runs it.
+
+    Arguments:
+        name: "alloc", "stream", ...
+        quick: bool, few batches only.
+    """
+    if peers.on_host():
+        return Outcome(reason="not run: accelrt was asked to run on its host device")
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder, name)
+        try:
+            compile_program(RAW / f"{name}.c", program, driver_library(), "-Wl,--allow-shlib-undefined")
+            done = subprocess.run(
+                [program, *(["--quick"] if quick else [])], capture_output=True, text=True, timeout=TIMEOUT
+            )
+        except (OSError, RuntimeError, subprocess.TimeoutExpired) as error:
+            return Outcome(reason=f"{type(error).__name__}: {error}")
+    return read_lines(done)
+
+
+def read_lines(done: subprocess.CompletedProcess) -> Outcome:
+    """Cells and refusals from what a program printed."""
+    outcome = Outcome()
+    for line in done.stdout.splitlines():
+        cell = json.loads(line)
+        key = cell.pop("row")
+        if "error" in cell:
+            outcome.errors[key] = cell["error"]
+        else:
+            outcome.cells[key] = cell
+    if done.returncode and not outcome.errors:
+        outcome.reason = f"the program ended with {done.returncode}: {done.stderr}"
+    return outcome
