@@ -1,6 +1,6 @@
 # What the allocator is made of.  Every field is guarded by its pool's lock unless its comment says
 # otherwise.  The identities in memory/DESIGN.md are walked by invariants.pyx.
-from libc.stdint cimport uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
 
 from accelrt.driver.table cimport Table
 from accelrt.addresses cimport AddressMap
@@ -109,4 +109,6 @@ cdef struct Pool:
     Use* spare_uses
     uint32_t seed            # of the weights
     const char* broken       # the identity that a debug audit found violated
+    int64_t split_blocks     # net change of the operation under way; 0 between operations
+    int64_t split_bytes
     Stats stats

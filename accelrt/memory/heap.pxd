@@ -8,7 +8,7 @@ from accelrt.memory.records cimport new_block, recycle_block
 from accelrt.memory.sizes cimport UNIT, worth_splitting
 from accelrt.memory.stats cimport (
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, INACTIVE_SPLIT, INACTIVE_SPLIT_BYTES, REQUESTED_BYTES,
-    decrease, increase,
+    change, decrease, increase,
 )
 
 
@@ -22,16 +22,24 @@ cdef inline void put_free(Pool* pool, Block* block) noexcept nogil:
     block.requested = 0
     insert(&block.segment.heap.free[kind], block)
     if has_neighbour(block):
-        increase(&pool.stats, INACTIVE_SPLIT, kind, 1)
-        increase(&pool.stats, INACTIVE_SPLIT_BYTES, kind, block.size)
+        pool.split_blocks += 1
+        pool.split_bytes += block.size
 
 
 cdef inline void take_free(Pool* pool, Block* block) noexcept nogil:
-    cdef int kind = block.segment.kind
-    remove(&block.segment.heap.free[kind], block)
+    remove(&block.segment.heap.free[block.segment.kind], block)
     if has_neighbour(block):
-        decrease(&pool.stats, INACTIVE_SPLIT, kind, 1)
-        decrease(&pool.stats, INACTIVE_SPLIT_BYTES, kind, block.size)
+        pool.split_blocks -= 1
+        pool.split_bytes -= block.size
+
+
+cdef inline void count_splits(Pool* pool, int kind) noexcept nogil:
+    # What an operation did to the free blocks with neighbours counts once, not step by step.
+    if pool.split_blocks:
+        change(&pool.stats, INACTIVE_SPLIT, kind, pool.split_blocks)
+    if pool.split_bytes:
+        change(&pool.stats, INACTIVE_SPLIT_BYTES, kind, pool.split_bytes)
+    pool.split_blocks = pool.split_bytes = 0
 
 
 cdef inline void split_off(Pool* pool, Block* block, size_t size) noexcept nogil:
@@ -68,6 +76,7 @@ cdef inline void hand_out(Pool* pool, Block* block, size_t size, size_t requeste
     take_free(pool, block)
     if worth_splitting(block.size - size, kind):
         split_off(pool, block, size)
+    count_splits(pool, kind)
     block.state = LIVE
     block.requested = requested
     map_insert(&pool.blocks, block.address, block)
@@ -100,3 +109,4 @@ cdef inline void set_free(Pool* pool, Block* block) noexcept nogil:
         take_free(pool, neighbour)
         absorb(pool, block, neighbour)
     put_free(pool, block)
+    count_splits(pool, kind)

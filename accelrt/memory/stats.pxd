@@ -53,3 +53,10 @@ cdef inline void decrease(Stats* stats, int figure, int kind, int64_t amount) no
 
 cdef inline int64_t current_of(Stats* stats, int figure) noexcept nogil:
     return stats.figure[figure].kind[0].current + stats.figure[figure].kind[1].current
+
+
+cdef inline void change(Stats* stats, int figure, int kind, int64_t amount) noexcept nogil:
+    if amount > 0:
+        increase(stats, figure, kind, amount)
+    else:
+        decrease(stats, figure, kind, -amount)
