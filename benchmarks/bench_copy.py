@@ -15,4 +15,4 @@ ROWS = [
 ]
 
 if __name__ == "__main__":
-    run("copy", ROWS)
+    run("copy", ROWS, ["torch", "CuPy", "cuda.core"])

@@ -13,4 +13,4 @@ ROWS = [
 ]
 
 if __name__ == "__main__":
-    run("graph", ROWS)
+    run("graph", ROWS, ["torch", "CuPy", "cuda.core"])

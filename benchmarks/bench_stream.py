@@ -20,4 +20,4 @@ ROWS = [
 ]
 
 if __name__ == "__main__":
-    run("stream", ROWS)
+    run("stream", ROWS, ["cuda.bindings", "torch", "CuPy", "cuda.core"])

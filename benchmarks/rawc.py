@@ -1,29 +1,15 @@
-"""Builds and runs the C programs of raw/: the same work on the driver API, without Python."""
+"""Builds the C programs of raw/: the same work on the driver API, without Python."""
 
 import ctypes
 import importlib.util
-import json
 import os
 import shutil
 import subprocess
-import tempfile
-from dataclasses import dataclass, field
 from pathlib import Path
-
-import peers
 
 RAW = Path(__file__).with_name("raw")
 FLAGS = ["-O2", "-std=gnu11", "-Wall", "-Wextra", "-Werror"]
-TIMEOUT = 60  # seconds for one program
-
-
-@dataclass
-class Outcome:
-    """What one program found: cells and refusals by row, or why it did not run."""
-
-    cells: dict[str, dict] = field(default_factory=dict)
-    errors: dict[str, str] = field(default_factory=dict)
-    reason: str = ""
+TIMEOUT = 60  # seconds for one compilation
 
 
 def include_folders() -> list[Path]:
@@ -68,37 +54,12 @@ def compile_program(source: Path, made: Path, *more: str) -> None:
         raise RuntimeError(f"{source.name} did not compile: {done.stderr}")
 
 
-def run(name: str, quick: bool) -> Outcome:
-    """Builds raw/<name>.c and runs it.
+def build(name: str, folder: Path) -> Path:
+    """Builds raw/<name>.c in a folder.  Answers the program, which takes --quick and speaks as words.py says.
 
-    Arguments:
-        name: "alloc", "stream", ...
-        quick: bool, few batches only.
+    Raises:
+        OSError, RuntimeError: a compiler, cuda.h or the driver is missing, or the program does not compile.
     """
-    if peers.on_host():
-        return Outcome(reason="not run: accelrt was asked to run on its host device")
-    with tempfile.TemporaryDirectory() as folder:
-        program = Path(folder, name)
-        try:
-            compile_program(RAW / f"{name}.c", program, driver_library(), "-Wl,--allow-shlib-undefined")
-            done = subprocess.run(
-                [program, *(["--quick"] if quick else [])], capture_output=True, text=True, timeout=TIMEOUT
-            )
-        except (OSError, RuntimeError, subprocess.TimeoutExpired) as error:
-            return Outcome(reason=f"{type(error).__name__}: {error}")
-    return read_lines(done)
-
-
-def read_lines(done: subprocess.CompletedProcess) -> Outcome:
-    """Cells and refusals from what a program printed."""
-    outcome = Outcome()
-    for line in done.stdout.splitlines():
-        cell = json.loads(line)
-        key = cell.pop("row")
-        if "error" in cell:
-            outcome.errors[key] = cell["error"]
-        else:
-            outcome.cells[key] = cell
-    if done.returncode and not outcome.errors:
-        outcome.reason = f"the program ended with {done.returncode}: {done.stderr}"
-    return outcome
+    program = folder / name
+    compile_program(RAW / f"{name}.c", program, driver_library(), "-Wl,--allow-shlib-undefined")
+    return program

@@ -1,7 +1,17 @@
 """Markdown from a benchmark's JSON."""
 
+import ast
+from pathlib import Path
+
 RAW_COLUMNS = ("raw C", "cuda.bindings")  # the driver itself, no peer
 MORE_IS_BETTER = ("GB/s", "x")
+READING = """Medians in nanoseconds per operation, called from Python unless the row says otherwise, over
+batches of calls of which each begins with the device idle. The same loop around an empty call was timed in
+the same run, and its median is subtracted from every figure, in the raw driver's column too. Everything was
+called before it was timed, and garbage collection was off. Every library ran in a process of its own. "raw
+C" is the driver API from C, "cuda.bindings" the driver API from Python; neither is a peer. "x best peer" is
+how many times as good as the best other library accelrt is. "-" means that there is nothing of the kind, or
+that it is not installed. RESULTS.json has the outer tenths and all errors."""
 
 
 def number(value: float | None, unit: str = "ns") -> str:
@@ -55,7 +65,9 @@ def table(suite: dict) -> str:
         figures = [number(value_of(row, column), row["unit"]) for column in columns]
         ends = [goal_text(row["goal"], row["unit"]), versus_best(row, columns)]
         lines.append("| " + " | ".join([title_of(row), *figures, *ends]) + " |")
-    lines += [f"\nNo {column}: {one_line(reason)}" for column, reason in suite["absent"].items()]
+    for reason in dict.fromkeys(suite["absent"].values()):
+        without = ", ".join(column for column, why in suite["absent"].items() if why == reason)
+        lines.append(f"\nNo {without}: {one_line(reason)}")
     for each in suite["errors"]:
         lines.append(f"\nFailed: {each['row']}, {each['column']}: {one_line(each['error'])}")
     return "\n".join(lines)
@@ -64,3 +76,10 @@ def table(suite: dict) -> str:
 def one_line(text: str) -> str:
     """Text that stays in its paragraph and in a reader's patience."""
     return " ".join(text.split())[:300]
+
+
+def note_of(script: Path) -> str:
+    """What a benchmark's docstring says below its first line: how its rows are meant."""
+    text = ast.get_docstring(ast.parse(script.read_text())) or ""
+    head, _, rest = text.partition("\n\n")
+    return " ".join((rest or head).split())

@@ -1,10 +1,9 @@
-"""Columns and cells: who did a benchmark's work, and what came out."""
+"""A benchmark's table: who did its work, and what came out."""
 
 import argparse
-import gc
 import json
 import sys
-import traceback
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,10 +12,11 @@ import peers
 import rawc
 import report
 from rows import Row
-from timing import FULL, QUICK, Budget, Work, measure
+from words import listen
+from worker import Worker, work
 
-COLUMNS = ["accelrt", "raw C", "cuda.bindings", "torch", "CuPy", "cuda.core", "RMM async", "RMM pool"]
 RAW = "raw C"
+TIMEOUT = 75  # seconds for one library's rows of one benchmark
 
 
 @dataclass
@@ -25,88 +25,92 @@ class Suite:
 
     name: str
     rows: list[Row]
+    columns: list[str]
     quick: bool = False
-    columns: list[str] = field(default_factory=lambda: list(COLUMNS))
-    cells: dict[str, dict[str, dict]] = field(default_factory=dict)
+    cells: dict[str, dict[str, dict]] = field(default_factory=dict)  # by row, then by column
     errors: list[dict[str, str]] = field(default_factory=list)
-    absent: dict[str, str] = field(default_factory=dict)
+    absent: dict[str, str] = field(default_factory=dict)  # by column, why
     versions: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def budget(self) -> Budget:
-        """How long a cell may take."""
-        return QUICK if self.quick else FULL
 
     def keep(self, key: str, column: str, cell: dict) -> None:
         """Fills a cell."""
         self.cells.setdefault(key, {})[column] = cell
 
-    def attempt(self, key: str, column: str, action: Callable[[], dict]) -> None:
-        """Fills a cell with what the action answers; if it fails, the text goes among the errors."""
-        try:
-            self.keep(key, column, action())
-        except Exception as error:
-            place = traceback.extract_tb(error.__traceback__)[-1]
-            text = f"{type(error).__name__}: {error} ({Path(place.filename).name}:{place.lineno})"
-            self.errors.append({"row": key, "column": column, "error": text})
+    def fail(self, key: str, column: str, error: str) -> None:
+        """Notes why a cell stays empty."""
+        self.errors.append({"row": key, "column": column, "error": error})
 
-    def time(self, row: Row, peer: peers.Peer) -> None:
-        """One cell: a peer's way to do a row's work.  A peer without a method of that name has none."""
-        prepare = getattr(peer, row.key, None)
-        if prepare is None:
+    def fill(self, column: str, command: list[str], environment: dict[str, str] | None = None) -> None:
+        """Fills a column with what a process says (words.py)."""
+        if peers.on_host() and column != "accelrt":
+            self.absent[column] = peers.ON_HOST
             return
+        words, end = listen([*command, *(["--quick"] if self.quick else [])], TIMEOUT, environment)
+        for said in words:
+            if "absent" in said:
+                self.absent[column] = said["absent"]
+            elif "version" in said:
+                self.versions[column] = said["version"]
+            elif "error" in said:
+                self.fail(said["row"], column, said["error"])
+            else:
+                for key, cell in said["cells"].items():
+                    self.keep(key, column, cell)
+        if end:
+            self.fail("those that were left", column, end)
 
-        def action() -> dict:
-            made = prepare()
-            work = made if isinstance(made, Work) else Work(made)
-            return measure(work, row.batch, peer.settle, self.budget)
-
-        self.attempt(row.key, peer.column, action)
-
-    def time_raw(self, program: str) -> None:
-        """The column of the raw driver: a C program whose rows have the keys of ours."""
-        outcome = rawc.run(program, self.quick)
-        if outcome.reason:
-            self.absent[RAW] = outcome.reason
-        for key, cell in outcome.cells.items():
-            self.keep(key, RAW, cell)
-        self.errors += [{"row": key, "column": RAW, "error": text} for key, text in outcome.errors.items()]
+    def fill_raw(self) -> None:
+        """Fills the column of the raw driver with the C program of the benchmark's name."""
+        if peers.on_host():
+            self.absent[RAW] = peers.ON_HOST
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                program = rawc.build(self.name, Path(folder))
+            except (OSError, RuntimeError) as error:
+                self.absent[RAW] = f"{type(error).__name__}: {error}"
+                return
+            self.fill(RAW, [str(program)])
 
     def as_dict(self) -> dict:
-        """The suite as JSON holds it."""
+        """The suite as JSON holds it.  On the host device goals, which are a GPU's, are not judged."""
         rows = []
         for row in self.rows:
             cells = self.cells.get(row.key, {})
-            goal = row.goal.judged(cells) if row.goal else None
+            goal = row.goal.judged(cells) if row.goal and not peers.on_host() else None
             rows.append({"key": row.key, "title": row.title, "unit": row.unit, "cells": cells, "goal": goal})
         about = {"benchmark": self.name, "quick": self.quick, "columns": self.columns, "rows": rows}
         return {**about, "errors": self.errors, "absent": self.absent, "versions": self.versions}
 
+    def print(self, as_json: bool) -> None:
+        """Prints the table, or JSON on one line."""
+        print(json.dumps(self.as_dict()) if as_json else report.table(self.as_dict()))
 
-def begin(name: str, rows: list[Row]) -> tuple[Suite, bool]:
-    """Reads the command line.  Answers the suite to fill, and whether JSON is wanted."""
+
+def options() -> argparse.Namespace:
+    """The command line that every benchmark has."""
     parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__)
     parser.add_argument("--quick", action="store_true", help="a few batches only: shows that all runs")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    options = parser.parse_args()
-    return Suite(name, rows, options.quick), options.json
+    parser.add_argument("--peer", help="be the process of one library, and say what its rows took")
+    return parser.parse_args()
 
 
-def finish(suite: Suite, as_json: bool) -> None:
-    """Prints the table, or JSON."""
-    print(json.dumps(suite.as_dict()) if as_json else report.table(suite.as_dict()))
+def run(name: str, rows: list[Row], others: list[str], more: Callable[[Worker], None] | None = None) -> None:
+    """A benchmark's main: each library does the rows in a process of its own, and raw/<name>.c on the driver.
 
-
-def run(name: str, rows: list[Row], more: Callable[[Suite, list], None] | None = None) -> None:
-    """A benchmark's main: times every row on every peer and, in raw/<name>.c, on the raw driver."""
-    suite, as_json = begin(name, rows)
-    present = peers.open_all(suite.absent, suite.versions, suite.quick)
-    gc.collect()
-    gc.freeze()  # what the libraries brought is not walked again before each cell
-    for row in rows:
-        for peer in present:
-            suite.time(row, peer)
-    if more is not None:
-        more(suite, present)
-    suite.time_raw(name)
-    finish(suite, as_json)
+    Arguments:
+        name: the benchmark's.
+        rows: its rows.
+        others: the columns beside accelrt's and the raw driver's.
+        more: does the rows that are no plain calls, in the library's process.
+    """
+    chosen = options()
+    if chosen.peer:
+        work(chosen.peer, rows, more, chosen.quick)
+        return
+    suite = Suite(name, rows, ["accelrt", RAW, *others], chosen.quick)
+    for column in ("accelrt", *others):
+        suite.fill(column, [sys.executable, str(Path(sys.argv[0]).resolve()), "--peer", column])
+    suite.fill_raw()
+    suite.print(chosen.json)

@@ -10,7 +10,7 @@ from pathlib import Path
 from time import perf_counter_ns
 from types import ModuleType
 
-from timing import summary
+from timing import nothing, summary, time_batch
 
 THREADS = 8
 Span = tuple[int, int]  # nanoseconds: when it began and ended
@@ -73,9 +73,10 @@ def python_wall(call: Callable[[], object], single: float, enter: Callable[[], o
         the cell: wall nanoseconds a call, all threads' calls counted together.
     """
     count = max(100, int((1e6 if quick else 1e7) / max(single, 10.0)))
+    loop = time_batch(nothing, count) / count
     wall([loop_of(call, min(count, 1000))] * THREADS, enter)
     spans = [wall([loop_of(call, count)] * THREADS, enter) for _ in range(1 if quick else 3)]
-    return summary([span / (count * THREADS) for span in spans])
+    return summary([span / (count * THREADS) for span in spans], loop)
 
 
 @functools.cache
@@ -103,7 +104,7 @@ def nogil_wall(pairs: Callable, streams: list[int], enter: Callable[[], object],
     Returns:
         the cell: wall nanoseconds a pair, all threads' pairs counted together.
     """
-    count, turns = (5_000, 1) if quick else (200_000, 9)
+    count, turns = (5_000, 1) if quick else (500_000, 9)
     for stream in streams:
         pairs(0, 512, stream, 1000)
     tasks = [lambda stream=stream: pairs(0, 512, stream, count) for stream in streams]

@@ -14,6 +14,7 @@ from typing import Protocol
 # An installed accelrt comes first; without one, the tree that this file is in.
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
+ON_HOST = "not run: accelrt was asked to run on its host device"
 PEERS = {
     "accelrt": ("peers.with_accelrt", "Accelrt"),
     "cuda.bindings": ("peers.with_bindings", "Bindings"),
@@ -29,6 +30,7 @@ class Peer(Protocol):
     """What every peer has beside its rows."""
 
     column: str  # the heading of its column
+    version: str
     settle: Callable[[], object]  # waits until the device is idle
 
     def enter_thread(self) -> None:
@@ -41,31 +43,13 @@ def on_host() -> bool:
 
 
 def open_peer(column: str, quick: bool) -> Peer:
-    """Imports one library and readies the device for it."""
+    """Imports one library and readies the device for it.
+
+    Arguments:
+        column: the heading of its column.
+        quick: bool, whether it should keep its work small.
+    """
     module, name = PEERS[column]
     peer = getattr(importlib.import_module(module), name)(quick)
     peer.column = column
     return peer
-
-
-def open_all(absent: dict[str, str], versions: dict[str, str], quick: bool) -> list:
-    """The peers that can be used.
-
-    Arguments:
-        absent: receives, by column, why a library cannot be used.
-        versions: receives, by column, the versions of those that can.
-        quick: bool, whether the peers should keep their work small.
-    """
-    present = []
-    for column in PEERS:
-        if on_host() and column != "accelrt":
-            absent[column] = "not run: accelrt was asked to run on its host device"
-            continue
-        try:
-            peer = open_peer(column, quick)
-        except Exception as error:
-            absent[column] = f"{type(error).__name__}: {error}"
-            continue
-        versions[column] = peer.version
-        present.append(peer)
-    return present

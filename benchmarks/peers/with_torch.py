@@ -11,7 +11,7 @@ MIB = 1 << 20
 
 
 class Torch:
-    """Raw pointers come from torch.cuda.caching_allocator_alloc, objects are tensors of bytes."""
+    """Raw pointers come from the caching allocator, objects are tensors of bytes."""
 
     def __init__(self, quick):
         self.enter_thread()
@@ -28,9 +28,8 @@ class Torch:
 
     # --- memory ---
 
-    def pair(self, size, stream=None):
+    def pair(self, size, handle=0):  # the default stream's
         alloc, delete = torch.cuda.caching_allocator_alloc, torch.cuda.caching_allocator_delete
-        handle = torch.cuda.default_stream().cuda_stream if stream is None else stream.cuda_stream
         return lambda: delete(alloc(size, 0, handle))
 
     def pair_512(self):
@@ -40,12 +39,11 @@ class Torch:
         return self.pair(4 * MIB)
 
     def pair_512_stream(self):
-        return self.pair(512, self.stream)
+        return self.pair(512, self.stream.cuda_stream)
 
     def mixed_200(self):
-        alloc, delete = torch.cuda.caching_allocator_alloc, torch.cuda.caching_allocator_delete
-        handle = torch.cuda.default_stream().cuda_stream
-        return churn(partial(alloc, device=0, stream=handle), delete)
+        alloc = partial(torch.cuda.caching_allocator_alloc, device=0, stream=0)
+        return churn(alloc, torch.cuda.caching_allocator_delete)
 
     def buffer_512(self):
         make, kind, device = torch.empty, torch.uint8, torch.device("cuda", 0)
@@ -129,6 +127,11 @@ class Torch:
 
     # --- copies ---
 
+    def copier(self, size):
+        torch.cuda.set_stream(self.stream)
+        host, device = torch.empty(size, dtype=torch.uint8, pin_memory=True), self.bytes(size)
+        return Work(lambda: device.copy_(host, non_blocking=True), nbytes=size)
+
     def h2d_1kib(self):
         return self.copier(1024).call
 
@@ -136,16 +139,11 @@ class Torch:
         torch.cuda.set_stream(self.stream)
         return self.bytes(1024).zero_
 
-    def copier(self, size):
-        torch.cuda.set_stream(self.stream)
-        host = torch.empty(size, dtype=torch.uint8, pin_memory=True)
-        device = self.bytes(size)
-        return Work(lambda: device.copy_(host, non_blocking=True), nbytes=size)
-
     def h2d_rate(self):
         return self.copier(self.large)
 
     def d2d_rate(self):
         torch.cuda.set_stream(self.stream)
-        to, origin = self.bytes(4 * self.large), self.bytes(4 * self.large)
-        return Work(lambda: to.copy_(origin), nbytes=8 * self.large)
+        size = 4 * self.large
+        to, origin = self.bytes(size), self.bytes(size)
+        return Work(lambda: to.copy_(origin), nbytes=2 * size)

@@ -1,4 +1,4 @@
-/* What the C programs share: timing as in timing.py, and one JSON line a row. */
+/* What the C programs share: timing as in timing.py, and what they say about each row, as in words.py. */
 #ifndef RAW_H
 #define RAW_H
 #include <cuda.h>
@@ -67,7 +67,7 @@ static int sample(work_fn work, int batch, int settled, double *samples) {
 }
 
 static void print_row(double value, double low, double high, double loop, int batches) {
-    printf("{\"row\": \"%s\", \"value\": %.3f, \"p10\": %.3f, \"p90\": %.3f, \"loop\": %.3f, \"batches\": %d}\n",
+    printf("{\"cells\": {\"%s\": {\"value\": %.3f, \"p10\": %.3f, \"p90\": %.3f, \"loop\": %.3f, \"batches\": %d}}}\n",
            row_now, value, low, high, loop, batches);
     fflush(stdout);
 }
