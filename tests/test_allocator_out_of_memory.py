@@ -73,6 +73,26 @@ def test_pending_memory_is_waited_for_before_anything_is_given_back():
     full_device(pending_memory)
 
 
+def pending_on_two_streams():
+    """By hand: the mirror leaves one stream to wait for."""
+    mirror = begin()
+    address = accelrt.caching_allocator_alloc(200 * MIB, 0, mirror.streams[0, 1])
+    for stream in (2, 3):
+        mirror.close_gate(0, stream)
+        accelrt.record_stream(address, mirror.streams[0, stream])
+    accelrt.caching_allocator_delete(address)
+    with mirror.opening_gates(True):
+        assert accelrt.caching_allocator_alloc(200 * MIB, 0, mirror.streams[0, 1]) == address
+    assert accelrt.memory_stats(0)["num_device_alloc"] == 1
+    accelrt.caching_allocator_delete(address)
+    accelrt.empty_cache()
+    assert accelrt.memory_snapshot(0) == []
+
+
+def test_memory_pending_on_two_streams_is_waited_for():
+    full_device(pending_on_two_streams)
+
+
 def other_streams():
     mirror = begin()
     keys = [mirror.allocate(0, 60 * MIB, stream) for stream in (1, 2, 3)]
