@@ -24,7 +24,7 @@ def direct(function, *arguments):
 class Mirror:
     """The pools of some devices, each beside its model.
 
-    waits, where given, counts how often the process has waited for an event: then an operation that has to
+    waits, where given, counts how often the process has waited for a device: then an operation that has to
     wait for a gated stream is let into its wait before the gate opens.  Without it the gates open first.
     """
 

@@ -239,6 +239,7 @@ class Model:
         for segment in idle:
             if segment.heap.pool in self.held:
                 continue
+            self.waited = self.waited or bool(self.gated)  # a driver frees memory when the device is idle
             self.segments.remove(segment)
             self.statistics.change(segment.heap.kind, segment.figures(), NOTHING)
             self.statistics.flat["num_device_free"] += 1

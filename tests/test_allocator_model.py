@@ -6,7 +6,7 @@ from contextlib import suppress
 import allocator_bulk
 import pytest
 from allocator_mirror import OWN_STREAMS, Mirror
-from child import event_waits, in_child, wrap_host
+from child import in_child, waits, wrap_host
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, multiple, rule, run_state_machine_as_test
@@ -32,7 +32,7 @@ class AllocatorAgainstModel(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         if not self.mirrors or self.mirrors[-1].broken:
-            self.mirrors.append(Mirror(waits=event_waits))
+            self.mirrors.append(Mirror(waits=waits))
         self.mirror = self.mirrors[-1]
         self.limit(LIMIT)
 
