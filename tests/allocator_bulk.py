@@ -7,7 +7,7 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 
 from allocator_mirror import OWN_STREAMS, Mirror, capacity
-from child import event_waits, wrap_host
+from child import waits, wrap_host
 from model import MIB
 from model_statistics import COUNTERS
 
@@ -28,7 +28,7 @@ class Bulk:
 
     def __init__(self, seed):
         self.random = random.Random(seed)
-        self.mirror = Mirror(DEVICES, waits=event_waits)
+        self.mirror = Mirror(DEVICES, waits=waits)
         self.live = []  # keys
         self.aim, self.small = MOST_LIVE, 0.9
         self.capacity = capacity(0)

@@ -4,10 +4,9 @@ A block is named by its key, (device, serial of its segment, offset).  Stream 0 
 stream; streams 1, 2, ... are the mirror's own and can be gated: while a gate is closed its stream runs
 nothing, so what is complete and what is not is known at every moment.
 """
-import copy
 import threading
 import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 from model import FREE, LIVE, PENDING, Model, OutOfMemory
 
@@ -25,13 +24,14 @@ def direct(function, *arguments):
 class Mirror:
     """The pools of some devices, each beside its model.
 
-    waits, where given, counts how often the process has waited for an event: then an operation that has to
-    wait for a gated stream is let into its wait before the gate opens.  Without it the gate opens first.
+    waits, where given, counts how often the process has waited for a device: then an operation that has to
+    wait for a gated stream is let into its wait before the gate opens.  Without it the gates open first.
     """
 
     def __init__(self, devices=(0,), waits=None):
         self.waits = waits
         self.error = None  # the last OutOfMemoryError
+        self.broken = False  # a difference was found: of no more use
         self.gates = {}  # (device, stream) -> threading.Event
         self.bases = {}  # (device, serial) -> (address, size)
         self.streams = {(device, index): accelrt.Stream(device)
@@ -50,7 +50,8 @@ class Mirror:
     def allocate(self, device, n, stream=0, run=direct):
         """Allocates on both sides; returns the block's key, or None for 0 bytes or no memory."""
         model = self.models[device]
-        self.open_before(device, lambda probe: probe.allocate(n, stream))
+        if self.gated(device) and model.may_climb(n, stream):
+            self.prepare_wait(device, [queue for queue in model.queues.values() if not complete(queue)])
         try:
             place = model.allocate(n, stream)
         except OutOfMemory as error:
@@ -109,7 +110,7 @@ class Mirror:
 
     def empty_cache(self):
         for device in self.models:
-            self.open_before(device, lambda probe: probe.empty_cache())
+            self.prepare_wait(device, [queue for queue in self.models[device].queues.values() if queue])
         for model in self.models.values():
             model.empty_cache()
         with self.opening_gates(any(model.waited for model in self.models.values())):
@@ -133,7 +134,14 @@ class Mirror:
         self.check(device)
 
     def close(self):
-        """Gives everything back and checks that nothing is left."""
+        """Gives everything back and checks that nothing is left; the next mirror finds the pools empty."""
+        try:
+            self.give_back()
+        except BaseException:
+            self.abandon()
+            raise
+
+    def give_back(self):
         self.open_gates()
         for device, model in self.models.items():
             for place in list(model.live):
@@ -145,7 +153,8 @@ class Mirror:
             assert accelrt.memory_snapshot(device) == []
 
     def abandon(self):
-        """Gives everything back that the allocator itself calls live, after a difference."""
+        """After a difference: gives back what the allocator itself calls live."""
+        self.broken = True
         for gate in self.gates.values():
             gate.set()
         for stream in self.streams.values():
@@ -159,15 +168,14 @@ class Mirror:
 
     # gates
 
-    def open_before(self, device, operation):
-        """Opens the gates of a device on whose streams the operation would wait, if waits go unseen."""
-        if self.waits or not any(gated == device for gated, _ in self.gates):
-            return
-        probe = copy.deepcopy(self.models[device])
-        with suppress(OutOfMemory):  # asked only whether it waits
-            operation(probe)
-        if probe.waited:
-            self.open_gates()
+    def gated(self, device):
+        return [stream for gated, stream in self.gates if gated == device]
+
+    def prepare_wait(self, device, queues):
+        """Opens the gates if several queues would be waited for: in which order they get on is open then."""
+        if len(queues) > 1 or not self.waits:
+            for stream in self.gated(device):
+                self.open_gate(device, stream)
 
     @contextmanager
     def opening_gates(self, waiting):
@@ -253,6 +261,10 @@ class Mirror:
             "blocks": [{"address": base + block.offset, "size": block.size, "state": block.state,
                         "requested_size": block.requested, "frames": []} for block in segment.blocks],
         }
+
+
+def complete(queue):
+    return all(event.complete for event in queue)
 
 
 def capacity(device):

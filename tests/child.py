@@ -33,8 +33,9 @@ def wrap_host():
     return faults
 
 
-def event_waits():
-    """How often this process has waited for an event; after wrap_host."""
+def waits():
+    """How often this process has called a row that waits for a device's work; after wrap_host."""
     from accelrt.driver import faults
 
-    return faults.call_counts()["event_synchronize"]
+    counts = faults.call_counts()
+    return counts["event_synchronize"] + counts["memory_free"]

@@ -40,6 +40,10 @@ class Block:
     def place(self):
         return self.segment.serial, self.offset
 
+    @property
+    def extent(self):
+        return self.offset, self.size
+
 
 @dataclass(eq=False, slots=True)
 class Segment:
@@ -49,12 +53,15 @@ class Segment:
     blocks: list = field(default_factory=list)  # by offset
 
     def figures(self):
-        live = [block for block in self.blocks if block.state is LIVE]
-        active = [block for block in self.blocks if block.state is not FREE]
-        split = [block for block in self.blocks if block.state is FREE and len(self.blocks) > 1]
-        requested = sum(block.requested for block in active)
-        return (len(live), size_of(live), len(active), size_of(active), requested,
-                len(split), size_of(split), 1, self.size)
+        """Of each figure what the segment adds to it: {(offset, size): amount}, in the order of FIGURES."""
+        live = {block.extent: block for block in self.blocks if block.state is LIVE}
+        active = {block.extent: block for block in self.blocks if block.state is not FREE}
+        free = [block.extent for block in self.blocks if block.state is FREE]
+        split = free if len(self.blocks) > 1 else []
+        whole = (0, self.size)
+        return (dict.fromkeys(live, 1), sizes(live), dict.fromkeys(active, 1), sizes(active),
+                {extent: block.requested for extent, block in active.items()},
+                dict.fromkeys(split, 1), sizes(split), {whole: 1}, {whole: self.size})
 
     def idle(self):
         return len(self.blocks) == 1 and self.blocks[0].state is FREE
@@ -66,8 +73,8 @@ class Event:
     complete: bool
 
 
-def size_of(blocks):
-    return sum(block.size for block in blocks)
+def sizes(extents):
+    return {(offset, size): size for offset, size in extents}
 
 
 def round_up(size, unit):
@@ -92,7 +99,7 @@ class Model:
         self.next_serial = first_serial
         self.segments = []  # by serial
         self.live = {}  # place -> Block
-        self.queues = {}  # stream -> [Event], oldest first; streams in the order of their first use
+        self.queues = {}  # stream -> [Event], oldest first; the stream whose first event is the newest leads
         self.gated = set()  # streams that run nothing now
         self.held = set()  # private pools in use
         self.statistics = Statistics()
@@ -104,19 +111,25 @@ class Model:
         self.waited = False
         if n == 0:
             return None
-        size = round_up(n, UNIT)
-        heap = Heap(pool, stream, "small" if size <= MIB else "large")
+        heap, size = self.wanted(n, stream, pool)
         self.poll()
         block = self.fit(heap, size) or self.grow(heap, usual_growth(size)) or self.climb(heap, size)
         self.take(block, n, size)
         return block.place
 
+    def may_climb(self, n, stream=0, pool=None):
+        """Whether an allocation climbs the ladder, unless its poll finds room."""
+        heap, size = self.wanted(n, stream, pool)
+        return n > 0 and not self.fit(heap, size) and not self.has_room(usual_growth(size))
+
     def free(self, place):
         block = self.live.pop(place)
         with self.counted(block.segment):
             block.state = PENDING
-        for stream in block.uses:
-            self.queues.setdefault(stream, []).append(Event(block, stream not in self.gated))
+        for stream in reversed(block.uses):
+            if stream not in self.queues:
+                self.queues = {stream: [], **self.queues}
+            self.queues[stream].append(Event(block, stream not in self.gated))
             block.events += 1
         if not block.events:
             self.release(block)
@@ -144,14 +157,20 @@ class Model:
 
     # the steps of an allocation
 
+    def wanted(self, n, stream, pool):
+        size = round_up(n, UNIT)
+        return Heap(pool, stream, "small" if size <= MIB else "large"), size
+
+    def has_room(self, size):
+        return sum(segment.size for segment in self.segments) + size <= min(self.limit, self.capacity)
+
     def fit(self, heap, size):
         fitting = [block for segment in self.segments if segment.heap == heap
                    for block in segment.blocks if block.state is FREE and block.size >= size]
         return min(fitting, key=lambda block: (block.size, block.place), default=None)
 
     def grow(self, heap, size):
-        reserved = sum(segment.size for segment in self.segments)
-        if reserved + size > min(self.limit, self.capacity):
+        if not self.has_room(size):
             return None
         segment = Segment(self.next_serial, size, heap)
         segment.blocks = [Block(segment, 0, size)]
@@ -220,6 +239,7 @@ class Model:
         for segment in idle:
             if segment.heap.pool in self.held:
                 continue
+            self.waited = self.waited or bool(self.gated)  # a driver frees memory when the device is idle
             self.segments.remove(segment)
             self.statistics.change(segment.heap.kind, segment.figures(), NOTHING)
             self.statistics.flat["num_device_free"] += 1
@@ -261,11 +281,11 @@ class Model:
         totals = dict.fromkeys(self.statistics.keys, 0)
         for segment in self.segments:
             for figure, value in zip(FIGURES, segment.figures(), strict=True):
-                totals[f"{figure}.all"] += value
-                totals[f"{figure}.{segment.heap.kind}_pool"] += value
+                totals[f"{figure}.all"] += sum(value.values())
+                totals[f"{figure}.{segment.heap.kind}_pool"] += sum(value.values())
         flat = self.statistics.flat
         for name, total in totals.items():
             assert flat[f"{name}.current"] == total, (name, flat[f"{name}.current"], total)
             assert flat[f"{name}.peak"] >= total, (name, flat[f"{name}.peak"], total)
-        free = size_of(block for block in blocks if block.state is FREE)
+        free = sum(block.size for block in blocks if block.state is FREE)
         assert flat["reserved_bytes.all.current"] == flat["active_bytes.all.current"] + free

@@ -3,7 +3,7 @@ import itertools
 
 FIGURES = ("allocation", "allocated_bytes", "active", "active_bytes", "requested_bytes",
            "inactive_split", "inactive_split_bytes", "segment", "reserved_bytes")
-NOTHING = (0,) * len(FIGURES)
+NOTHING = ({},) * len(FIGURES)
 PARTS = ("current", "peak", "allocated", "freed")
 UNUSED_FIGURES = ("oversize_allocations", "oversize_segments")
 COUNTERS = ("num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_alloc", "num_device_free")
@@ -18,16 +18,20 @@ class Statistics:
         self.flat = dict.fromkeys([*itertools.chain(*self.keys.values()), *COUNTERS], 0)
 
     def change(self, kind, before, after):
+        """Counts what became of a segment: first what has gone, as freed, then what came, as allocated."""
         for figure, old, new in zip(FIGURES, before, after, strict=True):
             if old != new:
-                self.add(self.keys[f"{figure}.all"], new - old)
-                self.add(self.keys[f"{figure}.{kind}_pool"], new - old)
+                gone = sum(old[extent] for extent in old.keys() - new.keys())
+                come = sum(new[extent] for extent in new.keys() - old.keys())
+                self.add(f"{figure}.all", gone, come)
+                self.add(f"{figure}.{kind}_pool", gone, come)
 
-    def add(self, keys, amount):
-        current, peak, allocated, freed = keys
-        self.flat[current] += amount
+    def add(self, name, gone, come):
+        current, peak, allocated, freed = self.keys[name]
+        self.flat[current] += come - gone
         self.flat[peak] = max(self.flat[peak], self.flat[current])
-        self.flat[allocated if amount > 0 else freed] += abs(amount)
+        self.flat[allocated] += come
+        self.flat[freed] += gone
 
     def reset_peaks(self):
         for current, peak, _, _ in self.keys.values():

@@ -1,6 +1,9 @@
 """What is left when a device is full, and what the ladder does before it says so."""
-from allocator_mirror import Mirror
-from child import event_waits, in_child, wrap_host
+import time
+
+import pytest
+from allocator_mirror import WAIT_SECONDS, Mirror
+from child import in_child, waits, wrap_host
 from model import MIB
 
 import accelrt
@@ -14,7 +17,7 @@ def full_device(function):
 
 def begin():
     wrap_host()
-    return Mirror(waits=event_waits)
+    return Mirror(waits=waits)
 
 
 def half_the_device_twice():
@@ -61,9 +64,9 @@ def pending_memory():
     mirror.record_stream(key, 2)
     mirror.free(key)
     assert accelrt.memory_stats(0)["active_bytes.all.current"] == 200 * MIB
-    waits = event_waits()
+    before = waits()
     assert mirror.allocate(0, 200 * MIB, stream=1) == key
-    assert event_waits() > waits
+    assert waits() > before
     assert accelrt.memory_stats(0)["num_alloc_retries"] == 0
     mirror.compare(0)
     mirror.close()
@@ -71,6 +74,57 @@ def pending_memory():
 
 def test_pending_memory_is_waited_for_before_anything_is_given_back():
     full_device(pending_memory)
+
+
+def pending_on_two_streams():
+    """By hand: the mirror leaves one stream to wait for."""
+    mirror = begin()
+    address = accelrt.caching_allocator_alloc(200 * MIB, 0, mirror.streams[0, 1])
+    for stream in (2, 3):
+        mirror.close_gate(0, stream)
+        accelrt.record_stream(address, mirror.streams[0, stream])
+    accelrt.caching_allocator_delete(address)
+    with mirror.opening_gates(True):
+        assert accelrt.caching_allocator_alloc(200 * MIB, 0, mirror.streams[0, 1]) == address
+    assert accelrt.memory_stats(0)["num_device_alloc"] == 1
+    accelrt.caching_allocator_delete(address)
+    accelrt.empty_cache()
+    assert accelrt.memory_snapshot(0) == []
+
+
+def test_memory_pending_on_two_streams_is_waited_for():
+    full_device(pending_on_two_streams)
+
+
+def host_function(pending):
+    wrap_host()
+    stream, other = accelrt.Stream(0), accelrt.Stream(0)
+    idle, used, held = (accelrt.caching_allocator_alloc(size, 0, stream) for size in (20 * MIB, 2 * MIB, 512))
+    accelrt.caching_allocator_delete(idle)
+    accelrt.record_stream(used, other)
+    before, seen = waits(), []
+
+    def give_back():
+        deadline = time.monotonic() + WAIT_SECONDS
+        while waits() == before and time.monotonic() < deadline:
+            time.sleep(0.0002)
+        seen.append(waits() > before)
+        accelrt.caching_allocator_delete(held)
+
+    other.launch_host_func(give_back)
+    if pending:
+        accelrt.caching_allocator_delete(used)
+    accelrt.empty_cache()
+    assert seen == [True]
+    if not pending:
+        accelrt.caching_allocator_delete(used)
+    accelrt.empty_cache()
+    assert accelrt.memory_snapshot(0) == []
+
+
+@pytest.mark.parametrize("pending", [True, False], ids=["event", "segment"])
+def test_a_host_function_may_free_memory_while_the_allocator_waits_for_it(pending):
+    in_child(host_function, pending)
 
 
 def other_streams():

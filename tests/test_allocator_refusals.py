@@ -7,7 +7,7 @@ from child import in_child, wrap_host
 
 import accelrt
 
-TOO_LARGE = [1 << 40, 1 << 60, (1 << 63) - 1, 1 << 63, (1 << 64) - 1, 1 << 64, 10**30]
+TOO_LARGE = [1 << 60, (1 << 63) - 1, 1 << 63, (1 << 64) - 1, 1 << 64, 10**30]
 NEGATIVE = [-1, -512, -(1 << 63), -(1 << 70)]
 NOT_SIZES = [1.0, 1.5, float("nan"), "512", b"512", None, [512], object()]
 REFUSED = (ValueError, OverflowError, accelrt.OutOfMemoryError)
@@ -63,7 +63,8 @@ def refuse_addresses():
     for wrong in (-1, 1 << 64):
         with pytest.raises((ValueError, OverflowError)):
             accelrt.caching_allocator_delete(wrong)
-    assert not any(faults.call_counts().values())
+    called = {row for row, count in faults.call_counts().items() if count}
+    assert called <= {"current_device"}, "asked which device to look at first, and nothing else"
     assert statistics_and_snapshot() == before
     accelrt.memory.audit(0)
     accelrt.caching_allocator_delete(other)
