@@ -99,7 +99,7 @@ class Model:
         self.next_serial = first_serial
         self.segments = []  # by serial
         self.live = {}  # place -> Block
-        self.queues = {}  # stream -> [Event], oldest first; the stream whose first event is the newest leads
+        self.queues = {}  # stream -> [Event], oldest first; streams in the order of their first use
         self.gated = set()  # streams that run nothing now
         self.held = set()  # private pools in use
         self.statistics = Statistics()
@@ -127,9 +127,7 @@ class Model:
         with self.counted(block.segment):
             block.state = PENDING
         for stream in reversed(block.uses):
-            if stream not in self.queues:
-                self.queues = {stream: [], **self.queues}
-            self.queues[stream].append(Event(block, stream not in self.gated))
+            self.queues.setdefault(stream, []).append(Event(block, stream not in self.gated))
             block.events += 1
         if not block.events:
             self.release(block)

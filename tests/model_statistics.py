@@ -18,20 +18,17 @@ class Statistics:
         self.flat = dict.fromkeys([*itertools.chain(*self.keys.values()), *COUNTERS], 0)
 
     def change(self, kind, before, after):
-        """Counts what became of a segment: first what has gone, as freed, then what came, as allocated."""
+        """Counts the net of what became of a segment."""
         for figure, old, new in zip(FIGURES, before, after, strict=True):
-            if old != new:
-                gone = sum(old[extent] for extent in old.keys() - new.keys())
-                come = sum(new[extent] for extent in new.keys() - old.keys())
-                self.add(f"{figure}.all", gone, come)
-                self.add(f"{figure}.{kind}_pool", gone, come)
+            net = sum(new.values()) - sum(old.values())
+            self.add(f"{figure}.all", net)
+            self.add(f"{figure}.{kind}_pool", net)
 
-    def add(self, name, gone, come):
+    def add(self, name, net):
         current, peak, allocated, freed = self.keys[name]
-        self.flat[current] += come - gone
+        self.flat[current] += net
         self.flat[peak] = max(self.flat[peak], self.flat[current])
-        self.flat[allocated] += come
-        self.flat[freed] += gone
+        self.flat[allocated if net > 0 else freed] += abs(net)
 
     def reset_peaks(self):
         for current, peak, _, _ in self.keys.values():

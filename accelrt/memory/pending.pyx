@@ -20,18 +20,15 @@ cdef void defer(Pool* pool, Block* block) noexcept nogil:
 
 
 cdef Queue* queue_of(Pool* pool, uintptr_t stream) noexcept nogil:
-    # One a stream, kept: there are as many as streams that ever shared memory.
-    cdef Queue* queue = pool.queues
-    while queue != NULL:
-        if queue.stream == stream:
-            return queue
-        queue = queue.next
-    queue = <Queue*>calloc(1, sizeof(Queue))
-    if queue != NULL:
-        queue.stream = stream
-        queue.next = pool.queues
-        pool.queues = queue
-    return queue
+    # One a stream, kept, in the order of their first use: as many as streams that ever shared memory.
+    cdef Queue** link = &pool.queues
+    while link[0] != NULL and link[0].stream != stream:
+        link = &link[0].next
+    if link[0] == NULL:
+        link[0] = <Queue*>calloc(1, sizeof(Queue))
+        if link[0] != NULL:
+            link[0].stream = stream
+    return link[0]
 
 
 cdef int enqueue(Pool* pool, Block* block, uintptr_t stream) noexcept nogil:
