@@ -64,7 +64,7 @@ def extension(path, kind):
         flags += [f"-fsanitize={sanitizer}", "-fno-omit-frame-pointer", "-g"]
         links += [f"-fsanitize={sanitizer}"]
     made = Extension(name, [str(path.relative_to(ROOT))], extra_compile_args=flags, extra_link_args=links)
-    if name == "accelrt.driver.cuda":
+    if name.startswith("accelrt.driver.cuda"):
         made.include_dirs = [cuda_include()]
         if tuple(map(int, version("cuda-bindings").split(".")[:2])) >= (13, 5):
             made.language = "c++"  # the .pxd files of 13.5 on hold C++
