@@ -53,6 +53,14 @@ class PipelineFigures:
         return self.wrong == 0 and self.calls == self.replays + 1
 
 
+def pinned(nbytes: int) -> Bytes:
+    """An array on page-locked memory, which it keeps alive."""
+    import numpy as np
+
+    memory: Any = PinnedBuffer(nbytes)
+    return np.frombuffer(memory, dtype=np.uint8)
+
+
 class Pipeline:
     """The pipeline's memory and streams; they go when it does."""
 
@@ -63,8 +71,7 @@ class Pipeline:
         self.shift = nbytes // 3
         self.calls = 0
         self.copier, self.worker = Stream(), Stream()
-        self.input = np.frombuffer(PinnedBuffer(nbytes), dtype=np.uint8)
-        self.output = np.frombuffer(PinnedBuffer(nbytes + 2 * GUARD), dtype=np.uint8)
+        self.input, self.output = pinned(nbytes), pinned(nbytes + 2 * GUARD)
         self.loaded = Buffer(nbytes, stream=self.copier)
         self.rotated = Buffer(nbytes, stream=self.worker)
         self.result = Buffer(nbytes + 2 * GUARD, stream=self.copier)
@@ -132,7 +139,7 @@ def pipeline_part(nbytes: int = 1 << 20, replays: int = 100) -> PipelineFigures:
     pipeline.renew()
     pipeline.enqueue()
     pipeline.copier.synchronize()
-    wrong = not pipeline.is_right()
+    wrong = int(not pipeline.is_right())
     captured = CUDAGraph()
     with graph(captured, stream=pipeline.copier):
         pipeline.enqueue()
