@@ -5,10 +5,10 @@ from libc.stdint cimport uintptr_t
 from accelrt.buffer cimport Buffer
 from accelrt.buffer import provide_copies
 from accelrt.callback cimport raise_callback_errors
-from accelrt.capture cimport keep_for_capture
+from accelrt.capture cimport any_capture, keep_for_capture
 from accelrt.device cimport ordinal_of
 from accelrt.driver cimport registry
-from accelrt.memory.pool cimport use_on
+from accelrt.memory.pool cimport in_private, use_on
 from accelrt.status cimport raise_status
 from accelrt.stream cimport Stream, current_of, stream_of
 
@@ -90,14 +90,16 @@ cdef size_t checked_span(object value, str name, size_t limit, str what) except?
 
 cdef int note_use(Operand side, Stream stream) except -1:
     # Memory that another stream's copy uses must not be handed out before the copy is done; and what a
-    # captured copy points at lives as long as the graph.
+    # captured copy points at lives as long as the graph.  Memory of the graph's own pool does so anyway, and
+    # may be used again by what is captured after it was freed.
     cdef int code
     if isinstance(side.source, Buffer) and side.address and (<Buffer>side.source).stream.handle != stream.handle \
             and side.ordinal == stream.device_index:
         code = use_on(side.ordinal, side.address, stream.handle)
         if code:
             raise_status(code, "record_stream", ("ptr", side.address, "stream", stream.handle))
-    keep_for_capture(stream.device_index, stream.handle, side)
+    if any_capture() and not (side.ordinal >= 0 and in_private(side.ordinal, side.address)):
+        keep_for_capture(stream.device_index, stream.handle, side)
     return 0
 
 

@@ -2,6 +2,7 @@
 
 Run by test_allocator_model.py in a process of its own.
 """
+
 import random
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
@@ -14,11 +15,31 @@ from model_statistics import COUNTERS
 DEVICES = (0, 1)
 PHASE = 1000  # operations between two comparisons of everything, and two changes of what is aimed at
 MOST_LIVE = 300
-EDGES = [0, 1, 512, 1024, MIB - 512, MIB, MIB + 512, 2 * MIB, 10 * MIB - 512, 10 * MIB, 11 * MIB - 512,
-         11 * MIB, 20 * MIB]
+EDGES = [
+    0,
+    1,
+    512,
+    1024,
+    MIB - 512,
+    MIB,
+    MIB + 512,
+    2 * MIB,
+    10 * MIB - 512,
+    10 * MIB,
+    11 * MIB - 512,
+    11 * MIB,
+    20 * MIB,
+]
 WEIGHTS = {
-    "allocate": 100, "free": 60, "record_stream": 25, "close_gate": 3, "open_gate": 4,
-    "empty_cache": 0.5, "set_fraction": 0.5, "reset_peaks": 0.3, "reset_accumulated": 0.1,
+    "allocate": 100,
+    "free": 60,
+    "record_stream": 25,
+    "close_gate": 3,
+    "open_gate": 4,
+    "empty_cache": 0.5,
+    "set_fraction": 0.5,
+    "reset_peaks": 0.3,
+    "reset_accumulated": 0.1,
 }
 REPORTED = ["allocation.all.peak", "segment.all.peak", "inactive_split.all.peak", *COUNTERS]
 
@@ -139,8 +160,11 @@ def run(seed, operations):
                 bulk.compare()
         bulk.close()
     except BaseException:
-        print(f"ACCELRT_TEST_SEED={seed}, operation {done} of {operations}; the last ones:",
-              *bulk.recent, sep="\n  ")
+        print(
+            f"ACCELRT_TEST_SEED={seed}, operation {done} of {operations}; the last ones:",
+            *bulk.recent,
+            sep="\n  ",
+        )
         for gate in bulk.mirror.gates.values():
             gate.set()
         bulk.elsewhere.shutdown()

@@ -4,6 +4,7 @@ A block is named by its key, (device, serial of its segment, offset).  Stream 0 
 stream; streams 1, 2, ... are the mirror's own and can be gated: while a gate is closed its stream runs
 nothing, so what is complete and what is not is known at every moment.
 """
+
 import threading
 import time
 from contextlib import contextmanager
@@ -34,8 +35,9 @@ class Mirror:
         self.broken = False  # a difference was found: of no more use
         self.gates = {}  # (device, stream) -> threading.Event
         self.bases = {}  # (device, serial) -> (address, size)
-        self.streams = {(device, index): accelrt.Stream(device)
-                        for device in devices for index in OWN_STREAMS}
+        self.streams = {
+            (device, index): accelrt.Stream(device) for device in devices for index in OWN_STREAMS
+        }
         self.numbers = {key: stream.cuda_stream for key, stream in self.streams.items()}
         self.numbers |= {(device, 0): 0 for device in devices}
         accelrt.empty_cache()
@@ -231,8 +233,11 @@ class Mirror:
         """The statistics are the same."""
         model, real = self.models[device].statistics.flat, accelrt.memory_stats(device)
         if not model.items() <= real.items():
-            differing = [f"{key}: {real.get(key)}, the model has {value}"
-                         for key, value in model.items() if real.get(key) != value]
+            differing = [
+                f"{key}: {real.get(key)}, the model has {value}"
+                for key, value in model.items()
+                if real.get(key) != value
+            ]
             raise AssertionError("statistics differ\n" + "\n".join(differing))
 
     def compare(self, device):
@@ -248,18 +253,33 @@ class Mirror:
 
     def expected_segment(self, device, segment):
         base = self.bases[device, segment.serial][0]
-        states = {state: [block for block in segment.blocks if block.state is state]
-                  for state in (LIVE, PENDING, FREE)}
+        states = {
+            state: [block for block in segment.blocks if block.state is state]
+            for state in (LIVE, PENDING, FREE)
+        }
         active = states[LIVE] + states[PENDING]
         return {
-            "device": device, "serial": segment.serial, "address": base, "total_size": segment.size,
-            "stream": self.numbers[device, segment.heap.stream], "segment_type": segment.heap.kind,
-            "segment_pool_id": (0, 0), "is_expandable": False,
+            "device": device,
+            "serial": segment.serial,
+            "address": base,
+            "total_size": segment.size,
+            "stream": self.numbers[device, segment.heap.stream],
+            "segment_type": segment.heap.kind,
+            "segment_pool_id": (0, 0),
+            "is_expandable": False,
             "allocated_size": sum(block.size for block in states[LIVE]),
             "active_size": sum(block.size for block in active),
             "requested_size": sum(block.requested for block in active),
-            "blocks": [{"address": base + block.offset, "size": block.size, "state": block.state,
-                        "requested_size": block.requested, "frames": []} for block in segment.blocks],
+            "blocks": [
+                {
+                    "address": base + block.offset,
+                    "size": block.size,
+                    "state": block.state,
+                    "requested_size": block.requested,
+                    "frames": [],
+                }
+                for block in segment.blocks
+            ],
         }
 
 

@@ -1,4 +1,5 @@
 """Runs a function of a test file in a process of its own, on a host device of its own size."""
+
 import os
 import subprocess
 import sys
@@ -16,8 +17,13 @@ def in_child(function, *arguments, **environment):
     settings = {"ACCELRT_DRIVER": "host", "ACCELRT_DEBUG": "2"}
     settings["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     done = subprocess.run(
-        [sys.executable, "-P", "-c", code], env=os.environ | settings | environment,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=SECONDS, check=False,
+        [sys.executable, "-P", "-c", code],
+        env=os.environ | settings | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=SECONDS,
+        check=False,
     )
     assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}"
     return done.stdout

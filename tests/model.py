@@ -4,6 +4,7 @@ Nothing here imports accelrt.  Places are (serial of the segment, offset in it),
 of streams is told to the model: between close_gate(s) and open_gate(s) stream s runs nothing, so an event
 recorded on it completes when the gate opens; an event recorded on any other stream is complete at once.
 """
+
 import itertools
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -59,9 +60,17 @@ class Segment:
         free = [block.extent for block in self.blocks if block.state is FREE]
         split = free if len(self.blocks) > 1 else []
         whole = (0, self.size)
-        return (dict.fromkeys(live, 1), sizes(live), dict.fromkeys(active, 1), sizes(active),
-                {extent: block.requested for extent, block in active.items()},
-                dict.fromkeys(split, 1), sizes(split), {whole: 1}, {whole: self.size})
+        return (
+            dict.fromkeys(live, 1),
+            sizes(live),
+            dict.fromkeys(active, 1),
+            sizes(active),
+            {extent: block.requested for extent, block in active.items()},
+            dict.fromkeys(split, 1),
+            sizes(split),
+            {whole: 1},
+            {whole: self.size},
+        )
 
     def idle(self):
         return len(self.blocks) == 1 and self.blocks[0].state is FREE
@@ -163,8 +172,13 @@ class Model:
         return sum(segment.size for segment in self.segments) + size <= min(self.limit, self.capacity)
 
     def fit(self, heap, size):
-        fitting = [block for segment in self.segments if segment.heap == heap
-                   for block in segment.blocks if block.state is FREE and block.size >= size]
+        fitting = [
+            block
+            for segment in self.segments
+            if segment.heap == heap
+            for block in segment.blocks
+            if block.state is FREE and block.size >= size
+        ]
         return min(fitting, key=lambda block: (block.size, block.place), default=None)
 
     def grow(self, heap, size):
@@ -252,9 +266,15 @@ class Model:
 
     def snapshot(self):
         """[(serial, size, heap, [(offset, size, requested, state)])] by serial."""
-        return [(segment.serial, segment.size, segment.heap,
-                 [(block.offset, block.size, block.requested, block.state) for block in segment.blocks])
-                for segment in self.segments]
+        return [
+            (
+                segment.serial,
+                segment.size,
+                segment.heap,
+                [(block.offset, block.size, block.requested, block.state) for block in segment.blocks],
+            )
+            for segment in self.segments
+        ]
 
     def audit(self):
         """Asserts every identity by walking everything."""

@@ -1,8 +1,18 @@
 """The figures of memory_stats, kept by the model of the allocator."""
+
 import itertools
 
-FIGURES = ("allocation", "allocated_bytes", "active", "active_bytes", "requested_bytes",
-           "inactive_split", "inactive_split_bytes", "segment", "reserved_bytes")
+FIGURES = (
+    "allocation",
+    "allocated_bytes",
+    "active",
+    "active_bytes",
+    "requested_bytes",
+    "inactive_split",
+    "inactive_split_bytes",
+    "segment",
+    "reserved_bytes",
+)
 NOTHING = ({},) * len(FIGURES)
 PARTS = ("current", "peak", "allocated", "freed")
 UNUSED_FIGURES = ("oversize_allocations", "oversize_segments")

@@ -1,4 +1,5 @@
 """The allocator does what its model does, operation for operation."""
+
 import os
 import random
 from contextlib import suppress
@@ -91,10 +92,16 @@ class AllocatorAgainstModel(RuleBasedStateMachine):
 
 def run_machine():
     wrap_host()
-    run_state_machine_as_test(AllocatorAgainstModel, settings=settings(
-        max_examples=80, stateful_step_count=60, deadline=None, database=None,
-        suppress_health_check=list(HealthCheck),
-    ))
+    run_state_machine_as_test(
+        AllocatorAgainstModel,
+        settings=settings(
+            max_examples=80,
+            stateful_step_count=60,
+            deadline=None,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
 
 
 def test_any_sequence_of_operations():

@@ -1,4 +1,5 @@
 """What is left when a device is full, and what the ladder does before it says so."""
+
 import time
 
 import pytest

@@ -1,4 +1,5 @@
 """Requests that no device could serve, and addresses that were never handed out."""
+
 import re
 
 import pytest

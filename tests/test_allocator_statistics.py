@@ -1,4 +1,5 @@
 """Figures worked out by hand.  The mirror compares the allocator with the model after every step as well."""
+
 import pytest
 from allocator_mirror import Mirror
 from model import MIB
@@ -51,18 +52,21 @@ def test_small_and_large_are_counted_apart(mirror):
     assert figures("segment", "small_pool.current", "large_pool.current") == (1, 1)
 
 
-@pytest.mark.parametrize(("n", "reserved", "block"), [
-    (1, 2 * MIB, 512),
-    (512, 2 * MIB, 512),
-    (513, 2 * MIB, 1024),
-    (MIB, 2 * MIB, MIB),
-    (MIB + 1, 20 * MIB, MIB + 512),
-    (10 * MIB - 512, 20 * MIB, 10 * MIB - 512),
-    (10 * MIB - 511, 10 * MIB, 10 * MIB),
-    (11 * MIB, 12 * MIB, 12 * MIB),  # a rest of 1 MiB stays with the block
-    (11 * MIB - 512, 12 * MIB, 11 * MIB - 512),  # a larger one does not
-    (20 * MIB + 1, 22 * MIB, 20 * MIB + 512),
-])
+@pytest.mark.parametrize(
+    ("n", "reserved", "block"),
+    [
+        (1, 2 * MIB, 512),
+        (512, 2 * MIB, 512),
+        (513, 2 * MIB, 1024),
+        (MIB, 2 * MIB, MIB),
+        (MIB + 1, 20 * MIB, MIB + 512),
+        (10 * MIB - 512, 20 * MIB, 10 * MIB - 512),
+        (10 * MIB - 511, 10 * MIB, 10 * MIB),
+        (11 * MIB, 12 * MIB, 12 * MIB),  # a rest of 1 MiB stays with the block
+        (11 * MIB - 512, 12 * MIB, 11 * MIB - 512),  # a larger one does not
+        (20 * MIB + 1, 22 * MIB, 20 * MIB + 512),
+    ],
+)
 def test_sizes(mirror, n, reserved, block):
     mirror.allocate(0, n)
     assert figures("reserved_bytes", "all.current") == (reserved,)

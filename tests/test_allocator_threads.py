@@ -1,4 +1,5 @@
 """Threads that allocate, write, hand over and free at the same time."""
+
 import queue
 import random
 import threading

@@ -12,7 +12,11 @@ def child(code, **environment):
     import os
 
     done = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | environment, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", code],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

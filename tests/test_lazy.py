@@ -111,7 +111,9 @@ FORK = (
     ],
 )
 def test_a_child_forked_after_use_is_told_so(use):
-    out = child(FORK.format(before="accelrt.Buffer(512); s = accelrt.Stream(); accelrt.set_stream(s)", inside=use))
+    out = child(
+        FORK.format(before="accelrt.Buffer(512); s = accelrt.Stream(); accelrt.set_stream(s)", inside=use)
+    )
     assert "ForkedError Cannot re-initialize CUDA in forked subprocess" in out
     assert "status 0" in out
 
@@ -120,7 +122,7 @@ def test_a_child_forked_after_mere_queries_works():
     out = child(
         FORK.format(
             before="print(accelrt.is_available(), accelrt.device_count())",
-            inside="b = accelrt.Buffer(4096); b.fill(7); accelrt.synchronize(); print('child', b.nbytes, flush=True)",
+            inside="b = accelrt.Buffer(4096); b.fill(7); accelrt.synchronize(); print('child', b.nbytes, flush=1)",
         )
     )
     assert "child 4096" in out

@@ -16,6 +16,7 @@ cdef int try_release(int device, uintptr_t address) noexcept nogil
 
 cdef int use_on(int device, uintptr_t address, uintptr_t stream) noexcept nogil  # record_stream
 cdef int locate(int hint, uintptr_t address, int* out_device) noexcept nogil  # NOT_ALLOCATED where none has it
+cdef bint in_private(int device, uintptr_t address) noexcept nogil  # live memory of a private pool
 cdef int empty(int device) noexcept nogil  # waits for pending blocks, then gives free segments back
 cdef int set_limit(int device, size_t limit) noexcept nogil
 

@@ -297,6 +297,19 @@ cdef int locate(int hint, uintptr_t address, int* out_device) noexcept nogil:
     return NOT_ALLOCATED
 
 
+cdef bint in_private(int device, uintptr_t address) noexcept nogil:
+    cdef Pool* pool = pool_if_made(device)
+    cdef Block* block
+    cdef bint answer
+    if pool == NULL:
+        return False
+    pthread_mutex_lock(&pool.lock)
+    block = <Block*>map_find(&pool.blocks, address)
+    answer = block != NULL and block.segment.heap.owner != NULL
+    pthread_mutex_unlock(&pool.lock)
+    return answer
+
+
 cdef int empty(int device) noexcept nogil:
     cdef Pool* pool = pool_if_made(device)
     cdef int code

@@ -1,0 +1,90 @@
+"""Another project's extension, built against the installed accelrt where no CUDA header is in reach."""
+
+import importlib
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import accelrt
+
+HERE = Path(__file__).parent / "downstream"
+
+
+@pytest.fixture(scope="module")
+def loops(tmp_path_factory):
+    place = tmp_path_factory.mktemp("downstream")
+    shutil.copytree(HERE, place, dirs_exist_ok=True)
+    without_cuda = {key: value for key, value in os.environ.items() if not key.startswith("CUDA")}
+    root = str(Path(accelrt.__file__).parent.parent)
+    done = subprocess.run(
+        [sys.executable, "setup.py", "build_ext", "--inplace"],
+        cwd=place,
+        env=without_cuda | {"PYTHONPATH": root, "CFLAGS": "-O1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    text = (place / "downstream" / "loops.c").read_text()
+    assert "cuda.h" not in text
+    sys.path.insert(0, str(place))
+    yield importlib.import_module("downstream.loops")
+    sys.path.remove(str(place))
+
+
+def test_allocating_in_a_loop_without_the_gil_from_eight_threads(loops):
+    rounds, totals = 2000, []
+    streams = [accelrt.Stream() for _ in range(8)]
+
+    def work(stream):
+        totals.append(loops.churn(0, stream.cuda_stream, rounds, 4096))
+
+    threads = [threading.Thread(target=work, args=(stream,)) for stream in streams]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    expected = sum(4096 + 512 * (index & 3) for index in range(rounds))
+    assert totals == [expected] * 8
+    stats = accelrt.memory_stats(0)
+    assert stats["allocation.all.current"] == 0
+    assert stats["allocation.all.allocated"] >= 8 * rounds
+
+
+def test_the_place_is_what_python_set(loops):
+    stream = accelrt.Stream()
+    assert loops.place() == (0, 0, 0)
+    with accelrt.stream(stream):
+        assert loops.place() == (0, 0, stream.cuda_stream)
+
+
+def test_work_on_two_streams_in_nogil_code(loops):
+    data, out = np.arange(4096, dtype=np.uint8), np.zeros(4096, np.uint8)
+    first, second = accelrt.Stream(), accelrt.Stream()
+    arguments = (first.cuda_stream, second.cuda_stream, data.ctypes.data, out.ctypes.data, 4096, 9)
+    assert loops.ordered_copy(0, *arguments) == 0
+    assert (out[:2048] == 9).all()
+    assert (out[2048:] == data[2048:]).all()
+
+
+def test_a_graph_replays_from_nogil_code(loops):
+    graph, out = accelrt.CUDAGraph(), np.zeros(512, np.uint8)
+    stream, seen = accelrt.Stream(), []
+    with accelrt.Buffer(512) as buffer:
+        with accelrt.graph(graph, stream=stream):
+            buffer.fill(6)
+            stream.launch_host_func(lambda: seen.append(1))
+        assert loops.replay(0, graph.raw_cuda_graph_exec, stream.cuda_stream, 10) == 0
+        buffer.copy_to(out)
+    assert len(seen) == 10
+    assert (out == 6).all()
+
+
+def test_bad_calls_are_told(loops):
+    assert loops.refusals() == ("INVALID_DEVICE", "INVALID_DEVICE", "NOT_ALLOCATED", "NOT_READY")
