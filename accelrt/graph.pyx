@@ -5,6 +5,7 @@ the graph's pool, and the process can capture again.
 """
 import warnings
 
+from accelrt.callback cimport begin_runs, nodes_of, take_back_runs
 from accelrt.capture cimport close_capture, open_capture
 from accelrt.deferred cimport GRAPH, GRAPH_EXEC, dispose, drain
 from accelrt.device cimport ordinal_of
@@ -75,6 +76,7 @@ cdef class CUDAGraph:
 
     def __cinit__(self):
         self.kept = []
+        self.calls = []
 
     def __dealloc__(self):
         self.abandon()
@@ -95,6 +97,7 @@ cdef class CUDAGraph:
             let_go_private(self.ordinal, self.pool_id[0], self.pool_id[1])
             self.holds = False
         self.kept = []
+        self.calls = []
         self.node_count = 0
         return 0
 
@@ -180,6 +183,7 @@ cdef class CUDAGraph:
         if code:
             self.abandon()
             raise_status(code, call, ("stream", stream))
+        self.calls = nodes_of(self.kept)
         drain()
         if self.node_count == 0:
             warnings.warn("The CUDA Graph is empty: nothing was put into a capturing stream", stacklevel=2)
@@ -196,9 +200,11 @@ cdef class CUDAGraph:
         if self.raw_cuda_graph_exec == 0:
             raise RuntimeError("nothing to replay: capture first, with accelrt.graph(g) or capture_begin/capture_end")
         stream = current_of(self.ordinal)
+        begin_runs(self.calls)
         with nogil:
             code = registry.active.graph_launch(self.ordinal, self.raw_cuda_graph_exec, stream.handle)
         if code:
+            take_back_runs(self.calls)
             raise_status(code, "graph_launch", ("graph_exec", self.raw_cuda_graph_exec, "stream", stream.handle))
 
     def reset(self):
