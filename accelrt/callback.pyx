@@ -27,13 +27,29 @@ cdef bint at_exit = False
 
 
 cdef class HostCall:
-    """A function on its way to a stream; lives until it ran, or, captured, as long as its graph."""
+    """A function on its way to a stream.  Each run that is enqueued holds a reference of its own, so that the
+    function outlives a graph that dies while a launch of it is under way.  Launches by the Cython door hold
+    none: there the caller keeps the graph."""
 
     cdef object function
-    cdef bint repeated
+    cdef long runs     # enqueued from Python and not yet over, each with its reference
+    cdef bint is_node  # of a graph that keeps it: every launch runs it
 
     def __init__(self, function):
         self.function = function
+
+
+cdef void begin_run(HostCall host_call) noexcept:
+    Py_INCREF(host_call)
+    host_call.runs += 1
+    count_outstanding(1)
+
+
+cdef void end_run(HostCall host_call) noexcept:
+    if host_call.runs:
+        host_call.runs -= 1
+        count_outstanding(-1)
+        Py_DECREF(host_call)
 
 
 cdef void run(void* data) noexcept nogil:
@@ -48,9 +64,21 @@ cdef void call(HostCall host_call) noexcept:
         host_call.function()
     except BaseException as error:
         errors.append(error)
-    if not host_call.repeated:
-        count_outstanding(-1)
-        Py_DECREF(host_call)
+    end_run(host_call)
+
+
+cdef list nodes_of(list kept):
+    return [thing for thing in kept if isinstance(thing, HostCall) and (<HostCall>thing).is_node]
+
+
+cdef void begin_runs(list nodes) noexcept:
+    for node in nodes:
+        begin_run(node)
+
+
+cdef void take_back_runs(list nodes) noexcept:
+    for node in nodes:
+        end_run(node)
 
 
 cdef int enqueue_callback(int device, uintptr_t stream, object function) except -1:
@@ -59,18 +87,17 @@ cdef int enqueue_callback(int device, uintptr_t stream, object function) except 
     if not callable(function):
         raise TypeError(f"a host function is called with nothing, but {function!r} cannot be called")
     finish_at_exit()
-    host_call.repeated = keep_for_capture(device, stream, host_call)
-    if not host_call.repeated:
-        Py_INCREF(host_call)  # run's, or ours again if the driver refuses
-        count_outstanding(1)
+    cdef bint captured = keep_for_capture(device, stream, host_call)
+    if not captured:
+        begin_run(host_call)
     cdef void* data = <void*>host_call
     with nogil:
         code = registry.active.stream_host_func(device, stream, run, data)
     if code:
-        if not host_call.repeated:
-            Py_DECREF(host_call)
-            count_outstanding(-1)
+        if not captured:
+            end_run(host_call)
         raise_status(code, "stream_host_func", ("device", device, "stream", stream, "fn", function))
+    host_call.is_node = captured
     return 0
 
 

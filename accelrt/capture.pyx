@@ -21,17 +21,18 @@ cdef bint any_capture() noexcept:
 
 
 cdef int keep_for_capture(int device, uintptr_t stream, object thing) except -1:
-    # The legacy stream, asked beside a capture, is refused and does not capture.  Any other refusal is an
-    # error: not to know would leave a node without what it points at.
+    # A thing that is not kept although the capture goes on would be a node's dangling pointer.
     cdef uint64_t capture = 0
     cdef int status = 0
     cdef int code
     if not captures:
         return 0
     code = registry.active.capture_status(device, stream, &status, &capture)
-    if code and code != CAPTURE_IMPLICIT:
+    if code == CAPTURE_IMPLICIT:  # the legacy stream while another one captures: it does not capture itself
+        return 0
+    if code:
         raise_status(code, "capture_status", ("device", device, "stream", stream))
-    if code or status != CAPTURE_ACTIVE or capture not in captures:
+    if status != CAPTURE_ACTIVE or capture not in captures:
         return 0
     captures[capture].append(thing)
     return 1

@@ -8,6 +8,7 @@ from libc.stdlib cimport free, malloc
 
 from accelrt.capture cimport any_capture
 from accelrt.driver cimport registry
+from accelrt.driver.table cimport CAPTURE_NONE
 from accelrt.status cimport FORKED
 
 cdef extern from "<pthread.h>" nogil:
@@ -17,6 +18,7 @@ cdef struct Waiting:
     int kind
     int device
     uintptr_t handle
+    uint64_t capture  # of a CAPTURE
     Waiting* next
 
 cdef Waiting* waiting = NULL  # guarded by the GIL
@@ -39,20 +41,44 @@ cdef int give_back(int kind, int device, uintptr_t handle) noexcept nogil:
 
 cdef void dispose(int kind, int device, uintptr_t handle) noexcept:
     # Page-locked memory is freed outside captures only: the driver waits for the device then.
-    global waiting
     cdef int code = -1
-    cdef Waiting* entry
     if not (kind == HOST_MEMORY and any_capture()):
         with nogil:
             code = give_back(kind, device, handle)
-    if code == 0 or code == FORKED:
-        return
-    entry = <Waiting*>malloc(sizeof(Waiting))
+    if code and code != FORKED:
+        wait(kind, device, handle, 0)
+
+
+cdef int end_capture(int device, uintptr_t stream, uint64_t capture, uintptr_t* out_graph) noexcept nogil:
+    # Answers 0 where the stream is not in that capture any more, whoever ended it.
+    cdef uint64_t found = 0
+    cdef int status = CAPTURE_NONE
+    cdef int code = registry.active.capture_status(device, stream, &status, &found)
+    if code or status == CAPTURE_NONE or (capture and found != capture):
+        return code
+    return registry.active.capture_end(device, stream, out_graph)
+
+
+cdef void dispose_capture(int device, uintptr_t stream, uint64_t capture) noexcept:
+    cdef uintptr_t graph = 0
+    cdef int code
+    with nogil:
+        code = end_capture(device, stream, capture, &graph)
+    if graph:
+        dispose(GRAPH, device, graph)
+    if code and code != FORKED:
+        wait(CAPTURE, device, stream, capture)
+
+
+cdef void wait(int kind, int device, uintptr_t handle, uint64_t capture) noexcept:
+    global waiting
+    cdef Waiting* entry = <Waiting*>malloc(sizeof(Waiting))
     if entry == NULL:
-        return  # without 32 bytes for the note the handle is lost, and so, soon, is the process
+        return  # without 40 bytes for the note the handle is lost, and so, soon, is the process
     entry.kind = kind
     entry.device = device
     entry.handle = handle
+    entry.capture = capture
     entry.next = waiting
     waiting = entry
 
@@ -67,7 +93,10 @@ cdef void drain() noexcept:
     while left != NULL:
         entry = left
         left = entry.next
-        dispose(entry.kind, entry.device, entry.handle)
+        if entry.kind == CAPTURE:
+            dispose_capture(entry.device, entry.handle, entry.capture)
+        else:
+            dispose(entry.kind, entry.device, entry.handle)
         free(entry)
 
 

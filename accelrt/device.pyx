@@ -237,11 +237,11 @@ def synchronize(device=None):
     """
     cdef int ordinal = ordinal_of(device)
     cdef int code
+    drain()  # first: a capture that waits there to be ended would make the driver refuse
     with nogil:
         code = registry.active.device_synchronize(ordinal)
     if code:
         raise_status(code, "device_synchronize", ("device", ordinal))
-    drain()
     raise_callback_errors()
 
 

@@ -154,11 +154,11 @@ cdef class Event:
         cdef int code
         if self.handle == 0:
             return
+        drain()
         with nogil:
             code = registry.active.event_synchronize(self.device_index, self.handle)
         if code:
             raise_status(code, "event_synchronize", ("event", self.handle))
-        drain()
         raise_callback_errors()
 
     def elapsed_time(self, end_event):

@@ -14,6 +14,7 @@ cdef class CUDAGraph:
     cdef uint64_t[2] pool_id
     cdef bint holds        # the private pool counts this graph
     cdef list kept         # what the nodes point at
+    cdef list calls        # the host functions among them
 
     cdef int abandon(self) noexcept
     cdef int leave_capture(self) except -1

@@ -5,8 +5,9 @@ the graph's pool, and the process can capture again.
 """
 import warnings
 
+from accelrt.callback cimport begin_runs, nodes_of, take_back_runs
 from accelrt.capture cimport close_capture, open_capture
-from accelrt.deferred cimport GRAPH, GRAPH_EXEC, dispose, drain
+from accelrt.deferred cimport GRAPH, GRAPH_EXEC, dispose, dispose_capture, drain
 from accelrt.device cimport ordinal_of
 from accelrt.driver cimport registry
 from accelrt.driver.table cimport CAPTURE_GLOBAL, CAPTURE_NONE, CAPTURE_RELAXED, CAPTURE_THREAD_LOCAL
@@ -50,17 +51,6 @@ cdef bint is_capturing(int ordinal, uintptr_t stream) noexcept nogil:
     return registry.active.capture_status(ordinal, stream, &status, &capture) == 0 and status != CAPTURE_NONE
 
 
-cdef int finish_capture(int ordinal, uintptr_t stream, uintptr_t* out_graph) noexcept nogil:
-    # A driver that refuses to end a capture must not leave the stream in it: ask once more, and drop the graph.
-    cdef uintptr_t graph = 0
-    cdef int code = registry.active.capture_end(ordinal, stream, &graph)
-    if code and graph == 0 and is_capturing(ordinal, stream):
-        if registry.active.capture_end(ordinal, stream, &graph):
-            graph = 0
-    out_graph[0] = graph
-    return code
-
-
 cdef class CUDAGraph:
     """Work captured from streams, to be replayed any number of times.
 
@@ -75,19 +65,16 @@ cdef class CUDAGraph:
 
     def __cinit__(self):
         self.kept = []
+        self.calls = []
 
     def __dealloc__(self):
         self.abandon()
 
     cdef int abandon(self) noexcept:
         # Whatever state it is in, afterwards the graph holds nothing.  Never raises: destructors call it.
-        cdef uintptr_t graph = 0
         if self.capturing:
-            with nogil:
-                finish_capture(self.ordinal, self.origin, &graph)
+            dispose_capture(self.ordinal, self.origin, self.capture)
             self.leave_capture()
-            if graph:
-                dispose(GRAPH, self.ordinal, graph)
         if self.raw_cuda_graph_exec:
             dispose(GRAPH_EXEC, self.ordinal, self.raw_cuda_graph_exec)
             self.raw_cuda_graph_exec = 0
@@ -95,6 +82,7 @@ cdef class CUDAGraph:
             let_go_private(self.ordinal, self.pool_id[0], self.pool_id[1])
             self.holds = False
         self.kept = []
+        self.calls = []
         self.node_count = 0
         return 0
 
@@ -144,6 +132,7 @@ cdef class CUDAGraph:
         self.capturing = True
         self.origin = stream.handle
         self.stream = stream
+        self.capture = 0
         code = registry.active.capture_status(self.ordinal, stream.handle, &status, &self.capture)
         if code == 0:
             code = begin_capture(self.ordinal, self.pool_id[0], self.pool_id[1], self.capture)
@@ -166,20 +155,24 @@ cdef class CUDAGraph:
             raise RuntimeError("no capture of this CUDAGraph is under way; call capture_begin() first")
         stream = self.stream
         with nogil:
-            code = finish_capture(self.ordinal, self.origin, &graph)
+            code = registry.active.capture_end(self.ordinal, self.origin, &graph)
         self.leave_capture()
+        if code:  # a driver that refuses to end a capture must not leave the stream in it
+            dispose_capture(self.ordinal, self.origin, self.capture)
         call = "capture_end"
+        if code == 0:
+            call = "graph_node_count"
+            code = registry.active.graph_node_count(graph, &self.node_count)
         if code == 0:
             call = "graph_instantiate"
             with nogil:
-                code = registry.active.graph_node_count(graph, &self.node_count)
-                if code == 0:
-                    code = registry.active.graph_instantiate(self.ordinal, graph, 0, &self.raw_cuda_graph_exec)
+                code = registry.active.graph_instantiate(self.ordinal, graph, 0, &self.raw_cuda_graph_exec)
         if graph:
             dispose(GRAPH, self.ordinal, graph)
         if code:
             self.abandon()
             raise_status(code, call, ("stream", stream))
+        self.calls = nodes_of(self.kept)
         drain()
         if self.node_count == 0:
             warnings.warn("The CUDA Graph is empty: nothing was put into a capturing stream", stacklevel=2)
@@ -196,9 +189,11 @@ cdef class CUDAGraph:
         if self.raw_cuda_graph_exec == 0:
             raise RuntimeError("nothing to replay: capture first, with accelrt.graph(g) or capture_begin/capture_end")
         stream = current_of(self.ordinal)
+        begin_runs(self.calls)
         with nogil:
             code = registry.active.graph_launch(self.ordinal, self.raw_cuda_graph_exec, stream.handle)
         if code:
+            take_back_runs(self.calls)
             raise_status(code, "graph_launch", ("graph_exec", self.raw_cuda_graph_exec, "stream", stream.handle))
 
     def reset(self):

@@ -10,7 +10,7 @@ from libc.stdlib cimport free, malloc
 from accelrt.driver cimport registry
 from accelrt.driver.table cimport CAPTURE_NONE, CAPTURE_RELAXED, STREAM_NON_BLOCKING
 from accelrt.memory.pool cimport MAX_DEVICES
-from accelrt.status cimport raise_status
+from accelrt.status cimport NOT_READY, raise_status
 
 cdef extern from "<pthread.h>" nogil:
     int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept)
@@ -37,19 +37,25 @@ cdef void forget_leases() noexcept nogil:
             returned[ordinal][level].newest = NULL
 
 
-cdef bint idle(int ordinal, uintptr_t handle) noexcept nogil:
+cdef bint idle(int ordinal, uintptr_t handle) except -1:
     # Asking a capturing stream, or asking at all while another thread captures in global mode, would break
-    # the capture; so a capturing stream counts as busy, and the question is put in relaxed mode.
+    # the capture; so a capturing stream counts as busy, and the question is put in relaxed mode.  The answer
+    # may be that the device's work failed, which nobody else may be told again.
     cdef int status = 0, mode, ignored
     cdef uint64_t capture = 0
-    cdef bint answer
-    if registry.active.capture_status(ordinal, handle, &status, &capture) or status != CAPTURE_NONE:
+    cdef int code = registry.active.capture_status(ordinal, handle, &status, &capture)
+    if code:
+        raise_status(code, "capture_status", ("stream", handle))
+    if status != CAPTURE_NONE:
         return False
-    if registry.active.capture_mode_exchange(CAPTURE_RELAXED, &mode):
-        return False
-    answer = registry.active.stream_query(ordinal, handle) == 0
+    code = registry.active.capture_mode_exchange(CAPTURE_RELAXED, &mode)
+    if code:
+        raise_status(code, "capture_mode_exchange", ("mode", CAPTURE_RELAXED))
+    code = registry.active.stream_query(ordinal, handle)
     registry.active.capture_mode_exchange(mode, &ignored)
-    return answer
+    if code and code != NOT_READY:
+        raise_status(code, "stream_query", ("stream", handle))
+    return code == 0
 
 
 cdef uintptr_t lease(int ordinal, int priority) except? 0:

@@ -204,11 +204,11 @@ cdef class Stream:
             Exception: whatever a host function raised since the last synchronize.
         """
         cdef int code
+        drain()
         with nogil:
             code = registry.active.stream_synchronize(self.device_index, self.handle)
         if code:
             raise_status(code, "stream_synchronize", ("stream", self.handle))
-        drain()
         raise_callback_errors()
 
     def wait_event(self, event):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from operator import length_hint
 from time import perf_counter_ns
 
 from accelrt.caching import (
@@ -58,7 +59,7 @@ class Replayer:
         nanoseconds = ooms = 0
         try:
             for start in range(0, len(self.rows), CHUNK):
-                took, refused = self.run_rows(self.rows[start : start + CHUNK])
+                took, refused = self.run_chunk(start)
                 nanoseconds += took
                 ooms += refused
                 progress.update(start)
@@ -66,7 +67,17 @@ class Replayer:
             progress.finish()
         return nanoseconds, ooms
 
-    def run_rows(self, rows: Sequence[tuple[int, int, int, Stream]]) -> tuple[int, int]:
+    def run_chunk(self, start: int) -> tuple[int, int]:
+        chunk = self.rows[start : start + CHUNK]
+        rows = iter(chunk)
+        try:
+            return self.run_rows(rows)
+        except Exception:
+            done = len(chunk) - length_hint(rows) - 1  # the iterator is past the event that failed
+            self.free(self.trace.prefix(start + done).left)
+            raise
+
+    def run_rows(self, rows: Iterator[tuple[int, int, int, Stream]]) -> tuple[int, int]:
         # An allocation that was refused leaves address 0, and freeing that does nothing.
         addresses = self.addresses
         allocate, free = caching_allocator_alloc, caching_allocator_delete
@@ -83,9 +94,8 @@ class Replayer:
                 free(addresses[slot])
         return perf_counter_ns() - begin, ooms
 
-    def free_left(self) -> None:
-        """Gives back what the trace leaves live."""
-        for slot in self.trace.left:
+    def free(self, slots: Iterable[int]) -> None:
+        for slot in slots:
             caching_allocator_delete(self.addresses[slot])
 
 
@@ -108,8 +118,10 @@ def figures_of(replayer: Replayer) -> Figures:
     trace = replayer.trace
     reset_peak_memory_stats()
     nanoseconds, ooms = replayer.run()
-    reserved = memory_stats()["reserved_bytes.all.peak"]
-    replayer.free_left()
+    try:
+        reserved = memory_stats()["reserved_bytes.all.peak"]
+    finally:
+        replayer.free(trace.left)
     return Figures(
         driver=chosen_driver(),
         events=len(trace),

@@ -3,13 +3,14 @@
 Each stream that used such blocks has a queue of (event, block), oldest first; events of one stream
 complete in order, so a poll stops at the first that has not.
 """
+from libc.stdint cimport uint64_t
 from libc.stdlib cimport calloc
 
-from accelrt.driver.table cimport CAPTURE_RELAXED
+from accelrt.driver.table cimport CAPTURE_NONE, CAPTURE_RELAXED
 from accelrt.memory.block cimport PENDING, Entry, Queue, Use, pthread_mutex_lock, pthread_mutex_unlock
 from accelrt.memory.heap cimport set_free
 from accelrt.memory.records cimport new_entry, recycle_entry, recycle_use
-from accelrt.status cimport NO_HOST_MEMORY, NOT_READY
+from accelrt.status cimport CAPTURE_IMPLICIT, NO_HOST_MEMORY, NOT_READY
 
 
 cdef void defer(Pool* pool, Block* block) noexcept nogil:
@@ -32,9 +33,17 @@ cdef Queue* queue_of(Pool* pool, uintptr_t stream) noexcept nogil:
 
 
 cdef int enqueue(Pool* pool, Block* block, uintptr_t stream) noexcept nogil:
+    # NOT_READY where somebody else captures the stream: an event recorded there would become part of the
+    # capture and never be complete.
     cdef Queue* queue = queue_of(pool, stream)
     cdef Entry* entry
-    cdef int code
+    cdef uint64_t capture = 0
+    cdef int status = CAPTURE_NONE
+    cdef int code = pool.table.capture_status(pool.device, stream, &status, &capture)
+    if code == CAPTURE_IMPLICIT or status != CAPTURE_NONE:
+        return NOT_READY
+    if code:
+        return code
     if queue == NULL:
         return NO_HOST_MEMORY
     code = new_entry(pool, &entry)
@@ -80,7 +89,7 @@ cdef int settle(Pool* pool) noexcept nogil:
         block = pool.deferred
         code = settle_block(pool, block)
         if code:
-            return code
+            return 0 if code == NOT_READY else code
         pool.deferred = block.left
         if block.events == 0:
             set_free(pool, block)
