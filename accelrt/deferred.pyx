@@ -8,7 +8,7 @@ from libc.stdlib cimport free, malloc
 
 from accelrt.capture cimport any_capture
 from accelrt.driver cimport registry
-from accelrt.driver.table cimport CAPTURE_NONE
+from accelrt.driver.table cimport CAPTURE_ACTIVE, CAPTURE_NONE
 from accelrt.status cimport FORKED
 
 cdef extern from "<pthread.h>" nogil:
@@ -50,11 +50,12 @@ cdef void dispose(int kind, int device, uintptr_t handle) noexcept:
 
 
 cdef int end_capture(int device, uintptr_t stream, uint64_t capture, uintptr_t* out_graph) noexcept nogil:
-    # Answers 0 where the stream is not in that capture any more, whoever ended it.
+    # Answers 0 where the stream is not in that capture any more, whoever ended it.  The driver names an
+    # active capture only; a broken one has to be ended whichever it is.
     cdef uint64_t found = 0
     cdef int status = CAPTURE_NONE
     cdef int code = registry.active.capture_status(device, stream, &status, &found)
-    if code or status == CAPTURE_NONE or (capture and found != capture):
+    if code or status == CAPTURE_NONE or (status == CAPTURE_ACTIVE and capture and found != capture):
         return code
     return registry.active.capture_end(device, stream, out_graph)
 

@@ -25,13 +25,13 @@ class CudaError(RuntimeError):
         call: str, the row of the driver table that answered it.
     """
 
-    def __init__(self, message: str, code: int = 999, name: str = "UNKNOWN", call: str = ""):
+    def __init__(self, message: str, code: int = 999, name: str = "UNKNOWN", call: str = "") -> None:
         super().__init__(message)
         self.code = code
         self.name = name
         self.call = call
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[object, ...]:
         return (type(self), (self.args[0], self.code, self.name, self.call), self.__dict__)
 
 
@@ -76,9 +76,9 @@ class RecordError(ValueError):
         row: int or None, the index of the offending record.
     """
 
-    def __init__(self, message: str, row: int | None = None):
+    def __init__(self, message: str, row: int | None = None) -> None:
         super().__init__(message)
         self.row = row
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[object, ...]:
         return (type(self), (self.args[0], self.row))

@@ -51,6 +51,17 @@ cdef bint is_capturing(int ordinal, uintptr_t stream) noexcept nogil:
     return registry.active.capture_status(ordinal, stream, &status, &capture) == 0 and status != CAPTURE_NONE
 
 
+cdef int instantiate(int ordinal, uintptr_t graph, uintptr_t* out_exec) noexcept nogil:
+    # Refused while another thread captures in global mode, which it would break, unless the caller is relaxed.
+    cdef int mode, ignored
+    cdef int code = registry.active.capture_mode_exchange(CAPTURE_RELAXED, &mode)
+    if code:
+        return code
+    code = registry.active.graph_instantiate(ordinal, graph, 0, out_exec)
+    registry.active.capture_mode_exchange(mode, &ignored)
+    return code
+
+
 cdef class CUDAGraph:
     """Work captured from streams, to be replayed any number of times.
 
@@ -166,7 +177,7 @@ cdef class CUDAGraph:
         if code == 0:
             call = "graph_instantiate"
             with nogil:
-                code = registry.active.graph_instantiate(self.ordinal, graph, 0, &self.raw_cuda_graph_exec)
+                code = instantiate(self.ordinal, graph, &self.raw_cuda_graph_exec)
         if graph:
             dispose(GRAPH, self.ordinal, graph)
         if code:

@@ -144,12 +144,20 @@ def lazy_call(call: Callable[[], object]) -> None:
         _queued.append((call, "".join(traceback.format_stack()[:-1])))
 
 
+def wait_before_fork() -> None:
+    """A fork in the middle of another thread's initialisation would leave it half open in the child."""
+    _lock.acquire()
+
+
+def go_on_in_parent() -> None:
+    _lock.release()
+
+
 def forget_in_child() -> None:
-    """A fork while another thread initialises must not leave its lock taken in the child."""
     global _lock, _initializing_thread
     _lock = threading.RLock()
     _initializing_thread = None
 
 
-os.register_at_fork(after_in_child=forget_in_child)
+os.register_at_fork(before=wait_before_fork, after_in_parent=go_on_in_parent, after_in_child=forget_in_child)
 registry.on_first_use(init)

@@ -10,7 +10,7 @@ import pytest
 from child import in_child, wrap_host
 
 # What an error may name beside a row of the driver table: operations that stand on several rows.
-OPERATIONS = {"allocate", "capture_begin", "empty_cache", "record_stream"}
+OPERATIONS = {"graph_instantiate", "allocate", "capture_begin", "empty_cache", "record_stream"}
 OUT_OF_MEMORY, UNKNOWN = 2, 999
 EVENTS = 200  # of the trace
 

@@ -122,7 +122,7 @@ def test_a_child_forked_after_mere_queries_works():
     out = child(
         FORK.format(
             before="print(accelrt.is_available(), accelrt.device_count())",
-            inside="b = accelrt.Buffer(4096); b.fill(7); accelrt.synchronize(); print('child', b.nbytes, flush=1)",
+            inside="b = accelrt.Buffer(4096); b.fill(7, blocking=True); print('child', len(b), flush=1)",
         )
     )
     assert "child 4096" in out

@@ -124,9 +124,14 @@ def reset_call_counts():
         atomic_store(&calls[index], 0)
 
 
-begin_table(&table, b"faults")
-fill_fault(&table)
-for index, name in enumerate(ROW_NAMES):
-    counted[index] = name not in ("open", "close")
-    asks[index] = name in ASKING
-offer("faults", &table)
+cdef int set_up() except -1:
+    begin_table(&table, b"faults")
+    fill_fault(&table)
+    for index, name in enumerate(ROW_NAMES):
+        counted[index] = name not in ("open", "close")
+        asks[index] = name in ASKING
+    offer("faults", &table)
+    return 0
+
+
+set_up()

@@ -1,8 +1,8 @@
 """The host driver: an embedded device that executes on CPU threads and refuses what a GPU refuses.
 
-Its rooms: host_memory (bytes and addresses), host_queue (streams, threads, tickets), host_capture (captures
-and graphs), host_work and host_graph (the rows over those), host_gate (who may come in).  Here are the
-settings and the rows about devices and memory.
+Its rooms: host_memory (bytes and addresses), host_virtual (handles and mappings), host_queue (streams,
+threads, tickets), host_capture (captures and graphs), host_work and host_graph (the rows over those), and
+host_gate (who may come in).  Here are the settings and the rows about devices and memory.
 """
 import os
 import re
@@ -16,10 +16,13 @@ from accelrt.driver.host_gate cimport gate, gate_any, gate_close, gate_devices, 
 from accelrt.driver.host_graph cimport fill_graph_rows, graph_counts
 from accelrt.driver.host_memory cimport (
     HOST_MEMORY, MAX_HOST_DEVICES, PAGE, UNKNOWN_MEMORY,
-    create, map_pages, memory_counts, memory_figures, memory_open, open_pages, owner_of, pinned_alloc, pinned_free,
-    pinned_register, pinned_unregister, plain_alloc, plain_free, release, reserve, unmap_pages, unreserve,
+    memory_counts, memory_figures, memory_open, owner_of, pinned_alloc, pinned_free, pinned_register,
+    pinned_unregister, plain_alloc, plain_free,
 )
 from accelrt.driver.host_queue cimport count_operations, count_streams, drain_device, lock, queue_open, unlock
+from accelrt.driver.host_virtual cimport (
+    count_physicals, create, map_pages, open_pages, release, reserve, unmap_pages, unreserve,
+)
 from accelrt.driver.host_work cimport count_events, fill_work_rows
 from accelrt.driver.registry cimport begin_table, finish_table, offer
 from accelrt.driver.table cimport TEXT_BYTES, Table
@@ -302,7 +305,7 @@ def live_objects():
 
     For tests: what was made has to be gone again.
     """
-    cdef size_t[5] memory
+    cdef size_t[4] memory
     cdef size_t[2] graphs
     memset(memory, 0, sizeof(memory))
     if gate_any():
@@ -314,8 +317,8 @@ def live_objects():
         streams, events, queued = count_streams(), count_events(), count_operations()
         unlock()
     return {
-        "allocations": memory[0], "bytes": memory[1], "reservations": memory[2], "physical": memory[3],
-        "host_allocations": memory[4], "graphs": graphs[0], "execs": graphs[1], "streams": streams,
+        "allocations": memory[0], "bytes": memory[1], "reservations": memory[2], "physical": count_physicals(),
+        "host_allocations": memory[3], "graphs": graphs[0], "execs": graphs[1], "streams": streams,
         "events": events, "operations": queued,
     }
 

@@ -6,7 +6,7 @@ from libc.string cimport memset
 
 from accelrt.addresses cimport AddressMap, map_find, map_insert, map_remove, map_reserve
 from accelrt.driver.host_capture cimport (
-    add_node, begin, check_implicit, end, exchange_mode, free_graph, plan_of, same_shape,
+    add_node, begin, check_implicit, check_unsafe, end, exchange_mode, free_graph, plan_of, same_shape,
 )
 from accelrt.driver.host_gate cimport gate, gate_any
 from accelrt.driver.host_queue cimport (
@@ -15,7 +15,7 @@ from accelrt.driver.host_queue cimport (
 )
 from accelrt.driver.table cimport CAPTURE_ACTIVE, CAPTURE_INVALIDATED, CAPTURE_NONE, CAPTURE_RELAXED, Table
 from accelrt.status cimport (
-    CAPTURE_IMPLICIT, GRAPH_UPDATE_FAILURE, INVALID_HANDLE, INVALID_VALUE, NO_HOST_MEMORY, NOT_FOUND,
+    GRAPH_UPDATE_FAILURE, INVALID_HANDLE, INVALID_VALUE, NO_HOST_MEMORY, NOT_FOUND,
 )
 
 cdef struct Exec:
@@ -78,7 +78,7 @@ cdef int capture_status(int device, uintptr_t stream, int* out_status, uint64_t*
         code = check_implicit(found)
     elif found.capture != NULL:
         out_status[0] = CAPTURE_INVALIDATED if found.capture.broken else CAPTURE_ACTIVE
-        out_id[0] = found.capture.id
+        out_id[0] = 0 if found.capture.broken else found.capture.id
     unlock()
     return code
 
@@ -164,7 +164,9 @@ cdef int graph_instantiate(int device, uintptr_t graph, uint64_t flags, uintptr_
         return NO_HOST_MEMORY
     lock()
     found = <Graph*>map_find(&graphs, graph)
-    code = INVALID_HANDLE if found == NULL else map_reserve(&execs)
+    code = INVALID_HANDLE if found == NULL else check_unsafe()
+    if code == 0:
+        code = map_reserve(&execs)
     if code == 0:
         made.plan = plan_of(found)
         code = 0 if made.plan != NULL else NO_HOST_MEMORY

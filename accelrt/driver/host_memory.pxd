@@ -1,4 +1,4 @@
-# The host device's memory.  Every function takes and leaves its own lock; it calls nothing else.
+# The host device's memory.  Every function of the first group takes and leaves its own lock.
 from libc.stdint cimport uintptr_t
 
 cdef enum:
@@ -14,18 +14,61 @@ cdef void memory_forget() noexcept nogil  # in a forked child: the lock may be h
 cdef int memory_figures(int device, size_t* out_free, size_t* out_total) noexcept nogil
 # Which memory [address, address + size) lies in, whole and readable; UNKNOWN_MEMORY where it does not.
 cdef int owner_of(uintptr_t address, size_t size) noexcept nogil
-cdef void memory_counts(size_t* counts) noexcept nogil  # allocations, bytes, reservations, physical, host allocations
+cdef void memory_counts(size_t* counts) noexcept nogil  # allocations, bytes, reservations, host allocations
 
 cdef int plain_alloc(int device, size_t size, uintptr_t* out_address) noexcept nogil
 cdef int plain_free(int device, uintptr_t address) noexcept nogil
-cdef int reserve(size_t size, size_t alignment, uintptr_t* out_address) noexcept nogil
-cdef int unreserve(uintptr_t address, size_t size) noexcept nogil
-cdef int create(int device, size_t size, uintptr_t* out_handle) noexcept nogil
-cdef int release(uintptr_t handle) noexcept nogil
-cdef int map_pages(uintptr_t address, size_t size, uintptr_t handle) noexcept nogil
-cdef int open_pages(uintptr_t address, size_t size, int device) noexcept nogil
-cdef int unmap_pages(uintptr_t address, size_t size) noexcept nogil
 cdef int pinned_alloc(size_t size, uintptr_t* out_address) noexcept nogil
 cdef int pinned_free(uintptr_t address) noexcept nogil
 cdef int pinned_register(uintptr_t address, size_t size) noexcept nogil
 cdef int pinned_unregister(uintptr_t address) noexcept nogil
+
+# --- for host_virtual, under the lock ---
+
+cdef enum:  # Range.kind
+    PLAIN = 0       # plain_alloc: a mapping of its own
+    MAPPED = 1      # a physical handle in a reservation
+    RESERVED = 2    # addresses alone; MAPPED ranges lie inside
+    PINNED = 3
+    REGISTERED = 4
+    KINDS = 5
+
+# Bytes of a device's file, held while its handle is alive or it is mapped.
+cdef struct Physical:
+    int device
+    size_t size
+    long offset
+    int mappings
+    bint alive
+
+cdef struct Range:
+    uintptr_t start
+    size_t size
+    size_t charged       # bytes of capacity (PLAIN)
+    long offset          # in the file (PLAIN)
+    Physical* physical   # (MAPPED)
+    int device           # whose memory; -1 for host memory
+    int kind
+    bint open            # readable and writable
+
+cdef struct Ranges:  # sorted by start, disjoint
+    Range* items
+    size_t count
+    size_t capacity
+
+cdef Ranges memory  # every mapping; reservations are host_virtual's
+
+cdef void lock_memory() noexcept nogil
+cdef void unlock_memory() noexcept nogil
+cdef int known_device(int device) noexcept nogil
+cdef int file_of(int device) noexcept nogil
+cdef size_t position(const Ranges* ranges, uintptr_t address) noexcept nogil  # of the first that starts above address
+cdef Range* containing(const Ranges* ranges, uintptr_t address) noexcept nogil
+cdef int add_range(Ranges* ranges, const Range* added) noexcept nogil
+cdef void drop_range(Ranges* ranges, Range* dropped) noexcept nogil
+cdef int take_bytes(int device, size_t size, long* out_offset) noexcept nogil
+cdef void give_bytes(int device, long offset, size_t size) noexcept nogil
+cdef void* find_room(size_t size, size_t alignment) noexcept nogil  # addresses without access
+cdef void drop_room(void* address, size_t size) noexcept nogil
+cdef bint show(void* address, size_t size, int file, long offset, int protection) noexcept nogil
+cdef void hide(void* address, size_t size) noexcept nogil

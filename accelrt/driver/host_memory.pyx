@@ -3,10 +3,9 @@
 An offset of the file is used once, so that what was mapped there before can never be seen again; its pages
 go back to the system when a hole is punched.  Pages that nobody touches cost nothing.
 """
-from libc.stdlib cimport calloc, free, realloc
+from libc.stdlib cimport realloc
 from libc.string cimport memmove
 
-from accelrt.addresses cimport AddressMap, map_find, map_insert, map_remove, map_reserve
 from accelrt.status cimport (
     HOST_MEMORY_NOT_REGISTERED, HOST_MEMORY_REGISTERED, INVALID_DEVICE, INVALID_VALUE, NO_HOST_MEMORY, NOT_SUPPORTED,
     OUT_OF_MEMORY,
@@ -37,7 +36,6 @@ cdef extern from *:
     int punch "accelrt_punch"(int file, long offset, long size) noexcept nogil
     void* mmap(void* address, size_t size, int protection, int flags, int file, long offset) noexcept nogil
     int munmap(void* address, size_t size) noexcept nogil
-    int mprotect(void* address, size_t size, int protection) noexcept nogil
     ctypedef struct pthread_mutex_t:
         pass
     int pthread_mutex_init(pthread_mutex_t* mutex, void* attributes) noexcept nogil
@@ -54,37 +52,6 @@ cdef extern from *:
         MAP_NORESERVE
     void* MAP_FAILED
 
-cdef enum:  # Range.kind
-    PLAIN = 0       # plain_alloc: a mapping of its own
-    MAPPED = 1      # a physical handle in a reservation
-    RESERVED = 2    # addresses alone; MAPPED ranges lie inside
-    PINNED = 3
-    REGISTERED = 4
-    KINDS = 5
-
-# Bytes of a device's file.  mappings + (1 while its handle lives) holds them.
-cdef struct Physical:
-    int device
-    size_t size
-    long offset
-    int mappings
-    bint alive
-
-cdef struct Range:
-    uintptr_t start
-    size_t size
-    size_t charged       # bytes of capacity (PLAIN)
-    long offset          # in the file (PLAIN)
-    Physical* physical   # (MAPPED)
-    int device           # whose memory; -1 for host memory
-    int kind
-    bint open            # readable and writable
-
-cdef struct Ranges:  # sorted by start, disjoint
-    Range* items
-    size_t count
-    size_t capacity
-
 cdef struct Device:
     int file
     size_t capacity
@@ -95,9 +62,6 @@ cdef pthread_mutex_t lock
 cdef Device[MAX_HOST_DEVICES] devices
 cdef int device_total = 0
 cdef Ranges memory        # everything but reservations
-cdef Ranges reservations
-cdef AddressMap physicals
-cdef uintptr_t next_handle = 0x5000000000  # never reused
 cdef size_t[KINDS] alive  # ranges, by kind
 
 
@@ -192,9 +156,24 @@ cdef void memory_counts(size_t* counts) noexcept nogil:
     for device in range(device_total):
         counts[1] += devices[device].used
     counts[2] = alive[RESERVED]
-    counts[3] = physicals.count
-    counts[4] = alive[PINNED] + alive[REGISTERED]
+    counts[3] = alive[PINNED] + alive[REGISTERED]
     pthread_mutex_unlock(&lock)
+
+
+cdef int known_device(int device) noexcept nogil:
+    return device >= 0 and device < device_total
+
+
+cdef void lock_memory() noexcept nogil:
+    pthread_mutex_lock(&lock)
+
+
+cdef void unlock_memory() noexcept nogil:
+    pthread_mutex_unlock(&lock)
+
+
+cdef int file_of(int device) noexcept nogil:
+    return devices[device].file
 
 
 cdef int memory_figures(int device, size_t* out_free, size_t* out_total) noexcept nogil:
@@ -251,6 +230,10 @@ cdef void hide(void* address, size_t size) noexcept nogil:
     mmap(address, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0)
 
 
+cdef void drop_room(void* address, size_t size) noexcept nogil:
+    munmap(address, size)
+
+
 # --- plain memory ------------------------------------------------------------------------------------------
 
 cdef int plain_alloc(int device, size_t size, uintptr_t* out_address) noexcept nogil:
@@ -300,184 +283,6 @@ cdef int plain_free(int device, uintptr_t address) noexcept nogil:
     else:
         munmap(<void*>address, found.size)
         give_bytes(device, found.offset, found.charged)
-        drop_range(&memory, found)
-    pthread_mutex_unlock(&lock)
-    return code
-
-
-# --- virtual memory ----------------------------------------------------------------------------------------
-
-cdef int reserve(size_t size, size_t alignment, uintptr_t* out_address) noexcept nogil:
-    cdef Range made
-    cdef void* room
-    cdef int code
-    out_address[0] = 0
-    if size == 0 or size % PAGE or alignment & (alignment - 1):
-        return INVALID_VALUE
-    room = find_room(size, max(alignment, <size_t>PAGE))
-    if room == NULL:
-        return OUT_OF_MEMORY
-    made.start = <uintptr_t>room
-    made.size = size
-    made.kind = RESERVED
-    made.device = UNKNOWN_MEMORY
-    made.open = False
-    pthread_mutex_lock(&lock)
-    code = add_range(&reservations, &made)
-    pthread_mutex_unlock(&lock)
-    if code:
-        munmap(room, size)
-        return code
-    out_address[0] = made.start
-    return 0
-
-
-cdef int unreserve(uintptr_t address, size_t size) noexcept nogil:
-    cdef Range* found
-    cdef size_t index
-    cdef int code = 0
-    pthread_mutex_lock(&lock)
-    found = containing(&reservations, address)
-    index = position(&memory, address + size - 1)
-    if found == NULL or found.start != address or found.size != size:
-        code = INVALID_VALUE
-    elif index and memory.items[index - 1].start >= address:
-        code = INVALID_VALUE  # something is mapped in it
-    else:
-        drop_range(&reservations, found)
-        munmap(<void*>address, size)
-    pthread_mutex_unlock(&lock)
-    return code
-
-
-cdef int create(int device, size_t size, uintptr_t* out_handle) noexcept nogil:
-    global next_handle
-    cdef Physical* made
-    cdef int code
-    out_handle[0] = 0
-    if size == 0 or size % PAGE:
-        return INVALID_VALUE
-    made = <Physical*>calloc(1, sizeof(Physical))
-    if made == NULL:
-        return NO_HOST_MEMORY
-    made.device = device
-    made.size = size
-    made.alive = True
-    pthread_mutex_lock(&lock)
-    code = map_reserve(&physicals)
-    if code == 0:
-        code = take_bytes(device, size, &made.offset)
-    if code == 0:
-        next_handle += 16
-        map_insert(&physicals, next_handle, made)
-        out_handle[0] = next_handle
-    pthread_mutex_unlock(&lock)
-    if code:
-        free(made)
-    return code
-
-
-cdef void let_go(Physical* physical) noexcept nogil:
-    if physical.alive or physical.mappings:
-        return
-    give_bytes(physical.device, physical.offset, physical.size)
-    free(physical)
-
-
-cdef int release(uintptr_t handle) noexcept nogil:
-    cdef Physical* found
-    pthread_mutex_lock(&lock)
-    found = <Physical*>map_remove(&physicals, handle)
-    if found != NULL:
-        found.alive = False
-        let_go(found)
-    pthread_mutex_unlock(&lock)
-    return 0 if found != NULL else INVALID_VALUE
-
-
-cdef bint is_clear(uintptr_t address, size_t size) noexcept nogil:
-    # Nothing is mapped in [address, address + size), and a reservation holds it whole.
-    cdef Range* reservation = containing(&reservations, address)
-    cdef size_t index = position(&memory, address + size - 1)
-    if reservation == NULL or address + size > reservation.start + reservation.size:
-        return False
-    return index == 0 or memory.items[index - 1].start + memory.items[index - 1].size <= address
-
-
-cdef int map_pages(uintptr_t address, size_t size, uintptr_t handle) noexcept nogil:
-    cdef Physical* physical
-    cdef Range made
-    cdef int code = 0
-    pthread_mutex_lock(&lock)
-    physical = <Physical*>map_find(&physicals, handle)
-    if physical == NULL or size == 0 or size % PAGE or address % PAGE or not is_clear(address, size):
-        code = INVALID_VALUE
-    elif size != physical.size:
-        code = NOT_SUPPORTED if size < physical.size else INVALID_VALUE
-    elif not show(<void*>address, size, devices[physical.device].file, physical.offset, PROT_NONE):
-        code = OUT_OF_MEMORY
-    else:
-        made.start = address
-        made.size = size
-        made.device = physical.device
-        made.kind = MAPPED
-        made.physical = physical
-        made.open = False
-        code = add_range(&memory, &made)
-        if code:
-            hide(<void*>address, size)
-        else:
-            physical.mappings += 1
-    pthread_mutex_unlock(&lock)
-    return code
-
-
-cdef bint is_mapped(uintptr_t address, size_t size) noexcept nogil:
-    # [address, address + size) is a run of whole mappings.
-    cdef uintptr_t end = address + size
-    cdef Range* found
-    while address < end:
-        found = containing(&memory, address)
-        if found == NULL or found.kind != MAPPED or found.start != address or address + found.size > end:
-            return False
-        address += found.size
-    return size > 0
-
-
-cdef int open_pages(uintptr_t address, size_t size, int device) noexcept nogil:
-    cdef uintptr_t at = address
-    cdef Range* found
-    cdef int code = 0
-    if device < 0 or device >= device_total:
-        return INVALID_DEVICE
-    pthread_mutex_lock(&lock)
-    if not is_mapped(address, size):
-        code = INVALID_VALUE
-    while code == 0 and at < address + size:
-        found = containing(&memory, at)
-        if mprotect(<void*>at, found.size, PROT_READ | PROT_WRITE):
-            code = OUT_OF_MEMORY
-        found.open = True
-        at += found.size
-    pthread_mutex_unlock(&lock)
-    return code
-
-
-cdef int unmap_pages(uintptr_t address, size_t size) noexcept nogil:
-    cdef uintptr_t at = address
-    cdef Range* found
-    cdef Physical* physical
-    cdef int code = 0
-    pthread_mutex_lock(&lock)
-    if not is_mapped(address, size):
-        code = INVALID_VALUE
-    while code == 0 and at < address + size:
-        found = containing(&memory, at)
-        at += found.size
-        hide(<void*>found.start, found.size)
-        physical = found.physical
-        physical.mappings -= 1
-        let_go(physical)
         drop_range(&memory, found)
     pthread_mutex_unlock(&lock)
     return code

@@ -1,12 +1,12 @@
 """The host driver's rows for streams, events, copies and fills."""
-from libc.stdint cimport uint64_t, uintptr_t
+from libc.stdint cimport uintptr_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 
 from accelrt.addresses cimport AddressMap, map_find, map_insert, map_remove, map_reserve
 from accelrt.driver.host_capture cimport abandon, add_node, break_capture, check_implicit, check_unsafe, join
 from accelrt.driver.host_gate cimport gate, gate_any
-from accelrt.driver.host_memory cimport HOST_MEMORY, UNKNOWN_MEMORY, owner_of
+from accelrt.driver.host_memory cimport UNKNOWN_MEMORY, owner_of
 from accelrt.driver.host_queue cimport (
     CALL, COPY, FILL, RECORD, WAIT, HostEvent, HostStream, Ticket, Work,
     add_stream, clear_frontier, copy_frontier, drain_device, drop_stream, drop_ticket, enqueue, find_stream,

@@ -1,11 +1,11 @@
-from typing import Any
+from typing import Any, Self
 
 class RowCalls:
     def __getattr__(self, name: str) -> Any: ...
 
 class Rows(RowCalls):
     names: tuple[str, ...]
-    def __init__(self, driver: str | None = None) -> None: ...
+    def __new__(cls, driver: str | None = None) -> Self: ...
     @property
     def filled(self) -> int: ...
     @property

@@ -8,6 +8,7 @@
 #     stream the legacy default stream of the device named beside it;
 #   - a row given a device makes that device's primary context current for the call and puts back what
 #     the thread had before; only set_device leaves it changed;
+#   - capture_status answers an id of 0 unless the capture is ACTIVE;
 #   - out_text has TEXT_BYTES bytes, out_uuid 16, out_ipc 64;
 #   - no row takes the GIL, runs Python or waits for a lock of ours, except where its comment says so.
 # Rows are only ever added, at the end of their group, with TABLE_VERSION raised.

@@ -40,3 +40,5 @@ from accelrt.caching import (
 from accelrt.caching import (
     set_per_process_memory_fraction as set_per_process_memory_fraction,
 )
+
+__all__: list[str]
