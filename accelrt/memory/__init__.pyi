@@ -41,4 +41,19 @@ from accelrt.caching import (
     set_per_process_memory_fraction as set_per_process_memory_fraction,
 )
 
-__all__: list[str]
+__all__ = [
+    "audit",
+    "caching_allocator_alloc",
+    "caching_allocator_delete",
+    "empty_cache",
+    "max_memory_allocated",
+    "max_memory_reserved",
+    "memory_allocated",
+    "memory_reserved",
+    "memory_snapshot",
+    "memory_stats",
+    "record_stream",
+    "reset_accumulated_memory_stats",
+    "reset_peak_memory_stats",
+    "set_per_process_memory_fraction",
+]
