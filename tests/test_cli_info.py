@@ -1,7 +1,10 @@
 """accelrt info, with and without a device."""
 
 import json
+import os
 import platform
+import subprocess
+import sys
 
 import pytest
 from cli_command import ROOT, accelrt
@@ -80,6 +83,15 @@ def test_settings_in_force_are_listed_and_misspelt_ones_pointed_out():
 
 def test_the_command_is_installed_under_its_name():
     assert 'accelrt = "accelrt.cli.main:main"' in (ROOT / "pyproject.toml").read_text()
+
+
+def test_a_reader_that_goes_away_ends_it_quietly():
+    nobody_reads, output = os.pipe()
+    os.close(nobody_reads)
+    command = [sys.executable, "-m", "accelrt", "info"]
+    done = subprocess.run(command, cwd=ROOT, stdout=output, stderr=subprocess.PIPE, check=False)
+    os.close(output)
+    assert (done.returncode, done.stderr) == (141, b"")
 
 
 def test_a_command_is_asked_for():

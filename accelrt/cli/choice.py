@@ -59,7 +59,10 @@ def open_driver(asked: str | None, memory: str | None = None, needed: int = 0) -
     try:
         lazy.init("cuda")
     except (DriverNotFoundError, ImportError) as error:
-        return open_host(memory, needed, str(error).removesuffix(f"; {lazy.HOST_ADVICE}"))
+        reason = (
+            str(error).removeprefix("no NVIDIA device can be used: ").removesuffix(f"; {lazy.HOST_ADVICE}")
+        )
+        return open_host(memory, needed, reason)
     return opened(memory)
 
 

@@ -1,11 +1,14 @@
 """accelrt: the command line's front door.
 
-Exit status: 0, it went well; 1, the device or the demo failed; 2, the arguments or a file are no good.
+Exit status: 0, it went well; 1, the device or the demo failed; 2, the arguments or a file are no good;
+130, it was interrupted; 141, whoever read its output went away.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -67,13 +70,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     given = parser().parse_args(arguments)
     try:
-        return dispatch(given)
+        status = dispatch(given)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        return silent()
     except (OSError, ValueError) as error:
         return failed(given.command, error, 2)
     except (RuntimeError, ImportError) as error:
         return failed(given.command, error, 1)
     except KeyboardInterrupt:
         return failed(given.command, "interrupted", 130)
+
+
+def silent() -> int:
+    """Whoever read standard output is gone: nothing more is written there, not even at the exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 128 + signal.SIGPIPE
 
 
 def failed(command: str, error: object, status: int) -> int:
