@@ -1,0 +1,123 @@
+"""One text, every driver: the rows of the driver table as such, on host and, where there is a GPU, on cuda.
+
+Nothing here goes through the library: a test calls rows and looks at status codes.  After each test what was
+made has to be gone again, kind by kind.
+"""
+
+import ctypes
+import functools
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from accelrt.driver.rows import Rows
+
+CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+NON_BLOCKING = 1
+MADE_BY = {
+    "stream_create": "stream_destroy",
+    "event_create": "event_destroy",
+    "memory_alloc": "memory_free",
+    "host_alloc": "host_free",
+    "physical_create": "physical_release",
+    "address_reserve": "address_free",
+    "graph_instantiate": "graph_exec_destroy",
+    "capture_end": "graph_destroy",
+    "async_alloc": "async_free",
+    "module_load": "module_unload",
+    "host_register": "host_unregister",
+}
+called = {}  # driver -> names of rows that a test called
+filled = {}
+
+
+@functools.cache
+def gpu_is_there():
+    """Asked in a process of its own, so that this one stays free to fork."""
+    code = "from accelrt.driver.rows import Rows; raise SystemExit(Rows('cuda').open() != 0)"
+    return subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0
+
+
+def drivers():
+    return ["host", "cuda"] if gpu_is_there() else ["host"]
+
+
+class Recorded:
+    """The rows of a driver; counts what is made and what is given back."""
+
+    def __init__(self, name):
+        self.driver = name
+        self.raw = Rows(name)
+        assert self.raw.open() == 0
+        filled[name] = self.raw.filled
+        self.alive = dict.fromkeys(MADE_BY, 0)
+        self.callbacks = []
+
+    def __getattr__(self, name):
+        row = getattr(self.raw, name)
+
+        def call(*arguments):
+            called.setdefault(self.driver, set()).add(name)
+            answer = row(*arguments)
+            code = answer[0] if isinstance(answer, tuple) else answer
+            if code == 0 and name in MADE_BY:
+                self.alive[name] += 1
+            for maker, breaker in MADE_BY.items():
+                if code == 0 and name == breaker:
+                    self.alive[maker] -= 1
+            return answer
+
+        return call
+
+    def ok(self, name, *arguments):
+        """Calls a row that has to succeed; answers what it wrote."""
+        answer = getattr(self, name)(*arguments)
+        code, *written = answer if isinstance(answer, tuple) else (answer,)
+        assert code == 0, f"{name}{arguments} answered {code}"
+        return written[0] if len(written) == 1 else tuple(written)
+
+    def stream(self, flags=NON_BLOCKING):
+        return self.ok("stream_create", 0, flags, 0)
+
+    def gate(self, stream, event):
+        """Holds a stream until a threading.Event is set."""
+        self.call(stream, event.wait)
+
+    def call(self, stream, function):
+        callback = CALLBACK(lambda _: function() and None)
+        self.callbacks.append(callback)
+        self.ok("stream_host_func", 0, stream, ctypes.cast(callback, ctypes.c_void_p).value, 0)
+
+    def pinned(self, size):
+        address = self.ok("host_alloc", 0, size)
+        return address, np.frombuffer((ctypes.c_uint8 * size).from_address(address), np.uint8)
+
+    def read(self, address, size):
+        out = np.zeros(size, np.uint8)
+        self.ok("copy", 0, 0, out.ctypes.data, address, size)
+        self.ok("stream_synchronize", 0, 0)
+        return out
+
+
+@pytest.fixture(params=drivers())
+def rows(request):
+    made = Recorded(request.param)
+    made.ok("set_device", 0)
+    made.ok("device_synchronize", 0)
+    free, _ = made.ok("memory_info", 0)
+    yield made
+    made.ok("device_synchronize", 0)
+    assert {kind: count for kind, count in made.alive.items() if count} == {}
+    after, _ = made.ok("memory_info", 0)
+    if request.param == "host":  # a GPU is shared, and its driver keeps pages for itself
+        assert after == free
+
+
+def pytest_terminal_summary(terminalreporter):
+    total = len(Rows.names)
+    for driver, names in called.items():
+        terminalreporter.write_line(
+            f"contract: {driver} fills {filled[driver]} of {total} rows, {len(names)} called by the tests"
+        )

@@ -1,0 +1,65 @@
+"""Rows about devices and contexts."""
+
+import threading
+
+import pytest
+
+INVALID_VALUE, INVALID_DEVICE, NO_CONTEXT = 1, 101, -1
+
+
+def test_devices_are_counted_and_described(rows):
+    count = rows.ok("device_count")
+    assert count >= 1
+    assert rows.ok("driver_version") >= 12000
+    names = {rows.ok("device_uuid", device) for device in range(count)}
+    assert len(names) == count
+    for device in range(count):
+        assert rows.ok("device_name", device)
+        assert rows.ok("device_pci_bus_id", device)
+        free, total = rows.ok("memory_info", device)
+        assert 0 < free <= total
+        assert rows.ok("device_memory", device) >= total
+
+
+@pytest.mark.parametrize("attribute", [1, 10, 16, 41, 75, 76, 102])
+def test_attributes_answer_by_cudas_numbers(rows, attribute):
+    assert rows.ok("device_attribute", 0, attribute) >= 0
+
+
+def test_an_unknown_attribute_is_refused(rows):
+    assert rows.device_attribute(0, 100_000)[0] == INVALID_VALUE
+
+
+@pytest.mark.parametrize(
+    "row", ["device_name", "device_uuid", "device_memory", "memory_info", "set_device", "device_synchronize"]
+)
+@pytest.mark.parametrize("device", [-1, 64, 1 << 30])
+def test_a_device_that_is_not_is_refused(rows, row, device):
+    answer = getattr(rows, row)(device)
+    assert (answer[0] if isinstance(answer, tuple) else answer) == INVALID_DEVICE
+
+
+def test_the_current_device_is_the_threads_own(rows):
+    last = rows.ok("device_count") - 1
+    seen = []
+
+    def look():
+        seen.append(rows.ok("current_device"))
+        rows.ok("set_device", last)
+        seen.append(rows.ok("current_device"))
+
+    rows.ok("set_device", 0)
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    assert seen == [NO_CONTEXT, last]
+    assert rows.ok("current_device") == 0
+
+
+def test_peers(rows):
+    count = rows.ok("device_count")
+    assert rows.ok("can_access_peer", 0, 0) == 0
+    assert rows.enable_peer(0, 0) == INVALID_DEVICE
+    if count > 1 and rows.ok("can_access_peer", 0, 1):
+        rows.ok("enable_peer", 0, 1)
+        rows.ok("enable_peer", 0, 1)

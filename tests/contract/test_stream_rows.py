@@ -1,0 +1,214 @@
+"""Rows about streams, events, copies, fills and host functions."""
+
+import threading
+
+import numpy as np
+import pytest
+
+INVALID_VALUE, INVALID_HANDLE, NOT_READY = 1, 400, 600
+DISABLE_TIMING, INTERPROCESS = 2, 4
+
+
+@pytest.fixture
+def device(rows):
+    address = rows.ok("memory_alloc", 0, 1 << 20)
+    yield address
+    rows.ok("memory_free", 0, address)
+
+
+def test_priorities(rows):
+    least, greatest = rows.ok("stream_priority_range", 0)
+    assert least >= greatest
+    for asked in (least, greatest, -1000, 1000):
+        stream = rows.ok("stream_create", 0, 1, asked)
+        assert rows.ok("stream_priority", 0, stream) == max(greatest, min(least, asked))
+        rows.ok("stream_destroy", 0, stream)
+
+
+def test_unknown_flags_are_refused(rows):
+    assert rows.stream_create(0, 77, 0)[0] == INVALID_VALUE
+    assert rows.event_create(0, 77)[0] == INVALID_VALUE
+    assert rows.event_create(0, INTERPROCESS)[0] == INVALID_VALUE
+
+
+def test_work_is_asynchronous_and_in_order(rows, device):
+    stream, gate, seen = rows.stream(), threading.Event(), []
+    rows.gate(stream, gate)
+    for number in range(20):
+        rows.call(stream, lambda number=number: seen.append(number))
+    rows.ok("fill", 0, stream, device, 3, 1, 4096)
+    assert rows.stream_query(0, stream) == NOT_READY
+    assert seen == []
+    gate.set()
+    rows.ok("stream_synchronize", 0, stream)
+    assert rows.stream_query(0, stream) == 0
+    assert seen == list(range(20))
+    assert (rows.read(device, 4096) == 3).all()
+    rows.ok("stream_destroy", 0, stream)
+
+
+def test_work_of_a_destroyed_stream_completes(rows, device):
+    stream, gate, seen = rows.stream(), threading.Event(), []
+    rows.gate(stream, gate)
+    rows.call(stream, lambda: seen.append(1))
+    rows.ok("stream_destroy", 0, stream)
+    gate.set()
+    rows.ok("device_synchronize", 0)
+    assert seen == [1]
+
+
+def test_non_blocking_streams_are_independent(rows):
+    first, second, gate, seen = rows.stream(), rows.stream(), threading.Event(), []
+    rows.gate(first, gate)
+    rows.call(second, lambda: seen.append(1))
+    rows.ok("stream_synchronize", 0, second)
+    rows.ok("stream_synchronize", 0, 0)
+    assert seen == [1]
+    gate.set()
+    for stream in (first, second):
+        rows.ok("stream_destroy", 0, stream)
+
+
+def test_the_legacy_stream_orders_blocking_streams(rows):
+    first, second, gate, seen = rows.stream(0), rows.stream(0), threading.Event(), []
+    rows.gate(first, gate)
+    rows.call(0, lambda: seen.append("legacy"))
+    rows.call(second, lambda: seen.append("second"))
+    assert rows.stream_query(0, second) == NOT_READY
+    assert seen == []
+    gate.set()
+    rows.ok("stream_synchronize", 0, second)
+    assert seen == ["legacy", "second"]
+    for stream in (first, second):
+        rows.ok("stream_destroy", 0, stream)
+
+
+def test_an_event_orders_two_streams(rows, device):
+    first, second, gate = rows.stream(), rows.stream(), threading.Event()
+    event = rows.ok("event_create", 0, DISABLE_TIMING)
+    assert rows.event_query(0, event) == 0
+    rows.ok("event_synchronize", 0, event)
+    rows.gate(first, gate)
+    rows.ok("fill", 0, first, device, 7, 4, 1024)
+    rows.ok("event_record", 0, event, first)
+    rows.ok("stream_wait_event", 0, second, event)
+    rows.ok("copy", 0, second, device + 4096, device, 4096)
+    assert rows.event_query(0, event) == NOT_READY
+    assert rows.stream_query(0, second) == NOT_READY
+    gate.set()
+    rows.ok("event_synchronize", 0, event)
+    rows.ok("stream_synchronize", 0, second)
+    assert (rows.read(device + 4096, 4096).view(np.uint32) == 7).all()
+    rows.ok("event_destroy", 0, event)
+    for stream in (first, second):
+        rows.ok("stream_destroy", 0, stream)
+
+
+def test_a_wait_keeps_the_record_that_it_saw(rows):
+    first, second, other = rows.stream(), rows.stream(), rows.stream()
+    gate = threading.Event()
+    event = rows.ok("event_create", 0, DISABLE_TIMING)
+    rows.ok("event_record", 0, event, first)
+    rows.ok("stream_synchronize", 0, first)
+    rows.ok("stream_wait_event", 0, second, event)
+    rows.gate(other, gate)
+    rows.ok("event_record", 0, event, other)
+    rows.ok("stream_synchronize", 0, second)
+    gate.set()
+    rows.ok("event_destroy", 0, event)
+    for stream in (first, second, other):
+        rows.ok("stream_destroy", 0, stream)
+
+
+def test_a_pending_event_may_be_destroyed(rows):
+    first, second, gate = rows.stream(), rows.stream(), threading.Event()
+    event = rows.ok("event_create", 0, DISABLE_TIMING)
+    rows.gate(first, gate)
+    rows.ok("event_record", 0, event, first)
+    rows.ok("stream_wait_event", 0, second, event)
+    rows.ok("event_destroy", 0, event)
+    assert rows.stream_query(0, second) == NOT_READY
+    gate.set()
+    rows.ok("stream_synchronize", 0, second)
+    for stream in (first, second):
+        rows.ok("stream_destroy", 0, stream)
+
+
+def test_elapsed_time(rows):
+    stream = rows.stream()
+    start, end, silent = (rows.ok("event_create", 0, flags) for flags in (0, 0, DISABLE_TIMING))
+    assert rows.event_elapsed(start, end)[0] == INVALID_HANDLE
+    rows.ok("event_record", 0, start, stream)
+    gate = threading.Event()
+    rows.gate(stream, gate)
+    rows.ok("event_record", 0, end, stream)
+    assert rows.event_elapsed(start, end)[0] == NOT_READY
+    gate.set()
+    rows.ok("stream_synchronize", 0, stream)
+    assert rows.ok("event_elapsed", start, end) >= 0
+    rows.ok("event_record", 0, silent, stream)
+    rows.ok("stream_synchronize", 0, stream)
+    assert rows.event_elapsed(start, silent)[0] == INVALID_HANDLE
+    for event in (start, end, silent):
+        rows.ok("event_destroy", 0, event)
+    rows.ok("stream_destroy", 0, stream)
+
+
+@pytest.mark.parametrize(("width", "value"), [(1, 0xA5), (2, 0xA5B6), (4, 0xA5B6C7D8)])
+def test_fills_of_every_width(rows, device, width, value):
+    rows.ok("fill", 0, 0, device, 0, 1, 4096)
+    rows.ok("fill", 0, 0, device + 8, value, width, 10)
+    found = rows.read(device, 4096)
+    assert (found[8 : 8 + 10 * width].view(f"<u{width}") == value).all()
+    assert not found[:8].any()
+    assert not found[8 + 10 * width :].any()
+
+
+def test_fills_that_cannot_be_are_refused(rows, device):
+    assert rows.fill(0, 0, device, 0, 3, 4) == INVALID_VALUE
+    assert rows.fill(0, 0, device + 1, 0, 4, 4) == INVALID_VALUE
+    assert rows.fill(0, 0, 0x1000, 0, 1, 4) == INVALID_VALUE
+
+
+def test_copies_of_nothing_and_out_of_range(rows, device):
+    data = np.zeros(4 << 20, np.uint8)
+    rows.ok("copy", 0, 0, device, data.ctypes.data, 0)
+    assert rows.copy(0, 0, device, data.ctypes.data, 4 << 20) == INVALID_VALUE
+
+
+def test_pageable_bytes_are_read_before_the_row_returns(rows, device):
+    stream = rows.stream()
+    data = np.full(1 << 20, 4, np.uint8)
+    rows.ok("copy", 0, stream, device, data.ctypes.data, data.nbytes)
+    data[:] = 0
+    rows.ok("stream_synchronize", 0, stream)
+    assert (rows.read(device, 1 << 20) == 4).all()
+    out = np.zeros(1 << 20, np.uint8)
+    rows.ok("copy", 0, stream, out.ctypes.data, device, out.nbytes)
+    assert (out == 4).all()
+    rows.ok("stream_destroy", 0, stream)
+
+
+def test_copies_between_devices(rows, device):
+    last = rows.ok("device_count") - 1
+    other = rows.ok("memory_alloc", last, 4096)
+    rows.ok("fill", 0, 0, device, 8, 1, 4096)
+    rows.ok("stream_synchronize", 0, 0)
+    rows.ok("copy_peer", last, other, 0, device, 4096, 0)
+    rows.ok("stream_synchronize", 0, 0)
+    out = np.zeros(4096, np.uint8)
+    rows.ok("copy", last, 0, out.ctypes.data, other, 4096)
+    rows.ok("stream_synchronize", last, 0)
+    assert (out == 8).all()
+    rows.ok("memory_free", last, other)
+
+
+def test_a_stale_handle_is_refused(rows):
+    if rows.driver == "host":  # a GPU's driver may crash on one
+        stream, event = rows.stream(), rows.ok("event_create", 0, 0)
+        rows.ok("stream_destroy", 0, stream)
+        rows.ok("event_destroy", 0, event)
+        assert rows.stream_synchronize(0, stream) == INVALID_HANDLE
+        assert rows.event_query(0, event) == INVALID_HANDLE
+        assert rows.event_record(0, event, 0) == INVALID_HANDLE
+        assert rows.graph_destroy(0xBAD) == INVALID_HANDLE
