@@ -1,0 +1,211 @@
+"""Asks a driver what it does where the documents are silent: python tests/contract/ask_device.py cuda|host
+
+Prints a line a situation: the status code of the call, and whether a capture under way survived it.  Where a GPU
+and the host device differ, the GPU is right.
+"""
+
+import sys
+import threading
+import time
+
+from accelrt.driver.rows import Rows
+
+GLOBAL, THREAD_LOCAL, RELAXED = 0, 1, 2
+STATES = {0: "no capture", 1: "capture goes on", 2: "capture broken"}
+
+
+class Asked:
+    """A driver, and the things that the questions are about."""
+
+    def __init__(self, driver):
+        self.rows = Rows(driver)
+        assert self.rows.open() == 0
+        self.rows.set_device(0)
+        self.stream = self.made("stream_create", 0, 1, 0)
+        self.other = self.made("stream_create", 0, 1, 0)
+        self.event = self.made("event_create", 0, 2)
+        self.memory = self.made("memory_alloc", 0, 4 << 20)
+        self.rows.event_record(0, self.event, self.other)
+        self.rows.stream_synchronize(0, self.other)
+
+    def made(self, row, *arguments):
+        code, handle = getattr(self.rows, row)(*arguments)
+        assert code == 0, (row, code)
+        return handle
+
+    def graph(self):
+        assert self.rows.capture_begin(0, self.stream, GLOBAL) == 0
+        assert self.rows.fill(0, self.stream, self.memory, 1, 1, 64) == 0
+        return self.made("capture_end", 0, self.stream)
+
+    def during(self, name, call, mode=GLOBAL, exchanged=None, thread=False):
+        """One call beside a capture in a mode, by this thread or another, in its own mode."""
+        rows, answers = self.rows, []
+
+        def ask():
+            rows.set_device(0)
+            before = rows.capture_mode_exchange(exchanged)[1] if exchanged is not None else None
+            answers.append(call())
+            if exchanged is not None:
+                rows.capture_mode_exchange(before)
+
+        assert rows.capture_begin(0, self.stream, mode) == 0
+        if thread:
+            asking = threading.Thread(target=ask)
+            asking.start()
+            asking.join()
+        else:
+            ask()
+        state = rows.capture_status(0, self.stream)[1]
+        code, graph = rows.capture_end(0, self.stream)
+        if graph:
+            rows.graph_destroy(graph)
+        first = answers[0][0] if isinstance(answers[0], tuple) else answers[0]
+        where = ("global", "thread_local", "relaxed")[mode]
+        own = "" if exchanged is None else ", caller " + ("global", "thread_local", "relaxed")[exchanged]
+        who = ", another thread" if thread else ""
+        print(f"{name} [{where}{own}{who}]: {first}; {STATES[state]}; end {code}")
+        return answers[0]
+
+
+def calls(asked):
+    """Name -> a call that may or may not be permitted beside a capture; each makes what it needs before."""
+    rows = asked.rows
+    spare_events = [asked.made("event_create", 0, 2) for _ in range(16)]
+    spare_memory = [asked.made("memory_alloc", 0, 2 << 20) for _ in range(16)]
+    spare_pinned = [asked.made("host_alloc", 0, 4096) for _ in range(16)]
+    spare_graphs = [asked.graph() for _ in range(32)]
+    spare_execs = [asked.made("graph_instantiate", 0, graph, 0) for graph in spare_graphs[:16]]
+    room = asked.made("address_reserve", 2 << 20, 0)
+    return {
+        "memory_alloc": lambda: rows.memory_alloc(0, 2 << 20),
+        "memory_free": lambda: rows.memory_free(0, spare_memory.pop()),
+        "host_alloc": lambda: rows.host_alloc(0, 4096),
+        "host_free": lambda: rows.host_free(0, spare_pinned.pop()),
+        "event_create": lambda: rows.event_create(0, 2),
+        "event_destroy": lambda: rows.event_destroy(0, spare_events.pop()),
+        "event_query": lambda: rows.event_query(0, asked.event),
+        "event_synchronize": lambda: rows.event_synchronize(0, asked.event),
+        "event_record on another stream": lambda: rows.event_record(0, asked.event, asked.other),
+        "stream_query of another": lambda: rows.stream_query(0, asked.other),
+        "stream_synchronize of another": lambda: rows.stream_synchronize(0, asked.other),
+        "stream_create": lambda: rows.stream_create(0, 1, 0),
+        "device_synchronize": lambda: rows.device_synchronize(0),
+        "graph_instantiate": lambda: rows.graph_instantiate(0, spare_graphs[-1], 0),
+        "graph_destroy": lambda: rows.graph_destroy(spare_graphs.pop()),
+        "graph_exec_destroy": lambda: rows.graph_exec_destroy(spare_execs.pop()),
+        "graph_launch on another stream": lambda: rows.graph_launch(0, spare_execs[0], asked.other),
+        "fill on another stream": lambda: rows.fill(0, asked.other, asked.memory, 1, 1, 64),
+        "fill on the legacy stream": lambda: rows.fill(0, 0, asked.memory, 1, 1, 64),
+        "memory_info": lambda: rows.memory_info(0),
+        "pointer_device": lambda: rows.pointer_device(asked.memory),
+        "physical_create": lambda: rows.physical_create(0, 2 << 20),
+        "memory_map and unmap": lambda: map_and_unmap(rows, room),
+        "capture_status of the legacy stream": lambda: rows.capture_status(0, 0),
+        "wait for an event recorded outside": lambda: rows.stream_wait_event(0, asked.stream, asked.event),
+    }
+
+
+def map_and_unmap(rows, room):
+    code, handle = rows.physical_create(0, 2 << 20)
+    for step in (
+        lambda: rows.memory_map(room, 2 << 20, handle),
+        lambda: rows.memory_access(room, 2 << 20, 0),
+        lambda: rows.memory_unmap(room, 2 << 20),
+        lambda: rows.physical_release(handle),
+    ):
+        code = code or step()
+    return code
+
+
+def situations(asked):
+    rows, stream = asked.rows, asked.stream
+    print(
+        "begin twice:",
+        rows.capture_begin(0, stream, GLOBAL),
+        rows.capture_begin(0, stream, GLOBAL),
+        STATES[rows.capture_status(0, stream)[1]],
+        rows.capture_end(0, stream)[0],
+    )
+    print("end without begin:", rows.capture_end(0, stream)[0])
+    rows.capture_begin(0, stream, GLOBAL)
+    wrong = []
+    ender = threading.Thread(target=lambda: wrong.append(rows.capture_end(0, stream)))
+    ender.start()
+    ender.join()
+    print(
+        "end on the wrong thread:",
+        wrong[0],
+        STATES[rows.capture_status(0, stream)[1]],
+        rows.capture_end(0, stream)[0],
+    )
+    graph = asked.graph()
+    exec_ = asked.made("graph_instantiate", 0, graph, 0)
+    rows.capture_begin(0, stream, GLOBAL)
+    print(
+        "launch into a capture:",
+        rows.graph_launch(0, exec_, stream),
+        "nodes",
+        rows.graph_node_count(rows.capture_end(0, stream)[1]),
+    )
+    dying = asked.made("stream_create", 0, 1, 0)
+    rows.capture_begin(0, dying, GLOBAL)
+    print("destroy a capturing stream:", rows.stream_destroy(0, dying))
+    captured = asked.made("event_create", 0, 2)
+    rows.capture_begin(0, stream, GLOBAL)
+    rows.event_record(0, captured, stream)
+    rows.graph_destroy(rows.capture_end(0, stream)[1])
+    print(
+        "captured event after the capture: query",
+        rows.event_query(0, captured),
+        "synchronize",
+        rows.event_synchronize(0, captured),
+        "wait",
+        rows.stream_wait_event(0, asked.other, captured),
+    )
+    print(
+        "odd sizes: reserve 1",
+        rows.address_reserve(1, 0)[0],
+        "reserve 2 MiB + 1",
+        rows.address_reserve((2 << 20) + 1, 0)[0],
+        "create 0",
+        rows.physical_create(0, 0)[0],
+        "create 1",
+        rows.physical_create(0, 1)[0],
+        "alloc 1",
+        rows.memory_alloc(0, 1)[0],
+    )
+    print(
+        "bad arguments: fill width 3",
+        rows.fill(0, stream, asked.memory, 0, 3, 4),
+        "fill misaligned",
+        rows.fill(0, stream, asked.memory + 1, 0, 4, 4),
+        "fill nothing",
+        rows.fill(0, stream, asked.memory, 0, 1, 0),
+        "host func NULL",
+        rows.stream_host_func(0, stream, 0, 0),
+        "free 0",
+        rows.memory_free(0, 0),
+    )
+    start = time.perf_counter_ns()
+    for _ in range(100_000):
+        rows.current_device()
+    middle = time.perf_counter_ns()
+    for _ in range(100_000):
+        rows.driver_version()
+    print(f"current_device less driver_version: {(2 * middle - start - time.perf_counter_ns()) / 1e5:.1f} ns")
+
+
+def main(driver):
+    asked = Asked(driver)
+    for name, call in calls(asked).items():
+        asked.during(name, call)
+        asked.during(name, call, exchanged=RELAXED)
+        asked.during(name, call, mode=THREAD_LOCAL, thread=True)
+        asked.during(name, call, mode=GLOBAL, thread=True)
+        asked.during(name, call, mode=RELAXED)
+    situations(asked)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
