@@ -8,7 +8,7 @@ from libc.stdlib cimport free, malloc
 
 from accelrt.capture cimport any_capture
 from accelrt.driver cimport registry
-from accelrt.driver.table cimport CAPTURE_ACTIVE, CAPTURE_NONE
+from accelrt.driver.table cimport CAPTURE_ACTIVE, CAPTURE_NONE, CAPTURE_RELAXED
 from accelrt.status cimport FORKED
 
 cdef extern from "<pthread.h>" nogil:
@@ -30,6 +30,16 @@ cdef void forget_waiting() noexcept nogil:
 
 
 cdef int give_back(int kind, int device, uintptr_t handle) noexcept nogil:
+    # A driver refuses some of these beside a capture, and breaks the capture, unless the caller is relaxed.
+    cdef int mode, ignored
+    cdef int code = registry.active.capture_mode_exchange(CAPTURE_RELAXED, &mode)
+    if code == 0:
+        code = destroy(kind, device, handle)
+        registry.active.capture_mode_exchange(mode, &ignored)
+    return code
+
+
+cdef int destroy(int kind, int device, uintptr_t handle) noexcept nogil:
     if kind == GRAPH:
         return registry.active.graph_destroy(handle)
     if kind == GRAPH_EXEC:

@@ -26,7 +26,7 @@ from accelrt.driver.host_virtual cimport (
 from accelrt.driver.host_work cimport count_events, fill_work_rows
 from accelrt.driver.registry cimport begin_table, finish_table, offer
 from accelrt.driver.table cimport TEXT_BYTES, Table
-from accelrt.status cimport INVALID_DEVICE, INVALID_VALUE
+from accelrt.status cimport INVALID_VALUE, PEER_ACCESS_UNSUPPORTED
 
 cdef extern from "<unistd.h>" nogil:
     long sysconf(int name)
@@ -193,7 +193,7 @@ cdef int enable_peer(int device, int peer) noexcept nogil:
     cdef int code = gate(device)
     if code == 0:
         code = gate(peer)
-    return INVALID_DEVICE if code == 0 and device == peer else code
+    return PEER_ACCESS_UNSUPPORTED if code == 0 and device == peer else code
 
 
 # --- memory ------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from accelrt.driver.host_queue cimport Capture, Frontier, Graph, HostStream, Pla
 cdef int exchange_mode(int mode) noexcept nogil  # of the calling thread; answers the one before
 # A call that could depend on what captures record: refused, and the captures broken, as the modes say.
 cdef int check_unsafe() noexcept nogil
+cdef int check_device(int device) noexcept nogil  # waiting for a device that has a capture: never permitted
 cdef int check_implicit(HostStream* stream) noexcept nogil  # use of the legacy stream beside a blocking capture
 cdef int begin(HostStream* stream, int mode) noexcept nogil
 cdef int end(HostStream* stream, Graph** out_graph) noexcept nogil

@@ -58,6 +58,17 @@ cdef int check_unsafe() noexcept nogil:
     return code
 
 
+cdef int check_device(int device) noexcept nogil:
+    cdef Capture* capture = captures
+    cdef int code = 0
+    while capture != NULL:
+        if capture.origin.device == device:
+            capture.broken = True
+            code = CAPTURE_UNSUPPORTED
+        capture = capture.next
+    return code
+
+
 cdef int check_implicit(HostStream* stream) noexcept nogil:
     cdef HostStream* other = streams()
     cdef int code = 0
@@ -163,10 +174,10 @@ cdef int end(HostStream* stream, Graph** out_graph) noexcept nogil:
         return ILLEGAL_STATE
     if capture.origin != stream:
         return break_capture(stream, CAPTURE_UNMATCHED)
-    if capture.thread != this_thread() and capture.mode != CAPTURE_RELAXED:
-        return CAPTURE_WRONG_THREAD
     graph = capture.graph
-    if capture.broken:
+    if capture.thread != this_thread() and capture.mode != CAPTURE_RELAXED:
+        code = CAPTURE_WRONG_THREAD  # and the capture is gone, as on a GPU
+    elif capture.broken:
         code = CAPTURE_INVALID
     elif not all_joined(capture):
         code = CAPTURE_UNJOINED
@@ -213,8 +224,6 @@ cdef int add_node(HostStream* stream, const Work* work) noexcept nogil:
         clear_frontier(&graph.nodes[place].after)
         return NO_HOST_MEMORY
     graph.nodes[place].work = work[0]
-    if work.plan != NULL:
-        work.plan.holders += 1
     graph.count += 1
     itself.nodes = &place
     itself.count = 1
@@ -246,7 +255,6 @@ cdef int join(HostStream* stream, uint64_t id, const Frontier* after) noexcept n
 cdef void free_nodes(Node* nodes, int count) noexcept nogil:
     cdef int index
     for index in range(count):
-        drop_plan(nodes[index].work.plan)
         clear_frontier(&nodes[index].after)
     free(nodes)
 
@@ -268,8 +276,6 @@ cdef Plan* plan_of(const Graph* graph) noexcept nogil:
         return NULL
     for index in range(graph.count):
         plan.nodes[index].work = graph.nodes[index].work
-        if plan.nodes[index].work.plan != NULL:
-            plan.nodes[index].work.plan.holders += 1
         plan.count += 1
         if copy_frontier(&plan.nodes[index].after, &graph.nodes[index].after):
             drop_plan(plan)

@@ -6,7 +6,7 @@ from libc.string cimport memset
 
 from accelrt.addresses cimport AddressMap, map_find, map_insert, map_remove, map_reserve
 from accelrt.driver.host_capture cimport (
-    add_node, begin, check_implicit, check_unsafe, end, exchange_mode, free_graph, plan_of, same_shape,
+    begin, break_capture, check_implicit, check_unsafe, end, exchange_mode, free_graph, plan_of, same_shape,
 )
 from accelrt.driver.host_gate cimport gate, gate_any
 from accelrt.driver.host_queue cimport (
@@ -15,7 +15,7 @@ from accelrt.driver.host_queue cimport (
 )
 from accelrt.driver.table cimport CAPTURE_ACTIVE, CAPTURE_INVALIDATED, CAPTURE_NONE, CAPTURE_RELAXED, Table
 from accelrt.status cimport (
-    GRAPH_UPDATE_FAILURE, INVALID_HANDLE, INVALID_VALUE, NO_HOST_MEMORY, NOT_FOUND,
+    CAPTURE_UNSUPPORTED, GRAPH_UPDATE_FAILURE, INVALID_HANDLE, INVALID_VALUE, NO_HOST_MEMORY, NOT_FOUND,
 )
 
 cdef struct Exec:
@@ -107,8 +107,8 @@ cdef int graph_destroy(uintptr_t graph) noexcept nogil:
 cdef int graph_node_count(uintptr_t graph, size_t* out_count) noexcept nogil:
     cdef Graph* found
     cdef int code = gate_any()
-    if code:
-        return code
+    if code or graph == 0:
+        return code if code else INVALID_VALUE
     lock()
     found = <Graph*>map_find(&graphs, graph)
     out_count[0] = found.count if found != NULL else 0
@@ -223,7 +223,7 @@ cdef int graph_launch(int device, uintptr_t exec_, uintptr_t stream) noexcept no
     if code == 0:
         work.plan = found.plan
         if on.capture != NULL:
-            code = add_node(on, &work)
+            code = break_capture(on, CAPTURE_UNSUPPORTED)
         else:
             code = follow_legacy_order(on)
             if code == 0:
@@ -250,12 +250,13 @@ cdef int graph_exec_destroy(uintptr_t exec_) noexcept nogil:
     if code:
         return code
     lock()
-    found = <Exec*>map_remove(&execs, exec_)
+    code = check_unsafe()
+    found = <Exec*>map_remove(&execs, exec_) if code == 0 else NULL
     if found != NULL:
         drop_plan(found.plan)
     unlock()
     free(found)
-    return 0 if found != NULL else INVALID_HANDLE
+    return INVALID_HANDLE if code == 0 and found == NULL else code
 
 
 cdef void fill_graph_rows(Table* table) noexcept nogil:

@@ -276,6 +276,8 @@ cdef int place_plain(Range* made, size_t unit) noexcept nogil:
 cdef int plain_free(int device, uintptr_t address) noexcept nogil:
     cdef Range* found
     cdef int code = 0
+    if address == 0:
+        return 0
     pthread_mutex_lock(&lock)
     found = containing(&memory, address)
     if found == NULL or found.start != address or found.kind != PLAIN or found.device != device:

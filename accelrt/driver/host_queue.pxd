@@ -16,7 +16,7 @@ cdef enum:  # kinds of work
     COPY = 0
     FILL = 1
     CALL = 2      # a host function
-    REPLAY = 3    # every node of a plan, in order
+    REPLAY = 3    # every node of a plan, in order; never a node itself
     RECORD = 4    # marks a ticket done
     WAIT = 5      # goes on when a ticket is done
 
@@ -34,7 +34,7 @@ cdef struct Work:
     int width
     host_fn fn
     void* data
-    Plan* plan         # one of its holders
+    Plan* plan         # of a REPLAY, one of its holders
 
 cdef struct Operation:
     Work work

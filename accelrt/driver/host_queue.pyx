@@ -130,7 +130,6 @@ cdef void drop_plan(Plan* plan) noexcept nogil:
     if plan.holders:
         return
     for index in range(plan.count):
-        drop_plan(plan.nodes[index].work.plan)
         clear_frontier(&plan.nodes[index].after)
     free(plan.nodes)
     free(plan)

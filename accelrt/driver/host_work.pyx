@@ -4,7 +4,9 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 
 from accelrt.addresses cimport AddressMap, map_find, map_insert, map_remove, map_reserve
-from accelrt.driver.host_capture cimport abandon, add_node, break_capture, check_implicit, check_unsafe, join
+from accelrt.driver.host_capture cimport (
+    abandon, add_node, break_capture, capture_of, check_device, check_implicit, check_unsafe, join,
+)
 from accelrt.driver.host_gate cimport gate, gate_any
 from accelrt.driver.host_memory cimport UNKNOWN_MEMORY, owner_of
 from accelrt.driver.host_queue cimport (
@@ -193,7 +195,9 @@ cdef int look(HostStream* stream, bint wait) noexcept nogil:
     if stream.capture != NULL:
         code = CAPTURE_INVALID if stream.capture.broken else CAPTURE_UNSUPPORTED
         return break_capture(stream, code)
-    code = check_implicit(stream)
+    code = check_unsafe()
+    if code == 0:
+        code = check_implicit(stream)
     if code == 0 and is_legacy(stream):
         code = follow_legacy_order(stream)
     if code or stream.head == NULL:
@@ -232,7 +236,7 @@ cdef int device_synchronize(int device) noexcept nogil:
     if code:
         return code
     lock()
-    code = check_unsafe()
+    code = check_device(device)
     if code == 0:
         code = drain_device(device)
     unlock()
@@ -381,7 +385,7 @@ cdef int ask_event(uintptr_t event, bint wait) noexcept nogil:
     if found == NULL:
         code = INVALID_HANDLE
     elif found.capture:
-        code = CAPTURED_EVENT
+        code = CAPTURED_EVENT if capture_of(found.capture) != NULL else INVALID_VALUE
     else:
         code = check_unsafe()
         ticket = hold_ticket(found.ticket)
@@ -417,7 +421,7 @@ cdef int event_elapsed(uintptr_t start, uintptr_t end, float* out_ms) noexcept n
     if first == NULL or last == NULL or (first.flags | last.flags) & EVENT_DISABLE_TIMING:
         code = INVALID_HANDLE
     elif first.capture or last.capture:
-        code = CAPTURED_EVENT
+        code = INVALID_VALUE
     elif first.ticket == NULL or last.ticket == NULL:
         code = INVALID_HANDLE
     elif not first.ticket.done or not last.ticket.done:

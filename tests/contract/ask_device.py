@@ -1,7 +1,7 @@
 """Asks a driver what it does where the documents are silent: python tests/contract/ask_device.py cuda|host
 
-Prints a line a situation: the status code of the call, and whether a capture under way survived it.  Where a GPU
-and the host device differ, the GPU is right.
+Prints a line a situation: the status code of the call, and whether a capture under way survived it.  Where
+a GPU and the host device differ, the GPU is right.
 """
 
 import sys

@@ -7,7 +7,7 @@ import pytest
 
 GLOBAL, THREAD_LOCAL, RELAXED = 0, 1, 2
 NONE, ACTIVE, INVALIDATED = 0, 1, 2
-ILLEGAL_STATE, NOT_READY = 401, 600
+INVALID_VALUE, ILLEGAL_STATE, NOT_READY = 1, 401, 600
 UNSUPPORTED, INVALID, MERGE, UNMATCHED, UNJOINED, ISOLATION, IMPLICIT, CAPTURED_EVENT, WRONG_THREAD = range(
     900, 909
 )
@@ -197,6 +197,7 @@ def test_a_captured_event_has_no_state(rows, stream, event, row):
     code, graph = rows.capture_end(0, stream)
     if code == 0:
         rows.ok("graph_destroy", graph)
+    assert getattr(rows, row)(0, event) == INVALID_VALUE  # nor has it one afterwards
     rows.ok("event_record", 0, event, stream)
     rows.ok("event_synchronize", 0, event)
 
@@ -259,13 +260,32 @@ def ended_elsewhere(rows, stream):
     return answers[0]
 
 
-def test_another_thread_cannot_end_a_capture(rows, stream):
+def test_another_thread_cannot_end_a_capture_but_ends_it(rows, stream):
     rows.ok("capture_begin", 0, stream, GLOBAL)
     assert ended_elsewhere(rows, stream) == (WRONG_THREAD, 0)
-    code, graph = rows.capture_end(0, stream)
-    assert code in (0, INVALID)
-    if code == 0:
-        rows.ok("graph_destroy", graph)
+    assert rows.ok("capture_status", 0, stream)[0] == NONE
+    assert rows.capture_end(0, stream)[0] == ILLEGAL_STATE
+
+
+def test_a_replay_cannot_be_captured(rows, device, stream):
+    graph = captured(rows, stream, lambda: fills(rows, stream, device, 1))
+    exec_ = rows.ok("graph_instantiate", 0, graph, 0)
+    rows.ok("graph_destroy", graph)
+    rows.ok("capture_begin", 0, stream, GLOBAL)
+    assert rows.graph_launch(0, exec_, stream) == UNSUPPORTED
+    broken(rows, stream)
+    rows.ok("graph_exec_destroy", exec_)
+
+
+@pytest.mark.parametrize(("mode", "refused"), [(GLOBAL, True), (THREAD_LOCAL, True), (RELAXED, False)])
+def test_asking_another_stream_goes_by_the_modes(rows, stream, other, mode, refused):
+    for row in ("stream_query", "stream_synchronize"):
+        rows.ok("capture_begin", 0, stream, mode)
+        assert getattr(rows, row)(0, other) == (UNSUPPORTED if refused else 0)
+        if refused:
+            broken(rows, stream)
+        else:
+            rows.ok("graph_destroy", rows.ok("capture_end", 0, stream))
 
 
 def test_another_thread_may_end_a_relaxed_capture(rows, stream):

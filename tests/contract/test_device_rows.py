@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-INVALID_VALUE, INVALID_DEVICE, NO_CONTEXT = 1, 101, -1
+INVALID_VALUE, INVALID_DEVICE, PEER_ACCESS_UNSUPPORTED, NO_CONTEXT = 1, 101, 217, -1
 
 
 def test_devices_are_counted_and_described(rows):
@@ -59,7 +59,7 @@ def test_the_current_device_is_the_threads_own(rows):
 def test_peers(rows):
     count = rows.ok("device_count")
     assert rows.ok("can_access_peer", 0, 0) == 0
-    assert rows.enable_peer(0, 0) == INVALID_DEVICE
+    assert rows.enable_peer(0, 0) == PEER_ACCESS_UNSUPPORTED
     if count > 1 and rows.ok("can_access_peer", 0, 1):
         rows.ok("enable_peer", 0, 1)
         rows.ok("enable_peer", 0, 1)
