@@ -1,8 +1,9 @@
 """Copies and fills: between host and device, within a device and between two."""
+cimport cython
 from cpython.buffer cimport PyBUF_ANY_CONTIGUOUS, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport uintptr_t
 
-from accelrt.buffer cimport Buffer
+from accelrt.buffer cimport Buffer, PinnedBuffer
 from accelrt.buffer import provide_copies
 from accelrt.callback cimport raise_callback_errors
 from accelrt.capture cimport any_capture, keep_for_capture
@@ -13,6 +14,7 @@ from accelrt.status cimport raise_status
 from accelrt.stream cimport Stream, current_of, stream_of
 
 
+@cython.freelist(16)
 cdef class Operand:
     """One side of a copy: where it is, how long, and what keeps it alive."""
 
@@ -36,6 +38,9 @@ cdef Operand operand(object source, str name, bint writable):
         made.address = (<Buffer>source).ptr
         made.nbytes = (<Buffer>source).nbytes
         made.ordinal = (<Buffer>source).device_index
+    elif isinstance(source, PinnedBuffer):
+        made.address = (<PinnedBuffer>source).ptr
+        made.nbytes = (<PinnedBuffer>source).nbytes
     elif hasattr(source, "__cuda_array_interface__"):
         read_interface(made, source.__cuda_array_interface__, name, writable)
     else:
@@ -80,11 +85,11 @@ cdef int read_interface(Operand made, dict interface, str name, bint writable) e
     return 0
 
 
-cdef size_t checked_span(object value, str name, size_t limit, str what) except? 0:
+cdef size_t checked_span(object value, str name, size_t limit) except? 0:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} is {value!r} of type {type(value).__name__}; pass bytes as int")
+        raise TypeError(f"{name} is {value!r} of type {type(value).__name__}; pass an int")
     if not 0 <= value <= limit:
-        raise ValueError(f"{name} is {value}; {what}, so it goes from 0 to {limit}")
+        raise ValueError(f"{name} is {value}; with the sizes and offsets given it goes from 0 to {limit}")
     return value
 
 
@@ -158,13 +163,11 @@ def copy(dst, src, nbytes=None, *, dst_offset=0, src_offset=0, stream=None, bint
     """
     cdef Operand to = operand(dst, "dst", True)
     cdef Operand origin = operand(src, "src", False)
-    cdef size_t skip_dst = checked_span(dst_offset, "dst_offset", to.nbytes, f"dst has {to.nbytes} bytes")
-    cdef size_t skip_src = checked_span(src_offset, "src_offset", origin.nbytes, f"src has {origin.nbytes} bytes")
-    cdef size_t room = min(to.nbytes - skip_dst, origin.nbytes - skip_src)
-    cdef size_t size = checked_span(
-        origin.nbytes - skip_src if nbytes is None else nbytes, "nbytes", room,
-        f"dst has {to.nbytes - skip_dst} bytes past its offset and src {origin.nbytes - skip_src}",
-    )
+    cdef size_t skip_dst = checked_span(dst_offset, "dst_offset", to.nbytes)
+    cdef size_t skip_src = checked_span(src_offset, "src_offset", origin.nbytes)
+    cdef size_t size = origin.nbytes - skip_src
+    if nbytes is not None or size > to.nbytes - skip_dst:
+        size = checked_span(size if nbytes is None else nbytes, "nbytes", min(size, to.nbytes - skip_dst))
     cdef Stream worker
     cdef uintptr_t dst_address = to.address + skip_dst, src_address = origin.address + skip_src
     cdef int code
@@ -212,11 +215,12 @@ def fill(dst, value=0, count=None, *, int width=1, offset=0, stream=None, bint b
     limit = (<unsigned long long>1 << 8 * width) - 1
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= limit:
         raise ValueError(f"value is {value!r}; an element of {width} bytes holds an int from 0 to {limit}")
-    skip = checked_span(offset, "offset", to.nbytes, f"dst has {to.nbytes} bytes")
+    skip = checked_span(offset, "offset", to.nbytes)
     if skip % width or (count is None and (to.nbytes - skip) % width):
         raise ValueError(f"offset {offset} and the {to.nbytes} bytes of dst have to be multiples of width {width}")
-    elements = checked_span((to.nbytes - skip) // width if count is None else count, "count",
-                            (to.nbytes - skip) // width, f"dst has {to.nbytes - skip} bytes past offset")
+    elements = (to.nbytes - skip) // width
+    if count is not None:
+        elements = checked_span(count, "count", elements)
     worker = stream_of(stream, to.ordinal)
     element = value
     note_use(to, worker)
