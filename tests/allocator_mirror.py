@@ -295,9 +295,7 @@ def capacity(device):
 
 def next_serial(device):
     """The serial that the device's next segment will bear; the pool is empty afterwards."""
-    address = accelrt.caching_allocator_alloc(1, device)
-    (segment,) = accelrt.memory_snapshot(device)
-    accelrt.caching_allocator_delete(address)
+    with accelrt.Buffer(1, device):
+        (segment,) = accelrt.memory_snapshot(device)
     accelrt.empty_cache()
-    assert accelrt.memory_snapshot(device) == []
     return segment["serial"] + 1

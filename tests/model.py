@@ -41,10 +41,6 @@ class Block:
     def place(self):
         return self.segment.serial, self.offset
 
-    @property
-    def extent(self):
-        return self.offset, self.size
-
 
 @dataclass(eq=False, slots=True)
 class Segment:
@@ -54,22 +50,17 @@ class Segment:
     blocks: list = field(default_factory=list)  # by offset
 
     def figures(self):
-        """Of each figure what the segment adds to it: {(offset, size): amount}, in the order of FIGURES."""
-        live = {block.extent: block for block in self.blocks if block.state is LIVE}
-        active = {block.extent: block for block in self.blocks if block.state is not FREE}
-        free = [block.extent for block in self.blocks if block.state is FREE]
+        """What the segment adds to each figure, in the order of FIGURES."""
+        live = [block.size for block in self.blocks if block.state is LIVE]
+        active = [block for block in self.blocks if block.state is not FREE]
+        free = [block.size for block in self.blocks if block.state is FREE]
         split = free if len(self.blocks) > 1 else []
-        whole = (0, self.size)
+        requested = sum(block.requested for block in active)
         return (
-            dict.fromkeys(live, 1),
-            sizes(live),
-            dict.fromkeys(active, 1),
-            sizes(active),
-            {extent: block.requested for extent, block in active.items()},
-            dict.fromkeys(split, 1),
-            sizes(split),
-            {whole: 1},
-            {whole: self.size},
+            *(len(live), sum(live)),
+            *(len(active), size_of(active), requested),
+            *(len(split), sum(split)),
+            *(1, self.size),
         )
 
     def idle(self):
@@ -80,10 +71,6 @@ class Segment:
 class Event:
     block: Block
     complete: bool
-
-
-def sizes(extents):
-    return {(offset, size): size for offset, size in extents}
 
 
 def round_up(size, unit):
@@ -299,8 +286,8 @@ class Model:
         totals = dict.fromkeys(self.statistics.keys, 0)
         for segment in self.segments:
             for figure, value in zip(FIGURES, segment.figures(), strict=True):
-                totals[f"{figure}.all"] += sum(value.values())
-                totals[f"{figure}.{segment.heap.kind}_pool"] += sum(value.values())
+                totals[f"{figure}.all"] += value
+                totals[f"{figure}.{segment.heap.kind}_pool"] += value
         flat = self.statistics.flat
         for name, total in totals.items():
             assert flat[f"{name}.current"] == total, (name, flat[f"{name}.current"], total)

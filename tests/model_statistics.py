@@ -13,7 +13,7 @@ FIGURES = (
     "segment",
     "reserved_bytes",
 )
-NOTHING = ({},) * len(FIGURES)
+NOTHING = (0,) * len(FIGURES)
 PARTS = ("current", "peak", "allocated", "freed")
 UNUSED_FIGURES = ("oversize_allocations", "oversize_segments")
 COUNTERS = ("num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_alloc", "num_device_free")
@@ -30,7 +30,7 @@ class Statistics:
     def change(self, kind, before, after):
         """Counts the net of what became of a segment."""
         for figure, old, new in zip(FIGURES, before, after, strict=True):
-            net = sum(new.values()) - sum(old.values())
+            net = new - old
             self.add(f"{figure}.all", net)
             self.add(f"{figure}.{kind}_pool", net)
 

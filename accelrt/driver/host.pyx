@@ -1,7 +1,7 @@
 """The host driver: an embedded device that executes on CPU threads and refuses what a GPU refuses.
 
 Its rooms: host_memory (bytes and addresses), host_virtual (handles and mappings), host_queue (streams,
-threads, tickets), host_capture (captures and graphs), host_work and host_graph (the rows over those), and
+threads, tickets), host_capture (captures and graphs), host_work, host_event and host_graph (the rows over those), and
 host_gate (who may come in).  Here are the settings and the rows about devices and memory.
 """
 import os
@@ -12,6 +12,7 @@ from libc.stdio cimport snprintf
 from libc.string cimport memset
 
 from accelrt.driver.host_capture cimport check_unsafe
+from accelrt.driver.host_event cimport count_events, fill_event_rows
 from accelrt.driver.host_gate cimport gate, gate_any, gate_close, gate_devices, gate_open
 from accelrt.driver.host_graph cimport fill_graph_rows, graph_counts
 from accelrt.driver.host_memory cimport (
@@ -23,7 +24,7 @@ from accelrt.driver.host_queue cimport count_operations, count_streams, drain_de
 from accelrt.driver.host_virtual cimport (
     count_physicals, create, map_pages, open_pages, release, reserve, unmap_pages, unreserve,
 )
-from accelrt.driver.host_work cimport count_events, fill_work_rows
+from accelrt.driver.host_work cimport fill_work_rows
 from accelrt.driver.registry cimport begin_table, finish_table, offer
 from accelrt.driver.table cimport TEXT_BYTES, Table
 from accelrt.status cimport INVALID_VALUE, PEER_ACCESS_UNSUPPORTED
@@ -358,6 +359,7 @@ cdef void fill_rows() noexcept nogil:
 begin_table(&table, b"host")
 fill_rows()
 fill_work_rows(&table)
+fill_event_rows(&table)
 fill_graph_rows(&table)
 finish_table(&table)
 offer("host", &table)

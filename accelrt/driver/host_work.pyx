@@ -1,30 +1,25 @@
-"""The host driver's rows for streams, events, copies and fills."""
+"""The host driver's rows for streams, copies, fills and host functions."""
 from libc.stdint cimport uintptr_t
-from libc.stdlib cimport calloc, free, malloc
+from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
-from accelrt.addresses cimport AddressMap, map_find, map_insert, map_remove, map_reserve
 from accelrt.driver.host_capture cimport (
-    abandon, add_node, break_capture, capture_of, check_device, check_implicit, check_unsafe, join,
+    abandon, add_node, break_capture, check_device, check_implicit, check_unsafe,
 )
-from accelrt.driver.host_gate cimport gate, gate_any
+from accelrt.driver.host_gate cimport gate
 from accelrt.driver.host_memory cimport UNKNOWN_MEMORY, owner_of
 from accelrt.driver.host_queue cimport (
-    CALL, COPY, FILL, RECORD, WAIT, HostEvent, HostStream, Ticket, Work,
-    add_stream, clear_frontier, copy_frontier, drain_device, drop_stream, drop_ticket, enqueue, find_stream,
-    follow_legacy_order, hold_ticket, is_legacy, lock, mark, new_handle, unlock, wait_for,
+    CALL, COPY, FILL, HostStream, Ticket, Work,
+    add_stream, drain_device, drop_stream, drop_ticket, enqueue, find_stream, follow_legacy_order, is_legacy, lock,
+    mark, unlock, wait_for,
 )
-from accelrt.driver.table cimport EVENT_DISABLE_TIMING, EVENT_INTERPROCESS, STREAM_NON_BLOCKING, Table, host_fn
+from accelrt.driver.table cimport STREAM_NON_BLOCKING, Table, host_fn
 from accelrt.status cimport (
-    CAPTURED_EVENT, CAPTURE_INVALID, CAPTURE_ISOLATION, CAPTURE_UNSUPPORTED, INVALID_HANDLE, INVALID_VALUE, NO_HOST_MEMORY,
-    NOT_READY,
+    CAPTURE_INVALID, CAPTURE_UNSUPPORTED, INVALID_HANDLE, INVALID_VALUE, NO_HOST_MEMORY, NOT_READY,
 )
 
 cdef enum:
     GREATEST_PRIORITY = -5
-
-cdef AddressMap events  # guarded by the queue's lock
-
 
 # --- putting work in ---------------------------------------------------------------------------------------
 
@@ -243,195 +238,6 @@ cdef int device_synchronize(int device) noexcept nogil:
     return code
 
 
-# --- events ------------------------------------------------------------------------------------------------
-
-cdef int event_create(int device, unsigned int flags, uintptr_t* out_event) noexcept nogil:
-    cdef HostEvent* made
-    cdef int code = gate(device)
-    if code:
-        return code
-    if flags >= 8 or (flags & EVENT_INTERPROCESS and not flags & EVENT_DISABLE_TIMING):
-        return INVALID_VALUE
-    made = <HostEvent*>calloc(1, sizeof(HostEvent))
-    if made == NULL:
-        return NO_HOST_MEMORY
-    made.device = device
-    made.flags = flags
-    lock()
-    code = map_reserve(&events)
-    if code == 0:
-        made.handle = new_handle()
-        map_insert(&events, made.handle, made)
-        out_event[0] = made.handle
-    unlock()
-    if code:
-        free(made)
-    return code
-
-
-cdef int event_destroy(int device, uintptr_t event) noexcept nogil:
-    cdef HostEvent* found
-    cdef int code = gate(device)
-    if code:
-        return code
-    lock()
-    found = <HostEvent*>map_remove(&events, event)
-    if found != NULL:
-        drop_ticket(found.ticket)
-        clear_frontier(&found.frontier)
-        free(found)
-    unlock()
-    return 0 if found != NULL else INVALID_HANDLE
-
-
-cdef size_t count_events() noexcept nogil:
-    return events.count
-
-
-cdef int record_in_capture(HostEvent* event, HostStream* stream) noexcept nogil:
-    if stream.capture.broken:
-        return CAPTURE_INVALID
-    if copy_frontier(&event.frontier, &stream.frontier):
-        return NO_HOST_MEMORY
-    drop_ticket(event.ticket)
-    event.ticket = NULL
-    event.capture = stream.capture.id
-    return 0
-
-
-cdef int record_now(HostEvent* event, HostStream* stream) noexcept nogil:
-    cdef Work work
-    cdef int code = follow_legacy_order(stream)
-    cdef Ticket* ticket
-    if code:
-        return code
-    ticket = <Ticket*>calloc(1, sizeof(Ticket))
-    if ticket == NULL:
-        return NO_HOST_MEMORY
-    ticket.holders = 1
-    memset(&work, 0, sizeof(Work))
-    work.kind = RECORD
-    code = enqueue(stream, &work, ticket, NULL)
-    if code:
-        drop_ticket(ticket)
-        return code
-    drop_ticket(event.ticket)
-    event.ticket = ticket
-    event.capture = 0
-    return 0
-
-
-cdef int event_record(int device, uintptr_t event, uintptr_t stream) noexcept nogil:
-    cdef HostEvent* found
-    cdef HostStream* on
-    cdef int code = gate(device)
-    if code:
-        return code
-    lock()
-    found = <HostEvent*>map_find(&events, event)
-    on = find_stream(device, stream)
-    if found == NULL or on == NULL or found.device != device:
-        code = INVALID_HANDLE
-    else:
-        code = check_implicit(on)
-    if code == 0:
-        code = record_in_capture(found, on) if on.capture != NULL else record_now(found, on)
-    unlock()
-    return code
-
-
-cdef int wait_in_stream(HostStream* stream, HostEvent* event) noexcept nogil:
-    cdef Work work
-    cdef int code
-    if event.capture:
-        return join(stream, event.capture, &event.frontier)
-    if event.ticket == NULL:
-        return 0
-    if stream.capture != NULL:
-        return break_capture(stream, CAPTURE_INVALID if stream.capture.broken else CAPTURE_ISOLATION)
-    if event.ticket.done:
-        return 0
-    code = follow_legacy_order(stream)
-    memset(&work, 0, sizeof(Work))
-    work.kind = WAIT
-    return code if code else enqueue(stream, &work, event.ticket, NULL)
-
-
-cdef int stream_wait_event(int device, uintptr_t stream, uintptr_t event) noexcept nogil:
-    cdef HostEvent* found
-    cdef HostStream* waiter
-    cdef int code = gate(device)
-    if code:
-        return code
-    lock()
-    found = <HostEvent*>map_find(&events, event)
-    waiter = find_stream(device, stream)
-    if found == NULL or waiter == NULL:
-        code = INVALID_HANDLE
-    else:
-        code = check_implicit(waiter)
-    if code == 0:
-        code = wait_in_stream(waiter, found)
-    unlock()
-    return code
-
-
-cdef int ask_event(uintptr_t event, bint wait) noexcept nogil:
-    cdef HostEvent* found
-    cdef Ticket* ticket
-    cdef int code
-    lock()
-    found = <HostEvent*>map_find(&events, event)
-    if found == NULL:
-        code = INVALID_HANDLE
-    elif found.capture:
-        code = CAPTURED_EVENT if capture_of(found.capture) != NULL else INVALID_VALUE
-    else:
-        code = check_unsafe()
-        ticket = hold_ticket(found.ticket)
-        if code == 0 and ticket != NULL and not ticket.done:
-            if wait:
-                wait_for(ticket)
-            else:
-                code = NOT_READY
-        drop_ticket(ticket)
-    unlock()
-    return code
-
-
-cdef int event_query(int device, uintptr_t event) noexcept nogil:
-    cdef int code = gate(device)
-    return code if code else ask_event(event, False)
-
-
-cdef int event_synchronize(int device, uintptr_t event) noexcept nogil:
-    cdef int code = gate(device)
-    return code if code else ask_event(event, True)
-
-
-cdef int event_elapsed(uintptr_t start, uintptr_t end, float* out_ms) noexcept nogil:
-    cdef HostEvent* first
-    cdef HostEvent* last
-    cdef int code = gate_any()
-    if code:
-        return code
-    lock()
-    first = <HostEvent*>map_find(&events, start)
-    last = <HostEvent*>map_find(&events, end)
-    if first == NULL or last == NULL or (first.flags | last.flags) & EVENT_DISABLE_TIMING:
-        code = INVALID_HANDLE
-    elif first.capture or last.capture:
-        code = INVALID_VALUE
-    elif first.ticket == NULL or last.ticket == NULL:
-        code = INVALID_HANDLE
-    elif not first.ticket.done or not last.ticket.done:
-        code = NOT_READY
-    else:
-        out_ms[0] = <float>(last.ticket.time_ms - first.ticket.time_ms)
-    unlock()
-    return code
-
-
 cdef void fill_work_rows(Table* table) noexcept nogil:
     table.copy = copy
     table.copy_peer = copy_peer
@@ -444,10 +250,3 @@ cdef void fill_work_rows(Table* table) noexcept nogil:
     table.stream_query = stream_query
     table.stream_synchronize = stream_synchronize
     table.device_synchronize = device_synchronize
-    table.event_create = event_create
-    table.event_destroy = event_destroy
-    table.event_record = event_record
-    table.event_query = event_query
-    table.event_synchronize = event_synchronize
-    table.event_elapsed = event_elapsed
-    table.stream_wait_event = stream_wait_event

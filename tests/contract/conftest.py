@@ -115,6 +115,36 @@ def rows(request):
         assert after == free
 
 
+@pytest.fixture
+def device(rows):
+    address = rows.ok("memory_alloc", 0, 1 << 20)
+    yield address
+    rows.ok("memory_free", 0, address)
+
+
+@pytest.fixture
+def stream(rows):
+    made = rows.stream()
+    yield made
+    assert rows.ok("capture_status", 0, made)[0] == 0
+    rows.ok("stream_destroy", 0, made)
+
+
+@pytest.fixture
+def other(rows):
+    made = rows.stream()
+    yield made
+    assert rows.ok("capture_status", 0, made)[0] == 0
+    rows.ok("stream_destroy", 0, made)
+
+
+@pytest.fixture
+def event(rows):
+    made = rows.ok("event_create", 0, 2)
+    yield made
+    rows.ok("event_destroy", 0, made)
+
+
 def pytest_terminal_summary(terminalreporter):
     total = len(Rows.names)
     for driver, names in called.items():

@@ -9,13 +9,6 @@ INVALID_VALUE, INVALID_HANDLE, NOT_READY = 1, 400, 600
 DISABLE_TIMING, INTERPROCESS = 2, 4
 
 
-@pytest.fixture
-def device(rows):
-    address = rows.ok("memory_alloc", 0, 1 << 20)
-    yield address
-    rows.ok("memory_free", 0, address)
-
-
 def test_priorities(rows):
     least, greatest = rows.ok("stream_priority_range", 0)
     assert least >= greatest

@@ -1,0 +1,29 @@
+"""What the tests of capture and of graphs share."""
+
+GLOBAL, THREAD_LOCAL, RELAXED = 0, 1, 2
+NONE, ACTIVE, INVALIDATED = 0, 1, 2
+INVALID_VALUE, ILLEGAL_STATE, NOT_READY = 1, 401, 600
+UNSUPPORTED, INVALID, MERGE, UNMATCHED, UNJOINED, ISOLATION, IMPLICIT, CAPTURED_EVENT, WRONG_THREAD = range(
+    900, 909
+)
+UPDATE_FAILURE = 910
+
+
+def captured(rows, stream, work, mode=GLOBAL):
+    """A graph of what work() puts into the stream."""
+    rows.ok("capture_begin", 0, stream, mode)
+    work()
+    return rows.ok("capture_end", 0, stream)
+
+
+def fills(rows, stream, device, *values):
+    for index, value in enumerate(values):
+        rows.ok("fill", 0, stream, device + 4096 * index, value, 1, 4096)
+
+
+def broken(rows, stream):
+    """Ends a capture that an earlier call broke; the process is as before."""
+    assert rows.ok("capture_status", 0, stream)[0] == INVALIDATED
+    code, graph = rows.capture_end(0, stream)
+    assert (code, graph) == (INVALID, 0)
+    assert rows.ok("capture_status", 0, stream)[0] == NONE
