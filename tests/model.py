@@ -58,7 +58,7 @@ class Segment:
         requested = sum(block.requested for block in active)
         return (
             *(len(live), sum(live)),
-            *(len(active), size_of(active), requested),
+            *(len(active), sum(block.size for block in active), requested),
             *(len(split), sum(split)),
             *(1, self.size),
         )

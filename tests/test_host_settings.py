@@ -58,6 +58,21 @@ def test_a_full_device_refuses_and_recovers():
     assert out.split() == ["True"] * 5
 
 
+def test_a_replay_over_freed_memory_loses_the_device_as_on_a_gpu():
+    out = child(
+        "from accelrt.driver.rows import Rows\n"
+        "rows = Rows('host'); rows.open()\n"
+        "stream = rows.stream_create(0, 1, 0)[1]; memory = rows.memory_alloc(0, 4096)[1]\n"
+        "rows.capture_begin(0, stream, 0); rows.fill(0, stream, memory, 1, 1, 4096)\n"
+        "graph = rows.graph_instantiate(0, rows.capture_end(0, stream)[1], 0)[1]\n"
+        "rows.memory_free(0, memory)\n"
+        "print(rows.graph_launch(0, graph, stream), rows.stream_synchronize(0, stream))\n"
+        "print(rows.memory_alloc(0, 512)[0], rows.memory_alloc(1, 512)[0])",
+        **HOST,
+    )
+    assert out.split() == ["0", "700", "700", "0"]
+
+
 def test_delayed_work_is_late_and_still_in_order():
     out = child(
         "import accelrt, numpy as np, time\n"

@@ -13,7 +13,7 @@ from libc.string cimport memset
 
 from accelrt.driver.host_capture cimport check_unsafe
 from accelrt.driver.host_event cimport count_events, fill_event_rows
-from accelrt.driver.host_gate cimport gate, gate_any, gate_close, gate_devices, gate_open
+from accelrt.driver.host_gate cimport gate, gate_any, gate_close, gate_devices, gate_is_new, gate_open
 from accelrt.driver.host_graph cimport fill_graph_rows, graph_counts
 from accelrt.driver.host_memory cimport (
     HOST_MEMORY, MAX_HOST_DEVICES, PAGE, UNKNOWN_MEMORY,
@@ -81,8 +81,8 @@ def read_settings():
 
 cdef int open_driver() noexcept nogil:
     cdef int code
-    if gate_any() == 0:
-        return 0
+    if not gate_is_new():  # open already, or for ever shut
+        return gate_any()
     with gil:
         code = open_with_settings()
     return code

@@ -1,12 +1,14 @@
 # The host device's captures and graphs.  All under the queue's lock.
 from libc.stdint cimport uint64_t, uintptr_t
 
-from accelrt.driver.host_queue cimport Capture, Frontier, Graph, HostStream, Plan, Work
+from accelrt.driver.host_frontier cimport Frontier
+from accelrt.driver.host_queue cimport Capture, Graph, HostStream, Plan, Work
 
 cdef int exchange_mode(int mode) noexcept nogil  # of the calling thread; answers the one before
 # A call that could depend on what captures record: refused, and the captures broken, as the modes say.
 cdef int check_unsafe() noexcept nogil
 cdef int check_device(int device) noexcept nogil  # waiting for a device that has a capture: never permitted
+cdef bint beside_capture(HostStream* legacy) noexcept nogil  # a blocking stream of its device is capturing
 cdef int check_implicit(HostStream* stream) noexcept nogil  # use of the legacy stream beside a blocking capture
 cdef int begin(HostStream* stream, int mode) noexcept nogil
 cdef int end(HostStream* stream, Graph** out_graph) noexcept nogil

@@ -7,8 +7,9 @@ they are joined back.
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memset
 
+from accelrt.driver.host_frontier cimport clear_frontier, copy_frontier, join_frontier
 from accelrt.driver.host_queue cimport (
-    Node, clear_frontier, copy_frontier, drop_plan, is_legacy, join_frontier, streams,
+    Node, drop_plan, is_legacy, streams,
 )
 from accelrt.driver.table cimport CAPTURE_GLOBAL, CAPTURE_RELAXED, STREAM_BLOCKING
 from accelrt.status cimport (
@@ -67,6 +68,15 @@ cdef int check_device(int device) noexcept nogil:
             code = CAPTURE_UNSUPPORTED
         capture = capture.next
     return code
+
+
+cdef bint beside_capture(HostStream* legacy) noexcept nogil:
+    cdef HostStream* other = streams()
+    while other != NULL:
+        if other.capture != NULL and other.flags == STREAM_BLOCKING and other.device == legacy.device:
+            return True
+        other = other.next
+    return False
 
 
 cdef int check_implicit(HostStream* stream) noexcept nogil:

@@ -6,9 +6,10 @@ from libc.string cimport memset
 from accelrt.addresses cimport AddressMap, map_find, map_insert, map_remove, map_reserve
 from accelrt.driver.host_capture cimport break_capture, capture_of, check_implicit, check_unsafe, join
 from accelrt.driver.host_gate cimport gate, gate_any
+from accelrt.driver.host_frontier cimport clear_frontier, copy_frontier
 from accelrt.driver.host_queue cimport (
     RECORD, WAIT, HostEvent, HostStream, Ticket, Work,
-    clear_frontier, copy_frontier, drop_ticket, enqueue, find_stream, follow_legacy_order, hold_ticket, lock,
+    drop_ticket, enqueue, find_stream, follow_legacy_order, hold_ticket, lock,
     new_handle, unlock, wait_for,
 )
 from accelrt.driver.table cimport EVENT_DISABLE_TIMING, EVENT_INTERPROCESS
@@ -180,7 +181,9 @@ cdef int event_query(int device, uintptr_t event) noexcept nogil:
 
 cdef int event_synchronize(int device, uintptr_t event) noexcept nogil:
     cdef int code = gate(device)
-    return code if code else ask_event(event, True)
+    if code == 0:
+        code = ask_event(event, True)
+    return code if code else gate(device)
 
 
 cdef int event_elapsed(uintptr_t start, uintptr_t end, float* out_ms) noexcept nogil:

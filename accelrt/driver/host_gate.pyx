@@ -1,7 +1,7 @@
 """Whether a row of the host driver may do its work."""
 from accelrt.driver.host_memory cimport memory_forget
-from accelrt.driver.host_queue cimport in_callback, queue_forget
-from accelrt.status cimport DEINITIALIZED, INVALID_DEVICE, NOT_INITIALIZED, NOT_PERMITTED
+from accelrt.driver.host_queue cimport in_callback, lost_device, queue_forget
+from accelrt.status cimport DEINITIALIZED, ILLEGAL_ADDRESS, INVALID_DEVICE, NO_DEVICE, NOT_INITIALIZED, NOT_PERMITTED
 
 cdef extern from *:
     """
@@ -15,12 +15,13 @@ cdef extern from *:
     int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept) nogil
 
 cdef enum:
-    CLOSED = -1  # other values: 0 is not open, n is open with n - 1 devices
+    CLOSED = -1  # other values: 0 is not open yet, n is open with n - 1 devices
+    INHERITED = -2  # a child of a process that had opened it
 
 
 cdef int gate_any() noexcept nogil:
     cdef int state = read_state()
-    if state == 0:
+    if state == 0 or state == INHERITED:
         return NOT_INITIALIZED
     if state == CLOSED:
         return DEINITIALIZED
@@ -30,8 +31,14 @@ cdef int gate_any() noexcept nogil:
 cdef int gate(int device) noexcept nogil:
     cdef int code = gate_any()
     if code == 0 and (device < 0 or device >= gate_devices()):
-        return INVALID_DEVICE
+        return INVALID_DEVICE if gate_devices() else NO_DEVICE
+    if code == 0 and lost_device() == device + 1:
+        return ILLEGAL_ADDRESS
     return code
+
+
+cdef bint gate_is_new() noexcept nogil:
+    return read_state() == 0
 
 
 cdef int gate_devices() noexcept nogil:
@@ -48,7 +55,8 @@ cdef void gate_close() noexcept nogil:
 
 cdef void shut_in_child() noexcept nogil:
     # The parent's workers, and whatever locks they held, are not in the child: it may not use the device.
-    write_state(0)
+    if read_state() != 0:
+        write_state(INHERITED)
     memory_forget()
     queue_forget()
 

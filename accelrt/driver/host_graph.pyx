@@ -6,7 +6,7 @@ from libc.string cimport memset
 
 from accelrt.addresses cimport AddressMap, map_find, map_insert, map_remove, map_reserve
 from accelrt.driver.host_capture cimport (
-    begin, break_capture, check_implicit, check_unsafe, end, exchange_mode, free_graph, plan_of, same_shape,
+    begin, beside_capture, break_capture, check_implicit, check_unsafe, end, exchange_mode, free_graph, plan_of, same_shape,
 )
 from accelrt.driver.host_gate cimport gate, gate_any
 from accelrt.driver.host_queue cimport (
@@ -15,7 +15,7 @@ from accelrt.driver.host_queue cimport (
 )
 from accelrt.driver.table cimport CAPTURE_ACTIVE, CAPTURE_INVALIDATED, CAPTURE_NONE, CAPTURE_RELAXED, Table
 from accelrt.status cimport (
-    CAPTURE_UNSUPPORTED, GRAPH_UPDATE_FAILURE, INVALID_HANDLE, INVALID_VALUE, NO_HOST_MEMORY, NOT_FOUND,
+    CAPTURE_IMPLICIT, CAPTURE_UNSUPPORTED, GRAPH_UPDATE_FAILURE, INVALID_HANDLE, INVALID_VALUE, NO_HOST_MEMORY, NOT_FOUND,
 )
 
 cdef struct Exec:
@@ -75,7 +75,7 @@ cdef int capture_status(int device, uintptr_t stream, int* out_status, uint64_t*
     if found == NULL:
         code = INVALID_HANDLE
     elif is_legacy(found):
-        code = check_implicit(found)
+        code = CAPTURE_IMPLICIT if beside_capture(found) else 0
     elif found.capture != NULL:
         out_status[0] = CAPTURE_INVALIDATED if found.capture.broken else CAPTURE_ACTIVE
         out_id[0] = 0 if found.capture.broken else found.capture.id

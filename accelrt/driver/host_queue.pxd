@@ -4,6 +4,7 @@
 # default stream's implicit order hold it until the worker that reaches the record marks it done.
 from libc.stdint cimport uint64_t, uintptr_t
 
+from accelrt.driver.host_frontier cimport Frontier
 from accelrt.driver.table cimport host_fn
 
 cdef extern from "<pthread.h>" nogil:
@@ -20,6 +21,10 @@ cdef enum:  # kinds of work
     RECORD = 4    # marks a ticket done
     WAIT = 5      # goes on when a ticket is done
 
+cdef enum:  # Work.known
+    DST_KNOWN = 1
+    SRC_KNOWN = 2
+
 cdef struct Ticket:
     int holders
     bint done
@@ -35,18 +40,13 @@ cdef struct Work:
     host_fn fn
     void* data
     Plan* plan         # of a REPLAY, one of its holders
+    int known          # DST_KNOWN, SRC_KNOWN: memory that the driver knew, and has to know when it runs
 
 cdef struct Operation:
     Work work
     Ticket* ticket     # one of its holders
     void* staged       # a copy of pageable source bytes, freed after use
     Operation* next
-
-# Nodes that an event, or the next work of a stream, comes after.
-cdef struct Frontier:
-    int* nodes
-    int count
-    int capacity
 
 cdef struct Node:
     Work work
@@ -97,6 +97,7 @@ cdef void queue_open(long delay_us) noexcept nogil
 cdef void queue_forget() noexcept nogil  # in a forked child
 cdef void lock() noexcept nogil
 cdef void unlock() noexcept nogil
+cdef int lost_device() noexcept nogil     # 0, or 1 + the device whose work touched memory that is gone
 cdef bint in_callback() noexcept nogil   # the calling thread runs a host function
 
 # All of the following under the lock.
@@ -116,6 +117,3 @@ cdef int drain_device(int device) noexcept nogil   # -1 is all; opens the lock w
 cdef Ticket* hold_ticket(Ticket* ticket) noexcept nogil
 cdef void drop_ticket(Ticket* ticket) noexcept nogil
 cdef void drop_plan(Plan* plan) noexcept nogil
-cdef int copy_frontier(Frontier* to, const Frontier* origin) noexcept nogil  # replaces
-cdef int join_frontier(Frontier* to, const Frontier* origin) noexcept nogil  # adds what is missing
-cdef void clear_frontier(Frontier* frontier) noexcept nogil

@@ -3,11 +3,12 @@
 One lock guards every queue, and no work runs under it.  A worker sleeps on its stream's condition and
 ends when nothing came for a while, so that idle streams cost no thread.
 """
-from libc.stdlib cimport calloc, free, realloc
+from libc.stdlib cimport calloc, free
 from libc.string cimport memmove, memset
 
 from accelrt.addresses cimport AddressMap, map_find, map_insert, map_remove, map_reserve
-from accelrt.driver.host_memory cimport MAX_HOST_DEVICES
+from accelrt.driver.host_frontier cimport clear_frontier
+from accelrt.driver.host_memory cimport MAX_HOST_DEVICES, UNKNOWN_MEMORY, owner_of
 from accelrt.driver.table cimport STREAM_BLOCKING
 from accelrt.status cimport NO_HOST_MEMORY
 
@@ -18,6 +19,9 @@ cdef extern from *:
     #include <stdint.h>
     #include <time.h>
     static __thread int accelrt_in_callback;
+    static int accelrt_lost;  /* read by every row, so atomic */
+    #define read_lost() __atomic_load_n(&accelrt_lost, __ATOMIC_ACQUIRE)
+    #define write_lost(value) __atomic_store_n(&accelrt_lost, value, __ATOMIC_RELEASE)
     static __thread void* accelrt_per_thread[64];
     static double accelrt_now_ms(void) {
         struct timespec now;
@@ -49,6 +53,8 @@ cdef extern from *:
     }
     """
     int callback_depth "accelrt_in_callback"
+    int read_lost() noexcept nogil
+    void write_lost(int value) noexcept nogil
     void** per_thread "accelrt_per_thread"
     double now_ms "accelrt_now_ms"() noexcept nogil
     void sleep_us "accelrt_sleep_us"(long us) noexcept nogil
@@ -96,6 +102,10 @@ cdef void unlock() noexcept nogil:
     pthread_mutex_unlock(&mutex)
 
 
+cdef int lost_device() noexcept nogil:
+    return read_lost()
+
+
 cdef bint in_callback() noexcept nogil:
     return callback_depth > 0
 
@@ -106,7 +116,7 @@ cdef uintptr_t new_handle() noexcept nogil:
     return last_handle
 
 
-# --- tickets and frontiers ---------------------------------------------------------------------------------
+# --- tickets and plans --------------------------------------------------------------------------------------
 
 cdef Ticket* hold_ticket(Ticket* ticket) noexcept nogil:
     if ticket != NULL:
@@ -133,41 +143,6 @@ cdef void drop_plan(Plan* plan) noexcept nogil:
         clear_frontier(&plan.nodes[index].after)
     free(plan.nodes)
     free(plan)
-
-
-cdef void clear_frontier(Frontier* frontier) noexcept nogil:
-    free(frontier.nodes)
-    memset(frontier, 0, sizeof(Frontier))
-
-
-cdef int add_to_frontier(Frontier* frontier, int node) noexcept nogil:
-    cdef int* larger
-    cdef int index
-    for index in range(frontier.count):
-        if frontier.nodes[index] == node:
-            return 0
-    if frontier.count == frontier.capacity:
-        larger = <int*>realloc(frontier.nodes, (2 * frontier.capacity + 4) * sizeof(int))
-        if larger == NULL:
-            return NO_HOST_MEMORY
-        frontier.nodes = larger
-        frontier.capacity = 2 * frontier.capacity + 4
-    frontier.nodes[frontier.count] = node
-    frontier.count += 1
-    return 0
-
-
-cdef int join_frontier(Frontier* to, const Frontier* origin) noexcept nogil:
-    cdef int index
-    cdef int code = 0
-    for index in range(origin.count):
-        code = code or add_to_frontier(to, origin.nodes[index])
-    return code
-
-
-cdef int copy_frontier(Frontier* to, const Frontier* origin) noexcept nogil:
-    to.count = 0
-    return join_frontier(to, origin)
 
 
 # --- streams -----------------------------------------------------------------------------------------------
@@ -385,10 +360,20 @@ cdef void fill_memory(const Work* work) noexcept nogil:
             (<unsigned int*>work.dst)[index] = work.value
 
 
-cdef void perform(const Work* work, const void* staged) noexcept nogil:
+cdef bint touches_nothing(const Work* work) noexcept nogil:
+    # A replay may come when the memory that was captured is gone.
+    cdef size_t size = work.size * work.width if work.kind == FILL else work.size
+    if work.known & DST_KNOWN and owner_of(work.dst, size) == UNKNOWN_MEMORY:
+        return True
+    return work.known & SRC_KNOWN and owner_of(work.src, size) == UNKNOWN_MEMORY
+
+
+cdef void perform(const Work* work, const void* staged, int device) noexcept nogil:
     global callback_depth
     cdef int index
-    if work.kind == COPY:
+    if work.known and touches_nothing(work):
+        write_lost(device + 1)
+    elif work.kind == COPY:
         memmove(<void*>work.dst, staged if staged != NULL else <const void*>work.src, work.size)
     elif work.kind == FILL:
         fill_memory(work)
@@ -398,7 +383,7 @@ cdef void perform(const Work* work, const void* staged) noexcept nogil:
         callback_depth -= 1
     elif work.kind == REPLAY:
         for index in range(work.plan.count):
-            perform(&work.plan.nodes[index].work, NULL)
+            perform(&work.plan.nodes[index].work, NULL, device)
 
 
 cdef void finish(HostStream* stream) noexcept nogil:
@@ -433,7 +418,7 @@ cdef void* serve(void* data) noexcept nogil:
             unlock()
             if delay:
                 sleep_us(delay)
-            perform(&head.work, head.staged)
+            perform(&head.work, head.staged, stream.device)
             lock()
         finish(stream)
     stream.busy = False

@@ -9,7 +9,7 @@ from accelrt.driver.host_capture cimport (
 from accelrt.driver.host_gate cimport gate
 from accelrt.driver.host_memory cimport UNKNOWN_MEMORY, owner_of
 from accelrt.driver.host_queue cimport (
-    CALL, COPY, FILL, HostStream, Ticket, Work,
+    CALL, COPY, DST_KNOWN, FILL, SRC_KNOWN, HostStream, Ticket, Work,
     add_stream, drain_device, drop_stream, drop_ticket, enqueue, find_stream, follow_legacy_order, is_legacy, lock,
     mark, unlock, wait_for,
 )
@@ -69,9 +69,10 @@ cdef int copy(int device, uintptr_t stream, uintptr_t dst, uintptr_t src, size_t
     work.dst = dst
     work.src = src
     work.size = size
+    work.known = DST_KNOWN * (owner_of(dst, size) != UNKNOWN_MEMORY) | SRC_KNOWN * (owner_of(src, size) != UNKNOWN_MEMORY)
     lock()
     found = find_stream(device, stream)
-    if found != NULL and found.capture == NULL and owner_of(src, size) == UNKNOWN_MEMORY:
+    if found != NULL and found.capture == NULL and not work.known & SRC_KNOWN:
         staged = malloc(size)
         if staged == NULL:
             unlock()
@@ -80,7 +81,7 @@ cdef int copy(int device, uintptr_t stream, uintptr_t dst, uintptr_t src, size_t
     code = put_in(found, &work, NULL, staged)
     if code:
         free(staged)
-    elif owner_of(dst, size) == UNKNOWN_MEMORY:
+    elif not work.known & DST_KNOWN:
         code = finish_if_queued(found)
     unlock()
     return code
@@ -110,6 +111,7 @@ cdef int fill(int device, uintptr_t stream, uintptr_t dst, unsigned int value, i
     work.value = value
     work.width = width
     work.size = count
+    work.known = DST_KNOWN
     lock()
     code = put_in(find_stream(device, stream), &work, NULL, NULL)
     unlock()
@@ -223,7 +225,7 @@ cdef int stream_synchronize(int device, uintptr_t stream) noexcept nogil:
     lock()
     code = look(find_stream(device, stream), True)
     unlock()
-    return code
+    return code if code else gate(device)
 
 
 cdef int device_synchronize(int device) noexcept nogil:
@@ -235,7 +237,7 @@ cdef int device_synchronize(int device) noexcept nogil:
     if code == 0:
         code = drain_device(device)
     unlock()
-    return code
+    return code if code else gate(device)
 
 
 cdef void fill_work_rows(Table* table) noexcept nogil:

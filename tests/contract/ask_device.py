@@ -187,6 +187,48 @@ def situations(asked):
         "free 0",
         rows.memory_free(0, 0),
     )
+    small = asked.made("memory_alloc", 0, 1000)
+    print("copy past a small allocation:", rows.copy(0, stream, asked.memory, small, 2000))
+    blocking = asked.made("stream_create", 0, 0, 0)
+    rows.capture_begin(0, blocking, GLOBAL)
+    print(
+        "status of the legacy stream beside a blocking capture:",
+        rows.capture_status(0, 0)[0],
+        STATES[rows.capture_status(0, blocking)[1]],
+        "wait",
+        rows.stream_wait_event(0, 0, captured),
+        STATES[rows.capture_status(0, blocking)[1]],
+        rows.capture_end(0, blocking)[0],
+    )
+    rows.capture_begin(0, stream, GLOBAL)
+    rows.event_record(0, captured, stream)
+    rows.stream_wait_event(0, asked.other, captured)
+    print(
+        "joined without work: end on it",
+        rows.capture_end(0, asked.other),
+        STATES[rows.capture_status(0, stream)[1]],
+        "then on the first",
+        rows.capture_end(0, stream)[0],
+    )
+    rows.capture_begin(0, stream, GLOBAL)
+    rows.event_record(0, captured, stream)
+    rows.stream_wait_event(0, asked.other, captured)
+    print("joined without work: end", rows.capture_end(0, stream)[0])
+    rows.capture_begin(0, stream, GLOBAL)
+    print(
+        "beside a broken capture: query",
+        rows.stream_query(0, stream),
+        "again",
+        rows.stream_query(0, stream),
+        "alloc",
+        rows.memory_alloc(0, 2 << 20)[0],
+        "fill",
+        rows.fill(0, stream, asked.memory, 1, 1, 4),
+        rows.capture_end(0, stream)[0],
+    )
+    rows.capture_begin(0, stream, GLOBAL)
+    rows.copy(0, stream, asked.memory, asked.memory + 4096, 0)
+    print("nodes of an empty copy:", rows.graph_node_count(rows.capture_end(0, stream)[1]))
     start = time.perf_counter_ns()
     for _ in range(100_000):
         rows.current_device()
