@@ -242,7 +242,8 @@ cdef int plain_alloc(int device, size_t size, uintptr_t* out_address) noexcept n
     cdef int code
     if size == 0 or size >> 60:
         return INVALID_VALUE if size == 0 else OUT_OF_MEMORY
-    made.size = made.charged = rounded(size, unit)
+    made.size = size
+    made.charged = rounded(size, unit)
     made.device = device
     made.kind = PLAIN
     made.physical = NULL
@@ -259,17 +260,17 @@ cdef int plain_alloc(int device, size_t size, uintptr_t* out_address) noexcept n
 
 
 cdef int place_plain(Range* made, size_t unit) noexcept nogil:
-    cdef void* room = find_room(made.size, unit)
+    cdef void* room = find_room(made.charged, unit)
     cdef int code
     if room == NULL:
         return OUT_OF_MEMORY
     made.start = <uintptr_t>room
-    if not show(room, made.size, devices[made.device].file, made.offset, PROT_READ | PROT_WRITE):
-        munmap(room, made.size)
+    if not show(room, made.charged, devices[made.device].file, made.offset, PROT_READ | PROT_WRITE):
+        munmap(room, made.charged)
         return OUT_OF_MEMORY
     code = add_range(&memory, made)
     if code:
-        munmap(room, made.size)
+        munmap(room, made.charged)
     return code
 
 
@@ -283,7 +284,7 @@ cdef int plain_free(int device, uintptr_t address) noexcept nogil:
     if found == NULL or found.start != address or found.kind != PLAIN or found.device != device:
         code = INVALID_VALUE
     else:
-        munmap(<void*>address, found.size)
+        munmap(<void*>address, found.charged)
         give_bytes(device, found.offset, found.charged)
         drop_range(&memory, found)
     pthread_mutex_unlock(&lock)

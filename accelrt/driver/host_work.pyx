@@ -15,7 +15,7 @@ from accelrt.driver.host_queue cimport (
 )
 from accelrt.driver.table cimport STREAM_NON_BLOCKING, Table, host_fn
 from accelrt.status cimport (
-    CAPTURE_INVALID, CAPTURE_UNSUPPORTED, INVALID_HANDLE, INVALID_VALUE, NO_HOST_MEMORY, NOT_READY,
+    CAPTURE_UNSUPPORTED, INVALID_HANDLE, INVALID_VALUE, NO_HOST_MEMORY, NOT_READY,
 )
 
 cdef enum:
@@ -190,8 +190,7 @@ cdef int look(HostStream* stream, bint wait) noexcept nogil:
     if stream == NULL:
         return INVALID_HANDLE
     if stream.capture != NULL:
-        code = CAPTURE_INVALID if stream.capture.broken else CAPTURE_UNSUPPORTED
-        return break_capture(stream, code)
+        return break_capture(stream, CAPTURE_UNSUPPORTED)
     code = check_unsafe()
     if code == 0:
         code = check_implicit(stream)

@@ -169,6 +169,10 @@ def test_copies_of_nothing_and_out_of_range(rows, device):
     data = np.zeros(4 << 20, np.uint8)
     rows.ok("copy", 0, 0, device, data.ctypes.data, 0)
     assert rows.copy(0, 0, device, data.ctypes.data, 4 << 20) == INVALID_VALUE
+    small = rows.ok("memory_alloc", 0, 1000)
+    assert rows.copy(0, 0, device, small, 1000) == 0
+    assert rows.copy(0, 0, device, small, 2000) == INVALID_VALUE
+    rows.ok("memory_free", 0, small)
 
 
 def test_pageable_bytes_are_read_before_the_row_returns(rows, device):
