@@ -1,8 +1,10 @@
 # Devices, and their primary contexts made current for one call.
+from libc.stdint cimport uintptr_t
+
 from cuda.bindings.cydriver cimport CUcontext, CUdevice
 
 from accelrt.driver.table cimport Table
-from accelrt.status cimport SUCCESS
+from accelrt.status cimport INVALID_CONTEXT, SUCCESS
 
 cdef extern from "cudaTypedefs.h" nogil:
     ctypedef int (*PFN_cuCtxGetCurrent_v4000)(CUcontext*) noexcept nogil
@@ -46,10 +48,16 @@ cdef inline int enter(int device, bint* out_pushed) noexcept nogil:
 
 
 # The same for a call on a stream: one that was created knows its context and needs no other.
-cdef inline int enter_for(int device, size_t stream, bint* out_pushed) noexcept nogil:
+cdef inline int enter_for(int device, uintptr_t stream, bint* out_pushed) noexcept nogil:
     if stream > LAST_DEFAULT_STREAM:
         return SUCCESS
     return enter(device, out_pushed)
+
+
+# After such a call: whether it has to be made again, because the driver wanted a context after all and the
+# thread had none.  The device's is current now.
+cdef inline bint wants_context(int code, int device, bint* out_pushed) noexcept nogil:
+    return code == INVALID_CONTEXT and not out_pushed[0] and enter_slow(device, out_pushed) == SUCCESS and out_pushed[0]
 
 
 cdef inline int leave(bint pushed, int code) noexcept nogil:

@@ -4,6 +4,7 @@ from libc.string cimport memcpy
 
 from cuda.bindings.cydriver cimport (
     CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS,
+    CU_STREAM_CAPTURE_STATUS_ACTIVE,
     CU_STREAM_CAPTURE_STATUS_NONE,
     CUdeviceptr,
     CUevent,
@@ -22,7 +23,7 @@ from cuda.bindings.cydriver cimport (
     cuuint64_t,
 )
 
-from accelrt.driver.cuda_context cimport enter, enter_for, leave
+from accelrt.driver.cuda_context cimport enter, enter_for, leave, wants_context
 from accelrt.driver.cuda_library cimport Symbol, resolve
 from accelrt.driver.table cimport Table
 from accelrt.status cimport SUCCESS
@@ -108,6 +109,8 @@ cdef int capture_begin(int device, uintptr_t stream, int mode) noexcept nogil:
     cdef int code = enter_for(device, stream, &pushed)
     if code == SUCCESS:
         code = cuStreamBeginCapture(<CUstream>stream, <CUstreamCaptureMode>mode)
+    if wants_context(code, device, &pushed):
+        code = cuStreamBeginCapture(<CUstream>stream, <CUstreamCaptureMode>mode)
     return leave(pushed, code)
 
 
@@ -116,6 +119,8 @@ cdef int capture_end(int device, uintptr_t stream, uintptr_t* out_graph) noexcep
     cdef bint pushed = False
     cdef int code = enter_for(device, stream, &pushed)
     if code == SUCCESS:
+        code = cuStreamEndCapture(<CUstream>stream, &graph)
+    if wants_context(code, device, &pushed):
         code = cuStreamEndCapture(<CUstream>stream, &graph)
     out_graph[0] = <uintptr_t>graph if code == SUCCESS else 0
     return leave(pushed, code)
@@ -128,8 +133,10 @@ cdef int capture_status(int device, uintptr_t stream, int* out_status, uint64_t*
     cdef int code = enter_for(device, stream, &pushed)
     if code == SUCCESS:
         code = cuStreamGetCaptureInfo(<CUstream>stream, &status, &identity)
+    if wants_context(code, device, &pushed):
+        code = cuStreamGetCaptureInfo(<CUstream>stream, &status, &identity)
     out_status[0] = status
-    out_id[0] = identity
+    out_id[0] = identity if status == CU_STREAM_CAPTURE_STATUS_ACTIVE else 0
     return leave(pushed, code)
 
 
@@ -201,6 +208,8 @@ cdef int graph_upload(int device, uintptr_t exec_, uintptr_t stream) noexcept no
     cdef int code = enter_for(device, stream, &pushed)
     if code == SUCCESS:
         code = cuGraphUpload(<CUgraphExec>exec_, <CUstream>stream)
+    if wants_context(code, device, &pushed):
+        code = cuGraphUpload(<CUgraphExec>exec_, <CUstream>stream)
     return leave(pushed, code)
 
 
@@ -208,6 +217,8 @@ cdef int graph_launch(int device, uintptr_t exec_, uintptr_t stream) noexcept no
     cdef bint pushed = False
     cdef int code = enter_for(device, stream, &pushed)
     if code == SUCCESS:
+        code = cuGraphLaunch(<CUgraphExec>exec_, <CUstream>stream)
+    if wants_context(code, device, &pushed):
         code = cuGraphLaunch(<CUgraphExec>exec_, <CUstream>stream)
     return leave(pushed, code)
 
@@ -261,6 +272,9 @@ cdef int kernel_launch(int device, uintptr_t stream, uintptr_t function, unsigne
     cdef bint pushed = False
     cdef int code = enter_for(device, stream, &pushed)
     if code == SUCCESS:
+        code = cuLaunchKernel(<CUfunction>function, grid_x, grid_y, grid_z, block_x, block_y, block_z,
+                              shared_bytes, <CUstream>stream, arguments, NULL)
+    if wants_context(code, device, &pushed):
         code = cuLaunchKernel(<CUfunction>function, grid_x, grid_y, grid_z, block_x, block_y, block_z,
                               shared_bytes, <CUstream>stream, arguments, NULL)
     return leave(pushed, code)

@@ -24,10 +24,10 @@ from cuda.bindings.cydriver cimport (
     CUstream,
 )
 
-from accelrt.driver.cuda_context cimport device_total, devices, enter, enter_for, leave
+from accelrt.driver.cuda_context cimport device_total, devices, enter, enter_for, leave, wants_context
 from accelrt.driver.cuda_library cimport Symbol, resolve
 from accelrt.driver.table cimport Table
-from accelrt.status cimport INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED, SUCCESS
+from accelrt.status cimport INVALID_DEVICE, NOT_SUPPORTED, SUCCESS
 
 cdef extern from "cudaTypedefs.h" nogil:
     ctypedef int (*PFN_cuMemAlloc_v3020)(CUdeviceptr*, size_t) noexcept nogil
@@ -133,12 +133,15 @@ cdef int pointer_device(uintptr_t address, int* out_device) noexcept nogil:
     return code
 
 
-cdef bint is_pageable(uintptr_t address) noexcept nogil:
-    # INVALID_VALUE is the driver's word for memory that it neither allocated nor was told of.
+cdef int memory_kind(uintptr_t address) noexcept nogil:
+    # The driver has no word for memory that it neither allocated nor was told of: it refuses the question.
     cdef unsigned int kind = 0
-    if cuPointerGetAttribute == NULL:
-        return True
-    return <int>cuPointerGetAttribute(&kind, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) == INVALID_VALUE
+    cdef int code = NOT_SUPPORTED
+    if cuPointerGetAttribute != NULL:
+        code = cuPointerGetAttribute(&kind, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address)
+    if code != SUCCESS:
+        return PAGEABLE
+    return PAGE_LOCKED if kind == CU_MEMORYTYPE_HOST else ON_DEVICE
 
 
 # virtual
@@ -267,6 +270,8 @@ cdef int async_alloc(int device, uintptr_t stream, size_t size, uintptr_t* out_a
         code = default_pool(device, &pool)
     if code == SUCCESS:
         code = cuMemAllocFromPoolAsync(&address, size, pool, <CUstream>stream)
+    if wants_context(code, device, &pushed):
+        code = cuMemAllocFromPoolAsync(&address, size, pool, <CUstream>stream)
     out_address[0] = address if code == SUCCESS else 0
     return leave(pushed, code)
 
@@ -275,6 +280,8 @@ cdef int async_free(int device, uintptr_t stream, uintptr_t address) noexcept no
     cdef bint pushed = False
     cdef int code = enter_for(device, stream, &pushed)
     if code == SUCCESS:
+        code = cuMemFreeAsync(address, <CUstream>stream)
+    if wants_context(code, device, &pushed):
         code = cuMemFreeAsync(address, <CUstream>stream)
     return leave(pushed, code)
 

@@ -15,9 +15,9 @@ from cuda.bindings.cydriver cimport (
     CUstreamCaptureStatus,
 )
 
-from accelrt.driver.cuda_context cimport devices, enter, enter_for, leave, primary_of
+from accelrt.driver.cuda_context cimport devices, enter, enter_for, leave, primary_of, wants_context
 from accelrt.driver.cuda_library cimport Symbol, resolve
-from accelrt.driver.cuda_memory cimport is_pageable
+from accelrt.driver.cuda_memory cimport ON_DEVICE, PAGEABLE, memory_kind
 from accelrt.driver.table cimport Table, host_fn
 from accelrt.status cimport INVALID_VALUE, SUCCESS
 
@@ -122,6 +122,8 @@ cdef int stream_destroy(int device, uintptr_t stream) noexcept nogil:
     cdef int code = enter_for(device, stream, &pushed)
     if code == SUCCESS:
         code = cuStreamDestroy(<CUstream>stream)
+    if wants_context(code, device, &pushed):
+        code = cuStreamDestroy(<CUstream>stream)
     return leave(pushed, code)
 
 
@@ -129,6 +131,8 @@ cdef int stream_priority(int device, uintptr_t stream, int* out_priority) noexce
     cdef bint pushed = False
     cdef int code = enter_for(device, stream, &pushed)
     if code == SUCCESS:
+        code = cuStreamGetPriority(<CUstream>stream, out_priority)
+    if wants_context(code, device, &pushed):
         code = cuStreamGetPriority(<CUstream>stream, out_priority)
     return leave(pushed, code)
 
@@ -138,6 +142,8 @@ cdef int stream_query(int device, uintptr_t stream) noexcept nogil:
     cdef int code = enter_for(device, stream, &pushed)
     if code == SUCCESS:
         code = cuStreamQuery(<CUstream>stream)
+    if wants_context(code, device, &pushed):
+        code = cuStreamQuery(<CUstream>stream)
     return leave(pushed, code)
 
 
@@ -145,6 +151,8 @@ cdef int stream_synchronize(int device, uintptr_t stream) noexcept nogil:
     cdef bint pushed = False
     cdef int code = enter_for(device, stream, &pushed)
     if code == SUCCESS:
+        code = cuStreamSynchronize(<CUstream>stream)
+    if wants_context(code, device, &pushed):
         code = cuStreamSynchronize(<CUstream>stream)
     return leave(pushed, code)
 
@@ -154,6 +162,8 @@ cdef int stream_wait_event(int device, uintptr_t stream, uintptr_t event) noexce
     cdef int code = enter_for(device, stream, &pushed)
     if code == SUCCESS:
         code = cuStreamWaitEvent(<CUstream>stream, <CUevent>event, 0)
+    if wants_context(code, device, &pushed):
+        code = cuStreamWaitEvent(<CUstream>stream, <CUevent>event, 0)
     return leave(pushed, code)
 
 
@@ -161,6 +171,8 @@ cdef int stream_host_func(int device, uintptr_t stream, host_fn fn, void* data) 
     cdef bint pushed = False
     cdef int code = enter_for(device, stream, &pushed)
     if code == SUCCESS:
+        code = cuLaunchHostFunc(<CUstream>stream, <CUhostFn>fn, data)
+    if wants_context(code, device, &pushed):
         code = cuLaunchHostFunc(<CUstream>stream, <CUhostFn>fn, data)
     return leave(pushed, code)
 
@@ -196,7 +208,11 @@ cdef int event_create(int device, unsigned int flags, uintptr_t* out_event) noex
 
 
 cdef int event_destroy(int device, uintptr_t event) noexcept nogil:
-    return cuEventDestroy(<CUevent>event)
+    cdef bint pushed = False
+    cdef int code = cuEventDestroy(<CUevent>event)
+    if wants_context(code, device, &pushed):
+        code = cuEventDestroy(<CUevent>event)
+    return leave(pushed, code)
 
 
 cdef int event_record(int device, uintptr_t event, uintptr_t stream) noexcept nogil:
@@ -204,15 +220,25 @@ cdef int event_record(int device, uintptr_t event, uintptr_t stream) noexcept no
     cdef int code = enter_for(device, stream, &pushed)
     if code == SUCCESS:
         code = cuEventRecord(<CUevent>event, <CUstream>stream)
+    if wants_context(code, device, &pushed):
+        code = cuEventRecord(<CUevent>event, <CUstream>stream)
     return leave(pushed, code)
 
 
 cdef int event_query(int device, uintptr_t event) noexcept nogil:
-    return cuEventQuery(<CUevent>event)
+    cdef bint pushed = False
+    cdef int code = cuEventQuery(<CUevent>event)
+    if wants_context(code, device, &pushed):
+        code = cuEventQuery(<CUevent>event)
+    return leave(pushed, code)
 
 
 cdef int event_synchronize(int device, uintptr_t event) noexcept nogil:
-    return cuEventSynchronize(<CUevent>event)
+    cdef bint pushed = False
+    cdef int code = cuEventSynchronize(<CUevent>event)
+    if wants_context(code, device, &pushed):
+        code = cuEventSynchronize(<CUevent>event)
+    return leave(pushed, code)
 
 
 cdef int event_elapsed(uintptr_t start, uintptr_t end, float* out_ms) noexcept nogil:
@@ -245,9 +271,16 @@ cdef int copy(int device, uintptr_t stream, uintptr_t dst, uintptr_t src, size_t
     cdef int code = enter(device, &pushed)
     if code == SUCCESS:
         code = cuMemcpyAsync(dst, src, size, <CUstream>stream)
-    if code == SUCCESS and devices[device].reads_pageable and (is_pageable(src) or is_pageable(dst)):
+    if code == SUCCESS and devices[device].reads_pageable and needs_wait(dst, src):
         code = wait_slow(<CUstream>stream)
     return leave(pushed, code)
+
+
+cdef bint needs_wait(uintptr_t dst, uintptr_t src) noexcept nogil:
+    # A copy between two places of host memory is synchronous by itself, so that a page-locked source settles
+    # it, as in most copies to a device, with one question of some 100 ns.
+    cdef int kind = memory_kind(src)
+    return kind == PAGEABLE or (kind == ON_DEVICE and memory_kind(dst) == PAGEABLE)
 
 
 cdef int wait_slow(CUstream stream) noexcept nogil:
