@@ -7,7 +7,7 @@ cdef struct Entry:
     const char* text
     const char* advice
 
-cdef Entry[38] ENTRIES = [
+cdef Entry[39] ENTRIES = [
     Entry(SUCCESS, b"SUCCESS", b"no error", b""),
     Entry(INVALID_VALUE, b"INVALID_VALUE", b"an argument is out of the range that the call takes",
           b"check the arguments named above"),
@@ -25,6 +25,7 @@ cdef Entry[38] ENTRIES = [
     Entry(PEER_ACCESS_UNSUPPORTED, b"PEER_ACCESS_UNSUPPORTED",
           b"these devices cannot reach each other's memory",
           b"copy through host memory"),
+    Entry(OPERATING_SYSTEM, b"OPERATING_SYSTEM", b"a call of the operating system failed", b"check paths and permissions"),
     Entry(INVALID_HANDLE, b"INVALID_HANDLE", b"a handle is not, or no longer, one of this driver's",
           b"keep the object alive while its handle is in use"),
     Entry(ILLEGAL_STATE, b"ILLEGAL_STATE", b"the object is not in a state that allows this",
@@ -96,7 +97,7 @@ cdef object init_error = None
 
 cdef const Entry* find(int code) noexcept nogil:
     cdef int index
-    for index in range(38):
+    for index in range(39):
         if ENTRIES[index].code == code:
             return &ENTRIES[index]
     return NULL

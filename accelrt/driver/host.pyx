@@ -17,7 +17,7 @@ from accelrt.driver.host_gate cimport gate, gate_any, gate_close, gate_devices, 
 from accelrt.driver.host_graph cimport fill_graph_rows, graph_counts
 from accelrt.driver.host_memory cimport (
     HOST_MEMORY, MAX_HOST_DEVICES, PAGE, UNKNOWN_MEMORY,
-    memory_counts, memory_figures, memory_open, owner_of, pinned_alloc, pinned_free, pinned_register,
+    device_of, memory_counts, memory_figures, memory_open, pinned_alloc, pinned_free, pinned_register,
     pinned_unregister, plain_alloc, plain_free,
 )
 from accelrt.driver.host_queue cimport count_operations, count_streams, drain_device, lock, queue_open, unlock
@@ -234,7 +234,8 @@ cdef int memory_free(int device, uintptr_t address) noexcept nogil:
 
 cdef int pointer_device(uintptr_t address, int* out_device) noexcept nogil:
     cdef int code = gate_any()
-    cdef int owner = owner_of(address, 1)
+    cdef int owner = device_of(address)
+    out_device[0] = -1
     if code or owner == UNKNOWN_MEMORY:
         return code if code else INVALID_VALUE
     out_device[0] = -1 if owner == HOST_MEMORY else owner

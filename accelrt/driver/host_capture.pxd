@@ -4,6 +4,10 @@ from libc.stdint cimport uint64_t, uintptr_t
 from accelrt.driver.host_frontier cimport Frontier
 from accelrt.driver.host_queue cimport Capture, Graph, HostStream, Plan, Work
 
+cdef enum:  # numbers of CUgraphExecUpdateResult
+    TOPOLOGY_CHANGED = 2
+    NODE_TYPE_CHANGED = 3
+
 cdef int exchange_mode(int mode) noexcept nogil  # of the calling thread; answers the one before
 # A call that could depend on what captures record: refused, and the captures broken, as the modes say.
 cdef int check_unsafe() noexcept nogil
@@ -20,4 +24,4 @@ cdef int join(HostStream* stream, uint64_t id, const Frontier* after) noexcept n
 
 cdef void free_graph(Graph* graph) noexcept nogil
 cdef Plan* plan_of(const Graph* graph) noexcept nogil  # NULL where the host has no memory
-cdef bint same_shape(const Plan* plan, const Graph* graph) noexcept nogil
+cdef int shape_changed(const Plan* plan, const Graph* graph) noexcept nogil  # 0, or what changed

@@ -147,7 +147,7 @@ cdef void spread(const Graph* graph, const Frontier* origin, char* reached) noex
 cdef bint all_joined(const Capture* capture) noexcept nogil:
     cdef HostStream* stream = streams()
     cdef char* reached = <char*>calloc(capture.graph.count + 1, 1)
-    cdef bint joined = reached != NULL
+    cdef bint joined = reached != NULL and not capture.unjoined
     cdef int index
     if joined:
         spread(capture.graph, &capture.origin.frontier, reached)
@@ -204,12 +204,12 @@ cdef void abandon(HostStream* stream) noexcept nogil:
     cdef Graph* graph
     if capture == NULL:
         return
-    capture.broken = True
     if capture.origin == stream:
         graph = capture.graph
         detach(capture)
         free_graph(graph)
     else:
+        capture.unjoined = True
         stream.capture = NULL
 
 
@@ -244,7 +244,7 @@ cdef int join(HostStream* stream, uint64_t id, const Frontier* after) noexcept n
     # The stream waits for an event that was recorded in a capture, and so becomes part of it.
     cdef Capture* capture = capture_of(id)
     if capture == NULL:
-        return INVALID_VALUE
+        return break_capture(stream, INVALID_VALUE)
     if capture.broken:
         return CAPTURE_INVALID
     if stream.capture == NULL:
@@ -303,13 +303,13 @@ cdef bint same_after(const Frontier* one, const Frontier* other) noexcept nogil:
     return True
 
 
-cdef bint same_shape(const Plan* plan, const Graph* graph) noexcept nogil:
+cdef int shape_changed(const Plan* plan, const Graph* graph) noexcept nogil:
     cdef int index
     if plan.count != graph.count:
-        return False
+        return TOPOLOGY_CHANGED
     for index in range(plan.count):
         if plan.nodes[index].work.kind != graph.nodes[index].work.kind:
-            return False
+            return NODE_TYPE_CHANGED
         if not same_after(&plan.nodes[index].after, &graph.nodes[index].after):
-            return False
-    return True
+            return TOPOLOGY_CHANGED
+    return 0

@@ -1,5 +1,5 @@
 """The host driver's rows for events: records, waits, questions and times."""
-from libc.stdint cimport uintptr_t
+from libc.stdint cimport uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
@@ -8,7 +8,7 @@ from accelrt.driver.host_capture cimport break_capture, capture_of, check_implic
 from accelrt.driver.host_gate cimport gate, gate_any
 from accelrt.driver.host_frontier cimport clear_frontier, copy_frontier
 from accelrt.driver.host_queue cimport (
-    RECORD, WAIT, HostEvent, HostStream, Ticket, Work,
+    RECORD, WAIT, Capture, HostEvent, HostStream, Ticket, Work,
     drop_ticket, enqueue, find_stream, follow_legacy_order, hold_ticket, lock,
     new_handle, unlock, wait_for,
 )
@@ -118,12 +118,14 @@ cdef int event_record(int device, uintptr_t event, uintptr_t stream) noexcept no
 cdef int wait_in_stream(HostStream* stream, HostEvent* event) noexcept nogil:
     cdef Work work
     cdef int code
+    if stream.capture != NULL and stream.capture.broken:
+        return CAPTURE_INVALID
     if event.capture:
         return join(stream, event.capture, &event.frontier)
     if event.ticket == NULL:
         return 0
     if stream.capture != NULL:
-        return break_capture(stream, CAPTURE_INVALID if stream.capture.broken else CAPTURE_ISOLATION)
+        return break_capture(stream, CAPTURE_ISOLATION)
     if event.ticket.done:
         return 0
     code = follow_legacy_order(stream)
@@ -151,6 +153,15 @@ cdef int stream_wait_event(int device, uintptr_t stream, uintptr_t event) noexce
     return code
 
 
+cdef int ask_captured(uint64_t id) noexcept nogil:
+    # The event has no state, and asking for it breaks the capture, if that still goes on.
+    cdef Capture* capture = capture_of(id)
+    if capture == NULL:
+        return INVALID_VALUE
+    capture.broken = True
+    return CAPTURED_EVENT
+
+
 cdef int ask_event(uintptr_t event, bint wait) noexcept nogil:
     cdef HostEvent* found
     cdef Ticket* ticket
@@ -160,7 +171,7 @@ cdef int ask_event(uintptr_t event, bint wait) noexcept nogil:
     if found == NULL:
         code = INVALID_HANDLE
     elif found.capture:
-        code = CAPTURED_EVENT if capture_of(found.capture) != NULL else INVALID_VALUE
+        code = ask_captured(found.capture)
     else:
         code = check_unsafe()
         ticket = hold_ticket(found.ticket)

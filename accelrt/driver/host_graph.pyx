@@ -6,21 +6,23 @@ from libc.string cimport memset
 
 from accelrt.addresses cimport AddressMap, map_find, map_insert, map_remove, map_reserve
 from accelrt.driver.host_capture cimport (
-    begin, beside_capture, break_capture, check_implicit, check_unsafe, end, exchange_mode, free_graph, plan_of, same_shape,
+    begin, beside_capture, break_capture, check_implicit, check_unsafe, end, exchange_mode, free_graph, plan_of, shape_changed,
 )
 from accelrt.driver.host_gate cimport gate, gate_any
 from accelrt.driver.host_queue cimport (
-    CALL, COPY, FILL, REPLAY, Graph, HostStream, Plan, Work, drop_plan, enqueue, find_stream, follow_legacy_order,
-    is_legacy, lock, new_handle, unlock,
+    CALL, COPY, FILL, REPLAY, WAIT, Graph, HostStream, Plan, Ticket, Work,
+    drop_plan, drop_ticket, enqueue, find_stream, follow_legacy_order, is_legacy, lock, mark, new_handle, unlock,
 )
 from accelrt.driver.table cimport CAPTURE_ACTIVE, CAPTURE_INVALIDATED, CAPTURE_NONE, CAPTURE_RELAXED, Table
 from accelrt.status cimport (
-    CAPTURE_IMPLICIT, CAPTURE_UNSUPPORTED, GRAPH_UPDATE_FAILURE, INVALID_HANDLE, INVALID_VALUE, NO_HOST_MEMORY, NOT_FOUND,
+    CAPTURE_IMPLICIT, CAPTURE_UNSUPPORTED, GRAPH_UPDATE_FAILURE, INVALID_HANDLE, INVALID_VALUE,
+    NO_HOST_MEMORY, OPERATING_SYSTEM,
 )
 
 cdef struct Exec:
     uintptr_t handle
     Plan* plan
+    Ticket* last  # of the last launch
 
 # Guarded by the queue's lock.
 cdef AddressMap graphs
@@ -101,7 +103,7 @@ cdef int graph_destroy(uintptr_t graph) noexcept nogil:
     if found != NULL:
         free_graph(found)
     unlock()
-    return 0 if found != NULL else INVALID_HANDLE
+    return 0 if found != NULL else INVALID_VALUE
 
 
 cdef int graph_node_count(uintptr_t graph, size_t* out_count) noexcept nogil:
@@ -113,7 +115,7 @@ cdef int graph_node_count(uintptr_t graph, size_t* out_count) noexcept nogil:
     found = <Graph*>map_find(&graphs, graph)
     out_count[0] = found.count if found != NULL else 0
     unlock()
-    return 0 if found != NULL else INVALID_HANDLE
+    return 0 if found != NULL else INVALID_VALUE
 
 
 cdef const char* kind_name(int kind) noexcept nogil:
@@ -148,8 +150,8 @@ cdef int graph_dot(uintptr_t graph, const char* path, unsigned int flags) noexce
         fclose(file)
     unlock()
     if found == NULL:
-        return INVALID_HANDLE
-    return 0 if file != NULL else NOT_FOUND
+        return INVALID_VALUE
+    return 0 if file != NULL else OPERATING_SYSTEM
 
 
 cdef int graph_instantiate(int device, uintptr_t graph, uint64_t flags, uintptr_t* out_exec) noexcept nogil:
@@ -164,7 +166,7 @@ cdef int graph_instantiate(int device, uintptr_t graph, uint64_t flags, uintptr_
         return NO_HOST_MEMORY
     lock()
     found = <Graph*>map_find(&graphs, graph)
-    code = INVALID_HANDLE if found == NULL else check_unsafe()
+    code = INVALID_VALUE if found == NULL else check_unsafe()
     if code == 0:
         code = map_reserve(&execs)
     if code == 0:
@@ -192,11 +194,12 @@ cdef int graph_update(uintptr_t exec_, uintptr_t graph, int* out_result) noexcep
     to = <Graph*>map_find(&graphs, graph)
     out_result[0] = 0
     if found == NULL or to == NULL:
-        code = INVALID_HANDLE
-    elif not same_shape(found.plan, to):
-        code = GRAPH_UPDATE_FAILURE
-        out_result[0] = 1  # CU_GRAPH_EXEC_UPDATE_ERROR
+        code = INVALID_VALUE
     else:
+        out_result[0] = shape_changed(found.plan, to)
+        if out_result[0]:
+            code = GRAPH_UPDATE_FAILURE
+    if code == 0:
         plan = plan_of(to)  # launches under way keep the old one
         if plan == NULL:
             code = NO_HOST_MEMORY
@@ -204,6 +207,22 @@ cdef int graph_update(uintptr_t exec_, uintptr_t graph, int* out_result) noexcep
             drop_plan(found.plan)
             found.plan = plan
     unlock()
+    return code
+
+
+cdef int launch_in_turn(Exec* exec_, HostStream* on, const Work* replay) noexcept nogil:
+    # One launch of an instantiated graph runs at a time, whichever the streams.
+    cdef Work work
+    cdef int code = follow_legacy_order(on)
+    if code == 0 and exec_.last != NULL and not exec_.last.done:
+        memset(&work, 0, sizeof(Work))
+        work.kind = WAIT
+        code = enqueue(on, &work, exec_.last, NULL)
+    if code == 0:
+        code = enqueue(on, replay, NULL, NULL)
+    if code == 0:
+        drop_ticket(exec_.last)
+        exec_.last = mark(on, &code)
     return code
 
 
@@ -219,27 +238,31 @@ cdef int graph_launch(int device, uintptr_t exec_, uintptr_t stream) noexcept no
     lock()
     found = <Exec*>map_find(&execs, exec_)
     on = find_stream(device, stream)
-    code = INVALID_HANDLE if found == NULL or on == NULL else check_implicit(on)
+    if found == NULL or on == NULL:
+        code = INVALID_VALUE if found == NULL else INVALID_HANDLE
+    elif on.capture != NULL:
+        code = break_capture(on, CAPTURE_UNSUPPORTED)
+    else:
+        code = check_implicit(on)
     if code == 0:
         work.plan = found.plan
-        if on.capture != NULL:
-            code = break_capture(on, CAPTURE_UNSUPPORTED)
-        else:
-            code = follow_legacy_order(on)
-            if code == 0:
-                code = enqueue(on, &work, NULL, NULL)
+        code = launch_in_turn(found, on, &work)
     unlock()
     return code
 
 
 cdef int graph_upload(int device, uintptr_t exec_, uintptr_t stream) noexcept nogil:
     # There is nowhere to upload to; the handles are still checked.
+    cdef HostStream* on
     cdef int code = gate(device)
     if code:
         return code
     lock()
-    if map_find(&execs, exec_) == NULL or find_stream(device, stream) == NULL:
-        code = INVALID_HANDLE
+    on = find_stream(device, stream)
+    if map_find(&execs, exec_) == NULL or on == NULL:
+        code = INVALID_VALUE if on != NULL else INVALID_HANDLE
+    elif on.capture != NULL:
+        code = break_capture(on, CAPTURE_UNSUPPORTED)
     unlock()
     return code
 
@@ -254,9 +277,10 @@ cdef int graph_exec_destroy(uintptr_t exec_) noexcept nogil:
     found = <Exec*>map_remove(&execs, exec_) if code == 0 else NULL
     if found != NULL:
         drop_plan(found.plan)
+        drop_ticket(found.last)
     unlock()
     free(found)
-    return INVALID_HANDLE if code == 0 and found == NULL else code
+    return INVALID_VALUE if code == 0 and found == NULL else code
 
 
 cdef void fill_graph_rows(Table* table) noexcept nogil:

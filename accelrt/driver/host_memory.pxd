@@ -14,6 +14,8 @@ cdef void memory_forget() noexcept nogil  # in a forked child: the lock may be h
 cdef int memory_figures(int device, size_t* out_free, size_t* out_total) noexcept nogil
 # Which memory [address, address + size) lies in, whole and readable; UNKNOWN_MEMORY where it does not.
 cdef int owner_of(uintptr_t address, size_t size) noexcept nogil
+cdef bint is_known(uintptr_t address) noexcept nogil  # allocated, mapped or page-locked, with access or not
+cdef int device_of(uintptr_t address) noexcept nogil  # the owner of a known address, with access or not
 cdef void memory_counts(size_t* counts) noexcept nogil  # allocations, bytes, reservations, host allocations
 
 cdef int plain_alloc(int device, size_t size, uintptr_t* out_address) noexcept nogil

@@ -148,6 +148,20 @@ cdef int owner_of(uintptr_t address, size_t size) noexcept nogil:
     return owner
 
 
+cdef int device_of(uintptr_t address) noexcept nogil:
+    cdef Range* found
+    cdef int owner
+    pthread_mutex_lock(&lock)
+    found = containing(&memory, address)
+    owner = found.device if found != NULL else UNKNOWN_MEMORY
+    pthread_mutex_unlock(&lock)
+    return owner
+
+
+cdef bint is_known(uintptr_t address) noexcept nogil:
+    return device_of(address) != UNKNOWN_MEMORY
+
+
 cdef void memory_counts(size_t* counts) noexcept nogil:
     cdef int device
     pthread_mutex_lock(&lock)
@@ -299,7 +313,7 @@ cdef int pinned_alloc(size_t size, uintptr_t* out_address) noexcept nogil:
     cdef int code
     out_address[0] = 0
     if size == 0:
-        return INVALID_VALUE
+        return 0
     made.size = rounded(size, 4096)
     made.kind = PINNED
     made.device = HOST_MEMORY
@@ -321,6 +335,8 @@ cdef int pinned_alloc(size_t size, uintptr_t* out_address) noexcept nogil:
 cdef int pinned_free(uintptr_t address) noexcept nogil:
     cdef Range* found
     cdef int code = INVALID_VALUE
+    if address == 0:
+        return 0
     pthread_mutex_lock(&lock)
     found = containing(&memory, address)
     if found != NULL and found.start == address and found.kind == PINNED:
@@ -345,7 +361,7 @@ cdef int pinned_register(uintptr_t address, size_t size) noexcept nogil:
     pthread_mutex_lock(&lock)
     index = position(&memory, address + size - 1)
     if index and memory.items[index - 1].start + memory.items[index - 1].size > address:
-        code = HOST_MEMORY_REGISTERED
+        code = HOST_MEMORY_REGISTERED if memory.items[index - 1].kind == REGISTERED else INVALID_VALUE
     else:
         code = add_range(&memory, &made)
     pthread_mutex_unlock(&lock)
@@ -360,5 +376,7 @@ cdef int pinned_unregister(uintptr_t address) noexcept nogil:
     if found != NULL and found.start == address and found.kind == REGISTERED:
         drop_range(&memory, found)
         code = 0
+    elif found != NULL:
+        code = INVALID_VALUE
     pthread_mutex_unlock(&lock)
     return code

@@ -68,6 +68,7 @@ cdef struct Capture:
     int mode
     uint64_t thread    # that began it
     bint broken
+    bint unjoined      # a stream that had joined it was destroyed
     Graph* graph
     Capture* next
 

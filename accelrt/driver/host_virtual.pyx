@@ -76,6 +76,14 @@ cdef int unreserve(uintptr_t address, size_t size) noexcept nogil:
     return code
 
 
+cdef bint is_reserved(uintptr_t address) noexcept nogil:
+    cdef bint answer
+    lock_memory()
+    answer = containing(&reservations, address) != NULL
+    unlock_memory()
+    return answer
+
+
 cdef int create(int device, size_t size, uintptr_t* out_handle) noexcept nogil:
     global next_handle
     cdef Physical* made
@@ -139,7 +147,7 @@ cdef int map_pages(uintptr_t address, size_t size, uintptr_t handle) noexcept no
     if physical == NULL or size == 0 or size % PAGE or address % PAGE or not is_clear(address, size):
         code = INVALID_VALUE
     elif size != physical.size:
-        code = NOT_SUPPORTED if size < physical.size else INVALID_VALUE
+        code = NOT_SUPPORTED
     elif not show(<void*>address, size, file_of(physical.device), physical.offset, PROT_NONE):
         code = OUT_OF_MEMORY
     else:
@@ -189,21 +197,42 @@ cdef int open_pages(uintptr_t address, size_t size, int device) noexcept nogil:
     return code
 
 
+cdef bint is_whole(uintptr_t address, size_t size) noexcept nogil:
+    # Every mapping that [address, address + size) touches lies inside it, and a reservation around it.
+    cdef Range* reservation = containing(&reservations, address)
+    cdef size_t index = position(&memory, address + size - 1)
+    cdef uintptr_t at = address + size
+    if reservation == NULL or address + size > reservation.start + reservation.size:
+        return False
+    while index and memory.items[index - 1].start + memory.items[index - 1].size > address:
+        index -= 1
+        if memory.items[index].start < address or memory.items[index].start + memory.items[index].size > at:
+            return False
+        at = memory.items[index].start
+    return True
+
+
+cdef void unmap_one(Range* found) noexcept nogil:
+    cdef Physical* physical = found.physical
+    hide(<void*>found.start, found.size)
+    physical.mappings -= 1
+    let_go(physical)
+    drop_range(&memory, found)
+
+
 cdef int unmap_pages(uintptr_t address, size_t size) noexcept nogil:
-    cdef uintptr_t at = address
-    cdef Range* found
-    cdef Physical* physical
+    # Holes are no matter, a part of a mapping is.
+    cdef size_t index
     cdef int code = 0
+    if size == 0:
+        return 0
     lock_memory()
-    if not is_mapped(address, size):
+    if not is_whole(address, size):
         code = INVALID_VALUE
-    while code == 0 and at < address + size:
-        found = containing(&memory, at)
-        at += found.size
-        hide(<void*>found.start, found.size)
-        physical = found.physical
-        physical.mappings -= 1
-        let_go(physical)
-        drop_range(&memory, found)
+    while code == 0:
+        index = position(&memory, address + size - 1)
+        if index == 0 or memory.items[index - 1].start < address:
+            break
+        unmap_one(&memory.items[index - 1])
     unlock_memory()
     return code

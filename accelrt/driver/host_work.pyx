@@ -7,12 +7,13 @@ from accelrt.driver.host_capture cimport (
     abandon, add_node, break_capture, check_device, check_implicit, check_unsafe,
 )
 from accelrt.driver.host_gate cimport gate
-from accelrt.driver.host_memory cimport UNKNOWN_MEMORY, owner_of
+from accelrt.driver.host_memory cimport HOST_MEMORY, UNKNOWN_MEMORY, is_known, owner_of
 from accelrt.driver.host_queue cimport (
     CALL, COPY, DST_KNOWN, FILL, SRC_KNOWN, HostStream, Ticket, Work,
     add_stream, drain_device, drop_stream, drop_ticket, enqueue, find_stream, follow_legacy_order, is_legacy, lock,
     mark, unlock, wait_for,
 )
+from accelrt.driver.host_virtual cimport is_reserved
 from accelrt.driver.table cimport STREAM_NON_BLOCKING, Table, host_fn
 from accelrt.status cimport (
     CAPTURE_UNSUPPORTED, INVALID_HANDLE, INVALID_VALUE, NO_HOST_MEMORY, NOT_READY,
@@ -51,8 +52,8 @@ cdef int finish_if_queued(HostStream* stream) noexcept nogil:
 
 
 cdef bint reaches_out(uintptr_t address, size_t size) noexcept nogil:
-    # It begins in memory that the driver knows, and leaves it.
-    return owner_of(address, 1) != UNKNOWN_MEMORY and owner_of(address, size) == UNKNOWN_MEMORY
+    # It begins in memory that the driver knows, and leaves it or has no access to it.
+    return owner_of(address, size) == UNKNOWN_MEMORY and (is_known(address) or is_reserved(address))
 
 
 cdef int copy(int device, uintptr_t stream, uintptr_t dst, uintptr_t src, size_t size) noexcept nogil:
@@ -81,7 +82,7 @@ cdef int copy(int device, uintptr_t stream, uintptr_t dst, uintptr_t src, size_t
     code = put_in(found, &work, NULL, staged)
     if code:
         free(staged)
-    elif not work.known & DST_KNOWN:
+    elif not work.known & DST_KNOWN or (owner_of(dst, 1) == HOST_MEMORY and owner_of(src, 1) < 0):
         code = finish_if_queued(found)
     unlock()
     return code
@@ -191,9 +192,9 @@ cdef int look(HostStream* stream, bint wait) noexcept nogil:
         return INVALID_HANDLE
     if stream.capture != NULL:
         return break_capture(stream, CAPTURE_UNSUPPORTED)
-    code = check_unsafe()
+    code = check_implicit(stream)
     if code == 0:
-        code = check_implicit(stream)
+        code = check_unsafe()
     if code == 0 and is_legacy(stream):
         code = follow_legacy_order(stream)
     if code or stream.head == NULL:

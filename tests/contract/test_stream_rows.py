@@ -210,4 +210,4 @@ def test_a_stale_handle_is_refused(rows):
         assert rows.stream_synchronize(0, stream) == INVALID_HANDLE
         assert rows.event_query(0, event) == INVALID_HANDLE
         assert rows.event_record(0, event, 0) == INVALID_HANDLE
-        assert rows.graph_destroy(0xBAD) == INVALID_HANDLE
+        assert rows.graph_destroy(0xBAD) == INVALID_VALUE
