@@ -6,7 +6,8 @@ from libc.string cimport memset
 
 from accelrt.addresses cimport AddressMap, map_find, map_insert, map_remove, map_reserve
 from accelrt.driver.host_capture cimport (
-    begin, beside_capture, break_capture, check_implicit, check_unsafe, end, exchange_mode, free_graph, plan_of, shape_changed,
+    begin, beside_capture, break_capture, check_implicit, check_unsafe, end, exchange_mode, free_graph, plan_of,
+    shape_changed,
 )
 from accelrt.driver.host_gate cimport gate, gate_any
 from accelrt.driver.host_queue cimport (

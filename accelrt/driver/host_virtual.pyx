@@ -225,7 +225,7 @@ cdef int unmap_pages(uintptr_t address, size_t size) noexcept nogil:
     cdef size_t index
     cdef int code = 0
     if size == 0:
-        return 0
+        return INVALID_VALUE
     lock_memory()
     if not is_whole(address, size):
         code = INVALID_VALUE

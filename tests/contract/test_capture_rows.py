@@ -68,9 +68,7 @@ def test_a_captured_event_has_no_state(rows, stream, event, row):
     rows.ok("capture_begin", 0, stream, GLOBAL)
     rows.ok("event_record", 0, event, stream)
     assert getattr(rows, row)(0, event) == CAPTURED_EVENT
-    code, graph = rows.capture_end(0, stream)
-    if code == 0:
-        rows.ok("graph_destroy", graph)
+    broken(rows, stream)
     assert getattr(rows, row)(0, event) == INVALID_VALUE  # nor has it one afterwards
     rows.ok("event_record", 0, event, stream)
     rows.ok("event_synchronize", 0, event)
@@ -85,14 +83,23 @@ def test_a_stream_that_is_not_joined_back(rows, device, stream, other, event):
     rows.ok("stream_synchronize", 0, other)
 
 
+def test_a_stream_that_joined_and_is_gone_was_not_joined_back(rows, device, stream, event):
+    gone = rows.stream()
+    rows.ok("capture_begin", 0, stream, GLOBAL)
+    rows.ok("event_record", 0, event, stream)
+    rows.ok("stream_wait_event", 0, gone, event)
+    rows.ok("fill", 0, gone, device, 1, 1, 16)
+    rows.ok("stream_destroy", 0, gone)
+    assert rows.ok("capture_status", 0, stream)[0] == ACTIVE
+    assert rows.capture_end(0, stream) == (UNJOINED, 0)
+
+
 def test_ending_on_a_stream_that_joined(rows, stream, other, event):
     rows.ok("capture_begin", 0, stream, GLOBAL)
     rows.ok("event_record", 0, event, stream)
     rows.ok("stream_wait_event", 0, other, event)
     assert rows.capture_end(0, other)[0] == UNMATCHED
-    code, graph = rows.capture_end(0, stream)
-    if code == 0:
-        rows.ok("graph_destroy", graph)
+    broken(rows, stream)
 
 
 def test_two_captures_do_not_merge(rows, stream, other, event):

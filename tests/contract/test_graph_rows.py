@@ -3,7 +3,17 @@
 import threading
 
 import numpy as np
-from capturing import ACTIVE, GLOBAL, UNSUPPORTED, UPDATE_FAILURE, broken, captured, fills
+from capturing import (
+    ACTIVE,
+    GLOBAL,
+    INVALID_VALUE,
+    NOT_READY,
+    UNSUPPORTED,
+    UPDATE_FAILURE,
+    broken,
+    captured,
+    fills,
+)
 
 
 def test_a_graph_replays_what_was_captured(rows, device, stream, tmp_path):
@@ -69,7 +79,10 @@ def test_an_update_changes_parameters_but_not_the_shape(rows, device, stream):
     same = captured(rows, stream, lambda: fills(rows, stream, device, 4))
     longer = captured(rows, stream, lambda: fills(rows, stream, device, 4, 4))
     exec_ = rows.ok("graph_instantiate", 0, first, 0)
-    assert rows.graph_update(exec_, longer)[0] == UPDATE_FAILURE
+    assert rows.graph_update(exec_, longer) == (
+        UPDATE_FAILURE,
+        2,
+    )  # CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED
     assert rows.graph_update(exec_, same)[0] == 0
     rows.ok("graph_launch", 0, exec_, stream)
     rows.ok("stream_synchronize", 0, stream)
@@ -112,3 +125,25 @@ def test_pageable_memory_in_a_capture(rows, device, stream):
     rows.ok("stream_synchronize", 0, stream)
     assert (rows.read(device, 4096) == 4).all()
     rows.ok("graph_exec_destroy", exec_)
+
+
+def test_one_launch_of_a_graph_runs_at_a_time(rows, device, stream, other):
+    gate = threading.Event()
+    graph = captured(rows, stream, lambda: fills(rows, stream, device, 9))
+    exec_ = rows.ok("graph_instantiate", 0, graph, 0)
+    rows.ok("graph_destroy", graph)
+    rows.gate(stream, gate)
+    rows.ok("graph_launch", 0, exec_, stream)
+    rows.ok("graph_launch", 0, exec_, other)
+    assert rows.stream_query(0, other) == NOT_READY
+    gate.set()
+    rows.ok("stream_synchronize", 0, other)
+    assert rows.stream_query(0, stream) == 0
+    rows.ok("graph_exec_destroy", exec_)
+
+
+def test_handles_of_graphs_that_are_not(rows):
+    assert rows.graph_node_count(0)[0] == INVALID_VALUE
+    assert rows.graph_launch(0, 0, 0) == INVALID_VALUE
+    assert rows.graph_instantiate(0, 0, 0)[0] == INVALID_VALUE
+    assert rows.graph_destroy(0) == INVALID_VALUE

@@ -113,12 +113,26 @@ def test_mapping_is_whole_or_refused(rows, page):
     room = rows.ok("address_reserve", 2 * page, 0)
     handle = rows.ok("physical_create", 0, 2 * page)
     assert rows.memory_map(room, page, handle) == NOT_SUPPORTED
+    assert rows.memory_map(room, 3 * page, handle) == NOT_SUPPORTED
     mapped(rows, room, 2 * page, handle)
     assert rows.memory_map(room, 2 * page, handle) == INVALID_VALUE
     assert rows.memory_unmap(room, page) == INVALID_VALUE
+    assert rows.memory_unmap(room, 0) == INVALID_VALUE
     rows.ok("memory_unmap", room, 2 * page)
+    rows.ok("memory_unmap", room, 2 * page)  # holes are no matter
     rows.ok("physical_release", handle)
     rows.ok("address_free", room, 2 * page)
+
+
+def test_memory_without_access_is_refused_and_still_known(rows, page):
+    room = rows.ok("address_reserve", page, 0)
+    handle = rows.ok("physical_create", 0, page)
+    rows.ok("memory_map", room, page, handle)
+    assert rows.ok("pointer_device", room) == 0
+    assert rows.fill(0, 0, room, 1, 1, 16) == INVALID_VALUE
+    rows.ok("memory_unmap", room, page)
+    rows.ok("physical_release", handle)
+    rows.ok("address_free", room, page)
 
 
 def test_odd_sizes_are_refused(rows, page):
