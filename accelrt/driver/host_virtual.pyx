@@ -144,10 +144,12 @@ cdef int map_pages(uintptr_t address, size_t size, uintptr_t handle) noexcept no
     cdef int code = 0
     lock_memory()
     physical = <Physical*>map_find(&physicals, handle)
-    if physical == NULL or size == 0 or size % PAGE or address % PAGE or not is_clear(address, size):
+    if physical == NULL or size == 0 or size % PAGE or address % PAGE:
         code = INVALID_VALUE
     elif size != physical.size:
         code = NOT_SUPPORTED
+    elif not is_clear(address, size):
+        code = INVALID_VALUE
     elif not show(<void*>address, size, file_of(physical.device), physical.offset, PROT_NONE):
         code = OUT_OF_MEMORY
     else:
