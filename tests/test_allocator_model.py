@@ -112,7 +112,7 @@ def test_any_sequence_of_operations():
 def test_bulk_of_random_operations(debug):
     """Unaudited as well: only then does the allocator take its short paths."""
     seed = int(os.environ.get("ACCELRT_TEST_SEED") or random.SystemRandom().randrange(1 << 32))
-    operations = int(os.environ.get("ACCELRT_TEST_OPS") or 200_000) // 2
+    operations = int(os.environ.get("ACCELRT_TEST_OPS") or 200_000)
     memory = str(384 * MIB)
     print(in_child(allocator_bulk.run, seed, operations, ACCELRT_HOST_MEMORY=memory, ACCELRT_DEBUG=debug))
 
