@@ -8,6 +8,7 @@ nothing, so what is complete and what is not is known at every moment.
 import threading
 import time
 from contextlib import contextmanager
+from operator import call as direct
 
 from model import FREE, LIVE, PENDING, Model, OutOfMemory
 
@@ -16,10 +17,6 @@ from accelrt.driver import rows
 
 OWN_STREAMS = (1, 2, 3)
 WAIT_SECONDS = 60  # how long a wait that is bound to come may take on a busy machine
-
-
-def direct(function, *arguments):
-    return function(*arguments)
 
 
 class Mirror:
