@@ -1,9 +1,9 @@
 """The Cython door; see api.pxd."""
-from accelrt cimport status
+cimport accelrt.status as status
 from accelrt.device cimport current_ordinal
-from accelrt.driver cimport registry
+cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport EVENT_DEFAULT, EVENT_DISABLE_TIMING
-from accelrt.memory cimport pool
+cimport accelrt.memory.pool as pool
 from accelrt.stream cimport current_handle
 
 

@@ -5,7 +5,7 @@ from accelrt import lazy
 from accelrt.caching cimport allocate_bytes, checked_size, release_bytes
 from accelrt.deferred cimport HOST_MEMORY, dispose, drain
 from accelrt.device cimport device_at, ordinal_of
-from accelrt.driver cimport registry
+cimport accelrt.driver.registry as registry
 from accelrt.memory.pool cimport use_on
 from accelrt.status cimport raise_status
 from accelrt.stream cimport stream_of

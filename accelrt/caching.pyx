@@ -10,7 +10,7 @@ from libc.stdint cimport SIZE_MAX
 from accelrt.errors import OutOfMemoryError
 from accelrt.deferred cimport drain
 from accelrt.device cimport current_ordinal, ordinal_of
-from accelrt.driver cimport registry
+cimport accelrt.driver.registry as registry
 from accelrt.memory.block cimport Pool
 from accelrt.memory.pool cimport (
     MAX_DEVICES, allocate, empty, locate, pool_if_made, release, set_limit, try_allocate, try_release,

@@ -7,7 +7,7 @@ import atexit
 from cpython.ref cimport Py_DECREF, Py_INCREF
 
 from accelrt.capture cimport keep_for_capture
-from accelrt.driver cimport registry
+cimport accelrt.driver.registry as registry
 from accelrt.status cimport raise_status
 
 cdef extern from *:

@@ -1,5 +1,5 @@
 """Captures under way: what their nodes point at has to live as long as the graph."""
-from accelrt.driver cimport registry
+cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport CAPTURE_ACTIVE
 from accelrt.status cimport CAPTURE_IMPLICIT, raise_status
 

@@ -8,7 +8,7 @@ from accelrt.buffer import provide_copies
 from accelrt.callback cimport raise_callback_errors
 from accelrt.capture cimport any_capture, keep_for_capture
 from accelrt.device cimport ordinal_of
-from accelrt.driver cimport registry
+cimport accelrt.driver.registry as registry
 from accelrt.memory.pool cimport in_private, use_on
 from accelrt.status cimport raise_status
 from accelrt.stream cimport Stream, current_of, stream_of

@@ -7,8 +7,9 @@ synchronising calls, empty_cache and the end of a capture make.
 from libc.stdlib cimport free, malloc
 
 from accelrt.capture cimport any_capture
-from accelrt.driver cimport registry
-from accelrt.driver.table cimport CAPTURE_ACTIVE, CAPTURE_NONE, CAPTURE_RELAXED
+cimport accelrt.driver.registry as registry
+from accelrt.driver.relaxed cimport go_relaxed, restore_mode
+from accelrt.driver.table cimport CAPTURE_ACTIVE, CAPTURE_NONE
 from accelrt.status cimport FORKED
 
 cdef extern from "<pthread.h>" nogil:
@@ -31,11 +32,11 @@ cdef void forget_waiting() noexcept nogil:
 
 cdef int give_back(int kind, int device, uintptr_t handle) noexcept nogil:
     # A driver refuses some of these beside a capture, and breaks the capture, unless the caller is relaxed.
-    cdef int mode, ignored
-    cdef int code = registry.active.capture_mode_exchange(CAPTURE_RELAXED, &mode)
+    cdef int mode
+    cdef int code = go_relaxed(registry.active, &mode)
     if code == 0:
         code = destroy(kind, device, handle)
-        registry.active.capture_mode_exchange(mode, &ignored)
+        restore_mode(registry.active, mode)
     return code
 
 

@@ -10,7 +10,7 @@ from accelrt import lazy
 from accelrt.driver.registry import active_device_count
 from accelrt.callback cimport raise_callback_errors
 from accelrt.deferred cimport drain
-from accelrt.driver cimport registry
+cimport accelrt.driver.registry as registry
 from accelrt.status cimport raise_status
 
 cdef extern from "<pthread.h>" nogil:

@@ -7,7 +7,7 @@ from libc.stdlib cimport free, malloc
 from accelrt.callback cimport raise_callback_errors
 from accelrt.deferred cimport drain
 from accelrt.device cimport device_at, ordinal_of
-from accelrt.driver cimport registry
+cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport EVENT_BLOCKING_SYNC, EVENT_DISABLE_TIMING, EVENT_INTERPROCESS
 from accelrt.memory.pool cimport MAX_DEVICES
 from accelrt.status cimport NOT_READY, raise_status

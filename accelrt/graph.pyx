@@ -9,7 +9,8 @@ from accelrt.callback cimport begin_runs, nodes_of, take_back_runs
 from accelrt.capture cimport close_capture, open_capture
 from accelrt.deferred cimport GRAPH, GRAPH_EXEC, dispose, dispose_capture, drain
 from accelrt.device cimport ordinal_of
-from accelrt.driver cimport registry
+cimport accelrt.driver.registry as registry
+from accelrt.driver.relaxed cimport go_relaxed, restore_mode
 from accelrt.driver.table cimport CAPTURE_GLOBAL, CAPTURE_NONE, CAPTURE_RELAXED, CAPTURE_THREAD_LOCAL
 from accelrt.memory.pool cimport begin_capture, end_capture, hold_private, let_go_private
 from accelrt.status cimport raise_status
@@ -53,12 +54,12 @@ cdef bint is_capturing(int ordinal, uintptr_t stream) noexcept nogil:
 
 cdef int instantiate(int ordinal, uintptr_t graph, uintptr_t* out_exec) noexcept nogil:
     # Refused while another thread captures in global mode, which it would break, unless the caller is relaxed.
-    cdef int mode, ignored
-    cdef int code = registry.active.capture_mode_exchange(CAPTURE_RELAXED, &mode)
+    cdef int mode
+    cdef int code = go_relaxed(registry.active, &mode)
     if code:
         return code
     code = registry.active.graph_instantiate(ordinal, graph, 0, out_exec)
-    registry.active.capture_mode_exchange(mode, &ignored)
+    restore_mode(registry.active, mode)
     return code
 
 

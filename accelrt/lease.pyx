@@ -7,7 +7,8 @@ it, and memory that a stream freed stays useful after the Stream is gone.
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport free, malloc
 
-from accelrt.driver cimport registry
+cimport accelrt.driver.registry as registry
+from accelrt.driver.relaxed cimport go_relaxed, restore_mode
 from accelrt.driver.table cimport CAPTURE_NONE, CAPTURE_RELAXED, STREAM_NON_BLOCKING
 from accelrt.memory.pool cimport MAX_DEVICES
 from accelrt.status cimport NOT_READY, raise_status
@@ -41,18 +42,18 @@ cdef bint idle(int ordinal, uintptr_t handle) except -1:
     # Asking a capturing stream, or asking at all while another thread captures in global mode, would break
     # the capture; so a capturing stream counts as busy, and the question is put in relaxed mode.  The answer
     # may be that the device's work failed, which nobody else may be told again.
-    cdef int status = 0, mode, ignored
+    cdef int status = 0, mode
     cdef uint64_t capture = 0
     cdef int code = registry.active.capture_status(ordinal, handle, &status, &capture)
     if code:
         raise_status(code, "capture_status", ("stream", handle))
     if status != CAPTURE_NONE:
         return False
-    code = registry.active.capture_mode_exchange(CAPTURE_RELAXED, &mode)
+    code = go_relaxed(registry.active, &mode)
     if code:
         raise_status(code, "capture_mode_exchange", ("mode", CAPTURE_RELAXED))
     code = registry.active.stream_query(ordinal, handle)
-    registry.active.capture_mode_exchange(mode, &ignored)
+    restore_mode(registry.active, mode)
     if code and code != NOT_READY:
         raise_status(code, "stream_query", ("stream", handle))
     return code == 0

@@ -6,7 +6,7 @@ from accelrt.callback cimport enqueue_callback, raise_callback_errors
 from accelrt.deferred cimport drain
 from accelrt.device cimport count_devices, current_ordinal, device_at, ordinal_of
 from accelrt.device import set_device
-from accelrt.driver cimport registry
+cimport accelrt.driver.registry as registry
 from accelrt.lease cimport give_back, lease
 from accelrt.memory.pool cimport MAX_DEVICES
 from accelrt.status cimport NOT_READY, raise_status

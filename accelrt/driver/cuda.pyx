@@ -7,7 +7,7 @@ but open and close.  The rows stand with their subjects: cuda_context (devices),
 from posix.types cimport pid_t
 from posix.unistd cimport getpid
 
-from accelrt.driver cimport cuda_library
+cimport accelrt.driver.cuda_library as cuda_library
 from accelrt.driver.cuda_context cimport count_devices, fill_devices
 from accelrt.driver.cuda_graph cimport fill_graphs
 from accelrt.driver.cuda_memory cimport fill_memory

@@ -11,7 +11,7 @@ from accelrt.driver.host_capture cimport (
 )
 from accelrt.driver.host_gate cimport gate, gate_any
 from accelrt.driver.host_queue cimport (
-    CALL, COPY, FILL, REPLAY, WAIT, Graph, HostStream, Plan, Ticket, Work,
+    COPY, FILL, REPLAY, WAIT, Graph, HostStream, Plan, Ticket, Work,
     drop_plan, drop_ticket, enqueue, find_stream, follow_legacy_order, is_legacy, lock, mark, new_handle, unlock,
 )
 from accelrt.driver.table cimport CAPTURE_ACTIVE, CAPTURE_INVALIDATED, CAPTURE_NONE, CAPTURE_RELAXED, Table
@@ -124,7 +124,7 @@ cdef const char* kind_name(int kind) noexcept nogil:
         return "MEMCPY"
     if kind == FILL:
         return "MEMSET"
-    return "HOST" if kind == CALL else "GRAPH"
+    return "HOST"
 
 
 cdef void write_dot(FILE* file, const Graph* graph) noexcept nogil:

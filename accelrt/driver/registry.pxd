@@ -5,8 +5,6 @@ from accelrt.driver.table cimport Table
 # init, and in a child forked after init a table whose every row answers FORKED.
 cdef Table* active
 
-cdef unsigned long long generation  # 0 before init; raised by init and by the fork of an initialised process
-
 cdef void begin_table(Table* table, const char* name) noexcept nogil  # all rows NOT_SUPPORTED
 cdef void finish_table(Table* table) noexcept nogil  # counts the rows filled since
 cdef int activate(Table* table) except -1  # init's last step; the table lives for ever

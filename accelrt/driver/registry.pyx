@@ -21,7 +21,6 @@ DRIVERS = {"cuda": "accelrt.driver.cuda", "host": "accelrt.driver.host", "faults
 cdef Table sentinel_table
 cdef Table forked_table
 cdef Table* active = &sentinel_table
-cdef unsigned long long generation = 0
 cdef dict offered = {}
 cdef object first_use = None
 
@@ -56,8 +55,7 @@ cdef Table* table_named(str name) except NULL:
 
 
 cdef int activate(Table* table) except -1:
-    global active, generation
-    generation += 1
+    global active
     active = table
     return 0
 
@@ -120,9 +118,8 @@ cdef int bring_up() noexcept nogil:
 
 
 cdef void after_fork_in_child() noexcept nogil:
-    global active, generation
+    global active
     if active != &sentinel_table:
-        generation += 1
         active = &forked_table
 
 

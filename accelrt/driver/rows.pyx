@@ -9,7 +9,7 @@ what the row wrote.  Nothing is checked: these are the rows themselves.
 from libc.stdint cimport uint64_t, uintptr_t
 from libc.string cimport memset
 
-from accelrt.driver cimport registry
+cimport accelrt.driver.registry as registry
 from accelrt.driver.registry import ROW_NAMES
 from accelrt.driver.table cimport Table, host_fn
 

@@ -6,7 +6,8 @@ complete in order, so a poll stops at the first that has not.
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport calloc
 
-from accelrt.driver.table cimport CAPTURE_NONE, CAPTURE_RELAXED
+from accelrt.driver.relaxed cimport go_relaxed, restore_mode
+from accelrt.driver.table cimport CAPTURE_NONE
 from accelrt.memory.block cimport PENDING, Entry, Queue, Use, pthread_mutex_lock, pthread_mutex_unlock
 from accelrt.memory.heap cimport set_free
 from accelrt.memory.records cimport new_entry, recycle_entry, recycle_use
@@ -118,17 +119,17 @@ cdef int poll_queue(Pool* pool, Queue* queue) noexcept nogil:
 cdef int poll(Pool* pool) noexcept nogil:
     # Asking for an event breaks a global-mode capture of any thread, unless the asker is relaxed.
     cdef Queue* queue = pool.queues
-    cdef int mode, ignored
+    cdef int mode
     cdef int code = settle(pool)
     if code or pool.pending == 0:
         return code
-    code = pool.table.capture_mode_exchange(CAPTURE_RELAXED, &mode)
+    code = go_relaxed(pool.table, &mode)
     if code:
         return code
     while queue != NULL and code == 0:
         code = poll_queue(pool, queue)
         queue = queue.next
-    pool.table.capture_mode_exchange(mode, &ignored)
+    restore_mode(pool.table, mode)
     return code
 
 
@@ -144,7 +145,7 @@ cdef int wait_all(Pool* pool) noexcept nogil:
     # memory.  Events are recycled, never destroyed, under the growth lock that our caller holds; waiting
     # for one that was recorded anew meanwhile is only longer.  What is given back later is not waited for.
     cdef uintptr_t event
-    cdef int mode, ignored
+    cdef int mode
     cdef int code = settle(pool)
     cdef unsigned long long left = pool.pending
     pool.stats.num_sync_all_streams += 1
@@ -154,10 +155,10 @@ cdef int wait_all(Pool* pool) noexcept nogil:
         if event == 0:
             break
         pthread_mutex_unlock(&pool.lock)
-        code = pool.table.capture_mode_exchange(CAPTURE_RELAXED, &mode)
+        code = go_relaxed(pool.table, &mode)
         if code == 0:
             code = pool.table.event_synchronize(pool.device, event)
-            pool.table.capture_mode_exchange(mode, &ignored)
+            restore_mode(pool.table, mode)
         pthread_mutex_lock(&pool.lock)
         if code == 0:
             code = poll(pool)

@@ -7,7 +7,7 @@ while something is waited for.
 from libc.stdint cimport SIZE_MAX
 from libc.stdlib cimport atoi, calloc, getenv
 
-from accelrt.driver cimport registry
+cimport accelrt.driver.registry as registry
 from accelrt.addresses cimport map_find, map_reserve
 from accelrt.memory.invariants cimport violated
 from accelrt.memory.block cimport (
@@ -122,7 +122,6 @@ cdef struct Request:
     size_t requested
     size_t size
     int kind
-    uintptr_t stream
     Heap* heap
 
 
@@ -176,7 +175,6 @@ cdef int prepare(Pool* pool, Request* request, size_t size, uintptr_t stream) no
     request.requested = size
     request.size = round_up(size, UNIT)
     request.kind = kind_of(request.size)
-    request.stream = stream
     return code
 
 

@@ -2,7 +2,7 @@
 from libc.stdint cimport uintptr_t
 from libc.stdlib cimport calloc, free
 
-from accelrt.driver.table cimport CAPTURE_RELAXED
+from accelrt.driver.relaxed cimport go_relaxed, restore_mode
 from accelrt.memory.block cimport FREE, LEAVING, Block, Private, Segment, pthread_mutex_lock, pthread_mutex_unlock
 from accelrt.memory.heap cimport put_free, take_free
 from accelrt.memory.private cimport drop_empty
@@ -13,23 +13,23 @@ from accelrt.status cimport CAP_REACHED, NO_HOST_MEMORY
 
 cdef int take_bytes(Pool* pool, size_t size, uintptr_t* out_address) noexcept nogil:
     # Plain allocation breaks a global-mode capture of any thread, unless this one is relaxed meanwhile.
-    cdef int mode, ignored, code
+    cdef int mode, code
     pthread_mutex_unlock(&pool.lock)
-    code = pool.table.capture_mode_exchange(CAPTURE_RELAXED, &mode)
+    code = go_relaxed(pool.table, &mode)
     if code == 0:
         code = pool.table.memory_alloc(pool.device, size, out_address)
-        pool.table.capture_mode_exchange(mode, &ignored)
+        restore_mode(pool.table, mode)
     pthread_mutex_lock(&pool.lock)
     return code
 
 
 cdef int give_bytes(Pool* pool, uintptr_t address) noexcept nogil:
-    cdef int mode, ignored, code
+    cdef int mode, code
     pthread_mutex_unlock(&pool.lock)
-    code = pool.table.capture_mode_exchange(CAPTURE_RELAXED, &mode)
+    code = go_relaxed(pool.table, &mode)
     if code == 0:
         code = pool.table.memory_free(pool.device, address)
-        pool.table.capture_mode_exchange(mode, &ignored)
+        restore_mode(pool.table, mode)
     pthread_mutex_lock(&pool.lock)
     return code
 
