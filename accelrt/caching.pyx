@@ -17,7 +17,7 @@ from accelrt.memory.pool cimport (
     use_on,
 )
 from accelrt.memory.readings cimport (
-    active_bytes, allocated_bytes, find_violation, largest_free, limit_of, read_stats, reserved_bytes,
+    active_bytes, allocated_bytes, find_violation, largest_free, limit_of, peak_of, read_stats, reserved_bytes,
     reset_accumulated, reset_peaks,
 )
 from accelrt.memory.sizes cimport ROUND_LIMIT
@@ -220,18 +220,18 @@ def memory_reserved(device=None):
 
 def max_memory_allocated(device=None):
     """The most that memory_allocated was since the start or reset_peak_memory_stats."""
-    return read_stats(pool_at(device)).figure[ALLOCATED_BYTES].peak_all
+    return peak_of(pool_at(device), ALLOCATED_BYTES)
 
 
 def max_memory_reserved(device=None):
     """The most that memory_reserved was since the start or reset_peak_memory_stats."""
-    return read_stats(pool_at(device)).figure[RESERVED_BYTES].peak_all
+    return peak_of(pool_at(device), RESERVED_BYTES)
 
 
 # In the order of the figures in memory/stats.pxd.
 FIGURE_NAMES = (
-    "allocation", "segment", "active", "inactive_split", "allocated_bytes", "reserved_bytes", "active_bytes",
-    "inactive_split_bytes", "requested_bytes",
+    "allocation", "active", "inactive_split", "allocated_bytes", "active_bytes", "inactive_split_bytes",
+    "requested_bytes", "segment", "reserved_bytes",
 )
 
 
@@ -257,9 +257,9 @@ def memory_stats(device=None):
     cdef dict answer = {}
     cdef int figure
     for figure in range(FIGURES):
-        small, large = stats.figure[figure].kind[0], stats.figure[figure].kind[1]
+        small, large = stats.figure[figure][0], stats.figure[figure][1]
         total.current = small.current + large.current
-        total.peak = stats.figure[figure].peak_all
+        total.peak = stats.peak_all[figure]
         total.allocated = small.allocated + large.allocated
         total.freed = small.freed + large.freed
         name = FIGURE_NAMES[figure]
@@ -268,6 +268,9 @@ def memory_stats(device=None):
         add_figure(answer, name, "large_pool", large)
     for name in ("oversize_allocations", "oversize_segments"):
         answer.update({f"{name}.{key}": 0 for key in ("current", "peak", "allocated", "freed")})
+    answer["virtual_memory_calls"] = stats.virtual_memory_calls
+    answer["stitched_bytes"] = stats.stitched_bytes
+    answer["reserved_addresses"] = stats.reserved_addresses
     answer["num_alloc_retries"] = stats.num_alloc_retries
     answer["num_ooms"] = stats.num_ooms
     answer["num_sync_all_streams"] = stats.num_sync_all_streams

@@ -10,6 +10,7 @@ from libc.stdlib cimport free, malloc
 cimport accelrt.driver.registry as registry
 from accelrt.driver.relaxed cimport go_relaxed, restore_mode
 from accelrt.driver.table cimport CAPTURE_NONE, CAPTURE_RELAXED, STREAM_NON_BLOCKING
+from accelrt.memory.idle cimport trust_stream
 from accelrt.memory.pool cimport MAX_DEVICES
 from accelrt.status cimport NOT_READY, raise_status
 
@@ -73,6 +74,7 @@ cdef uintptr_t lease(int ordinal, int priority) except? 0:
         code = registry.active.stream_create(ordinal, STREAM_NON_BLOCKING, priority, &handle)
     if code:
         raise_status(code, "stream_create", ("device", ordinal, "priority", priority))
+    trust_stream(handle)  # where that fails, its pages serve no other stream
     return handle
 
 

@@ -1,6 +1,28 @@
-# A free list: a treap of blocks in (size, order), heaviest on top.  Insertion, removal and best fit cost
-# O(log n) expected; the tree lives in the blocks themselves, so that nothing is allocated.
-from accelrt.memory.block cimport Block
+# A heap's free blocks, best fit by (size, order).
+#
+# Up to 64 KiB every size is a class of its own, above there are 32 classes to a power of two.  Each class is
+# a treap, heaviest on top, that lives in the blocks themselves; two levels of bits say which are not empty.
+# So a fit is found in a few steps however many blocks there are, and nothing is allocated.
+from libc.stdint cimport uint64_t
+
+from accelrt.memory.block cimport Block, Heap
+
+cdef extern from *:
+    int lowest_bit "__builtin_ctzll"(unsigned long long word) noexcept nogil
+    int leading_zeros "__builtin_clzll"(unsigned long long word) noexcept nogil
+
+cdef enum:
+    EXACT = 128  # classes of one size
+
+
+cdef inline int class_of(size_t size) noexcept nogil:
+    # size is a multiple of 512, above 0 and below 2**60.
+    cdef uint64_t units = size >> 9
+    cdef int power
+    if units <= EXACT:
+        return <int>units - 1
+    power = 63 - leading_zeros(units)
+    return EXACT + ((power - 7) << 5) + <int>((units >> (power - 5)) & 31)
 
 
 cdef inline bint precedes(const Block* one, const Block* other) noexcept nogil:
@@ -9,8 +31,14 @@ cdef inline bint precedes(const Block* one, const Block* other) noexcept nogil:
     return one.order < other.order
 
 
-cdef inline Block* best_fit(Block* node, size_t size) noexcept nogil:
-    # The least (size, order) that suffices, or NULL.
+cdef inline Block* first_of(Block* node) noexcept nogil:
+    while node.left != NULL:
+        node = node.left
+    return node
+
+
+cdef inline Block* fit_within(Block* node, size_t size) noexcept nogil:
+    # The least (size, order) of a class that suffices, or NULL.
     cdef Block* best = NULL
     while node != NULL:
         if node.size >= size:
@@ -21,10 +49,37 @@ cdef inline Block* best_fit(Block* node, size_t size) noexcept nogil:
     return best
 
 
-cdef inline void insert(Block** link, Block* block) noexcept nogil:
+cdef inline int next_class(const Heap* heap, int above) noexcept nogil:
+    # The first class after `above` that is not empty, or -1.
+    cdef int word = (above + 1) >> 6
+    cdef uint64_t bits = heap.filled[word] & (~<uint64_t>0 << ((above + 1) & 63))
+    if bits == 0:
+        bits = heap.summary & (~<uint64_t>0 << (word + 1))
+        if bits == 0:
+            return -1
+        word = lowest_bit(bits)
+        bits = heap.filled[word]
+    return (word << 6) + lowest_bit(bits)
+
+
+cdef inline Block* best_fit(const Heap* heap, size_t size) noexcept nogil:
+    # The least (size, order) that suffices, or NULL.
+    cdef int index = class_of(size)
+    cdef Block* best = fit_within(heap.trees[index], size)
+    if best != NULL:
+        return best
+    index = next_class(heap, index)
+    return NULL if index < 0 else first_of(heap.trees[index])
+
+
+cdef inline void insert(Heap* heap, Block* block) noexcept nogil:
+    cdef int index = class_of(block.size)
+    cdef Block** link = &heap.trees[index]
     cdef Block* rest
     cdef Block** low = &block.left
     cdef Block** high = &block.right
+    heap.filled[index >> 6] |= <uint64_t>1 << (index & 63)
+    heap.summary |= <uint64_t>1 << (index >> 6)
     while link[0] != NULL and link[0].weight >= block.weight:
         link = &link[0].left if precedes(block, link[0]) else &link[0].right
     rest = link[0]
@@ -42,7 +97,9 @@ cdef inline void insert(Block** link, Block* block) noexcept nogil:
     high[0] = NULL
 
 
-cdef inline void remove(Block** link, Block* block) noexcept nogil:
+cdef inline void remove(Heap* heap, Block* block) noexcept nogil:
+    cdef int index = class_of(block.size)
+    cdef Block** link = &heap.trees[index]
     cdef Block* low = block.left
     cdef Block* high = block.right
     while link[0] != block:
@@ -57,3 +114,7 @@ cdef inline void remove(Block** link, Block* block) noexcept nogil:
             link = &high.left
             high = high.left
     link[0] = low if low != NULL else high
+    if heap.trees[index] == NULL:
+        heap.filled[index >> 6] &= ~(<uint64_t>1 << (index & 63))
+        if heap.filled[index >> 6] == 0:
+            heap.summary &= ~(<uint64_t>1 << (index >> 6))

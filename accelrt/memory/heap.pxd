@@ -1,112 +1,181 @@
-# What happens to a block between the address table and its free list.  All under the pool's lock.
-from libc.stdint cimport uintptr_t
+# What happens to a block between a hit and its free list, under its heap's lock.  Nothing here counts; what
+# an operation does to the counters is known before it changes anything (Change).
+from libc.stdint cimport int64_t
 
-from accelrt.addresses cimport map_insert, map_remove
-from accelrt.memory.block cimport FREE, LIVE, Block, Pool
+from accelrt.memory.block cimport FREE, LIVE, WINDOW, Block, Heap, Segment
 from accelrt.memory.freelist cimport insert, remove
-from accelrt.memory.records cimport new_block, recycle_block
-from accelrt.memory.sizes cimport UNIT, worth_splitting
+from accelrt.memory.sizes cimport SMALL, UNIT, worth_splitting
 from accelrt.memory.stats cimport (
-    ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, INACTIVE_SPLIT, INACTIVE_SPLIT_BYTES, REQUESTED_BYTES,
-    change, decrease, increase,
+    ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, INACTIVE_SPLIT, INACTIVE_SPLIT_BYTES, REQUESTED_BYTES, SHARED,
 )
 
+# What an operation adds to the free blocks with neighbours, net.
+cdef struct Change:
+    int64_t blocks
+    int64_t bytes
 
-cdef inline bint has_neighbour(const Block* block) noexcept nogil:
+
+cdef inline bint is_split(const Block* block) noexcept nogil:
     return block.before != NULL or block.after != NULL
 
 
-cdef inline void put_free(Pool* pool, Block* block) noexcept nogil:
-    cdef int kind = block.segment.kind
-    block.state = FREE
-    block.requested = 0
-    insert(&block.segment.heap.free[kind], block)
-    if has_neighbour(block):
-        pool.split_blocks += 1
-        pool.split_bytes += block.size
+cdef inline bint keeps_rest(const Block* block, size_t size, size_t max_split) noexcept nogil:
+    # Whether what is left of a free block becomes one of its own.
+    if block.segment.shape:
+        return block.size > size
+    return worth_splitting(block.size - size, block.segment.kind) and size < max_split
 
 
-cdef inline void take_free(Pool* pool, Block* block) noexcept nogil:
-    remove(&block.segment.heap.free[block.segment.kind], block)
-    if has_neighbour(block):
-        pool.split_blocks -= 1
-        pool.split_bytes -= block.size
+cdef inline Change of_taking(const Block* block, size_t size, bint splits) noexcept nogil:
+    cdef Change change
+    change.blocks = splits
+    change.bytes = block.size - size if splits else 0
+    if is_split(block):
+        change.blocks -= 1
+        change.bytes -= block.size
+    return change
 
 
-cdef inline void count_splits(Pool* pool, int kind) noexcept nogil:
-    # What an operation did to the free blocks with neighbours counts once, not step by step.
-    if pool.split_blocks:
-        change(&pool.stats, INACTIVE_SPLIT, kind, pool.split_blocks)
-    if pool.split_bytes:
-        change(&pool.stats, INACTIVE_SPLIT_BYTES, kind, pool.split_bytes)
-    pool.split_blocks = pool.split_bytes = 0
+cdef inline Change of_freeing(const Block* block) noexcept nogil:
+    cdef const Block* low = block.before
+    cdef const Block* high = block.after
+    cdef size_t size = block.size
+    cdef Change change
+    change.blocks = change.bytes = 0
+    if low != NULL and low.state == FREE:
+        change.blocks -= 1
+        change.bytes -= low.size
+        size += low.size
+        low = low.before
+    if high != NULL and high.state == FREE:
+        change.blocks -= 1
+        change.bytes -= high.size
+        size += high.size
+        high = high.after
+    if low != NULL or high != NULL:
+        change.blocks += 1
+        change.bytes += size
+    return change
 
 
-cdef inline void split_off(Pool* pool, Block* block, size_t size) noexcept nogil:
-    # Keeps the low end.  Without a record for the rest the block stays whole: wasteful, never wrong.
-    cdef Block* rest = new_block(pool)
-    if rest == NULL:
-        return
+cdef inline void recycle(Heap* heap, Block* block) noexcept nogil:
+    block.left = heap.spare
+    heap.spare = block
+
+
+cdef inline void split_off(Heap* heap, Block* block, size_t size) noexcept nogil:
+    # Keeps the low end; the rest, which takes a spare record that the caller knows to exist, is in no list.
+    cdef Block* rest = heap.spare
+    heap.spare = rest.left
     rest.address = block.address + size
     rest.size = block.size - size
     rest.order = block.order + size // UNIT
     rest.segment = block.segment
+    rest.epoch = block.epoch
+    rest.state = FREE
+    rest.requested = 0
+    rest.cell = NULL
     rest.before = block
     rest.after = block.after
     if rest.after != NULL:
         rest.after.before = rest
+    else:
+        block.segment.last = rest
     block.after = rest
     block.size = size
-    put_free(pool, rest)
 
 
-cdef inline Block* absorb(Pool* pool, Block* low, Block* high) noexcept nogil:
+cdef inline void absorb(Heap* heap, Block* low, Block* high) noexcept nogil:
     # Neither is in a list; high's record goes.
     low.size += high.size
+    if <int>(high.epoch - low.epoch) > 0:
+        low.epoch = high.epoch
     low.after = high.after
     if low.after != NULL:
         low.after.before = low
-    recycle_block(pool, high)
-    return low
+    else:
+        low.segment.last = low
+    recycle(heap, high)
 
 
-cdef inline void hand_out(Pool* pool, Block* block, size_t size, size_t requested) noexcept nogil:
-    # The caller reserved room in the address table.
-    cdef int kind = block.segment.kind
-    take_free(pool, block)
-    if worth_splitting(block.size - size, kind):
-        split_off(pool, block, size)
-    count_splits(pool, kind)
-    block.state = LIVE
-    block.requested = requested
-    map_insert(&pool.blocks, block.address, block)
-    increase(&pool.stats, ALLOCATION, kind, 1)
-    increase(&pool.stats, ALLOCATED_BYTES, kind, block.size)
-    increase(&pool.stats, ACTIVE, kind, 1)
-    increase(&pool.stats, ACTIVE_BYTES, kind, block.size)
-    increase(&pool.stats, REQUESTED_BYTES, kind, requested)
+cdef inline void carve(Heap* heap, Block* block, size_t size, bint splits) noexcept nogil:
+    # Out of the free list; what is left of it goes back.
+    remove(heap, block)
+    if splits:
+        split_off(heap, block, size)
+        insert(heap, block.after)
 
 
-cdef inline void count_freed(Pool* pool, Block* block) noexcept nogil:
-    decrease(&pool.stats, ALLOCATION, block.segment.kind, 1)
-    decrease(&pool.stats, ALLOCATED_BYTES, block.segment.kind, block.size)
-
-
-cdef inline void set_free(Pool* pool, Block* block) noexcept nogil:
-    # From LIVE or PENDING, when nothing uses it any more.
-    cdef int kind = block.segment.kind
-    cdef Block* neighbour
-    decrease(&pool.stats, ACTIVE, kind, 1)
-    decrease(&pool.stats, ACTIVE_BYTES, kind, block.size)
-    decrease(&pool.stats, REQUESTED_BYTES, kind, block.requested)
-    map_remove(&pool.blocks, block.address)
-    neighbour = block.before
+cdef inline Block* join(Heap* heap, Block* block) noexcept nogil:
+    # Merges a block in no list with its free neighbours; the answer is in no list and FREE.
+    cdef Block* neighbour = block.before
+    block.state = FREE
+    block.requested = 0
     if neighbour != NULL and neighbour.state == FREE:
-        take_free(pool, neighbour)
-        block = absorb(pool, neighbour, block)
+        remove(heap, neighbour)
+        absorb(heap, neighbour, block)
+        block = neighbour
     neighbour = block.after
     if neighbour != NULL and neighbour.state == FREE:
-        take_free(pool, neighbour)
-        absorb(pool, block, neighbour)
-    put_free(pool, block)
-    count_splits(pool, kind)
+        remove(heap, neighbour)
+        absorb(heap, block, neighbour)
+    return block
+
+
+# --- counting, where only the heap's share is looked at ---
+
+cdef inline bint rises(const Heap* heap, int figure, int kind, int64_t amount) noexcept nogil:
+    return (heap.share[kind].current[figure] + amount > heap.share[kind].ceiling[figure]
+            or heap.share[0].current[figure] + heap.share[1].current[figure] + amount > heap.ceiling_all[figure])
+
+
+cdef inline void add(Heap* heap, int figure, int kind, int64_t amount) noexcept nogil:
+    heap.share[kind].current[figure] += amount
+    heap.share[kind].allocated[figure] += amount
+
+
+cdef inline void add_change(Heap* heap, int kind, Change change) noexcept nogil:
+    heap.share[kind].current[INACTIVE_SPLIT] += change.blocks
+    heap.share[kind].current[INACTIVE_SPLIT_BYTES] += change.bytes
+    if change.blocks > 0:
+        heap.share[kind].allocated[INACTIVE_SPLIT] += change.blocks
+    if change.bytes > 0:
+        heap.share[kind].allocated[INACTIVE_SPLIT_BYTES] += change.bytes
+
+
+cdef inline bint change_rises(const Heap* heap, int kind, Change change) noexcept nogil:
+    return ((change.blocks > 0 and rises(heap, INACTIVE_SPLIT, kind, change.blocks))
+            or (change.bytes > 0 and rises(heap, INACTIVE_SPLIT_BYTES, kind, change.bytes)))
+
+
+cdef inline bint live_rises(const Heap* heap, int kind, size_t size, size_t requested) noexcept nogil:
+    return (rises(heap, ALLOCATION, kind, 1) or rises(heap, ALLOCATED_BYTES, kind, size)
+            or rises(heap, ACTIVE, kind, 1) or rises(heap, ACTIVE_BYTES, kind, size)
+            or rises(heap, REQUESTED_BYTES, kind, requested))
+
+
+cdef inline void add_live(Heap* heap, int kind, size_t size, size_t requested) noexcept nogil:
+    add(heap, ALLOCATION, kind, 1)
+    add(heap, ALLOCATED_BYTES, kind, size)
+    add(heap, ACTIVE, kind, 1)
+    add(heap, ACTIVE_BYTES, kind, size)
+    add(heap, REQUESTED_BYTES, kind, requested)
+
+
+cdef inline void take_live(Heap* heap, int kind, size_t size, size_t requested) noexcept nogil:
+    heap.share[kind].current[ALLOCATION] -= 1
+    heap.share[kind].current[ALLOCATED_BYTES] -= size
+    heap.share[kind].current[ACTIVE] -= 1
+    heap.share[kind].current[ACTIVE_BYTES] -= size
+    heap.share[kind].current[REQUESTED_BYTES] -= requested
+
+
+cdef inline void raise_ceilings(Heap* heap) noexcept nogil:
+    # By the sole heap, for which a ceiling is a peak.
+    cdef int figure, kind
+    for figure in range(SHARED):
+        for kind in range(2):
+            if heap.share[kind].current[figure] > heap.share[kind].ceiling[figure]:
+                heap.share[kind].ceiling[figure] = heap.share[kind].current[figure]
+        if heap.share[0].current[figure] + heap.share[1].current[figure] > heap.ceiling_all[figure]:
+            heap.ceiling_all[figure] = heap.share[0].current[figure] + heap.share[1].current[figure]

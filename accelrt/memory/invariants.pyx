@@ -1,30 +1,32 @@
 """The identities of memory/DESIGN.md, walked.
 
-Level 1 compares counters, level 2 walks every segment, list, table and queue.  The caller holds the
-pool's lock; nothing is changed.
+Level 1 compares counters, level 2 walks every segment, list, slot and queue.  The caller is inside the
+world; nothing is changed.
 """
 from libc.stdint cimport int64_t
 from libc.string cimport memset
 
-from accelrt.addresses cimport AddressMap, map_find
-from accelrt.memory.block cimport FREE, LEAVING, LIVE, PENDING, Block, Entry, Heap, Private, Queue, Segment
-from accelrt.memory.freelist cimport precedes
+from accelrt.memory.block cimport (
+    CLASSES, FREE, HOLE, LIVE, WORDS, PENDING, PLAIN, WINDOW, Block, Entry, Heap, Piece, Queue, Segment, Slot,
+)
+from accelrt.memory.freelist cimport class_of, precedes
+from accelrt.memory.places cimport find_cell, load_block
 from accelrt.memory.sizes cimport UNIT
 from accelrt.memory.stats cimport (
-    ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, FIGURES, INACTIVE_SPLIT, INACTIVE_SPLIT_BYTES,
-    REQUESTED_BYTES, RESERVED_BYTES, SEGMENT,
+    ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, INACTIVE_SPLIT, INACTIVE_SPLIT_BYTES, REQUESTED_BYTES,
+    RESERVED_BYTES, SEGMENT, SHARED,
 )
+from accelrt.memory.world cimport total_of
 
 cdef struct Count:
-    int64_t[FIGURES][2] figure
+    int64_t[9][2] figure
     size_t free_blocks
-    size_t table_blocks
     unsigned long long events
 
 
-cdef void count_block(Count* count, const Block* block, int kind) noexcept nogil:
+cdef void count_block(Count* count, const Block* block, int split_kind) noexcept nogil:
+    cdef int kind = block.kind
     if block.state == LIVE or block.state == PENDING:
-        count.table_blocks += 1
         count.events += block.events
         count.figure[ACTIVE][kind] += 1
         count.figure[ACTIVE_BYTES][kind] += block.size
@@ -35,13 +37,14 @@ cdef void count_block(Count* count, const Block* block, int kind) noexcept nogil
     if block.state == FREE:
         count.free_blocks += 1
         if block.before != NULL or block.after != NULL:
-            count.figure[INACTIVE_SPLIT][kind] += 1
-            count.figure[INACTIVE_SPLIT_BYTES][kind] += block.size
+            count.figure[INACTIVE_SPLIT][split_kind] += 1
+            count.figure[INACTIVE_SPLIT_BYTES][split_kind] += block.size
 
 
-cdef const char* walk_block(Pool* pool, const Segment* segment, const Block* block, size_t offset) noexcept nogil:
-    if block.segment != segment:
-        return "a block names the segment that it is in"
+cdef const char* walk_block(const Segment* segment, const Block* block, size_t offset) noexcept nogil:
+    cdef Block** cell
+    if block.segment != segment or block.heap != segment.heap:
+        return "a block names the segment and the heap that it is in"
     if block.address != segment.address + offset or block.size == 0 or block.size % UNIT:
         return "the blocks of a segment lie end to end in whole units"
     if block.order != (segment.serial << 32) + offset // UNIT:
@@ -50,74 +53,131 @@ cdef const char* walk_block(Pool* pool, const Segment* segment, const Block* blo
         return "neighbours name each other"
     if block.state == FREE and block.after != NULL and block.after.state == FREE:
         return "two neighbours are never both free"
-    if (block.state == FREE or block.state == LEAVING) and (block.requested or block.uses != NULL or block.events):
+    if block.state == FREE and (block.requested or block.uses != NULL or block.events):
         return "a free block is used by nobody"
-    if (block.state == LIVE or block.state == PENDING) and map_find(&pool.blocks, block.address) != block:
-        return "a live or pending block is in the address table"
+    cell = find_cell(block.address)
+    if (block.state == LIVE or block.state == PENDING) and (cell == NULL or load_block(cell) != block):
+        return "a live or pending block is in the table of addresses"
+    if block.state == FREE and cell != NULL and load_block(cell) != NULL:
+        return "a free block is not in the table of addresses"
     if block.state == LIVE and (block.events or not 0 < block.requested <= block.size):
         return "a live block holds what was asked for and waits for nothing"
     return NULL
 
 
-cdef const char* walk_segments(Pool* pool, Count* count) noexcept nogil:
-    cdef const Segment* segment = pool.first
-    cdef const Block* block
-    cdef const char* found
-    cdef size_t offset
-    while segment != NULL:
-        offset = 0
-        block = segment.first
-        if block.before != NULL:
-            return "a segment's first block has nothing before it"
-        while block != NULL:
-            found = walk_block(pool, segment, block, offset)
-            if found != NULL:
-                return found
-            count_block(count, block, segment.kind)
-            offset += block.size
-            block = block.after
-        if offset != segment.size:
-            return "every byte of a segment is in exactly one block"
-        if segment.after != NULL and segment.after.serial <= segment.serial:
-            return "segments are in order of serial"
-        count.figure[SEGMENT][segment.kind] += 1
-        count.figure[RESERVED_BYTES][segment.kind] += segment.size
-        segment = segment.after
+cdef const char* walk_slots(const Segment* segment, int64_t* homed) noexcept nogil:
+    # A slot is a hole, block for slot, exactly when its piece is at home elsewhere.
+    cdef size_t index, offset = 0, away = 0
+    cdef const Slot* slot
+    for index in range(segment.slot_count):
+        slot = segment.slots[index]
+        if slot.address != segment.address + offset or slot.segment != segment:
+            return "the slots of a segment lie end to end"
+        offset += slot.size
+        if slot.piece != NULL and slot.piece.home == slot:
+            homed[0] += slot.size
+            if slot.hole != NULL or not slot.mapped:
+                return "a piece is at home where it is mapped and no hole is"
+        else:
+            away += 1
+            if slot.hole == NULL or slot.hole.state != HOLE or slot.hole.address != slot.address:
+                return "a slot whose piece is at home elsewhere is a hole"
+            if slot.hole.size != slot.size:
+                return "a hole is as long as its slot"
+    if segment.shape != PLAIN and offset != segment.size:
+        return "the slots of a segment lie end to end"
+    if segment.shape == WINDOW and away != segment.away:
+        return "a window knows how many of its pages are away"
     return NULL
 
 
-cdef const char* walk_tree(const Heap* heap, int kind, const Block* node, size_t* listed, int depth) noexcept nogil:
+cdef const char* walk_segment(const Segment* segment, Count* count, int64_t* homed) noexcept nogil:
+    cdef const Block* block = segment.first
+    cdef const char* found
+    cdef size_t offset = 0
+    while block != NULL:
+        found = walk_block(segment, block, offset)
+        if found != NULL:
+            return found
+        count_block(count, block, segment.kind)
+        offset += block.size
+        if block.after == NULL and block != segment.last:
+            return "a segment knows its last block"
+        block = block.after
+    if offset != segment.size or segment.size > segment.room:
+        return "every byte of a segment is in exactly one block"
+    return walk_slots(segment, homed)
+
+
+cdef const char* walk_segments(const Pool* pool, Count* count) noexcept nogil:
+    cdef const Segment* segment = pool.first
+    cdef const Heap* heap = pool.heaps
+    cdef const Piece* piece = pool.first_piece
+    cdef const char* found
+    cdef int64_t homed = 0, pieces = 0
+    while segment != NULL:
+        found = walk_segment(segment, count, &homed)
+        if found != NULL:
+            return found
+        if segment.after != NULL and segment.after.serial <= segment.serial:
+            return "segments are in order of serial"
+        count.figure[SEGMENT][segment.kind] += 1
+        if segment.shape == PLAIN:
+            count.figure[RESERVED_BYTES][segment.kind] += segment.size
+        segment = segment.after
+    while heap != NULL:
+        segment = heap.first_window
+        while segment != NULL:
+            found = walk_segment(segment, count, &homed)
+            if found != NULL:
+                return found
+            segment = segment.after
+        heap = heap.next
+    while piece != NULL:
+        count.figure[RESERVED_BYTES][1] += piece.size
+        if piece.home != NULL:
+            pieces += piece.size
+        piece = piece.after
+    if homed != pieces:
+        return "a piece is at home in exactly one slot"
+    return NULL
+
+
+cdef const char* walk_tree(const Heap* heap, int index, const Block* node, size_t* listed, int depth) noexcept nogil:
     cdef const char* found
     if node == NULL:
         return NULL
-    if node.state != FREE or node.segment.heap != heap or node.segment.kind != kind:
-        return "a free list holds free blocks of its own heap and kind"
+    if node.state != FREE or node.heap != heap or class_of(node.size) != index:
+        return "a free list holds free blocks of its own heap and class"
     if depth > 512 or (node.left != NULL and (precedes(node, node.left) or node.left.weight > node.weight)):
         return "a free list is ordered by size and order"
     if node.right != NULL and (precedes(node.right, node) or node.right.weight > node.weight):
         return "a free list is ordered by size and order"
     listed[0] += 1
-    found = walk_tree(heap, kind, node.left, listed, depth + 1)
+    found = walk_tree(heap, index, node.left, listed, depth + 1)
     if found == NULL:
-        found = walk_tree(heap, kind, node.right, listed, depth + 1)
+        found = walk_tree(heap, index, node.right, listed, depth + 1)
     return found
 
 
-cdef const char* walk_heaps(const AddressMap* heaps, const Private* owner, size_t* listed) noexcept nogil:
-    cdef const Heap* heap
+cdef const char* walk_heaps(const Pool* pool, size_t* listed) noexcept nogil:
+    cdef const Heap* heap = pool.heaps
     cdef const char* found
-    cdef size_t index
-    cdef int kind
-    for index in range(heaps.capacity):
-        heap = <const Heap*>heaps.slots[index].value
-        if heap == NULL:
-            continue
-        if heap.owner != owner or heap.stream != heaps.slots[index].key:
-            return "a heap is where its stream and its owner say"
-        for kind in range(2):
-            found = walk_tree(heap, kind, heap.free[kind], listed, 0)
-            if found != NULL:
-                return found
+    cdef int index
+    cdef bint filled
+    while heap != NULL:
+        for index in range(CLASSES):
+            filled = heap.filled[index >> 6] >> (index & 63) & 1
+            if filled != (heap.trees[index] != NULL):
+                return "a bit says which free lists are not empty"
+            if filled:
+                found = walk_tree(heap, index, heap.trees[index], listed, 0)
+                if found != NULL:
+                    return found
+        for index in range(WORDS):
+            if (heap.summary >> index & 1) != (heap.filled[index] != 0):
+                return "a bit says which free lists are not empty"
+        heap = heap.next
     return NULL
 
 
@@ -145,27 +205,26 @@ cdef const char* walk_queues(const Pool* pool, const Count* count) noexcept nogi
 
 cdef const char* compare_counters(const Pool* pool, const Count* count) noexcept nogil:
     cdef int figure, kind
-    for figure in range(FIGURES):
-        for kind in range(2):
-            if pool.stats.figure[figure].kind[kind].current != count.figure[figure][kind]:
+    for kind in range(2):
+        for figure in range(SHARED):
+            if pool.total[kind][figure] != count.figure[figure][kind]:
                 return "every counter equals what the walk counts"
-    if pool.blocks.count != count.table_blocks:
-        return "the address table holds the live and pending blocks and nothing else"
+            if pool.stats.figure[figure][kind].peak < pool.total[kind][figure]:
+                return "no figure is above its peak"
+        for figure in range(SHARED, 9):
+            if pool.stats.figure[figure][kind].current != count.figure[figure][kind]:
+                return "every counter equals what the walk counts"
     return NULL
 
 
-cdef const char* walk(Pool* pool) noexcept nogil:
+cdef const char* walk(const Pool* pool) noexcept nogil:
     cdef Count count
-    cdef Private* owner = pool.privates
     cdef size_t listed = 0
     cdef const char* found
     memset(&count, 0, sizeof(Count))
     found = walk_segments(pool, &count)
     if found == NULL:
-        found = walk_heaps(&pool.heaps, NULL, &listed)
-    while owner != NULL and found == NULL:
-        found = walk_heaps(&owner.heaps, owner, &listed)
-        owner = owner.next
+        found = walk_heaps(pool, &listed)
     if found == NULL and listed != count.free_blocks:
         found = "a free block is in exactly one free list"
     if found == NULL:
@@ -174,15 +233,11 @@ cdef const char* walk(Pool* pool) noexcept nogil:
 
 
 cdef const char* compare_cheaply(const Pool* pool) noexcept nogil:
-    cdef int kind
-    cdef int64_t reserved, active, live, split
-    for kind in range(2):
-        reserved = pool.stats.figure[RESERVED_BYTES].kind[kind].current
-        active = pool.stats.figure[ACTIVE_BYTES].kind[kind].current
-        live = pool.stats.figure[ALLOCATED_BYTES].kind[kind].current
-        split = pool.stats.figure[INACTIVE_SPLIT_BYTES].kind[kind].current
-        if not 0 <= live <= active or not 0 <= split or active + split > reserved:
-            return "reserved = live + pending + free"
+    cdef int64_t reserved = pool.stats.figure[RESERVED_BYTES][0].current + pool.stats.figure[RESERVED_BYTES][1].current
+    cdef int64_t active = total_of(pool, ACTIVE_BYTES), live = total_of(pool, ALLOCATED_BYTES)
+    cdef int64_t split = total_of(pool, INACTIVE_SPLIT_BYTES)
+    if not 0 <= live <= active or not 0 <= split or active + split > reserved:
+        return "reserved = live + pending + free"
     return NULL
 
 

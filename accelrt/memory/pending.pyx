@@ -8,9 +8,10 @@ from libc.stdlib cimport calloc
 
 from accelrt.driver.relaxed cimport go_relaxed, restore_mode
 from accelrt.driver.table cimport CAPTURE_NONE
-from accelrt.memory.block cimport PENDING, Entry, Queue, Use, pthread_mutex_lock, pthread_mutex_unlock
-from accelrt.memory.heap cimport set_free
+from accelrt.memory.block cimport PENDING, Entry, Queue, Use
 from accelrt.memory.records cimport new_entry, recycle_entry, recycle_use
+from accelrt.memory.windows cimport retire
+from accelrt.memory.world cimport enter, leave
 from accelrt.status cimport CAPTURE_IMPLICIT, NO_HOST_MEMORY, NOT_READY
 
 
@@ -18,7 +19,6 @@ cdef void defer(Pool* pool, Block* block) noexcept nogil:
     block.state = PENDING
     block.left = pool.deferred
     pool.deferred = block
-    pool.quiet = False
 
 
 cdef Queue* queue_of(Pool* pool, uintptr_t stream) noexcept nogil:
@@ -84,7 +84,7 @@ cdef int settle(Pool* pool) noexcept nogil:
     # A block whose events cannot be recorded stays deferred and is tried again next time.
     cdef Block* block
     cdef int code
-    if pool.routes != NULL:
+    if pool.captures:
         return 0
     while pool.deferred != NULL:
         block = pool.deferred
@@ -93,7 +93,7 @@ cdef int settle(Pool* pool) noexcept nogil:
             return 0 if code == NOT_READY else code
         pool.deferred = block.left
         if block.events == 0:
-            set_free(pool, block)
+            retire(pool, block)
     return 0
 
 
@@ -112,7 +112,7 @@ cdef int poll_queue(Pool* pool, Queue* queue) noexcept nogil:
         pool.pending -= 1
         block.events -= 1
         if block.events == 0 and block.uses == NULL:
-            set_free(pool, block)
+            retire(pool, block)
     return 0
 
 
@@ -141,7 +141,7 @@ cdef uintptr_t oldest_event(Pool* pool) noexcept nogil:
 
 
 cdef int wait_all(Pool* pool) noexcept nogil:
-    # The lock is open while an event is waited for: the work before it may be a host function that frees
+    # The world is left while an event is waited for: the work before it may be a host function that frees
     # memory.  Events are recycled, never destroyed, under the growth lock that our caller holds; waiting
     # for one that was recorded anew meanwhile is only longer.  What is given back later is not waited for.
     cdef uintptr_t event
@@ -154,12 +154,12 @@ cdef int wait_all(Pool* pool) noexcept nogil:
         event = oldest_event(pool)
         if event == 0:
             break
-        pthread_mutex_unlock(&pool.lock)
+        leave(pool, NULL)
         code = go_relaxed(pool.table, &mode)
         if code == 0:
             code = pool.table.event_synchronize(pool.device, event)
             restore_mode(pool.table, mode)
-        pthread_mutex_lock(&pool.lock)
+        enter(pool)
         if code == 0:
             code = poll(pool)
     return code

@@ -1,28 +1,36 @@
-"""One device's caching allocator: the hit, the miss, and the ladder that a miss climbs.
+"""One device's caching allocator: the hit, and the public face.
 
-Two locks a pool, always taken in this order: growth, held by the one thread that takes from or gives to
-the device, and lock, held for bookkeeping.  Neither is held while the GIL is taken; lock is never held
-while something is waited for.
+Three kinds of locks, always taken in this order: growth, held by the one thread that takes from or gives to
+the device; lock, held for bookkeeping; the locks of the heaps.  A hit takes its heap's alone, everything else
+takes lock and those of all heaps (world.pxd).  None but growth is held while the driver works or anything is
+waited for, and none while the GIL is taken.
 """
 from libc.stdint cimport SIZE_MAX
 from libc.stdlib cimport atoi, calloc, getenv
 
 cimport accelrt.driver.registry as registry
-from accelrt.addresses cimport map_find, map_reserve
-from accelrt.memory.invariants cimport violated
 from accelrt.memory.block cimport (
-    LIVE, Block, Heap, Private, Use,
-    pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_trylock, pthread_mutex_unlock,
+    LIVE, NEAR, PLAIN, WINDOW, Block, Heap, Private, Use,
+    pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock,
 )
-from accelrt.memory.freelist cimport best_fit
-from accelrt.memory.heap cimport count_freed, hand_out, set_free
+from accelrt.memory.freelist cimport best_fit, insert
+from accelrt.memory.heap cimport (
+    Change, add_change, add_live, carve, change_rises, join, keeps_rest, live_rises, of_freeing, of_taking,
+    raise_ceilings, take_live,
+)
+from accelrt.memory.invariants cimport violated
+from accelrt.memory.ladder cimport Request, climb, find, release_free
+from accelrt.memory.lock cimport spin_lock, spin_try, spin_unlock
 from accelrt.memory.pending cimport defer, poll, settle, wait_all
+from accelrt.memory.places cimport block_at, find_cell, store_block
+from accelrt.memory.policy cimport rounded, take_policy
 from accelrt.memory.private cimport begin_route, end_route, hold, let_go, owner_for
-from accelrt.memory.records cimport drop_spare_events, heap_of, new_use
-from accelrt.memory.segments cimport grow, release_free
-from accelrt.memory.sizes cimport GRANULE, ROUND_LIMIT, SMALL, SMALL_SEGMENT, UNIT, kind_of, round_up, segment_size
+from accelrt.memory.records cimport drop_spare_events, gone, heap_of, near, new_use
+from accelrt.memory.sizes cimport LARGE, ROUND_LIMIT, SMALL_LIMIT, UNIT, kind_of, round_up
+from accelrt.memory.windows cimport retire
+from accelrt.memory.world cimport count_freed, enter, leave
 from accelrt.status cimport (
-    BROKEN, CAP_REACHED, FORKED, INVALID_DEVICE, NO_HOST_MEMORY, NOT_ALLOCATED, NOT_READY, OUT_OF_MEMORY,
+    BROKEN, FORKED, INVALID_DEVICE, NO_HOST_MEMORY, NOT_ALLOCATED, NOT_READY, OUT_OF_MEMORY,
 )
 
 cdef extern from "<pthread.h>" nogil:
@@ -35,156 +43,148 @@ cdef extern from *:
     """
     Pool* load_pool(Pool** place) noexcept nogil
     void store_pool(Pool** place, Pool* pool) noexcept nogil
+    Heap* load_heap "load_pool"(Heap** place) noexcept nogil
 
-cdef Pool unmade              # stands for every pool that is not made: never quiet, holds nothing
-cdef Heap nowhere             # recent of a pool without heaps: no stream has its handle
+cdef Pool unmade              # stands for every pool that is not made: holds nothing
+cdef Heap nowhere             # stands for every heap that is not made: never quiet, no stream has its handle
 cdef Pool* pools[MAX_DEVICES]
 cdef pthread_mutex_t making   # held while a pool is made; no other lock is taken under it
 
 
-cdef inline bint refused(int code) noexcept nogil:
-    return code == OUT_OF_MEMORY or code == CAP_REACHED
-
-
 # --- the hit ---------------------------------------------------------------------------------------------
 
-cdef inline int hit(Pool* pool, size_t requested, uintptr_t stream, uintptr_t* out_address) noexcept nogil:
-    cdef size_t size
-    cdef Heap* heap = pool.recent
+cdef inline int take(Heap* heap, size_t size, size_t requested, size_t max_split, uintptr_t* out_address) noexcept nogil:
+    # Under the heap's lock.  Whatever is not there already is left to the slow path.
     cdef Block* block
-    # One comparison for 0 and for absurd sizes; both are told apart where it is slow anyway.
-    if not pool.quiet or (requested - 1) >> ROUND_LIMIT:
+    cdef Change change
+    cdef bint splits, high
+    cdef int kind = kind_of(size)
+    if not heap.quiet:
         return NOT_READY
-    size = round_up(requested, UNIT)
-    if heap.stream != stream:
-        heap = <Heap*>map_find(&pool.heaps, stream)
-        if heap == NULL:
-            return NOT_READY
-        pool.recent = heap
-    block = best_fit(heap.free[kind_of(size)], size)
-    if block == NULL or map_reserve(&pool.blocks):
+    block = best_fit(heap, size)
+    if block == NULL:
         return NOT_READY
-    hand_out(pool, block, size, requested)
+    splits = keeps_rest(block, size, max_split)
+    if block.cell == NULL:
+        block.cell = find_cell(block.address)
+    if block.cell == NULL or heap.spare == NULL or (size >= max_split and not splits):
+        return NOT_READY
+    change = of_taking(block, size, splits)
+    high = live_rises(heap, kind, size if splits else block.size, requested) or change_rises(heap, block.segment.kind, change)
+    if high and not heap.sole:
+        return NOT_READY
+    add_change(heap, block.segment.kind, change)
+    carve(heap, block, size, splits)
+    block.state = LIVE
+    block.requested = requested
+    block.kind = kind
+    store_block(block.cell, block)
+    add_live(heap, kind, block.size, requested)
+    if high:
+        raise_ceilings(heap)
     out_address[0] = block.address
     return 0
 
 
-cdef inline int give_back(Pool* pool, uintptr_t address) noexcept nogil:
-    cdef Block* block = <Block*>map_find(&pool.blocks, address)
-    if block == NULL or block.state != LIVE or block.uses != NULL or not pool.quiet:
+cdef inline int put(Heap* heap, Block* block, uintptr_t address) noexcept nogil:
+    # Under the lock of the heap that the block was read to belong to: now it is certain.
+    cdef Change change
+    cdef bint high
+    if not heap.quiet or block.address != address or block.state != LIVE or block.uses != NULL:
         return NOT_READY
-    count_freed(pool, block)
-    set_free(pool, block)
+    if block.segment.shape == WINDOW:  # whose pages go home
+        return NOT_READY
+    change = of_freeing(block)
+    high = change_rises(heap, block.segment.kind, change)
+    if high and not heap.sole:
+        return NOT_READY
+    take_live(heap, block.kind, block.size, block.requested)
+    store_block(block.cell, NULL)
+    block.epoch = heap.epoch
+    add_change(heap, block.segment.kind, change)
+    if block.segment.shape == PLAIN:
+        block.segment.idle_since = heap.pool.allocations
+    block = join(heap, block)
+    insert(heap, block)
+    if high:
+        raise_ceilings(heap)
     return 0
 
 
+cdef inline int hit(Pool* pool, size_t requested, uintptr_t stream, uintptr_t* out_address, bint wait) noexcept nogil:
+    cdef size_t size
+    cdef Heap* heap
+    cdef int code
+    # One comparison for 0 and for absurd sizes; both are told apart where it is slow anyway.
+    if (requested - 1) >> ROUND_LIMIT:
+        return NOT_READY
+    size = round_up(requested, UNIT) if not pool.policy.rounds else rounded(&pool.policy, requested)
+    heap = load_heap(&pool.near[pool.policy.virtual_memory or size > SMALL_LIMIT][near(stream)])
+    if heap.stream != stream:
+        return NOT_READY
+    if wait:
+        spin_lock(&heap.lock)
+    elif not spin_try(&heap.lock):
+        return NOT_READY
+    code = take(heap, size, requested, pool.policy.max_split, out_address)
+    spin_unlock(&heap.lock)
+    return code
+
+
+cdef inline int give_back(Pool* pool, uintptr_t address, bint wait) noexcept nogil:
+    cdef Block* block = block_at(address)
+    cdef Heap* heap
+    cdef int code
+    if block == NULL or block.heap.pool != pool:
+        return NOT_READY
+    heap = block.heap
+    if wait:
+        spin_lock(&heap.lock)
+    elif not spin_try(&heap.lock):
+        return NOT_READY
+    code = put(heap, block, address)
+    spin_unlock(&heap.lock)
+    return code
+
+
 cdef int allocate(int device, size_t size, uintptr_t stream, uintptr_t* out_address) noexcept nogil:
-    cdef Pool* pool = load_pool(&pools[device])
-    pthread_mutex_lock(&pool.lock)
-    cdef int code = hit(pool, size, stream, out_address)
-    pthread_mutex_unlock(&pool.lock)
+    cdef int code = hit(load_pool(&pools[device]), size, stream, out_address, True)
     if code == NOT_READY:
         return allocate_slow(device, size, stream, out_address)
     return code
 
 
 cdef int release(int device, uintptr_t address) noexcept nogil:
-    cdef Pool* pool = load_pool(&pools[device])
-    pthread_mutex_lock(&pool.lock)
-    cdef int code = give_back(pool, address)
-    pthread_mutex_unlock(&pool.lock)
+    cdef int code = give_back(load_pool(&pools[device]), address, True)
     if code == NOT_READY:
         return release_slow(device, address)
     return code
 
 
 cdef int try_allocate(int device, size_t size, uintptr_t stream, uintptr_t* out_address) noexcept nogil:
-    cdef Pool* pool = load_pool(&pools[device])
-    if pthread_mutex_trylock(&pool.lock):
-        return NOT_READY
-    cdef int code = hit(pool, size, stream, out_address)
-    pthread_mutex_unlock(&pool.lock)
-    return code
+    return hit(load_pool(&pools[device]), size, stream, out_address, False)
 
 
 cdef int try_release(int device, uintptr_t address) noexcept nogil:
-    cdef Pool* pool = load_pool(&pools[device])
-    if pthread_mutex_trylock(&pool.lock):
-        return NOT_READY
-    cdef int code = give_back(pool, address)
-    pthread_mutex_unlock(&pool.lock)
-    return code
+    return give_back(load_pool(&pools[device]), address, False)
 
 
-# --- the miss --------------------------------------------------------------------------------------------
-
-cdef struct Request:
-    size_t requested
-    size_t size
-    int kind
-    Heap* heap
-
-
-cdef int find(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil:
-    cdef Block* block = best_fit(request.heap.free[request.kind], request.size)
-    if block == NULL:
-        return OUT_OF_MEMORY
-    if map_reserve(&pool.blocks):
-        return NO_HOST_MEMORY
-    hand_out(pool, block, request.size, request.requested)
-    out_address[0] = block.address
-    return 0
-
-
-cdef int grow_and_find(Pool* pool, Request* request, size_t size, uintptr_t* out_address) noexcept nogil:
-    cdef int code = grow(pool, request.heap, request.kind, size)
-    return code if code else find(pool, request, out_address)
-
-
-cdef int climb(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil:
-    # Every step that frees something is followed by a search.
-    cdef size_t least = SMALL_SEGMENT if request.kind == SMALL else round_up(request.size, GRANULE)
-    cdef int code = grow_and_find(pool, request, segment_size(request.size), out_address)
-    if not refused(code):
-        return code
-    code = wait_all(pool)
-    if code == 0:
-        code = find(pool, request, out_address)
-    if not refused(code):
-        return code
-    pool.stats.num_alloc_retries += 1
-    code = release_free(pool)
-    if code == 0:
-        code = grow_and_find(pool, request, segment_size(request.size), out_address)
-    if refused(code):
-        code = grow_and_find(pool, request, least, out_address)
-    if refused(code):
-        pool.stats.num_ooms += 1
-    return code
-
+# --- what is not a hit -------------------------------------------------------------------------------------
 
 cdef int prepare(Pool* pool, Request* request, size_t size, uintptr_t stream) noexcept nogil:
     cdef Private* owner = NULL
-    cdef int code = 0
-    if pool.routes == NULL:
-        code = poll(pool)
-    if code == 0:
-        code = owner_for(pool, stream, &owner)
-    if code == 0:
-        code = heap_of(pool, owner, stream, &request.heap)
+    cdef int code = owner_for(pool, stream, &owner)
     request.requested = size
-    request.size = round_up(size, UNIT)
-    request.kind = kind_of(request.size)
+    request.size = rounded(&pool.policy, size)
+    request.stream = stream
+    request.kind = LARGE if pool.policy.virtual_memory else kind_of(request.size)
+    if code == 0:
+        code = heap_of(pool, owner, stream, request.kind, &request.heap)
     return code
-
-
-cdef void settle_down(Pool* pool) noexcept nogil:
-    pool.quiet = pool.routes == NULL and pool.pending == 0 and pool.deferred == NULL and pool.debug == 0
 
 
 cdef int inspected(Pool* pool, int code) noexcept nogil:
     # The debug audit after an operation; what it found stays to be read.
-    settle_down(pool)
     if pool.debug and pool.broken == NULL:
         pool.broken = violated(pool, pool.debug)
     return BROKEN if pool.broken != NULL and code == 0 else code
@@ -202,15 +202,17 @@ cdef int allocate_slow(int device, size_t size, uintptr_t stream, uintptr_t* out
     code = pool_of(device, &pool)
     if code:
         return code
-    pthread_mutex_lock(&pool.lock)
+    request.heap = NULL
+    enter(pool)
+    pool.allocations += 1
     code = prepare(pool, &request, size, stream)
     if code == 0:
         code = find(pool, &request, out_address)
     if code == OUT_OF_MEMORY:
         # Another thread may grow first: take the outer lock before the inner, and look again.
-        pthread_mutex_unlock(&pool.lock)
+        leave(pool, NULL)
         pthread_mutex_lock(&pool.growth)
-        pthread_mutex_lock(&pool.lock)
+        enter(pool)
         code = prepare(pool, &request, size, stream)
         if code == 0:
             code = find(pool, &request, out_address)
@@ -218,34 +220,45 @@ cdef int allocate_slow(int device, size_t size, uintptr_t stream, uintptr_t* out
             code = climb(pool, &request, out_address)
         pthread_mutex_unlock(&pool.growth)
     code = inspected(pool, code)
-    pthread_mutex_unlock(&pool.lock)
+    leave(pool, request.heap)
     return code
 
 
 cdef int release_slow(int device, uintptr_t address) noexcept nogil:
     cdef Pool* pool
     cdef Block* block
+    cdef Heap* heap = NULL
     cdef int code
     if address == 0:
         return 0
     code = pool_of(device, &pool)
     if code:
         return code
-    pthread_mutex_lock(&pool.lock)
-    block = <Block*>map_find(&pool.blocks, address)
-    if block == NULL or block.state != LIVE:
+    enter(pool)
+    block = live_at(pool, address)
+    if block == NULL:
         code = NOT_ALLOCATED
     else:
+        heap = block.heap
         count_freed(pool, block)
         if block.uses == NULL:
-            set_free(pool, block)
+            retire(pool, block)
         else:
             # A failure to record keeps the block pending; it is tried again at the next miss.
             defer(pool, block)
             settle(pool)
+            poll(pool)
         code = inspected(pool, code)
-    pthread_mutex_unlock(&pool.lock)
+    leave(pool, heap)
     return code
+
+
+cdef Block* live_at(Pool* pool, uintptr_t address) noexcept nogil:
+    # Inside the world; NULL for anything that is not a live block of this pool.
+    cdef Block* block = block_at(address)
+    if block == NULL or block.heap.pool != pool or block.state != LIVE or block.address != address:
+        return NULL
+    return block
 
 
 cdef int use_on(int device, uintptr_t address, uintptr_t stream) noexcept nogil:
@@ -255,11 +268,11 @@ cdef int use_on(int device, uintptr_t address, uintptr_t stream) noexcept nogil:
     cdef int code = pool_of(device, &pool)
     if code or address == 0:
         return code
-    pthread_mutex_lock(&pool.lock)
-    block = <Block*>map_find(&pool.blocks, address)
-    if block == NULL or block.state != LIVE:
+    enter(pool)
+    block = live_at(pool, address)
+    if block == NULL:
         code = NOT_ALLOCATED
-    elif block.segment.heap.stream != stream:
+    elif block.heap.stream != stream:
         use = block.uses
         while use != NULL and use.stream != stream:
             use = use.next
@@ -271,7 +284,7 @@ cdef int use_on(int device, uintptr_t address, uintptr_t stream) noexcept nogil:
                 use.stream = stream
                 use.next = block.uses
                 block.uses = use
-    pthread_mutex_unlock(&pool.lock)
+    leave(pool, NULL)
     return code
 
 
@@ -286,9 +299,9 @@ cdef int locate(int hint, uintptr_t address, int* out_device) noexcept nogil:
         device = (hint + step) % MAX_DEVICES
         pool = pool_if_made(device)
         if pool != NULL:
-            pthread_mutex_lock(&pool.lock)
-            found = map_find(&pool.blocks, address) != NULL
-            pthread_mutex_unlock(&pool.lock)
+            enter(pool)
+            found = live_at(pool, address) != NULL
+            leave(pool, NULL)
             if found:
                 out_device[0] = device
                 return 0
@@ -301,10 +314,10 @@ cdef bint in_private(int device, uintptr_t address) noexcept nogil:
     cdef bint answer
     if pool == NULL:
         return False
-    pthread_mutex_lock(&pool.lock)
-    block = <Block*>map_find(&pool.blocks, address)
-    answer = block != NULL and block.segment.heap.owner != NULL
-    pthread_mutex_unlock(&pool.lock)
+    enter(pool)
+    block = live_at(pool, address)
+    answer = block != NULL and block.heap.owner != NULL
+    leave(pool, NULL)
     return answer
 
 
@@ -314,14 +327,14 @@ cdef int empty(int device) noexcept nogil:
     if pool == NULL:
         return 0
     pthread_mutex_lock(&pool.growth)
-    pthread_mutex_lock(&pool.lock)
+    enter(pool)
     code = wait_all(pool)
     if code == 0:
         code = release_free(pool)
     if code == 0:
         code = drop_spare_events(pool)
     code = inspected(pool, code)
-    pthread_mutex_unlock(&pool.lock)
+    leave(pool, NULL)
     pthread_mutex_unlock(&pool.growth)
     return code
 
@@ -331,9 +344,9 @@ cdef int set_limit(int device, size_t limit) noexcept nogil:
     cdef int code = pool_of(device, &pool)
     if code:
         return code
-    pthread_mutex_lock(&pool.lock)
+    enter(pool)
     pool.limit = limit
-    pthread_mutex_unlock(&pool.lock)
+    leave(pool, NULL)
     return 0
 
 
@@ -344,9 +357,9 @@ cdef int hold_private(int device, uint64_t first, uint64_t second) noexcept nogi
     cdef int code = pool_of(device, &pool)
     if code:
         return code
-    pthread_mutex_lock(&pool.lock)
+    enter(pool)
     code = hold(pool, first, second)
-    pthread_mutex_unlock(&pool.lock)
+    leave(pool, NULL)
     return code
 
 
@@ -355,9 +368,9 @@ cdef int let_go_private(int device, uint64_t first, uint64_t second) noexcept no
     cdef int code
     if pool == NULL:
         return FORKED
-    pthread_mutex_lock(&pool.lock)
+    enter(pool)
     code = let_go(pool, first, second)
-    pthread_mutex_unlock(&pool.lock)
+    leave(pool, NULL)
     return code
 
 
@@ -366,9 +379,9 @@ cdef int begin_capture(int device, uint64_t first, uint64_t second, uint64_t cap
     cdef int code = pool_of(device, &pool)
     if code:
         return code
-    pthread_mutex_lock(&pool.lock)
+    enter(pool)
     code = begin_route(pool, first, second, capture)
-    pthread_mutex_unlock(&pool.lock)
+    leave(pool, NULL)
     return code
 
 
@@ -377,10 +390,9 @@ cdef int end_capture(int device, uint64_t capture) noexcept nogil:
     cdef int code
     if pool == NULL:
         return FORKED
-    pthread_mutex_lock(&pool.lock)
+    enter(pool)
     code = end_route(pool, capture)
-    settle_down(pool)
-    pthread_mutex_unlock(&pool.lock)
+    leave(pool, NULL)
     return code
 
 
@@ -417,6 +429,7 @@ cdef int make_slow(int device, Pool** out_pool) noexcept nogil:
 cdef int make(int device) noexcept nogil:
     cdef Pool* pool = <Pool*>calloc(1, sizeof(Pool))
     cdef const char* debug = getenv("ACCELRT_DEBUG")
+    cdef int index
     if pool == NULL:
         return NO_HOST_MEMORY
     pthread_mutex_init(&pool.lock, NULL)
@@ -425,9 +438,9 @@ cdef int make(int device) noexcept nogil:
     pool.device = device
     pool.debug = atoi(debug) if debug != NULL else 0
     pool.limit = SIZE_MAX
-    pool.recent = &nowhere
-    pool.seed = 0x2545F491
-    settle_down(pool)
+    for index in range(NEAR):
+        pool.near[0][index] = pool.near[1][index] = &nowhere
+    take_policy(pool)
     store_pool(&pools[device], pool)
     return 0
 
@@ -436,12 +449,17 @@ cdef void forget_pools() noexcept nogil:
     # Also in a forked child: the parent's pools, and whatever locks its threads held, are not the child's.
     cdef int device
     pthread_mutex_init(&making, NULL)
-    pthread_mutex_init(&unmade.lock, NULL)
     for device in range(MAX_DEVICES):
         store_pool(&pools[device], &unmade)
 
 
-nowhere.stream = SIZE_MAX
-unmade.recent = &nowhere
-forget_pools()
+cdef void prepare_module() noexcept nogil:
+    cdef int index
+    nowhere.stream = gone()
+    for index in range(NEAR):
+        unmade.near[0][index] = unmade.near[1][index] = &nowhere
+    forget_pools()
+
+
+prepare_module()
 pthread_atfork(NULL, NULL, &forget_pools)

@@ -1,10 +1,15 @@
 """Private pools: the heaps that captures allocate from, and the captures that do."""
+from libc.stdint cimport SIZE_MAX
 from libc.stdlib cimport calloc, free
 
 from accelrt.driver.table cimport CAPTURE_ACTIVE
-from accelrt.addresses cimport map_clear
 from accelrt.memory.block cimport Heap, Route
+from accelrt.memory.records cimport gone, recycle_entry
 from accelrt.status cimport CAPTURE_IMPLICIT, INVALID_VALUE, NO_HOST_MEMORY
+
+cdef extern from "<pthread.h>" nogil:
+    ctypedef unsigned long pthread_t
+    pthread_t pthread_self()
 
 
 cdef Private* find_private(Pool* pool, uint64_t first, uint64_t second) noexcept nogil:
@@ -22,6 +27,7 @@ cdef int hold(Pool* pool, uint64_t first, uint64_t second) noexcept nogil:
             return NO_HOST_MEMORY
         found.id[0] = first
         found.id[1] = second
+        found.limit = SIZE_MAX
         found.next = pool.privates
         pool.privates = found
     found.uses += 1
@@ -46,21 +52,25 @@ cdef int begin_route(Pool* pool, uint64_t first, uint64_t second, uint64_t captu
         free(route)
         return INVALID_VALUE
     route.capture = capture
+    route.thread = 0 if capture else <uint64_t>pthread_self()
     route.next = pool.routes
     pool.routes = route
-    pool.quiet = False
+    pool.captures += capture != 0
     return 0
 
 
 cdef int end_route(Pool* pool, uint64_t capture) noexcept nogil:
+    # The last of the capture, or of this thread.
     cdef Route** link = &pool.routes
     cdef Route* route
-    while link[0] != NULL and link[0].capture != capture:
+    cdef uint64_t thread = 0 if capture else <uint64_t>pthread_self()
+    while link[0] != NULL and (link[0].capture != capture or link[0].thread != thread):
         link = &link[0].next
     route = link[0]
     if route == NULL:
         return INVALID_VALUE
     link[0] = route.next
+    pool.captures -= capture != 0
     free(route)
     return 0
 
@@ -73,26 +83,38 @@ cdef int owner_for(Pool* pool, uintptr_t stream, Private** out_owner) noexcept n
     cdef int status = 0
     cdef int code
     out_owner[0] = NULL
-    if route == NULL:
+    while route != NULL and (route.capture or route.thread != <uint64_t>pthread_self()):
+        route = route.next
+    if route != NULL:
+        out_owner[0] = route.owner
         return 0
+    if pool.captures == 0:
+        return 0
+    route = pool.routes
     code = pool.table.capture_status(pool.device, stream, &status, &capture)
     if code == CAPTURE_IMPLICIT:
         return 0
     if code or status != CAPTURE_ACTIVE:
         return code
-    while route != NULL and route.capture != capture:
+    while route != NULL and (route.capture == 0 or route.capture != capture):
         route = route.next
     if route != NULL:
         out_owner[0] = route.owner
     return 0
 
 
-cdef void free_heaps(Private* owner) noexcept nogil:
-    cdef size_t index
-    for index in range(owner.heaps.capacity):
-        if owner.heaps.slots[index].value != NULL:
-            free(<Heap*>owner.heaps.slots[index].value)
-    map_clear(&owner.heaps)
+cdef void let_heaps_go(Pool* pool, Private* owner) noexcept nogil:
+    # Their records serve the next private pool.
+    cdef Heap* heap = pool.heaps
+    while heap != NULL:
+        if heap.owner == owner:
+            heap.owner = NULL
+            heap.stream = gone()
+            heap.trusted = False
+            if heap.marker != NULL:
+                recycle_entry(pool, heap.marker)
+                heap.marker = NULL
+        heap = heap.next
 
 
 cdef void drop_empty(Pool* pool) noexcept nogil:
@@ -103,7 +125,7 @@ cdef void drop_empty(Pool* pool) noexcept nogil:
         found = link[0]
         if found.uses == 0 and found.segments == 0:
             link[0] = found.next
-            free_heaps(found)
+            let_heaps_go(pool, found)
             free(found)
         else:
             link = &found.next

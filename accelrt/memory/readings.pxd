@@ -1,4 +1,4 @@
-# A pool's figures, each read under its lock.  A NULL pool was never used: all its figures are 0.
+# A pool's figures, each read at one moment.  A NULL pool was never used: all its figures are 0.
 from libc.stdint cimport int64_t
 
 from accelrt.memory.block cimport Pool
@@ -7,6 +7,7 @@ from accelrt.memory.stats cimport Stats
 cdef int64_t allocated_bytes(Pool* pool) noexcept nogil
 cdef int64_t active_bytes(Pool* pool) noexcept nogil
 cdef int64_t reserved_bytes(Pool* pool) noexcept nogil
+cdef int64_t peak_of(Pool* pool, int figure) noexcept nogil  # of both kinds together
 cdef size_t largest_free(Pool* pool) noexcept nogil  # bytes of the largest free block; walks the lists' edges
 cdef size_t limit_of(Pool* pool) noexcept nogil
 cdef Stats read_stats(Pool* pool) noexcept nogil

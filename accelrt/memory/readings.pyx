@@ -1,66 +1,85 @@
-"""A pool's figures, each read under its lock."""
+"""A pool's figures, each read at one moment."""
 from libc.stdint cimport SIZE_MAX
 from libc.string cimport memset
 
-from accelrt.addresses cimport AddressMap
+from accelrt.memory.block cimport CLASSES, Block, Heap
+from accelrt.memory.freelist cimport next_class
 from accelrt.memory.invariants cimport violated
-from accelrt.memory.block cimport Block, Heap, Private, pthread_mutex_lock, pthread_mutex_unlock
+from accelrt.memory.lock cimport spin_lock, spin_unlock
 from accelrt.memory.stats cimport (
-    ACTIVE_BYTES, ALLOCATED_BYTES, FIGURES, RESERVED_BYTES, Counter, current_of,
+    ACTIVE_BYTES, ALLOCATED_BYTES, FIGURES, RESERVED_BYTES, SHARED, Counter,
 )
+from accelrt.memory.world cimport enter, leave, reserved
 
 
-cdef int64_t read_current(Pool* pool, int figure) noexcept nogil:
-    cdef int64_t answer
+cdef int64_t read_shared(Pool* pool, int figure) noexcept nogil:
+    # A few nanoseconds a heap: the list only grows, and new ones are hung in whole.
+    cdef int64_t answer = 0
+    cdef Heap* heap
     if pool == NULL:
         return 0
-    pthread_mutex_lock(&pool.lock)
-    answer = current_of(&pool.stats, figure)
-    pthread_mutex_unlock(&pool.lock)
+    heap = pool.heaps
+    while heap != NULL:
+        spin_lock(&heap.lock)
+        answer += heap.share[0].current[figure] + heap.share[1].current[figure]
+        spin_unlock(&heap.lock)
+        heap = heap.next
     return answer
 
 
 cdef int64_t allocated_bytes(Pool* pool) noexcept nogil:
-    return read_current(pool, ALLOCATED_BYTES)
+    return read_shared(pool, ALLOCATED_BYTES)
 
 
 cdef int64_t active_bytes(Pool* pool) noexcept nogil:
-    return read_current(pool, ACTIVE_BYTES)
+    return read_shared(pool, ACTIVE_BYTES)
 
 
 cdef int64_t reserved_bytes(Pool* pool) noexcept nogil:
-    return read_current(pool, RESERVED_BYTES)
+    cdef int64_t answer
+    if pool == NULL:
+        return 0
+    enter(pool)
+    answer = reserved(pool)
+    leave(pool, NULL)
+    return answer
 
 
-cdef size_t largest_in(const AddressMap* heaps) noexcept nogil:
-    cdef const Heap* heap
+cdef int64_t peak_of(Pool* pool, int figure) noexcept nogil:
+    cdef int64_t answer
+    if pool == NULL:
+        return 0
+    enter(pool)
+    answer = pool.stats.peak_all[figure]
+    leave(pool, NULL)
+    return answer
+
+
+cdef size_t largest_in(const Heap* heap) noexcept nogil:
+    cdef int index = next_class(heap, -1), last = -1
     cdef const Block* block
-    cdef size_t index, largest = 0
-    cdef int kind
-    for index in range(heaps.capacity):
-        heap = <const Heap*>heaps.slots[index].value
-        if heap == NULL:
-            continue
-        for kind in range(2):
-            block = heap.free[kind]
-            while block != NULL:
-                largest = max(largest, block.size)
-                block = block.right
-    return largest
+    while index >= 0:
+        last = index
+        index = next_class(heap, index) if index + 1 < CLASSES else -1
+    if last < 0:
+        return 0
+    block = heap.trees[last]
+    while block.right != NULL:
+        block = block.right
+    return block.size
 
 
 cdef size_t largest_free(Pool* pool) noexcept nogil:
-    cdef size_t largest
-    cdef const Private* owner
+    cdef size_t largest = 0
+    cdef Heap* heap
     if pool == NULL:
         return 0
-    pthread_mutex_lock(&pool.lock)
-    largest = largest_in(&pool.heaps)
-    owner = pool.privates
-    while owner != NULL:
-        largest = max(largest, largest_in(&owner.heaps))
-        owner = owner.next
-    pthread_mutex_unlock(&pool.lock)
+    enter(pool)
+    heap = pool.heaps
+    while heap != NULL:
+        largest = max(largest, largest_in(heap))
+        heap = heap.next
+    leave(pool, NULL)
     return largest
 
 
@@ -68,48 +87,92 @@ cdef size_t limit_of(Pool* pool) noexcept nogil:
     cdef size_t limit
     if pool == NULL:
         return SIZE_MAX
-    pthread_mutex_lock(&pool.lock)
+    enter(pool)
     limit = pool.limit
-    pthread_mutex_unlock(&pool.lock)
+    leave(pool, NULL)
     return limit
 
 
+cdef int64_t accumulated(const Pool* pool, int figure, int kind) noexcept nogil:
+    cdef const Heap* heap = pool.heaps
+    cdef int64_t answer = 0
+    while heap != NULL:
+        answer += heap.share[kind].allocated[figure]
+        heap = heap.next
+    return answer
+
+
 cdef Stats read_stats(Pool* pool) noexcept nogil:
+    # What was freed is what was allocated, less what is there, plus what was there at the last reset.
     cdef Stats stats
+    cdef int figure, kind
+    cdef Counter* counter
     if pool == NULL:
         memset(&stats, 0, sizeof(Stats))
         return stats
-    pthread_mutex_lock(&pool.lock)
+    enter(pool)
     stats = pool.stats
-    pthread_mutex_unlock(&pool.lock)
+    for figure in range(SHARED):
+        for kind in range(2):
+            counter = &stats.figure[figure][kind]
+            counter.current = pool.total[kind][figure]
+            counter.allocated = accumulated(pool, figure, kind)
+            counter.freed = counter.allocated - counter.current + pool.freed_base[kind][figure]
+    leave(pool, NULL)
     return stats
 
 
 cdef void reset_peaks(Pool* pool) noexcept nogil:
+    # The ceilings are shared out anew below the new peaks.
     cdef int figure, kind
+    cdef Heap* heap
     if pool == NULL:
         return
-    pthread_mutex_lock(&pool.lock)
+    enter(pool)
+    heap = pool.heaps
+    while heap != NULL:
+        for figure in range(SHARED):
+            for kind in range(2):
+                heap.share[kind].ceiling[figure] = heap.share[kind].current[figure]
+            heap.ceiling_all[figure] = heap.share[0].current[figure] + heap.share[1].current[figure]
+        heap = heap.next
     for figure in range(FIGURES):
         for kind in range(2):
-            pool.stats.figure[figure].kind[kind].peak = pool.stats.figure[figure].kind[kind].current
-        pool.stats.figure[figure].peak_all = current_of(&pool.stats, figure)
-    pthread_mutex_unlock(&pool.lock)
+            if figure < SHARED:
+                pool.stats.figure[figure][kind].current = pool.total[kind][figure]
+            pool.stats.figure[figure][kind].peak = pool.stats.figure[figure][kind].current
+        pool.stats.peak_all[figure] = (
+            pool.stats.figure[figure][0].current + pool.stats.figure[figure][1].current
+        )
+    pool.stats.oversize_allocations.peak = pool.stats.oversize_allocations.current
+    pool.stats.oversize_segments.peak = pool.stats.oversize_segments.current
+    leave(pool, NULL)
+
+
+cdef void reset_counter(Counter* counter) noexcept nogil:
+    counter.allocated = counter.freed = 0
 
 
 cdef void reset_accumulated(Pool* pool) noexcept nogil:
     cdef int figure, kind
-    cdef Counter* counter
+    cdef Heap* heap
     if pool == NULL:
         return
-    pthread_mutex_lock(&pool.lock)
-    for figure in range(FIGURES):
-        for kind in range(2):
-            counter = &pool.stats.figure[figure].kind[kind]
-            counter.allocated = counter.freed = 0
+    enter(pool)
+    for kind in range(2):
+        for figure in range(SHARED):
+            pool.freed_base[kind][figure] = pool.total[kind][figure]
+            heap = pool.heaps
+            while heap != NULL:
+                heap.share[kind].allocated[figure] = 0
+                heap = heap.next
+        for figure in range(SHARED, FIGURES):
+            reset_counter(&pool.stats.figure[figure][kind])
+    reset_counter(&pool.stats.oversize_allocations)
+    reset_counter(&pool.stats.oversize_segments)
     pool.stats.num_alloc_retries = pool.stats.num_ooms = pool.stats.num_sync_all_streams = 0
-    pool.stats.num_device_alloc = pool.stats.num_device_free = 0
-    pthread_mutex_unlock(&pool.lock)
+    pool.stats.num_device_alloc = pool.stats.num_device_free = pool.stats.virtual_memory_calls = 0
+    leave(pool, NULL)
 
 
 cdef object find_violation(Pool* pool):
@@ -117,7 +180,7 @@ cdef object find_violation(Pool* pool):
     if pool == NULL:
         return None
     with nogil:
-        pthread_mutex_lock(&pool.lock)
+        enter(pool)
         found = pool.broken if pool.broken != NULL else violated(pool, 2)
-        pthread_mutex_unlock(&pool.lock)
+        leave(pool, NULL)
     return None if found == NULL else found.decode()

@@ -1,35 +1,66 @@
 """The records that describe memory: taken in slabs, recycled, never given back before the process ends.
 
-Records are small beside what they describe: 120 bytes a block of at least 512.
+Records are small beside what they describe: 128 bytes a block of at least 512.  A heap's records stay its
+own, so that a stale pointer to one leads to the heap whose lock says what it is now.
 """
+from libc.stdint cimport uint32_t
 from libc.stdlib cimport calloc, free
+from libc.string cimport memset
 
 from accelrt.driver.table cimport EVENT_DISABLE_TIMING
-from accelrt.addresses cimport map_find, map_insert, map_reserve
+from accelrt.memory.heap cimport recycle
+from accelrt.memory.lock cimport spin_lock
+from accelrt.memory.idle cimport is_trusted
 from accelrt.status cimport NO_HOST_MEMORY
 
+cdef extern from "<stdlib.h>" nogil:
+    int posix_memalign(void** out, size_t alignment, size_t size)
+
+cdef extern from *:
+    """
+    #define store_heap(place, heap) __atomic_store_n(place, heap, __ATOMIC_RELEASE)
+    """
+    void store_heap(Heap** place, Heap* heap) noexcept nogil
+
 cdef enum:
-    SLAB = 64  # records taken at once
+    SLAB = 64     # records taken at once
+    LINE = 128    # two lines of cache: heaps of different threads share none
 
 
-cdef uint32_t next_weight(Pool* pool) noexcept nogil:
+cdef uint32_t next_weight(Heap* heap) noexcept nogil:
     # xorshift32 (Marsaglia, 2003): the trees need weights without a pattern, nothing more.
-    pool.seed ^= pool.seed << 13
-    pool.seed ^= pool.seed >> 17
-    pool.seed ^= pool.seed << 5
-    return pool.seed
+    heap.seed ^= heap.seed << 13
+    heap.seed ^= heap.seed >> 17
+    heap.seed ^= heap.seed << 5
+    return heap.seed
 
 
-cdef Block* new_block_slow(Pool* pool) noexcept nogil:
-    cdef Block* slab = <Block*>calloc(SLAB, sizeof(Block))
+cdef int see_to_blocks(Heap* heap, size_t wanted) noexcept nogil:
+    cdef Block* block = heap.spare
+    cdef Block* slab
     cdef int index
-    if slab == NULL:
-        return NULL
-    for index in range(SLAB):
-        slab[index].weight = next_weight(pool)
-        if index:
-            recycle_block(pool, &slab[index])
-    return slab
+    while block != NULL and wanted:
+        block = block.left
+        wanted -= 1
+    while wanted:
+        slab = <Block*>calloc(SLAB, sizeof(Block))
+        if slab == NULL:
+            return NO_HOST_MEMORY
+        for index in range(SLAB):
+            slab[index].weight = next_weight(heap)
+            slab[index].heap = heap
+            recycle(heap, &slab[index])
+        wanted -= min(wanted, <size_t>SLAB)
+    return 0
+
+
+cdef Block* new_block(Heap* heap) noexcept nogil:
+    cdef Block* block = heap.spare
+    heap.spare = block.left
+    block.requested = 0
+    block.cell = NULL
+    block.epoch = heap.epoch
+    return block
 
 
 cdef Use* new_use(Pool* pool) noexcept nogil:
@@ -82,17 +113,41 @@ cdef int drop_spare_events(Pool* pool) noexcept nogil:
     return 0
 
 
-cdef int heap_of(Pool* pool, Private* owner, uintptr_t stream, Heap** out_heap) noexcept nogil:
-    cdef AddressMap* heaps = &pool.heaps if owner == NULL else &owner.heaps
-    cdef Heap* heap = <Heap*>map_find(heaps, stream)
+cdef Heap* make_heap(Pool* pool) noexcept nogil:
+    # A heap whose private pool is gone is taken over; else one of its own, whose lock our caller then holds.
+    cdef Heap* heap = pool.heaps
+    cdef Heap** link = &pool.heaps
+    while heap != NULL and not (heap.owner == NULL and heap.stream == gone()):
+        heap = heap.next
+    if heap != NULL:
+        return heap
+    if posix_memalign(<void**>&heap, LINE, (sizeof(Heap) + LINE - 1) // LINE * LINE):
+        return NULL
+    memset(heap, 0, sizeof(Heap))
+    heap.pool = pool
+    heap.seed = 0x2545F491
+    spin_lock(&heap.lock)
+    while link[0] != NULL:
+        link = &link[0].next
+    store_heap(link, heap)
+    pool.heap_count += 1
+    return heap
+
+
+cdef int heap_of(Pool* pool, Private* owner, uintptr_t stream, int kind, Heap** out_heap) noexcept nogil:
+    cdef Heap* heap = pool.heaps
+    while heap != NULL and (heap.stream != stream or heap.owner != owner or heap.kind != kind):
+        heap = heap.next
     if heap == NULL:
-        if map_reserve(heaps):
-            return NO_HOST_MEMORY
-        heap = <Heap*>calloc(1, sizeof(Heap))
+        heap = make_heap(pool)
         if heap == NULL:
             return NO_HOST_MEMORY
         heap.stream = stream
         heap.owner = owner
-        map_insert(heaps, stream, heap)
+        heap.kind = kind
+        heap.trusted = is_trusted(stream)
+        heap.epoch = heap.settled + 1
+    if owner == NULL:
+        store_heap(&pool.near[kind][near(stream)], heap)
     out_heap[0] = heap
     return 0

@@ -1,6 +1,9 @@
-# What a pool takes from its device and gives back.  The caller holds both locks; the inner one is open
-# while the driver works, so that other threads keep hitting.
-from accelrt.memory.block cimport Heap, Pool
+# Segments: what a pool takes from its device in one allocation, and gives back to it.  Under the growth lock
+# and inside the world, which is left while the driver works.
+from accelrt.memory.block cimport Heap, Pool, Segment
 
-cdef int grow(Pool* pool, Heap* heap, int kind, size_t size) noexcept nogil  # CAP_REACHED past the limit
-cdef int release_free(Pool* pool) noexcept nogil  # every segment that is one free block and is not held
+cdef int grow_plain(Pool* pool, Heap* heap, size_t size) noexcept nogil
+cdef int release_plain(Pool* pool, size_t wanted) noexcept nogil  # idle ones, longest idle first; bytes, or all
+cdef void link_segment(Pool* pool, Segment* segment) noexcept nogil  # plain and spans
+cdef void unlink_segment(Pool* pool, Segment* segment) noexcept nogil
+cdef bint may_leave(const Heap* heap) noexcept nogil  # no graph or pool in use needs the heap's addresses

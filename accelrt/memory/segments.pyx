@@ -1,36 +1,36 @@
-"""Segments: what a pool takes from its device and gives back to it."""
-from libc.stdint cimport uintptr_t
+"""Segments: what a pool takes from its device in one allocation, and gives back to it."""
+from libc.stdint cimport SIZE_MAX, uintptr_t
 from libc.stdlib cimport calloc, free
 
 from accelrt.driver.relaxed cimport go_relaxed, restore_mode
-from accelrt.memory.block cimport FREE, LEAVING, Block, Private, Segment, pthread_mutex_lock, pthread_mutex_unlock
-from accelrt.memory.heap cimport put_free, take_free
-from accelrt.memory.private cimport drop_empty
-from accelrt.memory.records cimport new_block, recycle_block
-from accelrt.memory.stats cimport RESERVED_BYTES, SEGMENT, current_of, decrease, increase
+from accelrt.memory.block cimport FREE, HOLE, PLAIN, Block
+from accelrt.memory.records cimport new_block, see_to_blocks
+from accelrt.memory.heap cimport recycle
+from accelrt.memory.stats cimport RESERVED_BYTES, SEGMENT
+from accelrt.memory.world cimport count_pool, enter, leave, put_free, reserved, take_free
 from accelrt.status cimport CAP_REACHED, NO_HOST_MEMORY
 
 
 cdef int take_bytes(Pool* pool, size_t size, uintptr_t* out_address) noexcept nogil:
     # Plain allocation breaks a global-mode capture of any thread, unless this one is relaxed meanwhile.
     cdef int mode, code
-    pthread_mutex_unlock(&pool.lock)
+    leave(pool, NULL)
     code = go_relaxed(pool.table, &mode)
     if code == 0:
         code = pool.table.memory_alloc(pool.device, size, out_address)
         restore_mode(pool.table, mode)
-    pthread_mutex_lock(&pool.lock)
+    enter(pool)
     return code
 
 
 cdef int give_bytes(Pool* pool, uintptr_t address) noexcept nogil:
     cdef int mode, code
-    pthread_mutex_unlock(&pool.lock)
+    leave(pool, NULL)
     code = go_relaxed(pool.table, &mode)
     if code == 0:
         code = pool.table.memory_free(pool.device, address)
         restore_mode(pool.table, mode)
-    pthread_mutex_lock(&pool.lock)
+    enter(pool)
     return code
 
 
@@ -46,9 +46,7 @@ cdef void link_segment(Pool* pool, Segment* segment) noexcept nogil:
     pool.last = segment
     if segment.heap.owner != NULL:
         segment.heap.owner.segments += 1
-    pool.stats.num_device_alloc += 1
-    increase(&pool.stats, SEGMENT, segment.kind, 1)
-    increase(&pool.stats, RESERVED_BYTES, segment.kind, segment.size)
+    count_pool(pool, SEGMENT, segment.kind, 1)
 
 
 cdef void unlink_segment(Pool* pool, Segment* segment) noexcept nogil:
@@ -62,72 +60,103 @@ cdef void unlink_segment(Pool* pool, Segment* segment) noexcept nogil:
         segment.after.before = segment.before
     if segment.heap.owner != NULL:
         segment.heap.owner.segments -= 1
-    pool.stats.num_device_free += 1
-    decrease(&pool.stats, SEGMENT, segment.kind, 1)
-    decrease(&pool.stats, RESERVED_BYTES, segment.kind, segment.size)
+    count_pool(pool, SEGMENT, segment.kind, -1)
 
 
-cdef int grow(Pool* pool, Heap* heap, int kind, size_t size) noexcept nogil:
+cdef int grow_plain(Pool* pool, Heap* heap, size_t size) noexcept nogil:
     cdef Segment* segment
     cdef Block* block
     cdef int code
-    if current_of(&pool.stats, RESERVED_BYTES) + size > pool.limit:
+    if reserved(pool) + size > pool.limit or (heap.owner != NULL and heap.owner.reserved + size > heap.owner.limit):
         return CAP_REACHED
     segment = <Segment*>calloc(1, sizeof(Segment))
-    block = new_block(pool)
-    if segment == NULL or block == NULL:
-        free(segment)
-        if block != NULL:
-            recycle_block(pool, block)
+    if segment == NULL:
         return NO_HOST_MEMORY
     code = take_bytes(pool, size, &segment.address)
+    if code == 0:
+        code = see_to_blocks(heap, 1)
+        if code:
+            give_bytes(pool, segment.address)
     if code:
         free(segment)
-        recycle_block(pool, block)
         return code
-    segment.size = size
-    segment.kind = kind
+    block = new_block(heap)
+    segment.size = segment.room = size
+    segment.shape = PLAIN
+    segment.kind = heap.kind
     segment.heap = heap
-    segment.first = block
+    segment.first = segment.last = block
     link_segment(pool, segment)
+    if heap.owner != NULL:
+        heap.owner.reserved += size
+    pool.stats.num_device_alloc += 1
+    count_pool(pool, RESERVED_BYTES, segment.kind, size)
     block.address = segment.address
     block.size = size
     block.order = segment.serial << 32
     block.segment = segment
     block.before = block.after = NULL
+    block.state = HOLE
     put_free(pool, block)
     return 0
 
 
-cdef bint may_leave(const Segment* segment) noexcept nogil:
-    cdef const Private* owner = segment.heap.owner
-    return segment.first.state == FREE and segment.first.after == NULL and (owner == NULL or owner.uses == 0)
+cdef bint may_leave(const Heap* heap) noexcept nogil:
+    return heap.owner == NULL or heap.owner.uses == 0
+
+
+cdef bint is_idle(const Segment* segment) noexcept nogil:
+    return (segment.shape == PLAIN and segment.first.state == FREE and segment.first.after == NULL
+            and may_leave(segment.heap))
 
 
 cdef int release_segment(Pool* pool, Segment* segment) noexcept nogil:
+    # A HOLE meanwhile, so that no hit takes it.
     cdef Block* block = segment.first
     cdef int code
     take_free(pool, block)
-    block.state = LEAVING
+    block.state = HOLE
     code = give_bytes(pool, segment.address)
     if code:
         put_free(pool, block)
         return code
     unlink_segment(pool, segment)
-    recycle_block(pool, block)
+    if segment.heap.owner != NULL:
+        segment.heap.owner.reserved -= segment.size
+    pool.stats.num_device_free += 1
+    count_pool(pool, RESERVED_BYTES, segment.kind, -<long long>segment.size)
+    block.state = FREE
+    recycle(segment.heap, block)
     free(segment)
     return 0
 
 
-cdef int release_free(Pool* pool) noexcept nogil:
-    # Only the holder of the growth lock links and unlinks, so the walk survives the open inner lock.
+cdef Segment* longest_idle(Pool* pool) noexcept nogil:
+    cdef Segment* segment = pool.first
+    cdef Segment* found = NULL
+    while segment != NULL:
+        if is_idle(segment) and (found == NULL or segment.idle_since < found.idle_since):
+            found = segment
+        segment = segment.after
+    return found
+
+
+cdef int release_plain(Pool* pool, size_t wanted) noexcept nogil:
+    # Only the holder of the growth lock links and unlinks, so a walk survives the open world.
     cdef Segment* segment = pool.first
     cdef Segment* after
+    cdef size_t size, done = 0
     cdef int code = 0
-    while segment != NULL and code == 0:
+    while segment != NULL and code == 0 and wanted == SIZE_MAX:
         after = segment.after
-        if may_leave(segment):
+        if is_idle(segment):
             code = release_segment(pool, segment)
         segment = after
-    drop_empty(pool)
+    while wanted != SIZE_MAX and done < wanted and code == 0:
+        segment = longest_idle(pool)
+        if segment == NULL:
+            break
+        size = segment.size
+        code = release_segment(pool, segment)
+        done += size
     return code

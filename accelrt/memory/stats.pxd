@@ -1,62 +1,46 @@
 # The counters behind memory_stats: nine figures, each for the small and the large kind.
+#
+# The first seven change with every allocation, so each heap has its share of them and no two heaps write to
+# one place.  A peak is that of the sum over the heaps, and exact: each heap's ceiling says how far its share
+# may rise before the sum could pass the peak so far.  The ceilings of all heaps add up to no more than the
+# peak; whoever would pass its own takes all locks and shares them out anew (memory/world.pyx).  The sole heap
+# of a pool raises its ceilings itself: they are the peaks.
 from libc.stdint cimport int64_t
 
 cdef enum:
     ALLOCATION = 0            # live blocks
-    SEGMENT = 1
-    ACTIVE = 2                # live and pending blocks
-    INACTIVE_SPLIT = 3        # free blocks with a neighbour
-    ALLOCATED_BYTES = 4
-    RESERVED_BYTES = 5
-    ACTIVE_BYTES = 6
-    INACTIVE_SPLIT_BYTES = 7
-    REQUESTED_BYTES = 8
+    ACTIVE = 1                # live and pending blocks
+    INACTIVE_SPLIT = 2        # free blocks with a neighbour
+    ALLOCATED_BYTES = 3
+    ACTIVE_BYTES = 4
+    INACTIVE_SPLIT_BYTES = 5
+    REQUESTED_BYTES = 6
+    SHARED = 7                # the figures so far are kept by heaps, the rest by the pool
+    SEGMENT = 7
+    RESERVED_BYTES = 8
     FIGURES = 9
+
+cdef struct Share:  # one heap's, of one kind
+    int64_t[SHARED] current
+    int64_t[SHARED] allocated  # every increase since the last reset_accumulated
+    int64_t[SHARED] ceiling    # current may rise to it without a look at the other heaps
 
 cdef struct Counter:
     int64_t current
     int64_t peak
-    int64_t allocated  # every increase since the last reset_accumulated
-    int64_t freed      # every decrease
+    int64_t allocated
+    int64_t freed
 
-# peak_all is the peak of the sum, which is not the sum of the peaks
-cdef struct Figure:
-    Counter[2] kind
-    int64_t peak_all
-
-cdef struct Stats:
-    Figure[FIGURES] figure
+cdef struct Stats:  # a pool's, as it is read; peak_all is the peak of the sum, not the sum of the peaks
+    Counter[FIGURES][2] figure
+    int64_t[FIGURES] peak_all
     int64_t num_alloc_retries
     int64_t num_ooms
     int64_t num_sync_all_streams
     int64_t num_device_alloc
     int64_t num_device_free
-
-
-cdef inline void increase(Stats* stats, int figure, int kind, int64_t amount) noexcept nogil:
-    cdef Figure* entry = &stats.figure[figure]
-    cdef Counter* counter = &entry.kind[kind]
-    cdef int64_t total
-    counter.current += amount
-    counter.allocated += amount
-    if counter.current > counter.peak:
-        counter.peak = counter.current
-    total = entry.kind[0].current + entry.kind[1].current
-    if total > entry.peak_all:
-        entry.peak_all = total
-
-
-cdef inline void decrease(Stats* stats, int figure, int kind, int64_t amount) noexcept nogil:
-    stats.figure[figure].kind[kind].current -= amount
-    stats.figure[figure].kind[kind].freed += amount
-
-
-cdef inline int64_t current_of(Stats* stats, int figure) noexcept nogil:
-    return stats.figure[figure].kind[0].current + stats.figure[figure].kind[1].current
-
-
-cdef inline void change(Stats* stats, int figure, int kind, int64_t amount) noexcept nogil:
-    if amount > 0:
-        increase(stats, figure, kind, amount)
-    else:
-        decrease(stats, figure, kind, -amount)
+    int64_t virtual_memory_calls  # rows of the driver's virtual memory that were called
+    int64_t stitched_bytes        # mapped a second time
+    int64_t reserved_addresses    # bytes of address space held, mapped or not
+    Counter oversize_allocations
+    Counter oversize_segments

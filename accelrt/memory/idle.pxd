@@ -1,0 +1,17 @@
+# What is known of a stream's progress, so that pages which it freed may serve another.  Inside the world.
+from libc.stdint cimport uintptr_t
+
+from accelrt.memory.block cimport Block, Heap, Pool
+
+# Streams that live as long as the process: leased ones, and the legacy default stream.  Others belong to
+# somebody who may destroy them, and are never asked.  Any thread, without a lock of ours.
+cdef int trust_stream(uintptr_t stream) noexcept nogil
+cdef bint is_trusted(uintptr_t stream) noexcept nogil
+
+cdef void look(Pool* pool, Heap* heap) noexcept nogil  # brings heap.settled up to date; asks, never waits
+cdef void settle_all(Pool* pool) noexcept nogil  # after the device was synchronised with
+
+
+cdef inline bint is_settled(const Block* block) noexcept nogil:
+    # No work uses what is free: epochs are compared as they wrap around.
+    return <int>(block.heap.settled - block.epoch) >= 0

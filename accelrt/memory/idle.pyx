@@ -1,0 +1,79 @@
+"""What is known of a stream's progress.
+
+A stream's free blocks bear the epoch in which they were freed.  An epoch ends when the stream is seen idle,
+or when an event is recorded behind its work: once that is complete, what was freed until then is free of
+the stream's work, without an event for each block.
+"""
+from accelrt.addresses cimport AddressMap, map_find, map_insert, map_reserve
+from accelrt.driver.relaxed cimport go_relaxed, restore_mode
+from accelrt.driver.table cimport CAPTURE_NONE
+from accelrt.memory.lock cimport spin_lock, spin_unlock
+from accelrt.memory.records cimport new_entry, recycle_entry
+from libc.stdint cimport uint64_t
+
+cdef AddressMap trusted  # under the lock; forks inherit it, which is harmless: handles of a child are its own
+cdef int trusting = 0
+
+
+cdef int trust_stream(uintptr_t stream) noexcept nogil:
+    cdef int code = 0
+    spin_lock(&trusting)
+    if map_find(&trusted, stream) == NULL:
+        code = map_reserve(&trusted)
+        if code == 0:
+            map_insert(&trusted, stream, &trusted)
+    spin_unlock(&trusting)
+    return code
+
+
+cdef bint is_trusted(uintptr_t stream) noexcept nogil:
+    # 0 and 1 are the legacy default stream; 2, the thread's own, is another one for each who asks.
+    cdef bint answer
+    spin_lock(&trusting)
+    answer = stream < 2 or map_find(&trusted, stream) != NULL
+    spin_unlock(&trusting)
+    return answer
+
+
+cdef void settle_epoch(Heap* heap) noexcept nogil:
+    heap.settled = heap.epoch
+    heap.epoch += 1
+
+
+cdef void mark(Pool* pool, Heap* heap) noexcept nogil:
+    # Behind the work of a stream that is busy.  A refusal only means that its pages stay its own longer.
+    cdef uint64_t capture = 0
+    cdef int status = CAPTURE_NONE
+    if pool.table.capture_status(pool.device, heap.stream, &status, &capture) or status != CAPTURE_NONE:
+        return
+    if new_entry(pool, &heap.marker):
+        heap.marker = NULL
+    elif pool.table.event_record(pool.device, heap.marker.event, heap.stream):
+        recycle_entry(pool, heap.marker)
+        heap.marker = NULL
+    else:
+        heap.marked = heap.epoch
+        heap.epoch += 1
+
+
+cdef void look(Pool* pool, Heap* heap) noexcept nogil:
+    # Not beside a capture, where asking about streams is not ours to do.
+    cdef int mode
+    if not heap.trusted or pool.captures or go_relaxed(pool.table, &mode):
+        return
+    if heap.marker != NULL and pool.table.event_query(pool.device, heap.marker.event) == 0:
+        heap.settled = heap.marked
+        recycle_entry(pool, heap.marker)
+        heap.marker = NULL
+    if pool.table.stream_query(pool.device, heap.stream) == 0:
+        settle_epoch(heap)
+    elif heap.marker == NULL:
+        mark(pool, heap)
+    restore_mode(pool.table, mode)
+
+
+cdef void settle_all(Pool* pool) noexcept nogil:
+    cdef Heap* heap = pool.heaps
+    while heap != NULL:
+        settle_epoch(heap)
+        heap = heap.next

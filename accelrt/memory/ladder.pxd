@@ -1,0 +1,19 @@
+# The miss: what an allocation does when its heap has no fit, step by step, until one has.
+from libc.stdint cimport uintptr_t
+
+from accelrt.memory.block cimport Heap, Pool
+
+cdef struct Request:
+    size_t requested
+    size_t size
+    int kind           # of the heap
+    uintptr_t stream
+    Heap* heap
+
+# Asked, outside all locks, whether it gave memory back for a request that was refused; NULL where nobody is.
+cdef int (*on_refusal)(int device, size_t size) noexcept nogil
+
+cdef bint refused(int code) noexcept nogil
+cdef int find(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil  # inside the world
+cdef int climb(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil  # under the growth lock too
+cdef int release_free(Pool* pool) noexcept nogil  # likewise: what is idle goes back to the device

@@ -1,0 +1,233 @@
+"""The miss: what an allocation does when its heap has no fit, step by step, until one has.
+
+Every step that frees something is followed by a search, so that nothing is refused while a fit exists or
+could be made.
+"""
+from libc.stdint cimport SIZE_MAX
+
+from accelrt.driver.relaxed cimport go_relaxed, restore_mode
+from accelrt.memory.block cimport Block, Piece, pthread_mutex_lock, pthread_mutex_unlock
+from accelrt.memory.freelist cimport best_fit
+from accelrt.memory.heap cimport keeps_rest
+from accelrt.memory.idle cimport settle_all
+from accelrt.memory.pending cimport poll, wait_all
+from accelrt.memory.pieces cimport grow_pages, release_piece, trim_spans, vacate
+from accelrt.memory.places cimport make_cell
+from accelrt.memory.private cimport drop_empty
+from accelrt.memory.records cimport see_to_blocks
+from accelrt.memory.segments cimport grow_plain, release_plain
+from accelrt.memory.sizes cimport GRANULE, LARGE_LIMIT, SMALL, SMALL_SEGMENT, round_up
+from accelrt.memory.stats cimport ALLOCATED_BYTES
+from accelrt.memory.windows cimport drop_windows, find_pages, mark_leaving, revive, send_home, stitch
+from accelrt.memory.world cimport enter, hand_out, leave, reserved, total_of
+from accelrt.status cimport CAP_REACHED, CAPTURE_UNSUPPORTED, NO_HOST_MEMORY, OUT_OF_MEMORY
+
+cdef enum:
+    CAPTURE_LAST = 908
+    ATTEMPTS = 64  # to grow, when other threads take what was gained before we do
+
+
+cdef bint refused(int code) noexcept nogil:
+    return code == OUT_OF_MEMORY or code == CAP_REACHED
+
+
+cdef int find(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil:
+    cdef Block* block = best_fit(request.heap, request.size)
+    cdef int code
+    if block == NULL or (block.segment.shape == 0 and request.size >= pool.policy.max_split
+                         and block.size - request.size >= pool.policy.max_rounding):
+        return OUT_OF_MEMORY
+    code = see_to_blocks(request.heap, 1)
+    if code:
+        return code
+    if block.cell == NULL:
+        block.cell = make_cell(block.address)
+        if block.cell == NULL:
+            return NO_HOST_MEMORY
+    hand_out(pool, block, request.size, request.requested, keeps_rest(block, request.size, pool.policy.max_split))
+    out_address[0] = block.address
+    return 0
+
+
+# --- growth --------------------------------------------------------------------------------------------------
+
+cdef size_t plain_size(const Pool* pool, const Request* request) noexcept nogil:
+    if request.kind == SMALL:
+        return SMALL_SEGMENT
+    if request.size < min(<size_t>LARGE_LIMIT, pool.policy.large_segment):
+        return pool.policy.large_segment
+    return round_up(request.size, GRANULE)
+
+
+cdef int collect(Pool* pool, size_t size) noexcept nogil:
+    # Before growth beyond the threshold: what has been idle longest goes back first.
+    cdef double allowed = pool.policy.collect * pool.limit
+    cdef size_t total = reserved(pool) + size
+    if pool.policy.collect == 0 or pool.limit == SIZE_MAX or total <= allowed:
+        return 0
+    return release_plain(pool, <size_t>(total - allowed))
+
+
+cdef bint within_slack(Pool* pool, Request* request) noexcept nogil:
+    cdef double peak
+    if pool.policy.slack == 0:
+        return False
+    peak = max(pool.stats.peak_all[ALLOCATED_BYTES], total_of(pool, ALLOCATED_BYTES) + <long long>request.size)
+    return reserved(pool) + request.size <= (1 + pool.policy.slack) * peak
+
+
+cdef int gather(Pool* pool, Request* request) noexcept nogil:
+    # A fit out of pages: an old window, a new one, or what is missing for it from the device.
+    cdef size_t available
+    send_home(pool)
+    available = find_pages(pool, request.heap)
+    if available >= request.size:
+        if revive(pool, request.heap, request.size):
+            return 0
+        return stitch(pool, request.heap, request.size)
+    return grow_pages(pool, request.heap, request.size - available, 0)
+
+
+cdef int obtain(Pool* pool, Request* request) noexcept nogil:
+    # More for the heap, if the device and the limit allow it.
+    cdef int code
+    if not pool.policy.virtual_memory:
+        code = collect(pool, plain_size(pool, request))
+        return code if code else grow_plain(pool, request.heap, plain_size(pool, request))
+    if not pool.policy.stitching or within_slack(pool, request):
+        code = grow_pages(pool, request.heap, 0, request.size)
+        if not pool.policy.stitching or not refused(code):
+            return code
+    return gather(pool, request)
+
+
+cdef int serve(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil:
+    cdef int attempt
+    cdef int code = find(pool, request, out_address)
+    for attempt in range(ATTEMPTS):
+        if code != OUT_OF_MEMORY:
+            return code
+        code = obtain(pool, request)
+        if code:
+            return code
+        code = find(pool, request, out_address)
+    return code
+
+
+# --- what goes back ------------------------------------------------------------------------------------------
+
+cdef int wait_streams(Pool* pool) noexcept nogil:
+    # Then what any stream freed may serve every other.  Beside a capture the device must not be waited for.
+    cdef int mode, code
+    if pool.first_piece == NULL or pool.captures:
+        return 0
+    leave(pool, NULL)
+    code = go_relaxed(pool.table, &mode)
+    if code == 0:
+        code = pool.table.device_synchronize(pool.device)
+        restore_mode(pool.table, mode)
+    enter(pool)
+    if code == 0:
+        settle_all(pool)
+        send_home(pool)
+    return code
+
+
+cdef bint beside_capture(int code) noexcept nogil:
+    # Somebody else's capture, of which this pool knows nothing.
+    return CAPTURE_UNSUPPORTED <= code <= CAPTURE_LAST
+
+
+cdef int see_to_leaving(Pool* pool) noexcept nogil:
+    # Two records for each piece that may leave.
+    cdef Piece* piece = pool.first_piece
+    cdef size_t count = 0
+    cdef int code = 0
+    while piece != NULL:
+        count += 1
+        piece = piece.after
+    piece = pool.first_piece
+    while piece != NULL and code == 0:
+        if piece.home != NULL and piece.mark == pool.search:
+            code = see_to_blocks(piece.home.segment.heap, 2)
+            if code == 0:
+                vacate(pool, piece)
+        piece = piece.after
+    return code
+
+
+cdef int release_pages(Pool* pool) noexcept nogil:
+    # The device was waited for.  What is marked loses its home first, so that no hit takes it meanwhile.
+    cdef Piece* piece
+    cdef Piece* after
+    cdef int code = drop_windows(pool)
+    mark_leaving(pool)
+    if code == 0:
+        code = see_to_leaving(pool)
+    piece = pool.first_piece
+    while piece != NULL and code == 0:
+        after = piece.after
+        if piece.home == NULL:
+            code = release_piece(pool, piece)
+        piece = after
+    trim_spans(pool)
+    return code
+
+
+cdef int release_free(Pool* pool) noexcept nogil:
+    cdef int code = release_plain(pool, SIZE_MAX)
+    if code == 0 and pool.first_piece != NULL and pool.captures == 0:
+        code = wait_streams(pool)
+        if code == 0:
+            code = release_pages(pool)
+        elif beside_capture(code):
+            code = 0
+    drop_empty(pool)
+    return code
+
+
+# --- the ladder ----------------------------------------------------------------------------------------------
+
+cdef int ask(Pool* pool, Request* request) noexcept nogil:
+    # Outside all locks: who is asked may allocate and free.
+    cdef int freed
+    leave(pool, NULL)
+    pthread_mutex_unlock(&pool.growth)
+    freed = on_refusal(pool.device, request.size)
+    pthread_mutex_lock(&pool.growth)
+    enter(pool)
+    return freed
+
+
+cdef int last_growth(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil:
+    # The least that serves.
+    cdef size_t least = SMALL_SEGMENT if request.kind == SMALL else round_up(request.size, GRANULE)
+    cdef int code = grow_plain(pool, request.heap, least)
+    return code if code else find(pool, request, out_address)
+
+
+cdef int climb(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil:
+    cdef int code
+    code = poll(pool)
+    if code == 0:
+        code = serve(pool, request, out_address)
+    if not refused(code):
+        return code
+    code = wait_all(pool)
+    if code == 0:
+        code = wait_streams(pool)
+    if code == 0 or beside_capture(code):
+        code = serve(pool, request, out_address)
+    if refused(code) and on_refusal != NULL and ask(pool, request):
+        code = serve(pool, request, out_address)
+    if not refused(code):
+        return code
+    pool.stats.num_alloc_retries += 1
+    code = release_free(pool)
+    if code == 0:
+        code = serve(pool, request, out_address)
+    if refused(code) and not pool.policy.virtual_memory:
+        code = last_growth(pool, request, out_address)
+    if refused(code):
+        pool.stats.num_ooms += 1
+    return code

@@ -1,0 +1,393 @@
+"""Stitching: blocks out of pages that lie apart.
+
+A window maps whole free pages a second time, one after the other, and is kept.  When bytes in it are freed,
+pages that are wholly free go home at once, so what is free where depends on what is live and on nothing
+else; and the oldest window that fits is taken first.  Therefore work that repeats finds, at every step, the
+windows of the round before, and calls the driver no more.
+"""
+from libc.stdint cimport uint32_t
+from libc.stdlib cimport free, malloc, qsort, realloc
+
+from accelrt.memory.block cimport CLASSES, FREE, HOLE, PLAIN, WINDOW, Piece, Slot
+from accelrt.memory.freelist cimport class_of, next_class
+from accelrt.memory.heap cimport absorb
+from accelrt.memory.idle cimport is_settled, look
+from accelrt.memory.pieces cimport (
+    add_slot, drop_slot, free_addresses, hold_addresses, map_run, new_segment, settle_in, slot_index, unmap_slot,
+    vacate,
+)
+from accelrt.memory.records cimport see_to_blocks
+from accelrt.memory.segments cimport may_leave
+from accelrt.memory.world cimport count_splits, put_free, set_free
+from accelrt.status cimport NO_HOST_MEMORY, OUT_OF_MEMORY
+
+cdef enum:
+    MOST_WINDOWS = 16384       # then those that are idle are dropped
+    WASTE = 8                  # a window may be larger than asked by one part in this
+
+cdef struct Found:             # what find_pages saw, for the stitch that may follow; one at a time: growth lock
+    Block** blocks
+    size_t count
+    size_t room
+
+
+cdef int keep(Found* found, Block* block) noexcept nogil:
+    cdef Block** larger
+    if found.count == found.room:
+        larger = <Block**>realloc(found.blocks, (2 * found.room + 64) * sizeof(Block*))
+        if larger == NULL:
+            return NO_HOST_MEMORY
+        found.blocks = larger
+        found.room = 2 * found.room + 64
+    found.blocks[found.count] = block
+    found.count += 1
+    return 0
+
+
+cdef size_t mark_block(Pool* pool, Block* block) noexcept nogil:
+    cdef const Segment* segment = block.segment
+    cdef size_t index = slot_index(segment, block.address)
+    cdef size_t bytes_ = 0
+    cdef Slot* slot
+    while index < segment.slot_count:
+        slot = segment.slots[index]
+        if slot.address + slot.size > block.address + block.size:
+            break
+        slot.piece.mark = pool.search
+        slot.piece.cover = block
+        bytes_ += slot.size
+        index += 1
+    return bytes_
+
+
+cdef size_t mark_tree(Pool* pool, Block* node, bint own, Found* found) noexcept nogil:
+    cdef size_t bytes_ = 0, marked
+    while node != NULL:
+        bytes_ += mark_tree(pool, node.left, own, found)
+        if own or is_settled(node):
+            marked = mark_block(pool, node)
+            if marked and (found == NULL or keep(found, node) == 0):
+                bytes_ += marked
+        node = node.right
+    return bytes_
+
+
+cdef size_t mark_heap(Pool* pool, Heap* heap, bint own, Found* found) noexcept nogil:
+    cdef size_t bytes_ = 0
+    cdef int index = next_class(heap, class_of(pool.granule) - 1)
+    while index >= 0:
+        bytes_ += mark_tree(pool, heap.trees[index], own, found)
+        index = next_class(heap, index) if index + 1 < CLASSES else -1
+    return bytes_
+
+
+cdef size_t search(Pool* pool, Heap* heap, Found* found) noexcept nogil:
+    # Own pages at once; those of other streams when their work is done; those of other pools never.
+    cdef Heap* other = pool.heaps
+    cdef size_t bytes_ = 0
+    pool.search += 1
+    while other != NULL:
+        if other.owner == heap.owner and other.summary:
+            if other != heap:
+                look(pool, other)
+            bytes_ += mark_heap(pool, other, other == heap, found)
+        other = other.next
+    return bytes_
+
+
+cdef void mark_leaving(Pool* pool) noexcept nogil:
+    cdef Heap* heap = pool.heaps
+    pool.search += 1
+    while heap != NULL:
+        if may_leave(heap):
+            mark_heap(pool, heap, True, NULL)
+        heap = heap.next
+
+
+cdef size_t find_pages(Pool* pool, Heap* heap) noexcept nogil:
+    return search(pool, heap, NULL)
+
+
+cdef int see_to_moves(Pool* pool, Piece** pieces, size_t count) noexcept nogil:
+    # Two records for each piece that leaves its home, whichever heap's.
+    cdef size_t index
+    cdef int code = 0
+    cdef Heap* heap = pool.heaps
+    cdef size_t leaving
+    while heap != NULL and code == 0:
+        leaving = 0
+        for index in range(count):
+            leaving += pieces[index].home.segment.heap == heap
+        if leaving:
+            code = see_to_blocks(heap, 2 * leaving + 2)
+        heap = heap.next
+    return code
+
+
+# --- windows that exist --------------------------------------------------------------------------------------
+
+cdef bint fits(const Segment* window, size_t size) noexcept nogil:
+    # Not larger than one that would be made for the size, or only a little.
+    if window.spoiled or window.away != window.slot_count or window.size < size:
+        return False
+    return window.size - window.slots[window.slot_count - 1].size < size or window.size <= size + size // WASTE
+
+
+cdef bint is_ready(const Pool* pool, const Segment* window) noexcept nogil:
+    cdef size_t index
+    for index in range(window.slot_count):
+        if window.slots[index].piece.mark != pool.search or window.slots[index].piece.home == NULL:
+            return False
+    return True
+
+
+cdef void open_window(Pool* pool, Segment* window) noexcept nogil:
+    # All of its holes become one free block.
+    cdef Block* block = window.first
+    cdef size_t index
+    for index in range(window.slot_count):
+        window.slots[index].piece.home = window.slots[index]
+        window.slots[index].hole = NULL
+    window.away = 0
+    while block.after != NULL:
+        absorb(window.heap, block, block.after)
+    block.epoch = window.heap.epoch
+    put_free(pool, block)
+
+
+cdef bint move_in(Pool* pool, Segment* window) noexcept nogil:
+    cdef size_t index
+    for index in range(window.slot_count):
+        if see_to_blocks(window.slots[index].piece.home.segment.heap, 2):
+            return False
+    for index in range(window.slot_count):
+        see_to_blocks(window.slots[index].piece.home.segment.heap, 2)
+        vacate(pool, window.slots[index].piece)
+    open_window(pool, window)
+    return True
+
+
+cdef bint revive(Pool* pool, Heap* heap, size_t size) noexcept nogil:
+    cdef Segment* window = heap.first_window
+    while window != NULL:
+        if fits(window, size) and is_ready(pool, window):
+            return move_in(pool, window)
+        window = window.after
+    return False
+
+
+cdef void go_home(Pool* pool, Block* block) noexcept nogil:
+    cdef Segment* window = block.segment
+    cdef Heap* heap = window.heap
+    cdef size_t first = slot_index(window, block.address)
+    cdef size_t index = first
+    cdef Slot* slot
+    cdef Slot* primary
+    cdef uint32_t epoch = block.epoch
+    while index < window.slot_count:
+        slot = window.slots[index]
+        if slot.address + slot.size > block.address + block.size:
+            break
+        index += 1
+        primary = slot.piece.primary
+        if primary.segment.heap != heap and not is_settled(block):
+            look(pool, heap)
+            if not is_settled(block):
+                heap.lingers = True
+                continue
+        if see_to_blocks(heap, 2):
+            return
+        slot.piece.cover = block
+        vacate(pool, slot.piece)
+        primary.hole.epoch = epoch if primary.segment.heap == heap else primary.segment.heap.settled
+        settle_in(pool, primary)
+        block = slot.hole.after
+        if block == NULL or block.state != FREE:
+            break
+
+
+cdef void retire(Pool* pool, Block* block) noexcept nogil:
+    block = set_free(pool, block)
+    if block.segment.shape == WINDOW:
+        go_home(pool, block)
+        count_splits(pool, block.heap)
+    elif block.segment.shape == PLAIN:
+        block.segment.idle_since = pool.allocations
+
+
+cdef void send_home(Pool* pool) noexcept nogil:
+    cdef Heap* heap = pool.heaps
+    cdef Segment* window
+    cdef Block* block
+    cdef Block* after
+    while heap != NULL:
+        if heap.lingers:
+            heap.lingers = False
+            look(pool, heap)
+            window = heap.first_window
+            while window != NULL:
+                block = window.first
+                while block != NULL:
+                    after = block.after
+                    while after != NULL and after.state == HOLE:
+                        after = after.after
+                    if block.state == FREE:
+                        go_home(pool, block)
+                    block = after
+                window = window.after
+        heap = heap.next
+
+
+# --- new windows ---------------------------------------------------------------------------------------------
+
+cdef int by_size(const void* one, const void* other) noexcept nogil:
+    cdef const Block* a = (<const Block**>one)[0]
+    cdef const Block* b = (<const Block**>other)[0]
+    if a.size != b.size:
+        return -1 if a.size > b.size else 1
+    return -1 if a.order < b.order else 1
+
+
+cdef size_t choose(Pool* pool, Found* found, size_t size, Piece** pieces) noexcept nogil:
+    # From the largest free blocks, so that few blocks are cut.
+    cdef size_t index, number, count = 0, total = 0
+    cdef const Segment* segment
+    cdef const Block* block
+    qsort(found.blocks, found.count, sizeof(Block*), &by_size)
+    for index in range(found.count):
+        block = found.blocks[index]
+        segment = block.segment
+        number = slot_index(segment, block.address)
+        while total < size and number < segment.slot_count:
+            if segment.slots[number].piece == NULL or segment.slots[number].piece.cover != block:
+                break
+            if segment.slots[number].piece.mark != pool.search:
+                break
+            pieces[count] = segment.slots[number].piece
+            count += 1
+            total += segment.slots[number].size
+            number += 1
+    return count if total >= size else 0
+
+
+cdef void link_window(Pool* pool, Segment* window) noexcept nogil:
+    cdef Heap* heap = window.heap
+    window.before = heap.last_window
+    if heap.last_window == NULL:
+        heap.first_window = window
+    else:
+        heap.last_window.after = window
+    heap.last_window = window
+    pool.windows += 1
+
+
+cdef int drop_window(Pool* pool, Segment* window) noexcept nogil:
+    # One that is idle, or was never opened.  What a failure leaves is spoiled, and tried again.
+    cdef Heap* heap = window.heap
+    cdef size_t index
+    cdef int code = 0
+    window.spoiled = True
+    for index in range(window.slot_count):
+        if code == 0:
+            code = unmap_slot(pool, window.slots[index])
+    if code == 0 and window.room:
+        code = free_addresses(pool, window)
+    if code:
+        return code
+    if window.before != NULL:
+        window.before.after = window.after
+    else:
+        heap.first_window = window.after
+    if window.after != NULL:
+        window.after.before = window.before
+    else:
+        heap.last_window = window.before
+    pool.windows -= 1
+    for index in range(window.slot_count):
+        drop_slot(window.slots[index])
+        window.slots[index].hole.state = FREE
+        window.slots[index].hole.left = heap.spare
+        heap.spare = window.slots[index].hole
+        free(window.slots[index])
+    free(window.slots)
+    free(window)
+    return 0
+
+
+cdef int drop_windows(Pool* pool) noexcept nogil:
+    cdef Heap* heap = pool.heaps
+    cdef Segment* window
+    cdef Segment* after
+    cdef int code = 0
+    while heap != NULL and code == 0:
+        window = heap.first_window if may_leave(heap) else NULL
+        while window != NULL and code == 0:
+            after = window.after
+            if window.away == window.slot_count:
+                code = drop_window(pool, window)
+            window = after
+        heap = heap.next
+    return code
+
+
+cdef int make_window(Pool* pool, Heap* heap, Piece** pieces, size_t count) noexcept nogil:
+    # The pieces are at home nowhere meanwhile, so that no hit takes them while the driver works.
+    cdef Segment* window = new_segment(pool, heap, WINDOW)
+    cdef Slot** homes = <Slot**>malloc(count * sizeof(Slot*))
+    cdef size_t index, size = 0
+    cdef int code = see_to_moves(pool, pieces, count)
+    if window == NULL or homes == NULL or code:
+        free(window)
+        free(homes)
+        return NO_HOST_MEMORY
+    window.serial = pool.next_serial
+    pool.next_serial += 1
+    for index in range(count):
+        size += pieces[index].size
+        homes[index] = pieces[index].home
+    for index in range(count):
+        vacate(pool, pieces[index])
+    link_window(pool, window)
+    code = hold_addresses(pool, window, size)
+    for index in range(count):
+        if code == 0:
+            code = add_slot(window, window.address + window.size, pieces[index].size, pieces[index])
+    window.away = window.slot_count
+    if code == 0:
+        code = map_run(pool, window, 0, count)
+    for index in range(window.slot_count):
+        if window.slots[index].mapped:
+            pool.stats.stitched_bytes += window.slots[index].size
+    if code == 0:
+        open_window(pool, window)
+    else:
+        for index in range(count):
+            settle_in(pool, homes[index])
+        drop_window(pool, window)
+    free(homes)
+    return code
+
+
+cdef int stitch(Pool* pool, Heap* heap, size_t size) noexcept nogil:
+    cdef Found found
+    cdef Piece** pieces
+    cdef size_t count
+    cdef int code = OUT_OF_MEMORY
+    found.blocks = NULL
+    found.count = found.room = 0
+    if pool.windows >= MOST_WINDOWS:
+        code = drop_windows(pool)
+        if code:
+            return code
+        code = OUT_OF_MEMORY
+    if search(pool, heap, &found) >= size:
+        pieces = <Piece**>malloc((size // pool.granule + 1) * sizeof(Piece*))
+        if pieces == NULL:
+            code = NO_HOST_MEMORY
+        else:
+            count = choose(pool, &found, size, pieces)
+            if count:
+                code = make_window(pool, heap, pieces, count)
+        free(pieces)
+    free(found.blocks)
+    return code

@@ -1,0 +1,21 @@
+# One device's whole allocator at rest: the pool's mutex, and the locks of all of its heaps.  Everything but a
+# hit runs in here; hits of other threads go on whenever it is left, which it is while the driver works or
+# something is waited for.  The order of locks: growth, lock, heaps in the order of the list.
+from libc.stdint cimport int64_t
+
+from accelrt.memory.block cimport Block, Heap, Pool
+
+cdef void enter(Pool* pool) noexcept nogil
+cdef void leave(Pool* pool, Heap* asker) noexcept nogil  # who may rise most until the next time; NULL for none
+cdef void count(Pool* pool, Heap* heap, int figure, int kind, int64_t amount) noexcept nogil
+cdef void count_pool(Pool* pool, int figure, int kind, int64_t amount) noexcept nogil  # SEGMENT, RESERVED_BYTES
+cdef void count_splits(Pool* pool, Heap* heap) noexcept nogil  # at an operation's end
+cdef int64_t total_of(const Pool* pool, int figure) noexcept nogil  # of the shared figures; inside only
+cdef int64_t reserved(const Pool* pool) noexcept nogil
+
+# What hits do too, counted for the pool.
+cdef void hand_out(Pool* pool, Block* block, size_t size, size_t requested, bint splits) noexcept nogil
+cdef void count_freed(Pool* pool, Block* block) noexcept nogil  # no longer LIVE
+cdef Block* set_free(Pool* pool, Block* block) noexcept nogil  # from LIVE or PENDING; the free block it is in
+cdef void put_free(Pool* pool, Block* block) noexcept nogil    # a block in no list, merged with its neighbours
+cdef void take_free(Pool* pool, Block* block) noexcept nogil   # out of its list

@@ -1,0 +1,207 @@
+"""One device's whole allocator at rest, and the counters while it is.
+
+The heaps' shares are added up when the world is entered and kept up to date while it is held, so that peaks
+are exact; when it is left, what is between the totals and the peaks is shared out as ceilings, up to which
+each heap may rise on its own.
+"""
+from libc.string cimport memset
+
+from accelrt.memory.block cimport LIVE, pthread_mutex_lock, pthread_mutex_unlock
+from accelrt.memory.freelist cimport insert, remove
+from accelrt.memory.heap cimport Change, carve, is_split, join, of_freeing, of_taking
+from accelrt.memory.lock cimport spin_lock, spin_unlock
+from accelrt.memory.places cimport store_block
+from accelrt.memory.sizes cimport kind_of
+from accelrt.memory.stats cimport (
+    ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, INACTIVE_SPLIT, INACTIVE_SPLIT_BYTES, REQUESTED_BYTES,
+    RESERVED_BYTES, SHARED, Counter,
+)
+
+
+cdef void enter(Pool* pool) noexcept nogil:
+    cdef Heap* heap
+    cdef int figure, kind
+    pthread_mutex_lock(&pool.lock)
+    memset(pool.total, 0, sizeof(pool.total))
+    heap = pool.heaps
+    while heap != NULL:
+        spin_lock(&heap.lock)
+        for kind in range(2):
+            for figure in range(SHARED):
+                pool.total[kind][figure] += heap.share[kind].current[figure]
+                if heap.sole:
+                    pool.stats.figure[figure][kind].peak = heap.share[kind].ceiling[figure]
+        if heap.sole:
+            for figure in range(SHARED):
+                pool.stats.peak_all[figure] = heap.ceiling_all[figure]
+        heap = heap.next
+    for kind in range(2):
+        pool.split_base[kind][0] = pool.total[kind][INACTIVE_SPLIT]
+        pool.split_base[kind][1] = pool.total[kind][INACTIVE_SPLIT_BYTES]
+
+
+cdef inline int64_t headroom(const Heap* heap, int figure, int kind) noexcept nogil:
+    # How far a heap may still rise; kind 2 is both kinds together.
+    if kind == 2:
+        return heap.ceiling_all[figure] - heap.share[0].current[figure] - heap.share[1].current[figure]
+    return heap.share[kind].ceiling[figure] - heap.share[kind].current[figure]
+
+
+cdef inline void set_headroom(Heap* heap, int figure, int kind, int64_t room) noexcept nogil:
+    if kind == 2:
+        heap.ceiling_all[figure] = heap.share[0].current[figure] + heap.share[1].current[figure] + room
+    else:
+        heap.share[kind].ceiling[figure] = heap.share[kind].current[figure] + room
+
+
+cdef void share_out_figure(Pool* pool, Heap* asker, int figure, int kind, int64_t room) noexcept nogil:
+    # Others keep what they had as far as there is room; the asker gets the rest, and at least an eighth of
+    # what it has now if half the room allows that, so that a heap that rises does not ask at every step.
+    cdef Heap* heap = pool.heaps
+    cdef int64_t kept = 0, least = 0, mine, cut
+    if asker != NULL:
+        least = asker.share[0].current[figure] + asker.share[1].current[figure]
+        if kind < 2:
+            least = asker.share[kind].current[figure]
+        least = min(room // 2, least // 8)
+    while heap != NULL:
+        if heap != asker:
+            mine = max(headroom(heap, figure, kind), <int64_t>0)
+            cut = kept + mine - (room - least)
+            if cut > 0:
+                mine = max(mine - cut, <int64_t>0)
+            set_headroom(heap, figure, kind, mine)
+            kept += mine
+        heap = heap.next
+    if asker != NULL:
+        set_headroom(asker, figure, kind, room - kept)
+
+
+cdef void share_out(Pool* pool, Heap* asker) noexcept nogil:
+    cdef int figure, kind
+    for figure in range(SHARED):
+        for kind in range(2):
+            share_out_figure(pool, asker, figure, kind, pool.stats.figure[figure][kind].peak - pool.total[kind][figure])
+        share_out_figure(pool, asker, figure, 2, pool.stats.peak_all[figure] - total_of(pool, figure))
+
+
+cdef void leave(Pool* pool, Heap* asker) noexcept nogil:
+    cdef bint quiet = pool.routes == NULL and pool.deferred == NULL and pool.debug == 0
+    cdef Heap* heap = pool.heaps
+    if pool.heap_count == 1:
+        asker = heap
+    share_out(pool, asker)
+    while heap != NULL:
+        heap.sole = pool.heap_count == 1
+        heap.quiet = quiet
+        spin_unlock(&heap.lock)
+        heap = heap.next
+    pthread_mutex_unlock(&pool.lock)
+
+
+cdef int64_t total_of(const Pool* pool, int figure) noexcept nogil:
+    return pool.total[0][figure] + pool.total[1][figure]
+
+
+cdef int64_t reserved(const Pool* pool) noexcept nogil:
+    return pool.stats.figure[RESERVED_BYTES][0].current + pool.stats.figure[RESERVED_BYTES][1].current
+
+
+cdef void count(Pool* pool, Heap* heap, int figure, int kind, int64_t amount) noexcept nogil:
+    cdef Counter* counter = &pool.stats.figure[figure][kind]
+    heap.share[kind].current[figure] += amount
+    pool.total[kind][figure] += amount
+    if amount > 0:
+        heap.share[kind].allocated[figure] += amount
+        counter.peak = max(counter.peak, pool.total[kind][figure])
+        pool.stats.peak_all[figure] = max(pool.stats.peak_all[figure], total_of(pool, figure))
+
+
+cdef void count_pool(Pool* pool, int figure, int kind, int64_t amount) noexcept nogil:
+    cdef Counter* counter = &pool.stats.figure[figure][kind]
+    counter.current += amount
+    if amount > 0:
+        counter.allocated += amount
+        counter.peak = max(counter.peak, counter.current)
+        pool.stats.peak_all[figure] = max(
+            pool.stats.peak_all[figure],
+            pool.stats.figure[figure][0].current + pool.stats.figure[figure][1].current,
+        )
+    else:
+        counter.freed -= amount
+
+
+cdef void count_change(Pool* pool, Heap* heap, int kind, Change change) noexcept nogil:
+    heap.share[kind].current[INACTIVE_SPLIT] += change.blocks
+    heap.share[kind].current[INACTIVE_SPLIT_BYTES] += change.bytes
+    pool.total[kind][INACTIVE_SPLIT] += change.blocks
+    pool.total[kind][INACTIVE_SPLIT_BYTES] += change.bytes
+
+
+cdef void count_split(Pool* pool, Heap* heap, int figure, int kind, int64_t* base) noexcept nogil:
+    cdef int64_t net = pool.total[kind][figure] - base[0]
+    base[0] = pool.total[kind][figure]
+    if net > 0:
+        heap.share[kind].allocated[figure] += net
+        pool.stats.figure[figure][kind].peak = max(pool.stats.figure[figure][kind].peak, base[0])
+        pool.stats.peak_all[figure] = max(pool.stats.peak_all[figure], total_of(pool, figure))
+
+
+cdef void count_splits(Pool* pool, Heap* heap) noexcept nogil:
+    # What an operation did to the free blocks with neighbours counts once, not step by step.
+    cdef int kind
+    for kind in range(2):
+        count_split(pool, heap, INACTIVE_SPLIT, kind, &pool.split_base[kind][0])
+        count_split(pool, heap, INACTIVE_SPLIT_BYTES, kind, &pool.split_base[kind][1])
+
+
+cdef void hand_out(Pool* pool, Block* block, size_t size, size_t requested, bint splits) noexcept nogil:
+    # The caller saw to a spare record, and to the block's cell.
+    cdef Heap* heap = block.heap
+    cdef int kind = kind_of(size)
+    count_change(pool, heap, block.segment.kind, of_taking(block, size, splits))
+    carve(heap, block, size, splits)
+    block.state = LIVE
+    block.requested = requested
+    block.kind = kind
+    store_block(block.cell, block)
+    count(pool, heap, ALLOCATION, kind, 1)
+    count(pool, heap, ALLOCATED_BYTES, kind, block.size)
+    count(pool, heap, ACTIVE, kind, 1)
+    count(pool, heap, ACTIVE_BYTES, kind, block.size)
+    count(pool, heap, REQUESTED_BYTES, kind, requested)
+    count_splits(pool, heap)
+
+
+cdef void count_freed(Pool* pool, Block* block) noexcept nogil:
+    count(pool, block.heap, ALLOCATION, block.kind, -1)
+    count(pool, block.heap, ALLOCATED_BYTES, block.kind, -<int64_t>block.size)
+
+
+cdef Block* set_free(Pool* pool, Block* block) noexcept nogil:
+    cdef Heap* heap = block.heap
+    count(pool, heap, ACTIVE, block.kind, -1)
+    count(pool, heap, ACTIVE_BYTES, block.kind, -<int64_t>block.size)
+    count(pool, heap, REQUESTED_BYTES, block.kind, -<int64_t>block.requested)
+    store_block(block.cell, NULL)
+    block.epoch = heap.epoch
+    count_change(pool, heap, block.segment.kind, of_freeing(block))
+    block = join(heap, block)
+    insert(heap, block)
+    count_splits(pool, heap)
+    return block
+
+
+cdef void put_free(Pool* pool, Block* block) noexcept nogil:
+    count_change(pool, block.heap, block.segment.kind, of_freeing(block))
+    block = join(block.heap, block)
+    insert(block.heap, block)
+
+
+cdef void take_free(Pool* pool, Block* block) noexcept nogil:
+    cdef Change change
+    if is_split(block):
+        change.blocks = -1
+        change.bytes = -<int64_t>block.size
+        count_change(pool, block.heap, block.segment.kind, change)
+    remove(block.heap, block)
