@@ -17,10 +17,11 @@ from accelrt.memory.world cimport count_pool, enter, leave, put_free, reserved, 
 from accelrt.status cimport CAP_REACHED, NO_HOST_MEMORY, OUT_OF_MEMORY
 
 cdef enum:
-    PIECES_WANTED = 64            # a piece is about this part of what is reserved,
-    LARGEST_PIECE = 32 << 20      # so that what a piece wastes stays small beside it
-    LEAST_ROOM = 256 << 20        # addresses for a span, which its successor doubles
-    MOST_ROOM_SHIFT = 34          # up to 16 GiB
+    PIECES_WANTED = 64    # a piece is about this part of what is reserved, so that what it wastes stays small
+    MOST_PIECES = 512     # beside it; but no larger than the next, unless there were more than these
+    LARGEST_PIECE = 16 << 20
+    FIRST_ROOM = 32       # addresses of a heap's first span, 4 GiB, as a power of two
+    LATER_ROOM = 34       # and of the spans that follow it
 
 
 # --- slots and blocks over them ------------------------------------------------------------------------------
@@ -290,7 +291,7 @@ cdef Segment* new_segment(Pool* pool, Heap* heap, int shape) noexcept nogil:
 cdef int see_to_room(Pool* pool, Heap* heap, size_t need) noexcept nogil:
     # A chain of spans, each twice as long as the one before.
     cdef Segment* span = heap.span
-    cdef size_t room = LEAST_ROOM if span == NULL else min(2 * span.room, <size_t>1 << MOST_ROOM_SHIFT)
+    cdef size_t room = <size_t>1 << (FIRST_ROOM if span == NULL else LATER_ROOM)
     cdef int code
     if span != NULL and span.room - span.size >= need:
         return 0
@@ -343,11 +344,12 @@ cdef void trim_spans(Pool* pool) noexcept nogil:
 
 cdef size_t piece_size(const Pool* pool, size_t need) noexcept nogil:
     cdef size_t size = pool.granule
-    cdef size_t share = max(<size_t>reserved(pool), need) // PIECES_WANTED
+    cdef size_t total = max(<size_t>reserved(pool), need)
+    cdef size_t share = min(total // PIECES_WANTED, max(<size_t>LARGEST_PIECE, total // MOST_PIECES))
     if pool.policy.piece:
         size = round_up(pool.policy.piece, pool.granule)
     else:
-        while size * 2 <= share and size < LARGEST_PIECE:
+        while size * 2 <= share:
             size *= 2
     return min(size, need)
 
