@@ -13,6 +13,7 @@ __all__ = [
     "NotSupportedError",
     "OutOfMemoryError",
     "RecordError",
+    "SettingsError",
 ]
 
 
@@ -82,3 +83,18 @@ class RecordError(ValueError):
 
     def __reduce__(self) -> tuple[object, ...]:
         return (type(self), (self.args[0], self.row))
+
+
+class SettingsError(ValueError):
+    """The allocator's settings string cannot be read, or asks for what cannot be had together.
+
+    Attributes:
+        keys: tuple of str, the keys that the complaint is about; empty where the text names none.
+    """
+
+    def __init__(self, message: str, keys: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.keys = keys
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.args[0], self.keys))

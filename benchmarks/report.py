@@ -5,6 +5,7 @@ from pathlib import Path
 
 RAW_COLUMNS = ("raw C", "cuda.bindings")  # the driver itself, no peer
 MORE_IS_BETTER = ("GB/s", "x")
+COUNT = "count"  # the unit of what is counted
 READING = """Medians in nanoseconds per operation, called from Python unless the row says otherwise, over
 batches of calls of which each begins with the device idle. The same loop around an empty call was timed in
 the same run, and its median is subtracted from every figure, in the raw driver's column too. Everything was
@@ -18,8 +19,10 @@ def number(value: float | None, unit: str = "ns") -> str:
     """A figure that reads well: three or more digits, thousands separated; "-" where there is none."""
     if value is None:
         return "-"
-    if unit in ("s", "ratio"):
+    if unit in ("s", "ratio", "GiB"):
         return f"{value:.3f}"
+    if unit == COUNT:
+        return f"{value:,.0f}"
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.1f}"
 
 
@@ -51,7 +54,7 @@ def goal_text(goal: dict | None, unit: str) -> str:
 
 def title_of(row: dict) -> str:
     """The row's title, with the unit where it is not the table's usual one."""
-    return row["title"] if row["unit"] == "ns" else f"{row['title']}, {row['unit']}"
+    return row["title"] if row["unit"] in ("ns", COUNT) else f"{row['title']}, {row['unit']}"
 
 
 def table(suite: dict) -> str:

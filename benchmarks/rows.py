@@ -45,5 +45,5 @@ class Row:
     key: str
     title: str
     goal: Goal | None = None
-    unit: str = "ns"  # "GB/s" and "x" are better when more
+    unit: str = "ns"  # "GB/s" and "x" are better when more; "count" has no decimals
     batch: int = 200

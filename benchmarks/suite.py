@@ -27,6 +27,7 @@ class Suite:
     rows: list[Row]
     columns: list[str]
     quick: bool = False
+    timeout: float = TIMEOUT
     cells: dict[str, dict[str, dict]] = field(default_factory=dict)  # by row, then by column
     errors: list[dict[str, str]] = field(default_factory=list)
     absent: dict[str, str] = field(default_factory=dict)  # by column, why
@@ -45,7 +46,7 @@ class Suite:
         if peers.on_host() and column != "accelrt":
             self.absent[column] = peers.ON_HOST
             return
-        words, end = listen([*command, *(["--quick"] if self.quick else [])], TIMEOUT, environment)
+        words, end = listen([*command, *(["--quick"] if self.quick else [])], self.timeout, environment)
         for said in words:
             if "absent" in said:
                 self.absent[column] = said["absent"]

@@ -1,0 +1,148 @@
+"""What the benchmarks of random allocation, of settings and of training do, as far as no GPU is needed."""
+
+import json
+from itertools import pairwise
+
+import pytest
+from test_benchmarks import modules, start
+
+__all__ = ["modules"]  # the fixture
+
+
+def test_random_steps_free_all_that_they_allocate_within_the_bound(modules):
+    largest, bound = 1000, 20_000
+    steps, peak = modules("random_steps").steps(largest, 2000, bound)
+    live, seen, most = {}, set(), 0
+    for slot, size in steps:
+        if size:
+            assert slot not in seen
+            assert 1 <= size <= largest
+            seen.add(slot)
+            live[slot] = size
+        else:
+            del live[slot]
+        most = max(most, sum(live.values()))
+    assert live == {}
+    assert seen == set(range(2000))
+    assert bound - largest < most == peak <= bound
+
+
+def test_random_steps_are_the_same_each_time_and_others_for_another_size(modules):
+    steps = modules("random_steps").steps
+    assert steps(1000, 500) == steps(1000, 500)
+    slots = [[slot for slot, _ in steps(largest, 500)[0]] for largest in (1000, 2000)]
+    assert slots[0] != slots[1]
+
+
+def test_random_steps_allocate_with_the_probability_asked_for(modules):
+    steps, _ = modules("random_steps").steps(1000, 20_000)
+    last = max(place for place, (_, size) in enumerate(steps) if size)
+    assert 20_000 / (last + 1) == pytest.approx(0.73, abs=0.015)
+
+
+@pytest.mark.parametrize("loop", ["pointers", "sized", "objects", "bare"])
+def test_a_loop_gives_back_everything_as_its_allocator_wants_it(modules, loop):
+    module = modules("random_steps")
+    steps, _ = module.steps(1000, 300)
+    given, back = [], []
+
+    def alloc(size):
+        given.append((len(given) + 1, size))
+        return given[-1][0]
+
+    slots = [None] * 300
+    assert getattr(module, loop)(steps, slots, alloc, lambda *words: back.append(words)) > 0
+    assert slots == [None] * 300
+    expected = {"pointers": [(address,) for address, _ in given], "sized": given}.get(loop, [])
+    assert sorted(back) == expected
+    assert len(given) == (0 if loop == "bare" else 300)
+
+
+def test_a_walk_whose_time_runs_out_leaves_nothing_allocated(modules, monkeypatch):
+    bench = modules("bench_random")
+    sequence, _ = bench.steps(1000, 1000)
+    owned = set()
+
+    def alloc(size):
+        owned.add(len(owned) + 1)
+        return len(owned)
+
+    subjects = modules("random_subjects")
+    allocator = subjects.Allocator(bench.bare, alloc, owned.discard, lambda: 0, lambda: None)
+    play = modules("random_steps").pointers
+    monkeypatch.setattr(bench, "perf_counter", iter([0.0, 1.0, bench.SECONDS]).__next__)
+    live = [None] * 1000
+    total, (each, done) = bench.walk(sequence, live, play, alloc, lambda address: None)
+    assert total > 0
+    assert (len(each), done) == (1, bench.CHUNK)
+    assert any(live)
+    bench.clear(live, allocator)
+    assert not any(live)
+
+
+def test_settings_are_tabulated_for_every_trace(modules):
+    done = start("stitching", "--quick", "--json")
+    assert done.returncode == 0, done.stderr
+    suite = json.loads(done.stdout)
+    assert suite["errors"] == []
+    stitching = modules("stitching")
+    assert suite["columns"] == list(stitching.STRINGS[:2])
+    for row in suite["rows"]:
+        if row["unit"] != "count":
+            assert set(row["cells"]) == set(suite["columns"]), row["key"]
+        assert all(cell["value"] >= 0 for cell in row["cells"].values())
+
+
+def test_a_replay_that_counts_no_calls_leaves_their_cells_empty(modules):
+    stitching = modules("stitching")
+    one = {"peak_reserved": 300, "peak_live": 200, "ns_per_event": 5.0}
+    counted = [{**one, "virtual_memory_calls": calls} for calls in (40, 30, 20, 10)]
+    keys = {row.key for row in stitching.rows(("gnn",))}
+    full = stitching.cells("gnn", counted)
+    assert set(full) == keys
+    assert [full[f"gnn.calls.{which}"]["value"] for which in (1, 2, 4)] == [40, 30, 10]
+    assert set(stitching.cells("gnn", [one] * 4)) == {key for key in keys if "calls" not in key}
+    assert full["gnn.ratio"]["value"] == 1.5
+
+
+def test_training_says_why_it_does_not_run_without_a_gpu(modules):
+    done = start("torch_training", "--quick", "--json")
+    assert done.returncode == 0, done.stderr
+    suite = json.loads(done.stdout)
+    assert suite["errors"] == []
+    assert set(suite["absent"]) == set(suite["columns"]) == set(modules("torch_training").COLUMNS)
+
+
+def test_training_takes_another_shape_in_every_step(modules):
+    shapes = modules("training_process").shapes
+    assert shapes(50) == shapes(50)
+    assert all(16 <= batch <= 64 and 128 <= side <= 256 for batch, side in shapes(50))
+    assert all(one != other for one, other in pairwise(shapes(50)))
+
+
+@pytest.mark.parametrize(
+    ("losses", "weights", "same", "error"),
+    [
+        (["a", "b", "c"], "w", 3, None),
+        (["a", "x", "c"], "v", 2, "differs from step 2 on"),
+        (["a", "b", "c"], "v", 3, "the losses are torch's, the weights in the end are not"),
+    ],
+)
+def test_training_compares_losses_bit_for_bit(modules, losses, weights, same, error):
+    training = modules("torch_training")
+    suite = modules("suite").Suite("training", training.ROWS, list(training.COLUMNS))
+    suite.keep("losses", "torch", {"losses": ["a", "b", "c"], "weights": "w"})
+    suite.keep("losses", training.PLUGGED, {"losses": losses, "weights": weights})
+    training.compare(suite)
+    assert suite.cells["losses"]["torch"]["value"] == 3
+    assert suite.cells["losses"][training.PLUGGED]["value"] == same
+    assert [each["error"] for each in suite.errors] == ([error] if error else [])
+
+
+def test_losses_without_torchs_own_are_no_result(modules):
+    training = modules("torch_training")
+    suite = modules("suite").Suite("training", training.ROWS, list(training.COLUMNS))
+    suite.keep("losses", training.PLUGGED, {"losses": ["a"], "weights": "w", "value": 1.0})
+    training.compare(suite)
+    assert suite.cells["losses"] == {}
+    assert [each["column"] for each in suite.errors] == [training.PLUGGED]
