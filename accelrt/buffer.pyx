@@ -5,7 +5,7 @@ from accelrt import lazy
 from accelrt.caching cimport allocate_bytes, checked_size, release_bytes
 from accelrt.device cimport device_at, ordinal_of
 from accelrt.memory.pool cimport use_on
-from accelrt.pinned cimport allocate_host_bytes, release_host_bytes
+from accelrt.pinned cimport allocate_host_bytes, checked_host_size, release_host_bytes
 from accelrt.status cimport raise_status
 from accelrt.stream cimport stream_of
 
@@ -132,7 +132,7 @@ cdef class PinnedBuffer:
     """
 
     def __init__(self, nbytes, device=None):
-        cdef size_t size = checked_size(nbytes, "nbytes")
+        cdef size_t size = checked_host_size(nbytes, "nbytes")
         if self.ptr:
             raise RuntimeError("a PinnedBuffer is initialised once")
         if device is not None:

@@ -4,6 +4,7 @@ A hit keeps the GIL; whatever may wait lets go of it.
 """
 import atexit
 
+from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
 from libc.stdint cimport SIZE_MAX
 
 from accelrt.errors import OutOfMemoryError
@@ -17,6 +18,7 @@ from accelrt.memory.pinned cimport (
     try_release_pinned,
 )
 from accelrt.memory.pinned_block cimport PinnedSettings
+from accelrt.memory.pinned_sizes cimport ROUND_LIMIT
 from accelrt.memory.pinned_stats cimport PinnedStats, Tally, Timing
 from accelrt.status cimport NOT_ALLOCATED, NOT_READY, OUT_OF_MEMORY, raise_status
 
@@ -24,6 +26,17 @@ MAX_REGISTER_THREADS = 128
 UNCHANGED = object()
 
 cdef bint stops_at_exit = False  # the polling thread; guarded by the GIL
+
+
+cdef size_t checked_host_size(object size, str name) except? 0:
+    # The usual int is told without making another; the rest is left to who names what is wrong.
+    cdef int overflow = 0
+    cdef long long value
+    if PyLong_CheckExact(size):
+        value = PyLong_AsLongLongAndOverflow(size, &overflow)
+        if value >= 0 and not overflow and not value >> ROUND_LIMIT:
+            return value
+    return checked_size(size, name)
 
 
 cdef uintptr_t allocate_host_bytes(object device, size_t size) except? 0:
@@ -72,7 +85,16 @@ def caching_host_allocator_alloc(size):
         OutOfMemoryError: the driver has no such memory, even after the cache's idle memory went back.
         ValueError, TypeError: size is negative or no int.
     """
-    return allocate_host_bytes(None, checked_size(size, "size"))
+    return allocate_host_bytes(None, checked_host_size(size, "size"))
+
+
+cdef uintptr_t checked_address(object mem_ptr) except? 0:
+    if isinstance(mem_ptr, bool) or not isinstance(mem_ptr, int):
+        raise TypeError(f"mem_ptr is {mem_ptr!r} of type {type(mem_ptr).__name__}; pass an address as int")
+    try:
+        return mem_ptr
+    except OverflowError:
+        raise ValueError(f"mem_ptr is {mem_ptr}; an address is an int from 0 to 2**64 - 1") from None
 
 
 def caching_host_allocator_delete(mem_ptr):
@@ -85,13 +107,8 @@ def caching_host_allocator_delete(mem_ptr):
         ValueError: the address is not allocated, or was given back before.
         TypeError: mem_ptr is no int.
     """
-    cdef uintptr_t address
+    cdef uintptr_t address = checked_address(mem_ptr)
     cdef int code
-    if isinstance(mem_ptr, bool) or not isinstance(mem_ptr, int):
-        raise TypeError(f"mem_ptr is {mem_ptr!r} of type {type(mem_ptr).__name__}; pass an address as int")
-    if not 0 <= mem_ptr < 1 << 64:
-        raise ValueError(f"mem_ptr is {mem_ptr}; an address is an int from 0 to 2**64 - 1")
-    address = mem_ptr
     if address == 0 or try_release_pinned(address) == 0:
         return
     with nogil:

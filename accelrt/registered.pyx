@@ -161,7 +161,7 @@ cdef class RegisteredMemory:
         if self.view.len == 0:
             return
         if is_cached_pinned(address):
-            raise ValueError(f"memory at {address:#x} is page-locked already: it comes from accelrt's cache; use it as it is")
+            raise ValueError(f"memory at {address:#x} comes from accelrt's cache and is page-locked already")
         drain()
         with nogil:
             code = lock_pages(ordinal, address, self.view.len)

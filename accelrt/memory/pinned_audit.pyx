@@ -1,5 +1,5 @@
 """The identities of the page-locked memory; memory/DESIGN.md lists them."""
-from libc.stdint cimport uint64_t, uintptr_t
+from libc.stdint cimport uintptr_t
 
 from accelrt.addresses cimport map_find
 from accelrt.memory.pinned_block cimport (
