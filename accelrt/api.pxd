@@ -43,7 +43,7 @@ cdef int allocate_pinned(size_t size, uintptr_t* out_address) noexcept nogil
 # Gives such memory back; 0 does nothing.  NOT_ALLOCATED for any other address not handed out.
 cdef int release_pinned(uintptr_t address) noexcept nogil
 # Work on a stream of the device uses the memory that contains the address: once released, it is not handed out
-# before that work is done.
+# before that work is done.  What a graph uses has to be kept, or recorded for each stream that it is replayed on.
 cdef int record_pinned_stream(int device, uintptr_t address, uintptr_t stream) noexcept nogil
 
 # --- streams and events; an event belongs to the device that it was made for ---

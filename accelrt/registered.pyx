@@ -72,7 +72,8 @@ def record_host_stream(memory, stream):
 
     Arguments:
         memory: PinnedBuffer, array or other buffer on such memory, or an address in it as int.
-        stream: Stream of any device, or a handle of the current device as int.
+        stream: Stream of any device, or a handle of the current device as int.  One that others made, an
+            ExternalStream say, has to live until the memory is given back.
     Raises:
         ValueError: the memory is not the cache's, or was given back.
         TypeError: memory is none.

@@ -12,7 +12,7 @@ from accelrt.capture cimport captures_open
 from accelrt.memory.block cimport pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock
 from accelrt.memory.pinned_audit cimport violated
 from accelrt.memory.pinned_block cimport (
-    DEVICES, LIVE, PENDING, PinnedBlock, PinnedSegment, PinnedUse, acquire, let_go, peek,
+    DEVICES, LIVE, PENDING, PinnedBlock, PinnedSegment, PinnedUse, acquire, let_go,
 )
 from accelrt.memory.pinned_heap cimport (
     attach, block_of, count_freed, detach_doomed, detach_idle, doom, find, find_unrounded, hand_out, set_free,
@@ -103,7 +103,7 @@ cdef int release_pinned(uintptr_t address) noexcept nogil:
 cdef int give_doomed() noexcept nogil:
     # Giving back waits for the device's work, which the driver refuses beside a capture; tidy tries again.
     cdef PinnedSegment* segments
-    if pool.doomed == NULL or captures_open():
+    if captures_open():
         return 0
     acquire(&pool.lock)
     segments = detach_doomed(&pool)
@@ -131,8 +131,6 @@ cdef int tidy_pinned() noexcept nogil:
 
 cdef int poll_unless_watched() noexcept nogil:
     cdef int code = 0
-    if peek(&pool.pending) == 0 and pool.deferred == NULL and pool.doomed == NULL:
-        return 0
     pthread_mutex_lock(&pool.order)
     if not watching():
         code = poll(&pool)
@@ -197,6 +195,7 @@ cdef int allocate_slow(int device, size_t size, uintptr_t* out_address) noexcept
 
 cdef int release_slow(uintptr_t address) noexcept nogil:
     cdef PinnedBlock* block
+    cdef bint background
     if address == 0:
         return 0
     acquire(&pool.lock)
@@ -214,10 +213,11 @@ cdef int release_slow(uintptr_t address) noexcept nogil:
         give_doomed()  # what the driver keeps is tried again
         return 0
     block.state = PENDING
+    background = pool.settings.background
     let_go(&pool.lock)
     pthread_mutex_lock(&pool.order)
     defer(&pool, block)
-    if pool.settings.background:
+    if background:
         watch(&pool)
     else:
         poll(&pool)  # a refusal is told to the next miss

@@ -101,9 +101,7 @@ cdef extern from *:
                 if (turn >= 64) sched_yield();
     }
     #define accelrt_unspin(lock) __atomic_store_n(lock, 0, __ATOMIC_RELEASE)
-    #define accelrt_peek(place) __atomic_load_n(place, __ATOMIC_RELAXED)
     """
     # Held for bookkeeping only: no driver call, no GIL, no other lock.  So it may be taken with the GIL held.
     void acquire "accelrt_spin" (int* lock) noexcept nogil
     void let_go "accelrt_unspin" (int* lock) noexcept nogil
-    long peek "accelrt_peek" (long* place) noexcept nogil
