@@ -44,7 +44,18 @@ from accelrt.errors import (
 from accelrt.event import Event
 from accelrt.graph import CUDAGraph, graph, graph_pool_handle, is_current_stream_capturing
 from accelrt.lazy import init, is_available, is_initialized, lazy_call
+from accelrt.pinned import (
+    caching_host_allocator_alloc,
+    caching_host_allocator_delete,
+    configure_pinned,
+    host_empty_cache,
+    host_memory_stats,
+    pinned_settings,
+    reset_accumulated_host_memory_stats,
+    reset_peak_host_memory_stats,
+)
 from accelrt.properties import DeviceProperties, get_device_capability, get_device_name, get_device_properties
+from accelrt.registered import RegisteredMemory, is_pinned, pinned_empty, record_host_stream, register_host
 from accelrt.stream import ExternalStream, Stream, current_stream, default_stream, set_stream, stream
 
 __version__ = "0.1.0"
@@ -63,10 +74,14 @@ __all__ = [
     "NotSupportedError",
     "OutOfMemoryError",
     "PinnedBuffer",
+    "RegisteredMemory",
     "Stream",
     "caching_allocator_alloc",
     "caching_allocator_delete",
+    "caching_host_allocator_alloc",
+    "caching_host_allocator_delete",
     "can_device_access_peer",
+    "configure_pinned",
     "copy",
     "current_device",
     "current_stream",
@@ -81,10 +96,13 @@ __all__ = [
     "get_device_properties",
     "graph",
     "graph_pool_handle",
+    "host_empty_cache",
+    "host_memory_stats",
     "init",
     "is_available",
     "is_current_stream_capturing",
     "is_initialized",
+    "is_pinned",
     "lazy_call",
     "max_memory_allocated",
     "max_memory_reserved",
@@ -94,8 +112,14 @@ __all__ = [
     "memory_reserved",
     "memory_snapshot",
     "memory_stats",
+    "pinned_empty",
+    "pinned_settings",
+    "record_host_stream",
     "record_stream",
+    "register_host",
+    "reset_accumulated_host_memory_stats",
     "reset_accumulated_memory_stats",
+    "reset_peak_host_memory_stats",
     "reset_peak_memory_stats",
     "set_device",
     "set_per_process_memory_fraction",

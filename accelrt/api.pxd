@@ -36,6 +36,16 @@ cdef int release(int device, uintptr_t address) noexcept nogil
 # Another stream uses the memory: once released, it is not handed out before that work is done.
 cdef int record_stream(int device, uintptr_t address, uintptr_t stream) noexcept nogil
 
+# --- page-locked host memory, of one cache for all devices ---
+
+# size bytes; the address is a multiple of 64, of 4096 from 32 KiB on, and 0 for size 0.
+cdef int allocate_pinned(size_t size, uintptr_t* out_address) noexcept nogil
+# Gives such memory back; 0 does nothing.  NOT_ALLOCATED for any other address not handed out.
+cdef int release_pinned(uintptr_t address) noexcept nogil
+# Work on a stream of the device uses the memory that contains the address: once released, it is not handed out
+# before that work is done.  What a graph uses has to be kept, or recorded for each stream that it is replayed on.
+cdef int record_pinned_stream(int device, uintptr_t address, uintptr_t stream) noexcept nogil
+
 # --- streams and events; an event belongs to the device that it was made for ---
 
 cdef int stream_query(int device, uintptr_t stream) noexcept nogil            # NOT_READY while work is left

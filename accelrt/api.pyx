@@ -3,6 +3,7 @@ cimport accelrt.status as status
 from accelrt.device cimport current_ordinal
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport EVENT_DEFAULT, EVENT_DISABLE_TIMING
+cimport accelrt.memory.pinned as pinned
 cimport accelrt.memory.pool as pool
 from accelrt.stream cimport current_handle
 
@@ -38,6 +39,18 @@ cdef int record_stream(int device, uintptr_t address, uintptr_t stream) noexcept
     if outside(device):
         return INVALID_DEVICE
     return pool.use_on(device, address, stream)
+
+
+cdef int allocate_pinned(size_t size, uintptr_t* out_address) noexcept nogil:
+    return pinned.allocate_pinned(size, out_address)
+
+
+cdef int release_pinned(uintptr_t address) noexcept nogil:
+    return pinned.release_pinned(address)
+
+
+cdef int record_pinned_stream(int device, uintptr_t address, uintptr_t stream) noexcept nogil:
+    return pinned.use_pinned_on(address, device, stream)
 
 
 cdef int stream_query(int device, uintptr_t stream) noexcept nogil:

@@ -12,5 +12,4 @@ cdef class Buffer:
 cdef class PinnedBuffer:
     cdef readonly uintptr_t ptr     # 0 once freed, and for 0 bytes
     cdef readonly size_t nbytes
-    cdef int device_index
     cdef int exports                # views of the bytes that are alive

@@ -3,10 +3,9 @@ from cpython.buffer cimport PyBuffer_FillInfo
 
 from accelrt import lazy
 from accelrt.caching cimport allocate_bytes, checked_size, release_bytes
-from accelrt.deferred cimport HOST_MEMORY, dispose, drain
 from accelrt.device cimport device_at, ordinal_of
-cimport accelrt.driver.registry as registry
 from accelrt.memory.pool cimport use_on
+from accelrt.pinned cimport allocate_host_bytes, checked_host_size, release_host_bytes
 from accelrt.status cimport raise_status
 from accelrt.stream cimport stream_of
 
@@ -117,42 +116,35 @@ cdef class Buffer:
 
 
 cdef class PinnedBuffer:
-    """Page-locked host memory (cuMemHostAlloc), which copies read and write without a stage and
-    asynchronously.  It has the buffer protocol: numpy.frombuffer(pinned, dtype) is an array on it.
+    """Page-locked host memory from the cache, which copies read and write without a stage and asynchronously.
+    It has the buffer protocol: numpy.frombuffer(pinned, dtype) is an array on it.
 
     Arguments:
         nbytes: int.
-        device: the device whose driver locks it; every device can use it.  None is the current one.
+        device: the device whose driver locks it, where the cache has none; every device can use it.  None is the
+            current one.
     Raises:
-        OutOfMemoryError: the host has no such memory.
+        OutOfMemoryError: the driver has no such memory, even after the cache's idle memory went back.
         ValueError, TypeError: nbytes is negative or no int.
 
-    It is freed with the object, after the device's work: a copy in flight still finds it.
+    The memory goes back to the cache with the object.  A copy of accelrt's in flight still finds it, for it is not
+    handed out before that is done; work of others has to be recorded (record_host_stream).
     """
 
     def __init__(self, nbytes, device=None):
-        cdef size_t size = checked_size(nbytes, "nbytes")
-        cdef int ordinal = ordinal_of(device)
-        cdef uintptr_t address = 0
-        cdef int code = 0
+        cdef size_t size = checked_host_size(nbytes, "nbytes")
         if self.ptr:
             raise RuntimeError("a PinnedBuffer is initialised once")
-        drain()
-        if size:
-            with nogil:
-                code = registry.active.host_alloc(ordinal, size, &address)
-        if code:
-            raise_status(code, "host_alloc", ("device", ordinal, "size", size))
-        self.ptr = address
+        if device is not None:
+            ordinal_of(device)
+        self.ptr = allocate_host_bytes(device, size)
         self.nbytes = size
-        self.device_index = ordinal
 
     def __dealloc__(self):
-        if self.ptr:
-            dispose(HOST_MEMORY, self.device_index, self.ptr)
+        release_host_bytes(self.ptr)
 
     def free(self):
-        """Gives the memory back now, after the device's work; doing it again does nothing.
+        """Gives the memory back to the cache now; doing it again does nothing.
 
         Raises:
             BufferError: an array or memoryview on it is alive.
@@ -162,8 +154,7 @@ cdef class PinnedBuffer:
             raise BufferError(f"{self.exports} views of this PinnedBuffer are alive; drop them before free()")
         self.ptr = 0
         self.nbytes = 0
-        if address:
-            dispose(HOST_MEMORY, self.device_index, address)
+        release_host_bytes(address)
 
     def __getbuffer__(self, Py_buffer* view, int flags):
         PyBuffer_FillInfo(view, self, <void*>self.ptr, self.nbytes, 0, flags)

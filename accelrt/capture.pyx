@@ -4,16 +4,35 @@ from accelrt.driver.table cimport CAPTURE_ACTIVE
 from accelrt.status cimport CAPTURE_IMPLICIT, raise_status
 
 cdef dict captures = {}  # id -> list; guarded by the GIL
+cdef long count = 0      # of captures, for those who look without the GIL
+
+cdef extern from *:
+    """
+    #define accelrt_load_count(place) __atomic_load_n(place, __ATOMIC_ACQUIRE)
+    #define accelrt_store_count(place, value) __atomic_store_n(place, value, __ATOMIC_RELEASE)
+    """
+    long load_count "accelrt_load_count" (long* place) noexcept nogil
+    void store_count "accelrt_store_count" (long* place, long value) noexcept nogil
+
+
+cdef class PinnedSide:
+    """Page-locked memory that a captured copy reads or writes; kept with what keeps it alive."""
 
 
 cdef int open_capture(uint64_t capture, list kept) except -1:
     captures[capture] = kept
+    store_count(&count, len(captures))
     return 0
 
 
 cdef int close_capture(uint64_t capture) except -1:
     captures.pop(capture, None)
+    store_count(&count, len(captures))
     return 0
+
+
+cdef bint captures_open() noexcept nogil:
+    return load_count(&count) > 0
 
 
 cdef bint any_capture() noexcept:

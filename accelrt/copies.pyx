@@ -6,11 +6,12 @@ from libc.stdint cimport uintptr_t
 from accelrt.buffer cimport Buffer, PinnedBuffer
 from accelrt.buffer import provide_copies
 from accelrt.callback cimport raise_callback_errors
-from accelrt.capture cimport any_capture, keep_for_capture
+from accelrt.capture cimport PinnedSide, any_capture, keep_for_capture
 from accelrt.device cimport ordinal_of
 cimport accelrt.driver.registry as registry
+from accelrt.memory.pinned cimport is_cached_pinned, use_pinned_on
 from accelrt.memory.pool cimport in_private, use_on
-from accelrt.status cimport raise_status
+from accelrt.status cimport NO_HOST_MEMORY, raise_status
 from accelrt.stream cimport Stream, current_of, stream_of
 
 
@@ -93,27 +94,53 @@ cdef size_t checked_span(object value, str name, size_t limit) except? 0:
     return value
 
 
-cdef int note_use(Operand side, Stream stream) except -1:
+cdef int note_pinned(Operand side, Stream stream) except -1:
+    # Page-locked memory may be dropped while the copy is in flight; other host memory is not the cache's.
+    if use_pinned_on(side.address, stream.device_index, stream.handle) == NO_HOST_MEMORY:
+        raise_status(NO_HOST_MEMORY, "record_host_stream", ("memory", side.address, "stream", stream.handle))
+    return 0
+
+
+cdef int keep_pinned(Operand side, Stream stream) except -1:
+    # What the graph's replays use is noted then, on their streams.
+    cdef PinnedSide kept
+    if is_cached_pinned(side.address):
+        kept = PinnedSide()
+        kept.address = side.address
+        keep_for_capture(stream.device_index, stream.handle, kept)
+    return 0
+
+
+cdef int note_use(Operand side, Stream stream, bint blocking) except -1:
     # Memory that another stream's copy uses must not be handed out before the copy is done; and what a
     # captured copy points at lives as long as the graph.  Memory of the graph's own pool does so anyway, and
     # may be used again by what is captured after it was freed.
     cdef int code
+    cdef bint kept = False
     if isinstance(side.source, Buffer) and side.address and (<Buffer>side.source).stream.handle != stream.handle \
             and side.ordinal == stream.device_index:
         code = use_on(side.ordinal, side.address, stream.handle)
         if code:
             raise_status(code, "record_stream", ("ptr", side.address, "stream", stream.handle))
     if any_capture() and not (side.ordinal >= 0 and in_private(side.ordinal, side.address)):
-        keep_for_capture(stream.device_index, stream.handle, side)
+        kept = keep_for_capture(stream.device_index, stream.handle, side)
+    if side.ordinal < 0 and side.address:
+        if kept:
+            keep_pinned(side, stream)
+        elif not blocking:
+            note_pinned(side, stream)
     return 0
 
 
-cdef int finish(Stream stream, bint blocking) except -1:
+cdef int finish(Stream stream, bint blocking, Operand host) except -1:
+    # host: the side in host memory, or None.
     cdef int code
     if not blocking:
         return 0
     with nogil:
         code = registry.active.stream_synchronize(stream.device_index, stream.handle)
+    if code and host is not None:
+        note_pinned(host, stream)  # the copy may still be under way
     if code:
         raise_status(code, "stream_synchronize", ("stream", stream.handle))
     raise_callback_errors()
@@ -139,8 +166,8 @@ cdef int copy_between(Operand dst, uintptr_t to, Operand src, uintptr_t origin, 
                                          "src", origin, "size", size, "stream", worker.handle))
     if stream is None:
         other.wait_stream(worker)
-    note_use(src, worker)
-    return finish(worker, blocking)
+    note_use(src, worker, blocking)
+    return finish(worker, blocking, None)
 
 
 def copy(dst, src, nbytes=None, *, dst_offset=0, src_offset=0, stream=None, bint blocking=True):
@@ -155,7 +182,8 @@ def copy(dst, src, nbytes=None, *, dst_offset=0, src_offset=0, stream=None, bint
         stream: Stream, handle as int, or None: the current stream of dst's device, or of src's where dst is on
             the host.  Between two devices it is one of src's device, and None also orders dst's current stream.
         blocking: bool, wait until the copy is complete.  If False, page-locked host memory has to stay as it is
-            until the stream is past the copy; other host memory is staged by the driver.
+            until the stream is past the copy, but accelrt's own may be dropped; other host memory is staged by the
+            driver.
     Raises:
         ValueError: a length or offset does not fit, or both sides are host memory.
         TypeError: a side is no memory.
@@ -177,14 +205,14 @@ def copy(dst, src, nbytes=None, *, dst_offset=0, src_offset=0, stream=None, bint
         copy_between(to, dst_address, origin, src_address, size, stream, blocking)
         return
     worker = stream_of(stream, to.ordinal if to.ordinal >= 0 else origin.ordinal)
-    note_use(to, worker)
-    note_use(origin, worker)
+    note_use(to, worker, blocking)
+    note_use(origin, worker, blocking)
     with nogil:
         code = registry.active.copy(worker.device_index, worker.handle, dst_address, src_address, size)
     if code:
         raise_status(code, "copy", ("device", worker.device_index, "stream", worker.handle, "dst", dst_address,
                                     "src", src_address, "size", size))
-    finish(worker, blocking)
+    finish(worker, blocking, to if to.ordinal < 0 else origin if origin.ordinal < 0 else None)
 
 
 def fill(dst, value=0, count=None, *, int width=1, offset=0, stream=None, bint blocking=False):
@@ -223,13 +251,13 @@ def fill(dst, value=0, count=None, *, int width=1, offset=0, stream=None, bint b
         elements = checked_span(count, "count", elements)
     worker = stream_of(stream, to.ordinal)
     element = value
-    note_use(to, worker)
+    note_use(to, worker, blocking)
     with nogil:
         code = registry.active.fill(worker.device_index, worker.handle, to.address + skip, element, width, elements)
     if code:
         raise_status(code, "fill", ("device", worker.device_index, "stream", worker.handle, "dst", to.address + skip,
                                     "value", value, "width", width, "count", elements))
-    finish(worker, blocking)
+    finish(worker, blocking, None)
 
 
 provide_copies(copy, fill)

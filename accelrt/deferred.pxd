@@ -4,7 +4,7 @@ from libc.stdint cimport uint64_t, uintptr_t
 cdef enum:  # kinds
     GRAPH = 0
     GRAPH_EXEC = 1
-    HOST_MEMORY = 2
+    HOST_REGISTRATION = 2
     EVENT = 3
     CAPTURE = 4  # dispose_capture's
 

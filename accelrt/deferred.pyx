@@ -10,6 +10,7 @@ from accelrt.capture cimport any_capture
 cimport accelrt.driver.registry as registry
 from accelrt.driver.relaxed cimport go_relaxed, restore_mode
 from accelrt.driver.table cimport CAPTURE_ACTIVE, CAPTURE_NONE
+from accelrt.memory.pinned cimport tidy_pinned
 from accelrt.status cimport FORKED
 
 cdef extern from "<pthread.h>" nogil:
@@ -45,17 +46,15 @@ cdef int destroy(int kind, int device, uintptr_t handle) noexcept nogil:
         return registry.active.graph_destroy(handle)
     if kind == GRAPH_EXEC:
         return registry.active.graph_exec_destroy(handle)
-    if kind == HOST_MEMORY:
-        return registry.active.host_free(device, handle)
+    if kind == HOST_REGISTRATION:
+        return registry.active.host_unregister(device, handle)
     return registry.active.event_destroy(device, handle)
 
 
 cdef void dispose(int kind, int device, uintptr_t handle) noexcept:
-    # Page-locked memory is freed outside captures only: the driver waits for the device then.
-    cdef int code = -1
-    if not (kind == HOST_MEMORY and any_capture()):
-        with nogil:
-            code = give_back(kind, device, handle)
+    cdef int code
+    with nogil:
+        code = give_back(kind, device, handle)
     if code and code != FORKED:
         wait(kind, device, handle, 0)
 
@@ -110,6 +109,8 @@ cdef void drain() noexcept:
         else:
             dispose(entry.kind, entry.device, entry.handle)
         free(entry)
+    with nogil:
+        tidy_pinned()  # what it is refused stays pending, and the next miss is told
 
 
 pthread_atfork(NULL, NULL, &forget_waiting)

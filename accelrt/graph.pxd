@@ -15,6 +15,9 @@ cdef class CUDAGraph:
     cdef bint holds        # the private pool counts this graph
     cdef list kept         # what the nodes point at
     cdef list calls        # the host functions among them
+    cdef list pinned       # the page-locked memory among them
+    cdef uintptr_t noted   # the stream that the page-locked memory was last said to be used on
 
     cdef int abandon(self) noexcept
     cdef int leave_capture(self) except -1
+    cdef int note_pinned(self, Stream stream) except -1

@@ -5,15 +5,18 @@ the graph's pool, and the process can capture again.
 """
 import warnings
 
+from libc.stdint cimport UINTPTR_MAX
+
 from accelrt.callback cimport begin_runs, nodes_of, take_back_runs
-from accelrt.capture cimport close_capture, open_capture
+from accelrt.capture cimport PinnedSide, close_capture, open_capture
 from accelrt.deferred cimport GRAPH, GRAPH_EXEC, dispose, dispose_capture, drain
 from accelrt.device cimport ordinal_of
 cimport accelrt.driver.registry as registry
 from accelrt.driver.relaxed cimport go_relaxed, restore_mode
 from accelrt.driver.table cimport CAPTURE_GLOBAL, CAPTURE_NONE, CAPTURE_RELAXED, CAPTURE_THREAD_LOCAL
+from accelrt.memory.pinned cimport use_pinned_on
 from accelrt.memory.pool cimport begin_capture, end_capture, hold_private, let_go_private
-from accelrt.status cimport raise_status
+from accelrt.status cimport NO_HOST_MEMORY, raise_status
 from accelrt.stream cimport StreamContext, current_of
 from accelrt.stream import Stream as make_stream
 
@@ -78,6 +81,8 @@ cdef class CUDAGraph:
     def __cinit__(self):
         self.kept = []
         self.calls = []
+        self.pinned = []
+        self.noted = UINTPTR_MAX
 
     def __dealloc__(self):
         self.abandon()
@@ -95,6 +100,8 @@ cdef class CUDAGraph:
             self.holds = False
         self.kept = []
         self.calls = []
+        self.pinned = []
+        self.noted = UINTPTR_MAX
         self.node_count = 0
         return 0
 
@@ -185,6 +192,7 @@ cdef class CUDAGraph:
             self.abandon()
             raise_status(code, call, ("stream", stream))
         self.calls = nodes_of(self.kept)
+        self.pinned = [thing for thing in self.kept if isinstance(thing, PinnedSide)]
         drain()
         if self.node_count == 0:
             warnings.warn("The CUDA Graph is empty: nothing was put into a capturing stream", stacklevel=2)
@@ -201,12 +209,23 @@ cdef class CUDAGraph:
         if self.raw_cuda_graph_exec == 0:
             raise RuntimeError("nothing to replay: capture first, with accelrt.graph(g) or capture_begin/capture_end")
         stream = current_of(self.ordinal)
+        if self.pinned and stream.handle != self.noted:
+            self.note_pinned(stream)
         begin_runs(self.calls)
         with nogil:
             code = registry.active.graph_launch(self.ordinal, self.raw_cuda_graph_exec, stream.handle)
         if code:
             take_back_runs(self.calls)
             raise_status(code, "graph_launch", ("graph_exec", self.raw_cuda_graph_exec, "stream", stream.handle))
+
+    cdef int note_pinned(self, Stream stream) except -1:
+        # The graph may die, and its memory with it, while a replay is under way.
+        cdef PinnedSide side
+        for side in self.pinned:
+            if use_pinned_on(side.address, self.ordinal, stream.handle) == NO_HOST_MEMORY:
+                raise_status(NO_HOST_MEMORY, "graph_launch", ("stream", stream.handle))
+        self.noted = stream.handle
+        return 0
 
     def reset(self):
         """Forgets the capture: its pool's memory can go back to the device once nothing in it is live."""

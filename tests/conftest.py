@@ -32,9 +32,12 @@ def _nothing_left_behind(request):
     for ordinal in range(accelrt.device_count()):
         accelrt.synchronize(ordinal)
     accelrt.empty_cache()
+    accelrt.host_empty_cache()
     for ordinal in range(accelrt.device_count()):
         assert accelrt.memory_allocated(ordinal) == 0
         assert accelrt.memory_reserved(ordinal) == 0
     accelrt.memory.audit()
+    accelrt.memory.host_audit()
+    assert accelrt.host_memory_stats()["allocated_bytes.current"] == 0
     if ON_HOST:
         assert not any(live_things().values()), live_things()

@@ -86,5 +86,16 @@ def test_a_graph_replays_from_nogil_code(loops):
     assert (out == 6).all()
 
 
+def test_page_locked_memory_is_given_back_with_its_copy_under_way(loops):
+    stream, gate, out = accelrt.Stream(), threading.Event(), np.zeros((20, 1000), np.uint8)
+    with accelrt.Buffer(out.nbytes, stream=stream) as buffer:
+        stream.launch_host_func(gate.wait)
+        again = loops.through_pinned(0, stream.cuda_stream, buffer.ptr, 1000, 20)
+        gate.set()
+        buffer.copy_to(out, stream=stream)
+    assert (again[0], accelrt.status.name_of(again[1])) == (0, "NOT_ALLOCATED")
+    assert (out == np.arange(20, dtype=np.uint8)[:, None]).all()
+
+
 def test_bad_calls_are_told(loops):
     assert loops.refusals() == ("INVALID_DEVICE", "INVALID_DEVICE", "NOT_ALLOCATED", "NOT_READY")

@@ -10,7 +10,14 @@ import pytest
 from child import in_child, wrap_host
 
 # What an error may name beside a row of the driver table: operations that stand on several rows.
-OPERATIONS = {"graph_instantiate", "allocate", "capture_begin", "empty_cache", "record_stream"}
+OPERATIONS = {
+    "graph_instantiate",
+    "allocate",
+    "allocate_pinned",
+    "capture_begin",
+    "empty_cache",
+    "record_stream",
+}
 OUT_OF_MEMORY, UNKNOWN = 2, 999
 EVENTS = 200  # of the trace
 
@@ -94,7 +101,9 @@ class Sweep:
         gc.collect()
         accelrt.synchronize()
         accelrt.empty_cache()
+        accelrt.host_empty_cache()
         accelrt.memory.audit()
+        accelrt.memory.host_audit()
         assert accelrt.memory_allocated() == accelrt.memory_reserved() == 0
         assert accelrt.current_stream() == accelrt.default_stream()
         assert not accelrt.is_current_stream_capturing()

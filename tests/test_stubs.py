@@ -16,7 +16,7 @@ ROOT = Path(accelrt.__file__).parent
 ALLOWED = r"""
 .*\.__pyx_capi__
 .*\.__test__
-accelrt\.memory\.(invariants|pending|pool|private|readings|records|segments|snapshot)
+accelrt\.memory\.(invariants|pending|pinned|pinned_(audit|heap|memory|uses|watch)|pool|private|readings|records|segments|snapshot)
 .*\.?__reduce_cython__
 .*\.?__setstate_cython__
 .*\.RowCalls\..*

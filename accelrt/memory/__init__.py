@@ -1,30 +1,67 @@
 """The caching allocator: accelrt.memory.memory_stats() and the rest of torch.cuda.memory's names.
 
 The compiled rooms below this package know no streams and no Python; the functions stand above it, in
-accelrt.caching, and are found here when they are asked for.
+accelrt.caching, accelrt.pinned and accelrt.registered, and are found here when they are asked for.
 """
 
 import importlib
 
 __all__ = [
+    "RegisteredMemory",
     "audit",
     "caching_allocator_alloc",
     "caching_allocator_delete",
+    "caching_host_allocator_alloc",
+    "caching_host_allocator_delete",
+    "configure_pinned",
     "empty_cache",
+    "host_audit",
+    "host_empty_cache",
+    "host_memory_stats",
+    "is_pinned",
     "max_memory_allocated",
     "max_memory_reserved",
     "memory_allocated",
     "memory_reserved",
     "memory_snapshot",
     "memory_stats",
+    "pinned_empty",
+    "pinned_settings",
+    "record_host_stream",
     "record_stream",
+    "register_host",
+    "reset_accumulated_host_memory_stats",
     "reset_accumulated_memory_stats",
+    "reset_peak_host_memory_stats",
     "reset_peak_memory_stats",
     "set_per_process_memory_fraction",
 ]
+
+# Where the functions stand that are not in accelrt.caching.
+_ROOMS = {
+    "accelrt.pinned": (
+        "caching_host_allocator_alloc",
+        "caching_host_allocator_delete",
+        "configure_pinned",
+        "host_audit",
+        "host_empty_cache",
+        "host_memory_stats",
+        "pinned_settings",
+        "reset_accumulated_host_memory_stats",
+        "reset_peak_host_memory_stats",
+    ),
+    "accelrt.registered": (
+        "RegisteredMemory",
+        "is_pinned",
+        "pinned_empty",
+        "record_host_stream",
+        "register_host",
+    ),
+}
 
 
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module("accelrt.caching"), name)
+    room = next((room for room, names in _ROOMS.items() if name in names), "accelrt.caching")
+    return getattr(importlib.import_module(room), name)

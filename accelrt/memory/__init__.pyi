@@ -40,20 +40,76 @@ from accelrt.caching import (
 from accelrt.caching import (
     set_per_process_memory_fraction as set_per_process_memory_fraction,
 )
+from accelrt.pinned import (
+    caching_host_allocator_alloc as caching_host_allocator_alloc,
+)
+from accelrt.pinned import (
+    caching_host_allocator_delete as caching_host_allocator_delete,
+)
+from accelrt.pinned import (
+    configure_pinned as configure_pinned,
+)
+from accelrt.pinned import (
+    host_audit as host_audit,
+)
+from accelrt.pinned import (
+    host_empty_cache as host_empty_cache,
+)
+from accelrt.pinned import (
+    host_memory_stats as host_memory_stats,
+)
+from accelrt.pinned import (
+    pinned_settings as pinned_settings,
+)
+from accelrt.pinned import (
+    reset_accumulated_host_memory_stats as reset_accumulated_host_memory_stats,
+)
+from accelrt.pinned import (
+    reset_peak_host_memory_stats as reset_peak_host_memory_stats,
+)
+from accelrt.registered import (
+    RegisteredMemory as RegisteredMemory,
+)
+from accelrt.registered import (
+    is_pinned as is_pinned,
+)
+from accelrt.registered import (
+    pinned_empty as pinned_empty,
+)
+from accelrt.registered import (
+    record_host_stream as record_host_stream,
+)
+from accelrt.registered import (
+    register_host as register_host,
+)
 
 __all__ = [
+    "RegisteredMemory",
     "audit",
     "caching_allocator_alloc",
     "caching_allocator_delete",
+    "caching_host_allocator_alloc",
+    "caching_host_allocator_delete",
+    "configure_pinned",
     "empty_cache",
+    "host_audit",
+    "host_empty_cache",
+    "host_memory_stats",
+    "is_pinned",
     "max_memory_allocated",
     "max_memory_reserved",
     "memory_allocated",
     "memory_reserved",
     "memory_snapshot",
     "memory_stats",
+    "pinned_empty",
+    "pinned_settings",
+    "record_host_stream",
     "record_stream",
+    "register_host",
+    "reset_accumulated_host_memory_stats",
     "reset_accumulated_memory_stats",
+    "reset_peak_host_memory_stats",
     "reset_peak_memory_stats",
     "set_per_process_memory_fraction",
 ]

@@ -3,9 +3,9 @@ from libc.stdint cimport uint64_t, uintptr_t
 
 from accelrt.api cimport (
     NOT_READY, SUCCESS,
-    allocate, copy, current_device, current_stream, event_create, event_destroy, event_query, event_record,
-    event_synchronize, fill, graph_replay, import_accelrt, record_stream, release, status_name, status_text,
-    stream_query, stream_synchronize, stream_wait_event,
+    allocate, allocate_pinned, copy, current_device, current_stream, event_create, event_destroy, event_query,
+    event_record, event_synchronize, fill, graph_replay, import_accelrt, record_pinned_stream, record_stream, release,
+    release_pinned, status_name, status_text, stream_query, stream_synchronize, stream_wait_event,
 )
 
 import_accelrt()
@@ -100,3 +100,27 @@ def refusals():
         status_name(release(0, 12345)).decode(),
         status_name(NOT_READY).decode(),
     )
+
+
+def through_pinned(int device, uintptr_t stream, uintptr_t buffer, size_t size, int rounds):
+    """Sends page-locked blocks, each filled with its number, to a buffer, and gives each back while its copy may be
+    under way; returns a status code and that of giving the last one back again."""
+    cdef uintptr_t pinned = 0
+    cdef size_t offset
+    cdef int code = 0
+    cdef int index
+    with nogil:
+        for index in range(rounds):
+            code = allocate_pinned(size, &pinned)
+            if code:
+                break
+            for offset in range(size):
+                (<unsigned char*>pinned)[offset] = <unsigned char>index
+            code = copy(device, stream, buffer + index * size, pinned, size)
+            if code == SUCCESS:
+                code = record_pinned_stream(device, pinned + size // 2, stream)
+            if code == SUCCESS:
+                code = release_pinned(pinned)
+            if code:
+                break
+    return code, release_pinned(pinned)

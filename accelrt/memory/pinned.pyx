@@ -1,0 +1,363 @@
+"""The cache of page-locked host memory: the hit, the miss, and the steps before an out-of-memory error.
+
+Two locks, always taken in this order: order, held around events, and lock, a spin lock held for bookkeeping.
+Neither is held while the GIL is taken or while something is waited for; memory comes and goes under none.
+"""
+from libc.stdint cimport SIZE_MAX
+from libc.stdlib cimport calloc
+from libc.string cimport memset
+
+from accelrt.addresses cimport map_find
+from accelrt.capture cimport captures_open
+from accelrt.memory.block cimport pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock
+from accelrt.memory.pinned_audit cimport violated
+from accelrt.memory.pinned_block cimport (
+    DEVICES, LIVE, PENDING, PinnedBlock, PinnedSegment, PinnedUse, acquire, let_go,
+)
+from accelrt.memory.pinned_heap cimport (
+    attach, block_of, count_freed, detach_doomed, detach_idle, doom, find, find_unrounded, hand_out, set_free,
+)
+from accelrt.memory.pinned_memory cimport give_memory, take_memory
+from accelrt.memory.pinned_sizes cimport (
+    LARGE, PAGE, ROUND_LIMIT, SMALL, SMALL_SEGMENT, class_size, kind_of, round_up,
+)
+from accelrt.memory.pinned_stats cimport reset_peak, reset_sums, reset_timing
+from accelrt.memory.pinned_uses cimport defer, drop_spare_events, poll, wait_all
+from accelrt.memory.pinned_watch cimport forget_watch, stop_watch, watch, watching
+from accelrt.status cimport FORKED, INVALID_DEVICE, NO_HOST_MEMORY, NOT_ALLOCATED, NOT_READY, OUT_OF_MEMORY
+
+cdef extern from "<pthread.h>" nogil:
+    int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept)
+
+cdef PinnedPool pool
+cdef bint forked = False  # the parent had such memory: what this process gives back may be the parent's
+
+
+# --- the hit ---------------------------------------------------------------------------------------------
+
+cdef inline bint caches(size_t size) noexcept nogil:
+    return size <= pool.settings.cache_limit
+
+
+cdef inline size_t block_size(size_t size) noexcept nogil:
+    if size > pool.settings.round_limit or not caches(size):
+        return round_up(size, PAGE)
+    return class_size(size)
+
+
+cdef inline int take_cached(size_t requested, uintptr_t* out_address) noexcept nogil:
+    cdef size_t size = block_size(requested)
+    cdef PinnedBlock* block
+    cdef int code
+    if not caches(requested):
+        return NOT_READY
+    block = find(&pool, size) if class_size(size) == size else find_unrounded(&pool, size)
+    if block == NULL:
+        return NOT_READY
+    code = hand_out(&pool, block, size)
+    if code == 0:
+        out_address[0] = block.address
+    return code
+
+
+cdef int try_allocate_pinned(size_t size, uintptr_t* out_address) noexcept nogil:
+    cdef int code
+    # One comparison for 0 and for absurd sizes; both are told apart where it is slow anyway.
+    if (size - 1) >> ROUND_LIMIT:
+        return NOT_READY
+    acquire(&pool.lock)
+    code = take_cached(size, out_address)
+    let_go(&pool.lock)
+    return code
+
+
+cdef int try_release_pinned(uintptr_t address) noexcept nogil:
+    cdef PinnedBlock* block
+    cdef int code = NOT_READY
+    acquire(&pool.lock)
+    block = <PinnedBlock*>map_find(&pool.live, address)
+    if block != NULL and block.state == LIVE and block.uses == NULL and not block.segment.uncached:
+        count_freed(&pool, block)
+        set_free(&pool, block)
+        code = 0
+    let_go(&pool.lock)
+    return code
+
+
+cdef int allocate_pinned(size_t size, uintptr_t* out_address) noexcept nogil:
+    return allocate_pinned_on(-1, size, out_address)
+
+
+cdef int allocate_pinned_on(int device, size_t size, uintptr_t* out_address) noexcept nogil:
+    cdef int code = try_allocate_pinned(size, out_address)
+    return allocate_slow(device, size, out_address) if code == NOT_READY else code
+
+
+cdef int release_pinned(uintptr_t address) noexcept nogil:
+    cdef int code = try_release_pinned(address)
+    return release_slow(address) if code == NOT_READY else code
+
+
+# --- the miss --------------------------------------------------------------------------------------------
+
+cdef int give_doomed() noexcept nogil:
+    # Giving back waits for the device's work, which the driver refuses beside a capture; tidy tries again.
+    cdef PinnedSegment* segments
+    if captures_open():
+        return 0
+    acquire(&pool.lock)
+    segments = detach_doomed(&pool)
+    let_go(&pool.lock)
+    return give_memory(&pool, segments)
+
+
+cdef int give_idle() noexcept nogil:
+    cdef PinnedSegment* segments
+    if captures_open():
+        return 0
+    acquire(&pool.lock)
+    segments = detach_idle(&pool)
+    let_go(&pool.lock)
+    return give_memory(&pool, segments)
+
+
+cdef int tidy_pinned() noexcept nogil:
+    cdef int code
+    pthread_mutex_lock(&pool.order)
+    code = poll(&pool)
+    pthread_mutex_unlock(&pool.order)
+    return code if code else give_doomed()
+
+
+cdef int poll_unless_watched() noexcept nogil:
+    cdef int code = 0
+    pthread_mutex_lock(&pool.order)
+    if not watching():
+        code = poll(&pool)
+    pthread_mutex_unlock(&pool.order)
+    return code if code else give_doomed()
+
+
+cdef int grow(int device, size_t requested, uintptr_t* out_address) noexcept nogil:
+    # The new segment's block is handed out in the same breath, before another thread finds it.
+    cdef PinnedSegment* segment = NULL
+    cdef size_t size
+    cdef bint uncached
+    cdef int code, kind
+    acquire(&pool.lock)
+    size = block_size(requested)
+    uncached = not caches(requested)
+    let_go(&pool.lock)
+    kind = LARGE if uncached else kind_of(size)
+    code = take_memory(&pool, device, SMALL_SEGMENT if kind == SMALL else round_up(size, PAGE), kind, &segment)
+    if code:
+        return code
+    segment.uncached = uncached
+    acquire(&pool.lock)
+    code = attach(&pool, segment)
+    if code == 0:
+        code = hand_out(&pool, segment.first, size)
+        if code == 0:
+            out_address[0] = segment.address
+        let_go(&pool.lock)
+        return code
+    let_go(&pool.lock)
+    give_memory(&pool, segment)
+    return code
+
+
+cdef int allocate_slow(int device, size_t size, uintptr_t* out_address) noexcept nogil:
+    # Every step that frees something is followed by a search.
+    cdef int code
+    out_address[0] = 0
+    if size == 0:
+        return 0
+    if size >> ROUND_LIMIT:
+        return OUT_OF_MEMORY
+    code = poll_unless_watched()
+    if code == 0:
+        code = try_allocate_pinned(size, out_address)
+    if code == NOT_READY:
+        code = grow(device, size, out_address)
+    if code != OUT_OF_MEMORY:
+        return code
+    pthread_mutex_lock(&pool.order)
+    code = wait_all(&pool)
+    pthread_mutex_unlock(&pool.order)
+    if code == 0:
+        code = try_allocate_pinned(size, out_address)
+    if code == NOT_READY:
+        code = give_idle()
+        if code == 0:
+            code = grow(device, size, out_address)
+    return code
+
+
+cdef int release_slow(uintptr_t address) noexcept nogil:
+    cdef PinnedBlock* block
+    cdef bint background
+    if address == 0:
+        return 0
+    acquire(&pool.lock)
+    block = <PinnedBlock*>map_find(&pool.live, address)
+    if block == NULL or block.state != LIVE:
+        let_go(&pool.lock)
+        return FORKED if forked else NOT_ALLOCATED
+    if block.uses == NULL:  # another thread made it free of uses, or it is not cached
+        count_freed(&pool, block)
+        if block.segment.uncached:
+            doom(&pool, block)
+        else:
+            set_free(&pool, block)
+        let_go(&pool.lock)
+        give_doomed()  # what the driver keeps is tried again
+        return 0
+    block.state = PENDING
+    background = pool.settings.background
+    let_go(&pool.lock)
+    pthread_mutex_lock(&pool.order)
+    defer(&pool, block)
+    if background:
+        watch(&pool)
+    else:
+        poll(&pool)  # a refusal is told to the next miss
+    pthread_mutex_unlock(&pool.order)
+    give_doomed()
+    return 0
+
+
+cdef PinnedUse* new_use() noexcept nogil:
+    cdef PinnedUse* use = pool.spare_uses
+    if use == NULL:
+        return <PinnedUse*>calloc(1, sizeof(PinnedUse))
+    pool.spare_uses = use.next
+    return use
+
+
+cdef int note(PinnedBlock* block, int device, uintptr_t stream) noexcept nogil:
+    cdef PinnedUse* use = block.uses
+    while use != NULL:
+        if use.stream == stream and use.device == device:
+            return 0
+        use = use.next
+    use = new_use()
+    if use == NULL:
+        return NO_HOST_MEMORY
+    use.device = device
+    use.stream = stream
+    use.next = block.uses
+    block.uses = use
+    return 0
+
+
+cdef int use_pinned_on(uintptr_t address, int device, uintptr_t stream) noexcept nogil:
+    cdef PinnedBlock* block
+    cdef int code = FORKED if forked else NOT_ALLOCATED
+    if device < 0 or device >= DEVICES:
+        return INVALID_DEVICE
+    acquire(&pool.lock)
+    block = block_of(&pool, address)
+    if block != NULL:
+        code = note(block, device, stream)
+    let_go(&pool.lock)
+    return code
+
+
+cdef bint is_cached_pinned(uintptr_t address) noexcept nogil:
+    cdef bint answer
+    acquire(&pool.lock)
+    answer = block_of(&pool, address) != NULL
+    let_go(&pool.lock)
+    return answer
+
+
+cdef int empty_pinned() noexcept nogil:
+    cdef int code
+    pthread_mutex_lock(&pool.order)
+    code = wait_all(&pool)
+    pthread_mutex_unlock(&pool.order)
+    if code == 0:
+        code = give_idle()
+    if code == 0:
+        pthread_mutex_lock(&pool.order)
+        code = drop_spare_events(&pool)
+        pthread_mutex_unlock(&pool.order)
+    return code
+
+
+# --- figures, settings, process --------------------------------------------------------------------------
+
+cdef PinnedStats read_pinned_stats() noexcept nogil:
+    cdef PinnedStats stats
+    acquire(&pool.lock)
+    stats = pool.stats
+    let_go(&pool.lock)
+    return stats
+
+
+cdef void reset_pinned_peaks() noexcept nogil:
+    acquire(&pool.lock)
+    reset_peak(&pool.stats.segments)
+    reset_peak(&pool.stats.segment_bytes)
+    reset_peak(&pool.stats.blocks)
+    reset_peak(&pool.stats.block_bytes)
+    let_go(&pool.lock)
+
+
+cdef void reset_pinned_sums() noexcept nogil:
+    acquire(&pool.lock)
+    reset_sums(&pool.stats.segments)
+    reset_sums(&pool.stats.segment_bytes)
+    reset_sums(&pool.stats.blocks)
+    reset_sums(&pool.stats.block_bytes)
+    reset_timing(&pool.stats.take)
+    reset_timing(&pool.stats.give)
+    let_go(&pool.lock)
+
+
+cdef PinnedSettings read_pinned_settings() noexcept nogil:
+    cdef PinnedSettings settings
+    acquire(&pool.lock)
+    settings = pool.settings
+    let_go(&pool.lock)
+    return settings
+
+
+cdef void set_pinned_settings(PinnedSettings settings) noexcept nogil:
+    acquire(&pool.lock)
+    pool.settings = settings
+    let_go(&pool.lock)
+    if not settings.background:
+        stop_watch(&pool, False)
+
+
+cdef void close_pinned() noexcept nogil:
+    stop_watch(&pool, True)
+
+
+cdef const char* pinned_violation() noexcept nogil:
+    cdef const char* found
+    pthread_mutex_lock(&pool.order)
+    acquire(&pool.lock)
+    found = violated(&pool)
+    let_go(&pool.lock)
+    pthread_mutex_unlock(&pool.order)
+    return found
+
+
+cdef void forget_in_child() noexcept nogil:
+    # The parent's memory, and whatever locks its threads held, are not the child's; the settings are.
+    global forked
+    cdef PinnedSettings settings = pool.settings
+    forked = forked or pool.segment_count > 0
+    memset(&pool, 0, sizeof(PinnedPool))
+    pool.settings = settings
+    pthread_mutex_init(&pool.order, NULL)
+    forget_watch()
+
+
+pool.settings.round_limit = SIZE_MAX
+pool.settings.cache_limit = SIZE_MAX
+pool.settings.register_threads = 1
+pthread_mutex_init(&pool.order, NULL)
+pthread_atfork(NULL, NULL, &forget_in_child)

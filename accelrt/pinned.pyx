@@ -1,0 +1,297 @@
+"""The cache of page-locked host memory as Python sees it: torch.cuda's names for its figures.
+
+A hit keeps the GIL; whatever may wait lets go of it.
+"""
+import atexit
+
+from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
+from libc.stdint cimport SIZE_MAX
+
+from accelrt.errors import OutOfMemoryError
+from accelrt.lazy import lazy_call
+from accelrt.caching cimport checked_size
+from accelrt.deferred cimport drain
+from accelrt.device cimport ordinal_of
+from accelrt.memory.pinned cimport (
+    allocate_pinned_on, close_pinned, empty_pinned, pinned_violation, read_pinned_settings, read_pinned_stats,
+    release_pinned, reset_pinned_peaks, reset_pinned_sums, set_pinned_settings, try_allocate_pinned,
+    try_release_pinned,
+)
+from accelrt.memory.pinned_block cimport PinnedSettings
+from accelrt.memory.pinned_sizes cimport ROUND_LIMIT
+from accelrt.memory.pinned_stats cimport PinnedStats, Tally, Timing
+from accelrt.status cimport NOT_ALLOCATED, NOT_READY, OUT_OF_MEMORY, raise_status
+
+MAX_REGISTER_THREADS = 128
+UNCHANGED = object()
+
+cdef bint stops_at_exit = False  # the polling thread; guarded by the GIL
+
+
+cdef size_t checked_host_size(object size, str name) except? 0:
+    # The usual int is told without making another; the rest is left to who names what is wrong.
+    cdef int overflow = 0
+    cdef long long value
+    if PyLong_CheckExact(size):
+        value = PyLong_AsLongLongAndOverflow(size, &overflow)
+        if value >= 0 and not overflow and not value >> ROUND_LIMIT:
+            return value
+    return checked_size(size, name)
+
+
+cdef uintptr_t allocate_host_bytes(object device, size_t size) except? 0:
+    cdef uintptr_t address = 0
+    cdef int ordinal = -1
+    cdef int code = try_allocate_pinned(size, &address)
+    if code == NOT_READY:
+        if device is not None:  # checked even where the cache has memory, by the caller
+            ordinal = ordinal_of(device)
+        with nogil:
+            code = allocate_pinned_on(ordinal, size, &address)
+    if code == OUT_OF_MEMORY:
+        raise out_of_memory(size)
+    if code:
+        raise_status(code, "allocate_pinned", ("size", size))
+    return address
+
+
+cdef object out_of_memory(size_t size):
+    cdef PinnedStats stats = read_pinned_stats()
+    error = OutOfMemoryError(
+        f"the driver has no page-locked host memory for {size} bytes; accelrt holds {stats.segment_bytes.current} bytes "
+        f"of it, of which {stats.block_bytes.current} are in use; drop what is not needed, call host_empty_cache(), or "
+        "let the process lock more memory (ulimit -l)",
+        OUT_OF_MEMORY, "OUT_OF_MEMORY", "allocate_pinned",
+    )
+    error.requested, error.reserved, error.live = size, stats.segment_bytes.current, stats.block_bytes.current
+    return error
+
+
+cdef void release_host_bytes(uintptr_t address) noexcept:
+    # A refusal can only mean that the process was forked, or that the bytes are gone already.
+    if address and try_release_pinned(address) == NOT_READY:
+        with nogil:
+            release_pinned(address)
+
+
+def caching_host_allocator_alloc(size):
+    """Allocates page-locked host memory from the cache; copies read and write it asynchronously.
+
+    Arguments:
+        size: int, bytes.
+    Returns:
+        int, the address, a multiple of 64, and of 4096 for sizes from 32 KiB on; 0 for 0 bytes.
+    Raises:
+        OutOfMemoryError: the driver has no such memory, even after the cache's idle memory went back.
+        ValueError, TypeError: size is negative or no int.
+    """
+    return allocate_host_bytes(None, checked_host_size(size, "size"))
+
+
+cdef uintptr_t checked_address(object mem_ptr) except? 0:
+    if isinstance(mem_ptr, bool) or not isinstance(mem_ptr, int):
+        raise TypeError(f"mem_ptr is {mem_ptr!r} of type {type(mem_ptr).__name__}; pass an address as int")
+    try:
+        return mem_ptr
+    except OverflowError:
+        raise ValueError(f"mem_ptr is {mem_ptr}; an address is an int from 0 to 2**64 - 1") from None
+
+
+def caching_host_allocator_delete(mem_ptr):
+    """Gives page-locked memory back to the cache.  Work on a stream that was recorded for it may still be under
+    way: the memory is handed out again when that is done.
+
+    Arguments:
+        mem_ptr: int, an address that caching_host_allocator_alloc returned; 0 does nothing.
+    Raises:
+        ValueError: the address is not allocated, or was given back before.
+        TypeError: mem_ptr is no int.
+    """
+    cdef uintptr_t address = checked_address(mem_ptr)
+    cdef int code
+    if address == 0 or try_release_pinned(address) == 0:
+        return
+    with nogil:
+        code = release_pinned(address)
+    if code == NOT_ALLOCATED:
+        raise ValueError(
+            f"caching_host_allocator_delete: {address:#x} is not allocated: accelrt did not hand it out, or it was given "
+            "back already; pass the address that caching_host_allocator_alloc returned, once"
+        )
+    if code:
+        raise_status(code, "caching_host_allocator_delete", ("mem_ptr", address))
+
+
+def host_empty_cache():
+    """Gives the idle page-locked memory back to the driver, after waiting for memory in use on streams.  While a
+    capture is under way nothing goes back.
+
+    Raises:
+        CudaError: the driver refused; the memory then stays cached.
+    """
+    cdef int code
+    drain()
+    with nogil:
+        code = empty_pinned()
+    if code:
+        raise_status(code, "host_empty_cache")
+
+
+cdef int add_tally(dict answer, str name, Tally tally) except -1:
+    answer[f"{name}.current"] = tally.current
+    answer[f"{name}.peak"] = tally.peak
+    answer[f"{name}.allocated"] = tally.allocated
+    answer[f"{name}.freed"] = tally.freed
+    return 0
+
+
+cdef int add_timing(dict answer, str name, Timing timing) except -1:
+    answer[f"{name}.total"] = timing.total
+    answer[f"{name}.max"] = timing.largest
+    answer[f"{name}.min"] = timing.least
+    answer[f"{name}.count"] = timing.count
+    answer[f"{name}.avg"] = timing.total // timing.count if timing.count else 0
+    return 0
+
+
+def host_memory_stats():
+    """The figures of the page-locked memory, with torch's keys (torch.cuda.host_memory_stats).
+
+    Returns:
+        dict: "allocations" and "allocated_bytes": memory taken from the driver, in calls and bytes;
+        "active_requests" and "active_bytes": blocks handed out, or given back and still in use on a stream, rounded
+        as handed out; each ".current", ".peak", ".allocated", ".freed".  "num_host_alloc", "num_host_free": the
+        driver's successes.  "host_alloc_time", "host_free_time": of those calls, in microseconds, each ".total",
+        ".max", ".min", ".count", ".avg".
+    """
+    cdef PinnedStats stats = read_pinned_stats()
+    cdef dict answer = {}
+    add_tally(answer, "allocations", stats.segments)
+    add_tally(answer, "allocated_bytes", stats.segment_bytes)
+    add_tally(answer, "active_requests", stats.blocks)
+    add_tally(answer, "active_bytes", stats.block_bytes)
+    add_timing(answer, "host_alloc_time", stats.take)
+    add_timing(answer, "host_free_time", stats.give)
+    answer["num_host_alloc"] = stats.take.count
+    answer["num_host_free"] = stats.give.count
+    return dict(sorted(answer.items()))
+
+
+def reset_peak_host_memory_stats():
+    """Sets every peak of the page-locked memory to the current figure."""
+    reset_pinned_peaks()
+
+
+def reset_accumulated_host_memory_stats():
+    """Sets the "allocated" and "freed" figures of the page-locked memory, its counts of driver calls and their times
+    to 0."""
+    reset_pinned_sums()
+
+
+def host_audit():
+    """Walks every identity of the page-locked memory (accelrt/memory/DESIGN.md).
+
+    Raises:
+        AssertionError: one is violated; the text says which.
+    """
+    cdef const char* found
+    with nogil:
+        found = pinned_violation()
+    if found != NULL:
+        raise AssertionError(found.decode())
+
+
+# --- settings --------------------------------------------------------------------------------------------
+
+cdef bint checked_switch(object value, str name) except -1:
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} is {value!r} of type {type(value).__name__}; pass True or False")
+    return value
+
+
+cdef size_t checked_limit(object value, str name) except? 0:
+    if value is None:
+        return SIZE_MAX
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} is {value!r} of type {type(value).__name__}; pass MiB as int, or None for no limit")
+    if not 0 <= value < 1 << 40:
+        raise ValueError(f"{name} is {value}; it goes from 0 to 2**40 - 1 MiB, or is None for no limit")
+    return value << 20
+
+
+cdef int checked_threads(object value) except -1:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"pinned_num_register_threads is {value!r} of type {type(value).__name__}; pass an int")
+    if not 1 <= value <= MAX_REGISTER_THREADS:
+        raise ValueError(f"pinned_num_register_threads is {value}; it goes from 1 to {MAX_REGISTER_THREADS}")
+    return value
+
+
+def configure_pinned(
+    *,
+    pinned_use_cuda_host_register=UNCHANGED,
+    pinned_num_register_threads=UNCHANGED,
+    pinned_max_round_threshold_mb=UNCHANGED,
+    pinned_max_cached_size_mb=UNCHANGED,
+    pinned_use_background_threads=UNCHANGED,
+):
+    """Sets what is given and leaves the rest; the memory that is cached already stays as it is.
+
+    Arguments:
+        pinned_use_cuda_host_register: bool (False), take memory of the operating system's and register it
+            (cuMemHostRegister) instead of the driver's own (cuMemHostAlloc).
+        pinned_num_register_threads: int from 1 to 128 (1), threads that touch the pages of memory to be registered.
+        pinned_max_round_threshold_mb: int, MiB, or None for no limit (None): larger requests are rounded up to whole
+            pages only.
+        pinned_max_cached_size_mb: int, MiB, or None for no limit (None): larger requests are taken from the driver
+            each time and go back at once when they are freed.
+        pinned_use_background_threads: bool (False), a thread looks for memory that no stream uses any more, so that
+            allocations need not.
+    Raises:
+        TypeError, ValueError: a value is of the wrong kind or out of range; then nothing is changed.
+    """
+    global stops_at_exit
+    cdef PinnedSettings settings = read_pinned_settings()
+    if pinned_use_cuda_host_register is not UNCHANGED:
+        settings.use_register = checked_switch(pinned_use_cuda_host_register, "pinned_use_cuda_host_register")
+    if pinned_num_register_threads is not UNCHANGED:
+        settings.register_threads = checked_threads(pinned_num_register_threads)
+    if pinned_max_round_threshold_mb is not UNCHANGED:
+        settings.round_limit = checked_limit(pinned_max_round_threshold_mb, "pinned_max_round_threshold_mb")
+    if pinned_max_cached_size_mb is not UNCHANGED:
+        settings.cache_limit = checked_limit(pinned_max_cached_size_mb, "pinned_max_cached_size_mb")
+    if pinned_use_background_threads is not UNCHANGED:
+        settings.background = checked_switch(pinned_use_background_threads, "pinned_use_background_threads")
+    if settings.background and not stops_at_exit:
+        # Exit functions run in the reverse order, and init registers the driver's before it calls what is queued.
+        lazy_call(stop_at_exit)
+        stops_at_exit = True
+    with nogil:
+        set_pinned_settings(settings)
+
+
+cdef object in_mib(size_t limit):
+    return None if limit == SIZE_MAX else limit >> 20
+
+
+def pinned_settings():
+    """What configure_pinned set, or the defaults: name -> value, as dict."""
+    cdef PinnedSettings settings = read_pinned_settings()
+    return {
+        "pinned_use_cuda_host_register": bool(settings.use_register),
+        "pinned_num_register_threads": settings.register_threads,
+        "pinned_max_round_threshold_mb": in_mib(settings.round_limit),
+        "pinned_max_cached_size_mb": in_mib(settings.cache_limit),
+        "pinned_use_background_threads": bool(settings.background),
+    }
+
+
+def stop_polling():
+    """At exit: the polling thread ends before the driver is closed, and none is started any more."""
+    with nogil:
+        close_pinned()
+
+
+def stop_at_exit():
+    """Once the driver is open: has the polling thread stopped before the driver is closed."""
+    atexit.register(stop_polling)
