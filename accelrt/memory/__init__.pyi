@@ -40,12 +40,31 @@ from accelrt.caching import (
 from accelrt.caching import (
     set_per_process_memory_fraction as set_per_process_memory_fraction,
 )
+from accelrt.memory.backend import (
+    CUDAPluggableAllocator as CUDAPluggableAllocator,
+)
+from accelrt.memory.backend import (
+    change_current_allocator as change_current_allocator,
+)
+from accelrt.memory.backend import (
+    get_allocator_backend as get_allocator_backend,
+)
+from accelrt.memory.backend import (
+    library_path as library_path,
+)
+from accelrt.memory.backend import (
+    select_backend as select_backend,
+)
 
 __all__ = [
+    "CUDAPluggableAllocator",
     "audit",
     "caching_allocator_alloc",
     "caching_allocator_delete",
+    "change_current_allocator",
     "empty_cache",
+    "get_allocator_backend",
+    "library_path",
     "max_memory_allocated",
     "max_memory_reserved",
     "memory_allocated",
@@ -55,5 +74,6 @@ __all__ = [
     "record_stream",
     "reset_accumulated_memory_stats",
     "reset_peak_memory_stats",
+    "select_backend",
     "set_per_process_memory_fraction",
 ]

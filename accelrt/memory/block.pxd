@@ -4,6 +4,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
 
 from accelrt.driver.table cimport Table
 from accelrt.addresses cimport AddressMap
+from accelrt.memory.foreign cimport Foreign
 from accelrt.memory.stats cimport Stats
 
 cdef extern from "<pthread.h>" nogil:
@@ -91,7 +92,8 @@ cdef struct Pool:
     Table* table             # fixed
     int device               # fixed
     int debug                # ACCELRT_DEBUG when it was made
-    bint quiet               # nothing pending, no capture, no debug: a hit needs no driver call
+    Foreign* foreign         # fixed; NULL: its memory is this allocator's own, else the rest is idle
+    bint quiet               # own memory, nothing pending, no capture, no debug: a hit needs no driver call
     size_t limit             # most bytes to reserve
     uint64_t next_serial
     Segment* first           # segments in order of serial

@@ -5,7 +5,7 @@ the device, and lock, held for bookkeeping.  Neither is held while the GIL is ta
 while something is waited for.
 """
 from libc.stdint cimport SIZE_MAX
-from libc.stdlib cimport atoi, calloc, getenv
+from libc.stdlib cimport atoi, calloc, free, getenv
 
 cimport accelrt.driver.registry as registry
 from accelrt.addresses cimport map_find, map_reserve
@@ -13,6 +13,10 @@ from accelrt.memory.invariants cimport violated
 from accelrt.memory.block cimport (
     LIVE, Block, Heap, Private, Use,
     pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_trylock, pthread_mutex_unlock,
+)
+from accelrt.memory.foreign cimport (
+    foreign_allocate, foreign_attach, foreign_begin_capture, foreign_empty, foreign_end_capture, foreign_holds,
+    foreign_release, foreign_set_limit, foreign_use_on,
 )
 from accelrt.memory.freelist cimport best_fit
 from accelrt.memory.heap cimport count_freed, hand_out, set_free
@@ -179,7 +183,7 @@ cdef int prepare(Pool* pool, Request* request, size_t size, uintptr_t stream) no
 
 
 cdef void settle_down(Pool* pool) noexcept nogil:
-    pool.quiet = pool.routes == NULL and pool.pending == 0 and pool.deferred == NULL and pool.debug == 0
+    pool.quiet = pool.foreign == NULL and pool.routes == NULL and pool.pending == 0 and pool.deferred == NULL and pool.debug == 0
 
 
 cdef int inspected(Pool* pool, int code) noexcept nogil:
@@ -202,6 +206,8 @@ cdef int allocate_slow(int device, size_t size, uintptr_t stream, uintptr_t* out
     code = pool_of(device, &pool)
     if code:
         return code
+    if pool.foreign != NULL:
+        return foreign_allocate(pool.foreign, size, stream, out_address)
     pthread_mutex_lock(&pool.lock)
     code = prepare(pool, &request, size, stream)
     if code == 0:
@@ -231,6 +237,8 @@ cdef int release_slow(int device, uintptr_t address) noexcept nogil:
     code = pool_of(device, &pool)
     if code:
         return code
+    if pool.foreign != NULL:
+        return foreign_release(pool.foreign, address)
     pthread_mutex_lock(&pool.lock)
     block = <Block*>map_find(&pool.blocks, address)
     if block == NULL or block.state != LIVE:
@@ -255,6 +263,8 @@ cdef int use_on(int device, uintptr_t address, uintptr_t stream) noexcept nogil:
     cdef int code = pool_of(device, &pool)
     if code or address == 0:
         return code
+    if pool.foreign != NULL:
+        return foreign_use_on(pool.foreign, address, stream)
     pthread_mutex_lock(&pool.lock)
     block = <Block*>map_find(&pool.blocks, address)
     if block == NULL or block.state != LIVE:
@@ -278,21 +288,26 @@ cdef int use_on(int device, uintptr_t address, uintptr_t stream) noexcept nogil:
 cdef int locate(int hint, uintptr_t address, int* out_device) noexcept nogil:
     cdef int step, device
     cdef Pool* pool
-    cdef bint found
     cdef int code = pool_of(hint, &pool)
     if code:
         return code
     for step in range(MAX_DEVICES):
         device = (hint + step) % MAX_DEVICES
         pool = pool_if_made(device)
-        if pool != NULL:
-            pthread_mutex_lock(&pool.lock)
-            found = map_find(&pool.blocks, address) != NULL
-            pthread_mutex_unlock(&pool.lock)
-            if found:
-                out_device[0] = device
-                return 0
+        if pool != NULL and holds(pool, address):
+            out_device[0] = device
+            return 0
     return NOT_ALLOCATED
+
+
+cdef bint holds(Pool* pool, uintptr_t address) noexcept nogil:
+    cdef bint answer
+    if pool.foreign != NULL:
+        return foreign_holds(pool.foreign, address)
+    pthread_mutex_lock(&pool.lock)
+    answer = map_find(&pool.blocks, address) != NULL
+    pthread_mutex_unlock(&pool.lock)
+    return answer
 
 
 cdef bint in_private(int device, uintptr_t address) noexcept nogil:
@@ -313,6 +328,8 @@ cdef int empty(int device) noexcept nogil:
     cdef int code
     if pool == NULL:
         return 0
+    if pool.foreign != NULL:
+        return foreign_empty(pool.foreign)
     pthread_mutex_lock(&pool.growth)
     pthread_mutex_lock(&pool.lock)
     code = wait_all(pool)
@@ -331,6 +348,8 @@ cdef int set_limit(int device, size_t limit) noexcept nogil:
     cdef int code = pool_of(device, &pool)
     if code:
         return code
+    if pool.foreign != NULL:
+        return foreign_set_limit(pool.foreign, limit)
     pthread_mutex_lock(&pool.lock)
     pool.limit = limit
     pthread_mutex_unlock(&pool.lock)
@@ -366,6 +385,8 @@ cdef int begin_capture(int device, uint64_t first, uint64_t second, uint64_t cap
     cdef int code = pool_of(device, &pool)
     if code:
         return code
+    if pool.foreign != NULL:
+        return foreign_begin_capture(pool.foreign)
     pthread_mutex_lock(&pool.lock)
     code = begin_route(pool, first, second, capture)
     pthread_mutex_unlock(&pool.lock)
@@ -377,6 +398,8 @@ cdef int end_capture(int device, uint64_t capture) noexcept nogil:
     cdef int code
     if pool == NULL:
         return FORKED
+    if pool.foreign != NULL:
+        return foreign_end_capture(pool.foreign)
     pthread_mutex_lock(&pool.lock)
     code = end_route(pool, capture)
     settle_down(pool)
@@ -417,8 +440,13 @@ cdef int make_slow(int device, Pool** out_pool) noexcept nogil:
 cdef int make(int device) noexcept nogil:
     cdef Pool* pool = <Pool*>calloc(1, sizeof(Pool))
     cdef const char* debug = getenv("ACCELRT_DEBUG")
+    cdef int code
     if pool == NULL:
         return NO_HOST_MEMORY
+    code = foreign_attach(device, registry.active, &pool.foreign)
+    if code:
+        free(pool)
+        return code
     pthread_mutex_init(&pool.lock, NULL)
     pthread_mutex_init(&pool.growth, NULL)
     pool.table = registry.active

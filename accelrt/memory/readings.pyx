@@ -3,6 +3,9 @@ from libc.stdint cimport SIZE_MAX
 from libc.string cimport memset
 
 from accelrt.addresses cimport AddressMap
+from accelrt.memory.foreign_readings cimport (
+    foreign_audit, foreign_limit, foreign_reset_accumulated, foreign_reset_peaks, foreign_stats,
+)
 from accelrt.memory.invariants cimport violated
 from accelrt.memory.block cimport Block, Heap, Private, pthread_mutex_lock, pthread_mutex_unlock
 from accelrt.memory.stats cimport (
@@ -12,8 +15,12 @@ from accelrt.memory.stats cimport (
 
 cdef int64_t read_current(Pool* pool, int figure) noexcept nogil:
     cdef int64_t answer
+    cdef Stats stats
     if pool == NULL:
         return 0
+    if pool.foreign != NULL:
+        stats = foreign_stats(pool.foreign)
+        return current_of(&stats, figure)
     pthread_mutex_lock(&pool.lock)
     answer = current_of(&pool.stats, figure)
     pthread_mutex_unlock(&pool.lock)
@@ -68,6 +75,8 @@ cdef size_t limit_of(Pool* pool) noexcept nogil:
     cdef size_t limit
     if pool == NULL:
         return SIZE_MAX
+    if pool.foreign != NULL:
+        return foreign_limit(pool.foreign)
     pthread_mutex_lock(&pool.lock)
     limit = pool.limit
     pthread_mutex_unlock(&pool.lock)
@@ -79,6 +88,8 @@ cdef Stats read_stats(Pool* pool) noexcept nogil:
     if pool == NULL:
         memset(&stats, 0, sizeof(Stats))
         return stats
+    if pool.foreign != NULL:
+        return foreign_stats(pool.foreign)
     pthread_mutex_lock(&pool.lock)
     stats = pool.stats
     pthread_mutex_unlock(&pool.lock)
@@ -88,6 +99,9 @@ cdef Stats read_stats(Pool* pool) noexcept nogil:
 cdef void reset_peaks(Pool* pool) noexcept nogil:
     cdef int figure, kind
     if pool == NULL:
+        return
+    if pool.foreign != NULL:
+        foreign_reset_peaks(pool.foreign)
         return
     pthread_mutex_lock(&pool.lock)
     for figure in range(FIGURES):
@@ -101,6 +115,9 @@ cdef void reset_accumulated(Pool* pool) noexcept nogil:
     cdef int figure, kind
     cdef Counter* counter
     if pool == NULL:
+        return
+    if pool.foreign != NULL:
+        foreign_reset_accumulated(pool.foreign)
         return
     pthread_mutex_lock(&pool.lock)
     for figure in range(FIGURES):
@@ -116,6 +133,9 @@ cdef object find_violation(Pool* pool):
     cdef const char* found
     if pool == NULL:
         return None
+    if pool.foreign != NULL:
+        found = foreign_audit(pool.foreign)
+        return None if found == NULL else found.decode()
     with nogil:
         pthread_mutex_lock(&pool.lock)
         found = pool.broken if pool.broken != NULL else violated(pool, 2)
