@@ -16,6 +16,7 @@ ROOT = Path(accelrt.__file__).parent
 ALLOWED = r"""
 .*\.__pyx_capi__
 .*\.__test__
+accelrt\.memory\.(foreign|foreign_readings|ordered|plugged|plugin)
 accelrt\.memory\.(invariants|pending|pool|private|readings|records|segments|snapshot)
 .*\.?__reduce_cython__
 .*\.?__setstate_cython__
@@ -23,6 +24,7 @@ accelrt\.memory\.(invariants|pending|pool|private|readings|records|segments|snap
 .*\.(rows|faults)\.ROW_NAMES
 .*\.faults\.(MODES|ASKING)
 .*\.caching\.FIGURE_NAMES
+accelrt\.memory\.BACKEND
 .*\.copies\.Operand
 .*\.graph\.MODES
 .*\.stream\.Currents
