@@ -1,4 +1,4 @@
-"""The symbols that accelrt exports in the ABI of torch's CUDAPluggableAllocator, called as any C library would:
+"""The symbols that accelrt exports in the ABI of torch's CUDAPluggableAllocator, called as a C library would:
 through dlopen, from several threads, without the GIL."""
 
 import ctypes
@@ -164,7 +164,7 @@ def test_the_fraction_is_a_limit(symbols, capfd):
 
 
 def first_use():
-    # Loading the library initialises nothing; the first call does, on a thread that Python never saw the like of.
+    # Loading the library initialises nothing; the first call does, on whichever thread it is made.
     symbols = Symbols()
     assert not accelrt.is_initialized()
     got = []

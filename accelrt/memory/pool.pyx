@@ -183,7 +183,8 @@ cdef int prepare(Pool* pool, Request* request, size_t size, uintptr_t stream) no
 
 
 cdef void settle_down(Pool* pool) noexcept nogil:
-    pool.quiet = pool.foreign == NULL and pool.routes == NULL and pool.pending == 0 and pool.deferred == NULL and pool.debug == 0
+    cdef bint own = pool.foreign == NULL and pool.debug == 0
+    pool.quiet = own and pool.routes == NULL and pool.pending == 0 and pool.deferred == NULL
 
 
 cdef int inspected(Pool* pool, int code) noexcept nogil:
