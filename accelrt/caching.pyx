@@ -11,6 +11,7 @@ from accelrt.errors import OutOfMemoryError
 from accelrt.deferred cimport drain
 from accelrt.device cimport current_ordinal, ordinal_of
 cimport accelrt.driver.registry as registry
+from accelrt.memory.backend cimport backend_name, require_native
 from accelrt.memory.block cimport Pool
 from accelrt.memory.pool cimport (
     MAX_DEVICES, allocate, empty, locate, pool_if_made, release, set_limit, try_allocate, try_release,
@@ -60,7 +61,8 @@ cdef uintptr_t allocate_bytes(int ordinal, size_t size, uintptr_t stream) except
 
 cdef int raise_refusal(int code, int ordinal, size_t size, uintptr_t stream) except -1:
     if code != OUT_OF_MEMORY and code != CAP_REACHED:
-        raise_status(code, "allocate", ("device", ordinal, "size", size, "stream", stream))
+        arguments = ("device", ordinal, "size", size, "stream", stream, "backend", backend_name())
+        raise_status(code, "allocate", arguments)
     raise out_of_memory(ordinal, size, code)
 
 
@@ -85,6 +87,8 @@ cdef object out_of_memory(int ordinal, size_t size, int code):
     )
     if limit < SIZE_MAX:
         text += f"; its limit is {human(limit)} (set_per_process_memory_fraction)"
+    if pool != NULL and pool.foreign != NULL:
+        text += f"; its memory comes from the backend {backend_name()!r}"
     error = OutOfMemoryError(text, code, "OUT_OF_MEMORY", "allocate")
     error.requested, error.capacity, error.free, error.reserved, error.live = size, capacity, free, reserved, live
     return error
@@ -209,12 +213,13 @@ cdef Pool* pool_at(object device) except? NULL:
 
 
 def memory_allocated(device=None):
-    """Bytes of live blocks of a device, rounded as allocated."""
+    """Bytes of live blocks of a device, rounded as allocated: to 512, and not at all by another backend."""
     return allocated_bytes(pool_at(device))
 
 
 def memory_reserved(device=None):
-    """Bytes that the allocator holds from a device, live and idle."""
+    """Bytes that the allocator holds from a device, live and idle; with the backend cudaMallocAsync, what the
+    driver's pool holds for everybody in the process."""
     return reserved_bytes(pool_at(device))
 
 
@@ -288,7 +293,10 @@ def memory_snapshot(device=None):
     Returns:
         list of dicts, one a segment, with torch's keys (torch.cuda.memory_snapshot) and "serial", the number
         of the segment in the order in which its device's were taken.
+    Raises:
+        NotSupportedError: the backend is not accelrt's own pool.
     """
+    require_native("memory_snapshot")
     ordinals = range(MAX_DEVICES) if device is None else (ordinal_of(device),)
     return [segment for ordinal in ordinals for segment in segments(ordinal)]
 

@@ -40,6 +40,8 @@ cdef enum:
     NOT_ALLOCATED = -4  # an address given back that accelrt did not hand out, or had back already
     NO_HOST_MEMORY = -5  # malloc found nothing for a record of ours
     BROKEN = -6         # a debug audit found an identity of the allocator violated
+    NO_CAPTURE_MEMORY = -7  # an allocation on a capturing stream, from a backend without private pools
+    NO_STREAM_POOL = -8     # the device has no stream-ordered pool for the backend that was chosen
 
 cdef const char* status_name(int code) noexcept nogil  # "INVALID_VALUE"; "UNKNOWN" for a number not listed
 cdef const char* status_text(int code) noexcept nogil  # a sentence

@@ -7,7 +7,7 @@ cdef struct Entry:
     const char* text
     const char* advice
 
-cdef Entry[39] ENTRIES = [
+cdef Entry[41] ENTRIES = [
     Entry(SUCCESS, b"SUCCESS", b"no error", b""),
     Entry(INVALID_VALUE, b"INVALID_VALUE", b"an argument is out of the range that the call takes",
           b"check the arguments named above"),
@@ -85,6 +85,12 @@ cdef Entry[39] ENTRIES = [
     Entry(NO_HOST_MEMORY, b"NO_HOST_MEMORY", b"the host has no memory for a record", b"free host memory"),
     Entry(BROKEN, b"BROKEN", b"an identity of the allocator is violated",
           b"call memory.audit() to hear which, and report it"),
+    Entry(NO_CAPTURE_MEMORY, b"NO_CAPTURE_MEMORY",
+          b"the allocator's backend has no private pools, so nothing can be allocated on a stream that is capturing",
+          b"allocate before the capture begins, or choose the backend 'native'"),
+    Entry(NO_STREAM_POOL, b"NO_STREAM_POOL",
+          b"the device has no stream-ordered memory pool, which the backend 'cudaMallocAsync' needs",
+          b"choose the backend 'native' instead"),
 ]
 
 FORK_TEXT = (
@@ -97,7 +103,7 @@ cdef object init_error = None
 
 cdef const Entry* find(int code) noexcept nogil:
     cdef int index
-    for index in range(39):
+    for index in range(41):
         if ENTRIES[index].code == code:
             return &ENTRIES[index]
     return NULL
@@ -154,7 +160,7 @@ def status_error(int code, str call="", tuple arguments=()):
 cdef object error_kind(int code):
     if code == OUT_OF_MEMORY or code == CAP_REACHED:
         return errors.OutOfMemoryError
-    if code == NOT_SUPPORTED:
+    if code == NOT_SUPPORTED or code == NO_CAPTURE_MEMORY or code == NO_STREAM_POOL:
         return errors.NotSupportedError
     if CAPTURE_UNSUPPORTED <= code <= CAPTURE_WRONG_THREAD:
         return errors.CaptureError

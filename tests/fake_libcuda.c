@@ -3,9 +3,12 @@
  *
  * Addresses below 0x10000 are memory of a device, those below 0x20000 page-locked, the rest pageable.
  * Settings: FAKE_INIT, what cuInit answers; FAKE_MISSING, a function that is not there; FAKE_STRICT, calls on
- * streams want a context; FAKE_PAGEABLE, the devices reach pageable memory. */
+ * streams want a context; FAKE_PAGEABLE, the devices reach pageable memory; FAKE_POOL, MiB that the stream-ordered
+ * pool can hold.  That pool hands out what was given back only after a trim, as if all of it were in pieces. */
+#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -48,6 +51,60 @@ static int pointer(unsigned *out, int number, uintptr_t at) {
     return at < 0x20000 ? 0 : INVALID_VALUE;
 }
 
+static char text[1 << 16];  /* the calls of the pool and of events since fake_calls, one a line */
+static size_t used, cached, high, sizes[1 << 10];
+static int serial;
+
+static void note(const char *format, ...) {
+    size_t length = strlen(text);
+    va_list values;
+    va_start(values, format);
+    vsnprintf(text + length, sizeof text - length, format, values);
+    va_end(values);
+}
+
+EXPORT void fake_calls(char *out) { strcpy(out, text); text[0] = 0; }
+
+static int total_memory(size_t *out, int of) { *out = (size_t)1 << (30 + of * 0); return 0; }
+static int default_pool(uintptr_t *out, int of) { *out = 0xA000 + of; return 0; }
+static int pool_alloc(uintptr_t *out, size_t size, uintptr_t pool, uintptr_t stream) {
+    note("alloc %zu on %#lx\n", size, (unsigned long)stream);
+    if (used + cached + size > (size_t)setting("FAKE_POOL") << 20)
+        return pool ? 2 : INVALID_VALUE;
+    used += size;
+    high = used + cached > high ? used + cached : high;
+    sizes[++serial] = size;
+    *out = (uintptr_t)serial << 32;
+    return 0;
+}
+static int pool_free(uintptr_t at, uintptr_t stream) {
+    note("free %lu on %#lx\n", (unsigned long)(at >> 32), (unsigned long)stream);
+    used -= sizes[at >> 32];
+    cached += sizes[at >> 32];
+    return 0;
+}
+static int pool_trim(uintptr_t pool, size_t keep) { note("trim\n"); cached = 0; return pool ? (int)keep : INVALID_VALUE; }
+static int pool_get(uintptr_t pool, int number, uint64_t *out) {
+    *out = number == 5 ? used + cached : number == 6 ? high : pool;
+    return 0;
+}
+static int pool_set(uintptr_t pool, int number, uint64_t *value) {
+    if (number == 6)
+        high = used + cached;
+    note("set %d to %lu\n", number, (unsigned long)*value);
+    return pool ? 0 : INVALID_VALUE;
+}
+static int event_create(uintptr_t *out, unsigned flags) { static int made; *out = 0x500 + ++made + flags * 0; return 0; }
+static int event_destroy(uintptr_t event) { return event ? 0 : INVALID_VALUE; }
+static int event_record(uintptr_t event, uintptr_t stream) { note("record on %#lx\n", (unsigned long)stream); return event ? 0 : INVALID_VALUE; }
+static int event_synchronize(uintptr_t event) { note("synchronize\n"); return event ? 0 : INVALID_VALUE; }
+static int wait_event(uintptr_t stream, uintptr_t event, unsigned flags) {
+    note("wait on %#lx\n", (unsigned long)stream);
+    return event ? (int)flags : INVALID_VALUE;
+}
+static int capture_info(uintptr_t stream, int *status, uint64_t *id) { *status = stream == 0x777; *id = 7; return 0; }
+static int exchange_mode(int *mode) { static __thread int kept; int before = kept; kept = *mode; *mode = before; return 0; }
+
 EXPORT int cuGetProcAddress_v2(const char *name, void **out, int wanted, uint64_t flags, int *status);
 
 static const struct { const char *name; int since; void *function; } FUNCTIONS[] = {
@@ -60,6 +117,13 @@ static const struct { const char *name; int since; void *function; } FUNCTIONS[]
     {"cuStreamQuery", 2000, stream_query}, {"cuEventQuery", 2000, event_query},
     {"cuStreamSynchronize", 2000, stream_synchronize}, {"cuStreamIsCapturing", 10000, is_capturing},
     {"cuMemcpyAsync", 4000, copy}, {"cuPointerGetAttribute", 4000, pointer},
+    {"cuDeviceTotalMem", 3020, total_memory}, {"cuDeviceGetDefaultMemPool", 11020, default_pool},
+    {"cuMemAllocFromPoolAsync", 11020, pool_alloc}, {"cuMemFreeAsync", 11020, pool_free},
+    {"cuMemPoolTrimTo", 11020, pool_trim}, {"cuMemPoolGetAttribute", 11020, pool_get},
+    {"cuMemPoolSetAttribute", 11020, pool_set}, {"cuEventCreate", 2000, event_create},
+    {"cuEventDestroy", 4000, event_destroy}, {"cuEventRecord", 2000, event_record},
+    {"cuEventSynchronize", 2000, event_synchronize}, {"cuStreamWaitEvent", 3020, wait_event},
+    {"cuStreamGetCaptureInfo", 10010, capture_info}, {"cuThreadExchangeStreamCaptureMode", 10010, exchange_mode},
 };
 
 EXPORT int cuGetProcAddress_v2(const char *name, void **out, int wanted, uint64_t flags, int *status) {

@@ -1,24 +1,28 @@
 """The caching allocator: accelrt.memory.memory_stats() and the rest of torch.cuda.memory's names.
 
 The compiled rooms below this package know no streams and no Python; the functions stand above it, in
-accelrt.caching, accelrt.pinned and accelrt.registered, and are found here when they are asked for.
+accelrt.caching and the modules below, and are found there when they are asked for.
 """
 
 import importlib
 
 __all__ = [
+    "CUDAPluggableAllocator",
     "RegisteredMemory",
     "audit",
     "caching_allocator_alloc",
     "caching_allocator_delete",
     "caching_host_allocator_alloc",
     "caching_host_allocator_delete",
+    "change_current_allocator",
     "configure_pinned",
     "empty_cache",
+    "get_allocator_backend",
     "host_audit",
     "host_empty_cache",
     "host_memory_stats",
     "is_pinned",
+    "library_path",
     "max_memory_allocated",
     "max_memory_reserved",
     "memory_allocated",
@@ -34,11 +38,19 @@ __all__ = [
     "reset_accumulated_memory_stats",
     "reset_peak_host_memory_stats",
     "reset_peak_memory_stats",
+    "select_backend",
     "set_per_process_memory_fraction",
 ]
 
 # Where the functions stand that are not in accelrt.caching.
 _ROOMS = {
+    "accelrt.memory.backend": (
+        "CUDAPluggableAllocator",
+        "change_current_allocator",
+        "get_allocator_backend",
+        "library_path",
+        "select_backend",
+    ),
     "accelrt.pinned": (
         "caching_host_allocator_alloc",
         "caching_host_allocator_delete",

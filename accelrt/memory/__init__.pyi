@@ -40,6 +40,21 @@ from accelrt.caching import (
 from accelrt.caching import (
     set_per_process_memory_fraction as set_per_process_memory_fraction,
 )
+from accelrt.memory.backend import (
+    CUDAPluggableAllocator as CUDAPluggableAllocator,
+)
+from accelrt.memory.backend import (
+    change_current_allocator as change_current_allocator,
+)
+from accelrt.memory.backend import (
+    get_allocator_backend as get_allocator_backend,
+)
+from accelrt.memory.backend import (
+    library_path as library_path,
+)
+from accelrt.memory.backend import (
+    select_backend as select_backend,
+)
 from accelrt.pinned import (
     caching_host_allocator_alloc as caching_host_allocator_alloc,
 )
@@ -84,18 +99,22 @@ from accelrt.registered import (
 )
 
 __all__ = [
+    "CUDAPluggableAllocator",
     "RegisteredMemory",
     "audit",
     "caching_allocator_alloc",
     "caching_allocator_delete",
     "caching_host_allocator_alloc",
     "caching_host_allocator_delete",
+    "change_current_allocator",
     "configure_pinned",
     "empty_cache",
+    "get_allocator_backend",
     "host_audit",
     "host_empty_cache",
     "host_memory_stats",
     "is_pinned",
+    "library_path",
     "max_memory_allocated",
     "max_memory_reserved",
     "memory_allocated",
@@ -111,5 +130,6 @@ __all__ = [
     "reset_accumulated_memory_stats",
     "reset_peak_host_memory_stats",
     "reset_peak_memory_stats",
+    "select_backend",
     "set_per_process_memory_fraction",
 ]

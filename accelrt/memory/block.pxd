@@ -4,6 +4,7 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
 
 from accelrt.driver.table cimport Table
+from accelrt.memory.foreign cimport Foreign
 from accelrt.memory.stats cimport FIGURES, SHARED, Counter, Share, Stats
 
 cdef extern from "<pthread.h>" nogil:
@@ -173,6 +174,7 @@ cdef struct Pool:
     int debug                # ACCELRT_DEBUG when it was made
     Policy policy
     size_t granule           # the least physical piece
+    Foreign* foreign         # fixed; NULL: its memory is this allocator's own, else the rest is idle
     size_t limit             # most bytes to reserve
     uint64_t next_serial
     uint64_t allocations     # slow ones

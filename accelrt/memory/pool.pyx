@@ -6,12 +6,16 @@ takes lock and those of all heaps (world.pxd).  None but growth is held while th
 waited for, and none while the GIL is taken.
 """
 from libc.stdint cimport SIZE_MAX
-from libc.stdlib cimport atoi, calloc, getenv
+from libc.stdlib cimport atoi, calloc, free, getenv
 
 cimport accelrt.driver.registry as registry
 from accelrt.memory.block cimport (
     LIVE, NEAR, PLAIN, WINDOW, Block, Heap, Private, Use,
     pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock,
+)
+from accelrt.memory.foreign cimport (
+    foreign_allocate, foreign_attach, foreign_begin_capture, foreign_empty, foreign_end_capture, foreign_holds,
+    foreign_release, foreign_set_limit, foreign_use_on,
 )
 from accelrt.memory.freelist cimport best_fit, insert
 from accelrt.memory.heap cimport (
@@ -202,6 +206,8 @@ cdef int allocate_slow(int device, size_t size, uintptr_t stream, uintptr_t* out
     code = pool_of(device, &pool)
     if code:
         return code
+    if pool.foreign != NULL:
+        return foreign_allocate(pool.foreign, size, stream, out_address)
     request.heap = NULL
     enter(pool)
     pool.allocations += 1
@@ -234,6 +240,8 @@ cdef int release_slow(int device, uintptr_t address) noexcept nogil:
     code = pool_of(device, &pool)
     if code:
         return code
+    if pool.foreign != NULL:
+        return foreign_release(pool.foreign, address)
     enter(pool)
     block = live_at(pool, address)
     if block == NULL:
@@ -268,6 +276,8 @@ cdef int use_on(int device, uintptr_t address, uintptr_t stream) noexcept nogil:
     cdef int code = pool_of(device, &pool)
     if code or address == 0:
         return code
+    if pool.foreign != NULL:
+        return foreign_use_on(pool.foreign, address, stream)
     enter(pool)
     block = live_at(pool, address)
     if block == NULL:
@@ -288,23 +298,28 @@ cdef int use_on(int device, uintptr_t address, uintptr_t stream) noexcept nogil:
     return code
 
 
+cdef bint holds(Pool* pool, uintptr_t address) noexcept nogil:
+    cdef bint answer
+    if pool.foreign != NULL:
+        return foreign_holds(pool.foreign, address)
+    enter(pool)
+    answer = live_at(pool, address) != NULL
+    leave(pool, NULL)
+    return answer
+
+
 cdef int locate(int hint, uintptr_t address, int* out_device) noexcept nogil:
     cdef int step, device
     cdef Pool* pool
-    cdef bint found
     cdef int code = pool_of(hint, &pool)
     if code:
         return code
     for step in range(MAX_DEVICES):
         device = (hint + step) % MAX_DEVICES
         pool = pool_if_made(device)
-        if pool != NULL:
-            enter(pool)
-            found = live_at(pool, address) != NULL
-            leave(pool, NULL)
-            if found:
-                out_device[0] = device
-                return 0
+        if pool != NULL and holds(pool, address):
+            out_device[0] = device
+            return 0
     return NOT_ALLOCATED
 
 
@@ -326,6 +341,8 @@ cdef int empty(int device) noexcept nogil:
     cdef int code
     if pool == NULL:
         return 0
+    if pool.foreign != NULL:
+        return foreign_empty(pool.foreign)
     pthread_mutex_lock(&pool.growth)
     enter(pool)
     code = wait_all(pool)
@@ -344,6 +361,8 @@ cdef int set_limit(int device, size_t limit) noexcept nogil:
     cdef int code = pool_of(device, &pool)
     if code:
         return code
+    if pool.foreign != NULL:
+        return foreign_set_limit(pool.foreign, limit)
     enter(pool)
     pool.limit = limit
     leave(pool, NULL)
@@ -379,6 +398,8 @@ cdef int begin_capture(int device, uint64_t first, uint64_t second, uint64_t cap
     cdef int code = pool_of(device, &pool)
     if code:
         return code
+    if pool.foreign != NULL:
+        return foreign_begin_capture(pool.foreign)
     enter(pool)
     code = begin_route(pool, first, second, capture)
     leave(pool, NULL)
@@ -390,6 +411,8 @@ cdef int end_capture(int device, uint64_t capture) noexcept nogil:
     cdef int code
     if pool == NULL:
         return FORKED
+    if pool.foreign != NULL:
+        return foreign_end_capture(pool.foreign)
     enter(pool)
     code = end_route(pool, capture)
     leave(pool, NULL)
@@ -429,9 +452,13 @@ cdef int make_slow(int device, Pool** out_pool) noexcept nogil:
 cdef int make(int device) noexcept nogil:
     cdef Pool* pool = <Pool*>calloc(1, sizeof(Pool))
     cdef const char* debug = getenv("ACCELRT_DEBUG")
-    cdef int index
+    cdef int index, code
     if pool == NULL:
         return NO_HOST_MEMORY
+    code = foreign_attach(device, registry.active, &pool.foreign)
+    if code:
+        free(pool)
+        return code
     pthread_mutex_init(&pool.lock, NULL)
     pthread_mutex_init(&pool.growth, NULL)
     pool.table = registry.active

@@ -3,13 +3,21 @@ from libc.stdint cimport SIZE_MAX
 from libc.string cimport memset
 
 from accelrt.memory.block cimport CLASSES, Block, Heap
+from accelrt.memory.foreign_readings cimport (
+    foreign_audit, foreign_limit, foreign_reset_accumulated, foreign_reset_peaks, foreign_stats,
+)
 from accelrt.memory.freelist cimport next_class
 from accelrt.memory.invariants cimport violated
 from accelrt.memory.lock cimport spin_lock, spin_unlock
 from accelrt.memory.stats cimport (
-    ACTIVE_BYTES, ALLOCATED_BYTES, FIGURES, RESERVED_BYTES, SHARED, Counter,
+    ACTIVE_BYTES, ALLOCATED_BYTES, FIGURES, RESERVED_BYTES, SHARED, Counter, current_of,
 )
 from accelrt.memory.world cimport enter, leave, reserved
+
+
+cdef int64_t foreign_current(Pool* pool, int figure) noexcept nogil:
+    cdef Stats stats = foreign_stats(pool.foreign)
+    return current_of(&stats, figure)
 
 
 cdef int64_t read_shared(Pool* pool, int figure) noexcept nogil:
@@ -18,6 +26,8 @@ cdef int64_t read_shared(Pool* pool, int figure) noexcept nogil:
     cdef Heap* heap
     if pool == NULL:
         return 0
+    if pool.foreign != NULL:
+        return foreign_current(pool, figure)
     heap = pool.heaps
     while heap != NULL:
         spin_lock(&heap.lock)
@@ -39,6 +49,8 @@ cdef int64_t reserved_bytes(Pool* pool) noexcept nogil:
     cdef int64_t answer
     if pool == NULL:
         return 0
+    if pool.foreign != NULL:
+        return foreign_current(pool, RESERVED_BYTES)
     enter(pool)
     answer = reserved(pool)
     leave(pool, NULL)
@@ -49,6 +61,8 @@ cdef int64_t peak_of(Pool* pool, int figure) noexcept nogil:
     cdef int64_t answer
     if pool == NULL:
         return 0
+    if pool.foreign != NULL:
+        return foreign_stats(pool.foreign).peak_all[figure]
     enter(pool)
     answer = pool.stats.peak_all[figure]
     leave(pool, NULL)
@@ -87,6 +101,8 @@ cdef size_t limit_of(Pool* pool) noexcept nogil:
     cdef size_t limit
     if pool == NULL:
         return SIZE_MAX
+    if pool.foreign != NULL:
+        return foreign_limit(pool.foreign)
     enter(pool)
     limit = pool.limit
     leave(pool, NULL)
@@ -110,6 +126,8 @@ cdef Stats read_stats(Pool* pool) noexcept nogil:
     if pool == NULL:
         memset(&stats, 0, sizeof(Stats))
         return stats
+    if pool.foreign != NULL:
+        return foreign_stats(pool.foreign)
     enter(pool)
     stats = pool.stats
     for figure in range(SHARED):
@@ -127,6 +145,9 @@ cdef void reset_peaks(Pool* pool) noexcept nogil:
     cdef int figure, kind
     cdef Heap* heap
     if pool == NULL:
+        return
+    if pool.foreign != NULL:
+        foreign_reset_peaks(pool.foreign)
         return
     enter(pool)
     heap = pool.heaps
@@ -158,6 +179,9 @@ cdef void reset_accumulated(Pool* pool) noexcept nogil:
     cdef Heap* heap
     if pool == NULL:
         return
+    if pool.foreign != NULL:
+        foreign_reset_accumulated(pool.foreign)
+        return
     enter(pool)
     for kind in range(2):
         for figure in range(SHARED):
@@ -175,12 +199,20 @@ cdef void reset_accumulated(Pool* pool) noexcept nogil:
     leave(pool, NULL)
 
 
+cdef const char* look_for_violation(Pool* pool) noexcept nogil:
+    cdef const char* found
+    if pool.foreign != NULL:
+        return foreign_audit(pool.foreign)
+    enter(pool)
+    found = pool.broken if pool.broken != NULL else violated(pool, 2)
+    leave(pool, NULL)
+    return found
+
+
 cdef object find_violation(Pool* pool):
     cdef const char* found
     if pool == NULL:
         return None
     with nogil:
-        enter(pool)
-        found = pool.broken if pool.broken != NULL else violated(pool, 2)
-        leave(pool, NULL)
+        found = look_for_violation(pool)
     return None if found == NULL else found.decode()

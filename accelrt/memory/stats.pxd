@@ -44,3 +44,27 @@ cdef struct Stats:  # a pool's, as it is read; peak_all is the peak of the sum, 
     int64_t reserved_addresses    # bytes of address space held, mapped or not
     Counter oversize_allocations
     Counter oversize_segments
+
+
+cdef inline int64_t current_of(const Stats* stats, int figure) noexcept nogil:
+    return stats.figure[figure][0].current + stats.figure[figure][1].current
+
+
+cdef inline void increase(Stats* stats, int figure, int kind, int64_t amount) noexcept nogil:
+    cdef Counter* counter = &stats.figure[figure][kind]
+    counter.current += amount
+    counter.allocated += amount
+    counter.peak = max(counter.peak, counter.current)
+    stats.peak_all[figure] = max(stats.peak_all[figure], current_of(stats, figure))
+
+
+cdef inline void decrease(Stats* stats, int figure, int kind, int64_t amount) noexcept nogil:
+    stats.figure[figure][kind].current -= amount
+    stats.figure[figure][kind].freed += amount
+
+
+cdef inline void change(Stats* stats, int figure, int kind, int64_t amount) noexcept nogil:
+    if amount > 0:
+        increase(stats, figure, kind, amount)
+    else:
+        decrease(stats, figure, kind, -amount)

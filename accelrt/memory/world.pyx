@@ -14,7 +14,7 @@ from accelrt.memory.places cimport store_block
 from accelrt.memory.sizes cimport kind_of
 from accelrt.memory.stats cimport (
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, INACTIVE_SPLIT, INACTIVE_SPLIT_BYTES, REQUESTED_BYTES,
-    RESERVED_BYTES, SHARED, Counter,
+    RESERVED_BYTES, SHARED, Counter, change, current_of,
 )
 
 
@@ -86,7 +86,7 @@ cdef void share_out(Pool* pool, Heap* asker) noexcept nogil:
 
 
 cdef void leave(Pool* pool, Heap* asker) noexcept nogil:
-    cdef bint quiet = pool.routes == NULL and pool.deferred == NULL and pool.debug == 0
+    cdef bint quiet = pool.routes == NULL and pool.deferred == NULL and pool.debug == 0 and pool.foreign == NULL
     cdef Heap* heap = pool.heaps
     if pool.heap_count == 1:
         asker = heap
@@ -104,7 +104,7 @@ cdef int64_t total_of(const Pool* pool, int figure) noexcept nogil:
 
 
 cdef int64_t reserved(const Pool* pool) noexcept nogil:
-    return pool.stats.figure[RESERVED_BYTES][0].current + pool.stats.figure[RESERVED_BYTES][1].current
+    return current_of(&pool.stats, RESERVED_BYTES)
 
 
 cdef void count(Pool* pool, Heap* heap, int figure, int kind, int64_t amount) noexcept nogil:
@@ -118,24 +118,14 @@ cdef void count(Pool* pool, Heap* heap, int figure, int kind, int64_t amount) no
 
 
 cdef void count_pool(Pool* pool, int figure, int kind, int64_t amount) noexcept nogil:
-    cdef Counter* counter = &pool.stats.figure[figure][kind]
-    counter.current += amount
-    if amount > 0:
-        counter.allocated += amount
-        counter.peak = max(counter.peak, counter.current)
-        pool.stats.peak_all[figure] = max(
-            pool.stats.peak_all[figure],
-            pool.stats.figure[figure][0].current + pool.stats.figure[figure][1].current,
-        )
-    else:
-        counter.freed -= amount
+    change(&pool.stats, figure, kind, amount)
 
 
-cdef void count_change(Pool* pool, Heap* heap, int kind, Change change) noexcept nogil:
-    heap.share[kind].current[INACTIVE_SPLIT] += change.blocks
-    heap.share[kind].current[INACTIVE_SPLIT_BYTES] += change.bytes
-    pool.total[kind][INACTIVE_SPLIT] += change.blocks
-    pool.total[kind][INACTIVE_SPLIT_BYTES] += change.bytes
+cdef void count_change(Pool* pool, Heap* heap, int kind, Change net) noexcept nogil:
+    heap.share[kind].current[INACTIVE_SPLIT] += net.blocks
+    heap.share[kind].current[INACTIVE_SPLIT_BYTES] += net.bytes
+    pool.total[kind][INACTIVE_SPLIT] += net.blocks
+    pool.total[kind][INACTIVE_SPLIT_BYTES] += net.bytes
 
 
 cdef void count_split(Pool* pool, Heap* heap, int figure, int kind, int64_t* base) noexcept nogil:
@@ -199,9 +189,9 @@ cdef void put_free(Pool* pool, Block* block) noexcept nogil:
 
 
 cdef void take_free(Pool* pool, Block* block) noexcept nogil:
-    cdef Change change
+    cdef Change gone
     if is_split(block):
-        change.blocks = -1
-        change.bytes = -<int64_t>block.size
-        count_change(pool, block.heap, block.segment.kind, change)
+        gone.blocks = -1
+        gone.bytes = -<int64_t>block.size
+        count_change(pool, block.heap, block.segment.kind, gone)
     remove(block.heap, block)

@@ -1,0 +1,138 @@
+"""The backend cudaMallocAsync: the driver's stream-ordered pool (CUDA driver API, "Stream Ordered Memory
+Allocator").
+
+The pool is the device's default one, shared with whoever else of the process uses it.  It keeps what is given
+back until empty_cache.  Memory that several streams used goes back on a stream of its own, the outlet, which
+waits for all of them, so that none of theirs is held up.
+"""
+from libc.stdint cimport UINT64_MAX, uint64_t, uintptr_t
+from libc.stdlib cimport free
+
+from accelrt.driver.relaxed cimport go_relaxed, restore_mode
+from accelrt.driver.table cimport EVENT_DISABLE_TIMING, STREAM_NON_BLOCKING
+from accelrt.memory.foreign cimport Foreign, Record, Sharer, lock_room, not_capturing, unlock_room
+from accelrt.memory.sizes cimport LARGE
+from accelrt.memory.stats cimport RESERVED_BYTES, Stats
+from accelrt.status cimport NO_STREAM_POOL, NOT_READY, NOT_SUPPORTED
+
+cdef enum:  # CUmemPool_attribute
+    RELEASE_THRESHOLD = 4
+    RESERVED_CURRENT = 5
+    RESERVED_HIGH = 6
+
+cdef Backend ordered
+
+
+cdef const Backend* ordered_backend() noexcept nogil:
+    return &ordered
+
+
+cdef int open_pool(Foreign* room) noexcept nogil:
+    # Without a threshold the pool gives everything back at each synchronize.
+    cdef int code = room.table.async_set(room.device, RELEASE_THRESHOLD, UINT64_MAX)
+    return NO_STREAM_POOL if code == NOT_SUPPORTED else code
+
+
+cdef int take(Foreign* room, Record* record) noexcept nogil:
+    return room.table.async_alloc(room.device, record.stream, record.size, &record.address)
+
+
+cdef int give(Foreign* room, const Record* record) noexcept nogil:
+    return room.table.async_free(room.device, record.stream, record.address)
+
+
+cdef int open_outlet(Foreign* room) noexcept nogil:
+    cdef int code = 0
+    if room.outlet == 0:
+        code = room.table.stream_create(room.device, STREAM_NON_BLOCKING, 0, &room.outlet)
+    if code == 0 and room.event == 0:
+        code = room.table.event_create(room.device, EVENT_DISABLE_TIMING, &room.event)
+    return code
+
+
+cdef int follow(Foreign* room, uintptr_t stream) noexcept nogil:
+    # The outlet waits for what is in the stream now; a wait keeps what its event was recorded for, so one
+    # event serves all.  To wait for a capturing stream would draw the outlet into the capture.
+    cdef int code = not_capturing(room, stream)
+    if code == 0:
+        code = room.table.event_record(room.device, room.event, stream)
+    if code == 0:
+        code = room.table.stream_wait_event(room.device, room.outlet, room.event)
+    return code
+
+
+cdef int part(Foreign* room, Record* record, bint wait) noexcept nogil:
+    # A failure half way is taken up where it was left.
+    cdef Sharer* sharer
+    lock_room(room)
+    cdef int code = open_outlet(room)
+    if code == 0 and record.stream != room.outlet:
+        code = follow(room, record.stream)
+        if code == 0:
+            record.stream = room.outlet
+    while code == 0 and record.sharers != NULL:
+        sharer = record.sharers
+        code = follow(room, sharer.stream)
+        if code == 0:
+            record.sharers = sharer.next
+            free(sharer)
+    unlock_room(room)
+    return code
+
+
+cdef int wait_for(Foreign* room, uintptr_t stream) noexcept nogil:
+    # In relaxed mode: to wait breaks a global-mode capture of any thread otherwise.
+    cdef uintptr_t event = 0
+    cdef int mode
+    cdef int code = not_capturing(room, stream)
+    if code:
+        return 0 if code == NOT_READY else code
+    code = go_relaxed(room.table, &mode)
+    if code:
+        return code
+    code = room.table.event_create(room.device, EVENT_DISABLE_TIMING, &event)
+    if code == 0:
+        code = room.table.event_record(room.device, event, stream)
+        if code == 0:
+            code = room.table.event_synchronize(room.device, event)
+        room.table.event_destroy(room.device, event)
+    restore_mode(room.table, mode)
+    return code
+
+
+cdef int trim(Foreign* room, uintptr_t stream) noexcept nogil:
+    # What was given back on other streams, and is not reached there yet, stays; the driver reuses it by itself.
+    cdef uintptr_t outlet
+    lock_room(room)
+    outlet = room.outlet
+    unlock_room(room)
+    cdef int code = wait_for(room, stream)
+    if code == 0 and outlet:
+        code = wait_for(room, outlet)
+    return code if code else room.table.async_trim(room.device, 0)
+
+
+cdef int read_reserved(Foreign* room, Stats* stats) noexcept nogil:
+    # The driver has one figure, no kinds: it stands with the large ones.
+    cdef uint64_t current = 0, high = 0
+    cdef int code = room.table.async_get(room.device, RESERVED_CURRENT, &current)
+    if code == 0:
+        code = room.table.async_get(room.device, RESERVED_HIGH, &high)
+    stats.figure[RESERVED_BYTES][LARGE].current = current
+    stats.figure[RESERVED_BYTES][LARGE].peak = high
+    stats.peak_all[RESERVED_BYTES] = high
+    return code
+
+
+cdef int reset_reserved_peak(Foreign* room) noexcept nogil:
+    return room.table.async_set(room.device, RESERVED_HIGH, 0)
+
+
+ordered.name = b"cudaMallocAsync"
+ordered.open = open_pool
+ordered.take = take
+ordered.part = part
+ordered.give = give
+ordered.trim = trim
+ordered.read_reserved = read_reserved
+ordered.reset_reserved_peak = reset_reserved_peak

@@ -1,0 +1,298 @@
+"""Memory that comes from a library's allocator, and the choice of a backend.
+
+The choice is a process's, so each scenario runs in one of its own, on the driver that the tests run on."""
+
+import ctypes
+import itertools
+import os
+import threading
+import time
+from contextlib import suppress
+
+import numpy as np
+import pytest
+from child import in_child, wrap_host
+from compiled import compile_library, typed
+
+import accelrt
+from accelrt import memory
+
+pytestmark = pytest.mark.own_process
+DRIVER = os.environ.get("ACCELRT_DRIVER", "host")
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    return compile_library("pluggable", tmp_path_factory.mktemp("pluggable"))
+
+
+def scenario(function, *arguments, **environment):
+    return in_child(function, *arguments, ACCELRT_DRIVER=DRIVER, **environment)
+
+
+class Books:
+    """What the library says of itself."""
+
+    def __init__(self, path):
+        self.library = ctypes.CDLL(path)
+
+    def __getattr__(self, name):
+        return typed(self.library, f"books_{name}")()
+
+    def limit(self, size):
+        typed(self.library, "books_limit", None, [ctypes.c_size_t])(size)
+
+
+def plugged(path):
+    memory.change_current_allocator(memory.CUDAPluggableAllocator(path, "books_alloc", "books_free"))
+    return Books(path)
+
+
+def figures(device=0):
+    stats = accelrt.memory_stats(device)
+    return stats["allocated_bytes.all.current"], stats["active_bytes.all.current"]
+
+
+# --- what it does ---------------------------------------------------------------------------------
+
+
+def contents_and_statistics(path):
+    books = plugged(path)
+    assert (memory.get_allocator_backend(), books.allocations) == ("pluggable", 0)
+    data, out = np.arange(3 * MIB + 7, dtype=np.uint8), np.zeros(3 * MIB + 7, np.uint8)
+    stream = accelrt.Stream()
+    buffers = [accelrt.Buffer(data.nbytes, stream=stream), accelrt.Buffer(1000)]
+    total = data.nbytes + 1000
+    buffers[0].copy_from(data, stream=stream)
+    buffers[0].copy_to(out, stream=stream)
+    assert (out == data).all()
+    assert accelrt.memory_allocated() == accelrt.memory_reserved() == books.live == total
+    stats = accelrt.memory_stats()
+    assert stats["allocation.large_pool.current"] == stats["allocation.small_pool.current"] == 1
+    assert stats["requested_bytes.all.current"] == total
+    assert stats["num_device_alloc"] == stats["segment.all.current"] == 2
+    buffers[1].free()
+    buffers[0].free()
+    assert books.stream == stream.cuda_stream
+    assert (books.frees, books.live, accelrt.memory_allocated()) == (2, 0, 0)
+    assert accelrt.max_memory_allocated() == total
+    accelrt.reset_peak_memory_stats()
+    assert (accelrt.max_memory_allocated(), accelrt.memory_stats()["num_device_free"]) == (0, 2)
+    memory.audit()
+
+
+def shared_memory_stays(path):
+    books, gate = plugged(path), threading.Event()
+    stream, other = accelrt.Stream(), accelrt.Stream()
+    address = accelrt.caching_allocator_alloc(MIB, stream=stream)
+    other.launch_host_func(gate.wait)
+    accelrt.record_stream(address, other)
+    accelrt.record_stream(address, other)
+    accelrt.record_stream(address, stream)
+    accelrt.caching_allocator_delete(address)
+    with pytest.raises(ValueError, match="not allocated"):
+        accelrt.caching_allocator_delete(address)
+    accelrt.caching_allocator_delete(accelrt.caching_allocator_alloc(64))
+    assert (books.live, figures()) == (MIB, (0, MIB))
+    memory.audit()
+    gate.set()
+    other.synchronize()
+    accelrt.caching_allocator_delete(accelrt.caching_allocator_alloc(64))
+    assert (books.live, figures()) == (0, (0, 0))
+    memory.audit()
+
+
+def a_full_library_waits(path):
+    # What is still in use elsewhere is waited for before memory is said to be out.
+    books, gate = plugged(path), threading.Event()
+    books.limit(4 * MIB)
+    other = accelrt.Stream()
+    shared = accelrt.Buffer(3 * MIB)
+    other.launch_host_func(gate.wait)
+    shared.record_stream(other)
+    shared.free()
+
+    def open_gate():
+        while accelrt.memory_stats()["num_alloc_retries"] == 0:
+            time.sleep(0.001)
+        gate.set()
+
+    opener = threading.Thread(target=open_gate)
+    opener.start()
+    buffer = accelrt.Buffer(2 * MIB)
+    opener.join()
+    with pytest.raises(accelrt.OutOfMemoryError, match="backend 'pluggable'") as caught:
+        accelrt.Buffer(3 * MIB)
+    assert (caught.value.requested, caught.value.live) == (3 * MIB, 2 * MIB)
+    assert accelrt.memory_stats()["num_ooms"] == 1
+    buffer.free()
+    accelrt.Buffer(3 * MIB).free()
+    assert books.live == 0
+
+
+def a_limit_holds(path):
+    books = plugged(path)
+    total = accelrt.mem_get_info()[1]
+    accelrt.set_per_process_memory_fraction(8 * MIB / total)
+    buffer = accelrt.Buffer(5 * MIB)
+    with pytest.raises(accelrt.OutOfMemoryError, match="its limit is"):
+        accelrt.Buffer(4 * MIB)
+    assert (books.allocations, books.refusals) == (1, 0), "the library was asked for what the limit forbids"
+    buffer.free()
+    accelrt.Buffer(7 * MIB).free()
+
+
+def devices_and_threads(path):
+    books = plugged(path)
+    assert accelrt.current_device() == 0
+    if accelrt.device_count() > 1:
+        with accelrt.Buffer(512, device=1):
+            assert (books.device, figures(0), figures(1)) == (1, (0, 0), (512, 512))
+        assert accelrt.current_device() == 0
+
+    def churn(seed):
+        stream, other = accelrt.Stream(), accelrt.Stream()
+        out = np.zeros(4096, np.uint8)
+        for index in range(100):
+            with accelrt.Buffer(4096, stream=stream) as buffer:
+                buffer.copy_from(np.full(4096, seed + index, np.uint8))
+                buffer.copy_to(out, stream=other)
+                assert (out == (seed + index) % 256).all()
+
+    threads = [threading.Thread(target=churn, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    accelrt.synchronize()
+    accelrt.empty_cache()
+    assert (figures(), books.live, books.frees) == ((0, 0), 0, books.allocations)
+    memory.audit()
+
+
+def captures(path):
+    books, stream = plugged(path), accelrt.Stream()
+    kept, dropped = accelrt.Buffer(64), accelrt.Buffer(64)
+    data, graph = np.arange(64, dtype=np.uint8), accelrt.CUDAGraph()
+    pinned = accelrt.PinnedBuffer(64)
+    np.frombuffer(pinned, np.uint8)[:] = data
+    with accelrt.graph(graph, stream=stream):
+        kept.copy_from(pinned, stream=stream, blocking=False)
+        with pytest.raises(accelrt.NotSupportedError, match=r"private pools.*native"):
+            accelrt.Buffer(64)
+        accelrt.Buffer(64, stream=accelrt.Stream()).free()
+        dropped.free()
+        assert books.frees == 0
+    assert (books.frees, books.live) == (2, 64)
+    graph.replay()
+    stream.synchronize()
+    accelrt.synchronize()
+    out = np.zeros(64, np.uint8)
+    kept.copy_to(out)
+    assert (out == data).all()
+    with pytest.raises(accelrt.NotSupportedError, match="memory_snapshot is not supported by"):
+        accelrt.memory_snapshot()
+    memory.audit()
+
+
+SCENARIOS = [contents_and_statistics, shared_memory_stays, a_full_library_waits, a_limit_holds]
+SCENARIOS += [devices_and_threads, captures]
+
+
+def round_trip(stream, other):
+    """Memory goes out, is shared, and goes back; whatever fails, it is given back at the end."""
+    address = accelrt.caching_allocator_alloc(MIB, 0, stream)
+    try:
+        accelrt.record_stream(address, other)
+        accelrt.caching_allocator_delete(address)
+    except accelrt.CudaError:
+        with suppress(ValueError):  # what failed was its way back, which it goes later
+            accelrt.caching_allocator_delete(address)
+        raise
+    other.synchronize()
+    accelrt.empty_cache()
+
+
+def every_call_may_fail(path):
+    from accelrt.driver import host
+
+    faults, books = wrap_host(), plugged(path)
+    stream, other = accelrt.Stream(0), accelrt.Stream(0)
+    round_trip(stream, other)
+    events, raised = host.live_objects()["events"], 0
+    for call in itertools.count(1):
+        faults.arm(call=call, code=999, mode="once")
+        try:
+            round_trip(stream, other)
+        except accelrt.CudaError as error:
+            raised += error.code == 999
+        fired = faults.fired()
+        faults.disarm()
+        accelrt.synchronize()
+        accelrt.empty_cache()
+        memory.audit()
+        assert (figures(), books.live) == ((0, 0), 0), f"after call {call}"
+        assert host.live_objects()["events"] == events, f"after call {call}"
+        if fired < call:
+            break
+    assert raised > 8
+
+
+@pytest.mark.skipif(DRIVER != "host", reason="counts what the host device has alive")
+def test_every_call_of_the_driver_may_fail(library):
+    in_child(every_call_may_fail, library)
+
+
+@pytest.mark.parametrize("function", SCENARIOS, ids=lambda function: function.__name__)
+def test_a_plugged_library(library, function):
+    scenario(function, library)
+
+
+# --- the choice -----------------------------------------------------------------------------------
+
+
+def chosen_too_late(path):
+    allocator = memory.CUDAPluggableAllocator(path, "books_alloc", "books_free")
+    assert accelrt.device_count() > 0
+    assert memory.get_allocator_backend() == "native"
+    memory.change_current_allocator(allocator)
+    memory.select_backend("native")
+    accelrt.caching_allocator_delete(accelrt.caching_allocator_alloc(64))
+    for change in (
+        lambda: memory.change_current_allocator(allocator),
+        lambda: memory.select_backend("cudaMallocAsync"),
+    ):
+        with pytest.raises(RuntimeError, match=r"in use already.*before the first allocation"):
+            change()
+    memory.select_backend("native")
+    assert memory.get_allocator_backend() == "native"
+
+
+def test_the_choice_ends_with_the_first_use(library):
+    scenario(chosen_too_late, library)
+
+
+def test_backends_that_are_not_are_refused():
+    with pytest.raises(ValueError, match="'rmm' is not known; it may be native or cudaMallocAsync"):
+        memory.select_backend("rmm")
+    with pytest.raises(ValueError, match="change_current_allocator"):
+        memory.select_backend("pluggable")
+    with pytest.raises(TypeError, match="pass a CUDAPluggableAllocator"):
+        memory.change_current_allocator(object())
+
+
+def test_libraries_that_are_not_are_refused(library, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"nowhere\.so does not exist"):
+        memory.CUDAPluggableAllocator(tmp_path / "nowhere.so", "a", "b")
+    (tmp_path / "text.so").write_text("no library")
+    with pytest.raises(OSError, match=r"text\.so cannot be loaded"):
+        memory.CUDAPluggableAllocator(str(tmp_path / "text.so"), "a", "b")
+    with pytest.raises(AttributeError, match="no function 'books_malloc', which alloc_fn_name names"):
+        memory.CUDAPluggableAllocator(library, "books_malloc", "books_free")
+    with pytest.raises(AttributeError, match="no function 'books_delete', which free_fn_name names"):
+        memory.CUDAPluggableAllocator(library, "books_alloc", "books_delete")
+    with pytest.raises(TypeError, match="free_fn_name is None"):
+        memory.CUDAPluggableAllocator(library, "books_alloc", None)
+    with pytest.raises(ValueError, match="accelrt's own allocator"):
+        memory.CUDAPluggableAllocator(memory.library_path(), "accelrt_torch_alloc", "accelrt_torch_free")
