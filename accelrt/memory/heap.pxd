@@ -16,7 +16,8 @@ cdef struct Change:
 
 
 cdef inline bint is_split(const Block* block) noexcept nogil:
-    return block.before != NULL or block.after != NULL
+    # A span always goes on, so what is free of it is never a segment of its own.
+    return block.segment.shape or block.before != NULL or block.after != NULL
 
 
 cdef inline bint keeps_rest(const Block* block, size_t size, size_t max_split) noexcept nogil:
@@ -52,7 +53,7 @@ cdef inline Change of_freeing(const Block* block) noexcept nogil:
         change.bytes -= high.size
         size += high.size
         high = high.after
-    if low != NULL or high != NULL:
+    if block.segment.shape or low != NULL or high != NULL:
         change.blocks += 1
         change.bytes += size
     return change

@@ -10,6 +10,7 @@ from accelrt.memory.block cimport (
     CLASSES, FREE, HOLE, LIVE, WORDS, PENDING, PLAIN, WINDOW, Block, Entry, Heap, Piece, Queue, Segment, Slot,
 )
 from accelrt.memory.freelist cimport class_of, precedes
+from accelrt.memory.heap cimport is_split
 from accelrt.memory.places cimport find_cell, load_block
 from accelrt.memory.sizes cimport UNIT
 from accelrt.memory.stats cimport (
@@ -36,7 +37,7 @@ cdef void count_block(Count* count, const Block* block, int split_kind) noexcept
         count.figure[ALLOCATED_BYTES][kind] += block.size
     if block.state == FREE:
         count.free_blocks += 1
-        if block.before != NULL or block.after != NULL:
+        if is_split(block):
             count.figure[INACTIVE_SPLIT][split_kind] += 1
             count.figure[INACTIVE_SPLIT_BYTES][split_kind] += block.size
 
