@@ -108,6 +108,7 @@ cdef struct Heap:
     Private* owner     # NULL in the common heaps
     int kind           # of plain segments; LARGE with virtual memory, which serves both
     uint32_t seed      # of the weights
+    uint64_t pending   # blocks given back that another stream may still use
     uint32_t epoch     # of blocks freed now
     uint32_t settled   # blocks freed up to this epoch are used by no work of the stream any more
     uint32_t marked    # the epoch that is settled once marker is complete

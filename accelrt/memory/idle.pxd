@@ -9,6 +9,7 @@ cdef int trust_stream(uintptr_t stream) noexcept nogil
 cdef bint is_trusted(uintptr_t stream) noexcept nogil
 
 cdef void look(Pool* pool, Heap* heap) noexcept nogil  # brings heap.settled up to date; asks, never waits
+cdef void drop_markers(Pool* pool) noexcept nogil
 cdef void settle_all(Pool* pool) noexcept nogil  # after the device was synchronised with
 
 

@@ -72,6 +72,16 @@ cdef void look(Pool* pool, Heap* heap) noexcept nogil:
     restore_mode(pool.table, mode)
 
 
+cdef void drop_markers(Pool* pool) noexcept nogil:
+    # What they would have said is asked again when it is wanted.
+    cdef Heap* heap = pool.heaps
+    while heap != NULL:
+        if heap.marker != NULL:
+            recycle_entry(pool, heap.marker)
+            heap.marker = NULL
+        heap = heap.next
+
+
 cdef void settle_all(Pool* pool) noexcept nogil:
     cdef Heap* heap = pool.heaps
     while heap != NULL:

@@ -9,7 +9,7 @@ from accelrt.driver.relaxed cimport go_relaxed, restore_mode
 from accelrt.memory.block cimport Block, Piece, pthread_mutex_lock, pthread_mutex_unlock
 from accelrt.memory.freelist cimport best_fit
 from accelrt.memory.heap cimport keeps_rest
-from accelrt.memory.idle cimport settle_all
+from accelrt.memory.idle cimport drop_markers, settle_all
 from accelrt.memory.pending cimport poll, wait_all
 from accelrt.memory.pieces cimport grow_pages, release_piece, trim_spans, vacate
 from accelrt.memory.places cimport make_cell
@@ -119,7 +119,7 @@ cdef int serve(Pool* pool, Request* request, uintptr_t* out_address) noexcept no
 cdef int wait_streams(Pool* pool) noexcept nogil:
     # Then what any stream freed may serve every other.  Beside a capture the device must not be waited for.
     cdef int mode, code
-    if pool.first_piece == NULL or pool.captures:
+    if pool.captures or (pool.first_piece == NULL and pool.windows == 0):
         return 0
     leave(pool, NULL)
     code = go_relaxed(pool.table, &mode)
@@ -170,19 +170,19 @@ cdef int release_pages(Pool* pool) noexcept nogil:
         if piece.home == NULL:
             code = release_piece(pool, piece)
         piece = after
-    trim_spans(pool)
-    return code
+    return code if code else trim_spans(pool)
 
 
 cdef int release_free(Pool* pool) noexcept nogil:
     cdef int code = release_plain(pool, SIZE_MAX)
-    if code == 0 and pool.first_piece != NULL and pool.captures == 0:
+    if code == 0 and pool.captures == 0 and (pool.first != NULL or pool.windows):
         code = wait_streams(pool)
         if code == 0:
             code = release_pages(pool)
         elif beside_capture(code):
             code = 0
     drop_empty(pool)
+    drop_markers(pool)
     return code
 
 

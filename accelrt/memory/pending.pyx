@@ -17,8 +17,14 @@ from accelrt.status cimport CAPTURE_IMPLICIT, NO_HOST_MEMORY, NOT_READY
 
 cdef void defer(Pool* pool, Block* block) noexcept nogil:
     block.state = PENDING
+    block.heap.pending += 1
     block.left = pool.deferred
     pool.deferred = block
+
+
+cdef void finish(Pool* pool, Block* block) noexcept nogil:
+    block.heap.pending -= 1
+    retire(pool, block)
 
 
 cdef Queue* queue_of(Pool* pool, uintptr_t stream) noexcept nogil:
@@ -93,7 +99,7 @@ cdef int settle(Pool* pool) noexcept nogil:
             return 0 if code == NOT_READY else code
         pool.deferred = block.left
         if block.events == 0:
-            retire(pool, block)
+            finish(pool, block)
     return 0
 
 
@@ -112,7 +118,7 @@ cdef int poll_queue(Pool* pool, Queue* queue) noexcept nogil:
         pool.pending -= 1
         block.events -= 1
         if block.events == 0 and block.uses == NULL:
-            retire(pool, block)
+            finish(pool, block)
     return 0
 
 

@@ -326,20 +326,31 @@ cdef void trim_span(Pool* pool, Segment* span) noexcept nogil:
         free(slot)
 
 
-cdef void trim_spans(Pool* pool) noexcept nogil:
+cdef int trim_spans(Pool* pool) noexcept nogil:
+    # A span that is refused stays, empty, and is tried again when pages are released next.
     cdef Segment* span = pool.first
     cdef Segment* after
-    while span != NULL:
+    cdef int code = 0
+    while span != NULL and code == 0:
         after = span.after
         if span.shape == SPAN:
             trim_span(pool, span)
-            if span.size == 0 and free_addresses(pool, span) == 0:
-                if span.heap.span == span:
-                    span.heap.span = NULL
-                unlink_segment(pool, span)
-                free(span.slots)
-                free(span)
+            if span.size == 0:
+                code = drop_span(pool, span)
         span = after
+    return code
+
+
+cdef int drop_span(Pool* pool, Segment* span) noexcept nogil:
+    cdef int code = free_addresses(pool, span)
+    if code:
+        return code
+    if span.heap.span == span:
+        span.heap.span = NULL
+    unlink_segment(pool, span)
+    free(span.slots)
+    free(span)
+    return 0
 
 
 cdef size_t piece_size(const Pool* pool, size_t need) noexcept nogil:

@@ -184,6 +184,8 @@ cdef int prepare(Pool* pool, Request* request, size_t size, uintptr_t stream) no
     request.kind = LARGE if pool.policy.virtual_memory else kind_of(request.size)
     if code == 0:
         code = heap_of(pool, owner, stream, request.kind, &request.heap)
+    if code == 0 and request.heap.pending and pool.captures == 0:
+        code = poll(pool)
     return code
 
 
@@ -255,7 +257,6 @@ cdef int release_slow(int device, uintptr_t address) noexcept nogil:
             # A failure to record keeps the block pending; it is tried again at the next miss.
             defer(pool, block)
             settle(pool)
-            poll(pool)
         code = inspected(pool, code)
     leave(pool, heap)
     return code

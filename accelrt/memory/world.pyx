@@ -93,7 +93,7 @@ cdef void leave(Pool* pool, Heap* asker) noexcept nogil:
     share_out(pool, asker)
     while heap != NULL:
         heap.sole = pool.heap_count == 1
-        heap.quiet = quiet
+        heap.quiet = quiet and heap.pending == 0
         spin_unlock(&heap.lock)
         heap = heap.next
     pthread_mutex_unlock(&pool.lock)
