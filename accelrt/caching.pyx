@@ -18,7 +18,7 @@ from accelrt.memory.pool cimport (
     use_on,
 )
 from accelrt.memory.readings cimport (
-    active_bytes, allocated_bytes, find_violation, largest_free, limit_of, peak_of, read_stats, reserved_bytes,
+    active_bytes, allocated_bytes, find_violation, largest_free, limit_of, max_split_of, peak_of, read_stats, reserved_bytes,
     reset_accumulated, reset_peaks,
 )
 from accelrt.memory.sizes cimport ROUND_LIMIT
@@ -240,11 +240,11 @@ FIGURE_NAMES = (
 )
 
 
-cdef int add_figure(dict answer, str name, str pool, Counter counter) except -1:
-    answer[f"{name}.{pool}.current"] = counter.current
-    answer[f"{name}.{pool}.peak"] = counter.peak
-    answer[f"{name}.{pool}.allocated"] = counter.allocated
-    answer[f"{name}.{pool}.freed"] = counter.freed
+cdef int add_counter(dict answer, str name, Counter counter) except -1:
+    answer[f"{name}.current"] = counter.current
+    answer[f"{name}.peak"] = counter.peak
+    answer[f"{name}.allocated"] = counter.allocated
+    answer[f"{name}.freed"] = counter.freed
     return 0
 
 
@@ -268,11 +268,11 @@ def memory_stats(device=None):
         total.allocated = small.allocated + large.allocated
         total.freed = small.freed + large.freed
         name = FIGURE_NAMES[figure]
-        add_figure(answer, name, "all", total)
-        add_figure(answer, name, "small_pool", small)
-        add_figure(answer, name, "large_pool", large)
-    for name in ("oversize_allocations", "oversize_segments"):
-        answer.update({f"{name}.{key}": 0 for key in ("current", "peak", "allocated", "freed")})
+        add_counter(answer, f"{name}.all", total)
+        add_counter(answer, f"{name}.small_pool", small)
+        add_counter(answer, f"{name}.large_pool", large)
+    add_counter(answer, "oversize_allocations", stats.oversize_allocations)
+    add_counter(answer, "oversize_segments", stats.oversize_segments)
     answer["virtual_memory_calls"] = stats.virtual_memory_calls
     answer["stitched_bytes"] = stats.stitched_bytes
     answer["reserved_addresses"] = stats.reserved_addresses
@@ -281,7 +281,7 @@ def memory_stats(device=None):
     answer["num_sync_all_streams"] = stats.num_sync_all_streams
     answer["num_device_alloc"] = stats.num_device_alloc
     answer["num_device_free"] = stats.num_device_free
-    answer["max_split_size"] = -1
+    answer["max_split_size"] = max_split_of(pool_at(device))
     return dict(sorted(answer.items()))
 
 

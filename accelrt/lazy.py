@@ -103,6 +103,9 @@ def open_driver(name: str) -> None:
         from accelrt.driver import host
 
         host.read_settings()  # a malformed setting is named here, before the driver refuses it
+    from accelrt.memory import configure
+
+    configure.read_environment()
     code = registry.open_and_activate(name)
     if code:
         raise DriverNotFoundError(reason(name, code))

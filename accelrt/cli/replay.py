@@ -40,6 +40,7 @@ class Figures:
     ratio: float | None
     ns_per_event: float
     ooms: int
+    virtual_memory_calls: int
 
 
 class Replayer:
@@ -117,11 +118,13 @@ def replay_often(trace: Trace, times: int, wanted: bool) -> list[Figures]:
 def figures_of(replayer: Replayer) -> Figures:
     trace = replayer.trace
     reset_peak_memory_stats()
+    before = memory_stats()["virtual_memory_calls"]
     nanoseconds, ooms = replayer.run()
     try:
-        reserved = memory_stats()["reserved_bytes.all.peak"]
+        after = memory_stats()
     finally:
         replayer.free(trace.left)
+    reserved = after["reserved_bytes.all.peak"]
     return Figures(
         driver=chosen_driver(),
         events=len(trace),
@@ -130,6 +133,7 @@ def figures_of(replayer: Replayer) -> Figures:
         ratio=round(reserved / trace.peak_live, 6) if trace.peak_live else None,
         ns_per_event=round(nanoseconds / len(trace), 1) if len(trace) else 0.0,
         ooms=ooms,
+        virtual_memory_calls=after["virtual_memory_calls"] - before,
     )
 
 
@@ -148,13 +152,14 @@ def describe(figures: Figures) -> str:
         ("reserved / live", ratio),
         ("ns per event", f"{figures.ns_per_event:,.1f}"),
         ("out of memory", f"{figures.ooms:,}"),
+        ("virtual-memory calls", f"{figures.virtual_memory_calls:,}"),
     ]
     return pairs(lines)
 
 
 def describe_all(passes: Sequence[Figures]) -> str:
     """Several passes as a table."""
-    header = ("pass", "events", "peak live", "peak reserved", "ratio", "ns/event", "ooms")
+    header = ("pass", "events", "peak live", "peak reserved", "ratio", "ns/event", "ooms", "VM calls")
     rows = [
         (
             f"{number}",
@@ -164,6 +169,7 @@ def describe_all(passes: Sequence[Figures]) -> str:
             "-" if one.ratio is None else f"{one.ratio:.4f}",
             f"{one.ns_per_event:,.1f}",
             f"{one.ooms:,}",
+            f"{one.virtual_memory_calls:,}",
         )
         for number, one in enumerate(passes, 1)
     ]

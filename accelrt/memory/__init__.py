@@ -9,6 +9,7 @@ import importlib
 __all__ = [
     "CUDAPluggableAllocator",
     "RegisteredMemory",
+    "allocator_settings",
     "audit",
     "caching_allocator_alloc",
     "caching_allocator_delete",
@@ -39,11 +40,13 @@ __all__ = [
     "reset_peak_host_memory_stats",
     "reset_peak_memory_stats",
     "select_backend",
+    "set_allocator_settings",
     "set_per_process_memory_fraction",
 ]
 
 # Where the functions stand that are not in accelrt.caching.
 _ROOMS = {
+    "accelrt.memory.configure": ("allocator_settings", "set_allocator_settings"),
     "accelrt.memory.backend": (
         "CUDAPluggableAllocator",
         "change_current_allocator",

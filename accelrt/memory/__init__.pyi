@@ -40,6 +40,12 @@ from accelrt.caching import (
 from accelrt.caching import (
     set_per_process_memory_fraction as set_per_process_memory_fraction,
 )
+from accelrt.memory.configure import (
+    allocator_settings as allocator_settings,
+)
+from accelrt.memory.configure import (
+    set_allocator_settings as set_allocator_settings,
+)
 from accelrt.memory.backend import (
     CUDAPluggableAllocator as CUDAPluggableAllocator,
 )
@@ -101,6 +107,7 @@ from accelrt.registered import (
 __all__ = [
     "CUDAPluggableAllocator",
     "RegisteredMemory",
+    "allocator_settings",
     "audit",
     "caching_allocator_alloc",
     "caching_allocator_delete",
@@ -131,5 +138,6 @@ __all__ = [
     "reset_peak_host_memory_stats",
     "reset_peak_memory_stats",
     "select_backend",
+    "set_allocator_settings",
     "set_per_process_memory_fraction",
 ]

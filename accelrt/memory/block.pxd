@@ -163,6 +163,7 @@ cdef struct Policy:
     size_t large_segment
     size_t max_rounding  # how much larger than asked a block above max_split may be
     double collect     # of the limit; 0: never
+    double fraction    # of the device's memory that pools may reserve
     bint rounds        # divisions hold one that is not 0
     unsigned char[64] divisions  # steps between a power of two and the next, by the lower one's exponent; 0: none
 

@@ -2,9 +2,9 @@
 # an operation does to the counters is known before it changes anything (Change).
 from libc.stdint cimport int64_t
 
-from accelrt.memory.block cimport FREE, LIVE, WINDOW, Block, Heap, Segment
+from accelrt.memory.block cimport FREE, Block, Heap, Policy
 from accelrt.memory.freelist cimport insert, remove
-from accelrt.memory.sizes cimport SMALL, UNIT, worth_splitting
+from accelrt.memory.sizes cimport UNIT, worth_splitting
 from accelrt.memory.stats cimport (
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, INACTIVE_SPLIT, INACTIVE_SPLIT_BYTES, REQUESTED_BYTES, SHARED,
 )
@@ -20,11 +20,19 @@ cdef inline bint is_split(const Block* block) noexcept nogil:
     return block.segment.shape or block.before != NULL or block.after != NULL
 
 
-cdef inline bint keeps_rest(const Block* block, size_t size, size_t max_split) noexcept nogil:
-    # Whether what is left of a free block becomes one of its own.
+cdef inline bint keeps_rest(const Block* block, size_t size) noexcept nogil:
+    # Whether what is left of a free block becomes one of its own.  A plain block above the limit of splitting
+    # is handed out whole (suits).
     if block.segment.shape:
         return block.size > size
-    return worth_splitting(block.size - size, block.segment.kind) and size < max_split
+    return worth_splitting(block.size - size, block.segment.kind) and block.size < block.heap.pool.policy.max_split
+
+
+cdef inline bint suits(const Block* block, size_t size, const Policy* policy) noexcept nogil:
+    # A plain block above the limit of splitting serves no request below it, and none that is much smaller.
+    if block.segment.shape or block.size < policy.max_split:
+        return True
+    return size >= policy.max_split and block.size < size + policy.max_rounding
 
 
 cdef inline Change of_taking(const Block* block, size_t size, bint splits) noexcept nogil:

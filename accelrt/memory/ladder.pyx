@@ -8,7 +8,7 @@ from libc.stdint cimport SIZE_MAX
 from accelrt.driver.relaxed cimport go_relaxed, restore_mode
 from accelrt.memory.block cimport Block, Piece, pthread_mutex_lock, pthread_mutex_unlock
 from accelrt.memory.freelist cimport best_fit
-from accelrt.memory.heap cimport keeps_rest
+from accelrt.memory.heap cimport keeps_rest, suits
 from accelrt.memory.idle cimport drop_markers, settle_all
 from accelrt.memory.pending cimport poll, wait_all
 from accelrt.memory.pieces cimport grow_pages, release_piece, trim_spans, vacate
@@ -34,8 +34,7 @@ cdef bint refused(int code) noexcept nogil:
 cdef int find(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil:
     cdef Block* block = best_fit(request.heap, request.size)
     cdef int code
-    if block == NULL or (block.segment.shape == 0 and request.size >= pool.policy.max_split
-                         and block.size - request.size >= pool.policy.max_rounding):
+    if block == NULL or not suits(block, request.size, &pool.policy):
         return OUT_OF_MEMORY
     code = see_to_blocks(request.heap, 1)
     if code:
@@ -44,7 +43,7 @@ cdef int find(Pool* pool, Request* request, uintptr_t* out_address) noexcept nog
         block.cell = make_cell(block.address)
         if block.cell == NULL:
             return NO_HOST_MEMORY
-    hand_out(pool, block, request.size, request.requested, keeps_rest(block, request.size, pool.policy.max_split))
+    hand_out(pool, block, request.size, request.requested, keeps_rest(block, request.size))
     out_address[0] = block.address
     return 0
 

@@ -6,9 +6,12 @@ from accelrt.memory.sizes cimport GRANULE, LARGE_SEGMENT
 
 cdef void take_policy(Pool* pool) noexcept nogil:
     # A device without virtual memory has plain segments, whatever is wanted.
-    cdef size_t granule = 0
+    cdef size_t granule = 0, total = 0
     pool.policy = wanted
     pool.granule = GRANULE
+    pool.limit = SIZE_MAX
+    if wanted.fraction < 1 and pool.table.device_memory(pool.device, &total) == 0:
+        pool.limit = <size_t>(wanted.fraction * total)
     if not wanted.virtual_memory:
         return
     if pool.table.granularity(pool.device, &granule) or granule == 0:
@@ -18,5 +21,6 @@ cdef void take_policy(Pool* pool) noexcept nogil:
 
 
 wanted.virtual_memory = wanted.stitching = True
-wanted.max_split = wanted.max_rounding = SIZE_MAX
-wanted.large_segment = LARGE_SEGMENT
+wanted.max_split = SIZE_MAX
+wanted.large_segment = wanted.max_rounding = LARGE_SEGMENT
+wanted.fraction = 1

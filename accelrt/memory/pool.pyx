@@ -10,7 +10,7 @@ from libc.stdlib cimport atoi, calloc, free, getenv
 
 cimport accelrt.driver.registry as registry
 from accelrt.memory.block cimport (
-    LIVE, NEAR, PLAIN, WINDOW, Block, Heap, Private, Use,
+    LIVE, NEAR, PLAIN, WINDOW, Block, Heap, Policy, Private, Use,
     pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock,
 )
 from accelrt.memory.foreign cimport (
@@ -57,7 +57,9 @@ cdef pthread_mutex_t making   # held while a pool is made; no other lock is take
 
 # --- the hit ---------------------------------------------------------------------------------------------
 
-cdef inline int take(Heap* heap, size_t size, size_t requested, size_t max_split, uintptr_t* out_address) noexcept nogil:
+cdef inline int take(
+    Heap* heap, const Policy* policy, size_t size, size_t requested, uintptr_t* out_address,
+) noexcept nogil:
     # Under the heap's lock.  Whatever is not there already is left to the slow path.
     cdef Block* block
     cdef Change change
@@ -66,12 +68,12 @@ cdef inline int take(Heap* heap, size_t size, size_t requested, size_t max_split
     if not heap.quiet:
         return NOT_READY
     block = best_fit(heap, size)
-    if block == NULL:
+    if block == NULL or block.size >= policy.max_split:
         return NOT_READY
-    splits = keeps_rest(block, size, max_split)
+    splits = keeps_rest(block, size)
     if block.cell == NULL:
         block.cell = find_cell(block.address)
-    if block.cell == NULL or heap.spare == NULL or (size >= max_split and not splits):
+    if block.cell == NULL or heap.spare == NULL:
         return NOT_READY
     change = of_taking(block, size, splits)
     high = live_rises(heap, kind, size if splits else block.size, requested) or change_rises(heap, block.segment.kind, change)
@@ -96,7 +98,7 @@ cdef inline int put(Heap* heap, Block* block, uintptr_t address) noexcept nogil:
     cdef bint high
     if not heap.quiet or block.address != address or block.state != LIVE or block.uses != NULL:
         return NOT_READY
-    if block.segment.shape == WINDOW:  # whose pages go home
+    if block.segment.shape == WINDOW or block.size >= heap.pool.policy.max_split:  # pages go home; a figure more
         return NOT_READY
     change = of_freeing(block)
     high = change_rises(heap, block.segment.kind, change)
@@ -130,7 +132,7 @@ cdef inline int hit(Pool* pool, size_t requested, uintptr_t stream, uintptr_t* o
         spin_lock(&heap.lock)
     elif not spin_try(&heap.lock):
         return NOT_READY
-    code = take(heap, size, requested, pool.policy.max_split, out_address)
+    code = take(heap, &pool.policy, size, requested, out_address)
     spin_unlock(&heap.lock)
     return code
 
@@ -465,7 +467,6 @@ cdef int make(int device) noexcept nogil:
     pool.table = registry.active
     pool.device = device
     pool.debug = atoi(debug) if debug != NULL else 0
-    pool.limit = SIZE_MAX
     for index in range(NEAR):
         pool.near[0][index] = pool.near[1][index] = &nowhere
     take_policy(pool)

@@ -9,6 +9,7 @@ cdef int64_t active_bytes(Pool* pool) noexcept nogil
 cdef int64_t reserved_bytes(Pool* pool) noexcept nogil
 cdef int64_t peak_of(Pool* pool, int figure) noexcept nogil  # of both kinds together
 cdef size_t largest_free(Pool* pool) noexcept nogil  # bytes of the largest free block; walks the lists' edges
+cdef int64_t max_split_of(Pool* pool) noexcept nogil  # -1 where there is no limit
 cdef size_t limit_of(Pool* pool) noexcept nogil
 cdef Stats read_stats(Pool* pool) noexcept nogil
 cdef void reset_peaks(Pool* pool) noexcept nogil

@@ -109,6 +109,10 @@ cdef size_t limit_of(Pool* pool) noexcept nogil:
     return limit
 
 
+cdef int64_t max_split_of(Pool* pool) noexcept nogil:
+    return -1 if pool == NULL or pool.policy.max_split == SIZE_MAX else pool.policy.max_split
+
+
 cdef int64_t accumulated(const Pool* pool, int figure, int kind) noexcept nogil:
     cdef const Heap* heap = pool.heaps
     cdef int64_t answer = 0

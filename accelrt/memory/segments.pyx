@@ -7,7 +7,7 @@ from accelrt.memory.block cimport FREE, HOLE, PLAIN, Block
 from accelrt.memory.records cimport new_block, see_to_blocks
 from accelrt.memory.heap cimport recycle
 from accelrt.memory.stats cimport RESERVED_BYTES, SEGMENT
-from accelrt.memory.world cimport count_pool, enter, leave, put_free, reserved, take_free
+from accelrt.memory.world cimport count_oversize, count_pool, enter, leave, put_free, reserved, take_free
 from accelrt.status cimport CAP_REACHED, NO_HOST_MEMORY
 
 
@@ -47,6 +47,8 @@ cdef void link_segment(Pool* pool, Segment* segment) noexcept nogil:
     if segment.heap.owner != NULL:
         segment.heap.owner.segments += 1
     count_pool(pool, SEGMENT, segment.kind, 1)
+    if segment.shape == PLAIN and segment.size >= pool.policy.max_split:
+        count_oversize(&pool.stats.oversize_segments, 1)
 
 
 cdef void unlink_segment(Pool* pool, Segment* segment) noexcept nogil:
@@ -61,6 +63,8 @@ cdef void unlink_segment(Pool* pool, Segment* segment) noexcept nogil:
     if segment.heap.owner != NULL:
         segment.heap.owner.segments -= 1
     count_pool(pool, SEGMENT, segment.kind, -1)
+    if segment.shape == PLAIN and segment.size >= pool.policy.max_split:
+        count_oversize(&pool.stats.oversize_segments, -1)
 
 
 cdef int grow_plain(Pool* pool, Heap* heap, size_t size) noexcept nogil:

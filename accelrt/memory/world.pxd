@@ -4,12 +4,14 @@
 from libc.stdint cimport int64_t
 
 from accelrt.memory.block cimport Block, Heap, Pool
+from accelrt.memory.stats cimport Counter
 
 cdef void enter(Pool* pool) noexcept nogil
 cdef void leave(Pool* pool, Heap* asker) noexcept nogil  # who may rise most until the next time; NULL for none
 cdef void count(Pool* pool, Heap* heap, int figure, int kind, int64_t amount) noexcept nogil
 cdef void count_pool(Pool* pool, int figure, int kind, int64_t amount) noexcept nogil  # SEGMENT, RESERVED_BYTES
 cdef void count_splits(Pool* pool, Heap* heap) noexcept nogil  # at an operation's end
+cdef void count_oversize(Counter* counter, int64_t amount) noexcept nogil
 cdef int64_t total_of(const Pool* pool, int figure) noexcept nogil  # of the shared figures; inside only
 cdef int64_t reserved(const Pool* pool) noexcept nogil
 

@@ -145,6 +145,15 @@ cdef void count_splits(Pool* pool, Heap* heap) noexcept nogil:
         count_split(pool, heap, INACTIVE_SPLIT_BYTES, kind, &pool.split_base[kind][1])
 
 
+cdef void count_oversize(Counter* counter, int64_t amount) noexcept nogil:
+    counter.current += amount
+    if amount > 0:
+        counter.allocated += amount
+        counter.peak = max(counter.peak, counter.current)
+    else:
+        counter.freed -= amount
+
+
 cdef void hand_out(Pool* pool, Block* block, size_t size, size_t requested, bint splits) noexcept nogil:
     # The caller saw to a spare record, and to the block's cell.
     cdef Heap* heap = block.heap
@@ -160,12 +169,16 @@ cdef void hand_out(Pool* pool, Block* block, size_t size, size_t requested, bint
     count(pool, heap, ACTIVE, kind, 1)
     count(pool, heap, ACTIVE_BYTES, kind, block.size)
     count(pool, heap, REQUESTED_BYTES, kind, requested)
+    if block.size >= pool.policy.max_split:
+        count_oversize(&pool.stats.oversize_allocations, 1)
     count_splits(pool, heap)
 
 
 cdef void count_freed(Pool* pool, Block* block) noexcept nogil:
     count(pool, block.heap, ALLOCATION, block.kind, -1)
     count(pool, block.heap, ALLOCATED_BYTES, block.kind, -<int64_t>block.size)
+    if block.size >= pool.policy.max_split:
+        count_oversize(&pool.stats.oversize_allocations, -1)
 
 
 cdef Block* set_free(Pool* pool, Block* block) noexcept nogil:

@@ -1,0 +1,148 @@
+"""The settings string put into force: ACCELRT_ALLOC_CONF at first use, set_allocator_settings at any time."""
+from libc.stdint cimport SIZE_MAX
+from libc.string cimport memset
+
+from accelrt.errors import SettingsError
+cimport accelrt.driver.registry as registry
+from accelrt.memory.block cimport Policy, Pool
+from accelrt.memory.policy cimport wanted
+from accelrt.memory.pool cimport MAX_DEVICES, pool_if_made
+from accelrt.memory.world cimport enter, leave
+
+cdef object in_force = None  # Settings; None before the environment was read
+
+
+cdef size_t limit_from(object value):
+    return SIZE_MAX if value < 0 else value
+
+
+cdef void set_divisions(Policy* policy, tuple divisions) except *:
+    # The settings count classes from 1 MiB up, the policy powers of two from 1 byte up.
+    cdef int power
+    for power in range(64):
+        policy.divisions[power] = divisions[min(max(power - 20, 0), len(divisions) - 1)]
+    policy.rounds = max(divisions) > 1
+
+
+cdef Policy policy_from(object settings) except *:
+    cdef Policy policy
+    memset(&policy, 0, sizeof(policy))
+    policy.virtual_memory = settings.expandable_segments
+    policy.stitching = settings.stitching
+    policy.slack = settings.growth_slack
+    policy.piece = settings.piece_size
+    policy.max_split = limit_from(settings.max_split_size)
+    policy.large_segment = settings.large_segment_size
+    policy.max_rounding = settings.max_non_split_rounding_size
+    policy.collect = settings.garbage_collection_threshold
+    policy.fraction = settings.per_process_memory_fraction
+    set_divisions(&policy, settings.roundup_power2_divisions)
+    return policy
+
+
+cdef void update_pool(Pool* pool, const Policy* policy, bint limits) noexcept nogil:
+    # What a pool was made with stays: how it grows, and the size of its pieces.
+    cdef bint virtual_memory = pool.policy.virtual_memory
+    cdef size_t total = 0
+    enter(pool)
+    pool.policy = policy[0]
+    pool.policy.virtual_memory = virtual_memory
+    pool.policy.stitching = policy.stitching and virtual_memory
+    if limits and pool.table.device_memory(pool.device, &total) == 0:
+        pool.limit = SIZE_MAX if policy.fraction == 1 else <size_t>(policy.fraction * total)
+    leave(pool, NULL)
+
+
+cdef bint any_made() noexcept:
+    cdef int device
+    for device in range(MAX_DEVICES):
+        if pool_if_made(device) != NULL:
+            return True
+    return False
+
+
+cdef int put_in_force(object settings, str source) except -1:
+    global in_force, wanted
+    cdef Policy policy
+    cdef int device
+    cdef bint limits
+    if settings.graph_capture_record_stream_reuse:
+        raise SettingsError(
+            f"{source}: graph_capture_record_stream_reuse is True; it may be False: memory that other streams used "
+            "during a capture is not used again before the capture ends",
+            ("graph_capture_record_stream_reuse",),
+        )
+    from accelrt.memory.backend import select_backend
+    from accelrt.pinned import configure_pinned
+
+    policy = policy_from(settings)
+    limits = in_force is None or settings.per_process_memory_fraction != in_force.per_process_memory_fraction
+    if "backend" in settings.named:
+        select_backend(settings.backend)
+    if in_force is None or settings != in_force:
+        configure_pinned(**pinned_keys(settings))
+    wanted = policy
+    for device in range(MAX_DEVICES):
+        if pool_if_made(device) != NULL:
+            update_pool(pool_if_made(device), &policy, limits)
+    in_force = settings
+
+
+cdef dict pinned_keys(object settings):
+    cdef object round_limit = settings.pinned_max_round_threshold
+    cdef object cached = settings.pinned_max_cached_size
+    return {
+        "pinned_use_cuda_host_register": settings.pinned_use_cuda_host_register,
+        "pinned_num_register_threads": settings.pinned_num_register_threads,
+        "pinned_use_background_threads": settings.pinned_use_background_threads,
+        "pinned_max_round_threshold_mb": None if round_limit < 0 else round_limit >> 20,
+        "pinned_max_cached_size_mb": None if cached < 0 else cached >> 20,
+    }
+
+
+def read_environment():
+    """Puts ACCELRT_ALLOC_CONF into force; for the first use of a device, before a pool is made.
+
+    Raises:
+        SettingsError: the text is malformed; its message names the key, the value and what is allowed.
+    """
+    from accelrt.memory.settings import from_environment
+
+    if in_force is None:
+        settings = from_environment()
+        if settings.named:
+            put_in_force(settings, "ACCELRT_ALLOC_CONF")
+
+
+cdef object present():
+    from accelrt.memory.settings import from_environment
+
+    return from_environment() if in_force is None else in_force
+
+
+def set_allocator_settings(settings):
+    """Replaces the keys that a text names, "key:value,key:value", and leaves the others as they are.
+
+    Arguments:
+        settings: str, in the syntax of ACCELRT_ALLOC_CONF; the keys are in accelrt/memory/DESIGN.md, as in
+            torch.cuda.memory's PYTORCH_CUDA_ALLOC_CONF.
+    Raises:
+        SettingsError: an unknown key, a bad value, two keys that contradict, or a key that is fixed once
+            memory was allocated (backend, expandable_segments, piece_size_mb); nothing is changed then.
+        TypeError: settings is no str.
+    """
+    from accelrt.memory.settings import merge
+
+    if not isinstance(settings, str):
+        raise TypeError(f"settings is {settings!r} of type {type(settings).__name__}; pass 'key:value,key:value'")
+    put_in_force(merge(present(), settings, used=any_made()), "set_allocator_settings")
+
+
+def allocator_settings():
+    """The settings in force, with the keys that torch's snapshots give them ("allocator_settings").
+
+    Returns:
+        dict; sizes in bytes, and "text", the settings string that says the same.
+    """
+    settings = present()
+    return {**settings.describe(), "text": settings.text}
