@@ -16,7 +16,7 @@ from accelrt.memory.places cimport make_cell
 from accelrt.memory.private cimport drop_empty
 from accelrt.memory.records cimport see_to_blocks
 from accelrt.memory.segments cimport grow_plain, release_plain
-from accelrt.memory.sizes cimport GRANULE, LARGE_LIMIT, SMALL, SMALL_SEGMENT, round_up
+from accelrt.memory.sizes cimport GRANULE, LARGE_LIMIT, SMALL, SMALL_LIMIT, SMALL_SEGMENT, round_up
 from accelrt.memory.stats cimport ALLOCATED_BYTES
 from accelrt.memory.windows cimport drop_windows, find_pages, mark_leaving, revive, send_home, stitch
 from accelrt.memory.world cimport enter, hand_out, leave, reserved, total_of
@@ -79,11 +79,11 @@ cdef int gather(Pool* pool, Request* request) noexcept nogil:
     # A fit out of pages: an old window, a new one, or what is missing for it from the device.
     cdef size_t available
     send_home(pool)
-    available = find_pages(pool, request.heap)
+    available = find_pages(pool, request.heap, request.across)
     if available >= request.size:
         if revive(pool, request.heap, request.size):
             return 0
-        return stitch(pool, request.heap, request.size)
+        return stitch(pool, request.heap, request.size, request.across)
     return grow_pages(pool, request.heap, request.size - available, 0)
 
 
@@ -206,12 +206,14 @@ cdef int last_growth(Pool* pool, Request* request, uintptr_t* out_address) noexc
 
 
 cdef int climb(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil:
-    cdef int code
-    code = poll(pool)
+    # A small request takes no pages from other streams before growth was refused: they would ask for them back.
+    cdef int code = poll(pool)
+    request.across = request.size > SMALL_LIMIT
     if code == 0:
         code = serve(pool, request, out_address)
     if not refused(code):
         return code
+    request.across = True
     code = wait_all(pool)
     if code == 0:
         code = wait_streams(pool)
