@@ -111,6 +111,7 @@ cdef struct Heap:
     uint64_t pending   # blocks given back that another stream may still use
     uint64_t offered   # blocks of any heap that its stream may take at once
     uint32_t epoch     # of blocks freed now
+    uint32_t last_freed  # the epoch of its last free
     uint32_t settled   # blocks freed up to this epoch are used by no work of the stream any more
     uint32_t marked    # the epoch that is settled once marker is complete
     Entry* marker      # an event recorded on the stream, or NULL

@@ -9,6 +9,7 @@ cdef int trust_stream(uintptr_t stream) noexcept nogil
 cdef bint is_trusted(uintptr_t stream) noexcept nogil
 
 cdef void look(Pool* pool, Heap* heap) noexcept nogil  # brings heap.settled up to date; asks, never waits
+cdef void look_at_others(Pool* pool, Heap* heap) noexcept nogil  # at those whose pages it may have
 cdef void drop_markers(Pool* pool) noexcept nogil
 cdef void settle_all(Pool* pool) noexcept nogil  # after the device was synchronised with
 
@@ -16,3 +17,8 @@ cdef void settle_all(Pool* pool) noexcept nogil  # after the device was synchron
 cdef inline bint is_settled(const Block* block) noexcept nogil:
     # No work uses what is free: epochs are compared as they wrap around.
     return <int>(block.heap.settled - block.epoch) >= 0
+
+
+cdef inline bint is_quiet(const Heap* heap) noexcept nogil:
+    # Nothing was freed that is not settled.
+    return <int>(heap.settled - heap.last_freed) >= 0

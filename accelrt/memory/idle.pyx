@@ -56,20 +56,41 @@ cdef void mark(Pool* pool, Heap* heap) noexcept nogil:
         heap.epoch += 1
 
 
-cdef void look(Pool* pool, Heap* heap) noexcept nogil:
-    # Not beside a capture, where asking about streams is not ours to do.
-    cdef int mode
-    if not heap.trusted or pool.captures or go_relaxed(pool.table, &mode):
-        return
+cdef void ask(Pool* pool, Heap* heap) noexcept nogil:
     if heap.marker != NULL and pool.table.event_query(pool.device, heap.marker.event) == 0:
         heap.settled = heap.marked
         recycle_entry(pool, heap.marker)
         heap.marker = NULL
+    if is_quiet(heap):
+        return
     if pool.table.stream_query(pool.device, heap.stream) == 0:
         settle_epoch(heap)
     elif heap.marker == NULL:
         mark(pool, heap)
+
+
+cdef void look(Pool* pool, Heap* heap) noexcept nogil:
+    # Not beside a capture, where asking about streams is not ours to do.
+    cdef int mode
+    if is_quiet(heap) or not heap.trusted or pool.captures or go_relaxed(pool.table, &mode):
+        return
+    ask(pool, heap)
     restore_mode(pool.table, mode)
+
+
+cdef void look_at_others(Pool* pool, Heap* heap) noexcept nogil:
+    cdef Heap* other = pool.heaps
+    cdef bint relaxed = False
+    cdef int mode
+    while other != NULL and pool.captures == 0:
+        if other != heap and other.owner == heap.owner and other.summary and other.trusted and not is_quiet(other):
+            if not relaxed and go_relaxed(pool.table, &mode):
+                return
+            relaxed = True
+            ask(pool, other)
+        other = other.next
+    if relaxed:
+        restore_mode(pool.table, mode)
 
 
 cdef void drop_markers(Pool* pool) noexcept nogil:

@@ -106,7 +106,7 @@ cdef inline int put(Heap* heap, Block* block, uintptr_t address) noexcept nogil:
         return NOT_READY
     take_live(heap, block.kind, block.size, block.requested)
     store_block(block.cell, NULL)
-    block.epoch = heap.epoch
+    block.epoch = heap.last_freed = heap.epoch
     add_change(heap, block.segment.kind, change)
     if block.segment.shape == PLAIN:
         block.segment.idle_since = heap.pool.allocations

@@ -11,7 +11,7 @@ from libc.stdlib cimport free, malloc, qsort, realloc
 from accelrt.memory.block cimport CLASSES, FREE, HOLE, PLAIN, WINDOW, Piece, Slot
 from accelrt.memory.freelist cimport class_of, next_class
 from accelrt.memory.heap cimport absorb
-from accelrt.memory.idle cimport is_settled, look
+from accelrt.memory.idle cimport is_settled, look, look_at_others
 from accelrt.memory.pieces cimport (
     add_slot, drop_slot, free_addresses, hold_addresses, map_run, new_segment, settle_in, slot_index, unmap_slot,
     vacate,
@@ -86,10 +86,10 @@ cdef size_t search(Pool* pool, Heap* heap, bint across, Found* found) noexcept n
     cdef Heap* other = pool.heaps
     cdef size_t bytes_ = 0
     pool.search += 1
+    if across:
+        look_at_others(pool, heap)
     while other != NULL:
         if other == heap or (across and other.owner == heap.owner and other.summary):
-            if other != heap:
-                look(pool, other)
             bytes_ += mark_heap(pool, other, other == heap, found)
         other = other.next
     return bytes_

@@ -88,12 +88,29 @@ cdef void share_out(Pool* pool, Heap* asker) noexcept nogil:
         share_out_figure(pool, asker, figure, 2, pool.stats.peak_all[figure] - total_of(pool, figure))
 
 
+cdef bint exceeds(const Heap* heap) noexcept nogil:
+    cdef int figure
+    for figure in range(SHARED):
+        if (headroom(heap, figure, 0) < 0) | (headroom(heap, figure, 1) < 0) | (headroom(heap, figure, 2) < 0):
+            return True
+    return False
+
+
+cdef bint any_exceeds(const Pool* pool) noexcept nogil:
+    # Peaks only rise in here: ceilings that nobody exceeds still hold.
+    cdef const Heap* heap = pool.heaps
+    while heap != NULL and not exceeds(heap):
+        heap = heap.next
+    return heap != NULL
+
+
 cdef void leave(Pool* pool, Heap* asker) noexcept nogil:
     cdef bint quiet = pool.routes == NULL and pool.deferred == NULL and pool.debug == 0 and pool.foreign == NULL
     cdef Heap* heap = pool.heaps
     if pool.heap_count == 1:
         asker = heap
-    share_out(pool, asker)
+    if any_exceeds(pool) or pool.heap_count == 1:
+        share_out(pool, asker)
     while heap != NULL:
         heap.sole = pool.heap_count == 1
         heap.quiet = quiet and heap.pending == 0 and heap.offered == 0
@@ -200,7 +217,7 @@ cdef Block* set_free(Pool* pool, Block* block) noexcept nogil:
     count(pool, heap, ACTIVE_BYTES, block.kind, -<int64_t>block.size)
     count(pool, heap, REQUESTED_BYTES, block.kind, -<int64_t>block.requested)
     store_block(block.cell, NULL)
-    block.epoch = heap.epoch
+    block.epoch = heap.last_freed = heap.epoch
     count_change(pool, heap, block.segment.kind, of_freeing(block))
     block = join(heap, block)
     insert(heap, block)
