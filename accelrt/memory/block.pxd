@@ -97,6 +97,12 @@ cdef struct Segment:
     Segment* before    # the pool's segments in order of serial; a heap's windows likewise
     Segment* after
 
+# A window as revive looks for it, close together in memory: for sizes from least to most.
+cdef struct Fit:
+    size_t least
+    size_t most
+    Segment* window
+
 # The free blocks of one stream in one set of addresses.  Never given back: another may take its record over.
 cdef struct Heap:
     int lock
@@ -124,6 +130,9 @@ cdef struct Heap:
     Block* trees[CLASSES]
     Segment* first_window
     Segment* last_window
+    Fit* fits          # of its windows that are not spoiled, oldest first
+    size_t fit_count
+    size_t fit_room
     Segment* span      # the last one, which grows
     Heap* next         # of the pool
 

@@ -8,7 +8,7 @@ windows of the round before, and calls the driver no more.
 from libc.stdint cimport uint32_t
 from libc.stdlib cimport free, malloc, qsort, realloc
 
-from accelrt.memory.block cimport CLASSES, FREE, HOLE, PLAIN, WINDOW, Piece, Slot
+from accelrt.memory.block cimport CLASSES, FREE, HOLE, PLAIN, WINDOW, Fit, Piece, Slot
 from accelrt.memory.freelist cimport class_of, next_class
 from accelrt.memory.heap cimport absorb
 from accelrt.memory.idle cimport is_settled, look, look_at_others
@@ -126,15 +126,40 @@ cdef int see_to_moves(Pool* pool, Piece** pieces, size_t count) noexcept nogil:
 
 # --- windows that exist --------------------------------------------------------------------------------------
 
-cdef bint fits(const Segment* window, size_t size) noexcept nogil:
-    # Not larger than one that would be made for the size, or only a little.
-    if window.spoiled or window.away != window.slot_count or window.size < size:
-        return False
-    return window.size - window.slots[window.slot_count - 1].size < size or window.size <= size + size // WASTE
+cdef int add_fit(Segment* window) noexcept nogil:
+    # It serves sizes for which it would be made, or which are only a little smaller.
+    cdef Heap* heap = window.heap
+    cdef Fit* larger
+    if heap.fit_count == heap.fit_room:
+        larger = <Fit*>realloc(heap.fits, (2 * heap.fit_room + 32) * sizeof(Fit))
+        if larger == NULL:
+            return NO_HOST_MEMORY
+        heap.fits = larger
+        heap.fit_room = 2 * heap.fit_room + 32
+    larger = &heap.fits[heap.fit_count]
+    larger.most = window.size
+    larger.least = min(
+        window.size - window.slots[window.slot_count - 1].size + 1, window.size - window.size // (WASTE + 1),
+    )
+    larger.window = window
+    heap.fit_count += 1
+    return 0
+
+
+cdef void drop_fit(Segment* window) noexcept nogil:
+    cdef Heap* heap = window.heap
+    cdef size_t index, kept = 0
+    for index in range(heap.fit_count):
+        if heap.fits[index].window != window:
+            heap.fits[kept] = heap.fits[index]
+            kept += 1
+    heap.fit_count = kept
 
 
 cdef bint is_ready(const Pool* pool, const Segment* window) noexcept nogil:
     cdef size_t index
+    if window.spoiled or window.away != window.slot_count:
+        return False
     for index in range(window.slot_count):
         if window.slots[index].piece.mark != pool.search or window.slots[index].piece.home == NULL:
             return False
@@ -168,11 +193,12 @@ cdef bint move_in(Pool* pool, Segment* window) noexcept nogil:
 
 
 cdef bint revive(Pool* pool, Heap* heap, size_t size) noexcept nogil:
-    cdef Segment* window = heap.first_window
-    while window != NULL:
-        if fits(window, size) and is_ready(pool, window):
-            return move_in(pool, window)
-        window = window.after
+    cdef const Fit* found = heap.fits
+    cdef const Fit* end = found + heap.fit_count
+    while found != end:
+        if found.least <= size <= found.most and is_ready(pool, found.window):
+            return move_in(pool, found.window)
+        found += 1
     return False
 
 
@@ -287,6 +313,7 @@ cdef int drop_window(Pool* pool, Segment* window) noexcept nogil:
     cdef size_t index
     cdef int code = 0
     window.spoiled = True
+    drop_fit(window)
     for index in range(window.slot_count):
         if code == 0:
             code = unmap_slot(pool, window.slots[index])
@@ -353,6 +380,8 @@ cdef int make_window(Pool* pool, Heap* heap, Piece** pieces, size_t count) noexc
         if code == 0:
             code = add_slot(window, window.address + window.size, pieces[index].size, pieces[index])
     window.away = window.slot_count
+    if code == 0:
+        code = add_fit(window)
     if code == 0:
         code = map_run(pool, window, 0, count)
     for index in range(window.slot_count):
