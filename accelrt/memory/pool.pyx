@@ -29,7 +29,7 @@ from accelrt.memory.pending cimport defer, poll, settle, wait_all
 from accelrt.memory.places cimport block_at, find_cell, store_block
 from accelrt.memory.policy cimport rounded, take_policy
 from accelrt.memory.private cimport begin_route, end_route, hold, let_go, owner_for
-from accelrt.memory.records cimport drop_spare_events, gone, heap_of, near, new_use
+from accelrt.memory.records cimport drop_spare_events, gone, heap_of, load_heap, near, new_use
 from accelrt.memory.sizes cimport LARGE, ROUND_LIMIT, SMALL_LIMIT, UNIT, kind_of, round_up
 from accelrt.memory.windows cimport retire
 from accelrt.memory.world cimport count_freed, enter, leave
@@ -47,7 +47,6 @@ cdef extern from *:
     """
     Pool* load_pool(Pool** place) noexcept nogil
     void store_pool(Pool** place, Pool* pool) noexcept nogil
-    Heap* load_heap "load_pool"(Heap** place) noexcept nogil
 
 cdef Pool unmade              # stands for every pool that is not made: holds nothing
 cdef Heap nowhere             # stands for every heap that is not made: never quiet, no stream has its handle
