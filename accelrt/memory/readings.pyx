@@ -111,7 +111,12 @@ cdef size_t limit_of(Pool* pool) noexcept nogil:
 
 
 cdef int64_t max_split_of(Pool* pool) noexcept nogil:
-    return -1 if pool == NULL or pool.policy.max_split == SIZE_MAX else pool.policy.max_split
+    cdef size_t limit = SIZE_MAX
+    if pool != NULL:
+        enter(pool)
+        limit = pool.policy.max_split
+        leave(pool, NULL)
+    return -1 if limit == SIZE_MAX else limit
 
 
 cdef int64_t accumulated(const Pool* pool, int figure, int kind) noexcept nogil:
