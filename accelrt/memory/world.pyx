@@ -93,6 +93,8 @@ cdef void leave(Pool* pool, Heap* asker) noexcept nogil:
     cdef Heap* heap = pool.heaps
     if pool.heap_count == 1:
         asker = heap
+    if heap != NULL:
+        count_splits(pool, heap)  # an operation that goes on later shows what it did so far
     share_out(pool, asker)
     while heap != NULL:
         heap.sole = pool.heap_count == 1
