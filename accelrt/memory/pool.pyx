@@ -438,7 +438,7 @@ cdef Pool* pool_if_made(int device) noexcept nogil:
 
 cdef int make_slow(int device, Pool** out_pool) noexcept nogil:
     cdef int count
-    cdef int code = registry.active.device_count(&count)  # the first use initialises here, without a lock
+    cdef int code = registry.active().device_count(&count)  # the first use initialises here, without a lock
     if code:
         return code
     if device >= count:
@@ -464,13 +464,13 @@ cdef int make(int device) noexcept nogil:
     cdef int index, code
     if pool == NULL:
         return NO_HOST_MEMORY
-    code = foreign_attach(device, registry.active, &pool.foreign)
+    code = foreign_attach(device, registry.active(), &pool.foreign)
     if code:
         free(pool)
         return code
     pthread_mutex_init(&pool.lock, NULL)
     pthread_mutex_init(&pool.growth, NULL)
-    pool.table = registry.active
+    pool.table = registry.active()
     pool.device = device
     pool.debug = atoi(debug) if debug != NULL else 0
     for index in range(NEAR):
