@@ -55,11 +55,11 @@ cdef int record_pinned_stream(int device, uintptr_t address, uintptr_t stream) n
 
 
 cdef int stream_query(int device, uintptr_t stream) noexcept nogil:
-    return registry.active.stream_query(device, stream)
+    return registry.active().stream_query(device, stream)
 
 
 cdef int stream_synchronize(int device, uintptr_t stream) noexcept nogil:
-    return registry.active.stream_synchronize(device, stream)
+    return registry.active().stream_synchronize(device, stream)
 
 
 cdef int release_after(int device, uintptr_t address, uintptr_t event) noexcept nogil:
@@ -75,40 +75,40 @@ cdef int64_t memory_reserved(int device) noexcept nogil:
 
 
 cdef int stream_wait_event(int device, uintptr_t stream, uintptr_t event) noexcept nogil:
-    cdef int code = registry.active.stream_wait_event(device, stream, event)
+    cdef int code = registry.active().stream_wait_event(device, stream, event)
     return code if code else pool.stream_waits(device, stream, event)
 
 
 cdef int event_create(int device, bint timing, uintptr_t* out_event) noexcept nogil:
-    return registry.active.event_create(device, EVENT_DEFAULT if timing else EVENT_DISABLE_TIMING, out_event)
+    return registry.active().event_create(device, EVENT_DEFAULT if timing else EVENT_DISABLE_TIMING, out_event)
 
 
 cdef int event_destroy(int device, uintptr_t event) noexcept nogil:
-    return registry.active.event_destroy(device, event)
+    return registry.active().event_destroy(device, event)
 
 
 cdef int event_record(int device, uintptr_t event, uintptr_t stream) noexcept nogil:
-    return registry.active.event_record(device, event, stream)
+    return registry.active().event_record(device, event, stream)
 
 
 cdef int event_query(int device, uintptr_t event) noexcept nogil:
-    return registry.active.event_query(device, event)
+    return registry.active().event_query(device, event)
 
 
 cdef int event_synchronize(int device, uintptr_t event) noexcept nogil:
-    return registry.active.event_synchronize(device, event)
+    return registry.active().event_synchronize(device, event)
 
 
 cdef int copy(int device, uintptr_t stream, uintptr_t dst, uintptr_t src, size_t size) noexcept nogil:
-    return registry.active.copy(device, stream, dst, src, size)
+    return registry.active().copy(device, stream, dst, src, size)
 
 
 cdef int fill(int device, uintptr_t stream, uintptr_t dst, unsigned int value, int width, size_t count) noexcept nogil:
-    return registry.active.fill(device, stream, dst, value, width, count)
+    return registry.active().fill(device, stream, dst, value, width, count)
 
 
 cdef int graph_replay(int device, uintptr_t graph, uintptr_t stream) noexcept nogil:
-    return registry.active.graph_launch(device, graph, stream)
+    return registry.active().graph_launch(device, graph, stream)
 
 
 cdef const char* status_name(int code) noexcept nogil:

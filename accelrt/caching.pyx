@@ -94,7 +94,7 @@ cdef str human(object size):
 cdef object out_of_memory(int ordinal, size_t size, int code):
     cdef Pool* pool = pool_if_made(ordinal)
     cdef size_t free = 0, capacity = 0
-    registry.active.memory_info(ordinal, &free, &capacity)  # a refusal leaves zeros, which say so
+    registry.active().memory_info(ordinal, &free, &capacity)  # a refusal leaves zeros, which say so
     reserved, live, active = reserved_bytes(pool), allocated_bytes(pool), active_bytes(pool)
     largest, limit = largest_free(pool), limit_of(pool)
     text = (
@@ -441,7 +441,7 @@ def set_per_process_memory_fraction(fraction, device=None):
         raise TypeError(f"fraction is {fraction!r} of type {type(fraction).__name__}; pass a float from 0 to 1")
     if not 0 <= fraction <= 1:
         raise ValueError(f"fraction is {fraction}; it goes from 0 to 1")
-    code = registry.active.device_memory(ordinal, &total)
+    code = registry.active().device_memory(ordinal, &total)
     if code == 0:
         code = set_limit(ordinal, SIZE_MAX if fraction == 1 else <size_t>(fraction * total))
     if code:

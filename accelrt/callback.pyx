@@ -92,7 +92,7 @@ cdef int enqueue_callback(int device, uintptr_t stream, object function) except 
         begin_run(host_call)
     cdef void* data = <void*>host_call
     with nogil:
-        code = registry.active.stream_host_func(device, stream, run, data)
+        code = registry.active().stream_host_func(device, stream, run, data)
     if code:
         if not captured:
             end_run(host_call)
@@ -118,8 +118,8 @@ cdef int finish_at_exit() except -1:
 def finish():
     """The interpreter's exit: lets functions that are on their way run, then lets no more start."""
     cdef int device, count = 0
-    if count_outstanding(0) > 0 and registry.active.device_count(&count) == 0:
+    if count_outstanding(0) > 0 and registry.active().device_count(&count) == 0:
         with nogil:
             for device in range(count):
-                registry.active.device_synchronize(device)
+                registry.active().device_synchronize(device)
     set_closing()

@@ -46,7 +46,7 @@ cdef int keep_for_capture(int device, uintptr_t stream, object thing) except -1:
     cdef int code
     if not captures:
         return 0
-    code = registry.active.capture_status(device, stream, &status, &capture)
+    code = registry.active().capture_status(device, stream, &status, &capture)
     if code == CAPTURE_IMPLICIT:  # the legacy stream while another one captures: it does not capture itself
         return 0
     if code:

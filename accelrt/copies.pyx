@@ -79,7 +79,7 @@ cdef int read_interface(Operand made, dict interface, str name, bint writable) e
     made.nbytes = expected
     if address:
         ordinal_of(None)
-        code = registry.active.pointer_device(address, &device)
+        code = registry.active().pointer_device(address, &device)
         if code:
             raise_status(code, "pointer_device", ("address", address))
     made.ordinal = device
@@ -138,7 +138,7 @@ cdef int finish(Stream stream, bint blocking, Operand host) except -1:
     if not blocking:
         return 0
     with nogil:
-        code = registry.active.stream_synchronize(stream.device_index, stream.handle)
+        code = registry.active().stream_synchronize(stream.device_index, stream.handle)
     if code and host is not None:
         note_pinned(host, stream)  # the copy may still be under way
     if code:
@@ -160,7 +160,7 @@ cdef int copy_between(Operand dst, uintptr_t to, Operand src, uintptr_t origin, 
     if stream is None:
         worker.wait_stream(other)
     with nogil:
-        code = registry.active.copy_peer(dst.ordinal, to, src.ordinal, origin, size, worker.handle)
+        code = registry.active().copy_peer(dst.ordinal, to, src.ordinal, origin, size, worker.handle)
     if code:
         raise_status(code, "copy_peer", ("dst_device", dst.ordinal, "dst", to, "src_device", src.ordinal,
                                          "src", origin, "size", size, "stream", worker.handle))
@@ -208,7 +208,7 @@ def copy(dst, src, nbytes=None, *, dst_offset=0, src_offset=0, stream=None, bint
     note_use(to, worker, blocking)
     note_use(origin, worker, blocking)
     with nogil:
-        code = registry.active.copy(worker.device_index, worker.handle, dst_address, src_address, size)
+        code = registry.active().copy(worker.device_index, worker.handle, dst_address, src_address, size)
     if code:
         raise_status(code, "copy", ("device", worker.device_index, "stream", worker.handle, "dst", dst_address,
                                     "src", src_address, "size", size))
@@ -253,7 +253,7 @@ def fill(dst, value=0, count=None, *, int width=1, offset=0, stream=None, bint b
     element = value
     note_use(to, worker, blocking)
     with nogil:
-        code = registry.active.fill(worker.device_index, worker.handle, to.address + skip, element, width, elements)
+        code = registry.active().fill(worker.device_index, worker.handle, to.address + skip, element, width, elements)
     if code:
         raise_status(code, "fill", ("device", worker.device_index, "stream", worker.handle, "dst", to.address + skip,
                                     "value", value, "width", width, "count", elements))

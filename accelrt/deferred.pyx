@@ -34,21 +34,21 @@ cdef void forget_waiting() noexcept nogil:
 cdef int give_back(int kind, int device, uintptr_t handle) noexcept nogil:
     # A driver refuses some of these beside a capture, and breaks the capture, unless the caller is relaxed.
     cdef int mode
-    cdef int code = go_relaxed(registry.active, &mode)
+    cdef int code = go_relaxed(registry.active(), &mode)
     if code == 0:
         code = destroy(kind, device, handle)
-        restore_mode(registry.active, mode)
+        restore_mode(registry.active(), mode)
     return code
 
 
 cdef int destroy(int kind, int device, uintptr_t handle) noexcept nogil:
     if kind == GRAPH:
-        return registry.active.graph_destroy(handle)
+        return registry.active().graph_destroy(handle)
     if kind == GRAPH_EXEC:
-        return registry.active.graph_exec_destroy(handle)
+        return registry.active().graph_exec_destroy(handle)
     if kind == HOST_REGISTRATION:
-        return registry.active.host_unregister(device, handle)
-    return registry.active.event_destroy(device, handle)
+        return registry.active().host_unregister(device, handle)
+    return registry.active().event_destroy(device, handle)
 
 
 cdef void dispose(int kind, int device, uintptr_t handle) noexcept:
@@ -64,10 +64,10 @@ cdef int end_capture(int device, uintptr_t stream, uint64_t capture, uintptr_t* 
     # active capture only; a broken one has to be ended whichever it is.
     cdef uint64_t found = 0
     cdef int status = CAPTURE_NONE
-    cdef int code = registry.active.capture_status(device, stream, &status, &found)
+    cdef int code = registry.active().capture_status(device, stream, &status, &found)
     if code or status == CAPTURE_NONE or (status == CAPTURE_ACTIVE and capture and found != capture):
         return code
-    return registry.active.capture_end(device, stream, out_graph)
+    return registry.active().capture_end(device, stream, out_graph)
 
 
 cdef void dispose_capture(int device, uintptr_t stream, uint64_t capture) noexcept:

@@ -40,7 +40,7 @@ cdef int current_ordinal(int* out_ordinal) noexcept nogil:
     out_ordinal[0] = 0
     if device_total == 1:
         return 0
-    code = registry.active.current_device(out_ordinal)
+    code = registry.active().current_device(out_ordinal)
     if out_ordinal[0] < 0:  # no context is current on this thread: it starts on the first device
         out_ordinal[0] = 0
     return code
@@ -179,12 +179,12 @@ cdef int switch_to(int ordinal) except -2:
     if ordinal < 0:
         return ordinal
     count_devices()
-    code = registry.active.current_device(&before)
+    code = registry.active().current_device(&before)
     if code:
         raise_status(code, "current_device")
     if before != ordinal:
         with nogil:
-            code = registry.active.set_device(ordinal)
+            code = registry.active().set_device(ordinal)
         if code:
             raise_status(code, "set_device", ("device", ordinal))
     return before
@@ -239,7 +239,7 @@ def synchronize(device=None):
     cdef int code
     drain()  # first: a capture that waits there to be ended would make the driver refuse
     with nogil:
-        code = registry.active.device_synchronize(ordinal)
+        code = registry.active().device_synchronize(ordinal)
     if code:
         raise_status(code, "device_synchronize", ("device", ordinal))
     raise_callback_errors()
@@ -255,7 +255,7 @@ def mem_get_info(device=None):
     cdef size_t free = 0, total = 0
     cdef int code
     with nogil:
-        code = registry.active.memory_info(ordinal, &free, &total)
+        code = registry.active().memory_info(ordinal, &free, &total)
     if code:
         raise_status(code, "memory_info", ("device", ordinal))
     return free, total
@@ -274,7 +274,7 @@ def can_device_access_peer(device, peer_device):
     cdef int code
     if one == other:
         return False
-    code = registry.active.can_access_peer(one, other, &can)
+    code = registry.active().can_access_peer(one, other, &can)
     if code:
         raise_status(code, "can_access_peer", ("device", one, "peer", other))
     return can != 0

@@ -47,7 +47,7 @@ cdef uintptr_t take(int ordinal, unsigned int flags) except? 0:
         free(spare)
         return handle
     with nogil:
-        code = registry.active.event_create(ordinal, flags, &handle)
+        code = registry.active().event_create(ordinal, flags, &handle)
     if code:
         raise_status(code, "event_create", ("device", ordinal, "flags", flags))
     return handle
@@ -58,7 +58,7 @@ cdef void leave(int ordinal, unsigned int flags, uintptr_t handle) noexcept:
     if flags < KINDS:
         spare = <Spare*>malloc(sizeof(Spare))
     if spare == NULL:
-        registry.active.event_destroy(ordinal, handle)
+        registry.active().event_destroy(ordinal, handle)
         return
     spare.handle = handle
     spare.next = spares[ordinal][flags]
@@ -102,7 +102,7 @@ cdef class Event:
                 f"and the stream to device {ordinal}; use an event of its own for each device"
             )
         with nogil:
-            code = registry.active.event_record(ordinal, self.handle, stream)
+            code = registry.active().event_record(ordinal, self.handle, stream)
         if code:
             raise_status(code, "event_record", ("event", self.handle, "stream", stream))
         records += 1
@@ -132,7 +132,7 @@ cdef class Event:
         if self.handle == 0:
             return
         with nogil:
-            code = registry.active.stream_wait_event(chosen.device_index, chosen.handle, self.handle)
+            code = registry.active().stream_wait_event(chosen.device_index, chosen.handle, self.handle)
             if code == 0 and chosen.device_index == self.device_index:
                 code = stream_waits(chosen.device_index, chosen.handle, self.record_number)
         if code:
@@ -144,7 +144,7 @@ cdef class Event:
         if self.handle == 0:
             return True
         with nogil:
-            code = registry.active.event_query(self.device_index, self.handle)
+            code = registry.active().event_query(self.device_index, self.handle)
         if code and code != NOT_READY:
             raise_status(code, "event_query", ("event", self.handle))
         return code == 0
@@ -162,7 +162,7 @@ cdef class Event:
             return
         drain()
         with nogil:
-            code = registry.active.event_synchronize(self.device_index, self.handle)
+            code = registry.active().event_synchronize(self.device_index, self.handle)
         if code:
             raise_status(code, "event_synchronize", ("event", self.handle))
         raise_callback_errors()
@@ -184,7 +184,7 @@ cdef class Event:
                 raise ValueError(f"the {place} event keeps no time; make it with Event(enable_timing=True)")
             if (<Event>event).handle == 0:
                 raise ValueError(f"the {place} event was never recorded; record it on a stream first")
-        code = registry.active.event_elapsed(self.handle, end.handle, &milliseconds)
+        code = registry.active().event_elapsed(self.handle, end.handle, &milliseconds)
         if code:
             raise_status(code, "event_elapsed", ("start", self.handle, "end", end.handle))
         return milliseconds

@@ -52,17 +52,17 @@ cdef int read_pool(object pool, uint64_t* out_id) except -1:
 cdef bint is_capturing(int ordinal, uintptr_t stream) noexcept nogil:
     cdef uint64_t capture = 0
     cdef int status = CAPTURE_NONE
-    return registry.active.capture_status(ordinal, stream, &status, &capture) == 0 and status != CAPTURE_NONE
+    return registry.active().capture_status(ordinal, stream, &status, &capture) == 0 and status != CAPTURE_NONE
 
 
 cdef int instantiate(int ordinal, uintptr_t graph, uintptr_t* out_exec) noexcept nogil:
     # Refused while another thread captures in global mode, which it would break, unless the caller is relaxed.
     cdef int mode
-    cdef int code = go_relaxed(registry.active, &mode)
+    cdef int code = go_relaxed(registry.active(), &mode)
     if code:
         return code
-    code = registry.active.graph_instantiate(ordinal, graph, 0, out_exec)
-    restore_mode(registry.active, mode)
+    code = registry.active().graph_instantiate(ordinal, graph, 0, out_exec)
+    restore_mode(registry.active(), mode)
     return code
 
 
@@ -144,7 +144,7 @@ cdef class CUDAGraph:
             raise_status(code, "capture_begin", ("pool", self.pool()))
         self.holds = True
         cdef int mode = MODES[capture_error_mode]
-        code = registry.active.capture_begin(self.ordinal, stream.handle, mode)
+        code = registry.active().capture_begin(self.ordinal, stream.handle, mode)
         if code:
             self.abandon()
             raise_status(code, "capture_begin", ("stream", stream, "mode", capture_error_mode))
@@ -152,7 +152,7 @@ cdef class CUDAGraph:
         self.origin = stream.handle
         self.stream = stream
         self.capture = 0
-        code = registry.active.capture_status(self.ordinal, stream.handle, &status, &self.capture)
+        code = registry.active().capture_status(self.ordinal, stream.handle, &status, &self.capture)
         if code == 0:
             code = begin_capture(self.ordinal, self.pool_id[0], self.pool_id[1], self.capture)
         if code:
@@ -174,14 +174,14 @@ cdef class CUDAGraph:
             raise RuntimeError("no capture of this CUDAGraph is under way; call capture_begin() first")
         stream = self.stream
         with nogil:
-            code = registry.active.capture_end(self.ordinal, self.origin, &graph)
+            code = registry.active().capture_end(self.ordinal, self.origin, &graph)
         self.leave_capture()
         if code:  # a driver that refuses to end a capture must not leave the stream in it
             dispose_capture(self.ordinal, self.origin, self.capture)
         call = "capture_end"
         if code == 0:
             call = "graph_node_count"
-            code = registry.active.graph_node_count(graph, &self.node_count)
+            code = registry.active().graph_node_count(graph, &self.node_count)
         if code == 0:
             call = "graph_instantiate"
             with nogil:
@@ -213,7 +213,7 @@ cdef class CUDAGraph:
             self.note_pinned(stream)
         begin_runs(self.calls)
         with nogil:
-            code = registry.active.graph_launch(self.ordinal, self.raw_cuda_graph_exec, stream.handle)
+            code = registry.active().graph_launch(self.ordinal, self.raw_cuda_graph_exec, stream.handle)
         if code:
             take_back_runs(self.calls)
             raise_status(code, "graph_launch", ("graph_exec", self.raw_cuda_graph_exec, "stream", stream.handle))

@@ -45,16 +45,16 @@ cdef bint idle(int ordinal, uintptr_t handle) except -1:
     # may be that the device's work failed, which nobody else may be told again.
     cdef int status = 0, mode
     cdef uint64_t capture = 0
-    cdef int code = registry.active.capture_status(ordinal, handle, &status, &capture)
+    cdef int code = registry.active().capture_status(ordinal, handle, &status, &capture)
     if code:
         raise_status(code, "capture_status", ("stream", handle))
     if status != CAPTURE_NONE:
         return False
-    code = go_relaxed(registry.active, &mode)
+    code = go_relaxed(registry.active(), &mode)
     if code:
         raise_status(code, "capture_mode_exchange", ("mode", CAPTURE_RELAXED))
-    code = registry.active.stream_query(ordinal, handle)
-    restore_mode(registry.active, mode)
+    code = registry.active().stream_query(ordinal, handle)
+    restore_mode(registry.active(), mode)
     if code and code != NOT_READY:
         raise_status(code, "stream_query", ("stream", handle))
     return code == 0
@@ -71,7 +71,7 @@ cdef uintptr_t lease(int ordinal, int priority) except? 0:
         free(oldest)
         return handle
     with nogil:
-        code = registry.active.stream_create(ordinal, STREAM_NON_BLOCKING, priority, &handle)
+        code = registry.active().stream_create(ordinal, STREAM_NON_BLOCKING, priority, &handle)
     if code:
         raise_status(code, "stream_create", ("device", ordinal, "priority", priority))
     trust_stream(handle)  # where that fails, its pages serve no other stream

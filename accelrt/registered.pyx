@@ -111,17 +111,17 @@ def is_pinned(memory):
         return False
     if is_cached_pinned(address):
         return True
-    code = registry.active.pointer_device(address, &device)
+    code = registry.active().pointer_device(address, &device)
     return code == 0 and device == HOST
 
 
 cdef int lock_pages(int device, uintptr_t address, size_t size) noexcept nogil:
     # Refused beside a capture, which it would break, unless the caller is relaxed; and so below.
     cdef int mode
-    cdef int code = go_relaxed(registry.active, &mode)
+    cdef int code = go_relaxed(registry.active(), &mode)
     if code == 0:
-        code = registry.active.host_register(device, address, size)
-        restore_mode(registry.active, mode)
+        code = registry.active().host_register(device, address, size)
+        restore_mode(registry.active(), mode)
     return code
 
 
@@ -129,12 +129,12 @@ cdef int unlock_pages(int device, uintptr_t address) noexcept nogil:
     cdef int mode
     cdef int code = 0
     if not captures_open():  # beside one the device cannot be waited for
-        code = registry.active.device_synchronize(device)
+        code = registry.active().device_synchronize(device)
     if code == 0:
-        code = go_relaxed(registry.active, &mode)
+        code = go_relaxed(registry.active(), &mode)
     if code == 0:
-        code = registry.active.host_unregister(device, address)
-        restore_mode(registry.active, mode)
+        code = registry.active().host_unregister(device, address)
+        restore_mode(registry.active(), mode)
     return code
 
 

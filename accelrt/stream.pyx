@@ -125,7 +125,7 @@ cdef Stream wrap(uintptr_t handle, int ordinal, object owner):
 
 cdef (int, int) priority_range_of(int ordinal):
     cdef int least = 0, greatest = 0
-    cdef int code = registry.active.stream_priority_range(ordinal, &least, &greatest)
+    cdef int code = registry.active().stream_priority_range(ordinal, &least, &greatest)
     if code:
         raise_status(code, "stream_priority_range", ("device", ordinal))
     return least, greatest
@@ -181,7 +181,7 @@ cdef class Stream:
         cdef int priority = self.level
         cdef int code = 0
         if not self.leased and self.handle:
-            code = registry.active.stream_priority(self.device_index, self.handle, &priority)
+            code = registry.active().stream_priority(self.device_index, self.handle, &priority)
         if code:
             raise_status(code, "stream_priority", ("stream", self.handle))
         return priority
@@ -190,7 +190,7 @@ cdef class Stream:
         """Whether all work put in so far is complete (cuStreamQuery)."""
         cdef int code
         with nogil:
-            code = registry.active.stream_query(self.device_index, self.handle)
+            code = registry.active().stream_query(self.device_index, self.handle)
         if code and code != NOT_READY:
             raise_status(code, "stream_query", ("stream", self.handle))
         return code == 0
@@ -206,7 +206,7 @@ cdef class Stream:
         cdef int code
         drain()
         with nogil:
-            code = registry.active.stream_synchronize(self.device_index, self.handle)
+            code = registry.active().stream_synchronize(self.device_index, self.handle)
         if code:
             raise_status(code, "stream_synchronize", ("stream", self.handle))
         raise_callback_errors()

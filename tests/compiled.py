@@ -1,9 +1,11 @@
-"""Shared libraries that tests compile, with the compiler that built this Python's extensions."""
+"""Shared libraries and extensions that tests compile, with the compiler that built this Python's extensions."""
 
 import ctypes
+import os
 import shlex
 import shutil
 import subprocess
+import sys
 import sysconfig
 from pathlib import Path
 
@@ -19,6 +21,25 @@ def compile_library(name, folder):
     flags = ["-shared", "-fPIC", "-fvisibility=hidden", "-pthread", "-Wall", "-Werror", "-Wno-pedantic"]
     subprocess.run([*COMPILER, *flags, "-o", path, source, "-ldl"], check=True)
     return path
+
+
+def compile_extension(name, folder):
+    """Compiles tests/NAME.pyx against the installed accelrt into an extension of a folder, to import from there.
+
+    A sanitizer of accelrt's build is this one's too; the compiler itself runs without it.
+    """
+    import accelrt
+
+    source, made = Path(__file__).parent / f"{name}.pyx", Path(folder) / f"{name}.c"
+    installed = Path(accelrt.__file__).parent.parent
+    outside = {key: value for key, value in os.environ.items() if key != "LD_PRELOAD"}
+    cython = [sys.executable, "-m", "cython", "-3", "-I", installed, "-o", made, source]
+    subprocess.run(cython, env=outside, check=True)
+    flags = ["-O1", "-g", "-fno-omit-frame-pointer", "-shared", "-fPIC", "-I", sysconfig.get_path("include")]
+    if sanitizer := os.environ.get("ACCELRT_SANITIZE_BUILD"):
+        flags.append(f"-fsanitize={sanitizer}")
+    extension = made.with_suffix(sysconfig.get_config_var("EXT_SUFFIX"))
+    subprocess.run([*COMPILER, *flags, "-o", extension, made], env=outside, check=True)
 
 
 def typed(library, name, result=ctypes.c_size_t, arguments=()):

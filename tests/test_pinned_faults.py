@@ -27,6 +27,8 @@ def path(register):
             accelrt.record_host_stream(pinned, second)
         with accelrt.graph(graph, stream=first):
             buffer.copy_from(pinned[:MIB], stream=first, blocking=False)
+        second.wait_stream(first)
+        accelrt.record_stream(buffer.ptr, second)
         with accelrt.stream(second):
             graph.replay()
         del pinned

@@ -1,12 +1,24 @@
 # The active table: the one owner of which driver this process runs on.
 from accelrt.driver.table cimport Table
 
-# Always callable.  Starts as a table whose rows initialise and call again, becomes the driver's at
-# init, and in a child forked after init a table whose every row answers FORKED.
-cdef Table* active
+cdef extern from *:
+    """
+    #define load_table(place) __atomic_load_n(place, __ATOMIC_ACQUIRE)
+    #define store_table(place, table) __atomic_store_n(place, table, __ATOMIC_RELEASE)
+    """
+    Table* load_table(Table** place) noexcept nogil
+    void store_table(Table** place, Table* table) noexcept nogil
+
+cdef Table* in_use  # written by registry.pyx alone; others call active()
 
 cdef void begin_table(Table* table, const char* name) noexcept nogil  # all rows NOT_SUPPORTED
 cdef void finish_table(Table* table) noexcept nogil  # counts the rows filled since
 cdef int activate(Table* table) except -1  # init's last step; the table lives for ever
 cdef Table* table_named(str name) except NULL  # imports the driver's module; opens nothing
 cdef void offer(str name, Table* table)  # a driver's module calls it when it is imported
+
+
+cdef inline Table* active() noexcept nogil:
+    # Always callable.  Starts as a table whose rows initialise and call again, becomes the driver's at
+    # init, and in a child forked after init a table whose every row answers FORKED.
+    return load_table(&in_use)

@@ -20,7 +20,7 @@ DRIVERS = {"cuda": "accelrt.driver.cuda", "host": "accelrt.driver.host", "faults
 
 cdef Table sentinel_table
 cdef Table forked_table
-cdef Table* active = &sentinel_table
+cdef Table* in_use = &sentinel_table
 cdef dict offered = {}
 cdef object first_use = None
 
@@ -55,8 +55,7 @@ cdef Table* table_named(str name) except NULL:
 
 
 cdef int activate(Table* table) except -1:
-    global active
-    active = table
+    store_table(&in_use, table)
     return 0
 
 
@@ -80,10 +79,10 @@ def open_and_activate(str name):
 def close_active():
     """The end of the process: waits for host functions that still run.  Returns the driver's status code."""
     cdef int code
-    if active == &sentinel_table or active == &forked_table:
+    if active() == &sentinel_table or active() == &forked_table:
         return 0
     with nogil:
-        code = active.close()
+        code = active().close()
     return code
 
 
@@ -93,7 +92,7 @@ def active_device_count():
     Raises what the driver answers.
     """
     cdef int count = 0
-    cdef int code = active.device_count(&count)
+    cdef int code = active().device_count(&count)
     if code:
         raise_status(code, "device_count")
     return count
@@ -101,7 +100,7 @@ def active_device_count():
 
 def driver_name():
     """The name of the active table: "sentinel" before init, "forked" in a child forked after it."""
-    return active.name.decode()
+    return active().name.decode()
 
 
 cdef int bring_up() noexcept nogil:
@@ -112,15 +111,14 @@ cdef int bring_up() noexcept nogil:
         except BaseException as error:
             keep_init_error(error)
             return INIT_FAILED
-    if active == &sentinel_table:
+    if active() == &sentinel_table:
         return INIT_FAILED
     return 0
 
 
 cdef void after_fork_in_child() noexcept nogil:
-    global active
-    if active != &sentinel_table:
-        active = &forked_table
+    if active() != &sentinel_table:
+        store_table(&in_use, &forked_table)
 
 
 begin_table(&sentinel_table, b"sentinel")

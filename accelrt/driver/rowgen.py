@@ -121,7 +121,7 @@ def render() -> dict[str, str]:
     names = "ROW_NAMES = (\n" + "".join(f'    "{row.name}",\n' for row in rows) + ")\n"
     registry = [constant("unfilled", "NOT_SUPPORTED", row) for row in rows]
     registry += [constant("forked", "FORKED", row) for row in rows]
-    registry += [forward("sentinel", "bring_up()", "active", row, i) for i, row in enumerate(rows)]
+    registry += [forward("sentinel", "bring_up()", "active()", row, i) for i, row in enumerate(rows)]
     registry += [fill(prefix, rows) for prefix in ("unfilled", "forked", "sentinel")]
     registry += [count_filled(rows), names]
     faults = [forward("fault", "intercept({index})", "inner", row, i) for i, row in enumerate(rows)]

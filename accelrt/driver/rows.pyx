@@ -23,7 +23,7 @@ cdef class Rows(RowCalls):
     names = ROW_NAMES
 
     def __cinit__(self, str driver=None):
-        self.table = registry.active if driver is None else registry.table_named(driver)
+        self.table = registry.active() if driver is None else registry.table_named(driver)
 
     @property
     def filled(self):

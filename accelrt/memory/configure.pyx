@@ -5,8 +5,8 @@ from libc.string cimport memset
 from accelrt.errors import SettingsError
 cimport accelrt.driver.registry as registry
 from accelrt.memory.block cimport Policy, Pool
-from accelrt.memory.policy cimport wanted
-from accelrt.memory.pool cimport MAX_DEVICES, pool_if_made
+from accelrt.memory.policy cimport replace_policy
+from accelrt.memory.pool cimport MAX_DEVICES, pool_if_made, want_policy
 from accelrt.memory.world cimport enter, leave
 
 cdef object in_force = None  # Settings; None before the environment was read
@@ -41,13 +41,9 @@ cdef Policy policy_from(object settings) except *:
 
 
 cdef void update_pool(Pool* pool, const Policy* policy, bint limits) noexcept nogil:
-    # What a pool was made with stays: how it grows, and the size of its pieces.
-    cdef bint virtual_memory = pool.policy.virtual_memory
     cdef size_t total = 0
     enter(pool)
-    pool.policy = policy[0]
-    pool.policy.virtual_memory = virtual_memory
-    pool.policy.stitching = policy.stitching and virtual_memory
+    replace_policy(pool, policy)
     if limits and pool.table.device_memory(pool.device, &total) == 0:
         pool.limit = SIZE_MAX if policy.fraction == 1 else <size_t>(policy.fraction * total)
     leave(pool, NULL)
@@ -62,7 +58,7 @@ cdef bint any_made() noexcept:
 
 
 cdef int put_in_force(object settings, str source) except -1:
-    global in_force, wanted
+    global in_force
     cdef Policy policy
     cdef int device
     cdef bint limits
@@ -81,7 +77,8 @@ cdef int put_in_force(object settings, str source) except -1:
         select_backend(settings.backend)
     if in_force is None or settings != in_force:
         configure_pinned(**pinned_keys(settings))
-    wanted = policy
+    with nogil:
+        want_policy(&policy)
     for device in range(MAX_DEVICES):
         if pool_if_made(device) != NULL:
             update_pool(pool_if_made(device), &policy, limits)

@@ -80,7 +80,7 @@ cdef int map_and_register(int device, size_t size, int threads, uintptr_t* out_a
     if room == MAP_FAILED:
         return OUT_OF_MEMORY
     touch_all(<uintptr_t>room, size, threads)
-    code = registry.active.host_register(device, <uintptr_t>room, size)
+    code = registry.active().host_register(device, <uintptr_t>room, size)
     if code:
         munmap(room, size)
         return code
@@ -90,9 +90,9 @@ cdef int map_and_register(int device, size_t size, int threads, uintptr_t* out_a
 
 cdef int unregister_and_unmap(int device, uintptr_t address, size_t size) noexcept nogil:
     # Unregistering does not promise to wait as freeing does, and the pages must not go under a copy.
-    cdef int code = registry.active.device_synchronize(device)
+    cdef int code = registry.active().device_synchronize(device)
     if code == 0:
-        code = registry.active.host_unregister(device, address)
+        code = registry.active().host_unregister(device, address)
     if code == 0:
         munmap(<void*>address, size)
     return code
@@ -100,14 +100,14 @@ cdef int unregister_and_unmap(int device, uintptr_t address, size_t size) noexce
 
 cdef int take_relaxed(int device, size_t size, PinnedSettings* settings, uintptr_t* out_address) noexcept nogil:
     cdef int mode
-    cdef int code = go_relaxed(registry.active, &mode)
+    cdef int code = go_relaxed(registry.active(), &mode)
     if code:
         return code
     if settings.use_register:
         code = map_and_register(device, size, settings.register_threads, out_address)
     else:
-        code = registry.active.host_alloc(device, size, out_address)
-    restore_mode(registry.active, mode)
+        code = registry.active().host_alloc(device, size, out_address)
+    restore_mode(registry.active(), mode)
     return code
 
 
@@ -118,7 +118,7 @@ cdef int take_memory(PinnedPool* pool, int device, size_t size, int kind, Pinned
     cdef long long start
     cdef int code = 0
     if device < 0:
-        code = registry.active.current_device(&device)
+        code = registry.active().current_device(&device)
         device = max(device, 0)
     if code:
         return code
@@ -145,14 +145,14 @@ cdef int take_memory(PinnedPool* pool, int device, size_t size, int kind, Pinned
 
 cdef int give_relaxed(PinnedSegment* segment) noexcept nogil:
     cdef int mode
-    cdef int code = go_relaxed(registry.active, &mode)
+    cdef int code = go_relaxed(registry.active(), &mode)
     if code:
         return code
     if segment.registered:
         code = unregister_and_unmap(segment.device, segment.address, segment.size)
     else:
-        code = registry.active.host_free(segment.device, segment.address)
-    restore_mode(registry.active, mode)
+        code = registry.active().host_free(segment.device, segment.address)
+    restore_mode(registry.active(), mode)
     return code
 
 

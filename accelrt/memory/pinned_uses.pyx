@@ -26,7 +26,7 @@ cdef int new_entry(PinnedPool* pool, int device, PinnedEntry** out_entry) noexce
     entry = <PinnedEntry*>calloc(1, sizeof(PinnedEntry))
     if entry == NULL:
         return NO_HOST_MEMORY
-    code = registry.active.event_create(device, EVENT_DISABLE_TIMING, &entry.event)
+    code = registry.active().event_create(device, EVENT_DISABLE_TIMING, &entry.event)
     if code:
         free(entry)
         return code
@@ -47,7 +47,7 @@ cdef int drop_spare_events(PinnedPool* pool) noexcept nogil:
     for device in range(DEVICES):
         while pool.spare[device] != NULL:
             entry = pool.spare[device]
-            code = registry.active.event_destroy(device, entry.event)
+            code = registry.active().event_destroy(device, entry.event)
             if code:
                 return code
             pool.spare[device] = entry.next
@@ -71,7 +71,7 @@ cdef PinnedQueue* queue_of(PinnedPool* pool, int device, uintptr_t stream) noexc
 cdef bint capturing(int device, uintptr_t stream, int* out_code) noexcept nogil:
     cdef uint64_t capture = 0
     cdef int status = CAPTURE_NONE
-    cdef int code = registry.active.capture_status(device, stream, &status, &capture)
+    cdef int code = registry.active().capture_status(device, stream, &status, &capture)
     out_code[0] = 0 if code == CAPTURE_IMPLICIT else code
     return code == CAPTURE_IMPLICIT or (code == 0 and status != CAPTURE_NONE)
 
@@ -90,7 +90,7 @@ cdef int enqueue(PinnedPool* pool, PinnedBlock* block, int device, uintptr_t str
         code = new_entry(pool, device, &entry)
     if code:
         return code
-    code = registry.active.event_record(device, entry.event, stream)
+    code = registry.active().event_record(device, entry.event, stream)
     if code:
         recycle_entry(pool, entry)
         return code
@@ -165,7 +165,7 @@ cdef int poll_queue(PinnedPool* pool, PinnedQueue* queue) noexcept nogil:
     cdef int code
     while queue.head != NULL:
         entry = queue.head
-        code = registry.active.event_query(queue.device, entry.event)
+        code = registry.active().event_query(queue.device, entry.event)
         if code:
             return 0 if code == NOT_READY else code
         queue.head = entry.next
@@ -183,13 +183,13 @@ cdef int poll(PinnedPool* pool) noexcept nogil:
         settle(pool)
     if pool.pending == 0:
         return 0
-    code = go_relaxed(registry.active, &mode)
+    code = go_relaxed(registry.active(), &mode)
     if code:
         return code
     while queue != NULL and code == 0:
         code = poll_queue(pool, queue)
         queue = queue.next
-    restore_mode(registry.active, mode)
+    restore_mode(registry.active(), mode)
     return code
 
 
@@ -202,10 +202,10 @@ cdef PinnedQueue* busy_queue(PinnedPool* pool) noexcept nogil:
 
 cdef int synchronize(int device, uintptr_t event) noexcept nogil:
     cdef int mode
-    cdef int code = go_relaxed(registry.active, &mode)
+    cdef int code = go_relaxed(registry.active(), &mode)
     if code == 0:
-        code = registry.active.event_synchronize(device, event)
-        restore_mode(registry.active, mode)
+        code = registry.active().event_synchronize(device, event)
+        restore_mode(registry.active(), mode)
     return code
 
 
@@ -239,7 +239,7 @@ cdef int wait_unrecorded(PinnedPool* pool, PinnedBlock* block) noexcept nogil:
         if capturing(block.uses.device, block.uses.stream, &code):
             return NOT_READY
         pthread_mutex_unlock(&pool.order)
-        code = registry.active.device_synchronize(block.uses.device)
+        code = registry.active().device_synchronize(block.uses.device)
         pthread_mutex_lock(&pool.order)
         if code == 0:
             drop_use(pool, block)

@@ -126,7 +126,7 @@ cdef void torch_memory_fraction(double fraction, int device) noexcept nogil:
     if code == 0 and not 0 <= fraction <= 1:
         code = INVALID_VALUE
     if code == 0:
-        code = registry.active.device_memory(device, &total)
+        code = registry.active().device_memory(device, &total)
     if code == 0:
         code = pool.set_limit(device, SIZE_MAX if fraction == 1 else <size_t>(fraction * total))
     if code:

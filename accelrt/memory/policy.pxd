@@ -3,17 +3,27 @@ from accelrt.memory.block cimport Policy, Pool
 from accelrt.memory.sizes cimport UNIT, round_up
 
 cdef extern from *:
+    """
+    /* What a hit reads before it has a lock; each is one value, so a request has the old setting or the new one. */
+    #define load_setting(place) __atomic_load_n(place, __ATOMIC_RELAXED)
+    #define store_setting(place, value) __atomic_store_n(place, value, __ATOMIC_RELAXED)
+    """
+    bint load_flag "load_setting"(const bint* place) noexcept nogil
+    void store_flag "store_setting"(bint* place, bint value) noexcept nogil
+    size_t load_steps "load_setting"(const unsigned char* place) noexcept nogil
+    void store_steps "store_setting"(unsigned char* place, unsigned char value) noexcept nogil
     int leading_zeros "__builtin_clzll"(unsigned long long word) noexcept nogil
 
-cdef Policy wanted  # of pools that are made from now on; written under the GIL
+cdef Policy wanted  # of pools that are made from now on; under the lock under which they are made (pool.pyx)
 
 cdef void take_policy(Pool* pool) noexcept nogil  # while it is made: what is wanted and what the device has
+cdef void replace_policy(Pool* pool, const Policy* policy) noexcept nogil  # inside the world
 
 
 cdef inline size_t rounded(const Policy* policy, size_t size) noexcept nogil:
     # Up to the next of so many steps between two powers of two, or to the next unit.
     cdef int power = 63 - leading_zeros(size)
-    cdef size_t steps = policy.divisions[power]
+    cdef size_t steps = load_steps(&policy.divisions[power])
     if steps > 1 and size > UNIT * steps:
         return round_up(size, (<size_t>1 << power) // steps)
     return round_up(size, UNIT)

@@ -20,6 +20,21 @@ cdef void take_policy(Pool* pool) noexcept nogil:
         pool.granule = granule
 
 
+cdef void replace_policy(Pool* pool, const Policy* policy) noexcept nogil:
+    # What a pool was made with stays, how it grows and the size of its pieces: hits read it without a lock.
+    cdef int power
+    pool.policy.stitching = policy.stitching and pool.policy.virtual_memory
+    pool.policy.slack = policy.slack
+    pool.policy.max_split = policy.max_split
+    pool.policy.large_segment = policy.large_segment
+    pool.policy.max_rounding = policy.max_rounding
+    pool.policy.collect = policy.collect
+    pool.policy.fraction = policy.fraction
+    for power in range(64):
+        store_steps(&pool.policy.divisions[power], policy.divisions[power])
+    store_flag(&pool.policy.rounds, policy.rounds)
+
+
 wanted.virtual_memory = wanted.stitching = True
 wanted.max_split = SIZE_MAX
 wanted.large_segment = wanted.max_rounding = LARGE_SEGMENT

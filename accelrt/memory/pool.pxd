@@ -2,7 +2,7 @@
 # pool is made at its first use.  Addresses are what allocate wrote; 0 stands for no memory.
 from libc.stdint cimport uint64_t, uintptr_t
 
-from accelrt.memory.block cimport Pool
+from accelrt.memory.block cimport Policy, Pool
 
 cdef enum:
     MAX_DEVICES = 64
@@ -30,4 +30,5 @@ cdef int begin_capture(int device, uint64_t first, uint64_t second, uint64_t cap
 cdef int end_capture(int device, uint64_t capture) noexcept nogil
 
 cdef int pool_of(int device, Pool** out_pool) noexcept nogil  # made if need be
+cdef void want_policy(const Policy* policy) noexcept nogil  # of pools that are made from now on; the GIL is not held
 cdef Pool* pool_if_made(int device) noexcept nogil  # NULL before the device's first allocation

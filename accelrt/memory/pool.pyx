@@ -27,9 +27,9 @@ from accelrt.memory.ladder cimport Request, climb, find, release_free
 from accelrt.memory.lock cimport spin_lock, spin_try, spin_unlock
 from accelrt.memory.pending cimport accept, defer, note_wait, offer, poll, settle, wait_all
 from accelrt.memory.places cimport block_at, find_cell, store_block
-from accelrt.memory.policy cimport rounded, take_policy
+from accelrt.memory.policy cimport load_flag, rounded, take_policy, wanted
 from accelrt.memory.private cimport begin_route, end_route, hold, let_go, owner_for
-from accelrt.memory.records cimport drop_spare_events, gone, heap_of, near, new_use, recycle_use
+from accelrt.memory.records cimport drop_spare_events, gone, heap_of, load_heap, near, new_use, recycle_use
 from accelrt.memory.sizes cimport LARGE, ROUND_LIMIT, SMALL_LIMIT, UNIT, kind_of, round_up
 from accelrt.memory.windows cimport retire
 from accelrt.memory.world cimport count_freed, enter, hand_over, leave
@@ -47,7 +47,6 @@ cdef extern from *:
     """
     Pool* load_pool(Pool** place) noexcept nogil
     void store_pool(Pool** place, Pool* pool) noexcept nogil
-    Heap* load_heap "load_pool"(Heap** place) noexcept nogil
 
 cdef Pool unmade              # stands for every pool that is not made: holds nothing
 cdef Heap nowhere             # stands for every heap that is not made: never quiet, no stream has its handle
@@ -124,7 +123,7 @@ cdef inline int hit(Pool* pool, size_t requested, uintptr_t stream, uintptr_t* o
     # One comparison for 0 and for absurd sizes; both are told apart where it is slow anyway.
     if (requested - 1) >> ROUND_LIMIT:
         return NOT_READY
-    size = round_up(requested, UNIT) if not pool.policy.rounds else rounded(&pool.policy, requested)
+    size = round_up(requested, UNIT) if not load_flag(&pool.policy.rounds) else rounded(&pool.policy, requested)
     heap = load_heap(&pool.near[pool.policy.virtual_memory or size > SMALL_LIMIT][near(stream)])
     if heap.stream != stream:
         return NOT_READY
@@ -490,7 +489,7 @@ cdef Pool* pool_if_made(int device) noexcept nogil:
 
 cdef int make_slow(int device, Pool** out_pool) noexcept nogil:
     cdef int count
-    cdef int code = registry.active.device_count(&count)  # the first use initialises here, without a lock
+    cdef int code = registry.active().device_count(&count)  # the first use initialises here, without a lock
     if code:
         return code
     if device >= count:
@@ -498,9 +497,16 @@ cdef int make_slow(int device, Pool** out_pool) noexcept nogil:
     pthread_mutex_lock(&making)
     if pools[device] == &unmade:
         code = make(device)
-    pthread_mutex_unlock(&making)
     out_pool[0] = pools[device]
+    pthread_mutex_unlock(&making)
     return code
+
+
+cdef void want_policy(const Policy* policy) noexcept nogil:
+    global wanted
+    pthread_mutex_lock(&making)
+    wanted = policy[0]
+    pthread_mutex_unlock(&making)
 
 
 cdef int make(int device) noexcept nogil:
@@ -509,13 +515,13 @@ cdef int make(int device) noexcept nogil:
     cdef int index, code
     if pool == NULL:
         return NO_HOST_MEMORY
-    code = foreign_attach(device, registry.active, &pool.foreign)
+    code = foreign_attach(device, registry.active(), &pool.foreign)
     if code:
         free(pool)
         return code
     pthread_mutex_init(&pool.lock, NULL)
     pthread_mutex_init(&pool.growth, NULL)
-    pool.table = registry.active
+    pool.table = registry.active()
     pool.device = device
     pool.debug = atoi(debug) if debug != NULL else 0
     for index in range(NEAR):

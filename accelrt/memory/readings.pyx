@@ -9,6 +9,7 @@ from accelrt.memory.foreign_readings cimport (
 from accelrt.memory.freelist cimport next_class
 from accelrt.memory.invariants cimport violated
 from accelrt.memory.lock cimport spin_lock, spin_unlock
+from accelrt.memory.records cimport load_heap
 from accelrt.memory.stats cimport (
     ACTIVE_BYTES, ALLOCATED_BYTES, FIGURES, RESERVED_BYTES, SHARED, Counter, current_of,
 )
@@ -28,12 +29,12 @@ cdef int64_t current_shared(Pool* pool, int figure) noexcept nogil:
         return 0
     if pool.foreign != NULL:
         return foreign_current(pool, figure)
-    heap = pool.heaps
+    heap = load_heap(&pool.heaps)
     while heap != NULL:
         spin_lock(&heap.lock)
         answer += heap.share[0].current[figure] + heap.share[1].current[figure]
         spin_unlock(&heap.lock)
-        heap = heap.next
+        heap = load_heap(&heap.next)
     return answer
 
 
@@ -110,7 +111,12 @@ cdef size_t limit_of(Pool* pool) noexcept nogil:
 
 
 cdef int64_t max_split_of(Pool* pool) noexcept nogil:
-    return -1 if pool == NULL or pool.policy.max_split == SIZE_MAX else pool.policy.max_split
+    cdef size_t limit = SIZE_MAX
+    if pool != NULL:
+        enter(pool)
+        limit = pool.policy.max_split
+        leave(pool, NULL)
+    return -1 if limit == SIZE_MAX else limit
 
 
 cdef int64_t accumulated(const Pool* pool, int figure, int kind) noexcept nogil:

@@ -3,6 +3,15 @@ from libc.stdint cimport uintptr_t
 
 from accelrt.memory.block cimport Block, Entry, Heap, Pool, Private, Use
 
+cdef extern from *:
+    """
+    #define load_heap(place) __atomic_load_n(place, __ATOMIC_ACQUIRE)
+    #define store_heap(place, heap) __atomic_store_n(place, heap, __ATOMIC_RELEASE)
+    """
+    # Of a pool's list and its near heaps, which are read outside too; inside, where nobody writes, a plain read does.
+    Heap* load_heap(Heap** place) noexcept nogil
+    void store_heap(Heap** place, Heap* heap) noexcept nogil
+
 cdef int see_to_blocks(Heap* heap, size_t wanted) noexcept nogil  # that many spare records; 0 or NO_HOST_MEMORY
 cdef Block* new_block(Heap* heap) noexcept nogil  # after see_to_blocks
 cdef Use* new_use(Pool* pool) noexcept nogil  # NULL where the host has no memory

@@ -16,12 +16,6 @@ from accelrt.status cimport NO_HOST_MEMORY
 cdef extern from "<stdlib.h>" nogil:
     int posix_memalign(void** out, size_t alignment, size_t size)
 
-cdef extern from *:
-    """
-    #define store_heap(place, heap) __atomic_store_n(place, heap, __ATOMIC_RELEASE)
-    """
-    void store_heap(Heap** place, Heap* heap) noexcept nogil
-
 cdef enum:
     SLAB = 64     # records taken at once
     LINE = 128    # two lines of cache: heaps of different threads share none

@@ -109,6 +109,8 @@ cdef void leave(Pool* pool, Heap* asker) noexcept nogil:
     cdef Heap* heap = pool.heaps
     if pool.heap_count == 1:
         asker = heap
+    if heap != NULL:
+        count_splits(pool, heap)  # an operation that goes on later shows what it did so far
     if any_exceeds(pool) or pool.heap_count == 1:
         share_out(pool, asker)
     while heap != NULL:
