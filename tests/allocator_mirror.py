@@ -79,20 +79,13 @@ class Mirror:
         return (device, *place)
 
     def free(self, key, run=direct):
-        """Frees on both sides; while it does, the other streams that used the block run nothing."""
         device, *place = key
-        address = self.address(key)
-        open_ones = [
-            stream
-            for stream in self.models[device].live[tuple(place)].uses
-            if (device, stream) not in self.gates
-        ]
-        for stream in open_ones:
-            self.close_gate(device, stream)
+        address, used = self.address(key), self.models[device].live[tuple(place)].uses
         self.models[device].free(tuple(place))
         run(accelrt.caching_allocator_delete, address)
-        for stream in open_ones:
-            self.open_gate(device, stream)
+        for stream in used:
+            if (device, stream) not in self.gates:
+                self.streams[device, stream].synchronize()
         self.check(device)
 
     def record_stream(self, key, stream):

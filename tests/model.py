@@ -56,6 +56,8 @@ class Model:
             return None
         size = round_up(n, UNIT)
         heap = self.heap_for(size, stream, pool)
+        if self.is_pending(heap):
+            self.poll()
         block = self.fit(heap, size) or self.climb(heap, size)
         self.take(block, n, size)
         return block.place
@@ -76,7 +78,6 @@ class Model:
         for stream in reversed(block.uses):
             self.queues.setdefault(stream, []).append(Event(block, stream not in self.gated))
             block.events += 1
-        self.poll()
         self.count()
 
     def record_stream(self, place, stream):
@@ -119,6 +120,9 @@ class Model:
 
     def everywhere(self):
         return self.segments
+
+    def is_pending(self, heap):
+        return any(event.block.segment.heap == heap for queue in self.queues.values() for event in queue)
 
     def fit(self, heap, size):
         best = None

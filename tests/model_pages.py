@@ -171,7 +171,7 @@ class PagedModel(Pieces):
         self.wait_for_device()
 
     def wait_for_device(self):
-        if not self.pieces:
+        if not self.pieces and not self.windows:
             return
         if self.gated:
             self.wait_for_gates()
@@ -182,8 +182,6 @@ class PagedModel(Pieces):
     # the device
 
     def give_back(self):
-        if not self.pieces:
-            return
         self.wait_for_device()
         for window in list(self.windows):
             if window.heap.pool not in self.held and not any(slot.at_home() for slot in window.slots):
@@ -196,6 +194,8 @@ class PagedModel(Pieces):
                 self.vacate(piece)
                 self.release_piece(piece)
         self.trim()
+        for progress in self.progress.values():
+            progress.marker = False
 
     def drop(self, window):
         mapped = [slot for slot in window.slots if slot.piece]
