@@ -16,6 +16,7 @@ from model_pages import PagedModel
 
 import accelrt
 from accelrt.driver import rows
+from accelrt.memory.settings import from_environment
 
 OWN_STREAMS = (1, 2, 3)
 WAIT_SECONDS = 60  # how long a wait that is bound to come may take on a busy machine
@@ -39,12 +40,28 @@ class Mirror:
         }
         self.numbers = {key: stream.cuda_stream for key, stream in self.streams.items()}
         self.numbers |= {(device, 0): 0 for device in devices}
+        self.models = dict.fromkeys(devices)
+        self.begin()
+
+    def begin(self):
+        """Anew, with pools that hold nothing but what is idle."""
         accelrt.empty_cache()
-        self.models = {device: fresh_model(device) for device in devices}
-        for device in devices:
+        self.bases.clear()
+        for device in self.models:
+            self.order_queues(device)
+            self.models[device] = fresh_model(device)
+            self.models[device].queues.update({stream: [] for stream in OWN_STREAMS})
+        for device in self.models:
             self.set_fraction(device, 1.0)
             accelrt.reset_peak_memory_stats(device)
             self.reset_accumulated(device)
+
+    def order_queues(self, device):
+        """A stream's queue is made at its first use and kept: here, before any other use."""
+        for stream in OWN_STREAMS:
+            address = accelrt.caching_allocator_alloc(1, device)
+            accelrt.record_stream(address, self.streams[device, stream])
+            accelrt.caching_allocator_delete(address)
 
     # operations
 
@@ -182,8 +199,8 @@ class Mirror:
                 self.open_gate(device, stream)
 
     @contextmanager
-    def opening_gates(self, waiting):
-        """Opens every gate as soon as the operation inside has begun to wait, if it is bound to."""
+    def opening_gates(self, waiting, bound=True):
+        """Opens every gate as soon as the operation inside has begun to wait, if it is bound to or may."""
         if not waiting:
             yield
             return
@@ -195,8 +212,9 @@ class Mirror:
                 if self.waits() > before:
                     seen.set()
                     break
-            for gate in self.gates.values():
-                gate.set()
+            if seen.is_set() or bound:
+                for gate in self.gates.values():
+                    gate.set()
 
         watcher = threading.Thread(target=watch)
         watcher.start()
@@ -205,8 +223,9 @@ class Mirror:
         finally:
             finished.set()
             watcher.join()
-        assert seen.is_set(), "the model waits for a gated stream here, the allocator did not"
-        self.open_gates()
+        assert seen.is_set() or not bound, "the model waits for a gated stream here, the allocator did not"
+        if bound or seen.is_set():
+            self.open_gates()
 
     # comparisons
 
@@ -297,9 +316,12 @@ def capacity(device):
 
 
 def fresh_model(device):
-    """A model in the mode of the device's pool, which is empty afterwards."""
+    """A model with the settings of the device's pool, which is empty afterwards."""
     with accelrt.Buffer(1, device):
         (segment,) = accelrt.memory_snapshot(device)
     accelrt.empty_cache()
-    model = PagedModel if segment["is_expandable"] else Model
-    return model(capacity(device), segment["serial"] + 1)
+    total, serial = capacity(device), segment["serial"] + 1
+    if not segment["is_expandable"]:
+        return Model(total, serial)
+    told = from_environment()
+    return PagedModel(total, serial, told.stitching, told.piece_size, told.growth_slack)

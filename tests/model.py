@@ -8,6 +8,7 @@ when the gate opens; an event recorded on any other stream is complete at once.
 
 import itertools
 import math
+from collections import Counter
 
 from model_blocks import (
     FREE,
@@ -47,6 +48,7 @@ class Model:
         self.statistics = Statistics()
         self.touched = {}  # segments whose figures are not counted yet, as keys
         self.waited = False  # the last allocate or empty_cache had to wait for a gated stream
+        self.happened = Counter()  # what is rare, so that tests may require it
 
     # requests
 
@@ -206,6 +208,7 @@ class Model:
     def wait_for_gates(self):
         """Whoever waits for one gated stream is let in by opening every gate."""
         self.waited = True
+        self.happened["waited"] += 1
         for stream in list(self.gated):
             self.open_gate(stream)
 

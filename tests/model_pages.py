@@ -21,9 +21,9 @@ class Progress:
 class PagedModel(Pieces):
     """A pool with virtual memory; piece is the size of its pieces, 0 by what is reserved."""
 
-    def __init__(self, capacity, first_serial=0, stitching=True, piece=0):
+    def __init__(self, capacity, first_serial=0, stitching=True, piece=0, slack=0.0):
         super().__init__(capacity, first_serial, piece)
-        self.stitching = stitching
+        self.stitching, self.slack = stitching, slack
         self.windows = []  # oldest first
         self.progress = {}  # heap -> Progress
 
@@ -52,6 +52,8 @@ class PagedModel(Pieces):
     def obtain(self, heap, size):
         if not self.stitching:
             return self.grow_at_end(heap, size)
+        if self.within_slack(size) and self.grow_at_end(heap, size):
+            return True
         self.send_home()
         if self.fit(heap, size):
             return True
@@ -59,8 +61,14 @@ class PagedModel(Pieces):
         available = sum(slot.size for slots in found.values() for slot in slots)
         if available < size:
             return self.grow_by(heap, size - available, fills=True)
-        self.move_in(self.old_window(heap, size, found) or self.new_window(heap, size, found))
+        window = self.old_window(heap, size, found)
+        self.happened["revived" if window else "stitched"] += 1
+        self.move_in(window or self.new_window(heap, size, found))
         return True
+
+    def within_slack(self, size):
+        peak, live = (self.statistics.flat[f"allocated_bytes.all.{part}"] for part in ("peak", "current"))
+        return self.slack > 0 and self.reserved() + size <= (1 + self.slack) * max(peak, live + size)
 
     def free_pages(self, heap):
         """{free block: [the slots wholly in it]}, of what a heap may have."""
@@ -106,6 +114,7 @@ class PagedModel(Pieces):
 
     def move_in(self, window):
         for slot in window.slots:
+            self.happened["lent"] += slot.piece.home.segment.heap != window.heap
             self.vacate(slot.piece)
             slot.piece.home = slot
         self.clock += 1
@@ -127,6 +136,7 @@ class PagedModel(Pieces):
                 self.look(heap)
                 if freed > self.progress[heap].settled:
                     self.progress[heap].lingers = True
+                    self.happened["lingered"] += 1
                     continue
             self.vacate(slot.piece)
             self.settle_in(home, freed if own else 0)

@@ -79,6 +79,7 @@ class Pieces(Model):
             if size == GRANULE:
                 return None
             size = round_up(size // 2, GRANULE)
+            self.happened["halved"] += 1
             self.count_calls(1)
         piece = Piece(size)
         self.pieces.append(piece)
@@ -132,6 +133,7 @@ class Pieces(Model):
             self.release_piece(piece, mapped=False)
             piece = None
         if piece:
+            self.happened["filled"] += 1
             self.count_calls(2)
             slot.piece, piece.slots = piece, [slot]
             self.settle_in(slot)
