@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from allocator_mirror import OWN_STREAMS, Mirror, capacity
 from child import waits, wrap_host
-from model import MIB
+from model_blocks import MIB
 from model_statistics import COUNTERS
 
 DEVICES = (0, 1)

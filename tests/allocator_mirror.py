@@ -10,7 +10,9 @@ import time
 from contextlib import contextmanager
 from operator import call as direct
 
-from model import FREE, LIVE, PENDING, Model, OutOfMemory
+from model import Model, OutOfMemory
+from model_blocks import FREE, LIVE, PENDING, PLAIN
+from model_pages import PagedModel
 
 import accelrt
 from accelrt.driver import rows
@@ -38,7 +40,7 @@ class Mirror:
         self.numbers = {key: stream.cuda_stream for key, stream in self.streams.items()}
         self.numbers |= {(device, 0): 0 for device in devices}
         accelrt.empty_cache()
-        self.models = {device: Model(capacity(device), next_serial(device)) for device in devices}
+        self.models = {device: fresh_model(device) for device in devices}
         for device in devices:
             self.set_fraction(device, 1.0)
             accelrt.reset_peak_memory_stats(device)
@@ -50,7 +52,8 @@ class Mirror:
         """Allocates on both sides; returns the block's key, or None for 0 bytes or no memory."""
         model = self.models[device]
         if self.gated(device) and model.may_climb(n, stream):
-            self.prepare_wait(device, [queue for queue in model.queues.values() if not complete(queue)])
+            queues = model.queues.items()
+            self.prepare_wait(device, {stream for stream, queue in queues if not complete(queue)})
         try:
             place = model.allocate(n, stream)
         except OutOfMemory as error:
@@ -76,13 +79,20 @@ class Mirror:
         return (device, *place)
 
     def free(self, key, run=direct):
+        """Frees on both sides; while it does, the other streams that used the block run nothing."""
         device, *place = key
-        used = self.models[device].live[tuple(place)].uses
+        address = self.address(key)
+        open_ones = [
+            stream
+            for stream in self.models[device].live[tuple(place)].uses
+            if (device, stream) not in self.gates
+        ]
+        for stream in open_ones:
+            self.close_gate(device, stream)
         self.models[device].free(tuple(place))
-        run(accelrt.caching_allocator_delete, self.address(key))
-        for stream in used:
-            if (device, stream) not in self.gates:
-                self.streams[device, stream].synchronize()
+        run(accelrt.caching_allocator_delete, address)
+        for stream in open_ones:
+            self.open_gate(device, stream)
         self.check(device)
 
     def record_stream(self, key, stream):
@@ -109,7 +119,8 @@ class Mirror:
 
     def empty_cache(self):
         for device in self.models:
-            self.prepare_wait(device, [queue for queue in self.models[device].queues.values() if queue])
+            queues = self.models[device].queues.items()
+            self.prepare_wait(device, {stream for stream, queue in queues if queue})
         for model in self.models.values():
             model.empty_cache()
         with self.opening_gates(any(model.waited for model in self.models.values())):
@@ -170,10 +181,11 @@ class Mirror:
     def gated(self, device):
         return [stream for gated, stream in self.gates if gated == device]
 
-    def prepare_wait(self, device, queues):
-        """Opens the gates if several queues would be waited for: in which order they get on is open then."""
-        if len(queues) > 1 or not self.waits:
-            for stream in self.gated(device):
+    def prepare_wait(self, device, awaited):
+        """Opens the gates if several streams would be waited for: in which order they get on is open then."""
+        gated = set(self.gated(device))
+        if not self.waits or len(awaited) > 1 or (awaited and gated - awaited):
+            for stream in gated:
                 self.open_gate(device, stream)
 
     @contextmanager
@@ -207,22 +219,22 @@ class Mirror:
 
     def place(self, device, place, address):
         serial, offset = place
-        base, size = address - offset, self.segment_size(device, serial)
-        if (device, serial) in self.bases:
-            assert self.bases[device, serial] == (base, size), f"{address:#x} is not at {place}"
-        for other, length in self.bases.values():
-            assert (base, size) == (other, length) or base + size <= other or other + length <= base
-        self.bases[device, serial] = base, size
+        room = next(each.room for each in self.models[device].everywhere() if each.serial == serial)
+        self.learn_base(device, serial, address - offset, room)
 
-    def segment_size(self, device, serial):
-        return next(segment.size for segment in self.models[device].segments if segment.serial == serial)
+    def learn_base(self, device, serial, base, room):
+        if (device, serial) in self.bases:
+            assert self.bases[device, serial] == (base, room), f"segment {serial} is not at {base:#x}"
+        for key, (other, length) in self.bases.items():
+            assert key == (device, serial) or base + room <= other or other + length <= base
+        self.bases[device, serial] = base, room
 
     def address(self, key):
         device, serial, offset = key
         return self.bases[device, serial][0] + offset
 
     def forget_segments(self, device):
-        serials = {segment.serial for segment in self.models[device].segments}
+        serials = {segment.serial for segment in self.models[device].everywhere()}
         for key in [key for key in self.bases if key[0] == device and key[1] not in serials]:
             del self.bases[key]
 
@@ -242,28 +254,29 @@ class Mirror:
         self.check(device)
         self.models[device].audit()
         accelrt.memory.audit(device)
-        real = sorted(accelrt.memory_snapshot(device), key=lambda segment: segment["serial"])
-        expected = [self.expected_segment(device, segment) for segment in self.models[device].segments]
-        told = [{key: segment[key] for key in expected[0]} for segment in real] if expected else real
-        for ours, theirs in zip(told, expected, strict=True):
-            assert ours == theirs
+        real = sorted(accelrt.memory_snapshot(device), key=lambda run: (run["serial"], run["address"]))
+        expected = self.models[device].snapshot()
+        assert len(real) == len(expected)
+        for run, (segment, blocks) in zip(real, expected, strict=True):
+            self.learn_base(device, segment.serial, run["address"] - blocks[0].offset, segment.room)
+            told = self.expected_run(device, segment, blocks)
+            assert {key: run[key] for key in told} == told
 
-    def expected_segment(self, device, segment):
+    def expected_run(self, device, segment, blocks):
         base = self.bases[device, segment.serial][0]
         states = {
-            state: [block for block in segment.blocks if block.state is state]
-            for state in (LIVE, PENDING, FREE)
+            state: [block for block in blocks if block.state is state] for state in (LIVE, PENDING, FREE)
         }
         active = states[LIVE] + states[PENDING]
         return {
             "device": device,
             "serial": segment.serial,
-            "address": base,
-            "total_size": segment.size,
+            "address": base + blocks[0].offset,
+            "total_size": sum(block.size for block in blocks),
             "stream": self.numbers[device, segment.heap.stream],
             "segment_type": segment.heap.kind,
             "segment_pool_id": (0, 0),
-            "is_expandable": False,
+            "is_expandable": segment.shape is not PLAIN,
             "allocated_size": sum(block.size for block in states[LIVE]),
             "active_size": sum(block.size for block in active),
             "requested_size": sum(block.requested for block in active),
@@ -275,7 +288,7 @@ class Mirror:
                     "requested_size": block.requested,
                     "frames": [],
                 }
-                for block in segment.blocks
+                for block in blocks
             ],
         }
 
@@ -290,9 +303,10 @@ def capacity(device):
     return total
 
 
-def next_serial(device):
-    """The serial that the device's next segment will bear; the pool is empty afterwards."""
+def fresh_model(device):
+    """A model in the mode of the device's pool, which is empty afterwards."""
     with accelrt.Buffer(1, device):
         (segment,) = accelrt.memory_snapshot(device)
     accelrt.empty_cache()
-    return segment["serial"] + 1
+    model = PagedModel if segment["is_expandable"] else Model
+    return model(capacity(device), segment["serial"] + 1)

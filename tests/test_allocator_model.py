@@ -11,7 +11,8 @@ from child import in_child, waits, wrap_host
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, multiple, rule, run_state_machine_as_test
-from model import MIB, Model, OutOfMemory
+from model import Model, OutOfMemory
+from model_blocks import MIB
 
 LIMIT = 96 * MIB  # what the machine's pools may reserve: small, so that it is reached often
 STREAMS = (0, *OWN_STREAMS)

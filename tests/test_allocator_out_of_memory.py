@@ -5,7 +5,7 @@ import time
 import pytest
 from allocator_mirror import WAIT_SECONDS, Mirror
 from child import in_child, waits, wrap_host
-from model import MIB
+from model_blocks import MIB
 
 import accelrt
 

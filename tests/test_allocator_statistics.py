@@ -2,7 +2,7 @@
 
 import pytest
 from allocator_mirror import Mirror
-from model import MIB
+from model_blocks import MIB
 
 import accelrt
 

@@ -80,6 +80,8 @@ cdef int gather(Pool* pool, Request* request) noexcept nogil:
     # A fit out of pages: an old window, a new one, or what is missing for it from the device.
     cdef size_t available
     send_home(pool)
+    if best_fit(request.heap, request.size) != NULL:
+        return 0
     available = find_pages(pool, request.heap)
     if available >= request.size:
         if revive(pool, request.heap, request.size):

@@ -36,8 +36,8 @@ cdef void enter(Pool* pool) noexcept nogil:
                 pool.stats.peak_all[figure] = heap.ceiling_all[figure]
         heap = heap.next
     for kind in range(2):
-        pool.split_base[kind][0] = pool.total[kind][INACTIVE_SPLIT]
-        pool.split_base[kind][1] = pool.total[kind][INACTIVE_SPLIT_BYTES]
+        pool.split_base[kind][0] += pool.total[kind][INACTIVE_SPLIT]
+        pool.split_base[kind][1] += pool.total[kind][INACTIVE_SPLIT_BYTES]
 
 
 cdef inline int64_t headroom(const Heap* heap, int figure, int kind) noexcept nogil:
@@ -88,8 +88,12 @@ cdef void share_out(Pool* pool, Heap* asker) noexcept nogil:
 cdef void leave(Pool* pool, Heap* asker) noexcept nogil:
     cdef bint quiet = pool.routes == NULL and pool.deferred == NULL and pool.debug == 0 and pool.foreign == NULL
     cdef Heap* heap = pool.heaps
+    cdef int kind
     if pool.heap_count == 1:
         asker = heap
+    for kind in range(2):  # an operation that leaves in its midst still counts as one
+        pool.split_base[kind][0] -= pool.total[kind][INACTIVE_SPLIT]
+        pool.split_base[kind][1] -= pool.total[kind][INACTIVE_SPLIT_BYTES]
     share_out(pool, asker)
     while heap != NULL:
         heap.sole = pool.heap_count == 1
@@ -178,7 +182,6 @@ cdef Block* set_free(Pool* pool, Block* block) noexcept nogil:
     count_change(pool, heap, block.segment.kind, of_freeing(block))
     block = join(heap, block)
     insert(heap, block)
-    count_splits(pool, heap)
     return block
 
 
