@@ -139,7 +139,11 @@ class Model:
                         best = block
         return best
 
-    def serve(self, heap, size):
+    def keeps_apart(self, size):
+        """Whether growth comes before pages that other streams freed."""
+        return False
+
+    def serve(self, heap, size, across=True):
         return self.fit(heap, size) or self.grow(heap, self.usual_growth(size))
 
     def last_resort(self, heap, size):
@@ -147,7 +151,9 @@ class Model:
 
     def climb(self, heap, size):
         self.poll()
-        block = self.serve(heap, size)
+        block = self.serve(heap, size, across=not self.keeps_apart(size))
+        if not block and self.keeps_apart(size):
+            block = self.serve(heap, size)
         if block:
             return block
         self.wait()

@@ -3,7 +3,7 @@
 import itertools
 from dataclasses import dataclass
 
-from model_blocks import FREE, WINDOW, Block, Heap
+from model_blocks import FREE, MIB, WINDOW, Block, Heap
 from model_pieces import Pieces, append_slot, whole_slots
 
 
@@ -40,16 +40,19 @@ class PagedModel(Pieces):
 
     # an allocation without a fit
 
-    def serve(self, heap, size):
+    def keeps_apart(self, size):
+        return self.stitching and size <= MIB
+
+    def serve(self, heap, size, across=True):
         block = self.fit(heap, size)
-        while not block and self.obtain(heap, size):
+        while not block and self.obtain(heap, size, across):
             block = self.fit(heap, size)
         return block
 
     def last_resort(self, heap, size):
         return None
 
-    def obtain(self, heap, size):
+    def obtain(self, heap, size, across):
         if not self.stitching:
             return self.grow_at_end(heap, size)
         if self.within_slack(size) and self.grow_at_end(heap, size):
@@ -57,7 +60,7 @@ class PagedModel(Pieces):
         self.send_home()
         if self.fit(heap, size):
             return True
-        found = self.free_pages(heap)
+        found = self.free_pages(heap, across)
         available = sum(slot.size for slots in found.values() for slot in slots)
         if available < size:
             return self.grow_by(heap, size - available, fills=True)
@@ -70,9 +73,9 @@ class PagedModel(Pieces):
         peak, live = (self.statistics.flat[f"allocated_bytes.all.{part}"] for part in ("peak", "current"))
         return self.slack > 0 and self.reserved() + size <= (1 + self.slack) * max(peak, live + size)
 
-    def free_pages(self, heap):
-        """{free block: [the slots wholly in it]}, of what a heap may have."""
-        for other in self.progress:
+    def free_pages(self, heap, across):
+        """{free block: [the slots wholly in it]}, that a heap may have; others' only if across."""
+        for other in self.progress if across else ():
             if other.pool == heap.pool and other != heap and self.has_free(other):
                 self.look(other)
         return {
@@ -80,7 +83,7 @@ class PagedModel(Pieces):
             for segment in self.everywhere()
             if segment.heap.pool == heap.pool
             for block in segment.blocks
-            if block.state is FREE and (segment.heap == heap or self.is_settled(block))
+            if block.state is FREE and (segment.heap == heap or (across and self.is_settled(block)))
             if (slots := whole_slots(block))
         }
 

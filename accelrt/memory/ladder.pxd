@@ -9,6 +9,7 @@ cdef struct Request:
     int kind           # of the heap
     uintptr_t stream
     Heap* heap
+    bint across        # pages that other streams freed will do
 
 # Asked, outside all locks, whether it gave memory back for a request that was refused; NULL where nobody is.
 cdef int (*on_refusal)(int device, size_t size) noexcept nogil

@@ -16,7 +16,7 @@ from accelrt.memory.places cimport make_cell
 from accelrt.memory.private cimport drop_empty
 from accelrt.memory.records cimport see_to_blocks
 from accelrt.memory.segments cimport grow_plain, release_plain
-from accelrt.memory.sizes cimport GRANULE, LARGE_LIMIT, SMALL, SMALL_SEGMENT, round_up
+from accelrt.memory.sizes cimport GRANULE, LARGE_LIMIT, SMALL, SMALL_LIMIT, SMALL_SEGMENT, round_up
 from accelrt.memory.stats cimport ALLOCATED_BYTES
 from accelrt.memory.windows cimport drop_windows, find_pages, mark_leaving, revive, send_home, stitch
 from accelrt.memory.world cimport enter, hand_out, leave, reserved, total_of
@@ -81,11 +81,11 @@ cdef int gather(Pool* pool, Request* request) noexcept nogil:
     send_home(pool)
     if best_fit(request.heap, request.size) != NULL:
         return 0
-    available = find_pages(pool, request.heap)
+    available = find_pages(pool, request.heap, request.across)
     if available >= request.size:
         if revive(pool, request.heap, request.size):
             return 0
-        return stitch(pool, request.heap, request.size)
+        return stitch(pool, request.heap, request.size, request.across)
     return grow_pages(pool, request.heap, request.size - available, 0)
 
 
@@ -208,9 +208,13 @@ cdef int last_growth(Pool* pool, Request* request, uintptr_t* out_address) noexc
 
 
 cdef int climb(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil:
-    cdef int code
-    code = poll(pool)
+    # A small request takes no pages from other streams before growth was refused: they would ask for them back.
+    cdef int code = poll(pool)
+    request.across = request.size > SMALL_LIMIT or not pool.policy.stitching
     if code == 0:
+        code = serve(pool, request, out_address)
+    if refused(code) and not request.across:
+        request.across = True
         code = serve(pool, request, out_address)
     if not refused(code):
         return code

@@ -81,13 +81,13 @@ cdef size_t mark_heap(Pool* pool, Heap* heap, bint own, Found* found) noexcept n
     return bytes_
 
 
-cdef size_t search(Pool* pool, Heap* heap, Found* found) noexcept nogil:
+cdef size_t search(Pool* pool, Heap* heap, bint across, Found* found) noexcept nogil:
     # Own pages at once; those of other streams when their work is done; those of other pools never.
     cdef Heap* other = pool.heaps
     cdef size_t bytes_ = 0
     pool.search += 1
     while other != NULL:
-        if other.owner == heap.owner and other.summary:
+        if other == heap or (across and other.owner == heap.owner and other.summary):
             if other != heap:
                 look(pool, other)
             bytes_ += mark_heap(pool, other, other == heap, found)
@@ -104,8 +104,8 @@ cdef void mark_leaving(Pool* pool) noexcept nogil:
         heap = heap.next
 
 
-cdef size_t find_pages(Pool* pool, Heap* heap) noexcept nogil:
-    return search(pool, heap, NULL)
+cdef size_t find_pages(Pool* pool, Heap* heap, bint across) noexcept nogil:
+    return search(pool, heap, across, NULL)
 
 
 cdef int see_to_moves(Pool* pool, Piece** pieces, size_t count) noexcept nogil:
@@ -369,7 +369,7 @@ cdef int make_window(Pool* pool, Heap* heap, Piece** pieces, size_t count) noexc
     return code
 
 
-cdef int stitch(Pool* pool, Heap* heap, size_t size) noexcept nogil:
+cdef int stitch(Pool* pool, Heap* heap, size_t size, bint across) noexcept nogil:
     cdef Found found
     cdef Piece** pieces
     cdef size_t count
@@ -381,7 +381,7 @@ cdef int stitch(Pool* pool, Heap* heap, size_t size) noexcept nogil:
         if code:
             return code
         code = OUT_OF_MEMORY
-    if search(pool, heap, &found) >= size:
+    if search(pool, heap, across, &found) >= size:
         pieces = <Piece**>malloc((size // pool.granule + 1) * sizeof(Piece*))
         if pieces == NULL:
             code = NO_HOST_MEMORY

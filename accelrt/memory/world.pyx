@@ -54,22 +54,25 @@ cdef inline void set_headroom(Heap* heap, int figure, int kind, int64_t room) no
         heap.share[kind].ceiling[figure] = heap.share[kind].current[figure] + room
 
 
+cdef int64_t least_for(const Heap* asker, int figure, int kind, int64_t room) noexcept nogil:
+    # What it had, and an eighth of what it has if half the room allows that: a heap that rises must not ask
+    # at every step.
+    cdef int64_t current = asker.share[0].current[figure] + asker.share[1].current[figure]
+    if kind < 2:
+        current = asker.share[kind].current[figure]
+    return min(room, max(headroom(asker, figure, kind), min(room // 2, current // 8)))
+
+
 cdef void share_out_figure(Pool* pool, Heap* asker, int figure, int kind, int64_t room) noexcept nogil:
-    # Others keep what they had as far as there is room; the asker gets the rest, and at least an eighth of
-    # what it has now if half the room allows that, so that a heap that rises does not ask at every step.
+    # Others keep what they had as far as there is room; the asker gets the rest, and its least before them.
     cdef Heap* heap = pool.heaps
-    cdef int64_t kept = 0, least = 0, mine, cut
+    cdef int64_t kept = 0, least = 0, mine
     if asker != NULL:
-        least = asker.share[0].current[figure] + asker.share[1].current[figure]
-        if kind < 2:
-            least = asker.share[kind].current[figure]
-        least = min(room // 2, least // 8)
+        least = least_for(asker, figure, kind, room)
     while heap != NULL:
         if heap != asker:
             mine = max(headroom(heap, figure, kind), <int64_t>0)
-            cut = kept + mine - (room - least)
-            if cut > 0:
-                mine = max(mine - cut, <int64_t>0)
+            mine = min(mine, room - least - kept)
             set_headroom(heap, figure, kind, mine)
             kept += mine
         heap = heap.next
