@@ -1,6 +1,6 @@
 # The caching allocator's Python border, for the modules beside it.
 from libc.stdint cimport uintptr_t
 
-cdef uintptr_t allocate_bytes(int ordinal, size_t size, uintptr_t stream) except? 0  # raises OutOfMemoryError
-cdef size_t checked_size(object size, str name) except? 0  # bytes; TypeError, ValueError, OutOfMemoryError
+cdef uintptr_t allocate_bytes(int ordinal, size_t size, uintptr_t stream) except? <size_t>-1  # raises OutOfMemoryError
+cdef size_t checked_size(object size, str name) except? <size_t>-1  # bytes; TypeError, ValueError, OutOfMemoryError
 cdef void release_bytes(int ordinal, uintptr_t address) noexcept  # for destructors

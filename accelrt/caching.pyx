@@ -4,6 +4,7 @@ A hit keeps the GIL; whatever may wait lets go of it.
 """
 import operator
 
+from cpython.exc cimport PyErr_Clear
 from cpython.long cimport PyLong_CheckExact
 from libc.stdint cimport SIZE_MAX
 
@@ -28,14 +29,28 @@ from accelrt.status cimport CAP_REACHED, NOT_ALLOCATED, NOT_READY, OUT_OF_MEMORY
 from accelrt.stream cimport current_handle, stream_of
 
 
-cdef size_t checked_size(object size, str name) except? 0:
-    if not PyLong_CheckExact(size):
-        if isinstance(size, bool):
-            raise TypeError(f"{name} is {size!r}, a bool; pass a number of bytes as int")
-        try:
-            size = operator.index(size)
-        except TypeError:
-            raise TypeError(f"{name} is {size!r} of type {type(size).__name__}; pass bytes as int") from None
+cdef extern from "Python.h":
+    size_t PyLong_AsSize_t(object number) noexcept  # (size_t)-1 with an error set where it does not fit
+
+
+cdef size_t checked_size(object size, str name) except? <size_t>-1:
+    # An exact int that fits is one conversion; everything else is told apart where it is slow anyway.
+    cdef size_t value
+    if PyLong_CheckExact(size):
+        value = PyLong_AsSize_t(size)
+        if not value >> ROUND_LIMIT:
+            return value
+        PyErr_Clear()
+    return checked_size_slow(size, name)
+
+
+cdef size_t checked_size_slow(object size, str name) except? <size_t>-1:
+    if isinstance(size, bool):
+        raise TypeError(f"{name} is {size!r}, a bool; pass a number of bytes as int")
+    try:
+        size = operator.index(size)
+    except TypeError:
+        raise TypeError(f"{name} is {size!r} of type {type(size).__name__}; pass bytes as int") from None
     if size < 0:
         raise ValueError(f"{name} is {size}; a number of bytes is 0 or more")
     if size >> ROUND_LIMIT:
@@ -48,7 +63,7 @@ cdef size_t checked_size(object size, str name) except? 0:
     return size
 
 
-cdef uintptr_t allocate_bytes(int ordinal, size_t size, uintptr_t stream) except? 0:
+cdef uintptr_t allocate_bytes(int ordinal, size_t size, uintptr_t stream) except? <size_t>-1:
     cdef uintptr_t address = 0
     cdef int code = try_allocate(ordinal, size, stream, &address)
     if code == NOT_READY:
@@ -148,7 +163,13 @@ def caching_allocator_delete(mem_ptr):
     raise_for_address(code, "caching_allocator_delete", address)
 
 
-cdef uintptr_t checked_address(object address) except? 0:
+cdef uintptr_t checked_address(object address) except? <uintptr_t>-1:
+    cdef size_t value
+    if PyLong_CheckExact(address):
+        value = PyLong_AsSize_t(address)
+        if value != <size_t>-1:
+            return value
+        PyErr_Clear()
     if isinstance(address, bool) or not isinstance(address, int):
         raise TypeError(f"mem_ptr is {address!r} of type {type(address).__name__}; pass an address as int")
     if not 0 <= address < 1 << 64:
