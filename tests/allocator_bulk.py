@@ -44,6 +44,7 @@ WEIGHTS = {
     "record_stream": 25,
     "close_gate": 3,
     "open_gate": 4,
+    "blink_gate": 2,
     "empty_cache": 0.5,
     "set_fraction": 0.5,
     "reset_peaks": 0.3,
@@ -61,7 +62,7 @@ class Bulk:
         self.contents = Contents()
         self.happened = Counter()
         self.live = []  # keys
-        self.aim, self.small = MOST_LIVE, 0.9
+        self.aim, self.small, self.sizes = MOST_LIVE, 0.9, []
         self.capacity = capacity(0)
         self.recent = deque(maxlen=20)
         self.elsewhere = ThreadPoolExecutor(1)
@@ -77,6 +78,7 @@ class Bulk:
     def compare(self):
         self.aim = self.random.choice([3, 30, 100, 200, MOST_LIVE])  # live blocks
         self.small = self.random.choice([0.3, 0.8, 0.95])  # share of small requests
+        self.sizes = [self.any_size() for _ in range(self.random.choice([0, 0, 4, 8]))]  # or all, where none
         for device in DEVICES:
             self.mirror.compare(device)
         self.contents.check_all()
@@ -136,6 +138,13 @@ class Bulk:
         self.recent.append(f"open the gate of device {device}, stream {stream}")
         self.mirror.open_gate(device, stream)
 
+    def blink_gate(self):
+        """What waited behind a gate completes, and the stream is busy again."""
+        device, stream = self.device(), self.stream()
+        self.recent.append(f"open the gate of device {device}, stream {stream}, and close it")
+        self.mirror.open_gate(device, stream)
+        self.mirror.close_gate(device, stream)
+
     def empty_cache(self):
         self.recent.append("empty_cache")
         self.mirror.empty_cache()
@@ -169,6 +178,9 @@ class Bulk:
         return {"run": lambda function, *given: self.elsewhere.submit(function, *given).result()}
 
     def size(self):
+        return self.random.choice(self.sizes) if self.sizes else self.any_size()
+
+    def any_size(self):
         pick = self.random.random()
         if pick < 0.005:
             return int(self.capacity * self.random.uniform(0.3, 1.2))

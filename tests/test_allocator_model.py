@@ -116,11 +116,11 @@ def test_any_sequence_of_operations(settings):
     [
         ("", "2", 100_000),
         ("", "0", 40_000),
-        ("expandable_segments:False", "2", 20_000),
-        ("expandable_segments:False", "0", 20_000),
-        ("stitching:False", "2", 10_000),
-        ("piece_size_mb:6", "2", 10_000),
-        ("growth_slack:0.1", "2", 10_000),
+        ("expandable_segments:False", "2", 10_000),
+        ("expandable_segments:False", "0", 10_000),
+        ("stitching:False", "2", 5_000),
+        ("piece_size_mb:6", "2", 5_000),
+        ("growth_slack:0.1", "2", 5_000),
     ],
 )
 def test_bulk_of_random_operations(settings, debug, operations):
