@@ -9,7 +9,7 @@
 # None takes the GIL, except that the process's first use initialises accelrt, as in Python; call
 # import_accelrt() with ACCELRT_DRIVER set, or accelrt.init() before, to choose the moment.  Every function
 # may be called from any thread.  device is an ordinal, 0 to device_count() - 1.
-from libc.stdint cimport uintptr_t
+from libc.stdint cimport int64_t, uintptr_t
 
 from accelrt.status cimport (
     CAPTURE_UNSUPPORTED, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED,
@@ -45,6 +45,13 @@ cdef int release_pinned(uintptr_t address) noexcept nogil
 # Work on a stream of the device uses the memory that contains the address: once released, it is not handed out
 # before that work is done.  What a graph uses has to be kept, or recorded for each stream that it is replayed on.
 cdef int record_pinned_stream(int device, uintptr_t address, uintptr_t stream) noexcept nogil
+
+# Gives memory back as of a recorded event: it is free once that is complete, and a stream that waits for the event
+# by the stream_wait_event below may take it at once.  Keep the event, unrecorded anew, until it is complete.
+cdef int release_after(int device, uintptr_t address, uintptr_t event) noexcept nogil
+# Bytes: of live blocks, and held from the device.
+cdef int64_t memory_allocated(int device) noexcept nogil
+cdef int64_t memory_reserved(int device) noexcept nogil
 
 # --- streams and events; an event belongs to the device that it was made for ---
 

@@ -5,6 +5,7 @@ cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport EVENT_DEFAULT, EVENT_DISABLE_TIMING
 cimport accelrt.memory.pinned as pinned
 cimport accelrt.memory.pool as pool
+cimport accelrt.memory.readings as readings
 from accelrt.stream cimport current_handle
 
 
@@ -61,8 +62,21 @@ cdef int stream_synchronize(int device, uintptr_t stream) noexcept nogil:
     return registry.active.stream_synchronize(device, stream)
 
 
+cdef int release_after(int device, uintptr_t address, uintptr_t event) noexcept nogil:
+    return pool.release_after(device, address, event, event)
+
+
+cdef int64_t memory_allocated(int device) noexcept nogil:
+    return readings.allocated_bytes(pool.pool_if_made(device))
+
+
+cdef int64_t memory_reserved(int device) noexcept nogil:
+    return readings.reserved_bytes(pool.pool_if_made(device))
+
+
 cdef int stream_wait_event(int device, uintptr_t stream, uintptr_t event) noexcept nogil:
-    return registry.active.stream_wait_event(device, stream, event)
+    cdef int code = registry.active.stream_wait_event(device, stream, event)
+    return code if code else pool.stream_waits(device, stream, event)
 
 
 cdef int event_create(int device, bint timing, uintptr_t* out_event) noexcept nogil:

@@ -6,25 +6,28 @@ import operator
 
 from cpython.exc cimport PyErr_Clear
 from cpython.long cimport PyLong_CheckExact
-from libc.stdint cimport SIZE_MAX
+from libc.stdint cimport SIZE_MAX, int64_t
 
 from accelrt.errors import OutOfMemoryError
 from accelrt.deferred cimport drain
 from accelrt.device cimport current_ordinal, ordinal_of
 cimport accelrt.driver.registry as registry
+from accelrt.event cimport Event
 from accelrt.memory.backend cimport backend_name, require_native
 from accelrt.memory.block cimport Pool
 from accelrt.memory.pool cimport (
-    MAX_DEVICES, allocate, empty, locate, pool_if_made, release, set_limit, try_allocate, try_release,
+    MAX_DEVICES, allocate, empty, locate, pool_if_made, release, release_after, set_limit, try_allocate, try_release,
     use_on,
 )
 from accelrt.memory.readings cimport (
-    active_bytes, allocated_bytes, find_violation, largest_free, limit_of, max_split_of, peak_of, read_stats, reserved_bytes,
+    active_bytes, allocated_bytes, current_shared, find_violation, largest_free, limit_of, max_split_of, peak_of, read_stats, reserved_bytes,
     reset_accumulated, reset_peaks,
 )
 from accelrt.memory.sizes cimport ROUND_LIMIT
 from accelrt.memory.snapshot import segments
-from accelrt.memory.stats cimport ALLOCATED_BYTES, FIGURES, RESERVED_BYTES, Counter, Stats
+from accelrt.memory.stats cimport (
+    ACTIVE_BYTES, ALLOCATED_BYTES, FIGURES, RESERVED_BYTES, SHARED, Counter, Stats, current_of,
+)
 from accelrt.status cimport CAP_REACHED, NOT_ALLOCATED, NOT_READY, OUT_OF_MEMORY, raise_status
 from accelrt.stream cimport current_handle, stream_of
 
@@ -208,6 +211,38 @@ def record_stream(mem_ptr, stream):
     raise_for_address(code, "record_stream", address)
 
 
+def free_after(mem_ptr, event):
+    """Gives memory back as of an event: it is free once the event is complete, and a stream that waits for the
+    event (Stream.wait_event) may take it at once, without anybody waiting for the work before it.
+
+        done = side.record_event()              # the last work on the memory, on whichever stream
+        accelrt.memory.free_after(pointer, done)
+        main.wait_event(done)
+        again = accelrt.caching_allocator_alloc(size, stream=main)  # the same memory, if the size is about the same
+
+    Arguments:
+        mem_ptr: int, an address that caching_allocator_alloc returned.
+        event: Event, recorded, of the memory's device.  It may be recorded anew or dropped afterwards.
+    Raises:
+        ValueError: the address is not allocated, or the event was never recorded or is of another device.
+        CaptureError: a capture is under way on the device; use record_stream there.
+    """
+    cdef uintptr_t address = checked_address(mem_ptr)
+    cdef int ordinal = ordinal_of(None)
+    cdef Event chosen = event
+    cdef int code
+    if chosen.handle == 0:
+        raise ValueError("the event was never recorded; record it behind the last work on the memory")
+    with nogil:
+        code = locate(ordinal, address, &ordinal)
+    raise_for_address(code, "free_after", address)
+    if chosen.device_index != ordinal:
+        raise ValueError(f"the event is of device {chosen.device_index}, the memory of device {ordinal}")
+    with nogil:
+        code = release_after(ordinal, address, chosen.handle, chosen.record_number)
+    raise_for_address(code, "free_after", address)
+
+
 def empty_cache():
     """Gives every idle segment of every device back to the driver, after waiting for memory in use on other
     streams.  Memory that is live stays, and so does what a graph holds.
@@ -255,55 +290,112 @@ def max_memory_reserved(device=None):
 
 
 # In the order of the figures in memory/stats.pxd.
-FIGURE_NAMES = (
+cdef tuple FIGURE_NAMES = (
     "allocation", "active", "inactive_split", "allocated_bytes", "active_bytes", "inactive_split_bytes",
     "requested_bytes", "segment", "reserved_bytes",
 )
 
 
-cdef int add_counter(dict answer, str name, Counter counter) except -1:
-    answer[f"{name}.current"] = counter.current
-    answer[f"{name}.peak"] = counter.peak
-    answer[f"{name}.allocated"] = counter.allocated
-    answer[f"{name}.freed"] = counter.freed
-    return 0
+cdef tuple POOLS = ("small_pool", "large_pool", "all")
+cdef tuple FIELDS = ("current", "peak", "allocated", "freed")
+# Key of a figure -> (figure, pool, field), as numbers.
+cdef dict PLACES = {
+    f"{name}.{pool}.{field}": (figure, kind, part)
+    for figure, name in enumerate(FIGURE_NAMES)
+    for kind, pool in enumerate(POOLS)
+    for part, field in enumerate(FIELDS)
+}
+
+
+cdef Counter counter_of(const Stats* stats, int figure, int kind) noexcept nogil:
+    # kind 2 is both together, with the peak of the sum.
+    cdef Counter total
+    if kind < 2:
+        return stats.figure[figure][kind]
+    total.current = stats.figure[figure][0].current + stats.figure[figure][1].current
+    total.peak = stats.peak_all[figure]
+    total.allocated = stats.figure[figure][0].allocated + stats.figure[figure][1].allocated
+    total.freed = stats.figure[figure][0].freed + stats.figure[figure][1].freed
+    return total
+
+
+cdef tuple fields_of(Counter counter):
+    return counter.current, counter.peak, counter.allocated, counter.freed
+
+
+cdef dict single_figures(const Stats* stats, Pool* pool):
+    cdef int64_t idle = current_of(stats, RESERVED_BYTES) - current_of(stats, ACTIVE_BYTES)
+    cdef int64_t largest = largest_free(pool)
+    return {
+        "num_alloc_retries": stats.num_alloc_retries,
+        "num_ooms": stats.num_ooms,
+        "num_sync_all_streams": stats.num_sync_all_streams,
+        "num_device_alloc": stats.num_device_alloc,
+        "num_device_free": stats.num_device_free,
+        "max_split_size": max_split_of(pool),
+        "virtual_memory_calls": stats.virtual_memory_calls,
+        "stitched_bytes": stats.stitched_bytes,
+        "reserved_addresses": stats.reserved_addresses,
+        "largest_free_block": largest,
+        "fragmentation": 1 - largest / idle if idle else 0.0,
+    }
 
 
 def memory_stats(device=None):
-    """The allocator's figures for one device, with torch's keys (torch.cuda.memory_stats).
+    """The allocator's figures for one device, with torch's keys (torch.cuda.memory_stats) and some more.
 
     Arguments:
         device: int, "cuda:1", ...; None is the current device.
     Returns:
         dict: "allocated_bytes.all.current" and the like: nine figures, for all and the small and large pools,
-        current, peak, allocated and freed, in blocks or bytes; counts of retries, failures and device calls.
+        current, peak, allocated and freed, in blocks or bytes; "oversize_allocations.current" and the like;
+        counts of retries, failures and device calls.  Beyond torch's: virtual_memory_calls, calls of the
+        driver's virtual memory; stitched_bytes, mapped a second time; reserved_addresses, bytes of address
+        space; largest_free_block, bytes; fragmentation, the part of the idle bytes outside that block, 0 to 1.
     """
-    cdef Stats stats = read_stats(pool_at(device))
-    cdef Counter total
-    cdef dict answer = {}
-    cdef int figure
+    cdef Pool* pool = pool_at(device)
+    cdef Stats stats = read_stats(pool)
+    cdef int figure, kind
+    cdef dict answer = single_figures(&stats, pool)
     for figure in range(FIGURES):
-        small, large = stats.figure[figure][0], stats.figure[figure][1]
-        total.current = small.current + large.current
-        total.peak = stats.peak_all[figure]
-        total.allocated = small.allocated + large.allocated
-        total.freed = small.freed + large.freed
-        name = FIGURE_NAMES[figure]
-        add_counter(answer, f"{name}.all", total)
-        add_counter(answer, f"{name}.small_pool", small)
-        add_counter(answer, f"{name}.large_pool", large)
-    add_counter(answer, "oversize_allocations", stats.oversize_allocations)
-    add_counter(answer, "oversize_segments", stats.oversize_segments)
-    answer["virtual_memory_calls"] = stats.virtual_memory_calls
-    answer["stitched_bytes"] = stats.stitched_bytes
-    answer["reserved_addresses"] = stats.reserved_addresses
-    answer["num_alloc_retries"] = stats.num_alloc_retries
-    answer["num_ooms"] = stats.num_ooms
-    answer["num_sync_all_streams"] = stats.num_sync_all_streams
-    answer["num_device_alloc"] = stats.num_device_alloc
-    answer["num_device_free"] = stats.num_device_free
-    answer["max_split_size"] = max_split_of(pool_at(device))
+        for kind in range(3):
+            fields = fields_of(counter_of(&stats, figure, kind))
+            answer.update(zip([f"{FIGURE_NAMES[figure]}.{POOLS[kind]}.{field}" for field in FIELDS], fields))
+    for name, fields in (
+        ("oversize_allocations", fields_of(stats.oversize_allocations)),
+        ("oversize_segments", fields_of(stats.oversize_segments)),
+    ):
+        answer.update(zip([f"{name}.{field}" for field in FIELDS], fields))
     return dict(sorted(answer.items()))
+
+
+def memory_stat(key, device=None):
+    """One figure of memory_stats, without the others.
+
+    Arguments:
+        key: str, a key of memory_stats.
+        device: as in memory_stats.
+    Returns:
+        int, or float for "fragmentation".
+    Raises:
+        KeyError: there is no such key.
+    """
+    cdef Pool* pool = pool_at(device)
+    cdef Stats stats
+    place = PLACES.get(key)
+    if place is not None and place[1] == 2 and place[2] == 0 and place[0] < SHARED:
+        return current_shared(pool, place[0])
+    stats = read_stats(pool)
+    if place is not None:
+        return fields_of(counter_of(&stats, place[0], place[1]))[place[2]]
+    single = single_figures(&stats, pool)
+    if key in single:
+        return single[key]
+    name, _, field = str(key).partition(".")
+    if field in FIELDS and name in ("oversize_allocations", "oversize_segments"):
+        counter = stats.oversize_allocations if name == "oversize_allocations" else stats.oversize_segments
+        return fields_of(counter)[FIELDS.index(field)]
+    raise KeyError(f"{key!r} is no key of memory_stats")
 
 
 def memory_snapshot(device=None):

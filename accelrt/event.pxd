@@ -1,9 +1,10 @@
 # Events: points in a stream's work.
-from libc.stdint cimport uintptr_t
+from libc.stdint cimport uint64_t, uintptr_t
 
 cdef class Event:
     cdef readonly uintptr_t handle  # the driver's; 0 before the first record
     cdef readonly int device_index  # of the stream that it was first recorded on; -1 before
     cdef unsigned int flags
+    cdef uint64_t record_number     # of the last record, among all records of all events; 0 before
 
     cdef int record_on(self, int ordinal, uintptr_t stream) except -1

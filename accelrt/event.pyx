@@ -9,7 +9,7 @@ from accelrt.deferred cimport drain
 from accelrt.device cimport device_at, ordinal_of
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport EVENT_BLOCKING_SYNC, EVENT_DISABLE_TIMING, EVENT_INTERPROCESS
-from accelrt.memory.pool cimport MAX_DEVICES
+from accelrt.memory.pool cimport MAX_DEVICES, stream_waits
 from accelrt.status cimport NOT_READY, raise_status
 from accelrt.stream cimport Stream, stream_of
 from accelrt.stream import provide_event_type
@@ -25,6 +25,7 @@ cdef enum:
     KINDS = 4  # BLOCKING_SYNC and DISABLE_TIMING, in every combination; interprocess events are not kept
 
 cdef Spare* spares[MAX_DEVICES][KINDS]  # guarded by the GIL
+cdef uint64_t records = <uint64_t>1 << 63  # numbers that are no driver's handles; guarded by the GIL
 
 
 cdef void forget_spares() noexcept nogil:
@@ -90,6 +91,7 @@ cdef class Event:
             leave(self.device_index, self.flags, self.handle)
 
     cdef int record_on(self, int ordinal, uintptr_t stream) except -1:
+        global records
         cdef int code
         if self.handle == 0:
             self.handle = take(ordinal, self.flags)
@@ -103,6 +105,8 @@ cdef class Event:
             code = registry.active.event_record(ordinal, self.handle, stream)
         if code:
             raise_status(code, "event_record", ("event", self.handle, "stream", stream))
+        records += 1
+        self.record_number = records
         return 0
 
     def record(self, stream=None):
@@ -129,6 +133,8 @@ cdef class Event:
             return
         with nogil:
             code = registry.active.stream_wait_event(chosen.device_index, chosen.handle, self.handle)
+            if code == 0 and chosen.device_index == self.device_index:
+                code = stream_waits(chosen.device_index, chosen.handle, self.record_number)
         if code:
             raise_status(code, "stream_wait_event", ("stream", chosen.handle, "event", self.handle))
 

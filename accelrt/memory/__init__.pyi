@@ -11,6 +11,9 @@ from accelrt.caching import (
     empty_cache as empty_cache,
 )
 from accelrt.caching import (
+    free_after as free_after,
+)
+from accelrt.caching import (
     max_memory_allocated as max_memory_allocated,
 )
 from accelrt.caching import (
@@ -24,6 +27,9 @@ from accelrt.caching import (
 )
 from accelrt.caching import (
     memory_snapshot as memory_snapshot,
+)
+from accelrt.caching import (
+    memory_stat as memory_stat,
 )
 from accelrt.caching import (
     memory_stats as memory_stats,
@@ -116,6 +122,7 @@ __all__ = [
     "change_current_allocator",
     "configure_pinned",
     "empty_cache",
+    "free_after",
     "get_allocator_backend",
     "host_audit",
     "host_empty_cache",
@@ -127,6 +134,7 @@ __all__ = [
     "memory_allocated",
     "memory_reserved",
     "memory_snapshot",
+    "memory_stat",
     "memory_stats",
     "pinned_empty",
     "pinned_settings",

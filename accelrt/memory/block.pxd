@@ -109,6 +109,7 @@ cdef struct Heap:
     int kind           # of plain segments; LARGE with virtual memory, which serves both
     uint32_t seed      # of the weights
     uint64_t pending   # blocks given back that another stream may still use
+    uint64_t offered   # blocks of any heap that its stream may take at once
     uint32_t epoch     # of blocks freed now
     uint32_t settled   # blocks freed up to this epoch are used by no work of the stream any more
     uint32_t marked    # the epoch that is settled once marker is complete
@@ -140,6 +141,13 @@ cdef struct Route:
     uint64_t thread
     Private* owner
     Route* next
+
+# A block that was freed as of somebody's event: streams that wait for the event may take it at once.
+cdef struct Offer:
+    Block* block       # PENDING, with one entry in the queue of the pool's watch
+    uint64_t record    # which record of the event: no other one will do
+    Use* takers
+    Offer* next
 
 # Entry of the queue of one stream: the block may be in use until the event is complete.
 cdef struct Entry:
@@ -195,6 +203,8 @@ cdef struct Pool:
     uint64_t captures        # routes that are captures
     Queue* queues            # one a stream that was ever recorded
     uint64_t pending         # entries in the queues
+    Offer* offers
+    uintptr_t watch          # a stream of the pool's own, which waits for the events of offers; 0 before the first
     Block* deferred          # PENDING without events yet, chained by left
     Entry* spare_entries     # records to use again; their events are created and idle
     Use* spare_uses

@@ -15,6 +15,10 @@ cdef int try_allocate(int device, size_t size, uintptr_t stream, uintptr_t* out_
 cdef int try_release(int device, uintptr_t address) noexcept nogil
 
 cdef int use_on(int device, uintptr_t address, uintptr_t stream) noexcept nogil  # record_stream
+# Frees as of a recorded event; a stream that waits for the same record of it may take the memory at once.  record
+# is a number that no other record has.
+cdef int release_after(int device, uintptr_t address, uintptr_t event, uint64_t record) noexcept nogil
+cdef int stream_waits(int device, uintptr_t stream, uint64_t record) noexcept nogil  # after the driver was told so
 cdef int locate(int hint, uintptr_t address, int* out_device) noexcept nogil  # NOT_ALLOCATED where none has it
 cdef bint in_private(int device, uintptr_t address) noexcept nogil  # live memory of a private pool
 cdef int empty(int device) noexcept nogil  # waits for pending blocks, then gives free segments back

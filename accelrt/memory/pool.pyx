@@ -25,16 +25,16 @@ from accelrt.memory.heap cimport (
 from accelrt.memory.invariants cimport violated
 from accelrt.memory.ladder cimport Request, climb, find, release_free
 from accelrt.memory.lock cimport spin_lock, spin_try, spin_unlock
-from accelrt.memory.pending cimport defer, poll, settle, wait_all
+from accelrt.memory.pending cimport accept, defer, note_wait, offer, poll, settle, wait_all
 from accelrt.memory.places cimport block_at, find_cell, store_block
 from accelrt.memory.policy cimport rounded, take_policy
 from accelrt.memory.private cimport begin_route, end_route, hold, let_go, owner_for
-from accelrt.memory.records cimport drop_spare_events, gone, heap_of, near, new_use
+from accelrt.memory.records cimport drop_spare_events, gone, heap_of, near, new_use, recycle_use
 from accelrt.memory.sizes cimport LARGE, ROUND_LIMIT, SMALL_LIMIT, UNIT, kind_of, round_up
 from accelrt.memory.windows cimport retire
-from accelrt.memory.world cimport count_freed, count_splits, enter, leave
+from accelrt.memory.world cimport count_freed, count_splits, enter, hand_over, leave
 from accelrt.status cimport (
-    BROKEN, FORKED, INVALID_DEVICE, NO_HOST_MEMORY, NOT_ALLOCATED, NOT_READY, OUT_OF_MEMORY,
+    BROKEN, FORKED, INVALID_DEVICE, NO_HOST_MEMORY, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY,
 )
 
 cdef extern from "<pthread.h>" nogil:
@@ -216,7 +216,9 @@ cdef int allocate_slow(int device, size_t size, uintptr_t stream, uintptr_t* out
     enter(pool)
     pool.allocations += 1
     code = prepare(pool, &request, size, stream)
-    if code == 0:
+    if code == 0 and request.heap.offered:
+        code = take_offer(pool, &request, out_address)
+    if code == 0 and out_address[0] == 0:
         code = find(pool, &request, out_address)
     if code == OUT_OF_MEMORY:
         # Another thread may grow first: take the outer lock before the inner, and look again.
@@ -233,6 +235,55 @@ cdef int allocate_slow(int device, size_t size, uintptr_t stream, uintptr_t* out
         count_splits(pool, request.heap)
     code = inspected(pool, code)
     leave(pool, request.heap)
+    return code
+
+
+cdef int take_offer(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil:
+    # It returns to the heap that it came from, behind the taker's work.
+    cdef Use* use = new_use(pool)
+    cdef Block* block
+    if use == NULL:
+        return NO_HOST_MEMORY
+    block = accept(pool, request.stream, request.size)
+    if block == NULL:
+        recycle_use(pool, use)
+        return 0
+    use.stream = request.stream
+    use.next = block.uses
+    block.uses = use
+    block.heap.pending -= 1
+    hand_over(pool, block, request.requested)
+    out_address[0] = block.address
+    return 0
+
+
+cdef int release_after(int device, uintptr_t address, uintptr_t event, uint64_t record) noexcept nogil:
+    cdef Pool* pool
+    cdef Block* block
+    cdef int code = pool_of(device, &pool)
+    if code:
+        return code
+    if pool.foreign != NULL:
+        return NOT_SUPPORTED
+    enter(pool)
+    block = live_at(pool, address)
+    if block == NULL:
+        code = NOT_ALLOCATED
+    else:
+        code = offer(pool, block, event, record)
+        code = inspected(pool, code)
+    leave(pool, NULL)
+    return code
+
+
+cdef int stream_waits(int device, uintptr_t stream, uint64_t record) noexcept nogil:
+    cdef Pool* pool = pool_if_made(device)
+    cdef int code
+    if pool == NULL or pool.offers == NULL:
+        return 0
+    enter(pool)
+    code = note_wait(pool, stream, record)
+    leave(pool, NULL)
     return code
 
 

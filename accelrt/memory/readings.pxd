@@ -4,6 +4,7 @@ from libc.stdint cimport int64_t
 from accelrt.memory.block cimport Pool
 from accelrt.memory.stats cimport Stats
 
+cdef int64_t current_shared(Pool* pool, int figure) noexcept nogil  # of a figure that heaps share; no other lock
 cdef int64_t allocated_bytes(Pool* pool) noexcept nogil
 cdef int64_t active_bytes(Pool* pool) noexcept nogil
 cdef int64_t reserved_bytes(Pool* pool) noexcept nogil

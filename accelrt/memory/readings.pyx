@@ -20,7 +20,7 @@ cdef int64_t foreign_current(Pool* pool, int figure) noexcept nogil:
     return current_of(&stats, figure)
 
 
-cdef int64_t read_shared(Pool* pool, int figure) noexcept nogil:
+cdef int64_t current_shared(Pool* pool, int figure) noexcept nogil:
     # A few nanoseconds a heap: the list only grows, and new ones are hung in whole.
     cdef int64_t answer = 0
     cdef Heap* heap
@@ -38,11 +38,11 @@ cdef int64_t read_shared(Pool* pool, int figure) noexcept nogil:
 
 
 cdef int64_t allocated_bytes(Pool* pool) noexcept nogil:
-    return read_shared(pool, ALLOCATED_BYTES)
+    return current_shared(pool, ALLOCATED_BYTES)
 
 
 cdef int64_t active_bytes(Pool* pool) noexcept nogil:
-    return read_shared(pool, ACTIVE_BYTES)
+    return current_shared(pool, ACTIVE_BYTES)
 
 
 cdef int64_t reserved_bytes(Pool* pool) noexcept nogil:

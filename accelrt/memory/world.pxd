@@ -17,6 +17,7 @@ cdef int64_t reserved(const Pool* pool) noexcept nogil
 
 # What hits do too, counted for the pool.
 cdef void hand_out(Pool* pool, Block* block, size_t size, size_t requested, bint splits) noexcept nogil
+cdef void hand_over(Pool* pool, Block* block, size_t requested) noexcept nogil  # from PENDING, whole
 cdef void count_freed(Pool* pool, Block* block) noexcept nogil  # no longer LIVE
 cdef Block* set_free(Pool* pool, Block* block) noexcept nogil  # from LIVE or PENDING; the free block it is in
 cdef void put_free(Pool* pool, Block* block) noexcept nogil    # a block in no list, merged with its neighbours

@@ -100,7 +100,7 @@ cdef void leave(Pool* pool, Heap* asker) noexcept nogil:
     share_out(pool, asker)
     while heap != NULL:
         heap.sole = pool.heap_count == 1
-        heap.quiet = quiet and heap.pending == 0
+        heap.quiet = quiet and heap.pending == 0 and heap.offered == 0
         spin_unlock(&heap.lock)
         heap = heap.next
     pthread_mutex_unlock(&pool.lock)
@@ -179,6 +179,16 @@ cdef void hand_out(Pool* pool, Block* block, size_t size, size_t requested, bint
     if block.size >= pool.policy.max_split:
         count_oversize(&pool.stats.oversize_allocations, 1)
     count_splits(pool, heap)
+
+
+cdef void hand_over(Pool* pool, Block* block, size_t requested) noexcept nogil:
+    # It was active all the time.
+    cdef int kind = block.kind
+    count(pool, block.heap, REQUESTED_BYTES, kind, <int64_t>requested - <int64_t>block.requested)
+    block.state = LIVE
+    block.requested = requested
+    count(pool, block.heap, ALLOCATION, kind, 1)
+    count(pool, block.heap, ALLOCATED_BYTES, kind, block.size)
 
 
 cdef void count_freed(Pool* pool, Block* block) noexcept nogil:

@@ -1,0 +1,124 @@
+"""Memory that is given back as of an event: whoever waits for the event may take it at once."""
+
+import threading
+
+import pytest
+
+import accelrt
+from accelrt.memory import free_after
+
+SIZE = 4 << 20
+
+
+@pytest.fixture
+def held():
+    """A stream that runs nothing until the event is set, and memory that its work uses."""
+    stream, gate = accelrt.Stream(), threading.Event()
+    stream.launch_host_func(gate.wait)
+    yield stream, gate
+    gate.set()
+    stream.synchronize()
+
+
+def allocate(stream):
+    return accelrt.caching_allocator_alloc(SIZE, stream=stream)
+
+
+def free(*addresses):
+    for address in addresses:
+        accelrt.caching_allocator_delete(address)
+
+
+def test_a_stream_that_waits_for_the_event_takes_the_memory_at_once(held):
+    stream, gate = held
+    other = accelrt.Stream()
+    first = allocate(stream)
+    done = stream.record_event()
+    free_after(first, done)
+    before = allocate(other)
+    other.wait_event(done)
+    after = allocate(other)
+    assert before != first
+    assert after == first
+    assert not stream.query()
+    free(before, after)
+
+
+def test_nobody_else_gets_it_before_the_event_is_complete(held):
+    stream, gate = held
+    other = accelrt.Stream()
+    first = allocate(stream)
+    free_after(first, stream.record_event())
+    other.wait_event(other.record_event())
+    taken = [allocate(other), allocate(stream)]
+    assert first not in taken
+    gate.set()
+    stream.synchronize()
+    again = allocate(stream)
+    assert again == first
+    free(again, *taken)
+
+
+def test_an_event_that_is_recorded_anew_hands_nothing_over(held):
+    stream, gate = held
+    other = accelrt.Stream()
+    first = allocate(stream)
+    done = stream.record_event()
+    free_after(first, done)
+    with pytest.raises(ValueError, match="never recorded"):
+        free_after(first, accelrt.Event())
+    other.wait_event(accelrt.Stream().record_event())
+    later = accelrt.Stream()
+    done.record(later)  # the first record is still waited for by the memory, and by nobody else
+    other.wait_event(done)
+    taken = allocate(other)
+    assert taken != first
+    free(taken)
+
+
+def test_the_taker_is_waited_for_before_the_memory_returns(held):
+    stream, gate = held
+    taker, busy = accelrt.Stream(), threading.Event()
+    first = allocate(stream)
+    done = stream.record_event()
+    free_after(first, done)
+    taker.wait_event(done)
+    again = allocate(taker)
+    assert again == first
+    taker.launch_host_func(busy.wait)
+    free(again)
+    gate.set()
+    stream.synchronize()
+    meanwhile = allocate(stream)
+    assert meanwhile != first
+    busy.set()
+    taker.synchronize()
+    returned = allocate(stream)
+    assert returned == first
+    free(meanwhile, returned)
+
+
+def test_memory_that_nobody_takes_is_free_once_the_event_is_complete(held):
+    stream, gate = held
+    first = allocate(stream)
+    event = stream.record_event()
+    free_after(first, event)
+    del event
+    assert accelrt.memory_allocated() == 0
+    assert accelrt.memory.memory_stat("active_bytes.all.current") == SIZE
+    gate.set()
+    stream.synchronize()
+    accelrt.empty_cache()
+    assert accelrt.memory_reserved() == 0
+
+
+def test_what_is_not_allocated_is_refused():
+    event = accelrt.Stream().record_event()
+    with pytest.raises(ValueError, match="not allocated"):
+        free_after(512, event)
+    address = allocate(None)
+    free_after(address, event)
+    with pytest.raises(ValueError, match="not allocated"):
+        free_after(address, event)
+    with pytest.raises(TypeError):
+        free_after(0, "event")
