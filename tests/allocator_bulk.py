@@ -1,19 +1,27 @@
 """Many random operations on two devices, each followed by a comparison with the model.
 
-Run by test_allocator_model.py in a process of its own.
+    python tests/allocator_bulk.py --operations 2000000 --seed 1
+
+prints what happened, or the seed and the last operations before a difference.  Every so often a storm comes
+between: operations while rows of the driver fail.  test_allocator_model.py runs a part of it.
 """
 
+import argparse
+import os
 import random
-from collections import deque
+from collections import Counter, deque
 from concurrent.futures import ThreadPoolExecutor
 
+from allocator_contents import Contents
 from allocator_mirror import OWN_STREAMS, Mirror, capacity
+from allocator_storm import Storm
 from child import waits, wrap_host
-from model import MIB
+from model_blocks import MIB
 from model_statistics import COUNTERS
 
 DEVICES = (0, 1)
 PHASE = 1000  # operations between two comparisons of everything, and two changes of what is aimed at
+STORM = 60  # operations while rows fail, and then the models begin anew
 MOST_LIVE = 300
 EDGES = [
     0,
@@ -36,12 +44,13 @@ WEIGHTS = {
     "record_stream": 25,
     "close_gate": 3,
     "open_gate": 4,
+    "blink_gate": 2,
     "empty_cache": 0.5,
     "set_fraction": 0.5,
     "reset_peaks": 0.3,
     "reset_accumulated": 0.1,
 }
-REPORTED = ["allocation.all.peak", "segment.all.peak", "inactive_split.all.peak", *COUNTERS]
+REPORTED = ["allocation.all.allocated", *COUNTERS]
 
 
 class Bulk:
@@ -50,8 +59,10 @@ class Bulk:
     def __init__(self, seed):
         self.random = random.Random(seed)
         self.mirror = Mirror(DEVICES, waits=waits)
+        self.contents = Contents()
+        self.happened = Counter()
         self.live = []  # keys
-        self.aim, self.small = MOST_LIVE, 0.9
+        self.aim, self.small, self.sizes = MOST_LIVE, 0.9, []
         self.capacity = capacity(0)
         self.recent = deque(maxlen=20)
         self.elsewhere = ThreadPoolExecutor(1)
@@ -67,10 +78,30 @@ class Bulk:
     def compare(self):
         self.aim = self.random.choice([3, 30, 100, 200, MOST_LIVE])  # live blocks
         self.small = self.random.choice([0.3, 0.8, 0.95])  # share of small requests
+        self.sizes = [self.any_size() for _ in range(self.random.choice([0, 0, 4, 8]))]  # or all, where none
         for device in DEVICES:
             self.mirror.compare(device)
+        self.contents.check_all()
+
+    def storm(self):
+        self.recent.append("storm")
+        self.reckon()
+        storm = Storm(self.mirror, self.contents, self.random)
+        storm.run(STORM)
+        storm.finish()
+        self.live.clear()
+        self.happened["raised"] += storm.raised
+        self.happened["absorbed"] += storm.absorbed
+
+    def reckon(self):
+        """Adds up what the models have seen."""
+        for model in self.mirror.models.values():
+            self.happened.update(model.happened)
+            self.happened.update({name: model.statistics.flat[name] for name in REPORTED})
+            model.happened.clear()
 
     def close(self):
+        self.reckon()
         self.mirror.close()
         self.elsewhere.shutdown()
 
@@ -83,11 +114,13 @@ class Bulk:
         key = self.mirror.allocate(device, n, stream, **self.thread())
         if key:
             self.live.append(key)
+            self.contents.write(self.mirror.address(key), n)
 
     def free(self):
         index = self.random.randrange(len(self.live))
         self.live[index], self.live[-1] = self.live[-1], self.live[index]
         self.recent.append(f"free {self.live[-1]}")
+        self.contents.forget(self.mirror.address(self.live[-1]))
         self.mirror.free(self.live.pop(), **self.thread())
 
     def record_stream(self):
@@ -104,6 +137,13 @@ class Bulk:
         device, stream = self.device(), self.stream()
         self.recent.append(f"open the gate of device {device}, stream {stream}")
         self.mirror.open_gate(device, stream)
+
+    def blink_gate(self):
+        """What waited behind a gate completes, and the stream is busy again."""
+        device, stream = self.device(), self.stream()
+        self.recent.append(f"open the gate of device {device}, stream {stream}, and close it")
+        self.mirror.open_gate(device, stream)
+        self.mirror.close_gate(device, stream)
 
     def empty_cache(self):
         self.recent.append("empty_cache")
@@ -138,6 +178,9 @@ class Bulk:
         return {"run": lambda function, *given: self.elsewhere.submit(function, *given).result()}
 
     def size(self):
+        return self.random.choice(self.sizes) if self.sizes else self.any_size()
+
+    def any_size(self):
         pick = self.random.random()
         if pick < 0.005:
             return int(self.capacity * self.random.uniform(0.3, 1.2))
@@ -148,8 +191,11 @@ class Bulk:
         return int(2 ** self.random.choice([self.random.uniform(20, 23.4), self.random.uniform(23.3, 25.3)]))
 
 
-def run(seed, operations):
-    """Runs the operations; a failure's text begins with the seed and the last operations."""
+def run(seed, operations, required=()):
+    """Runs the operations; a failure's text begins with the seed and the last operations.
+
+    required names what has to have happened, by the models' own words.
+    """
     wrap_host()
     bulk = Bulk(seed)
     done = 0
@@ -158,18 +204,32 @@ def run(seed, operations):
             bulk.step()
             if done % PHASE == 0:
                 bulk.compare()
+                if bulk.random.random() < 0.5:
+                    bulk.storm()
         bulk.close()
+        missing = [name for name in required if not bulk.happened[name]]
+        assert not missing, f"never happened: {', '.join(missing)}"
     except BaseException:
-        print(
-            f"ACCELRT_TEST_SEED={seed}, operation {done} of {operations}; the last ones:",
-            *bulk.recent,
-            sep="\n  ",
-        )
+        print(f"seed {seed}, operation {done} of {operations}; the last ones:", *bulk.recent, sep="\n  ")
         for gate in bulk.mirror.gates.values():
             gate.set()
         bulk.elsewhere.shutdown()
         raise
-    for device in DEVICES:
-        figures = bulk.mirror.models[device].statistics.flat
-        told = {name: figures[name] for name in REPORTED}
-        print(f"seed {seed}, {operations} operations, device {device}: {told}")
+    print(f"seed {seed}, {operations} operations: {dict(bulk.happened)}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Compares the allocator with its model.")
+    parser.add_argument("--operations", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
+    parser.add_argument("--settings", default="", help="as in ACCELRT_ALLOC_CONF")
+    parser.add_argument("--memory", default="128MiB", help="of each of the two devices")
+    parser.add_argument("--debug", default="2", help="as in ACCELRT_DEBUG; 0 takes the short paths")
+    given = parser.parse_args()
+    settings = {"ALLOC_CONF": given.settings, "HOST_MEMORY": given.memory, "DEBUG": given.debug}
+    os.environ.update({f"ACCELRT_{name}": value for name, value in settings.items()})
+    run(given.seed, given.operations)
+
+
+if __name__ == "__main__":
+    main()

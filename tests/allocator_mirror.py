@@ -10,10 +10,13 @@ import time
 from contextlib import contextmanager
 from operator import call as direct
 
-from model import FREE, LIVE, PENDING, Model, OutOfMemory
+from model import Model, OutOfMemory
+from model_blocks import FREE, LIVE, PENDING, PLAIN
+from model_pages import PagedModel
 
 import accelrt
 from accelrt.driver import rows
+from accelrt.memory.settings import from_environment
 
 OWN_STREAMS = (1, 2, 3)
 WAIT_SECONDS = 60  # how long a wait that is bound to come may take on a busy machine
@@ -37,12 +40,28 @@ class Mirror:
         }
         self.numbers = {key: stream.cuda_stream for key, stream in self.streams.items()}
         self.numbers |= {(device, 0): 0 for device in devices}
+        self.models = dict.fromkeys(devices)
+        self.begin()
+
+    def begin(self):
+        """Anew, with pools that hold nothing but what is idle."""
         accelrt.empty_cache()
-        self.models = {device: Model(capacity(device), next_serial(device)) for device in devices}
-        for device in devices:
+        self.bases.clear()
+        for device in self.models:
+            self.order_queues(device)
+            self.models[device] = fresh_model(device)
+            self.models[device].queues.update({stream: [] for stream in OWN_STREAMS})
+        for device in self.models:
             self.set_fraction(device, 1.0)
             accelrt.reset_peak_memory_stats(device)
             self.reset_accumulated(device)
+
+    def order_queues(self, device):
+        """A stream's queue is made at its first use and kept: here, before any other use."""
+        for stream in OWN_STREAMS:
+            address = accelrt.caching_allocator_alloc(1, device)
+            accelrt.record_stream(address, self.streams[device, stream])
+            accelrt.caching_allocator_delete(address)
 
     # operations
 
@@ -50,7 +69,8 @@ class Mirror:
         """Allocates on both sides; returns the block's key, or None for 0 bytes or no memory."""
         model = self.models[device]
         if self.gated(device) and model.may_climb(n, stream):
-            self.prepare_wait(device, [queue for queue in model.queues.values() if not complete(queue)])
+            queues = model.queues.items()
+            self.prepare_wait(device, {stream for stream, queue in queues if not complete(queue)})
         try:
             place = model.allocate(n, stream)
         except OutOfMemory as error:
@@ -77,9 +97,9 @@ class Mirror:
 
     def free(self, key, run=direct):
         device, *place = key
-        used = self.models[device].live[tuple(place)].uses
+        address, used = self.address(key), self.models[device].live[tuple(place)].uses
         self.models[device].free(tuple(place))
-        run(accelrt.caching_allocator_delete, self.address(key))
+        run(accelrt.caching_allocator_delete, address)
         for stream in used:
             if (device, stream) not in self.gates:
                 self.streams[device, stream].synchronize()
@@ -109,7 +129,8 @@ class Mirror:
 
     def empty_cache(self):
         for device in self.models:
-            self.prepare_wait(device, [queue for queue in self.models[device].queues.values() if queue])
+            queues = self.models[device].queues.items()
+            self.prepare_wait(device, {stream for stream, queue in queues if queue})
         for model in self.models.values():
             model.empty_cache()
         with self.opening_gates(any(model.waited for model in self.models.values())):
@@ -170,15 +191,16 @@ class Mirror:
     def gated(self, device):
         return [stream for gated, stream in self.gates if gated == device]
 
-    def prepare_wait(self, device, queues):
-        """Opens the gates if several queues would be waited for: in which order they get on is open then."""
-        if len(queues) > 1 or not self.waits:
-            for stream in self.gated(device):
+    def prepare_wait(self, device, awaited):
+        """Opens the gates if several streams would be waited for: in which order they get on is open then."""
+        gated = set(self.gated(device))
+        if not self.waits or len(awaited) > 1 or (awaited and gated - awaited):
+            for stream in gated:
                 self.open_gate(device, stream)
 
     @contextmanager
-    def opening_gates(self, waiting):
-        """Opens every gate as soon as the operation inside has begun to wait, if it is bound to."""
+    def opening_gates(self, waiting, bound=True):
+        """Opens every gate as soon as the operation inside has begun to wait, if it is bound to or may."""
         if not waiting:
             yield
             return
@@ -190,8 +212,9 @@ class Mirror:
                 if self.waits() > before:
                     seen.set()
                     break
-            for gate in self.gates.values():
-                gate.set()
+            if seen.is_set() or bound:
+                for gate in self.gates.values():
+                    gate.set()
 
         watcher = threading.Thread(target=watch)
         watcher.start()
@@ -200,29 +223,30 @@ class Mirror:
         finally:
             finished.set()
             watcher.join()
-        assert seen.is_set(), "the model waits for a gated stream here, the allocator did not"
-        self.open_gates()
+        assert seen.is_set() or not bound, "the model waits for a gated stream here, the allocator did not"
+        if bound or seen.is_set():
+            self.open_gates()
 
     # comparisons
 
     def place(self, device, place, address):
         serial, offset = place
-        base, size = address - offset, self.segment_size(device, serial)
-        if (device, serial) in self.bases:
-            assert self.bases[device, serial] == (base, size), f"{address:#x} is not at {place}"
-        for other, length in self.bases.values():
-            assert (base, size) == (other, length) or base + size <= other or other + length <= base
-        self.bases[device, serial] = base, size
+        room = next(each.room for each in self.models[device].everywhere() if each.serial == serial)
+        self.learn_base(device, serial, address - offset, room)
 
-    def segment_size(self, device, serial):
-        return next(segment.size for segment in self.models[device].segments if segment.serial == serial)
+    def learn_base(self, device, serial, base, room):
+        if (device, serial) in self.bases:
+            assert self.bases[device, serial] == (base, room), f"segment {serial} is not at {base:#x}"
+        for key, (other, length) in self.bases.items():
+            assert key == (device, serial) or base + room <= other or other + length <= base
+        self.bases[device, serial] = base, room
 
     def address(self, key):
         device, serial, offset = key
         return self.bases[device, serial][0] + offset
 
     def forget_segments(self, device):
-        serials = {segment.serial for segment in self.models[device].segments}
+        serials = {segment.serial for segment in self.models[device].everywhere()}
         for key in [key for key in self.bases if key[0] == device and key[1] not in serials]:
             del self.bases[key]
 
@@ -242,28 +266,29 @@ class Mirror:
         self.check(device)
         self.models[device].audit()
         accelrt.memory.audit(device)
-        real = sorted(accelrt.memory_snapshot(device), key=lambda segment: segment["serial"])
-        expected = [self.expected_segment(device, segment) for segment in self.models[device].segments]
-        told = [{key: segment[key] for key in expected[0]} for segment in real] if expected else real
-        for ours, theirs in zip(told, expected, strict=True):
-            assert ours == theirs
+        real = sorted(accelrt.memory_snapshot(device), key=lambda run: (run["serial"], run["address"]))
+        expected = self.models[device].snapshot()
+        assert len(real) == len(expected)
+        for run, (segment, blocks) in zip(real, expected, strict=True):
+            self.learn_base(device, segment.serial, run["address"] - blocks[0].offset, segment.room)
+            told = self.expected_run(device, segment, blocks)
+            assert {key: run[key] for key in told} == told
 
-    def expected_segment(self, device, segment):
+    def expected_run(self, device, segment, blocks):
         base = self.bases[device, segment.serial][0]
         states = {
-            state: [block for block in segment.blocks if block.state is state]
-            for state in (LIVE, PENDING, FREE)
+            state: [block for block in blocks if block.state is state] for state in (LIVE, PENDING, FREE)
         }
         active = states[LIVE] + states[PENDING]
         return {
             "device": device,
             "serial": segment.serial,
-            "address": base,
-            "total_size": segment.size,
+            "address": base + blocks[0].offset,
+            "total_size": sum(block.size for block in blocks),
             "stream": self.numbers[device, segment.heap.stream],
             "segment_type": segment.heap.kind,
             "segment_pool_id": (0, 0),
-            "is_expandable": False,
+            "is_expandable": segment.shape is not PLAIN,
             "allocated_size": sum(block.size for block in states[LIVE]),
             "active_size": sum(block.size for block in active),
             "requested_size": sum(block.requested for block in active),
@@ -275,7 +300,7 @@ class Mirror:
                     "requested_size": block.requested,
                     "frames": [],
                 }
-                for block in segment.blocks
+                for block in blocks
             ],
         }
 
@@ -290,9 +315,13 @@ def capacity(device):
     return total
 
 
-def next_serial(device):
-    """The serial that the device's next segment will bear; the pool is empty afterwards."""
+def fresh_model(device):
+    """A model with the settings of the device's pool, which is empty afterwards."""
     with accelrt.Buffer(1, device):
         (segment,) = accelrt.memory_snapshot(device)
     accelrt.empty_cache()
-    return segment["serial"] + 1
+    total, serial = capacity(device), segment["serial"] + 1
+    if not segment["is_expandable"]:
+        return Model(total, serial)
+    told = from_environment()
+    return PagedModel(total, serial, told.stitching, told.piece_size, told.growth_slack)

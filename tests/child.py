@@ -44,4 +44,4 @@ def waits():
     from accelrt.driver import faults
 
     counts = faults.call_counts()
-    return counts["event_synchronize"] + counts["memory_free"]
+    return counts["event_synchronize"] + counts["device_synchronize"] + counts["memory_free"]

@@ -2,7 +2,7 @@
 
 import itertools
 
-FIGURES = (
+SHARED = (
     "allocation",
     "allocated_bytes",
     "active",
@@ -10,13 +10,13 @@ FIGURES = (
     "requested_bytes",
     "inactive_split",
     "inactive_split_bytes",
-    "segment",
-    "reserved_bytes",
 )
-NOTHING = (0,) * len(FIGURES)
+FIGURES = (*SHARED, "segment", "reserved_bytes")
+KINDS = ("small", "large")
 PARTS = ("current", "peak", "allocated", "freed")
 UNUSED_FIGURES = ("oversize_allocations", "oversize_segments")
 COUNTERS = ("num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_alloc", "num_device_free")
+PAGE_COUNTERS = ("virtual_memory_calls", "stitched_bytes", "reserved_addresses")
 
 
 class Statistics:
@@ -25,12 +25,11 @@ class Statistics:
     def __init__(self):
         names = [f"{figure}.{kind}" for figure in FIGURES for kind in ("all", "small_pool", "large_pool")]
         self.keys = {name: [f"{name}.{part}" for part in PARTS] for name in [*names, *UNUSED_FIGURES]}
-        self.flat = dict.fromkeys([*itertools.chain(*self.keys.values()), *COUNTERS], 0)
+        self.flat = dict.fromkeys([*itertools.chain(*self.keys.values()), *COUNTERS, *PAGE_COUNTERS], 0)
 
-    def change(self, kind, before, after):
-        """Counts the net of what became of a segment."""
-        for figure, old, new in zip(FIGURES, before, after, strict=True):
-            net = new - old
+    def change(self, figure, kind, net):
+        """Adds net to one figure of a kind, and to that of all."""
+        if net:
             self.add(f"{figure}.all", net)
             self.add(f"{figure}.{kind}_pool", net)
 
@@ -40,6 +39,9 @@ class Statistics:
         self.flat[peak] = max(self.flat[peak], self.flat[current])
         self.flat[allocated if net > 0 else freed] += abs(net)
 
+    def count(self, name, by=1):
+        self.flat[name] += by
+
     def reset_peaks(self):
         for current, peak, _, _ in self.keys.values():
             self.flat[peak] = self.flat[current]
@@ -47,4 +49,4 @@ class Statistics:
     def reset_accumulated(self):
         for _, _, allocated, freed in self.keys.values():
             self.flat[allocated] = self.flat[freed] = 0
-        self.flat.update(dict.fromkeys(COUNTERS, 0))
+        self.flat.update(dict.fromkeys([*COUNTERS, "virtual_memory_calls"], 0))

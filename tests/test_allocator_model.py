@@ -11,7 +11,9 @@ from child import in_child, waits, wrap_host
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, multiple, rule, run_state_machine_as_test
-from model import MIB, Model, OutOfMemory
+from model import Model, OutOfMemory
+from model_blocks import MIB
+from model_pages import PagedModel
 
 LIMIT = 96 * MIB  # what the machine's pools may reserve: small, so that it is reached often
 STREAMS = (0, *OWN_STREAMS)
@@ -104,22 +106,38 @@ def run_machine():
     )
 
 
-def test_any_sequence_of_operations():
-    in_child(run_machine)
+@pytest.mark.parametrize("settings", ["", "expandable_segments:False"], ids=["pages", "plain"])
+def test_any_sequence_of_operations(settings):
+    in_child(run_machine, ACCELRT_ALLOC_CONF=settings)
 
 
-@pytest.mark.parametrize("debug", ["2", "0"], ids=["audited", "unaudited"])
-def test_bulk_of_random_operations(debug):
+@pytest.mark.parametrize(
+    ("settings", "debug", "operations"),
+    [
+        ("", "2", 100_000),
+        ("", "0", 40_000),
+        ("expandable_segments:False", "2", 10_000),
+        ("expandable_segments:False", "0", 10_000),
+        ("stitching:False", "2", 5_000),
+        ("piece_size_mb:6", "2", 5_000),
+        ("growth_slack:0.1", "2", 5_000),
+    ],
+)
+def test_bulk_of_random_operations(settings, debug, operations):
     """Unaudited as well: only then does the allocator take its short paths."""
     seed = int(os.environ.get("ACCELRT_TEST_SEED") or random.SystemRandom().randrange(1 << 32))
-    operations = int(os.environ.get("ACCELRT_TEST_OPS") or 200_000)
-    memory = str(384 * MIB)
-    print(in_child(allocator_bulk.run, seed, operations, ACCELRT_HOST_MEMORY=memory, ACCELRT_DEBUG=debug))
+    required = ["raised", "absorbed", "num_ooms", "waited"]
+    if settings == "":
+        required += ["stitched", "revived", "lent", "lingered", "filled"]
+    environment = {"HOST_MEMORY": "128MiB", "DEBUG": debug, "ALLOC_CONF": settings}
+    environment = {f"ACCELRT_{name}": value for name, value in environment.items()}
+    print(in_child(allocator_bulk.run, seed, operations, required, **environment))
 
 
-def test_model_keeps_its_identities():
+@pytest.mark.parametrize("kind", [Model, PagedModel])
+def test_model_keeps_its_identities(kind):
     chance = random.Random(8)
-    model = Model(64 * MIB)
+    model = kind(64 * MIB)
     for _ in range(3000):
         places = list(model.live)
         pick = chance.random()

@@ -5,15 +5,21 @@ import time
 import pytest
 from allocator_mirror import WAIT_SECONDS, Mirror
 from child import in_child, waits, wrap_host
-from model import MIB
+from model_blocks import MIB
 
 import accelrt
 
 DEVICE = 256 * MIB
+SETTINGS = {"pages": "", "plain": "expandable_segments:False"}
 
 
-def full_device(function):
-    return in_child(function, ACCELRT_HOST_MEMORY=str(DEVICE))
+@pytest.fixture(params=SETTINGS)
+def mode(request):
+    return request.param
+
+
+def full_device(function, mode, *arguments):
+    return in_child(function, *arguments, ACCELRT_HOST_MEMORY=str(DEVICE), ACCELRT_ALLOC_CONF=SETTINGS[mode])
 
 
 def begin():
@@ -34,11 +40,11 @@ def half_the_device_twice():
     mirror.close()
 
 
-def test_half_the_device_twice_fails_and_succeeds_once_the_first_is_freed():
-    full_device(half_the_device_twice)
+def test_half_the_device_twice_fails_and_succeeds_once_the_first_is_freed(mode):
+    full_device(half_the_device_twice, mode)
 
 
-def figures_of_the_error():
+def figures_of_the_error(reserved):
     mirror = begin()
     mirror.allocate(0, 100 * MIB)
     idle = mirror.allocate(0, 100 * MIB, stream=1)
@@ -48,14 +54,14 @@ def figures_of_the_error():
         assert mirror.allocate(0, 200 * MIB) is None
         error = mirror.error
         assert (error.requested, error.capacity) == (200 * MIB, DEVICE)
-        assert (error.live, error.reserved, error.free) == (103 * MIB, 120 * MIB, DEVICE - 120 * MIB)
+        assert (error.live, error.reserved, error.free) == (103 * MIB, reserved, DEVICE - reserved)
         assert str(200 * MIB) in str(error) or "200.00 MiB" in str(error)
     mirror.compare(0)
     mirror.close()
 
 
-def test_the_error_says_what_was_asked_for_and_what_there_is():
-    full_device(figures_of_the_error)
+def test_the_error_says_what_was_asked_for_and_what_there_is(mode):
+    full_device(figures_of_the_error, mode, {"pages": 104, "plain": 120}[mode] * MIB)
 
 
 def pending_memory():
@@ -73,8 +79,8 @@ def pending_memory():
     mirror.close()
 
 
-def test_pending_memory_is_waited_for_before_anything_is_given_back():
-    full_device(pending_memory)
+def test_pending_memory_is_waited_for_before_anything_is_given_back(mode):
+    full_device(pending_memory, mode)
 
 
 def pending_on_two_streams():
@@ -87,14 +93,14 @@ def pending_on_two_streams():
     accelrt.caching_allocator_delete(address)
     with mirror.opening_gates(True):
         assert accelrt.caching_allocator_alloc(200 * MIB, 0, mirror.streams[0, 1]) == address
-    assert accelrt.memory_stats(0)["num_device_alloc"] == 1
+    assert accelrt.memory_stats(0)["reserved_bytes.all.current"] == 200 * MIB
     accelrt.caching_allocator_delete(address)
     accelrt.empty_cache()
     assert accelrt.memory_snapshot(0) == []
 
 
-def test_memory_pending_on_two_streams_is_waited_for():
-    full_device(pending_on_two_streams)
+def test_memory_pending_on_two_streams_is_waited_for(mode):
+    full_device(pending_on_two_streams, mode)
 
 
 def host_function(pending):
@@ -124,24 +130,26 @@ def host_function(pending):
 
 
 @pytest.mark.parametrize("pending", [True, False], ids=["event", "segment"])
-def test_a_host_function_may_free_memory_while_the_allocator_waits_for_it(pending):
-    in_child(host_function, pending)
+def test_a_host_function_may_free_memory_while_the_allocator_waits_for_it(mode, pending):
+    in_child(host_function, pending, ACCELRT_ALLOC_CONF=SETTINGS[mode])
 
 
-def other_streams():
+def other_streams(expected):
     mirror = begin()
     keys = [mirror.allocate(0, 60 * MIB, stream) for stream in (1, 2, 3)]
     for key in keys:
         mirror.free(key)
     assert mirror.allocate(0, 250 * MIB)
     figures = accelrt.memory_stats(0)
-    assert (figures["num_alloc_retries"], figures["num_ooms"], figures["num_device_free"]) == (1, 0, 3)
+    counts = ("num_alloc_retries", "num_sync_all_streams", "num_ooms")
+    assert tuple(figures[name] for name in counts) == expected
+    assert figures["reserved_bytes.all.current"] == 250 * MIB
     mirror.compare(0)
     mirror.close()
 
 
-def test_idle_memory_of_other_streams_is_given_back():
-    full_device(other_streams)
+def test_idle_memory_of_other_streams_serves_or_is_given_back(mode):
+    full_device(other_streams, mode, {"pages": (0, 0, 0), "plain": (1, 1, 0)}[mode])
 
 
 def least_growth():
@@ -159,8 +167,26 @@ def least_growth():
     mirror.close()
 
 
-def test_the_last_bytes_of_a_device_are_reached():
-    full_device(least_growth)
+def test_a_plain_segment_is_no_larger_than_the_device_allows():
+    full_device(least_growth, "plain")
+
+
+def last_bytes():
+    mirror = begin()
+    assert mirror.allocate(0, 246 * MIB, stream=1)
+    assert mirror.allocate(0, 10 * MIB - 512)
+    last = mirror.allocate(0, 512)
+    assert last
+    assert mirror.allocate(0, 1) is None
+    assert mirror.error.live == mirror.error.reserved == DEVICE
+    mirror.free(last)
+    assert mirror.allocate(0, 512) == last
+    mirror.compare(0)
+    mirror.close()
+
+
+def test_every_byte_of_a_device_can_be_had():
+    full_device(last_bytes, "pages")
 
 
 def many_failures():
@@ -179,8 +205,8 @@ def many_failures():
     assert accelrt.mem_get_info(0) == (DEVICE, DEVICE)
 
 
-def test_failures_leave_the_device_usable_and_lose_nothing():
-    full_device(many_failures)
+def test_failures_leave_the_device_usable_and_lose_nothing(mode):
+    full_device(many_failures, mode)
 
 
 def fraction():
@@ -198,5 +224,5 @@ def fraction():
     mirror.close()
 
 
-def test_the_memory_fraction_limits_growth_and_nothing_else():
-    full_device(fraction)
+def test_the_memory_fraction_limits_growth_and_nothing_else(mode):
+    full_device(fraction, mode)

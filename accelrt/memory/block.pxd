@@ -220,7 +220,7 @@ cdef struct Pool:
     Use* spare_uses
     const char* broken       # the identity that a debug audit found violated
     int64_t[2][SHARED] total  # the sums over the heaps, while all of them are held
-    int64_t[2][2] split_base  # total of INACTIVE_SPLIT and _BYTES when the last operation ended
+    int64_t[2][2] split_base  # total of INACTIVE_SPLIT and _BYTES that is counted; while nobody is inside, less total
     int64_t[2][SHARED] freed_base  # allocated - freed, less current, of the sums
     Stats stats              # the current figures of the shared ones are not kept here
 

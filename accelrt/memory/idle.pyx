@@ -36,7 +36,8 @@ cdef bint is_trusted(uintptr_t stream) noexcept nogil:
 
 
 cdef void settle_epoch(Heap* heap) noexcept nogil:
-    heap.settled = heap.epoch
+    # A marker that is still out says nothing new.
+    heap.settled = heap.marked = heap.epoch
     heap.epoch += 1
 
 

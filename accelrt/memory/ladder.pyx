@@ -79,6 +79,8 @@ cdef int gather(Pool* pool, Request* request) noexcept nogil:
     # A fit out of pages: an old window, a new one, or what is missing for it from the device.
     cdef size_t available
     send_home(pool)
+    if best_fit(request.heap, request.size) != NULL:
+        return 0
     available = find_pages(pool, request.heap, request.across)
     if available >= request.size:
         if revive(pool, request.heap, request.size):
@@ -208,12 +210,14 @@ cdef int last_growth(Pool* pool, Request* request, uintptr_t* out_address) noexc
 cdef int climb(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil:
     # A small request takes no pages from other streams before growth was refused: they would ask for them back.
     cdef int code = poll(pool)
-    request.across = request.size > SMALL_LIMIT
+    request.across = request.size > SMALL_LIMIT or not pool.policy.stitching
     if code == 0:
+        code = serve(pool, request, out_address)
+    if refused(code) and not request.across:
+        request.across = True
         code = serve(pool, request, out_address)
     if not refused(code):
         return code
-    request.across = True
     code = wait_all(pool)
     if code == 0:
         code = wait_streams(pool)

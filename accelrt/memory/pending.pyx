@@ -134,12 +134,14 @@ cdef int offer(Pool* pool, Block* block, uintptr_t event, uint64_t record) noexc
         free(made)
         return NO_HOST_MEMORY
     code = watch(pool, queue, block, event)
-    if code == 0:
-        code = settle_block(pool, block)
     if code:
         free(made)
         return code
     count_freed(pool, block)
+    if settle_block(pool, block):  # tried again like all that is deferred, and offered to nobody
+        free(made)
+        defer(pool, block)
+        return 0
     block.state = PENDING
     block.heap.pending += 1
     made.block = block

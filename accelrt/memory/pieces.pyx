@@ -56,6 +56,7 @@ cdef void append_hole(Segment* segment, Slot* slot) noexcept nogil:
     block.size = slot.size
     block.order = (segment.serial << 32) + (slot.address - segment.address) // UNIT
     block.segment = segment
+    block.epoch = segment.heap.settled  # fresh: no work uses it yet
     block.state = HOLE
     block.before = segment.last
     block.after = NULL
@@ -208,7 +209,7 @@ cdef int unmap_slot(Pool* pool, Slot* slot) noexcept nogil:
 cdef int make_piece(Pool* pool, size_t size, Piece** out_piece) noexcept nogil:
     # Halves what is refused, down to the least piece.
     cdef Piece* piece = <Piece*>calloc(1, sizeof(Piece))
-    cdef int mode, code
+    cdef int mode, code, calls = 1
     if piece == NULL:
         return NO_HOST_MEMORY
     leave(pool, NULL)
@@ -218,9 +219,10 @@ cdef int make_piece(Pool* pool, size_t size, Piece** out_piece) noexcept nogil:
         while code == OUT_OF_MEMORY and size > pool.granule:
             size = round_up(size // 2, pool.granule)
             code = pool.table.physical_create(pool.device, size, &piece.handle)
+            calls += 1
         restore_mode(pool.table, mode)
     enter(pool)
-    pool.stats.virtual_memory_calls += 1
+    pool.stats.virtual_memory_calls += calls
     if code:
         free(piece)
         return code
@@ -384,6 +386,7 @@ cdef int fill_slot(Pool* pool, Segment* span, size_t index) noexcept nogil:
     if code:
         release_piece(pool, piece)
         return code
+    slot.hole.epoch = span.heap.settled
     settle_in(pool, slot)
     return 0
 

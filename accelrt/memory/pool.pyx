@@ -32,7 +32,7 @@ from accelrt.memory.private cimport begin_route, end_route, hold, let_go, owner_
 from accelrt.memory.records cimport drop_spare_events, gone, heap_of, load_heap, near, new_use, recycle_use
 from accelrt.memory.sizes cimport LARGE, ROUND_LIMIT, SMALL_LIMIT, UNIT, kind_of, round_up
 from accelrt.memory.windows cimport retire
-from accelrt.memory.world cimport count_freed, enter, hand_over, leave
+from accelrt.memory.world cimport count_freed, count_splits, enter, hand_over, leave
 from accelrt.status cimport (
     BROKEN, FORKED, INVALID_DEVICE, NO_HOST_MEMORY, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY,
 )
@@ -230,6 +230,8 @@ cdef int allocate_slow(int device, size_t size, uintptr_t stream, uintptr_t* out
         if code == OUT_OF_MEMORY:
             code = climb(pool, &request, out_address)
         pthread_mutex_unlock(&pool.growth)
+    if code and request.heap != NULL:
+        count_splits(pool, request.heap)
     code = inspected(pool, code)
     leave(pool, request.heap)
     return code
@@ -403,6 +405,8 @@ cdef int empty(int device) noexcept nogil:
         code = release_free(pool)
     if code == 0:
         code = drop_spare_events(pool)
+    if pool.heaps != NULL:
+        count_splits(pool, pool.heaps)
     code = inspected(pool, code)
     leave(pool, NULL)
     pthread_mutex_unlock(&pool.growth)

@@ -233,12 +233,13 @@ cdef void go_home(Pool* pool, Block* block) noexcept nogil:
 
 
 cdef void retire(Pool* pool, Block* block) noexcept nogil:
+    cdef Heap* heap = block.heap
     block = set_free(pool, block)
     if block.segment.shape == WINDOW:
         go_home(pool, block)
-        count_splits(pool, block.heap)
     elif block.segment.shape == PLAIN:
         block.segment.idle_since = pool.allocations
+    count_splits(pool, heap)
 
 
 cdef void send_home(Pool* pool) noexcept nogil:

@@ -36,8 +36,8 @@ cdef void enter(Pool* pool) noexcept nogil:
                 pool.stats.peak_all[figure] = heap.ceiling_all[figure]
         heap = heap.next
     for kind in range(2):
-        pool.split_base[kind][0] = pool.total[kind][INACTIVE_SPLIT]
-        pool.split_base[kind][1] = pool.total[kind][INACTIVE_SPLIT_BYTES]
+        pool.split_base[kind][0] += pool.total[kind][INACTIVE_SPLIT]
+        pool.split_base[kind][1] += pool.total[kind][INACTIVE_SPLIT_BYTES]
 
 
 cdef inline int64_t headroom(const Heap* heap, int figure, int kind) noexcept nogil:
@@ -104,13 +104,22 @@ cdef bint any_exceeds(const Pool* pool) noexcept nogil:
     return heap != NULL
 
 
+cdef void raise_peak(Pool* pool, int figure, int kind) noexcept nogil:
+    pool.stats.figure[figure][kind].peak = max(pool.stats.figure[figure][kind].peak, pool.total[kind][figure])
+    pool.stats.peak_all[figure] = max(pool.stats.peak_all[figure], total_of(pool, figure))
+
+
 cdef void leave(Pool* pool, Heap* asker) noexcept nogil:
     cdef bint quiet = pool.routes == NULL and pool.deferred == NULL and pool.debug == 0 and pool.foreign == NULL
     cdef Heap* heap = pool.heaps
+    cdef int kind
     if pool.heap_count == 1:
         asker = heap
-    if heap != NULL:
-        count_splits(pool, heap)  # an operation that goes on later shows what it did so far
+    for kind in range(2):  # an operation that leaves in its midst still counts as one
+        raise_peak(pool, INACTIVE_SPLIT, kind)
+        raise_peak(pool, INACTIVE_SPLIT_BYTES, kind)
+        pool.split_base[kind][0] -= pool.total[kind][INACTIVE_SPLIT]
+        pool.split_base[kind][1] -= pool.total[kind][INACTIVE_SPLIT_BYTES]
     if any_exceeds(pool) or pool.heap_count == 1:
         share_out(pool, asker)
     while heap != NULL:
@@ -155,8 +164,7 @@ cdef void count_split(Pool* pool, Heap* heap, int figure, int kind, int64_t* bas
     base[0] = pool.total[kind][figure]
     if net > 0:
         heap.share[kind].allocated[figure] += net
-        pool.stats.figure[figure][kind].peak = max(pool.stats.figure[figure][kind].peak, base[0])
-        pool.stats.peak_all[figure] = max(pool.stats.peak_all[figure], total_of(pool, figure))
+        raise_peak(pool, figure, kind)
 
 
 cdef void count_splits(Pool* pool, Heap* heap) noexcept nogil:
@@ -223,7 +231,6 @@ cdef Block* set_free(Pool* pool, Block* block) noexcept nogil:
     count_change(pool, heap, block.segment.kind, of_freeing(block))
     block = join(heap, block)
     insert(heap, block)
-    count_splits(pool, heap)
     return block
 
 
