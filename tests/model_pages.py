@@ -12,6 +12,7 @@ class Progress:
     """What is known of the stream of a heap: by the clock, when its work was done."""
 
     settled: int = 0
+    last_freed: int = 0  # nothing newer is free in it
     mark: int = 0  # settled once marker is complete
     marker: bool = False  # an event is out
     complete: bool = False
@@ -122,11 +123,13 @@ class PagedModel(Pieces):
             slot.piece.home = slot
         self.clock += 1
         window.blocks = [Block(window, 0, window.size, freed=self.clock)]
+        self.progress[window.heap].last_freed = self.clock
         self.touched[window] = True
 
     # pages go home
 
     def freed(self, block):
+        self.progress[block.segment.heap].last_freed = self.clock
         if block.segment.shape is WINDOW:
             self.go_home(block)
 
@@ -166,8 +169,12 @@ class PagedModel(Pieces):
 
     def look(self, heap):
         progress = self.progress[heap]
+        if progress.last_freed <= progress.settled:
+            return
         if progress.marker and progress.complete:
             progress.settled, progress.marker = max(progress.settled, progress.mark), False
+        if progress.last_freed <= progress.settled:
+            return
         if heap.stream not in self.gated:
             progress.settled = self.clock
         elif not progress.marker:

@@ -176,7 +176,7 @@ cdef void open_window(Pool* pool, Segment* window) noexcept nogil:
     window.away = 0
     while block.after != NULL:
         absorb(window.heap, block, block.after)
-    block.epoch = window.heap.epoch
+    block.epoch = window.heap.last_freed = window.heap.epoch
     put_free(pool, block)
 
 

@@ -116,8 +116,6 @@ cdef void leave(Pool* pool, Heap* asker) noexcept nogil:
     if pool.heap_count == 1:
         asker = heap
     for kind in range(2):  # an operation that leaves in its midst still counts as one
-        raise_peak(pool, INACTIVE_SPLIT, kind)
-        raise_peak(pool, INACTIVE_SPLIT_BYTES, kind)
         pool.split_base[kind][0] -= pool.total[kind][INACTIVE_SPLIT]
         pool.split_base[kind][1] -= pool.total[kind][INACTIVE_SPLIT_BYTES]
     if any_exceeds(pool) or pool.heap_count == 1:
