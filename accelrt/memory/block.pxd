@@ -93,6 +93,7 @@ cdef struct Segment:
     size_t slot_count
     size_t slot_room
     size_t away        # slots of a window whose pieces are at home elsewhere
+    uint32_t used      # a window's: the heap's epoch when the last of its bytes was freed
     uint64_t idle_since  # PLAIN: the pool's count of slow allocations when it became one free block
     Segment* before    # the pool's segments in order of serial; a heap's windows likewise
     Segment* after
@@ -110,6 +111,7 @@ cdef struct Heap:
     uint32_t seed      # of the weights
     uint64_t pending   # blocks given back that another stream may still use
     uint32_t epoch     # of blocks freed now
+    uint32_t waited    # the last epoch that ended before the device was waited for
     uint32_t settled   # blocks freed up to this epoch are used by no work of the stream any more
     uint32_t marked    # the epoch that is settled once marker is complete
     Entry* marker      # an event recorded on the stream, or NULL

@@ -82,8 +82,17 @@ cdef void drop_markers(Pool* pool) noexcept nogil:
         heap = heap.next
 
 
+cdef void close_epochs(Pool* pool) noexcept nogil:
+    cdef Heap* heap = pool.heaps
+    while heap != NULL:
+        heap.waited = heap.epoch
+        heap.epoch += 1
+        heap = heap.next
+
+
 cdef void settle_all(Pool* pool) noexcept nogil:
     cdef Heap* heap = pool.heaps
     while heap != NULL:
-        settle_epoch(heap)
+        if <int>(heap.waited - heap.settled) > 0:
+            heap.settled = heap.waited
         heap = heap.next

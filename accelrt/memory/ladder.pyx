@@ -9,7 +9,7 @@ from accelrt.driver.relaxed cimport go_relaxed, restore_mode
 from accelrt.memory.block cimport Block, Piece, pthread_mutex_lock, pthread_mutex_unlock
 from accelrt.memory.freelist cimport best_fit
 from accelrt.memory.heap cimport keeps_rest, suits
-from accelrt.memory.idle cimport drop_markers, settle_all
+from accelrt.memory.idle cimport close_epochs, drop_markers, settle_all
 from accelrt.memory.pending cimport poll, wait_all
 from accelrt.memory.pieces cimport grow_pages, release_piece, trim_spans, vacate
 from accelrt.memory.places cimport make_cell
@@ -120,6 +120,7 @@ cdef int wait_streams(Pool* pool) noexcept nogil:
     cdef int mode, code
     if pool.captures or (pool.first_piece == NULL and pool.windows == 0):
         return 0
+    close_epochs(pool)
     leave(pool, NULL)
     code = go_relaxed(pool.table, &mode)
     if code == 0:

@@ -100,7 +100,7 @@ cdef void mark_leaving(Pool* pool) noexcept nogil:
     pool.search += 1
     while heap != NULL:
         if may_leave(heap):
-            mark_heap(pool, heap, True, NULL)
+            mark_heap(pool, heap, False, NULL)
         heap = heap.next
 
 
@@ -184,6 +184,8 @@ cdef void go_home(Pool* pool, Block* block) noexcept nogil:
     cdef Slot* slot
     cdef Slot* primary
     cdef uint32_t epoch = block.epoch
+    if <int>(epoch - window.used) > 0:
+        window.used = epoch
     while index < window.slot_count:
         slot = window.slots[index]
         if slot.address + slot.size > block.address + block.size:
@@ -315,6 +317,7 @@ cdef int drop_window(Pool* pool, Segment* window) noexcept nogil:
 
 
 cdef int drop_windows(Pool* pool) noexcept nogil:
+    # Not those that work may still run in, though their pages serve the same stream again.
     cdef Heap* heap = pool.heaps
     cdef Segment* window
     cdef Segment* after
@@ -323,7 +326,7 @@ cdef int drop_windows(Pool* pool) noexcept nogil:
         window = heap.first_window if may_leave(heap) else NULL
         while window != NULL and code == 0:
             after = window.after
-            if window.away == window.slot_count:
+            if window.away == window.slot_count and <int>(heap.settled - window.used) >= 0:
                 code = drop_window(pool, window)
             window = after
         heap = heap.next
@@ -341,6 +344,7 @@ cdef int make_window(Pool* pool, Heap* heap, Piece** pieces, size_t count) noexc
         free(homes)
         return NO_HOST_MEMORY
     window.serial = pool.next_serial
+    window.used = heap.settled
     pool.next_serial += 1
     for index in range(count):
         size += pieces[index].size
