@@ -59,6 +59,7 @@ cdef struct Block:
 # home in at most one of them: only there may its bytes be in blocks other than a HOLE.
 cdef struct Piece:
     uintptr_t handle
+    uint64_t serial    # which piece it is; handles are used again
     size_t size
     Slot* home         # never NULL once mapped
     Slot* primary      # in a span
@@ -134,12 +135,14 @@ cdef struct Private:
     uint64_t segments
     size_t limit       # most bytes to reserve
     size_t reserved
+    int rest           # since the last use ended the device is 1: being waited for, 2: waited for; no replay is left
+    int64_t[FIGURES] peak  # of reserved bytes and segments, and of what is live; not of splits
     Private* next
 
 # A capture under way, or a thread inside use_mem_pool: its allocations go to a private pool.
 cdef struct Route:
     uint64_t capture   # the id that the driver gave it; 0 for a thread
-    uint64_t thread
+    uint64_t thread    # see private.pyx; 0 for a capture
     Private* owner
     Route* next
 
@@ -181,6 +184,7 @@ cdef struct Pool:
     Foreign* foreign         # fixed; NULL: its memory is this allocator's own, else the rest is idle
     size_t limit             # most bytes to reserve
     uint64_t next_serial
+    uint64_t next_piece
     uint64_t allocations     # slow ones
     uint64_t search          # of wholly free pieces; the last one's mark
     Segment* first           # segments in order of serial, without windows
@@ -193,8 +197,9 @@ cdef struct Pool:
     int heap_count
     Heap* near[2][NEAR]      # by kind and stream; read without a lock
     Private* privates
-    Route* routes            # captures under way, and threads in pools of their own
+    Route* routes            # captures under way, and threads in pools of their own; the latest first
     uint64_t captures        # routes that are captures
+    uint64_t routed          # routes that are threads; read without a lock
     Queue* queues            # one a stream that was ever recorded
     uint64_t pending         # entries in the queues
     Block* deferred          # PENDING without events yet, chained by left

@@ -7,6 +7,7 @@ the stream's work, without an event for each block.
 from accelrt.addresses cimport AddressMap, map_find, map_insert, map_reserve
 from accelrt.driver.relaxed cimport go_relaxed, restore_mode
 from accelrt.driver.table cimport CAPTURE_NONE
+from accelrt.memory.block cimport Private
 from accelrt.memory.lock cimport spin_lock, spin_unlock
 from accelrt.memory.records cimport new_entry, recycle_entry
 from libc.stdint cimport uint64_t
@@ -84,15 +85,25 @@ cdef void drop_markers(Pool* pool) noexcept nogil:
 
 cdef void close_epochs(Pool* pool) noexcept nogil:
     cdef Heap* heap = pool.heaps
+    cdef Private* owner = pool.privates
     while heap != NULL:
         heap.waited = heap.epoch
         heap.epoch += 1
         heap = heap.next
+    while owner != NULL:
+        if owner.uses == 0 and owner.rest == 0:
+            owner.rest = 1
+        owner = owner.next
 
 
 cdef void settle_all(Pool* pool) noexcept nogil:
     cdef Heap* heap = pool.heaps
+    cdef Private* owner = pool.privates
     while heap != NULL:
         if <int>(heap.waited - heap.settled) > 0:
             heap.settled = heap.waited
         heap = heap.next
+    while owner != NULL:
+        if owner.rest == 1:
+            owner.rest = 2
+        owner = owner.next

@@ -1,6 +1,6 @@
 # One device's caching allocator: the public nogil face of memory/.  Devices are valid ordinals; a device's
 # pool is made at its first use.  Addresses are what allocate wrote; 0 stands for no memory.
-from libc.stdint cimport uint64_t, uintptr_t
+from libc.stdint cimport uintptr_t
 
 from accelrt.memory.block cimport Pool
 
@@ -19,11 +19,6 @@ cdef int locate(int hint, uintptr_t address, int* out_device) noexcept nogil  # 
 cdef bint in_private(int device, uintptr_t address) noexcept nogil  # live memory of a private pool
 cdef int empty(int device) noexcept nogil  # waits for pending blocks, then gives free segments back
 cdef int set_limit(int device, size_t limit) noexcept nogil
-
-cdef int hold_private(int device, uint64_t first, uint64_t second) noexcept nogil
-cdef int let_go_private(int device, uint64_t first, uint64_t second) noexcept nogil
-cdef int begin_capture(int device, uint64_t first, uint64_t second, uint64_t capture) noexcept nogil
-cdef int end_capture(int device, uint64_t capture) noexcept nogil
 
 cdef int pool_of(int device, Pool** out_pool) noexcept nogil  # made if need be
 cdef Pool* pool_if_made(int device) noexcept nogil  # NULL before the device's first allocation

@@ -17,7 +17,7 @@ from accelrt.memory.pieces cimport (
     vacate,
 )
 from accelrt.memory.records cimport see_to_blocks
-from accelrt.memory.segments cimport may_leave
+from accelrt.memory.segments cimport is_at_rest
 from accelrt.memory.world cimport count_splits, put_free, set_free
 from accelrt.status cimport NO_HOST_MEMORY, OUT_OF_MEMORY
 
@@ -82,12 +82,15 @@ cdef size_t mark_heap(Pool* pool, Heap* heap, bint own, Found* found) noexcept n
 
 
 cdef size_t search(Pool* pool, Heap* heap, bint across, Found* found) noexcept nogil:
-    # Own pages at once; those of other streams when their work is done; those of other pools never.
+    # Own pages at once; those of other streams when their work is done; those of private pools when nothing
+    # uses the pool any more, and only for the common heaps: a pool's pages are never another's to give back.
     cdef Heap* other = pool.heaps
     cdef size_t bytes_ = 0
+    cdef bint borrows
     pool.search += 1
     while other != NULL:
-        if other == heap or (across and other.owner == heap.owner and other.summary):
+        borrows = other.owner == heap.owner or (heap.owner == NULL and is_at_rest(other))
+        if other == heap or (across and borrows and other.summary):
             if other != heap:
                 look(pool, other)
             bytes_ += mark_heap(pool, other, other == heap, found)
@@ -99,7 +102,7 @@ cdef void mark_leaving(Pool* pool) noexcept nogil:
     cdef Heap* heap = pool.heaps
     pool.search += 1
     while heap != NULL:
-        if may_leave(heap):
+        if is_at_rest(heap):
             mark_heap(pool, heap, False, NULL)
         heap = heap.next
 
@@ -323,7 +326,7 @@ cdef int drop_windows(Pool* pool) noexcept nogil:
     cdef Segment* after
     cdef int code = 0
     while heap != NULL and code == 0:
-        window = heap.first_window if may_leave(heap) else NULL
+        window = heap.first_window if is_at_rest(heap) else NULL
         while window != NULL and code == 0:
             after = window.after
             if window.away == window.slot_count and <int>(heap.settled - window.used) >= 0:
