@@ -1,5 +1,6 @@
 # The state of a private pool, kept to be gone back to.
 from libc.stdint cimport uint64_t, uintptr_t
+from libc.stdlib cimport free
 
 from accelrt.memory.block cimport Segment, Use
 
@@ -56,5 +57,14 @@ cdef enum:  # why it cannot be done, beside status codes; nothing was changed th
 
 cdef int save_pool(int device, uint64_t first, uint64_t second, Saved* saved) noexcept nogil  # which is all zeros
 cdef int restore_pool(Saved* saved, Turned* turned) noexcept nogil  # likewise; by one thread at a time
-cdef void forget_saved(Saved* saved) noexcept nogil
-cdef void forget_turned(Turned* turned) noexcept nogil
+
+
+cdef inline void forget_saved(Saved* saved) noexcept nogil:
+    free(saved.segments)
+    free(saved.blocks)
+    free(saved.slots)
+
+
+cdef inline void forget_turned(Turned* turned) noexcept nogil:
+    free(turned.live)
+    free(turned.freed)

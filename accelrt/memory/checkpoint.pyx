@@ -5,7 +5,7 @@ and their mappings stay; so to go back is bookkeeping: which slot each piece is 
 begin.  Everything is looked at before anything is changed.  What the pool took from the device since then stays
 and is free.
 """
-from libc.stdlib cimport calloc, free, malloc
+from libc.stdlib cimport calloc, malloc
 
 from accelrt.memory.block cimport (
     FREE, HOLE, LIVE, PLAIN, SPAN, WINDOW, Block, Heap, Piece, Pool, Private, Slot,
@@ -172,17 +172,6 @@ cdef int save_pool(int device, uint64_t first, uint64_t second, Saved* saved) no
     if code == 0:
         code = save_all(pool, owner, saved)
     return end(pool, code)
-
-
-cdef void forget_saved(Saved* saved) noexcept nogil:
-    free(saved.segments)
-    free(saved.blocks)
-    free(saved.slots)
-
-
-cdef void forget_turned(Turned* turned) noexcept nogil:
-    free(turned.live)
-    free(turned.freed)
 
 
 # --- restoring: what has to be so ------------------------------------------------------------------------------------
