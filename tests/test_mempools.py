@@ -168,7 +168,7 @@ def test_the_limit_refuses_names_itself_and_leaves_the_device_usable():
     with accelrt.use_mem_pool(pool):
         inside = alloc(4 * MIB)
         with pytest.raises(
-            accelrt.OutOfMemoryError, match=r"limit of the memory pool \(0, \d+\) is 24.00 MiB"
+            accelrt.OutOfMemoryError, match=r"limit of the memory pool .* is 24.00 MiB"
         ):
             alloc(40 * MIB)
         again = alloc(2 * MIB)

@@ -93,6 +93,8 @@ cdef void leave(Pool* pool, Heap* asker) noexcept nogil:
     cdef Heap* heap = pool.heaps
     if pool.heap_count == 1:
         asker = heap
+    if pool.heaps != NULL:  # what an operation did until it opens the world is there for all to see
+        count_splits(pool, asker if asker != NULL else pool.heaps)
     share_out(pool, asker)
     while heap != NULL:
         heap.sole = pool.heap_count == 1
