@@ -167,9 +167,7 @@ def test_the_limit_refuses_names_itself_and_leaves_the_device_usable():
     kept = alloc(4 * MIB)
     with accelrt.use_mem_pool(pool):
         inside = alloc(4 * MIB)
-        with pytest.raises(
-            accelrt.OutOfMemoryError, match=r"limit of the memory pool .* is 24.00 MiB"
-        ):
+        with pytest.raises(accelrt.OutOfMemoryError, match=r"limit of the memory pool .* is 24.00 MiB"):
             alloc(40 * MIB)
         again = alloc(2 * MIB)
         assert pool_of(again) == pool.id
@@ -289,4 +287,4 @@ def serve_from_a_dead_pool():
 
 
 def test_pages_of_a_pool_that_nothing_uses_serve_others_after_the_device_was_waited_for():
-    in_child(serve_from_a_dead_pool, ACCELRT_HOST_MEMORY="64MiB")
+    in_child(serve_from_a_dead_pool, ACCELRT_HOST_MEMORY="64MiB", ACCELRT_ALLOC_CONF="stitching:True")
