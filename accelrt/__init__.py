@@ -44,6 +44,7 @@ from accelrt.errors import (
 from accelrt.event import Event
 from accelrt.graph import CUDAGraph, graph, graph_pool_handle, is_current_stream_capturing
 from accelrt.lazy import init, is_available, is_initialized, lazy_call
+from accelrt.mempool import MemPool, use_mem_pool
 from accelrt.pinned import (
     caching_host_allocator_alloc,
     caching_host_allocator_delete,
@@ -71,6 +72,7 @@ __all__ = [
     "Event",
     "ExternalStream",
     "ForkedError",
+    "MemPool",
     "NotSupportedError",
     "OutOfMemoryError",
     "PinnedBuffer",
@@ -126,4 +128,5 @@ __all__ = [
     "set_stream",
     "stream",
     "synchronize",
+    "use_mem_pool",
 ]

@@ -9,11 +9,11 @@
 # None takes the GIL, except that the process's first use initialises accelrt, as in Python; call
 # import_accelrt() with ACCELRT_DRIVER set, or accelrt.init() before, to choose the moment.  Every function
 # may be called from any thread.  device is an ordinal, 0 to device_count() - 1.
-from libc.stdint cimport int64_t, uintptr_t
+from libc.stdint cimport int64_t, uint64_t, uintptr_t
 
 from accelrt.status cimport (
     CAPTURE_UNSUPPORTED, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED,
-    OUT_OF_MEMORY, SUCCESS,
+    OUT_OF_MEMORY, POOL_CAP_REACHED, SUCCESS,
 )
 
 cdef enum:
@@ -29,12 +29,19 @@ cdef int current_stream(int device, uintptr_t* out_stream) noexcept nogil
 # --- memory ---
 
 # size bytes on a device, in the order of stream; the address is a multiple of 512, and 0 for size 0.
-# OUT_OF_MEMORY, after the cache's idle memory went back to the device in vain.
+# OUT_OF_MEMORY, after the cache's idle memory went back to the device in vain; POOL_CAP_REACHED by a MemPool's limit.
 cdef int allocate(int device, size_t size, uintptr_t stream, uintptr_t* out_address) noexcept nogil
 # Gives memory of that device back; 0 does nothing.  NOT_ALLOCATED for any other address not handed out.
 cdef int release(int device, uintptr_t address) noexcept nogil
 # Another stream uses the memory: once released, it is not handed out before that work is done.
 cdef int record_stream(int device, uintptr_t address, uintptr_t stream) noexcept nogil
+
+# What the calling thread allocates on the device goes to a memory pool, until end_pool: torch's
+# beginAllocateCurrentThreadToPool.  A pool is named by the two numbers of MemPool.id or CUDAGraph.pool(), and made if
+# need be; it is held meanwhile.  Pools nest, the innermost counts.  NOT_SUPPORTED by another backend than accelrt's own.
+cdef int begin_pool(int device, uint64_t id0, uint64_t id1) noexcept nogil
+# Ends the thread's latest begin_pool of that pool; INVALID_VALUE where there is none.
+cdef int end_pool(int device, uint64_t id0, uint64_t id1) noexcept nogil
 
 # --- page-locked host memory, of one cache for all devices ---
 

@@ -5,7 +5,9 @@ cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport EVENT_DEFAULT, EVENT_DISABLE_TIMING
 cimport accelrt.memory.pinned as pinned
 cimport accelrt.memory.pool as pool
+from accelrt.memory.private cimport thread_number
 cimport accelrt.memory.readings as readings
+cimport accelrt.memory.routes as routes
 from accelrt.stream cimport current_handle
 
 
@@ -40,6 +42,18 @@ cdef int record_stream(int device, uintptr_t address, uintptr_t stream) noexcept
     if outside(device):
         return INVALID_DEVICE
     return pool.use_on(device, address, stream)
+
+
+cdef int begin_pool(int device, uint64_t id0, uint64_t id1) noexcept nogil:
+    if outside(device):
+        return INVALID_DEVICE
+    return routes.begin_pool(device, id0, id1)
+
+
+cdef int end_pool(int device, uint64_t id0, uint64_t id1) noexcept nogil:
+    if outside(device):
+        return INVALID_DEVICE
+    return routes.end_pool(device, id0, id1, thread_number())
 
 
 cdef int allocate_pinned(size_t size, uintptr_t* out_address) noexcept nogil:

@@ -6,7 +6,7 @@ import operator
 
 from cpython.exc cimport PyErr_Clear
 from cpython.long cimport PyLong_CheckExact
-from libc.stdint cimport SIZE_MAX, int64_t
+from libc.stdint cimport SIZE_MAX, int64_t, uint64_t
 
 from accelrt.errors import OutOfMemoryError
 from accelrt.deferred cimport drain
@@ -23,12 +23,13 @@ from accelrt.memory.readings cimport (
     active_bytes, allocated_bytes, current_shared, find_violation, largest_free, limit_of, max_split_of, peak_of, read_stats, reserved_bytes,
     reset_accumulated, reset_peaks,
 )
+from accelrt.memory.routes cimport PrivateStats, private_of, read_private
 from accelrt.memory.sizes cimport ROUND_LIMIT
 from accelrt.memory.snapshot import segments
 from accelrt.memory.stats cimport (
     ACTIVE_BYTES, ALLOCATED_BYTES, FIGURES, RESERVED_BYTES, SHARED, Counter, Stats, current_of,
 )
-from accelrt.status cimport CAP_REACHED, NOT_ALLOCATED, NOT_READY, OUT_OF_MEMORY, raise_status
+from accelrt.status cimport CAP_REACHED, NOT_ALLOCATED, NOT_READY, OUT_OF_MEMORY, POOL_CAP_REACHED, raise_status
 from accelrt.stream cimport current_handle, stream_of
 
 
@@ -78,10 +79,10 @@ cdef uintptr_t allocate_bytes(int ordinal, size_t size, uintptr_t stream) except
 
 
 cdef int raise_refusal(int code, int ordinal, size_t size, uintptr_t stream) except -1:
-    if code != OUT_OF_MEMORY and code != CAP_REACHED:
+    if code != OUT_OF_MEMORY and code != CAP_REACHED and code != POOL_CAP_REACHED:
         arguments = ("device", ordinal, "size", size, "stream", stream, "backend", backend_name())
         raise_status(code, "allocate", arguments)
-    raise out_of_memory(ordinal, size, code)
+    raise out_of_memory(ordinal, size, stream, code)
 
 
 cdef str human(object size):
@@ -91,7 +92,20 @@ cdef str human(object size):
     return f"{size} bytes"
 
 
-cdef object out_of_memory(int ordinal, size_t size, int code):
+cdef str name_pool(int ordinal, uintptr_t stream):
+    # Which private pool's limit it was; another thread may have changed the figures meanwhile.
+    cdef uint64_t[2] name
+    cdef PrivateStats stats
+    private_of(ordinal, stream, name)
+    stats = read_private(ordinal, name[0], name[1], False)
+    return (
+        f"; the limit of the memory pool ({name[0]}, {name[1]}) is {human(stats.limit)}, of which "
+        f"{human(stats.current[RESERVED_BYTES])} are reserved (MemPool(limit=...)); leave use_mem_pool, free what "
+        "is not needed of the pool, or make one with a higher limit"
+    )
+
+
+cdef object out_of_memory(int ordinal, size_t size, uintptr_t stream, int code):
     cdef Pool* pool = pool_if_made(ordinal)
     cdef size_t free = 0, capacity = 0
     registry.active().memory_info(ordinal, &free, &capacity)  # a refusal leaves zeros, which say so
@@ -105,6 +119,8 @@ cdef object out_of_memory(int ordinal, size_t size, int code):
     )
     if limit < SIZE_MAX:
         text += f"; its limit is {human(limit)} (set_per_process_memory_fraction)"
+    if code == POOL_CAP_REACHED:
+        text += name_pool(ordinal, stream)
     if pool != NULL and pool.foreign != NULL:
         text += f"; its memory comes from the backend {backend_name()!r}"
     error = OutOfMemoryError(text, code, "OUT_OF_MEMORY", "allocate")

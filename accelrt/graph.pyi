@@ -1,12 +1,13 @@
 from types import TracebackType
 
+from accelrt.mempool import MemPool
 from accelrt.stream import Stream
 
 class CUDAGraph:
     raw_cuda_graph_exec: int
     node_count: int
     def capture_begin(
-        self, pool: tuple[int, int] | CUDAGraph | None = None, capture_error_mode: str = "global"
+        self, pool: tuple[int, int] | CUDAGraph | MemPool | None = None, capture_error_mode: str = "global"
     ) -> None: ...
     def capture_end(self) -> None: ...
     def replay(self) -> None: ...
@@ -19,7 +20,7 @@ class graph:
     def __init__(
         self,
         cuda_graph: CUDAGraph,
-        pool: tuple[int, int] | CUDAGraph | None = None,
+        pool: tuple[int, int] | CUDAGraph | MemPool | None = None,
         stream: Stream | None = None,
         capture_error_mode: str = "global",
     ) -> None: ...

@@ -15,20 +15,13 @@ cimport accelrt.driver.registry as registry
 from accelrt.driver.relaxed cimport go_relaxed, restore_mode
 from accelrt.driver.table cimport CAPTURE_GLOBAL, CAPTURE_NONE, CAPTURE_RELAXED, CAPTURE_THREAD_LOCAL
 from accelrt.memory.pinned cimport use_pinned_on
-from accelrt.memory.pool cimport begin_capture, end_capture, hold_private, let_go_private
+from accelrt.memory.routes cimport begin_capture, end_capture, hold_private, let_go_private
+from accelrt.mempool cimport MemPool, next_pool, read_pool_id
 from accelrt.status cimport NO_HOST_MEMORY, raise_status
 from accelrt.stream cimport StreamContext, current_of
 from accelrt.stream import Stream as make_stream
 
 MODES = {"global": CAPTURE_GLOBAL, "thread_local": CAPTURE_THREAD_LOCAL, "relaxed": CAPTURE_RELAXED}
-
-cdef uint64_t last_pool = 0  # of the numbers given to pools
-
-
-cdef uint64_t next_pool() noexcept:
-    global last_pool
-    last_pool += 1
-    return last_pool
 
 
 def graph_pool_handle():
@@ -40,12 +33,12 @@ def graph_pool_handle():
     return 0, next_pool()
 
 
-cdef int read_pool(object pool, uint64_t* out_id) except -1:
+cdef int read_pool(object pool, int ordinal, uint64_t* out_id) except -1:
     if isinstance(pool, CUDAGraph):
         pool = pool.pool()
-    if not (isinstance(pool, tuple) and len(pool) == 2 and all(isinstance(part, int) and part >= 0 for part in pool)):
-        raise TypeError(f"pool is {pool!r}; pass what graph_pool_handle() or another graph's pool() returned, or None")
-    out_id[0], out_id[1] = pool
+    if isinstance(pool, MemPool):
+        (<MemPool>pool).hold_on(ordinal)
+    read_pool_id(pool, out_id)
     return 0
 
 
@@ -116,8 +109,8 @@ cdef class CUDAGraph:
         """Begins to capture the current stream (cuStreamBeginCapture).
 
         Arguments:
-            pool: (int, int) from graph_pool_handle() or another graph's pool(), to share memory with the graphs
-                that use it and never replay at the same time; None is a pool of its own.
+            pool: (int, int) from graph_pool_handle(), another graph's pool() or MemPool.id, or a MemPool, to share
+                memory with the graphs that use it and never replay at the same time; None is a pool of its own.
             capture_error_mode: "global", "thread_local" or "relaxed": which threads' unsafe calls, such as
                 raw allocations, break the capture (CUDA driver API, CUstreamCaptureMode).
         Raises:
@@ -137,7 +130,7 @@ cdef class CUDAGraph:
         if pool is None:
             self.pool_id[0], self.pool_id[1] = next_pool(), 0
         else:
-            read_pool(pool, self.pool_id)
+            read_pool(pool, stream.device_index, self.pool_id)
         self.ordinal = stream.device_index
         code = hold_private(self.ordinal, self.pool_id[0], self.pool_id[1])
         if code:
@@ -251,7 +244,8 @@ cdef class graph:
 
     Arguments:
         cuda_graph: CUDAGraph.
-        pool: (int, int) from graph_pool_handle() or another graph's pool(); None is a pool of its own.
+        pool: (int, int) from graph_pool_handle(), another graph's pool() or MemPool.id, or a MemPool; None is a
+            pool of its own.
         stream: Stream to capture; None is a new one.
         capture_error_mode: "global", "thread_local" or "relaxed"; see CUDAGraph.capture_begin.
     Raises:

@@ -7,7 +7,7 @@ cdef struct Entry:
     const char* text
     const char* advice
 
-cdef Entry[41] ENTRIES = [
+cdef Entry[42] ENTRIES = [
     Entry(SUCCESS, b"SUCCESS", b"no error", b""),
     Entry(INVALID_VALUE, b"INVALID_VALUE", b"an argument is out of the range that the call takes",
           b"check the arguments named above"),
@@ -91,6 +91,8 @@ cdef Entry[41] ENTRIES = [
     Entry(NO_STREAM_POOL, b"NO_STREAM_POOL",
           b"the device has no stream-ordered memory pool, which the backend 'cudaMallocAsync' needs",
           b"choose the backend 'native' instead"),
+    Entry(POOL_CAP_REACHED, b"POOL_CAP_REACHED", b"the memory pool's own limit is reached",
+          b"free what is not needed of the pool, or make one with a higher limit"),
 ]
 
 FORK_TEXT = (
@@ -103,7 +105,7 @@ cdef object init_error = None
 
 cdef const Entry* find(int code) noexcept nogil:
     cdef int index
-    for index in range(41):
+    for index in range(42):
         if ENTRIES[index].code == code:
             return &ENTRIES[index]
     return NULL
@@ -158,7 +160,7 @@ def status_error(int code, str call="", tuple arguments=()):
 
 
 cdef object error_kind(int code):
-    if code == OUT_OF_MEMORY or code == CAP_REACHED:
+    if code == OUT_OF_MEMORY or code == CAP_REACHED or code == POOL_CAP_REACHED:
         return errors.OutOfMemoryError
     if code == NOT_SUPPORTED or code == NO_CAPTURE_MEMORY or code == NO_STREAM_POOL:
         return errors.NotSupportedError

@@ -16,8 +16,8 @@ ROOT = Path(accelrt.__file__).parent
 ALLOWED = r"""
 .*\.__pyx_capi__
 .*\.__test__
-accelrt\.memory\.(foreign|foreign_readings|idle|invariants|ladder|ordered|pending|pieces|places|plugged|plugin|policy)
-accelrt\.memory\.(pinned|pinned_(audit|heap|memory|uses|watch)|pool|private|readings|records|segments|snapshot)
+accelrt\.memory\.(checkpoint|foreign|foreign_readings|idle|invariants|ladder|ordered|pending|pieces|places|plugged|plugin|policy)
+accelrt\.memory\.(pinned|pinned_(audit|heap|memory|uses|watch)|pool|private|readings|records|routes|segments|snapshot)
 accelrt\.memory\.(windows|world)
 .*\.?__reduce_cython__
 .*\.?__setstate_cython__
@@ -25,6 +25,8 @@ accelrt\.memory\.(windows|world)
 .*\.(rows|faults)\.ROW_NAMES
 .*\.faults\.(MODES|ASKING)
 .*\.caching\.FIGURE_NAMES
+.*\.mempool\.FIGURES
+.*\.checkpoints\.REASONS
 accelrt\.memory\.BACKEND
 .*\.copies\.Operand
 .*\.graph\.MODES

@@ -8,6 +8,9 @@ import importlib
 
 __all__ = [
     "CUDAPluggableAllocator",
+    "FreeMemoryCallback",
+    "MemPool",
+    "PoolCheckpoint",
     "RegisteredMemory",
     "allocator_settings",
     "audit",
@@ -16,10 +19,12 @@ __all__ = [
     "caching_host_allocator_alloc",
     "caching_host_allocator_delete",
     "change_current_allocator",
+    "check_pool_live_allocations",
     "configure_pinned",
     "empty_cache",
     "free_after",
     "get_allocator_backend",
+    "get_checkpoint_state",
     "host_audit",
     "host_empty_cache",
     "host_memory_stats",
@@ -36,6 +41,7 @@ __all__ = [
     "pinned_settings",
     "record_host_stream",
     "record_stream",
+    "register_free_memory_callback",
     "register_host",
     "reset_accumulated_host_memory_stats",
     "reset_accumulated_memory_stats",
@@ -43,11 +49,20 @@ __all__ = [
     "reset_peak_memory_stats",
     "select_backend",
     "set_allocator_settings",
+    "set_checkpoint_state",
     "set_per_process_memory_fraction",
+    "use_mem_pool",
 ]
 
 # Where the functions stand that are not in accelrt.caching.
 _ROOMS = {
+    "accelrt.checkpoints": (
+        "PoolCheckpoint",
+        "check_pool_live_allocations",
+        "get_checkpoint_state",
+        "set_checkpoint_state",
+    ),
+    "accelrt.free_memory": ("FreeMemoryCallback", "register_free_memory_callback"),
     "accelrt.memory.configure": ("allocator_settings", "set_allocator_settings"),
     "accelrt.memory.backend": (
         "CUDAPluggableAllocator",
@@ -56,6 +71,7 @@ _ROOMS = {
         "library_path",
         "select_backend",
     ),
+    "accelrt.mempool": ("MemPool", "use_mem_pool"),
     "accelrt.pinned": (
         "caching_host_allocator_alloc",
         "caching_host_allocator_delete",

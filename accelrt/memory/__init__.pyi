@@ -46,11 +46,23 @@ from accelrt.caching import (
 from accelrt.caching import (
     set_per_process_memory_fraction as set_per_process_memory_fraction,
 )
-from accelrt.memory.configure import (
-    allocator_settings as allocator_settings,
+from accelrt.checkpoints import (
+    PoolCheckpoint as PoolCheckpoint,
 )
-from accelrt.memory.configure import (
-    set_allocator_settings as set_allocator_settings,
+from accelrt.checkpoints import (
+    check_pool_live_allocations as check_pool_live_allocations,
+)
+from accelrt.checkpoints import (
+    get_checkpoint_state as get_checkpoint_state,
+)
+from accelrt.checkpoints import (
+    set_checkpoint_state as set_checkpoint_state,
+)
+from accelrt.free_memory import (
+    FreeMemoryCallback as FreeMemoryCallback,
+)
+from accelrt.free_memory import (
+    register_free_memory_callback as register_free_memory_callback,
 )
 from accelrt.memory.backend import (
     CUDAPluggableAllocator as CUDAPluggableAllocator,
@@ -66,6 +78,18 @@ from accelrt.memory.backend import (
 )
 from accelrt.memory.backend import (
     select_backend as select_backend,
+)
+from accelrt.memory.configure import (
+    allocator_settings as allocator_settings,
+)
+from accelrt.memory.configure import (
+    set_allocator_settings as set_allocator_settings,
+)
+from accelrt.mempool import (
+    MemPool as MemPool,
+)
+from accelrt.mempool import (
+    use_mem_pool as use_mem_pool,
 )
 from accelrt.pinned import (
     caching_host_allocator_alloc as caching_host_allocator_alloc,
@@ -112,6 +136,9 @@ from accelrt.registered import (
 
 __all__ = [
     "CUDAPluggableAllocator",
+    "FreeMemoryCallback",
+    "MemPool",
+    "PoolCheckpoint",
     "RegisteredMemory",
     "allocator_settings",
     "audit",
@@ -120,10 +147,12 @@ __all__ = [
     "caching_host_allocator_alloc",
     "caching_host_allocator_delete",
     "change_current_allocator",
+    "check_pool_live_allocations",
     "configure_pinned",
     "empty_cache",
     "free_after",
     "get_allocator_backend",
+    "get_checkpoint_state",
     "host_audit",
     "host_empty_cache",
     "host_memory_stats",
@@ -140,6 +169,7 @@ __all__ = [
     "pinned_settings",
     "record_host_stream",
     "record_stream",
+    "register_free_memory_callback",
     "register_host",
     "reset_accumulated_host_memory_stats",
     "reset_accumulated_memory_stats",
@@ -147,5 +177,7 @@ __all__ = [
     "reset_peak_memory_stats",
     "select_backend",
     "set_allocator_settings",
+    "set_checkpoint_state",
     "set_per_process_memory_fraction",
+    "use_mem_pool",
 ]

@@ -59,6 +59,7 @@ cdef struct Block:
 # home in at most one of them: only there may its bytes be in blocks other than a HOLE.
 cdef struct Piece:
     uintptr_t handle
+    uint64_t serial    # which piece it is; handles are used again
     size_t size
     Slot* home         # never NULL once mapped
     Slot* primary      # in a span
@@ -93,6 +94,7 @@ cdef struct Segment:
     size_t slot_count
     size_t slot_room
     size_t away        # slots of a window whose pieces are at home elsewhere
+    uint32_t used      # a window's: the heap's epoch when the last of its bytes was freed
     uint64_t idle_since  # PLAIN: the pool's count of slow allocations when it became one free block
     Segment* before    # the pool's segments in order of serial; a heap's windows likewise
     Segment* after
@@ -118,6 +120,7 @@ cdef struct Heap:
     uint64_t offered   # blocks of any heap that its stream may take at once
     uint32_t epoch     # of blocks freed now
     uint32_t last_freed  # the epoch of its last free
+    uint32_t waited    # the last epoch that ended before the device was waited for
     uint32_t settled   # blocks freed up to this epoch are used by no work of the stream any more
     uint32_t marked    # the epoch that is settled once marker is complete
     Entry* marker      # an event recorded on the stream, or NULL
@@ -143,12 +146,14 @@ cdef struct Private:
     uint64_t segments
     size_t limit       # most bytes to reserve
     size_t reserved
+    int rest           # since the last use ended the device is 1: being waited for, 2: waited for; no replay is left
+    int64_t[FIGURES] peak  # of reserved bytes and segments, and of what is live; not of splits
     Private* next
 
 # A capture under way, or a thread inside use_mem_pool: its allocations go to a private pool.
 cdef struct Route:
     uint64_t capture   # the id that the driver gave it; 0 for a thread
-    uint64_t thread
+    uint64_t thread    # see private.pyx; 0 for a capture
     Private* owner
     Route* next
 
@@ -197,6 +202,7 @@ cdef struct Pool:
     Foreign* foreign         # fixed; NULL: its memory is this allocator's own, else the rest is idle
     size_t limit             # most bytes to reserve
     uint64_t next_serial
+    uint64_t next_piece
     uint64_t allocations     # slow ones
     uint64_t search          # of wholly free pieces; the last one's mark
     Segment* first           # segments in order of serial, without windows
@@ -209,8 +215,9 @@ cdef struct Pool:
     int heap_count
     Heap* near[2][NEAR]      # by kind and stream; read without a lock
     Private* privates
-    Route* routes            # captures under way, and threads in pools of their own
+    Route* routes            # captures under way, and threads in pools of their own; the latest first
     uint64_t captures        # routes that are captures
+    uint64_t routed          # routes that are threads; read without a lock
     Queue* queues            # one a stream that was ever recorded
     uint64_t pending         # entries in the queues
     Offer* offers

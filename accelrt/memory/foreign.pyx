@@ -10,6 +10,7 @@ from libc.stdlib cimport atoi, calloc, free, getenv
 from accelrt.addresses cimport map_find, map_insert, map_remove, map_reserve
 from accelrt.driver.table cimport CAPTURE_NONE
 from accelrt.memory.foreign_readings cimport foreign_violation
+from accelrt.memory.ladder cimport on_refusal
 from accelrt.memory.sizes cimport kind_of
 from accelrt.memory.stats cimport (
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, REQUESTED_BYTES, RESERVED_BYTES, SEGMENT,
@@ -356,6 +357,8 @@ cdef int foreign_allocate(Foreign* room, size_t size, uintptr_t stream, uintptr_
     record.size = size
     record.stream = stream
     code = take(room, record)
+    if refused(code) and on_refusal != NULL and on_refusal(room.device, size):
+        code = take(room, record)
     if refused(code):
         code = climb(room, record)
     if code:

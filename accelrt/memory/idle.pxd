@@ -11,7 +11,10 @@ cdef bint is_trusted(uintptr_t stream) noexcept nogil
 cdef void look(Pool* pool, Heap* heap) noexcept nogil  # brings heap.settled up to date; asks, never waits
 cdef void look_at_others(Pool* pool, Heap* heap) noexcept nogil  # at those whose pages it may have
 cdef void drop_markers(Pool* pool) noexcept nogil
-cdef void settle_all(Pool* pool) noexcept nogil  # after the device was synchronised with
+# Around a synchronisation with the device.  The world is open meanwhile: what is freed then may be in use by
+# work that was enqueued too late to be waited for.
+cdef void close_epochs(Pool* pool) noexcept nogil  # before
+cdef void settle_all(Pool* pool) noexcept nogil    # after
 
 
 cdef inline bint is_settled(const Block* block) noexcept nogil:

@@ -7,6 +7,7 @@ the stream's work, without an event for each block.
 from accelrt.addresses cimport AddressMap, map_find, map_insert, map_reserve
 from accelrt.driver.relaxed cimport go_relaxed, restore_mode
 from accelrt.driver.table cimport CAPTURE_NONE
+from accelrt.memory.block cimport Private
 from accelrt.memory.lock cimport spin_lock, spin_unlock
 from accelrt.memory.records cimport new_entry, recycle_entry
 from libc.stdint cimport uint64_t
@@ -81,10 +82,11 @@ cdef void look(Pool* pool, Heap* heap) noexcept nogil:
 
 cdef void look_at_others(Pool* pool, Heap* heap) noexcept nogil:
     cdef Heap* other = pool.heaps
-    cdef bint relaxed = False
+    cdef bint relaxed = False, lends
     cdef int mode
     while other != NULL and pool.captures == 0:
-        if other != heap and other.owner == heap.owner and other.summary and other.trusted and not is_quiet(other):
+        lends = other.owner == heap.owner or (heap.owner == NULL and other.owner.uses == 0)
+        if other != heap and lends and other.summary and other.trusted and not is_quiet(other):
             if not relaxed and go_relaxed(pool.table, &mode):
                 return
             relaxed = True
@@ -104,8 +106,27 @@ cdef void drop_markers(Pool* pool) noexcept nogil:
         heap = heap.next
 
 
+cdef void close_epochs(Pool* pool) noexcept nogil:
+    cdef Heap* heap = pool.heaps
+    cdef Private* owner = pool.privates
+    while heap != NULL:
+        heap.waited = heap.epoch
+        heap.epoch += 1
+        heap = heap.next
+    while owner != NULL:
+        if owner.uses == 0 and owner.rest == 0:
+            owner.rest = 1
+        owner = owner.next
+
+
 cdef void settle_all(Pool* pool) noexcept nogil:
     cdef Heap* heap = pool.heaps
+    cdef Private* owner = pool.privates
     while heap != NULL:
-        settle_epoch(heap)
+        if <int>(heap.waited - heap.settled) > 0:
+            heap.settled = heap.waited
         heap = heap.next
+    while owner != NULL:
+        if owner.rest == 1:
+            owner.rest = 2
+        owner = owner.next

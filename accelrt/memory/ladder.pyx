@@ -3,24 +3,24 @@
 Every step that frees something is followed by a search, so that nothing is refused while a fit exists or
 could be made.
 """
-from libc.stdint cimport SIZE_MAX
+from libc.stdint cimport SIZE_MAX, uintptr_t
 
 from accelrt.driver.relaxed cimport go_relaxed, restore_mode
-from accelrt.memory.block cimport Block, Piece, pthread_mutex_lock, pthread_mutex_unlock
+from accelrt.memory.block cimport Block, Piece, Private, pthread_mutex_lock, pthread_mutex_unlock
 from accelrt.memory.freelist cimport best_fit
 from accelrt.memory.heap cimport keeps_rest, suits
-from accelrt.memory.idle cimport drop_markers, settle_all
+from accelrt.memory.idle cimport close_epochs, drop_markers, settle_all
 from accelrt.memory.pending cimport poll, wait_all
 from accelrt.memory.pieces cimport grow_pages, release_piece, trim_spans, vacate
 from accelrt.memory.places cimport make_cell
-from accelrt.memory.private cimport drop_empty
-from accelrt.memory.records cimport see_to_blocks
+from accelrt.memory.private cimport drop_empty, owner_for
+from accelrt.memory.records cimport heap_of, see_to_blocks
 from accelrt.memory.segments cimport grow_plain, release_plain
 from accelrt.memory.sizes cimport GRANULE, LARGE_LIMIT, SMALL, SMALL_LIMIT, SMALL_SEGMENT, round_up
 from accelrt.memory.stats cimport ALLOCATED_BYTES
 from accelrt.memory.windows cimport drop_windows, find_pages, mark_leaving, revive, send_home, stitch
 from accelrt.memory.world cimport enter, hand_out, leave, reserved, total_of
-from accelrt.status cimport CAP_REACHED, CAPTURE_UNSUPPORTED, NO_HOST_MEMORY, OUT_OF_MEMORY
+from accelrt.status cimport CAP_REACHED, CAPTURE_UNSUPPORTED, NO_HOST_MEMORY, OUT_OF_MEMORY, POOL_CAP_REACHED
 
 cdef enum:
     CAPTURE_LAST = 908
@@ -28,7 +28,7 @@ cdef enum:
 
 
 cdef bint refused(int code) noexcept nogil:
-    return code == OUT_OF_MEMORY or code == CAP_REACHED
+    return code == OUT_OF_MEMORY or code == CAP_REACHED or code == POOL_CAP_REACHED
 
 
 cdef int find(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil:
@@ -122,6 +122,7 @@ cdef int wait_streams(Pool* pool) noexcept nogil:
     cdef int mode, code
     if pool.captures or (pool.first_piece == NULL and pool.windows == 0):
         return 0
+    close_epochs(pool)
     leave(pool, NULL)
     code = go_relaxed(pool.table, &mode)
     if code == 0:
@@ -189,15 +190,22 @@ cdef int release_free(Pool* pool) noexcept nogil:
 
 # --- the ladder ----------------------------------------------------------------------------------------------
 
-cdef int ask(Pool* pool, Request* request) noexcept nogil:
-    # Outside all locks: who is asked may allocate and free.
-    cdef int freed
+cdef int ask(Pool* pool, Request* request, int refusal, uintptr_t* out_address) noexcept nogil:
+    # Outside all locks: who is asked may allocate and free, and whose heap it was may be gone.
+    cdef Private* owner
+    cdef int freed, code
     leave(pool, NULL)
     pthread_mutex_unlock(&pool.growth)
     freed = on_refusal(pool.device, request.size)
     pthread_mutex_lock(&pool.growth)
     enter(pool)
-    return freed
+    code = owner_for(pool, request.stream, &owner)
+    if code == 0:
+        code = heap_of(pool, owner, request.stream, request.kind, &request.heap)
+    if code or not freed:
+        return code if code else refusal
+    code = poll(pool)
+    return code if code else serve(pool, request, out_address)
 
 
 cdef int last_growth(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil:
@@ -223,14 +231,13 @@ cdef int climb(Pool* pool, Request* request, uintptr_t* out_address) noexcept no
         code = wait_streams(pool)
     if code == 0 or beside_capture(code):
         code = serve(pool, request, out_address)
-    if refused(code) and on_refusal != NULL and ask(pool, request):
-        code = serve(pool, request, out_address)
-    if not refused(code):
-        return code
-    pool.stats.num_alloc_retries += 1
-    code = release_free(pool)
-    if code == 0:
-        code = serve(pool, request, out_address)
+    if refused(code) and on_refusal != NULL:
+        code = ask(pool, request, code, out_address)
+    if refused(code) and code != POOL_CAP_REACHED:  # which what others give back does not lift
+        pool.stats.num_alloc_retries += 1
+        code = release_free(pool)
+        if code == 0:
+            code = serve(pool, request, out_address)
     if refused(code) and not pool.policy.virtual_memory:
         code = last_growth(pool, request, out_address)
     if refused(code):

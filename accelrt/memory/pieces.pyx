@@ -10,11 +10,11 @@ from accelrt.driver.relaxed cimport go_relaxed, restore_mode
 from accelrt.memory.block cimport FREE, HOLE, SPAN, WINDOW, Block
 from accelrt.memory.heap cimport split_off
 from accelrt.memory.records cimport new_block, see_to_blocks
-from accelrt.memory.segments cimport link_segment, unlink_segment
+from accelrt.memory.segments cimport count_owner, link_segment, unlink_segment, within_limits
 from accelrt.memory.sizes cimport LARGE, UNIT, round_up
 from accelrt.memory.stats cimport RESERVED_BYTES
 from accelrt.memory.world cimport count_pool, enter, leave, put_free, reserved, take_free
-from accelrt.status cimport CAP_REACHED, NO_HOST_MEMORY, OUT_OF_MEMORY
+from accelrt.status cimport NO_HOST_MEMORY, OUT_OF_MEMORY
 
 cdef enum:
     PIECES_WANTED = 64    # a piece is about this part of what is reserved, so that what it wastes stays small
@@ -226,6 +226,7 @@ cdef int make_piece(Pool* pool, size_t size, Piece** out_piece) noexcept nogil:
     if code:
         free(piece)
         return code
+    piece.serial = pool.next_piece = pool.next_piece + 1
     piece.size = size
     piece.before = pool.last_piece
     if pool.last_piece == NULL:
@@ -245,8 +246,8 @@ cdef void forget_piece(Pool* pool, Piece* piece) noexcept nogil:
         slot = piece.slots
         if slot.segment.shape == WINDOW:
             slot.segment.spoiled = True
-        elif slot.segment.heap.owner != NULL:
-            slot.segment.heap.owner.reserved -= piece.size
+        else:
+            count_owner(slot.segment.heap, -<long long>piece.size)
         drop_slot(slot)
     if piece.before == NULL:
         pool.first_piece = piece.after
@@ -377,8 +378,7 @@ cdef int fill_slot(Pool* pool, Segment* span, size_t index) noexcept nogil:
     slot.piece = piece
     slot.next = NULL
     piece.slots = piece.primary = slot
-    if span.heap.owner != NULL:
-        span.heap.owner.reserved += piece.size
+    count_owner(span.heap, piece.size)
     if piece.size != slot.size:  # refused whole, so there is no room for it
         code = release_piece(pool, piece)
         return code if code else OUT_OF_MEMORY
@@ -421,8 +421,7 @@ cdef int append_pieces(Pool* pool, Heap* heap, size_t need, size_t* count) noexc
                 release_piece(pool, piece)
                 return code
             piece.primary = piece.slots
-            if heap.owner != NULL:
-                heap.owner.reserved += piece.size
+            count_owner(heap, piece.size)
             need -= min(need, piece.size)
             count[0] += 1
     return code
@@ -448,8 +447,9 @@ cdef int grow_pages(Pool* pool, Heap* heap, size_t need, size_t contiguous) noex
             if span.room - span.size < round_up(need, pool.granule):
                 need = contiguous
     need = round_up(need, pool.granule)
-    if reserved(pool) + need > pool.limit or (heap.owner != NULL and heap.owner.reserved + need > heap.owner.limit):
-        return CAP_REACHED
+    code = within_limits(pool, heap, need)
+    if code:
+        return code
     if not contiguous:
         code = fill_gaps(pool, heap, &need)
         if code or need == 0:

@@ -24,11 +24,6 @@ cdef bint in_private(int device, uintptr_t address) noexcept nogil  # live memor
 cdef int empty(int device) noexcept nogil  # waits for pending blocks, then gives free segments back
 cdef int set_limit(int device, size_t limit) noexcept nogil
 
-cdef int hold_private(int device, uint64_t first, uint64_t second) noexcept nogil
-cdef int let_go_private(int device, uint64_t first, uint64_t second) noexcept nogil
-cdef int begin_capture(int device, uint64_t first, uint64_t second, uint64_t capture) noexcept nogil
-cdef int end_capture(int device, uint64_t capture) noexcept nogil
-
 cdef int pool_of(int device, Pool** out_pool) noexcept nogil  # made if need be
 cdef void want_policy(const Policy* policy) noexcept nogil  # of pools that are made from now on; the GIL is not held
 cdef Pool* pool_if_made(int device) noexcept nogil  # NULL before the device's first allocation

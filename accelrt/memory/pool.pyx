@@ -14,8 +14,7 @@ from accelrt.memory.block cimport (
     pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock,
 )
 from accelrt.memory.foreign cimport (
-    foreign_allocate, foreign_attach, foreign_begin_capture, foreign_empty, foreign_end_capture, foreign_holds,
-    foreign_release, foreign_set_limit, foreign_use_on,
+    foreign_allocate, foreign_attach, foreign_empty, foreign_holds, foreign_release, foreign_set_limit, foreign_use_on,
 )
 from accelrt.memory.freelist cimport best_fit, insert
 from accelrt.memory.heap cimport (
@@ -28,13 +27,13 @@ from accelrt.memory.lock cimport spin_lock, spin_try, spin_unlock
 from accelrt.memory.pending cimport accept, defer, note_wait, offer, poll, settle, wait_all
 from accelrt.memory.places cimport block_at, find_cell, store_block
 from accelrt.memory.policy cimport load_flag, rounded, take_policy, wanted
-from accelrt.memory.private cimport begin_route, end_route, hold, let_go, owner_for
+from accelrt.memory.private cimport is_routed, note_peaks, owner_for
 from accelrt.memory.records cimport drop_spare_events, gone, heap_of, load_heap, near, new_use, recycle_use
 from accelrt.memory.sizes cimport LARGE, ROUND_LIMIT, SMALL_LIMIT, UNIT, kind_of, round_up
 from accelrt.memory.windows cimport retire
 from accelrt.memory.world cimport count_freed, count_splits, enter, hand_over, leave
 from accelrt.status cimport (
-    BROKEN, FORKED, INVALID_DEVICE, NO_HOST_MEMORY, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY,
+    BROKEN, INVALID_DEVICE, NO_HOST_MEMORY, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY,
 )
 
 cdef extern from "<pthread.h>" nogil:
@@ -122,6 +121,9 @@ cdef inline int hit(Pool* pool, size_t requested, uintptr_t stream, uintptr_t* o
     cdef int code
     # One comparison for 0 and for absurd sizes; both are told apart where it is slow anyway.
     if (requested - 1) >> ROUND_LIMIT:
+        return NOT_READY
+    # A thread inside use_mem_pool allocates elsewhere; only where there is one does anybody look further.
+    if pool.routed and is_routed():
         return NOT_READY
     size = round_up(requested, UNIT) if not load_flag(&pool.policy.rounds) else rounded(&pool.policy, requested)
     heap = load_heap(&pool.near[pool.policy.virtual_memory or size > SMALL_LIMIT][near(stream)])
@@ -232,6 +234,8 @@ cdef int allocate_slow(int device, size_t size, uintptr_t stream, uintptr_t* out
         pthread_mutex_unlock(&pool.growth)
     if code and request.heap != NULL:
         count_splits(pool, request.heap)
+    if code == 0 and request.heap.owner != NULL:
+        note_peaks(pool, request.heap.owner)
     code = inspected(pool, code)
     leave(pool, request.heap)
     return code
@@ -424,56 +428,6 @@ cdef int set_limit(int device, size_t limit) noexcept nogil:
     pool.limit = limit
     leave(pool, NULL)
     return 0
-
-
-# --- private pools and captures ----------------------------------------------------------------------------
-
-cdef int hold_private(int device, uint64_t first, uint64_t second) noexcept nogil:
-    cdef Pool* pool
-    cdef int code = pool_of(device, &pool)
-    if code:
-        return code
-    enter(pool)
-    code = hold(pool, first, second)
-    leave(pool, NULL)
-    return code
-
-
-cdef int let_go_private(int device, uint64_t first, uint64_t second) noexcept nogil:
-    cdef Pool* pool = pool_if_made(device)
-    cdef int code
-    if pool == NULL:
-        return FORKED
-    enter(pool)
-    code = let_go(pool, first, second)
-    leave(pool, NULL)
-    return code
-
-
-cdef int begin_capture(int device, uint64_t first, uint64_t second, uint64_t capture) noexcept nogil:
-    cdef Pool* pool
-    cdef int code = pool_of(device, &pool)
-    if code:
-        return code
-    if pool.foreign != NULL:
-        return foreign_begin_capture(pool.foreign)
-    enter(pool)
-    code = begin_route(pool, first, second, capture)
-    leave(pool, NULL)
-    return code
-
-
-cdef int end_capture(int device, uint64_t capture) noexcept nogil:
-    cdef Pool* pool = pool_if_made(device)
-    cdef int code
-    if pool == NULL:
-        return FORKED
-    if pool.foreign != NULL:
-        return foreign_end_capture(pool.foreign)
-    enter(pool)
-    code = end_route(pool, capture)
-    leave(pool, NULL)
-    return code
 
 
 # --- making ------------------------------------------------------------------------------------------------

@@ -1,13 +1,23 @@
-# Private pools: the heaps that captures allocate from, and the captures that do.  Inside the world.
-from libc.stdint cimport uint64_t, uintptr_t
+# Private pools: the heaps that captures and threads allocate from, and the routes that lead there.  Inside the
+# world, but for what asks about the calling thread.
+from libc.stdint cimport int64_t, uint64_t, uintptr_t
 
 from accelrt.memory.block cimport Pool, Private
 
 cdef Private* find_private(Pool* pool, uint64_t first, uint64_t second) noexcept nogil
 cdef int hold(Pool* pool, uint64_t first, uint64_t second) noexcept nogil  # one use more; made if need be
 cdef int let_go(Pool* pool, uint64_t first, uint64_t second) noexcept nogil  # one use less
+
 # capture is the driver's id of one, or 0 for the calling thread
 cdef int begin_route(Pool* pool, uint64_t first, uint64_t second, uint64_t capture) noexcept nogil
-cdef int end_route(Pool* pool, uint64_t capture) noexcept nogil
-cdef int owner_for(Pool* pool, uintptr_t stream, Private** out_owner) noexcept nogil  # NULL outside our captures
+# thread is the number of the one that began it, 0 for a capture
+cdef int end_route(Pool* pool, const Private* owner, uint64_t capture, uint64_t thread) noexcept nogil
+cdef int owner_for(Pool* pool, uintptr_t stream, Private** out_owner) noexcept nogil  # NULL where no route leads
+cdef bint is_captured(const Pool* pool, const Private* owner) noexcept nogil  # a capture allocates from it
+cdef bint is_routed() noexcept nogil  # the calling thread has a route, on whatever device
+cdef uint64_t thread_number() noexcept nogil  # the calling thread's, of no other
+
+cdef int64_t sum_of(const Pool* pool, const Private* owner, int figure) noexcept nogil
+cdef void note_peaks(Pool* pool, Private* owner) noexcept nogil  # after what may have raised a shared figure
+cdef void reset_private_peaks(Pool* pool, Private* owner) noexcept nogil
 cdef void drop_empty(Pool* pool) noexcept nogil  # under the growth lock too

@@ -1,15 +1,29 @@
-"""Private pools: the heaps that captures allocate from, and the captures that do."""
-from libc.stdint cimport SIZE_MAX
+"""Private pools: the heaps that captures and threads allocate from, and the routes that lead there."""
+from libc.stdint cimport SIZE_MAX, int64_t
 from libc.stdlib cimport calloc, free
 
 from accelrt.driver.table cimport CAPTURE_ACTIVE
 from accelrt.memory.block cimport Heap, Route
 from accelrt.memory.records cimport gone, recycle_entry
+from accelrt.memory.stats cimport FIGURES, RESERVED_BYTES, SEGMENT, SHARED
 from accelrt.status cimport CAPTURE_IMPLICIT, INVALID_VALUE, NO_HOST_MEMORY
 
-cdef extern from "<pthread.h>" nogil:
-    ctypedef unsigned long pthread_t
-    pthread_t pthread_self()
+cdef extern from *:
+    """
+    /* Numbers of threads, from 1 on, never used again, as the system's are. */
+    static uint64_t accelrt_thread_count;
+    static __thread uint64_t accelrt_thread;
+    static __thread long accelrt_routes;  /* of this thread, into pools of any device */
+    static uint64_t accelrt_this_thread(void) {
+        if (!accelrt_thread) accelrt_thread = __atomic_add_fetch(&accelrt_thread_count, 1, __ATOMIC_RELAXED);
+        return accelrt_thread;
+    }
+    #define accelrt_routes_here() (accelrt_routes != 0)
+    #define accelrt_count_routes(n) (accelrt_routes += (n))
+    """
+    uint64_t this_thread "accelrt_this_thread" () noexcept nogil
+    bint routes_here "accelrt_routes_here" () noexcept nogil
+    void count_routes "accelrt_count_routes" (long n) noexcept nogil
 
 
 cdef Private* find_private(Pool* pool, uint64_t first, uint64_t second) noexcept nogil:
@@ -31,6 +45,7 @@ cdef int hold(Pool* pool, uint64_t first, uint64_t second) noexcept nogil:
         found.next = pool.privates
         pool.privates = found
     found.uses += 1
+    found.rest = 0
     return 0
 
 
@@ -43,6 +58,8 @@ cdef int let_go(Pool* pool, uint64_t first, uint64_t second) noexcept nogil:
     return 0
 
 
+# --- routes --------------------------------------------------------------------------------------------------
+
 cdef int begin_route(Pool* pool, uint64_t first, uint64_t second, uint64_t capture) noexcept nogil:
     cdef Route* route = <Route*>calloc(1, sizeof(Route))
     if route == NULL:
@@ -52,56 +69,116 @@ cdef int begin_route(Pool* pool, uint64_t first, uint64_t second, uint64_t captu
         free(route)
         return INVALID_VALUE
     route.capture = capture
-    route.thread = 0 if capture else <uint64_t>pthread_self()
     route.next = pool.routes
     pool.routes = route
-    pool.captures += capture != 0
+    if capture:
+        pool.captures += 1
+    else:
+        route.thread = this_thread()
+        pool.routed += 1
+        count_routes(1)
     return 0
 
 
-cdef int end_route(Pool* pool, uint64_t capture) noexcept nogil:
-    # The last of the capture, or of this thread.
+cdef int end_route(Pool* pool, const Private* owner, uint64_t capture, uint64_t thread) noexcept nogil:
+    # The latest that fits: of a capture, or of a thread into a pool.  Another thread than the one that began it
+    # may end it; that one only stays slower than it has to be.
     cdef Route** link = &pool.routes
     cdef Route* route
-    cdef uint64_t thread = 0 if capture else <uint64_t>pthread_self()
-    while link[0] != NULL and (link[0].capture != capture or link[0].thread != thread):
+    while link[0] != NULL and (link[0].capture != capture or link[0].thread != thread
+                               or (capture == 0 and link[0].owner != owner)):
         link = &link[0].next
     route = link[0]
     if route == NULL:
         return INVALID_VALUE
     link[0] = route.next
-    pool.captures -= capture != 0
+    if capture:
+        pool.captures -= 1
+    else:
+        pool.routed -= 1
+        if thread == this_thread():
+            count_routes(-1)
     free(route)
     return 0
 
 
-cdef int owner_for(Pool* pool, uintptr_t stream, Private** out_owner) noexcept nogil:
-    # A driver call an allocation, during captures only.  Asking for the legacy stream while another one
-    # captures is refused without harm, and means that it does not capture itself.
-    cdef Route* route = pool.routes
+cdef bint is_routed() noexcept nogil:
+    return routes_here()
+
+
+cdef uint64_t thread_number() noexcept nogil:
+    return this_thread()
+
+
+cdef int capture_of(Pool* pool, uintptr_t stream, uint64_t* out_capture) noexcept nogil:
+    # 0 where it does not capture.  Asking for the legacy stream while another one captures is refused without
+    # harm, and means that it does not capture itself.
     cdef uint64_t capture = 0
     cdef int status = 0
+    cdef int code = pool.table.capture_status(pool.device, stream, &status, &capture)
+    out_capture[0] = capture if code == 0 and status == CAPTURE_ACTIVE else 0
+    return 0 if code == CAPTURE_IMPLICIT else code
+
+
+cdef int owner_for(Pool* pool, uintptr_t stream, Private** out_owner) noexcept nogil:
+    # The innermost, which is the latest, route of this thread or of the stream's capture.  A driver call an
+    # allocation, during captures only.
+    cdef Route* route = pool.routes
+    cdef uint64_t thread = this_thread() if pool.routed else 0
+    cdef uint64_t capture = 0
+    cdef bint asked = False
     cdef int code
     out_owner[0] = NULL
-    while route != NULL and (route.capture or route.thread != <uint64_t>pthread_self()):
+    while route != NULL:
+        if route.capture and not asked:
+            asked = True
+            code = capture_of(pool, stream, &capture)
+            if code:
+                return code
+        if (route.capture == 0 and route.thread == thread) or (route.capture and route.capture == capture):
+            out_owner[0] = route.owner
+            return 0
         route = route.next
-    if route != NULL:
-        out_owner[0] = route.owner
-        return 0
-    if pool.captures == 0:
-        return 0
-    route = pool.routes
-    code = pool.table.capture_status(pool.device, stream, &status, &capture)
-    if code == CAPTURE_IMPLICIT:
-        return 0
-    if code or status != CAPTURE_ACTIVE:
-        return code
-    while route != NULL and (route.capture == 0 or route.capture != capture):
-        route = route.next
-    if route != NULL:
-        out_owner[0] = route.owner
     return 0
 
+
+cdef bint is_captured(const Pool* pool, const Private* owner) noexcept nogil:
+    cdef const Route* route = pool.routes
+    while route != NULL and (route.capture == 0 or route.owner != owner):
+        route = route.next
+    return route != NULL
+
+
+# --- figures -------------------------------------------------------------------------------------------------
+
+cdef int64_t sum_of(const Pool* pool, const Private* owner, int figure) noexcept nogil:
+    cdef const Heap* heap = pool.heaps
+    cdef int64_t answer = 0
+    if figure == SEGMENT:
+        return owner.segments
+    if figure == RESERVED_BYTES:
+        return owner.reserved
+    while heap != NULL:
+        if heap.owner == owner:
+            answer += heap.share[0].current[figure] + heap.share[1].current[figure]
+        heap = heap.next
+    return answer
+
+
+cdef void note_peaks(Pool* pool, Private* owner) noexcept nogil:
+    # Hits never allocate from private pools, so every rise comes by here.
+    cdef int figure
+    for figure in range(SHARED):
+        owner.peak[figure] = max(owner.peak[figure], sum_of(pool, owner, figure))
+
+
+cdef void reset_private_peaks(Pool* pool, Private* owner) noexcept nogil:
+    cdef int figure
+    for figure in range(FIGURES):
+        owner.peak[figure] = sum_of(pool, owner, figure)
+
+
+# --- the end -------------------------------------------------------------------------------------------------
 
 cdef void let_heaps_go(Pool* pool, Private* owner) noexcept nogil:
     # Their records serve the next private pool.

@@ -141,6 +141,7 @@ cdef int heap_of(Pool* pool, Private* owner, uintptr_t stream, int kind, Heap** 
         heap.kind = kind
         heap.trusted = is_trusted(stream)
         heap.epoch = heap.settled + 1
+        heap.waited = heap.settled
     if owner == NULL:
         store_heap(&pool.near[kind][near(stream)], heap)
     out_heap[0] = heap

@@ -1,5 +1,5 @@
 """Segments: what a pool takes from its device in one allocation, and gives back to it."""
-from libc.stdint cimport SIZE_MAX, uintptr_t
+from libc.stdint cimport SIZE_MAX, int64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 
 from accelrt.driver.relaxed cimport go_relaxed, restore_mode
@@ -8,7 +8,7 @@ from accelrt.memory.records cimport new_block, see_to_blocks
 from accelrt.memory.heap cimport recycle
 from accelrt.memory.stats cimport RESERVED_BYTES, SEGMENT
 from accelrt.memory.world cimport count_oversize, count_pool, enter, leave, put_free, reserved, take_free
-from accelrt.status cimport CAP_REACHED, NO_HOST_MEMORY
+from accelrt.status cimport CAP_REACHED, NO_HOST_MEMORY, POOL_CAP_REACHED
 
 
 cdef int take_bytes(Pool* pool, size_t size, uintptr_t* out_address) noexcept nogil:
@@ -46,6 +46,7 @@ cdef void link_segment(Pool* pool, Segment* segment) noexcept nogil:
     pool.last = segment
     if segment.heap.owner != NULL:
         segment.heap.owner.segments += 1
+        segment.heap.owner.peak[SEGMENT] = max(segment.heap.owner.peak[SEGMENT], <int64_t>segment.heap.owner.segments)
     count_pool(pool, SEGMENT, segment.kind, 1)
     if segment.shape == PLAIN and segment.size >= pool.policy.max_split:
         count_oversize(&pool.stats.oversize_segments, 1)
@@ -67,12 +68,19 @@ cdef void unlink_segment(Pool* pool, Segment* segment) noexcept nogil:
         count_oversize(&pool.stats.oversize_segments, -1)
 
 
+cdef int within_limits(Pool* pool, Heap* heap, size_t size) noexcept nogil:
+    # The private pool's own first: what it lacks, nobody else's memory can give.
+    if heap.owner != NULL and (size > heap.owner.limit or heap.owner.reserved > heap.owner.limit - size):
+        return POOL_CAP_REACHED
+    return CAP_REACHED if reserved(pool) + size > pool.limit else 0
+
+
 cdef int grow_plain(Pool* pool, Heap* heap, size_t size) noexcept nogil:
     cdef Segment* segment
     cdef Block* block
-    cdef int code
-    if reserved(pool) + size > pool.limit or (heap.owner != NULL and heap.owner.reserved + size > heap.owner.limit):
-        return CAP_REACHED
+    cdef int code = within_limits(pool, heap, size)
+    if code:
+        return code
     segment = <Segment*>calloc(1, sizeof(Segment))
     if segment == NULL:
         return NO_HOST_MEMORY
@@ -91,8 +99,7 @@ cdef int grow_plain(Pool* pool, Heap* heap, size_t size) noexcept nogil:
     segment.heap = heap
     segment.first = segment.last = block
     link_segment(pool, segment)
-    if heap.owner != NULL:
-        heap.owner.reserved += size
+    count_owner(heap, size)
     pool.stats.num_device_alloc += 1
     count_pool(pool, RESERVED_BYTES, segment.kind, size)
     block.address = segment.address
@@ -107,6 +114,10 @@ cdef int grow_plain(Pool* pool, Heap* heap, size_t size) noexcept nogil:
 
 cdef bint may_leave(const Heap* heap) noexcept nogil:
     return heap.owner == NULL or heap.owner.uses == 0
+
+
+cdef bint is_at_rest(const Heap* heap) noexcept nogil:
+    return heap.owner == NULL or (heap.owner.uses == 0 and heap.owner.rest == 2)
 
 
 cdef bint is_idle(const Segment* segment) noexcept nogil:
@@ -125,8 +136,7 @@ cdef int release_segment(Pool* pool, Segment* segment) noexcept nogil:
         put_free(pool, block)
         return code
     unlink_segment(pool, segment)
-    if segment.heap.owner != NULL:
-        segment.heap.owner.reserved -= segment.size
+    count_owner(segment.heap, -<int64_t>segment.size)
     pool.stats.num_device_free += 1
     count_pool(pool, RESERVED_BYTES, segment.kind, -<long long>segment.size)
     block.state = FREE

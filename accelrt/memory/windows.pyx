@@ -17,7 +17,7 @@ from accelrt.memory.pieces cimport (
     vacate,
 )
 from accelrt.memory.records cimport see_to_blocks
-from accelrt.memory.segments cimport may_leave
+from accelrt.memory.segments cimport is_at_rest
 from accelrt.memory.world cimport count_splits, put_free, set_free
 from accelrt.status cimport NO_HOST_MEMORY, OUT_OF_MEMORY
 
@@ -82,14 +82,17 @@ cdef size_t mark_heap(Pool* pool, Heap* heap, bint own, Found* found) noexcept n
 
 
 cdef size_t search(Pool* pool, Heap* heap, bint across, Found* found) noexcept nogil:
-    # Own pages at once; those of other streams when their work is done; those of other pools never.
+    # Own pages at once; those of other streams when their work is done; those of private pools when nothing
+    # uses the pool any more, and only for the common heaps: a pool's pages are never another's to give back.
     cdef Heap* other = pool.heaps
     cdef size_t bytes_ = 0
+    cdef bint borrows
     pool.search += 1
     if across:
         look_at_others(pool, heap)
     while other != NULL:
-        if other == heap or (across and other.owner == heap.owner and other.summary):
+        borrows = other.owner == heap.owner or (heap.owner == NULL and is_at_rest(other))
+        if other == heap or (across and borrows and other.summary):
             bytes_ += mark_heap(pool, other, other == heap, found)
         other = other.next
     return bytes_
@@ -99,8 +102,8 @@ cdef void mark_leaving(Pool* pool) noexcept nogil:
     cdef Heap* heap = pool.heaps
     pool.search += 1
     while heap != NULL:
-        if may_leave(heap):
-            mark_heap(pool, heap, True, NULL)
+        if is_at_rest(heap):
+            mark_heap(pool, heap, False, NULL)
         heap = heap.next
 
 
@@ -210,6 +213,8 @@ cdef void go_home(Pool* pool, Block* block) noexcept nogil:
     cdef Slot* slot
     cdef Slot* primary
     cdef uint32_t epoch = block.epoch
+    if <int>(epoch - window.used) > 0:
+        window.used = epoch
     while index < window.slot_count:
         slot = window.slots[index]
         if slot.address + slot.size > block.address + block.size:
@@ -343,15 +348,16 @@ cdef int drop_window(Pool* pool, Segment* window) noexcept nogil:
 
 
 cdef int drop_windows(Pool* pool) noexcept nogil:
+    # Not those that work may still run in, though their pages serve the same stream again.
     cdef Heap* heap = pool.heaps
     cdef Segment* window
     cdef Segment* after
     cdef int code = 0
     while heap != NULL and code == 0:
-        window = heap.first_window if may_leave(heap) else NULL
+        window = heap.first_window if is_at_rest(heap) else NULL
         while window != NULL and code == 0:
             after = window.after
-            if window.away == window.slot_count:
+            if window.away == window.slot_count and <int>(heap.settled - window.used) >= 0:
                 code = drop_window(pool, window)
             window = after
         heap = heap.next
@@ -369,6 +375,7 @@ cdef int make_window(Pool* pool, Heap* heap, Piece** pieces, size_t count) noexc
         free(homes)
         return NO_HOST_MEMORY
     window.serial = pool.next_serial
+    window.used = heap.settled
     pool.next_serial += 1
     for index in range(count):
         size += pieces[index].size

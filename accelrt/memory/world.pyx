@@ -110,7 +110,7 @@ cdef void raise_peak(Pool* pool, int figure, int kind) noexcept nogil:
 
 
 cdef void leave(Pool* pool, Heap* asker) noexcept nogil:
-    cdef bint quiet = pool.routes == NULL and pool.deferred == NULL and pool.debug == 0 and pool.foreign == NULL
+    cdef bint quiet = pool.captures == 0 and pool.deferred == NULL and pool.debug == 0 and pool.foreign == NULL
     cdef Heap* heap = pool.heaps
     cdef int kind
     if pool.heap_count == 1:

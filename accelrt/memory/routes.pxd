@@ -1,0 +1,27 @@
+# Private pools as others use them: held, routed to, capped and read.  A pool is named by the two numbers of its
+# id; devices are valid ordinals.
+from libc.stdint cimport int64_t, uint64_t, uintptr_t
+
+from accelrt.memory.stats cimport FIGURES
+
+cdef struct PrivateStats:  # of blocks, segments and bytes, by the figures of stats.pxd but for splits
+    bint known             # there is such a pool
+    int uses
+    size_t limit           # SIZE_MAX: none
+    int64_t[FIGURES] current
+    int64_t[FIGURES] peak
+
+cdef int hold_private(int device, uint64_t first, uint64_t second) noexcept nogil  # made if need be
+cdef int let_go_private(int device, uint64_t first, uint64_t second) noexcept nogil
+cdef int cap_private(int device, uint64_t first, uint64_t second, size_t limit) noexcept nogil
+cdef PrivateStats read_private(int device, uint64_t first, uint64_t second, bint reset) noexcept nogil  # its peaks
+# The id of the pool that the calling thread's allocations on a stream go to; zeros for none.
+cdef void private_of(int device, uintptr_t stream, uint64_t* out_id) noexcept nogil
+
+cdef int begin_capture(int device, uint64_t first, uint64_t second, uint64_t capture) noexcept nogil
+cdef int end_capture(int device, uint64_t capture) noexcept nogil
+
+# What the calling thread allocates goes to the pool, which is made if need be and held meanwhile, until the end.
+# thread is thread_number() of the thread that began.
+cdef int begin_pool(int device, uint64_t first, uint64_t second) noexcept nogil
+cdef int end_pool(int device, uint64_t first, uint64_t second, uint64_t thread) noexcept nogil

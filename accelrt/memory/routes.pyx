@@ -1,0 +1,148 @@
+"""Private pools as others use them: held, routed to, capped and read."""
+from libc.stdint cimport SIZE_MAX
+from libc.string cimport memset
+
+from accelrt.memory.block cimport Pool, Private
+from accelrt.memory.foreign cimport foreign_begin_capture, foreign_end_capture
+from accelrt.memory.pool cimport pool_if_made, pool_of
+from accelrt.memory.private cimport (
+    begin_route, end_route, find_private, hold, let_go, owner_for, reset_private_peaks, sum_of,
+)
+from accelrt.memory.world cimport enter, leave
+from accelrt.status cimport FORKED, INVALID_VALUE, NOT_SUPPORTED
+
+
+cdef int hold_private(int device, uint64_t first, uint64_t second) noexcept nogil:
+    cdef Pool* pool
+    cdef int code = pool_of(device, &pool)
+    if code:
+        return code
+    enter(pool)
+    code = hold(pool, first, second)
+    leave(pool, NULL)
+    return code
+
+
+cdef int let_go_private(int device, uint64_t first, uint64_t second) noexcept nogil:
+    cdef Pool* pool = pool_if_made(device)
+    cdef int code
+    if pool == NULL:
+        return FORKED
+    enter(pool)
+    code = let_go(pool, first, second)
+    leave(pool, NULL)
+    return code
+
+
+cdef int cap_private(int device, uint64_t first, uint64_t second, size_t limit) noexcept nogil:
+    cdef Pool* pool
+    cdef Private* owner
+    cdef int code = pool_of(device, &pool)
+    if code:
+        return code
+    enter(pool)
+    owner = find_private(pool, first, second)
+    if owner == NULL:
+        code = INVALID_VALUE
+    else:
+        owner.limit = limit
+    leave(pool, NULL)
+    return code
+
+
+cdef void read_figures(Pool* pool, Private* owner, PrivateStats* stats, bint reset) noexcept nogil:
+    cdef int figure
+    if reset:
+        reset_private_peaks(pool, owner)
+    stats.known = True
+    stats.uses = owner.uses
+    stats.limit = owner.limit
+    for figure in range(FIGURES):
+        stats.current[figure] = sum_of(pool, owner, figure)
+        stats.peak[figure] = owner.peak[figure]
+
+
+cdef PrivateStats read_private(int device, uint64_t first, uint64_t second, bint reset) noexcept nogil:
+    cdef Pool* pool = pool_if_made(device)
+    cdef Private* owner
+    cdef PrivateStats stats
+    memset(&stats, 0, sizeof(PrivateStats))
+    stats.limit = SIZE_MAX
+    if pool == NULL:
+        return stats
+    enter(pool)
+    owner = find_private(pool, first, second)
+    if owner != NULL:
+        read_figures(pool, owner, &stats, reset)
+    leave(pool, NULL)
+    return stats
+
+
+cdef void private_of(int device, uintptr_t stream, uint64_t* out_id) noexcept nogil:
+    cdef Pool* pool = pool_if_made(device)
+    cdef Private* owner = NULL
+    out_id[0] = out_id[1] = 0
+    if pool == NULL:
+        return
+    enter(pool)
+    if owner_for(pool, stream, &owner) == 0 and owner != NULL:
+        out_id[0], out_id[1] = owner.id[0], owner.id[1]
+    leave(pool, NULL)
+
+
+# --- routes --------------------------------------------------------------------------------------------------
+
+cdef int begin_capture(int device, uint64_t first, uint64_t second, uint64_t capture) noexcept nogil:
+    cdef Pool* pool
+    cdef int code = pool_of(device, &pool)
+    if code:
+        return code
+    if pool.foreign != NULL:
+        return foreign_begin_capture(pool.foreign)
+    enter(pool)
+    code = begin_route(pool, first, second, capture)
+    leave(pool, NULL)
+    return code
+
+
+cdef int end_capture(int device, uint64_t capture) noexcept nogil:
+    cdef Pool* pool = pool_if_made(device)
+    cdef int code
+    if pool == NULL:
+        return FORKED
+    if pool.foreign != NULL:
+        return foreign_end_capture(pool.foreign)
+    enter(pool)
+    code = end_route(pool, NULL, capture, 0)
+    leave(pool, NULL)
+    return code
+
+
+cdef int begin_pool(int device, uint64_t first, uint64_t second) noexcept nogil:
+    cdef Pool* pool
+    cdef int code = pool_of(device, &pool)
+    if code:
+        return code
+    if pool.foreign != NULL:
+        return NOT_SUPPORTED
+    enter(pool)
+    code = hold(pool, first, second)
+    if code == 0:
+        code = begin_route(pool, first, second, 0)
+        if code:
+            let_go(pool, first, second)
+    leave(pool, NULL)
+    return code
+
+
+cdef int end_pool(int device, uint64_t first, uint64_t second, uint64_t thread) noexcept nogil:
+    cdef Pool* pool = pool_if_made(device)
+    cdef int code
+    if pool == NULL:
+        return FORKED
+    enter(pool)
+    code = end_route(pool, find_private(pool, first, second), 0, thread)
+    if code == 0:
+        code = let_go(pool, first, second)
+    leave(pool, NULL)
+    return code
