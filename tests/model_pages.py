@@ -42,7 +42,7 @@ class PagedModel(Pieces):
     # an allocation without a fit
 
     def keeps_apart(self, size):
-        return self.stitching and size <= MIB
+        return self.stitching and (size <= MIB or self.reserved() + size <= 16 * MIB)
 
     def serve(self, heap, size, across=True):
         block = self.fit(heap, size)

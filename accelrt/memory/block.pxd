@@ -28,7 +28,8 @@ cdef enum:  # Segment.shape
 cdef enum:
     CLASSES = 1600     # of free blocks by size; see freelist.pxd
     WORDS = 25         # of bits, one a class
-    NEAR = 64          # heaps found without a search
+    NEAR = 256         # places for the common heaps of streams,
+    REACH = 8          # of which each may be in so many
 
 # A stream other than the block's own that was said to use it.
 cdef struct Use:
@@ -213,7 +214,7 @@ cdef struct Pool:
     uint64_t windows
     Heap* heaps
     int heap_count
-    Heap* near[2][NEAR]      # by kind and stream; read without a lock
+    Heap* near[2][NEAR + REACH]  # by kind and stream; read without a lock
     Private* privates
     Route* routes            # captures under way, and threads in pools of their own; the latest first
     uint64_t captures        # routes that are captures

@@ -24,6 +24,7 @@ from accelrt.status cimport CAP_REACHED, CAPTURE_UNSUPPORTED, NO_HOST_MEMORY, OU
 
 cdef enum:
     CAPTURE_LAST = 908
+    APART = 16 << 20  # bytes reserved up to which streams have pages of their own
     ATTEMPTS = 64  # to grow, when other threads take what was gained before we do
 
 
@@ -216,9 +217,10 @@ cdef int last_growth(Pool* pool, Request* request, uintptr_t* out_address) noexc
 
 
 cdef int climb(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil:
-    # A small request takes no pages from other streams before growth was refused: they would ask for them back.
+    # A small request, or one of a process that has little, takes no pages from other streams before growth was
+    # refused: the streams would ask for them back, again and again.
     cdef int code = poll(pool)
-    request.across = request.size > SMALL_LIMIT or not pool.policy.stitching
+    request.across = request.size > SMALL_LIMIT and reserved(pool) + request.size > APART or not pool.policy.stitching
     if code == 0:
         code = serve(pool, request, out_address)
     if refused(code) and not request.across:

@@ -10,7 +10,7 @@ from libc.stdlib cimport atoi, calloc, free, getenv
 
 cimport accelrt.driver.registry as registry
 from accelrt.memory.block cimport (
-    LIVE, NEAR, PLAIN, WINDOW, Block, Heap, Policy, Private, Use,
+    LIVE, NEAR, PLAIN, REACH, WINDOW, Block, Heap, Policy, Private, Use,
     pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock,
 )
 from accelrt.memory.foreign cimport (
@@ -28,7 +28,7 @@ from accelrt.memory.pending cimport accept, defer, note_wait, offer, poll, settl
 from accelrt.memory.places cimport block_at, find_cell, store_block
 from accelrt.memory.policy cimport load_flag, rounded, take_policy, wanted
 from accelrt.memory.private cimport is_routed, note_peaks, owner_for
-from accelrt.memory.records cimport drop_spare_events, gone, heap_of, load_heap, near, new_use, recycle_use
+from accelrt.memory.records cimport drop_spare_events, gone, heap_of, near_heap, new_use, recycle_use
 from accelrt.memory.sizes cimport LARGE, ROUND_LIMIT, SMALL_LIMIT, UNIT, kind_of, round_up
 from accelrt.memory.windows cimport retire
 from accelrt.memory.world cimport count_freed, count_splits, enter, hand_over, leave
@@ -126,8 +126,8 @@ cdef inline int hit(Pool* pool, size_t requested, uintptr_t stream, uintptr_t* o
     if pool.routed and is_routed():
         return NOT_READY
     size = round_up(requested, UNIT) if not load_flag(&pool.policy.rounds) else rounded(&pool.policy, requested)
-    heap = load_heap(&pool.near[pool.policy.virtual_memory or size > SMALL_LIMIT][near(stream)])
-    if heap.stream != stream:
+    heap = near_heap(pool.near[pool.policy.virtual_memory or size > SMALL_LIMIT], stream)
+    if heap == NULL:
         return NOT_READY
     if wait:
         spin_lock(&heap.lock)
@@ -482,7 +482,7 @@ cdef int make(int device) noexcept nogil:
     pool.table = registry.active()
     pool.device = device
     pool.debug = atoi(debug) if debug != NULL else 0
-    for index in range(NEAR):
+    for index in range(NEAR + REACH):
         pool.near[0][index] = pool.near[1][index] = &nowhere
     take_policy(pool)
     store_pool(&pools[device], pool)
@@ -500,7 +500,7 @@ cdef void forget_pools() noexcept nogil:
 cdef void prepare_module() noexcept nogil:
     cdef int index
     nowhere.stream = gone()
-    for index in range(NEAR):
+    for index in range(NEAR + REACH):
         unmade.near[0][index] = unmade.near[1][index] = &nowhere
     forget_pools()
 

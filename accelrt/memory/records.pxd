@@ -1,7 +1,7 @@
 # The records that describe memory, recycled by each heap and pool.  Inside the world.
 from libc.stdint cimport uintptr_t
 
-from accelrt.memory.block cimport Block, Entry, Heap, Pool, Private, Use
+from accelrt.memory.block cimport NEAR, REACH, Block, Entry, Heap, Pool, Private, Use
 
 cdef extern from *:
     """
@@ -23,8 +23,22 @@ cdef int heap_of(Pool* pool, Private* owner, uintptr_t stream, int kind, Heap** 
 
 
 cdef inline int near(uintptr_t stream) noexcept nogil:
-    # Where a stream's common heap is looked for first: handles are addresses, or small numbers.
-    return <int>((stream ^ (stream >> 6) ^ (stream >> 12)) & 63)
+    # The first place of a stream's common heap: handles are addresses, or small numbers.
+    return <int>((stream ^ (stream >> 6) ^ (stream >> 12)) & (NEAR - 1))
+
+
+cdef inline Heap* near_heap(Heap** places, uintptr_t stream) noexcept nogil:
+    # A common heap, in its first place but where others were there before it; NULL where it has none.
+    cdef Heap** place = places + near(stream)
+    cdef Heap* heap = load_heap(place)
+    cdef int step
+    if heap.stream == stream:
+        return heap
+    for step in range(1, REACH):
+        heap = load_heap(place + step)
+        if heap.stream == stream:
+            return heap
+    return NULL
 
 
 cdef inline uintptr_t gone() noexcept nogil:

@@ -8,6 +8,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
 from accelrt.driver.table cimport EVENT_DISABLE_TIMING
+from accelrt.memory.block cimport REACH
 from accelrt.memory.heap cimport recycle
 from accelrt.memory.lock cimport spin_lock
 from accelrt.memory.idle cimport is_trusted
@@ -128,6 +129,19 @@ cdef Heap* make_heap(Pool* pool) noexcept nogil:
     return heap
 
 
+cdef void bring_near(Pool* pool, Heap* heap) noexcept nogil:
+    # In the first place that nobody has; where all are taken, whoever has the first one is found the slow way.
+    cdef Heap** place = &pool.near[heap.kind][near(heap.stream)]
+    cdef int step
+    for step in range(REACH):
+        if place[step] == heap:
+            return
+        if place[step].stream == gone():
+            store_heap(place + step, heap)
+            return
+    store_heap(place, heap)
+
+
 cdef int heap_of(Pool* pool, Private* owner, uintptr_t stream, int kind, Heap** out_heap) noexcept nogil:
     cdef Heap* heap = pool.heaps
     while heap != NULL and (heap.stream != stream or heap.owner != owner or heap.kind != kind):
@@ -143,6 +157,6 @@ cdef int heap_of(Pool* pool, Private* owner, uintptr_t stream, int kind, Heap** 
         heap.epoch = heap.settled + 1
         heap.waited = heap.settled
     if owner == NULL:
-        store_heap(&pool.near[kind][near(stream)], heap)
+        bring_near(pool, heap)
     out_heap[0] = heap
     return 0
