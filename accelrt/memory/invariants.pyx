@@ -17,7 +17,7 @@ from accelrt.memory.stats cimport (
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, INACTIVE_SPLIT, INACTIVE_SPLIT_BYTES, REQUESTED_BYTES,
     RESERVED_BYTES, SEGMENT, SHARED,
 )
-from accelrt.memory.world cimport total_of
+from accelrt.memory.world cimport counted, total_of
 
 cdef struct Count:
     int64_t[9][2] figure
@@ -204,23 +204,13 @@ cdef const char* walk_queues(const Pool* pool, const Count* count) noexcept nogi
     return NULL
 
 
-cdef int64_t counted(const Pool* pool, int figure, int kind) noexcept nogil:
-    # Another thread may be in the midst of an operation, which counts what it splits at its end.
-    if figure == INACTIVE_SPLIT:
-        return pool.split_base[kind][0]
-    if figure == INACTIVE_SPLIT_BYTES:
-        return pool.split_base[kind][1]
-    return pool.total[kind][figure]
-
-
 cdef const char* compare_counters(const Pool* pool, const Count* count) noexcept nogil:
     cdef int figure, kind
     for kind in range(2):
         for figure in range(SHARED):
             if pool.total[kind][figure] != count.figure[figure][kind]:
                 return "every counter equals what the walk counts"
-            # What an operation in its midst took away for a while, others may have used: either sum will do.
-            if pool.stats.figure[figure][kind].peak < min(counted(pool, figure, kind), pool.total[kind][figure]):
+            if pool.stats.figure[figure][kind].peak < counted(pool, figure, kind):
                 return "no figure is above its peak"
         for figure in range(SHARED, 9):
             if pool.stats.figure[figure][kind].current != count.figure[figure][kind]:

@@ -13,7 +13,7 @@ from accelrt.memory.records cimport load_heap
 from accelrt.memory.stats cimport (
     ACTIVE_BYTES, ALLOCATED_BYTES, FIGURES, RESERVED_BYTES, SHARED, Counter, current_of,
 )
-from accelrt.memory.world cimport enter, leave, reserved
+from accelrt.memory.world cimport counted, enter, leave, reserved
 
 
 cdef int64_t foreign_current(Pool* pool, int figure) noexcept nogil:
@@ -143,7 +143,7 @@ cdef Stats read_stats(Pool* pool) noexcept nogil:
     for figure in range(SHARED):
         for kind in range(2):
             counter = &stats.figure[figure][kind]
-            counter.current = pool.total[kind][figure]
+            counter.current = counted(pool, figure, kind)
             counter.allocated = accumulated(pool, figure, kind)
             counter.freed = counter.allocated - counter.current + pool.freed_base[kind][figure]
     leave(pool, NULL)

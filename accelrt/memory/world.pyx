@@ -128,6 +128,17 @@ cdef void leave(Pool* pool, Heap* asker) noexcept nogil:
     pthread_mutex_unlock(&pool.lock)
 
 
+cdef int64_t counted(const Pool* pool, int figure, int kind) noexcept nogil:
+    # A total as it may be shown.  Another thread may be in the midst of an operation, which counts what it splits
+    # at its end; what it took away for a while, others may have used: the lesser of both sums is below the peak.
+    cdef int64_t total = pool.total[kind][figure]
+    if figure == INACTIVE_SPLIT:
+        return min(total, pool.split_base[kind][0])
+    if figure == INACTIVE_SPLIT_BYTES:
+        return min(total, pool.split_base[kind][1])
+    return total
+
+
 cdef int64_t total_of(const Pool* pool, int figure) noexcept nogil:
     return pool.total[0][figure] + pool.total[1][figure]
 
