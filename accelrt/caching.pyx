@@ -16,14 +16,14 @@ from accelrt.event cimport Event
 from accelrt.memory.backend cimport backend_name, require_native
 from accelrt.memory.block cimport Pool
 from accelrt.memory.pool cimport (
-    MAX_DEVICES, allocate, empty, locate, pool_if_made, release, release_after, set_limit, try_allocate, try_release,
-    use_on,
+    MAX_DEVICES, allocate, empty, locate, pool_if_made, release, set_limit, try_allocate, try_release,
 )
 from accelrt.memory.readings cimport (
     active_bytes, allocated_bytes, current_shared, find_violation, largest_free, limit_of, max_split_of, peak_of, read_stats, reserved_bytes,
     reset_accumulated, reset_peaks,
 )
 from accelrt.memory.routes cimport PrivateStats, private_of, read_private
+from accelrt.memory.sharing cimport release_after, use_on
 from accelrt.memory.sizes cimport ROUND_LIMIT
 from accelrt.memory.snapshot import segments
 from accelrt.memory.stats cimport (

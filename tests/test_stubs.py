@@ -17,8 +17,8 @@ ALLOWED = r"""
 .*\.__pyx_capi__
 .*\.__test__
 accelrt\.memory\.(checkpoint|foreign|foreign_readings|idle|invariants|ladder|ordered|pending|pieces|places|plugged|plugin|policy)
-accelrt\.memory\.(pinned|pinned_(audit|heap|memory|uses|watch)|pool|private|readings|records|routes|segments|snapshot)
-accelrt\.memory\.(windows|world)
+accelrt\.memory\.(pinned|pinned_(audit|heap|memory|uses|watch)|pool|private|readings|records|routes|segments|sharing)
+accelrt\.memory\.(snapshot|windows|world)
 .*\.?__reduce_cython__
 .*\.?__setstate_cython__
 .*\.RowCalls\..*
