@@ -24,7 +24,6 @@ accelrt\.memory\.(snapshot|windows|world)
 .*\.RowCalls\..*
 .*\.(rows|faults)\.ROW_NAMES
 .*\.faults\.(MODES|ASKING)
-.*\.caching\.FIGURE_NAMES
 .*\.mempool\.FIGURES
 .*\.checkpoints\.REASONS
 accelrt\.memory\.BACKEND
