@@ -1,4 +1,4 @@
-"""Threads without the GIL on the fast paths, beside others that empty the caches, read figures and use Python."""
+"""Threads without the GIL on the fast paths; others empty the caches, read figures and use Python."""
 
 import itertools
 import sys
@@ -65,7 +65,8 @@ def race(work, disturbers=()):
 def check_figures():
     """What one reading says has to add up, whatever goes on meanwhile."""
     figures = accelrt.memory_stats(0)
-    for name in ("allocation", "allocated_bytes", "requested_bytes", "active", "inactive_split_bytes", "segment"):
+    names = ("allocation", "allocated_bytes", "requested_bytes", "active", "inactive_split_bytes", "segment")
+    for name in names:
         current, peak, allocated, freed = (
             figures[f"{name}.all.{part}"] for part in ("current", "peak", "allocated", "freed")
         )
@@ -85,7 +86,8 @@ def check_host_figures():
 
 
 def device_memory(folder):
-    stress, streams, shared = import_stress(folder), [accelrt.Stream(0) for _ in range(THREADS)], accelrt.Stream(0)
+    stress, shared = import_stress(folder), accelrt.Stream(0)
+    streams = [accelrt.Stream(0) for _ in range(THREADS)]
     through_python = 0
 
     def work(index):
@@ -122,7 +124,8 @@ def device_memory(folder):
 
 
 def pinned_memory(folder):
-    stress, streams, shared = import_stress(folder), [accelrt.Stream(0) for _ in range(THREADS)], accelrt.Stream(0)
+    stress, shared = import_stress(folder), accelrt.Stream(0)
+    streams = [accelrt.Stream(0) for _ in range(THREADS)]
 
     def work(index):
         return stress.churn(0, streams[index].cuda_stream, shared.cuda_stream, index + 1, ROUNDS, True)
