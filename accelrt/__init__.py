@@ -10,15 +10,7 @@ from accelrt.caching import (
     caching_allocator_alloc,
     caching_allocator_delete,
     empty_cache,
-    max_memory_allocated,
-    max_memory_reserved,
-    memory_allocated,
-    memory_reserved,
-    memory_snapshot,
-    memory_stats,
     record_stream,
-    reset_accumulated_memory_stats,
-    reset_peak_memory_stats,
     set_per_process_memory_fraction,
 )
 from accelrt.copies import copy, fill
@@ -57,6 +49,16 @@ from accelrt.pinned import (
 )
 from accelrt.properties import DeviceProperties, get_device_capability, get_device_name, get_device_properties
 from accelrt.registered import RegisteredMemory, is_pinned, pinned_empty, record_host_stream, register_host
+from accelrt.statistics import (
+    max_memory_allocated,
+    max_memory_reserved,
+    memory_allocated,
+    memory_reserved,
+    memory_snapshot,
+    memory_stats,
+    reset_accumulated_memory_stats,
+    reset_peak_memory_stats,
+)
 from accelrt.stream import ExternalStream, Stream, current_stream, default_stream, set_stream, stream
 
 __version__ = "0.1.0"

@@ -8,6 +8,7 @@ cimport accelrt.memory.pool as pool
 from accelrt.memory.private cimport thread_number
 cimport accelrt.memory.readings as readings
 cimport accelrt.memory.routes as routes
+cimport accelrt.memory.sharing as sharing
 from accelrt.stream cimport current_handle
 
 
@@ -41,7 +42,7 @@ cdef int release(int device, uintptr_t address) noexcept nogil:
 cdef int record_stream(int device, uintptr_t address, uintptr_t stream) noexcept nogil:
     if outside(device):
         return INVALID_DEVICE
-    return pool.use_on(device, address, stream)
+    return sharing.use_on(device, address, stream)
 
 
 cdef int begin_pool(int device, uint64_t id0, uint64_t id1) noexcept nogil:
@@ -77,7 +78,7 @@ cdef int stream_synchronize(int device, uintptr_t stream) noexcept nogil:
 
 
 cdef int release_after(int device, uintptr_t address, uintptr_t event) noexcept nogil:
-    return pool.release_after(device, address, event, event)
+    return sharing.release_after(device, address, event, event)
 
 
 cdef int64_t memory_allocated(int device) noexcept nogil:
@@ -90,7 +91,7 @@ cdef int64_t memory_reserved(int device) noexcept nogil:
 
 cdef int stream_wait_event(int device, uintptr_t stream, uintptr_t event) noexcept nogil:
     cdef int code = registry.active().stream_wait_event(device, stream, event)
-    return code if code else pool.stream_waits(device, stream, event)
+    return code if code else sharing.stream_waits(device, stream, event)
 
 
 cdef int event_create(int device, bint timing, uintptr_t* out_event) noexcept nogil:

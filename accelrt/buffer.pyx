@@ -4,7 +4,7 @@ from cpython.buffer cimport PyBuffer_FillInfo
 from accelrt import lazy
 from accelrt.caching cimport allocate_bytes, checked_size, release_bytes
 from accelrt.device cimport device_at, ordinal_of
-from accelrt.memory.pool cimport use_on
+from accelrt.memory.sharing cimport use_on
 from accelrt.pinned cimport allocate_host_bytes, checked_host_size, release_host_bytes
 from accelrt.status cimport raise_status
 from accelrt.stream cimport stream_of

@@ -1,4 +1,4 @@
-"""The caching allocator as Python sees it: torch.cuda.memory's names for raw pointers and figures.
+"""The caching allocator as Python sees it: torch.cuda.memory's names for raw pointers.
 
 A hit keeps the GIL; whatever may wait lets go of it.
 """
@@ -6,29 +6,23 @@ import operator
 
 from cpython.exc cimport PyErr_Clear
 from cpython.long cimport PyLong_CheckExact
-from libc.stdint cimport SIZE_MAX, int64_t, uint64_t
+from libc.stdint cimport SIZE_MAX, uint64_t
 
 from accelrt.errors import OutOfMemoryError
 from accelrt.deferred cimport drain
 from accelrt.device cimport current_ordinal, ordinal_of
 cimport accelrt.driver.registry as registry
 from accelrt.event cimport Event
-from accelrt.memory.backend cimport backend_name, require_native
+from accelrt.memory.backend cimport backend_name
 from accelrt.memory.block cimport Pool
 from accelrt.memory.pool cimport (
-    MAX_DEVICES, allocate, empty, locate, pool_if_made, release, release_after, set_limit, try_allocate, try_release,
-    use_on,
+    MAX_DEVICES, allocate, empty, locate, pool_if_made, release, set_limit, try_allocate, try_release,
 )
-from accelrt.memory.readings cimport (
-    active_bytes, allocated_bytes, current_shared, find_violation, largest_free, limit_of, max_split_of, peak_of, read_stats, reserved_bytes,
-    reset_accumulated, reset_peaks,
-)
+from accelrt.memory.readings cimport active_bytes, allocated_bytes, largest_free, limit_of, reserved_bytes
 from accelrt.memory.routes cimport PrivateStats, private_of, read_private
+from accelrt.memory.sharing cimport release_after, use_on
 from accelrt.memory.sizes cimport ROUND_LIMIT
-from accelrt.memory.snapshot import segments
-from accelrt.memory.stats cimport (
-    ACTIVE_BYTES, ALLOCATED_BYTES, FIGURES, RESERVED_BYTES, SHARED, Counter, Stats, current_of,
-)
+from accelrt.memory.stats cimport RESERVED_BYTES
 from accelrt.status cimport CAP_REACHED, NOT_ALLOCATED, NOT_READY, OUT_OF_MEMORY, POOL_CAP_REACHED, raise_status
 from accelrt.stream cimport current_handle, stream_of
 
@@ -276,170 +270,6 @@ def empty_cache():
                 raise_status(code, "empty_cache", ("device", ordinal))
 
 
-cdef Pool* pool_at(object device) except? NULL:
-    # NULL before the device's first allocation.
-    cdef int ordinal = 0
-    if device is not None or current_ordinal(&ordinal):
-        ordinal = ordinal_of(device)
-    return pool_if_made(ordinal)
-
-
-def memory_allocated(device=None):
-    """Bytes of live blocks of a device, rounded as allocated: to 512, and not at all by another backend."""
-    return allocated_bytes(pool_at(device))
-
-
-def memory_reserved(device=None):
-    """Bytes that the allocator holds from a device, live and idle; with the backend cudaMallocAsync, what the
-    driver's pool holds for everybody in the process."""
-    return reserved_bytes(pool_at(device))
-
-
-def max_memory_allocated(device=None):
-    """The most that memory_allocated was since the start or reset_peak_memory_stats."""
-    return peak_of(pool_at(device), ALLOCATED_BYTES)
-
-
-def max_memory_reserved(device=None):
-    """The most that memory_reserved was since the start or reset_peak_memory_stats."""
-    return peak_of(pool_at(device), RESERVED_BYTES)
-
-
-# In the order of the figures in memory/stats.pxd.
-cdef tuple FIGURE_NAMES = (
-    "allocation", "active", "inactive_split", "allocated_bytes", "active_bytes", "inactive_split_bytes",
-    "requested_bytes", "segment", "reserved_bytes",
-)
-
-
-cdef tuple POOLS = ("small_pool", "large_pool", "all")
-cdef tuple FIELDS = ("current", "peak", "allocated", "freed")
-# Key of a figure -> (figure, pool, field), as numbers.
-cdef dict PLACES = {
-    f"{name}.{pool}.{field}": (figure, kind, part)
-    for figure, name in enumerate(FIGURE_NAMES)
-    for kind, pool in enumerate(POOLS)
-    for part, field in enumerate(FIELDS)
-}
-
-
-cdef Counter counter_of(const Stats* stats, int figure, int kind) noexcept nogil:
-    # kind 2 is both together, with the peak of the sum.
-    cdef Counter total
-    if kind < 2:
-        return stats.figure[figure][kind]
-    total.current = stats.figure[figure][0].current + stats.figure[figure][1].current
-    total.peak = stats.peak_all[figure]
-    total.allocated = stats.figure[figure][0].allocated + stats.figure[figure][1].allocated
-    total.freed = stats.figure[figure][0].freed + stats.figure[figure][1].freed
-    return total
-
-
-cdef tuple fields_of(Counter counter):
-    return counter.current, counter.peak, counter.allocated, counter.freed
-
-
-cdef dict single_figures(const Stats* stats, Pool* pool):
-    cdef int64_t idle = current_of(stats, RESERVED_BYTES) - current_of(stats, ACTIVE_BYTES)
-    cdef int64_t largest = largest_free(pool)
-    return {
-        "num_alloc_retries": stats.num_alloc_retries,
-        "num_ooms": stats.num_ooms,
-        "num_sync_all_streams": stats.num_sync_all_streams,
-        "num_device_alloc": stats.num_device_alloc,
-        "num_device_free": stats.num_device_free,
-        "max_split_size": max_split_of(pool),
-        "virtual_memory_calls": stats.virtual_memory_calls,
-        "stitched_bytes": stats.stitched_bytes,
-        "reserved_addresses": stats.reserved_addresses,
-        "largest_free_block": largest,
-        "fragmentation": 1 - largest / idle if idle else 0.0,
-    }
-
-
-def memory_stats(device=None):
-    """The allocator's figures for one device, with torch's keys (torch.cuda.memory_stats) and some more.
-
-    Arguments:
-        device: int, "cuda:1", ...; None is the current device.
-    Returns:
-        dict: "allocated_bytes.all.current" and the like: nine figures, for all and the small and large pools,
-        current, peak, allocated and freed, in blocks or bytes; "oversize_allocations.current" and the like;
-        counts of retries, failures and device calls.  Beyond torch's: virtual_memory_calls, calls of the
-        driver's virtual memory; stitched_bytes, mapped a second time; reserved_addresses, bytes of address
-        space; largest_free_block, bytes; fragmentation, the part of the idle bytes outside that block, 0 to 1.
-    """
-    cdef Pool* pool = pool_at(device)
-    cdef Stats stats = read_stats(pool)
-    cdef int figure, kind
-    cdef dict answer = single_figures(&stats, pool)
-    for figure in range(FIGURES):
-        for kind in range(3):
-            fields = fields_of(counter_of(&stats, figure, kind))
-            answer.update(zip([f"{FIGURE_NAMES[figure]}.{POOLS[kind]}.{field}" for field in FIELDS], fields))
-    for name, fields in (
-        ("oversize_allocations", fields_of(stats.oversize_allocations)),
-        ("oversize_segments", fields_of(stats.oversize_segments)),
-    ):
-        answer.update(zip([f"{name}.{field}" for field in FIELDS], fields))
-    return dict(sorted(answer.items()))
-
-
-def memory_stat(key, device=None):
-    """One figure of memory_stats, without the others.
-
-    Arguments:
-        key: str, a key of memory_stats.
-        device: as in memory_stats.
-    Returns:
-        int, or float for "fragmentation".
-    Raises:
-        KeyError: there is no such key.
-    """
-    cdef Pool* pool = pool_at(device)
-    cdef Stats stats
-    place = PLACES.get(key)
-    if place is not None and place[1] == 2 and place[2] == 0 and place[0] < SHARED:
-        return current_shared(pool, place[0])
-    stats = read_stats(pool)
-    if place is not None:
-        return fields_of(counter_of(&stats, place[0], place[1]))[place[2]]
-    single = single_figures(&stats, pool)
-    if key in single:
-        return single[key]
-    name, _, field = str(key).partition(".")
-    if field in FIELDS and name in ("oversize_allocations", "oversize_segments"):
-        counter = stats.oversize_allocations if name == "oversize_allocations" else stats.oversize_segments
-        return fields_of(counter)[FIELDS.index(field)]
-    raise KeyError(f"{key!r} is no key of memory_stats")
-
-
-def memory_snapshot(device=None):
-    """The segments and blocks that the allocator holds.
-
-    Arguments:
-        device: as in memory_stats, but None means all devices.
-    Returns:
-        list of dicts, one a segment, with torch's keys (torch.cuda.memory_snapshot) and "serial", the number
-        of the segment in the order in which its device's were taken.
-    Raises:
-        NotSupportedError: the backend is not accelrt's own pool.
-    """
-    require_native("memory_snapshot")
-    ordinals = range(MAX_DEVICES) if device is None else (ordinal_of(device),)
-    return [segment for ordinal in ordinals for segment in segments(ordinal)]
-
-
-def reset_peak_memory_stats(device=None):
-    """Sets every peak of a device to the current figure."""
-    reset_peaks(pool_at(device))
-
-
-def reset_accumulated_memory_stats(device=None):
-    """Sets a device's "allocated" and "freed" figures, and its counts of retries and failures, to 0."""
-    reset_accumulated(pool_at(device))
-
-
 def set_per_process_memory_fraction(fraction, device=None):
     """Limits what the allocator reserves of a device; a request beyond it climbs the same ladder as one that
     the device refuses, and then raises OutOfMemoryError.
@@ -462,18 +292,3 @@ def set_per_process_memory_fraction(fraction, device=None):
         code = set_limit(ordinal, SIZE_MAX if fraction == 1 else <size_t>(fraction * total))
     if code:
         raise_status(code, "set_per_process_memory_fraction", ("fraction", fraction, "device", ordinal))
-
-
-def audit(device=None):
-    """Walks every identity of the allocator (accelrt/memory/DESIGN.md).
-
-    Arguments:
-        device: as in memory_stats, but None means all devices.
-    Raises:
-        AssertionError: one is violated; the text says which, and on which device.
-    """
-    ordinals = range(MAX_DEVICES) if device is None else (ordinal_of(device),)
-    for ordinal in ordinals:
-        found = find_violation(pool_if_made(ordinal))
-        if found is not None:
-            raise AssertionError(f"device {ordinal}: violated: {found}")

@@ -10,7 +10,8 @@ from accelrt.capture cimport PinnedSide, any_capture, keep_for_capture
 from accelrt.device cimport ordinal_of
 cimport accelrt.driver.registry as registry
 from accelrt.memory.pinned cimport is_cached_pinned, use_pinned_on
-from accelrt.memory.pool cimport in_private, use_on
+from accelrt.memory.pool cimport in_private
+from accelrt.memory.sharing cimport use_on
 from accelrt.status cimport NO_HOST_MEMORY, raise_status
 from accelrt.stream cimport Stream, current_of, stream_of
 

@@ -9,7 +9,8 @@ from accelrt.deferred cimport drain
 from accelrt.device cimport device_at, ordinal_of
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport EVENT_BLOCKING_SYNC, EVENT_DISABLE_TIMING, EVENT_INTERPROCESS
-from accelrt.memory.pool cimport MAX_DEVICES, stream_waits
+from accelrt.memory.pool cimport MAX_DEVICES
+from accelrt.memory.sharing cimport stream_waits
 from accelrt.status cimport NOT_READY, raise_status
 from accelrt.stream cimport Stream, stream_of
 from accelrt.stream import provide_event_type

@@ -5,11 +5,9 @@ stream; streams 1, 2, ... are the mirror's own and can be gated: while a gate is
 nothing, so what is complete and what is not is known at every moment.
 """
 
-import threading
-import time
-from contextlib import contextmanager
 from operator import call as direct
 
+from allocator_gates import Gates
 from model import Model, OutOfMemory
 from model_blocks import FREE, LIVE, PENDING, PLAIN
 from model_pages import PagedModel
@@ -19,10 +17,9 @@ from accelrt.driver import rows
 from accelrt.memory.settings import from_environment
 
 OWN_STREAMS = (1, 2, 3)
-WAIT_SECONDS = 60  # how long a wait that is bound to come may take on a busy machine
 
 
-class Mirror:
+class Mirror(Gates):
     """The pools of some devices, each beside its model.
 
     waits, where given, counts how often the process has waited for a device: then an operation that has to
@@ -30,10 +27,9 @@ class Mirror:
     """
 
     def __init__(self, devices=(0,), waits=None):
-        self.waits = waits
+        super().__init__(waits)
         self.error = None  # the last OutOfMemoryError
         self.broken = False  # a difference was found: of no more use
-        self.gates = {}  # (device, stream) -> threading.Event
         self.bases = {}  # (device, serial) -> (address, size)
         self.streams = {
             (device, index): accelrt.Stream(device) for device in devices for index in OWN_STREAMS
@@ -111,22 +107,6 @@ class Mirror:
         accelrt.record_stream(self.address(key), self.streams[device, stream])
         self.check(device)
 
-    def close_gate(self, device, stream):
-        if (device, stream) not in self.gates:
-            gate = self.gates[device, stream] = threading.Event()
-            self.streams[device, stream].launch_host_func(gate.wait)
-            self.models[device].close_gate(stream)
-
-    def open_gate(self, device, stream):
-        if (device, stream) in self.gates:
-            self.gates.pop((device, stream)).set()
-            self.streams[device, stream].synchronize()
-            self.models[device].open_gate(stream)
-
-    def open_gates(self):
-        for device, stream in list(self.gates):
-            self.open_gate(device, stream)
-
     def empty_cache(self):
         for device in self.models:
             queues = self.models[device].queues.items()
@@ -185,47 +165,6 @@ class Mirror:
                     if block["state"] == LIVE:
                         accelrt.caching_allocator_delete(block["address"])
         accelrt.empty_cache()
-
-    # gates
-
-    def gated(self, device):
-        return [stream for gated, stream in self.gates if gated == device]
-
-    def prepare_wait(self, device, awaited):
-        """Opens the gates if several streams would be waited for: in which order they get on is open then."""
-        gated = set(self.gated(device))
-        if not self.waits or len(awaited) > 1 or (awaited and gated - awaited):
-            for stream in gated:
-                self.open_gate(device, stream)
-
-    @contextmanager
-    def opening_gates(self, waiting, bound=True):
-        """Opens every gate as soon as the operation inside has begun to wait, if it is bound to or may."""
-        if not waiting:
-            yield
-            return
-        before, finished, seen = self.waits(), threading.Event(), threading.Event()
-
-        def watch():
-            deadline = time.monotonic() + WAIT_SECONDS
-            while not finished.wait(0.0002) and time.monotonic() < deadline:
-                if self.waits() > before:
-                    seen.set()
-                    break
-            if seen.is_set() or bound:
-                for gate in self.gates.values():
-                    gate.set()
-
-        watcher = threading.Thread(target=watch)
-        watcher.start()
-        try:
-            yield
-        finally:
-            finished.set()
-            watcher.join()
-        assert seen.is_set() or not bound, "the model waits for a gated stream here, the allocator did not"
-        if bound or seen.is_set():
-            self.open_gates()
 
     # comparisons
 

@@ -1,4 +1,4 @@
-"""Shared libraries and extensions that tests compile, with the compiler of this Python's extensions."""
+"""Libraries and extensions that tests compile, with the compiler that built this Python's extensions."""
 
 import ctypes
 import os
@@ -24,7 +24,7 @@ def compile_library(name, folder):
 
 
 def compile_extension(name, folder):
-    """Compiles tests/NAME.pyx against the installed accelrt into an extension of a folder.
+    """Compiles tests/NAME.pyx against the installed accelrt into an extension in a folder, to be imported.
 
     A sanitizer of accelrt's build is this one's too; the compiler itself runs without it.
     """

@@ -96,10 +96,10 @@ cdef int step(Worker* worker, bint pinned) noexcept nogil:
 
 
 cdef int run(Worker* worker, bint pinned, int rounds) noexcept nogil:
-    cdef int index, code
+    cdef int index, _round, code
     while not load(&started):
         sched_yield()
-    for index in range(rounds):
+    for _round in range(rounds):
         code = step(worker, pinned)
         if code:
             return code

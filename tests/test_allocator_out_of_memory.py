@@ -3,7 +3,8 @@
 import time
 
 import pytest
-from allocator_mirror import WAIT_SECONDS, Mirror
+from allocator_gates import WAIT_SECONDS
+from allocator_mirror import Mirror
 from child import in_child, waits, wrap_host
 from model_blocks import MIB
 

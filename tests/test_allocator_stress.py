@@ -1,4 +1,4 @@
-"""Threads without the GIL on the fast paths, beside others that empty caches, read figures, use Python."""
+"""Threads without the GIL on the fast paths; others empty the caches, read figures and use Python."""
 
 import itertools
 import sys
@@ -65,7 +65,8 @@ def race(work, disturbers=()):
 def check_figures():
     """What one reading says has to add up, whatever goes on meanwhile."""
     figures = accelrt.memory_stats(0)
-    for name in ("allocation", "allocated_bytes", "requested_bytes", "active", "inactive_split_bytes"):
+    names = ("allocation", "allocated_bytes", "requested_bytes", "active", "inactive_split_bytes", "segment")
+    for name in names:
         current, peak, allocated, freed = (
             figures[f"{name}.all.{part}"] for part in ("current", "peak", "allocated", "freed")
         )

@@ -30,7 +30,7 @@ def free(*addresses):
 
 
 def test_a_stream_that_waits_for_the_event_takes_the_memory_at_once(held):
-    stream, gate = held
+    stream, _gate = held
     other = accelrt.Stream()
     first = allocate(stream)
     done = stream.record_event()
@@ -60,7 +60,7 @@ def test_nobody_else_gets_it_before_the_event_is_complete(held):
 
 
 def test_an_event_that_is_recorded_anew_hands_nothing_over(held):
-    stream, gate = held
+    stream, _gate = held
     other = accelrt.Stream()
     first = allocate(stream)
     done = stream.record_event()

@@ -7,13 +7,14 @@ from importlib.resources import as_file, files
 from pathlib import Path
 
 import accelrt
-from accelrt.caching import audit, empty_cache, memory_allocated, memory_reserved
+from accelrt.caching import empty_cache
 from accelrt.cli.choice import open_driver
 from accelrt.cli.pipeline import PipelineFigures, pipeline_part
 from accelrt.cli.replay import Figures, describe, host_capacity, replay
 from accelrt.cli.text import human, pairs
 from accelrt.cli.trace import Trace, load
 from accelrt.device import mem_get_info, synchronize
+from accelrt.statistics import audit, memory_allocated, memory_reserved
 
 __all__ = ["load_trace", "pipeline_part", "release_everything", "replay_part", "run"]
 

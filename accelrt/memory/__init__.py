@@ -90,6 +90,18 @@ _ROOMS = {
         "record_host_stream",
         "register_host",
     ),
+    "accelrt.statistics": (
+        "audit",
+        "max_memory_allocated",
+        "max_memory_reserved",
+        "memory_allocated",
+        "memory_reserved",
+        "memory_snapshot",
+        "memory_stat",
+        "memory_stats",
+        "reset_accumulated_memory_stats",
+        "reset_peak_memory_stats",
+    ),
 }
 
 

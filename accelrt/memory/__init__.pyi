@@ -1,7 +1,4 @@
 from accelrt.caching import (
-    audit as audit,
-)
-from accelrt.caching import (
     caching_allocator_alloc as caching_allocator_alloc,
 )
 from accelrt.caching import (
@@ -14,34 +11,7 @@ from accelrt.caching import (
     free_after as free_after,
 )
 from accelrt.caching import (
-    max_memory_allocated as max_memory_allocated,
-)
-from accelrt.caching import (
-    max_memory_reserved as max_memory_reserved,
-)
-from accelrt.caching import (
-    memory_allocated as memory_allocated,
-)
-from accelrt.caching import (
-    memory_reserved as memory_reserved,
-)
-from accelrt.caching import (
-    memory_snapshot as memory_snapshot,
-)
-from accelrt.caching import (
-    memory_stat as memory_stat,
-)
-from accelrt.caching import (
-    memory_stats as memory_stats,
-)
-from accelrt.caching import (
     record_stream as record_stream,
-)
-from accelrt.caching import (
-    reset_accumulated_memory_stats as reset_accumulated_memory_stats,
-)
-from accelrt.caching import (
-    reset_peak_memory_stats as reset_peak_memory_stats,
 )
 from accelrt.caching import (
     set_per_process_memory_fraction as set_per_process_memory_fraction,
@@ -132,6 +102,36 @@ from accelrt.registered import (
 )
 from accelrt.registered import (
     register_host as register_host,
+)
+from accelrt.statistics import (
+    audit as audit,
+)
+from accelrt.statistics import (
+    max_memory_allocated as max_memory_allocated,
+)
+from accelrt.statistics import (
+    max_memory_reserved as max_memory_reserved,
+)
+from accelrt.statistics import (
+    memory_allocated as memory_allocated,
+)
+from accelrt.statistics import (
+    memory_reserved as memory_reserved,
+)
+from accelrt.statistics import (
+    memory_snapshot as memory_snapshot,
+)
+from accelrt.statistics import (
+    memory_stat as memory_stat,
+)
+from accelrt.statistics import (
+    memory_stats as memory_stats,
+)
+from accelrt.statistics import (
+    reset_accumulated_memory_stats as reset_accumulated_memory_stats,
+)
+from accelrt.statistics import (
+    reset_peak_memory_stats as reset_peak_memory_stats,
 )
 
 __all__ = [

@@ -231,4 +231,3 @@ cdef struct Pool:
     int64_t[2][2] split_base  # total of INACTIVE_SPLIT and _BYTES that is counted; while nobody is inside, less total
     int64_t[2][SHARED] freed_base  # allocated - freed, less current, of the sums
     Stats stats              # the current figures of the shared ones are not kept here
-

@@ -3,7 +3,6 @@ from libc.stdint cimport SIZE_MAX
 from libc.string cimport memset
 
 from accelrt.errors import SettingsError
-cimport accelrt.driver.registry as registry
 from accelrt.memory.block cimport Policy, Pool
 from accelrt.memory.policy cimport replace_policy
 from accelrt.memory.pool cimport MAX_DEVICES, pool_if_made, want_policy

@@ -11,12 +11,13 @@ from accelrt.memory.freelist cimport best_fit
 from accelrt.memory.heap cimport keeps_rest, suits
 from accelrt.memory.idle cimport close_epochs, drop_markers, settle_all
 from accelrt.memory.pending cimport poll, wait_all
-from accelrt.memory.pieces cimport grow_pages, release_piece, trim_spans, vacate
+from accelrt.memory.pieces cimport release_piece, vacate
 from accelrt.memory.places cimport make_cell
 from accelrt.memory.private cimport drop_empty, owner_for
 from accelrt.memory.records cimport heap_of, see_to_blocks
 from accelrt.memory.segments cimport grow_plain, release_plain
 from accelrt.memory.sizes cimport GRANULE, LARGE_LIMIT, SMALL, SMALL_LIMIT, SMALL_SEGMENT, round_up
+from accelrt.memory.spans cimport grow_pages, trim_spans
 from accelrt.memory.stats cimport ALLOCATED_BYTES
 from accelrt.memory.windows cimport drop_windows, find_pages, mark_leaving, revive, send_home, stitch
 from accelrt.memory.world cimport enter, hand_out, leave, reserved, total_of
@@ -104,9 +105,9 @@ cdef int obtain(Pool* pool, Request* request) noexcept nogil:
 
 
 cdef int serve(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil:
-    cdef int attempt
+    cdef int _attempt
     cdef int code = find(pool, request, out_address)
-    for attempt in range(ATTEMPTS):
+    for _attempt in range(ATTEMPTS):
         if code != OUT_OF_MEMORY:
             return code
         code = obtain(pool, request)

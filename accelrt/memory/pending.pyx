@@ -224,8 +224,9 @@ cdef Block* accept(Pool* pool, uintptr_t stream, size_t size) noexcept nogil:
     cdef Offer* best = NULL
     cdef Block* block
     while found != NULL:
-        if found.block.events == 1 and found.block.size >= size and found.block.size - size <= size // 8 and takes(found, stream):
-            if best == NULL or found.block.size < best.block.size:
+        block = found.block
+        if block.events == 1 and block.size >= size and block.size - size <= size // 8 and takes(found, stream):
+            if best == NULL or block.size < best.block.size:
                 best = found
         found = found.next
     if best == NULL:

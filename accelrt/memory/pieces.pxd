@@ -4,9 +4,8 @@ from libc.stdint cimport uintptr_t
 
 from accelrt.memory.block cimport Heap, Piece, Pool, Segment, Slot
 
-cdef int grow_pages(Pool* pool, Heap* heap, size_t need, size_t contiguous) noexcept nogil
+cdef int make_piece(Pool* pool, size_t size, Piece** out_piece) noexcept nogil  # or a smaller one
 cdef int release_piece(Pool* pool, Piece* piece) noexcept nogil  # one that is at home nowhere
-cdef int trim_spans(Pool* pool) noexcept nogil  # addresses at the end of spans that hold nothing
 cdef int map_run(Pool* pool, Segment* segment, size_t first, size_t count) noexcept nogil  # slots with pieces
 cdef int unmap_slot(Pool* pool, Slot* slot) noexcept nogil
 cdef int add_slot(Segment* segment, uintptr_t address, size_t size, Piece* piece) noexcept nogil  # with its HOLE

@@ -7,24 +7,26 @@ time, so no byte is ever in two blocks.
 from libc.stdlib cimport calloc, free, realloc
 
 from accelrt.driver.relaxed cimport go_relaxed, restore_mode
-from accelrt.memory.block cimport FREE, HOLE, SPAN, WINDOW, Block
+from accelrt.memory.block cimport HOLE, WINDOW, Block
 from accelrt.memory.heap cimport split_off
 from accelrt.memory.records cimport new_block, see_to_blocks
-from accelrt.memory.segments cimport count_owner, link_segment, unlink_segment, within_limits
+from accelrt.memory.segments cimport count_owner
 from accelrt.memory.sizes cimport LARGE, UNIT, round_up
 from accelrt.memory.stats cimport RESERVED_BYTES
-from accelrt.memory.world cimport count_pool, enter, leave, put_free, reserved, take_free
+from accelrt.memory.world cimport count_pool, enter, leave, put_free, take_free
 from accelrt.status cimport NO_HOST_MEMORY, OUT_OF_MEMORY
-
-cdef enum:
-    PIECES_WANTED = 64    # a piece is about this part of what is reserved, so that what it wastes stays small
-    MOST_PIECES = 512     # beside it; but no larger than the next, unless there were more than these
-    LARGEST_PIECE = 16 << 20
-    FIRST_ROOM = 32       # addresses of a heap's first span, 4 GiB, as a power of two
-    LATER_ROOM = 34       # and of the spans that follow it
 
 
 # --- slots and blocks over them ------------------------------------------------------------------------------
+
+cdef Segment* new_segment(Pool* pool, Heap* heap, int shape) noexcept nogil:
+    cdef Segment* segment = <Segment*>calloc(1, sizeof(Segment))
+    if segment != NULL:
+        segment.shape = shape
+        segment.kind = LARGE
+        segment.heap = heap
+    return segment
+
 
 cdef size_t slot_index(const Segment* segment, uintptr_t address) noexcept nogil:
     cdef size_t low = 0, high = segment.slot_count, middle
@@ -277,195 +279,4 @@ cdef int release_piece(Pool* pool, Piece* piece) noexcept nogil:
     pool.stats.virtual_memory_calls += 1
     if code == 0:
         forget_piece(pool, piece)
-    return code
-
-
-# --- spans ---------------------------------------------------------------------------------------------------
-
-cdef Segment* new_segment(Pool* pool, Heap* heap, int shape) noexcept nogil:
-    cdef Segment* segment = <Segment*>calloc(1, sizeof(Segment))
-    if segment != NULL:
-        segment.shape = shape
-        segment.kind = LARGE
-        segment.heap = heap
-    return segment
-
-
-cdef int see_to_room(Pool* pool, Heap* heap, size_t need) noexcept nogil:
-    # A chain of spans, each twice as long as the one before.
-    cdef Segment* span = heap.span
-    cdef size_t room = <size_t>1 << (FIRST_ROOM if span == NULL else LATER_ROOM)
-    cdef int code
-    if span != NULL and span.room - span.size >= need:
-        return 0
-    span = new_segment(pool, heap, SPAN)
-    if span == NULL:
-        return NO_HOST_MEMORY
-    code = hold_addresses(pool, span, max(room, need))
-    if code:
-        free(span)
-        return code
-    link_segment(pool, span)
-    heap.span = span
-    return 0
-
-
-cdef void trim_span(Pool* pool, Segment* span) noexcept nogil:
-    cdef Slot* slot
-    cdef Block* block
-    while span.slot_count and span.slots[span.slot_count - 1].piece == NULL:
-        slot = span.slots[span.slot_count - 1]
-        block = slot.hole
-        span.last = block.before
-        if span.last == NULL:
-            span.first = NULL
-        else:
-            span.last.after = NULL
-        block.state = FREE
-        block.left = span.heap.spare
-        span.heap.spare = block
-        span.slot_count -= 1
-        span.size -= slot.size
-        free(slot)
-
-
-cdef int trim_spans(Pool* pool) noexcept nogil:
-    # A span that is refused stays, empty, and is tried again when pages are released next.
-    cdef Segment* span = pool.first
-    cdef Segment* after
-    cdef int code = 0
-    while span != NULL and code == 0:
-        after = span.after
-        if span.shape == SPAN:
-            trim_span(pool, span)
-            if span.size == 0:
-                code = drop_span(pool, span)
-        span = after
-    return code
-
-
-cdef int drop_span(Pool* pool, Segment* span) noexcept nogil:
-    cdef int code = free_addresses(pool, span)
-    if code:
-        return code
-    if span.heap.span == span:
-        span.heap.span = NULL
-    unlink_segment(pool, span)
-    free(span.slots)
-    free(span)
-    return 0
-
-
-cdef size_t piece_size(const Pool* pool, size_t need) noexcept nogil:
-    cdef size_t size = pool.granule
-    cdef size_t total = max(<size_t>reserved(pool), need)
-    cdef size_t share = min(total // PIECES_WANTED, max(<size_t>LARGEST_PIECE, total // MOST_PIECES))
-    if pool.policy.piece:
-        size = round_up(pool.policy.piece, pool.granule)
-    else:
-        while size * 2 <= share:
-            size *= 2
-    return min(size, need)
-
-
-cdef int fill_slot(Pool* pool, Segment* span, size_t index) noexcept nogil:
-    # A piece for addresses that lost theirs.
-    cdef Slot* slot = span.slots[index]
-    cdef Piece* piece
-    cdef int code = make_piece(pool, slot.size, &piece)
-    if code:
-        return code
-    slot.piece = piece
-    slot.next = NULL
-    piece.slots = piece.primary = slot
-    count_owner(span.heap, piece.size)
-    if piece.size != slot.size:  # refused whole, so there is no room for it
-        code = release_piece(pool, piece)
-        return code if code else OUT_OF_MEMORY
-    code = map_run(pool, span, index, 1)
-    if code:
-        release_piece(pool, piece)
-        return code
-    slot.hole.epoch = span.heap.settled
-    settle_in(pool, slot)
-    return 0
-
-
-cdef int fill_gaps(Pool* pool, Heap* heap, size_t* need) noexcept nogil:
-    # Pages first where addresses of the heap's spans have none: they were given back in between others.
-    cdef Segment* span = pool.first
-    cdef size_t index
-    cdef int code
-    while span != NULL:
-        if span.heap == heap and span.shape == SPAN:
-            for index in range(span.slot_count):
-                if span.slots[index].piece == NULL and span.slots[index].size <= need[0]:
-                    code = fill_slot(pool, span, index)
-                    if code:
-                        return code
-                    need[0] -= span.slots[index].size
-        span = span.after
-    return 0
-
-
-cdef int append_pieces(Pool* pool, Heap* heap, size_t need, size_t* count) noexcept nogil:
-    # All pieces are created before one is mapped: a refusal undoes nothing but creations.
-    cdef Segment* span = heap.span
-    cdef Piece* piece
-    cdef int code = 0
-    while need and code == 0:
-        code = make_piece(pool, piece_size(pool, need), &piece)
-        if code == 0:
-            code = add_slot(span, span.address + span.size, piece.size, piece)
-            if code:
-                release_piece(pool, piece)
-                return code
-            piece.primary = piece.slots
-            count_owner(heap, piece.size)
-            need -= min(need, piece.size)
-            count[0] += 1
-    return code
-
-
-cdef void abandon_pieces(Pool* pool, Segment* span, size_t first) noexcept nogil:
-    cdef size_t index
-    for index in range(first, span.slot_count):
-        if span.slots[index].piece != NULL and span.slots[index].piece.home == NULL:
-            release_piece(pool, span.slots[index].piece)
-    trim_spans(pool)
-
-
-cdef int grow_pages(Pool* pool, Heap* heap, size_t need, size_t contiguous) noexcept nogil:
-    # need bytes more; where contiguous is not 0, so that a block of that size fits at the end of a span.
-    cdef Segment* span = heap.span
-    cdef size_t first, index, count = 0
-    cdef int code
-    if contiguous:
-        need = contiguous
-        if span != NULL and span.last != NULL and span.last.state == FREE and span.last.size < contiguous:
-            need = contiguous - span.last.size
-            if span.room - span.size < round_up(need, pool.granule):
-                need = contiguous
-    need = round_up(need, pool.granule)
-    code = within_limits(pool, heap, need)
-    if code:
-        return code
-    if not contiguous:
-        code = fill_gaps(pool, heap, &need)
-        if code or need == 0:
-            return code
-    code = see_to_room(pool, heap, need)
-    if code:
-        return code
-    span = heap.span
-    first = span.slot_count
-    code = append_pieces(pool, heap, need, &count)
-    if code == 0:
-        code = map_run(pool, span, first, count)
-    if code:
-        abandon_pieces(pool, span, first)
-        return code
-    code = see_to_blocks(heap, 2)
-    for index in range(first, first + count):
-        settle_in(pool, span.slots[index])
     return code

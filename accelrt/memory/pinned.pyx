@@ -10,9 +10,10 @@ from libc.string cimport memset
 from accelrt.addresses cimport map_find
 from accelrt.capture cimport captures_open
 from accelrt.memory.block cimport pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock
+from accelrt.memory.lock cimport spin_lock, spin_unlock
 from accelrt.memory.pinned_audit cimport violated
 from accelrt.memory.pinned_block cimport (
-    DEVICES, LIVE, PENDING, PinnedBlock, PinnedSegment, PinnedUse, acquire, let_go,
+    DEVICES, LIVE, PENDING, PinnedBlock, PinnedSegment, PinnedUse,
 )
 from accelrt.memory.pinned_heap cimport (
     attach, block_of, count_freed, detach_doomed, detach_idle, doom, find, find_unrounded, hand_out, set_free,
@@ -65,22 +66,22 @@ cdef int try_allocate_pinned(size_t size, uintptr_t* out_address) noexcept nogil
     # One comparison for 0 and for absurd sizes; both are told apart where it is slow anyway.
     if (size - 1) >> ROUND_LIMIT:
         return NOT_READY
-    acquire(&pool.lock)
+    spin_lock(&pool.lock)
     code = take_cached(size, out_address)
-    let_go(&pool.lock)
+    spin_unlock(&pool.lock)
     return code
 
 
 cdef int try_release_pinned(uintptr_t address) noexcept nogil:
     cdef PinnedBlock* block
     cdef int code = NOT_READY
-    acquire(&pool.lock)
+    spin_lock(&pool.lock)
     block = <PinnedBlock*>map_find(&pool.live, address)
     if block != NULL and block.state == LIVE and block.uses == NULL and not block.segment.uncached:
         count_freed(&pool, block)
         set_free(&pool, block)
         code = 0
-    let_go(&pool.lock)
+    spin_unlock(&pool.lock)
     return code
 
 
@@ -105,9 +106,9 @@ cdef int give_doomed() noexcept nogil:
     cdef PinnedSegment* segments
     if captures_open():
         return 0
-    acquire(&pool.lock)
+    spin_lock(&pool.lock)
     segments = detach_doomed(&pool)
-    let_go(&pool.lock)
+    spin_unlock(&pool.lock)
     return give_memory(&pool, segments)
 
 
@@ -115,9 +116,9 @@ cdef int give_idle() noexcept nogil:
     cdef PinnedSegment* segments
     if captures_open():
         return 0
-    acquire(&pool.lock)
+    spin_lock(&pool.lock)
     segments = detach_idle(&pool)
-    let_go(&pool.lock)
+    spin_unlock(&pool.lock)
     return give_memory(&pool, segments)
 
 
@@ -144,24 +145,24 @@ cdef int grow(int device, size_t requested, uintptr_t* out_address) noexcept nog
     cdef size_t size
     cdef bint uncached
     cdef int code, kind
-    acquire(&pool.lock)
+    spin_lock(&pool.lock)
     size = block_size(requested)
     uncached = not caches(requested)
-    let_go(&pool.lock)
+    spin_unlock(&pool.lock)
     kind = LARGE if uncached else kind_of(size)
     code = take_memory(&pool, device, SMALL_SEGMENT if kind == SMALL else round_up(size, PAGE), kind, &segment)
     if code:
         return code
     segment.uncached = uncached
-    acquire(&pool.lock)
+    spin_lock(&pool.lock)
     code = attach(&pool, segment)
     if code == 0:
         code = hand_out(&pool, segment.first, size)
         if code == 0:
             out_address[0] = segment.address
-        let_go(&pool.lock)
+        spin_unlock(&pool.lock)
         return code
-    let_go(&pool.lock)
+    spin_unlock(&pool.lock)
     give_memory(&pool, segment)
     return code
 
@@ -198,10 +199,10 @@ cdef int release_slow(uintptr_t address) noexcept nogil:
     cdef bint background
     if address == 0:
         return 0
-    acquire(&pool.lock)
+    spin_lock(&pool.lock)
     block = <PinnedBlock*>map_find(&pool.live, address)
     if block == NULL or block.state != LIVE:
-        let_go(&pool.lock)
+        spin_unlock(&pool.lock)
         return FORKED if forked else NOT_ALLOCATED
     if block.uses == NULL:  # another thread made it free of uses, or it is not cached
         count_freed(&pool, block)
@@ -209,12 +210,12 @@ cdef int release_slow(uintptr_t address) noexcept nogil:
             doom(&pool, block)
         else:
             set_free(&pool, block)
-        let_go(&pool.lock)
+        spin_unlock(&pool.lock)
         give_doomed()  # what the driver keeps is tried again
         return 0
     block.state = PENDING
     background = pool.settings.background
-    let_go(&pool.lock)
+    spin_unlock(&pool.lock)
     pthread_mutex_lock(&pool.order)
     defer(&pool, block)
     if background:
@@ -255,19 +256,19 @@ cdef int use_pinned_on(uintptr_t address, int device, uintptr_t stream) noexcept
     cdef int code = FORKED if forked else NOT_ALLOCATED
     if device < 0 or device >= DEVICES:
         return INVALID_DEVICE
-    acquire(&pool.lock)
+    spin_lock(&pool.lock)
     block = block_of(&pool, address)
     if block != NULL:
         code = note(block, device, stream)
-    let_go(&pool.lock)
+    spin_unlock(&pool.lock)
     return code
 
 
 cdef bint is_cached_pinned(uintptr_t address) noexcept nogil:
     cdef bint answer
-    acquire(&pool.lock)
+    spin_lock(&pool.lock)
     answer = block_of(&pool, address) != NULL
-    let_go(&pool.lock)
+    spin_unlock(&pool.lock)
     return answer
 
 
@@ -289,44 +290,44 @@ cdef int empty_pinned() noexcept nogil:
 
 cdef PinnedStats read_pinned_stats() noexcept nogil:
     cdef PinnedStats stats
-    acquire(&pool.lock)
+    spin_lock(&pool.lock)
     stats = pool.stats
-    let_go(&pool.lock)
+    spin_unlock(&pool.lock)
     return stats
 
 
 cdef void reset_pinned_peaks() noexcept nogil:
-    acquire(&pool.lock)
+    spin_lock(&pool.lock)
     reset_peak(&pool.stats.segments)
     reset_peak(&pool.stats.segment_bytes)
     reset_peak(&pool.stats.blocks)
     reset_peak(&pool.stats.block_bytes)
-    let_go(&pool.lock)
+    spin_unlock(&pool.lock)
 
 
 cdef void reset_pinned_sums() noexcept nogil:
-    acquire(&pool.lock)
+    spin_lock(&pool.lock)
     reset_sums(&pool.stats.segments)
     reset_sums(&pool.stats.segment_bytes)
     reset_sums(&pool.stats.blocks)
     reset_sums(&pool.stats.block_bytes)
     reset_timing(&pool.stats.take)
     reset_timing(&pool.stats.give)
-    let_go(&pool.lock)
+    spin_unlock(&pool.lock)
 
 
 cdef PinnedSettings read_pinned_settings() noexcept nogil:
     cdef PinnedSettings settings
-    acquire(&pool.lock)
+    spin_lock(&pool.lock)
     settings = pool.settings
-    let_go(&pool.lock)
+    spin_unlock(&pool.lock)
     return settings
 
 
 cdef void set_pinned_settings(PinnedSettings settings) noexcept nogil:
-    acquire(&pool.lock)
+    spin_lock(&pool.lock)
     pool.settings = settings
-    let_go(&pool.lock)
+    spin_unlock(&pool.lock)
     if not settings.background:
         stop_watch(&pool, False)
 
@@ -338,9 +339,9 @@ cdef void close_pinned() noexcept nogil:
 cdef const char* pinned_violation() noexcept nogil:
     cdef const char* found
     pthread_mutex_lock(&pool.order)
-    acquire(&pool.lock)
+    spin_lock(&pool.lock)
     found = violated(&pool)
-    let_go(&pool.lock)
+    spin_unlock(&pool.lock)
     pthread_mutex_unlock(&pool.order)
     return found
 

@@ -70,7 +70,9 @@ cdef struct PinnedSettings:   # written under lock
     bint background           # a thread polls
 
 cdef struct PinnedPool:
-    int lock                  # a spin lock, below; guards everything but what order does
+    # A spin lock (lock.pxd) that guards everything but what order does.  Held for bookkeeping only: no driver
+    # call, no GIL, no other lock.  So it may be taken with the GIL held.
+    int lock
     PinnedBlock* free[2][CLASSES]    # by kind and class, the latest first
     uint64_t filled[2][WORDS]        # a bit for each list that is not empty
     AddressMap live           # address -> block, live and pending ones
@@ -88,20 +90,3 @@ cdef struct PinnedPool:
     PinnedEntry* spare[DEVICES]      # with idle events, by device
     long pending              # entries in the queues
     long awaited              # entries that some thread took out to wait for them
-
-cdef extern from *:
-    """
-    #include <sched.h>
-    static inline int accelrt_try_spin(int* lock) {
-        return !__atomic_exchange_n(lock, 1, __ATOMIC_ACQUIRE);
-    }
-    static inline void accelrt_spin(int* lock) {
-        while (!accelrt_try_spin(lock))
-            for (int turn = 0; __atomic_load_n(lock, __ATOMIC_RELAXED); turn++)
-                if (turn >= 64) sched_yield();
-    }
-    #define accelrt_unspin(lock) __atomic_store_n(lock, 0, __ATOMIC_RELEASE)
-    """
-    # Held for bookkeeping only: no driver call, no GIL, no other lock.  So it may be taken with the GIL held.
-    void acquire "accelrt_spin" (int* lock) noexcept nogil
-    void let_go "accelrt_unspin" (int* lock) noexcept nogil

@@ -8,7 +8,8 @@ from libc.stdint cimport uintptr_t
 
 cimport accelrt.driver.registry as registry
 from accelrt.driver.relaxed cimport go_relaxed, restore_mode
-from accelrt.memory.pinned_block cimport PinnedSettings, acquire, let_go
+from accelrt.memory.lock cimport spin_lock, spin_unlock
+from accelrt.memory.pinned_block cimport PinnedSettings
 from accelrt.memory.pinned_heap cimport attach, doom, drop_segment, new_segment, remove
 from accelrt.memory.pinned_sizes cimport PAGE
 from accelrt.memory.pinned_stats cimport time_call
@@ -122,9 +123,9 @@ cdef int take_memory(PinnedPool* pool, int device, size_t size, int kind, Pinned
         device = max(device, 0)
     if code:
         return code
-    acquire(&pool.lock)
+    spin_lock(&pool.lock)
     settings = pool.settings
-    let_go(&pool.lock)
+    spin_unlock(&pool.lock)
     segment = new_segment(0, size, kind)  # first: with the memory in hand nothing may fail
     if segment == NULL:
         return NO_HOST_MEMORY
@@ -136,9 +137,9 @@ cdef int take_memory(PinnedPool* pool, int device, size_t size, int kind, Pinned
     segment.address = address
     segment.device = device
     segment.registered = settings.use_register
-    acquire(&pool.lock)
+    spin_lock(&pool.lock)
     time_call(&pool.stats.take, microseconds() - start)
-    let_go(&pool.lock)
+    spin_unlock(&pool.lock)
     out_segment[0] = segment
     return 0
 
@@ -181,12 +182,12 @@ cdef int give_memory(PinnedPool* pool, PinnedSegment* segments) noexcept nogil:
         if code == 0:
             code = give_relaxed(segment)
             if code == 0:
-                acquire(&pool.lock)
+                spin_lock(&pool.lock)
                 time_call(&pool.stats.give, microseconds() - start)
-                let_go(&pool.lock)
+                spin_unlock(&pool.lock)
                 drop_segment(segment)
                 continue
-        acquire(&pool.lock)
+        spin_lock(&pool.lock)
         take_back(pool, segment)
-        let_go(&pool.lock)
+        spin_unlock(&pool.lock)
     return code

@@ -11,7 +11,8 @@ cimport accelrt.driver.registry as registry
 from accelrt.driver.relaxed cimport go_relaxed, restore_mode
 from accelrt.driver.table cimport CAPTURE_NONE, EVENT_DISABLE_TIMING
 from accelrt.memory.block cimport pthread_mutex_lock, pthread_mutex_unlock
-from accelrt.memory.pinned_block cimport DEVICES, PinnedEntry, PinnedQueue, PinnedUse, acquire, let_go
+from accelrt.memory.lock cimport spin_lock, spin_unlock
+from accelrt.memory.pinned_block cimport DEVICES, PinnedEntry, PinnedQueue, PinnedUse
 from accelrt.memory.pinned_heap cimport count_freed, doom, set_free
 from accelrt.status cimport CAPTURE_IMPLICIT, NO_HOST_MEMORY, NOT_READY
 
@@ -108,22 +109,22 @@ cdef int enqueue(PinnedPool* pool, PinnedBlock* block, int device, uintptr_t str
 
 cdef void drop_use(PinnedPool* pool, PinnedBlock* block) noexcept nogil:
     cdef PinnedUse* use = block.uses
-    acquire(&pool.lock)
+    spin_lock(&pool.lock)
     block.uses = use.next
     use.next = pool.spare_uses
     pool.spare_uses = use
-    let_go(&pool.lock)
+    spin_unlock(&pool.lock)
 
 
 cdef void finish(PinnedPool* pool, PinnedBlock* block) noexcept nogil:
     # No stream uses it any more.
-    acquire(&pool.lock)
+    spin_lock(&pool.lock)
     count_freed(pool, block)
     if block.segment.uncached:
         doom(pool, block)
     else:
         set_free(pool, block)
-    let_go(&pool.lock)
+    spin_unlock(&pool.lock)
 
 
 cdef void put_deferred(PinnedPool* pool, PinnedBlock* block) noexcept nogil:

@@ -6,7 +6,8 @@ from libc.stdlib cimport calloc
 
 from accelrt.capture cimport captures_open
 from accelrt.memory.block cimport pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock
-from accelrt.memory.pinned_block cimport PinnedSegment, acquire, let_go
+from accelrt.memory.lock cimport spin_lock, spin_unlock
+from accelrt.memory.pinned_block cimport PinnedSegment
 from accelrt.memory.pinned_heap cimport detach_doomed
 from accelrt.memory.pinned_memory cimport give_memory
 from accelrt.memory.pinned_uses cimport poll
@@ -59,9 +60,9 @@ cdef void give_doomed_back(PinnedPool* pool) noexcept nogil:
     cdef PinnedSegment* segments
     if captures_open():
         return
-    acquire(&pool.lock)
+    spin_lock(&pool.lock)
     segments = detach_doomed(pool)
-    let_go(&pool.lock)
+    spin_unlock(&pool.lock)
     if segments != NULL:
         pthread_mutex_unlock(&pool.order)
         give_memory(pool, segments)

@@ -16,6 +16,7 @@ cimport accelrt.driver.registry as registry
 cimport accelrt.memory.pool as pool
 from accelrt.memory.block cimport Pool
 from accelrt.memory.readings cimport allocated_bytes, reserved_bytes
+cimport accelrt.memory.sharing as sharing
 from accelrt.status cimport FORKED, INVALID_DEVICE, INVALID_VALUE, status_name, status_text
 
 cdef extern from *:
@@ -93,7 +94,7 @@ cdef void torch_free(void* address, size_t size, int device, void* stream) noexc
     if address == NULL:
         return
     if not outside(device):
-        code = pool.use_on(device, <uintptr_t>address, <uintptr_t>stream)
+        code = sharing.use_on(device, <uintptr_t>address, <uintptr_t>stream)
         if code == 0:
             code = pool.release(device, <uintptr_t>address)
     if code and code != FORKED:
@@ -107,7 +108,7 @@ cdef void torch_record_stream(void* address, void* stream) noexcept nogil:
         return
     code = pool.locate(0, <uintptr_t>address, &device)
     if code == 0:
-        code = pool.use_on(device, <uintptr_t>address, <uintptr_t>stream)
+        code = sharing.use_on(device, <uintptr_t>address, <uintptr_t>stream)
     if code:
         complain("accelrt_torch_record_stream", device, code)
 

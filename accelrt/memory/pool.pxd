@@ -1,8 +1,8 @@
 # One device's caching allocator: the public nogil face of memory/.  Devices are valid ordinals; a device's
 # pool is made at its first use.  Addresses are what allocate wrote; 0 stands for no memory.
-from libc.stdint cimport uint64_t, uintptr_t
+from libc.stdint cimport uintptr_t
 
-from accelrt.memory.block cimport Policy, Pool
+from accelrt.memory.block cimport Block, Policy, Pool
 
 cdef enum:
     MAX_DEVICES = 64
@@ -14,11 +14,6 @@ cdef int release(int device, uintptr_t address) noexcept nogil
 cdef int try_allocate(int device, size_t size, uintptr_t stream, uintptr_t* out_address) noexcept nogil
 cdef int try_release(int device, uintptr_t address) noexcept nogil
 
-cdef int use_on(int device, uintptr_t address, uintptr_t stream) noexcept nogil  # record_stream
-# Frees as of a recorded event; a stream that waits for the same record of it may take the memory at once.  record
-# is a number that no other record has.
-cdef int release_after(int device, uintptr_t address, uintptr_t event, uint64_t record) noexcept nogil
-cdef int stream_waits(int device, uintptr_t stream, uint64_t record) noexcept nogil  # after the driver was told so
 cdef int locate(int hint, uintptr_t address, int* out_device) noexcept nogil  # NOT_ALLOCATED where none has it
 cdef bint in_private(int device, uintptr_t address) noexcept nogil  # live memory of a private pool
 cdef int empty(int device) noexcept nogil  # waits for pending blocks, then gives free segments back
@@ -27,3 +22,7 @@ cdef int set_limit(int device, size_t limit) noexcept nogil
 cdef int pool_of(int device, Pool** out_pool) noexcept nogil  # made if need be
 cdef void want_policy(const Policy* policy) noexcept nogil  # of pools that are made from now on; the GIL is not held
 cdef Pool* pool_if_made(int device) noexcept nogil  # NULL before the device's first allocation
+
+# Inside the world.
+cdef Block* live_at(Pool* pool, uintptr_t address) noexcept nogil  # NULL for what is no live block of this pool
+cdef int inspected(Pool* pool, int code) noexcept nogil  # the debug audit after an operation; code, or BROKEN

@@ -5,7 +5,6 @@ the device; lock, held for bookkeeping; the locks of the heaps.  A hit takes its
 takes lock and those of all heaps (world.pxd).  None but growth is held while the driver works or anything is
 waited for, and none while the GIL is taken.
 """
-from libc.stdint cimport SIZE_MAX
 from libc.stdlib cimport atoi, calloc, free, getenv
 
 cimport accelrt.driver.registry as registry
@@ -14,7 +13,7 @@ from accelrt.memory.block cimport (
     pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock,
 )
 from accelrt.memory.foreign cimport (
-    foreign_allocate, foreign_attach, foreign_empty, foreign_holds, foreign_release, foreign_set_limit, foreign_use_on,
+    foreign_allocate, foreign_attach, foreign_empty, foreign_holds, foreign_release, foreign_set_limit,
 )
 from accelrt.memory.freelist cimport best_fit, insert
 from accelrt.memory.heap cimport (
@@ -24,7 +23,7 @@ from accelrt.memory.heap cimport (
 from accelrt.memory.invariants cimport violated
 from accelrt.memory.ladder cimport Request, climb, find, release_free
 from accelrt.memory.lock cimport spin_lock, spin_try, spin_unlock
-from accelrt.memory.pending cimport accept, defer, note_wait, offer, poll, settle, wait_all
+from accelrt.memory.pending cimport accept, defer, poll, settle, wait_all
 from accelrt.memory.places cimport block_at, find_cell, store_block
 from accelrt.memory.policy cimport load_flag, rounded, take_policy, wanted
 from accelrt.memory.private cimport is_routed, note_peaks, owner_for
@@ -32,9 +31,7 @@ from accelrt.memory.records cimport drop_spare_events, gone, heap_of, near_heap,
 from accelrt.memory.sizes cimport LARGE, ROUND_LIMIT, SMALL_LIMIT, UNIT, kind_of, round_up
 from accelrt.memory.windows cimport retire
 from accelrt.memory.world cimport count_freed, count_splits, enter, hand_over, leave
-from accelrt.status cimport (
-    BROKEN, INVALID_DEVICE, NO_HOST_MEMORY, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY,
-)
+from accelrt.status cimport BROKEN, INVALID_DEVICE, NO_HOST_MEMORY, NOT_ALLOCATED, NOT_READY, OUT_OF_MEMORY
 
 cdef extern from "<pthread.h>" nogil:
     int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept)
@@ -74,7 +71,8 @@ cdef inline int take(
     if block.cell == NULL or heap.spare == NULL:
         return NOT_READY
     change = of_taking(block, size, splits)
-    high = live_rises(heap, kind, size if splits else block.size, requested) or change_rises(heap, block.segment.kind, change)
+    high = live_rises(heap, kind, size if splits else block.size, requested)
+    high = high or change_rises(heap, block.segment.kind, change)
     if high and not heap.sole:
         return NOT_READY
     add_change(heap, block.segment.kind, change)
@@ -260,36 +258,6 @@ cdef int take_offer(Pool* pool, Request* request, uintptr_t* out_address) noexce
     return 0
 
 
-cdef int release_after(int device, uintptr_t address, uintptr_t event, uint64_t record) noexcept nogil:
-    cdef Pool* pool
-    cdef Block* block
-    cdef int code = pool_of(device, &pool)
-    if code:
-        return code
-    if pool.foreign != NULL:
-        return NOT_SUPPORTED
-    enter(pool)
-    block = live_at(pool, address)
-    if block == NULL:
-        code = NOT_ALLOCATED
-    else:
-        code = offer(pool, block, event, record)
-        code = inspected(pool, code)
-    leave(pool, NULL)
-    return code
-
-
-cdef int stream_waits(int device, uintptr_t stream, uint64_t record) noexcept nogil:
-    cdef Pool* pool = pool_if_made(device)
-    cdef int code
-    if pool == NULL or pool.offers == NULL:
-        return 0
-    enter(pool)
-    code = note_wait(pool, stream, record)
-    leave(pool, NULL)
-    return code
-
-
 cdef int release_slow(int device, uintptr_t address) noexcept nogil:
     cdef Pool* pool
     cdef Block* block
@@ -326,35 +294,6 @@ cdef Block* live_at(Pool* pool, uintptr_t address) noexcept nogil:
     if block == NULL or block.heap.pool != pool or block.state != LIVE or block.address != address:
         return NULL
     return block
-
-
-cdef int use_on(int device, uintptr_t address, uintptr_t stream) noexcept nogil:
-    cdef Pool* pool
-    cdef Block* block
-    cdef Use* use
-    cdef int code = pool_of(device, &pool)
-    if code or address == 0:
-        return code
-    if pool.foreign != NULL:
-        return foreign_use_on(pool.foreign, address, stream)
-    enter(pool)
-    block = live_at(pool, address)
-    if block == NULL:
-        code = NOT_ALLOCATED
-    elif block.heap.stream != stream:
-        use = block.uses
-        while use != NULL and use.stream != stream:
-            use = use.next
-        if use == NULL:
-            use = new_use(pool)
-            if use == NULL:
-                code = NO_HOST_MEMORY
-            else:
-                use.stream = stream
-                use.next = block.uses
-                block.uses = use
-    leave(pool, NULL)
-    return code
 
 
 cdef bint holds(Pool* pool, uintptr_t address) noexcept nogil:
@@ -461,9 +400,8 @@ cdef int make_slow(int device, Pool** out_pool) noexcept nogil:
 
 
 cdef void want_policy(const Policy* policy) noexcept nogil:
-    global wanted
     pthread_mutex_lock(&making)
-    wanted = policy[0]
+    (&wanted)[0] = policy[0]
     pthread_mutex_unlock(&making)
 
 

@@ -1,0 +1,8 @@
+# Memory of one device's allocator on other streams than its own.  Devices and addresses as in pool.pxd.
+from libc.stdint cimport uint64_t, uintptr_t
+
+cdef int use_on(int device, uintptr_t address, uintptr_t stream) noexcept nogil  # record_stream
+# Frees as of a recorded event; a stream that waits for the same record of it may take the memory at once.  record
+# is a number that no other record has.
+cdef int release_after(int device, uintptr_t address, uintptr_t event, uint64_t record) noexcept nogil
+cdef int stream_waits(int device, uintptr_t stream, uint64_t record) noexcept nogil  # after the driver was told so

@@ -1,0 +1,67 @@
+"""Memory that more than one stream uses: the others are recorded, or an event says when it is free."""
+from accelrt.memory.block cimport Block, Pool, Use
+from accelrt.memory.foreign cimport foreign_use_on
+from accelrt.memory.pending cimport note_wait, offer
+from accelrt.memory.pool cimport inspected, live_at, pool_if_made, pool_of
+from accelrt.memory.records cimport new_use
+from accelrt.memory.world cimport enter, leave
+from accelrt.status cimport NO_HOST_MEMORY, NOT_ALLOCATED, NOT_SUPPORTED
+
+
+cdef int use_on(int device, uintptr_t address, uintptr_t stream) noexcept nogil:
+    cdef Pool* pool
+    cdef Block* block
+    cdef Use* use
+    cdef int code = pool_of(device, &pool)
+    if code or address == 0:
+        return code
+    if pool.foreign != NULL:
+        return foreign_use_on(pool.foreign, address, stream)
+    enter(pool)
+    block = live_at(pool, address)
+    if block == NULL:
+        code = NOT_ALLOCATED
+    elif block.heap.stream != stream:
+        use = block.uses
+        while use != NULL and use.stream != stream:
+            use = use.next
+        if use == NULL:
+            use = new_use(pool)
+            if use == NULL:
+                code = NO_HOST_MEMORY
+            else:
+                use.stream = stream
+                use.next = block.uses
+                block.uses = use
+    leave(pool, NULL)
+    return code
+
+
+cdef int release_after(int device, uintptr_t address, uintptr_t event, uint64_t record) noexcept nogil:
+    cdef Pool* pool
+    cdef Block* block
+    cdef int code = pool_of(device, &pool)
+    if code:
+        return code
+    if pool.foreign != NULL:
+        return NOT_SUPPORTED
+    enter(pool)
+    block = live_at(pool, address)
+    if block == NULL:
+        code = NOT_ALLOCATED
+    else:
+        code = offer(pool, block, event, record)
+        code = inspected(pool, code)
+    leave(pool, NULL)
+    return code
+
+
+cdef int stream_waits(int device, uintptr_t stream, uint64_t record) noexcept nogil:
+    cdef Pool* pool = pool_if_made(device)
+    cdef int code
+    if pool == NULL or pool.offers == NULL:
+        return 0
+    enter(pool)
+    code = note_wait(pool, stream, record)
+    leave(pool, NULL)
+    return code
