@@ -25,7 +25,7 @@ from words import say
 
 LARGEST = (1, 4, 64, 256, 1024, 4096)  # MiB
 CHUNK = 200  # steps between two looks at the clock
-SECONDS = 5.0  # for one row of one allocator
+SECONDS = 3.0  # for one row of one allocator
 Timed = tuple[list[float], int]  # each chunk's nanoseconds per step, and how many steps there were
 
 
