@@ -246,6 +246,8 @@ def test_every_call_of_the_driver_may_fail(library):
 
 @pytest.mark.parametrize("function", SCENARIOS, ids=lambda function: function.__name__)
 def test_a_plugged_library(library, function):
+    if DRIVER != "host" and function is shared_memory_stays:
+        pytest.skip("the library's free waits for the device, which the scenario keeps busy")
     scenario(function, library)
 
 
