@@ -60,7 +60,8 @@ cdef void mark(Pool* pool, Heap* heap) noexcept nogil:
 
 cdef void ask(Pool* pool, Heap* heap) noexcept nogil:
     if heap.marker != NULL and pool.table.event_query(pool.device, heap.marker.event) == 0:
-        heap.settled = heap.marked
+        if <int>(heap.marked - heap.settled) > 0:  # the device may have been waited for since
+            heap.settled = heap.marked
         recycle_entry(pool, heap.marker)
         heap.marker = NULL
     if is_quiet(heap):
