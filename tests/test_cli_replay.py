@@ -64,6 +64,7 @@ def test_repeat_prints_a_line_a_pass(pair):
         "ratio",
         "ns/event",
         "ooms",
+        "vm_calls",
     ]
     assert [line.split()[:3] for line in lines[2:]] == [[str(n), "2", "3,145,728"] for n in (1, 2, 3)]
 

@@ -155,7 +155,7 @@ def describe(figures: Figures) -> str:
 
 def describe_all(passes: Sequence[Figures]) -> str:
     """Several passes as a table."""
-    header = ("pass", "events", "peak live", "peak reserved", "ratio", "ns/event", "ooms", "VM calls")
+    header = ("pass", "events", "peak live", "peak reserved", "ratio", "ns/event", "ooms", "vm_calls")
     rows = [
         (
             f"{number}",
