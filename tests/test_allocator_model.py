@@ -25,6 +25,8 @@ sizes = st.one_of(
     st.sampled_from([MIB, MIB + 1, 10 * MIB - 512, 10 * MIB, 11 * MIB - 512, 11 * MIB, LIMIT]),
 )
 
+SEED = 20261121  # of the random operations; ACCELRT_TEST_SEED chooses another
+
 
 class AllocatorAgainstModel(RuleBasedStateMachine):
     """One device, its default stream and three others; every step compares everything."""
@@ -125,7 +127,7 @@ def test_any_sequence_of_operations(settings):
 )
 def test_bulk_of_random_operations(settings, debug, operations):
     """Unaudited as well: only then does the allocator take its short paths."""
-    seed = int(os.environ.get("ACCELRT_TEST_SEED") or random.SystemRandom().randrange(1 << 32))
+    seed = int(os.environ.get("ACCELRT_TEST_SEED", SEED))
     required = ["raised", "absorbed", "num_ooms", "waited"]
     if settings == "":
         required += ["stitched", "revived", "lent", "lingered", "filled"]
