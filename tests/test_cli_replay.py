@@ -10,7 +10,16 @@ import sys
 import pytest
 from cli_command import RECORDED, ROOT, TRACES, accelrt, write_trace
 
-KEYS = ["driver", "events", "peak_live", "peak_reserved", "ratio", "ns_per_event", "ooms", "virtual_memory_calls"]
+KEYS = [
+    "driver",
+    "events",
+    "peak_live",
+    "peak_reserved",
+    "ratio",
+    "ns_per_event",
+    "ooms",
+    "virtual_memory_calls",
+]
 MIB = 1 << 20
 PAIR = [(1, 0, 3 * MIB, 0), (0, 0, 0, 0)]
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
