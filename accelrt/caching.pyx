@@ -14,7 +14,6 @@ from accelrt.device cimport current_ordinal, ordinal_of
 cimport accelrt.driver.registry as registry
 from accelrt.event cimport Event
 from accelrt.memory.backend cimport backend_name
-from accelrt.memory.block cimport Pool
 from accelrt.memory.pool cimport (
     MAX_DEVICES, allocate, empty, locate, pool_if_made, release, set_limit, try_allocate, try_release,
 )
@@ -22,6 +21,7 @@ from accelrt.memory.readings cimport active_bytes, allocated_bytes, largest_free
 from accelrt.memory.routes cimport PrivateStats, private_of, read_private
 from accelrt.memory.sharing cimport release_after, use_on
 from accelrt.memory.sizes cimport ROUND_LIMIT
+from accelrt.memory.state cimport Pool
 from accelrt.memory.stats cimport RESERVED_BYTES
 from accelrt.status cimport CAP_REACHED, NOT_ALLOCATED, NOT_READY, OUT_OF_MEMORY, POOL_CAP_REACHED, raise_status
 from accelrt.stream cimport current_handle, stream_of

@@ -3,13 +3,13 @@ from libc.stdint cimport int64_t
 
 from accelrt.device cimport current_ordinal, ordinal_of
 from accelrt.memory.backend cimport require_native
-from accelrt.memory.block cimport Pool
 from accelrt.memory.pool cimport MAX_DEVICES, pool_if_made
 from accelrt.memory.readings cimport (
     allocated_bytes, current_shared, find_violation, largest_free, max_split_of, peak_of, read_stats, reserved_bytes,
     reset_accumulated, reset_peaks,
 )
 from accelrt.memory.snapshot import segments
+from accelrt.memory.state cimport Pool
 from accelrt.memory.stats cimport (
     ACTIVE_BYTES, ALLOCATED_BYTES, FIGURES, RESERVED_BYTES, SHARED, Counter, Stats, current_of,
 )

@@ -1,18 +1,11 @@
-# What the allocator is made of.  The fields of a heap and of its blocks are guarded by the heap's lock,
-# everything else by the pool's mutex, whose holder has the locks of all heaps too (memory/world.pxd), unless
-# a comment says otherwise.  The identities in memory/DESIGN.md are walked by invariants.pyx.
+# What memory is described by: blocks, the segments and physical pieces that they lie in, and the heaps of the
+# free ones.  The fields of a heap and of its blocks are guarded by the heap's lock, everything else by the
+# pool's mutex, whose holder has the locks of all heaps too (world.pxd), unless a comment says otherwise.  The
+# identities in memory/DESIGN.md are walked by invariants.pyx.
 from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
 
-from accelrt.driver.table cimport Table
-from accelrt.memory.foreign cimport Foreign
-from accelrt.memory.stats cimport FIGURES, SHARED, Counter, Share, Stats
-
-cdef extern from "<pthread.h>" nogil:
-    ctypedef struct pthread_mutex_t:
-        pass
-    int pthread_mutex_init(pthread_mutex_t* mutex, void* attributes)
-    int pthread_mutex_lock(pthread_mutex_t* mutex)
-    int pthread_mutex_unlock(pthread_mutex_t* mutex)
+from accelrt.memory.stats cimport SHARED, Share
+from accelrt.memory.terms cimport Policy, Private
 
 cdef enum:  # Block.state
     FREE = 0      # in a free list of its heap
@@ -28,8 +21,6 @@ cdef enum:  # Segment.shape
 cdef enum:
     CLASSES = 1600     # of free blocks by size; see freelist.pxd
     WORDS = 25         # of bits, one a class
-    NEAR = 256         # places for the common heaps of streams,
-    REACH = 8          # of which each may be in so many
 
 # A stream other than the block's own that was said to use it.
 cdef struct Use:
@@ -106,6 +97,12 @@ cdef struct Fit:
     size_t most
     Segment* window
 
+# Entry of the queue of one stream: the block may be in use until the event is complete.
+cdef struct Entry:
+    uintptr_t event
+    Block* block
+    Entry* next
+
 # The free blocks of one stream in one set of addresses.  Never given back: another may take its record over.
 cdef struct Heap:
     int lock
@@ -113,7 +110,7 @@ cdef struct Heap:
     bint sole          # the only heap of its pool
     bint trusted       # its stream is one that lives as long as the process: it may be asked at any time
     uintptr_t stream
-    Pool* pool
+    const Policy* policy  # its pool's, which no other pool has
     Private* owner     # NULL in the common heaps
     int kind           # of plain segments; LARGE with virtual memory, which serves both
     uint32_t seed      # of the weights
@@ -139,95 +136,3 @@ cdef struct Heap:
     size_t fit_room
     Segment* span      # the last one, which grows
     Heap* next         # of the pool
-
-# The heaps that captures of one graph pool handle, or a MemPool, allocate from.
-cdef struct Private:
-    uint64_t[2] id
-    int uses           # graphs, captures and MemPools that hold it; at 0 its segments may go back
-    uint64_t segments
-    size_t limit       # most bytes to reserve
-    size_t reserved
-    int rest           # since the last use ended the device is 1: being waited for, 2: waited for; no replay is left
-    int64_t[FIGURES] peak  # of reserved bytes and segments, and of what is live; not of splits
-    Private* next
-
-# A capture under way, or a thread inside use_mem_pool: its allocations go to a private pool.
-cdef struct Route:
-    uint64_t capture   # the id that the driver gave it; 0 for a thread
-    uint64_t thread    # see private.pyx; 0 for a capture
-    Private* owner
-    Route* next
-
-# A block that was freed as of somebody's event: streams that wait for the event may take it at once.
-cdef struct Offer:
-    Block* block       # PENDING, with one entry in the queue of the pool's watch
-    uint64_t record    # which record of the event: no other one will do
-    Use* takers
-    Offer* next
-
-# Entry of the queue of one stream: the block may be in use until the event is complete.
-cdef struct Entry:
-    uintptr_t event
-    Block* block
-    Entry* next
-
-cdef struct Queue:
-    uintptr_t stream
-    Entry* head        # oldest
-    Entry* tail
-    Queue* next
-
-# What the settings string says, as the pool reads it; sizes in bytes.
-cdef struct Policy:
-    bint virtual_memory
-    bint stitching
-    double slack       # of the peak of live bytes
-    size_t piece       # 0: by what is reserved
-    size_t max_split   # plain blocks above are never split; SIZE_MAX where there is no such limit
-    size_t large_segment
-    size_t max_rounding  # how much larger than asked a block above max_split may be
-    double collect     # of the limit; 0: never
-    double fraction    # of the device's memory that pools may reserve
-    bint rounds        # divisions hold one that is not 0
-    unsigned char[64] divisions  # steps between a power of two and the next, by the lower one's exponent; 0: none
-
-# One device's allocator.  reserved = live + pending + free, in bytes.
-cdef struct Pool:
-    pthread_mutex_t lock     # inner; held for bookkeeping and calls that cannot wait
-    pthread_mutex_t growth   # outer; held by the one thread that takes from or gives to the device
-    Table* table             # fixed
-    int device               # fixed
-    int debug                # ACCELRT_DEBUG when it was made
-    Policy policy
-    size_t granule           # the least physical piece
-    Foreign* foreign         # fixed; NULL: its memory is this allocator's own, else the rest is idle
-    size_t limit             # most bytes to reserve
-    uint64_t next_serial
-    uint64_t next_piece
-    uint64_t allocations     # slow ones
-    uint64_t search          # of wholly free pieces; the last one's mark
-    Segment* first           # segments in order of serial, without windows
-    Segment* last
-    Piece* first_piece
-    Piece* last_piece
-    size_t window_bytes      # of addresses mapped in windows
-    uint64_t windows
-    Heap* heaps
-    int heap_count
-    Heap* near[2][NEAR + REACH]  # by kind and stream; read without a lock
-    Private* privates
-    Route* routes            # captures under way, and threads in pools of their own; the latest first
-    uint64_t captures        # routes that are captures
-    uint64_t routed          # routes that are threads; read without a lock
-    Queue* queues            # one a stream that was ever recorded
-    uint64_t pending         # entries in the queues
-    Offer* offers
-    uintptr_t watch          # a stream of the pool's own, which waits for the events of offers; 0 before the first
-    Block* deferred          # PENDING without events yet, chained by left
-    Entry* spare_entries     # records to use again; their events are created and idle
-    Use* spare_uses
-    const char* broken       # the identity that a debug audit found violated
-    int64_t[2][SHARED] total  # the sums over the heaps, while all of them are held
-    int64_t[2][2] split_base  # total of INACTIVE_SPLIT and _BYTES that is counted; while nobody is inside, less total
-    int64_t[2][SHARED] freed_base  # allocated - freed, less current, of the sums
-    Stats stats              # the current figures of the shared ones are not kept here

@@ -7,10 +7,7 @@ and is free.
 """
 from libc.stdlib cimport calloc, malloc
 
-from accelrt.memory.block cimport (
-    FREE, HOLE, LIVE, PLAIN, SPAN, WINDOW, Block, Heap, Piece, Pool, Private, Slot,
-    pthread_mutex_lock, pthread_mutex_unlock,
-)
+from accelrt.memory.block cimport FREE, HOLE, LIVE, PLAIN, SPAN, WINDOW, Block, Heap, Piece, Slot
 from accelrt.memory.heap cimport recycle
 from accelrt.memory.invariants cimport violated
 from accelrt.memory.pending cimport poll
@@ -19,8 +16,11 @@ from accelrt.memory.pool cimport pool_if_made
 from accelrt.memory.private cimport find_private, is_captured, note_peaks
 from accelrt.memory.records cimport new_block, see_to_blocks
 from accelrt.memory.sizes cimport UNIT
+from accelrt.memory.state cimport Pool
 from accelrt.memory.stats cimport ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, REQUESTED_BYTES
+from accelrt.memory.terms cimport Private
 from accelrt.memory.world cimport count, count_splits, enter, leave, put_free, take_free
+from accelrt.mutex cimport pthread_mutex_lock, pthread_mutex_unlock
 from accelrt.status cimport BROKEN, NO_HOST_MEMORY
 
 

@@ -3,9 +3,10 @@ from libc.stdint cimport SIZE_MAX
 from libc.string cimport memset
 
 from accelrt.errors import SettingsError
-from accelrt.memory.block cimport Policy, Pool
 from accelrt.memory.policy cimport replace_policy
 from accelrt.memory.pool cimport MAX_DEVICES, pool_if_made, want_policy
+from accelrt.memory.state cimport Pool
+from accelrt.memory.terms cimport Policy
 from accelrt.memory.world cimport enter, leave
 
 cdef object in_force = None  # Settings; None before the environment was read

@@ -5,12 +5,7 @@ from libc.stdint cimport uintptr_t
 from accelrt.addresses cimport AddressMap
 from accelrt.driver.table cimport Table
 from accelrt.memory.stats cimport Stats
-
-cdef extern from "<pthread.h>" nogil:
-    ctypedef struct pthread_mutex_t:
-        pass
-    int pthread_mutex_lock(pthread_mutex_t* mutex)
-    int pthread_mutex_unlock(pthread_mutex_t* mutex)
+from accelrt.mutex cimport pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock
 
 # A stream other than the record's own that was said to use it.
 cdef struct Sharer:

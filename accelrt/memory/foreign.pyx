@@ -16,14 +16,13 @@ from accelrt.memory.stats cimport (
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, REQUESTED_BYTES, RESERVED_BYTES, SEGMENT,
     current_of, decrease, increase,
 )
+from accelrt.mutex cimport pthread_mutex_init, pthread_mutex_trylock
 from accelrt.status cimport (
     BROKEN, CAP_REACHED, CAPTURE_IMPLICIT, ILLEGAL_STATE, INVALID_VALUE, NO_CAPTURE_MEMORY, NO_HOST_MEMORY,
     NOT_ALLOCATED, NOT_READY, OUT_OF_MEMORY,
 )
 
 cdef extern from "<pthread.h>" nogil:
-    int pthread_mutex_init(pthread_mutex_t* mutex, void* attributes)
-    int pthread_mutex_trylock(pthread_mutex_t* mutex)
     int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept)
 
 cdef enum:

@@ -1,7 +1,8 @@
 # What is known of a stream's progress, so that pages which it freed may serve another.  Inside the world.
 from libc.stdint cimport uintptr_t
 
-from accelrt.memory.block cimport Block, Heap, Pool
+from accelrt.memory.block cimport Block, Heap
+from accelrt.memory.state cimport Pool
 
 # Streams that live as long as the process: leased ones, and the legacy default stream.  Others belong to
 # somebody who may destroy them, and are never asked.  Any thread, without a lock of ours.

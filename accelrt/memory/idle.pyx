@@ -7,9 +7,9 @@ the stream's work, without an event for each block.
 from accelrt.addresses cimport AddressMap, map_find, map_insert, map_reserve
 from accelrt.driver.relaxed cimport go_relaxed, restore_mode
 from accelrt.driver.table cimport CAPTURE_NONE
-from accelrt.memory.block cimport Private
 from accelrt.memory.lock cimport spin_lock, spin_unlock
 from accelrt.memory.records cimport new_entry, recycle_entry
+from accelrt.memory.terms cimport Private
 from libc.stdint cimport uint64_t
 
 cdef AddressMap trusted  # under the lock; forks inherit it, which is harmless: handles of a child are its own

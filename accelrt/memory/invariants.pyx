@@ -7,12 +7,13 @@ from libc.stdint cimport int64_t
 from libc.string cimport memset
 
 from accelrt.memory.block cimport (
-    CLASSES, FREE, HOLE, LIVE, WORDS, PENDING, PLAIN, WINDOW, Block, Entry, Heap, Piece, Queue, Segment, Slot,
+    CLASSES, FREE, HOLE, LIVE, PENDING, PLAIN, WINDOW, WORDS, Block, Entry, Heap, Piece, Segment, Slot,
 )
 from accelrt.memory.freelist cimport class_of, precedes
 from accelrt.memory.heap cimport is_split
 from accelrt.memory.places cimport find_cell, load_block
 from accelrt.memory.sizes cimport UNIT
+from accelrt.memory.state cimport Queue
 from accelrt.memory.stats cimport (
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, INACTIVE_SPLIT, INACTIVE_SPLIT_BYTES, REQUESTED_BYTES,
     RESERVED_BYTES, SEGMENT, SHARED,

@@ -1,7 +1,8 @@
 # The miss: what an allocation does when its heap has no fit, step by step, until one has.
 from libc.stdint cimport uintptr_t
 
-from accelrt.memory.block cimport Heap, Pool
+from accelrt.memory.block cimport Heap
+from accelrt.memory.state cimport Pool
 
 cdef struct Request:
     size_t requested

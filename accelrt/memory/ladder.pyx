@@ -6,7 +6,7 @@ could be made.
 from libc.stdint cimport SIZE_MAX, uintptr_t
 
 from accelrt.driver.relaxed cimport go_relaxed, restore_mode
-from accelrt.memory.block cimport Block, Piece, Private, pthread_mutex_lock, pthread_mutex_unlock
+from accelrt.memory.block cimport Block, Piece
 from accelrt.memory.freelist cimport best_fit
 from accelrt.memory.heap cimport keeps_rest, suits
 from accelrt.memory.idle cimport close_epochs, drop_markers, settle_all
@@ -19,8 +19,10 @@ from accelrt.memory.segments cimport grow_plain, release_plain
 from accelrt.memory.sizes cimport GRANULE, LARGE_LIMIT, SMALL, SMALL_LIMIT, SMALL_SEGMENT, round_up
 from accelrt.memory.spans cimport grow_pages, trim_spans
 from accelrt.memory.stats cimport ALLOCATED_BYTES
+from accelrt.memory.terms cimport Private
 from accelrt.memory.windows cimport drop_windows, find_pages, mark_leaving, revive, send_home, stitch
 from accelrt.memory.world cimport enter, hand_out, leave, reserved, total_of
+from accelrt.mutex cimport pthread_mutex_lock, pthread_mutex_unlock
 from accelrt.status cimport CAP_REACHED, CAPTURE_UNSUPPORTED, NO_HOST_MEMORY, OUT_OF_MEMORY, POOL_CAP_REACHED
 
 cdef enum:

@@ -1,7 +1,8 @@
 # Blocks that were given back while another stream may still use them.  All inside the world.
 from libc.stdint cimport uint64_t, uintptr_t
 
-from accelrt.memory.block cimport Block, Pool
+from accelrt.memory.block cimport Block
+from accelrt.memory.state cimport Pool
 
 cdef void defer(Pool* pool, Block* block) noexcept nogil  # makes it PENDING, without events yet
 cdef int settle(Pool* pool) noexcept nogil  # records the events of deferred blocks, unless a capture is under way

@@ -8,8 +8,9 @@ from libc.stdlib cimport calloc, free
 
 from accelrt.driver.relaxed cimport go_relaxed, restore_mode
 from accelrt.driver.table cimport CAPTURE_NONE, STREAM_NON_BLOCKING
-from accelrt.memory.block cimport PENDING, Entry, Heap, Offer, Queue, Use
+from accelrt.memory.block cimport PENDING, Entry, Heap, Use
 from accelrt.memory.records cimport heap_of, new_entry, new_use, recycle_entry, recycle_use
+from accelrt.memory.state cimport Offer, Queue
 from accelrt.memory.windows cimport retire
 from accelrt.memory.world cimport count_freed, enter, leave
 from accelrt.status cimport CAPTURE_IMPLICIT, CAPTURE_UNSUPPORTED, NO_HOST_MEMORY, NOT_READY

@@ -2,7 +2,8 @@
 # left while the driver works.
 from libc.stdint cimport uintptr_t
 
-from accelrt.memory.block cimport Heap, Piece, Pool, Segment, Slot
+from accelrt.memory.block cimport Heap, Piece, Segment, Slot
+from accelrt.memory.state cimport Pool
 
 cdef int make_piece(Pool* pool, size_t size, Piece** out_piece) noexcept nogil  # or a smaller one
 cdef int release_piece(Pool* pool, Piece* piece) noexcept nogil  # one that is at home nowhere

@@ -9,7 +9,6 @@ from libc.string cimport memset
 
 from accelrt.addresses cimport map_find
 from accelrt.capture cimport captures_open
-from accelrt.memory.block cimport pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock
 from accelrt.memory.lock cimport spin_lock, spin_unlock
 from accelrt.memory.pinned_audit cimport violated
 from accelrt.memory.pinned_block cimport (
@@ -25,6 +24,7 @@ from accelrt.memory.pinned_sizes cimport (
 from accelrt.memory.pinned_stats cimport reset_peak, reset_sums, reset_timing
 from accelrt.memory.pinned_uses cimport defer, drop_spare_events, poll, wait_all
 from accelrt.memory.pinned_watch cimport forget_watch, stop_watch, watch, watching
+from accelrt.mutex cimport pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock
 from accelrt.status cimport FORKED, INVALID_DEVICE, NO_HOST_MEMORY, NOT_ALLOCATED, NOT_READY, OUT_OF_MEMORY
 
 cdef extern from "<pthread.h>" nogil:

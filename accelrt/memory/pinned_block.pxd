@@ -3,9 +3,9 @@
 from libc.stdint cimport uint64_t, uintptr_t
 
 from accelrt.addresses cimport AddressMap
-from accelrt.memory.block cimport pthread_mutex_t
 from accelrt.memory.pinned_sizes cimport CLASSES, WORDS
 from accelrt.memory.pinned_stats cimport PinnedStats
+from accelrt.mutex cimport pthread_mutex_t
 
 cdef enum:
     DEVICES = 64  # ordinals that may have spare events

@@ -10,10 +10,10 @@ from accelrt.capture cimport captures_open
 cimport accelrt.driver.registry as registry
 from accelrt.driver.relaxed cimport go_relaxed, restore_mode
 from accelrt.driver.table cimport CAPTURE_NONE, EVENT_DISABLE_TIMING
-from accelrt.memory.block cimport pthread_mutex_lock, pthread_mutex_unlock
 from accelrt.memory.lock cimport spin_lock, spin_unlock
 from accelrt.memory.pinned_block cimport DEVICES, PinnedEntry, PinnedQueue, PinnedUse
 from accelrt.memory.pinned_heap cimport count_freed, doom, set_free
+from accelrt.mutex cimport pthread_mutex_lock, pthread_mutex_unlock
 from accelrt.status cimport CAPTURE_IMPLICIT, NO_HOST_MEMORY, NOT_READY
 
 

@@ -5,12 +5,12 @@ It starts with the first block that is pending, sleeps while none is, and never 
 from libc.stdlib cimport calloc
 
 from accelrt.capture cimport captures_open
-from accelrt.memory.block cimport pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock
 from accelrt.memory.lock cimport spin_lock, spin_unlock
 from accelrt.memory.pinned_block cimport PinnedSegment
 from accelrt.memory.pinned_heap cimport detach_doomed
 from accelrt.memory.pinned_memory cimport give_memory
 from accelrt.memory.pinned_uses cimport poll
+from accelrt.mutex cimport pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock
 
 cdef extern from "<time.h>" nogil:
     struct timespec:

@@ -14,9 +14,9 @@ from libc.stdio cimport fprintf, stderr
 
 cimport accelrt.driver.registry as registry
 cimport accelrt.memory.pool as pool
-from accelrt.memory.block cimport Pool
 from accelrt.memory.readings cimport allocated_bytes, reserved_bytes
 cimport accelrt.memory.sharing as sharing
+from accelrt.memory.state cimport Pool
 from accelrt.status cimport FORKED, INVALID_DEVICE, INVALID_VALUE, status_name, status_text
 
 cdef extern from *:

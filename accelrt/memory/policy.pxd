@@ -1,6 +1,7 @@
 # What the settings string says, as the pools read it.
-from accelrt.memory.block cimport Policy, Pool
 from accelrt.memory.sizes cimport UNIT, round_up
+from accelrt.memory.state cimport Pool
+from accelrt.memory.terms cimport Policy
 
 cdef extern from *:
     """

@@ -2,7 +2,9 @@
 # pool is made at its first use.  Addresses are what allocate wrote; 0 stands for no memory.
 from libc.stdint cimport uintptr_t
 
-from accelrt.memory.block cimport Block, Policy, Pool
+from accelrt.memory.block cimport Block
+from accelrt.memory.state cimport Pool
+from accelrt.memory.terms cimport Policy
 
 cdef enum:
     MAX_DEVICES = 64

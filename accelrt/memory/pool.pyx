@@ -8,18 +8,12 @@ waited for, and none while the GIL is taken.
 from libc.stdlib cimport atoi, calloc, free, getenv
 
 cimport accelrt.driver.registry as registry
-from accelrt.memory.block cimport (
-    LIVE, NEAR, PLAIN, REACH, WINDOW, Block, Heap, Policy, Private, Use,
-    pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock,
-)
+from accelrt.memory.block cimport LIVE, PLAIN, WINDOW, Block, Heap, Use
 from accelrt.memory.foreign cimport (
     foreign_allocate, foreign_attach, foreign_empty, foreign_holds, foreign_release, foreign_set_limit,
 )
 from accelrt.memory.freelist cimport best_fit, insert
-from accelrt.memory.heap cimport (
-    Change, add_change, add_live, carve, change_rises, join, keeps_rest, live_rises, of_freeing, of_taking,
-    raise_ceilings, take_live,
-)
+from accelrt.memory.heap cimport Change, carve, join, keeps_rest, of_freeing, of_taking
 from accelrt.memory.invariants cimport violated
 from accelrt.memory.ladder cimport Request, climb, find, release_free
 from accelrt.memory.lock cimport spin_lock, spin_try, spin_unlock
@@ -28,9 +22,13 @@ from accelrt.memory.places cimport block_at, find_cell, store_block
 from accelrt.memory.policy cimport load_flag, rounded, take_policy, wanted
 from accelrt.memory.private cimport is_routed, note_peaks, owner_for
 from accelrt.memory.records cimport drop_spare_events, gone, heap_of, near_heap, new_use, recycle_use
+from accelrt.memory.share cimport add_change, add_live, change_rises, live_rises, raise_ceilings, take_live
 from accelrt.memory.sizes cimport LARGE, ROUND_LIMIT, SMALL_LIMIT, UNIT, kind_of, round_up
+from accelrt.memory.state cimport NEAR, REACH, is_of
+from accelrt.memory.terms cimport Policy, Private
 from accelrt.memory.windows cimport retire
 from accelrt.memory.world cimport count_freed, count_splits, enter, hand_over, leave
+from accelrt.mutex cimport pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock
 from accelrt.status cimport BROKEN, INVALID_DEVICE, NO_HOST_MEMORY, NOT_ALLOCATED, NOT_READY, OUT_OF_MEMORY
 
 cdef extern from "<pthread.h>" nogil:
@@ -88,13 +86,13 @@ cdef inline int take(
     return 0
 
 
-cdef inline int put(Heap* heap, Block* block, uintptr_t address) noexcept nogil:
+cdef inline int put(const Pool* pool, Heap* heap, Block* block, uintptr_t address) noexcept nogil:
     # Under the lock of the heap that the block was read to belong to: now it is certain.
     cdef Change change
     cdef bint high
     if not heap.quiet or block.address != address or block.state != LIVE or block.uses != NULL:
         return NOT_READY
-    if block.segment.shape == WINDOW or block.size >= heap.pool.policy.max_split:  # pages go home; a figure more
+    if block.segment.shape == WINDOW or block.size >= heap.policy.max_split:  # pages go home; a figure more
         return NOT_READY
     change = of_freeing(block)
     high = change_rises(heap, block.segment.kind, change)
@@ -105,7 +103,7 @@ cdef inline int put(Heap* heap, Block* block, uintptr_t address) noexcept nogil:
     block.epoch = heap.last_freed = heap.epoch
     add_change(heap, block.segment.kind, change)
     if block.segment.shape == PLAIN:
-        block.segment.idle_since = heap.pool.allocations
+        block.segment.idle_since = pool.allocations
     block = join(heap, block)
     insert(heap, block)
     if high:
@@ -140,14 +138,14 @@ cdef inline int give_back(Pool* pool, uintptr_t address, bint wait) noexcept nog
     cdef Block* block = block_at(address)
     cdef Heap* heap
     cdef int code
-    if block == NULL or block.heap.pool != pool:
+    if block == NULL or not is_of(block, pool):
         return NOT_READY
     heap = block.heap
     if wait:
         spin_lock(&heap.lock)
     elif not spin_try(&heap.lock):
         return NOT_READY
-    code = put(heap, block, address)
+    code = put(pool, heap, block, address)
     spin_unlock(&heap.lock)
     return code
 
@@ -291,7 +289,7 @@ cdef int release_slow(int device, uintptr_t address) noexcept nogil:
 cdef Block* live_at(Pool* pool, uintptr_t address) noexcept nogil:
     # Inside the world; NULL for anything that is not a live block of this pool.
     cdef Block* block = block_at(address)
-    if block == NULL or block.heap.pool != pool or block.state != LIVE or block.address != address:
+    if block == NULL or not is_of(block, pool) or block.state != LIVE or block.address != address:
         return NULL
     return block
 

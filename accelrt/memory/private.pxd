@@ -2,7 +2,8 @@
 # world, but for what asks about the calling thread.
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
 
-from accelrt.memory.block cimport Pool, Private
+from accelrt.memory.state cimport Pool
+from accelrt.memory.terms cimport Private
 
 cdef Private* find_private(Pool* pool, uint64_t first, uint64_t second) noexcept nogil
 cdef int hold(Pool* pool, uint64_t first, uint64_t second) noexcept nogil  # one use more; made if need be

@@ -3,9 +3,10 @@ from libc.stdint cimport SIZE_MAX, int64_t
 from libc.stdlib cimport calloc, free
 
 from accelrt.driver.table cimport CAPTURE_ACTIVE
-from accelrt.memory.block cimport Heap, Route
+from accelrt.memory.block cimport Heap
 from accelrt.memory.records cimport gone, recycle_entry
 from accelrt.memory.stats cimport FIGURES, RESERVED_BYTES, SEGMENT, SHARED
+from accelrt.memory.terms cimport Route
 from accelrt.status cimport CAPTURE_IMPLICIT, INVALID_VALUE, NO_HOST_MEMORY
 
 cdef extern from *:

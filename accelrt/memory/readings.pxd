@@ -1,7 +1,7 @@
 # A pool's figures, each read at one moment.  A NULL pool was never used: all its figures are 0.
 from libc.stdint cimport int64_t
 
-from accelrt.memory.block cimport Pool
+from accelrt.memory.state cimport Pool
 from accelrt.memory.stats cimport Stats
 
 cdef int64_t current_shared(Pool* pool, int figure) noexcept nogil  # of a figure that heaps share; no other lock

@@ -1,7 +1,9 @@
 # The records that describe memory, recycled by each heap and pool.  Inside the world.
 from libc.stdint cimport uintptr_t
 
-from accelrt.memory.block cimport NEAR, REACH, Block, Entry, Heap, Pool, Private, Use
+from accelrt.memory.block cimport Block, Entry, Heap, Use
+from accelrt.memory.state cimport NEAR, REACH, Pool
+from accelrt.memory.terms cimport Private
 
 cdef extern from *:
     """

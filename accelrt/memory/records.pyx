@@ -8,10 +8,10 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
 from accelrt.driver.table cimport EVENT_DISABLE_TIMING
-from accelrt.memory.block cimport REACH
 from accelrt.memory.heap cimport recycle
 from accelrt.memory.lock cimport spin_lock
 from accelrt.memory.idle cimport is_trusted
+from accelrt.memory.state cimport REACH
 from accelrt.status cimport NO_HOST_MEMORY
 
 cdef extern from "<stdlib.h>" nogil:
@@ -119,7 +119,7 @@ cdef Heap* make_heap(Pool* pool) noexcept nogil:
     if posix_memalign(<void**>&heap, LINE, (sizeof(Heap) + LINE - 1) // LINE * LINE):
         return NULL
     memset(heap, 0, sizeof(Heap))
-    heap.pool = pool
+    heap.policy = &pool.policy
     heap.seed = 0x2545F491
     spin_lock(&heap.lock)
     while link[0] != NULL:

@@ -2,12 +2,13 @@
 from libc.stdint cimport SIZE_MAX
 from libc.string cimport memset
 
-from accelrt.memory.block cimport Pool, Private
 from accelrt.memory.foreign cimport foreign_begin_capture, foreign_end_capture
 from accelrt.memory.pool cimport pool_if_made, pool_of
 from accelrt.memory.private cimport (
     begin_route, end_route, find_private, hold, let_go, owner_for, reset_private_peaks, sum_of,
 )
+from accelrt.memory.state cimport Pool
+from accelrt.memory.terms cimport Private
 from accelrt.memory.world cimport enter, leave
 from accelrt.status cimport FORKED, INVALID_VALUE, NOT_SUPPORTED
 

@@ -2,7 +2,8 @@
 # and inside the world, which is left while the driver works.
 from libc.stdint cimport int64_t
 
-from accelrt.memory.block cimport Heap, Pool, Segment
+from accelrt.memory.block cimport Heap, Segment
+from accelrt.memory.state cimport Pool
 from accelrt.memory.stats cimport RESERVED_BYTES
 
 cdef int within_limits(Pool* pool, Heap* heap, size_t size) noexcept nogil  # or whose limit refuses so much more

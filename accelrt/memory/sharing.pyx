@@ -1,9 +1,10 @@
 """Memory that more than one stream uses: the others are recorded, or an event says when it is free."""
-from accelrt.memory.block cimport Block, Pool, Use
+from accelrt.memory.block cimport Block, Use
 from accelrt.memory.foreign cimport foreign_use_on
 from accelrt.memory.pending cimport note_wait, offer
 from accelrt.memory.pool cimport inspected, live_at, pool_if_made, pool_of
 from accelrt.memory.records cimport new_use
+from accelrt.memory.state cimport Pool
 from accelrt.memory.world cimport enter, leave
 from accelrt.status cimport NO_HOST_MEMORY, NOT_ALLOCATED, NOT_SUPPORTED
 

@@ -5,9 +5,10 @@ The walk copies plain records under the pool's lock; the dicts are made after it
 from libc.stdint cimport uint64_t, uintptr_t
 from libc.stdlib cimport free, malloc
 
-from accelrt.memory.block cimport HOLE, LIVE, PENDING, PLAIN, Block, Heap, Pool, Segment
+from accelrt.memory.block cimport HOLE, LIVE, PENDING, PLAIN, Block, Heap, Segment
 from accelrt.memory.pool cimport pool_if_made
 from accelrt.memory.sizes cimport LARGE
+from accelrt.memory.state cimport Pool
 from accelrt.memory.world cimport enter, leave
 
 cdef struct View:  # of a block, with what is needed of its segment

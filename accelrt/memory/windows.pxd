@@ -1,5 +1,6 @@
 # Stitching: blocks out of pages that lie apart.  Under the growth lock and inside the world.
-from accelrt.memory.block cimport Block, Heap, Pool, Segment
+from accelrt.memory.block cimport Block, Heap, Segment
+from accelrt.memory.state cimport Pool
 
 cdef size_t find_pages(Pool* pool, Heap* heap, bint across) noexcept nogil  # marks the pieces that it may have; their bytes
 cdef void mark_leaving(Pool* pool) noexcept nogil  # marks every piece that is wholly free, settled, and may go back

@@ -3,7 +3,8 @@
 # something is waited for.  The order of locks: growth, lock, heaps in the order of the list.
 from libc.stdint cimport int64_t
 
-from accelrt.memory.block cimport Block, Heap, Pool
+from accelrt.memory.block cimport Block, Heap
+from accelrt.memory.state cimport Pool
 from accelrt.memory.stats cimport Counter
 
 cdef void enter(Pool* pool) noexcept nogil

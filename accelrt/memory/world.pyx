@@ -6,7 +6,7 @@ each heap may rise on its own.
 """
 from libc.string cimport memset
 
-from accelrt.memory.block cimport LIVE, pthread_mutex_lock, pthread_mutex_unlock
+from accelrt.memory.block cimport LIVE
 from accelrt.memory.freelist cimport insert, remove
 from accelrt.memory.heap cimport Change, carve, is_split, join, of_freeing, of_taking
 from accelrt.memory.lock cimport spin_lock, spin_unlock
@@ -16,6 +16,7 @@ from accelrt.memory.stats cimport (
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, INACTIVE_SPLIT, INACTIVE_SPLIT_BYTES, REQUESTED_BYTES,
     RESERVED_BYTES, SHARED, Counter, change, current_of,
 )
+from accelrt.mutex cimport pthread_mutex_lock, pthread_mutex_unlock
 
 
 cdef void enter(Pool* pool) noexcept nogil:

@@ -1,0 +1,72 @@
+# One device's allocator, and what it waits for.  Guarded by the pool's mutex, unless a comment says otherwise.
+from libc.stdint cimport int64_t, uint64_t, uintptr_t
+
+from accelrt.driver.table cimport Table
+from accelrt.memory.block cimport Block, Entry, Heap, Piece, Segment, Use
+from accelrt.memory.foreign cimport Foreign
+from accelrt.memory.stats cimport SHARED, Stats
+from accelrt.memory.terms cimport Policy, Private, Route
+from accelrt.mutex cimport pthread_mutex_t
+
+cdef enum:
+    NEAR = 256         # places for the common heaps of streams,
+    REACH = 8          # of which each may be in so many
+
+# A block that was freed as of somebody's event: streams that wait for the event may take it at once.
+cdef struct Offer:
+    Block* block       # PENDING, with one entry in the queue of the pool's watch
+    uint64_t record    # which record of the event: no other one will do
+    Use* takers
+    Offer* next
+
+cdef struct Queue:
+    uintptr_t stream
+    Entry* head        # oldest
+    Entry* tail
+    Queue* next
+
+# One device's allocator.  reserved = live + pending + free, in bytes.
+cdef struct Pool:
+    pthread_mutex_t lock     # inner; held for bookkeeping and calls that cannot wait
+    pthread_mutex_t growth   # outer; held by the one thread that takes from or gives to the device
+    Table* table             # fixed
+    int device               # fixed
+    int debug                # ACCELRT_DEBUG when it was made
+    Policy policy
+    size_t granule           # the least physical piece
+    Foreign* foreign         # fixed; NULL: its memory is this allocator's own, else the rest is idle
+    size_t limit             # most bytes to reserve
+    uint64_t next_serial
+    uint64_t next_piece
+    uint64_t allocations     # slow ones
+    uint64_t search          # of wholly free pieces; the last one's mark
+    Segment* first           # segments in order of serial, without windows
+    Segment* last
+    Piece* first_piece
+    Piece* last_piece
+    size_t window_bytes      # of addresses mapped in windows
+    uint64_t windows
+    Heap* heaps
+    int heap_count
+    Heap* near[2][NEAR + REACH]  # by kind and stream; read without a lock
+    Private* privates
+    Route* routes            # captures under way, and threads in pools of their own; the latest first
+    uint64_t captures        # routes that are captures
+    uint64_t routed          # routes that are threads; read without a lock
+    Queue* queues            # one a stream that was ever recorded
+    uint64_t pending         # entries in the queues
+    Offer* offers
+    uintptr_t watch          # a stream of the pool's own, which waits for the events of offers; 0 before the first
+    Block* deferred          # PENDING without events yet, chained by left
+    Entry* spare_entries     # records to use again; their events are created and idle
+    Use* spare_uses
+    const char* broken       # the identity that a debug audit found violated
+    int64_t[2][SHARED] total  # the sums over the heaps, while all of them are held
+    int64_t[2][2] split_base  # total of INACTIVE_SPLIT and _BYTES that is counted; while nobody is inside, less total
+    int64_t[2][SHARED] freed_base  # allocated - freed, less current, of the sums
+    Stats stats              # the current figures of the shared ones are not kept here
+
+
+cdef inline bint is_of(const Block* block, const Pool* pool) noexcept nogil:
+    # May be asked without a lock, as a record stays with its heap and a heap with its pool.
+    return block.heap.policy == &pool.policy

@@ -1,0 +1,37 @@
+# On what terms memory is held: the settings, and whom a private pool is kept for.  Guarded as the pool is
+# (state.pxd), but for what of the settings a hit reads (policy.pxd).
+from libc.stdint cimport int64_t, uint64_t
+
+from accelrt.memory.stats cimport FIGURES
+
+# What the settings string says, as the pool reads it; sizes in bytes.
+cdef struct Policy:
+    bint virtual_memory
+    bint stitching
+    double slack       # of the peak of live bytes
+    size_t piece       # 0: by what is reserved
+    size_t max_split   # plain blocks above are never split; SIZE_MAX where there is no such limit
+    size_t large_segment
+    size_t max_rounding  # how much larger than asked a block above max_split may be
+    double collect     # of the limit; 0: never
+    double fraction    # of the device's memory that pools may reserve
+    bint rounds        # divisions hold one that is not 0
+    unsigned char[64] divisions  # steps between a power of two and the next, by the lower one's exponent; 0: none
+
+# The heaps that captures of one graph pool handle, or a MemPool, allocate from.
+cdef struct Private:
+    uint64_t[2] id
+    int uses           # graphs, captures and MemPools that hold it; at 0 its segments may go back
+    uint64_t segments
+    size_t limit       # most bytes to reserve
+    size_t reserved
+    int rest           # since the last use ended the device is 1: being waited for, 2: waited for; no replay is left
+    int64_t[FIGURES] peak  # of reserved bytes and segments, and of what is live; not of splits
+    Private* next
+
+# A capture under way, or a thread inside use_mem_pool: its allocations go to a private pool.
+cdef struct Route:
+    uint64_t capture   # the id that the driver gave it; 0 for a thread
+    uint64_t thread    # see private.pyx; 0 for a capture
+    Private* owner
+    Route* next
