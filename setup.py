@@ -19,7 +19,7 @@ from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).parent
 KINDS = {
-    "release": (["-O3", "-g0"], {}),
+    "release": (["-O3", "-fno-tree-slp-vectorize", "-g0"], {}),
     "debug": (["-O0", "-g3"], {"boundscheck": True, "wraparound": True, "cdivision": False}),
     "profile": (["-O3", "-g", "-DCYTHON_TRACE_NOGIL=1"], {"linetrace": True}),
 }

@@ -4,7 +4,7 @@
 # identities in memory/DESIGN.md are walked by invariants.pyx.
 from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
 
-from accelrt.memory.stats cimport SHARED, Share
+from accelrt.memory.stats cimport Share
 from accelrt.memory.terms cimport Policy, Private
 
 cdef enum:  # Block.state
@@ -124,8 +124,7 @@ cdef struct Heap:
     Entry* marker      # an event recorded on the stream, or NULL
     bint lingers       # pages of other heaps are free in its windows until its stream's work is done
     Block* spare       # records to use again, chained by left
-    Share[2] share
-    int64_t[SHARED] ceiling_all  # as the shares' ceilings, for the sum of both kinds
+    Share[3] share     # SMALL, LARGE, BOTH
     uint64_t summary   # which words of filled are not 0
     uint64_t filled[WORDS]  # which trees are not empty
     Block* trees[CLASSES]

@@ -62,18 +62,34 @@ cdef inline int next_class(const Heap* heap, int above) noexcept nogil:
     return (word << 6) + lowest_bit(bits)
 
 
-cdef inline Block* best_fit(const Heap* heap, size_t size) noexcept nogil:
-    # The least (size, order) that suffices, or NULL.
+cdef inline Block* best_fit_in(const Heap* heap, size_t size, int* out_class) noexcept nogil:
+    # The least (size, order) that suffices, or NULL, and the class that it is of.
     cdef int index = class_of(size)
     cdef Block* best = fit_within(heap.trees[index], size)
-    if best != NULL:
-        return best
-    index = next_class(heap, index)
-    return NULL if index < 0 else first_of(heap.trees[index])
+    if best == NULL:
+        index = next_class(heap, index)
+        if index >= 0:
+            best = first_of(heap.trees[index])
+    out_class[0] = index
+    return best
 
 
-cdef inline void insert(Heap* heap, Block* block) noexcept nogil:
-    cdef int index = class_of(block.size)
+cdef inline Block* best_fit(const Heap* heap, size_t size) noexcept nogil:
+    cdef int index
+    return best_fit_in(heap, size, &index)
+
+
+cdef inline bint is_alone(const Heap* heap, const Block* block, int index) noexcept nogil:
+    return heap.trees[index] == block and block.left == NULL and block.right == NULL
+
+
+cdef inline void stand_in(Heap* heap, Block* block, int index) noexcept nogil:
+    # For the only block of a class.
+    block.left = block.right = NULL
+    heap.trees[index] = block
+
+
+cdef inline void insert_in(Heap* heap, Block* block, int index) noexcept nogil:
     cdef Block** link = &heap.trees[index]
     cdef Block* rest
     cdef Block** low = &block.left
@@ -97,8 +113,7 @@ cdef inline void insert(Heap* heap, Block* block) noexcept nogil:
     high[0] = NULL
 
 
-cdef inline void remove(Heap* heap, Block* block) noexcept nogil:
-    cdef int index = class_of(block.size)
+cdef inline void remove_from(Heap* heap, Block* block, int index) noexcept nogil:
     cdef Block** link = &heap.trees[index]
     cdef Block* low = block.left
     cdef Block* high = block.right
@@ -118,3 +133,11 @@ cdef inline void remove(Heap* heap, Block* block) noexcept nogil:
         heap.filled[index >> 6] &= ~(<uint64_t>1 << (index & 63))
         if heap.filled[index >> 6] == 0:
             heap.summary &= ~(<uint64_t>1 << (index >> 6))
+
+
+cdef inline void insert(Heap* heap, Block* block) noexcept nogil:
+    insert_in(heap, block, class_of(block.size))
+
+
+cdef inline void remove(Heap* heap, Block* block) noexcept nogil:
+    remove_from(heap, block, class_of(block.size))

@@ -12,7 +12,7 @@ from accelrt.memory.block cimport LIVE, PLAIN, WINDOW, Block, Heap, Use
 from accelrt.memory.foreign cimport (
     foreign_allocate, foreign_attach, foreign_empty, foreign_holds, foreign_release, foreign_set_limit,
 )
-from accelrt.memory.freelist cimport best_fit, insert
+from accelrt.memory.freelist cimport best_fit_in
 from accelrt.memory.heap cimport Change, carve, join, keeps_rest, of_freeing, of_taking
 from accelrt.memory.invariants cimport violated
 from accelrt.memory.ladder cimport Request, climb, find, release_free
@@ -22,7 +22,7 @@ from accelrt.memory.places cimport block_at, find_cell, store_block
 from accelrt.memory.policy cimport load_flag, rounded, take_policy, wanted
 from accelrt.memory.private cimport is_routed, note_peaks, owner_for
 from accelrt.memory.records cimport drop_spare_events, gone, heap_of, near_heap, new_use, recycle_use
-from accelrt.memory.share cimport add_change, add_live, change_rises, live_rises, raise_ceilings, take_live
+from accelrt.memory.share cimport add_given, add_taken, raise_ceilings, take_back_given, take_back_taken
 from accelrt.memory.sizes cimport LARGE, ROUND_LIMIT, SMALL_LIMIT, UNIT, kind_of, round_up
 from accelrt.memory.state cimport NEAR, REACH, is_of
 from accelrt.memory.terms cimport Policy, Private
@@ -56,11 +56,12 @@ cdef inline int take(
     # Under the heap's lock.  Whatever is not there already is left to the slow path.
     cdef Block* block
     cdef Change change
-    cdef bint splits, high
+    cdef bint splits
+    cdef int index
     cdef int kind = kind_of(size)
     if not heap.quiet:
         return NOT_READY
-    block = best_fit(heap, size)
+    block = best_fit_in(heap, size, &index)
     if block == NULL or block.size >= policy.max_split:
         return NOT_READY
     splits = keeps_rest(block, size)
@@ -69,19 +70,18 @@ cdef inline int take(
     if block.cell == NULL or heap.spare == NULL:
         return NOT_READY
     change = of_taking(block, size, splits)
-    high = live_rises(heap, kind, size if splits else block.size, requested)
-    high = high or change_rises(heap, block.segment.kind, change)
-    if high and not heap.sole:
-        return NOT_READY
-    add_change(heap, block.segment.kind, change)
-    carve(heap, block, size, splits)
+    if not splits:
+        size = block.size
+    if add_taken(heap, kind, size, requested, block.segment.kind, change):
+        if not heap.sole:
+            take_back_taken(heap, kind, size, requested, block.segment.kind, change)
+            return NOT_READY
+        raise_ceilings(heap)
+    carve(heap, block, index, size, splits)
     block.state = LIVE
     block.requested = requested
     block.kind = kind
     store_block(block.cell, block)
-    add_live(heap, kind, block.size, requested)
-    if high:
-        raise_ceilings(heap)
     out_address[0] = block.address
     return 0
 
@@ -89,25 +89,21 @@ cdef inline int take(
 cdef inline int put(const Pool* pool, Heap* heap, Block* block, uintptr_t address) noexcept nogil:
     # Under the lock of the heap that the block was read to belong to: now it is certain.
     cdef Change change
-    cdef bint high
     if not heap.quiet or block.address != address or block.state != LIVE or block.uses != NULL:
         return NOT_READY
     if block.segment.shape == WINDOW or block.size >= heap.policy.max_split:  # pages go home; a figure more
         return NOT_READY
     change = of_freeing(block)
-    high = change_rises(heap, block.segment.kind, change)
-    if high and not heap.sole:
-        return NOT_READY
-    take_live(heap, block.kind, block.size, block.requested)
+    if add_given(heap, block.kind, block.size, block.requested, block.segment.kind, change):
+        if not heap.sole:
+            take_back_given(heap, block.kind, block.size, block.requested, block.segment.kind, change)
+            return NOT_READY
+        raise_ceilings(heap)
     store_block(block.cell, NULL)
     block.epoch = heap.last_freed = heap.epoch
-    add_change(heap, block.segment.kind, change)
     if block.segment.shape == PLAIN:
         block.segment.idle_since = pool.allocations
-    block = join(heap, block)
-    insert(heap, block)
-    if high:
-        raise_ceilings(heap)
+    join(heap, block)
     return 0
 
 

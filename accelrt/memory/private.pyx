@@ -5,7 +5,8 @@ from libc.stdlib cimport calloc, free
 from accelrt.driver.table cimport CAPTURE_ACTIVE
 from accelrt.memory.block cimport Heap
 from accelrt.memory.records cimport gone, recycle_entry
-from accelrt.memory.stats cimport FIGURES, RESERVED_BYTES, SEGMENT, SHARED
+from accelrt.memory.share cimport current
+from accelrt.memory.stats cimport BOTH, FIGURES, RESERVED_BYTES, SEGMENT, SHARED
 from accelrt.memory.terms cimport Route
 from accelrt.status cimport CAPTURE_IMPLICIT, INVALID_VALUE, NO_HOST_MEMORY
 
@@ -161,7 +162,7 @@ cdef int64_t sum_of(const Pool* pool, const Private* owner, int figure) noexcept
         return owner.reserved
     while heap != NULL:
         if heap.owner == owner:
-            answer += heap.share[0].current[figure] + heap.share[1].current[figure]
+            answer += current(heap, BOTH, figure)
         heap = heap.next
     return answer
 

@@ -10,8 +10,9 @@ from accelrt.memory.freelist cimport next_class
 from accelrt.memory.invariants cimport violated
 from accelrt.memory.lock cimport spin_lock, spin_unlock
 from accelrt.memory.records cimport load_heap
+from accelrt.memory.share cimport current, forget_made, lower_ceilings, made
 from accelrt.memory.stats cimport (
-    ACTIVE_BYTES, ALLOCATED_BYTES, FIGURES, RESERVED_BYTES, SHARED, Counter, current_of,
+    ACTIVE_BYTES, ALLOCATED_BYTES, BOTH, FIGURES, RESERVED_BYTES, SHARED, Counter, current_of,
 )
 from accelrt.memory.world cimport counted, enter, leave, reserved
 
@@ -32,7 +33,7 @@ cdef int64_t current_shared(Pool* pool, int figure) noexcept nogil:
     heap = load_heap(&pool.heaps)
     while heap != NULL:
         spin_lock(&heap.lock)
-        answer += heap.share[0].current[figure] + heap.share[1].current[figure]
+        answer += current(heap, BOTH, figure)
         spin_unlock(&heap.lock)
         heap = load_heap(&heap.next)
     return answer
@@ -123,7 +124,7 @@ cdef int64_t accumulated(const Pool* pool, int figure, int kind) noexcept nogil:
     cdef const Heap* heap = pool.heaps
     cdef int64_t answer = 0
     while heap != NULL:
-        answer += heap.share[kind].allocated[figure]
+        answer += made(heap, kind, figure)
         heap = heap.next
     return answer
 
@@ -162,10 +163,7 @@ cdef void reset_peaks(Pool* pool) noexcept nogil:
     enter(pool)
     heap = pool.heaps
     while heap != NULL:
-        for figure in range(SHARED):
-            for kind in range(2):
-                heap.share[kind].ceiling[figure] = heap.share[kind].current[figure]
-            heap.ceiling_all[figure] = heap.share[0].current[figure] + heap.share[1].current[figure]
+        lower_ceilings(heap)
         heap = heap.next
     for figure in range(FIGURES):
         for kind in range(2):
@@ -193,13 +191,13 @@ cdef void reset_accumulated(Pool* pool) noexcept nogil:
         foreign_reset_accumulated(pool.foreign)
         return
     enter(pool)
+    heap = pool.heaps
+    while heap != NULL:
+        forget_made(heap)
+        heap = heap.next
     for kind in range(2):
         for figure in range(SHARED):
             pool.freed_base[kind][figure] = pool.total[kind][figure]
-            heap = pool.heaps
-            while heap != NULL:
-                heap.share[kind].allocated[figure] = 0
-                heap = heap.next
         for figure in range(SHARED, FIGURES):
             reset_counter(&pool.stats.figure[figure][kind])
     reset_counter(&pool.stats.oversize_allocations)

@@ -1,66 +1,114 @@
-# What a hit counts, in its heap's share of the figures and under its lock: no other heap is looked at.  Whether it
-# may is asked first, for an answer that rises beyond a ceiling is for the world to give (stats.pxd).
+# A heap's share of the figures, under its lock.  What a hit does to it is done at once and taken back where it
+# passes a ceiling, for such an answer is for the world to give (stats.pxd).
 from libc.stdint cimport int64_t
 
 from accelrt.memory.block cimport Heap
 from accelrt.memory.heap cimport Change
 from accelrt.memory.stats cimport (
-    ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, INACTIVE_SPLIT, INACTIVE_SPLIT_BYTES, REQUESTED_BYTES, SHARED,
+    ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, ASKED, BLOCKS, BOTH, BYTES, COUNTS, INACTIVE_SPLIT,
+    INACTIVE_SPLIT_BYTES, SHARED, SPLIT_BYTES, SPLITS, Share,
 )
 
 
-cdef inline bint rises(const Heap* heap, int figure, int kind, int64_t amount) noexcept nogil:
-    return (heap.share[kind].current[figure] + amount > heap.share[kind].ceiling[figure]
-            or heap.share[0].current[figure] + heap.share[1].current[figure] + amount > heap.ceiling_all[figure])
+cdef inline void use_room(Share* share, int64_t sign, size_t size, size_t requested) noexcept nogil:
+    share.room[BLOCKS] -= sign
+    share.room[BYTES] -= sign * <int64_t>size
+    share.room[ASKED] -= sign * <int64_t>requested
 
 
-cdef inline void add(Heap* heap, int figure, int kind, int64_t amount) noexcept nogil:
-    heap.share[kind].current[figure] += amount
-    heap.share[kind].allocated[figure] += amount
+cdef inline void make(Share* share, int64_t sign, size_t size, size_t requested) noexcept nogil:
+    share.made[BLOCKS] += sign
+    share.made[BYTES] += sign * <int64_t>size
+    share.made[ASKED] += sign * <int64_t>requested
 
 
-cdef inline void add_change(Heap* heap, int kind, Change change) noexcept nogil:
-    heap.share[kind].current[INACTIVE_SPLIT] += change.blocks
-    heap.share[kind].current[INACTIVE_SPLIT_BYTES] += change.bytes
-    if change.blocks > 0:
-        heap.share[kind].allocated[INACTIVE_SPLIT] += change.blocks
-    if change.bytes > 0:
-        heap.share[kind].allocated[INACTIVE_SPLIT_BYTES] += change.bytes
+cdef inline void use_split_room(Share* share, int64_t sign, Change change) noexcept nogil:
+    share.room[SPLITS] -= sign * change.blocks
+    share.room[SPLIT_BYTES] -= sign * change.bytes
 
 
-cdef inline bint change_rises(const Heap* heap, int kind, Change change) noexcept nogil:
-    return ((change.blocks > 0 and rises(heap, INACTIVE_SPLIT, kind, change.blocks))
-            or (change.bytes > 0 and rises(heap, INACTIVE_SPLIT_BYTES, kind, change.bytes)))
+cdef inline void add_split(Heap* heap, int kind, int64_t sign, Change change) noexcept nogil:
+    use_split_room(&heap.share[kind], sign, change)
+    use_split_room(&heap.share[BOTH], sign, change)
+    heap.share[kind].made[SPLITS] += sign * max(change.blocks, <int64_t>0)
+    heap.share[kind].made[SPLIT_BYTES] += sign * max(change.bytes, <int64_t>0)
 
 
-cdef inline bint live_rises(const Heap* heap, int kind, size_t size, size_t requested) noexcept nogil:
-    return (rises(heap, ALLOCATION, kind, 1) or rises(heap, ALLOCATED_BYTES, kind, size)
-            or rises(heap, ACTIVE, kind, 1) or rises(heap, ACTIVE_BYTES, kind, size)
-            or rises(heap, REQUESTED_BYTES, kind, requested))
+cdef inline bint passes(const Share* share) noexcept nogil:
+    return (share.room[BLOCKS] | share.room[BYTES] | share.room[ASKED]) < 0
 
 
-cdef inline void add_live(Heap* heap, int kind, size_t size, size_t requested) noexcept nogil:
-    add(heap, ALLOCATION, kind, 1)
-    add(heap, ALLOCATED_BYTES, kind, size)
-    add(heap, ACTIVE, kind, 1)
-    add(heap, ACTIVE_BYTES, kind, size)
-    add(heap, REQUESTED_BYTES, kind, requested)
+cdef inline bint passes_split(const Share* share) noexcept nogil:
+    return (share.room[SPLITS] | share.room[SPLIT_BYTES]) < 0
 
 
-cdef inline void take_live(Heap* heap, int kind, size_t size, size_t requested) noexcept nogil:
-    heap.share[kind].current[ALLOCATION] -= 1
-    heap.share[kind].current[ALLOCATED_BYTES] -= size
-    heap.share[kind].current[ACTIVE] -= 1
-    heap.share[kind].current[ACTIVE_BYTES] -= size
-    heap.share[kind].current[REQUESTED_BYTES] -= requested
+cdef inline bint add_taken(
+    Heap* heap, int kind, size_t size, size_t requested, int split_kind, Change change,
+) noexcept nogil:
+    # Whether a ceiling is passed by it.
+    use_room(&heap.share[kind], 1, size, requested)
+    use_room(&heap.share[BOTH], 1, size, requested)
+    make(&heap.share[kind], 1, size, requested)
+    add_split(heap, split_kind, 1, change)
+    return (passes(&heap.share[kind]) | passes(&heap.share[BOTH]) | passes_split(&heap.share[split_kind])
+            | passes_split(&heap.share[BOTH]))
 
 
-cdef inline void raise_ceilings(Heap* heap) noexcept nogil:
-    # By the sole heap, for which a ceiling is a peak.
-    cdef int figure, kind
-    for figure in range(SHARED):
-        for kind in range(2):
-            if heap.share[kind].current[figure] > heap.share[kind].ceiling[figure]:
-                heap.share[kind].ceiling[figure] = heap.share[kind].current[figure]
-        if heap.share[0].current[figure] + heap.share[1].current[figure] > heap.ceiling_all[figure]:
-            heap.ceiling_all[figure] = heap.share[0].current[figure] + heap.share[1].current[figure]
+cdef inline void take_back_taken(
+    Heap* heap, int kind, size_t size, size_t requested, int split_kind, Change change,
+) noexcept nogil:
+    use_room(&heap.share[kind], -1, size, requested)
+    use_room(&heap.share[BOTH], -1, size, requested)
+    make(&heap.share[kind], -1, size, requested)
+    add_split(heap, split_kind, -1, change)
+
+
+cdef inline bint add_given(
+    Heap* heap, int kind, size_t size, size_t requested, int split_kind, Change change,
+) noexcept nogil:
+    # Whether a ceiling is passed by it; what is live only falls.
+    use_room(&heap.share[kind], -1, size, requested)
+    use_room(&heap.share[BOTH], -1, size, requested)
+    add_split(heap, split_kind, 1, change)
+    return passes_split(&heap.share[split_kind]) | passes_split(&heap.share[BOTH])
+
+
+cdef inline void take_back_given(
+    Heap* heap, int kind, size_t size, size_t requested, int split_kind, Change change,
+) noexcept nogil:
+    use_room(&heap.share[kind], 1, size, requested)
+    use_room(&heap.share[BOTH], 1, size, requested)
+    add_split(heap, split_kind, -1, change)
+
+
+# --- the figures, as the world and whoever reads them see them ---
+
+cdef inline int count_of(int figure) noexcept nogil:
+    # Which count a figure rests on.
+    if figure == ALLOCATION or figure == ACTIVE:
+        return BLOCKS
+    if figure == ALLOCATED_BYTES or figure == ACTIVE_BYTES:
+        return BYTES
+    if figure == INACTIVE_SPLIT:
+        return SPLITS
+    return SPLIT_BYTES if figure == INACTIVE_SPLIT_BYTES else ASKED
+
+
+cdef inline int64_t current(const Heap* heap, int kind, int figure) noexcept nogil:
+    cdef const Share* share = &heap.share[kind]
+    cdef int count = count_of(figure)
+    cdef int64_t answer = share.full[count] - share.room[count]
+    return answer + share.pending[count] if figure == ACTIVE or figure == ACTIVE_BYTES else answer
+
+
+cdef inline int64_t made(const Heap* heap, int kind, int figure) noexcept nogil:
+    cdef const Share* share = &heap.share[kind]
+    cdef int count = count_of(figure)
+    return share.made[count] - share.renewed[count] if figure == ACTIVE or figure == ACTIVE_BYTES else share.made[count]
+
+
+cdef void add_figure(Heap* heap, int kind, int figure, int64_t amount) noexcept nogil  # of a kind, and of both
+cdef void forget_made(Heap* heap) noexcept nogil
+cdef void raise_ceilings(Heap* heap) noexcept nogil  # the sole heap's, for which a ceiling is a peak
+cdef void lower_ceilings(Heap* heap) noexcept nogil  # to what is there
+cdef void measure_room(Heap* heap) noexcept nogil    # after a change of ceilings or of what is pending

@@ -5,6 +5,9 @@
 # may rise before the sum could pass the peak so far.  The ceilings of all heaps add up to no more than the
 # peak; whoever would pass its own takes all locks and shares them out anew (memory/world.pyx).  The sole heap
 # of a pool raises its ceilings itself: they are the peaks.
+#
+# A hit changes five counts only, and of those it keeps not what is there but how much room is left below the
+# ceilings: what is active differs from what is allocated by what is pending, which no hit changes.
 from libc.stdint cimport int64_t
 
 cdef enum:
@@ -20,10 +23,24 @@ cdef enum:
     RESERVED_BYTES = 8
     FIGURES = 9
 
-cdef struct Share:  # one heap's, of one kind
-    int64_t[SHARED] current
-    int64_t[SHARED] allocated  # every increase since the last reset_accumulated
-    int64_t[SHARED] ceiling    # current may rise to it without a look at the other heaps
+cdef enum:  # what a hit counts
+    BLOCKS = 0                # live
+    BYTES = 1
+    ASKED = 2                 # requested bytes
+    SPLITS = 3                # free blocks with a neighbour
+    SPLIT_BYTES = 4
+    COUNTS = 5
+
+cdef enum:
+    BOTH = 2                  # in a kind's place: the sum of both
+
+cdef struct Share:  # one heap's, of one kind or of both
+    int64_t[COUNTS] room      # how far each may rise before a ceiling is passed
+    int64_t[COUNTS] full      # room + what is there
+    int64_t[COUNTS] made      # every increase since the last reset_accumulated; of a kind only
+    int64_t[2] pending        # blocks and bytes that are active but not allocated
+    int64_t[2] renewed        # of what was made, since the same reset: blocks and bytes that had stayed active
+    int64_t[SHARED] ceiling   # a figure may rise to it without a look at the other heaps
 
 cdef struct Counter:
     int64_t current

@@ -7,13 +7,14 @@ each heap may rise on its own.
 from libc.string cimport memset
 
 from accelrt.memory.block cimport LIVE
-from accelrt.memory.freelist cimport insert, remove
+from accelrt.memory.freelist cimport class_of, remove
 from accelrt.memory.heap cimport Change, carve, is_split, join, of_freeing, of_taking
 from accelrt.memory.lock cimport spin_lock, spin_unlock
 from accelrt.memory.places cimport store_block
+from accelrt.memory.share cimport add_figure, count_of, current, measure_room, use_split_room
 from accelrt.memory.sizes cimport kind_of
 from accelrt.memory.stats cimport (
-    ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, INACTIVE_SPLIT, INACTIVE_SPLIT_BYTES, REQUESTED_BYTES,
+    ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, BOTH, INACTIVE_SPLIT, INACTIVE_SPLIT_BYTES, REQUESTED_BYTES,
     RESERVED_BYTES, SHARED, Counter, change, current_of,
 )
 from accelrt.mutex cimport pthread_mutex_lock, pthread_mutex_unlock
@@ -29,12 +30,12 @@ cdef void enter(Pool* pool) noexcept nogil:
         spin_lock(&heap.lock)
         for kind in range(2):
             for figure in range(SHARED):
-                pool.total[kind][figure] += heap.share[kind].current[figure]
+                pool.total[kind][figure] += current(heap, kind, figure)
                 if heap.sole:
                     pool.stats.figure[figure][kind].peak = heap.share[kind].ceiling[figure]
         if heap.sole:
             for figure in range(SHARED):
-                pool.stats.peak_all[figure] = heap.ceiling_all[figure]
+                pool.stats.peak_all[figure] = heap.share[BOTH].ceiling[figure]
         heap = heap.next
     for kind in range(2):
         pool.split_base[kind][0] += pool.total[kind][INACTIVE_SPLIT]
@@ -42,26 +43,14 @@ cdef void enter(Pool* pool) noexcept nogil:
 
 
 cdef inline int64_t headroom(const Heap* heap, int figure, int kind) noexcept nogil:
-    # How far a heap may still rise; kind 2 is both kinds together.
-    if kind == 2:
-        return heap.ceiling_all[figure] - heap.share[0].current[figure] - heap.share[1].current[figure]
-    return heap.share[kind].ceiling[figure] - heap.share[kind].current[figure]
-
-
-cdef inline void set_headroom(Heap* heap, int figure, int kind, int64_t room) noexcept nogil:
-    if kind == 2:
-        heap.ceiling_all[figure] = heap.share[0].current[figure] + heap.share[1].current[figure] + room
-    else:
-        heap.share[kind].ceiling[figure] = heap.share[kind].current[figure] + room
+    # How far a heap may still rise.
+    return heap.share[kind].ceiling[figure] - current(heap, kind, figure)
 
 
 cdef int64_t least_for(const Heap* asker, int figure, int kind, int64_t room) noexcept nogil:
     # What it had, and an eighth of what it has if half the room allows that: a heap that rises must not ask
     # at every step.
-    cdef int64_t current = asker.share[0].current[figure] + asker.share[1].current[figure]
-    if kind < 2:
-        current = asker.share[kind].current[figure]
-    return min(room, max(headroom(asker, figure, kind), min(room // 2, current // 8)))
+    return min(room, max(headroom(asker, figure, kind), min(room // 2, current(asker, kind, figure) // 8)))
 
 
 cdef void share_out_figure(Pool* pool, Heap* asker, int figure, int kind, int64_t room) noexcept nogil:
@@ -74,11 +63,11 @@ cdef void share_out_figure(Pool* pool, Heap* asker, int figure, int kind, int64_
         if heap != asker:
             mine = max(headroom(heap, figure, kind), <int64_t>0)
             mine = min(mine, room - least - kept)
-            set_headroom(heap, figure, kind, mine)
+            heap.share[kind].ceiling[figure] = current(heap, kind, figure) + mine
             kept += mine
         heap = heap.next
     if asker != NULL:
-        set_headroom(asker, figure, kind, room - kept)
+        asker.share[kind].ceiling[figure] = current(asker, kind, figure) + room - kept
 
 
 cdef void share_out(Pool* pool, Heap* asker) noexcept nogil:
@@ -86,13 +75,13 @@ cdef void share_out(Pool* pool, Heap* asker) noexcept nogil:
     for figure in range(SHARED):
         for kind in range(2):
             share_out_figure(pool, asker, figure, kind, pool.stats.figure[figure][kind].peak - pool.total[kind][figure])
-        share_out_figure(pool, asker, figure, 2, pool.stats.peak_all[figure] - total_of(pool, figure))
+        share_out_figure(pool, asker, figure, BOTH, pool.stats.peak_all[figure] - total_of(pool, figure))
 
 
 cdef bint exceeds(const Heap* heap) noexcept nogil:
     cdef int figure
     for figure in range(SHARED):
-        if (headroom(heap, figure, 0) < 0) | (headroom(heap, figure, 1) < 0) | (headroom(heap, figure, 2) < 0):
+        if (headroom(heap, figure, 0) < 0) | (headroom(heap, figure, 1) < 0) | (headroom(heap, figure, BOTH) < 0):
             return True
     return False
 
@@ -122,6 +111,7 @@ cdef void leave(Pool* pool, Heap* asker) noexcept nogil:
     if any_exceeds(pool) or pool.heap_count == 1:
         share_out(pool, asker)
     while heap != NULL:
+        measure_room(heap)
         heap.sole = pool.heap_count == 1
         heap.quiet = quiet and heap.pending == 0 and heap.offered == 0
         spin_unlock(&heap.lock)
@@ -150,10 +140,9 @@ cdef int64_t reserved(const Pool* pool) noexcept nogil:
 
 cdef void count(Pool* pool, Heap* heap, int figure, int kind, int64_t amount) noexcept nogil:
     cdef Counter* counter = &pool.stats.figure[figure][kind]
-    heap.share[kind].current[figure] += amount
+    add_figure(heap, kind, figure, amount)
     pool.total[kind][figure] += amount
     if amount > 0:
-        heap.share[kind].allocated[figure] += amount
         counter.peak = max(counter.peak, pool.total[kind][figure])
         pool.stats.peak_all[figure] = max(pool.stats.peak_all[figure], total_of(pool, figure))
 
@@ -163,8 +152,8 @@ cdef void count_pool(Pool* pool, int figure, int kind, int64_t amount) noexcept 
 
 
 cdef void count_change(Pool* pool, Heap* heap, int kind, Change net) noexcept nogil:
-    heap.share[kind].current[INACTIVE_SPLIT] += net.blocks
-    heap.share[kind].current[INACTIVE_SPLIT_BYTES] += net.bytes
+    use_split_room(&heap.share[kind], 1, net)
+    use_split_room(&heap.share[BOTH], 1, net)
     pool.total[kind][INACTIVE_SPLIT] += net.blocks
     pool.total[kind][INACTIVE_SPLIT_BYTES] += net.bytes
 
@@ -173,7 +162,7 @@ cdef void count_split(Pool* pool, Heap* heap, int figure, int kind, int64_t* bas
     cdef int64_t net = pool.total[kind][figure] - base[0]
     base[0] = pool.total[kind][figure]
     if net > 0:
-        heap.share[kind].allocated[figure] += net
+        heap.share[kind].made[count_of(figure)] += net
         raise_peak(pool, figure, kind)
 
 
@@ -199,7 +188,7 @@ cdef void hand_out(Pool* pool, Block* block, size_t size, size_t requested, bint
     cdef Heap* heap = block.heap
     cdef int kind = kind_of(size)
     count_change(pool, heap, block.segment.kind, of_taking(block, size, splits))
-    carve(heap, block, size, splits)
+    carve(heap, block, class_of(block.size), size, splits)
     block.state = LIVE
     block.requested = requested
     block.kind = kind
@@ -239,15 +228,12 @@ cdef Block* set_free(Pool* pool, Block* block) noexcept nogil:
     store_block(block.cell, NULL)
     block.epoch = heap.last_freed = heap.epoch
     count_change(pool, heap, block.segment.kind, of_freeing(block))
-    block = join(heap, block)
-    insert(heap, block)
-    return block
+    return join(heap, block)
 
 
 cdef void put_free(Pool* pool, Block* block) noexcept nogil:
     count_change(pool, block.heap, block.segment.kind, of_freeing(block))
-    block = join(block.heap, block)
-    insert(block.heap, block)
+    join(block.heap, block)
 
 
 cdef void take_free(Pool* pool, Block* block) noexcept nogil:
