@@ -124,6 +124,7 @@ cdef struct Heap:
     Entry* marker      # an event recorded on the stream, or NULL
     bint lingers       # pages of other heaps are free in its windows until its stream's work is done
     Block* spare       # records to use again, chained by left
+    Block* aside       # FREE and in no list, or NULL: what the last hit left or merged; none while in the world
     Share[3] share     # SMALL, LARGE, BOTH
     uint64_t summary   # which words of filled are not 0
     uint64_t filled[WORDS]  # which trees are not empty

@@ -62,34 +62,18 @@ cdef inline int next_class(const Heap* heap, int above) noexcept nogil:
     return (word << 6) + lowest_bit(bits)
 
 
-cdef inline Block* best_fit_in(const Heap* heap, size_t size, int* out_class) noexcept nogil:
-    # The least (size, order) that suffices, or NULL, and the class that it is of.
+cdef inline Block* best_fit(const Heap* heap, size_t size) noexcept nogil:
+    # The least (size, order) that suffices, or NULL.
     cdef int index = class_of(size)
     cdef Block* best = fit_within(heap.trees[index], size)
-    if best == NULL:
-        index = next_class(heap, index)
-        if index >= 0:
-            best = first_of(heap.trees[index])
-    out_class[0] = index
-    return best
+    if best != NULL:
+        return best
+    index = next_class(heap, index)
+    return NULL if index < 0 else first_of(heap.trees[index])
 
 
-cdef inline Block* best_fit(const Heap* heap, size_t size) noexcept nogil:
-    cdef int index
-    return best_fit_in(heap, size, &index)
-
-
-cdef inline bint is_alone(const Heap* heap, const Block* block, int index) noexcept nogil:
-    return heap.trees[index] == block and block.left == NULL and block.right == NULL
-
-
-cdef inline void stand_in(Heap* heap, Block* block, int index) noexcept nogil:
-    # For the only block of a class.
-    block.left = block.right = NULL
-    heap.trees[index] = block
-
-
-cdef inline void insert_in(Heap* heap, Block* block, int index) noexcept nogil:
+cdef inline void insert(Heap* heap, Block* block) noexcept nogil:
+    cdef int index = class_of(block.size)
     cdef Block** link = &heap.trees[index]
     cdef Block* rest
     cdef Block** low = &block.left
@@ -113,7 +97,8 @@ cdef inline void insert_in(Heap* heap, Block* block, int index) noexcept nogil:
     high[0] = NULL
 
 
-cdef inline void remove_from(Heap* heap, Block* block, int index) noexcept nogil:
+cdef inline void remove(Heap* heap, Block* block) noexcept nogil:
+    cdef int index = class_of(block.size)
     cdef Block** link = &heap.trees[index]
     cdef Block* low = block.left
     cdef Block* high = block.right
@@ -135,9 +120,30 @@ cdef inline void remove_from(Heap* heap, Block* block, int index) noexcept nogil
             heap.summary &= ~(<uint64_t>1 << (index >> 6))
 
 
-cdef inline void insert(Heap* heap, Block* block) noexcept nogil:
-    insert_in(heap, block, class_of(block.size))
+# --- the block that is kept aside: hits look at it first, and it is filed when anything else happens ---
+
+cdef inline Block* fit_of_hit(const Heap* heap, size_t size) noexcept nogil:
+    # As best_fit, with the block aside among the others.
+    cdef Block* aside = heap.aside
+    cdef Block* best = best_fit(heap, size) if heap.summary else NULL
+    if aside != NULL and aside.size >= size and (best == NULL or precedes(aside, best)):
+        return aside
+    return best
 
 
-cdef inline void remove(Heap* heap, Block* block) noexcept nogil:
-    remove_from(heap, block, class_of(block.size))
+cdef inline void file_aside(Heap* heap) noexcept nogil:
+    if heap.aside != NULL:
+        insert(heap, heap.aside)
+        heap.aside = NULL
+
+
+cdef inline void put_aside(Heap* heap, Block* block) noexcept nogil:
+    file_aside(heap)
+    heap.aside = block
+
+
+cdef inline void unlist(Heap* heap, Block* block) noexcept nogil:
+    if block == heap.aside:
+        heap.aside = NULL
+    else:
+        remove(heap, block)

@@ -3,7 +3,7 @@
 from libc.stdint cimport int64_t
 
 from accelrt.memory.block cimport FREE, Block, Heap
-from accelrt.memory.freelist cimport class_of, insert, insert_in, is_alone, remove, remove_from, stand_in
+from accelrt.memory.freelist cimport unlist
 from accelrt.memory.sizes cimport UNIT, worth_splitting
 from accelrt.memory.terms cimport Policy
 
@@ -105,51 +105,17 @@ cdef inline void absorb(Heap* heap, Block* low, Block* high) noexcept nogil:
     recycle(heap, high)
 
 
-cdef inline void carve(Heap* heap, Block* block, int index, size_t size, bint splits) noexcept nogil:
-    # Out of the free list, where it is in the given class; what is left of it goes back.
-    cdef int rest = class_of(block.size - size) if splits else -1
-    if rest == index and is_alone(heap, block, index):
-        split_off(heap, block, size)
-        stand_in(heap, block.after, index)
-        return
-    remove_from(heap, block, index)
-    if splits:
-        split_off(heap, block, size)
-        insert_in(heap, block.after, rest)
-
-
-cdef inline Block* free_one(Block* neighbour) noexcept nogil:
-    return neighbour if neighbour != NULL and neighbour.state == FREE else NULL
-
-
 cdef inline Block* join(Heap* heap, Block* block) noexcept nogil:
-    # A block in no list becomes free, merged with its free neighbours: the answer is in its list.
-    cdef Block* low = free_one(block.before)
-    cdef Block* high = free_one(block.after)
-    cdef Block* listed
-    cdef int index, grown
+    # Merges a block in no list with its free neighbours; the answer is in no list and FREE.
+    cdef Block* neighbour = block.before
     block.state = FREE
     block.requested = 0
-    if low != NULL and high != NULL:
-        remove(heap, high)
-        absorb(heap, block, high)
-        high = NULL
-    listed = low if low != NULL else high
-    if listed == NULL:
-        insert(heap, block)
-        return block
-    index = class_of(listed.size)
-    grown = class_of(listed.size + block.size)
-    if grown != index or not is_alone(heap, listed, index):
-        remove_from(heap, listed, index)
-        index = -1
-    if low != NULL:
-        absorb(heap, low, block)
-        block = low
-    else:
-        absorb(heap, block, high)
-    if index < 0:
-        insert_in(heap, block, grown)
-    else:  # most often: a large free block changes its size, not its place
-        stand_in(heap, block, index)
+    if neighbour != NULL and neighbour.state == FREE:
+        unlist(heap, neighbour)
+        absorb(heap, neighbour, block)
+        block = neighbour
+    neighbour = block.after
+    if neighbour != NULL and neighbour.state == FREE:
+        unlist(heap, neighbour)
+        absorb(heap, block, neighbour)
     return block

@@ -12,8 +12,8 @@ from accelrt.memory.block cimport LIVE, PLAIN, WINDOW, Block, Heap, Use
 from accelrt.memory.foreign cimport (
     foreign_allocate, foreign_attach, foreign_empty, foreign_holds, foreign_release, foreign_set_limit,
 )
-from accelrt.memory.freelist cimport best_fit_in
-from accelrt.memory.heap cimport Change, carve, join, keeps_rest, of_freeing, of_taking
+from accelrt.memory.freelist cimport fit_of_hit, put_aside, unlist
+from accelrt.memory.heap cimport Change, join, keeps_rest, of_freeing, of_taking, split_off
 from accelrt.memory.invariants cimport violated
 from accelrt.memory.ladder cimport Request, climb, find, release_free
 from accelrt.memory.lock cimport spin_lock, spin_try, spin_unlock
@@ -57,11 +57,10 @@ cdef inline int take(
     cdef Block* block
     cdef Change change
     cdef bint splits
-    cdef int index
     cdef int kind = kind_of(size)
     if not heap.quiet:
         return NOT_READY
-    block = best_fit_in(heap, size, &index)
+    block = fit_of_hit(heap, size)
     if block == NULL or block.size >= policy.max_split:
         return NOT_READY
     splits = keeps_rest(block, size)
@@ -77,7 +76,10 @@ cdef inline int take(
             take_back_taken(heap, kind, size, requested, block.segment.kind, change)
             return NOT_READY
         raise_ceilings(heap)
-    carve(heap, block, index, size, splits)
+    unlist(heap, block)
+    if splits:
+        split_off(heap, block, size)
+        put_aside(heap, block.after)
     block.state = LIVE
     block.requested = requested
     block.kind = kind
@@ -103,7 +105,7 @@ cdef inline int put(const Pool* pool, Heap* heap, Block* block, uintptr_t addres
     block.epoch = heap.last_freed = heap.epoch
     if block.segment.shape == PLAIN:
         block.segment.idle_since = pool.allocations
-    join(heap, block)
+    put_aside(heap, join(heap, block))
     return 0
 
 

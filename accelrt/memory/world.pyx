@@ -7,8 +7,8 @@ each heap may rise on its own.
 from libc.string cimport memset
 
 from accelrt.memory.block cimport LIVE
-from accelrt.memory.freelist cimport class_of, remove
-from accelrt.memory.heap cimport Change, carve, is_split, join, of_freeing, of_taking
+from accelrt.memory.freelist cimport file_aside, insert, remove
+from accelrt.memory.heap cimport Change, is_split, join, of_freeing, of_taking, split_off
 from accelrt.memory.lock cimport spin_lock, spin_unlock
 from accelrt.memory.places cimport store_block
 from accelrt.memory.share cimport add_figure, count_of, current, measure_room, use_split_room
@@ -28,6 +28,7 @@ cdef void enter(Pool* pool) noexcept nogil:
     heap = pool.heaps
     while heap != NULL:
         spin_lock(&heap.lock)
+        file_aside(heap)
         for kind in range(2):
             for figure in range(SHARED):
                 pool.total[kind][figure] += current(heap, kind, figure)
@@ -188,7 +189,10 @@ cdef void hand_out(Pool* pool, Block* block, size_t size, size_t requested, bint
     cdef Heap* heap = block.heap
     cdef int kind = kind_of(size)
     count_change(pool, heap, block.segment.kind, of_taking(block, size, splits))
-    carve(heap, block, class_of(block.size), size, splits)
+    remove(heap, block)
+    if splits:
+        split_off(heap, block, size)
+        insert(heap, block.after)
     block.state = LIVE
     block.requested = requested
     block.kind = kind
@@ -228,12 +232,15 @@ cdef Block* set_free(Pool* pool, Block* block) noexcept nogil:
     store_block(block.cell, NULL)
     block.epoch = heap.last_freed = heap.epoch
     count_change(pool, heap, block.segment.kind, of_freeing(block))
-    return join(heap, block)
+    block = join(heap, block)
+    insert(heap, block)
+    return block
 
 
 cdef void put_free(Pool* pool, Block* block) noexcept nogil:
     count_change(pool, block.heap, block.segment.kind, of_freeing(block))
-    join(block.heap, block)
+    block = join(block.heap, block)
+    insert(block.heap, block)
 
 
 cdef void take_free(Pool* pool, Block* block) noexcept nogil:
