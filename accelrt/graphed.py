@@ -15,7 +15,7 @@ from accelrt.device import current_device
 from accelrt.faces import Face, face_of, host_bytes, require_alike
 from accelrt.graph import CUDAGraph, graph, graph_pool_handle, is_current_stream_capturing
 from accelrt.mempool import MemPool
-from accelrt.nested import Layout, gather, names_of, put_together, take_apart
+from accelrt.nested import LEAF, Layout, gather, names_of, put_together, take_apart
 from accelrt.stream import Stream, current_stream, stream
 
 __all__ = ["GraphedCallable", "make_graphed_callables"]
@@ -53,8 +53,8 @@ class Static:
         self.face = face_of(memory, name)
 
     def require_live(self) -> None:
-        """RuntimeError where a buffer was freed under the graph."""
-        if isinstance(self.memory, Buffer) and self.memory.ptr != self.face.address:
+        """RuntimeError where the buffer was freed under the graph."""
+        if self.memory.ptr != self.face.address:
             raise RuntimeError(
                 f"{self.name} was freed, and the graph uses it at {self.face.address:#x}; make the callable "
                 "anew, and leave sample arguments and results alone until it is dropped"
@@ -78,6 +78,7 @@ class Inputs:
         names = names_of(self.layout, "sample_args")
         self.statics = [Static(leaf, name) for leaf, name in zip(leaves, names, strict=True)]
         self.names = list(names_of(self.layout, "args"))
+        self.nested = any(part is not LEAF for part in self.layout[2])
         for static in self.statics:
             if isinstance(static.memory, Buffer) and static.memory.device_index != ordinal:
                 raise ValueError(
@@ -93,9 +94,11 @@ class Inputs:
         """What of the arguments is elsewhere than the sample was, each checked against it."""
         if len(args) != self.count:
             raise TypeError(f"{len(args)} arguments were given; the graph was captured with {self.count}")
-        leaves: list[Any] = []
-        moved = []
-        gather(self.layout, args, "args", leaves)
+        leaves, moved = args, []
+        if self.nested:
+            gathered: list[Any] = []
+            gather(self.layout, args, "args", gathered)
+            leaves = tuple(gathered)
         for static, leaf, name in zip(self.statics, leaves, self.names, strict=True):
             if leaf is static.memory:
                 continue
@@ -168,8 +171,11 @@ class GraphedCallable:
         self._layout: Layout = take_apart(result, leaves)
         self._leaves = leaves
         names = names_of(self._layout, "result")
-        self._outputs = [
+        results = [
             Static(leaf, name) for leaf, name in zip(leaves, names, strict=True) if isinstance(leaf, Buffer)
+        ]
+        self._buffers = [
+            static for static in (*inputs.statics, *results) if isinstance(static.memory, Buffer)
         ]
         self._turns = turns
 
@@ -189,12 +195,13 @@ class GraphedCallable:
         """
         moved = self._inputs.match(args)
         current = current_stream(self._ordinal)
-        for static in (*self._inputs.statics, *self._outputs):
+        for static in self._buffers:
             static.require_live()
         with self._turns.lock, stream(current):
             self._turns.take(current)
             self._inputs.note_use(current)
-            copy_in(moved, current)
+            if moved:
+                copy_in(moved, current)
             self.graph.replay()
         return put_together(self._layout, iter(self._leaves))
 
@@ -257,9 +264,9 @@ def make_graphed_callables(
     try:
         with stream(side):
             warm_up(functions, samples, num_warmup_iters)
-        results = capture(functions, samples, made, side, pool, capture_error_mode)
     finally:
         current.wait_stream(side)
+    results = capture(functions, samples, made, side, pool, capture_error_mode)
     turns = Turns(current)
     graphed = tuple(map(GraphedCallable, functions, made, inputs, results, [turns] * len(made)))
     return graphed if isinstance(callables, tuple) else graphed[0]

@@ -1,6 +1,8 @@
 """make_graphed_callables: what a call computes, copies and keeps, and on which streams."""
 
 import functools
+import gc
+import threading
 
 import numpy as np
 import pytest
@@ -211,3 +213,43 @@ def test_callables_share_the_pool_that_is_given():
     assert step.graph.pool() == with_pool.id
     assert with_pool.stats()["allocated_bytes.current"] == SIZE
     del step
+
+
+def test_what_is_dropped_while_a_call_is_under_way_is_not_handed_out():
+    stream, gate, out = accelrt.Stream(), threading.Event(), accelrt.PinnedBuffer(SIZE)
+    sample = uploaded(pattern(1))
+    step = accelrt.make_graphed_callables(rolled, (sample,))
+    with accelrt.stream(stream):
+        stream.launch_host_func(gate.wait)
+        step(sample).copy_to(out, blocking=False)
+    del step, sample
+    gc.collect()
+    others = [accelrt.Buffer(SIZE) for _ in range(64)]
+    for other in others:
+        other.fill(0)
+    accelrt.current_stream().synchronize()
+    gate.set()
+    stream.synchronize()
+    assert (np.frombuffer(out, np.uint8) == np.roll(pattern(1), SIZE // 2)).all()
+
+
+def test_threads_may_call_at_the_same_time():
+    step, caught = accelrt.make_graphed_callables(rolled, (accelrt.Buffer(SIZE),)), []
+
+    def work(number):
+        given = uploaded(pattern(number))
+        try:
+            with accelrt.stream(accelrt.Stream()):
+                for _ in range(50):
+                    step(given)
+                accelrt.current_stream().synchronize()
+        except Exception as error:
+            caught.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not caught
+    assert (content(step(uploaded(pattern(9)))) == np.roll(pattern(9), SIZE // 2)).all()
