@@ -35,6 +35,8 @@ from accelrt.errors import (
 )
 from accelrt.event import Event
 from accelrt.graph import CUDAGraph, graph, graph_pool_handle, is_current_stream_capturing
+from accelrt.graphed import GraphedCallable, make_graphed_callables
+from accelrt.hooks import RemovableHandle
 from accelrt.lazy import init, is_available, is_initialized, lazy_call
 from accelrt.mempool import MemPool, use_mem_pool
 from accelrt.pinned import (
@@ -74,11 +76,13 @@ __all__ = [
     "Event",
     "ExternalStream",
     "ForkedError",
+    "GraphedCallable",
     "MemPool",
     "NotSupportedError",
     "OutOfMemoryError",
     "PinnedBuffer",
     "RegisteredMemory",
+    "RemovableHandle",
     "Stream",
     "caching_allocator_alloc",
     "caching_allocator_delete",
@@ -108,6 +112,7 @@ __all__ = [
     "is_initialized",
     "is_pinned",
     "lazy_call",
+    "make_graphed_callables",
     "max_memory_allocated",
     "max_memory_reserved",
     "mem_get_info",

@@ -12,12 +12,14 @@
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
 
 from accelrt.status cimport (
-    CAPTURE_UNSUPPORTED, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED,
-    OUT_OF_MEMORY, POOL_CAP_REACHED, SUCCESS,
+    CAPTURE_INVALID, CAPTURE_UNJOINED, CAPTURE_UNSUPPORTED, CAPTURE_WRONG_THREAD, ILLEGAL_STATE, INVALID_DEVICE,
+    INVALID_HANDLE, INVALID_VALUE, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, NO_HOST_MEMORY, OUT_OF_MEMORY,
+    POOL_CAP_REACHED, SUCCESS,
 )
 
 cdef enum:
-    API_VERSION = 1  # raised when a signature below changes
+    API_VERSION = 1   # raised when a signature below changes
+    API_REVISION = 2  # raised when functions are added; importing a module that uses one not installed fails, naming it
 
 # --- place ---
 
@@ -70,6 +72,19 @@ cdef int event_destroy(int device, uintptr_t event) noexcept nogil
 cdef int event_record(int device, uintptr_t event, uintptr_t stream) noexcept nogil
 cdef int event_query(int device, uintptr_t event) noexcept nogil              # NOT_READY while not complete
 cdef int event_synchronize(int device, uintptr_t event) noexcept nogil        # waits
+# Milliseconds between two records of events with timing; NOT_READY while not complete, INVALID_HANDLE if not recorded.
+cdef int event_elapsed(uintptr_t start, uintptr_t end, float* out_milliseconds) noexcept nogil
+# The stream waits for all that was put into other, of any device, so far.
+cdef int stream_wait_stream(int device, uintptr_t stream, int other_device, uintptr_t other) noexcept nogil
+
+# From pools: yours alone until it is returned, and then neither used nor destroyed by you.  Returning what is not out
+# is INVALID_HANDLE.  A stream, non-blocking; a lower priority is more urgent, 0 is usual.  Its work may go on when it is
+# returned: it is leased again when that is complete.
+cdef int stream_lease(int device, int priority, uintptr_t* out_stream) noexcept nogil
+cdef int stream_return(int device, uintptr_t stream) noexcept nogil
+# An event; blocking: event_synchronize sleeps.  Its last record may be a former holder's: record it, then ask or wait.
+cdef int event_lease(int device, bint timing, bint blocking, uintptr_t* out_event) noexcept nogil
+cdef int event_return(int device, uintptr_t event) noexcept nogil
 
 # --- work; all of it is put into a stream of the device and runs later ---
 
@@ -77,16 +92,53 @@ cdef int event_synchronize(int device, uintptr_t event) noexcept nogil        # 
 cdef int copy(int device, uintptr_t stream, uintptr_t dst, uintptr_t src, size_t size) noexcept nogil
 # count elements of width 1, 2 or 4 bytes.
 cdef int fill(int device, uintptr_t stream, uintptr_t dst, unsigned int value, int width, size_t count) noexcept nogil
-# graph is CUDAGraph.raw_cuda_graph_exec; keep the CUDAGraph alive until all its replays are done.
+# graph is CUDAGraph.raw_cuda_graph_exec; keep the CUDAGraph alive until all its replays are done.  For others: graph_launch.
 cdef int graph_replay(int device, uintptr_t graph, uintptr_t stream) noexcept nogil
+
+# --- captures and the graphs that they make ---
+cdef enum:  # modes: whose calls that are unsafe beside a capture break it (CUDA driver API, CUstreamCaptureMode)
+    CAPTURE_GLOBAL = 0, CAPTURE_THREAD_LOCAL = 1, CAPTURE_RELAXED = 2
+cdef enum:  # what a stream is in
+    CAPTURE_NONE = 0, CAPTURE_ACTIVE = 1, CAPTURE_BROKEN = 2
+cdef enum:  # what a graph is: empty once its capture failed, ready to be launched
+    GRAPH_EMPTY = 0, GRAPH_CAPTURING = 1, GRAPH_CAPTURED = 2, GRAPH_READY = 3
+
+# Begins to capture a stream into a new graph, which is to be destroyed whatever becomes of it; 0 on failure.  What is
+# allocated on capturing streams comes from a private pool, by the numbers of begin_pool, or for 0, 0 one of the
+# graph's own, and keeps its addresses until the graph is destroyed.  What else nodes point at, and Python functions
+# among them, you keep.  Other streams join by waiting for an event of the capture, and have to be joined back.
+cdef int capture_begin(int device, uintptr_t stream, int mode, uint64_t id0, uint64_t id1,
+                       uintptr_t* out_graph) noexcept nogil
+# On the thread that began it, unless in relaxed mode.  Where it fails, the stream is out of the capture, the memory
+# back in the pool, and the graph GRAPH_EMPTY.
+cdef int capture_end(uintptr_t graph) noexcept nogil
+cdef int capture_status(int device, uintptr_t stream, int* out_status, uint64_t* out_id) noexcept nogil  # id: if active
+# The calling thread's mode: in CAPTURE_RELAXED its calls break nobody's capture.  Put it back afterwards.
+cdef int capture_mode_exchange(int mode, int* out_before) noexcept nogil
+cdef int graph_instantiate(uintptr_t graph) noexcept nogil                   # GRAPH_CAPTURED becomes GRAPH_READY
+cdef int graph_launch(uintptr_t graph, uintptr_t stream) noexcept nogil      # ILLEGAL_STATE unless GRAPH_READY
+cdef int graph_status(uintptr_t graph, int* out_state, size_t* out_nodes) noexcept nogil
+cdef int graph_pool(uintptr_t graph, uint64_t* out_id0, uint64_t* out_id1) noexcept nogil  # to share with others
+cdef int graph_raw(uintptr_t graph, uintptr_t* out_graph, uintptr_t* out_exec) noexcept nogil  # the driver's; 0: none
+# In any state; launches still complete.  What the driver refuses to give back now waits.
+cdef int graph_destroy(uintptr_t graph) noexcept nogil
 
 # --- status codes in words ---
 
 cdef const char* status_name(int code) noexcept nogil  # "OUT_OF_MEMORY"
 cdef const char* status_text(int code) noexcept nogil  # a sentence
 
-# The version of the accelrt that is installed.
+# Takes the GIL and raises what a code stands for, as Python's functions do; call names what answered it.
+cdef int raise_failure(int code, const char* call) except -1 nogil
+
+# The version and the revision of the accelrt that is installed.
 cdef int api_version() noexcept nogil
+cdef int api_revision() noexcept nogil
+
+
+cdef inline int check_status(int code, const char* call) except -1 nogil:
+    # For the border to Python: nothing for SUCCESS, else an exception.
+    return raise_failure(code, call) if code else 0
 
 
 cdef inline int import_accelrt() except -1:

@@ -2,7 +2,9 @@
 cimport accelrt.status as status
 from accelrt.device cimport current_ordinal
 cimport accelrt.driver.registry as registry
-from accelrt.driver.table cimport EVENT_DEFAULT, EVENT_DISABLE_TIMING
+cimport accelrt.door_graphs as graphs
+cimport accelrt.door_leases as leases
+from accelrt.driver.table cimport EVENT_BLOCKING_SYNC, EVENT_DEFAULT, EVENT_DISABLE_TIMING
 cimport accelrt.memory.pinned as pinned
 cimport accelrt.memory.pool as pool
 from accelrt.memory.private cimport thread_number
@@ -114,6 +116,46 @@ cdef int event_synchronize(int device, uintptr_t event) noexcept nogil:
     return registry.active().event_synchronize(device, event)
 
 
+cdef int event_elapsed(uintptr_t start, uintptr_t end, float* out_milliseconds) noexcept nogil:
+    return registry.active().event_elapsed(start, end, out_milliseconds)
+
+
+cdef int stream_wait_stream(int device, uintptr_t stream, int other_device, uintptr_t other) noexcept nogil:
+    cdef uintptr_t event
+    cdef int code
+    if outside(device) or outside(other_device):
+        return INVALID_DEVICE
+    code = leases.lease_event(other_device, EVENT_DISABLE_TIMING, &event)
+    if code:
+        return code
+    code = registry.active().event_record(other_device, event, other)
+    if code == 0:
+        code = registry.active().stream_wait_event(device, stream, event)
+    leases.return_event(other_device, event)
+    return code
+
+
+cdef int stream_lease(int device, int priority, uintptr_t* out_stream) noexcept nogil:
+    if outside(device):
+        return INVALID_DEVICE
+    return leases.lease_stream(device, priority, out_stream)
+
+
+cdef int stream_return(int device, uintptr_t stream) noexcept nogil:
+    return leases.return_stream(device, stream)
+
+
+cdef int event_lease(int device, bint timing, bint blocking, uintptr_t* out_event) noexcept nogil:
+    cdef unsigned int flags = EVENT_BLOCKING_SYNC if blocking else EVENT_DEFAULT
+    if outside(device):
+        return INVALID_DEVICE
+    return leases.lease_event(device, flags if timing else flags | EVENT_DISABLE_TIMING, out_event)
+
+
+cdef int event_return(int device, uintptr_t event) noexcept nogil:
+    return leases.return_event(device, event)
+
+
 cdef int copy(int device, uintptr_t stream, uintptr_t dst, uintptr_t src, size_t size) noexcept nogil:
     return registry.active().copy(device, stream, dst, src, size)
 
@@ -126,6 +168,49 @@ cdef int graph_replay(int device, uintptr_t graph, uintptr_t stream) noexcept no
     return registry.active().graph_launch(device, graph, stream)
 
 
+cdef int capture_begin(int device, uintptr_t stream, int mode, uint64_t id0, uint64_t id1,
+                       uintptr_t* out_graph) noexcept nogil:
+    if outside(device):
+        return INVALID_DEVICE
+    return graphs.begin_graph(device, stream, mode, id0, id1, out_graph)
+
+
+cdef int capture_end(uintptr_t graph) noexcept nogil:
+    return graphs.end_graph(graph)
+
+
+cdef int capture_status(int device, uintptr_t stream, int* out_status, uint64_t* out_id) noexcept nogil:
+    return registry.active().capture_status(device, stream, out_status, out_id)
+
+
+cdef int capture_mode_exchange(int mode, int* out_before) noexcept nogil:
+    return registry.active().capture_mode_exchange(mode, out_before)
+
+
+cdef int graph_instantiate(uintptr_t graph) noexcept nogil:
+    return graphs.instantiate_graph(graph)
+
+
+cdef int graph_launch(uintptr_t graph, uintptr_t stream) noexcept nogil:
+    return graphs.launch_graph(graph, stream)
+
+
+cdef int graph_status(uintptr_t graph, int* out_state, size_t* out_nodes) noexcept nogil:
+    return graphs.read_graph(graph, out_state, out_nodes)
+
+
+cdef int graph_pool(uintptr_t graph, uint64_t* out_id0, uint64_t* out_id1) noexcept nogil:
+    return graphs.read_graph_pool(graph, out_id0, out_id1)
+
+
+cdef int graph_raw(uintptr_t graph, uintptr_t* out_graph, uintptr_t* out_exec) noexcept nogil:
+    return graphs.read_raw_graph(graph, out_graph, out_exec)
+
+
+cdef int graph_destroy(uintptr_t graph) noexcept nogil:
+    return graphs.destroy_graph(graph)
+
+
 cdef const char* status_name(int code) noexcept nogil:
     return status.status_name(code)
 
@@ -134,5 +219,15 @@ cdef const char* status_text(int code) noexcept nogil:
     return status.status_text(code)
 
 
+cdef int raise_failure(int code, const char* call) except -1 nogil:
+    with gil:
+        status.raise_status(code, call.decode())
+    return 0
+
+
 cdef int api_version() noexcept nogil:
     return API_VERSION
+
+
+cdef int api_revision() noexcept nogil:
+    return API_REVISION

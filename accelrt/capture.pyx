@@ -5,14 +5,17 @@ from accelrt.status cimport CAPTURE_IMPLICIT, raise_status
 
 cdef dict captures = {}  # id -> list; guarded by the GIL
 cdef long count = 0      # of captures, for those who look without the GIL
+cdef long bare = 0       # captures of nogil code, which keep nothing alive
 
 cdef extern from *:
     """
     #define accelrt_load_count(place) __atomic_load_n(place, __ATOMIC_ACQUIRE)
     #define accelrt_store_count(place, value) __atomic_store_n(place, value, __ATOMIC_RELEASE)
+    #define accelrt_add_count(place, value) __atomic_add_fetch(place, value, __ATOMIC_ACQ_REL)
     """
     long load_count "accelrt_load_count" (long* place) noexcept nogil
     void store_count "accelrt_store_count" (long* place, long value) noexcept nogil
+    long add_count "accelrt_add_count" (long* place, long value) noexcept nogil
 
 
 cdef class PinnedSide:
@@ -32,11 +35,15 @@ cdef int close_capture(uint64_t capture) except -1:
 
 
 cdef bint captures_open() noexcept nogil:
-    return load_count(&count) > 0
+    return load_count(&count) > 0 or load_count(&bare) > 0
 
 
 cdef bint any_capture() noexcept:
-    return len(captures) > 0
+    return captures_open()
+
+
+cdef void count_bare_captures(long more) noexcept nogil:
+    add_count(&bare, more)
 
 
 cdef int keep_for_capture(int device, uintptr_t stream, object thing) except -1:

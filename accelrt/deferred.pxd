@@ -1,6 +1,8 @@
 # Driver objects on their way out: given back now, or when it is safe.
 from libc.stdint cimport uint64_t, uintptr_t
 
+ctypedef void (*draining)() noexcept nogil
+
 cdef enum:  # kinds
     GRAPH = 0
     GRAPH_EXEC = 1
@@ -12,4 +14,9 @@ cdef void dispose(int kind, int device, uintptr_t handle) noexcept  # for destru
 # The same for a capture that did not end when it was told to, known by its stream and the driver's id; its id is
 # 0 where the driver did not say.
 cdef void dispose_capture(int device, uintptr_t stream, uint64_t capture) noexcept
+# For nogil code, which does its own waiting: each answers the driver's code.
+cdef int give_back(int kind, int device, uintptr_t handle) noexcept nogil
+# out_graph is left alone where the stream is not in that capture any more.
+cdef int end_capture(int device, uintptr_t stream, uint64_t capture, uintptr_t* out_graph) noexcept nogil
 cdef void drain() noexcept  # tries again what could not be given back
+cdef void drain_too(draining more) noexcept  # and what nogil code could not; one, once and for all

@@ -24,6 +24,7 @@ cdef struct Waiting:
     Waiting* next
 
 cdef Waiting* waiting = NULL  # guarded by the GIL
+cdef draining drain_more = NULL
 
 
 cdef void forget_waiting() noexcept nogil:
@@ -110,7 +111,14 @@ cdef void drain() noexcept:
             dispose(entry.kind, entry.device, entry.handle)
         free(entry)
     with nogil:
+        if drain_more != NULL:
+            drain_more()
         tidy_pinned()  # what it is refused stays pending, and the next miss is told
+
+
+cdef void drain_too(draining more) noexcept:
+    global drain_more
+    drain_more = more
 
 
 pthread_atfork(NULL, NULL, &forget_waiting)

@@ -17,7 +17,14 @@ cdef class CUDAGraph:
     cdef list calls        # the host functions among them
     cdef list pinned       # the page-locked memory among them
     cdef uintptr_t noted   # the stream that the page-locked memory was last said to be used on
+    cdef list capture_hooks  # RemovableHandles, before and after; a list of its own once there was one
+    cdef list replay_hooks
 
     cdef int abandon(self) noexcept
+    cdef int require_free(self) except -1
+    cdef int finish_hooked(self) except -1
+    cdef int launch(self) except -1
+    cdef list own_capture_hooks(self)
+    cdef list own_replay_hooks(self)
     cdef int leave_capture(self) except -1
     cdef int note_pinned(self, Stream stream) except -1

@@ -5,7 +5,10 @@ the graph's pool, and the process can capture again.
 """
 import warnings
 
+from cpython.list cimport PyList_GET_SIZE
 from libc.stdint cimport UINTPTR_MAX
+
+from accelrt.hooks import add_hook, run_hooks
 
 from accelrt.callback cimport begin_runs, nodes_of, take_back_runs
 from accelrt.capture cimport PinnedSide, close_capture, open_capture
@@ -21,6 +24,7 @@ from accelrt.status cimport NO_HOST_MEMORY, raise_status
 from accelrt.stream cimport StreamContext, current_of
 from accelrt.stream import Stream as make_stream
 
+cdef list NO_HOOKS = []  # of every graph that has none; nothing is ever added to it
 MODES = {"global": CAPTURE_GLOBAL, "thread_local": CAPTURE_THREAD_LOCAL, "relaxed": CAPTURE_RELAXED}
 
 
@@ -76,6 +80,7 @@ cdef class CUDAGraph:
         self.calls = []
         self.pinned = []
         self.noted = UINTPTR_MAX
+        self.capture_hooks = self.replay_hooks = NO_HOOKS
 
     def __dealloc__(self):
         self.abandon()
@@ -98,6 +103,12 @@ cdef class CUDAGraph:
         self.node_count = 0
         return 0
 
+    cdef int require_free(self) except -1:
+        if self.capturing or self.raw_cuda_graph_exec:
+            state = "is being captured" if self.capturing else "holds a capture"
+            raise RuntimeError(f"this CUDAGraph {state} already; call reset() first, or use another CUDAGraph")
+        return 0
+
     cdef int leave_capture(self) except -1:
         end_capture(self.ordinal, self.capture)
         close_capture(self.capture)
@@ -117,15 +128,18 @@ cdef class CUDAGraph:
             CaptureError: the current stream is the legacy default stream, which cannot be captured.
             RuntimeError: this graph was captured already, or its capture is under way.
             ValueError, TypeError: no such mode, no such pool.
+            Exception: whatever a hook raised; then nothing is begun.
         """
-        cdef Stream stream = current_of(ordinal_of(None))
+        cdef Stream stream
         cdef int status = 0
         cdef int code
         if capture_error_mode not in MODES:
             raise ValueError(f"capture_error_mode is {capture_error_mode!r}; it may be {', '.join(MODES)}")
-        if self.capturing or self.raw_cuda_graph_exec:
-            state = "is being captured" if self.capturing else "holds a capture"
-            raise RuntimeError(f"this CUDAGraph {state} already; call reset() first, or use another CUDAGraph")
+        self.require_free()
+        if PyList_GET_SIZE(self.capture_hooks):
+            run_hooks(self.capture_hooks, self, True)
+            self.require_free()
+        stream = current_of(ordinal_of(None))
         drain()
         if pool is None:
             self.pool_id[0], self.pool_id[1] = next_pool(), 0
@@ -160,6 +174,7 @@ cdef class CUDAGraph:
             CaptureError: the capture was broken, a stream that joined it was not joined back, or it is ended on
                 the wrong thread.  The graph is then empty and can be captured anew.
             RuntimeError: no capture is under way.
+            Exception: whatever a hook raised; the graph is then as after reset().
         """
         cdef uintptr_t graph = 0
         cdef int code
@@ -189,6 +204,16 @@ cdef class CUDAGraph:
         drain()
         if self.node_count == 0:
             warnings.warn("The CUDA Graph is empty: nothing was put into a capturing stream", stacklevel=2)
+        if PyList_GET_SIZE(self.capture_hooks):
+            self.finish_hooked()
+
+    cdef int finish_hooked(self) except -1:
+        try:
+            run_hooks(self.capture_hooks, self, False)
+        except BaseException:
+            self.reset()
+            raise
+        return 0
 
     def replay(self):
         """Puts the captured work into the current stream of the graph's device (cuGraphLaunch).
@@ -196,7 +221,16 @@ cdef class CUDAGraph:
         Raises:
             RuntimeError: nothing is captured.
             CudaError: the driver refused.
+            Exception: whatever a hook raised.
         """
+        if PyList_GET_SIZE(self.replay_hooks) and self.raw_cuda_graph_exec:
+            run_hooks(self.replay_hooks, self, True)
+            self.launch()
+            run_hooks(self.replay_hooks, self, False)
+        else:
+            self.launch()
+
+    cdef int launch(self) except -1:
         cdef Stream stream
         cdef int code
         if self.raw_cuda_graph_exec == 0:
@@ -210,6 +244,7 @@ cdef class CUDAGraph:
         if code:
             take_back_runs(self.calls)
             raise_status(code, "graph_launch", ("graph_exec", self.raw_cuda_graph_exec, "stream", stream.handle))
+        return 0
 
     cdef int note_pinned(self, Stream stream) except -1:
         # The graph may die, and its memory with it, while a replay is under way.
@@ -224,6 +259,62 @@ cdef class CUDAGraph:
         """Forgets the capture: its pool's memory can go back to the device once nothing in it is live."""
         self.abandon()
         drain()
+
+    def register_capture_pre_hook(self, hook):
+        """Has a function called before each capture of this graph, while no stream captures for it yet.
+
+        Arguments:
+            hook: called as hook(graph).  What it raises is raised by capture_begin, and nothing is begun.
+        Returns:
+            RemovableHandle.
+        Raises:
+            TypeError: hook cannot be called.
+
+        Hooks are called in the order of their registration; the first that raises is the last one called.  They
+        stay when the graph is reset.
+        """
+        return add_hook(self.own_capture_hooks(), hook, True)
+
+    def register_capture_hook(self, hook):
+        """Has a function called after each capture of this graph that succeeded, when it can be replayed.
+
+        Arguments:
+            hook: called as hook(graph).  What it raises is raised by capture_end, and the graph is reset.
+        Returns:
+            RemovableHandle; see register_capture_pre_hook.
+        """
+        return add_hook(self.own_capture_hooks(), hook, False)
+
+    def register_replay_pre_hook(self, hook):
+        """Has a function called before each replay() of this graph.
+
+        Arguments:
+            hook: called as hook(graph).  What it puts into the current stream runs before the graph's work.  What it
+                raises is raised by replay, and nothing is launched.
+        Returns:
+            RemovableHandle; see register_capture_pre_hook.
+        """
+        return add_hook(self.own_replay_hooks(), hook, True)
+
+    def register_replay_hook(self, hook):
+        """Has a function called after each replay() of this graph was put into its stream, where it may still run.
+
+        Arguments:
+            hook: called as hook(graph).  What it raises is raised by replay; the launch stands.
+        Returns:
+            RemovableHandle; see register_capture_pre_hook.
+        """
+        return add_hook(self.own_replay_hooks(), hook, False)
+
+    cdef list own_capture_hooks(self):
+        if self.capture_hooks is NO_HOOKS:
+            self.capture_hooks = []
+        return self.capture_hooks
+
+    cdef list own_replay_hooks(self):
+        if self.replay_hooks is NO_HOOKS:
+            self.replay_hooks = []
+        return self.replay_hooks
 
     def pool(self):
         """The handle of the graph's memory pool, to pass to other captures."""

@@ -1,41 +1,17 @@
-"""Another project's extension, built against the installed accelrt where no CUDA header is in reach."""
+"""Another project's extension: memory, streams and events in loops without the GIL."""
 
-import importlib
-import os
-import shutil
-import subprocess
-import sys
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
+from downstream_project import built
 
 import accelrt
 
-HERE = Path(__file__).parent / "downstream"
-
 
 @pytest.fixture(scope="module")
-def loops(tmp_path_factory):
-    place = tmp_path_factory.mktemp("downstream")
-    shutil.copytree(HERE, place, dirs_exist_ok=True)
-    without_cuda = {key: value for key, value in os.environ.items() if not key.startswith("CUDA")}
-    root = str(Path(accelrt.__file__).parent.parent)
-    done = subprocess.run(
-        [sys.executable, "setup.py", "build_ext", "--inplace"],
-        cwd=place,
-        env=without_cuda | {"PYTHONPATH": root, "CFLAGS": "-O1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    text = (place / "downstream" / "loops.c").read_text()
-    assert "cuda.h" not in text
-    sys.path.insert(0, str(place))
-    yield importlib.import_module("downstream.loops")
-    sys.path.remove(str(place))
+def loops():
+    return built("loops")
 
 
 def test_allocating_in_a_loop_without_the_gil_from_eight_threads(loops):

@@ -7,5 +7,8 @@ setup(
     name="downstream",
     version="1",
     packages=["downstream"],
-    ext_modules=cythonize([Extension("downstream.loops", ["downstream/loops.pyx"])], language_level=3),
+    ext_modules=cythonize(
+        [Extension(f"downstream.{name}", [f"downstream/{name}.pyx"]) for name in ("graphs", "loops")],
+        language_level=3,
+    ),
 )

@@ -1,0 +1,49 @@
+"""Hooks: functions that others have called around what an object does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["RemovableHandle"]
+
+
+class RemovableHandle:
+    """A hook's registration: remove() ends it.  As a context, it ends with the context.
+
+    It keeps the hook alive, and not the object that the hook is registered with.
+    """
+
+    __slots__ = ("before", "hook", "place")
+
+    def __init__(self, place: list[RemovableHandle], hook: Callable[[Any], object], before: bool) -> None:
+        self.place = place
+        self.hook = hook
+        self.before = before
+
+    def remove(self) -> None:
+        """The hook is called no more; doing it again does nothing."""
+        if self in self.place:
+            self.place.remove(self)
+
+    def __enter__(self) -> RemovableHandle:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.remove()
+
+
+def add_hook(place: list[RemovableHandle], hook: Callable[[Any], object], before: bool) -> RemovableHandle:
+    """Appends a hook to a list of them; TypeError where it cannot be called."""
+    if not callable(hook):
+        raise TypeError(f"hook is {hook!r}, which cannot be called; pass a function that takes the CUDAGraph")
+    handle = RemovableHandle(place, hook, before)
+    place.append(handle)
+    return handle
+
+
+def run_hooks(place: list[RemovableHandle], subject: object, before: bool) -> None:
+    """Calls those of one kind in the order of their registration; one that raises is the last one called."""
+    for handle in tuple(place):  # a hook may remove itself, or others
+        if handle.before == before:
+            handle.hook(subject)

@@ -1,0 +1,96 @@
+"""The Cython door's captures with call 1 of a row failing, then call 2, ..., until it succeeds."""
+
+import gc
+import itertools
+
+import pytest
+from child import in_child, wrap_host
+from downstream_project import built
+
+pytestmark = pytest.mark.own_process
+
+UNKNOWN = 999
+ROWS = (
+    "capture_begin",
+    "capture_status",
+    "capture_end",
+    "capture_mode_exchange",
+    "graph_node_count",
+    "graph_instantiate",
+    "graph_launch",
+    "graph_destroy",
+    "graph_exec_destroy",
+    "stream_create",
+    "stream_query",
+)
+
+
+def capture_and_launch(graphs, accelrt, buffer):
+    """Raises what fails, and gives back what it has even then; a refusal to do that is the door's to mend."""
+    stream, graph, address = graphs.lease(0), graphs.BareGraph(), 0
+    try:
+        graph.begin(0, stream)
+        address = graphs.take(0, 4096, stream)
+        graphs.set_bytes(0, stream, address, 1, 4096)
+        graphs.set_bytes(0, stream, buffer.ptr, 2, 512)
+        graph.end()
+        graph.instantiate()
+        graph.launch(stream)
+    finally:
+        if address:
+            graphs.give(0, address)
+        if graph.is_begun():
+            graph.destroy()
+        graphs.give_stream(0, stream)
+
+
+def attempt(graphs, accelrt, buffer):
+    """The code of what failed, or None."""
+    try:
+        capture_and_launch(graphs, accelrt, buffer)
+    except accelrt.CudaError as error:
+        return error.code
+    return None
+
+
+def check(graphs, accelrt, host, buffer):
+    """A capture works, the stream that failed is none's, and what is alive afterwards."""
+    accelrt.synchronize()
+    capture_and_launch(graphs, accelrt, buffer)
+    accelrt.synchronize()
+    gc.collect()
+    accelrt.empty_cache()
+    accelrt.memory.audit()
+    assert accelrt.memory_reserved() == accelrt.memory_allocated() + (2 << 20) - 512
+    counts = host.live_objects()
+    return {kind: counts[kind] for kind in ("allocations", "bytes", "graphs", "execs")}
+
+
+def sweep(mode):
+    faults = wrap_host()
+    from downstream import graphs  # the parent built it
+
+    import accelrt
+    from accelrt.driver import host
+
+    failures = 0
+    buffer = accelrt.Buffer(512)
+    level = check(graphs, accelrt, host, buffer)
+    for row in ROWS:
+        for call in itertools.count(1):
+            faults.arm(call=call, code=UNKNOWN, mode=mode, rows=[row])
+            failed = attempt(graphs, accelrt, buffer)
+            assert failed in (None, UNKNOWN), (row, call)
+            failures += failed is not None
+            made = faults.fired()
+            faults.disarm()
+            assert check(graphs, accelrt, host, buffer) == level, (row, call)
+            if made < call:
+                break
+    print(failures)
+
+
+@pytest.mark.parametrize("mode", ["once", "onward"])
+def test_each_failure_leaves_nothing_behind_and_the_next_capture_works(mode):
+    built("graphs")
+    assert int(in_child(sweep, mode)) >= 8

@@ -1,0 +1,99 @@
+"""Another project's extension: streams and events leased, waited for and timed without the GIL."""
+
+import threading
+
+import pytest
+from downstream_project import built
+
+import accelrt
+
+
+@pytest.fixture(scope="module")
+def graphs():
+    return built("graphs")
+
+
+@pytest.fixture
+def stream(graphs):
+    handle = graphs.lease(0)
+    yield handle
+    accelrt.ExternalStream(handle).synchronize()
+    graphs.give_stream(0, handle)
+
+
+def test_leased_streams_are_unique_and_returned_once(graphs):
+    handles = [graphs.lease(0, priority) for priority in (0, 0, -1, -100, 0, 100)]
+    assert len(set(handles)) == 6
+    for handle in handles:
+        graphs.give_stream(0, handle)
+    for bad in (handles[0], 12345, 0, accelrt.Stream().cuda_stream):
+        with pytest.raises(accelrt.CudaError, match=r"stream_return\(\) answered INVALID_HANDLE"):
+            graphs.give_stream(0, bad)
+    again = [graphs.lease(0) for _ in range(3)]
+    assert set(again) < set(handles)
+    for handle in again:
+        graphs.give_stream(0, handle)
+
+
+def test_a_stream_with_work_left_is_not_leased_again(graphs):
+    gate, handle = threading.Event(), graphs.lease(0)
+    busy = accelrt.ExternalStream(handle)
+    busy.launch_host_func(gate.wait)
+    assert graphs.query(0, handle) == "NOT_READY"
+    graphs.give_stream(0, handle)
+    others = [graphs.lease(0) for _ in range(20)]
+    gate.set()
+    assert handle not in others
+    busy.synchronize()
+    for other in others:
+        graphs.give_stream(0, other)
+
+
+def test_leased_events_are_unique_and_returned_once(graphs):
+    accelrt.init()
+    events, again = graphs.leased_events(0, 12)
+    assert len(set(events)) == 12
+    assert again == "INVALID_HANDLE"
+    seen = set()
+    for _round in range(100):
+        seen.update(graphs.leased_events(0, 12)[0])
+    assert len(seen) < 100
+
+
+def test_a_stream_waits_for_another(graphs, stream):
+    gate, other, seen = threading.Event(), graphs.lease(0), []
+    first, second = accelrt.ExternalStream(stream), accelrt.ExternalStream(other)
+    first.launch_host_func(gate.wait)
+    first.launch_host_func(lambda: seen.append(1))
+    graphs.wait_for(0, other, 0, stream)
+    assert graphs.query(0, other) == "NOT_READY"
+    gate.set()
+    second.synchronize()
+    assert seen == [1]
+    first.synchronize()
+    graphs.give_stream(0, other)
+
+
+def test_a_stream_waits_for_one_of_another_device(graphs, stream):
+    if accelrt.device_count() < 2:
+        pytest.skip("one device")
+    gate, other = threading.Event(), graphs.lease(1)
+    accelrt.ExternalStream(other, device=1).launch_host_func(gate.wait)
+    graphs.wait_for(0, stream, 1, other)
+    assert graphs.query(0, stream) == "NOT_READY"
+    gate.set()
+    accelrt.ExternalStream(stream).synchronize()
+    assert graphs.query(1, other) == "SUCCESS"
+    graphs.give_stream(1, other)
+
+
+def test_time_passes_between_events(graphs, stream):
+    with accelrt.Buffer(1 << 20) as buffer:
+        milliseconds, never = graphs.elapsed(0, stream, buffer.ptr, 1 << 20)
+    assert milliseconds >= 0
+    assert never == "INVALID_HANDLE"
+
+
+def test_the_revision_is_told(graphs):
+    built_for, installed = graphs.revisions()
+    assert built_for == installed >= 2
