@@ -12,7 +12,7 @@ from accelrt.memory.block cimport PENDING, Entry, Heap, Use
 from accelrt.memory.records cimport heap_of, new_entry, new_use, recycle_entry, recycle_use
 from accelrt.memory.state cimport Offer, Queue
 from accelrt.memory.windows cimport retire
-from accelrt.memory.world cimport count_freed, enter, leave
+from accelrt.memory.world cimport count_freed, outside
 from accelrt.status cimport CAPTURE_IMPLICIT, CAPTURE_UNSUPPORTED, NO_HOST_MEMORY, NOT_READY
 
 
@@ -300,12 +300,15 @@ cdef uintptr_t oldest_event(Pool* pool) noexcept nogil:
     return queue.head.event if queue != NULL else 0
 
 
+cdef int await_event(Pool* pool, void* event) noexcept nogil:
+    return pool.table.event_synchronize(pool.device, (<uintptr_t*>event)[0])
+
+
 cdef int wait_all(Pool* pool) noexcept nogil:
     # The world is left while an event is waited for: the work before it may be a host function that frees
     # memory.  Events are recycled, never destroyed, under the growth lock that our caller holds; waiting
     # for one that was recorded anew meanwhile is only longer.  What is given back later is not waited for.
     cdef uintptr_t event
-    cdef int mode
     cdef int code = settle(pool)
     cdef unsigned long long left = pool.pending
     pool.stats.num_sync_all_streams += 1
@@ -314,12 +317,7 @@ cdef int wait_all(Pool* pool) noexcept nogil:
         event = oldest_event(pool)
         if event == 0:
             break
-        leave(pool, NULL)
-        code = go_relaxed(pool.table, &mode)
-        if code == 0:
-            code = pool.table.event_synchronize(pool.device, event)
-            restore_mode(pool.table, mode)
-        enter(pool)
+        code = outside(pool, await_event, &event)
         if code == 0:
             code = poll(pool)
     return code

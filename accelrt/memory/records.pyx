@@ -8,9 +8,11 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
 from accelrt.driver.table cimport EVENT_DISABLE_TIMING
+from accelrt.memory.block cimport HOLE
 from accelrt.memory.heap cimport recycle
 from accelrt.memory.lock cimport spin_lock
 from accelrt.memory.idle cimport is_trusted
+from accelrt.memory.sizes cimport UNIT
 from accelrt.memory.state cimport REACH
 from accelrt.status cimport NO_HOST_MEMORY
 
@@ -49,9 +51,23 @@ cdef int see_to_blocks(Heap* heap, size_t wanted) noexcept nogil:
     return 0
 
 
-cdef Block* new_block(Heap* heap) noexcept nogil:
+cdef Block* append_hole(Segment* segment, size_t size) noexcept nogil:
+    cdef Heap* heap = segment.heap
     cdef Block* block = heap.spare
     heap.spare = block.left
+    block.before = segment.last
+    block.after = NULL
+    if segment.last == NULL:
+        segment.first = block
+        block.address = segment.address
+    else:
+        segment.last.after = block
+        block.address = segment.last.address + segment.last.size
+    segment.last = block
+    block.size = size
+    block.order = (segment.serial << 32) + (block.address - segment.address) // UNIT
+    block.segment = segment
+    block.state = HOLE
     block.requested = 0
     block.cell = NULL
     block.epoch = heap.epoch

@@ -6,6 +6,7 @@ each heap may rise on its own.
 """
 from libc.string cimport memset
 
+from accelrt.driver.relaxed cimport go_relaxed, restore_mode
 from accelrt.memory.block cimport LIVE
 from accelrt.memory.freelist cimport class_of, remove
 from accelrt.memory.heap cimport Change, carve, is_split, join, of_freeing, of_taking
@@ -117,6 +118,17 @@ cdef void leave(Pool* pool, Heap* asker) noexcept nogil:
         spin_unlock(&heap.lock)
         heap = heap.next
     pthread_mutex_unlock(&pool.lock)
+
+
+cdef int outside(Pool* pool, Errand errand, void* about) noexcept nogil:
+    cdef int mode, code
+    leave(pool, NULL)
+    code = go_relaxed(pool.table, &mode)
+    if code == 0:
+        code = errand(pool, about)
+        restore_mode(pool.table, mode)
+    enter(pool)
+    return code
 
 
 cdef int64_t counted(const Pool* pool, int figure, int kind) noexcept nogil:
