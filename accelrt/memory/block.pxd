@@ -2,7 +2,7 @@
 # free ones.  The fields of a heap and of its blocks are guarded by the heap's lock, everything else by the
 # pool's mutex, whose holder has the locks of all heaps too (world.pxd), unless a comment says otherwise.  The
 # identities in memory/DESIGN.md are walked by invariants.pyx.
-from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 
 from accelrt.memory.queues cimport Entry
 from accelrt.memory.stats cimport Share

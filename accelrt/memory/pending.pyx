@@ -122,7 +122,7 @@ cdef int offer(Pool* pool, Block* block, uintptr_t event, uint64_t record) noexc
 
 
 cdef void withdraw(Pool* pool, Block* block) noexcept nogil:
-    # Where it is offered: it is free now, or taken.
+    # Where it is offered: the event is complete, or it is taken.
     cdef Offer** link = &pool.offers
     cdef Offer* found
     cdef Use* taker
@@ -143,12 +143,13 @@ cdef void withdraw(Pool* pool, Block* block) noexcept nogil:
 
 
 cdef int note_wait(Pool* pool, uintptr_t stream, uint64_t record) noexcept nogil:
-    # The stream's work from now on runs behind the event.
+    # The stream's work from now on runs behind the event.  Memory of a private pool stays with the pool, whose
+    # graphs may be replayed while it is free.
     cdef Offer* found = pool.offers
     cdef Heap* heap
     cdef int code
     while found != NULL:
-        if found.record == record and not has_use(found.takers, stream):
+        if found.record == record and found.block.heap.owner == NULL and not has_use(found.takers, stream):
             code = heap_of(pool, NULL, stream, found.block.heap.kind, &heap)
             if code == 0:
                 code = add_use(pool, &found.takers, stream)
@@ -198,12 +199,15 @@ cdef int settle(Pool* pool) noexcept nogil:
 
 cdef int poll_queue(Pool* pool, Queue* queue) noexcept nogil:
     cdef Block* block
+    cdef bint last
     cdef int code
     cdef Entry* entry = take_complete(pool.table, queue, &code)
     while entry != NULL:
         block = <Block*>entry.block
-        if drop_entry(pool, entry):
+        last = drop_entry(pool, entry)
+        if queue.stream == pool.watch:
             withdraw(pool, block)
+        if last:
             finish(pool, block)
         entry = take_complete(pool.table, queue, &code)
     return code

@@ -223,6 +223,8 @@ cdef void hand_over(Pool* pool, Block* block, size_t requested) noexcept nogil:
     block.requested = requested
     count(pool, block.heap, ALLOCATION, kind, 1)
     count(pool, block.heap, ALLOCATED_BYTES, kind, block.size)
+    if block.size >= pool.policy.max_split:
+        count_oversize(&pool.stats.oversize_allocations, 1)
 
 
 cdef void count_freed(Pool* pool, Block* block) noexcept nogil:
