@@ -4,7 +4,7 @@ from libc.stdlib cimport calloc, free
 
 from accelrt.driver.relaxed cimport go_relaxed, restore_mode
 from accelrt.driver.table cimport STREAM_NON_BLOCKING
-from accelrt.memory.block cimport PENDING, Heap, Use
+from accelrt.memory.block cimport PENDING, Use
 from accelrt.memory.queues cimport (
     Entry, Queue, busy_queue, enqueue, push, put_entry, queue_of, take_complete, take_entry, take_of,
 )
@@ -160,16 +160,22 @@ cdef int note_wait(Pool* pool, uintptr_t stream, uint64_t record) noexcept nogil
     return 0
 
 
-cdef Block* accept(Pool* pool, uintptr_t stream, size_t size) noexcept nogil:
-    # The smallest block that the stream was handed and that the size nearly fills; PENDING with no events.
+cdef bint suits_taker(const Offer* found, const Heap* heap, size_t size) noexcept nogil:
+    # Of the kind of the taker's heap, which the size nearly fills, and which no other stream uses.
+    cdef const Block* block = found.block
+    if block.heap.kind != heap.kind or block.events != 1 or block.size < size or block.size - size > size // 8:
+        return False
+    return has_use(found.takers, heap.stream)
+
+
+cdef Block* accept(Pool* pool, const Heap* heap, size_t size) noexcept nogil:
+    # The smallest block that suits; PENDING with no events.
     cdef Offer* found = pool.offers
     cdef Offer* best = NULL
     cdef Block* block
     while found != NULL:
-        block = found.block
-        if block.events == 1 and block.size >= size and block.size - size <= size // 8 and has_use(found.takers, stream):
-            if best == NULL or block.size < best.block.size:
-                best = found
+        if suits_taker(found, heap, size) and (best == NULL or found.block.size < best.block.size):
+            best = found
         found = found.next
     if best == NULL:
         return NULL

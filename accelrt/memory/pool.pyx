@@ -240,7 +240,7 @@ cdef int take_offer(Pool* pool, Request* request, uintptr_t* out_address) noexce
     cdef Block* block
     if use == NULL:
         return NO_HOST_MEMORY
-    block = accept(pool, request.stream, request.size)
+    block = accept(pool, request.heap, request.size)
     if block == NULL:
         recycle_use(pool, use)
         return 0
