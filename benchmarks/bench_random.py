@@ -9,11 +9,10 @@ out holds the steps that it took (RESULTS.json says how many); one that ran out 
 below.  With --quick there are few steps, and the ratios mean nothing.
 """
 
-import gc
-import importlib
 import statistics
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 
@@ -21,7 +20,7 @@ from random_steps import ALLOCATIONS, MIB, QUICK_ALLOCATIONS, Step, bare, steps
 from random_subjects import SUBJECTS, Allocator
 from rows import Row
 from suite import Suite, options
-from words import say
+from words import say_rows
 
 LARGEST = (1, 4, 64, 256, 1024, 4096)  # MiB
 CHUNK = 200  # steps between two looks at the clock
@@ -85,19 +84,10 @@ def measure(largest: int, column: str, quick: bool) -> dict[str, dict]:
 
 def work(column: str, quick: bool) -> None:
     """The process of one allocator."""
-    try:
-        module = importlib.import_module(SUBJECTS[column].module)
-    except ImportError as error:
-        say(absent=f"{type(error).__name__}: {error}")
-        return
-    say(version=module.__version__)
-    gc.disable()
-    for largest in LARGEST:
-        gc.collect()
-        try:
-            say(cells=measure(largest, column, quick))
-        except Exception as error:
-            say(row=f"{largest}.time", error=f"{type(error).__name__}: {error}")
+    say_rows(
+        SUBJECTS[column].module,
+        {f"{largest}.time": partial(measure, largest, column, quick) for largest in LARGEST},
+    )
 
 
 def main() -> None:

@@ -5,16 +5,15 @@
 replay.py starts it, with the environment that the allocator needs.
 """
 
-import gc
-import importlib
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from time import perf_counter_ns
 
 import numpy as np
 from replay_subjects import SUBJECTS, Allocator
-from words import say
+from words import say_rows
 
 FOLDER = Path(__file__).with_name("traces")
 TRACES = ("gnn", "resnet", "gpt2", "lstm_small", "vit_serve")
@@ -91,19 +90,7 @@ def replay(name: str, column: str, quick: bool) -> dict[str, dict]:
 
 def main(column: str, quick: bool) -> None:
     """All traces through one allocator."""
-    try:
-        module = importlib.import_module(SUBJECTS[column].module)
-    except ImportError as error:
-        say(absent=f"{type(error).__name__}: {error}")
-        return
-    say(version=module.__version__)
-    gc.disable()
-    for name in TRACES:
-        gc.collect()
-        try:
-            say(cells=replay(name, column, quick))
-        except Exception as error:
-            say(row=name, error=f"{type(error).__name__}: {error}")
+    say_rows(SUBJECTS[column].module, {name: partial(replay, name, column, quick) for name in TRACES})
 
 
 if __name__ == "__main__":

@@ -7,14 +7,39 @@ that a process that dies has said what it knew.
     {"row": "pair_4mib", "error": "..."}    one row failed
 """
 
+import gc
+import importlib
 import json
 import os
 import subprocess
+from collections.abc import Callable
 
 
 def say(**words: object) -> None:
     """Says one of the above."""
     print(json.dumps(words), flush=True)
+
+
+def say_rows(module: str, rows: dict[str, Callable[[], dict]]) -> None:
+    """Says the version of a module, and what each row gives; where the module is not there, that alone.
+
+    Arguments:
+        module: its name, to be imported.
+        rows: name -> what measures it and returns its cells.
+    """
+    try:
+        version = importlib.import_module(module).__version__
+    except ImportError as error:
+        say(absent=f"{type(error).__name__}: {error}")
+        return
+    say(version=version)
+    gc.disable()
+    for row, measure in rows.items():
+        gc.collect()
+        try:
+            say(cells=measure())
+        except Exception as error:
+            say(row=row, error=f"{type(error).__name__}: {error}")
 
 
 def listen(command: list[str], timeout: float, environment: dict | None = None) -> tuple[list[dict], str]:

@@ -42,6 +42,9 @@ WEIGHTS = {
     "allocate": 100,
     "free": 60,
     "record_stream": 25,
+    "free_after": 2,
+    "wait_event": 3,
+    "take_over": 2,
     "close_gate": 3,
     "open_gate": 4,
     "blink_gate": 2,
@@ -71,7 +74,7 @@ class Bulk:
         (name,) = self.random.choices(list(WEIGHTS), WEIGHTS.values())
         if name == "allocate" and len(self.live) >= self.aim:
             name = "free"
-        if name in ("free", "record_stream") and not self.live:
+        if name in ("free", "record_stream", "free_after", "take_over") and not self.live:
             name = "allocate"
         getattr(self, name)()
 
@@ -108,8 +111,9 @@ class Bulk:
     # operations
 
     def allocate(self):
-        device, n = self.device(), self.size()
-        stream = self.random.choice((0, 0, *OWN_STREAMS))
+        self.allocate_on(self.device(), self.size(), self.random.choice((0, 0, *OWN_STREAMS)))
+
+    def allocate_on(self, device, n, stream):
         self.recent.append(f"allocate {n} on device {device}, stream {stream}")
         key = self.mirror.allocate(device, n, stream, **self.thread())
         if key:
@@ -127,6 +131,33 @@ class Bulk:
         key, stream = self.random.choice(self.live), self.stream()
         self.recent.append(f"record stream {stream} on {key}")
         self.mirror.record_stream(key, stream)
+
+    def free_after(self):
+        self.free_as_of(self.random.randrange(len(self.live)), self.stream())
+
+    def free_as_of(self, index, stream):
+        key = self.live.pop(index)
+        self.recent.append(f"free {key} as of an event of stream {stream}")
+        self.contents.forget(self.mirror.address(key))
+        return self.mirror.free_after(key, stream)
+
+    def wait_event(self):
+        device, stream = self.device(), self.stream()
+        if records := list(self.mirror.events[device]):
+            self.wait_for(device, stream, self.random.choice(records))
+
+    def wait_for(self, device, stream, record):
+        self.recent.append(f"wait on device {device}, stream {stream} for record {record}")
+        self.mirror.wait_event(device, stream, record)
+
+    def take_over(self):
+        """A block of one stream's that is busy goes to another that waits for it."""
+        index, (giver, taker) = self.random.randrange(len(self.live)), self.random.sample(OWN_STREAMS, 2)
+        device, *place = self.live[index]
+        n = self.mirror.models[device].live[tuple(place)].requested
+        self.mirror.close_gate(device, giver)
+        self.wait_for(device, taker, self.free_as_of(index, giver))
+        self.allocate_on(device, max(1, n - self.random.choice((0, 0, n // 16))), taker)
 
     def close_gate(self):
         device, stream = self.device(), self.stream()

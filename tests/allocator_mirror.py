@@ -7,9 +7,10 @@ nothing, so what is complete and what is not is known at every moment.
 
 from operator import call as direct
 
-from allocator_gates import Gates
+from allocator_offers import Offers
 from model import Model, OutOfMemory
 from model_blocks import FREE, LIVE, PENDING, PLAIN
+from model_offers import WATCH
 from model_pages import PagedModel
 
 import accelrt
@@ -19,7 +20,7 @@ from accelrt.memory.settings import from_environment
 OWN_STREAMS = (1, 2, 3)
 
 
-class Mirror(Gates):
+class Mirror(Offers):
     """The pools of some devices, each beside its model.
 
     waits, where given, counts how often the process has waited for a device: then an operation that has to
@@ -27,7 +28,7 @@ class Mirror(Gates):
     """
 
     def __init__(self, devices=(0,), waits=None):
-        super().__init__(waits)
+        super().__init__(devices, waits)
         self.error = None  # the last OutOfMemoryError
         self.broken = False  # a difference was found: of no more use
         self.bases = {}  # (device, serial) -> (address, size)
@@ -46,7 +47,7 @@ class Mirror(Gates):
         for device in self.models:
             self.order_queues(device)
             self.models[device] = fresh_model(device)
-            self.models[device].queues.update({stream: [] for stream in OWN_STREAMS})
+            self.models[device].queues.update({stream: [] for stream in (*OWN_STREAMS, WATCH)})
         for device in self.models:
             self.set_fraction(device, 1.0)
             accelrt.reset_peak_memory_stats(device)
@@ -58,6 +59,9 @@ class Mirror(Gates):
             address = accelrt.caching_allocator_alloc(1, device)
             accelrt.record_stream(address, self.streams[device, stream])
             accelrt.caching_allocator_delete(address)
+        address = accelrt.caching_allocator_alloc(1, device)
+        accelrt.memory.free_after(address, self.streams[device, OWN_STREAMS[0]].record_event())
+        accelrt.synchronize(device)
 
     # operations
 
@@ -96,9 +100,7 @@ class Mirror(Gates):
         address, used = self.address(key), self.models[device].live[tuple(place)].uses
         self.models[device].free(tuple(place))
         run(accelrt.caching_allocator_delete, address)
-        for stream in used:
-            if (device, stream) not in self.gates:
-                self.streams[device, stream].synchronize()
+        self.let_finish(device, used)
         self.check(device)
 
     def record_stream(self, key, stream):

@@ -36,6 +36,7 @@ class Storm:
     def __init__(self, mirror, contents, chance=None):
         self.mirror, self.contents = mirror, contents
         self.random = chance or random.Random(1)
+        mirror.end_offers()
         self.live = {}  # address -> (device, bytes)
         for device, model in mirror.models.items():
             for place, block in model.live.items():

@@ -14,17 +14,16 @@ from model_blocks import (
     FREE,
     LIVE,
     MIB,
-    PENDING,
     PLAIN,
     SHARED_KINDS,
     UNIT,
     Block,
-    Event,
     Heap,
     Segment,
     kind_of,
     round_up,
 )
+from model_offers import WATCH, Offers
 from model_statistics import Statistics
 
 
@@ -32,7 +31,7 @@ class OutOfMemory(Exception):
     """Raised by the ladder's last step."""
 
 
-class Model(Audited):
+class Model(Audited, Offers):
     """The pool of a device that has capacity bytes, with plain segments; its next one bears first_serial."""
 
     def __init__(self, capacity, first_serial=0):
@@ -41,6 +40,7 @@ class Model(Audited):
         self.segments = []  # by serial
         self.live = {}  # place -> Block
         self.queues = {}  # stream -> [Event], oldest first; streams in the order of their first use
+        self.offers = []
         self.gated = set()  # streams that run nothing now
         self.held = set()  # private pools in use
         self.clock = 0
@@ -59,8 +59,10 @@ class Model(Audited):
         heap = self.heap_for(size, stream, pool)
         if self.is_pending(heap):
             self.poll()
-        block = self.fit(heap, size) or self.climb(heap, size)
-        self.take(block, n, size)
+        block = self.take_offer(heap, n, size)
+        if not block:
+            block = self.fit(heap, size) or self.climb(heap, size)
+            self.take(block, n, size)
         return block.place
 
     def may_climb(self, n, stream=0, pool=None):
@@ -74,11 +76,7 @@ class Model(Audited):
         if not block.uses:
             self.release(block)
             return
-        block.state = PENDING
-        self.touched[block.segment] = True
-        for stream in reversed(block.uses):
-            self.queues.setdefault(stream, []).append(Event(block, stream not in self.gated))
-            block.events += 1
+        self.enqueue_uses(block)
         self.count()
 
     def record_stream(self, place, stream):
@@ -100,8 +98,9 @@ class Model(Audited):
 
     def open_gate(self, stream):
         self.gated.discard(stream)
-        for event in self.queues.get(stream, ()):
-            event.complete = True
+        for queue in self.queues.values():
+            for event in queue:
+                event.complete |= event.stream == stream
 
     # the steps of an allocation
 
@@ -200,8 +199,10 @@ class Model(Audited):
     # what comes back
 
     def poll(self):
-        for queue in self.queues.values():
+        for stream, queue in self.queues.items():
             while queue and queue[0].complete:
+                if stream is WATCH:
+                    self.withdraw(queue[0].block)
                 self.finish(queue.pop(0))
 
     def wait(self):

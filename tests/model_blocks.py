@@ -79,6 +79,7 @@ class Segment:
 @dataclass(eq=False, slots=True)
 class Event:
     block: Block
+    stream: object  # behind whose work it was recorded
     complete: bool
 
 

@@ -62,6 +62,17 @@ class AllocatorAgainstModel(RuleBasedStateMachine):
         if self.is_live(key):
             self.mirror.record_stream(key, stream)
 
+    @rule(key=live, stream=st.sampled_from(OWN_STREAMS))
+    def free_after(self, key, stream):
+        if self.is_live(key):
+            self.mirror.free_after(key, stream)
+            self.mirror.compare(0)
+
+    @rule(stream=st.sampled_from(OWN_STREAMS), latest=st.booleans())
+    def wait_event(self, stream, latest):
+        if records := list(self.mirror.events[0]):
+            self.mirror.wait_event(0, stream, records[-1 if latest else 0])
+
     @rule(stream=st.sampled_from(OWN_STREAMS))
     def close_gate(self, stream):
         self.mirror.close_gate(0, stream)
@@ -128,7 +139,7 @@ def test_any_sequence_of_operations(settings):
 def test_bulk_of_random_operations(settings, debug, operations):
     """Unaudited as well: only then does the allocator take its short paths."""
     seed = int(os.environ.get("ACCELRT_TEST_SEED", SEED))
-    required = ["raised", "absorbed", "num_ooms", "waited"]
+    required = ["raised", "absorbed", "num_ooms", "waited", "handed over"]
     if settings == "":
         required += ["stitched", "revived", "lent", "lingered", "filled"]
     environment = {"HOST_MEMORY": "128MiB", "DEBUG": debug, "ALLOC_CONF": settings}

@@ -3,6 +3,7 @@
 import threading
 
 import pytest
+from child import in_child
 
 import accelrt
 from accelrt.memory import free_after
@@ -53,7 +54,7 @@ def test_nobody_else_gets_it_before_the_event_is_complete(held):
     taken = [allocate(other), allocate(stream)]
     assert first not in taken
     gate.set()
-    stream.synchronize()
+    accelrt.synchronize()  # the allocator's own stream, which waits for the event, too
     again = allocate(stream)
     assert again == first
     free(again, *taken)
@@ -122,3 +123,61 @@ def test_what_is_not_allocated_is_refused():
         free_after(address, event)
     with pytest.raises(TypeError):
         free_after(0, "event")
+
+
+def test_an_event_that_is_complete_hands_nothing_over_while_other_work_goes_on(held):
+    busy, gate = held
+    stream, taker = accelrt.Stream(), accelrt.Stream()
+    first = allocate(stream)
+    accelrt.record_stream(first, busy)
+    done = stream.record_event()
+    free_after(first, done)
+    taker.wait_event(done)
+    for _ in range(100):  # each looks at what is complete, so the event's turn comes before the other work's
+        free(allocate(stream))
+    taken = allocate(taker)
+    assert taken != first
+    gate.set()
+    accelrt.synchronize()
+    again = allocate(stream)
+    assert again == first
+    free(again, taken)
+
+
+def test_memory_of_a_private_pool_is_handed_to_nobody(held):
+    stream, gate = held
+    taker, pool = accelrt.Stream(), accelrt.MemPool()
+    with accelrt.use_mem_pool(pool):
+        first = allocate(stream)
+    done = stream.record_event()
+    free_after(first, done)
+    taker.wait_event(done)
+    taken = allocate(taker)
+    assert taken != first
+    gate.set()
+    accelrt.synchronize()
+    with accelrt.use_mem_pool(pool):
+        again = allocate(stream)
+    assert again == first
+    free(again, taken)
+
+
+def take_over_an_oversize_block():
+    stream, taker, gate = accelrt.Stream(), accelrt.Stream(), threading.Event()
+    first = accelrt.caching_allocator_alloc(64 << 20, stream=stream)
+    stream.launch_host_func(gate.wait)
+    done = stream.record_event()
+    free_after(first, done)
+    live = [accelrt.memory_stats()["oversize_allocations.current"]]
+    taker.wait_event(done)
+    assert accelrt.caching_allocator_alloc(64 << 20, stream=taker) == first
+    live.append(accelrt.memory_stats()["oversize_allocations.current"])
+    free(first)
+    live.append(accelrt.memory_stats()["oversize_allocations.current"])
+    gate.set()
+    accelrt.synchronize()
+    assert live == [0, 1, 0]
+
+
+def test_a_block_above_the_limit_of_splitting_is_counted_for_whoever_takes_it():
+    in_child(take_over_an_oversize_block, ACCELRT_ALLOC_CONF="max_split_size_mb:32")

@@ -1,6 +1,6 @@
 """Whether a row of the host driver may do its work."""
-from accelrt.driver.host_memory cimport memory_forget
-from accelrt.driver.host_queue cimport in_callback, lost_device, queue_forget
+from accelrt.driver.host_memory cimport memory_lock, memory_unlock
+from accelrt.driver.host_queue cimport in_callback, lock, lost_device, unlock
 from accelrt.status cimport DEINITIALIZED, ILLEGAL_ADDRESS, INVALID_DEVICE, NO_DEVICE, NOT_INITIALIZED, NOT_PERMITTED
 
 cdef extern from *:
@@ -53,12 +53,22 @@ cdef void gate_close() noexcept nogil:
     write_state(CLOSED)
 
 
+cdef void hold_still() noexcept nogil:
+    # So that the child finds both locks as its own.  Who has them waits for nothing long, and never for the GIL.
+    lock()
+    memory_lock()
+
+
+cdef void go_on() noexcept nogil:
+    memory_unlock()
+    unlock()
+
+
 cdef void shut_in_child() noexcept nogil:
-    # The parent's workers, and whatever locks they held, are not in the child: it may not use the device.
+    # The parent's workers are not in the child: it may not use the device.
     if read_state() != 0:
         write_state(INHERITED)
-    memory_forget()
-    queue_forget()
+    go_on()
 
 
-pthread_atfork(NULL, NULL, &shut_in_child)
+pthread_atfork(&hold_still, &go_on, &shut_in_child)

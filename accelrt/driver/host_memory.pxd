@@ -10,7 +10,8 @@ cdef enum:  # what an address belongs to
     HOST_MEMORY = -1   # page-locked; device memory answers its device
 
 cdef int memory_open(int devices, size_t capacity) noexcept nogil
-cdef void memory_forget() noexcept nogil  # in a forked child: the lock may be held by a thread that is gone
+cdef void memory_lock() noexcept nogil    # around a fork; after the streams' lock where both are taken
+cdef void memory_unlock() noexcept nogil
 cdef int memory_figures(int device, size_t* out_free, size_t* out_total) noexcept nogil
 # Which memory [address, address + size) lies in, whole and readable; UNKNOWN_MEMORY where it does not.
 cdef int owner_of(uintptr_t address, size_t size) noexcept nogil

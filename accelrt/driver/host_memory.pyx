@@ -6,6 +6,7 @@ go back to the system when a hole is punched.  Pages that nobody touches cost no
 from libc.stdlib cimport realloc
 from libc.string cimport memmove
 
+from accelrt.mutex cimport pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock
 from accelrt.status cimport (
     HOST_MEMORY_NOT_REGISTERED, HOST_MEMORY_REGISTERED, INVALID_DEVICE, INVALID_VALUE, NO_HOST_MEMORY, NOT_SUPPORTED,
     OUT_OF_MEMORY,
@@ -36,11 +37,6 @@ cdef extern from *:
     int punch "accelrt_punch"(int file, long offset, long size) noexcept nogil
     void* mmap(void* address, size_t size, int protection, int flags, int file, long offset) noexcept nogil
     int munmap(void* address, size_t size) noexcept nogil
-    ctypedef struct pthread_mutex_t:
-        pass
-    int pthread_mutex_init(pthread_mutex_t* mutex, void* attributes) noexcept nogil
-    int pthread_mutex_lock(pthread_mutex_t* mutex) noexcept nogil
-    int pthread_mutex_unlock(pthread_mutex_t* mutex) noexcept nogil
     enum:
         PROT_NONE
         PROT_READ
@@ -68,7 +64,6 @@ cdef size_t[KINDS] alive  # ranges, by kind
 cdef int memory_open(int count, size_t capacity) noexcept nogil:
     global device_total
     cdef int device
-    pthread_mutex_init(&lock, NULL)
     for device in range(count):
         devices[device].file = memory_file()
         devices[device].capacity = capacity
@@ -78,8 +73,12 @@ cdef int memory_open(int count, size_t capacity) noexcept nogil:
     return 0
 
 
-cdef void memory_forget() noexcept nogil:
-    pthread_mutex_init(&lock, NULL)
+cdef void memory_lock() noexcept nogil:
+    pthread_mutex_lock(&lock)
+
+
+cdef void memory_unlock() noexcept nogil:
+    pthread_mutex_unlock(&lock)
 
 
 # --- ranges ------------------------------------------------------------------------------------------------
@@ -380,3 +379,6 @@ cdef int pinned_unregister(uintptr_t address) noexcept nogil:
         code = INVALID_VALUE
     pthread_mutex_unlock(&lock)
     return code
+
+
+pthread_mutex_init(&lock, NULL)

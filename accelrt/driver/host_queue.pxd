@@ -8,8 +8,6 @@ from accelrt.driver.host_frontier cimport Frontier
 from accelrt.driver.table cimport host_fn
 
 cdef extern from "<pthread.h>" nogil:
-    ctypedef struct pthread_mutex_t:
-        pass
     ctypedef struct pthread_cond_t:
         pass
 
@@ -95,7 +93,6 @@ cdef struct HostEvent:
     Frontier frontier
 
 cdef void queue_open(long delay_us) noexcept nogil
-cdef void queue_forget() noexcept nogil  # in a forked child
 cdef void lock() noexcept nogil
 cdef void unlock() noexcept nogil
 cdef int lost_device() noexcept nogil     # 0, or 1 + the device whose work touched memory that is gone

@@ -10,6 +10,7 @@ from accelrt.addresses cimport AddressMap, map_find, map_insert, map_remove, map
 from accelrt.driver.host_frontier cimport clear_frontier
 from accelrt.driver.host_memory cimport MAX_HOST_DEVICES, UNKNOWN_MEMORY, owner_of
 from accelrt.driver.table cimport STREAM_BLOCKING
+from accelrt.mutex cimport pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock
 from accelrt.status cimport NO_HOST_MEMORY
 
 cdef extern from *:
@@ -60,9 +61,6 @@ cdef extern from *:
     void sleep_us "accelrt_sleep_us"(long us) noexcept nogil
     int linger "accelrt_linger"(pthread_cond_t* wake, pthread_mutex_t* mutex, long ms) noexcept nogil
     int start "accelrt_start"(void* (*serve)(void*) noexcept nogil, void* stream) noexcept nogil
-    int pthread_mutex_init(pthread_mutex_t* mutex, void* attributes) noexcept nogil
-    int pthread_mutex_lock(pthread_mutex_t* mutex) noexcept nogil
-    int pthread_mutex_unlock(pthread_mutex_t* mutex) noexcept nogil
     int pthread_cond_init(pthread_cond_t* condition, void* attributes) noexcept nogil
     int pthread_cond_wait(pthread_cond_t* condition, pthread_mutex_t* mutex) noexcept nogil
     int pthread_cond_signal(pthread_cond_t* condition) noexcept nogil
@@ -85,13 +83,8 @@ cdef size_t operations = 0
 
 cdef void queue_open(long delay_us) noexcept nogil:
     global delay
-    pthread_mutex_init(&mutex, NULL)
     pthread_cond_init(&done, NULL)
     delay = delay_us
-
-
-cdef void queue_forget() noexcept nogil:
-    pthread_mutex_init(&mutex, NULL)
 
 
 cdef void lock() noexcept nogil:
@@ -426,3 +419,6 @@ cdef void* serve(void* data) noexcept nogil:
         free_stream(stream)
     unlock()
     return NULL
+
+
+pthread_mutex_init(&mutex, NULL)

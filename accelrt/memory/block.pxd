@@ -2,8 +2,9 @@
 # free ones.  The fields of a heap and of its blocks are guarded by the heap's lock, everything else by the
 # pool's mutex, whose holder has the locks of all heaps too (world.pxd), unless a comment says otherwise.  The
 # identities in memory/DESIGN.md are walked by invariants.pyx.
-from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 
+from accelrt.memory.queues cimport Entry
 from accelrt.memory.stats cimport Share
 from accelrt.memory.terms cimport Policy, Private
 
@@ -96,12 +97,6 @@ cdef struct Fit:
     size_t least
     size_t most
     Segment* window
-
-# Entry of the queue of one stream: the block may be in use until the event is complete.
-cdef struct Entry:
-    uintptr_t event
-    Block* block
-    Entry* next
 
 # The free blocks of one stream in one set of addresses.  Never given back: another may take its record over.
 cdef struct Heap:

@@ -14,8 +14,7 @@ from accelrt.memory.pending cimport poll
 from accelrt.memory.places cimport block_at, make_cell, store_block
 from accelrt.memory.pool cimport pool_if_made
 from accelrt.memory.private cimport find_private, is_captured, note_peaks
-from accelrt.memory.records cimport new_block, see_to_blocks
-from accelrt.memory.sizes cimport UNIT
+from accelrt.memory.records cimport append_hole, see_to_blocks
 from accelrt.memory.state cimport Pool
 from accelrt.memory.stats cimport ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, REQUESTED_BYTES
 from accelrt.memory.terms cimport Private
@@ -302,23 +301,6 @@ cdef void drop_blocks(Segment* segment) noexcept nogil:
     segment.first = segment.last = NULL
 
 
-cdef Block* append(Segment* segment, size_t offset, size_t size) noexcept nogil:
-    cdef Block* block = new_block(segment.heap)
-    block.address = segment.address + offset
-    block.size = size
-    block.order = (segment.serial << 32) + offset // UNIT
-    block.segment = segment
-    block.state = HOLE
-    block.before = segment.last
-    block.after = NULL
-    if segment.last == NULL:
-        segment.first = block
-    else:
-        segment.last.after = block
-    segment.last = block
-    return block
-
-
 cdef void revive_block(Pool* pool, Block* block, const SavedBlock* saved, Turned* turned) noexcept nogil:
     block.state = LIVE
     block.requested = saved.requested
@@ -353,7 +335,7 @@ cdef void lay_blocks(Pool* pool, Segment* segment, const SavedSegment* one, cons
     cdef Block* block
     if one != NULL:
         for index in range(one.block_count):
-            block = append(segment, blocks[index].address - segment.address, blocks[index].size)
+            block = append_hole(segment, blocks[index].size)
             if blocks[index].state == LIVE:
                 revive_block(pool, block, &blocks[index], turned)
             while number < one.slot_count and segment.slots[number].address < block.address + block.size:
@@ -362,11 +344,9 @@ cdef void lay_blocks(Pool* pool, Segment* segment, const SavedSegment* one, cons
                 number += 1
         slots = one.slot_count
     elif segment.shape == PLAIN:
-        append(segment, 0, segment.size)
+        append_hole(segment, segment.size)
     for index in range(slots, segment.slot_count):
-        segment.slots[index].hole = append(
-            segment, segment.slots[index].address - segment.address, segment.slots[index].size,
-        )
+        segment.slots[index].hole = append_hole(segment, segment.slots[index].size)
 
 
 cdef void free_blocks(Pool* pool, Segment* segment, const SavedSegment* one, const SavedBlock* blocks) noexcept nogil:

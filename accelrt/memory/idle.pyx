@@ -6,11 +6,9 @@ the stream's work, without an event for each block.
 """
 from accelrt.addresses cimport AddressMap, map_find, map_insert, map_reserve
 from accelrt.driver.relaxed cimport go_relaxed, restore_mode
-from accelrt.driver.table cimport CAPTURE_NONE
 from accelrt.memory.lock cimport spin_lock, spin_unlock
-from accelrt.memory.records cimport new_entry, recycle_entry
+from accelrt.memory.queues cimport is_capturing, put_entry, take_entry
 from accelrt.memory.terms cimport Private
-from libc.stdint cimport uint64_t
 
 cdef AddressMap trusted  # under the lock; forks inherit it, which is harmless: handles of a child are its own
 cdef int trusting = 0
@@ -44,14 +42,13 @@ cdef void settle_epoch(Heap* heap) noexcept nogil:
 
 cdef void mark(Pool* pool, Heap* heap) noexcept nogil:
     # Behind the work of a stream that is busy.  A refusal only means that its pages stay its own longer.
-    cdef uint64_t capture = 0
-    cdef int status = CAPTURE_NONE
-    if pool.table.capture_status(pool.device, heap.stream, &status, &capture) or status != CAPTURE_NONE:
+    cdef int code
+    if is_capturing(pool.table, pool.device, heap.stream, &code) or code:
         return
-    if new_entry(pool, &heap.marker):
+    if take_entry(pool.table, pool.device, &pool.spare_entries, &heap.marker):
         heap.marker = NULL
     elif pool.table.event_record(pool.device, heap.marker.event, heap.stream):
-        recycle_entry(pool, heap.marker)
+        put_entry(&pool.spare_entries, heap.marker)
         heap.marker = NULL
     else:
         heap.marked = heap.epoch
@@ -62,7 +59,7 @@ cdef void ask(Pool* pool, Heap* heap) noexcept nogil:
     if heap.marker != NULL and pool.table.event_query(pool.device, heap.marker.event) == 0:
         if <int>(heap.marked - heap.settled) > 0:  # the device may have been waited for since
             heap.settled = heap.marked
-        recycle_entry(pool, heap.marker)
+        put_entry(&pool.spare_entries, heap.marker)
         heap.marker = NULL
     if is_quiet(heap):
         return
@@ -102,7 +99,7 @@ cdef void drop_markers(Pool* pool) noexcept nogil:
     cdef Heap* heap = pool.heaps
     while heap != NULL:
         if heap.marker != NULL:
-            recycle_entry(pool, heap.marker)
+            put_entry(&pool.spare_entries, heap.marker)
             heap.marker = NULL
         heap = heap.next
 

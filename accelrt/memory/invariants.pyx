@@ -7,13 +7,13 @@ from libc.stdint cimport int64_t
 from libc.string cimport memset
 
 from accelrt.memory.block cimport (
-    CLASSES, FREE, HOLE, LIVE, PENDING, PLAIN, WINDOW, WORDS, Block, Entry, Heap, Piece, Segment, Slot,
+    CLASSES, FREE, HOLE, LIVE, PENDING, PLAIN, WINDOW, WORDS, Block, Heap, Piece, Segment, Slot,
 )
 from accelrt.memory.freelist cimport class_of, precedes
 from accelrt.memory.heap cimport is_split
 from accelrt.memory.places cimport find_cell, load_block
+from accelrt.memory.queues cimport Entry, Queue
 from accelrt.memory.sizes cimport UNIT
-from accelrt.memory.state cimport Queue
 from accelrt.memory.stats cimport (
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, INACTIVE_SPLIT, INACTIVE_SPLIT_BYTES, REQUESTED_BYTES,
     RESERVED_BYTES, SEGMENT, SHARED,
@@ -187,11 +187,13 @@ cdef const char* walk_queues(const Pool* pool, const Count* count) noexcept nogi
     cdef const Queue* queue = pool.queues
     cdef const Entry* entry
     cdef const Block* block = pool.deferred
+    cdef const Block* waiting
     cdef unsigned long long entries = 0
     while queue != NULL:
         entry = queue.head
         while entry != NULL:
-            if entry.block == NULL or entry.block.state != PENDING or entry.block.events == 0:
+            waiting = <const Block*>entry.block
+            if waiting == NULL or waiting.state != PENDING or waiting.events == 0:
                 return "a queued event names a pending block"
             entries += 1
             entry = entry.next

@@ -5,7 +5,6 @@ could be made.
 """
 from libc.stdint cimport SIZE_MAX, uintptr_t
 
-from accelrt.driver.relaxed cimport go_relaxed, restore_mode
 from accelrt.memory.block cimport Block, Piece
 from accelrt.memory.freelist cimport best_fit
 from accelrt.memory.heap cimport keeps_rest, suits
@@ -21,7 +20,7 @@ from accelrt.memory.spans cimport grow_pages, trim_spans
 from accelrt.memory.stats cimport ALLOCATED_BYTES
 from accelrt.memory.terms cimport Private
 from accelrt.memory.windows cimport drop_windows, find_pages, mark_leaving, revive, send_home, stitch
-from accelrt.memory.world cimport enter, hand_out, leave, reserved, total_of
+from accelrt.memory.world cimport enter, hand_out, leave, outside, reserved, total_of
 from accelrt.mutex cimport pthread_mutex_lock, pthread_mutex_unlock
 from accelrt.status cimport CAP_REACHED, CAPTURE_UNSUPPORTED, NO_HOST_MEMORY, OUT_OF_MEMORY, POOL_CAP_REACHED
 
@@ -121,18 +120,17 @@ cdef int serve(Pool* pool, Request* request, uintptr_t* out_address) noexcept no
 
 # --- what goes back ------------------------------------------------------------------------------------------
 
+cdef int await_device(Pool* pool, void* about) noexcept nogil:
+    return pool.table.device_synchronize(pool.device)
+
+
 cdef int wait_streams(Pool* pool) noexcept nogil:
     # Then what any stream freed may serve every other.  Beside a capture the device must not be waited for.
-    cdef int mode, code
+    cdef int code
     if pool.captures or (pool.first_piece == NULL and pool.windows == 0):
         return 0
     close_epochs(pool)
-    leave(pool, NULL)
-    code = go_relaxed(pool.table, &mode)
-    if code == 0:
-        code = pool.table.device_synchronize(pool.device)
-        restore_mode(pool.table, mode)
-    enter(pool)
+    code = outside(pool, await_device, NULL)
     if code == 0:
         settle_all(pool)
         send_home(pool)

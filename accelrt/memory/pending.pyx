@@ -1,19 +1,18 @@
-"""Blocks that were given back while another stream may still use them.
-
-Each stream that used such blocks has a queue of (event, block), oldest first; events of one stream
-complete in order, so a poll stops at the first that has not.
-"""
+"""Blocks that were given back while another stream may still use them, in the pool's queues (queues.pxd)."""
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport calloc, free
 
 from accelrt.driver.relaxed cimport go_relaxed, restore_mode
-from accelrt.driver.table cimport CAPTURE_NONE, STREAM_NON_BLOCKING
-from accelrt.memory.block cimport PENDING, Entry, Heap, Use
-from accelrt.memory.records cimport heap_of, new_entry, new_use, recycle_entry, recycle_use
-from accelrt.memory.state cimport Offer, Queue
+from accelrt.driver.table cimport STREAM_NON_BLOCKING
+from accelrt.memory.block cimport PENDING, Use
+from accelrt.memory.queues cimport (
+    Entry, Queue, busy_queue, enqueue, push, put_entry, queue_of, take_complete, take_entry, take_of,
+)
+from accelrt.memory.records cimport add_use, has_use, heap_of, recycle_use
+from accelrt.memory.state cimport Offer
 from accelrt.memory.windows cimport retire
-from accelrt.memory.world cimport count_freed, enter, leave
-from accelrt.status cimport CAPTURE_IMPLICIT, CAPTURE_UNSUPPORTED, NO_HOST_MEMORY, NOT_READY
+from accelrt.memory.world cimport count_freed, outside
+from accelrt.status cimport CAPTURE_UNSUPPORTED, NO_HOST_MEMORY, NOT_READY
 
 
 cdef void defer(Pool* pool, Block* block) noexcept nogil:
@@ -28,53 +27,21 @@ cdef void finish(Pool* pool, Block* block) noexcept nogil:
     retire(pool, block)
 
 
-cdef Queue* queue_of(Pool* pool, uintptr_t stream) noexcept nogil:
-    # One a stream, kept, in the order of their first use: as many as streams that ever shared memory.
-    cdef Queue** link = &pool.queues
-    while link[0] != NULL and link[0].stream != stream:
-        link = &link[0].next
-    if link[0] == NULL:
-        link[0] = <Queue*>calloc(1, sizeof(Queue))
-        if link[0] != NULL:
-            link[0].stream = stream
-    return link[0]
+cdef int record_use(Pool* pool, Block* block, uintptr_t stream) noexcept nogil:
+    cdef int code = enqueue(pool.table, &pool.queues, &pool.spare_entries, pool.device, stream, block)
+    if code == 0:
+        block.events += 1
+        pool.pending += 1
+    return code
 
 
-cdef void push(Pool* pool, Queue* queue, Entry* entry, Block* block) noexcept nogil:
-    entry.block = block
-    entry.next = NULL
-    if queue.head == NULL:
-        queue.head = entry
-    else:
-        queue.tail.next = entry
-    queue.tail = entry
-    block.events += 1
-    pool.pending += 1
-
-
-cdef int enqueue(Pool* pool, Block* block, uintptr_t stream) noexcept nogil:
-    # NOT_READY where somebody else captures the stream: an event recorded there would become part of the
-    # capture and never be complete.
-    cdef Queue* queue = queue_of(pool, stream)
-    cdef Entry* entry
-    cdef uint64_t capture = 0
-    cdef int status = CAPTURE_NONE
-    cdef int code = pool.table.capture_status(pool.device, stream, &status, &capture)
-    if code == CAPTURE_IMPLICIT or status != CAPTURE_NONE:
-        return NOT_READY
-    if code:
-        return code
-    if queue == NULL:
-        return NO_HOST_MEMORY
-    code = new_entry(pool, &entry)
-    if code:
-        return code
-    code = pool.table.event_record(pool.device, entry.event, stream)
-    if code:
-        recycle_entry(pool, entry)
-        return code
-    push(pool, queue, entry, block)
-    return 0
+cdef bint drop_entry(Pool* pool, Entry* entry) noexcept nogil:
+    # Of an entry in no queue any more; whether it was the last that its block waited for.
+    cdef Block* block = <Block*>entry.block
+    put_entry(&pool.spare_entries, entry)
+    pool.pending -= 1
+    block.events -= 1
+    return block.events == 0 and block.uses == NULL
 
 
 cdef int settle_block(Pool* pool, Block* block) noexcept nogil:
@@ -82,7 +49,7 @@ cdef int settle_block(Pool* pool, Block* block) noexcept nogil:
     cdef int code
     while block.uses != NULL:
         use = block.uses
-        code = enqueue(pool, block, use.stream)
+        code = record_use(pool, block, use.stream)
         if code:
             return code
         block.uses = use.next
@@ -107,16 +74,18 @@ cdef int see_to_watch(Pool* pool) noexcept nogil:
 cdef int watch(Pool* pool, Queue* queue, Block* block, uintptr_t event) noexcept nogil:
     # An event of our own behind the caller's, who may record his anew.
     cdef Entry* entry
-    cdef int code = new_entry(pool, &entry)
+    cdef int code = take_entry(pool.table, pool.device, &pool.spare_entries, &entry)
     if code:
         return code
     code = pool.table.stream_wait_event(pool.device, pool.watch, event)
     if code == 0:
         code = pool.table.event_record(pool.device, entry.event, pool.watch)
     if code:
-        recycle_entry(pool, entry)
+        put_entry(&pool.spare_entries, entry)
         return code
-    push(pool, queue, entry, block)
+    push(queue, entry, block)
+    block.events += 1
+    pool.pending += 1
     return 0
 
 
@@ -129,7 +98,7 @@ cdef int offer(Pool* pool, Block* block, uintptr_t event, uint64_t record) noexc
     code = see_to_watch(pool)
     if code:
         return code
-    queue = queue_of(pool, pool.watch)
+    queue = queue_of(&pool.queues, pool.device, pool.watch)
     made = <Offer*>calloc(1, sizeof(Offer))
     if queue == NULL or made == NULL:
         free(made)
@@ -153,7 +122,7 @@ cdef int offer(Pool* pool, Block* block, uintptr_t event, uint64_t record) noexc
 
 
 cdef void withdraw(Pool* pool, Block* block) noexcept nogil:
-    # Where it is offered: it is free now, or taken.
+    # Where it is offered: the event is complete, or it is taken.
     cdef Offer** link = &pool.offers
     cdef Offer* found
     cdef Use* taker
@@ -174,66 +143,44 @@ cdef void withdraw(Pool* pool, Block* block) noexcept nogil:
 
 
 cdef int note_wait(Pool* pool, uintptr_t stream, uint64_t record) noexcept nogil:
-    # The stream's work from now on runs behind the event.
+    # The stream's work from now on runs behind the event.  Memory of a private pool stays with the pool, whose
+    # graphs may be replayed while it is free.
     cdef Offer* found = pool.offers
     cdef Heap* heap
-    cdef Use* taker
     cdef int code
     while found != NULL:
-        if found.record == record and not takes(found, stream):
+        if found.record == record and found.block.heap.owner == NULL and not has_use(found.takers, stream):
             code = heap_of(pool, NULL, stream, found.block.heap.kind, &heap)
-            taker = new_use(pool) if code == 0 else NULL
-            if taker == NULL:
-                return NO_HOST_MEMORY
-            taker.stream = stream
-            taker.next = found.takers
-            found.takers = taker
+            if code == 0:
+                code = add_use(pool, &found.takers, stream)
+            if code:
+                return code
             heap.offered += 1
         found = found.next
     return 0
 
 
-cdef bint takes(const Offer* found, uintptr_t stream) noexcept nogil:
-    cdef const Use* taker = found.takers
-    while taker != NULL and taker.stream != stream:
-        taker = taker.next
-    return taker != NULL
+cdef bint suits_taker(const Offer* found, const Heap* heap, size_t size) noexcept nogil:
+    # Of the kind of the taker's heap, which the size nearly fills, and which no other stream uses.
+    cdef const Block* block = found.block
+    if block.heap.kind != heap.kind or block.events != 1 or block.size < size or block.size - size > size // 8:
+        return False
+    return has_use(found.takers, heap.stream)
 
 
-cdef void drop_entry(Pool* pool, Block* block) noexcept nogil:
-    # Out of the watch's queue.
-    cdef Queue* queue = queue_of(pool, pool.watch)
-    cdef Entry* before = NULL
-    cdef Entry* entry = queue.head
-    while entry.block != block:
-        before = entry
-        entry = entry.next
-    if before == NULL:
-        queue.head = entry.next
-    else:
-        before.next = entry.next
-    if queue.tail == entry:
-        queue.tail = before
-    recycle_entry(pool, entry)
-    pool.pending -= 1
-    block.events -= 1
-
-
-cdef Block* accept(Pool* pool, uintptr_t stream, size_t size) noexcept nogil:
-    # The smallest block that the stream was handed and that the size nearly fills; PENDING with no events.
+cdef Block* accept(Pool* pool, const Heap* heap, size_t size) noexcept nogil:
+    # The smallest block that suits; PENDING with no events.
     cdef Offer* found = pool.offers
     cdef Offer* best = NULL
     cdef Block* block
     while found != NULL:
-        block = found.block
-        if block.events == 1 and block.size >= size and block.size - size <= size // 8 and takes(found, stream):
-            if best == NULL or block.size < best.block.size:
-                best = found
+        if suits_taker(found, heap, size) and (best == NULL or found.block.size < best.block.size):
+            best = found
         found = found.next
     if best == NULL:
         return NULL
     block = best.block
-    drop_entry(pool, block)
+    drop_entry(pool, take_of(queue_of(&pool.queues, pool.device, pool.watch), block))
     withdraw(pool, block)
     return block
 
@@ -257,23 +204,19 @@ cdef int settle(Pool* pool) noexcept nogil:
 
 
 cdef int poll_queue(Pool* pool, Queue* queue) noexcept nogil:
-    cdef Entry* entry
     cdef Block* block
+    cdef bint last
     cdef int code
-    while queue.head != NULL:
-        entry = queue.head
-        code = pool.table.event_query(pool.device, entry.event)
-        if code:
-            return 0 if code == NOT_READY else code
-        queue.head = entry.next
-        block = entry.block
-        recycle_entry(pool, entry)
-        pool.pending -= 1
-        block.events -= 1
-        if block.events == 0 and block.uses == NULL:
+    cdef Entry* entry = take_complete(pool.table, queue, &code)
+    while entry != NULL:
+        block = <Block*>entry.block
+        last = drop_entry(pool, entry)
+        if queue.stream == pool.watch:
             withdraw(pool, block)
+        if last:
             finish(pool, block)
-    return 0
+        entry = take_complete(pool.table, queue, &code)
+    return code
 
 
 cdef int poll(Pool* pool) noexcept nogil:
@@ -293,33 +236,26 @@ cdef int poll(Pool* pool) noexcept nogil:
     return code
 
 
-cdef uintptr_t oldest_event(Pool* pool) noexcept nogil:
-    cdef Queue* queue = pool.queues
-    while queue != NULL and queue.head == NULL:
-        queue = queue.next
-    return queue.head.event if queue != NULL else 0
+cdef int await_event(Pool* pool, void* event) noexcept nogil:
+    return pool.table.event_synchronize(pool.device, (<uintptr_t*>event)[0])
 
 
 cdef int wait_all(Pool* pool) noexcept nogil:
     # The world is left while an event is waited for: the work before it may be a host function that frees
     # memory.  Events are recycled, never destroyed, under the growth lock that our caller holds; waiting
     # for one that was recorded anew meanwhile is only longer.  What is given back later is not waited for.
+    cdef Queue* queue
     cdef uintptr_t event
-    cdef int mode
     cdef int code = settle(pool)
     cdef unsigned long long left = pool.pending
     pool.stats.num_sync_all_streams += 1
     while left and code == 0:
         left -= 1
-        event = oldest_event(pool)
-        if event == 0:
+        queue = busy_queue(pool.queues)
+        if queue == NULL:
             break
-        leave(pool, NULL)
-        code = go_relaxed(pool.table, &mode)
-        if code == 0:
-            code = pool.table.event_synchronize(pool.device, event)
-            restore_mode(pool.table, mode)
-        enter(pool)
+        event = queue.head.event
+        code = outside(pool, await_event, &event)
         if code == 0:
             code = poll(pool)
     return code

@@ -9,7 +9,7 @@ cdef int make_piece(Pool* pool, size_t size, Piece** out_piece) noexcept nogil  
 cdef int release_piece(Pool* pool, Piece* piece) noexcept nogil  # one that is at home nowhere
 cdef int map_run(Pool* pool, Segment* segment, size_t first, size_t count) noexcept nogil  # slots with pieces
 cdef int unmap_slot(Pool* pool, Slot* slot) noexcept nogil
-cdef int add_slot(Segment* segment, uintptr_t address, size_t size, Piece* piece) noexcept nogil  # with its HOLE
+cdef int add_slot(Segment* segment, Piece* piece) noexcept nogil  # at its end, with its HOLE
 cdef void drop_slot(Slot* slot) noexcept nogil  # out of its piece's list
 cdef size_t slot_index(const Segment* segment, uintptr_t address) noexcept nogil  # first at or after; the count if none
 cdef Segment* new_segment(Pool* pool, Heap* heap, int shape) noexcept nogil  # NULL where the host has no memory

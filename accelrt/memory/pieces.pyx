@@ -6,15 +6,23 @@ time, so no byte is ever in two blocks.
 """
 from libc.stdlib cimport calloc, free, realloc
 
-from accelrt.driver.relaxed cimport go_relaxed, restore_mode
 from accelrt.memory.block cimport HOLE, WINDOW, Block
 from accelrt.memory.heap cimport split_off
-from accelrt.memory.records cimport new_block, see_to_blocks
+from accelrt.memory.records cimport append_hole, see_to_blocks
 from accelrt.memory.segments cimport count_owner
-from accelrt.memory.sizes cimport LARGE, UNIT, round_up
+from accelrt.memory.sizes cimport LARGE, round_up
 from accelrt.memory.stats cimport RESERVED_BYTES
-from accelrt.memory.world cimport count_pool, enter, leave, put_free, take_free
+from accelrt.memory.world cimport count_pool, enter, leave, outside, put_free, take_free
 from accelrt.status cimport NO_HOST_MEMORY, OUT_OF_MEMORY
+
+# What errands of the driver are about.
+cdef struct Run:
+    Slot** slots
+    size_t count
+
+cdef struct Creation:
+    Piece* piece
+    int calls
 
 
 # --- slots and blocks over them ------------------------------------------------------------------------------
@@ -51,27 +59,7 @@ cdef int see_to_slots(Segment* segment) noexcept nogil:
     return 0
 
 
-cdef void append_hole(Segment* segment, Slot* slot) noexcept nogil:
-    # The caller saw to a record.
-    cdef Block* block = new_block(segment.heap)
-    block.address = slot.address
-    block.size = slot.size
-    block.order = (segment.serial << 32) + (slot.address - segment.address) // UNIT
-    block.segment = segment
-    block.epoch = segment.heap.settled  # fresh: no work uses it yet
-    block.state = HOLE
-    block.before = segment.last
-    block.after = NULL
-    if segment.last == NULL:
-        segment.first = block
-    else:
-        segment.last.after = block
-    segment.last = block
-    segment.size += slot.size
-    slot.hole = block
-
-
-cdef int add_slot(Segment* segment, uintptr_t address, size_t size, Piece* piece) noexcept nogil:
+cdef int add_slot(Segment* segment, Piece* piece) noexcept nogil:
     cdef Slot* slot
     cdef int code = see_to_slots(segment)
     if code == 0:
@@ -81,15 +69,17 @@ cdef int add_slot(Segment* segment, uintptr_t address, size_t size, Piece* piece
     slot = <Slot*>calloc(1, sizeof(Slot))
     if slot == NULL:
         return NO_HOST_MEMORY
-    slot.address = address
-    slot.size = size
+    slot.address = segment.address + segment.size
+    slot.size = piece.size
     slot.segment = segment
     slot.piece = piece
     slot.next = piece.slots
     piece.slots = slot
     segment.slots[segment.slot_count] = slot
     segment.slot_count += 1
-    append_hole(segment, slot)
+    slot.hole = append_hole(segment, slot.size)
+    slot.hole.epoch = segment.heap.settled  # fresh: no work uses it yet
+    segment.size += slot.size
     return 0
 
 
@@ -163,32 +153,28 @@ cdef int free_addresses(Pool* pool, Segment* segment) noexcept nogil:
     return code
 
 
-cdef int map_slots(Pool* pool, Segment* segment, size_t first, size_t count) noexcept nogil:
-    # Outside the world.  One call opens the whole run, whatever it is made of.
+cdef int map_slots(Pool* pool, void* about) noexcept nogil:
+    # One call opens the whole run, whatever it is made of.
+    cdef const Run* run = <const Run*>about
+    cdef Slot* first = run.slots[0]
+    cdef Slot* slot = first
     cdef size_t index
-    cdef int code = 0
-    cdef Slot* slot
-    for index in range(first, first + count):
-        slot = segment.slots[index]
+    cdef int code
+    for index in range(run.count):
+        slot = run.slots[index]
         code = pool.table.memory_map(slot.address, slot.size, slot.piece.handle)
         if code:
             return code
         slot.mapped = True
-    slot = segment.slots[first + count - 1]
-    return pool.table.memory_access(
-        segment.slots[first].address, slot.address + slot.size - segment.slots[first].address, pool.device,
-    )
+    return pool.table.memory_access(first.address, slot.address + slot.size - first.address, pool.device)
 
 
 cdef int map_run(Pool* pool, Segment* segment, size_t first, size_t count) noexcept nogil:
-    cdef int mode
     cdef int code
-    leave(pool, NULL)
-    code = go_relaxed(pool.table, &mode)
-    if code == 0:
-        code = map_slots(pool, segment, first, count)
-        restore_mode(pool.table, mode)
-    enter(pool)
+    cdef Run run
+    run.slots = segment.slots + first
+    run.count = count
+    code = outside(pool, map_slots, &run)
     pool.stats.virtual_memory_calls += count + 1
     return code
 
@@ -208,35 +194,40 @@ cdef int unmap_slot(Pool* pool, Slot* slot) noexcept nogil:
     return code
 
 
-cdef int make_piece(Pool* pool, size_t size, Piece** out_piece) noexcept nogil:
+cdef int create(Pool* pool, void* about) noexcept nogil:
     # Halves what is refused, down to the least piece.
+    cdef Creation* made = <Creation*>about
+    cdef Piece* piece = made.piece
+    cdef int code = pool.table.physical_create(pool.device, piece.size, &piece.handle)
+    while code == OUT_OF_MEMORY and piece.size > pool.granule:
+        piece.size = round_up(piece.size // 2, pool.granule)
+        code = pool.table.physical_create(pool.device, piece.size, &piece.handle)
+        made.calls += 1
+    return code
+
+
+cdef int make_piece(Pool* pool, size_t size, Piece** out_piece) noexcept nogil:
     cdef Piece* piece = <Piece*>calloc(1, sizeof(Piece))
-    cdef int mode, code, calls = 1
+    cdef Creation made
+    cdef int code
     if piece == NULL:
         return NO_HOST_MEMORY
-    leave(pool, NULL)
-    code = go_relaxed(pool.table, &mode)
-    if code == 0:
-        code = pool.table.physical_create(pool.device, size, &piece.handle)
-        while code == OUT_OF_MEMORY and size > pool.granule:
-            size = round_up(size // 2, pool.granule)
-            code = pool.table.physical_create(pool.device, size, &piece.handle)
-            calls += 1
-        restore_mode(pool.table, mode)
-    enter(pool)
-    pool.stats.virtual_memory_calls += calls
+    piece.size = size
+    made.piece = piece
+    made.calls = 1  # counted even where it is not reached
+    code = outside(pool, create, &made)
+    pool.stats.virtual_memory_calls += made.calls
     if code:
         free(piece)
         return code
     piece.serial = pool.next_piece = pool.next_piece + 1
-    piece.size = size
     piece.before = pool.last_piece
     if pool.last_piece == NULL:
         pool.first_piece = piece
     else:
         pool.last_piece.after = piece
     pool.last_piece = piece
-    count_pool(pool, RESERVED_BYTES, LARGE, size)
+    count_pool(pool, RESERVED_BYTES, LARGE, piece.size)
     pool.stats.num_device_alloc += 1
     out_piece[0] = piece
     return 0

@@ -2,10 +2,9 @@
 from libc.stdint cimport uintptr_t
 
 from accelrt.addresses cimport map_find
-from accelrt.memory.pinned_block cimport (
-    FREE, LEAVING, LIVE, PENDING, PinnedBlock, PinnedEntry, PinnedQueue, PinnedSegment,
-)
+from accelrt.memory.pinned_block cimport FREE, LEAVING, LIVE, PENDING, PinnedBlock, PinnedSegment
 from accelrt.memory.pinned_sizes cimport CLASSES, PAGE, STEP, class_below
+from accelrt.memory.queues cimport Entry, Queue
 
 cdef struct Walk:      # what a walk over all segments counts
     size_t bytes
@@ -94,15 +93,15 @@ cdef const char* check_lists(PinnedPool* pool, size_t expected) noexcept nogil:
 
 
 cdef const char* check_queues(PinnedPool* pool, long events) noexcept nogil:
-    cdef PinnedQueue* queue = pool.queues
-    cdef PinnedEntry* entry
+    cdef Queue* queue = pool.queues
+    cdef Entry* entry
     cdef PinnedBlock* block = pool.deferred
     cdef long entries = 0
     while queue != NULL:
         entry = queue.head
         while entry != NULL:
             entries += 1
-            if entry.block.state != PENDING:
+            if (<PinnedBlock*>entry.block).state != PENDING:
                 return "a pinned block is waited for that is not pending"
             entry = entry.next
         queue = queue.next

@@ -5,6 +5,7 @@ from libc.stdint cimport uint64_t, uintptr_t
 from accelrt.addresses cimport AddressMap
 from accelrt.memory.pinned_sizes cimport CLASSES, WORDS
 from accelrt.memory.pinned_stats cimport PinnedStats
+from accelrt.memory.queues cimport Entry, Queue
 from accelrt.mutex cimport pthread_mutex_t
 
 cdef enum:
@@ -48,20 +49,6 @@ cdef struct PinnedSegment:
     bint registered       # memory of the operating system's, registered, rather than the driver's own
     bint uncached         # one block, given back to the driver when it is free
 
-# An event behind the last use of a block on one stream.  Guarded by order, like the queues.
-cdef struct PinnedEntry:
-    uintptr_t event
-    PinnedBlock* block
-    PinnedEntry* next
-    int device
-
-cdef struct PinnedQueue:  # of one stream, oldest first: its events complete in order
-    int device
-    uintptr_t stream
-    PinnedEntry* head
-    PinnedEntry* tail
-    PinnedQueue* next
-
 cdef struct PinnedSettings:   # written under lock
     size_t round_limit        # bytes; larger requests are rounded to pages only
     size_t cache_limit        # bytes; larger blocks are given back at once
@@ -85,8 +72,8 @@ cdef struct PinnedPool:
     PinnedStats stats
     PinnedSettings settings
     pthread_mutex_t order     # taken before lock; held around events, never while something is waited for
-    PinnedQueue* queues       # one a stream, in the order of their first use
+    Queue* queues             # guarded by order, with their entries
     PinnedBlock* deferred     # pending, with uses whose events are not recorded yet
-    PinnedEntry* spare[DEVICES]      # with idle events, by device
+    Entry* spare[DEVICES]     # by device
     long pending              # entries in the queues
     long awaited              # entries that some thread took out to wait for them

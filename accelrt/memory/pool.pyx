@@ -21,7 +21,8 @@ from accelrt.memory.pending cimport accept, defer, poll, settle, wait_all
 from accelrt.memory.places cimport block_at, find_cell, store_block
 from accelrt.memory.policy cimport load_flag, rounded, take_policy, wanted
 from accelrt.memory.private cimport is_routed, note_peaks, owner_for
-from accelrt.memory.records cimport drop_spare_events, gone, heap_of, near_heap, new_use, recycle_use
+from accelrt.memory.queues cimport destroy_entries
+from accelrt.memory.records cimport gone, heap_of, near_heap, new_use, recycle_use
 from accelrt.memory.share cimport add_given, add_taken, raise_ceilings, take_back_given, take_back_taken
 from accelrt.memory.sizes cimport LARGE, ROUND_LIMIT, SMALL_LIMIT, UNIT, kind_of, round_up
 from accelrt.memory.state cimport NEAR, REACH, is_of
@@ -241,7 +242,7 @@ cdef int take_offer(Pool* pool, Request* request, uintptr_t* out_address) noexce
     cdef Block* block
     if use == NULL:
         return NO_HOST_MEMORY
-    block = accept(pool, request.stream, request.size)
+    block = accept(pool, request.heap, request.size)
     if block == NULL:
         recycle_use(pool, use)
         return 0
@@ -343,7 +344,7 @@ cdef int empty(int device) noexcept nogil:
     if code == 0:
         code = release_free(pool)
     if code == 0:
-        code = drop_spare_events(pool)
+        code = destroy_entries(pool.table, &pool.spare_entries)
     if pool.heaps != NULL:
         count_splits(pool, pool.heaps)
     code = inspected(pool, code)

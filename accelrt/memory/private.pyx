@@ -4,7 +4,8 @@ from libc.stdlib cimport calloc, free
 
 from accelrt.driver.table cimport CAPTURE_ACTIVE
 from accelrt.memory.block cimport Heap
-from accelrt.memory.records cimport gone, recycle_entry
+from accelrt.memory.queues cimport put_entry
+from accelrt.memory.records cimport gone
 from accelrt.memory.share cimport current
 from accelrt.memory.stats cimport BOTH, FIGURES, RESERVED_BYTES, SEGMENT, SHARED
 from accelrt.memory.terms cimport Route
@@ -191,7 +192,7 @@ cdef void let_heaps_go(Pool* pool, Private* owner) noexcept nogil:
             heap.stream = gone()
             heap.trusted = False
             if heap.marker != NULL:
-                recycle_entry(pool, heap.marker)
+                put_entry(&pool.spare_entries, heap.marker)
                 heap.marker = NULL
         heap = heap.next
 

@@ -1,7 +1,7 @@
 # The records that describe memory, recycled by each heap and pool.  Inside the world.
 from libc.stdint cimport uintptr_t
 
-from accelrt.memory.block cimport Block, Entry, Heap, Use
+from accelrt.memory.block cimport Block, Heap, Segment, Use
 from accelrt.memory.state cimport NEAR, REACH, Pool
 from accelrt.memory.terms cimport Private
 
@@ -15,12 +15,11 @@ cdef extern from *:
     void store_heap(Heap** place, Heap* heap) noexcept nogil
 
 cdef int see_to_blocks(Heap* heap, size_t wanted) noexcept nogil  # that many spare records; 0 or NO_HOST_MEMORY
-cdef Block* new_block(Heap* heap) noexcept nogil  # after see_to_blocks
+cdef Block* append_hole(Segment* segment, size_t size) noexcept nogil  # behind its last block; after see_to_blocks
 cdef Use* new_use(Pool* pool) noexcept nogil  # NULL where the host has no memory
 cdef void recycle_use(Pool* pool, Use* use) noexcept nogil
-cdef int new_entry(Pool* pool, Entry** out_entry) noexcept nogil  # with an event that is created
-cdef void recycle_entry(Pool* pool, Entry* entry) noexcept nogil
-cdef int drop_spare_events(Pool* pool) noexcept nogil  # gives the idle events back to the driver
+cdef bint has_use(const Use* uses, uintptr_t stream) noexcept nogil
+cdef int add_use(Pool* pool, Use** uses, uintptr_t stream) noexcept nogil  # first of them; 0 or NO_HOST_MEMORY
 cdef int heap_of(Pool* pool, Private* owner, uintptr_t stream, int kind, Heap** out_heap) noexcept nogil  # made if need be
 
 

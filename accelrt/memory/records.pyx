@@ -4,13 +4,14 @@ Records are small beside what they describe: 128 bytes a block of at least 512. 
 own, so that a stale pointer to one leads to the heap whose lock says what it is now.
 """
 from libc.stdint cimport uint32_t
-from libc.stdlib cimport calloc, free
+from libc.stdlib cimport calloc
 from libc.string cimport memset
 
-from accelrt.driver.table cimport EVENT_DISABLE_TIMING
+from accelrt.memory.block cimport HOLE
 from accelrt.memory.heap cimport recycle
 from accelrt.memory.lock cimport spin_lock
 from accelrt.memory.idle cimport is_trusted
+from accelrt.memory.sizes cimport UNIT
 from accelrt.memory.state cimport REACH
 from accelrt.status cimport NO_HOST_MEMORY
 
@@ -49,9 +50,23 @@ cdef int see_to_blocks(Heap* heap, size_t wanted) noexcept nogil:
     return 0
 
 
-cdef Block* new_block(Heap* heap) noexcept nogil:
+cdef Block* append_hole(Segment* segment, size_t size) noexcept nogil:
+    cdef Heap* heap = segment.heap
     cdef Block* block = heap.spare
     heap.spare = block.left
+    block.before = segment.last
+    block.after = NULL
+    if segment.last == NULL:
+        segment.first = block
+        block.address = segment.address
+    else:
+        segment.last.after = block
+        block.address = segment.last.address + segment.last.size
+    segment.last = block
+    block.size = size
+    block.order = (segment.serial << 32) + (block.address - segment.address) // UNIT
+    block.segment = segment
+    block.state = HOLE
     block.requested = 0
     block.cell = NULL
     block.epoch = heap.epoch
@@ -71,40 +86,19 @@ cdef void recycle_use(Pool* pool, Use* use) noexcept nogil:
     pool.spare_uses = use
 
 
-cdef int new_entry(Pool* pool, Entry** out_entry) noexcept nogil:
-    cdef Entry* entry = pool.spare_entries
-    cdef int code
-    if entry != NULL:
-        pool.spare_entries = entry.next
-        out_entry[0] = entry
-        return 0
-    entry = <Entry*>calloc(1, sizeof(Entry))
-    if entry == NULL:
+cdef bint has_use(const Use* uses, uintptr_t stream) noexcept nogil:
+    while uses != NULL and uses.stream != stream:
+        uses = uses.next
+    return uses != NULL
+
+
+cdef int add_use(Pool* pool, Use** uses, uintptr_t stream) noexcept nogil:
+    cdef Use* use = new_use(pool)
+    if use == NULL:
         return NO_HOST_MEMORY
-    code = pool.table.event_create(pool.device, EVENT_DISABLE_TIMING, &entry.event)
-    if code:
-        free(entry)
-        return code
-    out_entry[0] = entry
-    return 0
-
-
-cdef void recycle_entry(Pool* pool, Entry* entry) noexcept nogil:
-    entry.block = NULL
-    entry.next = pool.spare_entries
-    pool.spare_entries = entry
-
-
-cdef int drop_spare_events(Pool* pool) noexcept nogil:
-    cdef Entry* entry
-    cdef int code
-    while pool.spare_entries != NULL:
-        entry = pool.spare_entries
-        code = pool.table.event_destroy(pool.device, entry.event)
-        if code:
-            return code
-        pool.spare_entries = entry.next
-        free(entry)
+    use.stream = stream
+    use.next = uses[0]
+    uses[0] = use
     return 0
 
 

@@ -13,23 +13,37 @@ from accelrt.memory.world cimport enter, leave
 from accelrt.status cimport FORKED, INVALID_VALUE, NOT_SUPPORTED
 
 
+cdef int enter_device(int device, Pool** out_pool) noexcept nogil:
+    # Its pool is made if need be.
+    cdef int code = pool_of(device, out_pool)
+    if code == 0:
+        enter(out_pool[0])
+    return code
+
+
+cdef Pool* enter_made(int device) noexcept nogil:
+    # NULL where there is none: nobody holds or routes anything, or a fork left it with the parent.
+    cdef Pool* pool = pool_if_made(device)
+    if pool != NULL:
+        enter(pool)
+    return pool
+
+
 cdef int hold_private(int device, uint64_t first, uint64_t second) noexcept nogil:
     cdef Pool* pool
-    cdef int code = pool_of(device, &pool)
+    cdef int code = enter_device(device, &pool)
     if code:
         return code
-    enter(pool)
     code = hold(pool, first, second)
     leave(pool, NULL)
     return code
 
 
 cdef int let_go_private(int device, uint64_t first, uint64_t second) noexcept nogil:
-    cdef Pool* pool = pool_if_made(device)
+    cdef Pool* pool = enter_made(device)
     cdef int code
     if pool == NULL:
         return FORKED
-    enter(pool)
     code = let_go(pool, first, second)
     leave(pool, NULL)
     return code
@@ -38,10 +52,9 @@ cdef int let_go_private(int device, uint64_t first, uint64_t second) noexcept no
 cdef int cap_private(int device, uint64_t first, uint64_t second, size_t limit) noexcept nogil:
     cdef Pool* pool
     cdef Private* owner
-    cdef int code = pool_of(device, &pool)
+    cdef int code = enter_device(device, &pool)
     if code:
         return code
-    enter(pool)
     owner = find_private(pool, first, second)
     if owner == NULL:
         code = INVALID_VALUE
@@ -64,14 +77,13 @@ cdef void read_figures(Pool* pool, Private* owner, PrivateStats* stats, bint res
 
 
 cdef PrivateStats read_private(int device, uint64_t first, uint64_t second, bint reset) noexcept nogil:
-    cdef Pool* pool = pool_if_made(device)
+    cdef Pool* pool = enter_made(device)
     cdef Private* owner
     cdef PrivateStats stats
     memset(&stats, 0, sizeof(PrivateStats))
     stats.limit = SIZE_MAX
     if pool == NULL:
         return stats
-    enter(pool)
     owner = find_private(pool, first, second)
     if owner != NULL:
         read_figures(pool, owner, &stats, reset)
@@ -80,12 +92,11 @@ cdef PrivateStats read_private(int device, uint64_t first, uint64_t second, bint
 
 
 cdef void private_of(int device, uintptr_t stream, uint64_t* out_id) noexcept nogil:
-    cdef Pool* pool = pool_if_made(device)
+    cdef Pool* pool = enter_made(device)
     cdef Private* owner = NULL
     out_id[0] = out_id[1] = 0
     if pool == NULL:
         return
-    enter(pool)
     if owner_for(pool, stream, &owner) == 0 and owner != NULL:
         out_id[0], out_id[1] = owner.id[0], owner.id[1]
     leave(pool, NULL)
@@ -137,11 +148,10 @@ cdef int begin_pool(int device, uint64_t first, uint64_t second) noexcept nogil:
 
 
 cdef int end_pool(int device, uint64_t first, uint64_t second, uint64_t thread) noexcept nogil:
-    cdef Pool* pool = pool_if_made(device)
+    cdef Pool* pool = enter_made(device)
     cdef int code
     if pool == NULL:
         return FORKED
-    enter(pool)
     code = end_route(pool, find_private(pool, first, second), 0, thread)
     if code == 0:
         code = let_go(pool, first, second)

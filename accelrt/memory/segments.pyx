@@ -1,37 +1,21 @@
 """Segments: what a pool takes from its device in one allocation, and gives back to it."""
-from libc.stdint cimport SIZE_MAX, int64_t, uintptr_t
+from libc.stdint cimport SIZE_MAX, int64_t
 from libc.stdlib cimport calloc, free
 
-from accelrt.driver.relaxed cimport go_relaxed, restore_mode
 from accelrt.memory.block cimport FREE, HOLE, PLAIN, Block
-from accelrt.memory.records cimport new_block, see_to_blocks
+from accelrt.memory.records cimport append_hole, see_to_blocks
 from accelrt.memory.heap cimport recycle
 from accelrt.memory.stats cimport RESERVED_BYTES, SEGMENT
-from accelrt.memory.world cimport count_oversize, count_pool, enter, leave, put_free, reserved, take_free
+from accelrt.memory.world cimport count_oversize, count_pool, outside, put_free, reserved, take_free
 from accelrt.status cimport CAP_REACHED, NO_HOST_MEMORY, POOL_CAP_REACHED
 
 
-cdef int take_bytes(Pool* pool, size_t size, uintptr_t* out_address) noexcept nogil:
-    # Plain allocation breaks a global-mode capture of any thread, unless this one is relaxed meanwhile.
-    cdef int mode, code
-    leave(pool, NULL)
-    code = go_relaxed(pool.table, &mode)
-    if code == 0:
-        code = pool.table.memory_alloc(pool.device, size, out_address)
-        restore_mode(pool.table, mode)
-    enter(pool)
-    return code
+cdef int take_bytes(Pool* pool, void* segment) noexcept nogil:
+    return pool.table.memory_alloc(pool.device, (<Segment*>segment).size, &(<Segment*>segment).address)
 
 
-cdef int give_bytes(Pool* pool, uintptr_t address) noexcept nogil:
-    cdef int mode, code
-    leave(pool, NULL)
-    code = go_relaxed(pool.table, &mode)
-    if code == 0:
-        code = pool.table.memory_free(pool.device, address)
-        restore_mode(pool.table, mode)
-    enter(pool)
-    return code
+cdef int give_bytes(Pool* pool, void* segment) noexcept nogil:
+    return pool.table.memory_free(pool.device, (<Segment*>segment).address)
 
 
 cdef void link_segment(Pool* pool, Segment* segment) noexcept nogil:
@@ -77,38 +61,29 @@ cdef int within_limits(Pool* pool, Heap* heap, size_t size) noexcept nogil:
 
 cdef int grow_plain(Pool* pool, Heap* heap, size_t size) noexcept nogil:
     cdef Segment* segment
-    cdef Block* block
     cdef int code = within_limits(pool, heap, size)
     if code:
         return code
     segment = <Segment*>calloc(1, sizeof(Segment))
     if segment == NULL:
         return NO_HOST_MEMORY
-    code = take_bytes(pool, size, &segment.address)
+    segment.size = segment.room = size
+    code = outside(pool, take_bytes, segment)
     if code == 0:
         code = see_to_blocks(heap, 1)
         if code:
-            give_bytes(pool, segment.address)
+            outside(pool, give_bytes, segment)
     if code:
         free(segment)
         return code
-    block = new_block(heap)
-    segment.size = segment.room = size
     segment.shape = PLAIN
     segment.kind = heap.kind
     segment.heap = heap
-    segment.first = segment.last = block
     link_segment(pool, segment)
     count_owner(heap, size)
     pool.stats.num_device_alloc += 1
     count_pool(pool, RESERVED_BYTES, segment.kind, size)
-    block.address = segment.address
-    block.size = size
-    block.order = segment.serial << 32
-    block.segment = segment
-    block.before = block.after = NULL
-    block.state = HOLE
-    put_free(pool, block)
+    put_free(pool, append_hole(segment, size))
     return 0
 
 
@@ -131,7 +106,7 @@ cdef int release_segment(Pool* pool, Segment* segment) noexcept nogil:
     cdef int code
     take_free(pool, block)
     block.state = HOLE
-    code = give_bytes(pool, segment.address)
+    code = outside(pool, give_bytes, segment)
     if code:
         put_free(pool, block)
         return code

@@ -1,18 +1,17 @@
 """Memory that more than one stream uses: the others are recorded, or an event says when it is free."""
-from accelrt.memory.block cimport Block, Use
+from accelrt.memory.block cimport Block
 from accelrt.memory.foreign cimport foreign_use_on
 from accelrt.memory.pending cimport note_wait, offer
 from accelrt.memory.pool cimport inspected, live_at, pool_if_made, pool_of
-from accelrt.memory.records cimport new_use
+from accelrt.memory.records cimport add_use, has_use
 from accelrt.memory.state cimport Pool
 from accelrt.memory.world cimport enter, leave
-from accelrt.status cimport NO_HOST_MEMORY, NOT_ALLOCATED, NOT_SUPPORTED
+from accelrt.status cimport NOT_ALLOCATED, NOT_SUPPORTED
 
 
 cdef int use_on(int device, uintptr_t address, uintptr_t stream) noexcept nogil:
     cdef Pool* pool
     cdef Block* block
-    cdef Use* use
     cdef int code = pool_of(device, &pool)
     if code or address == 0:
         return code
@@ -22,18 +21,8 @@ cdef int use_on(int device, uintptr_t address, uintptr_t stream) noexcept nogil:
     block = live_at(pool, address)
     if block == NULL:
         code = NOT_ALLOCATED
-    elif block.heap.stream != stream:
-        use = block.uses
-        while use != NULL and use.stream != stream:
-            use = use.next
-        if use == NULL:
-            use = new_use(pool)
-            if use == NULL:
-                code = NO_HOST_MEMORY
-            else:
-                use.stream = stream
-                use.next = block.uses
-                block.uses = use
+    elif block.heap.stream != stream and not has_use(block.uses, stream):
+        code = add_use(pool, &block.uses, stream)
     leave(pool, NULL)
     return code
 

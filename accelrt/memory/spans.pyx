@@ -144,7 +144,7 @@ cdef int append_pieces(Pool* pool, Heap* heap, size_t need, size_t* count) noexc
     while need and code == 0:
         code = make_piece(pool, piece_size(pool, need), &piece)
         if code == 0:
-            code = add_slot(span, span.address + span.size, piece.size, piece)
+            code = add_slot(span, piece)
             if code:
                 release_piece(pool, piece)
                 return code

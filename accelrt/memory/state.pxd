@@ -2,8 +2,9 @@
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
 
 from accelrt.driver.table cimport Table
-from accelrt.memory.block cimport Block, Entry, Heap, Piece, Segment, Use
+from accelrt.memory.block cimport Block, Heap, Piece, Segment, Use
 from accelrt.memory.foreign cimport Foreign
+from accelrt.memory.queues cimport Entry, Queue
 from accelrt.memory.stats cimport SHARED, Stats
 from accelrt.memory.terms cimport Policy, Private, Route
 from accelrt.mutex cimport pthread_mutex_t
@@ -18,12 +19,6 @@ cdef struct Offer:
     uint64_t record    # which record of the event: no other one will do
     Use* takers
     Offer* next
-
-cdef struct Queue:
-    uintptr_t stream
-    Entry* head        # oldest
-    Entry* tail
-    Queue* next
 
 # One device's allocator.  reserved = live + pending + free, in bytes.
 cdef struct Pool:

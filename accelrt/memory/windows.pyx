@@ -386,7 +386,7 @@ cdef int make_window(Pool* pool, Heap* heap, Piece** pieces, size_t count) noexc
     code = hold_addresses(pool, window, size)
     for index in range(count):
         if code == 0:
-            code = add_slot(window, window.address + window.size, pieces[index].size, pieces[index])
+            code = add_slot(window, pieces[index])
     window.away = window.slot_count
     if code == 0:
         code = add_fit(window)

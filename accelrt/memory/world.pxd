@@ -9,6 +9,10 @@ from accelrt.memory.stats cimport Counter
 
 cdef void enter(Pool* pool) noexcept nogil
 cdef void leave(Pool* pool, Heap* asker) noexcept nogil  # who may rise most until the next time; NULL for none
+# What the driver may take long over, or refuses beside a capture of any thread's unless the asker is relaxed, done
+# with the world left and the thread relaxed meanwhile.
+ctypedef int (*Errand)(Pool* pool, void* about) noexcept nogil
+cdef int outside(Pool* pool, Errand errand, void* about) noexcept nogil  # the errand's answer
 cdef void count(Pool* pool, Heap* heap, int figure, int kind, int64_t amount) noexcept nogil
 cdef void count_pool(Pool* pool, int figure, int kind, int64_t amount) noexcept nogil  # SEGMENT, RESERVED_BYTES
 cdef void count_splits(Pool* pool, Heap* heap) noexcept nogil  # at an operation's end

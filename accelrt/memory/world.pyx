@@ -6,6 +6,7 @@ each heap may rise on its own.
 """
 from libc.string cimport memset
 
+from accelrt.driver.relaxed cimport go_relaxed, restore_mode
 from accelrt.memory.block cimport LIVE
 from accelrt.memory.freelist cimport file_aside, insert, remove
 from accelrt.memory.heap cimport Change, is_split, join, of_freeing, of_taking, split_off
@@ -120,6 +121,17 @@ cdef void leave(Pool* pool, Heap* asker) noexcept nogil:
     pthread_mutex_unlock(&pool.lock)
 
 
+cdef int outside(Pool* pool, Errand errand, void* about) noexcept nogil:
+    cdef int mode, code
+    leave(pool, NULL)
+    code = go_relaxed(pool.table, &mode)
+    if code == 0:
+        code = errand(pool, about)
+        restore_mode(pool.table, mode)
+    enter(pool)
+    return code
+
+
 cdef int64_t counted(const Pool* pool, int figure, int kind) noexcept nogil:
     # A total as it may be shown.  Another thread may be in the midst of an operation, which counts what it splits
     # at its end; what it took away for a while, others may have used: the lesser of both sums is below the peak.
@@ -215,6 +227,8 @@ cdef void hand_over(Pool* pool, Block* block, size_t requested) noexcept nogil:
     block.requested = requested
     count(pool, block.heap, ALLOCATION, kind, 1)
     count(pool, block.heap, ALLOCATED_BYTES, kind, block.size)
+    if block.size >= pool.policy.max_split:
+        count_oversize(&pool.stats.oversize_allocations, 1)
 
 
 cdef void count_freed(Pool* pool, Block* block) noexcept nogil:

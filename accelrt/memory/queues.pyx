@@ -1,0 +1,114 @@
+"""Queues of events that streams have to reach before what was given back is free: device memory's, and page-locked."""
+from libc.stdint cimport uint64_t
+from libc.stdlib cimport calloc, free
+
+from accelrt.driver.table cimport CAPTURE_NONE, EVENT_DISABLE_TIMING
+from accelrt.status cimport CAPTURE_IMPLICIT, NO_HOST_MEMORY, NOT_READY
+
+
+cdef Queue* queue_of(Queue** queues, int device, uintptr_t stream) noexcept nogil:
+    cdef Queue** link = queues
+    while link[0] != NULL and not (link[0].stream == stream and link[0].device == device):
+        link = &link[0].next
+    if link[0] == NULL:
+        link[0] = <Queue*>calloc(1, sizeof(Queue))
+        if link[0] != NULL:
+            link[0].device = device
+            link[0].stream = stream
+    return link[0]
+
+
+cdef Queue* busy_queue(Queue* first) noexcept nogil:
+    while first != NULL and first.head == NULL:
+        first = first.next
+    return first
+
+
+cdef bint is_capturing(Table* table, int device, uintptr_t stream, int* out_code) noexcept nogil:
+    # The legacy default stream may not even be asked beside a capture of a stream that waits for it.
+    cdef uint64_t capture = 0
+    cdef int status = CAPTURE_NONE
+    cdef int code = table.capture_status(device, stream, &status, &capture)
+    out_code[0] = 0 if code == CAPTURE_IMPLICIT else code
+    return code == CAPTURE_IMPLICIT or (code == 0 and status != CAPTURE_NONE)
+
+
+cdef int enqueue(Table* table, Queue** queues, Entry** spare, int device, uintptr_t stream, void* block) noexcept nogil:
+    cdef Queue* queue = queue_of(queues, device, stream)
+    cdef Entry* entry
+    cdef int code
+    if queue == NULL:
+        return NO_HOST_MEMORY
+    if is_capturing(table, device, stream, &code):
+        return NOT_READY
+    if code == 0:
+        code = take_entry(table, device, spare, &entry)
+    if code:
+        return code
+    code = table.event_record(device, entry.event, stream)
+    if code:
+        put_entry(spare, entry)
+        return code
+    push(queue, entry, block)
+    return 0
+
+
+cdef Entry* take_complete(Table* table, Queue* queue, int* out_code) noexcept nogil:
+    cdef Entry* entry = queue.head
+    out_code[0] = 0
+    if entry == NULL:
+        return NULL
+    out_code[0] = table.event_query(queue.device, entry.event)
+    if out_code[0]:
+        if out_code[0] == NOT_READY:
+            out_code[0] = 0
+        return NULL
+    queue.head = entry.next
+    return entry
+
+
+cdef Entry* take_of(Queue* queue, const void* block) noexcept nogil:
+    cdef Entry* before = NULL
+    cdef Entry* entry = queue.head
+    while entry.block != block:
+        before = entry
+        entry = entry.next
+    if before == NULL:
+        queue.head = entry.next
+    else:
+        before.next = entry.next
+    if queue.tail == entry:
+        queue.tail = before
+    return entry
+
+
+cdef int take_entry(Table* table, int device, Entry** spare, Entry** out_entry) noexcept nogil:
+    cdef Entry* entry = spare[0]
+    cdef int code
+    if entry != NULL:
+        spare[0] = entry.next
+        out_entry[0] = entry
+        return 0
+    entry = <Entry*>calloc(1, sizeof(Entry))
+    if entry == NULL:
+        return NO_HOST_MEMORY
+    code = table.event_create(device, EVENT_DISABLE_TIMING, &entry.event)
+    if code:
+        free(entry)
+        return code
+    entry.device = device
+    out_entry[0] = entry
+    return 0
+
+
+cdef int destroy_entries(Table* table, Entry** spare) noexcept nogil:
+    cdef Entry* entry
+    cdef int code
+    while spare[0] != NULL:
+        entry = spare[0]
+        code = table.event_destroy(entry.device, entry.event)
+        if code:
+            return code
+        spare[0] = entry.next
+        free(entry)
+    return 0
