@@ -90,6 +90,22 @@ def test_the_map_of_ranges_is_a_map_of_bytes(calls):
     assert all(high <= low for high, low in zip(ranges.ends, ranges.begins[1:], strict=False))
 
 
+@pytest.mark.parametrize("waited_for", [(17,), (18,), (17, 18)])
+def test_a_write_has_to_come_after_the_reads_of_all_streams(waited_for):
+    subject = detector()
+    for handle in (17, 18):
+        subject.work(0, handle, str(handle), [Span(0, 8, "r")])
+    for handle in waited_for:
+        subject.recorded(0, handle, 100)
+        subject.waited(0, 19, 100)
+    missed = {17, 18} - set(waited_for)
+    try:
+        subject.work(0, 19, "fill", [Span(4, 8, "w")])
+        assert not missed
+    except RaceError as error:
+        assert {int(error.report.first.call)} == missed
+
+
 def test_a_stream_that_is_over_and_known_to_be_leaves_no_trace():
     subject = detector()
     for number in range(1000):
