@@ -4,7 +4,7 @@ A caching memory allocator, streams, events and graph capture for Python and Cyt
 an embedded host device.  Importing it touches no driver; the first use of a device does.
 """
 
-from accelrt import memory
+from accelrt import memory, sanitizer
 from accelrt.buffer import Buffer, PinnedBuffer
 from accelrt.caching import (
     caching_allocator_alloc,
@@ -32,6 +32,10 @@ from accelrt.errors import (
     ForkedError,
     NotSupportedError,
     OutOfMemoryError,
+    RaceError,
+    RaceWarning,
+    SyncDebugError,
+    SyncDebugWarning,
 )
 from accelrt.event import Event
 from accelrt.graph import CUDAGraph, graph, graph_pool_handle, is_current_stream_capturing
@@ -62,6 +66,8 @@ from accelrt.statistics import (
     reset_peak_memory_stats,
 )
 from accelrt.stream import ExternalStream, Stream, current_stream, default_stream, set_stream, stream
+from accelrt.uses import use
+from accelrt.watch import get_sync_debug_mode, set_sync_debug_mode
 
 __version__ = "0.1.0"
 
@@ -81,9 +87,13 @@ __all__ = [
     "NotSupportedError",
     "OutOfMemoryError",
     "PinnedBuffer",
+    "RaceError",
+    "RaceWarning",
     "RegisteredMemory",
     "RemovableHandle",
     "Stream",
+    "SyncDebugError",
+    "SyncDebugWarning",
     "caching_allocator_alloc",
     "caching_allocator_delete",
     "caching_host_allocator_alloc",
@@ -102,6 +112,7 @@ __all__ = [
     "get_device_capability",
     "get_device_name",
     "get_device_properties",
+    "get_sync_debug_mode",
     "graph",
     "graph_pool_handle",
     "host_empty_cache",
@@ -130,10 +141,13 @@ __all__ = [
     "reset_accumulated_memory_stats",
     "reset_peak_host_memory_stats",
     "reset_peak_memory_stats",
+    "sanitizer",
     "set_device",
     "set_per_process_memory_fraction",
     "set_stream",
+    "set_sync_debug_mode",
     "stream",
     "synchronize",
+    "use",
     "use_mem_pool",
 ]

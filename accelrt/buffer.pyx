@@ -8,6 +8,7 @@ from accelrt.memory.sharing cimport use_on
 from accelrt.pinned cimport allocate_host_bytes, checked_host_size, release_host_bytes
 from accelrt.status cimport raise_status
 from accelrt.stream cimport stream_of
+cimport accelrt.watch as watch
 
 
 cdef class Buffer:
@@ -61,6 +62,8 @@ cdef class Buffer:
             code = use_on(self.device_index, self.ptr, handle)
         if code:
             raise_status(code, "record_stream", ("ptr", self.ptr, "stream", handle))
+        if watch.sanitizing:
+            watch.note_use_on(self.ptr, self.device_index, handle)
 
     def copy_from(self, src, nbytes=None, *, offset=0, src_offset=0, stream=None, blocking=True):
         """Copies into the buffer; see accelrt.copy.

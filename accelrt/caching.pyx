@@ -25,6 +25,7 @@ from accelrt.memory.state cimport Pool
 from accelrt.memory.stats cimport RESERVED_BYTES
 from accelrt.status cimport CAP_REACHED, NOT_ALLOCATED, NOT_READY, OUT_OF_MEMORY, POOL_CAP_REACHED, raise_status
 from accelrt.stream cimport current_handle, stream_of
+cimport accelrt.watch as watch
 
 
 cdef extern from "Python.h":
@@ -69,6 +70,8 @@ cdef uintptr_t allocate_bytes(int ordinal, size_t size, uintptr_t stream) except
             code = allocate(ordinal, size, stream, &address)
     if code:
         raise_refusal(code, ordinal, size, stream)
+    if watch.sanitizing:
+        watch.note_allocated(ordinal, stream, address, size)
     return address
 
 
@@ -124,6 +127,8 @@ cdef object out_of_memory(int ordinal, size_t size, uintptr_t stream, int code):
 
 cdef void release_bytes(int ordinal, uintptr_t address) noexcept:
     # A refusal can only mean that the process was forked, or that the bytes are gone already.
+    if watch.sanitizing:
+        watch.note_freed(address)
     if address and try_release(ordinal, address) == NOT_READY:
         with nogil:
             release(ordinal, address)
@@ -167,6 +172,8 @@ def caching_allocator_delete(mem_ptr):
     cdef uintptr_t address = checked_address(mem_ptr)
     cdef int ordinal = 0
     cdef int code
+    if watch.sanitizing:
+        watch.note_freed(address)
     if address == 0 or (current_ordinal(&ordinal) == 0 and try_release(ordinal, address) == 0):
         return
     with nogil:
@@ -219,6 +226,8 @@ def record_stream(mem_ptr, stream):
         if code == 0:
             code = use_on(ordinal, address, handle)
     raise_for_address(code, "record_stream", address)
+    if watch.sanitizing:
+        watch.note_use_on(address, ordinal, handle)
 
 
 def free_after(mem_ptr, event):
@@ -251,6 +260,8 @@ def free_after(mem_ptr, event):
     with nogil:
         code = release_after(ordinal, address, chosen.handle, chosen.record_number)
     raise_for_address(code, "free_after", address)
+    if watch.sanitizing:
+        watch.note_freed_after(address, chosen.handle)
 
 
 def empty_cache():
@@ -261,6 +272,7 @@ def empty_cache():
         CudaError: the driver refused; the memory then stays cached.
     """
     cdef int ordinal, code
+    watch.before_wait("empty_cache")
     drain()
     for ordinal in range(MAX_DEVICES):
         if pool_if_made(ordinal) != NULL:
@@ -268,6 +280,8 @@ def empty_cache():
                 code = empty(ordinal)
             if code:
                 raise_status(code, "empty_cache", ("device", ordinal))
+    if watch.sanitizing:
+        watch.note_emptied()
 
 
 def set_per_process_memory_fraction(fraction, device=None):

@@ -9,6 +9,7 @@ from cpython.ref cimport Py_DECREF, Py_INCREF
 from accelrt.capture cimport keep_for_capture
 cimport accelrt.driver.registry as registry
 from accelrt.status cimport raise_status
+cimport accelrt.watch as watch
 
 cdef extern from *:
     """
@@ -34,6 +35,7 @@ cdef class HostCall:
     cdef object function
     cdef long runs     # enqueued from Python and not yet over, each with its reference
     cdef bint is_node  # of a graph that keeps it: every launch runs it
+    cdef object mark   # its place in the order, for the race detector; None while that is off
 
     def __init__(self, function):
         self.function = function
@@ -60,10 +62,14 @@ cdef void run(void* data) noexcept nogil:
 
 
 cdef void call(HostCall host_call) noexcept:
+    if host_call.mark is not None:
+        watch.begin_host_function(host_call.mark)
     try:
         host_call.function()
     except BaseException as error:
         errors.append(error)
+    if host_call.mark is not None:
+        watch.end_host_function()
     end_run(host_call)
 
 
@@ -90,6 +96,8 @@ cdef int enqueue_callback(int device, uintptr_t stream, object function) except 
     cdef bint captured = keep_for_capture(device, stream, host_call)
     if not captured:
         begin_run(host_call)
+    if watch.sanitizing:
+        host_call.mark = watch.note_host_function(device, stream)
     cdef void* data = <void*>host_call
     with nogil:
         code = registry.active().stream_host_func(device, stream, run, data)

@@ -14,6 +14,7 @@ from accelrt.memory.pool cimport in_private
 from accelrt.memory.sharing cimport use_on
 from accelrt.status cimport NO_HOST_MEMORY, raise_status
 from accelrt.stream cimport Stream, current_of, stream_of
+cimport accelrt.watch as watch
 
 
 @cython.freelist(16)
@@ -99,6 +100,8 @@ cdef int note_pinned(Operand side, Stream stream) except -1:
     # Page-locked memory may be dropped while the copy is in flight; other host memory is not the cache's.
     if use_pinned_on(side.address, stream.device_index, stream.handle) == NO_HOST_MEMORY:
         raise_status(NO_HOST_MEMORY, "record_host_stream", ("memory", side.address, "stream", stream.handle))
+    if watch.sanitizing:
+        watch.note_use_on(side.address, stream.device_index, stream.handle)
     return 0
 
 
@@ -123,6 +126,8 @@ cdef int note_use(Operand side, Stream stream, bint blocking) except -1:
         code = use_on(side.ordinal, side.address, stream.handle)
         if code:
             raise_status(code, "record_stream", ("ptr", side.address, "stream", stream.handle))
+        if watch.sanitizing:
+            watch.note_use_on(side.address, stream.device_index, stream.handle)
     if any_capture() and not (side.ordinal >= 0 and in_private(side.ordinal, side.address)):
         kept = keep_for_capture(stream.device_index, stream.handle, side)
     if side.ordinal < 0 and side.address:
@@ -130,6 +135,20 @@ cdef int note_use(Operand side, Stream stream, bint blocking) except -1:
             keep_pinned(side, stream)
         elif not blocking:
             note_pinned(side, stream)
+    return 0
+
+
+cdef bint is_asynchronous(Operand side) except -1:
+    # Other host memory than page-locked is read or written before the driver's call returns.
+    cdef int device = 0
+    if side.ordinal >= 0 or is_cached_pinned(side.address):
+        return True
+    return registry.active().pointer_device(side.address, &device) == 0 and device < 0
+
+
+cdef int announce(Operand dst, uintptr_t to, Operand src, uintptr_t origin, size_t size, Stream stream) except -1:
+    # To the race detector, before anything is put into the stream.
+    watch.note_copy(stream.device_index, stream.handle, to, origin, size, is_asynchronous(src), is_asynchronous(dst))
     return 0
 
 
@@ -144,6 +163,8 @@ cdef int finish(Stream stream, bint blocking, Operand host) except -1:
         note_pinned(host, stream)  # the copy may still be under way
     if code:
         raise_status(code, "stream_synchronize", ("stream", stream.handle))
+    if watch.sanitizing:
+        watch.note_reached(stream.device_index, stream.handle)
     raise_callback_errors()
     return 0
 
@@ -158,8 +179,12 @@ cdef int copy_between(Operand dst, uintptr_t to, Operand src, uintptr_t origin, 
     if worker.device_index != src.ordinal:
         raise ValueError(f"stream is on device {worker.device_index}; a copy between devices takes one of src's, "
                          f"device {src.ordinal}")
+    if blocking:
+        watch.before_wait("copy with blocking=True")
     if stream is None:
         worker.wait_stream(other)
+    if watch.sanitizing:
+        announce(dst, to, src, origin, size, worker)
     with nogil:
         code = registry.active().copy_peer(dst.ordinal, to, src.ordinal, origin, size, worker.handle)
     if code:
@@ -206,6 +231,10 @@ def copy(dst, src, nbytes=None, *, dst_offset=0, src_offset=0, stream=None, bint
         copy_between(to, dst_address, origin, src_address, size, stream, blocking)
         return
     worker = stream_of(stream, to.ordinal if to.ordinal >= 0 else origin.ordinal)
+    if watch.sync_mode and (blocking or not is_asynchronous(to)):
+        watch.before_wait("copy with blocking=True" if blocking else "copy to host memory that is not page-locked")
+    if watch.sanitizing:
+        announce(to, dst_address, origin, src_address, size, worker)
     note_use(to, worker, blocking)
     note_use(origin, worker, blocking)
     with nogil:
@@ -213,6 +242,8 @@ def copy(dst, src, nbytes=None, *, dst_offset=0, src_offset=0, stream=None, bint
     if code:
         raise_status(code, "copy", ("device", worker.device_index, "stream", worker.handle, "dst", dst_address,
                                     "src", src_address, "size", size))
+    if watch.sanitizing and not blocking and not is_asynchronous(to):
+        watch.note_reached(worker.device_index, worker.handle)
     finish(worker, blocking, to if to.ordinal < 0 else origin if origin.ordinal < 0 else None)
 
 
@@ -252,6 +283,10 @@ def fill(dst, value=0, count=None, *, int width=1, offset=0, stream=None, bint b
         elements = checked_span(count, "count", elements)
     worker = stream_of(stream, to.ordinal)
     element = value
+    if blocking:
+        watch.before_wait("fill with blocking=True")
+    if watch.sanitizing:
+        watch.note_access(worker.device_index, worker.handle, to.address + skip, width * elements, "w", "fill")
     note_use(to, worker, blocking)
     with nogil:
         code = registry.active().fill(worker.device_index, worker.handle, to.address + skip, element, width, elements)

@@ -12,6 +12,7 @@ from accelrt.callback cimport raise_callback_errors
 from accelrt.deferred cimport drain
 cimport accelrt.driver.registry as registry
 from accelrt.status cimport raise_status
+cimport accelrt.watch as watch
 
 cdef extern from "<pthread.h>" nogil:
     int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept)
@@ -237,11 +238,14 @@ def synchronize(device=None):
     """
     cdef int ordinal = ordinal_of(device)
     cdef int code
+    watch.before_wait("synchronize")
     drain()  # first: a capture that waits there to be ended would make the driver refuse
     with nogil:
         code = registry.active().device_synchronize(ordinal)
     if code:
         raise_status(code, "device_synchronize", ("device", ordinal))
+    if watch.sanitizing:
+        watch.note_device_reached(ordinal)
     raise_callback_errors()
 
 

@@ -4,6 +4,8 @@ Bad arguments raise Python's own ValueError and TypeError; what a driver answers
 one of its kinds, which all are RuntimeErrors, as in torch.cuda.
 """
 
+from typing import Any
+
 __all__ = [
     "CaptureError",
     "CudaError",
@@ -12,8 +14,12 @@ __all__ = [
     "ForkedError",
     "NotSupportedError",
     "OutOfMemoryError",
+    "RaceError",
+    "RaceWarning",
     "RecordError",
     "SettingsError",
+    "SyncDebugError",
+    "SyncDebugWarning",
 ]
 
 
@@ -68,6 +74,33 @@ class ForkedError(RuntimeError):
 
 class DeferredCudaCallError(Exception):
     """A call queued by lazy_call failed at initialisation; the text ends with who queued it."""
+
+
+class RaceError(RuntimeError):
+    """Nothing orders two accesses to the same bytes, of which one is a write.
+
+    Attributes:
+        report: accelrt.sanitizer's Report, with both accesses; None in another process.
+    """
+
+    def __init__(self, message: str, report: Any = None) -> None:
+        super().__init__(message)
+        self.report = report
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.args[0],))
+
+
+class RaceWarning(UserWarning):
+    """The same, where the race detector is told to warn."""
+
+
+class SyncDebugError(RuntimeError):
+    """A call would have waited for the device, which set_sync_debug_mode("error") forbids."""
+
+
+class SyncDebugWarning(UserWarning):
+    """A call waits for the device, which set_sync_debug_mode("warn") tells."""
 
 
 class RecordError(ValueError):

@@ -14,6 +14,7 @@ from accelrt.memory.sharing cimport stream_waits
 from accelrt.status cimport NOT_READY, raise_status
 from accelrt.stream cimport Stream, stream_of
 from accelrt.stream import provide_event_type
+cimport accelrt.watch as watch
 
 cdef extern from "<pthread.h>" nogil:
     int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept)
@@ -106,6 +107,8 @@ cdef class Event:
             code = registry.active().event_record(ordinal, self.handle, stream)
         if code:
             raise_status(code, "event_record", ("event", self.handle, "stream", stream))
+        if watch.sanitizing:
+            watch.note_record(ordinal, stream, self.handle)
         records += 1
         self.record_number = records
         return 0
@@ -138,6 +141,8 @@ cdef class Event:
                 code = stream_waits(chosen.device_index, chosen.handle, self.record_number)
         if code:
             raise_status(code, "stream_wait_event", ("stream", chosen.handle, "event", self.handle))
+        if watch.sanitizing:
+            watch.note_wait(chosen.device_index, chosen.handle, self.handle)
 
     def query(self):
         """Whether the work before the last record is complete (cuEventQuery); True if never recorded."""
@@ -148,6 +153,8 @@ cdef class Event:
             code = registry.active().event_query(self.device_index, self.handle)
         if code and code != NOT_READY:
             raise_status(code, "event_query", ("event", self.handle))
+        if watch.sanitizing and code == 0:
+            watch.note_event_reached(self.handle)
         return code == 0
 
     def synchronize(self):
@@ -161,11 +168,14 @@ cdef class Event:
         cdef int code
         if self.handle == 0:
             return
+        watch.before_wait("Event.synchronize")
         drain()
         with nogil:
             code = registry.active().event_synchronize(self.device_index, self.handle)
         if code:
             raise_status(code, "event_synchronize", ("event", self.handle))
+        if watch.sanitizing:
+            watch.note_event_reached(self.handle)
         raise_callback_errors()
 
     def elapsed_time(self, end_event):

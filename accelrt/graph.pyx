@@ -23,6 +23,7 @@ from accelrt.mempool cimport MemPool, next_pool, read_pool_id
 from accelrt.status cimport NO_HOST_MEMORY, raise_status
 from accelrt.stream cimport StreamContext, current_of
 from accelrt.stream import Stream as make_stream
+cimport accelrt.watch as watch
 
 cdef list NO_HOOKS = []  # of every graph that has none; nothing is ever added to it
 MODES = {"global": CAPTURE_GLOBAL, "thread_local": CAPTURE_THREAD_LOCAL, "relaxed": CAPTURE_RELAXED}
@@ -90,6 +91,8 @@ cdef class CUDAGraph:
         if self.capturing:
             dispose_capture(self.ordinal, self.origin, self.capture)
             self.leave_capture()
+        if watch.sanitizing:
+            watch.note_dropped(self.capture)
         if self.raw_cuda_graph_exec:
             dispose(GRAPH_EXEC, self.ordinal, self.raw_cuda_graph_exec)
             self.raw_cuda_graph_exec = 0
@@ -199,6 +202,8 @@ cdef class CUDAGraph:
         if code:
             self.abandon()
             raise_status(code, call, ("stream", stream))
+        if watch.sanitizing:
+            watch.note_captured(self.capture)
         self.calls = nodes_of(self.kept)
         self.pinned = [thing for thing in self.kept if isinstance(thing, PinnedSide)]
         drain()
@@ -238,6 +243,8 @@ cdef class CUDAGraph:
         stream = current_of(self.ordinal)
         if self.pinned and stream.handle != self.noted:
             self.note_pinned(stream)
+        if watch.sanitizing:
+            watch.note_replay(self.ordinal, stream.handle, self.capture)
         begin_runs(self.calls)
         with nogil:
             code = registry.active().graph_launch(self.ordinal, self.raw_cuda_graph_exec, stream.handle)
@@ -252,6 +259,8 @@ cdef class CUDAGraph:
         for side in self.pinned:
             if use_pinned_on(side.address, self.ordinal, stream.handle) == NO_HOST_MEMORY:
                 raise_status(NO_HOST_MEMORY, "graph_launch", ("stream", stream.handle))
+            if watch.sanitizing:
+                watch.note_use_on(side.address, self.ordinal, stream.handle)
         self.noted = stream.handle
         return 0
 

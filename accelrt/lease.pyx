@@ -13,6 +13,7 @@ from accelrt.driver.table cimport CAPTURE_NONE, CAPTURE_RELAXED, STREAM_NON_BLOC
 from accelrt.memory.idle cimport trust_stream
 from accelrt.memory.pool cimport MAX_DEVICES
 from accelrt.status cimport NOT_READY, raise_status
+cimport accelrt.watch as watch
 
 cdef extern from "<pthread.h>" nogil:
     int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept)
@@ -69,12 +70,16 @@ cdef uintptr_t lease(int ordinal, int priority) except? 0:
         handle = oldest.handle
         shelf.oldest = oldest.next
         free(oldest)
+        if watch.sanitizing:
+            watch.note_stream(ordinal, handle)
         return handle
     with nogil:
         code = registry.active().stream_create(ordinal, STREAM_NON_BLOCKING, priority, &handle)
     if code:
         raise_status(code, "stream_create", ("device", ordinal, "priority", priority))
     trust_stream(handle)  # where that fails, its pages serve no other stream
+    if watch.sanitizing:
+        watch.note_stream(ordinal, handle)
     return handle
 
 

@@ -21,6 +21,7 @@ from accelrt.memory.pinned_block cimport PinnedSettings
 from accelrt.memory.pinned_sizes cimport ROUND_LIMIT
 from accelrt.memory.pinned_stats cimport PinnedStats, Tally, Timing
 from accelrt.status cimport NOT_ALLOCATED, NOT_READY, OUT_OF_MEMORY, raise_status
+cimport accelrt.watch as watch
 
 MAX_REGISTER_THREADS = 128
 UNCHANGED = object()
@@ -52,6 +53,8 @@ cdef uintptr_t allocate_host_bytes(object device, size_t size) except? 0:
         raise out_of_memory(size)
     if code:
         raise_status(code, "allocate_pinned", ("size", size))
+    if watch.sanitizing:
+        watch.note_allocated(-1, 0, address, size)
     return address
 
 
@@ -69,6 +72,8 @@ cdef object out_of_memory(size_t size):
 
 cdef void release_host_bytes(uintptr_t address) noexcept:
     # A refusal can only mean that the process was forked, or that the bytes are gone already.
+    if watch.sanitizing:
+        watch.note_freed(address)
     if address and try_release_pinned(address) == NOT_READY:
         with nogil:
             release_pinned(address)
@@ -109,6 +114,8 @@ def caching_host_allocator_delete(mem_ptr):
     """
     cdef uintptr_t address = checked_address(mem_ptr)
     cdef int code
+    if watch.sanitizing:
+        watch.note_freed(address)
     if address == 0 or try_release_pinned(address) == 0:
         return
     with nogil:
@@ -130,6 +137,7 @@ def host_empty_cache():
         CudaError: the driver refused; the memory then stays cached.
     """
     cdef int code
+    watch.before_wait("host_empty_cache")
     drain()
     with nogil:
         code = empty_pinned()

@@ -16,6 +16,7 @@ from accelrt.driver.relaxed cimport go_relaxed, restore_mode
 from accelrt.memory.pinned cimport is_cached_pinned, use_pinned_on
 from accelrt.status cimport NOT_ALLOCATED, raise_status
 from accelrt.stream cimport Stream, stream_of
+cimport accelrt.watch as watch
 
 cdef enum:
     HOST = -1  # pointer_device's answer for memory that the driver knows and no device holds
@@ -92,6 +93,8 @@ def record_host_stream(memory, stream):
         )
     if code:
         raise_status(code, "record_host_stream", ("memory", address, "stream", worker.handle))
+    if watch.sanitizing:
+        watch.note_use_on(address, worker.device_index, worker.handle)
 
 
 def is_pinned(memory):
@@ -174,6 +177,8 @@ cdef class RegisteredMemory:
 
     def __dealloc__(self):
         cdef int code = 0
+        if watch.sanitizing:
+            watch.note_forgotten(self.ptr, self.nbytes)
         if self.ptr:
             with nogil:
                 code = unlock_pages(self.device_index, self.ptr)
@@ -190,10 +195,13 @@ cdef class RegisteredMemory:
         """
         cdef int code = 0
         if self.ptr:
+            watch.before_wait("RegisteredMemory.unregister")
             with nogil:
                 code = unlock_pages(self.device_index, self.ptr)
         if code:
             raise_status(code, "host_unregister", ("address", self.ptr))
+        if watch.sanitizing:
+            watch.note_forgotten(self.ptr, self.nbytes)
         self.ptr = 0
         self.nbytes = 0
         if self.viewed:

@@ -10,6 +10,7 @@ cimport accelrt.driver.registry as registry
 from accelrt.lease cimport give_back, lease
 from accelrt.memory.pool cimport MAX_DEVICES
 from accelrt.status cimport NOT_READY, raise_status
+cimport accelrt.watch as watch
 
 cdef extern from "<pthread.h>" nogil:
     int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept)
@@ -193,6 +194,8 @@ cdef class Stream:
             code = registry.active().stream_query(self.device_index, self.handle)
         if code and code != NOT_READY:
             raise_status(code, "stream_query", ("stream", self.handle))
+        if watch.sanitizing and code == 0:
+            watch.note_reached(self.device_index, self.handle)
         return code == 0
 
     def synchronize(self):
@@ -204,11 +207,14 @@ cdef class Stream:
             Exception: whatever a host function raised since the last synchronize.
         """
         cdef int code
+        watch.before_wait("Stream.synchronize")
         drain()
         with nogil:
             code = registry.active().stream_synchronize(self.device_index, self.handle)
         if code:
             raise_status(code, "stream_synchronize", ("stream", self.handle))
+        if watch.sanitizing:
+            watch.note_reached(self.device_index, self.handle)
         raise_callback_errors()
 
     def wait_event(self, event):

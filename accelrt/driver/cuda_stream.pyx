@@ -25,6 +25,7 @@ cdef extern from "cudaTypedefs.h" nogil:
     ctypedef int (*PFN_cuCtxGetStreamPriorityRange_v5050)(int*, int*) noexcept nogil
     ctypedef int (*PFN_cuStreamCreateWithPriority_v5050)(CUstream*, unsigned int, int) noexcept nogil
     ctypedef int (*PFN_cuStreamDestroy_v4000)(CUstream) noexcept nogil
+    ctypedef int (*PFN_cuStreamGetFlags_v5050)(CUstream, unsigned int*) noexcept nogil
     ctypedef int (*PFN_cuStreamGetPriority_v5050)(CUstream, int*) noexcept nogil
     ctypedef int (*PFN_cuStreamQuery_v2000)(CUstream) noexcept nogil
     ctypedef int (*PFN_cuStreamSynchronize_v2000)(CUstream) noexcept nogil
@@ -47,6 +48,7 @@ cdef extern from "cudaTypedefs.h" nogil:
 cdef PFN_cuCtxGetStreamPriorityRange_v5050 cuCtxGetStreamPriorityRange
 cdef PFN_cuStreamCreateWithPriority_v5050 cuStreamCreateWithPriority
 cdef PFN_cuStreamDestroy_v4000 cuStreamDestroy
+cdef PFN_cuStreamGetFlags_v5050 cuStreamGetFlags
 cdef PFN_cuStreamGetPriority_v5050 cuStreamGetPriority
 cdef PFN_cuStreamQuery_v2000 cuStreamQuery
 cdef PFN_cuStreamSynchronize_v2000 cuStreamSynchronize
@@ -76,13 +78,14 @@ cdef int fill_streams(Table* table, Table* blank) except -1:
 # streams
 
 cdef int fill_stream_rows(Table* table, Table* blank) except -1:
-    cdef Symbol[8] symbols = [
+    cdef Symbol[9] symbols = [
         Symbol(b"cuCtxGetStreamPriorityRange", 5050, <void**>&cuCtxGetStreamPriorityRange,
                <void**>&table.stream_priority_range),
         Symbol(b"cuStreamCreateWithPriority", 5050, <void**>&cuStreamCreateWithPriority,
                <void**>&table.stream_create),
         Symbol(b"cuStreamDestroy", 4000, <void**>&cuStreamDestroy, <void**>&table.stream_destroy),
         Symbol(b"cuStreamGetPriority", 5050, <void**>&cuStreamGetPriority, <void**>&table.stream_priority),
+        Symbol(b"cuStreamGetFlags", 5050, <void**>&cuStreamGetFlags, <void**>&table.stream_flags),
         Symbol(b"cuStreamQuery", 2000, <void**>&cuStreamQuery, <void**>&table.stream_query),
         Symbol(b"cuStreamSynchronize", 2000, <void**>&cuStreamSynchronize, <void**>&table.stream_synchronize),
         Symbol(b"cuStreamWaitEvent", 3020, <void**>&cuStreamWaitEvent, <void**>&table.stream_wait_event),
@@ -92,11 +95,12 @@ cdef int fill_stream_rows(Table* table, Table* blank) except -1:
     table.stream_create = stream_create
     table.stream_destroy = stream_destroy
     table.stream_priority = stream_priority
+    table.stream_flags = stream_flags
     table.stream_query = stream_query
     table.stream_synchronize = stream_synchronize
     table.stream_wait_event = stream_wait_event
     table.stream_host_func = stream_host_func
-    return resolve(symbols, 8, table, blank)
+    return resolve(symbols, 9, table, blank)
 
 
 cdef int stream_priority_range(int device, int* out_least, int* out_greatest) noexcept nogil:
@@ -134,6 +138,16 @@ cdef int stream_priority(int device, uintptr_t stream, int* out_priority) noexce
         code = cuStreamGetPriority(<CUstream>stream, out_priority)
     if wants_context(code, device, &pushed):
         code = cuStreamGetPriority(<CUstream>stream, out_priority)
+    return leave(pushed, code)
+
+
+cdef int stream_flags(int device, uintptr_t stream, unsigned int* out_flags) noexcept nogil:
+    cdef bint pushed = False
+    cdef int code = enter_for(device, stream, &pushed)
+    if code == SUCCESS:
+        code = cuStreamGetFlags(<CUstream>stream, out_flags)
+    if wants_context(code, device, &pushed):
+        code = cuStreamGetFlags(<CUstream>stream, out_flags)
     return leave(pushed, code)
 
 

@@ -184,6 +184,19 @@ cdef int stream_priority(int device, uintptr_t stream, int* out_priority) noexce
     return 0 if found != NULL else INVALID_HANDLE
 
 
+cdef int stream_flags(int device, uintptr_t stream, unsigned int* out_flags) noexcept nogil:
+    cdef HostStream* found
+    cdef int code = gate(device)
+    if code:
+        return code
+    lock()
+    found = find_stream(device, stream)
+    if found != NULL:
+        out_flags[0] = found.flags
+    unlock()
+    return 0 if found != NULL else INVALID_HANDLE
+
+
 cdef int look(HostStream* stream, bint wait) noexcept nogil:
     # Under the lock: whether a stream is idle, now or after waiting for it.
     cdef Ticket* ticket
@@ -249,6 +262,7 @@ cdef void fill_work_rows(Table* table) noexcept nogil:
     table.stream_create = stream_create
     table.stream_destroy = stream_destroy
     table.stream_priority = stream_priority
+    table.stream_flags = stream_flags
     table.stream_query = stream_query
     table.stream_synchronize = stream_synchronize
     table.device_synchronize = device_synchronize

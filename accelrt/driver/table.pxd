@@ -95,6 +95,7 @@ cdef struct Table:
     int (*stream_create)(int device, unsigned int flags, int priority, uintptr_t* out_stream) noexcept nogil
     int (*stream_destroy)(int device, uintptr_t stream) noexcept nogil  # its work still completes
     int (*stream_priority)(int device, uintptr_t stream, int* out_priority) noexcept nogil
+    int (*stream_flags)(int device, uintptr_t stream, unsigned int* out_flags) noexcept nogil  # as for stream_create
     int (*stream_query)(int device, uintptr_t stream) noexcept nogil  # NOT_READY while work is left
     int (*stream_synchronize)(int device, uintptr_t stream) noexcept nogil
     int (*stream_wait_event)(int device, uintptr_t stream, uintptr_t event) noexcept nogil

@@ -18,6 +18,13 @@ def test_priorities(rows):
         rows.ok("stream_destroy", 0, stream)
 
 
+def test_a_stream_tells_its_flags(rows):
+    for flags in (0, 1):
+        stream = rows.ok("stream_create", 0, flags, 0)
+        assert rows.ok("stream_flags", 0, stream) == flags
+        rows.ok("stream_destroy", 0, stream)
+
+
 def test_unknown_flags_are_refused(rows):
     assert rows.stream_create(0, 77, 0)[0] == INVALID_VALUE
     assert rows.event_create(0, 77)[0] == INVALID_VALUE

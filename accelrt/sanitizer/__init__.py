@@ -1,0 +1,69 @@
+"""The race detector: finds work on two streams that uses the same bytes and that nothing orders.
+
+    ACCELRT_SANITIZE=1 python program.py        # or accelrt.sanitizer.enable() before the first use
+
+It watches the copies, fills and replays that accelrt puts into streams, what use() reports of other work,
+events, waits, synchronisation, and what the caches hand out and have back.  Off, it costs a branch in each.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from accelrt.watch import is_watching, start, stop, watching
+
+if TYPE_CHECKING:
+    from accelrt.sanitizer.report import Report
+
+__all__ = ["clear", "disable", "enable", "forget", "is_enabled", "reports"]
+
+
+def enable(raises: bool = True) -> None:
+    """Turns the race detector on; it knows nothing of what was done before.
+
+    Arguments:
+        raises: bool, a race raises RaceError and the second access is not put into its stream, as with
+            ACCELRT_SANITIZE=1; False warns (RaceWarning) and goes on, as with ACCELRT_SANITIZE=warn.
+
+    What a free is found to race with is told by the next call that uses memory or synchronises.
+    """
+    start(raises)
+
+
+def disable() -> None:
+    """Turns the race detector off; its reports stay."""
+    stop()
+
+
+def is_enabled() -> bool:
+    """Whether the race detector is on."""
+    return is_watching()
+
+
+def reports() -> list[Report]:
+    """The races found so far, in the order of their second accesses; when it warns, each once a line.
+
+    Returns:
+        list of Report: first and second, each with timeline, mode, call and line; address, nbytes,
+        allocation and missing; str() of it is the text of the error.
+    """
+    found = watching()
+    return list(found.reports) if found is not None else []
+
+
+def clear() -> None:
+    """Forgets the reports, and all that was done with any memory; what waited for what stays."""
+    found = watching()
+    if found is not None:
+        found.clear()
+
+
+def forget(address: int, nbytes: int) -> None:
+    """Forgets what was done with a range of bytes: others own it, and gave it to somebody else.
+
+    Arguments:
+        address, nbytes: int.
+    """
+    found = watching()
+    if found is not None:
+        found.forget(address, address + nbytes)

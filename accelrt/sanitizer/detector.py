@@ -1,0 +1,416 @@
+"""The race detector: every copy, fill, replay and use against all that came before on the same bytes.
+
+The hooks of accelrt/watch.pyx call it under the GIL.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial, wraps
+from threading import Lock, get_ident, local
+from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
+
+from accelrt.errors import RaceError, RaceWarning
+from accelrt.sanitizer.fingerprints import Fingerprints
+from accelrt.sanitizer.memory import LiveMemory
+from accelrt.sanitizer.order import Clock, Timeline, reached
+from accelrt.sanitizer.report import (
+    Access,
+    Allocation,
+    Clash,
+    Line,
+    Report,
+    caller,
+    changed_report,
+    race_report,
+)
+from accelrt.sanitizer.scope import Captured, Scope, Span, Use, using
+from accelrt.sanitizer.streams import Streams
+
+__all__ = ["Detector", "Driver"]
+
+MANY = 4096  # lines of waits to keep before those of streams that are over are dropped
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Driver(NamedTuple):
+    """What the detector asks of the device.
+
+    Attributes:
+        capture_of: of a device's stream, the id of the capture that it is in, or 0.
+        is_blocking: of a device's stream, whether it waits for the legacy default stream.
+        fingerprint: of so many bytes at an address, a sum of their content, where they are page-locked
+            memory of the cache's, else None.
+    """
+
+    capture_of: Callable[[int, int], int]
+    is_blocking: Callable[[int, int], bool]
+    fingerprint: Callable[[int, int], int | None]
+
+
+@dataclass(slots=True)
+class Mark:
+    """The point in a stream's work that an event stands for."""
+
+    scope: Scope
+    clock: Clock
+    line: Line | None
+
+
+@dataclass(slots=True)
+class Replayed:
+    """What a graph does, and how far its last launch is, which the next one waits for (cuGraphLaunch)."""
+
+    accesses: list[Captured]
+    has_host_function: bool
+    last: Clock = field(default_factory=dict)
+
+
+class HostCall(NamedTuple):
+    """A host function under way.
+
+    Attributes:
+        access: its place in its stream's order; None for a graph's node, whose runs are not told apart.
+    """
+
+    access: Access | None
+
+
+def alone(method: Callable[Concatenate[Detector, P], R]) -> Callable[Concatenate[Detector, P], R | None]:
+    """One call at a time.  What a destructor calls in between, on the same thread, is done after it."""
+
+    @wraps(method)
+    def call(self: Detector, /, *args: P.args, **kwargs: P.kwargs) -> R | None:
+        if self.owner == get_ident():
+            self.late.append(partial(method, self, *args, **kwargs))
+            return None
+        with self.lock:
+            self.owner = get_ident()
+            try:
+                self.do_late()
+                return method(self, *args, **kwargs)
+            finally:
+                self.owner = 0
+
+    return call
+
+
+def telling(method: Callable[Concatenate[Detector, P], None]) -> Callable[Concatenate[Detector, P], None]:
+    """The same for calls that raise, or warn of, what was found."""
+    called = alone(method)
+
+    @wraps(method)
+    def call(self: Detector, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        called(self, *args, **kwargs)
+        if self.owed:
+            self.tell_owed()
+
+    return call
+
+
+class Detector:
+    """The state of the race detector.
+
+    Arguments:
+        driver: Driver.
+        raises: bool, a race raises RaceError before the second access is put into its stream; else it warns.
+    """
+
+    def __init__(self, driver: Driver, raises: bool = True):
+        self.driver = driver
+        self.raises = raises
+        self.reports: list[Report] = []
+        self.owed: list[Report] = []  # to be told by the next call that can
+        self.told: set[tuple[object, ...]] = set()
+        self.now = Scope()
+        self.host = self.now.order.host
+        self.captures: dict[int, Scope] = {}
+        self.graphs: dict[int, Replayed] = {}
+        self.streams = Streams(driver.is_blocking)
+        self.events: dict[int, Mark] = {}
+        self.waits: dict[tuple[Timeline, Timeline], Line | None] = {}  # where the event was recorded
+        self.memory = LiveMemory()
+        self.fingerprints = Fingerprints(driver.fingerprint)
+        self.host_calls: list[Access] = []  # host functions under way: they may write what they like
+        self.running = local()  # .call: the HostCall of the host function that the thread runs
+        self.late: deque[Callable[[], object]] = deque()
+        self.lock = Lock()
+        self.owner = 0  # the thread that holds the lock
+
+    def do_late(self) -> None:
+        while self.late:
+            self.late.popleft()()
+
+    def scope(self, device: int, handle: int) -> Scope:
+        capture = self.driver.capture_of(device, handle)
+        return self.captures.setdefault(capture, Scope()) if capture else self.now
+
+    # --- order ---
+
+    @alone
+    def made_stream(self, device: int, handle: int) -> None:
+        self.streams.begin(device, handle, caller(), self.now.order)
+        if len(self.waits) > MANY:
+            self.waits = {pair: line for pair, line in self.waits.items() if not any(s.is_over for s in pair)}
+
+    @alone
+    def recorded(self, device: int, handle: int, event: int) -> None:
+        scope = self.scope(device, handle)
+        clock = dict(scope.order.put(self.streams.at(device, handle)))
+        self.events[event] = Mark(scope, clock, caller())
+
+    @alone
+    def waited(self, device: int, handle: int, event: int) -> None:
+        mark = self.events.get(event)
+        if mark is None or mark.scope is not self.scope(device, handle):
+            return
+        stream = self.streams.at(device, handle)
+        before = dict(mark.scope.order.clock(stream))
+        mark.scope.order.wait(stream, mark.clock)
+        for other, epoch in mark.clock.items():
+            if not reached(before, other, epoch):
+                self.waits[stream, other] = mark.line
+
+    @telling
+    def reached_stream(self, device: int, handle: int) -> None:
+        """The host knows that all work of a stream is complete."""
+        if self.scope(device, handle) is self.now:
+            self.host_reached(self.now.order.put(self.streams.at(device, handle)))
+
+    @telling
+    def reached_event(self, event: int) -> None:
+        mark = self.events.get(event)
+        if mark is not None and mark.scope is self.now:
+            self.host_reached(mark.clock)
+
+    @telling
+    def reached_device(self, device: int) -> None:
+        for stream in self.now.order.of_device(device):
+            self.host_reached(self.now.order.put(stream))
+
+    def host_reached(self, clock: Clock) -> None:
+        self.now.order.wait(self.host, clock)
+        known = self.now.order.clock(self.host)
+        self.host_calls = [call for call in self.host_calls if not reached(known, call.timeline, call.epoch)]
+        for old in self.fingerprints.changed(known):
+            second = Access(self.host, 0, "w", "something", caller())
+            clash = Clash(old.access, old.address, old.address + old.nbytes)
+            self.found(changed_report(clash, second, self.memory.at(old.address)))
+
+    # --- accesses ---
+
+    @telling
+    def work(self, device: int, handle: int, call: str, spans: Iterable[Span]) -> None:
+        """Something is about to be put into a stream.  Where it raises, nothing was put down."""
+        self.access(self.scope(device, handle), self.streams.at(device, handle), using(call, spans))
+
+    @telling
+    def host_work(self, call: str, spans: Iterable[Span]) -> None:
+        """The host touches memory; in a host function, in its stream's order."""
+        self.access(self.now, self.host, using(call, spans))
+
+    def access(self, scope: Scope, stream: Timeline, used: list[Use]) -> None:
+        inside: HostCall | None = getattr(self.running, "call", None)
+        if inside is not None and stream is self.host:
+            if inside.access is None:
+                return
+            stream, epoch, known = inside.access.timeline, inside.access.epoch, inside.access.known
+        else:
+            epoch, known = scope.order.begin(stream)
+        line = caller()
+        made = [
+            (span, Access(stream, epoch, span.mode, call, line, at, None, known)) for span, call, at in used
+        ]
+        clean = True
+        for span, access in made:
+            for clash in scope.clashes(span.address, span.address + span.nbytes, access):
+                self.clashed(clash, access)
+                clean = False
+        if clean or not self.raises:
+            for span, access in made:
+                scope.add(span.address, span.address + span.nbytes, access)
+                if scope is self.now:
+                    self.look_at_content(span, access)
+
+    def clashed(self, clash: Clash, second: Access) -> None:
+        first = clash.first
+        as_of = self.waits.get((second.timeline, first.timeline))
+        epoch = second.known.get(first.timeline, 0)
+        self.found(race_report(clash, second, self.memory.at(clash.begin), epoch, as_of))
+
+    def look_at_content(self, span: Span, access: Access) -> None:
+        end = span.address + span.nbytes
+        if span.mode == "w":
+            self.fingerprints.drop(span.address, end)
+        elif access.timeline is not self.host and not self.host_calls:
+            known = self.now.order.clock(self.host)
+            writes = [uses.write for _, _, uses in self.now.uses.parts(span.address, end) if uses.write]
+            if all(reached(known, write.timeline, write.epoch) for write in writes):
+                self.fingerprints.take(span.address, span.nbytes, access)
+
+    # --- host functions ---
+
+    @alone
+    def host_function(self, device: int, handle: int) -> HostCall:
+        """A Python function is about to be put into a stream.  Answers what runs() takes."""
+        scope, stream = self.scope(device, handle), self.streams.at(device, handle)
+        epoch, known = scope.order.begin(stream)
+        if scope is self.now:
+            return self.add_host_call(stream, epoch, known)
+        scope.has_host_function = True
+        return HostCall(None)
+
+    def add_host_call(self, stream: Timeline, epoch: int, known: Clock) -> HostCall:
+        access = Access(stream, epoch, "w", "host function", caller(), known=known)
+        self.host_calls.append(access)
+        self.fingerprints.clear()
+        return HostCall(access)
+
+    def runs(self, call: HostCall | None) -> None:
+        """The calling thread begins to run a host function, or, with None, ends."""
+        self.running.call = call
+
+    # --- graphs ---
+
+    @alone
+    def captured(self, capture: int) -> None:
+        """A capture became a graph."""
+        scope = self.captures.pop(capture, None) or Scope()
+        self.graphs[capture] = Replayed(scope.summary(), scope.has_host_function)
+
+    def dropped(self, capture: int) -> None:
+        """A capture or its graph is gone."""
+        self.captures.pop(capture, None)
+        self.graphs.pop(capture, None)
+
+    @telling
+    def replayed(self, capture: int, device: int, handle: int) -> None:
+        graph = self.graphs.get(capture)
+        if graph is None:
+            return
+        scope, stream = self.scope(device, handle), self.streams.at(device, handle)
+        if scope is self.now:
+            scope.order.wait(stream, graph.last)
+        self.access(scope, stream, [part.replay() for part in graph.accesses])
+        scope.has_host_function |= graph.has_host_function
+        if scope is self.now:
+            graph.last = dict(scope.order.clock(stream))
+            if graph.has_host_function:
+                self.add_host_call(stream, graph.last[stream], graph.last)
+
+    # --- memory ---
+
+    @alone
+    def allocated(self, address: int, nbytes: int, device: int, handle: int) -> None:
+        """A cache handed memory out; a device of -1 is page-locked memory, which follows no stream."""
+        home = self.streams.at(device, handle) if device >= 0 else None
+        capture = self.driver.capture_of(device, handle) if device >= 0 else 0
+        if not capture:
+            self.memory.reuse(address, address + nbytes, home, self.now.uses.remove)
+        self.memory.add(Allocation(address, nbytes, home, caller(), set(), capture))
+
+    @alone
+    def recorded_use(self, address: int, device: int, handle: int) -> None:
+        """A cache was told of another stream that uses memory."""
+        allocation = self.memory.at(address)
+        if allocation is not None:
+            allocation.recorded.add(self.streams.at(device, handle))
+
+    def freed(self, address: int) -> None:
+        """Memory goes back to its cache.  Destructors call it: it waits for nobody and raises nothing.
+
+        Until somebody else calls, nothing happens that could change what is found.
+        """
+        self.late.append(partial(self.free_now, address, caller()))
+        if self.owner != get_ident() and self.lock.acquire(blocking=False):
+            self.owner = get_ident()
+            try:
+                self.do_late()
+            finally:
+                self.owner = 0
+                self.lock.release()
+
+    def free_now(self, address: int, line: Line) -> None:
+        allocation = self.memory.remove(address)
+        if allocation is None:
+            return
+        scope = self.captures.get(allocation.captured) if allocation.captured else self.now
+        if scope is not None:  # else a graph has it, until that is gone
+            order = scope.order
+            home = allocation.home or order.host
+            self.give_back(scope, allocation, order.position(home), line)
+
+    @alone
+    def freed_after(self, address: int, event: int) -> None:
+        """Memory goes back as of an event."""
+        allocation = self.memory.remove(address)
+        mark = self.events.get(event)
+        if allocation is not None and mark is not None and mark.scope is self.now:
+            self.give_back(self.now, allocation, mark.clock, caller())
+
+    def give_back(self, scope: Scope, allocation: Allocation, until: Clock, line: Line) -> None:
+        """The cache waits for what until has reached, and for the recorded streams; for nothing else."""
+        order, begin, end = scope.order, allocation.address, allocation.address + allocation.nbytes
+        known = order.clock(order.host)
+        clocks = [until, known, *map(order.position, allocation.recorded)]
+        home = allocation.home or order.host
+        second = Access(home, order.clock(home).get(home, 0) + 1, "free", "free", line)
+        for clash in scope.clashes(begin, end, second):
+            first = clash.first
+            if not any(reached(clock, first.timeline, first.epoch) for clock in clocks):
+                self.found(race_report(clash, second, allocation, 0, None))
+        self.fingerprints.drop(begin, end)
+        if scope is self.now and scope.uses.parts(begin, end):
+            kept = order.position(home) if allocation.home is not None else {}
+            scope.give_back(begin, end, kept, known, line)
+            self.memory.keep_home(allocation)
+
+    @alone
+    def forget(self, begin: int, end: int) -> None:
+        """Nothing is known of a range any more."""
+        self.now.uses.remove(begin, end)
+        self.fingerprints.drop(begin, end)
+
+    @alone
+    def emptied(self) -> None:
+        """The caches waited for what was idle, and gave it back."""
+        self.memory.settle(self.now.uses.remove)
+
+    # --- reports ---
+
+    def found(self, report: Report) -> None:
+        key = (report.first.line, report.first.call, report.second.line, report.second.call)
+        if self.raises or key not in self.told:
+            self.told.add(key)
+            self.reports.append(report)
+            self.owed.append(report)
+
+    def tell_owed(self) -> None:
+        owed, self.owed = self.owed, []
+        if owed and self.raises:
+            raise RaceError(str(owed[0]), owed[0])
+        for report in owed:
+            line = report.second.line
+            warnings.warn_explicit(str(report), RaceWarning, line.filename, line.number)
+
+    def finish(self) -> None:
+        """At exit: warns of what no call was left to tell."""
+        self.raises = False
+        if self.lock.acquire(blocking=False):
+            self.do_late()
+            self.lock.release()
+        self.tell_owed()
+
+    @alone
+    def clear(self) -> None:
+        """Forgets what was found, and what was done with any memory; the order of the streams stays."""
+        self.reports.clear()
+        self.owed.clear()
+        self.told.clear()
+        self.now.uses = type(self.now.uses)()
+        self.fingerprints.clear()

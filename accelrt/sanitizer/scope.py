@@ -1,0 +1,119 @@
+"""One world of accesses: what runs, or what one capture records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from accelrt.sanitizer.intervals import IntervalMap
+from accelrt.sanitizer.order import Clock, Order, reached
+from accelrt.sanitizer.report import Access, Clash, Line
+
+__all__ = ["Captured", "Scope", "Span", "Use", "Uses", "using"]
+
+
+class Span(NamedTuple):
+    """A range of bytes that an operation uses, to read ("r") or to write ("w")."""
+
+    address: int
+    nbytes: int
+    mode: str
+
+
+class Use(NamedTuple):
+    """One range that an operation uses, by which name, and where it was captured."""
+
+    span: Span
+    call: str
+    captured: Line | None
+
+
+def using(call: str, spans: Iterable[Span]) -> list[Use]:
+    return [Use(span, call, None) for span in spans if span.nbytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Uses:
+    """What was last done with some bytes: a write, and the reads since, the latest of each timeline.
+
+    An access that comes after these comes after all earlier ones too, unless those raced themselves.
+    """
+
+    write: Access | None = None
+    reads: tuple[Access, ...] = ()
+
+    def with_read(self, access: Access) -> Uses:
+        others = tuple(read for read in self.reads if read.timeline is not access.timeline)
+        return Uses(self.write, (*others, access))
+
+    def with_write(self, access: Access) -> Uses:
+        if self.write is not None and access.is_before(self.write):
+            return self
+        return Uses(access, tuple(read for read in self.reads if access.is_before(read)))
+
+    def keep(self, wanted: Callable[[Access], Access | None]) -> Uses | None:
+        """What remains of the accesses as wanted gives them back, or None where nothing does."""
+        write = wanted(self.write) if self.write is not None else None
+        reads = tuple(read for read in map(wanted, self.reads) if read is not None)
+        return Uses(write, reads) if write is not None or reads else None
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """An access that each replay of a graph does."""
+
+    begin: int
+    end: int
+    access: Access
+
+    def replay(self) -> Use:
+        call = self.access.call
+        name = call if call.startswith("replay of ") else f"replay of {call}"
+        span = Span(self.begin, self.end - self.begin, self.access.mode)
+        return Use(span, name, self.access.captured or self.access.line)
+
+
+@dataclass(slots=True)
+class Scope:
+    """Clocks, and what was done with which bytes."""
+
+    order: Order = field(default_factory=Order)
+    uses: IntervalMap[Uses] = field(default_factory=IntervalMap)
+    has_host_function: bool = False
+
+    def clashes(self, begin: int, end: int, late: Access) -> list[Clash]:
+        """The accesses seen so far that a new one has no order with, each once."""
+        found: dict[Access, Clash] = {}
+        for low, high, uses in self.uses.parts(begin, end):
+            for access in (uses.write, *(() if late.mode == "r" else uses.reads)):
+                if access is None or access.is_before(late) or late.is_before(access):
+                    continue
+                before = found.get(access)
+                found[access] = Clash(access, before.begin if before else low, high)
+        return list(found.values())
+
+    def add(self, begin: int, end: int, access: Access) -> None:
+        """An access may be seen after those that wait for it: a host function tells when it runs."""
+        if access.mode == "r":
+            self.uses.change(begin, end, lambda old: (old or Uses()).with_read(access))
+        else:
+            self.uses.change(begin, end, lambda old: (old or Uses()).with_write(access))
+
+    def give_back(self, begin: int, end: int, home: Clock, known: Clock, freed: Line) -> None:
+        """Keeps of a range what new work on the same addresses may have to wait for: what the next work of
+        its home comes after, but the host does not know to be over."""
+
+        def mark(access: Access) -> Access | None:
+            is_over = reached(known, access.timeline, access.epoch)
+            is_before = reached(home, access.timeline, access.epoch)
+            return replace(access, freed=freed) if is_before and not is_over else None
+
+        self.uses.change(begin, end, lambda old: old.keep(mark) if old is not None else None)
+
+    def summary(self) -> list[Captured]:
+        """What one replay does, each range once: a write, or else a read."""
+        return [
+            Captured(begin, end, uses.write or uses.reads[-1])
+            for begin, end, uses in zip(self.uses.begins, self.uses.ends, self.uses.values, strict=True)
+        ]
