@@ -14,6 +14,7 @@ from accelrt.errors import SyncDebugError, SyncDebugWarning
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport CAPTURE_NONE, STREAM_BLOCKING
 from accelrt.memory.pinned cimport is_cached_pinned
+from accelrt.status cimport CAPTURE_IMPLICIT
 
 SYNC_MODES = ("default", "warn", "error")
 SETTINGS = {"": None, "0": None, "1": "raise", "raise": "raise", "warn": "warn"}
@@ -63,10 +64,12 @@ def get_sync_debug_mode():
 # --- the race detector -------------------------------------------------------------------------------------
 
 def capture_of(int ordinal, uintptr_t stream):
-    """The driver's id of the capture that a stream is in, or 0."""
+    """The driver's id of the capture that a stream is in, or 0; -1 where the driver does not say."""
     cdef uint64_t capture = 0
     cdef int status = CAPTURE_NONE
     cdef int code = registry.active().capture_status(ordinal, stream, &status, &capture)
+    if code and code != CAPTURE_IMPLICIT:  # the legacy stream while another one captures: it does not itself
+        return -1
     return capture if code == 0 and status != CAPTURE_NONE else 0
 
 

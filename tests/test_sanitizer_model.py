@@ -137,3 +137,17 @@ def test_what_a_destructor_reports_in_the_midst_of_a_call_is_done_after_it():
     assert subject.memory.at(4096) is not None
     subject.recorded(0, 17, 100)
     assert subject.memory.at(4096) is None
+
+
+def test_what_a_driver_does_not_place_in_a_capture_or_outside_is_compared_with_nothing():
+    places = {17: 0, 18: 0}
+    subject = Detector(Driver(lambda _, handle: places[handle], lambda *_: False, lambda *_: None))
+    subject.work(0, 17, "fill", [Span(0, 8, "w")])
+    places[17] = -1
+    subject.recorded(0, 17, 100)
+    subject.work(0, 17, "fill", [Span(8, 8, "w")])
+    places[18] = -1
+    subject.waited(0, 18, 100)
+    places[18] = 0
+    subject.work(0, 18, "fill", [Span(0, 16, "w")])
+    assert not subject.reports

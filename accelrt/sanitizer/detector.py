@@ -42,7 +42,7 @@ class Driver(NamedTuple):
     """What the detector asks of the device.
 
     Attributes:
-        capture_of: of a device's stream, the id of the capture that it is in, or 0.
+        capture_of: of a device's stream, the id of the capture that it is in, or 0; -1 where it is not known.
         is_blocking: of a device's stream, whether it waits for the legacy default stream.
         fingerprint: of so many bytes at an address, a sum of their content, where they are page-locked
             memory of the cache's, else None.
@@ -146,8 +146,11 @@ class Detector:
         while self.late:
             self.late.popleft()()
 
-    def scope(self, device: int, handle: int) -> Scope:
+    def scope(self, device: int, handle: int, unknown: Scope | None = None) -> Scope:
+        """The world that a stream is in; where the driver does not say, a given one, or one by itself."""
         capture = self.driver.capture_of(device, handle)
+        if capture < 0:
+            return unknown or Scope()
         return self.captures.setdefault(capture, Scope()) if capture else self.now
 
     # --- order ---
@@ -160,14 +163,14 @@ class Detector:
 
     @alone
     def recorded(self, device: int, handle: int, event: int) -> None:
-        scope = self.scope(device, handle)
+        scope = self.scope(device, handle, self.now)
         clock = dict(scope.order.put(self.streams.at(device, handle)))
         self.events[event] = Mark(scope, clock, caller())
 
     @alone
     def waited(self, device: int, handle: int, event: int) -> None:
         mark = self.events.get(event)
-        if mark is None or mark.scope is not self.scope(device, handle):
+        if mark is None or mark.scope is not self.scope(device, handle, mark.scope):
             return
         stream = self.streams.at(device, handle)
         before = dict(mark.scope.order.clock(stream))
