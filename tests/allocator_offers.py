@@ -54,6 +54,12 @@ class Offers(Gates):
             if stream not in self.models[device].gated:
                 self.streams[device, stream].synchronize()
 
+    def prepare_wait(self, device, awaited):
+        """Streams behind an event get on some time after the gate that it waited for."""
+        if self.incomplete[device]:
+            self.open_all(device)
+        super().prepare_wait(device, awaited)
+
     def open_gate(self, device, stream):
         model = self.models[device]
         if (device, stream) not in self.gates:

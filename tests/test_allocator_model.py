@@ -139,9 +139,9 @@ def test_any_sequence_of_operations(settings):
 def test_bulk_of_random_operations(settings, debug, operations):
     """Unaudited as well: only then does the allocator take its short paths."""
     seed = int(os.environ.get("ACCELRT_TEST_SEED", SEED))
-    required = ["raised", "absorbed", "num_ooms", "waited", "handed over"]
+    required = ["num_ooms", "waited", "handed over"]
     if settings == "":
-        required += ["stitched", "revived", "lent", "lingered", "filled"]
+        required += ["raised", "absorbed", "stitched", "revived", "lent", "lingered", "filled"]
     environment = {"HOST_MEMORY": "128MiB", "DEBUG": debug, "ALLOC_CONF": settings}
     environment = {f"ACCELRT_{name}": value for name, value in environment.items()}
     print(in_child(allocator_bulk.run, seed, operations, required, **environment))

@@ -72,7 +72,7 @@ def sweep(mode, code, register):
             break
     path(register)
     assert set(codes) == {code}
-    print(len(codes))
+    print(call)
 
 
 @pytest.mark.own_process
