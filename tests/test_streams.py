@@ -56,6 +56,21 @@ def test_priorities_are_clamped_to_the_range():
     assert accelrt.ExternalStream(accelrt.Stream(priority=greatest).cuda_stream).priority == greatest
 
 
+@pytest.mark.parametrize("priority", ["high", 0.5, True, None])
+def test_a_priority_that_is_no_int_is_refused(priority):
+    with pytest.raises(TypeError, match=r"pass an int.*Stream.priority_range\(\)"):
+        accelrt.Stream(priority=priority)
+
+
+def test_priorities_of_every_size_and_device():
+    for ordinal in range(accelrt.device_count()):
+        least, greatest = accelrt.Stream.priority_range(ordinal)
+        assert accelrt.Stream(ordinal, -(10**30)).priority == greatest
+        assert accelrt.Stream(ordinal, 10**30).priority == least
+        for level in range(greatest, least + 1):
+            assert accelrt.Stream(ordinal, priority=level).priority == level
+
+
 @pytest.mark.parametrize("handle", [-1, 1 << 64])
 def test_an_external_handle_out_of_range_is_refused(handle):
     with pytest.raises(ValueError, match="a handle is an int from 0"):
@@ -89,6 +104,17 @@ def test_the_context_restores_after_an_exception_and_nests_in_itself():
     assert accelrt.current_stream() == accelrt.default_stream()
     with accelrt.stream(stream), accelrt.stream(stream):
         assert accelrt.current_stream() is stream
+    assert accelrt.current_stream() == accelrt.default_stream()
+
+
+def test_a_context_entered_again_restores_step_by_step():
+    one, other = accelrt.Stream(), accelrt.Stream()
+    context = accelrt.stream(one)
+    with context:
+        accelrt.set_stream(other)
+        with context:
+            assert accelrt.current_stream() is one
+        assert accelrt.current_stream() is other
     assert accelrt.current_stream() == accelrt.default_stream()
 
 
@@ -180,6 +206,15 @@ def test_a_host_function_that_raises_is_heard_of_at_the_next_synchronize():
     with pytest.raises(KeyError, match="from the stream"):
         stream.synchronize()
     stream.synchronize()
+
+
+@pytest.mark.parametrize("thing", [None, 3, "event"])
+def test_what_is_no_event_or_stream_is_not_waited_for(thing):
+    stream = accelrt.Stream()
+    with pytest.raises(TypeError, match="pass an Event"):
+        stream.wait_event(thing)
+    with pytest.raises(TypeError, match="pass a Stream"):
+        stream.wait_stream(thing)
 
 
 def test_what_cannot_be_called_is_refused():
