@@ -126,7 +126,7 @@ def test_elapsed_time_names_the_event_that_is_not_complete():
     recorded(start)
     stream.launch_host_func(gate.wait)
     end.record(stream)
-    with pytest.raises(accelrt.CudaError, match="not_complete='end'.*synchronise first") as caught:
+    with pytest.raises(accelrt.CudaError, match=r"not_complete='end'.*synchronise first") as caught:
         start.elapsed_time(end)
     assert caught.value.name == "NOT_READY"
     with pytest.raises(accelrt.CudaError, match="not_complete='start'"):

@@ -1,4 +1,4 @@
-"""What a stream leaves behind when it dies: its driver stream is leased again, its free memory is its parent's."""
+"""What a stream leaves when it dies: its driver stream is leased again, its free memory is its parent's."""
 
 import itertools
 import os
