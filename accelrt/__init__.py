@@ -38,6 +38,7 @@ from accelrt.errors import (
     SyncDebugWarning,
 )
 from accelrt.event import Event
+from accelrt.external import ExternalStream
 from accelrt.graph import CUDAGraph, graph, graph_pool_handle, is_current_stream_capturing
 from accelrt.graphed import GraphedCallable, make_graphed_callables
 from accelrt.hooks import RemovableHandle
@@ -65,7 +66,14 @@ from accelrt.statistics import (
     reset_accumulated_memory_stats,
     reset_peak_memory_stats,
 )
-from accelrt.stream import ExternalStream, Stream, current_stream, default_stream, set_stream, stream
+from accelrt.stream import (
+    Stream,
+    current_stream,
+    default_stream,
+    per_thread_stream,
+    set_stream,
+    stream,
+)
 from accelrt.uses import use
 from accelrt.watch import get_sync_debug_mode, set_sync_debug_mode
 
@@ -132,6 +140,7 @@ __all__ = [
     "memory_reserved",
     "memory_snapshot",
     "memory_stats",
+    "per_thread_stream",
     "pinned_empty",
     "pinned_settings",
     "record_host_stream",

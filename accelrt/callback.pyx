@@ -1,9 +1,11 @@
 """Python functions in a stream's order: cuLaunchHostFunc with a Python callable.
 
-A function runs on a thread of the driver.  What it raises is kept and raised by the next synchronize.
+A function runs on a thread of the driver.  What it raises is kept and raised by the next synchronize.  What no
+synchronize asked for before the interpreter's exit goes where errors go that nobody can catch.
 """
 import atexit
 
+from cpython.exc cimport PyErr_SetObject, PyErr_WriteUnraisable
 from cpython.ref cimport Py_DECREF, Py_INCREF
 
 from accelrt.capture cimport keep_for_capture
@@ -23,7 +25,7 @@ cdef extern from *:
     int is_closing() noexcept nogil
     void set_closing() noexcept nogil
 
-cdef list errors = []
+cdef list errors = []  # of (error, function)
 cdef bint at_exit = False
 
 
@@ -67,7 +69,7 @@ cdef void call(HostCall host_call) noexcept:
     try:
         host_call.function()
     except BaseException as error:
-        errors.append(error)
+        errors.append((error, host_call.function))
     if host_call.mark is not None:
         watch.end_host_function()
     end_run(host_call)
@@ -111,8 +113,23 @@ cdef int enqueue_callback(int device, uintptr_t stream, object function) except 
 
 cdef int raise_callback_errors() except -1:
     if errors:
-        raise errors.pop(0)
+        raise take_errors()
     return 0
+
+
+cdef object take_errors():
+    cdef list found = [error for error, _ in errors]
+    del errors[:len(found)]  # more may have come
+    if len(found) == 1:
+        return found[0]
+    return BaseExceptionGroup(f"{len(found)} host functions raised", found)
+
+
+cdef void show_errors() noexcept:
+    while errors:
+        error, function = errors.pop(0)
+        PyErr_SetObject(type(error), error)
+        PyErr_WriteUnraisable(function)
 
 
 cdef int finish_at_exit() except -1:
@@ -130,4 +147,5 @@ def finish():
         with nogil:
             for device in range(count):
                 registry.active().device_synchronize(device)
+    show_errors()
     set_closing()

@@ -1,11 +1,16 @@
 # Devices: which one is current on this thread, and what names one.
 
 cdef int current_ordinal(int* out_ordinal) noexcept nogil  # of this thread; no driver call where there is one device
+cdef unsigned long this_thread() noexcept  # its identifier
 cdef int ordinal_of(object device) except -1  # None is the current one; initialises at first use
 cdef int count_devices() except -1
 cdef object device_at(int ordinal)  # the device object that stands for an ordinal, always the same one
 
 cdef class device:
     cdef readonly int index  # ordinal; -1 stands for none: the context does nothing
-    cdef int before          # ordinal that was current when the context was entered
-    cdef bint changed        # the context has to put it back
+    cdef int before          # ordinal that was current when the context was entered; -1 where the thread had none
+    cdef bint entered        # before is taken
+    cdef list again          # entered while it was entered, maybe by other threads: of (thread, before)
+
+    cdef int enter_again(self, int before) except -1
+    cdef bint leave_again(self, int* out_before) except -1

@@ -6,6 +6,8 @@ libraries of the process never disagree.  Where there is one device it is curren
 import operator
 import re
 
+cimport cython
+
 from accelrt import lazy
 from accelrt.driver.registry import active_device_count
 from accelrt.callback cimport raise_callback_errors
@@ -13,6 +15,11 @@ from accelrt.deferred cimport drain
 cimport accelrt.driver.registry as registry
 from accelrt.status cimport raise_status
 cimport accelrt.watch as watch
+
+cdef extern from "Python.h":
+    bint PyLong_CheckExact(object thing)
+    long PyLong_AsLongAndOverflow(object number, int* overflow) except? -1
+    unsigned long PyThread_get_thread_ident() nogil
 
 cdef extern from "<pthread.h>" nogil:
     int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept)
@@ -57,7 +64,26 @@ cdef int current() except -1:
     return ordinal
 
 
+cdef unsigned long this_thread() noexcept:
+    return PyThread_get_thread_ident()
+
+
+cdef inline int plain_ordinal(object given) except -2:
+    # Of an int that is one, as most are; -1 for all else.
+    cdef int overflow = 0
+    cdef long value
+    if not PyLong_CheckExact(given):
+        return -1
+    value = PyLong_AsLongAndOverflow(given, &overflow)
+    return <int>value if 0 <= value < device_total else -1
+
+
 cdef int ordinal_of(object given) except -1:
+    cdef int plain = plain_ordinal(given)
+    return plain if plain >= 0 else ordinal_of_slow(given)
+
+
+cdef int ordinal_of_slow(object given) except -1:
     cdef object ordinal
     cdef int count
     if given is None:
@@ -112,6 +138,7 @@ cdef object device_at(int ordinal):
     return found
 
 
+@cython.freelist(8)
 cdef class device:
     """A device, and the context in which it is the current one.
 
@@ -126,8 +153,10 @@ cdef class device:
     """
 
     def __init__(self, device):
-        negative = isinstance(device, int) and not isinstance(device, bool) and device < 0
-        self.index = -1 if device is None or negative else ordinal_of(device)
+        self.index = plain_ordinal(device)
+        if self.index < 0:
+            negative = isinstance(device, int) and not isinstance(device, bool) and device < 0
+            self.index = -1 if device is None or negative else ordinal_of_slow(device)
 
     @property
     def idx(self):
@@ -140,14 +169,39 @@ cdef class device:
         return lazy.chosen_driver()
 
     def __enter__(self):
-        self.before = switch_to(self.index)
-        self.changed = self.before != self.index
+        cdef int before = switch_to(self.index)
+        if self.entered:
+            self.enter_again(before)
+        else:
+            self.entered = True
+            self.before = before
         return self
 
     def __exit__(self, kind, error, trace):
-        if self.changed:
-            switch_to(self.before)
+        cdef int before = self.before
+        if self.again is None or not self.leave_again(&before):
+            self.entered = False
+        if before != self.index:
+            switch_to(before)
         return False
+
+    cdef int enter_again(self, int before) except -1:
+        # A device's object is shared: buffer.device is the same one for every thread.
+        if self.again is None:
+            self.again = []
+        self.again.append((this_thread(), before))
+        return 0
+
+    cdef bint leave_again(self, int* out_before) except -1:
+        cdef Py_ssize_t index
+        for index in range(len(self.again) - 1, -1, -1):
+            if self.again[index][0] == this_thread():
+                out_before[0] = self.again.pop(index)[1]
+                return True
+        return False
+
+    def __reduce__(self):
+        return device, (self.index,)
 
     def __index__(self):
         return self.index

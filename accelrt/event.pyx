@@ -5,14 +5,17 @@ The driver's event is taken at the first record, from those that dead Events lef
 from libc.stdlib cimport free, malloc
 
 from accelrt.callback cimport raise_callback_errors
+from accelrt.capture cimport keep_for_capture
 from accelrt.deferred cimport drain
 from accelrt.device cimport device_at, ordinal_of
 cimport accelrt.driver.registry as registry
-from accelrt.driver.table cimport EVENT_BLOCKING_SYNC, EVENT_DISABLE_TIMING, EVENT_INTERPROCESS
+from accelrt.driver.table cimport (
+    CAPTURE_ACTIVE, CAPTURE_NONE, EVENT_BLOCKING_SYNC, EVENT_DISABLE_TIMING, EVENT_INTERPROCESS,
+)
 from accelrt.memory.pool cimport MAX_DEVICES
 from accelrt.memory.sharing cimport stream_waits
-from accelrt.status cimport NOT_READY, raise_status
-from accelrt.stream cimport Stream, stream_of
+from accelrt.status cimport CAPTURE_IMPLICIT, NOT_READY, raise_status
+from accelrt.stream cimport stream_of
 from accelrt.stream import provide_event_type
 cimport accelrt.watch as watch
 
@@ -24,6 +27,7 @@ cdef struct Spare:
     Spare* next
 
 cdef enum:
+    IPC_BYTES = 64
     KINDS = 4  # BLOCKING_SYNC and DISABLE_TIMING, in every combination; interprocess events are not kept
 
 cdef Spare* spares[MAX_DEVICES][KINDS]  # guarded by the GIL
@@ -67,34 +71,100 @@ cdef void leave(int ordinal, unsigned int flags, uintptr_t handle) noexcept:
     spares[ordinal][flags] = spare
 
 
-cdef class Event:
+cdef int capturing(int ordinal, uintptr_t stream) except -1:
+    cdef uint64_t capture = 0
+    cdef int status = CAPTURE_NONE
+    cdef int code = registry.active().capture_status(ordinal, stream, &status, &capture)
+    if code and code != CAPTURE_IMPLICIT:
+        raise_status(code, "capture_status", ("device", ordinal, "stream", stream))
+    return status == CAPTURE_ACTIVE
+
+
+cdef class Event(Waitable):
     """A point in a stream's work.
 
     Arguments:
         enable_timing: bool, keep the time at which the point was passed, for elapsed_time.
         blocking: bool, synchronize() sleeps instead of spinning (CU_EVENT_BLOCKING_SYNC).
-        interprocess: bool, the event can be opened by other processes; excludes timing.
+        interprocess: bool, the event can be opened by other processes, see ipc_handle(); excludes timing.
+        external: bool, in a capture record() and wait() become nodes of the graph: every launch records the event,
+            or waits for what was recorded last before it, so that a graph and work outside it wait for each other
+            (CU_EVENT_RECORD_EXTERNAL, CU_EVENT_WAIT_EXTERNAL).  Such an event carries no stream into a capture.
     Raises:
-        ValueError: interprocess with enable_timing.
+        ValueError: interprocess with enable_timing or external.
 
-    Making one makes no driver call.
+    Making one makes no driver call: the driver's event is taken at the first record.
     """
 
-    def __init__(self, bint enable_timing=False, bint blocking=False, bint interprocess=False):
+    def __init__(self, bint enable_timing=False, bint blocking=False, bint interprocess=False, bint external=False):
         if interprocess and enable_timing:
             raise ValueError("an interprocess event cannot keep time; pass enable_timing=False")
+        if interprocess and external:
+            raise ValueError("an event is interprocess or external, not both; make one for each purpose")
+        if self.handle:  # a second call would lose the driver's event that it has
+            raise RuntimeError(f"{self!r} is made and recorded already; make another Event")
         self.device_index = -1
+        self.external = external
         self.flags = EVENT_BLOCKING_SYNC * blocking + EVENT_INTERPROCESS * interprocess
         if not enable_timing:
             self.flags |= EVENT_DISABLE_TIMING
+
+    @staticmethod
+    def from_ipc_handle(device, handle):
+        """An event of another process (cuIpcOpenEventHandle): both record it, wait for it and ask about it.
+
+        Arguments:
+            device: the device that it belongs to there; None is the current one.
+            handle: bytes, what ipc_handle() answered in the other process, which keeps its event meanwhile.
+        Raises:
+            TypeError, ValueError: handle is no 64 bytes.
+            NotSupportedError: the driver cannot do it; the host device cannot.
+            CudaError: the handle is of this process, or its event is gone.
+        """
+        cdef Event event = Event(interprocess=True)
+        cdef int ordinal = ordinal_of(device)
+        cdef int code
+        cdef const char* given
+        if not isinstance(handle, bytes):
+            raise TypeError(f"handle is {handle!r} of type {type(handle).__name__}; pass the bytes of ipc_handle()")
+        if len(handle) != IPC_BYTES:
+            raise ValueError(f"handle has {len(handle)} bytes; ipc_handle() answers {IPC_BYTES}")
+        given = handle
+        with nogil:
+            code = registry.active().ipc_event_open(ordinal, given, &event.handle)
+        if code:
+            raise_status(code, "ipc_event_open", ("device", ordinal))
+        event.device_index = ordinal
+        return event
+
+    def ipc_handle(self):
+        """The bytes by which another process opens this event (cuIpcGetEventHandle), see from_ipc_handle().
+
+        An event that was not recorded yet gets its driver's event now, on the current device.
+
+        Returns:
+            bytes, 64 of them, to be sent to the other process in any way.
+        Raises:
+            ValueError: the event was not made with interprocess=True.
+            NotSupportedError: the driver cannot do it; the host device cannot.
+        """
+        cdef char[64] handle
+        cdef int code
+        if not self.flags & EVENT_INTERPROCESS:
+            raise ValueError("the event is this process's own; make it with Event(interprocess=True)")
+        if self.handle == 0:
+            self.see_to_handle(ordinal_of(None))
+        with nogil:
+            code = registry.active().ipc_event_export(self.device_index, self.handle, handle)
+        if code:
+            raise_status(code, "ipc_event_export", ("device", self.device_index, "event", self.handle))
+        return handle[:IPC_BYTES]
 
     def __dealloc__(self):
         if self.handle:
             leave(self.device_index, self.flags, self.handle)
 
-    cdef int record_on(self, int ordinal, uintptr_t stream) except -1:
-        global records
-        cdef int code
+    cdef int see_to_handle(self, int ordinal) except -1:
         if self.handle == 0:
             self.handle = take(ordinal, self.flags)
             self.device_index = ordinal
@@ -103,14 +173,52 @@ cdef class Event:
                 f"the event belongs to device {self.device_index}, where it was first recorded, "
                 f"and the stream to device {ordinal}; use an event of its own for each device"
             )
-        with nogil:
-            code = registry.active().event_record(ordinal, self.handle, stream)
+        return 0
+
+    cdef int record_on(self, int ordinal, uintptr_t stream) except -1:
+        # The GIL is released although it costs some 20 ns: where the stream's queue is full the driver waits for
+        # the stream, which may wait for a function of Python's.
+        global records
+        cdef int code
+        if self.handle == 0 or self.device_index != ordinal:
+            self.see_to_handle(ordinal)
+        if self.external and capturing(ordinal, stream):
+            keep_for_capture(ordinal, stream, self)
+            with nogil:
+                code = registry.active().event_record_external(ordinal, self.handle, stream)
+        else:
+            with nogil:
+                code = registry.active().event_record(ordinal, self.handle, stream)
         if code:
             raise_status(code, "event_record", ("event", self.handle, "stream", stream))
         if watch.sanitizing:
             watch.note_record(ordinal, stream, self.handle)
         records += 1
         self.record_number = records
+        return 0
+
+    cdef int record_in(self, Stream stream) except -1:
+        return self.record_on(stream.device_index, stream.handle)
+
+    cdef int wait_in(self, Stream stream) except -1:
+        cdef int ordinal = stream.device_index
+        cdef uintptr_t waiter = stream.handle
+        cdef int code
+        if self.handle == 0:
+            return 0
+        if self.external and capturing(ordinal, waiter):
+            keep_for_capture(ordinal, waiter, self)
+            with nogil:
+                code = registry.active().stream_wait_external(ordinal, waiter, self.handle)
+        else:
+            with nogil:
+                code = registry.active().stream_wait_event(ordinal, waiter, self.handle)
+                if code == 0 and ordinal == self.device_index:
+                    code = stream_waits(ordinal, waiter, self.record_number)
+        if code:
+            raise_status(code, "stream_wait_event", ("stream", waiter, "event", self.handle))
+        if watch.sanitizing:
+            watch.note_wait(ordinal, waiter, self.handle)
         return 0
 
     def record(self, stream=None):
@@ -122,8 +230,7 @@ cdef class Event:
             ValueError: the event was recorded before on a stream of another device.
             CudaError: the driver refused.
         """
-        cdef Stream chosen = stream if isinstance(stream, Stream) else stream_of(stream, ordinal_of(None))
-        self.record_on(chosen.device_index, chosen.handle)
+        self.record_in(stream if isinstance(stream, Stream) else stream_of(stream, ordinal_of(None)))
 
     def wait(self, stream=None):
         """Makes later work of a stream wait for this event (cuStreamWaitEvent); the caller does not wait.
@@ -131,18 +238,7 @@ cdef class Event:
         Arguments:
             stream: Stream, of any device; None is the current one.
         """
-        cdef Stream chosen = stream if isinstance(stream, Stream) else stream_of(stream, ordinal_of(None))
-        cdef int code
-        if self.handle == 0:
-            return
-        with nogil:
-            code = registry.active().stream_wait_event(chosen.device_index, chosen.handle, self.handle)
-            if code == 0 and chosen.device_index == self.device_index:
-                code = stream_waits(chosen.device_index, chosen.handle, self.record_number)
-        if code:
-            raise_status(code, "stream_wait_event", ("stream", chosen.handle, "event", self.handle))
-        if watch.sanitizing:
-            watch.note_wait(chosen.device_index, chosen.handle, self.handle)
+        self.wait_in(stream if isinstance(stream, Stream) else stream_of(stream, ordinal_of(None)))
 
     def query(self):
         """Whether the work before the last record is complete (cuEventQuery); True if never recorded."""
@@ -184,21 +280,42 @@ cdef class Event:
         Arguments:
             end_event: Event.
         Raises:
-            ValueError: one of them keeps no time, or was not recorded yet.
-            CudaError: one of them is not complete (NOT_READY).
+            TypeError: end_event is no Event.
+            ValueError: one of them keeps no time, or was not recorded yet, or they belong to two devices.
+            CudaError: one of them is not complete (NOT_READY); the text says which.
         """
-        cdef Event end = end_event
+        cdef Event end
         cdef float milliseconds = 0
         cdef int code
-        for event, place in ((self, "first"), (end, "second")):
-            if (<Event>event).flags & EVENT_DISABLE_TIMING:
-                raise ValueError(f"the {place} event keeps no time; make it with Event(enable_timing=True)")
-            if (<Event>event).handle == 0:
-                raise ValueError(f"the {place} event was never recorded; record it on a stream first")
+        if not isinstance(end_event, Event):
+            raise TypeError(f"end_event is {end_event!r} of type {type(end_event).__name__}; pass an Event")
+        end = end_event
+        self.check_timed("first")
+        end.check_timed("second")
+        if self.device_index != end.device_index:
+            raise ValueError(
+                f"the first event is of device {self.device_index} and the second of device {end.device_index}; "
+                "times of two devices cannot be compared: record both on streams of one"
+            )
         code = registry.active().event_elapsed(self.handle, end.handle, &milliseconds)
         if code:
-            raise_status(code, "event_elapsed", ("start", self.handle, "end", end.handle))
+            late = "start" if code == NOT_READY and not self.query() else "end"
+            waits_for = ("not_complete", late) if code == NOT_READY else ()
+            raise_status(code, "event_elapsed", ("start", self.handle, "end", end.handle, *waits_for))
         return milliseconds
+
+    cdef int check_timed(self, str place) except -1:
+        if self.flags & EVENT_DISABLE_TIMING:
+            raise ValueError(f"the {place} event keeps no time; make it with Event(enable_timing=True)")
+        if self.record_number == 0:
+            raise ValueError(f"the {place} event was never recorded; record it on a stream first")
+        return 0
+
+    def __reduce__(self):
+        raise TypeError(
+            f"{self!r} cannot be pickled or copied: the driver's event belongs to one object; between processes, "
+            "send the bytes of Event(interprocess=True).ipc_handle() to Event.from_ipc_handle()"
+        )
 
     @property
     def cuda_event(self):

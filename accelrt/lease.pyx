@@ -1,26 +1,24 @@
 """The pool of driver streams.
 
 A Stream that dies returns its driver stream, which is handed out again only when its work is complete.
-So no two live Streams share a handle, none is destroyed while the allocator still has memory filed under
-it, and memory that a stream freed stays useful after the Stream is gone.
+So no two live Streams share a handle, and none is destroyed while the allocator still has memory filed under
+it.  That memory serves the next Stream with the handle, and the parent: the stream that was current when the
+one that died was made.
 """
 from libc.stdint cimport uint64_t
-from libc.stdlib cimport free, malloc
+from libc.stdlib cimport calloc, free
 
 cimport accelrt.driver.registry as registry
 from accelrt.driver.relaxed cimport go_relaxed, restore_mode
 from accelrt.driver.table cimport CAPTURE_NONE, CAPTURE_RELAXED, STREAM_NON_BLOCKING
-from accelrt.memory.idle cimport trust_stream
+from accelrt.memory.idle cimport load_parent, store_parent, store_returned, trust_stream
 from accelrt.memory.pool cimport MAX_DEVICES
+from accelrt.memory.sharing cimport has_left, leave_behind
 from accelrt.status cimport NOT_READY, raise_status
 cimport accelrt.watch as watch
 
 cdef extern from "<pthread.h>" nogil:
     int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept)
-
-cdef struct Lease:
-    uintptr_t handle
-    Lease* next
 
 cdef struct Returned:  # driver streams of one device and priority, oldest first
     Lease* oldest
@@ -28,6 +26,7 @@ cdef struct Returned:  # driver streams of one device and priority, oldest first
 
 cdef enum:
     LEVELS = 8  # priorities kept apart
+    ASKED = 4   # returned streams that a lease looks at: one that is busy for long must not hide the others
 
 cdef Returned returned[MAX_DEVICES][LEVELS]  # guarded by the GIL
 
@@ -61,40 +60,70 @@ cdef bint idle(int ordinal, uintptr_t handle) except -1:
     return code == 0
 
 
-cdef uintptr_t lease(int ordinal, int priority) except? 0:
-    cdef Returned* shelf = &returned[ordinal][-priority & (LEVELS - 1)]
-    cdef Lease* oldest = shelf.oldest
-    cdef uintptr_t handle = 0
-    cdef int code
-    if oldest != NULL and idle(ordinal, oldest.handle):
-        handle = oldest.handle
-        shelf.oldest = oldest.next
-        free(oldest)
-        if watch.sanitizing:
-            watch.note_stream(ordinal, handle)
-        return handle
-    with nogil:
-        code = registry.active().stream_create(ordinal, STREAM_NON_BLOCKING, priority, &handle)
-    if code:
-        raise_status(code, "stream_create", ("device", ordinal, "priority", priority))
-    trust_stream(handle)  # where that fails, its pages serve no other stream
-    if watch.sanitizing:
-        watch.note_stream(ordinal, handle)
-    return handle
+cdef Returned* shelf_of(int ordinal, int priority) noexcept:
+    return &returned[ordinal][-priority & (LEVELS - 1)]
 
 
-cdef void give_back(int ordinal, int priority, uintptr_t handle) noexcept:
-    cdef Returned* shelf = &returned[ordinal][-priority & (LEVELS - 1)]
-    cdef Lease* entry = <Lease*>malloc(sizeof(Lease))
-    if entry == NULL:
-        return
-    entry.handle = handle
+cdef void put_last(Returned* shelf, Lease* entry) noexcept:
     entry.next = NULL
     if shelf.oldest == NULL:
         shelf.oldest = entry
     else:
         shelf.newest.next = entry
     shelf.newest = entry
+
+
+cdef Lease* take_idle(Returned* shelf) except? NULL:
+    # NULL where those that were asked are busy; they go to the end.
+    cdef Lease* entry
+    cdef int _asked
+    for _asked in range(ASKED):
+        entry = shelf.oldest
+        if entry == NULL:
+            return NULL
+        if idle(entry.device, entry.handle):
+            shelf.oldest = entry.next
+            return entry
+        if entry.next == NULL:
+            return NULL
+        shelf.oldest = entry.next
+        put_last(shelf, entry)
+    return NULL
+
+
+cdef Lease* make(int ordinal, int priority) except NULL:
+    cdef Lease* made = <Lease*>calloc(1, sizeof(Lease))
+    cdef int code
+    if made == NULL:
+        raise MemoryError("no host memory for a stream's record")
+    with nogil:
+        code = registry.active().stream_create(ordinal, STREAM_NON_BLOCKING, priority, &made.handle)
+    if code:
+        free(made)
+        raise_status(code, "stream_create", ("device", ordinal, "priority", priority))
+    made.device = ordinal
+    made.level = priority
+    trust_stream(made.handle, &made.lineage)  # where that fails, its memory serves no other stream
+    return made
+
+
+cdef Lease* lease(int ordinal, int priority, uintptr_t parent) except NULL:
+    cdef Lease* found = take_idle(shelf_of(ordinal, priority))
+    if found == NULL:
+        found = make(ordinal, priority)
+    elif has_left(ordinal, found.handle):
+        with nogil:
+            leave_behind(ordinal, found.handle, load_parent(&found.lineage.parent))
+    store_parent(&found.lineage.parent, parent)
+    store_returned(&found.lineage.returned, 0)
+    if watch.sanitizing:
+        watch.note_stream(ordinal, found.handle)
+    return found
+
+
+cdef void give_back(Lease* leased) noexcept:
+    store_returned(&leased.lineage.returned, 1)
+    put_last(shelf_of(leased.device, leased.level), leased)
 
 
 pthread_atfork(NULL, NULL, &forget_leases)

@@ -2,12 +2,17 @@
 from cpython.object cimport PyObject
 from libc.stdint cimport uintptr_t
 
+from accelrt.lease cimport Lease
+
 cdef class Stream:
     cdef readonly uintptr_t handle  # the driver's; 0 is the device's legacy default stream
     cdef readonly int device_index
-    cdef int level                  # priority
-    cdef bint leased                # returned to the pool of driver streams when the object dies
+    cdef Lease* leased              # returned to the pool of driver streams when the object dies; NULL: not ours
     cdef object owner               # kept alive as long as this object, for a stream of others
+
+cdef class Waitable:                # an Event, as streams see it: events stand on streams
+    cdef int record_in(self, Stream stream) except -1
+    cdef int wait_in(self, Stream stream) except -1
 
 cdef uintptr_t current_handle(int ordinal) noexcept nogil  # this thread's stream of a device; no driver call
 cdef Stream current_of(int ordinal)
@@ -16,5 +21,8 @@ cdef Stream stream_of(object stream, int ordinal)  # None is the current one, an
 
 cdef class StreamContext:
     cdef readonly object stream
-    cdef Stream before
+    cdef Stream before        # what was current when it was entered; None: it is not entered
     cdef int device_before
+    cdef list again           # entered while it was entered, maybe by other threads: of (thread, before, device)
+
+    cdef int leave_again(self) except -1

@@ -1,10 +1,11 @@
 """Streams: queues of work on a device, and which one is current on each thread."""
+cimport cython
 from cpython.ref cimport Py_INCREF, Py_XDECREF
 from libc.stdlib cimport calloc, free
 
 from accelrt.callback cimport enqueue_callback, raise_callback_errors
 from accelrt.deferred cimport drain
-from accelrt.device cimport count_devices, current_ordinal, device_at, ordinal_of
+from accelrt.device cimport count_devices, current_ordinal, device_at, ordinal_of, this_thread
 from accelrt.device import set_device
 cimport accelrt.driver.registry as registry
 from accelrt.lease cimport give_back, lease
@@ -30,8 +31,12 @@ cdef extern from *:
         uintptr_t handle
     Current* currents "accelrt_currents"
 
+cdef enum:
+    LEGACY = 0        # handles of default streams
+    PER_THREAD = 2
+
 cdef object event_type = None
-cdef dict defaults = {}  # ordinal -> the legacy default Stream
+cdef dict defaults = {}  # (ordinal, handle) -> the default Stream
 
 
 cdef class Currents:
@@ -73,7 +78,7 @@ cdef Stream current_of(int ordinal):
 cdef Stream current_slow(int ordinal):
     cdef Stream stream
     count_devices()
-    stream = default_of(ordinal)
+    stream = default_of(ordinal, LEGACY)
     make_current(stream)
     return stream
 
@@ -94,10 +99,10 @@ cdef int make_current(Stream stream) except -1:
     return 0
 
 
-cdef Stream default_of(int ordinal):
-    found = defaults.get(ordinal)
+cdef Stream default_of(int ordinal, uintptr_t handle):
+    found = defaults.get((ordinal, handle))
     if found is None:
-        found = defaults.setdefault(ordinal, wrap(0, ordinal, None))
+        found = defaults.setdefault((ordinal, handle), wrap(handle, ordinal, None))
     return found
 
 
@@ -124,12 +129,37 @@ cdef Stream wrap(uintptr_t handle, int ordinal, object owner):
     return stream
 
 
+cdef int read_priority(object priority) except? -1:
+    if isinstance(priority, bool) or not isinstance(priority, int):
+        raise TypeError(
+            f"priority is {priority!r} of type {type(priority).__name__}; pass an int, the lower the more urgent "
+            "(Stream.priority_range() says which there are)"
+        )
+    return max(-1000, min(1000, priority))  # far outside of every device's range
+
+
 cdef (int, int) priority_range_of(int ordinal):
     cdef int least = 0, greatest = 0
     cdef int code = registry.active().stream_priority_range(ordinal, &least, &greatest)
     if code:
         raise_status(code, "stream_priority_range", ("device", ordinal))
     return least, greatest
+
+
+cdef class Waitable:
+    """A point in a stream's work that streams can wait for: the part of an Event that streams know of."""
+
+    cdef int record_in(self, Stream stream) except -1:
+        raise NotImplementedError
+
+    cdef int wait_in(self, Stream stream) except -1:
+        raise NotImplementedError
+
+
+cdef Waitable event_of(object event):
+    if not isinstance(event, Waitable):
+        raise TypeError(f"event is {event!r} of type {type(event).__name__}; pass an Event")
+    return event
 
 
 cdef class Stream:
@@ -143,23 +173,26 @@ cdef class Stream:
         CudaError: the driver made no stream.
 
     Every Stream has a driver stream to itself, which does not synchronise with the legacy default stream
-    (CU_STREAM_NON_BLOCKING).
+    (CU_STREAM_NON_BLOCKING).  When it dies and its work is complete, another Stream gets the driver stream; what
+    it left in the cache of device memory serves the stream that was current when it was made.
     """
 
-    def __init__(self, device=None, int priority=0):
+    def __init__(self, device=None, priority=0):
         cdef int ordinal = ordinal_of(device)
-        cdef int least, greatest
-        if priority:
+        cdef int least, greatest, level = 0
+        if self.leased != NULL:  # a second call would lose the driver stream that it has
+            raise RuntimeError(f"{self!r} is made already; make another Stream")
+        if priority is not 0:
+            level = read_priority(priority)
             least, greatest = priority_range_of(ordinal)
-            priority = max(greatest, min(least, priority))
-        self.handle = lease(ordinal, priority)
+            level = max(greatest, min(least, level))
+        self.leased = lease(ordinal, level, current_handle(ordinal))
+        self.handle = self.leased.handle
         self.device_index = ordinal
-        self.level = priority
-        self.leased = True
 
     def __dealloc__(self):
-        if self.leased:
-            give_back(self.device_index, self.level, self.handle)
+        if self.leased != NULL:
+            give_back(self.leased)
 
     @staticmethod
     def priority_range(device=None):
@@ -179,9 +212,11 @@ cdef class Stream:
     @property
     def priority(self):
         """int; lower is more urgent."""
-        cdef int priority = self.level
+        cdef int priority = 0
         cdef int code = 0
-        if not self.leased and self.handle:
+        if self.leased != NULL:
+            return self.leased.level
+        if self.handle:
             code = registry.active().stream_priority(self.device_index, self.handle, &priority)
         if code:
             raise_status(code, "stream_priority", ("stream", self.handle))
@@ -223,9 +258,7 @@ cdef class Stream:
         Arguments:
             event: Event, of any device.  One that was never recorded is waited for no time.
         """
-        if not isinstance(event, event_type):
-            raise TypeError(f"event is {event!r} of type {type(event).__name__}; pass an Event")
-        event.wait(self)
+        event_of(event).wait_in(self)
 
     def wait_stream(self, stream):
         """Makes later work of this stream wait for everything put into another one so far.
@@ -233,21 +266,26 @@ cdef class Stream:
         Arguments:
             stream: Stream, of any device.
         """
-        self.wait_event((<Stream?>stream).record_event())
+        cdef Waitable point
+        if not isinstance(stream, Stream):
+            raise TypeError(f"stream is {stream!r} of type {type(stream).__name__}; pass a Stream")
+        point = event_type()
+        point.record_in(stream)
+        point.wait_in(self)
 
     def record_event(self, event=None):
         """Records an event here, one made for it by default, and returns it."""
-        if event is None:
-            event = event_type()
-        event.record(self)
-        return event
+        cdef Waitable point = event_type() if event is None else event_of(event)
+        point.record_in(self)
+        return point
 
     def launch_host_func(self, function):
         """Calls a Python function when the work put in so far is complete (cuLaunchHostFunc).
 
         Arguments:
             function: called with nothing, on a thread of the driver; it may not use the device.  What it
-                raises is raised by the next synchronize.  In a capture it becomes a node of the graph.
+                raises is raised by the next synchronize, of anything; where several raised, as an ExceptionGroup.
+                In a capture it becomes a node of the graph.
         Raises:
             TypeError: it cannot be called.
         """
@@ -265,33 +303,18 @@ cdef class Stream:
     def __hash__(self):
         return hash((self.handle, self.device_index))
 
+    def __reduce__(self):
+        raise TypeError(
+            f"{self!r} cannot be pickled or copied: a driver stream belongs to one object and one process; "
+            "make another Stream there"
+        )
+
     def __repr__(self):
         kind = type(self).__name__
         return f"<accelrt.{kind} device={self.device.type}:{self.device_index} cuda_stream={self.handle:#x}>"
 
 
-class ExternalStream(Stream):
-    """A stream that another library made and owns.
-
-    Arguments:
-        stream_ptr: int, the driver's handle (CUstream).
-        device: the device that it belongs to; None is the current one.
-        owner: any object, kept alive as long as this one.
-    Raises:
-        TypeError, ValueError: stream_ptr is not an int, or is negative.
-    """
-
-    def __init__(self, stream_ptr, device=None, owner=None):
-        cdef Stream self_ = self
-        if isinstance(stream_ptr, bool) or not isinstance(stream_ptr, int):
-            raise TypeError(f"stream_ptr is {stream_ptr!r}; pass the stream's handle as an int")
-        if not 0 <= stream_ptr < 1 << 64:
-            raise ValueError(f"stream_ptr is {stream_ptr}; a handle is an int from 0 to 2**64 - 1")
-        self_.device_index = ordinal_of(device)
-        self_.handle = stream_ptr
-        self_.owner = owner
-
-
+@cython.freelist(8)
 cdef class StreamContext:
     """The context in which a stream, and its device, are current; see stream()."""
 
@@ -300,28 +323,54 @@ cdef class StreamContext:
             raise TypeError(f"stream is {stream!r} of type {type(stream).__name__}; pass a Stream or None")
         self.stream = stream
 
+    def __reduce__(self):
+        raise TypeError("a stream's context cannot be pickled or copied; enter it where it was made")
+
     def __enter__(self):
-        cdef Stream stream
-        cdef int code
+        cdef Stream stream, before
+        cdef int device, code
         if self.stream is None:
             return None
         stream = self.stream
-        code = current_ordinal(&self.device_before)
+        code = current_ordinal(&device)
         if code:
             raise_status(code, "current_device")
-        if self.device_before != stream.device_index:
+        if device != stream.device_index:
             set_device(stream.device_index)
-        self.before = current_of(stream.device_index)
+        before = current_of(stream.device_index)
         make_current(stream)
+        if self.before is None:
+            self.before = before
+            self.device_before = device
+        else:
+            self.again = self.again or []
+            self.again.append((this_thread(), before, device))
         return stream
 
     def __exit__(self, kind, error, trace):
-        if self.stream is None:
+        cdef Stream before = self.before
+        if self.stream is None or (self.again and self.leave_again()):
             return False
-        make_current(self.before)
-        if self.device_before != self.before.device_index:
-            set_device(self.device_before)
+        self.before = None
+        return_to(before, self.device_before)
         return False
+
+    cdef int leave_again(self) except -1:
+        # Whether this thread had entered it again.
+        cdef Py_ssize_t index
+        for index in range(len(self.again) - 1, -1, -1):
+            if self.again[index][0] == this_thread():
+                _, before, device = self.again.pop(index)
+                return_to(before, device)
+                return 1
+        return 0
+
+
+cdef int return_to(Stream before, int device) except -1:
+    make_current(before)
+    if device != before.device_index:
+        set_device(device)
+    return 0
 
 
 def stream(stream):
@@ -360,8 +409,23 @@ def current_stream(device=None):
 
 
 def default_stream(device=None):
-    """A device's legacy default stream (CU_STREAM_LEGACY), whose handle is 0."""
-    return default_of(ordinal_of(device))
+    """A device's legacy default stream (CU_STREAM_LEGACY), whose handle is 0.
+
+    Its work waits for all earlier work of the device's blocking streams, the threads' default streams among them,
+    and their later work waits for it (CUDA driver API, "Stream synchronization behavior").  Streams made by
+    Stream() are not blocking.
+    """
+    return default_of(ordinal_of(device), LEGACY)
+
+
+def per_thread_stream(device=None):
+    """The per-thread default stream of a device (CU_STREAM_PER_THREAD), whose handle is 2.
+
+    The one handle names another stream on every thread: that of whichever thread uses it.  It is a blocking
+    stream, see default_stream().  Device memory allocated on it waits, when it is freed, for an event on the
+    legacy default stream, which is behind the work of every thread's.
+    """
+    return default_of(ordinal_of(device), PER_THREAD)
 
 
 def set_stream(stream):

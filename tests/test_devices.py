@@ -3,6 +3,7 @@
 import threading
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 import accelrt
@@ -115,3 +116,69 @@ def test_peers():
 def test_synchronize_takes_every_name():
     for name in (None, 0, "cuda", last()):
         accelrt.synchronize(name)
+
+
+def test_a_context_entered_again_restores_step_by_step():
+    accelrt.set_device(0)
+    context = accelrt.device(last())
+    with context:
+        accelrt.set_device(0)
+        with context:
+            assert accelrt.current_device() == last()
+        assert accelrt.current_device() == 0
+    assert accelrt.current_device() == 0
+
+
+def test_threads_that_share_a_devices_object_do_not_disturb_each_other():
+    shared, entered, leave = accelrt.device(last()), threading.Barrier(2), threading.Event()
+    seen = []
+
+    def use():
+        accelrt.set_device(0)
+        with shared:
+            entered.wait()
+            leave.wait()
+        seen.append(accelrt.current_device())
+
+    accelrt.set_device(last())
+    thread = threading.Thread(target=use)
+    with shared:
+        thread.start()
+        entered.wait()
+    leave.set()
+    thread.join()
+    assert seen == [0]
+    assert accelrt.current_device() == last()
+    accelrt.set_device(0)
+
+
+@pytest.mark.skipif(not SEVERAL, reason="needs two devices")
+def test_each_device_has_its_current_stream():
+    near, far = accelrt.Stream(0), accelrt.Stream(1)
+    accelrt.set_device(0)
+    with accelrt.stream(near):
+        assert accelrt.current_stream(1) == accelrt.default_stream(1)
+        with accelrt.stream(far):
+            assert accelrt.current_device() == 1
+            assert accelrt.current_stream() is accelrt.current_stream(1) is far
+            assert accelrt.current_stream(0) is near
+            with accelrt.device(0):
+                assert accelrt.current_stream() is near
+        assert accelrt.current_stream(1) == accelrt.default_stream(1)
+        assert accelrt.current_stream() is near
+    assert accelrt.current_device() == 0
+
+
+@pytest.mark.skipif(not SEVERAL, reason="needs two devices")
+def test_a_peer_copy_is_ordered_by_a_wait_across_devices():
+    near, far, gate = accelrt.Stream(0), accelrt.Stream(1), threading.Event()
+    data, out = np.arange(1 << 16, dtype=np.uint8), np.zeros(1 << 16, np.uint8)
+    with accelrt.Buffer(data.nbytes, 0, near) as here, accelrt.Buffer(data.nbytes, 1, far) as there:
+        here.copy_from(data, stream=near)
+        near.launch_host_func(gate.wait)
+        accelrt.copy(there, here, stream=near, blocking=False)
+        far.wait_stream(near)
+        assert not far.query()
+        gate.set()
+        there.copy_to(out, stream=far)
+    assert (out == data).all()

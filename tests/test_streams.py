@@ -16,14 +16,22 @@ class Gate:
         stream.launch_host_func(self.open.wait)
 
 
+def are_leased_again(handles):
+    """Whether new streams come to have these handles; those that other tests returned come first."""
+    streams, missing = [], set(handles)
+    while missing and len(streams) < 5000:
+        streams.append(accelrt.Stream())
+        missing.discard(streams[-1].cuda_stream)
+    return not missing
+
+
 def test_streams_are_unique_and_their_handles_are_reused_after_them():
     streams = [accelrt.Stream() for _ in range(100)]
     handles = {stream.cuda_stream for stream in streams}
     assert len(handles) == 100
     assert 0 not in handles
     del streams
-    again = [accelrt.Stream() for _ in range(100)]
-    assert {stream.cuda_stream for stream in again} == handles
+    assert are_leased_again(handles)
 
 
 def test_a_stream_whose_work_still_runs_is_not_leased_again():
@@ -54,6 +62,21 @@ def test_priorities_are_clamped_to_the_range():
     assert accelrt.Stream(priority=-1000).priority == greatest
     assert accelrt.Stream(priority=1000).priority == least
     assert accelrt.ExternalStream(accelrt.Stream(priority=greatest).cuda_stream).priority == greatest
+
+
+@pytest.mark.parametrize("priority", ["high", 0.5, True, None])
+def test_a_priority_that_is_no_int_is_refused(priority):
+    with pytest.raises(TypeError, match=r"pass an int.*Stream.priority_range\(\)"):
+        accelrt.Stream(priority=priority)
+
+
+def test_priorities_of_every_size_and_device():
+    for ordinal in range(accelrt.device_count()):
+        least, greatest = accelrt.Stream.priority_range(ordinal)
+        assert accelrt.Stream(ordinal, -(10**30)).priority == greatest
+        assert accelrt.Stream(ordinal, 10**30).priority == least
+        for level in range(greatest, least + 1):
+            assert accelrt.Stream(ordinal, priority=level).priority == level
 
 
 @pytest.mark.parametrize("handle", [-1, 1 << 64])
@@ -89,6 +112,17 @@ def test_the_context_restores_after_an_exception_and_nests_in_itself():
     assert accelrt.current_stream() == accelrt.default_stream()
     with accelrt.stream(stream), accelrt.stream(stream):
         assert accelrt.current_stream() is stream
+    assert accelrt.current_stream() == accelrt.default_stream()
+
+
+def test_a_context_entered_again_restores_step_by_step():
+    one, other = accelrt.Stream(), accelrt.Stream()
+    context = accelrt.stream(one)
+    with context:
+        accelrt.set_stream(other)
+        with context:
+            assert accelrt.current_stream() is one
+        assert accelrt.current_stream() is other
     assert accelrt.current_stream() == accelrt.default_stream()
 
 
@@ -131,8 +165,7 @@ def test_a_threads_streams_die_with_it():
         thread = threading.Thread(target=use)
         thread.start()
         thread.join()
-    leased = [accelrt.Stream() for _ in range(300)]
-    assert set(handles) <= {stream.cuda_stream for stream in leased}
+    assert are_leased_again(set(handles))
 
 
 @pytest.mark.parametrize("thing", [3, "stream", object()])
@@ -180,6 +213,15 @@ def test_a_host_function_that_raises_is_heard_of_at_the_next_synchronize():
     with pytest.raises(KeyError, match="from the stream"):
         stream.synchronize()
     stream.synchronize()
+
+
+@pytest.mark.parametrize("thing", [None, 3, "event"])
+def test_what_is_no_event_or_stream_is_not_waited_for(thing):
+    stream = accelrt.Stream()
+    with pytest.raises(TypeError, match="pass an Event"):
+        stream.wait_event(thing)
+    with pytest.raises(TypeError, match="pass a Stream"):
+        stream.wait_stream(thing)
 
 
 def test_what_cannot_be_called_is_refused():

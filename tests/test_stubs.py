@@ -16,7 +16,7 @@ ROOT = Path(accelrt.__file__).parent
 ALLOWED = r"""
 .*\.__pyx_capi__
 .*\.__test__
-accelrt\.memory\.(checkpoint|foreign|foreign_readings|idle|invariants|ladder|ordered|pending|pieces|places|plugged|plugin|policy)
+accelrt\.memory\.(checkpoint|foreign|foreign_readings|idle|inherit|invariants|ladder|ordered|pending|pieces|places|plugged|plugin|policy)
 accelrt\.memory\.(pinned|pinned_(audit|heap|memory|uses|watch)|pool|private|readings|records|routes|segments|share|sharing)
 accelrt\.memory\.(snapshot|spans|windows|world)
 .*\.?__reduce_cython__
@@ -29,7 +29,7 @@ accelrt\.memory\.(snapshot|spans|windows|world)
 accelrt\.memory\.BACKEND
 .*\.copies\.Operand
 .*\.graph\.MODES
-.*\.stream\.Currents
+.*\.stream\.(Currents|Waitable)
 .*\.driver\.host\.S(IZE|CALE)
 .*\.PinnedBuffer\.__buffer__
 """

@@ -35,6 +35,7 @@ cdef extern from "cudaTypedefs.h" nogil:
     ctypedef int (*PFN_cuEventCreate_v2000)(CUevent*, unsigned int) noexcept nogil
     ctypedef int (*PFN_cuEventDestroy_v4000)(CUevent) noexcept nogil
     ctypedef int (*PFN_cuEventRecord_v2000)(CUevent, CUstream) noexcept nogil
+    ctypedef int (*PFN_cuEventRecordWithFlags_v11010)(CUevent, CUstream, unsigned int) noexcept nogil
     ctypedef int (*PFN_cuEventQuery_v2000)(CUevent) noexcept nogil
     ctypedef int (*PFN_cuEventSynchronize_v2000)(CUevent) noexcept nogil
     ctypedef int (*PFN_cuEventElapsedTime_v2000)(float*, CUevent, CUevent) noexcept nogil
@@ -44,6 +45,10 @@ cdef extern from "cudaTypedefs.h" nogil:
     ctypedef int (*PFN_cuMemsetD8Async_v3020)(CUdeviceptr, unsigned char, size_t, CUstream) noexcept nogil
     ctypedef int (*PFN_cuMemsetD16Async_v3020)(CUdeviceptr, unsigned short, size_t, CUstream) noexcept nogil
     ctypedef int (*PFN_cuMemsetD32Async_v3020)(CUdeviceptr, unsigned int, size_t, CUstream) noexcept nogil
+
+cdef enum:
+    CU_EVENT_RECORD_EXTERNAL = 1
+    CU_EVENT_WAIT_EXTERNAL = 1
 
 cdef PFN_cuCtxGetStreamPriorityRange_v5050 cuCtxGetStreamPriorityRange
 cdef PFN_cuStreamCreateWithPriority_v5050 cuStreamCreateWithPriority
@@ -58,6 +63,7 @@ cdef PFN_cuLaunchHostFunc_v10000 cuLaunchHostFunc
 cdef PFN_cuEventCreate_v2000 cuEventCreate
 cdef PFN_cuEventDestroy_v4000 cuEventDestroy
 cdef PFN_cuEventRecord_v2000 cuEventRecord
+cdef PFN_cuEventRecordWithFlags_v11010 cuEventRecordWithFlags
 cdef PFN_cuEventQuery_v2000 cuEventQuery
 cdef PFN_cuEventSynchronize_v2000 cuEventSynchronize
 cdef PFN_cuEventElapsedTime_v2000 cuEventElapsedTime
@@ -78,7 +84,7 @@ cdef int fill_streams(Table* table, Table* blank) except -1:
 # streams
 
 cdef int fill_stream_rows(Table* table, Table* blank) except -1:
-    cdef Symbol[9] symbols = [
+    cdef Symbol[10] symbols = [
         Symbol(b"cuCtxGetStreamPriorityRange", 5050, <void**>&cuCtxGetStreamPriorityRange,
                <void**>&table.stream_priority_range),
         Symbol(b"cuStreamCreateWithPriority", 5050, <void**>&cuStreamCreateWithPriority,
@@ -89,6 +95,7 @@ cdef int fill_stream_rows(Table* table, Table* blank) except -1:
         Symbol(b"cuStreamQuery", 2000, <void**>&cuStreamQuery, <void**>&table.stream_query),
         Symbol(b"cuStreamSynchronize", 2000, <void**>&cuStreamSynchronize, <void**>&table.stream_synchronize),
         Symbol(b"cuStreamWaitEvent", 3020, <void**>&cuStreamWaitEvent, <void**>&table.stream_wait_event),
+        Symbol(b"cuStreamWaitEvent", 3020, <void**>&cuStreamWaitEvent, <void**>&table.stream_wait_external),
         Symbol(b"cuLaunchHostFunc", 10000, <void**>&cuLaunchHostFunc, <void**>&table.stream_host_func),
     ]
     table.stream_priority_range = stream_priority_range
@@ -100,7 +107,8 @@ cdef int fill_stream_rows(Table* table, Table* blank) except -1:
     table.stream_synchronize = stream_synchronize
     table.stream_wait_event = stream_wait_event
     table.stream_host_func = stream_host_func
-    return resolve(symbols, 9, table, blank)
+    table.stream_wait_external = stream_wait_external
+    return resolve(symbols, 10, table, blank)
 
 
 cdef int stream_priority_range(int device, int* out_least, int* out_greatest) noexcept nogil:
@@ -181,6 +189,11 @@ cdef int stream_wait_event(int device, uintptr_t stream, uintptr_t event) noexce
     return leave(pushed, code)
 
 
+cdef int stream_wait_external(int device, uintptr_t stream, uintptr_t event) noexcept nogil:
+    # Of streams that capture, none of which is a legacy one.
+    return cuStreamWaitEvent(<CUstream>stream, <CUevent>event, CU_EVENT_WAIT_EXTERNAL)
+
+
 cdef int stream_host_func(int device, uintptr_t stream, host_fn fn, void* data) noexcept nogil:
     cdef bint pushed = False
     cdef int code = enter_for(device, stream, &pushed)
@@ -194,10 +207,12 @@ cdef int stream_host_func(int device, uintptr_t stream, host_fn fn, void* data) 
 # events
 
 cdef int fill_event_rows(Table* table, Table* blank) except -1:
-    cdef Symbol[6] symbols = [
+    cdef Symbol[7] symbols = [
         Symbol(b"cuEventCreate", 2000, <void**>&cuEventCreate, <void**>&table.event_create),
         Symbol(b"cuEventDestroy", 4000, <void**>&cuEventDestroy, <void**>&table.event_destroy),
         Symbol(b"cuEventRecord", 2000, <void**>&cuEventRecord, <void**>&table.event_record),
+        Symbol(b"cuEventRecordWithFlags", 11010, <void**>&cuEventRecordWithFlags,
+               <void**>&table.event_record_external),
         Symbol(b"cuEventQuery", 2000, <void**>&cuEventQuery, <void**>&table.event_query),
         Symbol(b"cuEventSynchronize", 2000, <void**>&cuEventSynchronize, <void**>&table.event_synchronize),
         Symbol(b"cuEventElapsedTime", 2000, <void**>&cuEventElapsedTime, <void**>&table.event_elapsed),
@@ -208,7 +223,8 @@ cdef int fill_event_rows(Table* table, Table* blank) except -1:
     table.event_query = event_query
     table.event_synchronize = event_synchronize
     table.event_elapsed = event_elapsed
-    return resolve(symbols, 6, table, blank)
+    table.event_record_external = event_record_external
+    return resolve(symbols, 7, table, blank)
 
 
 cdef int event_create(int device, unsigned int flags, uintptr_t* out_event) noexcept nogil:
@@ -237,6 +253,10 @@ cdef int event_record(int device, uintptr_t event, uintptr_t stream) noexcept no
     if wants_context(code, device, &pushed):
         code = cuEventRecord(<CUevent>event, <CUstream>stream)
     return leave(pushed, code)
+
+
+cdef int event_record_external(int device, uintptr_t event, uintptr_t stream) noexcept nogil:
+    return cuEventRecordWithFlags(<CUevent>event, <CUstream>stream, CU_EVENT_RECORD_EXTERNAL)
 
 
 cdef int event_query(int device, uintptr_t event) noexcept nogil:

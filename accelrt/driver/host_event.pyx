@@ -4,12 +4,12 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
 from accelrt.addresses cimport AddressMap, map_find, map_insert, map_remove, map_reserve
-from accelrt.driver.host_capture cimport break_capture, capture_of, check_implicit, check_unsafe, join
+from accelrt.driver.host_capture cimport add_node, break_capture, capture_of, check_implicit, check_unsafe, join
 from accelrt.driver.host_gate cimport gate, gate_any
 from accelrt.driver.host_frontier cimport clear_frontier, copy_frontier
 from accelrt.driver.host_queue cimport (
-    RECORD, WAIT, Capture, HostEvent, HostStream, Ticket, Work,
-    drop_ticket, enqueue, find_stream, follow_legacy_order, hold_ticket, lock,
+    RECORD, WAIT, Capture, HostEvent, HostStream, Plan, Ticket, Work,
+    drop_ticket, drop_tickets, enqueue, find_stream, follow_legacy_order, hold_ticket, lock,
     new_handle, unlock, wait_for,
 )
 from accelrt.driver.table cimport EVENT_DISABLE_TIMING, EVENT_INTERPROCESS
@@ -153,6 +153,98 @@ cdef int stream_wait_event(int device, uintptr_t stream, uintptr_t event) noexce
     return code
 
 
+# --- events as nodes ---------------------------------------------------------------------------------------
+
+cdef int add_point(int kind, int device, uintptr_t stream, uintptr_t event) noexcept nogil:
+    # The event itself stays as it is: every launch of the graph records it, or looks at what it waits for.
+    cdef HostEvent* found
+    cdef HostStream* on
+    cdef Work work
+    cdef int code = gate(device)
+    if code:
+        return code
+    memset(&work, 0, sizeof(Work))
+    work.kind = kind
+    work.event = event
+    lock()
+    found = <HostEvent*>map_find(&events, event)
+    on = find_stream(device, stream)
+    if found == NULL or on == NULL or (kind == RECORD and found.device != device):
+        code = INVALID_HANDLE
+    elif on.capture == NULL:
+        code = INVALID_VALUE
+    else:
+        code = add_node(on, &work)
+    unlock()
+    return code
+
+
+cdef int event_record_external(int device, uintptr_t event, uintptr_t stream) noexcept nogil:
+    return add_point(RECORD, device, stream, event)
+
+
+cdef int stream_wait_external(int device, uintptr_t stream, uintptr_t event) noexcept nogil:
+    return add_point(WAIT, device, stream, event)
+
+
+cdef void record_at_launch(HostEvent* event, Ticket* ticket) noexcept nogil:
+    drop_ticket(event.ticket)
+    event.ticket = hold_ticket(ticket)
+    event.capture = 0
+
+
+cdef void abandon_tickets(const Plan* plan, void* given) noexcept nogil:
+    # Of a launch that came to nothing: whoever waits for one of its records is let go.
+    cdef Ticket** tickets = <Ticket**>given
+    cdef int index
+    if tickets == NULL:
+        return
+    for index in range(plan.count):
+        if tickets[index] != NULL and plan.nodes[index].work.kind == RECORD:
+            tickets[index].done = True
+    drop_tickets(tickets, plan.count)
+    free(tickets)
+
+
+cdef bint has_points(const Plan* plan) noexcept nogil:
+    cdef int index
+    for index in range(plan.count):
+        if plan.nodes[index].work.event:
+            return True
+    return False
+
+
+cdef int tickets_for(const Plan* plan, void** out_tickets) noexcept nogil:
+    # A new one for each record, in the order of the nodes, so that a wait sees the records before it.
+    cdef Ticket** tickets
+    cdef const Work* work
+    cdef HostEvent* event
+    cdef int index
+    out_tickets[0] = NULL
+    if not has_points(plan):
+        return 0
+    tickets = <Ticket**>calloc(plan.count, sizeof(void*))
+    if tickets == NULL:
+        return NO_HOST_MEMORY
+    out_tickets[0] = tickets
+    for index in range(plan.count):
+        work = &plan.nodes[index].work
+        if work.kind != RECORD and work.kind != WAIT:
+            continue
+        event = <HostEvent*>map_find(&events, work.event)
+        if work.kind == WAIT:
+            tickets[index] = hold_ticket(event.ticket) if event != NULL else NULL
+            continue
+        tickets[index] = <Ticket*>calloc(1, sizeof(Ticket))
+        if tickets[index] == NULL:
+            abandon_tickets(plan, tickets)
+            return NO_HOST_MEMORY
+        tickets[index].holders = 1
+        if event != NULL:
+            record_at_launch(event, tickets[index])
+    return 0
+
+
 cdef int ask_captured(uint64_t id) noexcept nogil:
     # The event has no state, and asking for it breaks the capture, if that still goes on.
     cdef Capture* capture = capture_of(id)
@@ -228,3 +320,5 @@ cdef void fill_event_rows(Table* table) noexcept nogil:
     table.event_synchronize = event_synchronize
     table.event_elapsed = event_elapsed
     table.stream_wait_event = stream_wait_event
+    table.event_record_external = event_record_external
+    table.stream_wait_external = stream_wait_external

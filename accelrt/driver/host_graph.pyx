@@ -9,9 +9,10 @@ from accelrt.driver.host_capture cimport (
     begin, beside_capture, break_capture, check_implicit, check_unsafe, end, exchange_mode, free_graph, plan_of,
     shape_changed,
 )
+from accelrt.driver.host_event cimport abandon_tickets, tickets_for
 from accelrt.driver.host_gate cimport gate, gate_any
 from accelrt.driver.host_queue cimport (
-    COPY, FILL, REPLAY, WAIT, Graph, HostStream, Plan, Ticket, Work,
+    COPY, FILL, RECORD, REPLAY, WAIT, Graph, HostStream, Plan, Ticket, Work,
     drop_plan, drop_ticket, enqueue, find_stream, follow_legacy_order, is_legacy, lock, mark, new_handle, unlock,
 )
 from accelrt.driver.table cimport CAPTURE_ACTIVE, CAPTURE_INVALIDATED, CAPTURE_NONE, CAPTURE_RELAXED, Table
@@ -124,6 +125,10 @@ cdef const char* kind_name(int kind) noexcept nogil:
         return "MEMCPY"
     if kind == FILL:
         return "MEMSET"
+    if kind == RECORD:
+        return "EVENT_RECORD"
+    if kind == WAIT:
+        return "EVENT_WAIT"
     return "HOST"
 
 
@@ -214,13 +219,18 @@ cdef int graph_update(uintptr_t exec_, uintptr_t graph, int* out_result) noexcep
 cdef int launch_in_turn(Exec* exec_, HostStream* on, const Work* replay) noexcept nogil:
     # One launch of an instantiated graph runs at a time, whichever the streams.
     cdef Work work
+    cdef void* tickets = NULL
     cdef int code = follow_legacy_order(on)
     if code == 0 and exec_.last != NULL and not exec_.last.done:
         memset(&work, 0, sizeof(Work))
         work.kind = WAIT
         code = enqueue(on, &work, exec_.last, NULL)
     if code == 0:
-        code = enqueue(on, replay, NULL, NULL)
+        code = tickets_for(exec_.plan, &tickets)
+    if code == 0:
+        code = enqueue(on, replay, NULL, tickets)
+        if code:
+            abandon_tickets(exec_.plan, tickets)
     if code == 0:
         drop_ticket(exec_.last)
         exec_.last = mark(on, &code)

@@ -3,6 +3,7 @@
 # Everything that work waits for is a ticket: a record makes one, and waits, synchronisation and the legacy
 # default stream's implicit order hold it until the worker that reaches the record marks it done.
 from libc.stdint cimport uint64_t, uintptr_t
+from libc.stdlib cimport free
 
 from accelrt.driver.host_frontier cimport Frontier
 from accelrt.driver.table cimport host_fn
@@ -16,8 +17,8 @@ cdef enum:  # kinds of work
     FILL = 1
     CALL = 2      # a host function
     REPLAY = 3    # every node of a plan, in order; never a node itself
-    RECORD = 4    # marks a ticket done
-    WAIT = 5      # goes on when a ticket is done
+    RECORD = 4    # marks a ticket done; as a node, that of the launch for an event
+    WAIT = 5      # goes on when a ticket is done; as a node, that which an event had at the launch
 
 cdef enum:  # Work.known
     DST_KNOWN = 1
@@ -37,13 +38,14 @@ cdef struct Work:
     int width
     host_fn fn
     void* data
+    uintptr_t event    # of a RECORD or WAIT that is a node
     Plan* plan         # of a REPLAY, one of its holders
     int known          # DST_KNOWN, SRC_KNOWN: memory that the driver knew, and has to know when it runs
 
 cdef struct Operation:
     Work work
     Ticket* ticket     # one of its holders
-    void* staged       # a copy of pageable source bytes, freed after use
+    void* staged       # freed after use: a copy of pageable source bytes; of a REPLAY, a Ticket* for each node
     Operation* next
 
 cdef struct Node:
@@ -112,6 +114,24 @@ cdef Ticket* mark(HostStream* stream, int* out_code) noexcept nogil  # NULL wher
 cdef int follow_legacy_order(HostStream* stream) noexcept nogil
 cdef void wait_for(Ticket* ticket) noexcept nogil  # opens the lock while it waits
 cdef int drain_device(int device) noexcept nogil   # -1 is all; opens the lock while it waits
-cdef Ticket* hold_ticket(Ticket* ticket) noexcept nogil
-cdef void drop_ticket(Ticket* ticket) noexcept nogil
 cdef void drop_plan(Plan* plan) noexcept nogil
+
+
+cdef inline Ticket* hold_ticket(Ticket* ticket) noexcept nogil:
+    if ticket != NULL:
+        ticket.holders += 1
+    return ticket
+
+
+cdef inline void drop_ticket(Ticket* ticket) noexcept nogil:
+    if ticket == NULL:
+        return
+    ticket.holders -= 1
+    if ticket.holders == 0:
+        free(ticket)
+
+
+cdef inline void drop_tickets(Ticket** tickets, int count) noexcept nogil:
+    cdef int index
+    for index in range(count):
+        drop_ticket(tickets[index])

@@ -7,8 +7,9 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memmove, memset
 
 from accelrt.addresses cimport AddressMap, map_find, map_insert, map_remove, map_reserve
+from accelrt.driver.host_bytes cimport fill_memory, touches_nothing
 from accelrt.driver.host_frontier cimport clear_frontier
-from accelrt.driver.host_memory cimport MAX_HOST_DEVICES, UNKNOWN_MEMORY, owner_of
+from accelrt.driver.host_memory cimport MAX_HOST_DEVICES
 from accelrt.driver.table cimport STREAM_BLOCKING
 from accelrt.mutex cimport pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock
 from accelrt.status cimport NO_HOST_MEMORY
@@ -24,6 +25,9 @@ cdef extern from *:
     #define read_lost() __atomic_load_n(&accelrt_lost, __ATOMIC_ACQUIRE)
     #define write_lost(value) __atomic_store_n(&accelrt_lost, value, __ATOMIC_RELEASE)
     static __thread void* accelrt_per_thread[64];
+    static pthread_key_t accelrt_thread_end;  /* has a value on threads that have such streams */
+    static void accelrt_at_thread_end(void (*end)(void*)) { pthread_key_create(&accelrt_thread_end, end); }
+    static void accelrt_note_thread(void) { pthread_setspecific(accelrt_thread_end, accelrt_per_thread); }
     static double accelrt_now_ms(void) {
         struct timespec now;
         clock_gettime(CLOCK_MONOTONIC, &now);
@@ -57,6 +61,8 @@ cdef extern from *:
     int read_lost() noexcept nogil
     void write_lost(int value) noexcept nogil
     void** per_thread "accelrt_per_thread"
+    void at_thread_end "accelrt_at_thread_end" (void (*end)(void*) noexcept nogil) noexcept nogil
+    void note_thread "accelrt_note_thread" () noexcept nogil
     double now_ms "accelrt_now_ms"() noexcept nogil
     void sleep_us "accelrt_sleep_us"(long us) noexcept nogil
     int linger "accelrt_linger"(pthread_cond_t* wake, pthread_mutex_t* mutex, long ms) noexcept nogil
@@ -84,6 +90,7 @@ cdef size_t operations = 0
 cdef void queue_open(long delay_us) noexcept nogil:
     global delay
     pthread_cond_init(&done, NULL)
+    at_thread_end(drop_per_thread)
     delay = delay_us
 
 
@@ -109,21 +116,7 @@ cdef uintptr_t new_handle() noexcept nogil:
     return last_handle
 
 
-# --- tickets and plans --------------------------------------------------------------------------------------
-
-cdef Ticket* hold_ticket(Ticket* ticket) noexcept nogil:
-    if ticket != NULL:
-        ticket.holders += 1
-    return ticket
-
-
-cdef void drop_ticket(Ticket* ticket) noexcept nogil:
-    if ticket == NULL:
-        return
-    ticket.holders -= 1
-    if ticket.holders == 0:
-        free(ticket)
-
+# --- plans --------------------------------------------------------------------------------------------------
 
 cdef void drop_plan(Plan* plan) noexcept nogil:
     cdef int index
@@ -171,7 +164,20 @@ cdef HostStream* legacy_of(int device) noexcept nogil:
 cdef HostStream* per_thread_of(int device) noexcept nogil:
     if per_thread[device] == NULL:
         per_thread[device] = add_stream(device, STREAM_BLOCKING, 0)
+        note_thread()
     return <HostStream*>per_thread[device]
+
+
+cdef void drop_per_thread(void* streams_) noexcept nogil:
+    # At a thread's end.
+    cdef HostStream** mine = <HostStream**>streams_
+    cdef int device
+    lock()
+    for device in range(MAX_HOST_DEVICES):
+        if mine[device] != NULL and mine[device].capture == NULL:  # a capture that nobody ended names it
+            drop_stream(mine[device])
+            mine[device] = NULL
+    unlock()
 
 
 cdef HostStream* find_stream(int device, uintptr_t stream) noexcept nogil:
@@ -341,29 +347,31 @@ cdef int drain_device(int device) noexcept nogil:
 
 # --- doing it ----------------------------------------------------------------------------------------------
 
-cdef void fill_memory(const Work* work) noexcept nogil:
-    cdef size_t index
-    if work.width == 1:
-        memset(<void*>work.dst, work.value, work.size)
-    elif work.width == 2:
-        for index in range(work.size):
-            (<unsigned short*>work.dst)[index] = work.value
-    else:
-        for index in range(work.size):
-            (<unsigned int*>work.dst)[index] = work.value
+cdef void pass_point(int kind, Ticket* ticket) noexcept nogil:
+    # A node of a replay that records an event, or waits for one; what the event had then may be nothing.
+    lock()
+    if ticket != NULL and kind == WAIT:
+        wait_for(ticket)
+    elif ticket != NULL:
+        ticket.time_ms = now_ms()
+        ticket.done = True
+        pthread_cond_broadcast(&done)
+    unlock()
 
 
-cdef bint touches_nothing(const Work* work) noexcept nogil:
-    # A replay may come when the memory that was captured is gone.
-    cdef size_t size = work.size * work.width if work.kind == FILL else work.size
-    if work.known & DST_KNOWN and owner_of(work.dst, size) == UNKNOWN_MEMORY:
-        return True
-    return work.known & SRC_KNOWN and owner_of(work.src, size) == UNKNOWN_MEMORY
+cdef void replay(const Plan* plan, Ticket** tickets, int device) noexcept nogil:
+    cdef int index
+    cdef const Work* work
+    for index in range(plan.count):
+        work = &plan.nodes[index].work
+        if work.kind == RECORD or work.kind == WAIT:
+            pass_point(work.kind, tickets[index])
+        else:
+            perform(work, NULL, device)
 
 
 cdef void perform(const Work* work, const void* staged, int device) noexcept nogil:
     global callback_depth
-    cdef int index
     if work.known and touches_nothing(work):
         write_lost(device + 1)
     elif work.kind == COPY:
@@ -375,8 +383,7 @@ cdef void perform(const Work* work, const void* staged, int device) noexcept nog
         work.fn(work.data)
         callback_depth -= 1
     elif work.kind == REPLAY:
-        for index in range(work.plan.count):
-            perform(&work.plan.nodes[index].work, NULL, device)
+        replay(work.plan, <Ticket**>staged, device)
 
 
 cdef void finish(HostStream* stream) noexcept nogil:
@@ -389,6 +396,8 @@ cdef void finish(HostStream* stream) noexcept nogil:
     stream.head = head.next
     operations -= 1
     drop_ticket(head.ticket)
+    if head.work.plan != NULL and head.staged != NULL:
+        drop_tickets(<Ticket**>head.staged, head.work.plan.count)
     drop_plan(head.work.plan)
     free(head.staged)
     free(head)

@@ -17,7 +17,7 @@ from libc.stdint cimport uint64_t, uintptr_t
 ctypedef void (*host_fn)(void* data) noexcept nogil
 
 cdef enum:
-    TABLE_VERSION = 1
+    TABLE_VERSION = 2
     TEXT_BYTES = 256
 
 cdef enum:  # stream_create flags
@@ -100,6 +100,7 @@ cdef struct Table:
     int (*stream_synchronize)(int device, uintptr_t stream) noexcept nogil
     int (*stream_wait_event)(int device, uintptr_t stream, uintptr_t event) noexcept nogil
     int (*stream_host_func)(int device, uintptr_t stream, host_fn fn, void* data) noexcept nogil
+    int (*stream_wait_external)(int device, uintptr_t stream, uintptr_t event) noexcept nogil  # capturing: a node
 
     # events
     int (*event_create)(int device, unsigned int flags, uintptr_t* out_event) noexcept nogil
@@ -108,6 +109,7 @@ cdef struct Table:
     int (*event_query)(int device, uintptr_t event) noexcept nogil  # NOT_READY while not complete
     int (*event_synchronize)(int device, uintptr_t event) noexcept nogil
     int (*event_elapsed)(uintptr_t start, uintptr_t end, float* out_ms) noexcept nogil
+    int (*event_record_external)(int device, uintptr_t event, uintptr_t stream) noexcept nogil  # capturing: a node
 
     # copies and fills: ordered on the stream; host memory that is not page-locked is read before the
     # row returns, and written before the row returns; copy_peer takes a stream of src_on, fill a width of

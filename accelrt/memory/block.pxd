@@ -117,6 +117,9 @@ cdef struct Heap:
     uint32_t settled   # blocks freed up to this epoch are used by no work of the stream any more
     uint32_t marked    # the epoch that is settled once marker is complete
     Entry* marker      # an event recorded on the stream, or NULL
+    bint claimed       # with plain segments: claimant may have what is free in whole segments up to the epoch left
+    uintptr_t claimant  # the parent of the stream that had the handle before
+    uint32_t left
     bint lingers       # pages of other heaps are free in its windows until its stream's work is done
     Block* spare       # records to use again, chained by left
     Block* aside       # FREE and in no list, or NULL: what the last hit left or merged; none while in the world

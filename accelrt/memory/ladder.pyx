@@ -5,15 +5,17 @@ could be made.
 """
 from libc.stdint cimport SIZE_MAX, uintptr_t
 
-from accelrt.memory.block cimport Block, Piece
+from accelrt.memory.block cimport Block, Piece, Use
 from accelrt.memory.freelist cimport best_fit
 from accelrt.memory.heap cimport keeps_rest, suits
 from accelrt.memory.idle cimport close_epochs, drop_markers, settle_all
+from accelrt.memory.inherit cimport inherit
 from accelrt.memory.pending cimport poll, wait_all
+from accelrt.memory.per_thread cimport LEGACY, PER_THREAD, filed_under
 from accelrt.memory.pieces cimport release_piece, vacate
 from accelrt.memory.places cimport make_cell
 from accelrt.memory.private cimport drop_empty, owner_for
-from accelrt.memory.records cimport heap_of, see_to_blocks
+from accelrt.memory.records cimport add_use, heap_of, see_to_blocks
 from accelrt.memory.segments cimport grow_plain, release_plain
 from accelrt.memory.sizes cimport GRANULE, LARGE_LIMIT, SMALL, SMALL_LIMIT, SMALL_SEGMENT, round_up
 from accelrt.memory.spans cimport grow_pages, trim_spans
@@ -36,6 +38,7 @@ cdef bint refused(int code) noexcept nogil:
 
 cdef int find(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil:
     cdef Block* block = best_fit(request.heap, request.size)
+    cdef Use* use = NULL
     cdef int code
     if block == NULL or not suits(block, request.size, &pool.policy):
         return OUT_OF_MEMORY
@@ -46,7 +49,12 @@ cdef int find(Pool* pool, Request* request, uintptr_t* out_address) noexcept nog
         block.cell = make_cell(block.address)
         if block.cell == NULL:
             return NO_HOST_MEMORY
+    if request.stream == PER_THREAD:
+        code = add_use(pool, &use, LEGACY)
+        if code:
+            return code
     hand_out(pool, block, request.size, request.requested, keeps_rest(block, request.size))
+    block.uses = use
     out_address[0] = block.address
     return 0
 
@@ -96,6 +104,8 @@ cdef int obtain(Pool* pool, Request* request) noexcept nogil:
     # More for the heap, if the device and the limit allow it.
     cdef int code
     if not pool.policy.virtual_memory:
+        if inherit(pool, request.heap, request.size):
+            return 0
         code = collect(pool, plain_size(pool, request))
         return code if code else grow_plain(pool, request.heap, plain_size(pool, request))
     if not pool.policy.stitching or within_slack(pool, request):
@@ -203,7 +213,7 @@ cdef int ask(Pool* pool, Request* request, int refusal, uintptr_t* out_address) 
     enter(pool)
     code = owner_for(pool, request.stream, &owner)
     if code == 0:
-        code = heap_of(pool, owner, request.stream, request.kind, &request.heap)
+        code = heap_of(pool, owner, filed_under(request.stream), request.kind, &request.heap)
     if code or not freed:
         return code if code else refusal
     code = poll(pool)

@@ -5,6 +5,7 @@ from libc.stdlib cimport calloc, free
 from accelrt.driver.relaxed cimport go_relaxed, restore_mode
 from accelrt.driver.table cimport STREAM_NON_BLOCKING
 from accelrt.memory.block cimport PENDING, Use
+from accelrt.memory.per_thread cimport PER_THREAD
 from accelrt.memory.queues cimport (
     Entry, Queue, busy_queue, enqueue, push, put_entry, queue_of, take_complete, take_entry, take_of,
 )
@@ -148,6 +149,8 @@ cdef int note_wait(Pool* pool, uintptr_t stream, uint64_t record) noexcept nogil
     cdef Offer* found = pool.offers
     cdef Heap* heap
     cdef int code
+    if stream == PER_THREAD:  # which it is, whoever allocates next would have to know
+        return 0
     while found != NULL:
         if found.record == record and found.block.heap.owner == NULL and not has_use(found.takers, stream):
             code = heap_of(pool, NULL, stream, found.block.heap.kind, &heap)

@@ -10,6 +10,7 @@ from libc.string cimport memset
 from accelrt.addresses cimport map_find
 from accelrt.capture cimport captures_open
 from accelrt.memory.lock cimport spin_lock, spin_unlock
+from accelrt.memory.per_thread cimport filed_under
 from accelrt.memory.pinned_audit cimport violated
 from accelrt.memory.pinned_block cimport (
     DEVICES, LIVE, PENDING, PinnedBlock, PinnedSegment, PinnedUse,
@@ -259,7 +260,7 @@ cdef int use_pinned_on(uintptr_t address, int device, uintptr_t stream) noexcept
     spin_lock(&pool.lock)
     block = block_of(&pool, address)
     if block != NULL:
-        code = note(block, device, stream)
+        code = note(block, device, filed_under(stream))
     spin_unlock(&pool.lock)
     return code
 

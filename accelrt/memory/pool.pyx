@@ -18,6 +18,7 @@ from accelrt.memory.invariants cimport violated
 from accelrt.memory.ladder cimport Request, climb, find, release_free
 from accelrt.memory.lock cimport spin_lock, spin_try, spin_unlock
 from accelrt.memory.pending cimport accept, defer, poll, settle, wait_all
+from accelrt.memory.per_thread cimport filed_under
 from accelrt.memory.places cimport block_at, find_cell, store_block
 from accelrt.memory.policy cimport load_flag, rounded, take_policy, wanted
 from accelrt.memory.private cimport is_routed, note_peaks, owner_for
@@ -181,7 +182,7 @@ cdef int prepare(Pool* pool, Request* request, size_t size, uintptr_t stream) no
     request.stream = stream
     request.kind = LARGE if pool.policy.virtual_memory else kind_of(request.size)
     if code == 0:
-        code = heap_of(pool, owner, stream, request.kind, &request.heap)
+        code = heap_of(pool, owner, filed_under(stream), request.kind, &request.heap)
     if code == 0 and request.heap.pending and pool.captures == 0:
         code = poll(pool)
     return code

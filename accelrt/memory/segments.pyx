@@ -83,7 +83,8 @@ cdef int grow_plain(Pool* pool, Heap* heap, size_t size) noexcept nogil:
     count_owner(heap, size)
     pool.stats.num_device_alloc += 1
     count_pool(pool, RESERVED_BYTES, segment.kind, size)
-    put_free(pool, append_hole(segment, size))
+    append_hole(segment, size).epoch = heap.settled  # fresh: no work uses it yet
+    put_free(pool, segment.first)
     return 0
 
 

@@ -108,6 +108,7 @@ cdef inline int64_t made(const Heap* heap, int kind, int figure) noexcept nogil:
 
 
 cdef void add_figure(Heap* heap, int kind, int figure, int64_t amount) noexcept nogil  # of a kind, and of both
+cdef void carry(Heap* origin, Heap* to, int kind, int figure, int64_t amount) noexcept nogil  # the sum stays
 cdef void forget_made(Heap* heap) noexcept nogil
 cdef void raise_ceilings(Heap* heap) noexcept nogil  # the sole heap's, for which a ceiling is a peak
 cdef void lower_ceilings(Heap* heap) noexcept nogil  # to what is there

@@ -68,6 +68,13 @@ cdef void add_figure(Heap* heap, int kind, int figure, int64_t amount) noexcept 
         add_made(&heap.share[kind], figure, amount)
 
 
+cdef void carry(Heap* origin, Heap* to, int kind, int figure, int64_t amount) noexcept nogil:
+    add_to(&origin.share[kind], figure, -amount)
+    add_to(&origin.share[BOTH], figure, -amount)
+    add_to(&to.share[kind], figure, amount)
+    add_to(&to.share[BOTH], figure, amount)
+
+
 cdef void forget_made(Heap* heap) noexcept nogil:
     cdef int kind
     for kind in range(2):

@@ -1,9 +1,11 @@
 """Memory that more than one stream uses: the others are recorded, or an event says when it is free."""
-from accelrt.memory.block cimport Block
+from accelrt.memory.block cimport Block, Heap
 from accelrt.memory.foreign cimport foreign_use_on
+from accelrt.memory.idle cimport settle_epoch
 from accelrt.memory.pending cimport note_wait, offer
+from accelrt.memory.per_thread cimport filed_under
 from accelrt.memory.pool cimport inspected, live_at, pool_if_made, pool_of
-from accelrt.memory.records cimport add_use, has_use
+from accelrt.memory.records cimport add_use, has_use, load_heap, near_heap
 from accelrt.memory.state cimport Pool
 from accelrt.memory.world cimport enter, leave
 from accelrt.status cimport NOT_ALLOCATED, NOT_SUPPORTED
@@ -15,6 +17,7 @@ cdef int use_on(int device, uintptr_t address, uintptr_t stream) noexcept nogil:
     cdef int code = pool_of(device, &pool)
     if code or address == 0:
         return code
+    stream = filed_under(stream)
     if pool.foreign != NULL:
         return foreign_use_on(pool.foreign, address, stream)
     enter(pool)
@@ -55,3 +58,32 @@ cdef int stream_waits(int device, uintptr_t stream, uint64_t record) noexcept no
     code = note_wait(pool, stream, record)
     leave(pool, NULL)
     return code
+
+
+cdef bint has_left(int device, uintptr_t stream) noexcept nogil:
+    # Heaps are never given back, so that the list may be read without a lock; mostly two looks do.
+    cdef Pool* pool = pool_if_made(device)
+    cdef Heap* heap
+    if pool == NULL or pool.foreign != NULL or pool.policy.virtual_memory:
+        return False
+    if near_heap(pool.near[0], stream) != NULL or near_heap(pool.near[1], stream) != NULL:
+        return True
+    heap = load_heap(&pool.heaps)
+    while heap != NULL and heap.stream != stream:
+        heap = load_heap(&heap.next)
+    return heap != NULL
+
+
+cdef void leave_behind(int device, uintptr_t stream, uintptr_t parent) noexcept nogil:
+    cdef Pool* pool = pool_if_made(device)
+    cdef Heap* heap
+    enter(pool)
+    heap = pool.heaps
+    while heap != NULL:
+        if heap.stream == stream and heap.owner == NULL and heap.summary:
+            heap.left = heap.epoch
+            heap.claimed = True
+            heap.claimant = parent
+            settle_epoch(heap)
+        heap = heap.next
+    leave(pool, NULL)

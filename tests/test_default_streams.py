@@ -1,0 +1,154 @@
+"""The legacy and the per-thread default streams, and streams that others made."""
+
+import gc
+import threading
+import weakref
+
+import numpy as np
+import pytest
+
+import accelrt
+from accelrt.driver.rows import Rows
+
+BLOCKING = 0
+
+
+class Gate:
+    """Holds a stream until it is opened."""
+
+    def __init__(self, stream):
+        self.open = threading.Event()
+        stream.launch_host_func(self.open.wait)
+
+
+@pytest.fixture
+def blocking():
+    """A blocking stream of another library's."""
+    rows = Rows()
+    code, handle = rows.stream_create(0, BLOCKING, 0)
+    assert code == 0
+    yield accelrt.ExternalStream(handle, 0)
+    assert rows.stream_destroy(0, handle) == 0
+
+
+def in_thread(function):
+    seen = []
+    thread = threading.Thread(target=lambda: seen.append(function()))
+    thread.start()
+    thread.join()
+    return seen[0]
+
+
+def test_default_streams_are_the_same_objects_while_nothing_changed():
+    assert accelrt.default_stream() is accelrt.default_stream(0)
+    assert accelrt.per_thread_stream() is accelrt.per_thread_stream(0)
+    assert accelrt.default_stream().cuda_stream == 0
+    assert accelrt.per_thread_stream().cuda_stream == 2
+    assert accelrt.per_thread_stream() != accelrt.default_stream()
+    assert in_thread(accelrt.per_thread_stream) == accelrt.per_thread_stream()
+
+
+def test_the_per_thread_stream_is_another_one_on_each_thread():
+    stream = accelrt.per_thread_stream()
+    gate = Gate(stream)
+    assert not stream.query()
+    assert in_thread(stream.query)
+    gate.open.set()
+    stream.synchronize()
+
+
+def test_the_legacy_stream_follows_the_threads_and_they_follow_it():
+    mine, legacy = accelrt.per_thread_stream(), accelrt.default_stream()
+    gate = Gate(mine)
+    event = legacy.record_event()
+    assert not event.query()
+    behind = in_thread(lambda: accelrt.per_thread_stream().record_event())
+    assert not behind.query()
+    gate.open.set()
+    behind.synchronize()
+    assert event.query()
+
+
+def test_the_legacy_stream_follows_blocking_streams_and_not_ours(blocking):
+    ours = accelrt.Stream()
+    gate = Gate(blocking)
+    ours.record_event().synchronize()
+    event = accelrt.default_stream().record_event()
+    assert not event.query()
+    assert not accelrt.ExternalStream(1).query()  # its other handle
+    gate.open.set()
+    event.synchronize()
+
+
+def test_the_per_thread_stream_can_be_current_and_captured():
+    data, out = np.arange(4096, dtype=np.uint8), np.zeros(4096, np.uint8)
+    stream, graph = accelrt.per_thread_stream(), accelrt.CUDAGraph()
+    with accelrt.stream(stream):
+        assert accelrt.current_stream() is stream
+        with accelrt.Buffer(4096) as a, accelrt.Buffer(4096) as b:
+            a.copy_from(data)
+            stream.synchronize()
+            with accelrt.graph(graph, stream=stream):
+                accelrt.copy(b, a, blocking=False)
+                inside = accelrt.Buffer(4096)
+                accelrt.copy(inside, a, blocking=False)
+            graph.replay()
+            b.copy_to(out)
+            assert (out == data).all()
+            out[:] = 0
+            inside.copy_to(out)
+            assert (out == data).all()
+            inside.free()
+            del graph
+    assert accelrt.current_stream() == accelrt.default_stream()
+
+
+def test_the_per_thread_stream_waits_and_is_waited_for():
+    stream, other = accelrt.per_thread_stream(), accelrt.Stream()
+    gate = Gate(other)
+    stream.wait_stream(other)
+    behind = accelrt.Stream()
+    behind.wait_stream(stream)
+    assert not behind.query()
+    gate.open.set()
+    behind.synchronize()
+
+
+def test_memory_used_on_the_per_thread_stream_waits_for_it_whoever_frees_it():
+    gate = Gate(accelrt.per_thread_stream())
+    stream = accelrt.Stream()
+    address = accelrt.caching_allocator_alloc(4 << 20, stream=stream)
+    accelrt.record_stream(address, accelrt.per_thread_stream())
+    in_thread(lambda: accelrt.caching_allocator_delete(address))
+    other = accelrt.caching_allocator_alloc(4 << 20, stream=stream)
+    assert other != address
+    gate.open.set()
+    accelrt.synchronize()
+    accelrt.caching_allocator_delete(other)
+
+
+class Owner:
+    """Whoever made a stream."""
+
+
+def test_an_external_stream_keeps_its_owner_alive(blocking):
+    owner = Owner()
+    seen = weakref.ref(owner)
+    stream = accelrt.ExternalStream(blocking.cuda_stream, 0, owner=owner)
+    del owner
+    gc.collect()
+    with accelrt.stream(stream):
+        assert accelrt.current_stream() is stream
+        del stream
+        gc.collect()
+        assert seen() is not None
+        assert accelrt.current_stream().cuda_stream == blocking.cuda_stream
+    gc.collect()
+    assert seen() is None
+
+
+def test_an_external_stream_is_not_leased_when_it_dies(blocking):
+    handle = blocking.cuda_stream
+    for _ in range(3):
+        accelrt.ExternalStream(handle)
+    assert handle not in {stream.cuda_stream for stream in [accelrt.Stream() for _ in range(20)]}

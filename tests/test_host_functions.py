@@ -1,0 +1,107 @@
+"""Python functions in a stream's order, and what becomes of what they raise."""
+
+import threading
+
+import pytest
+from child import in_child
+
+import accelrt
+
+WAYS = {
+    "stream": lambda stream: stream.synchronize(),
+    "another stream": lambda stream: (stream.query() or wait(stream), accelrt.Stream().synchronize()),
+    "event": lambda stream: stream.record_event().synchronize(),
+    "device": lambda stream: accelrt.synchronize(),
+}
+
+
+def wait(stream):
+    while not stream.query():
+        pass
+
+
+def fail(text):
+    raise KeyError(text)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_synchronize_reports_what_a_function_raised(way):
+    stream = accelrt.Stream()
+    stream.launch_host_func(lambda: fail("one"))
+    with pytest.raises(KeyError, match="one"):
+        WAYS[way](stream)
+    WAYS[way](stream)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_several_errors_come_together_and_none_is_lost(way):
+    stream = accelrt.Stream()
+    for text in "abc":
+        stream.launch_host_func(lambda text=text: fail(text))
+    with pytest.raises(ExceptionGroup, match="3 host functions raised") as caught:
+        WAYS[way](stream)
+    assert [error.args[0] for error in caught.value.exceptions] == ["a", "b", "c"]
+    WAYS[way](stream)
+
+
+def test_errors_from_two_streams_come_together():
+    streams = [accelrt.Stream(ordinal) for ordinal in range(accelrt.device_count())] + [accelrt.Stream()]
+    for stream in streams:
+        stream.launch_host_func(lambda: fail("any"))
+    for stream in streams:
+        wait(stream)
+    with pytest.raises(ExceptionGroup) as caught:
+        streams[0].synchronize()
+    assert len(caught.value.exceptions) == len(streams)
+
+
+def test_what_is_no_exception_of_programs_is_reported_too():
+    stream = accelrt.Stream()
+    stream.launch_host_func(lambda: exec("raise SystemExit(3)"))
+    stream.launch_host_func(lambda: fail("other"))
+    with pytest.raises(BaseExceptionGroup) as caught:
+        stream.synchronize()
+    assert [type(error) for error in caught.value.exceptions] == [SystemExit, KeyError]
+
+
+def test_the_work_behind_a_function_that_raised_runs():
+    stream, seen = accelrt.Stream(), []
+    stream.launch_host_func(lambda: fail("first"))
+    stream.launch_host_func(lambda: seen.append(1))
+    with pytest.raises(KeyError):
+        stream.synchronize()
+    assert seen == [1]
+
+
+def test_each_replay_reports_its_own_error():
+    stream, graph = accelrt.Stream(), accelrt.CUDAGraph()
+    with accelrt.graph(graph, stream=stream):
+        stream.launch_host_func(lambda: fail("replayed"))
+    with accelrt.stream(stream):
+        for _ in range(2):
+            graph.replay()
+            with pytest.raises(KeyError, match="replayed"):
+                stream.synchronize()
+
+
+def raise_and_leave():
+    accelrt.Stream().launch_host_func(lambda: fail("nobody asked"))
+
+
+@pytest.mark.own_process
+def test_errors_that_nobody_asked_for_are_shown_at_exit():
+    out = in_child(raise_and_leave)
+    assert "Exception ignored in" in out
+    assert "nobody asked" in out
+
+
+def test_full_queues_do_not_deadlock_with_a_function_of_pythons():
+    stream, gate = accelrt.Stream(), threading.Event()
+    stream.launch_host_func(gate.wait)
+    threading.Timer(0.05, gate.set).start()  # a pause, so that the queue is full before it
+    event, other = accelrt.Event(), accelrt.Event()
+    for _ in range(5000):
+        event.record(stream)
+        stream.wait_event(other)
+        stream.wait_event(event)
+    stream.synchronize()
