@@ -44,6 +44,7 @@ class Model(Audited, Offers):
         self.gated = set()  # streams that run nothing now
         self.held = set()  # private pools in use
         self.clock = 0
+        self.allocations = 0
         self.statistics = Statistics()
         self.touched = {}  # segments whose figures are not counted yet, as keys
         self.waited = False  # the last allocate or empty_cache had to wait for a gated stream
@@ -63,6 +64,7 @@ class Model(Audited, Offers):
         if not block:
             block = self.fit(heap, size) or self.climb(heap, size)
             self.take(block, n, size)
+        self.allocations += 1
         return block.place
 
     def may_climb(self, n, stream=0, pool=None):

@@ -1,10 +1,14 @@
 """The model of the allocator with virtual memory: windows show pages of spans a second time."""
 
 import itertools
+import math
 from dataclasses import dataclass
 
 from model_blocks import FREE, MIB, WINDOW, Block, Heap
 from model_pieces import Pieces, append_slot, whole_slots
+
+AUTO = -1.0  # growth slack by credit
+MOST_CREDIT, WINDOW_PRICE, THRIFTY_SLACK = 8192, 64, 0.25
 
 
 @dataclass(slots=True)
@@ -22,10 +26,11 @@ class Progress:
 class PagedModel(Pieces):
     """A pool with virtual memory; piece is the size of its pieces, 0 by what is reserved."""
 
-    def __init__(self, capacity, first_serial=0, stitching=True, piece=0, slack=0.0):
+    def __init__(self, capacity, first_serial=0, stitching=True, piece=0, slack=AUTO):
         super().__init__(capacity, first_serial, piece)
         self.stitching, self.slack = stitching, slack
         self.windows = []  # oldest first
+        self.credit, self.earned = MOST_CREDIT, 0  # for windows; the allocations that are in it
         self.progress = {}  # heap -> Progress
 
     def everywhere(self):
@@ -56,23 +61,56 @@ class PagedModel(Pieces):
     def obtain(self, heap, size, across):
         if not self.stitching:
             return self.grow_at_end(heap, size)
-        if self.within_slack(size) and self.grow_at_end(heap, size):
+        if self.grow_within(heap, size, self.slack):
             return True
         self.send_home()
         if self.fit(heap, size):
             return True
         found = self.free_pages(heap, across)
         available = sum(slot.size for slots in found.values() for slot in slots)
+        window = self.old_window(heap, size, found) if available >= size else None
+        if window:
+            self.happened["revived"] += 1
+            self.count_credit(WINDOW_PRICE + len(window.slots))
+        elif self.slack == AUTO and self.is_overdrawn():
+            refused = self.refused
+            if self.grow_within(heap, size, THRIFTY_SLACK):
+                self.happened["thrifty"] += 1
+                return True
+            if self.refused != refused:
+                return True
         if available < size:
             return self.grow_by(heap, size - available, fills=True)
-        window = self.old_window(heap, size, found)
-        self.happened["revived" if window else "stitched"] += 1
-        self.move_in(window or self.new_window(heap, size, found))
+        if not window:
+            self.happened["stitched"] += 1
+            window = self.new_window(heap, size, found)
+            self.count_credit(-WINDOW_PRICE - len(window.slots))
+        self.move_in(window)
         return True
 
-    def within_slack(self, size):
+    def grow_within(self, heap, size, slack):
         peak, live = (self.statistics.flat[f"allocated_bytes.all.{part}"] for part in ("peak", "current"))
-        return self.slack > 0 and self.reserved() + size <= (1 + self.slack) * max(peak, live + size)
+        need = self.need_at_end(heap, size)
+        total = self.reserved() + need
+        if slack <= 0 or total > (1 + slack) * max(peak, live + size) or total >= self.refused:
+            return False
+        if self.grow_at_end(heap, size):
+            return True
+        if total <= self.limit:
+            self.refused = total
+            self.happened["refused"] += 1
+        return False
+
+    # whether windows pay
+
+    def count_credit(self, amount):
+        self.credit = min(MOST_CREDIT, self.credit + self.allocations - self.earned)
+        self.credit = max(-MOST_CREDIT, min(MOST_CREDIT, self.credit + amount))
+        self.earned = self.allocations
+
+    def is_overdrawn(self):
+        self.count_credit(0)
+        return self.credit < 0
 
     def free_pages(self, heap, across):
         """{free block: [the slots wholly in it]}, that a heap may have; others' only if across."""
@@ -213,6 +251,9 @@ class PagedModel(Pieces):
             ):
                 self.vacate(piece)
                 self.release_piece(piece)
+        self.refused = math.inf
+        if not self.pieces and not self.windows:
+            self.credit = MOST_CREDIT
         self.trim()
         for progress in self.progress.values():
             progress.marker = False

@@ -1,5 +1,6 @@
 """Physical pieces of memory in the model of the allocator, and where they are at home."""
 
+import math
 from dataclasses import dataclass, field
 
 from model import Model
@@ -37,6 +38,7 @@ class Pieces(Model):
         super().__init__(capacity, first_serial)
         self.piece = piece  # the size of pieces, 0 by what is reserved
         self.pieces = []  # in the order in which they were made
+        self.refused = math.inf  # the reserved bytes that the device last refused to slack
 
     def reserved(self):
         return sum(piece.size for piece in self.pieces)
@@ -100,20 +102,26 @@ class Pieces(Model):
 
     def piece_size(self, need):
         total = max(self.reserved(), need)
-        share = min(total // 64, max(16 * MIB, total // 512))
+        live, blocks = (
+            self.statistics.flat[f"{name}.all.current"] for name in ("allocated_bytes", "allocation")
+        )
+        share = min(total // 64, max(16 * MIB, total // 512, (live + need) // (blocks + 1) // 32))
         size = self.piece or GRANULE
         while not self.piece and size * 2 <= share:
             size *= 2
         return min(size, need)
 
-    def grow_at_end(self, heap, size):
+    def need_at_end(self, heap, size):
         """So that a block of the size fits at the end of a span."""
-        need, span = size, self.last_span(heap)
+        span = self.last_span(heap)
         if span and span.blocks and span.blocks[-1].state is FREE and span.blocks[-1].size < size:
-            need = size - span.blocks[-1].size
-            if span.room - span.size < round_up(need, GRANULE):
-                need = size
-        return self.grow_by(heap, need, fills=False)
+            need = round_up(size - span.blocks[-1].size, GRANULE)
+            if span.room - span.size >= need:
+                return need
+        return round_up(size, GRANULE)
+
+    def grow_at_end(self, heap, size):
+        return self.grow_by(heap, self.need_at_end(heap, size), fills=False)
 
     def grow_by(self, heap, need, fills):
         need = round_up(need, GRANULE)

@@ -38,7 +38,7 @@ GOOD = {
     "pinned_max_cached_size_mb": sizes(0, 1, 1024),
     "graph_capture_record_stream_reuse": BOOLEANS,
     "stitching": BOOLEANS,
-    "growth_slack": {"0": 0.0, "0.25": 0.25, "1": 1.0},
+    "growth_slack": {"auto": -1.0, "0": 0.0, "0.25": 0.25, "1": 1.0},
     "piece_size_mb": {"auto": 0, **sizes(2, 6, 512)},
 }
 
@@ -64,7 +64,7 @@ BAD = {
     "pinned_max_cached_size_mb": NOT_WHOLE,
     "graph_capture_record_stream_reuse": NOT_BOOLEAN,
     "stitching": NOT_BOOLEAN,
-    "growth_slack": ["1.01", "-0", *NOT_FRACTION],
+    "growth_slack": ["1.01", "-0", "-1.0", "Auto", *NOT_FRACTION],
     "piece_size_mb": ["0", "3", "514", "Auto", *NOT_WHOLE],
 }  # fmt: skip
 

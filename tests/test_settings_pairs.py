@@ -109,7 +109,7 @@ def test_the_design_shows_every_key():
 
 
 def test_a_value_that_asks_for_nothing_goes_with_everything():
-    quiet = ["stitching:False", "growth_slack:0", "piece_size_mb:auto", "roundup_power2_divisions:1"]
+    quiet = ["stitching:False", "growth_slack:auto", "piece_size_mb:auto", "roundup_power2_divisions:1"]
     assert (
         parse(",".join([*quiet, "backend:cudaMallocAsync", "expandable_segments:False"])).stitching is False
     )

@@ -97,6 +97,7 @@ cdef struct Fit:
     size_t least
     size_t most
     Segment* window
+    Piece* blocker     # of its pieces, one that was not free when it was looked at last; NULL: none
 
 # The free blocks of one stream in one set of addresses.  Never given back: another may take its record over.
 cdef struct Heap:

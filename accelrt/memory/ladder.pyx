@@ -3,9 +3,12 @@
 Every step that frees something is followed by a search, so that nothing is refused while a fit exists or
 could be made.
 """
-from libc.stdint cimport SIZE_MAX, uintptr_t
+from libc.stdint cimport SIZE_MAX, int64_t, uint64_t, uintptr_t
+from libc.stdlib cimport free
+from libc.string cimport memset
 
 from accelrt.memory.block cimport Block, Piece, Use
+from accelrt.memory.credit cimport is_overdrawn, open_credit
 from accelrt.memory.freelist cimport best_fit
 from accelrt.memory.heap cimport keeps_rest, suits
 from accelrt.memory.idle cimport close_epochs, drop_markers, settle_all
@@ -18,10 +21,12 @@ from accelrt.memory.private cimport drop_empty, owner_for
 from accelrt.memory.records cimport add_use, heap_of, see_to_blocks
 from accelrt.memory.segments cimport grow_plain, release_plain
 from accelrt.memory.sizes cimport GRANULE, LARGE_LIMIT, SMALL, SMALL_LIMIT, SMALL_SEGMENT, round_up
-from accelrt.memory.spans cimport grow_pages, trim_spans
+from accelrt.memory.spans cimport grow_pages, need_at_end, trim_spans
 from accelrt.memory.stats cimport ALLOCATED_BYTES
 from accelrt.memory.terms cimport Private
-from accelrt.memory.windows cimport drop_windows, find_pages, mark_leaving, revive, send_home, stitch
+from accelrt.memory.windows cimport (
+    Found, drop_windows, find_pages, forget_blockers, is_crowded, mark_leaving, revive, send_home, stitch,
+)
 from accelrt.memory.world cimport enter, hand_out, leave, outside, reserved, total_of
 from accelrt.mutex cimport pthread_mutex_lock, pthread_mutex_unlock
 from accelrt.status cimport CAP_REACHED, CAPTURE_UNSUPPORTED, NO_HOST_MEMORY, OUT_OF_MEMORY, POOL_CAP_REACHED
@@ -30,6 +35,8 @@ cdef enum:
     CAPTURE_LAST = 908
     APART = 16 << 20  # bytes reserved up to which streams have pages of their own
     ATTEMPTS = 64  # to grow, when other threads take what was gained before we do
+
+cdef double THRIFTY_SLACK = 0.25  # of the peak of live bytes, where windows do not pay
 
 
 cdef bint refused(int code) noexcept nogil:
@@ -78,26 +85,57 @@ cdef int collect(Pool* pool, size_t size) noexcept nogil:
     return release_plain(pool, <size_t>(total - allowed))
 
 
-cdef bint within_slack(Pool* pool, Request* request) noexcept nogil:
-    cdef double peak
-    if pool.policy.slack == 0:
-        return False
-    peak = max(pool.stats.peak_all[ALLOCATED_BYTES], total_of(pool, ALLOCATED_BYTES) + <long long>request.size)
-    return reserved(pool) + request.size <= (1 + pool.policy.slack) * peak
+cdef bint within_slack(const Pool* pool, size_t size, size_t need, double slack) noexcept nogil:
+    cdef int64_t peak = max(pool.stats.peak_all[ALLOCATED_BYTES], total_of(pool, ALLOCATED_BYTES) + <int64_t>size)
+    cdef size_t total = reserved(pool) + need
+    return slack > 0 and total <= (1 + slack) * peak and total < pool.refused
+
+
+cdef int grow_within(Pool* pool, Request* request, double slack) noexcept nogil:
+    # What the device refuses is not tried again before something went back: the pieces made until then cost too much.
+    cdef size_t need = need_at_end(pool, request.heap, request.size)
+    cdef int code = CAP_REACHED
+    if within_slack(pool, request.size, need, slack):
+        code = grow_pages(pool, request.heap, need, True)
+        if code == OUT_OF_MEMORY:
+            pool.refused = reserved(pool) + need
+    return code
+
+
+cdef int draw(Pool* pool, Request* request, Found* found) noexcept nogil:
+    # An old window, more memory instead of a new one where those do not pay, a new one, or what is missing for it.
+    cdef size_t available = find_pages(pool, request.heap, request.across, found)
+    cdef uint64_t windows
+    cdef int code
+    if available >= request.size and revive(pool, request.heap, request.size):
+        return 0
+    if pool.policy.slack < 0 and is_overdrawn(pool):
+        code = grow_within(pool, request, THRIFTY_SLACK)
+        if code == OUT_OF_MEMORY:  # others may have taken meanwhile what was found
+            return 0
+        if not refused(code):
+            return code
+    if available < request.size:
+        return grow_pages(pool, request.heap, request.size - available, False)
+    if is_crowded(pool):
+        windows = pool.windows
+        code = drop_windows(pool)
+        if code or pool.windows < windows:
+            return code
+    return stitch(pool, request.heap, request.size, found)
 
 
 cdef int gather(Pool* pool, Request* request) noexcept nogil:
-    # A fit out of pages: an old window, a new one, or what is missing for it from the device.
-    cdef size_t available
+    # A fit out of pages.
+    cdef Found found
+    cdef int code
     send_home(pool)
     if best_fit(request.heap, request.size) != NULL:
         return 0
-    available = find_pages(pool, request.heap, request.across)
-    if available >= request.size:
-        if revive(pool, request.heap, request.size):
-            return 0
-        return stitch(pool, request.heap, request.size, request.across)
-    return grow_pages(pool, request.heap, request.size - available, 0)
+    memset(&found, 0, sizeof(found))
+    code = draw(pool, request, &found)
+    free(found.blocks)
+    return code
 
 
 cdef int obtain(Pool* pool, Request* request) noexcept nogil:
@@ -108,11 +146,10 @@ cdef int obtain(Pool* pool, Request* request) noexcept nogil:
             return 0
         code = collect(pool, plain_size(pool, request))
         return code if code else grow_plain(pool, request.heap, plain_size(pool, request))
-    if not pool.policy.stitching or within_slack(pool, request):
-        code = grow_pages(pool, request.heap, 0, request.size)
-        if not pool.policy.stitching or not refused(code):
-            return code
-    return gather(pool, request)
+    if not pool.policy.stitching:
+        return grow_pages(pool, request.heap, need_at_end(pool, request.heap, request.size), True)
+    code = grow_within(pool, request, pool.policy.slack)
+    return gather(pool, request) if refused(code) else code
 
 
 cdef int serve(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil:
@@ -184,6 +221,10 @@ cdef int release_pages(Pool* pool) noexcept nogil:
         if piece.home == NULL:
             code = release_piece(pool, piece)
         piece = after
+    forget_blockers(pool)
+    pool.refused = SIZE_MAX
+    if pool.first_piece == NULL and pool.windows == 0:
+        open_credit(pool)
     return code if code else trim_spans(pool)
 
 

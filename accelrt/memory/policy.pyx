@@ -1,6 +1,7 @@
 """What the settings string says, as the pools read it."""
 from libc.stdint cimport SIZE_MAX
 
+from accelrt.memory.credit cimport open_credit
 from accelrt.memory.sizes cimport GRANULE, LARGE_SEGMENT
 
 
@@ -10,6 +11,7 @@ cdef void take_policy(Pool* pool) noexcept nogil:
     pool.policy = wanted
     pool.granule = GRANULE
     pool.limit = SIZE_MAX
+    open_credit(pool)
     if wanted.fraction < 1 and pool.table.device_memory(pool.device, &total) == 0:
         pool.limit = <size_t>(wanted.fraction * total)
     if not wanted.virtual_memory:
@@ -39,3 +41,4 @@ wanted.virtual_memory = wanted.stitching = True
 wanted.max_split = SIZE_MAX
 wanted.large_segment = wanted.max_rounding = LARGE_SEGMENT
 wanted.fraction = 1
+wanted.slack = -1

@@ -3,6 +3,7 @@ from libc.stdint cimport SIZE_MAX
 from libc.string cimport memset
 
 from accelrt.memory.block cimport CLASSES, Block, Heap
+from accelrt.memory.credit cimport forget_earned
 from accelrt.memory.foreign_readings cimport (
     foreign_audit, foreign_limit, foreign_reset_accumulated, foreign_reset_peaks, foreign_stats,
 )
@@ -191,6 +192,7 @@ cdef void reset_accumulated(Pool* pool) noexcept nogil:
         foreign_reset_accumulated(pool.foreign)
         return
     enter(pool)
+    forget_earned(pool)
     heap = pool.heaps
     while heap != NULL:
         forget_made(heap)

@@ -6,10 +6,11 @@ than all of it.
 
 from collections.abc import Callable
 
-__all__ = ["DIVISION_CLASSES", "KEYS", "MIB", "UNLIMITED", "Key", "Reader", "Value", "asks"]
+__all__ = ["AUTO", "DIVISION_CLASSES", "KEYS", "MIB", "UNLIMITED", "Key", "Reader", "Value", "asks"]
 
 MIB = 1 << 20
 MOST_MB = 1 << 40  # requests of 2**60 bytes are refused unseen, so no size in MiB needs more
+AUTO = -1.0  # the pool chooses
 UNLIMITED = -1  # the greatest size_t to whoever reads it as one, as in torch's snapshots
 DIVISION_CLASSES = 16  # [1, 2) MiB with all below it, [2, 4) MiB, ..., [32, 64) GiB with all above it
 MOST_DIVISIONS = 64
@@ -37,10 +38,10 @@ class Key:
 
 
 def asks(value: Value) -> bool:
-    """Whether a value asks for anything.  One that does not (off, none, native) goes with every other."""
+    """Whether a value asks for anything; what does not (off, none, auto, native) goes with every other."""
     if isinstance(value, tuple):
         return max(value) > 1
-    return bool(value) and value != "native"
+    return bool(value) and value not in ("native", AUTO)
 
 
 def read_backend(text: str) -> tuple[Value, str]:
@@ -101,6 +102,10 @@ def read_threads(text: str) -> tuple[Value, str]:
 
 def read_piece_size(text: str) -> tuple[Value, str]:
     return (0, text) if text == "auto" else megabytes(2, 512, 2)(text)
+
+
+def read_slack(text: str) -> tuple[Value, str]:
+    return (AUTO, text) if text == "auto" else fraction(True, True)(text)
 
 
 def read_divisions(text: str) -> tuple[Value, str]:
@@ -183,7 +188,7 @@ KEYS: dict[str, Key] = {
         Key("pinned_max_cached_size_mb", UNLIMITED, "a whole number of MiB, 0 or more", megabytes(0)),
         Key("graph_capture_record_stream_reuse", False, TRUE_OR_FALSE, read_boolean),
         Key("stitching", True, TRUE_OR_FALSE, read_boolean),
-        Key("growth_slack", 0.0, "a fraction from 0 to 1", fraction(True, True)),
+        Key("growth_slack", AUTO, "auto, or a fraction from 0 to 1", read_slack),
         Key("piece_size_mb", 0, PIECES, read_piece_size,
             fixed="the physical pieces that exist have the other size"),
     )

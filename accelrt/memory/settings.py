@@ -44,7 +44,7 @@ class Settings:
     pinned_max_cached_size: int  # bytes; -1: every size is cached
     graph_capture_record_stream_reuse: bool
     stitching: bool
-    growth_slack: float  # of the peak of live bytes
+    growth_slack: float  # of the peak of live bytes; -1.0: none, but more while windows do not pay
     piece_size: int  # bytes; 0: the pool chooses
     named: tuple[str, ...]  # the keys that the text names, in the order of KEYS
     text: str  # the text that parse() reads as these settings

@@ -3,5 +3,6 @@
 from accelrt.memory.block cimport Heap
 from accelrt.memory.state cimport Pool
 
-cdef int grow_pages(Pool* pool, Heap* heap, size_t need, size_t contiguous) noexcept nogil
+cdef size_t need_at_end(const Pool* pool, const Heap* heap, size_t size) noexcept nogil  # for a block of the size
+cdef int grow_pages(Pool* pool, Heap* heap, size_t need, bint at_end) noexcept nogil  # by need, anywhere or at the end
 cdef int trim_spans(Pool* pool) noexcept nogil  # addresses at the end of spans that hold nothing

@@ -8,13 +8,15 @@ from accelrt.memory.pieces cimport (
 from accelrt.memory.records cimport see_to_blocks
 from accelrt.memory.segments cimport count_owner, link_segment, unlink_segment, within_limits
 from accelrt.memory.sizes cimport round_up
-from accelrt.memory.world cimport reserved
+from accelrt.memory.stats cimport ALLOCATED_BYTES, ALLOCATION
+from accelrt.memory.world cimport reserved, total_of
 from accelrt.status cimport NO_HOST_MEMORY, OUT_OF_MEMORY
 
 cdef enum:
     PIECES_WANTED = 64    # a piece is about this part of what is reserved, so that what it wastes stays small
     MOST_PIECES = 512     # beside it; but no larger than the next, unless there were more than these
     LARGEST_PIECE = 16 << 20
+    BLOCK_PIECES = 32     # where the mean block is so large that it would be made of more than so many
     FIRST_ROOM = 32       # addresses of a heap's first span, 4 GiB, as a power of two
     LATER_ROOM = 34       # and of the spans that follow it
 
@@ -87,7 +89,9 @@ cdef int drop_span(Pool* pool, Segment* span) noexcept nogil:
 cdef size_t piece_size(const Pool* pool, size_t need) noexcept nogil:
     cdef size_t size = pool.granule
     cdef size_t total = max(<size_t>reserved(pool), need)
-    cdef size_t share = min(total // PIECES_WANTED, max(<size_t>LARGEST_PIECE, total // MOST_PIECES))
+    cdef size_t mean = (total_of(pool, ALLOCATED_BYTES) + need) // (total_of(pool, ALLOCATION) + 1)
+    cdef size_t most = max(max(<size_t>LARGEST_PIECE, total // MOST_PIECES), mean // BLOCK_PIECES)
+    cdef size_t share = min(total // PIECES_WANTED, most)
     if pool.policy.piece:
         size = round_up(pool.policy.piece, pool.granule)
     else:
@@ -163,22 +167,26 @@ cdef void abandon_pieces(Pool* pool, Segment* span, size_t first) noexcept nogil
     trim_spans(pool)
 
 
-cdef int grow_pages(Pool* pool, Heap* heap, size_t need, size_t contiguous) noexcept nogil:
-    # need bytes more; where contiguous is not 0, so that a block of that size fits at the end of a span.
-    cdef Segment* span = heap.span
+cdef size_t need_at_end(const Pool* pool, const Heap* heap, size_t size) noexcept nogil:
+    # No free block is as large, else it would serve.
+    cdef const Segment* span = heap.span
+    cdef size_t need
+    if span != NULL and span.last != NULL and span.last.state == FREE and span.last.size < size:
+        need = round_up(size - span.last.size, pool.granule)
+        if span.room - span.size >= need:
+            return need
+    return round_up(size, pool.granule)
+
+
+cdef int grow_pages(Pool* pool, Heap* heap, size_t need, bint at_end) noexcept nogil:
+    cdef Segment* span
     cdef size_t first, index, count = 0
     cdef int code
-    if contiguous:
-        need = contiguous
-        if span != NULL and span.last != NULL and span.last.state == FREE and span.last.size < contiguous:
-            need = contiguous - span.last.size
-            if span.room - span.size < round_up(need, pool.granule):
-                need = contiguous
     need = round_up(need, pool.granule)
     code = within_limits(pool, heap, need)
     if code:
         return code
-    if not contiguous:
+    if not at_end:
         code = fill_gaps(pool, heap, &need)
         if code or need == 0:
             return code

@@ -41,6 +41,9 @@ cdef struct Pool:
     Piece* last_piece
     size_t window_bytes      # of addresses mapped in windows
     uint64_t windows
+    int64_t credit           # for windows, see credit.pyx; below 0 it is overdrawn
+    int64_t earned           # allocations that are in it
+    size_t refused           # the reserved bytes that the device last refused to slack; SIZE_MAX: none
     Heap* heaps
     int heap_count
     Heap* near[2][NEAR + REACH]  # by kind and stream; read without a lock

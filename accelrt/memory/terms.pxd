@@ -8,7 +8,7 @@ from accelrt.memory.stats cimport FIGURES
 cdef struct Policy:
     bint virtual_memory
     bint stitching
-    double slack       # of the peak of live bytes
+    double slack       # of the peak of live bytes; below 0: by the credit for windows
     size_t piece       # 0: by what is reserved
     size_t max_split   # plain blocks above are never split; SIZE_MAX where there is no such limit
     size_t large_segment

@@ -2,11 +2,18 @@
 from accelrt.memory.block cimport Block, Heap, Segment
 from accelrt.memory.state cimport Pool
 
-cdef size_t find_pages(Pool* pool, Heap* heap, bint across) noexcept nogil  # marks the pieces that it may have; their bytes
+cdef struct Found:  # free blocks that hold whole pages; the finder's, who frees the array.  One at a time: growth lock
+    Block** blocks
+    size_t count
+    size_t room
+
+cdef size_t find_pages(Pool* pool, Heap* heap, bint across, Found* found) noexcept nogil  # marks what it may have; its bytes
 cdef void mark_leaving(Pool* pool) noexcept nogil  # marks every piece that is wholly free, settled, and may go back
 cdef bint revive(Pool* pool, Heap* heap, size_t size) noexcept nogil  # out of marked pieces, without the driver
-cdef int stitch(Pool* pool, Heap* heap, size_t size, bint across) noexcept nogil  # likewise, with a new window
+cdef int stitch(Pool* pool, Heap* heap, size_t size, Found* found) noexcept nogil  # likewise, with a new window
 cdef void retire(Pool* pool, Block* block) noexcept nogil  # from LIVE or PENDING; likewise
 cdef void go_home(Pool* pool, Block* block) noexcept nogil  # a free block of a window; no growth lock needed
 cdef void send_home(Pool* pool) noexcept nogil  # what lingers
+cdef bint is_crowded(const Pool* pool) noexcept nogil  # too many windows: those that are idle should go
 cdef int drop_windows(Pool* pool) noexcept nogil  # those that are idle
+cdef void forget_blockers(Pool* pool) noexcept nogil  # after pieces were released

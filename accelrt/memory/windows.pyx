@@ -9,6 +9,7 @@ from libc.stdint cimport uint32_t
 from libc.stdlib cimport free, malloc, qsort, realloc
 
 from accelrt.memory.block cimport CLASSES, FREE, HOLE, PLAIN, WINDOW, Fit, Piece, Slot
+from accelrt.memory.credit cimport charge, repay
 from accelrt.memory.freelist cimport class_of, next_class
 from accelrt.memory.heap cimport absorb
 from accelrt.memory.idle cimport is_settled, look, look_at_others
@@ -24,11 +25,6 @@ from accelrt.status cimport NO_HOST_MEMORY, OUT_OF_MEMORY
 cdef enum:
     MOST_WINDOWS = 16384       # then those that are idle are dropped
     WASTE = 8                  # a window may be larger than asked by one part in this
-
-cdef struct Found:             # what find_pages saw, for the stitch that may follow; one at a time: growth lock
-    Block** blocks
-    size_t count
-    size_t room
 
 
 cdef int keep(Found* found, Block* block) noexcept nogil:
@@ -81,12 +77,13 @@ cdef size_t mark_heap(Pool* pool, Heap* heap, bint own, Found* found) noexcept n
     return bytes_
 
 
-cdef size_t search(Pool* pool, Heap* heap, bint across, Found* found) noexcept nogil:
+cdef size_t find_pages(Pool* pool, Heap* heap, bint across, Found* found) noexcept nogil:
     # Own pages at once; those of other streams when their work is done; those of private pools when nothing
     # uses the pool any more, and only for the common heaps: a pool's pages are never another's to give back.
     cdef Heap* other = pool.heaps
     cdef size_t bytes_ = 0
     cdef bint borrows
+    found.count = 0
     pool.search += 1
     if across:
         look_at_others(pool, heap)
@@ -105,10 +102,6 @@ cdef void mark_leaving(Pool* pool) noexcept nogil:
         if is_at_rest(heap):
             mark_heap(pool, heap, False, NULL)
         heap = heap.next
-
-
-cdef size_t find_pages(Pool* pool, Heap* heap, bint across) noexcept nogil:
-    return search(pool, heap, across, NULL)
 
 
 cdef int see_to_moves(Pool* pool, Piece** pieces, size_t count) noexcept nogil:
@@ -145,6 +138,7 @@ cdef int add_fit(Segment* window) noexcept nogil:
         window.size - window.slots[window.slot_count - 1].size + 1, window.size - window.size // (WASTE + 1),
     )
     larger.window = window
+    larger.blocker = NULL
     heap.fit_count += 1
     return 0
 
@@ -159,14 +153,28 @@ cdef void drop_fit(Segment* window) noexcept nogil:
     heap.fit_count = kept
 
 
-cdef bint is_ready(const Pool* pool, const Segment* window) noexcept nogil:
+cdef bint is_ready(const Pool* pool, Fit* fit) noexcept nogil:
+    # What was missing last time is looked at first: most windows are refused without a look at themselves.
+    cdef const Segment* window = fit.window
     cdef size_t index
+    if fit.blocker != NULL and fit.blocker.mark != pool.search:
+        return False
     if window.spoiled or window.away != window.slot_count:
         return False
     for index in range(window.slot_count):
         if window.slots[index].piece.mark != pool.search or window.slots[index].piece.home == NULL:
+            fit.blocker = window.slots[index].piece
             return False
     return True
+
+
+cdef void forget_blockers(Pool* pool) noexcept nogil:
+    cdef Heap* heap = pool.heaps
+    cdef size_t index
+    while heap != NULL:
+        for index in range(heap.fit_count):
+            heap.fits[index].blocker = NULL
+        heap = heap.next
 
 
 cdef void open_window(Pool* pool, Segment* window) noexcept nogil:
@@ -196,10 +204,11 @@ cdef bint move_in(Pool* pool, Segment* window) noexcept nogil:
 
 
 cdef bint revive(Pool* pool, Heap* heap, size_t size) noexcept nogil:
-    cdef const Fit* found = heap.fits
+    cdef Fit* found = heap.fits
     cdef const Fit* end = found + heap.fit_count
     while found != end:
-        if found.least <= size <= found.most and is_ready(pool, found.window):
+        if found.least <= size <= found.most and is_ready(pool, found):
+            repay(pool, found.window.slot_count)
             return move_in(pool, found.window)
         found += 1
     return False
@@ -396,6 +405,7 @@ cdef int make_window(Pool* pool, Heap* heap, Piece** pieces, size_t count) noexc
         if window.slots[index].mapped:
             pool.stats.stitched_bytes += window.slots[index].size
     if code == 0:
+        charge(pool, count)
         open_window(pool, window)
     else:
         for index in range(count):
@@ -405,26 +415,18 @@ cdef int make_window(Pool* pool, Heap* heap, Piece** pieces, size_t count) noexc
     return code
 
 
-cdef int stitch(Pool* pool, Heap* heap, size_t size, bint across) noexcept nogil:
-    cdef Found found
-    cdef Piece** pieces
+cdef bint is_crowded(const Pool* pool) noexcept nogil:
+    return pool.windows >= MOST_WINDOWS
+
+
+cdef int stitch(Pool* pool, Heap* heap, size_t size, Found* found) noexcept nogil:
+    cdef Piece** pieces = <Piece**>malloc((size // pool.granule + 1) * sizeof(Piece*))
     cdef size_t count
     cdef int code = OUT_OF_MEMORY
-    found.blocks = NULL
-    found.count = found.room = 0
-    if pool.windows >= MOST_WINDOWS:
-        code = drop_windows(pool)
-        if code:
-            return code
-        code = OUT_OF_MEMORY
-    if search(pool, heap, across, &found) >= size:
-        pieces = <Piece**>malloc((size // pool.granule + 1) * sizeof(Piece*))
-        if pieces == NULL:
-            code = NO_HOST_MEMORY
-        else:
-            count = choose(pool, &found, size, pieces)
-            if count:
-                code = make_window(pool, heap, pieces, count)
-        free(pieces)
-    free(found.blocks)
+    if pieces == NULL:
+        return NO_HOST_MEMORY
+    count = choose(pool, found, size, pieces)
+    if count:
+        code = make_window(pool, heap, pieces, count)
+    free(pieces)
     return code
