@@ -17,7 +17,7 @@ ALLOWED = r"""
 .*\.__pyx_capi__
 .*\.__test__
 accelrt\.memory\.(checkpoint|foreign|foreign_readings|idle|inherit|invariants|ladder|ordered|pending|pieces|places|plugged|plugin|policy)
-accelrt\.memory\.(pinned|pinned_(audit|heap|memory|uses|watch)|pool|private|readings|records|routes|segments|share|sharing)
+accelrt\.memory\.(pinned|pinned_(audit|heap|memory|uses|watch)|pool|private|queues|readings|records|routes|segments|share|sharing)
 accelrt\.memory\.(snapshot|spans|windows|world)
 .*\.?__reduce_cython__
 .*\.?__setstate_cython__
