@@ -16,7 +16,7 @@ ROOT = Path(accelrt.__file__).parent
 ALLOWED = r"""
 .*\.__pyx_capi__
 .*\.__test__
-accelrt\.memory\.(checkpoint|foreign|foreign_readings|idle|inherit|invariants|ladder|ordered|pending|pieces|places|plugged|plugin|policy)
+accelrt\.memory\.(checkpoint|credit|foreign|foreign_readings|idle|inherit|invariants|ladder|ordered|pending|pieces|places|plugged|plugin|policy)
 accelrt\.memory\.(pinned|pinned_(audit|heap|memory|uses|watch)|pool|private|queues|readings|records|routes|segments|share|sharing)
 accelrt\.memory\.(snapshot|spans|windows|world)
 .*\.?__reduce_cython__
