@@ -28,10 +28,10 @@ import accelrt
 
 event = accelrt.Event.from_ipc_handle(0, bytes.fromhex(sys.argv[1]))
 assert not event.query()
-print("open", flush=True)
 stream = accelrt.Stream()
 stream.wait_event(event)
 assert not stream.query()
+print("waits", flush=True)
 stream.synchronize()
 event.synchronize()
 assert event.query()
@@ -212,7 +212,7 @@ def test_another_process_waits_for_an_event():
     other = subprocess.Popen(
         [sys.executable, "-c", OTHER_PROCESS, handle.hex()], stdout=subprocess.PIPE, text=True
     )
-    assert other.stdout.readline() == "open\n"
+    assert other.stdout.readline() == "waits\n"
     gate.set()
     assert other.wait(120) == 0
     event.synchronize()
