@@ -38,7 +38,9 @@ from accelrt.errors import (
     SyncDebugWarning,
 )
 from accelrt.event import Event
-from accelrt.graph import CUDAGraph, graph, graph_pool_handle, is_current_stream_capturing
+from accelrt.graph import CUDAGraph, graph_pool_handle
+from accelrt.graph_nodes import GraphNode
+from accelrt.graph_scope import graph, is_current_stream_capturing
 from accelrt.graphed import GraphedCallable, make_graphed_callables
 from accelrt.hooks import RemovableHandle
 from accelrt.lazy import init, is_available, is_initialized, lazy_call
@@ -82,6 +84,7 @@ __all__ = [
     "Event",
     "ExternalStream",
     "ForkedError",
+    "GraphNode",
     "GraphedCallable",
     "MemPool",
     "NotSupportedError",

@@ -4,11 +4,12 @@ One lock guards every queue, and no work runs under it.  A worker sleeps on its 
 ends when nothing came for a while, so that idle streams cost no thread.
 """
 from libc.stdlib cimport calloc, free
-from libc.string cimport memmove, memset
+from libc.string cimport memset
 
 from accelrt.addresses cimport AddressMap, map_find, map_insert, map_remove, map_reserve
 from accelrt.driver.host_frontier cimport clear_frontier
-from accelrt.driver.host_memory cimport MAX_HOST_DEVICES, UNKNOWN_MEMORY, owner_of
+from accelrt.driver.host_memory cimport MAX_HOST_DEVICES
+from accelrt.driver.host_perform cimport perform
 from accelrt.driver.table cimport STREAM_BLOCKING
 from accelrt.mutex cimport pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock
 from accelrt.status cimport NO_HOST_MEMORY
@@ -19,10 +20,6 @@ cdef extern from *:
     #include <pthread.h>
     #include <stdint.h>
     #include <time.h>
-    static __thread int accelrt_in_callback;
-    static int accelrt_lost;  /* read by every row, so atomic */
-    #define read_lost() __atomic_load_n(&accelrt_lost, __ATOMIC_ACQUIRE)
-    #define write_lost(value) __atomic_store_n(&accelrt_lost, value, __ATOMIC_RELEASE)
     static __thread void* accelrt_per_thread[64];
     static double accelrt_now_ms(void) {
         struct timespec now;
@@ -53,9 +50,6 @@ cdef extern from *:
         return code;
     }
     """
-    int callback_depth "accelrt_in_callback"
-    int read_lost() noexcept nogil
-    void write_lost(int value) noexcept nogil
     void** per_thread "accelrt_per_thread"
     double now_ms "accelrt_now_ms"() noexcept nogil
     void sleep_us "accelrt_sleep_us"(long us) noexcept nogil
@@ -95,14 +89,6 @@ cdef void unlock() noexcept nogil:
     pthread_mutex_unlock(&mutex)
 
 
-cdef int lost_device() noexcept nogil:
-    return read_lost()
-
-
-cdef bint in_callback() noexcept nogil:
-    return callback_depth > 0
-
-
 cdef uintptr_t new_handle() noexcept nogil:
     global last_handle
     last_handle += 16
@@ -134,8 +120,18 @@ cdef void drop_plan(Plan* plan) noexcept nogil:
         return
     for index in range(plan.count):
         clear_frontier(&plan.nodes[index].after)
+        drop_condition(plan.nodes[index].work.condition)
+        drop_plan(plan.nodes[index].work.plan)
     free(plan.nodes)
     free(plan)
+
+
+cdef void drop_condition(Condition* condition) noexcept nogil:
+    if condition == NULL:
+        return
+    condition.holders -= 1
+    if condition.holders == 0:
+        free(condition)
 
 
 # --- streams -----------------------------------------------------------------------------------------------
@@ -340,44 +336,6 @@ cdef int drain_device(int device) noexcept nogil:
 
 
 # --- doing it ----------------------------------------------------------------------------------------------
-
-cdef void fill_memory(const Work* work) noexcept nogil:
-    cdef size_t index
-    if work.width == 1:
-        memset(<void*>work.dst, work.value, work.size)
-    elif work.width == 2:
-        for index in range(work.size):
-            (<unsigned short*>work.dst)[index] = work.value
-    else:
-        for index in range(work.size):
-            (<unsigned int*>work.dst)[index] = work.value
-
-
-cdef bint touches_nothing(const Work* work) noexcept nogil:
-    # A replay may come when the memory that was captured is gone.
-    cdef size_t size = work.size * work.width if work.kind == FILL else work.size
-    if work.known & DST_KNOWN and owner_of(work.dst, size) == UNKNOWN_MEMORY:
-        return True
-    return work.known & SRC_KNOWN and owner_of(work.src, size) == UNKNOWN_MEMORY
-
-
-cdef void perform(const Work* work, const void* staged, int device) noexcept nogil:
-    global callback_depth
-    cdef int index
-    if work.known and touches_nothing(work):
-        write_lost(device + 1)
-    elif work.kind == COPY:
-        memmove(<void*>work.dst, staged if staged != NULL else <const void*>work.src, work.size)
-    elif work.kind == FILL:
-        fill_memory(work)
-    elif work.kind == CALL:
-        callback_depth += 1
-        work.fn(work.data)
-        callback_depth -= 1
-    elif work.kind == REPLAY:
-        for index in range(work.plan.count):
-            perform(&work.plan.nodes[index].work, NULL, device)
-
 
 cdef void finish(HostStream* stream) noexcept nogil:
     # Under the lock: takes the head off its queue.
