@@ -39,7 +39,9 @@ from accelrt.errors import (
 )
 from accelrt.event import Event
 from accelrt.external import ExternalStream
-from accelrt.graph import CUDAGraph, graph, graph_pool_handle, is_current_stream_capturing
+from accelrt.graph import CUDAGraph, graph_pool_handle
+from accelrt.graph_nodes import GraphNode
+from accelrt.graph_scope import graph, is_current_stream_capturing
 from accelrt.graphed import GraphedCallable, make_graphed_callables
 from accelrt.hooks import RemovableHandle
 from accelrt.lazy import init, is_available, is_initialized, lazy_call
@@ -90,6 +92,7 @@ __all__ = [
     "Event",
     "ExternalStream",
     "ForkedError",
+    "GraphNode",
     "GraphedCallable",
     "MemPool",
     "NotSupportedError",

@@ -92,7 +92,8 @@ cdef int event_return(int device, uintptr_t event) noexcept nogil
 cdef int copy(int device, uintptr_t stream, uintptr_t dst, uintptr_t src, size_t size) noexcept nogil
 # count elements of width 1, 2 or 4 bytes.
 cdef int fill(int device, uintptr_t stream, uintptr_t dst, unsigned int value, int width, size_t count) noexcept nogil
-# graph is CUDAGraph.raw_cuda_graph_exec; keep the CUDAGraph alive until all its replays are done.  For others: graph_launch.
+# graph is CUDAGraph.raw_cuda_graph_exec(); keep the CUDAGraph alive until all its replays are done.  For others:
+# graph_launch.
 cdef int graph_replay(int device, uintptr_t graph, uintptr_t stream) noexcept nogil
 
 # --- captures and the graphs that they make ---

@@ -1,13 +1,38 @@
 # Captures that accelrt began and has not ended.
 from libc.stdint cimport uint64_t, uintptr_t
 
-cdef int open_capture(uint64_t capture, list kept) except -1  # kept: what its graph will keep alive
-cdef int close_capture(uint64_t capture) except -1
+from accelrt.addresses cimport AddressMap
+
+cdef enum:
+    PINNED = -1   # page-locked memory of the cache's
+    FOREIGN = -2  # any other host memory
+
+cdef class Record:            # of one capture, while it is under way
+    cdef uint64_t capture     # the driver's id
+    cdef int ordinal
+    cdef uintptr_t origin     # the stream that it began on
+    cdef list kept            # what its graph will keep alive
+    cdef AddressMap sources   # the objects that are kept by now
+    cdef Record outer         # of the graph that this capture is a body of, whose sources count; or None
+    cdef object breakage      # a Breakage, once it is known to be broken
+
+    cdef bint find_breakage(self) noexcept
+
+cdef class Side:              # memory that a captured node uses; kept with what keeps it alive
+    cdef int ordinal          # of device memory; or PINNED, FOREIGN
+    cdef uintptr_t address
+
+# other: the record of the graph that this capture is a body of, or None
+cdef Record open_capture(int ordinal, uintptr_t origin, uint64_t capture, list kept, Record other)
+cdef int close_capture(Record record) except -1
 cdef bint any_capture() noexcept
-cdef bint captures_open() noexcept nogil  # the same, without the GIL
-cdef void count_bare_captures(long more) noexcept nogil  # that nogil code began, or with -1 ended
+# The record of the capture that a stream takes part in, or None.  The driver is asked, unless the capture began there.
+cdef Record record_on(int device, uintptr_t stream)
 # Answers 1 where the stream captures for one of our graphs, which then keeps the thing alive, else 0.
 cdef int keep_for_capture(int device, uintptr_t stream, object thing) except -1
-
-cdef class PinnedSide:
-    cdef uintptr_t address  # of page-locked memory of the cache's that a captured copy uses
+# The same for what uses memory of an object: once an object, and never for memory of private pools.  ordinal is -1
+# for host memory.
+cdef int keep_side(int device, uintptr_t stream, object source, object thing, int ordinal, uintptr_t address) except -1
+# Tells the allocators that a stream uses what a graph's nodes use; whether some of it is nobody's that they know.
+cdef bint note_sides(list sides, int device, uintptr_t stream) except *
+cdef int raise_broken(Record record, int code, str call, tuple arguments) except -1  # at a capture's end

@@ -1,64 +1,191 @@
-"""Captures under way: what their nodes point at has to live as long as the graph."""
+"""Captures under way: what their nodes point at has to live as long as the graph, and what broke them has to be told."""
+import sys
+import threading
+from collections import namedtuple
+
+from accelrt import errors
+from accelrt.addresses cimport map_clear, map_find, map_insert, map_reserve
+from accelrt.driver.captures cimport captures_open
 cimport accelrt.driver.registry as registry
-from accelrt.driver.table cimport CAPTURE_ACTIVE
-from accelrt.status cimport CAPTURE_IMPLICIT, raise_status
+from accelrt.driver.table cimport CAPTURE_ACTIVE, CAPTURE_INVALIDATED
+from accelrt.memory.pinned cimport is_cached_pinned, use_pinned_on
+from accelrt.memory.pool cimport in_private
+from accelrt.memory.sharing cimport use_on
+from accelrt.status import status_error, watch_errors
+from accelrt.status cimport CAPTURE_IMPLICIT, CAPTURE_INVALID, NO_HOST_MEMORY, NOT_ALLOCATED, raise_status
+cimport accelrt.watch as watch
 
-cdef dict captures = {}  # id -> list; guarded by the GIL
-cdef long count = 0      # of captures, for those who look without the GIL
-cdef long bare = 0       # captures of nogil code, which keep nothing alive
+cdef dict captures = {}  # id -> Record; guarded by the GIL
+cdef Record latest = None  # that began and is not over
 
-cdef extern from *:
-    """
-    #define accelrt_load_count(place) __atomic_load_n(place, __ATOMIC_ACQUIRE)
-    #define accelrt_store_count(place, value) __atomic_store_n(place, value, __ATOMIC_RELEASE)
-    #define accelrt_add_count(place, value) __atomic_add_fetch(place, value, __ATOMIC_ACQ_REL)
-    """
-    long load_count "accelrt_load_count" (long* place) noexcept nogil
-    void store_count "accelrt_store_count" (long* place, long value) noexcept nogil
-    long add_count "accelrt_add_count" (long* place, long value) noexcept nogil
+# What broke a capture: the error's text, the row that answered it, "file:line", and the function and thread there.
+Breakage = namedtuple("Breakage", "text call place scene")
 
 
-cdef class PinnedSide:
-    """Page-locked memory that a captured copy reads or writes; kept with what keeps it alive."""
+cdef class Side:
+    """Memory that a captured node reads or writes; kept with what keeps it alive."""
 
 
-cdef int open_capture(uint64_t capture, list kept) except -1:
-    captures[capture] = kept
-    store_count(&count, len(captures))
+cdef class Record:
+    """One capture, while it is under way."""
+
+    def __dealloc__(self):
+        map_clear(&self.sources)
+
+    cdef bint find_breakage(self) noexcept:
+        # Whether the driver says that it is broken.
+        cdef uint64_t capture = 0
+        cdef int status = 0
+        cdef int code = registry.active().capture_status(self.ordinal, self.origin, &status, &capture)
+        return code == 0 and status == CAPTURE_INVALIDATED
+
+
+cdef Record open_capture(int ordinal, uintptr_t origin, uint64_t capture, list kept, Record other):
+    global latest
+    cdef Record record = Record.__new__(Record)
+    record.ordinal = ordinal
+    record.origin = origin
+    record.capture = capture
+    record.kept = kept
+    record.outer = other
+    captures[capture] = latest = record
+    return record
+
+
+cdef int close_capture(Record record) except -1:
+    global latest
+    if latest is record:
+        latest = None
+    if captures.get(record.capture) is record:
+        del captures[record.capture]
     return 0
-
-
-cdef int close_capture(uint64_t capture) except -1:
-    captures.pop(capture, None)
-    store_count(&count, len(captures))
-    return 0
-
-
-cdef bint captures_open() noexcept nogil:
-    return load_count(&count) > 0 or load_count(&bare) > 0
 
 
 cdef bint any_capture() noexcept:
     return captures_open()
 
 
-cdef void count_bare_captures(long more) noexcept nogil:
-    add_count(&bare, more)
+# --- what is kept --------------------------------------------------------------------------------------------
+
+cdef Record record_on(int device, uintptr_t stream):
+    cdef Record record = latest
+    if record is not None and record.origin == stream and record.ordinal == device:
+        return record
+    for record in captures.values():
+        if record.origin == stream and record.ordinal == device:
+            return record
+    return ask_for_record(device, stream)
 
 
-cdef int keep_for_capture(int device, uintptr_t stream, object thing) except -1:
-    # A thing that is not kept although the capture goes on would be a node's dangling pointer.
+cdef Record ask_for_record(int device, uintptr_t stream):
+    # A thing that is not kept although the capture goes on would be a node's dangling pointer, so this may raise.
     cdef uint64_t capture = 0
     cdef int status = 0
     cdef int code
     if not captures:
-        return 0
+        return None
     code = registry.active().capture_status(device, stream, &status, &capture)
     if code == CAPTURE_IMPLICIT:  # the legacy stream while another one captures: it does not capture itself
-        return 0
+        return None
     if code:
         raise_status(code, "capture_status", ("device", device, "stream", stream))
-    if status != CAPTURE_ACTIVE or capture not in captures:
+    return captures.get(capture) if status == CAPTURE_ACTIVE else None
+
+
+cdef int keep_for_capture(int device, uintptr_t stream, object thing) except -1:
+    cdef Record record = ask_for_record(device, stream)
+    if record is None:
         return 0
-    captures[capture].append(thing)
+    record.kept.append(thing)
     return 1
+
+
+cdef int keep_side(int device, uintptr_t stream, object source, object thing, int ordinal, uintptr_t address) except -1:
+    cdef Record record = record_on(device, stream)
+    cdef Side side
+    cdef void* key = <void*>source
+    if record is None:
+        return 0
+    while record.outer is not None:
+        record = record.outer
+    if map_find(&record.sources, <uintptr_t>key) != NULL:
+        return 1
+    if ordinal >= 0 and in_private(ordinal, address):
+        return 0
+    if map_reserve(&record.sources):
+        raise MemoryError("no host memory to note what a capture keeps alive")
+    map_insert(&record.sources, <uintptr_t>key, key)
+    record.kept.append(thing)
+    side = Side.__new__(Side)
+    side.ordinal = ordinal if ordinal >= 0 else PINNED if is_cached_pinned(address) else FOREIGN
+    side.address = address
+    record.kept.append(side)
+    return 1
+
+
+cdef bint note_sides(list sides, int device, uintptr_t stream) except *:
+    cdef bint others = False
+    cdef Side side
+    cdef int code
+    for side in sides:
+        code = NOT_ALLOCATED
+        if side.ordinal == PINNED:
+            code = use_pinned_on(side.address, device, stream)
+        elif side.ordinal == device:
+            code = use_on(device, side.address, stream)
+        if code == 0 and watch.sanitizing:
+            watch.note_use_on(side.address, device, stream)
+        if code == NO_HOST_MEMORY:
+            raise_status(code, "record_stream", ("ptr", side.address, "stream", stream))
+        others = others or code != 0
+    return others
+
+
+# --- what breaks them ----------------------------------------------------------------------------------------
+
+cdef tuple place_of_caller():
+    # The innermost line of Python that is not accelrt's own.
+    frame = sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "accelrt":
+        frame = frame.f_back
+    scene = f"in {frame.f_code.co_name}, thread {threading.current_thread().name}"
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}", scene
+
+
+cdef object cause_of(Record record):
+    breakage = record.breakage
+    return errors.CaptureError(
+        f"{breakage.text}; this broke the capture, at {breakage.place}, {breakage.scene}", CAPTURE_INVALID,
+        "STREAM_CAPTURE_INVALIDATED", breakage.call,
+    )
+
+
+def note_error(error):
+    """Sees every error of a driver call before it is raised: notes which captures it broke, and lets an error that
+    an earlier one is the cause of say so."""
+    cdef Record record
+    for record in list(captures.values()):
+        if record.breakage is None and record.find_breakage():
+            record.breakage = Breakage(str(error), error.call, *place_of_caller())
+        elif record.breakage is not None and error.code == CAPTURE_INVALID and error.__cause__ is None:
+            explain(error, record)
+
+
+cdef int explain(object error, Record record) except -1:
+    error.__cause__ = cause_of(record)
+    error.broken_by = record.breakage.call
+    error.broken_at = record.breakage.place
+    return 0
+
+
+cdef int raise_broken(Record record, int code, str call, tuple arguments) except -1:
+    breakage = record.breakage
+    error = status_error(code, call, arguments)
+    if breakage is None or not isinstance(error, errors.CaptureError):
+        raise error
+    error.args = (f"{error}; the call that broke it was {breakage.call} at {breakage.place}, {breakage.scene}",)
+    explain(error, record)
+    raise error
+
+
+watch_errors(note_error)

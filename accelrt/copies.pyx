@@ -1,16 +1,16 @@
 """Copies and fills: between host and device, within a device and between two."""
 cimport cython
 from cpython.buffer cimport PyBUF_ANY_CONTIGUOUS, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.long cimport PyLong_AsLongAndOverflow, PyLong_CheckExact
 from libc.stdint cimport uintptr_t
 
 from accelrt.buffer cimport Buffer, PinnedBuffer
 from accelrt.buffer import provide_copies
 from accelrt.callback cimport raise_callback_errors
-from accelrt.capture cimport PinnedSide, any_capture, keep_for_capture
+from accelrt.capture cimport any_capture, keep_side
 from accelrt.device cimport ordinal_of
 cimport accelrt.driver.registry as registry
 from accelrt.memory.pinned cimport is_cached_pinned, use_pinned_on
-from accelrt.memory.pool cimport in_private
 from accelrt.memory.sharing cimport use_on
 from accelrt.status cimport NO_HOST_MEMORY, raise_status
 from accelrt.stream cimport Stream, current_of, stream_of
@@ -25,16 +25,23 @@ cdef class Operand:
     cdef size_t nbytes
     cdef int ordinal          # -1 for host memory
     cdef object source
-    cdef Py_buffer view
-    cdef bint viewed
+    cdef View view            # of a source that is a buffer of Python's
+
+
+cdef class View:
+    """A buffer of Python's that a side of a copy borrows; apart, so that most sides need no destructor."""
+
+    cdef Py_buffer buffer
+    cdef bint borrowed
 
     def __dealloc__(self):
-        if self.viewed:
-            PyBuffer_Release(&self.view)
+        if self.borrowed:
+            PyBuffer_Release(&self.buffer)
 
 
 cdef Operand operand(object source, str name, bint writable):
-    cdef Operand made = Operand()
+    cdef Operand made = Operand.__new__(Operand)
+    cdef int flags
     made.source = source
     made.ordinal = -1
     if isinstance(source, Buffer):
@@ -47,16 +54,18 @@ cdef Operand operand(object source, str name, bint writable):
     elif hasattr(source, "__cuda_array_interface__"):
         read_interface(made, source.__cuda_array_interface__, name, writable)
     else:
+        made.view = View()
+        flags = PyBUF_ANY_CONTIGUOUS | (PyBUF_WRITABLE if writable else PyBUF_SIMPLE)
         try:
-            PyObject_GetBuffer(source, &made.view, PyBUF_ANY_CONTIGUOUS | (PyBUF_WRITABLE if writable else PyBUF_SIMPLE))
+            PyObject_GetBuffer(source, &made.view.buffer, flags)
         except (BufferError, TypeError, ValueError) as error:
             raise TypeError(
                 f"{name} of type {type(source).__name__} cannot be used: {error}; pass a Buffer, an object with "
                 f"__cuda_array_interface__, or a contiguous {'writable ' if writable else ''}buffer such as a numpy array"
             ) from None
-        made.viewed = True
-        made.address = <uintptr_t>made.view.buf
-        made.nbytes = made.view.len
+        made.view.borrowed = True
+        made.address = <uintptr_t>made.view.buffer.buf
+        made.nbytes = made.view.buffer.len
     return made
 
 
@@ -88,7 +97,23 @@ cdef int read_interface(Operand made, dict interface, str name, bint writable) e
     return 0
 
 
-cdef size_t checked_span(object value, str name, size_t limit) except? 0:
+def device_span(source):
+    """(ordinal, address, bytes) of device memory: a Buffer, or an object with __cuda_array_interface__."""
+    cdef Operand made = None
+    if isinstance(source, Buffer) or hasattr(source, "__cuda_array_interface__"):
+        made = operand(source, "flag", False)
+    if made is None or made.ordinal < 0:
+        raise TypeError(f"flag of type {type(source).__name__} is no device memory; pass a Buffer or a CUDA array")
+    return made.ordinal, made.address, made.nbytes
+
+
+cdef size_t checked_span(object value, str name, size_t limit) except? -1:
+    cdef int overflow = 0
+    cdef long span
+    if PyLong_CheckExact(value):
+        span = PyLong_AsLongAndOverflow(value, &overflow)
+        if not overflow and 0 <= span and <size_t>span <= limit:
+            return span
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} is {value!r} of type {type(value).__name__}; pass an int")
     if not 0 <= value <= limit:
@@ -105,16 +130,6 @@ cdef int note_pinned(Operand side, Stream stream) except -1:
     return 0
 
 
-cdef int keep_pinned(Operand side, Stream stream) except -1:
-    # What the graph's replays use is noted then, on their streams.
-    cdef PinnedSide kept
-    if is_cached_pinned(side.address):
-        kept = PinnedSide()
-        kept.address = side.address
-        keep_for_capture(stream.device_index, stream.handle, kept)
-    return 0
-
-
 cdef int note_use(Operand side, Stream stream, bint blocking) except -1:
     # Memory that another stream's copy uses must not be handed out before the copy is done; and what a
     # captured copy points at lives as long as the graph.  Memory of the graph's own pool does so anyway, and
@@ -128,13 +143,10 @@ cdef int note_use(Operand side, Stream stream, bint blocking) except -1:
             raise_status(code, "record_stream", ("ptr", side.address, "stream", stream.handle))
         if watch.sanitizing:
             watch.note_use_on(side.address, stream.device_index, stream.handle)
-    if any_capture() and not (side.ordinal >= 0 and in_private(side.ordinal, side.address)):
-        kept = keep_for_capture(stream.device_index, stream.handle, side)
-    if side.ordinal < 0 and side.address:
-        if kept:
-            keep_pinned(side, stream)
-        elif not blocking:
-            note_pinned(side, stream)
+    if any_capture():
+        kept = keep_side(stream.device_index, stream.handle, side.source, side, side.ordinal, side.address)
+    if side.ordinal < 0 and side.address and not kept and not blocking:
+        note_pinned(side, stream)
     return 0
 
 

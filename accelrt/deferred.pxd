@@ -9,14 +9,18 @@ cdef enum:  # kinds
     HOST_REGISTRATION = 2
     EVENT = 3
     CAPTURE = 4  # dispose_capture's
+    BODY = 5     # the same, of what is captured into a conditional node
+    REPLAYS = 6  # keep_until_passed's
 
 cdef void dispose(int kind, int device, uintptr_t handle) noexcept  # for destructors: never raises, never waits
 # The same for a capture that did not end when it was told to, known by its stream and the driver's id; its id is
-# 0 where the driver did not say.
-cdef void dispose_capture(int device, uintptr_t stream, uint64_t capture) noexcept
+# 0 where the driver did not say.  kind is CAPTURE or BODY.
+cdef void dispose_capture(int kind, int device, uintptr_t stream, uint64_t capture) noexcept
 # For nogil code, which does its own waiting: each answers the driver's code.
 cdef int give_back(int kind, int device, uintptr_t handle) noexcept nogil
 # out_graph is left alone where the stream is not in that capture any more.
 cdef int end_capture(int device, uintptr_t stream, uint64_t capture, uintptr_t* out_graph) noexcept nogil
+# Keeps a thing alive until the work that is in a stream now is complete.
+cdef void keep_until_passed(int device, uintptr_t stream, object thing) noexcept
 cdef void drain() noexcept  # tries again what could not be given back
 cdef void drain_too(draining more) noexcept  # and what nogil code could not; one, once and for all

@@ -4,14 +4,18 @@ A destructor can run anywhere: in another thread's capture, on a driver that ref
 interpreter's exit.  What cannot be given back at once waits here and is tried again by drain, which
 synchronising calls, empty_cache and the end of a capture make.
 """
-from libc.stdlib cimport free, malloc
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from libc.stdlib cimport calloc, free
 
 from accelrt.capture cimport any_capture
 cimport accelrt.driver.registry as registry
 from accelrt.driver.relaxed cimport go_relaxed, restore_mode
-from accelrt.driver.table cimport CAPTURE_ACTIVE, CAPTURE_NONE
+from accelrt.driver.table cimport CAPTURE_ACTIVE, CAPTURE_NONE, EVENT_DISABLE_TIMING
 from accelrt.memory.pinned cimport tidy_pinned
-from accelrt.status cimport FORKED
+from accelrt.status cimport (
+    CAPTURE_IMPLICIT, CAPTURE_UNSUPPORTED, CAPTURE_WRONG_THREAD, FORKED, NOT_READY, UNKNOWN,
+)
 
 cdef extern from "<pthread.h>" nogil:
     int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept)
@@ -21,6 +25,8 @@ cdef struct Waiting:
     int device
     uintptr_t handle
     uint64_t capture  # of a CAPTURE
+    uintptr_t event   # of REPLAYS: behind them, or 0 where the stream could not take one yet
+    PyObject* kept    # of REPLAYS: a reference
     Waiting* next
 
 cdef Waiting* waiting = NULL  # guarded by the GIL
@@ -34,22 +40,20 @@ cdef void forget_waiting() noexcept nogil:
 
 cdef int give_back(int kind, int device, uintptr_t handle) noexcept nogil:
     # A driver refuses some of these beside a capture, and breaks the capture, unless the caller is relaxed.
-    cdef int mode
-    cdef int code = go_relaxed(registry.active(), &mode)
-    if code == 0:
-        code = destroy(kind, device, handle)
-        restore_mode(registry.active(), mode)
-    return code
-
-
-cdef int destroy(int kind, int device, uintptr_t handle) noexcept nogil:
+    cdef int mode, code
     if kind == GRAPH:
         return registry.active().graph_destroy(handle)
+    if kind == EVENT:
+        return registry.active().event_destroy(device, handle)
+    code = go_relaxed(registry.active(), &mode)
+    if code:
+        return code
     if kind == GRAPH_EXEC:
-        return registry.active().graph_exec_destroy(handle)
-    if kind == HOST_REGISTRATION:
-        return registry.active().host_unregister(device, handle)
-    return registry.active().event_destroy(device, handle)
+        code = registry.active().graph_exec_destroy(handle)
+    else:
+        code = registry.active().host_unregister(device, handle)
+    restore_mode(registry.active(), mode)
+    return code
 
 
 cdef void dispose(int kind, int device, uintptr_t handle) noexcept:
@@ -57,7 +61,7 @@ cdef void dispose(int kind, int device, uintptr_t handle) noexcept:
     with nogil:
         code = give_back(kind, device, handle)
     if code and code != FORKED:
-        wait(kind, device, handle, 0)
+        wait(kind, device, handle)
 
 
 cdef int end_capture(int device, uintptr_t stream, uint64_t capture, uintptr_t* out_graph) noexcept nogil:
@@ -71,42 +75,112 @@ cdef int end_capture(int device, uintptr_t stream, uint64_t capture, uintptr_t* 
     return registry.active().capture_end(device, stream, out_graph)
 
 
-cdef void dispose_capture(int device, uintptr_t stream, uint64_t capture) noexcept:
+cdef void dispose_capture(int kind, int device, uintptr_t stream, uint64_t capture) noexcept:
     cdef uintptr_t graph = 0
+    cdef Waiting* entry
     cdef int code
     with nogil:
         code = end_capture(device, stream, capture, &graph)
-    if graph:
+    if graph and kind == CAPTURE:  # a body belongs to its node
         dispose(GRAPH, device, graph)
     if code and code != FORKED:
-        wait(CAPTURE, device, stream, capture)
+        entry = wait(kind, device, stream)
+        if entry != NULL:
+            entry.capture = capture
 
 
-cdef void wait(int kind, int device, uintptr_t handle, uint64_t capture) noexcept:
+cdef Waiting* wait(int kind, int device, uintptr_t handle) noexcept:
     global waiting
-    cdef Waiting* entry = <Waiting*>malloc(sizeof(Waiting))
+    cdef Waiting* entry = <Waiting*>calloc(1, sizeof(Waiting))
     if entry == NULL:
-        return  # without 40 bytes for the note the handle is lost, and so, soon, is the process
+        return NULL  # without 64 bytes for the note the handle is lost, and so, soon, is the process
     entry.kind = kind
     entry.device = device
     entry.handle = handle
-    entry.capture = capture
     entry.next = waiting
     waiting = entry
+    return entry
+
+
+# --- what replays use ----------------------------------------------------------------------------------------
+
+cdef int mark(int device, uintptr_t stream, uintptr_t* out_event) noexcept nogil:
+    # Puts an event behind the stream's work, unless there is none.
+    cdef int code = registry.active().stream_query(device, stream)
+    if code != NOT_READY:
+        return code
+    code = registry.active().event_create(device, EVENT_DISABLE_TIMING, out_event)
+    if code:
+        return code
+    code = registry.active().event_record(device, out_event[0], stream)
+    if code:
+        registry.active().event_destroy(device, out_event[0])
+        out_event[0] = 0
+    return code if code else NOT_READY
+
+
+cdef int look(int device, uintptr_t stream, uintptr_t* event) noexcept nogil:
+    # 0 where the work is complete.  A stream that captures is not asked: that would break the capture, and an event
+    # would become part of it.
+    cdef uint64_t capture = 0
+    cdef int status = CAPTURE_NONE
+    cdef int mode
+    cdef int code = go_relaxed(registry.active(), &mode)
+    if code:
+        return code
+    if event[0]:
+        code = registry.active().event_query(device, event[0])
+    else:
+        code = registry.active().capture_status(device, stream, &status, &capture)
+        if code == 0:
+            code = mark(device, stream, event) if status == CAPTURE_NONE else NOT_READY
+        elif code == CAPTURE_IMPLICIT:
+            code = NOT_READY
+    restore_mode(registry.active(), mode)
+    return code
+
+
+cdef bint passed(int device, uintptr_t stream, uintptr_t* event) noexcept nogil:
+    # A stream that is gone, or whose device failed, uses nothing more; and what cannot be asked now is asked again.
+    cdef int code = look(device, stream, event)
+    if code == NOT_READY or CAPTURE_UNSUPPORTED <= code <= CAPTURE_WRONG_THREAD or code == UNKNOWN:
+        return False
+    if event[0]:
+        registry.active().event_destroy(device, event[0])
+    return True
+
+
+cdef void keep_until_passed(int device, uintptr_t stream, object thing) noexcept:
+    cdef uintptr_t event = 0
+    cdef Waiting* entry
+    cdef bint over
+    with nogil:
+        over = passed(device, stream, &event)
+    if over:
+        return
+    Py_INCREF(thing)  # for good, where there is no memory for the note
+    entry = wait(REPLAYS, device, stream)
+    if entry != NULL:
+        entry.event = event
+        entry.kept = <PyObject*>thing
 
 
 cdef void drain() noexcept:
     global waiting
-    cdef Waiting* left = waiting
+    cdef Waiting* left
     cdef Waiting* entry
     if any_capture():
         return
+    left = waiting
     waiting = NULL
     while left != NULL:
         entry = left
         left = entry.next
-        if entry.kind == CAPTURE:
-            dispose_capture(entry.device, entry.handle, entry.capture)
+        if entry.kind == REPLAYS:
+            retry_replays(entry)
+            continue
+        if entry.kind == CAPTURE or entry.kind == BODY:
+            dispose_capture(entry.kind, entry.device, entry.handle, entry.capture)
         else:
             dispose(entry.kind, entry.device, entry.handle)
         free(entry)
@@ -114,6 +188,19 @@ cdef void drain() noexcept:
         if drain_more != NULL:
             drain_more()
         tidy_pinned()  # what it is refused stays pending, and the next miss is told
+
+
+cdef void retry_replays(Waiting* entry) noexcept:
+    global waiting
+    cdef bint over
+    with nogil:
+        over = passed(entry.device, entry.handle, &entry.event)
+    if not over:
+        entry.next = waiting
+        waiting = entry
+        return
+    Py_DECREF(<object>entry.kept)
+    free(entry)
 
 
 cdef void drain_too(draining more) noexcept:

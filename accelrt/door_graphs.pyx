@@ -8,8 +8,8 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
 from accelrt.addresses cimport AddressMap, map_find, map_insert, map_remove, map_reserve
-from accelrt.capture cimport count_bare_captures
 from accelrt.deferred cimport GRAPH, GRAPH_EXEC, drain_too, end_capture as end_on_driver, give_back
+from accelrt.driver.captures cimport count_out_capture, expect_capture
 cimport accelrt.driver.registry as registry
 from accelrt.driver.relaxed cimport go_relaxed, restore_mode
 from accelrt.memory.lock cimport spin_lock, spin_unlock
@@ -71,7 +71,7 @@ cdef void close_route(Graph* graph) noexcept nogil:
         end_capture(graph.device, graph.capture)
         graph.routed = False
     if graph.counted:
-        count_bare_captures(-1)
+        count_out_capture()
         graph.counted = False
 
 
@@ -163,7 +163,7 @@ cdef int open_route(Graph* graph, int mode) noexcept nogil:
     if code:
         return code
     graph.holds = True
-    count_bare_captures(1)  # before the first moment in which others could disturb it
+    expect_capture()  # before the first moment in which others could disturb it
     graph.counted = True
     code = registry.active().capture_begin(graph.device, graph.stream, mode)
     if code:

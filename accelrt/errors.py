@@ -57,7 +57,16 @@ class OutOfMemoryError(CudaError):
 
 
 class CaptureError(CudaError):
-    """The driver refused a call because of a stream capture, or broke the capture off."""
+    """The driver refused a call because of a stream capture, or broke the capture off.
+
+    Attributes (None where no call of accelrt's is known to have broken the capture):
+        broken_by: str, the row of the driver table whose call did.
+        broken_at: str, "file:line" of the Python code that made it.
+    The error of that call, with its place, is the __cause__.
+    """
+
+    broken_by: str | None = None
+    broken_at: str | None = None
 
 
 class NotSupportedError(CudaError):

@@ -1,30 +1,33 @@
 # Graphs: work that was captured once and is replayed.
 from libc.stdint cimport uint64_t, uintptr_t
 
+from accelrt.graph_hooked cimport HookedGraph
 from accelrt.stream cimport Stream
 
-cdef class CUDAGraph:
-    cdef readonly uintptr_t raw_cuda_graph_exec  # the driver's; 0 before capture_end and after reset
-    cdef readonly size_t node_count
-    cdef int ordinal
-    cdef bint capturing    # a capture is under way
-    cdef uintptr_t origin  # handle of the stream that it began on
-    cdef Stream stream     # that stream, kept alive; a destructor may find it cleared
-    cdef uint64_t capture  # the driver's id of that capture
-    cdef uint64_t[2] pool_id
+cdef class CUDAGraph(HookedGraph):
+    cdef int mode          # of the capture
+    cdef uint64_t capture  # the driver's id of the last one, for who watches
+    cdef bint counted      # as a capture that is open or about to begin
+    cdef list branches     # the bodies of conditional nodes that are being captured, innermost last
+    cdef Stream stream     # the one that the capture began on, kept alive; a destructor may find it cleared
     cdef bint holds        # the private pool counts this graph
     cdef list kept         # what the nodes point at
     cdef list calls        # the host functions among them
-    cdef list pinned       # the page-locked memory among them
-    cdef uintptr_t noted   # the stream that the page-locked memory was last said to be used on
-    cdef list capture_hooks  # RemovableHandles, before and after; a list of its own once there was one
-    cdef list replay_hooks
+    cdef list sides        # the memory among them
+    cdef dict launched_on  # handles of streams that it was replayed on -> the Stream where others own it, or None
+    cdef uintptr_t noted   # the one of them that it was replayed on last
+    cdef bint lasting      # its replays use memory that no allocator of ours looks after
 
     cdef int abandon(self) noexcept
+    cdef int leave_branches(self) noexcept
+    cdef int leave_capture(self) noexcept
+    cdef int count_out(self) noexcept
+    cdef int open_on(self, Stream stream) except -1
+    cdef int take_in(self, list kept) except -1
+    cdef int take_over(self, CUDAGraph other) except -1
     cdef int require_free(self) except -1
     cdef int finish_hooked(self) except -1
-    cdef int launch(self) except -1
-    cdef list own_capture_hooks(self)
-    cdef list own_replay_hooks(self)
-    cdef int leave_capture(self) except -1
-    cdef int note_pinned(self, Stream stream) except -1
+    cdef int require_ready(self) except -1
+    cdef int replay_slow(self, uintptr_t handle) except -1
+    cdef int launch(self, uintptr_t handle) except -1
+    cdef int note_stream(self, uintptr_t handle) except -1

@@ -5,27 +5,29 @@ the graph's pool, and the process can capture again.
 """
 import warnings
 
+cimport cython
 from cpython.list cimport PyList_GET_SIZE
-from libc.stdint cimport UINTPTR_MAX
-
-from accelrt.hooks import add_hook, run_hooks
+from libc.stdint cimport UINTPTR_MAX, uint64_t, uintptr_t
 
 from accelrt.callback cimport begin_runs, nodes_of, take_back_runs
-from accelrt.capture cimport PinnedSide, close_capture, open_capture
-from accelrt.deferred cimport GRAPH, GRAPH_EXEC, dispose, dispose_capture, drain
+from accelrt.capture cimport Record, Side, close_capture, note_sides, open_capture, raise_broken
+from accelrt.conditional cimport Branch, leave_branch
+from accelrt.deferred cimport CAPTURE, GRAPH, GRAPH_EXEC, dispose, dispose_capture, drain, keep_until_passed
 from accelrt.device cimport ordinal_of
+from accelrt.driver.captures cimport count_out_capture, expect_capture
 cimport accelrt.driver.registry as registry
-from accelrt.driver.relaxed cimport go_relaxed, restore_mode
-from accelrt.driver.table cimport CAPTURE_GLOBAL, CAPTURE_NONE, CAPTURE_RELAXED, CAPTURE_THREAD_LOCAL
-from accelrt.memory.pinned cimport use_pinned_on
+from accelrt.driver.table cimport (
+    CAPTURE_GLOBAL, CAPTURE_RELAXED, CAPTURE_THREAD_LOCAL, CONDITION_IF, CONDITION_WHILE,
+)
+from accelrt.graph_held cimport CALLBACKS, HOOKS, UNREADY
+from accelrt.graph_nodes cimport update_exec
+from accelrt.hooks import run_hooks
 from accelrt.memory.routes cimport begin_capture, end_capture, hold_private, let_go_private
 from accelrt.mempool cimport MemPool, next_pool, read_pool_id
-from accelrt.status cimport NO_HOST_MEMORY, raise_status
-from accelrt.stream cimport StreamContext, current_of
-from accelrt.stream import Stream as make_stream
+from accelrt.status cimport raise_status
+from accelrt.stream cimport current_handle, current_of
 cimport accelrt.watch as watch
 
-cdef list NO_HOOKS = []  # of every graph that has none; nothing is ever added to it
 MODES = {"global": CAPTURE_GLOBAL, "thread_local": CAPTURE_THREAD_LOCAL, "relaxed": CAPTURE_RELAXED}
 
 
@@ -39,6 +41,9 @@ def graph_pool_handle():
 
 
 cdef int read_pool(object pool, int ordinal, uint64_t* out_id) except -1:
+    if pool is None:
+        out_id[0], out_id[1] = 0, next_pool()
+        return 0
     if isinstance(pool, CUDAGraph):
         pool = pool.pool()
     if isinstance(pool, MemPool):
@@ -47,24 +52,8 @@ cdef int read_pool(object pool, int ordinal, uint64_t* out_id) except -1:
     return 0
 
 
-cdef bint is_capturing(int ordinal, uintptr_t stream) noexcept nogil:
-    cdef uint64_t capture = 0
-    cdef int status = CAPTURE_NONE
-    return registry.active().capture_status(ordinal, stream, &status, &capture) == 0 and status != CAPTURE_NONE
-
-
-cdef int instantiate(int ordinal, uintptr_t graph, uintptr_t* out_exec) noexcept nogil:
-    # Refused while another thread captures in global mode, which it would break, unless the caller is relaxed.
-    cdef int mode
-    cdef int code = go_relaxed(registry.active(), &mode)
-    if code:
-        return code
-    code = registry.active().graph_instantiate(ordinal, graph, 0, out_exec)
-    restore_mode(registry.active(), mode)
-    return code
-
-
-cdef class CUDAGraph:
+@cython.no_gc_clear  # a destructor that finds no record would leave the stream in its capture
+cdef class CUDAGraph(HookedGraph):
     """Work captured from streams, to be replayed any number of times.
 
         g = accelrt.CUDAGraph()
@@ -72,51 +61,76 @@ cdef class CUDAGraph:
             ...                      # copies, fills, launches: recorded, not run
         g.replay()
 
+    Arguments:
+        keep_graph: bool, keep the driver's graph after the capture: to look at it, to dump it, to hand it to others
+            or to update another CUDAGraph from it.  It is then made ready by instantiate() or the first replay().
+
     Memory allocated during the capture comes from the graph's private pool and keeps its addresses until the
-    graph dies or is reset.  Buffers and arrays whose copies were captured are kept alive as long.
+    graph dies or is reset.  Buffers and arrays whose copies were captured are kept alive as long, and their memory
+    is not used again before the last replay is past, whichever its stream.
     """
 
     def __cinit__(self):
-        self.kept = []
-        self.calls = []
-        self.pinned = []
+        self.branches = []
         self.noted = UINTPTR_MAX
-        self.capture_hooks = self.replay_hooks = NO_HOOKS
+
+    def __init__(self, bint keep_graph=False):
+        self.keep_graph = keep_graph
 
     def __dealloc__(self):
         self.abandon()
 
     cdef int abandon(self) noexcept:
         # Whatever state it is in, afterwards the graph holds nothing.  Never raises: destructors call it.
-        if self.capturing:
-            dispose_capture(self.ordinal, self.origin, self.capture)
+        cdef Record record = self.record
+        if record is not None:
+            self.leave_branches()
+            dispose_capture(CAPTURE, self.ordinal, record.origin, record.capture)
             self.leave_capture()
+        self.count_out()
         if watch.sanitizing:
             watch.note_dropped(self.capture)
-        if self.raw_cuda_graph_exec:
-            dispose(GRAPH_EXEC, self.ordinal, self.raw_cuda_graph_exec)
-            self.raw_cuda_graph_exec = 0
+        if self.lasting:
+            for handle in self.launched_on:
+                keep_until_passed(self.ordinal, handle, self.kept)
+        if self.exec_:
+            dispose(GRAPH_EXEC, self.ordinal, self.exec_)
+        if self.graph:
+            dispose(GRAPH, self.ordinal, self.graph)
         if self.holds:
             let_go_private(self.ordinal, self.pool_id[0], self.pool_id[1])
-            self.holds = False
-        self.kept = []
-        self.calls = []
-        self.pinned = []
+        self.exec_ = self.graph = 0
+        self.holds = self.lasting = False
+        self.rare = UNREADY | self.rare & HOOKS
+        self.kept = self.calls = self.sides = self.launched_on = None
         self.noted = UINTPTR_MAX
         self.node_count = 0
         return 0
 
-    cdef int require_free(self) except -1:
-        if self.capturing or self.raw_cuda_graph_exec:
-            state = "is being captured" if self.capturing else "holds a capture"
-            raise RuntimeError(f"this CUDAGraph {state} already; call reset() first, or use another CUDAGraph")
+    cdef int leave_branches(self) noexcept:
+        while self.branches:
+            leave_branch(<Branch>self.branches.pop())
         return 0
 
-    cdef int leave_capture(self) except -1:
-        end_capture(self.ordinal, self.capture)
-        close_capture(self.capture)
-        self.capturing = False
+    cdef int count_out(self) noexcept:
+        if self.counted:
+            self.counted = False
+            count_out_capture()
+        return 0
+
+    cdef int leave_capture(self) noexcept:
+        # After the driver's is over.
+        self.leave_branches()
+        end_capture(self.ordinal, self.record.capture)
+        close_capture(self.record)
+        self.record = None
         self.stream = None
+        return self.count_out()
+
+    cdef int require_free(self) except -1:
+        if self.record is not None or self.exec_ or self.graph:
+            state = "holds a capture" if self.record is None else "is being captured"
+            raise RuntimeError(f"this CUDAGraph {state} already; call reset() first, or use another CUDAGraph")
         return 0
 
     def capture_begin(self, pool=None, capture_error_mode="global"):
@@ -134,78 +148,86 @@ cdef class CUDAGraph:
             Exception: whatever a hook raised; then nothing is begun.
         """
         cdef Stream stream
-        cdef int status = 0
         cdef int code
-        if capture_error_mode not in MODES:
+        mode = MODES.get(capture_error_mode)
+        if mode is None:
             raise ValueError(f"capture_error_mode is {capture_error_mode!r}; it may be {', '.join(MODES)}")
         self.require_free()
         if PyList_GET_SIZE(self.capture_hooks):
             run_hooks(self.capture_hooks, self, True)
             self.require_free()
         stream = current_of(ordinal_of(None))
-        drain()
-        if pool is None:
-            self.pool_id[0], self.pool_id[1] = next_pool(), 0
-        else:
-            read_pool(pool, stream.device_index, self.pool_id)
+        read_pool(pool, stream.device_index, self.pool_id)
         self.ordinal = stream.device_index
+        self.mode = mode
         code = hold_private(self.ordinal, self.pool_id[0], self.pool_id[1])
         if code:
             raise_status(code, "capture_begin", ("pool", self.pool()))
-        self.holds = True
-        cdef int mode = MODES[capture_error_mode]
-        code = registry.active().capture_begin(self.ordinal, stream.handle, mode)
+        self.holds = self.counted = True
+        with nogil:
+            expect_capture()
+            code = registry.active().capture_begin(self.ordinal, stream.handle, self.mode)
         if code:
             self.abandon()
             raise_status(code, "capture_begin", ("stream", stream, "mode", capture_error_mode))
-        self.capturing = True
-        self.origin = stream.handle
-        self.stream = stream
-        self.capture = 0
-        code = registry.active().capture_status(self.ordinal, stream.handle, &status, &self.capture)
+        self.open_on(stream)
+
+    cdef int open_on(self, Stream stream) except -1:
+        # The stream captures: from here on, whatever fails ends that.
+        cdef uint64_t capture = 0
+        cdef int status = 0
+        cdef int code = registry.active().capture_status(self.ordinal, stream.handle, &status, &capture)
         if code == 0:
-            code = begin_capture(self.ordinal, self.pool_id[0], self.pool_id[1], self.capture)
+            code = begin_capture(self.ordinal, self.pool_id[0], self.pool_id[1], capture)
         if code:
+            dispose_capture(CAPTURE, self.ordinal, stream.handle, capture)
             self.abandon()
             raise_status(code, "capture_status", ("stream", stream))
-        open_capture(self.capture, self.kept)
+        self.stream = stream
+        self.capture = capture
+        self.kept = []
+        self.record = open_capture(self.ordinal, stream.handle, capture, self.kept, None)
+        return 0
 
     def capture_end(self):
-        """Ends the capture and makes it ready to replay (cuStreamEndCapture, cuGraphInstantiate).
+        """Ends the capture (cuStreamEndCapture) and makes it ready to replay, unless the graph is to be kept.
 
         Raises:
             CaptureError: the capture was broken, a stream that joined it was not joined back, or it is ended on
                 the wrong thread.  The graph is then empty and can be captured anew.
-            RuntimeError: no capture is under way.
+            RuntimeError: no capture is under way, or the body of a condition is being captured.
             Exception: whatever a hook raised; the graph is then as after reset().
         """
-        cdef uintptr_t graph = 0
+        cdef Record record = self.record
         cdef int code
-        if not self.capturing:
+        if record is None:
             raise RuntimeError("no capture of this CUDAGraph is under way; call capture_begin() first")
+        if self.branches:
+            self.abandon()
+            raise RuntimeError("the body of a condition is still being captured, so the capture is dropped; leave "
+                               "if_() and while_() before it ends")
         stream = self.stream
         with nogil:
-            code = registry.active().capture_end(self.ordinal, self.origin, &graph)
+            code = registry.active().capture_end(self.ordinal, record.origin, &self.graph)
         self.leave_capture()
-        if code:  # a driver that refuses to end a capture must not leave the stream in it
-            dispose_capture(self.ordinal, self.origin, self.capture)
         call = "capture_end"
-        if code == 0:
+        if code:  # a driver that refuses to end a capture must not leave the stream in it
+            dispose_capture(CAPTURE, self.ordinal, record.origin, record.capture)
+        else:
             call = "graph_node_count"
-            code = registry.active().graph_node_count(graph, &self.node_count)
-        if code == 0:
-            call = "graph_instantiate"
-            with nogil:
-                code = instantiate(self.ordinal, graph, &self.raw_cuda_graph_exec)
-        if graph:
-            dispose(GRAPH, self.ordinal, graph)
+            code = registry.active().graph_node_count(self.graph, &self.node_count)
         if code:
             self.abandon()
-            raise_status(code, call, ("stream", stream))
+            raise_broken(record, code, call, ("stream", stream))
         if watch.sanitizing:
             watch.note_captured(self.capture)
-        self.calls = nodes_of(self.kept)
-        self.pinned = [thing for thing in self.kept if isinstance(thing, PinnedSide)]
+        self.take_in(record.kept)
+        if not self.keep_graph:
+            try:
+                self.make_exec()
+            except BaseException:
+                self.abandon()
+                raise
         drain()
         if self.node_count == 0:
             warnings.warn("The CUDA Graph is empty: nothing was put into a capturing stream", stacklevel=2)
@@ -220,6 +242,15 @@ cdef class CUDAGraph:
             raise
         return 0
 
+    cdef int take_in(self, list kept) except -1:
+        self.kept = kept
+        self.calls = nodes_of(kept)
+        self.sides = [thing for thing in kept if isinstance(thing, Side)]
+        self.launched_on = {}
+        self.noted = UINTPTR_MAX
+        self.rare = CALLBACKS * (len(self.calls) > 0) | UNREADY * (self.exec_ == 0) | self.rare & HOOKS
+        return 0
+
     def replay(self):
         """Puts the captured work into the current stream of the graph's device (cuGraphLaunch).
 
@@ -228,166 +259,138 @@ cdef class CUDAGraph:
             CudaError: the driver refused.
             Exception: whatever a hook raised.
         """
-        if PyList_GET_SIZE(self.replay_hooks) and self.raw_cuda_graph_exec:
-            run_hooks(self.replay_hooks, self, True)
-            self.launch()
-            run_hooks(self.replay_hooks, self, False)
-        else:
-            self.launch()
-
-    cdef int launch(self) except -1:
-        cdef Stream stream
+        cdef uintptr_t handle = current_handle(self.ordinal)
         cdef int code
-        if self.raw_cuda_graph_exec == 0:
-            raise RuntimeError("nothing to replay: capture first, with accelrt.graph(g) or capture_begin/capture_end")
-        stream = current_of(self.ordinal)
-        if self.pinned and stream.handle != self.noted:
-            self.note_pinned(stream)
-        if watch.sanitizing:
-            watch.note_replay(self.ordinal, stream.handle, self.capture)
-        begin_runs(self.calls)
+        if self.rare or handle != self.noted or watch.sanitizing:
+            self.replay_slow(handle)
+            return
         with nogil:
-            code = registry.active().graph_launch(self.ordinal, self.raw_cuda_graph_exec, stream.handle)
+            code = registry.active().graph_launch(self.ordinal, self.exec_, handle)
         if code:
-            take_back_runs(self.calls)
-            raise_status(code, "graph_launch", ("graph_exec", self.raw_cuda_graph_exec, "stream", stream.handle))
+            raise_status(code, "graph_launch", ("graph_exec", self.exec_, "stream", handle))
+
+    cdef int require_ready(self) except -1:
+        if self.exec_:
+            return 0
+        if self.graph == 0 or self.record is not None:
+            raise RuntimeError("nothing to replay: capture first, with accelrt.graph(g) or capture_begin/capture_end")
+        return self.make_exec()
+
+    cdef int replay_slow(self, uintptr_t handle) except -1:
+        self.require_ready()
+        if PyList_GET_SIZE(self.replay_hooks) == 0:
+            return self.launch(handle)
+        run_hooks(self.replay_hooks, self, True)
+        self.require_ready()
+        self.launch(current_handle(self.ordinal))
+        run_hooks(self.replay_hooks, self, False)
         return 0
 
-    cdef int note_pinned(self, Stream stream) except -1:
-        # The graph may die, and its memory with it, while a replay is under way.
-        cdef PinnedSide side
-        for side in self.pinned:
-            if use_pinned_on(side.address, self.ordinal, stream.handle) == NO_HOST_MEMORY:
-                raise_status(NO_HOST_MEMORY, "graph_launch", ("stream", stream.handle))
-            if watch.sanitizing:
-                watch.note_use_on(side.address, self.ordinal, stream.handle)
-        self.noted = stream.handle
+    cdef int launch(self, uintptr_t handle) except -1:
+        cdef list calls = self.calls
+        cdef int code
+        if handle != self.noted:
+            self.note_stream(handle)
+        if watch.sanitizing:
+            watch.note_replay(self.ordinal, handle, self.capture)
+        begin_runs(calls)
+        with nogil:
+            code = registry.active().graph_launch(self.ordinal, self.exec_, handle)
+        if code:
+            take_back_runs(calls)
+            raise_status(code, "graph_launch", ("graph_exec", self.exec_, "stream", handle))
         return 0
+
+    cdef int note_stream(self, uintptr_t handle) except -1:
+        # The graph may die, and its memory with it, while a replay is under way on this stream.
+        cdef Stream stream
+        if handle not in self.launched_on:
+            self.lasting = note_sides(self.sides, self.ordinal, handle) or self.lasting
+            stream = current_of(self.ordinal)
+            self.launched_on[handle] = None if stream.leased else stream
+        self.noted = handle
+        return 0
+
+    def update(self, other):
+        """Gives the instantiated graph the parameters of another capture of the same shape (cuGraphExecUpdate).
+
+        Arguments:
+            other: CUDAGraph, made with keep_graph=True, that holds a capture of the same device.  It stays as it is.
+        Raises:
+            RuntimeError: this graph is not ready to replay, or the other holds no graph.
+            CudaError: the shapes differ; the text names the driver's reason and the node.  This graph is unchanged.
+
+        Replays that are under way are left alone.  What this graph kept alive, memory and functions, it gives up for
+        what the other keeps, and it uses the other's pool with it.  If its own graph was kept, that is given up too.
+        """
+        cdef CUDAGraph to
+        cdef int code
+        if not isinstance(other, CUDAGraph):
+            raise TypeError(f"other is {other!r} of type {type(other).__name__}; pass a CUDAGraph")
+        to = other
+        to.raw_cuda_graph()
+        if self.exec_ == 0 or self.ordinal != to.ordinal:
+            raise RuntimeError("there is nothing to update: this CUDAGraph has to be ready to replay on the other's device")
+        code = hold_private(to.ordinal, to.pool_id[0], to.pool_id[1])
+        if code:
+            raise_status(code, "graph_update", ("pool", to.pool()))
+        try:
+            update_exec(self.exec_, to.graph)
+        except BaseException:
+            let_go_private(to.ordinal, to.pool_id[0], to.pool_id[1])
+            raise
+        self.take_over(to)
+
+    cdef int take_over(self, CUDAGraph other) except -1:
+        cdef object stays = (self.kept, self.launched_on)
+        if self.lasting:
+            for handle in self.launched_on:
+                keep_until_passed(self.ordinal, handle, stays)
+        let_go_private(self.ordinal, self.pool_id[0], self.pool_id[1])
+        self.pool_id[0], self.pool_id[1] = other.pool_id[0], other.pool_id[1]
+        if self.graph:
+            dispose(GRAPH, self.ordinal, self.graph)
+            self.graph = 0
+        self.node_count = other.node_count
+        self.capture = other.capture
+        self.lasting = False
+        return self.take_in(other.kept)
 
     def reset(self):
         """Forgets the capture: its pool's memory can go back to the device once nothing in it is live."""
         self.abandon()
         drain()
 
-    def register_capture_pre_hook(self, hook):
-        """Has a function called before each capture of this graph, while no stream captures for it yet.
+    def if_(self, flag):
+        """The context in which work is captured that replays do only if an integer in device memory is not 0.
+
+            with accelrt.graph(g):
+                with g.if_(flag):
+                    ...
 
         Arguments:
-            hook: called as hook(graph).  What it raises is raised by capture_begin, and nothing is begun.
-        Returns:
-            RemovableHandle.
+            flag: Buffer, or an object with __cuda_array_interface__, whose first 4 bytes are read, in the order of the
+                current stream, by each replay (a conditional node of type if; CUDA 12.3).
         Raises:
-            TypeError: hook cannot be called.
+            RuntimeError: the current stream does not capture for this graph.
+            TypeError, ValueError: flag is no device memory, or is shorter than 4 bytes.
+            NotSupportedError: the driver has no conditional nodes.
 
-        Hooks are called in the order of their registration; the first that raises is the last one called.  They
-        stay when the graph is reset.
+        Inside, a stream of its own is current, which begins behind nothing; host functions cannot be captured there.
         """
-        return add_hook(self.own_capture_hooks(), hook, True)
+        return Branch(self, flag, CONDITION_IF)
 
-    def register_capture_hook(self, hook):
-        """Has a function called after each capture of this graph that succeeded, when it can be replayed.
-
-        Arguments:
-            hook: called as hook(graph).  What it raises is raised by capture_end, and the graph is reset.
-        Returns:
-            RemovableHandle; see register_capture_pre_hook.
-        """
-        return add_hook(self.own_capture_hooks(), hook, False)
-
-    def register_replay_pre_hook(self, hook):
-        """Has a function called before each replay() of this graph.
-
-        Arguments:
-            hook: called as hook(graph).  What it puts into the current stream runs before the graph's work.  What it
-                raises is raised by replay, and nothing is launched.
-        Returns:
-            RemovableHandle; see register_capture_pre_hook.
-        """
-        return add_hook(self.own_replay_hooks(), hook, True)
-
-    def register_replay_hook(self, hook):
-        """Has a function called after each replay() of this graph was put into its stream, where it may still run.
-
-        Arguments:
-            hook: called as hook(graph).  What it raises is raised by replay; the launch stands.
-        Returns:
-            RemovableHandle; see register_capture_pre_hook.
-        """
-        return add_hook(self.own_replay_hooks(), hook, False)
-
-    cdef list own_capture_hooks(self):
-        if self.capture_hooks is NO_HOOKS:
-            self.capture_hooks = []
-        return self.capture_hooks
-
-    cdef list own_replay_hooks(self):
-        if self.replay_hooks is NO_HOOKS:
-            self.replay_hooks = []
-        return self.replay_hooks
-
-    def pool(self):
-        """The handle of the graph's memory pool, to pass to other captures."""
-        return self.pool_id[0], self.pool_id[1]
+    def while_(self, flag):
+        """The same as if_, but replays repeat the work while the integer is not 0: it is read before the first time
+        and at the end of each, so the captured work has to change it."""
+        return Branch(self, flag, CONDITION_WHILE)
 
     @property
     def is_capturing(self):
         """Whether this graph's capture is under way."""
-        return self.capturing
+        return self.record is not None
 
     def __repr__(self):
-        state = "capturing" if self.capturing else f"{self.node_count} nodes" if self.raw_cuda_graph_exec else "empty"
-        return f"<accelrt.CUDAGraph {state}, pool {self.pool()}>"
-
-
-cdef class graph:
-    """The context in which work is captured into a graph instead of run.
-
-    Arguments:
-        cuda_graph: CUDAGraph.
-        pool: (int, int) from graph_pool_handle(), another graph's pool() or MemPool.id, or a MemPool; None is a
-            pool of its own.
-        stream: Stream to capture; None is a new one.
-        capture_error_mode: "global", "thread_local" or "relaxed"; see CUDAGraph.capture_begin.
-    Raises:
-        TypeError: cuda_graph is none.
-
-    Entering it neither synchronises nor empties caches.  If its body raises, the capture is dropped, the graph
-    is as after reset(), and the exception goes on.
-    """
-
-    cdef CUDAGraph cuda_graph
-    cdef object pool
-    cdef object mode
-    cdef StreamContext context
-
-    def __init__(self, cuda_graph, pool=None, stream=None, str capture_error_mode="global"):
-        if not isinstance(cuda_graph, CUDAGraph):
-            raise TypeError(f"cuda_graph is {cuda_graph!r} of type {type(cuda_graph).__name__}; pass a CUDAGraph")
-        self.cuda_graph = cuda_graph
-        self.pool = pool
-        self.mode = capture_error_mode
-        self.context = StreamContext(make_stream() if stream is None else stream)
-
-    def __enter__(self):
-        self.context.__enter__()
-        try:
-            self.cuda_graph.capture_begin(self.pool, self.mode)
-        except BaseException:
-            self.context.__exit__(None, None, None)
-            raise
-
-    def __exit__(self, kind, error, trace):
-        try:
-            if kind is None:
-                self.cuda_graph.capture_end()
-            else:
-                self.cuda_graph.reset()
-        finally:
-            self.context.__exit__(None, None, None)
-        return False
-
-
-def is_current_stream_capturing():
-    """Whether the calling thread's current stream is capturing, for anybody (cuStreamGetCaptureInfo)."""
-    cdef int ordinal = ordinal_of(None)
-    return is_capturing(ordinal, current_of(ordinal).handle)
+        held = self.exec_ or self.graph
+        state = "empty" if not held else f"{self.node_count} nodes"
+        return f"<accelrt.CUDAGraph {'capturing' if self.record is not None else state}, pool {self.pool()}>"

@@ -13,7 +13,8 @@ from accelrt.buffer import Buffer
 from accelrt.copies import copy
 from accelrt.device import current_device
 from accelrt.faces import Face, face_of, host_bytes, require_alike
-from accelrt.graph import CUDAGraph, graph, graph_pool_handle, is_current_stream_capturing
+from accelrt.graph import CUDAGraph, graph_pool_handle
+from accelrt.graph_scope import graph, is_current_stream_capturing
 from accelrt.mempool import MemPool
 from accelrt.nested import LEAF, Layout, gather, names_of, put_together, take_apart
 from accelrt.stream import Stream, current_stream, stream
@@ -322,7 +323,7 @@ def check_graphs(graphs: list[Any], count: int) -> None:
     for target in graphs:
         if not isinstance(target, CUDAGraph):
             raise TypeError(f"graphs holds {target!r} of type {type(target).__name__}; pass CUDAGraphs")
-        if target.is_capturing or target.raw_cuda_graph_exec:
+        if target.is_capturing or target.is_captured:
             raise RuntimeError(f"{target!r} of graphs was captured already; call reset() first")
     if len(set(map(id, graphs))) != count or len(graphs) != count:
         raise ValueError(f"graphs has {len(set(map(id, graphs)))} CUDAGraphs, not {count}; pass one for each")

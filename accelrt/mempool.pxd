@@ -8,6 +8,8 @@ cdef uint64_t next_pool() noexcept  # a number that no pool of this process had;
 # The numbers of a pool's id, from what names one: a MemPool, a CUDAGraph's pool() or graph_pool_handle().
 cdef int read_pool_id(object pool, uint64_t* out_id) except -1
 
+cdef dict figures_of(PrivateStats stats)  # as MemPool.stats gives them
+
 cdef class MemPool:
     cdef uint64_t number      # the pool's id is (0, number)
     cdef size_t most          # bytes to reserve on each device; SIZE_MAX: no limit

@@ -44,6 +44,14 @@ cdef int read_pool_id(object pool, uint64_t* out_id) except -1:
     return 0
 
 
+cdef dict figures_of(PrivateStats stats):
+    cdef dict answer = {"limit": None if stats.limit == SIZE_MAX else stats.limit}
+    for name, figure in FIGURES.items():
+        answer[f"{name}.current"] = stats.current[<int>figure]
+        answer[f"{name}.peak"] = stats.peak[<int>figure]
+    return dict(sorted(answer.items()))
+
+
 cdef class MemPool:
     """A pool of device memory apart from the rest, as torch.cuda.MemPool.
 
@@ -120,12 +128,7 @@ cdef class MemPool:
             device (segment, reserved_bytes), in blocks, segments or bytes; and "limit", bytes or None.  The figures
             are part of memory_stats' too.
         """
-        cdef PrivateStats stats = self.read(device, False)
-        cdef dict answer = {"limit": None if stats.limit == SIZE_MAX else stats.limit}
-        for name, figure in FIGURES.items():
-            answer[f"{name}.current"] = stats.current[<int>figure]
-            answer[f"{name}.peak"] = stats.peak[<int>figure]
-        return dict(sorted(answer.items()))
+        return figures_of(self.read(device, False))
 
     def reset_peak_stats(self, device=None):
         """Sets the pool's peaks on a device, None being its own, to the current figures."""

@@ -7,9 +7,9 @@ from cpython.buffer cimport (
 )
 
 from accelrt.buffer cimport PinnedBuffer
-from accelrt.capture cimport captures_open
 from accelrt.deferred cimport HOST_REGISTRATION, dispose, drain
 from accelrt.device cimport ordinal_of
+from accelrt.driver.captures cimport enter_wait, leave_wait
 cimport accelrt.driver.registry as registry
 from accelrt.driver.registry import driver_name
 from accelrt.driver.relaxed cimport go_relaxed, restore_mode
@@ -131,8 +131,9 @@ cdef int lock_pages(int device, uintptr_t address, size_t size) noexcept nogil:
 cdef int unlock_pages(int device, uintptr_t address) noexcept nogil:
     cdef int mode
     cdef int code = 0
-    if not captures_open():  # beside one the device cannot be waited for
+    if enter_wait():  # beside a capture the device cannot be waited for
         code = registry.active().device_synchronize(device)
+        leave_wait()
     if code == 0:
         code = go_relaxed(registry.active(), &mode)
     if code == 0:

@@ -101,6 +101,7 @@ FORK_TEXT = (
 )
 
 cdef object init_error = None
+cdef object watcher = None
 
 
 cdef const Entry* find(int code) noexcept nogil:
@@ -131,7 +132,17 @@ cdef void keep_init_error(object error) noexcept:
 
 
 cdef int raise_status(int code, str call, tuple arguments=()) except -1:
-    raise status_error(code, call, arguments)
+    error = status_error(code, call, arguments)
+    if watcher is not None and isinstance(error, errors.CudaError):
+        watcher(error)
+    raise error
+
+
+def watch_errors(function):
+    """Sets what is shown every CudaError just before it is raised: the captures under way, one of which it may
+    have broken."""
+    global watcher
+    watcher = function
 
 
 def status_error(int code, str call="", tuple arguments=()):

@@ -56,7 +56,7 @@ def test_a_graph_replays_from_nogil_code(loops):
         with accelrt.graph(graph, stream=stream):
             buffer.fill(6)
             stream.launch_host_func(lambda: seen.append(1))
-        assert loops.replay(0, graph.raw_cuda_graph_exec, stream.cuda_stream, 10) == 0
+        assert loops.replay(0, graph.raw_cuda_graph_exec(), stream.cuda_stream, 10) == 0
         buffer.copy_to(out)
     assert len(seen) == 10
     assert (out == 6).all()

@@ -128,7 +128,7 @@ def test_a_function_that_raises_leaves_nothing_behind(which, during):
     samples = tuple((accelrt.Buffer(512),) for _ in range(3))
     with pytest.raises(Boom):
         make_graphed_callables(tuple(functions), samples, graphs=graphs)
-    assert not any(graph.raw_cuda_graph_exec or graph.is_capturing for graph in graphs)
+    assert not any(graph.is_captured or graph.is_capturing for graph in graphs)
     assert accelrt.current_stream() == accelrt.default_stream()
     del samples
     gc.collect()
@@ -161,7 +161,7 @@ def test_a_hook_that_raises_leaves_nothing_behind():
         samples = ((accelrt.Buffer(512),), (accelrt.Buffer(512),))
         with pytest.raises(Boom):
             make_graphed_callables((copied, copied), samples, graphs=graphs)
-        assert not any(graph.raw_cuda_graph_exec or graph.is_capturing for graph in graphs)
+        assert not any(graph.is_captured or graph.is_capturing for graph in graphs)
         handle.remove()
         made = make_graphed_callables((copied, copied), samples, graphs=graphs)
         assert made[1](made[0](accelrt.Buffer(512))).nbytes == 512

@@ -27,7 +27,8 @@ accelrt\.memory\.(snapshot|spans|windows|world)
 .*\.mempool\.FIGURES
 .*\.checkpoints\.REASONS
 accelrt\.memory\.BACKEND
-.*\.copies\.Operand
+.*\.copies\.(Operand|View)
+.*\.graph_nodes\.(Handles|TYPES|RESULTS)
 .*\.graph\.MODES
 .*\.stream\.(Currents|Waitable)
 .*\.driver\.host\.S(IZE|CALE)

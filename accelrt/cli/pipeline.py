@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from accelrt.buffer import Buffer, PinnedBuffer
 from accelrt.copies import copy
-from accelrt.graph import CUDAGraph, graph
+from accelrt.graph import CUDAGraph
+from accelrt.graph_scope import graph
 from accelrt.stream import Stream, stream
 
 if TYPE_CHECKING:

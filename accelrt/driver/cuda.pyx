@@ -2,15 +2,18 @@
 
 Importing this module loads no library and makes no call; open does.  Until then the table has no row
 but open and close.  The rows stand with their subjects: cuda_context (devices), cuda_memory, cuda_stream
-(streams, events, copies), cuda_graph (capture, graphs, kernels, sharing between processes).
+(streams, events, copies), cuda_graph (capture, graphs, kernels, sharing between processes), cuda_nodes (what a graph
+is made of), cuda_conditional.
 """
 from posix.types cimport pid_t
 from posix.unistd cimport getpid
 
 cimport accelrt.driver.cuda_library as cuda_library
+from accelrt.driver.cuda_conditional cimport fill_conditionals
 from accelrt.driver.cuda_context cimport count_devices, fill_devices
 from accelrt.driver.cuda_graph cimport fill_graphs
 from accelrt.driver.cuda_memory cimport fill_memory
+from accelrt.driver.cuda_nodes cimport fill_nodes
 from accelrt.driver.cuda_stream cimport fill_streams
 from accelrt.driver.registry cimport begin_table, finish_table, offer
 from accelrt.driver.table cimport Table
@@ -58,6 +61,8 @@ cdef int fill_all() except -1:
     fill_memory(&table, &blank)
     fill_streams(&table, &blank)
     fill_graphs(&table, &blank)
+    fill_nodes(&table, &blank)
+    fill_conditionals(&table, &blank)
     finish_table(&table)
     return code
 

@@ -1,6 +1,6 @@
 """The capture, graph, kernel and interprocess rows of the cuda driver."""
 from libc.stdint cimport uint64_t, uintptr_t
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 
 from cuda.bindings.cydriver cimport (
     CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS,
@@ -11,7 +11,6 @@ from cuda.bindings.cydriver cimport (
     CUfunction,
     CUgraph,
     CUgraphExec,
-    CUgraphExecUpdateResult,
     CUgraphExecUpdateResultInfo,
     CUgraphNode,
     CUipcEventHandle,
@@ -194,12 +193,13 @@ cdef int graph_instantiate(int device, uintptr_t graph, uint64_t flags, uintptr_
     return leave(pushed, code)
 
 
-cdef int graph_update(uintptr_t exec_, uintptr_t graph, int* out_result) noexcept nogil:
+cdef int graph_update(uintptr_t exec_, uintptr_t graph, int* out_result, uintptr_t* out_node) noexcept nogil:
     cdef CUgraphExecUpdateResultInfo told
     cdef int code
-    told.result = <CUgraphExecUpdateResult>0
+    memset(&told, 0, sizeof(told))
     code = cuGraphExecUpdate(<CUgraphExec>exec_, <CUgraph>graph, &told)
     out_result[0] = told.result
+    out_node[0] = <uintptr_t>told.errorNode
     return code
 
 

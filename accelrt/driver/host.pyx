@@ -1,8 +1,9 @@
 """The host driver: an embedded device that executes on CPU threads and refuses what a GPU refuses.
 
-Its rooms: host_memory (bytes and addresses), host_virtual (handles and mappings), host_queue (streams,
-threads, tickets), host_capture (captures and graphs), host_work, host_event and host_graph (the rows over those), and
-host_gate (who may come in).  Here are the settings and the rows about devices and memory.
+Its rooms: host_memory (bytes and addresses), host_virtual (handles and mappings), host_queue (streams, threads,
+tickets), host_perform (what work does), host_capture (captures and graphs), host_condition (conditional nodes),
+host_work, host_event, host_graph and host_nodes (the rows over those), and host_gate (who may come in).  Here are the
+settings and the rows about devices and memory.
 """
 import os
 import re
@@ -20,6 +21,7 @@ from accelrt.driver.host_memory cimport (
     device_of, memory_counts, memory_figures, memory_open, pinned_alloc, pinned_free, pinned_register,
     pinned_unregister, plain_alloc, plain_free,
 )
+from accelrt.driver.host_nodes cimport fill_node_rows
 from accelrt.driver.host_queue cimport count_operations, count_streams, drain_device, lock, queue_open, unlock
 from accelrt.driver.host_virtual cimport (
     count_physicals, create, map_pages, open_pages, release, reserve, unmap_pages, unreserve,
@@ -362,5 +364,6 @@ fill_rows()
 fill_work_rows(&table)
 fill_event_rows(&table)
 fill_graph_rows(&table)
+fill_node_rows(&table)
 finish_table(&table)
 offer("host", &table)

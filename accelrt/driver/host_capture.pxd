@@ -14,7 +14,7 @@ cdef int check_unsafe() noexcept nogil
 cdef int check_device(int device) noexcept nogil  # waiting for a device that has a capture: never permitted
 cdef bint beside_capture(HostStream* legacy) noexcept nogil  # a blocking stream of its device is capturing
 cdef int check_implicit(HostStream* stream) noexcept nogil  # use of the legacy stream beside a blocking capture
-cdef int begin(HostStream* stream, int mode) noexcept nogil
+cdef int begin(HostStream* stream, Graph* body, int mode) noexcept nogil  # into a body, or NULL: a new graph
 cdef int end(HostStream* stream, Graph** out_graph) noexcept nogil
 cdef void abandon(HostStream* stream) noexcept nogil  # the stream is destroyed
 cdef int break_capture(HostStream* stream, int code) noexcept nogil  # answers the code
@@ -24,4 +24,5 @@ cdef int join(HostStream* stream, uint64_t id, const Frontier* after) noexcept n
 
 cdef void free_graph(Graph* graph) noexcept nogil
 cdef Plan* plan_of(const Graph* graph) noexcept nogil  # NULL where the host has no memory
-cdef int shape_changed(const Plan* plan, const Graph* graph) noexcept nogil  # 0, or what changed
+# 0, or what changed, and at which node of the graph
+cdef int shape_changed(const Plan* plan, const Graph* graph, uintptr_t* out_node) noexcept nogil

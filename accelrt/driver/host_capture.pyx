@@ -7,14 +7,15 @@ they are joined back.
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memset
 
+from accelrt.driver.host_condition cimport forget_body
 from accelrt.driver.host_frontier cimport clear_frontier, copy_frontier, join_frontier
 from accelrt.driver.host_queue cimport (
-    Node, drop_plan, is_legacy, streams,
+    CALL, Condition, Node, drop_condition, drop_plan, is_legacy, new_handle, streams,
 )
 from accelrt.driver.table cimport CAPTURE_GLOBAL, CAPTURE_RELAXED, STREAM_BLOCKING
 from accelrt.status cimport (
     CAPTURE_IMPLICIT, CAPTURE_INVALID, CAPTURE_MERGE, CAPTURE_UNJOINED, CAPTURE_UNMATCHED, CAPTURE_UNSUPPORTED,
-    CAPTURE_WRONG_THREAD, ILLEGAL_STATE, INVALID_VALUE, NO_HOST_MEMORY,
+    CAPTURE_WRONG_THREAD, ILLEGAL_STATE, INVALID_VALUE, NOT_SUPPORTED, NO_HOST_MEMORY,
 )
 
 cdef extern from *:
@@ -99,7 +100,7 @@ cdef int break_capture(HostStream* stream, int code) noexcept nogil:
 
 # --- beginning and ending ----------------------------------------------------------------------------------
 
-cdef int begin(HostStream* stream, int mode) noexcept nogil:
+cdef int begin(HostStream* stream, Graph* body, int mode) noexcept nogil:
     global captures, last_id
     cdef Capture* made
     if is_legacy(stream):
@@ -110,7 +111,7 @@ cdef int begin(HostStream* stream, int mode) noexcept nogil:
         return INVALID_VALUE
     made = <Capture*>calloc(1, sizeof(Capture))
     if made != NULL:
-        made.graph = <Graph*>calloc(1, sizeof(Graph))
+        made.graph = body if body != NULL else <Graph*>calloc(1, sizeof(Graph))
     if made == NULL or made.graph == NULL:
         free(made)
         return NO_HOST_MEMORY
@@ -193,10 +194,15 @@ cdef int end(HostStream* stream, Graph** out_graph) noexcept nogil:
         code = CAPTURE_UNJOINED
     detach(capture)
     if code:
-        free_graph(graph)
+        free_unless_body(graph)
         return code
     out_graph[0] = graph
     return 0
+
+
+cdef void free_unless_body(Graph* graph) noexcept nogil:
+    if graph != NULL and graph.within == NULL:
+        free_graph(graph)
 
 
 cdef void abandon(HostStream* stream) noexcept nogil:
@@ -207,7 +213,7 @@ cdef void abandon(HostStream* stream) noexcept nogil:
     if capture.origin == stream:
         graph = capture.graph
         detach(capture)
-        free_graph(graph)
+        free_unless_body(graph)
     else:
         capture.unjoined = True
         stream.capture = NULL
@@ -222,6 +228,8 @@ cdef int add_node(HostStream* stream, const Work* work) noexcept nogil:
     cdef int place
     if stream.capture.broken:
         return CAPTURE_INVALID
+    if work.kind == CALL and graph.within != NULL:
+        return break_capture(stream, NOT_SUPPORTED)  # a body holds kernels, copies, fills and conditions
     if graph.count == graph.capacity:
         larger = <Node*>realloc(graph.nodes, (2 * graph.capacity + 16) * sizeof(Node))
         if larger == NULL:
@@ -233,7 +241,10 @@ cdef int add_node(HostStream* stream, const Work* work) noexcept nogil:
     if copy_frontier(&graph.nodes[place].after, &stream.frontier):
         clear_frontier(&graph.nodes[place].after)
         return NO_HOST_MEMORY
+    graph.nodes[place].handle = new_handle()
     graph.nodes[place].work = work[0]
+    if work.condition != NULL:
+        work.condition.holders += 1
     graph.count += 1
     itself.nodes = &place
     itself.count = 1
@@ -262,15 +273,33 @@ cdef int join(HostStream* stream, uint64_t id, const Frontier* after) noexcept n
 
 # --- graphs ------------------------------------------------------------------------------------------------
 
-cdef void free_nodes(Node* nodes, int count) noexcept nogil:
-    cdef int index
-    for index in range(count):
-        clear_frontier(&nodes[index].after)
-    free(nodes)
+cdef void lose_body(const Graph* body) noexcept nogil:
+    # What is still being captured into it goes nowhere.
+    cdef Capture* capture = captures
+    while capture != NULL:
+        if capture.graph == body:
+            capture.broken = True
+            capture.graph = NULL
+        capture = capture.next
 
 
 cdef void free_graph(Graph* graph) noexcept nogil:
-    free_nodes(graph.nodes, graph.count)
+    cdef Condition* condition = graph.conditions
+    cdef Condition* following
+    cdef int index
+    for index in range(graph.count):
+        clear_frontier(&graph.nodes[index].after)
+        drop_condition(graph.nodes[index].work.condition)
+        if graph.nodes[index].work.body != NULL:
+            free_graph(graph.nodes[index].work.body)
+    while condition != NULL:
+        following = condition.next
+        drop_condition(condition)
+        condition = following
+    if graph.within != NULL:
+        lose_body(graph)
+        forget_body(graph)
+    free(graph.nodes)
     free(graph)
 
 
@@ -285,12 +314,28 @@ cdef Plan* plan_of(const Graph* graph) noexcept nogil:
         free(plan)
         return NULL
     for index in range(graph.count):
-        plan.nodes[index].work = graph.nodes[index].work
-        plan.count += 1
-        if copy_frontier(&plan.nodes[index].after, &graph.nodes[index].after):
+        if plan_node(&plan.nodes[index], &graph.nodes[index]):
             drop_plan(plan)
             return NULL
+        plan.count += 1
     return plan
+
+
+cdef int plan_node(Node* to, const Node* origin) noexcept nogil:
+    # Leaves nothing behind where it fails.
+    if copy_frontier(&to.after, &origin.after):
+        clear_frontier(&to.after)
+        return NO_HOST_MEMORY
+    to.work = origin.work
+    if origin.work.body != NULL:
+        to.work.body = NULL
+        to.work.plan = plan_of(origin.work.body)
+        if to.work.plan == NULL:
+            clear_frontier(&to.after)
+            return NO_HOST_MEMORY
+    if to.work.condition != NULL:
+        to.work.condition.holders += 1
+    return 0
 
 
 cdef bint same_after(const Frontier* one, const Frontier* other) noexcept nogil:
@@ -303,13 +348,21 @@ cdef bint same_after(const Frontier* one, const Frontier* other) noexcept nogil:
     return True
 
 
-cdef int shape_changed(const Plan* plan, const Graph* graph) noexcept nogil:
-    cdef int index
+cdef int shape_changed(const Plan* plan, const Graph* graph, uintptr_t* out_node) noexcept nogil:
+    cdef int index, changed = 0
+    cdef const Node* node
+    out_node[0] = 0
     if plan.count != graph.count:
         return TOPOLOGY_CHANGED
     for index in range(plan.count):
-        if plan.nodes[index].work.kind != graph.nodes[index].work.kind:
-            return NODE_TYPE_CHANGED
-        if not same_after(&plan.nodes[index].after, &graph.nodes[index].after):
-            return TOPOLOGY_CHANGED
+        node = &graph.nodes[index]
+        if plan.nodes[index].work.kind != node.work.kind or plan.nodes[index].work.repeats != node.work.repeats:
+            changed = NODE_TYPE_CHANGED
+        elif not same_after(&plan.nodes[index].after, &node.after):
+            changed = TOPOLOGY_CHANGED
+        elif node.work.body != NULL:
+            changed = shape_changed(plan.nodes[index].work.plan, node.work.body, out_node)
+        if changed:
+            out_node[0] = out_node[0] if out_node[0] else node.handle
+            return changed
     return 0

@@ -1,6 +1,7 @@
 """Whether a row of the host driver may do its work."""
 from accelrt.driver.host_memory cimport memory_lock, memory_unlock
-from accelrt.driver.host_queue cimport in_callback, lock, lost_device, unlock
+from accelrt.driver.host_perform cimport in_callback, lost_device
+from accelrt.driver.host_queue cimport lock, unlock
 from accelrt.status cimport DEINITIALIZED, ILLEGAL_ADDRESS, INVALID_DEVICE, NO_DEVICE, NOT_INITIALIZED, NOT_PERMITTED
 
 cdef extern from *:

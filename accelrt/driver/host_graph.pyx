@@ -1,6 +1,5 @@
 """The host driver's rows for capture and graphs."""
 from libc.stdint cimport uint64_t, uintptr_t
-from libc.stdio cimport FILE, fclose, fopen, fprintf
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
@@ -9,16 +8,17 @@ from accelrt.driver.host_capture cimport (
     begin, beside_capture, break_capture, check_implicit, check_unsafe, end, exchange_mode, free_graph, plan_of,
     shape_changed,
 )
+from accelrt.driver.host_condition cimport find_body
 from accelrt.driver.host_event cimport abandon_tickets, tickets_for
 from accelrt.driver.host_gate cimport gate, gate_any
 from accelrt.driver.host_queue cimport (
-    COPY, FILL, RECORD, REPLAY, WAIT, Graph, HostStream, Plan, Ticket, Work,
+    REPLAY, WAIT, Graph, HostStream, Plan, Ticket, Work,
     drop_plan, drop_ticket, enqueue, find_stream, follow_legacy_order, is_legacy, lock, mark, new_handle, unlock,
 )
 from accelrt.driver.table cimport CAPTURE_ACTIVE, CAPTURE_INVALIDATED, CAPTURE_NONE, CAPTURE_RELAXED, Table
 from accelrt.status cimport (
     CAPTURE_IMPLICIT, CAPTURE_UNSUPPORTED, GRAPH_UPDATE_FAILURE, INVALID_HANDLE, INVALID_VALUE,
-    NO_HOST_MEMORY, OPERATING_SYSTEM,
+    NO_HOST_MEMORY,
 )
 
 cdef struct Exec:
@@ -29,6 +29,11 @@ cdef struct Exec:
 # Guarded by the queue's lock.
 cdef AddressMap graphs
 cdef AddressMap execs
+
+
+cdef Graph* find_graph(uintptr_t graph) noexcept nogil:
+    cdef Graph* found = <Graph*>map_find(&graphs, graph)
+    return found if found != NULL else find_body(graph)
 
 
 cdef void graph_counts(size_t* counts) noexcept nogil:
@@ -43,7 +48,7 @@ cdef int capture_begin(int device, uintptr_t stream, int mode) noexcept nogil:
         return code
     lock()
     found = find_stream(device, stream)
-    code = INVALID_HANDLE if found == NULL else begin(found, mode)
+    code = INVALID_HANDLE if found == NULL else begin(found, NULL, mode)
     unlock()
     return code
 
@@ -60,7 +65,9 @@ cdef int capture_end(int device, uintptr_t stream, uintptr_t* out_graph) noexcep
     code = INVALID_HANDLE if found == NULL else map_reserve(&graphs)
     if code == 0:
         code = end(found, &graph)
-    if code == 0:
+    if code == 0 and graph.within != NULL:
+        out_graph[0] = graph.handle
+    elif code == 0:
         out_graph[0] = new_handle()
         map_insert(&graphs, out_graph[0], graph)
     unlock()
@@ -114,50 +121,10 @@ cdef int graph_node_count(uintptr_t graph, size_t* out_count) noexcept nogil:
     if code or graph == 0:
         return code if code else INVALID_VALUE
     lock()
-    found = <Graph*>map_find(&graphs, graph)
+    found = find_graph(graph)
     out_count[0] = found.count if found != NULL else 0
     unlock()
     return 0 if found != NULL else INVALID_VALUE
-
-
-cdef const char* kind_name(int kind) noexcept nogil:
-    if kind == COPY:
-        return "MEMCPY"
-    if kind == FILL:
-        return "MEMSET"
-    if kind == RECORD:
-        return "EVENT_RECORD"
-    if kind == WAIT:
-        return "EVENT_WAIT"
-    return "HOST"
-
-
-cdef void write_dot(FILE* file, const Graph* graph) noexcept nogil:
-    cdef int index, step
-    fprintf(file, "digraph dot {\n")
-    for index in range(graph.count):
-        fprintf(file, "\"node_%d\" [label=\"%d %s\"];\n", index, index, kind_name(graph.nodes[index].work.kind))
-        for step in range(graph.nodes[index].after.count):
-            fprintf(file, "\"node_%d\" -> \"node_%d\";\n", graph.nodes[index].after.nodes[step], index)
-    fprintf(file, "}\n")
-
-
-cdef int graph_dot(uintptr_t graph, const char* path, unsigned int flags) noexcept nogil:
-    cdef Graph* found
-    cdef FILE* file
-    cdef int code = gate_any()
-    if code:
-        return code
-    lock()
-    found = <Graph*>map_find(&graphs, graph)
-    file = fopen(path, "w") if found != NULL else NULL
-    if file != NULL:
-        write_dot(file, found)
-        fclose(file)
-    unlock()
-    if found == NULL:
-        return INVALID_VALUE
-    return 0 if file != NULL else OPERATING_SYSTEM
 
 
 cdef int graph_instantiate(int device, uintptr_t graph, uint64_t flags, uintptr_t* out_exec) noexcept nogil:
@@ -188,7 +155,7 @@ cdef int graph_instantiate(int device, uintptr_t graph, uint64_t flags, uintptr_
     return code
 
 
-cdef int graph_update(uintptr_t exec_, uintptr_t graph, int* out_result) noexcept nogil:
+cdef int graph_update(uintptr_t exec_, uintptr_t graph, int* out_result, uintptr_t* out_node) noexcept nogil:
     cdef Exec* found
     cdef Graph* to
     cdef Plan* plan
@@ -199,10 +166,11 @@ cdef int graph_update(uintptr_t exec_, uintptr_t graph, int* out_result) noexcep
     found = <Exec*>map_find(&execs, exec_)
     to = <Graph*>map_find(&graphs, graph)
     out_result[0] = 0
+    out_node[0] = 0
     if found == NULL or to == NULL:
         code = INVALID_VALUE
     else:
-        out_result[0] = shape_changed(found.plan, to)
+        out_result[0] = shape_changed(found.plan, to, out_node)
         if out_result[0]:
             code = GRAPH_UPDATE_FAILURE
     if code == 0:
@@ -301,7 +269,6 @@ cdef void fill_graph_rows(Table* table) noexcept nogil:
     table.capture_mode_exchange = capture_mode_exchange
     table.graph_destroy = graph_destroy
     table.graph_node_count = graph_node_count
-    table.graph_dot = graph_dot
     table.graph_instantiate = graph_instantiate
     table.graph_update = graph_update
     table.graph_upload = graph_upload

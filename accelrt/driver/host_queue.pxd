@@ -19,6 +19,8 @@ cdef enum:  # kinds of work
     REPLAY = 3    # every node of a plan, in order; never a node itself
     RECORD = 4    # marks a ticket done; as a node, that of the launch for an event
     WAIT = 5      # goes on when a ticket is done; as a node, that which an event had at the launch
+    SET = 6       # a condition becomes what memory holds; only ever a node, as is the next
+    BRANCH = 7    # runs a body if, or while, its condition is not 0
 
 cdef enum:  # Work.known
     DST_KNOWN = 1
@@ -28,6 +30,12 @@ cdef struct Ticket:
     int holders
     bint done
     double time_ms  # when it was marked, on the monotonic clock
+
+cdef struct Condition:
+    uint64_t handle
+    int holders         # its graph, and every node that names it
+    unsigned int value  # one launch that reads it runs at a time
+    Condition* next     # of the same graph
 
 cdef struct Work:
     int kind
@@ -39,7 +47,10 @@ cdef struct Work:
     host_fn fn
     void* data
     uintptr_t event    # of a RECORD or WAIT that is a node
-    Plan* plan         # of a REPLAY, one of its holders
+    Plan* plan         # of a REPLAY, one of its holders; of a plan's BRANCH, its body
+    Graph* body        # of a graph's BRANCH, which owns it
+    Condition* condition  # of a SET or a BRANCH, one of its holders
+    bint repeats       # a BRANCH that runs while, not if
     int known          # DST_KNOWN, SRC_KNOWN: memory that the driver knew, and has to know when it runs
 
 cdef struct Operation:
@@ -49,6 +60,7 @@ cdef struct Operation:
     Operation* next
 
 cdef struct Node:
+    uintptr_t handle
     Work work
     Frontier after
 
@@ -61,6 +73,9 @@ cdef struct Graph:
     Node* nodes
     int count
     int capacity
+    Graph* within      # whose body it is; NULL for a graph of its own
+    uintptr_t handle   # of a body
+    Condition* conditions  # made for its nodes
 
 cdef struct Capture:
     uint64_t id
@@ -69,7 +84,7 @@ cdef struct Capture:
     uint64_t thread    # that began it
     bint broken
     bint unjoined      # a stream that had joined it was destroyed
-    Graph* graph
+    Graph* graph       # NULL where it was another's body, and that one is gone
     Capture* next
 
 cdef struct HostStream:
@@ -97,8 +112,6 @@ cdef struct HostEvent:
 cdef void queue_open(long delay_us) noexcept nogil
 cdef void lock() noexcept nogil
 cdef void unlock() noexcept nogil
-cdef int lost_device() noexcept nogil     # 0, or 1 + the device whose work touched memory that is gone
-cdef bint in_callback() noexcept nogil   # the calling thread runs a host function
 
 # All of the following under the lock.
 cdef uintptr_t new_handle() noexcept nogil
@@ -115,6 +128,7 @@ cdef int follow_legacy_order(HostStream* stream) noexcept nogil
 cdef void wait_for(Ticket* ticket) noexcept nogil  # opens the lock while it waits
 cdef int drain_device(int device) noexcept nogil   # -1 is all; opens the lock while it waits
 cdef void drop_plan(Plan* plan) noexcept nogil
+cdef void drop_condition(Condition* condition) noexcept nogil
 
 
 cdef inline Ticket* hold_ticket(Ticket* ticket) noexcept nogil:

@@ -4,12 +4,12 @@ One lock guards every queue, and no work runs under it.  A worker sleeps on its 
 ends when nothing came for a while, so that idle streams cost no thread.
 """
 from libc.stdlib cimport calloc, free
-from libc.string cimport memmove, memset
+from libc.string cimport memset
 
 from accelrt.addresses cimport AddressMap, map_find, map_insert, map_remove, map_reserve
-from accelrt.driver.host_bytes cimport fill_memory, touches_nothing
 from accelrt.driver.host_frontier cimport clear_frontier
 from accelrt.driver.host_memory cimport MAX_HOST_DEVICES
+from accelrt.driver.host_perform cimport clear_conditions, perform
 from accelrt.driver.table cimport STREAM_BLOCKING
 from accelrt.mutex cimport pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock
 from accelrt.status cimport NO_HOST_MEMORY
@@ -20,10 +20,6 @@ cdef extern from *:
     #include <pthread.h>
     #include <stdint.h>
     #include <time.h>
-    static __thread int accelrt_in_callback;
-    static int accelrt_lost;  /* read by every row, so atomic */
-    #define read_lost() __atomic_load_n(&accelrt_lost, __ATOMIC_ACQUIRE)
-    #define write_lost(value) __atomic_store_n(&accelrt_lost, value, __ATOMIC_RELEASE)
     static __thread void* accelrt_per_thread[64];
     static pthread_key_t accelrt_thread_end;  /* has a value on threads that have such streams */
     static void accelrt_at_thread_end(void (*end)(void*)) { pthread_key_create(&accelrt_thread_end, end); }
@@ -57,9 +53,6 @@ cdef extern from *:
         return code;
     }
     """
-    int callback_depth "accelrt_in_callback"
-    int read_lost() noexcept nogil
-    void write_lost(int value) noexcept nogil
     void** per_thread "accelrt_per_thread"
     void at_thread_end "accelrt_at_thread_end" (void (*end)(void*) noexcept nogil) noexcept nogil
     void note_thread "accelrt_note_thread" () noexcept nogil
@@ -102,14 +95,6 @@ cdef void unlock() noexcept nogil:
     pthread_mutex_unlock(&mutex)
 
 
-cdef int lost_device() noexcept nogil:
-    return read_lost()
-
-
-cdef bint in_callback() noexcept nogil:
-    return callback_depth > 0
-
-
 cdef uintptr_t new_handle() noexcept nogil:
     global last_handle
     last_handle += 16
@@ -127,8 +112,18 @@ cdef void drop_plan(Plan* plan) noexcept nogil:
         return
     for index in range(plan.count):
         clear_frontier(&plan.nodes[index].after)
+        drop_condition(plan.nodes[index].work.condition)
+        drop_plan(plan.nodes[index].work.plan)
     free(plan.nodes)
     free(plan)
+
+
+cdef void drop_condition(Condition* condition) noexcept nogil:
+    if condition == NULL:
+        return
+    condition.holders -= 1
+    if condition.holders == 0:
+        free(condition)
 
 
 # --- streams -----------------------------------------------------------------------------------------------
@@ -362,28 +357,13 @@ cdef void pass_point(int kind, Ticket* ticket) noexcept nogil:
 cdef void replay(const Plan* plan, Ticket** tickets, int device) noexcept nogil:
     cdef int index
     cdef const Work* work
+    clear_conditions(plan)
     for index in range(plan.count):
         work = &plan.nodes[index].work
         if work.kind == RECORD or work.kind == WAIT:
             pass_point(work.kind, tickets[index])
         else:
             perform(work, NULL, device)
-
-
-cdef void perform(const Work* work, const void* staged, int device) noexcept nogil:
-    global callback_depth
-    if work.known and touches_nothing(work):
-        write_lost(device + 1)
-    elif work.kind == COPY:
-        memmove(<void*>work.dst, staged if staged != NULL else <const void*>work.src, work.size)
-    elif work.kind == FILL:
-        fill_memory(work)
-    elif work.kind == CALL:
-        callback_depth += 1
-        work.fn(work.data)
-        callback_depth -= 1
-    elif work.kind == REPLAY:
-        replay(work.plan, <Ticket**>staged, device)
 
 
 cdef void finish(HostStream* stream) noexcept nogil:
@@ -420,7 +400,10 @@ cdef void* serve(void* data) noexcept nogil:
             unlock()
             if delay:
                 sleep_us(delay)
-            perform(&head.work, head.staged, stream.device)
+            if head.work.kind == REPLAY:
+                replay(head.work.plan, <Ticket**>head.staged, stream.device)
+            else:
+                perform(&head.work, head.staged, stream.device)
             lock()
         finish(stream)
     stream.busy = False

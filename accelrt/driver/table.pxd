@@ -14,31 +14,17 @@
 # Rows are only ever added, at the end of their group, with TABLE_VERSION raised.
 from libc.stdint cimport uint64_t, uintptr_t
 
+from accelrt.driver.flags cimport (  # for those who cimport them from here
+    CAPTURE_ACTIVE, CAPTURE_GLOBAL, CAPTURE_INVALIDATED, CAPTURE_NONE, CAPTURE_RELAXED, CAPTURE_THREAD_LOCAL,
+    CONDITION_IF, CONDITION_WHILE, EVENT_BLOCKING_SYNC, EVENT_DEFAULT, EVENT_DISABLE_TIMING, EVENT_INTERPROCESS,
+    STREAM_BLOCKING, STREAM_NON_BLOCKING,
+)
+
 ctypedef void (*host_fn)(void* data) noexcept nogil
 
 cdef enum:
     TABLE_VERSION = 2
     TEXT_BYTES = 256
-
-cdef enum:  # stream_create flags
-    STREAM_BLOCKING = 0
-    STREAM_NON_BLOCKING = 1
-
-cdef enum:  # event_create flags
-    EVENT_DEFAULT = 0
-    EVENT_BLOCKING_SYNC = 1
-    EVENT_DISABLE_TIMING = 2
-    EVENT_INTERPROCESS = 4
-
-cdef enum:  # capture_begin and capture_mode_exchange modes
-    CAPTURE_GLOBAL = 0
-    CAPTURE_THREAD_LOCAL = 1
-    CAPTURE_RELAXED = 2
-
-cdef enum:  # capture_status answers
-    CAPTURE_NONE = 0
-    CAPTURE_ACTIVE = 1
-    CAPTURE_INVALIDATED = 2
 
 cdef struct Table:
     unsigned int version  # TABLE_VERSION it was built for
@@ -127,10 +113,22 @@ cdef struct Table:
     int (*graph_node_count)(uintptr_t graph, size_t* out_count) noexcept nogil
     int (*graph_dot)(uintptr_t graph, const char* path, unsigned int flags) noexcept nogil
     int (*graph_instantiate)(int device, uintptr_t graph, uint64_t flags, uintptr_t* out_exec) noexcept nogil
-    int (*graph_update)(uintptr_t exec_, uintptr_t graph, int* out_result) noexcept nogil
+    # the result is a CUgraphExecUpdateResult; the node is the one of graph that does not fit, or 0
+    int (*graph_update)(uintptr_t exec_, uintptr_t graph, int* out_result, uintptr_t* out_node) noexcept nogil
     int (*graph_upload)(int device, uintptr_t exec_, uintptr_t stream) noexcept nogil
     int (*graph_launch)(int device, uintptr_t exec_, uintptr_t stream) noexcept nogil
     int (*graph_exec_destroy)(uintptr_t exec_) noexcept nogil
+    # lists: with no room they count; else they write at most so many handles, and how many they wrote
+    int (*graph_nodes)(uintptr_t graph, size_t room, void* nodes, size_t* out_count) noexcept nogil
+    int (*graph_edges)(uintptr_t graph, size_t room, void* origins, void* targets, size_t* out_count) noexcept nogil
+    int (*graph_node_type)(uintptr_t graph, uintptr_t node, int* out_type) noexcept nogil  # CUgraphNodeType numbers
+    # conditions, of the graph that the stream captures into; each is 0 when a launch begins.  _set is a node that
+    # reads a 4-byte integer of the device's memory; _add is a node whose body, an empty graph that it owns, runs if
+    # or while the condition is not 0; capture_begin_to captures into a body, and capture_end then answers the body
+    int (*conditional_create)(int device, uintptr_t stream, uint64_t* out_condition) noexcept nogil
+    int (*conditional_set)(int device, uintptr_t stream, uint64_t condition, uintptr_t address) noexcept nogil
+    int (*conditional_add)(int device, uintptr_t stream, uint64_t condition, int kind, uintptr_t* out_body) noexcept nogil
+    int (*capture_begin_to)(int device, uintptr_t stream, uintptr_t body, int mode) noexcept nogil
 
     # kernels
     int (*module_load)(int device, const char* image, uintptr_t* out_module) noexcept nogil  # PTX, cubin or fatbin

@@ -7,6 +7,7 @@ from libc.stdint cimport SIZE_MAX, int64_t, uint64_t, uintptr_t
 from libc.stdlib cimport free
 from libc.string cimport memset
 
+from accelrt.driver.captures cimport enter_wait, leave_wait
 from accelrt.memory.block cimport Block, Piece, Use
 from accelrt.memory.credit cimport is_overdrawn, open_credit
 from accelrt.memory.freelist cimport best_fit
@@ -174,10 +175,11 @@ cdef int await_device(Pool* pool, void* about) noexcept nogil:
 cdef int wait_streams(Pool* pool) noexcept nogil:
     # Then what any stream freed may serve every other.  Beside a capture the device must not be waited for.
     cdef int code
-    if pool.captures or (pool.first_piece == NULL and pool.windows == 0):
+    if pool.captures or (pool.first_piece == NULL and pool.windows == 0) or not enter_wait():
         return 0
     close_epochs(pool)
     code = outside(pool, await_device, NULL)
+    leave_wait()
     if code == 0:
         settle_all(pool)
         send_home(pool)

@@ -8,7 +8,7 @@ from libc.stdlib cimport calloc
 from libc.string cimport memset
 
 from accelrt.addresses cimport map_find
-from accelrt.capture cimport captures_open
+from accelrt.driver.captures cimport enter_wait, leave_wait
 from accelrt.memory.lock cimport spin_lock, spin_unlock
 from accelrt.memory.per_thread cimport filed_under
 from accelrt.memory.pinned_audit cimport violated
@@ -105,22 +105,28 @@ cdef int release_pinned(uintptr_t address) noexcept nogil:
 cdef int give_doomed() noexcept nogil:
     # Giving back waits for the device's work, which the driver refuses beside a capture; tidy tries again.
     cdef PinnedSegment* segments
-    if captures_open():
+    cdef int code
+    if not enter_wait():
         return 0
     spin_lock(&pool.lock)
     segments = detach_doomed(&pool)
     spin_unlock(&pool.lock)
-    return give_memory(&pool, segments)
+    code = give_memory(&pool, segments)
+    leave_wait()
+    return code
 
 
 cdef int give_idle() noexcept nogil:
     cdef PinnedSegment* segments
-    if captures_open():
+    cdef int code
+    if not enter_wait():
         return 0
     spin_lock(&pool.lock)
     segments = detach_idle(&pool)
     spin_unlock(&pool.lock)
-    return give_memory(&pool, segments)
+    code = give_memory(&pool, segments)
+    leave_wait()
+    return code
 
 
 cdef int tidy_pinned() noexcept nogil:

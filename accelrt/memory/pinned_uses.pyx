@@ -1,7 +1,7 @@
 """Page-locked blocks that were given back while a stream may still use them, in their queues (queues.pxd)."""
 from libc.stdint cimport uintptr_t
 
-from accelrt.capture cimport captures_open
+from accelrt.driver.captures cimport enter_wait, leave_wait
 cimport accelrt.driver.registry as registry
 from accelrt.driver.relaxed cimport go_relaxed, restore_mode
 from accelrt.memory.lock cimport spin_lock, spin_unlock
@@ -165,7 +165,7 @@ cdef int wait_deferred(PinnedPool* pool) noexcept nogil:
     cdef PinnedBlock* left = pool.deferred
     cdef PinnedBlock* block
     cdef int code = 0
-    if captures_open():  # the device cannot be waited for then
+    if not enter_wait():
         return 0
     pool.deferred = NULL
     pool.awaited += 1
@@ -179,6 +179,7 @@ cdef int wait_deferred(PinnedPool* pool) noexcept nogil:
         elif block.events == 0:
             finish(pool, block)
     pool.awaited -= 1
+    leave_wait()
     return 0 if code == NOT_READY else code
 
 

@@ -4,7 +4,7 @@ It starts with the first block that is pending, sleeps while none is, and never 
 """
 from libc.stdlib cimport calloc
 
-from accelrt.capture cimport captures_open
+from accelrt.driver.captures cimport enter_wait, leave_wait
 from accelrt.memory.lock cimport spin_lock, spin_unlock
 from accelrt.memory.pinned_block cimport PinnedSegment
 from accelrt.memory.pinned_heap cimport detach_doomed
@@ -58,7 +58,7 @@ cdef void sleep_a_period(PinnedPool* pool) noexcept nogil:
 cdef void give_doomed_back(PinnedPool* pool) noexcept nogil:
     # Order is open, for the driver waits for the device's work.
     cdef PinnedSegment* segments
-    if captures_open():
+    if not enter_wait():
         return
     spin_lock(&pool.lock)
     segments = detach_doomed(pool)
@@ -67,6 +67,7 @@ cdef void give_doomed_back(PinnedPool* pool) noexcept nogil:
         pthread_mutex_unlock(&pool.order)
         give_memory(pool, segments)
         pthread_mutex_lock(&pool.order)
+    leave_wait()
 
 
 cdef void* run(void* data) noexcept nogil:

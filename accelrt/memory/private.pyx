@@ -53,12 +53,30 @@ cdef int hold(Pool* pool, uint64_t first, uint64_t second) noexcept nogil:
 
 
 cdef int let_go(Pool* pool, uint64_t first, uint64_t second) noexcept nogil:
-    # The record stays until its segments are gone: blocks of a dead graph may still be live.
+    # The record stays until its segments are gone: blocks of a dead graph may still be live.  One that nothing was
+    # ever allocated from goes at once, for programs that capture again and again.
     cdef Private* found = find_private(pool, first, second)
     if found == NULL or found.uses == 0:
         return INVALID_VALUE
     found.uses -= 1
+    if found.uses == 0 and found.segments == 0 and not has_heaps(pool, found):
+        unlink(pool, found)
     return 0
+
+
+cdef bint has_heaps(const Pool* pool, const Private* owner) noexcept nogil:
+    cdef const Heap* heap = pool.heaps
+    while heap != NULL and heap.owner != owner:
+        heap = heap.next
+    return heap != NULL
+
+
+cdef void unlink(Pool* pool, Private* owner) noexcept nogil:
+    cdef Private** link = &pool.privates
+    while link[0] != owner:
+        link = &link[0].next
+    link[0] = owner.next
+    free(owner)
 
 
 # --- routes --------------------------------------------------------------------------------------------------

@@ -1,0 +1,135 @@
+"""What a captured graph holds of the driver: its graph, where that is kept, and what is instantiated from it."""
+cimport cython
+from libc.stdint cimport uintptr_t
+
+from accelrt.deferred cimport GRAPH, GRAPH_EXEC, dispose
+cimport accelrt.driver.registry as registry
+from accelrt.graph_nodes import list_edges, list_nodes, write_dot
+from accelrt.graph_nodes cimport instantiate
+from accelrt.memory.routes cimport read_private
+from accelrt.mempool cimport figures_of
+from accelrt.status cimport raise_status
+from accelrt.stream cimport Stream, stream_of
+
+
+@cython.no_gc_clear  # as CUDAGraph
+cdef class HeldGraph:
+    """What CUDAGraph stands on: looking at a graph, instantiating it, handing it out."""
+
+    def __cinit__(self):
+        self.rare = UNREADY
+
+    cdef int make_exec(self) except -1:
+        cdef uintptr_t made = 0
+        cdef int code
+        with nogil:
+            code = instantiate(self.ordinal, self.graph, &made)
+        if not self.keep_graph:
+            dispose(GRAPH, self.ordinal, self.graph)
+            self.graph = 0
+        if code:
+            raise_status(code, "graph_instantiate", ("device", self.ordinal))
+        if self.exec_:
+            dispose(GRAPH_EXEC, self.ordinal, self.exec_)
+        self.exec_ = made
+        self.rare &= ~UNREADY
+        return 0
+
+    def instantiate(self):
+        """Makes a graph that was kept ready to replay (cuGraphInstantiate); anew, where it was ready already.
+
+        Raises:
+            RuntimeError: this CUDAGraph was not made with keep_graph=True, or holds no capture.
+            CudaError: the driver refused.
+        """
+        self.raw_cuda_graph()
+        self.make_exec()
+
+    def upload(self, stream=None):
+        """Puts what replays need onto the device now rather than with the first replay (cuGraphUpload).
+
+        Arguments:
+            stream: Stream in whose order it goes; None is the current one of the graph's device.
+        Raises:
+            RuntimeError: nothing is captured.
+            CudaError: the driver refused.
+        """
+        cdef Stream chosen
+        cdef int code
+        if self.exec_ == 0:
+            self.raw_cuda_graph()
+            self.make_exec()
+        chosen = stream_of(stream, self.ordinal)
+        with nogil:
+            code = registry.active().graph_upload(self.ordinal, self.exec_, chosen.handle)
+        if code:
+            raise_status(code, "graph_upload", ("graph_exec", self.exec_, "stream", chosen.handle))
+
+    def pool(self):
+        """The handle of the graph's memory pool, to pass to other captures."""
+        return self.pool_id[0], self.pool_id[1]
+
+    def memory_stats(self):
+        """What the graph's pool holds, in the words of MemPool.stats: "reserved_bytes.current" is what it keeps from
+        others.  Graphs that share a pool all count all of it."""
+        return figures_of(read_private(self.ordinal, self.pool_id[0], self.pool_id[1], False))
+
+    @property
+    def is_captured(self):
+        """Whether it holds a capture, instantiated or kept."""
+        return self.record is None and (self.exec_ != 0 or self.graph != 0)
+
+    def raw_cuda_graph(self):
+        """The driver's graph (CUgraph) as int; valid until reset() and no longer than this object.
+
+        Raises:
+            RuntimeError: this CUDAGraph was not made with keep_graph=True, or holds no graph.
+        """
+        if self.graph and self.record is None:
+            return self.graph
+        if not self.keep_graph:
+            raise RuntimeError("the driver's graph was not kept; make it with CUDAGraph(keep_graph=True)")
+        raise RuntimeError("no graph is kept: capture first; what update() replaced is gone")
+
+    def raw_cuda_graph_exec(self):
+        """The driver's instantiated graph (CUgraphExec) as int; valid until reset() or instantiate(), and no longer
+        than this object.
+
+        Raises:
+            RuntimeError: it is not instantiated.
+        """
+        if self.exec_ == 0:
+            raise RuntimeError("no instantiated graph: capture first; with keep_graph=True call instantiate() too")
+        return self.exec_
+
+    def nodes(self):
+        """The nodes of a graph that was kept, as a list of GraphNode, in the order that the driver gives.
+
+        Raises:
+            RuntimeError: as raw_cuda_graph.
+        """
+        return list_nodes(self.raw_cuda_graph())
+
+    def edges(self):
+        """The dependencies in a graph that was kept, as a list of (id, id of the node that comes after it).
+
+        Raises:
+            RuntimeError: as raw_cuda_graph.
+        """
+        return list_edges(self.raw_cuda_graph())
+
+    def enable_debug_mode(self):
+        """Lets the next capture keep its graph, as keep_graph=True would, so that it can be dumped."""
+        self.keep_graph = True
+
+    def debug_dump(self, debug_path, bint verbose=False):
+        """Writes a drawing of a graph that was kept, in the language of Graphviz (cuGraphDebugDotPrint).
+
+        Arguments:
+            debug_path: str or os.PathLike, the file to write.
+            verbose: bool, with every parameter of every node that the driver tells.
+        Raises:
+            RuntimeError: as raw_cuda_graph.
+            CudaError: the file cannot be written.
+        """
+        write_dot(self.raw_cuda_graph(), debug_path, verbose)

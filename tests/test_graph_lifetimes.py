@@ -1,0 +1,206 @@
+"""Graphs, streams and memory that die before, during and after each other."""
+
+import gc
+import threading
+import weakref
+
+import numpy as np
+import pytest
+
+import accelrt
+
+SECONDS = 20
+
+
+class Gate:
+    """Holds a stream until it is opened."""
+
+    def __init__(self, stream):
+        self.event = threading.Event()
+        stream.launch_host_func(lambda: self.event.wait(SECONDS))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.event.set()
+
+
+class Bytes(np.ndarray):
+    """An array that can be watched dying."""
+
+
+def filling(buffer, value, stream):
+    graph = accelrt.CUDAGraph()
+    with accelrt.graph(graph, stream=stream):
+        buffer.fill(value, stream=stream)
+    return graph
+
+
+def read(buffer, stream=None):
+    out = np.zeros(buffer.nbytes, np.uint8)
+    buffer.copy_to(out, stream=stream)
+    return out
+
+
+@pytest.mark.parametrize("alternate", [False, True])
+def test_memory_of_a_dead_graph_is_not_used_again_while_a_replay_elsewhere_runs(alternate):
+    captured, other = accelrt.Stream(), accelrt.Stream()
+    target = accelrt.Buffer(4096, stream=captured)
+    address = target.ptr
+    graph = filling(target, 7, captured)
+    if alternate:
+        for stream in (captured, other, captured):
+            with accelrt.stream(stream):
+                graph.replay()
+    with accelrt.stream(other):
+        other.synchronize()
+        captured.synchronize()
+        with Gate(other):
+            graph.replay()
+            del graph, target
+            with accelrt.Buffer(4096, stream=captured) as fresh:
+                assert fresh.ptr != address
+    other.synchronize()
+
+
+def test_memory_of_a_dead_graph_serves_at_once_where_its_replays_are_in_order():
+    stream = accelrt.Stream()
+    target = accelrt.Buffer(4096, stream=stream)
+    address = target.ptr
+    graph = filling(target, 7, stream)
+    with accelrt.stream(stream):
+        graph.replay()
+        del graph, target
+        with accelrt.Buffer(4096, stream=stream) as fresh:
+            assert fresh.ptr == address
+            assert (read(fresh, stream) == 7).all()
+
+
+def test_an_array_lives_until_the_last_replay_of_its_dead_graph_is_past():
+    stream = accelrt.Stream()
+    data = np.full(4096, 9, np.uint8).view(Bytes)
+    gone = weakref.ref(data)
+    with accelrt.Buffer(4096, stream=stream) as target:
+        graph = accelrt.CUDAGraph()
+        with accelrt.graph(graph):
+            accelrt.copy(target, data, blocking=False)
+        del data
+        with accelrt.stream(stream):
+            with Gate(stream):
+                graph.replay()
+                del graph
+                gc.collect()
+                assert gone() is not None
+            stream.synchronize()
+        accelrt.empty_cache()
+        assert gone() is None
+        assert (read(target, stream) == 9).all()
+
+
+def test_an_array_goes_with_its_graph_where_nothing_runs():
+    data = np.full(512, 9, np.uint8).view(Bytes)
+    gone = weakref.ref(data)
+    with accelrt.Buffer(512) as target:
+        graph = accelrt.CUDAGraph()
+        with accelrt.graph(graph):
+            accelrt.copy(target, data, blocking=False)
+        graph.replay()
+        accelrt.synchronize()
+        del data, graph
+        assert gone() is None
+
+
+def test_a_graph_outlives_the_stream_that_it_was_captured_on():
+    stream = accelrt.Stream()
+    with accelrt.Buffer(512) as target:
+        graph = filling(target, 3, stream)
+        del stream
+        gc.collect()
+        for _ in range(3):
+            graph.replay()
+        accelrt.synchronize()
+        assert (read(target) == 3).all()
+
+
+def test_two_graphs_replay_on_two_streams():
+    streams = [accelrt.Stream(), accelrt.Stream()]
+    buffers = [accelrt.Buffer(1 << 16, stream=stream) for stream in streams]
+    graphs = [filling(buffers[n], n + 1, streams[n]) for n in range(2)]
+    for _ in range(100):
+        for graph, stream in zip(graphs, streams, strict=True):
+            with accelrt.stream(stream):
+                graph.replay()
+    for n, (buffer, stream) in enumerate(zip(buffers, streams, strict=True)):
+        assert (read(buffer, stream) == n + 1).all()
+        buffer.free()
+
+
+def test_one_graph_replays_on_two_streams_in_turn():
+    first, second = accelrt.Stream(), accelrt.Stream()
+    calls = []
+    with accelrt.Buffer(512, stream=first) as target:
+        graph = accelrt.CUDAGraph()
+        with accelrt.graph(graph, stream=first):
+            target.fill(1)
+            first.launch_host_func(lambda: calls.append(1))
+        for _ in range(10):
+            for stream in (first, second):
+                with accelrt.stream(stream):
+                    graph.replay()
+        first.synchronize()
+        second.synchronize()
+    assert len(calls) == 20
+
+
+def test_reset_and_recapture_many_times():
+    graph, stream = accelrt.CUDAGraph(), accelrt.Stream()
+    with accelrt.Buffer(512, stream=stream) as target, accelrt.stream(stream):
+        for n in range(100):
+            with accelrt.graph(graph, stream=stream), accelrt.Buffer(1024) as inner:
+                inner.fill(n)
+                accelrt.copy(target, inner, 512, blocking=False)
+            graph.replay()
+            assert (read(target, stream) == n).all()
+            graph.reset()
+            assert graph.memory_stats()["allocated_bytes.current"] == 0
+
+
+def test_a_graph_dies_while_another_one_captures():
+    stream = accelrt.Stream()
+    with accelrt.Buffer(512, stream=stream) as target:
+        dying = filling(target, 1, stream)
+        with accelrt.stream(stream):
+            dying.replay()
+        graph = accelrt.CUDAGraph()
+        with accelrt.graph(graph):
+            target.fill(2)
+            del dying
+            gc.collect()
+        stream.synchronize()
+        graph.replay()
+        accelrt.synchronize()
+        assert (read(target) == 2).all()
+
+
+def test_a_capture_may_wait_and_give_memory_back_first_if_asked():
+    stream, done = accelrt.Stream(), []
+    stream.launch_host_func(lambda: done.append(1))
+    accelrt.Buffer(1 << 20).free()
+    graph = accelrt.CUDAGraph()
+    with accelrt.Buffer(512) as target:
+        with accelrt.graph(graph, synchronize=True, empty_cache=True):
+            assert done == [1]
+            target.fill(1)
+        graph.replay()
+        accelrt.synchronize()
+
+
+def test_entering_a_capture_waits_for_nothing():
+    stream = accelrt.Stream()
+    graph = accelrt.CUDAGraph()
+    with accelrt.Buffer(512) as target, Gate(stream):
+        with accelrt.graph(graph):
+            target.fill(1)
+        assert not stream.query()
+    stream.synchronize()
