@@ -17,27 +17,31 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 INFORMATION = (
     "Model: \t\t NVIDIA H200\nIRQ:   \t\t 41\nGPU UUID: \t {uuid}\nVideo BIOS: \t 96.00.a5.00.1a\n"
-    "Bus Type: \t PCIe\nBus Location: \t {place}\nDevice Minor: \t 0\nGPU Excluded:\t {excluded}\n"
+    "Bus Type: \t PCIe\nBus Location: \t {place}\nDevice Minor: \t {minor}\nGPU Excluded:\t {excluded}\n"
 )
 
 
 def kernel_list(folder, *cards):
-    """A list of cards such as the kernel's driver shows, in a folder."""
+    """A list of cards such as the kernel's driver shows, in a folder; and their device nodes, less that of
+    "X".
+    """
     from accelrt import procfs
 
-    for uuid, place, excluded in cards:
+    procfs.ROOT, procfs.NODES = folder, folder / "dev"
+    procfs.NODES.mkdir(parents=True)
+    for minor, (uuid, place, excluded) in enumerate(cards):
         (folder / "gpus" / place).mkdir(parents=True)
-        text = INFORMATION.format(uuid=uuid, place=place, excluded=excluded)
+        text = INFORMATION.format(uuid=uuid, place=place, excluded=excluded, minor=minor)
         (folder / "gpus" / place / "information").write_text(text)
-    procfs.ROOT = folder
+        if not uuid.endswith("X"):
+            (procfs.NODES / f"nvidia{minor}").touch()
 
 
 def from_the_kernel(folder):
     from pathlib import Path
 
-    kernel_list(
-        Path(folder), (A, "0000:41:00.0", "No"), (B, "0000:07:00.0", "No"), ("GPU-ex", "0000:08:00.0", "Yes")
-    )
+    cards = [(A, "0000:41:00.0", "No"), (B, "0000:07:00.0", "No"), ("GPU-ex", "0000:08:00.0", "Yes")]
+    kernel_list(Path(folder), *cards, ("GPU-not-ours-X", "0000:01:00.0", "No"))
     assert accelrt.device_count() == 2
     assert accelrt.is_available()
     os.environ[VISIBLE] = f"{A},GPU-aaaabbbb"
@@ -123,7 +127,9 @@ def test_the_kernels_list_needs_no_library(on_cards, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("uuid", "mig"), [("GPU-????????-????-????-????-????????????", False), (A, True)], ids=["unknown", "mig"]
+    ("uuid", "mig"),
+    [("GPU-????????-????-????-????-????????????", False), (A, True), ("GPU-X", False)],
+    ids=["unknown", "mig", "no nodes"],
 )
 def test_nvml_counts_where_the_kernels_list_is_not_enough(on_cards, tmp_path, uuid, mig):
     on_cards(from_nvml, str(tmp_path), uuid, mig)
