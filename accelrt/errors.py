@@ -112,6 +112,8 @@ class SyncDebugError(RuntimeError):
 
 class SyncDebugWarning(UserWarning):
     """A call waits for the device, which set_sync_debug_mode("warn") tells."""
+
+
 class IdentityError(RuntimeError):
     """What the driver says of a device is not what NVML says of it; the text shows both."""
 
