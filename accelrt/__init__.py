@@ -4,7 +4,9 @@ A caching memory allocator, streams, events and graph capture for Python and Cyt
 an embedded host device.  Importing it touches no driver; the first use of a device does.
 """
 
-from accelrt import memory, sanitizer
+from typing import TYPE_CHECKING, Any
+
+from accelrt import lazy, memory, sanitizer
 from accelrt.buffer import Buffer, PinnedBuffer
 from accelrt.caching import (
     caching_allocator_alloc,
@@ -24,16 +26,19 @@ from accelrt.device import (
     set_device,
     synchronize,
 )
+from accelrt.device_facts import DeviceProperties
 from accelrt.errors import (
     CaptureError,
     CudaError,
     DeferredCudaCallError,
     DriverNotFoundError,
     ForkedError,
+    IdentityError,
     NotSupportedError,
     OutOfMemoryError,
     RaceError,
     RaceWarning,
+    ReadingError,
     SyncDebugError,
     SyncDebugWarning,
 )
@@ -56,7 +61,7 @@ from accelrt.pinned import (
     reset_accumulated_host_memory_stats,
     reset_peak_host_memory_stats,
 )
-from accelrt.properties import DeviceProperties, get_device_capability, get_device_name, get_device_properties
+from accelrt.properties import get_device_capability, get_device_name, get_device_properties
 from accelrt.registered import RegisteredMemory, is_pinned, pinned_empty, record_host_stream, register_host
 from accelrt.statistics import (
     max_memory_allocated,
@@ -79,6 +84,53 @@ from accelrt.stream import (
 from accelrt.uses import use
 from accelrt.watch import get_sync_debug_mode, set_sync_debug_mode
 
+if TYPE_CHECKING:
+    from accelrt import counting as counting
+    from accelrt import identity as identity
+    from accelrt import nvml as nvml
+    from accelrt import readings as readings
+    from accelrt import visible as visible
+    from accelrt.readings import (
+        EccErrors,
+        GpuProcess,
+        MemoryInfo,
+        NvlinkTraffic,
+        PcieLink,
+        PcieTraffic,
+        PowerLimits,
+        RemappedRows,
+        TemperatureLimits,
+        application_clock_rates,
+        clock_rate,
+        clock_rates,
+        decoder_utilization,
+        device_memory_info,
+        device_memory_used,
+        ecc_errors,
+        ecc_mode,
+        encoder_utilization,
+        energy,
+        fan_speed,
+        fan_speeds,
+        gpu_processes,
+        list_gpu_processes,
+        max_clock_rates,
+        memory_temperature,
+        memory_usage,
+        nvlink_links,
+        nvlink_throughput,
+        pcie_link,
+        pcie_throughput,
+        performance_state,
+        power_draw,
+        power_limits,
+        remapped_rows,
+        temperature,
+        temperature_limits,
+        throttle_reasons,
+        utilization,
+    )
+
 __version__ = "0.1.0"
 
 __all__ = [
@@ -89,52 +141,79 @@ __all__ = [
     "DeferredCudaCallError",
     "DeviceProperties",
     "DriverNotFoundError",
+    "EccErrors",
     "Event",
     "ExternalStream",
     "ForkedError",
+    "GpuProcess",
     "GraphNode",
     "GraphedCallable",
+    "IdentityError",
     "MemPool",
+    "MemoryInfo",
     "NotSupportedError",
+    "NvlinkTraffic",
     "OutOfMemoryError",
+    "PcieLink",
+    "PcieTraffic",
     "PinnedBuffer",
+    "PowerLimits",
     "RaceError",
     "RaceWarning",
+    "ReadingError",
     "RegisteredMemory",
+    "RemappedRows",
     "RemovableHandle",
     "Stream",
     "SyncDebugError",
     "SyncDebugWarning",
+    "TemperatureLimits",
+    "application_clock_rates",
     "caching_allocator_alloc",
     "caching_allocator_delete",
     "caching_host_allocator_alloc",
     "caching_host_allocator_delete",
     "can_device_access_peer",
+    "clock_rate",
+    "clock_rates",
     "configure_pinned",
     "copy",
     "current_device",
     "current_stream",
+    "decoder_utilization",
     "default_stream",
     "device",
     "device_count",
+    "device_memory_info",
+    "device_memory_used",
     "device_of",
+    "ecc_errors",
+    "ecc_mode",
     "empty_cache",
+    "encoder_utilization",
+    "energy",
+    "fan_speed",
+    "fan_speeds",
     "fill",
     "get_device_capability",
     "get_device_name",
     "get_device_properties",
     "get_sync_debug_mode",
+    "gpu_processes",
     "graph",
     "graph_pool_handle",
     "host_empty_cache",
     "host_memory_stats",
+    "identity",
     "init",
     "is_available",
     "is_current_stream_capturing",
     "is_initialized",
     "is_pinned",
     "lazy_call",
+    "list_gpu_processes",
     "make_graphed_callables",
+    "max_clock_rates",
     "max_memory_allocated",
     "max_memory_reserved",
     "mem_get_info",
@@ -143,12 +222,22 @@ __all__ = [
     "memory_reserved",
     "memory_snapshot",
     "memory_stats",
+    "memory_temperature",
+    "memory_usage",
+    "nvlink_links",
+    "nvlink_throughput",
+    "pcie_link",
+    "pcie_throughput",
     "per_thread_stream",
+    "performance_state",
     "pinned_empty",
     "pinned_settings",
+    "power_draw",
+    "power_limits",
     "record_host_stream",
     "record_stream",
     "register_host",
+    "remapped_rows",
     "reset_accumulated_host_memory_stats",
     "reset_accumulated_memory_stats",
     "reset_peak_host_memory_stats",
@@ -160,6 +249,62 @@ __all__ = [
     "set_sync_debug_mode",
     "stream",
     "synchronize",
+    "temperature",
+    "temperature_limits",
+    "throttle_reasons",
     "use",
     "use_mem_pool",
+    "utilization",
 ]
+
+_MODULES = {"counting", "identity", "nvml", "readings", "visible"}
+_READINGS = {
+    "EccErrors",
+    "GpuProcess",
+    "MemoryInfo",
+    "NvlinkTraffic",
+    "PcieLink",
+    "PcieTraffic",
+    "PowerLimits",
+    "RemappedRows",
+    "TemperatureLimits",
+    "application_clock_rates",
+    "clock_rate",
+    "clock_rates",
+    "decoder_utilization",
+    "device_memory_info",
+    "device_memory_used",
+    "ecc_errors",
+    "ecc_mode",
+    "encoder_utilization",
+    "energy",
+    "fan_speed",
+    "fan_speeds",
+    "gpu_processes",
+    "list_gpu_processes",
+    "max_clock_rates",
+    "memory_temperature",
+    "memory_usage",
+    "nvlink_links",
+    "nvlink_throughput",
+    "pcie_link",
+    "pcie_throughput",
+    "performance_state",
+    "power_draw",
+    "power_limits",
+    "remapped_rows",
+    "temperature",
+    "temperature_limits",
+    "throttle_reasons",
+    "utilization",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """What few programs ask for is imported when it is first asked for."""
+    if name in _MODULES:
+        return lazy.later(f"accelrt.{name}")
+    if name in _READINGS:
+        found = globals()[name] = getattr(lazy.later("accelrt.readings"), name)
+        return found
+    raise AttributeError(f"module 'accelrt' has no attribute {name!r}")

@@ -4,6 +4,8 @@ cdef int current_ordinal(int* out_ordinal) noexcept nogil  # of this thread; no 
 cdef unsigned long this_thread() noexcept  # its identifier
 cdef int ordinal_of(object device) except -1  # None is the current one; initialises at first use
 cdef int count_devices() except -1
+cdef int known_devices() noexcept nogil  # 0 before init and in a child forked after it
+cdef object parse(object given)  # an int, or None for the current device; initialises nothing
 cdef object device_at(int ordinal)  # the device object that stands for an ordinal, always the same one
 
 cdef class device:

@@ -12,6 +12,7 @@ from accelrt import lazy
 from accelrt.driver.registry import active_device_count
 from accelrt.callback cimport raise_callback_errors
 from accelrt.deferred cimport drain
+cimport accelrt.environment as environment
 cimport accelrt.driver.registry as registry
 from accelrt.status cimport raise_status
 cimport accelrt.watch as watch
@@ -40,6 +41,10 @@ cdef int count_devices() except -1:
     if device_total == 0:
         lazy.init()
         device_total = active_device_count()
+    return device_total
+
+
+cdef int known_devices() noexcept nogil:
     return device_total
 
 
@@ -248,13 +253,17 @@ cdef int switch_to(int ordinal) except -2:
 def device_count():
     """How many devices are visible.
 
-    Before init the count comes from NVML (or from ACCELRT_HOST_DEVICES) without a driver call, so that a
-    process that only asked may fork; it is not kept.  After init it is the driver's own and does not change.
+    Before init the count comes from the kernel's list of cards or from NVML (or from ACCELRT_HOST_DEVICES)
+    without a driver call, so that a process that only asked may fork; it is not kept (accelrt.counting says what
+    is asked where those do not tell).  After init it is the driver's own; a change of the environment has no effect
+    then, and a RuntimeWarning says so once.
 
     Returns:
         int; 0 where there is no driver.
     """
     if device_total:
+        if environment.changed():
+            environment.warn()
         return device_total
     if lazy.is_initialized():
         return count_devices()

@@ -12,10 +12,12 @@ __all__ = [
     "DeferredCudaCallError",
     "DriverNotFoundError",
     "ForkedError",
+    "IdentityError",
     "NotSupportedError",
     "OutOfMemoryError",
     "RaceError",
     "RaceWarning",
+    "ReadingError",
     "RecordError",
     "SettingsError",
     "SyncDebugError",
@@ -110,6 +112,29 @@ class SyncDebugError(RuntimeError):
 
 class SyncDebugWarning(UserWarning):
     """A call waits for the device, which set_sync_debug_mode("warn") tells."""
+
+
+class IdentityError(RuntimeError):
+    """What the driver says of a device is not what NVML says of it; the text shows both."""
+
+
+class ReadingError(RuntimeError):
+    """A reading of a device's state failed.
+
+    Attributes:
+        code: int, what the vendor's library answered (nvmlReturn_t for an NVIDIA card).
+        name: str, that code's name without its prefix, such as "GPU_IS_LOST".
+        reading: str, the reading that was asked for, such as "temperature".
+    """
+
+    def __init__(self, message: str, code: int = 999, name: str = "UNKNOWN", reading: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+        self.name = name
+        self.reading = reading
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.args[0], self.code, self.name, self.reading))
 
 
 class RecordError(ValueError):

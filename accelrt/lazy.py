@@ -1,12 +1,14 @@
 """Initialisation at first use: once a process, by whichever thread comes first, never on import."""
 
 import atexit
+import importlib
 import os
 import threading
 import traceback
 from collections.abc import Callable
+from typing import Any
 
-from accelrt import nvml, visible
+from accelrt import environment
 from accelrt.driver import registry
 from accelrt.errors import DeferredCudaCallError, DriverNotFoundError, ForkedError
 from accelrt.status import FORK_TEXT, text_of
@@ -17,6 +19,7 @@ DRIVERS = ("auto", "cuda", "host")
 HOST_ADVICE = "for the embedded host device set ACCELRT_DRIVER=host or call accelrt.init(driver='host')"
 
 _lock = threading.RLock()
+_imported: dict[str, Any] = {}
 _queued: list[tuple[Callable[[], object], str]] = []
 _initialized_pid: int | None = None
 _initializing_thread: int | None = None
@@ -45,15 +48,29 @@ def is_initialized() -> bool:
 def count_unopened() -> int:
     """How many devices there are, found without a driver call: a process that only asks this may fork."""
     if chosen_driver() == "host":
-        from accelrt.driver import host
+        return int(later("accelrt.driver.host").read_settings()["devices"])
+    return int(later("accelrt.counting").count())
 
-        return host.read_settings()["devices"]
-    return len(visible.resolve(os.environ.get("CUDA_VISIBLE_DEVICES"), nvml.physical_uuids()))
+
+def later(name: str) -> Any:
+    """A module of ours that few programs need, imported at its first use.
+
+    A fork waits until it is there: a child of a fork in the middle of an import would wait for ever for the
+    lock of the module that another thread of its parent held.
+    """
+    found = _imported.get(name)
+    if found is None:
+        with _lock:
+            found = _imported[name] = importlib.import_module(name)
+    return found
 
 
 def is_available() -> bool:
     """Whether there is a device to use.  Opens no driver, so that a fork after it is safe."""
-    return (registry.active_device_count() if is_initialized() else count_unopened()) > 0
+    if not is_initialized():
+        return count_unopened() > 0
+    environment.check()
+    return registry.active_device_count() > 0
 
 
 def init(driver: str | None = None) -> None:
@@ -75,6 +92,7 @@ def init(driver: str | None = None) -> None:
             return
         wanted = driver_wanted(driver)
         if is_initialized() and not _queued:
+            environment.check()
             return
         _initializing_thread = threading.get_ident()
         try:
@@ -109,6 +127,7 @@ def open_driver(name: str) -> None:
     code = registry.open_and_activate(name)
     if code:
         raise DriverNotFoundError(reason(name, code))
+    environment.remember(name)
     atexit.register(registry.close_active)
 
 

@@ -11,11 +11,13 @@ class Goal:
     sign: str = "<="  # or ">="
     plus: str = ""  # the column that the amount is added to
     times: str = ""  # the column that the amount multiplies
+    scale: float = 1.0  # of the column that the amount is added to
 
     def text(self) -> str:
         """The goal in a few characters."""
         if self.plus:
-            return f"{self.sign} {self.plus} + {self.amount:g}"
+            scaled = self.plus if self.scale == 1.0 else f"{self.scale:g} x {self.plus}"
+            return f"{self.sign} {scaled} + {self.amount:g}"
         if self.times:
             return f"{self.sign} {self.amount:g} x {self.times}"
         return f"{self.sign} {self.amount:g}"
@@ -27,7 +29,8 @@ class Goal:
             return self.amount
         if base not in cells:
             return None
-        return cells[base]["value"] + self.amount if self.plus else cells[base]["value"] * self.amount
+        value: float = cells[base]["value"]
+        return value * self.scale + self.amount if self.plus else value * self.amount
 
     def judged(self, cells: dict[str, dict]) -> dict:
         """The goal as JSON holds it, with its number, and whether accelrt meets it (None: not known)."""

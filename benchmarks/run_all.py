@@ -29,6 +29,7 @@ BENCHMARKS = {
     "bench_copy.py": "Copies and fills",
     "bench_import.py": "Import",
     "bench_random.py": "Random allocation",
+    "bench_readings.py": "Identity and readings",
     "replay.py": "Replay of recorded traces",
     "stitching.py": "Settings that trade memory against time",
     "torch_training.py": "Training with torch",

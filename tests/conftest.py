@@ -10,7 +10,9 @@ os.environ.setdefault("ACCELRT_DRIVER", "host")
 os.environ.setdefault("ACCELRT_DEBUG", "2")
 ON_HOST = os.environ["ACCELRT_DRIVER"] == "host"
 
-collect_ignore_glob = [] if ON_HOST else ["test_host_*.py", "test_allocator_*.py", "test_fault_sweep.py"]
+collect_ignore_glob = (
+    ["test_gpu_*.py"] if ON_HOST else ["test_host_*.py", "test_allocator_*.py", "test_fault_sweep.py"]
+)
 
 
 def live_things():

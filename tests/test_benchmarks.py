@@ -17,6 +17,7 @@ SCRIPTS = [
     "bench_copy",
     "bench_import",
     "bench_random",
+    "bench_readings",
     "replay",
 ]
 OTHERS = ["stitching", "torch_training"]  # whose columns are no libraries, or need a GPU
@@ -124,6 +125,7 @@ def test_a_row_that_fails_costs_its_own_cell(modules, capsys):
         ({"amount": 120}, "<= 120", 120, True),
         ({"amount": 6, "sign": ">="}, ">= 6", 6, True),
         ({"amount": 80, "plus": "raw C"}, "<= raw C + 80", 90, False),
+        ({"amount": 90, "plus": "raw C", "scale": 1.2}, "<= 1.2 x raw C + 90", 102, True),
         ({"amount": 0.25, "times": "torch"}, "<= 0.25 x torch", 250, True),
         ({"amount": 1.2, "times": "CuPy"}, "<= 1.2 x CuPy", None, None),
     ],

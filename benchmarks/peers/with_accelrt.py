@@ -4,11 +4,12 @@ from timing import Work
 
 import accelrt
 from peers.churn import churn
+from peers.readings import Readings
 
 MIB = 1 << 20
 
 
-class Accelrt:
+class Accelrt(Readings, cuda=accelrt):
     """Work on streams goes to one stream of its own, made current where the row says so."""
 
     def __init__(self, quick: bool):

@@ -6,11 +6,12 @@ import torch
 from timing import Work
 
 from peers.churn import churn
+from peers.readings import Readings
 
 MIB = 1 << 20
 
 
-class Torch:
+class Torch(Readings, cuda=torch.cuda):
     """Raw pointers come from the caching allocator, objects are tensors of bytes."""
 
     def __init__(self, quick):

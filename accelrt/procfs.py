@@ -1,0 +1,74 @@
+"""The cards that NVIDIA's kernel driver lists in /proc: no library is opened to read it.
+
+NVML's own library maps libcuda when it is initialised (seen with driver 580.159.04; it does not call
+cuInit), so that counting through it would open the driver's library.  The kernel's list holds what counting
+needs.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["Listed", "listed", "pci_bus_id"]
+
+ROOT = Path("/proc/driver/nvidia")
+NODES = Path("/dev")
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One card: its UUID "GPU-...", its PCI bus id as the driver writes it, and its model's name."""
+
+    uuid: str
+    pci_bus_id: str
+    name: str
+
+
+def listed() -> list[Listed] | None:
+    """The cards that this process may open, in the order of their PCI bus ids.
+
+    The kernel lists every card of the machine, in a container or a batch job too; whose they are, the
+    device nodes say.  So each is opened and closed: microseconds, but a second or more for a card that
+    sleeps because nobody uses it and persistence mode is off.
+
+    Returns:
+        A list, or None where the kernel's list is not there or not enough: a card that nobody has used yet
+        has no UUID in it, of MIG devices it says nothing, and there may be no device nodes yet.
+    """
+    try:
+        texts = [(folder / "information").read_text() for folder in sorted((ROOT / "gpus").iterdir())]
+    except (OSError, UnicodeDecodeError):
+        return None
+    if not texts or any((ROOT / "capabilities").glob("gpu*/mig/gi*")):
+        return None
+    cards = []
+    for text in texts:
+        lines = (line.partition(":") for line in text.splitlines())
+        facts = {key.strip(): value.strip() for key, _, value in lines}
+        if facts.get("GPU Excluded", "No") != "No":
+            continue
+        uuid, place, minor = (facts.get(key, "") for key in ("GPU UUID", "Bus Location", "Device Minor"))
+        if not uuid.startswith("GPU-") or "?" in uuid or not place or not minor:
+            return None
+        try:
+            is_ours = may_open(NODES / f"nvidia{minor}")
+        except OSError:
+            return None  # a card that is lost, say: NVML and the driver know better
+        if is_ours:
+            cards.append(Listed(uuid, pci_bus_id(place), facts.get("Model", "")))
+    return sorted(cards, key=lambda card: card.pci_bus_id) or None
+
+
+def may_open(node: Path) -> bool:
+    """Whether this process may use a card; raises OSError where that cannot be told."""
+    try:
+        os.close(os.open(node, os.O_RDWR | os.O_CLOEXEC))
+    except (FileNotFoundError, PermissionError):
+        return False
+    return True
+
+
+def pci_bus_id(text: str) -> str:
+    """A PCI bus id as cuDeviceGetPCIBusId writes it, "0000:00:06.0"; NVML writes "00000000:00:06.0"."""
+    domain, bus, rest = text.strip().rsplit(":", 2)
+    return f"{int(domain, 16):04x}:{bus.lower()}:{rest.lower()}"

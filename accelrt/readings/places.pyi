@@ -1,0 +1,14 @@
+from typing import Any
+
+PREFIXES: tuple[str, ...]
+DRIVER_NOT_LOADED: int
+DEPRECATED: int
+
+class Place:
+    uuid: str
+    name: str
+    parent: str | None
+    def __init__(self, uuid: str, name: str, parent: str | None) -> None: ...
+
+def place_for(device: Any = None) -> Any: ...
+def reading_error(reading: str, place: Place, code: int) -> Exception: ...

@@ -1,0 +1,69 @@
+"""Who uses a device.  Source: NVML API Reference Guide, "Device Queries"."""
+
+from typing import Any
+
+from accelrt.errors import NotSupportedError
+from accelrt.nvml.library import function_number
+from accelrt.readings.door import read_processes
+from accelrt.readings.places import Place, place_for, reading_error
+from accelrt.readings.records import GpuProcess
+
+__all__ = ["gpu_processes", "list_gpu_processes"]
+
+KINDS = {
+    "compute": function_number("nvmlDeviceGetComputeRunningProcesses_v3"),
+    "graphics": function_number("nvmlDeviceGetGraphicsRunningProcesses_v3"),
+}
+UNSUPPORTED = 3
+
+
+def gpu_processes(device: Any = None) -> list[GpuProcess]:
+    """The processes that have a context on a device (nvmlDeviceGetComputeRunningProcesses and its neighbour).
+
+    Arguments, Raises: as temperature.
+    Returns:
+        A list of GpuProcess; a process that computes and draws is in it once, as "compute".  In a container
+        the driver may list processes by numbers that mean nothing inside, or list none.
+    """
+    place = place_for(device)
+    if not isinstance(place, Place):
+        return list(place.gpu_processes())
+    found: dict[tuple[int, int | None, int | None], GpuProcess] = {}
+    refused = 0
+    for kind, number in KINDS.items():
+        try:
+            rows = read_processes("gpu_processes", number, place)
+        except NotSupportedError:
+            refused += 1
+            continue
+        for pid, memory, instance, compute in rows:
+            found.setdefault((pid, instance, compute), GpuProcess(pid, memory, kind, instance, compute))
+    if refused == len(KINDS):
+        raise reading_error("gpu_processes", place, UNSUPPORTED)
+    return list(found.values())
+
+
+def list_gpu_processes(device: Any = None) -> str:
+    """The same as a text for people: a line for each process with the memory that it holds, in MB (2**20
+    bytes).
+
+    Arguments, Raises: as temperature.
+    """
+    place = place_for(device)
+    lines = [f"GPU:{place.uuid}" if isinstance(device, str) else f"GPU:{number_of(device)}"]
+    processes = gpu_processes(place if isinstance(place, Place) else device)
+    if not processes:
+        lines.append("no processes are running")
+    for process in processes:
+        held = "    unknown" if process.memory is None else f"{process.memory / (1 << 20):>12.3f} MB"
+        lines.append(f"process {process.pid:>10d} uses {held} GPU memory")
+    return "\n".join(lines)
+
+
+def number_of(device: Any) -> int:
+    if device is None:
+        from accelrt import lazy
+        from accelrt.device import current_device
+
+        return current_device() if lazy.is_initialized() else 0
+    return int(getattr(device, "ordinal", getattr(device, "index", device)))

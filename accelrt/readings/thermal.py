@@ -1,0 +1,86 @@
+"""Temperatures and fans.  Source: NVML API Reference Guide, "Device Queries"."""
+
+from typing import Any
+
+from accelrt.errors import NotSupportedError
+from accelrt.nvml.library import function_number
+from accelrt.readings.door import read_fields, read_number
+from accelrt.readings.places import Place, place_for, reading_error
+from accelrt.readings.records import TemperatureLimits
+
+__all__ = ["fan_speed", "fan_speeds", "memory_temperature", "temperature", "temperature_limits"]
+
+TEMPERATURE = function_number("nvmlDeviceGetTemperature")
+THRESHOLD = function_number("nvmlDeviceGetTemperatureThreshold")
+FAN = function_number("nvmlDeviceGetFanSpeed")
+FANS = function_number("nvmlDeviceGetNumFans")
+FAN_OF = function_number("nvmlDeviceGetFanSpeed_v2")
+
+DIE = 0  # NVML_TEMPERATURE_GPU
+SHUTDOWN, SLOWDOWN, MEMORY_MAX, GPU_MAX = range(4)  # nvmlTemperatureThresholds_t
+MEMORY_FIELD = 82  # NVML_FI_DEV_MEMORY_TEMP
+UNSUPPORTED = 3
+
+
+def temperature(device: Any = None) -> int:
+    """The temperature of a device's die, in degrees Celsius (nvmlDeviceGetTemperature).
+
+    Arguments:
+        device: int, "cuda:1", a device object, a UUID "GPU-..." or "MIG-..." of any card that NVML lists, a
+            row of accelrt.identity, or None for the current device.  Every reading takes the same.
+    Returns:
+        int.
+    Raises:
+        NotSupportedError: the device has no such reading; the text names both.
+        DriverNotFoundError: there is no NVML.
+        ReadingError: NVML failed.
+        ValueError, TypeError: it names no device.
+    """
+    return read_number("temperature", TEMPERATURE, device, DIE)
+
+
+def memory_temperature(device: Any = None) -> int:
+    """The temperature of a device's memory, in degrees Celsius (field NVML_FI_DEV_MEMORY_TEMP)."""
+    place = place_for(device)
+    if not isinstance(place, Place):
+        return int(place.memory_temperature())
+    (value,) = read_fields("memory_temperature", place, [(MEMORY_FIELD, 0)])
+    if not value:  # a card without the sensor answers an error, or 0
+        raise reading_error("memory_temperature", place, UNSUPPORTED)
+    return int(value)
+
+
+def temperature_limits(device: Any = None) -> TemperatureLimits:
+    """Where a device slows down and shuts down, in degrees Celsius (nvmlDeviceGetTemperatureThreshold)."""
+    place = place_for(device)
+    if not isinstance(place, Place):
+        limits: TemperatureLimits = place.temperature_limits()
+        return limits
+    found: dict[int, int | None] = {}
+    for kind in (SHUTDOWN, SLOWDOWN, GPU_MAX, MEMORY_MAX):
+        try:
+            found[kind] = read_number("temperature_limits", THRESHOLD, place, kind)
+        except NotSupportedError:
+            found[kind] = None
+    if not any(found.values()):
+        raise reading_error("temperature_limits", place, UNSUPPORTED)
+    return TemperatureLimits(found[SHUTDOWN], found[SLOWDOWN], found[GPU_MAX], found[MEMORY_MAX])
+
+
+def fan_speed(device: Any = None) -> int:
+    """The speed that a device's fans are meant to have, in percent of the highest (nvmlDeviceGetFanSpeed).
+
+    A blocked fan may stand still all the same.  A card cooled from outside has none: NotSupportedError.
+    """
+    return read_number("fan_speed", FAN, device)
+
+
+def fan_speeds(device: Any = None) -> list[int]:
+    """The same for each fan, in percent, a list of ints (nvmlDeviceGetFanSpeed_v2)."""
+    place = place_for(device)
+    if not isinstance(place, Place):
+        return list(place.fan_speeds())
+    fans = read_number("fan_speeds", FANS, place)
+    if not fans:
+        raise reading_error("fan_speeds", place, UNSUPPORTED)
+    return [read_number("fan_speeds", FAN_OF, place, fan) for fan in range(fans)]

@@ -1,0 +1,50 @@
+"""Processes of their own on stand-ins for libnvidia-ml and libcuda: three cards, no GPU."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from child import in_child
+from compiled import compile_library
+
+A = "GPU-aaaaaaaa-0000-0000-0000-000000000001"
+B = "GPU-aaaabbbb-0000-0000-0000-000000000002"
+C = "GPU-cccccccc-0000-0000-0000-000000000003"
+FIRST_MIG = "MIG-dddddddd-0000-0000-0000-000000000011"
+SECOND_MIG = "MIG-eeeeeeee-0000-0000-0000-000000000012"
+
+
+def compile_cards(folder):
+    """Compiles both stand-ins into a folder, by the names that the loader looks for; returns it as str."""
+    made = Path(folder)
+    shutil.move(compile_library("fake_libnvidia_ml", made), made / "libnvidia-ml.so.1")
+    shutil.move(compile_library("fake_cards_libcuda", made), made / "libcuda.so.1")
+    return str(made)
+
+
+@pytest.fixture(scope="module")
+def on_cards(tmp_path_factory):
+    """A function that runs a scenario of the test file in a process of its own on the stand-ins."""
+    folder = compile_cards(tmp_path_factory.mktemp("cards"))
+
+    def run(scenario, *arguments, **environment):
+        settings = {"ACCELRT_DRIVER": "cuda", "LD_LIBRARY_PATH": folder, **environment}
+        return in_child(scenario, *arguments, **settings)
+
+    return run
+
+
+def without_proc():
+    """Hides the kernel's own list of cards, so that a machine with a GPU does not answer for the
+    stand-ins.
+    """
+    from accelrt import procfs
+
+    procfs.ROOT = Path("/nowhere")
+    return True
+
+
+def libraries():
+    """Which of NVIDIA's libraries this process has mapped."""
+    maps = Path("/proc/self/maps").read_text()
+    return [name for name in ("libnvidia-ml", "libcuda.so") if name in maps]

@@ -1,0 +1,180 @@
+"""Forks beside NVML: a child has a session of its own, no lock held, and no stale count."""
+
+import multiprocessing
+import os
+import shutil
+import threading
+
+import pytest
+from cards import A, on_cards, without_proc
+
+import accelrt
+
+__all__ = ["on_cards"]
+pytestmark = [pytest.mark.own_process, pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")]
+FORKS, THREADS = 100, 4
+
+
+def in_fork(function):
+    """The exit status of a forked child that runs a function; a deadline turns a hang into a failure."""
+    import signal
+
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(60)
+        try:
+            os._exit(function() or 0)
+        except BaseException as error:
+            os.write(2, repr(error).encode())
+            os._exit(99)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def own_session():
+    from accelrt.nvml.library import session_number
+
+    without_proc()
+    assert accelrt.temperature(0) == 32
+    mine = session_number()
+
+    def child():
+        assert session_number() == 0
+        assert accelrt.temperature(0) == 32
+        assert accelrt.temperature(A) == 31
+        assert session_number() > mine
+        os.environ["CUDA_VISIBLE_DEVICES"] = "1"
+        assert (accelrt.device_count(), accelrt.temperature(0)) == (1, 31)
+        return in_fork(lambda: accelrt.temperature(0) - 31)
+
+    assert in_fork(child) == 0
+    assert session_number() == mine
+    assert (accelrt.device_count(), accelrt.temperature(0)) == (3, 32)
+
+
+def under_threads():
+    without_proc()
+    stop = threading.Event()
+    wrong = []
+
+    def churn(number):
+        while not stop.is_set():
+            if accelrt.temperature(number % 3) != (32, 31, 33)[number % 3] or accelrt.device_count() != 3:
+                wrong.append(number)
+            accelrt.identity.table()
+
+    threads = [threading.Thread(target=churn, args=(number,)) for number in range(THREADS)]
+    for thread in threads:
+        thread.start()
+
+    def child():
+        accelrt.identity.table()
+        return 0 if (accelrt.temperature(0), accelrt.device_count()) == (32, 3) else 1
+
+    found = {in_fork(child) for _ in range(FORKS)}
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert found == {0}
+    assert wrong == []
+
+
+def queries_then_use():
+    without_proc()
+    assert accelrt.is_available()
+    assert accelrt.temperature(1) == 31
+    accelrt.identity.table()
+
+    def child():
+        accelrt.init()
+        return accelrt.device_count() - 3 + (accelrt.current_device() != 0)
+
+    assert in_fork(child) == 0
+    assert not accelrt.is_initialized()
+
+
+def use_then_use():
+    without_proc()
+    accelrt.init()
+    assert accelrt.temperature(2) == 33
+
+    def child():
+        for use in (accelrt.current_device, accelrt.get_device_properties, accelrt.init):
+            with pytest.raises(accelrt.ForkedError, match="spawn"):
+                use()
+        assert accelrt.device_count() == 3
+        return accelrt.temperature(2) - 33  # NVML is no use of the driver
+
+    assert in_fork(child) == 0
+    assert accelrt.temperature(2) == 33
+
+
+def from_a_thread_during_init():
+    """The forking thread comes in the middle of another one's initialisation, and waits until that is
+    over.
+    """
+    without_proc()
+    inside, done = threading.Event(), threading.Event()
+
+    def queued():
+        inside.set()
+        done.wait(0.2)  # the fork is on its way meanwhile; it cannot happen before this returns
+
+    accelrt.lazy_call(queued)
+    thread = threading.Thread(target=accelrt.init)
+    thread.start()
+    inside.wait()
+
+    def child():
+        try:
+            accelrt.current_device()
+        except accelrt.ForkedError:
+            return 3
+        return 4
+
+    assert in_fork(child) == 3
+    done.set()
+    thread.join()
+
+
+def answer(queue):
+    without_proc()
+    accelrt.init()
+    queue.put((accelrt.device_count(), accelrt.temperature(0), accelrt.get_device_properties(1).name))
+
+
+def with_multiprocessing(method):
+    without_proc()
+    accelrt.init()
+    assert accelrt.temperature(0) == 32
+    context = multiprocessing.get_context(method)
+    queue = context.Queue()
+    process = context.Process(target=answer, args=(queue,))
+    process.start()
+    assert queue.get(timeout=120) == (3, 32, "Stand-in")
+    process.join()
+    assert process.exitcode == 0
+
+
+def test_a_child_opens_a_session_of_its_own(on_cards):
+    on_cards(own_session)
+
+
+def test_a_hundred_forks_beside_reading_threads_hang_nobody(on_cards):
+    on_cards(under_threads)
+
+
+def test_queries_then_fork_then_use_works(on_cards):
+    on_cards(queries_then_use)
+
+
+def test_use_then_fork_then_use_is_the_clear_error_and_readings_go_on(on_cards):
+    on_cards(use_then_use)
+
+
+def test_a_fork_during_another_threads_init_waits_for_it(on_cards):
+    on_cards(from_a_thread_during_init)
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_other_start_methods_work_after_use(on_cards, method):
+    on_cards(with_multiprocessing, method)

@@ -1,0 +1,67 @@
+"""A device's constants: torch's fields, and the driver's attributes by name."""
+
+import copy
+import pickle
+
+import pytest
+
+import accelrt
+from accelrt.attributes import ATTRIBUTES
+
+TORCH_FIELDS = [
+    "name",
+    "major",
+    "minor",
+    "is_multi_gpu_board",
+    "is_integrated",
+    "multi_processor_count",
+    "total_memory",
+    "max_threads_per_multi_processor",
+    "max_threads_per_block",
+    "warp_size",
+    "regs_per_multiprocessor",
+    "shared_memory_per_block",
+    "shared_memory_per_block_optin",
+    "shared_memory_per_multiprocessor",
+    "L2_cache_size",
+    "uuid",
+    "gcnArchName",
+    "clock_rate",
+    "memory_clock_rate",
+    "memory_bus_width",
+    "pci_bus_id",
+    "pci_device_id",
+    "pci_domain_id",
+]
+
+
+@pytest.mark.parametrize("field", TORCH_FIELDS)
+def test_every_field_of_torchs_is_there(field):
+    assert getattr(accelrt.get_device_properties(0), field) is not None
+
+
+def test_the_drivers_attributes_go_by_their_names():
+    found = accelrt.get_device_properties(0)
+    assert found.attributes.keys() <= ATTRIBUTES.keys()
+    assert len(found.attributes) > 100
+    assert found.attributes["warp_size"] == found.warp_size == 32
+    assert found.max_block_dim_x == found.attributes["max_block_dim_x"]
+    assert found.multiprocessor_count == found.multi_processor_count > 0
+    with pytest.raises(AttributeError, match="has no 'max_elephants'"):
+        _ = found.max_elephants
+
+
+def test_the_object_is_one_and_the_same_and_cannot_be_changed():
+    found = accelrt.get_device_properties(0)
+    for name in (0, "cuda:0", accelrt.device(0), None):
+        assert accelrt.get_device_properties(name) is found
+    with pytest.raises(AttributeError):
+        found.name = "another"
+
+
+def test_it_can_go_to_another_process():
+    found = accelrt.get_device_properties(0)
+    for copied in (pickle.loads(pickle.dumps(found)), copy.deepcopy(found)):
+        assert copied == found
+        assert copied.attributes == found.attributes
+        assert copied.max_block_dim_x == found.max_block_dim_x
