@@ -115,8 +115,9 @@ def random_failures(seed):
     faults.disarm()
     assert capture_and_replay()
     calls = faults.fired()
-    failed = 0
-    for n in range(FAILURES):
+    failed = n = 0
+    while failed < FAILURES:  # some calls are never reached, and what a destructor is refused is tried again
+        n += 1
         faults.arm(call=choice.randint(1, calls), code=choice.choice((UNKNOWN, OUT_OF_MEMORY)))
         try:
             assert capture_and_replay()
@@ -129,15 +130,16 @@ def random_failures(seed):
         assert accelrt.memory_allocated() == accelrt.memory_reserved() == 0, n
         assert left() == {}, n
         assert not accelrt.is_current_stream_capturing()
+        assert n < 10 * FAILURES
     accelrt.memory.audit()
     assert capture_and_replay()
-    print(calls, failed)
+    print(calls, n)
 
 
 def test_a_thousand_captures_that_fail_anywhere_leave_nothing():
-    calls, failed = map(int, in_child(random_failures, 4).split())
+    calls, captures = map(int, in_child(random_failures, 4).split())
     assert calls > 30
-    assert failed > FAILURES // 2
+    assert captures >= FAILURES
 
 
 @pytest.mark.own_process
