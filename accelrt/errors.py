@@ -13,6 +13,7 @@ __all__ = [
     "DriverNotFoundError",
     "ForkedError",
     "IdentityError",
+    "InterfaceError",
     "NotSupportedError",
     "OutOfMemoryError",
     "RaceError",
@@ -116,6 +117,27 @@ class SyncDebugWarning(UserWarning):
 
 class IdentityError(RuntimeError):
     """What the driver says of a device is not what NVML says of it; the text shows both."""
+
+
+class InterfaceError(TypeError):
+    """A class cannot be registered as a device interface; the text lists all that is wrong.
+
+    Attributes:
+        device: str, what it was to be registered for.
+        missing: tuple of str, what it lacks, such as "set_device" and "Event.record".
+        wrong: tuple of str, what is there but no good.
+    """
+
+    def __init__(
+        self, message: str, device: str = "", missing: tuple[str, ...] = (), wrong: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__(message)
+        self.device = device
+        self.missing = missing
+        self.wrong = wrong
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.args[0], self.device, self.missing, self.wrong))
 
 
 class ReadingError(RuntimeError):

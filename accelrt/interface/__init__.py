@@ -1,0 +1,32 @@
+"""The registry of device interfaces: one face for code that runs on whichever backend there is.
+
+    interface = accelrt.get_interface_for_device("cuda:1")
+    with interface.device(1):
+        interface.current_stream().synchronize()
+
+cuda and host are built in.  A package adds a backend by register_interface_for_device, or, without being
+imported by anybody, by an entry point of the group accelrt.device_interfaces whose name is the device type:
+
+    [project.entry-points."accelrt.device_interfaces"]
+    xpu = "my_package.interface:XpuInterface"
+"""
+
+from accelrt.interface.base import DeviceGuard, DeviceInterface, EventBase, StreamBase, Worker
+from accelrt.interface.registry import (
+    get_interface_for_device,
+    get_registered_device_interfaces,
+    register_interface_for_device,
+)
+from accelrt.interface.worker import CachingWorker
+
+__all__ = [
+    "CachingWorker",
+    "DeviceGuard",
+    "DeviceInterface",
+    "EventBase",
+    "StreamBase",
+    "Worker",
+    "get_interface_for_device",
+    "get_registered_device_interfaces",
+    "register_interface_for_device",
+]

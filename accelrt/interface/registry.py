@@ -1,0 +1,168 @@
+"""Which interface answers for which device.
+
+There is no lock: a fork could leave it held in the child while another thread imports a package.  Two threads
+that ask first may both import; both get the class that came to stand in the table first.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import warnings
+from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING, Any
+
+from accelrt import lazy
+from accelrt.errors import InterfaceError
+from accelrt.interface.check import check
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from accelrt.interface.base import DeviceInterface
+
+__all__ = ["get_interface_for_device", "get_registered_device_interfaces", "register_interface_for_device"]
+
+GROUP = "accelrt.device_interfaces"
+NAME = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(:(?:0|[1-9][0-9]*))?")
+BUILT_IN = {
+    "cuda": "accelrt.interface.builtin:CudaInterface",
+    "host": "accelrt.interface.builtin:HostInterface",
+}
+
+_registered: dict[str, Any] = dict(BUILT_IN)  # name -> class, or what will be asked for it
+_points: dict[str, EntryPoint] | None = None
+
+
+def register_interface_for_device(
+    device: Any, device_interface: type[DeviceInterface] | str | Callable[[], type[DeviceInterface]]
+) -> None:
+    """Registers a backend.  An earlier registration for the same name is replaced.
+
+    Arguments:
+        device: str, a device type "xpu" or one device of it "xpu:1"; or an object with a type, such as
+            accelrt.device.
+        device_interface: a class that derives from accelrt.interface.DeviceInterface.  Or, to have it
+            imported when it is first asked for: "package.module:Class", or a function of no arguments that
+            returns the class.
+    Raises:
+        InterfaceError: the class lacks something, which the text lists.  One that is to be imported later is
+            checked then.
+        ValueError, TypeError: the device is not a name.
+    """
+    name = "".join(names_of(device))
+    if isinstance(device_interface, str):
+        if not re.fullmatch(r"[\w.]+:[\w.]+", device_interface):
+            raise ValueError(
+                f"interface {device_interface!r} is not understood; write 'package.module:Class'"
+            )
+        _registered[name] = device_interface
+    elif callable(device_interface) and not isinstance(device_interface, type):
+        _registered[name] = device_interface
+    else:
+        _registered[name] = check(name, device_interface)
+
+
+def get_interface_for_device(device: Any) -> type[DeviceInterface]:
+    """The backend of a device.  Touches no driver, and does not look whether the device exists.
+
+    What is registered for the very device goes before what is for its type, and that before entry points.
+
+    Arguments:
+        device: str, "cuda" or "cuda:1"; or an object with a type and an index, such as accelrt.device.
+    Returns:
+        The class.
+    Raises:
+        NotImplementedError: no backend is registered; the text names those that are.
+        InterfaceError: one is, to be imported now, but lacks something.
+        ImportError: its module cannot be imported.
+        ValueError, TypeError: the device is not a name.
+    """
+    kind, index = names_of(device)
+    for name in (kind + index, kind):
+        found = _registered.get(name)
+        if found is not None:
+            return resolved(name, found)
+    point = points().get(kind)
+    if point is not None:
+        return resolved(kind, point)
+    there = ", ".join(sorted({*_registered, *points()}))
+    raise NotImplementedError(
+        f"there is no interface for device {device!r}; there are: {there}.  A package adds one with "
+        f"accelrt.register_interface_for_device, or with an entry point of the group {GROUP}"
+    )
+
+
+def get_registered_device_interfaces() -> list[tuple[str, type[DeviceInterface]]]:
+    """Every name that has a backend, and the backend: the built-in ones first.
+
+    One that cannot be imported, or lacks something, is left out, and a RuntimeWarning says why.
+    """
+    found = []
+    for name, given in (points() | _registered).items():
+        try:
+            found.append((name, resolved(name, given)))
+        except Exception as error:  # what another package's import raises is its own affair
+            warnings.warn(f"the interface for {name!r} cannot be used: {error}", RuntimeWarning, stacklevel=2)
+    return sorted(found, key=lambda pair: (pair[0].partition(":")[0] not in BUILT_IN, pair[0]))
+
+
+def names_of(device: Any) -> tuple[str, str]:
+    """("cuda", ":1"); the second is empty where there is no ordinal."""
+    if not isinstance(device, str):
+        kind, index = getattr(device, "type", None), getattr(device, "index", None)
+        if not isinstance(kind, str):
+            raise TypeError(
+                f"device is {device!r}; pass a name such as 'cuda' or 'cuda:1', or a device object"
+            )
+        device = kind if index is None or index < 0 else f"{kind}:{index}"
+    match = NAME.fullmatch(device)
+    if match is None:
+        raise ValueError(f"device {device!r} is not understood; write a type, 'cuda', or a device, 'cuda:1'")
+    return match[1], match[2] or ""
+
+
+def resolved(name: str, found: Any) -> type[DeviceInterface]:
+    """The class, imported and checked now where it was not yet."""
+    if isinstance(found, type):
+        return found
+    made = check(name, loaded(name, found))
+    if _registered.get(name) in (None, found):  # nobody registered another one meanwhile
+        _registered[name] = made
+    return made
+
+
+def loaded(name: str, found: Any) -> Any:
+    if isinstance(found, EntryPoint):
+        made = found.load()
+        return made() if callable(made) and not isinstance(made, type) else made
+    if not isinstance(found, str):
+        return found()
+    module, _, attribute = found.partition(":")
+    made = lazy.later(module) if found == BUILT_IN.get(name) else importlib.import_module(module)
+    for part in attribute.split("."):
+        if not hasattr(made, part):
+            wrong = (f"{module} has no {attribute}",)
+            raise InterfaceError(f"{found!r}, registered for {name!r}: {wrong[0]}", name, (), wrong)
+        made = getattr(made, part)
+    return made
+
+
+def points() -> dict[str, EntryPoint]:
+    """The entry points of installed packages by device type, looked for once.  The built-in types cannot be
+    had by one.
+    """
+    global _points
+    if _points is None:
+        found: dict[str, EntryPoint] = {}
+        for point in entry_points(group=GROUP):
+            other = found.setdefault(point.name, point)
+            if point.name in BUILT_IN or other.value != point.value:
+                warnings.warn(
+                    f"entry point {point.name!r} = {point.value!r} of the group {GROUP} has no effect: "
+                    f"{BUILT_IN.get(point.name, other.value)!r} is there already",
+                    RuntimeWarning,
+                    stacklevel=3,
+                )
+        _points = {name: point for name, point in found.items() if name not in BUILT_IN}
+    return _points
