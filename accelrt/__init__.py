@@ -34,6 +34,7 @@ from accelrt.errors import (
     DriverNotFoundError,
     ForkedError,
     IdentityError,
+    InterfaceError,
     NotSupportedError,
     OutOfMemoryError,
     RaceError,
@@ -87,9 +88,18 @@ from accelrt.watch import get_sync_debug_mode, set_sync_debug_mode
 if TYPE_CHECKING:
     from accelrt import counting as counting
     from accelrt import identity as identity
+    from accelrt import interface as interface
     from accelrt import nvml as nvml
+    from accelrt import publish as publish
     from accelrt import readings as readings
     from accelrt import visible as visible
+    from accelrt.arch import get_arch_list, get_gencode_flags, is_bf16_supported
+    from accelrt.interface import (
+        DeviceInterface,
+        get_interface_for_device,
+        get_registered_device_interfaces,
+        register_interface_for_device,
+    )
     from accelrt.readings import (
         EccErrors,
         GpuProcess,
@@ -130,6 +140,7 @@ if TYPE_CHECKING:
         throttle_reasons,
         utilization,
     )
+    from accelrt.versions import driver_version, runtime_version
 
 __version__ = "0.1.0"
 
@@ -139,6 +150,7 @@ __all__ = [
     "CaptureError",
     "CudaError",
     "DeferredCudaCallError",
+    "DeviceInterface",
     "DeviceProperties",
     "DriverNotFoundError",
     "EccErrors",
@@ -149,6 +161,7 @@ __all__ = [
     "GraphNode",
     "GraphedCallable",
     "IdentityError",
+    "InterfaceError",
     "MemPool",
     "MemoryInfo",
     "NotSupportedError",
@@ -187,6 +200,7 @@ __all__ = [
     "device_memory_info",
     "device_memory_used",
     "device_of",
+    "driver_version",
     "ecc_errors",
     "ecc_mode",
     "empty_cache",
@@ -195,9 +209,13 @@ __all__ = [
     "fan_speed",
     "fan_speeds",
     "fill",
+    "get_arch_list",
     "get_device_capability",
     "get_device_name",
     "get_device_properties",
+    "get_gencode_flags",
+    "get_interface_for_device",
+    "get_registered_device_interfaces",
     "get_sync_debug_mode",
     "gpu_processes",
     "graph",
@@ -206,7 +224,9 @@ __all__ = [
     "host_memory_stats",
     "identity",
     "init",
+    "interface",
     "is_available",
+    "is_bf16_supported",
     "is_current_stream_capturing",
     "is_initialized",
     "is_pinned",
@@ -234,14 +254,17 @@ __all__ = [
     "pinned_settings",
     "power_draw",
     "power_limits",
+    "publish",
     "record_host_stream",
     "record_stream",
     "register_host",
+    "register_interface_for_device",
     "remapped_rows",
     "reset_accumulated_host_memory_stats",
     "reset_accumulated_memory_stats",
     "reset_peak_host_memory_stats",
     "reset_peak_memory_stats",
+    "runtime_version",
     "sanitizer",
     "set_device",
     "set_per_process_memory_fraction",
@@ -257,7 +280,18 @@ __all__ = [
     "utilization",
 ]
 
-_MODULES = {"counting", "identity", "nvml", "readings", "visible"}
+_MODULES = {"counting", "identity", "interface", "nvml", "publish", "readings", "visible"}
+_FROM = {
+    "DeviceInterface": "interface",
+    "driver_version": "versions",
+    "get_arch_list": "arch",
+    "get_gencode_flags": "arch",
+    "get_interface_for_device": "interface",
+    "get_registered_device_interfaces": "interface",
+    "is_bf16_supported": "arch",
+    "register_interface_for_device": "interface",
+    "runtime_version": "versions",
+}
 _READINGS = {
     "EccErrors",
     "GpuProcess",
@@ -304,7 +338,8 @@ def __getattr__(name: str) -> Any:
     """What few programs ask for is imported when it is first asked for."""
     if name in _MODULES:
         return lazy.later(f"accelrt.{name}")
-    if name in _READINGS:
-        found = globals()[name] = getattr(lazy.later("accelrt.readings"), name)
+    room = "readings" if name in _READINGS else _FROM.get(name)
+    if room is not None:
+        found = globals()[name] = getattr(lazy.later(f"accelrt.{room}"), name)
         return found
     raise AttributeError(f"module 'accelrt' has no attribute {name!r}")

@@ -129,6 +129,10 @@ def open_driver(name: str) -> None:
         raise DriverNotFoundError(reason(name, code))
     environment.remember(name)
     atexit.register(registry.close_active)
+    if os.environ.get("ACCELRT_PUBLISH", "0") not in ("", "0"):
+        later("accelrt.publish").start()
+    if name == "cuda":
+        later("accelrt.versions").warn_of_what_is_old()
 
 
 def reason(name: str, code: int) -> str:
@@ -136,7 +140,8 @@ def reason(name: str, code: int) -> str:
         return f"the {name} driver did not open: {text_of(code)}"
     from accelrt.driver import cuda
 
-    return f"no NVIDIA device can be used: {cuda.open_error() or text_of(code)}; {HOST_ADVICE}"
+    advice = later("accelrt.versions").advice_to_upgrade()
+    return f"no NVIDIA device can be used: {cuda.open_error() or text_of(code)}{advice}; {HOST_ADVICE}"
 
 
 def run_queued() -> None:

@@ -1,7 +1,8 @@
 /* A stand-in for libcuda that has some of the cards of fake_libnvidia_ml.c, for tests of which device is which.
  *
  * FAKE_DRIVER names the devices in the order of their ordinals: A, B, C, M (A's first MIG device) or X (a card that
- * NVML does not know); without it there are B, A and C.  Lower case puts a card at another PCI bus id. */
+ * NVML does not know); without it there are B, A and C.  Lower case puts a card at another PCI bus id.
+ * FAKE_VERSION is what cuDriverGetVersion answers (13000), FAKE_CAPABILITY every device's compute capability (90). */
 #include <ctype.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -39,8 +40,13 @@ EXPORT int cuDeviceGetPCIBusId(char *out, int size, int device) {
 }
 EXPORT int cuDeviceGetName(char *out, int size, int device) { snprintf(out, (size_t)size, "%s", card(device)->name); return 0; }
 EXPORT int cuDeviceTotalMem_v2(size_t *out, int device) { *out = ((size_t)79 << 30) + device; return 0; }
-EXPORT int cuDriverGetVersion(int *out) { *out = 13000; return 0; }
-static int attribute(int *out, int number, int device) { *out = number == 75 ? 9 : number; return number > 140 ? 1 : device < 0; }
+static int setting(const char *name, int otherwise) { return getenv(name) ? atoi(getenv(name)) : otherwise; }
+EXPORT int cuDriverGetVersion(int *out) { *out = setting("FAKE_VERSION", 13000); return 0; }
+static int attribute(int *out, int number, int device) {
+    int capability = setting("FAKE_CAPABILITY", 90);
+    *out = number == 75 ? capability / 10 : number == 76 ? capability % 10 : number;
+    return number > 140 ? 1 : device < 0;
+}
 static int retain(uintptr_t *out, int device) { *out = 0xC000 + device; return 0; }
 static int get_current(uintptr_t *out) { *out = current; return 0; }
 static int set_current(uintptr_t to) { current = to; return 0; }

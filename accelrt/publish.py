@@ -1,0 +1,240 @@
+"""What this process's pools hold, told to whoever looks on: accelrt top and accelrt export.
+
+A process that wants to be seen writes a small file, PID.json, once a second, in a folder that is its user's
+alone: $XDG_RUNTIME_DIR/accelrt, or accelrt-UID in the folder for temporary files.  The file is replaced as a
+whole, so that a reader never sees half of one.  A process that was killed leaves it behind; the next reader,
+or writer, removes it: the file holds when its process started, so that another one of the same number is not
+taken for it.
+
+ACCELRT_PUBLISH=1 starts it when accelrt initialises; start() at any time.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import stat
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from accelrt import lazy
+from accelrt.device import device_count, mem_get_info
+from accelrt.properties import get_device_properties
+from accelrt.statistics import max_memory_reserved, memory_allocated, memory_reserved
+
+__all__ = ["Pool", "Published", "folder", "published", "start", "stop"]
+
+FORMAT = 1
+SECONDS = 1.0
+LAST_SECONDS = 5.0  # how long a process that ends waits for the writer
+
+_writer: tuple[int, Writer] | None = None  # process id, and what writes there
+
+
+@dataclass(frozen=True)
+class Pool:
+    """What a process's pool holds of one device.
+
+    Attributes:
+        ordinal: int, the process's own; another process may count otherwise.
+        uuid: str, 32 hexadecimal digits, the same everywhere.
+        name: str, the device's model.
+        reserved, live, peak_reserved: int, bytes taken from the device, handed out of those, taken at most.
+        used, total: int, bytes of a host device, the process's own; None on a GPU, where NVML tells.
+    """
+
+    ordinal: int
+    uuid: str
+    name: str
+    reserved: int
+    live: int
+    peak_reserved: int
+    used: int | None = None
+    total: int | None = None
+
+
+@dataclass(frozen=True)
+class Published:
+    """One process.
+
+    Attributes:
+        pid: int.
+        started: int, clock ticks from the machine's start to the process's.
+        namespace: str, in which the pid counts ("" where the system does not tell).
+        driver: "cuda" or "host".
+        time: float, seconds of the Unix clock when this was written.
+        pools: list of Pool, one a device.
+    """
+
+    pid: int
+    started: int
+    namespace: str
+    driver: str
+    time: float
+    pools: list[Pool] = field(default_factory=list)
+
+
+class Writer(threading.Thread):
+    """Writes this process's file until it is told to stop, and removes it then."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(name="accelrt-publish", daemon=True)
+        self.path = folder() / f"{os.getpid()}.json"
+        self.seconds = seconds
+        self.over = threading.Event()
+
+    def run(self) -> None:
+        try:
+            while not self.over.is_set():
+                write(self.path, reading())
+                self.over.wait(self.seconds)
+        except (OSError, RuntimeError) as error:  # no disk, or no device any more: the process goes on
+            print(f"accelrt: what the pools hold is no longer published: {error}", file=sys.stderr)
+
+    def finish(self) -> None:
+        self.over.set()
+        self.join(LAST_SECONDS)
+        self.path.unlink(missing_ok=True)
+
+
+def start(seconds: float = SECONDS) -> None:
+    """Starts to publish; does nothing where this process does so already.  Initialises accelrt.
+
+    The writer is a thread that takes the GIL for some 0.1 ms each time.  What cannot be written, since the
+    folder is not there or is another user's, is a RuntimeWarning and nothing more.
+
+    Arguments:
+        seconds: float, how long to wait between two writes.
+    Raises:
+        ValueError: seconds is not positive.
+    """
+    global _writer
+    if not seconds > 0:
+        raise ValueError(f"seconds is {seconds!r}; it has to be positive")
+    if _writer is not None and _writer[0] == os.getpid():
+        return
+    try:
+        writer = Writer(seconds)
+        remove_stale(writer.path.parent)
+    except OSError as error:
+        warnings.warn(f"what the pools hold is not published: {error}", RuntimeWarning, stacklevel=2)
+        return
+    if _writer is None:
+        atexit.register(stop)
+    _writer = (os.getpid(), writer)
+    writer.start()
+
+
+def stop() -> None:
+    """Ends it, and removes this process's file.  In a child of fork it does nothing: the file is the
+    parent's.
+    """
+    global _writer
+    if _writer is not None and _writer[0] == os.getpid():
+        writer = _writer[1]
+        _writer = (0, writer)
+        writer.finish()
+
+
+def folder() -> Path:
+    """The folder in which this user's processes publish, made if need be.
+
+    Raises:
+        OSError: it cannot be made, or it is not a folder of this user's that nobody else may write.
+    """
+    given = os.environ.get("XDG_RUNTIME_DIR")
+    path = Path(given, "accelrt") if given else Path(tempfile.gettempdir(), f"accelrt-{os.getuid()}")
+    path.mkdir(mode=0o700, exist_ok=True)
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+        raise PermissionError(f"{path} is not a folder that only user {os.getuid()} may write")
+    return path
+
+
+def published() -> list[Published]:
+    """The processes of this user that publish, in the order of their pids.  Touches no driver.
+
+    Files of processes that are gone are removed; those of other pid namespaces are left alone and left out.
+
+    Returns:
+        A list; [] where the folder is not there or cannot be trusted.
+    """
+    try:
+        place = folder()
+    except OSError:
+        return []
+    remove_stale(place)
+    found = [read(path) for path in place.glob("*.json")]
+    mine = namespace()
+    return sorted((one for one in found if one and one.namespace == mine), key=lambda one: one.pid)
+
+
+def reading() -> Published:
+    """What this process's pools hold now."""
+    pid, driver = os.getpid(), lazy.chosen_driver()
+    pools = [pool(ordinal, driver) for ordinal in range(device_count())]
+    return Published(pid, started(pid) or 0, namespace(), driver, time.time(), pools)
+
+
+def pool(ordinal: int, driver: str) -> Pool:
+    facts = get_device_properties(ordinal)
+    used = total = None
+    if driver != "cuda":
+        free, total = mem_get_info(ordinal)
+        used = total - free
+    figures = memory_reserved(ordinal), memory_allocated(ordinal), max_memory_reserved(ordinal)
+    return Pool(ordinal, facts.uuid.hex, facts.name, *figures, used, total)
+
+
+def write(path: Path, what: Published) -> None:
+    beside = path.with_suffix(".new")
+    beside.write_text(json.dumps({"format": FORMAT} | asdict(what)))
+    os.replace(beside, path)
+
+
+def read(path: Path) -> Published | None:
+    """What a file says; None where it went away, or is of another version of accelrt."""
+    try:
+        found: dict[str, Any] = json.loads(path.read_text())
+        if found.pop("format") != FORMAT:
+            return None
+        return Published(**(found | {"pools": [Pool(**one) for one in found["pools"]]}))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def remove_stale(place: Path) -> None:
+    """Removes files of processes of this pid namespace that are no more."""
+    mine = namespace()
+    for path in (*place.glob("*.json"), *place.glob("*.new")):
+        if not path.stem.isdecimal():
+            continue
+        one, now = read(path), started(int(path.stem))
+        if now is None if one is None else one.namespace == mine and one.started != now:
+            path.unlink(missing_ok=True)
+
+
+def started(pid: int) -> int | None:
+    """When a process started, in clock ticks since the machine did (proc_pid_stat(5), field 22); None where
+    there is no such process.
+    """
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    state, *rest = text.rpartition(")")[2].split()
+    return None if state in "ZX" else int(rest[18])
+
+
+def namespace() -> str:
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""

@@ -1,0 +1,189 @@
+"""What a process tells of its pools, and who may read it; each test in processes of its own."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from child import in_child
+
+from accelrt import publish
+
+pytestmark = pytest.mark.own_process
+MIB = 1 << 20
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """The folder in which this test's processes publish."""
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    return publish.folder()
+
+
+def publish_and_look():
+    import os
+    import time
+
+    import accelrt
+
+    buffers = [accelrt.Buffer(3 * MIB), accelrt.Buffer(5 * MIB)]
+    buffers.pop()
+    end = time.monotonic() + 60
+    while time.monotonic() < end:  # until the writer came round to it
+        told = accelrt.publish.published()
+        if told and told[0].pools[0].live == 3 * MIB:
+            break
+    (one,) = told
+    assert (one.pid, one.driver) == (os.getpid(), "host")
+    pool = one.pools[0]
+    assert pool.live == accelrt.memory_allocated(0)
+    assert pool.reserved == accelrt.memory_reserved(0)
+    assert pool.peak_reserved == accelrt.max_memory_reserved(0)
+    assert pool.used == pool.total - accelrt.mem_get_info(0)[0]
+    assert pool.uuid == accelrt.get_device_properties(0).uuid.hex
+    assert len(one.pools) == accelrt.device_count()
+    child = os.fork()
+    if child == 0:
+        accelrt.publish.stop()  # the file is not its own
+        os._exit(0 if len(accelrt.publish.published()) == 1 else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    accelrt.publish.stop()
+    assert accelrt.publish.published() == []
+    accelrt.publish.start(0.01)
+    accelrt.publish.start(0.01)
+    while not accelrt.publish.published():
+        pass
+
+
+def test_a_process_that_is_told_to_publishes_what_its_pools_hold(place):
+    in_child(publish_and_look, ACCELRT_PUBLISH="1")
+    assert list(place.iterdir()) == []  # it removed its file at its exit
+
+
+def use_quietly():
+    import threading
+
+    import accelrt
+
+    accelrt.Buffer(512)
+    assert [thread.name for thread in threading.enumerate()] == ["MainThread"]
+    assert accelrt.publish.published() == []
+
+
+@pytest.mark.parametrize("setting", ["", "0"])
+def test_nothing_is_published_unless_it_is_asked_for(place, setting):
+    in_child(use_quietly, ACCELRT_PUBLISH=setting)
+    assert list(place.iterdir()) == []
+
+
+def fork_before_use():
+    import os
+
+    import accelrt
+
+    accelrt.publish.published()
+    child = os.fork()
+    if child == 0:
+        accelrt.init()
+        while not accelrt.publish.published():
+            pass
+        accelrt.publish.stop()
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert not accelrt.is_initialized()
+
+
+def test_a_child_forked_before_use_publishes_itself(place):
+    in_child(fork_before_use, ACCELRT_PUBLISH="1")
+
+
+def die_while_publishing():
+    import os
+
+    import accelrt
+
+    accelrt.init()
+    while not accelrt.publish.published():
+        pass
+    print(os.getpid(), flush=True)
+    os._exit(0)
+
+
+def test_the_file_of_a_process_that_died_is_removed_by_the_next_reader(place):
+    pid = int(in_child(die_while_publishing, ACCELRT_PUBLISH="1"))
+    assert (place / f"{pid}.json").exists()
+    assert publish.published() == []
+    assert list(place.iterdir()) == []
+
+
+def record(**replaced):
+    """The text of a file of this very process, some of it replaced."""
+    pool = {"ordinal": 0, "uuid": "0" * 32, "name": "x", "reserved": 2, "live": 1, "peak_reserved": 3}
+    facts = {
+        "format": publish.FORMAT,
+        "pid": os.getpid(),
+        "started": publish.started(os.getpid()),
+        "namespace": publish.namespace(),
+        "driver": "cuda",
+        "time": 0.0,
+        "pools": [pool],
+    }
+    return json.dumps(facts | replaced)
+
+
+def test_another_process_of_the_same_number_is_not_taken_for_it(place):
+    path = place / f"{os.getpid()}.json"
+    path.write_text(record())
+    assert [one.pools[0].live for one in publish.published()] == [1]
+    path.write_text(record(started=1))
+    assert publish.published() == []
+    assert not path.exists()
+
+
+def test_what_is_not_of_this_pid_namespace_is_left_alone(place):
+    path = place / "1.json"
+    path.write_text(record(pid=1, started=5, namespace="pid:[1]"))
+    assert publish.published() == []
+    assert path.exists()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "{}", record(format=99), record(pools=3), record(pools=[{}]), record(more=1)]
+)
+def test_a_file_that_says_something_else_is_left_out(place, text):
+    (place / f"{os.getpid()}.json").write_text(text)
+    (place / "other.txt").write_text("not ours")
+    assert publish.published() == []
+
+
+def start_in_vain():
+    import warnings
+
+    import accelrt
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        accelrt.init()
+    print(*[one.message for one in caught])
+    assert accelrt.publish.published() == []
+
+
+@pytest.mark.parametrize("make", ["writable", "link", "missing"])
+def test_a_folder_that_others_may_write_is_not_trusted(tmp_path, make):
+    if make == "writable":
+        (tmp_path / "accelrt").mkdir()
+        (tmp_path / "accelrt").chmod(0o777)
+    elif make == "link":
+        (tmp_path / "elsewhere").mkdir()
+        (tmp_path / "accelrt").symlink_to(tmp_path / "elsewhere")
+    runtime = tmp_path / "gone" if make == "missing" else tmp_path
+    out = in_child(start_in_vain, ACCELRT_PUBLISH="1", XDG_RUNTIME_DIR=str(runtime))
+    assert "what the pools hold is not published" in out
+
+
+def test_a_period_has_to_be_positive():
+    code = "import accelrt\naccelrt.publish.start(0)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "ValueError: seconds is 0; it has to be positive" in done.stderr
