@@ -11,16 +11,34 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 __all__ = ["main"]
 
 DRIVERS = ("auto", "cuda", "host")
+LEAST_SECONDS = 0.1
+SORTS = {"memory": "m", "reserved": "r", "live": "l", "pid": "p", "device": "d", "user": "u", "command": "c"}
+PORT = 9484
 
 
 def positive(text: str) -> int:
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{value} is not a number from 1 on")
+    return value
+
+
+def seconds(text: str) -> float:
+    value = float(text)
+    if not LEAST_SECONDS <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds from {LEAST_SECONDS} on")
+    return value
+
+
+def port(text: str) -> int:
+    value = int(text)
+    if not 0 <= value < 1 << 16:
+        raise argparse.ArgumentTypeError(f"{value} is not a port, 0 to 65535")
     return value
 
 
@@ -39,9 +57,24 @@ def parser() -> argparse.ArgumentParser:
         "--memory", metavar="SIZE", help="of the host device, such as 64GiB; default: what the trace needs"
     )
     replay.add_argument("--repeat", metavar="N", type=positive, default=1, help="passes, one after the other")
-    for command in (info, replay):
+    top, export = add_watchers(commands)
+    for command in (info, replay, top):
         command.add_argument("--json", action="store_true", dest="as_json", help="answer in JSON")
+    for command in (top, export):
+        command.add_argument("--once", action="store_true", help="one look, printed, for scripts")
     return made
+
+
+def add_watchers(commands: Any) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
+    top = commands.add_parser("top", help="all devices and the processes on them, live; q quits")
+    top.add_argument(
+        "--interval", metavar="SECONDS", type=seconds, default=1.0, help="between two looks; default: 1"
+    )
+    top.add_argument("--sort", choices=SORTS, default="memory", help="default: memory")
+    export = commands.add_parser("export", help="the same as metrics for Prometheus, over HTTP")
+    export.add_argument("--address", default="127.0.0.1", help="to listen at; default: this machine alone")
+    export.add_argument("--port", type=port, default=PORT, help=f"default: {PORT}; 0 takes a free one")
+    return top, export
 
 
 def dispatch(given: argparse.Namespace) -> int:
@@ -49,6 +82,14 @@ def dispatch(given: argparse.Namespace) -> int:
         from accelrt.cli import info
 
         return info.run(given.as_json)
+    if given.command == "top":
+        from accelrt.cli import top
+
+        return top.run(given.once, given.as_json, given.interval, SORTS[given.sort])
+    if given.command == "export":
+        from accelrt.cli import export
+
+        return export.run(given.address, given.port, given.once)
     if given.command == "demo":
         from accelrt.cli import demo
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["human", "pairs", "table"]
+__all__ = ["human", "pairs", "short", "table"]
 
 
 def human(size: int) -> str:
@@ -13,6 +13,18 @@ def human(size: int) -> str:
         if size >= 1 << exponent:
             return f"{size / (1 << exponent):.2f} {unit}"
     return f"{size} bytes"
+
+
+def short(size: int | None) -> str:
+    """The same in 9 characters at most: "11.8 GiB"; "-" for None."""
+    if size is None:
+        return "-"
+    figure, unit = float(size), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if figure < 999.95 or unit == "TiB":
+            break
+        figure /= 1024
+    return f"{size} B" if unit == "B" else f"{figure:.1f} {unit}"
 
 
 def pairs(lines: Sequence[tuple[str, str]]) -> str:
