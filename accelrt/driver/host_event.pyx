@@ -14,7 +14,8 @@ from accelrt.driver.host_queue cimport (
 )
 from accelrt.driver.table cimport EVENT_DISABLE_TIMING, EVENT_INTERPROCESS
 from accelrt.status cimport (
-    CAPTURED_EVENT, CAPTURE_INVALID, CAPTURE_ISOLATION, INVALID_HANDLE, INVALID_VALUE, NO_HOST_MEMORY, NOT_READY,
+    CAPTURED_EVENT, CAPTURE_INVALID, CAPTURE_ISOLATION, ILLEGAL_STATE, INVALID_HANDLE, INVALID_VALUE, NO_HOST_MEMORY,
+    NOT_READY,
 )
 
 cdef AddressMap events  # guarded by the queue's lock
@@ -172,7 +173,7 @@ cdef int add_point(int kind, int device, uintptr_t stream, uintptr_t event) noex
     if found == NULL or on == NULL or (kind == RECORD and found.device != device):
         code = INVALID_HANDLE
     elif on.capture == NULL:
-        code = INVALID_VALUE
+        code = ILLEGAL_STATE
     else:
         code = add_node(on, &work)
     unlock()
