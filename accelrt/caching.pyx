@@ -9,7 +9,7 @@ from cpython.long cimport PyLong_CheckExact
 from libc.stdint cimport SIZE_MAX, uint64_t
 
 from accelrt.errors import OutOfMemoryError
-from accelrt.deferred cimport drain
+from accelrt.deferred cimport DEVICE_BYTES, any_waits, dispose, drain
 from accelrt.device cimport current_ordinal, ordinal_of
 cimport accelrt.driver.registry as registry
 from accelrt.event cimport Event
@@ -66,6 +66,8 @@ cdef uintptr_t allocate_bytes(int ordinal, size_t size, uintptr_t stream) except
     cdef uintptr_t address = 0
     cdef int code = try_allocate(ordinal, size, stream, &address)
     if code == NOT_READY:
+        if any_waits():
+            drain()
         with nogil:
             code = allocate(ordinal, size, stream, &address)
     if code:
@@ -126,12 +128,10 @@ cdef object out_of_memory(int ordinal, size_t size, uintptr_t stream, int code):
 
 
 cdef void release_bytes(int ordinal, uintptr_t address) noexcept:
-    # A refusal can only mean that the process was forked, or that the bytes are gone already.
     if watch.sanitizing:
         watch.note_freed(address)
     if address and try_release(ordinal, address) == NOT_READY:
-        with nogil:
-            release(ordinal, address)
+        dispose(DEVICE_BYTES, ordinal, address)
 
 
 def caching_allocator_alloc(size, device=None, stream=None):

@@ -9,6 +9,7 @@ from cpython.exc cimport PyErr_SetObject, PyErr_WriteUnraisable
 from cpython.ref cimport Py_DECREF, Py_INCREF
 
 from accelrt.capture cimport keep_for_capture
+from accelrt.deferred cimport begin_host_function, drain, end_host_function
 cimport accelrt.driver.registry as registry
 from accelrt.status cimport raise_status
 cimport accelrt.watch as watch
@@ -64,6 +65,13 @@ cdef void run(void* data) noexcept nogil:
 
 
 cdef void call(HostCall host_call) noexcept:
+    begin_host_function()
+    call_function(host_call)
+    end_run(host_call)
+    end_host_function()
+
+
+cdef void call_function(HostCall host_call) noexcept:
     if host_call.mark is not None:
         watch.begin_host_function(host_call.mark)
     try:
@@ -72,7 +80,6 @@ cdef void call(HostCall host_call) noexcept:
         errors.append((error, host_call.function))
     if host_call.mark is not None:
         watch.end_host_function()
-    end_run(host_call)
 
 
 cdef list nodes_of(list kept):
@@ -95,6 +102,7 @@ cdef int enqueue_callback(int device, uintptr_t stream, object function) except 
     if not callable(function):
         raise TypeError(f"a host function is called with nothing, but {function!r} cannot be called")
     finish_at_exit()
+    drain()
     cdef bint captured = keep_for_capture(device, stream, host_call)
     if not captured:
         begin_run(host_call)

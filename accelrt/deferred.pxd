@@ -11,6 +11,8 @@ cdef enum:  # kinds
     CAPTURE = 4  # dispose_capture's
     BODY = 5     # the same, of what is captured into a conditional node
     REPLAYS = 6  # keep_until_passed's
+    DEVICE_BYTES = 7  # an address of the caching allocator's
+    HOST_BYTES = 8    # of its page-locked memory's
 
 cdef void dispose(int kind, int device, uintptr_t handle) noexcept  # for destructors: never raises, never waits
 # The same for a capture that did not end when it was told to, known by its stream and the driver's id; its id is
@@ -23,4 +25,8 @@ cdef int end_capture(int device, uintptr_t stream, uint64_t capture, uintptr_t* 
 # Keeps a thing alive until the work that is in a stream now is complete.
 cdef void keep_until_passed(int device, uintptr_t stream, object thing) noexcept
 cdef void drain() noexcept  # tries again what could not be given back
+cdef bint any_waits() noexcept  # whether there is something
+# Around a host function, on the driver's thread: it must not call the driver, and what dies there waits.
+cdef void begin_host_function() noexcept nogil
+cdef void end_host_function() noexcept nogil
 cdef void drain_too(draining more) noexcept  # and what nogil code could not; one, once and for all

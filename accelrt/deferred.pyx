@@ -1,7 +1,7 @@
 """Driver objects on their way out.
 
-A destructor can run anywhere: in another thread's capture, on a driver that refuses just now, at the
-interpreter's exit.  What cannot be given back at once waits here and is tried again by drain, which
+A destructor can run anywhere: in another thread's capture, on a driver that refuses just now, in a host function,
+where a call of the driver may wait for the function's own end, at the interpreter's exit.  What cannot be given back at once waits here and is tried again by drain, which
 synchronising calls, empty_cache and the end of a capture make.
 """
 from cpython.object cimport PyObject
@@ -12,13 +12,20 @@ from accelrt.capture cimport any_capture
 cimport accelrt.driver.registry as registry
 from accelrt.driver.relaxed cimport go_relaxed, restore_mode
 from accelrt.driver.table cimport CAPTURE_ACTIVE, CAPTURE_NONE, EVENT_DISABLE_TIMING
-from accelrt.memory.pinned cimport tidy_pinned
+from accelrt.memory.pinned cimport release_pinned, tidy_pinned
+from accelrt.memory.pool cimport release
 from accelrt.status cimport (
     CAPTURE_IMPLICIT, CAPTURE_UNSUPPORTED, CAPTURE_WRONG_THREAD, FORKED, NOT_READY, UNKNOWN,
 )
 
 cdef extern from "<pthread.h>" nogil:
     int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept)
+
+cdef extern from *:
+    """
+    static __thread int accelrt_in_host_function;
+    """
+    int in_host_function "accelrt_in_host_function"
 
 cdef struct Waiting:
     int kind
@@ -38,9 +45,34 @@ cdef void forget_waiting() noexcept nogil:
     waiting = NULL  # the parent's objects
 
 
+cdef void begin_host_function() noexcept nogil:
+    global in_host_function
+    in_host_function += 1
+
+
+cdef void end_host_function() noexcept nogil:
+    global in_host_function
+    in_host_function -= 1
+
+
+cdef bint any_waits() noexcept:
+    return waiting != NULL
+
+
+cdef int give_back_bytes(int kind, int device, uintptr_t address) noexcept nogil:
+    # A refusal can only mean that the process was forked, or that the bytes are gone already.
+    if kind == DEVICE_BYTES:
+        release(device, address)
+    else:
+        release_pinned(address)
+    return 0
+
+
 cdef int give_back(int kind, int device, uintptr_t handle) noexcept nogil:
     # A driver refuses some of these beside a capture, and breaks the capture, unless the caller is relaxed.
     cdef int mode, code
+    if kind == DEVICE_BYTES or kind == HOST_BYTES:
+        return give_back_bytes(kind, device, handle)
     if kind == GRAPH:
         return registry.active().graph_destroy(handle)
     if kind == EVENT:
@@ -57,9 +89,10 @@ cdef int give_back(int kind, int device, uintptr_t handle) noexcept nogil:
 
 
 cdef void dispose(int kind, int device, uintptr_t handle) noexcept:
-    cdef int code
-    with nogil:
-        code = give_back(kind, device, handle)
+    cdef int code = NOT_READY
+    if not in_host_function:
+        with nogil:
+            code = give_back(kind, device, handle)
     if code and code != FORKED:
         wait(kind, device, handle)
 
@@ -78,9 +111,10 @@ cdef int end_capture(int device, uintptr_t stream, uint64_t capture, uintptr_t* 
 cdef void dispose_capture(int kind, int device, uintptr_t stream, uint64_t capture) noexcept:
     cdef uintptr_t graph = 0
     cdef Waiting* entry
-    cdef int code
-    with nogil:
-        code = end_capture(device, stream, capture, &graph)
+    cdef int code = NOT_READY
+    if not in_host_function:
+        with nogil:
+            code = end_capture(device, stream, capture, &graph)
     if graph and kind == CAPTURE:  # a body belongs to its node
         dispose(GRAPH, device, graph)
     if code and code != FORKED:
@@ -153,9 +187,10 @@ cdef bint passed(int device, uintptr_t stream, uintptr_t* event) noexcept nogil:
 cdef void keep_until_passed(int device, uintptr_t stream, object thing) noexcept:
     cdef uintptr_t event = 0
     cdef Waiting* entry
-    cdef bint over
-    with nogil:
-        over = passed(device, stream, &event)
+    cdef bint over = False
+    if not in_host_function:
+        with nogil:
+            over = passed(device, stream, &event)
     if over:
         return
     Py_INCREF(thing)  # for good, where there is no memory for the note
@@ -169,7 +204,7 @@ cdef void drain() noexcept:
     global waiting
     cdef Waiting* left
     cdef Waiting* entry
-    if any_capture():
+    if any_capture() or in_host_function:
         return
     left = waiting
     waiting = NULL

@@ -6,7 +6,7 @@ from libc.stdlib cimport free, malloc
 
 from accelrt.callback cimport raise_callback_errors
 from accelrt.capture cimport keep_for_capture
-from accelrt.deferred cimport drain
+from accelrt.deferred cimport EVENT, dispose, drain
 from accelrt.device cimport device_at, ordinal_of
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport (
@@ -64,7 +64,7 @@ cdef void leave(int ordinal, unsigned int flags, uintptr_t handle) noexcept:
     if flags < KINDS:
         spare = <Spare*>malloc(sizeof(Spare))
     if spare == NULL:
-        registry.active().event_destroy(ordinal, handle)
+        dispose(EVENT, ordinal, handle)
         return
     spare.handle = handle
     spare.next = spares[ordinal][flags]

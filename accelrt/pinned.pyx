@@ -10,7 +10,7 @@ from libc.stdint cimport SIZE_MAX
 from accelrt.errors import OutOfMemoryError
 from accelrt.lazy import lazy_call
 from accelrt.caching cimport checked_size
-from accelrt.deferred cimport drain
+from accelrt.deferred cimport HOST_BYTES, dispose, drain
 from accelrt.device cimport ordinal_of
 from accelrt.memory.pinned cimport (
     allocate_pinned_on, close_pinned, empty_pinned, pinned_violation, read_pinned_settings, read_pinned_stats,
@@ -71,12 +71,10 @@ cdef object out_of_memory(size_t size):
 
 
 cdef void release_host_bytes(uintptr_t address) noexcept:
-    # A refusal can only mean that the process was forked, or that the bytes are gone already.
     if watch.sanitizing:
         watch.note_freed(address)
     if address and try_release_pinned(address) == NOT_READY:
-        with nogil:
-            release_pinned(address)
+        dispose(HOST_BYTES, 0, address)
 
 
 def caching_host_allocator_alloc(size):

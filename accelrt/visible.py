@@ -126,7 +126,7 @@ def is_at(wanted: Mig, place: Mig) -> bool:
 
 def names(given: str, whole: str) -> bool:
     """Whether the digits given are the start of a UUID's, or all of them with something after."""
-    return bool(whole) and (whole.startswith(given) or given.startswith(whole))
+    return bool(whole) and bool(given) and (whole.startswith(given) or given.startswith(whole))
 
 
 def device_order(text: str | None) -> str | None:

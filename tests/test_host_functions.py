@@ -105,3 +105,25 @@ def test_full_queues_do_not_deadlock_with_a_function_of_pythons():
         stream.wait_event(other)
         stream.wait_event(event)
     stream.synchronize()
+
+
+def test_what_dies_with_a_function_on_the_drivers_thread_goes_back_later():
+    """A driver may wait, in a call made in a host function, for that function's end."""
+    stream, other, gate = accelrt.Stream(), accelrt.Stream(), threading.Event()
+    with accelrt.stream(stream):
+        kept = [accelrt.Buffer(4096), accelrt.pinned_empty(4096), accelrt.CUDAGraph(), accelrt.Event()]
+        kept[0].record_stream(other)
+        kept[0].copy_to(kept[1], blocking=False)
+        other.launch_host_func(gate.wait)
+        with accelrt.graph(kept[2]):
+            accelrt.Buffer(512).fill(1)
+        kept[3].record()
+        stream.launch_host_func(lambda kept=kept: None)
+        del kept
+    wait(stream)
+    gate.set()
+    accelrt.synchronize()
+    accelrt.empty_cache()
+    accelrt.host_empty_cache()
+    assert accelrt.memory_allocated() == accelrt.memory_reserved() == 0
+    assert accelrt.host_memory_stats()["allocated_bytes.current"] == 0
