@@ -1,8 +1,9 @@
 """Driver objects on their way out.
 
 A destructor can run anywhere: in another thread's capture, on a driver that refuses just now, in a host function,
-where a call of the driver may wait for the function's own end, at the interpreter's exit.  What cannot be given back at once waits here and is tried again by drain, which
-synchronising calls, empty_cache and the end of a capture make.
+where a call of the driver may wait for the function's own end, at the interpreter's exit.  What cannot be given
+back at once waits here and is tried again by drain, which synchronising calls, empty_cache and the end of a
+capture make.
 """
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF

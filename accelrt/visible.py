@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 __all__ = ["device_order", "resolve", "resolve_amd", "resolve_hip", "resolve_rocr"]
 
-LONGEST = 1023  # bytes; the driver of 2026 reads a longer value as if the variable were not set
+LONGEST = 2624
 ORDERS = ("FASTEST_FIRST", "PCI_BUS_ID")
 NUMBER = re.compile(r"[ \t\n\v\f\r]*([+-]?)([0-9]+)")
 OLD_MIG = re.compile(r"MIG-GPU-([0-9a-fA-F-]+)/([0-9]+)/([0-9]+)")

@@ -1,7 +1,6 @@
 # The host device's streams, events and captures: what they are made of, under one lock.
 #
-# Everything that work waits for is a ticket: a record makes one, and waits, synchronisation and the legacy
-# default stream's implicit order hold it until the worker that reaches the record marks it done.
+# Work waits for tickets: a record makes one; waits, synchronisation and the legacy stream's implicit order hold it.
 from libc.stdint cimport uint64_t, uintptr_t
 from libc.stdlib cimport free
 
