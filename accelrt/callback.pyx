@@ -82,6 +82,10 @@ cdef void call_function(HostCall host_call) noexcept:
         watch.end_host_function()
 
 
+cdef bint functions_wait() noexcept:
+    return count_outstanding(0) > 0
+
+
 cdef list nodes_of(list kept):
     return [thing for thing in kept if isinstance(thing, HostCall) and (<HostCall>thing).is_node]
 

@@ -6,7 +6,7 @@ from libc.stdint cimport uintptr_t
 
 from accelrt.buffer cimport Buffer, PinnedBuffer
 from accelrt.buffer import provide_copies
-from accelrt.callback cimport raise_callback_errors
+from accelrt.callback cimport functions_wait, raise_callback_errors
 from accelrt.capture cimport any_capture, keep_side
 from accelrt.device cimport ordinal_of
 cimport accelrt.driver.registry as registry
@@ -164,6 +164,17 @@ cdef int announce(Operand dst, uintptr_t to, Operand src, uintptr_t origin, size
     return 0
 
 
+cdef int await_functions(Stream stream) except -1:
+    # A copy to host memory that is not page-locked waits for the stream, and a driver may hold a lock meanwhile that
+    # other threads need before they let go of the GIL, which the functions in the stream need.
+    cdef int code
+    with nogil:
+        code = registry.active().stream_synchronize(stream.device_index, stream.handle)
+    if code:
+        raise_status(code, "stream_synchronize", ("stream", stream.handle))
+    return 0
+
+
 cdef int finish(Stream stream, bint blocking, Operand host) except -1:
     # host: the side in host memory, or None.
     cdef int code
@@ -249,6 +260,8 @@ def copy(dst, src, nbytes=None, *, dst_offset=0, src_offset=0, stream=None, bint
         announce(to, dst_address, origin, src_address, size, worker)
     note_use(to, worker, blocking)
     note_use(origin, worker, blocking)
+    if to.ordinal < 0 and functions_wait() and not any_capture() and not is_asynchronous(to):
+        await_functions(worker)
     with nogil:
         code = registry.active().copy(worker.device_index, worker.handle, dst_address, src_address, size)
     if code:

@@ -127,3 +127,27 @@ def test_what_dies_with_a_function_on_the_drivers_thread_goes_back_later():
     accelrt.host_empty_cache()
     assert accelrt.memory_allocated() == accelrt.memory_reserved() == 0
     assert accelrt.host_memory_stats()["allocated_bytes.current"] == 0
+
+
+def test_a_copy_to_other_host_memory_behind_a_function_lets_other_threads_use_the_driver():
+    stream, out = accelrt.Stream(), bytearray(4096)
+    done, waits = threading.Event(), threading.Event()
+
+    def busy():
+        with accelrt.stream(accelrt.Stream()):
+            while not done.is_set():
+                accelrt.Event().record()
+                accelrt.Stream().query()
+                waits.set()
+
+    thread = threading.Thread(target=busy)
+    thread.start()
+    with accelrt.Buffer(4096, stream=stream) as buffer:
+        for value in range(20):
+            buffer.fill(value, stream=stream)
+            waits.clear()
+            stream.launch_host_func(waits.wait)
+            buffer.copy_to(out, stream=stream)
+            assert out == bytes([value]) * 4096
+    done.set()
+    thread.join()
