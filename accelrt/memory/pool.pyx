@@ -111,7 +111,7 @@ cdef inline int put(const Pool* pool, Heap* heap, Block* block, uintptr_t addres
     return 0
 
 
-cdef inline int hit(Pool* pool, size_t requested, uintptr_t stream, uintptr_t* out_address, bint wait) noexcept nogil:
+cdef int hit(Pool* pool, size_t requested, uintptr_t stream, uintptr_t* out_address, bint wait) noexcept nogil:
     cdef size_t size
     cdef Heap* heap
     cdef int code
@@ -134,7 +134,7 @@ cdef inline int hit(Pool* pool, size_t requested, uintptr_t stream, uintptr_t* o
     return code
 
 
-cdef inline int give_back(Pool* pool, uintptr_t address, bint wait) noexcept nogil:
+cdef int give_back(Pool* pool, uintptr_t address, bint wait) noexcept nogil:
     cdef Block* block = block_at(address)
     cdef Heap* heap
     cdef int code
