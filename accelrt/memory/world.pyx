@@ -101,12 +101,23 @@ cdef void raise_peak(Pool* pool, int figure, int kind) noexcept nogil:
     pool.stats.peak_all[figure] = max(pool.stats.peak_all[figure], total_of(pool, figure))
 
 
+cdef void raise_shown(Pool* pool, int figure) noexcept nogil:
+    # An operation that leaves in its midst may have given back what others, meanwhile, made up for.
+    cdef int kind
+    cdef int64_t both = counted(pool, figure, 0) + counted(pool, figure, 1)
+    for kind in range(2):
+        pool.stats.figure[figure][kind].peak = max(pool.stats.figure[figure][kind].peak, counted(pool, figure, kind))
+    pool.stats.peak_all[figure] = max(pool.stats.peak_all[figure], both)
+
+
 cdef void leave(Pool* pool, Heap* asker) noexcept nogil:
     cdef bint quiet = pool.captures == 0 and pool.deferred == NULL and pool.debug == 0 and pool.foreign == NULL
     cdef Heap* heap = pool.heaps
     cdef int kind
     if pool.heap_count == 1:
         asker = heap
+    raise_shown(pool, INACTIVE_SPLIT)
+    raise_shown(pool, INACTIVE_SPLIT_BYTES)
     for kind in range(2):  # an operation that leaves in its midst still counts as one
         pool.split_base[kind][0] -= pool.total[kind][INACTIVE_SPLIT]
         pool.split_base[kind][1] -= pool.total[kind][INACTIVE_SPLIT_BYTES]
