@@ -96,11 +96,6 @@ cdef bint any_exceeds(const Pool* pool) noexcept nogil:
     return heap != NULL
 
 
-cdef void raise_peak(Pool* pool, int figure, int kind) noexcept nogil:
-    pool.stats.figure[figure][kind].peak = max(pool.stats.figure[figure][kind].peak, pool.total[kind][figure])
-    pool.stats.peak_all[figure] = max(pool.stats.peak_all[figure], total_of(pool, figure))
-
-
 cdef void raise_shown(Pool* pool, int figure) noexcept nogil:
     # An operation that leaves in its midst may have given back what others, meanwhile, made up for.
     cdef int kind
@@ -187,7 +182,7 @@ cdef void count_split(Pool* pool, Heap* heap, int figure, int kind, int64_t* bas
     base[0] = pool.total[kind][figure]
     if net > 0:
         heap.share[kind].made[count_of(figure)] += net
-        raise_peak(pool, figure, kind)
+        raise_shown(pool, figure)
 
 
 cdef void count_splits(Pool* pool, Heap* heap) noexcept nogil:
