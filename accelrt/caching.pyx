@@ -177,9 +177,11 @@ def caching_allocator_delete(mem_ptr):
     if address == 0 or (current_ordinal(&ordinal) == 0 and try_release(ordinal, address) == 0):
         return
     with nogil:
-        code = locate(ordinal, address, &ordinal)
-        if code == 0:
-            code = release(ordinal, address)
+        code = release(ordinal, address)
+        if code == NOT_ALLOCATED:
+            code = locate(ordinal, address, &ordinal)
+            if code == 0:
+                code = release(ordinal, address)
     raise_for_address(code, "caching_allocator_delete", address)
 
 

@@ -41,6 +41,7 @@ EDGES = [
 WEIGHTS = {
     "allocate": 100,
     "free": 60,
+    "stretch": 4,
     "record_stream": 25,
     "free_after": 2,
     "wait_event": 3,
@@ -126,6 +127,21 @@ class Bulk:
         self.recent.append(f"free {self.live[-1]}")
         self.contents.forget(self.mirror.address(self.live[-1]))
         self.mirror.free(self.live.pop(), **self.thread())
+
+    def stretch(self):
+        """Hits upon hits, many of them of one size by turns, on one device."""
+        device, streams = self.device(), self.random.choices((0, *OWN_STREAMS), k=2)
+        sizes = [self.size() for _ in range(2)]
+        self.recent.append(f"stretch on device {device}, streams {streams}, sizes {sizes}")
+        with self.mirror.unchecked(device):
+            for _ in range(self.random.randrange(2, 12)):
+                n, stream = self.random.choice(sizes), self.random.choice(streams)
+                key = self.mirror.turn(device, n, stream, self.random.randrange(4))
+                if key and (len(self.live) >= self.aim or self.random.random() < 0.5):
+                    self.mirror.free(key)
+                elif key:
+                    self.live.append(key)
+                    self.contents.write(self.mirror.address(key), n)
 
     def record_stream(self):
         key, stream = self.random.choice(self.live), self.stream()

@@ -5,6 +5,7 @@ stream; streams 1, 2, ... are the mirror's own and can be gated: while a gate is
 nothing, so what is complete and what is not is known at every moment.
 """
 
+from contextlib import contextmanager
 from operator import call as direct
 
 from allocator_offers import Offers
@@ -31,6 +32,7 @@ class Mirror(Offers):
         super().__init__(devices, waits)
         self.error = None  # the last OutOfMemoryError
         self.broken = False  # a difference was found: of no more use
+        self.checking = True
         self.bases = {}  # (device, serial) -> (address, size)
         self.streams = {
             (device, index): accelrt.Stream(device) for device in devices for index in OWN_STREAMS
@@ -191,8 +193,28 @@ class Mirror(Offers):
         for key in [key for key in self.bases if key[0] == device and key[1] not in serials]:
             del self.bases[key]
 
+    @contextmanager
+    def unchecked(self, device):
+        """Operations with no look at the figures in between, so that hits follow upon hits."""
+        self.checking = False
+        try:
+            yield
+        finally:
+            self.checking = True
+        self.check(device)
+
+    def turn(self, device, n, stream, rounds):
+        """Allocates and frees by turns; returns the last block's key, which is live."""
+        key = self.allocate(device, n, stream)
+        for _ in range(rounds if key else 0):
+            self.free(key)
+            key = self.allocate(device, n, stream)
+        return key
+
     def check(self, device):
         """The statistics are the same."""
+        if not self.checking:
+            return
         model, real = self.models[device].statistics.flat, accelrt.memory_stats(device)
         if not model.items() <= real.items():
             differing = [

@@ -51,6 +51,19 @@ class AllocatorAgainstModel(RuleBasedStateMachine):
     def allocate_several(self, n, count, stream):
         return multiple(*filter(None, [self.mirror.allocate(0, n, stream) for _ in range(count)]))
 
+    @rule(
+        target=live,
+        n=sizes,
+        stream=st.sampled_from(STREAMS),
+        rounds=st.integers(1, 5),
+        then=st.integers(-512, 512),
+    )
+    def allocate_by_turns(self, n, stream, rounds, then):
+        with self.mirror.unchecked(0):
+            keys = [self.mirror.turn(0, size, stream, rounds) for size in (n, max(n + then, 0))]
+        self.mirror.compare(0)
+        return multiple(*filter(None, keys))
+
     @rule(key=live)
     def free(self, key):
         if self.is_live(key):
@@ -119,9 +132,11 @@ def run_machine():
     )
 
 
+@pytest.mark.parametrize("debug", ["0", "2"])
 @pytest.mark.parametrize("settings", ["", "expandable_segments:False"], ids=["pages", "plain"])
-def test_any_sequence_of_operations(settings):
-    in_child(run_machine, ACCELRT_ALLOC_CONF=settings)
+def test_any_sequence_of_operations(settings, debug):
+    """Unaudited as well: only then does the allocator take its short paths."""
+    in_child(run_machine, ACCELRT_ALLOC_CONF=settings, ACCELRT_DEBUG=debug)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +152,6 @@ def test_any_sequence_of_operations(settings):
     ],
 )
 def test_bulk_of_random_operations(settings, debug, operations):
-    """Unaudited as well: only then does the allocator take its short paths."""
     seed = int(os.environ.get("ACCELRT_TEST_SEED", SEED))
     required = ["num_ooms", "waited", "handed over"]
     if settings == "":

@@ -2,7 +2,7 @@
 # free ones.  The fields of a heap and of its blocks are guarded by the heap's lock, everything else by the
 # pool's mutex, whose holder has the locks of all heaps too (world.pxd), unless a comment says otherwise.  The
 # identities in memory/DESIGN.md are walked by invariants.pyx.
-from libc.stdint cimport uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
 
 from accelrt.memory.queues cimport Entry
 from accelrt.memory.stats cimport Share
@@ -13,6 +13,7 @@ cdef enum:  # Block.state
     LIVE = 1      # handed out
     PENDING = 2   # given back, until no stream uses it any more
     HOLE = 3      # one slot whose page serves another slot, or that has none
+    SWUNG = 4     # given back by a swing (swing.pxd), to be FREE before anybody looks
 
 cdef enum:  # Segment.shape
     PLAIN = 0     # one allocation of the driver
@@ -124,6 +125,10 @@ cdef struct Heap:
     bint lingers       # pages of other heaps are free in its windows until its stream's work is done
     Block* spare       # records to use again, chained by left
     Block* aside       # FREE and in no list, or NULL: what the last hit left or merged; none while in the world
+    Block* swing       # LIVE or SWUNG: what is given back and taken by turns, or NULL; none while in the world
+    int64_t rounds     # how often it was taken so
+    const Block* given  # what the last hit gave back, where it did not merge downwards, and nothing was taken since
+    size_t given_size  # its size before it merged
     Share[3] share     # SMALL, LARGE, BOTH
     uint64_t summary   # which words of filled are not 0
     uint64_t filled[WORDS]  # which trees are not empty

@@ -8,25 +8,24 @@ waited for, and none while the GIL is taken.
 from libc.stdlib cimport atoi, calloc, free, getenv
 
 cimport accelrt.driver.registry as registry
-from accelrt.memory.block cimport LIVE, PLAIN, WINDOW, Block, Heap, Use
+from accelrt.memory.block cimport LIVE, Block, Heap, Use
 from accelrt.memory.foreign cimport (
     foreign_allocate, foreign_attach, foreign_empty, foreign_holds, foreign_release, foreign_set_limit,
 )
-from accelrt.memory.freelist cimport fit_of_hit, put_aside, unlist
-from accelrt.memory.heap cimport Change, join, keeps_rest, of_freeing, of_taking, split_off
+from accelrt.memory.hits cimport put, take
 from accelrt.memory.invariants cimport violated
 from accelrt.memory.ladder cimport Request, climb, find, release_free
 from accelrt.memory.lock cimport spin_lock, spin_try, spin_unlock
 from accelrt.memory.pending cimport accept, defer, poll, settle, wait_all
 from accelrt.memory.per_thread cimport filed_under
-from accelrt.memory.places cimport block_at, find_cell, store_block
+from accelrt.memory.places cimport block_at
 from accelrt.memory.policy cimport load_flag, rounded, take_policy, wanted
 from accelrt.memory.private cimport is_routed, note_peaks, owner_for
 from accelrt.memory.queues cimport destroy_entries
 from accelrt.memory.records cimport gone, heap_of, near_heap, new_use, recycle_use
-from accelrt.memory.share cimport add_given, add_taken, raise_ceilings, take_back_given, take_back_taken
 from accelrt.memory.sizes cimport LARGE, ROUND_LIMIT, SMALL_LIMIT, UNIT, kind_of, round_up
 from accelrt.memory.state cimport NEAR, REACH, is_of
+from accelrt.memory.swing cimport swing_back, swing_out
 from accelrt.memory.terms cimport Policy, Private
 from accelrt.memory.windows cimport retire
 from accelrt.memory.world cimport count_freed, count_splits, enter, hand_over, leave
@@ -52,65 +51,6 @@ cdef pthread_mutex_t making   # held while a pool is made; no other lock is take
 
 # --- the hit ---------------------------------------------------------------------------------------------
 
-cdef inline int take(
-    Heap* heap, const Policy* policy, size_t size, size_t requested, uintptr_t* out_address,
-) noexcept nogil:
-    # Under the heap's lock.  Whatever is not there already is left to the slow path.
-    cdef Block* block
-    cdef Change change
-    cdef bint splits
-    cdef int kind = kind_of(size)
-    if not heap.quiet:
-        return NOT_READY
-    block = fit_of_hit(heap, size)
-    if block == NULL or block.size >= policy.max_split:
-        return NOT_READY
-    splits = keeps_rest(block, size)
-    if block.cell == NULL:
-        block.cell = find_cell(block.address)
-    if block.cell == NULL or heap.spare == NULL:
-        return NOT_READY
-    change = of_taking(block, size, splits)
-    if not splits:
-        size = block.size
-    if add_taken(heap, kind, size, requested, block.segment.kind, change):
-        if not heap.sole:
-            take_back_taken(heap, kind, size, requested, block.segment.kind, change)
-            return NOT_READY
-        raise_ceilings(heap)
-    unlist(heap, block)
-    if splits:
-        split_off(heap, block, size)
-        put_aside(heap, block.after)
-    block.state = LIVE
-    block.requested = requested
-    block.kind = kind
-    store_block(block.cell, block)
-    out_address[0] = block.address
-    return 0
-
-
-cdef inline int put(const Pool* pool, Heap* heap, Block* block, uintptr_t address) noexcept nogil:
-    # Under the lock of the heap that the block was read to belong to: now it is certain.
-    cdef Change change
-    if not heap.quiet or block.address != address or block.state != LIVE or block.uses != NULL:
-        return NOT_READY
-    if block.segment.shape == WINDOW or block.size >= heap.policy.max_split:  # pages go home; a figure more
-        return NOT_READY
-    change = of_freeing(block)
-    if add_given(heap, block.kind, block.size, block.requested, block.segment.kind, change):
-        if not heap.sole:
-            take_back_given(heap, block.kind, block.size, block.requested, block.segment.kind, change)
-            return NOT_READY
-        raise_ceilings(heap)
-    store_block(block.cell, NULL)
-    block.epoch = heap.last_freed = heap.epoch
-    if block.segment.shape == PLAIN:
-        block.segment.idle_since = pool.allocations
-    put_aside(heap, join(heap, block))
-    return 0
-
-
 cdef int hit(Pool* pool, size_t requested, uintptr_t stream, uintptr_t* out_address, bint wait) noexcept nogil:
     cdef size_t size
     cdef Heap* heap
@@ -129,7 +69,8 @@ cdef int hit(Pool* pool, size_t requested, uintptr_t stream, uintptr_t* out_addr
         spin_lock(&heap.lock)
     elif not spin_try(&heap.lock):
         return NOT_READY
-    code = take(heap, &pool.policy, size, requested, out_address)
+    code = 0 if swing_out(heap, size, requested, out_address) else take(
+        heap, &pool.policy, size, requested, out_address)
     spin_unlock(&heap.lock)
     return code
 
@@ -145,7 +86,7 @@ cdef int give_back(Pool* pool, uintptr_t address, bint wait) noexcept nogil:
         spin_lock(&heap.lock)
     elif not spin_try(&heap.lock):
         return NOT_READY
-    code = put(pool, heap, block, address)
+    code = 0 if swing_back(heap, block, address) else put(pool, heap, block, address)
     spin_unlock(&heap.lock)
     return code
 

@@ -15,6 +15,7 @@ from accelrt.memory.share cimport current, forget_made, lower_ceilings, made
 from accelrt.memory.stats cimport (
     ACTIVE_BYTES, ALLOCATED_BYTES, BOTH, FIGURES, RESERVED_BYTES, SHARED, Counter, current_of,
 )
+from accelrt.memory.swing cimport rest
 from accelrt.memory.world cimport counted, enter, leave, reserved
 
 
@@ -34,6 +35,7 @@ cdef int64_t current_shared(Pool* pool, int figure) noexcept nogil:
     heap = load_heap(&pool.heaps)
     while heap != NULL:
         spin_lock(&heap.lock)
+        rest(heap)
         answer += current(heap, BOTH, figure)
         spin_unlock(&heap.lock)
         heap = load_heap(&heap.next)

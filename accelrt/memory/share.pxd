@@ -2,7 +2,7 @@
 # passes a ceiling, for such an answer is for the world to give (stats.pxd).
 from libc.stdint cimport int64_t
 
-from accelrt.memory.block cimport Heap
+from accelrt.memory.block cimport Block, Heap
 from accelrt.memory.heap cimport Change
 from accelrt.memory.stats cimport (
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, ASKED, BLOCKS, BOTH, BYTES, COUNTS, INACTIVE_SPLIT,
@@ -79,6 +79,17 @@ cdef inline void take_back_given(
     use_room(&heap.share[kind], 1, size, requested)
     use_room(&heap.share[BOTH], 1, size, requested)
     add_split(heap, split_kind, -1, change)
+
+
+cdef inline void add_made_rounds(Heap* heap, const Block* block, int64_t rounds, Change change) noexcept nogil:
+    # So often a block was given back and taken again, each of which counts what it makes.
+    cdef Share* share = &heap.share[block.kind]
+    cdef Share* split = &heap.share[block.segment.kind]
+    share.made[BLOCKS] += rounds
+    share.made[BYTES] += rounds * <int64_t>block.size
+    share.made[ASKED] += rounds * <int64_t>block.requested
+    split.made[SPLITS] += rounds * max(change.blocks, -change.blocks)
+    split.made[SPLIT_BYTES] += rounds * max(change.bytes, -change.bytes)
 
 
 # --- the figures, as the world and whoever reads them see them ---

@@ -18,6 +18,7 @@ from accelrt.memory.stats cimport (
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, BOTH, INACTIVE_SPLIT, INACTIVE_SPLIT_BYTES, REQUESTED_BYTES,
     RESERVED_BYTES, SHARED, Counter, change, current_of,
 )
+from accelrt.memory.swing cimport rest
 from accelrt.mutex cimport pthread_mutex_lock, pthread_mutex_unlock
 
 
@@ -29,6 +30,7 @@ cdef void enter(Pool* pool) noexcept nogil:
     heap = pool.heaps
     while heap != NULL:
         spin_lock(&heap.lock)
+        rest(heap)
         file_aside(heap)
         for kind in range(2):
             for figure in range(SHARED):
@@ -80,6 +82,15 @@ cdef void share_out(Pool* pool, Heap* asker) noexcept nogil:
         share_out_figure(pool, asker, figure, BOTH, pool.stats.peak_all[figure] - total_of(pool, figure))
 
 
+cdef void raise_sole(Pool* pool, Heap* heap) noexcept nogil:
+    # The ceilings of a pool's only heap are the peaks.
+    cdef int figure
+    for figure in range(SHARED):
+        heap.share[0].ceiling[figure] = pool.stats.figure[figure][0].peak
+        heap.share[1].ceiling[figure] = pool.stats.figure[figure][1].peak
+        heap.share[BOTH].ceiling[figure] = pool.stats.peak_all[figure]
+
+
 cdef bint exceeds(const Heap* heap) noexcept nogil:
     cdef int figure
     for figure in range(SHARED):
@@ -109,14 +120,14 @@ cdef void leave(Pool* pool, Heap* asker) noexcept nogil:
     cdef bint quiet = pool.captures == 0 and pool.deferred == NULL and pool.debug == 0 and pool.foreign == NULL
     cdef Heap* heap = pool.heaps
     cdef int kind
-    if pool.heap_count == 1:
-        asker = heap
     raise_shown(pool, INACTIVE_SPLIT)
     raise_shown(pool, INACTIVE_SPLIT_BYTES)
     for kind in range(2):  # an operation that leaves in its midst still counts as one
         pool.split_base[kind][0] -= pool.total[kind][INACTIVE_SPLIT]
         pool.split_base[kind][1] -= pool.total[kind][INACTIVE_SPLIT_BYTES]
-    if any_exceeds(pool) or pool.heap_count == 1:
+    if pool.heap_count == 1:
+        raise_sole(pool, heap)
+    elif any_exceeds(pool):
         share_out(pool, asker)
     while heap != NULL:
         measure_room(heap)

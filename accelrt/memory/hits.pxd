@@ -1,0 +1,85 @@
+# What a hit does under its heap's lock.  Whatever is not there already is left to the slow path: NOT_READY.
+from libc.stdint cimport uintptr_t
+
+from accelrt.memory.block cimport LIVE, PLAIN, WINDOW, Block, Heap
+from accelrt.memory.freelist cimport fit_of_hit, put_aside, unlist
+from accelrt.memory.heap cimport Change, join, keeps_rest, of_freeing, of_taking, split_off
+from accelrt.memory.places cimport find_cell, store_block
+from accelrt.memory.share cimport add_given, add_taken, raise_ceilings, take_back_given, take_back_taken
+from accelrt.memory.sizes cimport kind_of
+from accelrt.memory.state cimport Pool
+from accelrt.memory.swing cimport note_given, note_taken, rest
+from accelrt.memory.terms cimport Policy
+from accelrt.status cimport NOT_READY
+
+
+cdef inline int take(
+    Heap* heap, const Policy* policy, size_t size, size_t requested, uintptr_t* out_address,
+) noexcept nogil:
+    cdef Block* block
+    cdef Change change
+    cdef bint splits
+    cdef int kind = kind_of(size)
+    if not heap.quiet:
+        return NOT_READY
+    if heap.swing != NULL:
+        rest(heap)
+    block = fit_of_hit(heap, size)
+    if block == NULL or block.size >= policy.max_split:
+        return NOT_READY
+    splits = keeps_rest(block, size)
+    if block.cell == NULL:
+        block.cell = find_cell(block.address)
+    if block.cell == NULL or heap.spare == NULL:
+        return NOT_READY
+    change = of_taking(block, size, splits)
+    if not splits:
+        size = block.size
+    if add_taken(heap, kind, size, requested, block.segment.kind, change):
+        if not heap.sole:
+            take_back_taken(heap, kind, size, requested, block.segment.kind, change)
+            return NOT_READY
+        raise_ceilings(heap)
+    unlist(heap, block)
+    if splits:
+        split_off(heap, block, size)
+        put_aside(heap, block.after)
+    block.state = LIVE
+    block.requested = requested
+    block.kind = kind
+    store_block(block.cell, block)
+    note_taken(heap, block, size)
+    out_address[0] = block.address
+    return 0
+
+
+cdef inline void lay_aside(Heap* heap, Block* block) noexcept nogil:
+    # What is given back and counted.
+    cdef size_t size = block.size
+    cdef Block* joined
+    store_block(block.cell, NULL)
+    block.epoch = heap.last_freed = heap.epoch
+    joined = join(heap, block)
+    put_aside(heap, joined)
+    note_given(heap, block, joined, size)
+
+
+cdef inline int put(const Pool* pool, Heap* heap, Block* block, uintptr_t address) noexcept nogil:
+    # The heap is the one that the block was read to belong to: now it is certain.
+    cdef Change change
+    if not heap.quiet or block.address != address or block.state != LIVE or block.uses != NULL:
+        return NOT_READY
+    if block.segment.shape == WINDOW or block.size >= heap.policy.max_split:  # pages go home; a figure more
+        return NOT_READY
+    if heap.swing != NULL:
+        rest(heap)
+    change = of_freeing(block)
+    if add_given(heap, block.kind, block.size, block.requested, block.segment.kind, change):
+        if not heap.sole:
+            take_back_given(heap, block.kind, block.size, block.requested, block.segment.kind, change)
+            return NOT_READY
+        raise_ceilings(heap)
+    if block.segment.shape == PLAIN:
+        block.segment.idle_since = pool.allocations
+    lay_aside(heap, block)
+    return 0
