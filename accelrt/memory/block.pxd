@@ -29,25 +29,27 @@ cdef struct Use:
     uintptr_t stream
     Use* next
 
-# A run of a segment.  size is a multiple of UNIT; the sizes of a segment's blocks add up to its own.
+# A run of a segment.  size is a multiple of UNIT; the sizes of a segment's blocks add up to its own.  Two lines of
+# cache: the first is what a swing needs, and most of what a hit does.
 cdef struct Block:
     uintptr_t address
     size_t size
     size_t requested   # bytes asked for; 0 while free
-    uint64_t order     # serial of the segment << 32 | offset / UNIT: the tie-break among equal sizes
-    Segment* segment
     Heap* heap         # the segment's; fixed for a record's life, so that it may be read without a lock
+    Block** cell       # its place in the table of addresses, NULL until it was looked up
+    Use* uses          # while LIVE, or PENDING and deferred
+    Segment* segment
+    short state
+    short kind         # SMALL or LARGE, by the size that was handed out
+    uint32_t epoch     # of its heap, when the last of its bytes was freed
     Block* before      # neighbour below, NULL at the segment's start
     Block* after       # neighbour above, NULL at the segment's end
     Block* left        # free list's tree; the chain of spare or deferred records
     Block* right
-    Block** cell       # its place in the table of addresses, NULL until it was looked up
-    Use* uses          # while LIVE, or PENDING and deferred
+    uint64_t order     # serial of the segment << 32 | offset / UNIT: the tie-break among equal sizes
     uint32_t weight    # free list's tree; fixed for a record's life
     uint32_t events    # entries of the pending queues that name it
-    uint32_t epoch     # of its heap, when the last of its bytes was freed
-    short state
-    short kind         # SMALL or LARGE, by the size that was handed out
+    uint64_t[2] filler  # up to the line's end
 
 # A physical piece of memory.  It is mapped in one slot of a span and any number of slots of windows, and at
 # home in at most one of them: only there may its bytes be in blocks other than a HOLE.
@@ -108,6 +110,8 @@ cdef struct Heap:
     bint trusted       # its stream is one that lives as long as the process: it may be asked at any time
     uintptr_t stream
     const Policy* policy  # its pool's, which no other pool has
+    Block* swing       # LIVE or SWUNG: what is given back and taken by turns, or NULL; none while in the world
+    int64_t rounds     # how often it was taken so
     Private* owner     # NULL in the common heaps
     int kind           # of plain segments; LARGE with virtual memory, which serves both
     uint32_t seed      # of the weights
@@ -125,8 +129,6 @@ cdef struct Heap:
     bint lingers       # pages of other heaps are free in its windows until its stream's work is done
     Block* spare       # records to use again, chained by left
     Block* aside       # FREE and in no list, or NULL: what the last hit left or merged; none while in the world
-    Block* swing       # LIVE or SWUNG: what is given back and taken by turns, or NULL; none while in the world
-    int64_t rounds     # how often it was taken so
     const Block* given  # what the last hit gave back, where it did not merge downwards, and nothing was taken since
     size_t given_size  # its size before it merged
     Share[3] share     # SMALL, LARGE, BOTH

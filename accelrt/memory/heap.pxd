@@ -65,6 +65,16 @@ cdef inline Change of_freeing(const Block* block) noexcept nogil:
     return change
 
 
+cdef inline size_t joined_size(const Block* block) noexcept nogil:
+    # With its free neighbours.
+    cdef size_t size = block.size
+    if block.before != NULL and block.before.state == FREE:
+        size += block.before.size
+    if block.after != NULL and block.after.state == FREE:
+        size += block.after.size
+    return size
+
+
 cdef inline void recycle(Heap* heap, Block* block) noexcept nogil:
     block.left = heap.spare
     heap.spare = block

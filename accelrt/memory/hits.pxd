@@ -3,14 +3,20 @@ from libc.stdint cimport uintptr_t
 
 from accelrt.memory.block cimport LIVE, PLAIN, WINDOW, Block, Heap
 from accelrt.memory.freelist cimport fit_of_hit, put_aside, unlist
-from accelrt.memory.heap cimport Change, join, keeps_rest, of_freeing, of_taking, split_off
+from accelrt.memory.heap cimport Change, join, joined_size, keeps_rest, of_freeing, of_taking, split_off
 from accelrt.memory.places cimport find_cell, store_block
 from accelrt.memory.share cimport add_given, add_taken, raise_ceilings, take_back_given, take_back_taken
-from accelrt.memory.sizes cimport kind_of
+from accelrt.memory.sizes cimport GRANULE, kind_of
 from accelrt.memory.state cimport Pool
 from accelrt.memory.swing cimport note_given, note_taken, rest
 from accelrt.memory.terms cimport Policy
 from accelrt.status cimport NOT_READY
+
+cdef extern from *:
+    """
+    #define expect_write(place) __builtin_prefetch(place, 1)
+    """
+    void expect_write(const void* place) noexcept nogil
 
 
 cdef inline int take(
@@ -27,11 +33,12 @@ cdef inline int take(
     block = fit_of_hit(heap, size)
     if block == NULL or block.size >= policy.max_split:
         return NOT_READY
-    splits = keeps_rest(block, size)
     if block.cell == NULL:
         block.cell = find_cell(block.address)
     if block.cell == NULL or heap.spare == NULL:
         return NOT_READY
+    expect_write(block.cell)  # seldom in the cache
+    splits = keeps_rest(block, size)
     change = of_taking(block, size, splits)
     if not splits:
         size = block.size
@@ -69,10 +76,12 @@ cdef inline int put(const Pool* pool, Heap* heap, Block* block, uintptr_t addres
     cdef Change change
     if not heap.quiet or block.address != address or block.state != LIVE or block.uses != NULL:
         return NOT_READY
-    if block.segment.shape == WINDOW or block.size >= heap.policy.max_split:  # pages go home; a figure more
+    if block.size >= heap.policy.max_split:  # one figure more
         return NOT_READY
     if heap.swing != NULL:
         rest(heap)
+    if block.segment.shape == WINDOW and joined_size(block) >= GRANULE:  # pages may go home
+        return NOT_READY
     change = of_freeing(block)
     if add_given(heap, block.kind, block.size, block.requested, block.segment.kind, change):
         if not heap.sole:
@@ -81,5 +90,7 @@ cdef inline int put(const Pool* pool, Heap* heap, Block* block, uintptr_t addres
         raise_ceilings(heap)
     if block.segment.shape == PLAIN:
         block.segment.idle_since = pool.allocations
+    elif block.segment.shape == WINDOW:
+        block.segment.used = heap.epoch
     lay_aside(heap, block)
     return 0

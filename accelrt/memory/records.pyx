@@ -20,7 +20,15 @@ cdef extern from "<stdlib.h>" nogil:
 
 cdef enum:
     SLAB = 64     # records taken at once
-    LINE = 128    # two lines of cache: heaps of different threads share none
+    LINE = 128    # two lines of cache: what different threads use shares none
+
+
+cdef void* take_lines(size_t size) noexcept nogil:
+    # Zeros, in lines of cache of their own; NULL where the host has no memory.
+    cdef void* lines = NULL
+    if posix_memalign(&lines, LINE, (size + LINE - 1) // LINE * LINE):
+        return NULL
+    return memset(lines, 0, size)
 
 
 cdef uint32_t next_weight(Heap* heap) noexcept nogil:
@@ -39,7 +47,7 @@ cdef int see_to_blocks(Heap* heap, size_t wanted) noexcept nogil:
         block = block.left
         wanted -= 1
     while wanted:
-        slab = <Block*>calloc(SLAB, sizeof(Block))
+        slab = <Block*>take_lines(SLAB * sizeof(Block))
         if slab == NULL:
             return NO_HOST_MEMORY
         for index in range(SLAB):
@@ -110,9 +118,9 @@ cdef Heap* make_heap(Pool* pool) noexcept nogil:
         heap = heap.next
     if heap != NULL:
         return heap
-    if posix_memalign(<void**>&heap, LINE, (sizeof(Heap) + LINE - 1) // LINE * LINE):
+    heap = <Heap*>take_lines(sizeof(Heap))
+    if heap == NULL:
         return NULL
-    memset(heap, 0, sizeof(Heap))
     heap.policy = &pool.policy
     heap.seed = 0x2545F491
     spin_lock(&heap.lock)
