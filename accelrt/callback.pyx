@@ -19,10 +19,12 @@ cdef extern from *:
     static long accelrt_outstanding;  /* calls enqueued and not yet run */
     static int accelrt_closing;       /* the interpreter ends: run nothing any more */
     #define count_outstanding(n) __atomic_add_fetch(&accelrt_outstanding, n, __ATOMIC_SEQ_CST)
+    #define any_outstanding() (__atomic_load_n(&accelrt_outstanding, __ATOMIC_SEQ_CST) > 0)
     #define is_closing() __atomic_load_n(&accelrt_closing, __ATOMIC_SEQ_CST)
     #define set_closing() __atomic_store_n(&accelrt_closing, 1, __ATOMIC_SEQ_CST)
     """
     long count_outstanding(long) noexcept nogil
+    bint any_outstanding() noexcept nogil
     int is_closing() noexcept nogil
     void set_closing() noexcept nogil
 
@@ -83,7 +85,7 @@ cdef void call_function(HostCall host_call) noexcept:
 
 
 cdef bint functions_wait() noexcept:
-    return count_outstanding(0) > 0
+    return any_outstanding()
 
 
 cdef list nodes_of(list kept):
@@ -155,7 +157,7 @@ cdef int finish_at_exit() except -1:
 def finish():
     """The interpreter's exit: lets functions that are on their way run, then lets no more start."""
     cdef int device, count = 0
-    if count_outstanding(0) > 0 and registry.active().device_count(&count) == 0:
+    if any_outstanding() and registry.active().device_count(&count) == 0:
         with nogil:
             for device in range(count):
                 registry.active().device_synchronize(device)

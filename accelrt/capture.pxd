@@ -1,7 +1,9 @@
 # Captures that accelrt began and has not ended.
+from cpython.object cimport PyObject
 from libc.stdint cimport uint64_t, uintptr_t
 
 from accelrt.addresses cimport AddressMap
+from accelrt.driver.captures cimport captures_open
 
 cdef enum:
     PINNED = -1   # page-locked memory of the cache's
@@ -12,7 +14,8 @@ cdef class Record:            # of one capture, while it is under way
     cdef int ordinal
     cdef uintptr_t origin     # the stream that it began on
     cdef list kept            # what its graph will keep alive
-    cdef AddressMap sources   # the objects that are kept by now
+    cdef uintptr_t[2] recent  # the objects that came to be kept last; 0: none yet
+    cdef AddressMap sources   # those that came before them
     cdef Record outer         # of the graph that this capture is a body of, whose sources count; or None
     cdef object breakage      # a Breakage, once it is known to be broken
 
@@ -25,14 +28,24 @@ cdef class Side:              # memory that a captured node uses; kept with what
 # other: the record of the graph that this capture is a body of, or None
 cdef Record open_capture(int ordinal, uintptr_t origin, uint64_t capture, list kept, Record other)
 cdef int close_capture(Record record) except -1
-cdef bint any_capture() noexcept
-# The record of the capture that a stream takes part in, or None.  The driver is asked, unless the capture began there.
+# The record of the graph that a stream captures for, or None.  The driver is asked, unless the capture began there.
 cdef Record record_on(int device, uintptr_t stream)
 # Answers 1 where the stream captures for one of our graphs, which then keeps the thing alive, else 0.
 cdef int keep_for_capture(int device, uintptr_t stream, object thing) except -1
-# The same for what uses memory of an object: once an object, and never for memory of private pools.  ordinal is -1
-# for host memory.
-cdef int keep_side(int device, uintptr_t stream, object source, object thing, int ordinal, uintptr_t address) except -1
+# The same for what uses memory of an object, with what record_on answered: once an object, and never for memory of
+# private pools.  ordinal is -1 for host memory; keeper is what has to be kept rather than source, which it holds, or None.
+cdef int keep_side_slow(Record record, object source, object keeper, int ordinal, uintptr_t address) except -1
 # Tells the allocators that a stream uses what a graph's nodes use; whether some of it is nobody's that they know.
 cdef bint note_sides(list sides, int device, uintptr_t stream) except *
 cdef int raise_broken(Record record, int code, str call, tuple arguments) except -1  # at a capture's end
+
+
+cdef inline bint any_capture() noexcept:
+    return captures_open()
+
+
+cdef inline int keep_side(Record record, PyObject* source, object keeper, int ordinal, uintptr_t address) except -1:
+    # Work that repeats uses few objects.
+    if record.recent[0] == <uintptr_t>source or record.recent[1] == <uintptr_t>source:
+        return 1
+    return keep_side_slow(record, <object>source, keeper, ordinal, address)

@@ -5,7 +5,6 @@ from collections import namedtuple
 
 from accelrt import errors
 from accelrt.addresses cimport map_clear, map_find, map_insert, map_reserve
-from accelrt.driver.captures cimport captures_open
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport CAPTURE_ACTIVE, CAPTURE_INVALIDATED
 from accelrt.memory.pinned cimport is_cached_pinned, use_pinned_on
@@ -15,7 +14,7 @@ from accelrt.status import status_error, watch_errors
 from accelrt.status cimport CAPTURE_IMPLICIT, CAPTURE_INVALID, NO_HOST_MEMORY, NOT_ALLOCATED, raise_status
 cimport accelrt.watch as watch
 
-cdef dict captures = {}  # id -> Record; guarded by the GIL
+cdef list captures = []    # Records, the newest last: there are few; guarded by the GIL
 cdef Record latest = None  # that began and is not over
 
 # What broke a capture: the error's text, the row that answered it, "file:line", and the function and thread there.
@@ -48,7 +47,8 @@ cdef Record open_capture(int ordinal, uintptr_t origin, uint64_t capture, list k
     record.capture = capture
     record.kept = kept
     record.outer = other
-    captures[capture] = latest = record
+    captures.append(record)
+    latest = record
     return record
 
 
@@ -56,22 +56,25 @@ cdef int close_capture(Record record) except -1:
     global latest
     if latest is record:
         latest = None
-    if captures.get(record.capture) is record:
-        del captures[record.capture]
+    if record in captures:
+        captures.remove(record)
     return 0
-
-
-cdef bint any_capture() noexcept:
-    return captures_open()
 
 
 # --- what is kept --------------------------------------------------------------------------------------------
 
 cdef Record record_on(int device, uintptr_t stream):
     cdef Record record = latest
-    if record is not None and record.origin == stream and record.ordinal == device:
-        return record
-    for record in captures.values():
+    if record is None or record.origin != stream or record.ordinal != device:
+        record = find_record(device, stream)
+    while record is not None and record.outer is not None:
+        record = record.outer
+    return record
+
+
+cdef Record find_record(int device, uintptr_t stream):
+    cdef Record record
+    for record in captures:
         if record.origin == stream and record.ordinal == device:
             return record
     return ask_for_record(device, stream)
@@ -79,6 +82,7 @@ cdef Record record_on(int device, uintptr_t stream):
 
 cdef Record ask_for_record(int device, uintptr_t stream):
     # A thing that is not kept although the capture goes on would be a node's dangling pointer, so this may raise.
+    cdef Record record
     cdef uint64_t capture = 0
     cdef int status = 0
     cdef int code
@@ -89,7 +93,11 @@ cdef Record ask_for_record(int device, uintptr_t stream):
         return None
     if code:
         raise_status(code, "capture_status", ("device", device, "stream", stream))
-    return captures.get(capture) if status == CAPTURE_ACTIVE else None
+    if status == CAPTURE_ACTIVE:
+        for record in captures:
+            if record.capture == capture:
+                return record
+    return None
 
 
 cdef int keep_for_capture(int device, uintptr_t stream, object thing) except -1:
@@ -100,22 +108,27 @@ cdef int keep_for_capture(int device, uintptr_t stream, object thing) except -1:
     return 1
 
 
-cdef int keep_side(int device, uintptr_t stream, object source, object thing, int ordinal, uintptr_t address) except -1:
-    cdef Record record = record_on(device, stream)
+cdef int note_source(Record record, uintptr_t source) except -1:
+    # The third is the first that needs the map.
+    cdef uintptr_t oldest = record.recent[1]
+    if oldest:
+        if map_reserve(&record.sources):
+            raise MemoryError("no host memory to note what a capture keeps alive")
+        map_insert(&record.sources, oldest, <void*>oldest)
+    record.recent[1] = record.recent[0]
+    record.recent[0] = source
+    return 0
+
+
+cdef int keep_side_slow(Record record, object source, object keeper, int ordinal, uintptr_t address) except -1:
     cdef Side side
-    cdef void* key = <void*>source
-    if record is None:
-        return 0
-    while record.outer is not None:
-        record = record.outer
-    if map_find(&record.sources, <uintptr_t>key) != NULL:
+    cdef uintptr_t key = <uintptr_t><void*>source
+    if map_find(&record.sources, key) != NULL:
         return 1
     if ordinal >= 0 and in_private(ordinal, address):
         return 0
-    if map_reserve(&record.sources):
-        raise MemoryError("no host memory to note what a capture keeps alive")
-    map_insert(&record.sources, <uintptr_t>key, key)
-    record.kept.append(thing)
+    note_source(record, key)
+    record.kept.append(source if keeper is None else keeper)
     side = Side.__new__(Side)
     side.ordinal = ordinal if ordinal >= 0 else PINNED if is_cached_pinned(address) else FOREIGN
     side.address = address
@@ -164,7 +177,7 @@ def note_error(error):
     """Sees every error of a driver call before it is raised: notes which captures it broke, and lets an error that
     an earlier one is the cause of say so."""
     cdef Record record
-    for record in list(captures.values()):
+    for record in list(captures):
         if record.breakage is None and record.find_breakage():
             record.breakage = Breakage(str(error), error.call, *place_of_caller())
         elif record.breakage is not None and error.code == CAPTURE_INVALID and error.__cause__ is None:

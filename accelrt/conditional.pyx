@@ -6,7 +6,7 @@ shares the graph's pool and what the graph keeps.
 """
 cimport cython
 
-from accelrt.capture cimport close_capture, keep_side, open_capture, raise_broken
+from accelrt.capture cimport close_capture, keep_side_slow, open_capture, raise_broken, record_on
 from accelrt.copies import device_span
 from accelrt.deferred cimport BODY, dispose_capture
 cimport accelrt.driver.registry as registry
@@ -60,6 +60,7 @@ cdef class Branch:
 
     def __enter__(self):
         cdef CUDAGraph graph = self.graph
+        cdef Record record
         cdef Stream before
         cdef int code
         if self.context is not None:
@@ -73,7 +74,9 @@ cdef class Branch:
         if size < FLAG_BYTES or ordinal != self.ordinal:
             raise ValueError(f"flag has {size} bytes on device {ordinal}; it takes {FLAG_BYTES} bytes on device "
                              f"{self.ordinal}, where the capture is")
-        keep_side(self.ordinal, before.handle, self.flag, self.flag, ordinal, self.address)
+        record = record_on(self.ordinal, before.handle)
+        if record is not None:
+            keep_side_slow(record, self.flag, None, ordinal, self.address)
         code = registry.active().conditional_create(self.ordinal, before.handle, &self.condition)
         if code:
             raise_status(code, "conditional_create", ("stream", before.handle))
@@ -101,6 +104,8 @@ cdef class Branch:
             dispose_capture(BODY, self.ordinal, self.stream.handle, capture)
             raise_status(code, "capture_status", ("stream", self.stream.handle))
         self.record = open_capture(self.ordinal, self.stream.handle, capture, graph.kept, graph.record)
+        if graph.branches is None:
+            graph.branches = []
         graph.branches.append(self)
         self.context = StreamContext(self.stream)
         self.context.__enter__()
@@ -128,7 +133,7 @@ cdef int check_stream(CUDAGraph graph, Stream stream) except -1:
         raise_status(code, "capture_status", ("stream", stream.handle))
     if status == CAPTURE_ACTIVE and capture == graph.record.capture:
         return 0
-    for branch in graph.branches:
+    for branch in graph.branches or ():
         if status == CAPTURE_ACTIVE and branch.record is not None and capture == branch.record.capture:
             return 0
     raise RuntimeError(f"the current stream {stream!r} does not capture for this CUDAGraph, or its capture is broken")

@@ -1,13 +1,13 @@
 """Copies and fills: between host and device, within a device and between two."""
-cimport cython
 from cpython.buffer cimport PyBUF_ANY_CONTIGUOUS, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.long cimport PyLong_AsLongAndOverflow, PyLong_CheckExact
+from cpython.object cimport PyObject
 from libc.stdint cimport uintptr_t
 
 from accelrt.buffer cimport Buffer, PinnedBuffer
 from accelrt.buffer import provide_copies
 from accelrt.callback cimport functions_wait, raise_callback_errors
-from accelrt.capture cimport any_capture, keep_side
+from accelrt.capture cimport Record, any_capture, keep_side, record_on
 from accelrt.device cimport ordinal_of
 cimport accelrt.driver.registry as registry
 from accelrt.memory.pinned cimport is_cached_pinned, use_pinned_on
@@ -17,20 +17,20 @@ from accelrt.stream cimport Stream, current_of, stream_of
 cimport accelrt.watch as watch
 
 
-@cython.freelist(16)
-cdef class Operand:
-    """One side of a copy: where it is, how long, and what keeps it alive."""
-
-    cdef uintptr_t address
-    cdef size_t nbytes
-    cdef int ordinal          # -1 for host memory
-    cdef object source
-    cdef View view            # of a source that is a buffer of Python's
+cdef struct Operand:      # one side of a copy
+    uintptr_t address
+    size_t nbytes
+    int ordinal           # -1 for host memory
+    bint ordered          # copies read or write it in their stream's order: it is no ordinary host memory
+    bint owned            # by an allocator of ours, which files it under the stream below
+    uintptr_t home
+    PyObject* source      # borrowed: an argument of the caller's
 
 
 cdef class View:
-    """A buffer of Python's that a side of a copy borrows; apart, so that most sides need no destructor."""
+    """A buffer of Python's that a side of a copy borrows, and the object that it is of."""
 
+    cdef object source
     cdef Py_buffer buffer
     cdef bint borrowed
 
@@ -39,38 +39,53 @@ cdef class View:
             PyBuffer_Release(&self.buffer)
 
 
-cdef Operand operand(object source, str name, bint writable):
-    cdef Operand made = Operand.__new__(Operand)
-    cdef int flags
-    made.source = source
-    made.ordinal = -1
+cdef inline View read_operand(Operand* made, object source, str name, bint writable):
+    # Answers what has to live as long as the side is used, where source alone does not do, or None.
+    made.source = <PyObject*>source
+    made.ordered = True
+    made.owned = False
     if isinstance(source, Buffer):
         made.address = (<Buffer>source).ptr
         made.nbytes = (<Buffer>source).nbytes
         made.ordinal = (<Buffer>source).device_index
-    elif isinstance(source, PinnedBuffer):
+        if made.address:
+            made.owned = True
+            made.home = (<Buffer>source).stream.handle
+        return None
+    if isinstance(source, PinnedBuffer):
         made.address = (<PinnedBuffer>source).ptr
         made.nbytes = (<PinnedBuffer>source).nbytes
-    elif hasattr(source, "__cuda_array_interface__"):
+        made.ordinal = -1
+        return None
+    return read_operand_slow(made, source, name, writable)
+
+
+cdef View read_operand_slow(Operand* made, object source, str name, bint writable):
+    cdef int flags = PyBUF_ANY_CONTIGUOUS | (PyBUF_WRITABLE if writable else PyBUF_SIMPLE)
+    cdef View view
+    if hasattr(source, "__cuda_array_interface__"):
         read_interface(made, source.__cuda_array_interface__, name, writable)
-    else:
-        made.view = View()
-        flags = PyBUF_ANY_CONTIGUOUS | (PyBUF_WRITABLE if writable else PyBUF_SIMPLE)
-        try:
-            PyObject_GetBuffer(source, &made.view.buffer, flags)
-        except (BufferError, TypeError, ValueError) as error:
-            raise TypeError(
-                f"{name} of type {type(source).__name__} cannot be used: {error}; pass a Buffer, an object with "
-                f"__cuda_array_interface__, or a contiguous {'writable ' if writable else ''}buffer such as a numpy array"
-            ) from None
-        made.view.borrowed = True
-        made.address = <uintptr_t>made.view.buffer.buf
-        made.nbytes = made.view.buffer.len
-    return made
+        return None
+    view = View()
+    try:
+        PyObject_GetBuffer(source, &view.buffer, flags)
+    except (BufferError, TypeError, ValueError) as error:
+        raise TypeError(
+            f"{name} of type {type(source).__name__} cannot be used: {error}; pass a Buffer, an object with "
+            f"__cuda_array_interface__, or a contiguous {'writable ' if writable else ''}buffer such as a numpy array"
+        ) from None
+    view.borrowed = True
+    view.source = source
+    made.address = <uintptr_t>view.buffer.buf
+    made.nbytes = view.buffer.len
+    made.ordinal = -1
+    made.ordered = False
+    return view
 
 
-cdef int read_interface(Operand made, dict interface, str name, bint writable) except -1:
+cdef int read_interface(Operand* made, dict interface, str name, bint writable) except -1:
     # CUDA Array Interface, version 3.
+    # What the driver knows is no ordinary host memory.
     cdef int device = -1
     address, readonly = interface["data"]
     if writable and readonly:
@@ -99,21 +114,30 @@ cdef int read_interface(Operand made, dict interface, str name, bint writable) e
 
 def device_span(source):
     """(ordinal, address, bytes) of device memory: a Buffer, or an object with __cuda_array_interface__."""
-    cdef Operand made = None
+    cdef Operand made
+    made.ordinal = -1
     if isinstance(source, Buffer) or hasattr(source, "__cuda_array_interface__"):
-        made = operand(source, "flag", False)
-    if made is None or made.ordinal < 0:
+        read_operand(&made, source, "flag", False)
+    if made.ordinal < 0:
         raise TypeError(f"flag of type {type(source).__name__} is no device memory; pass a Buffer or a CUDA array")
     return made.ordinal, made.address, made.nbytes
 
 
-cdef size_t checked_span(object value, str name, size_t limit) except? -1:
+cdef inline bint is_within(object value, size_t limit, size_t* out) noexcept:
+    # The usual int is told without making another; the rest is left to who names what is wrong.
     cdef int overflow = 0
-    cdef long span
-    if PyLong_CheckExact(value):
-        span = PyLong_AsLongAndOverflow(value, &overflow)
-        if not overflow and 0 <= span and <size_t>span <= limit:
-            return span
+    cdef long read
+    if not PyLong_CheckExact(value):
+        return False
+    read = PyLong_AsLongAndOverflow(value, &overflow)
+    out[0] = <size_t>read
+    return not overflow and read >= 0 and <size_t>read <= limit
+
+
+cdef size_t checked_span(object value, str name, size_t limit) except? -1:
+    cdef size_t span
+    if is_within(value, limit, &span):
+        return span
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} is {value!r} of type {type(value).__name__}; pass an int")
     if not 0 <= value <= limit:
@@ -121,7 +145,7 @@ cdef size_t checked_span(object value, str name, size_t limit) except? -1:
     return value
 
 
-cdef int note_pinned(Operand side, Stream stream) except -1:
+cdef int note_pinned(Operand* side, Stream stream) except -1:
     # Page-locked memory may be dropped while the copy is in flight; other host memory is not the cache's.
     if use_pinned_on(side.address, stream.device_index, stream.handle) == NO_HOST_MEMORY:
         raise_status(NO_HOST_MEMORY, "record_host_stream", ("memory", side.address, "stream", stream.handle))
@@ -130,35 +154,44 @@ cdef int note_pinned(Operand side, Stream stream) except -1:
     return 0
 
 
-cdef int note_use(Operand side, Stream stream, bint blocking) except -1:
-    # Memory that another stream's copy uses must not be handed out before the copy is done; and what a
-    # captured copy points at lives as long as the graph.  Memory of the graph's own pool does so anyway, and
+cdef int note_elsewhere(Operand* side, Stream stream) except -1:
+    # Memory that another stream's copy uses must not be handed out before the copy is done.
+    cdef int code = use_on(side.ordinal, side.address, stream.handle)
+    if code:
+        raise_status(code, "record_stream", ("ptr", side.address, "stream", stream.handle))
+    if watch.sanitizing:
+        watch.note_use_on(side.address, stream.device_index, stream.handle)
+    return 0
+
+
+cdef inline int note_use(Operand* side, View view, Stream stream, Record record, bint blocking) except -1:
+    # What a captured copy points at lives as long as the graph.  Memory of the graph's own pool does so anyway, and
     # may be used again by what is captured after it was freed.
-    cdef int code
     cdef bint kept = False
-    if isinstance(side.source, Buffer) and side.address and (<Buffer>side.source).stream.handle != stream.handle \
-            and side.ordinal == stream.device_index:
-        code = use_on(side.ordinal, side.address, stream.handle)
-        if code:
-            raise_status(code, "record_stream", ("ptr", side.address, "stream", stream.handle))
-        if watch.sanitizing:
-            watch.note_use_on(side.address, stream.device_index, stream.handle)
-    if any_capture():
-        kept = keep_side(stream.device_index, stream.handle, side.source, side, side.ordinal, side.address)
-    if side.ordinal < 0 and side.address and not kept and not blocking:
+    if side.owned and side.home != stream.handle and side.ordinal == stream.device_index:
+        note_elsewhere(side, stream)
+    if record is not None:
+        kept = keep_side(record, side.source, view, side.ordinal, side.address)
+    if side.ordinal < 0 and not blocking and side.address and not kept:
         note_pinned(side, stream)
     return 0
 
 
-cdef bint is_asynchronous(Operand side) except -1:
+cdef inline Record record_for(Stream stream):
+    if any_capture():
+        return record_on(stream.device_index, stream.handle)
+    return None
+
+
+cdef bint is_asynchronous(Operand* side) except -1:
     # Other host memory than page-locked is read or written before the driver's call returns.
     cdef int device = 0
-    if side.ordinal >= 0 or is_cached_pinned(side.address):
+    if side.ordinal >= 0 or (side.ordered and side.address) or is_cached_pinned(side.address):
         return True
     return registry.active().pointer_device(side.address, &device) == 0 and device < 0
 
 
-cdef int announce(Operand dst, uintptr_t to, Operand src, uintptr_t origin, size_t size, Stream stream) except -1:
+cdef int announce(Operand* dst, uintptr_t to, Operand* src, uintptr_t origin, size_t size, Stream stream) except -1:
     # To the race detector, before anything is put into the stream.
     watch.note_copy(stream.device_index, stream.handle, to, origin, size, is_asynchronous(src), is_asynchronous(dst))
     return 0
@@ -175,14 +208,12 @@ cdef int await_functions(Stream stream) except -1:
     return 0
 
 
-cdef int finish(Stream stream, bint blocking, Operand host) except -1:
-    # host: the side in host memory, or None.
+cdef int finish(Stream stream, Operand* host) except -1:
+    # host: the side in host memory, or NULL.
     cdef int code
-    if not blocking:
-        return 0
     with nogil:
         code = registry.active().stream_synchronize(stream.device_index, stream.handle)
-    if code and host is not None:
+    if code and host != NULL and host.address:
         note_pinned(host, stream)  # the copy may still be under way
     if code:
         raise_status(code, "stream_synchronize", ("stream", stream.handle))
@@ -192,7 +223,7 @@ cdef int finish(Stream stream, bint blocking, Operand host) except -1:
     return 0
 
 
-cdef int copy_between(Operand dst, uintptr_t to, Operand src, uintptr_t origin, size_t size, object stream,
+cdef int copy_between(Operand* dst, uintptr_t to, Operand* src, uintptr_t origin, size_t size, object stream,
                       bint blocking) except -1:
     # Between two devices the source's stream does the copy.  Where the caller chose no stream, the current
     # ones of both devices are ordered around it.
@@ -215,8 +246,58 @@ cdef int copy_between(Operand dst, uintptr_t to, Operand src, uintptr_t origin, 
                                          "src", origin, "size", size, "stream", worker.handle))
     if stream is None:
         other.wait_stream(worker)
-    note_use(src, worker, blocking)
-    return finish(worker, blocking, None)
+    note_use(src, None, worker, record_for(worker), blocking)
+    return finish(worker, NULL) if blocking else 0
+
+
+cdef int await_slow(Operand* to, bint blocking) except -1:
+    # Sync debug mode: whether the copy is one that waits.
+    if blocking or not is_asynchronous(to):
+        watch.before_wait("copy with blocking=True" if blocking else "copy to host memory that is not page-locked")
+    return 0
+
+
+cdef inline size_t measure(Operand* to, Operand* origin, object nbytes, object dst_offset, object src_offset,
+                           uintptr_t* dst_address, uintptr_t* src_address) except? -1:
+    # How many bytes go from where to where.
+    cdef size_t skip_dst = 0, skip_src = 0, size, room
+    if dst_offset is not 0:
+        skip_dst = checked_span(dst_offset, "dst_offset", to.nbytes)
+    if src_offset is not 0:
+        skip_src = checked_span(src_offset, "src_offset", origin.nbytes)
+    size, room = origin.nbytes - skip_src, to.nbytes - skip_dst
+    if nbytes is not None or size > room:
+        size = checked_span(size if nbytes is None else nbytes, "nbytes", min(size, room))
+    dst_address[0], src_address[0] = to.address + skip_dst, origin.address + skip_src
+    return size
+
+
+cdef inline int put_in(Stream worker, uintptr_t dst, uintptr_t src, size_t size) except -1:
+    cdef int code
+    with nogil:  # a full queue may wait for a function of Python's, and a driver's lock for who wants the GIL
+        code = registry.active().copy_async(worker.device_index, worker.handle, dst, src, size)
+    if code:
+        raise_refused(code, worker, dst, src, size)
+    return 0
+
+
+cdef int put_in_slow(Operand* to, Stream worker, uintptr_t dst, uintptr_t src, size_t size, bint blocking) except -1:
+    # Where a side may be ordinary host memory.
+    cdef int code
+    if to.ordinal < 0 and functions_wait() and not any_capture() and not is_asynchronous(to):
+        await_functions(worker)
+    with nogil:
+        code = registry.active().copy(worker.device_index, worker.handle, dst, src, size)
+    if code:
+        raise_refused(code, worker, dst, src, size)
+    if watch.sanitizing and not blocking and not is_asynchronous(to):
+        watch.note_reached(worker.device_index, worker.handle)
+    return 0
+
+
+cdef int raise_refused(int code, Stream worker, uintptr_t dst, uintptr_t src, size_t size) except -1:
+    return raise_status(code, "copy", ("device", worker.device_index, "stream", worker.handle, "dst", dst, "src", src,
+                                       "size", size))
 
 
 def copy(dst, src, nbytes=None, *, dst_offset=0, src_offset=0, stream=None, bint blocking=True):
@@ -238,38 +319,42 @@ def copy(dst, src, nbytes=None, *, dst_offset=0, src_offset=0, stream=None, bint
         TypeError: a side is no memory.
         CudaError: the driver refused.
     """
-    cdef Operand to = operand(dst, "dst", True)
-    cdef Operand origin = operand(src, "src", False)
-    cdef size_t skip_dst = checked_span(dst_offset, "dst_offset", to.nbytes)
-    cdef size_t skip_src = checked_span(src_offset, "src_offset", origin.nbytes)
-    cdef size_t size = origin.nbytes - skip_src
-    if nbytes is not None or size > to.nbytes - skip_dst:
-        size = checked_span(size if nbytes is None else nbytes, "nbytes", min(size, to.nbytes - skip_dst))
+    cdef Operand to, origin
+    cdef View view_to = read_operand(&to, dst, "dst", True)
+    cdef View view_origin = read_operand(&origin, src, "src", False)
+    cdef uintptr_t dst_address, src_address
+    cdef size_t size = measure(&to, &origin, nbytes, dst_offset, src_offset, &dst_address, &src_address)
     cdef Stream worker
-    cdef uintptr_t dst_address = to.address + skip_dst, src_address = origin.address + skip_src
-    cdef int code
+    cdef Record record
+    if to.ordinal != origin.ordinal and to.ordinal >= 0 and origin.ordinal >= 0:
+        copy_between(&to, dst_address, &origin, src_address, size, stream, blocking)
+        return
     if to.ordinal < 0 and origin.ordinal < 0:
         raise ValueError("both sides are host memory; copy those with numpy or a slice")
-    if to.ordinal >= 0 and origin.ordinal >= 0 and to.ordinal != origin.ordinal:
-        copy_between(to, dst_address, origin, src_address, size, stream, blocking)
-        return
-    worker = stream_of(stream, to.ordinal if to.ordinal >= 0 else origin.ordinal)
-    if watch.sync_mode and (blocking or not is_asynchronous(to)):
-        watch.before_wait("copy with blocking=True" if blocking else "copy to host memory that is not page-locked")
+    worker = <Stream>stream if isinstance(stream, Stream) else stream_of(stream, max(to.ordinal, origin.ordinal))
+    if watch.sync_mode:
+        await_slow(&to, blocking)
     if watch.sanitizing:
-        announce(to, dst_address, origin, src_address, size, worker)
-    note_use(to, worker, blocking)
-    note_use(origin, worker, blocking)
-    if to.ordinal < 0 and functions_wait() and not any_capture() and not is_asynchronous(to):
-        await_functions(worker)
-    with nogil:
-        code = registry.active().copy(worker.device_index, worker.handle, dst_address, src_address, size)
-    if code:
-        raise_status(code, "copy", ("device", worker.device_index, "stream", worker.handle, "dst", dst_address,
-                                    "src", src_address, "size", size))
-    if watch.sanitizing and not blocking and not is_asynchronous(to):
-        watch.note_reached(worker.device_index, worker.handle)
-    finish(worker, blocking, to if to.ordinal < 0 else origin if origin.ordinal < 0 else None)
+        announce(&to, dst_address, &origin, src_address, size, worker)
+    record = record_for(worker)
+    note_use(&to, view_to, worker, record, blocking)
+    note_use(&origin, view_origin, worker, record, blocking)
+    if to.ordered and origin.ordered:
+        put_in(worker, dst_address, src_address, size)
+    else:
+        put_in_slow(&to, worker, dst_address, src_address, size, blocking)
+    if blocking:
+        finish(worker, &to if to.ordinal < 0 else &origin if origin.ordinal < 0 else NULL)
+
+
+cdef inline unsigned int checked_element(object value, int width) except? 0:
+    cdef size_t limit = (<size_t>1 << 8 * width) - 1
+    cdef size_t element
+    if is_within(value, limit, &element):
+        return element
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= limit:
+        raise ValueError(f"value is {value!r}; an element of {width} bytes holds an int from 0 to {limit}")
+    return value
 
 
 def fill(dst, value=0, count=None, *, int width=1, offset=0, stream=None, bint blocking=False):
@@ -288,37 +373,37 @@ def fill(dst, value=0, count=None, *, int width=1, offset=0, stream=None, bint b
         TypeError: dst is no device memory.
         CudaError: the driver refused.
     """
-    cdef Operand to = operand(dst, "dst", True)
+    cdef Operand to
+    cdef View view = read_operand(&to, dst, "dst", True)
     cdef Stream worker
-    cdef size_t skip, elements
+    cdef size_t skip = 0, elements
     cdef unsigned int element
     cdef int code
     if to.ordinal < 0:
         raise TypeError(f"dst of type {type(dst).__name__} is host memory; fill takes a Buffer or a CUDA array")
     if width not in (1, 2, 4):
         raise ValueError(f"width is {width}; an element has 1, 2 or 4 bytes")
-    limit = (<unsigned long long>1 << 8 * width) - 1
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= limit:
-        raise ValueError(f"value is {value!r}; an element of {width} bytes holds an int from 0 to {limit}")
-    skip = checked_span(offset, "offset", to.nbytes)
+    element = checked_element(value, width)
+    if offset is not 0:
+        skip = checked_span(offset, "offset", to.nbytes)
     if skip % width or (count is None and (to.nbytes - skip) % width):
         raise ValueError(f"offset {offset} and the {to.nbytes} bytes of dst have to be multiples of width {width}")
     elements = (to.nbytes - skip) // width
     if count is not None:
         elements = checked_span(count, "count", elements)
     worker = stream_of(stream, to.ordinal)
-    element = value
     if blocking:
         watch.before_wait("fill with blocking=True")
     if watch.sanitizing:
         watch.note_access(worker.device_index, worker.handle, to.address + skip, width * elements, "w", "fill")
-    note_use(to, worker, blocking)
+    note_use(&to, view, worker, record_for(worker), blocking)
     with nogil:
         code = registry.active().fill(worker.device_index, worker.handle, to.address + skip, element, width, elements)
     if code:
         raise_status(code, "fill", ("device", worker.device_index, "stream", worker.handle, "dst", to.address + skip,
                                     "value", value, "width", width, "count", elements))
-    finish(worker, blocking, None)
+    if blocking:
+        finish(worker, NULL)
 
 
 provide_copies(copy, fill)

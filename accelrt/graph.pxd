@@ -8,7 +8,7 @@ cdef class CUDAGraph(HookedGraph):
     cdef int mode          # of the capture
     cdef uint64_t capture  # the driver's id of the last one, for who watches
     cdef bint counted      # as a capture that is open or about to begin
-    cdef list branches     # the bodies of conditional nodes that are being captured, innermost last
+    cdef list branches     # the bodies of conditional nodes that are being captured, innermost last; or None
     cdef Stream stream     # the one that the capture began on, kept alive; a destructor may find it cleared
     cdef bint holds        # the private pool counts this graph
     cdef list kept         # what the nodes point at

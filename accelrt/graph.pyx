@@ -71,7 +71,6 @@ cdef class CUDAGraph(HookedGraph):
     """
 
     def __cinit__(self):
-        self.branches = []
         self.noted = UINTPTR_MAX
 
     def __init__(self, bint keep_graph=False):
@@ -246,7 +245,7 @@ cdef class CUDAGraph(HookedGraph):
         self.kept = kept
         self.calls = nodes_of(kept)
         self.sides = [thing for thing in kept if isinstance(thing, Side)]
-        self.launched_on = {}
+        self.launched_on = None
         self.noted = UINTPTR_MAX
         self.rare = CALLBACKS * (len(self.calls) > 0) | UNREADY * (self.exec_ == 0) | self.rare & HOOKS
         return 0
@@ -304,6 +303,8 @@ cdef class CUDAGraph(HookedGraph):
     cdef int note_stream(self, uintptr_t handle) except -1:
         # The graph may die, and its memory with it, while a replay is under way on this stream.
         cdef Stream stream
+        if self.launched_on is None:
+            self.launched_on = {}
         if handle not in self.launched_on:
             self.lasting = note_sides(self.sides, self.ordinal, handle) or self.lasting
             stream = current_of(self.ordinal)

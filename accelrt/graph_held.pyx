@@ -2,7 +2,7 @@
 cimport cython
 from libc.stdint cimport uintptr_t
 
-from accelrt.deferred cimport GRAPH, GRAPH_EXEC, dispose
+from accelrt.deferred cimport GRAPH, GRAPH_EXEC, dispose, give_back
 cimport accelrt.driver.registry as registry
 from accelrt.graph_nodes import list_edges, list_nodes, write_dot
 from accelrt.graph_nodes cimport instantiate
@@ -21,11 +21,15 @@ cdef class HeldGraph:
 
     cdef int make_exec(self) except -1:
         cdef uintptr_t made = 0
-        cdef int code
+        cdef bint keep = self.keep_graph
+        cdef int code, left = 0
         with nogil:
             code = instantiate(self.ordinal, self.graph, &made)
-        if not self.keep_graph:
+            if not keep:
+                left = give_back(GRAPH, self.ordinal, self.graph)
+        if left:
             dispose(GRAPH, self.ordinal, self.graph)
+        if not keep:
             self.graph = 0
         if code:
             raise_status(code, "graph_instantiate", ("device", self.ordinal))

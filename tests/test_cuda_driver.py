@@ -84,6 +84,8 @@ def copies(waits):
     assert found == waits
     before = fake.fake_synchronized()
     assert rows.copy(0, 0x777, DEVICE, PAGEABLE, 64) == 0  # the stand-in's stream that captures
+    for dst, src in ((DEVICE, DEVICE), (DEVICE, PINNED), (PINNED, DEVICE)):
+        assert rows.copy_async(0, 0x300, dst, src, 64) == 0
     assert fake.fake_synchronized() == before
 
 

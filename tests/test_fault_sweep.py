@@ -15,6 +15,7 @@ OPERATIONS = {
     "allocate",
     "allocate_pinned",
     "capture_begin",
+    "copy",
     "empty_cache",
     "record_stream",
 }
@@ -127,4 +128,4 @@ def test_every_call_of_the_demo_may_fail(mode, code):
     rows, raised, absorbed = map(int, out.split())
     assert rows > 20
     assert raised + absorbed > 500
-    assert raised > (100 if mode == "once" else 500)
+    assert raised > (90 if mode == "once" else 500)

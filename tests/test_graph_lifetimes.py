@@ -1,6 +1,7 @@
 """Graphs, streams and memory that die before, during and after each other."""
 
 import gc
+import sys
 import threading
 import weakref
 
@@ -62,6 +63,30 @@ def test_memory_of_a_dead_graph_is_not_used_again_while_a_replay_elsewhere_runs(
             with accelrt.Buffer(4096, stream=captured) as fresh:
                 assert fresh.ptr != address
     other.synchronize()
+
+
+def test_each_of_many_sources_is_kept_once_however_its_copies_follow_each_other():
+    stream = accelrt.Stream()
+    target = accelrt.Buffer(64, stream=stream)
+    arrays = [np.full(64, index, np.uint8).view(Bytes) for index in range(5)]
+    before = [sys.getrefcount(array) for array in arrays]
+    dead = [weakref.ref(array) for array in arrays]
+    graph = accelrt.CUDAGraph()
+    with accelrt.graph(graph, stream=stream):
+        for index in (0, 1, 0, 1, 2, 0, 3, 3, 4, 1, 2, 4):
+            accelrt.copy(target, arrays[index], stream=stream, blocking=False)
+    held = [sys.getrefcount(array) - count for array, count in zip(arrays, before, strict=True)]
+    assert min(held) >= 1
+    assert len(set(held)) == 1
+    del arrays
+    gc.collect()
+    assert all(reference() is not None for reference in dead)
+    with accelrt.stream(stream):
+        graph.replay()
+    assert (read(target, stream) == 4).all()
+    del graph
+    gc.collect()
+    assert not any(reference() is not None for reference in dead)
 
 
 def test_memory_of_a_dead_graph_serves_at_once_where_its_replays_are_in_order():

@@ -17,6 +17,7 @@ ROWS = (
     "graph_instantiate",
     "graph_launch",
     "copy",
+    "copy_async",
     "fill",
     "event_record",
     "stream_wait_event",

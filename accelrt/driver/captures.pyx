@@ -11,20 +11,14 @@ cdef extern from "<pthread.h>" nogil:
 
 cdef extern from *:
     """
-    #define accelrt_load_count(place) __atomic_load_n(place, __ATOMIC_ACQUIRE)
     #define accelrt_store_count(place, value) __atomic_store_n(place, value, __ATOMIC_RELEASE)
     """
-    long load_count "accelrt_load_count" (long* place) noexcept nogil
     void store_count "accelrt_store_count" (long* place, long value) noexcept nogil
 
 cdef pthread_mutex_t gate        # the last lock that anybody takes
 cdef pthread_cond_t nobody_waits
-cdef long captures = 0           # written under the gate, read anywhere
+captures = 0                     # written under the gate, read anywhere
 cdef long waits = 0              # under the gate
-
-
-cdef bint captures_open() noexcept nogil:
-    return load_count(&captures) > 0
 
 
 cdef void expect_capture() noexcept nogil:

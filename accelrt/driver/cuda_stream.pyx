@@ -282,8 +282,9 @@ cdef int event_elapsed(uintptr_t start, uintptr_t end, float* out_ms) noexcept n
 # copies and fills
 
 cdef int fill_copy_rows(Table* table, Table* blank) except -1:
-    cdef Symbol[7] symbols = [
+    cdef Symbol[8] symbols = [
         Symbol(b"cuMemcpyAsync", 4000, <void**>&cuMemcpyAsync, <void**>&table.copy),
+        Symbol(b"cuMemcpyAsync", 4000, <void**>&cuMemcpyAsync, <void**>&table.copy_async),
         Symbol(b"cuStreamIsCapturing", 10000, <void**>&cuStreamIsCapturing, <void**>&table.copy),
         Symbol(b"cuStreamSynchronize", 2000, <void**>&cuStreamSynchronize, <void**>&table.copy),
         Symbol(b"cuMemcpyPeerAsync", 4000, <void**>&cuMemcpyPeerAsync, <void**>&table.copy_peer),
@@ -294,7 +295,8 @@ cdef int fill_copy_rows(Table* table, Table* blank) except -1:
     table.copy = copy
     table.copy_peer = copy_peer
     table.fill = fill
-    return resolve(symbols, 7, table, blank)
+    table.copy_async = copy_async
+    return resolve(symbols, 8, table, blank)
 
 
 cdef int copy(int device, uintptr_t stream, uintptr_t dst, uintptr_t src, size_t size) noexcept nogil:
@@ -307,6 +309,18 @@ cdef int copy(int device, uintptr_t stream, uintptr_t dst, uintptr_t src, size_t
         code = cuMemcpyAsync(dst, src, size, <CUstream>stream)
     if code == SUCCESS and devices[device].reads_pageable and needs_wait(dst, src):
         code = wait_slow(<CUstream>stream)
+    return leave(pushed, code)
+
+
+cdef int copy_async(int device, uintptr_t stream, uintptr_t dst, uintptr_t src, size_t size) noexcept nogil:
+    # Addresses and a created stream name their contexts; a copy may be put into a stream of another device than the
+    # current one (CUDA programming guide, "Stream and Event Behavior").
+    cdef bint pushed = False
+    cdef int code = enter_for(device, stream, &pushed)
+    if code == SUCCESS:
+        code = cuMemcpyAsync(dst, src, size, <CUstream>stream)
+    if wants_context(code, device, &pushed):
+        code = cuMemcpyAsync(dst, src, size, <CUstream>stream)
     return leave(pushed, code)
 
 

@@ -255,6 +255,7 @@ cdef int device_synchronize(int device) noexcept nogil:
 
 cdef void fill_work_rows(Table* table) noexcept nogil:
     table.copy = copy
+    table.copy_async = copy  # which looks at the memory anyway, and costs no more for it
     table.copy_peer = copy_peer
     table.fill = fill
     table.stream_host_func = stream_host_func

@@ -23,7 +23,7 @@ from accelrt.driver.flags cimport (  # for those who cimport them from here
 ctypedef void (*host_fn)(void* data) noexcept nogil
 
 cdef enum:
-    TABLE_VERSION = 2
+    TABLE_VERSION = 3
     TEXT_BYTES = 256
 
 cdef struct Table:
@@ -99,10 +99,11 @@ cdef struct Table:
 
     # copies and fills: ordered on the stream; host memory that is not page-locked is read before the
     # row returns, and written before the row returns; copy_peer takes a stream of src_on, fill a width of
-    # 1, 2 or 4 bytes
+    # 1, 2 or 4 bytes; copy_async is copy for callers who know that no side is such host memory, and never waits for it
     int (*copy)(int device, uintptr_t stream, uintptr_t dst, uintptr_t src, size_t size) noexcept nogil
     int (*copy_peer)(int dst_on, uintptr_t dst, int src_on, uintptr_t src, size_t size, uintptr_t stream) noexcept nogil
     int (*fill)(int device, uintptr_t stream, uintptr_t dst, unsigned int value, int width, size_t count) noexcept nogil
+    int (*copy_async)(int device, uintptr_t stream, uintptr_t dst, uintptr_t src, size_t size) noexcept nogil
 
     # capture and graphs
     int (*capture_begin)(int device, uintptr_t stream, int mode) noexcept nogil

@@ -195,6 +195,44 @@ def test_pageable_bytes_are_read_before_the_row_returns(rows, device):
     rows.ok("stream_destroy", 0, stream)
 
 
+def test_copies_of_memory_that_the_driver_knows_do_not_wait(rows, device):
+    stream, gate = rows.stream(), threading.Event()
+    address, bytes_ = rows.pinned(4096)
+    bytes_[:2048] = 6
+    rows.gate(stream, gate)
+    rows.ok("copy_async", 0, stream, device, address, 2048)
+    rows.ok("copy_async", 0, stream, device + 2048, device, 2048)
+    rows.ok("copy_async", 0, stream, address + 2048, device + 2048, 2048)
+    assert not bytes_[2048:].any()
+    gate.set()
+    rows.ok("stream_synchronize", 0, stream)
+    assert (bytes_ == 6).all()
+    assert (rows.read(device, 4096) == 6).all()
+    rows.ok("host_free", 0, address)
+    rows.ok("stream_destroy", 0, stream)
+
+
+def test_copies_of_known_memory_take_any_thread_and_are_captured(rows, device):
+    stream, codes = rows.stream(), []
+
+    def copy():
+        codes.append(rows.copy_async(0, stream, device + 64, device, 64))
+
+    rows.ok("fill", 0, stream, device, 5, 1, 64)
+    thread = threading.Thread(target=copy)
+    thread.start()
+    thread.join()
+    rows.ok("capture_begin", 0, stream, 0)
+    rows.ok("copy_async", 0, stream, device + 128, device + 64, 64)
+    graph = rows.ok("capture_end", 0, stream)
+    assert (codes, rows.ok("graph_node_count", graph)) == ([0], 1)
+    rows.ok("graph_destroy", graph)
+    rows.ok("copy_async", 0, stream, device + 128, device + 64, 64)
+    rows.ok("stream_synchronize", 0, stream)
+    assert (rows.read(device, 192) == 5).all()
+    rows.ok("stream_destroy", 0, stream)
+
+
 def test_copies_between_devices(rows, device):
     last = rows.ok("device_count") - 1
     other = rows.ok("memory_alloc", last, 4096)
