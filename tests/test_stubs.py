@@ -18,7 +18,7 @@ ALLOWED = r"""
 .*\.__test__
 accelrt\.memory\.(checkpoint|credit|foreign|foreign_readings|idle|inherit|invariants|ladder|ordered|pending|pieces|places|plugged|plugin|policy)
 accelrt\.memory\.(pinned|pinned_(audit|heap|memory|uses|watch)|pool|private|queues|readings|records|routes|segments|share|sharing)
-accelrt\.memory\.(snapshot|spans|windows|world)
+accelrt\.memory\.(snapshot|spans|swing|windows|world)
 .*\.?__reduce_cython__
 .*\.?__setstate_cython__
 .*\.RowCalls\..*
