@@ -9,7 +9,8 @@ from accelrt.memory.private cimport (
 )
 from accelrt.memory.state cimport Pool
 from accelrt.memory.terms cimport Private
-from accelrt.memory.world cimport enter, leave
+from accelrt.memory.world cimport enter, hush, leave
+from accelrt.mutex cimport pthread_mutex_lock, pthread_mutex_unlock
 from accelrt.status cimport FORKED, INVALID_VALUE, NOT_SUPPORTED
 
 
@@ -31,21 +32,23 @@ cdef Pool* enter_made(int device) noexcept nogil:
 
 cdef int hold_private(int device, uint64_t first, uint64_t second) noexcept nogil:
     cdef Pool* pool
-    cdef int code = enter_device(device, &pool)
+    cdef int code = pool_of(device, &pool)
     if code:
         return code
+    pthread_mutex_lock(&pool.lock)
     code = hold(pool, first, second)
-    leave(pool, NULL)
+    pthread_mutex_unlock(&pool.lock)
     return code
 
 
 cdef int let_go_private(int device, uint64_t first, uint64_t second) noexcept nogil:
-    cdef Pool* pool = enter_made(device)
+    cdef Pool* pool = pool_if_made(device)
     cdef int code
     if pool == NULL:
         return FORKED
+    pthread_mutex_lock(&pool.lock)
     code = let_go(pool, first, second)
-    leave(pool, NULL)
+    pthread_mutex_unlock(&pool.lock)
     return code
 
 
@@ -111,9 +114,11 @@ cdef int begin_capture(int device, uint64_t first, uint64_t second, uint64_t cap
         return code
     if pool.foreign != NULL:
         return foreign_begin_capture(pool.foreign)
-    enter(pool)
+    pthread_mutex_lock(&pool.lock)
     code = begin_route(pool, first, second, capture)
-    leave(pool, NULL)
+    if pool.captures == 1:
+        hush(pool)
+    pthread_mutex_unlock(&pool.lock)
     return code
 
 
@@ -124,9 +129,11 @@ cdef int end_capture(int device, uint64_t capture) noexcept nogil:
         return FORKED
     if pool.foreign != NULL:
         return foreign_end_capture(pool.foreign)
-    enter(pool)
+    pthread_mutex_lock(&pool.lock)
     code = end_route(pool, NULL, capture, 0)
-    leave(pool, NULL)
+    if pool.captures == 0:
+        hush(pool)
+    pthread_mutex_unlock(&pool.lock)
     return code
 
 
@@ -137,23 +144,24 @@ cdef int begin_pool(int device, uint64_t first, uint64_t second) noexcept nogil:
         return code
     if pool.foreign != NULL:
         return NOT_SUPPORTED
-    enter(pool)
+    pthread_mutex_lock(&pool.lock)
     code = hold(pool, first, second)
     if code == 0:
         code = begin_route(pool, first, second, 0)
         if code:
             let_go(pool, first, second)
-    leave(pool, NULL)
+    pthread_mutex_unlock(&pool.lock)
     return code
 
 
 cdef int end_pool(int device, uint64_t first, uint64_t second, uint64_t thread) noexcept nogil:
-    cdef Pool* pool = enter_made(device)
+    cdef Pool* pool = pool_if_made(device)
     cdef int code
     if pool == NULL:
         return FORKED
+    pthread_mutex_lock(&pool.lock)
     code = end_route(pool, find_private(pool, first, second), 0, thread)
     if code == 0:
         code = let_go(pool, first, second)
-    leave(pool, NULL)
+    pthread_mutex_unlock(&pool.lock)
     return code

@@ -9,6 +9,8 @@ from accelrt.memory.stats cimport Counter
 
 cdef void enter(Pool* pool) noexcept nogil
 cdef void leave(Pool* pool, Heap* asker) noexcept nogil  # who may rise most until the next time; NULL for none
+# Under the pool's mutex alone, which guards private pools and routes: captures began, or all of them ended.
+cdef void hush(Pool* pool) noexcept nogil
 # What the driver may take long over, or refuses beside a capture of any thread's unless the asker is relaxed, done
 # with the world left and the thread relaxed meanwhile.
 ctypedef int (*Errand)(Pool* pool, void* about) noexcept nogil

@@ -116,8 +116,22 @@ cdef void raise_shown(Pool* pool, int figure) noexcept nogil:
     pool.stats.peak_all[figure] = max(pool.stats.peak_all[figure], both)
 
 
+cdef inline bint is_quiet(const Pool* pool, const Heap* heap) noexcept nogil:
+    return (pool.captures == 0 and pool.deferred == NULL and pool.debug == 0 and pool.foreign == NULL
+            and heap.pending == 0 and heap.offered == 0)
+
+
+cdef void hush(Pool* pool) noexcept nogil:
+    cdef Heap* heap = pool.heaps
+    while heap != NULL:
+        spin_lock(&heap.lock)
+        rest(heap)
+        heap.quiet = is_quiet(pool, heap)
+        spin_unlock(&heap.lock)
+        heap = heap.next
+
+
 cdef void leave(Pool* pool, Heap* asker) noexcept nogil:
-    cdef bint quiet = pool.captures == 0 and pool.deferred == NULL and pool.debug == 0 and pool.foreign == NULL
     cdef Heap* heap = pool.heaps
     cdef int kind
     raise_shown(pool, INACTIVE_SPLIT)
@@ -132,7 +146,7 @@ cdef void leave(Pool* pool, Heap* asker) noexcept nogil:
     while heap != NULL:
         measure_room(heap)
         heap.sole = pool.heap_count == 1
-        heap.quiet = quiet and heap.pending == 0 and heap.offered == 0
+        heap.quiet = is_quiet(pool, heap)
         spin_unlock(&heap.lock)
         heap = heap.next
     pthread_mutex_unlock(&pool.lock)
