@@ -185,13 +185,17 @@ def caching_allocator_delete(mem_ptr):
     raise_for_address(code, "caching_allocator_delete", address)
 
 
-cdef uintptr_t checked_address(object address) except? <uintptr_t>-1:
+cdef inline uintptr_t checked_address(object address) except? <uintptr_t>-1:
     cdef size_t value
     if PyLong_CheckExact(address):
         value = PyLong_AsSize_t(address)
         if value != <size_t>-1:
             return value
         PyErr_Clear()
+    return checked_address_slow(address)
+
+
+cdef uintptr_t checked_address_slow(object address) except? <uintptr_t>-1:
     if isinstance(address, bool) or not isinstance(address, int):
         raise TypeError(f"mem_ptr is {address!r} of type {type(address).__name__}; pass an address as int")
     if not 0 <= address < 1 << 64:

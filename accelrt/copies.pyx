@@ -322,7 +322,7 @@ def copy(dst, src, nbytes=None, *, dst_offset=0, src_offset=0, stream=None, bint
     cdef Operand to, origin
     cdef View view_to = read_operand(&to, dst, "dst", True)
     cdef View view_origin = read_operand(&origin, src, "src", False)
-    cdef uintptr_t dst_address, src_address
+    cdef uintptr_t dst_address = 0, src_address = 0
     cdef size_t size = measure(&to, &origin, nbytes, dst_offset, src_offset, &dst_address, &src_address)
     cdef Stream worker
     cdef Record record

@@ -1,6 +1,7 @@
 # Devices: which one is current on this thread, and what names one.
 
-cdef int current_ordinal(int* out_ordinal) noexcept nogil  # of this thread; no driver call where there is one device
+cdef int device_total  # 0 before init and in a child forked after it; written by device.pyx alone
+cdef int ask_current(int* out_ordinal) noexcept nogil  # the driver
 cdef unsigned long this_thread() noexcept  # its identifier
 cdef int ordinal_of(object device) except -1  # None is the current one; initialises at first use
 cdef int count_devices() except -1
@@ -16,3 +17,9 @@ cdef class device:
 
     cdef int enter_again(self, int before) except -1
     cdef bint leave_again(self, int* out_before) except -1
+
+
+cdef inline int current_ordinal(int* out_ordinal) noexcept nogil:
+    # Of this thread; no driver call where there is one device.
+    out_ordinal[0] = 0
+    return 0 if device_total == 1 else ask_current(out_ordinal)

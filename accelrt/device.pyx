@@ -27,7 +27,7 @@ cdef extern from "<pthread.h>" nogil:
 
 NAME = re.compile(r"(cuda|host)(?::(0|[1-9][0-9]*))?")
 
-cdef int device_total = 0  # 0 before init and in a child forked after it
+device_total = 0
 cdef dict device_objects = {}
 
 
@@ -48,12 +48,8 @@ cdef int known_devices() noexcept nogil:
     return device_total
 
 
-cdef int current_ordinal(int* out_ordinal) noexcept nogil:
-    cdef int code
-    out_ordinal[0] = 0
-    if device_total == 1:
-        return 0
-    code = registry.active().current_device(out_ordinal)
+cdef int ask_current(int* out_ordinal) noexcept nogil:
+    cdef int code = registry.active().current_device(out_ordinal)
     if out_ordinal[0] < 0:  # no context is current on this thread: it starts on the first device
         out_ordinal[0] = 0
     return code

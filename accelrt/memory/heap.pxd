@@ -46,22 +46,19 @@ cdef inline Change of_taking(const Block* block, size_t size, bint splits) noexc
 cdef inline Change of_freeing(const Block* block) noexcept nogil:
     cdef const Block* low = block.before
     cdef const Block* high = block.after
-    cdef size_t size = block.size
+    cdef bint joins_low = low != NULL and low.state == FREE
+    cdef bint joins_high = high != NULL and high.state == FREE
+    cdef size_t lower = low.size if joins_low else 0
+    cdef size_t higher = high.size if joins_high else 0
     cdef Change change
-    change.blocks = change.bytes = 0
-    if low != NULL and low.state == FREE:
-        change.blocks -= 1
-        change.bytes -= low.size
-        size += low.size
-        low = low.before
-    if high != NULL and high.state == FREE:
-        change.blocks -= 1
-        change.bytes -= high.size
-        size += high.size
-        high = high.after
+    change.blocks = -<int64_t>joins_low - joins_high
+    change.bytes = -<int64_t>(lower + higher)
+    if not block.segment.shape:  # whole segments are not split
+        low = low.before if joins_low else low
+        high = high.after if joins_high else high
     if block.segment.shape or low != NULL or high != NULL:
         change.blocks += 1
-        change.bytes += size
+        change.bytes += block.size + lower + higher
     return change
 
 

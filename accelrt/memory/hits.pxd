@@ -14,8 +14,10 @@ from accelrt.status cimport NOT_READY
 
 cdef extern from *:
     """
+    #define expect_read(place) __builtin_prefetch(place, 0)
     #define expect_write(place) __builtin_prefetch(place, 1)
     """
+    void expect_read(const void* place) noexcept nogil
     void expect_write(const void* place) noexcept nogil
 
 

@@ -12,7 +12,7 @@ from accelrt.memory.block cimport LIVE, Block, Heap, Use
 from accelrt.memory.foreign cimport (
     foreign_allocate, foreign_attach, foreign_empty, foreign_holds, foreign_release, foreign_set_limit,
 )
-from accelrt.memory.hits cimport put, take
+from accelrt.memory.hits cimport expect_read, put, take
 from accelrt.memory.invariants cimport violated
 from accelrt.memory.ladder cimport Request, climb, find, release_free
 from accelrt.memory.lock cimport spin_lock, spin_try, spin_unlock
@@ -82,6 +82,7 @@ cdef int give_back(Pool* pool, uintptr_t address, bint wait) noexcept nogil:
     if block == NULL or not is_of(block, pool):
         return NOT_READY
     heap = block.heap
+    expect_read(&block.before)
     if wait:
         spin_lock(&heap.lock)
     elif not spin_try(&heap.lock):
