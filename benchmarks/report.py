@@ -9,10 +9,12 @@ COUNT = "count"  # the unit of what is counted
 READING = """Medians in nanoseconds per operation, called from Python unless the row says otherwise, over
 batches of calls of which each begins with the device idle. The same loop around an empty call was timed in
 the same run, and its median is subtracted from every figure, in the raw driver's column too. Everything was
-called before it was timed, and garbage collection was off. Every library ran in a process of its own. "raw
-C" is the driver API from C, "cuda.bindings" the driver API from Python; neither is a peer. "x best peer" is
-how many times as good as the best other library accelrt is. "-" means that there is nothing of the kind, or
-that it is not installed. RESULTS.json has the outer tenths and all errors."""
+called before it was timed, and garbage collection was off. Every library ran in a process of its own; where
+calls are timed one by one, all libraries took turns three times, and the best of a cell's medians is shown,
+for a machine that others use too changes its pace for seconds. "raw C" is the driver API from C,
+"cuda.bindings" the driver API from Python; neither is a peer. "x best peer" is how many times as good as the
+best other library accelrt is. "-" means that there is nothing of the kind, or that it is not installed.
+RESULTS.json has the outer tenths and all errors."""
 
 
 def number(value: float | None, unit: str = "ns") -> str:

@@ -17,6 +17,7 @@ from worker import Worker, work
 
 RAW = "raw C"
 TIMEOUT = 75  # seconds for one library's rows of one benchmark
+ROUNDS = 3  # of all libraries in turn
 
 
 @dataclass
@@ -34,12 +35,18 @@ class Suite:
     versions: dict[str, str] = field(default_factory=dict)
 
     def keep(self, key: str, column: str, cell: dict) -> None:
-        """Fills a cell."""
-        self.cells.setdefault(key, {})[column] = cell
+        """Fills a cell, unless an earlier round's is better."""
+        cells = self.cells.setdefault(key, {})
+        if column in cells:
+            more = next(row.unit for row in self.rows if row.key == key) in report.MORE_IS_BETTER
+            cell = (max if more else min)(cells[column], cell, key=lambda each: each["value"])
+        cells[column] = cell
 
     def fail(self, key: str, column: str, error: str) -> None:
         """Notes why a cell stays empty."""
-        self.errors.append({"row": key, "column": column, "error": error})
+        said = {"row": key, "column": column, "error": error}
+        if said not in self.errors:
+            self.errors.append(said)
 
     def fill(self, column: str, command: list[str], environment: dict[str, str] | None = None) -> None:
         """Fills a column with what a process says (words.py)."""
@@ -100,6 +107,9 @@ def options() -> argparse.Namespace:
 def run(name: str, rows: list[Row], others: list[str], more: Callable[[Worker], None] | None = None) -> None:
     """A benchmark's main: each library does the rows in a process of its own, and raw/<name>.c on the driver.
 
+    All take turns for some rounds, and a cell keeps its best median: a machine that others use too changes
+    its pace for seconds at a time, by a factor of two, so a single round compares seconds, not libraries.
+
     Arguments:
         name: the benchmark's.
         rows: its rows.
@@ -111,7 +121,8 @@ def run(name: str, rows: list[Row], others: list[str], more: Callable[[Worker], 
         work(chosen.peer, rows, more, chosen.quick)
         return
     suite = Suite(name, rows, ["accelrt", RAW, *others], chosen.quick)
-    for column in ("accelrt", *others):
-        suite.fill(column, [sys.executable, str(Path(sys.argv[0]).resolve()), "--peer", column])
-    suite.fill_raw()
+    for _ in range(1 if chosen.quick else ROUNDS):
+        for column in ("accelrt", *others):
+            suite.fill(column, [sys.executable, str(Path(sys.argv[0]).resolve()), "--peer", column])
+        suite.fill_raw()
     suite.print(chosen.json)
