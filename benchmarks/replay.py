@@ -16,14 +16,14 @@ from rows import Goal, Row
 from suite import Suite, options
 
 LIMITS = {"gnn": 1.02, "resnet": 1.013, "gpt2": 1.02, "lstm_small": 1.008, "vit_serve": 1.15}
-QUARTER = Goal(0.25, times="torch")
+PASSES = {"first": Goal(3, times="torch"), "fourth": Goal(0.25, times="torch")}
 
 
 def rows() -> list[Row]:
     """First the memory of every trace, then the time of the first pass and of the fourth."""
     made = [Row(f"{name}.ratio", f"{name}: reserved / live", Goal(LIMITS[name]), "ratio") for name in TRACES]
-    for key, title in (("first", "first pass, per event"), ("fourth", "fourth pass, per event")):
-        made += [Row(f"{name}.{key}", f"{name}: {title}", QUARTER) for name in TRACES]
+    for key, goal in PASSES.items():
+        made += [Row(f"{name}.{key}", f"{name}: {key} pass, per event", goal) for name in TRACES]
     return made
 
 

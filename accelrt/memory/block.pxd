@@ -49,7 +49,8 @@ cdef struct Block:
     uint64_t order     # serial of the segment << 32 | offset / UNIT: the tie-break among equal sizes
     uint32_t weight    # free list's tree; fixed for a record's life
     uint32_t events    # entries of the pending queues that name it
-    uint64_t[2] filler  # up to the line's end
+    int index          # the class whose list it is in, while in one
+    uint32_t[3] filler  # up to the line's end
 
 # A physical piece of memory.  It is mapped in one slot of a span and any number of slots of windows, and at
 # home in at most one of them: only there may its bytes be in blocks other than a HOLE.

@@ -22,7 +22,7 @@ cdef inline int class_of(size_t size) noexcept nogil:
     if units <= EXACT:
         return <int>units - 1
     power = 63 - leading_zeros(units)
-    return EXACT + ((power - 7) << 5) + <int>((units >> (power - 5)) & 31)
+    return EXACT + ((power - 8) << 5) + <int>(units >> (power - 5))  # the last is 32 to 63
 
 
 cdef inline bint precedes(const Block* one, const Block* other) noexcept nogil:
@@ -74,12 +74,21 @@ cdef inline Block* best_fit(const Heap* heap, size_t size) noexcept nogil:
 
 cdef inline void insert(Heap* heap, Block* block) noexcept nogil:
     cdef int index = class_of(block.size)
-    cdef Block** link = &heap.trees[index]
-    cdef Block* rest
+    block.index = index
+    block.left = NULL
+    block.right = NULL
+    if heap.trees[index] == NULL:
+        heap.trees[index] = block
+        heap.filled[index >> 6] |= <uint64_t>1 << (index & 63)
+        heap.summary |= <uint64_t>1 << (index >> 6)
+    else:
+        insert_beside(&heap.trees[index], block)
+
+
+cdef inline void insert_beside(Block** link, Block* block) noexcept nogil:
     cdef Block** low = &block.left
     cdef Block** high = &block.right
-    heap.filled[index >> 6] |= <uint64_t>1 << (index & 63)
-    heap.summary |= <uint64_t>1 << (index >> 6)
+    cdef Block* rest
     while link[0] != NULL and link[0].weight >= block.weight:
         link = &link[0].left if precedes(block, link[0]) else &link[0].right
     rest = link[0]
@@ -98,7 +107,7 @@ cdef inline void insert(Heap* heap, Block* block) noexcept nogil:
 
 
 cdef inline void remove(Heap* heap, Block* block) noexcept nogil:
-    cdef int index = class_of(block.size)
+    cdef int index = block.index
     cdef Block** link = &heap.trees[index]
     cdef Block* low = block.left
     cdef Block* high = block.right
@@ -118,32 +127,3 @@ cdef inline void remove(Heap* heap, Block* block) noexcept nogil:
         heap.filled[index >> 6] &= ~(<uint64_t>1 << (index & 63))
         if heap.filled[index >> 6] == 0:
             heap.summary &= ~(<uint64_t>1 << (index >> 6))
-
-
-# --- the block that is kept aside: hits look at it first, and it is filed when anything else happens ---
-
-cdef inline Block* fit_of_hit(const Heap* heap, size_t size) noexcept nogil:
-    # As best_fit, with the block aside among the others.
-    cdef Block* aside = heap.aside
-    cdef Block* best = best_fit(heap, size) if heap.summary else NULL
-    if aside != NULL and aside.size >= size and (best == NULL or precedes(aside, best)):
-        return aside
-    return best
-
-
-cdef inline void file_aside(Heap* heap) noexcept nogil:
-    if heap.aside != NULL:
-        insert(heap, heap.aside)
-        heap.aside = NULL
-
-
-cdef inline void put_aside(Heap* heap, Block* block) noexcept nogil:
-    file_aside(heap)
-    heap.aside = block
-
-
-cdef inline void unlist(Heap* heap, Block* block) noexcept nogil:
-    if block == heap.aside:
-        heap.aside = NULL
-    else:
-        remove(heap, block)

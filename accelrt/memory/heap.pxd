@@ -2,8 +2,8 @@
 # what an operation does to the counters is known before it changes anything (Change).
 from libc.stdint cimport int64_t
 
+from accelrt.memory.aside cimport unlist
 from accelrt.memory.block cimport FREE, Block, Heap
-from accelrt.memory.freelist cimport unlist
 from accelrt.memory.sizes cimport UNIT, worth_splitting
 from accelrt.memory.terms cimport Policy
 

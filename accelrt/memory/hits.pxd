@@ -1,8 +1,8 @@
 # What a hit does under its heap's lock.  Whatever is not there already is left to the slow path: NOT_READY.
 from libc.stdint cimport uintptr_t
 
+from accelrt.memory.aside cimport fit_of_hit, put_aside, unlist
 from accelrt.memory.block cimport LIVE, PLAIN, WINDOW, Block, Heap
-from accelrt.memory.freelist cimport fit_of_hit, put_aside, unlist
 from accelrt.memory.heap cimport Change, join, joined_size, keeps_rest, of_freeing, of_taking, split_off
 from accelrt.memory.places cimport find_cell, store_block
 from accelrt.memory.share cimport add_given, add_taken, raise_ceilings, take_back_given, take_back_taken

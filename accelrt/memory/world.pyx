@@ -7,8 +7,9 @@ each heap may rise on its own.
 from libc.string cimport memset
 
 from accelrt.driver.relaxed cimport go_relaxed, restore_mode
+from accelrt.memory.aside cimport file_aside
 from accelrt.memory.block cimport LIVE
-from accelrt.memory.freelist cimport file_aside, insert, remove
+from accelrt.memory.freelist cimport insert, remove
 from accelrt.memory.heap cimport Change, is_split, join, of_freeing, of_taking, split_off
 from accelrt.memory.lock cimport spin_lock, spin_unlock
 from accelrt.memory.places cimport store_block
