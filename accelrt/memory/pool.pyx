@@ -24,7 +24,7 @@ from accelrt.memory.private cimport is_routed, note_peaks, owner_for
 from accelrt.memory.queues cimport destroy_entries
 from accelrt.memory.records cimport gone, heap_of, near_heap, new_use, recycle_use
 from accelrt.memory.sizes cimport LARGE, ROUND_LIMIT, SMALL_LIMIT, UNIT, kind_of, round_up
-from accelrt.memory.state cimport NEAR, REACH, is_of
+from accelrt.memory.state cimport NEAR, REACH, is_of, load_routed
 from accelrt.memory.swing cimport swing_back, swing_out
 from accelrt.memory.terms cimport Policy, Private
 from accelrt.memory.windows cimport retire
@@ -59,7 +59,7 @@ cdef int hit(Pool* pool, size_t requested, uintptr_t stream, uintptr_t* out_addr
     if (requested - 1) >> ROUND_LIMIT:
         return NOT_READY
     # A thread inside use_mem_pool allocates elsewhere; only where there is one does anybody look further.
-    if pool.routed and is_routed():
+    if load_routed(&pool.routed) and is_routed():
         return NOT_READY
     size = round_up(requested, UNIT) if not load_flag(&pool.policy.rounds) else rounded(&pool.policy, requested)
     heap = near_heap(pool.near[pool.policy.virtual_memory or size > SMALL_LIMIT], stream)

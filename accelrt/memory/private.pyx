@@ -7,6 +7,7 @@ from accelrt.memory.block cimport Heap
 from accelrt.memory.queues cimport put_entry
 from accelrt.memory.records cimport gone
 from accelrt.memory.share cimport current
+from accelrt.memory.state cimport store_routed
 from accelrt.memory.stats cimport BOTH, FIGURES, RESERVED_BYTES, SEGMENT, SHARED
 from accelrt.memory.terms cimport Route
 from accelrt.status cimport CAPTURE_IMPLICIT, INVALID_VALUE, NO_HOST_MEMORY
@@ -96,7 +97,7 @@ cdef int begin_route(Pool* pool, uint64_t first, uint64_t second, uint64_t captu
         pool.captures += 1
     else:
         route.thread = this_thread()
-        pool.routed += 1
+        store_routed(&pool.routed, pool.routed + 1)
         count_routes(1)
     return 0
 
@@ -116,7 +117,7 @@ cdef int end_route(Pool* pool, const Private* owner, uint64_t capture, uint64_t 
     if capture:
         pool.captures -= 1
     else:
-        pool.routed -= 1
+        store_routed(&pool.routed, pool.routed - 1)
         if thread == this_thread():
             count_routes(-1)
     free(route)
