@@ -127,8 +127,8 @@ cdef int keep_side_slow(Record record, object source, object keeper, int ordinal
         return 1
     if ordinal >= 0 and in_private(ordinal, address):
         return 0
-    note_source(record, key)
     record.kept.append(source if keeper is None else keeper)
+    note_source(record, key)
     side = Side.__new__(Side)
     side.ordinal = ordinal if ordinal >= 0 else PINNED if is_cached_pinned(address) else FOREIGN
     side.address = address

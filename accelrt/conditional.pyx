@@ -5,8 +5,9 @@ another at the end of the body reads it again.  The body is captured from a stre
 shares the graph's pool and what the graph keeps.
 """
 cimport cython
+from cpython.object cimport PyObject
 
-from accelrt.capture cimport close_capture, keep_side_slow, open_capture, raise_broken, record_on
+from accelrt.capture cimport close_capture, keep_side, open_capture, raise_broken, record_on
 from accelrt.copies import device_span
 from accelrt.deferred cimport BODY, dispose_capture
 cimport accelrt.driver.registry as registry
@@ -76,7 +77,7 @@ cdef class Branch:
                              f"{self.ordinal}, where the capture is")
         record = record_on(self.ordinal, before.handle)
         if record is not None:
-            keep_side_slow(record, self.flag, None, ordinal, self.address)
+            keep_side(record, <PyObject*>self.flag, None, ordinal, self.address)
         code = registry.active().conditional_create(self.ordinal, before.handle, &self.condition)
         if code:
             raise_status(code, "conditional_create", ("stream", before.handle))

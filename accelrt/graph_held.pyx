@@ -20,17 +20,17 @@ cdef class HeldGraph:
         self.rare = UNREADY
 
     cdef int make_exec(self) except -1:
-        cdef uintptr_t made = 0
+        cdef uintptr_t graph = self.graph, made = 0
         cdef bint keep = self.keep_graph
         cdef int code, left = 0
-        with nogil:
-            code = instantiate(self.ordinal, self.graph, &made)
-            if not keep:
-                left = give_back(GRAPH, self.ordinal, self.graph)
-        if left:
-            dispose(GRAPH, self.ordinal, self.graph)
         if not keep:
-            self.graph = 0
+            self.graph = 0  # another thread may reset this one meanwhile
+        with nogil:
+            code = instantiate(self.ordinal, graph, &made)
+            if not keep:
+                left = give_back(GRAPH, self.ordinal, graph)
+        if left:
+            dispose(GRAPH, self.ordinal, graph)
         if code:
             raise_status(code, "graph_instantiate", ("device", self.ordinal))
         if self.exec_:

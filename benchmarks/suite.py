@@ -88,7 +88,8 @@ class Suite:
             goal = row.goal.judged(cells) if row.goal and not peers.on_host() else None
             rows.append({"key": row.key, "title": row.title, "unit": row.unit, "cells": cells, "goal": goal})
         about = {"benchmark": self.name, "quick": self.quick, "columns": self.columns, "rows": rows}
-        return {**about, "errors": self.errors, "absent": self.absent, "versions": self.versions}
+        errors = [said for said in self.errors if said["column"] not in self.cells.get(said["row"], {})]
+        return {**about, "errors": errors, "absent": self.absent, "versions": self.versions}
 
     def print(self, as_json: bool) -> None:
         """Prints the table, or JSON on one line."""

@@ -206,7 +206,9 @@ class Mirror(Offers):
     def turn(self, device, n, stream, rounds):
         """Allocates and frees by turns; returns the last block's key, which is live."""
         key = self.allocate(device, n, stream)
-        for _ in range(rounds if key else 0):
+        for _ in range(rounds):
+            if key is None:
+                break
             self.free(key)
             key = self.allocate(device, n, stream)
         return key

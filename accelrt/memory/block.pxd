@@ -1,6 +1,6 @@
 # What memory is described by: blocks, the segments and physical pieces that they lie in, and the heaps of the
 # free ones.  The fields of a heap and of its blocks are guarded by the heap's lock, everything else by the
-# pool's mutex, whose holder has the locks of all heaps too (world.pxd), unless a comment says otherwise.  The
+# pool's mutex, unless a comment says otherwise; whoever is in the world (world.pxd) has all of them.  The
 # identities in memory/DESIGN.md are walked by invariants.pyx.
 from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
 
@@ -9,7 +9,7 @@ from accelrt.memory.stats cimport Share
 from accelrt.memory.terms cimport Policy, Private
 
 cdef enum:  # Block.state
-    FREE = 0      # in a free list of its heap
+    FREE = 0      # in a free list of its heap, or aside
     LIVE = 1      # handed out
     PENDING = 2   # given back, until no stream uses it any more
     HOLE = 3      # one slot whose page serves another slot, or that has none

@@ -22,7 +22,7 @@ cdef inline int class_of(size_t size) noexcept nogil:
     if units <= EXACT:
         return <int>units - 1
     power = 63 - leading_zeros(units)
-    return EXACT + ((power - 8) << 5) + <int>(units >> (power - 5))  # the last is 32 to 63
+    return EXACT - (8 << 5) + (power << 5) + <int>(units >> (power - 5))  # the last is 32 to 63
 
 
 cdef inline bint precedes(const Block* one, const Block* other) noexcept nogil:

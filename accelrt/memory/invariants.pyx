@@ -149,7 +149,7 @@ cdef const char* walk_tree(const Heap* heap, int index, const Block* node, size_
     cdef const char* found
     if node == NULL:
         return NULL
-    if node.state != FREE or node.heap != heap or class_of(node.size) != index:
+    if node.state != FREE or node.heap != heap or node.index != index or class_of(node.size) != index:
         return "a free list holds free blocks of its own heap and class"
     if depth > 512 or (node.left != NULL and (precedes(node, node.left) or node.left.weight > node.weight)):
         return "a free list is ordered by size and order"

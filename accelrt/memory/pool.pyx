@@ -1,9 +1,9 @@
 """One device's caching allocator: the hit, and the public face.
 
 Three kinds of locks, always taken in this order: growth, held by the one thread that takes from or gives to
-the device; lock, held for bookkeeping; the locks of the heaps.  A hit takes its heap's alone, everything else
-takes lock and those of all heaps (world.pxd).  None but growth is held while the driver works or anything is
-waited for, and none while the GIL is taken.
+the device; lock, held for bookkeeping; the locks of the heaps.  A hit takes its heap's alone, routes and private
+pools take lock, everything else takes lock and those of all heaps (world.pxd).  None but growth is held while
+the driver works or anything is waited for, and none while the GIL is taken.
 """
 from libc.stdlib cimport atoi, calloc, free, getenv
 

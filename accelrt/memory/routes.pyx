@@ -14,14 +14,6 @@ from accelrt.mutex cimport pthread_mutex_lock, pthread_mutex_unlock
 from accelrt.status cimport FORKED, INVALID_VALUE, NOT_SUPPORTED
 
 
-cdef int enter_device(int device, Pool** out_pool) noexcept nogil:
-    # Its pool is made if need be.
-    cdef int code = pool_of(device, out_pool)
-    if code == 0:
-        enter(out_pool[0])
-    return code
-
-
 cdef Pool* enter_made(int device) noexcept nogil:
     # NULL where there is none: nobody holds or routes anything, or a fork left it with the parent.
     cdef Pool* pool = pool_if_made(device)
@@ -55,15 +47,16 @@ cdef int let_go_private(int device, uint64_t first, uint64_t second) noexcept no
 cdef int cap_private(int device, uint64_t first, uint64_t second, size_t limit) noexcept nogil:
     cdef Pool* pool
     cdef Private* owner
-    cdef int code = enter_device(device, &pool)
+    cdef int code = pool_of(device, &pool)
     if code:
         return code
+    pthread_mutex_lock(&pool.lock)
     owner = find_private(pool, first, second)
     if owner == NULL:
         code = INVALID_VALUE
     else:
         owner.limit = limit
-    leave(pool, NULL)
+    pthread_mutex_unlock(&pool.lock)
     return code
 
 

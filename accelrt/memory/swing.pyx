@@ -5,7 +5,7 @@ from accelrt.memory.share cimport add_given, add_made_rounds
 
 
 cdef void rest(Heap* heap) noexcept nogil:
-    # Nothing passes a ceiling by it: both states were there before, and ceilings change in the world alone.
+    # Nothing passes a ceiling by it: both states were there before, and ceilings fall in the world alone.
     cdef Block* block = heap.swing
     cdef Change change
     heap.swing = NULL

@@ -1,6 +1,6 @@
-# One device's whole allocator at rest: the pool's mutex, and the locks of all of its heaps.  Everything but a
-# hit runs in here; hits of other threads go on whenever it is left, which it is while the driver works or
-# something is waited for.  The order of locks: growth, lock, heaps in the order of the list.
+# One device's whole allocator at rest: the pool's mutex, and the locks of all of its heaps.  Everything but hits,
+# routes and single figures runs in here; hits of other threads go on whenever it is left, which it is while the
+# driver works or something is waited for.  The order of locks: growth, lock, heaps in the order of the list.
 from libc.stdint cimport int64_t
 
 from accelrt.memory.block cimport Block, Heap

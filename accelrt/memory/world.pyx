@@ -32,6 +32,7 @@ cdef void enter(Pool* pool) noexcept nogil:
     while heap != NULL:
         spin_lock(&heap.lock)
         rest(heap)
+        heap.given = NULL
         file_aside(heap)
         for kind in range(2):
             for figure in range(SHARED):
@@ -117,7 +118,7 @@ cdef void raise_shown(Pool* pool, int figure) noexcept nogil:
     pool.stats.peak_all[figure] = max(pool.stats.peak_all[figure], both)
 
 
-cdef inline bint is_quiet(const Pool* pool, const Heap* heap) noexcept nogil:
+cdef inline bint suffices(const Pool* pool, const Heap* heap) noexcept nogil:
     return (pool.captures == 0 and pool.deferred == NULL and pool.debug == 0 and pool.foreign == NULL
             and heap.pending == 0 and heap.offered == 0)
 
@@ -127,7 +128,7 @@ cdef void hush(Pool* pool) noexcept nogil:
     while heap != NULL:
         spin_lock(&heap.lock)
         rest(heap)
-        heap.quiet = is_quiet(pool, heap)
+        heap.quiet = suffices(pool, heap)
         spin_unlock(&heap.lock)
         heap = heap.next
 
@@ -147,7 +148,7 @@ cdef void leave(Pool* pool, Heap* asker) noexcept nogil:
     while heap != NULL:
         measure_room(heap)
         heap.sole = pool.heap_count == 1
-        heap.quiet = is_quiet(pool, heap)
+        heap.quiet = suffices(pool, heap)
         spin_unlock(&heap.lock)
         heap = heap.next
     pthread_mutex_unlock(&pool.lock)
