@@ -3,12 +3,17 @@ on, and leaves nothing behind."""
 
 import gc
 import os
+import signal
 
 import pytest
 
 os.environ.setdefault("ACCELRT_DRIVER", "host")
 os.environ.setdefault("ACCELRT_DEBUG", "2")
 ON_HOST = os.environ["ACCELRT_DRIVER"] == "host"
+
+# A shell has what it starts in the background ignore interrupts, and so would the programs that tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 collect_ignore_glob = (
     ["test_gpu_*.py"] if ON_HOST else ["test_host_*.py", "test_allocator_*.py", "test_fault_sweep.py"]
