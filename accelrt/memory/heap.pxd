@@ -3,7 +3,8 @@
 from libc.stdint cimport int64_t
 
 from accelrt.memory.aside cimport unlist
-from accelrt.memory.block cimport FREE, Block, Heap
+from accelrt.memory.block cimport FREE, LIVE, Block, Heap
+from accelrt.memory.places cimport store_block
 from accelrt.memory.sizes cimport UNIT, worth_splitting
 from accelrt.memory.terms cimport Policy
 
@@ -126,3 +127,18 @@ cdef inline Block* join(Heap* heap, Block* block) noexcept nogil:
         unlist(heap, neighbour)
         absorb(heap, block, neighbour)
     return block
+
+
+cdef inline void make_live(Block* block, size_t requested, int kind) noexcept nogil:
+    # A block in no list, whose cell was looked up.
+    block.state = LIVE
+    block.requested = requested
+    block.kind = kind
+    store_block(block.cell, block)
+
+
+cdef inline Block* join_freed(Heap* heap, Block* block) noexcept nogil:
+    # What no stream uses but its own, freed now; the answer is as join's.
+    store_block(block.cell, NULL)
+    block.epoch = heap.last_freed = heap.epoch
+    return join(heap, block)

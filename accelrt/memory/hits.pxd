@@ -3,8 +3,10 @@ from libc.stdint cimport uintptr_t
 
 from accelrt.memory.aside cimport fit_of_hit, put_aside, unlist
 from accelrt.memory.block cimport LIVE, PLAIN, WINDOW, Block, Heap
-from accelrt.memory.heap cimport Change, join, joined_size, keeps_rest, of_freeing, of_taking, split_off
-from accelrt.memory.places cimport find_cell, store_block
+from accelrt.memory.heap cimport (
+    Change, join_freed, joined_size, keeps_rest, make_live, of_freeing, of_taking, split_off,
+)
+from accelrt.memory.places cimport find_cell
 from accelrt.memory.share cimport add_given, add_taken, raise_ceilings, take_back_given, take_back_taken
 from accelrt.memory.sizes cimport GRANULE, kind_of
 from accelrt.memory.state cimport Pool
@@ -53,10 +55,7 @@ cdef inline int take(
     if splits:
         split_off(heap, block, size)
         put_aside(heap, block.after)
-    block.state = LIVE
-    block.requested = requested
-    block.kind = kind
-    store_block(block.cell, block)
+    make_live(block, requested, kind)
     note_taken(heap, block, size)
     out_address[0] = block.address
     return 0
@@ -65,10 +64,7 @@ cdef inline int take(
 cdef inline void lay_aside(Heap* heap, Block* block) noexcept nogil:
     # What is given back and counted.
     cdef size_t size = block.size
-    cdef Block* joined
-    store_block(block.cell, NULL)
-    block.epoch = heap.last_freed = heap.epoch
-    joined = join(heap, block)
+    cdef Block* joined = join_freed(heap, block)
     put_aside(heap, joined)
     note_given(heap, block, joined, size)
 

@@ -1,16 +1,20 @@
 # What the settings string says, as the pools read it.
+from libc.stdint cimport uint64_t
+
 from accelrt.memory.sizes cimport UNIT, round_up
 from accelrt.memory.state cimport Pool
 from accelrt.memory.terms cimport Policy
 
 cdef extern from *:
     """
-    /* What a hit reads before it has a lock; each is one value, so a request has the old setting or the new one. */
+    /* What a hit reads before it has a lock; each is one value, so a request has the old one or the new one. */
     #define load_setting(place) __atomic_load_n(place, __ATOMIC_RELAXED)
     #define store_setting(place, value) __atomic_store_n(place, value, __ATOMIC_RELAXED)
     """
     bint load_flag "load_setting"(const bint* place) noexcept nogil
     void store_flag "store_setting"(bint* place, bint value) noexcept nogil
+    uint64_t load_routed "load_setting"(const uint64_t* place) noexcept nogil
+    void store_routed "store_setting"(uint64_t* place, uint64_t count) noexcept nogil
     size_t load_steps "load_setting"(const unsigned char* place) noexcept nogil
     void store_steps "store_setting"(unsigned char* place, unsigned char value) noexcept nogil
     int leading_zeros "__builtin_clzll"(unsigned long long word) noexcept nogil

@@ -19,12 +19,12 @@ from accelrt.memory.lock cimport spin_lock, spin_try, spin_unlock
 from accelrt.memory.pending cimport accept, defer, poll, settle, wait_all
 from accelrt.memory.per_thread cimport filed_under
 from accelrt.memory.places cimport block_at
-from accelrt.memory.policy cimport load_flag, rounded, take_policy, wanted
+from accelrt.memory.policy cimport load_flag, load_routed, rounded, take_policy, wanted
 from accelrt.memory.private cimport is_routed, note_peaks, owner_for
 from accelrt.memory.queues cimport destroy_entries
 from accelrt.memory.records cimport gone, heap_of, near_heap, new_use, recycle_use
 from accelrt.memory.sizes cimport LARGE, ROUND_LIMIT, SMALL_LIMIT, UNIT, kind_of, round_up
-from accelrt.memory.state cimport NEAR, REACH, is_of, load_routed
+from accelrt.memory.state cimport NEAR, REACH, is_of
 from accelrt.memory.swing cimport swing_back, swing_out
 from accelrt.memory.terms cimport Policy, Private
 from accelrt.memory.windows cimport retire

@@ -4,10 +4,10 @@ from libc.stdlib cimport calloc, free
 
 from accelrt.driver.table cimport CAPTURE_ACTIVE
 from accelrt.memory.block cimport Heap
+from accelrt.memory.policy cimport store_routed
 from accelrt.memory.queues cimport put_entry
 from accelrt.memory.records cimport gone
 from accelrt.memory.share cimport current
-from accelrt.memory.state cimport store_routed
 from accelrt.memory.stats cimport BOTH, FIGURES, RESERVED_BYTES, SEGMENT, SHARED
 from accelrt.memory.terms cimport Route
 from accelrt.status cimport CAPTURE_IMPLICIT, INVALID_VALUE, NO_HOST_MEMORY

@@ -65,15 +65,6 @@ cdef struct Pool:
     Stats stats              # the current figures of the shared ones are not kept here
 
 
-cdef extern from *:
-    """
-    #define accelrt_load_routed(place) __atomic_load_n(place, __ATOMIC_RELAXED)
-    #define accelrt_store_routed(place, count) __atomic_store_n(place, count, __ATOMIC_RELAXED)
-    """
-    uint64_t load_routed "accelrt_load_routed" (const uint64_t* place) noexcept nogil  # without a lock
-    void store_routed "accelrt_store_routed" (uint64_t* place, uint64_t count) noexcept nogil
-
-
 cdef inline bint is_of(const Block* block, const Pool* pool) noexcept nogil:
     # May be asked without a lock, as a record stays with its heap and a heap with its pool.
     return block.heap.policy == &pool.policy

@@ -10,9 +10,8 @@ from accelrt.driver.relaxed cimport go_relaxed, restore_mode
 from accelrt.memory.aside cimport file_aside
 from accelrt.memory.block cimport LIVE
 from accelrt.memory.freelist cimport insert, remove
-from accelrt.memory.heap cimport Change, is_split, join, of_freeing, of_taking, split_off
+from accelrt.memory.heap cimport Change, is_split, join, join_freed, make_live, of_freeing, of_taking, split_off
 from accelrt.memory.lock cimport spin_lock, spin_unlock
-from accelrt.memory.places cimport store_block
 from accelrt.memory.share cimport add_figure, count_of, current, measure_room, use_split_room
 from accelrt.memory.sizes cimport kind_of
 from accelrt.memory.stats cimport (
@@ -238,10 +237,7 @@ cdef void hand_out(Pool* pool, Block* block, size_t size, size_t requested, bint
     if splits:
         split_off(heap, block, size)
         insert(heap, block.after)
-    block.state = LIVE
-    block.requested = requested
-    block.kind = kind
-    store_block(block.cell, block)
+    make_live(block, requested, kind)
     count(pool, heap, ALLOCATION, kind, 1)
     count(pool, heap, ALLOCATED_BYTES, kind, block.size)
     count(pool, heap, ACTIVE, kind, 1)
@@ -276,10 +272,8 @@ cdef Block* set_free(Pool* pool, Block* block) noexcept nogil:
     count(pool, heap, ACTIVE, block.kind, -1)
     count(pool, heap, ACTIVE_BYTES, block.kind, -<int64_t>block.size)
     count(pool, heap, REQUESTED_BYTES, block.kind, -<int64_t>block.requested)
-    store_block(block.cell, NULL)
-    block.epoch = heap.last_freed = heap.epoch
     count_change(pool, heap, block.segment.kind, of_freeing(block))
-    block = join(heap, block)
+    block = join_freed(heap, block)
     insert(heap, block)
     return block
 
