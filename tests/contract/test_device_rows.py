@@ -4,6 +4,8 @@ import threading
 
 import pytest
 
+from accelrt.attributes import known_to
+
 INVALID_VALUE, INVALID_DEVICE, PEER_ACCESS_UNSUPPORTED, NO_CONTEXT = 1, 101, 217, -1
 
 
@@ -24,6 +26,11 @@ def test_devices_are_counted_and_described(rows):
 @pytest.mark.parametrize("attribute", [1, 10, 16, 41, 75, 76, 102])
 def test_attributes_answer_by_cudas_numbers(rows, attribute):
     assert rows.ok("device_attribute", 0, attribute) >= 0
+
+
+def test_every_attribute_of_the_drivers_version_is_answered(rows):
+    known = known_to(rows.ok("driver_version"))
+    assert not [name for name, number in known.items() if rows.device_attribute(0, number)[0]]
 
 
 def test_an_unknown_attribute_is_refused(rows):
