@@ -92,10 +92,16 @@ def figures():
 def work():
     stream = accelrt.Stream(last())
     begin, end = (accelrt.Event(enable_timing=True) for _ in range(2))
-    with accelrt.Buffer(4096, device=last(), stream=stream) as one, accelrt.PinnedBuffer(4096) as other:
+    size = 3_000_000  # mapped from more than one physical handle
+    with (
+        accelrt.Buffer(size, device=last(), stream=stream) as one,
+        accelrt.Buffer(size, device=last(), stream=stream) as two,
+        accelrt.PinnedBuffer(size) as host,
+    ):
         begin.record(stream)
         one.fill(1, stream=stream)
-        accelrt.copy(other, one, stream=stream, blocking=False)
+        accelrt.copy(two, one, stream=stream, blocking=False)
+        accelrt.copy(host, two, stream=stream, blocking=False)
         end.record(stream)
         end.synchronize()
         assert begin.elapsed_time(end) >= 0
@@ -104,6 +110,7 @@ def work():
         stream.synchronize()
         assert stream.query()
         assert end.query()
+        assert bytes(host) == b"\1" * size
 
 
 def captures():

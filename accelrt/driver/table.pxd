@@ -7,7 +7,8 @@
 #   - handles (streams, events, graphs, ...) and device addresses are uintptr_t; 0 is "none", and for a
 #     stream the legacy default stream of the device named beside it;
 #   - a row given a device makes that device's primary context current for the call and puts back what
-#     the thread had before; only set_device leaves it changed;
+#     the thread had before, be it nothing or a context of another library; only set_device leaves it changed;
+#     a row given none needs none: it runs in whatever is current, else in the context of some device;
 #   - capture_status answers an id of 0 unless the capture is ACTIVE;
 #   - out_text has TEXT_BYTES bytes, out_uuid 16, out_ipc 64;
 #   - no row takes the GIL, runs Python or waits for a lock of ours, except where its comment says so.
