@@ -3,13 +3,13 @@
 ACCELRT_BUILD chooses release (the default), debug (no optimisation, C assertions, checked indexing),
 or profile (release with symbols and line tracing).  ACCELRT_SANITIZE_BUILD=thread|address adds that
 sanitizer.  cuda.h comes from CUDA_HOME or CUDA_PATH where they are set, else from the PyPI package of
-the CUDA runtime's headers, else from /usr/local/cuda.
+the CUDA runtime's headers (of CUDA 13 or 12), else from /usr/local/cuda.
 """
 
 import importlib.util
 import os
+import re
 import sys
-from importlib.metadata import version
 from pathlib import Path
 
 from Cython.Build import cythonize
@@ -18,6 +18,7 @@ from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).parent
+OLDEST_HEADERS = "12.3"  # the first with conditional nodes
 KINDS = {
     "release": (["-O3", "-fno-tree-slp-vectorize", "-g0"], {}),
     "debug": (["-O0", "-g3"], {"boundscheck": True, "wraparound": True, "cdivision": False}),
@@ -46,15 +47,37 @@ def cuda_include():
     """The folder that holds cuda.h."""
     homes = [os.environ[name] for name in ("CUDA_HOME", "CUDA_PATH") if name in os.environ]
     spec = importlib.util.find_spec("nvidia")
-    packaged = [f"{folder}/cu13" for folder in spec.submodule_search_locations] if spec else []
+    roots = spec.submodule_search_locations if spec else []
+    packaged = [f"{root}/{name}" for root in roots for name in ("cu13", "cuda_runtime")]
     folders = [Path(home, "include") for home in (*homes, *packaged, "/usr/local/cuda")]
     for folder in folders:
         if (folder / "cuda.h").is_file():
+            check_headers(folder)
             return str(folder)
     raise SystemExit(
         "cuda.h was not found in " + ", ".join(map(str, folders)) + "; install the PyPI package "
-        "nvidia-cuda-runtime of CUDA 13, or set CUDA_HOME to a CUDA 13 toolkit. No GPU is needed."
+        f"nvidia-cuda-runtime, or set CUDA_HOME to a toolkit of CUDA {OLDEST_HEADERS} or later. "
+        "No GPU is needed."
     )
+
+
+def check_headers(folder):
+    """Raises SystemExit where the headers are older than what accelrt's sources name, or incomplete."""
+    found = re.search(r"#define CUDA_VERSION (\d+)", (folder / "cuda.h").read_text(errors="replace"))
+    number = int(found[1]) if found else 0
+    version = f"{number // 1000}.{number % 1000 // 10}"
+    advice = "install the PyPI package nvidia-cuda-runtime, or set CUDA_HOME to a newer toolkit"
+    if version_pair(version) < version_pair(OLDEST_HEADERS):
+        raise SystemExit(
+            f"{folder}/cuda.h is of CUDA {version}; accelrt needs the headers of CUDA {OLDEST_HEADERS} "
+            f"or later: {advice}."
+        )
+    if not (folder / "cudaTypedefs.h").is_file():
+        raise SystemExit(f"{folder} has cuda.h of CUDA {version} but no cudaTypedefs.h; {advice}.")
+
+
+def version_pair(text):
+    return tuple(map(int, text.split(".")))
 
 
 def extension(path, kind):
@@ -66,9 +89,6 @@ def extension(path, kind):
     made = Extension(name, [str(path.relative_to(ROOT))], extra_compile_args=flags, extra_link_args=links)
     if name.startswith("accelrt.driver.cuda"):
         made.include_dirs = [cuda_include()]
-        if tuple(map(int, version("cuda-bindings").split(".")[:2])) >= (13, 5):
-            made.language = "c++"  # the .pxd files of 13.5 on hold C++
-            flags.remove("-std=c11")
     return made
 
 

@@ -1,10 +1,25 @@
-"""The names of a device's attributes.
+"""The names of a device's attributes, and which of them a driver knows.
 
 Source: CUDA driver API, "Data types used by CUDA driver", CUdevice_attribute: the names without their
-prefix, in lower case, of CUDA 13.
+prefix, in lower case, of CUDA 13.5; what a release added is how its cuda.h differs from the one before.
 """
 
-__all__ = ["ATTRIBUTES"]
+__all__ = ["ATTRIBUTES", "known_to"]
+
+# The driver's version (cuDriverGetVersion) and the numbers that came with it; CUDA 12.0 has the others.
+ADDED = {
+    12010: (132,),
+    12020: (130, 131, 134),
+    12030: (128, 133),
+    12050: (135,),
+    12080: (136, 137, 139, 140, 143),
+    12090: (138, 141, 142),
+    13000: (144, 145, 146, 147),
+    13010: (148,),
+    13030: (151, 152, 153, 154, 155, 156),
+    13040: (149, 150, 157, 158, 161),
+    13050: (159, 160),
+}
 
 ATTRIBUTES = {
     "max_threads_per_block": 1,
@@ -155,10 +170,29 @@ ATTRIBUTES = {
     "host_alloc_dma_buf_supported": 146,
     "only_partial_host_native_atomic_supported": 147,
     "atomic_reduction_supported": 148,
+    "locality_domain_count": 149,
+    "max_oversized_shared_memory_per_block": 150,
     "d3d12_cig_streams_supported": 151,
     "dma_buf_mmap_supported": 152,
     "logical_endpoint_unicast_supported": 153,
     "logical_endpoint_multicast_supported": 154,
     "logical_endpoint_counted_ops_supported": 155,
     "logical_endpoint_unicast_access_on_owner_device_supported": 156,
+    "locality_domain_multiprocessor_count": 157,
+    "logical_endpoint_supported_handle_types": 158,
+    "vulkan_cig_streams_supported": 159,
+    "tensor_map_large_tensor_min_size": 160,
+    "gpu_direct_rdma_with_localized_memory_supported": 161,
 }
+
+
+def known_to(driver: int) -> dict[str, int]:
+    """The attributes that a driver can be asked for; it refuses others, which tools take for an error.
+
+    Arguments:
+        driver: its version, as cuDriverGetVersion has it: 13000 is CUDA 13.0.
+    Returns:
+        dict of int by name, in the order of ATTRIBUTES.
+    """
+    newer = {number for version, numbers in ADDED.items() if version > driver for number in numbers}
+    return {name: number for name, number in ATTRIBUTES.items() if number not in newer}

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from accelrt.attributes import ATTRIBUTES
+from accelrt.attributes import ATTRIBUTES, known_to
 from accelrt.driver.rows import Rows
 from accelrt.status import status_error
 
@@ -94,10 +94,13 @@ def asked(call: str, ordinal: int, *more: int) -> Any:
 def read_properties(ordinal: int) -> DeviceProperties:
     """The properties of a device that exists, asked for one by one: some ten microseconds."""
     rows = Rows()
+    code, driver = rows.driver_version()
+    if code:
+        raise status_error(code, "driver_version")
     attributes = {}
-    for name, number in ATTRIBUTES.items():
+    for name, number in known_to(driver).items():
         code, value = rows.device_attribute(ordinal, number)
-        if code == 0:  # an older driver does not know all of them
+        if code == 0:  # a driver may lack one all the same
             attributes[name] = value
     known = {
         ours: attributes[theirs]

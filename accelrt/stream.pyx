@@ -5,7 +5,9 @@ from libc.stdlib cimport calloc, free
 
 from accelrt.callback cimport enqueue_callback, raise_callback_errors
 from accelrt.deferred cimport drain
-from accelrt.device cimport count_devices, current_ordinal, device_at, ordinal_of, this_thread
+from accelrt.device cimport (
+    count_devices, current_ordinal, device_at, device_total, ordinal_of, switch_back, switch_to, this_thread,
+)
 from accelrt.device import set_device
 cimport accelrt.driver.registry as registry
 from accelrt.lease cimport give_back, lease
@@ -328,15 +330,11 @@ cdef class StreamContext:
 
     def __enter__(self):
         cdef Stream stream, before
-        cdef int device, code
+        cdef int device
         if self.stream is None:
             return None
         stream = self.stream
-        code = current_ordinal(&device)
-        if code:
-            raise_status(code, "current_device")
-        if device != stream.device_index:
-            set_device(stream.device_index)
+        device = switch_to(stream.device_index) if device_total != 1 else 0
         before = current_of(stream.device_index)
         make_current(stream)
         if self.before is None:
@@ -368,8 +366,8 @@ cdef class StreamContext:
 
 cdef int return_to(Stream before, int device) except -1:
     make_current(before)
-    if device != before.device_index:
-        set_device(device)
+    if device_total != 1:
+        switch_back(device)
     return 0
 
 

@@ -48,6 +48,7 @@ static int attribute(int *out, int number, int device) {
     return number > 140 ? 1 : device < 0;
 }
 static int retain(uintptr_t *out, int device) { *out = 0xC000 + device; return 0; }
+static int state(int device, unsigned *flags, int *active) { *flags = 0; *active = 0; return device < 0; }
 static int get_current(uintptr_t *out) { *out = current; return 0; }
 static int set_current(uintptr_t to) { current = to; return 0; }
 static int pop(uintptr_t *out) { *out = current; current = 0; return 0; }
@@ -60,7 +61,7 @@ static const struct { const char *name; int since; void *function; } FUNCTIONS[]
     {"cuDeviceGet", 2000, cuDeviceGet}, {"cuDeviceGetName", 2000, cuDeviceGetName},
     {"cuDeviceGetUuid", 11040, cuDeviceGetUuid_v2}, {"cuDeviceGetPCIBusId", 4010, cuDeviceGetPCIBusId},
     {"cuDeviceGetAttribute", 2000, attribute}, {"cuDeviceTotalMem", 3020, cuDeviceTotalMem_v2},
-    {"cuDevicePrimaryCtxRetain", 7000, retain}, {"cuCtxGetCurrent", 4000, get_current},
+    {"cuDevicePrimaryCtxRetain", 7000, retain}, {"cuCtxGetCurrent", 4000, get_current}, {"cuDevicePrimaryCtxGetState", 7000, state},
     {"cuCtxSetCurrent", 4000, set_current}, {"cuCtxPushCurrent", 4000, set_current},
     {"cuCtxPopCurrent", 4000, pop}, {"cuCtxGetDevice", 2000, of_context},
 };

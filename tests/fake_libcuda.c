@@ -2,8 +2,10 @@
  * which context a row runs in, what it does where a function is missing, when a copy waits.
  *
  * Addresses below 0x10000 are memory of a device, those below 0x20000 page-locked, the rest pageable.
- * Settings: FAKE_INIT, what cuInit answers; FAKE_MISSING, a function that is not there; FAKE_STRICT, calls on
- * streams want a context; FAKE_PAGEABLE, the devices reach pageable memory; FAKE_POOL, MiB that the stream-ordered
+ * What takes an address, a stream, an event, a graph or a module is refused where no context is current, the copies and
+ * fills with INVALID_VALUE, as an H200 does between ranges that are mapped from several handles.
+ * Settings: FAKE_INIT, what cuInit answers; FAKE_MISSING, a function that is not there; FAKE_VERSION, the driver's
+ * (13000); FAKE_ACTIVE, a device whose primary context another library has; FAKE_PAGEABLE, the devices reach pageable memory; FAKE_POOL, MiB that the stream-ordered
  * pool can hold.  That pool hands out what was given back only after a trim, as if all of it were in pieces. */
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,38 +19,55 @@ enum { INVALID_VALUE = 1, INVALID_CONTEXT = 201, NOT_FOUND = 500, DEVICES = 2, D
 
 static __thread uintptr_t contexts[DEPTH];
 static __thread int depth;
-static int retained[DEVICES], synchronized, streams;
+static int retained[DEVICES], synchronized, streams, asked, refused;
+static uintptr_t seen = -1;  /* the context of the last call that wants one; -1: none was made */
 
 EXPORT int fake_retained(int device) { return retained[device]; }
 EXPORT int fake_synchronized(void) { return synchronized; }
+EXPORT int fake_refused(void) { return refused; }  /* attributes that it does not know */
 EXPORT int fake_depth(void) { return depth; }
+EXPORT uintptr_t fake_seen(void) { uintptr_t last = seen; seen = -1; return last; }
+EXPORT int fake_asked(void) { int calls = asked; asked = 0; return calls; }  /* calls that ask for or change the context */
 
 static uintptr_t current(void) { return depth ? contexts[depth - 1] : 0; }
 static int setting(const char *name) { return getenv(name) ? atoi(getenv(name)) : 0; }
-static int wants_context(void) { return setting("FAKE_STRICT") && !current() ? INVALID_CONTEXT : 0; }
+static int wants_context(void) { return (seen = current()) ? 0 : INVALID_CONTEXT; }
+static int wants_memory(void) { return wants_context() ? INVALID_VALUE : 0; }
+#define WANT_CONTEXT if (wants_context()) return INVALID_CONTEXT
 
 static int init(unsigned flags) { return flags ? INVALID_VALUE : setting("FAKE_INIT"); }
 static int error_name(int code, const char **name) { *name = "CUDA_ERROR_FAKE"; return code ? 0 : 0; }
-static int version(int *out) { *out = 13000; return 0; }
+static int version(int *out) { *out = setting("FAKE_VERSION") ? setting("FAKE_VERSION") : 13000; return 0; }
 static int count(int *out) { *out = DEVICES; return 0; }
 static int device(int *out, int ordinal) { *out = ordinal; return 0; }
-static int attribute(int *out, int number, int of) { *out = of >= 0 && number == 88 && setting("FAKE_PAGEABLE"); return 0; }
+static int attribute(int *out, int number, int of) {
+    *out = of >= 0 && number == 88 && setting("FAKE_PAGEABLE");
+    return number > 147 && !setting("FAKE_VERSION") ? refused++, INVALID_VALUE : 0;  /* the last of CUDA 13.0 */
+}
+static int state(int of, unsigned *flags, int *active) { *flags = 0; *active = getenv("FAKE_ACTIVE") && of == setting("FAKE_ACTIVE"); return 0; }
 static int retain(uintptr_t *out, int of) { retained[of]++; *out = 0xC000 + of; return 0; }
-static int get_current(uintptr_t *out) { *out = current(); return 0; }
-static int set_current(uintptr_t to) { if (!depth) depth = 1; contexts[depth - 1] = to; return 0; }
-static int push(uintptr_t to) { contexts[depth++] = to; return 0; }
-static int pop(uintptr_t *out) { *out = contexts[--depth]; return 0; }
+static int get_current(uintptr_t *out) { asked++; *out = current(); return 0; }
+static int set_current(uintptr_t to) {  /* none pops the one on top */
+    asked++;
+    depth += to ? !depth : -(depth > 0);
+    if (to)
+        contexts[depth - 1] = to;
+    return 0;
+}
+static int push(uintptr_t to) { asked++; contexts[depth++] = to; return 0; }
+static int pop(uintptr_t *out) { asked++; *out = contexts[--depth]; return 0; }
+EXPORT void fake_set(uintptr_t to) { set_current(to); }
 static int of_context(int *out) { *out = (int)(current() & 0xF); return current() ? 0 : INVALID_CONTEXT; }
-static int memory_info(size_t *free_, size_t *total) { *free_ = *total = current(); return current() ? 0 : INVALID_CONTEXT; }
-static int stream_create(uintptr_t *out, unsigned flags, int priority) { *out = 0x100 + ++streams + flags * 0 + priority * 0; return current() ? 0 : INVALID_CONTEXT; }
-static int stream_query(uintptr_t stream) { return stream > 2 ? wants_context() : current() ? 0 : INVALID_CONTEXT; }
-static int event_query(uintptr_t event) { return event ? wants_context() : INVALID_VALUE; }
-static int stream_synchronize(uintptr_t stream) { synchronized++; return stream ? 0 : 0; }
+static int memory_info(size_t *free_, size_t *total) { *free_ = *total = current(); return wants_context(); }
+static int stream_create(uintptr_t *out, unsigned flags, int priority) { *out = 0x100 + ++streams + flags * 0 + priority * 0; return wants_context(); }
+static int event_query(uintptr_t event) { return event ? 0 : INVALID_VALUE; }
+static int stream_synchronize(void) { synchronized++; return wants_context(); }
 static int is_capturing(uintptr_t stream, int *status) { *status = stream == 0x777; return 0; }
-static int copy(uintptr_t dst, uintptr_t src, size_t size, uintptr_t stream) { return dst && src && size && stream + 1 ? 0 : INVALID_VALUE; }
-static int pointer(unsigned *out, int number, uintptr_t at) {
-    *out = number == 2 ? (at < 0x10000 ? 2 : 1) : 0;
-    return at < 0x20000 ? 0 : INVALID_VALUE;
+static int copy(uintptr_t dst, uintptr_t src, size_t size, uintptr_t stream) { return dst && src && size && stream + 1 ? wants_memory() : INVALID_VALUE; }
+static int pointer(unsigned count, const int *numbers, void **out, uintptr_t at) {
+    for (unsigned i = 0; i < count; i++)  /* 2 is the kind of memory, and 9 the device's ordinal */
+        *(int *)out[i] = numbers[i] == 2 ? (at < 0x10000 ? 2 : at < 0x20000 ? 1 : 0) : at < 0x10000 ? 0 : -2;
+    return wants_context();
 }
 
 static char text[1 << 16];  /* the calls of the pool and of events since fake_calls, one a line */
@@ -68,6 +87,7 @@ EXPORT void fake_calls(char *out) { strcpy(out, text); text[0] = 0; }
 static int total_memory(size_t *out, int of) { *out = (size_t)1 << (30 + of * 0); return 0; }
 static int default_pool(uintptr_t *out, int of) { *out = 0xA000 + of; return 0; }
 static int pool_alloc(uintptr_t *out, size_t size, uintptr_t pool, uintptr_t stream) {
+    WANT_CONTEXT;
     note("alloc %zu on %#lx\n", size, (unsigned long)stream);
     if (used + cached + size > (size_t)setting("FAKE_POOL") << 20)
         return pool ? 2 : INVALID_VALUE;
@@ -78,6 +98,7 @@ static int pool_alloc(uintptr_t *out, size_t size, uintptr_t pool, uintptr_t str
     return 0;
 }
 static int pool_free(uintptr_t at, uintptr_t stream) {
+    WANT_CONTEXT;
     note("free %lu on %#lx\n", (unsigned long)(at >> 32), (unsigned long)stream);
     used -= sizes[at >> 32];
     cached += sizes[at >> 32];
@@ -94,15 +115,26 @@ static int pool_set(uintptr_t pool, int number, uint64_t *value) {
     note("set %d to %lu\n", number, (unsigned long)*value);
     return pool ? 0 : INVALID_VALUE;
 }
-static int event_create(uintptr_t *out, unsigned flags) { static int made; *out = 0x500 + ++made + flags * 0; return 0; }
-static int event_destroy(uintptr_t event) { return event ? 0 : INVALID_VALUE; }
-static int event_record(uintptr_t event, uintptr_t stream) { note("record on %#lx\n", (unsigned long)stream); return event ? 0 : INVALID_VALUE; }
-static int event_synchronize(uintptr_t event) { note("synchronize\n"); return event ? 0 : INVALID_VALUE; }
+static int event_create(uintptr_t *out, unsigned flags) { static int made; *out = 0x500 + ++made + flags * 0; return wants_context(); }
+static int event_destroy(uintptr_t event) { return event ? wants_context() : INVALID_VALUE; }
+static int event_record(uintptr_t event, uintptr_t stream) { note("record on %#lx\n", (unsigned long)stream); return event ? wants_context() : INVALID_VALUE; }
+static int event_synchronize(uintptr_t event) { note("synchronize\n"); return event ? wants_context() : INVALID_VALUE; }
 static int wait_event(uintptr_t stream, uintptr_t event, unsigned flags) {
     note("wait on %#lx\n", (unsigned long)stream);
-    return event ? (int)flags : INVALID_VALUE;
+    return event && flags < 2 ? wants_context() : INVALID_VALUE;
 }
-static int capture_info(uintptr_t stream, int *status, uint64_t *id) { *status = stream == 0x777; *id = 7; return 0; }
+static int capture_info(uintptr_t stream, int *status, uint64_t *id) {
+    *status = stream == 0x777;
+    *id = 7;
+    return stream > 2 || current() ? 0 : INVALID_CONTEXT;
+}
+static int capture_site(uintptr_t stream, int *status) { *status = stream == 0x777; return wants_context(); }
+static int add_node(void *node, void *graph, void *after, void *edges, size_t count, char *params) {
+    static uintptr_t bodies[1] = {0x900};
+    *(uintptr_t **)(params + 32) = bodies;  /* conditional.phGraph_out of CUgraphNodeParams */
+    return node && !graph && !after && !edges && !count ? wants_context() : INVALID_VALUE;
+}
+static int harmless(void) { return 0; }  /* for functions whose arguments do not matter here */
 static int exchange_mode(int *mode) { static __thread int kept; int before = kept; kept = *mode; *mode = before; return 0; }
 
 EXPORT int cuGetProcAddress_v2(const char *name, void **out, int wanted, uint64_t flags, int *status);
@@ -114,16 +146,43 @@ static const struct { const char *name; int since; void *function; } FUNCTIONS[]
     {"cuCtxGetCurrent", 4000, get_current}, {"cuCtxSetCurrent", 4000, set_current},
     {"cuCtxPushCurrent", 4000, push}, {"cuCtxPopCurrent", 4000, pop}, {"cuCtxGetDevice", 2000, of_context},
     {"cuMemGetInfo", 3020, memory_info}, {"cuStreamCreateWithPriority", 5050, stream_create},
-    {"cuStreamQuery", 2000, stream_query}, {"cuEventQuery", 2000, event_query},
+    {"cuStreamQuery", 2000, wants_context}, {"cuEventQuery", 2000, event_query},
     {"cuStreamSynchronize", 2000, stream_synchronize}, {"cuStreamIsCapturing", 10000, is_capturing},
-    {"cuMemcpyAsync", 4000, copy}, {"cuPointerGetAttribute", 4000, pointer},
+    {"cuMemcpyAsync", 4000, copy}, {"cuPointerGetAttributes", 7000, pointer},
     {"cuDeviceTotalMem", 3020, total_memory}, {"cuDeviceGetDefaultMemPool", 11020, default_pool},
     {"cuMemAllocFromPoolAsync", 11020, pool_alloc}, {"cuMemFreeAsync", 11020, pool_free},
     {"cuMemPoolTrimTo", 11020, pool_trim}, {"cuMemPoolGetAttribute", 11020, pool_get},
     {"cuMemPoolSetAttribute", 11020, pool_set}, {"cuEventCreate", 2000, event_create},
     {"cuEventDestroy", 4000, event_destroy}, {"cuEventRecord", 2000, event_record},
     {"cuEventSynchronize", 2000, event_synchronize}, {"cuStreamWaitEvent", 3020, wait_event},
-    {"cuStreamGetCaptureInfo", 10010, capture_info}, {"cuThreadExchangeStreamCaptureMode", 10010, exchange_mode},
+    {"cuDevicePrimaryCtxGetState", 7000, state}, {"cuStreamGetCaptureInfo", 10010, capture_info}, {"cuThreadExchangeStreamCaptureMode", 10010, exchange_mode},
+    {"cuDeviceGetName", 2000, harmless}, {"cuDeviceGetUuid", 11040, harmless}, {"cuDeviceGetPCIBusId", 4010, harmless},
+    {"cuDeviceCanAccessPeer", 4000, harmless}, {"cuMemGetAllocationGranularity", 10020, harmless},
+    {"cuMemAddressReserve", 10020, harmless}, {"cuMemAddressFree", 10020, harmless},
+    {"cuStreamGetCaptureInfo", 12030, capture_site}, {"cuGraphAddNode", 12030, add_node},
+    {"cuCtxSynchronize", 2000, wants_context}, {"cuCtxEnablePeerAccess", 4000, wants_context},
+    {"cuCtxGetStreamPriorityRange", 5050, wants_context}, {"cuMemAlloc", 3020, wants_context},
+    {"cuMemFree", 3020, wants_context}, {"cuMemCreate", 10020, wants_context}, {"cuMemRelease", 10020, wants_context},
+    {"cuMemMap", 10020, wants_context}, {"cuMemSetAccess", 10020, wants_context}, {"cuMemUnmap", 10020, wants_context},
+    {"cuMemHostAlloc", 2020, wants_context}, {"cuMemFreeHost", 2000, wants_context},
+    {"cuMemHostRegister", 6050, wants_context}, {"cuMemHostUnregister", 4000, wants_context},
+    {"cuStreamDestroy", 4000, wants_context}, {"cuStreamGetFlags", 5050, wants_context},
+    {"cuStreamGetPriority", 5050, wants_context}, {"cuLaunchHostFunc", 10000, wants_context},
+    {"cuEventRecordWithFlags", 11010, wants_context}, {"cuEventElapsedTime", 2000, wants_context},
+    {"cuMemcpyPeerAsync", 4000, wants_memory}, {"cuMemsetD8Async", 3020, wants_memory},
+    {"cuMemsetD16Async", 3020, wants_memory}, {"cuMemsetD32Async", 3020, wants_memory},
+    {"cuStreamBeginCapture", 10010, wants_context}, {"cuStreamEndCapture", 10000, wants_context},
+    {"cuStreamBeginCaptureToGraph", 12030, wants_context}, {"cuStreamUpdateCaptureDependencies", 12030, wants_context},
+    {"cuGraphConditionalHandleCreate", 12030, wants_context}, {"cuGraphDestroy", 10000, wants_context},
+    {"cuGraphGetNodes", 10000, wants_context}, {"cuGraphGetEdges", 12030, wants_context},
+    {"cuGraphNodeGetType", 10000, wants_context}, {"cuGraphDebugDotPrint", 11030, wants_context},
+    {"cuGraphInstantiateWithFlags", 11040, wants_context}, {"cuGraphExecUpdate", 12000, wants_context},
+    {"cuGraphUpload", 11010, wants_context}, {"cuGraphLaunch", 10000, wants_context},
+    {"cuGraphExecDestroy", 10000, wants_context}, {"cuModuleLoadData", 2000, wants_context},
+    {"cuModuleUnload", 2000, wants_context}, {"cuModuleGetFunction", 2000, wants_context},
+    {"cuLaunchKernel", 4000, wants_context}, {"cuIpcGetEventHandle", 4010, wants_context},
+    {"cuIpcOpenEventHandle", 4010, wants_context}, {"cuIpcGetMemHandle", 4010, wants_context},
+    {"cuIpcOpenMemHandle", 11000, wants_context}, {"cuIpcCloseMemHandle", 4010, wants_context},
 };
 
 EXPORT int cuGetProcAddress_v2(const char *name, void **out, int wanted, uint64_t flags, int *status) {

@@ -6,7 +6,7 @@ import pickle
 import pytest
 
 import accelrt
-from accelrt.attributes import ATTRIBUTES
+from accelrt.attributes import ADDED, ATTRIBUTES, known_to
 
 TORCH_FIELDS = [
     "name",
@@ -49,6 +49,16 @@ def test_the_drivers_attributes_go_by_their_names():
     assert found.multiprocessor_count == found.multi_processor_count > 0
     with pytest.raises(AttributeError, match="has no 'max_elephants'"):
         _ = found.max_elephants
+
+
+def test_a_newer_driver_is_asked_for_more_attributes():
+    counts = {driver: len(known_to(driver)) for driver in (12000, 12040, 12090, 13000, 13050, 14000)}
+    # as many as each release's cuda.h has numbers
+    assert counts == {12000: 128, 12040: 134, 12090: 143, 13000: 147, 13050: 161, 14000: 161}
+    assert sorted(ATTRIBUTES.values()) == list(range(1, 162))
+    added = [number for numbers in ADDED.values() for number in numbers]
+    assert len(added) == len(set(added))
+    assert set(added) <= set(ATTRIBUTES.values())
 
 
 def test_the_object_is_one_and_the_same_and_cannot_be_changed():

@@ -7,41 +7,31 @@ library of CUDA's is linked.
 from libc.stdint cimport uint64_t, uintptr_t
 from libc.string cimport memset
 
-from cuda.bindings.cydriver cimport (
+from accelrt.driver.cuda_types cimport (
+    CU_GRAPH_COND_ASSIGN_DEFAULT,
+    CU_GRAPH_NODE_TYPE_CONDITIONAL,
     CU_STREAM_CAPTURE_STATUS_ACTIVE,
     CU_STREAM_CAPTURE_STATUS_NONE,
     CU_STREAM_SET_CAPTURE_DEPENDENCIES,
     CUcontext,
     CUgraph,
+    CUgraphConditionalHandle,
     CUgraphEdgeData,
     CUgraphNode,
+    CUgraphNodeParams,
     CUstream,
     CUstreamCaptureMode,
     CUstreamCaptureStatus,
     cuuint64_t,
 )
 
-from accelrt.driver.cuda_context cimport MOST_DEVICES, primary_of
+from accelrt.driver.cuda_context cimport MOST_DEVICES, enter, leave, primary_of
 from accelrt.driver.cuda_library cimport Symbol, resolve
 from accelrt.driver.relaxed cimport go_relaxed, restore_mode
 from accelrt.driver.table cimport Table
 from accelrt.status cimport ILLEGAL_STATE
 
 cdef extern from "cudaTypedefs.h" nogil:
-    ctypedef uint64_t CUgraphConditionalHandle
-    ctypedef int CUgraphConditionalNodeType
-    ctypedef int CUgraphNodeType
-    CUgraphNodeType CU_GRAPH_NODE_TYPE_CONDITIONAL
-    unsigned int CU_GRAPH_COND_ASSIGN_DEFAULT
-    ctypedef struct CUDA_CONDITIONAL_NODE_PARAMS:
-        CUgraphConditionalHandle handle
-        CUgraphConditionalNodeType type
-        unsigned int size
-        CUgraph* phGraph_out
-        CUcontext ctx
-    ctypedef struct CUgraphNodeParams:
-        CUgraphNodeType type
-        CUDA_CONDITIONAL_NODE_PARAMS conditional
     ctypedef int (*PFN_cuStreamGetCaptureInfo_v12030)(
         CUstream, CUstreamCaptureStatus*, cuuint64_t*, CUgraph*, const CUgraphNode**, const CUgraphEdgeData**,
         size_t*) noexcept nogil
@@ -136,13 +126,16 @@ cdef int conditional_create(int device, uintptr_t stream, uint64_t* out_conditio
     cdef CUgraphConditionalHandle made = 0
     cdef CUcontext context = NULL
     cdef Site site
-    cdef int code = find_site(stream, &site)
+    cdef bint pushed = False
+    cdef int code = enter(device, &pushed)
+    if code == 0:
+        code = find_site(stream, &site)
     if code == 0:
         code = primary_of(device, &context)
     if code == 0:
         code = cuGraphConditionalHandleCreate(&made, site.graph, context, 0, CU_GRAPH_COND_ASSIGN_DEFAULT)
     out_condition[0] = made
-    return code
+    return leave(pushed, code)
 
 
 cdef int setter_of(int device, uintptr_t* out_function) noexcept nogil:
@@ -171,27 +164,40 @@ cdef int conditional_set(int device, uintptr_t stream, uint64_t condition, uintp
     cdef void* arguments[2]
     cdef uintptr_t function = 0
     cdef Site site
-    cdef int code = find_site(stream, &site)  # outside a graph the kernel would fault
+    cdef bint pushed = False
+    cdef int code = enter(device, &pushed)
     arguments[0] = &condition
     arguments[1] = &address
+    if code == 0:
+        code = find_site(stream, &site)  # outside a graph the kernel would fault
     if code == 0:
         code = setter_of(device, &function)
     if code == 0:
         code = rows.kernel_launch(device, stream, function, 1, 1, 1, 1, 1, 1, 0, arguments)
-    return code
+    return leave(pushed, code)
 
 
 cdef int conditional_add(int device, uintptr_t stream, uint64_t condition, int kind, uintptr_t* out_body) noexcept nogil:
-    cdef CUgraphNodeParams given
-    cdef CUgraphNode node = NULL
     cdef CUcontext context = NULL
     cdef Site site
-    cdef int code = find_site(stream, &site)
+    cdef bint pushed = False
+    cdef int code = enter(device, &pushed)
     out_body[0] = 0
     if code == 0:
+        code = find_site(stream, &site)
+    if code == 0:
         code = primary_of(device, &context)
-    if code:
-        return code
+    if code == 0:
+        code = add_node(context, &site, stream, condition, kind, out_body)
+    return leave(pushed, code)
+
+
+cdef int add_node(
+    CUcontext context, Site* site, uintptr_t stream, uint64_t condition, int kind, uintptr_t* out_body
+) noexcept nogil:
+    cdef CUgraphNodeParams given
+    cdef CUgraphNode node = NULL
+    cdef int code
     memset(&given, 0, sizeof(given))
     given.type = CU_GRAPH_NODE_TYPE_CONDITIONAL
     given.conditional.handle = condition
@@ -207,4 +213,8 @@ cdef int conditional_add(int device, uintptr_t stream, uint64_t condition, int k
 
 
 cdef int capture_begin_to(int device, uintptr_t stream, uintptr_t body, int mode) noexcept nogil:
-    return cuStreamBeginCaptureToGraph(<CUstream>stream, <CUgraph>body, NULL, NULL, 0, <CUstreamCaptureMode>mode)
+    cdef bint pushed = False
+    cdef int code = enter(device, &pushed)
+    if code == 0:
+        code = cuStreamBeginCaptureToGraph(<CUstream>stream, <CUgraph>body, NULL, NULL, 0, <CUstreamCaptureMode>mode)
+    return leave(pushed, code)

@@ -1,10 +1,10 @@
 # Devices, and their primary contexts made current for one call.
 from libc.stdint cimport uintptr_t
 
-from cuda.bindings.cydriver cimport CUcontext, CUdevice
+from accelrt.driver.cuda_types cimport CUcontext, CUdevice
 
 from accelrt.driver.table cimport Table
-from accelrt.status cimport INVALID_CONTEXT, SUCCESS
+from accelrt.status cimport INVALID_DEVICE, SUCCESS
 
 cdef extern from "cudaTypedefs.h" nogil:
     ctypedef int (*PFN_cuCtxGetCurrent_v4000)(CUcontext*) noexcept nogil
@@ -32,32 +32,37 @@ cdef int fill_devices(Table* table, Table* blank) except -1  # a status code
 cdef int count_devices() noexcept nogil  # after fill_devices
 
 cdef int primary_of(int device, CUcontext* out_primary) noexcept nogil
-cdef int enter_slow(int device, bint* out_pushed) noexcept nogil
+cdef int enter_slow(int device, CUcontext current, bint* out_pushed) noexcept nogil
+cdef int enter_any_slow(bint* out_pushed) noexcept nogil
 cdef void pop() noexcept nogil
 
 
 # Makes the device's primary context current; every enter has its leave.  Where it is current already,
 # as it mostly is, this is one call of the driver (some 20 ns) and leave is none.
 cdef inline int enter(int device, bint* out_pushed) noexcept nogil:
-    cdef CUcontext current = NULL, primary
-    if 0 <= device < device_total:
-        primary = load_context(&devices[device].primary, ACQUIRE)
-        if primary != NULL and <int>cuCtxGetCurrent(&current) == SUCCESS and current == primary:
-            return SUCCESS
-    return enter_slow(device, out_pushed)
+    cdef CUcontext current = NULL
+    cdef int code
+    if not 0 <= device < device_total:
+        return INVALID_DEVICE
+    code = cuCtxGetCurrent(&current)
+    if code == SUCCESS and (current == NULL or current != load_context(&devices[device].primary, ACQUIRE)):
+        return enter_slow(device, current, out_pushed)
+    return code
 
 
-# The same for a call on a stream: one that was created knows its context and needs no other.
+# The same for rows that name no device: whichever context the thread has will do; where it has none, it gets that
+# of a device which has one.
+cdef inline int enter_any(bint* out_pushed) noexcept nogil:
+    cdef CUcontext current = NULL
+    cdef int code = cuCtxGetCurrent(&current)
+    return enter_any_slow(out_pushed) if code == SUCCESS and current == NULL else code
+
+
+# The same for calls that want a context only to know whose default stream is meant (DESIGN.md names them).
 cdef inline int enter_for(int device, uintptr_t stream, bint* out_pushed) noexcept nogil:
     if stream > LAST_DEFAULT_STREAM:
         return SUCCESS
     return enter(device, out_pushed)
-
-
-# After such a call: whether it has to be made again, because the driver wanted a context after all and the
-# thread had none.  The device's is current now.
-cdef inline bint wants_context(int code, int device, bint* out_pushed) noexcept nogil:
-    return code == INVALID_CONTEXT and not out_pushed[0] and enter_slow(device, out_pushed) == SUCCESS and out_pushed[0]
 
 
 cdef inline int leave(bint pushed, int code) noexcept nogil:

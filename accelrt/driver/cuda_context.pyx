@@ -3,7 +3,7 @@
 A primary context is retained when its device is first needed and never released: it is the one that the
 CUDA runtime and every other library of the process use.
 """
-from cuda.bindings.cydriver cimport (
+from accelrt.driver.cuda_types cimport (
     CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS,
     CUcontext,
     CUdevice,
@@ -31,6 +31,7 @@ cdef extern from "cudaTypedefs.h" nogil:
     ctypedef int (*PFN_cuCtxGetDevice_v2000)(CUdevice*) noexcept nogil
     ctypedef int (*PFN_cuCtxSynchronize_v2000)() noexcept nogil
     ctypedef int (*PFN_cuDevicePrimaryCtxRetain_v7000)(CUcontext*, CUdevice) noexcept nogil
+    ctypedef int (*PFN_cuDevicePrimaryCtxGetState_v7000)(CUdevice, unsigned int*, int*) noexcept nogil
     ctypedef int (*PFN_cuDeviceCanAccessPeer_v4000)(int*, CUdevice, CUdevice) noexcept nogil
     ctypedef int (*PFN_cuCtxEnablePeerAccess_v4000)(CUcontext, unsigned int) noexcept nogil
 
@@ -50,12 +51,13 @@ cdef PFN_cuCtxPopCurrent_v4000 cuCtxPopCurrent
 cdef PFN_cuCtxGetDevice_v2000 cuCtxGetDevice
 cdef PFN_cuCtxSynchronize_v2000 cuCtxSynchronize
 cdef PFN_cuDevicePrimaryCtxRetain_v7000 cuDevicePrimaryCtxRetain
+cdef PFN_cuDevicePrimaryCtxGetState_v7000 cuDevicePrimaryCtxGetState
 cdef PFN_cuDeviceCanAccessPeer_v4000 cuDeviceCanAccessPeer
 cdef PFN_cuCtxEnablePeerAccess_v4000 cuCtxEnablePeerAccess
 
 
 cdef int fill_devices(Table* table, Table* blank) except -1:
-    cdef Symbol[18] symbols = [
+    cdef Symbol[19] symbols = [
         Symbol(b"cuDriverGetVersion", 2020, <void**>&cuDriverGetVersion, <void**>&table.driver_version),
         Symbol(b"cuDeviceGet", 2000, <void**>&cuDeviceGet, NULL),
         Symbol(b"cuDeviceGetCount", 2000, <void**>&cuDeviceGetCount, NULL),
@@ -72,6 +74,7 @@ cdef int fill_devices(Table* table, Table* blank) except -1:
         Symbol(b"cuCtxGetDevice", 2000, <void**>&cuCtxGetDevice, NULL),
         Symbol(b"cuCtxSynchronize", 2000, <void**>&cuCtxSynchronize, <void**>&table.device_synchronize),
         Symbol(b"cuDevicePrimaryCtxRetain", 7000, <void**>&cuDevicePrimaryCtxRetain, NULL),
+        Symbol(b"cuDevicePrimaryCtxGetState", 7000, <void**>&cuDevicePrimaryCtxGetState, NULL),
         Symbol(b"cuDeviceCanAccessPeer", 4000, <void**>&cuDeviceCanAccessPeer, <void**>&table.can_access_peer),
         Symbol(b"cuCtxEnablePeerAccess", 4000, <void**>&cuCtxEnablePeerAccess, <void**>&table.enable_peer),
     ]
@@ -88,7 +91,7 @@ cdef int fill_devices(Table* table, Table* blank) except -1:
     table.device_synchronize = device_synchronize
     table.can_access_peer = can_access_peer
     table.enable_peer = enable_peer
-    return resolve(symbols, 18, table, blank)
+    return resolve(symbols, 19, table, blank)
 
 
 cdef int count_devices() noexcept nogil:
@@ -127,16 +130,28 @@ cdef int primary_of(int device, CUcontext* out_primary) noexcept nogil:
     return code
 
 
-cdef int enter_slow(int device, bint* out_pushed) noexcept nogil:
-    cdef CUcontext primary = NULL, current = NULL
+cdef int enter_slow(int device, CUcontext current, bint* out_pushed) noexcept nogil:
+    cdef CUcontext primary = NULL
     cdef int code = primary_of(device, &primary)
-    if code == SUCCESS:
-        code = cuCtxGetCurrent(&current)
     if code != SUCCESS or current == primary:
         return code
     code = cuCtxPushCurrent(primary)
     out_pushed[0] = code == SUCCESS
     return code
+
+
+cdef int enter_any_slow(bint* out_pushed) noexcept nogil:
+    # A context that accelrt has retained, else a primary one that another library has; where there is neither, the
+    # process has nothing on a device, and no context is made for the sake of a question.
+    cdef unsigned int flags = 0
+    cdef int index, active = 0
+    for index in range(device_total):
+        if load_context(&devices[index].primary, ACQUIRE) != NULL:
+            return enter_slow(index, NULL, out_pushed)
+    for index in range(device_total):
+        if <int>cuDevicePrimaryCtxGetState(devices[index].handle, &flags, &active) == SUCCESS and active:
+            return enter_slow(index, NULL, out_pushed)
+    return SUCCESS
 
 
 cdef void pop() noexcept nogil:
@@ -172,10 +187,10 @@ cdef int current_device_slow(int* out_device) noexcept nogil:
 
 cdef int set_device(int device) noexcept nogil:
     cdef CUcontext primary = NULL
-    cdef int code = primary_of(device, &primary)
+    cdef int code = SUCCESS if device == -1 else primary_of(device, &primary)
     if code != SUCCESS:
         return code
-    return cuCtxSetCurrent(primary)
+    return cuCtxSetCurrent(primary)  # NULL leaves the thread without
 
 
 cdef int device_synchronize(int device) noexcept nogil:

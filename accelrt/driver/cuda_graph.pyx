@@ -2,7 +2,7 @@
 from libc.stdint cimport uint64_t, uintptr_t
 from libc.string cimport memcpy, memset
 
-from cuda.bindings.cydriver cimport (
+from accelrt.driver.cuda_types cimport (
     CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS,
     CU_STREAM_CAPTURE_STATUS_ACTIVE,
     CU_STREAM_CAPTURE_STATUS_NONE,
@@ -22,7 +22,7 @@ from cuda.bindings.cydriver cimport (
     cuuint64_t,
 )
 
-from accelrt.driver.cuda_context cimport enter, enter_for, leave, wants_context
+from accelrt.driver.cuda_context cimport enter, enter_any, enter_for, leave
 from accelrt.driver.cuda_library cimport Symbol, resolve
 from accelrt.driver.table cimport Table
 from accelrt.status cimport SUCCESS
@@ -105,10 +105,8 @@ cdef int fill_capture(Table* table, Table* blank) except -1:
 
 cdef int capture_begin(int device, uintptr_t stream, int mode) noexcept nogil:
     cdef bint pushed = False
-    cdef int code = enter_for(device, stream, &pushed)
+    cdef int code = enter(device, &pushed)
     if code == SUCCESS:
-        code = cuStreamBeginCapture(<CUstream>stream, <CUstreamCaptureMode>mode)
-    if wants_context(code, device, &pushed):
         code = cuStreamBeginCapture(<CUstream>stream, <CUstreamCaptureMode>mode)
     return leave(pushed, code)
 
@@ -116,10 +114,8 @@ cdef int capture_begin(int device, uintptr_t stream, int mode) noexcept nogil:
 cdef int capture_end(int device, uintptr_t stream, uintptr_t* out_graph) noexcept nogil:
     cdef CUgraph graph = NULL
     cdef bint pushed = False
-    cdef int code = enter_for(device, stream, &pushed)
+    cdef int code = enter(device, &pushed)
     if code == SUCCESS:
-        code = cuStreamEndCapture(<CUstream>stream, &graph)
-    if wants_context(code, device, &pushed):
         code = cuStreamEndCapture(<CUstream>stream, &graph)
     out_graph[0] = <uintptr_t>graph if code == SUCCESS else 0
     return leave(pushed, code)
@@ -131,8 +127,6 @@ cdef int capture_status(int device, uintptr_t stream, int* out_status, uint64_t*
     cdef bint pushed = False
     cdef int code = enter_for(device, stream, &pushed)
     if code == SUCCESS:
-        code = cuStreamGetCaptureInfo(<CUstream>stream, &status, &identity)
-    if wants_context(code, device, &pushed):
         code = cuStreamGetCaptureInfo(<CUstream>stream, &status, &identity)
     out_status[0] = status
     out_id[0] = identity if status == CU_STREAM_CAPTURE_STATUS_ACTIVE else 0
@@ -172,15 +166,27 @@ cdef int fill_graph_rows(Table* table, Table* blank) except -1:
 
 
 cdef int graph_destroy(uintptr_t graph) noexcept nogil:
-    return cuGraphDestroy(<CUgraph>graph)
+    cdef bint pushed = False
+    cdef int code = enter_any(&pushed)
+    if code == SUCCESS:
+        code = cuGraphDestroy(<CUgraph>graph)
+    return leave(pushed, code)
 
 
 cdef int graph_node_count(uintptr_t graph, size_t* out_count) noexcept nogil:
-    return cuGraphGetNodes(<CUgraph>graph, NULL, out_count)
+    cdef bint pushed = False
+    cdef int code = enter_any(&pushed)
+    if code == SUCCESS:
+        code = cuGraphGetNodes(<CUgraph>graph, NULL, out_count)
+    return leave(pushed, code)
 
 
 cdef int graph_dot(uintptr_t graph, const char* path, unsigned int flags) noexcept nogil:
-    return cuGraphDebugDotPrint(<CUgraph>graph, path, flags)
+    cdef bint pushed = False
+    cdef int code = enter_any(&pushed)
+    if code == SUCCESS:
+        code = cuGraphDebugDotPrint(<CUgraph>graph, path, flags)
+    return leave(pushed, code)
 
 
 cdef int graph_instantiate(int device, uintptr_t graph, uint64_t flags, uintptr_t* out_exec) noexcept nogil:
@@ -195,36 +201,38 @@ cdef int graph_instantiate(int device, uintptr_t graph, uint64_t flags, uintptr_
 
 cdef int graph_update(uintptr_t exec_, uintptr_t graph, int* out_result, uintptr_t* out_node) noexcept nogil:
     cdef CUgraphExecUpdateResultInfo told
-    cdef int code
+    cdef bint pushed = False
+    cdef int code = enter_any(&pushed)
     memset(&told, 0, sizeof(told))
-    code = cuGraphExecUpdate(<CUgraphExec>exec_, <CUgraph>graph, &told)
+    if code == SUCCESS:
+        code = cuGraphExecUpdate(<CUgraphExec>exec_, <CUgraph>graph, &told)
     out_result[0] = told.result
     out_node[0] = <uintptr_t>told.errorNode
-    return code
+    return leave(pushed, code)
 
 
 cdef int graph_upload(int device, uintptr_t exec_, uintptr_t stream) noexcept nogil:
     cdef bint pushed = False
-    cdef int code = enter_for(device, stream, &pushed)
+    cdef int code = enter(device, &pushed)
     if code == SUCCESS:
-        code = cuGraphUpload(<CUgraphExec>exec_, <CUstream>stream)
-    if wants_context(code, device, &pushed):
         code = cuGraphUpload(<CUgraphExec>exec_, <CUstream>stream)
     return leave(pushed, code)
 
 
 cdef int graph_launch(int device, uintptr_t exec_, uintptr_t stream) noexcept nogil:
     cdef bint pushed = False
-    cdef int code = enter_for(device, stream, &pushed)
+    cdef int code = enter(device, &pushed)
     if code == SUCCESS:
-        code = cuGraphLaunch(<CUgraphExec>exec_, <CUstream>stream)
-    if wants_context(code, device, &pushed):
         code = cuGraphLaunch(<CUgraphExec>exec_, <CUstream>stream)
     return leave(pushed, code)
 
 
 cdef int graph_exec_destroy(uintptr_t exec_) noexcept nogil:
-    return cuGraphExecDestroy(<CUgraphExec>exec_)
+    cdef bint pushed = False
+    cdef int code = enter_any(&pushed)
+    if code == SUCCESS:
+        code = cuGraphExecDestroy(<CUgraphExec>exec_)
+    return leave(pushed, code)
 
 
 # kernels
@@ -263,18 +271,18 @@ cdef int module_unload(int device, uintptr_t module) noexcept nogil:
 
 cdef int module_function(uintptr_t module, const char* name, uintptr_t* out_function) noexcept nogil:
     cdef CUfunction function = NULL
-    cdef int code = cuModuleGetFunction(&function, <CUmodule>module, name)
+    cdef bint pushed = False
+    cdef int code = enter_any(&pushed)
+    if code == SUCCESS:
+        code = cuModuleGetFunction(&function, <CUmodule>module, name)
     out_function[0] = <uintptr_t>function if code == SUCCESS else 0
-    return code
+    return leave(pushed, code)
 
 
 cdef int kernel_launch(int device, uintptr_t stream, uintptr_t function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, void** arguments) noexcept nogil:  # no-cython-lint
     cdef bint pushed = False
-    cdef int code = enter_for(device, stream, &pushed)
+    cdef int code = enter(device, &pushed)
     if code == SUCCESS:
-        code = cuLaunchKernel(<CUfunction>function, grid_x, grid_y, grid_z, block_x, block_y, block_z,
-                              shared_bytes, <CUstream>stream, arguments, NULL)
-    if wants_context(code, device, &pushed):
         code = cuLaunchKernel(<CUfunction>function, grid_x, grid_y, grid_z, block_x, block_y, block_z,
                               shared_bytes, <CUstream>stream, arguments, NULL)
     return leave(pushed, code)

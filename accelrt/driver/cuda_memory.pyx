@@ -2,7 +2,7 @@
 from libc.stdint cimport uint64_t, uintptr_t
 from libc.string cimport memset
 
-from cuda.bindings.cydriver cimport (
+from accelrt.driver.cuda_types cimport (
     CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
     CU_MEM_ALLOC_GRANULARITY_RECOMMENDED,
     CU_MEM_ALLOCATION_TYPE_PINNED,
@@ -24,15 +24,16 @@ from cuda.bindings.cydriver cimport (
     CUstream,
 )
 
-from accelrt.driver.cuda_context cimport device_total, devices, enter, enter_for, leave, wants_context
+from accelrt.driver.cuda_context cimport device_total, devices, enter, enter_any, leave
 from accelrt.driver.cuda_library cimport Symbol, resolve
 from accelrt.driver.table cimport Table
-from accelrt.status cimport INVALID_DEVICE, NOT_SUPPORTED, SUCCESS
+from accelrt.status cimport INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED, SUCCESS
 
 cdef extern from "cudaTypedefs.h" nogil:
     ctypedef int (*PFN_cuMemAlloc_v3020)(CUdeviceptr*, size_t) noexcept nogil
     ctypedef int (*PFN_cuMemFree_v3020)(CUdeviceptr) noexcept nogil
-    ctypedef int (*PFN_cuPointerGetAttribute_v4000)(void*, CUpointer_attribute, CUdeviceptr) noexcept nogil
+    ctypedef int (*PFN_cuPointerGetAttributes_v7000)(
+        unsigned int, CUpointer_attribute*, void**, CUdeviceptr) noexcept nogil
     ctypedef int (*PFN_cuMemGetAllocationGranularity_v10020)(
         size_t*, const CUmemAllocationProp*, CUmemAllocationGranularity_flags) noexcept nogil
     ctypedef int (*PFN_cuMemAddressReserve_v10020)(
@@ -62,7 +63,7 @@ cdef extern from "cudaTypedefs.h" nogil:
 
 cdef PFN_cuMemAlloc_v3020 cuMemAlloc
 cdef PFN_cuMemFree_v3020 cuMemFree
-cdef PFN_cuPointerGetAttribute_v4000 cuPointerGetAttribute
+cdef PFN_cuPointerGetAttributes_v7000 cuPointerGetAttributes
 cdef PFN_cuMemGetAllocationGranularity_v10020 cuMemGetAllocationGranularity
 cdef PFN_cuMemAddressReserve_v10020 cuMemAddressReserve
 cdef PFN_cuMemAddressFree_v10020 cuMemAddressFree
@@ -97,7 +98,7 @@ cdef int fill_plain(Table* table, Table* blank) except -1:
     cdef Symbol[3] symbols = [
         Symbol(b"cuMemAlloc", 3020, <void**>&cuMemAlloc, <void**>&table.memory_alloc),
         Symbol(b"cuMemFree", 3020, <void**>&cuMemFree, <void**>&table.memory_free),
-        Symbol(b"cuPointerGetAttribute", 4000, <void**>&cuPointerGetAttribute, <void**>&table.pointer_device),
+        Symbol(b"cuPointerGetAttributes", 7000, <void**>&cuPointerGetAttributes, <void**>&table.pointer_device),
     ]
     table.memory_alloc = memory_alloc
     table.memory_free = memory_free
@@ -126,20 +127,33 @@ cdef int memory_free(int device, uintptr_t address) noexcept nogil:
 cdef int pointer_device(uintptr_t address, int* out_device) noexcept nogil:
     cdef unsigned int kind = 0
     cdef int ordinal = -1
-    cdef int code = cuPointerGetAttribute(&kind, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address)
-    if code == SUCCESS and kind != CU_MEMORYTYPE_HOST:
-        code = cuPointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address)
-    out_device[0] = ordinal
-    return code
+    cdef bint pushed = False
+    cdef int code = enter_any(&pushed)
+    if code == SUCCESS:
+        code = describe(address, &kind, &ordinal)
+    if code == SUCCESS and kind == 0:
+        code = INVALID_VALUE
+    out_device[0] = ordinal if code == SUCCESS and kind != CU_MEMORYTYPE_HOST else -1
+    return leave(pushed, code)
+
+
+cdef int describe(uintptr_t address, unsigned int* out_kind, int* out_ordinal) noexcept nogil:
+    # Of memory that the driver neither allocated nor was told of it has no kind, 0, and no error: to ask for a single
+    # attribute of such memory is one, which tools report.
+    cdef CUpointer_attribute[2] wanted
+    cdef void* answers[2]
+    wanted[0] = CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+    wanted[1] = CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+    answers[0] = out_kind
+    answers[1] = out_ordinal
+    return cuPointerGetAttributes(2, wanted, answers, address)
 
 
 cdef int memory_kind(uintptr_t address) noexcept nogil:
-    # The driver has no word for memory that it neither allocated nor was told of: it refuses the question.
+    # The caller has entered a device.
     cdef unsigned int kind = 0
-    cdef int code = NOT_SUPPORTED
-    if cuPointerGetAttribute != NULL:
-        code = cuPointerGetAttribute(&kind, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address)
-    if code != SUCCESS:
+    cdef int ordinal = -1
+    if cuPointerGetAttributes == NULL or describe(address, &kind, &ordinal) != SUCCESS or kind == 0:
         return PAGEABLE
     return PAGE_LOCKED if kind == CU_MEMORYTYPE_HOST else ON_DEVICE
 
@@ -200,38 +214,50 @@ cdef int address_free(uintptr_t address, size_t size) noexcept nogil:
 cdef int physical_create(int device, size_t size, uintptr_t* out_handle) noexcept nogil:
     cdef CUmemGenericAllocationHandle handle = 0
     cdef CUmemAllocationProp wanted
-    cdef int code
-    out_handle[0] = 0
-    if not 0 <= device < device_total:
-        return INVALID_DEVICE
-    wanted = pinned_on(device)
-    code = cuMemCreate(&handle, size, &wanted, 0)
+    cdef bint pushed = False
+    cdef int code = enter(device, &pushed)
     if code == SUCCESS:
-        out_handle[0] = handle
-    return code
+        wanted = pinned_on(device)
+        code = cuMemCreate(&handle, size, &wanted, 0)
+    out_handle[0] = handle if code == SUCCESS else 0
+    return leave(pushed, code)
 
 
 cdef int physical_release(uintptr_t handle) noexcept nogil:
-    return cuMemRelease(handle)
+    cdef bint pushed = False
+    cdef int code = enter_any(&pushed)
+    if code == SUCCESS:
+        code = cuMemRelease(handle)
+    return leave(pushed, code)
 
 
 cdef int memory_map(uintptr_t address, size_t size, uintptr_t handle) noexcept nogil:
-    return cuMemMap(address, size, 0, handle, 0)
+    cdef bint pushed = False
+    cdef int code = enter_any(&pushed)
+    if code == SUCCESS:
+        code = cuMemMap(address, size, 0, handle, 0)
+    return leave(pushed, code)
 
 
 cdef int memory_access(uintptr_t address, size_t size, int device) noexcept nogil:
     cdef CUmemAccessDesc access
-    if not 0 <= device < device_total:
-        return INVALID_DEVICE
-    memset(&access, 0, sizeof(access))
-    access.location.type = CU_MEM_LOCATION_TYPE_DEVICE
-    access.location.id = devices[device].handle
-    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-    return cuMemSetAccess(address, size, &access, 1)
+    cdef bint pushed = False
+    cdef int code = enter(device, &pushed)
+    if code == SUCCESS:
+        memset(&access, 0, sizeof(access))
+        access.location.type = CU_MEM_LOCATION_TYPE_DEVICE
+        access.location.id = devices[device].handle
+        access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+        code = cuMemSetAccess(address, size, &access, 1)
+    return leave(pushed, code)
 
 
 cdef int memory_unmap(uintptr_t address, size_t size) noexcept nogil:
-    return cuMemUnmap(address, size)
+    cdef bint pushed = False
+    cdef int code = enter_any(&pushed)
+    if code == SUCCESS:
+        code = cuMemUnmap(address, size)
+    return leave(pushed, code)
 
 
 # stream-ordered: always the device's default pool, so that it is shared with whoever else uses that
@@ -265,12 +291,10 @@ cdef int async_alloc(int device, uintptr_t stream, size_t size, uintptr_t* out_a
     cdef CUmemoryPool pool = NULL
     cdef CUdeviceptr address = 0
     cdef bint pushed = False
-    cdef int code = enter_for(device, stream, &pushed)
+    cdef int code = enter(device, &pushed)
     if code == SUCCESS:
         code = default_pool(device, &pool)
     if code == SUCCESS:
-        code = cuMemAllocFromPoolAsync(&address, size, pool, <CUstream>stream)
-    if wants_context(code, device, &pushed):
         code = cuMemAllocFromPoolAsync(&address, size, pool, <CUstream>stream)
     out_address[0] = address if code == SUCCESS else 0
     return leave(pushed, code)
@@ -278,10 +302,8 @@ cdef int async_alloc(int device, uintptr_t stream, size_t size, uintptr_t* out_a
 
 cdef int async_free(int device, uintptr_t stream, uintptr_t address) noexcept nogil:
     cdef bint pushed = False
-    cdef int code = enter_for(device, stream, &pushed)
+    cdef int code = enter(device, &pushed)
     if code == SUCCESS:
-        code = cuMemFreeAsync(address, <CUstream>stream)
-    if wants_context(code, device, &pushed):
         code = cuMemFreeAsync(address, <CUstream>stream)
     return leave(pushed, code)
 

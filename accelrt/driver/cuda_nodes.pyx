@@ -2,11 +2,12 @@
 from libc.stdint cimport uintptr_t
 from libc.stdlib cimport calloc, free
 
-from cuda.bindings.cydriver cimport CUgraph, CUgraphEdgeData, CUgraphNode, CUgraphNodeType
+from accelrt.driver.cuda_types cimport CUgraph, CUgraphEdgeData, CUgraphNode, CUgraphNodeType
 
+from accelrt.driver.cuda_context cimport enter_any, leave
 from accelrt.driver.cuda_library cimport Symbol, resolve
 from accelrt.driver.table cimport Table
-from accelrt.status cimport NO_HOST_MEMORY
+from accelrt.status cimport NO_HOST_MEMORY, SUCCESS
 
 cdef extern from "cudaTypedefs.h" nogil:
     ctypedef int (*PFN_cuGraphGetNodes_v10000)(CUgraph, CUgraphNode*, size_t*) noexcept nogil
@@ -32,27 +33,37 @@ cdef int fill_nodes(Table* table, Table* blank) except -1:
 
 
 cdef int graph_nodes(uintptr_t graph, size_t room, void* nodes, size_t* out_count) noexcept nogil:
+    cdef bint pushed = False
+    cdef int code = enter_any(&pushed)
     out_count[0] = room
-    return cuGraphGetNodes(<CUgraph>graph, <CUgraphNode*>nodes if room else NULL, out_count)
+    if code == SUCCESS:
+        code = cuGraphGetNodes(<CUgraph>graph, <CUgraphNode*>nodes if room else NULL, out_count)
+    return leave(pushed, code)
 
 
 cdef int graph_edges(uintptr_t graph, size_t room, void* origins, void* targets, size_t* out_count) noexcept nogil:
     # Without room for the edges' data the driver refuses to list edges that carry any (LOSSY_QUERY).
     cdef CUgraphEdgeData* data = NULL
+    cdef bint pushed = False
     cdef int code
     out_count[0] = room
-    if room == 0:
-        return cuGraphGetEdges(<CUgraph>graph, NULL, NULL, NULL, out_count)
-    data = <CUgraphEdgeData*>calloc(room, sizeof(CUgraphEdgeData))
-    if data == NULL:
-        return NO_HOST_MEMORY
-    code = cuGraphGetEdges(<CUgraph>graph, <CUgraphNode*>origins, <CUgraphNode*>targets, data, out_count)
+    if room:
+        data = <CUgraphEdgeData*>calloc(room, sizeof(CUgraphEdgeData))
+        if data == NULL:
+            return NO_HOST_MEMORY
+    code = enter_any(&pushed)
+    if code == SUCCESS:
+        code = cuGraphGetEdges(<CUgraph>graph, <CUgraphNode*>origins if room else NULL,
+                               <CUgraphNode*>targets if room else NULL, data, out_count)
     free(data)
-    return code
+    return leave(pushed, code)
 
 
 cdef int graph_node_type(uintptr_t graph, uintptr_t node, int* out_type) noexcept nogil:
     cdef CUgraphNodeType found = <CUgraphNodeType>0
-    cdef int code = cuGraphNodeGetType(<CUgraphNode>node, &found)
+    cdef bint pushed = False
+    cdef int code = enter_any(&pushed)
+    if code == SUCCESS:
+        code = cuGraphNodeGetType(<CUgraphNode>node, &found)
     out_type[0] = found
-    return code
+    return leave(pushed, code)

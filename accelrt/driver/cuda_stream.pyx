@@ -1,11 +1,13 @@
 """The stream, event, copy and fill rows of the cuda driver.
 
-A stream or an event that was created knows its context, so the rows that work on one make a single
-call of the driver whichever context is current; only a default stream needs its device's.
+A stream or an event that was created knows its context, yet the driver looks for some things in the current one
+(memory that is mapped from several handles, say), so that every row but event_query has its device's current.
 """
 from libc.stdint cimport uintptr_t
 
-from cuda.bindings.cydriver cimport (
+from accelrt.driver.cuda_types cimport (
+    CU_EVENT_RECORD_EXTERNAL,
+    CU_EVENT_WAIT_EXTERNAL,
     CU_STREAM_CAPTURE_STATUS_NONE,
     CUcontext,
     CUdeviceptr,
@@ -15,7 +17,7 @@ from cuda.bindings.cydriver cimport (
     CUstreamCaptureStatus,
 )
 
-from accelrt.driver.cuda_context cimport devices, enter, enter_for, leave, primary_of, wants_context
+from accelrt.driver.cuda_context cimport devices, enter, enter_any, leave, primary_of
 from accelrt.driver.cuda_library cimport Symbol, resolve
 from accelrt.driver.cuda_memory cimport ON_DEVICE, PAGEABLE, memory_kind
 from accelrt.driver.table cimport Table, host_fn
@@ -45,10 +47,6 @@ cdef extern from "cudaTypedefs.h" nogil:
     ctypedef int (*PFN_cuMemsetD8Async_v3020)(CUdeviceptr, unsigned char, size_t, CUstream) noexcept nogil
     ctypedef int (*PFN_cuMemsetD16Async_v3020)(CUdeviceptr, unsigned short, size_t, CUstream) noexcept nogil
     ctypedef int (*PFN_cuMemsetD32Async_v3020)(CUdeviceptr, unsigned int, size_t, CUstream) noexcept nogil
-
-cdef enum:
-    CU_EVENT_RECORD_EXTERNAL = 1
-    CU_EVENT_WAIT_EXTERNAL = 1
 
 cdef PFN_cuCtxGetStreamPriorityRange_v5050 cuCtxGetStreamPriorityRange
 cdef PFN_cuStreamCreateWithPriority_v5050 cuStreamCreateWithPriority
@@ -131,75 +129,64 @@ cdef int stream_create(int device, unsigned int flags, int priority, uintptr_t* 
 
 cdef int stream_destroy(int device, uintptr_t stream) noexcept nogil:
     cdef bint pushed = False
-    cdef int code = enter_for(device, stream, &pushed)
+    cdef int code = enter(device, &pushed)
     if code == SUCCESS:
-        code = cuStreamDestroy(<CUstream>stream)
-    if wants_context(code, device, &pushed):
         code = cuStreamDestroy(<CUstream>stream)
     return leave(pushed, code)
 
 
 cdef int stream_priority(int device, uintptr_t stream, int* out_priority) noexcept nogil:
     cdef bint pushed = False
-    cdef int code = enter_for(device, stream, &pushed)
+    cdef int code = enter(device, &pushed)
     if code == SUCCESS:
-        code = cuStreamGetPriority(<CUstream>stream, out_priority)
-    if wants_context(code, device, &pushed):
         code = cuStreamGetPriority(<CUstream>stream, out_priority)
     return leave(pushed, code)
 
 
 cdef int stream_flags(int device, uintptr_t stream, unsigned int* out_flags) noexcept nogil:
     cdef bint pushed = False
-    cdef int code = enter_for(device, stream, &pushed)
+    cdef int code = enter(device, &pushed)
     if code == SUCCESS:
-        code = cuStreamGetFlags(<CUstream>stream, out_flags)
-    if wants_context(code, device, &pushed):
         code = cuStreamGetFlags(<CUstream>stream, out_flags)
     return leave(pushed, code)
 
 
 cdef int stream_query(int device, uintptr_t stream) noexcept nogil:
     cdef bint pushed = False
-    cdef int code = enter_for(device, stream, &pushed)
+    cdef int code = enter(device, &pushed)
     if code == SUCCESS:
-        code = cuStreamQuery(<CUstream>stream)
-    if wants_context(code, device, &pushed):
         code = cuStreamQuery(<CUstream>stream)
     return leave(pushed, code)
 
 
 cdef int stream_synchronize(int device, uintptr_t stream) noexcept nogil:
     cdef bint pushed = False
-    cdef int code = enter_for(device, stream, &pushed)
+    cdef int code = enter(device, &pushed)
     if code == SUCCESS:
-        code = cuStreamSynchronize(<CUstream>stream)
-    if wants_context(code, device, &pushed):
         code = cuStreamSynchronize(<CUstream>stream)
     return leave(pushed, code)
 
 
 cdef int stream_wait_event(int device, uintptr_t stream, uintptr_t event) noexcept nogil:
     cdef bint pushed = False
-    cdef int code = enter_for(device, stream, &pushed)
+    cdef int code = enter(device, &pushed)
     if code == SUCCESS:
-        code = cuStreamWaitEvent(<CUstream>stream, <CUevent>event, 0)
-    if wants_context(code, device, &pushed):
         code = cuStreamWaitEvent(<CUstream>stream, <CUevent>event, 0)
     return leave(pushed, code)
 
 
 cdef int stream_wait_external(int device, uintptr_t stream, uintptr_t event) noexcept nogil:
-    # Of streams that capture, none of which is a legacy one.
-    return cuStreamWaitEvent(<CUstream>stream, <CUevent>event, CU_EVENT_WAIT_EXTERNAL)
+    cdef bint pushed = False
+    cdef int code = enter(device, &pushed)
+    if code == SUCCESS:
+        code = cuStreamWaitEvent(<CUstream>stream, <CUevent>event, CU_EVENT_WAIT_EXTERNAL)
+    return leave(pushed, code)
 
 
 cdef int stream_host_func(int device, uintptr_t stream, host_fn fn, void* data) noexcept nogil:
     cdef bint pushed = False
-    cdef int code = enter_for(device, stream, &pushed)
+    cdef int code = enter(device, &pushed)
     if code == SUCCESS:
-        code = cuLaunchHostFunc(<CUstream>stream, <CUhostFn>fn, data)
-    if wants_context(code, device, &pushed):
         code = cuLaunchHostFunc(<CUstream>stream, <CUhostFn>fn, data)
     return leave(pushed, code)
 
@@ -239,44 +226,47 @@ cdef int event_create(int device, unsigned int flags, uintptr_t* out_event) noex
 
 cdef int event_destroy(int device, uintptr_t event) noexcept nogil:
     cdef bint pushed = False
-    cdef int code = cuEventDestroy(<CUevent>event)
-    if wants_context(code, device, &pushed):
+    cdef int code = enter(device, &pushed)
+    if code == SUCCESS:
         code = cuEventDestroy(<CUevent>event)
     return leave(pushed, code)
 
 
 cdef int event_record(int device, uintptr_t event, uintptr_t stream) noexcept nogil:
     cdef bint pushed = False
-    cdef int code = enter_for(device, stream, &pushed)
+    cdef int code = enter(device, &pushed)
     if code == SUCCESS:
-        code = cuEventRecord(<CUevent>event, <CUstream>stream)
-    if wants_context(code, device, &pushed):
         code = cuEventRecord(<CUevent>event, <CUstream>stream)
     return leave(pushed, code)
 
 
 cdef int event_record_external(int device, uintptr_t event, uintptr_t stream) noexcept nogil:
-    return cuEventRecordWithFlags(<CUevent>event, <CUstream>stream, CU_EVENT_RECORD_EXTERNAL)
+    cdef bint pushed = False
+    cdef int code = enter(device, &pushed)
+    if code == SUCCESS:
+        code = cuEventRecordWithFlags(<CUevent>event, <CUstream>stream, CU_EVENT_RECORD_EXTERNAL)
+    return leave(pushed, code)
 
 
 cdef int event_query(int device, uintptr_t event) noexcept nogil:
-    cdef bint pushed = False
-    cdef int code = cuEventQuery(<CUevent>event)
-    if wants_context(code, device, &pushed):
-        code = cuEventQuery(<CUevent>event)
-    return leave(pushed, code)
+    # No context: see DESIGN.md.
+    return cuEventQuery(<CUevent>event)
 
 
 cdef int event_synchronize(int device, uintptr_t event) noexcept nogil:
     cdef bint pushed = False
-    cdef int code = cuEventSynchronize(<CUevent>event)
-    if wants_context(code, device, &pushed):
+    cdef int code = enter(device, &pushed)
+    if code == SUCCESS:
         code = cuEventSynchronize(<CUevent>event)
     return leave(pushed, code)
 
 
 cdef int event_elapsed(uintptr_t start, uintptr_t end, float* out_ms) noexcept nogil:
-    return cuEventElapsedTime(out_ms, <CUevent>start, <CUevent>end)
+    cdef bint pushed = False
+    cdef int code = enter_any(&pushed)
+    if code == SUCCESS:
+        code = cuEventElapsedTime(out_ms, <CUevent>start, <CUevent>end)
+    return leave(pushed, code)
 
 
 # copies and fills
@@ -313,13 +303,9 @@ cdef int copy(int device, uintptr_t stream, uintptr_t dst, uintptr_t src, size_t
 
 
 cdef int copy_async(int device, uintptr_t stream, uintptr_t dst, uintptr_t src, size_t size) noexcept nogil:
-    # Addresses and a created stream name their contexts; a copy may be put into a stream of another device than the
-    # current one (CUDA programming guide, "Stream and Event Behavior").
     cdef bint pushed = False
-    cdef int code = enter_for(device, stream, &pushed)
+    cdef int code = enter(device, &pushed)
     if code == SUCCESS:
-        code = cuMemcpyAsync(dst, src, size, <CUstream>stream)
-    if wants_context(code, device, &pushed):
         code = cuMemcpyAsync(dst, src, size, <CUstream>stream)
     return leave(pushed, code)
 

@@ -146,7 +146,7 @@ cdef int device_pci_bus_id(int device, char* out_text) noexcept nogil:
 cdef int device_attribute(int device, int attribute, int* out_value) noexcept nogil:
     # Numbers of CUdevice_attribute; what a CPU has no figure for is 0.
     cdef int code = gate(device)
-    if code or attribute < 1 or attribute > 150:
+    if code or attribute < 1 or attribute > 147:  # the last one of CUDA 13.0
         return code if code else INVALID_VALUE
     out_value[0] = 0
     if attribute == 1:       # MAX_THREADS_PER_BLOCK
@@ -178,7 +178,7 @@ cdef int current_device(int* out_device) noexcept nogil:
 
 cdef int set_device(int device) noexcept nogil:
     global device_plus_one
-    cdef int code = gate(device)
+    cdef int code = gate_any() if device == -1 else gate(device)
     if code == 0:
         device_plus_one = device + 1
     return code

@@ -7,7 +7,8 @@
 #   - handles (streams, events, graphs, ...) and device addresses are uintptr_t; 0 is "none", and for a
 #     stream the legacy default stream of the device named beside it;
 #   - a row given a device makes that device's primary context current for the call and puts back what
-#     the thread had before; only set_device leaves it changed;
+#     the thread had before, be it nothing or a context of another library; only set_device leaves it changed;
+#     a row given none needs none: it runs in whatever is current, else in the context of some device;
 #   - capture_status answers an id of 0 unless the capture is ACTIVE;
 #   - out_text has TEXT_BYTES bytes, out_uuid 16, out_ipc 64;
 #   - no row takes the GIL, runs Python or waits for a lock of ours, except where its comment says so.
@@ -43,7 +44,7 @@ cdef struct Table:
     int (*device_memory)(int device, size_t* out_total) noexcept nogil  # bytes, no context needed
     int (*memory_info)(int device, size_t* out_free, size_t* out_total) noexcept nogil  # bytes
     int (*current_device)(int* out_device) noexcept nogil  # of the calling thread; -1 where no context is current
-    int (*set_device)(int device) noexcept nogil  # of the calling thread
+    int (*set_device)(int device) noexcept nogil  # of the calling thread; -1: no context is current any more
     int (*device_synchronize)(int device) noexcept nogil
     int (*can_access_peer)(int device, int peer, int* out_can) noexcept nogil
     int (*enable_peer)(int device, int peer) noexcept nogil  # SUCCESS too where it was enabled before

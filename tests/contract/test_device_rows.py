@@ -4,6 +4,8 @@ import threading
 
 import pytest
 
+from accelrt.attributes import known_to
+
 INVALID_VALUE, INVALID_DEVICE, PEER_ACCESS_UNSUPPORTED, NO_CONTEXT = 1, 101, 217, -1
 
 
@@ -26,14 +28,31 @@ def test_attributes_answer_by_cudas_numbers(rows, attribute):
     assert rows.ok("device_attribute", 0, attribute) >= 0
 
 
+def test_every_attribute_of_the_drivers_version_is_answered(rows):
+    known = known_to(rows.ok("driver_version"))
+    assert not [name for name, number in known.items() if rows.device_attribute(0, number)[0]]
+
+
 def test_an_unknown_attribute_is_refused(rows):
     assert rows.device_attribute(0, 100_000)[0] == INVALID_VALUE
 
 
 @pytest.mark.parametrize(
-    "row", ["device_name", "device_uuid", "device_memory", "memory_info", "set_device", "device_synchronize"]
+    ("row", "device"),
+    [
+        (row, device)
+        for row in (
+            "device_name",
+            "device_uuid",
+            "device_memory",
+            "memory_info",
+            "set_device",
+            "device_synchronize",
+        )
+        for device in (-1, -2, 64, 1 << 30)
+        if (row, device) != ("set_device", -1)  # that one unsets it
+    ],
 )
-@pytest.mark.parametrize("device", [-1, 64, 1 << 30])
 def test_a_device_that_is_not_is_refused(rows, row, device):
     answer = getattr(rows, row)(device)
     assert (answer[0] if isinstance(answer, tuple) else answer) == INVALID_DEVICE
@@ -53,6 +72,24 @@ def test_the_current_device_is_the_threads_own(rows):
     thread.start()
     thread.join()
     assert seen == [NO_CONTEXT, last]
+    assert rows.ok("current_device") == 0
+
+
+def test_a_thread_goes_back_to_no_device(rows):
+    seen = []
+
+    def look():
+        rows.ok("set_device", NO_CONTEXT)  # where there is none to leave
+        for device in range(rows.ok("device_count")):
+            rows.ok("set_device", device)
+            rows.ok("set_device", NO_CONTEXT)
+            seen.append(rows.ok("current_device"))
+
+    rows.ok("set_device", 0)
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    assert set(seen) == {NO_CONTEXT}
     assert rows.ok("current_device") == 0
 
 

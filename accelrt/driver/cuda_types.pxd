@@ -1,0 +1,87 @@
+# The types and constants of cuda.h that the cuda driver's rows name.
+#
+# They come from the headers themselves, so that no .pxd of another package has to fit the headers.  Pointer types
+# are void* and enumerations int to Cython; the C compiler sees the real ones and checks every call against the
+# PFN_ type that cudaTypedefs.h has for it.  Headers of CUDA 12.3 and later have all of this; setup.py checks it.
+from libc.stdint cimport uint64_t
+
+cdef extern from "cudaTypedefs.h" nogil:
+    ctypedef int CUdevice
+    ctypedef unsigned long long CUdeviceptr
+    ctypedef unsigned long long CUmemGenericAllocationHandle
+    ctypedef uint64_t cuuint64_t
+    ctypedef uint64_t CUgraphConditionalHandle
+    ctypedef void (*CUhostFn)(void* data) noexcept
+
+    ctypedef void* CUcontext
+    ctypedef void* CUmodule
+    ctypedef void* CUfunction
+    ctypedef void* CUstream
+    ctypedef void* CUevent
+    ctypedef void* CUmemoryPool
+    ctypedef void* CUgraph
+    ctypedef void* CUgraphNode
+    ctypedef void* CUgraphExec
+
+    ctypedef int CUdevice_attribute
+    ctypedef int CUpointer_attribute
+    ctypedef int CUmemPool_attribute
+    ctypedef int CUmemAllocationType
+    ctypedef int CUmemAllocationGranularity_flags
+    ctypedef int CUmemAccess_flags
+    ctypedef int CUmemLocationType
+    ctypedef int CUstreamCaptureMode
+    ctypedef int CUstreamCaptureStatus
+    ctypedef int CUgraphNodeType
+    ctypedef int CUgraphConditionalNodeType
+    ctypedef int CUgraphExecUpdateResult
+
+    int CU_GET_PROC_ADDRESS_LEGACY_STREAM
+    int CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS
+    int CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+    int CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+    unsigned int CU_MEMORYTYPE_HOST
+    int CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+    int CU_MEM_ALLOCATION_TYPE_PINNED
+    int CU_MEM_ALLOC_GRANULARITY_RECOMMENDED
+    int CU_MEM_LOCATION_TYPE_DEVICE
+    unsigned int CU_MEMHOSTALLOC_PORTABLE
+    unsigned int CU_MEMHOSTREGISTER_PORTABLE
+    unsigned int CU_EVENT_RECORD_EXTERNAL
+    unsigned int CU_EVENT_WAIT_EXTERNAL
+    int CU_STREAM_CAPTURE_STATUS_NONE
+    int CU_STREAM_CAPTURE_STATUS_ACTIVE
+    unsigned int CU_STREAM_SET_CAPTURE_DEPENDENCIES
+    unsigned int CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
+    int CU_GRAPH_NODE_TYPE_CONDITIONAL
+    unsigned int CU_GRAPH_COND_ASSIGN_DEFAULT
+
+    ctypedef struct CUuuid:
+        pass
+    ctypedef struct CUipcEventHandle:
+        pass
+    ctypedef struct CUipcMemHandle:
+        pass
+    ctypedef struct CUgraphEdgeData:
+        pass
+    ctypedef struct CUmemLocation:
+        CUmemLocationType type
+        int id
+    ctypedef struct CUmemAllocationProp:
+        CUmemAllocationType type
+        CUmemLocation location
+    ctypedef struct CUmemAccessDesc:
+        CUmemLocation location
+        CUmemAccess_flags flags
+    ctypedef struct CUgraphExecUpdateResultInfo:
+        CUgraphExecUpdateResult result
+        CUgraphNode errorNode
+    ctypedef struct CUDA_CONDITIONAL_NODE_PARAMS:
+        CUgraphConditionalHandle handle
+        CUgraphConditionalNodeType type
+        unsigned int size
+        CUgraph* phGraph_out
+        CUcontext ctx
+    ctypedef struct CUgraphNodeParams:
+        CUgraphNodeType type
+        CUDA_CONDITIONAL_NODE_PARAMS conditional
