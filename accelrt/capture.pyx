@@ -14,6 +14,8 @@ from accelrt.status import status_error, watch_errors
 from accelrt.status cimport CAPTURE_IMPLICIT, CAPTURE_INVALID, NO_HOST_MEMORY, NOT_ALLOCATED, raise_status
 cimport accelrt.watch as watch
 
+MODE_NAMES = ("global", "thread_local", "relaxed")  # by the driver's numbers
+
 cdef list captures = []    # Records, the newest last: there are few; guarded by the GIL
 cdef Record latest = None  # that began and is not over
 
@@ -189,6 +191,17 @@ cdef int explain(object error, Record record) except -1:
     error.broken_by = record.breakage.call
     error.broken_at = record.breakage.place
     return 0
+
+
+cdef int raise_unbegun(int code, str call, object stream, int mode) except -1:
+    if code != CAPTURE_INVALID:
+        return raise_status(code, "capture_status", ("stream", stream))
+    raise errors.CaptureError(
+        f"{call}(stream={stream!r}, mode={MODE_NAMES[mode]!r}) began a capture that another thread broke at once: by "
+        "waiting for the device, by asking or waiting for this stream, or, in mode 'global', by any call that is not "
+        "permitted beside a capture; keep such calls away, or pass capture_error_mode='thread_local', and begin anew",
+        code, "STREAM_CAPTURE_INVALIDATED", call,
+    )
 
 
 cdef int raise_broken(Record record, int code, str call, tuple arguments) except -1:
