@@ -6,7 +6,7 @@ from collections import namedtuple
 from accelrt import errors
 from accelrt.addresses cimport map_clear, map_find, map_insert, map_reserve
 cimport accelrt.driver.registry as registry
-from accelrt.driver.table cimport CAPTURE_ACTIVE, CAPTURE_INVALIDATED
+from accelrt.driver.table cimport CAPTURE_ACTIVE, CAPTURE_GLOBAL, CAPTURE_INVALIDATED
 from accelrt.memory.pinned cimport is_cached_pinned, use_pinned_on
 from accelrt.memory.pool cimport in_private
 from accelrt.memory.sharing cimport use_on
@@ -196,10 +196,14 @@ cdef int explain(object error, Record record) except -1:
 cdef int raise_unbegun(int code, str call, object stream, int mode) except -1:
     if code != CAPTURE_INVALID:
         return raise_status(code, "capture_status", ("stream", stream))
+    calls = "a wait for the device, or a question or a wait for this stream"
+    advice = "keep such calls away and begin it anew"
+    if mode == CAPTURE_GLOBAL:
+        calls += ", or another call that mode 'global' forbids"
+        advice += ", or pass capture_error_mode='thread_local'"
     raise errors.CaptureError(
-        f"{call}(stream={stream!r}, mode={MODE_NAMES[mode]!r}) began a capture that another thread broke at once: by "
-        "waiting for the device, by asking or waiting for this stream, or, in mode 'global', by any call that is not "
-        "permitted beside a capture; keep such calls away, or pass capture_error_mode='thread_local', and begin anew",
+        f"{call}(stream={stream!r}, mode={MODE_NAMES[mode]!r}) answered STREAM_CAPTURE_INVALIDATED ({code}): a call of "
+        f"another thread broke the capture as soon as it began: {calls}; {advice}",
         code, "STREAM_CAPTURE_INVALIDATED", call,
     )
 
