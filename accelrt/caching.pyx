@@ -8,7 +8,7 @@ from cpython.exc cimport PyErr_Clear
 from cpython.long cimport PyLong_CheckExact
 from libc.stdint cimport SIZE_MAX, uint64_t
 
-from accelrt.errors import OutOfMemoryError
+from accelrt.errors import CaptureError, OutOfMemoryError
 from accelrt.deferred cimport DEVICE_BYTES, any_waits, dispose, drain
 from accelrt.device cimport current_ordinal, ordinal_of
 cimport accelrt.driver.registry as registry
@@ -23,7 +23,9 @@ from accelrt.memory.sharing cimport release_after, use_on
 from accelrt.memory.sizes cimport ROUND_LIMIT
 from accelrt.memory.state cimport Pool
 from accelrt.memory.stats cimport RESERVED_BYTES
-from accelrt.status cimport CAP_REACHED, NOT_ALLOCATED, NOT_READY, OUT_OF_MEMORY, POOL_CAP_REACHED, raise_status
+from accelrt.status cimport (
+    CAP_REACHED, CAPTURED_EVENT, NOT_ALLOCATED, NOT_READY, OUT_OF_MEMORY, POOL_CAP_REACHED, raise_status,
+)
 from accelrt.stream cimport current_handle, stream_of
 cimport accelrt.watch as watch
 
@@ -250,7 +252,7 @@ def free_after(mem_ptr, event):
         event: Event, recorded, of the memory's device.  It may be recorded anew or dropped afterwards.
     Raises:
         ValueError: the address is not allocated, or the event was never recorded or is of another device.
-        CaptureError: a capture is under way on the device; use record_stream there.
+        CaptureError: the event was last recorded in a capture, where it stands for no moment.
     """
     cdef uintptr_t address = checked_address(mem_ptr)
     cdef int ordinal = ordinal_of(None)
@@ -263,6 +265,12 @@ def free_after(mem_ptr, event):
     raise_for_address(code, "free_after", address)
     if chosen.device_index != ordinal:
         raise ValueError(f"the event is of device {chosen.device_index}, the memory of device {ordinal}")
+    if chosen.captured:
+        raise CaptureError(
+            "free_after: the event was last recorded in a capture, which happens at no moment or at many; record it "
+            "outside captures, or use record_stream and free the memory",
+            CAPTURED_EVENT, "CAPTURED_EVENT", "free_after",
+        )
     with nogil:
         code = release_after(ordinal, address, chosen.handle, chosen.record_number)
     raise_for_address(code, "free_after", address)

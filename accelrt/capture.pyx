@@ -6,13 +6,15 @@ from collections import namedtuple
 from accelrt import errors
 from accelrt.addresses cimport map_clear, map_find, map_insert, map_reserve
 cimport accelrt.driver.registry as registry
-from accelrt.driver.table cimport CAPTURE_ACTIVE, CAPTURE_INVALIDATED
+from accelrt.driver.table cimport CAPTURE_ACTIVE, CAPTURE_GLOBAL, CAPTURE_INVALIDATED
 from accelrt.memory.pinned cimport is_cached_pinned, use_pinned_on
 from accelrt.memory.pool cimport in_private
 from accelrt.memory.sharing cimport use_on
 from accelrt.status import status_error, watch_errors
 from accelrt.status cimport CAPTURE_IMPLICIT, CAPTURE_INVALID, NO_HOST_MEMORY, NOT_ALLOCATED, raise_status
 cimport accelrt.watch as watch
+
+MODE_NAMES = ("global", "thread_local", "relaxed")  # by the driver's numbers
 
 cdef list captures = []    # Records, the newest last: there are few; guarded by the GIL
 cdef Record latest = None  # that began and is not over
@@ -189,6 +191,21 @@ cdef int explain(object error, Record record) except -1:
     error.broken_by = record.breakage.call
     error.broken_at = record.breakage.place
     return 0
+
+
+cdef int raise_unbegun(int code, str call, object stream, int mode) except -1:
+    if code != CAPTURE_INVALID:
+        return raise_status(code, "capture_status", ("stream", stream))
+    calls = "a wait for the device, or a question or a wait for this stream"
+    advice = "keep such calls away and begin it anew"
+    if mode == CAPTURE_GLOBAL:
+        calls += ", or another call that mode 'global' forbids"
+        advice += ", or pass capture_error_mode='thread_local'"
+    raise errors.CaptureError(
+        f"{call}(stream={stream!r}, mode={MODE_NAMES[mode]!r}) answered STREAM_CAPTURE_INVALIDATED ({code}): a call of "
+        f"another thread broke the capture as soon as it began: {calls}; {advice}",
+        code, "STREAM_CAPTURE_INVALIDATED", call,
+    )
 
 
 cdef int raise_broken(Record record, int code, str call, tuple arguments) except -1:

@@ -7,13 +7,13 @@ shares the graph's pool and what the graph keeps.
 cimport cython
 from cpython.object cimport PyObject
 
-from accelrt.capture cimport close_capture, keep_side, open_capture, raise_broken, record_on
+from accelrt.capture cimport close_capture, keep_side, open_capture, raise_broken, raise_unbegun, record_on
 from accelrt.copies import device_span
 from accelrt.deferred cimport BODY, dispose_capture
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport CAPTURE_ACTIVE, CONDITION_WHILE
 from accelrt.graph cimport CUDAGraph
-from accelrt.memory.routes cimport begin_capture, end_capture
+from accelrt.memory.routes cimport begin_capture_on, end_capture
 from accelrt.status cimport raise_status
 from accelrt.stream cimport current_of
 from accelrt.stream import Stream as make_stream
@@ -89,7 +89,6 @@ cdef class Branch:
         cdef CUDAGraph graph = self.graph
         cdef uintptr_t body = 0
         cdef uint64_t capture = 0
-        cdef int status = 0
         cdef int code
         self.stream = make_stream(self.ordinal)
         code = registry.active().conditional_add(self.ordinal, before.handle, self.condition, self.kind, &body)
@@ -98,12 +97,10 @@ cdef class Branch:
         code = registry.active().capture_begin_to(self.ordinal, self.stream.handle, body, graph.mode)
         if code:
             raise_status(code, "capture_begin_to", ("stream", self.stream.handle, "body", body))
-        code = registry.active().capture_status(self.ordinal, self.stream.handle, &status, &capture)
-        if code == 0:
-            code = begin_capture(self.ordinal, graph.pool_id[0], graph.pool_id[1], capture)
+        code = begin_capture_on(self.ordinal, self.stream.handle, graph.pool_id[0], graph.pool_id[1], &capture)
         if code:
             dispose_capture(BODY, self.ordinal, self.stream.handle, capture)
-            raise_status(code, "capture_status", ("stream", self.stream.handle))
+            raise_unbegun(code, "capture_begin_to", self.stream, graph.mode)
         self.record = open_capture(self.ordinal, self.stream.handle, capture, graph.kept, graph.record)
         if graph.branches is None:
             graph.branches = []

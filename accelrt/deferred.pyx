@@ -10,14 +10,15 @@ from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdlib cimport calloc, free
 
 from accelrt.capture cimport any_capture
+from accelrt.driver.captures cimport (
+    LATER, ask_stream, enter_wait, is_captured_event, leave_wait, meaning_of, record_behind,
+)
 cimport accelrt.driver.registry as registry
 from accelrt.driver.relaxed cimport go_relaxed, restore_mode
 from accelrt.driver.table cimport CAPTURE_ACTIVE, CAPTURE_NONE, EVENT_DISABLE_TIMING
 from accelrt.memory.pinned cimport release_pinned, tidy_pinned
 from accelrt.memory.pool cimport release
-from accelrt.status cimport (
-    CAPTURE_IMPLICIT, CAPTURE_UNSUPPORTED, CAPTURE_WRONG_THREAD, FORKED, NOT_READY, UNKNOWN,
-)
+from accelrt.status cimport FORKED, NOT_READY, UNKNOWN
 
 cdef extern from "<pthread.h>" nogil:
     int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept)
@@ -98,24 +99,54 @@ cdef void dispose(int kind, int device, uintptr_t handle) noexcept:
         wait(kind, device, handle)
 
 
+cdef bint still_in(int device, uintptr_t stream, uint64_t named) noexcept nogil:
+    # Whether the stream is in the capture that had that id, 0 for a broken one, a moment ago.
+    cdef uint64_t found = 0
+    cdef int status = CAPTURE_NONE
+    cdef int code = registry.active().capture_status(device, stream, &status, &found)
+    return code != 0 or (status != CAPTURE_NONE and found == named)
+
+
 cdef int end_capture(int device, uintptr_t stream, uint64_t capture, uintptr_t* out_graph) noexcept nogil:
     # Answers 0 where the stream is not in that capture any more, whoever ended it.  The driver names an
-    # active capture only; a broken one has to be ended whichever it is.
+    # active capture only; a broken one has to be ended whichever it is, and is over although the driver says why.
     cdef uint64_t found = 0
     cdef int status = CAPTURE_NONE
     cdef int code = registry.active().capture_status(device, stream, &status, &found)
     if code or status == CAPTURE_NONE or (status == CAPTURE_ACTIVE and capture and found != capture):
         return code
-    return registry.active().capture_end(device, stream, out_graph)
+    code = registry.active().capture_end(device, stream, out_graph)
+    return code if code and still_in(device, stream, found) else 0
+
+
+cdef int end_capture_again(int device, uintptr_t stream, uint64_t capture, uintptr_t* out_graph) noexcept nogil:
+    # No other capture begins meanwhile, which on the same stream might be taken for this one.
+    cdef int code = NOT_READY
+    if enter_wait():
+        code = end_capture(device, stream, capture, out_graph)
+        leave_wait()
+    return code
 
 
 cdef void dispose_capture(int kind, int device, uintptr_t stream, uint64_t capture) noexcept:
     cdef uintptr_t graph = 0
-    cdef Waiting* entry
     cdef int code = NOT_READY
     if not in_host_function:
         with nogil:
             code = end_capture(device, stream, capture, &graph)
+    close_disposal(kind, device, stream, capture, graph, code)
+
+
+cdef void dispose_capture_again(const Waiting* entry) noexcept:
+    cdef uintptr_t graph = 0
+    cdef int code
+    with nogil:
+        code = end_capture_again(entry.device, entry.handle, entry.capture, &graph)
+    close_disposal(entry.kind, entry.device, entry.handle, entry.capture, graph, code)
+
+
+cdef void close_disposal(int kind, int device, uintptr_t stream, uint64_t capture, uintptr_t graph, int code) noexcept:
+    cdef Waiting* entry
     if graph and kind == CAPTURE:  # a body belongs to its node
         dispose(GRAPH, device, graph)
     if code and code != FORKED:
@@ -141,13 +172,13 @@ cdef Waiting* wait(int kind, int device, uintptr_t handle) noexcept:
 
 cdef int mark(int device, uintptr_t stream, uintptr_t* out_event) noexcept nogil:
     # Puts an event behind the stream's work, unless there is none.
-    cdef int code = registry.active().stream_query(device, stream)
+    cdef int code = ask_stream(registry.active(), device, stream)
     if code != NOT_READY:
         return code
     code = registry.active().event_create(device, EVENT_DISABLE_TIMING, out_event)
     if code:
         return code
-    code = registry.active().event_record(device, out_event[0], stream)
+    code = record_behind(registry.active(), device, out_event[0], stream)
     if code:
         registry.active().event_destroy(device, out_event[0])
         out_event[0] = 0
@@ -155,30 +186,26 @@ cdef int mark(int device, uintptr_t stream, uintptr_t* out_event) noexcept nogil
 
 
 cdef int look(int device, uintptr_t stream, uintptr_t* event) noexcept nogil:
-    # 0 where the work is complete.  A stream that captures is not asked: that would break the capture, and an event
-    # would become part of it.
-    cdef uint64_t capture = 0
-    cdef int status = CAPTURE_NONE
-    cdef int mode
-    cdef int code = go_relaxed(registry.active(), &mode)
+    # 0 where the work is complete.
+    cdef int mode, code
+    if event[0] == 0:
+        return mark(device, stream, event)
+    code = go_relaxed(registry.active(), &mode)
     if code:
         return code
-    if event[0]:
-        code = registry.active().event_query(device, event[0])
-    else:
-        code = registry.active().capture_status(device, stream, &status, &capture)
-        if code == 0:
-            code = mark(device, stream, event) if status == CAPTURE_NONE else NOT_READY
-        elif code == CAPTURE_IMPLICIT:
-            code = NOT_READY
+    code = registry.active().event_query(device, event[0])
     restore_mode(registry.active(), mode)
-    return code
+    if not is_captured_event(code):
+        return code
+    registry.active().event_destroy(device, event[0])
+    event[0] = 0
+    return mark(device, stream, event)
 
 
 cdef bint passed(int device, uintptr_t stream, uintptr_t* event) noexcept nogil:
     # A stream that is gone, or whose device failed, uses nothing more; and what cannot be asked now is asked again.
     cdef int code = look(device, stream, event)
-    if code == NOT_READY or CAPTURE_UNSUPPORTED <= code <= CAPTURE_WRONG_THREAD or code == UNKNOWN:
+    if meaning_of(code) == LATER or code == UNKNOWN:
         return False
     if event[0]:
         registry.active().event_destroy(device, event[0])
@@ -216,7 +243,7 @@ cdef void drain() noexcept:
             retry_replays(entry)
             continue
         if entry.kind == CAPTURE or entry.kind == BODY:
-            dispose_capture(entry.kind, entry.device, entry.handle, entry.capture)
+            dispose_capture_again(entry)
         else:
             dispose(entry.kind, entry.device, entry.handle)
         free(entry)

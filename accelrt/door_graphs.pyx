@@ -13,7 +13,7 @@ from accelrt.driver.captures cimport count_out_capture, expect_capture
 cimport accelrt.driver.registry as registry
 from accelrt.driver.relaxed cimport go_relaxed, restore_mode
 from accelrt.memory.lock cimport spin_lock, spin_unlock
-from accelrt.memory.routes cimport begin_capture, end_capture, hold_private, let_go_private
+from accelrt.memory.routes cimport begin_capture_on, end_capture, hold_private, let_go_private
 from accelrt.status cimport FORKED, ILLEGAL_STATE, INVALID_HANDLE, NO_HOST_MEMORY
 
 cdef extern from "<pthread.h>" nogil:
@@ -67,12 +67,13 @@ cdef Graph* find(uintptr_t graph) noexcept nogil:
 # --- the way out ---------------------------------------------------------------------------------------------
 
 cdef void close_route(Graph* graph) noexcept nogil:
-    if graph.routed:
-        end_capture(graph.device, graph.capture)
-        graph.routed = False
+    # Counted out first: what waited for the capture's end may go back then.
     if graph.counted:
         count_out_capture()
         graph.counted = False
+    if graph.routed:
+        end_capture(graph.device, graph.capture)
+        graph.routed = False
 
 
 cdef int leave_capture(Graph* graph) noexcept nogil:
@@ -158,7 +159,6 @@ cdef int enlist(Graph* graph) noexcept nogil:
 
 
 cdef int open_route(Graph* graph, int mode) noexcept nogil:
-    cdef int status = 0
     cdef int code = hold_private(graph.device, graph.pool[0], graph.pool[1])
     if code:
         return code
@@ -170,10 +170,8 @@ cdef int open_route(Graph* graph, int mode) noexcept nogil:
         close_route(graph)
         return code
     graph.state = CAPTURING
-    code = registry.active().capture_status(graph.device, graph.stream, &status, &graph.capture)
-    if code == 0:
-        code = begin_capture(graph.device, graph.pool[0], graph.pool[1], graph.capture)
-        graph.routed = code == 0
+    code = begin_capture_on(graph.device, graph.stream, graph.pool[0], graph.pool[1], &graph.capture)
+    graph.routed = code == 0
     return code
 
 

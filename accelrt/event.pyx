@@ -8,6 +8,7 @@ from accelrt.callback cimport raise_callback_errors
 from accelrt.capture cimport keep_for_capture
 from accelrt.deferred cimport EVENT, dispose, drain
 from accelrt.device cimport device_at, ordinal_of
+from accelrt.driver.captures cimport captures_open
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport (
     CAPTURE_ACTIVE, CAPTURE_NONE, EVENT_BLOCKING_SYNC, EVENT_DISABLE_TIMING, EVENT_INTERPROCESS,
@@ -179,9 +180,12 @@ cdef class Event(Waitable):
         # The GIL is released although it costs some 20 ns: where the stream's queue is full the driver waits for
         # the stream, which may wait for a function of Python's.
         global records
+        cdef bint within = False
         cdef int code
         if self.handle == 0 or self.device_index != ordinal:
             self.see_to_handle(ordinal)
+        if captures_open():
+            within = not self.external and capturing(ordinal, stream)
         if self.external and capturing(ordinal, stream):
             keep_for_capture(ordinal, stream, self)
             with nogil:
@@ -190,12 +194,23 @@ cdef class Event(Waitable):
             with nogil:
                 code = registry.active().event_record(ordinal, self.handle, stream)
         if code:
-            raise_status(code, "event_record", ("event", self.handle, "stream", stream))
+            self.raise_unrecorded(code, stream)
         if watch.sanitizing:
             watch.note_record(ordinal, stream, self.handle)
         records += 1
         self.record_number = records
+        self.captured = within
         return 0
+
+    cdef int raise_unrecorded(self, int code, uintptr_t stream) except -1:
+        # An event that was never recorded does not keep the driver's event of a dead one, whose last record may be
+        # in a capture that goes on: to ask for it would break that.
+        cdef uintptr_t handle = self.handle
+        if self.record_number == 0 and not self.flags & EVENT_INTERPROCESS:
+            leave(self.device_index, self.flags, handle)
+            self.handle = 0
+            self.device_index = -1
+        return raise_status(code, "event_record", ("event", handle, "stream", stream))
 
     cdef int record_in(self, Stream stream) except -1:
         return self.record_on(stream.device_index, stream.handle)

@@ -8,6 +8,7 @@ cdef class CUDAGraph(HookedGraph):
     cdef int mode          # of the capture
     cdef uint64_t capture  # the driver's id of the last one, for who watches
     cdef bint counted      # as a capture that is open or about to begin
+    cdef bint busy         # a thread begins or ends the capture, and may have let go of the GIL
     cdef list branches     # the bodies of conditional nodes that are being captured, innermost last; or None
     cdef Stream stream     # the one that the capture began on, kept alive; a destructor may find it cleared
     cdef bint holds        # the private pool counts this graph
@@ -22,10 +23,12 @@ cdef class CUDAGraph(HookedGraph):
     cdef int leave_branches(self) noexcept
     cdef int leave_capture(self) noexcept
     cdef int count_out(self) noexcept
+    cdef int begin_on(self, Stream stream, int mode, object pool) except -1
     cdef int open_on(self, Stream stream) except -1
     cdef int take_in(self, list kept) except -1
     cdef int take_over(self, CUDAGraph other) except -1
     cdef int require_free(self) except -1
+    cdef int require_calm(self) except -1
     cdef int finish_hooked(self) except -1
     cdef int require_ready(self) except -1
     cdef int replay_slow(self, uintptr_t handle) except -1

@@ -10,7 +10,8 @@ from cpython.list cimport PyList_GET_SIZE
 from libc.stdint cimport UINTPTR_MAX, uint64_t, uintptr_t
 
 from accelrt.callback cimport begin_runs, nodes_of, take_back_runs
-from accelrt.capture cimport Record, Side, close_capture, note_sides, open_capture, raise_broken
+from accelrt.capture cimport Record, Side, close_capture, note_sides, open_capture, raise_broken, raise_unbegun
+from accelrt.capture import MODE_NAMES
 from accelrt.conditional cimport Branch, leave_branch
 from accelrt.deferred cimport CAPTURE, GRAPH, GRAPH_EXEC, dispose, dispose_capture, drain, keep_until_passed
 from accelrt.device cimport ordinal_of
@@ -19,16 +20,20 @@ cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport (
     CAPTURE_GLOBAL, CAPTURE_RELAXED, CAPTURE_THREAD_LOCAL, CONDITION_IF, CONDITION_WHILE,
 )
+from accelrt.errors import CaptureError
 from accelrt.graph_held cimport CALLBACKS, HOOKS, UNREADY
 from accelrt.graph_nodes cimport update_exec
 from accelrt.hooks import run_hooks
-from accelrt.memory.routes cimport begin_capture, end_capture, hold_private, let_go_private
+from accelrt.memory.routes cimport begin_capture_on, end_capture, hold_private, let_go_private
 from accelrt.mempool cimport MemPool, next_pool, read_pool_id
-from accelrt.status cimport raise_status
+from accelrt.status cimport CAPTURE_UNSUPPORTED, raise_status
 from accelrt.stream cimport current_handle, current_of
 cimport accelrt.watch as watch
 
 MODES = {"global": CAPTURE_GLOBAL, "thread_local": CAPTURE_THREAD_LOCAL, "relaxed": CAPTURE_RELAXED}
+
+cdef enum:
+    LEGACY = 1  # 0 and 1 are the legacy default stream
 
 
 def graph_pool_handle():
@@ -118,15 +123,23 @@ cdef class CUDAGraph(HookedGraph):
         return 0
 
     cdef int leave_capture(self) noexcept:
-        # After the driver's is over.
+        # After the driver's is over.  Counted out first: what waited for the capture's end may go back then.
         self.leave_branches()
+        self.count_out()
         end_capture(self.ordinal, self.record.capture)
         close_capture(self.record)
         self.record = None
         self.stream = None
-        return self.count_out()
+        return 0
+
+    cdef int require_calm(self) except -1:
+        if self.busy:
+            raise RuntimeError("another thread begins or ends a capture of this CUDAGraph just now; give each thread "
+                               "a CUDAGraph of its own, or let one of them use it at a time")
+        return 0
 
     cdef int require_free(self) except -1:
+        self.require_calm()
         if self.record is not None or self.exec_ or self.graph:
             state = "holds a capture" if self.record is None else "is being captured"
             raise RuntimeError(f"this CUDAGraph {state} already; call reset() first, or use another CUDAGraph")
@@ -141,13 +154,12 @@ cdef class CUDAGraph(HookedGraph):
             capture_error_mode: "global", "thread_local" or "relaxed": which threads' unsafe calls, such as
                 raw allocations, break the capture (CUDA driver API, CUstreamCaptureMode).
         Raises:
-            CaptureError: the current stream is the legacy default stream, which cannot be captured.
-            RuntimeError: this graph was captured already, or its capture is under way.
+            CaptureError: the current stream is the legacy default stream, which cannot be captured; or another
+                thread broke the capture as soon as it began.
+            RuntimeError: this graph was captured already, or its capture is under way, or another thread begins it.
             ValueError, TypeError: no such mode, no such pool.
             Exception: whatever a hook raised; then nothing is begun.
         """
-        cdef Stream stream
-        cdef int code
         mode = MODES.get(capture_error_mode)
         if mode is None:
             raise ValueError(f"capture_error_mode is {capture_error_mode!r}; it may be {', '.join(MODES)}")
@@ -155,7 +167,21 @@ cdef class CUDAGraph(HookedGraph):
         if PyList_GET_SIZE(self.capture_hooks):
             run_hooks(self.capture_hooks, self, True)
             self.require_free()
-        stream = current_of(ordinal_of(None))
+        self.busy = True
+        try:
+            self.begin_on(current_of(ordinal_of(None)), mode, pool)
+        finally:
+            self.busy = False
+
+    cdef int begin_on(self, Stream stream, int mode, object pool) except -1:
+        cdef int code
+        if stream.handle <= LEGACY:
+            raise CaptureError(
+                f"capture_begin(stream={stream!r}, mode={MODE_NAMES[mode]!r}) answered STREAM_CAPTURE_UNSUPPORTED "
+                f"({CAPTURE_UNSUPPORTED}): the legacy default stream cannot be captured; make another one current, with "
+                "accelrt.stream(accelrt.Stream()), or use accelrt.graph(g), which makes one",
+                CAPTURE_UNSUPPORTED, "STREAM_CAPTURE_UNSUPPORTED", "capture_begin",
+            )
         read_pool(pool, stream.device_index, self.pool_id)
         self.ordinal = stream.device_index
         self.mode = mode
@@ -168,20 +194,17 @@ cdef class CUDAGraph(HookedGraph):
             code = registry.active().capture_begin(self.ordinal, stream.handle, self.mode)
         if code:
             self.abandon()
-            raise_status(code, "capture_begin", ("stream", stream, "mode", capture_error_mode))
-        self.open_on(stream)
+            raise_status(code, "capture_begin", ("stream", stream, "mode", MODE_NAMES[mode]))
+        return self.open_on(stream)
 
     cdef int open_on(self, Stream stream) except -1:
         # The stream captures: from here on, whatever fails ends that.
         cdef uint64_t capture = 0
-        cdef int status = 0
-        cdef int code = registry.active().capture_status(self.ordinal, stream.handle, &status, &capture)
-        if code == 0:
-            code = begin_capture(self.ordinal, self.pool_id[0], self.pool_id[1], capture)
+        cdef int code = begin_capture_on(self.ordinal, stream.handle, self.pool_id[0], self.pool_id[1], &capture)
         if code:
             dispose_capture(CAPTURE, self.ordinal, stream.handle, capture)
             self.abandon()
-            raise_status(code, "capture_status", ("stream", stream))
+            raise_unbegun(code, "capture_begin", stream, self.mode)
         self.stream = stream
         self.capture = capture
         self.kept = []
@@ -194,11 +217,13 @@ cdef class CUDAGraph(HookedGraph):
         Raises:
             CaptureError: the capture was broken, a stream that joined it was not joined back, or it is ended on
                 the wrong thread.  The graph is then empty and can be captured anew.
-            RuntimeError: no capture is under way, or the body of a condition is being captured.
+            RuntimeError: no capture is under way, or the body of a condition is being captured, or another thread
+                begins or ends the capture just now.
             Exception: whatever a hook raised; the graph is then as after reset().
         """
         cdef Record record = self.record
         cdef int code
+        self.require_calm()
         if record is None:
             raise RuntimeError("no capture of this CUDAGraph is under way; call capture_begin() first")
         if self.branches:
@@ -206,8 +231,10 @@ cdef class CUDAGraph(HookedGraph):
             raise RuntimeError("the body of a condition is still being captured, so the capture is dropped; leave "
                                "if_() and while_() before it ends")
         stream = self.stream
+        self.busy = True
         with nogil:
             code = registry.active().capture_end(self.ordinal, record.origin, &self.graph)
+        self.busy = False
         self.leave_capture()
         call = "capture_end"
         if code:  # a driver that refuses to end a capture must not leave the stream in it
@@ -358,7 +385,12 @@ cdef class CUDAGraph(HookedGraph):
         return self.take_in(other.kept)
 
     def reset(self):
-        """Forgets the capture: its pool's memory can go back to the device once nothing in it is live."""
+        """Forgets the capture: its pool's memory can go back to the device once nothing in it is live.
+
+        Raises:
+            RuntimeError: another thread begins or ends the capture just now.
+        """
+        self.require_calm()
         self.abandon()
         drain()
 

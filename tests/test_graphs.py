@@ -159,8 +159,10 @@ def test_a_graph_outlives_what_it_was_captured_with():
 
 def test_the_default_stream_cannot_be_captured():
     graph = accelrt.CUDAGraph()
-    with pytest.raises(accelrt.CaptureError, match="STREAM_CAPTURE_UNSUPPORTED"):
+    with pytest.raises(accelrt.CaptureError, match="STREAM_CAPTURE_UNSUPPORTED") as caught:
         graph.capture_begin()
+    assert "the legacy default stream cannot be captured" in str(caught.value)
+    assert "accelrt.Stream()" in str(caught.value)
     assert not graph.is_capturing
     assert works_again()
 

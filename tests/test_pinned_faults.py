@@ -107,11 +107,11 @@ def test_a_refusal_frees_what_is_idle_and_then_says_what_is_held():
     assert "host_empty_cache()" in out
 
 
-def vanished_stream():
+def refused_events(code):
     faults = wrap_host()
     stream, pinned = accelrt.Stream(), accelrt.PinnedBuffer(1000)
     accelrt.record_host_stream(pinned, stream)
-    faults.arm(call=1, code=400, mode="onward", rows=["event_record"])
+    faults.arm(call=1, code=code, mode="onward", rows=["event_record"])
     pinned.free()
     print(accelrt.host_memory_stats()["active_requests.current"])
     accelrt.host_empty_cache()
@@ -120,7 +120,13 @@ def vanished_stream():
 
 @pytest.mark.own_process
 def test_memory_of_a_stream_that_takes_no_event_waits_for_the_device():
-    assert in_child(vanished_stream).split() == ["1", "0"]
+    assert in_child(refused_events, 999).split() == ["1", "0"]
+
+
+@pytest.mark.own_process
+@pytest.mark.parametrize("gone", [201, 400, 709], ids=["no context", "no handle", "destroyed context"])
+def test_memory_of_a_stream_that_is_gone_is_free_at_once(gone):
+    assert in_child(refused_events, gone).split() == ["0", "0"]
 
 
 @pytest.mark.parametrize("background", [False, True])

@@ -46,7 +46,7 @@ cdef struct Foreign:
     Table* table             # fixed
     int device               # fixed
     int debug                # ACCELRT_DEBUG when it was made
-    int captures             # of ours that are under way; nothing goes back meanwhile
+    int captures             # of ours that are under way; nothing goes back meanwhile, nor while one begins
     size_t limit             # most bytes to have live and leaving
     size_t promised          # bytes that threads are asking the backend for
     AddressMap live          # address -> Record

@@ -4,11 +4,11 @@ Two locks a room, always taken in this order: relief, held by the one thread tha
 and lock, held for bookkeeping.  A backend's rows run without lock, since a plugged library may take as long
 as it likes, and may call accelrt.  Neither lock is held while the GIL is taken.
 """
-from libc.stdint cimport SIZE_MAX, uint64_t
+from libc.stdint cimport SIZE_MAX
 from libc.stdlib cimport atoi, calloc, free, getenv
 
 from accelrt.addresses cimport map_find, map_insert, map_remove, map_reserve
-from accelrt.driver.table cimport CAPTURE_NONE
+from accelrt.driver.captures cimport enter_wait, is_capturing, leave_wait
 from accelrt.memory.foreign_readings cimport foreign_violation
 from accelrt.memory.ladder cimport on_refusal
 from accelrt.memory.sizes cimport kind_of
@@ -18,7 +18,7 @@ from accelrt.memory.stats cimport (
 )
 from accelrt.mutex cimport pthread_mutex_init, pthread_mutex_trylock
 from accelrt.status cimport (
-    BROKEN, CAP_REACHED, CAPTURE_IMPLICIT, ILLEGAL_STATE, INVALID_VALUE, NO_CAPTURE_MEMORY, NO_HOST_MEMORY,
+    BROKEN, CAP_REACHED, ILLEGAL_STATE, INVALID_VALUE, NO_CAPTURE_MEMORY, NO_HOST_MEMORY,
     NOT_ALLOCATED, NOT_READY, OUT_OF_MEMORY,
 )
 
@@ -160,16 +160,21 @@ cdef int inspected(Foreign* room, int code) noexcept nogil:
 
 
 cdef int not_capturing(Foreign* room, uintptr_t stream) noexcept nogil:
-    # The legacy stream while another one captures is refused without harm, and no work on it can be told apart.
-    cdef uint64_t capture = 0
-    cdef int status = CAPTURE_NONE
-    cdef int code = room.table.capture_status(room.device, stream, &status, &capture)
-    if code == CAPTURE_IMPLICIT or status != CAPTURE_NONE:
-        return NOT_READY
-    return code
+    cdef int code
+    return NOT_READY if is_capturing(room.table, room.device, stream, &code) else code
 
 
 # --- giving back -------------------------------------------------------------------------------------------
+
+cdef int give(Foreign* room, const Record* record) noexcept nogil:
+    # Given back on a stream that begins to capture, it would become part of the capture, so none begins meanwhile.
+    cdef int code
+    if not enter_wait():
+        return NOT_READY
+    code = room.backend.give(room, record)
+    leave_wait()
+    return code
+
 
 cdef int depart(Foreign* room, Record* record, bint wait) noexcept nogil:
     # Without the lock: nobody else can reach the record.  What cannot go yet joins those that are leaving.
@@ -177,7 +182,7 @@ cdef int depart(Foreign* room, Record* record, bint wait) noexcept nogil:
     if record.sharers != NULL:
         code = room.backend.part(room, record, wait)
     if code == 0:
-        code = room.backend.give(room, record)
+        code = give(room, record)
     lock_room(room)
     end_departure(room, record)
     if code == 0:

@@ -5,10 +5,12 @@ or when an event is recorded behind its work: once that is complete, what was fr
 the stream's work, without an event for each block.
 """
 from accelrt.addresses cimport AddressMap, map_find, map_insert, map_reserve
+from accelrt.driver.captures cimport enter_wait, is_capturing, leave_wait, record_behind
 from accelrt.driver.relaxed cimport go_relaxed, restore_mode
 from accelrt.memory.lock cimport spin_lock, spin_unlock
-from accelrt.memory.queues cimport is_capturing, put_entry, take_entry
+from accelrt.memory.queues cimport put_entry, take_entry
 from accelrt.memory.terms cimport Private
+from accelrt.status cimport NOT_READY
 
 cdef AddressMap trusted  # under the lock; forks inherit it, which is harmless: handles of a child are its own
 cdef int trusting = 0
@@ -50,12 +52,9 @@ cdef void settle_epoch(Heap* heap) noexcept nogil:
 
 cdef void mark(Pool* pool, Heap* heap) noexcept nogil:
     # Behind the work of a stream that is busy.  A refusal only means that its pages stay its own longer.
-    cdef int code
-    if is_capturing(pool.table, pool.device, heap.stream, &code) or code:
-        return
     if take_entry(pool.table, pool.device, &pool.spare_entries, &heap.marker):
         heap.marker = NULL
-    elif pool.table.event_record(pool.device, heap.marker.event, heap.stream):
+    elif record_behind(pool.table, pool.device, heap.marker.event, heap.stream):
         put_entry(&pool.spare_entries, heap.marker)
         heap.marker = NULL
     else:
@@ -63,13 +62,23 @@ cdef void mark(Pool* pool, Heap* heap) noexcept nogil:
         heap.epoch += 1
 
 
+cdef void ask_marker(Pool* pool, Heap* heap) noexcept nogil:
+    # One that cannot be asked, since it was captured, makes room for another.
+    cdef int code = pool.table.event_query(pool.device, heap.marker.event)
+    if code == NOT_READY:
+        return
+    if code == 0 and <int>(heap.marked - heap.settled) > 0:  # the device may have been waited for since
+        heap.settled = heap.marked
+    put_entry(&pool.spare_entries, heap.marker)
+    heap.marker = NULL
+
+
 cdef void ask(Pool* pool, Heap* heap) noexcept nogil:
-    if heap.marker != NULL and pool.table.event_query(pool.device, heap.marker.event) == 0:
-        if <int>(heap.marked - heap.settled) > 0:  # the device may have been waited for since
-            heap.settled = heap.marked
-        put_entry(&pool.spare_entries, heap.marker)
-        heap.marker = NULL
-    if is_quiet(heap):
+    # Inside enter_wait: no capture of accelrt's begins between the look and the question.
+    cdef int code
+    if heap.marker != NULL:
+        ask_marker(pool, heap)
+    if is_quiet(heap) or is_capturing(pool.table, pool.device, heap.stream, &code) or code:
         return
     if pool.table.stream_query(pool.device, heap.stream) == 0:
         settle_epoch(heap)
@@ -77,29 +86,43 @@ cdef void ask(Pool* pool, Heap* heap) noexcept nogil:
         mark(pool, heap)
 
 
+cdef bint begin_asking(Pool* pool, int* out_mode) noexcept nogil:
+    if not enter_wait():
+        return False
+    if go_relaxed(pool.table, out_mode) == 0:
+        return True
+    leave_wait()
+    return False
+
+
+cdef void end_asking(Pool* pool, int mode) noexcept nogil:
+    restore_mode(pool.table, mode)
+    leave_wait()
+
+
 cdef void look(Pool* pool, Heap* heap) noexcept nogil:
     # Not beside a capture, where asking about streams is not ours to do.
     cdef int mode
-    if is_quiet(heap) or not heap.trusted or pool.captures or go_relaxed(pool.table, &mode):
+    if is_quiet(heap) or not heap.trusted or not begin_asking(pool, &mode):
         return
     ask(pool, heap)
-    restore_mode(pool.table, mode)
+    end_asking(pool, mode)
 
 
 cdef void look_at_others(Pool* pool, Heap* heap) noexcept nogil:
     cdef Heap* other = pool.heaps
     cdef bint relaxed = False, lends
     cdef int mode
-    while other != NULL and pool.captures == 0:
+    while other != NULL:
         lends = other.owner == heap.owner or (heap.owner == NULL and other.owner.uses == 0)
         if other != heap and lends and other.summary and other.trusted and not is_quiet(other):
-            if not relaxed and go_relaxed(pool.table, &mode):
+            if not relaxed and not begin_asking(pool, &mode):
                 return
             relaxed = True
             ask(pool, other)
         other = other.next
     if relaxed:
-        restore_mode(pool.table, mode)
+        end_asking(pool, mode)
 
 
 cdef void drop_markers(Pool* pool) noexcept nogil:

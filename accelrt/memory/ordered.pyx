@@ -8,9 +8,10 @@ waits for all of them, so that none of theirs is held up.
 from libc.stdint cimport UINT64_MAX, uint64_t, uintptr_t
 from libc.stdlib cimport free
 
+from accelrt.driver.captures cimport FAILED, GONE, is_captured_event, meaning_of, record_behind
 from accelrt.driver.relaxed cimport go_relaxed, restore_mode
 from accelrt.driver.table cimport EVENT_DISABLE_TIMING, STREAM_NON_BLOCKING
-from accelrt.memory.foreign cimport Foreign, Record, Sharer, lock_room, not_capturing, unlock_room
+from accelrt.memory.foreign cimport Foreign, Record, Sharer, lock_room, unlock_room
 from accelrt.memory.sizes cimport LARGE
 from accelrt.memory.stats cimport RESERVED_BYTES, Stats
 from accelrt.status cimport NO_STREAM_POOL, NOT_READY, NOT_SUPPORTED
@@ -38,7 +39,14 @@ cdef int take(Foreign* room, Record* record) noexcept nogil:
 
 
 cdef int give(Foreign* room, const Record* record) noexcept nogil:
-    return room.table.async_free(room.device, record.stream, record.address)
+    # Where the stream is gone, there is no order to keep, and the outlet's is as good as any.
+    cdef int code = room.table.async_free(room.device, record.stream, record.address)
+    if meaning_of(code) != GONE or record.stream == room.outlet:
+        return code
+    lock_room(room)
+    code = open_outlet(room)
+    unlock_room(room)
+    return code if code else room.table.async_free(room.device, room.outlet, record.address)
 
 
 cdef int open_outlet(Foreign* room) noexcept nogil:
@@ -52,13 +60,14 @@ cdef int open_outlet(Foreign* room) noexcept nogil:
 
 cdef int follow(Foreign* room, uintptr_t stream) noexcept nogil:
     # The outlet waits for what is in the stream now; a wait keeps what its event was recorded for, so one
-    # event serves all.  To wait for a capturing stream would draw the outlet into the capture.
-    cdef int code = not_capturing(room, stream)
-    if code == 0:
-        code = room.table.event_record(room.device, room.event, stream)
+    # event serves all.  To wait for a capturing stream would draw the outlet into the capture; to wait for an event
+    # of a capture that is over is refused.  A stream that is gone is not followed.
+    cdef int code = record_behind(room.table, room.device, room.event, stream)
+    if meaning_of(code) == GONE:
+        return 0
     if code == 0:
         code = room.table.stream_wait_event(room.device, room.outlet, room.event)
-    return code
+    return NOT_READY if is_captured_event(code) else code
 
 
 cdef int part(Foreign* room, Record* record, bint wait) noexcept nogil:
@@ -84,20 +93,17 @@ cdef int wait_for(Foreign* room, uintptr_t stream) noexcept nogil:
     # In relaxed mode: to wait breaks a global-mode capture of any thread otherwise.
     cdef uintptr_t event = 0
     cdef int mode
-    cdef int code = not_capturing(room, stream)
-    if code:
-        return 0 if code == NOT_READY else code
-    code = go_relaxed(room.table, &mode)
+    cdef int code = go_relaxed(room.table, &mode)
     if code:
         return code
     code = room.table.event_create(room.device, EVENT_DISABLE_TIMING, &event)
     if code == 0:
-        code = room.table.event_record(room.device, event, stream)
+        code = record_behind(room.table, room.device, event, stream)
         if code == 0:
             code = room.table.event_synchronize(room.device, event)
         room.table.event_destroy(room.device, event)
     restore_mode(room.table, mode)
-    return code
+    return code if meaning_of(code) == FAILED and not is_captured_event(code) else 0
 
 
 cdef int trim(Foreign* room, uintptr_t stream) noexcept nogil:

@@ -5,7 +5,7 @@ from accelrt.memory.block cimport Block, Heap
 from accelrt.memory.state cimport Pool
 
 cdef void defer(Pool* pool, Block* block) noexcept nogil  # makes it PENDING, without events yet
-cdef int settle(Pool* pool) noexcept nogil  # records the events of deferred blocks, unless a capture is under way
+cdef int settle(Pool* pool) noexcept nogil  # records the events of deferred blocks, but on capturing streams
 cdef int poll(Pool* pool) noexcept nogil  # frees what is complete; never waits
 cdef int wait_all(Pool* pool) noexcept nogil  # frees what is pending now; leaves the world while it waits
 

@@ -2,6 +2,7 @@
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport calloc, free
 
+from accelrt.driver.captures cimport GONE, is_captured_event, meaning_of, record_behind
 from accelrt.driver.relaxed cimport go_relaxed, restore_mode
 from accelrt.driver.table cimport STREAM_NON_BLOCKING
 from accelrt.memory.block cimport PENDING, Use
@@ -13,7 +14,7 @@ from accelrt.memory.records cimport add_use, has_use, heap_of, recycle_use
 from accelrt.memory.state cimport Offer
 from accelrt.memory.windows cimport retire
 from accelrt.memory.world cimport count_freed, outside
-from accelrt.status cimport CAPTURE_UNSUPPORTED, NO_HOST_MEMORY, NOT_READY
+from accelrt.status cimport CAPTURED_EVENT, NO_HOST_MEMORY, NOT_READY
 
 
 cdef void defer(Pool* pool, Block* block) noexcept nogil:
@@ -39,23 +40,32 @@ cdef int record_use(Pool* pool, Block* block, uintptr_t stream) noexcept nogil:
 cdef bint drop_entry(Pool* pool, Entry* entry) noexcept nogil:
     # Of an entry in no queue any more; whether it was the last that its block waited for.
     cdef Block* block = <Block*>entry.block
-    put_entry(&pool.spare_entries, entry)
+    if entry == pool.awaited:
+        entry.block = NULL
+    else:
+        put_entry(&pool.spare_entries, entry)
     pool.pending -= 1
     block.events -= 1
     return block.events == 0 and block.uses == NULL
 
 
 cdef int settle_block(Pool* pool, Block* block) noexcept nogil:
+    # Uses on streams that capture stay, for NOT_READY; a stream that is gone uses nothing more.
+    cdef Use** link = &block.uses
     cdef Use* use
-    cdef int code
-    while block.uses != NULL:
-        use = block.uses
+    cdef int code, answer = 0
+    while link[0] != NULL:
+        use = link[0]
         code = record_use(pool, block, use.stream)
-        if code:
+        if code == NOT_READY:
+            answer = code
+            link = &use.next
+            continue
+        if code and meaning_of(code) != GONE:
             return code
-        block.uses = use.next
+        link[0] = use.next
         recycle_use(pool, use)
-    return 0
+    return answer
 
 
 # --- blocks that were freed as of an event -------------------------------------------------------------------
@@ -80,7 +90,9 @@ cdef int watch(Pool* pool, Queue* queue, Block* block, uintptr_t event) noexcept
         return code
     code = pool.table.stream_wait_event(pool.device, pool.watch, event)
     if code == 0:
-        code = pool.table.event_record(pool.device, entry.event, pool.watch)
+        code = record_behind(pool.table, pool.device, entry.event, pool.watch)
+        if code == NOT_READY:  # the caller's event was captured, and took the watch along
+            code = CAPTURED_EVENT
     if code:
         put_entry(&pool.spare_entries, entry)
         return code
@@ -93,10 +105,7 @@ cdef int watch(Pool* pool, Queue* queue, Block* block, uintptr_t event) noexcept
 cdef int offer(Pool* pool, Block* block, uintptr_t event, uint64_t record) noexcept nogil:
     cdef Queue* queue
     cdef Offer* made
-    cdef int code
-    if pool.captures:
-        return CAPTURE_UNSUPPORTED
-    code = see_to_watch(pool)
+    cdef int code = see_to_watch(pool)
     if code:
         return code
     queue = queue_of(&pool.queues, pool.device, pool.watch)
@@ -189,12 +198,10 @@ cdef Block* accept(Pool* pool, const Heap* heap, size_t size) noexcept nogil:
 
 
 cdef int settle(Pool* pool) noexcept nogil:
-    # An event recorded on a capturing stream would become part of the capture, so all wait for its end.
-    # A block whose events cannot be recorded stays deferred and is tried again next time.
+    # A block whose events cannot all be recorded, since a stream captures, stays deferred and is tried again.  What
+    # can be recorded is recorded at once: streams of others may be gone later.
     cdef Block* block
     cdef int code
-    if pool.captures:
-        return 0
     while pool.deferred != NULL:
         block = pool.deferred
         code = settle_block(pool, block)
@@ -243,12 +250,24 @@ cdef int await_event(Pool* pool, void* event) noexcept nogil:
     return pool.table.event_synchronize(pool.device, (<uintptr_t*>event)[0])
 
 
+cdef int wait_oldest(Pool* pool, Entry* entry) noexcept nogil:
+    # The world is left while the event is waited for: the work before it may be a host function that frees memory.
+    # Nobody records the event anew meanwhile, which could make it part of a capture that a wait would break.  What a
+    # stream that is gone was waited for, and an event that was captured, the poll that follows sees to.
+    cdef int code
+    pool.awaited = entry
+    code = outside(pool, await_event, &entry.event)
+    pool.awaited = NULL
+    if entry.block == NULL:
+        put_entry(&pool.spare_entries, entry)
+    elif is_captured_event(code):
+        entry.lost = True
+    return 0 if is_captured_event(code) or meaning_of(code) == GONE else code
+
+
 cdef int wait_all(Pool* pool) noexcept nogil:
-    # The world is left while an event is waited for: the work before it may be a host function that frees
-    # memory.  Events are recycled, never destroyed, under the growth lock that our caller holds; waiting
-    # for one that was recorded anew meanwhile is only longer.  What is given back later is not waited for.
+    # What is given back later is not waited for.
     cdef Queue* queue
-    cdef uintptr_t event
     cdef int code = settle(pool)
     cdef unsigned long long left = pool.pending
     pool.stats.num_sync_all_streams += 1
@@ -257,8 +276,7 @@ cdef int wait_all(Pool* pool) noexcept nogil:
         queue = busy_queue(pool.queues)
         if queue == NULL:
             break
-        event = queue.head.event
-        code = outside(pool, await_event, &event)
+        code = wait_oldest(pool, queue.head)
         if code == 0:
             code = poll(pool)
     return code

@@ -18,7 +18,7 @@ from accelrt.memory.pinned_block cimport (
 from accelrt.memory.pinned_heap cimport (
     attach, block_of, count_freed, detach_doomed, detach_idle, doom, find, find_unrounded, hand_out, set_free,
 )
-from accelrt.memory.pinned_memory cimport give_memory, take_memory
+from accelrt.memory.pinned_memory cimport give_memory, give_unused, take_memory
 from accelrt.memory.pinned_sizes cimport (
     LARGE, PAGE, ROUND_LIMIT, SMALL, SMALL_SEGMENT, class_size, kind_of, round_up,
 )
@@ -170,7 +170,7 @@ cdef int grow(int device, size_t requested, uintptr_t* out_address) noexcept nog
         spin_unlock(&pool.lock)
         return code
     spin_unlock(&pool.lock)
-    give_memory(&pool, segment)
+    give_unused(&pool, segment)
     return code
 
 

@@ -6,3 +6,5 @@ cdef int take_memory(PinnedPool* pool, int device, size_t size, int kind, Pinned
 # Gives a list of detached segments back, after the work of their devices; those that the driver keeps are
 # attached again.
 cdef int give_memory(PinnedPool* pool, PinnedSegment* segments) noexcept nogil
+# The same for what no work ever used: waits for nothing, so that it may be called beside a capture.
+cdef int give_unused(PinnedPool* pool, PinnedSegment* segments) noexcept nogil

@@ -89,9 +89,9 @@ cdef int map_and_register(int device, size_t size, int threads, uintptr_t* out_a
     return 0
 
 
-cdef int unregister_and_unmap(int device, uintptr_t address, size_t size) noexcept nogil:
+cdef int unregister_and_unmap(int device, uintptr_t address, size_t size, bint used) noexcept nogil:
     # Unregistering does not promise to wait as freeing does, and the pages must not go under a copy.
-    cdef int code = registry.active().device_synchronize(device)
+    cdef int code = registry.active().device_synchronize(device) if used else 0
     if code == 0:
         code = registry.active().host_unregister(device, address)
     if code == 0:
@@ -144,13 +144,13 @@ cdef int take_memory(PinnedPool* pool, int device, size_t size, int kind, Pinned
     return 0
 
 
-cdef int give_relaxed(PinnedSegment* segment) noexcept nogil:
+cdef int give_relaxed(PinnedSegment* segment, bint used) noexcept nogil:
     cdef int mode
     cdef int code = go_relaxed(registry.active(), &mode)
     if code:
         return code
     if segment.registered:
-        code = unregister_and_unmap(segment.device, segment.address, segment.size)
+        code = unregister_and_unmap(segment.device, segment.address, segment.size, used)
     else:
         code = registry.active().host_free(segment.device, segment.address)
     restore_mode(registry.active(), mode)
@@ -172,6 +172,14 @@ cdef void take_back(PinnedPool* pool, PinnedSegment* segment) noexcept nogil:
 
 
 cdef int give_memory(PinnedPool* pool, PinnedSegment* segments) noexcept nogil:
+    return give_segments(pool, segments, True)
+
+
+cdef int give_unused(PinnedPool* pool, PinnedSegment* segments) noexcept nogil:
+    return give_segments(pool, segments, False)
+
+
+cdef int give_segments(PinnedPool* pool, PinnedSegment* segments, bint used) noexcept nogil:
     cdef PinnedSegment* segment
     cdef long long start
     cdef int code = 0
@@ -180,7 +188,7 @@ cdef int give_memory(PinnedPool* pool, PinnedSegment* segments) noexcept nogil:
         segments = segment.next
         start = microseconds()
         if code == 0:
-            code = give_relaxed(segment)
+            code = give_relaxed(segment, used)
             if code == 0:
                 spin_lock(&pool.lock)
                 time_call(&pool.stats.give, microseconds() - start)

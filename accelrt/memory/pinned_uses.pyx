@@ -1,14 +1,14 @@
 """Page-locked blocks that were given back while a stream may still use them, in their queues (queues.pxd)."""
 from libc.stdint cimport uintptr_t
 
-from accelrt.driver.captures cimport enter_wait, leave_wait
+from accelrt.driver.captures cimport GONE, enter_wait, is_captured_event, is_capturing, leave_wait, meaning_of
 cimport accelrt.driver.registry as registry
 from accelrt.driver.relaxed cimport go_relaxed, restore_mode
 from accelrt.memory.lock cimport spin_lock, spin_unlock
 from accelrt.memory.pinned_block cimport DEVICES, PinnedUse
 from accelrt.memory.pinned_heap cimport count_freed, doom, set_free
 from accelrt.memory.queues cimport (
-    Entry, Queue, busy_queue, destroy_entries, enqueue, is_capturing, put_entry, take_complete,
+    Entry, Queue, busy_queue, destroy_entries, enqueue, put_entry, take_complete,
 )
 from accelrt.mutex cimport pthread_mutex_lock, pthread_mutex_unlock
 from accelrt.status cimport NOT_READY
@@ -29,7 +29,7 @@ cdef int record_use(PinnedPool* pool, PinnedBlock* block, const PinnedUse* use) 
     if code == 0:
         block.events += 1
         pool.pending += 1
-    return code
+    return 0 if meaning_of(code) == GONE else code  # a stream that is gone uses nothing more
 
 
 cdef void drop_use(PinnedPool* pool, PinnedBlock* block) noexcept nogil:
@@ -136,9 +136,12 @@ cdef int wait_oldest(PinnedPool* pool, Queue* queue) noexcept nogil:
     code = synchronize(entry.device, entry.event)
     pthread_mutex_lock(&pool.order)
     pool.awaited -= 1
-    if code == 0:
+    if code == 0 or meaning_of(code) == GONE:
         complete(pool, entry)
         return 0
+    if is_captured_event(code):  # the next poll records it anew
+        entry.lost = True
+        code = 0
     entry.next = queue.head
     if queue.head == NULL:
         queue.tail = entry
@@ -148,7 +151,7 @@ cdef int wait_oldest(PinnedPool* pool, Queue* queue) noexcept nogil:
 
 
 cdef int wait_unrecorded(PinnedPool* pool, PinnedBlock* block) noexcept nogil:
-    # No event can be recorded, for the stream is gone, say: the whole device's work is waited for instead.
+    # No event can be recorded: the whole device's work is waited for instead.
     cdef int code = 0
     while block.uses != NULL and code == 0:
         if is_capturing(registry.active(), block.uses.device, block.uses.stream, &code):

@@ -6,10 +6,11 @@ for no memory.  It is told of other streams by being called late: its free runs 
 from libc.stdint cimport uintptr_t
 from libc.stdlib cimport free
 
+from accelrt.driver.captures cimport GONE, is_captured_event, meaning_of, record_behind
 from accelrt.driver.relaxed cimport go_relaxed, restore_mode
 from accelrt.driver.table cimport EVENT_DISABLE_TIMING
-from accelrt.memory.foreign cimport Foreign, Record, Sharer, not_capturing
-from accelrt.status cimport OUT_OF_MEMORY
+from accelrt.memory.foreign cimport Foreign, Record, Sharer
+from accelrt.status cimport NOT_READY, OUT_OF_MEMORY
 
 cdef struct Visit:  # what a thread was before it went to the room's device
     int device
@@ -63,16 +64,32 @@ cdef int give(Foreign* room, const Record* record) noexcept nogil:
 cdef int mark(Foreign* room, Sharer* sharer) noexcept nogil:
     # The event after which the stream does not use the memory any more.
     cdef uintptr_t event = 0
-    cdef int code = not_capturing(room, sharer.stream)
+    cdef int code = room.table.event_create(room.device, EVENT_DISABLE_TIMING, &event)
     if code == 0:
-        code = room.table.event_create(room.device, EVENT_DISABLE_TIMING, &event)
-    if code == 0:
-        code = room.table.event_record(room.device, event, sharer.stream)
+        code = record_behind(room.table, room.device, event, sharer.stream)
         if code:
             room.table.event_destroy(room.device, event)
     if code == 0:
         sharer.event = event
     return code
+
+
+cdef int mark_all(Foreign* room, Record* record) noexcept nogil:
+    # The work that counts is what is there now; a stream that is gone uses nothing more.
+    cdef Sharer** link = &record.sharers
+    cdef Sharer* sharer
+    cdef int code
+    while link[0] != NULL:
+        sharer = link[0]
+        code = mark(room, sharer) if sharer.event == 0 else 0
+        if meaning_of(code) == GONE:
+            link[0] = sharer.next
+            free(sharer)
+        elif code:
+            return code
+        else:
+            link = &sharer.next
+    return 0
 
 
 cdef int drop_done(Foreign* room, Record* record, bint wait) noexcept nogil:
@@ -84,7 +101,11 @@ cdef int drop_done(Foreign* room, Record* record, bint wait) noexcept nogil:
             code = room.table.event_synchronize(room.device, sharer.event)
         else:
             code = room.table.event_query(room.device, sharer.event)
-        if code == 0:
+        if is_captured_event(code):  # it says nothing: recorded anew next time
+            room.table.event_destroy(room.device, sharer.event)
+            sharer.event = 0
+            return NOT_READY
+        if code == 0 or meaning_of(code) == GONE:
             code = room.table.event_destroy(room.device, sharer.event)
         if code == 0:
             record.sharers = sharer.next
@@ -93,14 +114,9 @@ cdef int drop_done(Foreign* room, Record* record, bint wait) noexcept nogil:
 
 
 cdef int part(Foreign* room, Record* record, bint wait) noexcept nogil:
-    # All events are recorded before one is asked for: the work that counts is what is there now.
-    cdef Sharer* sharer = record.sharers
+    # All events are recorded before one is asked for.
     cdef int mode
-    cdef int code = 0
-    while sharer != NULL and code == 0:
-        if sharer.event == 0:
-            code = mark(room, sharer)
-        sharer = sharer.next
+    cdef int code = mark_all(room, record)
     if code == 0:
         code = go_relaxed(room.table, &mode)
     if code:

@@ -10,6 +10,7 @@ cdef struct Entry:
     uintptr_t event
     int device
     void* block        # a Block, or a PinnedBlock; NULL while the record is spare
+    bint lost          # the event became part of a capture: to be recorded anew before it is asked
     Entry* next
 
 cdef struct Queue:
@@ -21,12 +22,12 @@ cdef struct Queue:
 
 # One a stream, kept, in the order of their first use; NULL where the host has no memory.
 cdef Queue* queue_of(Queue** queues, int device, uintptr_t stream) noexcept nogil
-cdef Queue* busy_queue(Queue* first) noexcept nogil  # the first that holds something; NULL
-# Records an event behind the stream's work, for the block.  NOT_READY where somebody captures the stream: the event
-# would become part of the capture and never be complete.
+cdef Queue* busy_queue(Queue* first) noexcept nogil  # the first whose oldest event can be waited for; NULL
+# Records an event behind the stream's work, for the block.  As record_behind (driver/captures.pxd): NOT_READY where
+# somebody captures the stream.
 cdef int enqueue(Table* table, Queue** queues, Entry** spare, int device, uintptr_t stream, void* block) noexcept nogil
-cdef bint is_capturing(Table* table, int device, uintptr_t stream, int* out_code) noexcept nogil
-cdef Entry* take_complete(Table* table, Queue* queue, int* out_code) noexcept nogil  # out of its queue; NULL
+# Out of its queue; NULL.  The caller is in relaxed mode.
+cdef Entry* take_complete(Table* table, Queue* queue, int* out_code) noexcept nogil
 cdef Entry* take_of(Queue* queue, const void* block) noexcept nogil  # likewise, complete or not; there is one
 
 # Records of entries, chained by next, whose events are created and idle.
@@ -42,6 +43,7 @@ cdef inline void put_entry(Entry** spare, Entry* entry) noexcept nogil:
 
 cdef inline void push(Queue* queue, Entry* entry, void* block) noexcept nogil:
     entry.block = block
+    entry.lost = False
     entry.next = NULL
     if queue.head == NULL:
         queue.head = entry

@@ -1,9 +1,9 @@
 """Queues of events that streams have to reach before what was given back is free: device memory's, and page-locked."""
-from libc.stdint cimport uint64_t
 from libc.stdlib cimport calloc, free
 
-from accelrt.driver.table cimport CAPTURE_NONE, EVENT_DISABLE_TIMING
-from accelrt.status cimport CAPTURE_IMPLICIT, NO_HOST_MEMORY, NOT_READY
+from accelrt.driver.captures cimport DONE, FAILED, GONE, is_captured_event, meaning_of, record_behind
+from accelrt.driver.table cimport EVENT_DISABLE_TIMING
+from accelrt.status cimport NO_HOST_MEMORY, NOT_READY
 
 
 cdef Queue* queue_of(Queue** queues, int device, uintptr_t stream) noexcept nogil:
@@ -19,18 +19,9 @@ cdef Queue* queue_of(Queue** queues, int device, uintptr_t stream) noexcept nogi
 
 
 cdef Queue* busy_queue(Queue* first) noexcept nogil:
-    while first != NULL and first.head == NULL:
+    while first != NULL and (first.head == NULL or first.head.lost):
         first = first.next
     return first
-
-
-cdef bint is_capturing(Table* table, int device, uintptr_t stream, int* out_code) noexcept nogil:
-    # The legacy default stream may not even be asked beside a capture of a stream that waits for it.
-    cdef uint64_t capture = 0
-    cdef int status = CAPTURE_NONE
-    cdef int code = table.capture_status(device, stream, &status, &capture)
-    out_code[0] = 0 if code == CAPTURE_IMPLICIT else code
-    return code == CAPTURE_IMPLICIT or (code == 0 and status != CAPTURE_NONE)
 
 
 cdef int enqueue(Table* table, Queue** queues, Entry** spare, int device, uintptr_t stream, void* block) noexcept nogil:
@@ -39,13 +30,10 @@ cdef int enqueue(Table* table, Queue** queues, Entry** spare, int device, uintpt
     cdef int code
     if queue == NULL:
         return NO_HOST_MEMORY
-    if is_capturing(table, device, stream, &code):
-        return NOT_READY
-    if code == 0:
-        code = take_entry(table, device, spare, &entry)
+    code = take_entry(table, device, spare, &entry)
     if code:
         return code
-    code = table.event_record(device, entry.event, stream)
+    code = record_behind(table, device, entry.event, stream)
     if code:
         put_entry(spare, entry)
         return code
@@ -53,18 +41,35 @@ cdef int enqueue(Table* table, Queue** queues, Entry** spare, int device, uintpt
     return 0
 
 
+cdef int ask_entry(Table* table, const Queue* queue, Entry* entry) noexcept nogil:
+    # An event that was captured says nothing; recorded anew it is complete later than it had to be.
+    cdef int code
+    if not entry.lost:
+        code = table.event_query(queue.device, entry.event)
+        if not is_captured_event(code):
+            return code
+        entry.lost = True
+    code = record_behind(table, queue.device, entry.event, queue.stream)
+    if code:
+        return code
+    entry.lost = False
+    return NOT_READY
+
+
 cdef Entry* take_complete(Table* table, Queue* queue, int* out_code) noexcept nogil:
     cdef Entry* entry = queue.head
+    cdef int code, meaning
     out_code[0] = 0
     if entry == NULL:
         return NULL
-    out_code[0] = table.event_query(queue.device, entry.event)
-    if out_code[0]:
-        if out_code[0] == NOT_READY:
-            out_code[0] = 0
-        return NULL
-    queue.head = entry.next
-    return entry
+    code = ask_entry(table, queue, entry)
+    meaning = meaning_of(code)
+    if meaning == DONE or meaning == GONE:
+        queue.head = entry.next
+        return entry
+    if meaning == FAILED:
+        out_code[0] = code
+    return NULL
 
 
 cdef Entry* take_of(Queue* queue, const void* block) noexcept nogil:

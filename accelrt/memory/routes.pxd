@@ -19,6 +19,10 @@ cdef PrivateStats read_private(int device, uint64_t first, uint64_t second, bint
 cdef void private_of(int device, uintptr_t stream, uint64_t* out_id) noexcept nogil
 
 cdef int begin_capture(int device, uint64_t first, uint64_t second, uint64_t capture) noexcept nogil
+# After the driver's capture_begin on the stream: asks for the capture's id, and begins it.  CAPTURE_INVALID where
+# somebody broke or ended it already; the id is 0 then, and the caller disposes of what the stream is in.
+cdef int begin_capture_on(int device, uintptr_t stream, uint64_t first, uint64_t second,
+                          uint64_t* out_capture) noexcept nogil
 cdef int end_capture(int device, uint64_t capture) noexcept nogil
 
 # What the calling thread allocates goes to the pool, which is made if need be and held meanwhile, until the end.

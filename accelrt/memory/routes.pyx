@@ -2,6 +2,8 @@
 from libc.stdint cimport SIZE_MAX
 from libc.string cimport memset
 
+cimport accelrt.driver.registry as registry
+from accelrt.driver.table cimport CAPTURE_ACTIVE, CAPTURE_NONE
 from accelrt.memory.foreign cimport foreign_begin_capture, foreign_end_capture
 from accelrt.memory.pool cimport pool_if_made, pool_of
 from accelrt.memory.private cimport (
@@ -11,7 +13,7 @@ from accelrt.memory.state cimport Pool
 from accelrt.memory.terms cimport Private
 from accelrt.memory.world cimport enter, hush, leave
 from accelrt.mutex cimport pthread_mutex_lock, pthread_mutex_unlock
-from accelrt.status cimport FORKED, INVALID_VALUE, NOT_SUPPORTED
+from accelrt.status cimport CAPTURE_INVALID, FORKED, INVALID_VALUE, NOT_SUPPORTED
 
 
 cdef Pool* enter_made(int device) noexcept nogil:
@@ -101,8 +103,9 @@ cdef void private_of(int device, uintptr_t stream, uint64_t* out_id) noexcept no
 # --- routes --------------------------------------------------------------------------------------------------
 
 cdef int begin_capture(int device, uint64_t first, uint64_t second, uint64_t capture) noexcept nogil:
+    # No capture has the id 0, which stands for a thread's route.
     cdef Pool* pool
-    cdef int code = pool_of(device, &pool)
+    cdef int code = pool_of(device, &pool) if capture else CAPTURE_INVALID
     if code:
         return code
     if pool.foreign != NULL:
@@ -115,11 +118,22 @@ cdef int begin_capture(int device, uint64_t first, uint64_t second, uint64_t cap
     return code
 
 
+cdef int begin_capture_on(int device, uintptr_t stream, uint64_t first, uint64_t second,
+                          uint64_t* out_capture) noexcept nogil:
+    cdef int status = CAPTURE_NONE
+    cdef int code
+    out_capture[0] = 0
+    code = registry.active().capture_status(device, stream, &status, out_capture)
+    if code == 0 and status != CAPTURE_ACTIVE:
+        code = CAPTURE_INVALID
+    return code if code else begin_capture(device, first, second, out_capture[0])
+
+
 cdef int end_capture(int device, uint64_t capture) noexcept nogil:
     cdef Pool* pool = pool_if_made(device)
     cdef int code
-    if pool == NULL:
-        return FORKED
+    if pool == NULL or capture == 0:
+        return FORKED if pool == NULL else CAPTURE_INVALID
     if pool.foreign != NULL:
         return foreign_end_capture(pool.foreign)
     pthread_mutex_lock(&pool.lock)

@@ -57,6 +57,7 @@ cdef struct Pool:
     uintptr_t watch          # a stream of the pool's own, which waits for the events of offers; 0 before the first
     Block* deferred          # PENDING without events yet, chained by left
     Entry* spare_entries     # records to use again; their events are created and idle
+    Entry* awaited           # whose event a thread waits for, the world left: not to be used again meanwhile; or NULL
     Use* spare_uses
     const char* broken       # the identity that a debug audit found violated
     int64_t[2][SHARED] total  # the sums over the heaps, while all of them are held
