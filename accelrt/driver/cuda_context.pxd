@@ -34,6 +34,7 @@ cdef int count_devices() noexcept nogil  # after fill_devices
 cdef int primary_of(int device, CUcontext* out_primary) noexcept nogil
 cdef int enter_slow(int device, bint* out_pushed) noexcept nogil
 cdef void pop() noexcept nogil
+cdef int device_of_context(CUcontext context, int* out_device) noexcept nogil
 
 
 # Makes the device's primary context current; every enter has its leave.  Where it is current already,

@@ -50,14 +50,28 @@ cdef int open_outlet(Foreign* room) noexcept nogil:
     return code
 
 
-cdef int follow(Foreign* room, uintptr_t stream) noexcept nogil:
+cdef int follow(Foreign* room, int device, uintptr_t stream) noexcept nogil:
     # The outlet waits for what is in the stream now; a wait keeps what its event was recorded for, so one
     # event serves all.  To wait for a capturing stream would draw the outlet into the capture.
-    cdef int code = not_capturing(room, stream)
-    if code == 0:
-        code = room.table.event_record(room.device, room.event, stream)
+    cdef int code = not_capturing(room, device, stream)
+    if code or device != room.device:
+        return code if code else follow_elsewhere(room, device, stream)
+    code = room.table.event_record(room.device, room.event, stream)
     if code == 0:
         code = room.table.stream_wait_event(room.device, room.outlet, room.event)
+    return code
+
+
+cdef int follow_elsewhere(Foreign* room, int device, uintptr_t stream) noexcept nogil:
+    # An event is recorded on streams of its own device; a driver destroys one once those who wait for it are past it.
+    cdef uintptr_t event = 0
+    cdef int code = room.table.event_create(device, EVENT_DISABLE_TIMING, &event)
+    if code:
+        return code
+    code = room.table.event_record(device, event, stream)
+    if code == 0:
+        code = room.table.stream_wait_event(room.device, room.outlet, event)
+    room.table.event_destroy(device, event)
     return code
 
 
@@ -67,12 +81,12 @@ cdef int part(Foreign* room, Record* record, bint wait) noexcept nogil:
     lock_room(room)
     cdef int code = open_outlet(room)
     if code == 0 and record.stream != room.outlet:
-        code = follow(room, record.stream)
+        code = follow(room, room.device, record.stream)
         if code == 0:
             record.stream = room.outlet
     while code == 0 and record.sharers != NULL:
         sharer = record.sharers
-        code = follow(room, sharer.stream)
+        code = follow(room, sharer.device, sharer.stream)
         if code == 0:
             record.sharers = sharer.next
             free(sharer)
@@ -84,7 +98,7 @@ cdef int wait_for(Foreign* room, uintptr_t stream) noexcept nogil:
     # In relaxed mode: to wait breaks a global-mode capture of any thread otherwise.
     cdef uintptr_t event = 0
     cdef int mode
-    cdef int code = not_capturing(room, stream)
+    cdef int code = not_capturing(room, room.device, stream)
     if code:
         return 0 if code == NOT_READY else code
     code = go_relaxed(room.table, &mode)

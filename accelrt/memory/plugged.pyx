@@ -64,13 +64,13 @@ cdef int give(Foreign* room, const Record* record) noexcept nogil:
 cdef int mark(Foreign* room, Sharer* sharer) noexcept nogil:
     # The event after which the stream does not use the memory any more.
     cdef uintptr_t event = 0
-    cdef int code = not_capturing(room, sharer.stream)
+    cdef int code = not_capturing(room, sharer.device, sharer.stream)
     if code == 0:
-        code = room.table.event_create(room.device, EVENT_DISABLE_TIMING, &event)
+        code = room.table.event_create(sharer.device, EVENT_DISABLE_TIMING, &event)
     if code == 0:
-        code = room.table.event_record(room.device, event, sharer.stream)
+        code = room.table.event_record(sharer.device, event, sharer.stream)
         if code:
-            room.table.event_destroy(room.device, event)
+            room.table.event_destroy(sharer.device, event)
     if code == 0:
         sharer.event = event
     return code
@@ -82,11 +82,11 @@ cdef int drop_done(Foreign* room, Record* record, bint wait) noexcept nogil:
     while record.sharers != NULL and code == 0:
         sharer = record.sharers
         if wait:
-            code = room.table.event_synchronize(room.device, sharer.event)
+            code = room.table.event_synchronize(sharer.device, sharer.event)
         else:
-            code = room.table.event_query(room.device, sharer.event)
+            code = room.table.event_query(sharer.device, sharer.event)
         if code == 0:
-            code = room.table.event_destroy(room.device, sharer.event)
+            code = room.table.event_destroy(sharer.device, sharer.event)
         if code == 0:
             record.sharers = sharer.next
             free(sharer)
