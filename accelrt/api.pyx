@@ -11,11 +11,21 @@ from accelrt.memory.private cimport thread_number
 cimport accelrt.memory.readings as readings
 cimport accelrt.memory.routes as routes
 cimport accelrt.memory.sharing as sharing
-from accelrt.stream cimport current_handle
+from accelrt.stream cimport current_handle, device_of_stream
 
 
 cdef inline bint outside(int device) noexcept nogil:
     return device < 0 or device >= pool.MAX_DEVICES
+
+
+cdef inline int judge(int device, uintptr_t stream) noexcept nogil:
+    # INVALID_HANDLE for a stream that the driver does not know, or that is another device's.
+    cdef int found
+    cdef int code
+    if outside(device):
+        return INVALID_DEVICE
+    code = device_of_stream(device, stream, &found)
+    return INVALID_HANDLE if code == 0 and found != device else code
 
 
 cdef int current_device(int* out_device) noexcept nogil:
@@ -30,8 +40,9 @@ cdef int current_stream(int device, uintptr_t* out_stream) noexcept nogil:
 
 
 cdef int allocate(int device, size_t size, uintptr_t stream, uintptr_t* out_address) noexcept nogil:
-    if outside(device):
-        return INVALID_DEVICE
+    cdef int code = judge(device, stream)
+    if code:
+        return code
     return pool.allocate(device, size, stream, out_address)
 
 
@@ -42,9 +53,8 @@ cdef int release(int device, uintptr_t address) noexcept nogil:
 
 
 cdef int record_stream(int device, uintptr_t address, uintptr_t stream) noexcept nogil:
-    if outside(device):
-        return INVALID_DEVICE
-    return sharing.use_on(device, address, stream)
+    cdef int code = judge(device, stream)
+    return code if code else sharing.use_on(device, address, stream)
 
 
 cdef int begin_pool(int device, uint64_t id0, uint64_t id1) noexcept nogil:
@@ -68,7 +78,8 @@ cdef int release_pinned(uintptr_t address) noexcept nogil:
 
 
 cdef int record_pinned_stream(int device, uintptr_t address, uintptr_t stream) noexcept nogil:
-    return pinned.use_pinned_on(address, device, stream)
+    cdef int code = judge(device, stream)
+    return code if code else pinned.use_pinned_on(address, device, stream)
 
 
 cdef int stream_query(int device, uintptr_t stream) noexcept nogil:

@@ -7,7 +7,7 @@ from accelrt.device cimport device_at, ordinal_of
 from accelrt.memory.sharing cimport use_on
 from accelrt.pinned cimport allocate_host_bytes, checked_host_size, release_host_bytes
 from accelrt.status cimport raise_status
-from accelrt.stream cimport stream_of
+from accelrt.stream cimport stream_for
 cimport accelrt.watch as watch
 
 
@@ -34,11 +34,10 @@ cdef class Buffer:
         if isinstance(stream, Stream) and device is None:
             device = (<Stream>stream).device_index
         self.device_index = ordinal_of(device)
-        self.stream = stream_of(stream, self.device_index)
-        if self.stream.device_index != self.device_index:
-            raise ValueError(f"stream is on device {self.stream.device_index}, the buffer on {self.device_index}")
+        self.stream = stream_for(stream, self.device_index, "the buffer")
         self.ptr = allocate_bytes(self.device_index, size, self.stream.handle)
         self.nbytes = size
+        self.live = True
 
     def __dealloc__(self):
         release_bytes(self.device_index, self.ptr)
@@ -48,6 +47,7 @@ cdef class Buffer:
         cdef uintptr_t address = self.ptr
         self.ptr = 0
         self.nbytes = 0
+        self.live = False
         release_bytes(self.device_index, address)
 
     def record_stream(self, stream):
@@ -55,9 +55,13 @@ cdef class Buffer:
 
         Arguments:
             stream: Stream of the buffer's device, or a handle as int.
+        Raises:
+            ValueError: the stream is none or on another device, or the Buffer was freed.
         """
-        cdef uintptr_t handle = stream_of(stream, self.device_index).handle
+        cdef uintptr_t handle = stream_for(stream, self.device_index, "the buffer").handle
         cdef int code
+        if not self.live:
+            raise_freed(self, "this")
         with nogil:
             code = use_on(self.device_index, self.ptr, handle)
         if code:
@@ -99,10 +103,19 @@ cdef class Buffer:
         """The bytes as a one-dimensional array of uint8 (CUDA Array Interface, version 3), on a GPU only."""
         if lazy.chosen_driver() == "host":
             raise AttributeError("a buffer of the host device is no CUDA array; numpy reads it through copy_to")
+        if not self.live:
+            raise_freed(self, "this")
         return {
             "shape": (self.nbytes,), "typestr": "|u1", "data": (self.ptr, False), "version": 3,
             "strides": None, "stream": self.stream.handle or 1,
         }
+
+    def __array__(self, dtype=None, copy=None):
+        """Raises TypeError: NumPy would make an array of one object of it."""
+        raise TypeError(
+            "a Buffer is device memory, which NumPy cannot read; copy it: array = numpy.empty(n, dtype); "
+            "buffer.copy_to(array)"
+        )
 
     def __len__(self):
         return self.nbytes
@@ -142,6 +155,7 @@ cdef class PinnedBuffer:
             ordinal_of(device)
         self.ptr = allocate_host_bytes(device, size)
         self.nbytes = size
+        self.live = True
 
     def __dealloc__(self):
         release_host_bytes(self.ptr)
@@ -157,9 +171,12 @@ cdef class PinnedBuffer:
             raise BufferError(f"{self.exports} views of this PinnedBuffer are alive; drop them before free()")
         self.ptr = 0
         self.nbytes = 0
+        self.live = False
         release_host_bytes(address)
 
     def __getbuffer__(self, Py_buffer* view, int flags):
+        if not self.live:
+            raise BufferError("the PinnedBuffer was freed; its memory is not its own any more")
         PyBuffer_FillInfo(view, self, <void*>self.ptr, self.nbytes, 0, flags)
         self.exports += 1
 
@@ -178,6 +195,13 @@ cdef class PinnedBuffer:
 
     def __repr__(self):
         return f"<accelrt.PinnedBuffer {self.nbytes} bytes at {self.ptr:#x}>"
+
+
+cdef int raise_freed(object owner, str name) except -1:
+    raise ValueError(
+        f"{name} is a {type(owner).__name__} that was freed: its memory is not its own any more; make another, or free it "
+        "later"
+    )
 
 
 cdef object copy = None

@@ -2,7 +2,7 @@
 
 A hit keeps the GIL; whatever may wait lets go of it.
 """
-import operator
+import numbers
 
 from cpython.exc cimport PyErr_Clear
 from cpython.long cimport PyLong_CheckExact
@@ -13,20 +13,21 @@ from accelrt.deferred cimport DEVICE_BYTES, any_waits, dispose, drain
 from accelrt.device cimport current_ordinal, ordinal_of
 cimport accelrt.driver.registry as registry
 from accelrt.event cimport Event
+from accelrt.integers cimport checked_address_int, exact_int
 from accelrt.memory.backend cimport backend_name
 from accelrt.memory.pool cimport (
     MAX_DEVICES, allocate, empty, locate, pool_if_made, release, set_limit, try_allocate, try_release,
 )
 from accelrt.memory.readings cimport active_bytes, allocated_bytes, largest_free, limit_of, reserved_bytes
 from accelrt.memory.routes cimport PrivateStats, private_of, read_private
-from accelrt.memory.sharing cimport release_after, use_on
+from accelrt.memory.sharing cimport knows_stream, release_after, use_on
 from accelrt.memory.sizes cimport ROUND_LIMIT
 from accelrt.memory.state cimport Pool
 from accelrt.memory.stats cimport RESERVED_BYTES
 from accelrt.status cimport (
     CAP_REACHED, CAPTURED_EVENT, NOT_ALLOCATED, NOT_READY, OUT_OF_MEMORY, POOL_CAP_REACHED, raise_status,
 )
-from accelrt.stream cimport current_handle, stream_of
+from accelrt.stream cimport current_handle, stream_for
 cimport accelrt.watch as watch
 
 
@@ -48,10 +49,7 @@ cdef size_t checked_size(object size, str name) except? <size_t>-1:
 cdef size_t checked_size_slow(object size, str name) except? <size_t>-1:
     if isinstance(size, bool):
         raise TypeError(f"{name} is {size!r}, a bool; pass a number of bytes as int")
-    try:
-        size = operator.index(size)
-    except TypeError:
-        raise TypeError(f"{name} is {size!r} of type {type(size).__name__}; pass bytes as int") from None
+    size = exact_int(size, name, "bytes as int")
     if size < 0:
         raise ValueError(f"{name} is {size}; a number of bytes is 0 or more")
     if size >> ROUND_LIMIT:
@@ -136,6 +134,15 @@ cdef void release_bytes(int ordinal, uintptr_t address) noexcept:
         dispose(DEVICE_BYTES, ordinal, address)
 
 
+cdef inline bint is_known(int ordinal, object stream, uintptr_t* out_handle) noexcept:
+    # A handle that needs no judgement, as of most allocations by handle.
+    out_handle[0] = PyLong_AsSize_t(stream)
+    if out_handle[0] != <size_t>-1:
+        return knows_stream(ordinal, out_handle[0])
+    PyErr_Clear()
+    return False
+
+
 def caching_allocator_alloc(size, device=None, stream=None):
     """Allocates device memory from the cache.
 
@@ -147,7 +154,8 @@ def caching_allocator_alloc(size, device=None, stream=None):
         int, the address, a multiple of 512; 0 for 0 bytes.
     Raises:
         OutOfMemoryError: no room after the cache's idle memory went back; its text and attributes say why.
-        ValueError, TypeError: size is negative or no int, or device or stream names none.
+        ValueError, TypeError: size is negative or no int, or device or stream names none, or the stream is on another
+            device.
     """
     cdef int ordinal
     cdef uintptr_t handle
@@ -156,10 +164,10 @@ def caching_allocator_alloc(size, device=None, stream=None):
         ordinal = ordinal_of(device)
     if stream is None:
         handle = current_handle(ordinal)
-    elif isinstance(stream, int) and not isinstance(stream, bool):
-        handle = stream
+    elif PyLong_CheckExact(stream) and is_known(ordinal, stream, &handle):
+        pass
     else:
-        handle = stream_of(stream, ordinal).handle
+        handle = stream_for(stream, ordinal, "the memory").handle
     return allocate_bytes(ordinal, bytes_, handle)
 
 
@@ -198,11 +206,7 @@ cdef inline uintptr_t checked_address(object address) except? <uintptr_t>-1:
 
 
 cdef uintptr_t checked_address_slow(object address) except? <uintptr_t>-1:
-    if isinstance(address, bool) or not isinstance(address, int):
-        raise TypeError(f"mem_ptr is {address!r} of type {type(address).__name__}; pass an address as int")
-    if not 0 <= address < 1 << 64:
-        raise ValueError(f"mem_ptr is {address}; an address is an int from 0 to 2**64 - 1")
-    return address
+    return checked_address_int(address, "mem_ptr")
 
 
 cdef int raise_for_address(int code, str call, uintptr_t address) except -1:
@@ -221,18 +225,21 @@ def record_stream(mem_ptr, stream):
 
     Arguments:
         mem_ptr: int, an address that caching_allocator_alloc returned.
-        stream: Stream, or a handle as int; the stream that the memory was allocated on changes nothing.
+        stream: Stream of the memory's device, or a handle as int; the stream that the memory was allocated on changes
+            nothing.
     Raises:
-        ValueError: the address is not allocated.
+        ValueError: the address is not allocated, or the stream is none or on another device.
     """
     cdef uintptr_t address = checked_address(mem_ptr)
     cdef int ordinal = ordinal_of(None)
-    cdef uintptr_t handle = stream_of(stream, ordinal).handle
+    cdef uintptr_t handle
     cdef int code
     with nogil:
         code = locate(ordinal, address, &ordinal)
-        if code == 0:
-            code = use_on(ordinal, address, handle)
+    raise_for_address(code, "record_stream", address)
+    handle = stream_for(stream, ordinal, "the memory").handle
+    with nogil:
+        code = use_on(ordinal, address, handle)
     raise_for_address(code, "record_stream", address)
     if watch.sanitizing:
         watch.note_use_on(address, ordinal, handle)
@@ -256,8 +263,11 @@ def free_after(mem_ptr, event):
     """
     cdef uintptr_t address = checked_address(mem_ptr)
     cdef int ordinal = ordinal_of(None)
-    cdef Event chosen = event
+    cdef Event chosen
     cdef int code
+    if not isinstance(event, Event):
+        raise TypeError(f"event is {event!r} of type {type(event).__name__}; pass an Event")
+    chosen = event
     if chosen.handle == 0:
         raise ValueError("the event was never recorded; record it behind the last work on the memory")
     with nogil:
@@ -310,13 +320,18 @@ def set_per_process_memory_fraction(fraction, device=None):
     """
     cdef int ordinal = ordinal_of(device)
     cdef size_t total = 0
+    cdef double share
     cdef int code
-    if isinstance(fraction, bool) or not isinstance(fraction, (int, float)):
+    if isinstance(fraction, bool) or not isinstance(fraction, numbers.Real):
         raise TypeError(f"fraction is {fraction!r} of type {type(fraction).__name__}; pass a float from 0 to 1")
-    if not 0 <= fraction <= 1:
+    try:
+        share = float(fraction)
+    except OverflowError:
+        share = 2.0
+    if not 0 <= share <= 1:
         raise ValueError(f"fraction is {fraction}; it goes from 0 to 1")
     code = registry.active().device_memory(ordinal, &total)
     if code == 0:
-        code = set_limit(ordinal, SIZE_MAX if fraction == 1 else <size_t>(fraction * total))
+        code = set_limit(ordinal, SIZE_MAX if share == 1 else <size_t>(share * total))
     if code:
-        raise_status(code, "set_per_process_memory_fraction", ("fraction", fraction, "device", ordinal))
+        raise_status(code, "set_per_process_memory_fraction", ("fraction", share, "device", ordinal))

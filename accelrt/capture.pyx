@@ -9,7 +9,7 @@ cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport CAPTURE_ACTIVE, CAPTURE_GLOBAL, CAPTURE_INVALIDATED
 from accelrt.memory.pinned cimport is_cached_pinned, use_pinned_on
 from accelrt.memory.pool cimport in_private
-from accelrt.memory.sharing cimport use_on
+from accelrt.memory.sharing cimport use_across
 from accelrt.status import status_error, watch_errors
 from accelrt.status cimport CAPTURE_IMPLICIT, CAPTURE_INVALID, NO_HOST_MEMORY, NOT_ALLOCATED, raise_status
 cimport accelrt.watch as watch
@@ -146,8 +146,8 @@ cdef bint note_sides(list sides, int device, uintptr_t stream) except *:
         code = NOT_ALLOCATED
         if side.ordinal == PINNED:
             code = use_pinned_on(side.address, device, stream)
-        elif side.ordinal == device:
-            code = use_on(device, side.address, stream)
+        elif side.ordinal >= 0:
+            code = use_across(side.ordinal, side.address, device, stream)
         if code == 0 and watch.sanitizing:
             watch.note_use_on(side.address, device, stream)
         if code == NO_HOST_MEMORY:

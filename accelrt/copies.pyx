@@ -1,19 +1,28 @@
 """Copies and fills: between host and device, within a device and between two."""
-from cpython.buffer cimport PyBUF_ANY_CONTIGUOUS, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+import re
+
+from cpython.buffer cimport (
+    PyBUF_ANY_CONTIGUOUS, PyBUF_FORMAT, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer,
+)
 from cpython.long cimport PyLong_AsLongAndOverflow, PyLong_CheckExact
 from cpython.object cimport PyObject
-from libc.stdint cimport uintptr_t
+from libc.stdint cimport uint64_t, uintptr_t
+from libc.string cimport strchr
 
-from accelrt.buffer cimport Buffer, PinnedBuffer
+from accelrt import cuda_array
+from accelrt.buffer cimport Buffer, PinnedBuffer, raise_freed
 from accelrt.buffer import provide_copies
 from accelrt.callback cimport functions_wait, raise_callback_errors
 from accelrt.capture cimport Record, any_capture, keep_side, record_on
 from accelrt.device cimport ordinal_of
 cimport accelrt.driver.registry as registry
+from accelrt.driver.table cimport CAPTURE_NONE
+from accelrt.integers cimport checked_int, exact_int
 from accelrt.memory.pinned cimport is_cached_pinned, use_pinned_on
-from accelrt.memory.sharing cimport use_on
-from accelrt.status cimport NO_HOST_MEMORY, raise_status
-from accelrt.stream cimport Stream, current_of, stream_of
+from accelrt.memory.pool cimport pool_if_made
+from accelrt.memory.sharing cimport use_across
+from accelrt.status cimport NO_HOST_MEMORY, NOT_ALLOCATED, raise_status
+from accelrt.stream cimport Stream, current_of, judge_handle, stream_for, stream_of, wrap
 cimport accelrt.watch as watch
 
 
@@ -23,8 +32,16 @@ cdef struct Operand:      # one side of a copy
     int ordinal           # -1 for host memory
     bint ordered          # copies read or write it in their stream's order: it is no ordinary host memory
     bint owned            # by an allocator of ours, which files it under the stream below
-    uintptr_t home
+    uintptr_t home        # ANY where no one knows: it may be ours, and may not
+    uintptr_t producer    # of an array of others: the stream that wrote it last, by their handle; 0: none is to be waited for
     PyObject* source      # borrowed: an argument of the caller's
+
+
+cdef enum:
+    LEGACY = 1   # the protocol's handle of the legacy default stream, for which we have 0 as well
+
+cdef uintptr_t ANY = ~<uintptr_t>0  # which no stream has
+cdef object NAMES = re.compile(":[^:]*:")  # of fields, in the format of a struct
 
 
 cdef class View:
@@ -44,6 +61,7 @@ cdef inline View read_operand(Operand* made, object source, str name, bint writa
     made.source = <PyObject*>source
     made.ordered = True
     made.owned = False
+    made.producer = 0
     if isinstance(source, Buffer):
         made.address = (<Buffer>source).ptr
         made.nbytes = (<Buffer>source).nbytes
@@ -51,11 +69,15 @@ cdef inline View read_operand(Operand* made, object source, str name, bint writa
         if made.address:
             made.owned = True
             made.home = (<Buffer>source).stream.handle
+        elif not (<Buffer>source).live:
+            raise_freed(source, name)
         return None
     if isinstance(source, PinnedBuffer):
         made.address = (<PinnedBuffer>source).ptr
         made.nbytes = (<PinnedBuffer>source).nbytes
         made.ordinal = -1
+        if not made.address and not (<PinnedBuffer>source).live:
+            raise_freed(source, name)
         return None
     return read_operand_slow(made, source, name, writable)
 
@@ -76,6 +98,11 @@ cdef View read_operand_slow(Operand* made, object source, str name, bint writabl
         ) from None
     view.borrowed = True
     view.source = source
+    if view.buffer.itemsize >= <Py_ssize_t>sizeof(void*) and holds_objects(source):  # an object's address needs that much
+        raise TypeError(
+            f"{name} of type {type(source).__name__} holds Python objects: a copy of their addresses is of no use, and one "
+            "over them would crash the interpreter; pass an array of plain values"
+        )
     made.address = <uintptr_t>view.buffer.buf
     made.nbytes = view.buffer.len
     made.ordinal = -1
@@ -83,32 +110,63 @@ cdef View read_operand_slow(Operand* made, object source, str name, bint writabl
     return view
 
 
-cdef int read_interface(Operand* made, dict interface, str name, bint writable) except -1:
-    # CUDA Array Interface, version 3.
+cdef bint holds_objects(object source) except -1:
+    # NumPy's types tell by themselves, and not all of them have a format.
+    cdef Py_buffer view
+    cdef bint found
+    dtype = getattr(source, "dtype", None)
+    told = getattr(dtype, "hasobject", None)
+    if isinstance(told, bool):
+        return told
+    try:
+        PyObject_GetBuffer(source, &view, PyBUF_ANY_CONTIGUOUS | PyBUF_FORMAT)
+    except (BufferError, TypeError, ValueError):
+        return False  # no such types have names
+    found = view.format != NULL and strchr(view.format, b"O") != NULL and b"O" in NAMES.sub("", view.format.decode()).encode()
+    PyBuffer_Release(&view)
+    return found
+
+
+cdef int read_interface(Operand* made, object interface, str name, bint writable) except -1:
     # What the driver knows is no ordinary host memory.
     cdef int device = -1
-    address, readonly = interface["data"]
-    if writable and readonly:
-        raise ValueError(f"{name} is a read-only CUDA array; pass one that can be written")
-    size = int(interface["typestr"][2:])
-    expected = size
-    for length in reversed(interface["shape"]):
-        expected *= length
-    strides = interface.get("strides")
-    if strides is not None and expected:
-        step = size
-        for length, stride in zip(reversed(interface["shape"]), reversed(strides), strict=True):
-            if length > 1 and stride != step:
-                raise ValueError(f"{name} is a CUDA array with strides {strides}; pass a C-contiguous one")
-            step *= length
-    made.address = address or 0
-    made.nbytes = expected
-    if address:
+    cdef int code
+    made.address, made.nbytes, made.producer = cuda_array.read(interface, name, writable)
+    if made.address:
         ordinal_of(None)
-        code = registry.active().pointer_device(address, &device)
+        code = registry.active().pointer_device(made.address, &device)
         if code:
-            raise_status(code, "pointer_device", ("address", address))
+            raise_status(code, "pointer_device", ("address", made.address))
+    else:
+        made.producer = 0
     made.ordinal = device
+    made.owned = device >= 0 and pool_if_made(device) != NULL
+    made.home = ANY
+    return 0
+
+
+cdef bint captures_apart(Stream worker, Stream producer) except -1:
+    # What a captured copy does is done at a launch: what the array's stream did before the capture is no part of it.
+    cdef int status = CAPTURE_NONE, others = CAPTURE_NONE, code
+    cdef uint64_t capture = 0, other = 0
+    code = registry.active().capture_status(worker.device_index, worker.handle, &status, &capture)
+    if code == 0 and status != CAPTURE_NONE:
+        code = registry.active().capture_status(producer.device_index, producer.handle, &others, &other)
+        return code != 0 or capture != other
+    return False
+
+
+cdef int follow_producer(Operand* side, Stream worker) except -1:
+    # The copy comes behind what the array's owner put into its stream (CUDA Array Interface, "Synchronization").
+    cdef uintptr_t handle = side.producer if side.producer != LEGACY else 0
+    cdef int hint = side.ordinal if side.ordinal >= 0 else worker.device_index
+    cdef Stream producer
+    if side.producer == 0 or (worker.device_index == hint and (worker.handle if worker.handle != LEGACY else 0) == handle):
+        return 0
+    producer = wrap(handle, judge_handle(handle, hint, "the 'stream' of a CUDA array"), None)
+    if any_capture() and captures_apart(worker, producer):
+        return 0
+    worker.wait_stream(producer)
     return 0
 
 
@@ -138,9 +196,8 @@ cdef size_t checked_span(object value, str name, size_t limit) except? -1:
     cdef size_t span
     if is_within(value, limit, &span):
         return span
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} is {value!r} of type {type(value).__name__}; pass an int")
-    if not 0 <= value <= limit:
+    value = exact_int(value, name, "an int")
+    if value < 0 or value > limit:
         raise ValueError(f"{name} is {value}; with the sizes and offsets given it goes from 0 to {limit}")
     return value
 
@@ -156,7 +213,12 @@ cdef int note_pinned(Operand* side, Stream stream) except -1:
 
 cdef int note_elsewhere(Operand* side, Stream stream) except -1:
     # Memory that another stream's copy uses must not be handed out before the copy is done.
-    cdef int code = use_on(side.ordinal, side.address, stream.handle)
+    cdef int code = use_across(side.ordinal, side.address, stream.device_index, stream.handle)
+    if code == NOT_ALLOCATED and side.home == ANY:
+        return 0
+    if code == NO_HOST_MEMORY and not any_capture():
+        with nogil:  # what cannot be noted is waited for
+            registry.active().stream_synchronize(stream.device_index, stream.handle)
     if code:
         raise_status(code, "record_stream", ("ptr", side.address, "stream", stream.handle))
     if watch.sanitizing:
@@ -164,17 +226,20 @@ cdef int note_elsewhere(Operand* side, Stream stream) except -1:
     return 0
 
 
-cdef inline int note_use(Operand* side, View view, Stream stream, Record record, bint blocking) except -1:
-    # What a captured copy points at lives as long as the graph.  Memory of the graph's own pool does so anyway, and
-    # may be used again by what is captured after it was freed.
-    cdef bint kept = False
-    if side.owned and side.home != stream.handle and side.ordinal == stream.device_index:
+cdef inline int note_use(Operand* side, Stream stream, bint kept, bint blocking) except -1:
+    # Once the driver took the work: what it refused uses nothing.
+    if side.owned and (side.home != stream.handle or side.ordinal != stream.device_index):
         note_elsewhere(side, stream)
-    if record is not None:
-        kept = keep_side(record, side.source, view, side.ordinal, side.address)
     if side.ordinal < 0 and not blocking and side.address and not kept:
         note_pinned(side, stream)
     return 0
+
+
+cdef inline bint keep(Operand* side, View view, Record record) except -1:
+    # What a captured copy points at lives as long as the graph.  Memory of the graph's own pool does so anyway, and
+    # may be used again by what is captured after it was freed.  Before the work is put in: a node's memory is never
+    # without an owner.
+    return record is not None and keep_side(record, side.source, view, side.ordinal, side.address)
 
 
 cdef inline Record record_for(Stream stream):
@@ -225,28 +290,40 @@ cdef int finish(Stream stream, Operand* host) except -1:
 
 cdef int copy_between(Operand* dst, uintptr_t to, Operand* src, uintptr_t origin, size_t size, object stream,
                       bint blocking) except -1:
-    # Between two devices the source's stream does the copy.  Where the caller chose no stream, the current
-    # ones of both devices are ordered around it.
+    # Where the caller chose no stream, the source's does the copy, and the current ones of both devices are ordered
+    # around it.
     cdef Stream worker = stream_of(stream, src.ordinal)
     cdef Stream other = current_of(dst.ordinal)
+    cdef Record record
     cdef int code
-    if worker.device_index != src.ordinal:
+    if worker.device_index != src.ordinal and worker.device_index != dst.ordinal:
         raise ValueError(f"stream is on device {worker.device_index}; a copy between devices takes one of src's, "
-                         f"device {src.ordinal}")
+                         f"device {src.ordinal}, or of dst's, device {dst.ordinal}")
     if blocking:
         watch.before_wait("copy with blocking=True")
+    if src.producer or dst.producer:
+        follow_producer(src, worker)
+        follow_producer(dst, worker)
     if stream is None:
         worker.wait_stream(other)
     if watch.sanitizing:
         announce(dst, to, src, origin, size, worker)
+    record = record_for(worker)
+    keep(dst, None, record)
+    keep(src, None, record)
     with nogil:
-        code = registry.active().copy_peer(dst.ordinal, to, src.ordinal, origin, size, worker.handle)
+        code = registry.active().copy_across(
+            worker.device_index, worker.handle, dst.ordinal, to, src.ordinal, origin, size)
     if code:
-        raise_status(code, "copy_peer", ("dst_device", dst.ordinal, "dst", to, "src_device", src.ordinal,
-                                         "src", origin, "size", size, "stream", worker.handle))
-    if stream is None:
-        other.wait_stream(worker)
-    note_use(src, None, worker, record_for(worker), blocking)
+        raise_status(code, "copy_across", ("stream_device", worker.device_index, "stream", worker.handle, "dst_device",
+                                           dst.ordinal, "dst", to, "src_device", src.ordinal, "src", origin, "size", size))
+    note_use(src, worker, False, blocking)
+    if stream is not None:
+        note_use(dst, worker, False, blocking)
+        return finish(worker, NULL) if blocking else 0
+    if dst.home != other.handle:  # else what follows in the order of the memory's own stream follows the copy
+        note_use(dst, worker, False, blocking)
+    other.wait_stream(worker)
     return finish(worker, NULL) if blocking else 0
 
 
@@ -310,13 +387,15 @@ def copy(dst, src, nbytes=None, *, dst_offset=0, src_offset=0, stream=None, bint
         nbytes: int; None is all of src from src_offset on, which has to fit.
         dst_offset, src_offset: int, bytes to skip at either side.
         stream: Stream, handle as int, or None: the current stream of dst's device, or of src's where dst is on
-            the host.  Between two devices it is one of src's device, and None also orders dst's current stream.
+            the host.  Between two devices it is one of either, where 0, 1 and 2 name default streams of src's, and None
+            is src's current stream, which waits for dst's current one and is waited for by it.
         blocking: bool, wait until the copy is complete.  If False, page-locked host memory has to stay as it is
             until the stream is past the copy, but accelrt's own may be dropped; other host memory is staged by the
             driver.
     Raises:
-        ValueError: a length or offset does not fit, or both sides are host memory.
-        TypeError: a side is no memory.
+        ValueError: a length or offset does not fit, both sides are host memory, a Buffer was freed, or the stream is
+            none or on another device.
+        TypeError: a side is no memory, or holds Python objects.
         CudaError: the driver refused.
     """
     cdef Operand to, origin
@@ -326,25 +405,46 @@ def copy(dst, src, nbytes=None, *, dst_offset=0, src_offset=0, stream=None, bint
     cdef size_t size = measure(&to, &origin, nbytes, dst_offset, src_offset, &dst_address, &src_address)
     cdef Stream worker
     cdef Record record
+    cdef bint kept_to = False, kept_origin = False
     if to.ordinal != origin.ordinal and to.ordinal >= 0 and origin.ordinal >= 0:
         copy_between(&to, dst_address, &origin, src_address, size, stream, blocking)
         return
     if to.ordinal < 0 and origin.ordinal < 0:
         raise ValueError("both sides are host memory; copy those with numpy or a slice")
-    worker = <Stream>stream if isinstance(stream, Stream) else stream_of(stream, max(to.ordinal, origin.ordinal))
+    worker = worker_for(stream, max(to.ordinal, origin.ordinal))
     if watch.sync_mode:
         await_slow(&to, blocking)
+    if to.producer or origin.producer:
+        follow_producer(&to, worker)
+        follow_producer(&origin, worker)
     if watch.sanitizing:
         announce(&to, dst_address, &origin, src_address, size, worker)
     record = record_for(worker)
-    note_use(&to, view_to, worker, record, blocking)
-    note_use(&origin, view_origin, worker, record, blocking)
+    if record is not None:
+        kept_to, kept_origin = keep(&to, view_to, record), keep(&origin, view_origin, record)
     if to.ordered and origin.ordered:
         put_in(worker, dst_address, src_address, size)
     else:
         put_in_slow(&to, worker, dst_address, src_address, size, blocking)
+    note_use(&to, worker, kept_to, blocking)
+    note_use(&origin, worker, kept_origin, blocking)
     if blocking:
         finish(worker, &to if to.ordinal < 0 else &origin if origin.ordinal < 0 else NULL)
+
+
+cdef inline int checked_width(object width) except -1:
+    cdef size_t bytes_ = 0
+    if not is_within(width, 4, &bytes_):
+        bytes_ = checked_int(width, "width", 1, 4, "1, 2 or 4")
+    if bytes_ != 1 and bytes_ != 2 and bytes_ != 4:
+        raise ValueError(f"width is {width}; an element has 1, 2 or 4 bytes")
+    return <int>bytes_
+
+
+cdef inline Stream worker_for(object stream, int ordinal):
+    if isinstance(stream, Stream) and (<Stream>stream).device_index == ordinal:
+        return <Stream>stream
+    return stream_for(stream, ordinal, "the memory")
 
 
 cdef inline unsigned int checked_element(object value, int width) except? 0:
@@ -352,12 +452,13 @@ cdef inline unsigned int checked_element(object value, int width) except? 0:
     cdef size_t element
     if is_within(value, limit, &element):
         return element
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= limit:
-        raise ValueError(f"value is {value!r}; an element of {width} bytes holds an int from 0 to {limit}")
+    value = exact_int(value, "value", "an int")
+    if value < 0 or value > limit:
+        raise ValueError(f"value is {value}; an element of {width} bytes holds an int from 0 to {limit}")
     return value
 
 
-def fill(dst, value=0, count=None, *, int width=1, offset=0, stream=None, bint blocking=False):
+def fill(dst, value=0, count=None, *, width=1, offset=0, stream=None, bint blocking=False):
     """Sets elements of device memory to one value (cuMemsetD8Async and its kin).
 
     Arguments:
@@ -369,7 +470,8 @@ def fill(dst, value=0, count=None, *, int width=1, offset=0, stream=None, bint b
         stream: Stream, handle as int, or None for the current stream of dst's device.
         blocking: bool, wait until the fill is complete.
     Raises:
-        ValueError: a value, length or offset does not fit.
+        ValueError: a value, length or offset does not fit, dst is a Buffer that was freed, or the stream is none or on
+            another device.
         TypeError: dst is no device memory.
         CudaError: the driver refused.
     """
@@ -378,30 +480,32 @@ def fill(dst, value=0, count=None, *, int width=1, offset=0, stream=None, bint b
     cdef Stream worker
     cdef size_t skip = 0, elements
     cdef unsigned int element
-    cdef int code
+    cdef int code, bytes_
     if to.ordinal < 0:
         raise TypeError(f"dst of type {type(dst).__name__} is host memory; fill takes a Buffer or a CUDA array")
-    if width not in (1, 2, 4):
-        raise ValueError(f"width is {width}; an element has 1, 2 or 4 bytes")
-    element = checked_element(value, width)
+    bytes_ = checked_width(width)
+    element = checked_element(value, bytes_)
     if offset is not 0:
         skip = checked_span(offset, "offset", to.nbytes)
-    if skip % width or (count is None and (to.nbytes - skip) % width):
+    if skip % bytes_ or (count is None and (to.nbytes - skip) % bytes_):
         raise ValueError(f"offset {offset} and the {to.nbytes} bytes of dst have to be multiples of width {width}")
-    elements = (to.nbytes - skip) // width
+    elements = (to.nbytes - skip) // bytes_
     if count is not None:
         elements = checked_span(count, "count", elements)
-    worker = stream_of(stream, to.ordinal)
+    worker = worker_for(stream, to.ordinal)
     if blocking:
         watch.before_wait("fill with blocking=True")
+    if to.producer:
+        follow_producer(&to, worker)
     if watch.sanitizing:
-        watch.note_access(worker.device_index, worker.handle, to.address + skip, width * elements, "w", "fill")
-    note_use(&to, view, worker, record_for(worker), blocking)
+        watch.note_access(worker.device_index, worker.handle, to.address + skip, bytes_ * elements, "w", "fill")
+    keep(&to, view, record_for(worker))
     with nogil:
-        code = registry.active().fill(worker.device_index, worker.handle, to.address + skip, element, width, elements)
+        code = registry.active().fill(worker.device_index, worker.handle, to.address + skip, element, bytes_, elements)
     if code:
         raise_status(code, "fill", ("device", worker.device_index, "stream", worker.handle, "dst", to.address + skip,
-                                    "value", value, "width", width, "count", elements))
+                                    "value", value, "width", bytes_, "count", elements))
+    note_use(&to, worker, False, blocking)
     if blocking:
         finish(worker, NULL)
 

@@ -8,6 +8,7 @@ from libc.stdint cimport SIZE_MAX
 
 from accelrt.caching cimport checked_size
 from accelrt.device cimport ordinal_of
+from accelrt.integers cimport exact_int
 from accelrt.memory.backend cimport require_native
 from accelrt.memory.private cimport thread_number
 from accelrt.memory.routes cimport (
@@ -33,10 +34,14 @@ cdef uint64_t next_pool() noexcept:
     return last_pool
 
 
+cdef bint is_half(object part) except -1:
+    return isinstance(part, int) and 0 <= exact_int(part, "pool", "an id") < 1 << 64
+
+
 cdef int read_pool_id(object pool, uint64_t* out_id) except -1:
     if isinstance(pool, MemPool):
         pool = pool.id
-    if not (isinstance(pool, tuple) and len(pool) == 2 and all(isinstance(part, int) and part >= 0 for part in pool)):
+    if not (isinstance(pool, tuple) and len(pool) == 2 and all([is_half(part) for part in pool])):
         raise TypeError(
             f"pool is {pool!r}; pass a MemPool or its id, or what graph_pool_handle() or a graph's pool() returned"
         )

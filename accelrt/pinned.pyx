@@ -12,6 +12,7 @@ from accelrt.lazy import lazy_call
 from accelrt.caching cimport checked_size
 from accelrt.deferred cimport HOST_BYTES, dispose, drain
 from accelrt.device cimport ordinal_of
+from accelrt.integers cimport checked_address_int, exact_int
 from accelrt.memory.pinned cimport (
     allocate_pinned_on, close_pinned, empty_pinned, pinned_violation, read_pinned_settings, read_pinned_stats,
     release_pinned, reset_pinned_peaks, reset_pinned_sums, set_pinned_settings, try_allocate_pinned,
@@ -92,12 +93,7 @@ def caching_host_allocator_alloc(size):
 
 
 cdef uintptr_t checked_address(object mem_ptr) except? 0:
-    if isinstance(mem_ptr, bool) or not isinstance(mem_ptr, int):
-        raise TypeError(f"mem_ptr is {mem_ptr!r} of type {type(mem_ptr).__name__}; pass an address as int")
-    try:
-        return mem_ptr
-    except OverflowError:
-        raise ValueError(f"mem_ptr is {mem_ptr}; an address is an int from 0 to 2**64 - 1") from None
+    return checked_address_int(mem_ptr, "mem_ptr")
 
 
 def caching_host_allocator_delete(mem_ptr):
@@ -218,16 +214,14 @@ cdef bint checked_switch(object value, str name) except -1:
 cdef size_t checked_limit(object value, str name) except? 0:
     if value is None:
         return SIZE_MAX
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} is {value!r} of type {type(value).__name__}; pass MiB as int, or None for no limit")
+    value = exact_int(value, name, "MiB as int, or None for no limit")
     if not 0 <= value < 1 << 40:
         raise ValueError(f"{name} is {value}; it goes from 0 to 2**40 - 1 MiB, or is None for no limit")
     return value << 20
 
 
 cdef int checked_threads(object value) except -1:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"pinned_num_register_threads is {value!r} of type {type(value).__name__}; pass an int")
+    value = exact_int(value, "pinned_num_register_threads", "an int")
     if not 1 <= value <= MAX_REGISTER_THREADS:
         raise ValueError(f"pinned_num_register_threads is {value}; it goes from 1 to {MAX_REGISTER_THREADS}")
     return value

@@ -1,18 +1,20 @@
 """Page-locked memory that is not handed out as a PinnedBuffer: arrays, and the user's own memory."""
 import math
+import numbers
 import operator
 
 from cpython.buffer cimport (
     PyBUF_ANY_CONTIGUOUS, PyBUF_SIMPLE, PyBUF_STRIDED_RO, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer,
 )
 
-from accelrt.buffer cimport PinnedBuffer
+from accelrt.buffer cimport PinnedBuffer, raise_freed
 from accelrt.deferred cimport HOST_REGISTRATION, dispose, drain
 from accelrt.device cimport ordinal_of
 from accelrt.driver.captures cimport enter_wait, leave_wait
 cimport accelrt.driver.registry as registry
 from accelrt.driver.registry import driver_name
 from accelrt.driver.relaxed cimport go_relaxed, restore_mode
+from accelrt.integers cimport checked_address_int
 from accelrt.memory.pinned cimport is_cached_pinned, use_pinned_on
 from accelrt.status cimport NOT_ALLOCATED, raise_status
 from accelrt.stream cimport Stream, stream_of
@@ -50,15 +52,18 @@ def pinned_empty(shape, dtype=float):
     return numpy.ndarray(lengths, kind, memory if memory.nbytes else None)
 
 
+cdef bint is_address(object memory) except -1:
+    # An int, NumPy's too.
+    return isinstance(memory, (int, numbers.Integral)) and not isinstance(memory, bool)
+
+
 cdef uintptr_t address_of(object memory, str name) except? 0:
     cdef Py_buffer view
     cdef uintptr_t address
     if isinstance(memory, PinnedBuffer):
         return (<PinnedBuffer>memory).ptr
-    if isinstance(memory, int) and not isinstance(memory, bool):
-        if not 0 <= memory < 1 << 64:
-            raise ValueError(f"{name} is {memory}; an address is an int from 0 to 2**64 - 1")
-        return memory
+    if is_address(memory):
+        return checked_address_int(memory, name)
     if not PyObject_CheckBuffer(memory):
         raise TypeError(f"{name} is of type {type(memory).__name__}; pass a PinnedBuffer, an array on one, or an address")
     PyObject_GetBuffer(memory, &view, PyBUF_STRIDED_RO)
@@ -73,15 +78,17 @@ def record_host_stream(memory, stream):
 
     Arguments:
         memory: PinnedBuffer, array or other buffer on such memory, or an address in it as int.
-        stream: Stream of any device, or a handle of the current device as int.  One that others made, an
+        stream: Stream of any device, or a handle as int, of a default stream the current device's.  One that others made, an
             ExternalStream say, has to live until the memory is given back.
     Raises:
-        ValueError: the memory is not the cache's, or was given back.
+        ValueError: the memory is not the cache's, or was given back, or the stream is none.
         TypeError: memory is none.
     """
     cdef Stream worker = stream_of(stream, ordinal_of(None))
     cdef uintptr_t address = address_of(memory, "memory")
     cdef int code
+    if isinstance(memory, PinnedBuffer) and not (<PinnedBuffer>memory).live:
+        raise_freed(memory, "memory")
     if address == 0:
         return
     code = use_pinned_on(address, worker.device_index, worker.handle)

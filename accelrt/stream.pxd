@@ -16,8 +16,17 @@ cdef class Waitable:                # an Event, as streams see it: events stand 
 
 cdef uintptr_t current_handle(int ordinal) noexcept nogil  # this thread's stream of a device; no driver call
 cdef Stream current_of(int ordinal)
+cdef Stream wrap(uintptr_t handle, int ordinal, object owner)  # a stream of others, judged already
 cdef int make_current(Stream stream) except -1  # of its own device; the current device stays
-cdef Stream stream_of(object stream, int ordinal)  # None is the current one, an int a handle of that device
+# None is that device's current one.  A handle is judged here: the answer's device is the one that it belongs to.
+cdef Stream stream_of(object stream, int ordinal)
+# The same, and a ValueError where the stream is on another device than the memory; what names that: "the buffer".
+cdef Stream stream_for(object stream, int ordinal, str what)
+cdef uintptr_t handle_of(object handle, str name) except? 0  # of an int: TypeError, ValueError
+# The device of a handle; hint is the answer for those of default streams.  INVALID_HANDLE where the driver does not
+# know it, and hint where the driver cannot tell.
+cdef int device_of_stream(int hint, uintptr_t stream, int* out_device) noexcept nogil
+cdef int judge_handle(uintptr_t handle, int hint, str name) except -1  # the device, or a ValueError
 
 cdef class StreamContext:
     cdef readonly object stream

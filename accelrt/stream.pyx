@@ -1,4 +1,6 @@
 """Streams: queues of work on a device, and which one is current on each thread."""
+import numbers
+
 cimport cython
 from cpython.ref cimport Py_INCREF, Py_XDECREF
 from libc.stdlib cimport calloc, free
@@ -10,9 +12,11 @@ from accelrt.device cimport (
 )
 from accelrt.device import set_device
 cimport accelrt.driver.registry as registry
+from accelrt.integers cimport exact_int
 from accelrt.lease cimport give_back, lease
 from accelrt.memory.pool cimport MAX_DEVICES
-from accelrt.status cimport NOT_READY, raise_status
+from accelrt.memory.sharing cimport knows_stream
+from accelrt.status cimport INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, NOT_READY, NOT_SUPPORTED, raise_status
 cimport accelrt.watch as watch
 
 cdef extern from "<pthread.h>" nogil:
@@ -113,14 +117,93 @@ cdef Stream stream_of(object stream, int ordinal):
         return current_of(ordinal)
     if isinstance(stream, Stream):
         return stream
-    if isinstance(stream, int) and not isinstance(stream, bool):
-        return wrap(stream, ordinal, None)
+    return stream_of_slow(stream, ordinal)
+
+
+cdef Stream stream_of_slow(object stream, int ordinal):
+    cdef uintptr_t handle
+    if is_handle(stream):
+        handle = handle_of(stream, "stream")
+        return wrap(handle, judge_handle(handle, ordinal, "stream"), None)
     if hasattr(stream, "__cuda_stream__"):
-        return wrap(stream.__cuda_stream__()[1], ordinal, stream)
+        handle = handle_from_protocol(stream)
+        return wrap(handle, judge_handle(handle, ordinal, "the handle of __cuda_stream__()"), stream)
     raise TypeError(
         f"stream is {stream!r} of type {type(stream).__name__}; pass a Stream, a handle as int, "
         "an object with __cuda_stream__, or None for the current one"
     )
+
+
+cdef Stream stream_for(object stream, int ordinal, str what):
+    cdef Stream found = <Stream>stream if isinstance(stream, Stream) else stream_of(stream, ordinal)
+    if found.device_index != ordinal:
+        raise_elsewhere(found, ordinal, what)
+    return found
+
+
+cdef int raise_elsewhere(Stream stream, int ordinal, str what) except -1:
+    raise ValueError(
+        f"stream {stream.handle:#x} is on device {stream.device_index}, {what} on {ordinal}; pass a stream of device "
+        f"{ordinal}, or have one wait for the other (Stream.wait_stream)"
+    )
+
+
+cdef bint is_handle(object stream) except -1:
+    # An int, NumPy's too; but no other object with __index__, as a device is.
+    return (isinstance(stream, int) or isinstance(stream, numbers.Integral)) and not isinstance(stream, bool)
+
+
+cdef uintptr_t handle_of(object handle, str name) except? 0:
+    cdef object number = exact_int(handle, name, "a stream's handle as int")
+    if number < 0 or number >> 64:
+        raise ValueError(f"{name} is {number}; a handle is an int from 0 to 2**64 - 1")
+    return number
+
+
+cdef uintptr_t handle_from_protocol(object stream) except? 0:
+    kind = type(stream).__name__
+    method = stream.__cuda_stream__
+    if not callable(method):
+        raise TypeError(f"{kind}.__cuda_stream__ is {method!r}; it has to be a method that returns (0, handle)")
+    answer = method()
+    if not isinstance(answer, tuple) or len(answer) != 2 or not all([is_handle(part) for part in answer]):
+        raise TypeError(f"{kind}.__cuda_stream__() returned {answer!r}; it has to be a tuple of two ints, (0, handle)")
+    version = exact_int(answer[0], "version", "an int")
+    if version != 0:
+        raise ValueError(
+            f"{kind}.__cuda_stream__() returned version {version} of the protocol, accelrt knows version 0; pass the "
+            "stream's handle as int"
+        )
+    return handle_of(answer[1], f"the handle of {kind}.__cuda_stream__()")
+
+
+cdef int device_of_stream(int hint, uintptr_t stream, int* out_device) noexcept nogil:
+    # What was allocated on needs no question.
+    cdef int code = 0
+    out_device[0] = hint
+    if stream > PER_THREAD and not knows_stream(hint, stream):
+        code = registry.active().stream_device(hint, stream, out_device)
+    if code == NOT_SUPPORTED:
+        out_device[0] = hint
+        code = 0
+    return code
+
+
+cdef int judge_handle(uintptr_t handle, int hint, str name) except -1:
+    cdef int device = hint
+    cdef int code
+    if handle <= PER_THREAD or knows_stream(hint, handle):
+        return hint
+    with nogil:
+        code = device_of_stream(hint, handle, &device)
+    if code == INVALID_HANDLE or code == INVALID_VALUE or code == INVALID_CONTEXT:
+        raise ValueError(
+            f"{name} is {handle:#x}, which is no stream that the driver knows; pass the handle of one that is alive, or 0 "
+            "for the default stream"
+        )
+    if code:
+        raise_status(code, "stream_device", ("device", hint, "stream", handle))
+    return device
 
 
 cdef Stream wrap(uintptr_t handle, int ordinal, object owner):
@@ -132,12 +215,8 @@ cdef Stream wrap(uintptr_t handle, int ordinal, object owner):
 
 
 cdef int read_priority(object priority) except? -1:
-    if isinstance(priority, bool) or not isinstance(priority, int):
-        raise TypeError(
-            f"priority is {priority!r} of type {type(priority).__name__}; pass an int, the lower the more urgent "
-            "(Stream.priority_range() says which there are)"
-        )
-    return max(-1000, min(1000, priority))  # far outside of every device's range
+    wanted = "an int, the lower the more urgent (Stream.priority_range() says which there are)"
+    return max(-1000, min(1000, exact_int(priority, "priority", wanted)))  # far outside of every device's range
 
 
 cdef (int, int) priority_range_of(int ordinal):

@@ -1,10 +1,14 @@
 """Work of others on memory, as the race detector is told of it."""
+import numbers
+
 from cpython.buffer cimport PyBUF_ANY_CONTIGUOUS, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport uintptr_t
 
-from accelrt.buffer cimport Buffer, PinnedBuffer
+from accelrt import cuda_array
+from accelrt.buffer cimport Buffer, PinnedBuffer, raise_freed
 from accelrt.caching cimport checked_size
 from accelrt.device cimport ordinal_of
+from accelrt.integers cimport checked_address_int
 from accelrt.stream cimport Stream, stream_of
 cimport accelrt.watch as watch
 
@@ -15,22 +19,18 @@ cdef int find(object memory, uintptr_t* out_address, size_t* out_size) except -1
     # Answers 1 where the size is known.
     cdef Py_buffer view
     if isinstance(memory, Buffer):
+        if not (<Buffer>memory).live:
+            raise_freed(memory, "memory")
         out_address[0], out_size[0] = (<Buffer>memory).ptr, (<Buffer>memory).nbytes
     elif isinstance(memory, PinnedBuffer):
+        if not (<PinnedBuffer>memory).live:
+            raise_freed(memory, "memory")
         out_address[0], out_size[0] = (<PinnedBuffer>memory).ptr, (<PinnedBuffer>memory).nbytes
-    elif isinstance(memory, int) and not isinstance(memory, bool):
-        if not 0 <= memory < 1 << 64:
-            raise ValueError(f"memory is {memory}; an address is an int from 0 to 2**64 - 1")
-        out_address[0] = memory
+    elif isinstance(memory, (int, numbers.Integral)) and not isinstance(memory, bool):
+        out_address[0] = checked_address_int(memory, "memory")
         return 0
     elif hasattr(memory, "__cuda_array_interface__"):
-        interface = memory.__cuda_array_interface__
-        size = int(interface["typestr"][2:])
-        for length in interface["shape"]:
-            size *= length
-        if interface.get("strides") is not None:
-            raise TypeError("memory is a CUDA array with strides; pass its address and the bytes that are used")
-        out_address[0], out_size[0] = interface["data"][0] or 0, size
+        out_address[0], out_size[0], _ = cuda_array.read(memory.__cuda_array_interface__, "memory", False)
     else:
         try:
             PyObject_GetBuffer(memory, &view, PyBUF_ANY_CONTIGUOUS)

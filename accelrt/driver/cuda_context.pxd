@@ -35,6 +35,7 @@ cdef int primary_of(int device, CUcontext* out_primary) noexcept nogil
 cdef int enter_slow(int device, CUcontext current, bint* out_pushed) noexcept nogil
 cdef int enter_any_slow(bint* out_pushed) noexcept nogil
 cdef void pop() noexcept nogil
+cdef int device_of_context(CUcontext context, int* out_device) noexcept nogil
 
 
 # Makes the device's primary context current; every enter has its leave.  Where it is current already,

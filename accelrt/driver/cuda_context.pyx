@@ -172,6 +172,19 @@ cdef int current_device(int* out_device) noexcept nogil:
     return current_device_slow(out_device)
 
 
+cdef int device_of_context(CUcontext context, int* out_device) noexcept nogil:
+    cdef int index, code
+    for index in range(device_total):
+        if load_context(&devices[index].primary, ACQUIRE) == context:
+            out_device[0] = index
+            return SUCCESS
+    code = cuCtxPushCurrent(context)
+    if code == SUCCESS:
+        code = current_device_slow(out_device)
+        pop()
+    return code
+
+
 cdef int current_device_slow(int* out_device) noexcept nogil:
     # A context that somebody else made, or a primary one that accelrt has not needed so far.
     cdef CUdevice handle = 0

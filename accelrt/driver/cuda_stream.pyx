@@ -17,7 +17,9 @@ from accelrt.driver.cuda_types cimport (
     CUstreamCaptureStatus,
 )
 
-from accelrt.driver.cuda_context cimport devices, enter, enter_any, leave, primary_of
+from accelrt.driver.cuda_context cimport (
+    LAST_DEFAULT_STREAM, device_of_context, devices, enter, enter_any, leave, primary_of,
+)
 from accelrt.driver.cuda_library cimport Symbol, resolve
 from accelrt.driver.cuda_memory cimport ON_DEVICE, PAGEABLE, memory_kind
 from accelrt.driver.table cimport Table, host_fn
@@ -28,6 +30,7 @@ cdef extern from "cudaTypedefs.h" nogil:
     ctypedef int (*PFN_cuStreamCreateWithPriority_v5050)(CUstream*, unsigned int, int) noexcept nogil
     ctypedef int (*PFN_cuStreamDestroy_v4000)(CUstream) noexcept nogil
     ctypedef int (*PFN_cuStreamGetFlags_v5050)(CUstream, unsigned int*) noexcept nogil
+    ctypedef int (*PFN_cuStreamGetCtx_v9020)(CUstream, CUcontext*) noexcept nogil
     ctypedef int (*PFN_cuStreamGetPriority_v5050)(CUstream, int*) noexcept nogil
     ctypedef int (*PFN_cuStreamQuery_v2000)(CUstream) noexcept nogil
     ctypedef int (*PFN_cuStreamSynchronize_v2000)(CUstream) noexcept nogil
@@ -52,6 +55,7 @@ cdef PFN_cuCtxGetStreamPriorityRange_v5050 cuCtxGetStreamPriorityRange
 cdef PFN_cuStreamCreateWithPriority_v5050 cuStreamCreateWithPriority
 cdef PFN_cuStreamDestroy_v4000 cuStreamDestroy
 cdef PFN_cuStreamGetFlags_v5050 cuStreamGetFlags
+cdef PFN_cuStreamGetCtx_v9020 cuStreamGetCtx
 cdef PFN_cuStreamGetPriority_v5050 cuStreamGetPriority
 cdef PFN_cuStreamQuery_v2000 cuStreamQuery
 cdef PFN_cuStreamSynchronize_v2000 cuStreamSynchronize
@@ -82,7 +86,7 @@ cdef int fill_streams(Table* table, Table* blank) except -1:
 # streams
 
 cdef int fill_stream_rows(Table* table, Table* blank) except -1:
-    cdef Symbol[10] symbols = [
+    cdef Symbol[11] symbols = [
         Symbol(b"cuCtxGetStreamPriorityRange", 5050, <void**>&cuCtxGetStreamPriorityRange,
                <void**>&table.stream_priority_range),
         Symbol(b"cuStreamCreateWithPriority", 5050, <void**>&cuStreamCreateWithPriority,
@@ -90,6 +94,7 @@ cdef int fill_stream_rows(Table* table, Table* blank) except -1:
         Symbol(b"cuStreamDestroy", 4000, <void**>&cuStreamDestroy, <void**>&table.stream_destroy),
         Symbol(b"cuStreamGetPriority", 5050, <void**>&cuStreamGetPriority, <void**>&table.stream_priority),
         Symbol(b"cuStreamGetFlags", 5050, <void**>&cuStreamGetFlags, <void**>&table.stream_flags),
+        Symbol(b"cuStreamGetCtx", 9020, <void**>&cuStreamGetCtx, <void**>&table.stream_device),
         Symbol(b"cuStreamQuery", 2000, <void**>&cuStreamQuery, <void**>&table.stream_query),
         Symbol(b"cuStreamSynchronize", 2000, <void**>&cuStreamSynchronize, <void**>&table.stream_synchronize),
         Symbol(b"cuStreamWaitEvent", 3020, <void**>&cuStreamWaitEvent, <void**>&table.stream_wait_event),
@@ -101,12 +106,13 @@ cdef int fill_stream_rows(Table* table, Table* blank) except -1:
     table.stream_destroy = stream_destroy
     table.stream_priority = stream_priority
     table.stream_flags = stream_flags
+    table.stream_device = stream_device
     table.stream_query = stream_query
     table.stream_synchronize = stream_synchronize
     table.stream_wait_event = stream_wait_event
     table.stream_host_func = stream_host_func
     table.stream_wait_external = stream_wait_external
-    return resolve(symbols, 10, table, blank)
+    return resolve(symbols, 11, table, blank)
 
 
 cdef int stream_priority_range(int device, int* out_least, int* out_greatest) noexcept nogil:
@@ -149,6 +155,18 @@ cdef int stream_flags(int device, uintptr_t stream, unsigned int* out_flags) noe
     if code == SUCCESS:
         code = cuStreamGetFlags(<CUstream>stream, out_flags)
     return leave(pushed, code)
+
+
+cdef int stream_device(int device, uintptr_t stream, int* out_device) noexcept nogil:
+    # Of a context that is no primary one, the driver says whose it is.  What a thread has current stays.
+    cdef CUcontext context = NULL
+    cdef int code = SUCCESS
+    out_device[0] = device
+    if stream > LAST_DEFAULT_STREAM:
+        code = cuStreamGetCtx(<CUstream>stream, &context)
+        if code == SUCCESS:
+            code = device_of_context(context, out_device)
+    return code
 
 
 cdef int stream_query(int device, uintptr_t stream) noexcept nogil:
@@ -272,12 +290,13 @@ cdef int event_elapsed(uintptr_t start, uintptr_t end, float* out_ms) noexcept n
 # copies and fills
 
 cdef int fill_copy_rows(Table* table, Table* blank) except -1:
-    cdef Symbol[8] symbols = [
+    cdef Symbol[9] symbols = [
         Symbol(b"cuMemcpyAsync", 4000, <void**>&cuMemcpyAsync, <void**>&table.copy),
         Symbol(b"cuMemcpyAsync", 4000, <void**>&cuMemcpyAsync, <void**>&table.copy_async),
         Symbol(b"cuStreamIsCapturing", 10000, <void**>&cuStreamIsCapturing, <void**>&table.copy),
         Symbol(b"cuStreamSynchronize", 2000, <void**>&cuStreamSynchronize, <void**>&table.copy),
         Symbol(b"cuMemcpyPeerAsync", 4000, <void**>&cuMemcpyPeerAsync, <void**>&table.copy_peer),
+        Symbol(b"cuMemcpyPeerAsync", 4000, <void**>&cuMemcpyPeerAsync, <void**>&table.copy_across),
         Symbol(b"cuMemsetD8Async", 3020, <void**>&cuMemsetD8Async, <void**>&table.fill),
         Symbol(b"cuMemsetD16Async", 3020, <void**>&cuMemsetD16Async, <void**>&table.fill),
         Symbol(b"cuMemsetD32Async", 3020, <void**>&cuMemsetD32Async, <void**>&table.fill),
@@ -286,7 +305,8 @@ cdef int fill_copy_rows(Table* table, Table* blank) except -1:
     table.copy_peer = copy_peer
     table.fill = fill
     table.copy_async = copy_async
-    return resolve(symbols, 8, table, blank)
+    table.copy_across = copy_across
+    return resolve(symbols, 9, table, blank)
 
 
 cdef int copy(int device, uintptr_t stream, uintptr_t dst, uintptr_t src, size_t size) noexcept nogil:
@@ -327,13 +347,18 @@ cdef int wait_slow(CUstream stream) noexcept nogil:
 
 
 cdef int copy_peer(int dst_on, uintptr_t dst, int src_on, uintptr_t src, size_t size, uintptr_t stream) noexcept nogil:
+    return copy_across(src_on, stream, dst_on, dst, src_on, src, size)
+
+
+cdef int copy_across(int on_device, uintptr_t stream, int dst_on, uintptr_t dst, int src_on, uintptr_t src,
+                     size_t size) noexcept nogil:
     cdef CUcontext dst_primary = NULL, src_primary = NULL
     cdef bint pushed = False
     cdef int code = primary_of(dst_on, &dst_primary)
     if code == SUCCESS:
         code = primary_of(src_on, &src_primary)
     if code == SUCCESS:
-        code = enter(src_on, &pushed)
+        code = enter(on_device, &pushed)
     if code == SUCCESS:
         code = cuMemcpyPeerAsync(dst, dst_primary, src, src_primary, size, <CUstream>stream)
     return leave(pushed, code)

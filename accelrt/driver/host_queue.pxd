@@ -117,6 +117,7 @@ cdef uintptr_t new_handle() noexcept nogil
 cdef HostStream* streams() noexcept nogil  # all that are not freed, dropped ones too
 cdef HostStream* add_stream(int device, unsigned int flags, int priority) noexcept nogil
 cdef HostStream* find_stream(int device, uintptr_t stream) noexcept nogil  # NULL where it is none of the device's
+cdef HostStream* find_of_any_device(int device, uintptr_t stream) noexcept nogil  # a default stream: of device
 cdef void drop_stream(HostStream* stream) noexcept nogil
 cdef bint is_legacy(const HostStream* stream) noexcept nogil
 cdef size_t count_streams() noexcept nogil

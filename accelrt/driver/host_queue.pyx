@@ -175,13 +175,16 @@ cdef void drop_per_thread(void* streams_) noexcept nogil:
     unlock()
 
 
-cdef HostStream* find_stream(int device, uintptr_t stream) noexcept nogil:
-    cdef HostStream* found
+cdef HostStream* find_of_any_device(int device, uintptr_t stream) noexcept nogil:
     if stream == 0 or stream == LEGACY:
         return legacy_of(device)
     if stream == PER_THREAD:
         return per_thread_of(device)
-    found = <HostStream*>map_find(&by_handle, stream)
+    return <HostStream*>map_find(&by_handle, stream)
+
+
+cdef HostStream* find_stream(int device, uintptr_t stream) noexcept nogil:
+    cdef HostStream* found = find_of_any_device(device, stream)
     return found if found != NULL and found.device == device else NULL
 
 

@@ -10,8 +10,8 @@ from accelrt.driver.host_gate cimport gate
 from accelrt.driver.host_memory cimport HOST_MEMORY, UNKNOWN_MEMORY, is_known, owner_of
 from accelrt.driver.host_queue cimport (
     CALL, COPY, DST_KNOWN, FILL, SRC_KNOWN, HostStream, Ticket, Work,
-    add_stream, drain_device, drop_stream, drop_ticket, enqueue, find_stream, follow_legacy_order, is_legacy, lock,
-    mark, unlock, wait_for,
+    add_stream, drain_device, drop_stream, drop_ticket, enqueue, find_of_any_device, find_stream,
+    follow_legacy_order, is_legacy, lock, mark, unlock, wait_for,
 )
 from accelrt.driver.host_virtual cimport is_reserved
 from accelrt.driver.table cimport STREAM_NON_BLOCKING, Table, host_fn
@@ -89,12 +89,19 @@ cdef int copy(int device, uintptr_t stream, uintptr_t dst, uintptr_t src, size_t
 
 
 cdef int copy_peer(int dst_on, uintptr_t dst, int src_on, uintptr_t src, size_t size, uintptr_t stream) noexcept nogil:
+    return copy_across(src_on, stream, dst_on, dst, src_on, src, size)
+
+
+cdef int copy_across(int on_device, uintptr_t stream, int dst_on, uintptr_t dst, int src_on, uintptr_t src,
+                     size_t size) noexcept nogil:
     cdef int code = gate(dst_on)
     if code == 0:
         code = gate(src_on)
     if code == 0 and size and (owner_of(dst, size) != dst_on or owner_of(src, size) != src_on):
         code = INVALID_VALUE
-    return code if code else copy(src_on, stream, dst, src, size)
+    if on_device != dst_on and on_device != src_on:
+        code = code if code else INVALID_VALUE
+    return code if code else copy(on_device, stream, dst, src, size)
 
 
 cdef int fill(int device, uintptr_t stream, uintptr_t dst, unsigned int value, int width, size_t count) noexcept nogil:
@@ -197,6 +204,19 @@ cdef int stream_flags(int device, uintptr_t stream, unsigned int* out_flags) noe
     return 0 if found != NULL else INVALID_HANDLE
 
 
+cdef int stream_device(int device, uintptr_t stream, int* out_device) noexcept nogil:
+    cdef HostStream* found
+    cdef int code = gate(device)
+    if code:
+        return code
+    lock()
+    found = find_of_any_device(device, stream)
+    if found != NULL:
+        out_device[0] = found.device
+    unlock()
+    return 0 if found != NULL else INVALID_HANDLE
+
+
 cdef int look(HostStream* stream, bint wait) noexcept nogil:
     # Under the lock: whether a stream is idle, now or after waiting for it.
     cdef Ticket* ticket
@@ -257,6 +277,7 @@ cdef void fill_work_rows(Table* table) noexcept nogil:
     table.copy = copy
     table.copy_async = copy  # which looks at the memory anyway, and costs no more for it
     table.copy_peer = copy_peer
+    table.copy_across = copy_across
     table.fill = fill
     table.stream_host_func = stream_host_func
     table.stream_priority_range = stream_priority_range
@@ -264,6 +285,7 @@ cdef void fill_work_rows(Table* table) noexcept nogil:
     table.stream_destroy = stream_destroy
     table.stream_priority = stream_priority
     table.stream_flags = stream_flags
+    table.stream_device = stream_device
     table.stream_query = stream_query
     table.stream_synchronize = stream_synchronize
     table.device_synchronize = device_synchronize

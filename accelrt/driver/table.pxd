@@ -24,7 +24,7 @@ from accelrt.driver.flags cimport (  # for those who cimport them from here
 ctypedef void (*host_fn)(void* data) noexcept nogil
 
 cdef enum:
-    TABLE_VERSION = 3
+    TABLE_VERSION = 4
     TEXT_BYTES = 256
 
 cdef struct Table:
@@ -88,6 +88,8 @@ cdef struct Table:
     int (*stream_wait_event)(int device, uintptr_t stream, uintptr_t event) noexcept nogil
     int (*stream_host_func)(int device, uintptr_t stream, host_fn fn, void* data) noexcept nogil
     int (*stream_wait_external)(int device, uintptr_t stream, uintptr_t event) noexcept nogil  # capturing: a node
+    # which device a stream belongs to, whatever device says; a default stream, 0 to 2, belongs to device
+    int (*stream_device)(int device, uintptr_t stream, int* out_device) noexcept nogil
 
     # events
     int (*event_create)(int device, unsigned int flags, uintptr_t* out_event) noexcept nogil
@@ -100,11 +102,13 @@ cdef struct Table:
 
     # copies and fills: ordered on the stream; host memory that is not page-locked is read before the
     # row returns, and written before the row returns; copy_peer takes a stream of src_on, fill a width of
-    # 1, 2 or 4 bytes; copy_async is copy for callers who know that no side is such host memory, and never waits for it
+    # 1, 2 or 4 bytes; copy_async is copy for callers who know that no side is such host memory, and never waits for it;
+    # copy_across is copy_peer on a stream of either device, on_device
     int (*copy)(int device, uintptr_t stream, uintptr_t dst, uintptr_t src, size_t size) noexcept nogil
     int (*copy_peer)(int dst_on, uintptr_t dst, int src_on, uintptr_t src, size_t size, uintptr_t stream) noexcept nogil
     int (*fill)(int device, uintptr_t stream, uintptr_t dst, unsigned int value, int width, size_t count) noexcept nogil
     int (*copy_async)(int device, uintptr_t stream, uintptr_t dst, uintptr_t src, size_t size) noexcept nogil
+    int (*copy_across)(int on_device, uintptr_t stream, int dst_on, uintptr_t dst, int src_on, uintptr_t src, size_t size) noexcept nogil
 
     # capture and graphs
     int (*capture_begin)(int device, uintptr_t stream, int mode) noexcept nogil

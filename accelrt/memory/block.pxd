@@ -27,6 +27,7 @@ cdef enum:
 # A stream other than the block's own that was said to use it.
 cdef struct Use:
     uintptr_t stream
+    int device         # the stream's: default streams of all devices have the same handles
     Use* next
 
 # A run of a segment.  size is a multiple of UNIT; the sizes of a segment's blocks add up to its own.  Two lines of

@@ -10,6 +10,7 @@ from accelrt.mutex cimport pthread_mutex_lock, pthread_mutex_t, pthread_mutex_un
 # A stream other than the record's own that was said to use it.
 cdef struct Sharer:
     uintptr_t stream
+    int device         # the stream's
     uintptr_t event    # recorded when the memory was given back, where the backend waits for events; else 0
     Sharer* next
 
@@ -69,7 +70,7 @@ cdef int foreign_attach(int device, Table* table, Foreign** out_room) noexcept n
 # What accelrt/memory/pool.pxd promises, for a pool with a foreign room.
 cdef int foreign_allocate(Foreign* room, size_t size, uintptr_t stream, uintptr_t* out_address) noexcept nogil
 cdef int foreign_release(Foreign* room, uintptr_t address) noexcept nogil
-cdef int foreign_use_on(Foreign* room, uintptr_t address, uintptr_t stream) noexcept nogil
+cdef int foreign_use_on(Foreign* room, uintptr_t address, int stream_on, uintptr_t stream) noexcept nogil
 cdef bint foreign_holds(Foreign* room, uintptr_t address) noexcept nogil
 cdef int foreign_empty(Foreign* room) noexcept nogil
 cdef int foreign_set_limit(Foreign* room, size_t limit) noexcept nogil
@@ -77,7 +78,7 @@ cdef int foreign_begin_capture(Foreign* room) noexcept nogil
 cdef int foreign_end_capture(Foreign* room) noexcept nogil
 
 # For backends: NOT_READY where somebody captures the stream, whose work then cannot be waited for.
-cdef int not_capturing(Foreign* room, uintptr_t stream) noexcept nogil
+cdef int not_capturing(Foreign* room, int device, uintptr_t stream) noexcept nogil
 
 
 cdef inline void lock_room(Foreign* room) noexcept nogil:

@@ -159,9 +159,9 @@ cdef int inspected(Foreign* room, int code) noexcept nogil:
     return BROKEN if broken and code == 0 else code
 
 
-cdef int not_capturing(Foreign* room, uintptr_t stream) noexcept nogil:
+cdef int not_capturing(Foreign* room, int device, uintptr_t stream) noexcept nogil:
     cdef int code
-    return NOT_READY if is_capturing(room.table, room.device, stream, &code) else code
+    return NOT_READY if is_capturing(room.table, device, stream, &code) else code
 
 
 # --- giving back -------------------------------------------------------------------------------------------
@@ -250,7 +250,7 @@ cdef int foreign_release(Foreign* room, uintptr_t address) noexcept nogil:
     return inspected(room, 0 if stays else depart(room, record, False))
 
 
-cdef int foreign_use_on(Foreign* room, uintptr_t address, uintptr_t stream) noexcept nogil:
+cdef int foreign_use_on(Foreign* room, uintptr_t address, int stream_on, uintptr_t stream) noexcept nogil:
     cdef Record* record
     cdef Sharer* sharer
     cdef int code = 0
@@ -258,9 +258,9 @@ cdef int foreign_use_on(Foreign* room, uintptr_t address, uintptr_t stream) noex
     record = <Record*>map_find(&room.live, address)
     if record == NULL:
         code = NOT_ALLOCATED
-    elif record.stream != stream:
+    elif record.stream != stream or stream_on != room.device:
         sharer = record.sharers
-        while sharer != NULL and sharer.stream != stream:
+        while sharer != NULL and not (sharer.stream == stream and sharer.device == stream_on):
             sharer = sharer.next
         if sharer == NULL:
             sharer = <Sharer*>calloc(1, sizeof(Sharer))
@@ -268,6 +268,7 @@ cdef int foreign_use_on(Foreign* room, uintptr_t address, uintptr_t stream) noex
                 code = NO_HOST_MEMORY
             else:
                 sharer.stream = stream
+                sharer.device = stream_on
                 sharer.next = record.sharers
                 record.sharers = sharer
     unlock_room(room)
@@ -286,7 +287,7 @@ cdef int admit(Foreign* room, const Record* record) noexcept nogil:
     cdef int code = 0
     lock_room(room)
     if room.captures:
-        code = not_capturing(room, record.stream)
+        code = not_capturing(room, room.device, record.stream)
         if code == NOT_READY:
             code = NO_CAPTURE_MEMORY
     held = current_of(&room.stats, ACTIVE_BYTES) + room.promised

@@ -58,7 +58,7 @@ cdef int find(Pool* pool, Request* request, uintptr_t* out_address) noexcept nog
         if block.cell == NULL:
             return NO_HOST_MEMORY
     if request.stream == PER_THREAD:
-        code = add_use(pool, &use, LEGACY)
+        code = add_use(pool, &use, pool.device, LEGACY)
         if code:
             return code
     hand_out(pool, block, request.size, request.requested, keeps_rest(block, request.size))

@@ -58,16 +58,29 @@ cdef int open_outlet(Foreign* room) noexcept nogil:
     return code
 
 
-cdef int follow(Foreign* room, uintptr_t stream) noexcept nogil:
-    # The outlet waits for what is in the stream now; a wait keeps what its event was recorded for, so one
-    # event serves all.  To wait for a capturing stream would draw the outlet into the capture; to wait for an event
-    # of a capture that is over is refused.  A stream that is gone is not followed.
-    cdef int code = record_behind(room.table, room.device, room.event, stream)
+cdef int follow_event(Foreign* room, int device, uintptr_t event, uintptr_t stream) noexcept nogil:
+    # To wait for a capturing stream would draw the outlet into the capture; to wait for an event of a capture that is
+    # over is refused.  A stream that is gone is not followed.
+    cdef int code = record_behind(room.table, device, event, stream)
     if meaning_of(code) == GONE:
         return 0
     if code == 0:
-        code = room.table.stream_wait_event(room.device, room.outlet, room.event)
+        code = room.table.stream_wait_event(room.device, room.outlet, event)
     return NOT_READY if is_captured_event(code) else code
+
+
+cdef int follow(Foreign* room, int device, uintptr_t stream) noexcept nogil:
+    # The outlet waits for what is in the stream now; a wait keeps what its event was recorded for, so one event serves
+    # all streams of the device.  A stream of another device takes an event of its own device's.
+    cdef uintptr_t event = 0
+    cdef int code
+    if device == room.device:
+        return follow_event(room, device, room.event, stream)
+    code = room.table.event_create(device, EVENT_DISABLE_TIMING, &event)
+    if code == 0:
+        code = follow_event(room, device, event, stream)
+        room.table.event_destroy(device, event)
+    return code
 
 
 cdef int part(Foreign* room, Record* record, bint wait) noexcept nogil:
@@ -76,12 +89,12 @@ cdef int part(Foreign* room, Record* record, bint wait) noexcept nogil:
     lock_room(room)
     cdef int code = open_outlet(room)
     if code == 0 and record.stream != room.outlet:
-        code = follow(room, record.stream)
+        code = follow(room, room.device, record.stream)
         if code == 0:
             record.stream = room.outlet
     while code == 0 and record.sharers != NULL:
         sharer = record.sharers
-        code = follow(room, sharer.stream)
+        code = follow(room, sharer.device, sharer.stream)
         if code == 0:
             record.sharers = sharer.next
             free(sharer)

@@ -29,8 +29,8 @@ cdef void finish(Pool* pool, Block* block) noexcept nogil:
     retire(pool, block)
 
 
-cdef int record_use(Pool* pool, Block* block, uintptr_t stream) noexcept nogil:
-    cdef int code = enqueue(pool.table, &pool.queues, &pool.spare_entries, pool.device, stream, block)
+cdef int record_use(Pool* pool, Block* block, const Use* use) noexcept nogil:
+    cdef int code = enqueue(pool.table, &pool.queues, &pool.spare_entries, use.device, use.stream, block)
     if code == 0:
         block.events += 1
         pool.pending += 1
@@ -56,7 +56,7 @@ cdef int settle_block(Pool* pool, Block* block) noexcept nogil:
     cdef int code, answer = 0
     while link[0] != NULL:
         use = link[0]
-        code = record_use(pool, block, use.stream)
+        code = record_use(pool, block, use)
         if code == NOT_READY:
             answer = code
             link = &use.next
@@ -161,10 +161,10 @@ cdef int note_wait(Pool* pool, uintptr_t stream, uint64_t record) noexcept nogil
     if stream == PER_THREAD:  # which it is, whoever allocates next would have to know
         return 0
     while found != NULL:
-        if found.record == record and found.block.heap.owner == NULL and not has_use(found.takers, stream):
+        if found.record == record and found.block.heap.owner == NULL and not has_use(found.takers, pool.device, stream):
             code = heap_of(pool, NULL, stream, found.block.heap.kind, &heap)
             if code == 0:
-                code = add_use(pool, &found.takers, stream)
+                code = add_use(pool, &found.takers, pool.device, stream)
             if code:
                 return code
             heap.offered += 1
@@ -172,12 +172,12 @@ cdef int note_wait(Pool* pool, uintptr_t stream, uint64_t record) noexcept nogil
     return 0
 
 
-cdef bint suits_taker(const Offer* found, const Heap* heap, size_t size) noexcept nogil:
+cdef bint suits_taker(const Pool* pool, const Offer* found, const Heap* heap, size_t size) noexcept nogil:
     # Of the kind of the taker's heap, which the size nearly fills, and which no other stream uses.
     cdef const Block* block = found.block
     if block.heap.kind != heap.kind or block.events != 1 or block.size < size or block.size - size > size // 8:
         return False
-    return has_use(found.takers, heap.stream)
+    return has_use(found.takers, pool.device, heap.stream)
 
 
 cdef Block* accept(Pool* pool, const Heap* heap, size_t size) noexcept nogil:
@@ -186,7 +186,7 @@ cdef Block* accept(Pool* pool, const Heap* heap, size_t size) noexcept nogil:
     cdef Offer* best = NULL
     cdef Block* block
     while found != NULL:
-        if suits_taker(found, heap, size) and (best == NULL or found.block.size < best.block.size):
+        if suits_taker(pool, found, heap, size) and (best == NULL or found.block.size < best.block.size):
             best = found
         found = found.next
     if best == NULL:
@@ -246,8 +246,8 @@ cdef int poll(Pool* pool) noexcept nogil:
     return code
 
 
-cdef int await_event(Pool* pool, void* event) noexcept nogil:
-    return pool.table.event_synchronize(pool.device, (<uintptr_t*>event)[0])
+cdef int await_event(Pool* pool, void* entry) noexcept nogil:
+    return pool.table.event_synchronize((<Entry*>entry).device, (<Entry*>entry).event)
 
 
 cdef int wait_oldest(Pool* pool, Entry* entry) noexcept nogil:
@@ -256,7 +256,7 @@ cdef int wait_oldest(Pool* pool, Entry* entry) noexcept nogil:
     # stream that is gone was waited for, and an event that was captured, the poll that follows sees to.
     cdef int code
     pool.awaited = entry
-    code = outside(pool, await_event, &entry.event)
+    code = outside(pool, await_event, entry)
     pool.awaited = NULL
     if entry.block == NULL:
         put_entry(&pool.spare_entries, entry)

@@ -64,11 +64,11 @@ cdef int give(Foreign* room, const Record* record) noexcept nogil:
 cdef int mark(Foreign* room, Sharer* sharer) noexcept nogil:
     # The event after which the stream does not use the memory any more.
     cdef uintptr_t event = 0
-    cdef int code = room.table.event_create(room.device, EVENT_DISABLE_TIMING, &event)
+    cdef int code = room.table.event_create(sharer.device, EVENT_DISABLE_TIMING, &event)
     if code == 0:
-        code = record_behind(room.table, room.device, event, sharer.stream)
+        code = record_behind(room.table, sharer.device, event, sharer.stream)
         if code:
-            room.table.event_destroy(room.device, event)
+            room.table.event_destroy(sharer.device, event)
     if code == 0:
         sharer.event = event
     return code
@@ -98,15 +98,15 @@ cdef int drop_done(Foreign* room, Record* record, bint wait) noexcept nogil:
     while record.sharers != NULL and code == 0:
         sharer = record.sharers
         if wait:
-            code = room.table.event_synchronize(room.device, sharer.event)
+            code = room.table.event_synchronize(sharer.device, sharer.event)
         else:
-            code = room.table.event_query(room.device, sharer.event)
+            code = room.table.event_query(sharer.device, sharer.event)
         if is_captured_event(code):  # it says nothing: recorded anew next time
-            room.table.event_destroy(room.device, sharer.event)
+            room.table.event_destroy(sharer.device, sharer.event)
             sharer.event = 0
             return NOT_READY
         if code == 0 or meaning_of(code) == GONE:
-            code = room.table.event_destroy(room.device, sharer.event)
+            code = room.table.event_destroy(sharer.device, sharer.event)
         if code == 0:
             record.sharers = sharer.next
             free(sharer)

@@ -190,6 +190,7 @@ cdef int take_offer(Pool* pool, Request* request, uintptr_t* out_address) noexce
         recycle_use(pool, use)
         return 0
     use.stream = request.stream
+    use.device = pool.device
     use.next = block.uses
     block.uses = use
     block.heap.pending -= 1

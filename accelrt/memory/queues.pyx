@@ -88,10 +88,15 @@ cdef Entry* take_of(Queue* queue, const void* block) noexcept nogil:
 
 
 cdef int take_entry(Table* table, int device, Entry** spare, Entry** out_entry) noexcept nogil:
-    cdef Entry* entry = spare[0]
+    # An event is recorded on streams of its own device; all spare ones of most pools are of one.
+    cdef Entry** link = spare
+    cdef Entry* entry
     cdef int code
+    while link[0] != NULL and link[0].device != device:
+        link = &link[0].next
+    entry = link[0]
     if entry != NULL:
-        spare[0] = entry.next
+        link[0] = entry.next
         out_entry[0] = entry
         return 0
     entry = <Entry*>calloc(1, sizeof(Entry))

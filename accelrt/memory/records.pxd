@@ -18,8 +18,9 @@ cdef int see_to_blocks(Heap* heap, size_t wanted) noexcept nogil  # that many sp
 cdef Block* append_hole(Segment* segment, size_t size) noexcept nogil  # behind its last block; after see_to_blocks
 cdef Use* new_use(Pool* pool) noexcept nogil  # NULL where the host has no memory
 cdef void recycle_use(Pool* pool, Use* use) noexcept nogil
-cdef bint has_use(const Use* uses, uintptr_t stream) noexcept nogil
-cdef int add_use(Pool* pool, Use** uses, uintptr_t stream) noexcept nogil  # first of them; 0 or NO_HOST_MEMORY
+cdef bint has_use(const Use* uses, int device, uintptr_t stream) noexcept nogil
+# First of them, on a stream of that device; 0 or NO_HOST_MEMORY.
+cdef int add_use(Pool* pool, Use** uses, int device, uintptr_t stream) noexcept nogil
 cdef int heap_of(Pool* pool, Private* owner, uintptr_t stream, int kind, Heap** out_heap) noexcept nogil  # made if need be
 
 

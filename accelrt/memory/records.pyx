@@ -94,17 +94,18 @@ cdef void recycle_use(Pool* pool, Use* use) noexcept nogil:
     pool.spare_uses = use
 
 
-cdef bint has_use(const Use* uses, uintptr_t stream) noexcept nogil:
-    while uses != NULL and uses.stream != stream:
+cdef bint has_use(const Use* uses, int device, uintptr_t stream) noexcept nogil:
+    while uses != NULL and not (uses.stream == stream and uses.device == device):
         uses = uses.next
     return uses != NULL
 
 
-cdef int add_use(Pool* pool, Use** uses, uintptr_t stream) noexcept nogil:
+cdef int add_use(Pool* pool, Use** uses, int device, uintptr_t stream) noexcept nogil:
     cdef Use* use = new_use(pool)
     if use == NULL:
         return NO_HOST_MEMORY
     use.stream = stream
+    use.device = device
     use.next = uses[0]
     uses[0] = use
     return 0

@@ -6,12 +6,17 @@ from accelrt.memory.pending cimport note_wait, offer
 from accelrt.memory.per_thread cimport filed_under
 from accelrt.memory.pool cimport inspected, live_at, pool_if_made, pool_of
 from accelrt.memory.records cimport add_use, has_use, load_heap, near_heap
+from accelrt.memory.sizes cimport LARGE, SMALL
 from accelrt.memory.state cimport Pool
 from accelrt.memory.world cimport enter, leave
 from accelrt.status cimport NOT_ALLOCATED, NOT_SUPPORTED
 
 
 cdef int use_on(int device, uintptr_t address, uintptr_t stream) noexcept nogil:
+    return use_across(device, address, device, stream)
+
+
+cdef int use_across(int device, uintptr_t address, int stream_on, uintptr_t stream) noexcept nogil:
     cdef Pool* pool
     cdef Block* block
     cdef int code = pool_of(device, &pool)
@@ -19,13 +24,13 @@ cdef int use_on(int device, uintptr_t address, uintptr_t stream) noexcept nogil:
         return code
     stream = filed_under(stream)
     if pool.foreign != NULL:
-        return foreign_use_on(pool.foreign, address, stream)
+        return foreign_use_on(pool.foreign, address, stream_on, stream)
     enter(pool)
     block = live_at(pool, address)
     if block == NULL:
         code = NOT_ALLOCATED
-    elif block.heap.stream != stream and not has_use(block.uses, stream):
-        code = add_use(pool, &block.uses, stream)
+    elif (block.heap.stream != stream or stream_on != device) and not has_use(block.uses, stream_on, stream):
+        code = add_use(pool, &block.uses, stream_on, stream)
     leave(pool, NULL)
     return code
 
@@ -58,6 +63,16 @@ cdef int stream_waits(int device, uintptr_t stream, uint64_t record) noexcept no
     code = note_wait(pool, stream, record)
     leave(pool, NULL)
     return code
+
+
+cdef bint knows_stream(int device, uintptr_t stream) noexcept nogil:
+    cdef Pool* pool = pool_if_made(device)
+    cdef Heap* heap = NULL
+    if pool != NULL and pool.foreign == NULL:
+        heap = near_heap(pool.near[LARGE], stream)
+        if heap == NULL:
+            heap = near_heap(pool.near[SMALL], stream)
+    return heap != NULL and heap.trusted
 
 
 cdef bint has_left(int device, uintptr_t stream) noexcept nogil:

@@ -1,0 +1,131 @@
+"""The CUDA Array Interface, version 3, read with suspicion: what other libraries say of their arrays."""
+
+from __future__ import annotations
+
+import operator
+import re
+from typing import Any, NoReturn
+
+TYPESTR = re.compile(r"[<>|=]?([A-Za-z])([0-9]+)(?:\[[^\]]*\])?")
+BITS, OBJECT, UNICODE = "t", "O", "U"
+
+
+def read(interface: Any, name: str, writable: bool) -> tuple[int, int, int]:
+    """What an array's `__cuda_array_interface__` says, checked entry by entry.
+
+    Arguments:
+        name: what the array is called in an error.
+        writable: bool, whether the array is to be written.
+    Returns:
+        (address, bytes, stream): the stream that wrote the array last, by the protocol's handle, or 0 for none.
+    Raises:
+        TypeError, ValueError: an entry is missing, of the wrong kind or out of range, or the array is one that cannot
+            be copied as plain bytes; the text names the entry.
+    """
+    if not isinstance(interface, dict):
+        raise TypeError(f"{name}.__cuda_array_interface__ is {interface!r}; it has to be a dict")
+    address = _read_data(interface, name, writable)
+    size = _read_typestr(interface, name)
+    lengths = _read_lengths(interface, name)
+    if interface.get("mask") is not None:
+        _refuse(name, "mask", interface["mask"], "pass an array without one; bytes are copied, masked or not", ValueError)
+    total = size
+    for length in lengths:
+        total *= length
+    if total + address > 1 << 64 or (total and not address):
+        _refuse(name, "shape", interface["shape"], f"no array of {total} bytes is at address {address:#x}", ValueError)
+    if total:
+        _check_strides(interface, name, size, lengths)
+    return address, total, _read_stream(interface, name)
+
+
+def _refuse(name: str, entry: str, value: Any, why: str, kind: type[Exception]) -> NoReturn:
+    raise kind(f"{name} is a CUDA array whose {entry!r} is {value!r}; {why}")
+
+
+def _required(interface: dict[str, Any], name: str, entry: str) -> Any:
+    if entry not in interface:
+        raise ValueError(f"{name} is a CUDA array without {entry!r}; version 3 of the interface requires it")
+    return interface[entry]
+
+
+def _as_int(value: Any) -> int:
+    # TypeError for what is no int, and for a bool, which is one by accident.
+    if isinstance(value, bool):
+        raise TypeError
+    return int(operator.index(value))
+
+
+def _read_data(interface: dict[str, Any], name: str, writable: bool) -> int:
+    data = _required(interface, name, "data")
+    try:
+        given, readonly = data
+        address = 0 if given is None else _as_int(given)
+    except (TypeError, ValueError):
+        _refuse(name, "data", data, "it has to be (address as int, read-only as bool)", TypeError)
+    if not 0 <= address < 1 << 64:
+        _refuse(name, "data", data, "an address goes from 0 to 2**64 - 1", ValueError)
+    if writable and readonly:
+        raise ValueError(f"{name} is a read-only CUDA array; pass one that can be written")
+    return address
+
+
+def _read_typestr(interface: dict[str, Any], name: str) -> int:
+    text = _required(interface, name, "typestr")
+    match = TYPESTR.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
+        _refuse(name, "typestr", text, "it has to be a type such as '<f4' or '|u1'", TypeError)
+    if match[1] == OBJECT or _holds_objects(interface.get("descr")):
+        raise TypeError(f"{name} is a CUDA array of Python objects ({text!r}); pass an array of plain values")
+    if match[1] == BITS:
+        _refuse(name, "typestr", text, "an array of bits has no whole bytes to copy", ValueError)
+    return int(match[2]) * (4 if match[1] == UNICODE else 1)
+
+
+def _holds_objects(descr: Any) -> bool:
+    # Of NumPy's description: a list of (name, type) or (name, type, shape), where a type may be such a list.
+    if isinstance(descr, str):
+        return OBJECT in descr[:2]
+    return isinstance(descr, list) and any(len(field) > 1 and _holds_objects(field[1]) for field in descr)
+
+
+def _read_lengths(interface: dict[str, Any], name: str) -> tuple[int, ...]:
+    shape = _required(interface, name, "shape")
+    try:
+        lengths = tuple(_as_int(length) for length in shape)
+    except TypeError:
+        _refuse(name, "shape", shape, "it has to be a tuple of ints", TypeError)
+    if any(length < 0 for length in lengths):
+        _refuse(name, "shape", shape, "a length is 0 or more", ValueError)
+    return lengths
+
+
+def _check_strides(interface: dict[str, Any], name: str, size: int, lengths: tuple[int, ...]) -> None:
+    given = interface.get("strides")
+    if given is None:
+        return
+    try:
+        strides = tuple(_as_int(stride) for stride in given)
+    except TypeError:
+        _refuse(name, "strides", given, "it has to be None or a tuple of ints", TypeError)
+    if len(strides) != len(lengths):
+        _refuse(name, "strides", given, f"it has to be as long as the shape {interface['shape']}", ValueError)
+    step = size
+    for length, stride in zip(reversed(lengths), reversed(strides), strict=True):
+        if length > 1 and stride != step:
+            raise ValueError(f"{name} is a CUDA array with strides {given}; pass a C-contiguous one")
+        step *= length
+
+
+def _read_stream(interface: dict[str, Any], name: str) -> int:
+    given = interface.get("stream")
+    if given is None:
+        return 0
+    try:
+        stream = _as_int(given)
+    except TypeError:
+        _refuse(name, "stream", given, "it has to be None, or a stream's handle as int", TypeError)
+    if not 1 <= stream < 1 << 64:
+        why = "1 is the legacy default stream, 2 the per-thread one, None is none to wait for, and 0 stands for nothing"
+        _refuse(name, "stream", given, why, ValueError)
+    return stream

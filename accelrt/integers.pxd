@@ -1,0 +1,28 @@
+# Numbers that callers give: whatever has __index__ is an int, as NumPy's are; a bool is none.  Limits are compared
+# with an int of which no subclass decides what is less.
+from cpython.long cimport PyLong_CheckExact
+from cpython.number cimport PyIndex_Check, PyNumber_Index, PyNumber_Long
+
+
+cdef inline object exact_int(object value, str name, str wanted):
+    # TypeError says what was given and what is wanted.
+    if PyLong_CheckExact(value):
+        return value
+    if isinstance(value, bool) or not PyIndex_Check(value):
+        raise TypeError(f"{name} is {value!r} of type {type(value).__name__}; pass {wanted}")
+    return PyNumber_Long(PyNumber_Index(value))
+
+
+cdef inline object checked_int(object value, str name, object least, object most, str wanted):
+    # ValueError where it is below least or above most.
+    cdef object number = exact_int(value, name, wanted)
+    if number < least or number > most:
+        raise ValueError(f"{name} is {number}; it goes from {least} to {most}")
+    return number
+
+
+cdef inline object checked_address_int(object value, str name):
+    cdef object number = exact_int(value, name, "an address as int")
+    if number < 0 or number >> 64:
+        raise ValueError(f"{name} is {number}; an address is an int from 0 to 2**64 - 1")
+    return number
