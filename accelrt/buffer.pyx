@@ -6,7 +6,7 @@ from accelrt.caching cimport allocate_bytes, checked_size, release_bytes
 from accelrt.device cimport device_at, ordinal_of
 from accelrt.memory.sharing cimport use_on
 from accelrt.pinned cimport allocate_host_bytes, checked_host_size, release_host_bytes
-from accelrt.status cimport raise_status
+from accelrt.status cimport raise_status, refuse_copy, refuse_unmade
 from accelrt.stream cimport stream_of
 cimport accelrt.watch as watch
 
@@ -58,6 +58,8 @@ cdef class Buffer:
         """
         cdef uintptr_t handle = stream_of(stream, self.device_index).handle
         cdef int code
+        if self.stream is None:
+            refuse_unmade(self)
         with nogil:
             code = use_on(self.device_index, self.ptr, handle)
         if code:
@@ -99,6 +101,8 @@ cdef class Buffer:
         """The bytes as a one-dimensional array of uint8 (CUDA Array Interface, version 3), on a GPU only."""
         if lazy.chosen_driver() == "host":
             raise AttributeError("a buffer of the host device is no CUDA array; numpy reads it through copy_to")
+        if self.stream is None:
+            refuse_unmade(self)
         return {
             "shape": (self.nbytes,), "typestr": "|u1", "data": (self.ptr, False), "version": 3,
             "strides": None, "stream": self.stream.handle or 1,
@@ -106,6 +110,9 @@ cdef class Buffer:
 
     def __len__(self):
         return self.nbytes
+
+    def __reduce__(self):
+        refuse_copy(self, "it owns its memory; copy the bytes with accelrt.copy(other, this), or send those of copy_to()")
 
     def __enter__(self):
         return self
@@ -168,6 +175,9 @@ cdef class PinnedBuffer:
 
     def __len__(self):
         return self.nbytes
+
+    def __reduce__(self):
+        refuse_copy(self, "it owns its memory; copy the bytes into another one, or send bytes(memoryview(this))")
 
     def __enter__(self):
         return self

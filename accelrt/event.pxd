@@ -9,6 +9,7 @@ cdef class Event(Waitable):
     cdef unsigned int flags
     cdef bint external              # in a capture it becomes a node
     cdef uint64_t record_number     # of the last record, among all records of all events; 0 before
+    cdef object __weakref__
 
     cdef int see_to_handle(self, int ordinal) except -1
     cdef int check_timed(self, str place) except -1

@@ -17,6 +17,8 @@ class ExternalStream(Stream):
 
     def __init__(self, stream_ptr, device=None, owner=None):
         cdef Stream self_ = self
+        if self_.made:
+            raise RuntimeError(f"{self!r} is made already; make another ExternalStream")
         if isinstance(stream_ptr, bool) or not isinstance(stream_ptr, int):
             raise TypeError(f"stream_ptr is {stream_ptr!r}; pass the stream's handle as an int")
         if not 0 <= stream_ptr < 1 << 64:
@@ -24,3 +26,4 @@ class ExternalStream(Stream):
         self_.device_index = ordinal_of(device)
         self_.handle = stream_ptr
         self_.owner = owner
+        self_.made = True
