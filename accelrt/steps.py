@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Coroutine, Generator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from typing import Any
 
 from accelrt.stream import Stream, stream
@@ -17,17 +17,26 @@ class Steps:
         self.chosen = chosen
         self.steps = steps
 
+    def run(self, step: Callable[..., Any], *arguments: Any) -> Any:
+        context = stream(self.chosen)
+        context.__enter__()
+        try:
+            return step(*arguments)
+        finally:
+            try:
+                context.__exit__(None, None, None)
+            except RuntimeError:
+                self.steps.close()  # it waits inside of a stream context, which this leaves
+                raise
+
     def send(self, value: Any) -> Any:
-        with stream(self.chosen):
-            return self.steps.send(value)
+        return self.run(self.steps.send, value)
 
     def throw(self, *error: Any) -> Any:
-        with stream(self.chosen):
-            return self.steps.throw(*error)
+        return self.run(self.steps.throw, *error)
 
     def close(self) -> None:
-        with stream(self.chosen):
-            self.steps.close()
+        self.run(self.steps.close)
 
 
 class GeneratorSteps(Steps, Generator[Any, Any, Any]):
