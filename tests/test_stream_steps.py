@@ -1,4 +1,4 @@
-"""Streams in asyncio tasks and generators: contexts that interleave are told, and follow() keeps to its stream."""
+"""Streams in asyncio tasks and generators: contexts that interleave are told, and follow() keeps to one."""
 
 import asyncio
 import contextlib
