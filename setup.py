@@ -32,6 +32,7 @@ DIRECTIVES = {
     "initializedcheck": False,
     "embedsignature": True,
     "freethreading_compatible": False,
+    "auto_pickle": False,  # a copy made field by field would own what the original owns
 }
 
 

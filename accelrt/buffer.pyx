@@ -6,7 +6,7 @@ from accelrt.caching cimport allocate_bytes, checked_size, release_bytes
 from accelrt.device cimport device_at, ordinal_of
 from accelrt.memory.sharing cimport use_on
 from accelrt.pinned cimport allocate_host_bytes, checked_host_size, release_host_bytes
-from accelrt.status cimport raise_status
+from accelrt.status cimport raise_status, refuse_copy, refuse_unmade
 from accelrt.stream cimport stream_for
 cimport accelrt.watch as watch
 
@@ -120,6 +120,9 @@ cdef class Buffer:
     def __len__(self):
         return self.nbytes
 
+    def __reduce__(self):
+        refuse_copy(self, "it owns its memory; copy the bytes with accelrt.copy(other, this), or send those of copy_to()")
+
     def __enter__(self):
         return self
 
@@ -186,6 +189,9 @@ cdef class PinnedBuffer:
     def __len__(self):
         return self.nbytes
 
+    def __reduce__(self):
+        refuse_copy(self, "it owns its memory; copy the bytes into another one, or send bytes(memoryview(this))")
+
     def __enter__(self):
         return self
 
@@ -198,6 +204,8 @@ cdef class PinnedBuffer:
 
 
 cdef int raise_freed(object owner, str name) except -1:
+    if isinstance(owner, Buffer) and (<Buffer>owner).stream is None:
+        refuse_unmade(owner)
     raise ValueError(
         f"{name} is a {type(owner).__name__} that was freed: its memory is not its own any more; make another, or free it "
         "later"

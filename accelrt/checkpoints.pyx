@@ -19,7 +19,7 @@ from accelrt.memory.routes cimport read_private
 from accelrt.memory.sizes cimport LARGE
 from accelrt.memory.snapshot import segments
 from accelrt.mempool cimport read_pool_id
-from accelrt.status cimport raise_status
+from accelrt.status cimport raise_status, refuse_copy
 
 REASONS = {
     WAITS: "memory of it that was given back is in use on other streams, or waits for a capture to end; synchronise "
@@ -55,6 +55,7 @@ cdef class PoolCheckpoint:
 
     cdef Saved saved
     cdef bint filled
+    cdef object __weakref__
 
     def __dealloc__(self):
         forget_saved(&self.saved)
@@ -71,6 +72,9 @@ cdef class PoolCheckpoint:
             raise_reason(code, "get_checkpoint_state", (first, second), ordinal)
         self.filled = True
         return 0
+
+    def __reduce__(self):
+        refuse_copy(self, "it is a state of one pool of this process; take another one with get_checkpoint_state()")
 
     @property
     def device(self):

@@ -14,6 +14,7 @@ cdef class Branch:
     cdef Stream stream         # captures the body
     cdef StreamContext context
     cdef Record record         # of the body's capture, while it is under way
+    cdef object __weakref__
 
     cdef int begin_body(self, Stream before) except -1
 

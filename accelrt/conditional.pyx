@@ -14,7 +14,7 @@ cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport CAPTURE_ACTIVE, CONDITION_WHILE
 from accelrt.graph cimport CUDAGraph
 from accelrt.memory.routes cimport begin_capture_on, end_capture
-from accelrt.status cimport raise_status
+from accelrt.status cimport raise_status, refuse_copy, refuse_unmade
 from accelrt.stream cimport current_of
 from accelrt.stream import Stream as make_stream
 cimport accelrt.watch as watch
@@ -51,7 +51,9 @@ cdef int set_condition(Branch branch, Stream stream) except -1:
 cdef class Branch:
     """The context in which a conditional node's body is captured; see CUDAGraph.if_ and while_."""
 
-    def __init__(self, graph, flag, int kind):
+    def __init__(self, CUDAGraph graph not None, flag, int kind):
+        if self.graph is not None:
+            raise RuntimeError("this condition is made already; call if_() or while_() for each")
         self.graph = graph
         self.flag = flag
         self.kind = kind
@@ -59,11 +61,16 @@ cdef class Branch:
     def __dealloc__(self):
         leave_branch(self)
 
+    def __reduce__(self):
+        refuse_copy(self, "it stands for one node of one graph; call if_() or while_() for each")
+
     def __enter__(self):
         cdef CUDAGraph graph = self.graph
         cdef Record record
         cdef Stream before
         cdef int code
+        if graph is None:
+            refuse_unmade(self)
         if self.context is not None:
             raise RuntimeError("this condition's body was captured already; call if_() or while_() for each")
         if graph.record is None:
@@ -110,13 +117,15 @@ cdef class Branch:
         return 0
 
     def __exit__(self, kind, error, trace):
-        self.context.__exit__(None, None, None)
+        if self.context is None:
+            raise RuntimeError("this condition's body is not entered; use it in a with statement")
         try:
+            self.context.__exit__(None, None, None)
             if kind is None:
                 end_body(self)
         finally:
             leave_branch(self)
-            if self in (<CUDAGraph>self.graph).branches:
+            if self in ((<CUDAGraph>self.graph).branches or ()):
                 (<CUDAGraph>self.graph).branches.remove(self)
         return False
 

@@ -14,7 +14,7 @@ from accelrt.callback cimport raise_callback_errors
 from accelrt.deferred cimport drain
 cimport accelrt.environment as environment
 cimport accelrt.driver.registry as registry
-from accelrt.status cimport raise_status
+from accelrt.status cimport NO_DEVICE, raise_status, refuse_unmade
 cimport accelrt.watch as watch
 
 cdef extern from "Python.h":
@@ -25,6 +25,7 @@ cdef extern from "Python.h":
 cdef extern from "<pthread.h>" nogil:
     int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept)
 
+cdef tuple TYPES = ("cuda", "host")
 NAME = re.compile(r"(cuda|host)(?::(0|[1-9][0-9]*))?")
 
 device_total = 0
@@ -58,7 +59,8 @@ cdef int ask_current(int* out_ordinal) noexcept nogil:
 cdef int current() except -1:
     cdef int ordinal
     cdef int code
-    count_devices()
+    if count_devices() == 0:
+        raise_status(NO_DEVICE, "current_device")
     code = current_ordinal(&ordinal)
     if code:
         raise_status(code, "current_device")
@@ -93,6 +95,8 @@ cdef int ordinal_of_slow(object given) except -1:
     ordinal = parse(given)
     if ordinal is None:
         return current()
+    if count == 0:
+        raise_status(NO_DEVICE, "device", ("device", given))
     if not 0 <= ordinal < count:
         allowed = f"0 to {count - 1}" if count > 1 else "0"
         raise ValueError(f"device {given!r} does not exist; there are {count} devices, ordinals {allowed}")
@@ -101,12 +105,17 @@ cdef int ordinal_of_slow(object given) except -1:
 
 cdef object parse(object given):
     # An int, or None where the name has no ordinal and so means the current device.
+    if type(given) is int:
+        return given
     if isinstance(given, bool):
         raise TypeError(f"device is {given!r}, a bool; pass an int, 'cuda:1', 'host:0', a device object or None")
     if isinstance(given, str):
         return parse_name(given)
-    if isinstance(given, device) and (<device>given).index < 0:
-        return None
+    if isinstance(given, device):
+        if not (<device>given).made:
+            refuse_unmade(given)
+        return None if (<device>given).index < 0 else (<device>given).index
+    check_type(given)
     try:
         return operator.index(given)
     except TypeError:
@@ -120,15 +129,30 @@ cdef object parse(object given):
     return None if index is None else operator.index(index)
 
 
+cdef int check_type(object given) except -1:
+    # An object of another library's, torch.device("cpu") say, may say what kind of device it names.
+    kind = getattr(given, "type", None)
+    if not isinstance(kind, str):
+        return 0
+    if kind not in TYPES:
+        raise ValueError(f"device {given!r} is of type {kind!r}; pass one of type 'cuda' or 'host'")
+    return check_host(given, kind)
+
+
+cdef int check_host(object given, str kind) except -1:
+    if kind == "host" and lazy.chosen_driver() == "cuda":
+        raise ValueError(
+            f"device {given!r} is the embedded host device, but this process runs on cuda; "
+            "choose with ACCELRT_DRIVER=host or accelrt.init(driver='host')"
+        )
+    return 0
+
+
 cdef object parse_name(str name):
     match = NAME.fullmatch(name)
     if match is None:
         raise ValueError(f"device {name!r} is not understood; write 'cuda', 'cuda:1', 'host' or 'host:0'")
-    if match[1] == "host" and lazy.chosen_driver() == "cuda":
-        raise ValueError(
-            f"device {name!r} is the embedded host device, but this process runs on cuda; "
-            "choose with ACCELRT_DRIVER=host or accelrt.init(driver='host')"
-        )
+    check_host(name, match[1])
     return None if match[2] is None else int(match[2])
 
 
@@ -137,6 +161,13 @@ cdef object device_at(int ordinal):
     if found is None:
         found = device_objects.setdefault(ordinal, device(ordinal))
     return found
+
+
+cdef bint is_nowhere(object given) except -1:
+    # For these, a device's context and set_device do nothing: a negative int, or an object made of one or of None.
+    if isinstance(given, device):
+        return (<device>given).made and (<device>given).index < 0
+    return given is None or isinstance(given, int) and not isinstance(given, bool) and given < 0
 
 
 @cython.freelist(8)
@@ -154,10 +185,13 @@ cdef class device:
     """
 
     def __init__(self, device):
-        self.index = plain_ordinal(device)
-        if self.index < 0:
-            negative = isinstance(device, int) and not isinstance(device, bool) and device < 0
-            self.index = -1 if device is None or negative else ordinal_of_slow(device)
+        cdef int ordinal = plain_ordinal(device)
+        if ordinal < 0 and not is_nowhere(device):
+            ordinal = ordinal_of_slow(device)
+        if self.made and self.index != ordinal:  # others may share it: buffer.device is the same one for everybody
+            raise RuntimeError(f"{self!r} is made already; make another device object")
+        self.index = ordinal
+        self.made = True
 
     @property
     def idx(self):
@@ -170,18 +204,23 @@ cdef class device:
         return lazy.chosen_driver()
 
     def __enter__(self):
-        cdef int before = switch_to(self.index)
+        cdef int before
+        if not self.made:
+            refuse_unmade(self)
+        before = switch_to(self.index)
         if self.entered:
             self.enter_again(before)
         else:
-            self.entered = True
+            self.entered = this_thread()
             self.before = before
         return self
 
     def __exit__(self, kind, error, trace):
         cdef int before = self.before
         if self.again is None or not self.leave_again(&before):
-            self.entered = False
+            if self.entered != this_thread():
+                raise RuntimeError(f"the context of {self!r} is not entered on this thread; nothing is changed")
+            self.entered = 0
         if self.index >= 0:
             switch_back(before)
         return False
@@ -202,9 +241,13 @@ cdef class device:
         return False
 
     def __reduce__(self):
+        if not self.made:
+            refuse_unmade(self)
         return device, (self.index,)
 
     def __index__(self):
+        if not self.made:
+            refuse_unmade(self)
         return self.index
 
     def __eq__(self, other):
@@ -221,11 +264,14 @@ class device_of(device):
     """The context in which the device of an object is current: device_of(buffer).
 
     Arguments:
-        obj: anything with a device attribute; the context does nothing for other objects.
+        obj: anything with a device attribute; the context does nothing for other objects, nor for those that name
+            a device of another type, as numpy's arrays do with "cpu".
     """
 
     def __init__(self, obj):
-        super().__init__(getattr(obj, "device", None))
+        found = getattr(obj, "device", None)
+        kind = found.partition(":")[0] if isinstance(found, str) else getattr(found, "type", None)
+        super().__init__(None if isinstance(kind, str) and kind not in TYPES else found)
 
 
 cdef int switch_to(int ordinal) except -2:
@@ -293,12 +339,17 @@ def set_device(device):
     Arguments:
         device: int, "cuda:1", "host:0" or an object with an index; a negative int does nothing.
     Raises:
-        ValueError, TypeError: it names no device.
+        ValueError, TypeError: it names no device; None, and "cuda" without an ordinal, name none either.
         CudaError: the driver refused.
     """
-    if isinstance(device, int) and not isinstance(device, bool) and device < 0:
-        return
-    switch_to(ordinal_of(device))
+    cdef int ordinal = plain_ordinal(device)
+    if ordinal < 0:
+        if device is not None and is_nowhere(device):
+            return
+        if device is None or parse(device) is None:
+            raise ValueError(f"device is {device!r}, which has no ordinal; pass an int, 'cuda:1' or 'host:0', for example")
+        ordinal = ordinal_of_slow(device)
+    switch_to(ordinal)
 
 
 def synchronize(device=None):
@@ -344,13 +395,19 @@ def can_device_access_peer(device, peer_device):
     """Whether one device can read and write another's memory (cuDeviceCanAccessPeer).
 
     Arguments:
-        device, peer_device: as everywhere.
+        device: int, "cuda:1", ...; None is the current one.
+        peer_device: the same, but not None.
     Returns:
         bool; False for a device and itself.
+    Raises:
+        ValueError, TypeError: one of them names no device.
     """
-    cdef int one = ordinal_of(device), other = ordinal_of(peer_device)
+    cdef int one = ordinal_of(device), other
     cdef int can = 0
     cdef int code
+    if peer_device is None:
+        raise TypeError("peer_device is None; pass an int, 'cuda:1', 'host:0' or an object with an index")
+    other = ordinal_of(peer_device)
     if one == other:
         return False
     code = registry.active().can_access_peer(one, other, &can)

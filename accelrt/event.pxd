@@ -10,6 +10,7 @@ cdef class Event(Waitable):
     cdef bint external              # in a capture it becomes a node
     cdef bint captured              # the last record was in a capture of accelrt's
     cdef uint64_t record_number     # of the last record, among all records of all events; 0 before
+    cdef object __weakref__
 
     cdef int see_to_handle(self, int ordinal) except -1
     cdef int check_timed(self, str place) except -1

@@ -15,7 +15,7 @@ from accelrt.driver.table cimport (
 )
 from accelrt.memory.pool cimport MAX_DEVICES
 from accelrt.memory.sharing cimport stream_waits
-from accelrt.status cimport CAPTURE_IMPLICIT, NOT_READY, raise_status
+from accelrt.status cimport CAPTURE_IMPLICIT, NOT_READY, raise_status, refuse_copy, refuse_unmade
 from accelrt.stream cimport stream_of
 from accelrt.stream import provide_event_type
 cimport accelrt.watch as watch
@@ -213,12 +213,16 @@ cdef class Event(Waitable):
         return raise_status(code, "event_record", ("event", handle, "stream", stream))
 
     cdef int record_in(self, Stream stream) except -1:
+        if not stream.made:
+            refuse_unmade(stream)
         return self.record_on(stream.device_index, stream.handle)
 
     cdef int wait_in(self, Stream stream) except -1:
         cdef int ordinal = stream.device_index
         cdef uintptr_t waiter = stream.handle
         cdef int code
+        if not stream.made:
+            refuse_unmade(stream)
         if self.handle == 0:
             return 0
         if self.external and capturing(ordinal, waiter):
@@ -327,10 +331,8 @@ cdef class Event(Waitable):
         return 0
 
     def __reduce__(self):
-        raise TypeError(
-            f"{self!r} cannot be pickled or copied: the driver's event belongs to one object; between processes, "
-            "send the bytes of Event(interprocess=True).ipc_handle() to Event.from_ipc_handle()"
-        )
+        refuse_copy(self, "the driver's event belongs to one object; between processes, send the bytes of "
+                    "Event(interprocess=True).ipc_handle() to Event.from_ipc_handle()")
 
     @property
     def cuda_event(self):

@@ -23,11 +23,16 @@ class ExternalStream(Stream):
 
     def __init__(self, stream_ptr, device=None, owner=None):
         cdef Stream self_ = self
-        cdef uintptr_t handle = handle_of(stream_ptr, "stream_ptr")
-        cdef int ordinal = ordinal_of(device)
-        cdef int found = judge_handle(handle, ordinal, "stream_ptr")
+        cdef uintptr_t handle
+        cdef int ordinal, found
+        if self_.made:
+            raise RuntimeError(f"{self!r} is made already; make another ExternalStream")
+        handle = handle_of(stream_ptr, "stream_ptr")
+        ordinal = ordinal_of(device)
+        found = judge_handle(handle, ordinal, "stream_ptr")
         if device is not None and found != ordinal:
             raise ValueError(f"stream_ptr {handle:#x} is a stream of device {found}, but device is {device!r}; pass its own")
         self_.device_index = found
         self_.handle = handle
         self_.owner = owner
+        self_.made = True

@@ -4,6 +4,7 @@ import atexit
 from cpython.exc cimport PyErr_SetObject, PyErr_WriteUnraisable
 
 cimport accelrt.memory.ladder as ladder
+from accelrt.status cimport refuse_copy
 
 cdef extern from *:
     """
@@ -26,6 +27,10 @@ cdef class FreeMemoryCallback:
     """A registered function; remove() ends it.  Made by register_free_memory_callback."""
 
     cdef object function
+    cdef object __weakref__
+
+    def __reduce__(self):
+        refuse_copy(self, "it is one registration; register the function again")
 
     def remove(self):
         """Ends the registration; again, it does nothing.  A call that is under way goes on."""

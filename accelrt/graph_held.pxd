@@ -17,5 +17,6 @@ cdef class HeldGraph:
     cdef int ordinal
     cdef uint64_t[2] pool_id
     cdef Record record     # of the capture under way, or None
+    cdef object __weakref__
 
     cdef int make_exec(self) except -1

@@ -8,7 +8,7 @@ from accelrt.graph_nodes import list_edges, list_nodes, write_dot
 from accelrt.graph_nodes cimport instantiate
 from accelrt.memory.routes cimport read_private
 from accelrt.mempool cimport figures_of
-from accelrt.status cimport raise_status
+from accelrt.status cimport raise_status, refuse_copy
 from accelrt.stream cimport Stream, stream_of
 
 
@@ -18,6 +18,9 @@ cdef class HeldGraph:
 
     def __cinit__(self):
         self.rare = UNREADY
+
+    def __reduce__(self):
+        refuse_copy(self, "it owns the driver's graph; capture another one")
 
     cdef int make_exec(self) except -1:
         cdef uintptr_t graph = self.graph, made = 0

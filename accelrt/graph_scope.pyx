@@ -7,6 +7,7 @@ from accelrt.device import synchronize as synchronize_device
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport CAPTURE_NONE
 from accelrt.graph cimport CUDAGraph
+from accelrt.status cimport refuse_copy, refuse_unmade
 from accelrt.stream cimport StreamContext, current_of
 from accelrt.stream import Stream as make_stream
 
@@ -35,11 +36,14 @@ cdef class graph:
     cdef bint waits
     cdef bint empties
     cdef StreamContext context
+    cdef object __weakref__
 
     def __init__(self, cuda_graph, pool=None, stream=None, str capture_error_mode="global", *, bint synchronize=False,
                  bint empty_cache=False):
         if not isinstance(cuda_graph, CUDAGraph):
             raise TypeError(f"cuda_graph is {cuda_graph!r} of type {type(cuda_graph).__name__}; pass a CUDAGraph")
+        if self.context is not None and self.context.open:
+            raise RuntimeError("this graph context is entered; make another one")
         self.cuda_graph = cuda_graph
         self.pool = pool
         self.mode = capture_error_mode
@@ -47,7 +51,12 @@ cdef class graph:
         self.empties = empty_cache
         self.context = StreamContext(make_stream() if stream is None else stream)
 
+    def __reduce__(self):
+        refuse_copy(self, "the capture belongs to one context; make another one of the same CUDAGraph")
+
     def __enter__(self):
+        if self.context is None:
+            refuse_unmade(self)
         self.context.__enter__()
         try:
             if self.waits:
@@ -60,6 +69,8 @@ cdef class graph:
             raise
 
     def __exit__(self, kind, error, trace):
+        if self.context is None or not self.context.open:
+            raise RuntimeError("this graph context is not entered, or was left already; its CUDAGraph is as it was")
         try:
             if kind is None:
                 self.cuda_graph.capture_end()

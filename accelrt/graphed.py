@@ -180,6 +180,12 @@ class GraphedCallable:
         ]
         self._turns = turns
 
+    def __reduce__(self) -> tuple[object, ...]:
+        raise TypeError(
+            "a GraphedCallable cannot be pickled or copied: it owns a graph and its memory; make another one "
+            "with make_graphed_callables"
+        )
+
     def __call__(self, *args: Any) -> Any:
         """Copies the arguments in and replays, on the current stream of the graph's device.
 

@@ -14,7 +14,7 @@ class RemovableHandle:
     It keeps the hook alive, and not the object that the hook is registered with.
     """
 
-    __slots__ = ("before", "hook", "place")
+    __slots__ = ("__weakref__", "before", "hook", "place")
 
     def __init__(self, place: list[RemovableHandle], hook: Callable[[Any], object], before: bool) -> None:
         self.place = place
@@ -25,6 +25,11 @@ class RemovableHandle:
         """The hook is called no more; doing it again does nothing."""
         if self in self.place:
             self.place.remove(self)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        raise TypeError(
+            "a RemovableHandle cannot be pickled or copied: it is one registration; register the hook again"
+        )
 
     def __enter__(self) -> RemovableHandle:
         return self

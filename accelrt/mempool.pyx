@@ -18,7 +18,7 @@ from accelrt.memory.snapshot import segments
 from accelrt.memory.stats cimport (
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, REQUESTED_BYTES, RESERVED_BYTES, SEGMENT,
 )
-from accelrt.status cimport FORKED, raise_status
+from accelrt.status cimport FORKED, raise_status, refuse_copy, refuse_unmade
 
 FIGURES = {
     "allocation": ALLOCATION, "active": ACTIVE, "allocated_bytes": ALLOCATED_BYTES, "active_bytes": ACTIVE_BYTES,
@@ -94,6 +94,8 @@ cdef class MemPool:
 
     cdef int hold_on(self, int ordinal) except -1:
         cdef int code
+        if self.number == 0:
+            refuse_unmade(self)
         if self.held >> ordinal & 1:
             return 0
         code = hold_private(ordinal, 0, self.number)
@@ -106,11 +108,15 @@ cdef class MemPool:
         return 0
 
     cdef PrivateStats read(self, object device, bint reset) except *:
+        if self.number == 0:
+            refuse_unmade(self)
         return read_private(self.device if device is None else ordinal_of(device), 0, self.number, reset)
 
     @property
     def id(self):
         """(int, int), unique in the process: what graph(..., pool=) takes, and snapshots call segment_pool_id."""
+        if self.number == 0:
+            refuse_unmade(self)
         return 0, self.number
 
     @property
@@ -144,9 +150,12 @@ cdef class MemPool:
         ordinal = self.device if device is None else ordinal_of(device)
         return [segment for segment in segments(ordinal) if segment["segment_pool_id"] == self.id]
 
+    def __reduce__(self):
+        refuse_copy(self, "it holds the pool; share the object, or its id among threads")
+
     def __repr__(self):
         limit = "" if self.most == SIZE_MAX else f", limit {self.most}"
-        return f"<accelrt.MemPool {self.id} of device {self.device}{limit}>"
+        return f"<accelrt.MemPool {(0, self.number)} of device {self.device}{limit}>"
 
 
 cdef class use_mem_pool:
@@ -172,10 +181,15 @@ cdef class use_mem_pool:
     cdef object device
     cdef int ordinal      # while entered
     cdef uint64_t thread  # that entered it; 0: none
+    cdef object __weakref__
 
     def __init__(self, pool, device=None):
         if not isinstance(pool, MemPool):
             raise TypeError(f"pool is {pool!r} of type {type(pool).__name__}; pass a MemPool")
+        if (<MemPool>pool).number == 0:
+            refuse_unmade(pool)
+        if self.thread:
+            raise RuntimeError("this use_mem_pool is entered; make another one")
         self.pool = pool
         self.number = self.pool.number
         self.device = device
@@ -184,8 +198,13 @@ cdef class use_mem_pool:
         if self.thread:
             end_pool(self.ordinal, 0, self.number, self.thread)
 
+    def __reduce__(self):
+        refuse_copy(self, "it belongs to the thread that enters it; make another one of the same pool")
+
     def __enter__(self):
         cdef int code
+        if self.pool is None:
+            refuse_unmade(self)
         if self.thread:
             raise RuntimeError("this use_mem_pool is entered already; make one for each with statement")
         self.ordinal = ordinal_of(self.device)

@@ -8,3 +8,4 @@ cdef class RegisteredMemory:
     cdef int device_index         # whose driver locked it
     cdef Py_buffer view           # keeps the memory where it is
     cdef bint viewed
+    cdef object __weakref__

@@ -16,7 +16,7 @@ from accelrt.driver.registry import driver_name
 from accelrt.driver.relaxed cimport go_relaxed, restore_mode
 from accelrt.integers cimport checked_address_int
 from accelrt.memory.pinned cimport is_cached_pinned, use_pinned_on
-from accelrt.status cimport NOT_ALLOCATED, raise_status
+from accelrt.status cimport NOT_ALLOCATED, raise_status, refuse_copy
 from accelrt.stream cimport Stream, stream_of
 cimport accelrt.watch as watch
 
@@ -215,6 +215,9 @@ cdef class RegisteredMemory:
         if self.viewed:
             self.viewed = False
             PyBuffer_Release(&self.view)
+
+    def __reduce__(self):
+        refuse_copy(self, "it unlocks the pages when it dies; register_host() each memory once")
 
     def __len__(self):
         return self.nbytes

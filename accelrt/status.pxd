@@ -50,3 +50,6 @@ cdef const char* status_text(int code) noexcept nogil  # a sentence
 cdef int raise_status(int code, str call, tuple arguments=*) except -1
 # Keeps the exception that INIT_FAILED stands for.
 cdef void keep_init_error(object error) noexcept
+# For classes of objects that own something.
+cdef int refuse_copy(object thing, str why) except -1  # TypeError: it cannot be pickled or copied
+cdef int refuse_unmade(object thing) except -1         # RuntimeError: its __init__ was never called

@@ -18,7 +18,7 @@ cdef Entry[42] ENTRIES = [
     Entry(DEINITIALIZED, b"DEINITIALIZED", b"the driver is shutting down",
           b"finish the work before the interpreter exits"),
     Entry(NO_DEVICE, b"NO_DEVICE", b"no device is visible",
-          b"check CUDA_VISIBLE_DEVICES, or ask for the host device with ACCELRT_DRIVER=host"),
+          b"check CUDA_VISIBLE_DEVICES (ACCELRT_HOST_DEVICES on the host device), or set ACCELRT_DRIVER=host"),
     Entry(INVALID_DEVICE, b"INVALID_DEVICE", b"no such device", b"ordinals go from 0 to device_count() - 1"),
     Entry(INVALID_CONTEXT, b"INVALID_CONTEXT", b"no context of this device is current",
           b"call set_device() on this thread first"),
@@ -136,6 +136,17 @@ cdef int raise_status(int code, str call, tuple arguments=()) except -1:
     if watcher is not None and isinstance(error, errors.CudaError):
         watcher(error)
     raise error
+
+
+cdef int refuse_copy(object thing, str why) except -1:
+    raise TypeError(f"a {type(thing).__name__} cannot be pickled or copied: {why}")
+
+
+cdef int refuse_unmade(object thing) except -1:
+    raise RuntimeError(
+        f"this {type(thing).__name__} was never initialised: a class that derives from one of accelrt's calls "
+        "super().__init__() in its own __init__"
+    )
 
 
 def watch_errors(function):

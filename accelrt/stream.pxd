@@ -9,6 +9,8 @@ cdef class Stream:
     cdef readonly int device_index
     cdef Lease* leased              # returned to the pool of driver streams when the object dies; NULL: not ours
     cdef object owner               # kept alive as long as this object, for a stream of others
+    cdef bint made                  # initialised; a class that derives from it may have forgotten to
+    cdef object __weakref__
 
 cdef class Waitable:                # an Event, as streams see it: events stand on streams
     cdef int record_in(self, Stream stream) except -1
@@ -30,8 +32,6 @@ cdef int judge_handle(uintptr_t handle, int hint, str name) except -1  # the dev
 
 cdef class StreamContext:
     cdef readonly object stream
-    cdef Stream before        # what was current when it was entered; None: it is not entered
-    cdef int device_before
-    cdef list again           # entered while it was entered, maybe by other threads: of (thread, before, device)
+    cdef int open        # how often it is entered and not left, on all threads; each entry holds a reference to it
 
-    cdef int leave_again(self) except -1
+    cdef bint leave_slow(self) except -1

@@ -1,9 +1,13 @@
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from accelrt.device import device as Device
 from accelrt.event import Event
+
+_Y = TypeVar("_Y")
+_S = TypeVar("_S")
+_R = TypeVar("_R")
 
 class Stream:
     handle: int
@@ -34,6 +38,12 @@ class StreamContext:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool: ...
+    @overload
+    def follow(self, steps: Coroutine[_Y, _S, _R]) -> Coroutine[_Y, _S, _R]: ...
+    @overload
+    def follow(self, steps: Generator[_Y, _S, _R]) -> Generator[_Y, _S, _R]: ...
+    @overload
+    def follow(self, steps: AsyncGenerator[_Y, _S]) -> AsyncGenerator[_Y, _S]: ...
 
 def stream(stream: Stream | None) -> StreamContext: ...
 def current_stream(device: Any = None) -> Stream: ...

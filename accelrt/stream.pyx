@@ -2,13 +2,15 @@
 import numbers
 
 cimport cython
-from cpython.ref cimport Py_INCREF, Py_XDECREF
-from libc.stdlib cimport calloc, free
+from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF
+from libc.stdlib cimport calloc, free, realloc
+from libc.string cimport memmove
 
+from accelrt import lazy
 from accelrt.callback cimport enqueue_callback, raise_callback_errors
 from accelrt.deferred cimport drain
 from accelrt.device cimport (
-    count_devices, current_ordinal, device_at, device_total, ordinal_of, switch_back, switch_to, this_thread,
+    count_devices, current_ordinal, device_at, device_total, ordinal_of, switch_back, switch_to,
 )
 from accelrt.device import set_device
 cimport accelrt.driver.registry as registry
@@ -16,7 +18,10 @@ from accelrt.integers cimport exact_int
 from accelrt.lease cimport give_back, lease
 from accelrt.memory.pool cimport MAX_DEVICES
 from accelrt.memory.sharing cimport knows_stream
-from accelrt.status cimport INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, NOT_READY, NOT_SUPPORTED, raise_status
+from accelrt.status cimport (
+    INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, NO_DEVICE, NOT_READY, NOT_SUPPORTED, raise_status, refuse_copy,
+    refuse_unmade,
+)
 cimport accelrt.watch as watch
 
 cdef extern from "<pthread.h>" nogil:
@@ -24,31 +29,47 @@ cdef extern from "<pthread.h>" nogil:
 
 cdef extern from "Python.h":
     PyObject* PyThreadState_GetDict()  # borrowed
+    Py_ssize_t Py_REFCNT(PyObject* thing)
 
-# A thread's current streams.  The array belongs to a Currents object in the thread's state dict, which
-# dies with the thread; the pointer to it is what the hot paths read.
+# A thread's current streams, and the stream contexts that it has entered and not left.  Both belong to a Currents
+# object in the thread's state dict, which dies with the thread; the pointers are what the hot paths read.
 cdef extern from *:
     """
     typedef struct { PyObject* stream; uintptr_t handle; } accelrt_current;
+    typedef struct { PyObject* context; PyObject* before; int device; } accelrt_entry;
+    typedef struct { accelrt_entry* entries; int depth, room; } accelrt_entered;
     static __thread accelrt_current* accelrt_currents;
+    static __thread accelrt_entered* accelrt_entered_here;
     """
     ctypedef struct Current "accelrt_current":
         PyObject* stream
         uintptr_t handle
+    ctypedef struct Entry "accelrt_entry":  # of a context; owns both
+        PyObject* context
+        PyObject* before                    # the stream that was current
+        int device                          # the one that was current
+    ctypedef struct Entered "accelrt_entered":
+        Entry* entries                      # the innermost last
+        int depth
+        int room
     Current* currents "accelrt_currents"
+    Entered* entered "accelrt_entered_here"
 
 cdef enum:
     LEGACY = 0        # handles of default streams
     PER_THREAD = 2
 
+cdef bint is_used = False    # some thread has current streams
+cdef bint is_forked = False  # a child of a process in which that was so
 cdef object event_type = None
 cdef dict defaults = {}  # (ordinal, handle) -> the default Stream
 
 
 cdef class Currents:
-    """One thread's current streams, by device."""
+    """One thread's current streams, by device, and its entries of stream contexts."""
 
     cdef Current* array
+    cdef Entered entered
 
     def __cinit__(self):
         self.array = <Current*>calloc(MAX_DEVICES, sizeof(Current))
@@ -56,10 +77,15 @@ cdef class Currents:
             raise MemoryError("no host memory for a thread's current streams")
 
     def __dealloc__(self):
-        global currents
-        cdef int ordinal
+        global currents, entered
+        cdef int ordinal, index
         if currents == self.array:
             currents = NULL
+            entered = NULL
+        for index in range(self.entered.depth):
+            Py_XDECREF(self.entered.entries[index].before)
+            Py_XDECREF(self.entered.entries[index].context)
+        free(self.entered.entries)
         for ordinal in range(MAX_DEVICES):
             Py_XDECREF(self.array[ordinal].stream)
         free(self.array)
@@ -67,8 +93,10 @@ cdef class Currents:
 
 cdef void forget_streams() noexcept nogil:
     # In a forked child: the next use goes the slow way and is told about the fork.
-    global currents
+    global currents, entered, is_forked
     currents = NULL
+    entered = NULL
+    is_forked = is_used
 
 
 cdef uintptr_t current_handle(int ordinal) noexcept nogil:
@@ -83,20 +111,23 @@ cdef Stream current_of(int ordinal):
 
 cdef Stream current_slow(int ordinal):
     cdef Stream stream
-    count_devices()
+    if count_devices() == 0:
+        raise_status(NO_DEVICE, "current_stream")
     stream = default_of(ordinal, LEGACY)
     make_current(stream)
     return stream
 
 
 cdef int make_current(Stream stream) except -1:
-    global currents
+    global currents, entered, is_used
     cdef Currents owner
     cdef PyObject* before
     if currents == NULL:
+        is_used = True
         owner = Currents()
         (<dict>PyThreadState_GetDict())["accelrt.stream"] = owner
         currents = owner.array
+        entered = &owner.entered
     before = currents[stream.device_index].stream
     Py_INCREF(stream)
     currents[stream.device_index].stream = <PyObject*>stream
@@ -116,6 +147,8 @@ cdef Stream stream_of(object stream, int ordinal):
     if stream is None:
         return current_of(ordinal)
     if isinstance(stream, Stream):
+        if not (<Stream>stream).made:
+            refuse_unmade(stream)
         return stream
     return stream_of_slow(stream, ordinal)
 
@@ -211,6 +244,7 @@ cdef Stream wrap(uintptr_t handle, int ordinal, object owner):
     stream.handle = handle
     stream.device_index = ordinal
     stream.owner = owner
+    stream.made = True
     return stream
 
 
@@ -261,7 +295,7 @@ cdef class Stream:
     def __init__(self, device=None, priority=0):
         cdef int ordinal = ordinal_of(device)
         cdef int least, greatest, level = 0
-        if self.leased != NULL:  # a second call would lose the driver stream that it has
+        if self.made:  # a second call would lose the driver stream that it has
             raise RuntimeError(f"{self!r} is made already; make another Stream")
         if priority is not 0:
             level = read_priority(priority)
@@ -270,6 +304,7 @@ cdef class Stream:
         self.leased = lease(ordinal, level, current_handle(ordinal))
         self.handle = self.leased.handle
         self.device_index = ordinal
+        self.made = True
 
     def __dealloc__(self):
         if self.leased != NULL:
@@ -288,11 +323,15 @@ cdef class Stream:
     @property
     def cuda_stream(self):
         """The driver's handle, by torch's name for it: an int that fits a CUstream."""
+        if not self.made:
+            refuse_unmade(self)
         return self.handle
 
     @property
     def priority(self):
         """int; lower is more urgent."""
+        if not self.made:
+            refuse_unmade(self)
         cdef int priority = 0
         cdef int code = 0
         if self.leased != NULL:
@@ -306,6 +345,8 @@ cdef class Stream:
     def query(self):
         """Whether all work put in so far is complete (cuStreamQuery)."""
         cdef int code
+        if not self.made:
+            refuse_unmade(self)
         with nogil:
             code = registry.active().stream_query(self.device_index, self.handle)
         if code and code != NOT_READY:
@@ -323,6 +364,8 @@ cdef class Stream:
             Exception: whatever a host function raised since the last synchronize.
         """
         cdef int code
+        if not self.made:
+            refuse_unmade(self)
         watch.before_wait("Stream.synchronize")
         drain()
         with nogil:
@@ -370,10 +413,14 @@ cdef class Stream:
         Raises:
             TypeError: it cannot be called.
         """
+        if not self.made:
+            refuse_unmade(self)
         enqueue_callback(self.device_index, self.handle, function)
 
     def __cuda_stream__(self):
         """(0, handle): the protocol by which CUDA libraries in Python hand streams to each other."""
+        if not self.made:
+            refuse_unmade(self)
         return 0, self.handle
 
     def __eq__(self, other):
@@ -385,14 +432,79 @@ cdef class Stream:
         return hash((self.handle, self.device_index))
 
     def __reduce__(self):
-        raise TypeError(
-            f"{self!r} cannot be pickled or copied: a driver stream belongs to one object and one process; "
-            "make another Stream there"
-        )
+        refuse_copy(self, "a driver stream belongs to one object and one process; make another Stream there")
 
     def __repr__(self):
         kind = type(self).__name__
         return f"<accelrt.{kind} device={self.device.type}:{self.device_index} cuda_stream={self.handle:#x}>"
+
+
+# --- contexts ------------------------------------------------------------------------------------------------
+
+cdef int see_to_room() except -1:
+    # For one entry more.
+    cdef int room = max(8, 2 * entered.room)
+    cdef Entry* larger
+    if entered.depth < entered.room:
+        return 0
+    larger = <Entry*>realloc(entered.entries, room * sizeof(Entry))
+    if larger == NULL:
+        raise MemoryError("no host memory for a stream context's entry")
+    entered.entries = larger
+    entered.room = room
+    return 0
+
+
+cdef int return_to(PyObject* before) except -1:
+    # Takes the reference over.
+    cdef int ordinal = (<Stream>before).device_index
+    cdef PyObject* left = currents[ordinal].stream
+    currents[ordinal].stream = before
+    currents[ordinal].handle = (<Stream>before).handle
+    Py_XDECREF(left)
+    return 0
+
+
+cdef inline int return_to_device(int device) except -1:
+    # What switch_to returned; a context on the only device switches none.
+    return switch_back(device) if device_total != 1 else 0
+
+
+cdef int unlink(int index) except -1:
+    # An entry that may not be the innermost ends: those inside of it return to what it would have returned to.
+    cdef Entry gone = entered.entries[index]
+    cdef Entry* entry = &entered.entries[index]
+    cdef int ordinal = (<Stream>gone.before).device_index
+    cdef PyObject* other = NULL
+    cdef int inner
+    (<StreamContext>gone.context).open -= 1
+    entered.depth -= 1
+    memmove(entry, entry + 1, (entered.depth - index) * sizeof(Entry))
+    if index < entered.depth:
+        entry.device = gone.device
+    for inner in range(index, entered.depth):
+        other = entered.entries[inner].before
+        if (<Stream>other).device_index == ordinal:
+            entered.entries[inner].before = gone.before
+            break
+    else:
+        other = NULL
+        return_to(gone.before)
+    Py_XDECREF(other)
+    Py_XDECREF(gone.context)
+    return 0
+
+
+cdef int drop_inner(int index) except -1:
+    # Ends the entries inside of one whose contexts nobody holds any more and so nobody can leave; answers how many
+    # others there are.
+    cdef PyObject* context
+    cdef int inner
+    for inner in range(entered.depth - 1, index, -1):
+        context = entered.entries[inner].context
+        if Py_REFCNT(context) == (<StreamContext>context).open:
+            unlink(inner)
+    return entered.depth - 1 - index
 
 
 @cython.freelist(8)
@@ -402,52 +514,103 @@ cdef class StreamContext:
     def __init__(self, stream):
         if stream is not None and not isinstance(stream, Stream):
             raise TypeError(f"stream is {stream!r} of type {type(stream).__name__}; pass a Stream or None")
+        if stream is not None and not (<Stream>stream).made:
+            refuse_unmade(stream)
+        if self.open:
+            raise RuntimeError("this stream context is entered; make another one")
         self.stream = stream
 
     def __reduce__(self):
-        raise TypeError("a stream's context cannot be pickled or copied; enter it where it was made")
+        refuse_copy(self, "what it returns to belongs to the thread that enters it; make another one")
 
     def __enter__(self):
-        cdef Stream stream, before
-        cdef int device
+        cdef Stream stream
+        cdef Entry* entry
+        cdef int ordinal, device
         if self.stream is None:
             return None
         stream = self.stream
-        device = switch_to(stream.device_index) if device_total != 1 else 0
-        before = current_of(stream.device_index)
-        make_current(stream)
-        if self.before is None:
-            self.before = before
-            self.device_before = device
-        else:
-            self.again = self.again or []
-            self.again.append((this_thread(), before, device))
+        ordinal = stream.device_index
+        device = switch_to(ordinal) if device_total != 1 else 0
+        if currents == NULL or currents[ordinal].stream == NULL:
+            current_slow(ordinal)
+        if entered.depth == entered.room:
+            see_to_room()
+        entry = &entered.entries[entered.depth]
+        Py_INCREF(self)
+        self.open += 1
+        entry.context = <PyObject*>self
+        entry.before = currents[ordinal].stream
+        entry.device = device
+        entered.depth += 1
+        Py_INCREF(stream)
+        currents[ordinal].stream = <PyObject*>stream
+        currents[ordinal].handle = stream.handle
         return stream
 
     def __exit__(self, kind, error, trace):
-        cdef Stream before = self.before
-        if self.stream is None or (self.again and self.leave_again()):
+        cdef Entry* entry
+        if self.stream is None:
             return False
-        self.before = None
-        return_to(before, self.device_before)
+        if entered == NULL or entered.depth == 0:
+            return self.leave_slow()
+        entry = &entered.entries[entered.depth - 1]
+        if entry.context != <PyObject*>self:
+            return self.leave_slow()
+        entered.depth -= 1
+        self.open -= 1
+        Py_DECREF(self)
+        return_to(entry.before)
+        return_to_device(entry.device)
         return False
 
-    cdef int leave_again(self) except -1:
-        # Whether this thread had entered it again.
-        cdef Py_ssize_t index
-        for index in range(len(self.again) - 1, -1, -1):
-            if self.again[index][0] == this_thread():
-                _, before, device = self.again.pop(index)
-                return_to(before, device)
-                return 1
-        return 0
+    def follow(self, steps):
+        """Has the stream be current in each step of a coroutine, generator or async generator, and only there.
 
+            await accelrt.stream(s).follow(work())
+            for batch in accelrt.stream(s).follow(batches()):
+                ...
 
-cdef int return_to(Stream before, int device) except -1:
-    make_current(before)
-    if device_total != 1:
-        switch_back(device)
-    return 0
+        Arguments:
+            steps: what an async def function, or one that yields, returned.  Between its steps, where it waits or has
+                yielded, the thread's current stream is what it was before.
+        Returns:
+            an object of the same kind, which runs the steps and nothing else does; steps itself for a context of None.
+        Raises:
+            TypeError: steps is of no such kind.
+
+        The context itself is not entered.  A step costs one entry of a stream context.
+        """
+        return lazy.later("accelrt.steps").follow(self.stream, steps)
+
+    cdef bint leave_slow(self) except -1:
+        # The innermost of this context's entries on this thread is not the thread's innermost.  Answers as __exit__.
+        cdef Entry entry
+        cdef int index
+        if self.open == 0:
+            raise RuntimeError(f"the context of {self.stream!r} is not entered, or was left already; nothing is changed")
+        if is_forked:  # it was entered before the fork; a child has no current streams
+            return False
+        for index in range(entered.depth - 1 if entered != NULL else -1, -1, -1):
+            if entered.entries[index].context == <PyObject*>self:
+                break
+        else:
+            raise RuntimeError(
+                f"the context of {self.stream!r} was entered on another thread and is left on this one; nothing is "
+                "changed here, and there the stream stays current until it is left there"
+            )
+        entry = entered.entries[index]
+        if drop_inner(index) == 0:
+            unlink(index)
+            return_to_device(entry.device)
+            return False
+        unlink(index)
+        raise RuntimeError(
+            f"the context of {self.stream!r} is left before one that was entered inside of it, as when asyncio tasks "
+            "or generators take turns inside of `with stream(...)`: they share the thread's one current stream, which "
+            f"now is {current_of((<Stream>self.stream).device_index)!r}.  Await and yield outside of stream contexts, "
+            "run each task with accelrt.stream(s).follow(...), or pass stream= to each call"
+        )
 
 
 def stream(stream):
@@ -460,6 +623,12 @@ def stream(stream):
         stream: Stream, or None for a context that does nothing.
     Raises:
         TypeError: it is neither.
+
+    The current stream is the thread's, not an asyncio task's or a generator's: an await or a yield inside of the
+    context leaves the stream current for whatever runs next on the thread.  For those there is
+    accelrt.stream(s).follow(...), or stream= of each call.  Leaving a context raises RuntimeError where one that was
+    entered after it is still open, as when tasks take turns, where it is not entered, and where another thread
+    entered it.  It may be entered again while it is entered.
     """
     return StreamContext(stream)
 
@@ -514,6 +683,8 @@ def set_stream(stream):
     if stream is None:
         return
     cdef Stream chosen = stream
+    if not chosen.made:
+        refuse_unmade(chosen)
     set_device(chosen.device_index)
     make_current(chosen)
 

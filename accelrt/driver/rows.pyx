@@ -12,6 +12,7 @@ from libc.string cimport memset
 cimport accelrt.driver.registry as registry
 from accelrt.driver.registry import ROW_NAMES
 from accelrt.driver.table cimport Table, host_fn
+from accelrt.status cimport refuse_copy
 
 
 include "python_rows.pxi"
@@ -24,6 +25,9 @@ cdef class Rows(RowCalls):
 
     def __cinit__(self, str driver=None):
         self.table = registry.active() if driver is None else registry.table_named(driver)
+
+    def __reduce__(self):
+        refuse_copy(self, "it is a driver's table of this process; make another one with Rows(name)")
 
     @property
     def filled(self):

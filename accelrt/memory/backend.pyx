@@ -12,7 +12,7 @@ from accelrt.errors import NotSupportedError
 from accelrt.memory.foreign cimport Backend, choose, chosen_backend
 from accelrt.memory.ordered cimport ordered_backend
 from accelrt.memory.plugged cimport Plug, fill_plug
-from accelrt.status cimport NOT_SUPPORTED
+from accelrt.status cimport NOT_SUPPORTED, refuse_copy, refuse_unmade
 
 cdef list plugged_in = []  # allocators that were chosen: their libraries stay loaded
 
@@ -61,6 +61,10 @@ cdef class CUDAPluggableAllocator:
     cdef readonly str path
     cdef readonly str alloc_fn_name
     cdef readonly str free_fn_name
+    cdef object __weakref__
+
+    def __reduce__(self):
+        refuse_copy(self, "it holds the library's functions of this process; make another one of the same file")
 
     def __init__(self, path_to_so_file, alloc_fn_name, free_fn_name):
         self.path = os.fspath(path_to_so_file)
@@ -106,6 +110,8 @@ def change_current_allocator(allocator):
     """
     if not isinstance(allocator, CUDAPluggableAllocator):
         raise TypeError(f"allocator is {allocator!r} of type {type(allocator).__name__}; pass a CUDAPluggableAllocator")
+    if (<CUDAPluggableAllocator>allocator).plug == NULL:
+        refuse_unmade(allocator)
     make_choice(&(<CUDAPluggableAllocator>allocator).plug.backend, "change_current_allocator")
     plugged_in.append(allocator)
 

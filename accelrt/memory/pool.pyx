@@ -30,7 +30,7 @@ from accelrt.memory.terms cimport Policy, Private
 from accelrt.memory.windows cimport retire
 from accelrt.memory.world cimport count_freed, count_splits, enter, hand_over, leave
 from accelrt.mutex cimport pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock
-from accelrt.status cimport BROKEN, INVALID_DEVICE, NO_HOST_MEMORY, NOT_ALLOCATED, NOT_READY, OUT_OF_MEMORY
+from accelrt.status cimport BROKEN, INVALID_DEVICE, NO_HOST_MEMORY, NOT_ALLOCATED, NOT_READY, NO_DEVICE, OUT_OF_MEMORY
 
 cdef extern from "<pthread.h>" nogil:
     int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept)
@@ -331,7 +331,7 @@ cdef int make_slow(int device, Pool** out_pool) noexcept nogil:
     if code:
         return code
     if device >= count:
-        return INVALID_DEVICE
+        return INVALID_DEVICE if count else NO_DEVICE
     pthread_mutex_lock(&making)
     if pools[device] == &unmade:
         code = make(device)

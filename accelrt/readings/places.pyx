@@ -12,6 +12,7 @@ from accelrt.nvml.library cimport (
     FUNCTION_NOT_FOUND, INVALID_ARGUMENT, LIBRARY_NOT_FOUND, OK, UNINITIALIZED, UNSUPPORTED, Device, address, function,
     hold, let_go, lose, session,
 )
+from accelrt.status cimport refuse_unmade
 from accelrt import identity, lazy
 from accelrt.errors import DriverNotFoundError, NotSupportedError, ReadingError
 from accelrt.nvml.library import code_name, code_text
@@ -100,6 +101,8 @@ cdef object place_slow(object device):
     if isinstance(device, str) and device.startswith(PREFIXES):
         return place_at(device)
     if isinstance(device, Place):
+        if (<Place>device).letters == NULL:
+            refuse_unmade(device)
         return device
     if isinstance(device, identity.Identity):
         return place_at(device.uuid) if device.nvml_index is not None else place_of(device.ordinal)

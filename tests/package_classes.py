@@ -1,0 +1,35 @@
+"""Every class that the package defines, found by walking it."""
+
+import importlib
+import pkgutil
+
+import accelrt
+
+HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a class statement of Python's
+
+
+def modules():
+    """Every module of the package, but for programs that run when they are imported."""
+    yield accelrt
+    for found in pkgutil.walk_packages(accelrt.__path__, "accelrt."):
+        if not found.name.endswith("__main__"):
+            yield importlib.import_module(found.name)
+
+
+def classes():
+    """Every class that the package defines, by its full name."""
+    found = {}
+    for module in modules():
+        for thing in vars(module).values():
+            if isinstance(thing, type) and thing.__module__.startswith("accelrt"):
+                found[f"{thing.__module__}.{thing.__qualname__}"] = thing
+    return dict(sorted(found.items()))
+
+
+CLASSES = classes()
+EXTENSION = {name for name, kind in CLASSES.items() if not kind.__flags__ & HEAP_TYPE}
+
+
+def without_init(kind):
+    """An object whose __init__ was never called; handles has an argument that it cannot do without."""
+    return kind.__new__(kind, 4) if kind.__name__ == "Handles" else kind.__new__(kind)

@@ -1,0 +1,265 @@
+"""Contexts left twice, without being entered, on another thread or out of turn: RuntimeError, and what is
+current stays what it was."""
+
+import contextlib
+import gc
+import threading
+
+import pytest
+from child import in_child
+
+import accelrt
+
+LAST = accelrt.device_count() - 1
+
+
+def on_a_thread(function):
+    """Calls a function on a thread of its own; returns what it raised, or None."""
+    raised = []
+
+    def run():
+        try:
+            function()
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    return raised[0] if raised else None
+
+
+def leave(context):
+    context.__exit__(None, None, None)
+
+
+STREAMS = ("stream", "stream of the last device", "stream None", "device", "device None", "device_of")
+KINDS = (*STREAMS, "use_mem_pool", "graph", "if_", "while_")
+
+
+def kinds():
+    """Ways to make a context, by name; what they need lives with them."""
+    pool, graph, flag = accelrt.MemPool(), accelrt.CUDAGraph(), accelrt.Buffer(4)
+    return {
+        "stream": lambda: accelrt.stream(accelrt.Stream()),
+        "stream of the last device": lambda: accelrt.stream(accelrt.Stream(LAST)),
+        "stream None": lambda: accelrt.stream(None),
+        "device": lambda: accelrt.device(LAST),
+        "device None": lambda: accelrt.device(None),
+        "device_of": lambda: accelrt.device_of(flag),
+        "use_mem_pool": lambda: accelrt.use_mem_pool(pool),
+        "graph": lambda: accelrt.graph(graph),
+        "if_": lambda: graph.if_(flag),
+        "while_": lambda: graph.while_(flag),
+    }
+
+
+@pytest.fixture
+def unchanged():
+    accelrt.set_device(0)
+    yield
+    gc.collect()
+    assert accelrt.current_device() == 0
+    assert accelrt.current_stream() is accelrt.default_stream()
+    assert accelrt.Buffer(64).stream is accelrt.default_stream()
+    assert not accelrt.is_current_stream_capturing()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("error", [None, KeyError])
+def test_what_is_not_entered_cannot_be_left(unchanged, kind, error):
+    context = kinds()[kind]()
+    for _ in range(2):
+        with contextlib.suppress(RuntimeError):
+            context.__exit__(error, error and error(), None)
+
+
+@pytest.mark.parametrize("kind", [*STREAMS, "use_mem_pool"])
+def test_what_was_left_can_be_entered_but_not_left_again(unchanged, kind):
+    context = kinds()[kind]()
+    for _ in range(2):
+        with context:
+            pass
+        with contextlib.suppress(RuntimeError):
+            leave(context)
+
+
+@pytest.mark.parametrize("kind", [*STREAMS, "use_mem_pool"])
+def test_what_is_left_on_another_thread_can_still_be_left_here(unchanged, kind):
+    context = kinds()[kind]()
+    context.__enter__()
+    inside = accelrt.current_stream(), accelrt.current_device()
+    seen = []
+
+    def other():
+        before = accelrt.current_stream()
+        with contextlib.suppress(RuntimeError):
+            leave(context)
+        seen.append(accelrt.current_stream() is before)
+
+    assert on_a_thread(other) is None
+    assert seen == [True]
+    assert (accelrt.current_stream(), accelrt.current_device()) == inside
+    with contextlib.suppress(RuntimeError):
+        leave(context)
+
+
+@pytest.mark.parametrize("kind", STREAMS)
+def test_what_is_entered_in_itself_is_left_step_by_step(unchanged, kind):
+    context, stream = kinds()[kind](), accelrt.Stream()
+    with context:
+        outer = accelrt.current_stream(), accelrt.current_device()
+        with accelrt.stream(stream):
+            with context:
+                assert (accelrt.current_stream(), accelrt.current_device())[1] == outer[1]
+            assert accelrt.current_stream() is stream
+        assert (accelrt.current_stream(), accelrt.current_device()) == outer
+
+
+def test_a_stream_context_says_what_is_wrong():
+    context = accelrt.stream(accelrt.Stream())
+    with pytest.raises(RuntimeError, match="is not entered, or was left already"):
+        leave(context)
+    with context:
+        error = on_a_thread(lambda: leave(context))
+        assert "was entered on another thread" in str(error)
+    with pytest.raises(RuntimeError, match="is not entered"):
+        leave(context)
+    assert accelrt.current_stream() is accelrt.default_stream()
+
+
+def test_a_context_that_threads_share_is_each_threads_own():
+    stream, barrier = accelrt.Stream(), threading.Barrier(4)
+    context = accelrt.stream(stream)
+
+    def use():
+        for _ in range(50):
+            barrier.wait()
+            with context:
+                barrier.wait()
+                assert accelrt.current_stream() is stream
+                with context:
+                    assert accelrt.current_stream() is stream
+            assert accelrt.current_stream() is accelrt.default_stream()
+
+    errors = []
+    threads = [threading.Thread(target=lambda: errors.append(on_a_thread(use))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == [None] * 4
+
+
+def test_a_generator_closed_on_another_thread_leaves_that_threads_stream_alone():
+    stream, opened = accelrt.Stream(), contextlib.ExitStack()
+    context = accelrt.stream(stream)
+
+    def generator():
+        with context:
+            yield
+
+    steps = generator()
+    next(steps)
+    opened.callback(leave, context)
+    assert "another thread" in str(on_a_thread(steps.close))
+    assert accelrt.current_stream() is stream
+    opened.close()
+    assert accelrt.current_stream() is accelrt.default_stream()
+
+
+def test_contexts_left_out_of_turn_end_where_the_first_began():
+    streams = [accelrt.Stream() for _ in range(4)]
+    contexts = [accelrt.stream(stream) for stream in streams]
+    for context in contexts:
+        context.__enter__()
+    for context in contexts[:3]:
+        with pytest.raises(RuntimeError, match="is left before one that was entered inside"):
+            leave(context)
+        assert accelrt.current_stream() is streams[3]
+    leave(contexts[3])
+    assert accelrt.current_stream() is accelrt.default_stream()
+
+
+@pytest.mark.skipif(not LAST, reason="needs two devices")
+def test_contexts_of_two_devices_left_out_of_turn_return_to_both():
+    near, far = accelrt.stream(accelrt.Stream(0)), accelrt.stream(accelrt.Stream(1))
+    near.__enter__()
+    far.__enter__()
+    with pytest.raises(RuntimeError, match="left before one"):
+        leave(near)
+    assert accelrt.current_stream(0) is accelrt.default_stream(0)
+    assert accelrt.current_stream(1) is far.stream
+    leave(far)
+    assert accelrt.current_stream(1) is accelrt.default_stream(1)
+    assert accelrt.current_device() == 0
+
+
+def test_a_context_that_was_dropped_inside_is_left_with_the_outer_one():
+    with accelrt.stream(accelrt.Stream()):
+        accelrt.stream(accelrt.Stream(LAST)).__enter__()
+        assert accelrt.current_device() == LAST
+    assert accelrt.current_stream(0) is accelrt.default_stream(0)
+    assert accelrt.current_stream(LAST) is accelrt.default_stream(LAST)
+    assert accelrt.current_device() == 0
+
+
+def test_set_stream_inside_of_a_context_lasts_until_it_is_left():
+    with accelrt.stream(accelrt.Stream()):
+        other = accelrt.Stream()
+        accelrt.set_stream(other)
+        assert accelrt.current_stream() is other
+    assert accelrt.current_stream() is accelrt.default_stream()
+
+
+def test_a_graph_that_is_ready_is_left_alone_by_a_context_that_is_not_entered():
+    graph, buffer = accelrt.CUDAGraph(), accelrt.Buffer(64)
+    with accelrt.graph(graph) as _:
+        buffer.fill(1)
+    with pytest.raises(RuntimeError, match="graph context is not entered"):
+        accelrt.graph(graph).__exit__(KeyError, KeyError(), None)
+    assert graph.is_captured
+    graph.replay()
+    accelrt.synchronize()
+
+
+def test_a_capture_left_on_another_thread_is_over_and_both_threads_go_on():
+    graph, buffer = accelrt.CUDAGraph(), accelrt.Buffer(64)
+    context = accelrt.graph(graph, capture_error_mode="thread_local")
+    context.__enter__()
+    assert isinstance(on_a_thread(lambda: leave(context)), RuntimeError)
+    with pytest.raises(RuntimeError):
+        leave(context)
+    assert accelrt.current_stream() is accelrt.default_stream()
+    assert not graph.is_capturing
+    with accelrt.graph(graph):
+        buffer.fill(1)
+
+
+def many_threads_that_never_leave():
+    for _ in range(100):
+        contexts = [accelrt.stream(accelrt.Stream()) for _ in range(20)]
+        assert on_a_thread(lambda contexts=contexts: [context.__enter__() for context in contexts]) is None
+        for context in contexts:
+            with contextlib.suppress(RuntimeError):
+                leave(context)
+    assert accelrt.current_stream() is accelrt.default_stream()
+
+
+def test_threads_that_end_inside_of_contexts_take_them_along():
+    in_child(many_threads_that_never_leave)
+
+
+def leave_in_a_child():
+    import os
+
+    with accelrt.stream(accelrt.Stream(LAST)):
+        child = os.fork()
+    if child == 0:
+        os._exit(0)  # the context was left without a word
+    assert os.waitpid(child, 0)[1] == 0
+    assert accelrt.current_stream() is accelrt.default_stream()
+
+
+def test_a_forked_child_leaves_what_its_parent_entered():
+    in_child(leave_in_a_child)

@@ -1,0 +1,165 @@
+"""What owns something is neither copied nor pickled, and can be referred to weakly: every class there is."""
+
+import copy
+import enum
+import gc
+import pickle
+import weakref
+
+import numpy as np
+import pytest
+from package_classes import CLASSES, EXTENSION, HEAP_TYPE, without_init
+
+import accelrt
+
+# Extension classes whose objects are data: a copy stands for the same thing.
+DATA = {"accelrt.device.device"}
+# Classes written in Python that own something.
+OWNERS_IN_PYTHON = {
+    "accelrt.external.ExternalStream",
+    "accelrt.graphed.GraphedCallable",
+    "accelrt.hooks.RemovableHandle",
+}
+# Their parts, which no user meets alone: programs, tables and records of one process.
+PARTS = {
+    "accelrt.cli.choice.Chosen",
+    "accelrt.cli.export.Collector",
+    "accelrt.cli.pipeline.Pipeline",
+    "accelrt.cli.progress.Progress",
+    "accelrt.cli.replay.Replayer",
+    "accelrt.cli.sample.Sampler",
+    "accelrt.cli.top.keys.Keys",
+    "accelrt.cli.top.state.State",
+    "accelrt.graphed.Inputs",
+    "accelrt.graphed.Static",
+    "accelrt.graphed.Turns",
+    "accelrt.publish.Writer",
+    "accelrt.sanitizer.detector.Detector",
+    "accelrt.sanitizer.scope.Captured",
+    "accelrt.sanitizer.scope.Scope",
+    "accelrt.sanitizer.scope.Uses",
+    "accelrt.steps.AsyncGeneratorSteps",
+    "accelrt.steps.CoroutineSteps",
+    "accelrt.steps.GeneratorSteps",
+    "accelrt.steps.Steps",
+    "accelrt.visible.UuidReader",
+}
+
+
+def is_data(kind):
+    """Exceptions, tuples, dataclasses, enumerations and interfaces hold values alone."""
+    return (
+        issubclass(kind, (BaseException, tuple, enum.Enum, accelrt.device))
+        or hasattr(kind, "__dataclass_fields__")
+        or kind.__module__.startswith(
+            ("accelrt.interface.", "accelrt.sanitizer.", "accelrt.readings.", "accelrt.memory.setting")
+        )
+    )
+
+
+def attempts(thing):
+    yield lambda: copy.copy(thing)
+    yield lambda: copy.deepcopy(thing)
+    yield from (lambda number=number: pickle.dumps(thing, number) for number in range(6))
+    yield lambda: thing.__reduce__()
+    yield from (lambda number=number: thing.__reduce_ex__(number) for number in range(6))
+
+
+def made():
+    """One whole object of every class of owners that users meet, and what has to stay alive with it."""
+    graph, condition, flag = accelrt.CUDAGraph(), accelrt.CUDAGraph(), accelrt.Buffer(4)
+    pool, memory = accelrt.MemPool(), np.zeros(4096, np.uint8)
+    with accelrt.graph(condition):
+        flag.fill(0)
+    yield from (graph, flag, pool, accelrt.PinnedBuffer(64), accelrt.Stream(), accelrt.Event())
+    yield from (accelrt.ExternalStream(0), accelrt.default_stream(), condition, condition.if_(flag))
+    yield from (accelrt.use_mem_pool(pool), accelrt.graph(graph), accelrt.register_host(memory))
+    yield graph.register_replay_hook(print)
+    callback = accelrt.memory.register_free_memory_callback(lambda device, nbytes: False)
+    yield callback
+    callback.remove()
+    with accelrt.use_mem_pool(pool):
+        accelrt.Buffer(64).free()
+    yield accelrt.memory.get_checkpoint_state(pool)
+
+
+def test_every_class_is_known_as_an_owner_a_part_or_data():
+    python = {name for name, kind in CLASSES.items() if kind.__flags__ & HEAP_TYPE}
+    unknown = {name for name in python - OWNERS_IN_PYTHON - PARTS if not is_data(CLASSES[name])}
+    assert not unknown, "a new class: does it own something? Then it refuses to be copied"
+    assert set(CLASSES) >= OWNERS_IN_PYTHON | PARTS | DATA
+
+
+@pytest.mark.parametrize("name", sorted(EXTENSION - DATA))
+def test_no_extension_class_makes_copies_of_its_fields(name):
+    thing = without_init(CLASSES[name])
+    for attempt in attempts(thing):
+        with pytest.raises(TypeError, match=r"cannot (be pickled or copied|pickle)"):
+            attempt()
+    assert not hasattr(thing, "__setstate__")
+    assert not hasattr(thing, "__setstate_cython__")
+
+
+def test_owners_say_why_they_are_not_copied():
+    for thing in made():
+        for attempt in attempts(thing):
+            with pytest.raises(TypeError, match=r"cannot be pickled or copied: \w+"):
+                attempt()
+
+
+def test_a_class_that_derives_from_an_owner_is_not_copied_either():
+    class Mine(accelrt.Buffer):
+        note = "kept in a __dict__"
+
+    with Mine(64) as mine:
+        mine.note = "another"
+        for attempt in attempts(mine):
+            with pytest.raises(TypeError, match="a Mine cannot be pickled or copied"):
+                attempt()
+
+
+def test_a_device_is_data_and_is_copied():
+    device = accelrt.device(accelrt.device_count() - 1)
+    for same in (copy.copy(device), copy.deepcopy(device), pickle.loads(pickle.dumps(device))):
+        assert same == device
+    assert pickle.loads(pickle.dumps(accelrt.device(None))).index == -1
+
+
+def test_memory_stays_its_owners_where_a_copy_was_tried():
+    first = accelrt.PinnedBuffer(1 << 16)
+    np.frombuffer(first, np.uint8)[:] = 1
+    with pytest.raises(TypeError):
+        copy.deepcopy(first)
+    gc.collect()
+    second = accelrt.PinnedBuffer(1 << 16)
+    np.frombuffer(second, np.uint8)[:] = 2
+    assert first.ptr != second.ptr
+    assert np.frombuffer(first, np.uint8)[0] == 1
+
+
+def test_a_pool_keeps_its_uses_where_a_copy_was_tried():
+    pool = accelrt.MemPool()
+    with pytest.raises(TypeError):
+        copy.copy(pool)
+    gc.collect()
+    assert pool.use_count() == 1
+
+
+def test_owners_can_be_referred_to_weakly():
+    for thing in (*made(), accelrt.device(0)):
+        known, reference = weakref.WeakKeyDictionary(), weakref.ref(thing)
+        if type(thing).__hash__ is not None:
+            known[thing] = 1
+        assert reference() is thing
+        del thing
+
+
+def test_a_weak_reference_ends_with_its_owner():
+    ended = []
+    buffer = accelrt.Buffer(64)
+    weakref.finalize(buffer, ended.append, "buffer")
+    stream = accelrt.Stream()
+    reference = weakref.ref(stream)
+    del buffer, stream
+    assert ended == ["buffer"]
+    assert reference() is None
