@@ -2,20 +2,26 @@
 from cpython.buffer cimport PyBUF_ANY_CONTIGUOUS, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.long cimport PyLong_AsLongAndOverflow, PyLong_CheckExact
 from cpython.object cimport PyObject
-from libc.stdint cimport uintptr_t
+from libc.stdint cimport uint64_t, uintptr_t
 
 from accelrt.buffer cimport Buffer, PinnedBuffer
 from accelrt.buffer import provide_copies
 from accelrt.callback cimport functions_wait, raise_callback_errors
 from accelrt.capture cimport Record, any_capture, keep_side, record_on
+from accelrt.deferred cimport keep_until_passed
 from accelrt.device cimport ordinal_of
 cimport accelrt.driver.registry as registry
+from accelrt.driver.table cimport CAPTURE_NONE
+from accelrt.driver.waiting cimport INTERRUPTED, begin_wait, end_wait, is_main_thread
 from accelrt.memory.pinned cimport is_cached_pinned, use_pinned_on
 from accelrt.memory.sharing cimport use_on
-from accelrt.status cimport NO_HOST_MEMORY, raise_status
+from accelrt.status cimport NO_HOST_MEMORY, NOT_READY, raise_status
 from accelrt.stream cimport Stream, current_of, stream_of
 cimport accelrt.watch as watch
 
+
+cdef enum:
+    STAGED = 64 << 10  # bytes of ordinary host memory that a driver takes at once; more may wait for the stream
 
 cdef struct Operand:      # one side of a copy
     uintptr_t address
@@ -201,20 +207,49 @@ cdef int await_functions(Stream stream) except -1:
     # A copy to host memory that is not page-locked waits for the stream, and a driver may hold a lock meanwhile that
     # other threads need before they let go of the GIL, which the functions in the stream need.
     cdef int code
+    begin_wait(False)
     with nogil:
         code = registry.active().stream_synchronize(stream.device_index, stream.handle)
+    end_wait(code)
     if code:
         raise_status(code, "stream_synchronize", ("stream", stream.handle))
     return 0
 
 
-cdef int finish(Stream stream, Operand* host) except -1:
-    # host: the side in host memory, or NULL.
+cdef bint may_capture(Stream stream) noexcept:
+    # Perhaps for another library: asking for such a stream would break its capture.
+    cdef uint64_t capture = 0
+    cdef int status = CAPTURE_NONE
+    cdef int code = registry.active().capture_status(stream.device_index, stream.handle, &status, &capture)
+    return code != 0 or status != CAPTURE_NONE
+
+
+cdef int await_earlier(Stream stream, bint blocking) except -1:
+    # A driver's copy of ordinary host memory waits for the stream's earlier work, and nothing ends that wait.  So the
+    # main thread waits first, where there is something to wait for.
     cdef int code
+    if not blocking and may_capture(stream):
+        return 0
+    with nogil:
+        code = registry.active().stream_query(stream.device_index, stream.handle)
+    if code == NOT_READY:
+        return await_functions(stream)
+    if code:
+        raise_status(code, "stream_query", ("stream", stream.handle))
+    return 0
+
+
+cdef int finish(Stream stream, Operand* host, object dst, object src, View view_to, View view_origin) except -1:
+    # host: the side in host memory, or NULL.  The rest is what the work uses.
+    cdef int code
+    begin_wait(False)
     with nogil:
         code = registry.active().stream_synchronize(stream.device_index, stream.handle)
     if code and host != NULL and host.address:
         note_pinned(host, stream)  # the copy may still be under way
+    if code == INTERRUPTED:
+        keep_until_passed(stream.device_index, stream.handle, (dst, src, view_to, view_origin))
+    end_wait(code)
     if code:
         raise_status(code, "stream_synchronize", ("stream", stream.handle))
     if watch.sanitizing:
@@ -247,7 +282,7 @@ cdef int copy_between(Operand* dst, uintptr_t to, Operand* src, uintptr_t origin
     if stream is None:
         other.wait_stream(worker)
     note_use(src, None, worker, record_for(worker), blocking)
-    return finish(worker, NULL) if blocking else 0
+    return finish(worker, NULL, <object>dst.source, <object>src.source, None, None) if blocking else 0
 
 
 cdef int await_slow(Operand* to, bint blocking) except -1:
@@ -286,6 +321,9 @@ cdef int put_in_slow(Operand* to, Stream worker, uintptr_t dst, uintptr_t src, s
     cdef int code
     if to.ordinal < 0 and functions_wait() and not any_capture() and not is_asynchronous(to):
         await_functions(worker)
+    elif is_main_thread() and not any_capture() and (
+            blocking and (to.ordinal < 0 or size > STAGED) or to.ordinal < 0 and not is_asynchronous(to)):
+        await_earlier(worker, blocking)
     with nogil:
         code = registry.active().copy(worker.device_index, worker.handle, dst, src, size)
     if code:
@@ -318,6 +356,8 @@ def copy(dst, src, nbytes=None, *, dst_offset=0, src_offset=0, stream=None, bint
         ValueError: a length or offset does not fit, or both sides are host memory.
         TypeError: a side is no memory.
         CudaError: the driver refused.
+        KeyboardInterrupt: Ctrl-C while it waits, on the main thread, or what another signal's handler raised; work
+            that was put in goes on, and what it uses is kept alive until it is done.
     """
     cdef Operand to, origin
     cdef View view_to = read_operand(&to, dst, "dst", True)
@@ -344,7 +384,8 @@ def copy(dst, src, nbytes=None, *, dst_offset=0, src_offset=0, stream=None, bint
     else:
         put_in_slow(&to, worker, dst_address, src_address, size, blocking)
     if blocking:
-        finish(worker, &to if to.ordinal < 0 else &origin if origin.ordinal < 0 else NULL)
+        finish(worker, &to if to.ordinal < 0 else &origin if origin.ordinal < 0 else NULL,
+               dst, src, view_to, view_origin)
 
 
 cdef inline unsigned int checked_element(object value, int width) except? 0:
@@ -372,6 +413,8 @@ def fill(dst, value=0, count=None, *, int width=1, offset=0, stream=None, bint b
         ValueError: a value, length or offset does not fit.
         TypeError: dst is no device memory.
         CudaError: the driver refused.
+        KeyboardInterrupt: Ctrl-C while it waits, on the main thread, or what another signal's handler raised; work
+            that was put in goes on, and what it uses is kept alive until it is done.
     """
     cdef Operand to
     cdef View view = read_operand(&to, dst, "dst", True)
@@ -403,7 +446,7 @@ def fill(dst, value=0, count=None, *, int width=1, offset=0, stream=None, bint b
         raise_status(code, "fill", ("device", worker.device_index, "stream", worker.handle, "dst", to.address + skip,
                                     "value", value, "width", width, "count", elements))
     if blocking:
-        finish(worker, NULL)
+        finish(worker, NULL, dst, None, view, None)
 
 
 provide_copies(copy, fill)
