@@ -5,6 +5,7 @@ finds its work complete: the first errors with their tracebacks, the rest counte
 interpreter's exit goes where errors go that nobody can catch.
 """
 import atexit
+import sys
 
 from cpython.exc cimport PyErr_SetObject, PyErr_WriteUnraisable
 from cpython.ref cimport Py_DECREF, Py_INCREF
@@ -16,6 +17,9 @@ cimport accelrt.driver.registry as registry
 from accelrt.driver.waiting cimport INTERRUPTED, abandon_waits, begin_wait, end_wait
 from accelrt.status cimport DEINITIALIZED, raise_status
 cimport accelrt.watch as watch
+
+cdef extern from "<unistd.h>" nogil:
+    int usleep(unsigned int us)
 
 cdef extern from *:
     """
@@ -32,7 +36,10 @@ cdef extern from *:
     void set_closing() noexcept nogil
 
 cdef enum:
-    MOST_ERRORS = 32  # that are kept; a traceback holds the variables of all its frames
+    MOST_ERRORS = 32   # that are kept; a traceback holds the variables of all its frames
+    REFUSAL_US = 1000  # so that a thread which tries again and again leaves the GIL to the functions under way
+
+SHORT_TURN = 5e-5  # seconds
 
 cdef list errors = []     # of (error, function)
 cdef long more_errors = 0  # that came later and were not kept
@@ -127,6 +134,8 @@ cdef int enqueue_callback(int device, uintptr_t stream, object function) except 
     if not callable(function):
         raise TypeError(f"a host function is called with nothing, but {function!r} cannot be called")
     if is_exiting:
+        with nogil:
+            usleep(REFUSAL_US)
         raise_status(DEINITIALIZED, "stream_host_func", ("device", device, "stream", stream, "fn", function))
     finish_at_exit()
     drain()
@@ -209,8 +218,12 @@ def finish():
     """
     global is_exiting
     is_exiting = True
+    interval = sys.getswitchinterval()
     try:
+        # Daemon threads that go on would have each function wait for its turn for so long.
+        sys.setswitchinterval(SHORT_TURN)
         await_all()
     finally:
+        sys.setswitchinterval(interval)
         set_closing()
         show_errors()

@@ -10,7 +10,7 @@ from libc.stdint cimport uint64_t, uintptr_t
 
 from accelrt.driver.table cimport Table, TABLE_VERSION, host_fn
 from accelrt.attach cimport drop_with_gil, make_thread_state
-from accelrt.driver.waiting cimport begin_wait, end_wait
+from accelrt.driver.waiting cimport are_abandoned, begin_wait, end_wait
 from accelrt.status cimport FORKED, INIT_FAILED, NOT_SUPPORTED, keep_init_error, raise_status
 
 cdef extern from "<pthread.h>" nogil:
@@ -107,7 +107,7 @@ def close_active():
     begin_wait(True)
     with nogil:
         code = opened.close()
-    end_wait(code)
+    end_wait(0 if are_abandoned() else code)  # that was told before
     return code
 
 

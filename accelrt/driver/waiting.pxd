@@ -21,6 +21,7 @@ cdef void begin_wait(bint sleeps) noexcept  # sleeps: spend no processor on it, 
 cdef int end_wait(int code) except -1       # raises where the code is INTERRUPTED
 cdef bint is_main_thread() noexcept         # whether begin_wait does anything
 cdef void abandon_waits() noexcept nogil    # the interpreter's exit was interrupted: no bracketed wait waits any more
+cdef bint are_abandoned() noexcept nogil
 
 # --- for rows that wait ---
 cdef bint is_interruptible() noexcept nogil

@@ -129,6 +129,10 @@ cdef void abandon_waits() noexcept nogil:
     set_abandoned()
 
 
+cdef bint are_abandoned() noexcept nogil:
+    return is_abandoned()
+
+
 cdef bint is_interruptible() noexcept nogil:
     return listening > 0
 
