@@ -10,7 +10,7 @@ from libc.stdint cimport SIZE_MAX, uint64_t
 
 from accelrt.errors import CaptureError, OutOfMemoryError
 from accelrt.deferred cimport DEVICE_BYTES, any_waits, dispose, drain
-from accelrt.device cimport current_ordinal, ordinal_of
+from accelrt.device cimport await_device, current_ordinal, ordinal_of
 cimport accelrt.driver.registry as registry
 from accelrt.event cimport Event
 from accelrt.integers cimport checked_address_int, exact_int
@@ -294,12 +294,15 @@ def empty_cache():
 
     Raises:
         CudaError: the driver refused; the memory then stays cached.
+        KeyboardInterrupt: Ctrl-C while it waits, on the main thread, or what another signal's handler raised.
     """
     cdef int ordinal, code
     watch.before_wait("empty_cache")
     drain()
     for ordinal in range(MAX_DEVICES):
         if pool_if_made(ordinal) != NULL:
+            if reserved_bytes(pool_if_made(ordinal)) > allocated_bytes(pool_if_made(ordinal)):
+                await_device(ordinal)
             with nogil:
                 code = empty(ordinal)
             if code:

@@ -1,18 +1,25 @@
 """Python functions in a stream's order: cuLaunchHostFunc with a Python callable.
 
-A function runs on a thread of the driver.  What it raises is kept and raised by the next synchronize.  What no
-synchronize asked for before the interpreter's exit goes where errors go that nobody can catch.
+A function runs on a thread of the driver.  What it raises is kept and raised by the next synchronize, or query that
+finds its work complete: the first errors with their tracebacks, the rest counted.  What nobody asked for before the
+interpreter's exit goes where errors go that nobody can catch.
 """
 import atexit
+import sys
 
 from cpython.exc cimport PyErr_SetObject, PyErr_WriteUnraisable
 from cpython.ref cimport Py_DECREF, Py_INCREF
 
+from accelrt.attach cimport drop_with_gil, make_thread_state
 from accelrt.capture cimport keep_for_capture
 from accelrt.deferred cimport begin_host_function, drain, end_host_function
 cimport accelrt.driver.registry as registry
-from accelrt.status cimport raise_status
+from accelrt.driver.waiting cimport INTERRUPTED, abandon_waits, begin_wait, end_wait
+from accelrt.status cimport DEINITIALIZED, raise_status
 cimport accelrt.watch as watch
+
+cdef extern from "<unistd.h>" nogil:
+    int usleep(unsigned int us)
 
 cdef extern from *:
     """
@@ -28,8 +35,16 @@ cdef extern from *:
     int is_closing() noexcept nogil
     void set_closing() noexcept nogil
 
-cdef list errors = []  # of (error, function)
+cdef enum:
+    MOST_ERRORS = 32   # that are kept; a traceback holds the variables of all its frames
+    REFUSAL_US = 1000  # so that a thread which tries again and again leaves the GIL to the functions under way
+
+SHORT_TURN = 5e-5  # seconds
+
+cdef list errors = []     # of (error, function)
+cdef long more_errors = 0  # that came later and were not kept
 cdef bint at_exit = False
+cdef bint is_exiting = False
 
 
 cdef class HostCall:
@@ -61,8 +76,11 @@ cdef void end_run(HostCall host_call) noexcept:
 
 cdef void run(void* data) noexcept nogil:
     # On a thread of the driver, which must not wait for an interpreter that ends.
+    cdef bint made
     if not is_closing():
+        made = make_thread_state()
         with gil:
+            drop_with_gil(made)
             call(<HostCall>data)
 
 
@@ -79,9 +97,17 @@ cdef void call_function(HostCall host_call) noexcept:
     try:
         host_call.function()
     except BaseException as error:
-        errors.append((error, host_call.function))
+        note_error(error, host_call.function)
     if host_call.mark is not None:
         watch.end_host_function()
+
+
+cdef void note_error(object error, object function) noexcept:
+    global more_errors
+    if len(errors) < MOST_ERRORS:
+        errors.append((error, function))
+    else:
+        more_errors += 1
 
 
 cdef bint functions_wait() noexcept:
@@ -107,6 +133,10 @@ cdef int enqueue_callback(int device, uintptr_t stream, object function) except 
     cdef int code
     if not callable(function):
         raise TypeError(f"a host function is called with nothing, but {function!r} cannot be called")
+    if is_exiting:
+        with nogil:
+            usleep(REFUSAL_US)
+        raise_status(DEINITIALIZED, "stream_host_func", ("device", device, "stream", stream, "fn", function))
     finish_at_exit()
     drain()
     cdef bint captured = keep_for_capture(device, stream, host_call)
@@ -132,18 +162,30 @@ cdef int raise_callback_errors() except -1:
 
 
 cdef object take_errors():
+    global more_errors
     cdef list found = [error for error, _ in errors]
+    cdef long more = more_errors
     del errors[:len(found)]  # more may have come
+    more_errors -= more
     if len(found) == 1:
         return found[0]
-    return BaseExceptionGroup(f"{len(found)} host functions raised", found)
+    text = f"{len(found) + more} host functions raised"
+    return BaseExceptionGroup(text + f"; the first {len(found)} are here" if more else text, found)
+
+
+cdef void show_error(object error, object function) noexcept:
+    PyErr_SetObject(type(error), error)
+    PyErr_WriteUnraisable(function)
 
 
 cdef void show_errors() noexcept:
+    global more_errors
     while errors:
         error, function = errors.pop(0)
-        PyErr_SetObject(type(error), error)
-        PyErr_WriteUnraisable(function)
+        show_error(error, function)
+    if more_errors:
+        show_error(RuntimeError(f"{more_errors} more host functions raised"), None)
+        more_errors = 0
 
 
 cdef int finish_at_exit() except -1:
@@ -154,12 +196,34 @@ cdef int finish_at_exit() except -1:
     return 0
 
 
+cdef int await_all() except -1:
+    cdef int device, count = 0, code = 0
+    if not any_outstanding() or registry.active().device_count(&count):
+        return 0
+    begin_wait(True)
+    with nogil:
+        for device in range(count):
+            if code != INTERRUPTED:
+                code = registry.active().device_synchronize(device)
+    if code == INTERRUPTED:
+        abandon_waits()
+    end_wait(code)
+    return 0
+
+
 def finish():
-    """The interpreter's exit: lets functions that are on their way run, then lets no more start."""
-    cdef int device, count = 0
-    if any_outstanding() and registry.active().device_count(&count) == 0:
-        with nogil:
-            for device in range(count):
-                registry.active().device_synchronize(device)
-    show_errors()
-    set_closing()
+    """The interpreter's exit: takes no more functions, lets those that are on their way run, then lets none start.
+
+    Raises what a signal's handler raises, Ctrl-C's for one; then nothing is waited for any more.
+    """
+    global is_exiting
+    is_exiting = True
+    interval = sys.getswitchinterval()
+    try:
+        # Daemon threads that go on would have each function wait for its turn for so long.
+        sys.setswitchinterval(SHORT_TURN)
+        await_all()
+    finally:
+        sys.setswitchinterval(interval)
+        set_closing()
+        show_errors()

@@ -14,17 +14,22 @@ from accelrt.buffer cimport Buffer, PinnedBuffer, raise_freed
 from accelrt.buffer import provide_copies
 from accelrt.callback cimport functions_wait, raise_callback_errors
 from accelrt.capture cimport Record, any_capture, keep_side, record_on
+from accelrt.deferred cimport keep_until_passed
 from accelrt.device cimport ordinal_of
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport CAPTURE_NONE
+from accelrt.driver.waiting cimport INTERRUPTED, begin_wait, end_wait, is_main_thread
 from accelrt.integers cimport checked_int, exact_int
 from accelrt.memory.pinned cimport is_cached_pinned, use_pinned_on
 from accelrt.memory.pool cimport pool_if_made
 from accelrt.memory.sharing cimport use_across
-from accelrt.status cimport NO_HOST_MEMORY, NOT_ALLOCATED, raise_status
+from accelrt.status cimport NO_HOST_MEMORY, NOT_ALLOCATED, NOT_READY, raise_status
 from accelrt.stream cimport Stream, current_of, judge_handle, stream_for, stream_of, wrap
 cimport accelrt.watch as watch
 
+
+cdef enum:
+    STAGED = 64 << 10  # bytes of ordinary host memory that a driver takes at once; more may wait for the stream
 
 cdef struct Operand:      # one side of a copy
     uintptr_t address
@@ -266,20 +271,49 @@ cdef int await_functions(Stream stream) except -1:
     # A copy to host memory that is not page-locked waits for the stream, and a driver may hold a lock meanwhile that
     # other threads need before they let go of the GIL, which the functions in the stream need.
     cdef int code
+    begin_wait(False)
     with nogil:
         code = registry.active().stream_synchronize(stream.device_index, stream.handle)
+    end_wait(code)
     if code:
         raise_status(code, "stream_synchronize", ("stream", stream.handle))
     return 0
 
 
-cdef int finish(Stream stream, Operand* host) except -1:
-    # host: the side in host memory, or NULL.
+cdef bint may_capture(Stream stream) noexcept:
+    # Perhaps for another library: asking for such a stream would break its capture.
+    cdef uint64_t capture = 0
+    cdef int status = CAPTURE_NONE
+    cdef int code = registry.active().capture_status(stream.device_index, stream.handle, &status, &capture)
+    return code != 0 or status != CAPTURE_NONE
+
+
+cdef int await_earlier(Stream stream, bint blocking) except -1:
+    # A driver's copy of ordinary host memory waits for the stream's earlier work, and nothing ends that wait.  So the
+    # main thread waits first, where there is something to wait for.
     cdef int code
+    if not blocking and may_capture(stream):
+        return 0
+    with nogil:
+        code = registry.active().stream_query(stream.device_index, stream.handle)
+    if code == NOT_READY:
+        return await_functions(stream)
+    if code:
+        raise_status(code, "stream_query", ("stream", stream.handle))
+    return 0
+
+
+cdef int finish(Stream stream, Operand* host, object dst, object src, View view_to, View view_origin) except -1:
+    # host: the side in host memory, or NULL.  The rest is what the work uses.
+    cdef int code
+    begin_wait(False)
     with nogil:
         code = registry.active().stream_synchronize(stream.device_index, stream.handle)
     if code and host != NULL and host.address:
         note_pinned(host, stream)  # the copy may still be under way
+    if code == INTERRUPTED:
+        keep_until_passed(stream.device_index, stream.handle, (dst, src, view_to, view_origin))
+    end_wait(code)
     if code:
         raise_status(code, "stream_synchronize", ("stream", stream.handle))
     if watch.sanitizing:
@@ -318,13 +352,11 @@ cdef int copy_between(Operand* dst, uintptr_t to, Operand* src, uintptr_t origin
         raise_status(code, "copy_across", ("stream_device", worker.device_index, "stream", worker.handle, "dst_device",
                                            dst.ordinal, "dst", to, "src_device", src.ordinal, "src", origin, "size", size))
     note_use(src, worker, False, blocking)
-    if stream is not None:
+    if stream is not None or dst.home != other.handle:
         note_use(dst, worker, False, blocking)
-        return finish(worker, NULL) if blocking else 0
-    if dst.home != other.handle:  # else what follows in the order of the memory's own stream follows the copy
-        note_use(dst, worker, False, blocking)
-    other.wait_stream(worker)
-    return finish(worker, NULL) if blocking else 0
+    if stream is None:  # what follows in the order of the other device's current stream follows the copy
+        other.wait_stream(worker)
+    return finish(worker, NULL, <object>dst.source, <object>src.source, None, None) if blocking else 0
 
 
 cdef int await_slow(Operand* to, bint blocking) except -1:
@@ -363,6 +395,9 @@ cdef int put_in_slow(Operand* to, Stream worker, uintptr_t dst, uintptr_t src, s
     cdef int code
     if to.ordinal < 0 and functions_wait() and not any_capture() and not is_asynchronous(to):
         await_functions(worker)
+    elif is_main_thread() and not any_capture() and (
+            blocking and (to.ordinal < 0 or size > STAGED) or to.ordinal < 0 and not is_asynchronous(to)):
+        await_earlier(worker, blocking)
     with nogil:
         code = registry.active().copy(worker.device_index, worker.handle, dst, src, size)
     if code:
@@ -397,6 +432,8 @@ def copy(dst, src, nbytes=None, *, dst_offset=0, src_offset=0, stream=None, bint
             none or on another device.
         TypeError: a side is no memory, or holds Python objects.
         CudaError: the driver refused.
+        KeyboardInterrupt: Ctrl-C while it waits, on the main thread, or what another signal's handler raised; work
+            that was put in goes on, and what it uses is kept alive until it is done.
     """
     cdef Operand to, origin
     cdef View view_to = read_operand(&to, dst, "dst", True)
@@ -429,7 +466,8 @@ def copy(dst, src, nbytes=None, *, dst_offset=0, src_offset=0, stream=None, bint
     note_use(&to, worker, kept_to, blocking)
     note_use(&origin, worker, kept_origin, blocking)
     if blocking:
-        finish(worker, &to if to.ordinal < 0 else &origin if origin.ordinal < 0 else NULL)
+        finish(worker, &to if to.ordinal < 0 else &origin if origin.ordinal < 0 else NULL,
+               dst, src, view_to, view_origin)
 
 
 cdef inline int checked_width(object width) except -1:
@@ -474,6 +512,8 @@ def fill(dst, value=0, count=None, *, width=1, offset=0, stream=None, bint block
             another device.
         TypeError: dst is no device memory.
         CudaError: the driver refused.
+        KeyboardInterrupt: Ctrl-C while it waits, on the main thread, or what another signal's handler raised; work
+            that was put in goes on, and what it uses is kept alive until it is done.
     """
     cdef Operand to
     cdef View view = read_operand(&to, dst, "dst", True)
@@ -507,7 +547,7 @@ def fill(dst, value=0, count=None, *, width=1, offset=0, stream=None, bint block
                                     "value", value, "width", bytes_, "count", elements))
     note_use(&to, worker, False, blocking)
     if blocking:
-        finish(worker, NULL)
+        finish(worker, NULL, dst, None, view, None)
 
 
 provide_copies(copy, fill)

@@ -14,6 +14,8 @@ from accelrt.callback cimport raise_callback_errors
 from accelrt.deferred cimport drain
 cimport accelrt.environment as environment
 cimport accelrt.driver.registry as registry
+from accelrt.driver.captures cimport enter_wait, leave_wait
+from accelrt.driver.waiting cimport begin_wait, end_wait, is_main_thread
 from accelrt.status cimport NO_DEVICE, raise_status, refuse_unmade
 cimport accelrt.watch as watch
 
@@ -360,19 +362,35 @@ def synchronize(device=None):
     Raises:
         CaptureError: a capture is under way that forbids it.
         CudaError: work on the device failed.
-        Exception: whatever a host function raised since the last synchronize.
+        Exception: whatever a host function raised since the last synchronize or query.
+        KeyboardInterrupt: Ctrl-C, on the main thread, or what another signal's handler raised; the work goes on.
     """
     cdef int ordinal = ordinal_of(device)
     cdef int code
     watch.before_wait("synchronize")
     drain()  # first: a capture that waits there to be ended would make the driver refuse
+    begin_wait(False)
     with nogil:
         code = registry.active().device_synchronize(ordinal)
+    end_wait(code)
     if code:
         raise_status(code, "device_synchronize", ("device", ordinal))
     if watch.sanitizing:
         watch.note_device_reached(ordinal)
     raise_callback_errors()
+
+
+cdef int await_device(int ordinal) except -1:
+    # What fails is for the call itself to tell.  Beside a capture nothing is waited for.
+    cdef int code = 0
+    if not is_main_thread():
+        return 0
+    begin_wait(False)
+    with nogil:
+        if enter_wait():
+            code = registry.active().device_synchronize(ordinal)
+            leave_wait()
+    return end_wait(code)
 
 
 def mem_get_info(device=None):

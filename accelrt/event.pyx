@@ -13,6 +13,7 @@ cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport (
     CAPTURE_ACTIVE, CAPTURE_NONE, EVENT_BLOCKING_SYNC, EVENT_DISABLE_TIMING, EVENT_INTERPROCESS,
 )
+from accelrt.driver.waiting cimport begin_wait, end_wait
 from accelrt.memory.pool cimport MAX_DEVICES
 from accelrt.memory.sharing cimport stream_waits
 from accelrt.status cimport CAPTURE_IMPLICIT, NOT_READY, raise_status, refuse_copy, refuse_unmade
@@ -260,7 +261,13 @@ cdef class Event(Waitable):
         self.wait_in(stream if isinstance(stream, Stream) else stream_of(stream, ordinal_of(None)))
 
     def query(self):
-        """Whether the work before the last record is complete (cuEventQuery); True if never recorded."""
+        """Whether the work before the last record is complete (cuEventQuery); True if never recorded.
+
+        Raises:
+            CaptureError: the event was last recorded in a capture.
+            CudaError: work failed.
+            Exception: where the work is complete, whatever a host function raised since the last synchronize or query.
+        """
         cdef int code
         if self.handle == 0:
             return True
@@ -270,6 +277,8 @@ cdef class Event(Waitable):
             raise_status(code, "event_query", ("event", self.handle))
         if watch.sanitizing and code == 0:
             watch.note_event_reached(self.handle)
+        if code == 0:
+            raise_callback_errors()
         return code == 0
 
     def synchronize(self):
@@ -278,15 +287,18 @@ cdef class Event(Waitable):
         Raises:
             CaptureError: the event was last recorded in a capture.
             CudaError: work failed.
-            Exception: whatever a host function raised since the last synchronize.
+            Exception: whatever a host function raised since the last synchronize or query.
+            KeyboardInterrupt: Ctrl-C, on the main thread, or what another signal's handler raised; the work goes on.
         """
         cdef int code
         if self.handle == 0:
             return
         watch.before_wait("Event.synchronize")
         drain()
+        begin_wait(self.flags & EVENT_BLOCKING_SYNC != 0)
         with nogil:
             code = registry.active().event_synchronize(self.device_index, self.handle)
+        end_wait(code)
         if code:
             raise_status(code, "event_synchronize", ("event", self.handle))
         if watch.sanitizing:
@@ -318,7 +330,7 @@ cdef class Event(Waitable):
             )
         code = registry.active().event_elapsed(self.handle, end.handle, &milliseconds)
         if code:
-            late = "start" if code == NOT_READY and not self.query() else "end"
+            late = "start" if code == NOT_READY and is_pending(self) else "end"
             waits_for = ("not_complete", late) if code == NOT_READY else ()
             raise_status(code, "event_elapsed", ("start", self.handle, "end", end.handle, *waits_for))
         return milliseconds
@@ -346,6 +358,13 @@ cdef class Event(Waitable):
 
     def __repr__(self):
         return f"<accelrt.Event device={self.device_index} cuda_event={self.handle:#x}>"
+
+
+cdef bint is_pending(Event event) noexcept:
+    cdef int code
+    with nogil:
+        code = registry.active().event_query(event.device_index, event.handle)
+    return code == NOT_READY
 
 
 provide_event_type(Event)

@@ -3,6 +3,7 @@ import atexit
 
 from cpython.exc cimport PyErr_SetObject, PyErr_WriteUnraisable
 
+from accelrt.attach cimport drop_with_gil, make_thread_state
 cimport accelrt.memory.ladder as ladder
 from accelrt.status cimport refuse_copy
 
@@ -53,10 +54,13 @@ cdef bint call(object function, int device, size_t size) noexcept:
         return False
 
 
-cdef int call_all(int device, size_t size) noexcept with gil:
+cdef int call_all(int device, size_t size) noexcept nogil:
     cdef int freed = 0
-    for callback in registered:
-        freed |= call((<FreeMemoryCallback>callback).function, device, size)
+    cdef bint made = make_thread_state()
+    with gil:
+        drop_with_gil(made)
+        for callback in registered:
+            freed |= call((<FreeMemoryCallback>callback).function, device, size)
     return freed
 
 

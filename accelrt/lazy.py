@@ -23,6 +23,7 @@ _imported: dict[str, Any] = {}
 _queued: list[tuple[Callable[[], object], str]] = []
 _initialized_pid: int | None = None
 _initializing_thread: int | None = None
+_warned_of_old = False
 
 
 def chosen_driver() -> str:
@@ -31,7 +32,7 @@ def chosen_driver() -> str:
     Raises:
         ValueError: ACCELRT_DRIVER names none.
     """
-    active = registry.driver_name()
+    active = registry.opened_name()
     if active not in ("sentinel", "forked"):
         return active
     name = os.environ.get("ACCELRT_DRIVER", "auto") or "auto"
@@ -100,12 +101,15 @@ def init(driver: str | None = None) -> None:
                 open_driver(wanted)
             run_queued()
             _initialized_pid = os.getpid()
+        except BaseException:
+            registry.set_aside()  # whatever stopped it, an interruption too: the next use tries again
+            raise
         finally:
             _initializing_thread = None
 
 
 def driver_wanted(driver: str | None) -> str:
-    active = registry.driver_name()
+    active = registry.opened_name()
     if active == "forked":
         raise ForkedError(FORK_TEXT)
     wanted = chosen_driver() if driver in (None, "auto") else driver
@@ -117,6 +121,7 @@ def driver_wanted(driver: str | None) -> str:
 
 
 def open_driver(name: str) -> None:
+    global _warned_of_old
     if name == "host":
         from accelrt.driver import host
 
@@ -128,10 +133,12 @@ def open_driver(name: str) -> None:
     if code:
         raise DriverNotFoundError(reason(name, code))
     environment.remember(name)
+    atexit.unregister(registry.close_active)  # of an attempt that failed after this
     atexit.register(registry.close_active)
     if os.environ.get("ACCELRT_PUBLISH", "0") not in ("", "0"):
         later("accelrt.publish").start()
-    if name == "cuda":
+    if name == "cuda" and not _warned_of_old:
+        _warned_of_old = True  # first: where warnings are errors, the next use goes on without
         later("accelrt.versions").warn_of_what_is_old()
 
 

@@ -11,7 +11,7 @@ from accelrt.errors import OutOfMemoryError
 from accelrt.lazy import lazy_call
 from accelrt.caching cimport checked_size
 from accelrt.deferred cimport HOST_BYTES, dispose, drain
-from accelrt.device cimport ordinal_of
+from accelrt.device cimport await_device, ordinal_of
 from accelrt.integers cimport checked_address_int, exact_int
 from accelrt.memory.pinned cimport (
     allocate_pinned_on, close_pinned, empty_pinned, pinned_violation, read_pinned_settings, read_pinned_stats,
@@ -21,6 +21,7 @@ from accelrt.memory.pinned cimport (
 from accelrt.memory.pinned_block cimport PinnedSettings
 from accelrt.memory.pinned_sizes cimport ROUND_LIMIT
 from accelrt.memory.pinned_stats cimport PinnedStats, Tally, Timing
+from accelrt.memory.pool cimport MAX_DEVICES, pool_if_made
 from accelrt.status cimport NOT_ALLOCATED, NOT_READY, OUT_OF_MEMORY, raise_status
 cimport accelrt.watch as watch
 
@@ -129,10 +130,15 @@ def host_empty_cache():
 
     Raises:
         CudaError: the driver refused; the memory then stays cached.
+        KeyboardInterrupt: Ctrl-C while it waits, on the main thread, or what another signal's handler raised.
     """
-    cdef int code
+    cdef int ordinal, code
     watch.before_wait("host_empty_cache")
     drain()
+    if read_pinned_stats().segment_bytes.current:
+        for ordinal in range(MAX_DEVICES):
+            if pool_if_made(ordinal) != NULL:
+                await_device(ordinal)
     with nogil:
         code = empty_pinned()
     if code:

@@ -14,6 +14,7 @@ from accelrt.driver.captures cimport enter_wait, leave_wait
 cimport accelrt.driver.registry as registry
 from accelrt.driver.registry import driver_name
 from accelrt.driver.relaxed cimport go_relaxed, restore_mode
+from accelrt.driver.waiting cimport INTERRUPTED, begin_wait, end_wait
 from accelrt.integers cimport checked_address_int
 from accelrt.memory.pinned cimport is_cached_pinned, use_pinned_on
 from accelrt.status cimport NOT_ALLOCATED, raise_status, refuse_copy
@@ -188,24 +189,30 @@ cdef class RegisteredMemory:
         if watch.sanitizing:
             watch.note_forgotten(self.ptr, self.nbytes)
         if self.ptr:
+            begin_wait(False)
             with nogil:
                 code = unlock_pages(self.device_index, self.ptr)
             if code:
                 dispose(HOST_REGISTRATION, self.device_index, self.ptr)
-        if self.viewed:
+        if self.viewed and code != INTERRUPTED:  # which leaves the memory in use, for as long as the process lives
             PyBuffer_Release(&self.view)
+        end_wait(code)
 
     def unregister(self):
         """Unlocks the pages, after the device's work; doing it again does nothing.
 
         Raises:
             CudaError: the driver refused; the memory then stays registered.
+            KeyboardInterrupt: Ctrl-C while it waits, on the main thread, or what another signal's handler raised;
+                the memory then stays registered.
         """
         cdef int code = 0
         if self.ptr:
             watch.before_wait("RegisteredMemory.unregister")
+            begin_wait(False)
             with nogil:
                 code = unlock_pages(self.device_index, self.ptr)
+            end_wait(code)
         if code:
             raise_status(code, "host_unregister", ("address", self.ptr))
         if watch.sanitizing:

@@ -14,6 +14,7 @@ from accelrt.device cimport (
 )
 from accelrt.device import set_device
 cimport accelrt.driver.registry as registry
+from accelrt.driver.waiting cimport begin_wait, end_wait
 from accelrt.integers cimport exact_int
 from accelrt.lease cimport give_back, lease
 from accelrt.memory.pool cimport MAX_DEVICES
@@ -168,7 +169,7 @@ cdef Stream stream_of_slow(object stream, int ordinal):
 
 
 cdef Stream stream_for(object stream, int ordinal, str what):
-    cdef Stream found = <Stream>stream if isinstance(stream, Stream) else stream_of(stream, ordinal)
+    cdef Stream found = stream_of(stream, ordinal)
     if found.device_index != ordinal:
         raise_elsewhere(found, ordinal, what)
     return found
@@ -343,7 +344,13 @@ cdef class Stream:
         return priority
 
     def query(self):
-        """Whether all work put in so far is complete (cuStreamQuery)."""
+        """Whether all work put in so far is complete (cuStreamQuery).
+
+        Raises:
+            CaptureError: the stream is capturing; this breaks the capture.
+            CudaError: work failed.
+            Exception: where the work is complete, whatever a host function raised since the last synchronize or query.
+        """
         cdef int code
         if not self.made:
             refuse_unmade(self)
@@ -353,6 +360,8 @@ cdef class Stream:
             raise_status(code, "stream_query", ("stream", self.handle))
         if watch.sanitizing and code == 0:
             watch.note_reached(self.device_index, self.handle)
+        if code == 0:
+            raise_callback_errors()
         return code == 0
 
     def synchronize(self):
@@ -361,15 +370,18 @@ cdef class Stream:
         Raises:
             CaptureError: the stream is capturing; this breaks the capture.
             CudaError: work failed.
-            Exception: whatever a host function raised since the last synchronize.
+            Exception: whatever a host function raised since the last synchronize or query.
+            KeyboardInterrupt: Ctrl-C, on the main thread, or what another signal's handler raised; the work goes on.
         """
         cdef int code
         if not self.made:
             refuse_unmade(self)
         watch.before_wait("Stream.synchronize")
         drain()
+        begin_wait(False)
         with nogil:
             code = registry.active().stream_synchronize(self.device_index, self.handle)
+        end_wait(code)
         if code:
             raise_status(code, "stream_synchronize", ("stream", self.handle))
         if watch.sanitizing:
@@ -408,10 +420,12 @@ cdef class Stream:
 
         Arguments:
             function: called with nothing, on a thread of the driver; it may not use the device.  What it
-                raises is raised by the next synchronize, of anything; where several raised, as an ExceptionGroup.
+                raises is raised by the next synchronize, of anything, or the next query that finds its work
+                complete; where several raised, as an ExceptionGroup of the first ones, whose text counts all.
                 In a capture it becomes a node of the graph.
         Raises:
             TypeError: it cannot be called.
+            CudaError: the interpreter is about to exit (DEINITIALIZED), or the driver refused.
         """
         if not self.made:
             refuse_unmade(self)

@@ -46,10 +46,12 @@ def test_several_errors_come_together_and_none_is_lost(way):
 
 def test_errors_from_two_streams_come_together():
     streams = [accelrt.Stream(ordinal) for ordinal in range(accelrt.device_count())] + [accelrt.Stream()]
+    passed = threading.Semaphore(0)
     for stream in streams:
         stream.launch_host_func(lambda: fail("any"))
-    for stream in streams:
-        wait(stream)
+        stream.launch_host_func(passed.release)
+    for _ in streams:
+        passed.acquire()
     with pytest.raises(ExceptionGroup) as caught:
         streams[0].synchronize()
     assert len(caught.value.exceptions) == len(streams)

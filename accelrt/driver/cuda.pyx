@@ -3,7 +3,7 @@
 Importing this module loads no library and makes no call; open does.  Until then the table has no row
 but open and close.  The rows stand with their subjects: cuda_context (devices), cuda_memory, cuda_stream
 (streams, events, copies), cuda_graph (capture, graphs, kernels, sharing between processes), cuda_nodes (what a graph
-is made of), cuda_conditional.
+is made of), cuda_conditional, and cuda_waits (waits that a signal may end).
 """
 from posix.types cimport pid_t
 from posix.unistd cimport getpid
@@ -15,9 +15,10 @@ from accelrt.driver.cuda_graph cimport fill_graphs
 from accelrt.driver.cuda_memory cimport fill_memory
 from accelrt.driver.cuda_nodes cimport fill_nodes
 from accelrt.driver.cuda_stream cimport fill_streams
+from accelrt.driver.cuda_waits cimport fill_waits
 from accelrt.driver.registry cimport begin_table, finish_table, offer
 from accelrt.driver.table cimport Table
-from accelrt.status cimport NO_DEVICE, SUCCESS
+from accelrt.status cimport INIT_FAILED, NO_DEVICE, SUCCESS, keep_init_error
 
 cdef Table table
 cdef Table blank           # all rows unfilled: what a row goes back to where its function is missing
@@ -40,6 +41,9 @@ cdef int open_with_gil() noexcept:
     except Exception as error:
         cuda_library.reason = f"NVIDIA's driver library cannot be used: {error}"
         return NO_DEVICE
+    except BaseException as error:  # an interruption: the caller is told, and the next call tries again
+        keep_init_error(error)
+        return INIT_FAILED
     if code == SUCCESS:
         opened_by = getpid()
     return code
@@ -63,6 +67,7 @@ cdef int fill_all() except -1:
     fill_graphs(&table, &blank)
     fill_nodes(&table, &blank)
     fill_conditionals(&table, &blank)
+    fill_waits(&table, &blank)
     finish_table(&table)
     return code
 

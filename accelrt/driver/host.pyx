@@ -29,7 +29,7 @@ from accelrt.driver.host_virtual cimport (
 from accelrt.driver.host_work cimport fill_work_rows
 from accelrt.driver.registry cimport begin_table, finish_table, offer
 from accelrt.driver.table cimport TEXT_BYTES, Table
-from accelrt.status cimport INVALID_VALUE, PEER_ACCESS_UNSUPPORTED
+from accelrt.status cimport INIT_FAILED, INVALID_VALUE, PEER_ACCESS_UNSUPPORTED, keep_init_error
 
 cdef extern from "<unistd.h>" nogil:
     long sysconf(int name)
@@ -92,14 +92,19 @@ cdef int open_driver() noexcept nogil:
 
 cdef int open_with_settings() noexcept:
     cdef int code
-    try:
+    cdef int devices
+    cdef size_t memory
+    cdef long delay_us
+    try:  # an interruption too is the caller's to hear of, and nothing was opened
         settings = read_settings()
-    except ValueError:
-        return INVALID_VALUE
-    queue_open(settings["delay_us"])
-    code = memory_open(settings["devices"], settings["memory"])
+        devices, memory, delay_us = settings["devices"], settings["memory"], settings["delay_us"]
+    except BaseException as error:
+        keep_init_error(error)
+        return INIT_FAILED
+    code = memory_open(devices, memory)
     if code == 0:
-        gate_open(settings["devices"])
+        queue_open(delay_us)
+        gate_open(devices)
     return code
 
 
@@ -108,7 +113,7 @@ cdef int close_driver() noexcept nogil:
     if code:
         return code
     lock()
-    code = drain_device(-1)
+    code = drain_device(-1)  # interrupted or not, the interpreter goes on to exit
     unlock()
     gate_close()
     return code

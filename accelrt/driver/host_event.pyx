@@ -269,10 +269,7 @@ cdef int ask_event(uintptr_t event, bint wait) noexcept nogil:
         code = check_unsafe()
         ticket = hold_ticket(found.ticket)
         if code == 0 and ticket != NULL and not ticket.done:
-            if wait:
-                wait_for(ticket)
-            else:
-                code = NOT_READY
+            code = wait_for(ticket) if wait else NOT_READY
         drop_ticket(ticket)
     unlock()
     return code

@@ -34,6 +34,7 @@ cdef extern from *:
     }
     """
     int memory_file "accelrt_memory_file"() noexcept nogil
+    int close_file "close" (int file) noexcept nogil
     int punch "accelrt_punch"(int file, long offset, long size) noexcept nogil
     void* mmap(void* address, size_t size, int protection, int flags, int file, long offset) noexcept nogil
     int munmap(void* address, size_t size) noexcept nogil
@@ -68,9 +69,16 @@ cdef int memory_open(int count, size_t capacity) noexcept nogil:
         devices[device].file = memory_file()
         devices[device].capacity = capacity
         if devices[device].file < 0:
+            close_files(device)
             return NOT_SUPPORTED
     device_total = count
     return 0
+
+
+cdef void close_files(int count) noexcept nogil:
+    cdef int device
+    for device in range(count):
+        close_file(devices[device].file)
 
 
 cdef void memory_lock() noexcept nogil:

@@ -6,10 +6,7 @@ from libc.stdlib cimport free
 
 from accelrt.driver.host_frontier cimport Frontier
 from accelrt.driver.table cimport host_fn
-
-cdef extern from "<pthread.h>" nogil:
-    ctypedef struct pthread_cond_t:
-        pass
+from accelrt.driver.waiting cimport pthread_cond_t
 
 cdef enum:  # kinds of work
     COPY = 0
@@ -125,7 +122,7 @@ cdef size_t count_operations() noexcept nogil
 cdef int enqueue(HostStream* stream, const Work* work, Ticket* ticket, void* staged) noexcept nogil
 cdef Ticket* mark(HostStream* stream, int* out_code) noexcept nogil  # NULL where nothing is left to do
 cdef int follow_legacy_order(HostStream* stream) noexcept nogil
-cdef void wait_for(Ticket* ticket) noexcept nogil  # opens the lock while it waits
+cdef int wait_for(Ticket* ticket) noexcept nogil  # 0 or INTERRUPTED; opens the lock while it waits
 cdef int drain_device(int device) noexcept nogil   # -1 is all; opens the lock while it waits
 cdef void drop_plan(Plan* plan) noexcept nogil
 cdef void drop_condition(Condition* condition) noexcept nogil

@@ -11,6 +11,7 @@ from accelrt.driver.host_frontier cimport clear_frontier
 from accelrt.driver.host_memory cimport MAX_HOST_DEVICES
 from accelrt.driver.host_perform cimport clear_conditions, perform
 from accelrt.driver.table cimport STREAM_BLOCKING
+from accelrt.driver.waiting cimport INTERRUPTED, is_interruptible, pause_on
 from accelrt.mutex cimport pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock
 from accelrt.status cimport NO_HOST_MEMORY
 
@@ -300,9 +301,14 @@ cdef int follow_legacy_order(HostStream* stream) noexcept nogil:
     return code
 
 
-cdef void wait_for(Ticket* ticket) noexcept nogil:
+cdef int wait_for(Ticket* ticket) noexcept nogil:
+    cdef bint interruptible = is_interruptible()
     while not ticket.done:
-        pthread_cond_wait(&done, &mutex)
+        if not interruptible:
+            pthread_cond_wait(&done, &mutex)
+        elif pause_on(&done, &mutex) and not ticket.done:
+            return INTERRUPTED
+    return 0
 
 
 cdef HostStream* busy_stream(int device) noexcept nogil:
@@ -337,7 +343,8 @@ cdef int drain_device(int device) noexcept nogil:
         return 0
     code = collect_tickets(device, &tickets, &count)
     for index in range(count):
-        wait_for(tickets[index])
+        if code != INTERRUPTED:
+            code = wait_for(tickets[index]) or code
         drop_ticket(tickets[index])
     free(tickets)
     return code

@@ -46,7 +46,7 @@ cdef int finish_if_queued(HostStream* stream) noexcept nogil:
         return 0
     ticket = mark(stream, &code)
     if ticket != NULL:
-        wait_for(ticket)
+        code = wait_for(ticket)
         drop_ticket(ticket)
     return code
 
@@ -236,7 +236,7 @@ cdef int look(HostStream* stream, bint wait) noexcept nogil:
         return NOT_READY
     ticket = mark(stream, &code)
     if ticket != NULL:
-        wait_for(ticket)
+        code = wait_for(ticket)
         drop_ticket(ticket)
     return code
 

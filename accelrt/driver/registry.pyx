@@ -9,6 +9,8 @@ from libc.string cimport memset
 from libc.stdint cimport uint64_t, uintptr_t
 
 from accelrt.driver.table cimport Table, TABLE_VERSION, host_fn
+from accelrt.attach cimport drop_with_gil, make_thread_state
+from accelrt.driver.waiting cimport are_abandoned, begin_wait, end_wait
 from accelrt.status cimport FORKED, INIT_FAILED, NOT_SUPPORTED, keep_init_error, raise_status
 
 cdef extern from "<pthread.h>" nogil:
@@ -21,6 +23,7 @@ DRIVERS = {"cuda": "accelrt.driver.cuda", "host": "accelrt.driver.host", "faults
 cdef Table sentinel_table
 cdef Table forked_table
 cdef Table* in_use = &sentinel_table
+cdef Table* opened = NULL  # in use, or set aside until an initialisation that failed is tried again
 cdef dict offered = {}
 cdef object first_use = None
 
@@ -66,23 +69,45 @@ def on_first_use(function):
 
 
 def open_and_activate(str name):
-    """Opens a driver and makes it the active one; returns its status code, and activates nothing unless 0."""
+    """Opens a driver and makes it the active one; returns its status code, and activates nothing unless 0.
+
+    Raises what interrupted it.
+    """
+    global opened
     cdef Table* table = table_named(name)
     cdef int code
     with nogil:
         code = table.open()
+    if code == INIT_FAILED:
+        raise_status(code, "open")
     if code == 0:
+        opened = table
         activate(table)
     return code
 
 
+def set_aside():
+    """After an initialisation that failed once its driver was open: the next call of a row initialises again."""
+    store_table(&in_use, &sentinel_table)
+
+
+def opened_name():
+    """The name of the driver that is open, though perhaps set aside; "sentinel" where none is."""
+    return (active() if opened == NULL or active() == &forked_table else opened).name.decode()
+
+
 def close_active():
-    """The end of the process: waits for host functions that still run.  Returns the driver's status code."""
+    """The end of the process: waits for what still runs.  Returns the driver's status code.
+
+    Raises what a signal's handler raises; the driver is closed all the same.
+    """
     cdef int code
-    if active() == &sentinel_table or active() == &forked_table:
+    if opened == NULL or active() == &forked_table:
         return 0
+    begin_wait(True)
     with nogil:
-        code = active().close()
+        code = opened.close()
+    end_wait(0 if are_abandoned() else code)  # that was told before
     return code
 
 
@@ -105,19 +130,23 @@ def driver_name():
 
 cdef int bring_up() noexcept nogil:
     # The sentinel's rows may be called by any thread without the GIL, so never under a lock of ours.
+    cdef bint made = make_thread_state()
     with gil:
+        drop_with_gil(made)
         try:
             first_use()
         except BaseException as error:
             keep_init_error(error)
             return INIT_FAILED
+        else:
+            keep_init_error(None)  # the last attempt's
     if active() == &sentinel_table:
         return INIT_FAILED
     return 0
 
 
 cdef void after_fork_in_child() noexcept nogil:
-    if active() != &sentinel_table:
+    if opened != NULL:
         store_table(&in_use, &forked_table)
 
 

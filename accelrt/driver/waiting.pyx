@@ -1,0 +1,190 @@
+"""Waits that a signal may end; the one place that says how long to wait before looking again."""
+import os
+import threading
+
+from cpython.exc cimport PyErr_CheckSignals
+
+from accelrt.mutex cimport pthread_mutex_lock, pthread_mutex_unlock
+from accelrt.status cimport NOT_READY
+
+cdef extern from *:
+    """
+    #include <pthread.h>
+    #include <time.h>
+    static __thread int accelrt_listening;         /* brackets open, on the main thread only */
+    static __thread int accelrt_sleeps;
+    static __thread long long accelrt_look_at;     /* when signals are looked for next */
+    static int accelrt_abandoned;
+    #define is_abandoned() __atomic_load_n(&accelrt_abandoned, __ATOMIC_ACQUIRE)
+    #define set_abandoned() __atomic_store_n(&accelrt_abandoned, 1, __ATOMIC_RELEASE)
+
+    static inline long long accelrt_now(void) {
+        struct timespec now;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        return now.tv_sec * 1000000000LL + now.tv_nsec;
+    }
+    /* Nonzero where a signal came. */
+    static inline int accelrt_sleep(long ns) {
+        struct timespec rest = {0, ns};
+        return nanosleep(&rest, NULL);
+    }
+    static inline void accelrt_spin(long long until) {
+        while (accelrt_now() < until) {
+    #if defined(__x86_64__)
+            __builtin_ia32_pause();
+    #elif defined(__aarch64__)
+            __asm__ volatile("yield");
+    #endif
+        }
+    }
+    static int accelrt_wait(pthread_cond_t* wake, pthread_mutex_t* mutex, long ns) {
+        struct timespec until;
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_nsec += ns;
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
+        return pthread_cond_timedwait(wake, mutex, &until);
+    }
+    """
+    int listening "accelrt_listening"
+    int wants_sleep "accelrt_sleeps"
+    long long look_at "accelrt_look_at"
+    bint is_abandoned() noexcept nogil
+    void set_abandoned() noexcept nogil
+    long long now_ns "accelrt_now" () noexcept nogil
+    bint sleep_ns "accelrt_sleep" (long ns) noexcept nogil
+    void spin "accelrt_spin" (long long until) noexcept nogil
+    int wait_ns "accelrt_wait" (pthread_cond_t* wake, pthread_mutex_t* mutex, long ns) noexcept nogil
+    unsigned long PyThread_get_thread_ident() noexcept nogil
+
+cdef enum:
+    LOOK_NS = 40 * 1000 * 1000   # between two looks for signals
+    SHARE = 64                   # the gap between two questions is this part of the time waited
+    SPIN_NS = 20 * 1000          # how long a wait that sleeps spins first
+    OVERSLEEP_NS = 50 * 1000     # by which the kernel lets a thread sleep longer than it asked
+    SLEEP_NS = 100 * 1000        # the shortest gap that is slept, and the longest of all
+    LONG_SLEEP_NS = 1000 * 1000  # the longest of a wait that sleeps
+
+cdef unsigned long main_thread = 0
+cdef object raised = None  # what a handler raised, on its way to end_wait
+
+
+cdef bint is_main_thread() noexcept:
+    return PyThread_get_thread_ident() == main_thread
+
+
+cdef void begin_wait(bint sleeps) noexcept:
+    global listening, wants_sleep, look_at
+    if not is_main_thread():
+        return
+    listening += 1
+    wants_sleep = sleeps
+    look_at = now_ns() + LOOK_NS
+
+
+cdef int end_wait(int code) except -1:
+    global listening
+    if listening:
+        listening -= 1
+    if code == INTERRUPTED:
+        raise_interruption()
+    return 0
+
+
+cdef int raise_interruption() except -1:
+    global raised
+    error = raised
+    raised = None
+    raise KeyboardInterrupt if error is None else error  # none where the exit was interrupted before
+
+
+cdef bint handle_signals() noexcept:
+    # A handler may wait itself, with brackets of its own.
+    global listening, wants_sleep, raised
+    cdef int before = listening, slept = wants_sleep
+    cdef bint found = False
+    listening = 0
+    try:
+        PyErr_CheckSignals()
+    except BaseException as error:
+        raised = error
+        found = True
+    listening = before
+    wants_sleep = slept
+    return found
+
+
+cdef bint is_to_end() noexcept nogil:
+    global look_at
+    cdef bint found
+    if is_abandoned():
+        return True
+    with gil:
+        found = handle_signals()
+    look_at = now_ns() + LOOK_NS
+    return found
+
+
+cdef void abandon_waits() noexcept nogil:
+    set_abandoned()
+
+
+cdef bint are_abandoned() noexcept nogil:
+    return is_abandoned()
+
+
+cdef bint is_interruptible() noexcept nogil:
+    return listening > 0
+
+
+cdef bint pause_on(pthread_cond_t* wake, pthread_mutex_t* mutex) noexcept nogil:
+    cdef bint found
+    if not is_abandoned():
+        wait_ns(wake, mutex, LOOK_NS)
+        if now_ns() < look_at:
+            return False
+    pthread_mutex_unlock(mutex)
+    found = is_to_end()
+    pthread_mutex_lock(mutex)
+    return found
+
+
+cdef long long gap_after(long long waited) noexcept nogil:
+    # What comes between two questions.  Sleeping is left to gaps that the kernel can keep.
+    if wants_sleep and waited > SPIN_NS:
+        return min(max(waited // SHARE, SLEEP_NS), LONG_SLEEP_NS)
+    return min(waited // SHARE, SLEEP_NS)
+
+
+cdef int poll(question ask, int device, uintptr_t handle) noexcept nogil:
+    cdef long long begun = now_ns(), now, gap
+    cdef int code = ask(device, handle)
+    while code == NOT_READY:
+        now = now_ns()
+        if (now >= look_at or is_abandoned()) and is_to_end():
+            return INTERRUPTED
+        gap = gap_after(now - begun)
+        if gap < SLEEP_NS:
+            spin(now + gap)
+        elif sleep_ns(gap - OVERSLEEP_NS) and is_to_end():
+            return INTERRUPTED
+        code = ask(device, handle)
+    return code
+
+
+cdef int poll_briefly(question ask, int device, uintptr_t handle) noexcept nogil:
+    cdef long long end = now_ns() + SPIN_NS
+    cdef int code = ask(device, handle)
+    while code == NOT_READY and now_ns() < end:
+        code = ask(device, handle)
+    return code
+
+
+def note_main_thread():
+    """The thread that Python's signal handlers run on: the main one, and in a child the one that forked."""
+    global main_thread
+    main_thread = threading.main_thread().ident
+
+
+note_main_thread()
+os.register_at_fork(after_in_child=note_main_thread)
