@@ -50,6 +50,10 @@ cdef Heap nowhere             # stands for every heap that is not made: never qu
 cdef Pool* pools[MAX_DEVICES]
 cdef pthread_mutex_t making   # held while a pool is made; no other lock is taken under it
 
+# hit_slow and give_back_slow: through pointers the compiler keeps them out of the fast path's frame.
+cdef int (*leave_hit)(Pool*, size_t, uintptr_t, uintptr_t*, bint) noexcept nogil
+cdef int (*leave_give_back)(Pool*, uintptr_t, bint) noexcept nogil
+
 
 # --- the hit ---------------------------------------------------------------------------------------------
 
@@ -66,7 +70,7 @@ cdef int hit(Pool* pool, size_t requested, uintptr_t stream, uintptr_t* out_addr
     size = round_up(requested, UNIT) if not load_flag(&pool.policy.rounds) else rounded(&pool.policy, requested)
     heap = near_heap(pool.near[pool.policy.virtual_memory or size > SMALL_LIMIT], stream)
     if heap == NULL:
-        return hit_slow(pool, requested, stream, out_address, wait)
+        return leave_hit(pool, requested, stream, out_address, wait)
     if wait:
         spin_lock(&heap.lock)
     elif not spin_try(&heap.lock):
@@ -82,7 +86,7 @@ cdef int give_back(Pool* pool, uintptr_t address, bint wait) noexcept nogil:
     cdef Heap* heap
     cdef int code
     if block == NULL or not is_of(block, pool):
-        return give_back_slow(pool, address, wait)
+        return leave_give_back(pool, address, wait)
     heap = block.heap
     expect_read(&block.before)
     if wait:
@@ -441,7 +445,10 @@ cdef void forget_pools() noexcept nogil:
 
 
 cdef void prepare_module() noexcept nogil:
+    global leave_hit, leave_give_back
     cdef int index
+    leave_hit = hit_slow
+    leave_give_back = give_back_slow
     nowhere.stream = gone()
     for index in range(NEAR + REACH):
         unmade.near[0][index] = unmade.near[1][index] = &nowhere
