@@ -12,6 +12,7 @@ from accelrt.errors import CaptureError, OutOfMemoryError
 from accelrt.deferred cimport DEVICE_BYTES, any_waits, dispose, drain
 from accelrt.device cimport await_device, current_ordinal, ordinal_of
 cimport accelrt.driver.registry as registry
+from accelrt.driver.registry import cause_of_refusal as driver_refusal
 from accelrt.event cimport Event
 from accelrt.integers cimport checked_address_int, exact_int
 from accelrt.memory.backend cimport backend_name
@@ -46,6 +47,25 @@ cdef size_t checked_size(object size, str name) except? <size_t>-1:
     return checked_size_slow(size, name)
 
 
+cdef size_t checked_request(object size, str name, object device) except? <size_t>-1:
+    # As checked_size; what no device has is refused with the figures of the one that was asked for.
+    cdef size_t value
+    if PyLong_CheckExact(size):
+        value = PyLong_AsSize_t(size)
+        if not value >> ROUND_LIMIT:
+            return value
+        PyErr_Clear()
+    return checked_request_slow(size, name, device)
+
+
+cdef size_t checked_request_slow(object size, str name, object device) except? <size_t>-1:
+    try:
+        return checked_size_slow(size, name)
+    except OutOfMemoryError as error:
+        requested = error.requested
+    raise out_of_memory(ordinal_of(device), requested, 0, OUT_OF_MEMORY)
+
+
 cdef size_t checked_size_slow(object size, str name) except? <size_t>-1:
     if isinstance(size, bool):
         raise TypeError(f"{name} is {size!r}, a bool; pass a number of bytes as int")
@@ -54,7 +74,7 @@ cdef size_t checked_size_slow(object size, str name) except? <size_t>-1:
         raise ValueError(f"{name} is {size}; a number of bytes is 0 or more")
     if size >> ROUND_LIMIT:
         error = OutOfMemoryError(
-            f"{name} is {size} bytes, 2**{ROUND_LIMIT} or more; no device has so much, so none was asked",
+            f"out of memory: {name} is {size} bytes, 2**{ROUND_LIMIT} or more; no device has so much, so none was asked",
             OUT_OF_MEMORY, "OUT_OF_MEMORY", "allocate",
         )
         error.requested = size
@@ -104,9 +124,10 @@ cdef str name_pool(int ordinal, uintptr_t stream):
     )
 
 
-cdef object out_of_memory(int ordinal, size_t size, uintptr_t stream, int code):
+cdef object out_of_memory(int ordinal, object size, uintptr_t stream, int code):
     cdef Pool* pool = pool_if_made(ordinal)
     cdef size_t free = 0, capacity = 0
+    cause = driver_refusal() if code == OUT_OF_MEMORY and size >> ROUND_LIMIT == 0 else ""
     registry.active().memory_info(ordinal, &free, &capacity)  # a refusal leaves zeros, which say so
     reserved, live, active = reserved_bytes(pool), allocated_bytes(pool), active_bytes(pool)
     largest, limit = largest_free(pool), limit_of(pool)
@@ -116,6 +137,8 @@ cdef object out_of_memory(int ordinal, size_t size, uintptr_t stream, int code):
         f"{human(live)} are live, {human(active - live)} are given back but in use on another stream, and "
         f"{human(reserved - active)} are idle, the largest piece {human(largest)}"
     )
+    if cause:
+        text += f"; {cause}"
     if limit < SIZE_MAX:
         text += f"; its limit is {human(limit)} (set_per_process_memory_fraction)"
     if code == POOL_CAP_REACHED:
@@ -159,7 +182,7 @@ def caching_allocator_alloc(size, device=None, stream=None):
     """
     cdef int ordinal
     cdef uintptr_t handle
-    cdef size_t bytes_ = checked_size(size, "size")
+    cdef size_t bytes_ = checked_request(size, "size", device)
     if device is not None or current_ordinal(&ordinal):
         ordinal = ordinal_of(device)
     if stream is None:

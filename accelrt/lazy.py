@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from accelrt import environment
+from accelrt import env, environment
 from accelrt.driver import registry
 from accelrt.errors import DeferredCudaCallError, DriverNotFoundError, ForkedError
 from accelrt.status import FORK_TEXT, text_of
@@ -35,9 +35,7 @@ def chosen_driver() -> str:
     active = registry.opened_name()
     if active not in ("sentinel", "forked"):
         return active
-    name = os.environ.get("ACCELRT_DRIVER", "auto") or "auto"
-    if name not in DRIVERS:
-        raise ValueError(f"ACCELRT_DRIVER={name!r} is not known; it may be {', '.join(DRIVERS)}")
+    name = env.value("ACCELRT_DRIVER")
     return "cuda" if name == "auto" else name
 
 
@@ -128,6 +126,7 @@ def open_driver(name: str) -> None:
         host.read_settings()  # a malformed setting is named here, before the driver refuses it
     from accelrt.memory import configure
 
+    publishes = env.value("ACCELRT_PUBLISH")
     configure.read_environment()
     code = registry.open_and_activate(name)
     if code:
@@ -135,7 +134,7 @@ def open_driver(name: str) -> None:
     environment.remember(name)
     atexit.unregister(registry.close_active)  # of an attempt that failed after this
     atexit.register(registry.close_active)
-    if os.environ.get("ACCELRT_PUBLISH", "0") not in ("", "0"):
+    if publishes:
         later("accelrt.publish").start()
     if name == "cuda" and not _warned_of_old:
         _warned_of_old = True  # first: where warnings are errors, the next use goes on without
@@ -144,7 +143,8 @@ def open_driver(name: str) -> None:
 
 def reason(name: str, code: int) -> str:
     if name != "cuda":
-        return f"the {name} driver did not open: {text_of(code)}"
+        cause = later("accelrt.driver.host").open_error() if name == "host" else ""
+        return f"the {name} driver did not open: {cause or text_of(code)}"
     from accelrt.driver import cuda
 
     advice = later("accelrt.versions").advice_to_upgrade()

@@ -4,7 +4,7 @@ from libc.string cimport memset
 
 from accelrt.errors import SettingsError
 from accelrt.memory.policy cimport replace_policy
-from accelrt.memory.pool cimport MAX_DEVICES, pool_if_made, want_policy
+from accelrt.memory.pool cimport MAX_DEVICES, pool_if_made, want_level, want_policy
 from accelrt.memory.state cimport Pool
 from accelrt.memory.terms cimport Policy
 from accelrt.memory.world cimport enter, leave
@@ -98,13 +98,17 @@ cdef dict pinned_keys(object settings):
 
 
 def read_environment():
-    """Puts ACCELRT_ALLOC_CONF into force; for the first use of a device, before a pool is made.
+    """Puts ACCELRT_ALLOC_CONF and ACCELRT_DEBUG into force; for the first use of a device, before a pool is made.
 
     Raises:
-        SettingsError: the text is malformed; its message names the key, the value and what is allowed.
+        SettingsError, ValueError: a text is malformed; the message names it, and what is allowed.
     """
+    from accelrt import env
     from accelrt.memory.settings import from_environment
 
+    cdef int level = env.value("ACCELRT_DEBUG")
+    with nogil:
+        want_level(level)
     if in_force is None:
         settings = from_environment()
         if settings.named:

@@ -8,7 +8,7 @@ from accelrt.memory.foreign_readings cimport (
     foreign_audit, foreign_limit, foreign_reset_accumulated, foreign_reset_peaks, foreign_stats,
 )
 from accelrt.memory.freelist cimport next_class
-from accelrt.memory.invariants cimport violated
+from accelrt.memory.invariants cimport violated_between
 from accelrt.memory.lock cimport spin_lock, spin_unlock
 from accelrt.memory.records cimport load_heap
 from accelrt.memory.share cimport current, forget_made, lower_ceilings, made
@@ -16,7 +16,7 @@ from accelrt.memory.stats cimport (
     ACTIVE_BYTES, ALLOCATED_BYTES, BOTH, FIGURES, RESERVED_BYTES, SHARED, Counter, current_of,
 )
 from accelrt.memory.swing cimport rest
-from accelrt.memory.world cimport counted, enter, leave, reserved
+from accelrt.memory.world cimport counted, enter, leave, lock_to_read, reserved, unlock_after_read
 
 
 cdef int64_t foreign_current(Pool* pool, int figure) noexcept nogil:
@@ -215,9 +215,9 @@ cdef const char* look_for_violation(Pool* pool) noexcept nogil:
     cdef const char* found
     if pool.foreign != NULL:
         return foreign_audit(pool.foreign)
-    enter(pool)
-    found = pool.broken if pool.broken != NULL else violated(pool, 2)
-    leave(pool, NULL)
+    lock_to_read(pool)
+    found = pool.broken if pool.broken != NULL else violated_between(pool, 2)
+    unlock_after_read(pool)
     return found
 
 

@@ -4,9 +4,9 @@ The syntax and the names are those of torch's PYTORCH_CUDA_ALLOC_CONF.  What eac
 after first use, and what becomes of every pair of them stands in DESIGN.md, section "Settings".
 """
 
-import os
 from collections.abc import Iterator, Mapping
 
+from accelrt import env
 from accelrt.errors import SettingsError
 from accelrt.memory.setting_keys import DIVISION_CLASSES, KEYS, MIB, Value
 from accelrt.memory.setting_pairs import complaint
@@ -126,7 +126,7 @@ def from_environment(environ: Mapping[str, str] | None = None) -> Settings:
 
     torch's own PYTORCH_CUDA_ALLOC_CONF is not read: it may be meant for a torch in the same process.
     """
-    return parse((os.environ if environ is None else environ).get(VARIABLE, ""))
+    return parse(env.text(VARIABLE) if environ is None else environ.get(VARIABLE, ""))
 
 
 def merge(
