@@ -19,7 +19,9 @@ from accelrt.memory.backend cimport backend_name
 from accelrt.memory.pool cimport (
     MAX_DEVICES, allocate, empty, locate, pool_if_made, release, set_limit, try_allocate, try_release,
 )
-from accelrt.memory.readings cimport active_bytes, allocated_bytes, largest_free, limit_of, reserved_bytes
+from accelrt.memory.readings cimport (
+    Holders, active_bytes, allocated_bytes, holders_of_idle, largest_free, limit_of, reserved_bytes,
+)
 from accelrt.memory.routes cimport PrivateStats, private_of, read_private
 from accelrt.memory.sharing cimport knows_stream, release_after, use_on
 from accelrt.memory.sizes cimport ROUND_LIMIT
@@ -124,6 +126,25 @@ cdef str name_pool(int ordinal, uintptr_t stream):
     )
 
 
+cdef str name_holders(Pool* pool):
+    # Whose idle memory this request could not have.
+    cdef Holders held = holders_of_idle(pool)
+    cdef str text = ""
+    if held.graphs:
+        text += f"; {human(held.graphs)} of what is idle are in pools that graphs use (CUDAGraph.reset() gives them up)"
+    if held.pools:
+        text += (
+            f"; {human(held.pools)} of what is idle are in MemPools, most of it in ({held.largest[0]}, "
+            f"{held.largest[1]}) (empty_cache() inside use_mem_pool gives back what no live memory shares a page with)"
+        )
+    if held.capturing:
+        text += (
+            "; a capture is under way, beside which the device cannot be waited for, so that idle memory which a "
+            "stream may still use is kept from others; free memory and synchronize before captures begin"
+        )
+    return text
+
+
 cdef object out_of_memory(int ordinal, object size, uintptr_t stream, int code):
     cdef Pool* pool = pool_if_made(ordinal)
     cdef size_t free = 0, capacity = 0
@@ -143,6 +164,7 @@ cdef object out_of_memory(int ordinal, object size, uintptr_t stream, int code):
         text += f"; its limit is {human(limit)} (set_per_process_memory_fraction)"
     if code == POOL_CAP_REACHED:
         text += name_pool(ordinal, stream)
+    text += name_holders(pool)
     if pool != NULL and pool.foreign != NULL:
         text += f"; its memory comes from the backend {backend_name()!r}"
     error = OutOfMemoryError(text, code, "OUT_OF_MEMORY", "allocate")

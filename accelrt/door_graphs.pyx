@@ -13,7 +13,9 @@ from accelrt.driver.captures cimport count_out_capture, expect_capture
 cimport accelrt.driver.registry as registry
 from accelrt.driver.relaxed cimport go_relaxed, restore_mode
 from accelrt.memory.lock cimport spin_lock, spin_unlock
-from accelrt.memory.routes cimport begin_capture_on, end_capture, hold_private, let_go_private
+from accelrt.memory.routes cimport (
+    begin_capture_on, end_capture, expect_idle, hide_replays, hold_private, let_go_private,
+)
 from accelrt.status cimport FORKED, ILLEGAL_STATE, INVALID_HANDLE, NO_HOST_MEMORY
 
 cdef extern from "<pthread.h>" nogil:
@@ -102,6 +104,7 @@ cdef int dismantle(Graph* graph) noexcept nogil:
         graph.raw = 0 if other == 0 else graph.raw
         code = code if code else other
     if graph.holds:
+        hide_replays(graph.device, graph.pool[0], graph.pool[1])  # launches are not noted
         let_go_private(graph.device, graph.pool[0], graph.pool[1])
         graph.holds = False
     graph.nodes = 0
@@ -163,6 +166,7 @@ cdef int open_route(Graph* graph, int mode) noexcept nogil:
     if code:
         return code
     graph.holds = True
+    expect_idle(graph.device)
     expect_capture()  # before the first moment in which others could disturb it
     graph.counted = True
     code = registry.active().capture_begin(graph.device, graph.stream, mode)

@@ -20,6 +20,7 @@ cdef class CUDAGraph(HookedGraph):
     cdef bint lasting      # its replays use memory that no allocator of ours looks after
 
     cdef int abandon(self) noexcept
+    cdef int let_pool_go(self) noexcept
     cdef int leave_branches(self) noexcept
     cdef int leave_capture(self) noexcept
     cdef int count_out(self) noexcept

@@ -24,7 +24,9 @@ from accelrt.errors import CaptureError
 from accelrt.graph_held cimport CALLBACKS, HOOKS, UNREADY
 from accelrt.graph_nodes cimport update_exec
 from accelrt.hooks import run_hooks
-from accelrt.memory.routes cimport begin_capture_on, end_capture, hold_private, let_go_private
+from accelrt.memory.routes cimport (
+    begin_capture_on, end_capture, expect_idle, hide_replays, hold_private, let_go_private, note_replays,
+)
 from accelrt.mempool cimport MemPool, next_pool, read_pool_id
 from accelrt.status cimport CAPTURE_UNSUPPORTED, raise_status
 from accelrt.stream cimport current_handle, current_of
@@ -102,13 +104,27 @@ cdef class CUDAGraph(HookedGraph):
         if self.graph:
             dispose(GRAPH, self.ordinal, self.graph)
         if self.holds:
-            let_go_private(self.ordinal, self.pool_id[0], self.pool_id[1])
+            self.let_pool_go()
         self.exec_ = self.graph = 0
         self.holds = self.lasting = False
         self.rare = UNREADY | self.rare & HOOKS
         self.kept = self.calls = self.sides = self.launched_on = None
         self.noted = UINTPTR_MAX
         self.node_count = 0
+        return 0
+
+    cdef int let_pool_go(self) noexcept:
+        # Its memory is others' once the streams that it was replayed on are past the last replay.  Whoever got the
+        # driver's handles may have launched it anywhere, and the garbage collector may have dropped the list.
+        cdef uintptr_t stream
+        if self.shown or (self.noted != UINTPTR_MAX and not self.launched_on):
+            hide_replays(self.ordinal, self.pool_id[0], self.pool_id[1])
+        elif self.launched_on:
+            for handle in self.launched_on:
+                stream = handle
+                note_replays(self.ordinal, self.pool_id[0], self.pool_id[1], stream)
+        let_go_private(self.ordinal, self.pool_id[0], self.pool_id[1])
+        self.holds = self.shown = False
         return 0
 
     cdef int leave_branches(self) noexcept:
@@ -190,6 +206,7 @@ cdef class CUDAGraph(HookedGraph):
             raise_status(code, "capture_begin", ("pool", (self.pool_id[0], self.pool_id[1])))
         self.holds = self.counted = True
         with nogil:
+            expect_idle(self.ordinal)
             expect_capture()
             code = registry.active().capture_begin(self.ordinal, stream.handle, self.mode)
         if code:
@@ -371,10 +388,13 @@ cdef class CUDAGraph(HookedGraph):
 
     cdef int take_over(self, CUDAGraph other) except -1:
         cdef object stays = (self.kept, self.launched_on)
+        cdef bint shown
         if self.lasting:
             for handle in self.launched_on:
                 keep_until_passed(self.ordinal, handle, stays)
-        let_go_private(self.ordinal, self.pool_id[0], self.pool_id[1])
+        shown = self.shown  # which what is instantiated stays
+        self.let_pool_go()
+        self.holds, self.shown = True, shown
         self.pool_id[0], self.pool_id[1] = other.pool_id[0], other.pool_id[1]
         if self.graph:
             dispose(GRAPH, self.ordinal, self.graph)

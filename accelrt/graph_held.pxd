@@ -13,6 +13,7 @@ cdef class HeldGraph:
     cdef uintptr_t graph   # the driver's graph, where it is kept
     cdef readonly size_t node_count
     cdef readonly bint keep_graph
+    cdef bint shown        # somebody was told the driver's handles, by which he may launch it
     cdef int rare          # UNREADY | CALLBACKS | HOOKS; 0: replay is one call
     cdef int ordinal
     cdef uint64_t[2] pool_id

@@ -103,6 +103,7 @@ cdef class HeldGraph:
             RuntimeError: this CUDAGraph was not made with keep_graph=True, or holds no graph.
         """
         if self.graph and self.record is None:
+            self.shown = True
             return self.graph
         if not self.keep_graph:
             raise RuntimeError("the driver's graph was not kept; make it with CUDAGraph(keep_graph=True)")
@@ -117,6 +118,7 @@ cdef class HeldGraph:
         """
         if self.exec_ == 0:
             raise RuntimeError("no instantiated graph: capture first; with keep_graph=True call instantiate() too")
+        self.shown = True
         return self.exec_
 
     def nodes(self):

@@ -266,13 +266,15 @@ def make_graphed_callables(
     inputs = [Inputs(sample, current_device()) for sample in samples]
     if is_current_stream_capturing():
         raise RuntimeError("the current stream is capturing; make graphed callables outside captures")
-    current, side = current_stream(), Stream()
-    side.wait_stream(current)
+    # The warm-up has a stream of its own: results keep the stream of the capture, and what the warm-up left idle with
+    # it, while this one, and its memory, is there for the next warm-up.
+    current, warm, side = current_stream(), Stream(), Stream()
+    warm.wait_stream(current)
     try:
-        with stream(side):
+        with stream(warm):
             warm_up(functions, samples, num_warmup_iters)
     finally:
-        current.wait_stream(side)
+        current.wait_stream(warm)
     results = capture(functions, samples, made, side, pool, capture_error_mode)
     turns = Turns(current)
     graphed = tuple(map(GraphedCallable, functions, made, inputs, results, [turns] * len(made)))

@@ -4,16 +4,18 @@ A pool is held by the object, by each context that is entered and by each graph 
 Once nothing holds it, its idle memory goes back to the device as everybody's does; what is live stays valid
 until it is given back.
 """
+import operator
+
 from libc.stdint cimport SIZE_MAX
 
-from accelrt.caching cimport checked_size
 from accelrt.device cimport ordinal_of
 from accelrt.integers cimport exact_int
 from accelrt.memory.backend cimport require_native
 from accelrt.memory.private cimport thread_number
 from accelrt.memory.routes cimport (
-    begin_pool, cap_private, end_pool, hold_private, let_go_private, read_private,
+    begin_pool, cap_private, end_pool, hold_pool, let_go_pool, read_private,
 )
+from accelrt.memory.sizes cimport GRANULE
 from accelrt.memory.snapshot import segments
 from accelrt.memory.stats cimport (
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, REQUESTED_BYTES, RESERVED_BYTES, SEGMENT,
@@ -49,6 +51,25 @@ cdef int read_pool_id(object pool, uint64_t* out_id) except -1:
     return 0
 
 
+cdef size_t checked_limit(object limit) except? <size_t>-1:
+    # Whatever is larger than any device is a limit like others.
+    cdef object most
+    if isinstance(limit, bool):
+        raise TypeError(f"limit is {limit!r}, a bool; pass bytes as int, or None")
+    try:
+        most = operator.index(limit)
+    except TypeError:
+        raise TypeError(f"limit is {limit!r} of type {type(limit).__name__}; pass bytes as int, or None") from None
+    if most < 0:
+        raise ValueError(f"limit is {most}; a number of bytes is 0 or more")
+    if 0 < most < GRANULE:
+        raise ValueError(
+            f"limit is {most} bytes, with which the pool could never allocate; {GRANULE} bytes (2 MiB) are the least "
+            "that is taken from a device"
+        )
+    return min(most, SIZE_MAX - 1)
+
+
 cdef dict figures_of(PrivateStats stats):
     cdef dict answer = {"limit": None if stats.limit == SIZE_MAX else stats.limit}
     for name, figure in FIGURES.items():
@@ -70,17 +91,19 @@ cdef class MemPool:
         limit: int, the most bytes to reserve from each device that it is used on; None is no limit of its own.
         device: int, "cuda:1", ...: where it comes into being; None is the current device.
     Raises:
-        ValueError, TypeError: limit is negative or no int, or device names none.
+        ValueError, TypeError: limit is negative, no int, or less than the 2 MiB that are the least to take from a
+            device; or device names none.
         NotSupportedError: the allocator's backend is not accelrt's own.
 
-    When the object dies, and no context and no graph uses the pool, what is idle in it goes back at the next
-    empty_cache() or to whoever runs out of memory.  What is live stays valid until it is given back.
+    What is idle in the pool is its own: empty_cache() inside use_mem_pool gives it back to the device, and so does
+    whoever would run out of memory, unless a graph uses the pool.  When the object dies, and no context and no graph
+    uses the pool, every empty_cache() does.  What is live stays valid until it is given back.
     """
 
     def __init__(self, limit=None, device=None):
         if self.number:
             raise RuntimeError("this MemPool is made already")
-        self.most = SIZE_MAX if limit is None else checked_size(limit, "limit")
+        self.most = SIZE_MAX if limit is None else checked_limit(limit)
         self.device = ordinal_of(device)
         require_native("MemPool")
         self.number = next_pool()
@@ -90,7 +113,7 @@ cdef class MemPool:
         cdef int ordinal
         for ordinal in range(64):
             if self.held >> ordinal & 1:
-                let_go_private(ordinal, 0, self.number)  # in a forked child there is nothing to let go of
+                let_go_pool(ordinal, 0, self.number)  # in a forked child there is nothing to let go of
 
     cdef int hold_on(self, int ordinal) except -1:
         cdef int code
@@ -98,7 +121,7 @@ cdef class MemPool:
             refuse_unmade(self)
         if self.held >> ordinal & 1:
             return 0
-        code = hold_private(ordinal, 0, self.number)
+        code = hold_pool(ordinal, 0, self.number)
         if code:
             raise_status(code, "MemPool", ("device", ordinal))
         self.held |= <uint64_t>1 << ordinal

@@ -52,7 +52,8 @@ class Offers(Gates):
         """What such streams have to do is done, but behind gates."""
         for stream in streams:
             if stream not in self.models[device].gated:
-                self.streams[device, stream].synchronize()
+                own = self.streams.get((device, stream))
+                (own or accelrt.default_stream(device)).synchronize()
 
     def prepare_wait(self, device, awaited):
         """Streams behind an event get on some time after the gate that it waited for."""

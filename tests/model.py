@@ -64,6 +64,9 @@ class Model(Audited, Offers):
         if not block:
             block = self.fit(heap, size) or self.climb(heap, size)
             self.take(block, n, size)
+            if block.segment.heap != heap:
+                self.happened["borrowed"] += 1
+                block.uses = {heap.stream: True}
         self.allocations += 1
         return block.place
 
@@ -149,6 +152,10 @@ class Model(Audited, Offers):
     def last_resort(self, heap, size):
         return self.grow(heap, round_up(size, 2 * MIB))
 
+    def lend(self, heap, size):
+        """The least block of another heap that suffices and that no work uses any more, or None."""
+        return None
+
     def climb(self, heap, size):
         self.poll()
         block = self.serve(heap, size, across=not self.keeps_apart(size))
@@ -157,12 +164,12 @@ class Model(Audited, Offers):
         if block:
             return block
         self.wait()
-        block = self.serve(heap, size)
+        block = self.serve(heap, size) or (self.lend(heap, size) if size <= MIB else None)
         if block:
             return block
         self.statistics.count("num_alloc_retries")
         self.give_back()
-        block = self.serve(heap, size) or self.last_resort(heap, size)
+        block = self.serve(heap, size) or self.last_resort(heap, size) or self.lend(heap, size)
         if not block:
             self.statistics.count("num_ooms")
             self.count()

@@ -58,6 +58,20 @@ class PagedModel(Pieces):
     def last_resort(self, heap, size):
         return None
 
+    def lend(self, heap, size):
+        found = []
+        for other in self.progress:
+            if other.pool == heap.pool and other != heap and self.fit(other, size):
+                self.look(other)
+                found += [
+                    block
+                    for segment in self.everywhere()
+                    if segment.heap == other
+                    for block in segment.blocks
+                    if block.state is FREE and block.size >= size and self.is_settled(block)
+                ]
+        return min(found, key=lambda block: (block.size, block.place), default=None)
+
     def obtain(self, heap, size, across):
         if not self.stitching:
             return self.grow_at_end(heap, size)

@@ -3,6 +3,7 @@
 import gc
 import random
 import threading
+import warnings
 
 import pytest
 from child import in_child
@@ -272,10 +273,13 @@ def serve_from_a_dead_pool():
         blocks = [alloc(2 * MIB) for _ in range(free // (2 * MIB))]
     for address in blocks[::2]:
         delete(address)
+    graph = accelrt.CUDAGraph()
+    with warnings.catch_warnings(action="ignore"), accelrt.graph(graph, pool=pool):
+        pass
     with pytest.raises(accelrt.OutOfMemoryError):
         alloc(8 * MIB)
-    assert pool.stats()["reserved_bytes.current"] == free // (2 * MIB) * (2 * MIB)
-    del pool
+    assert pool.stats()["reserved_bytes.current"] == free // (2 * MIB) * (2 * MIB), "a graph uses the pool"
+    del graph, pool
     calls = accelrt.memory_stats()["num_device_alloc"]
     address = alloc(8 * MIB)
     assert accelrt.memory_stats()["num_device_alloc"] == calls, "pages that were there serve"

@@ -28,6 +28,11 @@ cdef bint is_trusted(uintptr_t stream) noexcept nogil
 cdef void look(Pool* pool, Heap* heap) noexcept nogil  # brings heap.settled up to date; asks, never waits
 cdef void settle_epoch(Heap* heap) noexcept nogil  # its stream was seen idle
 cdef void look_at_others(Pool* pool, Heap* heap) noexcept nogil  # at those whose pages it may have
+cdef void look_at_all(Pool* pool) noexcept nogil  # at all but what graphs hold, and at replays of those that are gone
+# Streams that may still replay graphs that are gone, to be waited for one by one where the device must not be.
+cdef bint next_replay(Pool* pool, uintptr_t* out_stream) noexcept nogil  # that was not waited for yet; False: none
+cdef void set_waited(Pool* pool, uintptr_t stream) noexcept nogil   # before
+cdef void drop_waited(Pool* pool, uintptr_t stream) noexcept nogil  # after
 cdef void drop_markers(Pool* pool) noexcept nogil
 # Around a synchronisation with the device.  The world is open meanwhile: what is freed then may be in use by
 # work that was enqueued too late to be waited for.

@@ -4,12 +4,15 @@ A stream's free blocks bear the epoch in which they were freed.  An epoch ends w
 or when an event is recorded behind its work: once that is complete, what was freed until then is free of
 the stream's work, without an event for each block.
 """
+from libc.stdlib cimport free
+
 from accelrt.addresses cimport AddressMap, map_find, map_insert, map_reserve
 from accelrt.driver.captures cimport enter_wait, is_capturing, leave_wait, record_behind
 from accelrt.driver.relaxed cimport go_relaxed, restore_mode
 from accelrt.memory.lock cimport spin_lock, spin_unlock
+from accelrt.memory.private cimport forget_replays, has_graphs
 from accelrt.memory.queues cimport put_entry, take_entry
-from accelrt.memory.terms cimport Private
+from accelrt.memory.terms cimport Private, Replay
 from accelrt.status cimport NOT_READY
 
 cdef AddressMap trusted  # under the lock; forks inherit it, which is harmless: handles of a child are its own
@@ -86,43 +89,129 @@ cdef void ask(Pool* pool, Heap* heap) noexcept nogil:
         mark(pool, heap)
 
 
-cdef bint begin_asking(Pool* pool, int* out_mode) noexcept nogil:
-    if not enter_wait():
-        return False
-    if go_relaxed(pool.table, out_mode) == 0:
-        return True
-    leave_wait()
-    return False
-
-
-cdef void end_asking(Pool* pool, int mode) noexcept nogil:
-    restore_mode(pool.table, mode)
-    leave_wait()
+cdef void ask_beside_capture(Pool* pool, Heap* heap) noexcept nogil:
+    # The stream might begin to capture before it is asked, which would break that; an event is safe to ask.  One
+    # behind the work of an idle stream is complete at once, or soon.
+    ask_marker(pool, heap)
+    if heap.marker == NULL and not is_quiet(heap):
+        mark(pool, heap)
+        ask_marker(pool, heap)
 
 
 cdef void look(Pool* pool, Heap* heap) noexcept nogil:
-    # Not beside a capture, where asking about streams is not ours to do.
     cdef int mode
-    if is_quiet(heap) or not heap.trusted or not begin_asking(pool, &mode):
+    if is_quiet(heap) or not heap.trusted or go_relaxed(pool.table, &mode):
         return
-    ask(pool, heap)
-    end_asking(pool, mode)
+    if enter_wait():
+        ask(pool, heap)
+        leave_wait()
+    else:
+        ask_beside_capture(pool, heap)
+    restore_mode(pool.table, mode)
 
 
 cdef void look_at_others(Pool* pool, Heap* heap) noexcept nogil:
     cdef Heap* other = pool.heaps
-    cdef bint relaxed = False, lends
-    cdef int mode
     while other != NULL:
-        lends = other.owner == heap.owner or (heap.owner == NULL and other.owner.uses == 0)
-        if other != heap and lends and other.summary and other.trusted and not is_quiet(other):
-            if not relaxed and not begin_asking(pool, &mode):
-                return
-            relaxed = True
-            ask(pool, other)
+        if other != heap and other.summary and (
+                other.owner == heap.owner or (heap.owner == NULL and other.owner.uses == 0)):
+            look(pool, other)
         other = other.next
-    if relaxed:
-        end_asking(pool, mode)
+
+
+cdef void look_at_all(Pool* pool) noexcept nogil:
+    # At whatever idle memory may go to others: not that of graphs.
+    cdef Heap* heap = pool.heaps
+    cdef Private* owner = pool.privates
+    while heap != NULL:
+        if heap.summary and (heap.owner == NULL or not has_graphs(heap.owner)):
+            look(pool, heap)
+        heap = heap.next
+    while owner != NULL:
+        if owner.rest == 0 and not has_graphs(owner):
+            look_at_replays(pool, owner)
+        owner = owner.next
+
+
+# --- replays of graphs that are gone -------------------------------------------------------------------------
+
+cdef void ask_replays(Pool* pool, Private* owner) noexcept nogil:
+    # A stream that is idle is past them.
+    cdef Replay** link = &owner.replays
+    cdef Replay* found
+    cdef int code
+    while link[0] != NULL:
+        found = link[0]
+        if not is_capturing(pool.table, pool.device, found.stream, &code) and code == 0 and (
+                pool.table.stream_query(pool.device, found.stream) == 0):
+            link[0] = found.next
+            free(found)
+        else:
+            link = &found.next
+
+
+cdef void look_at_replays(Pool* pool, Private* owner) noexcept nogil:
+    cdef Replay* found = owner.replays
+    cdef int mode
+    while found != NULL:
+        found.waited = False
+        found = found.next
+    if owner.replays != NULL and go_relaxed(pool.table, &mode) == 0:
+        if enter_wait():
+            ask_replays(pool, owner)
+            leave_wait()
+        restore_mode(pool.table, mode)
+    note_rest(owner)
+
+
+cdef void note_rest(Private* owner) noexcept nogil:
+    if owner.replays == NULL and not owner.hidden:
+        owner.rest = 2
+
+
+cdef bint next_replay(Pool* pool, uintptr_t* out_stream) noexcept nogil:
+    cdef Private* owner = pool.privates
+    cdef Replay* found
+    while owner != NULL:
+        found = owner.replays if owner.rest == 0 and owner.segments and not has_graphs(owner) else NULL
+        while found != NULL and found.waited:
+            found = found.next
+        if found != NULL:
+            out_stream[0] = found.stream
+            return True
+        owner = owner.next
+    return False
+
+
+cdef void set_waited(Pool* pool, uintptr_t stream) noexcept nogil:
+    # What is noted of the stream while it is waited for is not waited for.
+    cdef Private* owner = pool.privates
+    cdef Replay* found
+    while owner != NULL:
+        found = owner.replays
+        while found != NULL:
+            if found.stream == stream:
+                found.waited = True
+            found = found.next
+        owner = owner.next
+
+
+cdef void drop_waited(Pool* pool, uintptr_t stream) noexcept nogil:
+    cdef Private* owner = pool.privates
+    cdef Replay** link
+    cdef Replay* found
+    while owner != NULL:
+        link = &owner.replays
+        while link[0] != NULL:
+            found = link[0]
+            if found.stream == stream and found.waited:
+                link[0] = found.next
+                free(found)
+            else:
+                link = &found.next
+        if owner.rest == 0 and not has_graphs(owner):
+            note_rest(owner)
+        owner = owner.next
 
 
 cdef void drop_markers(Pool* pool) noexcept nogil:
@@ -143,7 +232,7 @@ cdef void close_epochs(Pool* pool) noexcept nogil:
         heap.epoch += 1
         heap = heap.next
     while owner != NULL:
-        if owner.uses == 0 and owner.rest == 0:
+        if not has_graphs(owner) and owner.rest == 0:
             owner.rest = 1
         owner = owner.next
 
@@ -158,4 +247,5 @@ cdef void settle_all(Pool* pool) noexcept nogil:
     while owner != NULL:
         if owner.rest == 1:
             owner.rest = 2
+            forget_replays(owner)
         owner = owner.next

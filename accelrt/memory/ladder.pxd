@@ -3,6 +3,7 @@ from libc.stdint cimport uintptr_t
 
 from accelrt.memory.block cimport Heap
 from accelrt.memory.state cimport Pool
+from accelrt.memory.terms cimport Private
 
 cdef struct Request:
     size_t requested
@@ -19,3 +20,4 @@ cdef bint refused(int code) noexcept nogil
 cdef int find(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil  # inside the world
 cdef int climb(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil  # under the growth lock too
 cdef int release_free(Pool* pool) noexcept nogil  # likewise: what is idle goes back to the device
+cdef int release_with(Pool* pool, Private* owner) noexcept nogil  # what is idle in a MemPool too, but not of graphs

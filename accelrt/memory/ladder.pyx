@@ -8,23 +8,26 @@ from libc.stdlib cimport free
 from libc.string cimport memset
 
 from accelrt.driver.captures cimport enter_wait, leave_wait
-from accelrt.memory.block cimport Block, Piece, Use
+from accelrt.memory.block cimport CLASSES, Block, Piece, Use
 from accelrt.memory.credit cimport is_overdrawn, open_credit
-from accelrt.memory.freelist cimport best_fit
+from accelrt.memory.freelist cimport best_fit, class_of, next_class, precedes
 from accelrt.memory.heap cimport keeps_rest, suits
-from accelrt.memory.idle cimport close_epochs, drop_markers, settle_all
+from accelrt.memory.idle cimport (
+    close_epochs, drop_markers, drop_waited, is_quiet, is_settled, look, look_at_all, next_replay, set_waited,
+    settle_all,
+)
 from accelrt.memory.inherit cimport inherit
 from accelrt.memory.pending cimport poll, wait_all
-from accelrt.memory.per_thread cimport LEGACY, PER_THREAD, filed_under
+from accelrt.memory.per_thread cimport PER_THREAD, filed_under
 from accelrt.memory.pieces cimport release_piece, vacate
 from accelrt.memory.places cimport make_cell
-from accelrt.memory.private cimport drop_empty, owner_for
+from accelrt.memory.private cimport drop_empty, has_graphs, owner_for
+from accelrt.memory.queues cimport Entry, is_capturing, put_entry, take_entry
 from accelrt.memory.records cimport add_use, heap_of, see_to_blocks
 from accelrt.memory.segments cimport grow_plain, release_plain
 from accelrt.memory.sizes cimport GRANULE, LARGE_LIMIT, SMALL, SMALL_LIMIT, SMALL_SEGMENT, round_up
 from accelrt.memory.spans cimport grow_pages, need_at_end, trim_spans
 from accelrt.memory.stats cimport ALLOCATED_BYTES
-from accelrt.memory.terms cimport Private
 from accelrt.memory.windows cimport (
     Found, drop_windows, find_pages, forget_blockers, is_crowded, mark_leaving, revive, send_home, stitch,
 )
@@ -46,25 +49,69 @@ cdef bint refused(int code) noexcept nogil:
 
 cdef int find(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil:
     cdef Block* block = best_fit(request.heap, request.size)
-    cdef Use* use = NULL
-    cdef int code
     if block == NULL or not suits(block, request.size, &pool.policy):
         return OUT_OF_MEMORY
-    code = see_to_blocks(request.heap, 1)
+    return give(pool, request, block, out_address)
+
+
+cdef int give(Pool* pool, Request* request, Block* block, uintptr_t* out_address) noexcept nogil:
+    # What is lent by another stream's heap returns there behind the work of the stream that asked.
+    cdef Use* use = NULL
+    cdef int code = see_to_blocks(block.heap, 1)
     if code:
         return code
     if block.cell == NULL:
         block.cell = make_cell(block.address)
         if block.cell == NULL:
             return NO_HOST_MEMORY
-    if request.stream == PER_THREAD:
-        code = add_use(pool, &use, pool.device, LEGACY)
+    if request.stream == PER_THREAD or block.heap != request.heap:
+        code = add_use(pool, &use, pool.device, filed_under(request.stream))
         if code:
             return code
     hand_out(pool, block, request.size, request.requested, keeps_rest(block, request.size))
     block.uses = use
     out_address[0] = block.address
     return 0
+
+
+# --- lending -------------------------------------------------------------------------------------------------
+
+cdef Block* settled_fit(Block* node, size_t size) noexcept nogil:
+    # The least (size, order) of a class that suffices and that no work uses any more.
+    cdef Block* best = NULL
+    if node == NULL:
+        return NULL
+    if node.size >= size:
+        best = settled_fit(node.left, size)
+        if best == NULL and is_settled(node):
+            best = node
+    return best if best != NULL else settled_fit(node.right, size)
+
+
+cdef Block* lent_by(Pool* pool, Heap* heap, size_t size) noexcept nogil:
+    cdef Block* best = NULL
+    cdef int index = class_of(size)
+    if best_fit(heap, size) == NULL:
+        return NULL
+    look(pool, heap)
+    while index >= 0 and best == NULL:
+        best = settled_fit(heap.trees[index], size)
+        index = next_class(heap, index) if index + 1 < CLASSES else -1
+    return best
+
+
+cdef int borrow(Pool* pool, Request* request, int refusal, uintptr_t* out_address) noexcept nogil:
+    # A part of a page that another stream's blocks keep from going anywhere else.
+    cdef Heap* other = pool.heaps
+    cdef Block* best = NULL
+    cdef Block* block
+    while other != NULL and pool.policy.virtual_memory:
+        if other != request.heap and other.owner == request.heap.owner and other.summary:
+            block = lent_by(pool, other, request.size)
+            if block != NULL and (best == NULL or precedes(block, best)):
+                best = block
+        other = other.next
+    return refusal if best == NULL else give(pool, request, best, out_address)
 
 
 # --- growth --------------------------------------------------------------------------------------------------
@@ -172,11 +219,55 @@ cdef int await_device(Pool* pool, void* about) noexcept nogil:
     return pool.table.device_synchronize(pool.device)
 
 
+cdef int await_event(Pool* pool, void* event) noexcept nogil:
+    return pool.table.event_synchronize(pool.device, (<uintptr_t*>event)[0])
+
+
+cdef int await_stream(Pool* pool, uintptr_t stream) noexcept nogil:
+    # By an event behind its work: the stream may begin to capture any time.
+    cdef Entry* entry
+    cdef int code
+    if is_capturing(pool.table, pool.device, stream, &code) or code:
+        return code
+    code = take_entry(pool.table, pool.device, &pool.spare_entries, &entry)
+    if code:
+        return code
+    set_waited(pool, stream)
+    code = pool.table.event_record(pool.device, entry.event, stream)
+    if code == 0:
+        code = outside(pool, await_event, &entry.event)
+    put_entry(&pool.spare_entries, entry)
+    if code == 0:
+        drop_waited(pool, stream)
+    return code
+
+
+cdef int wait_beside_capture(Pool* pool) noexcept nogil:
+    # For each stream by itself, but those that capture.  Records of heaps and events stay while the world is left.
+    cdef Heap* heap = pool.heaps
+    cdef uintptr_t awaited
+    cdef int code = 0
+    look_at_all(pool)
+    while heap != NULL and code == 0:
+        if heap.marker != NULL and not is_quiet(heap):
+            awaited = heap.marker.event
+            code = outside(pool, await_event, &awaited)
+            look(pool, heap)
+        heap = heap.next
+    while code == 0 and next_replay(pool, &awaited):
+        code = await_stream(pool, awaited)
+        set_waited(pool, awaited)  # or left, since it captures
+    send_home(pool)
+    return code
+
+
 cdef int wait_streams(Pool* pool) noexcept nogil:
     # Then what any stream freed may serve every other.  Beside a capture the device must not be waited for.
     cdef int code
-    if pool.captures or (pool.first_piece == NULL and pool.windows == 0) or not enter_wait():
+    if pool.first_piece == NULL and pool.windows == 0:
         return 0
+    if pool.captures or not enter_wait():
+        return wait_beside_capture(pool)
     close_epochs(pool)
     code = outside(pool, await_device, NULL)
     leave_wait()
@@ -232,7 +323,7 @@ cdef int release_pages(Pool* pool) noexcept nogil:
 
 cdef int release_free(Pool* pool) noexcept nogil:
     cdef int code = release_plain(pool, SIZE_MAX)
-    if code == 0 and pool.captures == 0 and (pool.first != NULL or pool.windows):
+    if code == 0 and (pool.first != NULL or pool.windows):
         code = wait_streams(pool)
         if code == 0:
             code = release_pages(pool)
@@ -241,6 +332,40 @@ cdef int release_free(Pool* pool) noexcept nogil:
     drop_empty(pool)
     drop_markers(pool)
     return code
+
+
+cdef int release_with(Pool* pool, Private* owner) noexcept nogil:
+    cdef int code
+    if owner != NULL:
+        owner.emptied = True
+    code = release_free(pool)
+    owner = pool.privates  # which the release may have ended
+    while owner != NULL:
+        owner.emptied = False
+        owner = owner.next
+    return code
+
+
+cdef int release_own(Pool* pool, Private* owner) noexcept nogil:
+    # What the owner lacks nobody else's memory can give.
+    cdef int code
+    if owner == NULL or has_graphs(owner):
+        return 0
+    pool.only = owner
+    code = release_with(pool, owner)
+    pool.only = NULL
+    return code
+
+
+cdef int release_pools(Pool* pool, bint* out_any) noexcept nogil:
+    # What is idle in MemPools that are alive, rather than to refuse.
+    cdef Private* owner = pool.privates
+    out_any[0] = False
+    while owner != NULL:
+        owner.emptied = owner.users and owner.reserved and not has_graphs(owner)
+        out_any[0] |= owner.emptied
+        owner = owner.next
+    return release_with(pool, NULL) if out_any[0] else 0
 
 
 # --- the ladder ----------------------------------------------------------------------------------------------
@@ -270,6 +395,25 @@ cdef int last_growth(Pool* pool, Request* request, uintptr_t* out_address) noexc
     return code if code else find(pool, request, out_address)
 
 
+cdef int release_and_serve(Pool* pool, Request* request, int refusal, uintptr_t* out_address) noexcept nogil:
+    # What others give back does not lift the limit of a pool of the user's.
+    cdef int code = refusal
+    cdef bint more
+    pool.stats.num_alloc_retries += 1
+    if refusal == POOL_CAP_REACHED:
+        code = release_own(pool, request.heap.owner)
+        return code if code else serve(pool, request, out_address)
+    code = release_free(pool)
+    if code == 0:
+        code = serve(pool, request, out_address)
+    if refused(code) and code != POOL_CAP_REACHED:
+        refusal = code
+        code = release_pools(pool, &more)
+        if code == 0:
+            code = serve(pool, request, out_address) if more else refusal
+    return code
+
+
 cdef int climb(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil:
     # A small request, or one of a process that has little, takes no pages from other streams before growth was
     # refused: the streams would ask for them back, again and again.
@@ -289,13 +433,14 @@ cdef int climb(Pool* pool, Request* request, uintptr_t* out_address) noexcept no
         code = serve(pool, request, out_address)
     if refused(code) and on_refusal != NULL:
         code = ask(pool, request, code, out_address)
-    if refused(code) and code != POOL_CAP_REACHED:  # which what others give back does not lift
-        pool.stats.num_alloc_retries += 1
-        code = release_free(pool)
-        if code == 0:
-            code = serve(pool, request, out_address)
+    if refused(code) and request.size <= SMALL_LIMIT:
+        code = borrow(pool, request, code, out_address)
+    if refused(code):
+        code = release_and_serve(pool, request, code, out_address)
     if refused(code) and not pool.policy.virtual_memory:
         code = last_growth(pool, request, out_address)
+    if refused(code):
+        code = borrow(pool, request, code, out_address)
     if refused(code):
         pool.stats.num_ooms += 1
     return code

@@ -14,13 +14,13 @@ from accelrt.memory.foreign cimport (
 )
 from accelrt.memory.hits cimport expect_read, put, take
 from accelrt.memory.invariants cimport violated, violated_between
-from accelrt.memory.ladder cimport Request, climb, find, release_free
+from accelrt.memory.ladder cimport Request, climb, find, release_with
 from accelrt.memory.lock cimport spin_lock, spin_try, spin_unlock
 from accelrt.memory.pending cimport accept, defer, poll, settle, wait_all
 from accelrt.memory.per_thread cimport filed_under
 from accelrt.memory.places cimport block_at
 from accelrt.memory.policy cimport load_flag, load_routed, rounded, take_policy, wanted
-from accelrt.memory.private cimport is_routed, note_peaks, owner_for
+from accelrt.memory.private cimport entered_pool, is_routed, note_peaks, owner_for
 from accelrt.memory.queues cimport destroy_entries
 from accelrt.memory.records cimport gone, heap_of, near_heap, new_use, recycle_use
 from accelrt.memory.sizes cimport LARGE, ROUND_LIMIT, SMALL_LIMIT, UNIT, kind_of, round_up
@@ -328,6 +328,7 @@ cdef bint in_private(int device, uintptr_t address) noexcept nogil:
 
 
 cdef int empty(int device) noexcept nogil:
+    # The pool whose context the calling thread is in is emptied too, as far as no graph holds it.
     cdef Pool* pool = pool_if_made(device)
     cdef int code
     if pool == NULL:
@@ -338,7 +339,7 @@ cdef int empty(int device) noexcept nogil:
     enter(pool)
     code = wait_all(pool)
     if code == 0:
-        code = release_free(pool)
+        code = release_with(pool, entered_pool(pool))
     if code == 0:
         code = destroy_entries(pool.table, &pool.spare_entries)
     if pool.heaps != NULL:

@@ -6,14 +6,19 @@ from accelrt.memory.state cimport Pool
 from accelrt.memory.terms cimport Private
 
 cdef Private* find_private(Pool* pool, uint64_t first, uint64_t second) noexcept nogil
-cdef int hold(Pool* pool, uint64_t first, uint64_t second) noexcept nogil  # one use more; made if need be
-cdef int let_go(Pool* pool, uint64_t first, uint64_t second) noexcept nogil  # one use less
+# One use more, and one less; a user is a MemPool or a context, all others are graphs.  Made if need be.
+cdef int hold(Pool* pool, uint64_t first, uint64_t second, bint user) noexcept nogil
+cdef int let_go(Pool* pool, uint64_t first, uint64_t second, bint user) noexcept nogil
+cdef bint has_graphs(const Private* owner) noexcept nogil
+cdef void note_replay(Private* owner, uintptr_t stream) noexcept nogil  # of a graph that is about to let go
+cdef void forget_replays(Private* owner) noexcept nogil  # they are past
 
 # capture is the driver's id of one, or 0 for the calling thread
 cdef int begin_route(Pool* pool, uint64_t first, uint64_t second, uint64_t capture) noexcept nogil
 # thread is the number of the one that began it, 0 for a capture
 cdef int end_route(Pool* pool, const Private* owner, uint64_t capture, uint64_t thread) noexcept nogil
 cdef int owner_for(Pool* pool, uintptr_t stream, Private** out_owner) noexcept nogil  # NULL where no route leads
+cdef Private* entered_pool(const Pool* pool) noexcept nogil  # by use_mem_pool, of this thread; NULL
 cdef bint is_captured(const Pool* pool, const Private* owner) noexcept nogil  # a capture allocates from it
 cdef bint is_routed() noexcept nogil  # the calling thread has a route, on whatever device
 cdef uint64_t thread_number() noexcept nogil  # the calling thread's, of no other

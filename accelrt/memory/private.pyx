@@ -4,12 +4,13 @@ from libc.stdlib cimport calloc, free
 
 from accelrt.driver.table cimport CAPTURE_ACTIVE
 from accelrt.memory.block cimport Heap
+from accelrt.memory.idle cimport is_trusted
 from accelrt.memory.policy cimport store_routed
 from accelrt.memory.queues cimport put_entry
 from accelrt.memory.records cimport gone
 from accelrt.memory.share cimport current
 from accelrt.memory.stats cimport BOTH, FIGURES, RESERVED_BYTES, SEGMENT, SHARED
-from accelrt.memory.terms cimport Route
+from accelrt.memory.terms cimport Replay, Route
 from accelrt.status cimport CAPTURE_IMPLICIT, INVALID_VALUE, NO_HOST_MEMORY
 
 cdef extern from *:
@@ -37,7 +38,7 @@ cdef Private* find_private(Pool* pool, uint64_t first, uint64_t second) noexcept
     return found
 
 
-cdef int hold(Pool* pool, uint64_t first, uint64_t second) noexcept nogil:
+cdef int hold(Pool* pool, uint64_t first, uint64_t second, bint user) noexcept nogil:
     cdef Private* found = find_private(pool, first, second)
     if found == NULL:
         found = <Private*>calloc(1, sizeof(Private))
@@ -46,20 +47,24 @@ cdef int hold(Pool* pool, uint64_t first, uint64_t second) noexcept nogil:
         found.id[0] = first
         found.id[1] = second
         found.limit = SIZE_MAX
+        found.rest = 2
         found.next = pool.privates
         pool.privates = found
     found.uses += 1
-    found.rest = 0
+    found.users += user
+    if not user:
+        found.rest = 0
     return 0
 
 
-cdef int let_go(Pool* pool, uint64_t first, uint64_t second) noexcept nogil:
+cdef int let_go(Pool* pool, uint64_t first, uint64_t second, bint user) noexcept nogil:
     # The record stays until its segments are gone: blocks of a dead graph may still be live.  One that nothing was
     # ever allocated from goes at once, for programs that capture again and again.
     cdef Private* found = find_private(pool, first, second)
     if found == NULL or found.uses == 0:
         return INVALID_VALUE
     found.uses -= 1
+    found.users -= user
     if found.uses == 0 and found.segments == 0 and not has_heaps(pool, found):
         unlink(pool, found)
     return 0
@@ -77,7 +82,40 @@ cdef void unlink(Pool* pool, Private* owner) noexcept nogil:
     while link[0] != owner:
         link = &link[0].next
     link[0] = owner.next
+    forget_replays(owner)
     free(owner)
+
+
+# --- replays of graphs that are gone -------------------------------------------------------------------------
+
+cdef bint has_graphs(const Private* owner) noexcept nogil:
+    return owner.uses > owner.users
+
+
+cdef void note_replay(Private* owner, uintptr_t stream) noexcept nogil:
+    # Without host memory for the note, or where the stream may die, only a wait for the device tells.
+    cdef Replay* found = owner.replays
+    while found != NULL and found.stream != stream:
+        found = found.next
+    if found != NULL:
+        found.waited = False
+        return
+    found = <Replay*>calloc(1, sizeof(Replay)) if is_trusted(stream) else NULL
+    if found == NULL:
+        owner.hidden = True
+        return
+    found.stream = stream
+    found.next = owner.replays
+    owner.replays = found
+
+
+cdef void forget_replays(Private* owner) noexcept nogil:
+    cdef Replay* found
+    while owner.replays != NULL:
+        found = owner.replays
+        owner.replays = found.next
+        free(found)
+    owner.hidden = False
 
 
 # --- routes --------------------------------------------------------------------------------------------------
@@ -164,6 +202,13 @@ cdef int owner_for(Pool* pool, uintptr_t stream, Private** out_owner) noexcept n
     return 0
 
 
+cdef Private* entered_pool(const Pool* pool) noexcept nogil:
+    cdef Route* route = pool.routes if pool.routed else NULL
+    while route != NULL and (route.capture or route.thread != this_thread()):
+        route = route.next
+    return NULL if route == NULL else route.owner
+
+
 cdef bint is_captured(const Pool* pool, const Private* owner) noexcept nogil:
     cdef const Route* route = pool.routes
     while route != NULL and (route.capture == 0 or route.owner != owner):
@@ -225,6 +270,7 @@ cdef void drop_empty(Pool* pool) noexcept nogil:
         if found.uses == 0 and found.segments == 0:
             link[0] = found.next
             let_heaps_go(pool, found)
+            forget_replays(found)
             free(found)
         else:
             link = &found.next

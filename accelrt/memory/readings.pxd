@@ -1,5 +1,5 @@
 # A pool's figures, each read at one moment.  A NULL pool was never used: all its figures are 0.
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint64_t
 
 from accelrt.memory.state cimport Pool
 from accelrt.memory.stats cimport Stats
@@ -16,3 +16,11 @@ cdef Stats read_stats(Pool* pool) noexcept nogil
 cdef void reset_peaks(Pool* pool) noexcept nogil
 cdef void reset_accumulated(Pool* pool) noexcept nogil
 cdef object find_violation(Pool* pool)  # str, or None
+
+cdef struct Holders:    # of idle memory that not every request may have, in bytes
+    int64_t graphs      # in pools that graphs use
+    int64_t pools       # in MemPools that no graph uses
+    uint64_t[2] largest # the id of the one of these that holds most
+    bint capturing      # a capture is under way on the device
+
+cdef Holders holders_of_idle(Pool* pool) noexcept nogil

@@ -10,12 +10,14 @@ from accelrt.memory.foreign_readings cimport (
 from accelrt.memory.freelist cimport next_class
 from accelrt.memory.invariants cimport violated_between
 from accelrt.memory.lock cimport spin_lock, spin_unlock
+from accelrt.memory.private cimport has_graphs, sum_of
 from accelrt.memory.records cimport load_heap
 from accelrt.memory.share cimport current, forget_made, lower_ceilings, made
 from accelrt.memory.stats cimport (
     ACTIVE_BYTES, ALLOCATED_BYTES, BOTH, FIGURES, RESERVED_BYTES, SHARED, Counter, current_of,
 )
 from accelrt.memory.swing cimport rest
+from accelrt.memory.terms cimport Private
 from accelrt.memory.world cimport counted, enter, leave, lock_to_read, reserved, unlock_after_read
 
 
@@ -100,6 +102,30 @@ cdef size_t largest_free(Pool* pool) noexcept nogil:
         heap = heap.next
     leave(pool, NULL)
     return largest
+
+
+cdef Holders holders_of_idle(Pool* pool) noexcept nogil:
+    cdef Holders answer
+    cdef const Private* owner
+    cdef int64_t idle, most = 0
+    memset(&answer, 0, sizeof(Holders))
+    if pool == NULL or pool.foreign != NULL:
+        return answer
+    enter(pool)
+    answer.capturing = pool.captures > 0
+    owner = pool.privates
+    while owner != NULL:
+        idle = <int64_t>owner.reserved - sum_of(pool, owner, ACTIVE_BYTES)
+        if has_graphs(owner):
+            answer.graphs += idle
+        elif owner.users:
+            answer.pools += idle
+            if idle > most:
+                most = idle
+                answer.largest = owner.id
+        owner = owner.next
+    leave(pool, NULL)
+    return answer
 
 
 cdef size_t limit_of(Pool* pool) noexcept nogil:

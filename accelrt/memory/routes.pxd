@@ -11,13 +11,21 @@ cdef struct PrivateStats:  # of blocks, segments and bytes, by the figures of st
     int64_t[FIGURES] current
     int64_t[FIGURES] peak
 
-cdef int hold_private(int device, uint64_t first, uint64_t second) noexcept nogil  # made if need be
+# By a graph; made if need be.  Before it lets go, it names the streams that it was replayed on.
+cdef int hold_private(int device, uint64_t first, uint64_t second) noexcept nogil
 cdef int let_go_private(int device, uint64_t first, uint64_t second) noexcept nogil
+cdef void note_replays(int device, uint64_t first, uint64_t second, uintptr_t stream) noexcept nogil
+cdef void hide_replays(int device, uint64_t first, uint64_t second) noexcept nogil  # their streams are unknown
+# Likewise by a MemPool, which keeps its idle memory until it is emptied or somebody runs out of memory.
+cdef int hold_pool(int device, uint64_t first, uint64_t second) noexcept nogil
+cdef int let_go_pool(int device, uint64_t first, uint64_t second) noexcept nogil
 cdef int cap_private(int device, uint64_t first, uint64_t second, size_t limit) noexcept nogil
 cdef PrivateStats read_private(int device, uint64_t first, uint64_t second, bint reset) noexcept nogil  # its peaks
 # The id of the pool that the calling thread's allocations on a stream go to; zeros for none.
 cdef void private_of(int device, uintptr_t stream, uint64_t* out_id) noexcept nogil
 
+# Before a capture begins: while it is under way, its stream cannot be asked what it has done with idle memory.
+cdef void expect_idle(int device) noexcept nogil
 cdef int begin_capture(int device, uint64_t first, uint64_t second, uint64_t capture) noexcept nogil
 # After the driver's capture_begin on the stream: asks for the capture's id, and begins it.  CAPTURE_INVALID where
 # somebody broke or ended it already; the id is 0 then, and the caller disposes of what the stream is in.

@@ -5,9 +5,10 @@ from libc.string cimport memset
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport CAPTURE_ACTIVE, CAPTURE_NONE
 from accelrt.memory.foreign cimport foreign_begin_capture, foreign_end_capture
+from accelrt.memory.idle cimport look_at_all
 from accelrt.memory.pool cimport pool_if_made, pool_of
 from accelrt.memory.private cimport (
-    begin_route, end_route, find_private, hold, let_go, owner_for, reset_private_peaks, sum_of,
+    begin_route, end_route, find_private, hold, let_go, note_replay, owner_for, reset_private_peaks, sum_of,
 )
 from accelrt.memory.state cimport Pool
 from accelrt.memory.terms cimport Private
@@ -24,26 +25,64 @@ cdef Pool* enter_made(int device) noexcept nogil:
     return pool
 
 
-cdef int hold_private(int device, uint64_t first, uint64_t second) noexcept nogil:
+cdef int hold_as(int device, uint64_t first, uint64_t second, bint user) noexcept nogil:
     cdef Pool* pool
     cdef int code = pool_of(device, &pool)
     if code:
         return code
     pthread_mutex_lock(&pool.lock)
-    code = hold(pool, first, second)
+    code = hold(pool, first, second, user)
     pthread_mutex_unlock(&pool.lock)
     return code
 
 
-cdef int let_go_private(int device, uint64_t first, uint64_t second) noexcept nogil:
+cdef int let_go_as(int device, uint64_t first, uint64_t second, bint user) noexcept nogil:
     cdef Pool* pool = pool_if_made(device)
     cdef int code
     if pool == NULL:
         return FORKED
     pthread_mutex_lock(&pool.lock)
-    code = let_go(pool, first, second)
+    code = let_go(pool, first, second, user)
     pthread_mutex_unlock(&pool.lock)
     return code
+
+
+cdef int hold_private(int device, uint64_t first, uint64_t second) noexcept nogil:
+    return hold_as(device, first, second, False)
+
+
+cdef int let_go_private(int device, uint64_t first, uint64_t second) noexcept nogil:
+    return let_go_as(device, first, second, False)
+
+
+cdef int hold_pool(int device, uint64_t first, uint64_t second) noexcept nogil:
+    return hold_as(device, first, second, True)
+
+
+cdef int let_go_pool(int device, uint64_t first, uint64_t second) noexcept nogil:
+    return let_go_as(device, first, second, True)
+
+
+cdef void note_replays_as(int device, uint64_t first, uint64_t second, uintptr_t stream, bint hidden) noexcept nogil:
+    cdef Pool* pool = pool_if_made(device)
+    cdef Private* owner
+    if pool == NULL:
+        return
+    pthread_mutex_lock(&pool.lock)
+    owner = find_private(pool, first, second)
+    if owner != NULL and hidden:
+        owner.hidden = True
+    elif owner != NULL:
+        note_replay(owner, stream)
+    pthread_mutex_unlock(&pool.lock)
+
+
+cdef void note_replays(int device, uint64_t first, uint64_t second, uintptr_t stream) noexcept nogil:
+    note_replays_as(device, first, second, stream, False)
+
+
+cdef void hide_replays(int device, uint64_t first, uint64_t second) noexcept nogil:
+    note_replays_as(device, first, second, 0, True)
 
 
 cdef int cap_private(int device, uint64_t first, uint64_t second, size_t limit) noexcept nogil:
@@ -102,6 +141,15 @@ cdef void private_of(int device, uintptr_t stream, uint64_t* out_id) noexcept no
 
 # --- routes --------------------------------------------------------------------------------------------------
 
+cdef void expect_idle(int device) noexcept nogil:
+    cdef Pool* pool = pool_if_made(device)
+    if pool == NULL or pool.foreign != NULL:
+        return
+    enter(pool)
+    look_at_all(pool)
+    leave(pool, NULL)
+
+
 cdef int begin_capture(int device, uint64_t first, uint64_t second, uint64_t capture) noexcept nogil:
     # No capture has the id 0, which stands for a thread's route.
     cdef Pool* pool
@@ -152,11 +200,11 @@ cdef int begin_pool(int device, uint64_t first, uint64_t second) noexcept nogil:
     if pool.foreign != NULL:
         return NOT_SUPPORTED
     pthread_mutex_lock(&pool.lock)
-    code = hold(pool, first, second)
+    code = hold(pool, first, second, True)
     if code == 0:
         code = begin_route(pool, first, second, 0)
         if code:
-            let_go(pool, first, second)
+            let_go(pool, first, second, True)
     pthread_mutex_unlock(&pool.lock)
     return code
 
@@ -169,6 +217,6 @@ cdef int end_pool(int device, uint64_t first, uint64_t second, uint64_t thread) 
     pthread_mutex_lock(&pool.lock)
     code = end_route(pool, find_private(pool, first, second), 0, thread)
     if code == 0:
-        code = let_go(pool, first, second)
+        code = let_go(pool, first, second, True)
     pthread_mutex_unlock(&pool.lock)
     return code

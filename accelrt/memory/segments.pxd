@@ -11,8 +11,8 @@ cdef int grow_plain(Pool* pool, Heap* heap, size_t size) noexcept nogil
 cdef int release_plain(Pool* pool, size_t wanted) noexcept nogil  # idle ones, longest idle first; bytes, or all
 cdef void link_segment(Pool* pool, Segment* segment) noexcept nogil  # plain and spans
 cdef void unlink_segment(Pool* pool, Segment* segment) noexcept nogil
-cdef bint may_leave(const Heap* heap) noexcept nogil  # no graph or pool in use needs the heap's addresses
-cdef bint is_at_rest(const Heap* heap) noexcept nogil  # nor does a replay of a graph that is gone
+cdef bint may_leave(const Pool* pool, const Heap* heap) noexcept nogil  # no graph or pool in use needs its addresses
+cdef bint is_at_rest(const Pool* pool, const Heap* heap) noexcept nogil  # nor does a replay of a graph that is gone
 
 
 cdef inline void count_owner(Heap* heap, int64_t size) noexcept nogil:

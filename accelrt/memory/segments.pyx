@@ -88,17 +88,20 @@ cdef int grow_plain(Pool* pool, Heap* heap, size_t size) noexcept nogil:
     return 0
 
 
-cdef bint may_leave(const Heap* heap) noexcept nogil:
-    return heap.owner == NULL or heap.owner.uses == 0
+cdef bint may_leave(const Pool* pool, const Heap* heap) noexcept nogil:
+    # A MemPool in use keeps what is idle in it, unless its user empties it or somebody runs out of memory.
+    if pool.only != NULL and heap.owner != pool.only:
+        return False
+    return heap.owner == NULL or heap.owner.uses == (heap.owner.users if heap.owner.emptied else 0)
 
 
-cdef bint is_at_rest(const Heap* heap) noexcept nogil:
-    return heap.owner == NULL or (heap.owner.uses == 0 and heap.owner.rest == 2)
+cdef bint is_at_rest(const Pool* pool, const Heap* heap) noexcept nogil:
+    return may_leave(pool, heap) and (heap.owner == NULL or heap.owner.rest == 2)
 
 
-cdef bint is_idle(const Segment* segment) noexcept nogil:
+cdef bint is_idle(const Pool* pool, const Segment* segment) noexcept nogil:
     return (segment.shape == PLAIN and segment.first.state == FREE and segment.first.after == NULL
-            and may_leave(segment.heap))
+            and may_leave(pool, segment.heap))
 
 
 cdef int release_segment(Pool* pool, Segment* segment) noexcept nogil:
@@ -125,7 +128,7 @@ cdef Segment* longest_idle(Pool* pool) noexcept nogil:
     cdef Segment* segment = pool.first
     cdef Segment* found = NULL
     while segment != NULL:
-        if is_idle(segment) and (found == NULL or segment.idle_since < found.idle_since):
+        if is_idle(pool, segment) and (found == NULL or segment.idle_since < found.idle_since):
             found = segment
         segment = segment.after
     return found
@@ -139,7 +142,7 @@ cdef int release_plain(Pool* pool, size_t wanted) noexcept nogil:
     cdef int code = 0
     while segment != NULL and code == 0 and wanted == SIZE_MAX:
         after = segment.after
-        if is_idle(segment):
+        if is_idle(pool, segment):
             code = release_segment(pool, segment)
         segment = after
     while wanted != SIZE_MAX and done < wanted and code == 0:

@@ -49,6 +49,7 @@ cdef struct Pool:
     int heap_count
     Heap* near[2][NEAR + REACH]  # by kind and stream; read without a lock
     Private* privates
+    Private* only            # whose idle memory alone is being given back; NULL: everybody's that may
     Route* routes            # captures under way, and threads in pools of their own; the latest first
     uint64_t captures        # routes that are captures
     uint64_t routed          # routes that are threads; read without a lock

@@ -1,6 +1,6 @@
 # On what terms memory is held: the settings, and whom a private pool is kept for.  Guarded as the pool is
 # (state.pxd), but for what of the settings a hit reads (policy.pxd).
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int64_t, uint64_t, uintptr_t
 
 from accelrt.memory.stats cimport FIGURES
 
@@ -18,14 +18,25 @@ cdef struct Policy:
     bint rounds        # divisions hold one that is not 0
     unsigned char[64] divisions  # steps between a power of two and the next, by the lower one's exponent; 0: none
 
+# A stream that graphs were replayed on which are gone: their last replay may be under way.
+cdef struct Replay:
+    uintptr_t stream
+    bint waited        # by whoever waits for the stream just now
+    Replay* next
+
 # The heaps that captures of one graph pool handle, or a MemPool, allocate from.
 cdef struct Private:
     uint64_t[2] id
-    int uses           # graphs, captures and MemPools that hold it; at 0 its segments may go back
+    int uses           # graphs, captures, MemPools and contexts that hold it; at 0 its segments may go back
+    int users          # those of them that are MemPools and contexts, so that no graph needs what is idle
+    bint emptied       # what is idle is being given back, where no graph holds the pool
     uint64_t segments
     size_t limit       # most bytes to reserve
     size_t reserved
-    int rest           # since the last use ended the device is 1: being waited for, 2: waited for; no replay is left
+    int rest           # since the last graph was gone the device is 1: being waited for, 2: waited for, or no
+                       # stream of replays is busy any more; no replay is left
+    Replay* replays    # of graphs that are gone; while rest is 0
+    bint hidden        # they may run on streams that nobody knows, or that cannot be asked
     int64_t[FIGURES] peak  # of reserved bytes and segments, and of what is live; not of splits
     Private* next
 

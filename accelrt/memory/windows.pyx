@@ -88,7 +88,7 @@ cdef size_t find_pages(Pool* pool, Heap* heap, bint across, Found* found) noexce
     if across:
         look_at_others(pool, heap)
     while other != NULL:
-        borrows = other.owner == heap.owner or (heap.owner == NULL and is_at_rest(other))
+        borrows = other.owner == heap.owner or (heap.owner == NULL and is_at_rest(pool, other))
         if other == heap or (across and borrows and other.summary):
             bytes_ += mark_heap(pool, other, other == heap, found)
         other = other.next
@@ -99,7 +99,7 @@ cdef void mark_leaving(Pool* pool) noexcept nogil:
     cdef Heap* heap = pool.heaps
     pool.search += 1
     while heap != NULL:
-        if is_at_rest(heap):
+        if is_at_rest(pool, heap):
             mark_heap(pool, heap, False, NULL)
         heap = heap.next
 
@@ -363,7 +363,7 @@ cdef int drop_windows(Pool* pool) noexcept nogil:
     cdef Segment* after
     cdef int code = 0
     while heap != NULL and code == 0:
-        window = heap.first_window if is_at_rest(heap) else NULL
+        window = heap.first_window if is_at_rest(pool, heap) else NULL
         while window != NULL and code == 0:
             after = window.after
             if window.away == window.slot_count and <int>(heap.settled - window.used) >= 0:

@@ -1,0 +1,286 @@
+"""Idle memory is no reason to refuse: not beside a capture, not in a pool, not on another stream."""
+
+import threading
+
+import pytest
+from child import in_child
+
+import accelrt
+
+MIB = 1 << 20
+ROOM = {"ACCELRT_HOST_MEMORY": "64MiB"}
+
+
+def capture_with_scratch(graph, size, **arguments):
+    with accelrt.graph(graph, **arguments), accelrt.Buffer(size) as scratch:
+        scratch.fill(1)
+
+
+# --- captures one after the other ----------------------------------------------------------------------------
+
+
+def capture_again_and_again(size, rounds, waits):
+    for _ in range(rounds):
+        graph = accelrt.CUDAGraph()
+        capture_with_scratch(graph, size)
+        graph.replay()
+        if waits:
+            accelrt.synchronize()
+        graph.reset()
+    accelrt.synchronize()
+    accelrt.memory.audit()
+    accelrt.empty_cache()
+    assert accelrt.memory_reserved() == 0
+
+
+@pytest.mark.parametrize("settings", ["", "expandable_segments:False", "stitching:False"])
+@pytest.mark.parametrize("waits", [True, False])
+def test_memory_of_graphs_that_are_gone_serves_the_next_capture(waits, settings):
+    in_child(capture_again_and_again, 10 * MIB, 20, waits, ACCELRT_ALLOC_CONF=settings, **ROOM)
+    in_child(capture_again_and_again, 100, 80, waits, ACCELRT_ALLOC_CONF=settings, **ROOM)
+
+
+def capture_on_the_stream_of_replays(rounds):
+    stream = accelrt.Stream()
+    with accelrt.stream(stream):
+        for _ in range(rounds):
+            graph = accelrt.CUDAGraph()
+            capture_with_scratch(graph, 20 * MIB, stream=stream)
+            graph.replay()
+            stream.synchronize()
+            graph.reset()
+
+
+def test_a_stream_is_asked_before_its_own_capture_begins():
+    in_child(capture_on_the_stream_of_replays, 8, **ROOM)
+
+
+def keep_what_a_replay_uses():
+    blocked, stream, side = threading.Event(), accelrt.Stream(), accelrt.Stream()
+    graph = accelrt.CUDAGraph()
+    with accelrt.graph(graph, stream=side):
+        scratch = accelrt.Buffer(40 * MIB)
+        scratch.fill(1)
+    stream.launch_host_func(blocked.wait)
+    with accelrt.stream(stream):
+        graph.replay()
+    scratch.free()
+    graph.reset()
+    done = []
+
+    def capture():
+        capture_with_scratch(accelrt.CUDAGraph(), 40 * MIB)
+        done.append(blocked.is_set())
+
+    thread = threading.Thread(target=capture)
+    thread.start()
+    thread.join(0.2)  # it waits for the replay; where it does not, done says so
+    blocked.set()
+    thread.join()
+    stream.synchronize()
+    assert done == [True]
+
+
+def test_memory_of_a_dead_graph_is_kept_until_its_last_replay_is_past():
+    in_child(keep_what_a_replay_uses, **ROOM)
+
+
+def keep_what_unknown_launches_use():
+    graph = accelrt.CUDAGraph()
+    capture_with_scratch(graph, 40 * MIB)
+    graph.raw_cuda_graph_exec()  # by which others may launch it, on whatever stream
+    graph.reset()
+    with pytest.raises(accelrt.OutOfMemoryError, match="a capture is under way"):
+        capture_with_scratch(accelrt.CUDAGraph(), 40 * MIB)
+    accelrt.Buffer(40 * MIB).free()  # waits for the device
+    capture_with_scratch(accelrt.CUDAGraph(), 40 * MIB)
+
+
+def test_memory_of_a_graph_whose_handle_was_told_is_kept_until_the_device_was_waited_for():
+    in_child(keep_what_unknown_launches_use, **ROOM)
+
+
+# --- what was idle before ------------------------------------------------------------------------------------
+
+
+def capture_after_eager_work(waits):
+    stream = accelrt.Stream()
+    with accelrt.stream(stream):
+        buffers = [accelrt.Buffer(10 * MIB) for _ in range(6)]
+        for buffer in buffers:
+            buffer.fill(1)
+        for buffer in buffers:
+            buffer.free()
+        if waits:
+            accelrt.synchronize()
+    graph = accelrt.CUDAGraph()
+    capture_with_scratch(graph, 20 * MIB, stream=stream)
+    graph.replay()
+    accelrt.synchronize()
+
+
+@pytest.mark.parametrize("waits", [True, False])
+@pytest.mark.parametrize("settings", ["", "expandable_segments:False"])
+def test_idle_memory_of_eager_work_serves_a_capture(settings, waits):
+    in_child(capture_after_eager_work, waits, ACCELRT_ALLOC_CONF=settings, **ROOM)
+
+
+def allocate_beside_a_capture(mode):
+    idle, asks = accelrt.Stream(), accelrt.Stream()
+    for buffer in [accelrt.Buffer(18 * MIB, stream=idle) for _ in range(2)]:
+        buffer.free()
+    target, errors = accelrt.Buffer(64), []
+
+    def work():
+        try:
+            accelrt.Buffer(50 * MIB, stream=asks).free()
+        except accelrt.CudaError as error:
+            errors.append(error)
+
+    with accelrt.graph(accelrt.CUDAGraph(), capture_error_mode=mode):
+        target.fill(1)
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        target.fill(2)
+    assert not errors
+
+
+@pytest.mark.parametrize("mode", ["global", "thread_local", "relaxed"])
+def test_idle_memory_of_other_streams_serves_requests_beside_a_capture(mode):
+    in_child(allocate_beside_a_capture, mode, **ROOM)
+
+
+def warm_up_and_capture():
+    def work(sample):
+        buffers = [accelrt.Buffer(10 * MIB) for _ in range(5)]
+        for buffer in buffers:
+            buffer.fill(1)
+        return buffers[0]
+
+    call = accelrt.make_graphed_callables(work, (accelrt.Buffer(64),))
+    call(accelrt.Buffer(64))
+    accelrt.synchronize()
+    assert accelrt.memory_reserved() <= 54 * MIB
+
+
+def test_graphed_callables_need_their_memory_once():
+    in_child(warm_up_and_capture, **ROOM)
+
+
+# --- pools of the user's -------------------------------------------------------------------------------------
+
+
+def test_empty_cache_inside_a_pool_gives_its_idle_memory_back():
+    pool = accelrt.MemPool()
+    with accelrt.use_mem_pool(pool):
+        live = accelrt.Buffer(MIB)
+        accelrt.Buffer(40 * MIB).free()
+        accelrt.synchronize()
+        held = pool.stats()["reserved_bytes.current"]
+    accelrt.empty_cache()
+    assert pool.stats()["reserved_bytes.current"] == held, "outside, the pool keeps what is its own"
+    with accelrt.use_mem_pool(pool):
+        accelrt.empty_cache()
+        assert MIB <= pool.stats()["reserved_bytes.current"] < held
+    live.free()
+
+
+def test_empty_cache_inside_a_pool_leaves_what_graphs_use():
+    pool, graph = accelrt.MemPool(), accelrt.CUDAGraph()
+    capture_with_scratch(graph, 4 * MIB, pool=pool)
+    held = pool.stats()["reserved_bytes.current"]
+    with accelrt.use_mem_pool(pool):
+        accelrt.empty_cache()
+    assert pool.stats()["reserved_bytes.current"] == held
+    graph.reset()
+    with accelrt.use_mem_pool(pool):
+        accelrt.empty_cache()
+    assert pool.stats()["reserved_bytes.current"] == 0
+
+
+def run_out_beside_a_pool(graph_uses_it):
+    pool, graph = accelrt.MemPool(), accelrt.CUDAGraph()
+    if graph_uses_it:
+        capture_with_scratch(graph, 40 * MIB, pool=pool)
+    else:
+        with accelrt.use_mem_pool(pool):
+            accelrt.Buffer(40 * MIB).free()
+        accelrt.Buffer(40 * MIB).free()
+        return
+    with pytest.raises(accelrt.OutOfMemoryError, match=r"40.00 MiB of what is idle are in pools that graphs use"):
+        accelrt.Buffer(40 * MIB)
+
+
+@pytest.mark.parametrize("settings", ["", "expandable_segments:False"])
+@pytest.mark.parametrize("graph_uses_it", [True, False])
+def test_idle_memory_of_pools_serves_whoever_would_run_out(settings, graph_uses_it):
+    in_child(run_out_beside_a_pool, graph_uses_it, ACCELRT_ALLOC_CONF=settings, **ROOM)
+
+
+def stay_within_the_limit():
+    pool = accelrt.MemPool(limit=8 * MIB)
+    with accelrt.use_mem_pool(pool):
+        accelrt.Buffer(6 * MIB).free()
+        accelrt.Buffer(8 * MIB).free()
+        with pytest.raises(accelrt.OutOfMemoryError):
+            accelrt.Buffer(9 * MIB)
+
+
+@pytest.mark.parametrize("settings", ["", "expandable_segments:False", "stitching:False"])
+def test_a_limit_counts_no_idle_memory_of_its_own_pool(settings):
+    in_child(stay_within_the_limit, ACCELRT_ALLOC_CONF=settings, **ROOM)
+
+
+def test_a_limit_is_none_that_nothing_could_be_allocated_within():
+    with pytest.raises(ValueError, match=r"limit is 100 bytes.*2097152 bytes \(2 MiB\) are the least"):
+        accelrt.MemPool(limit=100)
+    assert accelrt.MemPool(limit=2 * MIB).limit == 2 * MIB
+
+
+@pytest.mark.parametrize("limit", [1 << 61, 1 << 63, 1 << 80])
+def test_a_limit_may_be_larger_than_any_device(limit):
+    with accelrt.use_mem_pool(accelrt.MemPool(limit=limit)), accelrt.Buffer(64) as buffer:
+        buffer.fill(1)
+
+
+# --- parts of pages ------------------------------------------------------------------------------------------
+
+
+def allocate_on_many_streams(count):
+    streams = [accelrt.Stream() for _ in range(count)]
+    buffers = [accelrt.Buffer(1, stream=stream) for stream in streams]
+    assert len({buffer.ptr for buffer in buffers}) == count
+    for value, (buffer, stream) in enumerate(zip(buffers, streams, strict=True)):
+        buffer.fill(value, stream=stream)
+    accelrt.synchronize()
+    read = bytearray(1)
+    for value, buffer in enumerate(buffers):
+        buffer.copy_to(read)
+        assert read[0] == value
+    for buffer in buffers:
+        buffer.free()
+    accelrt.memory.audit()
+    accelrt.empty_cache()
+    assert accelrt.memory_reserved() == 0
+
+
+def test_more_streams_than_pages_allocate():
+    in_child(allocate_on_many_streams, 100, **ROOM)
+
+
+def keep_what_is_lent_behind_its_borrower():
+    streams = [accelrt.Stream() for _ in range(33)]
+    buffers = [accelrt.Buffer(1, stream=stream) for stream in streams]
+    blocked, borrower = threading.Event(), streams[-1]
+    address = buffers[-1].ptr
+    borrower.launch_host_func(blocked.wait)
+    buffers[-1].free()  # the borrower may still use it
+    others = [accelrt.Buffer(1, stream=stream) for stream in streams[:-1]]
+    assert address not in {buffer.ptr for buffer in others}
+    blocked.set()
+    borrower.synchronize()
+
+
+def test_what_is_borrowed_returns_behind_the_work_of_the_borrower():
+    in_child(keep_what_is_lent_behind_its_borrower, **ROOM)
