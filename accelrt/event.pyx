@@ -179,10 +179,12 @@ cdef class Event(Waitable):
         # The GIL is released although it costs some 20 ns: where the stream's queue is full the driver waits for
         # the stream, which may wait for a function of Python's.
         global records
+        cdef bint is_node
         cdef int code
         if self.handle == 0 or self.device_index != ordinal:
             self.see_to_handle(ordinal)
-        if self.external and capturing(ordinal, stream):
+        is_node = self.external and capturing(ordinal, stream)
+        if is_node:
             keep_for_capture(ordinal, stream, self)
             with nogil:
                 code = registry.active().event_record_external(ordinal, self.handle, stream)
@@ -192,7 +194,10 @@ cdef class Event(Waitable):
         if code:
             raise_status(code, "event_record", ("event", self.handle, "stream", stream))
         if watch.sanitizing:
-            watch.note_record(ordinal, stream, self.handle)
+            if is_node:
+                watch.note_point(ordinal, stream, self.handle, False)
+            else:
+                watch.note_record(ordinal, stream, self.handle)
         records += 1
         self.record_number = records
         return 0
@@ -203,10 +208,16 @@ cdef class Event(Waitable):
     cdef int wait_in(self, Stream stream) except -1:
         cdef int ordinal = stream.device_index
         cdef uintptr_t waiter = stream.handle
+        cdef bint is_node
         cdef int code
-        if self.handle == 0:
+        if self.handle == 0 and not self.external:
             return 0
-        if self.external and capturing(ordinal, waiter):
+        is_node = self.external and capturing(ordinal, waiter)
+        if self.handle == 0:
+            if not is_node:
+                return 0
+            self.see_to_handle(ordinal)  # launches wait for what is recorded later
+        if is_node:
             keep_for_capture(ordinal, waiter, self)
             with nogil:
                 code = registry.active().stream_wait_external(ordinal, waiter, self.handle)
@@ -218,7 +229,10 @@ cdef class Event(Waitable):
         if code:
             raise_status(code, "stream_wait_event", ("stream", waiter, "event", self.handle))
         if watch.sanitizing:
-            watch.note_wait(ordinal, waiter, self.handle)
+            if is_node:
+                watch.note_point(ordinal, waiter, self.handle, True)
+            else:
+                watch.note_wait(ordinal, waiter, self.handle)
         return 0
 
     def record(self, stream=None):
