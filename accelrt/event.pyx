@@ -182,12 +182,14 @@ cdef class Event(Waitable):
         # the stream, which may wait for a function of Python's.
         global records
         cdef bint within = False
+        cdef bint is_node
         cdef int code
         if self.handle == 0 or self.device_index != ordinal:
             self.see_to_handle(ordinal)
         if captures_open():
             within = not self.external and capturing(ordinal, stream)
-        if self.external and capturing(ordinal, stream):
+        is_node = self.external and capturing(ordinal, stream)
+        if is_node:
             keep_for_capture(ordinal, stream, self)
             with nogil:
                 code = registry.active().event_record_external(ordinal, self.handle, stream)
@@ -197,7 +199,10 @@ cdef class Event(Waitable):
         if code:
             self.raise_unrecorded(code, stream)
         if watch.sanitizing:
-            watch.note_record(ordinal, stream, self.handle)
+            if is_node:
+                watch.note_point(ordinal, stream, self.handle, False)
+            else:
+                watch.note_record(ordinal, stream, self.handle)
         records += 1
         self.record_number = records
         self.captured = within
@@ -221,12 +226,18 @@ cdef class Event(Waitable):
     cdef int wait_in(self, Stream stream) except -1:
         cdef int ordinal = stream.device_index
         cdef uintptr_t waiter = stream.handle
+        cdef bint is_node
         cdef int code
         if not stream.made:
             refuse_unmade(stream)
-        if self.handle == 0:
+        if self.handle == 0 and not self.external:
             return 0
-        if self.external and capturing(ordinal, waiter):
+        is_node = self.external and capturing(ordinal, waiter)
+        if self.handle == 0:
+            if not is_node:
+                return 0
+            self.see_to_handle(ordinal)  # launches wait for what is recorded later
+        if is_node:
             keep_for_capture(ordinal, waiter, self)
             with nogil:
                 code = registry.active().stream_wait_external(ordinal, waiter, self.handle)
@@ -238,7 +249,10 @@ cdef class Event(Waitable):
         if code:
             raise_status(code, "stream_wait_event", ("stream", waiter, "event", self.handle))
         if watch.sanitizing:
-            watch.note_wait(ordinal, waiter, self.handle)
+            if is_node:
+                watch.note_point(ordinal, waiter, self.handle, True)
+            else:
+                watch.note_wait(ordinal, waiter, self.handle)
         return 0
 
     def record(self, stream=None):

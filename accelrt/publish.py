@@ -14,13 +14,16 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import re
 import stat
 import sys
 import tempfile
 import threading
 import time
 import warnings
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +35,11 @@ from accelrt.statistics import max_memory_reserved, memory_allocated, memory_res
 __all__ = ["Pool", "Published", "folder", "published", "start", "stop"]
 
 FORMAT = 1
+SIZE_LIMIT = 1 << 20  # bytes of a file; one of eight devices has 2,000
+INT_LIMIT = 1 << 63
+TEXT_LIMIT = 256
+UUID_DIGITS = re.compile("[0-9a-f]{32}")
+OPTIONAL = {"used", "total"}
 SECONDS = 1.0
 LAST_SECONDS = 5.0  # how long a process that ends waits for the writer
 
@@ -96,12 +104,13 @@ class Writer(threading.Thread):
                 write(self.path, reading())
                 self.over.wait(self.seconds)
         except (OSError, RuntimeError) as error:  # no disk, or no device any more: the process goes on
-            print(f"accelrt: what the pools hold is no longer published: {error}", file=sys.stderr)
+            if sys.stderr is not None:
+                print(f"accelrt: what the pools hold is no longer published: {error}", file=sys.stderr)
 
     def finish(self) -> None:
         self.over.set()
         self.join(LAST_SECONDS)
-        self.path.unlink(missing_ok=True)
+        remove(self.path)
 
 
 def start(seconds: float = SECONDS) -> None:
@@ -122,7 +131,7 @@ def start(seconds: float = SECONDS) -> None:
         return
     try:
         writer = Writer(seconds)
-        remove_stale(writer.path.parent)
+        look_into(writer.path.parent)
     except OSError as error:
         warnings.warn(f"what the pools hold is not published: {error}", RuntimeWarning, stacklevel=2)
         return
@@ -162,6 +171,7 @@ def published() -> list[Published]:
     """The processes of this user that publish, in the order of their pids.  Touches no driver.
 
     Files of processes that are gone are removed; those of other pid namespaces are left alone and left out.
+    One that is malformed, or is no regular file of this user's, is left out, and a RuntimeWarning names it.
 
     Returns:
         A list; [] where the folder is not there or cannot be trusted.
@@ -170,10 +180,8 @@ def published() -> list[Published]:
         place = folder()
     except OSError:
         return []
-    remove_stale(place)
-    found = [read(path) for path in place.glob("*.json")]
     mine = namespace()
-    return sorted((one for one in found if one and one.namespace == mine), key=lambda one: one.pid)
+    return sorted((one for one in look_into(place) if one.namespace == mine), key=lambda one: one.pid)
 
 
 def reading() -> Published:
@@ -195,30 +203,125 @@ def pool(ordinal: int, driver: str) -> Pool:
 
 def write(path: Path, what: Published) -> None:
     beside = path.with_suffix(".new")
-    beside.write_text(json.dumps({"format": FORMAT} | asdict(what)))
+    beside.unlink(missing_ok=True)  # whatever a process of the same number left: a new file is opened
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with open(descriptor, "w", encoding="utf-8") as file:
+        file.write(json.dumps({"format": FORMAT} | asdict(what)))
     os.replace(beside, path)
 
 
-def read(path: Path) -> Published | None:
-    """What a file says; None where it went away, or is of another version of accelrt."""
-    try:
-        found: dict[str, Any] = json.loads(path.read_text())
-        if found.pop("format") != FORMAT:
-            return None
-        return Published(**(found | {"pools": [Pool(**one) for one in found["pools"]]}))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
-
-
-def remove_stale(place: Path) -> None:
-    """Removes files of processes of this pid namespace that are no more."""
-    mine = namespace()
+def look_into(place: Path) -> list[Published]:
+    """What the files of a folder say but for malformed ones.  Removes those of processes that are gone."""
+    found, mine = [], namespace()
     for path in (*place.glob("*.json"), *place.glob("*.new")):
         if not path.stem.isdecimal():
             continue
-        one, now = read(path), started(int(path.stem))
+        now = started(int(path.stem))
+        try:
+            one = read(path)
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError, RecursionError) as error:
+            # Half of a .new file is what a living process has written so far.
+            if now is None:
+                remove(path)
+            elif path.suffix == ".json":
+                told = f"{path} is left out: {error or type(error).__name__}"
+                warnings.warn(told, RuntimeWarning, stacklevel=1)
+            continue
         if now is None if one is None else one.namespace == mine and one.started != now:
-            path.unlink(missing_ok=True)
+            remove(path)
+        elif one is not None and path.suffix == ".json":
+            found.append(one)
+    return found
+
+
+def remove(path: Path) -> None:
+    """Removes a file of this folder.  What is no regular file none of us made, and it stays."""
+    with suppress(OSError):  # another reader was faster, or the folder lets nobody write
+        if stat.S_ISREG(path.lstat().st_mode):
+            path.unlink()
+
+
+def read(path: Path) -> Published | None:
+    """What a file says; None where it is of another version of accelrt.
+
+    Raises:
+        OSError: it cannot be read; FileNotFoundError: it went away.
+        ValueError, RecursionError: it is malformed.
+    """
+    # O_NONBLOCK: opening a fifo would wait for somebody to write into it.
+    with open(
+        path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK | os.O_NOFOLLOW)
+    ) as file:
+        facts = os.fstat(file.fileno())
+        if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.getuid():
+            raise ValueError("it is no regular file of this user's")
+        content = file.read(SIZE_LIMIT + 1)
+    if len(content) > SIZE_LIMIT:
+        raise ValueError(f"it has more than {SIZE_LIMIT} bytes")
+    found = json.loads(content)
+    if not isinstance(found, dict) or "format" not in found:
+        raise ValueError("it is no JSON object with a format")
+    if found.pop("format") != FORMAT:
+        return None
+    given = exactly(Published, found)
+    one = Published(**(given | {"pools": [read_pool(pool) for pool in given["pools"]]}))
+    if one.pid != int(path.stem):
+        raise ValueError(f"it says pid {one.pid}")
+    return one
+
+
+def read_pool(found: Any) -> Pool:
+    one = Pool(**exactly(Pool, found))
+    if (one.used is None) != (one.total is None) or (one.used or 0) > (one.total or 0):
+        raise ValueError(f"used is {one.used} and total {one.total}")
+    return one
+
+
+def is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < INT_LIMIT  # bool is an int, too
+
+
+def is_text(value: object) -> bool:
+    """Whether a terminal can show it as it is: no control characters, no halves of surrogates."""
+    return isinstance(value, str) and len(value) <= TEXT_LIMIT and value.isprintable()
+
+
+COUNT = (is_count, "an int from 0 on")
+TEXT = (is_text, "a short text")
+MAYBE_COUNT = (lambda value: value is None or is_count(value), "an int from 0 on, or null")
+CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {  # the names are the same in both
+    "pid": COUNT,
+    "started": COUNT,
+    "namespace": TEXT,
+    "driver": TEXT,
+    "time": (lambda value: type(value) in (int, float) and 0 <= value < INT_LIMIT, "seconds"),
+    "pools": (lambda value: isinstance(value, list), "a list"),
+    "ordinal": COUNT,
+    "uuid": (
+        lambda value: isinstance(value, str) and bool(UUID_DIGITS.fullmatch(value)),
+        "32 hexadecimal digits",
+    ),
+    "name": TEXT,
+    "reserved": COUNT,
+    "live": COUNT,
+    "peak_reserved": COUNT,
+    "used": MAYBE_COUNT,
+    "total": MAYBE_COUNT,
+}
+
+
+def exactly(kind: type, found: Any) -> dict[str, Any]:
+    """The fields of a class as a file has them: all of them, no others, each of its type."""
+    names = [one.name for one in fields(kind)]
+    if not isinstance(found, dict) or not {*names} - OPTIONAL <= {*found} <= {*names}:
+        raise ValueError(f"an object with {', '.join(names)} was expected")
+    for name, value in found.items():
+        is_right, words = CHECKS[name]
+        if not is_right(value):
+            raise ValueError(f"{name} is not {words}")
+    return found
 
 
 def started(pid: int) -> int | None:
@@ -226,11 +329,11 @@ def started(pid: int) -> int | None:
     there is no such process.
     """
     try:
-        text = Path(f"/proc/{pid}/stat").read_text()
+        text = Path(f"/proc/{pid}/stat").read_bytes()  # the name of a process is any bytes
     except OSError:
         return None
-    state, *rest = text.rpartition(")")[2].split()
-    return None if state in "ZX" else int(rest[18])
+    state, *rest = text.rpartition(b")")[2].split()
+    return None if state in b"ZX" else int(rest[18])
 
 
 def namespace() -> str:

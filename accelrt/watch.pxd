@@ -29,6 +29,7 @@ cdef int note_replay(int ordinal, uintptr_t stream, uint64_t capture) except -1
 cdef int note_stream(int ordinal, uintptr_t stream) except -1  # it has a new holder
 cdef int note_record(int ordinal, uintptr_t stream, uintptr_t event) except -1
 cdef int note_wait(int ordinal, uintptr_t stream, uintptr_t event) except -1
+cdef int note_point(int ordinal, uintptr_t stream, uintptr_t event, bint waits) except -1  # a node, in a capture
 cdef int note_reached(int ordinal, uintptr_t stream) except -1  # RaceError; the host knows that it is past all work
 cdef int note_event_reached(uintptr_t event) except -1          # RaceError
 cdef int note_device_reached(int ordinal) except -1             # RaceError

@@ -168,6 +168,11 @@ cdef int note_wait(int ordinal, uintptr_t stream, uintptr_t event) except -1:
     return 0
 
 
+cdef int note_point(int ordinal, uintptr_t stream, uintptr_t event, bint waits) except -1:
+    detector.captured_point(ordinal, stream, event, waits)
+    return 0
+
+
 cdef int note_reached(int ordinal, uintptr_t stream) except -1:
     detector.reached_stream(ordinal, stream)
     return 0

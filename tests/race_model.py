@@ -26,6 +26,8 @@ class Model:
     nodes: list[Node] = field(default_factory=list)
     last: dict[str, int] = field(default_factory=dict)
     events: dict[int, int] = field(default_factory=dict)
+    launched: dict[int, int] = field(default_factory=dict)  # each graph's last launch
+    points: dict[int, tuple[str, int]] = field(default_factory=dict)  # of a capture: nodes that are events
 
     def add(self, who, *others, spans=()):
         """A new last node of somebody, after what it follows by itself and after others; its number."""
@@ -61,6 +63,38 @@ class Model:
     def wait(self, who, event):
         if event in self.events:
             self.add(who, self.events[event])
+
+    def point(self, who, kind, event):
+        """In a capture: a node at which each launch records an event, or waits for it."""
+        self.points[self.add(who)] = kind, event
+
+    def launch(self, who, key, graph):
+        """The earlier accesses that a captured Model's race with; it is taken back if there are any."""
+        before = len(self.nodes), dict(self.last), dict(self.events)
+        start = self.add(who, self.launched.get(key))
+        racing: set[int] = set()
+        places: list[int] = []
+        for number, node in enumerate(graph.nodes):
+            kind, event = graph.points.get(number, ("", -1))
+            follows = {start, *(places[other] for other in node.before)}
+            if kind == "wait" and event in self.events:
+                follows.add(self.events[event])
+            follows |= {earlier for one in follows for earlier in self.nodes[one].before}
+            racing |= {
+                other
+                for other, one in enumerate(self.nodes[:start])
+                if other not in follows and any(clash(mine, its) for mine in node.spans for its in one.spans)
+            }
+            self.nodes.append(Node(follows, node.spans))
+            places.append(len(self.nodes) - 1)
+            if kind == "record":
+                self.events[event] = places[-1]
+        if racing:
+            del self.nodes[before[0] :]
+            self.last, self.events = before[1:]
+        else:
+            self.launched[key] = self.add(who, *places)
+        return racing
 
     def synchronize(self, who):
         self.add(HOST, self.add(who))

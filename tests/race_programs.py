@@ -171,6 +171,54 @@ def host_function_beside_a_copy(mended):
     buffer.copy_from(array, stream=other, blocking=False)
 
 
+def graph_that_waits_for_an_event(mended):
+    one, other = two_streams()
+    first, second = two_buffers(one)
+    event, graph = accelrt.Event(external=True), accelrt.CUDAGraph()
+    with accelrt.graph(graph, stream=other):
+        if mended:
+            event.wait(other)
+        accelrt.copy(second, first, stream=other, blocking=False)
+        if not mended:
+            event.wait(other)
+    first.fill(1, stream=one)
+    event.record(one)
+    with accelrt.stream(other):
+        graph.replay()
+
+
+def event_that_a_graph_records(mended):
+    one, other = two_streams()
+    first, second = two_buffers(one)
+    event, graph = accelrt.Event(external=True), accelrt.CUDAGraph()
+    with accelrt.graph(graph, stream=one):
+        if not mended:
+            event.record(one)
+        first.fill(1, stream=one)
+        if mended:
+            event.record(one)
+    with accelrt.stream(one):
+        graph.replay()
+    other.wait_event(event)
+    accelrt.copy(second, first, stream=other, blocking=False)
+
+
+def two_graphs_and_an_event(mended):
+    one, other = two_streams()
+    (first, second), third = two_buffers(one), accelrt.Buffer(SIZE, stream=other)
+    event, writer, reader = accelrt.Event(external=True), accelrt.CUDAGraph(), accelrt.CUDAGraph()
+    with accelrt.graph(writer, stream=one):
+        first.fill(1, stream=one)
+        event.record(one)
+        second.fill(1, stream=one)
+    with accelrt.graph(reader, stream=other):
+        event.wait(other)
+        accelrt.copy(third, first if mended else second, stream=other, blocking=False)
+    for stream, graph in ((one, writer), (other, reader)):
+        with accelrt.stream(stream):
+            graph.replay()
+
+
 PROGRAMS = [
     copy_after_copy,
     fill_under_a_copy,
@@ -186,4 +234,7 @@ PROGRAMS = [
     two_graphs_of_one_pool,
     branches_of_a_capture,
     host_function_beside_a_copy,
+    graph_that_waits_for_an_event,
+    event_that_a_graph_records,
+    two_graphs_and_an_event,
 ]

@@ -78,7 +78,7 @@ def test_a_malformed_row_is_named(tmp_path, row, event, words):
         ({"stream": np.zeros((5, 1), dtype=np.int64)}, "stream has 2 dimensions", None),
         ({"op": np.int64(1)}, "op has 0 dimensions", None),
         ({"size": np.zeros(3, dtype=np.int64)}, "lengths differ", 3),
-        ({"id": np.array([None] * 5)}, "id is damaged", None),
+        ({"id": np.array([None] * 5)}, "id has dtype object", None),
         ({"size": np.array([1 << 63, 0, 0, 1, 0], dtype=np.uint64)}, "size is 9223372036854775808", 0),
     ],
 )

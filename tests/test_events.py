@@ -256,9 +256,11 @@ def test_an_external_event_is_recorded_by_every_replay():
         del graph
 
 
-def test_a_graph_waits_for_what_was_recorded_outside_before_its_launch():
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_graph_waits_for_what_was_recorded_outside_before_its_launch(recorded):
     stream, other, event = accelrt.Stream(), accelrt.Stream(), accelrt.Event(external=True)
-    event.record(other)
+    if recorded:  # before the capture, too
+        event.record(other)
     out = np.zeros(4096, np.uint8)
     with accelrt.Buffer(4096, stream=stream) as buffer, accelrt.Buffer(4096, stream=stream) as result:
         stream.synchronize()

@@ -1,12 +1,12 @@
 """What a process tells of its pools, and who may read it; each test in processes of its own."""
 
-import json
 import os
 import subprocess
 import sys
 
 import pytest
 from child import in_child
+from published_files import record
 
 from accelrt import publish
 
@@ -118,21 +118,6 @@ def test_the_file_of_a_process_that_died_is_removed_by_the_next_reader(place):
     assert list(place.iterdir()) == []
 
 
-def record(**replaced):
-    """The text of a file of this very process, some of it replaced."""
-    pool = {"ordinal": 0, "uuid": "0" * 32, "name": "x", "reserved": 2, "live": 1, "peak_reserved": 3}
-    facts = {
-        "format": publish.FORMAT,
-        "pid": os.getpid(),
-        "started": publish.started(os.getpid()),
-        "namespace": publish.namespace(),
-        "driver": "cuda",
-        "time": 0.0,
-        "pools": [pool],
-    }
-    return json.dumps(facts | replaced)
-
-
 def test_another_process_of_the_same_number_is_not_taken_for_it(place):
     path = place / f"{os.getpid()}.json"
     path.write_text(record())
@@ -147,16 +132,6 @@ def test_what_is_not_of_this_pid_namespace_is_left_alone(place):
     path.write_text(record(pid=1, started=5, namespace="pid:[1]"))
     assert publish.published() == []
     assert path.exists()
-
-
-@pytest.mark.parametrize(
-    "said", ["", "{", "[]", "{}", {"format": 99}, {"pools": 3}, {"pools": [{}]}, {"more": 1}], ids=repr
-)
-def test_a_file_that_says_something_else_is_left_out(place, said):
-    text = said if isinstance(said, str) else record(**said)
-    (place / f"{os.getpid()}.json").write_text(text)
-    (place / "other.txt").write_text("not ours")
-    assert publish.published() == []
 
 
 def start_in_vain():

@@ -205,7 +205,7 @@ def run(address: str, port: int, once: bool) -> int:
         Collector(Sampler(slow=True), need("prometheus-client", "prometheus_client.core", "export"))
     )
     if once:
-        sys.stdout.write(client.generate_latest(registry).decode())
+        sys.stdout.buffer.write(client.generate_latest(registry))  # UTF-8, whatever the locale says
         return 0
     over = threading.Event()
     before = signal.signal(signal.SIGTERM, lambda number, frame: over.set())

@@ -7,11 +7,16 @@ Exit status: 0, it went well; 1, the device, the demo or a replay failed; 2, the
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
+
+from accelrt import __version__
 
 __all__ = ["main"]
 
@@ -42,8 +47,19 @@ def port(text: str) -> int:
     return value
 
 
+class Parser(argparse.ArgumentParser):
+    """argparse's own ignores that its words could not be written."""
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        if file is None or file is sys.stderr:
+            say(message.rstrip())
+        else:
+            print(message, end="", file=file)
+
+
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(prog="accelrt", description="torch.cuda's runtime without torch.")
+    made: argparse.ArgumentParser = Parser(prog="accelrt", description="torch.cuda's runtime without torch.")
+    made.add_argument("--version", action="version", version=f"accelrt {__version__}")
     commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND")
     info = commands.add_parser("info", help="versions, the driver and why it, devices, settings")
     demo = commands.add_parser("demo", help="a real trace and a captured pipeline, checked; PASS or FAIL")
@@ -107,29 +123,87 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         int, the exit status.
     Raises:
-        SystemExit: the arguments are no good, or ask for help.
+        SystemExit: the arguments are no good, or ask for help or the version.
     """
-    given = parser().parse_args(arguments)
+    is_open = repair_streams()
+    command = ""
     try:
-        status = dispatch(given)
+        given = parser().parse_args(arguments)
+        command = given.command
+        if not is_open and (given.command != "export" or given.once):
+            raise OSError("standard output is closed, and the answer would be lost; send it somewhere")
+        with warnings.catch_warnings():
+            warnings.showwarning = show_warning
+            status = dispatch(given)
         sys.stdout.flush()
         return status
     except BrokenPipeError:
-        return silent()
+        return silent(128 + signal.SIGPIPE)
+    except SystemExit as end:  # argparse has said what it had to say
+        return flushed(end)
     except (OSError, ValueError) as error:
-        return failed(given.command, error, 2)
-    except (RuntimeError, ImportError) as error:
-        return failed(given.command, error, 1)
+        return failed(command, error, 2)
+    except (RuntimeError, ImportError, Warning) as error:  # Warning: where filters make errors of them
+        return failed(command, error, 1)
     except KeyboardInterrupt:
-        return failed(given.command, "interrupted", 130)
+        return failed(command, "interrupted", 130)
 
 
-def silent() -> int:
-    """Whoever read standard output is gone: nothing more is written there, not even at the exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 128 + signal.SIGPIPE
+def repair_streams() -> bool:
+    """Opens /dev/null for the standard streams that are closed, so that no other file gets their numbers, and
+    lets every encoding show every text.  Returns whether standard output was open.
+    """
+    is_open = sys.stdout is not None
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            # The descriptor is the lowest that is free, which is the stream's own.
+            null = os.open(os.devnull, os.O_RDWR)
+            setattr(sys, name, os.fdopen(null, "r" if name == "stdin" else "w"))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    return is_open
+
+
+def show_warning(message: object, *where: object, **others: object) -> None:
+    """A warning as a line: who runs a command does not ask for the line of the library that gives it."""
+    say(f"accelrt: {message}")
+
+
+def flushed(end: SystemExit) -> int:
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return silent(128 + signal.SIGPIPE)
+    except OSError as error:
+        return failed("", error, 2)
+    raise end
+
+
+def silent(status: int) -> int:
+    """Standard output takes nothing more.  Returns the status."""
+    give_up(sys.stdout)
+    return status
+
+
+def give_up(stream: Any) -> None:
+    """Nothing is written to a stream any more, not even what it still holds at the exit."""
+    with suppress(OSError, ValueError):  # not a file, where somebody put another stream into its place
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def failed(command: str, error: object, status: int) -> int:
-    print(f"accelrt {command}: {error}", file=sys.stderr)
+    say(f"accelrt {command}".rstrip() + f": {error}")
+    try:
+        sys.stdout.flush()
+    except OSError:
+        return silent(status)
     return status
+
+
+def say(text: str) -> None:
+    """A line on standard error, if that takes it."""
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except (OSError, ValueError):
+        give_up(sys.stderr)

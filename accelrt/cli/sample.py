@@ -244,8 +244,9 @@ def user_of(pid: int) -> str:
 
 def command_of(pid: int) -> str:
     try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
-        text = " ".join(word for word in words if word) or Path(f"/proc/{pid}/comm").read_text()
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        given = b" ".join(word for word in words if word) or Path(f"/proc/{pid}/comm").read_bytes()
+        text = given.decode(errors="replace")
     except OSError:
         return "?"
     return "".join(letter if letter.isprintable() else " " for letter in text).strip()

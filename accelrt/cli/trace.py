@@ -7,10 +7,13 @@ free) and stream (index; without meaning on a free).
 
 from __future__ import annotations
 
+import io
+import stat
+import warnings
+import zipfile
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from accelrt.errors import RecordError
 
@@ -23,6 +26,12 @@ __all__ = ["SIZE_LIMIT", "Trace", "load"]
 
 COLUMNS = ("op", "id", "size", "stream")
 SIZE_LIMIT = 1 << 60  # no allocation of a trace is as large
+EVENT_LIMIT = 1 << 22  # a replay takes some 256 bytes an event: 1 GiB
+COLUMN_LIMIT = 8 * EVENT_LIMIT + (1 << 16)  # bytes of one array, its header among them
+READ_LIMIT = 1 << 20  # bytes of one read
+TOO_LARGE = f"a trace has at most {EVENT_LIMIT:,} events: split it"
+ENCRYPTED = 1  # of a zip member's flags
+LONGEST = 200  # letters of somebody else's error
 
 
 @dataclass(frozen=True)
@@ -70,18 +79,21 @@ def built(ops: list[int], slots: list[int], sizes: list[int], streams: list[int]
 def peak_of(ops: list[int], slots: list[int], sizes: list[int]) -> tuple[int, list[int]]:
     """The most bytes live at once, in ints that do not overflow, and the slots live at the end."""
     live: dict[int, int] = {}
-    changes = []
+    total = peak = 0
     for op, slot, size in zip(ops, slots, sizes, strict=True):
         if op:
             live[slot] = size
-            changes.append(size)
+            total += size
+            peak = max(peak, total)
         else:
-            changes.append(-live.pop(slot))
-    return max(accumulate(changes), default=0), list(live)
+            total -= live.pop(slot)
+    return peak, list(live)
 
 
 def load(path: str | Path) -> Trace:
     """Reads a trace and checks every row of it.
+
+    What the file declares is checked before it is read, so that a small file cannot ask for much memory.
 
     Arguments:
         path: of an npz file.
@@ -91,51 +103,118 @@ def load(path: str | Path) -> Trace:
     """
     import numpy as np
 
-    columns = check_columns(read_columns(Path(path)))
-    op, names, size, stream = (columns[name] for name in COLUMNS)
+    op, names, size, stream = read_columns(Path(path))
     check_values(op, size, stream)
     check_pairs(op, names)
     slots = np.unique(names, return_inverse=True)[1]
     return built(op.tolist(), slots.tolist(), size.tolist(), stream.tolist())
 
 
-def read_columns(path: Path) -> dict[str, Column]:
+class BoundedFile(io.BufferedReader):
+    """A file that is read in pieces: zipfile takes the whole directory of an archive in one read."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        return super().read(READ_LIMIT if size is None or size < 0 else min(size, READ_LIMIT))
+
+
+def read_columns(path: Path) -> list[Column]:
+    if not path.is_dir() and not stat.S_ISREG(path.stat().st_mode):
+        raise RecordError(
+            f"{path} is no regular file; an archive is not read in order, so a pipe will not do"
+        )
+    with BoundedFile(io.FileIO(path)) as file:
+        try:
+            archive = zipfile.ZipFile(file)
+        except Exception as error:  # a damaged directory makes zipfile raise nearly anything
+            raise RecordError(f"{path} is not an npz archive, or is damaged: {brief(error)}") from error
+        with archive:
+            there = {info.filename: info for info in archive.infolist()}
+            missing = [name for name in COLUMNS if f"{name}.npy" not in there]
+            if missing:
+                needed = ", ".join(f"{name}.npy" for name in COLUMNS)
+                raise RecordError(f"{path} lacks {', '.join(missing)}; a trace has the members {needed}")
+            heads = [read_head(path, archive, there[f"{name}.npy"], name) for name in COLUMNS]
+            check_lengths([head.entries for head in heads])
+            return [
+                read_data(path, archive, there[f"{name}.npy"], head)
+                for name, head in zip(COLUMNS, heads, strict=True)
+            ]
+
+
+class Head(NamedTuple):
+    """What a member's header declares: where its entries begin, how many there are, and of which dtype."""
+
+    name: str
+    begin: int
+    entries: int
+    dtype: Any
+
+
+def read_head(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> Head:
+    """Reads and checks a member's header; a header that numpy writes takes 128 bytes."""
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or info.flag_bits & ENCRYPTED:
+        raise RecordError(f"{path}: the array {name} is encrypted, or compressed as numpy compresses none")
+    if info.file_size > COLUMN_LIMIT:
+        raise RecordError(f"{path}: the array {name} has {info.file_size:,} bytes; {TOO_LARGE}")
+    try:
+        with archive.open(info) as member:
+            shape, dtype = parse_head(member)
+            begin = member.tell()
+    except Exception as error:  # as of the directory
+        raise RecordError(f"{path}: the array {name} is damaged: {brief(error)}") from error
+    if dtype.kind not in "iu":
+        raise RecordError(f"the array {name} has dtype {dtype}; a trace holds integers")
+    if len(shape) != 1:
+        raise RecordError(f"the array {name} has {len(shape)} dimensions; a trace's have 1")
+    if shape[0] > EVENT_LIMIT:
+        raise RecordError(f"{path}: the array {name} has {shape[0]:,} entries; {TOO_LARGE}")
+    if shape[0] < 0 or shape[0] * dtype.itemsize != info.file_size - begin:
+        raise RecordError(
+            f"{path}: the array {name} is damaged: {shape[0]:,} entries of {dtype} are declared, "
+            f"in {info.file_size - begin:,} bytes"
+        )
+    return Head(name, begin, shape[0], dtype)
+
+
+def parse_head(member: IO[bytes]) -> tuple[tuple[int, ...], Any]:
+    """Shape and dtype that a member in numpy's format declares (numpy.lib.format, versions 1.0 and 2.0)."""
+    from numpy.lib import format as npy
+
+    version = npy.read_magic(member)
+    readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+    if version not in readers:
+        raise ValueError(f"its format is {version[0]}.{version[1]}; integers are written in 1.0 or 2.0")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what a header of Python 2 makes numpy say
+        shape, _, dtype = readers[version](member)
+    return shape, dtype
+
+
+def read_data(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, head: Head) -> Column:
     import numpy as np
 
-    with path.open("rb") as file:
-        try:
-            archive = np.load(file, allow_pickle=False)
-        except Exception as error:  # a damaged zip makes numpy and zipfile raise nearly anything
-            raise RecordError(f"{path} is not an npz archive, or is damaged: {error}") from error
-        if not isinstance(archive, np.lib.npyio.NpzFile):
-            raise RecordError(f"{path} is not an npz archive; a trace is one with {', '.join(COLUMNS)}")
-        with archive:
-            missing = [name for name in COLUMNS if name not in archive.files]
-            if missing:
-                raise RecordError(f"{path} lacks {', '.join(missing)}; a trace has {', '.join(COLUMNS)}")
-            return {name: read_column(path, archive, name) for name in COLUMNS}
-
-
-def read_column(path: Path, archive: Any, name: str) -> Column:
     try:
-        column: Column = archive[name]
-    except Exception as error:  # as above
-        raise RecordError(f"{path}: the array {name} is damaged: {error}") from error
+        with archive.open(info) as member:
+            content = b"".join(
+                iter(lambda: member.read(READ_LIMIT), b"")
+            )  # to its end, where the sum is checked
+        column: Column = np.frombuffer(content, head.dtype, head.entries, head.begin)
+    except Exception as error:  # as of the directory
+        raise RecordError(f"{path}: the array {head.name} is damaged: {brief(error)}") from error
     return column
 
 
-def check_columns(columns: dict[str, Column]) -> dict[str, Column]:
-    for name, column in columns.items():
-        if column.dtype.kind not in "iu":
-            raise RecordError(f"the array {name} has dtype {column.dtype}; a trace holds integers")
-        if column.ndim != 1:
-            raise RecordError(f"the array {name} has {column.ndim} dimensions; a trace's have 1")
-    lengths = {name: len(column) for name, column in columns.items()}
-    if len(set(lengths.values())) > 1:
-        given = ", ".join(f"{name} {length}" for name, length in lengths.items())
-        row = min(lengths.values())
+def brief(error: BaseException) -> str:
+    """What an error says, on one line and not too long: some quote what they could not read."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= LONGEST else text[:LONGEST] + "..."
+
+
+def check_lengths(lengths: list[int]) -> None:
+    if len(set(lengths)) > 1:
+        given = ", ".join(f"{name} {length}" for name, length in zip(COLUMNS, lengths, strict=True))
+        row = min(lengths)
         raise RecordError(f"row {row} is incomplete: the arrays' lengths differ ({given})", row)
-    return columns
 
 
 def refuse(wrong: Column, values: Column, what: str) -> None:

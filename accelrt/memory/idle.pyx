@@ -67,7 +67,10 @@ cdef void mark(Pool* pool, Heap* heap) noexcept nogil:
 
 cdef void ask_marker(Pool* pool, Heap* heap) noexcept nogil:
     # One that cannot be asked, since it was captured, makes room for another.
-    cdef int code = pool.table.event_query(pool.device, heap.marker.event)
+    cdef int code
+    if heap.marker == NULL:
+        return
+    code = pool.table.event_query(pool.device, heap.marker.event)
     if code == NOT_READY:
         return
     if code == 0 and <int>(heap.marked - heap.settled) > 0:  # the device may have been waited for since
@@ -79,8 +82,7 @@ cdef void ask_marker(Pool* pool, Heap* heap) noexcept nogil:
 cdef void ask(Pool* pool, Heap* heap) noexcept nogil:
     # Inside enter_wait: no capture of accelrt's begins between the look and the question.
     cdef int code
-    if heap.marker != NULL:
-        ask_marker(pool, heap)
+    ask_marker(pool, heap)
     if is_quiet(heap) or is_capturing(pool.table, pool.device, heap.stream, &code) or code:
         return
     if pool.table.stream_query(pool.device, heap.stream) == 0:

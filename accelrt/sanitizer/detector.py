@@ -16,7 +16,8 @@ from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 from accelrt.errors import RaceError, RaceWarning
 from accelrt.sanitizer.fingerprints import Fingerprints
 from accelrt.sanitizer.memory import LiveMemory
-from accelrt.sanitizer.order import Clock, Timeline, reached
+from accelrt.sanitizer.order import Clock, Timeline, join, reached
+from accelrt.sanitizer.replay import Branches, Launch, Step
 from accelrt.sanitizer.report import (
     Access,
     Allocation,
@@ -27,7 +28,7 @@ from accelrt.sanitizer.report import (
     changed_report,
     race_report,
 )
-from accelrt.sanitizer.scope import Captured, Scope, Span, Use, using
+from accelrt.sanitizer.scope import Captured, Point, Scope, Span, Use, using
 from accelrt.sanitizer.streams import Streams
 
 __all__ = ["Detector", "Driver"]
@@ -66,9 +67,10 @@ class Mark:
 class Replayed:
     """What a graph does, and how far its last launch is, which the next one waits for (cuGraphLaunch)."""
 
-    accesses: list[Captured]
+    parts: list[Captured | Point]
     has_host_function: bool
     last: Clock = field(default_factory=dict)
+    branches: Branches = field(default_factory=Branches)
 
 
 class HostCall(NamedTuple):
@@ -127,7 +129,7 @@ class Detector:
         self.reports: list[Report] = []
         self.owed: list[Report] = []  # to be told by the next call that can
         self.told: set[tuple[object, ...]] = set()
-        self.now = Scope()
+        self.now = Scope(log=None)
         self.host = self.now.order.host
         self.captures: dict[int, Scope] = {}
         self.graphs: dict[int, Replayed] = {}
@@ -178,6 +180,14 @@ class Detector:
         for other, epoch in mark.clock.items():
             if not reached(before, other, epoch):
                 self.waits[stream, other] = mark.line
+
+    @alone
+    def captured_point(self, device: int, handle: int, event: int, waits: bool) -> None:
+        """A capture has an event as a node: each launch records it, or waits for what was recorded last."""
+        scope = self.scope(device, handle)
+        if scope.log is not None:
+            stream = self.streams.at(device, handle)
+            scope.log.append(Point(stream, *scope.order.begin(stream), event, waits, caller()))
 
     @telling
     def reached_stream(self, device: int, handle: int) -> None:
@@ -289,7 +299,9 @@ class Detector:
     def dropped(self, capture: int) -> None:
         """A capture or its graph is gone."""
         self.captures.pop(capture, None)
-        self.graphs.pop(capture, None)
+        graph = self.graphs.pop(capture, None)
+        if graph is not None and graph.branches.timelines:
+            self.late.append(partial(self.streams.retired.extend, graph.branches.timelines.values()))
 
     @telling
     def replayed(self, capture: int, device: int, handle: int) -> None:
@@ -297,14 +309,73 @@ class Detector:
         if graph is None:
             return
         scope, stream = self.scope(device, handle), self.streams.at(device, handle)
-        if scope is self.now:
-            scope.order.wait(stream, graph.last)
-        self.access(scope, stream, [part.replay() for part in graph.accesses])
+        if any(isinstance(part, Point) for part in graph.parts):
+            if not self.launch(graph, scope, stream):
+                return
+        else:
+            if scope is self.now:
+                scope.order.wait(stream, graph.last)
+            used = [part.replay() for part in graph.parts if isinstance(part, Captured)]
+            self.access(scope, stream, used)
         scope.has_host_function |= graph.has_host_function
         if scope is self.now:
             graph.last = dict(scope.order.clock(stream))
             if graph.has_host_function:
                 self.add_host_call(stream, graph.last[stream], graph.last)
+
+    def launch(self, graph: Replayed, scope: Scope, stream: Timeline) -> bool:
+        """A launch of a graph with events among its nodes.  Returns whether it takes place."""
+        base, branches = scope.order.position(stream), Branches()
+        if scope is self.now:
+            branches = graph.branches
+            join(base, graph.last)
+        launch = Launch(graph.parts, branches, stream, base, caller(), self.clock_of)
+        if not self.is_clean(scope, launch) and self.raises:
+            return False
+        self.put_down(scope, launch)
+        _, clock = scope.order.begin(stream)
+        join(clock, launch.commit())
+        return True
+
+    def clock_of(self, event: int) -> Clock | None:
+        mark = self.events.get(event)
+        return mark.clock if mark is not None and mark.scope is self.now else None
+
+    def is_clean(self, scope: Scope, launch: Launch) -> bool:
+        # What races within the graph was told when it was captured.
+        clean, own = True, {*launch.branches.timelines.values()}
+        for step in launch.steps:
+            if isinstance(step.part, Point) or step.access is None:
+                continue
+            for clash in scope.clashes(step.part.begin, step.part.end, step.access):
+                if clash.first.timeline not in own:
+                    self.clashed(clash, step.access)
+                    clean = False
+        return clean
+
+    def put_down(self, scope: Scope, launch: Launch) -> None:
+        """Each part in its place; in a capture, for the launches of what becomes of it."""
+        for step in launch.steps:
+            scope.order.clocks[step.timeline] = dict(step.known)
+            if isinstance(step.part, Point):
+                self.put_point(scope, step, step.part, launch.line)
+            elif step.access is not None:
+                scope.add(step.part.begin, step.part.end, step.access)
+                if scope is self.now:
+                    size = step.part.end - step.part.begin
+                    self.look_at_content(Span(step.part.begin, size, step.access.mode), step.access)
+
+    def put_point(self, scope: Scope, step: Step, point: Point, line: Line) -> None:
+        if scope.log is not None:
+            scope.log.append(
+                point._replace(timeline=step.timeline, epoch=step.epoch, known=step.known, line=line)
+            )
+        elif not point.waits:
+            self.events[point.event] = Mark(scope, step.known, line)
+        else:
+            mark = self.events.get(point.event)
+            if mark is not None:
+                self.waits |= {(step.timeline, other): mark.line for other in mark.clock}
 
     # --- memory ---
 

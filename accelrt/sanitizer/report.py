@@ -28,8 +28,9 @@ class Line(NamedTuple):
 
 def caller() -> Line:
     """The innermost line outside of accelrt; where there is none, the innermost."""
-    frame = sys._getframe()
-    inner = frame
+    # Not its own frame: a frame with itself among its variables is a cycle, which would keep its callers, and
+    # all that they hold, until the garbage collector runs.
+    frame = inner = sys._getframe(1)
     while frame.f_code.co_filename.startswith(PACKAGE) and not frame.f_code.co_filename.startswith(PROGRAMS):
         if frame.f_back is None:
             frame = inner

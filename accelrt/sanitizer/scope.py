@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from accelrt.sanitizer.intervals import IntervalMap
-from accelrt.sanitizer.order import Clock, Order, reached
+from accelrt.sanitizer.order import Clock, Order, Timeline, reached
 from accelrt.sanitizer.report import Access, Clash, Line
 
-__all__ = ["Captured", "Scope", "Span", "Use", "Uses", "using"]
+__all__ = ["Captured", "Point", "Scope", "Span", "Use", "Uses", "using"]
 
 
 class Span(NamedTuple):
@@ -74,13 +74,37 @@ class Captured:
         return Use(span, name, self.access.captured or self.access.line)
 
 
+class Point(NamedTuple):
+    """An event that each launch of a graph records, or waits for, as a node of the graph.
+
+    Attributes:
+        timeline, epoch: its place in the order of the capture, like an access's.
+        known: Clock, what it comes after.
+        event: int, the driver's handle.
+        waits: bool, whether it waits; else it records.
+        line: Line, where it was captured.
+    """
+
+    timeline: Timeline
+    epoch: int
+    known: Clock
+    event: int
+    waits: bool
+    line: Line
+
+
 @dataclass(slots=True)
 class Scope:
-    """Clocks, and what was done with which bytes."""
+    """Clocks, and what was done with which bytes.
+
+    Attributes:
+        log: of a capture, all its accesses and points in the order of the calls; None of what runs.
+    """
 
     order: Order = field(default_factory=Order)
     uses: IntervalMap[Uses] = field(default_factory=IntervalMap)
     has_host_function: bool = False
+    log: list[Captured | Point] | None = field(default_factory=list)
 
     def clashes(self, begin: int, end: int, late: Access) -> list[Clash]:
         """The accesses seen so far that a new one has no order with, each once."""
@@ -95,6 +119,8 @@ class Scope:
 
     def add(self, begin: int, end: int, access: Access) -> None:
         """An access may be seen after those that wait for it: a host function tells when it runs."""
+        if self.log is not None:
+            self.log.append(Captured(begin, end, access))
         if access.mode == "r":
             self.uses.change(begin, end, lambda old: (old or Uses()).with_read(access))
         else:
@@ -111,8 +137,10 @@ class Scope:
 
         self.uses.change(begin, end, lambda old: old.keep(mark) if old is not None else None)
 
-    def summary(self) -> list[Captured]:
-        """What one replay does, each range once: a write, or else a read."""
+    def summary(self) -> list[Captured | Point]:
+        """What one replay does: each range once, a write or else a read; all of it where events divide it."""
+        if any(isinstance(part, Point) for part in self.log or ()):
+            return list(self.log or ())
         return [
             Captured(begin, end, uses.write or uses.reads[-1])
             for begin, end, uses in zip(self.uses.begins, self.uses.ends, self.uses.values, strict=True)
