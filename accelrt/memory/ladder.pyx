@@ -7,7 +7,7 @@ from libc.stdint cimport SIZE_MAX, int64_t, uint64_t, uintptr_t
 from libc.stdlib cimport free
 from libc.string cimport memset
 
-from accelrt.driver.captures cimport enter_wait, leave_wait
+from accelrt.driver.captures cimport FAILED, GONE, enter_wait, is_captured_event, leave_wait, meaning_of, record_behind
 from accelrt.memory.block cimport CLASSES, Block, Piece, Use
 from accelrt.memory.credit cimport is_overdrawn, open_credit
 from accelrt.memory.freelist cimport best_fit, class_of, next_class, precedes
@@ -22,7 +22,7 @@ from accelrt.memory.per_thread cimport PER_THREAD, filed_under
 from accelrt.memory.pieces cimport release_piece, vacate
 from accelrt.memory.places cimport make_cell
 from accelrt.memory.private cimport drop_empty, has_graphs, owner_for
-from accelrt.memory.queues cimport Entry, is_capturing, put_entry, take_entry
+from accelrt.memory.queues cimport Entry, put_entry, take_entry
 from accelrt.memory.records cimport add_use, heap_of, see_to_blocks
 from accelrt.memory.segments cimport grow_plain, release_plain
 from accelrt.memory.sizes cimport GRANULE, LARGE_LIMIT, SMALL, SMALL_LIMIT, SMALL_SEGMENT, round_up
@@ -33,7 +33,9 @@ from accelrt.memory.windows cimport (
 )
 from accelrt.memory.world cimport enter, hand_out, leave, outside, reserved, total_of
 from accelrt.mutex cimport pthread_mutex_lock, pthread_mutex_unlock
-from accelrt.status cimport CAP_REACHED, CAPTURE_UNSUPPORTED, NO_HOST_MEMORY, OUT_OF_MEMORY, POOL_CAP_REACHED
+from accelrt.status cimport (
+    CAP_REACHED, CAPTURE_UNSUPPORTED, NO_HOST_MEMORY, NOT_READY, OUT_OF_MEMORY, POOL_CAP_REACHED,
+)
 
 cdef enum:
     CAPTURE_LAST = 908
@@ -226,20 +228,33 @@ cdef int await_event(Pool* pool, void* event) noexcept nogil:
 cdef int await_stream(Pool* pool, uintptr_t stream) noexcept nogil:
     # By an event behind its work: the stream may begin to capture any time.
     cdef Entry* entry
-    cdef int code
-    if is_capturing(pool.table, pool.device, stream, &code) or code:
-        return code
-    code = take_entry(pool.table, pool.device, &pool.spare_entries, &entry)
+    cdef int code = take_entry(pool.table, pool.device, &pool.spare_entries, &entry)
     if code:
         return code
     set_waited(pool, stream)
-    code = pool.table.event_record(pool.device, entry.event, stream)
+    code = record_behind(pool.table, pool.device, entry.event, stream)
     if code == 0:
         code = outside(pool, await_event, &entry.event)
     put_entry(&pool.spare_entries, entry)
-    if code == 0:
+    if code == NOT_READY:  # it captures
+        return 0
+    if code == 0 or meaning_of(code) == GONE:
         drop_waited(pool, stream)
+        return 0
     return code
+
+
+cdef int await_marker(Pool* pool, Heap* heap) noexcept nogil:
+    # Taken out of the heap meanwhile, so that no other thread records its event anew, perhaps into a capture.
+    cdef Entry* entry = heap.marker
+    cdef unsigned int marked = heap.marked
+    cdef int code
+    heap.marker = NULL
+    code = outside(pool, await_event, &entry.event)
+    put_entry(&pool.spare_entries, entry)
+    if code == 0 and <int>(marked - heap.settled) > 0:
+        heap.settled = marked
+    return code if meaning_of(code) == FAILED and not is_captured_event(code) else 0
 
 
 cdef int wait_beside_capture(Pool* pool) noexcept nogil:
@@ -250,8 +265,7 @@ cdef int wait_beside_capture(Pool* pool) noexcept nogil:
     look_at_all(pool)
     while heap != NULL and code == 0:
         if heap.marker != NULL and not is_quiet(heap):
-            awaited = heap.marker.event
-            code = outside(pool, await_event, &awaited)
+            code = await_marker(pool, heap)
             look(pool, heap)
         heap = heap.next
     while code == 0 and next_replay(pool, &awaited):
