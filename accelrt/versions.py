@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from importlib.metadata import version
 from pathlib import Path
+from typing import NamedTuple
 
 from accelrt.attributes import ATTRIBUTES
 from accelrt.driver.rows import Rows
@@ -13,11 +14,27 @@ from accelrt.status import status_error
 __all__ = ["driver_version", "kernel_driver_version", "runtime_version", "warn_of_what_is_old"]
 
 MODULE = Path("/sys/module/nvidia/version")
-OLDEST_DRIVER = (13, 0)  # of the CUDA major version that accelrt is built for
-OLDEST_BRANCH = 580  # of the kernel's driver that has it
-OLDEST_OPENED = (525, "12.0")  # cuGetProcAddress as accelrt calls it came with CUDA 12.0
-OLDEST_CAPABILITY = (7, 5)  # what CUDA 13 compiles for
+OLDEST_OPENED = (
+    525,
+    "12.0",
+)  # the first branch that accelrt opens: cuGetProcAddress as it calls it is of CUDA 12.0
 COMPATIBILITY = "https://docs.nvidia.com/deploy/cuda-compatibility"
+
+
+class Stack(NamedTuple):
+    """What a major version of CUDA needs; the installed cuda-bindings tell which one a process uses."""
+
+    cuda: tuple[int, int]  # the oldest driver's
+    branch: int  # of the kernel's driver that has it
+    capability: tuple[int, int]  # the least that it compiles for
+
+
+STACKS = {12: Stack((12, 0), 525, (5, 0)), 13: Stack((13, 0), 580, (7, 5))}
+
+
+def stack() -> Stack:
+    """What the CUDA of the installed cuda-bindings needs."""
+    return STACKS[13 if runtime_version()[0] >= 13 else 12]
 
 
 def driver_version() -> tuple[int, int]:
@@ -60,11 +77,11 @@ def kernel_driver_version() -> str | None:
 
 
 def warn_of_what_is_old() -> None:
-    """Warns of a driver or devices older than the CUDA that accelrt is built for.  Called when a driver has
-    opened, once a process.
+    """Warns of a driver or devices older than the CUDA of the installed cuda-bindings wants.  Called when a
+    driver has opened, once a process.
 
-    Sources: CUDA Compatibility, "Minor Version Compatibility" (CUDA 13 wants branch 580); CUDA 13.0's Release
-    Notes, "Deprecated Architectures" (compute capability 7.5 is the least that it compiles for).
+    Sources: CUDA Compatibility, "Minor Version Compatibility" (CUDA 12 wants branch 525, CUDA 13 branch 580);
+    the Release Notes of CUDA 12.0 and 13.0, "Deprecated Architectures" (the least that they compile for).
     """
     for text in complaints():
         warnings.warn(text, RuntimeWarning, stacklevel=2)
@@ -73,25 +90,26 @@ def warn_of_what_is_old() -> None:
 def complaints() -> list[str]:
     """What there is to say of the driver in use and its devices; [] where all is new enough."""
     found = []
-    has, wanted = driver_version(), number(OLDEST_DRIVER)
-    if has < OLDEST_DRIVER:
+    has, needed = driver_version(), stack()
+    if has < needed.cuda:
         branch = f" {kernel_driver_version() or ''}".rstrip()
         found.append(
-            f"NVIDIA's driver{branch} has CUDA {number(has)}, but accelrt is built for CUDA {wanted}: what "
-            "this driver lacks answers NOT_SUPPORTED, and it loads no kernels that CUDA "
-            f"{OLDEST_DRIVER[0]} compiled.  Upgrade it to branch {OLDEST_BRANCH} or later ({COMPATIBILITY}), "
-            f"or compile kernels with CUDA {number(has)}"
+            f"NVIDIA's driver{branch} has CUDA {number(has)}, but the installed cuda-bindings are of CUDA "
+            f"{number(runtime_version())}: what this driver lacks answers NOT_SUPPORTED, and it loads no "
+            f"kernels that CUDA {needed.cuda[0]} compiled.  Upgrade it to branch {needed.branch} or later "
+            f"({COMPATIBILITY}), or install cuda-bindings {has[0]} and compile kernels for CUDA "
+            f"{number(has)}"
         )
-    if old := old_devices():
+    if old := old_devices(needed.capability):
         found.append(
-            f"{'; '.join(old)}: CUDA {OLDEST_DRIVER[0]} compiles for {number(OLDEST_CAPABILITY)} and later "
-            "only.  Memory, streams and graphs work; compile the kernels with CUDA 12, or hide the device "
-            "with CUDA_VISIBLE_DEVICES"
+            f"{'; '.join(old)}: CUDA {needed.cuda[0]} compiles for {number(needed.capability)} and later "
+            f"only.  Memory, streams and graphs work; compile the kernels with CUDA {needed.cuda[0] - 1}, or "
+            "hide the device with CUDA_VISIBLE_DEVICES"
         )
     return found
 
 
-def old_devices() -> list[str]:
+def old_devices(least: tuple[int, int]) -> list[str]:
     rows = Rows()
     found = []
     for ordinal in range(rows.device_count()[1]):
@@ -99,7 +117,7 @@ def old_devices() -> list[str]:
             rows.device_attribute(ordinal, ATTRIBUTES[f"compute_capability_{part}"])[1]
             for part in ("major", "minor")
         )
-        if (0, 0) < capability < OLDEST_CAPABILITY:  # (0, 0): it did not say
+        if (0, 0) < capability < least:  # (0, 0): it did not say
             name = rows.device_name(ordinal)[1]
             found.append(f"device {ordinal} ({name}) has compute capability {number(capability)}")
     return found
@@ -117,6 +135,6 @@ def advice_to_upgrade() -> str:
         return ""
     oldest, cuda = OLDEST_OPENED
     return (
-        f"; the driver is {has}, but accelrt needs branch {oldest} (CUDA {cuda}) and is built for branch "
-        f"{OLDEST_BRANCH} (CUDA {number(OLDEST_DRIVER)}): upgrade it"
+        f"; the driver is {has}, but accelrt needs branch {oldest} (CUDA {cuda}), and the installed "
+        f"cuda-bindings want branch {stack().branch} (CUDA {number(stack().cuda)}): upgrade it"
     )

@@ -51,22 +51,12 @@ def opened():
 def arguments(row):
     """What a row is called with: the second device where it takes one, and whatever the stand-in accepts."""
     stream = CAPTURING if row.name.startswith("conditional") else CREATED
-    values = {
-        "device": 1,
-        "dst_on": 0,
-        "src_on": 1,
-        "peer": 0,
-        "stream": stream,
-        "width": 4,
-        "fn": 0,
-        "data": 0,
-    }
-    values |= {"attribute": 1}
-    lists = dict.fromkeys(("arguments", "nodes", "origins", "targets", "room", "keep"), 0)
+    values = {"device": 1, "src_on": 1, "mode": 1, "attribute": 1, "width": 4, "stream": stream}
+    for name in ("dst_on", "peer", "fn", "data", "arguments", "nodes", "origins", "targets", "room", "keep"):
+        values[name] = 0
     for argument in row.arguments:
         if not argument.is_out:
-            text = bytes(64) if argument.type == "const char*" else ADDRESS
-            yield (values | lists).get(argument.name, 1 if argument.name == "mode" else text)
+            yield values.get(argument.name, bytes(64) if argument.type == "const char*" else ADDRESS)
 
 
 def calls():

@@ -1,9 +1,11 @@
 """Whatever looks at another device leaves the calling thread on the one it had, or on none."""
 
+import os
 import threading
 
 import pytest
 from child import in_child
+from compiled import compile_library
 
 import accelrt
 from accelrt.driver.rows import Rows
@@ -187,3 +189,17 @@ def fork_in_a_device():
 @pytest.mark.own_process
 def test_a_child_forked_in_a_devices_context_leaves_it():
     in_child(fork_in_a_device)
+
+
+def allocate_by_a_library(path):
+    from accelrt import memory
+
+    memory.change_current_allocator(memory.CUDAPluggableAllocator(path, "books_alloc", "books_free"))
+    for device in range(accelrt.device_count()):
+        assert on_a_thread_of_its_own(lambda at=device: accelrt.Buffer(512, device=at).free()) == [NONE, NONE]
+
+
+@pytest.mark.own_process
+def test_a_librarys_allocator_leaves_the_thread_without_a_device(tmp_path):
+    path = compile_library("pluggable", tmp_path)
+    in_child(allocate_by_a_library, path, ACCELRT_DRIVER=os.environ.get("ACCELRT_DRIVER", "host"))

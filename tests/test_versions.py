@@ -37,10 +37,13 @@ def start():
     return [str(one.message) for one in caught if one.category is RuntimeWarning]
 
 
-def say_warnings():
+def say_warnings(bindings=(13, 3)):
     import subprocess
     import sys
 
+    from accelrt import versions
+
+    versions.runtime_version = lambda: bindings
     for text in start():
         print(text)
     accelrt.init()
@@ -60,8 +63,20 @@ def test_nothing_is_said_of_what_is_new_enough(on_cards):
 def test_an_old_driver_is_warned_of_once_with_what_to_do(on_cards):
     lines = on_cards(say_warnings, FAKE_VERSION="12040").splitlines()
     assert len(lines) == 1
-    assert "has CUDA 12.4, but accelrt is built for CUDA 13.0" in lines[0]
+    assert "has CUDA 12.4, but the installed cuda-bindings are of CUDA 13.3" in lines[0]
     assert "Upgrade it to branch 580 or later" in lines[0]
+    assert "or install cuda-bindings 12" in lines[0]
+
+
+@needs_compiler
+@pytest.mark.own_process
+@pytest.mark.parametrize(
+    ("version", "capability", "said"), [("12040", "70", ""), ("12000", "40", "CUDA 12 ")]
+)
+def test_cuda_12_is_content_with_older_drivers_and_devices(on_cards, version, capability, said):
+    out = on_cards(say_warnings, (12, 9), FAKE_VERSION=version, FAKE_CAPABILITY=capability)
+    assert bool(out) == bool(said)
+    assert said in out
 
 
 @needs_compiler
@@ -122,6 +137,7 @@ def say_why_not():
 
     from accelrt import versions
 
+    versions.runtime_version = lambda: (13, 3)
     without_proc()
     folder = Path("version")
     versions.MODULE = folder
@@ -139,6 +155,6 @@ def say_why_not():
 def test_a_driver_too_old_to_open_is_told_from_one_that_is_broken(on_cards, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     lines = on_cards(say_why_not, FAKE_DRIVER="").split("\n")
-    assert "needs branch 525 (CUDA 12.0)" in lines[0]
+    assert "needs branch 525 (CUDA 12.0), and the installed cuda-bindings want branch 580" in lines[0]
     assert lines[0].endswith("upgrade it")
     assert lines[1] == ""

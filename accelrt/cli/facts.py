@@ -77,7 +77,7 @@ def driver_facts() -> dict[str, Any]:
         "why": f"ACCELRT_DRIVER={setting}" if setting else "auto, because ACCELRT_DRIVER is not set",
         "open": False,
         "version": None,
-        "built_for": versions.number(versions.OLDEST_DRIVER),
+        "built_for": versions.number(versions.stack().cuda),
         "bindings": versions.number(versions.runtime_version()),
         "kernel_module": versions.kernel_driver_version(),
         "complaints": [],

@@ -24,8 +24,14 @@ cdef str reason = ""
 
 
 cdef void* exported(object module, str name, const char* signature) except NULL:
-    # A function that a Cython module exports.  The capsule's name is its signature; another one is an error.
-    return PyCapsule_GetPointer(module.__pyx_capi__[name], signature)
+    # A function that a Cython module exports.  The capsule's name is its signature.
+    try:
+        return PyCapsule_GetPointer(module.__pyx_capi__[name], signature)
+    except (KeyError, ValueError):
+        raise RuntimeError(
+            f"the installed cuda-bindings does not export {name} as {signature.decode()!r}; "
+            "install a cuda-bindings from 12.9 on, below 14"
+        ) from None
 
 
 cdef int load() except -1:

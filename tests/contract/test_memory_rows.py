@@ -109,6 +109,31 @@ def test_a_copy_may_cross_two_handles_that_lie_side_by_side(rows, page):
     rows.ok("address_free", room, 2 * page)
 
 
+def test_a_thread_without_a_device_works_on_ranges_of_several_handles(rows, page, stream):
+    room, seen = rows.ok("address_reserve", 4 * page, 0), []
+    handles = [rows.ok("physical_create", 0, page) for _ in range(4)]
+
+    def work():
+        for index, handle in enumerate(handles):
+            mapped(rows, room + index * page, page, handle)
+        rows.ok("fill", 0, stream, room, 7, 1, 2 * page)
+        rows.ok("copy_async", 0, stream, room + 2 * page, room, 2 * page)
+        seen.append((rows.ok("pointer_device", room + page), rows.ok("current_device")))
+        rows.ok("stream_synchronize", 0, stream)
+        seen.append(rows.read(room + 2 * page, 2 * page))
+        rows.ok("memory_unmap", room, 4 * page)
+        for handle in handles:
+            rows.ok("physical_release", handle)
+        seen.append(rows.ok("current_device"))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert (seen[0], seen[2]) == ((0, -1), -1)
+    assert (seen[1] == 7).all()
+    rows.ok("address_free", room, 4 * page)
+
+
 def test_mapping_is_whole_or_refused(rows, page):
     room = rows.ok("address_reserve", 2 * page, 0)
     handle = rows.ok("physical_create", 0, 2 * page)
