@@ -182,10 +182,10 @@ cdef class Event(Waitable):
         global records
         cdef bint within = False
         cdef int code
-        if self.handle == 0 or self.device_index != ordinal:
-            self.see_to_handle(ordinal)
         if captures_open():
             within = not self.external and capturing(ordinal, stream)
+        if self.handle == 0 or self.device_index != ordinal:
+            self.see_to_handle(ordinal)
         if self.external and capturing(ordinal, stream):
             keep_for_capture(ordinal, stream, self)
             with nogil:
