@@ -13,7 +13,7 @@
 #include <string.h>
 
 #define EXPORT __attribute__((visibility("default")))
-enum { INVALID_VALUE = 1, INVALID_CONTEXT = 201, NOT_FOUND = 500, DEVICES = 2, DEPTH = 8 };
+enum { INVALID_VALUE = 1, INVALID_CONTEXT = 201, INVALID_HANDLE = 400, NOT_FOUND = 500, DEVICES = 2, DEPTH = 8 };
 
 static __thread uintptr_t contexts[DEPTH];
 static __thread int depth;
@@ -78,6 +78,8 @@ static int pool_alloc(uintptr_t *out, size_t size, uintptr_t pool, uintptr_t str
     return 0;
 }
 static int pool_free(uintptr_t at, uintptr_t stream) {
+    if (stream == 0x888)
+        return INVALID_HANDLE;
     note("free %lu on %#lx\n", (unsigned long)(at >> 32), (unsigned long)stream);
     used -= sizes[at >> 32];
     cached += sizes[at >> 32];
@@ -96,13 +98,18 @@ static int pool_set(uintptr_t pool, int number, uint64_t *value) {
 }
 static int event_create(uintptr_t *out, unsigned flags) { static int made; *out = 0x500 + ++made + flags * 0; return 0; }
 static int event_destroy(uintptr_t event) { return event ? 0 : INVALID_VALUE; }
-static int event_record(uintptr_t event, uintptr_t stream) { note("record on %#lx\n", (unsigned long)stream); return event ? 0 : INVALID_VALUE; }
+static int event_record(uintptr_t event, uintptr_t stream) {
+    if (stream == 0x888)
+        return INVALID_HANDLE;
+    note("record on %#lx\n", (unsigned long)stream);
+    return event ? 0 : INVALID_VALUE;
+}
 static int event_synchronize(uintptr_t event) { note("synchronize\n"); return event ? 0 : INVALID_VALUE; }
 static int wait_event(uintptr_t stream, uintptr_t event, unsigned flags) {
     note("wait on %#lx\n", (unsigned long)stream);
     return event ? (int)flags : INVALID_VALUE;
 }
-static int capture_info(uintptr_t stream, int *status, uint64_t *id) { *status = stream == 0x777; *id = 7; return 0; }
+static int capture_info(uintptr_t stream, int *status, uint64_t *id) { *status = stream == 0x777; *id = 7; return stream == 0x888 ? INVALID_HANDLE : 0; }
 static int exchange_mode(int *mode) { static __thread int kept; int before = kept; kept = *mode; *mode = before; return 0; }
 
 EXPORT int cuGetProcAddress_v2(const char *name, void **out, int wanted, uint64_t flags, int *status);

@@ -1,8 +1,9 @@
 """Events of the allocators' own that became part of somebody's capture: they are recorded anew.
 
-A raw capture of a stream, as another library begins it, is handed the very event that a queue holds: the host device
-numbers its handles in the order in which they are made."""
+A raw capture of a stream, as another library begins it, is handed the very event that a queue holds: the host
+device numbers its handles in the order in which they are made."""
 
+import contextlib
 import os
 import threading
 
@@ -41,10 +42,15 @@ class Captured:
         return code
 
 
+@contextlib.contextmanager
 def held():
+    """A stream that runs nothing before its event is set."""
     stream, gate = accelrt.Stream(), threading.Event()
     stream.launch_host_func(gate.wait)
-    return stream, gate
+    try:
+        yield stream, gate
+    finally:
+        gate.set()
 
 
 def give_back_device(stream):
@@ -69,24 +75,25 @@ def asks(kind):
 
 
 def in_a_queue(kind, over):
-    captured, (stream, gate) = Captured(), held()
-    pending = (give_back_device if kind == "device" else give_back_pinned)(stream)
-    captured.take()
-    if over:
-        assert captured.end() == 0
-    for _ in range(3):
+    captured = Captured()
+    with held() as (stream, gate):
+        pending = (give_back_device if kind == "device" else give_back_pinned)(stream)
+        captured.take()
+        if over:
+            assert captured.end() == 0
+        for _ in range(3):
+            asks(kind)
+        assert pending() == 1
+        if not over:
+            captured.end()
+        gate.set()
+        accelrt.synchronize()
+        asks(kind)  # recorded anew, where that was not possible before
+        accelrt.synchronize()
         asks(kind)
-    assert pending() == 1
-    if not over:
-        captured.end()
-    gate.set()
-    accelrt.synchronize()
-    asks(kind)  # recorded anew, where that was not possible before
-    accelrt.synchronize()
-    asks(kind)
-    assert pending() == 0
-    accelrt.memory.audit()
-    accelrt.memory.host_audit()
+        assert pending() == 0
+        accelrt.memory.audit()
+        accelrt.memory.host_audit()
 
 
 @pytest.mark.parametrize("kind", ["device", "pinned"])
@@ -96,16 +103,17 @@ def test_memory_behind_a_captured_event_becomes_free_all_the_same(kind, over):
 
 
 def waited_for(kind):
-    captured, (stream, gate) = Captured(), held()
-    pending = (give_back_device if kind == "device" else give_back_pinned)(stream)
-    captured.take()
-    assert captured.end() == 0
-    gate.set()
-    accelrt.empty_cache()
-    accelrt.host_empty_cache()
-    accelrt.empty_cache()
-    accelrt.host_empty_cache()
-    assert pending() == 0
+    captured = Captured()
+    with held() as (stream, gate):
+        pending = (give_back_device if kind == "device" else give_back_pinned)(stream)
+        captured.take()
+        assert captured.end() == 0
+        gate.set()
+        accelrt.empty_cache()
+        accelrt.host_empty_cache()
+        accelrt.empty_cache()
+        accelrt.host_empty_cache()
+        assert pending() == 0
 
 
 @pytest.mark.parametrize("kind", ["device", "pinned"])
@@ -114,17 +122,18 @@ def test_what_waits_for_a_captured_event_is_not_refused(kind):
 
 
 def handed_over():
-    captured, (stream, gate) = Captured(), held()
-    address = accelrt.caching_allocator_alloc(MIB, stream=stream)
-    accelrt.memory.free_after(address, stream.record_event())
-    captured.take()
-    assert captured.end() == 0
-    accelrt.Buffer(1000, stream=stream).free()
-    gate.set()
-    for _ in range(2):
-        accelrt.synchronize()
+    captured = Captured()
+    with held() as (stream, gate):
+        address = accelrt.caching_allocator_alloc(MIB, stream=stream)
+        accelrt.memory.free_after(address, stream.record_event())
+        captured.take()
+        assert captured.end() == 0
         accelrt.Buffer(1000, stream=stream).free()
-    assert accelrt.memory_stats()["active.all.current"] == 0
+        gate.set()
+        for _ in range(2):
+            accelrt.synchronize()
+            accelrt.Buffer(1000, stream=stream).free()
+        assert accelrt.memory_stats()["active.all.current"] == 0
 
 
 def test_memory_that_is_freed_as_of_an_event_too():
@@ -133,18 +142,19 @@ def test_memory_that_is_freed_as_of_an_event_too():
 
 def markers():
     # Pages of a busy stream serve another one once its marker is complete.
-    captured, (stream, gate) = Captured(), held()
-    other = accelrt.Stream()
-    accelrt.Buffer(64 * MIB, stream=stream).free()
-    accelrt.Buffer(32 * MIB, stream=other).free()  # looks at the other stream, and marks it
-    captured.take()
-    assert captured.end() == 0
-    gate.set()
-    accelrt.synchronize()
-    before = accelrt.memory_reserved()
-    accelrt.Buffer(90 * MIB, stream=other).free()
-    assert accelrt.memory_reserved() <= before + 32 * MIB
-    accelrt.memory.audit()
+    captured = Captured()
+    with held() as (stream, gate):
+        other = accelrt.Stream()
+        accelrt.Buffer(64 * MIB, stream=stream).free()
+        accelrt.Buffer(32 * MIB, stream=other).free()  # looks at the other stream, and marks it
+        captured.take()
+        assert captured.end() == 0
+        gate.set()
+        accelrt.synchronize()
+        before = accelrt.memory_reserved()
+        accelrt.Buffer(90 * MIB, stream=other).free()
+        assert accelrt.memory_reserved() <= before + 32 * MIB
+        accelrt.memory.audit()
 
 
 def test_a_marker_that_was_captured_makes_room_for_another():

@@ -1,4 +1,4 @@
-"""Streams that are gone when memory which they used is given back: they use nothing more, and end no allocator."""
+"""Streams that are gone when memory which they used is given back: they use nothing more."""
 
 import pytest
 from child import in_child

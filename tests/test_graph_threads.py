@@ -1,4 +1,4 @@
-"""A capture beside other threads: what it waits for as it begins, what is refused meanwhile, and what goes on."""
+"""A capture beside other threads: what it waits for as it begins, what is refused, and what goes on."""
 
 import contextlib
 import threading
@@ -18,15 +18,14 @@ def is_busy(graph):
     try:
         graph.reset()
     except RuntimeError as error:
-        assert SHARED in str(error)
-        return True
+        return SHARED in str(error)
     return False
 
 
 @contextlib.contextmanager
 def about_to_begin(graph, stream, faults):
-    """Another thread is inside capture_begin, which waits for one that gives page-locked memory back, which waits for
-    the device."""
+    """Another thread is inside capture_begin, which waits for one that gives page-locked memory back, and
+    that for the device."""
     gate, waiter, errors = threading.Event(), accelrt.Stream(), []
     accelrt.PinnedBuffer(3 * MIB).free()
     waiter.launch_host_func(gate.wait)
@@ -152,7 +151,7 @@ def test_an_event_that_was_recorded_in_a_capture_frees_nothing_and_breaks_nothin
         with accelrt.graph(graph):
             buffer.fill(1)
             done = accelrt.current_stream().record_event()
-            with pytest.raises(accelrt.CaptureError, match="recorded in a capture.*record_stream"):
+            with pytest.raises(accelrt.CaptureError, match=r"recorded in a capture.*record_stream"):
                 free_after(address, done)
             buffer.fill(2)
         with pytest.raises(accelrt.CaptureError, match="recorded in a capture"):
