@@ -37,6 +37,7 @@ cdef int keep_for_capture(int device, uintptr_t stream, object thing) except -1
 cdef int keep_side_slow(Record record, object source, object keeper, int ordinal, uintptr_t address) except -1
 # Tells the allocators that a stream uses what a graph's nodes use; whether some of it is nobody's that they know.
 cdef bint note_sides(list sides, int device, uintptr_t stream) except *
+cdef str mode_name(int mode)
 # What begin_capture_on answered after call began a capture of the stream.
 cdef int raise_unbegun(int code, str call, object stream, int mode) except -1
 cdef int raise_broken(Record record, int code, str call, tuple arguments) except -1  # at a capture's end

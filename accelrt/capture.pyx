@@ -14,8 +14,6 @@ from accelrt.status import status_error, watch_errors
 from accelrt.status cimport CAPTURE_IMPLICIT, CAPTURE_INVALID, NO_HOST_MEMORY, NOT_ALLOCATED, raise_status
 cimport accelrt.watch as watch
 
-MODE_NAMES = ("global", "thread_local", "relaxed")  # by the driver's numbers
-
 cdef list captures = []    # Records, the newest last: there are few; guarded by the GIL
 cdef Record latest = None  # that began and is not over
 
@@ -193,6 +191,10 @@ cdef int explain(object error, Record record) except -1:
     return 0
 
 
+cdef str mode_name(int mode):
+    return ("global", "thread_local", "relaxed")[mode]  # by the driver's numbers
+
+
 cdef int raise_unbegun(int code, str call, object stream, int mode) except -1:
     if code != CAPTURE_INVALID:
         return raise_status(code, "capture_status", ("stream", stream))
@@ -202,7 +204,7 @@ cdef int raise_unbegun(int code, str call, object stream, int mode) except -1:
         calls += ", or another call that mode 'global' forbids"
         advice += ", or pass capture_error_mode='thread_local'"
     raise errors.CaptureError(
-        f"{call}(stream={stream!r}, mode={MODE_NAMES[mode]!r}) answered STREAM_CAPTURE_INVALIDATED ({code}): a call of "
+        f"{call}(stream={stream!r}, mode={mode_name(mode)!r}) answered STREAM_CAPTURE_INVALIDATED ({code}): a call of "
         f"another thread broke the capture as soon as it began: {calls}; {advice}",
         code, "STREAM_CAPTURE_INVALIDATED", call,
     )

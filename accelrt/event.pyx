@@ -184,10 +184,10 @@ cdef class Event(Waitable):
         cdef bint within = False
         cdef bint is_node
         cdef int code
-        if self.handle == 0 or self.device_index != ordinal:
-            self.see_to_handle(ordinal)
         if captures_open():
             within = not self.external and capturing(ordinal, stream)
+        if self.handle == 0 or self.device_index != ordinal:
+            self.see_to_handle(ordinal)
         is_node = self.external and capturing(ordinal, stream)
         if is_node:
             keep_for_capture(ordinal, stream, self)

@@ -10,8 +10,9 @@ from cpython.list cimport PyList_GET_SIZE
 from libc.stdint cimport UINTPTR_MAX, uint64_t, uintptr_t
 
 from accelrt.callback cimport begin_runs, nodes_of, take_back_runs
-from accelrt.capture cimport Record, Side, close_capture, note_sides, open_capture, raise_broken, raise_unbegun
-from accelrt.capture import MODE_NAMES
+from accelrt.capture cimport (
+    Record, Side, close_capture, mode_name, note_sides, open_capture, raise_broken, raise_unbegun,
+)
 from accelrt.conditional cimport Branch, leave_branch
 from accelrt.deferred cimport CAPTURE, GRAPH, GRAPH_EXEC, dispose, dispose_capture, drain, keep_until_passed
 from accelrt.device cimport ordinal_of
@@ -193,7 +194,7 @@ cdef class CUDAGraph(HookedGraph):
         cdef int code
         if stream.handle <= LEGACY:
             raise CaptureError(
-                f"capture_begin(stream={stream!r}, mode={MODE_NAMES[mode]!r}) answered STREAM_CAPTURE_UNSUPPORTED "
+                f"capture_begin(stream={stream!r}, mode={mode_name(mode)!r}) answered STREAM_CAPTURE_UNSUPPORTED "
                 f"({CAPTURE_UNSUPPORTED}): the legacy default stream cannot be captured; make another one current, with "
                 "accelrt.stream(accelrt.Stream()), or use accelrt.graph(g), which makes one",
                 CAPTURE_UNSUPPORTED, "STREAM_CAPTURE_UNSUPPORTED", "capture_begin",
@@ -211,7 +212,7 @@ cdef class CUDAGraph(HookedGraph):
             code = registry.active().capture_begin(self.ordinal, stream.handle, self.mode)
         if code:
             self.abandon()
-            raise_status(code, "capture_begin", ("stream", stream, "mode", MODE_NAMES[mode]))
+            raise_status(code, "capture_begin", ("stream", stream, "mode", mode_name(mode)))
         return self.open_on(stream)
 
     cdef int open_on(self, Stream stream) except -1:

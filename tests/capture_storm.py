@@ -2,9 +2,9 @@
 
     python tests/capture_storm.py --captures 100000
 
-What breaks a capture is the user's doing (a synchronize(), a query of the capturing stream; in global mode also raw
-queries and waits of other threads) and is left out; what accelrt does on its own account, in any of these calls or
-when something dies, must break none.  Prints a line a mode.
+What breaks a capture is the user's doing (a synchronize(), a query of the capturing stream; in global mode
+also raw queries and waits of other threads) and is left out; what accelrt does on its own account, in any of
+these calls or when something dies, must break none.  Prints a line a mode.
 """
 
 import argparse
@@ -122,7 +122,7 @@ class Others:
 
 def capture(stream, mode, side, n):
     graph = accelrt.CUDAGraph()
-    with accelrt.Buffer(8 * MIB, stream=stream) as large:  # freed before: its stream has something to be asked for
+    with accelrt.Buffer(8 * MIB, stream=stream) as large:  # free before it begins: others may ask for it
         large.fill(1, 64, stream=stream)
     context = accelrt.graph(graph, stream=stream, capture_error_mode=mode)
     with context, accelrt.Buffer(4096) as inner:
@@ -181,7 +181,8 @@ def main():
         accelrt.synchronize()
         accelrt.memory.audit()
         accelrt.memory.host_audit()
-        print(f"{mode}: {given.captures} captures, none broken, beside {made.total()} calls of {len(made)} kinds")
+        calls = f"{made.total()} calls of {len(made)} kinds"
+        print(f"{mode}: {given.captures} captures, none broken, beside {calls}")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@
 #include <string.h>
 
 #define EXPORT __attribute__((visibility("default")))
-enum { INVALID_VALUE = 1, INVALID_CONTEXT = 201, NOT_FOUND = 500, DEVICES = 2, DEPTH = 8 };
+enum { INVALID_VALUE = 1, INVALID_CONTEXT = 201, INVALID_HANDLE = 400, NOT_FOUND = 500, DEVICES = 2, DEPTH = 8 };
 
 static __thread uintptr_t contexts[DEPTH];
 static __thread int depth;
@@ -99,6 +99,8 @@ static int pool_alloc(uintptr_t *out, size_t size, uintptr_t pool, uintptr_t str
 }
 static int pool_free(uintptr_t at, uintptr_t stream) {
     WANT_CONTEXT;
+    if (stream == 0x888)
+        return INVALID_HANDLE;
     note("free %lu on %#lx\n", (unsigned long)(at >> 32), (unsigned long)stream);
     used -= sizes[at >> 32];
     cached += sizes[at >> 32];
@@ -117,7 +119,12 @@ static int pool_set(uintptr_t pool, int number, uint64_t *value) {
 }
 static int event_create(uintptr_t *out, unsigned flags) { static int made; *out = 0x500 + ++made + flags * 0; return wants_context(); }
 static int event_destroy(uintptr_t event) { return event ? wants_context() : INVALID_VALUE; }
-static int event_record(uintptr_t event, uintptr_t stream) { note("record on %#lx\n", (unsigned long)stream); return event ? wants_context() : INVALID_VALUE; }
+static int event_record(uintptr_t event, uintptr_t stream) {
+    if (stream == 0x888)
+        return INVALID_HANDLE;
+    note("record on %#lx\n", (unsigned long)stream);
+    return event ? wants_context() : INVALID_VALUE;
+}
 static int event_synchronize(uintptr_t event) { note("synchronize\n"); return event ? wants_context() : INVALID_VALUE; }
 static int wait_event(uintptr_t stream, uintptr_t event, unsigned flags) {
     note("wait on %#lx\n", (unsigned long)stream);
@@ -126,6 +133,8 @@ static int wait_event(uintptr_t stream, uintptr_t event, unsigned flags) {
 static int capture_info(uintptr_t stream, int *status, uint64_t *id) {
     *status = stream == 0x777;
     *id = 7;
+    if (stream == 0x888)
+        return INVALID_HANDLE;
     return stream > 2 || current() ? 0 : INVALID_CONTEXT;
 }
 static int capture_site(uintptr_t stream, int *status) { *status = stream == 0x777; return wants_context(); }

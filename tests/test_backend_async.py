@@ -18,7 +18,8 @@ pytestmark = pytest.mark.own_process
 ON_HOST = os.environ.get("ACCELRT_DRIVER", "host") == "host"
 needs_gpu = pytest.mark.skipif(ON_HOST, reason="the host device has no stream-ordered pool")
 MIB = 1 << 20
-A, B, C, CAPTURING = 0x300, 0x310, 0x320, 0x777  # streams; the stand-in says that the last one captures
+A, B, C = 0x300, 0x310, 0x320  # streams
+CAPTURING, GONE = 0x777, 0x888  # what the stand-in says of them
 
 
 # --- on the stand-in ------------------------------------------------------------------------------
@@ -115,6 +116,24 @@ def a_capturing_sharer_is_left_alone():
     memory.audit()
 
 
+def streams_that_are_gone():
+    calls = started()
+    shared, own = alloc(512, A), alloc(512, GONE)
+    accelrt.record_stream(shared, GONE)
+    accelrt.record_stream(own, A)
+    calls()
+    free(shared)
+    free(own)
+    free(alloc(64, GONE))
+    freed = [line for line in calls() if line.startswith("free")]
+    outlet = freed[0].split()[-1]
+    assert freed == [f"free {n} on {outlet}" for n in (2, 3, 4)]
+    assert int(outlet, 16) not in (A, GONE)
+    assert figures()[:2] == (0, 0)
+    free(alloc(64))
+    memory.audit()
+
+
 def out_of_memory():
     calls = started()
     kept, gone = alloc(3 * MIB, A), alloc(4 * MIB, A)
@@ -148,7 +167,14 @@ def a_limit():
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 @pytest.mark.parametrize(
     "function",
-    [one_call_each, shared_memory_follows, a_capturing_sharer_is_left_alone, out_of_memory, a_limit],
+    [
+        one_call_each,
+        shared_memory_follows,
+        a_capturing_sharer_is_left_alone,
+        streams_that_are_gone,
+        out_of_memory,
+        a_limit,
+    ],
     ids=lambda function: function.__name__,
 )
 def test_the_calls_of_the_driver(stand_in, function):

@@ -1,0 +1,124 @@
+"""Streams that are gone when memory which they used is given back: they use nothing more."""
+
+import pytest
+from child import in_child
+from compiled import compile_library
+
+import accelrt
+from accelrt import memory
+
+pytestmark = pytest.mark.own_process
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    return compile_library("pluggable", tmp_path_factory.mktemp("pluggable"))
+
+
+def raw_stream():
+    """A stream of somebody else's, whose work is done, and what destroys it."""
+    from accelrt.driver.rows import Rows
+
+    accelrt.init()
+    rows = Rows()
+    _, handle = rows.stream_create(0, 1, 0)
+    return accelrt.ExternalStream(handle), lambda: rows.stream_destroy(0, handle)
+
+
+def device(path, works=True):
+    stream, destroy = raw_stream()
+    buffer = accelrt.Buffer(4096)
+    if works:
+        buffer.fill(7, stream=stream)
+    buffer.record_stream(stream)
+    stream.synchronize()
+    assert destroy() == 0
+    buffer.free()
+    check_device()
+
+
+def check_device():
+    for _ in range(3):
+        accelrt.Buffer(64).free()
+    accelrt.empty_cache()
+    assert accelrt.memory_stats()["active_bytes.all.current"] == 0
+    memory.audit()
+
+
+def after_the_record(path):
+    # It goes while its event is out.
+    stream, destroy = raw_stream()
+    buffer = accelrt.Buffer(4096)
+    buffer.record_stream(stream)
+    buffer.free()
+    destroy()
+    check_device()
+
+
+def beside_a_capture(path):
+    # What it used is given back in a capture, and the stream goes before that ends.
+    stream, destroy = raw_stream()
+    kept, buffer = accelrt.Buffer(64), accelrt.Buffer(4096)
+    buffer.record_stream(stream)
+    with accelrt.graph(accelrt.CUDAGraph()):
+        kept.fill(1)
+        buffer.free()
+        assert destroy() == 0
+    kept.free()
+    accelrt.synchronize()
+    check_device()
+
+
+def handed_over(path):
+    stream, destroy = raw_stream()
+    address = accelrt.caching_allocator_alloc(MIB)
+    accelrt.record_stream(address, stream)
+    assert destroy() == 0
+    memory.free_after(address, accelrt.current_stream().record_event())
+    accelrt.synchronize()
+    check_device()
+
+
+def pinned(path):
+    stream, destroy = raw_stream()
+    block = accelrt.PinnedBuffer(4096)
+    accelrt.record_host_stream(block, stream)
+    assert destroy() == 0
+    block.free()
+    assert accelrt.host_memory_stats()["active_requests.current"] == 0
+    accelrt.PinnedBuffer(64).free()
+    accelrt.host_empty_cache()
+    memory.host_audit()
+
+
+def plugged(path):
+    memory.change_current_allocator(memory.CUDAPluggableAllocator(path, "books_alloc", "books_free"))
+    device(path, works=False)  # the library's memory is not the host device's
+    after_the_record(path)
+
+
+def kept_for_replays(path):
+    # A graph dies whose last replay was on a stream that is gone.
+    import numpy as np
+
+    stream, destroy = raw_stream()
+    target, source, graph = accelrt.Buffer(64), np.zeros(64, np.uint8), accelrt.CUDAGraph()
+    with accelrt.graph(graph):
+        target.copy_from(source, blocking=False)
+    with accelrt.stream(stream):
+        graph.replay()
+        stream.synchronize()
+    assert destroy() == 0
+    del graph
+    target.free()
+    check_device()
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [device, after_the_record, beside_a_capture, handed_over, pinned, plugged, kept_for_replays],
+    ids=lambda scenario: scenario.__name__,
+)
+def test_a_stream_that_is_gone_uses_nothing_more(scenario, library):
+    in_child(scenario, library)
