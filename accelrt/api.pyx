@@ -64,8 +64,12 @@ cdef int begin_pool(int device, uint64_t id0, uint64_t id1) noexcept nogil:
 
 
 cdef int end_pool(int device, uint64_t id0, uint64_t id1) noexcept nogil:
+    cdef int code, count
     if outside(device):
         return INVALID_DEVICE
+    if pool.pool_if_made(device) == NULL:  # nothing was begun there, unless by the parent of this process
+        code = registry.active().device_count(&count)
+        return code if code else INVALID_VALUE
     return routes.end_pool(device, id0, id1, thread_number())
 
 
@@ -91,15 +95,17 @@ cdef int stream_synchronize(int device, uintptr_t stream) noexcept nogil:
 
 
 cdef int release_after(int device, uintptr_t address, uintptr_t event) noexcept nogil:
+    if outside(device):
+        return INVALID_DEVICE
     return sharing.release_after(device, address, event, event)
 
 
 cdef int64_t memory_allocated(int device) noexcept nogil:
-    return readings.allocated_bytes(pool.pool_if_made(device))
+    return 0 if outside(device) else readings.allocated_bytes(pool.pool_if_made(device))
 
 
 cdef int64_t memory_reserved(int device) noexcept nogil:
-    return readings.reserved_bytes(pool.pool_if_made(device))
+    return 0 if outside(device) else readings.reserved_bytes(pool.pool_if_made(device))
 
 
 cdef int stream_wait_event(int device, uintptr_t stream, uintptr_t event) noexcept nogil:
