@@ -7,10 +7,9 @@ never be found idle.  Without brackets (waiting.pxd) a row waits as the driver d
 from libc.stdint cimport uintptr_t
 from libc.stdlib cimport calloc, free
 
-from cuda.bindings.cydriver cimport CUcontext, CUevent
-
 from accelrt.driver.cuda_context cimport MOST_DEVICES, enter, leave, primary_of
 from accelrt.driver.cuda_library cimport Symbol, resolve
+from accelrt.driver.cuda_types cimport CUcontext, CUevent
 from accelrt.driver.table cimport EVENT_DISABLE_TIMING, Table
 from accelrt.driver.waiting cimport (
     INTERRUPTED, is_interruptible, pause_on, poll, poll_briefly, pthread_cond_t,
@@ -50,6 +49,7 @@ cdef uintptr_t[MOST_DEVICES] spares      # an event of each device; the main thr
 
 cdef int fill_waits(Table* table, Table* blank) except -1:
     # A driver older than 12.5 lacks the function: resolve then blanks the row that is replaced here.
+    global rows
     cdef Symbol[1] symbols = [
         Symbol(b"cuCtxRecordEvent", 12050, <void**>&cuCtxRecordEvent, <void**>&table.device_synchronize),
     ]
