@@ -143,6 +143,7 @@ static int add_node(void *node, void *graph, void *after, void *edges, size_t co
     *(uintptr_t **)(params + 32) = bodies;  /* conditional.phGraph_out of CUgraphNodeParams */
     return node && !graph && !after && !edges && !count ? wants_context() : INVALID_VALUE;
 }
+static int stream_context(uintptr_t stream, uintptr_t *out) { *out = 0xC001; return stream > 2 ? wants_context() : INVALID_VALUE; }
 static int harmless(void) { return 0; }  /* for functions whose arguments do not matter here */
 static int exchange_mode(int *mode) { static __thread int kept; int before = kept; kept = *mode; *mode = before; return 0; }
 
@@ -175,7 +176,7 @@ static const struct { const char *name; int since; void *function; } FUNCTIONS[]
     {"cuMemMap", 10020, wants_context}, {"cuMemSetAccess", 10020, wants_context}, {"cuMemUnmap", 10020, wants_context},
     {"cuMemHostAlloc", 2020, wants_context}, {"cuMemFreeHost", 2000, wants_context},
     {"cuMemHostRegister", 6050, wants_context}, {"cuMemHostUnregister", 4000, wants_context},
-    {"cuStreamDestroy", 4000, wants_context}, {"cuStreamGetFlags", 5050, wants_context},
+    {"cuStreamGetCtx", 9020, stream_context}, {"cuStreamDestroy", 4000, wants_context}, {"cuStreamGetFlags", 5050, wants_context},
     {"cuStreamGetPriority", 5050, wants_context}, {"cuLaunchHostFunc", 10000, wants_context},
     {"cuEventRecordWithFlags", 11010, wants_context}, {"cuEventElapsedTime", 2000, wants_context},
     {"cuMemcpyPeerAsync", 4000, wants_memory}, {"cuMemsetD8Async", 3020, wants_memory},

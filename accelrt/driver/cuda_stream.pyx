@@ -160,13 +160,17 @@ cdef int stream_flags(int device, uintptr_t stream, unsigned int* out_flags) noe
 cdef int stream_device(int device, uintptr_t stream, int* out_device) noexcept nogil:
     # Of a context that is no primary one, the driver says whose it is.  What a thread has current stays.
     cdef CUcontext context = NULL
+    cdef bint pushed = False
     cdef int code = SUCCESS
     out_device[0] = device
-    if stream > LAST_DEFAULT_STREAM:
+    if stream <= LAST_DEFAULT_STREAM:
+        return SUCCESS
+    code = enter(device, &pushed)
+    if code == SUCCESS:
         code = cuStreamGetCtx(<CUstream>stream, &context)
-        if code == SUCCESS:
-            code = device_of_context(context, out_device)
-    return code
+    if code == SUCCESS:
+        code = device_of_context(context, out_device)
+    return leave(pushed, code)
 
 
 cdef int stream_query(int device, uintptr_t stream) noexcept nogil:
