@@ -5,6 +5,7 @@ from cpython.buffer cimport (
     PyBUF_ANY_CONTIGUOUS, PyBUF_FORMAT, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer,
 )
 from cpython.long cimport PyLong_AsLongAndOverflow, PyLong_CheckExact
+from cpython.number cimport PyIndex_Check
 from cpython.object cimport PyObject
 from libc.stdint cimport uint64_t, uintptr_t
 from libc.string cimport strchr
@@ -452,10 +453,10 @@ cdef inline unsigned int checked_element(object value, int width) except? 0:
     cdef size_t element
     if is_within(value, limit, &element):
         return element
-    value = exact_int(value, "value", "an int")
-    if value < 0 or value > limit:
-        raise ValueError(f"value is {value}; an element of {width} bytes holds an int from 0 to {limit}")
-    return value
+    number = exact_int(value, "value", "an int") if PyIndex_Check(value) and not isinstance(value, bool) else -1
+    if number < 0 or number > limit:
+        raise ValueError(f"value is {value!r}; an element of {width} bytes holds an int from 0 to {limit}")
+    return number
 
 
 def fill(dst, value=0, count=None, *, width=1, offset=0, stream=None, bint blocking=False):

@@ -40,7 +40,16 @@ static int push(uintptr_t to) { contexts[depth++] = to; return 0; }
 static int pop(uintptr_t *out) { *out = contexts[--depth]; return 0; }
 static int of_context(int *out) { *out = (int)(current() & 0xF); return current() ? 0 : INVALID_CONTEXT; }
 static int memory_info(size_t *free_, size_t *total) { *free_ = *total = current(); return current() ? 0 : INVALID_CONTEXT; }
-static int stream_create(uintptr_t *out, unsigned flags, int priority) { *out = 0x100 + ++streams + flags * 0 + priority * 0; return current() ? 0 : INVALID_CONTEXT; }
+static uintptr_t contexts_of[1 << 10];  /* by number of the stream; one made elsewhere, 0x800, is of a context 0xD001 */
+static int stream_create(uintptr_t *out, unsigned flags, int priority) {
+    *out = 0x100 + ++streams + flags * 0 + priority * 0;
+    contexts_of[streams] = current();
+    return current() ? 0 : INVALID_CONTEXT;
+}
+static int stream_context(uintptr_t stream, uintptr_t *out) {
+    *out = stream == 0x800 ? 0xD001 : contexts_of[stream - 0x100];
+    return *out ? 0 : 400;
+}
 static int stream_query(uintptr_t stream) { return stream > 2 ? wants_context() : current() ? 0 : INVALID_CONTEXT; }
 static int event_query(uintptr_t event) { return event ? wants_context() : INVALID_VALUE; }
 static int stream_synchronize(uintptr_t stream) { synchronized++; return stream ? 0 : 0; }
@@ -114,7 +123,7 @@ static const struct { const char *name; int since; void *function; } FUNCTIONS[]
     {"cuCtxGetCurrent", 4000, get_current}, {"cuCtxSetCurrent", 4000, set_current},
     {"cuCtxPushCurrent", 4000, push}, {"cuCtxPopCurrent", 4000, pop}, {"cuCtxGetDevice", 2000, of_context},
     {"cuMemGetInfo", 3020, memory_info}, {"cuStreamCreateWithPriority", 5050, stream_create},
-    {"cuStreamQuery", 2000, stream_query}, {"cuEventQuery", 2000, event_query},
+    {"cuStreamGetCtx", 9020, stream_context}, {"cuStreamQuery", 2000, stream_query}, {"cuEventQuery", 2000, event_query},
     {"cuStreamSynchronize", 2000, stream_synchronize}, {"cuStreamIsCapturing", 10000, is_capturing},
     {"cuMemcpyAsync", 4000, copy}, {"cuPointerGetAttribute", 4000, pointer},
     {"cuDeviceTotalMem", 3020, total_memory}, {"cuDeviceGetDefaultMemPool", 11020, default_pool},

@@ -15,7 +15,7 @@ pytestmark = [
 ]
 FIRST, SECOND = 0xC000, 0xC001  # the stand-in's primary contexts, which its memory_info answers
 DEVICE, PINNED, PAGEABLE = 0x1000, 0x10000, 0x100000
-NO_DEVICE, INVALID_DEVICE, NOT_SUPPORTED = 100, 101, 801
+NO_DEVICE, INVALID_DEVICE, INVALID_HANDLE, NOT_SUPPORTED = 100, 101, 400, 801
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +71,17 @@ def streams():
         assert (rows.current_device(), fake.fake_depth()) == ((0, -1), 0)
 
 
+def devices_of_streams():
+    rows, fake = opened()
+    made = [rows.stream_create(device, 1, 0)[1] for device in (0, 1)]
+    for device in (0, 1):
+        assert [rows.stream_device(device, stream) for stream in made] == [(0, 0), (0, 1)]
+        assert [rows.stream_device(device, stream) for stream in (0, 1, 2)] == [(0, device)] * 3
+        assert rows.stream_device(device, 0x800) == (0, 1)
+        assert rows.stream_device(device, 0x180)[0] == INVALID_HANDLE
+    assert (rows.current_device(), fake.fake_depth()) == ((0, -1), 0)
+
+
 def copies(waits):
     rows, fake = opened()
     places = {"device": DEVICE, "pinned": PINNED, "pageable": PAGEABLE}
@@ -117,6 +128,10 @@ def test_a_row_runs_in_its_devices_context_and_puts_back_the_threads(library):
 @pytest.mark.parametrize("strict", ["0", "1"])
 def test_a_stream_needs_no_context_and_gets_one_where_the_driver_wants_it(library, strict):
     in_child(streams, LD_LIBRARY_PATH=library, FAKE_STRICT=strict)
+
+
+def test_a_stream_names_the_device_of_its_context(library):
+    in_child(devices_of_streams, LD_LIBRARY_PATH=library)
 
 
 def test_a_device_that_reaches_pageable_memory_is_waited_for(library):
