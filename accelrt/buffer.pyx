@@ -199,8 +199,8 @@ cdef class PinnedBuffer:
 
 cdef int raise_freed(object owner, str name) except -1:
     raise ValueError(
-        f"{name} is a {type(owner).__name__} that was freed: its memory is not its own any more; make another, or free it "
-        "later"
+        f"{name} is a {type(owner).__name__} that was freed: its memory is not its own any more; make another, or "
+        "free it later"
     )
 
 

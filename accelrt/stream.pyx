@@ -196,8 +196,8 @@ cdef int judge_handle(uintptr_t handle, int hint, str name) except -1:
         code = device_of_stream(hint, handle, &device)
     if code == INVALID_HANDLE or code == INVALID_VALUE or code == INVALID_CONTEXT:
         raise ValueError(
-            f"{name} is {handle:#x}, which is no stream that the driver knows; pass the handle of one that is alive, or 0 "
-            "for the default stream"
+            f"{name} is {handle:#x}, which is no stream that the driver knows; pass the handle of one that is alive, "
+            "or 0 for the default stream"
         )
     if code:
         raise_status(code, "stream_device", ("device", hint, "stream", handle))

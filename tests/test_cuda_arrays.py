@@ -1,6 +1,7 @@
-"""Arrays of other libraries, by the CUDA Array Interface: read entry by entry, and followed by their stream."""
+"""Other libraries' arrays (CUDA Array Interface): read entry by entry, and followed by their stream."""
 
 import threading
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -16,7 +17,13 @@ class Array:
 
     def __init__(self, buffer, without=None, **entries):
         self.buffer = buffer
-        told = {"shape": (buffer.nbytes,), "typestr": "|u1", "data": (buffer.ptr, False), "version": 3, **entries}
+        told = {
+            "shape": (buffer.nbytes,),
+            "typestr": "|u1",
+            "data": (buffer.ptr, False),
+            "version": 3,
+            **entries,
+        }
         self.__cuda_array_interface__ = {key: value for key, value in told.items() if key != without}
 
 
@@ -119,7 +126,12 @@ def test_memory_of_the_cache_behind_an_array_is_kept_for_the_copy():
         worker.launch_host_func(gate.wait)
 
         class Raw:
-            __cuda_array_interface__ = {"shape": (SIZE,), "typestr": "|u1", "data": (pointer, False), "version": 3}
+            __cuda_array_interface__: ClassVar = {
+                "shape": (SIZE,),
+                "typestr": "|u1",
+                "data": (pointer, False),
+                "version": 3,
+            }
 
         mine.copy_from(Raw(), stream=worker, blocking=False)
         accelrt.caching_allocator_delete(pointer)
@@ -132,7 +144,17 @@ def test_memory_of_the_cache_behind_an_array_is_kept_for_the_copy():
 
 
 MALFORMED = {
-    "data": [None, 5, (5,), ("x", False), (1.5, False), (True, False), (-1, False), (1 << 64, False), (1 << 200, False)],
+    "data": [
+        None,
+        5,
+        (5,),
+        ("x", False),
+        (1.5, False),
+        (True, False),
+        (-1, False),
+        (1 << 64, False),
+        (1 << 200, False),
+    ],
     "shape": [None, 5, ("x",), (1.5,), (True,), (-1,), (1 << 64,), (1 << 200, 1 << 200)],
     "typestr": [None, 5, "", "u", "|u", "|u-1", "<f4x", "|t3"],
     "strides": [5, ("x",), (1, 1), (1.5,), (2,), (-1,), (1 << 200,)],
@@ -147,39 +169,56 @@ MALFORMED = {
 def test_a_malformed_entry_is_named(entry, value):
     with accelrt.Buffer(64) as theirs, accelrt.Buffer(64) as mine:
         array = Array(theirs, **{entry: value})
-        for call in (lambda: mine.copy_from(array), lambda: accelrt.copy(array, mine), lambda: accelrt.fill(array, 1)):
+        for call in (
+            lambda: mine.copy_from(array),
+            lambda: accelrt.copy(array, mine),
+            lambda: accelrt.fill(array, 1),
+        ):
             with pytest.raises((TypeError, ValueError), match=entry):
                 call()
 
 
 @pytest.mark.parametrize("entry", ["data", "shape", "typestr"])
 def test_a_missing_entry_is_named(entry):
-    with accelrt.Buffer(64) as theirs, accelrt.Buffer(64) as mine:
-        with pytest.raises(ValueError, match=f"without '{entry}'"):
-            mine.copy_from(Array(theirs, without=entry))
+    with (
+        accelrt.Buffer(64) as theirs,
+        accelrt.Buffer(64) as mine,
+        pytest.raises(ValueError, match=f"without '{entry}'"),
+    ):
+        mine.copy_from(Array(theirs, without=entry))
 
 
 def test_an_array_whose_stream_is_none_of_the_drivers_is_refused():
     if accelrt.device(0).type != "host":
         pytest.skip("a GPU's driver may crash on a handle that was never one")
-    with accelrt.Buffer(64) as theirs, accelrt.Buffer(64) as mine:
-        with pytest.raises(ValueError, match="0x3039, which is no stream that the driver knows"):
-            mine.copy_from(Array(theirs, stream=12345))
+    with (
+        accelrt.Buffer(64) as theirs,
+        accelrt.Buffer(64) as mine,
+        pytest.raises(ValueError, match="0x3039, which is no"),
+    ):
+        mine.copy_from(Array(theirs, stream=12345))
 
 
 @pytest.mark.parametrize(
     "entries",
-    [{"typestr": "|O8", "shape": (8,)}, {"typestr": "|V8", "shape": (8,), "descr": [("a", "<i4"), ("b", [("c", "|O")])]}],
+    [
+        {"typestr": "|O8", "shape": (8,)},
+        {"typestr": "|V8", "shape": (8,), "descr": [("a", "<i4"), ("b", [("c", "|O")])]},
+    ],
     ids=["plain", "in a struct"],
 )
 def test_a_cuda_array_of_objects_is_refused(entries):
-    with accelrt.Buffer(64) as theirs, accelrt.Buffer(64) as mine, pytest.raises(TypeError, match="Python objects"):
+    with (
+        accelrt.Buffer(64) as theirs,
+        accelrt.Buffer(64) as mine,
+        pytest.raises(TypeError, match="Python objects"),
+    ):
         mine.copy_from(Array(theirs, **entries))
 
 
 def test_what_is_no_dict_is_refused():
     class Odd:
-        __cuda_array_interface__ = [1]
+        __cuda_array_interface__ = (1,)
 
     with accelrt.Buffer(64) as mine, pytest.raises(TypeError, match="has to be a dict"):
         mine.copy_from(Odd())
@@ -189,7 +228,9 @@ def test_arrays_may_have_numpy_numbers_and_contiguous_strides():
     with accelrt.Buffer(64) as theirs, accelrt.Buffer(64) as mine:
         theirs.fill(3, blocking=True)
         data = (np.uint64(theirs.ptr), np.False_)
-        mine.copy_from(Array(theirs, shape=(np.int64(4), 4), typestr="<f4", strides=(np.int32(16), 4), data=data))
+        mine.copy_from(
+            Array(theirs, shape=(np.int64(4), 4), typestr="<f4", strides=(np.int32(16), 4), data=data)
+        )
         assert contents(mine) == {3}
 
 

@@ -1,4 +1,4 @@
-"""Every call that takes a stream, on streams of every kind: it works, or is refused and leaves all as it was."""
+"""Every call that takes a stream, on every kind of stream: it works, or is refused and changes nothing."""
 
 import threading
 
@@ -141,15 +141,25 @@ CALLS = {
     "copy_to pinned": copy_to_pinned,
     "fill": lambda things, stream: (things.buffer.fill(7, stream=stream), expect(things.buffer, 7)),
     "copy_from": lambda things, stream: (
-        things.buffer.copy_from(things.array, stream=stream), expect(things.buffer, 5)),
+        things.buffer.copy_from(things.array, stream=stream),
+        expect(things.buffer, 5),
+    ),
     "copy_from pinned": lambda things, stream: (
-        things.buffer.copy_from(things.pinned, stream=stream, blocking=False), expect(things.buffer, 6)),
+        things.buffer.copy_from(things.pinned, stream=stream, blocking=False),
+        expect(things.buffer, 6),
+    ),
     "copy": lambda things, stream: (
-        accelrt.copy(things.buffer, things.other, stream=stream, blocking=False), expect(things.buffer, 2)),
+        accelrt.copy(things.buffer, things.other, stream=stream, blocking=False),
+        expect(things.buffer, 2),
+    ),
     "copy to the last device": lambda things, stream: (
-        accelrt.copy(things.far, things.buffer, stream=stream, blocking=False), expect(things.far, 1)),
+        accelrt.copy(things.far, things.buffer, stream=stream, blocking=False),
+        expect(things.far, 1),
+    ),
     "copy from the last device": lambda things, stream: (
-        accelrt.copy(things.buffer, things.far, stream=stream, blocking=False), expect(things.buffer, 3)),
+        accelrt.copy(things.buffer, things.far, stream=stream, blocking=False),
+        expect(things.buffer, 3),
+    ),
     "Event.record": lambda things, stream: accelrt.Event().record(stream),
     "Event.wait": lambda things, stream: accelrt.current_stream().record_event().wait(stream),
 }
@@ -159,7 +169,12 @@ TOLD = {"Buffer.record_stream", "record_stream", "record_host_stream"}
 
 def figures():
     found = [accelrt.memory_stats(device) for device in range(LAST + 1)]
-    keys = ("allocated_bytes.all.current", "active_bytes.all.current", "allocation.all.current", "active.all.current")
+    keys = (
+        "allocated_bytes.all.current",
+        "active_bytes.all.current",
+        "allocation.all.current",
+        "active.all.current",
+    )
     return [{key: stats[key] for key in keys} for stats in found]
 
 
@@ -214,16 +229,15 @@ def in_thread(function):
 
 def has_to_work(name, kind):
     if "gone" in kind or "garbage" in kind:
-        return name in ("Buffer", "caching_allocator_alloc") and kind == "gone"  # which asks nothing of the stream
+        return (
+            name in ("Buffer", "caching_allocator_alloc") and kind == "gone"
+        )  # which asks nothing of the stream
     if "another device" in kind:
         return name.endswith("last device") or name in ("record_host_stream", "Event.record", "Event.wait")
     return True
 
 
-PAIRS = [
-    (name, kind) for name in CALLS for kind in KINDS
-    if not (kind == "gone" and name in TOLD)
-]
+PAIRS = [(name, kind) for name in CALLS for kind in KINDS if not (kind == "gone" and name in TOLD)]
 
 
 @pytest.mark.parametrize(("name", "kind"), PAIRS, ids=[f"{name} on {kind}" for name, kind in PAIRS])
@@ -241,14 +255,23 @@ def test_threads_that_never_chose_a_device_find_the_same(name):
 WORK = {
     "fill": lambda things, stream: things.buffer.fill(7, stream=stream),
     "copy": lambda things, stream: accelrt.copy(things.buffer, things.other, stream=stream, blocking=False),
-    "copy_from pinned": lambda things, stream: things.buffer.copy_from(things.pinned, stream=stream, blocking=False),
+    "copy_from pinned": lambda things, stream: things.buffer.copy_from(
+        things.pinned, stream=stream, blocking=False
+    ),
     "copy to the last device": lambda things, stream: accelrt.copy(
-        things.far, things.buffer, stream=stream, blocking=False),
+        things.far, things.buffer, stream=stream, blocking=False
+    ),
     "copy from the last device": lambda things, stream: accelrt.copy(
-        things.buffer, things.far, stream=stream, blocking=False),
+        things.buffer, things.far, stream=stream, blocking=False
+    ),
 }
-DONE = {"fill": ("buffer", 7), "copy": ("buffer", 2), "copy_from pinned": ("buffer", 6),
-        "copy to the last device": ("far", 1), "copy from the last device": ("buffer", 3)}
+DONE = {
+    "fill": ("buffer", 7),
+    "copy": ("buffer", 2),
+    "copy_from pinned": ("buffer", 6),
+    "copy to the last device": ("far", 1),
+    "copy from the last device": ("buffer", 3),
+}
 
 
 @pytest.mark.parametrize("of", sorted({0, LAST}))

@@ -232,7 +232,9 @@ def test_what_cannot_be_called_is_refused():
 
 def test_a_bad_handle_is_told_apart():
     if accelrt.device(0).type == "host":  # a GPU's driver may crash on garbage
-        with pytest.raises(ValueError, match="stream_ptr is 0xdead0, which is no stream that the driver knows"):
+        with pytest.raises(
+            ValueError, match="stream_ptr is 0xdead0, which is no stream that the driver knows"
+        ):
             accelrt.ExternalStream(0xDEAD0)
         rows = Rows()
         code, handle = rows.stream_create(0, 1, 0)

@@ -114,7 +114,9 @@ if LAST:
                 accelrt.copy(dst, src, stream=accelrt.Stream(2))
         src, dst = accelrt.Buffer(SIZE, 0), accelrt.Buffer(SIZE, LAST)
         for on in (0, LAST):
-            for value, stream in enumerate((accelrt.Stream(on), accelrt.default_stream(on), accelrt.per_thread_stream(on))):
+            for value, stream in enumerate(
+                (accelrt.Stream(on), accelrt.default_stream(on), accelrt.per_thread_stream(on))
+            ):
                 src.fill(value + 1, stream=accelrt.current_stream(0), blocking=True)
                 accelrt.copy(dst, src, stream=stream)
                 assert contents(dst) == {value + 1}
@@ -137,7 +139,10 @@ if LAST:
 
 def test_a_use_on_another_stream_of_the_device_is_noted_by_copies_and_fills():
     side = accelrt.Stream()
-    for work in (lambda b: b.fill(3, stream=side), lambda b: accelrt.copy(b, accelrt.Buffer(SIZE), stream=side, blocking=False)):
+    for work in (
+        lambda b: b.fill(3, stream=side),
+        lambda b: accelrt.copy(b, accelrt.Buffer(SIZE), stream=side, blocking=False),
+    ):
         buffer = accelrt.Buffer(SIZE)
         address = buffer.ptr
         buffer.fill(0, blocking=True)
@@ -209,9 +214,19 @@ class Foreign:
 @pytest.mark.parametrize(
     ("answer", "error"),
     [
-        ((0,), TypeError), ((), TypeError), (None, TypeError), ([0, 0], TypeError), ((0, "x"), TypeError),
-        (("x", 0), TypeError), ((0, True), TypeError), ((0, 0, 0), TypeError), (7, TypeError),
-        ((1, 0), ValueError), ((-1, 0), ValueError), ((0, -1), ValueError), ((0, 1 << 64), ValueError),
+        ((0,), TypeError),
+        ((), TypeError),
+        (None, TypeError),
+        ([0, 0], TypeError),
+        ((0, "x"), TypeError),
+        (("x", 0), TypeError),
+        ((0, True), TypeError),
+        ((0, 0, 0), TypeError),
+        (7, TypeError),
+        ((1, 0), ValueError),
+        ((-1, 0), ValueError),
+        ((0, -1), ValueError),
+        ((0, 1 << 64), ValueError),
     ],
     ids=repr,
 )
@@ -226,7 +241,9 @@ def test_a_stream_of_the_protocol_does_the_work():
         for value, handle in enumerate((stream.cuda_stream, np.uint64(stream.cuda_stream), 0, 2)):
             buffer.fill(value + 1, stream=Foreign((0, handle)), blocking=True)
             assert contents(buffer) == {value + 1}
+
     class Instance:
         __cuda_stream__ = (0, 0)
+
     with accelrt.Buffer(16) as buffer, pytest.raises(TypeError, match="it has to be a method"):
         buffer.fill(0, stream=Instance())

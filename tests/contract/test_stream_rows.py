@@ -250,7 +250,10 @@ def test_copies_between_devices(rows, device):
 
 def test_a_stream_names_its_device(rows):
     last = rows.ok("device_count") - 1
-    mine, other = rows.ok("stream_create", 0, NON_BLOCKING, 0), rows.ok("stream_create", last, NON_BLOCKING, 0)
+    mine, other = (
+        rows.ok("stream_create", 0, NON_BLOCKING, 0),
+        rows.ok("stream_create", last, NON_BLOCKING, 0),
+    )
     assert rows.ok("stream_device", 0, mine) == rows.ok("stream_device", last, mine) == 0
     assert rows.ok("stream_device", 0, other) == rows.ok("stream_device", last, other) == last
     for default in (0, 1, 2):
