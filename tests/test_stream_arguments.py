@@ -1,6 +1,6 @@
 """Every call that takes a stream, on every kind of stream: it works, or is refused and changes nothing."""
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -211,20 +211,8 @@ def try_call(name, kind):
 
 def in_thread(function):
     """What it answers on a thread that never chose a device."""
-    answers = []
-
-    def run():
-        try:
-            answers.append(function())
-        except BaseException as error:
-            answers.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    if isinstance(answers[0], BaseException):
-        raise answers[0]
-    return answers[0]
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(function).result()
 
 
 def has_to_work(name, kind):
