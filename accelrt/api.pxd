@@ -31,6 +31,7 @@ cdef int current_stream(int device, uintptr_t* out_stream) noexcept nogil
 
 # size bytes on a device, in the order of stream; the address is a multiple of 512, and 0 for size 0.
 # OUT_OF_MEMORY, after the cache's idle memory went back to the device in vain; POOL_CAP_REACHED by a MemPool's limit.
+# Here and below INVALID_HANDLE for a stream that the driver does not know, or that is another device's.
 cdef int allocate(int device, size_t size, uintptr_t stream, uintptr_t* out_address) noexcept nogil
 # Gives memory of that device back; 0 does nothing.  NOT_ALLOCATED for any other address not handed out.
 cdef int release(int device, uintptr_t address) noexcept nogil

@@ -208,8 +208,8 @@ cdef int raise_freed(object owner, str name) except -1:
     if isinstance(owner, Buffer) and (<Buffer>owner).stream is None:
         refuse_unmade(owner)
     raise ValueError(
-        f"{name} is a {type(owner).__name__} that was freed: its memory is not its own any more; make another, or free it "
-        "later"
+        f"{name} is a {type(owner).__name__} that was freed: its memory is not its own any more; make another, or "
+        "free it later"
     )
 
 

@@ -5,6 +5,7 @@ from cpython.buffer cimport (
     PyBUF_ANY_CONTIGUOUS, PyBUF_FORMAT, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer,
 )
 from cpython.long cimport PyLong_AsLongAndOverflow, PyLong_CheckExact
+from cpython.number cimport PyIndex_Check
 from cpython.object cimport PyObject
 from libc.stdint cimport uint64_t, uintptr_t
 from libc.string cimport strchr
@@ -38,7 +39,7 @@ cdef struct Operand:      # one side of a copy
     bint ordered          # copies read or write it in their stream's order: it is no ordinary host memory
     bint owned            # by an allocator of ours, which files it under the stream below
     uintptr_t home        # ANY where no one knows: it may be ours, and may not
-    uintptr_t producer    # of an array of others: the stream that wrote it last, by their handle; 0: none is to be waited for
+    uintptr_t producer    # of an array of others: the stream that wrote it last, in their words; 0: wait for none
     PyObject* source      # borrowed: an argument of the caller's
 
 
@@ -103,10 +104,11 @@ cdef View read_operand_slow(Operand* made, object source, str name, bint writabl
         ) from None
     view.borrowed = True
     view.source = source
-    if view.buffer.itemsize >= <Py_ssize_t>sizeof(void*) and holds_objects(source):  # an object's address needs that much
+    # An object's address needs so many bytes.
+    if view.buffer.itemsize >= <Py_ssize_t>sizeof(void*) and holds_objects(source):
         raise TypeError(
-            f"{name} of type {type(source).__name__} holds Python objects: a copy of their addresses is of no use, and one "
-            "over them would crash the interpreter; pass an array of plain values"
+            f"{name} of type {type(source).__name__} holds Python objects: a copy of their addresses is of no use, "
+            "and one over them would crash the interpreter; pass an array of plain values"
         )
     made.address = <uintptr_t>view.buffer.buf
     made.nbytes = view.buffer.len
@@ -127,7 +129,9 @@ cdef bint holds_objects(object source) except -1:
         PyObject_GetBuffer(source, &view, PyBUF_ANY_CONTIGUOUS | PyBUF_FORMAT)
     except (BufferError, TypeError, ValueError):
         return False  # no such types have names
-    found = view.format != NULL and strchr(view.format, b"O") != NULL and b"O" in NAMES.sub("", view.format.decode()).encode()
+    found = view.format != NULL and strchr(view.format, b"O") != NULL
+    if found:
+        found = "O" in NAMES.sub("", view.format.decode(errors="replace"))
     PyBuffer_Release(&view)
     return found
 
@@ -166,7 +170,9 @@ cdef int follow_producer(Operand* side, Stream worker) except -1:
     cdef uintptr_t handle = side.producer if side.producer != LEGACY else 0
     cdef int hint = side.ordinal if side.ordinal >= 0 else worker.device_index
     cdef Stream producer
-    if side.producer == 0 or (worker.device_index == hint and (worker.handle if worker.handle != LEGACY else 0) == handle):
+    if side.producer == 0:
+        return 0
+    if worker.device_index == hint and handle == (worker.handle if worker.handle != LEGACY else 0):
         return 0
     producer = wrap(handle, judge_handle(handle, hint, "the 'stream' of a CUDA array"), None)
     if any_capture() and captures_apart(worker, producer):
@@ -350,7 +356,8 @@ cdef int copy_between(Operand* dst, uintptr_t to, Operand* src, uintptr_t origin
             worker.device_index, worker.handle, dst.ordinal, to, src.ordinal, origin, size)
     if code:
         raise_status(code, "copy_across", ("stream_device", worker.device_index, "stream", worker.handle, "dst_device",
-                                           dst.ordinal, "dst", to, "src_device", src.ordinal, "src", origin, "size", size))
+                                           dst.ordinal, "dst", to, "src_device", src.ordinal, "src", origin,
+                                           "size", size))
     note_use(src, worker, False, blocking)
     if stream is not None or dst.home != other.handle:
         note_use(dst, worker, False, blocking)
@@ -490,10 +497,10 @@ cdef inline unsigned int checked_element(object value, int width) except? 0:
     cdef size_t element
     if is_within(value, limit, &element):
         return element
-    value = exact_int(value, "value", "an int")
-    if value < 0 or value > limit:
-        raise ValueError(f"value is {value}; an element of {width} bytes holds an int from 0 to {limit}")
-    return value
+    number = exact_int(value, "value", "an int") if PyIndex_Check(value) and not isinstance(value, bool) else -1
+    if number < 0 or number > limit:
+        raise ValueError(f"value is {value!r}; an element of {width} bytes holds an int from 0 to {limit}")
+    return number
 
 
 def fill(dst, value=0, count=None, *, width=1, offset=0, stream=None, bint blocking=False):

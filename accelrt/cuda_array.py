@@ -17,10 +17,10 @@ def read(interface: Any, name: str, writable: bool) -> tuple[int, int, int]:
         name: what the array is called in an error.
         writable: bool, whether the array is to be written.
     Returns:
-        (address, bytes, stream): the stream that wrote the array last, by the protocol's handle, or 0 for none.
+        (address, bytes, stream): the stream that wrote it last, by the protocol's handle, or 0 for none.
     Raises:
-        TypeError, ValueError: an entry is missing, of the wrong kind or out of range, or the array is one that cannot
-            be copied as plain bytes; the text names the entry.
+        TypeError, ValueError: an entry is missing, of the wrong kind or out of range, or the array cannot be
+            copied as plain bytes; the text names the entry.
     """
     if not isinstance(interface, dict):
         raise TypeError(f"{name}.__cuda_array_interface__ is {interface!r}; it has to be a dict")
@@ -28,12 +28,24 @@ def read(interface: Any, name: str, writable: bool) -> tuple[int, int, int]:
     size = _read_typestr(interface, name)
     lengths = _read_lengths(interface, name)
     if interface.get("mask") is not None:
-        _refuse(name, "mask", interface["mask"], "pass an array without one; bytes are copied, masked or not", ValueError)
+        _refuse(
+            name,
+            "mask",
+            interface["mask"],
+            "pass an array without one; bytes are copied, masked or not",
+            ValueError,
+        )
     total = size
     for length in lengths:
         total *= length
     if total + address > 1 << 64 or (total and not address):
-        _refuse(name, "shape", interface["shape"], f"no array of {total} bytes is at address {address:#x}", ValueError)
+        _refuse(
+            name,
+            "shape",
+            interface["shape"],
+            f"no array of {total} bytes is at address {address:#x}",
+            ValueError,
+        )
     if total:
         _check_strides(interface, name, size, lengths)
     return address, total, _read_stream(interface, name)
@@ -126,6 +138,6 @@ def _read_stream(interface: dict[str, Any], name: str) -> int:
     except TypeError:
         _refuse(name, "stream", given, "it has to be None, or a stream's handle as int", TypeError)
     if not 1 <= stream < 1 << 64:
-        why = "1 is the legacy default stream, 2 the per-thread one, None is none to wait for, and 0 stands for nothing"
+        why = "1 is the legacy default stream, 2 the per-thread one, None is none to wait for, 0 is no handle"
         _refuse(name, "stream", given, why, ValueError)
     return stream

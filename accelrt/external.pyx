@@ -31,7 +31,9 @@ class ExternalStream(Stream):
         ordinal = ordinal_of(device)
         found = judge_handle(handle, ordinal, "stream_ptr")
         if device is not None and found != ordinal:
-            raise ValueError(f"stream_ptr {handle:#x} is a stream of device {found}, but device is {device!r}; pass its own")
+            raise ValueError(
+                f"stream_ptr {handle:#x} is a stream of device {found}, but device is {device!r}; pass its own, or None"
+            )
         self_.device_index = found
         self_.handle = handle
         self_.owner = owner

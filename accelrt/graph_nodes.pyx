@@ -110,6 +110,8 @@ def write_dot(uintptr_t graph, path, bint verbose):
     cdef const char* to = place
     cdef unsigned int flags = DOT_VERBOSE if verbose else 0
     cdef int code
+    if b"\0" in place:
+        raise ValueError(f"debug_path is {path!r}: embedded null character; C would read the path up to it only")
     with nogil:
         code = registry.active().graph_dot(graph, to, flags)
     if code:

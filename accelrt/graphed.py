@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import functools
 import itertools
+import numbers
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -320,7 +321,7 @@ def check_calls(functions: tuple[Any, ...], samples: Any, rounds: Any) -> None:
         raise TypeError("sample_args is a tuple of arguments; for a tuple of functions, of such tuples")
     if len(samples) != len(functions):
         raise ValueError(f"{len(samples)} sample_args for {len(functions)} functions; pass a tuple for each")
-    if isinstance(rounds, bool) or not isinstance(rounds, int):
+    if isinstance(rounds, bool) or not isinstance(rounds, numbers.Integral):
         raise TypeError(f"num_warmup_iters is {rounds!r} of type {type(rounds).__name__}; pass an int")
     if rounds < 0:
         raise ValueError(f"num_warmup_iters is {rounds}; it may be 0 or more")

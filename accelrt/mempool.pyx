@@ -6,10 +6,11 @@ until it is given back.
 """
 import operator
 
-from libc.stdint cimport SIZE_MAX
+from cpython.number cimport PyIndex_Check
+from libc.stdint cimport SIZE_MAX, UINT64_MAX
 
 from accelrt.device cimport ordinal_of
-from accelrt.integers cimport exact_int
+from accelrt.integers cimport checked_int
 from accelrt.memory.backend cimport require_native
 from accelrt.memory.private cimport thread_number
 from accelrt.memory.routes cimport (
@@ -36,18 +37,19 @@ cdef uint64_t next_pool() noexcept:
     return last_pool
 
 
-cdef bint is_half(object part) except -1:
-    return isinstance(part, int) and 0 <= exact_int(part, "pool", "an id") < 1 << 64
+cdef bint is_whole(object part) except -1:
+    return PyIndex_Check(part) and not isinstance(part, bool)
 
 
 cdef int read_pool_id(object pool, uint64_t* out_id) except -1:
     if isinstance(pool, MemPool):
         pool = pool.id
-    if not (isinstance(pool, tuple) and len(pool) == 2 and all([is_half(part) for part in pool])):
+    if not (isinstance(pool, tuple) and len(pool) == 2 and all([is_whole(part) for part in pool])):
         raise TypeError(
             f"pool is {pool!r}; pass a MemPool or its id, or what graph_pool_handle() or a graph's pool() returned"
         )
-    out_id[0], out_id[1] = pool
+    out_id[0] = checked_int(pool[0], "the first number of pool", 0, UINT64_MAX, "an int")
+    out_id[1] = checked_int(pool[1], "the second number of pool", 0, UINT64_MAX, "an int")
     return 0
 
 

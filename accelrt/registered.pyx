@@ -79,7 +79,7 @@ def record_host_stream(memory, stream):
 
     Arguments:
         memory: PinnedBuffer, array or other buffer on such memory, or an address in it as int.
-        stream: Stream of any device, or a handle as int, of a default stream the current device's.  One that others made, an
+        stream: Stream of any device, or a handle as int, 0 to 2 for the current device's.  One that others made, an
             ExternalStream say, has to live until the memory is given back.
     Raises:
         ValueError: the memory is not the cache's, or was given back, or the stream is none.

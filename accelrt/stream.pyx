@@ -177,8 +177,8 @@ cdef Stream stream_for(object stream, int ordinal, str what):
 
 cdef int raise_elsewhere(Stream stream, int ordinal, str what) except -1:
     raise ValueError(
-        f"stream {stream.handle:#x} is on device {stream.device_index}, {what} on {ordinal}; pass a stream of device "
-        f"{ordinal}, or have one wait for the other (Stream.wait_stream)"
+        f"stream is on device {stream.device_index}, {what} on {ordinal}; pass a stream of device {ordinal}, which may "
+        f"wait for this one (Stream.wait_stream): handle {stream.handle:#x}"
     )
 
 
@@ -188,7 +188,7 @@ cdef bint is_handle(object stream) except -1:
 
 
 cdef uintptr_t handle_of(object handle, str name) except? 0:
-    cdef object number = exact_int(handle, name, "a stream's handle as int")
+    cdef object number = exact_int(handle, name, "the stream's handle as an int")
     if number < 0 or number >> 64:
         raise ValueError(f"{name} is {number}; a handle is an int from 0 to 2**64 - 1")
     return number
@@ -232,8 +232,8 @@ cdef int judge_handle(uintptr_t handle, int hint, str name) except -1:
         code = device_of_stream(hint, handle, &device)
     if code == INVALID_HANDLE or code == INVALID_VALUE or code == INVALID_CONTEXT:
         raise ValueError(
-            f"{name} is {handle:#x}, which is no stream that the driver knows; pass the handle of one that is alive, or 0 "
-            "for the default stream"
+            f"{name} is {handle:#x}, which is no stream that the driver knows; pass the handle of one that is alive, "
+            "or 0 for the default stream"
         )
     if code:
         raise_status(code, "stream_device", ("device", hint, "stream", handle))

@@ -3,6 +3,7 @@
 The detector itself is plain Python, in accelrt/sanitizer.
 """
 import atexit
+import numbers
 import os
 import warnings
 import zlib
@@ -46,6 +47,8 @@ def set_sync_debug_mode(debug_mode):
     allocation waits for before it gives up, and destructors, are not among them.
     """
     global sync_mode
+    if isinstance(debug_mode, numbers.Integral) and not isinstance(debug_mode, bool):
+        debug_mode = int(debug_mode)
     if isinstance(debug_mode, bool) or not isinstance(debug_mode, (int, str)):
         raise TypeError(f"debug_mode is {debug_mode!r} of type {type(debug_mode).__name__}; pass 0, 1, 2 or a name")
     if debug_mode in SYNC_MODES:

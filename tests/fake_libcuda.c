@@ -59,7 +59,16 @@ static int pop(uintptr_t *out) { asked++; *out = contexts[--depth]; return 0; }
 EXPORT void fake_set(uintptr_t to) { set_current(to); }
 static int of_context(int *out) { *out = (int)(current() & 0xF); return current() ? 0 : INVALID_CONTEXT; }
 static int memory_info(size_t *free_, size_t *total) { *free_ = *total = current(); return wants_context(); }
-static int stream_create(uintptr_t *out, unsigned flags, int priority) { *out = 0x100 + ++streams + flags * 0 + priority * 0; return wants_context(); }
+static uintptr_t contexts_of[1 << 10];  /* by number of the stream; one made elsewhere, 0x800, is of a context 0xD001 */
+static int stream_create(uintptr_t *out, unsigned flags, int priority) {
+    *out = 0x100 + ++streams + flags * 0 + priority * 0;
+    contexts_of[streams] = current();
+    return wants_context();
+}
+static int stream_context(uintptr_t stream, uintptr_t *out) {  /* 0x300 is one of the second device's */
+    *out = stream == 0x800 ? 0xD001 : stream == 0x300 ? 0xC001 : contexts_of[stream - 0x100];
+    return *out ? wants_context() : INVALID_HANDLE;
+}
 static int event_query(uintptr_t event) { return event ? 0 : INVALID_VALUE; }
 static int stream_synchronize(void) { synchronized++; return wants_context(); }
 static int is_capturing(uintptr_t stream, int *status) { *status = stream == 0x777; return 0; }
@@ -143,7 +152,6 @@ static int add_node(void *node, void *graph, void *after, void *edges, size_t co
     *(uintptr_t **)(params + 32) = bodies;  /* conditional.phGraph_out of CUgraphNodeParams */
     return node && !graph && !after && !edges && !count ? wants_context() : INVALID_VALUE;
 }
-static int stream_context(uintptr_t stream, uintptr_t *out) { *out = 0xC001; return stream > 2 ? wants_context() : INVALID_VALUE; }
 static int harmless(void) { return 0; }  /* for functions whose arguments do not matter here */
 static int exchange_mode(int *mode) { static __thread int kept; int before = kept; kept = *mode; *mode = before; return 0; }
 

@@ -15,7 +15,7 @@ pytestmark = [
 ]
 FIRST, SECOND = 0xC000, 0xC001  # the stand-in's primary contexts, which its memory_info answers
 DEVICE, PINNED, PAGEABLE = 0x1000, 0x10000, 0x100000
-INVALID_VALUE, NO_DEVICE, INVALID_DEVICE, NOT_SUPPORTED = 1, 100, 101, 801
+INVALID_VALUE, NO_DEVICE, INVALID_DEVICE, INVALID_HANDLE, NOT_SUPPORTED = 1, 100, 101, 400, 801
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +69,17 @@ def streams():
         assert rows.stream_query(0, 0) == 0
         assert rows.event_query(1, 0) == 1
         assert (rows.current_device(), fake.fake_depth()) == ((0, -1), 0)
+
+
+def devices_of_streams():
+    rows, fake = opened()
+    made = [rows.stream_create(device, 1, 0)[1] for device in (0, 1)]
+    for device in (0, 1):
+        assert [rows.stream_device(device, stream) for stream in made] == [(0, 0), (0, 1)]
+        assert [rows.stream_device(device, stream) for stream in (0, 1, 2)] == [(0, device)] * 3
+        assert rows.stream_device(device, 0x800) == (0, 1)
+        assert rows.stream_device(device, 0x180)[0] == INVALID_HANDLE
+    assert (rows.current_device(), fake.fake_depth()) == ((0, -1), 0)
 
 
 def copies(waits):
@@ -131,6 +142,10 @@ def test_a_row_runs_in_its_devices_context_and_puts_back_the_threads(library):
 
 def test_a_stream_gets_its_devices_context_and_an_event_is_asked_without(library):
     in_child(streams, LD_LIBRARY_PATH=library)
+
+
+def test_a_stream_names_the_device_of_its_context(library):
+    in_child(devices_of_streams, LD_LIBRARY_PATH=library)
 
 
 def test_a_device_that_reaches_pageable_memory_is_waited_for(library):

@@ -87,6 +87,31 @@ def test_a_stream_waits_for_one_of_another_device(graphs, stream):
     graphs.give_stream(1, other)
 
 
+def calls_on(graphs, buffer, pinned):
+    return {
+        "allocate": lambda stream: graphs.give(0, graphs.take(0, 64, stream)),
+        "record_stream": lambda stream: graphs.use(0, buffer.ptr, stream),
+        "record_pinned_stream": lambda stream: graphs.use_pinned(0, pinned.ptr, stream),
+    }
+
+
+@pytest.mark.parametrize("call", ["allocate", "record_stream", "record_pinned_stream"])
+def test_a_stream_of_another_device_or_of_nobody_is_an_invalid_handle(graphs, stream, call):
+    refused = []
+    if accelrt.device_count() > 1:
+        refused.append(accelrt.Stream(1).cuda_stream)
+    if accelrt.device(0).type == "host":  # a GPU's driver may crash on a handle that was never one
+        refused.append(12345)
+    with accelrt.Buffer(64) as buffer, accelrt.PinnedBuffer(64) as pinned:
+        function = calls_on(graphs, buffer, pinned)[call]
+        for handle in refused:
+            with pytest.raises(accelrt.CudaError, match=rf"{call}\(\) answered INVALID_HANDLE"):
+                function(handle)
+        for handle in (stream, 0, 1, 2, accelrt.Stream(0).cuda_stream):
+            function(handle)
+    accelrt.Buffer(64).free()
+
+
 def test_time_passes_between_events(graphs, stream):
     with accelrt.Buffer(1 << 20) as buffer:
         milliseconds, never = graphs.elapsed(0, stream, buffer.ptr, 1 << 20)

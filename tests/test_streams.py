@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import accelrt
+from accelrt.driver.rows import Rows
 
 
 class Gate:
@@ -231,8 +232,16 @@ def test_what_cannot_be_called_is_refused():
 
 def test_a_bad_handle_is_told_apart():
     if accelrt.device(0).type == "host":  # a GPU's driver may crash on garbage
+        with pytest.raises(
+            ValueError, match="stream_ptr is 0xdead0, which is no stream that the driver knows"
+        ):
+            accelrt.ExternalStream(0xDEAD0)
+        rows = Rows()
+        code, handle = rows.stream_create(0, 1, 0)
+        stream = accelrt.ExternalStream(handle)
+        assert (code, rows.stream_destroy(0, handle)) == (0, 0)
         with pytest.raises(accelrt.CudaError, match="INVALID_HANDLE") as caught:
-            accelrt.ExternalStream(0xDEAD0).synchronize()
+            stream.synchronize()
         assert caught.value.name == "INVALID_HANDLE"
         assert caught.value.call == "stream_synchronize"
 

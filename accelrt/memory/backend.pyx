@@ -20,6 +20,8 @@ cdef list plugged_in = []  # allocators that were chosen: their libraries stay l
 cdef object symbol_of(object library, object name, str path, str use):
     if not isinstance(name, str):
         raise TypeError(f"{use} is {name!r} of type {type(name).__name__}; pass the function's name as str")
+    if "\0" in name:
+        raise ValueError(f"{use} is {name!r}: embedded null character; C would read the name up to it only")
     try:
         return ctypes.cast(getattr(library, name), ctypes.c_void_p).value
     except AttributeError:
@@ -30,6 +32,8 @@ cdef object symbol_of(object library, object name, str path, str use):
 
 
 cdef object open_library(str path):
+    if "\0" in path:
+        raise ValueError(f"path_to_so_file is {path!r}: embedded null character; C would read the path up to it only")
     if os.sep in path and not os.path.exists(path):
         raise FileNotFoundError(f"the allocator's library {path} does not exist")
     try:
@@ -49,7 +53,8 @@ cdef class CUDAPluggableAllocator:
     Raises:
         FileNotFoundError, OSError: the library does not exist, or cannot be loaded.
         AttributeError: it has no such function.
-        ValueError: the library is accelrt's own, whose functions would call themselves.
+        ValueError: the library is accelrt's own, whose functions would call themselves, or there is a null character in
+            a name.
 
     Both are called from any thread without the GIL, with the device current, the size that was asked for and
     the stream that the memory was asked for on.  free is called when the other streams that were recorded on
@@ -67,8 +72,8 @@ cdef class CUDAPluggableAllocator:
         refuse_copy(self, "it holds the library's functions of this process; make another one of the same file")
 
     def __init__(self, path_to_so_file, alloc_fn_name, free_fn_name):
-        self.path = os.fspath(path_to_so_file)
-        if os.sep in self.path and os.path.exists(self.path) and os.path.samefile(self.path, library_path()):
+        self.path = os.fsdecode(path_to_so_file)
+        if "\0" not in self.path and os.sep in self.path and os.path.exists(self.path) and os.path.samefile(self.path, library_path()):
             raise ValueError(f"{self.path} is accelrt's own allocator; it is in use without being plugged in")
         self.library = open_library(self.path)
         cdef uintptr_t alloc = symbol_of(self.library, alloc_fn_name, self.path, "alloc_fn_name")

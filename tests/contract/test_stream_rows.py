@@ -7,6 +7,7 @@ import pytest
 
 INVALID_VALUE, INVALID_HANDLE, NOT_READY = 1, 400, 600
 DISABLE_TIMING, INTERPROCESS = 2, 4
+NON_BLOCKING = 1
 
 
 def test_priorities(rows):
@@ -247,12 +248,50 @@ def test_copies_between_devices(rows, device):
     rows.ok("memory_free", last, other)
 
 
+def test_a_stream_names_its_device(rows):
+    last = rows.ok("device_count") - 1
+    mine, other = (
+        rows.ok("stream_create", 0, NON_BLOCKING, 0),
+        rows.ok("stream_create", last, NON_BLOCKING, 0),
+    )
+    assert rows.ok("stream_device", 0, mine) == rows.ok("stream_device", last, mine) == 0
+    assert rows.ok("stream_device", 0, other) == rows.ok("stream_device", last, other) == last
+    for default in (0, 1, 2):
+        assert rows.ok("stream_device", last, default) == last
+    rows.ok("capture_begin", 0, mine, 0)
+    assert rows.ok("stream_device", 0, mine) == 0
+    rows.ok("graph_destroy", rows.ok("capture_end", 0, mine))
+    rows.ok("stream_destroy", 0, mine)
+    rows.ok("stream_destroy", last, other)
+
+
+def test_copies_between_devices_go_on_a_stream_of_either(rows, device):
+    last = rows.ok("device_count") - 1
+    other = rows.ok("memory_alloc", last, 4096)
+    out = np.zeros(4096, np.uint8)
+    for turn, on in enumerate((0, last)):
+        for stream in (0, rows.ok("stream_create", on, NON_BLOCKING, 0)):
+            rows.ok("fill", 0, 0, device, 8 + turn, 1, 4096)
+            rows.ok("fill", last, 0, other, 0, 1, 4096)
+            rows.ok("stream_synchronize", 0, 0)
+            rows.ok("stream_synchronize", last, 0)
+            rows.ok("copy_across", on, stream, last, other, 0, device, 4096)
+            rows.ok("stream_synchronize", on, stream)
+            rows.ok("copy", last, 0, out.ctypes.data, other, 4096)
+            rows.ok("stream_synchronize", last, 0)
+            assert (out == 8 + turn).all()
+            if stream:
+                rows.ok("stream_destroy", on, stream)
+    rows.ok("memory_free", last, other)
+
+
 def test_a_stale_handle_is_refused(rows):
     if rows.driver == "host":  # a GPU's driver may crash on one
         stream, event = rows.stream(), rows.ok("event_create", 0, 0)
         rows.ok("stream_destroy", 0, stream)
         rows.ok("event_destroy", 0, event)
         assert rows.stream_synchronize(0, stream) == INVALID_HANDLE
+        assert rows.stream_device(0, stream)[0] == INVALID_HANDLE
         assert rows.event_query(0, event) == INVALID_HANDLE
         assert rows.event_record(0, event, 0) == INVALID_HANDLE
         assert rows.graph_destroy(0xBAD) == INVALID_VALUE

@@ -7,7 +7,8 @@ from accelrt.api cimport (
     API_REVISION, CAPTURE_THREAD_LOCAL, GRAPH_CAPTURED, GRAPH_READY, INVALID_VALUE, NO_HOST_MEMORY,
     allocate, api_revision, capture_begin, capture_end, capture_mode_exchange, capture_status, check_status, copy,
     event_create, event_destroy, event_elapsed, event_lease, event_record, event_return, event_synchronize, fill,
-    graph_destroy, graph_instantiate, graph_launch, graph_pool, graph_raw, graph_status, import_accelrt, release,
+    graph_destroy, graph_instantiate, graph_launch, graph_pool, graph_raw, graph_status, import_accelrt,
+    record_pinned_stream, record_stream, release,
     status_name, stream_lease, stream_query, stream_return, stream_synchronize, stream_wait_event, stream_wait_stream,
 )
 
@@ -207,6 +208,18 @@ def give(int device, uintptr_t address):
     """Gives memory back."""
     with nogil:
         check_status(release(device, address), b"release")
+
+
+def use(int device, uintptr_t address, uintptr_t stream):
+    """Says that a stream uses device memory."""
+    with nogil:
+        check_status(record_stream(device, address, stream), b"record_stream")
+
+
+def use_pinned(int device, uintptr_t address, uintptr_t stream):
+    """Says that a stream uses page-locked memory."""
+    with nogil:
+        check_status(record_pinned_stream(device, address, stream), b"record_pinned_stream")
 
 
 def set_bytes(int device, uintptr_t stream, uintptr_t address, int value, size_t count):
