@@ -10,7 +10,7 @@ from cpython.number cimport PyIndex_Check
 from libc.stdint cimport SIZE_MAX, UINT64_MAX
 
 from accelrt.device cimport ordinal_of
-from accelrt.integers cimport checked_int
+from accelrt.integers cimport exact_int
 from accelrt.memory.backend cimport require_native
 from accelrt.memory.private cimport thread_number
 from accelrt.memory.routes cimport (
@@ -38,7 +38,7 @@ cdef uint64_t next_pool() noexcept:
 
 
 cdef bint is_whole(object part) except -1:
-    return PyIndex_Check(part) and not isinstance(part, bool)
+    return PyIndex_Check(part) and not isinstance(part, bool) and 0 <= exact_int(part, "pool", "its id") <= UINT64_MAX
 
 
 cdef int read_pool_id(object pool, uint64_t* out_id) except -1:
@@ -48,8 +48,7 @@ cdef int read_pool_id(object pool, uint64_t* out_id) except -1:
         raise TypeError(
             f"pool is {pool!r}; pass a MemPool or its id, or what graph_pool_handle() or a graph's pool() returned"
         )
-    out_id[0] = checked_int(pool[0], "the first number of pool", 0, UINT64_MAX, "an int")
-    out_id[1] = checked_int(pool[1], "the second number of pool", 0, UINT64_MAX, "an int")
+    out_id[0], out_id[1] = exact_int(pool[0], "pool", "its id"), exact_int(pool[1], "pool", "its id")
     return 0
 
 

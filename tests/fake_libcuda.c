@@ -59,14 +59,15 @@ static int pop(uintptr_t *out) { asked++; *out = contexts[--depth]; return 0; }
 EXPORT void fake_set(uintptr_t to) { set_current(to); }
 static int of_context(int *out) { *out = (int)(current() & 0xF); return current() ? 0 : INVALID_CONTEXT; }
 static int memory_info(size_t *free_, size_t *total) { *free_ = *total = current(); return wants_context(); }
-static uintptr_t contexts_of[1 << 10];  /* by number of the stream; one made elsewhere, 0x800, is of a context 0xD001 */
+/* By number of the stream.  0x800 is of a context that is no primary one, 0x900 of none; what nobody made, of the first. */
+static uintptr_t contexts_of[0x100];
 static int stream_create(uintptr_t *out, unsigned flags, int priority) {
     *out = 0x100 + ++streams + flags * 0 + priority * 0;
-    contexts_of[streams] = current();
+    contexts_of[streams & 0xFF] = current();
     return wants_context();
 }
-static int stream_context(uintptr_t stream, uintptr_t *out) {  /* 0x300 is one of the second device's */
-    *out = stream == 0x800 ? 0xD001 : stream == 0x300 ? 0xC001 : contexts_of[stream - 0x100];
+static int stream_context(uintptr_t stream, uintptr_t *out) {
+    *out = stream == 0x800 ? 0xD001 : stream == 0x900 ? 0 : stream > 0x100 && stream <= 0x100 + (uintptr_t)streams ? contexts_of[stream & 0xFF] : 0xC000;
     return *out ? wants_context() : INVALID_HANDLE;
 }
 static int event_query(uintptr_t event) { return event ? 0 : INVALID_VALUE; }

@@ -78,7 +78,7 @@ def devices_of_streams():
         assert [rows.stream_device(device, stream) for stream in made] == [(0, 0), (0, 1)]
         assert [rows.stream_device(device, stream) for stream in (0, 1, 2)] == [(0, device)] * 3
         assert rows.stream_device(device, 0x800) == (0, 1)
-        assert rows.stream_device(device, 0x180)[0] == INVALID_HANDLE
+        assert rows.stream_device(device, 0x900)[0] == INVALID_HANDLE
     assert (rows.current_device(), fake.fake_depth()) == ((0, -1), 0)
 
 

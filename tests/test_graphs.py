@@ -224,7 +224,7 @@ def test_the_order_of_the_calls_is_checked():
 
 @pytest.mark.parametrize(
     ("arguments", "error"),
-    [({"pool": 3}, TypeError), ({"pool": (1, -1)}, ValueError), ({"capture_error_mode": "local"}, ValueError)],
+    [({"pool": 3}, TypeError), ({"pool": (1, -1)}, TypeError), ({"capture_error_mode": "local"}, ValueError)],
 )
 def test_bad_arguments_are_refused(arguments, error):
     with pytest.raises(error), accelrt.graph(accelrt.CUDAGraph(), **arguments):

@@ -176,14 +176,14 @@ NAMES = list(calls())
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("kind", [int, np.int64, Evil])
-def test_a_number_out_of_range_is_a_value_error_with_a_text(name, kind):
+def test_a_number_out_of_range_is_refused_with_a_text(name, kind):
     # A GPU's driver may crash on a handle that was never one.
     asks = accelrt.device(0).type != "host" and "tream" in name
     values = [-1, 1 << 64] if asks else OUT_OF_RANGE
     for value in values:
         if kind is np.int64 and not -(1 << 63) <= value < 1 << 63:
             continue
-        with pytest.raises((ValueError, accelrt.OutOfMemoryError)) as caught:
+        with pytest.raises((ValueError, TypeError, accelrt.OutOfMemoryError)) as caught:
             calls()[name](kind(value))
         assert str(caught.value)
 

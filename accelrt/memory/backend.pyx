@@ -42,6 +42,10 @@ cdef object open_library(str path):
         raise OSError(f"the allocator's library {path} cannot be loaded: {error}") from error
 
 
+cdef bint is_ours(str path) except -1:
+    return os.path.exists(path) and os.path.samefile(path, library_path())
+
+
 cdef class CUDAPluggableAllocator:
     """An allocator in a shared library, for change_current_allocator.
 
@@ -73,7 +77,7 @@ cdef class CUDAPluggableAllocator:
 
     def __init__(self, path_to_so_file, alloc_fn_name, free_fn_name):
         self.path = os.fsdecode(path_to_so_file)
-        if "\0" not in self.path and os.sep in self.path and os.path.exists(self.path) and os.path.samefile(self.path, library_path()):
+        if "\0" not in self.path and os.sep in self.path and is_ours(self.path):
             raise ValueError(f"{self.path} is accelrt's own allocator; it is in use without being plugged in")
         self.library = open_library(self.path)
         cdef uintptr_t alloc = symbol_of(self.library, alloc_fn_name, self.path, "alloc_fn_name")
