@@ -8,6 +8,8 @@ cdef int count_devices() except -1
 cdef int known_devices() noexcept nogil  # 0 before init and in a child forked after it
 cdef object parse(object given)  # an int, or None for the current device; initialises nothing
 cdef object device_at(int ordinal)  # the device object that stands for an ordinal, always the same one
+cdef int switch_to(int ordinal) except -2  # returns the device that was current; -1 where the thread had none
+cdef int switch_back(int before) except -1  # to what switch_to returned
 
 cdef class device:
     cdef readonly int index  # ordinal; -1 stands for none: the context does nothing

@@ -221,8 +221,8 @@ cdef class device:
             if self.entered != this_thread():
                 raise RuntimeError(f"the context of {self!r} is not entered on this thread; nothing is changed")
             self.entered = 0
-        if before != self.index:
-            switch_to(before)
+        if self.index >= 0:
+            switch_back(before)
         return False
 
     cdef int enter_again(self, int before) except -1:
@@ -275,7 +275,6 @@ class device_of(device):
 
 
 cdef int switch_to(int ordinal) except -2:
-    # Answers the device that was current; -1 where the thread had none.
     cdef int before = -1
     cdef int code
     if ordinal < 0:
@@ -290,6 +289,23 @@ cdef int switch_to(int ordinal) except -2:
         if code:
             raise_status(code, "set_device", ("device", ordinal))
     return before
+
+
+cdef int switch_back(int before) except -1:
+    # The driver is asked, because whoever ran meanwhile may have chosen another device.
+    cdef int now = -1
+    cdef int code
+    if device_total == 0:  # a child forked meanwhile: nothing is current there
+        return 0
+    code = registry.active().current_device(&now)
+    if code:
+        raise_status(code, "current_device")
+    if now != before:
+        with nogil:
+            code = registry.active().set_device(before)
+        if code:
+            raise_status(code, "set_device", ("device", before))
+    return 0
 
 
 def device_count():

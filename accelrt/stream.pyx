@@ -7,7 +7,9 @@ from libc.string cimport memmove
 from accelrt import lazy
 from accelrt.callback cimport enqueue_callback, raise_callback_errors
 from accelrt.deferred cimport drain
-from accelrt.device cimport count_devices, current_ordinal, device_at, ordinal_of
+from accelrt.device cimport (
+    count_devices, current_ordinal, device_at, device_total, ordinal_of, switch_back, switch_to,
+)
 from accelrt.device import set_device
 cimport accelrt.driver.registry as registry
 from accelrt.lease cimport give_back, lease
@@ -371,15 +373,19 @@ cdef int see_to_room() except -1:
     return 0
 
 
-cdef int return_to(PyObject* before, int device) except -1:
-    # Takes the reference over.
+cdef void put_back(PyObject* before) noexcept:
+    # Makes a stream of this thread's current again; takes the reference over.
     cdef int ordinal = (<Stream>before).device_index
     cdef PyObject* left = currents[ordinal].stream
     currents[ordinal].stream = before
     currents[ordinal].handle = (<Stream>before).handle
     Py_XDECREF(left)
-    if device != ordinal:
-        set_device(device)
+
+
+cdef int return_to(PyObject* before, int device) except -1:
+    put_back(before)
+    if device_total != 1:
+        switch_back(device)
     return 0
 
 
@@ -402,7 +408,7 @@ cdef int unlink(int index) except -1:
             break
     else:
         other = NULL
-        return_to(gone.before, ordinal)
+        put_back(gone.before)
     Py_XDECREF(other)
     Py_XDECREF(gone.context)
     return 0
@@ -439,16 +445,12 @@ cdef class StreamContext:
     def __enter__(self):
         cdef Stream stream
         cdef Entry* entry
-        cdef int ordinal, device, code
+        cdef int ordinal, device
         if self.stream is None:
             return None
         stream = self.stream
         ordinal = stream.device_index
-        code = current_ordinal(&device)
-        if code:
-            raise_status(code, "current_device")
-        if device != ordinal:
-            set_device(ordinal)
+        device = switch_to(ordinal) if device_total != 1 else 0
         if currents == NULL or currents[ordinal].stream == NULL:
             current_slow(ordinal)
         if entered.depth == entered.room:
@@ -518,7 +520,8 @@ cdef class StreamContext:
         entry = entered.entries[index]
         if drop_inner(index) == 0:
             unlink(index)
-            set_device(entry.device)
+            if device_total != 1:
+                switch_back(entry.device)
             return False
         unlink(index)
         raise RuntimeError(

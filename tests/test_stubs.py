@@ -54,6 +54,7 @@ def test_every_public_compiled_module_has_a_stub():
 
 
 def test_stubs_and_modules_agree(tmp_path):
+    pytest.importorskip("mypy.stubtest", reason="mypy is not installed; pip install 'mypy>=1.11'")
     allowed = tmp_path / "allowed"
     allowed.write_text(ALLOWED.strip())
     names = [name.removesuffix(".__init__") for name in stubbed()]

@@ -178,7 +178,7 @@ cdef int current_device(int* out_device) noexcept nogil:
 
 cdef int set_device(int device) noexcept nogil:
     global device_plus_one
-    cdef int code = gate(device)
+    cdef int code = gate_any() if device == -1 else gate(device)
     if code == 0:
         device_plus_one = device + 1
     return code

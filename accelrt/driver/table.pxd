@@ -43,7 +43,7 @@ cdef struct Table:
     int (*device_memory)(int device, size_t* out_total) noexcept nogil  # bytes, no context needed
     int (*memory_info)(int device, size_t* out_free, size_t* out_total) noexcept nogil  # bytes
     int (*current_device)(int* out_device) noexcept nogil  # of the calling thread; -1 where no context is current
-    int (*set_device)(int device) noexcept nogil  # of the calling thread
+    int (*set_device)(int device) noexcept nogil  # of the calling thread; -1: no context is current any more
     int (*device_synchronize)(int device) noexcept nogil
     int (*can_access_peer)(int device, int peer, int* out_can) noexcept nogil
     int (*enable_peer)(int device, int peer) noexcept nogil  # SUCCESS too where it was enabled before

@@ -29,10 +29,9 @@ cdef int enter(Foreign* room, Visit* visit) noexcept nogil:
 
 
 cdef void leave(Foreign* room, const Visit* visit) noexcept nogil:
-    # A thread without a device stands on the first one as soon as anybody asks.
     restore_mode(room.table, visit.mode)
-    if visit.device != room.device and (visit.device >= 0 or room.device > 0):
-        room.table.set_device(max(visit.device, 0))
+    if visit.device != room.device:
+        room.table.set_device(visit.device)  # -1 where the thread had no device
 
 
 cdef int open_device(Foreign* room) noexcept nogil:

@@ -31,9 +31,21 @@ def test_an_unknown_attribute_is_refused(rows):
 
 
 @pytest.mark.parametrize(
-    "row", ["device_name", "device_uuid", "device_memory", "memory_info", "set_device", "device_synchronize"]
+    ("row", "device"),
+    [
+        (row, device)
+        for row in (
+            "device_name",
+            "device_uuid",
+            "device_memory",
+            "memory_info",
+            "set_device",
+            "device_synchronize",
+        )
+        for device in (-1, -2, 64, 1 << 30)
+        if (row, device) != ("set_device", -1)  # that one unsets it
+    ],
 )
-@pytest.mark.parametrize("device", [-1, 64, 1 << 30])
 def test_a_device_that_is_not_is_refused(rows, row, device):
     answer = getattr(rows, row)(device)
     assert (answer[0] if isinstance(answer, tuple) else answer) == INVALID_DEVICE
@@ -53,6 +65,24 @@ def test_the_current_device_is_the_threads_own(rows):
     thread.start()
     thread.join()
     assert seen == [NO_CONTEXT, last]
+    assert rows.ok("current_device") == 0
+
+
+def test_a_thread_goes_back_to_no_device(rows):
+    seen = []
+
+    def look():
+        rows.ok("set_device", NO_CONTEXT)  # where there is none to leave
+        for device in range(rows.ok("device_count")):
+            rows.ok("set_device", device)
+            rows.ok("set_device", NO_CONTEXT)
+            seen.append(rows.ok("current_device"))
+
+    rows.ok("set_device", 0)
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    assert set(seen) == {NO_CONTEXT}
     assert rows.ok("current_device") == 0
 
 
