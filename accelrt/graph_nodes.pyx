@@ -107,6 +107,8 @@ def list_nodes(uintptr_t graph):
 def write_dot(uintptr_t graph, path, bint verbose):
     """Writes a driver's graph as text for Graphviz to a file."""
     cdef bytes place = os.fsencode(path)
+    if b"\0" in place:  # the driver would write to what stands before it
+        raise ValueError(f"debug_path is {path!r}, with an embedded null character; pass the path of a file")
     cdef const char* to = place
     cdef unsigned int flags = DOT_VERBOSE if verbose else 0
     cdef int code

@@ -469,19 +469,20 @@ cdef int see_to_room() except -1:
     return 0
 
 
-cdef int return_to(PyObject* before) except -1:
-    # Takes the reference over.
+cdef void put_back(PyObject* before) noexcept:
+    # Makes a stream of this thread's current again; takes the reference over.
     cdef int ordinal = (<Stream>before).device_index
     cdef PyObject* left = currents[ordinal].stream
     currents[ordinal].stream = before
     currents[ordinal].handle = (<Stream>before).handle
     Py_XDECREF(left)
+
+
+cdef int return_to(PyObject* before, int device) except -1:
+    put_back(before)
+    if device_total != 1:
+        switch_back(device)
     return 0
-
-
-cdef inline int return_to_device(int device) except -1:
-    # What switch_to returned; a context on the only device switches none.
-    return switch_back(device) if device_total != 1 else 0
 
 
 cdef int unlink(int index) except -1:
@@ -503,7 +504,7 @@ cdef int unlink(int index) except -1:
             break
     else:
         other = NULL
-        return_to(gone.before)
+        put_back(gone.before)
     Py_XDECREF(other)
     Py_XDECREF(gone.context)
     return 0
@@ -574,8 +575,7 @@ cdef class StreamContext:
         entered.depth -= 1
         self.open -= 1
         Py_DECREF(self)
-        return_to(entry.before)
-        return_to_device(entry.device)
+        return_to(entry.before, entry.device)
         return False
 
     def follow(self, steps):
@@ -616,7 +616,8 @@ cdef class StreamContext:
         entry = entered.entries[index]
         if drop_inner(index) == 0:
             unlink(index)
-            return_to_device(entry.device)
+            if device_total != 1:
+                switch_back(entry.device)
             return False
         unlink(index)
         raise RuntimeError(

@@ -75,6 +75,16 @@ def test_a_drawing_holds_every_node_and_edge(tmp_path):
         graph.debug_dump(tmp_path / "no such folder" / "graph.dot")
 
 
+def test_a_path_with_a_null_character_is_refused_and_nothing_is_written(tmp_path):
+    graph, buffer = accelrt.CUDAGraph(keep_graph=True), accelrt.Buffer(64)
+    with accelrt.graph(graph):
+        buffer.fill(1)
+    for path in (f"{tmp_path}/a\0b", f"{tmp_path}/a\0b".encode()):
+        with pytest.raises(ValueError, match="embedded null character"):
+            graph.debug_dump(path)
+    assert not list(tmp_path.iterdir())
+
+
 def test_debug_mode_keeps_the_graph(tmp_path):
     graph = accelrt.CUDAGraph()
     graph.enable_debug_mode()
