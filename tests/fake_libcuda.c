@@ -4,24 +4,27 @@
  * Addresses below 0x10000 are memory of a device, those below 0x20000 page-locked, the rest pageable.
  * Settings: FAKE_INIT, what cuInit answers; FAKE_MISSING, a function that is not there; FAKE_STRICT, calls on
  * streams want a context; FAKE_PAGEABLE, the devices reach pageable memory; FAKE_POOL, MiB that the stream-ordered
- * pool can hold.  That pool hands out what was given back only after a trim, as if all of it were in pieces. */
+ * pool can hold.  Work is complete at once, but while fake_busy(1) is in force.  That pool hands out what was given back only after a trim, as if all of it were in pieces. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define EXPORT __attribute__((visibility("default")))
-enum { INVALID_VALUE = 1, INVALID_CONTEXT = 201, NOT_FOUND = 500, DEVICES = 2, DEPTH = 8 };
+enum { INVALID_VALUE = 1, INVALID_CONTEXT = 201, NOT_FOUND = 500, NOT_READY = 600, DEVICES = 2, DEPTH = 8 };
 
 static __thread uintptr_t contexts[DEPTH];
 static __thread int depth;
 static int retained[DEVICES], synchronized, streams;
+static volatile int busy;
 
 EXPORT int fake_retained(int device) { return retained[device]; }
 EXPORT int fake_synchronized(void) { return synchronized; }
 EXPORT int fake_depth(void) { return depth; }
+EXPORT void fake_busy(int state) { busy = state; }
 
 static uintptr_t current(void) { return depth ? contexts[depth - 1] : 0; }
 static int setting(const char *name) { return getenv(name) ? atoi(getenv(name)) : 0; }
@@ -41,9 +44,11 @@ static int pop(uintptr_t *out) { *out = contexts[--depth]; return 0; }
 static int of_context(int *out) { *out = (int)(current() & 0xF); return current() ? 0 : INVALID_CONTEXT; }
 static int memory_info(size_t *free_, size_t *total) { *free_ = *total = current(); return current() ? 0 : INVALID_CONTEXT; }
 static int stream_create(uintptr_t *out, unsigned flags, int priority) { *out = 0x100 + ++streams + flags * 0 + priority * 0; return current() ? 0 : INVALID_CONTEXT; }
-static int stream_query(uintptr_t stream) { return stream > 2 ? wants_context() : current() ? 0 : INVALID_CONTEXT; }
-static int event_query(uintptr_t event) { return event ? wants_context() : INVALID_VALUE; }
-static int stream_synchronize(uintptr_t stream) { synchronized++; return stream ? 0 : 0; }
+static int left(int code) { return code == 0 && busy ? NOT_READY : code; }
+static int await(int code) { while (left(code) == NOT_READY) usleep(1000); return code; }
+static int stream_query(uintptr_t stream) { return left(stream > 2 ? wants_context() : current() ? 0 : INVALID_CONTEXT); }
+static int event_query(uintptr_t event) { return left(event ? wants_context() : INVALID_VALUE); }
+static int stream_synchronize(uintptr_t stream) { synchronized++; return await(stream ? 0 : 0); }
 static int is_capturing(uintptr_t stream, int *status) { *status = stream == 0x777; return 0; }
 static int copy(uintptr_t dst, uintptr_t src, size_t size, uintptr_t stream) { return dst && src && size && stream + 1 ? 0 : INVALID_VALUE; }
 static int pointer(unsigned *out, int number, uintptr_t at) {
@@ -97,7 +102,9 @@ static int pool_set(uintptr_t pool, int number, uint64_t *value) {
 static int event_create(uintptr_t *out, unsigned flags) { static int made; *out = 0x500 + ++made + flags * 0; return 0; }
 static int event_destroy(uintptr_t event) { return event ? 0 : INVALID_VALUE; }
 static int event_record(uintptr_t event, uintptr_t stream) { note("record on %#lx\n", (unsigned long)stream); return event ? 0 : INVALID_VALUE; }
-static int event_synchronize(uintptr_t event) { note("synchronize\n"); return event ? 0 : INVALID_VALUE; }
+static int event_synchronize(uintptr_t event) { note("synchronize\n"); return await(event ? 0 : INVALID_VALUE); }
+static int device_synchronize(void) { note("synchronize device\n"); return await(current() ? 0 : INVALID_CONTEXT); }
+static int record_device(uintptr_t context, uintptr_t event) { note("record device %lu\n", (unsigned long)(context & 0xF)); return event ? 0 : INVALID_VALUE; }
 static int wait_event(uintptr_t stream, uintptr_t event, unsigned flags) {
     note("wait on %#lx\n", (unsigned long)stream);
     return event ? (int)flags : INVALID_VALUE;
@@ -123,6 +130,7 @@ static const struct { const char *name; int since; void *function; } FUNCTIONS[]
     {"cuMemPoolSetAttribute", 11020, pool_set}, {"cuEventCreate", 2000, event_create},
     {"cuEventDestroy", 4000, event_destroy}, {"cuEventRecord", 2000, event_record},
     {"cuEventSynchronize", 2000, event_synchronize}, {"cuStreamWaitEvent", 3020, wait_event},
+    {"cuCtxSynchronize", 2000, device_synchronize}, {"cuCtxRecordEvent", 12050, record_device},
     {"cuStreamGetCaptureInfo", 10010, capture_info}, {"cuThreadExchangeStreamCaptureMode", 10010, exchange_mode},
 };
 

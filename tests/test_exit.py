@@ -66,11 +66,15 @@ def test_from_a_thread_that_outlives_the_main_one():
 
 
 def ended_by_interrupts(code, **environment):
-    """Runs code in a child, interrupts it from its exit on until it ends, and answers its status and output."""
+    """Runs code in a child and interrupts it from its exit on until it ends: its status and output."""
     code += "import atexit; atexit.register(print, 'exiting', flush=True)\n"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))} | environment
     child = subprocess.Popen(
-        [sys.executable, "-P", "-c", code], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+        [sys.executable, "-P", "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment,
     )
     lines = []
     for line in child.stdout:
@@ -149,7 +153,7 @@ def test_daemon_threads_that_go_on_are_refused_at_the_exit():
 def test_what_functions_raised_and_nobody_asked_for_is_told_before_the_end():
     out = child(
         "import accelrt, sys\n"
-        "sys.unraisablehook = lambda told: print('told', type(told.exc_value).__name__, told.exc_value.args[0])\n"
+        "sys.unraisablehook = lambda e: print('told', type(e.exc_value).__name__, e.exc_value.args[0])\n"
         "stream = accelrt.Stream()\n"
         "def fail(n):\n"
         "    raise KeyError(n)\n"

@@ -1,4 +1,4 @@
-"""An initialisation that is interrupted, wherever that is, raises what interrupted it; the next use tries again."""
+"""An initialisation that is interrupted anywhere raises what interrupted it; the next use tries again."""
 
 import os
 import sys
@@ -6,7 +6,10 @@ import sys
 import pytest
 from child import in_child
 
-pytestmark = [pytest.mark.own_process, pytest.mark.skipif(not hasattr(os, "fork"), reason="forks a child for each try")]
+pytestmark = [
+    pytest.mark.own_process,
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="forks a child for each try"),
+]
 
 
 class Stop(BaseException):
@@ -72,7 +75,7 @@ def use():
 
 
 def attempt(arrange, number, errors, init):
-    """One process: what interrupts is raised or it was none, then all is well.  Answers whether it was reached."""
+    """What interrupts is raised, if it was reached, and then all is well.  Answers whether it was reached."""
     import accelrt
 
     queued = []
@@ -111,7 +114,7 @@ def sweep(name, init_by_use):
             status = 2
             try:
                 status = 0 if attempt(arrange, number, errors, init) else 1
-            except BaseException as error:  # noqa: BLE001
+            except BaseException as error:
                 print("at", number, repr(error), flush=True)
             os._exit(status)
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

@@ -145,7 +145,12 @@ class Exporter:
 
     @property
     def __cuda_array_interface__(self):
-        return {"shape": (len(self.buffer),), "typestr": "|u1", "data": (self.buffer.ptr, False), "version": 3}
+        return {
+            "shape": (len(self.buffer),),
+            "typestr": "|u1",
+            "data": (self.buffer.ptr, False),
+            "version": 3,
+        }
 
 
 def test_what_an_interrupted_copy_uses_stays_alive_until_it_is_done():
@@ -250,7 +255,7 @@ def wait_in_a_child_of_a_thread():
         try:
             with interrupted(accelrt.Stream()):
                 accelrt.synchronize()
-        except BaseException:  # noqa: BLE001
+        except BaseException:
             os._exit(1)
         os._exit(0)
 
