@@ -16,7 +16,7 @@ cimport accelrt.environment as environment
 cimport accelrt.driver.registry as registry
 from accelrt.driver.captures cimport enter_wait, leave_wait
 from accelrt.driver.waiting cimport begin_wait, end_wait, is_main_thread
-from accelrt.status cimport NO_DEVICE, raise_status, refuse_unmade
+from accelrt.status cimport CAPTURE_UNSUPPORTED, CAPTURE_WRONG_THREAD, NO_DEVICE, raise_status, refuse_unmade
 cimport accelrt.watch as watch
 
 cdef extern from "Python.h":
@@ -381,7 +381,7 @@ def synchronize(device=None):
 
 
 cdef int await_device(int ordinal) except -1:
-    # What fails is for the call itself to tell.  Beside a capture nothing is waited for.
+    # Beside a capture nothing is waited for, and what a capture of another library's refuses is left to the call.
     cdef int code = 0
     if not is_main_thread():
         return 0
@@ -390,7 +390,10 @@ cdef int await_device(int ordinal) except -1:
         if enter_wait():
             code = registry.active().device_synchronize(ordinal)
             leave_wait()
-    return end_wait(code)
+    end_wait(code)
+    if code and not CAPTURE_UNSUPPORTED <= code <= CAPTURE_WRONG_THREAD:
+        raise_status(code, "device_synchronize", ("device", ordinal))
+    return 0
 
 
 def mem_get_info(device=None):

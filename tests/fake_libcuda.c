@@ -6,25 +6,28 @@
  * fills with INVALID_VALUE, as an H200 does between ranges that are mapped from several handles.
  * Settings: FAKE_INIT, what cuInit answers; FAKE_MISSING, a function that is not there; FAKE_VERSION, the driver's
  * (13000); FAKE_ACTIVE, a device whose primary context another library has; FAKE_PAGEABLE, the devices reach pageable memory; FAKE_POOL, MiB that the stream-ordered
- * pool can hold.  That pool hands out what was given back only after a trim, as if all of it were in pieces. */
+ * pool can hold.  Work is complete at once, but while fake_busy(1) is in force.  That pool hands out what was given back only after a trim, as if all of it were in pieces. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define EXPORT __attribute__((visibility("default")))
-enum { INVALID_VALUE = 1, INVALID_CONTEXT = 201, INVALID_HANDLE = 400, NOT_FOUND = 500, DEVICES = 2, DEPTH = 8 };
+enum { INVALID_VALUE = 1, INVALID_CONTEXT = 201, INVALID_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600, DEVICES = 2, DEPTH = 8 };
 
 static __thread uintptr_t contexts[DEPTH];
 static __thread int depth;
 static int retained[DEVICES], synchronized, streams, asked, refused;
+static volatile int busy;
 static uintptr_t seen = -1;  /* the context of the last call that wants one; -1: none was made */
 
 EXPORT int fake_retained(int device) { return retained[device]; }
 EXPORT int fake_synchronized(void) { return synchronized; }
 EXPORT int fake_refused(void) { return refused; }  /* attributes that it does not know */
+EXPORT void fake_busy(int state) { busy = state; }
 EXPORT int fake_depth(void) { return depth; }
 EXPORT uintptr_t fake_seen(void) { uintptr_t last = seen; seen = -1; return last; }
 EXPORT int fake_asked(void) { int calls = asked; asked = 0; return calls; }  /* calls that ask for or change the context */
@@ -70,8 +73,11 @@ static int stream_context(uintptr_t stream, uintptr_t *out) {
     *out = stream == 0x800 ? 0xD001 : stream == 0x900 ? 0 : stream > 0x100 && stream <= 0x100 + (uintptr_t)streams ? contexts_of[stream & 0xFF] : 0xC000;
     return *out ? wants_context() : INVALID_HANDLE;
 }
-static int event_query(uintptr_t event) { return event ? 0 : INVALID_VALUE; }
-static int stream_synchronize(void) { synchronized++; return wants_context(); }
+static int left(int code) { return code == 0 && busy ? NOT_READY : code; }
+static int await(int code) { while (left(code) == NOT_READY) usleep(1000); return code; }
+static int stream_query(void) { return left(wants_context()); }
+static int event_query(uintptr_t event) { return left(event ? 0 : INVALID_VALUE); }
+static int stream_synchronize(void) { synchronized++; return await(wants_context()); }
 static int is_capturing(uintptr_t stream, int *status) { *status = stream == 0x777; return 0; }
 static int copy(uintptr_t dst, uintptr_t src, size_t size, uintptr_t stream) { return dst && src && size && stream + 1 ? wants_memory() : INVALID_VALUE; }
 static int pointer(unsigned count, const int *numbers, void **out, uintptr_t at) {
@@ -135,7 +141,9 @@ static int event_record(uintptr_t event, uintptr_t stream) {
     note("record on %#lx\n", (unsigned long)stream);
     return event ? wants_context() : INVALID_VALUE;
 }
-static int event_synchronize(uintptr_t event) { note("synchronize\n"); return event ? wants_context() : INVALID_VALUE; }
+static int event_synchronize(uintptr_t event) { note("synchronize\n"); return await(event ? wants_context() : INVALID_VALUE); }
+static int device_synchronize(void) { note("synchronize device\n"); return await(wants_context()); }
+static int record_device(uintptr_t context, uintptr_t event) { note("record device %lu\n", (unsigned long)(context & 0xF)); return event ? wants_context() : INVALID_VALUE; }
 static int wait_event(uintptr_t stream, uintptr_t event, unsigned flags) {
     note("wait on %#lx\n", (unsigned long)stream);
     return event && flags < 2 ? wants_context() : INVALID_VALUE;
@@ -165,7 +173,7 @@ static const struct { const char *name; int since; void *function; } FUNCTIONS[]
     {"cuCtxGetCurrent", 4000, get_current}, {"cuCtxSetCurrent", 4000, set_current},
     {"cuCtxPushCurrent", 4000, push}, {"cuCtxPopCurrent", 4000, pop}, {"cuCtxGetDevice", 2000, of_context},
     {"cuMemGetInfo", 3020, memory_info}, {"cuStreamCreateWithPriority", 5050, stream_create},
-    {"cuStreamQuery", 2000, wants_context}, {"cuEventQuery", 2000, event_query},
+    {"cuStreamQuery", 2000, stream_query}, {"cuEventQuery", 2000, event_query},
     {"cuStreamSynchronize", 2000, stream_synchronize}, {"cuStreamIsCapturing", 10000, is_capturing},
     {"cuMemcpyAsync", 4000, copy}, {"cuPointerGetAttributes", 7000, pointer},
     {"cuDeviceTotalMem", 3020, total_memory}, {"cuDeviceGetDefaultMemPool", 11020, default_pool},
@@ -179,7 +187,7 @@ static const struct { const char *name; int since; void *function; } FUNCTIONS[]
     {"cuDeviceCanAccessPeer", 4000, harmless}, {"cuMemGetAllocationGranularity", 10020, harmless},
     {"cuMemAddressReserve", 10020, harmless}, {"cuMemAddressFree", 10020, harmless},
     {"cuStreamGetCaptureInfo", 12030, capture_site}, {"cuGraphAddNode", 12030, add_node},
-    {"cuCtxSynchronize", 2000, wants_context}, {"cuCtxEnablePeerAccess", 4000, wants_context},
+    {"cuCtxSynchronize", 2000, device_synchronize}, {"cuCtxRecordEvent", 12050, record_device}, {"cuCtxEnablePeerAccess", 4000, wants_context},
     {"cuCtxGetStreamPriorityRange", 5050, wants_context}, {"cuMemAlloc", 3020, wants_context},
     {"cuMemFree", 3020, wants_context}, {"cuMemCreate", 10020, wants_context}, {"cuMemRelease", 10020, wants_context},
     {"cuMemMap", 10020, wants_context}, {"cuMemSetAccess", 10020, wants_context}, {"cuMemUnmap", 10020, wants_context},

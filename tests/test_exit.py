@@ -1,5 +1,10 @@
 """The interpreter's end, with everything still alive, says nothing and answers 0."""
 
+import os
+import signal
+import subprocess
+import sys
+
 import pytest
 from test_import import child
 
@@ -58,3 +63,104 @@ def test_from_a_thread_that_outlives_the_main_one():
         "threading.Thread(target=work).start()\n"
     )
     assert out.split() == ["done"]
+
+
+def ended_by_interrupts(code, **environment):
+    """Runs code in a child and interrupts it from its exit on until it ends: its status and output."""
+    code += "import atexit; atexit.register(print, 'exiting', flush=True)\n"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))} | environment
+    child = subprocess.Popen(
+        [sys.executable, "-P", "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment,
+    )
+    lines = []
+    for line in child.stdout:
+        lines.append(line)
+        if line == "exiting\n":
+            break
+    for _ in range(60):
+        child.send_signal(signal.SIGINT)
+        try:
+            status = child.wait(1)
+            break
+        except subprocess.TimeoutExpired:
+            pass
+    else:
+        child.kill()
+        status = child.wait()
+    return status, "".join(lines) + child.stdout.read()
+
+
+NEVER_ENDING = {
+    "waits": "import threading\nstream.launch_host_func(threading.Event().wait)\n",
+    "sleeps": "import time\nstream.launch_host_func(lambda: time.sleep(1000))\n",
+    "computes": "def work():\n    while True: pass\nstream.launch_host_func(work)\n",
+    "behind others": "import threading\nfor _ in range(3): stream.launch_host_func(threading.Event().wait)\n",
+}
+
+
+@pytest.mark.parametrize("kind", NEVER_ENDING)
+def test_an_interruption_ends_the_wait_for_a_function_that_does_not_end(kind):
+    status, out = ended_by_interrupts(ALIVE + NEVER_ENDING[kind])
+    assert status == 0, out
+    assert "KeyboardInterrupt" in out
+
+
+def test_an_interruption_ends_the_wait_for_a_loop_that_does_not_end():
+    code = (
+        "import accelrt\n"
+        "flag, graph = accelrt.Buffer(4), accelrt.CUDAGraph()\n"
+        "flag.fill(1, width=4, blocking=True)\n"
+        "with accelrt.graph(graph):\n"
+        "    with graph.while_(flag):\n"
+        "        flag.fill(1, width=4)\n"
+        "graph.replay()\n"
+    )
+    status, out = ended_by_interrupts(code, ACCELRT_DRIVER="host")
+    assert status == 0, out
+    assert "KeyboardInterrupt" in out
+
+
+def test_daemon_threads_that_go_on_are_refused_at_the_exit():
+    out = child(
+        "import accelrt, threading, time\n"
+        "ran, refused, once = [], [], threading.Semaphore(0)\n"
+        "def work():\n"
+        "    stream = accelrt.Stream()\n"
+        "    while True:\n"
+        "        try:\n"
+        "            stream.launch_host_func(once.release)\n"
+        "        except accelrt.CudaError as error:\n"
+        "            refused.append(error)\n"
+        "for _ in range(4):\n"
+        "    threading.Thread(target=work, daemon=True).start()\n"
+        "[once.acquire() for _ in range(40)]\n"
+        "def last():\n"
+        "    while not refused: pass\n"
+        "    print(refused[0])\n"
+        "import atexit, accelrt.lazy\n"
+        "accelrt.Stream().launch_host_func(lambda: time.sleep(0.1))\n"
+        "accelrt.Stream().launch_host_func(lambda: print('ran', flush=True))\n"
+        "accelrt.Stream().launch_host_func(last)\n"
+    )
+    assert "ran" in out
+    assert "DEINITIALIZED" in out
+
+
+def test_what_functions_raised_and_nobody_asked_for_is_told_before_the_end():
+    out = child(
+        "import accelrt, sys\n"
+        "sys.unraisablehook = lambda e: print('told', type(e.exc_value).__name__, e.exc_value.args[0])\n"
+        "stream = accelrt.Stream()\n"
+        "def fail(n):\n"
+        "    raise KeyError(n)\n"
+        "for n in range(100):\n"
+        "    stream.launch_host_func(lambda n=n: fail(n))\n"
+    )
+    lines = out.split("\n")
+    assert lines[0] == "told KeyError 0"
+    assert lines[31] == "told KeyError 31"
+    assert lines[32] == "told RuntimeError 68 more host functions raised"

@@ -12,12 +12,21 @@ WAYS = {
     "another stream": lambda stream: (stream.query() or wait(stream), accelrt.Stream().synchronize()),
     "event": lambda stream: stream.record_event().synchronize(),
     "device": lambda stream: accelrt.synchronize(),
+    "query": lambda stream: wait(stream),
+    "query of another stream": lambda stream: (wait_quietly(stream), accelrt.Stream().query()),
+    "query of an event": lambda stream: wait(stream.record_event()),
 }
 
 
 def wait(stream):
     while not stream.query():
         pass
+
+
+def wait_quietly(stream):
+    passed = threading.Event()
+    stream.launch_host_func(passed.set)
+    passed.wait()
 
 
 def fail(text):
@@ -64,6 +73,29 @@ def test_what_is_no_exception_of_programs_is_reported_too():
     with pytest.raises(BaseExceptionGroup) as caught:
         stream.synchronize()
     assert [type(error) for error in caught.value.exceptions] == [SystemExit, KeyError]
+
+
+def test_the_first_errors_are_kept_and_all_are_counted():
+    stream = accelrt.Stream()
+    for number in range(1000):
+        stream.launch_host_func(lambda number=number: fail(number))
+    with pytest.raises(ExceptionGroup, match="1000 host functions raised; the first 32 are here") as caught:
+        stream.synchronize()
+    assert [error.args[0] for error in caught.value.exceptions] == list(range(32))
+    stream.launch_host_func(lambda: fail("later"))
+    with pytest.raises(KeyError, match="later"):
+        stream.synchronize()
+
+
+def test_a_query_that_finds_work_left_raises_nothing_yet():
+    stream, gate = accelrt.Stream(), threading.Event()
+    stream.launch_host_func(lambda: fail("one"))
+    wait_quietly(stream)
+    stream.launch_host_func(gate.wait)
+    assert not stream.query()
+    gate.set()
+    with pytest.raises(KeyError, match="one"):
+        wait(stream)
 
 
 def test_the_work_behind_a_function_that_raised_runs():

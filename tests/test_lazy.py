@@ -163,3 +163,35 @@ def test_a_fork_while_threads_allocate_hangs_nobody():
         "print('done')\n"
     )
     assert out.split() == ["done"]
+
+
+def test_a_fork_while_host_functions_run_hangs_no_child():
+    out = child(
+        "import accelrt, os, select, threading, time\n"
+        "stop = False\n"
+        "def work():\n"
+        "    stream = accelrt.Stream()\n"
+        "    while not stop:\n"
+        "        for _ in range(50):\n"
+        "            stream.launch_host_func(int)\n"
+        "        stream.synchronize()\n"
+        "threads = [threading.Thread(target=work) for _ in range(4)]\n"
+        "[t.start() for t in threads]\n"
+        "hung = 0\n"
+        "for _ in range(400):\n"
+        "    reads, writes = os.pipe()\n"
+        "    pid = os.fork()\n"
+        "    if pid == 0:\n"
+        "        os.write(writes, b'x')\n"
+        "        os._exit(0)\n"
+        "    if not select.select([reads], [], [], 20)[0]:\n"
+        "        hung += 1\n"
+        "        os.kill(pid, 9)\n"
+        "    os.waitpid(pid, 0)\n"
+        "    os.close(reads), os.close(writes)\n"
+        "    if hung: break\n"
+        "stop = True\n"
+        "[t.join() for t in threads]\n"
+        "print('hung', hung)\n"
+    )
+    assert out.split() == ["hung", "0"]

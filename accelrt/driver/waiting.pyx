@@ -13,7 +13,7 @@ cdef extern from *:
     #include <time.h>
     static __thread int accelrt_listening;         /* brackets open, on the main thread only */
     static __thread int accelrt_sleeps;
-    static __thread long long accelrt_look_at;     /* when signals are looked for next */
+    static __thread long long accelrt_look_at;     /* when signals are looked for next; 0 where nothing was waited for */
     static int accelrt_abandoned;
     #define is_abandoned() __atomic_load_n(&accelrt_abandoned, __ATOMIC_ACQUIRE)
     #define set_abandoned() __atomic_store_n(&accelrt_abandoned, 1, __ATOMIC_RELEASE)
@@ -79,7 +79,7 @@ cdef void begin_wait(bint sleeps) noexcept:
         return
     listening += 1
     wants_sleep = sleeps
-    look_at = now_ns() + LOOK_NS
+    look_at = 0  # most waits find nothing to wait for, and read no clock
 
 
 cdef int end_wait(int code) except -1:
@@ -138,8 +138,11 @@ cdef bint is_interruptible() noexcept nogil:
 
 
 cdef bint pause_on(pthread_cond_t* wake, pthread_mutex_t* mutex) noexcept nogil:
+    global look_at
     cdef bint found
     if not is_abandoned():
+        if look_at == 0:
+            look_at = now_ns() + LOOK_NS
         wait_ns(wake, mutex, LOOK_NS)
         if now_ns() < look_at:
             return False
@@ -157,8 +160,14 @@ cdef long long gap_after(long long waited) noexcept nogil:
 
 
 cdef int poll(question ask, int device, uintptr_t handle) noexcept nogil:
-    cdef long long begun = now_ns(), now, gap
+    global look_at
+    cdef long long begun, now, gap
     cdef int code = ask(device, handle)
+    if code != NOT_READY:
+        return code
+    begun = now_ns()
+    if look_at == 0:
+        look_at = begun + LOOK_NS
     while code == NOT_READY:
         now = now_ns()
         if (now >= look_at or is_abandoned()) and is_to_end():
@@ -173,10 +182,12 @@ cdef int poll(question ask, int device, uintptr_t handle) noexcept nogil:
 
 
 cdef int poll_briefly(question ask, int device, uintptr_t handle) noexcept nogil:
-    cdef long long end = now_ns() + SPIN_NS
+    cdef long long end
     cdef int code = ask(device, handle)
-    while code == NOT_READY and now_ns() < end:
-        code = ask(device, handle)
+    if code == NOT_READY:
+        end = now_ns() + SPIN_NS
+        while code == NOT_READY and now_ns() < end:
+            code = ask(device, handle)
     return code
 
 

@@ -1,0 +1,271 @@
+"""Signals end waits on the main thread: what the handler raises is raised, and the work goes on."""
+
+import gc
+import os
+import signal
+import threading
+import weakref
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+from child import in_child
+
+import accelrt
+
+SIZE = 1 << 20
+GIVE_UP = 30  # seconds until a wait that no signal ends is let go, so that its test fails instead of hanging
+
+
+class Alarm(BaseException):
+    """What the handler raises."""
+
+
+@contextmanager
+def signals(handler, every=0.05):
+    """SIGALRM again and again; it may come before the wait begins, but not only then."""
+    before = signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, every, every)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@contextmanager
+def interrupted(stream):
+    """Work that does not end in the stream, and a signal once something waits for it."""
+    gate = threading.Event()
+    stream.launch_host_func(gate.wait)
+    giving_up = threading.Timer(GIVE_UP, gate.set)
+    giving_up.start()
+
+    def stop(number, frame):
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        assert not gate.is_set()
+        raise Alarm
+
+    try:
+        with pytest.raises(Alarm), signals(stop):
+            yield
+        assert not stream.query()
+    finally:
+        gate.set()
+        giving_up.cancel()
+    stream.synchronize()
+
+
+def blocking_event(stream):
+    event = accelrt.Event(blocking=True)
+    event.record(stream)
+    event.synchronize()
+
+
+WAITS = {
+    "device": lambda stream: accelrt.synchronize(),
+    "stream": lambda stream: stream.synchronize(),
+    "event": lambda stream: stream.record_event().synchronize(),
+    "blocking event": blocking_event,
+}
+
+
+@pytest.mark.parametrize("wait", WAITS)
+def test_a_signal_ends_a_wait(wait):
+    stream = accelrt.Stream()
+    with interrupted(stream):
+        WAITS[wait](stream)
+    WAITS[wait](stream)
+
+
+@pytest.mark.parametrize("to_host", [False, True])
+@pytest.mark.parametrize("blocking", [False, True])
+@pytest.mark.parametrize("kind", ["array", "page-locked", "registered"])
+def test_a_signal_ends_a_copy_that_waits(kind, blocking, to_host):
+    if not blocking and not (kind == "array" and to_host):
+        return  # it does not wait
+    stream = accelrt.Stream()
+    host = accelrt.pinned_empty(SIZE, np.uint8) if kind == "page-locked" else np.zeros(SIZE, np.uint8)
+    host[:] = 3
+    registered = accelrt.register_host(host) if kind == "registered" else None
+    with accelrt.Buffer(SIZE, stream=stream) as buffer:
+        buffer.fill(5, stream=stream, blocking=True)
+        with interrupted(stream):
+            if to_host:
+                buffer.copy_to(host, stream=stream, blocking=blocking)
+            else:
+                buffer.copy_from(host, stream=stream, blocking=blocking)
+        out = np.zeros(SIZE, np.uint8)
+        buffer.copy_to(out, stream=stream)
+        assert set(out) <= {3, 5}
+        assert len(set(out)) == 1
+    if registered is not None:
+        registered.unregister()
+
+
+def test_a_signal_ends_a_fill_that_waits_and_the_fill_is_done():
+    stream = accelrt.Stream()
+    with accelrt.Buffer(SIZE, stream=stream) as buffer:
+        with interrupted(stream):
+            buffer.fill(9, stream=stream, blocking=True)
+        out = bytearray(SIZE)
+        buffer.copy_to(out, stream=stream)
+        assert out == bytes([9]) * SIZE
+
+
+@pytest.mark.skipif("accelrt.device_count() < 2")
+def test_a_signal_ends_a_copy_between_devices():
+    stream = accelrt.Stream(0)
+    with accelrt.Buffer(SIZE, device=0, stream=stream) as src, accelrt.Buffer(SIZE, device=1) as dst:
+        src.fill(1, stream=stream, blocking=True)
+        with interrupted(stream):
+            accelrt.copy(dst, src, stream=stream)
+
+
+def test_a_signal_ends_what_gives_memory_back():
+    stream = accelrt.Stream()
+    array = np.zeros(SIZE, np.uint8)
+    registered = accelrt.register_host(array)
+    for call in (accelrt.empty_cache, accelrt.host_empty_cache, registered.unregister):
+        idle, pinned = accelrt.Buffer(SIZE), accelrt.PinnedBuffer(SIZE)
+        idle.record_stream(stream)
+        with interrupted(stream):
+            idle.free()
+            pinned.free()
+            call()
+        call()
+    assert registered.ptr == 0
+
+
+class Exporter:
+    """Device memory of another library's."""
+
+    def __init__(self, buffer):
+        self.buffer = buffer
+
+    @property
+    def __cuda_array_interface__(self):
+        return {
+            "shape": (len(self.buffer),),
+            "typestr": "|u1",
+            "data": (self.buffer.ptr, False),
+            "version": 3,
+        }
+
+
+def test_what_an_interrupted_copy_uses_stays_alive_until_it_is_done():
+    stream, pinned = accelrt.Stream(), accelrt.PinnedBuffer(SIZE)
+    exporter = Exporter(accelrt.Buffer(SIZE, stream=stream))
+    alive, address = weakref.ref(exporter), pinned.ptr
+    with interrupted(stream):
+        try:
+            accelrt.copy(pinned, exporter, stream=stream)
+        finally:
+            del pinned, exporter
+            gc.collect()
+            assert alive() is not None
+            with accelrt.PinnedBuffer(SIZE) as other:
+                assert other.ptr != address
+    stream.synchronize()  # gives back what the one before it waited for
+    gc.collect()
+    assert alive() is None
+
+
+def test_a_handler_that_raises_nothing_ends_no_wait_and_may_wait_itself():
+    stream, gate, seen = accelrt.Stream(), threading.Event(), []
+
+    def handle(number, frame):
+        seen.append(number)
+        accelrt.Stream().synchronize()
+        accelrt.Event().synchronize()
+        if len(seen) == 3:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            gate.set()
+
+    stream.launch_host_func(gate.wait)
+    with signals(handle):
+        stream.synchronize()
+    assert len(seen) == 3
+    assert stream.query()
+
+
+def test_a_handler_may_be_interrupted_in_a_wait_of_its_own():
+    stream, gate, depth = accelrt.Stream(), threading.Event(), []
+
+    def handle(number, frame):
+        depth.append(number)
+        if len(depth) == 3:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            raise Alarm
+        try:
+            stream.synchronize()
+        finally:
+            depth.append("left")
+
+    stream.launch_host_func(gate.wait)
+    with pytest.raises(Alarm), signals(handle):
+        stream.synchronize()
+    gate.set()
+    stream.synchronize()
+    assert depth == [signal.SIGALRM] * 3 + ["left"] * 2
+
+
+def test_the_waits_of_other_threads_go_on():
+    stream, gate, ended, caught = accelrt.Stream(), threading.Event(), [], []
+    stream.launch_host_func(gate.wait)
+
+    def work(wait):
+        WAITS[wait](stream)
+        ended.append(wait)
+
+    threads = [threading.Thread(target=work, args=(wait,)) for wait in WAITS]
+    for thread in threads:
+        thread.start()
+
+    def stop(number, frame):
+        raise Alarm
+
+    with signals(stop):
+        while len(caught) < 3:
+            try:
+                stream.synchronize()
+            except Alarm:
+                caught.append(ended[:])
+                signal.setitimer(signal.ITIMER_REAL, 0.05)
+    assert caught == [[]] * 3
+    gate.set()
+    for thread in threads:
+        thread.join()
+    assert sorted(ended) == sorted(WAITS)
+
+
+def test_what_a_function_raised_is_told_after_an_interruption():
+    stream = accelrt.Stream()
+    with pytest.raises(KeyError), interrupted(stream):
+        stream.launch_host_func(lambda: {}["key"])
+        stream.synchronize()
+
+
+def wait_in_a_child_of_a_thread():
+    def fork():
+        child = os.fork()
+        if child:
+            statuses.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+            return
+        try:
+            with interrupted(accelrt.Stream()):
+                accelrt.synchronize()
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+
+    statuses = []
+    thread = threading.Thread(target=fork)
+    thread.start()
+    thread.join()
+    assert statuses == [0]
+
+
+@pytest.mark.own_process
+def test_the_thread_that_forked_is_the_main_one_of_the_child():
+    in_child(wait_in_a_child_of_a_thread)
