@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from accelrt import environment
+from accelrt import env, environment
 from accelrt.driver import registry
 from accelrt.errors import DeferredCudaCallError, DriverNotFoundError, ForkedError
 from accelrt.status import FORK_TEXT, text_of
@@ -21,6 +21,7 @@ HOST_ADVICE = "for the embedded host device set ACCELRT_DRIVER=host or call acce
 _lock = threading.RLock()
 _imported: dict[str, Any] = {}
 _queued: list[tuple[Callable[[], object], str]] = []
+_opened: str | None = None  # the driver, also in a child of a fork, which cannot use it
 _initialized_pid: int | None = None
 _initializing_thread: int | None = None
 
@@ -32,11 +33,11 @@ def chosen_driver() -> str:
         ValueError: ACCELRT_DRIVER names none.
     """
     active = registry.driver_name()
+    if active == "forked" and _opened is not None:
+        return _opened
     if active not in ("sentinel", "forked"):
         return active
-    name = os.environ.get("ACCELRT_DRIVER", "auto") or "auto"
-    if name not in DRIVERS:
-        raise ValueError(f"ACCELRT_DRIVER={name!r} is not known; it may be {', '.join(DRIVERS)}")
+    name = env.value("ACCELRT_DRIVER")
     return "cuda" if name == "auto" else name
 
 
@@ -117,19 +118,22 @@ def driver_wanted(driver: str | None) -> str:
 
 
 def open_driver(name: str) -> None:
+    global _opened
     if name == "host":
         from accelrt.driver import host
 
         host.read_settings()  # a malformed setting is named here, before the driver refuses it
     from accelrt.memory import configure
 
+    publishes = env.value("ACCELRT_PUBLISH")
     configure.read_environment()
     code = registry.open_and_activate(name)
     if code:
         raise DriverNotFoundError(reason(name, code))
+    _opened = name
     environment.remember(name)
     atexit.register(registry.close_active)
-    if os.environ.get("ACCELRT_PUBLISH", "0") not in ("", "0"):
+    if publishes:
         later("accelrt.publish").start()
     if name == "cuda":
         later("accelrt.versions").warn_of_what_is_old()
@@ -137,7 +141,8 @@ def open_driver(name: str) -> None:
 
 def reason(name: str, code: int) -> str:
     if name != "cuda":
-        return f"the {name} driver did not open: {text_of(code)}"
+        cause = later("accelrt.driver.host").open_error() if name == "host" else ""
+        return f"the {name} driver did not open: {cause or text_of(code)}"
     from accelrt.driver import cuda
 
     advice = later("accelrt.versions").advice_to_upgrade()

@@ -3,7 +3,6 @@ from typing import Literal
 from accelrt.sanitizer.detector import Detector
 
 SYNC_MODES: tuple[str, ...]
-SETTINGS: dict[str, str | None]
 
 def set_sync_debug_mode(debug_mode: int | Literal["default", "warn", "error"]) -> None: ...
 def get_sync_debug_mode() -> int: ...

@@ -10,6 +10,7 @@ import zlib
 from cpython.buffer cimport PyBUF_READ
 from cpython.memoryview cimport PyMemoryView_FromMemory
 
+from accelrt import env
 from accelrt.errors import SyncDebugError, SyncDebugWarning
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport CAPTURE_NONE, STREAM_BLOCKING
@@ -17,7 +18,6 @@ from accelrt.memory.pinned cimport is_cached_pinned
 from accelrt.status cimport CAPTURE_IMPLICIT
 
 SYNC_MODES = ("default", "warn", "error")
-SETTINGS = {"": None, "0": None, "1": "raise", "raise": "raise", "warn": "warn"}
 
 cdef object detector = None
 
@@ -115,11 +115,9 @@ def is_watching():
 
 def read_environment():
     """Turns the race detector on as ACCELRT_SANITIZE says: 1 or raise, warn, or 0, which is the default."""
-    given = os.environ.get("ACCELRT_SANITIZE", "")
-    if given not in SETTINGS:
-        raise ValueError(f"ACCELRT_SANITIZE={given!r} is not known; it may be 0, 1, raise or warn")
-    if SETTINGS[given] is not None:
-        start(SETTINGS[given] == "raise")
+    given = env.value("ACCELRT_SANITIZE")
+    if given:
+        start(given == "raise")
 
 
 cdef int note_copy(

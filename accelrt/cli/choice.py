@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from accelrt import lazy
+from accelrt import env, lazy
 from accelrt.device import device_count
 from accelrt.errors import DriverNotFoundError
 from accelrt.properties import get_device_name
@@ -50,7 +50,7 @@ def open_driver(asked: str | None, memory: str | None = None, needed: int = 0) -
         DriverNotFoundError: "cuda" was asked for, and there is none.
         ValueError: ACCELRT_DRIVER or memory is malformed, or memory is given for a GPU.
     """
-    wanted = asked or os.environ.get("ACCELRT_DRIVER") or "auto"
+    wanted = asked or env.value("ACCELRT_DRIVER")
     if wanted == "host":
         return open_host(memory, needed)
     if wanted != "auto":
@@ -74,7 +74,7 @@ def opened(memory: str | None) -> Chosen:
 
 def open_host(memory: str | None, needed: int, reason: str | None = None) -> Chosen:
     if memory is not None:
-        os.environ[MEMORY] = memory
+        os.environ[MEMORY] = str(env.read_size("--memory", memory))
     elif needed:
         os.environ.setdefault(MEMORY, str(needed))
     lazy.init("host")

@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 from uuid import UUID
 
-from accelrt import __version__, arch, identity, lazy, nvml, versions
+from accelrt import __version__, arch, env, identity, lazy, nvml, versions
 from accelrt.caching import empty_cache
 from accelrt.cli.sample import Sampler, plain
 from accelrt.device import device_count, mem_get_info
@@ -22,17 +22,10 @@ from accelrt.status import status_error
 
 __all__ = ["collect"]
 
-SETTINGS = {  # name -> what holds where it is not set
-    "ACCELRT_DRIVER": "auto",
-    "ACCELRT_HOST_DEVICES": "2",
-    "ACCELRT_HOST_MEMORY": "1GiB",
-    "ACCELRT_HOST_DELAY_US": "0",
-    "ACCELRT_DEBUG": "0",
-    "ACCELRT_PUBLISH": "0",
+DEFAULTS = {name: variable.default or "empty" for name, variable in env.VARIABLES.items()} | {
     "CUDA_VISIBLE_DEVICES": "all",
     "CUDA_DEVICE_ORDER": "FASTEST_FIRST",
 }
-BUILD_SETTINGS = ("ACCELRT_BUILD", "ACCELRT_SANITIZE_BUILD")  # setup.py reads these
 
 
 def collect() -> dict[str, Any]:
@@ -78,7 +71,7 @@ def cython_version() -> str | None:
 
 
 def driver_facts() -> dict[str, Any]:
-    setting = os.environ.get("ACCELRT_DRIVER")
+    setting = env.text("ACCELRT_DRIVER")
     facts: dict[str, Any] = {
         "name": None,
         "why": f"ACCELRT_DRIVER={setting}" if setting else "auto, because ACCELRT_DRIVER is not set",
@@ -171,7 +164,7 @@ def asked(row: str, ordinal: int) -> Any:
 
 def settings() -> dict[str, str]:
     """The variables that accelrt reads, and those that look as if it did."""
-    found = {name: os.environ.get(name, f"{default} (not set)") for name, default in SETTINGS.items()}
-    known = (*SETTINGS, *BUILD_SETTINGS)
+    found = {name: os.environ.get(name, f"{default} (not set)") for name, default in DEFAULTS.items()}
+    known = (*DEFAULTS, *env.BUILD_VARIABLES)
     strange = sorted(name for name in os.environ if name.startswith("ACCELRT_") and name not in known)
     return found | {name: f"{os.environ[name]} (accelrt has no such setting)" for name in strange}

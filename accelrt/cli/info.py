@@ -10,6 +10,7 @@ import json
 import sys
 from typing import Any
 
+from accelrt import env
 from accelrt.cli.extras import need
 from accelrt.cli.facts import collect
 from accelrt.cli.text import human, pairs, table
@@ -30,9 +31,18 @@ def describe(facts: dict[str, Any]) -> str:
         ("devices", device_lines(facts["devices"]) if facts["devices"] else "  none"),
         ("identity", identity_lines(facts["identity"])),
         ("state", state_lines(facts)),
-        ("settings", pairs(list(facts["settings"].items()))),
+        ("settings", pairs(setting_lines(facts["settings"]))),
     ]
     return "\n".join(f"{title}\n{body}" for title, body in sections if body)
+
+
+def setting_lines(settings: dict[str, str]) -> list[tuple[str, str]]:
+    """Each setting's value, and behind it what the setting means."""
+    width = max(len(value) for value in settings.values())
+    meanings = {name: variable.meaning for name, variable in env.VARIABLES.items()}
+    return [
+        (name, f"{value:<{width}}  {meanings.get(name, '')}".rstrip()) for name, value in settings.items()
+    ]
 
 
 def driver_lines(

@@ -5,21 +5,22 @@ tickets), host_perform (what work does), host_capture (captures and graphs), hos
 host_work, host_event, host_graph and host_nodes (the rows over those), and host_gate (who may come in).  Here are the
 settings and the rows about devices and memory.
 """
+import errno
 import os
-import re
 
 from libc.stdint cimport uintptr_t
 from libc.stdio cimport snprintf
 from libc.string cimport memset
 
+from accelrt import env
 from accelrt.driver.host_capture cimport check_unsafe
 from accelrt.driver.host_event cimport count_events, fill_event_rows
 from accelrt.driver.host_gate cimport gate, gate_any, gate_close, gate_devices, gate_is_new, gate_open
 from accelrt.driver.host_graph cimport fill_graph_rows, graph_counts
 from accelrt.driver.host_memory cimport (
-    HOST_MEMORY, MAX_HOST_DEVICES, PAGE, UNKNOWN_MEMORY,
-    device_of, memory_counts, memory_figures, memory_open, pinned_alloc, pinned_free, pinned_register,
-    pinned_unregister, plain_alloc, plain_free,
+    HOST_MEMORY, PAGE, UNKNOWN_MEMORY,
+    device_of, memory_counts, memory_figures, memory_open, memory_open_errno, pinned_alloc, pinned_free, pinned_register,
+    pinned_unregister, plain_alloc, plain_free, take_lack_of_addresses,
 )
 from accelrt.driver.host_nodes cimport fill_node_rows
 from accelrt.driver.host_queue cimport count_operations, count_streams, drain_device, lock, queue_open, unlock
@@ -27,6 +28,7 @@ from accelrt.driver.host_virtual cimport (
     count_physicals, create, map_pages, open_pages, release, reserve, unmap_pages, unreserve,
 )
 from accelrt.driver.host_work cimport fill_work_rows
+from accelrt.driver.registry import explain_refusals
 from accelrt.driver.registry cimport begin_table, finish_table, offer
 from accelrt.driver.table cimport TEXT_BYTES, Table
 from accelrt.status cimport INVALID_VALUE, PEER_ACCESS_UNSUPPORTED
@@ -35,9 +37,6 @@ cdef extern from "<unistd.h>" nogil:
     long sysconf(int name)
     enum:
         _SC_NPROCESSORS_ONLN
-
-SIZE = re.compile(r"([0-9]+)\s*(|B|K|KB|KiB|M|MB|MiB|G|GB|GiB|T|TB|TiB)", re.IGNORECASE)
-SCALE = {"": 0, "b": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 
 # The calling thread's current device; -1 before it chose one.
 cdef extern from *:
@@ -49,21 +48,6 @@ cdef extern from *:
 cdef Table table
 
 
-def read_size(str name, str text):
-    """Bytes of a size such as "512MiB" or "64G"; units are powers of 1024."""
-    match = SIZE.fullmatch(text.strip())
-    size = int(match[1]) << SCALE[match[2][:1].lower()] if match else 0
-    if not PAGE <= size < 1 << 50:
-        raise ValueError(f"{name}={text!r} is no size; write bytes or a unit, such as 512MiB or 64GiB, of 2 MiB or more")
-    return size
-
-
-def read_number(str name, str text, int highest):
-    if not text.strip().isdecimal() or int(text) > highest:
-        raise ValueError(f"{name}={text!r} is no number from 0 to {highest}")
-    return int(text)
-
-
 def read_settings():
     """The host driver's settings, as the environment has them.
 
@@ -73,11 +57,10 @@ def read_settings():
     Raises:
         ValueError: one is malformed; the text names it, its value and what is allowed.
     """
-    value = os.environ.get
     return {
-        "devices": read_number("ACCELRT_HOST_DEVICES", value("ACCELRT_HOST_DEVICES") or "2", MAX_HOST_DEVICES),
-        "memory": read_size("ACCELRT_HOST_MEMORY", value("ACCELRT_HOST_MEMORY") or "1GiB"),
-        "delay_us": read_number("ACCELRT_HOST_DELAY_US", value("ACCELRT_HOST_DELAY_US") or "0", 10**9),
+        "devices": env.value("ACCELRT_HOST_DEVICES"),
+        "memory": env.value("ACCELRT_HOST_MEMORY"),
+        "delay_us": env.value("ACCELRT_HOST_DELAY_US"),
     }
 
 
@@ -101,6 +84,30 @@ cdef int open_with_settings() noexcept:
     if code == 0:
         gate_open(settings["devices"])
     return code
+
+
+def open_error():
+    """Why the devices' memory could not be made, as str; empty where it could."""
+    cdef int error = memory_open_errno()
+    if error == 0:
+        return ""
+    limit = limit_text("RLIMIT_FSIZE", "a file", "ulimit -f") if error == errno.EFBIG else ""
+    return f"a file for the device's memory cannot be made: {os.strerror(error)}{limit}"
+
+
+cdef str limit_text(str which, str what, str command):
+    import resource
+
+    soft = resource.getrlimit(getattr(resource, which))[0]
+    return "" if soft == resource.RLIM_INFINITY else f"; this process is limited to {soft} bytes {what} ({command})"
+
+
+def cause_of_refusal():
+    """What the calling thread's last request for memory lacked, where that was not the device's memory; else ""."""
+    if not take_lack_of_addresses():
+        return ""
+    limit = limit_text("RLIMIT_AS", "of addresses", "ulimit -v")
+    return f"the host has no addresses left for it{limit or '; see vm.max_map_count'}"
 
 
 cdef int close_driver() noexcept nogil:
@@ -367,3 +374,4 @@ fill_graph_rows(&table)
 fill_node_rows(&table)
 finish_table(&table)
 offer("host", &table)
+explain_refusals(cause_of_refusal)

@@ -10,6 +10,8 @@ cdef enum:  # what an address belongs to
     HOST_MEMORY = -1   # page-locked; device memory answers its device
 
 cdef int memory_open(int devices, size_t capacity) noexcept nogil
+cdef int memory_open_errno() noexcept nogil  # why memory_open failed
+cdef bint take_lack_of_addresses() noexcept nogil  # whether the thread's last refusal was for addresses, told once
 cdef void memory_lock() noexcept nogil    # around a fork; after the streams' lock where both are taken
 cdef void memory_unlock() noexcept nogil
 cdef int memory_figures(int device, size_t* out_free, size_t* out_total) noexcept nogil

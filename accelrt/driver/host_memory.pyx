@@ -17,6 +17,7 @@ cdef extern from *:
     #ifndef _GNU_SOURCE
     #define _GNU_SOURCE
     #endif
+    #include <errno.h>
     #include <fcntl.h>
     #include <linux/falloc.h>
     #include <linux/memfd.h>
@@ -24,16 +25,22 @@ cdef extern from *:
     #include <sys/mman.h>
     #include <sys/syscall.h>
     #include <unistd.h>
-    static int accelrt_memory_file(void) {
-        int file = (int)syscall(SYS_memfd_create, "accelrt", MFD_CLOEXEC);
-        if (file >= 0 && ftruncate(file, 1L << 60) != 0) { close(file); return -1; }
-        return file;
+    static int accelrt_memory_file(void) {  /* or -errno */
+        int file = (int)syscall(SYS_memfd_create, "accelrt", MFD_CLOEXEC), error = errno;
+        if (file < 0) return -error;
+        if (ftruncate(file, 1L << 60) == 0) return file;
+        error = errno;
+        close(file);
+        return -error;
     }
+    static __thread int accelrt_lacks_addresses;  /* why the thread's last refusal for want of memory was one */
     static int accelrt_punch(int file, long offset, long size) {
         return (int)syscall(SYS_fallocate, file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, size);
     }
     """
     int memory_file "accelrt_memory_file"() noexcept nogil
+    int close(int file) noexcept nogil
+    bint lacks_addresses "accelrt_lacks_addresses"
     int punch "accelrt_punch"(int file, long offset, long size) noexcept nogil
     void* mmap(void* address, size_t size, int protection, int flags, int file, long offset) noexcept nogil
     int munmap(void* address, size_t size) noexcept nogil
@@ -57,20 +64,35 @@ cdef struct Device:
 cdef pthread_mutex_t lock
 cdef Device[MAX_HOST_DEVICES] devices
 cdef int device_total = 0
+cdef int open_errno = 0   # why no memory file could be made
 cdef Ranges memory        # everything but reservations
 cdef size_t[KINDS] alive  # ranges, by kind
 
 
 cdef int memory_open(int count, size_t capacity) noexcept nogil:
-    global device_total
-    cdef int device
+    global device_total, open_errno
+    cdef int device, made
     for device in range(count):
         devices[device].file = memory_file()
         devices[device].capacity = capacity
         if devices[device].file < 0:
+            open_errno = -devices[device].file
+            for made in range(device):
+                close(devices[made].file)
             return NOT_SUPPORTED
     device_total = count
     return 0
+
+
+cdef int memory_open_errno() noexcept nogil:
+    return open_errno
+
+
+cdef bint take_lack_of_addresses() noexcept nogil:
+    global lacks_addresses
+    cdef bint answer = lacks_addresses
+    lacks_addresses = False
+    return answer
 
 
 cdef void memory_lock() noexcept nogil:
@@ -206,7 +228,9 @@ cdef size_t rounded(size_t size, size_t unit) noexcept nogil:
 
 
 cdef int take_bytes(int device, size_t size, long* out_offset) noexcept nogil:
+    global lacks_addresses
     if size > devices[device].capacity - devices[device].used:
+        lacks_addresses = False
         return OUT_OF_MEMORY
     devices[device].used += size
     out_offset[0] = devices[device].next_offset
@@ -225,7 +249,9 @@ cdef void* find_room(size_t size, size_t alignment) noexcept nogil:
     cdef size_t padded = size + alignment
     cdef char* start = <char*>mmap(NULL, padded, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
     cdef char* aligned
+    global lacks_addresses
     if <void*>start == MAP_FAILED:
+        lacks_addresses = True
         return NULL
     aligned = <char*>rounded(<size_t>start, alignment)
     if aligned > start:
@@ -236,7 +262,12 @@ cdef void* find_room(size_t size, size_t alignment) noexcept nogil:
 
 
 cdef bint show(void* address, size_t size, int file, long offset, int protection) noexcept nogil:
-    return mmap(address, size, protection, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, file, offset) != MAP_FAILED
+    global lacks_addresses
+    cdef bint shown = mmap(
+        address, size, protection, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, file, offset) != MAP_FAILED
+    if not shown:
+        lacks_addresses = True
+    return shown
 
 
 cdef void hide(void* address, size_t size) noexcept nogil:
@@ -307,6 +338,7 @@ cdef int plain_free(int device, uintptr_t address) noexcept nogil:
 # --- page-locked memory ------------------------------------------------------------------------------------
 
 cdef int pinned_alloc(size_t size, uintptr_t* out_address) noexcept nogil:
+    global lacks_addresses
     cdef Range made
     cdef void* room
     cdef int code
@@ -319,6 +351,7 @@ cdef int pinned_alloc(size_t size, uintptr_t* out_address) noexcept nogil:
     made.open = True
     room = mmap(NULL, made.size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
     if room == MAP_FAILED:
+        lacks_addresses = True
         return OUT_OF_MEMORY
     made.start = <uintptr_t>room
     pthread_mutex_lock(&lock)

@@ -23,6 +23,7 @@ cdef Table forked_table
 cdef Table* in_use = &sentinel_table
 cdef dict offered = {}
 cdef object first_use = None
+cdef object refusal_cause = None
 
 
 cdef void begin_table(Table* table, const char* name) noexcept nogil:
@@ -63,6 +64,17 @@ def on_first_use(function):
     """Sets what the sentinel's rows call, with the GIL, before they call again: lazy's init."""
     global first_use
     first_use = function
+
+
+def explain_refusals(function):
+    """Sets what tells why the calling thread's last request for memory was refused, where it was not for memory."""
+    global refusal_cause
+    refusal_cause = function
+
+
+def cause_of_refusal():
+    """Why a driver refused the calling thread memory that the device has, as str; empty where it told nothing."""
+    return "" if refusal_cause is None else refusal_cause()
 
 
 def open_and_activate(str name):

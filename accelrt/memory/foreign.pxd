@@ -64,7 +64,7 @@ cdef struct Foreign:
 cdef int choose(const Backend* backend) noexcept nogil
 cdef const Backend* chosen_backend() noexcept nogil
 # For the maker of a device's pool, once: NULL where accelrt's own allocator serves.  It fixes the choice.
-cdef int foreign_attach(int device, Table* table, Foreign** out_room) noexcept nogil
+cdef int foreign_attach(int device, Table* table, int debug, Foreign** out_room) noexcept nogil
 
 # What accelrt/memory/pool.pxd promises, for a pool with a foreign room.
 cdef int foreign_allocate(Foreign* room, size_t size, uintptr_t stream, uintptr_t* out_address) noexcept nogil

@@ -5,7 +5,7 @@ and lock, held for bookkeeping.  A backend's rows run without lock, since a plug
 as it likes, and may call accelrt.  Neither lock is held while the GIL is taken.
 """
 from libc.stdint cimport SIZE_MAX, uint64_t
-from libc.stdlib cimport atoi, calloc, free, getenv
+from libc.stdlib cimport calloc, free
 
 from accelrt.addresses cimport map_find, map_insert, map_remove, map_reserve
 from accelrt.driver.table cimport CAPTURE_NONE
@@ -55,21 +55,20 @@ cdef const Backend* chosen_backend() noexcept nogil:
     return answer
 
 
-cdef int foreign_attach(int device, Table* table, Foreign** out_room) noexcept nogil:
+cdef int foreign_attach(int device, Table* table, int debug, Foreign** out_room) noexcept nogil:
     global settled
     cdef int code = 0
     out_room[0] = NULL
     pthread_mutex_lock(&choice)
     if chosen != NULL:
-        code = make(device, table, out_room)
+        code = make(device, table, debug, out_room)
     settled = settled or code == 0
     pthread_mutex_unlock(&choice)
     return code
 
 
-cdef int make(int device, Table* table, Foreign** out_room) noexcept nogil:
+cdef int make(int device, Table* table, int debug, Foreign** out_room) noexcept nogil:
     cdef Foreign* room = <Foreign*>calloc(1, sizeof(Foreign))
-    cdef const char* debug = getenv("ACCELRT_DEBUG")
     cdef int code
     if room == NULL:
         return NO_HOST_MEMORY
@@ -78,7 +77,7 @@ cdef int make(int device, Table* table, Foreign** out_room) noexcept nogil:
     room.backend = chosen
     room.table = table
     room.device = device
-    room.debug = atoi(debug) if debug != NULL else 0
+    room.debug = debug
     room.limit = SIZE_MAX
     code = room.backend.open(room)
     if code:

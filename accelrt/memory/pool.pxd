@@ -23,6 +23,7 @@ cdef int set_limit(int device, size_t limit) noexcept nogil
 
 cdef int pool_of(int device, Pool** out_pool) noexcept nogil  # made if need be
 cdef void want_policy(const Policy* policy) noexcept nogil  # of pools that are made from now on; the GIL is not held
+cdef void want_level(int level) noexcept nogil  # of audits, likewise: 0 none, 1 counters, 2 everything
 cdef Pool* pool_if_made(int device) noexcept nogil  # NULL before the device's first allocation
 
 # Inside the world.

@@ -5,7 +5,7 @@ the device; lock, held for bookkeeping; the locks of the heaps.  A hit takes its
 pools take lock, everything else takes lock and those of all heaps (world.pxd).  None but growth is held while
 the driver works or anything is waited for, and none while the GIL is taken.
 """
-from libc.stdlib cimport atoi, calloc, free, getenv
+from libc.stdlib cimport calloc, free
 
 cimport accelrt.driver.registry as registry
 from accelrt.memory.block cimport LIVE, SWUNG, Block, Heap, Use
@@ -48,6 +48,7 @@ cdef extern from *:
 cdef Pool unmade              # stands for every pool that is not made: holds nothing
 cdef Heap nowhere             # stands for every heap that is not made: never quiet, no stream has its handle
 cdef Pool* pools[MAX_DEVICES]
+cdef int wanted_level         # of audits, of pools that are made from now on
 cdef pthread_mutex_t making   # held while a pool is made; no other lock is taken under it
 
 # hit_slow and give_back_slow: through pointers the compiler keeps them out of the fast path's frame.
@@ -395,6 +396,13 @@ cdef void want_policy(const Policy* policy) noexcept nogil:
     pthread_mutex_unlock(&making)
 
 
+cdef void want_level(int level) noexcept nogil:
+    global wanted_level
+    pthread_mutex_lock(&making)
+    wanted_level = level
+    pthread_mutex_unlock(&making)
+
+
 cdef Pool* new_pool(int device) noexcept nogil:
     # Without heaps; NULL where the host has no memory.
     cdef Pool* pool = <Pool*>calloc(1, sizeof(Pool))
@@ -410,19 +418,18 @@ cdef Pool* new_pool(int device) noexcept nogil:
 cdef int make(int device) noexcept nogil:
     cdef Pool* pool = new_pool(device)
     cdef Pool* offered = pool
-    cdef const char* debug = getenv("ACCELRT_DEBUG")
     cdef int code
     if pool == NULL:
         return NO_HOST_MEMORY
     pool.whole = pool
-    pool.debug = atoi(debug) if debug != NULL else 0
+    pool.debug = wanted_level
     if pool.debug:
         offered = new_pool(device)
         if offered == NULL:
             free(pool)
             return NO_HOST_MEMORY
         offered.whole = pool
-    code = foreign_attach(device, registry.active(), &pool.foreign)
+    code = foreign_attach(device, registry.active(), wanted_level, &pool.foreign)
     if code:
         free(pool)
         if offered != pool:

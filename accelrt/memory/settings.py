@@ -4,14 +4,14 @@ The syntax and the names are those of torch's PYTORCH_CUDA_ALLOC_CONF.  What eac
 after first use, and what becomes of every pair of them stands in DESIGN.md, section "Settings".
 """
 
-import os
 from collections.abc import Iterator, Mapping
 
+from accelrt import env
 from accelrt.errors import SettingsError
 from accelrt.memory.setting_keys import DIVISION_CLASSES, KEYS, MIB, Value
 from accelrt.memory.setting_pairs import complaint
 
-__all__ = ["VARIABLE", "Settings", "from_environment", "merge", "parse", "rounded_size"]
+__all__ = ["VARIABLE", "Settings", "from_environment", "keys_in", "merge", "parse", "rounded_size"]
 
 VARIABLE = "ACCELRT_ALLOC_CONF"
 DEFAULT = "default"  # the value that takes any key back to its default
@@ -126,7 +126,7 @@ def from_environment(environ: Mapping[str, str] | None = None) -> Settings:
 
     torch's own PYTORCH_CUDA_ALLOC_CONF is not read: it may be meant for a torch in the same process.
     """
-    return parse((os.environ if environ is None else environ).get(VARIABLE, ""))
+    return parse(env.text(VARIABLE) if environ is None else environ.get(VARIABLE, ""))
 
 
 def merge(
@@ -184,6 +184,11 @@ def read(text: str, source: str) -> dict[str, tuple[Value, str] | None]:
         except ValueError:
             raise SettingsError(f"{source}: {name} is {shown(value)}; {may_be(name)}", (name,)) from None
     return found
+
+
+def keys_in(text: str, source: str) -> tuple[str, ...]:
+    """The keys that a text names, those too that it takes back to their default."""
+    return tuple(read(text, source))
 
 
 def items(text: str) -> Iterator[str]:

@@ -1,0 +1,173 @@
+"""Every environment variable that accelrt reads: its name, its default, what it means, and how it is read.
+
+Nothing else of accelrt reads one of these from the environment.  A value that is not allowed raises an error
+that names the variable, the value and what is allowed; an empty one counts as not set.
+"""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["BUILD_VARIABLES", "VARIABLES", "Variable", "read_size", "text", "value"]
+
+MOST_HOST_DEVICES = 64  # MAX_HOST_DEVICES of driver/host_memory.pxd
+LEAST_BYTES = 1 << 21
+UNITS = {"": 1, "b": 1}
+for _power, _letter in enumerate("kmgt", 1):
+    UNITS |= {_letter: 1024**_power, f"{_letter}ib": 1024**_power, f"{_letter}b": 1000**_power}
+ON = ("1", "true", "yes", "on")
+OFF = ("0", "false", "no", "off")
+
+
+class Variable:
+    """One variable.
+
+    Attributes:
+        name: str.
+        default: str, what holds where it is not set, as it would be written.
+        meaning: str, a line for a table.
+        read: from (name, text) to the value; ValueError where the text is not allowed.
+    """
+
+    __slots__ = ("default", "meaning", "name", "read")
+
+    def __init__(self, name: str, default: str, meaning: str, read: Callable[[str, str], Any]) -> None:
+        self.name = name
+        self.default = default
+        self.meaning = meaning
+        self.read = read
+
+
+def text(name: str) -> str:
+    """What a variable of the table is set to; empty where it is not set."""
+    return os.environ.get(VARIABLES[name].name) or ""
+
+
+def value(name: str) -> Any:
+    """What a variable of the table says, or its default.
+
+    Raises:
+        ValueError: the text is not allowed; the error names the variable, the text and what is allowed.
+    """
+    return VARIABLES[name].read(name, text(name) or VARIABLES[name].default)
+
+
+def refusal(name: str, given: str, allowed: str) -> ValueError:
+    return ValueError(f"{name}={given!r} is not known; it may be {allowed}")
+
+
+def one_of(*words: str) -> Callable[[str, str], str]:
+    def read(name: str, given: str) -> str:
+        if given not in words:
+            raise refusal(name, given, ", ".join(words))
+        return given
+
+    return read
+
+
+def read_flag(name: str, given: str) -> bool:
+    word = given.strip().lower()
+    if word not in ON + OFF:
+        raise refusal(name, given, "1, true, yes or on, and 0, false, no or off")
+    return word in ON
+
+
+def read_sanitize(name: str, given: str) -> str:
+    word = given.strip().lower()
+    if word in OFF:
+        return ""
+    if word not in (*ON, "raise", "warn"):
+        raise refusal(name, given, "0, 1, raise or warn")
+    return "warn" if word == "warn" else "raise"
+
+
+def read_level(name: str, given: str) -> int:
+    if given.strip() not in ("0", "1", "2"):
+        raise refusal(name, given, "0, 1 or 2")
+    return int(given)
+
+
+def is_number(digits: str) -> bool:
+    """Whether it is decimal digits; int() alone takes signs, underscores and other scripts' digits too."""
+    return digits.isascii() and digits.isdigit() and len(digits) <= 20
+
+
+def number_to(highest: int) -> Callable[[str, str], int]:
+    def read(name: str, given: str) -> int:
+        digits = given.strip()
+        if not (is_number(digits) and int(digits) <= highest):
+            raise ValueError(f"{name}={given!r} is no number from 0 to {highest}")
+        return int(digits)
+
+    return read
+
+
+def read_size(name: str, given: str) -> int:
+    """Bytes of a size such as "512MiB", "64G" or "1GB".
+
+    KiB, MiB, GiB, TiB and the letters alone are powers of 1024; KB, MB, GB and TB are powers of 1000.
+
+    Arguments:
+        name: of the variable or option, for the error.
+    Raises:
+        ValueError: it is no size, or less than 2 MiB.
+    """
+    bare = given.strip()
+    digits = bare.rstrip("BKMGTibkmgt ")
+    unit = UNITS.get(bare[len(digits) :].strip().lower(), 0)
+    size = int(digits) * unit if is_number(digits) else 0
+    if not LEAST_BYTES <= size < 1 << 50:
+        raise ValueError(
+            f"{name}={given!r} is no size; write bytes or a unit, such as 512MiB, 64GiB (2**30 bytes each) "
+            "or 64GB (10**9 bytes each), of 2 MiB or more"
+        )
+    return size
+
+
+def as_it_is(name: str, given: str) -> str:
+    return given
+
+
+VARIABLES = {
+    each.name: each
+    for each in (
+        Variable(
+            "ACCELRT_DRIVER",
+            "auto",
+            "the driver: auto, which is cuda; cuda; or host",
+            one_of("auto", "cuda", "host"),
+        ),
+        Variable(
+            "ACCELRT_HOST_DEVICES",
+            "2",
+            "how many devices the host driver has, 0 to 64",
+            number_to(MOST_HOST_DEVICES),
+        ),
+        Variable(
+            "ACCELRT_HOST_MEMORY", "1GiB", "memory of each host device, such as 512MiB or 64GiB", read_size
+        ),
+        Variable(
+            "ACCELRT_HOST_DELAY_US",
+            "0",
+            "microseconds before each operation of the host driver",
+            number_to(10**9),
+        ),
+        Variable("ACCELRT_ALLOC_CONF", "", "the allocator's settings, key:value,key:value", as_it_is),
+        Variable(
+            "ACCELRT_SANITIZE", "0", "races between streams: 1 or raise, warn, or 0 for off", read_sanitize
+        ),
+        Variable("ACCELRT_PUBLISH", "0", "1 shows this process's pools to accelrt top and export", read_flag),
+        Variable(
+            "ACCELRT_DEBUG",
+            "0",
+            "audits each operation of the allocator: 1 its counters, 2 everything",
+            read_level,
+        ),
+    )
+}
+
+# setup.py reads these when the package is built; they say nothing to a program that runs.
+BUILD_VARIABLES = {
+    "ACCELRT_BUILD": "release, debug, or another kind of build that setup.py knows",
+    "ACCELRT_SANITIZE_BUILD": "the compiler's sanitizers to build with",
+}
