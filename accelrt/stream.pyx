@@ -8,6 +8,7 @@ from accelrt.deferred cimport drain
 from accelrt.device cimport count_devices, current_ordinal, device_at, ordinal_of, this_thread
 from accelrt.device import set_device
 cimport accelrt.driver.registry as registry
+from accelrt.lazy import chosen_driver
 from accelrt.lease cimport give_back, lease
 from accelrt.memory.pool cimport MAX_DEVICES
 from accelrt.status cimport NOT_READY, raise_status
@@ -311,7 +312,7 @@ cdef class Stream:
 
     def __repr__(self):
         kind = type(self).__name__
-        return f"<accelrt.{kind} device={self.device.type}:{self.device_index} cuda_stream={self.handle:#x}>"
+        return f"<accelrt.{kind} device={chosen_driver()}:{self.device_index} cuda_stream={self.handle:#x}>"
 
 
 @cython.freelist(8)
