@@ -2,7 +2,7 @@
 from cpython.buffer cimport PyBuffer_FillInfo
 
 from accelrt import lazy
-from accelrt.caching cimport allocate_bytes, checked_size, release_bytes
+from accelrt.caching cimport allocate_bytes, checked_request, release_bytes
 from accelrt.device cimport device_at, ordinal_of
 from accelrt.memory.sharing cimport use_on
 from accelrt.pinned cimport allocate_host_bytes, checked_host_size, release_host_bytes
@@ -28,11 +28,12 @@ cdef class Buffer:
     """
 
     def __init__(self, nbytes, device=None, stream=None):
-        cdef size_t size = checked_size(nbytes, "nbytes")
-        if self.ptr:
-            raise RuntimeError("a Buffer is initialised once")
+        cdef size_t size
         if isinstance(stream, Stream) and device is None:
             device = (<Stream>stream).device_index
+        size = checked_request(nbytes, "nbytes", device)
+        if self.ptr:
+            raise RuntimeError("a Buffer is initialised once")
         self.device_index = ordinal_of(device)
         self.stream = stream_of(stream, self.device_index)
         if self.stream.device_index != self.device_index:

@@ -6,12 +6,14 @@ import operator
 
 from cpython.exc cimport PyErr_Clear
 from cpython.long cimport PyLong_CheckExact
+from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from libc.stdint cimport SIZE_MAX, uint64_t
 
 from accelrt.errors import OutOfMemoryError
 from accelrt.deferred cimport DEVICE_BYTES, any_waits, dispose, drain
-from accelrt.device cimport current_ordinal, ordinal_of
+from accelrt.device cimport current_ordinal, ordinal_of, this_thread
 cimport accelrt.driver.registry as registry
+from accelrt.driver.registry import cause_of_refusal as driver_refusal
 from accelrt.event cimport Event
 from accelrt.memory.backend cimport backend_name
 from accelrt.memory.pool cimport (
@@ -28,7 +30,16 @@ from accelrt.stream cimport current_handle, stream_of
 cimport accelrt.watch as watch
 
 
+cdef extern from *:
+    """
+    static __thread int accelrt_catches;       /* an allocation of this thread will raise what is kept */
+    static __thread PyObject* accelrt_kept;    /* owned: what ended a free-memory callback of this thread, or NULL */
+    """
+    int catches "accelrt_catches"
+    PyObject* kept "accelrt_kept"
+
 cdef extern from "Python.h":
+    int PyThreadState_SetAsyncExc(unsigned long thread, object error) except -1
     size_t PyLong_AsSize_t(object number) noexcept  # (size_t)-1 with an error set where it does not fit
 
 
@@ -43,6 +54,25 @@ cdef size_t checked_size(object size, str name) except? <size_t>-1:
     return checked_size_slow(size, name)
 
 
+cdef size_t checked_request(object size, str name, object device) except? <size_t>-1:
+    # As checked_size; what no device has is refused with the figures of the one that was asked for.
+    cdef size_t value
+    if PyLong_CheckExact(size):
+        value = PyLong_AsSize_t(size)
+        if not value >> ROUND_LIMIT:
+            return value
+        PyErr_Clear()
+    return checked_request_slow(size, name, device)
+
+
+cdef size_t checked_request_slow(object size, str name, object device) except? <size_t>-1:
+    try:
+        return checked_size_slow(size, name)
+    except OutOfMemoryError as error:
+        requested = error.requested
+    raise out_of_memory(ordinal_of(device), requested, 0, OUT_OF_MEMORY)
+
+
 cdef size_t checked_size_slow(object size, str name) except? <size_t>-1:
     if isinstance(size, bool):
         raise TypeError(f"{name} is {size!r}, a bool; pass a number of bytes as int")
@@ -54,7 +84,7 @@ cdef size_t checked_size_slow(object size, str name) except? <size_t>-1:
         raise ValueError(f"{name} is {size}; a number of bytes is 0 or more")
     if size >> ROUND_LIMIT:
         error = OutOfMemoryError(
-            f"{name} is {size} bytes, 2**{ROUND_LIMIT} or more; no device has so much, so none was asked",
+            f"out of memory: {name} is {size} bytes, 2**{ROUND_LIMIT} or more; no device has so much, so none was asked",
             OUT_OF_MEMORY, "OUT_OF_MEMORY", "allocate",
         )
         error.requested = size
@@ -68,13 +98,52 @@ cdef uintptr_t allocate_bytes(int ordinal, size_t size, uintptr_t stream) except
     if code == NOT_READY:
         if any_waits():
             drain()
-        with nogil:
-            code = allocate(ordinal, size, stream, &address)
+        code = allocate_slow(ordinal, size, stream, &address)
     if code:
         raise_refusal(code, ordinal, size, stream)
     if watch.sanitizing:
         watch.note_allocated(ordinal, stream, address, size)
     return address
+
+
+cdef int allocate_slow(int ordinal, size_t size, uintptr_t stream, uintptr_t* out_address) except? -1:
+    # The only call that may ask callbacks.  What interrupts one of them is raised here, with no lock held, and what
+    # was allocated in spite of it goes back.
+    global catches
+    cdef int code, before = catches
+    catches = 1
+    with nogil:
+        code = allocate(ordinal, size, stream, out_address)
+    catches = before
+    if kept != NULL:
+        if code == 0:
+            give_back(ordinal, out_address[0])
+        raise_kept()
+    return code
+
+
+cdef void keep_interrupt(object error) noexcept:
+    # Code without Python between here and the caller, such as the Cython door's, cannot raise: there the thread raises
+    # an error of the type at its next step of Python.
+    global kept
+    if not catches:
+        PyThreadState_SetAsyncExc(this_thread(), type(error))
+    elif kept == NULL:
+        Py_INCREF(error)
+        kept = <PyObject*>error
+
+
+cdef int raise_kept() except -1:
+    global kept
+    error = <object>kept
+    Py_DECREF(error)
+    kept = NULL
+    raise error
+
+
+cdef inline void give_back(int ordinal, uintptr_t address) noexcept:
+    if address and try_release(ordinal, address) == NOT_READY:
+        dispose(DEVICE_BYTES, ordinal, address)
 
 
 cdef int raise_refusal(int code, int ordinal, size_t size, uintptr_t stream) except -1:
@@ -104,9 +173,10 @@ cdef str name_pool(int ordinal, uintptr_t stream):
     )
 
 
-cdef object out_of_memory(int ordinal, size_t size, uintptr_t stream, int code):
+cdef object out_of_memory(int ordinal, object size, uintptr_t stream, int code):
     cdef Pool* pool = pool_if_made(ordinal)
     cdef size_t free = 0, capacity = 0
+    cause = driver_refusal() if code == OUT_OF_MEMORY and size >> ROUND_LIMIT == 0 else ""
     registry.active().memory_info(ordinal, &free, &capacity)  # a refusal leaves zeros, which say so
     reserved, live, active = reserved_bytes(pool), allocated_bytes(pool), active_bytes(pool)
     largest, limit = largest_free(pool), limit_of(pool)
@@ -116,6 +186,8 @@ cdef object out_of_memory(int ordinal, size_t size, uintptr_t stream, int code):
         f"{human(live)} are live, {human(active - live)} are given back but in use on another stream, and "
         f"{human(reserved - active)} are idle, the largest piece {human(largest)}"
     )
+    if cause:
+        text += f"; {cause}"
     if limit < SIZE_MAX:
         text += f"; its limit is {human(limit)} (set_per_process_memory_fraction)"
     if code == POOL_CAP_REACHED:
@@ -130,8 +202,7 @@ cdef object out_of_memory(int ordinal, size_t size, uintptr_t stream, int code):
 cdef void release_bytes(int ordinal, uintptr_t address) noexcept:
     if watch.sanitizing:
         watch.note_freed(address)
-    if address and try_release(ordinal, address) == NOT_READY:
-        dispose(DEVICE_BYTES, ordinal, address)
+    give_back(ordinal, address)
 
 
 def caching_allocator_alloc(size, device=None, stream=None):
@@ -149,7 +220,7 @@ def caching_allocator_alloc(size, device=None, stream=None):
     """
     cdef int ordinal
     cdef uintptr_t handle
-    cdef size_t bytes_ = checked_size(size, "size")
+    cdef size_t bytes_ = checked_request(size, "size", device)
     if device is not None or current_ordinal(&ordinal):
         ordinal = ordinal_of(device)
     if stream is None:
@@ -171,11 +242,17 @@ def caching_allocator_delete(mem_ptr):
     """
     cdef uintptr_t address = checked_address(mem_ptr)
     cdef int ordinal = 0
-    cdef int code
+    cdef int code = NOT_READY
     if watch.sanitizing:
         watch.note_freed(address)
-    if address == 0 or (current_ordinal(&ordinal) == 0 and try_release(ordinal, address) == 0):
+    if address == 0:
         return
+    if current_ordinal(&ordinal) == 0:
+        code = try_release(ordinal, address)
+        if code == 0:
+            return
+    if code != NOT_READY:  # freed, and its audit found something
+        raise_for_address(code, "caching_allocator_delete", address)
     with nogil:
         code = release(ordinal, address)
         if code == NOT_ALLOCATED:

@@ -45,8 +45,10 @@ class CudaError(RuntimeError):
         return (type(self), (self.args[0], self.code, self.name, self.call), self.__dict__)
 
 
-class OutOfMemoryError(CudaError):
+class OutOfMemoryError(CudaError, MemoryError):
     """The device has no room, even after every idle cached byte went back to it.
+
+    It is a RuntimeError, as in torch, and a MemoryError, as programs expect that know no devices.
 
     Attributes (bytes; None where the failing call was not the allocator's):
         requested, capacity, free, reserved, live.
