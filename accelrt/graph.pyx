@@ -161,7 +161,7 @@ cdef class CUDAGraph(HookedGraph):
         self.mode = mode
         code = hold_private(self.ordinal, self.pool_id[0], self.pool_id[1])
         if code:
-            raise_status(code, "capture_begin", ("pool", self.pool()))
+            raise_status(code, "capture_begin", ("pool", (self.pool_id[0], self.pool_id[1])))
         self.holds = self.counted = True
         with nogil:
             expect_capture()
@@ -334,7 +334,7 @@ cdef class CUDAGraph(HookedGraph):
             raise RuntimeError("there is nothing to update: this CUDAGraph has to be ready to replay on the other's device")
         code = hold_private(to.ordinal, to.pool_id[0], to.pool_id[1])
         if code:
-            raise_status(code, "graph_update", ("pool", to.pool()))
+            raise_status(code, "graph_update", ("pool", (to.pool_id[0], to.pool_id[1])))
         try:
             update_exec(self.exec_, to.graph)
         except BaseException:
@@ -393,5 +393,7 @@ cdef class CUDAGraph(HookedGraph):
 
     def __repr__(self):
         held = self.exec_ or self.graph
-        state = "empty" if not held else f"{self.node_count} nodes"
+        state = f"{self.node_count} nodes"
+        if self.record is None and not held:
+            return "<accelrt.CUDAGraph empty>"
         return f"<accelrt.CUDAGraph {'capturing' if self.record is not None else state}, pool {self.pool()}>"

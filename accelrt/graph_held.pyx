@@ -70,7 +70,17 @@ cdef class HeldGraph:
             raise_status(code, "graph_upload", ("graph_exec", self.exec_, "stream", chosen.handle))
 
     def pool(self):
-        """The handle of the graph's memory pool, to pass to other captures."""
+        """The handle of the graph's memory pool, to pass to other captures.
+
+        Raises:
+            RuntimeError: no capture was begun since it was made or reset, so that it has no pool yet; to choose one
+                before, pass graph_pool_handle() to the captures.
+        """
+        if self.record is None and self.exec_ == 0 and self.graph == 0:
+            raise RuntimeError(
+                "this CUDAGraph has no memory pool: nothing is captured; capture first, or pass the same "
+                "accelrt.graph_pool_handle() to the captures that are to share memory"
+            )
         return self.pool_id[0], self.pool_id[1]
 
     def memory_stats(self):

@@ -7,6 +7,7 @@ isolation techniques", and the reading that ROCr's amd_filter_device.cpp gives i
 page and "HIP environment variables".  The AMD half is unverified on hardware.
 """
 
+import os
 import re
 from collections.abc import Callable, Sequence
 
@@ -22,7 +23,9 @@ AMD_BLANKS = " \t\n\v\f\r"
 Mig = tuple[str, int, int]  # UUID of the GPU, id of the GPU instance, id of the compute instance
 
 
-def resolve(text: str | None, uuids: Sequence[str], mig: Sequence[Mig | None] = ()) -> list[int]:
+def resolve(
+    text: str | None, uuids: Sequence[str] | None = None, mig: Sequence[Mig | None] = ()
+) -> list[int]:
     """The physical devices that CUDA_VISIBLE_DEVICES names.
 
     A list of ordinals or a list of UUIDs, as its first element says.  An ordinal is what strtoul reads at the
@@ -33,13 +36,19 @@ def resolve(text: str | None, uuids: Sequence[str], mig: Sequence[Mig | None] = 
 
     Arguments:
         text: the variable's value; None where it is not set, which means all devices.
-        uuids: those of the physical devices in the driver's order, "GPU-..." or "MIG-...".
+        uuids: those of the physical devices in the driver's order, "GPU-..." or "MIG-..."; None is this
+            machine's, by NVML.
         mig: for each of uuids the GPU and instances of a MIG device, or None; () where older names do not
             matter, or stand in uuids themselves.
     Returns:
         Indices into uuids, in the order of the list.  Reading stops at the first element that names no
         device.  [] where the driver would fail: nothing named, or a device named twice.
+    Raises:
+        ValueError: uuids is None, and NVML cannot tell the driver's order: unlike cards, MIG devices, or a
+            lost card.
     """
+    if uuids is None:
+        uuids = uuids_here()
     if text is None or byte_length(text) > LONGEST:
         return only_one_mig(list(range(len(uuids))), uuids)
     index_of: Callable[[str], int | None]
@@ -60,6 +69,25 @@ def resolve(text: str | None, uuids: Sequence[str], mig: Sequence[Mig | None] = 
             return []
         found.append(index)
     return only_one_mig(found, uuids)
+
+
+def uuids_here() -> list[str]:
+    """The UUIDs of this machine's devices in the driver's order; [] where there is no NVIDIA driver."""
+    from accelrt import counting, nvml
+    from accelrt.errors import ReadingError
+
+    try:
+        found, lost = nvml.listing()
+    except ReadingError:
+        return []
+    order = os.environ.get(counting.ORDER)
+    ordered = None if lost else counting.in_order(found, order)
+    if ordered is None:
+        raise ValueError(
+            f"NVML cannot tell in which order the driver has this machine's devices "
+            f"({counting.ORDER}={order!r}); pass uuids, those of the physical devices in the driver's order"
+        )
+    return [card.uuid for card in ordered]
 
 
 def byte_length(text: str) -> int:

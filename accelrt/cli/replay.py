@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from operator import length_hint
@@ -13,6 +14,7 @@ from accelrt.cli.choice import open_driver
 from accelrt.cli.progress import Progress
 from accelrt.cli.text import human, pairs, table
 from accelrt.cli.trace import Trace, load
+from accelrt.device import mem_get_info
 from accelrt.errors import OutOfMemoryError
 from accelrt.lazy import chosen_driver
 from accelrt.statistics import memory_stats, reset_peak_memory_stats
@@ -27,7 +29,10 @@ HOST_LIMIT = 1 << 44  # of the host device's size, however much a trace asks for
 
 @dataclass(frozen=True)
 class Figures:
-    """What one pass over a trace gave; bytes, except for ratio and ns_per_event."""
+    """What one pass over a trace gave; bytes, except for ratio and ns_per_event.
+
+    There is no ratio where an allocation was refused: what was reserved is not for all of the trace.
+    """
 
     driver: str
     events: int
@@ -126,7 +131,7 @@ def figures_of(replayer: Replayer) -> Figures:
         events=len(trace),
         peak_live=trace.peak_live,
         peak_reserved=reserved,
-        ratio=round(reserved / trace.peak_live, 6) if trace.peak_live else None,
+        ratio=round(reserved / trace.peak_live, 6) if trace.peak_live and not ooms else None,
         ns_per_event=round(nanoseconds / len(trace), 1) if len(trace) else 0.0,
         ooms=ooms,
         virtual_memory_calls=after["virtual_memory_calls"] - before,
@@ -186,4 +191,18 @@ def run(
         print(json.dumps(objects if repeat > 1 else objects[0]))
     else:
         print(describe(passes[0]) if repeat == 1 else describe_all(passes))
-    return 0
+    return 1 if told_refusals(trace, passes) else 0
+
+
+def told_refusals(trace: Trace, passes: Sequence[Figures]) -> bool:
+    """Whether an allocation was refused, which standard error is told: the trace was not replayed."""
+    ooms = max(one.ooms for one in passes)
+    if ooms:
+        advice = "give it more by --memory" if chosen_driver() == "host" else "use a device with more"
+        print(
+            f"accelrt replay: out of memory: {ooms:,} of {sum(trace.ops):,} allocations were refused; the "
+            f"trace has up to {human(trace.peak_live)} live, the device has {human(mem_get_info()[1])}; "
+            f"{advice}",
+            file=sys.stderr,
+        )
+    return bool(ooms)

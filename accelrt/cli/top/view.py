@@ -107,7 +107,7 @@ def title(state: State, page: Page, shown: int) -> Text:
     if version := kernel_driver_version():
         facts.append(f"driver {version}")
     facts.append(counted(len(devices), "device") + (f" ({shown} shown)" if shown < len(devices) else ""))
-    facts.append(counted(len(processes), "process", "es"))
+    facts.append(counted(len({one.pid for one in processes}), "process", "es"))
     return page.text("  ".join(facts), "bold")
 
 
@@ -171,5 +171,5 @@ def foot(page: Page, processes: int, first: int, rows: int) -> Text:
     if page.wide:
         text += "  j k scroll"
         if processes > rows:
-            text += f"  ({first + 1} to {min(first + rows, processes)} of {processes} processes)"
+            text += f"  ({first + 1} to {min(first + rows, processes)} of {processes} rows)"
     return page.text(text, "dim")
