@@ -4,4 +4,5 @@ from libc.stdint cimport uintptr_t
 cdef uintptr_t allocate_bytes(int ordinal, size_t size, uintptr_t stream) except? <size_t>-1  # raises OutOfMemoryError
 cdef size_t checked_request(object size, str name, object device) except? <size_t>-1  # of an allocation there
 cdef size_t checked_size(object size, str name) except? <size_t>-1  # bytes; TypeError, ValueError, OutOfMemoryError
+cdef void keep_interrupt(object error) noexcept  # raised by the calling thread's allocation as soon as that is over
 cdef void release_bytes(int ordinal, uintptr_t address) noexcept  # for destructors

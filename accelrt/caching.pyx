@@ -6,11 +6,12 @@ import numbers
 
 from cpython.exc cimport PyErr_Clear
 from cpython.long cimport PyLong_CheckExact
+from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from libc.stdint cimport SIZE_MAX, uint64_t
 
 from accelrt.errors import CaptureError, OutOfMemoryError
 from accelrt.deferred cimport DEVICE_BYTES, any_waits, dispose, drain
-from accelrt.device cimport await_device, current_ordinal, ordinal_of
+from accelrt.device cimport await_device, current_ordinal, ordinal_of, this_thread
 cimport accelrt.driver.registry as registry
 from accelrt.driver.registry import cause_of_refusal as driver_refusal
 from accelrt.event cimport Event
@@ -34,7 +35,16 @@ from accelrt.stream cimport current_handle, stream_for
 cimport accelrt.watch as watch
 
 
+cdef extern from *:
+    """
+    static __thread int accelrt_catches;       /* an allocation of this thread will raise what is kept */
+    static __thread PyObject* accelrt_kept;    /* owned: what ended a free-memory callback of this thread, or NULL */
+    """
+    int catches "accelrt_catches"
+    PyObject* kept "accelrt_kept"
+
 cdef extern from "Python.h":
+    int PyThreadState_SetAsyncExc(unsigned long thread, object error) except -1
     size_t PyLong_AsSize_t(object number) noexcept  # (size_t)-1 with an error set where it does not fit
 
 
@@ -90,13 +100,52 @@ cdef uintptr_t allocate_bytes(int ordinal, size_t size, uintptr_t stream) except
     if code == NOT_READY:
         if any_waits():
             drain()
-        with nogil:
-            code = allocate(ordinal, size, stream, &address)
+        code = allocate_slow(ordinal, size, stream, &address)
     if code:
         raise_refusal(code, ordinal, size, stream)
     if watch.sanitizing:
         watch.note_allocated(ordinal, stream, address, size)
     return address
+
+
+cdef int allocate_slow(int ordinal, size_t size, uintptr_t stream, uintptr_t* out_address) except? -1:
+    # The only call that may ask callbacks.  What interrupts one of them is raised here, with no lock held, and what
+    # was allocated in spite of it goes back.
+    global catches
+    cdef int code, before = catches
+    catches = 1
+    with nogil:
+        code = allocate(ordinal, size, stream, out_address)
+    catches = before
+    if kept != NULL:
+        if code == 0:
+            give_back(ordinal, out_address[0])
+        raise_kept()
+    return code
+
+
+cdef void keep_interrupt(object error) noexcept:
+    # Code without Python between here and the caller, such as the Cython door's, cannot raise: there the thread raises
+    # an error of the type at its next step of Python.
+    global kept
+    if not catches:
+        PyThreadState_SetAsyncExc(this_thread(), type(error))
+    elif kept == NULL:
+        Py_INCREF(error)
+        kept = <PyObject*>error
+
+
+cdef int raise_kept() except -1:
+    global kept
+    error = <object>kept
+    Py_DECREF(error)
+    kept = NULL
+    raise error
+
+
+cdef inline void give_back(int ordinal, uintptr_t address) noexcept:
+    if address and try_release(ordinal, address) == NOT_READY:
+        dispose(DEVICE_BYTES, ordinal, address)
 
 
 cdef int raise_refusal(int code, int ordinal, size_t size, uintptr_t stream) except -1:
@@ -175,8 +224,7 @@ cdef object out_of_memory(int ordinal, object size, uintptr_t stream, int code):
 cdef void release_bytes(int ordinal, uintptr_t address) noexcept:
     if watch.sanitizing:
         watch.note_freed(address)
-    if address and try_release(ordinal, address) == NOT_READY:
-        dispose(DEVICE_BYTES, ordinal, address)
+    give_back(ordinal, address)
 
 
 cdef inline bint is_known(int ordinal, object stream, uintptr_t* out_handle) noexcept:
@@ -226,11 +274,17 @@ def caching_allocator_delete(mem_ptr):
     """
     cdef uintptr_t address = checked_address(mem_ptr)
     cdef int ordinal = 0
-    cdef int code
+    cdef int code = NOT_READY
     if watch.sanitizing:
         watch.note_freed(address)
-    if address == 0 or (current_ordinal(&ordinal) == 0 and try_release(ordinal, address) == 0):
+    if address == 0:
         return
+    if current_ordinal(&ordinal) == 0:
+        code = try_release(ordinal, address)
+        if code == 0:
+            return
+    if code != NOT_READY:  # freed, and its audit found something
+        raise_for_address(code, "caching_allocator_delete", address)
     with nogil:
         code = release(ordinal, address)
         if code == NOT_ALLOCATED:

@@ -159,9 +159,12 @@ cdef object parse_name(str name):
 
 
 cdef object device_at(int ordinal):
+    cdef device made
     found = device_objects.get(ordinal)
     if found is None:
-        found = device_objects.setdefault(ordinal, device(ordinal))
+        made = <device>device.__new__(device)  # as checked before: also where this process cannot use it any more
+        made.index = ordinal
+        found = device_objects.setdefault(ordinal, made)
     return found
 
 

@@ -1,7 +1,7 @@
 """Every environment variable that accelrt reads: its name, its default, what it means, and how it is read.
 
-Nothing else of accelrt reads one of these from the environment.  A value that is not allowed raises an error that
-names the variable, the value and what is allowed; an empty one counts as not set.
+Nothing else of accelrt reads one of these from the environment.  A value that is not allowed raises an error
+that names the variable, the value and what is allowed; an empty one counts as not set.
 """
 
 import os
@@ -10,7 +10,7 @@ from typing import Any
 
 __all__ = ["BUILD_VARIABLES", "VARIABLES", "Variable", "read_size", "text", "value"]
 
-MOST_HOST_DEVICES = 64
+MOST_HOST_DEVICES = 64  # MAX_HOST_DEVICES of driver/host_memory.pxd
 LEAST_BYTES = 1 << 21
 UNITS = {"": 1, "b": 1}
 for _power, _letter in enumerate("kmgt", 1):
@@ -88,7 +88,7 @@ def read_level(name: str, given: str) -> int:
 
 
 def is_number(digits: str) -> bool:
-    """Whether it is decimal digits; int() alone also takes signs, underscores and the digits of other scripts."""
+    """Whether it is decimal digits; int() alone takes signs, underscores and other scripts' digits too."""
     return digits.isascii() and digits.isdigit() and len(digits) <= 20
 
 
@@ -118,8 +118,8 @@ def read_size(name: str, given: str) -> int:
     size = int(digits) * unit if is_number(digits) else 0
     if not LEAST_BYTES <= size < 1 << 50:
         raise ValueError(
-            f"{name}={given!r} is no size; write bytes or a unit, such as 512MiB, 64GiB (2**30 bytes each) or 64GB "
-            "(10**9 bytes each), of 2 MiB or more"
+            f"{name}={given!r} is no size; write bytes or a unit, such as 512MiB, 64GiB (2**30 bytes each) "
+            "or 64GB (10**9 bytes each), of 2 MiB or more"
         )
     return size
 
@@ -132,21 +132,36 @@ VARIABLES = {
     each.name: each
     for each in (
         Variable(
-            "ACCELRT_DRIVER", "auto", "the driver: auto, which is cuda; cuda; or host",
+            "ACCELRT_DRIVER",
+            "auto",
+            "the driver: auto, which is cuda; cuda; or host",
             one_of("auto", "cuda", "host"),
         ),
         Variable(
-            "ACCELRT_HOST_DEVICES", "2", "how many devices the host driver has, 0 to 64", number_to(MOST_HOST_DEVICES)
+            "ACCELRT_HOST_DEVICES",
+            "2",
+            "how many devices the host driver has, 0 to 64",
+            number_to(MOST_HOST_DEVICES),
         ),
-        Variable("ACCELRT_HOST_MEMORY", "1GiB", "memory of each host device, such as 512MiB or 64GiB", read_size),
         Variable(
-            "ACCELRT_HOST_DELAY_US", "0", "microseconds before each operation of the host driver", number_to(10**9)
+            "ACCELRT_HOST_MEMORY", "1GiB", "memory of each host device, such as 512MiB or 64GiB", read_size
+        ),
+        Variable(
+            "ACCELRT_HOST_DELAY_US",
+            "0",
+            "microseconds before each operation of the host driver",
+            number_to(10**9),
         ),
         Variable("ACCELRT_ALLOC_CONF", "", "the allocator's settings, key:value,key:value", as_it_is),
-        Variable("ACCELRT_SANITIZE", "0", "races between streams: 1 or raise, warn, or 0 for off", read_sanitize),
+        Variable(
+            "ACCELRT_SANITIZE", "0", "races between streams: 1 or raise, warn, or 0 for off", read_sanitize
+        ),
         Variable("ACCELRT_PUBLISH", "0", "1 shows this process's pools to accelrt top and export", read_flag),
         Variable(
-            "ACCELRT_DEBUG", "0", "audits each operation of the allocator: 1 its counters, 2 everything", read_level
+            "ACCELRT_DEBUG",
+            "0",
+            "audits each operation of the allocator: 1 its counters, 2 everything",
+            read_level,
         ),
     )
 }

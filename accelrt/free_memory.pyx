@@ -4,6 +4,7 @@ import atexit
 from cpython.exc cimport PyErr_SetObject, PyErr_WriteUnraisable
 
 from accelrt.attach cimport drop_with_gil, make_thread_state
+from accelrt.caching cimport keep_interrupt
 cimport accelrt.memory.ladder as ladder
 from accelrt.status cimport refuse_copy
 
@@ -45,22 +46,29 @@ cdef class FreeMemoryCallback:
         return f"<accelrt.memory.FreeMemoryCallback {self.function!r}{state}>"
 
 
-cdef bint call(object function, int device, size_t size) noexcept:
+cdef int call(object function, int device, size_t size) noexcept:
+    # Whether memory was given back; -1 where the function was interrupted.
     try:
         return bool(function(device, size))
-    except BaseException as error:
+    except Exception as error:
         PyErr_SetObject(type(error), error)
         PyErr_WriteUnraisable(function)
-        return False
+        return 0
+    except BaseException as error:
+        keep_interrupt(error)
+        return -1
 
 
 cdef int call_all(int device, size_t size) noexcept nogil:
-    cdef int freed = 0
+    cdef int freed = 0, answer
     cdef bint made = make_thread_state()
     with gil:
         drop_with_gil(made)
         for callback in registered:
-            freed |= call((<FreeMemoryCallback>callback).function, device, size)
+            answer = call((<FreeMemoryCallback>callback).function, device, size)
+            if answer < 0:
+                break
+            freed |= answer
     return freed
 
 
@@ -90,7 +98,9 @@ def register_free_memory_callback(fn):
 
     It is called on the thread that allocates, under no lock, also while that thread captures; the functions in the
     order of their registration, all of them.  It may allocate and free, and is not asked again for what it allocates.
-    What it raises is reported by sys.unraisablehook and counts as False.
+    An Exception that it raises is reported by sys.unraisablehook and counts as False.  What else it raises, such as
+    KeyboardInterrupt and SystemExit, ends the asking, and is raised to whoever allocates once the allocation is over
+    and what it got was given back.
     """
     global registered
     cdef FreeMemoryCallback callback

@@ -21,6 +21,7 @@ HOST_ADVICE = "for the embedded host device set ACCELRT_DRIVER=host or call acce
 _lock = threading.RLock()
 _imported: dict[str, Any] = {}
 _queued: list[tuple[Callable[[], object], str]] = []
+_opened: str | None = None  # the driver, also in a child of a fork, which cannot use it
 _initialized_pid: int | None = None
 _initializing_thread: int | None = None
 _warned_of_old = False
@@ -33,6 +34,8 @@ def chosen_driver() -> str:
         ValueError: ACCELRT_DRIVER names none.
     """
     active = registry.opened_name()
+    if active == "forked" and _opened is not None:
+        return _opened
     if active not in ("sentinel", "forked"):
         return active
     name = env.value("ACCELRT_DRIVER")
@@ -119,7 +122,7 @@ def driver_wanted(driver: str | None) -> str:
 
 
 def open_driver(name: str) -> None:
-    global _warned_of_old
+    global _opened, _warned_of_old
     if name == "host":
         from accelrt.driver import host
 
@@ -131,6 +134,7 @@ def open_driver(name: str) -> None:
     code = registry.open_and_activate(name)
     if code:
         raise DriverNotFoundError(reason(name, code))
+    _opened = name
     environment.remember(name)
     atexit.unregister(registry.close_active)  # of an attempt that failed after this
     atexit.register(registry.close_active)

@@ -7,6 +7,7 @@ import atexit
 from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
 from libc.stdint cimport SIZE_MAX
 
+from accelrt.driver.registry import cause_of_refusal
 from accelrt.errors import OutOfMemoryError
 from accelrt.lazy import lazy_call
 from accelrt.caching cimport checked_size
@@ -62,10 +63,12 @@ cdef uintptr_t allocate_host_bytes(object device, size_t size) except? 0:
 
 cdef object out_of_memory(size_t size):
     cdef PinnedStats stats = read_pinned_stats()
+    cause = cause_of_refusal()
     error = OutOfMemoryError(
         f"the driver has no page-locked host memory for {size} bytes; accelrt holds {stats.segment_bytes.current} bytes "
-        f"of it, of which {stats.block_bytes.current} are in use; drop what is not needed, call host_empty_cache(), or "
-        "let the process lock more memory (ulimit -l)",
+        f"of it, of which {stats.block_bytes.current} are in use; "
+        f"{cause or 'let the process lock more memory (ulimit -l)'}; or drop what is not needed and call "
+        "host_empty_cache()",
         OUT_OF_MEMORY, "OUT_OF_MEMORY", "allocate_pinned",
     )
     error.requested, error.reserved, error.live = size, stats.segment_bytes.current, stats.block_bytes.current
@@ -257,6 +260,9 @@ def configure_pinned(
         TypeError, ValueError: a value is of the wrong kind or out of range; then nothing is changed.
     """
     global stops_at_exit
+    from accelrt.memory.configure import read_environment
+
+    read_environment()  # first, so that it does not replace at first use what is set here
     cdef PinnedSettings settings = read_pinned_settings()
     if pinned_use_cuda_host_register is not UNCHANGED:
         settings.use_register = checked_switch(pinned_use_cuda_host_register, "pinned_use_cuda_host_register")

@@ -1,7 +1,8 @@
 """The caching allocator's figures as Python sees them, with torch.cuda.memory's names."""
 from libc.stdint cimport int64_t
 
-from accelrt.device cimport current_ordinal, ordinal_of
+from accelrt.device cimport current_ordinal, known_devices, ordinal_of, parse
+from accelrt.driver.registry import driver_name
 from accelrt.memory.backend cimport require_native
 from accelrt.memory.pool cimport MAX_DEVICES, pool_if_made
 from accelrt.memory.readings cimport (
@@ -15,9 +16,18 @@ from accelrt.memory.stats cimport (
 )
 
 
+cdef bint is_unused():
+    # Before first use: a figure that is asked for then opens no driver, so that the process may still fork.
+    return known_devices() == 0 and driver_name() == "sentinel"
+
+
 cdef Pool* pool_at(object device) except? NULL:
     # NULL before the device's first allocation.
     cdef int ordinal = 0
+    if known_devices() == 0 and is_unused():
+        if device is not None:
+            parse(device)
+        return NULL
     if device is not None or current_ordinal(&ordinal):
         ordinal = ordinal_of(device)
     return pool_if_made(ordinal)
@@ -105,8 +115,11 @@ def memory_stats(device=None):
         counts of retries, failures and device calls.  Beyond torch's: virtual_memory_calls, calls of the
         driver's virtual memory; stitched_bytes, mapped a second time; reserved_addresses, bytes of address
         space; largest_free_block, bytes; fragmentation, the part of the idle bytes outside that block, 0 to 1.
+        {} before the first use of a device, as in torch; every other figure is 0 then, and none is a first use.
     """
     cdef Pool* pool = pool_at(device)
+    if pool == NULL and is_unused():
+        return {}
     cdef Stats stats = read_stats(pool)
     cdef int figure, kind
     cdef dict answer = single_figures(&stats, pool)
@@ -163,6 +176,9 @@ def memory_snapshot(device=None):
         NotSupportedError: the backend is not accelrt's own pool.
     """
     require_native("memory_snapshot")
+    if is_unused():
+        pool_at(device)
+        return []
     ordinals = range(MAX_DEVICES) if device is None else (ordinal_of(device),)
     return [segment for ordinal in ordinals for segment in segments(ordinal)]
 
@@ -194,6 +210,9 @@ def audit(device=None):
     Raises:
         AssertionError: one is violated; the text says which, and on which device.
     """
+    if is_unused():
+        pool_at(device)
+        return
     ordinals = range(MAX_DEVICES) if device is None else (ordinal_of(device),)
     for ordinal in ordinals:
         found = find_violation(pool_if_made(ordinal))

@@ -16,6 +16,7 @@ from accelrt.device import set_device
 cimport accelrt.driver.registry as registry
 from accelrt.driver.waiting cimport begin_wait, end_wait
 from accelrt.integers cimport exact_int
+from accelrt.lazy import chosen_driver
 from accelrt.lease cimport give_back, lease
 from accelrt.memory.pool cimport MAX_DEVICES
 from accelrt.memory.sharing cimport knows_stream
@@ -450,7 +451,7 @@ cdef class Stream:
 
     def __repr__(self):
         kind = type(self).__name__
-        return f"<accelrt.{kind} device={self.device.type}:{self.device_index} cuda_stream={self.handle:#x}>"
+        return f"<accelrt.{kind} device={chosen_driver()}:{self.device_index} cuda_stream={self.handle:#x}>"
 
 
 # --- contexts ------------------------------------------------------------------------------------------------

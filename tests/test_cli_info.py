@@ -10,6 +10,7 @@ import pytest
 from cli_command import ROOT, accelrt
 
 import accelrt as package
+from accelrt import env
 
 NO_GPU = {"ACCELRT_DRIVER": None, "CUDA_VISIBLE_DEVICES": ""}
 
@@ -79,6 +80,17 @@ def test_settings_in_force_are_listed_and_misspelt_ones_pointed_out():
     assert settings["ACCELRT_HOST_DEVICES"] == "2 (not set)"
     assert settings["ACCELRT_HOST_DEVISES"] == "3 (accelrt has no such setting)"
     assert settings["CUDA_VISIBLE_DEVICES"] == "all (not set)"
+    assert settings["ACCELRT_ALLOC_CONF"] == "empty (not set)"
+
+
+def test_every_variable_is_listed_with_its_value_and_what_it_means():
+    given = {"ACCELRT_ALLOC_CONF": "growth_slack:0.1", "ACCELRT_SANITIZE": "warn"}
+    settings = facts(**given)["settings"]
+    assert set(env.VARIABLES) <= set(settings)
+    assert {name: settings[name] for name in given} == given
+    text = accelrt("info", **given).stdout
+    for variable in env.VARIABLES.values():
+        assert any(variable.name in line and line.endswith(variable.meaning) for line in text.splitlines())
 
 
 def test_the_command_is_installed_under_its_name():

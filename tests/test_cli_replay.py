@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import select
 import subprocess
 import sys
@@ -28,6 +29,16 @@ NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 def replay_json(*arguments, **environment):
     done = accelrt("replay", *arguments, "--json", **environment)
     assert (done.returncode, done.stderr) == (0, "")
+    return json.loads(done.stdout)
+
+
+def refused_json(*arguments, **environment):
+    """Of a replay that could not allocate everything: it fails, and says so in one line."""
+    done = accelrt("replay", *arguments, "--json", **environment)
+    assert done.returncode == 1
+    assert re.fullmatch(
+        r"accelrt replay: out of memory: \d of \d allocations were refused; .* --memory\n", done.stderr
+    )
     return json.loads(done.stdout)
 
 
@@ -88,16 +99,25 @@ def test_an_empty_trace_has_no_ratio(tmp_path):
 def test_an_allocation_that_does_not_fit_is_counted_and_skipped(tmp_path):
     events = [(1, 0, 6 * MIB, 0), (1, 1, 6 * MIB, 0), (0, 1, 0, 0), (0, 0, 0, 0), (1, 2, 6 * MIB, 0)]
     trace = write_trace(tmp_path / "large.npz", events)
-    answers = replay_json(trace, "--memory", "8MiB", "--repeat", 2)
-    assert [answer["ooms"] for answer in answers] == [1, 1]
+    answers = refused_json(trace, "--memory", "8MiB", "--repeat", 2)
+    assert [(answer["ooms"], answer["ratio"]) for answer in answers] == [(1, None)] * 2
     assert {answer["peak_live"] for answer in answers} == {12 * MIB}
-    assert replay_json(trace, ACCELRT_HOST_MEMORY="8MiB")["ooms"] == 1
+    assert refused_json(trace, ACCELRT_HOST_MEMORY="8MiB")["ooms"] == 1
     assert replay_json(trace)["ooms"] == 0
+    done = accelrt("replay", trace, "--memory", "8MiB")
+    assert (done.returncode, done.stdout.count("reserved / live       -")) == (1, 1)
+
+
+@pytest.mark.parametrize("size", ["1xB", "1KB", "", "\u0663GiB"])
+def test_a_size_that_is_none_blames_the_option(pair, size):
+    done = accelrt("replay", pair, "--memory", size)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"accelrt replay: --memory={size!r} is no size")
 
 
 def test_a_trace_larger_than_any_device_is_counted_as_out_of_memory(tmp_path):
     trace = write_trace(tmp_path / "absurd.npz", [(1, 0, (1 << 60) - 1, 0), (0, 0, 0, 0)])
-    assert replay_json(trace)["ooms"] == 1
+    assert refused_json(trace)["ooms"] == 1
 
 
 def test_without_a_gpu_it_falls_back_and_says_so_in_its_first_line(pair):

@@ -103,6 +103,25 @@ def test_live_memory_of_a_dead_graph_goes_when_it_is_freed():
     assert accelrt.memory_reserved() == 0
 
 
+def test_a_graph_without_a_capture_has_no_pool():
+    graph = accelrt.CUDAGraph()
+    assert repr(graph) == "<accelrt.CUDAGraph empty>"
+    with pytest.raises(RuntimeError, match="has no memory pool: nothing is captured"):
+        graph.pool()
+    with (
+        pytest.raises(RuntimeError, match="has no memory pool"),
+        accelrt.graph(accelrt.CUDAGraph(), pool=graph),
+    ):
+        pass
+    with accelrt.graph(graph), accelrt.Buffer(512) as buffer:
+        inside = graph.pool()
+        buffer.fill(1)
+    assert graph.pool() == inside != (0, 0)
+    graph.reset()
+    with pytest.raises(RuntimeError, match="has no memory pool"):
+        graph.pool()
+
+
 def test_graphs_share_a_pool():
     pool = accelrt.graph_pool_handle()
     one, other = accelrt.CUDAGraph(), accelrt.CUDAGraph()

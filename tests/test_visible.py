@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from accelrt import nvml
+from accelrt.errors import ReadingError
 from accelrt.visible import LONGEST, device_order, resolve, resolve_amd, resolve_hip, resolve_rocr
 
 TABLE = json.loads((Path(__file__).parent / "visible_cases.json").read_text())
@@ -162,3 +164,34 @@ def test_hip_chooses_among_what_rocr_leaves():
     assert resolve_amd(None, f"{AMD[1]},0", AMD) == [1, 0]
     assert resolve_amd("1", "1", AMD) == []
     assert resolve_amd("", "0", AMD) == []
+
+
+def test_without_uuids_a_list_names_this_machines_devices(monkeypatch):
+    def listing(*names, lost=0):
+        cards = [
+            nvml.Card(uuid, f"0000:0{index}:00.0", index, name, 1 << 30)
+            for index, (uuid, name) in enumerate(zip(UUIDS, names, strict=False))
+        ]
+        monkeypatch.setattr(nvml, "listing", lambda: (cards, lost))
+
+    monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
+    listing("one", "one")
+    assert resolve("1,0") == [1, 0]
+    assert resolve(None) == [0, 1]
+    assert resolve(SECOND) == [1]
+    listing("one", "other")
+    with pytest.raises(ValueError, match="pass uuids, those of the physical devices"):
+        resolve("0,1")
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    assert resolve("0,1") == [0, 1]
+    listing("one", "one", lost=1)
+    with pytest.raises(ValueError, match="NVML cannot tell in which order"):
+        resolve("0")
+
+
+def test_without_uuids_and_without_nvml_a_list_names_nothing(monkeypatch):
+    def listing():
+        raise ReadingError("there is no NVML")
+
+    monkeypatch.setattr(nvml, "listing", listing)
+    assert resolve("0,1") == []

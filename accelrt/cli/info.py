@@ -40,7 +40,9 @@ def setting_lines(settings: dict[str, str]) -> list[tuple[str, str]]:
     """Each setting's value, and behind it what the setting means."""
     width = max(len(value) for value in settings.values())
     meanings = {name: variable.meaning for name, variable in env.VARIABLES.items()}
-    return [(name, f"{value:<{width}}  {meanings.get(name, '')}".rstrip()) for name, value in settings.items()]
+    return [
+        (name, f"{value:<{width}}  {meanings.get(name, '')}".rstrip()) for name, value in settings.items()
+    ]
 
 
 def driver_lines(

@@ -200,8 +200,9 @@ def told_refusals(trace: Trace, passes: Sequence[Figures]) -> bool:
     if ooms:
         advice = "give it more by --memory" if chosen_driver() == "host" else "use a device with more"
         print(
-            f"accelrt replay: out of memory: {ooms:,} of {sum(trace.ops):,} allocations were refused; the trace has up "
-            f"to {human(trace.peak_live)} live, the device has {human(mem_get_info()[1])}; {advice}",
+            f"accelrt replay: out of memory: {ooms:,} of {sum(trace.ops):,} allocations were refused; the "
+            f"trace has up to {human(trace.peak_live)} live, the device has {human(mem_get_info()[1])}; "
+            f"{advice}",
             file=sys.stderr,
         )
     return bool(ooms)

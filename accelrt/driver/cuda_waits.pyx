@@ -48,7 +48,6 @@ cdef uintptr_t[MOST_DEVICES] spares      # an event of each device; the main thr
 
 
 cdef int fill_waits(Table* table, Table* blank) except -1:
-    global rows
     # A driver older than 12.5 lacks the function: resolve then blanks the row that is replaced here.
     global rows
     cdef Symbol[1] symbols = [

@@ -18,7 +18,7 @@ from accelrt.driver.host_event cimport count_events, fill_event_rows
 from accelrt.driver.host_gate cimport gate, gate_any, gate_close, gate_devices, gate_is_new, gate_open
 from accelrt.driver.host_graph cimport fill_graph_rows, graph_counts
 from accelrt.driver.host_memory cimport (
-    HOST_MEMORY, MAX_HOST_DEVICES, PAGE, UNKNOWN_MEMORY,
+    HOST_MEMORY, PAGE, UNKNOWN_MEMORY,
     device_of, memory_counts, memory_figures, memory_open, memory_open_errno, pinned_alloc, pinned_free, pinned_register,
     pinned_unregister, plain_alloc, plain_free, take_lack_of_addresses,
 )
@@ -96,7 +96,7 @@ def open_error():
     cdef int error = memory_open_errno()
     if error == 0:
         return ""
-    limit = limit_text("RLIMIT_FSIZE", "files", "ulimit -f") if error == errno.EFBIG else ""
+    limit = limit_text("RLIMIT_FSIZE", "a file", "ulimit -f") if error == errno.EFBIG else ""
     return f"a file for the device's memory cannot be made: {os.strerror(error)}{limit}"
 
 
@@ -104,15 +104,15 @@ cdef str limit_text(str which, str what, str command):
     import resource
 
     soft = resource.getrlimit(getattr(resource, which))[0]
-    return "" if soft == resource.RLIM_INFINITY else f"; the process's {what} may have {soft} bytes ({command})"
+    return "" if soft == resource.RLIM_INFINITY else f"; this process is limited to {soft} bytes {what} ({command})"
 
 
 def cause_of_refusal():
     """What the calling thread's last request for memory lacked, where that was not the device's memory; else ""."""
     if not take_lack_of_addresses():
         return ""
-    limit = limit_text("RLIMIT_AS", "addresses", "ulimit -v")
-    return f"the host has no addresses for it, though the device has memory{limit or '; see vm.max_map_count'}"
+    limit = limit_text("RLIMIT_AS", "of addresses", "ulimit -v")
+    return f"the host has no addresses left for it{limit or '; see vm.max_map_count'}"
 
 
 cdef int close_driver() noexcept nogil:

@@ -96,6 +96,9 @@ cdef class CUDAPluggableAllocator:
 
 
 cdef int make_choice(const Backend* backend, str call) except -1:
+    from accelrt.memory.configure import read_environment
+
+    read_environment()  # what the environment chose is replaced by this choice, not the other way round at first use
     if choose(backend):
         raise RuntimeError(
             f"{call}: memory of a device is in use already, from the backend {backend_name()!r}; call it before the "
@@ -145,18 +148,28 @@ def select_backend(name):
         raise ValueError(f"backend {name!r} is not known; it may be native or cudaMallocAsync")
 
 
+cdef str backend_in_effect():
+    from accelrt.memory.configure import backend_to_come
+
+    return backend_to_come() or backend_name()
+
+
 cdef str backend_name():
     cdef const Backend* backend = chosen_backend()
     return "native" if backend == NULL else backend.name.decode()
 
 
 def get_allocator_backend():
-    """Where memory comes from, or will at first use: "native", "cudaMallocAsync" or "pluggable"."""
-    return backend_name()
+    """Where memory comes from, or will at first use: "native", "cudaMallocAsync" or "pluggable".
+
+    Raises:
+        SettingsError: before first use, ACCELRT_ALLOC_CONF is malformed.
+    """
+    return backend_in_effect()
 
 
 cdef int require_native(str feature) except -1:
-    name = backend_name()
+    name = backend_in_effect()
     if name != "native":
         raise NotSupportedError(
             f"{feature} is not supported by the backend {name!r}, which keeps no segments of its own; choose the "

@@ -10,6 +10,7 @@ from accelrt.memory.terms cimport Policy
 from accelrt.memory.world cimport enter, leave
 
 cdef object in_force = None  # Settings; None before the environment was read
+cdef bint is_putting = False  # select_backend and configure_pinned are called from here, by no user
 
 
 cdef size_t limit_from(object value):
@@ -57,11 +58,12 @@ cdef bint any_made() noexcept:
     return False
 
 
-cdef int put_in_force(object settings, str source) except -1:
-    global in_force
+cdef int put_in_force(object settings, tuple keys, str source) except -1:
+    # keys are those that this call names: what other calls set since stays, unless it is named again.
+    global in_force, is_putting
     cdef Policy policy
     cdef int device
-    cdef bint limits
+    cdef bint limits = "per_process_memory_fraction" in keys
     if settings.graph_capture_record_stream_reuse:
         raise SettingsError(
             f"{source}: graph_capture_record_stream_reuse is True; it may be False: memory that other streams used "
@@ -72,11 +74,13 @@ cdef int put_in_force(object settings, str source) except -1:
     from accelrt.pinned import configure_pinned
 
     policy = policy_from(settings)
-    limits = in_force is None or settings.per_process_memory_fraction != in_force.per_process_memory_fraction
-    if "backend" in settings.named:
-        select_backend(settings.backend)
-    if in_force is None or settings != in_force:
-        configure_pinned(**pinned_keys(settings))
+    is_putting = True
+    try:
+        if "backend" in keys:
+            select_backend(settings.backend)
+        configure_pinned(**{key: value for key, value in pinned_keys(settings).items() if key in keys})
+    finally:
+        is_putting = False
     with nogil:
         want_policy(&policy)
     for device in range(MAX_DEVICES):
@@ -109,10 +113,21 @@ def read_environment():
     cdef int level = env.value("ACCELRT_DEBUG")
     with nogil:
         want_level(level)
-    if in_force is None:
+    if in_force is None and not is_putting:
         settings = from_environment()
         if settings.named:
-            put_in_force(settings, "ACCELRT_ALLOC_CONF")
+            put_in_force(settings, settings.named, "ACCELRT_ALLOC_CONF")
+
+
+def backend_to_come():
+    """The backend that ACCELRT_ALLOC_CONF will choose at first use; None where it chooses none, or did already."""
+    from accelrt.driver.registry import driver_name
+    from accelrt.memory.settings import from_environment
+
+    if in_force is not None or driver_name() != "sentinel":
+        return None
+    settings = from_environment()
+    return settings.backend if "backend" in settings.named else None
 
 
 cdef object present():
@@ -132,11 +147,13 @@ def set_allocator_settings(settings):
             memory was allocated (backend, expandable_segments, piece_size_mb); nothing is changed then.
         TypeError: settings is no str.
     """
-    from accelrt.memory.settings import merge
+    from accelrt.memory.settings import keys_in, merge
 
     if not isinstance(settings, str):
         raise TypeError(f"settings is {settings!r} of type {type(settings).__name__}; pass 'key:value,key:value'")
-    put_in_force(merge(present(), settings, used=any_made()), "set_allocator_settings")
+    read_environment()
+    merged = merge(present(), settings, used=any_made())
+    put_in_force(merged, keys_in(settings, "set_allocator_settings"), "set_allocator_settings")
 
 
 def allocator_settings():
@@ -145,5 +162,11 @@ def allocator_settings():
     Returns:
         dict; sizes in bytes, and "text", the settings string that says the same.
     """
+    from accelrt.pinned import pinned_settings
+
     settings = present()
-    return {**settings.describe(), "text": settings.text}
+    described = settings.describe()
+    pinned = pinned_settings()  # configure_pinned may have set others since
+    if in_force is not None:
+        described |= {key: pinned[key] for key in described.keys() & pinned.keys()}
+    return {**described, "text": settings.text}

@@ -11,7 +11,7 @@ from accelrt.errors import SettingsError
 from accelrt.memory.setting_keys import DIVISION_CLASSES, KEYS, MIB, Value
 from accelrt.memory.setting_pairs import complaint
 
-__all__ = ["VARIABLE", "Settings", "from_environment", "merge", "parse", "rounded_size"]
+__all__ = ["VARIABLE", "Settings", "from_environment", "keys_in", "merge", "parse", "rounded_size"]
 
 VARIABLE = "ACCELRT_ALLOC_CONF"
 DEFAULT = "default"  # the value that takes any key back to its default
@@ -184,6 +184,11 @@ def read(text: str, source: str) -> dict[str, tuple[Value, str] | None]:
         except ValueError:
             raise SettingsError(f"{source}: {name} is {shown(value)}; {may_be(name)}", (name,)) from None
     return found
+
+
+def keys_in(text: str, source: str) -> tuple[str, ...]:
+    """The keys that a text names, those too that it takes back to their default."""
+    return tuple(read(text, source))
 
 
 def items(text: str) -> Iterator[str]:

@@ -1,0 +1,39 @@
+"""Damage to an allocator's heaps as a fault in its fast path would leave it, for tests of the audits."""
+from libc.stdint cimport int64_t, uintptr_t
+
+from accelrt.memory.block cimport Heap
+from accelrt.memory.places cimport block_at
+from accelrt.memory.stats cimport ALLOCATION, BLOCKS, BOTH, SPLITS, Share
+
+
+cdef Heap* heap_of(uintptr_t address) except NULL:
+    return block_at(address).heap
+
+
+def forget_last_freed(uintptr_t live):
+    heap_of(live).aside = NULL
+
+
+def count_one_more(uintptr_t live):
+    heap_of(live).share[0].room[BLOCKS] -= 1
+
+
+def rise_above_ceiling(uintptr_t live):
+    heap_of(live).share[0].ceiling[ALLOCATION] = 0
+
+
+def raise_sum_of_ceilings(uintptr_t live):
+    cdef Heap* heap = heap_of(live)
+    heap.sole = False
+    heap.share[BOTH].ceiling[ALLOCATION] += 1 << 40
+
+
+def turn_another(uintptr_t turning, uintptr_t live):
+    heap_of(turning).swing = block_at(live)
+
+
+def lose_room_to_turn(uintptr_t turning):
+    cdef Share* share = &heap_of(turning).share[BOTH]
+    cdef int64_t lost = share.room[SPLITS] + 100
+    share.room[SPLITS] -= lost
+    share.full[SPLITS] -= lost
