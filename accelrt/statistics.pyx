@@ -177,6 +177,15 @@ def reset_accumulated_memory_stats(device=None):
     reset_accumulated(pool_at(device))
 
 
+def audited_hits(device=None):
+    """What took the allocator's fast path under ACCELRT_DEBUG 1 or 2, for tests: the calls that were audited, and
+    those among them that freed or allocated a block by turns.  (0, 0) at level 0, where nothing is counted."""
+    cdef Pool* pool = pool_at(device)
+    if pool == NULL:
+        return 0, 0
+    return pool.audited_hits, pool.audited_swings
+
+
 def audit(device=None):
     """Walks every identity of the allocator (accelrt/memory/DESIGN.md).
 

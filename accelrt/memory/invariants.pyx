@@ -1,22 +1,25 @@
 """The identities of memory/DESIGN.md, walked.
 
-Level 1 compares counters, level 2 walks every segment, list, slot and queue.  The caller is inside the
-world; nothing is changed.
+Level 1 compares counters, level 2 walks every segment, list, slot and queue.  The caller holds all locks; nothing
+is changed.  Between two operations a heap may keep its last freed block out of its lists (Heap.aside), and a
+block that is freed and allocated by turns may be SWUNG: free to its owner, but live in lists, tables and counters.
+Both are checked as they are, for an audit that filed them first would hide what the next hit finds.
 """
 from libc.stdint cimport int64_t
 from libc.string cimport memset
 
 from accelrt.memory.block cimport (
-    CLASSES, FREE, HOLE, LIVE, PENDING, PLAIN, WINDOW, WORDS, Block, Heap, Piece, Segment, Slot,
+    CLASSES, FREE, HOLE, LIVE, PENDING, PLAIN, SWUNG, WINDOW, WORDS, Block, Heap, Piece, Segment, Slot,
 )
 from accelrt.memory.freelist cimport class_of, precedes
-from accelrt.memory.heap cimport is_split
+from accelrt.memory.heap cimport Change, is_split, joined_size, of_freeing
 from accelrt.memory.places cimport find_cell, load_block
 from accelrt.memory.queues cimport Entry, Queue
+from accelrt.memory.share cimport current
 from accelrt.memory.sizes cimport UNIT
 from accelrt.memory.stats cimport (
-    ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, INACTIVE_SPLIT, INACTIVE_SPLIT_BYTES, REQUESTED_BYTES,
-    RESERVED_BYTES, SEGMENT, SHARED,
+    ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, BOTH, INACTIVE_SPLIT, INACTIVE_SPLIT_BYTES, REQUESTED_BYTES,
+    RESERVED_BYTES, SEGMENT, SHARED, SPLIT_BYTES, SPLITS, Share,
 )
 from accelrt.memory.world cimport counted, total_of
 
@@ -26,14 +29,18 @@ cdef struct Count:
     unsigned long long events
 
 
+cdef inline bint is_counted_live(const Block* block) noexcept nogil:
+    return block.state == LIVE or block.state == SWUNG
+
+
 cdef void count_block(Count* count, const Block* block, int split_kind) noexcept nogil:
     cdef int kind = block.kind
-    if block.state == LIVE or block.state == PENDING:
+    if is_counted_live(block) or block.state == PENDING:
         count.events += block.events
         count.figure[ACTIVE][kind] += 1
         count.figure[ACTIVE_BYTES][kind] += block.size
         count.figure[REQUESTED_BYTES][kind] += block.requested
-    if block.state == LIVE:
+    if is_counted_live(block):
         count.figure[ALLOCATION][kind] += 1
         count.figure[ALLOCATED_BYTES][kind] += block.size
     if block.state == FREE:
@@ -58,11 +65,13 @@ cdef const char* walk_block(const Segment* segment, const Block* block, size_t o
     if block.state == FREE and (block.requested or block.uses != NULL or block.events):
         return "a free block is used by nobody"
     cell = find_cell(block.address)
-    if (block.state == LIVE or block.state == PENDING) and (cell == NULL or load_block(cell) != block):
+    if (is_counted_live(block) or block.state == PENDING) and (cell == NULL or load_block(cell) != block):
         return "a live or pending block is in the table of addresses"
     if block.state == FREE and cell != NULL and load_block(cell) != NULL:
         return "a free block is not in the table of addresses"
-    if block.state == LIVE and (block.events or not 0 < block.requested <= block.size):
+    if block.state == SWUNG and (block.heap.swing != block or block.uses != NULL):
+        return "only the block that its heap allocates and frees by turns is marked so"
+    if is_counted_live(block) and (block.events or not 0 < block.requested <= block.size):
         return "a live block holds what was asked for and waits for nothing"
     return NULL
 
@@ -145,12 +154,62 @@ cdef const char* walk_segments(const Pool* pool, Count* count) noexcept nogil:
     return NULL
 
 
+cdef inline bint serves_instead(const Heap* heap, const Block* free) noexcept nogil:
+    # Whether a free block would be taken rather than the one that is freed and allocated by turns, once that is free
+    # and merged with the block after it.
+    cdef const Block* turning = heap.swing
+    cdef size_t merged
+    if turning == NULL or free == turning.after or free.size < turning.size:
+        return False
+    merged = joined_size(turning)
+    return free.size < merged or (free.size == merged and free.order < turning.order)
+
+
+cdef const char* check_last_freed(const Heap* heap) noexcept nogil:
+    cdef const Block* block = heap.aside
+    if heap.given != NULL and heap.given != block:
+        return "what a heap's last hit gave back is its last freed block"
+    if block == NULL:
+        return NULL
+    if block.state != FREE or block.heap != heap:
+        return "the last freed block of a heap is free and its own"
+    if (block.segment.first if block.before == NULL else block.before.after) != block:
+        return "the last freed block of a heap is in its segment"
+    if heap.given != NULL and not 0 < heap.given_size <= block.size:
+        return "what a heap's last hit gave back is its last freed block"
+    if serves_instead(heap, block):
+        return "a block that is freed and allocated by turns is the best fit for its size"
+    return NULL
+
+
+cdef inline bint lacks_split_room(const Share* share, Change change) noexcept nogil:
+    return share.room[SPLITS] < change.blocks or share.room[SPLIT_BYTES] < change.bytes
+
+
+cdef const char* check_turning(const Heap* heap) noexcept nogil:
+    # Neither of its two states passes a ceiling, so that its rounds need not be counted one by one.
+    cdef const Block* block = heap.swing
+    cdef Change change
+    if block == NULL:
+        return NULL
+    if block.heap != heap or not is_counted_live(block) or heap.rounds < 0:
+        return "a block that is freed and allocated by turns is live or marked, and its heap's own"
+    if block.before != NULL and block.before.state == FREE:
+        return "a block that is freed and allocated by turns keeps its address"
+    change = of_freeing(block)
+    if lacks_split_room(&heap.share[block.segment.kind], change) or lacks_split_room(&heap.share[BOTH], change):
+        return "a block that is freed and allocated by turns passes no ceiling"
+    return NULL
+
+
 cdef const char* walk_tree(const Heap* heap, int index, const Block* node, size_t* listed, int depth) noexcept nogil:
     cdef const char* found
     if node == NULL:
         return NULL
     if node.state != FREE or node.heap != heap or node.index != index or class_of(node.size) != index:
         return "a free list holds free blocks of its own heap and class"
+    if serves_instead(heap, node):
+        return "a block that is freed and allocated by turns is the best fit for its size"
     if depth > 512 or (node.left != NULL and (precedes(node, node.left) or node.left.weight > node.weight)):
         return "a free list is ordered by size and order"
     if node.right != NULL and (precedes(node.right, node) or node.right.weight > node.weight):
@@ -179,6 +238,10 @@ cdef const char* walk_heaps(const Pool* pool, size_t* listed) noexcept nogil:
         for index in range(WORDS):
             if (heap.summary >> index & 1) != (heap.filled[index] != 0):
                 return "a bit says which free lists are not empty"
+        found = check_last_freed(heap)
+        if found != NULL:
+            return found
+        listed[0] += heap.aside != NULL
         heap = heap.next
     return NULL
 
@@ -230,7 +293,7 @@ cdef const char* walk(const Pool* pool) noexcept nogil:
     if found == NULL:
         found = walk_heaps(pool, &listed)
     if found == NULL and listed != count.free_blocks:
-        found = "a free block is in exactly one free list"
+        found = "a free block is in exactly one free list, or the last freed block of its heap"
     if found == NULL:
         found = walk_queues(pool, &count)
     return compare_counters(pool, &count) if found == NULL else found
@@ -243,6 +306,59 @@ cdef const char* compare_cheaply(const Pool* pool) noexcept nogil:
     if not 0 <= live <= active or not 0 <= split or active + split > reserved:
         return "reserved = live + pending + free"
     return NULL
+
+
+cdef inline bint is_mid_operation(const Pool* pool, int figure) noexcept nogil:
+    # Another thread is between two steps of an operation, which counts what it split at its end.
+    cdef bint is_split_figure = figure == INACTIVE_SPLIT or figure == INACTIVE_SPLIT_BYTES
+    return is_split_figure and (counted(pool, figure, 0) < pool.total[0][figure]
+                                or counted(pool, figure, 1) < pool.total[1][figure])
+
+
+cdef const char* check_ceilings(const Pool* pool, int figure, int kind) noexcept nogil:
+    # Up to them heaps rise on their own, so their sum may not be above the peak.
+    cdef const Heap* heap = pool.heaps
+    cdef int64_t sum = 0
+    cdef int64_t peak = pool.stats.peak_all[figure] if kind == BOTH else pool.stats.figure[figure][kind].peak
+    while heap != NULL:
+        if current(heap, kind, figure) > heap.share[kind].ceiling[figure]:
+            return "no heap is above its ceiling"
+        sum += heap.share[kind].ceiling[figure]
+        heap = heap.next
+    if sum > peak:
+        return "the ceilings of all heaps add up to no more than the peak"
+    return NULL
+
+
+cdef const char* compare_ceilings(const Pool* pool) noexcept nogil:
+    cdef int figure, kind
+    cdef const char* found
+    for figure in range(SHARED):
+        if is_mid_operation(pool, figure):
+            continue
+        for kind in range(3):
+            found = check_ceilings(pool, figure, kind)
+            if found != NULL:
+                return found
+    return NULL
+
+
+cdef const char* check_turns(const Pool* pool) noexcept nogil:
+    cdef const Heap* heap = pool.heaps
+    cdef const char* found
+    while heap != NULL:
+        found = check_turning(heap)
+        if found != NULL:
+            return found
+        heap = heap.next
+    return NULL
+
+
+cdef const char* violated_between(Pool* pool, int level) noexcept nogil:
+    cdef const char* found = compare_ceilings(pool)
+    if found == NULL:
+        found = check_turns(pool)
+    return violated(pool, level) if found == NULL else found
 
 
 cdef const char* violated(Pool* pool, int level) noexcept nogil:

@@ -8,12 +8,12 @@ the driver works or anything is waited for, and none while the GIL is taken.
 from libc.stdlib cimport atoi, calloc, free, getenv
 
 cimport accelrt.driver.registry as registry
-from accelrt.memory.block cimport LIVE, Block, Heap, Use
+from accelrt.memory.block cimport LIVE, SWUNG, Block, Heap, Use
 from accelrt.memory.foreign cimport (
     foreign_allocate, foreign_attach, foreign_empty, foreign_holds, foreign_release, foreign_set_limit,
 )
 from accelrt.memory.hits cimport expect_read, put, take
-from accelrt.memory.invariants cimport violated
+from accelrt.memory.invariants cimport violated, violated_between
 from accelrt.memory.ladder cimport Request, climb, find, release_with
 from accelrt.memory.lock cimport spin_lock, spin_try, spin_unlock
 from accelrt.memory.pending cimport accept, defer, poll, settle, wait_all
@@ -28,7 +28,9 @@ from accelrt.memory.state cimport NEAR, REACH, is_of
 from accelrt.memory.swing cimport swing_back, swing_out
 from accelrt.memory.terms cimport Policy, Private
 from accelrt.memory.windows cimport retire
-from accelrt.memory.world cimport count_freed, count_splits, enter, hand_over, leave
+from accelrt.memory.world cimport (
+    count_freed, count_splits, enter, hand_over, leave, lock_to_read, unlock_after_read,
+)
 from accelrt.mutex cimport pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock
 from accelrt.status cimport BROKEN, INVALID_DEVICE, NO_HOST_MEMORY, NOT_ALLOCATED, NOT_READY, OUT_OF_MEMORY
 
@@ -48,6 +50,10 @@ cdef Heap nowhere             # stands for every heap that is not made: never qu
 cdef Pool* pools[MAX_DEVICES]
 cdef pthread_mutex_t making   # held while a pool is made; no other lock is taken under it
 
+# hit_slow and give_back_slow: through pointers the compiler keeps them out of the fast path's frame.
+cdef int (*leave_hit)(Pool*, size_t, uintptr_t, uintptr_t*, bint) noexcept nogil
+cdef int (*leave_give_back)(Pool*, uintptr_t, bint) noexcept nogil
+
 
 # --- the hit ---------------------------------------------------------------------------------------------
 
@@ -64,7 +70,7 @@ cdef int hit(Pool* pool, size_t requested, uintptr_t stream, uintptr_t* out_addr
     size = round_up(requested, UNIT) if not load_flag(&pool.policy.rounds) else rounded(&pool.policy, requested)
     heap = near_heap(pool.near[pool.policy.virtual_memory or size > SMALL_LIMIT], stream)
     if heap == NULL:
-        return NOT_READY
+        return leave_hit(pool, requested, stream, out_address, wait)
     if wait:
         spin_lock(&heap.lock)
     elif not spin_try(&heap.lock):
@@ -80,7 +86,7 @@ cdef int give_back(Pool* pool, uintptr_t address, bint wait) noexcept nogil:
     cdef Heap* heap
     cdef int code
     if block == NULL or not is_of(block, pool):
-        return NOT_READY
+        return leave_give_back(pool, address, wait)
     heap = block.heap
     expect_read(&block.before)
     if wait:
@@ -90,6 +96,51 @@ cdef int give_back(Pool* pool, uintptr_t address, bint wait) noexcept nogil:
     code = 0 if swing_back(heap, block, address) else put(pool, heap, block, address)
     spin_unlock(&heap.lock)
     return code
+
+
+# At ACCELRT_DEBUG 1 and 2 a stand-in takes a pool's place in `pools`.  It has no heaps and no blocks, so every call
+# comes here, takes the fast path on the pool itself, and is audited; at level 0 the fast path asks nothing.
+
+cdef int hit_slow(
+    Pool* pool, size_t requested, uintptr_t stream, uintptr_t* out_address, bint wait,
+) noexcept nogil:
+    cdef int code
+    if not stands_in(pool):
+        return NOT_READY
+    code = hit(pool.whole, requested, stream, out_address, wait)
+    return code if code else audited(pool.whole, out_address[0])
+
+
+cdef int give_back_slow(Pool* pool, uintptr_t address, bint wait) noexcept nogil:
+    cdef int code
+    if not stands_in(pool):
+        return NOT_READY
+    code = give_back(pool.whole, address, wait)
+    return code if code else audited(pool.whole, address)
+
+
+cdef inline bint stands_in(const Pool* pool) noexcept nogil:
+    return pool.whole != pool and pool.whole != NULL
+
+
+cdef int audited(Pool* pool, uintptr_t address) noexcept nogil:
+    # After a hit, without the heap's lock, and with the heaps as hits left them.
+    cdef int code
+    lock_to_read(pool)
+    pool.audited_hits += 1
+    pool.audited_swings += swings_at(pool, address)
+    if pool.broken == NULL:
+        pool.broken = violated_between(pool, pool.debug)
+    code = 0 if pool.broken == NULL else BROKEN
+    unlock_after_read(pool)
+    return code
+
+
+cdef bint swings_at(const Pool* pool, uintptr_t address) noexcept nogil:
+    cdef const Block* block = block_at(address)
+    if block == NULL or not is_of(block, pool) or block.heap.swing != block:
+        return False
+    return block.state == SWUNG or block.heap.rounds > 0
 
 
 cdef int allocate(int device, size_t size, uintptr_t stream, uintptr_t* out_address) noexcept nogil:
@@ -313,16 +364,15 @@ cdef int set_limit(int device, size_t limit) noexcept nogil:
 # --- making ------------------------------------------------------------------------------------------------
 
 cdef int pool_of(int device, Pool** out_pool) noexcept nogil:
-    cdef Pool* pool = load_pool(&pools[device])
-    if pool == &unmade:
+    cdef Pool* pool = load_pool(&pools[device]).whole
+    if pool == NULL:
         return make_slow(device, out_pool)
     out_pool[0] = pool
     return 0
 
 
 cdef Pool* pool_if_made(int device) noexcept nogil:
-    cdef Pool* pool = load_pool(&pools[device])
-    return NULL if pool == &unmade else pool
+    return load_pool(&pools[device]).whole
 
 
 cdef int make_slow(int device, Pool** out_pool) noexcept nogil:
@@ -335,7 +385,7 @@ cdef int make_slow(int device, Pool** out_pool) noexcept nogil:
     pthread_mutex_lock(&making)
     if pools[device] == &unmade:
         code = make(device)
-    out_pool[0] = pools[device]
+    out_pool[0] = pools[device].whole
     pthread_mutex_unlock(&making)
     return code
 
@@ -346,25 +396,44 @@ cdef void want_policy(const Policy* policy) noexcept nogil:
     pthread_mutex_unlock(&making)
 
 
-cdef int make(int device) noexcept nogil:
+cdef Pool* new_pool(int device) noexcept nogil:
+    # Without heaps; NULL where the host has no memory.
     cdef Pool* pool = <Pool*>calloc(1, sizeof(Pool))
+    cdef int index
+    if pool == NULL:
+        return NULL
+    pool.device = device
+    for index in range(NEAR + REACH):
+        pool.near[0][index] = pool.near[1][index] = &nowhere
+    return pool
+
+
+cdef int make(int device) noexcept nogil:
+    cdef Pool* pool = new_pool(device)
+    cdef Pool* offered = pool
     cdef const char* debug = getenv("ACCELRT_DEBUG")
-    cdef int index, code
+    cdef int code
     if pool == NULL:
         return NO_HOST_MEMORY
+    pool.whole = pool
+    pool.debug = atoi(debug) if debug != NULL else 0
+    if pool.debug:
+        offered = new_pool(device)
+        if offered == NULL:
+            free(pool)
+            return NO_HOST_MEMORY
+        offered.whole = pool
     code = foreign_attach(device, registry.active(), &pool.foreign)
     if code:
         free(pool)
+        if offered != pool:
+            free(offered)
         return code
     pthread_mutex_init(&pool.lock, NULL)
     pthread_mutex_init(&pool.growth, NULL)
     pool.table = registry.active()
-    pool.device = device
-    pool.debug = atoi(debug) if debug != NULL else 0
-    for index in range(NEAR + REACH):
-        pool.near[0][index] = pool.near[1][index] = &nowhere
     take_policy(pool)
-    store_pool(&pools[device], pool)
+    store_pool(&pools[device], offered)
     return 0
 
 
@@ -377,7 +446,10 @@ cdef void forget_pools() noexcept nogil:
 
 
 cdef void prepare_module() noexcept nogil:
+    global leave_hit, leave_give_back
     cdef int index
+    leave_hit = hit_slow
+    leave_give_back = give_back_slow
     nowhere.stream = gone()
     for index in range(NEAR + REACH):
         unmade.near[0][index] = unmade.near[1][index] = &nowhere

@@ -8,7 +8,7 @@ from accelrt.memory.foreign_readings cimport (
     foreign_audit, foreign_limit, foreign_reset_accumulated, foreign_reset_peaks, foreign_stats,
 )
 from accelrt.memory.freelist cimport next_class
-from accelrt.memory.invariants cimport violated
+from accelrt.memory.invariants cimport violated_between
 from accelrt.memory.lock cimport spin_lock, spin_unlock
 from accelrt.memory.private cimport has_graphs, sum_of
 from accelrt.memory.records cimport load_heap
@@ -18,7 +18,7 @@ from accelrt.memory.stats cimport (
 )
 from accelrt.memory.swing cimport rest
 from accelrt.memory.terms cimport Private
-from accelrt.memory.world cimport counted, enter, leave, reserved
+from accelrt.memory.world cimport counted, enter, leave, lock_to_read, reserved, unlock_after_read
 
 
 cdef int64_t foreign_current(Pool* pool, int figure) noexcept nogil:
@@ -241,9 +241,9 @@ cdef const char* look_for_violation(Pool* pool) noexcept nogil:
     cdef const char* found
     if pool.foreign != NULL:
         return foreign_audit(pool.foreign)
-    enter(pool)
-    found = pool.broken if pool.broken != NULL else violated(pool, 2)
-    leave(pool, NULL)
+    lock_to_read(pool)
+    found = pool.broken if pool.broken != NULL else violated_between(pool, 2)
+    unlock_after_read(pool)
     return found
 
 

@@ -26,6 +26,7 @@ cdef struct Pool:
     pthread_mutex_t growth   # outer; held by the one thread that takes from or gives to the device
     Table* table             # fixed
     int device               # fixed
+    Pool* whole              # fixed; itself, or where it stands in for an audited pool, that pool; NULL: not made
     int debug                # ACCELRT_DEBUG when it was made
     Policy policy
     size_t granule           # the least physical piece
@@ -60,6 +61,8 @@ cdef struct Pool:
     Entry* spare_entries     # records to use again; their events are created and idle
     Use* spare_uses
     const char* broken       # the identity that a debug audit found violated
+    uint64_t audited_hits    # calls that took the fast path and were audited; 0 at level 0
+    uint64_t audited_swings  # of these, what a swing answered
     int64_t[2][SHARED] total  # the sums over the heaps, while all of them are held
     int64_t[2][2] split_base  # total of INACTIVE_SPLIT and _BYTES that is counted; while nobody is inside, less total
     int64_t[2][SHARED] freed_base  # allocated - freed, less current, of the sums

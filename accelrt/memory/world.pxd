@@ -9,6 +9,9 @@ from accelrt.memory.stats cimport Counter
 
 cdef void enter(Pool* pool) noexcept nogil
 cdef void leave(Pool* pool, Heap* asker) noexcept nogil  # who may rise most until the next time; NULL for none
+# The same locks for a reader who changes nothing that the next hit sees: no block is filed, no ceiling moves.
+cdef void lock_to_read(Pool* pool) noexcept nogil  # the totals are those of the counters as they stand
+cdef void unlock_after_read(Pool* pool) noexcept nogil
 # Under the pool's mutex alone, which guards private pools and routes: captures began, or all of them ended.
 cdef void hush(Pool* pool) noexcept nogil
 # What the driver may take long over, or refuses beside a capture of any thread's unless the asker is relaxed, done

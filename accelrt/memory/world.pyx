@@ -24,7 +24,6 @@ from accelrt.mutex cimport pthread_mutex_lock, pthread_mutex_unlock
 
 cdef void enter(Pool* pool) noexcept nogil:
     cdef Heap* heap
-    cdef int figure, kind
     pthread_mutex_lock(&pool.lock)
     memset(pool.total, 0, sizeof(pool.total))
     heap = pool.heaps
@@ -33,18 +32,50 @@ cdef void enter(Pool* pool) noexcept nogil:
         rest(heap)
         heap.given = NULL
         file_aside(heap)
-        for kind in range(2):
-            for figure in range(SHARED):
-                pool.total[kind][figure] += current(heap, kind, figure)
-                if heap.sole:
-                    pool.stats.figure[figure][kind].peak = heap.share[kind].ceiling[figure]
-        if heap.sole:
-            for figure in range(SHARED):
-                pool.stats.peak_all[figure] = heap.share[BOTH].ceiling[figure]
+        add_up(pool, heap)
         heap = heap.next
+    move_split_base(pool, 1)
+
+
+cdef inline void add_up(Pool* pool, const Heap* heap) noexcept nogil:
+    cdef int figure, kind
     for kind in range(2):
-        pool.split_base[kind][0] += pool.total[kind][INACTIVE_SPLIT]
-        pool.split_base[kind][1] += pool.total[kind][INACTIVE_SPLIT_BYTES]
+        for figure in range(SHARED):
+            pool.total[kind][figure] += current(heap, kind, figure)
+            if heap.sole:
+                pool.stats.figure[figure][kind].peak = heap.share[kind].ceiling[figure]
+    if heap.sole:
+        for figure in range(SHARED):
+            pool.stats.peak_all[figure] = heap.share[BOTH].ceiling[figure]
+
+
+cdef inline void move_split_base(Pool* pool, int64_t sign) noexcept nogil:
+    # An operation that leaves in its midst still counts as one.
+    cdef int kind
+    for kind in range(2):
+        pool.split_base[kind][0] += sign * pool.total[kind][INACTIVE_SPLIT]
+        pool.split_base[kind][1] += sign * pool.total[kind][INACTIVE_SPLIT_BYTES]
+
+
+cdef void lock_to_read(Pool* pool) noexcept nogil:
+    cdef Heap* heap
+    pthread_mutex_lock(&pool.lock)
+    memset(pool.total, 0, sizeof(pool.total))
+    heap = pool.heaps
+    while heap != NULL:
+        spin_lock(&heap.lock)
+        add_up(pool, heap)
+        heap = heap.next
+    move_split_base(pool, 1)
+
+
+cdef void unlock_after_read(Pool* pool) noexcept nogil:
+    cdef Heap* heap = pool.heaps
+    move_split_base(pool, -1)
+    while heap != NULL:
+        spin_unlock(&heap.lock)
+        heap = heap.next
+    pthread_mutex_unlock(&pool.lock)
 
 
 cdef inline int64_t headroom(const Heap* heap, int figure, int kind) noexcept nogil:
@@ -118,7 +149,7 @@ cdef void raise_shown(Pool* pool, int figure) noexcept nogil:
 
 
 cdef inline bint suffices(const Pool* pool, const Heap* heap) noexcept nogil:
-    return (pool.captures == 0 and pool.deferred == NULL and pool.debug == 0 and pool.foreign == NULL
+    return (pool.captures == 0 and pool.deferred == NULL and pool.foreign == NULL
             and heap.pending == 0 and heap.offered == 0)
 
 
@@ -134,12 +165,9 @@ cdef void hush(Pool* pool) noexcept nogil:
 
 cdef void leave(Pool* pool, Heap* asker) noexcept nogil:
     cdef Heap* heap = pool.heaps
-    cdef int kind
     raise_shown(pool, INACTIVE_SPLIT)
     raise_shown(pool, INACTIVE_SPLIT_BYTES)
-    for kind in range(2):  # an operation that leaves in its midst still counts as one
-        pool.split_base[kind][0] -= pool.total[kind][INACTIVE_SPLIT]
-        pool.split_base[kind][1] -= pool.total[kind][INACTIVE_SPLIT_BYTES]
+    move_split_base(pool, -1)
     if pool.heap_count == 1:
         raise_sole(pool, heap)
     elif any_exceeds(pool):
