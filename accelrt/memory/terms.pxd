@@ -37,6 +37,11 @@ cdef struct Private:
                        # stream of replays is busy any more; no replay is left
     Replay* replays    # of graphs that are gone; while rest is 0
     bint hidden        # they may run on streams that nobody knows, or that cannot be asked
+    void* heaps        # the first of its Heaps, chained by sibling
+    Private* same_key  # in the pool's index
+    Private* before
+    bint ending        # in the pool's list of those whose graphs are gone while replays may not be
+    Private* next_ending
     int64_t[FIGURES] peak  # of reserved bytes and segments, and of what is live; not of splits
     Private* next
 
