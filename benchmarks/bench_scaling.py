@@ -1,11 +1,12 @@
 """How costs grow with what there is already: streams, live graphs, memory pools.
 
-Each row is the mean over operations that happen once in a program's life, so no row repeats: a first allocation is
-first only once.
+Each row is the mean over operations that happen once in a program's life, so no row repeats: a first
+allocation is first only once.
 """
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from time import perf_counter_ns
 
@@ -98,8 +99,8 @@ def measure(worker: Worker) -> None:
         ("pool_alone", "pool_beside", pools, POOLS),
     ):
         values = run(size(count), size(SAMPLE))
-        worker.attempt(first, lambda values=values: {"value": values[0]})
-        worker.attempt(second, lambda values=values: {"value": values[1]})
+        for key, value in zip((first, second), values, strict=True):
+            worker.attempt(key, partial(dict, value=value))
 
 
 def main() -> None:

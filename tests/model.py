@@ -154,7 +154,6 @@ class Model(Audited, Offers):
 
     def lend(self, heap, size):
         """The least block of another heap that suffices and that no work uses any more, or None."""
-        return None
 
     def climb(self, heap, size):
         self.poll()

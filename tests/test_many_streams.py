@@ -101,7 +101,7 @@ def graphs_beside_others():
     pools = {graph.pool() for graph, _ in kept}
     assert len(pools) == 60
     for graph, buffer in kept[::2]:
-        assert graph.memory_stats()["allocated_bytes.current"] == 1024
+        assert graph.memory_stats()["allocated_bytes.current"] == 1024 > buffer.nbytes
         graph.replay()
     del graph, buffer
     kept.clear()

@@ -33,8 +33,7 @@ cdef struct Private:
     uint64_t segments
     size_t limit       # most bytes to reserve
     size_t reserved
-    int rest           # since the last graph was gone the device is 1: being waited for, 2: waited for, or no
-                       # stream of replays is busy any more; no replay is left
+    int rest           # 2: no replay of a graph that is gone is left; 1: the device is being waited for, to be so
     Replay* replays    # of graphs that are gone; while rest is 0
     bint hidden        # they may run on streams that nobody knows, or that cannot be asked
     void* heaps        # the first of its Heaps, chained by sibling
