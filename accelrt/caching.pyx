@@ -389,7 +389,8 @@ def free_after(mem_ptr, event):
 
 def empty_cache():
     """Gives every idle segment of every device back to the driver, after waiting for memory in use on other
-    streams.  Memory that is live stays, and so does what a graph holds.
+    streams.  Memory that is live stays, and so does what a graph holds or a MemPool keeps; inside use_mem_pool
+    the pool's idle memory goes back too.  Beside a capture what streams may still use stays.
 
     Raises:
         CudaError: the driver refused; the memory then stays cached.

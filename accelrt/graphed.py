@@ -267,8 +267,8 @@ def make_graphed_callables(
     inputs = [Inputs(sample, current_device()) for sample in samples]
     if is_current_stream_capturing():
         raise RuntimeError("the current stream is capturing; make graphed callables outside captures")
-    # The warm-up has a stream of its own: results keep the stream of the capture, and what the warm-up left idle with
-    # it, while this one, and its memory, is there for the next warm-up.
+    # The warm-up has a stream of its own: results keep the stream of the capture, and would keep what the
+    # warm-up left idle on it; this stream and its memory are there for the next warm-up.
     current, warm, side = current_stream(), Stream(), Stream()
     warm.wait_stream(current)
     try:

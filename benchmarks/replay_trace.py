@@ -16,7 +16,7 @@ from replay_subjects import SUBJECTS, Allocator
 from words import say_rows
 
 FOLDER = Path(__file__).with_name("traces")
-TRACES = ("gnn", "resnet", "gpt2", "lstm_small", "vit_serve")
+TRACES = ("gnn", "resnet", "gpt2", "lstm_small", "unet_multistream", "moe_train", "llama_serve", "vit_serve")
 QUICK_EVENTS = 3_000
 PASSES = 4
 Event = tuple[int, int, int, object]

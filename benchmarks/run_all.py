@@ -30,6 +30,7 @@ BENCHMARKS = {
     "bench_import.py": "Import",
     "bench_random.py": "Random allocation",
     "bench_readings.py": "Identity and readings",
+    "bench_scaling.py": "Costs beside much else",
     "replay.py": "Replay of recorded traces",
     "stitching.py": "Settings that trade memory against time",
     "torch_training.py": "Training with torch",

@@ -154,17 +154,18 @@ class Model(Audited, Offers):
 
     def lend(self, heap, size):
         """The least block of another heap that suffices and that no work uses any more, or None."""
-        return None
 
     def climb(self, heap, size):
         self.poll()
         block = self.serve(heap, size, across=not self.keeps_apart(size))
         if not block and self.keeps_apart(size):
             block = self.serve(heap, size)
+        if not block and size <= MIB:
+            block = self.lend(heap, size)
         if block:
             return block
         self.wait()
-        block = self.serve(heap, size) or (self.lend(heap, size) if size <= MIB else None)
+        block = self.serve(heap, size)
         if block:
             return block
         self.statistics.count("num_alloc_retries")

@@ -5,7 +5,7 @@ import math
 from dataclasses import dataclass
 
 from model_blocks import FREE, MIB, WINDOW, Block, Heap
-from model_pieces import Pieces, append_slot, whole_slots
+from model_pieces import GRANULE, Pieces, append_slot, whole_slots
 
 AUTO = -1.0  # growth slack by credit
 MOST_CREDIT, WINDOW_PRICE, THRIFTY_SLACK = 8192, 64, 0.25
@@ -129,7 +129,7 @@ class PagedModel(Pieces):
     def free_pages(self, heap, across):
         """{free block: [the slots wholly in it]}, that a heap may have; others' only if across."""
         for other in self.progress if across else ():
-            if other.pool == heap.pool and other != heap and self.has_free(other):
+            if other.pool == heap.pool and other != heap and self.has_page(other):
                 self.look(other)
         return {
             block: slots
@@ -211,9 +211,12 @@ class PagedModel(Pieces):
 
     # streams
 
-    def has_free(self, heap):
+    def has_page(self, heap):
         return any(
-            block.state is FREE for each in self.everywhere() if each.heap == heap for block in each.blocks
+            block.state is FREE and block.size >= GRANULE
+            for each in self.everywhere()
+            if each.heap == heap
+            for block in each.blocks
         )
 
     def is_settled(self, block):

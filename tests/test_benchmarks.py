@@ -18,10 +18,11 @@ SCRIPTS = [
     "bench_import",
     "bench_random",
     "bench_readings",
+    "bench_scaling",
     "replay",
 ]
 OTHERS = ["stitching", "torch_training"]  # whose columns are no libraries, or need a GPU
-RATIOS = {"random": 6, "replay": 5}
+RATIOS = {"random": 6, "replay": 8}
 
 
 @pytest.fixture

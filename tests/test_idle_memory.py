@@ -16,7 +16,7 @@ def capture_with_scratch(graph, size, **arguments):
         scratch.fill(1)
 
 
-# --- captures one after the other ----------------------------------------------------------------------------
+# --- captures one after the other -------------------------------------------------------------------------
 
 
 def capture_again_and_again(size, rounds, waits):
@@ -100,7 +100,7 @@ def test_memory_of_a_graph_whose_handle_was_told_is_kept_until_the_device_was_wa
     in_child(keep_what_unknown_launches_use, **ROOM)
 
 
-# --- what was idle before ------------------------------------------------------------------------------------
+# --- what was idle before ---------------------------------------------------------------------------------
 
 
 def capture_after_eager_work(waits):
@@ -168,7 +168,7 @@ def test_graphed_callables_need_their_memory_once():
     in_child(warm_up_and_capture, **ROOM)
 
 
-# --- pools of the user's -------------------------------------------------------------------------------------
+# --- pools of the user's ----------------------------------------------------------------------------------
 
 
 def test_empty_cache_inside_a_pool_gives_its_idle_memory_back():
@@ -208,7 +208,9 @@ def run_out_beside_a_pool(graph_uses_it):
             accelrt.Buffer(40 * MIB).free()
         accelrt.Buffer(40 * MIB).free()
         return
-    with pytest.raises(accelrt.OutOfMemoryError, match=r"40.00 MiB of what is idle are in pools that graphs use"):
+    with pytest.raises(
+        accelrt.OutOfMemoryError, match=r"40.00 MiB of what is idle are in pools that graphs use"
+    ):
         accelrt.Buffer(40 * MIB)
 
 
@@ -244,7 +246,7 @@ def test_a_limit_may_be_larger_than_any_device(limit):
         buffer.fill(1)
 
 
-# --- parts of pages ------------------------------------------------------------------------------------------
+# --- parts of pages ---------------------------------------------------------------------------------------
 
 
 def allocate_on_many_streams(count):

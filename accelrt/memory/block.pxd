@@ -128,6 +128,13 @@ cdef struct Heap:
     bint claimed       # with plain segments: claimant may have what is free in whole segments up to the epoch left
     uintptr_t claimant  # the parent of the stream that had the handle before
     uint32_t left
+    bint awake         # hits may run in it; else its figures are in the pool's, and the world need not lock it
+    Heap* next_awake   # of those that are awake
+    int64_t seen       # the room for live blocks when the world was left last
+    uint32_t rounds_idle  # how often the world was entered in a row without a hit in between
+    bint paged         # asleep, and in the pool's list of those that may have free pages
+    Heap* next_paged
+    size_t gaps        # addresses of its spans, by slots, that lost their pages
     bint lingers       # pages of other heaps are free in its windows until its stream's work is done
     Block* spare       # records to use again, chained by left
     Block* aside       # FREE and in no list, or NULL: what the last hit left or merged; none while in the world
@@ -143,4 +150,7 @@ cdef struct Heap:
     size_t fit_count
     size_t fit_room
     Segment* span      # the last one, which grows
+    size_t moves       # while a window is made: pages that leave it
     Heap* next         # of the pool
+    Heap* sibling      # of the same private pool; of the records that wait to be used again
+    Heap* same_key     # in the pool's index

@@ -19,11 +19,11 @@ cdef enum:
 
 
 cdef int64_t allocations(const Pool* pool) noexcept nogil:
-    cdef const Heap* heap = pool.heaps
-    cdef int64_t answer = 0
+    cdef const Heap* heap = pool.awake
+    cdef int64_t answer = pool.asleep_made
     while heap != NULL:
         answer += made(heap, SMALL, ALLOCATION) + made(heap, LARGE, ALLOCATION)
-        heap = heap.next
+        heap = heap.next_awake
     return answer
 
 

@@ -10,9 +10,10 @@ from accelrt.addresses cimport AddressMap, map_find, map_insert, map_reserve
 from accelrt.driver.captures cimport enter_wait, is_capturing, leave_wait, record_behind
 from accelrt.driver.relaxed cimport go_relaxed, restore_mode
 from accelrt.memory.lock cimport spin_lock, spin_unlock
-from accelrt.memory.private cimport forget_replays, has_graphs
+from accelrt.memory.private cimport first_ending, forget_replays, has_graphs
 from accelrt.memory.queues cimport put_entry, take_entry
 from accelrt.memory.terms cimport Private, Replay
+from accelrt.memory.world cimport first_with_pages, has_pages, next_with_pages
 from accelrt.status cimport NOT_READY
 
 cdef AddressMap trusted  # under the lock; forks inherit it, which is harmless: handles of a child are its own
@@ -113,26 +114,26 @@ cdef void look(Pool* pool, Heap* heap) noexcept nogil:
 
 
 cdef void look_at_others(Pool* pool, Heap* heap) noexcept nogil:
-    cdef Heap* other = pool.heaps
+    cdef Heap* other = first_with_pages(pool)
     while other != NULL:
-        if other != heap and other.summary and (
+        if other != heap and has_pages(pool, other) and (
                 other.owner == heap.owner or (heap.owner == NULL and other.owner.uses == 0)):
             look(pool, other)
-        other = other.next
+        other = next_with_pages(pool, other)
 
 
 cdef void look_at_all(Pool* pool) noexcept nogil:
-    # At whatever idle memory may go to others: not that of graphs.
-    cdef Heap* heap = pool.heaps
-    cdef Private* owner = pool.privates
-    while heap != NULL:
-        if heap.summary and (heap.owner == NULL or not has_graphs(heap.owner)):
+    # At whatever pages may go to others: not those of graphs.
+    cdef Heap* heap = first_with_pages(pool)
+    cdef Private* owner = first_ending(pool)
+    while heap != NULL and pool.policy.virtual_memory:
+        if has_pages(pool, heap) and (heap.owner == NULL or not has_graphs(heap.owner)):
             look(pool, heap)
-        heap = heap.next
+        heap = next_with_pages(pool, heap)
     while owner != NULL:
-        if owner.rest == 0 and not has_graphs(owner):
+        if owner.rest == 0:
             look_at_replays(pool, owner)
-        owner = owner.next
+        owner = owner.next_ending
 
 
 # --- replays of graphs that are gone -------------------------------------------------------------------------
@@ -172,22 +173,22 @@ cdef void note_rest(Private* owner) noexcept nogil:
 
 
 cdef bint next_replay(Pool* pool, uintptr_t* out_stream) noexcept nogil:
-    cdef Private* owner = pool.privates
+    cdef Private* owner = first_ending(pool)
     cdef Replay* found
     while owner != NULL:
-        found = owner.replays if owner.rest == 0 and owner.segments and not has_graphs(owner) else NULL
+        found = owner.replays if owner.rest == 0 and owner.segments else NULL
         while found != NULL and found.waited:
             found = found.next
         if found != NULL:
             out_stream[0] = found.stream
             return True
-        owner = owner.next
+        owner = owner.next_ending
     return False
 
 
 cdef void set_waited(Pool* pool, uintptr_t stream) noexcept nogil:
     # What is noted of the stream while it is waited for is not waited for.
-    cdef Private* owner = pool.privates
+    cdef Private* owner = first_ending(pool)
     cdef Replay* found
     while owner != NULL:
         found = owner.replays
@@ -195,11 +196,11 @@ cdef void set_waited(Pool* pool, uintptr_t stream) noexcept nogil:
             if found.stream == stream:
                 found.waited = True
             found = found.next
-        owner = owner.next
+        owner = owner.next_ending
 
 
 cdef void drop_waited(Pool* pool, uintptr_t stream) noexcept nogil:
-    cdef Private* owner = pool.privates
+    cdef Private* owner = first_ending(pool)
     cdef Replay** link
     cdef Replay* found
     while owner != NULL:
@@ -211,9 +212,9 @@ cdef void drop_waited(Pool* pool, uintptr_t stream) noexcept nogil:
                 free(found)
             else:
                 link = &found.next
-        if owner.rest == 0 and not has_graphs(owner):
+        if owner.rest == 0:
             note_rest(owner)
-        owner = owner.next
+        owner = owner.next_ending
 
 
 cdef void drop_markers(Pool* pool) noexcept nogil:
@@ -228,20 +229,20 @@ cdef void drop_markers(Pool* pool) noexcept nogil:
 
 cdef void close_epochs(Pool* pool) noexcept nogil:
     cdef Heap* heap = pool.heaps
-    cdef Private* owner = pool.privates
+    cdef Private* owner = first_ending(pool)
     while heap != NULL:
         heap.waited = heap.epoch
         heap.epoch += 1
         heap = heap.next
     while owner != NULL:
-        if not has_graphs(owner) and owner.rest == 0:
+        if owner.rest == 0:
             owner.rest = 1
-        owner = owner.next
+        owner = owner.next_ending
 
 
 cdef void settle_all(Pool* pool) noexcept nogil:
     cdef Heap* heap = pool.heaps
-    cdef Private* owner = pool.privates
+    cdef Private* owner = pool.ending
     while heap != NULL:
         if <int>(heap.waited - heap.settled) > 0:
             heap.settled = heap.waited
@@ -250,4 +251,4 @@ cdef void settle_all(Pool* pool) noexcept nogil:
         if owner.rest == 1:
             owner.rest = 2
             forget_replays(owner)
-        owner = owner.next
+        owner = owner.next_ending

@@ -14,6 +14,7 @@ from accelrt.memory.share cimport carry
 from accelrt.memory.stats cimport (
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, INACTIVE_SPLIT, INACTIVE_SPLIT_BYTES, REQUESTED_BYTES,
 )
+from accelrt.memory.world cimport wake
 
 cdef enum:
     GENERATIONS = 64  # of returned streams; handles are leased again, so that a line may even close
@@ -139,6 +140,8 @@ cdef bint inherit(Pool* pool, Heap* heap, size_t size) noexcept nogil:
     if block == NULL:
         return False
     segment = block.segment
+    wake(pool, heap)
+    wake(pool, segment.heap)
     block = segment.first
     while block != NULL:
         count += 1

@@ -6,7 +6,7 @@ block that is freed and allocated by turns may be SWUNG: free to its owner, but 
 Both are checked as they are, for an audit that filed them first would hide what the next hit finds.
 """
 from libc.stdint cimport int64_t
-from libc.string cimport memset
+from libc.string cimport memcpy, memset
 
 from accelrt.memory.block cimport (
     CLASSES, FREE, HOLE, LIVE, PENDING, PLAIN, SWUNG, WINDOW, WORDS, Block, Heap, Piece, Segment, Slot,
@@ -270,6 +270,23 @@ cdef const char* walk_queues(const Pool* pool, const Count* count) noexcept nogi
     return NULL
 
 
+cdef const char* compare_asleep(const Pool* pool) noexcept nogil:
+    cdef const Heap* heap = pool.heaps
+    cdef int64_t[2][SHARED] left
+    cdef int figure, kind
+    memcpy(left, pool.asleep, sizeof(left))
+    while heap != NULL:
+        for kind in range(2):
+            for figure in range(SHARED):
+                left[kind][figure] -= 0 if heap.awake else current(heap, kind, figure)
+        heap = heap.next
+    for kind in range(2):
+        for figure in range(SHARED):
+            if left[kind][figure]:
+                return "the figures of heaps that are asleep add up to the pool's"
+    return NULL
+
+
 cdef const char* compare_counters(const Pool* pool, const Count* count) noexcept nogil:
     cdef int figure, kind
     for kind in range(2):
@@ -296,6 +313,8 @@ cdef const char* walk(const Pool* pool) noexcept nogil:
         found = "a free block is in exactly one free list, or the last freed block of its heap"
     if found == NULL:
         found = walk_queues(pool, &count)
+    if found == NULL:
+        found = compare_asleep(pool)
     return compare_counters(pool, &count) if found == NULL else found
 
 
@@ -321,9 +340,9 @@ cdef const char* check_ceilings(const Pool* pool, int figure, int kind) noexcept
     cdef int64_t sum = 0
     cdef int64_t peak = pool.stats.peak_all[figure] if kind == BOTH else pool.stats.figure[figure][kind].peak
     while heap != NULL:
-        if current(heap, kind, figure) > heap.share[kind].ceiling[figure]:
+        if heap.awake and current(heap, kind, figure) > heap.share[kind].ceiling[figure]:
             return "no heap is above its ceiling"
-        sum += heap.share[kind].ceiling[figure]
+        sum += heap.share[kind].ceiling[figure] if heap.awake else current(heap, kind, figure)
         heap = heap.next
     if sum > peak:
         return "the ceilings of all heaps add up to no more than the peak"

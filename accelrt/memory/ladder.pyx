@@ -104,10 +104,10 @@ cdef Block* lent_by(Pool* pool, Heap* heap, size_t size) noexcept nogil:
 
 cdef int borrow(Pool* pool, Request* request, int refusal, uintptr_t* out_address) noexcept nogil:
     # A part of a page that another stream's blocks keep from going anywhere else.
-    cdef Heap* other = pool.heaps
+    cdef Heap* other = pool.heaps if pool.policy.virtual_memory else NULL
     cdef Block* best = NULL
     cdef Block* block
-    while other != NULL and pool.policy.virtual_memory:
+    while other != NULL:
         if other != request.heap and other.owner == request.heap.owner and other.summary:
             block = lent_by(pool, other, request.size)
             if block != NULL and (best == NULL or precedes(block, best)):
@@ -438,6 +438,8 @@ cdef int climb(Pool* pool, Request* request, uintptr_t* out_address) noexcept no
     if refused(code) and not request.across:
         request.across = True
         code = serve(pool, request, out_address)
+    if refused(code) and request.size <= SMALL_LIMIT:
+        code = borrow(pool, request, code, out_address)
     if not refused(code):
         return code
     code = wait_all(pool)
@@ -447,8 +449,6 @@ cdef int climb(Pool* pool, Request* request, uintptr_t* out_address) noexcept no
         code = serve(pool, request, out_address)
     if refused(code) and on_refusal != NULL:
         code = ask(pool, request, code, out_address)
-    if refused(code) and request.size <= SMALL_LIMIT:
-        code = borrow(pool, request, code, out_address)
     if refused(code):
         code = release_and_serve(pool, request, code, out_address)
     if refused(code) and not pool.policy.virtual_memory:

@@ -241,6 +241,7 @@ cdef void forget_piece(Pool* pool, Piece* piece) noexcept nogil:
             slot.segment.spoiled = True
         else:
             count_owner(slot.segment.heap, -<long long>piece.size)
+            slot.segment.heap.gaps += 1
         drop_slot(slot)
     if piece.before == NULL:
         pool.first_piece = piece.after

@@ -9,6 +9,7 @@ cdef Private* find_private(Pool* pool, uint64_t first, uint64_t second) noexcept
 # One use more, and one less; a user is a MemPool or a context, all others are graphs.  Made if need be.
 cdef int hold(Pool* pool, uint64_t first, uint64_t second, bint user) noexcept nogil
 cdef int let_go(Pool* pool, uint64_t first, uint64_t second, bint user) noexcept nogil
+cdef Private* first_ending(Pool* pool) noexcept nogil  # of those whose graphs are gone while replays may not be
 cdef bint has_graphs(const Private* owner) noexcept nogil
 cdef void note_replay(Private* owner, uintptr_t stream) noexcept nogil  # of a graph that is about to let go
 cdef void forget_replays(Private* owner) noexcept nogil  # they are past

@@ -2,12 +2,13 @@
 from libc.stdint cimport SIZE_MAX, int64_t
 from libc.stdlib cimport calloc, free
 
+from accelrt.addresses cimport map_find, map_insert, map_remove, map_reserve
 from accelrt.driver.table cimport CAPTURE_ACTIVE
 from accelrt.memory.block cimport Heap
 from accelrt.memory.idle cimport is_trusted
 from accelrt.memory.policy cimport store_routed
 from accelrt.memory.queues cimport put_entry
-from accelrt.memory.records cimport gone
+from accelrt.memory.records cimport retire_heap
 from accelrt.memory.share cimport current
 from accelrt.memory.stats cimport BOTH, FIGURES, RESERVED_BYTES, SEGMENT, SHARED
 from accelrt.memory.terms cimport Replay, Route
@@ -31,25 +32,40 @@ cdef extern from *:
     void count_routes "accelrt_count_routes" (long n) noexcept nogil
 
 
+cdef uintptr_t private_key(uint64_t first, uint64_t second) noexcept nogil:
+    return second ^ first * 0xC2B2AE3D27D4EB4FULL
+
+
 cdef Private* find_private(Pool* pool, uint64_t first, uint64_t second) noexcept nogil:
-    cdef Private* found = pool.privates
+    cdef Private* found = <Private*>map_find(&pool.private_index, private_key(first, second))
     while found != NULL and (found.id[0] != first or found.id[1] != second):
-        found = found.next
+        found = found.same_key
     return found
+
+
+cdef Private* make_private(Pool* pool, uint64_t first, uint64_t second) noexcept nogil:
+    cdef Private* made = NULL if map_reserve(&pool.private_index) else <Private*>calloc(1, sizeof(Private))
+    if made == NULL:
+        return NULL
+    made.id[0] = first
+    made.id[1] = second
+    made.limit = SIZE_MAX
+    made.rest = 2
+    made.next = pool.privates
+    if made.next != NULL:
+        made.next.before = made
+    pool.privates = made
+    made.same_key = <Private*>map_remove(&pool.private_index, private_key(first, second))
+    map_insert(&pool.private_index, private_key(first, second), made)
+    return made
 
 
 cdef int hold(Pool* pool, uint64_t first, uint64_t second, bint user) noexcept nogil:
     cdef Private* found = find_private(pool, first, second)
     if found == NULL:
-        found = <Private*>calloc(1, sizeof(Private))
+        found = make_private(pool, first, second)
         if found == NULL:
             return NO_HOST_MEMORY
-        found.id[0] = first
-        found.id[1] = second
-        found.limit = SIZE_MAX
-        found.rest = 2
-        found.next = pool.privates
-        pool.privates = found
     found.uses += 1
     found.users += user
     if not user:
@@ -65,25 +81,51 @@ cdef int let_go(Pool* pool, uint64_t first, uint64_t second, bint user) noexcept
         return INVALID_VALUE
     found.uses -= 1
     found.users -= user
-    if found.uses == 0 and found.segments == 0 and not has_heaps(pool, found):
+    if found.uses == 0 and found.segments == 0 and found.heaps == NULL:
         unlink(pool, found)
+    elif not user and not found.ending and not has_graphs(found):
+        found.ending = True
+        found.next_ending = pool.ending
+        pool.ending = found
     return 0
 
 
-cdef bint has_heaps(const Pool* pool, const Private* owner) noexcept nogil:
-    cdef const Heap* heap = pool.heaps
-    while heap != NULL and heap.owner != owner:
-        heap = heap.next
-    return heap != NULL
-
-
 cdef void unlink(Pool* pool, Private* owner) noexcept nogil:
-    cdef Private** link = &pool.privates
+    cdef uintptr_t key = private_key(owner.id[0], owner.id[1])
+    cdef Private* first = <Private*>map_remove(&pool.private_index, key)
+    cdef Private** link = &first
     while link[0] != owner:
-        link = &link[0].next
-    link[0] = owner.next
+        link = &link[0].same_key
+    link[0] = owner.same_key
+    if first != NULL:
+        map_insert(&pool.private_index, key, first)
+    link = &pool.ending
+    while owner.ending and link[0] != owner:
+        link = &link[0].next_ending
+    if owner.ending:
+        link[0] = owner.next_ending
+    if owner.before == NULL:
+        pool.privates = owner.next
+    else:
+        owner.before.next = owner.next
+    if owner.next != NULL:
+        owner.next.before = owner.before
     forget_replays(owner)
     free(owner)
+
+
+cdef Private* first_ending(Pool* pool) noexcept nogil:
+    # What is past all replays, or was held by a graph again, leaves the list.
+    cdef Private** link = &pool.ending
+    cdef Private* owner
+    while link[0] != NULL:
+        owner = link[0]
+        if owner.rest == 2 or has_graphs(owner):
+            owner.ending = False
+            link[0] = owner.next_ending
+        else:
+            link = &owner.next_ending
+    return pool.ending
 
 
 # --- replays of graphs that are gone -------------------------------------------------------------------------
@@ -219,16 +261,15 @@ cdef bint is_captured(const Pool* pool, const Private* owner) noexcept nogil:
 # --- figures -------------------------------------------------------------------------------------------------
 
 cdef int64_t sum_of(const Pool* pool, const Private* owner, int figure) noexcept nogil:
-    cdef const Heap* heap = pool.heaps
+    cdef const Heap* heap = <const Heap*>owner.heaps
     cdef int64_t answer = 0
     if figure == SEGMENT:
         return owner.segments
     if figure == RESERVED_BYTES:
         return owner.reserved
     while heap != NULL:
-        if heap.owner == owner:
-            answer += current(heap, BOTH, figure)
-        heap = heap.next
+        answer += current(heap, BOTH, figure)
+        heap = heap.sibling
     return answer
 
 
@@ -249,28 +290,25 @@ cdef void reset_private_peaks(Pool* pool, Private* owner) noexcept nogil:
 
 cdef void let_heaps_go(Pool* pool, Private* owner) noexcept nogil:
     # Their records serve the next private pool.
-    cdef Heap* heap = pool.heaps
+    cdef Heap* heap = <Heap*>owner.heaps
+    cdef Heap* after
     while heap != NULL:
-        if heap.owner == owner:
-            heap.owner = NULL
-            heap.stream = gone()
-            heap.trusted = False
-            if heap.marker != NULL:
-                put_entry(&pool.spare_entries, heap.marker)
-                heap.marker = NULL
-        heap = heap.next
+        after = heap.sibling
+        if heap.marker != NULL:
+            put_entry(&pool.spare_entries, heap.marker)
+            heap.marker = NULL
+        retire_heap(pool, heap)
+        heap = after
+    owner.heaps = NULL
 
 
 cdef void drop_empty(Pool* pool) noexcept nogil:
     # Under the growth lock: a thread that grows a private heap has let go of the inner lock.
-    cdef Private** link = &pool.privates
-    cdef Private* found
-    while link[0] != NULL:
-        found = link[0]
+    cdef Private* found = pool.privates
+    cdef Private* after
+    while found != NULL:
+        after = found.next
         if found.uses == 0 and found.segments == 0:
-            link[0] = found.next
             let_heaps_go(pool, found)
-            forget_replays(found)
-            free(found)
-        else:
-            link = &found.next
+            unlink(pool, found)
+        found = after

@@ -17,10 +17,10 @@ cdef void reset_peaks(Pool* pool) noexcept nogil
 cdef void reset_accumulated(Pool* pool) noexcept nogil
 cdef object find_violation(Pool* pool)  # str, or None
 
-cdef struct Holders:    # of idle memory that not every request may have, in bytes
-    int64_t graphs      # in pools that graphs use
-    int64_t pools       # in MemPools that no graph uses
-    uint64_t[2] largest # the id of the one of these that holds most
-    bint capturing      # a capture is under way on the device
+cdef struct Holders:  # of idle memory that not every request may have, in bytes
+    int64_t graphs       # in pools that graphs use
+    int64_t pools        # in MemPools that no graph uses
+    uint64_t[2] largest  # the id of the one of these that holds most
+    bint capturing       # a capture is under way on the device
 
 cdef Holders holders_of_idle(Pool* pool) noexcept nogil

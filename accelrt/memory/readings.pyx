@@ -11,7 +11,6 @@ from accelrt.memory.freelist cimport next_class
 from accelrt.memory.invariants cimport violated_between
 from accelrt.memory.lock cimport spin_lock, spin_unlock
 from accelrt.memory.private cimport has_graphs, sum_of
-from accelrt.memory.records cimport load_heap
 from accelrt.memory.share cimport current, forget_made, lower_ceilings, made
 from accelrt.memory.stats cimport (
     ACTIVE_BYTES, ALLOCATED_BYTES, BOTH, FIGURES, RESERVED_BYTES, SHARED, Counter, current_of,
@@ -19,6 +18,7 @@ from accelrt.memory.stats cimport (
 from accelrt.memory.swing cimport rest
 from accelrt.memory.terms cimport Private
 from accelrt.memory.world cimport counted, enter, leave, lock_to_read, reserved, unlock_after_read
+from accelrt.mutex cimport pthread_mutex_lock, pthread_mutex_unlock
 
 
 cdef int64_t foreign_current(Pool* pool, int figure) noexcept nogil:
@@ -27,20 +27,23 @@ cdef int64_t foreign_current(Pool* pool, int figure) noexcept nogil:
 
 
 cdef int64_t current_shared(Pool* pool, int figure) noexcept nogil:
-    # A few nanoseconds a heap: the list only grows, and new ones are hung in whole.
-    cdef int64_t answer = 0
+    # A few nanoseconds a heap that is awake.
+    cdef int64_t answer
     cdef Heap* heap
     if pool == NULL:
         return 0
     if pool.foreign != NULL:
         return foreign_current(pool, figure)
-    heap = load_heap(&pool.heaps)
+    pthread_mutex_lock(&pool.lock)
+    answer = pool.asleep[0][figure] + pool.asleep[1][figure]
+    heap = pool.awake
     while heap != NULL:
         spin_lock(&heap.lock)
         rest(heap)
         answer += current(heap, BOTH, figure)
         spin_unlock(&heap.lock)
-        heap = load_heap(&heap.next)
+        heap = heap.next_awake
+    pthread_mutex_unlock(&pool.lock)
     return answer
 
 
@@ -225,6 +228,7 @@ cdef void reset_accumulated(Pool* pool) noexcept nogil:
     while heap != NULL:
         forget_made(heap)
         heap = heap.next
+    pool.asleep_made = 0
     for kind in range(2):
         for figure in range(SHARED):
             pool.freed_base[kind][figure] = pool.total[kind][figure]

@@ -21,6 +21,8 @@ cdef void recycle_use(Pool* pool, Use* use) noexcept nogil
 cdef bint has_use(const Use* uses, int device, uintptr_t stream) noexcept nogil
 # First of them, on a stream of that device; 0 or NO_HOST_MEMORY.
 cdef int add_use(Pool* pool, Use** uses, int device, uintptr_t stream) noexcept nogil
+cdef Heap* find_heap(const Pool* pool, const Private* owner, uintptr_t stream, int kind) noexcept nogil  # NULL
+cdef void retire_heap(Pool* pool, Heap* heap) noexcept nogil  # its private pool is gone; for another one to use
 cdef int heap_of(Pool* pool, Private* owner, uintptr_t stream, int kind, Heap** out_heap) noexcept nogil  # made if need be
 
 

@@ -7,12 +7,14 @@ from libc.stdint cimport uint32_t
 from libc.stdlib cimport calloc
 from libc.string cimport memset
 
+from accelrt.addresses cimport map_find, map_insert, map_remove, map_reserve
 from accelrt.memory.block cimport HOLE
 from accelrt.memory.heap cimport recycle
 from accelrt.memory.lock cimport spin_lock
 from accelrt.memory.idle cimport is_trusted
 from accelrt.memory.sizes cimport UNIT
 from accelrt.memory.state cimport REACH
+from accelrt.memory.world cimport link_awake
 from accelrt.status cimport NO_HOST_MEMORY
 
 cdef extern from "<stdlib.h>" nogil:
@@ -21,6 +23,7 @@ cdef extern from "<stdlib.h>" nogil:
 cdef enum:
     SLAB = 64     # records taken at once
     LINE = 128    # two lines of cache: what different threads use shares none
+    HEAPS = 16    # taken at once
 
 
 cdef void* take_lines(size_t size) noexcept nogil:
@@ -111,25 +114,76 @@ cdef int add_use(Pool* pool, Use** uses, int device, uintptr_t stream) noexcept 
     return 0
 
 
+cdef Heap* take_heap(Pool* pool) noexcept nogil:
+    # Of several at once, which the system fills with zeros as they are used: most of a heap is lists of free blocks
+    # that stay empty.  NULL where the host has no memory.
+    cdef size_t size = (sizeof(Heap) + LINE - 1) // LINE * LINE
+    if pool.unused_heaps == 0:
+        pool.heap_slab = <char*>calloc(HEAPS * size + LINE, 1)
+        if pool.heap_slab == NULL:
+            return NULL
+        pool.heap_slab += LINE - <size_t>pool.heap_slab % LINE
+        pool.unused_heaps = HEAPS
+    pool.unused_heaps -= 1
+    return <Heap*>(pool.heap_slab + pool.unused_heaps * size)
+
+
 cdef Heap* make_heap(Pool* pool) noexcept nogil:
-    # A heap whose private pool is gone is taken over; else one of its own, whose lock our caller then holds.
-    cdef Heap* heap = pool.heaps
-    cdef Heap** link = &pool.heaps
-    while heap != NULL and not (heap.owner == NULL and heap.stream == gone()):
-        heap = heap.next
+    # One whose private pool is gone is taken over; else one of its own, whose lock our caller then holds.
+    cdef Heap* heap = pool.spare_heaps
     if heap != NULL:
+        pool.spare_heaps = heap.sibling
+        heap.sibling = NULL
         return heap
-    heap = <Heap*>take_lines(sizeof(Heap))
+    heap = take_heap(pool)
     if heap == NULL:
         return NULL
     heap.policy = &pool.policy
     heap.seed = 0x2545F491
     spin_lock(&heap.lock)
-    while link[0] != NULL:
-        link = &link[0].next
-    store_heap(link, heap)
+    link_awake(pool, heap)
+    store_heap(&pool.heaps if pool.last_heap == NULL else &pool.last_heap.next, heap)
+    pool.last_heap = heap
     pool.heap_count += 1
     return heap
+
+
+cdef uintptr_t heap_key(const Private* owner, uintptr_t stream, int kind) noexcept nogil:
+    # Not of one heap alone, where others are chained behind it.
+    return stream ^ <uintptr_t>owner * 0xC2B2AE3D27D4EB4FULL ^ <uintptr_t>kind << 62
+
+
+cdef Heap* find_heap(const Pool* pool, const Private* owner, uintptr_t stream, int kind) noexcept nogil:
+    cdef Heap* heap = <Heap*>map_find(&pool.heap_index, heap_key(owner, stream, kind))
+    while heap != NULL and (heap.stream != stream or heap.owner != owner or heap.kind != kind):
+        heap = heap.same_key
+    return heap
+
+
+cdef void index_heap(Pool* pool, Heap* heap) noexcept nogil:
+    # After map_reserve.
+    cdef uintptr_t key = heap_key(heap.owner, heap.stream, heap.kind)
+    heap.same_key = <Heap*>map_remove(&pool.heap_index, key)
+    map_insert(&pool.heap_index, key, heap)
+    if heap.owner != NULL:
+        heap.sibling = <Heap*>heap.owner.heaps
+        heap.owner.heaps = heap
+
+
+cdef void retire_heap(Pool* pool, Heap* heap) noexcept nogil:
+    cdef uintptr_t key = heap_key(heap.owner, heap.stream, heap.kind)
+    cdef Heap* first = <Heap*>map_remove(&pool.heap_index, key)
+    cdef Heap** link = &first
+    while link[0] != heap:
+        link = &link[0].same_key
+    link[0] = heap.same_key
+    if first != NULL:
+        map_insert(&pool.heap_index, key, first)
+    heap.owner = NULL
+    heap.stream = gone()
+    heap.trusted = False
+    heap.sibling = pool.spare_heaps
+    pool.spare_heaps = heap
 
 
 cdef void bring_near(Pool* pool, Heap* heap) noexcept nogil:
@@ -146,16 +200,15 @@ cdef void bring_near(Pool* pool, Heap* heap) noexcept nogil:
 
 
 cdef int heap_of(Pool* pool, Private* owner, uintptr_t stream, int kind, Heap** out_heap) noexcept nogil:
-    cdef Heap* heap = pool.heaps
-    while heap != NULL and (heap.stream != stream or heap.owner != owner or heap.kind != kind):
-        heap = heap.next
+    cdef Heap* heap = find_heap(pool, owner, stream, kind)
     if heap == NULL:
-        heap = make_heap(pool)
+        heap = NULL if map_reserve(&pool.heap_index) else make_heap(pool)
         if heap == NULL:
             return NO_HOST_MEMORY
         heap.stream = stream
         heap.owner = owner
         heap.kind = kind
+        index_heap(pool, heap)
         heap.trusted = is_trusted(stream)
         heap.epoch = heap.settled + 1
         heap.waited = heap.settled

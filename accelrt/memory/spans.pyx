@@ -54,6 +54,7 @@ cdef void trim_span(Pool* pool, Segment* span) noexcept nogil:
         block.state = FREE
         block.left = span.heap.spare
         span.heap.spare = block
+        span.heap.gaps -= 1
         span.slot_count -= 1
         span.size -= slot.size
         free(slot)
@@ -108,6 +109,7 @@ cdef int fill_slot(Pool* pool, Segment* span, size_t index) noexcept nogil:
     if code:
         return code
     slot.piece = piece
+    span.heap.gaps -= 1
     slot.next = NULL
     piece.slots = piece.primary = slot
     count_owner(span.heap, piece.size)
@@ -125,7 +127,7 @@ cdef int fill_slot(Pool* pool, Segment* span, size_t index) noexcept nogil:
 
 cdef int fill_gaps(Pool* pool, Heap* heap, size_t* need) noexcept nogil:
     # Pages first where addresses of the heap's spans have none: they were given back in between others.
-    cdef Segment* span = pool.first
+    cdef Segment* span = pool.first if heap.gaps else NULL
     cdef size_t index
     cdef int code
     while span != NULL:

@@ -1,6 +1,7 @@
 # One device's allocator, and what it waits for.  Guarded by the pool's mutex, unless a comment says otherwise.
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
 
+from accelrt.addresses cimport AddressMap
 from accelrt.driver.table cimport Table
 from accelrt.memory.block cimport Block, Heap, Piece, Segment, Use
 from accelrt.memory.foreign cimport Foreign
@@ -46,9 +47,23 @@ cdef struct Pool:
     int64_t earned           # allocations that are in it
     size_t refused           # the reserved bytes that the device last refused to slack; SIZE_MAX: none
     Heap* heaps
+    Heap* last_heap
     int heap_count
+    AddressMap heap_index    # by heap_key (records.pyx); heaps of one key are chained
+    char* heap_slab          # records of heaps that were taken at once,
+    int unused_heaps         # and how many of them are left
+    Heap* spare_heaps        # whose private pools are gone, chained by sibling
+    Heap* awake              # those that the world locks; a hit needs one of them
+    int awake_count
+    Heap* paged              # of the others, all that have free pages, and some that had
+    int64_t lingering        # heaps with pages that linger
+    bint risen               # a figure of a heap that is asleep rose: the ceilings are to be shared out anew
+    int64_t asleep_made      # allocations in heaps that are asleep
+    int64_t[2][SHARED] asleep  # the sums over the heaps that are asleep
     Heap* near[2][NEAR + REACH]  # by kind and stream; read without a lock
     Private* privates
+    AddressMap private_index  # by the numbers of their ids
+    Private* ending          # whose graphs are gone while replays may not be
     Private* only            # whose idle memory alone is being given back; NULL: everybody's that may
     Route* routes            # captures under way, and threads in pools of their own; the latest first
     uint64_t captures        # routes that are captures

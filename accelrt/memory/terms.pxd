@@ -33,10 +33,14 @@ cdef struct Private:
     uint64_t segments
     size_t limit       # most bytes to reserve
     size_t reserved
-    int rest           # since the last graph was gone the device is 1: being waited for, 2: waited for, or no
-                       # stream of replays is busy any more; no replay is left
+    int rest           # 2: no replay of a graph that is gone is left; 1: the device is being waited for, to be so
     Replay* replays    # of graphs that are gone; while rest is 0
     bint hidden        # they may run on streams that nobody knows, or that cannot be asked
+    void* heaps        # the first of its Heaps, chained by sibling
+    Private* same_key  # in the pool's index
+    Private* before
+    bint ending        # in the pool's list of those whose graphs are gone while replays may not be
+    Private* next_ending
     int64_t[FIGURES] peak  # of reserved bytes and segments, and of what is live; not of splits
     Private* next
 

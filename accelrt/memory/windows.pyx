@@ -5,7 +5,7 @@ pages that are wholly free go home at once, so what is free where depends on wha
 else; and the oldest window that fits is taken first.  Therefore work that repeats finds, at every step, the
 windows of the round before, and calls the driver no more.
 """
-from libc.stdint cimport uint32_t
+from libc.stdint cimport int64_t, uint32_t
 from libc.stdlib cimport free, malloc, qsort, realloc
 
 from accelrt.memory.block cimport CLASSES, FREE, HOLE, PLAIN, WINDOW, Fit, Piece, Slot
@@ -19,7 +19,7 @@ from accelrt.memory.pieces cimport (
 )
 from accelrt.memory.records cimport see_to_blocks
 from accelrt.memory.segments cimport is_at_rest
-from accelrt.memory.world cimport count_splits, put_free, set_free
+from accelrt.memory.world cimport count_splits, first_with_pages, next_with_pages, put_free, set_free, wake
 from accelrt.status cimport NO_HOST_MEMORY, OUT_OF_MEMORY
 
 cdef enum:
@@ -80,43 +80,46 @@ cdef size_t mark_heap(Pool* pool, Heap* heap, bint own, Found* found) noexcept n
 cdef size_t find_pages(Pool* pool, Heap* heap, bint across, Found* found) noexcept nogil:
     # Own pages at once; those of other streams when their work is done; those of private pools when nothing
     # uses the pool any more, and only for the common heaps: a pool's pages are never another's to give back.
-    cdef Heap* other = pool.heaps
+    cdef Heap* other
     cdef size_t bytes_ = 0
     cdef bint borrows
     found.count = 0
     pool.search += 1
-    if across:
-        look_at_others(pool, heap)
+    if not across:
+        return mark_heap(pool, heap, True, found)
+    look_at_others(pool, heap)
+    if not heap.awake:  # else it is among the others
+        wake(pool, heap)
+    other = first_with_pages(pool)
     while other != NULL:
         borrows = other.owner == heap.owner or (heap.owner == NULL and is_at_rest(pool, other))
-        if other == heap or (across and borrows and other.summary):
+        if other == heap or borrows:
             bytes_ += mark_heap(pool, other, other == heap, found)
-        other = other.next
+        other = next_with_pages(pool, other)
     return bytes_
 
 
 cdef void mark_leaving(Pool* pool) noexcept nogil:
-    cdef Heap* heap = pool.heaps
+    cdef Heap* heap = first_with_pages(pool)
     pool.search += 1
     while heap != NULL:
         if is_at_rest(pool, heap):
             mark_heap(pool, heap, False, NULL)
-        heap = heap.next
+        heap = next_with_pages(pool, heap)
 
 
 cdef int see_to_moves(Pool* pool, Piece** pieces, size_t count) noexcept nogil:
     # Two records for each piece that leaves its home, whichever heap's.
     cdef size_t index
     cdef int code = 0
-    cdef Heap* heap = pool.heaps
-    cdef size_t leaving
-    while heap != NULL and code == 0:
-        leaving = 0
-        for index in range(count):
-            leaving += pieces[index].home.segment.heap == heap
-        if leaving:
-            code = see_to_blocks(heap, 2 * leaving + 2)
-        heap = heap.next
+    cdef Heap* heap
+    for index in range(count):
+        pieces[index].home.segment.heap.moves += 1
+    for index in range(count):
+        heap = pieces[index].home.segment.heap
+        if heap.moves and code == 0:
+            code = see_to_blocks(heap, 2 * heap.moves + 2)
+        heap.moves = 0
     return code
 
 
@@ -233,6 +236,7 @@ cdef void go_home(Pool* pool, Block* block) noexcept nogil:
         if primary.segment.heap != heap and not is_settled(block):
             look(pool, heap)
             if not is_settled(block):
+                pool.lingering += not heap.lingers
                 heap.lingers = True
                 continue
         if see_to_blocks(heap, 2):
@@ -261,8 +265,11 @@ cdef void send_home(Pool* pool) noexcept nogil:
     cdef Segment* window
     cdef Block* block
     cdef Block* after
-    while heap != NULL:
+    cdef int64_t left = pool.lingering
+    while heap != NULL and left:
         if heap.lingers:
+            left -= 1
+            pool.lingering -= 1
             heap.lingers = False
             look(pool, heap)
             window = heap.first_window

@@ -12,6 +12,13 @@ cdef void leave(Pool* pool, Heap* asker) noexcept nogil  # who may rise most unt
 # The same locks for a reader who changes nothing that the next hit sees: no block is filed, no ceiling moves.
 cdef void lock_to_read(Pool* pool) noexcept nogil  # the totals are those of the counters as they stand
 cdef void unlock_after_read(Pool* pool) noexcept nogil
+# Heaps that are awake are locked inside the world; the others hits leave alone.  Inside.
+cdef void wake(Pool* pool, Heap* heap) noexcept nogil
+cdef void link_awake(Pool* pool, Heap* heap) noexcept nogil  # a new one, which the caller locked
+cdef bint has_pages(const Pool* pool, const Heap* heap) noexcept nogil  # a free block as large as the least page
+# All heaps that have pages, and those that are awake; nobody wakes meanwhile.
+cdef Heap* first_with_pages(Pool* pool) noexcept nogil
+cdef Heap* next_with_pages(Pool* pool, const Heap* heap) noexcept nogil
 # Under the pool's mutex alone, which guards private pools and routes: captures began, or all of them ended.
 cdef void hush(Pool* pool) noexcept nogil
 # What the driver may take long over, or refuses beside a capture of any thread's unless the asker is relaxed, done

@@ -4,37 +4,122 @@ The heaps' shares are added up when the world is entered and kept up to date whi
 are exact; when it is left, what is between the totals and the peaks is shared out as ceilings, up to which
 each heap may rise on its own.
 """
-from libc.string cimport memset
+from libc.string cimport memcpy
 
 from accelrt.driver.relaxed cimport go_relaxed, restore_mode
 from accelrt.memory.aside cimport file_aside
 from accelrt.memory.block cimport LIVE
-from accelrt.memory.freelist cimport insert, remove
+from accelrt.memory.freelist cimport class_of, insert, next_class, remove
 from accelrt.memory.heap cimport Change, is_split, join, join_freed, make_live, of_freeing, of_taking, split_off
 from accelrt.memory.lock cimport spin_lock, spin_unlock
-from accelrt.memory.share cimport add_figure, count_of, current, measure_room, use_split_room
+from accelrt.memory.share cimport (
+    add_figure, count_of, current, lower_ceilings, made, measure_room, use_split_room,
+)
 from accelrt.memory.sizes cimport kind_of
 from accelrt.memory.stats cimport (
-    ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, BOTH, INACTIVE_SPLIT, INACTIVE_SPLIT_BYTES, REQUESTED_BYTES,
-    RESERVED_BYTES, SHARED, Counter, change, current_of,
+    ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, BLOCKS, BOTH, INACTIVE_SPLIT, INACTIVE_SPLIT_BYTES,
+    REQUESTED_BYTES, RESERVED_BYTES, SHARED, Counter, change, current_of,
 )
 from accelrt.memory.swing cimport rest
 from accelrt.mutex cimport pthread_mutex_lock, pthread_mutex_unlock
+
+cdef enum:
+    MOST_AWAKE = 16  # heaps that every slow call may lock and add up
+    PATIENCE = 8     # entries of the world without a hit after which one more than these falls asleep
 
 
 cdef void enter(Pool* pool) noexcept nogil:
     cdef Heap* heap
     pthread_mutex_lock(&pool.lock)
-    memset(pool.total, 0, sizeof(pool.total))
-    heap = pool.heaps
+    memcpy(pool.total, pool.asleep, sizeof(pool.total))
+    heap = pool.awake
     while heap != NULL:
         spin_lock(&heap.lock)
+        heap.rounds_idle = 0 if was_hit(heap) else heap.rounds_idle + 1
         rest(heap)
         heap.given = NULL
         file_aside(heap)
         add_up(pool, heap)
-        heap = heap.next
+        heap = heap.next_awake
     move_split_base(pool, 1)
+
+
+# --- heaps that nobody hits ----------------------------------------------------------------------------------
+#
+# The world locks and adds up the heaps that are awake.  Where there are many, those that were not hit for a while
+# fall asleep: their figures are added up once, a hit finds them not quiet, and whoever uses one in the slow path
+# wakes it on leaving.
+
+cdef inline bint was_hit(const Heap* heap) noexcept nogil:
+    return heap.aside != NULL or heap.swing != NULL or heap.given != NULL or heap.share[BOTH].room[BLOCKS] != heap.seen
+
+
+cdef void add_asleep(Pool* pool, const Heap* heap, int64_t sign) noexcept nogil:
+    cdef int figure, kind
+    for kind in range(2):
+        pool.asleep_made += sign * made(heap, kind, ALLOCATION)
+        for figure in range(SHARED):
+            pool.asleep[kind][figure] += sign * current(heap, kind, figure)
+
+
+cdef void wake(Pool* pool, Heap* heap) noexcept nogil:
+    if heap.awake:
+        return
+    spin_lock(&heap.lock)
+    add_asleep(pool, heap, -1)
+    lower_ceilings(heap)
+    link_awake(pool, heap)
+
+
+cdef void link_awake(Pool* pool, Heap* heap) noexcept nogil:
+    heap.awake = True
+    heap.rounds_idle = 0
+    heap.next_awake = pool.awake
+    pool.awake = heap
+    pool.awake_count += 1
+
+
+cdef inline bint may_sleep(const Pool* pool, const Heap* heap) noexcept nogil:
+    return pool.awake_count > MOST_AWAKE and heap.rounds_idle > PATIENCE and heap.swing == NULL
+
+
+cdef void put_to_sleep(Pool* pool, Heap* heap) noexcept nogil:
+    # Out of the list already, and still locked.
+    heap.awake = heap.quiet = False
+    pool.awake_count -= 1
+    add_asleep(pool, heap, 1)
+    note_pages(pool, heap)
+
+
+cdef bint has_pages(const Pool* pool, const Heap* heap) noexcept nogil:
+    return next_class(heap, class_of(pool.granule) - 1) >= 0
+
+
+cdef void note_pages(Pool* pool, Heap* heap) noexcept nogil:
+    if not heap.awake and not heap.paged and has_pages(pool, heap):
+        heap.paged = True
+        heap.next_paged = pool.paged
+        pool.paged = heap
+
+
+cdef Heap* first_with_pages(Pool* pool) noexcept nogil:
+    # What has none any more leaves the list.
+    cdef Heap** link = &pool.paged
+    cdef Heap* heap
+    while link[0] != NULL:
+        heap = link[0]
+        if heap.awake or not has_pages(pool, heap):
+            heap.paged = False
+            link[0] = heap.next_paged
+        else:
+            link = &heap.next_paged
+    return pool.awake if pool.awake != NULL else pool.paged
+
+
+cdef Heap* next_with_pages(Pool* pool, const Heap* heap) noexcept nogil:
+    if not heap.awake:
+        return heap.next_paged
+    return heap.next_awake if heap.next_awake != NULL else pool.paged
 
 
 cdef inline void add_up(Pool* pool, const Heap* heap) noexcept nogil:
@@ -60,21 +145,21 @@ cdef inline void move_split_base(Pool* pool, int64_t sign) noexcept nogil:
 cdef void lock_to_read(Pool* pool) noexcept nogil:
     cdef Heap* heap
     pthread_mutex_lock(&pool.lock)
-    memset(pool.total, 0, sizeof(pool.total))
-    heap = pool.heaps
+    memcpy(pool.total, pool.asleep, sizeof(pool.total))
+    heap = pool.awake
     while heap != NULL:
         spin_lock(&heap.lock)
         add_up(pool, heap)
-        heap = heap.next
+        heap = heap.next_awake
     move_split_base(pool, 1)
 
 
 cdef void unlock_after_read(Pool* pool) noexcept nogil:
-    cdef Heap* heap = pool.heaps
+    cdef Heap* heap = pool.awake
     move_split_base(pool, -1)
     while heap != NULL:
         spin_unlock(&heap.lock)
-        heap = heap.next
+        heap = heap.next_awake
     pthread_mutex_unlock(&pool.lock)
 
 
@@ -91,7 +176,7 @@ cdef int64_t least_for(const Heap* asker, int figure, int kind, int64_t room) no
 
 cdef void share_out_figure(Pool* pool, Heap* asker, int figure, int kind, int64_t room) noexcept nogil:
     # Others keep what they had as far as there is room; the asker gets the rest, and its least before them.
-    cdef Heap* heap = pool.heaps
+    cdef Heap* heap = pool.awake
     cdef int64_t kept = 0, least = 0, mine
     if asker != NULL:
         least = least_for(asker, figure, kind, room)
@@ -101,7 +186,7 @@ cdef void share_out_figure(Pool* pool, Heap* asker, int figure, int kind, int64_
             mine = min(mine, room - least - kept)
             heap.share[kind].ceiling[figure] = current(heap, kind, figure) + mine
             kept += mine
-        heap = heap.next
+        heap = heap.next_awake
     if asker != NULL:
         asker.share[kind].ceiling[figure] = current(asker, kind, figure) + room - kept
 
@@ -133,9 +218,9 @@ cdef bint exceeds(const Heap* heap) noexcept nogil:
 
 cdef bint any_exceeds(const Pool* pool) noexcept nogil:
     # Peaks only rise in here: ceilings that nobody exceeds still hold.
-    cdef const Heap* heap = pool.heaps
+    cdef const Heap* heap = pool.awake
     while heap != NULL and not exceeds(heap):
-        heap = heap.next
+        heap = heap.next_awake
     return heap != NULL
 
 
@@ -154,30 +239,41 @@ cdef inline bint suffices(const Pool* pool, const Heap* heap) noexcept nogil:
 
 
 cdef void hush(Pool* pool) noexcept nogil:
-    cdef Heap* heap = pool.heaps
+    cdef Heap* heap = pool.awake
     while heap != NULL:
         spin_lock(&heap.lock)
         rest(heap)
         heap.quiet = suffices(pool, heap)
         spin_unlock(&heap.lock)
-        heap = heap.next
+        heap = heap.next_awake
 
 
 cdef void leave(Pool* pool, Heap* asker) noexcept nogil:
-    cdef Heap* heap = pool.heaps
+    cdef Heap** link = &pool.awake
+    cdef Heap* heap
+    if asker != NULL:
+        wake(pool, asker)
     raise_shown(pool, INACTIVE_SPLIT)
     raise_shown(pool, INACTIVE_SPLIT_BYTES)
     move_split_base(pool, -1)
     if pool.heap_count == 1:
-        raise_sole(pool, heap)
-    elif any_exceeds(pool):
+        raise_sole(pool, pool.heaps)
+    elif pool.risen or any_exceeds(pool):
         share_out(pool, asker)
-    while heap != NULL:
+    pool.risen = False
+    while link[0] != NULL:
+        heap = link[0]
+        if may_sleep(pool, heap):
+            link[0] = heap.next_awake
+            lower_ceilings(heap)
+            put_to_sleep(pool, heap)
+        else:
+            link = &heap.next_awake
+            heap.sole = pool.heap_count == 1
+            heap.quiet = suffices(pool, heap)
         measure_room(heap)
-        heap.sole = pool.heap_count == 1
-        heap.quiet = suffices(pool, heap)
+        heap.seen = heap.share[BOTH].room[BLOCKS]
         spin_unlock(&heap.lock)
-        heap = heap.next
     pthread_mutex_unlock(&pool.lock)
 
 
@@ -211,10 +307,20 @@ cdef int64_t reserved(const Pool* pool) noexcept nogil:
     return current_of(&pool.stats, RESERVED_BYTES)
 
 
+cdef void count_asleep(Pool* pool, int figure, int kind, int64_t amount) noexcept nogil:
+    # What nobody shared out before is no longer there to be shared out.
+    pool.asleep[kind][figure] += amount
+    pool.risen |= amount > 0
+    if figure == ALLOCATION and amount > 0:
+        pool.asleep_made += amount
+
+
 cdef void count(Pool* pool, Heap* heap, int figure, int kind, int64_t amount) noexcept nogil:
     cdef Counter* counter = &pool.stats.figure[figure][kind]
     add_figure(heap, kind, figure, amount)
     pool.total[kind][figure] += amount
+    if not heap.awake:
+        count_asleep(pool, figure, kind, amount)
     if amount > 0:
         counter.peak = max(counter.peak, pool.total[kind][figure])
         pool.stats.peak_all[figure] = max(pool.stats.peak_all[figure], total_of(pool, figure))
@@ -229,6 +335,9 @@ cdef void count_change(Pool* pool, Heap* heap, int kind, Change net) noexcept no
     use_split_room(&heap.share[BOTH], 1, net)
     pool.total[kind][INACTIVE_SPLIT] += net.blocks
     pool.total[kind][INACTIVE_SPLIT_BYTES] += net.bytes
+    if not heap.awake:
+        count_asleep(pool, INACTIVE_SPLIT, kind, net.blocks)
+        count_asleep(pool, INACTIVE_SPLIT_BYTES, kind, net.bytes)
 
 
 cdef void count_split(Pool* pool, Heap* heap, int figure, int kind, int64_t* base) noexcept nogil:
@@ -303,6 +412,8 @@ cdef Block* set_free(Pool* pool, Block* block) noexcept nogil:
     count_change(pool, heap, block.segment.kind, of_freeing(block))
     block = join_freed(heap, block)
     insert(heap, block)
+    if not heap.awake:
+        note_pages(pool, heap)
     return block
 
 
@@ -310,6 +421,8 @@ cdef void put_free(Pool* pool, Block* block) noexcept nogil:
     count_change(pool, block.heap, block.segment.kind, of_freeing(block))
     block = join(block.heap, block)
     insert(block.heap, block)
+    if not block.heap.awake:
+        note_pages(pool, block.heap)
 
 
 cdef void take_free(Pool* pool, Block* block) noexcept nogil:
