@@ -2,7 +2,6 @@
 
 The choice is the process's, and is made before the first use of any device's memory.
 """
-import ctypes
 import os
 
 from libc.stdint cimport uintptr_t
@@ -20,6 +19,8 @@ cdef list plugged_in = []  # allocators that were chosen: their libraries stay l
 cdef object symbol_of(object library, object name, str path, str use):
     if not isinstance(name, str):
         raise TypeError(f"{use} is {name!r} of type {type(name).__name__}; pass the function's name as str")
+    import ctypes
+
     try:
         return ctypes.cast(getattr(library, name), ctypes.c_void_p).value
     except AttributeError:
@@ -32,6 +33,8 @@ cdef object symbol_of(object library, object name, str path, str use):
 cdef object open_library(str path):
     if os.sep in path and not os.path.exists(path):
         raise FileNotFoundError(f"the allocator's library {path} does not exist")
+    import ctypes
+
     try:
         return ctypes.CDLL(path)
     except OSError as error:
