@@ -4,7 +4,15 @@ A caching memory allocator, streams, events and graph capture for Python and Cyt
 an embedded host device.  Importing it touches no driver; the first use of a device does.
 """
 
-from typing import TYPE_CHECKING, Any
+try:
+    import accelrt.status  # noqa: F401  the first that is compiled
+except ModuleNotFoundError as error:
+    if error.name != "accelrt.status":
+        raise
+    raise ImportError(
+        f"{__path__[0]} is accelrt's source, not compiled for this Python, and hides any accelrt that is "
+        "installed: start Python in another directory, or compile this one with 'python -m pip install -e .'"
+    ) from None
 
 from accelrt import lazy, memory, sanitizer
 from accelrt.buffer import Buffer, PinnedBuffer
@@ -26,7 +34,6 @@ from accelrt.device import (
     set_device,
     synchronize,
 )
-from accelrt.device_facts import DeviceProperties
 from accelrt.errors import (
     CaptureError,
     CudaError,
@@ -44,14 +51,11 @@ from accelrt.errors import (
     SyncDebugWarning,
 )
 from accelrt.event import Event
-from accelrt.external import ExternalStream
 from accelrt.graph import CUDAGraph, graph_pool_handle
 from accelrt.graph_nodes import GraphNode
 from accelrt.graph_scope import graph, is_current_stream_capturing
-from accelrt.graphed import GraphedCallable, make_graphed_callables
 from accelrt.hooks import RemovableHandle
 from accelrt.lazy import init, is_available, is_initialized, lazy_call
-from accelrt.mempool import MemPool, use_mem_pool
 from accelrt.pinned import (
     caching_host_allocator_alloc,
     caching_host_allocator_delete,
@@ -62,18 +66,6 @@ from accelrt.pinned import (
     reset_accumulated_host_memory_stats,
     reset_peak_host_memory_stats,
 )
-from accelrt.properties import get_device_capability, get_device_name, get_device_properties
-from accelrt.registered import RegisteredMemory, is_pinned, pinned_empty, record_host_stream, register_host
-from accelrt.statistics import (
-    max_memory_allocated,
-    max_memory_reserved,
-    memory_allocated,
-    memory_reserved,
-    memory_snapshot,
-    memory_stats,
-    reset_accumulated_memory_stats,
-    reset_peak_memory_stats,
-)
 from accelrt.stream import (
     Stream,
     current_stream,
@@ -82,10 +74,12 @@ from accelrt.stream import (
     set_stream,
     stream,
 )
-from accelrt.uses import use
 from accelrt.watch import get_sync_debug_mode, set_sync_debug_mode
 
+TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
+    from typing import Any
+
     from accelrt import counting as counting
     from accelrt import identity as identity
     from accelrt import interface as interface
@@ -94,12 +88,17 @@ if TYPE_CHECKING:
     from accelrt import readings as readings
     from accelrt import visible as visible
     from accelrt.arch import get_arch_list, get_gencode_flags, is_bf16_supported
+    from accelrt.device_facts import DeviceProperties
+    from accelrt.external import ExternalStream
+    from accelrt.graphed import GraphedCallable, make_graphed_callables
     from accelrt.interface import (
         DeviceInterface,
         get_interface_for_device,
         get_registered_device_interfaces,
         register_interface_for_device,
     )
+    from accelrt.mempool import MemPool, use_mem_pool
+    from accelrt.properties import get_device_capability, get_device_name, get_device_properties
     from accelrt.readings import (
         EccErrors,
         GpuProcess,
@@ -140,6 +139,24 @@ if TYPE_CHECKING:
         throttle_reasons,
         utilization,
     )
+    from accelrt.registered import (
+        RegisteredMemory,
+        is_pinned,
+        pinned_empty,
+        record_host_stream,
+        register_host,
+    )
+    from accelrt.statistics import (
+        max_memory_allocated,
+        max_memory_reserved,
+        memory_allocated,
+        memory_reserved,
+        memory_snapshot,
+        memory_stats,
+        reset_accumulated_memory_stats,
+        reset_peak_memory_stats,
+    )
+    from accelrt.uses import use
     from accelrt.versions import driver_version, runtime_version
 
 __version__ = "0.1.0"
@@ -283,14 +300,37 @@ __all__ = [
 _MODULES = {"counting", "identity", "interface", "nvml", "publish", "readings", "visible"}
 _FROM = {
     "DeviceInterface": "interface",
+    "DeviceProperties": "device_facts",
+    "ExternalStream": "external",
+    "GraphedCallable": "graphed",
+    "MemPool": "mempool",
+    "RegisteredMemory": "registered",
     "driver_version": "versions",
     "get_arch_list": "arch",
+    "get_device_capability": "properties",
+    "get_device_name": "properties",
+    "get_device_properties": "properties",
     "get_gencode_flags": "arch",
     "get_interface_for_device": "interface",
     "get_registered_device_interfaces": "interface",
     "is_bf16_supported": "arch",
+    "is_pinned": "registered",
+    "make_graphed_callables": "graphed",
+    "max_memory_allocated": "statistics",
+    "max_memory_reserved": "statistics",
+    "memory_allocated": "statistics",
+    "memory_reserved": "statistics",
+    "memory_snapshot": "statistics",
+    "memory_stats": "statistics",
+    "pinned_empty": "registered",
+    "record_host_stream": "registered",
+    "register_host": "registered",
     "register_interface_for_device": "interface",
+    "reset_accumulated_memory_stats": "statistics",
+    "reset_peak_memory_stats": "statistics",
     "runtime_version": "versions",
+    "use": "uses",
+    "use_mem_pool": "mempool",
 }
 _READINGS = {
     "EccErrors",
@@ -334,7 +374,7 @@ _READINGS = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     """What few programs ask for is imported when it is first asked for."""
     if name in _MODULES:
         return lazy.later(f"accelrt.{name}")
@@ -343,3 +383,7 @@ def __getattr__(name: str) -> Any:
         found = globals()[name] = getattr(lazy.later(f"accelrt.{room}"), name)
         return found
     raise AttributeError(f"module 'accelrt' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,6 +1,5 @@
 """Captures under way: what their nodes point at has to live as long as the graph, and what broke them has to be told."""
 import sys
-import threading
 from collections import namedtuple
 
 from accelrt import errors
@@ -158,6 +157,8 @@ cdef bint note_sides(list sides, int device, uintptr_t stream) except *:
 
 cdef tuple place_of_caller():
     # The innermost line of Python that is not accelrt's own.
+    import threading
+
     frame = sys._getframe()
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "accelrt":
         frame = frame.f_back

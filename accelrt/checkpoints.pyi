@@ -1,6 +1,7 @@
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from accelrt.annotations import DeviceArgument
 from accelrt.mempool import MemPool
 
 class Restored(NamedTuple):
@@ -17,8 +18,12 @@ class PoolCheckpoint:
     @property
     def segments(self) -> list[dict[str, Any]]: ...
 
-def get_checkpoint_state(pool_id: tuple[int, int] | MemPool, device: Any = None) -> PoolCheckpoint: ...
+def get_checkpoint_state(
+    pool_id: tuple[int, int] | MemPool, device: DeviceArgument | None = None
+) -> PoolCheckpoint: ...
 def set_checkpoint_state(state: PoolCheckpoint) -> Restored: ...
 def check_pool_live_allocations(
-    pool_id: tuple[int, int] | MemPool, expected_addresses: Iterable[int], device: Any = None
+    pool_id: tuple[int, int] | MemPool,
+    expected_addresses: Iterable[int],
+    device: DeviceArgument | None = None,
 ) -> bool: ...

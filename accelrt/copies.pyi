@@ -1,10 +1,9 @@
-from typing import Any
-
+from accelrt.annotations import Memory
 from accelrt.stream import Stream
 
 def copy(
-    dst: Any,
-    src: Any,
+    dst: Memory,
+    src: Memory,
     nbytes: int | None = None,
     *,
     dst_offset: int = 0,
@@ -13,7 +12,7 @@ def copy(
     blocking: bool = True,
 ) -> None: ...
 def fill(
-    dst: Any,
+    dst: Memory,
     value: int = 0,
     count: int | None = None,
     *,

@@ -4,7 +4,6 @@ The current device is the driver's own current context of the calling thread, so
 libraries of the process never disagree.  Where there is one device it is current by definition.
 """
 import operator
-import re
 
 cimport cython
 
@@ -28,7 +27,7 @@ cdef extern from "<pthread.h>" nogil:
     int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept)
 
 cdef tuple TYPES = ("cuda", "host")
-NAME = re.compile(r"(cuda|host)(?::(0|[1-9][0-9]*))?")
+cdef str NAME = r"(cuda|host)(?::(0|[1-9][0-9]*))?"
 
 device_total = 0
 cdef dict device_objects = {}
@@ -151,7 +150,9 @@ cdef int check_host(object given, str kind) except -1:
 
 
 cdef object parse_name(str name):
-    match = NAME.fullmatch(name)
+    import re  # it takes longer to import than much of accelrt
+
+    match = re.fullmatch(NAME, name)
     if match is None:
         raise ValueError(f"device {name!r} is not understood; write 'cuda', 'cuda:1', 'host' or 'host:0'")
     check_host(name, match[1])

@@ -4,7 +4,11 @@ Bad arguments raise Python's own ValueError and TypeError; what a driver answers
 one of its kinds, which all are RuntimeErrors, as in torch.cuda.
 """
 
-from typing import Any
+from __future__ import annotations
+
+TYPE_CHECKING = False  # typing's, which takes long to import
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = [
     "CaptureError",

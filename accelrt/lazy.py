@@ -1,24 +1,28 @@
 """Initialisation at first use: once a process, by whichever thread comes first, never on import."""
 
+from __future__ import annotations
+
 import atexit
 import importlib
 import os
-import threading
-import traceback
-from collections.abc import Callable
-from typing import Any
+from _thread import RLock, get_ident
 
 from accelrt import env, environment
 from accelrt.driver import registry
 from accelrt.errors import DeferredCudaCallError, DriverNotFoundError, ForkedError
 from accelrt.status import FORK_TEXT, text_of
 
+TYPE_CHECKING = False  # typing's, which takes long to import
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
 __all__ = ["chosen_driver", "init", "is_available", "is_initialized", "lazy_call"]
 
 DRIVERS = ("auto", "cuda", "host")
 HOST_ADVICE = "for the embedded host device set ACCELRT_DRIVER=host or call accelrt.init(driver='host')"
 
-_lock = threading.RLock()
+_lock = RLock()
 _imported: dict[str, Any] = {}
 _queued: list[tuple[Callable[[], object], str]] = []
 _opened: str | None = None  # the driver, also in a child of a fork, which cannot use it
@@ -90,13 +94,13 @@ def init(driver: str | None = None) -> None:
     """
     global _initialized_pid, _initializing_thread
     with _lock:
-        if _initializing_thread == threading.get_ident():
+        if _initializing_thread == get_ident():
             return
         wanted = driver_wanted(driver)
         if is_initialized() and not _queued:
             environment.check()
             return
-        _initializing_thread = threading.get_ident()
+        _initializing_thread = get_ident()
         try:
             if registry.driver_name() == "sentinel":
                 open_driver(wanted)
@@ -178,6 +182,8 @@ def lazy_call(call: Callable[[], object]) -> None:
     if is_initialized():
         call()
         return
+    import traceback  # half of what importing accelrt would take
+
     with _lock:
         _queued.append((call, "".join(traceback.format_stack()[:-1])))
 
@@ -193,7 +199,7 @@ def go_on_in_parent() -> None:
 
 def forget_in_child() -> None:
     global _lock, _initializing_thread
-    _lock = threading.RLock()
+    _lock = RLock()
     _initializing_thread = None
 
 

@@ -1,11 +1,12 @@
-from typing import Any, Literal
+from typing import Literal
 
+from accelrt.annotations import Memory
 from accelrt.stream import Stream
 
 MODES: tuple[str, ...]
 
 def use(
-    memory: Any,
+    memory: Memory,
     nbytes: int | None = None,
     stream: Stream | int | Literal["host"] | None = None,
     mode: Literal["r", "w", "rw"] = "rw",

@@ -6,7 +6,6 @@ import atexit
 import numbers
 import os
 import warnings
-import zlib
 
 from cpython.buffer cimport PyBUF_READ
 from cpython.memoryview cimport PyMemoryView_FromMemory
@@ -21,6 +20,7 @@ from accelrt.status cimport CAPTURE_IMPLICIT
 SYNC_MODES = ("default", "warn", "error")
 
 cdef object detector = None
+cdef object crc32 = None  # zlib's, from the first start on
 
 
 # --- sync debug mode ---------------------------------------------------------------------------------------
@@ -87,12 +87,14 @@ def fingerprint(uintptr_t address, size_t size):
     """A sum of the content of page-locked memory of the cache's; None for all other memory."""
     if not is_cached_pinned(address) or not is_cached_pinned(address + size - 1):
         return None
-    return zlib.crc32(PyMemoryView_FromMemory(<char*>address, size, PyBUF_READ))
+    return crc32(PyMemoryView_FromMemory(<char*>address, size, PyBUF_READ))
 
 
 def start(bint raises):
     """Turns the race detector on, with no memory of what was before; see accelrt.sanitizer.enable."""
-    global detector, sanitizing
+    global detector, sanitizing, crc32
+    from zlib import crc32
+
     from accelrt.sanitizer.detector import Detector, Driver
 
     detector = Detector(Driver(capture_of, is_blocking, fingerprint), raises)

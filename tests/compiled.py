@@ -23,14 +23,14 @@ def compile_library(name, folder):
     return path
 
 
-def compile_extension(name, folder):
-    """Compiles tests/NAME.pyx against the installed accelrt into an extension in a folder, to be imported.
+def compile_extension(name, folder, source=None):
+    """Compiles tests/NAME.pyx, or a source, against the installed accelrt into a folder, to be imported.
 
     A sanitizer of accelrt's build is this one's too; the compiler itself runs without it.
     """
     import accelrt
 
-    source, made = Path(__file__).parent / f"{name}.pyx", Path(folder) / f"{name}.c"
+    source, made = source or Path(__file__).parent / f"{name}.pyx", Path(folder) / f"{name}.c"
     installed = Path(accelrt.__file__).parent.parent
     outside = {key: value for key, value in os.environ.items() if key != "LD_PRELOAD"}
     cython = [sys.executable, "-m", "cython", "-3", "-I", installed, "-o", made, source]

@@ -15,6 +15,9 @@ def test_the_demo_passes_on_the_host_device():
     assert lines[0].startswith("driver: host")
     assert "fell back" not in done.stdout
     assert lines[-1] == "PASS"
+    times = [line for line in lines if "ns per event" in line or "us per replay" in line]
+    assert len(times) == 2
+    assert all("of the host device, emulated on the CPU" in line for line in times)
     events, peak_live, _ = RECORDED["gpt2"]
     for figure in (f"{events:,}", f"{peak_live:,}", "0 of 101", "101 times"):
         assert figure in done.stdout

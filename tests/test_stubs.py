@@ -1,6 +1,8 @@
 """The shipped stubs say what the compiled modules have: every public name, every signature."""
 
 import importlib
+import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -36,6 +38,24 @@ accelrt\.memory\.BACKEND
 """
 
 
+@pytest.fixture(scope="module")
+def mypy():
+    """Runs a module of mypy; its output."""
+    if importlib.util.find_spec("mypy") is None:
+        pytest.fail("the stubs are checked by mypy, which is not installed: pip install -e '.[test]'")
+
+    def run(module, *arguments):
+        return subprocess.run(
+            [sys.executable, "-m", module, *arguments],
+            cwd=ROOT.parent,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+
+    return run
+
+
 def stubbed():
     """The modules that have a stub, as names."""
     return sorted(
@@ -53,30 +73,48 @@ def test_every_public_compiled_module_has_a_stub():
     assert compiled <= set(stubbed())
 
 
-def test_stubs_and_modules_agree(tmp_path):
-    pytest.importorskip("mypy.stubtest", reason="mypy is not installed; pip install 'mypy>=1.11'")
+def test_stubs_and_modules_agree(mypy, tmp_path):
     allowed = tmp_path / "allowed"
     allowed.write_text(ALLOWED.strip())
     names = [name.removesuffix(".__init__") for name in stubbed()]
     modules = [name for name in names if name.rpartition(".")[0] not in names]  # a package brings its own
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "mypy.stubtest",
-            "--ignore-disjoint-bases",
-            "--ignore-unused-allowlist",
-            "--allowlist",
-            str(allowed),
-            *modules,
-        ],
-        cwd=ROOT.parent,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    options = ("--ignore-disjoint-bases", "--ignore-unused-allowlist", "--allowlist", str(allowed))
+    done = mypy("mypy.stubtest", *options, *modules)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_package_is_marked_as_typed():
     assert (ROOT / "py.typed").exists()
+
+
+CASES = Path(__file__).with_name("typing_cases.py")
+
+
+def test_type_checkers_find_what_is_wrong_in_users_code_and_nothing_else(mypy):
+    expected = {
+        (number, code)
+        for number, line in enumerate(CASES.read_text().splitlines(), 1)
+        if not line.startswith('"""')
+        for code in re.findall(r"\[[a-z-]+\]", line.partition("# error:")[2])
+    }
+    options = ("--strict", "--no-incremental", "--no-error-summary", "--warn-unreachable")
+    done = mypy("mypy", *options, "--enable-error-code", "possibly-undefined", str(CASES))
+    found = {
+        (int(number), code)
+        for number, code in re.findall(r"typing_cases\.py:(\d+): error: .*(\[[a-z-]+\])$", done.stdout, re.M)
+    }
+    assert found == expected, done.stdout + done.stderr
+    assert done.stdout.count(": error:") == len(expected), done.stdout
+
+
+def test_every_any_of_a_stub_is_one_that_cannot_be_said_better():
+    """What remains: dicts of mixed values, arrays of any dtype, the rows' generated class, and what readings
+    of other vendors' modules are."""
+    found = {
+        f"{path.relative_to(ROOT)}: {line.strip()}"
+        for path in ROOT.rglob("*.pyi")
+        for line in path.read_text().splitlines()
+        if re.search(r"\bAny\b", line) and not line.startswith("from typing")
+    }
+    kinds = r"dict\[str, Any\]|NDArray\[Any\]|RowCalls|__getattr__|(read_memory|place_for)\(.*-> Any"
+    assert [line for line in sorted(found) if not re.search(kinds, line)] == []

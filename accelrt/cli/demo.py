@@ -10,10 +10,11 @@ import accelrt
 from accelrt.caching import empty_cache
 from accelrt.cli.choice import open_driver
 from accelrt.cli.pipeline import PipelineFigures, pipeline_part
-from accelrt.cli.replay import Figures, describe, host_capacity, replay
+from accelrt.cli.replay import Figures, describe, host_capacity, replay, timed
 from accelrt.cli.text import human, pairs
 from accelrt.cli.trace import Trace, load
 from accelrt.device import mem_get_info, synchronize
+from accelrt.lazy import chosen_driver
 from accelrt.statistics import audit, memory_allocated, memory_reserved
 
 __all__ = ["load_trace", "pipeline_part", "release_everything", "replay_part", "run"]
@@ -70,7 +71,7 @@ def describe_pipeline(figures: PipelineFigures) -> str:
         ("bytes in and out", f"{figures.nbytes:,} ({human(figures.nbytes)})"),
         ("graph nodes", f"{figures.nodes}"),
         ("replays", f"{figures.replays}"),
-        ("us per replay", f"{figures.us_per_replay:,.1f}"),
+        ("us per replay", timed(f"{figures.us_per_replay:,.1f}", chosen_driver())),
         ("wrong results", f"{figures.wrong} of {figures.replays + 1}"),
         ("host function ran", f"{figures.calls} times"),
     ]

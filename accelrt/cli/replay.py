@@ -20,7 +20,7 @@ from accelrt.lazy import chosen_driver
 from accelrt.statistics import memory_stats, reset_peak_memory_stats
 from accelrt.stream import Stream
 
-__all__ = ["Figures", "describe", "host_capacity", "replay", "run"]
+__all__ = ["Figures", "describe", "host_capacity", "replay", "run", "timed"]
 
 CHUNK = 8192  # events between two looks at the clock, and at the bar
 HOST_SLACK = 1 << 30
@@ -143,6 +143,13 @@ def host_capacity(trace: Trace) -> int:
     return min(8 * trace.peak_live + HOST_SLACK, HOST_LIMIT)
 
 
+def timed(figure: str, driver: str) -> str:
+    """A time, with what it is the time of where that is no GPU."""
+    return (
+        f"{figure} (of the host device, emulated on the CPU; a GPU's differ)" if driver == "host" else figure
+    )
+
+
 def describe(figures: Figures) -> str:
     """One pass as lines of text."""
     ratio = "-" if figures.ratio is None else f"{figures.ratio:.4f}"
@@ -151,7 +158,7 @@ def describe(figures: Figures) -> str:
         ("peak live", f"{figures.peak_live:,} bytes ({human(figures.peak_live)})"),
         ("peak reserved", f"{figures.peak_reserved:,} bytes ({human(figures.peak_reserved)})"),
         ("reserved / live", ratio),
-        ("ns per event", f"{figures.ns_per_event:,.1f}"),
+        ("ns per event", timed(f"{figures.ns_per_event:,.1f}", figures.driver)),
         ("out of memory", f"{figures.ooms:,}"),
         ("virtual-memory calls", f"{figures.virtual_memory_calls:,}"),
     ]

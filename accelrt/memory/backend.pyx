@@ -2,7 +2,6 @@
 
 The choice is the process's, and is made before the first use of any device's memory.
 """
-import ctypes
 import os
 
 from libc.stdint cimport uintptr_t
@@ -22,6 +21,8 @@ cdef object symbol_of(object library, object name, str path, str use):
         raise TypeError(f"{use} is {name!r} of type {type(name).__name__}; pass the function's name as str")
     if "\0" in name:
         raise ValueError(f"{use} is {name!r}: embedded null character; C would read the name up to it only")
+    import ctypes
+
     try:
         return ctypes.cast(getattr(library, name), ctypes.c_void_p).value
     except AttributeError:
@@ -36,6 +37,8 @@ cdef object open_library(str path):
         raise ValueError(f"path_to_so_file is {path!r}: embedded null character; C would read the path up to it only")
     if os.sep in path and not os.path.exists(path):
         raise FileNotFoundError(f"the allocator's library {path} does not exist")
+    import ctypes
+
     try:
         return ctypes.CDLL(path)
     except OSError as error:

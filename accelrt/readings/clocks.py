@@ -1,7 +1,6 @@
 """Clocks.  Source: NVML API Reference Guide, "Device Queries"."""
 
-from typing import Any
-
+from accelrt.annotations import DeviceArgument
 from accelrt.errors import NotSupportedError
 from accelrt.nvml.library import function_number
 from accelrt.readings.door import read_number
@@ -18,7 +17,7 @@ SM = KINDS["sm"]
 UNSUPPORTED = 3
 
 
-def clock_rate(device: Any = None) -> int:
+def clock_rate(device: DeviceArgument | None = None) -> int:
     """The clock of a device's multiprocessors now, in MHz (nvmlDeviceGetClockInfo).
 
     Arguments, Raises: as temperature.
@@ -26,22 +25,22 @@ def clock_rate(device: Any = None) -> int:
     return read_number("clock_rate", NOW, device, SM)
 
 
-def clock_rates(device: Any = None) -> dict[str, int | None]:
+def clock_rates(device: DeviceArgument | None = None) -> dict[str, int | None]:
     """A device's clocks now, in MHz: "graphics", "sm", "memory", "video"; None for one that it lacks."""
     return every_kind("clock_rates", NOW, device)
 
 
-def max_clock_rates(device: Any = None) -> dict[str, int | None]:
+def max_clock_rates(device: DeviceArgument | None = None) -> dict[str, int | None]:
     """The highest that the same clocks can be, in MHz (nvmlDeviceGetMaxClockInfo)."""
     return every_kind("max_clock_rates", MOST, device)
 
 
-def application_clock_rates(device: Any = None) -> dict[str, int | None]:
+def application_clock_rates(device: DeviceArgument | None = None) -> dict[str, int | None]:
     """What programs are given at most as it is set now, in MHz (nvmlDeviceGetApplicationsClock)."""
     return every_kind("application_clock_rates", ASKED, device)
 
 
-def every_kind(reading: str, number: int, device: Any) -> dict[str, int | None]:
+def every_kind(reading: str, number: int, device: DeviceArgument | None) -> dict[str, int | None]:
     place = place_for(device)
     if not isinstance(place, Place):
         return dict(getattr(place, reading)())

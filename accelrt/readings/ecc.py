@@ -1,7 +1,6 @@
 """Errors of a device's memory.  Source: NVML API Reference Guide, "Device Queries"."""
 
-from typing import Any
-
+from accelrt.annotations import DeviceArgument
 from accelrt.errors import NotSupportedError
 from accelrt.nvml.library import function_number
 from accelrt.readings.door import read_large, read_several
@@ -19,7 +18,7 @@ VOLATILE, AGGREGATE = 0, 1  # nvmlEccCounterType_t
 UNSUPPORTED = 3
 
 
-def ecc_errors(device: Any = None) -> EccErrors:
+def ecc_errors(device: DeviceArgument | None = None) -> EccErrors:
     """How many errors of memory a device found, corrected ones and others (nvmlDeviceGetTotalEccErrors).
 
     Arguments: as temperature.
@@ -42,7 +41,7 @@ def ecc_errors(device: Any = None) -> EccErrors:
     return EccErrors(*found)
 
 
-def ecc_mode(device: Any = None) -> bool:
+def ecc_mode(device: DeviceArgument | None = None) -> bool:
     """Whether a device's error correction is on now (nvmlDeviceGetEccMode)."""
     place = place_for(device)
     if not isinstance(place, Place):
@@ -50,7 +49,7 @@ def ecc_mode(device: Any = None) -> bool:
     return read_several("ecc_mode", MODE, place, 2)[0] == 1
 
 
-def remapped_rows(device: Any = None) -> RemappedRows:
+def remapped_rows(device: DeviceArgument | None = None) -> RemappedRows:
     """Rows of memory that a device has replaced by spare ones (nvmlDeviceGetRemappedRows)."""
     place = place_for(device)
     if not isinstance(place, Place):

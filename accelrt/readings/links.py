@@ -2,8 +2,7 @@
 Methods".
 """
 
-from typing import Any
-
+from accelrt.annotations import DeviceArgument
 from accelrt.errors import NotSupportedError, ReadingError
 from accelrt.nvml.library import function_number
 from accelrt.readings.door import read_fields, read_number
@@ -30,7 +29,7 @@ KIB = 1024
 UNSUPPORTED = 3
 
 
-def pcie_throughput(device: Any = None) -> PcieTraffic:
+def pcie_throughput(device: DeviceArgument | None = None) -> PcieTraffic:
     """What a device sends and receives over PCIe, in bytes a second, measured over 20 ms each, which the
     call takes (nvmlDeviceGetPcieThroughput, which counts in KB of 1024 bytes).
 
@@ -46,7 +45,7 @@ def pcie_throughput(device: Any = None) -> PcieTraffic:
     return PcieTraffic(sent * KIB, received * KIB)
 
 
-def pcie_link(device: Any = None) -> PcieLink:
+def pcie_link(device: DeviceArgument | None = None) -> PcieLink:
     """The generation and the lanes of a device's PCIe link, now and at most, and its replays."""
     place = place_for(device)
     if not isinstance(place, Place):
@@ -63,7 +62,7 @@ def pcie_link(device: Any = None) -> PcieLink:
     return PcieLink(**found)
 
 
-def nvlink_links(device: Any = None) -> list[bool]:
+def nvlink_links(device: DeviceArgument | None = None) -> list[bool]:
     """Whether each of a device's NVLinks is up (nvmlDeviceGetNvLinkState)."""
     place = place_for(device)
     if not isinstance(place, Place):
@@ -83,7 +82,7 @@ def nvlink_links(device: Any = None) -> list[bool]:
     return found
 
 
-def nvlink_throughput(device: Any = None) -> NvlinkTraffic:
+def nvlink_throughput(device: DeviceArgument | None = None) -> NvlinkTraffic:
     """What a device has sent and received over all of its NVLinks, in bytes since the driver was loaded:
     the payload (fields NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX and _RX).  The rate is the difference of two
     readings.

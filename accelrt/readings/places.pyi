@@ -1,5 +1,7 @@
 from typing import Any
 
+from accelrt.annotations import DeviceArgument
+
 PREFIXES: tuple[str, ...]
 DRIVER_NOT_LOADED: int
 DEPRECATED: int
@@ -10,5 +12,5 @@ class Place:
     parent: str | None
     def __init__(self, uuid: str, name: str, parent: str | None) -> None: ...
 
-def place_for(device: Any = None) -> Any: ...
+def place_for(device: DeviceArgument | Place | None = None) -> Any: ...
 def reading_error(reading: str, place: Place, code: int) -> Exception: ...

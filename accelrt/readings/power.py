@@ -1,7 +1,6 @@
 """Power, energy, and what holds a device back.  Source: NVML API Reference Guide, "Device Queries"."""
 
-from typing import Any
-
+from accelrt.annotations import DeviceArgument
 from accelrt.errors import NotSupportedError
 from accelrt.nvml.library import function_number
 from accelrt.readings.door import read_large, read_number, read_several
@@ -36,7 +35,7 @@ REASON_NAMES = {
 }
 
 
-def power_draw(device: Any = None) -> int:
+def power_draw(device: DeviceArgument | None = None) -> int:
     """What a device draws, in milliwatts (nvmlDeviceGetPowerUsage): on Ampere and later the mean of a second.
 
     Arguments, Raises: as temperature.
@@ -44,7 +43,7 @@ def power_draw(device: Any = None) -> int:
     return read_number("power_draw", DRAW, device)
 
 
-def power_limits(device: Any = None) -> PowerLimits:
+def power_limits(device: DeviceArgument | None = None) -> PowerLimits:
     """The limits of a device's power, in milliwatts (nvmlDeviceGetEnforcedPowerLimit and its neighbours)."""
     place = place_for(device)
     if not isinstance(place, Place):
@@ -66,7 +65,7 @@ def power_limits(device: Any = None) -> PowerLimits:
     return PowerLimits(*found, *lowest)
 
 
-def energy(device: Any = None) -> int:
+def energy(device: DeviceArgument | None = None) -> int:
     """What a device has used since its driver was loaded, in millijoules
     (nvmlDeviceGetTotalEnergyConsumption).
     """
@@ -76,7 +75,7 @@ def energy(device: Any = None) -> int:
     return read_large("energy", ENERGY, place)
 
 
-def performance_state(device: Any = None) -> int:
+def performance_state(device: DeviceArgument | None = None) -> int:
     """A device's performance state, 0 (fastest) to 15 (nvmlDeviceGetPerformanceState)."""
     state = read_number("performance_state", STATE, device)
     if state == UNKNOWN_STATE:
@@ -84,7 +83,7 @@ def performance_state(device: Any = None) -> int:
     return state
 
 
-def throttle_reasons(device: Any = None) -> tuple[str, ...]:
+def throttle_reasons(device: DeviceArgument | None = None) -> tuple[str, ...]:
     """Why a device's clocks are not higher (nvmlDeviceGetCurrentClocksEventReasons).
 
     Returns:

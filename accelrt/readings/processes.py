@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from accelrt.annotations import DeviceArgument
 from accelrt.errors import NotSupportedError
 from accelrt.nvml.library import function_number
 from accelrt.readings.door import read_processes
@@ -17,7 +18,7 @@ KINDS = {
 UNSUPPORTED = 3
 
 
-def gpu_processes(device: Any = None) -> list[GpuProcess]:
+def gpu_processes(device: DeviceArgument | Place | None = None) -> list[GpuProcess]:
     """The processes that have a context on a device (nvmlDeviceGetComputeRunningProcesses and its neighbour).
 
     Arguments, Raises: as temperature.
@@ -43,7 +44,7 @@ def gpu_processes(device: Any = None) -> list[GpuProcess]:
     return list(found.values())
 
 
-def list_gpu_processes(device: Any = None) -> str:
+def list_gpu_processes(device: DeviceArgument | None = None) -> str:
     """The same as a text for people: a line for each process with the memory that it holds, in MB (2**20
     bytes).
 

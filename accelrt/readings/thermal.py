@@ -1,7 +1,6 @@
 """Temperatures and fans.  Source: NVML API Reference Guide, "Device Queries"."""
 
-from typing import Any
-
+from accelrt.annotations import DeviceArgument
 from accelrt.errors import NotSupportedError
 from accelrt.nvml.library import function_number
 from accelrt.readings.door import read_fields, read_number
@@ -22,7 +21,7 @@ MEMORY_FIELD = 82  # NVML_FI_DEV_MEMORY_TEMP
 UNSUPPORTED = 3
 
 
-def temperature(device: Any = None) -> int:
+def temperature(device: DeviceArgument | None = None) -> int:
     """The temperature of a device's die, in degrees Celsius (nvmlDeviceGetTemperature).
 
     Arguments:
@@ -39,7 +38,7 @@ def temperature(device: Any = None) -> int:
     return read_number("temperature", TEMPERATURE, device, DIE)
 
 
-def memory_temperature(device: Any = None) -> int:
+def memory_temperature(device: DeviceArgument | None = None) -> int:
     """The temperature of a device's memory, in degrees Celsius (field NVML_FI_DEV_MEMORY_TEMP)."""
     place = place_for(device)
     if not isinstance(place, Place):
@@ -50,7 +49,7 @@ def memory_temperature(device: Any = None) -> int:
     return int(value)
 
 
-def temperature_limits(device: Any = None) -> TemperatureLimits:
+def temperature_limits(device: DeviceArgument | None = None) -> TemperatureLimits:
     """Where a device slows down and shuts down, in degrees Celsius (nvmlDeviceGetTemperatureThreshold)."""
     place = place_for(device)
     if not isinstance(place, Place):
@@ -67,7 +66,7 @@ def temperature_limits(device: Any = None) -> TemperatureLimits:
     return TemperatureLimits(found[SHUTDOWN], found[SLOWDOWN], found[GPU_MAX], found[MEMORY_MAX])
 
 
-def fan_speed(device: Any = None) -> int:
+def fan_speed(device: DeviceArgument | None = None) -> int:
     """The speed that a device's fans are meant to have, in percent of the highest (nvmlDeviceGetFanSpeed).
 
     A blocked fan may stand still all the same.  A card cooled from outside has none: NotSupportedError.
@@ -75,7 +74,7 @@ def fan_speed(device: Any = None) -> int:
     return read_number("fan_speed", FAN, device)
 
 
-def fan_speeds(device: Any = None) -> list[int]:
+def fan_speeds(device: DeviceArgument | None = None) -> list[int]:
     """The same for each fan, in percent, a list of ints (nvmlDeviceGetFanSpeed_v2)."""
     place = place_for(device)
     if not isinstance(place, Place):

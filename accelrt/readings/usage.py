@@ -1,7 +1,6 @@
 """How busy a device is, and how full.  Source: NVML API Reference Guide, "Device Queries"."""
 
-from typing import Any
-
+from accelrt.annotations import DeviceArgument
 from accelrt.nvml.library import function_number
 from accelrt.readings.door import read_memory, read_pair, read_several
 from accelrt.readings.places import Place, place_for
@@ -22,7 +21,7 @@ DECODER = function_number("nvmlDeviceGetDecoderUtilization")
 GPU, MEMORY = 0, 1  # fields of nvmlUtilization_t
 
 
-def utilization(device: Any = None) -> int:
+def utilization(device: DeviceArgument | None = None) -> int:
     """The part of the last sampling period, a sixth of a second to a second, in which a kernel ran, in
     percent (nvmlDeviceGetUtilizationRates).
 
@@ -31,14 +30,14 @@ def utilization(device: Any = None) -> int:
     return read_pair("utilization", RATES, device, GPU)
 
 
-def memory_usage(device: Any = None) -> int:
+def memory_usage(device: DeviceArgument | None = None) -> int:
     """The part of the same period in which the device's memory was read or written, in percent of time, not
     of bytes.
     """
     return read_pair("memory_usage", RATES, device, MEMORY)
 
 
-def encoder_utilization(device: Any = None) -> int:
+def encoder_utilization(device: DeviceArgument | None = None) -> int:
     """How busy the video encoders are, in percent (nvmlDeviceGetEncoderUtilization)."""
     place = place_for(device)
     if not isinstance(place, Place):
@@ -46,7 +45,7 @@ def encoder_utilization(device: Any = None) -> int:
     return read_several("encoder_utilization", ENCODER, place, 2)[0]
 
 
-def decoder_utilization(device: Any = None) -> int:
+def decoder_utilization(device: DeviceArgument | None = None) -> int:
     """How busy the video decoders are, in percent (nvmlDeviceGetDecoderUtilization)."""
     place = place_for(device)
     if not isinstance(place, Place):
@@ -54,7 +53,7 @@ def decoder_utilization(device: Any = None) -> int:
     return read_several("decoder_utilization", DECODER, place, 2)[0]
 
 
-def device_memory_used(device: Any = None) -> int:
+def device_memory_used(device: DeviceArgument | None = None) -> int:
     """Bytes of a device's memory in use by all processes, as nvidia-smi gives them
     (nvmlDeviceGetMemoryInfo_v2).
 
@@ -64,7 +63,7 @@ def device_memory_used(device: Any = None) -> int:
     return int(read_memory("device_memory_used", device, False))
 
 
-def device_memory_info(device: Any = None) -> MemoryInfo:
+def device_memory_info(device: DeviceArgument | None = None) -> MemoryInfo:
     """Bytes of a device's memory: total, reserved by the driver, free, used (nvmlDeviceGetMemoryInfo_v2)."""
     place = place_for(device)
     if not isinstance(place, Place):

@@ -8,10 +8,9 @@ events, waits, synchronisation, and what the caches hand out and have back.  Off
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from accelrt.watch import is_watching, start, stop, watching
 
+TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
     from accelrt.sanitizer.report import Report
 

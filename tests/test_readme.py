@@ -1,0 +1,129 @@
+"""Every code block of the README does what it says, and its tables and lists are whole."""
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cli_command import ROOT
+from compiled import compile_extension, compile_library
+
+pytestmark = pytest.mark.own_process
+README = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.M | re.S)
+PYTHON = [text for language, text in BLOCKS if language == "python"]
+CYTHON = [text for language, text in BLOCKS if language == "cython"]
+PLAIN = [text for language, text in BLOCKS if language == ""]
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+
+
+def block(word, blocks=PYTHON):
+    """The block that holds a word; its number."""
+    (found,) = [number for number, text in enumerate(blocks) if word in text]
+    return found
+
+
+USE, CAPTURE, TORCH, HOOKS, BACKENDS = (
+    block(word)
+    for word in (
+        "wait_event",
+        "cuda.graph(",
+        "change_current_allocator(plugin)",
+        "set_reset_fn",
+        "select_backend",
+    )
+)
+
+
+def run(text, **environment):
+    """Runs a program as a user would who has not set anything."""
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("ACCELRT_")}
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", text],
+        env=variables | environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_every_block_is_among_those_that_are_tested():
+    assert {language for language, _ in BLOCKS} == {"", "python", "cython"}
+    assert sorted((USE, CAPTURE, TORCH, HOOKS, BACKENDS)) == list(range(len(PYTHON)))
+    assert len(CYTHON) == 1
+    assert len(PLAIN) == 4
+
+
+@pytest.mark.parametrize("driver", [{}, {"CUDA_VISIBLE_DEVICES": ""}, {"ACCELRT_DRIVER": "host"}])
+def test_the_examples_run_with_and_without_a_gpu(driver):
+    check = "\nassert (a == b).all()\n"
+    allocated, reserved, retries = run(PYTHON[USE] + check + PYTHON[CAPTURE], **driver).split()
+    assert (int(allocated), int(retries)) == (0, 0)
+    assert int(reserved) >= 2 << 20
+
+
+def test_the_cython_example_compiles_and_runs(tmp_path):
+    source = tmp_path / "example.pyx"
+    source.write_text(CYTHON[0] + "\n\ndef run():\n    return work(0, 0)\n")
+    compile_extension("example", tmp_path, source)
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\nimport accelrt, example\n"
+        "accelrt.is_available() or accelrt.init(driver='host')\n"
+        "print(example.run(), accelrt.memory_allocated())"
+    )
+    assert run(code).split() == ["0", "0"]
+
+
+def test_a_backend_is_chosen_as_the_readme_says(tmp_path):
+    library = compile_library("pluggable", tmp_path)
+    first, *rest = PYTHON[BACKENDS].splitlines()
+    given = "\n".join(rest).replace("/path/to/lib.so", library)
+    given = given.replace("my_alloc", "books_alloc").replace("my_free", "books_free")
+    start = "import accelrt\naccelrt.is_available() or accelrt.init(driver='host')\n"
+    code = f"{start}{given}\nprint(accelrt.memory.get_allocator_backend())\naccelrt.Buffer(64)\n"
+    assert run(code) == "pluggable\n"
+    refusal = f"try:\n    {first}\nexcept accelrt.NotSupportedError as error:\n    print(error)\n"
+    said = run(f"{start}{refusal}print(accelrt.memory.get_allocator_backend())\n")
+    assert "cudaMallocAsync" in said or "native" in said
+
+
+@pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed")
+def test_torch_takes_its_memory_from_accelrt():
+    use = (
+        "if torch.cuda.is_available():\n    x = torch.zeros(1 << 20, device='cuda')\n"
+        "    assert accelrt.memory_allocated() >= x.nbytes\n"
+    )
+    run(PYTHON[TORCH] + PYTHON[HOOKS] + use)
+
+
+@pytest.mark.parametrize("number", range(len(PLAIN)))
+def test_lines_for_a_shell_name_what_there_is(number):
+    text = PLAIN[number]
+    if text.startswith("accelrt info"):
+        said = run("import sys; from accelrt.cli.main import main; sys.argv[1:] = ['--help']; main()")
+        listed = re.findall(r"^accelrt (\S+)", text, re.M)
+        assert set(listed) == {"info", "top", "export", "demo", "replay", "--version"}
+        assert all(name in said for name in listed)
+        return
+    subprocess.run(["bash", "-n", "-c", text], check=True)
+    for path in re.findall(r"(?<!\S)(\.?[a-z]+/[\w./]+|setup\.py)", text.replace(".venv/bin/activate", "")):
+        assert (ROOT / path).exists() or not (ROOT / ".ci").exists(), path
+
+
+def test_the_table_of_settings_has_every_variable_that_is_read():
+    package = Path(importlib.util.find_spec("accelrt").origin).parent
+    sources = [path for path in package.rglob("*") if path.suffix in (".py", ".pyx")]
+    names = {name for path in sources for name in re.findall(r"\bACCELRT_[A-Z_]+\b", path.read_text())}
+    names -= {"ACCELRT_BUILD", "ACCELRT_SANITIZE_BUILD", "ACCELRT_EXPORT"}  # of the build, and a C macro
+    assert names == set(re.findall(r"^\| `(ACCELRT_\w+)`", README, re.M))
+
+
+def test_files_that_the_readme_names_are_there():
+    linked = re.findall(r"\]\(([\w./]+)\)", README)
+    named = re.findall(r"`((?:accelrt|benchmarks|tests)/[\w./]+)`", README)
+    assert [path for path in (*linked, *named) if not (ROOT / path).exists()] == []

@@ -1,0 +1,82 @@
+"""What an sdist holds: all that the tests need."""
+
+import os
+import subprocess
+import sys
+import tarfile
+
+import pytest
+from cli_command import ROOT
+
+pytestmark = pytest.mark.own_process
+# setup.py compiles; what goes into an sdist is said by pyproject.toml and MANIFEST.in.
+BUILD = """
+import sys
+from setuptools import Distribution
+made = Distribution({"script_name": "setup.py"})
+made.parse_config_files()
+made.get_command_obj("egg_info").egg_base = sys.argv[1]
+made.get_command_obj("sdist").dist_dir = sys.argv[1]
+made.run_command("sdist")
+"""
+
+
+@pytest.fixture(scope="module")
+def unpacked(tmp_path_factory):
+    """The folder of an unpacked sdist."""
+    folder = tmp_path_factory.mktemp("sdist")
+    done = subprocess.run(
+        [sys.executable, "-c", BUILD, str(folder)], cwd=ROOT, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (archive,) = folder.glob("accelrt-*.tar.gz")
+    with tarfile.open(archive) as file:
+        file.extractall(folder, filter="data")
+    (found,) = [path for path in folder.iterdir() if path.is_dir() and (path / "pyproject.toml").exists()]
+    return found
+
+
+def files(root, folder):
+    """The files of a folder, but for what a build or an interpreter has left there."""
+    paths = (root / folder).rglob("*")
+    return {
+        path.relative_to(root).as_posix()
+        for path in paths
+        if path.is_file() and path.suffix not in (".pyc", ".so") and "__pycache__" not in path.parts
+    }
+
+
+def test_an_sdist_has_every_file_of_the_tests(unpacked):
+    assert files(unpacked, "tests") == files(ROOT, "tests")
+
+
+@pytest.mark.parametrize("folder", ["accelrt", "benchmarks"])
+def test_an_sdist_has_every_source(unpacked, folder):
+    generated = {".c", ".cpp", ".pxi"}
+    here = {path for path in files(ROOT, folder) if os.path.splitext(path)[1] not in generated}
+    assert here <= files(unpacked, folder)
+
+
+def test_the_tests_of_an_sdist_can_be_collected(unpacked):
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-P",
+            "-m",
+            "pytest",
+            "--collect-only",
+            "-q",
+            "-n",
+            "0",
+            "-p",
+            "no:cacheprovider",
+            "tests",
+        ],
+        cwd=unpacked,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "ACCELRT_DRIVER": "host"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "error" not in done.stdout.splitlines()[-1]
