@@ -396,12 +396,15 @@ def empty_cache():
         CudaError: the driver refused; the memory then stays cached.
         KeyboardInterrupt: Ctrl-C while it waits, on the main thread, or what another signal's handler raised.
     """
+    cdef Pool* pool
     cdef int ordinal, code
     watch.before_wait("empty_cache")
     drain()
     for ordinal in range(MAX_DEVICES):
-        if pool_if_made(ordinal) != NULL:
-            if reserved_bytes(pool_if_made(ordinal)) > allocated_bytes(pool_if_made(ordinal)):
+        pool = pool_if_made(ordinal)
+        if pool != NULL:
+            # Pages are unmapped once the device is idle; whole segments need no such wait.
+            if pool.policy.virtual_memory and reserved_bytes(pool) > allocated_bytes(pool):
                 await_device(ordinal)
             with nogil:
                 code = empty(ordinal)

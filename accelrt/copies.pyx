@@ -487,7 +487,7 @@ cdef inline int checked_width(object width) except -1:
 
 
 cdef inline Stream worker_for(object stream, int ordinal):
-    if isinstance(stream, Stream) and (<Stream>stream).device_index == ordinal:
+    if isinstance(stream, Stream) and (<Stream>stream).device_index == ordinal and (<Stream>stream).made:
         return <Stream>stream
     return stream_for(stream, ordinal, "the memory")
 

@@ -165,6 +165,7 @@ cdef object device_at(int ordinal):
     if found is None:
         made = <device>device.__new__(device)  # as checked before: also where this process cannot use it any more
         made.index = ordinal
+        made.made = True
         found = device_objects.setdefault(ordinal, made)
     return found
 

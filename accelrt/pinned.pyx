@@ -135,10 +135,12 @@ def host_empty_cache():
         CudaError: the driver refused; the memory then stays cached.
         KeyboardInterrupt: Ctrl-C while it waits, on the main thread, or what another signal's handler raised.
     """
+    cdef PinnedStats stats
     cdef int ordinal, code
     watch.before_wait("host_empty_cache")
     drain()
-    if read_pinned_stats().segment_bytes.current:
+    stats = read_pinned_stats()
+    if stats.segments.current > stats.blocks.current:  # the driver waits for the device before it frees one
         for ordinal in range(MAX_DEVICES):
             if pool_if_made(ordinal) != NULL:
                 await_device(ordinal)
