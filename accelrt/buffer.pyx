@@ -4,10 +4,10 @@ from cpython.buffer cimport PyBuffer_FillInfo
 from accelrt import lazy
 from accelrt.caching cimport allocate_bytes, checked_request, release_bytes
 from accelrt.device cimport device_at, ordinal_of
-from accelrt.memory.sharing cimport use_on
+from accelrt.memory.sharing cimport use_across
 from accelrt.pinned cimport allocate_host_bytes, checked_host_size, release_host_bytes
 from accelrt.status cimport raise_status, refuse_copy, refuse_unmade
-from accelrt.stream cimport stream_for
+from accelrt.stream cimport stream_for, stream_of
 cimport accelrt.watch as watch
 
 
@@ -55,20 +55,20 @@ cdef class Buffer:
         """Says that another stream uses the bytes: once freed, they are not reused before that work is done.
 
         Arguments:
-            stream: Stream of the buffer's device, or a handle as int.
+            stream: Stream, of another device too, or a handle as int.
         Raises:
-            ValueError: the stream is none or on another device, or the Buffer was freed.
+            ValueError: the driver knows no such stream, or the Buffer was freed.
         """
-        cdef uintptr_t handle = stream_for(stream, self.device_index, "the buffer").handle
+        cdef Stream chosen = stream_of(stream, self.device_index)
         cdef int code
         if not self.live:
             raise_freed(self, "this")
         with nogil:
-            code = use_on(self.device_index, self.ptr, handle)
+            code = use_across(self.device_index, self.ptr, chosen.device_index, chosen.handle)
         if code:
-            raise_status(code, "record_stream", ("ptr", self.ptr, "stream", handle))
+            raise_status(code, "record_stream", ("ptr", self.ptr, "stream", chosen.handle))
         if watch.sanitizing:
-            watch.note_use_on(self.ptr, self.device_index, handle)
+            watch.note_use_on(self.ptr, chosen.device_index, chosen.handle)
 
     def copy_from(self, src, nbytes=None, *, offset=0, src_offset=0, stream=None, blocking=True):
         """Copies into the buffer; see accelrt.copy.

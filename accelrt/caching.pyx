@@ -24,14 +24,14 @@ from accelrt.memory.readings cimport (
     Holders, active_bytes, allocated_bytes, holders_of_idle, largest_free, limit_of, reserved_bytes,
 )
 from accelrt.memory.routes cimport PrivateStats, private_of, read_private
-from accelrt.memory.sharing cimport knows_stream, release_after, use_on
+from accelrt.memory.sharing cimport knows_stream, release_after, use_across
 from accelrt.memory.sizes cimport ROUND_LIMIT
 from accelrt.memory.state cimport Pool
 from accelrt.memory.stats cimport RESERVED_BYTES
 from accelrt.status cimport (
     CAP_REACHED, CAPTURED_EVENT, NOT_ALLOCATED, NOT_READY, OUT_OF_MEMORY, POOL_CAP_REACHED, raise_status,
 )
-from accelrt.stream cimport current_handle, stream_for
+from accelrt.stream cimport Stream, current_handle, stream_for, stream_of
 cimport accelrt.watch as watch
 
 
@@ -324,24 +324,24 @@ def record_stream(mem_ptr, stream):
 
     Arguments:
         mem_ptr: int, an address that caching_allocator_alloc returned.
-        stream: Stream of the memory's device, or a handle as int; the stream that the memory was allocated on changes
+        stream: Stream, of another device too, or a handle as int; the stream that the memory was allocated on changes
             nothing.
     Raises:
-        ValueError: the address is not allocated, or the stream is none or on another device.
+        ValueError: the address is not allocated, or the driver knows no such stream.
     """
     cdef uintptr_t address = checked_address(mem_ptr)
     cdef int ordinal = ordinal_of(None)
-    cdef uintptr_t handle
+    cdef Stream chosen
     cdef int code
     with nogil:
         code = locate(ordinal, address, &ordinal)
     raise_for_address(code, "record_stream", address)
-    handle = stream_for(stream, ordinal, "the memory").handle
+    chosen = stream_of(stream, ordinal)
     with nogil:
-        code = use_on(ordinal, address, handle)
+        code = use_across(ordinal, address, chosen.device_index, chosen.handle)
     raise_for_address(code, "record_stream", address)
     if watch.sanitizing:
-        watch.note_use_on(address, ordinal, handle)
+        watch.note_use_on(address, chosen.device_index, chosen.handle)
 
 
 def free_after(mem_ptr, event):

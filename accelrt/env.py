@@ -4,9 +4,14 @@ Nothing else of accelrt reads one of these from the environment.  A value that i
 that names the variable, the value and what is allowed; an empty one counts as not set.
 """
 
+from __future__ import annotations
+
 import os
-from collections.abc import Callable
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
 
 __all__ = ["BUILD_VARIABLES", "VARIABLES", "Variable", "read_size", "text", "value"]
 

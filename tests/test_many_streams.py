@@ -116,6 +116,8 @@ def test_pools_of_many_graphs_are_told_apart_and_leave_nothing():
 
 
 def count_calls_of_a_first_allocation():
+    accelrt.init()
+
     def calls():
         stats = memory_stats()
         return stats["virtual_memory_calls"], stats["num_device_alloc"], stats["num_sync_all_streams"]

@@ -119,6 +119,11 @@ class Evil(int):
         return 0
 
 
+def begin_in_pool(n):
+    with accelrt.stream(accelrt.Stream()):
+        accelrt.CUDAGraph().capture_begin(pool=(0, -1 if int(n) == 1 << 63 else n))
+
+
 def calls():
     buffer, array, pinned, event = (
         accelrt.Buffer(64),
@@ -163,8 +168,8 @@ def calls():
         "fraction's device": lambda n: memory.set_per_process_memory_fraction(1.0, n),
         "register threads": lambda n: accelrt.configure_pinned(pinned_num_register_threads=n),
         "cached size": lambda n: accelrt.configure_pinned(pinned_max_cached_size_mb=n),
-        "pool's limit": lambda n: accelrt.MemPool(limit=n),
-        "pool's id": lambda n: accelrt.CUDAGraph().capture_begin(pool=(0, -1 if int(n) == 1 << 63 else n)),
+        "pool's limit": lambda n: accelrt.MemPool(limit=min(int(n), -int(n))),  # one above any device's is a limit too
+        "pool's id": begin_in_pool,
         "memory_stats": accelrt.memory_stats,
         "sync debug mode": accelrt.set_sync_debug_mode,
         "peer": lambda n: accelrt.can_device_access_peer(0, n),

@@ -22,14 +22,18 @@ OWNERS_IN_PYTHON = {
 }
 # Their parts, which no user meets alone: programs, tables and records of one process.
 PARTS = {
+    "accelrt.annotations.DeviceLike",
     "accelrt.cli.choice.Chosen",
     "accelrt.cli.export.Collector",
+    "accelrt.cli.main.Parser",
     "accelrt.cli.pipeline.Pipeline",
     "accelrt.cli.progress.Progress",
     "accelrt.cli.replay.Replayer",
     "accelrt.cli.sample.Sampler",
     "accelrt.cli.top.keys.Keys",
     "accelrt.cli.top.state.State",
+    "accelrt.cli.trace.BoundedFile",
+    "accelrt.env.Variable",
     "accelrt.graphed.Inputs",
     "accelrt.graphed.Static",
     "accelrt.graphed.Turns",

@@ -163,7 +163,7 @@ CALLS = {
     "Event.record": lambda things, stream: accelrt.Event().record(stream),
     "Event.wait": lambda things, stream: accelrt.current_stream().record_event().wait(stream),
 }
-# What a stream that is gone was said to use is the allocator's to see to; see the tests of streams that die.
+# These ask nothing of the stream; once it is gone it uses nothing more.
 TOLD = {"Buffer.record_stream", "record_stream", "record_host_stream"}
 
 
@@ -217,15 +217,13 @@ def in_thread(function):
 
 def has_to_work(name, kind):
     if "gone" in kind or "garbage" in kind:
-        return (
-            name in ("Buffer", "caching_allocator_alloc") and kind == "gone"
-        )  # which asks nothing of the stream
+        return kind == "gone" and name in {"Buffer", "caching_allocator_alloc"} | TOLD
     if "another device" in kind:
-        return name.endswith("last device") or name in ("record_host_stream", "Event.record", "Event.wait")
+        return name.endswith("last device") or name in {"Event.record", "Event.wait"} | TOLD
     return True
 
 
-PAIRS = [(name, kind) for name in CALLS for kind in KINDS if not (kind == "gone" and name in TOLD)]
+PAIRS = [(name, kind) for name in CALLS for kind in KINDS]
 
 
 @pytest.mark.parametrize(("name", "kind"), PAIRS, ids=[f"{name} on {kind}" for name, kind in PAIRS])

@@ -121,13 +121,28 @@ if LAST:
                 accelrt.copy(dst, src, stream=stream)
                 assert contents(dst) == {value + 1}
 
-    def test_memory_is_not_used_by_streams_of_other_devices():
+    @pytest.mark.parametrize("take", [accelrt.Stream, accelrt.default_stream], ids=["own", "default"])
+    @pytest.mark.parametrize("by_address", [False, True])
+    def test_memory_that_a_stream_of_another_device_was_said_to_use_waits_for_it(take, by_address):
+        stream, gate = take(LAST), threading.Event()
+        buffer = accelrt.Buffer(SIZE, 0)
+        address = buffer.ptr
+        stream.launch_host_func(gate.wait)
+        if by_address:
+            accelrt.memory.record_stream(address, stream)
+        else:
+            buffer.record_stream(stream)
+        buffer.free()
+        with accelrt.Buffer(SIZE, 0) as another:
+            assert another.ptr != address
+        gate.set()
+        accelrt.synchronize(LAST)
+        with accelrt.Buffer(SIZE, 0), accelrt.Buffer(SIZE, 0):
+            assert accelrt.memory_stats(0)["active_bytes.all.current"] == accelrt.memory_allocated(0)
+
+    def test_memory_is_not_filled_or_allocated_on_streams_of_other_devices():
         buffer = accelrt.Buffer(64, 0)
         other = accelrt.Stream(LAST)
-        for call in (buffer.record_stream, lambda stream: accelrt.memory.record_stream(buffer.ptr, stream)):
-            for stream in (other, accelrt.default_stream(LAST)):
-                with pytest.raises(ValueError, match=f"stream is on device {LAST}"):
-                    call(stream)
         with pytest.raises(ValueError, match=f"stream is on device {LAST}"):
             buffer.fill(1, stream=other)
         with pytest.raises(ValueError, match=f"stream is on device {LAST}"):

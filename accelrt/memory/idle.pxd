@@ -3,6 +3,7 @@ from libc.stdint cimport uintptr_t
 
 from accelrt.memory.block cimport Block, Heap
 from accelrt.memory.state cimport Pool
+from accelrt.memory.terms cimport Replay
 
 # Where a leased stream comes from; written under the GIL, read inside the world of any pool.
 cdef struct Lineage:
@@ -30,9 +31,9 @@ cdef void settle_epoch(Heap* heap) noexcept nogil  # its stream was seen idle
 cdef void look_at_others(Pool* pool, Heap* heap) noexcept nogil  # at those whose pages it may have
 cdef void look_at_all(Pool* pool) noexcept nogil  # at all but what graphs hold, and at replays of those that are gone
 # Streams that may still replay graphs that are gone, to be waited for one by one where the device must not be.
-cdef bint next_replay(Pool* pool, uintptr_t* out_stream) noexcept nogil  # that was not waited for yet; False: none
-cdef void set_waited(Pool* pool, uintptr_t stream) noexcept nogil   # before
-cdef void drop_waited(Pool* pool, uintptr_t stream) noexcept nogil  # after
+cdef Replay* next_replay(Pool* pool) noexcept nogil  # that was not waited for yet; NULL: none
+cdef void mark_replay(Pool* pool, Replay* found) noexcept nogil
+cdef void drop_waited(Pool* pool, const Replay* waited) noexcept nogil  # it is past
 cdef void drop_markers(Pool* pool) noexcept nogil
 # Around a synchronisation with the device.  The world is open meanwhile: what is freed then may be in use by
 # work that was enqueued too late to be waited for.

@@ -4,14 +4,12 @@ A stream's free blocks bear the epoch in which they were freed.  An epoch ends w
 or when an event is recorded behind its work: once that is complete, what was freed until then is free of
 the stream's work, without an event for each block.
 """
-from libc.stdlib cimport free
-
 from accelrt.addresses cimport AddressMap, map_find, map_insert, map_reserve
-from accelrt.driver.captures cimport enter_wait, is_capturing, leave_wait, record_behind
+from accelrt.driver.captures cimport enter_wait, is_captured_event, is_capturing, leave_wait, record_behind
 from accelrt.driver.relaxed cimport go_relaxed, restore_mode
 from accelrt.memory.lock cimport spin_lock, spin_unlock
-from accelrt.memory.private cimport first_ending, forget_replays, has_graphs
-from accelrt.memory.queues cimport put_entry, take_entry
+from accelrt.memory.private cimport drop_replay, first_ending, forget_replays, has_graphs
+from accelrt.memory.queues cimport Entry, put_entry, take_entry
 from accelrt.memory.terms cimport Private, Replay
 from accelrt.memory.world cimport first_with_pages, has_pages, next_with_pages
 from accelrt.status cimport NOT_READY
@@ -138,19 +136,40 @@ cdef void look_at_all(Pool* pool) noexcept nogil:
 
 # --- replays of graphs that are gone -------------------------------------------------------------------------
 
-cdef void ask_replays(Pool* pool, Private* owner) noexcept nogil:
-    # A stream that is idle is past them.
+cdef bint is_past(Pool* pool, Replay* found) noexcept nogil:
+    # Its marker is asked anywhere; the stream itself inside enter_wait.
+    cdef int code
+    if not found.marked:
+        return False
+    code = pool.table.event_query(pool.device, (<Entry*>found.marker).event)
+    found.marked = not is_captured_event(code)
+    return code == 0
+
+
+cdef void mark_replay(Pool* pool, Replay* found) noexcept nogil:
+    if found.marker == NULL and take_entry(pool.table, pool.device, &pool.spare_entries, <Entry**>&found.marker):
+        found.marker = NULL
+        return
+    found.marked = record_behind(pool.table, pool.device, (<Entry*>found.marker).event, found.stream) == 0
+
+
+cdef void ask_replays(Pool* pool, Private* owner, bint may_ask_streams) noexcept nogil:
+    # A stream that is idle is past them; behind a busy one a marker is recorded, which can be asked beside captures.
     cdef Replay** link = &owner.replays
     cdef Replay* found
     cdef int code
     while link[0] != NULL:
         found = link[0]
-        if not is_capturing(pool.table, pool.device, found.stream, &code) and code == 0 and (
-                pool.table.stream_query(pool.device, found.stream) == 0):
-            link[0] = found.next
-            free(found)
-        else:
-            link = &found.next
+        if is_past(pool, found):
+            drop_replay(pool, link)
+            continue
+        if may_ask_streams and not found.marked:
+            if not is_capturing(pool.table, pool.device, found.stream, &code) and code == 0 and (
+                    pool.table.stream_query(pool.device, found.stream) == 0):
+                drop_replay(pool, link)
+                continue
+            mark_replay(pool, found)
+        link = &found.next
 
 
 cdef void look_at_replays(Pool* pool, Private* owner) noexcept nogil:
@@ -161,8 +180,10 @@ cdef void look_at_replays(Pool* pool, Private* owner) noexcept nogil:
         found = found.next
     if owner.replays != NULL and go_relaxed(pool.table, &mode) == 0:
         if enter_wait():
-            ask_replays(pool, owner)
+            ask_replays(pool, owner, True)
             leave_wait()
+        else:
+            ask_replays(pool, owner, False)
         restore_mode(pool.table, mode)
     note_rest(owner)
 
@@ -172,7 +193,7 @@ cdef void note_rest(Private* owner) noexcept nogil:
         owner.rest = 2
 
 
-cdef bint next_replay(Pool* pool, uintptr_t* out_stream) noexcept nogil:
+cdef Replay* next_replay(Pool* pool) noexcept nogil:
     cdef Private* owner = first_ending(pool)
     cdef Replay* found
     while owner != NULL:
@@ -180,51 +201,46 @@ cdef bint next_replay(Pool* pool, uintptr_t* out_stream) noexcept nogil:
         while found != NULL and found.waited:
             found = found.next
         if found != NULL:
-            out_stream[0] = found.stream
-            return True
+            return found
         owner = owner.next_ending
-    return False
+    return NULL
 
 
-cdef void set_waited(Pool* pool, uintptr_t stream) noexcept nogil:
-    # What is noted of the stream while it is waited for is not waited for.
-    cdef Private* owner = first_ending(pool)
-    cdef Replay* found
-    while owner != NULL:
-        found = owner.replays
-        while found != NULL:
-            if found.stream == stream:
-                found.waited = True
-            found = found.next
-        owner = owner.next_ending
-
-
-cdef void drop_waited(Pool* pool, uintptr_t stream) noexcept nogil:
+cdef void drop_waited(Pool* pool, const Replay* waited) noexcept nogil:
+    # Another replay may have been noted there meanwhile, or the record have gone: then it was not waited for.
     cdef Private* owner = first_ending(pool)
     cdef Replay** link
-    cdef Replay* found
     while owner != NULL:
         link = &owner.replays
-        while link[0] != NULL:
-            found = link[0]
-            if found.stream == stream and found.waited:
-                link[0] = found.next
-                free(found)
-            else:
-                link = &found.next
-        if owner.rest == 0:
-            note_rest(owner)
+        while link[0] != NULL and link[0] != waited:
+            link = &link[0].next
+        if link[0] != NULL and link[0].waited:
+            drop_replay(pool, link)
+            if owner.rest == 0:
+                note_rest(owner)
+            return
         owner = owner.next_ending
 
 
 cdef void drop_markers(Pool* pool) noexcept nogil:
     # What they would have said is asked again when it is wanted.
     cdef Heap* heap = pool.heaps
+    cdef Private* owner = first_ending(pool)
+    cdef Replay* found
     while heap != NULL:
         if heap.marker != NULL:
             put_entry(&pool.spare_entries, heap.marker)
             heap.marker = NULL
         heap = heap.next
+    while owner != NULL:
+        found = owner.replays
+        while found != NULL:
+            if found.marker != NULL:
+                put_entry(&pool.spare_entries, <Entry*>found.marker)
+                found.marker = NULL
+                found.marked = False
+            found = found.next
+        owner = owner.next_ending
 
 
 cdef void close_epochs(Pool* pool) noexcept nogil:
@@ -250,5 +266,5 @@ cdef void settle_all(Pool* pool) noexcept nogil:
     while owner != NULL:
         if owner.rest == 1:
             owner.rest = 2
-            forget_replays(owner)
+            forget_replays(pool, owner)
         owner = owner.next_ending

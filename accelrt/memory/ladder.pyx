@@ -7,13 +7,13 @@ from libc.stdint cimport SIZE_MAX, int64_t, uint64_t, uintptr_t
 from libc.stdlib cimport free
 from libc.string cimport memset
 
-from accelrt.driver.captures cimport FAILED, GONE, enter_wait, is_captured_event, leave_wait, meaning_of, record_behind
+from accelrt.driver.captures cimport FAILED, GONE, enter_wait, is_captured_event, leave_wait, meaning_of
 from accelrt.memory.block cimport CLASSES, Block, Piece, Use
 from accelrt.memory.credit cimport is_overdrawn, open_credit
 from accelrt.memory.freelist cimport best_fit, class_of, next_class, precedes
 from accelrt.memory.heap cimport keeps_rest, suits
 from accelrt.memory.idle cimport (
-    close_epochs, drop_markers, drop_waited, is_quiet, is_settled, look, look_at_all, next_replay, set_waited,
+    close_epochs, drop_markers, drop_waited, is_quiet, is_settled, look, look_at_all, mark_replay, next_replay,
     settle_all,
 )
 from accelrt.memory.inherit cimport inherit
@@ -22,20 +22,19 @@ from accelrt.memory.per_thread cimport PER_THREAD, filed_under
 from accelrt.memory.pieces cimport release_piece, vacate
 from accelrt.memory.places cimport make_cell
 from accelrt.memory.private cimport drop_empty, has_graphs, owner_for
-from accelrt.memory.queues cimport Entry, put_entry, take_entry
+from accelrt.memory.queues cimport Entry, put_entry
 from accelrt.memory.records cimport add_use, heap_of, see_to_blocks
 from accelrt.memory.segments cimport grow_plain, release_plain
 from accelrt.memory.sizes cimport GRANULE, LARGE_LIMIT, SMALL, SMALL_LIMIT, SMALL_SEGMENT, round_up
 from accelrt.memory.spans cimport grow_pages, need_at_end, trim_spans
 from accelrt.memory.stats cimport ALLOCATED_BYTES
+from accelrt.memory.terms cimport Replay
 from accelrt.memory.windows cimport (
     Found, drop_windows, find_pages, forget_blockers, is_crowded, mark_leaving, revive, send_home, stitch,
 )
 from accelrt.memory.world cimport enter, hand_out, leave, outside, reserved, total_of
 from accelrt.mutex cimport pthread_mutex_lock, pthread_mutex_unlock
-from accelrt.status cimport (
-    CAP_REACHED, CAPTURE_UNSUPPORTED, NO_HOST_MEMORY, NOT_READY, OUT_OF_MEMORY, POOL_CAP_REACHED,
-)
+from accelrt.status cimport CAP_REACHED, CAPTURE_UNSUPPORTED, NO_HOST_MEMORY, OUT_OF_MEMORY, POOL_CAP_REACHED
 
 cdef enum:
     CAPTURE_LAST = 908
@@ -225,23 +224,24 @@ cdef int await_event(Pool* pool, void* event) noexcept nogil:
     return pool.table.event_synchronize(pool.device, (<uintptr_t*>event)[0])
 
 
-cdef int await_stream(Pool* pool, uintptr_t stream) noexcept nogil:
-    # By an event behind its work: the stream may begin to capture any time.
+cdef int await_replay(Pool* pool, Replay* found) noexcept nogil:
+    # By its marker, which is taken out of the record meanwhile: the record may go, and the stream begin to capture.
     cdef Entry* entry
-    cdef int code = take_entry(pool.table, pool.device, &pool.spare_entries, &entry)
-    if code:
-        return code
-    set_waited(pool, stream)
-    code = record_behind(pool.table, pool.device, entry.event, stream)
-    if code == 0:
-        code = outside(pool, await_event, &entry.event)
+    cdef int code
+    found.waited = True
+    if not found.marked:
+        mark_replay(pool, found)
+    if not found.marked:  # it captures, or some stream does that the legacy default stream waits for
+        return 0
+    entry = <Entry*>found.marker
+    found.marker = NULL
+    found.marked = False
+    code = outside(pool, await_event, &entry.event)
     put_entry(&pool.spare_entries, entry)
-    if code == NOT_READY:  # it captures
-        return 0
     if code == 0 or meaning_of(code) == GONE:
-        drop_waited(pool, stream)
+        drop_waited(pool, found)
         return 0
-    return code
+    return 0 if is_captured_event(code) else code
 
 
 cdef int await_marker(Pool* pool, Heap* heap) noexcept nogil:
@@ -260,7 +260,7 @@ cdef int await_marker(Pool* pool, Heap* heap) noexcept nogil:
 cdef int wait_beside_capture(Pool* pool) noexcept nogil:
     # For each stream by itself, but those that capture.  Records of heaps and events stay while the world is left.
     cdef Heap* heap = pool.heaps
-    cdef uintptr_t awaited
+    cdef Replay* found
     cdef int code = 0
     look_at_all(pool)
     while heap != NULL and code == 0:
@@ -268,9 +268,10 @@ cdef int wait_beside_capture(Pool* pool) noexcept nogil:
             code = await_marker(pool, heap)
             look(pool, heap)
         heap = heap.next
-    while code == 0 and next_replay(pool, &awaited):
-        code = await_stream(pool, awaited)
-        set_waited(pool, awaited)  # or left, since it captures
+    found = next_replay(pool)
+    while code == 0 and found != NULL:
+        code = await_replay(pool, found)
+        found = next_replay(pool)
     send_home(pool)
     return code
 

@@ -3,7 +3,7 @@
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
 
 from accelrt.memory.state cimport Pool
-from accelrt.memory.terms cimport Private
+from accelrt.memory.terms cimport Private, Replay
 
 cdef Private* find_private(Pool* pool, uint64_t first, uint64_t second) noexcept nogil
 # One use more, and one less; a user is a MemPool or a context, all others are graphs.  Made if need be.
@@ -12,7 +12,8 @@ cdef int let_go(Pool* pool, uint64_t first, uint64_t second, bint user) noexcept
 cdef Private* first_ending(Pool* pool) noexcept nogil  # of those whose graphs are gone while replays may not be
 cdef bint has_graphs(const Private* owner) noexcept nogil
 cdef void note_replay(Private* owner, uintptr_t stream) noexcept nogil  # of a graph that is about to let go
-cdef void forget_replays(Private* owner) noexcept nogil  # they are past
+cdef void drop_replay(Pool* pool, Replay** link) noexcept nogil
+cdef void forget_replays(Pool* pool, Private* owner) noexcept nogil  # they are past
 
 # capture is the driver's id of one, or 0 for the calling thread
 cdef int begin_route(Pool* pool, uint64_t first, uint64_t second, uint64_t capture) noexcept nogil

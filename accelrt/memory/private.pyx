@@ -7,11 +7,11 @@ from accelrt.driver.table cimport CAPTURE_ACTIVE
 from accelrt.memory.block cimport Heap
 from accelrt.memory.idle cimport is_trusted
 from accelrt.memory.policy cimport store_routed
-from accelrt.memory.queues cimport put_entry
+from accelrt.memory.queues cimport Entry, put_entry
 from accelrt.memory.records cimport retire_heap
 from accelrt.memory.share cimport current
 from accelrt.memory.stats cimport BOTH, FIGURES, RESERVED_BYTES, SEGMENT, SHARED
-from accelrt.memory.terms cimport Replay, Route
+from accelrt.memory.terms cimport Route
 from accelrt.status cimport CAPTURE_IMPLICIT, INVALID_VALUE, NO_HOST_MEMORY
 
 cdef extern from *:
@@ -110,7 +110,7 @@ cdef void unlink(Pool* pool, Private* owner) noexcept nogil:
         owner.before.next = owner.next
     if owner.next != NULL:
         owner.next.before = owner.before
-    forget_replays(owner)
+    forget_replays(pool, owner)
     free(owner)
 
 
@@ -140,7 +140,7 @@ cdef void note_replay(Private* owner, uintptr_t stream) noexcept nogil:
     while found != NULL and found.stream != stream:
         found = found.next
     if found != NULL:
-        found.waited = False
+        found.waited = found.marked = False
         return
     found = <Replay*>calloc(1, sizeof(Replay)) if is_trusted(stream) else NULL
     if found == NULL:
@@ -151,13 +151,18 @@ cdef void note_replay(Private* owner, uintptr_t stream) noexcept nogil:
     owner.replays = found
 
 
-cdef void forget_replays(Private* owner) noexcept nogil:
-    cdef Replay* found
+cdef void forget_replays(Pool* pool, Private* owner) noexcept nogil:
     while owner.replays != NULL:
-        found = owner.replays
-        owner.replays = found.next
-        free(found)
+        drop_replay(pool, &owner.replays)
     owner.hidden = False
+
+
+cdef void drop_replay(Pool* pool, Replay** link) noexcept nogil:
+    cdef Replay* found = link[0]
+    link[0] = found.next
+    if found.marker != NULL:
+        put_entry(&pool.spare_entries, <Entry*>found.marker)
+    free(found)
 
 
 # --- routes --------------------------------------------------------------------------------------------------

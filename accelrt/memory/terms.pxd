@@ -21,7 +21,9 @@ cdef struct Policy:
 # A stream that graphs were replayed on which are gone: their last replay may be under way.
 cdef struct Replay:
     uintptr_t stream
-    bint waited        # by whoever waits for the stream just now
+    bint waited        # for, just now, or it cannot be
+    void* marker       # an Entry of queues.pxd, whose event may be recorded behind the last of them; NULL
+    bint marked        # it is
     Replay* next
 
 # The heaps that captures of one graph pool handle, or a MemPool, allocate from.
