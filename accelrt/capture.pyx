@@ -34,7 +34,9 @@ cdef class Record:
         # Whether the driver says that it is broken.
         cdef uint64_t capture = 0
         cdef int status = 0
-        cdef int code = registry.active().capture_status(self.ordinal, self.origin, &status, &capture)
+        cdef int code
+        with nogil:
+            code = registry.active().capture_status(self.ordinal, self.origin, &status, &capture)
         return code == 0 and status == CAPTURE_INVALIDATED
 
 
@@ -87,7 +89,8 @@ cdef Record ask_for_record(int device, uintptr_t stream):
     cdef int code
     if not captures:
         return None
-    code = registry.active().capture_status(device, stream, &status, &capture)
+    with nogil:  # another thread's copy may hold the driver's lock until a function of Python's has run
+        code = registry.active().capture_status(device, stream, &status, &capture)
     if code == CAPTURE_IMPLICIT:  # the legacy stream while another one captures: it does not capture itself
         return None
     if code:

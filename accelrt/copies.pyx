@@ -10,7 +10,7 @@ from cpython.object cimport PyObject
 from libc.stdint cimport uint64_t, uintptr_t
 from libc.string cimport strchr
 
-from accelrt import cuda_array
+from accelrt import lazy
 from accelrt.buffer cimport Buffer, PinnedBuffer, raise_freed
 from accelrt.buffer import provide_copies
 from accelrt.callback cimport functions_wait, raise_callback_errors
@@ -18,6 +18,7 @@ from accelrt.capture cimport Record, any_capture, keep_side, record_on
 from accelrt.deferred cimport keep_until_passed
 from accelrt.device cimport ordinal_of
 cimport accelrt.driver.registry as registry
+from accelrt.driver.relaxed cimport go_relaxed, restore_mode
 from accelrt.driver.table cimport CAPTURE_NONE
 from accelrt.driver.waiting cimport INTERRUPTED, begin_wait, end_wait, is_main_thread
 from accelrt.integers cimport checked_int, exact_int
@@ -140,10 +141,11 @@ cdef int read_interface(Operand* made, object interface, str name, bint writable
     # What the driver knows is no ordinary host memory.
     cdef int device = -1
     cdef int code
-    made.address, made.nbytes, made.producer = cuda_array.read(interface, name, writable)
+    made.address, made.nbytes, made.producer = lazy.later("accelrt.cuda_array").read(interface, name, writable)
     if made.address:
         ordinal_of(None)
-        code = registry.active().pointer_device(made.address, &device)
+        with nogil:
+            code = registry.active().pointer_device(made.address, &device)
         if code:
             raise_status(code, "pointer_device", ("address", made.address))
     else:
@@ -158,9 +160,11 @@ cdef bint captures_apart(Stream worker, Stream producer) except -1:
     # What a captured copy does is done at a launch: what the array's stream did before the capture is no part of it.
     cdef int status = CAPTURE_NONE, others = CAPTURE_NONE, code
     cdef uint64_t capture = 0, other = 0
-    code = registry.active().capture_status(worker.device_index, worker.handle, &status, &capture)
+    with nogil:
+        code = registry.active().capture_status(worker.device_index, worker.handle, &status, &capture)
     if code == 0 and status != CAPTURE_NONE:
-        code = registry.active().capture_status(producer.device_index, producer.handle, &others, &other)
+        with nogil:
+            code = registry.active().capture_status(producer.device_index, producer.handle, &others, &other)
         return code != 0 or capture != other
     return False
 
@@ -261,10 +265,12 @@ cdef inline Record record_for(Stream stream):
 
 cdef bint is_asynchronous(Operand* side) except -1:
     # Other host memory than page-locked is read or written before the driver's call returns.
-    cdef int device = 0
+    cdef int device = 0, code
     if side.ordinal >= 0 or (side.ordered and side.address) or is_cached_pinned(side.address):
         return True
-    return registry.active().pointer_device(side.address, &device) == 0 and device < 0
+    with nogil:
+        code = registry.active().pointer_device(side.address, &device)
+    return code == 0 and device < 0
 
 
 cdef int announce(Operand* dst, uintptr_t to, Operand* src, uintptr_t origin, size_t size, Stream stream) except -1:
@@ -274,12 +280,17 @@ cdef int announce(Operand* dst, uintptr_t to, Operand* src, uintptr_t origin, si
 
 
 cdef int await_functions(Stream stream) except -1:
-    # A copy to host memory that is not page-locked waits for the stream, and a driver may hold a lock meanwhile that
-    # other threads need before they let go of the GIL, which the functions in the stream need.
-    cdef int code
+    # A copy of host memory that is not page-locked waits for the stream, and a driver may hold a lock meanwhile that
+    # the functions in the stream need, or others before they let those have the GIL.  In relaxed mode, for beside a
+    # global-mode capture of another thread's the wait would break that.
+    cdef int mode, code
+    code = go_relaxed(registry.active(), &mode)
+    if code:
+        raise_status(code, "capture_mode_exchange")
     begin_wait(False)
     with nogil:
         code = registry.active().stream_synchronize(stream.device_index, stream.handle)
+        restore_mode(registry.active(), mode)
     end_wait(code)
     if code:
         raise_status(code, "stream_synchronize", ("stream", stream.handle))
@@ -290,7 +301,9 @@ cdef bint may_capture(Stream stream) noexcept:
     # Perhaps for another library: asking for such a stream would break its capture.
     cdef uint64_t capture = 0
     cdef int status = CAPTURE_NONE
-    cdef int code = registry.active().capture_status(stream.device_index, stream.handle, &status, &capture)
+    cdef int code
+    with nogil:
+        code = registry.active().capture_status(stream.device_index, stream.handle, &status, &capture)
     return code != 0 or status != CAPTURE_NONE
 
 
@@ -397,10 +410,11 @@ cdef inline int put_in(Stream worker, uintptr_t dst, uintptr_t src, size_t size)
     return 0
 
 
-cdef int put_in_slow(Operand* to, Stream worker, uintptr_t dst, uintptr_t src, size_t size, bint blocking) except -1:
+cdef int put_in_slow(Operand* to, Operand* origin, Stream worker, uintptr_t dst, uintptr_t src, size_t size,
+                     bint blocking) except -1:
     # Where a side may be ordinary host memory.
     cdef int code
-    if to.ordinal < 0 and functions_wait() and not any_capture() and not is_asynchronous(to):
+    if functions_wait() and not is_asynchronous(to if to.ordinal < 0 else origin) and not may_capture(worker):
         await_functions(worker)
     elif is_main_thread() and not any_capture() and (
             blocking and (to.ordinal < 0 or size > STAGED) or to.ordinal < 0 and not is_asynchronous(to)):
@@ -469,7 +483,7 @@ def copy(dst, src, nbytes=None, *, dst_offset=0, src_offset=0, stream=None, bint
     if to.ordered and origin.ordered:
         put_in(worker, dst_address, src_address, size)
     else:
-        put_in_slow(&to, worker, dst_address, src_address, size, blocking)
+        put_in_slow(&to, &origin, worker, dst_address, src_address, size, blocking)
     note_use(&to, worker, kept_to, blocking)
     note_use(&origin, worker, kept_origin, blocking)
     if blocking:

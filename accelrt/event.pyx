@@ -76,7 +76,9 @@ cdef void leave(int ordinal, unsigned int flags, uintptr_t handle) noexcept:
 cdef int capturing(int ordinal, uintptr_t stream) except -1:
     cdef uint64_t capture = 0
     cdef int status = CAPTURE_NONE
-    cdef int code = registry.active().capture_status(ordinal, stream, &status, &capture)
+    cdef int code
+    with nogil:
+        code = registry.active().capture_status(ordinal, stream, &status, &capture)
     if code and code != CAPTURE_IMPLICIT:
         raise_status(code, "capture_status", ("device", ordinal, "stream", stream))
     return status == CAPTURE_ACTIVE

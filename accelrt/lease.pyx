@@ -45,7 +45,9 @@ cdef bint idle(int ordinal, uintptr_t handle) except -1:
     # may be that the device's work failed, which nobody else may be told again.
     cdef int status = 0, mode
     cdef uint64_t capture = 0
-    cdef int code = registry.active().capture_status(ordinal, handle, &status, &capture)
+    cdef int code
+    with nogil:
+        code = registry.active().capture_status(ordinal, handle, &status, &capture)
     if code:
         raise_status(code, "capture_status", ("stream", handle))
     if status != CAPTURE_NONE:

@@ -122,7 +122,8 @@ def is_pinned(memory):
         return False
     if is_cached_pinned(address):
         return True
-    code = registry.active().pointer_device(address, &device)
+    with nogil:
+        code = registry.active().pointer_device(address, &device)
     return code == 0 and device == HOST
 
 
