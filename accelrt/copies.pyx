@@ -1,6 +1,4 @@
 """Copies and fills: between host and device, within a device and between two."""
-import re
-
 from cpython.buffer cimport (
     PyBUF_ANY_CONTIGUOUS, PyBUF_FORMAT, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer,
 )
@@ -48,7 +46,6 @@ cdef enum:
     LEGACY = 1   # the protocol's handle of the legacy default stream, for which we have 0 as well
 
 cdef uintptr_t ANY = ~<uintptr_t>0  # which no stream has
-cdef object NAMES = re.compile(":[^:]*:")  # of fields, in the format of a struct
 
 
 cdef class View:
@@ -132,7 +129,10 @@ cdef bint holds_objects(object source) except -1:
         return False  # no such types have names
     found = view.format != NULL and strchr(view.format, b"O") != NULL
     if found:
-        found = "O" in NAMES.sub("", view.format.decode(errors="replace"))
+        import re
+
+        # In the format of a struct the names of its fields stand between colons.
+        found = "O" in re.sub(":[^:]*:", "", view.format.decode(errors="replace"))
     PyBuffer_Release(&view)
     return found
 

@@ -8,9 +8,10 @@ one that died was made.
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport calloc, free
 
+from accelrt.callback cimport functions_wait
 cimport accelrt.driver.registry as registry
 from accelrt.driver.relaxed cimport go_relaxed, restore_mode
-from accelrt.driver.table cimport CAPTURE_NONE, CAPTURE_RELAXED, STREAM_NON_BLOCKING
+from accelrt.driver.table cimport CAPTURE_NONE, STREAM_NON_BLOCKING
 from accelrt.memory.idle cimport load_parent, store_parent, store_returned, trust_stream
 from accelrt.memory.pool cimport MAX_DEVICES
 from accelrt.memory.sharing cimport has_left, leave_behind
@@ -39,26 +40,37 @@ cdef void forget_leases() noexcept nogil:
             returned[ordinal][level].newest = NULL
 
 
-cdef bint idle(int ordinal, uintptr_t handle) except -1:
+cdef int ask(int ordinal, uintptr_t handle, const char** out_row) noexcept nogil:
     # Asking a capturing stream, or asking at all while another thread captures in global mode, would break
-    # the capture; so a capturing stream counts as busy, and the question is put in relaxed mode.  The answer
-    # may be that the device's work failed, which nobody else may be told again.
+    # the capture; so a capturing stream counts as busy, and the question is put in relaxed mode.
     cdef int status = 0, mode
     cdef uint64_t capture = 0
+    cdef int code = registry.active().capture_status(ordinal, handle, &status, &capture)
+    out_row[0] = b"capture_status"
+    if code == 0 and status != CAPTURE_NONE:
+        return NOT_READY
+    if code == 0:
+        out_row[0] = b"capture_mode_exchange"
+        code = go_relaxed(registry.active(), &mode)
+    if code == 0:
+        out_row[0] = b"stream_query"
+        code = registry.active().stream_query(ordinal, handle)
+        restore_mode(registry.active(), mode)
+    return code
+
+
+cdef bint idle(int ordinal, uintptr_t handle) except -1:
+    # The answer may be that the device's work failed, which nobody else may be told again.  The GIL is released where
+    # a copy of another thread's may hold a lock of the driver's until a function of Python's has run.
+    cdef const char* row = NULL
     cdef int code
-    with nogil:
-        code = registry.active().capture_status(ordinal, handle, &status, &capture)
-    if code:
-        raise_status(code, "capture_status", ("stream", handle))
-    if status != CAPTURE_NONE:
-        return False
-    code = go_relaxed(registry.active(), &mode)
-    if code:
-        raise_status(code, "capture_mode_exchange", ("mode", CAPTURE_RELAXED))
-    code = registry.active().stream_query(ordinal, handle)
-    restore_mode(registry.active(), mode)
+    if functions_wait():
+        with nogil:
+            code = ask(ordinal, handle, &row)
+    else:
+        code = ask(ordinal, handle, &row)
     if code and code != NOT_READY:
-        raise_status(code, "stream_query", ("stream", handle))
+        raise_status(code, row.decode(), ("stream", handle))
     return code == 0
 
 
@@ -76,20 +88,27 @@ cdef void put_last(Returned* shelf, Lease* entry) noexcept:
 
 
 cdef Lease* take_idle(Returned* shelf) except? NULL:
-    # NULL where those that were asked are busy; they go to the end.
+    # NULL where those that were asked are busy; they go to the end.  One is on no shelf while it is asked, so that
+    # another thread does not take it too.
     cdef Lease* entry
+    cdef bint found, is_last
     cdef int _asked
     for _asked in range(ASKED):
         entry = shelf.oldest
         if entry == NULL:
             return NULL
-        if idle(entry.device, entry.handle):
-            shelf.oldest = entry.next
-            return entry
-        if entry.next == NULL:
-            return NULL
+        is_last = entry.next == NULL
         shelf.oldest = entry.next
+        try:
+            found = idle(entry.device, entry.handle)
+        except BaseException:
+            put_last(shelf, entry)
+            raise
+        if found:
+            return entry
         put_last(shelf, entry)
+        if is_last:
+            return NULL
     return NULL
 
 
