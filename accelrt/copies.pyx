@@ -6,7 +6,7 @@ from cpython.long cimport PyLong_AsLongAndOverflow, PyLong_CheckExact
 from cpython.number cimport PyIndex_Check
 from cpython.object cimport PyObject
 from libc.stdint cimport uint64_t, uintptr_t
-from libc.string cimport strchr
+from libc.string cimport memcpy, strchr
 
 from accelrt import lazy
 from accelrt.buffer cimport Buffer, PinnedBuffer, raise_freed
@@ -23,6 +23,7 @@ from accelrt.integers cimport checked_int, exact_int
 from accelrt.memory.pinned cimport is_cached_pinned, use_pinned_on
 from accelrt.memory.pool cimport pool_if_made
 from accelrt.memory.sharing cimport use_across
+from accelrt.pinned cimport allocate_host_bytes, release_host_bytes
 from accelrt.status cimport NO_HOST_MEMORY, NOT_ALLOCATED, NOT_READY, raise_status
 from accelrt.stream cimport Stream, current_of, judge_handle, stream_for, stream_of, wrap
 cimport accelrt.watch as watch
@@ -30,6 +31,7 @@ cimport accelrt.watch as watch
 
 cdef enum:
     STAGED = 64 << 10  # bytes of ordinary host memory that a driver takes at once; more may wait for the stream
+    STAGE = 4 << 20  # bytes of page-locked memory that a copy goes through
 
 cdef struct Operand:      # one side of a copy
     uintptr_t address
@@ -280,9 +282,9 @@ cdef int announce(Operand* dst, uintptr_t to, Operand* src, uintptr_t origin, si
 
 
 cdef int await_functions(Stream stream) except -1:
-    # A copy of host memory that is not page-locked waits for the stream, and a driver may hold a lock meanwhile that
-    # the functions in the stream need, or others before they let those have the GIL.  In relaxed mode, for beside a
-    # global-mode capture of another thread's the wait would break that.
+    # A driver's copy of host memory that is not page-locked waits for the stream, and the driver holds a lock meanwhile
+    # that others need before they let the functions in the stream have the GIL; a wait for the stream holds none.  In
+    # relaxed mode, for beside a global-mode capture of another thread's it would break that.
     cdef int mode, code
     code = go_relaxed(registry.active(), &mode)
     if code:
@@ -410,13 +412,38 @@ cdef inline int put_in(Stream worker, uintptr_t dst, uintptr_t src, size_t size)
     return 0
 
 
+cdef int put_in_staged(bint to_host, Stream worker, uintptr_t dst, uintptr_t src, size_t size) except -1:
+    # By page-locked memory, so that what waits for the stream is not the driver's copy.
+    cdef size_t done = 0, part
+    cdef uintptr_t room = allocate_host_bytes(worker.device_index, min(size, STAGE))
+    try:
+        while done < size:
+            part = min(size - done, STAGE)
+            if to_host:
+                put_in(worker, room, src + done, part)
+                await_functions(worker)
+                with nogil:
+                    memcpy(<void*>(dst + done), <void*>room, part)
+            else:
+                with nogil:
+                    memcpy(<void*>room, <void*>(src + done), part)
+                put_in(worker, dst + done, room, part)
+                await_functions(worker)
+            done += part
+    finally:
+        use_pinned_on(room, worker.device_index, worker.handle)  # where the wait was interrupted the copy goes on
+        release_host_bytes(room)
+    return 0
+
+
 cdef int put_in_slow(Operand* to, Operand* origin, Stream worker, uintptr_t dst, uintptr_t src, size_t size,
                      bint blocking) except -1:
     # Where a side may be ordinary host memory.
     cdef int code
-    if functions_wait() and not is_asynchronous(to if to.ordinal < 0 else origin) and not may_capture(worker):
-        await_functions(worker)
-    elif is_main_thread() and not any_capture() and (
+    if size and functions_wait() and not may_capture(worker) and (
+            not is_asynchronous(to if to.ordinal < 0 else origin)):
+        return put_in_staged(to.ordinal < 0, worker, dst, src, size)
+    if is_main_thread() and not any_capture() and (
             blocking and (to.ordinal < 0 or size > STAGED) or to.ordinal < 0 and not is_asynchronous(to)):
         await_earlier(worker, blocking)
     with nogil:

@@ -156,7 +156,11 @@ def test_source_that_is_not_compiled_says_what_hides_what(tmp_path):
     for name in ("__init__.py", "lazy.py", "errors.py", "status.pxd"):
         (package / name).write_text((ROOT / name).read_text())
     done = subprocess.run(
-        [sys.executable, "-c", "import accelrt"], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        [sys.executable, "-S", "-c", "import accelrt"],  # without what an editable install puts in its way
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
