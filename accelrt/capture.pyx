@@ -144,10 +144,11 @@ cdef bint note_sides(list sides, int device, uintptr_t stream) except *:
     cdef int code
     for side in sides:
         code = NOT_ALLOCATED
-        if side.ordinal == PINNED:
-            code = use_pinned_on(side.address, device, stream)
-        elif side.ordinal >= 0:
-            code = use_across(side.ordinal, side.address, device, stream)
+        with nogil:
+            if side.ordinal == PINNED:
+                code = use_pinned_on(side.address, device, stream)
+            elif side.ordinal >= 0:
+                code = use_across(side.ordinal, side.address, device, stream)
         if code == 0 and watch.sanitizing:
             watch.note_use_on(side.address, device, stream)
         if code == NO_HOST_MEMORY:

@@ -25,12 +25,15 @@ cdef enum:
 
 cdef int leave_branch(Branch branch) noexcept:
     cdef Record record = branch.record
+    cdef uint64_t capture
     if record is None:
         return 0
     branch.record = None
     if watch.sanitizing:
         watch.note_dropped(record.capture)
-    end_capture(branch.ordinal, record.capture)
+    capture = record.capture
+    with nogil:
+        end_capture(branch.ordinal, capture)
     close_capture(record)
     dispose_capture(BODY, branch.ordinal, record.origin, record.capture)
     return 0
@@ -104,7 +107,8 @@ cdef class Branch:
         code = registry.active().capture_begin_to(self.ordinal, self.stream.handle, body, graph.mode)
         if code:
             raise_status(code, "capture_begin_to", ("stream", self.stream.handle, "body", body))
-        code = begin_capture_on(self.ordinal, self.stream.handle, graph.pool_id[0], graph.pool_id[1], &capture)
+        with nogil:
+            code = begin_capture_on(self.ordinal, self.stream.handle, graph.pool_id[0], graph.pool_id[1], &capture)
         if code:
             dispose_capture(BODY, self.ordinal, self.stream.handle, capture)
             raise_unbegun(code, "capture_begin_to", self.stream, graph.mode)

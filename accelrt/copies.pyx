@@ -221,7 +221,10 @@ cdef size_t checked_span(object value, str name, size_t limit) except? -1:
 
 cdef int note_pinned(Operand* side, Stream stream) except -1:
     # Page-locked memory may be dropped while the copy is in flight; other host memory is not the cache's.
-    if use_pinned_on(side.address, stream.device_index, stream.handle) == NO_HOST_MEMORY:
+    cdef int code
+    with nogil:
+        code = use_pinned_on(side.address, stream.device_index, stream.handle)
+    if code == NO_HOST_MEMORY:
         raise_status(NO_HOST_MEMORY, "record_host_stream", ("memory", side.address, "stream", stream.handle))
     if watch.sanitizing:
         watch.note_use_on(side.address, stream.device_index, stream.handle)
@@ -230,7 +233,9 @@ cdef int note_pinned(Operand* side, Stream stream) except -1:
 
 cdef int note_elsewhere(Operand* side, Stream stream) except -1:
     # Memory that another stream's copy uses must not be handed out before the copy is done.
-    cdef int code = use_across(side.ordinal, side.address, stream.device_index, stream.handle)
+    cdef int code
+    with nogil:
+        code = use_across(side.ordinal, side.address, stream.device_index, stream.handle)
     if code == NOT_ALLOCATED and side.home == ANY:
         return 0
     if code == NO_HOST_MEMORY and not any_capture():

@@ -188,6 +188,8 @@ cdef class Event(Waitable):
         cdef int code
         if captures_open():
             within = not self.external and capturing(ordinal, stream)
+            if within:  # a driver crashed in recording one anew while the graph that had captured it went
+                keep_for_capture(ordinal, stream, self)
         if self.handle == 0 or self.device_index != ordinal:
             self.see_to_handle(ordinal)
         is_node = self.external and capturing(ordinal, stream)

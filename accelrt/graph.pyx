@@ -124,8 +124,9 @@ cdef class CUDAGraph(HookedGraph):
             for handle in self.launched_on:
                 stream = handle
                 note_replays(self.ordinal, self.pool_id[0], self.pool_id[1], stream)
-        let_go_private(self.ordinal, self.pool_id[0], self.pool_id[1])
         self.holds = self.shown = False
+        with nogil:
+            let_go_private(self.ordinal, self.pool_id[0], self.pool_id[1])
         return 0
 
     cdef int leave_branches(self) noexcept:
@@ -141,12 +142,15 @@ cdef class CUDAGraph(HookedGraph):
 
     cdef int leave_capture(self) noexcept:
         # After the driver's is over.  Counted out first: what waited for the capture's end may go back then.
+        cdef Record record = self.record
+        cdef uint64_t capture = record.capture
         self.leave_branches()
         self.count_out()
-        end_capture(self.ordinal, self.record.capture)
-        close_capture(self.record)
         self.record = None
         self.stream = None
+        with nogil:
+            end_capture(self.ordinal, capture)
+        close_capture(record)
         return 0
 
     cdef int require_calm(self) except -1:
@@ -202,7 +206,8 @@ cdef class CUDAGraph(HookedGraph):
         read_pool(pool, stream.device_index, self.pool_id)
         self.ordinal = stream.device_index
         self.mode = mode
-        code = hold_private(self.ordinal, self.pool_id[0], self.pool_id[1])
+        with nogil:  # the pool's lock is held in calls of the driver that may wait for a function of Python's
+            code = hold_private(self.ordinal, self.pool_id[0], self.pool_id[1])
         if code:
             raise_status(code, "capture_begin", ("pool", (self.pool_id[0], self.pool_id[1])))
         self.holds = self.counted = True
@@ -218,7 +223,10 @@ cdef class CUDAGraph(HookedGraph):
     cdef int open_on(self, Stream stream) except -1:
         # The stream captures: from here on, whatever fails ends that.
         cdef uint64_t capture = 0
-        cdef int code = begin_capture_on(self.ordinal, stream.handle, self.pool_id[0], self.pool_id[1], &capture)
+        cdef uintptr_t handle = stream.handle
+        cdef int code
+        with nogil:
+            code = begin_capture_on(self.ordinal, handle, self.pool_id[0], self.pool_id[1], &capture)
         if code:
             dispose_capture(CAPTURE, self.ordinal, stream.handle, capture)
             self.abandon()

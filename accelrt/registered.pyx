@@ -92,7 +92,8 @@ def record_host_stream(memory, stream):
         raise_freed(memory, "memory")
     if address == 0:
         return
-    code = use_pinned_on(address, worker.device_index, worker.handle)
+    with nogil:
+        code = use_pinned_on(address, worker.device_index, worker.handle)
     if code == NOT_ALLOCATED:
         raise ValueError(
             f"record_host_stream: {address:#x} is in no live memory of the page-locked cache; pass a PinnedBuffer, an "

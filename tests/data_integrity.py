@@ -86,7 +86,7 @@ class Shared:
 class Worker:
     """One thread's doings, each a method; its dice decide which comes next."""
 
-    def __init__(self, number, shared, seed):
+    def __init__(self, number, shared, seed, host_functions):
         self.number, self.shared = number, shared
         self.dice = random.Random(f"{seed}/{number}")
         self.live, self.counts = [], {}
@@ -94,6 +94,8 @@ class Worker:
             self.make: 30, self.write: 20, self.copy: 40, self.check: 20, self.free: 12, self.free_elsewhere: 8,
             self.free_what_others_left: 8, self.hand_over: 6, self.hold_up: 4, self.replay: 3, self.empty: 1,
         }  # fmt: skip
+        if not host_functions:
+            del self.steps[self.hold_up]
 
     def run(self):
         try:
@@ -306,11 +308,11 @@ class Worker:
         (accelrt.empty_cache if self.dice.random() < 0.7 else accelrt.host_empty_cache)()
 
 
-def run(seconds, threads, seed, devices=None):
+def run(seconds, threads, seed, devices=None, host_functions=True):
     """Runs the program and returns what was done, by name; raises AssertionError with the first failures."""
     before = np.array([accelrt.memory_allocated(device) for device in range(accelrt.device_count())])
     shared = Shared(list(range(devices or accelrt.device_count())))
-    workers = [Worker(number, shared, seed) for number in range(threads)]
+    workers = [Worker(number, shared, seed, host_functions) for number in range(threads)]
     running = [threading.Thread(target=worker.run) for worker in workers]
     for thread in running:
         thread.start()
@@ -341,10 +343,12 @@ def main():
     parser.add_argument("--threads", type=int, default=8)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--devices", type=int, help="how many of them; all, unless given")
+    parser.add_argument("--no-host-functions", action="store_true", help="put no Python functions into streams")
     arguments = parser.parse_args()
     os.environ.setdefault("ACCELRT_DRIVER", "host")
     try:
-        counts = run(arguments.seconds, arguments.threads, arguments.seed, arguments.devices)
+        host_functions = not arguments.no_host_functions
+        counts = run(arguments.seconds, arguments.threads, arguments.seed, arguments.devices, host_functions)
     except AssertionError as failure:
         print(failure, file=sys.stderr)
         sys.exit(1)
