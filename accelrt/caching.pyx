@@ -397,6 +397,7 @@ def empty_cache():
         KeyboardInterrupt: Ctrl-C while it waits, on the main thread, or what another signal's handler raised.
     """
     cdef Pool* pool
+    cdef bint waits
     cdef int ordinal, code
     watch.before_wait("empty_cache")
     drain()
@@ -404,7 +405,9 @@ def empty_cache():
         pool = pool_if_made(ordinal)
         if pool != NULL:
             # Pages are unmapped once the device is idle; whole segments need no such wait.
-            if pool.policy.virtual_memory and reserved_bytes(pool) > allocated_bytes(pool):
+            with nogil:
+                waits = pool.policy.virtual_memory and reserved_bytes(pool) > allocated_bytes(pool)
+            if waits:
                 await_device(ordinal)
             with nogil:
                 code = empty(ordinal)

@@ -112,9 +112,10 @@ cdef class MemPool:
 
     def __dealloc__(self):
         cdef int ordinal
-        for ordinal in range(64):
-            if self.held >> ordinal & 1:
-                let_go_pool(ordinal, 0, self.number)  # in a forked child there is nothing to let go of
+        with nogil:
+            for ordinal in range(64):
+                if self.held >> ordinal & 1:
+                    let_go_pool(ordinal, 0, self.number)  # in a forked child there is nothing to let go of
 
     cdef int hold_on(self, int ordinal) except -1:
         cdef int code
@@ -122,19 +123,28 @@ cdef class MemPool:
             refuse_unmade(self)
         if self.held >> ordinal & 1:
             return 0
-        code = hold_pool(ordinal, 0, self.number)
-        if code:
-            raise_status(code, "MemPool", ("device", ordinal))
-        self.held |= <uint64_t>1 << ordinal
-        code = cap_private(ordinal, 0, self.number, self.most)
+        with nogil:  # the pool's lock is held in calls of the driver that may wait for a function of Python's
+            code = hold_pool(ordinal, 0, self.number)
+            if code == 0:
+                code = cap_private(ordinal, 0, self.number, self.most)
+        if code == 0 and self.held >> ordinal & 1:  # another thread was as quick
+            with nogil:
+                let_go_pool(ordinal, 0, self.number)
+            return 0
         if code:
             raise_status(code, "MemPool", ("device", ordinal, "limit", self.most))
+        self.held |= <uint64_t>1 << ordinal
         return 0
 
     cdef PrivateStats read(self, object device, bint reset) except *:
+        cdef PrivateStats stats
+        cdef int ordinal
         if self.number == 0:
             refuse_unmade(self)
-        return read_private(self.device if device is None else ordinal_of(device), 0, self.number, reset)
+        ordinal = self.device if device is None else ordinal_of(device)
+        with nogil:
+            stats = read_private(ordinal, 0, self.number, reset)
+        return stats
 
     @property
     def id(self):
@@ -220,12 +230,14 @@ cdef class use_mem_pool:
 
     def __dealloc__(self):
         if self.thread:
-            end_pool(self.ordinal, 0, self.number, self.thread)
+            with nogil:
+                end_pool(self.ordinal, 0, self.number, self.thread)
 
     def __reduce__(self):
         refuse_copy(self, "it belongs to the thread that enters it; make another one of the same pool")
 
     def __enter__(self):
+        cdef uint64_t number
         cdef int code
         if self.pool is None:
             refuse_unmade(self)
@@ -233,17 +245,21 @@ cdef class use_mem_pool:
             raise RuntimeError("this use_mem_pool is entered already; make one for each with statement")
         self.ordinal = ordinal_of(self.device)
         self.pool.hold_on(self.ordinal)
-        code = begin_pool(self.ordinal, 0, self.pool.number)
+        number = self.pool.number
+        with nogil:
+            code = begin_pool(self.ordinal, 0, number)
         if code:
             raise_status(code, "use_mem_pool", ("pool", self.pool, "device", self.ordinal))
         self.thread = thread_number()
 
     def __exit__(self, kind, error, trace):
-        cdef uint64_t thread = self.thread
+        cdef uint64_t thread = self.thread, number
         cdef int code = 0
         self.thread = 0
         if thread:
-            code = end_pool(self.ordinal, 0, self.pool.number, thread)
+            number = self.pool.number
+            with nogil:
+                code = end_pool(self.ordinal, 0, number, thread)
         if thread and thread != thread_number():
             raise RuntimeError("use_mem_pool was left by another thread than the one that entered it, which is out of it")
         if code and code != FORKED:
