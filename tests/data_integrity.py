@@ -3,12 +3,13 @@
     python tests/data_integrity.py --seconds 300 --threads 8 --seed 1
 
 Runs on the driver that ACCELRT_DRIVER names and on all of its devices.  Every second thread never chooses a
-device, so that it has no context of its own.  The program orders its streams as CUDA asks of a user, and leaves
-to accelrt what accelrt promises: memory that is freed, dropped or handed over while work on it is under way, on
+device, so that it has no context of its own.  The program orders its streams as CUDA asks of a user.  What
+accelrt has to see to is that memory which is freed, dropped or handed over while work on it is under way, on
 whichever stream and device, is not reused too early.  Prints a line of JSON; fails at the first wrong byte.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import queue
@@ -56,7 +57,7 @@ class Allocation:
 
 
 class Shared:
-    """What the threads have in common: streams, memory on its way to be freed elsewhere, the first failure."""
+    """What the threads have in common: streams, memory on its way to be freed elsewhere, failures."""
 
     def __init__(self, devices):
         self.devices = devices
@@ -91,7 +92,8 @@ class Worker:
         self.dice = random.Random(f"{seed}/{number}")
         self.live, self.counts = [], {}
         self.steps = {
-            self.make: 30, self.write: 20, self.copy: 40, self.check: 20, self.free: 12, self.free_elsewhere: 8,
+            self.make: 30, self.write: 20, self.copy: 40, self.check: 20, self.free: 12,
+            self.free_elsewhere: 8,
             self.free_what_others_left: 8, self.hand_over: 6, self.hold_up: 4, self.replay: 3, self.empty: 1,
         }  # fmt: skip
         if not host_functions:
@@ -232,8 +234,9 @@ class Worker:
     def compare(self, side, found):
         wrong = np.flatnonzero(found != side.expected)
         assert not len(wrong), (
-            f"{len(wrong)} of {side.nbytes} bytes at {side.memory.ptr:#x} of device {side.device} are wrong, from "
-            f"{wrong[0]} to {wrong[-1]}: {found[wrong[0]]}, not {side.expected[wrong[0]]}; {side.history[-8:]}"
+            f"{len(wrong)} of {side.nbytes} bytes at {side.memory.ptr:#x} of device {side.device} are wrong, "
+            f"from {wrong[0]} to {wrong[-1]}: {found[wrong[0]]}, not {side.expected[wrong[0]]}; "
+            f"{side.history[-8:]}"
         )
 
     def drop(self, side):
@@ -252,10 +255,8 @@ class Worker:
                 self.shared.freed.put(side.memory)
 
     def free_what_others_left(self):
-        try:
+        with contextlib.suppress(queue.Empty):
             self.shared.freed.get_nowait().free()
-        except queue.Empty:
-            pass
 
     def hand_over(self):
         side = self.pick()
@@ -343,7 +344,9 @@ def main():
     parser.add_argument("--threads", type=int, default=8)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--devices", type=int, help="how many of them; all, unless given")
-    parser.add_argument("--no-host-functions", action="store_true", help="put no Python functions into streams")
+    parser.add_argument(
+        "--no-host-functions", action="store_true", help="put no Python functions into streams"
+    )
     arguments = parser.parse_args()
     os.environ.setdefault("ACCELRT_DRIVER", "host")
     try:

@@ -51,7 +51,15 @@ def opened():
 def arguments(row):
     """What a row is called with: the second device where it takes one, and whatever the stand-in accepts."""
     stream = CAPTURING if row.name.startswith("conditional") else CREATED
-    values = {"device": 1, "src_on": 1, "on_device": 1, "mode": 1, "attribute": 1, "width": 4, "stream": stream}
+    values = {
+        "device": 1,
+        "src_on": 1,
+        "on_device": 1,
+        "mode": 1,
+        "attribute": 1,
+        "width": 4,
+        "stream": stream,
+    }
     for name in ("dst_on", "peer", "fn", "data", "arguments", "nodes", "origins", "targets", "room", "keep"):
         values[name] = 0
     for argument in row.arguments:

@@ -168,7 +168,9 @@ def calls():
         "fraction's device": lambda n: memory.set_per_process_memory_fraction(1.0, n),
         "register threads": lambda n: accelrt.configure_pinned(pinned_num_register_threads=n),
         "cached size": lambda n: accelrt.configure_pinned(pinned_max_cached_size_mb=n),
-        "pool's limit": lambda n: accelrt.MemPool(limit=min(int(n), -int(n))),  # one above any device's is a limit too
+        "pool's limit": lambda n: accelrt.MemPool(
+            limit=min(int(n), -int(n))
+        ),  # one above any device's is a limit too
         "pool's id": begin_in_pool,
         "memory_stats": accelrt.memory_stats,
         "sync debug mode": accelrt.set_sync_debug_mode,

@@ -209,7 +209,8 @@ def test_a_rounded_size_is_the_least_of_the_steps_that_suffice(count, size):
 @pytest.mark.own_process
 def test_reading_settings_loads_nothing_heavy():
     code = (
-        "import collections.abc, sys, accelrt\nbefore = set(sys.modules)\nfrom accelrt.memory import settings\n"
+        "import collections.abc, sys, accelrt\nbefore = set(sys.modules)\n"
+        "from accelrt.memory import settings\n"
         "settings.parse('roundup_power2_divisions:[4:2,>:8]')\nprint(sorted(set(sys.modules) - before))"
     )
     room = "accelrt.memory.setting"

@@ -87,7 +87,9 @@ if LAST:
         assert overtake(address, 0)
         assert accelrt.memory_stats(0)["active_bytes.all.current"] == accelrt.memory_allocated(0)
 
-    @pytest.mark.skipif(accelrt.device(0).type == "cuda", reason="NVIDIA's driver captures no copy between devices")
+    @pytest.mark.skipif(
+        accelrt.device(0).type == "cuda", reason="NVIDIA's driver captures no copy between devices"
+    )
     @pytest.mark.parametrize("of", [0, LAST], ids=["src", "dst"])
     def test_a_captured_copy_between_devices_keeps_both_sides(of):
         worker = accelrt.Stream(of)

@@ -17,8 +17,8 @@ from accelrt.driver.waiting cimport (
 from accelrt.mutex cimport pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock
 from accelrt.status cimport INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, NOT_READY, NOT_SUPPORTED, SUCCESS
 
-cdef extern from "cudaTypedefs.h" nogil:
-    ctypedef int (*PFN_cuCtxRecordEvent_v12050)(CUcontext, CUevent) noexcept nogil
+# Typed by hand: headers have had it since 12.5 only.
+ctypedef int (*PFN_cuCtxRecordEvent_v12050)(CUcontext, CUevent) noexcept nogil
 
 cdef extern from *:
     """

@@ -71,7 +71,7 @@ cdef size_t[KINDS] alive  # ranges, by kind
 
 cdef int memory_open(int count, size_t capacity) noexcept nogil:
     global device_total, open_errno
-    cdef int device, made
+    cdef int device
     for device in range(count):
         devices[device].file = memory_file()
         devices[device].capacity = capacity
