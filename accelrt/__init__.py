@@ -14,17 +14,10 @@ except ModuleNotFoundError as error:
         "installed: start Python in another directory, or compile this one with 'python -m pip install -e .'"
     ) from None
 
-from accelrt import lazy, memory, sanitizer
-from accelrt.buffer import Buffer, PinnedBuffer
-from accelrt.caching import (
-    caching_allocator_alloc,
-    caching_allocator_delete,
-    empty_cache,
-    record_stream,
-    set_per_process_memory_fraction,
-)
-from accelrt.copies import copy, fill
-from accelrt.device import (
+from accelrt import env, memory, sanitizer
+from accelrt.buffers.buffer import Buffer, PinnedBuffer
+from accelrt.buffers.copy import copy, fill
+from accelrt.devices.device import (
     can_device_access_peer,
     current_device,
     device,
@@ -50,55 +43,78 @@ from accelrt.errors import (
     SyncDebugError,
     SyncDebugWarning,
 )
-from accelrt.event import Event
-from accelrt.graph import CUDAGraph, graph_pool_handle
-from accelrt.graph_nodes import GraphNode
-from accelrt.graph_scope import graph, is_current_stream_capturing
-from accelrt.hooks import RemovableHandle
-from accelrt.lazy import init, is_available, is_initialized, lazy_call
-from accelrt.pinned import (
+from accelrt.graphs.graph import CUDAGraph, graph_pool_handle
+from accelrt.graphs.hooks import RemovableHandle
+from accelrt.graphs.nodes import GraphNode
+from accelrt.graphs.scope import graph, is_current_stream_capturing
+from accelrt.memory.caching import (
+    caching_allocator_alloc,
+    caching_allocator_delete,
+    empty_cache,
+    record_stream,
+    set_per_process_memory_fraction,
+)
+from accelrt.memory.host_cache import (
     caching_host_allocator_alloc,
     caching_host_allocator_delete,
-    configure_pinned,
     host_empty_cache,
     host_memory_stats,
-    pinned_settings,
     reset_accumulated_host_memory_stats,
     reset_peak_host_memory_stats,
 )
-from accelrt.stream import (
+from accelrt.memory.settings.apply import configure_pinned, pinned_settings
+from accelrt.runtime import init as lazy
+from accelrt.runtime.init import init, is_available, is_initialized, lazy_call
+from accelrt.runtime.sanitizer_hooks import get_sync_debug_mode, set_sync_debug_mode
+from accelrt.streams.event import Event
+from accelrt.streams.stream import (
     Stream,
     current_stream,
     default_stream,
     per_thread_stream,
     set_stream,
-    stream,
 )
-from accelrt.watch import get_sync_debug_mode, set_sync_debug_mode
+from accelrt.streams.stream_context import stream
 
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
     from typing import Any
 
-    from accelrt import counting as counting
     from accelrt import identity as identity
     from accelrt import interface as interface
     from accelrt import nvml as nvml
     from accelrt import publish as publish
     from accelrt import readings as readings
     from accelrt import visible as visible
-    from accelrt.arch import get_arch_list, get_gencode_flags, is_bf16_supported
-    from accelrt.device_facts import DeviceProperties
-    from accelrt.external import ExternalStream
-    from accelrt.graphed import GraphedCallable, make_graphed_callables
+    from accelrt.buffers.registered import (
+        RegisteredMemory,
+        is_pinned,
+        pinned_empty,
+        record_host_stream,
+        register_host,
+    )
+    from accelrt.devices.arch import get_arch_list, get_gencode_flags, is_bf16_supported
+    from accelrt.devices.device_facts import DeviceProperties
+    from accelrt.devices.properties import get_device_capability, get_device_name, get_device_properties
+    from accelrt.devices.versions import driver_version, runtime_version
+    from accelrt.graphs.callables import GraphedCallable, make_graphed_callables
     from accelrt.interface import (
         DeviceInterface,
         get_interface_for_device,
         get_registered_device_interfaces,
         register_interface_for_device,
     )
-    from accelrt.mempool import MemPool, use_mem_pool
-    from accelrt.properties import get_device_capability, get_device_name, get_device_properties
+    from accelrt.memory.mempool import MemPool, use_mem_pool
+    from accelrt.memory.statistics import (
+        max_memory_allocated,
+        max_memory_reserved,
+        memory_allocated,
+        memory_reserved,
+        memory_snapshot,
+        memory_stats,
+        reset_accumulated_memory_stats,
+        reset_peak_memory_stats,
+    )
     from accelrt.readings import (
         EccErrors,
         GpuProcess,
@@ -139,25 +155,8 @@ if TYPE_CHECKING:
         throttle_reasons,
         utilization,
     )
-    from accelrt.registered import (
-        RegisteredMemory,
-        is_pinned,
-        pinned_empty,
-        record_host_stream,
-        register_host,
-    )
-    from accelrt.statistics import (
-        max_memory_allocated,
-        max_memory_reserved,
-        memory_allocated,
-        memory_reserved,
-        memory_snapshot,
-        memory_stats,
-        reset_accumulated_memory_stats,
-        reset_peak_memory_stats,
-    )
-    from accelrt.uses import use
-    from accelrt.versions import driver_version, runtime_version
+    from accelrt.sanitizer.use import use
+    from accelrt.streams.stream import ExternalStream
 
 __version__ = "0.1.0"
 
@@ -297,40 +296,40 @@ __all__ = [
     "utilization",
 ]
 
-_MODULES = {"counting", "identity", "interface", "nvml", "publish", "readings", "visible"}
+_MODULES = {"identity", "interface", "nvml", "publish", "readings", "visible"}
 _FROM = {
     "DeviceInterface": "interface",
-    "DeviceProperties": "device_facts",
-    "ExternalStream": "external",
-    "GraphedCallable": "graphed",
-    "MemPool": "mempool",
-    "RegisteredMemory": "registered",
-    "driver_version": "versions",
-    "get_arch_list": "arch",
-    "get_device_capability": "properties",
-    "get_device_name": "properties",
-    "get_device_properties": "properties",
-    "get_gencode_flags": "arch",
+    "DeviceProperties": "devices.device_facts",
+    "ExternalStream": "streams.stream",
+    "GraphedCallable": "graphs.callables",
+    "MemPool": "memory.mempool",
+    "RegisteredMemory": "buffers.registered",
+    "driver_version": "devices.versions",
+    "get_arch_list": "devices.arch",
+    "get_device_capability": "devices.properties",
+    "get_device_name": "devices.properties",
+    "get_device_properties": "devices.properties",
+    "get_gencode_flags": "devices.arch",
     "get_interface_for_device": "interface",
     "get_registered_device_interfaces": "interface",
-    "is_bf16_supported": "arch",
-    "is_pinned": "registered",
-    "make_graphed_callables": "graphed",
-    "max_memory_allocated": "statistics",
-    "max_memory_reserved": "statistics",
-    "memory_allocated": "statistics",
-    "memory_reserved": "statistics",
-    "memory_snapshot": "statistics",
-    "memory_stats": "statistics",
-    "pinned_empty": "registered",
-    "record_host_stream": "registered",
-    "register_host": "registered",
+    "is_bf16_supported": "devices.arch",
+    "is_pinned": "buffers.registered",
+    "make_graphed_callables": "graphs.callables",
+    "max_memory_allocated": "memory.statistics",
+    "max_memory_reserved": "memory.statistics",
+    "memory_allocated": "memory.statistics",
+    "memory_reserved": "memory.statistics",
+    "memory_snapshot": "memory.statistics",
+    "memory_stats": "memory.statistics",
+    "pinned_empty": "buffers.registered",
+    "record_host_stream": "buffers.registered",
+    "register_host": "buffers.registered",
     "register_interface_for_device": "interface",
-    "reset_accumulated_memory_stats": "statistics",
-    "reset_peak_memory_stats": "statistics",
-    "runtime_version": "versions",
-    "use": "uses",
-    "use_mem_pool": "mempool",
+    "reset_accumulated_memory_stats": "memory.statistics",
+    "reset_peak_memory_stats": "memory.statistics",
+    "runtime_version": "devices.versions",
+    "use": "sanitizer.use",
+    "use_mem_pool": "memory.mempool",
 }
 _READINGS = {
     "EccErrors",
@@ -387,3 +386,11 @@ def __getattr__(name: str) -> "Any":
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+def _publish() -> None:
+    if env.value("ACCELRT_PUBLISH"):
+        lazy.later("accelrt.publish").start()
+
+
+lazy.when_opened(_publish)

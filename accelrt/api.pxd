@@ -7,7 +7,8 @@
 # stream it is the device's legacy default stream.  A function answers a status code, 0 for success; what
 # the others mean is in accelrt/status.pxd (the numbers are those of CUresult) and in status_text().
 # None takes the GIL, except that the process's first use initialises accelrt, as in Python; call
-# import_accelrt() with ACCELRT_DRIVER set, or accelrt.init() before.  Any thread may call.  device is an ordinal.
+# import_accelrt() with ACCELRT_DRIVER set, or accelrt.init() before.  Any thread may call, best without the GIL: a call
+# may wait for another thread's call of the driver, and that for a function of Python's.  device is an ordinal.
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
 
 from accelrt.status cimport (

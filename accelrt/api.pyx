@@ -1,17 +1,17 @@
 """The Cython door; see api.pxd."""
 cimport accelrt.status as status
-from accelrt.device cimport current_ordinal
+from accelrt.devices.device cimport current_ordinal
 cimport accelrt.driver.registry as registry
-cimport accelrt.door_graphs as graphs
-cimport accelrt.door_leases as leases
+cimport accelrt.graphs.nogil_graph as graphs
+cimport accelrt.streams.nogil_streams as leases
 from accelrt.driver.table cimport EVENT_BLOCKING_SYNC, EVENT_DEFAULT, EVENT_DISABLE_TIMING
-cimport accelrt.memory.pinned as pinned
-cimport accelrt.memory.pool as pool
-from accelrt.memory.private cimport thread_number
-cimport accelrt.memory.readings as readings
-cimport accelrt.memory.routes as routes
-cimport accelrt.memory.sharing as sharing
-from accelrt.stream cimport current_handle, device_of_stream
+cimport accelrt.memory.host.pool as pinned
+cimport accelrt.memory.allocator.pool as pool
+from accelrt.memory.allocator.private_pool cimport thread_number
+cimport accelrt.memory.allocator.read_stats as readings
+cimport accelrt.memory.allocator.routes as routes
+cimport accelrt.memory.allocator.cross_stream as sharing
+from accelrt.streams.stream cimport current_handle, device_of_stream
 
 
 cdef inline bint outside(int device) noexcept nogil:

@@ -12,9 +12,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from accelrt import counting, environment, lazy, nvml, outside, procfs, visible
+from accelrt import nvml, visible
+from accelrt.core import env_watch, procfs
+from accelrt.devices.discovery import counting, driver_probe
 from accelrt.driver.rows import Rows
 from accelrt.errors import IdentityError, ReadingError
+from accelrt.runtime import init
 from accelrt.status import status_error
 
 if TYPE_CHECKING:
@@ -63,15 +66,15 @@ def table() -> list[Identity]:
         IdentityError: after init, the driver and NVML disagree; the text shows both.
         ForkedError: this process was forked from one that had initialised, and asks after use.
     """
-    if lazy.chosen_driver() != "cuda":
-        return opened_rows() if lazy.is_initialized() else host_rows()
+    if init.chosen_driver() != "cuda":
+        return opened_rows() if init.is_initialized() else host_rows()
     found, lost = listed()
-    if lazy.is_initialized():
+    if init.is_initialized():
         rows = opened_rows()
         if found:
-            check(rows, found, lost, *environment.at_init())
+            check(rows, found, lost, *env_watch.at_init())
         return joined(rows, found)
-    return expected(found, lost, os.environ.get(counting.VISIBLE), os.environ.get(counting.ORDER))
+    return expected(found, lost, os.environ.get(counting.VISIBLE), os.environ.get(visible.ORDER))
 
 
 def physical() -> list[Identity]:
@@ -83,7 +86,7 @@ def physical() -> list[Identity]:
     Raises:
         IdentityError: as table().
     """
-    if lazy.chosen_driver() != "cuda":
+    if init.chosen_driver() != "cuda":
         return table()
     ordinals = {digits(row.uuid): row.ordinal for row in table()}
     return [identity_of(card, ordinals.get(digits(card.uuid))) for card in listed()[0]]
@@ -110,14 +113,16 @@ def expected(found: Sequence[nvml.Card], lost: int, text: str | None, order: str
     """What the driver will answer, by NVML; by the driver in a process of its own where NVML cannot tell."""
     if visible.device_order(order) is None:
         return []
-    ordered = counting.in_order(found, order) if found and not lost else None
+    ordered = visible.in_order(found, order) if found and not lost else None
     if ordered is None:
-        return joined([outside_row(ordinal, one) for ordinal, one in enumerate(outside.devices())], found)
+        return joined(
+            [outside_row(ordinal, one) for ordinal, one in enumerate(driver_probe.devices())], found
+        )
     chosen = visible.resolve(text, [card.uuid for card in ordered])
     return [identity_of(ordered[index], ordinal) for ordinal, index in enumerate(chosen)]
 
 
-def outside_row(ordinal: int, one: outside.Asked) -> Identity:
+def outside_row(ordinal: int, one: driver_probe.Asked) -> Identity:
     uuid, place = f"GPU-{UUID(one.digits)}", procfs.pci_bus_id(one.pci_bus_id)
     return Identity(ordinal, uuid, place, None, None, None, one.name, one.memory)
 
@@ -164,7 +169,7 @@ def check(
             raise IdentityError(
                 mismatch(rows, found, f"they put device {row.ordinal} at different PCI bus ids")
             )
-    ordered = counting.in_order(found, order)
+    ordered = visible.in_order(found, order)
     if ordered is None or lost:
         return
     chosen = [ordered[index] for index in visible.resolve(text, [card.uuid for card in ordered])]
@@ -189,7 +194,7 @@ def opened_rows() -> list[Identity]:
         place = answered("device_pci_bus_id", rows.device_pci_bus_id(ordinal))
         name = answered("device_name", rows.device_name(ordinal))
         memory = answered("device_memory", rows.device_memory(ordinal))
-        if lazy.chosen_driver() == "cuda":
+        if init.chosen_driver() == "cuda":
             uuid, place = f"GPU-{uuid}", procfs.pci_bus_id(place)
         made.append(Identity(ordinal, uuid, place, None, None, None, name, memory))
     return made
@@ -203,7 +208,7 @@ def answered(call: str, answer: tuple[int, Any]) -> Any:
 
 def host_rows() -> list[Identity]:
     """What the host device will say of itself, by its settings."""
-    settings = lazy.later("accelrt.driver.host").read_settings()
+    settings = init.later("accelrt.driver.host.driver").read_settings()
     rows = []
     for ordinal in range(settings["devices"]):
         uuid = str(UUID(bytes=f"accelrt-host-{ordinal:02d}".encode().ljust(16, b"\0")))

@@ -1,4 +1,4 @@
-"""What this process's pools hold, told to whoever looks on: accelrt top and accelrt export.
+"""What this process's pools hold, told to the processes that look on: accelrt top and accelrt export.
 
 A process that wants to be seen writes a small file, PID.json, once a second, in a folder that is its user's
 alone: $XDG_RUNTIME_DIR/accelrt, or accelrt-UID in the folder for temporary files.  The file is replaced as a
@@ -27,10 +27,10 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from accelrt import lazy
-from accelrt.device import device_count, mem_get_info
-from accelrt.properties import get_device_properties
-from accelrt.statistics import max_memory_reserved, memory_allocated, memory_reserved
+from accelrt.devices.device import device_count, mem_get_info
+from accelrt.devices.properties import get_device_properties
+from accelrt.memory.statistics import max_memory_reserved, memory_allocated, memory_reserved
+from accelrt.runtime import init
 
 __all__ = ["Pool", "Published", "folder", "published", "start", "stop"]
 
@@ -186,7 +186,7 @@ def published() -> list[Published]:
 
 def reading() -> Published:
     """What this process's pools hold now."""
-    pid, driver = os.getpid(), lazy.chosen_driver()
+    pid, driver = os.getpid(), init.chosen_driver()
     pools = [pool(ordinal, driver) for ordinal in range(device_count())]
     return Published(pid, started(pid) or 0, namespace(), driver, time.time(), pools)
 

@@ -46,8 +46,9 @@ cdef enum:
 
 cdef const char* status_name(int code) noexcept nogil  # "INVALID_VALUE"; "UNKNOWN" for a number not listed
 cdef const char* status_text(int code) noexcept nogil  # a sentence
-# Raises what a code other than SUCCESS stands for; call names the row, arguments are (name, value, ...).
-cdef int raise_status(int code, str call, tuple arguments=*) except -1
+# Raises what a code other than SUCCESS stands for; call names the row, arguments are (name, value, ...), and meaning
+# is what the code means there and what to do, where the caller knows more than the code says.
+cdef int raise_status(int code, str call, tuple arguments=*, str meaning=*) except -1
 # Keeps the exception that INIT_FAILED stands for.
 cdef void keep_init_error(object error) noexcept
 # For classes of objects that own something.

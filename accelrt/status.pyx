@@ -131,8 +131,8 @@ cdef void keep_init_error(object error) noexcept:
     init_error = error
 
 
-cdef int raise_status(int code, str call, tuple arguments=()) except -1:
-    error = status_error(code, call, arguments)
+cdef int raise_status(int code, str call, tuple arguments=(), str meaning="") except -1:
+    error = status_error(code, call, arguments, meaning)
     if watcher is not None and isinstance(error, errors.CudaError):
         watcher(error)
     raise error
@@ -156,13 +156,14 @@ def watch_errors(function):
     watcher = function
 
 
-def status_error(int code, str call="", tuple arguments=()):
+def status_error(int code, str call="", tuple arguments=(), str meaning=""):
     """The exception that a status code stands for.
 
     Arguments:
         code: int, a status code other than 0.
         call: str, the row of the driver table that answered it.
         arguments: tuple (name, value, name, value, ...) of what the call was given.
+        meaning: str, what the code means for that call and what to do, where that is more than the code says.
 
     Returns:
         An exception to raise: CudaError or one of its kinds; for INIT_FAILED the error of the
@@ -175,8 +176,8 @@ def status_error(int code, str call="", tuple arguments=()):
     cdef const Entry* entry = find(code)
     name = status_name(code).decode()
     given = ", ".join(f"{key}={show(value)}" for key, value in zip(arguments[::2], arguments[1::2], strict=True))
-    text = f"{call}({given}) answered {name} ({code}): {status_text(code).decode()}"
-    if entry != NULL and entry.advice[0]:
+    text = f"{call}({given}) answered {name} ({code}): {meaning or status_text(code).decode()}"
+    if not meaning and entry != NULL and entry.advice[0]:
         text += f"; {entry.advice.decode()}"
     return error_kind(code)(text, code, name, call)
 

@@ -7,12 +7,19 @@ isolation techniques", and the reading that ROCr's amd_filter_device.cpp gives i
 page and "HIP environment variables".  The AMD half is unverified on hardware.
 """
 
+from __future__ import annotations
+
 import os
 import re
 from collections.abc import Callable, Sequence
 
-__all__ = ["device_order", "resolve", "resolve_amd", "resolve_hip", "resolve_rocr"]
+TYPE_CHECKING = False  # typing's, which takes long to import
+if TYPE_CHECKING:
+    from accelrt.nvml import Card
 
+__all__ = ["device_order", "in_order", "resolve", "resolve_amd", "resolve_hip", "resolve_rocr"]
+
+ORDER = "CUDA_DEVICE_ORDER"
 LONGEST = 2624
 ORDERS = ("FASTEST_FIRST", "PCI_BUS_ID")
 NUMBER = re.compile(r"[ \t\n\v\f\r]*([+-]?)([0-9]+)")
@@ -73,19 +80,19 @@ def resolve(
 
 def uuids_here() -> list[str]:
     """The UUIDs of this machine's devices in the driver's order; [] where there is no NVIDIA driver."""
-    from accelrt import counting, nvml
+    from accelrt import nvml
     from accelrt.errors import ReadingError
 
     try:
         found, lost = nvml.listing()
     except ReadingError:
         return []
-    order = os.environ.get(counting.ORDER)
-    ordered = None if lost else counting.in_order(found, order)
+    order = os.environ.get(ORDER)
+    ordered = None if lost else in_order(found, order)
     if ordered is None:
         raise ValueError(
             f"NVML cannot tell in which order the driver has this machine's devices "
-            f"({counting.ORDER}={order!r}); pass uuids, those of the physical devices in the driver's order"
+            f"({ORDER}={order!r}); pass uuids, those of the physical devices in the driver's order"
         )
     return [card.uuid for card in ordered]
 
@@ -169,6 +176,23 @@ def device_order(text: str | None) -> str | None:
     if text is None:
         return ORDERS[0]
     return text if text in ORDERS else None
+
+
+def in_order(found: Sequence[Card], order: str | None) -> list[Card] | None:
+    """The cards in the driver's order, or None where only the driver knows it.
+
+    Arguments:
+        found: as NVML lists them.
+        order: the value of CUDA_DEVICE_ORDER.
+    Returns:
+        Sorted by PCI bus id if that is asked for or all are of one model, where FASTEST_FIRST comes to the
+        same (seen with driver 580.159.04).  None for unlike cards, whose speed the driver judges, and for
+        MIG devices.
+    """
+    alike = len({card.name for card in found}) <= 1
+    if any(card.mig_mode for card in found) or (device_order(order) != "PCI_BUS_ID" and not alike):
+        return None
+    return sorted(found, key=lambda card: card.pci_bus_id)
 
 
 def resolve_rocr(text: str | None, uuids: Sequence[str]) -> list[int]:

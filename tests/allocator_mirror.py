@@ -5,6 +5,7 @@ stream; streams 1, 2, ... are the mirror's own and can be gated: while a gate is
 nothing, so what is complete and what is not is known at every moment.
 """
 
+import os
 from contextlib import contextmanager
 from operator import call as direct
 
@@ -16,9 +17,9 @@ from model_pages import PagedModel
 
 import accelrt
 from accelrt.driver import rows
-from accelrt.memory.settings import from_environment
+from accelrt.memory.settings.settings import from_environment
 
-OWN_STREAMS = (1, 2, 3)
+OWN_STREAMS = tuple(range(1, 1 + int(os.environ.get("ACCELRT_TEST_STREAMS", "3"))))
 
 
 class Mirror(Offers):

@@ -38,7 +38,7 @@ def without_proc():
     """Hides the kernel's own list of cards, so that a machine with a GPU does not answer for the
     stand-ins.
     """
-    from accelrt import procfs
+    from accelrt.core import procfs
 
     procfs.ROOT = Path("/nowhere")
     return True

@@ -22,7 +22,7 @@ collect_ignore_glob = (
 
 def live_things():
     """What the host driver says is alive, less what accelrt keeps for reuse: streams and idle events."""
-    from accelrt.driver import host
+    from accelrt.driver.host import driver as host
 
     counts = host.live_objects()
     return {kind: counts[kind] for kind in ("allocations", "bytes", "host_allocations", "graphs", "execs")}
@@ -48,6 +48,20 @@ def _nothing_left_behind(request):
     assert accelrt.host_memory_stats()["allocated_bytes.current"] == 0
     if ON_HOST:
         assert not any(live_things().values()), live_things()
+
+
+@pytest.fixture
+def full():
+    """Blocks of 2 MiB that fill what a limit of 32 MiB allows."""
+    import accelrt
+
+    total = accelrt.mem_get_info()[1]
+    accelrt.set_per_process_memory_fraction((32 << 20) / total, 0)
+    blocks = [accelrt.caching_allocator_alloc(2 << 20, 0) for _ in range(16)]
+    yield blocks
+    accelrt.set_per_process_memory_fraction(1.0, 0)
+    for address in blocks:
+        accelrt.caching_allocator_delete(address)
 
 
 @pytest.hookimpl(optionalhook=True)

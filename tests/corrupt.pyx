@@ -1,9 +1,9 @@
 """Damage to an allocator's heaps as a fault in its fast path would leave it, for tests of the audits."""
 from libc.stdint cimport int64_t, uintptr_t
 
-from accelrt.memory.block cimport Heap
-from accelrt.memory.places cimport block_at
-from accelrt.memory.stats cimport ALLOCATION, BLOCKS, BOTH, SPLITS, Share
+from accelrt.memory.allocator.types cimport Heap
+from accelrt.memory.allocator.address_table cimport block_at
+from accelrt.memory.allocator.stats cimport ALLOCATION, BLOCKS, BOTH, SPLITS, Share
 
 
 cdef Heap* heap_of(uintptr_t address) except NULL:
@@ -11,7 +11,7 @@ cdef Heap* heap_of(uintptr_t address) except NULL:
 
 
 def forget_last_freed(uintptr_t live):
-    heap_of(live).aside = NULL
+    heap_of(live).victim = NULL
 
 
 def count_one_more(uintptr_t live):
@@ -29,7 +29,7 @@ def raise_sum_of_ceilings(uintptr_t live):
 
 
 def turn_another(uintptr_t turning, uintptr_t live):
-    heap_of(turning).swing = block_at(live)
+    heap_of(turning).cached = block_at(live)
 
 
 def lose_room_to_turn(uintptr_t turning):

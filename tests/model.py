@@ -1,4 +1,4 @@
-"""One device's caching allocator in slow, plain Python: accelrt/memory/DESIGN.md, said again in code.
+"""One device's caching allocator in slow, plain Python: memory/allocator/DESIGN.md, said again in code.
 
 Here is what both modes do and what plain segments do; model_pages.py adds virtual memory.  Nothing imports
 accelrt.  Places are (serial of the segment, offset in it), never addresses.  The work of streams is told to
@@ -222,7 +222,7 @@ class Model(Audited, Offers):
         self.poll()
 
     def wait_for_gates(self):
-        """Whoever waits for one gated stream is let in by opening every gate."""
+        """An operation that waits for one gated stream is let in by opening every gate."""
         self.waited = True
         self.happened["waited"] += 1
         for stream in list(self.gated):

@@ -77,7 +77,7 @@ cdef int share(Worker* worker, bint pinned, uintptr_t address) noexcept nogil:
 
 
 cdef int put(Worker* worker, bint pinned, uintptr_t address) noexcept nogil:
-    # Every fourth block is left to whoever looks into the box next, and what lay there is freed instead.
+    # Every fourth block is left to the thread that looks into the box next, and what lay there is freed instead.
     if draw(worker, 4) == 0:
         address = swap(&boxes[pinned][draw(worker, BOXES)], address)
     return release_pinned(address) if pinned else release(worker.device, address)

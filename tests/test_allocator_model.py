@@ -161,6 +161,23 @@ def test_bulk_of_random_operations(settings, debug, operations):
     print(in_child(allocator_bulk.run, seed, operations, required, **environment))
 
 
+@pytest.mark.parametrize(
+    ("settings", "debug", "operations"),
+    [
+        ("", "2", 15_000),
+        ("", "0", 20_000),
+        ("stitching:False", "2", 5_000),
+        ("expandable_segments:False", "2", 5_000),
+    ],
+)
+def test_bulk_of_random_operations_on_more_streams_than_stay_awake(settings, debug, operations):
+    seed = int(os.environ.get("ACCELRT_TEST_SEED", SEED))
+    required = ["stitched", "revived", "lent", "lingered", "borrowed"] if settings == "" else ["num_ooms"]
+    environment = {"HOST_MEMORY": "384MiB", "DEBUG": debug, "ALLOC_CONF": settings, "TEST_STREAMS": "40"}
+    environment = {f"ACCELRT_{name}": value for name, value in environment.items()}
+    print(in_child(allocator_bulk.run, seed, operations, required, **environment))
+
+
 @pytest.mark.parametrize("kind", [Model, PagedModel])
 def test_model_keeps_its_identities(kind):
     chance = random.Random(8)

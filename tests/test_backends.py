@@ -215,7 +215,7 @@ def round_trip(stream, other):
 
 
 def every_call_may_fail(path):
-    from accelrt.driver import host
+    from accelrt.driver.host import driver as host
 
     faults, books = wrap_host(), plugged(path)
     stream, other = accelrt.Stream(0), accelrt.Stream(0)

@@ -88,6 +88,90 @@ def test_a_break_by_another_thread_names_its_line_and_thread():
     assert works_again()
 
 
+LAST = accelrt.device_count() - 1
+CAPTURING = {
+    "src's stream": lambda streams: (streams[0], streams[0]),
+    "dst's stream": lambda streams: (streams[1], streams[1]),
+    "src's current stream": lambda streams: (streams[0], None),
+    "dst's current stream": lambda streams: (streams[1], None),
+}
+
+
+@pytest.mark.skipif(LAST == 0, reason="one device")
+@pytest.mark.parametrize("current", ["default", "own"])
+@pytest.mark.parametrize("kind", CAPTURING)
+def test_a_copy_between_devices_says_that_no_capture_takes_it(kind, current):
+    own = accelrt.Stream(0), accelrt.Stream(LAST)
+    captured, chosen = CAPTURING[kind]((accelrt.Stream(0), accelrt.Stream(LAST)))
+    graph = accelrt.CUDAGraph()
+    for stream in own if current == "own" else ():
+        accelrt.set_stream(stream)
+    try:
+        with accelrt.Buffer(64, 0) as src, accelrt.Buffer(64, LAST) as dst:
+            src.fill(7, blocking=True)
+            with (
+                pytest.raises(accelrt.CaptureError, match="this one broke the capture") as caught,
+                accelrt.graph(graph, stream=captured),
+            ):
+                accelrt.copy(dst, src, stream=chosen)
+            error = caught.value
+            given = f"dst_device={LAST}, dst={dst.ptr:#x}, src_device=0, src={src.ptr:#x}, size=64"
+            assert (error.call, error.name) == ("copy_across", "STREAM_CAPTURE_UNSUPPORTED")
+            assert f"copy_across(stream_device={captured.device_index}, stream=" in str(error)
+            assert given in str(error)
+            assert "copy between the replays, or capture a copy to a PinnedBuffer" in str(error)
+            accelrt.copy(dst, src, stream=chosen)
+            assert not graph.is_captured
+    finally:
+        for device in (LAST, 0):
+            accelrt.set_stream(accelrt.default_stream(device))
+    assert works_again()
+
+
+@pytest.mark.skipif(LAST == 0, reason="one device")
+def test_a_copy_between_devices_is_named_at_the_end_of_the_capture_that_it_broke():
+    graph, stream = accelrt.CUDAGraph(), accelrt.Stream(0)
+    with (
+        accelrt.Buffer(64, 0) as src,
+        accelrt.Buffer(64, LAST) as dst,
+        pytest.raises(accelrt.CaptureError, match="STREAM_CAPTURE_INVALIDATED") as caught,
+        accelrt.graph(graph, stream=stream),
+    ):
+        with pytest.raises(accelrt.CaptureError):
+            at = line() + 1
+            accelrt.copy(dst, src, stream=stream, blocking=False)
+        with pytest.raises(accelrt.CaptureError):
+            accelrt.copy(dst, src, stream=stream, blocking=False)
+    assert (caught.value.broken_by, caught.value.broken_at) == ("copy_across", f"{__file__}:{at}")
+    assert works_again()
+
+
+@pytest.mark.skipif(LAST == 0, reason="one device")
+def test_what_a_refused_copy_between_devices_advises_works():
+    out = np.zeros(64, np.uint8)
+    with (
+        accelrt.Buffer(64, 0) as src,
+        accelrt.Buffer(64, LAST) as dst,
+        accelrt.PinnedBuffer(64) as between,
+    ):
+        graphs = {device: accelrt.CUDAGraph() for device in (0, LAST)}
+        with accelrt.graph(graphs[0], stream=accelrt.Stream(0)):
+            src.fill(3)
+            src.copy_to(between, blocking=False)
+        with accelrt.graph(graphs[LAST], stream=accelrt.Stream(LAST)):
+            dst.copy_from(between, blocking=False)
+        for device, graph in graphs.items():
+            graph.replay()
+            accelrt.synchronize(device)
+        dst.copy_to(out)
+        assert (out == 3).all()
+        graphs[0].replay()
+        dst.fill(0, blocking=True)
+        accelrt.copy(dst, src)
+        dst.copy_to(out)
+    assert (out == 3).all()
+
+
 @pytest.mark.parametrize("mode", ["thread_local", "relaxed"])
 def test_other_threads_do_not_break_captures_in_other_modes(mode):
     graph, other, told = accelrt.CUDAGraph(), accelrt.Stream(), []

@@ -1,15 +1,18 @@
 """Captures that begin while other threads do what they may: none is broken, and neither notices the other."""
 
+import contextlib
 import threading
 from collections import Counter
 
 import pytest
 from capture_storm import MODES, storm
 from child import in_child
+from downstream_project import built
 
 import accelrt
 
 MIB = 1 << 20
+THREAD_LOCAL = 1
 pytestmark = pytest.mark.own_process
 
 
@@ -101,6 +104,11 @@ def idle_memory_is_looked_for():
     accelrt.memory.audit()
 
 
+def test_a_nogil_capture_broken_as_soon_as_it_began_is_an_error_and_nothing_else():
+    built("graphs")
+    in_child(broken_at_once_without_the_gil)
+
+
 def test_a_stream_that_begins_to_capture_is_not_asked_whether_it_is_idle():
     in_child(idle_memory_is_looked_for, ACCELRT_DEBUG="0")
 
@@ -139,6 +147,39 @@ def broken_at_once():
     assert all("another thread broke the capture as soon as it began" in text for text in texts)
     assert set(pools) == {(0, 0)}
     assert accelrt.memory_stats()["active.all.current"] == 1
+
+
+def broken_at_once_without_the_gil():
+    from downstream import graphs  # the parent built it
+
+    told, buffer, pool, stream = Counter(), accelrt.Buffer(4096), accelrt.MemPool(), graphs.lease(0)
+
+    def synchronize():
+        with contextlib.suppress(accelrt.CaptureError):
+            accelrt.synchronize()
+
+    def capture():
+        graph = graphs.BareGraph()
+        try:
+            graph.begin(0, stream, THREAD_LOCAL, *pool.id)
+            graphs.set_bytes(0, stream, buffer.ptr, 1, 4096)
+            graph.end()
+        except accelrt.CaptureError:
+            told["later" if graph.is_begun() else "at once"] += 1
+        if graph.is_begun():
+            graph.destroy()
+        assert graphs.status_of(0, stream) == (0, 0)
+        assert pool.use_count() == 1
+        graphs.give(0, graphs.take(0, 4096, stream))
+
+    with Crowd(synchronize):
+        while told["at once"] < 3 or told["later"] < 3:
+            capture()
+    accelrt.synchronize()
+    capture()
+    graphs.give_stream(0, stream)
+    accelrt.memory.audit()
+    assert {segment["segment_pool_id"] for segment in accelrt.memory_snapshot()} == {(0, 0)}
 
 
 def holds(segment, address):

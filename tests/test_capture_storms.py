@@ -102,7 +102,7 @@ def capture_and_replay():
 
 
 def left():
-    from accelrt.driver import host
+    from accelrt.driver.host import driver as host
 
     counts = host.live_objects()
     return {kind: counts[kind] for kind in ("allocations", "bytes", "graphs", "execs") if counts[kind]}

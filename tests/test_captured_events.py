@@ -8,7 +8,7 @@ import os
 import threading
 
 import pytest
-from child import in_child
+from child import in_child, wrap_host
 
 import accelrt
 
@@ -181,3 +181,46 @@ def event_of_a_dead_one():
 
 def test_an_event_whose_first_record_failed_does_not_ask_for_a_dead_ones():
     in_child(event_of_a_dead_one)
+
+
+def questions():
+    faults, graph = wrap_host(), accelrt.CUDAGraph()
+    stream, beside = accelrt.Stream(), accelrt.Stream()
+    found = {}
+
+    def count(name, call, *arguments):
+        faults.reset_call_counts()
+        call(*arguments)
+        found[name] = faults.call_counts()["capture_status"]
+
+    def record_and_wait(place, on):
+        plain, external = accelrt.Event(), accelrt.Event(external=True)
+        count(f"record {place}", plain.record, on)
+        count(f"wait {place}", plain.wait, on)
+        count(f"external record {place}", external.record, on)
+        count(f"external wait {place}", external.wait, on)
+
+    record_and_wait("outside", stream)
+    with accelrt.graph(graph, stream=stream, capture_error_mode="relaxed"):
+        record_and_wait("captured", stream)
+        record_and_wait("beside", beside)
+    graph.replay()
+    accelrt.synchronize()
+    print(*(f"{name}: {asked}" for name, asked in found.items()), sep="\n")
+
+
+def test_whether_a_stream_captures_is_asked_once_an_event():
+    assert in_child(questions).splitlines() == [
+        "record outside: 0",
+        "wait outside: 0",
+        "external record outside: 1",
+        "external wait outside: 1",
+        "record captured: 1",
+        "wait captured: 0",
+        "external record captured: 1",
+        "external wait captured: 1",
+        "record beside: 1",
+        "wait beside: 0",
+        "external record beside: 1",
+        "external wait beside: 1",
+    ]

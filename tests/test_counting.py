@@ -25,7 +25,7 @@ def kernel_list(folder, *cards):
     """A list of cards such as the kernel's driver shows, in a folder; and their device nodes, less that of
     "X".
     """
-    from accelrt import procfs
+    from accelrt.core import procfs
 
     procfs.ROOT, procfs.NODES = folder, folder / "dev"
     procfs.NODES.mkdir(parents=True)
@@ -77,13 +77,13 @@ def nothing_is_kept():
 
 
 def no_driver_at_all():
-    from accelrt import outside
+    from accelrt.devices.discovery import driver_probe
 
     without_proc()
     for _ in range(2):
         assert accelrt.device_count() == 0
         assert not accelrt.is_available()
-    assert not outside._has_library  # asked once; the second time nothing was started
+    assert not driver_probe._has_library  # asked once; the second time nothing was started
 
 
 def change_after_init(variable, value):

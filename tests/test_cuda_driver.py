@@ -125,7 +125,7 @@ def missing():
 
 
 def refused(code, reason):
-    from accelrt.driver import cuda
+    from accelrt.driver.cuda import driver as cuda
     from accelrt.driver.rows import Rows
 
     rows = Rows("cuda")

@@ -8,7 +8,7 @@ from child import in_child
 from compiled import compile_extension
 
 import accelrt
-from accelrt.statistics import audited_hits
+from accelrt.memory.statistics import audited_hits
 
 pytestmark = pytest.mark.own_process
 
@@ -28,8 +28,8 @@ def count_hits(audits):
         delete(alloc(700))
         if audits:
             accelrt.memory.audit()
-    hits, swings = (after - was for after, was in zip(audited_hits(), before, strict=True))
-    assert (hits, swings) == (200, 197)
+    hits, cached = (after - was for after, was in zip(audited_hits(), before, strict=True))
+    assert (hits, cached) == (200, 197)
     for address in keep[1::2]:
         delete(address)
 

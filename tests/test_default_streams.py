@@ -128,7 +128,7 @@ def test_memory_used_on_the_per_thread_stream_waits_for_it_whoever_frees_it():
 
 
 class Owner:
-    """Whoever made a stream."""
+    """An object that made a stream."""
 
 
 def test_an_external_stream_keeps_its_owner_alive(blocking):

@@ -71,7 +71,7 @@ def sweep(mode):
     from downstream import graphs  # the parent built it
 
     import accelrt
-    from accelrt.driver import host
+    from accelrt.driver.host import driver as host
 
     failures = 0
     buffer = accelrt.Buffer(512)

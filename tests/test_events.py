@@ -282,6 +282,24 @@ def test_a_graph_waits_for_what_was_recorded_outside_before_its_launch(recorded)
         del graph
 
 
+def test_a_replay_waits_for_an_event_that_was_not_recorded_yet_though_another_was_captured_before():
+    captured, graph = accelrt.Event(), accelrt.CUDAGraph()
+    with accelrt.graph(graph), accelrt.Buffer(64) as buffer:
+        buffer.fill(1)
+        captured.record()
+    del captured, graph  # the driver's event goes back to the spare ones
+    stream, event, graph = accelrt.Stream(), accelrt.Event(external=True), accelrt.CUDAGraph()
+    with accelrt.Buffer(64) as buffer:
+        with accelrt.graph(graph, stream=stream):
+            event.wait(stream)
+            buffer.fill(7, stream=stream)
+        with accelrt.stream(stream):
+            graph.replay()
+        out = np.zeros(64, np.uint8)
+        buffer.copy_to(out, stream=stream)
+        assert (out == 7).all()
+
+
 def test_an_external_event_outside_of_captures_is_like_any_other():
     stream, event = accelrt.Stream(), accelrt.Event(external=True)
     event.record(stream)

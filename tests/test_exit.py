@@ -52,6 +52,61 @@ def test_with_a_graph_in_flight_and_cycles_around_it():
     assert out.split() == ["end"]
 
 
+@pytest.mark.parametrize("mode", ["global", "thread_local", "relaxed"])
+def test_functions_run_and_no_capture_breaks_beside_one_that_a_daemon_thread_has_open(mode):
+    out = child(
+        "import accelrt, atexit, threading, time\n"
+        "from accelrt.driver.rows import Rows\n"
+        "accelrt.init()\n"
+        "stream, captured, opened = accelrt.Stream(), accelrt.Stream(), threading.Event()\n"
+        "atexit.register(lambda: print(Rows().capture_status(0, captured.cuda_stream)[:2]))\n"
+        "def capture():\n"
+        f"    with accelrt.graph(accelrt.CUDAGraph(), stream=captured, capture_error_mode={mode!r}):\n"
+        "        opened.set()\n"
+        "        threading.Event().wait()\n"
+        "threading.Thread(target=capture, daemon=True).start()\n"
+        "opened.wait()\n"
+        "for n in range(3):\n"
+        "    stream.launch_host_func(lambda n=n: (time.sleep(0.05), print(n, flush=True)))\n"
+    )
+    assert out.split("\n")[:4] == ["0", "1", "2", "(0, 1)"]
+
+
+def test_functions_of_a_device_that_failed_are_not_waited_for():
+    out = child(
+        "import accelrt, threading\n"
+        "from accelrt.driver import faults\n"
+        "faults.wrap('host')\n"
+        "accelrt.init(driver='faults')\n"
+        "accelrt.Stream().launch_host_func(threading.Event().wait)\n"
+        "faults.arm(1, 700, 'onward', ['memory_info', 'device_synchronize', 'close'])\n"
+        "print('end')\n"
+    )
+    assert out.split() == ["end"]
+
+
+def test_replays_that_daemon_threads_go_on_with_are_refused_at_the_exit():
+    out = child(
+        "import accelrt, atexit, threading, time\n"
+        "graph, exiting, refused = accelrt.CUDAGraph(), threading.Event(), threading.Event()\n"
+        "with accelrt.graph(graph):\n"
+        "    accelrt.current_stream().launch_host_func(int)\n"
+        "def work():\n"
+        "    exiting.wait()\n"
+        "    try:\n"
+        "        while True:\n"
+        "            graph.replay()\n"
+        "            time.sleep(0.01)\n"
+        "    except accelrt.CudaError as error:\n"
+        "        print(error, flush=True)\n"
+        "    refused.set()\n"
+        "threading.Thread(target=work, daemon=True).start()\n"
+        "accelrt.Stream().launch_host_func(refused.wait)\n"
+        "atexit.register(exiting.set)\n"
+    )
+    assert "DEINITIALIZED" in out
+
+
 def test_from_a_thread_that_outlives_the_main_one():
     out = child(
         "import accelrt, threading, time\n"
@@ -141,7 +196,7 @@ def test_daemon_threads_that_go_on_are_refused_at_the_exit():
         "def last():\n"
         "    while not refused: pass\n"
         "    print(refused[0])\n"
-        "import atexit, accelrt.lazy\n"
+        "import atexit, accelrt.runtime.init\n"
         "accelrt.Stream().launch_host_func(lambda: time.sleep(0.1))\n"
         "accelrt.Stream().launch_host_func(lambda: print('ran', flush=True))\n"
         "accelrt.Stream().launch_host_func(last)\n"

@@ -96,7 +96,7 @@ class Sweep:
 
     def settled(self):
         """What is alive once everything was dropped; nothing may be allocated, captured or broken then."""
-        from accelrt.driver import host
+        from accelrt.driver.host import driver as host
 
         accelrt = self.accelrt
         gc.collect()

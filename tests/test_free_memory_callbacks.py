@@ -13,18 +13,6 @@ MIB = 1 << 20
 alloc, delete = accelrt.caching_allocator_alloc, accelrt.caching_allocator_delete
 
 
-@pytest.fixture
-def full():
-    """Blocks of 2 MiB that fill what the limit allows."""
-    total = accelrt.mem_get_info()[1]
-    accelrt.set_per_process_memory_fraction(32 * MIB / total, 0)
-    blocks = [alloc(2 * MIB, 0) for _ in range(16)]
-    yield blocks
-    accelrt.set_per_process_memory_fraction(1.0, 0)
-    for address in blocks:
-        delete(address)
-
-
 def test_what_a_callback_gives_back_serves_the_request(full):
     asked = []
 

@@ -1,4 +1,4 @@
-"""What interrupts a function that is asked for memory reaches whoever allocates, and nothing is lost."""
+"""What interrupts a function that is asked for memory reaches the caller, and nothing is lost."""
 
 import ctypes
 import gc
@@ -13,18 +13,6 @@ from accelrt.memory import register_free_memory_callback
 
 MIB = 1 << 20
 alloc, delete = accelrt.caching_allocator_alloc, accelrt.caching_allocator_delete
-
-
-@pytest.fixture
-def full():
-    """Blocks of 2 MiB that fill what the limit allows."""
-    total = accelrt.mem_get_info()[1]
-    accelrt.set_per_process_memory_fraction(32 * MIB / total, 0)
-    blocks = [alloc(2 * MIB, 0) for _ in range(16)]
-    yield blocks
-    accelrt.set_per_process_memory_fraction(1.0, 0)
-    for address in blocks:
-        delete(address)
 
 
 def interrupting(error, after=lambda: None):

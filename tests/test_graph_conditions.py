@@ -1,5 +1,7 @@
 """Conditional nodes: work of a graph that a replay leaves out or repeats."""
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -151,3 +153,80 @@ def test_conditions_are_refused_where_they_cannot_be(flag):
             pass
     graph.replay()
     accelrt.synchronize()
+
+
+def errors_in_thread(*calls):
+    """What each call raises on a thread of its own; None where it raises nothing."""
+    found = []
+
+    def run():
+        for call in calls:
+            try:
+                call()
+                found.append(None)
+            except (RuntimeError, ValueError) as error:
+                found.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    return found
+
+
+class Asked:
+    """A flag that does something the first time that its address is asked for, as a condition is entered."""
+
+    def __init__(self, buffer, action):
+        self.buffer, self.action = buffer, action
+
+    @property
+    def __cuda_array_interface__(self):
+        action, self.action = self.action, None
+        if action:
+            action()
+        return {"shape": (1,), "typestr": "<i4", "data": (self.buffer.ptr, False), "version": 3}
+
+
+MODES = ["global", "thread_local", "relaxed"]
+
+
+def replayed(graph, flag, target):
+    flag.fill(1)
+    graph.replay()
+    return set(bytes_of(target).tolist())
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_condition_that_one_thread_enters_is_refused_to_others(flag, mode):
+    graph, stream, told = accelrt.CUDAGraph(), accelrt.Stream(), []
+
+    def interfere():
+        with accelrt.stream(stream):
+            another = graph.while_(flag)
+            told.extend(errors_in_thread(branch.__enter__, another.__enter__, graph.capture_end, graph.reset))
+
+    branch = graph.if_(Asked(flag, interfere))
+    with accelrt.Buffer(64) as target:
+        with accelrt.graph(graph, stream=stream, capture_error_mode=mode):
+            target.fill(1)
+            with branch:
+                target.fill(2)
+        assert replayed(graph, flag, target) == {2}
+    assert len(told) == 4
+    for error in told:
+        assert "another thread begins, ends or drops a capture of this CUDAGraph" in str(error)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_body_that_one_thread_captures_is_left_alone_by_others(flag, mode):
+    graph, stream = accelrt.CUDAGraph(), accelrt.Stream()
+    with accelrt.Buffer(64) as target:
+        with accelrt.graph(graph, stream=stream, capture_error_mode=mode):
+            branch = graph.if_(flag)
+            with branch:
+                target.fill(1)
+                told = errors_in_thread(branch.__enter__, lambda: branch.__exit__(None, None, None))
+                target.fill(2)
+        assert replayed(graph, flag, target) == {2}
+    assert "was captured already" in str(told[0])
+    assert "another thread captures the body of this condition" in str(told[1])

@@ -110,7 +110,7 @@ def test_the_warm_ups_come_behind_what_the_current_stream_holds_and_before_what_
 def test_only_inputs_at_another_address_are_copied(monkeypatch):
     copies = []
     monkeypatch.setattr(
-        accelrt.graphed,
+        accelrt.graphs.callables,
         "copy",
         lambda dst, src, **how: (copies.append((dst.ptr, src.ptr)), accelrt.copy(dst, src, **how)),
     )

@@ -71,7 +71,7 @@ def settled(accelrt, host):
 def sweep(mode):
     faults = wrap_host()
     import accelrt
-    from accelrt.driver import host
+    from accelrt.driver.host import driver as host
 
     given, other, failures = accelrt.Buffer(512), accelrt.Stream(), 0
     given.fill(3, blocking=True)

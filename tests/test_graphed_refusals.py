@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import accelrt
-from accelrt.graphed import make_graphed_callables
+from accelrt.graphs.callables import make_graphed_callables
 
 
 def copied(source):

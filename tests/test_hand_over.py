@@ -1,4 +1,4 @@
-"""Memory that is given back as of an event: whoever waits for the event may take it at once."""
+"""Memory that is given back as of an event: a stream that waits for the event may take it at once."""
 
 import threading
 
@@ -181,3 +181,27 @@ def take_over_an_oversize_block():
 
 def test_a_block_above_the_limit_of_splitting_is_counted_for_whoever_takes_it():
     in_child(take_over_an_oversize_block, ACCELRT_ALLOC_CONF="max_split_size_mb:32")
+
+
+def test_threads_hand_over_while_others_wait_for_events():
+    over, errors = threading.Event(), []
+
+    def wait_again_and_again():
+        waiter, done = accelrt.Stream(), accelrt.Stream().record_event()
+        try:
+            while not over.is_set():
+                waiter.wait_event(done)
+                free(allocate(waiter))
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=wait_again_and_again) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    stream = accelrt.Stream()
+    for _ in range(300):
+        free_after(allocate(stream), stream.record_event())
+    over.set()
+    for thread in threads:
+        thread.join()
+    assert errors == []

@@ -185,3 +185,28 @@ def test_a_copy_to_other_host_memory_behind_a_function_lets_other_threads_use_th
             assert out == bytes([value]) * 4096
     done.set()
     thread.join()
+
+
+def launched_by_others():
+    from accelrt.driver.rows import Rows
+
+    accelrt.init()
+    rows, ran = Rows(), []
+    _, handle = rows.stream_create(0, 1, 0)
+    stream = accelrt.ExternalStream(handle)
+    assert rows.capture_begin(0, handle, 0) == 0
+    stream.launch_host_func(lambda: ran.append(len(ran)))
+    _, graph = rows.capture_end(0, handle)
+    _, launched = rows.graph_instantiate(0, graph, 0)
+    for _ in range(100):
+        assert rows.graph_launch(0, launched, handle) == 0
+        stream.launch_host_func(int)
+        stream.synchronize()
+    assert ran == list(range(100))
+    rows.graph_exec_destroy(launched)
+    rows.graph_destroy(graph)
+
+
+@pytest.mark.own_process
+def test_a_function_in_a_capture_that_others_began_runs_with_each_launch():
+    in_child(launched_by_others)

@@ -99,7 +99,7 @@ def test_import_brings_few_modules_and_none_that_takes_long():
     # What the interpreter itself imported, in a virtual environment say, is not counted.
     assert set(brought.split()) & HEAVY == set()
     assert len(brought.split()) <= 20
-    assert int(ours) <= 75
+    assert int(ours) <= 84
 
 
 @pytest.mark.parametrize(
@@ -116,10 +116,11 @@ def test_what_few_programs_need_is_imported_when_it_is_asked_for(use):
     assert found == "False\n"
 
 
-def test_names_that_are_modules_too_stay_what_they_are():
+def test_no_module_hides_a_function_of_its_name():
     code = (
-        "import accelrt, accelrt.stream, accelrt.device, accelrt.graph, importlib, pkgutil\n"
-        "from accelrt.graph_scope import graph\nfrom accelrt.identity import table\n"
+        "import accelrt, importlib, pkgutil\n"
+        "for found in pkgutil.walk_packages(accelrt.__path__, 'accelrt.'):\n"
+        "    if not found.name.endswith('__main__'): importlib.import_module(found.name)\n"
         "for name in accelrt.__all__: getattr(accelrt, name)\n"
         "kinds = {name: type(getattr(accelrt, name)).__name__ for name in ('stream', 'device', 'graph')}\n"
         "print(kinds)\n"
@@ -153,7 +154,7 @@ def test_a_name_that_is_not_there_is_an_attribute_error():
 def test_source_that_is_not_compiled_says_what_hides_what(tmp_path):
     package = tmp_path / "accelrt"
     package.mkdir()
-    for name in ("__init__.py", "lazy.py", "errors.py", "status.pxd"):
+    for name in ("__init__.py", "errors.py", "status.pxd"):
         (package / name).write_text((ROOT / name).read_text())
     done = subprocess.run(
         [sys.executable, "-S", "-c", "import accelrt"],  # without what an editable install puts in its way

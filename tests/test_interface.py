@@ -7,10 +7,11 @@ import pytest
 from child import in_child
 
 import accelrt
-from accelrt import interface, lazy
+from accelrt import interface
 from accelrt.interface import registry
+from accelrt.runtime import init
 
-HERE = lazy.chosen_driver()
+HERE = init.chosen_driver()
 
 
 @pytest.fixture(autouse=True)

@@ -5,55 +5,15 @@ import os
 import signal
 import threading
 import weakref
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
 from child import in_child
+from interruptions import Alarm, interrupted, signals
 
 import accelrt
 
 SIZE = 1 << 20
-GIVE_UP = 30  # seconds until a wait that no signal ends is let go, so that its test fails instead of hanging
-
-
-class Alarm(BaseException):
-    """What the handler raises."""
-
-
-@contextmanager
-def signals(handler, every=0.05):
-    """SIGALRM again and again; it may come before the wait begins, but not only then."""
-    before = signal.signal(signal.SIGALRM, handler)
-    signal.setitimer(signal.ITIMER_REAL, every, every)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-
-
-@contextmanager
-def interrupted(stream):
-    """Work that does not end in the stream, and a signal once something waits for it."""
-    gate = threading.Event()
-    stream.launch_host_func(gate.wait)
-    giving_up = threading.Timer(GIVE_UP, gate.set)
-    giving_up.start()
-
-    def stop(number, frame):
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        assert not gate.is_set()
-        raise Alarm
-
-    try:
-        with pytest.raises(Alarm), signals(stop):
-            yield
-        assert not stream.query()
-    finally:
-        gate.set()
-        giving_up.cancel()
-    stream.synchronize()
 
 
 def blocking_event(stream):

@@ -1,5 +1,6 @@
 """What there is already makes nothing slower, and no figure wrong.  Calls are counted here, never timed."""
 
+import os
 import random
 import threading
 
@@ -113,6 +114,31 @@ def graphs_beside_others():
 
 def test_pools_of_many_graphs_are_told_apart_and_leave_nothing():
     in_child(graphs_beside_others, **ROOM)
+
+
+def resident():
+    with open("/proc/self/status") as lines:
+        return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
+
+
+def measure_graphs():
+    stream, kept = accelrt.Stream(), []
+
+    def capture(count):
+        for _ in range(count):
+            kept.append(accelrt.CUDAGraph())
+            with accelrt.graph(kept[-1], stream=stream):
+                kept.append(accelrt.Buffer(1000))
+
+    capture(200)
+    before = resident()
+    capture(1000)
+    assert (resident() - before) / 1000 < 40  # KiB
+
+
+@pytest.mark.skipif("ACCELRT_SANITIZE_BUILD" in os.environ, reason="a sanitizer keeps records of its own")
+def test_a_graph_writes_to_few_pages_of_the_hosts_memory():
+    in_child(measure_graphs, **ROOM)
 
 
 def count_calls_of_a_first_allocation():

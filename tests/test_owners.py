@@ -13,12 +13,12 @@ from package_classes import CLASSES, EXTENSION, HEAP_TYPE, without_init
 import accelrt
 
 # Extension classes whose objects are data: a copy stands for the same thing.
-DATA = {"accelrt.device.device"}
+DATA = {"accelrt.devices.device.device"}
 # Classes written in Python that own something.
 OWNERS_IN_PYTHON = {
-    "accelrt.external.ExternalStream",
-    "accelrt.graphed.GraphedCallable",
-    "accelrt.hooks.RemovableHandle",
+    "accelrt.streams.stream.ExternalStream",
+    "accelrt.graphs.callables.GraphedCallable",
+    "accelrt.graphs.hooks.RemovableHandle",
 }
 # Their parts, which no user meets alone: programs, tables and records of one process.
 PARTS = {
@@ -34,18 +34,18 @@ PARTS = {
     "accelrt.cli.top.state.State",
     "accelrt.cli.trace.BoundedFile",
     "accelrt.env.Variable",
-    "accelrt.graphed.Inputs",
-    "accelrt.graphed.Static",
-    "accelrt.graphed.Turns",
+    "accelrt.graphs.callables.Inputs",
+    "accelrt.graphs.callables.Static",
+    "accelrt.graphs.callables.Turns",
     "accelrt.publish.Writer",
     "accelrt.sanitizer.detector.Detector",
     "accelrt.sanitizer.scope.Captured",
     "accelrt.sanitizer.scope.Scope",
     "accelrt.sanitizer.scope.Uses",
-    "accelrt.steps.AsyncGeneratorSteps",
-    "accelrt.steps.CoroutineSteps",
-    "accelrt.steps.GeneratorSteps",
-    "accelrt.steps.Steps",
+    "accelrt.streams.steps.AsyncGeneratorSteps",
+    "accelrt.streams.steps.CoroutineSteps",
+    "accelrt.streams.steps.GeneratorSteps",
+    "accelrt.streams.steps.Steps",
     "accelrt.visible.UuidReader",
 }
 

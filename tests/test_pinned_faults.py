@@ -40,7 +40,7 @@ def path(register):
 
 
 def settled():
-    from accelrt.driver import host
+    from accelrt.driver.host import driver as host
 
     gc.collect()
     accelrt.synchronize()

@@ -6,7 +6,7 @@ import pickle
 import pytest
 
 import accelrt
-from accelrt.attributes import ADDED, ATTRIBUTES, known_to
+from accelrt.devices.attributes import ADDED, ATTRIBUTES, known_to
 
 TORCH_FIELDS = [
     "name",

@@ -14,7 +14,7 @@ FIRST, SECOND, THIRD = "GPU-000000000000000a", "GPU-00000000000000ab", "GPU-0000
 
 
 def hip():
-    from accelrt import procfs
+    from accelrt.core import procfs
 
     sys.path.insert(0, str(Path(__file__).parent / "fake_amdsmi"))
     procfs.ROOT = Path("/nowhere")

@@ -11,8 +11,8 @@ from settings_samples import BAD, COMPANION, GOOD, MIB, attributes
 from test_import import child
 
 from accelrt.errors import SettingsError
-from accelrt.memory.setting_keys import KEYS, read_divisions, written
-from accelrt.memory.settings import Settings, from_environment, parse, rounded_size
+from accelrt.memory.settings.keys import KEYS, read_divisions, written
+from accelrt.memory.settings.settings import Settings, from_environment, parse, rounded_size
 
 
 def each(samples):
@@ -210,8 +210,8 @@ def test_a_rounded_size_is_the_least_of_the_steps_that_suffice(count, size):
 def test_reading_settings_loads_nothing_heavy():
     code = (
         "import collections.abc, sys, accelrt\nbefore = set(sys.modules)\n"
-        "from accelrt.memory import settings\n"
+        "from accelrt.memory.settings import settings\n"
         "settings.parse('roundup_power2_divisions:[4:2,>:8]')\nprint(sorted(set(sys.modules) - before))"
     )
-    room = "accelrt.memory.setting"
-    assert eval(child(code)) == [f"{room}_keys", f"{room}_pairs", f"{room}s"]
+    package = "accelrt.memory.settings"
+    assert eval(child(code)) == [f"{package}.{name}" for name in ("conflicts", "keys", "settings")]

@@ -8,11 +8,11 @@ from settings_samples import COMPANION, GOOD, MIB, attributes
 
 import accelrt
 from accelrt.errors import SettingsError
-from accelrt.memory.setting_keys import KEYS
-from accelrt.memory.setting_pairs import CONTRADICTIONS, NEEDS
-from accelrt.memory.settings import Settings, merge, parse
+from accelrt.memory.settings.conflicts import CONTRADICTIONS, NEEDS
+from accelrt.memory.settings.keys import KEYS
+from accelrt.memory.settings.settings import Settings, merge, parse
 
-DESIGN = (Path(accelrt.__file__).parent / "memory" / "DESIGN.md").read_text()
+DESIGN = (Path(accelrt.__file__).parent / "memory" / "settings" / "DESIGN.md").read_text()
 WITHOUT_GROWTH = ["max_split_size_mb:64", "backend:cudaMallocAsync", "expandable_segments:False"]
 FIXED = ("backend", "expandable_segments", "piece_size_mb")
 

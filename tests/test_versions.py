@@ -6,7 +6,7 @@ import pytest
 from cards import on_cards, without_proc
 
 import accelrt
-from accelrt import lazy
+from accelrt.runtime import init
 
 __all__ = ["on_cards"]
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
@@ -18,7 +18,7 @@ def test_versions_are_pairs():
         assert (major, minor) >= (12, 0)
 
 
-@pytest.mark.skipif(lazy.chosen_driver() != "host", reason="of the host device")
+@pytest.mark.skipif(init.chosen_driver() != "host", reason="of the host device")
 def test_no_kernels_are_compiled_for_the_host_device():
     assert accelrt.get_arch_list() == []
     assert accelrt.get_gencode_flags() == ""
@@ -41,7 +41,7 @@ def say_warnings(bindings=(13, 3)):
     import subprocess
     import sys
 
-    from accelrt import versions
+    from accelrt.devices import versions
 
     versions.runtime_version = lambda: bindings
     for text in start():
@@ -104,7 +104,7 @@ def say_architectures(nvrtc):
     print(*accelrt.get_arch_list())
     print(accelrt.get_gencode_flags())
     print(accelrt.is_bf16_supported(), accelrt.is_bf16_supported(including_emulation=False))
-    from accelrt import arch
+    from accelrt.devices import arch
 
     print(arch.nvrtc_version())
 
@@ -135,7 +135,7 @@ def test_without_nvrtc_it_is_what_the_driver_compiles_for(on_cards, capability, 
 def say_why_not():
     from pathlib import Path
 
-    from accelrt import versions
+    from accelrt.devices import versions
 
     versions.runtime_version = lambda: (13, 3)
     without_proc()

@@ -8,10 +8,11 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from accelrt import env, lazy
-from accelrt.device import device_count
+from accelrt import env
+from accelrt.devices.device import device_count
+from accelrt.devices.properties import get_device_name
 from accelrt.errors import DriverNotFoundError
-from accelrt.properties import get_device_name
+from accelrt.runtime import init
 
 __all__ = ["Chosen", "open_driver"]
 
@@ -54,13 +55,13 @@ def open_driver(asked: str | None, memory: str | None = None, needed: int = 0) -
     if wanted == "host":
         return open_host(memory, needed)
     if wanted != "auto":
-        lazy.init(asked)
+        init.init(asked)
         return opened(memory)
     try:
-        lazy.init("cuda")
+        init.init("cuda")
     except (DriverNotFoundError, ImportError) as error:
         reason = (
-            str(error).removeprefix("no NVIDIA device can be used: ").removesuffix(f"; {lazy.HOST_ADVICE}")
+            str(error).removeprefix("no NVIDIA device can be used: ").removesuffix(f"; {init.HOST_ADVICE}")
         )
         return open_host(memory, needed, reason)
     return opened(memory)
@@ -69,7 +70,7 @@ def open_driver(asked: str | None, memory: str | None = None, needed: int = 0) -
 def opened(memory: str | None) -> Chosen:
     if memory is not None:
         raise ValueError("--memory is the size of the host device, but this runs on a GPU; add --driver host")
-    return Chosen(lazy.chosen_driver())
+    return Chosen(init.chosen_driver())
 
 
 def open_host(memory: str | None, needed: int, reason: str | None = None) -> Chosen:
@@ -77,5 +78,5 @@ def open_host(memory: str | None, needed: int, reason: str | None = None) -> Cho
         os.environ[MEMORY] = str(env.read_size("--memory", memory))
     elif needed:
         os.environ.setdefault(MEMORY, str(needed))
-    lazy.init("host")
+    init.init("host")
     return Chosen("host", reason)

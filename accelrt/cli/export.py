@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
-from accelrt import versions
 from accelrt.cli.extras import need
 from accelrt.cli.sample import Device, Process, Sample, Sampler
+from accelrt.devices import versions
 
 __all__ = ["Collector", "run"]
 

@@ -11,13 +11,15 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 from uuid import UUID
 
-from accelrt import __version__, arch, env, identity, lazy, nvml, versions
-from accelrt.caching import empty_cache
+from accelrt import __version__, env, identity, nvml
 from accelrt.cli.sample import Sampler, plain
-from accelrt.device import device_count, mem_get_info
+from accelrt.devices import arch, versions
+from accelrt.devices.device import device_count, mem_get_info
+from accelrt.devices.properties import get_device_properties
 from accelrt.driver.rows import Rows
 from accelrt.errors import CudaError
-from accelrt.properties import get_device_properties
+from accelrt.memory.caching import empty_cache
+from accelrt.runtime import init
 from accelrt.status import status_error
 
 __all__ = ["collect"]
@@ -84,10 +86,10 @@ def driver_facts() -> dict[str, Any]:
         "problem": None,
     }
     try:
-        facts["name"] = lazy.chosen_driver()
+        facts["name"] = init.chosen_driver()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # they are among the facts
-            lazy.init()
+            init.init()
         facts["open"] = True
         facts["version"] = versions.number(versions.driver_version())
         facts["complaints"] = versions.complaints() if facts["name"] == "cuda" else []

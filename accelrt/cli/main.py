@@ -1,7 +1,7 @@
 """accelrt: the command line's front door.
 
 Exit status: 0, it went well; 1, the device, the demo or a replay failed; 2, the arguments or a file are no
-good; 130, it was interrupted; 141, whoever read its output went away.
+good; 130, it was interrupted; 141, the reader of its output went away.
 """
 
 from __future__ import annotations

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
-from accelrt.buffer import Buffer, PinnedBuffer
-from accelrt.copies import copy
-from accelrt.graph import CUDAGraph
-from accelrt.graph_scope import graph
-from accelrt.stream import Stream, stream
+from accelrt.buffers.buffer import Buffer, PinnedBuffer
+from accelrt.buffers.copy import copy
+from accelrt.graphs.graph import CUDAGraph
+from accelrt.graphs.scope import graph
+from accelrt.streams.stream import Stream
+from accelrt.streams.stream_context import stream
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -9,16 +9,16 @@ from dataclasses import asdict, dataclass
 from operator import length_hint
 from time import perf_counter_ns
 
-from accelrt.caching import caching_allocator_alloc, caching_allocator_delete
 from accelrt.cli.choice import open_driver
 from accelrt.cli.progress import Progress
 from accelrt.cli.text import human, pairs, table
 from accelrt.cli.trace import Trace, load
-from accelrt.device import mem_get_info
+from accelrt.devices.device import mem_get_info
 from accelrt.errors import OutOfMemoryError
-from accelrt.lazy import chosen_driver
-from accelrt.statistics import memory_stats, reset_peak_memory_stats
-from accelrt.stream import Stream
+from accelrt.memory.caching import caching_allocator_alloc, caching_allocator_delete
+from accelrt.memory.statistics import memory_stats, reset_peak_memory_stats
+from accelrt.runtime.init import chosen_driver
+from accelrt.streams.stream import Stream
 
 __all__ = ["Figures", "describe", "host_capacity", "replay", "run", "timed"]
 

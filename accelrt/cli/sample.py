@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from accelrt import identity, lazy, nvml, publish, readings
+from accelrt import identity, nvml, publish, readings
 from accelrt.errors import NotSupportedError, ReadingError
 from accelrt.readings import platform
+from accelrt.runtime import init
 
 __all__ = ["UNITS", "Device", "Process", "Sample", "Sampler"]
 
@@ -167,7 +168,7 @@ class Sampler:
         places = platform.places()
         if places is not None:
             self.rows = [
-                (ordinal, device_of_place(ordinal, place, lazy.chosen_driver() == "host"))
+                (ordinal, device_of_place(ordinal, place, init.chosen_driver() == "host"))
                 for ordinal, place in enumerate(places)
             ]
             return
@@ -227,7 +228,7 @@ def why_none() -> str:
     try:
         found, _ = nvml.listing()
     except (ReadingError, RuntimeError) as error:
-        return f"no NVIDIA device was found: {error}; {lazy.HOST_ADVICE}"
+        return f"no NVIDIA device was found: {error}; {init.HOST_ADVICE}"
     return "no NVIDIA device was found" if not found else f"none of {len(found)} cards can be read"
 
 

@@ -9,7 +9,7 @@ from libc.string cimport memset
 from libc.stdint cimport uint64_t, uintptr_t
 
 from accelrt.driver.table cimport Table, TABLE_VERSION, host_fn
-from accelrt.attach cimport drop_with_gil, make_thread_state
+from accelrt.core.attach cimport drop_with_gil, make_thread_state
 from accelrt.driver.waiting cimport are_abandoned, begin_wait, end_wait
 from accelrt.status cimport FORKED, INIT_FAILED, NOT_SUPPORTED, keep_init_error, raise_status
 
@@ -18,7 +18,7 @@ cdef extern from "<pthread.h>" nogil:
 
 include "registry_rows.pxi"
 
-DRIVERS = {"cuda": "accelrt.driver.cuda", "host": "accelrt.driver.host", "faults": "accelrt.driver.faults"}
+DRIVERS = {"cuda": "accelrt.driver.cuda.driver", "host": "accelrt.driver.host.driver", "faults": "accelrt.driver.faults"}
 
 cdef Table sentinel_table
 cdef Table forked_table

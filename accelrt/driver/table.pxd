@@ -17,12 +17,6 @@
 # Rows are only ever added, at the end of their group, with TABLE_VERSION raised.
 from libc.stdint cimport uint64_t, uintptr_t
 
-from accelrt.driver.flags cimport (  # for those who cimport them from here
-    CAPTURE_ACTIVE, CAPTURE_GLOBAL, CAPTURE_INVALIDATED, CAPTURE_NONE, CAPTURE_RELAXED, CAPTURE_THREAD_LOCAL,
-    CONDITION_IF, CONDITION_WHILE, EVENT_BLOCKING_SYNC, EVENT_DEFAULT, EVENT_DISABLE_TIMING, EVENT_INTERPROCESS,
-    STREAM_BLOCKING, STREAM_NON_BLOCKING,
-)
-
 ctypedef void (*host_fn)(void* data) noexcept nogil
 
 cdef enum:
@@ -105,7 +99,8 @@ cdef struct Table:
     # copies and fills: ordered on the stream; host memory that is not page-locked is read before the
     # row returns, and written before the row returns; copy_peer takes a stream of src_on, fill a width of
     # 1, 2 or 4 bytes; copy_async is copy for callers who know that no side is such host memory, and never waits for it;
-    # copy_across is copy_peer on a stream of either device, on_device
+    # copy_across is copy_peer on a stream of either device, on_device; no capture takes a copy between two devices:
+    # CAPTURE_UNSUPPORTED, and the capture is broken
     int (*copy)(int device, uintptr_t stream, uintptr_t dst, uintptr_t src, size_t size) noexcept nogil
     int (*copy_peer)(int dst_on, uintptr_t dst, int src_on, uintptr_t src, size_t size, uintptr_t stream) noexcept nogil
     int (*fill)(int device, uintptr_t stream, uintptr_t dst, unsigned int value, int width, size_t count) noexcept nogil
@@ -153,3 +148,30 @@ cdef struct Table:
 
     # the end of the process: nothing may be called after it
     int (*close)() noexcept nogil  # waits for callbacks that still run; leaves the devices alone
+
+
+# The numbers that rows take and answer.
+
+cdef enum:  # stream_create flags
+    STREAM_BLOCKING = 0
+    STREAM_NON_BLOCKING = 1
+
+cdef enum:  # event_create flags
+    EVENT_DEFAULT = 0
+    EVENT_BLOCKING_SYNC = 1
+    EVENT_DISABLE_TIMING = 2
+    EVENT_INTERPROCESS = 4
+
+cdef enum:  # capture_begin and capture_mode_exchange modes
+    CAPTURE_GLOBAL = 0
+    CAPTURE_THREAD_LOCAL = 1
+    CAPTURE_RELAXED = 2
+
+cdef enum:  # capture_status answers
+    CAPTURE_NONE = 0
+    CAPTURE_ACTIVE = 1
+    CAPTURE_INVALIDATED = 2
+
+cdef enum:  # conditional_add kinds
+    CONDITION_IF = 0
+    CONDITION_WHILE = 1

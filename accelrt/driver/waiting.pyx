@@ -4,7 +4,7 @@ import threading
 
 from cpython.exc cimport PyErr_CheckSignals
 
-from accelrt.mutex cimport pthread_mutex_lock, pthread_mutex_unlock
+from accelrt.core.locks cimport pthread_mutex_lock, pthread_mutex_unlock
 from accelrt.status cimport NOT_READY
 
 cdef extern from *:
@@ -13,6 +13,7 @@ cdef extern from *:
     #include <time.h>
     static __thread int accelrt_listening;         /* brackets open, on the main thread only */
     static __thread int accelrt_sleeps;
+    static __thread int accelrt_slicing;           /* a wait under a lock, which is to end soon */
     static __thread long long accelrt_look_at;     /* when signals are looked for next; 0 where nothing was waited for */
     static int accelrt_abandoned;
     #define is_abandoned() __atomic_load_n(&accelrt_abandoned, __ATOMIC_ACQUIRE)
@@ -48,6 +49,7 @@ cdef extern from *:
     """
     int listening "accelrt_listening"
     int wants_sleep "accelrt_sleeps"
+    int slicing "accelrt_slicing"
     long long look_at "accelrt_look_at"
     bint is_abandoned() noexcept nogil
     void set_abandoned() noexcept nogil
@@ -58,7 +60,6 @@ cdef extern from *:
     unsigned long PyThread_get_thread_ident() noexcept nogil
 
 cdef enum:
-    LOOK_NS = 40 * 1000 * 1000   # between two looks for signals
     SHARE = 64                   # the gap between two questions is this part of the time waited
     SPIN_NS = 20 * 1000          # how long a wait that sleeps spins first
     OVERSLEEP_NS = 50 * 1000     # by which the kernel lets a thread sleep longer than it asked
@@ -69,7 +70,7 @@ cdef unsigned long main_thread = 0
 cdef object raised = None  # what a handler raised, on its way to end_wait
 
 
-cdef bint is_main_thread() noexcept:
+cdef bint is_main_thread() noexcept nogil:
     return PyThread_get_thread_ident() == main_thread
 
 
@@ -117,7 +118,7 @@ cdef bint handle_signals() noexcept:
 cdef bint is_to_end() noexcept nogil:
     global look_at
     cdef bint found
-    if is_abandoned():
+    if slicing or is_abandoned():
         return True
     with gil:
         found = handle_signals()
@@ -134,7 +135,19 @@ cdef bint are_abandoned() noexcept nogil:
 
 
 cdef bint is_interruptible() noexcept nogil:
-    return listening > 0
+    return listening > 0 or slicing
+
+
+cdef void begin_slice(long long ns) noexcept nogil:
+    global slicing, wants_sleep, look_at
+    slicing = True
+    wants_sleep = False
+    look_at = now_ns() + ns
+
+
+cdef void end_slice() noexcept nogil:
+    global slicing
+    slicing = False
 
 
 cdef bint pause_on(pthread_cond_t* wake, pthread_mutex_t* mutex) noexcept nogil:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from accelrt.event import Event
-from accelrt.stream import Stream
+from accelrt.streams.event import Event
+from accelrt.streams.stream import Stream
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -9,14 +9,15 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from accelrt import lazy
-from accelrt.device import current_device, device, device_count, set_device, synchronize
-from accelrt.event import Event
+from accelrt.devices.device import current_device, device, device_count, set_device, synchronize
+from accelrt.devices.properties import get_device_capability, get_device_properties
 from accelrt.interface.base import DeviceInterface
 from accelrt.interface.worker import CachingWorker
-from accelrt.properties import get_device_capability, get_device_properties
-from accelrt.statistics import memory_allocated
-from accelrt.stream import Stream, current_stream, set_stream, stream
+from accelrt.memory.statistics import memory_allocated
+from accelrt.runtime import init
+from accelrt.streams.event import Event
+from accelrt.streams.stream import Stream, current_stream, set_stream
+from accelrt.streams.stream_context import stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,7 +48,7 @@ def get_compute_capability(device: Any = None) -> int:
 
 def is_bf16_supported(including_emulation: bool = False) -> bool:
     """As accelrt.is_bf16_supported, but without the emulation unless it is asked for."""
-    return bool(lazy.later("accelrt.arch").is_bf16_supported(including_emulation))
+    return bool(init.later("accelrt.devices.arch").is_bf16_supported(including_emulation))
 
 
 class CudaInterface(DeviceInterface):
@@ -70,7 +71,7 @@ class CudaInterface(DeviceInterface):
     exchange_device = staticmethod(exchange_device)
     maybe_exchange_device = staticmethod(exchange_device)
     device_count = staticmethod(device_count)
-    is_available = staticmethod(lazy.is_available)
+    is_available = staticmethod(init.is_available)
     stream = staticmethod(stream)
     current_stream = staticmethod(current_stream)
     set_stream = staticmethod(set_stream)
@@ -87,7 +88,7 @@ def on_host(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def checked(*arguments: Any, **named: Any) -> Any:
-        if lazy.chosen_driver() == "cuda":
+        if init.chosen_driver() == "cuda":
             raise RuntimeError(
                 f"{function.__name__} of the interface 'host': this process runs on cuda; choose the host "
                 "device with ACCELRT_DRIVER=host or accelrt.init(driver='host'), or use the interface 'cuda'"
@@ -99,7 +100,7 @@ def on_host(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def host_is_available() -> bool:
     """Whether this process runs on the host device, or will."""
-    return lazy.chosen_driver() != "cuda" and lazy.is_available()
+    return init.chosen_driver() != "cuda" and init.is_available()
 
 
 def host_device_count() -> int:

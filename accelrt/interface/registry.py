@@ -12,9 +12,9 @@ import warnings
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
 
-from accelrt import lazy
 from accelrt.errors import InterfaceError
 from accelrt.interface.check import check
+from accelrt.runtime import init
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -139,7 +139,7 @@ def loaded(name: str, found: Any) -> Any:
     if not isinstance(found, str):
         return found()
     module, _, attribute = found.partition(":")
-    made = lazy.later(module) if found == BUILT_IN.get(name) else importlib.import_module(module)
+    made = init.later(module) if found == BUILT_IN.get(name) else importlib.import_module(module)
     for part in attribute.split("."):
         if not hasattr(made, part):
             wrong = (f"{module} has no {attribute}",)

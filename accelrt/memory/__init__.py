@@ -1,7 +1,17 @@
 """The caching allocator: accelrt.memory.memory_stats() and the rest of torch.cuda.memory's names.
 
-The compiled rooms below this package know no streams and no Python; the functions stand above it, in
-accelrt.caching and the modules below, and are found there when they are asked for.
+caching         raw pointers: allocate, free, record other streams, empty, limit
+statistics      memory_stats, peaks, snapshot, audit
+mempool         MemPool and use_mem_pool
+checkpoints     the state of a pool, kept and restored
+free_callbacks  functions that are asked for memory before a request is refused
+host_cache      the cache of page-locked memory
+allocator/      the caching allocator, in nogil code
+backends/       other allocators behind the same functions
+host/           page-locked memory, in nogil code
+settings/       the settings string
+
+A public name is found in its module when it is asked for.  DESIGN.md says how all of it works.
 """
 
 import importlib
@@ -54,43 +64,46 @@ __all__ = [
     "use_mem_pool",
 ]
 
-# Where the functions stand that are not in accelrt.caching.
+# Where the functions stand that are not in accelrt.memory.caching.
 _ROOMS = {
-    "accelrt.checkpoints": (
+    "accelrt.memory.checkpoints": (
         "PoolCheckpoint",
         "check_pool_live_allocations",
         "get_checkpoint_state",
         "set_checkpoint_state",
     ),
-    "accelrt.free_memory": ("FreeMemoryCallback", "register_free_memory_callback"),
-    "accelrt.memory.configure": ("allocator_settings", "set_allocator_settings"),
-    "accelrt.memory.backend": (
+    "accelrt.memory.free_callbacks": ("FreeMemoryCallback", "register_free_memory_callback"),
+    "accelrt.memory.settings.apply": (
+        "allocator_settings",
+        "configure_pinned",
+        "pinned_settings",
+        "set_allocator_settings",
+    ),
+    "accelrt.memory.backends.backend": (
         "CUDAPluggableAllocator",
         "change_current_allocator",
         "get_allocator_backend",
         "library_path",
         "select_backend",
     ),
-    "accelrt.mempool": ("MemPool", "use_mem_pool"),
-    "accelrt.pinned": (
+    "accelrt.memory.mempool": ("MemPool", "use_mem_pool"),
+    "accelrt.memory.host_cache": (
         "caching_host_allocator_alloc",
         "caching_host_allocator_delete",
-        "configure_pinned",
         "host_audit",
         "host_empty_cache",
         "host_memory_stats",
-        "pinned_settings",
         "reset_accumulated_host_memory_stats",
         "reset_peak_host_memory_stats",
     ),
-    "accelrt.registered": (
+    "accelrt.buffers.registered": (
         "RegisteredMemory",
         "is_pinned",
         "pinned_empty",
         "record_host_stream",
         "register_host",
     ),
-    "accelrt.statistics": (
+    "accelrt.memory.statistics": (
         "audit",
         "max_memory_allocated",
         "max_memory_reserved",
@@ -108,5 +121,5 @@ _ROOMS = {
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    room = next((room for room, names in _ROOMS.items() if name in names), "accelrt.caching")
+    room = next((room for room, names in _ROOMS.items() if name in names), "accelrt.memory.caching")
     return getattr(importlib.import_module(room), name)

@@ -6,7 +6,7 @@ from libc.stdlib cimport calloc, free
 from accelrt.nvml.library cimport NOT_FOUND, OK, TEXT, Device, address, function, hold, let_go
 from accelrt.errors import ReadingError
 from accelrt.nvml.library import code_name, code_text
-from accelrt.procfs import pci_bus_id
+from accelrt.core.procfs import pci_bus_id
 
 cdef enum:
     MAX_RECORDS = 640  # 64 cards with 8 MIG devices each, and the cards

@@ -1,7 +1,7 @@
 # NVIDIA's management library: opened once a process, asked by the names of its functions.
 #
-# A session belongs to the process that opened it.  Whoever calls NVML holds the session meanwhile, without the
-# GIL; a fork waits until nobody does, so that the child finds no lock of the library taken, and the child has
+# A session belongs to the process that opened it.  A thread that calls NVML holds the session meanwhile, without
+# the GIL; a fork waits until none does, so that the child finds no lock of the library taken, and the child has
 # no session.  Order of locks: nothing is taken while the session is held, the GIL neither.
 from libc.stdint cimport uint64_t
 

@@ -13,10 +13,11 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from accelrt import procfs, visible
+from accelrt import visible
+from accelrt.core import procfs
 from accelrt.errors import NotSupportedError, ReadingError
 from accelrt.nvml.library import open_code
-from accelrt.readings.elsewhere import Elsewhere
+from accelrt.readings.other_vendors import Elsewhere
 from accelrt.readings.records import EccErrors, GpuProcess, MemoryInfo, PcieLink, PowerLimits
 
 __all__ = ["Amd", "is_the_platform", "places"]

@@ -3,8 +3,8 @@
 from accelrt.annotations import DeviceArgument
 from accelrt.errors import NotSupportedError
 from accelrt.nvml.library import function_number
-from accelrt.readings.door import read_number
-from accelrt.readings.places import Place, place_for, reading_error
+from accelrt.readings.nvml_calls import read_number
+from accelrt.readings.targets import Place, place_for, reading_error
 
 __all__ = ["application_clock_rates", "clock_rate", "clock_rates", "max_clock_rates"]
 

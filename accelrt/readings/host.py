@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 
-from accelrt import identity, lazy
-from accelrt.device import mem_get_info
-from accelrt.readings.elsewhere import Elsewhere
+from accelrt import identity
+from accelrt.devices.device import mem_get_info
+from accelrt.readings.other_vendors import Elsewhere
 from accelrt.readings.records import GpuProcess, MemoryInfo
+from accelrt.runtime import init
 
 __all__ = ["Host", "places"]
 
@@ -24,7 +25,7 @@ class Host(Elsewhere):
         self.ordinal, self.memory = row.ordinal, row.memory
 
     def device_memory_info(self) -> MemoryInfo:
-        if not lazy.is_initialized():
+        if not init.is_initialized():
             return MemoryInfo(self.memory, 0, self.memory, 0)
         free, total = mem_get_info(self.ordinal)
         return MemoryInfo(total, 0, free, total - free)
@@ -33,6 +34,6 @@ class Host(Elsewhere):
         return self.device_memory_info().used
 
     def gpu_processes(self) -> list[GpuProcess]:
-        if not lazy.is_initialized():
+        if not init.is_initialized():
             return []
         return [GpuProcess(os.getpid(), self.device_memory_used(), "compute")]

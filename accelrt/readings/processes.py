@@ -5,9 +5,9 @@ from typing import Any
 from accelrt.annotations import DeviceArgument
 from accelrt.errors import NotSupportedError
 from accelrt.nvml.library import function_number
-from accelrt.readings.door import read_processes
-from accelrt.readings.places import Place, place_for, reading_error
+from accelrt.readings.nvml_calls import read_processes
 from accelrt.readings.records import GpuProcess
+from accelrt.readings.targets import Place, place_for, reading_error
 
 __all__ = ["gpu_processes", "list_gpu_processes"]
 
@@ -63,8 +63,8 @@ def list_gpu_processes(device: DeviceArgument | None = None) -> str:
 
 def number_of(device: Any) -> int:
     if device is None:
-        from accelrt import lazy
-        from accelrt.device import current_device
+        from accelrt.devices.device import current_device
+        from accelrt.runtime import init
 
-        return current_device() if lazy.is_initialized() else 0
+        return current_device() if init.is_initialized() else 0
     return int(getattr(device, "ordinal", getattr(device, "index", device)))

@@ -2,9 +2,9 @@
 
 from accelrt.annotations import DeviceArgument
 from accelrt.nvml.library import function_number
-from accelrt.readings.door import read_memory, read_pair, read_several
-from accelrt.readings.places import Place, place_for
+from accelrt.readings.nvml_calls import read_memory, read_pair, read_several
 from accelrt.readings.records import MemoryInfo
+from accelrt.readings.targets import Place, place_for
 
 __all__ = [
     "decoder_utilization",

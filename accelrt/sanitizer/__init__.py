@@ -8,7 +8,16 @@ events, waits, synchronisation, and what the caches hand out and have back.  Off
 
 from __future__ import annotations
 
-from accelrt.watch import is_watching, start, stop, watching
+from accelrt import env
+from accelrt.runtime.sanitizer_hooks import (
+    capture_of,
+    fingerprint,
+    is_blocking,
+    is_watching,
+    start,
+    stop,
+    watching,
+)
 
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
@@ -26,7 +35,9 @@ def enable(raises: bool = True) -> None:
 
     What a free is found to race with is told by the next call that uses memory or synchronises.
     """
-    start(raises)
+    from accelrt.sanitizer.detector import Detector, Driver
+
+    start(Detector(Driver(capture_of, is_blocking, fingerprint), raises))
 
 
 def disable() -> None:
@@ -66,3 +77,13 @@ def forget(address: int, nbytes: int) -> None:
     found = watching()
     if found is not None:
         found.forget(address, address + nbytes)
+
+
+def read_environment() -> None:
+    """Turns the race detector on as ACCELRT_SANITIZE says: 1 or raise, warn, or 0, which is the default."""
+    given = env.value("ACCELRT_SANITIZE")
+    if given:
+        enable(given == "raise")
+
+
+read_environment()

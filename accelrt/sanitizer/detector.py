@@ -1,6 +1,6 @@
 """The race detector: every copy, fill, replay and use against all that came before on the same bytes.
 
-The hooks of accelrt/watch.pyx call it under the GIL.
+The hooks of accelrt/runtime/sanitizer_hooks.pyx call it under the GIL.
 """
 
 from __future__ import annotations
@@ -218,12 +218,12 @@ class Detector:
     # --- accesses ---
 
     @telling
-    def work(self, device: int, handle: int, call: str, spans: Iterable[Span]) -> None:
+    def work(self, device: int, handle: int, call: str, spans: Iterable[tuple[int, int, str]]) -> None:
         """Something is about to be put into a stream.  Where it raises, nothing was put down."""
         self.access(self.scope(device, handle), self.streams.at(device, handle), using(call, spans))
 
     @telling
-    def host_work(self, call: str, spans: Iterable[Span]) -> None:
+    def host_work(self, call: str, spans: Iterable[tuple[int, int, str]]) -> None:
         """The host touches memory; in a host function, in its stream's order."""
         self.access(self.now, self.host, using(call, spans))
 

@@ -29,8 +29,8 @@ class Use(NamedTuple):
     captured: Line | None
 
 
-def using(call: str, spans: Iterable[Span]) -> list[Use]:
-    return [Use(span, call, None) for span in spans if span.nbytes]
+def using(call: str, spans: Iterable[tuple[int, int, str]]) -> list[Use]:
+    return [Use(Span(*span), call, None) for span in spans if span[1]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -238,6 +238,33 @@ def situations(asked):
     print(f"current_device less driver_version: {(2 * middle - start - time.perf_counter_ns()) / 1e5:.1f} ns")
 
 
+def between_devices(asked):
+    rows, last = asked.rows, asked.rows.device_count()[1] - 1
+    if last == 0:
+        return
+    far = asked.made("memory_alloc", last, 4096)
+    for on in (0, last):
+        stream = asked.made("stream_create", on, 1, 0)
+        calls = {
+            "copy_across": lambda size, on=on, stream=stream: rows.copy_across(
+                on, stream, last, far, 0, asked.memory, size
+            ),
+            "copy": lambda size, on=on, stream=stream: rows.copy(on, stream, far, asked.memory, size),
+        }
+        for name, call in calls.items():
+            for size in (4096, 0):
+                rows.capture_begin(on, stream, RELAXED)
+                print(
+                    f"{name} of {size} bytes between devices, captured on device {on}:",
+                    call(size),
+                    STATES[rows.capture_status(on, stream)[1]],
+                    "again",
+                    call(size),
+                    "end",
+                    rows.capture_end(on, stream)[0],
+                )
+
+
 def main(driver):
     asked = Asked(driver)
     for name, call in calls(asked).items():
@@ -247,6 +274,7 @@ def main(driver):
         asked.during(name, call, mode=GLOBAL, thread=True)
         asked.during(name, call, mode=RELAXED)
     situations(asked)
+    between_devices(asked)
 
 
 if __name__ == "__main__":

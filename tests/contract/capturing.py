@@ -21,9 +21,9 @@ def fills(rows, stream, device, *values):
         rows.ok("fill", 0, stream, device + 4096 * index, value, 1, 4096)
 
 
-def broken(rows, stream):
+def broken(rows, stream, device=0):
     """Ends a capture that an earlier call broke; the process is as before."""
-    assert rows.ok("capture_status", 0, stream)[0] == INVALIDATED
-    code, graph = rows.capture_end(0, stream)
+    assert rows.ok("capture_status", device, stream)[0] == INVALIDATED
+    code, graph = rows.capture_end(device, stream)
     assert (code, graph) == (INVALID, 0)
-    assert rows.ok("capture_status", 0, stream)[0] == NONE
+    assert rows.ok("capture_status", device, stream)[0] == NONE

@@ -146,7 +146,7 @@ def event(rows):
 
 
 def pytest_sessionfinish(session):
-    """Tells what was called to whoever writes the summary: this process, or the one that it works for."""
+    """Tells what was called to the process that writes the summary: this one, or its controller."""
     told = {driver: (filled[driver], len(Rows.names), sorted(names)) for driver, names in called.items()}
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["contract"] = told

@@ -127,6 +127,27 @@ def test_the_legacy_stream_beside_a_blocking_capture(rows, device):
     rows.ok("stream_destroy", 0, blocking)
 
 
+@pytest.mark.parametrize("mode", [GLOBAL, THREAD_LOCAL, RELAXED])
+@pytest.mark.parametrize("of", ["src", "dst"])
+def test_a_copy_between_devices_breaks_the_capture(rows, device, mode, of):
+    last = rows.ok("device_count") - 1
+    if last == 0:
+        pytest.skip("this driver has one device")
+    far, on = rows.ok("memory_alloc", last, 4096), 0 if of == "src" else last
+    stream = rows.ok("stream_create", on, 1, 0)
+    calls = [lambda: rows.copy_across(on, stream, last, far, 0, device, 4096)]
+    if of == "src":
+        calls.append(lambda: rows.copy_peer(last, far, 0, device, 4096, stream))
+    for call in calls:
+        rows.ok("capture_begin", on, stream, mode)
+        assert call() == UNSUPPORTED
+        broken(rows, stream, on)
+        assert call() == 0
+        rows.ok("stream_synchronize", on, stream)
+    rows.ok("stream_destroy", on, stream)
+    rows.ok("memory_free", last, far)
+
+
 def ended_elsewhere(rows, stream):
     """What another thread is answered when it ends the capture."""
     answers = []

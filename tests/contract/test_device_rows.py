@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from accelrt.attributes import known_to
+from accelrt.devices.attributes import known_to
 
 INVALID_VALUE, INVALID_DEVICE, PEER_ACCESS_UNSUPPORTED, NO_CONTEXT = 1, 101, 217, -1
 

@@ -1,6 +1,7 @@
 """Rows about memory: plain, page-locked, and virtual."""
 
 import ctypes
+import random
 import threading
 
 import numpy as np
@@ -147,6 +148,28 @@ def test_mapping_is_whole_or_refused(rows, page):
     rows.ok("memory_unmap", room, 2 * page)  # holes are no matter
     rows.ok("physical_release", handle)
     rows.ok("address_free", room, 2 * page)
+
+
+def test_what_is_mapped_is_known_in_whatever_order_pages_come_and_go(rows, page):
+    rng, pages = random.Random(5), 48
+    room = rows.ok("address_reserve", pages * page, 0)
+    handle = rows.ok("physical_create", 0, page)
+    shown = set()
+    for _ in range(400):
+        place = rng.randrange(pages)
+        if place in shown:
+            assert rows.memory_map(room + place * page, page, handle) == INVALID_VALUE
+            rows.ok("memory_unmap", room + place * page, page)
+        else:
+            rows.ok("memory_map", room + place * page, page, handle)
+        shown ^= {place}
+        asked = rng.randrange(pages)
+        answer = rows.pointer_device(room + asked * page + rng.randrange(page))
+        assert answer[0] == (0 if asked in shown else INVALID_VALUE)
+    rows.ok("memory_unmap", room, pages * page)  # all at once, holes in between
+    assert all(rows.pointer_device(room + place * page)[0] == INVALID_VALUE for place in range(pages))
+    rows.ok("physical_release", handle)
+    rows.ok("address_free", room, pages * page)
 
 
 def test_memory_without_access_is_refused_and_still_known(rows, page):

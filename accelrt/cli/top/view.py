@@ -14,7 +14,7 @@ from accelrt.cli.sample import Device, Process
 from accelrt.cli.text import short
 from accelrt.cli.top import cells
 from accelrt.cli.top.state import SORTS, State
-from accelrt.versions import kernel_driver_version
+from accelrt.devices.versions import kernel_driver_version
 
 __all__ = ["Page", "picture"]
 

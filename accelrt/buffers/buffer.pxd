@@ -1,0 +1,21 @@
+# Owners of memory: Buffer on a device, PinnedBuffer on the host, page-locked.
+from libc.stdint cimport uintptr_t
+
+from accelrt.streams.stream cimport Stream
+
+cdef class Buffer:
+    cdef readonly uintptr_t ptr     # 0 once freed, and for 0 bytes
+    cdef readonly size_t nbytes
+    cdef readonly int device_index
+    cdef readonly Stream stream     # whose order the memory follows; None before __init__
+    cdef bint live                  # made, and not freed: what has no address may also have 0 bytes
+    cdef object __weakref__
+
+cdef class PinnedBuffer:
+    cdef readonly uintptr_t ptr     # 0 once freed, and for 0 bytes
+    cdef readonly size_t nbytes
+    cdef int exports                # views of the bytes that are alive
+    cdef bint live                  # as of a Buffer
+    cdef object __weakref__
+
+cdef int raise_freed(object owner, str name) except -1  # ValueError: it was freed, or never made

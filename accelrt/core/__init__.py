@@ -1,0 +1,10 @@
+"""What every other package builds on; nothing here knows of CUDA.
+
+attach      thread states for a driver's threads, or a user's, that come to run Python
+env_watch   whether the variables that say which devices there are changed since init
+handle_map  a hash table from addresses or handles to records
+integers    what callers may pass as a number
+locks       pthread's mutexes; spin locks of one word, for sections of some tens of nanoseconds
+procfs      the cards that NVIDIA's kernel driver lists in /proc
+zero_pages  zeroed memory whose pages cost nothing before they are written to
+"""

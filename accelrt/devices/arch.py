@@ -1,0 +1,89 @@
+"""What kernels can be compiled for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from accelrt.devices.device import device_count
+from accelrt.devices.properties import get_device_capability
+from accelrt.runtime import init
+
+__all__ = ["get_arch_list", "get_gencode_flags", "is_bf16_supported", "nvrtc_version"]
+
+NATIVE_BF16 = (8, 0)
+
+_nvrtc: tuple[tuple[int, int], tuple[int, ...]] | None = None  # version and architectures; () is "looked for"
+_looked = False
+
+
+def get_arch_list() -> list[str]:
+    """The architectures that kernels can be compiled for in this process.
+
+    Where NVRTC is installed they are those that it makes code for (nvrtcGetSupportedArchs), and the newest of
+    them as PTX, which the driver compiles for devices that are newer still.  Elsewhere the driver's own
+    compiler is all there is: it compiles PTX for the devices at hand, which this initialises.
+
+    Returns:
+        A list such as ["sm_75", ..., "sm_120", "compute_120"], oldest first; [] where no device is available,
+        as in torch, and on the host device, which runs no compiled kernels.
+    """
+    if init.chosen_driver() == "host" or not init.is_available():
+        return []
+    found = nvrtc()
+    if found is not None and found[1]:
+        numbers = sorted(found[1])
+        return [*(f"sm_{number}" for number in numbers), f"compute_{numbers[-1]}"]
+    pairs = {get_device_capability(ordinal) for ordinal in range(device_count())} - {(0, 0)}
+    numbers = sorted(major * 10 + minor for major, minor in pairs)
+    return [*(f"sm_{number}" for number in numbers), *(f"compute_{number}" for number in numbers[:1])]
+
+
+def get_gencode_flags() -> str:
+    """The same as nvcc takes it (CUDA Compiler Driver NVCC, "--generate-code"):
+    "-gencode arch=compute_90,code=sm_90 ..."; "" where the list is empty.
+
+    torch writes compute=compute_90 for the first part, which nvcc does not know.
+    """
+    pairs = [arch.split("_") for arch in get_arch_list()]
+    return " ".join(f"-gencode arch=compute_{number},code={kind}_{number}" for kind, number in pairs)
+
+
+def is_bf16_supported(including_emulation: bool = True) -> bool:
+    """Whether the current device computes with bfloat16.
+
+    Arguments:
+        including_emulation: bool, whether cuda_bf16.h's arithmetic in float counts, which it has for all
+            devices before compute capability 8.0.
+    Returns:
+        bool; False where there is no device, and on the host device, which runs no kernels.
+    """
+    if init.chosen_driver() == "host" or not init.is_available():
+        return False
+    return including_emulation or get_device_capability() >= NATIVE_BF16
+
+
+def nvrtc_version() -> tuple[int, int] | None:
+    """The version of NVRTC, CUDA's compiler at run time; None where it is not installed.  Loads it."""
+    found = nvrtc()
+    return None if found is None else found[0]
+
+
+def nvrtc() -> tuple[tuple[int, int], tuple[int, ...]] | None:
+    """Its version and the architectures that it makes code for.  Looked for once."""
+    global _nvrtc, _looked
+    if not _looked:
+        _nvrtc = asked()
+        _looked = True
+    return _nvrtc
+
+
+def asked() -> tuple[tuple[int, int], tuple[int, ...]] | None:
+    try:
+        library: Any = init.later("cuda.bindings.nvrtc")
+        code, major, minor = library.nvrtcVersion()
+        other, numbers = library.nvrtcGetSupportedArchs()
+    except (ImportError, RuntimeError):  # what cuda.bindings raises where there is no such library
+        return None
+    if int(code) or int(other):
+        return None
+    return (int(major), int(minor)), tuple(map(int, numbers))

@@ -1,0 +1,445 @@
+"""Devices: how many, which one is current, and what a caller may call one.
+
+The current device is the driver's own current context of the calling thread, so that accelrt and other
+libraries of the process never disagree.  Where there is one device it is current by definition.
+"""
+import operator
+
+cimport cython
+
+from accelrt.runtime import init
+from accelrt.driver.registry import active_device_count
+from accelrt.runtime.host_func cimport raise_callback_errors
+from accelrt.runtime.release_queue cimport drain
+cimport accelrt.core.env_watch as env_watch
+cimport accelrt.driver.registry as registry
+from accelrt.driver.capture_guard cimport enter_wait, leave_wait
+from accelrt.driver.waiting cimport begin_wait, end_wait, is_main_thread
+from accelrt.status cimport CAPTURE_UNSUPPORTED, CAPTURE_WRONG_THREAD, NO_DEVICE, raise_status, refuse_unmade
+cimport accelrt.runtime.sanitizer_hooks as watch
+
+cdef extern from "Python.h":
+    bint PyLong_CheckExact(object thing)
+    long PyLong_AsLongAndOverflow(object number, int* overflow) except? -1
+    unsigned long PyThread_get_thread_ident() nogil
+
+cdef extern from "<pthread.h>" nogil:
+    int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept)
+
+cdef tuple TYPES = ("cuda", "host")
+cdef str NAME = r"(cuda|host)(?::(0|[1-9][0-9]*))?"
+
+device_total = 0
+cdef dict device_objects = {}
+
+
+cdef void forget_devices() noexcept nogil:
+    global device_total
+    device_total = 0
+
+
+cdef int count_devices() except -1:
+    global device_total
+    if device_total == 0:
+        init.init()
+        device_total = active_device_count()
+    return device_total
+
+
+cdef int known_devices() noexcept nogil:
+    return device_total
+
+
+cdef int ask_current(int* out_ordinal) noexcept nogil:
+    cdef int code = registry.active().current_device(out_ordinal)
+    if out_ordinal[0] < 0:  # no context is current on this thread: it starts on the first device
+        out_ordinal[0] = 0
+    return code
+
+
+cdef int current() except -1:
+    cdef int ordinal
+    cdef int code
+    if count_devices() == 0:
+        raise_status(NO_DEVICE, "current_device")
+    code = current_ordinal(&ordinal)
+    if code:
+        raise_status(code, "current_device")
+    return ordinal
+
+
+cdef unsigned long this_thread() noexcept:
+    return PyThread_get_thread_ident()
+
+
+cdef inline int plain_ordinal(object given) except -2:
+    # Of an int that is one, as most are; -1 for all else.
+    cdef int overflow = 0
+    cdef long value
+    if not PyLong_CheckExact(given):
+        return -1
+    value = PyLong_AsLongAndOverflow(given, &overflow)
+    return <int>value if 0 <= value < device_total else -1
+
+
+cdef int ordinal_of(object given) except -1:
+    cdef int plain = plain_ordinal(given)
+    return plain if plain >= 0 else ordinal_of_slow(given)
+
+
+cdef int ordinal_of_slow(object given) except -1:
+    cdef object ordinal
+    cdef int count
+    if given is None:
+        return current()
+    count = count_devices()
+    ordinal = parse(given)
+    if ordinal is None:
+        return current()
+    if count == 0:
+        raise_status(NO_DEVICE, "device", ("device", given))
+    if not 0 <= ordinal < count:
+        allowed = f"0 to {count - 1}" if count > 1 else "0"
+        raise ValueError(f"device {given!r} does not exist; there are {count} devices, ordinals {allowed}")
+    return ordinal
+
+
+cdef object parse(object given):
+    # An int, or None where the name has no ordinal and so means the current device.
+    if type(given) is int:
+        return given
+    if isinstance(given, bool):
+        raise TypeError(f"device is {given!r}, a bool; pass an int, 'cuda:1', 'host:0', a device object or None")
+    if isinstance(given, str):
+        return parse_name(given)
+    if isinstance(given, device):
+        if not (<device>given).made:
+            refuse_unmade(given)
+        return None if (<device>given).index < 0 else (<device>given).index
+    check_type(given)
+    try:
+        return operator.index(given)
+    except TypeError:
+        pass
+    index = getattr(given, "index", None)
+    if callable(index) or not hasattr(given, "index"):
+        raise TypeError(
+            f"device is {given!r} of type {type(given).__name__}; "
+            "pass an int, 'cuda:1', 'host:0', an object with an index, or None"
+        )
+    return None if index is None else operator.index(index)
+
+
+cdef int check_type(object given) except -1:
+    # An object of another library's, torch.device("cpu") say, may say what kind of device it names.
+    kind = getattr(given, "type", None)
+    if not isinstance(kind, str):
+        return 0
+    if kind not in TYPES:
+        raise ValueError(f"device {given!r} is of type {kind!r}; pass one of type 'cuda' or 'host'")
+    return check_host(given, kind)
+
+
+cdef int check_host(object given, str kind) except -1:
+    if kind == "host" and init.chosen_driver() == "cuda":
+        raise ValueError(
+            f"device {given!r} is the embedded host device, but this process runs on cuda; "
+            "choose with ACCELRT_DRIVER=host or accelrt.init(driver='host')"
+        )
+    return 0
+
+
+cdef object parse_name(str name):
+    import re  # it takes longer to import than much of accelrt
+
+    match = re.fullmatch(NAME, name)
+    if match is None:
+        raise ValueError(f"device {name!r} is not understood; write 'cuda', 'cuda:1', 'host' or 'host:0'")
+    check_host(name, match[1])
+    return None if match[2] is None else int(match[2])
+
+
+cdef object device_at(int ordinal):
+    cdef device made
+    found = device_objects.get(ordinal)
+    if found is None:
+        made = <device>device.__new__(device)  # as checked before: also where this process cannot use it any more
+        made.index = ordinal
+        made.made = True
+        found = device_objects.setdefault(ordinal, made)
+    return found
+
+
+cdef bint is_nowhere(object given) except -1:
+    # For these, a device's context and set_device do nothing: a negative int, or an object made of one or of None.
+    if isinstance(given, device):
+        return (<device>given).made and (<device>given).index < 0
+    return given is None or isinstance(given, int) and not isinstance(given, bool) and given < 0
+
+
+@cython.freelist(8)
+cdef class device:
+    """A device, and the context in which it is the current one.
+
+        with accelrt.device(1):
+            ...
+
+    Arguments:
+        device: int, "cuda:1", "host:0", an object with an index, or None or a negative int, for which the
+            context does nothing (as in torch.cuda.device).
+    Raises:
+        ValueError, TypeError: it names no device.
+    """
+
+    def __init__(self, device):
+        cdef int ordinal = plain_ordinal(device)
+        if ordinal < 0 and not is_nowhere(device):
+            ordinal = ordinal_of_slow(device)
+        if self.made and self.index != ordinal:  # others may share it: buffer.device is the same one for everybody
+            raise RuntimeError(f"{self!r} is made already; make another device object")
+        self.index = ordinal
+        self.made = True
+
+    @property
+    def idx(self):
+        """The ordinal, by the name that torch.cuda.device has for it."""
+        return self.index
+
+    @property
+    def type(self):
+        """"cuda" or "host"."""
+        return init.chosen_driver()
+
+    def __enter__(self):
+        cdef int before
+        if not self.made:
+            refuse_unmade(self)
+        before = switch_to(self.index)
+        if self.entered:
+            self.enter_again(before)
+        else:
+            self.entered = this_thread()
+            self.before = before
+        return self
+
+    def __exit__(self, kind, error, trace):
+        cdef int before = self.before
+        if self.again is None or not self.leave_again(&before):
+            if self.entered != this_thread():
+                raise RuntimeError(f"the context of {self!r} is not entered on this thread; nothing is changed")
+            self.entered = 0
+        if self.index >= 0:
+            switch_back(before)
+        return False
+
+    cdef int enter_again(self, int before) except -1:
+        # A device's object is shared: buffer.device is the same one for every thread.
+        if self.again is None:
+            self.again = []
+        self.again.append((this_thread(), before))
+        return 0
+
+    cdef bint leave_again(self, int* out_before) except -1:
+        cdef Py_ssize_t index
+        for index in range(len(self.again) - 1, -1, -1):
+            if self.again[index][0] == this_thread():
+                out_before[0] = self.again.pop(index)[1]
+                return True
+        return False
+
+    def __reduce__(self):
+        if not self.made:
+            refuse_unmade(self)
+        return device, (self.index,)
+
+    def __index__(self):
+        if not self.made:
+            refuse_unmade(self)
+        return self.index
+
+    def __eq__(self, other):
+        return isinstance(other, device) and (<device>other).index == self.index
+
+    def __hash__(self):
+        return hash(("accelrt.devices.device", self.index))
+
+    def __repr__(self):
+        return f"device(type={self.type!r}, index={self.index})"
+
+
+class device_of(device):
+    """The context in which the device of an object is current: device_of(buffer).
+
+    Arguments:
+        obj: anything with a device attribute; the context does nothing for other objects, nor for those that name
+            a device of another type, as numpy's arrays do with "cpu".
+    """
+
+    def __init__(self, obj):
+        found = getattr(obj, "device", None)
+        kind = found.partition(":")[0] if isinstance(found, str) else getattr(found, "type", None)
+        super().__init__(None if isinstance(kind, str) and kind not in TYPES else found)
+
+
+cdef int switch_to(int ordinal) except -2:
+    cdef int before = -1
+    cdef int code
+    if ordinal < 0:
+        return ordinal
+    count_devices()
+    code = registry.active().current_device(&before)
+    if code:
+        raise_status(code, "current_device")
+    if before != ordinal:
+        with nogil:
+            code = registry.active().set_device(ordinal)
+        if code:
+            raise_status(code, "set_device", ("device", ordinal))
+    return before
+
+
+cdef int switch_back(int before) except -1:
+    # The driver is asked, because code that ran meanwhile may have chosen another device.
+    cdef int now = -1
+    cdef int code
+    if device_total == 0:  # a child forked meanwhile: nothing is current there
+        return 0
+    code = registry.active().current_device(&now)
+    if code:
+        raise_status(code, "current_device")
+    if now != before:
+        with nogil:
+            code = registry.active().set_device(before)
+        if code:
+            raise_status(code, "set_device", ("device", before))
+    return 0
+
+
+def device_count():
+    """How many devices are visible.
+
+    Before init the count comes from the kernel's list of cards or from NVML (or from ACCELRT_HOST_DEVICES)
+    without a driver call, so that a process that only asked may fork; it is not kept
+    (accelrt.devices.discovery.counting says what is asked where those do not tell).  After init it is the driver's own;
+    a change of the environment has no effect then, and a RuntimeWarning says so once.
+
+    Returns:
+        int; 0 where there is no driver.
+    """
+    if device_total:
+        if env_watch.changed():
+            env_watch.warn()
+        return device_total
+    if init.is_initialized():
+        return count_devices()
+    return init.count_unopened()
+
+
+def current_device():
+    """The ordinal of the calling thread's current device (CUDA driver API, cuCtxGetDevice)."""
+    return current()
+
+
+def set_device(device):
+    """Makes a device the current one of the calling thread, for accelrt and every other user of CUDA on it.
+
+    Arguments:
+        device: int, "cuda:1", "host:0" or an object with an index; a negative int does nothing.
+    Raises:
+        ValueError, TypeError: it names no device; None, and "cuda" without an ordinal, name none either.
+        CudaError: the driver refused.
+    """
+    cdef int ordinal = plain_ordinal(device)
+    if ordinal < 0:
+        if device is not None and is_nowhere(device):
+            return
+        if device is None or parse(device) is None:
+            raise ValueError(f"device is {device!r}, which has no ordinal; pass an int, 'cuda:1' or 'host:0', for example")
+        ordinal = ordinal_of_slow(device)
+    switch_to(ordinal)
+
+
+def synchronize(device=None):
+    """Waits until all work of a device is complete (cuCtxSynchronize).
+
+    Arguments:
+        device: int, "cuda:1", ...; None is the current one.
+    Raises:
+        CaptureError: a capture is under way that forbids it.
+        CudaError: work on the device failed.
+        Exception: whatever a host function raised since the last synchronize or query.
+        KeyboardInterrupt: Ctrl-C, on the main thread, or what another signal's handler raised; the work goes on.
+    """
+    cdef int ordinal = ordinal_of(device)
+    cdef int code
+    watch.before_wait("synchronize")
+    drain()  # first: a capture that waits there to be ended would make the driver refuse
+    begin_wait(False)
+    with nogil:
+        code = registry.active().device_synchronize(ordinal)
+    end_wait(code)
+    if code:
+        raise_status(code, "device_synchronize", ("device", ordinal))
+    if watch.sanitizing:
+        watch.note_device_reached(ordinal)
+    raise_callback_errors()
+
+
+cdef int await_device(int ordinal) except -1:
+    # Beside a capture nothing is waited for, and what a capture of another library's refuses is left to the call.
+    cdef int code = 0
+    if not is_main_thread():
+        return 0
+    begin_wait(False)
+    with nogil:
+        if enter_wait():
+            code = registry.active().device_synchronize(ordinal)
+            leave_wait()
+    end_wait(code)
+    if code and not CAPTURE_UNSUPPORTED <= code <= CAPTURE_WRONG_THREAD:
+        raise_status(code, "device_synchronize", ("device", ordinal))
+    return 0
+
+
+def mem_get_info(device=None):
+    """Free and total memory of a device, in bytes (cuMemGetInfo).
+
+    Returns:
+        (free, total): ints, of the whole device, other processes counted in.
+    """
+    cdef int ordinal = ordinal_of(device)
+    cdef size_t free = 0, total = 0
+    cdef int code
+    with nogil:
+        code = registry.active().memory_info(ordinal, &free, &total)
+    if code:
+        raise_status(code, "memory_info", ("device", ordinal))
+    return free, total
+
+
+def can_device_access_peer(device, peer_device):
+    """Whether one device can read and write another's memory (cuDeviceCanAccessPeer).
+
+    Arguments:
+        device: int, "cuda:1", ...; None is the current one.
+        peer_device: the same, but not None.
+    Returns:
+        bool; False for a device and itself.
+    Raises:
+        ValueError, TypeError: one of them names no device.
+    """
+    cdef int one = ordinal_of(device), other
+    cdef int can = 0
+    cdef int code
+    if peer_device is None:
+        raise TypeError("peer_device is None; pass an int, 'cuda:1', 'host:0' or an object with an index")
+    other = ordinal_of(peer_device)
+    if one == other:
+        return False
+    code = registry.active().can_access_peer(one, other, &can)
+    if code:
+        raise_status(code, "can_access_peer", ("device", one, "peer", other))
+    return can != 0
+
+
+pthread_atfork(NULL, NULL, &forget_devices)

@@ -1,0 +1,378 @@
+"""The host driver: an embedded device that executes on CPU threads and refuses what a GPU refuses.
+
+Beside it: memory (bytes and addresses), virtual (handles and mappings), queue (streams, threads, tickets), capture
+(captures and graphs), and stream, event and graph (the rows over those).  Here are the settings and the rows about
+devices and memory.
+"""
+import errno
+import os
+
+from libc.stdint cimport uintptr_t
+from libc.stdio cimport snprintf
+from libc.string cimport memset
+
+from accelrt import env
+from accelrt.driver.host.capture cimport check_unsafe
+from accelrt.driver.host.event cimport count_events, fill_event_rows
+from accelrt.driver.host.graph cimport fill_graph_rows, fill_node_rows, graph_counts
+from accelrt.driver.host.memory cimport (
+    HOST_MEMORY, PAGE, UNKNOWN_MEMORY, device_of, memory_counts, memory_figures, memory_open, memory_open_errno,
+    pinned_alloc, pinned_free, pinned_register, pinned_unregister, plain_alloc, plain_free, take_lack_of_addresses,
+)
+from accelrt.driver.host.queue cimport count_operations, count_streams, drain_device, lock, queue_open, unlock
+from accelrt.driver.host.stream cimport fill_work_rows, gate, gate_any, gate_close, gate_devices, gate_is_new, gate_open
+from accelrt.driver.host.virtual cimport (
+    count_physicals, create, map_pages, open_pages, release, reserve, unmap_pages, unreserve,
+)
+from accelrt.driver.registry cimport begin_table, finish_table, offer
+from accelrt.driver.registry import explain_refusals
+from accelrt.driver.table cimport TEXT_BYTES, Table
+from accelrt.status cimport INIT_FAILED, INVALID_VALUE, PEER_ACCESS_UNSUPPORTED, keep_init_error
+
+cdef extern from "<unistd.h>" nogil:
+    long sysconf(int name)
+    enum:
+        _SC_NPROCESSORS_ONLN
+
+# The calling thread's current device; -1 before it chose one.
+cdef extern from *:
+    """
+    static __thread int accelrt_device_plus_one;
+    """
+    int device_plus_one "accelrt_device_plus_one"
+
+cdef Table table
+
+
+def read_settings():
+    """The host driver's settings, as the environment has them.
+
+    Returns:
+        dict: devices (ACCELRT_HOST_DEVICES, 2), memory in bytes of each (ACCELRT_HOST_MEMORY, 1GiB), delay_us in
+        microseconds before each operation (ACCELRT_HOST_DELAY_US, 0).
+    Raises:
+        ValueError: one is malformed; the text names it, its value and what is allowed.
+    """
+    return {
+        "devices": env.value("ACCELRT_HOST_DEVICES"),
+        "memory": env.value("ACCELRT_HOST_MEMORY"),
+        "delay_us": env.value("ACCELRT_HOST_DELAY_US"),
+    }
+
+
+cdef int open_driver() noexcept nogil:
+    cdef int code
+    if not gate_is_new():  # open already, or for ever shut
+        return gate_any()
+    with gil:
+        code = open_with_settings()
+    return code
+
+
+cdef int open_with_settings() noexcept:
+    cdef int code
+    cdef int devices
+    cdef size_t memory
+    cdef long delay_us
+    try:  # an interruption too is the caller's to hear of, and nothing was opened
+        settings = read_settings()
+        devices, memory, delay_us = settings["devices"], settings["memory"], settings["delay_us"]
+    except BaseException as error:
+        keep_init_error(error)
+        return INIT_FAILED
+    code = memory_open(devices, memory)
+    if code == 0:
+        queue_open(delay_us)
+        gate_open(devices)
+    return code
+
+
+def open_error():
+    """Why the devices' memory could not be made, as str; empty where it could."""
+    cdef int error = memory_open_errno()
+    if error == 0:
+        return ""
+    limit = limit_text("RLIMIT_FSIZE", "a file", "ulimit -f") if error == errno.EFBIG else ""
+    return f"a file for the device's memory cannot be made: {os.strerror(error)}{limit}"
+
+
+cdef str limit_text(str which, str what, str command):
+    import resource
+
+    soft = resource.getrlimit(getattr(resource, which))[0]
+    return "" if soft == resource.RLIM_INFINITY else f"; this process is limited to {soft} bytes {what} ({command})"
+
+
+def cause_of_refusal():
+    """What the calling thread's last request for memory lacked, where that was not the device's memory; else ""."""
+    if not take_lack_of_addresses():
+        return ""
+    limit = limit_text("RLIMIT_AS", "of addresses", "ulimit -v")
+    return f"the host has no addresses left for it{limit or '; see vm.max_map_count'}"
+
+
+cdef int close_driver() noexcept nogil:
+    cdef int code = gate_any()
+    if code:
+        return code
+    lock()
+    code = drain_device(-1)  # interrupted or not, the interpreter goes on to exit
+    unlock()
+    gate_close()
+    return code
+
+
+# --- devices -----------------------------------------------------------------------------------------------
+
+cdef int driver_version(int* out_version) noexcept nogil:
+    out_version[0] = 13000
+    return 0
+
+
+cdef int device_count(int* out_count) noexcept nogil:
+    cdef int code = gate_any()
+    out_count[0] = gate_devices() if code == 0 else 0
+    return code
+
+
+cdef int device_name(int device, char* out_text) noexcept nogil:
+    snprintf(out_text, TEXT_BYTES, "accelrt host device")
+    return gate(device)
+
+
+cdef int device_uuid(int device, char* out_uuid) noexcept nogil:
+    memset(out_uuid, 0, 16)
+    snprintf(out_uuid, 16, "accelrt-host-%02d", device)
+    return gate(device)
+
+
+cdef int device_pci_bus_id(int device, char* out_text) noexcept nogil:
+    snprintf(out_text, TEXT_BYTES, "host:%d", device)
+    return gate(device)
+
+
+cdef int device_attribute(int device, int attribute, int* out_value) noexcept nogil:
+    # Numbers of CUdevice_attribute; what a CPU has no figure for is 0.
+    cdef int code = gate(device)
+    if code or attribute < 1 or attribute > 147:  # the last one of CUDA 13.0
+        return code if code else INVALID_VALUE
+    out_value[0] = 0
+    if attribute == 1:       # MAX_THREADS_PER_BLOCK
+        out_value[0] = 1
+    elif attribute == 10:    # WARP_SIZE
+        out_value[0] = 32
+    elif attribute == 16:    # MULTIPROCESSOR_COUNT
+        out_value[0] = <int>sysconf(_SC_NPROCESSORS_ONLN)
+    elif attribute in (41, 102):  # UNIFIED_ADDRESSING, VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
+        out_value[0] = 1
+    return 0
+
+
+cdef int device_memory(int device, size_t* out_total) noexcept nogil:
+    cdef size_t ignored
+    cdef int code = gate(device)
+    return code if code else memory_figures(device, &ignored, out_total)
+
+
+cdef int memory_info(int device, size_t* out_free, size_t* out_total) noexcept nogil:
+    cdef int code = gate(device)
+    return code if code else memory_figures(device, out_free, out_total)
+
+
+cdef int current_device(int* out_device) noexcept nogil:
+    out_device[0] = device_plus_one - 1
+    return gate_any()
+
+
+cdef int set_device(int device) noexcept nogil:
+    global device_plus_one
+    cdef int code = gate_any() if device == -1 else gate(device)
+    if code == 0:
+        device_plus_one = device + 1
+    return code
+
+
+cdef int can_access_peer(int device, int peer, int* out_can) noexcept nogil:
+    cdef int code = gate(device)
+    if code == 0:
+        code = gate(peer)
+    out_can[0] = device != peer
+    return code
+
+
+cdef int enable_peer(int device, int peer) noexcept nogil:
+    cdef int code = gate(device)
+    if code == 0:
+        code = gate(peer)
+    return PEER_ACCESS_UNSUPPORTED if code == 0 and device == peer else code
+
+
+# --- memory ------------------------------------------------------------------------------------------------
+
+cdef int quiet(int device) noexcept nogil:
+    # For what waits until the device's work is done, and is not permitted beside a capture.
+    cdef int code = gate(device)
+    if code:
+        return code
+    lock()
+    code = check_unsafe()
+    if code == 0:
+        code = drain_device(device)
+    unlock()
+    return code
+
+
+cdef int permitted(int device) noexcept nogil:
+    cdef int code = gate(device)
+    if code:
+        return code
+    lock()
+    code = check_unsafe()
+    unlock()
+    return code
+
+
+cdef int memory_alloc(int device, size_t size, uintptr_t* out_address) noexcept nogil:
+    cdef int code = permitted(device)
+    return code if code else plain_alloc(device, size, out_address)
+
+
+cdef int memory_free(int device, uintptr_t address) noexcept nogil:
+    cdef int code = quiet(device)
+    return code if code else plain_free(device, address)
+
+
+cdef int pointer_device(uintptr_t address, int* out_device) noexcept nogil:
+    cdef int code = gate_any()
+    cdef int owner = device_of(address)
+    out_device[0] = -1
+    if code or owner == UNKNOWN_MEMORY:
+        return code if code else INVALID_VALUE
+    out_device[0] = -1 if owner == HOST_MEMORY else owner
+    return 0
+
+
+cdef int granularity(int device, size_t* out_size) noexcept nogil:
+    out_size[0] = PAGE
+    return gate(device)
+
+
+cdef int address_reserve(size_t size, size_t alignment, uintptr_t* out_address) noexcept nogil:
+    cdef int code = gate_any()
+    return code if code else reserve(size, alignment, out_address)
+
+
+cdef int address_free(uintptr_t address, size_t size) noexcept nogil:
+    cdef int code = gate_any()
+    return code if code else unreserve(address, size)
+
+
+cdef int physical_create(int device, size_t size, uintptr_t* out_handle) noexcept nogil:
+    cdef int code = gate(device)
+    return code if code else create(device, size, out_handle)
+
+
+cdef int physical_release(uintptr_t handle) noexcept nogil:
+    cdef int code = gate_any()
+    return code if code else release(handle)
+
+
+cdef int memory_map(uintptr_t address, size_t size, uintptr_t handle) noexcept nogil:
+    cdef int code = gate_any()
+    return code if code else map_pages(address, size, handle)
+
+
+cdef int memory_access(uintptr_t address, size_t size, int device) noexcept nogil:
+    cdef int code = gate_any()
+    return code if code else open_pages(address, size, device)
+
+
+cdef int memory_unmap(uintptr_t address, size_t size) noexcept nogil:
+    cdef int code = gate_any()
+    return code if code else unmap_pages(address, size)
+
+
+cdef int host_alloc(int device, size_t size, uintptr_t* out_address) noexcept nogil:
+    cdef int code = permitted(device)
+    return code if code else pinned_alloc(size, out_address)
+
+
+cdef int host_free(int device, uintptr_t address) noexcept nogil:
+    cdef int code = quiet(device)
+    return code if code else pinned_free(address)
+
+
+cdef int host_register(int device, uintptr_t address, size_t size) noexcept nogil:
+    cdef int code = permitted(device)
+    return code if code else pinned_register(address, size)
+
+
+cdef int host_unregister(int device, uintptr_t address) noexcept nogil:
+    cdef int code = quiet(device)
+    return code if code else pinned_unregister(address)
+
+
+def live_objects():
+    """What is alive on the host device, by kind: dict of counts; bytes are those held of every device.
+
+    For tests: what was made has to be gone again.
+    """
+    cdef size_t[4] memory
+    cdef size_t[2] graphs
+    memset(memory, 0, sizeof(memory))
+    if gate_any():
+        return {}
+    with nogil:
+        memory_counts(memory)
+        lock()
+        graph_counts(graphs)
+        streams, events, queued = count_streams(), count_events(), count_operations()
+        unlock()
+    return {
+        "allocations": memory[0], "bytes": memory[1], "reservations": memory[2], "physical": count_physicals(),
+        "host_allocations": memory[3], "graphs": graphs[0], "execs": graphs[1], "streams": streams,
+        "events": events, "operations": queued,
+    }
+
+
+cdef void fill_rows() noexcept nogil:
+    table.open = open_driver
+    table.close = close_driver
+    table.driver_version = driver_version
+    table.device_count = device_count
+    table.device_name = device_name
+    table.device_uuid = device_uuid
+    table.device_pci_bus_id = device_pci_bus_id
+    table.device_attribute = device_attribute
+    table.device_memory = device_memory
+    table.memory_info = memory_info
+    table.current_device = current_device
+    table.set_device = set_device
+    table.can_access_peer = can_access_peer
+    table.enable_peer = enable_peer
+    table.memory_alloc = memory_alloc
+    table.memory_free = memory_free
+    table.pointer_device = pointer_device
+    table.granularity = granularity
+    table.address_reserve = address_reserve
+    table.address_free = address_free
+    table.physical_create = physical_create
+    table.physical_release = physical_release
+    table.memory_map = memory_map
+    table.memory_access = memory_access
+    table.memory_unmap = memory_unmap
+    table.host_alloc = host_alloc
+    table.host_free = host_free
+    table.host_register = host_register
+    table.host_unregister = host_unregister
+
+
+begin_table(&table, b"host")
+fill_rows()
+fill_work_rows(&table)
+fill_event_rows(&table)
+fill_graph_rows(&table)
+fill_node_rows(&table)
+finish_table(&table)
+offer("host", &table)
+explain_refusals(cause_of_refusal)

@@ -1,0 +1,183 @@
+# The host device's streams, events and captures: what they are made of, under one lock.
+#
+# Work waits for tickets: a record makes one; waits, synchronisation and the legacy stream's implicit order hold it.
+from libc.stdint cimport uint64_t, uintptr_t
+from libc.stdlib cimport free
+from libc.string cimport memset
+
+from accelrt.driver.host.frontier cimport Frontier
+from accelrt.driver.host.memory cimport UNKNOWN_MEMORY, owner_of
+from accelrt.driver.table cimport host_fn
+from accelrt.driver.waiting cimport pthread_cond_t
+
+cdef enum:  # kinds of work
+    COPY = 0
+    FILL = 1
+    CALL = 2      # a host function
+    REPLAY = 3    # every node of a plan, in order; never a node itself
+    RECORD = 4    # marks a ticket done; as a node, that of the launch for an event
+    WAIT = 5      # goes on when a ticket is done; as a node, that which an event had at the launch
+    SET = 6       # a condition becomes what memory holds; only ever a node, as is the next
+    BRANCH = 7    # runs a body if, or while, its condition is not 0
+
+cdef enum:  # Work.known
+    DST_KNOWN = 1
+    SRC_KNOWN = 2
+
+cdef struct Ticket:
+    int holders
+    bint done
+    double time_ms  # when it was marked, on the monotonic clock
+
+cdef struct Condition:
+    uint64_t handle
+    int holders         # its graph, and every node that names it
+    unsigned int value  # one launch that reads it runs at a time
+    Condition* next     # of the same graph
+
+cdef struct Work:
+    int kind
+    uintptr_t dst
+    uintptr_t src
+    size_t size        # bytes of a COPY, elements of a FILL
+    unsigned int value
+    int width
+    host_fn fn
+    void* data
+    uintptr_t event    # of a RECORD or WAIT that is a node
+    Plan* plan         # of a REPLAY, one of its holders; of a plan's BRANCH, its body
+    Graph* body        # of a graph's BRANCH, which owns it
+    Condition* condition  # of a SET or a BRANCH, one of its holders
+    bint repeats       # a BRANCH that runs while, not if
+    int known          # DST_KNOWN, SRC_KNOWN: memory that the driver knew, and has to know when it runs
+    bint across        # a COPY between two devices, which no capture takes
+
+cdef struct Operation:
+    Work work
+    Ticket* ticket     # one of its holders
+    void* staged       # freed after use: a copy of pageable source bytes; of a REPLAY, a Ticket* for each node
+    Operation* next
+
+cdef struct Node:
+    uintptr_t handle
+    Work work
+    Frontier after
+
+cdef struct Plan:      # an instantiated graph, fixed
+    int holders
+    Node* nodes        # in an order that respects every dependency
+    int count
+
+cdef struct Graph:
+    Node* nodes
+    int count
+    int capacity
+    Graph* within      # whose body it is; NULL for a graph of its own
+    uintptr_t handle   # of a body
+    Condition* conditions  # made for its nodes
+
+cdef struct Capture:
+    uint64_t id
+    HostStream* origin
+    int mode
+    uint64_t thread    # that began it
+    bint broken
+    bint unjoined      # a stream that had joined it was destroyed
+    Graph* graph       # NULL where it was another's body, and that one is gone
+    HostStream* streams  # all that are in it, chained by captured
+    Capture* next
+
+cdef struct HostStream:
+    uintptr_t handle
+    int device
+    unsigned int flags
+    int priority
+    Operation* head    # the one being executed, until it is done
+    Operation* tail
+    bint busy          # a worker thread serves it
+    bint dropped       # destroyed by its owner; freed when drained
+    pthread_cond_t wake
+    Capture* capture
+    HostStream* captured  # the next stream of the same capture
+    Frontier frontier  # within the capture
+    HostStream* before  # streams that have operations
+    HostStream* after
+
+cdef struct HostEvent:
+    uintptr_t handle
+    int device
+    unsigned int flags
+    Ticket* ticket     # of the last record; NULL if never, or if that was captured
+    uint64_t capture   # id of the capture that holds the last record, or 0
+    Frontier frontier
+
+cdef void queue_open(long delay_us) noexcept nogil
+cdef void lock() noexcept nogil
+cdef void unlock() noexcept nogil
+
+# All of the following under the lock.
+cdef uintptr_t new_handle() noexcept nogil
+cdef HostStream* add_stream(int device, unsigned int flags, int priority) noexcept nogil
+cdef HostStream* find_stream(int device, uintptr_t stream) noexcept nogil  # NULL where it is none of the device's
+cdef HostStream* find_of_any_device(int device, uintptr_t stream) noexcept nogil  # a default stream: of device
+cdef void drop_stream(HostStream* stream) noexcept nogil
+cdef bint is_legacy(const HostStream* stream) noexcept nogil
+cdef size_t count_streams() noexcept nogil
+cdef size_t count_operations() noexcept nogil
+cdef int enqueue(HostStream* stream, const Work* work, Ticket* ticket, void* staged) noexcept nogil
+cdef Ticket* mark(HostStream* stream, int* out_code) noexcept nogil  # NULL where nothing is left to do
+cdef int follow_legacy_order(HostStream* stream) noexcept nogil
+cdef int wait_for(Ticket* ticket) noexcept nogil  # 0 or INTERRUPTED; opens the lock while it waits
+cdef int drain_device(int device) noexcept nogil   # -1 is all; opens the lock while it waits
+cdef void drop_plan(Plan* plan) noexcept nogil
+cdef void drop_condition(Condition* condition) noexcept nogil
+
+
+cdef inline Ticket* hold_ticket(Ticket* ticket) noexcept nogil:
+    if ticket != NULL:
+        ticket.holders += 1
+    return ticket
+
+
+cdef inline void drop_ticket(Ticket* ticket) noexcept nogil:
+    if ticket == NULL:
+        return
+    ticket.holders -= 1
+    if ticket.holders == 0:
+        free(ticket)
+
+
+cdef inline void drop_tickets(Ticket** tickets, int count) noexcept nogil:
+    cdef int index
+    for index in range(count):
+        drop_ticket(tickets[index])
+
+
+# What the host device's work does to bytes.
+
+cdef inline void fill_memory(const Work* work) noexcept nogil:
+    cdef size_t index
+    if work.width == 1:
+        memset(<void*>work.dst, work.value, work.size)
+    elif work.width == 2:
+        for index in range(work.size):
+            (<unsigned short*>work.dst)[index] = work.value
+    else:
+        for index in range(work.size):
+            (<unsigned int*>work.dst)[index] = work.value
+
+
+cdef inline bint touches_nothing(const Work* work) noexcept nogil:
+    # A replay may come when the memory that was captured is gone.
+    cdef size_t size = work.size * work.width if work.kind == FILL else work.size
+    if work.known & DST_KNOWN and owner_of(work.dst, size) == UNKNOWN_MEMORY:
+        return True
+    return work.known & SRC_KNOWN and owner_of(work.src, size) == UNKNOWN_MEMORY
+
+
+# What the host device's work does when its turn comes.
+
+cdef void perform(const Work* work, const void* staged, int device) noexcept nogil  # on a worker, without the lock
+cdef void clear_conditions(const Plan* plan) noexcept nogil  # when a launch begins
+cdef int lost_device() noexcept nogil    # 0, or 1 + the device whose work touched memory that is gone
+cdef bint in_callback() noexcept nogil   # the calling thread runs a host function

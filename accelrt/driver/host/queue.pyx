@@ -1,0 +1,499 @@
+"""The host device's streams: queues, each served by a thread of its own while it has work.
+
+One lock guards every queue, and no work runs under it.  A worker sleeps on its stream's condition and
+ends when nothing came for a while, so that idle streams cost no thread.
+"""
+from libc.stdlib cimport calloc, free
+from libc.string cimport memmove
+from libc.string cimport memset
+
+from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
+from accelrt.core.locks cimport pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock
+from accelrt.driver.host.frontier cimport clear_frontier
+from accelrt.driver.host.memory cimport MAX_HOST_DEVICES
+from accelrt.driver.table cimport STREAM_BLOCKING
+from accelrt.driver.waiting cimport INTERRUPTED, is_interruptible, pause_on
+from accelrt.status cimport NO_HOST_MEMORY
+
+cdef extern from *:
+    """
+    #include <errno.h>
+    #include <pthread.h>
+    #include <stdint.h>
+    #include <time.h>
+    static __thread void* accelrt_per_thread[64];
+    static pthread_key_t accelrt_thread_end;  /* has a value on threads that have such streams */
+    static void accelrt_at_thread_end(void (*end)(void*)) { pthread_key_create(&accelrt_thread_end, end); }
+    static void accelrt_note_thread(void) { pthread_setspecific(accelrt_thread_end, accelrt_per_thread); }
+    static double accelrt_now_ms(void) {
+        struct timespec now;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        return now.tv_sec * 1e3 + now.tv_nsec / 1e6;
+    }
+    static void accelrt_sleep_us(long us) {
+        struct timespec rest = {us / 1000000, (us % 1000000) * 1000};
+        while (nanosleep(&rest, &rest) == -1 && errno == EINTR) {}
+    }
+    /* Waits for at most so long; nonzero where nothing came. */
+    static int accelrt_linger(pthread_cond_t* wake, pthread_mutex_t* mutex, long ms) {
+        struct timespec until;
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_nsec += ms * 1000000;
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
+        return pthread_cond_timedwait(wake, mutex, &until);
+    }
+    static int accelrt_start(void* (*serve)(void*), void* stream) {
+        pthread_t thread;
+        pthread_attr_t attributes;
+        int code;
+        pthread_attr_init(&attributes);
+        pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+        code = pthread_create(&thread, &attributes, serve, stream);
+        pthread_attr_destroy(&attributes);
+        return code;
+    }
+    """
+    void** per_thread "accelrt_per_thread"
+    void at_thread_end "accelrt_at_thread_end" (void (*end)(void*) noexcept nogil) noexcept nogil
+    void note_thread "accelrt_note_thread" () noexcept nogil
+    double now_ms "accelrt_now_ms"() noexcept nogil
+    void sleep_us "accelrt_sleep_us"(long us) noexcept nogil
+    int linger "accelrt_linger"(pthread_cond_t* wake, pthread_mutex_t* mutex, long ms) noexcept nogil
+    int start "accelrt_start"(void* (*serve)(void*) noexcept nogil, void* stream) noexcept nogil
+    int pthread_cond_init(pthread_cond_t* condition, void* attributes) noexcept nogil
+    int pthread_cond_wait(pthread_cond_t* condition, pthread_mutex_t* mutex) noexcept nogil
+    int pthread_cond_signal(pthread_cond_t* condition) noexcept nogil
+    int pthread_cond_broadcast(pthread_cond_t* condition) noexcept nogil
+
+cdef enum:
+    LINGER_MS = 50      # how long a worker waits for more
+    LEGACY = 1          # handles that CUDA reserves
+    PER_THREAD = 2
+
+cdef pthread_mutex_t mutex
+cdef pthread_cond_t done            # a ticket was marked, or a queue drained
+cdef HostStream* working = NULL     # streams that have operations, dropped ones too
+cdef AddressMap by_handle           # streams that are not dropped
+cdef HostStream* legacy[MAX_HOST_DEVICES]
+cdef int legacy_count = 0
+cdef uintptr_t last_handle = 0x10000  # never reused, so that a stale handle is refused
+cdef long delay = 0                 # microseconds before each operation
+cdef size_t operations = 0
+
+
+cdef void queue_open(long delay_us) noexcept nogil:
+    global delay
+    pthread_cond_init(&done, NULL)
+    at_thread_end(drop_per_thread)
+    delay = delay_us
+
+
+cdef void lock() noexcept nogil:
+    pthread_mutex_lock(&mutex)
+
+
+cdef void unlock() noexcept nogil:
+    pthread_mutex_unlock(&mutex)
+
+
+cdef uintptr_t new_handle() noexcept nogil:
+    global last_handle
+    last_handle += 16
+    return last_handle
+
+
+# --- plans --------------------------------------------------------------------------------------------------
+
+cdef void drop_plan(Plan* plan) noexcept nogil:
+    cdef int index
+    if plan == NULL:
+        return
+    plan.holders -= 1
+    if plan.holders:
+        return
+    for index in range(plan.count):
+        clear_frontier(&plan.nodes[index].after)
+        drop_condition(plan.nodes[index].work.condition)
+        drop_plan(plan.nodes[index].work.plan)
+    free(plan.nodes)
+    free(plan)
+
+
+cdef void drop_condition(Condition* condition) noexcept nogil:
+    if condition == NULL:
+        return
+    condition.holders -= 1
+    if condition.holders == 0:
+        free(condition)
+
+
+# --- streams -----------------------------------------------------------------------------------------------
+
+cdef HostStream* add_stream(int device, unsigned int flags, int priority) noexcept nogil:
+    cdef HostStream* stream = NULL
+    if map_reserve(&by_handle) == 0:
+        stream = <HostStream*>calloc(1, sizeof(HostStream))
+    if stream == NULL:
+        return NULL
+    stream.handle = new_handle()
+    stream.device = device
+    stream.flags = flags
+    stream.priority = priority
+    pthread_cond_init(&stream.wake, NULL)
+    map_insert(&by_handle, stream.handle, stream)
+    return stream
+
+
+cdef HostStream* legacy_of(int device) noexcept nogil:
+    global legacy_count
+    if legacy[device] == NULL:
+        legacy[device] = add_stream(device, STREAM_BLOCKING, 0)
+        legacy_count += legacy[device] != NULL
+    return legacy[device]
+
+
+cdef HostStream* per_thread_of(int device) noexcept nogil:
+    if per_thread[device] == NULL:
+        per_thread[device] = add_stream(device, STREAM_BLOCKING, 0)
+        note_thread()
+    return <HostStream*>per_thread[device]
+
+
+cdef void drop_per_thread(void* streams_) noexcept nogil:
+    # At a thread's end.
+    cdef HostStream** mine = <HostStream**>streams_
+    cdef int device
+    lock()
+    for device in range(MAX_HOST_DEVICES):
+        if mine[device] != NULL and mine[device].capture == NULL:  # a capture that nobody ended names it
+            drop_stream(mine[device])
+            mine[device] = NULL
+    unlock()
+
+
+cdef HostStream* find_of_any_device(int device, uintptr_t stream) noexcept nogil:
+    if stream == 0 or stream == LEGACY:
+        return legacy_of(device)
+    if stream == PER_THREAD:
+        return per_thread_of(device)
+    return <HostStream*>map_find(&by_handle, stream)
+
+
+cdef HostStream* find_stream(int device, uintptr_t stream) noexcept nogil:
+    cdef HostStream* found = find_of_any_device(device, stream)
+    return found if found != NULL and found.device == device else NULL
+
+
+cdef bint is_legacy(const HostStream* stream) noexcept nogil:
+    return stream == legacy[stream.device]
+
+
+cdef void free_stream(HostStream* stream) noexcept nogil:
+    clear_frontier(&stream.frontier)
+    free(stream)
+
+
+cdef void drop_stream(HostStream* stream) noexcept nogil:
+    map_remove(&by_handle, stream.handle)
+    stream.dropped = True
+    if not stream.busy:
+        free_stream(stream)
+    else:
+        pthread_cond_signal(&stream.wake)
+
+
+cdef size_t count_streams() noexcept nogil:
+    # Those that somebody made and did not destroy.
+    return by_handle.count - legacy_count
+
+
+cdef size_t count_operations() noexcept nogil:
+    return operations
+
+
+# --- putting work in ---------------------------------------------------------------------------------------
+
+cdef void link_working(HostStream* stream) noexcept nogil:
+    global working
+    stream.before = NULL
+    stream.after = working
+    if working != NULL:
+        working.before = stream
+    working = stream
+
+
+cdef void unlink_working(HostStream* stream) noexcept nogil:
+    global working
+    if stream.before == NULL:
+        working = stream.after
+    else:
+        stream.before.after = stream.after
+    if stream.after != NULL:
+        stream.after.before = stream.before
+
+
+cdef int enqueue(HostStream* stream, const Work* work, Ticket* ticket, void* staged) noexcept nogil:
+    global operations
+    cdef Operation* made = <Operation*>calloc(1, sizeof(Operation))
+    if made == NULL:
+        return NO_HOST_MEMORY
+    if not stream.busy:
+        if start(serve, stream):
+            free(made)
+            return NO_HOST_MEMORY
+        stream.busy = True
+    made.work = work[0]
+    made.ticket = hold_ticket(ticket)
+    made.staged = staged
+    if work.plan != NULL:
+        work.plan.holders += 1
+    if stream.head == NULL:
+        stream.head = made
+        link_working(stream)
+    else:
+        stream.tail.next = made
+    stream.tail = made
+    operations += 1
+    pthread_cond_signal(&stream.wake)
+    return 0
+
+
+cdef Ticket* mark(HostStream* stream, int* out_code) noexcept nogil:
+    cdef Work work
+    cdef Ticket* ticket
+    out_code[0] = 0
+    if stream.head == NULL:
+        return NULL
+    ticket = <Ticket*>calloc(1, sizeof(Ticket))
+    if ticket == NULL:
+        out_code[0] = NO_HOST_MEMORY
+        return NULL
+    ticket.holders = 1
+    memset(&work, 0, sizeof(Work))
+    work.kind = RECORD
+    out_code[0] = enqueue(stream, &work, ticket, NULL)
+    if out_code[0]:
+        drop_ticket(ticket)
+        return NULL
+    return ticket
+
+
+cdef int let_follow(HostStream* stream, HostStream* earlier) noexcept nogil:
+    cdef Work work
+    cdef int code
+    cdef Ticket* ticket = mark(earlier, &code)
+    if ticket == NULL:
+        return code
+    memset(&work, 0, sizeof(Work))
+    work.kind = WAIT
+    code = enqueue(stream, &work, ticket, NULL)
+    drop_ticket(ticket)
+    return code
+
+
+cdef int follow_legacy_order(HostStream* stream) noexcept nogil:
+    # Work of the legacy stream follows all earlier work of the device's blocking streams, and theirs its own.
+    cdef HostStream* other = working
+    cdef int code = 0
+    if stream.flags != STREAM_BLOCKING:
+        return 0
+    if not is_legacy(stream):
+        return let_follow(stream, legacy_of(stream.device))
+    while other != NULL and code == 0:
+        if other != stream and other.device == stream.device and other.flags == STREAM_BLOCKING:
+            code = let_follow(stream, other)
+        other = other.after
+    return code
+
+
+cdef int wait_for(Ticket* ticket) noexcept nogil:
+    cdef bint interruptible = is_interruptible()
+    while not ticket.done:
+        if not interruptible:
+            pthread_cond_wait(&done, &mutex)
+        elif pause_on(&done, &mutex) and not ticket.done:
+            return INTERRUPTED
+    return 0
+
+
+cdef HostStream* busy_stream(int device) noexcept nogil:
+    cdef HostStream* stream = working
+    while stream != NULL and device >= 0 and stream.device != device:
+        stream = stream.after
+    return stream
+
+
+cdef int collect_tickets(int device, Ticket*** out_tickets, int* out_count) noexcept nogil:
+    cdef HostStream* stream = working
+    cdef Ticket** tickets = <Ticket**>calloc(operations + 1, sizeof(void*))
+    cdef int code = 0
+    out_count[0] = 0
+    out_tickets[0] = tickets
+    if tickets == NULL:
+        return NO_HOST_MEMORY
+    while stream != NULL and code == 0:
+        if device < 0 or stream.device == device:
+            tickets[out_count[0]] = mark(stream, &code)
+            out_count[0] += code == 0
+        stream = stream.after
+    return code
+
+
+cdef int drain_device(int device) noexcept nogil:
+    # Waits for what is queued now: work that comes while it waits is not its concern.
+    cdef Ticket** tickets
+    cdef int count, index
+    cdef int code
+    if busy_stream(device) == NULL:
+        return 0
+    code = collect_tickets(device, &tickets, &count)
+    for index in range(count):
+        if code != INTERRUPTED:
+            code = wait_for(tickets[index]) or code
+        drop_ticket(tickets[index])
+    free(tickets)
+    return code
+
+
+# --- doing it ----------------------------------------------------------------------------------------------
+
+cdef void pass_point(int kind, Ticket* ticket) noexcept nogil:
+    # A node of a replay that records an event, or waits for one; what the event had then may be nothing.
+    lock()
+    if ticket != NULL and kind == WAIT:
+        wait_for(ticket)
+    elif ticket != NULL:
+        ticket.time_ms = now_ms()
+        ticket.done = True
+        pthread_cond_broadcast(&done)
+    unlock()
+
+
+cdef void replay(const Plan* plan, Ticket** tickets, int device) noexcept nogil:
+    cdef int index
+    cdef const Work* work
+    clear_conditions(plan)
+    for index in range(plan.count):
+        work = &plan.nodes[index].work
+        if work.kind == RECORD or work.kind == WAIT:
+            pass_point(work.kind, tickets[index])
+        else:
+            perform(work, NULL, device)
+
+
+cdef void finish(HostStream* stream) noexcept nogil:
+    # Under the lock: takes the head off its queue.
+    global operations
+    cdef Operation* head = stream.head
+    if head.work.kind == RECORD:
+        head.ticket.time_ms = now_ms()
+        head.ticket.done = True
+    stream.head = head.next
+    if stream.head == NULL:
+        unlink_working(stream)
+    operations -= 1
+    drop_ticket(head.ticket)
+    if head.work.plan != NULL and head.staged != NULL:
+        drop_tickets(<Ticket**>head.staged, head.work.plan.count)
+    drop_plan(head.work.plan)
+    free(head.staged)
+    free(head)
+    pthread_cond_broadcast(&done)
+
+
+cdef void* serve(void* data) noexcept nogil:
+    cdef HostStream* stream = <HostStream*>data
+    cdef Operation* head
+    lock()
+    while True:
+        if stream.head == NULL:
+            if stream.dropped or (linger(&stream.wake, &mutex, LINGER_MS) and stream.head == NULL):
+                break
+            continue
+        head = stream.head
+        if head.work.kind == WAIT:
+            wait_for(head.ticket)
+        else:
+            unlock()
+            if delay:
+                sleep_us(delay)
+            if head.work.kind == REPLAY:
+                replay(head.work.plan, <Ticket**>head.staged, stream.device)
+            else:
+                perform(&head.work, head.staged, stream.device)
+            lock()
+        finish(stream)
+    stream.busy = False
+    if stream.dropped:
+        free_stream(stream)
+    unlock()
+    return NULL
+
+
+pthread_mutex_init(&mutex, NULL)
+
+
+# --- what the host device's work does when its turn comes: on the thread that serves its stream, under no lock
+
+cdef extern from *:
+    """
+    static __thread int accelrt_in_callback;
+    static int accelrt_lost;  /* read by every row, so atomic */
+    #define read_lost() __atomic_load_n(&accelrt_lost, __ATOMIC_ACQUIRE)
+    #define write_lost(value) __atomic_store_n(&accelrt_lost, value, __ATOMIC_RELEASE)
+    """
+    int callback_depth "accelrt_in_callback"
+    int read_lost() noexcept nogil
+    void write_lost(int value) noexcept nogil
+
+
+cdef int lost_device() noexcept nogil:
+    return read_lost()
+
+
+cdef bint in_callback() noexcept nogil:
+    return callback_depth > 0
+
+
+cdef void clear_conditions(const Plan* plan) noexcept nogil:
+    # Every condition is 0 when a launch begins.
+    cdef int index
+    cdef const Work* work
+    for index in range(plan.count):
+        work = &plan.nodes[index].work
+        if work.kind == BRANCH:
+            work.condition.value = 0
+            clear_conditions(work.plan)
+
+
+cdef void run_plan(const Plan* plan, int device) noexcept nogil:
+    cdef int index
+    for index in range(plan.count):
+        perform(&plan.nodes[index].work, NULL, device)
+
+
+cdef void run_branch(const Work* work, int device) noexcept nogil:
+    # A lost device is out of every loop.
+    while work.condition.value and not read_lost():
+        run_plan(work.plan, device)
+        if not work.repeats:
+            return
+
+
+cdef void perform(const Work* work, const void* staged, int device) noexcept nogil:
+    global callback_depth
+    if work.known and touches_nothing(work):
+        write_lost(device + 1)
+    elif work.kind == COPY:
+        memmove(<void*>work.dst, staged if staged != NULL else <const void*>work.src, work.size)
+    elif work.kind == FILL:
+        fill_memory(work)
+    elif work.kind == CALL:
+        callback_depth += 1
+        work.fn(work.data)
+        callback_depth -= 1
+    elif work.kind == SET:
+        work.condition.value = (<const unsigned int*>work.src)[0]
+    elif work.kind == BRANCH:
+        run_branch(work, device)

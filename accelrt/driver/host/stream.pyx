@@ -1,0 +1,369 @@
+"""The host driver's rows for streams, copies, fills and host functions."""
+from libc.stdint cimport uintptr_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy, memset
+
+from accelrt.driver.host.capture cimport abandon, add_node, break_capture, check_device, check_implicit, check_unsafe
+from accelrt.driver.host.memory cimport HOST_MEMORY, UNKNOWN_MEMORY, is_known, memory_lock, memory_unlock, owner_of
+from accelrt.driver.host.queue cimport (
+    CALL, COPY, DST_KNOWN, FILL, SRC_KNOWN, HostStream, Ticket, Work, add_stream, drain_device, drop_stream,
+    drop_ticket, enqueue, find_of_any_device, find_stream, follow_legacy_order, in_callback, is_legacy, lock,
+    lost_device, mark, unlock, wait_for,
+)
+from accelrt.driver.host.virtual cimport is_reserved
+from accelrt.driver.table cimport STREAM_NON_BLOCKING, Table, host_fn
+from accelrt.status cimport (
+    CAPTURE_UNSUPPORTED, DEINITIALIZED, ILLEGAL_ADDRESS, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE,
+    NOT_INITIALIZED, NOT_PERMITTED, NOT_READY, NO_DEVICE, NO_HOST_MEMORY,
+)
+
+cdef enum:
+    GREATEST_PRIORITY = -5
+
+# --- putting work in ---------------------------------------------------------------------------------------
+
+cdef int put_in(HostStream* stream, const Work* work, Ticket* ticket, void* staged) noexcept nogil:
+    # Under the lock: into the stream's queue, or into its capture.
+    cdef int code
+    if stream == NULL:
+        return INVALID_HANDLE
+    code = check_implicit(stream)
+    if code:
+        return code
+    if stream.capture != NULL:
+        return add_node(stream, work)
+    code = follow_legacy_order(stream)
+    return code if code else enqueue(stream, work, ticket, staged)
+
+
+cdef int finish_if_queued(HostStream* stream) noexcept nogil:
+    # Under the lock: the caller's bytes are written before the row returns.
+    cdef int code
+    cdef Ticket* ticket
+    if stream.capture != NULL:
+        return 0
+    ticket = mark(stream, &code)
+    if ticket != NULL:
+        code = wait_for(ticket)
+        drop_ticket(ticket)
+    return code
+
+
+cdef bint reaches_out(uintptr_t address, size_t size) noexcept nogil:
+    # It begins in memory that the driver knows, and leaves it or has no access to it.
+    return owner_of(address, size) == UNKNOWN_MEMORY and (is_known(address) or is_reserved(address))
+
+
+cdef int copy(int device, uintptr_t stream, uintptr_t dst, uintptr_t src, size_t size) noexcept nogil:
+    return put_copy_in(device, stream, dst, src, size, False)
+
+
+cdef int put_copy_in(int device, uintptr_t stream, uintptr_t dst, uintptr_t src, size_t size,
+                     bint across) noexcept nogil:
+    cdef HostStream* found
+    cdef Work work
+    cdef void* staged = NULL
+    cdef int code = gate(device)
+    if code or size == 0:
+        return code
+    if reaches_out(dst, size) or reaches_out(src, size) or dst == 0 or src == 0:
+        return INVALID_VALUE
+    memset(&work, 0, sizeof(Work))
+    work.kind = COPY
+    work.dst = dst
+    work.src = src
+    work.size = size
+    work.across = across
+    work.known = DST_KNOWN * (owner_of(dst, size) != UNKNOWN_MEMORY) | SRC_KNOWN * (owner_of(src, size) != UNKNOWN_MEMORY)
+    lock()
+    found = find_stream(device, stream)
+    if found != NULL and found.capture == NULL and not work.known & SRC_KNOWN:
+        staged = malloc(size)
+        if staged == NULL:
+            unlock()
+            return NO_HOST_MEMORY
+        memcpy(staged, <void*>src, size)
+    code = put_in(found, &work, NULL, staged)
+    if code:
+        free(staged)
+    elif not work.known & DST_KNOWN or (owner_of(dst, 1) == HOST_MEMORY and owner_of(src, 1) < 0):
+        code = finish_if_queued(found)
+    unlock()
+    return code
+
+
+cdef int copy_peer(int dst_on, uintptr_t dst, int src_on, uintptr_t src, size_t size, uintptr_t stream) noexcept nogil:
+    return copy_across(src_on, stream, dst_on, dst, src_on, src, size)
+
+
+cdef int copy_across(int on_device, uintptr_t stream, int dst_on, uintptr_t dst, int src_on, uintptr_t src,
+                     size_t size) noexcept nogil:
+    cdef int code = gate(dst_on)
+    if code == 0:
+        code = gate(src_on)
+    if code == 0 and size and (owner_of(dst, size) != dst_on or owner_of(src, size) != src_on):
+        code = INVALID_VALUE
+    if on_device != dst_on and on_device != src_on:
+        code = code if code else INVALID_VALUE
+    return code if code else put_copy_in(on_device, stream, dst, src, size, True)
+
+
+cdef int fill(int device, uintptr_t stream, uintptr_t dst, unsigned int value, int width, size_t count) noexcept nogil:
+    cdef Work work
+    cdef int code = gate(device)
+    if code:
+        return code
+    if width not in (1, 2, 4) or dst % width or (count and owner_of(dst, count * width) == UNKNOWN_MEMORY):
+        return INVALID_VALUE
+    if count == 0:
+        return 0
+    memset(&work, 0, sizeof(Work))
+    work.kind = FILL
+    work.dst = dst
+    work.value = value
+    work.width = width
+    work.size = count
+    work.known = DST_KNOWN
+    lock()
+    code = put_in(find_stream(device, stream), &work, NULL, NULL)
+    unlock()
+    return code
+
+
+cdef int stream_host_func(int device, uintptr_t stream, host_fn fn, void* data) noexcept nogil:
+    cdef Work work
+    cdef int code = gate(device)
+    if code:
+        return code
+    if fn == NULL:
+        return INVALID_VALUE
+    memset(&work, 0, sizeof(Work))
+    work.kind = CALL
+    work.fn = fn
+    work.data = data
+    lock()
+    code = put_in(find_stream(device, stream), &work, NULL, NULL)
+    unlock()
+    return code
+
+
+# --- streams -----------------------------------------------------------------------------------------------
+
+cdef int stream_priority_range(int device, int* out_least, int* out_greatest) noexcept nogil:
+    out_least[0] = 0
+    out_greatest[0] = GREATEST_PRIORITY
+    return gate(device)
+
+
+cdef int stream_create(int device, unsigned int flags, int priority, uintptr_t* out_stream) noexcept nogil:
+    cdef HostStream* made
+    cdef int code = gate(device)
+    if code or flags > STREAM_NON_BLOCKING:
+        return code if code else INVALID_VALUE
+    lock()
+    made = add_stream(device, flags, min(0, max(GREATEST_PRIORITY, priority)))
+    if made != NULL:
+        out_stream[0] = made.handle
+    unlock()
+    return 0 if made != NULL else NO_HOST_MEMORY
+
+
+cdef int stream_destroy(int device, uintptr_t stream) noexcept nogil:
+    cdef HostStream* found
+    cdef int code = gate(device)
+    if code or stream <= 2:
+        return code if code else INVALID_HANDLE
+    lock()
+    found = find_stream(device, stream)
+    if found != NULL:
+        abandon(found)
+        drop_stream(found)
+    unlock()
+    return 0 if found != NULL else INVALID_HANDLE
+
+
+cdef int lock_stream(int device, uintptr_t stream, bint of_any, HostStream** out_found) noexcept nogil:
+    # Answers 0 with the lock held, so that the stream stays; the caller unlocks.
+    cdef int code = gate(device)
+    if code:
+        return code
+    lock()
+    out_found[0] = find_of_any_device(device, stream) if of_any else find_stream(device, stream)
+    if out_found[0] == NULL:
+        unlock()
+        return INVALID_HANDLE
+    return 0
+
+
+cdef int stream_priority(int device, uintptr_t stream, int* out_priority) noexcept nogil:
+    cdef HostStream* found
+    cdef int code = lock_stream(device, stream, False, &found)
+    if code == 0:
+        out_priority[0] = found.priority
+        unlock()
+    return code
+
+
+cdef int stream_flags(int device, uintptr_t stream, unsigned int* out_flags) noexcept nogil:
+    cdef HostStream* found
+    cdef int code = lock_stream(device, stream, False, &found)
+    if code == 0:
+        out_flags[0] = found.flags
+        unlock()
+    return code
+
+
+cdef int stream_device(int device, uintptr_t stream, int* out_device) noexcept nogil:
+    cdef HostStream* found
+    cdef int code = lock_stream(device, stream, True, &found)
+    if code == 0:
+        out_device[0] = found.device
+        unlock()
+    return code
+
+
+cdef int look(HostStream* stream, bint wait) noexcept nogil:
+    # Under the lock: whether a stream is idle, now or after waiting for it.
+    cdef Ticket* ticket
+    cdef int code
+    if stream == NULL:
+        return INVALID_HANDLE
+    if stream.capture != NULL:
+        return break_capture(stream, CAPTURE_UNSUPPORTED)
+    code = check_implicit(stream)
+    if code == 0:
+        code = check_unsafe()
+    if code == 0 and is_legacy(stream):
+        code = follow_legacy_order(stream)
+    if code or stream.head == NULL:
+        return code
+    if not wait:
+        return NOT_READY
+    ticket = mark(stream, &code)
+    if ticket != NULL:
+        code = wait_for(ticket)
+        drop_ticket(ticket)
+    return code
+
+
+cdef int stream_query(int device, uintptr_t stream) noexcept nogil:
+    cdef int code = gate(device)
+    if code:
+        return code
+    lock()
+    code = look(find_stream(device, stream), False)
+    unlock()
+    return code
+
+
+cdef int stream_synchronize(int device, uintptr_t stream) noexcept nogil:
+    cdef int code = gate(device)
+    if code:
+        return code
+    lock()
+    code = look(find_stream(device, stream), True)
+    unlock()
+    return code if code else gate(device)
+
+
+cdef int device_synchronize(int device) noexcept nogil:
+    cdef int code = gate(device)
+    if code:
+        return code
+    lock()
+    code = check_device(device)
+    if code == 0:
+        code = drain_device(device)
+    unlock()
+    return code if code else gate(device)
+
+
+cdef void fill_work_rows(Table* table) noexcept nogil:
+    table.copy = copy
+    table.copy_async = copy  # which looks at the memory anyway, and costs no more for it
+    table.copy_peer = copy_peer
+    table.copy_across = copy_across
+    table.fill = fill
+    table.stream_host_func = stream_host_func
+    table.stream_priority_range = stream_priority_range
+    table.stream_create = stream_create
+    table.stream_destroy = stream_destroy
+    table.stream_priority = stream_priority
+    table.stream_flags = stream_flags
+    table.stream_device = stream_device
+    table.stream_query = stream_query
+    table.stream_synchronize = stream_synchronize
+    table.device_synchronize = device_synchronize
+
+
+# --- whether a row of the host driver may do its work -----------------------------------------------------
+
+cdef extern from *:
+    """
+    #include <pthread.h>
+    static int accelrt_host_state;  /* read by every thread, so written and read atomically */
+    #define read_state() __atomic_load_n(&accelrt_host_state, __ATOMIC_ACQUIRE)
+    #define write_state(value) __atomic_store_n(&accelrt_host_state, value, __ATOMIC_RELEASE)
+    """
+    int read_state() noexcept nogil
+    void write_state(int value) noexcept nogil
+    int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept) nogil
+
+cdef enum:
+    CLOSED = -1  # other values: 0 is not open yet, n is open with n - 1 devices
+    INHERITED = -2  # a child of a process that had opened it
+
+
+cdef int gate_any() noexcept nogil:
+    cdef int state = read_state()
+    if state == 0 or state == INHERITED:
+        return NOT_INITIALIZED
+    if state == CLOSED:
+        return DEINITIALIZED
+    return NOT_PERMITTED if in_callback() else 0
+
+
+cdef int gate(int device) noexcept nogil:
+    cdef int code = gate_any()
+    if code == 0 and (device < 0 or device >= gate_devices()):
+        return INVALID_DEVICE if gate_devices() else NO_DEVICE
+    if code == 0 and lost_device() == device + 1:
+        return ILLEGAL_ADDRESS
+    return code
+
+
+cdef bint gate_is_new() noexcept nogil:
+    return read_state() == 0
+
+
+cdef int gate_devices() noexcept nogil:
+    return read_state() - 1
+
+
+cdef void gate_open(int devices) noexcept nogil:
+    write_state(devices + 1)
+
+
+cdef void gate_close() noexcept nogil:
+    write_state(CLOSED)
+
+
+cdef void hold_still() noexcept nogil:
+    # So that the child finds both locks as its own.  Who has them waits for nothing long, and never for the GIL.
+    lock()
+    memory_lock()
+
+
+cdef void go_on() noexcept nogil:
+    memory_unlock()
+    unlock()
+
+
+cdef void shut_in_child() noexcept nogil:
+    # The parent's workers are not in the child: it may not use the device.
+    if read_state() != 0:
+        write_state(INHERITED)
+    go_on()
+
+
+pthread_atfork(&hold_still, &go_on, &shut_in_child)

@@ -1,0 +1,532 @@
+"""Graphs: work that is captured from streams once and replayed in one call.
+
+A capture is a transaction: whatever fails in it, the stream leaves the capture, the memory goes back to
+the graph's pool, and the process can capture again.
+"""
+import warnings
+cimport cython
+from cpython.list cimport PyList_GET_SIZE
+from libc.stdint cimport UINTPTR_MAX, uint64_t, uintptr_t
+
+from accelrt.devices.device cimport ordinal_of
+from accelrt.driver.capture_guard cimport count_out_capture, expect_capture
+cimport accelrt.driver.registry as registry
+from accelrt.driver.table cimport CAPTURE_GLOBAL, CAPTURE_RELAXED, CAPTURE_THREAD_LOCAL, CONDITION_IF, CONDITION_WHILE
+from accelrt.errors import CaptureError
+from accelrt.graphs.conditional cimport Branch, leave_branch
+from accelrt.graphs.held cimport CALLBACKS, HOOKS, UNREADY
+from accelrt.graphs.hooks import add_hook, run_hooks
+from accelrt.graphs.nodes cimport update_exec
+from accelrt.memory.allocator.routes cimport (
+    begin_capture_on, end_capture, expect_idle, hide_replays, hold_private, let_go_private, note_replays,
+)
+from accelrt.memory.mempool cimport MemPool, next_pool, read_pool_id
+from accelrt.runtime.capture_record cimport (
+    Record, Side, close_capture, mode_name, note_sides, open_capture, raise_broken, raise_unbegun,
+)
+from accelrt.runtime.host_func cimport begin_runs, nodes_of, take_back_runs
+from accelrt.runtime.release_queue cimport (
+    CAPTURE, GRAPH, GRAPH_EXEC, dispose, dispose_capture, drain, keep_until_passed,
+)
+cimport accelrt.runtime.sanitizer_hooks as watch
+from accelrt.status cimport CAPTURE_UNSUPPORTED, raise_status
+from accelrt.streams.stream cimport current_handle, current_of
+
+MODES = {"global": CAPTURE_GLOBAL, "thread_local": CAPTURE_THREAD_LOCAL, "relaxed": CAPTURE_RELAXED}
+
+cdef list NO_HOOKS = []  # of every graph that has none; nothing is ever added to it
+
+cdef enum:
+    LEGACY = 1  # 0 and 1 are the legacy default stream
+
+
+def graph_pool_handle():
+    """A handle of a new memory pool for graphs, to pass to several captures that share memory.
+
+    Returns:
+        (int, int), unique in the process.  The pool comes into being with the first capture that uses it.
+    """
+    return 0, next_pool()
+
+
+cdef int read_pool(object pool, int ordinal, uint64_t* out_id) except -1:
+    if pool is None:
+        out_id[0], out_id[1] = 0, next_pool()
+        return 0
+    if isinstance(pool, CUDAGraph):
+        pool = pool.pool()
+    if isinstance(pool, MemPool):
+        (<MemPool>pool).hold_on(ordinal)
+    read_pool_id(pool, out_id)
+    return 0
+
+
+@cython.no_gc_clear  # a destructor that finds no record would leave the stream in its capture
+cdef class CUDAGraph(HeldGraph):
+    """Work captured from streams, to be replayed any number of times.
+
+        g = accelrt.CUDAGraph()
+        with accelrt.graph(g):
+            ...                      # copies, fills, launches: recorded, not run
+        g.replay()
+
+    Arguments:
+        keep_graph: bool, keep the driver's graph after the capture: to look at it, to dump it, to hand it to others
+            or to update another CUDAGraph from it.  It is then made ready by instantiate() or the first replay().
+
+    Memory allocated during the capture comes from the graph's private pool and keeps its addresses until the
+    graph dies or is reset.  Buffers and arrays whose copies were captured are kept alive as long, and their memory
+    is not used again before the last replay is past, whichever its stream.
+    """
+
+    def __cinit__(self):
+        self.noted = UINTPTR_MAX
+        self.capture_hooks = self.replay_hooks = NO_HOOKS
+
+    def __init__(self, bint keep_graph=False):
+        self.keep_graph = keep_graph
+
+    def __dealloc__(self):
+        self.abandon()
+
+    cdef int abandon(self) noexcept:
+        # Whatever state it is in, afterwards the graph holds nothing.  Never raises: destructors call it.  What gives the
+        # parts back lets go of the GIL, so other threads are kept off, and find nothing to replay.
+        cdef Record record = self.record
+        cdef uintptr_t exec_ = self.exec_, graph = self.graph
+        self.busy += 1
+        self.exec_ = self.graph = 0
+        self.rare = UNREADY | self.rare & HOOKS
+        if record is not None:
+            self.leave_branches()
+            dispose_capture(CAPTURE, self.ordinal, record.origin, record.capture)
+            self.leave_capture()
+        self.count_out()
+        if watch.sanitizing:
+            watch.note_dropped(self.capture)
+        if self.lasting:
+            for handle in self.launched_on:
+                keep_until_passed(self.ordinal, handle, self.kept)
+        if exec_:
+            dispose(GRAPH_EXEC, self.ordinal, exec_)
+        if graph:
+            dispose(GRAPH, self.ordinal, graph)
+        if self.holds:
+            self.let_pool_go()
+        self.lasting = False
+        self.kept = self.calls = self.sides = self.launched_on = None
+        self.noted = UINTPTR_MAX
+        self.node_count = 0
+        self.busy -= 1
+        return 0
+
+    cdef int let_pool_go(self) noexcept:
+        # Its memory is others' once the streams that it was replayed on are past the last replay.  A caller who got the
+        # driver's handles may have launched it anywhere, and the garbage collector may have dropped the list.
+        cdef dict launched_on = self.launched_on
+        cdef bint hidden = self.shown or (self.noted != UINTPTR_MAX and not launched_on)
+        cdef uintptr_t stream
+        self.launched_on = None
+        self.holds = self.shown = False
+        if launched_on and not hidden:
+            for handle in launched_on:
+                stream = handle
+                with nogil:
+                    note_replays(self.ordinal, self.pool_id[0], self.pool_id[1], stream)
+        with nogil:
+            if hidden:
+                hide_replays(self.ordinal, self.pool_id[0], self.pool_id[1])
+            let_go_private(self.ordinal, self.pool_id[0], self.pool_id[1])
+        return 0
+
+    cdef int leave_branches(self) noexcept:
+        while self.branches:
+            leave_branch(<Branch>self.branches.pop())
+        return 0
+
+    cdef int count_out(self) noexcept:
+        if self.counted:
+            self.counted = False
+            count_out_capture()
+        return 0
+
+    cdef int leave_capture(self) noexcept:
+        # After the driver's is over.  Counted out first: what waited for the capture's end may go back then.
+        cdef Record record = self.record
+        cdef uint64_t capture = record.capture
+        self.leave_branches()
+        self.count_out()
+        self.record = None
+        self.stream = None
+        with nogil:
+            end_capture(self.ordinal, capture)
+        close_capture(record)
+        return 0
+
+    cdef int require_free(self) except -1:
+        self.require_calm()
+        if self.record is not None or self.exec_ or self.graph:
+            state = "holds a capture" if self.record is None else "is being captured"
+            raise RuntimeError(f"this CUDAGraph {state} already; call reset() first, or use another CUDAGraph")
+        return 0
+
+    def capture_begin(self, pool=None, capture_error_mode="global"):
+        """Begins to capture the current stream (cuStreamBeginCapture).
+
+        Arguments:
+            pool: (int, int) from graph_pool_handle(), another graph's pool() or MemPool.id, or a MemPool, to share
+                memory with the graphs that use it and never replay at the same time; None is a pool of its own.
+            capture_error_mode: "global", "thread_local" or "relaxed": which threads' unsafe calls, such as
+                raw allocations, break the capture (CUDA driver API, CUstreamCaptureMode).
+        Raises:
+            CaptureError: the current stream is the legacy default stream, which cannot be captured; or another
+                thread broke the capture as soon as it began.
+            RuntimeError: this graph was captured already, or its capture is under way, or another thread begins or
+                drops it.
+            ValueError, TypeError: no such mode, no such pool.
+            Exception: whatever a hook raised; then nothing is begun.
+        """
+        mode = MODES.get(capture_error_mode)
+        if mode is None:
+            raise ValueError(f"capture_error_mode is {capture_error_mode!r}; it may be {', '.join(MODES)}")
+        self.require_free()
+        if PyList_GET_SIZE(self.capture_hooks):
+            run_hooks(self.capture_hooks, self, True)
+            self.require_free()
+        self.busy += 1
+        try:
+            self.begin_on(current_of(ordinal_of(None)), mode, pool)
+        finally:
+            self.busy -= 1
+
+    cdef int begin_on(self, Stream stream, int mode, object pool) except -1:
+        cdef int code
+        if stream.handle <= LEGACY:
+            raise CaptureError(
+                f"capture_begin(stream={stream!r}, mode={mode_name(mode)!r}) answered STREAM_CAPTURE_UNSUPPORTED "
+                f"({CAPTURE_UNSUPPORTED}): the legacy default stream cannot be captured; make another one current, with "
+                "accelrt.stream(accelrt.Stream()), or use accelrt.graph(g), which makes one",
+                CAPTURE_UNSUPPORTED, "STREAM_CAPTURE_UNSUPPORTED", "capture_begin",
+            )
+        read_pool(pool, stream.device_index, self.pool_id)
+        self.ordinal = stream.device_index
+        self.mode = mode
+        with nogil:  # the pool's lock is held in calls of the driver that may wait for a function of Python's
+            code = hold_private(self.ordinal, self.pool_id[0], self.pool_id[1])
+        if code:
+            raise_status(code, "capture_begin", ("pool", (self.pool_id[0], self.pool_id[1])))
+        self.holds = self.counted = True
+        with nogil:
+            expect_idle(self.ordinal)
+            expect_capture()
+            code = registry.active().capture_begin(self.ordinal, stream.handle, self.mode)
+        if code:
+            self.abandon()
+            raise_status(code, "capture_begin", ("stream", stream, "mode", mode_name(mode)))
+        return self.open_on(stream)
+
+    cdef int open_on(self, Stream stream) except -1:
+        # The stream captures: from here on, whatever fails ends that.
+        cdef uint64_t capture = 0
+        cdef uintptr_t handle = stream.handle
+        cdef int code
+        with nogil:
+            code = begin_capture_on(self.ordinal, handle, self.pool_id[0], self.pool_id[1], &capture)
+        if code:
+            dispose_capture(CAPTURE, self.ordinal, stream.handle, capture)
+            self.abandon()
+            raise_unbegun(code, "capture_begin", stream, self.mode)
+        self.stream = stream
+        self.capture = capture
+        self.kept = []
+        self.record = open_capture(self.ordinal, stream.handle, capture, self.kept, None)
+        return 0
+
+    def capture_end(self):
+        """Ends the capture (cuStreamEndCapture) and makes it ready to replay, unless the graph is to be kept.
+
+        Raises:
+            CaptureError: the capture was broken, a stream that joined it was not joined back, or it is ended on
+                the wrong thread.  The graph is then empty and can be captured anew.
+            RuntimeError: no capture is under way, or the body of a condition is being captured, or another thread
+                begins, ends or drops the capture just now.
+            Exception: whatever a hook raised; the graph is then as after reset().
+        """
+        cdef Record record = self.record
+        cdef int code
+        self.require_calm()
+        if record is None:
+            raise RuntimeError("no capture of this CUDAGraph is under way; call capture_begin() first")
+        if self.branches:
+            self.abandon()
+            raise RuntimeError("the body of a condition is still being captured, so the capture is dropped; leave "
+                               "if_() and while_() before it ends")
+        stream = self.stream
+        self.busy += 1
+        with nogil:
+            code = registry.active().capture_end(self.ordinal, record.origin, &self.graph)
+        self.busy -= 1
+        self.leave_capture()
+        call = "capture_end"
+        if code:  # a driver that refuses to end a capture must not leave the stream in it
+            dispose_capture(CAPTURE, self.ordinal, record.origin, record.capture)
+        else:
+            call = "graph_node_count"
+            code = registry.active().graph_node_count(self.graph, &self.node_count)
+        if code:
+            self.abandon()
+            raise_broken(record, code, call, ("stream", stream))
+        if watch.sanitizing:
+            watch.note_captured(self.capture)
+        self.take_in(record.kept)
+        if not self.keep_graph:
+            try:
+                self.make_exec()
+            except BaseException:
+                self.abandon()
+                raise
+        drain()
+        if self.node_count == 0:
+            warnings.warn("The CUDA Graph is empty: nothing was put into a capturing stream", stacklevel=2)
+        if PyList_GET_SIZE(self.capture_hooks):
+            self.finish_hooked()
+
+    cdef int finish_hooked(self) except -1:
+        try:
+            run_hooks(self.capture_hooks, self, False)
+        except BaseException:
+            self.reset()
+            raise
+        return 0
+
+    cdef int take_in(self, list kept) except -1:
+        self.kept = kept
+        self.calls = nodes_of(kept)
+        self.sides = [thing for thing in kept if isinstance(thing, Side)]
+        self.launched_on = None
+        self.noted = UINTPTR_MAX
+        self.rare = CALLBACKS * (len(self.calls) > 0) | UNREADY * (self.exec_ == 0) | self.rare & HOOKS
+        return 0
+
+    def replay(self):
+        """Puts the captured work into the current stream of the graph's device (cuGraphLaunch).
+
+        Raises:
+            RuntimeError: nothing is captured.
+            CudaError: the driver refused.
+            Exception: whatever a hook raised.
+        """
+        cdef uintptr_t handle = current_handle(self.ordinal)
+        cdef int code
+        if self.rare or handle != self.noted or watch.sanitizing:
+            self.replay_slow(handle)
+            return
+        with nogil:
+            code = registry.active().graph_launch(self.ordinal, self.exec_, handle)
+        if code:
+            raise_status(code, "graph_launch", ("graph_exec", self.exec_, "stream", handle))
+
+    cdef int require_ready(self) except -1:
+        if self.exec_:
+            return 0
+        if self.graph == 0 or self.record is not None:
+            raise RuntimeError("nothing to replay: capture first, with accelrt.graph(g) or capture_begin/capture_end")
+        return self.make_exec()
+
+    cdef int replay_slow(self, uintptr_t handle) except -1:
+        self.require_ready()
+        if PyList_GET_SIZE(self.replay_hooks) == 0:
+            return self.launch(handle)
+        run_hooks(self.replay_hooks, self, True)
+        self.require_ready()
+        self.launch(current_handle(self.ordinal))
+        run_hooks(self.replay_hooks, self, False)
+        return 0
+
+    cdef int launch(self, uintptr_t handle) except -1:
+        cdef list calls = self.calls
+        cdef int code
+        if handle != self.noted:
+            self.note_stream(handle)
+        if watch.sanitizing:
+            watch.note_replay(self.ordinal, handle, self.capture)
+        begin_runs(calls)
+        with nogil:
+            code = registry.active().graph_launch(self.ordinal, self.exec_, handle)
+        if code:
+            take_back_runs(calls)
+            raise_status(code, "graph_launch", ("graph_exec", self.exec_, "stream", handle))
+        return 0
+
+    cdef int note_stream(self, uintptr_t handle) except -1:
+        # The graph may die, and its memory with it, while a replay is under way on this stream.
+        cdef Stream stream
+        if self.launched_on is None:
+            self.launched_on = {}
+        if handle not in self.launched_on:
+            self.lasting = note_sides(self.sides, self.ordinal, handle) or self.lasting
+            stream = current_of(self.ordinal)
+            self.launched_on[handle] = None if stream.leased else stream
+        self.noted = handle
+        return 0
+
+    def update(self, other):
+        """Gives the instantiated graph the parameters of another capture of the same shape (cuGraphExecUpdate).
+
+        Arguments:
+            other: CUDAGraph, made with keep_graph=True, that holds a capture of the same device.  It stays as it is.
+        Raises:
+            RuntimeError: this graph is not ready to replay, or the other holds no graph.
+            CudaError: the shapes differ; the text names the driver's reason and the node.  This graph is unchanged.
+
+        Replays that are under way are left alone.  What this graph kept alive, memory and functions, it gives up for
+        what the other keeps, and it uses the other's pool with it.  If its own graph was kept, that is given up too.
+        """
+        cdef CUDAGraph to
+        cdef uint64_t first, second
+        cdef int code
+        if not isinstance(other, CUDAGraph):
+            raise TypeError(f"other is {other!r} of type {type(other).__name__}; pass a CUDAGraph")
+        to = other
+        self.require_alike(to)
+        first, second = to.pool_id[0], to.pool_id[1]
+        with nogil:
+            code = hold_private(to.ordinal, first, second)
+        if code:
+            raise_status(code, "graph_update", ("pool", (first, second)))
+        try:
+            self.require_alike(to)  # other threads had the GIL
+            update_exec(self.exec_, to.graph)
+        except BaseException:
+            with nogil:
+                let_go_private(to.ordinal, first, second)
+            raise
+        self.take_over(to)
+
+    cdef int require_alike(self, CUDAGraph other) except -1:
+        other.raw_cuda_graph()
+        if self.exec_ == 0 or self.ordinal != other.ordinal:
+            raise RuntimeError("there is nothing to update: this CUDAGraph has to be ready to replay on the other's device")
+        return 0
+
+    cdef int take_over(self, CUDAGraph other) except -1:
+        cdef object stays = (self.kept, self.launched_on)
+        cdef bint shown
+        if self.lasting:
+            for handle in self.launched_on:
+                keep_until_passed(self.ordinal, handle, stays)
+        shown = self.shown  # which what is instantiated stays
+        self.let_pool_go()
+        self.holds, self.shown = True, shown
+        self.pool_id[0], self.pool_id[1] = other.pool_id[0], other.pool_id[1]
+        if self.graph:
+            dispose(GRAPH, self.ordinal, self.graph)
+            self.graph = 0
+        self.node_count = other.node_count
+        self.capture = other.capture
+        self.lasting = False
+        return self.take_in(other.kept)
+
+    def reset(self):
+        """Forgets the capture: its pool's memory can go back to the device once nothing in it is live.
+
+        Raises:
+            RuntimeError: another thread begins, ends or drops the capture just now.
+        """
+        self.require_calm()
+        self.abandon()
+        drain()
+
+    def if_(self, flag):
+        """The context in which work is captured that replays do only if an integer in device memory is not 0.
+
+            with accelrt.graph(g):
+                with g.if_(flag):
+                    ...
+
+        Arguments:
+            flag: Buffer, or an object with __cuda_array_interface__, whose first 4 bytes are read, in the order of the
+                current stream, by each replay (a conditional node of type if; CUDA 12.3).
+        Raises:
+            RuntimeError: the current stream does not capture for this graph, the context was entered before, or
+                another thread begins or ends a capture of this graph, or of such a body, just now.
+            TypeError, ValueError: flag is no device memory, or is shorter than 4 bytes.
+            NotSupportedError: the driver has no conditional nodes.
+
+        Inside, a stream of its own is current, which begins behind nothing; host functions cannot be captured there.
+        """
+        return Branch(self, flag, CONDITION_IF)
+
+    def while_(self, flag):
+        """The same as if_, but replays repeat the work while the integer is not 0: it is read before the first time
+        and at the end of each, so the captured work has to change it."""
+        return Branch(self, flag, CONDITION_WHILE)
+
+    def register_capture_pre_hook(self, hook):
+        """Has a function called before each capture of this graph, while no stream captures for it yet.
+
+        Arguments:
+            hook: called as hook(graph).  What it raises is raised by capture_begin, and nothing is begun.
+        Returns:
+            RemovableHandle.
+        Raises:
+            TypeError: hook cannot be called.
+
+        Hooks are called in the order of their registration; the first that raises is the last one called.  They
+        stay when the graph is reset.
+        """
+        return add_hook(self.own_capture_hooks(), hook, True)
+
+    def register_capture_hook(self, hook):
+        """Has a function called after each capture of this graph that succeeded, when it can be replayed.
+
+        Arguments:
+            hook: called as hook(graph).  What it raises is raised by capture_end, and the graph is reset.
+        Returns:
+            RemovableHandle; see register_capture_pre_hook.
+        """
+        return add_hook(self.own_capture_hooks(), hook, False)
+
+    def register_replay_pre_hook(self, hook):
+        """Has a function called before each replay() of this graph.
+
+        Arguments:
+            hook: called as hook(graph).  What it puts into the current stream runs before the graph's work.  What it
+                raises is raised by replay, and nothing is launched.
+        Returns:
+            RemovableHandle; see register_capture_pre_hook.
+        """
+        return add_hook(self.own_replay_hooks(), hook, True)
+
+    def register_replay_hook(self, hook):
+        """Has a function called after each replay() of this graph was put into its stream, where it may still run.
+
+        Arguments:
+            hook: called as hook(graph).  What it raises is raised by replay; the launch stands.
+        Returns:
+            RemovableHandle; see register_capture_pre_hook.
+        """
+        return add_hook(self.own_replay_hooks(), hook, False)
+
+    cdef list own_capture_hooks(self):
+        if self.capture_hooks is NO_HOOKS:
+            self.capture_hooks = []
+        return self.capture_hooks
+
+    cdef list own_replay_hooks(self):
+        if self.replay_hooks is NO_HOOKS:
+            self.replay_hooks = []
+            self.rare |= HOOKS
+        return self.replay_hooks
+
+    @property
+    def is_capturing(self):
+        """Whether this graph's capture is under way."""
+        return self.record is not None
+
+    def __repr__(self):
+        held = self.exec_ or self.graph
+        state = f"{self.node_count} nodes"
+        if self.record is None and not held:
+            return "<accelrt.CUDAGraph empty>"
+        return f"<accelrt.CUDAGraph {'capturing' if self.record is not None else state}, pool {self.pool()}>"

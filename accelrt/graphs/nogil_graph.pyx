@@ -1,0 +1,277 @@
+"""Graphs of nogil code: captured, launched and destroyed without the GIL.
+
+A capture is a transaction here too: where it fails, the stream leaves it and the memory goes back to the pool.
+What the driver refuses to give back waits, and is tried again when the next capture begins or graph goes, and
+whenever Python tries again what it was refused.
+"""
+from libc.stdlib cimport calloc, free
+from libc.string cimport memset
+
+from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
+from accelrt.core.locks cimport spin_lock, spin_unlock
+from accelrt.driver.capture_guard cimport count_out_capture, expect_capture, go_relaxed, restore_mode
+cimport accelrt.driver.registry as registry
+from accelrt.memory.allocator.routes cimport (
+    begin_capture_on, end_capture, expect_idle, hide_replays, hold_private, let_go_private,
+)
+from accelrt.runtime.release_queue cimport GRAPH, GRAPH_EXEC, drain_too, end_capture as end_on_driver, give_back
+from accelrt.status cimport FORKED, ILLEGAL_STATE, INVALID_HANDLE, NO_HOST_MEMORY
+
+cdef extern from "<pthread.h>" nogil:
+    int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept)
+
+cdef extern from *:
+    """
+    /* Numbers of pools that nobody named; the second half of their ids is one that Python's never have. */
+    static uint64_t accelrt_door_pools;
+    #define accelrt_next_door_pool() __atomic_add_fetch(&accelrt_door_pools, 1, __ATOMIC_RELAXED)
+    """
+    uint64_t next_number "accelrt_next_door_pool" () noexcept nogil
+
+cdef enum:
+    OWN_POOL = 1  # second half of the id of a pool of a graph's own
+
+cdef struct Graph:
+    int state
+    int device
+    uintptr_t stream    # that is captured
+    uint64_t capture    # the driver's id of that capture
+    uint64_t[2] pool
+    bint holds          # the pool counts this graph
+    bint counted        # as a capture under way
+    bint routed         # the capture's allocations go to the pool
+    uintptr_t raw       # the driver's graph, from the capture's end on
+    uintptr_t raw_exec  # the driver's, instantiated
+    size_t nodes
+    Graph* next         # among the refused
+
+cdef AddressMap graphs         # address -> Graph; under the lock
+cdef Graph* refused = NULL     # destroyed, and the driver kept something of it; under the lock
+cdef int lock = 0
+
+
+cdef void forget_graphs() noexcept nogil:
+    global lock, refused
+    lock = 0
+    refused = NULL
+    memset(&graphs, 0, sizeof(graphs))
+
+
+cdef Graph* find(uintptr_t graph) noexcept nogil:
+    cdef Graph* found
+    spin_lock(&lock)
+    found = <Graph*>map_find(&graphs, graph)
+    spin_unlock(&lock)
+    return found
+
+
+# --- the way out ---------------------------------------------------------------------------------------------
+
+cdef void close_route(Graph* graph) noexcept nogil:
+    # Counted out first: what waited for the capture's end may go back then.
+    if graph.counted:
+        count_out_capture()
+        graph.counted = False
+    if graph.routed:
+        end_capture(graph.device, graph.capture)
+        graph.routed = False
+
+
+cdef int leave_capture(Graph* graph) noexcept nogil:
+    # Whatever broke the capture, and whether the driver has ended it already.
+    cdef uintptr_t raw = 0
+    cdef int code = end_on_driver(graph.device, graph.stream, graph.capture, &raw)
+    close_route(graph)
+    if code == 0:
+        graph.state = EMPTY
+    if raw:
+        graph.raw = raw
+    return code
+
+
+cdef int dismantle(Graph* graph) noexcept nogil:
+    # Each part that went is noted, so that it can be called again; the first refusal is the answer.
+    cdef int code = 0, other
+    if graph.state == CAPTURING:
+        code = leave_capture(graph)
+    if graph.raw_exec:
+        other = give_back(GRAPH_EXEC, graph.device, graph.raw_exec)
+        graph.raw_exec = 0 if other == 0 else graph.raw_exec
+        code = code if code else other
+    if graph.raw:
+        other = give_back(GRAPH, graph.device, graph.raw)
+        graph.raw = 0 if other == 0 else graph.raw
+        code = code if code else other
+    if graph.holds:
+        hide_replays(graph.device, graph.pool[0], graph.pool[1])  # launches are not noted
+        let_go_private(graph.device, graph.pool[0], graph.pool[1])
+        graph.holds = False
+    graph.nodes = 0
+    return code
+
+
+cdef void discard(Graph* graph) noexcept nogil:
+    global refused
+    cdef int code = dismantle(graph)
+    if code == 0 or code == FORKED:
+        free(graph)
+        return
+    spin_lock(&lock)
+    graph.next = refused
+    refused = graph
+    spin_unlock(&lock)
+
+
+cdef void retry_refused() noexcept nogil:
+    global refused
+    cdef Graph* left
+    cdef Graph* graph
+    spin_lock(&lock)
+    left = refused
+    refused = NULL
+    spin_unlock(&lock)
+    while left != NULL:
+        graph = left
+        left = graph.next
+        discard(graph)
+
+
+cdef int destroy_graph(uintptr_t graph) noexcept nogil:
+    cdef Graph* found
+    spin_lock(&lock)
+    found = <Graph*>map_remove(&graphs, graph)
+    spin_unlock(&lock)
+    retry_refused()
+    if found == NULL:
+        return INVALID_HANDLE
+    discard(found)
+    return 0
+
+
+# --- captures ------------------------------------------------------------------------------------------------
+
+cdef int enlist(Graph* graph) noexcept nogil:
+    cdef int code
+    spin_lock(&lock)
+    code = map_reserve(&graphs)
+    if code == 0:
+        map_insert(&graphs, <uintptr_t>graph, graph)
+    spin_unlock(&lock)
+    return code
+
+
+cdef int open_route(Graph* graph, int mode) noexcept nogil:
+    cdef int code = hold_private(graph.device, graph.pool[0], graph.pool[1])
+    if code:
+        return code
+    graph.holds = True
+    expect_idle(graph.device)
+    expect_capture()  # before the first moment in which others could disturb it
+    graph.counted = True
+    code = registry.active().capture_begin(graph.device, graph.stream, mode)
+    if code:
+        close_route(graph)
+        return code
+    graph.state = CAPTURING
+    code = begin_capture_on(graph.device, graph.stream, graph.pool[0], graph.pool[1], &graph.capture)
+    graph.routed = code == 0
+    return code
+
+
+cdef int begin_graph(int device, uintptr_t stream, int mode, uint64_t id0, uint64_t id1,
+                     uintptr_t* out_graph) noexcept nogil:
+    cdef Graph* graph = <Graph*>calloc(1, sizeof(Graph))
+    cdef int code
+    out_graph[0] = 0
+    retry_refused()
+    if graph == NULL:
+        return NO_HOST_MEMORY
+    graph.device = device
+    graph.stream = stream
+    graph.pool[0], graph.pool[1] = id0, id1
+    if id0 == 0 and id1 == 0:
+        graph.pool[0], graph.pool[1] = next_number(), OWN_POOL
+    code = open_route(graph, mode)
+    if code == 0:
+        code = enlist(graph)
+    if code:
+        discard(graph)
+        return code
+    out_graph[0] = <uintptr_t>graph
+    return 0
+
+
+cdef int end_graph(uintptr_t graph) noexcept nogil:
+    cdef Graph* found = find(graph)
+    cdef int code
+    if found == NULL:
+        return INVALID_HANDLE
+    if found.state != CAPTURING:
+        return ILLEGAL_STATE
+    code = registry.active().capture_end(found.device, found.stream, &found.raw)
+    if code == 0:
+        found.state = CAPTURED
+        close_route(found)
+        code = registry.active().graph_node_count(found.raw, &found.nodes)
+    if code:
+        dismantle(found)  # a driver that refuses to end a capture must not leave the stream in it
+        if found.state != CAPTURING:
+            found.state = EMPTY
+    return code
+
+
+cdef int instantiate_graph(uintptr_t graph) noexcept nogil:
+    # Refused while another thread captures in global mode, which it would break, unless the caller is relaxed.
+    cdef Graph* found = find(graph)
+    cdef int mode, code
+    if found == NULL:
+        return INVALID_HANDLE
+    if found.state != CAPTURED:
+        return ILLEGAL_STATE
+    code = go_relaxed(registry.active(), &mode)
+    if code == 0:
+        code = registry.active().graph_instantiate(found.device, found.raw, 0, &found.raw_exec)
+        restore_mode(registry.active(), mode)
+    if code == 0:
+        found.state = READY
+    return code
+
+
+cdef int launch_graph(uintptr_t graph, uintptr_t stream) noexcept nogil:
+    cdef Graph* found = find(graph)
+    if found == NULL:
+        return INVALID_HANDLE
+    if found.state != READY:
+        return ILLEGAL_STATE
+    return registry.active().graph_launch(found.device, found.raw_exec, stream)
+
+
+# --- figures -------------------------------------------------------------------------------------------------
+
+cdef int read_graph(uintptr_t graph, int* out_state, size_t* out_nodes) noexcept nogil:
+    cdef Graph* found = find(graph)
+    if found == NULL:
+        return INVALID_HANDLE
+    out_state[0] = found.state
+    out_nodes[0] = found.nodes
+    return 0
+
+
+cdef int read_graph_pool(uintptr_t graph, uint64_t* out_id0, uint64_t* out_id1) noexcept nogil:
+    cdef Graph* found = find(graph)
+    if found == NULL:
+        return INVALID_HANDLE
+    out_id0[0], out_id1[0] = found.pool[0], found.pool[1]
+    return 0
+
+
+cdef int read_raw_graph(uintptr_t graph, uintptr_t* out_graph, uintptr_t* out_exec) noexcept nogil:
+    cdef Graph* found = find(graph)
+    if found == NULL:
+        return INVALID_HANDLE
+    out_graph[0], out_exec[0] = found.raw, found.raw_exec
+    return 0
+
+
+drain_too(retry_refused)
+pthread_atfork(NULL, NULL, &forget_graphs)

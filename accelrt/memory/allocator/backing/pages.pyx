@@ -1,0 +1,282 @@
+"""Physical memory in pieces, and where they are mapped.
+
+A piece has its first home in a span of the heap that asked for it.  A window maps pieces a second time, one
+beside the other; while it is used, their slots in the spans are holes.  A piece serves one of its slots at a
+time, so no byte is ever in two blocks.
+"""
+from libc.stdlib cimport calloc, free, realloc
+
+from accelrt.memory.allocator.backing.plain cimport count_owner
+from accelrt.memory.allocator.block_ops cimport split_off
+from accelrt.memory.allocator.exclusive cimport call_unlocked, count_pool, lock_all, put_free, take_free, unlock_all
+from accelrt.memory.allocator.metadata cimport append_hole, see_to_blocks
+from accelrt.memory.allocator.sizes cimport LARGE, round_up
+from accelrt.memory.allocator.stats cimport RESERVED_BYTES
+from accelrt.memory.allocator.types cimport HOLE, WINDOW, Block
+from accelrt.status cimport NO_HOST_MEMORY, OUT_OF_MEMORY
+
+# What errands of the driver are about.
+cdef struct Run:
+    Slot** slots
+    size_t count
+
+cdef struct Creation:
+    Piece* piece
+    int calls
+
+
+# --- slots and blocks over them ------------------------------------------------------------------------------
+
+cdef Segment* new_segment(Pool* pool, Heap* heap, int shape) noexcept nogil:
+    cdef Segment* segment = <Segment*>calloc(1, sizeof(Segment))
+    if segment != NULL:
+        segment.shape = shape
+        segment.kind = LARGE
+        segment.heap = heap
+    return segment
+
+
+cdef size_t slot_index(const Segment* segment, uintptr_t address) noexcept nogil:
+    cdef size_t low = 0, high = segment.slot_count, middle
+    while low < high:
+        middle = (low + high) // 2
+        if segment.slots[middle].address < address:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+cdef int see_to_slots(Segment* segment) noexcept nogil:
+    cdef Slot** larger
+    if segment.slot_count < segment.slot_room:
+        return 0
+    larger = <Slot**>realloc(segment.slots, (2 * segment.slot_room + 8) * sizeof(Slot*))
+    if larger == NULL:
+        return NO_HOST_MEMORY
+    segment.slots = larger
+    segment.slot_room = 2 * segment.slot_room + 8
+    return 0
+
+
+cdef int add_slot(Segment* segment, Piece* piece) noexcept nogil:
+    cdef Slot* slot
+    cdef int code = see_to_slots(segment)
+    if code == 0:
+        code = see_to_blocks(segment.heap, 1)
+    if code:
+        return code
+    slot = <Slot*>calloc(1, sizeof(Slot))
+    if slot == NULL:
+        return NO_HOST_MEMORY
+    slot.address = segment.address + segment.size
+    slot.size = piece.size
+    slot.segment = segment
+    link_slot(slot, piece)
+    segment.slots[segment.slot_count] = slot
+    segment.slot_count += 1
+    slot.hole = append_hole(segment, slot.size)
+    slot.hole.epoch = segment.heap.settled  # fresh: no work uses it yet
+    segment.size += slot.size
+    return 0
+
+
+cdef void link_slot(Slot* slot, Piece* piece) noexcept nogil:
+    slot.piece = piece
+    slot.before = NULL
+    slot.after = piece.slots
+    if slot.after != NULL:
+        slot.after.before = slot
+    piece.slots = slot
+
+
+cdef void drop_slot(Slot* slot) noexcept nogil:
+    if slot.piece == NULL:
+        return
+    if slot.before == NULL:
+        slot.piece.slots = slot.after
+    else:
+        slot.before.after = slot.after
+    if slot.after != NULL:
+        slot.after.before = slot.before
+    slot.piece = NULL
+    slot.mapped = False
+
+
+cdef void vacate(Pool* pool, Piece* piece) noexcept nogil:
+    # The caller saw to two records of the home's heap.
+    cdef Slot* slot = piece.home
+    cdef Block* block = piece.cover
+    while block.address + block.size <= slot.address:
+        block = block.after
+    take_free(pool, block)
+    if block.address < slot.address:
+        split_off(block.heap, block, slot.address - block.address)
+        block.after.state = HOLE
+        put_free(pool, block)
+        block = block.after
+    if block.size > slot.size:
+        split_off(block.heap, block, slot.size)
+        block.state = HOLE
+        put_free(pool, block.after)
+    block.state = HOLE
+    slot.hole = block
+    piece.home = NULL
+    if slot.segment.shape == WINDOW:
+        slot.segment.away += 1
+
+
+cdef void settle_in(Pool* pool, Slot* slot) noexcept nogil:
+    cdef Block* block = slot.hole
+    slot.hole = NULL
+    slot.piece.home = slot
+    if slot.segment.shape == WINDOW:
+        slot.segment.away -= 1
+    put_free(pool, block)
+
+
+# --- the driver ----------------------------------------------------------------------------------------------
+
+cdef int hold_addresses(Pool* pool, Segment* segment, size_t room) noexcept nogil:
+    cdef int code
+    unlock_all(pool, NULL)
+    code = pool.table.address_reserve(room, pool.granule, &segment.address)
+    lock_all(pool)
+    pool.stats.virtual_memory_calls += 1
+    if code == 0:
+        segment.room = room
+        pool.stats.reserved_addresses += room
+    return code
+
+
+cdef int free_addresses(Pool* pool, Segment* segment) noexcept nogil:
+    cdef int code
+    unlock_all(pool, NULL)
+    code = pool.table.address_free(segment.address, segment.room)
+    lock_all(pool)
+    pool.stats.virtual_memory_calls += 1
+    if code == 0:
+        pool.stats.reserved_addresses -= segment.room
+        segment.room = 0
+    return code
+
+
+cdef int map_slots(Pool* pool, void* about) noexcept nogil:
+    # One call opens the whole run, whatever it is made of.
+    cdef const Run* run = <const Run*>about
+    cdef Slot* first = run.slots[0]
+    cdef Slot* slot = first
+    cdef size_t index
+    cdef int code
+    for index in range(run.count):
+        slot = run.slots[index]
+        code = pool.table.memory_map(slot.address, slot.size, slot.piece.handle)
+        if code:
+            return code
+        slot.mapped = True
+    return pool.table.memory_access(first.address, slot.address + slot.size - first.address, pool.device)
+
+
+cdef int map_run(Pool* pool, Segment* segment, size_t first, size_t count) noexcept nogil:
+    cdef int code
+    cdef Run run
+    run.slots = segment.slots + first
+    run.count = count
+    code = call_unlocked(pool, map_slots, &run)
+    pool.stats.virtual_memory_calls += count + 1
+    return code
+
+
+cdef int unmap_slot(Pool* pool, Slot* slot) noexcept nogil:
+    cdef int code
+    if not slot.mapped:
+        return 0
+    unlock_all(pool, NULL)
+    code = pool.table.memory_unmap(slot.address, slot.size)
+    lock_all(pool)
+    pool.stats.virtual_memory_calls += 1
+    if code == 0:
+        slot.mapped = False
+        if slot.segment.shape == WINDOW:
+            pool.stats.stitched_bytes -= slot.size
+    return code
+
+
+cdef int create(Pool* pool, void* about) noexcept nogil:
+    # Halves what is refused, down to the least piece.
+    cdef Creation* made = <Creation*>about
+    cdef Piece* piece = made.piece
+    cdef int code = pool.table.physical_create(pool.device, piece.size, &piece.handle)
+    while code == OUT_OF_MEMORY and piece.size > pool.granule:
+        piece.size = round_up(piece.size // 2, pool.granule)
+        code = pool.table.physical_create(pool.device, piece.size, &piece.handle)
+        made.calls += 1
+    return code
+
+
+cdef int make_piece(Pool* pool, size_t size, Piece** out_piece) noexcept nogil:
+    cdef Piece* piece = <Piece*>calloc(1, sizeof(Piece))
+    cdef Creation made
+    cdef int code
+    if piece == NULL:
+        return NO_HOST_MEMORY
+    piece.size = size
+    made.piece = piece
+    made.calls = 1  # counted even where it is not reached
+    code = call_unlocked(pool, create, &made)
+    pool.stats.virtual_memory_calls += made.calls
+    if code:
+        free(piece)
+        return code
+    piece.serial = pool.next_piece = pool.next_piece + 1
+    piece.before = pool.last_piece
+    if pool.last_piece == NULL:
+        pool.first_piece = piece
+    else:
+        pool.last_piece.after = piece
+    pool.last_piece = piece
+    count_pool(pool, RESERVED_BYTES, LARGE, piece.size)
+    pool.stats.num_device_alloc += 1
+    out_piece[0] = piece
+    return 0
+
+
+cdef void forget_piece(Pool* pool, Piece* piece) noexcept nogil:
+    cdef Slot* slot
+    while piece.slots != NULL:
+        slot = piece.slots
+        if slot.segment.shape == WINDOW:
+            slot.segment.spoiled = True
+        else:
+            count_owner(slot.segment.heap, -<long long>piece.size)
+            slot.segment.heap.gaps += 1
+        drop_slot(slot)
+    if piece.before == NULL:
+        pool.first_piece = piece.after
+    else:
+        piece.before.after = piece.after
+    if piece.after == NULL:
+        pool.last_piece = piece.before
+    else:
+        piece.after.before = piece.before
+    count_pool(pool, RESERVED_BYTES, LARGE, -<long long>piece.size)
+    pool.stats.num_device_free += 1
+    free(piece)
+
+
+cdef int release_piece(Pool* pool, Piece* piece) noexcept nogil:
+    # What a failure leaves is at home nowhere, and is tried again when pages are released next.
+    cdef Slot* slot = piece.slots
+    cdef int code = 0
+    while slot != NULL and code == 0:
+        code = unmap_slot(pool, slot)
+        slot = slot.after
+    if code:
+        return code
+    unlock_all(pool, NULL)
+    code = pool.table.physical_release(piece.handle)
+    lock_all(pool)
+    pool.stats.virtual_memory_calls += 1
+    if code == 0:
+        forget_piece(pool, piece)
+    return code

@@ -1,0 +1,155 @@
+"""Segments: what a pool takes from its device in one allocation, and gives back to it."""
+from libc.stdint cimport SIZE_MAX, int64_t
+from libc.stdlib cimport calloc, free
+
+from accelrt.memory.allocator.block_ops cimport recycle
+from accelrt.memory.allocator.exclusive cimport call_unlocked, count_oversize, count_pool, put_free, reserved, take_free
+from accelrt.memory.allocator.metadata cimport append_hole, see_to_blocks
+from accelrt.memory.allocator.stats cimport RESERVED_BYTES, SEGMENT
+from accelrt.memory.allocator.types cimport FREE, HOLE, PLAIN, Block
+from accelrt.status cimport CAP_REACHED, NO_HOST_MEMORY, POOL_CAP_REACHED
+
+
+cdef int take_bytes(Pool* pool, void* segment) noexcept nogil:
+    return pool.table.memory_alloc(pool.device, (<Segment*>segment).size, &(<Segment*>segment).address)
+
+
+cdef int give_bytes(Pool* pool, void* segment) noexcept nogil:
+    return pool.table.memory_free(pool.device, (<Segment*>segment).address)
+
+
+cdef void link_segment(Pool* pool, Segment* segment) noexcept nogil:
+    segment.serial = pool.next_serial
+    pool.next_serial += 1
+    segment.before = pool.last
+    segment.after = NULL
+    if pool.last == NULL:
+        pool.first = segment
+    else:
+        pool.last.after = segment
+    pool.last = segment
+    if segment.heap.owner != NULL:
+        segment.heap.owner.segments += 1
+        segment.heap.owner.peak[SEGMENT] = max(segment.heap.owner.peak[SEGMENT], <int64_t>segment.heap.owner.segments)
+    count_pool(pool, SEGMENT, segment.kind, 1)
+    if segment.shape == PLAIN and segment.size >= pool.policy.max_split:
+        count_oversize(&pool.stats.oversize_segments, 1)
+
+
+cdef void unlink_segment(Pool* pool, Segment* segment) noexcept nogil:
+    if segment.before == NULL:
+        pool.first = segment.after
+    else:
+        segment.before.after = segment.after
+    if segment.after == NULL:
+        pool.last = segment.before
+    else:
+        segment.after.before = segment.before
+    if segment.heap.owner != NULL:
+        segment.heap.owner.segments -= 1
+    count_pool(pool, SEGMENT, segment.kind, -1)
+    if segment.shape == PLAIN and segment.size >= pool.policy.max_split:
+        count_oversize(&pool.stats.oversize_segments, -1)
+
+
+cdef int within_limits(Pool* pool, Heap* heap, size_t size) noexcept nogil:
+    # The private pool's own first: what it lacks, nobody else's memory can give.
+    if heap.owner != NULL and (size > heap.owner.limit or heap.owner.reserved > heap.owner.limit - size):
+        return POOL_CAP_REACHED
+    return CAP_REACHED if reserved(pool) + size > pool.limit else 0
+
+
+cdef int grow_plain(Pool* pool, Heap* heap, size_t size) noexcept nogil:
+    cdef Segment* segment
+    cdef int code = within_limits(pool, heap, size)
+    if code:
+        return code
+    segment = <Segment*>calloc(1, sizeof(Segment))
+    if segment == NULL:
+        return NO_HOST_MEMORY
+    segment.size = segment.room = size
+    code = call_unlocked(pool, take_bytes, segment)
+    if code == 0:
+        code = see_to_blocks(heap, 1)
+        if code:
+            call_unlocked(pool, give_bytes, segment)
+    if code:
+        free(segment)
+        return code
+    segment.shape = PLAIN
+    segment.kind = heap.kind
+    segment.heap = heap
+    link_segment(pool, segment)
+    count_owner(heap, size)
+    pool.stats.num_device_alloc += 1
+    count_pool(pool, RESERVED_BYTES, segment.kind, size)
+    append_hole(segment, size).epoch = heap.settled  # fresh: no work uses it yet
+    put_free(pool, segment.first)
+    return 0
+
+
+cdef bint may_leave(const Pool* pool, const Heap* heap) noexcept nogil:
+    # A MemPool in use keeps what is idle in it, unless its user empties it or somebody runs out of memory.
+    if pool.only != NULL and heap.owner != pool.only:
+        return False
+    return heap.owner == NULL or heap.owner.uses == (heap.owner.users if heap.owner.emptied else 0)
+
+
+cdef bint is_at_rest(const Pool* pool, const Heap* heap) noexcept nogil:
+    return may_leave(pool, heap) and (heap.owner == NULL or heap.owner.rest == 2)
+
+
+cdef bint is_idle(const Pool* pool, const Segment* segment) noexcept nogil:
+    return (segment.shape == PLAIN and segment.first.state == FREE and segment.first.after == NULL
+            and may_leave(pool, segment.heap))
+
+
+cdef int release_segment(Pool* pool, Segment* segment) noexcept nogil:
+    # A HOLE meanwhile, so that no hit takes it.
+    cdef Block* block = segment.first
+    cdef int code
+    take_free(pool, block)
+    block.state = HOLE
+    code = call_unlocked(pool, give_bytes, segment)
+    if code:
+        put_free(pool, block)
+        return code
+    unlink_segment(pool, segment)
+    count_owner(segment.heap, -<int64_t>segment.size)
+    pool.stats.num_device_free += 1
+    count_pool(pool, RESERVED_BYTES, segment.kind, -<long long>segment.size)
+    block.state = FREE
+    recycle(segment.heap, block)
+    free(segment)
+    return 0
+
+
+cdef Segment* longest_idle(Pool* pool) noexcept nogil:
+    cdef Segment* segment = pool.first
+    cdef Segment* found = NULL
+    while segment != NULL:
+        if is_idle(pool, segment) and (found == NULL or segment.idle_since < found.idle_since):
+            found = segment
+        segment = segment.after
+    return found
+
+
+cdef int release_plain(Pool* pool, size_t wanted) noexcept nogil:
+    # Only the holder of the growth lock links and unlinks, so a walk survives the unlocked section.
+    cdef Segment* segment = pool.first
+    cdef Segment* after
+    cdef size_t size, done = 0
+    cdef int code = 0
+    while segment != NULL and code == 0 and wanted == SIZE_MAX:
+        after = segment.after
+        if is_idle(pool, segment):
+            code = release_segment(pool, segment)
+        segment = after
+    while wanted != SIZE_MAX and done < wanted and code == 0:
+        segment = longest_idle(pool)
+        if segment == NULL:
+            break
+        size = segment.size
+        code = release_segment(pool, segment)
+        done += size
+    return code

@@ -1,0 +1,425 @@
+"""The state of a private pool, kept to be gone back to.
+
+A state names segments and physical pieces by their serials.  While a pool is in use its segments, its windows
+and their mappings stay; so to go back is bookkeeping: which slot each piece is at home in, and where the blocks
+begin.  Everything is looked at before anything is changed.  What the pool took from the device since then stays
+and is free.
+"""
+from libc.stdlib cimport calloc, malloc
+
+from accelrt.core.locks cimport pthread_mutex_lock, pthread_mutex_unlock
+from accelrt.memory.allocator.address_table cimport block_at, make_cell, store_block
+from accelrt.memory.allocator.audit cimport violated
+from accelrt.memory.allocator.block_ops cimport recycle
+from accelrt.memory.allocator.exclusive cimport count, count_splits, lock_all, put_free, take_free, unlock_all
+from accelrt.memory.allocator.metadata cimport append_hole, see_to_blocks
+from accelrt.memory.allocator.pending cimport poll
+from accelrt.memory.allocator.pool cimport pool_if_made
+from accelrt.memory.allocator.private_pool cimport find_private, is_captured, note_peaks
+from accelrt.memory.allocator.stats cimport ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, REQUESTED_BYTES
+from accelrt.memory.allocator.types cimport (
+    FREE, HOLE, LIVE, PLAIN, SPAN, WINDOW, Block, Heap, Piece, Pool, Private, Slot,
+)
+from accelrt.status cimport BROKEN, NO_HOST_MEMORY
+
+
+# --- the pool's segments: plain ones and spans by serial, then the windows, heap by heap --------------------------
+
+cdef Segment* plain_from(Segment* segment, const Private* owner) noexcept nogil:
+    while segment != NULL and segment.heap.owner != owner:
+        segment = segment.after
+    return segment
+
+
+cdef Segment* window_from(Heap* heap, const Private* owner) noexcept nogil:
+    while heap != NULL and (heap.owner != owner or heap.first_window == NULL):
+        heap = heap.next
+    return NULL if heap == NULL else heap.first_window
+
+
+cdef Segment* first_of(Pool* pool, const Private* owner) noexcept nogil:
+    cdef Segment* segment = plain_from(pool.first, owner)
+    return segment if segment != NULL else window_from(pool.heaps, owner)
+
+
+cdef Segment* next_of(Pool* pool, const Private* owner, const Segment* segment) noexcept nogil:
+    cdef Segment* after
+    if segment.shape == WINDOW:
+        return segment.after if segment.after != NULL else window_from(segment.heap.next, owner)
+    after = plain_from(segment.after, owner)
+    return after if after != NULL else window_from(pool.heaps, owner)
+
+
+# --- looking ---------------------------------------------------------------------------------------------------
+
+cdef int look_at(Pool* pool, const Private* owner) noexcept nogil:
+    # What neither is saved nor restored.
+    cdef const Heap* heap = pool.heaps
+    cdef const Segment* segment
+    cdef const Piece* piece
+    cdef size_t index
+    if owner == NULL:
+        return NO_SUCH_POOL
+    while heap != NULL:
+        if heap.owner == owner and heap.pending:
+            return WAITS
+        heap = heap.next
+    segment = first_of(pool, owner)
+    while segment != NULL:
+        for index in range(segment.slot_count):
+            piece = segment.slots[index].piece
+            if piece != NULL and (piece.home == NULL or piece.home.segment.heap.owner != owner):
+                return LENT
+        segment = next_of(pool, owner, segment)
+    return 0
+
+
+cdef int begin(int device, uint64_t first, uint64_t second, Pool** out_pool, Private** out_owner) noexcept nogil:
+    # Under the growth lock no page is on its way.  Whatever it answers, end() follows where there is a pool.
+    cdef Pool* pool = pool_if_made(device)
+    cdef int code = 0
+    out_pool[0] = pool
+    if pool == NULL or pool.foreign != NULL:
+        out_pool[0] = NULL
+        return NO_SUCH_POOL
+    pthread_mutex_lock(&pool.growth)
+    lock_all(pool)
+    if pool.captures == 0:
+        code = poll(pool)
+    out_owner[0] = find_private(pool, first, second)
+    return code if code else look_at(pool, out_owner[0])
+
+
+cdef int end(Pool* pool, int code) noexcept nogil:
+    if pool == NULL:
+        return code
+    if pool.debug and pool.broken == NULL:
+        pool.broken = violated(pool, pool.debug)
+    if pool.broken != NULL and code == 0:
+        code = BROKEN
+    unlock_all(pool, NULL)
+    pthread_mutex_unlock(&pool.growth)
+    return code
+
+
+# --- saving ----------------------------------------------------------------------------------------------------
+
+cdef void count_pool(Pool* pool, const Private* owner, Saved* saved) noexcept nogil:
+    cdef const Segment* segment = first_of(pool, owner)
+    cdef const Block* block
+    while segment != NULL:
+        saved.segment_count += 1
+        saved.slot_count += segment.slot_count
+        block = segment.first
+        while block != NULL:
+            saved.block_count += 1
+            block = block.after
+        segment = next_of(pool, owner, segment)
+
+
+cdef void save_segment(SavedSegment* into, const Segment* segment, Saved* saved) noexcept nogil:
+    cdef const Block* block = segment.first
+    cdef SavedBlock* copy = &saved.blocks[into.first_block]
+    cdef size_t index
+    into.serial = segment.serial
+    into.address = segment.address
+    into.size = segment.size
+    into.shape = segment.shape
+    into.kind = segment.kind
+    into.stream = segment.heap.stream
+    into.slot_count = segment.slot_count
+    while block != NULL:
+        copy.address = block.address
+        copy.size = block.size
+        copy.requested = block.requested
+        copy.state = block.state
+        copy.kind = block.kind
+        copy += 1
+        into.block_count += 1
+        block = block.after
+    for index in range(segment.slot_count):
+        if segment.slots[index].piece != NULL:
+            saved.slots[into.first_slot + index].piece = segment.slots[index].piece.serial
+            saved.slots[into.first_slot + index].home = segment.slots[index].piece.home == segment.slots[index]
+
+
+cdef int save_all(Pool* pool, const Private* owner, Saved* saved) noexcept nogil:
+    cdef const Segment* segment = first_of(pool, owner)
+    cdef SavedSegment* into
+    count_pool(pool, owner, saved)
+    saved.segments = <SavedSegment*>calloc(saved.segment_count + 1, sizeof(SavedSegment))
+    saved.blocks = <SavedBlock*>calloc(saved.block_count + 1, sizeof(SavedBlock))
+    saved.slots = <SavedSlot*>calloc(saved.slot_count + 1, sizeof(SavedSlot))
+    if saved.segments == NULL or saved.blocks == NULL or saved.slots == NULL:
+        return NO_HOST_MEMORY
+    into = saved.segments
+    while segment != NULL:
+        save_segment(into, segment, saved)
+        into[1].first_block = into.first_block + into.block_count
+        into[1].first_slot = into.first_slot + into.slot_count
+        into += 1
+        segment = next_of(pool, owner, segment)
+    return 0
+
+
+cdef int save_pool(int device, uint64_t first, uint64_t second, Saved* saved) noexcept nogil:
+    cdef Pool* pool
+    cdef Private* owner
+    cdef int code = begin(device, first, second, &pool, &owner)
+    saved.device = device
+    saved.id[0], saved.id[1] = first, second
+    if code == 0:
+        code = save_all(pool, owner, saved)
+    return end(pool, code)
+
+
+# --- restoring: what has to be so ------------------------------------------------------------------------------------
+
+cdef bint is_there(const SavedSegment* saved, const Segment* segment, const SavedSlot* slots) noexcept nogil:
+    cdef size_t index
+    if saved.address != segment.address or saved.shape != segment.shape or saved.slot_count > segment.slot_count:
+        return False
+    if saved.shape == PLAIN:
+        return saved.size == segment.size
+    for index in range(saved.slot_count):
+        if slots[index].piece and (segment.slots[index].piece == NULL
+                                   or segment.slots[index].piece.serial != slots[index].piece):
+            return False
+    return True
+
+
+cdef SavedSegment* saved_of(Saved* saved, const Segment* segment, size_t* index) noexcept nogil:
+    # Those that were saved stand in the order of those that are there, so one walk meets them all.
+    cdef SavedSegment* one = &saved.segments[index[0]]
+    if index[0] == saved.segment_count or one.serial != segment.serial:
+        return NULL
+    index[0] += 1
+    return one
+
+
+cdef int match(Pool* pool, const Private* owner, Saved* saved) noexcept nogil:
+    cdef Segment* segment = first_of(pool, owner)
+    cdef SavedSegment* one
+    cdef size_t index = 0
+    while segment != NULL:
+        one = saved_of(saved, segment, &index)
+        if one != NULL and not is_there(one, segment, &saved.slots[one.first_slot]):
+            return WENT
+        segment = next_of(pool, owner, segment)
+    return 0 if index == saved.segment_count else WENT
+
+
+cdef int find_kept(Pool* pool, const Private* owner, Saved* saved, Turned* turned) noexcept nogil:
+    # Blocks that are live as they were stay with those who have them, and with their uses.
+    cdef const Segment* segment = first_of(pool, owner)
+    cdef const Block* block
+    cdef size_t index, lives = 0
+    cdef long used = 0
+    while segment != NULL:
+        block = segment.first
+        while block != NULL:
+            lives += block.state == LIVE
+            used += block.state == LIVE and block.uses != NULL
+            block = block.after
+        segment = next_of(pool, owner, segment)
+    for index in range(saved.block_count):
+        saved.blocks[index].kept = False
+        if saved.blocks[index].state == LIVE:
+            block = block_at(saved.blocks[index].address)
+            saved.blocks[index].kept = (
+                block != NULL and block.heap.owner == owner and block.state == LIVE
+                and block.size == saved.blocks[index].size and block.requested == saved.blocks[index].requested
+                and block.kind == saved.blocks[index].kind
+            )
+            used -= saved.blocks[index].kept and block.uses != NULL
+    turned.live = <uintptr_t*>malloc((saved.block_count + 1) * sizeof(uintptr_t))
+    turned.freed = <uintptr_t*>malloc((lives + 1) * sizeof(uintptr_t))
+    if turned.live == NULL or turned.freed == NULL:
+        return NO_HOST_MEMORY
+    return USED if used else 0
+
+
+cdef int see_to_all(Pool* pool, const Private* owner, Saved* saved) noexcept nogil:
+    # Records and cells, so that nothing can fail later.
+    cdef Heap* heap = pool.heaps
+    cdef const Segment* segment
+    cdef size_t index, wanted
+    cdef int code = 0
+    while heap != NULL and code == 0:
+        wanted = 0
+        segment = first_of(pool, owner)
+        index = 0
+        while segment != NULL:
+            if segment.heap == heap:
+                wanted += segment.slot_count + 1
+            segment = next_of(pool, owner, segment)
+        if wanted:
+            code = see_to_blocks(heap, wanted + saved.block_count)
+        heap = heap.next
+    for index in range(saved.block_count):
+        if code == 0 and saved.blocks[index].state == LIVE and make_cell(saved.blocks[index].address) == NULL:
+            code = NO_HOST_MEMORY
+    return code
+
+
+# --- restoring: what is done -----------------------------------------------------------------------------------------
+
+cdef void count_live(Pool* pool, const Block* block, int sign) noexcept nogil:
+    count(pool, block.heap, ALLOCATION, block.kind, sign)
+    count(pool, block.heap, ALLOCATED_BYTES, block.kind, sign * <long long>block.size)
+    count(pool, block.heap, ACTIVE, block.kind, sign)
+    count(pool, block.heap, ACTIVE_BYTES, block.kind, sign * <long long>block.size)
+    count(pool, block.heap, REQUESTED_BYTES, block.kind, sign * <long long>block.requested)
+
+
+cdef void take_blocks(Pool* pool, Segment* segment, Turned* turned) noexcept nogil:
+    # Out of every list and table.  A live block without requested bytes is one that is kept.
+    cdef Block* block = segment.first
+    while block != NULL:
+        if block.state == FREE:
+            take_free(pool, block)
+        elif block.state == LIVE:
+            store_block(block.cell, NULL)
+            if block.requested:
+                count_live(pool, block, -1)
+                turned.freed[turned.freed_count] = block.address
+                turned.freed_count += 1
+        block = block.after
+
+
+cdef void drop_blocks(Segment* segment) noexcept nogil:
+    cdef Block* block = segment.first
+    cdef Block* after
+    while block != NULL:
+        after = block.after
+        block.state = FREE
+        block.requested = 0
+        block.uses = NULL
+        block.cell = NULL
+        recycle(segment.heap, block)
+        block = after
+    segment.first = segment.last = NULL
+
+
+cdef void revive_block(Pool* pool, Block* block, const SavedBlock* saved, Turned* turned) noexcept nogil:
+    block.state = LIVE
+    block.requested = saved.requested
+    block.kind = saved.kind
+    block.uses = saved.uses
+    block.cell = make_cell(block.address)
+    store_block(block.cell, block)
+    if not saved.kept:
+        count_live(pool, block, 1)
+        turned.live[turned.live_count] = block.address
+        turned.live_count += 1
+
+
+cdef void send_pieces(Segment* segment, const SavedSegment* one, const SavedSlot* slots) noexcept nogil:
+    # To the homes that they had; those that are new here, to their spans.
+    cdef size_t index
+    cdef Slot* slot
+    for index in range(segment.slot_count):
+        slot = segment.slots[index]
+        slot.hole = NULL
+        if one != NULL and index < one.slot_count and slots[index].piece:
+            if slots[index].home:
+                slot.piece.home = slot
+        elif segment.shape == SPAN and slot.piece != NULL:
+            slot.piece.home = slot
+
+
+cdef void lay_blocks(Pool* pool, Segment* segment, const SavedSegment* one, const SavedBlock* blocks,
+                     Turned* turned) noexcept nogil:
+    # What is not live is a hole for now.
+    cdef size_t index, number = 0, slots = 0
+    cdef Block* block
+    if one != NULL:
+        for index in range(one.block_count):
+            block = append_hole(segment, blocks[index].size)
+            if blocks[index].state == LIVE:
+                revive_block(pool, block, &blocks[index], turned)
+            while number < one.slot_count and segment.slots[number].address < block.address + block.size:
+                if blocks[index].state == HOLE:
+                    segment.slots[number].hole = block
+                number += 1
+        slots = one.slot_count
+    elif segment.shape == PLAIN:
+        append_hole(segment, segment.size)
+    for index in range(slots, segment.slot_count):
+        segment.slots[index].hole = append_hole(segment, segment.slots[index].size)
+
+
+cdef void free_blocks(Pool* pool, Segment* segment, const SavedSegment* one, const SavedBlock* blocks) noexcept nogil:
+    # The holes that are free, once all neighbours are there.
+    cdef Block* block = segment.first
+    cdef Block* after
+    cdef Slot* slot
+    cdef size_t index
+    if one == NULL and segment.shape == PLAIN:
+        put_free(pool, block)
+    for index in range(one.block_count if one != NULL else 0):
+        after = block.after
+        if blocks[index].state == FREE:
+            put_free(pool, block)
+        block = after
+    segment.away = 0
+    for index in range(segment.slot_count):
+        slot = segment.slots[index]
+        if slot.piece == NULL or slot.piece.home != slot:
+            segment.away += segment.shape == WINDOW
+        elif slot.hole != NULL:
+            block = slot.hole
+            slot.hole = NULL
+            put_free(pool, block)
+    segment.used = segment.heap.epoch
+    segment.idle_since = pool.allocations
+
+
+cdef void turn_back(Pool* pool, Private* owner, Saved* saved, Turned* turned) noexcept nogil:
+    cdef Segment* segment
+    cdef SavedSegment* one
+    cdef size_t index, step
+    cdef Block* block
+    for index in range(saved.block_count):
+        saved.blocks[index].uses = NULL
+        if saved.blocks[index].kept:
+            block = block_at(saved.blocks[index].address)
+            saved.blocks[index].uses = block.uses
+            block.requested = 0
+    for step in range(5):
+        segment = first_of(pool, owner)
+        index = 0
+        while segment != NULL:
+            one = saved_of(saved, segment, &index)
+            if step == 0:
+                take_blocks(pool, segment, turned)
+            elif step == 1:
+                drop_blocks(segment)
+            elif step == 2:
+                send_pieces(segment, one, &saved.slots[one.first_slot] if one != NULL else NULL)
+            elif step == 3:
+                lay_blocks(pool, segment, one, &saved.blocks[one.first_block] if one != NULL else NULL, turned)
+            else:
+                free_blocks(pool, segment, one, &saved.blocks[one.first_block] if one != NULL else NULL)
+            segment = next_of(pool, owner, segment)
+    pool.search += 1  # what is marked was found in blocks that are gone
+
+
+cdef int restore_pool(Saved* saved, Turned* turned) noexcept nogil:
+    cdef Pool* pool
+    cdef Private* owner
+    cdef int code = begin(saved.device, saved.id[0], saved.id[1], &pool, &owner)
+    if code == 0 and is_captured(pool, owner):
+        code = CAPTURED
+    if code == 0:
+        code = match(pool, owner, saved)
+    if code == 0:
+        code = find_kept(pool, owner, saved, turned)
+    if code == 0:
+        code = see_to_all(pool, owner, saved)
+    if code == 0:
+        turn_back(pool, owner, saved, turned)
+        if first_of(pool, owner) != NULL:
+            count_splits(pool, first_of(pool, owner).heap)
+        note_peaks(pool, owner)
+    return end(pool, code)

@@ -1,0 +1,103 @@
+"""Memory that more than one stream uses: the others are recorded, or an event says when it is free."""
+from accelrt.memory.allocator.exclusive cimport lock_all, unlock_all
+from accelrt.memory.allocator.metadata cimport add_use, has_use, load_heap, near_heap
+from accelrt.memory.allocator.pending cimport load_offers, note_wait, offer
+from accelrt.memory.allocator.pool cimport inspected, live_at, pool_if_made, pool_of
+from accelrt.memory.allocator.sizes cimport LARGE, SMALL
+from accelrt.memory.allocator.stream_epochs cimport settle_epoch
+from accelrt.memory.allocator.stream_registry cimport filed_under
+from accelrt.memory.allocator.types cimport Block, Heap, Pool
+from accelrt.memory.backends.external_pool cimport foreign_use_on
+from accelrt.status cimport NOT_ALLOCATED, NOT_SUPPORTED
+
+
+cdef int use_on(int device, uintptr_t address, uintptr_t stream) noexcept nogil:
+    return use_across(device, address, device, stream)
+
+
+cdef int use_across(int device, uintptr_t address, int stream_on, uintptr_t stream) noexcept nogil:
+    cdef Pool* pool
+    cdef Block* block
+    cdef int code = pool_of(device, &pool)
+    if code or address == 0:
+        return code
+    stream = filed_under(stream)
+    if pool.foreign != NULL:
+        return foreign_use_on(pool.foreign, address, stream_on, stream)
+    lock_all(pool)
+    block = live_at(pool, address)
+    if block == NULL:
+        code = NOT_ALLOCATED
+    elif (block.heap.stream != stream or stream_on != device) and not has_use(block.uses, stream_on, stream):
+        code = add_use(pool, &block.uses, stream_on, stream)
+    unlock_all(pool, NULL)
+    return code
+
+
+cdef int release_after(int device, uintptr_t address, uintptr_t event, uint64_t record) noexcept nogil:
+    cdef Pool* pool
+    cdef Block* block
+    cdef int code = pool_of(device, &pool)
+    if code:
+        return code
+    if pool.foreign != NULL:
+        return NOT_SUPPORTED
+    lock_all(pool)
+    block = live_at(pool, address)
+    if block == NULL:
+        code = NOT_ALLOCATED
+    else:
+        code = offer(pool, block, event, record)
+        code = inspected(pool, code)
+    unlock_all(pool, NULL)
+    return code
+
+
+cdef int stream_waits(int device, uintptr_t stream, uint64_t record) noexcept nogil:
+    cdef Pool* pool = pool_if_made(device)
+    cdef int code
+    if pool == NULL or load_offers(&pool.offers) == NULL:
+        return 0
+    lock_all(pool)
+    code = note_wait(pool, stream, record)
+    unlock_all(pool, NULL)
+    return code
+
+
+cdef bint knows_stream(int device, uintptr_t stream) noexcept nogil:
+    cdef Pool* pool = pool_if_made(device)
+    cdef Heap* heap = NULL
+    if pool != NULL and pool.foreign == NULL:
+        heap = near_heap(pool.near[LARGE], stream)
+        if heap == NULL:
+            heap = near_heap(pool.near[SMALL], stream)
+    return heap != NULL and heap.trusted
+
+
+cdef bint has_left(int device, uintptr_t stream) noexcept nogil:
+    # Heaps are never given back, so that the list may be read without a lock; mostly two looks do.
+    cdef Pool* pool = pool_if_made(device)
+    cdef Heap* heap
+    if pool == NULL or pool.foreign != NULL or pool.policy.virtual_memory:
+        return False
+    if near_heap(pool.near[0], stream) != NULL or near_heap(pool.near[1], stream) != NULL:
+        return True
+    heap = load_heap(&pool.heaps)
+    while heap != NULL and heap.stream != stream:
+        heap = load_heap(&heap.next)
+    return heap != NULL
+
+
+cdef void leave_behind(int device, uintptr_t stream, uintptr_t parent) noexcept nogil:
+    cdef Pool* pool = pool_if_made(device)
+    cdef Heap* heap
+    lock_all(pool)
+    heap = pool.heaps
+    while heap != NULL:
+        if heap.stream == stream and heap.owner == NULL and heap.summary:
+            heap.left = heap.epoch
+            heap.claimed = True
+            heap.claimant = parent
+            settle_epoch(heap)
+        heap = heap.next
+    unlock_all(pool, NULL)

@@ -1,0 +1,417 @@
+"""The exclusive section of a pool, and its counters while a thread is in it.
+
+The heaps' shares are added up when the exclusive section is entered and kept up to date while it is held, so that peaks
+are exact; when it is left, what is between the totals and the peaks is shared out as ceilings, up to which
+each heap may rise on its own.
+"""
+from libc.string cimport memcpy
+
+from accelrt.core.locks cimport pthread_mutex_lock, pthread_mutex_trylock, pthread_mutex_unlock, spin_lock, spin_unlock
+from accelrt.driver.capture_guard cimport go_relaxed, restore_mode
+from accelrt.memory.allocator.backing.free_pages cimport file_heap
+from accelrt.memory.allocator.block_ops cimport (
+    Change, file_victim, is_split, join, join_freed, make_live, of_freeing, of_taking, split_off,
+)
+from accelrt.memory.allocator.fast_path cimport flush_cached
+from accelrt.memory.allocator.free_list cimport insert, remove
+from accelrt.memory.allocator.heap_stats cimport (
+    add_figure, count_of, current, lower_ceilings, made, measure_room, use_split_room,
+)
+from accelrt.memory.allocator.sizes cimport kind_of
+from accelrt.memory.allocator.stats cimport (
+    ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, BLOCKS, BOTH, INACTIVE_SPLIT, INACTIVE_SPLIT_BYTES,
+    REQUESTED_BYTES, RESERVED_BYTES, SHARED, Counter, change, current_of,
+)
+from accelrt.memory.allocator.types cimport LIVE
+
+cdef enum:
+    MOST_AWAKE = 16  # heaps that every slow call may lock and add up
+    PATIENCE = 8     # entries of the exclusive section without a hit after which one more than these falls asleep
+
+
+cdef void lock_all(Pool* pool) noexcept nogil:
+    pthread_mutex_lock(&pool.lock)
+    lock_heaps(pool, True)
+
+
+cdef void lock_to_read(Pool* pool) noexcept nogil:
+    pthread_mutex_lock(&pool.lock)
+    lock_heaps(pool, False)
+
+
+cdef bint try_lock_to_read(Pool* pool) noexcept nogil:
+    if pthread_mutex_trylock(&pool.lock):
+        return False
+    lock_heaps(pool, False)
+    return True
+
+
+cdef inline void lock_heaps(Pool* pool, bint tidies) noexcept nogil:
+    # tidies: what hits left is filed first.
+    cdef Heap* heap = pool.awake
+    memcpy(pool.total, pool.asleep, sizeof(pool.total))
+    while heap != NULL:
+        spin_lock(&heap.lock)
+        if tidies:
+            heap.rounds_idle = 0 if was_hit(heap) else heap.rounds_idle + 1
+            flush_cached(heap)
+            heap.freed_last = NULL
+            file_victim(heap)
+        add_up(pool, heap)
+        heap = heap.next_awake
+    move_split_base(pool, 1)
+
+
+# --- heaps that nobody hits ----------------------------------------------------------------------------------
+#
+# The exclusive section locks and adds up the heaps that are awake.  Where there are many, those that were not hit for a
+# while fall asleep: their figures are added up once, the fast path refuses them, and a thread that uses one in the slow
+# path wakes it on leaving.
+
+cdef inline bint was_hit(const Heap* heap) noexcept nogil:
+    if heap.victim != NULL or heap.cached != NULL or heap.freed_last != NULL:
+        return True
+    return heap.share[BOTH].room[BLOCKS] != heap.seen
+
+
+cdef void add_asleep(Pool* pool, const Heap* heap, int64_t sign) noexcept nogil:
+    cdef int figure, kind
+    for kind in range(2):
+        for figure in range(SHARED):
+            pool.asleep[kind][figure] += sign * current(heap, kind, figure)
+            pool.asleep_made[kind][figure] += sign * made(heap, kind, figure)
+
+
+cdef void wake(Pool* pool, Heap* heap) noexcept nogil:
+    if heap.awake:
+        return
+    spin_lock(&heap.lock)
+    add_asleep(pool, heap, -1)
+    lower_ceilings(heap)
+    link_awake(pool, heap)
+    file_heap(pool, heap)
+
+
+cdef void link_awake(Pool* pool, Heap* heap) noexcept nogil:
+    heap.awake = True
+    heap.rounds_idle = 0
+    heap.next_awake = pool.awake
+    pool.awake = heap
+    pool.awake_count += 1
+
+
+cdef inline bint may_sleep(const Pool* pool, const Heap* heap) noexcept nogil:
+    return pool.awake_count > MOST_AWAKE and heap.rounds_idle > PATIENCE and heap.cached == NULL
+
+
+cdef void put_to_sleep(Pool* pool, Heap* heap) noexcept nogil:
+    # Out of the list already, and still locked.
+    heap.awake = heap.fast = False
+    pool.awake_count -= 1
+    add_asleep(pool, heap, 1)
+    file_heap(pool, heap)
+
+
+cdef inline void add_up(Pool* pool, const Heap* heap) noexcept nogil:
+    cdef int figure, kind
+    for kind in range(2):
+        for figure in range(SHARED):
+            pool.total[kind][figure] += current(heap, kind, figure)
+            if heap.sole:
+                pool.stats.figure[figure][kind].peak = heap.share[kind].ceiling[figure]
+    if heap.sole:
+        for figure in range(SHARED):
+            pool.stats.peak_all[figure] = heap.share[BOTH].ceiling[figure]
+
+
+cdef inline void move_split_base(Pool* pool, int64_t sign) noexcept nogil:
+    # An operation that leaves in its midst still counts as one.
+    cdef int kind
+    for kind in range(2):
+        pool.split_base[kind][0] += sign * pool.total[kind][INACTIVE_SPLIT]
+        pool.split_base[kind][1] += sign * pool.total[kind][INACTIVE_SPLIT_BYTES]
+
+
+cdef void unlock_after_read(Pool* pool) noexcept nogil:
+    cdef Heap* heap = pool.awake
+    move_split_base(pool, -1)
+    while heap != NULL:
+        spin_unlock(&heap.lock)
+        heap = heap.next_awake
+    pthread_mutex_unlock(&pool.lock)
+
+
+cdef inline int64_t headroom(const Heap* heap, int figure, int kind) noexcept nogil:
+    # How far a heap may still rise.
+    return heap.share[kind].ceiling[figure] - current(heap, kind, figure)
+
+
+cdef int64_t least_for(const Heap* asker, int figure, int kind, int64_t room) noexcept nogil:
+    # What it had, and an eighth of what it has if half the room allows that: a heap that rises must not ask
+    # at every step.
+    return min(room, max(headroom(asker, figure, kind), min(room // 2, current(asker, kind, figure) // 8)))
+
+
+cdef void share_out_figure(Pool* pool, Heap* asker, int figure, int kind, int64_t room) noexcept nogil:
+    # Others keep what they had as far as there is room; the asker gets the rest, and its least before them.
+    cdef Heap* heap = pool.awake
+    cdef int64_t kept = 0, least = 0, mine
+    if asker != NULL:
+        least = least_for(asker, figure, kind, room)
+    while heap != NULL:
+        if heap != asker:
+            mine = max(headroom(heap, figure, kind), <int64_t>0)
+            mine = min(mine, room - least - kept)
+            heap.share[kind].ceiling[figure] = current(heap, kind, figure) + mine
+            kept += mine
+        heap = heap.next_awake
+    if asker != NULL:
+        asker.share[kind].ceiling[figure] = current(asker, kind, figure) + room - kept
+
+
+cdef void share_out(Pool* pool, Heap* asker) noexcept nogil:
+    cdef int figure, kind
+    for figure in range(SHARED):
+        for kind in range(2):
+            share_out_figure(pool, asker, figure, kind, pool.stats.figure[figure][kind].peak - pool.total[kind][figure])
+        share_out_figure(pool, asker, figure, BOTH, pool.stats.peak_all[figure] - total_of(pool, figure))
+
+
+cdef void raise_sole(Pool* pool, Heap* heap) noexcept nogil:
+    # The ceilings of a pool's only heap are the peaks.
+    cdef int figure
+    for figure in range(SHARED):
+        heap.share[0].ceiling[figure] = pool.stats.figure[figure][0].peak
+        heap.share[1].ceiling[figure] = pool.stats.figure[figure][1].peak
+        heap.share[BOTH].ceiling[figure] = pool.stats.peak_all[figure]
+
+
+cdef bint exceeds(const Heap* heap) noexcept nogil:
+    cdef int figure
+    for figure in range(SHARED):
+        if (headroom(heap, figure, 0) < 0) | (headroom(heap, figure, 1) < 0) | (headroom(heap, figure, BOTH) < 0):
+            return True
+    return False
+
+
+cdef bint any_exceeds(const Pool* pool) noexcept nogil:
+    # Peaks only rise in here: ceilings that nobody exceeds still hold.
+    cdef const Heap* heap = pool.awake
+    while heap != NULL and not exceeds(heap):
+        heap = heap.next_awake
+    return heap != NULL
+
+
+cdef void raise_shown(Pool* pool, int figure) noexcept nogil:
+    # An operation that leaves in its midst may have given back what others, meanwhile, made up for.
+    cdef int kind
+    cdef int64_t both = counted(pool, figure, 0) + counted(pool, figure, 1)
+    for kind in range(2):
+        pool.stats.figure[figure][kind].peak = max(pool.stats.figure[figure][kind].peak, counted(pool, figure, kind))
+    pool.stats.peak_all[figure] = max(pool.stats.peak_all[figure], both)
+
+
+cdef inline bint suffices(const Pool* pool, const Heap* heap) noexcept nogil:
+    return (pool.captures == 0 and pool.deferred == NULL and pool.foreign == NULL
+            and heap.pending == 0 and heap.offered == 0)
+
+
+cdef void disable_fast_path(Pool* pool) noexcept nogil:
+    cdef Heap* heap = pool.awake
+    while heap != NULL:
+        spin_lock(&heap.lock)
+        flush_cached(heap)
+        heap.fast = suffices(pool, heap)
+        spin_unlock(&heap.lock)
+        heap = heap.next_awake
+
+
+cdef void unlock_all(Pool* pool, Heap* asker) noexcept nogil:
+    cdef Heap** link = &pool.awake
+    cdef Heap* heap
+    if asker != NULL:
+        wake(pool, asker)
+    raise_shown(pool, INACTIVE_SPLIT)
+    raise_shown(pool, INACTIVE_SPLIT_BYTES)
+    move_split_base(pool, -1)
+    if pool.heap_count == 1:
+        raise_sole(pool, pool.heaps)
+    elif pool.risen or any_exceeds(pool):
+        share_out(pool, asker)
+    pool.risen = False
+    while link[0] != NULL:
+        heap = link[0]
+        if may_sleep(pool, heap):
+            link[0] = heap.next_awake
+            lower_ceilings(heap)
+            put_to_sleep(pool, heap)
+        else:
+            link = &heap.next_awake
+            heap.sole = pool.heap_count == 1
+            heap.fast = suffices(pool, heap)
+        measure_room(heap)
+        heap.seen = heap.share[BOTH].room[BLOCKS]
+        spin_unlock(&heap.lock)
+    pthread_mutex_unlock(&pool.lock)
+
+
+cdef int call_unlocked(Pool* pool, UnlockedCall call, void* about) noexcept nogil:
+    cdef int mode, code
+    unlock_all(pool, NULL)
+    code = go_relaxed(pool.table, &mode)
+    if code == 0:
+        code = call(pool, about)
+        restore_mode(pool.table, mode)
+    lock_all(pool)
+    return code
+
+
+cdef int64_t counted(const Pool* pool, int figure, int kind) noexcept nogil:
+    # A total as it may be shown.  Another thread may be in the midst of an operation, which counts what it splits
+    # at its end; what it took away for a while, others may have used: the lesser of both sums is below the peak.
+    cdef int64_t total = pool.total[kind][figure]
+    if figure == INACTIVE_SPLIT:
+        return min(total, pool.split_base[kind][0])
+    if figure == INACTIVE_SPLIT_BYTES:
+        return min(total, pool.split_base[kind][1])
+    return total
+
+
+cdef int64_t total_of(const Pool* pool, int figure) noexcept nogil:
+    return pool.total[0][figure] + pool.total[1][figure]
+
+
+cdef int64_t reserved(const Pool* pool) noexcept nogil:
+    return current_of(&pool.stats, RESERVED_BYTES)
+
+
+cdef void count_asleep(Pool* pool, int figure, int kind, int64_t amount) noexcept nogil:
+    # What nobody shared out before is no longer there to be shared out.
+    pool.asleep[kind][figure] += amount
+    pool.risen |= amount > 0
+
+
+cdef void count(Pool* pool, Heap* heap, int figure, int kind, int64_t amount) noexcept nogil:
+    cdef Counter* counter = &pool.stats.figure[figure][kind]
+    add_figure(heap, kind, figure, amount)
+    pool.total[kind][figure] += amount
+    if not heap.awake:
+        count_asleep(pool, figure, kind, amount)
+        pool.asleep_made[kind][figure] += max(amount, <int64_t>0)
+    if amount > 0:
+        counter.peak = max(counter.peak, pool.total[kind][figure])
+        pool.stats.peak_all[figure] = max(pool.stats.peak_all[figure], total_of(pool, figure))
+
+
+cdef void count_pool(Pool* pool, int figure, int kind, int64_t amount) noexcept nogil:
+    change(&pool.stats, figure, kind, amount)
+
+
+cdef void count_change(Pool* pool, Heap* heap, int kind, Change net) noexcept nogil:
+    use_split_room(&heap.share[kind], 1, net)
+    use_split_room(&heap.share[BOTH], 1, net)
+    pool.total[kind][INACTIVE_SPLIT] += net.blocks
+    pool.total[kind][INACTIVE_SPLIT_BYTES] += net.bytes
+    if not heap.awake:
+        count_asleep(pool, INACTIVE_SPLIT, kind, net.blocks)
+        count_asleep(pool, INACTIVE_SPLIT_BYTES, kind, net.bytes)
+
+
+cdef void count_split(Pool* pool, Heap* heap, int figure, int kind, int64_t* base) noexcept nogil:
+    cdef int64_t net = pool.total[kind][figure] - base[0]
+    base[0] = pool.total[kind][figure]
+    if net > 0:
+        heap.share[kind].made[count_of(figure)] += net
+        if not heap.awake:
+            pool.asleep_made[kind][figure] += net
+        raise_shown(pool, figure)
+
+
+cdef void count_splits(Pool* pool, Heap* heap) noexcept nogil:
+    # What an operation did to the free blocks with neighbours counts once, not step by step.
+    cdef int kind
+    for kind in range(2):
+        count_split(pool, heap, INACTIVE_SPLIT, kind, &pool.split_base[kind][0])
+        count_split(pool, heap, INACTIVE_SPLIT_BYTES, kind, &pool.split_base[kind][1])
+
+
+cdef void count_oversize(Counter* counter, int64_t amount) noexcept nogil:
+    counter.current += amount
+    if amount > 0:
+        counter.allocated += amount
+        counter.peak = max(counter.peak, counter.current)
+    else:
+        counter.freed -= amount
+
+
+cdef void hand_out(Pool* pool, Block* block, size_t size, size_t requested, bint splits) noexcept nogil:
+    # The caller saw to a spare record, and to the block's cell.
+    cdef Heap* heap = block.heap
+    cdef int kind = kind_of(size)
+    count_change(pool, heap, block.segment.kind, of_taking(block, size, splits))
+    remove(heap, block)
+    if splits:
+        split_off(heap, block, size)
+        insert(heap, block.after)
+    if not heap.awake:
+        file_heap(pool, heap)
+    make_live(block, requested, kind)
+    count(pool, heap, ALLOCATION, kind, 1)
+    count(pool, heap, ALLOCATED_BYTES, kind, block.size)
+    count(pool, heap, ACTIVE, kind, 1)
+    count(pool, heap, ACTIVE_BYTES, kind, block.size)
+    count(pool, heap, REQUESTED_BYTES, kind, requested)
+    if block.size >= pool.policy.max_split:
+        count_oversize(&pool.stats.oversize_allocations, 1)
+    count_splits(pool, heap)
+
+
+cdef void hand_over(Pool* pool, Block* block, size_t requested) noexcept nogil:
+    # It was active all the time.
+    cdef int kind = block.kind
+    count(pool, block.heap, REQUESTED_BYTES, kind, <int64_t>requested - <int64_t>block.requested)
+    block.state = LIVE
+    block.requested = requested
+    count(pool, block.heap, ALLOCATION, kind, 1)
+    count(pool, block.heap, ALLOCATED_BYTES, kind, block.size)
+    if block.size >= pool.policy.max_split:
+        count_oversize(&pool.stats.oversize_allocations, 1)
+
+
+cdef void count_freed(Pool* pool, Block* block) noexcept nogil:
+    count(pool, block.heap, ALLOCATION, block.kind, -1)
+    count(pool, block.heap, ALLOCATED_BYTES, block.kind, -<int64_t>block.size)
+    if block.size >= pool.policy.max_split:
+        count_oversize(&pool.stats.oversize_allocations, -1)
+
+
+cdef Block* set_free(Pool* pool, Block* block) noexcept nogil:
+    cdef Heap* heap = block.heap
+    count(pool, heap, ACTIVE, block.kind, -1)
+    count(pool, heap, ACTIVE_BYTES, block.kind, -<int64_t>block.size)
+    count(pool, heap, REQUESTED_BYTES, block.kind, -<int64_t>block.requested)
+    count_change(pool, heap, block.segment.kind, of_freeing(block))
+    block = join_freed(heap, block)
+    insert(heap, block)
+    if not heap.awake:
+        file_heap(pool, heap)
+    return block
+
+
+cdef void put_free(Pool* pool, Block* block) noexcept nogil:
+    count_change(pool, block.heap, block.segment.kind, of_freeing(block))
+    block = join(block.heap, block)
+    insert(block.heap, block)
+    if not block.heap.awake:
+        file_heap(pool, block.heap)
+
+
+cdef void take_free(Pool* pool, Block* block) noexcept nogil:
+    cdef Change gone
+    if is_split(block):
+        gone.blocks = -1
+        gone.bytes = -<int64_t>block.size
+        count_change(pool, block.heap, block.segment.kind, gone)
+    remove(block.heap, block)
+    if not block.heap.awake:
+        file_heap(pool, block.heap)

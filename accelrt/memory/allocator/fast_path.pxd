@@ -1,0 +1,131 @@
+# The fast path: an allocation or a free that one heap serves alone, under its lock.  Whatever needs more answers NOT_READY
+# and is left to the slow path.
+#
+# The last-freed cache serves a block that is freed and allocated by turns while nothing else happens in its heap.  The
+# first round goes the usual way, and proves that this very block is the best fit for its size and that neither state
+# passes a ceiling.  From then on a round only changes the block's state: lists and statistics stay as they are with
+# the block live, and flush_cached() brings them up to date before anything else is done or read in the heap.
+from libc.stdint cimport uintptr_t
+
+from accelrt.memory.allocator.address_table cimport find_cell
+from accelrt.memory.allocator.block_ops cimport (
+    Change, fit_with_victim, join_freed, joined_size, keeps_rest, make_live, of_freeing, of_taking, set_victim,
+    split_off, unlist,
+)
+from accelrt.memory.allocator.heap_stats cimport add_given, add_taken, raise_ceilings, take_back_given, take_back_taken
+from accelrt.memory.allocator.sizes cimport GRANULE, kind_of
+from accelrt.memory.allocator.types cimport CACHED, LIVE, PLAIN, WINDOW, Block, Heap, Policy, Pool
+from accelrt.status cimport NOT_READY
+
+cdef void flush_cached(Heap* heap) noexcept nogil  # under the heap's lock; afterwards none is cached
+
+
+cdef inline bint allocate_cached(Heap* heap, size_t size, size_t requested, uintptr_t* out_address) noexcept nogil:
+    cdef Block* block = heap.cached
+    if block == NULL or block.state != CACHED or block.size != size or block.requested != requested:
+        return False
+    block.state = LIVE
+    heap.cached_rounds += 1
+    out_address[0] = block.address
+    return True
+
+
+cdef inline bint free_cached(Heap* heap, Block* block, uintptr_t address) noexcept nogil:
+    if block != heap.cached or block.state != LIVE or block.address != address or block.uses != NULL:
+        return False
+    block.state = CACHED
+    return True
+
+
+# Of the usual way: what was freed last, so that the block is cached if it is allocated again at once.
+
+cdef inline void note_freed(Heap* heap, const Block* block, const Block* joined, size_t size) noexcept nogil:
+    heap.freed_last = joined if joined == block else NULL
+    heap.freed_last_size = size
+
+
+cdef inline void note_allocated(Heap* heap, Block* block, size_t size) noexcept nogil:
+    if block == heap.freed_last and size == heap.freed_last_size:
+        heap.cached = block
+        heap.cached_rounds = 0
+    heap.freed_last = NULL
+
+
+cdef extern from *:
+    """
+    #define expect_read(place) __builtin_prefetch(place, 0)
+    #define expect_write(place) __builtin_prefetch(place, 1)
+    """
+    void expect_read(const void* place) noexcept nogil
+    void expect_write(const void* place) noexcept nogil
+
+
+cdef inline int take(
+    Heap* heap, const Policy* policy, size_t size, size_t requested, uintptr_t* out_address,
+) noexcept nogil:
+    cdef Block* block
+    cdef Change change
+    cdef bint splits
+    cdef int kind = kind_of(size)
+    if not heap.fast:
+        return NOT_READY
+    if heap.cached != NULL:
+        flush_cached(heap)
+    block = fit_with_victim(heap, size)
+    if block == NULL or block.size >= policy.max_split:
+        return NOT_READY
+    if block.cell == NULL:
+        block.cell = find_cell(block.address)
+    if block.cell == NULL or heap.spare == NULL:
+        return NOT_READY
+    expect_write(block.cell)  # seldom in the cache
+    splits = keeps_rest(block, size)
+    change = of_taking(block, size, splits)
+    if not splits:
+        size = block.size
+    if add_taken(heap, kind, size, requested, block.segment.kind, change):
+        if not heap.sole:
+            take_back_taken(heap, kind, size, requested, block.segment.kind, change)
+            return NOT_READY
+        raise_ceilings(heap)
+    unlist(heap, block)
+    if splits:
+        split_off(heap, block, size)
+        set_victim(heap, block.after)
+    make_live(block, requested, kind)
+    note_allocated(heap, block, size)
+    out_address[0] = block.address
+    return 0
+
+
+cdef inline void free_to_victim(Heap* heap, Block* block) noexcept nogil:
+    # A block that is freed and counted becomes the designated victim.
+    cdef size_t size = block.size
+    cdef Block* joined = join_freed(heap, block)
+    set_victim(heap, joined)
+    note_freed(heap, block, joined, size)
+
+
+cdef inline int put(const Pool* pool, Heap* heap, Block* block, uintptr_t address) noexcept nogil:
+    # The heap is the one that the block was read to belong to: now it is certain.
+    cdef Change change
+    if not heap.fast or block.address != address or block.state != LIVE or block.uses != NULL:
+        return NOT_READY
+    if block.size >= heap.policy.max_split:  # one figure more
+        return NOT_READY
+    if heap.cached != NULL:
+        flush_cached(heap)
+    if block.segment.shape == WINDOW and joined_size(block) >= GRANULE:  # pages may go home
+        return NOT_READY
+    change = of_freeing(block)
+    if add_given(heap, block.kind, block.size, block.requested, block.segment.kind, change):
+        if not heap.sole:
+            take_back_given(heap, block.kind, block.size, block.requested, block.segment.kind, change)
+            return NOT_READY
+        raise_ceilings(heap)
+    if block.segment.shape == PLAIN:
+        block.segment.idle_since = pool.allocations
+    elif block.segment.shape == WINDOW:
+        block.segment.used = heap.epoch
+    free_to_victim(heap, block)
+    return 0

@@ -1,0 +1,19 @@
+"""The flush of the last-freed cache: what its rounds did to lists and statistics is made up for."""
+from accelrt.memory.allocator.block_ops cimport Change, of_freeing
+from accelrt.memory.allocator.heap_stats cimport add_given, add_made_rounds
+
+
+cdef void flush_cached(Heap* heap) noexcept nogil:
+    # Passes no ceiling: both states were there before, and ceilings fall only in the exclusive section.
+    cdef Block* block = heap.cached
+    cdef Change change
+    heap.cached = NULL
+    heap.freed_last = NULL
+    if block == NULL:
+        return
+    change = of_freeing(block)
+    add_made_rounds(heap, block, heap.cached_rounds, change)
+    if block.state == CACHED:
+        block.state = LIVE
+        add_given(heap, block.kind, block.size, block.requested, block.segment.kind, change)
+        free_to_victim(heap, block)

@@ -1,0 +1,501 @@
+"""The miss: what an allocation does when its heap has no fit, step by step, until one has.
+
+Every step that frees something is followed by a search, so that nothing is refused while a fit exists or
+could be made.
+"""
+from libc.stdint cimport SIZE_MAX, int64_t, uint64_t, uintptr_t
+from libc.stdlib cimport free
+from libc.string cimport memset
+
+from accelrt.core.locks cimport pthread_mutex_lock, pthread_mutex_unlock
+from accelrt.driver.capture_guard cimport FAILED, GONE, enter_wait, is_captured_event, leave_wait, meaning_of
+from accelrt.driver.waiting cimport INTERRUPTED, LOOK_NS, begin_slice, end_slice, is_to_end
+from accelrt.memory.allocator.address_table cimport make_cell
+from accelrt.memory.allocator.backing.expandable cimport grow_pages, need_at_end, trim_spans
+from accelrt.memory.allocator.backing.pages cimport release_piece, vacate
+from accelrt.memory.allocator.backing.plain cimport grow_plain, release_plain
+from accelrt.memory.allocator.backing.stitching cimport (
+    Found, drop_windows, find_pages, forget_blockers, is_crowded, mark_leaving, revive, send_home, stitch,
+)
+from accelrt.memory.allocator.block_ops cimport is_quiescent, is_settled, keeps_rest, suits
+from accelrt.memory.allocator.event_queue cimport Entry, put_entry
+from accelrt.memory.allocator.exclusive cimport call_unlocked, hand_out, lock_all, reserved, total_of, unlock_all
+from accelrt.memory.allocator.free_list cimport best_fit, class_of, next_class, precedes
+from accelrt.memory.allocator.inherit cimport inherit
+from accelrt.memory.allocator.metadata cimport add_use, heap_of, see_to_blocks
+from accelrt.memory.allocator.pending cimport await_event, poll, wait_all
+from accelrt.memory.allocator.policy cimport is_overdrawn, open_credit
+from accelrt.memory.allocator.private_pool cimport drop_empty, has_graphs, owner_for
+from accelrt.memory.allocator.sizes cimport GRANULE, LARGE_LIMIT, SMALL, SMALL_LIMIT, SMALL_SEGMENT, round_up
+from accelrt.memory.allocator.stats cimport ALLOCATED_BYTES
+from accelrt.memory.allocator.stream_epochs cimport (
+    close_epochs, drop_markers, drop_waited, look, look_at_all, mark_replay, next_replay, settle_all, settle_none,
+)
+from accelrt.memory.allocator.stream_registry cimport PER_THREAD, filed_under
+from accelrt.memory.allocator.types cimport CLASSES, Block, Piece, Replay, Use
+from accelrt.status cimport CAPTURE_UNSUPPORTED, CAP_REACHED, NO_HOST_MEMORY, OUT_OF_MEMORY, POOL_CAP_REACHED
+
+cdef enum:
+    CAPTURE_LAST = 908
+    APART = 16 << 20  # bytes reserved up to which streams have pages of their own
+    ATTEMPTS = 64  # to grow, when other threads take what was gained before we do
+
+cdef double THRIFTY_SLACK = 0.25  # of the peak of live bytes, where windows do not pay
+
+
+cdef bint refused(int code) noexcept nogil:
+    return code == OUT_OF_MEMORY or code == CAP_REACHED or code == POOL_CAP_REACHED
+
+
+cdef int find(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil:
+    cdef Block* block = best_fit(request.heap, request.size)
+    if block == NULL or not suits(block, request.size, &pool.policy):
+        return OUT_OF_MEMORY
+    return give(pool, request, block, out_address)
+
+
+cdef int give(Pool* pool, Request* request, Block* block, uintptr_t* out_address) noexcept nogil:
+    # What is lent by another stream's heap returns there behind the work of the stream that asked.
+    cdef Use* use = NULL
+    cdef int code = see_to_blocks(block.heap, 1)
+    if code:
+        return code
+    if block.cell == NULL:
+        block.cell = make_cell(block.address)
+        if block.cell == NULL:
+            return NO_HOST_MEMORY
+    if request.stream == PER_THREAD or block.heap != request.heap:
+        code = add_use(pool, &use, pool.device, filed_under(request.stream))
+        if code:
+            return code
+    hand_out(pool, block, request.size, request.requested, keeps_rest(block, request.size))
+    block.uses = use
+    out_address[0] = block.address
+    return 0
+
+
+# --- lending -------------------------------------------------------------------------------------------------
+
+cdef Block* settled_fit(Block* node, size_t size) noexcept nogil:
+    # The least (size, order) of a class that suffices and that no work uses any more.
+    cdef Block* best = NULL
+    if node == NULL:
+        return NULL
+    if node.size >= size:
+        best = settled_fit(node.left, size)
+        if best == NULL and is_settled(node):
+            best = node
+    return best if best != NULL else settled_fit(node.right, size)
+
+
+cdef Block* lent_by(Pool* pool, Heap* heap, size_t size) noexcept nogil:
+    cdef Block* best = NULL
+    cdef int index = class_of(size)
+    if best_fit(heap, size) == NULL:
+        return NULL
+    look(pool, heap)
+    while index >= 0 and best == NULL:
+        best = settled_fit(heap.trees[index], size)
+        index = next_class(heap, index) if index + 1 < CLASSES else -1
+    return best
+
+
+cdef int borrow(Pool* pool, Request* request, int refusal, uintptr_t* out_address) noexcept nogil:
+    # A part of a page that another stream's blocks keep from going anywhere else.
+    cdef Heap* other = pool.heaps if pool.policy.virtual_memory else NULL
+    cdef Block* best = NULL
+    cdef Block* block
+    while other != NULL:
+        if other != request.heap and other.owner == request.heap.owner and other.summary:
+            block = lent_by(pool, other, request.size)
+            if block != NULL and (best == NULL or precedes(block, best)):
+                best = block
+        other = other.next
+    return refusal if best == NULL else give(pool, request, best, out_address)
+
+
+# --- growth --------------------------------------------------------------------------------------------------
+
+cdef size_t plain_size(const Pool* pool, const Request* request) noexcept nogil:
+    if request.kind == SMALL:
+        return SMALL_SEGMENT
+    if request.size < min(<size_t>LARGE_LIMIT, pool.policy.large_segment):
+        return pool.policy.large_segment
+    return round_up(request.size, GRANULE)
+
+
+cdef int collect(Pool* pool, size_t size) noexcept nogil:
+    # Before growth beyond the threshold: what has been idle longest goes back first.
+    cdef double allowed = pool.policy.collect * pool.limit
+    cdef size_t total = reserved(pool) + size
+    if pool.policy.collect == 0 or pool.limit == SIZE_MAX or total <= allowed:
+        return 0
+    return release_plain(pool, <size_t>(total - allowed))
+
+
+cdef bint within_slack(const Pool* pool, size_t size, size_t need, double slack) noexcept nogil:
+    cdef int64_t peak = max(pool.stats.peak_all[ALLOCATED_BYTES], total_of(pool, ALLOCATED_BYTES) + <int64_t>size)
+    cdef size_t total = reserved(pool) + need
+    return slack > 0 and total <= (1 + slack) * peak and total < pool.refused
+
+
+cdef int grow_within(Pool* pool, Request* request, double slack) noexcept nogil:
+    # What the device refuses is not tried again before something went back: the pieces made until then cost too much.
+    cdef size_t need = need_at_end(pool, request.heap, request.size)
+    cdef int code = CAP_REACHED
+    if within_slack(pool, request.size, need, slack):
+        code = grow_pages(pool, request.heap, need, True)
+        if code == OUT_OF_MEMORY:
+            pool.refused = reserved(pool) + need
+    return code
+
+
+cdef int draw(Pool* pool, Request* request, Found* found) noexcept nogil:
+    # An old window, more memory instead of a new one where those do not pay, a new one, or what is missing for it.
+    cdef size_t available = find_pages(pool, request.heap, request.across, found)
+    cdef uint64_t windows
+    cdef int code
+    if available >= request.size and revive(pool, request.heap, request.size):
+        return 0
+    if pool.policy.slack < 0 and is_overdrawn(pool):
+        code = grow_within(pool, request, THRIFTY_SLACK)
+        if code == OUT_OF_MEMORY:  # others may have taken meanwhile what was found
+            return 0
+        if not refused(code):
+            return code
+    if available < request.size:
+        return grow_pages(pool, request.heap, request.size - available, False)
+    if is_crowded(pool):
+        windows = pool.windows
+        code = drop_windows(pool)
+        if code or pool.windows < windows:
+            return code
+    return stitch(pool, request.heap, request.size, found)
+
+
+cdef int gather(Pool* pool, Request* request) noexcept nogil:
+    # A fit out of pages.
+    cdef Found found
+    cdef int code
+    send_home(pool)
+    if best_fit(request.heap, request.size) != NULL:
+        return 0
+    memset(&found, 0, sizeof(found))
+    code = draw(pool, request, &found)
+    free(found.runs)
+    return code
+
+
+cdef int obtain(Pool* pool, Request* request) noexcept nogil:
+    # More for the heap, if the device and the limit allow it.
+    cdef int code
+    if not pool.policy.virtual_memory:
+        if inherit(pool, request.heap, request.size):
+            return 0
+        code = collect(pool, plain_size(pool, request))
+        return code if code else grow_plain(pool, request.heap, plain_size(pool, request))
+    if not pool.policy.stitching:
+        return grow_pages(pool, request.heap, need_at_end(pool, request.heap, request.size), True)
+    code = grow_within(pool, request, pool.policy.slack)
+    return gather(pool, request) if refused(code) else code
+
+
+cdef int serve(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil:
+    cdef int _attempt
+    cdef int code = find(pool, request, out_address)
+    for _attempt in range(ATTEMPTS):
+        if code != OUT_OF_MEMORY:
+            return code
+        code = obtain(pool, request)
+        if code:
+            return code
+        code = find(pool, request, out_address)
+    return code
+
+
+# --- what goes back ------------------------------------------------------------------------------------------
+
+cdef int await_device(Pool* pool, void* about) noexcept nogil:
+    return pool.table.device_synchronize(pool.device)
+
+
+cdef int await_replay(Pool* pool, Replay* found) noexcept nogil:
+    # By its marker, which is taken out of the record meanwhile: the record may go, and the stream begin to capture.
+    cdef Entry* entry
+    cdef int code
+    found.waited = True
+    if not found.marked:
+        mark_replay(pool, found)
+    if not found.marked:  # it captures, or some stream does that the legacy default stream waits for
+        return 0
+    entry = <Entry*>found.marker
+    found.marker = NULL
+    found.marked = False
+    code = call_unlocked(pool, await_event, entry)
+    put_entry(&pool.spare_entries, entry)
+    if code == 0 or meaning_of(code) == GONE:
+        drop_waited(pool, found)
+        return 0
+    return 0 if is_captured_event(code) else code
+
+
+cdef int await_marker(Pool* pool, Heap* heap) noexcept nogil:
+    # Taken out of the heap meanwhile, so that no other thread records its event anew, perhaps into a capture.
+    cdef Entry* entry = heap.marker
+    cdef unsigned int marked = heap.marked
+    cdef int code
+    heap.marker = NULL
+    code = call_unlocked(pool, await_event, entry)
+    put_entry(&pool.spare_entries, entry)
+    if code == 0 and <int>(marked - heap.settled) > 0:
+        heap.settled = marked
+    return code if meaning_of(code) == FAILED and not is_captured_event(code) else 0
+
+
+cdef int wait_beside_capture(Pool* pool) noexcept nogil:
+    # For each stream by itself, but those that capture.  Records of heaps and events stay while all locks are left.
+    cdef Heap* heap = pool.heaps
+    cdef Replay* found
+    cdef int code = 0
+    end_slice()  # on a stream that captures, the marker of a wait that is given up cannot be recorded anew
+    look_at_all(pool)
+    while heap != NULL and code == 0:
+        if heap.marker != NULL and not is_quiescent(heap):
+            code = await_marker(pool, heap)
+            look(pool, heap)
+        heap = heap.next
+    found = next_replay(pool)
+    while code == 0 and found != NULL:
+        code = await_replay(pool, found)
+        found = next_replay(pool)
+    send_home(pool)
+    return code
+
+
+cdef int wait_streams(Pool* pool) noexcept nogil:
+    # Then what any stream freed may serve every other.  Beside a capture the device must not be waited for.
+    cdef int code
+    if pool.first_piece == NULL and pool.windows == 0:
+        return 0
+    if pool.captures or not enter_wait():
+        return wait_beside_capture(pool)
+    close_epochs(pool)
+    code = call_unlocked(pool, await_device, NULL)
+    leave_wait()
+    if code:
+        settle_none(pool)
+        return code
+    settle_all(pool)
+    send_home(pool)
+    return 0
+
+
+cdef bint beside_capture(int code) noexcept nogil:
+    # Somebody else's capture, of which this pool knows nothing.
+    return CAPTURE_UNSUPPORTED <= code <= CAPTURE_LAST
+
+
+cdef int see_to_leaving(Pool* pool) noexcept nogil:
+    # Two records for each piece that may leave.
+    cdef Piece* piece = pool.first_piece
+    cdef size_t count = 0
+    cdef int code = 0
+    while piece != NULL:
+        count += 1
+        piece = piece.after
+    piece = pool.first_piece
+    while piece != NULL and code == 0:
+        if piece.home != NULL and piece.mark == pool.search:
+            code = see_to_blocks(piece.home.segment.heap, 2)
+            if code == 0:
+                vacate(pool, piece)
+        piece = piece.after
+    return code
+
+
+cdef int release_pages(Pool* pool) noexcept nogil:
+    # The device was waited for.  What is marked loses its home first, so that no hit takes it meanwhile.
+    cdef Piece* piece
+    cdef Piece* after
+    cdef int code = drop_windows(pool)
+    mark_leaving(pool)
+    if code == 0:
+        code = see_to_leaving(pool)
+    piece = pool.first_piece
+    while piece != NULL and code == 0:
+        after = piece.after
+        if piece.home == NULL:
+            code = release_piece(pool, piece)
+        piece = after
+    forget_blockers(pool)
+    pool.refused = SIZE_MAX
+    if pool.first_piece == NULL and pool.windows == 0:
+        open_credit(pool)
+    return code if code else trim_spans(pool)
+
+
+cdef int release_free(Pool* pool) noexcept nogil:
+    cdef int code = release_plain(pool, SIZE_MAX)
+    if code == 0 and (pool.first != NULL or pool.windows):
+        code = wait_streams(pool)
+        if code == 0:
+            code = release_pages(pool)
+        elif beside_capture(code):
+            code = 0
+    drop_empty(pool)
+    drop_markers(pool)
+    return code
+
+
+cdef int release_with(Pool* pool, Private* owner) noexcept nogil:
+    cdef int code
+    if owner != NULL:
+        owner.emptied = True
+    code = release_free(pool)
+    owner = pool.privates  # which the release may have ended
+    while owner != NULL:
+        owner.emptied = False
+        owner = owner.next
+    return code
+
+
+cdef int release_own(Pool* pool, Private* owner) noexcept nogil:
+    # What the owner lacks nobody else's memory can give.
+    cdef int code
+    if owner == NULL or has_graphs(owner):
+        return 0
+    pool.only = owner
+    code = release_with(pool, owner)
+    pool.only = NULL
+    return code
+
+
+cdef int release_pools(Pool* pool, bint* out_any) noexcept nogil:
+    # What is idle in MemPools that are alive, rather than to refuse.
+    cdef Private* owner = pool.privates
+    out_any[0] = False
+    while owner != NULL:
+        owner.emptied = owner.users and owner.reserved and not has_graphs(owner)
+        out_any[0] |= owner.emptied
+        owner = owner.next
+    return release_with(pool, NULL) if out_any[0] else 0
+
+
+# --- the ladder ----------------------------------------------------------------------------------------------
+
+cdef void leave_locks(Pool* pool) noexcept nogil:
+    unlock_all(pool, NULL)
+    pthread_mutex_unlock(&pool.growth)
+
+
+cdef int take_locks(Pool* pool, Request* request) noexcept nogil:
+    # Python may have run meanwhile, which allocates and frees: whose heap it was may be gone.
+    cdef Private* owner
+    cdef int code
+    pthread_mutex_lock(&pool.growth)
+    lock_all(pool)
+    code = owner_for(pool, request.stream, &owner)
+    if code == 0:
+        code = heap_of(pool, owner, filed_under(request.stream), request.kind, &request.heap)
+    return code
+
+
+cdef int look_for_signals(Pool* pool, Request* request) noexcept nogil:
+    # INTERRUPTED where a handler raised.
+    cdef bint found
+    cdef int code
+    leave_locks(pool)
+    found = is_to_end()
+    code = take_locks(pool, request)
+    return INTERRUPTED if found else code
+
+
+cdef int await_all(Pool* pool) noexcept nogil:
+    # Blocks that are pending, and then the streams whose pages others may not have yet.
+    cdef int code = wait_all(pool)
+    return code if code else wait_streams(pool)
+
+
+cdef int wait_in_slices(Pool* pool, Request* request) noexcept nogil:
+    # On the main thread; handlers of signals run between two slices, outside all locks.
+    cdef long long ns = LOOK_NS
+    cdef int code
+    while True:
+        begin_slice(ns)
+        code = await_all(pool)
+        end_slice()
+        if code != INTERRUPTED:
+            return code
+        code = look_for_signals(pool, request)
+        if code:
+            return code
+        ns *= 2
+
+
+cdef int ask(Pool* pool, Request* request, int refusal, uintptr_t* out_address) noexcept nogil:
+    # Outside all locks: who is asked may allocate and free.
+    cdef int freed, code
+    leave_locks(pool)
+    freed = on_refusal(pool.device, request.size)
+    code = take_locks(pool, request)
+    if code or not freed:
+        return code if code else refusal
+    code = poll(pool)
+    return code if code else serve(pool, request, out_address)
+
+
+cdef int last_growth(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil:
+    # The least that serves.
+    cdef size_t least = SMALL_SEGMENT if request.kind == SMALL else round_up(request.size, GRANULE)
+    cdef int code = grow_plain(pool, request.heap, least)
+    return code if code else find(pool, request, out_address)
+
+
+cdef int release_and_serve(Pool* pool, Request* request, int refusal, uintptr_t* out_address) noexcept nogil:
+    # What others give back does not lift the limit of a pool of the user's.
+    cdef int code = refusal
+    cdef bint more
+    pool.stats.num_alloc_retries += 1
+    if refusal == POOL_CAP_REACHED:
+        code = release_own(pool, request.heap.owner)
+        return code if code else serve(pool, request, out_address)
+    code = release_free(pool)
+    if code == 0:
+        code = serve(pool, request, out_address)
+    if refused(code) and code != POOL_CAP_REACHED:
+        refusal = code
+        code = release_pools(pool, &more)
+        if code == 0:
+            code = serve(pool, request, out_address) if more else refusal
+    return code
+
+
+cdef int climb(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil:
+    # A small request, or one of a process that has little, takes no pages from other streams before growth was
+    # refused: the streams would ask for them back, again and again.
+    cdef int code = poll(pool)
+    request.across = request.size > SMALL_LIMIT and reserved(pool) + request.size > APART or not pool.policy.stitching
+    if code == 0:
+        code = serve(pool, request, out_address)
+    if refused(code) and not request.across:
+        request.across = True
+        code = serve(pool, request, out_address)
+    if refused(code) and request.size <= SMALL_LIMIT:
+        code = borrow(pool, request, code, out_address)
+    if not refused(code):
+        return code
+    pool.stats.num_sync_all_streams += 1
+    code = wait_in_slices(pool, request) if request.interruptible else await_all(pool)
+    if code == 0 or beside_capture(code):
+        code = serve(pool, request, out_address)
+    if refused(code) and on_refusal != NULL:
+        code = ask(pool, request, code, out_address)
+    if refused(code):
+        code = release_and_serve(pool, request, code, out_address)
+    if refused(code) and not pool.policy.virtual_memory:
+        code = last_growth(pool, request, out_address)
+    if refused(code):
+        code = borrow(pool, request, code, out_address)
+    if refused(code):
+        pool.stats.num_ooms += 1
+    return code

@@ -1,0 +1,279 @@
+"""Blocks that were given back while another stream may still use them, in the pool's queues (event_queue.pxd)."""
+from libc.stdint cimport uint64_t
+from libc.stdlib cimport calloc, free
+
+from accelrt.driver.capture_guard cimport GONE, go_relaxed, is_captured_event, meaning_of, record_behind, restore_mode
+from accelrt.driver.table cimport STREAM_NON_BLOCKING
+from accelrt.memory.allocator.backing.stitching cimport retire
+from accelrt.memory.allocator.event_queue cimport (
+    Entry, Queue, busy_queue, enqueue, next_filled, push, put_entry, queue_of, take_complete, take_entry, take_of,
+)
+from accelrt.memory.allocator.exclusive cimport call_unlocked, count_freed
+from accelrt.memory.allocator.metadata cimport add_use, has_use, heap_of, recycle_use
+from accelrt.memory.allocator.stream_registry cimport PER_THREAD
+from accelrt.memory.allocator.types cimport PENDING, Use
+from accelrt.status cimport CAPTURED_EVENT, NOT_READY, NO_HOST_MEMORY
+
+
+cdef void defer(Pool* pool, Block* block) noexcept nogil:
+    block.state = PENDING
+    block.heap.pending += 1
+    block.left = pool.deferred
+    pool.deferred = block
+
+
+cdef void finish(Pool* pool, Block* block) noexcept nogil:
+    block.heap.pending -= 1
+    retire(pool, block)
+
+
+cdef int record_use(Pool* pool, Block* block, const Use* use) noexcept nogil:
+    cdef int code = enqueue(pool.table, &pool.queues, &pool.spare_entries, use.device, use.stream, block)
+    if code == 0:
+        block.events += 1
+        pool.pending += 1
+    return code
+
+
+cdef bint drop_entry(Pool* pool, Entry* entry) noexcept nogil:
+    # Of an entry in no queue any more; whether it was the last that its block waited for.
+    cdef Block* block = <Block*>entry.block
+    if entry == pool.awaited:
+        entry.block = NULL
+    else:
+        put_entry(&pool.spare_entries, entry)
+    pool.pending -= 1
+    block.events -= 1
+    return block.events == 0 and block.uses == NULL
+
+
+cdef int settle_block(Pool* pool, Block* block) noexcept nogil:
+    # Uses on streams that capture stay, for NOT_READY; a stream that is gone uses nothing more.
+    cdef Use** link = &block.uses
+    cdef Use* use
+    cdef int code, answer = 0
+    while link[0] != NULL:
+        use = link[0]
+        code = record_use(pool, block, use)
+        if code == NOT_READY:
+            answer = code
+            link = &use.next
+            continue
+        if code and meaning_of(code) != GONE:
+            return code
+        link[0] = use.next
+        recycle_use(pool, use)
+    return answer
+
+
+# --- blocks that were freed as of an event -------------------------------------------------------------------
+
+cdef int see_to_watch(Pool* pool) noexcept nogil:
+    cdef int mode
+    cdef int code
+    if pool.watch:
+        return 0
+    code = go_relaxed(pool.table, &mode)
+    if code == 0:
+        code = pool.table.stream_create(pool.device, STREAM_NON_BLOCKING, 0, &pool.watch)
+        restore_mode(pool.table, mode)
+    return code
+
+
+cdef int watch(Pool* pool, Queue* queue, Block* block, uintptr_t event) noexcept nogil:
+    # An event of our own behind the caller's, who may record his anew.
+    cdef Entry* entry
+    cdef int code = take_entry(pool.table, pool.device, &pool.spare_entries, &entry)
+    if code:
+        return code
+    code = pool.table.stream_wait_event(pool.device, pool.watch, event)
+    if code == 0:
+        code = record_behind(pool.table, pool.device, entry.event, pool.watch)
+        if code == NOT_READY:  # the caller's event was captured, and took the watch along
+            code = CAPTURED_EVENT
+    if code:
+        put_entry(&pool.spare_entries, entry)
+        return code
+    push(&pool.queues, queue, entry, block)
+    block.events += 1
+    pool.pending += 1
+    return 0
+
+
+cdef int offer(Pool* pool, Block* block, uintptr_t event, uint64_t record) noexcept nogil:
+    cdef Queue* queue
+    cdef Offer* made
+    cdef int code = see_to_watch(pool)
+    if code:
+        return code
+    queue = queue_of(&pool.queues, pool.device, pool.watch)
+    made = <Offer*>calloc(1, sizeof(Offer))
+    if queue == NULL or made == NULL:
+        free(made)
+        return NO_HOST_MEMORY
+    code = watch(pool, queue, block, event)
+    if code:
+        free(made)
+        return code
+    count_freed(pool, block)
+    if settle_block(pool, block):  # tried again like all that is deferred, and offered to nobody
+        free(made)
+        defer(pool, block)
+        return 0
+    block.state = PENDING
+    block.heap.pending += 1
+    made.block = block
+    made.record = record
+    made.next = pool.offers
+    store_offers(&pool.offers, made)
+    return 0
+
+
+cdef void withdraw(Pool* pool, Block* block) noexcept nogil:
+    # Where it is offered: the event is complete, or it is taken.
+    cdef Offer** link = &pool.offers
+    cdef Offer* found
+    cdef Use* taker
+    cdef Heap* heap
+    while link[0] != NULL and link[0].block != block:
+        link = &link[0].next
+    found = link[0]
+    if found == NULL:
+        return
+    store_offers(link, found.next)
+    while found.takers != NULL:
+        taker = found.takers
+        found.takers = taker.next
+        if heap_of(pool, NULL, taker.stream, block.heap.kind, &heap) == 0:
+            heap.offered -= 1
+        recycle_use(pool, taker)
+    free(found)
+
+
+cdef int note_wait(Pool* pool, uintptr_t stream, uint64_t record) noexcept nogil:
+    # The stream's work from now on runs behind the event.  Memory of a private pool stays with the pool, whose
+    # graphs may be replayed while it is free.
+    cdef Offer* found = pool.offers
+    cdef Heap* heap
+    cdef int code
+    if stream == PER_THREAD:  # which it is, the next caller that allocates would have to know
+        return 0
+    while found != NULL:
+        if found.record == record and found.block.heap.owner == NULL and not has_use(found.takers, pool.device, stream):
+            code = heap_of(pool, NULL, stream, found.block.heap.kind, &heap)
+            if code == 0:
+                code = add_use(pool, &found.takers, pool.device, stream)
+            if code:
+                return code
+            heap.offered += 1
+        found = found.next
+    return 0
+
+
+cdef bint suits_taker(const Pool* pool, const Offer* found, const Heap* heap, size_t size) noexcept nogil:
+    # Of the kind of the taker's heap, which the size nearly fills, and which no other stream uses.
+    cdef const Block* block = found.block
+    if block.heap.kind != heap.kind or block.events != 1 or block.size < size or block.size - size > size // 8:
+        return False
+    return has_use(found.takers, pool.device, heap.stream)
+
+
+cdef Block* accept(Pool* pool, const Heap* heap, size_t size) noexcept nogil:
+    # The smallest block that suits; PENDING with no events.
+    cdef Offer* found = pool.offers
+    cdef Offer* best = NULL
+    cdef Block* block
+    while found != NULL:
+        if suits_taker(pool, found, heap, size) and (best == NULL or found.block.size < best.block.size):
+            best = found
+        found = found.next
+    if best == NULL:
+        return NULL
+    block = best.block
+    drop_entry(pool, take_of(&pool.queues, queue_of(&pool.queues, pool.device, pool.watch), block))
+    withdraw(pool, block)
+    return block
+
+
+cdef int settle(Pool* pool) noexcept nogil:
+    # A block whose events cannot all be recorded, since a stream captures, stays deferred and is tried again.  What
+    # can be recorded is recorded at once: streams of others may be gone later.
+    cdef Block* block
+    cdef int code
+    while pool.deferred != NULL:
+        block = pool.deferred
+        code = settle_block(pool, block)
+        if code:
+            return 0 if code == NOT_READY else code
+        pool.deferred = block.left
+        if block.events == 0:
+            finish(pool, block)
+    return 0
+
+
+cdef int poll_queue(Pool* pool, Queue* queue) noexcept nogil:
+    cdef Block* block
+    cdef bint last
+    cdef int code
+    cdef Entry* entry = take_complete(pool.table, &pool.queues, queue, &code)
+    while entry != NULL:
+        block = <Block*>entry.block
+        last = drop_entry(pool, entry)
+        if queue.stream == pool.watch:
+            withdraw(pool, block)
+        if last:
+            finish(pool, block)
+        entry = take_complete(pool.table, &pool.queues, queue, &code)
+    return code
+
+
+cdef int poll(Pool* pool) noexcept nogil:
+    # Asking for an event breaks a global-mode capture of any thread, unless the asker is relaxed.
+    cdef Queue* queue = next_filled(&pool.queues, 0)
+    cdef int mode
+    cdef int code = settle(pool)
+    if code or pool.pending == 0:
+        return code
+    code = go_relaxed(pool.table, &mode)
+    if code:
+        return code
+    while queue != NULL and code == 0:
+        code = poll_queue(pool, queue)
+        queue = next_filled(&pool.queues, queue.number + 1)
+    restore_mode(pool.table, mode)
+    return code
+
+
+cdef int await_event(Pool* pool, void* entry) noexcept nogil:
+    return pool.table.event_synchronize((<Entry*>entry).device, (<Entry*>entry).event)
+
+
+cdef int wait_oldest(Pool* pool, Entry* entry) noexcept nogil:
+    # All locks are left while the event is waited for: the work before it may be a host function that frees memory.
+    # Nobody records the event anew meanwhile, which could make it part of a capture that a wait would break.  What a
+    # stream that is gone was waited for, and an event that was captured, the poll that follows sees to.
+    cdef int code
+    pool.awaited = entry
+    code = call_unlocked(pool, await_event, entry)
+    pool.awaited = NULL
+    if entry.block == NULL:
+        put_entry(&pool.spare_entries, entry)
+    elif is_captured_event(code):
+        entry.lost = True
+    return 0 if is_captured_event(code) or meaning_of(code) == GONE else code
+
+
+cdef int wait_all(Pool* pool) noexcept nogil:
+    # What is given back later is not waited for.
+    cdef Queue* queue
+    cdef int code = settle(pool)
+    cdef unsigned long long left = pool.pending
+    while left and code == 0:
+        left -= 1
+        queue = busy_queue(&pool.queues)
+        if queue == NULL:
+            break
+        code = wait_oldest(pool, queue.head)
+        if code == 0:
+            code = poll(pool)
+    return code

@@ -1,0 +1,482 @@
+"""One device's caching allocator: the hit, and the public face.
+
+Three kinds of locks, always taken in this order: growth, held by the one thread that takes from or gives to
+the device; lock, held for bookkeeping; the locks of the heaps.  A hit takes its heap's alone, routes and private
+pools take lock, everything else takes lock and those of all heaps (exclusive.pxd).  None but growth is held while
+the driver works or anything is waited for, and none while the GIL is taken.
+"""
+from libc.stdlib cimport calloc, free
+
+from accelrt.core.locks cimport (
+    pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock, spin_lock, spin_try, spin_unlock,
+)
+cimport accelrt.driver.registry as registry
+from accelrt.driver.waiting cimport is_main_thread
+from accelrt.memory.allocator.address_table cimport block_at
+from accelrt.memory.allocator.audit cimport violated, violated_between
+from accelrt.memory.allocator.backing.stitching cimport retire
+from accelrt.memory.allocator.event_queue cimport destroy_entries
+from accelrt.memory.allocator.exclusive cimport (
+    count_freed, count_splits, hand_over, lock_all, lock_to_read, try_lock_to_read, unlock_after_read, unlock_all,
+)
+from accelrt.memory.allocator.fast_path cimport allocate_cached, expect_read, free_cached, put, take
+from accelrt.memory.allocator.metadata cimport gone, heap_of, near_heap, new_use, recycle_use
+from accelrt.memory.allocator.miss cimport Request, climb, find, release_with
+from accelrt.memory.allocator.pending cimport accept, defer, poll, settle, wait_all
+from accelrt.memory.allocator.policy cimport load_flag, load_routed, rounded, take_policy, wanted
+from accelrt.memory.allocator.private_pool cimport entered_pool, is_routed, note_peaks, owner_for
+from accelrt.memory.allocator.sizes cimport LARGE, ROUND_LIMIT, SMALL_LIMIT, UNIT, kind_of, round_up
+from accelrt.memory.allocator.stream_registry cimport filed_under
+from accelrt.memory.allocator.types cimport CACHED, LIVE, NEAR, REACH, Block, Heap, Policy, Private, Use, is_of
+from accelrt.memory.backends.external_pool cimport (
+    foreign_allocate, foreign_attach, foreign_empty, foreign_holds, foreign_release, foreign_set_limit,
+)
+from accelrt.status cimport BROKEN, INVALID_DEVICE, NOT_ALLOCATED, NOT_READY, NO_DEVICE, NO_HOST_MEMORY, OUT_OF_MEMORY
+
+cdef extern from "<pthread.h>" nogil:
+    int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept)
+
+cdef extern from *:
+    """
+    #define load_pool(place) __atomic_load_n(place, __ATOMIC_ACQUIRE)
+    #define store_pool(place, pool) __atomic_store_n(place, pool, __ATOMIC_RELEASE)
+    """
+    Pool* load_pool(Pool** place) noexcept nogil
+    void store_pool(Pool** place, Pool* pool) noexcept nogil
+
+cdef Pool unmade              # stands for every pool that is not made: holds nothing
+cdef Heap nowhere             # stands for every heap that is not made: never fast, and no stream has its handle
+cdef Pool* pools[MAX_DEVICES]
+cdef int wanted_level         # of audits, of pools that are made from now on
+cdef pthread_mutex_t making   # held while a pool is made; no other lock is taken under it
+
+# hit_slow and give_back_slow: through pointers the compiler keeps them out of the fast path's frame.
+cdef int (*leave_hit)(Pool*, size_t, uintptr_t, uintptr_t*, bint) noexcept nogil
+cdef int (*leave_give_back)(Pool*, uintptr_t, bint) noexcept nogil
+
+
+# --- the hit ---------------------------------------------------------------------------------------------
+
+cdef int hit(Pool* pool, size_t requested, uintptr_t stream, uintptr_t* out_address, bint wait) noexcept nogil:
+    cdef size_t size
+    cdef Heap* heap
+    cdef int code
+    # One comparison for 0 and for absurd sizes; both are told apart where it is slow anyway.
+    if (requested - 1) >> ROUND_LIMIT:
+        return NOT_READY
+    # A thread inside use_mem_pool allocates elsewhere; only where there is one does anybody look further.
+    if load_routed(&pool.routed) and is_routed():
+        return NOT_READY
+    size = round_up(requested, UNIT) if not load_flag(&pool.policy.rounds) else rounded(&pool.policy, requested)
+    heap = near_heap(pool.near[pool.policy.virtual_memory or size > SMALL_LIMIT], stream)
+    if heap == NULL:
+        return leave_hit(pool, requested, stream, out_address, wait)
+    if wait:
+        spin_lock(&heap.lock)
+    elif not spin_try(&heap.lock):
+        return NOT_READY
+    code = 0 if allocate_cached(heap, size, requested, out_address) else take(
+        heap, &pool.policy, size, requested, out_address)
+    spin_unlock(&heap.lock)
+    return code
+
+
+cdef int give_back(Pool* pool, uintptr_t address, bint wait) noexcept nogil:
+    cdef Block* block = block_at(address)
+    cdef Heap* heap
+    cdef int code
+    if block == NULL or not is_of(block, pool):
+        return leave_give_back(pool, address, wait)
+    heap = block.heap
+    expect_read(&block.before)
+    if wait:
+        spin_lock(&heap.lock)
+    elif not spin_try(&heap.lock):
+        return NOT_READY
+    code = 0 if free_cached(heap, block, address) else put(pool, heap, block, address)
+    spin_unlock(&heap.lock)
+    return code
+
+
+# At ACCELRT_DEBUG 1 and 2 a stand-in takes a pool's place in `pools`.  It has no heaps and no blocks, so every call
+# comes here, takes the fast path on the pool itself, and is audited; at level 0 the fast path asks nothing.
+
+cdef int hit_slow(
+    Pool* pool, size_t requested, uintptr_t stream, uintptr_t* out_address, bint wait,
+) noexcept nogil:
+    cdef int code
+    if not stands_in(pool):
+        return NOT_READY
+    code = hit(pool.whole, requested, stream, out_address, wait)
+    return code if code else audited(pool.whole, out_address[0], wait)
+
+
+cdef int give_back_slow(Pool* pool, uintptr_t address, bint wait) noexcept nogil:
+    cdef int code
+    if not stands_in(pool):
+        return NOT_READY
+    code = give_back(pool.whole, address, wait)
+    return code if code else audited(pool.whole, address, wait)
+
+
+cdef inline bint stands_in(const Pool* pool) noexcept nogil:
+    return pool.whole != pool and pool.whole != NULL
+
+
+cdef int audited(Pool* pool, uintptr_t address, bint wait) noexcept nogil:
+    # After a hit, without the heap's lock, and with the heaps as hits left them.  A caller that must not wait, for it has
+    # the GIL, is not audited while another thread is in the pool: the next audit walks the same heaps.
+    cdef int code
+    if wait:
+        lock_to_read(pool)
+    elif not try_lock_to_read(pool):
+        return 0
+    pool.audited_hits += 1
+    pool.audited_cached += is_cached_at(pool, address)
+    if pool.broken == NULL:
+        pool.broken = violated_between(pool, pool.debug)
+    code = 0 if pool.broken == NULL else BROKEN
+    unlock_after_read(pool)
+    return code
+
+
+cdef bint is_cached_at(const Pool* pool, uintptr_t address) noexcept nogil:
+    cdef const Block* block = block_at(address)
+    if block == NULL or not is_of(block, pool) or block.heap.cached != block:
+        return False
+    return block.state == CACHED or block.heap.cached_rounds > 0
+
+
+cdef int allocate(int device, size_t size, uintptr_t stream, uintptr_t* out_address) noexcept nogil:
+    cdef int code = hit(load_pool(&pools[device]), size, stream, out_address, True)
+    if code == NOT_READY:
+        return allocate_slow(device, size, stream, out_address, False)
+    return code
+
+
+cdef int allocate_interruptibly(int device, size_t size, uintptr_t stream, uintptr_t* out_address) noexcept nogil:
+    cdef int code = hit(load_pool(&pools[device]), size, stream, out_address, True)
+    if code == NOT_READY:
+        return allocate_slow(device, size, stream, out_address, is_main_thread())
+    return code
+
+
+cdef int release(int device, uintptr_t address) noexcept nogil:
+    cdef int code = give_back(load_pool(&pools[device]), address, True)
+    if code == NOT_READY:
+        return release_slow(device, address)
+    return code
+
+
+cdef int try_allocate(int device, size_t size, uintptr_t stream, uintptr_t* out_address) noexcept nogil:
+    return hit(load_pool(&pools[device]), size, stream, out_address, False)
+
+
+cdef int try_release(int device, uintptr_t address) noexcept nogil:
+    return give_back(load_pool(&pools[device]), address, False)
+
+
+# --- what is not a hit -------------------------------------------------------------------------------------
+
+cdef int prepare(Pool* pool, Request* request, size_t size, uintptr_t stream) noexcept nogil:
+    cdef Private* owner = NULL
+    cdef int code = owner_for(pool, stream, &owner)
+    request.requested = size
+    request.size = rounded(&pool.policy, size)
+    request.stream = stream
+    request.kind = LARGE if pool.policy.virtual_memory else kind_of(request.size)
+    if code == 0:
+        code = heap_of(pool, owner, filed_under(stream), request.kind, &request.heap)
+    if code == 0 and request.heap.pending and pool.captures == 0:
+        code = poll(pool)
+    return code
+
+
+cdef int inspected(Pool* pool, int code) noexcept nogil:
+    # The debug audit after an operation; what it found stays to be read.
+    if pool.debug and pool.broken == NULL:
+        pool.broken = violated(pool, pool.debug)
+    return BROKEN if pool.broken != NULL and code == 0 else code
+
+
+cdef int allocate_slow(
+    int device, size_t size, uintptr_t stream, uintptr_t* out_address, bint interruptible,
+) noexcept nogil:
+    cdef Pool* pool
+    cdef Request request
+    cdef int code
+    out_address[0] = 0
+    if size == 0:
+        return 0
+    if size >> ROUND_LIMIT:
+        return OUT_OF_MEMORY
+    code = pool_of(device, &pool)
+    if code:
+        return code
+    if pool.foreign != NULL:
+        return foreign_allocate(pool.foreign, size, stream, out_address)
+    request.heap = NULL
+    request.interruptible = interruptible
+    lock_all(pool)
+    pool.allocations += 1
+    code = prepare(pool, &request, size, stream)
+    if code == 0 and request.heap.offered:
+        code = take_offer(pool, &request, out_address)
+    if code == 0 and out_address[0] == 0:
+        code = find(pool, &request, out_address)
+    if code == OUT_OF_MEMORY:
+        # Another thread may grow first: take the outer lock before the inner, and look again.
+        unlock_all(pool, NULL)
+        pthread_mutex_lock(&pool.growth)
+        lock_all(pool)
+        code = prepare(pool, &request, size, stream)
+        if code == 0:
+            code = find(pool, &request, out_address)
+        if code == OUT_OF_MEMORY:
+            code = climb(pool, &request, out_address)
+        pthread_mutex_unlock(&pool.growth)
+    if code and request.heap != NULL:
+        count_splits(pool, request.heap)
+    if code == 0 and request.heap.owner != NULL:
+        note_peaks(pool, request.heap.owner)
+    code = inspected(pool, code)
+    unlock_all(pool, request.heap)
+    return code
+
+
+cdef int take_offer(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil:
+    # It returns to the heap that it came from, behind the taker's work.
+    cdef Use* use = new_use(pool)
+    cdef Block* block
+    if use == NULL:
+        return NO_HOST_MEMORY
+    block = accept(pool, request.heap, request.size)
+    if block == NULL:
+        recycle_use(pool, use)
+        return 0
+    use.stream = request.stream
+    use.device = pool.device
+    use.next = block.uses
+    block.uses = use
+    block.heap.pending -= 1
+    hand_over(pool, block, request.requested)
+    out_address[0] = block.address
+    return 0
+
+
+cdef int release_slow(int device, uintptr_t address) noexcept nogil:
+    cdef Pool* pool
+    cdef Block* block
+    cdef Heap* heap = NULL
+    cdef int code
+    if address == 0:
+        return 0
+    code = pool_of(device, &pool)
+    if code:
+        return code
+    if pool.foreign != NULL:
+        return foreign_release(pool.foreign, address)
+    lock_all(pool)
+    block = live_at(pool, address)
+    if block == NULL:
+        code = NOT_ALLOCATED
+    else:
+        heap = block.heap
+        count_freed(pool, block)
+        if block.uses == NULL:
+            retire(pool, block)
+        else:
+            # A failure to record keeps the block pending; it is tried again at the next miss.
+            defer(pool, block)
+            settle(pool)
+        code = inspected(pool, code)
+    unlock_all(pool, heap)
+    return code
+
+
+cdef Block* live_at(Pool* pool, uintptr_t address) noexcept nogil:
+    # In the exclusive section; NULL for anything that is not a live block of this pool.
+    cdef Block* block = block_at(address)
+    if block == NULL or not is_of(block, pool) or block.state != LIVE or block.address != address:
+        return NULL
+    return block
+
+
+cdef bint holds(Pool* pool, uintptr_t address) noexcept nogil:
+    cdef bint answer
+    if pool.foreign != NULL:
+        return foreign_holds(pool.foreign, address)
+    lock_all(pool)
+    answer = live_at(pool, address) != NULL
+    unlock_all(pool, NULL)
+    return answer
+
+
+cdef int locate(int hint, uintptr_t address, int* out_device) noexcept nogil:
+    cdef int step, device
+    cdef Pool* pool
+    cdef int code = pool_of(hint, &pool)
+    if code:
+        return code
+    for step in range(MAX_DEVICES):
+        device = (hint + step) % MAX_DEVICES
+        pool = pool_if_made(device)
+        if pool != NULL and holds(pool, address):
+            out_device[0] = device
+            return 0
+    return NOT_ALLOCATED
+
+
+cdef bint in_private(int device, uintptr_t address) noexcept nogil:
+    cdef Pool* pool = pool_if_made(device)
+    cdef Block* block
+    cdef bint answer
+    if pool == NULL:
+        return False
+    lock_all(pool)
+    block = live_at(pool, address)
+    answer = block != NULL and block.heap.owner != NULL
+    unlock_all(pool, NULL)
+    return answer
+
+
+cdef int empty(int device) noexcept nogil:
+    # The pool whose context the calling thread is in is emptied too, as far as no graph holds it.
+    cdef Pool* pool = pool_if_made(device)
+    cdef int code
+    if pool == NULL:
+        return 0
+    if pool.foreign != NULL:
+        return foreign_empty(pool.foreign)
+    pthread_mutex_lock(&pool.growth)
+    lock_all(pool)
+    pool.stats.num_sync_all_streams += 1
+    code = wait_all(pool)
+    if code == 0:
+        code = release_with(pool, entered_pool(pool))
+    if code == 0:
+        code = destroy_entries(pool.table, &pool.spare_entries)
+    if pool.heaps != NULL:
+        count_splits(pool, pool.heaps)
+    code = inspected(pool, code)
+    unlock_all(pool, NULL)
+    pthread_mutex_unlock(&pool.growth)
+    return code
+
+
+cdef int set_limit(int device, size_t limit) noexcept nogil:
+    cdef Pool* pool
+    cdef int code = pool_of(device, &pool)
+    if code:
+        return code
+    if pool.foreign != NULL:
+        return foreign_set_limit(pool.foreign, limit)
+    lock_all(pool)
+    pool.limit = limit
+    unlock_all(pool, NULL)
+    return 0
+
+
+# --- making ------------------------------------------------------------------------------------------------
+
+cdef int pool_of(int device, Pool** out_pool) noexcept nogil:
+    cdef Pool* pool = load_pool(&pools[device]).whole
+    if pool == NULL:
+        return make_slow(device, out_pool)
+    out_pool[0] = pool
+    return 0
+
+
+cdef Pool* pool_if_made(int device) noexcept nogil:
+    return load_pool(&pools[device]).whole
+
+
+cdef int make_slow(int device, Pool** out_pool) noexcept nogil:
+    cdef int count
+    cdef int code = registry.active().device_count(&count)  # the first use initialises here, without a lock
+    if code:
+        return code
+    if device >= count:
+        return INVALID_DEVICE if count else NO_DEVICE
+    pthread_mutex_lock(&making)
+    if pools[device] == &unmade:
+        code = make(device)
+    out_pool[0] = pools[device].whole
+    pthread_mutex_unlock(&making)
+    return code
+
+
+cdef void want_policy(const Policy* policy) noexcept nogil:
+    pthread_mutex_lock(&making)
+    (&wanted)[0] = policy[0]
+    pthread_mutex_unlock(&making)
+
+
+cdef void want_level(int level) noexcept nogil:
+    global wanted_level
+    pthread_mutex_lock(&making)
+    wanted_level = level
+    pthread_mutex_unlock(&making)
+
+
+cdef Pool* new_pool(int device) noexcept nogil:
+    # Without heaps; NULL where the host has no memory.
+    cdef Pool* pool = <Pool*>calloc(1, sizeof(Pool))
+    cdef int index
+    if pool == NULL:
+        return NULL
+    pool.device = device
+    for index in range(NEAR + REACH):
+        pool.near[0][index] = pool.near[1][index] = &nowhere
+    return pool
+
+
+cdef int make(int device) noexcept nogil:
+    cdef Pool* pool = new_pool(device)
+    cdef Pool* offered = pool
+    cdef int code
+    if pool == NULL:
+        return NO_HOST_MEMORY
+    pool.whole = pool
+    pool.debug = wanted_level
+    if pool.debug:
+        offered = new_pool(device)
+        if offered == NULL:
+            free(pool)
+            return NO_HOST_MEMORY
+        offered.whole = pool
+    code = foreign_attach(device, registry.active(), wanted_level, &pool.foreign)
+    if code:
+        free(pool)
+        if offered != pool:
+            free(offered)
+        return code
+    pthread_mutex_init(&pool.lock, NULL)
+    pthread_mutex_init(&pool.growth, NULL)
+    pool.table = registry.active()
+    take_policy(pool)
+    store_pool(&pools[device], offered)
+    return 0
+
+
+cdef void forget_pools() noexcept nogil:
+    # Also in a forked child: the parent's pools, and whatever locks its threads held, are not the child's.
+    cdef int device
+    pthread_mutex_init(&making, NULL)
+    for device in range(MAX_DEVICES):
+        store_pool(&pools[device], &unmade)
+
+
+cdef void prepare_module() noexcept nogil:
+    global leave_hit, leave_give_back
+    cdef int index
+    leave_hit = hit_slow
+    leave_give_back = give_back_slow
+    nowhere.stream = gone()
+    for index in range(NEAR + REACH):
+        unmade.near[0][index] = unmade.near[1][index] = &nowhere
+    forget_pools()
+
+
+prepare_module()
+pthread_atfork(NULL, NULL, &forget_pools)

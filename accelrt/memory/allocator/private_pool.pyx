@@ -1,0 +1,336 @@
+"""Private pools: the heaps that captures and threads allocate from, and the routes that lead there."""
+from libc.stdint cimport SIZE_MAX, int64_t
+from libc.stdlib cimport calloc, free
+
+from accelrt.core.handle_map cimport map_find, map_insert, map_remove, map_reserve
+from accelrt.driver.table cimport CAPTURE_ACTIVE
+from accelrt.memory.allocator.backing.free_pages cimport file_heaps
+from accelrt.memory.allocator.event_queue cimport Entry, put_entry
+from accelrt.memory.allocator.heap_stats cimport current
+from accelrt.memory.allocator.metadata cimport retire_heap
+from accelrt.memory.allocator.policy cimport store_routed
+from accelrt.memory.allocator.stats cimport BOTH, FIGURES, RESERVED_BYTES, SEGMENT, SHARED
+from accelrt.memory.allocator.stream_registry cimport is_trusted
+from accelrt.memory.allocator.types cimport Heap, Route
+from accelrt.status cimport CAPTURE_IMPLICIT, INVALID_VALUE, NO_HOST_MEMORY
+
+cdef extern from *:
+    """
+    /* Numbers of threads, from 1 on, never used again, as the system's are. */
+    static uint64_t accelrt_thread_count;
+    static __thread uint64_t accelrt_thread;
+    static __thread long accelrt_routes;  /* of this thread, into pools of any device */
+    static uint64_t accelrt_this_thread(void) {
+        if (!accelrt_thread) accelrt_thread = __atomic_add_fetch(&accelrt_thread_count, 1, __ATOMIC_RELAXED);
+        return accelrt_thread;
+    }
+    #define accelrt_routes_here() (accelrt_routes != 0)
+    #define accelrt_count_routes(n) (accelrt_routes += (n))
+    """
+    uint64_t this_thread "accelrt_this_thread" () noexcept nogil
+    bint routes_here "accelrt_routes_here" () noexcept nogil
+    void count_routes "accelrt_count_routes" (long n) noexcept nogil
+
+
+cdef uintptr_t private_key(uint64_t first, uint64_t second) noexcept nogil:
+    return second ^ first * 0xC2B2AE3D27D4EB4FULL
+
+
+cdef Private* find_private(Pool* pool, uint64_t first, uint64_t second) noexcept nogil:
+    cdef Private* found = <Private*>map_find(&pool.private_index, private_key(first, second))
+    while found != NULL and (found.id[0] != first or found.id[1] != second):
+        found = found.same_key
+    return found
+
+
+cdef Private* make_private(Pool* pool, uint64_t first, uint64_t second) noexcept nogil:
+    cdef Private* made = NULL if map_reserve(&pool.private_index) else <Private*>calloc(1, sizeof(Private))
+    if made == NULL:
+        return NULL
+    made.id[0] = first
+    made.id[1] = second
+    made.limit = SIZE_MAX
+    made.rest = 2
+    made.next = pool.privates
+    if made.next != NULL:
+        made.next.before = made
+    pool.privates = made
+    made.same_key = <Private*>map_remove(&pool.private_index, private_key(first, second))
+    map_insert(&pool.private_index, private_key(first, second), made)
+    return made
+
+
+cdef int hold(Pool* pool, uint64_t first, uint64_t second, bint user) noexcept nogil:
+    cdef Private* found = find_private(pool, first, second)
+    if found == NULL:
+        found = make_private(pool, first, second)
+        if found == NULL:
+            return NO_HOST_MEMORY
+    found.uses += 1
+    found.users += user
+    if not user:
+        found.rest = 0
+    if found.uses == 1 or (not user and found.uses == found.users + 1):  # the first, or the first graph
+        file_heaps(pool, found)
+    return 0
+
+
+cdef int let_go(Pool* pool, uint64_t first, uint64_t second, bint user) noexcept nogil:
+    # The record stays until its segments are gone: blocks of a dead graph may still be live.  One that nothing was
+    # ever allocated from goes at once, for programs that capture again and again.
+    cdef Private* found = find_private(pool, first, second)
+    if found == NULL or found.uses == 0:
+        return INVALID_VALUE
+    found.uses -= 1
+    found.users -= user
+    if found.uses == 0 and found.segments == 0 and found.heaps == NULL:
+        unlink(pool, found)
+        return 0
+    if not user and not found.ending and not has_graphs(found):
+        link_ending(pool, found)
+    if found.uses == 0 or (not user and not has_graphs(found)):  # the last, or the last graph
+        file_heaps(pool, found)
+    return 0
+
+
+cdef void link_ending(Pool* pool, Private* owner) noexcept nogil:
+    owner.ending = True
+    owner.before_ending = NULL
+    owner.next_ending = pool.ending
+    if pool.ending != NULL:
+        pool.ending.before_ending = owner
+    pool.ending = owner
+
+
+cdef void unlink_ending(Pool* pool, Private* owner) noexcept nogil:
+    owner.ending = False
+    if owner.before_ending == NULL:
+        pool.ending = owner.next_ending
+    else:
+        owner.before_ending.next_ending = owner.next_ending
+    if owner.next_ending != NULL:
+        owner.next_ending.before_ending = owner.before_ending
+
+
+cdef void unlink(Pool* pool, Private* owner) noexcept nogil:
+    cdef uintptr_t key = private_key(owner.id[0], owner.id[1])
+    cdef Private* first = <Private*>map_remove(&pool.private_index, key)
+    cdef Private** link = &first
+    while link[0] != owner:
+        link = &link[0].same_key
+    link[0] = owner.same_key
+    if first != NULL:
+        map_insert(&pool.private_index, key, first)
+    if owner.ending:
+        unlink_ending(pool, owner)
+    if owner.before == NULL:
+        pool.privates = owner.next
+    else:
+        owner.before.next = owner.next
+    if owner.next != NULL:
+        owner.next.before = owner.before
+    forget_replays(pool, owner)
+    free(owner)
+
+
+cdef Private* first_ending(Pool* pool) noexcept nogil:
+    # What is past all replays, or was held by a graph again, leaves the list.
+    cdef Private* owner = pool.ending
+    cdef Private* after
+    while owner != NULL:
+        after = owner.next_ending
+        if owner.rest == 2 or has_graphs(owner):
+            unlink_ending(pool, owner)
+        owner = after
+    return pool.ending
+
+
+# --- replays of graphs that are gone -------------------------------------------------------------------------
+
+cdef bint has_graphs(const Private* owner) noexcept nogil:
+    return owner.uses > owner.users
+
+
+cdef void note_replay(Private* owner, uintptr_t stream) noexcept nogil:
+    # Without host memory for the note, or where the stream may die, only a wait for the device tells.
+    cdef Replay* found = owner.replays
+    while found != NULL and found.stream != stream:
+        found = found.next
+    if found != NULL:
+        found.waited = found.marked = False
+        return
+    found = <Replay*>calloc(1, sizeof(Replay)) if is_trusted(stream) else NULL
+    if found == NULL:
+        owner.hidden = True
+        return
+    found.stream = stream
+    found.next = owner.replays
+    owner.replays = found
+
+
+cdef void forget_replays(Pool* pool, Private* owner) noexcept nogil:
+    while owner.replays != NULL:
+        drop_replay(pool, &owner.replays)
+    owner.hidden = False
+
+
+cdef void drop_replay(Pool* pool, Replay** link) noexcept nogil:
+    cdef Replay* found = link[0]
+    link[0] = found.next
+    if found.marker != NULL:
+        put_entry(&pool.spare_entries, <Entry*>found.marker)
+    free(found)
+
+
+# --- routes --------------------------------------------------------------------------------------------------
+
+cdef int begin_route(Pool* pool, uint64_t first, uint64_t second, uint64_t capture) noexcept nogil:
+    cdef Route* route = <Route*>calloc(1, sizeof(Route))
+    if route == NULL:
+        return NO_HOST_MEMORY
+    route.owner = find_private(pool, first, second)
+    if route.owner == NULL:
+        free(route)
+        return INVALID_VALUE
+    route.capture = capture
+    route.next = pool.routes
+    pool.routes = route
+    if capture:
+        pool.captures += 1
+    else:
+        route.thread = this_thread()
+        store_routed(&pool.routed, pool.routed + 1)
+        count_routes(1)
+    return 0
+
+
+cdef int end_route(Pool* pool, const Private* owner, uint64_t capture, uint64_t thread) noexcept nogil:
+    # The latest that fits: of a capture, or of a thread into a pool.  Another thread than the one that began it
+    # may end it; that one only stays slower than it has to be.
+    cdef Route** link = &pool.routes
+    cdef Route* route
+    while link[0] != NULL and (link[0].capture != capture or link[0].thread != thread
+                               or (capture == 0 and link[0].owner != owner)):
+        link = &link[0].next
+    route = link[0]
+    if route == NULL:
+        return INVALID_VALUE
+    link[0] = route.next
+    if capture:
+        pool.captures -= 1
+    else:
+        store_routed(&pool.routed, pool.routed - 1)
+        if thread == this_thread():
+            count_routes(-1)
+    free(route)
+    return 0
+
+
+cdef bint is_routed() noexcept nogil:
+    return routes_here()
+
+
+cdef uint64_t thread_number() noexcept nogil:
+    return this_thread()
+
+
+cdef int capture_of(Pool* pool, uintptr_t stream, uint64_t* out_capture) noexcept nogil:
+    # 0 where it does not capture.  Asking for the legacy stream while another one captures is refused without
+    # harm, and means that it does not capture itself.
+    cdef uint64_t capture = 0
+    cdef int status = 0
+    cdef int code = pool.table.capture_status(pool.device, stream, &status, &capture)
+    out_capture[0] = capture if code == 0 and status == CAPTURE_ACTIVE else 0
+    return 0 if code == CAPTURE_IMPLICIT else code
+
+
+cdef int owner_for(Pool* pool, uintptr_t stream, Private** out_owner) noexcept nogil:
+    # The innermost, which is the latest, route of this thread or of the stream's capture.  A driver call an
+    # allocation, during captures only.
+    cdef Route* route = pool.routes
+    cdef uint64_t thread = this_thread() if pool.routed else 0
+    cdef uint64_t capture = 0
+    cdef bint asked = False
+    cdef int code
+    out_owner[0] = NULL
+    while route != NULL:
+        if route.capture and not asked:
+            asked = True
+            code = capture_of(pool, stream, &capture)
+            if code:
+                return code
+        if (route.capture == 0 and route.thread == thread) or (route.capture and route.capture == capture):
+            out_owner[0] = route.owner
+            return 0
+        route = route.next
+    return 0
+
+
+cdef Private* entered_pool(const Pool* pool) noexcept nogil:
+    cdef Route* route = pool.routes if pool.routed else NULL
+    while route != NULL and (route.capture or route.thread != this_thread()):
+        route = route.next
+    return NULL if route == NULL else route.owner
+
+
+cdef bint is_captured(const Pool* pool, const Private* owner) noexcept nogil:
+    cdef const Route* route = pool.routes
+    while route != NULL and (route.capture == 0 or route.owner != owner):
+        route = route.next
+    return route != NULL
+
+
+# --- figures -------------------------------------------------------------------------------------------------
+
+cdef int64_t sum_of(const Pool* pool, const Private* owner, int figure) noexcept nogil:
+    cdef const Heap* heap = <const Heap*>owner.heaps
+    cdef int64_t answer = 0
+    if figure == SEGMENT:
+        return owner.segments
+    if figure == RESERVED_BYTES:
+        return owner.reserved
+    while heap != NULL:
+        answer += current(heap, BOTH, figure)
+        heap = heap.sibling
+    return answer
+
+
+cdef void note_peaks(Pool* pool, Private* owner) noexcept nogil:
+    # Hits never allocate from private pools, so every rise comes by here.
+    cdef int figure
+    for figure in range(SHARED):
+        owner.peak[figure] = max(owner.peak[figure], sum_of(pool, owner, figure))
+
+
+cdef void reset_private_peaks(Pool* pool, Private* owner) noexcept nogil:
+    cdef int figure
+    for figure in range(FIGURES):
+        owner.peak[figure] = sum_of(pool, owner, figure)
+
+
+# --- the end -------------------------------------------------------------------------------------------------
+
+cdef void let_heaps_go(Pool* pool, Private* owner) noexcept nogil:
+    # Their records serve the next private pool.
+    cdef Heap* heap = <Heap*>owner.heaps
+    cdef Heap* after
+    while heap != NULL:
+        after = heap.sibling
+        if heap.marker != NULL:
+            put_entry(&pool.spare_entries, heap.marker)
+            heap.marker = NULL
+        retire_heap(pool, heap)
+        heap = after
+    owner.heaps = NULL
+
+
+cdef void drop_empty(Pool* pool) noexcept nogil:
+    # Under the growth lock: a thread that grows a private heap has let go of the inner lock.
+    cdef Private* found = pool.privates
+    cdef Private* after
+    while found != NULL:
+        after = found.next
+        if found.uses == 0 and found.segments == 0:
+            let_heaps_go(pool, found)
+            unlink(pool, found)
+        found = after

@@ -1,0 +1,422 @@
+"""A pool's figures, each read at one moment."""
+from libc.stdint cimport SIZE_MAX
+from libc.stdint cimport uint64_t, uintptr_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memset
+
+from accelrt.core.locks cimport pthread_mutex_lock, pthread_mutex_trylock, pthread_mutex_unlock, spin_lock, spin_unlock
+from accelrt.memory.allocator.audit cimport violated_between
+from accelrt.memory.allocator.exclusive cimport counted, lock_all, lock_to_read, reserved, unlock_after_read, unlock_all
+from accelrt.memory.allocator.fast_path cimport flush_cached
+from accelrt.memory.allocator.free_list cimport next_class
+from accelrt.memory.allocator.heap_stats cimport current, forget_made, lower_ceilings, made
+from accelrt.memory.allocator.policy cimport forget_earned
+from accelrt.memory.allocator.pool cimport pool_if_made
+from accelrt.memory.allocator.private_pool cimport has_graphs, sum_of
+from accelrt.memory.allocator.sizes cimport LARGE
+from accelrt.memory.allocator.stats cimport (
+    ACTIVE_BYTES, ALLOCATED_BYTES, BOTH, FIGURES, RESERVED_BYTES, SHARED, Counter, current_of,
+)
+from accelrt.memory.allocator.types cimport CLASSES, HOLE, LIVE, PENDING, PLAIN, Block, Heap, Pool, Private, Segment
+from accelrt.memory.backends.external_pool cimport (
+    foreign_audit, foreign_limit, foreign_reset_accumulated, foreign_reset_peaks, foreign_stats,
+)
+
+cdef int64_t foreign_current(Pool* pool, int figure) noexcept nogil:
+    cdef Stats stats = foreign_stats(pool.foreign)
+    return current_of(&stats, figure)
+
+
+cdef int64_t sum_up(Pool* pool, int figure) noexcept nogil:
+    # Under the pool's mutex.  A few nanoseconds a heap that is awake.
+    cdef int64_t answer
+    cdef Heap* heap = pool.awake
+    if figure == RESERVED_BYTES:
+        return reserved(pool)
+    answer = pool.asleep[0][figure] + pool.asleep[1][figure]
+    while heap != NULL:
+        spin_lock(&heap.lock)
+        flush_cached(heap)
+        answer += current(heap, BOTH, figure)
+        spin_unlock(&heap.lock)
+        heap = heap.next_awake
+    return answer
+
+
+cdef int64_t read_current(Pool* pool, int figure) noexcept nogil:
+    cdef int64_t answer
+    if pool == NULL:
+        return 0
+    if pool.foreign != NULL:
+        return foreign_current(pool, figure)
+    pthread_mutex_lock(&pool.lock)
+    answer = sum_up(pool, figure)
+    pthread_mutex_unlock(&pool.lock)
+    return answer
+
+
+cdef bint try_current(Pool* pool, int figure, int64_t* out_answer) noexcept nogil:
+    if pool == NULL or pool.foreign != NULL or pthread_mutex_trylock(&pool.lock):
+        return False
+    out_answer[0] = sum_up(pool, figure)
+    pthread_mutex_unlock(&pool.lock)
+    return True
+
+
+cdef int64_t allocated_bytes(Pool* pool) noexcept nogil:
+    return read_current(pool, ALLOCATED_BYTES)
+
+
+cdef int64_t active_bytes(Pool* pool) noexcept nogil:
+    return read_current(pool, ACTIVE_BYTES)
+
+
+cdef int64_t reserved_bytes(Pool* pool) noexcept nogil:
+    return read_current(pool, RESERVED_BYTES)
+
+
+cdef int64_t peak_of(Pool* pool, int figure) noexcept nogil:
+    cdef int64_t answer
+    if pool == NULL:
+        return 0
+    if pool.foreign != NULL:
+        return foreign_stats(pool.foreign).peak_all[figure]
+    lock_all(pool)
+    answer = pool.stats.peak_all[figure]
+    unlock_all(pool, NULL)
+    return answer
+
+
+cdef size_t largest_in(const Heap* heap) noexcept nogil:
+    cdef int index = next_class(heap, -1), last = -1
+    cdef const Block* block
+    while index >= 0:
+        last = index
+        index = next_class(heap, index) if index + 1 < CLASSES else -1
+    if last < 0:
+        return 0
+    block = heap.trees[last]
+    while block.right != NULL:
+        block = block.right
+    return block.size
+
+
+cdef size_t largest_free(Pool* pool) noexcept nogil:
+    cdef size_t largest = 0
+    cdef Heap* heap
+    if pool == NULL:
+        return 0
+    lock_all(pool)
+    heap = pool.heaps
+    while heap != NULL:
+        largest = max(largest, largest_in(heap))
+        heap = heap.next
+    unlock_all(pool, NULL)
+    return largest
+
+
+cdef Holders holders_of_idle(Pool* pool) noexcept nogil:
+    cdef Holders answer
+    cdef const Private* owner
+    cdef int64_t idle, most = 0
+    memset(&answer, 0, sizeof(Holders))
+    if pool == NULL or pool.foreign != NULL:
+        return answer
+    lock_all(pool)
+    answer.capturing = pool.captures > 0
+    owner = pool.privates
+    while owner != NULL:
+        idle = <int64_t>owner.reserved - sum_of(pool, owner, ACTIVE_BYTES)
+        if has_graphs(owner):
+            answer.graphs += idle
+        elif owner.users:
+            answer.pools += idle
+            if idle > most:
+                most = idle
+                answer.largest = owner.id
+        owner = owner.next
+    unlock_all(pool, NULL)
+    return answer
+
+
+cdef size_t limit_of(Pool* pool) noexcept nogil:
+    cdef size_t limit
+    if pool == NULL:
+        return SIZE_MAX
+    if pool.foreign != NULL:
+        return foreign_limit(pool.foreign)
+    lock_all(pool)
+    limit = pool.limit
+    unlock_all(pool, NULL)
+    return limit
+
+
+cdef int64_t max_split_of(Pool* pool) noexcept nogil:
+    cdef size_t limit = SIZE_MAX
+    if pool != NULL:
+        lock_all(pool)
+        limit = pool.policy.max_split
+        unlock_all(pool, NULL)
+    return -1 if limit == SIZE_MAX else limit
+
+
+cdef int64_t accumulated(const Pool* pool, int figure, int kind) noexcept nogil:
+    cdef const Heap* heap = pool.awake
+    cdef int64_t answer = pool.asleep_made[kind][figure]
+    while heap != NULL:
+        answer += made(heap, kind, figure)
+        heap = heap.next_awake
+    return answer
+
+
+cdef Stats read_stats(Pool* pool) noexcept nogil:
+    # What was freed is what was allocated, less what is there, plus what was there at the last reset.
+    cdef Stats stats
+    cdef int figure, kind
+    cdef Counter* counter
+    if pool == NULL:
+        memset(&stats, 0, sizeof(Stats))
+        return stats
+    if pool.foreign != NULL:
+        return foreign_stats(pool.foreign)
+    lock_all(pool)
+    stats = pool.stats
+    for figure in range(SHARED):
+        for kind in range(2):
+            counter = &stats.figure[figure][kind]
+            counter.current = counted(pool, figure, kind)
+            counter.allocated = accumulated(pool, figure, kind)
+            counter.freed = counter.allocated - counter.current + pool.freed_base[kind][figure]
+    unlock_all(pool, NULL)
+    return stats
+
+
+cdef void reset_peaks(Pool* pool) noexcept nogil:
+    # The ceilings are shared out anew below the new peaks.
+    cdef int figure, kind
+    cdef Heap* heap
+    if pool == NULL:
+        return
+    if pool.foreign != NULL:
+        foreign_reset_peaks(pool.foreign)
+        return
+    lock_all(pool)
+    heap = pool.awake
+    while heap != NULL:
+        lower_ceilings(heap)
+        heap = heap.next_awake
+    for figure in range(FIGURES):
+        for kind in range(2):
+            if figure < SHARED:
+                pool.stats.figure[figure][kind].current = pool.total[kind][figure]
+            pool.stats.figure[figure][kind].peak = pool.stats.figure[figure][kind].current
+        pool.stats.peak_all[figure] = (
+            pool.stats.figure[figure][0].current + pool.stats.figure[figure][1].current
+        )
+    pool.stats.oversize_allocations.peak = pool.stats.oversize_allocations.current
+    pool.stats.oversize_segments.peak = pool.stats.oversize_segments.current
+    unlock_all(pool, NULL)
+
+
+cdef void reset_counter(Counter* counter) noexcept nogil:
+    counter.allocated = counter.freed = 0
+
+
+cdef void reset_accumulated(Pool* pool) noexcept nogil:
+    cdef int figure, kind
+    cdef Heap* heap
+    if pool == NULL:
+        return
+    if pool.foreign != NULL:
+        foreign_reset_accumulated(pool.foreign)
+        return
+    lock_all(pool)
+    forget_earned(pool)
+    heap = pool.heaps
+    while heap != NULL:
+        forget_made(heap)
+        heap = heap.next
+    memset(pool.asleep_made, 0, sizeof(pool.asleep_made))
+    for kind in range(2):
+        for figure in range(SHARED):
+            pool.freed_base[kind][figure] = pool.total[kind][figure]
+        for figure in range(SHARED, FIGURES):
+            reset_counter(&pool.stats.figure[figure][kind])
+    reset_counter(&pool.stats.oversize_allocations)
+    reset_counter(&pool.stats.oversize_segments)
+    pool.stats.num_alloc_retries = pool.stats.num_ooms = pool.stats.num_sync_all_streams = 0
+    pool.stats.num_device_alloc = pool.stats.num_device_free = pool.stats.virtual_memory_calls = 0
+    unlock_all(pool, NULL)
+
+
+cdef const char* look_for_violation(Pool* pool) noexcept nogil:
+    cdef const char* found
+    if pool.foreign != NULL:
+        return foreign_audit(pool.foreign)
+    lock_to_read(pool)
+    found = pool.broken if pool.broken != NULL else violated_between(pool, 2)
+    unlock_after_read(pool)
+    return found
+
+
+cdef object find_violation(Pool* pool):
+    cdef const char* found
+    if pool == NULL:
+        return None
+    with nogil:
+        found = look_for_violation(pool)
+    return None if found == NULL else found.decode()
+
+
+# --- what a pool holds, as torch's snapshots say it -------------------------------------------------------
+
+cdef struct View:  # of a block, with what is needed of its segment
+    uintptr_t address
+    size_t size
+    size_t requested
+    int state
+    bint opens          # the first of its segment, or behind a hole
+    uint64_t serial
+    int kind
+    int shape
+    uintptr_t stream
+    uint64_t[2] owner
+
+STATES = {LIVE: "active_allocated", PENDING: "active_pending_free"}
+
+
+cdef size_t count_blocks(const Segment* segment) noexcept nogil:
+    cdef const Block* block
+    cdef size_t count = 0
+    while segment != NULL:
+        block = segment.first
+        while block != NULL:
+            count += 1
+            block = block.after
+        segment = segment.after
+    return count
+
+
+cdef void view_block(View* view, const Segment* segment, const Block* block) noexcept nogil:
+    view.address = block.address
+    view.size = block.size
+    view.requested = block.requested
+    view.state = block.state
+    view.opens = block.before == NULL or block.before.state == HOLE
+    view.serial = segment.serial
+    view.kind = segment.kind
+    view.shape = segment.shape
+    view.stream = segment.heap.stream
+    view.owner[0] = view.owner[1] = 0
+    if segment.heap.owner != NULL:
+        view.owner[0] = segment.heap.owner.id[0]
+        view.owner[1] = segment.heap.owner.id[1]
+
+
+cdef size_t view_segments(View* views, const Segment* segment, size_t index) noexcept nogil:
+    # Pages are shown where they are at home: holes are not.
+    cdef const Block* block
+    while segment != NULL:
+        block = segment.first
+        while block != NULL:
+            if block.state != HOLE:
+                view_block(&views[index], segment, block)
+                index += 1
+            block = block.after
+        segment = segment.after
+    return index
+
+
+cdef View* copy_blocks(Pool* pool, size_t* out_count) noexcept nogil:
+    # NULL where the host has no memory for the copy.
+    cdef const Heap* heap
+    cdef View* views
+    lock_all(pool)
+    out_count[0] = count_blocks(pool.first)
+    heap = pool.heaps
+    while heap != NULL:
+        out_count[0] += count_blocks(heap.first_window)
+        heap = heap.next
+    views = <View*>malloc((out_count[0] + 1) * sizeof(View))
+    if views != NULL:
+        out_count[0] = view_segments(views, pool.first, 0)
+        heap = pool.heaps
+        while heap != NULL:
+            out_count[0] = view_segments(views, heap.first_window, out_count[0])
+            heap = heap.next
+    unlock_all(pool, NULL)
+    return views
+
+
+cdef dict block_dict(const View* view):
+    return {
+        "address": view.address,
+        "size": view.size,
+        "requested_size": view.requested,
+        "state": STATES.get(view.state, "inactive"),
+        "frames": [],
+    }
+
+
+cdef dict segment_dict(int device, const View* view):
+    return {
+        "device": device,
+        "address": view.address,
+        "total_size": 0,
+        "allocated_size": 0,
+        "active_size": 0,
+        "requested_size": 0,
+        "stream": view.stream,
+        "segment_type": "large" if view.kind == LARGE else "small",
+        "segment_pool_id": (view.owner[0], view.owner[1]),
+        "is_expandable": view.shape != PLAIN,
+        "serial": view.serial,
+        "frames": [],
+        "blocks": [],
+    }
+
+
+cdef list segments_of(int device, const View* views, size_t count):
+    cdef size_t index
+    cdef const View* view
+    cdef list segments = []
+    cdef dict segment = {}
+    for index in range(count):
+        view = &views[index]
+        if view.opens:
+            segment = segment_dict(device, view)
+            segments.append(segment)
+        segment["blocks"].append(block_dict(view))
+        segment["total_size"] += view.size
+        if view.state == LIVE:
+            segment["allocated_size"] += view.size
+        if view.state == LIVE or view.state == PENDING:
+            segment["active_size"] += view.size
+            segment["requested_size"] += view.requested
+    return segments
+
+
+def segments(int device):
+    """The segments of one device's pool, in the order in which they were taken.
+
+    Arguments:
+        device: int, an ordinal.
+    Returns:
+        A list of dicts with torch's keys (torch.cuda.memory_snapshot) and "serial"; [] where the device's
+        pool was never used.
+    Raises:
+        MemoryError: the host has no memory for the copy.
+    """
+    cdef Pool* pool = pool_if_made(device)
+    cdef View* views
+    cdef size_t count = 0
+    if pool == NULL:
+        return []
+    with nogil:
+        views = copy_blocks(pool, &count)
+    if views == NULL:
+        raise MemoryError(f"no host memory for a snapshot of {count} blocks")
+    try:
+        return segments_of(device, views, count)
+    finally:
+        free(views)

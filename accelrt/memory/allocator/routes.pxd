@@ -1,0 +1,39 @@
+# Private pools as others use them: held, routed to and read.  A pool is named by the two numbers of its
+# id; devices are valid ordinals.
+from libc.stdint cimport int64_t, uint64_t, uintptr_t
+
+from accelrt.memory.allocator.stats cimport FIGURES
+
+cdef struct PrivateStats:  # of blocks, segments and bytes, by the figures of stats.pxd but for splits
+    bint known             # there is such a pool
+    int uses
+    size_t limit           # SIZE_MAX: none
+    int64_t[FIGURES] current
+    int64_t[FIGURES] peak
+
+# By a graph; made if need be.  Before it lets go, it names the streams that it was replayed on.
+cdef int hold_private(int device, uint64_t first, uint64_t second) noexcept nogil
+cdef int let_go_private(int device, uint64_t first, uint64_t second) noexcept nogil
+cdef void note_replays(int device, uint64_t first, uint64_t second, uintptr_t stream) noexcept nogil
+cdef void hide_replays(int device, uint64_t first, uint64_t second) noexcept nogil  # their streams are unknown
+# Likewise by a MemPool, which keeps its idle memory until it is emptied or somebody runs out of memory.  limit: the most
+# bytes to reserve, SIZE_MAX for none; where the hold fails there is none either.
+cdef int hold_pool(int device, uint64_t first, uint64_t second, size_t limit) noexcept nogil
+cdef int let_go_pool(int device, uint64_t first, uint64_t second) noexcept nogil
+cdef PrivateStats read_private(int device, uint64_t first, uint64_t second, bint reset) noexcept nogil  # its peaks
+# The id of the pool that the calling thread's allocations on a stream go to; zeros for none.
+cdef void private_of(int device, uintptr_t stream, uint64_t* out_id) noexcept nogil
+
+# Before a capture begins: while it is under way, its stream cannot be asked what it has done with idle memory.
+cdef void expect_idle(int device) noexcept nogil
+cdef int begin_capture(int device, uint64_t first, uint64_t second, uint64_t capture) noexcept nogil
+# After the driver's capture_begin on the stream: asks for the capture's id, and begins it.  CAPTURE_INVALID where
+# somebody broke or ended it already; the id is 0 then, and the caller disposes of what the stream is in.
+cdef int begin_capture_on(int device, uintptr_t stream, uint64_t first, uint64_t second,
+                          uint64_t* out_capture) noexcept nogil
+cdef int end_capture(int device, uint64_t capture) noexcept nogil
+
+# What the calling thread allocates goes to the pool, which is made if need be and held meanwhile, until the end.
+# thread is thread_number() of the thread that began.
+cdef int begin_pool(int device, uint64_t first, uint64_t second) noexcept nogil
+cdef int end_pool(int device, uint64_t first, uint64_t second, uint64_t thread) noexcept nogil

@@ -1,0 +1,210 @@
+"""Private pools as others use them: held, routed to and read."""
+from libc.stdint cimport SIZE_MAX
+from libc.string cimport memset
+
+from accelrt.core.locks cimport pthread_mutex_lock, pthread_mutex_unlock
+cimport accelrt.driver.registry as registry
+from accelrt.driver.table cimport CAPTURE_ACTIVE, CAPTURE_NONE
+from accelrt.memory.allocator.exclusive cimport disable_fast_path, lock_all, unlock_all
+from accelrt.memory.allocator.pool cimport pool_if_made, pool_of
+from accelrt.memory.allocator.private_pool cimport (
+    begin_route, end_route, find_private, hold, let_go, note_replay, owner_for, reset_private_peaks, sum_of,
+)
+from accelrt.memory.allocator.stream_epochs cimport look_at_all
+from accelrt.memory.allocator.types cimport Pool, Private
+from accelrt.memory.backends.external_pool cimport foreign_begin_capture, foreign_end_capture
+from accelrt.status cimport CAPTURE_INVALID, FORKED, NOT_SUPPORTED
+
+
+cdef Pool* enter_made(int device) noexcept nogil:
+    # NULL where there is none: nobody holds or routes anything, or a fork left it with the parent.
+    cdef Pool* pool = pool_if_made(device)
+    if pool != NULL:
+        lock_all(pool)
+    return pool
+
+
+cdef int hold_private(int device, uint64_t first, uint64_t second) noexcept nogil:
+    cdef Pool* pool
+    cdef int code = pool_of(device, &pool)
+    if code:
+        return code
+    pthread_mutex_lock(&pool.lock)
+    code = hold(pool, first, second, False)
+    pthread_mutex_unlock(&pool.lock)
+    return code
+
+
+cdef int hold_pool(int device, uint64_t first, uint64_t second, size_t limit) noexcept nogil:
+    cdef Pool* pool
+    cdef int code = pool_of(device, &pool)
+    if code:
+        return code
+    pthread_mutex_lock(&pool.lock)
+    code = hold(pool, first, second, True)
+    if code == 0:
+        find_private(pool, first, second).limit = limit
+    pthread_mutex_unlock(&pool.lock)
+    return code
+
+
+cdef int let_go_as(int device, uint64_t first, uint64_t second, bint user) noexcept nogil:
+    cdef Pool* pool = pool_if_made(device)
+    cdef int code
+    if pool == NULL:
+        return FORKED
+    pthread_mutex_lock(&pool.lock)
+    code = let_go(pool, first, second, user)
+    pthread_mutex_unlock(&pool.lock)
+    return code
+
+
+cdef int let_go_private(int device, uint64_t first, uint64_t second) noexcept nogil:
+    return let_go_as(device, first, second, False)
+
+
+cdef int let_go_pool(int device, uint64_t first, uint64_t second) noexcept nogil:
+    return let_go_as(device, first, second, True)
+
+
+cdef void note_replays_as(int device, uint64_t first, uint64_t second, uintptr_t stream, bint hidden) noexcept nogil:
+    cdef Pool* pool = pool_if_made(device)
+    cdef Private* owner
+    if pool == NULL:
+        return
+    pthread_mutex_lock(&pool.lock)
+    owner = find_private(pool, first, second)
+    if owner != NULL and hidden:
+        owner.hidden = True
+    elif owner != NULL:
+        note_replay(owner, stream)
+    pthread_mutex_unlock(&pool.lock)
+
+
+cdef void note_replays(int device, uint64_t first, uint64_t second, uintptr_t stream) noexcept nogil:
+    note_replays_as(device, first, second, stream, False)
+
+
+cdef void hide_replays(int device, uint64_t first, uint64_t second) noexcept nogil:
+    note_replays_as(device, first, second, 0, True)
+
+
+cdef void read_figures(Pool* pool, Private* owner, PrivateStats* stats, bint reset) noexcept nogil:
+    cdef int figure
+    if reset:
+        reset_private_peaks(pool, owner)
+    stats.known = True
+    stats.uses = owner.uses
+    stats.limit = owner.limit
+    for figure in range(FIGURES):
+        stats.current[figure] = sum_of(pool, owner, figure)
+        stats.peak[figure] = owner.peak[figure]
+
+
+cdef PrivateStats read_private(int device, uint64_t first, uint64_t second, bint reset) noexcept nogil:
+    cdef Pool* pool = enter_made(device)
+    cdef Private* owner
+    cdef PrivateStats stats
+    memset(&stats, 0, sizeof(PrivateStats))
+    stats.limit = SIZE_MAX
+    if pool == NULL:
+        return stats
+    owner = find_private(pool, first, second)
+    if owner != NULL:
+        read_figures(pool, owner, &stats, reset)
+    unlock_all(pool, NULL)
+    return stats
+
+
+cdef void private_of(int device, uintptr_t stream, uint64_t* out_id) noexcept nogil:
+    cdef Pool* pool = enter_made(device)
+    cdef Private* owner = NULL
+    out_id[0] = out_id[1] = 0
+    if pool == NULL:
+        return
+    if owner_for(pool, stream, &owner) == 0 and owner != NULL:
+        out_id[0], out_id[1] = owner.id[0], owner.id[1]
+    unlock_all(pool, NULL)
+
+
+# --- routes --------------------------------------------------------------------------------------------------
+
+cdef void expect_idle(int device) noexcept nogil:
+    cdef Pool* pool = pool_if_made(device)
+    if pool == NULL or pool.foreign != NULL:
+        return
+    lock_all(pool)
+    look_at_all(pool)
+    unlock_all(pool, NULL)
+
+
+cdef int begin_capture(int device, uint64_t first, uint64_t second, uint64_t capture) noexcept nogil:
+    # No capture has the id 0, which stands for a thread's route.
+    cdef Pool* pool
+    cdef int code = pool_of(device, &pool) if capture else CAPTURE_INVALID
+    if code:
+        return code
+    if pool.foreign != NULL:
+        return foreign_begin_capture(pool.foreign)
+    pthread_mutex_lock(&pool.lock)
+    code = begin_route(pool, first, second, capture)
+    if pool.captures == 1:
+        disable_fast_path(pool)
+    pthread_mutex_unlock(&pool.lock)
+    return code
+
+
+cdef int begin_capture_on(int device, uintptr_t stream, uint64_t first, uint64_t second,
+                          uint64_t* out_capture) noexcept nogil:
+    cdef int status = CAPTURE_NONE
+    cdef int code
+    out_capture[0] = 0
+    code = registry.active().capture_status(device, stream, &status, out_capture)
+    if code == 0 and status != CAPTURE_ACTIVE:
+        code = CAPTURE_INVALID
+    return code if code else begin_capture(device, first, second, out_capture[0])
+
+
+cdef int end_capture(int device, uint64_t capture) noexcept nogil:
+    cdef Pool* pool = pool_if_made(device)
+    cdef int code
+    if pool == NULL or capture == 0:
+        return FORKED if pool == NULL else CAPTURE_INVALID
+    if pool.foreign != NULL:
+        return foreign_end_capture(pool.foreign)
+    pthread_mutex_lock(&pool.lock)
+    code = end_route(pool, NULL, capture, 0)
+    if pool.captures == 0:
+        disable_fast_path(pool)
+    pthread_mutex_unlock(&pool.lock)
+    return code
+
+
+cdef int begin_pool(int device, uint64_t first, uint64_t second) noexcept nogil:
+    cdef Pool* pool
+    cdef int code = pool_of(device, &pool)
+    if code:
+        return code
+    if pool.foreign != NULL:
+        return NOT_SUPPORTED
+    pthread_mutex_lock(&pool.lock)
+    code = hold(pool, first, second, True)
+    if code == 0:
+        code = begin_route(pool, first, second, 0)
+        if code:
+            let_go(pool, first, second, True)
+    pthread_mutex_unlock(&pool.lock)
+    return code
+
+
+cdef int end_pool(int device, uint64_t first, uint64_t second, uint64_t thread) noexcept nogil:
+    cdef Pool* pool = pool_if_made(device)
+    cdef int code
+    if pool == NULL:
+        return FORKED
+    pthread_mutex_lock(&pool.lock)
+    code = end_route(pool, find_private(pool, first, second), 0, thread)
+    if code == 0:
+        code = let_go(pool, first, second, True)
+    pthread_mutex_unlock(&pool.lock)
+    return code

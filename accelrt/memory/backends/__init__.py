@@ -1,0 +1,9 @@
+"""Other allocators behind the same functions.
+
+backend            which backend the process chose
+external_pool      records, statistics and order of return, for memory of another allocator
+external_types     its records, and the rows of a backend
+cuda_malloc_async  the driver's stream-ordered pool
+pluggable          a library's alloc and free
+torch_plugin       accelrt's pool as C symbols in the ABI of torch's CUDAPluggableAllocator
+"""

@@ -1,0 +1,178 @@
+"""Where the allocator's memory comes from: accelrt's own pool, the driver's, or a library's.
+
+The choice is the process's, and is made before the first use of any device's memory.
+"""
+import os
+
+from libc.stdint cimport uintptr_t
+from libc.stdlib cimport calloc
+
+from accelrt.errors import NotSupportedError
+from accelrt.memory.backends.cuda_malloc_async cimport ordered_backend
+from accelrt.memory.backends.pluggable cimport Plug, fill_plug
+from accelrt.memory.settings.apply cimport backend_name, choose_backend
+from accelrt.memory.settings.apply import backend_to_come, read_environment
+from accelrt.status cimport NOT_SUPPORTED, refuse_copy, refuse_unmade
+
+cdef list plugged_in = []  # allocators that were chosen: their libraries stay loaded
+
+
+cdef object symbol_of(object library, object name, str path, str use):
+    if not isinstance(name, str):
+        raise TypeError(f"{use} is {name!r} of type {type(name).__name__}; pass the function's name as str")
+    if "\0" in name:
+        raise ValueError(f"{use} is {name!r}: embedded null character; C would read the name up to it only")
+    import ctypes
+
+    try:
+        return ctypes.cast(getattr(library, name), ctypes.c_void_p).value
+    except AttributeError:
+        raise AttributeError(
+            f"{path} exports no function {name!r}, which {use} names; check the spelling, and that the function is "
+            'extern "C" and has default visibility'
+        ) from None
+
+
+cdef object open_library(str path):
+    if "\0" in path:
+        raise ValueError(f"path_to_so_file is {path!r}: embedded null character; C would read the path up to it only")
+    if os.sep in path and not os.path.exists(path):
+        raise FileNotFoundError(f"the allocator's library {path} does not exist")
+    import ctypes
+
+    try:
+        return ctypes.CDLL(path)
+    except OSError as error:
+        raise OSError(f"the allocator's library {path} cannot be loaded: {error}") from error
+
+
+cdef bint is_ours(str path) except -1:
+    return os.path.exists(path) and os.path.samefile(path, library_path())
+
+
+cdef class CUDAPluggableAllocator:
+    """An allocator in a shared library, for change_current_allocator.
+
+    Arguments:
+        path_to_so_file: str or path, of the library; one without a slash is looked for as dlopen does.
+        alloc_fn_name: str, of `void *alloc(size_t size, int device, cudaStream_t stream)`, which returns NULL
+            where it has no memory.
+        free_fn_name: str, of `void free(void *ptr, size_t size, int device, cudaStream_t stream)`.
+    Raises:
+        FileNotFoundError, OSError: the library does not exist, or cannot be loaded.
+        AttributeError: it has no such function.
+        ValueError: the library is accelrt's own, whose functions would call themselves, or there is a null character in
+            a name.
+
+    Both are called from any thread without the GIL, with the device current, the size that was asked for and
+    the stream that the memory was asked for on.  free is called when the other streams that were recorded on
+    the memory are done with it; that it follows the work of its own stream is the library's part.
+    """
+
+    cdef Plug* plug
+    cdef object library
+    cdef readonly str path
+    cdef readonly str alloc_fn_name
+    cdef readonly str free_fn_name
+    cdef object __weakref__
+
+    def __reduce__(self):
+        refuse_copy(self, "it holds the library's functions of this process; make another one of the same file")
+
+    def __init__(self, path_to_so_file, alloc_fn_name, free_fn_name):
+        self.path = os.fsdecode(path_to_so_file)
+        if "\0" not in self.path and os.sep in self.path and is_ours(self.path):
+            raise ValueError(f"{self.path} is accelrt's own allocator; it is in use without being plugged in")
+        self.library = open_library(self.path)
+        cdef uintptr_t alloc = symbol_of(self.library, alloc_fn_name, self.path, "alloc_fn_name")
+        cdef uintptr_t free = symbol_of(self.library, free_fn_name, self.path, "free_fn_name")
+        self.plug = <Plug*>calloc(1, sizeof(Plug))  # pools may stand on it for as long as the process lives
+        if self.plug == NULL:
+            raise MemoryError("no host memory for an allocator's record")
+        fill_plug(self.plug)
+        self.plug.alloc = <void* (*)(size_t, int, void*) noexcept nogil>alloc
+        self.plug.free = <void (*)(void*, size_t, int, void*) noexcept nogil>free
+        self.alloc_fn_name = alloc_fn_name
+        self.free_fn_name = free_fn_name
+
+    def __repr__(self):
+        return f"<accelrt.memory.CUDAPluggableAllocator {self.alloc_fn_name}, {self.free_fn_name} of {self.path}>"
+
+
+def change_current_allocator(allocator):
+    """Has a library allocate instead of accelrt, for the whole process and every device.
+
+    Arguments:
+        allocator: CUDAPluggableAllocator.
+    Raises:
+        RuntimeError: a device's memory was used already.
+        TypeError: allocator is none.
+
+    Streams, events, copies, record_stream, limits and statistics work as before.  Allocating on a stream that is
+    capturing and snapshots raise NotSupportedError: they need accelrt's own pool.
+    """
+    if not isinstance(allocator, CUDAPluggableAllocator):
+        raise TypeError(f"allocator is {allocator!r} of type {type(allocator).__name__}; pass a CUDAPluggableAllocator")
+    if (<CUDAPluggableAllocator>allocator).plug == NULL:
+        refuse_unmade(allocator)
+    read_environment()  # what the environment chose is replaced by this, not the other way round at first use
+    choose_backend(&(<CUDAPluggableAllocator>allocator).plug.backend, "change_current_allocator")
+    plugged_in.append(allocator)
+
+
+def select_backend(name):
+    """Chooses the backend by its name, as the setting `backend` of ACCELRT_ALLOC_CONF does.
+
+    Arguments:
+        name: "native", accelrt's own pool; or "cudaMallocAsync", the driver's stream-ordered pool.  The host device
+            has no such pool, and says so at the first allocation.
+    Raises:
+        RuntimeError: a device's memory was used already, from another backend.
+        ValueError: no such backend.
+    """
+    read_environment()
+    if name == "native":
+        choose_backend(NULL, "select_backend")
+    elif name == "cudaMallocAsync":
+        choose_backend(ordered_backend(), "select_backend")
+    elif name == "pluggable":
+        raise ValueError("backend 'pluggable' is chosen by change_current_allocator(CUDAPluggableAllocator(...))")
+    else:
+        raise ValueError(f"backend {name!r} is not known; it may be native or cudaMallocAsync")
+
+
+cdef str backend_in_effect():
+    return backend_to_come() or backend_name()
+
+
+def get_allocator_backend():
+    """Where memory comes from, or will at first use: "native", "cudaMallocAsync" or "pluggable".
+
+    Raises:
+        SettingsError: before first use, ACCELRT_ALLOC_CONF is malformed.
+    """
+    return backend_in_effect()
+
+
+cdef int require_native(str feature) except -1:
+    name = backend_in_effect()
+    if name != "native":
+        raise NotSupportedError(
+            f"{feature} is not supported by the backend {name!r}, which keeps no segments of its own; choose the "
+            "backend 'native'", NOT_SUPPORTED, "NOT_SUPPORTED", feature,
+        )
+    return 0
+
+
+def library_path():
+    """The file of a shared library that exports accelrt's pool in the ABI of CUDAPluggableAllocator.
+
+    Returns:
+        str, an absolute path, for torch.cuda.memory.CUDAPluggableAllocator(path, "accelrt_torch_alloc",
+        "accelrt_torch_free") or any other user of dlopen in this process.  The library is loaded and ready; its
+        first call initialises accelrt, as every first use does.  It also exports accelrt_torch_record_stream,
+        accelrt_torch_reset and accelrt_torch_memory_fraction.
+    """
+    import accelrt.memory.backends.torch_plugin as plugin
+
+    return os.path.abspath(plugin.__file__)

@@ -1,0 +1,10 @@
+# The backend pluggable: a library's two functions, in the ABI of torch's CUDAPluggableAllocator.
+from accelrt.memory.backends.external_types cimport Backend
+
+# One a CUDAPluggableAllocator; it lives as long as the process, as the pools on it do.
+cdef struct Plug:
+    Backend backend  # the first field, so that a room's backend is its plug
+    void* (*alloc)(size_t size, int device, void* stream) noexcept nogil
+    void (*free)(void* address, size_t size, int device, void* stream) noexcept nogil
+
+cdef void fill_plug(Plug* plug) noexcept nogil  # all but the two functions

@@ -1,0 +1,458 @@
+"""The caching allocator as Python sees it: torch.cuda.memory's names for raw pointers.
+
+A hit keeps the GIL; whatever may wait lets go of it.
+"""
+import numbers
+
+from cpython.exc cimport PyErr_Clear
+from cpython.long cimport PyLong_CheckExact
+from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
+from libc.stdint cimport SIZE_MAX, int64_t, uint64_t
+
+from accelrt.core.integers cimport checked_address_int, exact_int
+from accelrt.devices.device cimport await_device, current_ordinal, ordinal_of, this_thread
+cimport accelrt.driver.registry as registry
+from accelrt.driver.registry import cause_of_refusal as driver_refusal
+from accelrt.driver.waiting cimport INTERRUPTED, raise_interruption
+from accelrt.errors import CaptureError, OutOfMemoryError
+from accelrt.memory.allocator.cross_stream cimport knows_stream, release_after, use_across
+from accelrt.memory.allocator.pool cimport (
+    MAX_DEVICES, allocate_interruptibly, empty, locate, pool_if_made, release, set_limit, try_allocate, try_release,
+)
+from accelrt.memory.allocator.read_stats cimport (
+    Holders, active_bytes, allocated_bytes, holders_of_idle, largest_free, limit_of, reserved_bytes,
+)
+from accelrt.memory.allocator.routes cimport PrivateStats, private_of, read_private
+from accelrt.memory.allocator.sizes cimport ROUND_LIMIT
+from accelrt.memory.allocator.stats cimport RESERVED_BYTES
+from accelrt.memory.allocator.types cimport Pool
+from accelrt.memory.settings.apply cimport backend_name
+from accelrt.runtime.release_queue cimport DEVICE_BYTES, any_waits, dispose, drain
+cimport accelrt.runtime.sanitizer_hooks as watch
+from accelrt.status cimport (
+    CAPTURED_EVENT, CAP_REACHED, NOT_ALLOCATED, NOT_READY, OUT_OF_MEMORY, POOL_CAP_REACHED, raise_status,
+)
+from accelrt.streams.event cimport Event
+from accelrt.streams.stream cimport Stream, current_handle, stream_for, stream_of
+
+
+cdef extern from *:
+    """
+    static __thread int accelrt_catches;       /* an allocation of this thread will raise what is kept */
+    static __thread PyObject* accelrt_kept;    /* owned: what ended a free-memory callback of this thread, or NULL */
+    """
+    int catches "accelrt_catches"
+    PyObject* kept "accelrt_kept"
+
+cdef extern from "Python.h":
+    int PyThreadState_SetAsyncExc(unsigned long thread, object error) except -1
+    size_t PyLong_AsSize_t(object number) noexcept  # (size_t)-1 with an error set where it does not fit
+
+
+cdef inline bint is_size(object size, size_t* out_size) noexcept:
+    # An exact int that fits is one conversion; everything else is told apart where it is slow anyway.
+    if not PyLong_CheckExact(size):
+        return False
+    out_size[0] = PyLong_AsSize_t(size)
+    if not out_size[0] >> ROUND_LIMIT:
+        return True
+    PyErr_Clear()
+    return False
+
+
+cdef size_t checked_size(object size, str name) except? <size_t>-1:
+    cdef size_t checked
+    return checked if is_size(size, &checked) else checked_size_slow(size, name)
+
+
+cdef size_t checked_request(object size, str name, object device) except? <size_t>-1:
+    # As checked_size; what no device has is refused with the figures of the one that was asked for.
+    cdef size_t checked
+    return checked if is_size(size, &checked) else checked_request_slow(size, name, device)
+
+
+cdef size_t checked_request_slow(object size, str name, object device) except? <size_t>-1:
+    try:
+        return checked_size_slow(size, name)
+    except OutOfMemoryError as error:
+        requested = error.requested
+    raise out_of_memory(ordinal_of(device), requested, 0, OUT_OF_MEMORY)
+
+
+cdef size_t checked_size_slow(object size, str name) except? <size_t>-1:
+    if isinstance(size, bool):
+        raise TypeError(f"{name} is {size!r}, a bool; pass a number of bytes as int")
+    size = exact_int(size, name, "bytes as int")
+    if size < 0:
+        raise ValueError(f"{name} is {size}; a number of bytes is 0 or more")
+    if size >> ROUND_LIMIT:
+        error = OutOfMemoryError(
+            f"out of memory: {name} is {size} bytes, 2**{ROUND_LIMIT} or more; no device has so much, so none was asked",
+            OUT_OF_MEMORY, "OUT_OF_MEMORY", "allocate",
+        )
+        error.requested = size
+        raise error
+    return size
+
+
+cdef uintptr_t allocate_bytes(int ordinal, size_t size, uintptr_t stream) except? <size_t>-1:
+    cdef uintptr_t address = 0
+    cdef int code = try_allocate(ordinal, size, stream, &address)
+    if code == NOT_READY:
+        if any_waits():
+            drain()
+        code = allocate_slow(ordinal, size, stream, &address)
+    if code:
+        raise_refusal(code, ordinal, size, stream)
+    if watch.sanitizing:
+        watch.note_allocated(ordinal, stream, address, size)
+    return address
+
+
+cdef int allocate_slow(int ordinal, size_t size, uintptr_t stream, uintptr_t* out_address) except? -1:
+    # The only call that may ask callbacks.  What interrupts one of them is raised here, with no lock held, and what
+    # was allocated in spite of it goes back.
+    global catches
+    cdef int code, before = catches
+    catches = 1
+    with nogil:
+        code = allocate_interruptibly(ordinal, size, stream, out_address)
+    catches = before
+    if kept != NULL:
+        if code == 0:
+            give_back(ordinal, out_address[0])
+        raise_kept()
+    if code == INTERRUPTED:
+        raise_interruption()
+    return code
+
+
+cdef void keep_interrupt(object error) noexcept:
+    # Code without Python between here and the caller, such as the Cython door's, cannot raise: there the thread raises
+    # an error of the type at its next step of Python.
+    global kept
+    if not catches:
+        PyThreadState_SetAsyncExc(this_thread(), type(error))
+    elif kept == NULL:
+        Py_INCREF(error)
+        kept = <PyObject*>error
+
+
+cdef int raise_kept() except -1:
+    global kept
+    error = <object>kept
+    Py_DECREF(error)
+    kept = NULL
+    raise error
+
+
+cdef inline void give_back(int ordinal, uintptr_t address) noexcept:
+    if address and try_release(ordinal, address) == NOT_READY:
+        dispose(DEVICE_BYTES, ordinal, address)
+
+
+cdef int raise_refusal(int code, int ordinal, size_t size, uintptr_t stream) except -1:
+    if code != OUT_OF_MEMORY and code != CAP_REACHED and code != POOL_CAP_REACHED:
+        arguments = ("device", ordinal, "size", size, "stream", stream, "backend", backend_name())
+        raise_status(code, "allocate", arguments)
+    raise out_of_memory(ordinal, size, stream, code)
+
+
+cdef str human(object size):
+    for unit, exponent in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if size >= 1 << exponent:
+            return f"{size / (1 << exponent):.2f} {unit}"
+    return f"{size} bytes"
+
+
+cdef str name_pool(int ordinal, uintptr_t stream):
+    # Which private pool's limit it was; another thread may have changed the figures meanwhile.
+    cdef uint64_t[2] name
+    cdef PrivateStats stats
+    with nogil:
+        private_of(ordinal, stream, name)
+        stats = read_private(ordinal, name[0], name[1], False)
+    return (
+        f"; the limit of the memory pool ({name[0]}, {name[1]}) is {human(stats.limit)}, of which "
+        f"{human(stats.current[RESERVED_BYTES])} are reserved (MemPool(limit=...)); leave use_mem_pool, free what "
+        "is not needed of the pool, or make one with a higher limit"
+    )
+
+
+cdef str name_holders(Pool* pool):
+    # Whose idle memory this request could not have.
+    cdef Holders held
+    cdef str text = ""
+    with nogil:
+        held = holders_of_idle(pool)
+    if held.graphs:
+        text += f"; {human(held.graphs)} of what is idle are in pools that graphs use (CUDAGraph.reset() gives them up)"
+    if held.pools:
+        text += (
+            f"; {human(held.pools)} of what is idle are in MemPools, most of it in ({held.largest[0]}, "
+            f"{held.largest[1]}) (empty_cache() inside use_mem_pool gives back what no live memory shares a page with)"
+        )
+    if held.capturing:
+        text += (
+            "; a capture is under way, beside which the device cannot be waited for, so that idle memory which a "
+            "stream may still use is kept from others; free memory and synchronize before captures begin"
+        )
+    return text
+
+
+cdef object out_of_memory(int ordinal, object size, uintptr_t stream, int code):
+    cdef Pool* pool = pool_if_made(ordinal)
+    cdef size_t free = 0, capacity = 0, largest, limit
+    cdef int64_t reserved, live, active
+    cause = driver_refusal() if code == OUT_OF_MEMORY and size >> ROUND_LIMIT == 0 else ""
+    with nogil:
+        registry.active().memory_info(ordinal, &free, &capacity)  # a refusal leaves zeros, which say so
+        reserved, live, active = reserved_bytes(pool), allocated_bytes(pool), active_bytes(pool)
+        largest, limit = largest_free(pool), limit_of(pool)
+    text = (
+        f"accelrt is out of memory on device {ordinal}: {human(size)} ({size} bytes) requested; "
+        f"the device has {human(capacity)}, {human(free)} of it free; accelrt reserved {human(reserved)}, of which "
+        f"{human(live)} are live, {human(active - live)} are given back but in use on another stream, and "
+        f"{human(reserved - active)} are idle, the largest piece {human(largest)}"
+    )
+    if cause:
+        text += f"; {cause}"
+    if limit < SIZE_MAX:
+        text += f"; its limit is {human(limit)} (set_per_process_memory_fraction)"
+    if code == POOL_CAP_REACHED:
+        text += name_pool(ordinal, stream)
+    text += name_holders(pool)
+    if pool != NULL and pool.foreign != NULL:
+        text += f"; its memory comes from the backend {backend_name()!r}"
+    error = OutOfMemoryError(text, code, "OUT_OF_MEMORY", "allocate")
+    error.requested, error.capacity, error.free, error.reserved, error.live = size, capacity, free, reserved, live
+    return error
+
+
+cdef void release_bytes(int ordinal, uintptr_t address) noexcept:
+    if watch.sanitizing:
+        watch.note_freed(address)
+    give_back(ordinal, address)
+
+
+cdef inline bint is_known(int ordinal, object stream, uintptr_t* out_handle) noexcept:
+    # A handle that needs no judgement, as of most allocations by handle.
+    out_handle[0] = PyLong_AsSize_t(stream)
+    if out_handle[0] != <size_t>-1:
+        return knows_stream(ordinal, out_handle[0])
+    PyErr_Clear()
+    return False
+
+
+def caching_allocator_alloc(size, device=None, stream=None):
+    """Allocates device memory from the cache.
+
+    Arguments:
+        size: int, bytes.
+        device: int, "cuda:1", "host:0", an object with an index; None is the current device.
+        stream: Stream, handle as int, or None for the current stream: the one whose order the memory follows.
+    Returns:
+        int, the address, a multiple of 512; 0 for 0 bytes.
+    Raises:
+        OutOfMemoryError: no room after the cache's idle memory went back; its text and attributes say why.
+        ValueError, TypeError: size is negative or no int, or device or stream names none, or the stream is on another
+            device.
+        KeyboardInterrupt: Ctrl-C while it waits for memory in use, on the main thread, or what another signal's handler
+            raised.
+    """
+    cdef int ordinal
+    cdef uintptr_t handle
+    cdef size_t bytes_ = checked_request(size, "size", device)
+    if device is not None or current_ordinal(&ordinal):
+        ordinal = ordinal_of(device)
+    if stream is None:
+        handle = current_handle(ordinal)
+    elif PyLong_CheckExact(stream) and is_known(ordinal, stream, &handle):
+        pass
+    else:
+        handle = stream_for(stream, ordinal, "the memory").handle
+    return allocate_bytes(ordinal, bytes_, handle)
+
+
+def caching_allocator_delete(mem_ptr):
+    """Gives memory back to the cache it came from.
+
+    Arguments:
+        mem_ptr: int, an address that caching_allocator_alloc returned; 0 does nothing.
+    Raises:
+        ValueError: the address is not allocated, or was given back before.
+    """
+    cdef uintptr_t address = checked_address(mem_ptr)
+    cdef int ordinal = 0
+    cdef int code = NOT_READY
+    if watch.sanitizing:
+        watch.note_freed(address)
+    if address == 0:
+        return
+    if current_ordinal(&ordinal) == 0:
+        code = try_release(ordinal, address)
+        if code == 0:
+            return
+    if code != NOT_READY:  # freed, and its audit found something
+        raise_for_address(code, "caching_allocator_delete", address)
+    with nogil:
+        code = release(ordinal, address)
+        if code == NOT_ALLOCATED:
+            code = locate(ordinal, address, &ordinal)
+            if code == 0:
+                code = release(ordinal, address)
+    raise_for_address(code, "caching_allocator_delete", address)
+
+
+cdef inline uintptr_t checked_address(object address) except? <uintptr_t>-1:
+    cdef size_t value
+    if PyLong_CheckExact(address):
+        value = PyLong_AsSize_t(address)
+        if value != <size_t>-1:
+            return value
+        PyErr_Clear()
+    return checked_address_slow(address)
+
+
+cdef uintptr_t checked_address_slow(object address) except? <uintptr_t>-1:
+    return checked_address_int(address, "mem_ptr")
+
+
+cdef int raise_for_address(int code, str call, uintptr_t address) except -1:
+    if code == NOT_ALLOCATED:
+        raise ValueError(
+            f"{call}: {address:#x} is not allocated: accelrt did not hand it out, or it was given back already; "
+            "pass the address that caching_allocator_alloc returned, once"
+        )
+    if code:
+        raise_status(code, call, ("mem_ptr", address))
+    return 0
+
+
+def record_stream(mem_ptr, stream):
+    """Says that another stream uses memory: once given back, it is not reused before that work is done.
+
+    Arguments:
+        mem_ptr: int, an address that caching_allocator_alloc returned.
+        stream: Stream, of another device too, or a handle as int; the stream that the memory was allocated on changes
+            nothing.
+    Raises:
+        ValueError: the address is not allocated, or the driver knows no such stream.
+    """
+    cdef uintptr_t address = checked_address(mem_ptr)
+    cdef int ordinal = ordinal_of(None)
+    cdef Stream chosen
+    cdef int code
+    with nogil:
+        code = locate(ordinal, address, &ordinal)
+    raise_for_address(code, "record_stream", address)
+    chosen = stream_of(stream, ordinal)
+    with nogil:
+        code = use_across(ordinal, address, chosen.device_index, chosen.handle)
+    raise_for_address(code, "record_stream", address)
+    if watch.sanitizing:
+        watch.note_use_on(address, chosen.device_index, chosen.handle)
+
+
+def free_after(mem_ptr, event):
+    """Gives memory back as of an event: it is free once the event is complete, and a stream that waits for the
+    event (Stream.wait_event) may take it at once, without anybody waiting for the work before it.
+
+        done = side.record_event()              # the last work on the memory, on whichever stream
+        accelrt.memory.free_after(pointer, done)
+        main.wait_event(done)
+        again = accelrt.caching_allocator_alloc(size, stream=main)  # the same memory, if the size is about the same
+
+    Arguments:
+        mem_ptr: int, an address that caching_allocator_alloc returned.
+        event: Event, recorded, of the memory's device.  It may be recorded anew or dropped afterwards.
+    Raises:
+        ValueError: the address is not allocated, or the event was never recorded or is of another device.
+        CaptureError: the event was last recorded in a capture, where it stands for no moment.
+    """
+    cdef uintptr_t address = checked_address(mem_ptr)
+    cdef int ordinal = ordinal_of(None)
+    cdef Event chosen
+    cdef int code
+    if not isinstance(event, Event):
+        raise TypeError(f"event is {event!r} of type {type(event).__name__}; pass an Event")
+    chosen = event
+    if chosen.handle == 0:
+        raise ValueError("the event was never recorded; record it behind the last work on the memory")
+    with nogil:
+        code = locate(ordinal, address, &ordinal)
+    raise_for_address(code, "free_after", address)
+    if chosen.device_index != ordinal:
+        raise ValueError(f"the event is of device {chosen.device_index}, the memory of device {ordinal}")
+    if chosen.captured:
+        raise CaptureError(
+            "free_after: the event was last recorded in a capture, which happens at no moment or at many; record it "
+            "outside captures, or use record_stream and free the memory",
+            CAPTURED_EVENT, "CAPTURED_EVENT", "free_after",
+        )
+    with nogil:
+        code = release_after(ordinal, address, chosen.handle, chosen.record_number)
+    raise_for_address(code, "free_after", address)
+    if watch.sanitizing:
+        watch.note_freed_after(address, chosen.handle)
+
+
+def empty_cache():
+    """Gives every idle segment of every device back to the driver, after waiting for memory in use on other
+    streams.  Memory that is live stays, and so does what a graph holds or a MemPool keeps; inside use_mem_pool
+    the pool's idle memory goes back too.  Beside a capture what streams may still use stays.
+
+    Raises:
+        CudaError: the driver refused; the memory then stays cached.
+        KeyboardInterrupt: Ctrl-C while it waits, on the main thread, or what another signal's handler raised.
+    """
+    cdef Pool* pool
+    cdef bint waits
+    cdef int ordinal, code
+    watch.before_wait("empty_cache")
+    drain()
+    for ordinal in range(MAX_DEVICES):
+        pool = pool_if_made(ordinal)
+        if pool != NULL:
+            # Pages are unmapped once the device is idle; whole segments need no such wait.
+            with nogil:
+                waits = pool.policy.virtual_memory and reserved_bytes(pool) > allocated_bytes(pool)
+            if waits:
+                await_device(ordinal)
+            with nogil:
+                code = empty(ordinal)
+            if code:
+                raise_status(code, "empty_cache", ("device", ordinal))
+    if watch.sanitizing:
+        watch.note_emptied()
+
+
+def set_per_process_memory_fraction(fraction, device=None):
+    """Limits what the allocator reserves of a device; a request beyond it climbs the same ladder as one that
+    the device refuses, and then raises OutOfMemoryError.
+
+    Arguments:
+        fraction: float from 0 to 1, of the device's total memory.
+        device: as in memory_stats.
+    Raises:
+        TypeError, ValueError: fraction is no number, or out of its range.
+    """
+    cdef int ordinal = ordinal_of(device)
+    cdef size_t total = 0, limit
+    cdef double share
+    cdef int code
+    if isinstance(fraction, bool) or not isinstance(fraction, numbers.Real):
+        raise TypeError(f"fraction is {fraction!r} of type {type(fraction).__name__}; pass a float from 0 to 1")
+    try:
+        share = float(fraction)
+    except OverflowError:
+        share = 2.0
+    if not 0 <= share <= 1:
+        raise ValueError(f"fraction is {fraction}; it goes from 0 to 1")
+    with nogil:
+        code = registry.active().device_memory(ordinal, &total)
+        if code == 0:
+            limit = SIZE_MAX if share == 1 else <size_t>(share * total)
+            code = set_limit(ordinal, limit)
+    if code:
+        raise_status(code, "set_per_process_memory_fraction", ("fraction", share, "device", ordinal))

@@ -1,5 +1,0 @@
-# Walks every identity of a pool.  Each answers NULL, or the identity that is violated; level 1 is cheap, 2 walks.
-from accelrt.memory.state cimport Pool
-
-cdef const char* violated(Pool* pool, int level) noexcept nogil  # inside the world
-cdef const char* violated_between(Pool* pool, int level) noexcept nogil  # after lock_to_read: heaps as hits left them

@@ -1,0 +1,21 @@
+# Memory pools of the user's own.
+from libc.stdint cimport uint64_t
+
+from accelrt.memory.allocator.routes cimport PrivateStats
+
+cdef uint64_t next_pool() noexcept  # a number that no pool of this process had; under the GIL
+
+# The numbers of a pool's id, from what names one: a MemPool, a CUDAGraph's pool() or graph_pool_handle().
+cdef int read_pool_id(object pool, uint64_t* out_id) except -1
+
+cdef dict figures_of(PrivateStats stats)  # as MemPool.stats gives them
+
+cdef class MemPool:
+    cdef uint64_t number      # the pool's id is (0, number)
+    cdef size_t most          # bytes to reserve on each device; SIZE_MAX: no limit
+    cdef uint64_t held        # a bit for each device where this object is one of the pool's uses
+    cdef readonly int device  # where it was made, an ordinal
+    cdef object __weakref__
+
+    cdef int hold_on(self, int ordinal) except -1  # once on each device
+    cdef PrivateStats read(self, object device, bint reset) except *

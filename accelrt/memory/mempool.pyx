@@ -1,0 +1,263 @@
+"""Memory pools of the user's own: what a thread allocates inside use_mem_pool lies apart from the rest.
+
+A pool is held by the object, by each context that is entered and by each graph that was captured into it.
+Once nothing holds it, its idle memory goes back to the device as everybody's does; what is live stays valid
+until it is given back.
+"""
+import operator
+
+from cpython.number cimport PyIndex_Check
+from libc.stdint cimport SIZE_MAX, UINT64_MAX
+
+from accelrt.core.integers cimport exact_int
+from accelrt.devices.device cimport ordinal_of
+from accelrt.memory.allocator.private_pool cimport thread_number
+from accelrt.memory.allocator.read_stats import segments
+from accelrt.memory.allocator.routes cimport begin_pool, end_pool, hold_pool, let_go_pool, read_private
+from accelrt.memory.allocator.sizes cimport GRANULE
+from accelrt.memory.allocator.stats cimport (
+    ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, REQUESTED_BYTES, RESERVED_BYTES, SEGMENT,
+)
+from accelrt.memory.backends.backend cimport require_native
+from accelrt.status cimport FORKED, raise_status, refuse_copy, refuse_unmade
+
+FIGURES = {
+    "allocation": ALLOCATION, "active": ACTIVE, "allocated_bytes": ALLOCATED_BYTES, "active_bytes": ACTIVE_BYTES,
+    "requested_bytes": REQUESTED_BYTES, "segment": SEGMENT, "reserved_bytes": RESERVED_BYTES,
+}
+
+cdef uint64_t last_pool = 0  # of the numbers given to pools
+
+
+cdef uint64_t next_pool() noexcept:
+    global last_pool
+    last_pool += 1
+    return last_pool
+
+
+cdef bint is_whole(object part) except -1:
+    return PyIndex_Check(part) and not isinstance(part, bool) and 0 <= exact_int(part, "pool", "its id") <= UINT64_MAX
+
+
+cdef int read_pool_id(object pool, uint64_t* out_id) except -1:
+    if isinstance(pool, MemPool):
+        pool = pool.id
+    if not (isinstance(pool, tuple) and len(pool) == 2 and all([is_whole(part) for part in pool])):
+        raise TypeError(
+            f"pool is {pool!r}; pass a MemPool or its id, or what graph_pool_handle() or a graph's pool() returned"
+        )
+    out_id[0], out_id[1] = exact_int(pool[0], "pool", "its id"), exact_int(pool[1], "pool", "its id")
+    return 0
+
+
+cdef size_t checked_limit(object limit) except? <size_t>-1:
+    # Whatever is larger than any device is a limit like others.
+    cdef object most
+    if isinstance(limit, bool):
+        raise TypeError(f"limit is {limit!r}, a bool; pass bytes as int, or None")
+    try:
+        most = operator.index(limit)
+    except TypeError:
+        raise TypeError(f"limit is {limit!r} of type {type(limit).__name__}; pass bytes as int, or None") from None
+    if most < 0:
+        raise ValueError(f"limit is {most}; a number of bytes is 0 or more")
+    if 0 < most < GRANULE:
+        raise ValueError(
+            f"limit is {most} bytes, with which the pool could never allocate; {GRANULE} bytes (2 MiB) are the least "
+            "that is taken from a device"
+        )
+    return min(most, SIZE_MAX - 1)
+
+
+cdef dict figures_of(PrivateStats stats):
+    cdef dict answer = {"limit": None if stats.limit == SIZE_MAX else stats.limit}
+    for name, figure in FIGURES.items():
+        answer[f"{name}.current"] = stats.current[<int>figure]
+        answer[f"{name}.peak"] = stats.peak[<int>figure]
+    return dict(sorted(answer.items()))
+
+
+cdef class MemPool:
+    """A pool of device memory apart from the rest, as torch.cuda.MemPool.
+
+        pool = accelrt.MemPool(limit=1 << 30)
+        with accelrt.use_mem_pool(pool):
+            buffer = accelrt.Buffer(4096)       # of the pool
+        with accelrt.graph(g, pool=pool.id):
+            ...                                 # what the capture allocates, too
+
+    Arguments:
+        limit: int, the most bytes to reserve from each device that it is used on; None is no limit of its own.
+        device: int, "cuda:1", ...: where it comes into being; None is the current device.
+    Raises:
+        ValueError, TypeError: limit is negative, no int, or less than the 2 MiB that are the least to take from a
+            device; or device names none.
+        NotSupportedError: the allocator's backend is not accelrt's own.
+
+    What is idle in the pool is its own: empty_cache() inside use_mem_pool gives it back to the device, and so does
+    a request that would run out of memory, unless a graph uses the pool.  When the object dies, and no context and no
+    graph uses the pool, every empty_cache() does.  What is live stays valid until it is given back.
+    """
+
+    def __init__(self, limit=None, device=None):
+        if self.number:
+            raise RuntimeError("this MemPool is made already")
+        self.most = SIZE_MAX if limit is None else checked_limit(limit)
+        self.device = ordinal_of(device)
+        require_native("MemPool")
+        self.number = next_pool()
+        self.hold_on(self.device)
+
+    def __dealloc__(self):
+        cdef int ordinal
+        with nogil:
+            for ordinal in range(64):
+                if self.held >> ordinal & 1:
+                    let_go_pool(ordinal, 0, self.number)  # in a forked child there is nothing to let go of
+
+    cdef int hold_on(self, int ordinal) except -1:
+        cdef int code
+        if self.number == 0:
+            refuse_unmade(self)
+        if self.held >> ordinal & 1:
+            return 0
+        with nogil:  # the pool's lock is held in calls of the driver that may wait for a function of Python's
+            code = hold_pool(ordinal, 0, self.number, self.most)
+        if code == 0 and self.held >> ordinal & 1:  # another thread was as quick
+            with nogil:
+                let_go_pool(ordinal, 0, self.number)
+            return 0
+        if code:
+            raise_status(code, "MemPool", ("device", ordinal, "limit", self.most))
+        self.held |= <uint64_t>1 << ordinal
+        return 0
+
+    cdef PrivateStats read(self, object device, bint reset) except *:
+        cdef PrivateStats stats
+        cdef int ordinal
+        if self.number == 0:
+            refuse_unmade(self)
+        ordinal = self.device if device is None else ordinal_of(device)
+        with nogil:
+            stats = read_private(ordinal, 0, self.number, reset)
+        return stats
+
+    @property
+    def id(self):
+        """(int, int), unique in the process: what graph(..., pool=) takes, and snapshots call segment_pool_id."""
+        if self.number == 0:
+            refuse_unmade(self)
+        return 0, self.number
+
+    @property
+    def limit(self):
+        """The most bytes that it reserves from a device; None is no limit of its own."""
+        return None if self.most == SIZE_MAX else self.most
+
+    def use_count(self, device=None):
+        """How many hold the pool on a device, None being its own: this object, contexts and graphs."""
+        return self.read(device, False).uses
+
+    def stats(self, device=None):
+        """What the pool holds, exact at one moment.
+
+        Arguments:
+            device: int, "cuda:1", ...; None is the pool's own.
+        Returns:
+            dict: "allocated_bytes.current", "allocated_bytes.peak" and the like, for live memory (allocation,
+            allocated_bytes), live and pending (active, active_bytes, requested_bytes) and what was taken from the
+            device (segment, reserved_bytes), in blocks, segments or bytes; and "limit", bytes or None.  The figures
+            are part of memory_stats' too.
+        """
+        return figures_of(self.read(device, False))
+
+    def reset_peak_stats(self, device=None):
+        """Sets the pool's peaks on a device, None being its own, to the current figures."""
+        self.read(device, True)
+
+    def snapshot(self, device=None):
+        """The pool's segments on a device, None being its own, as memory_snapshot gives them."""
+        ordinal = self.device if device is None else ordinal_of(device)
+        return [segment for segment in segments(ordinal) if segment["segment_pool_id"] == self.id]
+
+    def __reduce__(self):
+        refuse_copy(self, "it holds the pool; share the object, or its id among threads")
+
+    def __repr__(self):
+        limit = "" if self.most == SIZE_MAX else f", limit {self.most}"
+        return f"<accelrt.MemPool {(0, self.number)} of device {self.device}{limit}>"
+
+
+cdef class use_mem_pool:
+    """The context in which what the calling thread allocates on a device comes from a pool.
+
+        with accelrt.use_mem_pool(pool):
+            ...
+
+    Arguments:
+        pool: MemPool.
+        device: int, "cuda:1", ...; None is the device that is current when the context is entered.
+    Raises:
+        TypeError: pool is none.
+        RuntimeError: the same context is entered twice, or left by another thread than the one that entered it.
+        NotSupportedError: the allocator's backend is not accelrt's own.
+
+    Other threads allocate where they did.  Contexts nest, and the innermost counts; so does a capture that begins
+    inside, for what is allocated on its streams.  Memory goes back where it came from, wherever it is given back.
+    """
+
+    cdef MemPool pool
+    cdef uint64_t number  # its, for the destructor
+    cdef object device
+    cdef int ordinal      # while entered
+    cdef uint64_t thread  # that entered it; 0: none
+    cdef object __weakref__
+
+    def __init__(self, pool, device=None):
+        if not isinstance(pool, MemPool):
+            raise TypeError(f"pool is {pool!r} of type {type(pool).__name__}; pass a MemPool")
+        if (<MemPool>pool).number == 0:
+            refuse_unmade(pool)
+        if self.thread:
+            raise RuntimeError("this use_mem_pool is entered; make another one")
+        self.pool = pool
+        self.number = self.pool.number
+        self.device = device
+
+    def __dealloc__(self):
+        if self.thread:
+            with nogil:
+                end_pool(self.ordinal, 0, self.number, self.thread)
+
+    def __reduce__(self):
+        refuse_copy(self, "it belongs to the thread that enters it; make another one of the same pool")
+
+    def __enter__(self):
+        cdef uint64_t number
+        cdef int code
+        if self.pool is None:
+            refuse_unmade(self)
+        if self.thread:
+            raise RuntimeError("this use_mem_pool is entered already; make one for each with statement")
+        self.ordinal = ordinal_of(self.device)
+        self.pool.hold_on(self.ordinal)
+        number = self.pool.number
+        with nogil:
+            code = begin_pool(self.ordinal, 0, number)
+        if code:
+            raise_status(code, "use_mem_pool", ("pool", self.pool, "device", self.ordinal))
+        self.thread = thread_number()
+
+    def __exit__(self, kind, error, trace):
+        cdef uint64_t thread = self.thread, number
+        cdef int code = 0
+        self.thread = 0
+        if thread:
+            number = self.pool.number
+            with nogil:
+                code = end_pool(self.ordinal, 0, number, thread)
+        if thread and thread != thread_number():
+            raise RuntimeError("use_mem_pool was left by another thread than the one that entered it, which is out of it")
+        if code and code != FORKED:
+            raise_status(code, "use_mem_pool", ("pool", self.pool, "device", self.ordinal))
+        return False

@@ -1,1 +1,0 @@
-# Nothing here is for cimport: the symbols that plugin.pyx exports are C's.

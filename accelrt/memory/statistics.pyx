@@ -1,0 +1,247 @@
+"""The caching allocator's figures as Python sees them, with torch.cuda.memory's names."""
+from libc.stdint cimport int64_t
+
+from accelrt.devices.device cimport current_ordinal, known_devices, ordinal_of, parse
+from accelrt.driver.registry import driver_name
+from accelrt.memory.allocator.pool cimport MAX_DEVICES, pool_if_made
+from accelrt.memory.allocator.read_stats cimport (
+    find_violation, largest_free, max_split_of, peak_of, read_current, read_stats, reset_accumulated, reset_peaks,
+    try_current,
+)
+from accelrt.memory.allocator.read_stats import segments
+from accelrt.memory.allocator.stats cimport (
+    ACTIVE_BYTES, ALLOCATED_BYTES, FIGURES, RESERVED_BYTES, SHARED, Counter, Stats, current_of,
+)
+from accelrt.memory.allocator.types cimport Pool
+from accelrt.memory.backends.backend cimport require_native
+
+
+cdef bint is_unused():
+    # Before first use: a figure that is asked for then opens no driver, so that the process may still fork.
+    return known_devices() == 0 and driver_name() == "sentinel"
+
+
+cdef Pool* pool_at(object device) except? NULL:
+    # NULL before the device's first allocation.
+    cdef int ordinal = 0
+    if known_devices() == 0 and is_unused():
+        if device is not None:
+            parse(device)
+        return NULL
+    if device is not None or current_ordinal(&ordinal):
+        ordinal = ordinal_of(device)
+    return pool_if_made(ordinal)
+
+
+cdef int64_t current_of_pool(Pool* pool, int figure) noexcept:
+    # Like a hit, with the GIL unless another thread has the pool's lock.
+    cdef int64_t answer
+    if not try_current(pool, figure, &answer):
+        with nogil:
+            answer = read_current(pool, figure)
+    return answer
+
+
+cdef int64_t read_peak(Pool* pool, int figure) noexcept:
+    cdef int64_t answer
+    with nogil:
+        answer = peak_of(pool, figure)
+    return answer
+
+
+def memory_allocated(device=None):
+    """Bytes of live blocks of a device, rounded as allocated: to 512, and not at all by another backend."""
+    return current_of_pool(pool_at(device), ALLOCATED_BYTES)
+
+
+def memory_reserved(device=None):
+    """Bytes that the allocator holds from a device, live and idle; with the backend cudaMallocAsync, what the
+    driver's pool holds for everybody in the process."""
+    return current_of_pool(pool_at(device), RESERVED_BYTES)
+
+
+def max_memory_allocated(device=None):
+    """The most that memory_allocated was since the start or reset_peak_memory_stats."""
+    return read_peak(pool_at(device), ALLOCATED_BYTES)
+
+
+def max_memory_reserved(device=None):
+    """The most that memory_reserved was since the start or reset_peak_memory_stats."""
+    return read_peak(pool_at(device), RESERVED_BYTES)
+
+
+# In the order of the figures in memory/stats.pxd.
+cdef tuple FIGURE_NAMES = (
+    "allocation", "active", "inactive_split", "allocated_bytes", "active_bytes", "inactive_split_bytes",
+    "requested_bytes", "segment", "reserved_bytes",
+)
+cdef tuple POOLS = ("small_pool", "large_pool", "all")
+cdef tuple FIELDS = ("current", "peak", "allocated", "freed")
+# Key of a figure -> (figure, pool, field), as numbers.
+cdef dict PLACES = {
+    f"{name}.{pool}.{field}": (figure, kind, part)
+    for figure, name in enumerate(FIGURE_NAMES)
+    for kind, pool in enumerate(POOLS)
+    for part, field in enumerate(FIELDS)
+}
+
+
+cdef Counter counter_of(const Stats* stats, int figure, int kind) noexcept nogil:
+    # kind 2 is both together, with the peak of the sum.
+    cdef Counter total
+    if kind < 2:
+        return stats.figure[figure][kind]
+    total.current = stats.figure[figure][0].current + stats.figure[figure][1].current
+    total.peak = stats.peak_all[figure]
+    total.allocated = stats.figure[figure][0].allocated + stats.figure[figure][1].allocated
+    total.freed = stats.figure[figure][0].freed + stats.figure[figure][1].freed
+    return total
+
+
+cdef tuple fields_of(Counter counter):
+    return counter.current, counter.peak, counter.allocated, counter.freed
+
+
+cdef dict single_figures(const Stats* stats, Pool* pool):
+    cdef int64_t idle = current_of(stats, RESERVED_BYTES) - current_of(stats, ACTIVE_BYTES)
+    cdef int64_t largest, limit
+    with nogil:
+        largest = largest_free(pool)
+        limit = max_split_of(pool)
+    return {
+        "num_alloc_retries": stats.num_alloc_retries,
+        "num_ooms": stats.num_ooms,
+        "num_sync_all_streams": stats.num_sync_all_streams,
+        "num_device_alloc": stats.num_device_alloc,
+        "num_device_free": stats.num_device_free,
+        "max_split_size": limit,
+        "virtual_memory_calls": stats.virtual_memory_calls,
+        "stitched_bytes": stats.stitched_bytes,
+        "reserved_addresses": stats.reserved_addresses,
+        "largest_free_block": largest,
+        "fragmentation": 1 - largest / idle if idle else 0.0,
+    }
+
+
+def memory_stats(device=None):
+    """The allocator's figures for one device, with torch's keys (torch.cuda.memory_stats) and some more.
+
+    Arguments:
+        device: int, "cuda:1", ...; None is the current device.
+    Returns:
+        dict: "allocated_bytes.all.current" and the like: nine figures, for all and the small and large pools,
+        current, peak, allocated and freed, in blocks or bytes; "oversize_allocations.current" and the like;
+        counts of retries, failures and device calls.  Beyond torch's: virtual_memory_calls, calls of the
+        driver's virtual memory; stitched_bytes, mapped a second time; reserved_addresses, bytes of address
+        space; largest_free_block, bytes; fragmentation, the part of the idle bytes outside that block, 0 to 1.
+        {} before the first use of a device, as in torch; every other figure is 0 then, and none is a first use.
+    """
+    cdef Pool* pool = pool_at(device)
+    if pool == NULL and is_unused():
+        return {}
+    cdef Stats stats
+    cdef int figure, kind
+    cdef dict answer
+    with nogil:
+        stats = read_stats(pool)
+    answer = single_figures(&stats, pool)
+    for figure in range(FIGURES):
+        for kind in range(3):
+            fields = fields_of(counter_of(&stats, figure, kind))
+            answer.update(zip([f"{FIGURE_NAMES[figure]}.{POOLS[kind]}.{field}" for field in FIELDS], fields))
+    for name, fields in (
+        ("oversize_allocations", fields_of(stats.oversize_allocations)),
+        ("oversize_segments", fields_of(stats.oversize_segments)),
+    ):
+        answer.update(zip([f"{name}.{field}" for field in FIELDS], fields))
+    return dict(sorted(answer.items()))
+
+
+def memory_stat(key, device=None):
+    """One figure of memory_stats, without the others.
+
+    Arguments:
+        key: str, a key of memory_stats.
+        device: as in memory_stats.
+    Returns:
+        int, or float for "fragmentation".
+    Raises:
+        KeyError: there is no such key.
+    """
+    cdef Pool* pool = pool_at(device)
+    cdef Stats stats
+    place = PLACES.get(key)
+    if place is not None and place[1] == 2 and place[2] == 0 and place[0] < SHARED:
+        return current_of_pool(pool, place[0])
+    with nogil:
+        stats = read_stats(pool)
+    if place is not None:
+        return fields_of(counter_of(&stats, place[0], place[1]))[place[2]]
+    single = single_figures(&stats, pool)
+    if key in single:
+        return single[key]
+    name, _, field = str(key).partition(".")
+    if field in FIELDS and name in ("oversize_allocations", "oversize_segments"):
+        counter = stats.oversize_allocations if name == "oversize_allocations" else stats.oversize_segments
+        return fields_of(counter)[FIELDS.index(field)]
+    raise KeyError(f"{key!r} is no key of memory_stats")
+
+
+def memory_snapshot(device=None):
+    """The segments and blocks that the allocator holds.
+
+    Arguments:
+        device: as in memory_stats, but None means all devices.
+    Returns:
+        list of dicts, one a segment, with torch's keys (torch.cuda.memory_snapshot) and "serial", the number
+        of the segment in the order in which its device's were taken.
+    Raises:
+        NotSupportedError: the backend is not accelrt's own pool.
+    """
+    require_native("memory_snapshot")
+    if is_unused():
+        pool_at(device)
+        return []
+    ordinals = range(MAX_DEVICES) if device is None else (ordinal_of(device),)
+    return [segment for ordinal in ordinals for segment in segments(ordinal)]
+
+
+def reset_peak_memory_stats(device=None):
+    """Sets every peak of a device to the current figure."""
+    cdef Pool* pool = pool_at(device)
+    with nogil:
+        reset_peaks(pool)
+
+
+def reset_accumulated_memory_stats(device=None):
+    """Sets a device's "allocated" and "freed" figures, and its counts of retries and failures, to 0."""
+    cdef Pool* pool = pool_at(device)
+    with nogil:
+        reset_accumulated(pool)
+
+
+def audited_hits(device=None):
+    """What took the allocator's fast path under ACCELRT_DEBUG 1 or 2, for tests: the calls that were audited, and
+    those among them that freed or allocated a block by turns.  (0, 0) at level 0, where nothing is counted."""
+    cdef Pool* pool = pool_at(device)
+    if pool == NULL:
+        return 0, 0
+    return pool.audited_hits, pool.audited_cached
+
+
+def audit(device=None):
+    """Walks every identity of the allocator (accelrt/memory/allocator/DESIGN.md).
+
+    Arguments:
+        device: as in memory_stats, but None means all devices.
+    Raises:
+        AssertionError: one is violated; the text says which, and on which device.
+    """
+    if is_unused():
+        pool_at(device)
+        return
+    ordinals = range(MAX_DEVICES) if device is None else (ordinal_of(device),)
+    for ordinal in ordinals:
+        found = find_violation(pool_if_made(ordinal))
+        if found is not None:
+            raise AssertionError(f"device {ordinal}: violated: {found}")

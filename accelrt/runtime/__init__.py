@@ -1,0 +1,8 @@
+"""Initialisation, and what accelrt does behind the user's calls.
+
+init             initialisation at first use
+release_queue    driver objects destroyed now, or once it is safe
+host_func        Python functions in a stream's order
+capture_record   captures under way: what their graphs have to keep alive, and what broke them
+sanitizer_hooks  sync debug mode, and the calls that report to the race detector
+"""

@@ -1,0 +1,59 @@
+# Captures that accelrt began and has not ended.
+from cpython.object cimport PyObject
+from libc.stdint cimport uint64_t, uintptr_t
+
+from accelrt.core.handle_map cimport AddressMap
+from accelrt.driver.capture_guard cimport captures_open
+
+cdef enum:
+    PINNED = -1   # page-locked memory of the cache's
+    FOREIGN = -2  # any other host memory
+
+cdef enum:          # what keep_where_captured answers
+    UNCAPTURED = 0  # the stream is in no capture
+    KEPT = 1        # it captures for a graph of ours, which keeps the thing
+    OTHERS = 2      # it captures for somebody else, who keeps nothing
+
+cdef class Record:            # of one capture, while it is under way
+    cdef uint64_t capture     # the driver's id
+    cdef int ordinal
+    cdef uintptr_t origin     # the stream that it began on
+    cdef list kept            # what its graph will keep alive
+    cdef uintptr_t[2] recent  # the objects that came to be kept last; 0: none yet
+    cdef AddressMap sources   # those that came before them
+    cdef Record outer         # of the graph that this capture is a body of, whose sources count; or None
+    cdef object breakage      # a Breakage, once it is known to be broken
+
+    cdef bint find_breakage(self) noexcept
+
+cdef class Side:              # memory that a captured node uses; kept with what keeps it alive
+    cdef int ordinal          # of device memory; or PINNED, FOREIGN
+    cdef uintptr_t address
+
+# other: the record of the graph that this capture is a body of, or None
+cdef Record open_capture(int ordinal, uintptr_t origin, uint64_t capture, list kept, Record other)
+cdef int close_capture(Record record) except -1
+# The record of the graph that a stream captures for, or None.  The driver is asked, unless the capture began there.
+cdef Record record_on(int device, uintptr_t stream)
+# Asks the driver, once.
+cdef int keep_where_captured(int device, uintptr_t stream, object thing) except -1
+# Keeps what uses memory of an object, with what record_on answered: once an object, and never for memory of
+# private pools.  ordinal is -1 for host memory; keeper is what has to be kept rather than source, which it holds, or None.
+cdef int keep_side_slow(Record record, object source, object keeper, int ordinal, uintptr_t address) except -1
+# Tells the allocators that a stream uses what a graph's nodes use; whether some of it is nobody's that they know.
+cdef bint note_sides(list sides, int device, uintptr_t stream) except *
+cdef str mode_name(int mode)
+# What begin_capture_on answered after call began a capture of the stream.
+cdef int raise_unbegun(int code, str call, object stream, int mode) except -1
+cdef int raise_broken(Record record, int code, str call, tuple arguments) except -1  # at a capture's end
+
+
+cdef inline bint any_capture() noexcept:
+    return captures_open()
+
+
+cdef inline int keep_side(Record record, PyObject* source, object keeper, int ordinal, uintptr_t address) except -1:
+    # Work that repeats uses few objects.
+    if record.recent[0] == <uintptr_t>source or record.recent[1] == <uintptr_t>source:
+        return 1
+    return keep_side_slow(record, <object>source, keeper, ordinal, address)

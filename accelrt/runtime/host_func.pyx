@@ -1,0 +1,276 @@
+"""Python functions in a stream's order: cuLaunchHostFunc with a Python callable.
+
+A function runs on a thread of the driver.  What it raises is kept and raised by the next synchronize, or query that
+finds its work complete: the first errors with their tracebacks, the rest counted.  What nobody asked for before the
+interpreter's exit goes where errors go that nobody can catch.
+"""
+import atexit
+import sys
+
+from cpython.exc cimport PyErr_SetObject, PyErr_WriteUnraisable
+from cpython.ref cimport Py_DECREF, Py_INCREF
+
+from accelrt.core.attach cimport drop_with_gil, make_thread_state
+from accelrt.runtime.capture_record cimport KEPT, OTHERS, UNCAPTURED, keep_where_captured
+from accelrt.runtime.release_queue cimport begin_host_function, drain, end_host_function
+cimport accelrt.driver.registry as registry
+from accelrt.driver.waiting cimport INTERRUPTED, abandon_waits, begin_wait, end_wait, poll
+from accelrt.memory.allocator.pool cimport MAX_DEVICES
+from accelrt.status cimport DEINITIALIZED, NOT_READY, raise_status
+cimport accelrt.runtime.sanitizer_hooks as watch
+
+cdef extern from "<unistd.h>" nogil:
+    int usleep(unsigned int us)
+
+cdef extern from *:
+    """
+    static int accelrt_closing;  /* the interpreter ends: run nothing any more */
+    #define add_count(place, n) __atomic_add_fetch(place, n, __ATOMIC_SEQ_CST)
+    #define load_count(place) __atomic_load_n(place, __ATOMIC_SEQ_CST)
+    #define is_closing() __atomic_load_n(&accelrt_closing, __ATOMIC_SEQ_CST)
+    #define set_closing() __atomic_store_n(&accelrt_closing, 1, __ATOMIC_SEQ_CST)
+    """
+    long add_count(long* place, long n) noexcept nogil
+    long load_count(long* place) noexcept nogil
+    int is_closing() noexcept nogil
+    void set_closing() noexcept nogil
+
+cdef enum:
+    MOST_ERRORS = 32   # that are kept; a traceback holds the variables of all its frames
+    REFUSAL_US = 1000  # so that a thread which tries again and again leaves the GIL to the functions under way
+    UNCOUNTED = -1
+
+SHORT_TURN = 5e-5  # seconds
+
+cdef long outstanding = 0                   # runs enqueued from Python and not yet over
+cdef long[MAX_DEVICES] outstanding_on       # of them, those of each device
+cdef list errors = []     # of (error, function)
+cdef long more_errors = 0  # that came later and were not kept
+cdef bint at_exit = False
+cdef bint is_exiting = False
+
+
+cdef class HostCall:
+    """A function on its way to a stream.  Each run that is enqueued holds a reference of its own, so that the
+    function outlives a graph that dies while a launch of it is under way.  Launches by the Cython door hold
+    none: there the caller keeps the graph."""
+
+    cdef object function
+    cdef int device
+    cdef long runs     # enqueued from Python and not yet over, each with its reference
+    cdef bint is_node  # of a graph that keeps it: every launch runs it
+    cdef object mark   # its place in the order, for the race detector; None while that is off
+
+    def __init__(self, function, int device):
+        self.function = function
+        self.device = device
+
+
+cdef void count_run(int device, long change) noexcept nogil:
+    add_count(&outstanding, change)
+    add_count(&outstanding_on[device], change)
+
+
+cdef void begin_run(HostCall host_call) noexcept:
+    Py_INCREF(host_call)
+    host_call.runs += 1
+    count_run(host_call.device, 1)
+
+
+cdef int end_run(HostCall host_call) noexcept:
+    # Answers the device to count the run out of, or UNCOUNTED.
+    cdef int device = host_call.device
+    if host_call.runs == 0:
+        return UNCOUNTED
+    host_call.runs -= 1
+    Py_DECREF(host_call)
+    return device
+
+
+cdef void take_back_run(HostCall host_call) noexcept:
+    cdef int device = end_run(host_call)
+    if device != UNCOUNTED:
+        count_run(device, -1)
+
+
+cdef void run(void* data) noexcept nogil:
+    # On a thread of the driver, which must not wait for an interpreter that ends: the exit goes on once the run is
+    # counted out, so that comes after the last use of the GIL.
+    cdef bint made
+    cdef int device
+    if not is_closing():
+        made = make_thread_state()
+        with gil:
+            drop_with_gil(made)
+            device = call(<HostCall>data)
+        if device != UNCOUNTED:
+            count_run(device, -1)
+
+
+cdef int call(HostCall host_call) noexcept:
+    cdef int device
+    begin_host_function()
+    call_function(host_call)
+    device = end_run(host_call)
+    end_host_function()
+    return device
+
+
+cdef void call_function(HostCall host_call) noexcept:
+    if host_call.mark is not None:
+        watch.begin_host_function(host_call.mark)
+    try:
+        host_call.function()
+    except BaseException as error:
+        note_error(error, host_call.function)
+    if host_call.mark is not None:
+        watch.end_host_function()
+
+
+cdef void note_error(object error, object function) noexcept:
+    global more_errors
+    if len(errors) < MOST_ERRORS:
+        errors.append((error, function))
+    else:
+        more_errors += 1
+
+
+cdef bint functions_wait() noexcept:
+    return load_count(&outstanding) > 0
+
+
+cdef list nodes_of(list kept):
+    return [thing for thing in kept if isinstance(thing, HostCall) and (<HostCall>thing).is_node]
+
+
+cdef int begin_runs(list nodes) except -1:
+    if nodes and is_exiting:
+        refuse_at_exit("graph_launch", ("host_functions", len(nodes)))
+    for node in nodes:
+        begin_run(node)
+    return 0
+
+
+cdef void take_back_runs(list nodes) noexcept:
+    for node in nodes:
+        take_back_run(node)
+
+
+cdef int refuse_at_exit(str call, tuple arguments) except -1:
+    with nogil:
+        usleep(REFUSAL_US)
+    return raise_status(DEINITIALIZED, call, arguments)
+
+
+cdef int enqueue_callback(int device, uintptr_t stream, object function) except -1:
+    cdef HostCall host_call = HostCall(function, device)
+    cdef int code
+    if not callable(function):
+        raise TypeError(f"a host function is called with nothing, but {function!r} cannot be called")
+    if is_exiting:
+        refuse_at_exit("stream_host_func", ("device", device, "stream", stream, "fn", function))
+    finish_at_exit()
+    drain()
+    cdef int taken = keep_where_captured(device, stream, host_call)
+    if taken == UNCAPTURED:
+        begin_run(host_call)
+    elif taken == OTHERS:
+        Py_INCREF(host_call)  # for good: their graph may launch it at any time, and nobody says when it is gone
+    if watch.sanitizing:
+        host_call.mark = watch.note_host_function(device, stream)
+    cdef void* data = <void*>host_call
+    with nogil:
+        code = registry.active().stream_host_func(device, stream, run, data)
+    if code:
+        if taken == UNCAPTURED:
+            take_back_run(host_call)
+        elif taken == OTHERS:
+            Py_DECREF(host_call)
+        raise_status(code, "stream_host_func", ("device", device, "stream", stream, "fn", function))
+    host_call.is_node = taken == KEPT
+    return 0
+
+
+cdef int raise_callback_errors() except -1:
+    if errors:
+        raise take_errors()
+    return 0
+
+
+cdef object take_errors():
+    global more_errors
+    cdef list found = [error for error, _ in errors]
+    cdef long more = more_errors
+    del errors[:len(found)]  # more may have come
+    more_errors -= more
+    if len(found) == 1:
+        return found[0]
+    text = f"{len(found) + more} host functions raised"
+    return BaseExceptionGroup(text + f"; the first {len(found)} are here" if more else text, found)
+
+
+cdef void show_error(object error, object function) noexcept:
+    PyErr_SetObject(type(error), error)
+    PyErr_WriteUnraisable(function)
+
+
+cdef void show_errors() noexcept:
+    global more_errors
+    while errors:
+        error, function = errors.pop(0)
+        show_error(error, function)
+    if more_errors:
+        show_error(RuntimeError(f"{more_errors} more host functions raised"), None)
+        more_errors = 0
+
+
+cdef int finish_at_exit() except -1:
+    global at_exit
+    if not at_exit:
+        atexit.register(finish)
+        at_exit = True
+    return 0
+
+
+cdef int ask_device(int device, uintptr_t unused) noexcept nogil:
+    # Whether functions are left that the device will run: one that failed says so, and runs none.
+    cdef size_t free_bytes, total_bytes
+    cdef int code
+    if load_count(&outstanding_on[device]) == 0:
+        return 0
+    code = registry.active().memory_info(device, &free_bytes, &total_bytes)
+    return code if code else NOT_READY
+
+
+cdef int await_all() except -1:
+    # Not by device_synchronize: a driver refuses that beside a capture that another thread has open, and breaks it.
+    cdef int device, count = 0, code = 0
+    if not functions_wait() or registry.active().device_count(&count):
+        return 0
+    begin_wait(True)
+    with nogil:
+        for device in range(count):
+            if code != INTERRUPTED:
+                code = poll(ask_device, device, 0)
+    if code == INTERRUPTED:
+        abandon_waits()
+    end_wait(code)
+    return 0
+
+
+def finish():
+    """The interpreter's exit: takes no more functions, lets those that are on their way run, then lets none start.
+
+    Raises what a signal's handler raises, Ctrl-C's for one; then nothing is waited for any more.
+    """
+    global is_exiting
+    is_exiting = True
+    interval = sys.getswitchinterval()
+    try:
+        # Daemon threads that go on would have each function wait for its turn for so long.
+        sys.setswitchinterval(SHORT_TURN)
+        await_all()
+    finally:
+        sys.setswitchinterval(interval)
+        set_closing()
+        show_errors()

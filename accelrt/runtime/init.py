@@ -1,0 +1,216 @@
+"""Initialisation at first use: once a process, by whichever thread comes first, never on import."""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import os
+from _thread import RLock, get_ident
+
+from accelrt import env
+from accelrt.core import env_watch
+from accelrt.driver import registry
+from accelrt.errors import DeferredCudaCallError, DriverNotFoundError, ForkedError
+from accelrt.status import FORK_TEXT, text_of
+
+TYPE_CHECKING = False  # typing's, which takes long to import
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+__all__ = ["chosen_driver", "init", "is_available", "is_initialized", "lazy_call"]
+
+DRIVERS = ("auto", "cuda", "host")
+HOST_ADVICE = "for the embedded host device set ACCELRT_DRIVER=host or call accelrt.init(driver='host')"
+
+_lock = RLock()
+_imported: dict[str, Any] = {}
+_queued: list[tuple[Callable[[], object], str]] = []
+_when_opened: list[Callable[[], object]] = []
+_opened: str | None = None  # the driver, also in a child of a fork, which cannot use it
+_initialized_pid: int | None = None
+_initializing_thread: int | None = None
+_warned_of_old = False
+
+
+def chosen_driver() -> str:
+    """The driver that this process uses, or will use at first use: "cuda" or "host" (or a test's "faults").
+
+    Raises:
+        ValueError: ACCELRT_DRIVER names none.
+    """
+    active = registry.opened_name()
+    if active == "forked" and _opened is not None:
+        return _opened
+    if active not in ("sentinel", "forked"):
+        return active
+    name = env.value("ACCELRT_DRIVER")
+    return "cuda" if name == "auto" else name
+
+
+def is_initialized() -> bool:
+    """Whether this process has initialised a driver."""
+    return _initialized_pid == os.getpid()
+
+
+def count_unopened() -> int:
+    """How many devices there are, found without a driver call: a process that only asks this may fork."""
+    if chosen_driver() == "host":
+        return int(later("accelrt.driver.host.driver").read_settings()["devices"])
+    return int(later("accelrt.devices.discovery.counting").count())
+
+
+def later(name: str) -> Any:
+    """A module of ours that few programs need, imported at its first use.
+
+    A fork waits until it is there: a child of a fork in the middle of an import would wait for ever for the
+    lock of the module that another thread of its parent held.
+    """
+    found = _imported.get(name)
+    if found is None:
+        with _lock:
+            found = _imported[name] = importlib.import_module(name)
+    return found
+
+
+def is_available() -> bool:
+    """Whether there is a device to use.  Opens no driver, so that a fork after it is safe."""
+    if not is_initialized():
+        return count_unopened() > 0
+    env_watch.check()
+    return registry.active_device_count() > 0
+
+
+def init(driver: str | None = None) -> None:
+    """Initialises accelrt, which otherwise happens at the first use of a device.
+
+    Arguments:
+        driver: "auto", "cuda" or "host"; None is the environment's ACCELRT_DRIVER, and without it "auto",
+            which is "cuda".  Nothing ever falls back to the host device by itself.
+    Raises:
+        DriverNotFoundError: there is no NVIDIA driver or device.
+        ForkedError: this process was forked from one that had initialised.
+        RuntimeError: another driver is in use already.
+        ValueError: no such driver, or a malformed setting of the host device.
+        DeferredCudaCallError: a call queued by lazy_call failed.
+    """
+    global _initialized_pid, _initializing_thread
+    with _lock:
+        if _initializing_thread == get_ident():
+            return
+        wanted = driver_wanted(driver)
+        if is_initialized() and not _queued:
+            env_watch.check()
+            return
+        _initializing_thread = get_ident()
+        try:
+            if registry.driver_name() == "sentinel":
+                open_driver(wanted)
+            run_queued()
+            _initialized_pid = os.getpid()
+        except BaseException:
+            registry.set_aside()  # whatever stopped it, an interruption too: the next use tries again
+            raise
+        finally:
+            _initializing_thread = None
+
+
+def driver_wanted(driver: str | None) -> str:
+    active = registry.opened_name()
+    if active == "forked":
+        raise ForkedError(FORK_TEXT)
+    wanted = chosen_driver() if driver in (None, "auto") else driver
+    if wanted not in registry.DRIVERS:
+        raise ValueError(f"driver {driver!r} is not known; it may be {', '.join(DRIVERS)}")
+    if active != "sentinel" and driver not in (None, "auto") and wanted != active:
+        raise RuntimeError(f"driver {wanted!r} was asked for, but this process already runs on {active!r}")
+    return wanted
+
+
+def open_driver(name: str) -> None:
+    global _opened, _warned_of_old
+    if name == "host":
+        from accelrt.driver.host import driver as host
+
+        host.read_settings()  # a malformed setting is named here, before the driver refuses it
+    from accelrt.memory.settings import apply
+
+    env.value("ACCELRT_PUBLISH")  # a malformed one is named before the driver is opened
+    apply.read_environment()
+    code = registry.open_and_activate(name)
+    if code:
+        raise DriverNotFoundError(reason(name, code))
+    _opened = name
+    env_watch.remember(name)
+    atexit.unregister(registry.close_active)  # of an attempt that failed after this
+    atexit.register(registry.close_active)
+    atexit.unregister(apply.close)
+    atexit.register(apply.close)  # runs first
+    for call in _when_opened:
+        call()
+    if name == "cuda" and not _warned_of_old:
+        _warned_of_old = True  # first: where warnings are errors, the next use goes on without
+        later("accelrt.devices.versions").warn_of_what_is_old()
+
+
+def when_opened(call: Callable[[], object]) -> None:
+    """Has a function of a package above this one called each time that a driver was opened."""
+    _when_opened.append(call)
+
+
+def reason(name: str, code: int) -> str:
+    if name != "cuda":
+        cause = later("accelrt.driver.host.driver").open_error() if name == "host" else ""
+        return f"the {name} driver did not open: {cause or text_of(code)}"
+    from accelrt.driver.cuda import driver as cuda
+
+    advice = later("accelrt.devices.versions").advice_to_upgrade()
+    return f"no NVIDIA device can be used: {cuda.open_error() or text_of(code)}{advice}; {HOST_ADVICE}"
+
+
+def run_queued() -> None:
+    while _queued:
+        call, origin = _queued[0]
+        try:
+            call()
+        except Exception as error:
+            raise DeferredCudaCallError(
+                f"CUDA call failed lazily at initialization with error: {error}\n\n"
+                f"CUDA call was originally invoked at:\n\n{origin}"
+            ) from error
+        del _queued[0]
+
+
+def lazy_call(call: Callable[[], object]) -> None:
+    """Runs a function as soon as accelrt is initialised: now, or at first use.
+
+    Arguments:
+        call: a function of no arguments.  If it fails at initialisation, that raises
+            DeferredCudaCallError with the traceback of the call that queued it, and it stays queued.
+    """
+    if is_initialized():
+        call()
+        return
+    import traceback  # half of what importing accelrt would take
+
+    with _lock:
+        _queued.append((call, "".join(traceback.format_stack()[:-1])))
+
+
+def wait_before_fork() -> None:
+    """A fork in the middle of another thread's initialisation would leave it half open in the child."""
+    _lock.acquire()
+
+
+def go_on_in_parent() -> None:
+    _lock.release()
+
+
+def forget_in_child() -> None:
+    global _lock, _initializing_thread
+    _lock = RLock()
+    _initializing_thread = None
+
+
+os.register_at_fork(before=wait_before_fork, after_in_parent=go_on_in_parent, after_in_child=forget_in_child)
+registry.on_first_use(init)

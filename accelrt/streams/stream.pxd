@@ -1,0 +1,33 @@
+# Streams, and which one is current on this thread.
+from cpython.object cimport PyObject
+from libc.stdint cimport uintptr_t
+
+from accelrt.streams.stream_pool cimport Lease
+
+cdef class Stream:
+    cdef readonly uintptr_t handle  # the driver's; 0 is the device's legacy default stream
+    cdef readonly int device_index
+    cdef Lease* leased              # returned to the pool of driver streams when the object dies; NULL: not ours
+    cdef object owner               # kept alive as long as this object, for a stream of others
+    cdef bint made                  # initialised; a class that derives from it may have forgotten to
+    cdef object __weakref__
+
+cdef class Waitable:                # an Event, as streams see it: events stand on streams
+    cdef int record_in(self, Stream stream) except -1
+    cdef int wait_in(self, Stream stream) except -1
+
+cdef uintptr_t current_handle(int ordinal) noexcept nogil  # this thread's stream of a device; no driver call
+cdef Stream current_of(int ordinal)
+cdef Stream wrap(uintptr_t handle, int ordinal, object owner)  # a stream of others, judged already
+cdef int make_current(Stream stream) except -1  # of its own device; the current device stays
+cdef PyObject* exchange_current(Stream stream) except NULL  # the same; answers the one before, whose reference it gives
+cdef void put_back(PyObject* before) noexcept  # makes current what exchange_current answered, and takes the reference
+# None is that device's current one.  A handle is judged here: the answer's device is the one that it belongs to.
+cdef Stream stream_of(object stream, int ordinal)
+# The same, and a ValueError where the stream is on another device than the memory; what names that: "the buffer".
+cdef Stream stream_for(object stream, int ordinal, str what)
+cdef uintptr_t handle_of(object handle, str name) except? 0  # of an int: TypeError, ValueError
+# The device of a handle; hint is the answer for those of default streams.  INVALID_HANDLE where the driver does not
+# know it, and hint where the driver cannot tell.
+cdef int device_of_stream(int hint, uintptr_t stream, int* out_device) noexcept nogil
+cdef int judge_handle(uintptr_t handle, int hint, str name) except -1  # the device, or a ValueError

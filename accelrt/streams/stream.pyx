@@ -1,0 +1,551 @@
+"""Streams: queues of work on a device, and which one is current on each thread."""
+import numbers
+from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF
+from libc.stdint cimport uintptr_t
+from libc.stdlib cimport calloc, free
+
+from accelrt.core.integers cimport exact_int
+from accelrt.devices.device cimport count_devices, current_ordinal, device_at, ordinal_of
+from accelrt.devices.device import set_device
+cimport accelrt.driver.registry as registry
+from accelrt.driver.waiting cimport begin_wait, end_wait
+from accelrt.memory.allocator.cross_stream cimport knows_stream
+from accelrt.memory.allocator.pool cimport MAX_DEVICES
+from accelrt.runtime.host_func cimport enqueue_callback, raise_callback_errors
+from accelrt.runtime.init import chosen_driver
+from accelrt.runtime.release_queue cimport drain
+cimport accelrt.runtime.sanitizer_hooks as watch
+from accelrt.status cimport (
+    INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, NOT_READY, NOT_SUPPORTED, NO_DEVICE, raise_status, refuse_copy,
+    refuse_unmade,
+)
+from accelrt.streams.stream_pool cimport give_back, lease
+
+cdef extern from "<pthread.h>" nogil:
+    int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept)
+
+cdef extern from "Python.h":
+    PyObject* PyThreadState_GetDict()  # borrowed
+
+# A thread's current streams belong to a Currents object in the thread's state dict, which dies with the thread; the
+# pointer is what the hot paths read.
+cdef extern from *:
+    """
+    typedef struct { PyObject* stream; uintptr_t handle; } accelrt_current;
+    static __thread accelrt_current* accelrt_currents;
+    """
+    ctypedef struct Current "accelrt_current":
+        PyObject* stream
+        uintptr_t handle
+    Current* currents "accelrt_currents"
+
+cdef enum:
+    LEGACY = 0        # handles of default streams
+    PER_THREAD = 2
+
+cdef object event_type = None
+cdef dict defaults = {}  # (ordinal, handle) -> the default Stream
+
+
+cdef class Currents:
+    """One thread's current streams, by device."""
+
+    cdef Current* array
+
+    def __cinit__(self):
+        self.array = <Current*>calloc(MAX_DEVICES, sizeof(Current))
+        if self.array == NULL:
+            raise MemoryError("no host memory for a thread's current streams")
+
+    def __dealloc__(self):
+        global currents
+        cdef int ordinal
+        if currents == self.array:
+            currents = NULL
+        for ordinal in range(MAX_DEVICES):
+            Py_XDECREF(self.array[ordinal].stream)
+        free(self.array)
+
+
+cdef void forget_streams() noexcept nogil:
+    # In a forked child: the next use goes the slow way and is told about the fork.
+    global currents
+    currents = NULL
+
+
+cdef uintptr_t current_handle(int ordinal) noexcept nogil:
+    return currents[ordinal].handle if currents != NULL else 0
+
+
+cdef Stream current_of(int ordinal):
+    if currents == NULL or currents[ordinal].stream == NULL:
+        return current_slow(ordinal)
+    return <Stream>currents[ordinal].stream
+
+
+cdef Stream current_slow(int ordinal):
+    cdef Stream stream
+    if count_devices() == 0:
+        raise_status(NO_DEVICE, "current_stream")
+    stream = default_of(ordinal, LEGACY)
+    make_current(stream)
+    return stream
+
+
+cdef int make_current(Stream stream) except -1:
+    global currents
+    cdef Currents owner
+    cdef PyObject* before
+    if currents == NULL:
+        owner = Currents()
+        (<dict>PyThreadState_GetDict())["accelrt.streams.stream"] = owner
+        currents = owner.array
+    before = currents[stream.device_index].stream
+    Py_INCREF(stream)
+    currents[stream.device_index].stream = <PyObject*>stream
+    currents[stream.device_index].handle = stream.handle
+    Py_XDECREF(before)
+    return 0
+
+
+cdef PyObject* exchange_current(Stream stream) except NULL:
+    cdef int ordinal = stream.device_index
+    cdef PyObject* before
+    if currents == NULL or currents[ordinal].stream == NULL:
+        current_slow(ordinal)
+    before = currents[ordinal].stream
+    Py_INCREF(stream)
+    currents[ordinal].stream = <PyObject*>stream
+    currents[ordinal].handle = stream.handle
+    return before
+
+
+cdef void put_back(PyObject* before) noexcept:
+    cdef int ordinal = (<Stream>before).device_index
+    cdef PyObject* left
+    if currents == NULL:  # the thread ends
+        Py_DECREF(<Stream>before)
+        return
+    left = currents[ordinal].stream
+    currents[ordinal].stream = before
+    currents[ordinal].handle = (<Stream>before).handle
+    Py_XDECREF(left)
+
+
+cdef Stream default_of(int ordinal, uintptr_t handle):
+    found = defaults.get((ordinal, handle))
+    if found is None:
+        found = defaults.setdefault((ordinal, handle), wrap(handle, ordinal, None))
+    return found
+
+
+cdef Stream stream_of(object stream, int ordinal):
+    if stream is None:
+        return current_of(ordinal)
+    if isinstance(stream, Stream):
+        if not (<Stream>stream).made:
+            refuse_unmade(stream)
+        return stream
+    return stream_of_slow(stream, ordinal)
+
+
+cdef Stream stream_of_slow(object stream, int ordinal):
+    cdef uintptr_t handle
+    if is_handle(stream):
+        handle = handle_of(stream, "stream")
+        return wrap(handle, judge_handle(handle, ordinal, "stream"), None)
+    if hasattr(stream, "__cuda_stream__"):
+        handle = handle_from_protocol(stream)
+        return wrap(handle, judge_handle(handle, ordinal, "the handle of __cuda_stream__()"), stream)
+    raise TypeError(
+        f"stream is {stream!r} of type {type(stream).__name__}; pass a Stream, a handle as int, "
+        "an object with __cuda_stream__, or None for the current one"
+    )
+
+
+cdef Stream stream_for(object stream, int ordinal, str what):
+    cdef Stream found = stream_of(stream, ordinal)
+    if found.device_index != ordinal:
+        raise_elsewhere(found, ordinal, what)
+    return found
+
+
+cdef int raise_elsewhere(Stream stream, int ordinal, str what) except -1:
+    raise ValueError(
+        f"stream is on device {stream.device_index}, {what} on {ordinal}; pass a stream of device {ordinal}, which may "
+        f"wait for this one (Stream.wait_stream): handle {stream.handle:#x}"
+    )
+
+
+cdef bint is_handle(object stream) except -1:
+    # An int, NumPy's too; but no other object with __index__, as a device is.
+    return (isinstance(stream, int) or isinstance(stream, numbers.Integral)) and not isinstance(stream, bool)
+
+
+cdef uintptr_t handle_of(object handle, str name) except? 0:
+    cdef object number = exact_int(handle, name, "the stream's handle as an int")
+    if number < 0 or number >> 64:
+        raise ValueError(f"{name} is {number}; a handle is an int from 0 to 2**64 - 1")
+    return number
+
+
+cdef uintptr_t handle_from_protocol(object stream) except? 0:
+    kind = type(stream).__name__
+    method = stream.__cuda_stream__
+    if not callable(method):
+        raise TypeError(f"{kind}.__cuda_stream__ is {method!r}; it has to be a method that returns (0, handle)")
+    answer = method()
+    if not isinstance(answer, tuple) or len(answer) != 2 or not all([is_handle(part) for part in answer]):
+        raise TypeError(f"{kind}.__cuda_stream__() returned {answer!r}; it has to be a tuple of two ints, (0, handle)")
+    version = exact_int(answer[0], "version", "an int")
+    if version != 0:
+        raise ValueError(
+            f"{kind}.__cuda_stream__() returned version {version} of the protocol, accelrt knows version 0; pass the "
+            "stream's handle as int"
+        )
+    return handle_of(answer[1], f"the handle of {kind}.__cuda_stream__()")
+
+
+cdef int device_of_stream(int hint, uintptr_t stream, int* out_device) noexcept nogil:
+    # What was allocated on needs no question.
+    cdef int code = 0
+    out_device[0] = hint
+    if stream > PER_THREAD and not knows_stream(hint, stream):
+        code = registry.active().stream_device(hint, stream, out_device)
+    if code == NOT_SUPPORTED:
+        out_device[0] = hint
+        code = 0
+    return code
+
+
+cdef int judge_handle(uintptr_t handle, int hint, str name) except -1:
+    cdef int device = hint
+    cdef int code
+    if handle <= PER_THREAD or knows_stream(hint, handle):
+        return hint
+    with nogil:
+        code = device_of_stream(hint, handle, &device)
+    if code == INVALID_HANDLE or code == INVALID_VALUE or code == INVALID_CONTEXT:
+        raise ValueError(
+            f"{name} is {handle:#x}, which is no stream that the driver knows; pass the handle of one that is alive, "
+            "or 0 for the default stream"
+        )
+    if code:
+        raise_status(code, "stream_device", ("device", hint, "stream", handle))
+    return device
+
+
+cdef Stream wrap(uintptr_t handle, int ordinal, object owner):
+    cdef Stream stream = Stream.__new__(Stream)
+    stream.handle = handle
+    stream.device_index = ordinal
+    stream.owner = owner
+    stream.made = True
+    return stream
+
+
+cdef int read_priority(object priority) except? -1:
+    wanted = "an int, the lower the more urgent (Stream.priority_range() says which there are)"
+    return max(-1000, min(1000, exact_int(priority, "priority", wanted)))  # far outside of every device's range
+
+
+cdef (int, int) priority_range_of(int ordinal):
+    cdef int least = 0, greatest = 0
+    cdef int code = registry.active().stream_priority_range(ordinal, &least, &greatest)
+    if code:
+        raise_status(code, "stream_priority_range", ("device", ordinal))
+    return least, greatest
+
+
+cdef class Waitable:
+    """A point in a stream's work that streams can wait for: the part of an Event that streams know of."""
+
+    cdef int record_in(self, Stream stream) except -1:
+        raise NotImplementedError
+
+    cdef int wait_in(self, Stream stream) except -1:
+        raise NotImplementedError
+
+
+cdef Waitable event_of(object event):
+    if not isinstance(event, Waitable):
+        raise TypeError(f"event is {event!r} of type {type(event).__name__}; pass an Event")
+    return event
+
+
+cdef class Stream:
+    """A queue of work on one device: what is put in runs in that order.
+
+    Arguments:
+        device: int, "cuda:1", "host:0", an object with an index, or None for the current device.
+        priority: int, lower is more urgent; clamped to what the device has (Stream.priority_range()).
+    Raises:
+        ValueError, TypeError: device names none, or priority is no int.
+        CudaError: the driver made no stream.
+
+    Every Stream has a driver stream to itself, which does not synchronise with the legacy default stream
+    (CU_STREAM_NON_BLOCKING).  When it dies and its work is complete, another Stream gets the driver stream; what
+    it left in the cache of device memory serves the stream that was current when it was made.
+    """
+
+    def __init__(self, device=None, priority=0):
+        cdef int ordinal = ordinal_of(device)
+        cdef int least, greatest, level = 0
+        if self.made:  # a second call would lose the driver stream that it has
+            raise RuntimeError(f"{self!r} is made already; make another Stream")
+        if priority is not 0:
+            level = read_priority(priority)
+            least, greatest = priority_range_of(ordinal)
+            level = max(greatest, min(least, level))
+        self.leased = lease(ordinal, level, current_handle(ordinal))
+        self.handle = self.leased.handle
+        self.device_index = ordinal
+        self.made = True
+
+    def __dealloc__(self):
+        if self.leased != NULL:
+            give_back(self.leased)
+
+    @staticmethod
+    def priority_range(device=None):
+        """The least and the greatest priority of a device's streams, as (least, greatest): (0, -5), say."""
+        return priority_range_of(ordinal_of(device))
+
+    @property
+    def device(self):
+        """The device object of this stream's device."""
+        return device_at(self.device_index)
+
+    @property
+    def cuda_stream(self):
+        """The driver's handle, by torch's name for it: an int that fits a CUstream."""
+        if not self.made:
+            refuse_unmade(self)
+        return self.handle
+
+    @property
+    def priority(self):
+        """int; lower is more urgent."""
+        if not self.made:
+            refuse_unmade(self)
+        cdef int priority = 0
+        cdef int code = 0
+        if self.leased != NULL:
+            return self.leased.level
+        if self.handle:
+            code = registry.active().stream_priority(self.device_index, self.handle, &priority)
+        if code:
+            raise_status(code, "stream_priority", ("stream", self.handle))
+        return priority
+
+    def query(self):
+        """Whether all work put in so far is complete (cuStreamQuery).
+
+        Raises:
+            CaptureError: the stream is capturing; this breaks the capture.
+            CudaError: work failed.
+            Exception: where the work is complete, whatever a host function raised since the last synchronize or query.
+        """
+        cdef int code
+        if not self.made:
+            refuse_unmade(self)
+        with nogil:
+            code = registry.active().stream_query(self.device_index, self.handle)
+        if code and code != NOT_READY:
+            raise_status(code, "stream_query", ("stream", self.handle))
+        if watch.sanitizing and code == 0:
+            watch.note_reached(self.device_index, self.handle)
+        if code == 0:
+            raise_callback_errors()
+        return code == 0
+
+    def synchronize(self):
+        """Waits until all work put in so far is complete (cuStreamSynchronize).
+
+        Raises:
+            CaptureError: the stream is capturing; this breaks the capture.
+            CudaError: work failed.
+            Exception: whatever a host function raised since the last synchronize or query.
+            KeyboardInterrupt: Ctrl-C, on the main thread, or what another signal's handler raised; the work goes on.
+        """
+        cdef int code
+        if not self.made:
+            refuse_unmade(self)
+        watch.before_wait("Stream.synchronize")
+        drain()
+        begin_wait(False)
+        with nogil:
+            code = registry.active().stream_synchronize(self.device_index, self.handle)
+        end_wait(code)
+        if code:
+            raise_status(code, "stream_synchronize", ("stream", self.handle))
+        if watch.sanitizing:
+            watch.note_reached(self.device_index, self.handle)
+        raise_callback_errors()
+
+    def wait_event(self, event):
+        """Makes later work of this stream wait for an event (cuStreamWaitEvent); the caller does not wait.
+
+        Arguments:
+            event: Event, of any device.  One that was never recorded is waited for no time.
+        """
+        event_of(event).wait_in(self)
+
+    def wait_stream(self, stream):
+        """Makes later work of this stream wait for everything put into another one so far.
+
+        Arguments:
+            stream: Stream, of any device.
+        """
+        cdef Waitable point
+        if not isinstance(stream, Stream):
+            raise TypeError(f"stream is {stream!r} of type {type(stream).__name__}; pass a Stream")
+        point = event_type()
+        point.record_in(stream)
+        point.wait_in(self)
+
+    def record_event(self, event=None):
+        """Records an event here, one made for it by default, and returns it."""
+        cdef Waitable point = event_type() if event is None else event_of(event)
+        point.record_in(self)
+        return point
+
+    def launch_host_func(self, function):
+        """Calls a Python function when the work put in so far is complete (cuLaunchHostFunc).
+
+        Arguments:
+            function: called with nothing, on a thread of the driver; it may not use the device.  What it
+                raises is raised by the next synchronize, of anything, or the next query that finds its work
+                complete; where several raised, as an ExceptionGroup of the first ones, whose text counts all.
+                In a capture it becomes a node of the graph, which keeps it; in one that accelrt did not begin, it is
+                never let go, for nothing tells when that graph is gone.
+        Raises:
+            TypeError: it cannot be called.
+            CudaError: the interpreter is about to exit (DEINITIALIZED), or the driver refused.
+        """
+        if not self.made:
+            refuse_unmade(self)
+        enqueue_callback(self.device_index, self.handle, function)
+
+    def __cuda_stream__(self):
+        """(0, handle): the protocol by which CUDA libraries in Python hand streams to each other."""
+        if not self.made:
+            refuse_unmade(self)
+        return 0, self.handle
+
+    def __eq__(self, other):
+        if not isinstance(other, Stream):
+            return NotImplemented
+        return self.handle == (<Stream>other).handle and self.device_index == (<Stream>other).device_index
+
+    def __hash__(self):
+        return hash((self.handle, self.device_index))
+
+    def __reduce__(self):
+        refuse_copy(self, "a driver stream belongs to one object and one process; make another Stream there")
+
+    def __repr__(self):
+        kind = type(self).__name__
+        return f"<accelrt.{kind} device={chosen_driver()}:{self.device_index} cuda_stream={self.handle:#x}>"
+
+
+def current_stream(device=None):
+    """The calling thread's current stream of a device.
+
+    Makes no driver call where the device is given or is the only one; among several devices the driver
+    is asked which is current.
+
+    Arguments:
+        device: int, "cuda:1", "host:0", an object with an index; None is the current device.
+    Returns:
+        Stream, the same object while nothing changed.
+    """
+    cdef int ordinal
+    cdef int code
+    if device is not None:
+        return current_of(ordinal_of(device))
+    code = current_ordinal(&ordinal)
+    if code:
+        raise_status(code, "current_device")
+    return current_of(ordinal)
+
+
+def default_stream(device=None):
+    """A device's legacy default stream (CU_STREAM_LEGACY), whose handle is 0.
+
+    Its work waits for all earlier work of the device's blocking streams, the threads' default streams among them,
+    and their later work waits for it (CUDA driver API, "Stream synchronization behavior").  Streams made by
+    Stream() are not blocking.
+    """
+    return default_of(ordinal_of(device), LEGACY)
+
+
+def per_thread_stream(device=None):
+    """The per-thread default stream of a device (CU_STREAM_PER_THREAD), whose handle is 2.
+
+    The one handle names another stream on every thread: that of whichever thread uses it.  It is a blocking
+    stream, see default_stream().  Device memory allocated on it waits, when it is freed, for an event on the
+    legacy default stream, which is behind the work of every thread's.
+    """
+    return default_of(ordinal_of(device), PER_THREAD)
+
+
+def set_stream(stream):
+    """Makes a stream the calling thread's current one, and its device the current one.
+
+    Arguments:
+        stream: Stream, or None to change nothing.
+    """
+    if stream is None:
+        return
+    cdef Stream chosen = stream
+    if not chosen.made:
+        refuse_unmade(chosen)
+    set_device(chosen.device_index)
+    make_current(chosen)
+
+
+def provide_event_type(kind):
+    """Events stand on streams; this is the one word that streams need of them."""
+    global event_type
+    event_type = kind
+
+
+pthread_atfork(NULL, NULL, &forget_streams)
+
+
+# --- streams that others made: another library's, kept alive by its owner, under our names ----------------
+
+class ExternalStream(Stream):
+    """A stream that another library made and owns.
+
+    Arguments:
+        stream_ptr: int, the driver's handle (CUstream); 0 and 1 name the legacy default stream, 2 the calling
+            thread's own default stream.
+        device: the device that it belongs to; None is the one that the driver names, and for a default stream the
+            current one.
+        owner: any object, kept alive as long as this one.
+    Raises:
+        TypeError: stream_ptr is not an int.
+        ValueError: it is negative or too large, no stream that the driver knows, or one of another device.
+
+    A handle is judged here, once.  That the stream lives on until its work is done is up to its owner.
+    """
+
+    def __init__(self, stream_ptr, device=None, owner=None):
+        cdef Stream self_ = self
+        cdef uintptr_t handle
+        cdef int ordinal, found
+        if self_.made:
+            raise RuntimeError(f"{self!r} is made already; make another ExternalStream")
+        handle = handle_of(stream_ptr, "stream_ptr")
+        ordinal = ordinal_of(device)
+        found = judge_handle(handle, ordinal, "stream_ptr")
+        if device is not None and found != ordinal:
+            raise ValueError(
+                f"stream_ptr {handle:#x} is a stream of device {found}, but device is {device!r}; pass its own, or None"
+            )
+        self_.device_index = found
+        self_.handle = handle
+        self_.owner = owner
+        self_.made = True

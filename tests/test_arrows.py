@@ -1,0 +1,149 @@
+"""Which module may use which: read from the sources' imports and cimports, those inside functions too."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import accelrt
+
+pytestmark = pytest.mark.own_process
+ROOT = Path(accelrt.__file__).parent
+# Floors from the ground up; a module uses its own floor and those below.  The longest matching name decides.
+FLOORS = (
+    ("errors", "status", "env", "core"),
+    ("nvml",),
+    ("driver",),
+    (
+        "visible",
+        "devices.discovery",
+        "devices.attributes",
+        "devices.versions",
+    ),  # asked before a driver is open
+    ("memory.allocator", "memory.backends", "memory.host", "memory.settings"),
+    ("runtime",),
+    ("devices",),
+    ("streams",),
+    ("annotations", "memory"),
+    ("buffers",),
+    ("graphs",),
+    ("identity", "publish", "readings", "interface", "sanitizer", "api"),
+    ("",),
+    ("cli", "__main__"),
+)
+# What modules outside of these packages may use of them; of memory/, what is not below its face.
+DOORS = {
+    "memory.allocator": {
+        "cross_stream",
+        "pool",
+        "private_pool",
+        "read_stats",
+        "routes",
+        "stream_registry",
+    },
+    "memory.backends": set(),
+    "memory.host": {"pool"},
+    "memory.settings": {"apply"},
+    "driver": {"capture_guard", "cuda.driver", "host.driver", "registry", "rows", "table", "waiting"},
+}
+STATEMENT = re.compile(r"^[ \t]*(?:from[ \t]+(accelrt[\w.]*)[ \t]+)?c?import[ \t]+(\([^)]*\)|[^\n#]+)", re.M)
+LATER = re.compile(r"later\(\"(accelrt[\w.]+)\"\)")
+
+
+def sources():
+    """Module -> texts; .pyx and .pxd of one name are one module."""
+    found = {}
+    for path in sorted(ROOT.rglob("*.p*")):
+        if path.suffix in (".py", ".pyx", ".pxd"):
+            name = ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__")
+            found.setdefault(name, []).append(path.read_text())
+    return found
+
+
+def uses():
+    """Module -> the modules of the package that it imports or cimports."""
+    texts = sources()
+    found = {}
+    for module, parts in texts.items():
+        named = set()
+        for text in parts:
+            for source, names in STATEMENT.findall(text):
+                items = [item.split(" as ")[0].strip() for item in names.strip("()\n ").split(",")]
+                if source:
+                    submodules = {f"{source}.{item}" for item in items} & texts.keys()
+                    named |= submodules or {source}
+                else:
+                    named.update(items)
+            named.update(LATER.findall(text))
+        found[module] = (named & texts.keys()) - {module}
+    return found
+
+
+def circles(graph):
+    """The sets of modules each of which uses the others, by way of others too (Tarjan)."""
+    index, low, stack, found = {}, {}, [], []
+
+    def visit(node):
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        for other in graph[node]:
+            if other not in index:
+                visit(other)
+                low[node] = min(low[node], low[other])
+            elif other in stack:
+                low[node] = min(low[node], index[other])
+        if low[node] == index[node]:
+            circle = set(stack[stack.index(node) :])
+            del stack[stack.index(node) :]
+            if len(circle) > 1:
+                found.append(sorted(circle))
+
+    for node in graph:
+        if node not in index:
+            visit(node)
+    return found
+
+
+def floor(module):
+    name = module.removeprefix("accelrt").removeprefix(".")
+    while name not in {known for names in FLOORS for known in names}:
+        name = name.rpartition(".")[0]
+    return next(number for number, names in enumerate(FLOORS) if name in names)
+
+
+def test_no_modules_use_each_other():
+    assert circles(uses()) == []
+
+
+def test_modules_use_their_own_floor_and_those_below():
+    upwards = [
+        f"{module} -> {other}"
+        for module, others in uses().items()
+        for other in others
+        if floor(other) > floor(module)
+    ]
+    assert sorted(upwards) == []
+
+
+@pytest.mark.parametrize("package", DOORS)
+def test_others_use_a_package_by_its_doors(package):
+    inside = f"accelrt.{package.partition('.')[0]}."
+    used = {
+        (module, other.removeprefix(f"accelrt.{package}."))
+        for module, others in uses().items()
+        for other in others
+        if other.startswith(f"accelrt.{package}.") and not module.startswith(inside)
+    }
+    assert sorted(use for use in used if use[1] not in DOORS[package]) == []
+
+
+def test_a_use_is_seen_wherever_it_stands():
+    found = uses()
+    assert "accelrt.core.locks" in found["accelrt.memory.host.pool"]  # a cimport
+    assert "accelrt.publish" in found["accelrt"]  # a string that is imported later
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c"]]
+    assert (
+        floor("accelrt.memory.allocator.pool")
+        < floor("accelrt.streams.stream")
+        < floor("accelrt.memory.caching")
+    )
