@@ -11,7 +11,7 @@ import accelrt
 from accelrt.memory import free_after
 
 MIB = 1 << 20
-SHARED = "another thread begins or ends a capture of this CUDAGraph"
+SHARED = "another thread begins, ends or drops a capture of this CUDAGraph"
 
 
 def is_busy(graph):
@@ -22,10 +22,19 @@ def is_busy(graph):
     return False
 
 
+def is_capture_counted(event, stream, faults):
+    """Whether captures are counted: then each record asks whether its stream captures.  The thread that begins a
+    capture asks the same before it counts, a few streams at most."""
+    before = faults.call_counts()["capture_status"]
+    for _ in range(100):
+        event.record(stream)
+    return faults.call_counts()["capture_status"] - before >= 100
+
+
 @contextlib.contextmanager
 def about_to_begin(graph, stream, faults):
-    """Another thread is inside capture_begin, which waits for one that gives page-locked memory back, and
-    that for the device."""
+    """Another thread is inside capture_begin, has counted its capture, and waits for one that gives page-locked
+    memory back, and that for the device."""
     gate, waiter, errors = threading.Event(), accelrt.Stream(), []
     accelrt.PinnedBuffer(3 * MIB).free()
     waiter.launch_host_func(gate.wait)
@@ -46,6 +55,8 @@ def about_to_begin(graph, stream, faults):
             pass
         threads[1].start()
         assert any(is_busy(graph) for _ in range(10**6))
+        event = accelrt.Event()
+        assert any(is_capture_counted(event, stream, faults) for _ in range(10**4))
         yield
     finally:
         gate.set()
