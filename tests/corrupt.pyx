@@ -3,7 +3,7 @@ from libc.stdint cimport int64_t, uintptr_t
 
 from accelrt.memory.allocator.types cimport Heap
 from accelrt.memory.allocator.address_table cimport block_at
-from accelrt.memory.allocator.stats cimport ALLOCATION, BLOCKS, BOTH, SPLITS, Share
+from accelrt.memory.allocator.stats cimport ALLOCATION, BLOCKS, BOTH, SPLITS, HeapStats
 
 
 cdef Heap* heap_of(uintptr_t address) except NULL:
@@ -15,25 +15,25 @@ def forget_last_freed(uintptr_t live):
 
 
 def count_one_more(uintptr_t live):
-    heap_of(live).share[0].room[BLOCKS] -= 1
+    heap_of(live).stats[0].headroom[BLOCKS] -= 1
 
 
 def rise_above_ceiling(uintptr_t live):
-    heap_of(live).share[0].ceiling[ALLOCATION] = 0
+    heap_of(live).stats[0].limit[ALLOCATION] = 0
 
 
 def raise_sum_of_ceilings(uintptr_t live):
     cdef Heap* heap = heap_of(live)
     heap.sole = False
-    heap.share[BOTH].ceiling[ALLOCATION] += 1 << 40
+    heap.stats[BOTH].limit[ALLOCATION] += 1 << 40
 
 
-def turn_another(uintptr_t turning, uintptr_t live):
-    heap_of(turning).cached = block_at(live)
+def turn_another(uintptr_t cached, uintptr_t live):
+    heap_of(cached).cached = block_at(live)
 
 
-def lose_room_to_turn(uintptr_t turning):
-    cdef Share* share = &heap_of(turning).share[BOTH]
-    cdef int64_t lost = share.room[SPLITS] + 100
-    share.room[SPLITS] -= lost
-    share.full[SPLITS] -= lost
+def lose_room_to_turn(uintptr_t cached):
+    cdef HeapStats* stats = &heap_of(cached).stats[BOTH]
+    cdef int64_t lost = stats.headroom[SPLITS] + 100
+    stats.headroom[SPLITS] -= lost
+    stats.count_limit[SPLITS] -= lost

@@ -416,7 +416,7 @@ def empty_cache():
         if pool != NULL:
             # Pages are unmapped once the device is idle; whole segments need no such wait.
             with nogil:
-                waits = pool.policy.virtual_memory and reserved_bytes(pool) > allocated_bytes(pool)
+                waits = pool.settings.virtual_memory and reserved_bytes(pool) > allocated_bytes(pool)
             if waits:
                 await_device(ordinal)
             with nogil:

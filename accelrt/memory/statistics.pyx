@@ -10,7 +10,7 @@ from accelrt.memory.allocator.read_stats cimport (
 )
 from accelrt.memory.allocator.read_stats import segments
 from accelrt.memory.allocator.stats cimport (
-    ACTIVE_BYTES, ALLOCATED_BYTES, FIGURES, RESERVED_BYTES, SHARED, Counter, Stats, current_of,
+    ACTIVE_BYTES, ALLOCATED_BYTES, STATS, RESERVED_BYTES, PER_HEAP, Counter, Stats, current_of,
 )
 from accelrt.memory.allocator.types cimport Pool
 from accelrt.memory.backends.backend cimport require_native
@@ -90,11 +90,11 @@ cdef Counter counter_of(const Stats* stats, int figure, int kind) noexcept nogil
     # kind 2 is both together, with the peak of the sum.
     cdef Counter total
     if kind < 2:
-        return stats.figure[figure][kind]
-    total.current = stats.figure[figure][0].current + stats.figure[figure][1].current
+        return stats.counters[figure][kind]
+    total.current = stats.counters[figure][0].current + stats.counters[figure][1].current
     total.peak = stats.peak_all[figure]
-    total.allocated = stats.figure[figure][0].allocated + stats.figure[figure][1].allocated
-    total.freed = stats.figure[figure][0].freed + stats.figure[figure][1].freed
+    total.allocated = stats.counters[figure][0].allocated + stats.counters[figure][1].allocated
+    total.freed = stats.counters[figure][0].freed + stats.counters[figure][1].freed
     return total
 
 
@@ -145,7 +145,7 @@ def memory_stats(device=None):
     with nogil:
         stats = read_stats(pool)
     answer = single_figures(&stats, pool)
-    for figure in range(FIGURES):
+    for figure in range(STATS):
         for kind in range(3):
             fields = fields_of(counter_of(&stats, figure, kind))
             answer.update(zip([f"{FIGURE_NAMES[figure]}.{POOLS[kind]}.{field}" for field in FIELDS], fields))
@@ -171,7 +171,7 @@ def memory_stat(key, device=None):
     cdef Pool* pool = pool_at(device)
     cdef Stats stats
     place = PLACES.get(key)
-    if place is not None and place[1] == 2 and place[2] == 0 and place[0] < SHARED:
+    if place is not None and place[1] == 2 and place[2] == 0 and place[0] < PER_HEAP:
         return current_of_pool(pool, place[0])
     with nogil:
         stats = read_stats(pool)

@@ -12,14 +12,14 @@ cdef extern from *:
     """
     Block* load_block "load_place"(Block** cell) noexcept nogil
     void store_block "store_place"(Block** cell, Block* block) noexcept nogil
-    Block** load_page "load_place"(Block*** place) noexcept nogil
-    void store_page "store_place"(Block*** place, Block** page) noexcept nogil
+    Block** load_leaf "load_place"(Block*** place) noexcept nogil
+    void store_leaf "store_place"(Block*** place, Block** leaf) noexcept nogil
     Block*** load_region "load_place"(Block**** place) noexcept nogil
     void store_region "store_place"(Block**** place, Block*** region) noexcept nogil
 
 cdef enum:
     REGIONS = 1 << 16  # of 16 GiB
-    PAGES = 1 << 13    # of 2 MiB in a region
+    LEAVES = 1 << 13    # of 2 MiB in a region
     CELLS = 1 << 12    # of 512 bytes in a page
 
 cdef Block*** regions[REGIONS]
@@ -30,14 +30,14 @@ cdef Block** make_cell(uintptr_t address) noexcept nogil  # NULL where the host 
 cdef inline Block** find_cell(uintptr_t address) noexcept nogil:
     # NULL where nothing near the address was ever handed out.
     cdef Block*** region
-    cdef Block** page
+    cdef Block** leaf
     if address >> 50:
         return NULL
     region = load_region(&regions[address >> 34])
     if region == NULL:
         return NULL
-    page = load_page(&region[(address >> 21) & (PAGES - 1)])
-    return NULL if page == NULL else &page[(address >> 9) & (CELLS - 1)]
+    leaf = load_leaf(&region[(address >> 21) & (LEAVES - 1)])
+    return NULL if leaf == NULL else &leaf[(address >> 9) & (CELLS - 1)]
 
 
 cdef inline Block* block_at(uintptr_t address) noexcept nogil:

@@ -25,17 +25,17 @@ cdef void* take_table(size_t size) noexcept nogil:
 cdef Block** make_cell(uintptr_t address) noexcept nogil:
     cdef Block**** root
     cdef Block*** place
-    cdef Block** page = NULL
+    cdef Block** leaf = NULL
     if address >> 50:
         return NULL
     root = &regions[address >> 34]
     spin_lock(&making)
     if root[0] == NULL:
-        store_region(root, <Block***>take_table(PAGES * sizeof(void*)))
+        store_region(root, <Block***>take_table(LEAVES * sizeof(void*)))
     if root[0] != NULL:
-        place = &root[0][(address >> 21) & (PAGES - 1)]
+        place = &root[0][(address >> 21) & (LEAVES - 1)]
         if place[0] == NULL:
-            store_page(place, <Block**>take_table(CELLS * sizeof(void*)))
-        page = place[0]
+            store_leaf(place, <Block**>take_table(CELLS * sizeof(void*)))
+        leaf = place[0]
     spin_unlock(&making)
-    return NULL if page == NULL else &page[(address >> 9) & (CELLS - 1)]
+    return NULL if leaf == NULL else &leaf[(address >> 9) & (CELLS - 1)]

@@ -11,22 +11,22 @@ from libc.string cimport memcpy, memset
 from accelrt.memory.allocator.address_table cimport find_cell, load_block
 from accelrt.memory.allocator.backing.free_pages cimport NOWHERE, RANKED, has_pages, serves_others
 from accelrt.memory.allocator.backing.pages cimport slot_index
-from accelrt.memory.allocator.block_ops cimport Change, is_settled, is_split, joined_size, of_freeing
+from accelrt.memory.allocator.block_ops cimport Change, is_quiescent, is_split, joined_size, of_freeing
 from accelrt.memory.allocator.event_queue cimport Entry, Queue, next_filled
 from accelrt.memory.allocator.exclusive cimport counted, total_of
 from accelrt.memory.allocator.free_list cimport class_of, precedes
-from accelrt.memory.allocator.heap_stats cimport current, made
+from accelrt.memory.allocator.heap_stats cimport current, cumulative
 from accelrt.memory.allocator.sizes cimport UNIT
 from accelrt.memory.allocator.stats cimport (
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, BOTH, INACTIVE_SPLIT, INACTIVE_SPLIT_BYTES, REQUESTED_BYTES,
-    RESERVED_BYTES, SEGMENT, SHARED, SPLITS, SPLIT_BYTES, Share,
+    RESERVED_BYTES, SEGMENT, PER_HEAP, SPLITS, SPLIT_BYTES, HeapStats,
 )
 from accelrt.memory.allocator.types cimport (
-    CACHED, CLASSES, FREE, HOLE, LIVE, PENDING, PLAIN, WINDOW, WORDS, Block, Heap, Piece, Segment, Slot,
+    CACHED, CLASSES, FREE, HOLE, LIVE, PENDING, PLAIN, STITCHED, WORDS, Block, Heap, Page, Segment, Slot,
 )
 
 cdef struct Count:
-    int64_t[9][2] figure
+    int64_t[9][2] counters
     size_t free_blocks
     unsigned long long events
 
@@ -39,17 +39,17 @@ cdef void count_block(Count* count, const Block* block, int split_kind) noexcept
     cdef int kind = block.kind
     if is_counted_live(block) or block.state == PENDING:
         count.events += block.events
-        count.figure[ACTIVE][kind] += 1
-        count.figure[ACTIVE_BYTES][kind] += block.size
-        count.figure[REQUESTED_BYTES][kind] += block.requested
+        count.counters[ACTIVE][kind] += 1
+        count.counters[ACTIVE_BYTES][kind] += block.size
+        count.counters[REQUESTED_BYTES][kind] += block.requested
     if is_counted_live(block):
-        count.figure[ALLOCATION][kind] += 1
-        count.figure[ALLOCATED_BYTES][kind] += block.size
+        count.counters[ALLOCATION][kind] += 1
+        count.counters[ALLOCATED_BYTES][kind] += block.size
     if block.state == FREE:
         count.free_blocks += 1
         if is_split(block):
-            count.figure[INACTIVE_SPLIT][split_kind] += 1
-            count.figure[INACTIVE_SPLIT_BYTES][split_kind] += block.size
+            count.counters[INACTIVE_SPLIT][split_kind] += 1
+            count.counters[INACTIVE_SPLIT_BYTES][split_kind] += block.size
 
 
 cdef const char* walk_block(const Segment* segment, const Block* block, size_t offset) noexcept nogil:
@@ -78,33 +78,33 @@ cdef const char* walk_block(const Segment* segment, const Block* block, size_t o
     return NULL
 
 
-cdef const char* walk_slots(const Segment* segment, int64_t* homed) noexcept nogil:
+cdef const char* walk_slots(const Segment* segment, int64_t* resident_bytes) noexcept nogil:
     # A slot is a hole, block for slot, exactly when its piece is at home elsewhere.
-    cdef size_t index, offset = 0, away = 0
+    cdef size_t index, offset = 0, evicted = 0
     cdef const Slot* slot
     for index in range(segment.slot_count):
         slot = segment.slots[index]
         if slot.address != segment.address + offset or slot.segment != segment:
             return "the slots of a segment lie end to end"
         offset += slot.size
-        if slot.piece != NULL and slot.piece.home == slot:
-            homed[0] += slot.size
+        if slot.page != NULL and slot.page.resident == slot:
+            resident_bytes[0] += slot.size
             if slot.hole != NULL or not slot.mapped:
                 return "a piece is at home where it is mapped and no hole is"
         else:
-            away += 1
+            evicted += 1
             if slot.hole == NULL or slot.hole.state != HOLE or slot.hole.address != slot.address:
                 return "a slot whose piece is at home elsewhere is a hole"
             if slot.hole.size != slot.size:
                 return "a hole is as long as its slot"
     if segment.shape != PLAIN and offset != segment.size:
         return "the slots of a segment lie end to end"
-    if segment.shape == WINDOW and away != segment.away:
+    if segment.shape == STITCHED and evicted != segment.evicted:
         return "a window knows how many of its pages are away"
     return NULL
 
 
-cdef const char* walk_segment(const Segment* segment, Count* count, int64_t* homed) noexcept nogil:
+cdef const char* walk_segment(const Segment* segment, Count* count, int64_t* resident_bytes) noexcept nogil:
     cdef const Block* block = segment.first
     cdef const char* found
     cdef size_t offset = 0
@@ -117,15 +117,15 @@ cdef const char* walk_segment(const Segment* segment, Count* count, int64_t* hom
         if block.after == NULL and block != segment.last:
             return "a segment knows its last block"
         block = block.after
-    if offset != segment.size or segment.size > segment.room:
+    if offset != segment.size or segment.size > segment.held:
         return "every byte of a segment is in exactly one block"
-    return walk_slots(segment, homed)
+    return walk_slots(segment, resident_bytes)
 
 
-cdef bint keeps_slots(const Piece* piece) noexcept nogil:
+cdef bint keeps_slots(const Page* page) noexcept nogil:
     cdef const Slot* before = NULL
-    cdef const Slot* slot = piece.slots
-    while slot != NULL and slot.piece == piece and slot.before == before:
+    cdef const Slot* slot = page.slots
+    while slot != NULL and slot.page == page and slot.before == before:
         before = slot
         slot = slot.after
     return slot == NULL
@@ -134,35 +134,35 @@ cdef bint keeps_slots(const Piece* piece) noexcept nogil:
 cdef const char* walk_segments(const Pool* pool, Count* count) noexcept nogil:
     cdef const Segment* segment = pool.first
     cdef const Heap* heap = pool.heaps
-    cdef const Piece* piece = pool.first_piece
+    cdef const Page* page = pool.first_page
     cdef const char* found
-    cdef int64_t homed = 0, pieces = 0
+    cdef int64_t resident_bytes = 0, pages = 0
     while segment != NULL:
-        found = walk_segment(segment, count, &homed)
+        found = walk_segment(segment, count, &resident_bytes)
         if found != NULL:
             return found
         if segment.after != NULL and segment.after.serial <= segment.serial:
             return "segments are in order of serial"
-        count.figure[SEGMENT][segment.kind] += 1
+        count.counters[SEGMENT][segment.kind] += 1
         if segment.shape == PLAIN:
-            count.figure[RESERVED_BYTES][segment.kind] += segment.size
+            count.counters[RESERVED_BYTES][segment.kind] += segment.size
         segment = segment.after
     while heap != NULL:
-        segment = heap.first_window
+        segment = heap.first_stitched
         while segment != NULL:
-            found = walk_segment(segment, count, &homed)
+            found = walk_segment(segment, count, &resident_bytes)
             if found != NULL:
                 return found
             segment = segment.after
         heap = heap.next
-    while piece != NULL:
-        count.figure[RESERVED_BYTES][1] += piece.size
-        if piece.home != NULL:
-            pieces += piece.size
-        if not keeps_slots(piece):
+    while page != NULL:
+        count.counters[RESERVED_BYTES][1] += page.size
+        if page.resident != NULL:
+            pages += page.size
+        if not keeps_slots(page):
             return "the slots that a piece is mapped in name it, and each other"
-        piece = piece.after
-    if homed != pieces:
+        page = page.after
+    if resident_bytes != pages:
         return "a piece is at home in exactly one slot"
     return NULL
 
@@ -170,15 +170,15 @@ cdef const char* walk_segments(const Pool* pool, Count* count) noexcept nogil:
 cdef inline bint serves_instead(const Heap* heap, const Block* free) noexcept nogil:
     # Whether a free block would be taken rather than the one that is freed and allocated by turns, once that is free
     # and merged with the block after it.
-    cdef const Block* turning = heap.cached
+    cdef const Block* cached = heap.cached
     cdef size_t merged
-    if turning == NULL or free == turning.after or free.size < turning.size:
+    if cached == NULL or free == cached.after or free.size < cached.size:
         return False
-    merged = joined_size(turning)
-    return free.size < merged or (free.size == merged and free.order < turning.order)
+    merged = joined_size(cached)
+    return free.size < merged or (free.size == merged and free.order < cached.order)
 
 
-cdef const char* check_last_freed(const Heap* heap) noexcept nogil:
+cdef const char* check_victim(const Heap* heap) noexcept nogil:
     cdef const Block* block = heap.victim
     if heap.freed_last != NULL and heap.freed_last != block:
         return "what a heap's last hit gave back is its last freed block"
@@ -195,11 +195,11 @@ cdef const char* check_last_freed(const Heap* heap) noexcept nogil:
     return NULL
 
 
-cdef inline bint lacks_split_room(const Share* share, Change change) noexcept nogil:
-    return share.room[SPLITS] < change.blocks or share.room[SPLIT_BYTES] < change.bytes
+cdef inline bint lacks_split_headroom(const HeapStats* stats, Change change) noexcept nogil:
+    return stats.headroom[SPLITS] < change.blocks or stats.headroom[SPLIT_BYTES] < change.bytes
 
 
-cdef const char* check_turning(const Heap* heap) noexcept nogil:
+cdef const char* check_cached(const Heap* heap) noexcept nogil:
     # Neither of its two states passes a ceiling, so that its rounds need not be counted one by one.
     cdef const Block* block = heap.cached
     cdef Change change
@@ -210,7 +210,7 @@ cdef const char* check_turning(const Heap* heap) noexcept nogil:
     if block.before != NULL and block.before.state == FREE:
         return "a block that is freed and allocated by turns keeps its address"
     change = of_freeing(block)
-    if lacks_split_room(&heap.share[block.segment.kind], change) or lacks_split_room(&heap.share[BOTH], change):
+    if lacks_split_headroom(&heap.stats[block.segment.kind], change) or lacks_split_headroom(&heap.stats[BOTH], change):
         return "a block that is freed and allocated by turns passes no ceiling"
     return NULL
 
@@ -251,7 +251,7 @@ cdef const char* walk_heaps(const Pool* pool, size_t* listed) noexcept nogil:
         for index in range(WORDS):
             if (heap.summary >> index & 1) != (heap.filled[index] != 0):
                 return "a bit says which free lists are not empty"
-        found = check_last_freed(heap)
+        found = check_victim(heap)
         if found != NULL:
             return found
         listed[0] += heap.victim != NULL
@@ -259,21 +259,21 @@ cdef const char* walk_heaps(const Pool* pool, size_t* listed) noexcept nogil:
     return NULL
 
 
-cdef size_t settled_pages(const Heap* heap, const Block* node) noexcept nogil:
+cdef size_t quiescent_pages(const Heap* heap, const Block* node) noexcept nogil:
     # Of a free list, as a search marked them; SIZE_MAX where it did not.
     cdef const Segment* segment
     cdef size_t index, bytes_, low, high
     if node == NULL:
         return 0
     segment = node.segment
-    low, high = settled_pages(heap, node.left), settled_pages(heap, node.right)
-    if low == SIZE_MAX or high == SIZE_MAX or not is_settled(node):
+    low, high = quiescent_pages(heap, node.left), quiescent_pages(heap, node.right)
+    if low == SIZE_MAX or high == SIZE_MAX or not is_quiescent(node):
         return SIZE_MAX if low == SIZE_MAX or high == SIZE_MAX else low + high
     bytes_ = 0
     for index in range(slot_index(segment, node.address), segment.slot_count):
         if segment.slots[index].address + segment.slots[index].size > node.address + node.size:
             break
-        if segment.slots[index].piece.mark != heap.found or segment.slots[index].piece.cover != node:
+        if segment.slots[index].page.mark != heap.found or segment.slots[index].page.cover != node:
             return SIZE_MAX
         bytes_ += segment.slots[index].size
     if bytes_ and (node.size > heap.top_size or (node.size == heap.top_size and node.order < heap.top_order)):
@@ -285,7 +285,7 @@ cdef const char* check_ranked(const Heap* heap) noexcept nogil:
     cdef size_t total = 0, pages
     cdef int index
     for index in range(CLASSES):
-        pages = settled_pages(heap, heap.trees[index])
+        pages = quiescent_pages(heap, heap.trees[index])
         if pages == SIZE_MAX:
             return "the free pages of a heap that is ranked are marked"
         total += pages
@@ -302,7 +302,7 @@ cdef const char* walk_filed(const Pool* pool) noexcept nogil:
         if heap.filed != NOWHERE and (heap.awake or not has_pages(pool, heap)):
             return "only heaps that are asleep and have pages are filed"
         if heap.filed == NOWHERE and not heap.awake and has_pages(pool, heap) and serves_others(heap):
-            if pool.policy.virtual_memory:
+            if pool.settings.virtual_memory:
                 return "a heap that is asleep and has pages for others is filed"
         if heap.filed == RANKED:
             found = check_ranked(heap)
@@ -341,33 +341,33 @@ cdef const char* walk_queues(const Pool* pool, const Count* count) noexcept nogi
 
 cdef const char* compare_asleep(const Pool* pool) noexcept nogil:
     cdef const Heap* heap = pool.heaps
-    cdef int64_t[2][SHARED] left, left_made
-    cdef int figure, kind
+    cdef int64_t[2][PER_HEAP] left, left_made
+    cdef int stat, kind
     memcpy(left, pool.asleep, sizeof(left))
-    memcpy(left_made, pool.asleep_made, sizeof(left_made))
+    memcpy(left_made, pool.asleep_cumulative, sizeof(left_made))
     while heap != NULL:
         for kind in range(2):
-            for figure in range(SHARED):
-                left[kind][figure] -= 0 if heap.awake else current(heap, kind, figure)
-                left_made[kind][figure] -= 0 if heap.awake else made(heap, kind, figure)
+            for stat in range(PER_HEAP):
+                left[kind][stat] -= 0 if heap.awake else current(heap, kind, stat)
+                left_made[kind][stat] -= 0 if heap.awake else cumulative(heap, kind, stat)
         heap = heap.next
     for kind in range(2):
-        for figure in range(SHARED):
-            if left[kind][figure] or left_made[kind][figure]:
+        for stat in range(PER_HEAP):
+            if left[kind][stat] or left_made[kind][stat]:
                 return "the figures of heaps that are asleep add up to the pool's"
     return NULL
 
 
 cdef const char* compare_counters(const Pool* pool, const Count* count) noexcept nogil:
-    cdef int figure, kind
+    cdef int stat, kind
     for kind in range(2):
-        for figure in range(SHARED):
-            if pool.total[kind][figure] != count.figure[figure][kind]:
+        for stat in range(PER_HEAP):
+            if pool.total[kind][stat] != count.counters[stat][kind]:
                 return "every counter equals what the walk counts"
-            if pool.stats.figure[figure][kind].peak < counted(pool, figure, kind):
+            if pool.stats.counters[stat][kind].peak < counted(pool, stat, kind):
                 return "no figure is above its peak"
-        for figure in range(SHARED, 9):
-            if pool.stats.figure[figure][kind].current != count.figure[figure][kind]:
+        for stat in range(PER_HEAP, 9):
+            if pool.stats.counters[stat][kind].current != count.counters[stat][kind]:
                 return "every counter equals what the walk counts"
     return NULL
 
@@ -392,7 +392,7 @@ cdef const char* walk(const Pool* pool) noexcept nogil:
 
 
 cdef const char* compare_cheaply(const Pool* pool) noexcept nogil:
-    cdef int64_t reserved = pool.stats.figure[RESERVED_BYTES][0].current + pool.stats.figure[RESERVED_BYTES][1].current
+    cdef int64_t reserved = pool.stats.counters[RESERVED_BYTES][0].current + pool.stats.counters[RESERVED_BYTES][1].current
     cdef int64_t active = total_of(pool, ACTIVE_BYTES), live = total_of(pool, ALLOCATED_BYTES)
     cdef int64_t split = total_of(pool, INACTIVE_SPLIT_BYTES)
     if not 0 <= live <= active or not 0 <= split or active + split > reserved:
@@ -400,22 +400,22 @@ cdef const char* compare_cheaply(const Pool* pool) noexcept nogil:
     return NULL
 
 
-cdef inline bint is_mid_operation(const Pool* pool, int figure) noexcept nogil:
+cdef inline bint is_mid_operation(const Pool* pool, int stat) noexcept nogil:
     # Another thread is between two steps of an operation, which counts what it split at its end.
-    cdef bint is_split_figure = figure == INACTIVE_SPLIT or figure == INACTIVE_SPLIT_BYTES
-    return is_split_figure and (counted(pool, figure, 0) < pool.total[0][figure]
-                                or counted(pool, figure, 1) < pool.total[1][figure])
+    cdef bint is_split_stat = stat == INACTIVE_SPLIT or stat == INACTIVE_SPLIT_BYTES
+    return is_split_stat and (counted(pool, stat, 0) < pool.total[0][stat]
+                                or counted(pool, stat, 1) < pool.total[1][stat])
 
 
-cdef const char* check_ceilings(const Pool* pool, int figure, int kind) noexcept nogil:
+cdef const char* check_limits(const Pool* pool, int stat, int kind) noexcept nogil:
     # Up to them heaps rise on their own, so their sum may not be above the peak.
     cdef const Heap* heap = pool.heaps
     cdef int64_t sum = 0
-    cdef int64_t peak = pool.stats.peak_all[figure] if kind == BOTH else pool.stats.figure[figure][kind].peak
+    cdef int64_t peak = pool.stats.peak_all[stat] if kind == BOTH else pool.stats.counters[stat][kind].peak
     while heap != NULL:
-        if heap.awake and current(heap, kind, figure) > heap.share[kind].ceiling[figure]:
+        if heap.awake and current(heap, kind, stat) > heap.stats[kind].limit[stat]:
             return "no heap is above its ceiling"
-        sum += heap.share[kind].ceiling[figure] if heap.awake else current(heap, kind, figure)
+        sum += heap.stats[kind].limit[stat] if heap.awake else current(heap, kind, stat)
         heap = heap.next
     if sum > peak:
         return "the ceilings of all heaps add up to no more than the peak"
@@ -423,13 +423,13 @@ cdef const char* check_ceilings(const Pool* pool, int figure, int kind) noexcept
 
 
 cdef const char* compare_ceilings(const Pool* pool) noexcept nogil:
-    cdef int figure, kind
+    cdef int stat, kind
     cdef const char* found
-    for figure in range(SHARED):
-        if is_mid_operation(pool, figure):
+    for stat in range(PER_HEAP):
+        if is_mid_operation(pool, stat):
             continue
         for kind in range(3):
-            found = check_ceilings(pool, figure, kind)
+            found = check_limits(pool, stat, kind)
             if found != NULL:
                 return found
     return NULL
@@ -439,21 +439,21 @@ cdef const char* check_turns(const Pool* pool) noexcept nogil:
     cdef const Heap* heap = pool.heaps
     cdef const char* found
     while heap != NULL:
-        found = check_turning(heap)
+        found = check_cached(heap)
         if found != NULL:
             return found
         heap = heap.next
     return NULL
 
 
-cdef const char* violated_between(Pool* pool, int level) noexcept nogil:
+cdef const char* audit_between(Pool* pool, int level) noexcept nogil:
     cdef const char* found = compare_ceilings(pool)
     if found == NULL:
         found = check_turns(pool)
-    return violated(pool, level) if found == NULL else found
+    return audit_pool(pool, level) if found == NULL else found
 
 
-cdef const char* violated(Pool* pool, int level) noexcept nogil:
+cdef const char* audit_pool(Pool* pool, int level) noexcept nogil:
     cdef const char* found = compare_cheaply(pool)
     if found == NULL and level >= 2:
         found = walk(pool)

@@ -8,7 +8,7 @@ from libc.stdint cimport int64_t
 from accelrt.memory.allocator.address_table cimport store_block
 from accelrt.memory.allocator.free_list cimport best_fit, insert, precedes, remove
 from accelrt.memory.allocator.sizes cimport UNIT, worth_splitting
-from accelrt.memory.allocator.types cimport FREE, LIVE, Block, Heap, Policy
+from accelrt.memory.allocator.types cimport FREE, LIVE, Block, Heap, PoolSettings
 
 cdef inline Block* fit_with_victim(const Heap* heap, size_t size) noexcept nogil:
     # As best_fit, with the designated victim among the others.
@@ -53,14 +53,14 @@ cdef inline bint keeps_rest(const Block* block, size_t size) noexcept nogil:
     # is handed out whole (suits).
     if block.segment.shape:
         return block.size > size
-    return worth_splitting(block.size - size, block.segment.kind) and block.size < block.heap.policy.max_split
+    return worth_splitting(block.size - size, block.segment.kind) and block.size < block.heap.settings.max_split
 
 
-cdef inline bint suits(const Block* block, size_t size, const Policy* policy) noexcept nogil:
+cdef inline bint suits(const Block* block, size_t size, const PoolSettings* settings) noexcept nogil:
     # A plain block above the limit of splitting serves no request below it, and none that is much smaller.
-    if block.segment.shape or block.size < policy.max_split:
+    if block.segment.shape or block.size < settings.max_split:
         return True
-    return size >= policy.max_split and block.size < size + policy.max_rounding
+    return size >= settings.max_split and block.size < size + settings.max_rounding
 
 
 cdef inline Change of_taking(const Block* block, size_t size, bint splits) noexcept nogil:
@@ -173,11 +173,11 @@ cdef inline Block* join_freed(Heap* heap, Block* block) noexcept nogil:
     return join(heap, block)
 
 
-cdef inline bint is_settled(const Block* block) noexcept nogil:
+cdef inline bint is_quiescent(const Block* block) noexcept nogil:
     # No work uses what is free: epochs are compared as they wrap around.
-    return <int>(block.heap.settled - block.epoch) >= 0
+    return <int>(block.heap.quiescent_epoch - block.epoch) >= 0
 
 
-cdef inline bint is_quiescent(const Heap* heap) noexcept nogil:
+cdef inline bint is_heap_quiescent(const Heap* heap) noexcept nogil:
     # Nothing was freed that is not settled.
-    return <int>(heap.settled - heap.last_freed) >= 0
+    return <int>(heap.quiescent_epoch - heap.last_freed) >= 0

@@ -14,8 +14,8 @@ cdef struct SavedBlock:
     Use* uses          # likewise, what the kept block had
 
 cdef struct SavedSlot:
-    uint64_t piece     # its serial; 0: none
-    bint home          # the piece was at home here
+    uint64_t page     # its serial; 0: none
+    bint resident          # the piece was at home here
 
 cdef struct SavedSegment:
     uint64_t serial

@@ -9,42 +9,42 @@ from libc.stdlib cimport calloc, malloc
 
 from accelrt.core.locks cimport pthread_mutex_lock, pthread_mutex_unlock
 from accelrt.memory.allocator.address_table cimport block_at, make_cell, store_block
-from accelrt.memory.allocator.audit cimport violated
+from accelrt.memory.allocator.audit cimport audit_pool
 from accelrt.memory.allocator.block_ops cimport recycle
 from accelrt.memory.allocator.exclusive cimport count, count_splits, lock_all, put_free, take_free, unlock_all
-from accelrt.memory.allocator.metadata cimport append_hole, see_to_blocks
+from accelrt.memory.allocator.metadata cimport append_hole, ensure_blocks
 from accelrt.memory.allocator.pending cimport poll
 from accelrt.memory.allocator.pool cimport pool_if_made
 from accelrt.memory.allocator.private_pool cimport find_private, is_captured, note_peaks
 from accelrt.memory.allocator.stats cimport ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, REQUESTED_BYTES
 from accelrt.memory.allocator.types cimport (
-    FREE, HOLE, LIVE, PLAIN, SPAN, WINDOW, Block, Heap, Piece, Pool, Private, Slot,
+    FREE, HOLE, LIVE, PLAIN, EXPANDABLE, STITCHED, Block, Heap, Page, Pool, PrivatePool, Slot,
 )
 from accelrt.status cimport BROKEN, NO_HOST_MEMORY
 
 
 # --- the pool's segments: plain ones and spans by serial, then the windows, heap by heap --------------------------
 
-cdef Segment* plain_from(Segment* segment, const Private* owner) noexcept nogil:
+cdef Segment* plain_from(Segment* segment, const PrivatePool* owner) noexcept nogil:
     while segment != NULL and segment.heap.owner != owner:
         segment = segment.after
     return segment
 
 
-cdef Segment* window_from(Heap* heap, const Private* owner) noexcept nogil:
-    while heap != NULL and (heap.owner != owner or heap.first_window == NULL):
+cdef Segment* window_from(Heap* heap, const PrivatePool* owner) noexcept nogil:
+    while heap != NULL and (heap.owner != owner or heap.first_stitched == NULL):
         heap = heap.next
-    return NULL if heap == NULL else heap.first_window
+    return NULL if heap == NULL else heap.first_stitched
 
 
-cdef Segment* first_of(Pool* pool, const Private* owner) noexcept nogil:
+cdef Segment* first_of(Pool* pool, const PrivatePool* owner) noexcept nogil:
     cdef Segment* segment = plain_from(pool.first, owner)
     return segment if segment != NULL else window_from(pool.heaps, owner)
 
 
-cdef Segment* next_of(Pool* pool, const Private* owner, const Segment* segment) noexcept nogil:
+cdef Segment* next_of(Pool* pool, const PrivatePool* owner, const Segment* segment) noexcept nogil:
     cdef Segment* after
-    if segment.shape == WINDOW:
+    if segment.shape == STITCHED:
         return segment.after if segment.after != NULL else window_from(segment.heap.next, owner)
     after = plain_from(segment.after, owner)
     return after if after != NULL else window_from(pool.heaps, owner)
@@ -52,11 +52,11 @@ cdef Segment* next_of(Pool* pool, const Private* owner, const Segment* segment) 
 
 # --- looking ---------------------------------------------------------------------------------------------------
 
-cdef int look_at(Pool* pool, const Private* owner) noexcept nogil:
+cdef int look_at(Pool* pool, const PrivatePool* owner) noexcept nogil:
     # What neither is saved nor restored.
     cdef const Heap* heap = pool.heaps
     cdef const Segment* segment
-    cdef const Piece* piece
+    cdef const Page* page
     cdef size_t index
     if owner == NULL:
         return NO_SUCH_POOL
@@ -67,14 +67,14 @@ cdef int look_at(Pool* pool, const Private* owner) noexcept nogil:
     segment = first_of(pool, owner)
     while segment != NULL:
         for index in range(segment.slot_count):
-            piece = segment.slots[index].piece
-            if piece != NULL and (piece.home == NULL or piece.home.segment.heap.owner != owner):
+            page = segment.slots[index].page
+            if page != NULL and (page.resident == NULL or page.resident.segment.heap.owner != owner):
                 return LENT
         segment = next_of(pool, owner, segment)
     return 0
 
 
-cdef int begin(int device, uint64_t first, uint64_t second, Pool** out_pool, Private** out_owner) noexcept nogil:
+cdef int begin(int device, uint64_t first, uint64_t second, Pool** out_pool, PrivatePool** out_owner) noexcept nogil:
     # Under the growth lock no page is on its way.  Whatever it answers, end() follows where there is a pool.
     cdef Pool* pool = pool_if_made(device)
     cdef int code = 0
@@ -93,9 +93,9 @@ cdef int begin(int device, uint64_t first, uint64_t second, Pool** out_pool, Pri
 cdef int end(Pool* pool, int code) noexcept nogil:
     if pool == NULL:
         return code
-    if pool.debug and pool.broken == NULL:
-        pool.broken = violated(pool, pool.debug)
-    if pool.broken != NULL and code == 0:
+    if pool.debug and pool.failed_identity == NULL:
+        pool.failed_identity = audit_pool(pool, pool.debug)
+    if pool.failed_identity != NULL and code == 0:
         code = BROKEN
     unlock_all(pool, NULL)
     pthread_mutex_unlock(&pool.growth)
@@ -104,7 +104,7 @@ cdef int end(Pool* pool, int code) noexcept nogil:
 
 # --- saving ----------------------------------------------------------------------------------------------------
 
-cdef void count_pool(Pool* pool, const Private* owner, Saved* saved) noexcept nogil:
+cdef void count_pool(Pool* pool, const PrivatePool* owner, Saved* saved) noexcept nogil:
     cdef const Segment* segment = first_of(pool, owner)
     cdef const Block* block
     while segment != NULL:
@@ -138,12 +138,12 @@ cdef void save_segment(SavedSegment* into, const Segment* segment, Saved* saved)
         into.block_count += 1
         block = block.after
     for index in range(segment.slot_count):
-        if segment.slots[index].piece != NULL:
-            saved.slots[into.first_slot + index].piece = segment.slots[index].piece.serial
-            saved.slots[into.first_slot + index].home = segment.slots[index].piece.home == segment.slots[index]
+        if segment.slots[index].page != NULL:
+            saved.slots[into.first_slot + index].page = segment.slots[index].page.serial
+            saved.slots[into.first_slot + index].resident = segment.slots[index].page.resident == segment.slots[index]
 
 
-cdef int save_all(Pool* pool, const Private* owner, Saved* saved) noexcept nogil:
+cdef int save_all(Pool* pool, const PrivatePool* owner, Saved* saved) noexcept nogil:
     cdef const Segment* segment = first_of(pool, owner)
     cdef SavedSegment* into
     count_pool(pool, owner, saved)
@@ -164,7 +164,7 @@ cdef int save_all(Pool* pool, const Private* owner, Saved* saved) noexcept nogil
 
 cdef int save_pool(int device, uint64_t first, uint64_t second, Saved* saved) noexcept nogil:
     cdef Pool* pool
-    cdef Private* owner
+    cdef PrivatePool* owner
     cdef int code = begin(device, first, second, &pool, &owner)
     saved.device = device
     saved.id[0], saved.id[1] = first, second
@@ -182,8 +182,8 @@ cdef bint is_there(const SavedSegment* saved, const Segment* segment, const Save
     if saved.shape == PLAIN:
         return saved.size == segment.size
     for index in range(saved.slot_count):
-        if slots[index].piece and (segment.slots[index].piece == NULL
-                                   or segment.slots[index].piece.serial != slots[index].piece):
+        if slots[index].page and (segment.slots[index].page == NULL
+                                   or segment.slots[index].page.serial != slots[index].page):
             return False
     return True
 
@@ -197,7 +197,7 @@ cdef SavedSegment* saved_of(Saved* saved, const Segment* segment, size_t* index)
     return one
 
 
-cdef int match(Pool* pool, const Private* owner, Saved* saved) noexcept nogil:
+cdef int match(Pool* pool, const PrivatePool* owner, Saved* saved) noexcept nogil:
     cdef Segment* segment = first_of(pool, owner)
     cdef SavedSegment* one
     cdef size_t index = 0
@@ -209,7 +209,7 @@ cdef int match(Pool* pool, const Private* owner, Saved* saved) noexcept nogil:
     return 0 if index == saved.segment_count else WENT
 
 
-cdef int find_kept(Pool* pool, const Private* owner, Saved* saved, Turned* turned) noexcept nogil:
+cdef int find_kept(Pool* pool, const PrivatePool* owner, Saved* saved, Turned* turned) noexcept nogil:
     # Blocks that are live as they were stay with those who have them, and with their uses.
     cdef const Segment* segment = first_of(pool, owner)
     cdef const Block* block
@@ -239,7 +239,7 @@ cdef int find_kept(Pool* pool, const Private* owner, Saved* saved, Turned* turne
     return USED if used else 0
 
 
-cdef int see_to_all(Pool* pool, const Private* owner, Saved* saved) noexcept nogil:
+cdef int ensure_all(Pool* pool, const PrivatePool* owner, Saved* saved) noexcept nogil:
     # Records and cells, so that nothing can fail later.
     cdef Heap* heap = pool.heaps
     cdef const Segment* segment
@@ -254,7 +254,7 @@ cdef int see_to_all(Pool* pool, const Private* owner, Saved* saved) noexcept nog
                 wanted += segment.slot_count + 1
             segment = next_of(pool, owner, segment)
         if wanted:
-            code = see_to_blocks(heap, wanted + saved.block_count)
+            code = ensure_blocks(heap, wanted + saved.block_count)
         heap = heap.next
     for index in range(saved.block_count):
         if code == 0 and saved.blocks[index].state == LIVE and make_cell(saved.blocks[index].address) == NULL:
@@ -314,18 +314,18 @@ cdef void revive_block(Pool* pool, Block* block, const SavedBlock* saved, Turned
         turned.live_count += 1
 
 
-cdef void send_pieces(Segment* segment, const SavedSegment* one, const SavedSlot* slots) noexcept nogil:
+cdef void make_pages_resident(Segment* segment, const SavedSegment* one, const SavedSlot* slots) noexcept nogil:
     # To the homes that they had; those that are new here, to their spans.
     cdef size_t index
     cdef Slot* slot
     for index in range(segment.slot_count):
         slot = segment.slots[index]
         slot.hole = NULL
-        if one != NULL and index < one.slot_count and slots[index].piece:
-            if slots[index].home:
-                slot.piece.home = slot
-        elif segment.shape == SPAN and slot.piece != NULL:
-            slot.piece.home = slot
+        if one != NULL and index < one.slot_count and slots[index].page:
+            if slots[index].resident:
+                slot.page.resident = slot
+        elif segment.shape == EXPANDABLE and slot.page != NULL:
+            slot.page.resident = slot
 
 
 cdef void lay_blocks(Pool* pool, Segment* segment, const SavedSegment* one, const SavedBlock* blocks,
@@ -362,11 +362,11 @@ cdef void free_blocks(Pool* pool, Segment* segment, const SavedSegment* one, con
         if blocks[index].state == FREE:
             put_free(pool, block)
         block = after
-    segment.away = 0
+    segment.evicted = 0
     for index in range(segment.slot_count):
         slot = segment.slots[index]
-        if slot.piece == NULL or slot.piece.home != slot:
-            segment.away += segment.shape == WINDOW
+        if slot.page == NULL or slot.page.resident != slot:
+            segment.evicted += segment.shape == STITCHED
         elif slot.hole != NULL:
             block = slot.hole
             slot.hole = NULL
@@ -375,7 +375,7 @@ cdef void free_blocks(Pool* pool, Segment* segment, const SavedSegment* one, con
     segment.idle_since = pool.allocations
 
 
-cdef void turn_back(Pool* pool, Private* owner, Saved* saved, Turned* turned) noexcept nogil:
+cdef void turn_back(Pool* pool, PrivatePool* owner, Saved* saved, Turned* turned) noexcept nogil:
     cdef Segment* segment
     cdef SavedSegment* one
     cdef size_t index, step
@@ -396,7 +396,7 @@ cdef void turn_back(Pool* pool, Private* owner, Saved* saved, Turned* turned) no
             elif step == 1:
                 drop_blocks(segment)
             elif step == 2:
-                send_pieces(segment, one, &saved.slots[one.first_slot] if one != NULL else NULL)
+                make_pages_resident(segment, one, &saved.slots[one.first_slot] if one != NULL else NULL)
             elif step == 3:
                 lay_blocks(pool, segment, one, &saved.blocks[one.first_block] if one != NULL else NULL, turned)
             else:
@@ -407,7 +407,7 @@ cdef void turn_back(Pool* pool, Private* owner, Saved* saved, Turned* turned) no
 
 cdef int restore_pool(Saved* saved, Turned* turned) noexcept nogil:
     cdef Pool* pool
-    cdef Private* owner
+    cdef PrivatePool* owner
     cdef int code = begin(saved.device, saved.id[0], saved.id[1], &pool, &owner)
     if code == 0 and is_captured(pool, owner):
         code = CAPTURED
@@ -416,7 +416,7 @@ cdef int restore_pool(Saved* saved, Turned* turned) noexcept nogil:
     if code == 0:
         code = find_kept(pool, owner, saved, turned)
     if code == 0:
-        code = see_to_all(pool, owner, saved)
+        code = ensure_all(pool, owner, saved)
     if code == 0:
         turn_back(pool, owner, saved, turned)
         if first_of(pool, owner) != NULL:

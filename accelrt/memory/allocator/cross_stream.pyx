@@ -1,11 +1,11 @@
 """Memory that more than one stream uses: the others are recorded, or an event says when it is free."""
 from accelrt.memory.allocator.exclusive cimport lock_all, unlock_all
-from accelrt.memory.allocator.metadata cimport add_use, has_use, load_heap, near_heap
+from accelrt.memory.allocator.metadata cimport add_use, has_use, load_heap, lookup_heap
 from accelrt.memory.allocator.pending cimport load_offers, note_wait, offer
 from accelrt.memory.allocator.pool cimport inspected, live_at, pool_if_made, pool_of
 from accelrt.memory.allocator.sizes cimport LARGE, SMALL
-from accelrt.memory.allocator.stream_epochs cimport settle_epoch
-from accelrt.memory.allocator.stream_registry cimport filed_under
+from accelrt.memory.allocator.stream_epochs cimport mark_quiescent
+from accelrt.memory.allocator.stream_registry cimport heap_stream
 from accelrt.memory.allocator.types cimport Block, Heap, Pool
 from accelrt.memory.backends.external_pool cimport foreign_use_on
 from accelrt.status cimport NOT_ALLOCATED, NOT_SUPPORTED
@@ -21,7 +21,7 @@ cdef int use_across(int device, uintptr_t address, int stream_on, uintptr_t stre
     cdef int code = pool_of(device, &pool)
     if code or address == 0:
         return code
-    stream = filed_under(stream)
+    stream = heap_stream(stream)
     if pool.foreign != NULL:
         return foreign_use_on(pool.foreign, address, stream_on, stream)
     lock_all(pool)
@@ -68,9 +68,9 @@ cdef bint knows_stream(int device, uintptr_t stream) noexcept nogil:
     cdef Pool* pool = pool_if_made(device)
     cdef Heap* heap = NULL
     if pool != NULL and pool.foreign == NULL:
-        heap = near_heap(pool.near[LARGE], stream)
+        heap = lookup_heap(pool.heap_table[LARGE], stream)
         if heap == NULL:
-            heap = near_heap(pool.near[SMALL], stream)
+            heap = lookup_heap(pool.heap_table[SMALL], stream)
     return heap != NULL and heap.trusted
 
 
@@ -78,9 +78,9 @@ cdef bint has_left(int device, uintptr_t stream) noexcept nogil:
     # Heaps are never given back, so that the list may be read without a lock; mostly two looks do.
     cdef Pool* pool = pool_if_made(device)
     cdef Heap* heap
-    if pool == NULL or pool.foreign != NULL or pool.policy.virtual_memory:
+    if pool == NULL or pool.foreign != NULL or pool.settings.virtual_memory:
         return False
-    if near_heap(pool.near[0], stream) != NULL or near_heap(pool.near[1], stream) != NULL:
+    if lookup_heap(pool.heap_table[0], stream) != NULL or lookup_heap(pool.heap_table[1], stream) != NULL:
         return True
     heap = load_heap(&pool.heaps)
     while heap != NULL and heap.stream != stream:
@@ -98,6 +98,6 @@ cdef void leave_behind(int device, uintptr_t stream, uintptr_t parent) noexcept 
             heap.left = heap.epoch
             heap.claimed = True
             heap.claimant = parent
-            settle_epoch(heap)
+            mark_quiescent(heap)
         heap = heap.next
     unlock_all(pool, NULL)

@@ -26,7 +26,7 @@ cdef struct Queues:
     AddressMap index   # by stream and device
     Queue** all        # by number
     size_t count
-    size_t room
+    size_t capacity
     uint64_t* filled   # bits: which are not empty
 
 # One a stream, kept; NULL where the host has no memory.

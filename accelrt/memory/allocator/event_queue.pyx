@@ -21,31 +21,31 @@ cdef Queue* queue_of(Queues* queues, int device, uintptr_t stream) noexcept nogi
     return found if found != NULL else make_queue(queues, device, stream)
 
 
-cdef int see_to_room(Queues* queues) noexcept nogil:
+cdef int ensure_capacity(Queues* queues) noexcept nogil:
     # For one more, in the array and in the bits.
-    cdef size_t room = 2 * queues.room + 64, word
+    cdef size_t capacity = 2 * queues.capacity + 64, word
     cdef Queue** all_
     cdef uint64_t* filled
-    if queues.count < queues.room:
+    if queues.count < queues.capacity:
         return 0
-    all_ = <Queue**>realloc(queues.all, room * sizeof(Queue*))
+    all_ = <Queue**>realloc(queues.all, capacity * sizeof(Queue*))
     if all_ == NULL:
         return NO_HOST_MEMORY
     queues.all = all_
-    filled = <uint64_t*>realloc(queues.filled, room // 64 * sizeof(uint64_t))
+    filled = <uint64_t*>realloc(queues.filled, capacity // 64 * sizeof(uint64_t))
     if filled == NULL:
         return NO_HOST_MEMORY
-    for word in range(queues.room // 64, room // 64):
+    for word in range(queues.capacity // 64, capacity // 64):
         filled[word] = 0
     queues.filled = filled
-    queues.room = room
+    queues.capacity = capacity
     return 0
 
 
 cdef Queue* make_queue(Queues* queues, int device, uintptr_t stream) noexcept nogil:
     cdef Queue* made
     cdef uintptr_t key = queue_key(device, stream)
-    if map_reserve(&queues.index) or see_to_room(queues):
+    if map_reserve(&queues.index) or ensure_capacity(queues):
         return NULL
     made = <Queue*>calloc(1, sizeof(Queue))
     if made == NULL:

@@ -21,12 +21,12 @@ cdef void disable_fast_path(Pool* pool) noexcept nogil
 # with all locks left and the thread relaxed meanwhile.
 ctypedef int (*UnlockedCall)(Pool* pool, void* about) noexcept nogil
 cdef int call_unlocked(Pool* pool, UnlockedCall call, void* about) noexcept nogil  # the call's answer
-cdef void count(Pool* pool, Heap* heap, int figure, int kind, int64_t amount) noexcept nogil
-cdef void count_pool(Pool* pool, int figure, int kind, int64_t amount) noexcept nogil  # SEGMENT, RESERVED_BYTES
+cdef void count(Pool* pool, Heap* heap, int stat, int kind, int64_t amount) noexcept nogil
+cdef void count_pool(Pool* pool, int stat, int kind, int64_t amount) noexcept nogil  # SEGMENT, RESERVED_BYTES
 cdef void count_splits(Pool* pool, Heap* heap) noexcept nogil  # at an operation's end
 cdef void count_oversize(Counter* counter, int64_t amount) noexcept nogil
-cdef int64_t counted(const Pool* pool, int figure, int kind) noexcept nogil  # a shared figure, as it is shown
-cdef int64_t total_of(const Pool* pool, int figure) noexcept nogil  # of the shared figures; inside only
+cdef int64_t counted(const Pool* pool, int stat, int kind) noexcept nogil  # a shared figure, as it is shown
+cdef int64_t total_of(const Pool* pool, int stat) noexcept nogil  # of the shared figures; inside only
 cdef int64_t reserved(const Pool* pool) noexcept nogil
 
 # What hits do too, counted for the pool.

@@ -15,12 +15,12 @@ from accelrt.memory.allocator.block_ops cimport (
 from accelrt.memory.allocator.fast_path cimport flush_cached
 from accelrt.memory.allocator.free_list cimport insert, remove
 from accelrt.memory.allocator.heap_stats cimport (
-    add_figure, count_of, current, lower_ceilings, made, measure_room, use_split_room,
+    add_stat, count_of, current, cumulative, lower_limits, update_headroom, use_split_headroom,
 )
 from accelrt.memory.allocator.sizes cimport kind_of
 from accelrt.memory.allocator.stats cimport (
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, BLOCKS, BOTH, INACTIVE_SPLIT, INACTIVE_SPLIT_BYTES,
-    REQUESTED_BYTES, RESERVED_BYTES, SHARED, Counter, change, current_of,
+    REQUESTED_BYTES, RESERVED_BYTES, PER_HEAP, Counter, change, current_of,
 )
 from accelrt.memory.allocator.types cimport LIVE
 
@@ -71,15 +71,15 @@ cdef inline void lock_heaps(Pool* pool, bint tidies) noexcept nogil:
 cdef inline bint was_hit(const Heap* heap) noexcept nogil:
     if heap.victim != NULL or heap.cached != NULL or heap.freed_last != NULL:
         return True
-    return heap.share[BOTH].room[BLOCKS] != heap.seen
+    return heap.stats[BOTH].headroom[BLOCKS] != heap.seen
 
 
 cdef void add_asleep(Pool* pool, const Heap* heap, int64_t sign) noexcept nogil:
-    cdef int figure, kind
+    cdef int stat, kind
     for kind in range(2):
-        for figure in range(SHARED):
-            pool.asleep[kind][figure] += sign * current(heap, kind, figure)
-            pool.asleep_made[kind][figure] += sign * made(heap, kind, figure)
+        for stat in range(PER_HEAP):
+            pool.asleep[kind][stat] += sign * current(heap, kind, stat)
+            pool.asleep_cumulative[kind][stat] += sign * cumulative(heap, kind, stat)
 
 
 cdef void wake(Pool* pool, Heap* heap) noexcept nogil:
@@ -87,7 +87,7 @@ cdef void wake(Pool* pool, Heap* heap) noexcept nogil:
         return
     spin_lock(&heap.lock)
     add_asleep(pool, heap, -1)
-    lower_ceilings(heap)
+    lower_limits(heap)
     link_awake(pool, heap)
     file_heap(pool, heap)
 
@@ -113,15 +113,15 @@ cdef void put_to_sleep(Pool* pool, Heap* heap) noexcept nogil:
 
 
 cdef inline void add_up(Pool* pool, const Heap* heap) noexcept nogil:
-    cdef int figure, kind
+    cdef int stat, kind
     for kind in range(2):
-        for figure in range(SHARED):
-            pool.total[kind][figure] += current(heap, kind, figure)
+        for stat in range(PER_HEAP):
+            pool.total[kind][stat] += current(heap, kind, stat)
             if heap.sole:
-                pool.stats.figure[figure][kind].peak = heap.share[kind].ceiling[figure]
+                pool.stats.counters[stat][kind].peak = heap.stats[kind].limit[stat]
     if heap.sole:
-        for figure in range(SHARED):
-            pool.stats.peak_all[figure] = heap.share[BOTH].ceiling[figure]
+        for stat in range(PER_HEAP):
+            pool.stats.peak_all[stat] = heap.stats[BOTH].limit[stat]
 
 
 cdef inline void move_split_base(Pool* pool, int64_t sign) noexcept nogil:
@@ -141,55 +141,55 @@ cdef void unlock_after_read(Pool* pool) noexcept nogil:
     pthread_mutex_unlock(&pool.lock)
 
 
-cdef inline int64_t headroom(const Heap* heap, int figure, int kind) noexcept nogil:
+cdef inline int64_t headroom(const Heap* heap, int stat, int kind) noexcept nogil:
     # How far a heap may still rise.
-    return heap.share[kind].ceiling[figure] - current(heap, kind, figure)
+    return heap.stats[kind].limit[stat] - current(heap, kind, stat)
 
 
-cdef int64_t least_for(const Heap* asker, int figure, int kind, int64_t room) noexcept nogil:
+cdef int64_t least_for(const Heap* asker, int stat, int kind, int64_t room) noexcept nogil:
     # What it had, and an eighth of what it has if half the room allows that: a heap that rises must not ask
     # at every step.
-    return min(room, max(headroom(asker, figure, kind), min(room // 2, current(asker, kind, figure) // 8)))
+    return min(room, max(headroom(asker, stat, kind), min(room // 2, current(asker, kind, stat) // 8)))
 
 
-cdef void share_out_figure(Pool* pool, Heap* asker, int figure, int kind, int64_t room) noexcept nogil:
+cdef void distribute_stat(Pool* pool, Heap* asker, int stat, int kind, int64_t room) noexcept nogil:
     # Others keep what they had as far as there is room; the asker gets the rest, and its least before them.
     cdef Heap* heap = pool.awake
     cdef int64_t kept = 0, least = 0, mine
     if asker != NULL:
-        least = least_for(asker, figure, kind, room)
+        least = least_for(asker, stat, kind, room)
     while heap != NULL:
         if heap != asker:
-            mine = max(headroom(heap, figure, kind), <int64_t>0)
+            mine = max(headroom(heap, stat, kind), <int64_t>0)
             mine = min(mine, room - least - kept)
-            heap.share[kind].ceiling[figure] = current(heap, kind, figure) + mine
+            heap.stats[kind].limit[stat] = current(heap, kind, stat) + mine
             kept += mine
         heap = heap.next_awake
     if asker != NULL:
-        asker.share[kind].ceiling[figure] = current(asker, kind, figure) + room - kept
+        asker.stats[kind].limit[stat] = current(asker, kind, stat) + room - kept
 
 
-cdef void share_out(Pool* pool, Heap* asker) noexcept nogil:
-    cdef int figure, kind
-    for figure in range(SHARED):
+cdef void distribute_headroom(Pool* pool, Heap* asker) noexcept nogil:
+    cdef int stat, kind
+    for stat in range(PER_HEAP):
         for kind in range(2):
-            share_out_figure(pool, asker, figure, kind, pool.stats.figure[figure][kind].peak - pool.total[kind][figure])
-        share_out_figure(pool, asker, figure, BOTH, pool.stats.peak_all[figure] - total_of(pool, figure))
+            distribute_stat(pool, asker, stat, kind, pool.stats.counters[stat][kind].peak - pool.total[kind][stat])
+        distribute_stat(pool, asker, stat, BOTH, pool.stats.peak_all[stat] - total_of(pool, stat))
 
 
 cdef void raise_sole(Pool* pool, Heap* heap) noexcept nogil:
     # The ceilings of a pool's only heap are the peaks.
-    cdef int figure
-    for figure in range(SHARED):
-        heap.share[0].ceiling[figure] = pool.stats.figure[figure][0].peak
-        heap.share[1].ceiling[figure] = pool.stats.figure[figure][1].peak
-        heap.share[BOTH].ceiling[figure] = pool.stats.peak_all[figure]
+    cdef int stat
+    for stat in range(PER_HEAP):
+        heap.stats[0].limit[stat] = pool.stats.counters[stat][0].peak
+        heap.stats[1].limit[stat] = pool.stats.counters[stat][1].peak
+        heap.stats[BOTH].limit[stat] = pool.stats.peak_all[stat]
 
 
 cdef bint exceeds(const Heap* heap) noexcept nogil:
-    cdef int figure
-    for figure in range(SHARED):
-        if (headroom(heap, figure, 0) < 0) | (headroom(heap, figure, 1) < 0) | (headroom(heap, figure, BOTH) < 0):
+    cdef int stat
+    for stat in range(PER_HEAP):
+        if (headroom(heap, stat, 0) < 0) | (headroom(heap, stat, 1) < 0) | (headroom(heap, stat, BOTH) < 0):
             return True
     return False
 
@@ -202,13 +202,13 @@ cdef bint any_exceeds(const Pool* pool) noexcept nogil:
     return heap != NULL
 
 
-cdef void raise_shown(Pool* pool, int figure) noexcept nogil:
+cdef void raise_shown(Pool* pool, int stat) noexcept nogil:
     # An operation that leaves in its midst may have given back what others, meanwhile, made up for.
     cdef int kind
-    cdef int64_t both = counted(pool, figure, 0) + counted(pool, figure, 1)
+    cdef int64_t both = counted(pool, stat, 0) + counted(pool, stat, 1)
     for kind in range(2):
-        pool.stats.figure[figure][kind].peak = max(pool.stats.figure[figure][kind].peak, counted(pool, figure, kind))
-    pool.stats.peak_all[figure] = max(pool.stats.peak_all[figure], both)
+        pool.stats.counters[stat][kind].peak = max(pool.stats.counters[stat][kind].peak, counted(pool, stat, kind))
+    pool.stats.peak_all[stat] = max(pool.stats.peak_all[stat], both)
 
 
 cdef inline bint suffices(const Pool* pool, const Heap* heap) noexcept nogil:
@@ -237,20 +237,20 @@ cdef void unlock_all(Pool* pool, Heap* asker) noexcept nogil:
     if pool.heap_count == 1:
         raise_sole(pool, pool.heaps)
     elif pool.risen or any_exceeds(pool):
-        share_out(pool, asker)
+        distribute_headroom(pool, asker)
     pool.risen = False
     while link[0] != NULL:
         heap = link[0]
         if may_sleep(pool, heap):
             link[0] = heap.next_awake
-            lower_ceilings(heap)
+            lower_limits(heap)
             put_to_sleep(pool, heap)
         else:
             link = &heap.next_awake
             heap.sole = pool.heap_count == 1
             heap.fast = suffices(pool, heap)
-        measure_room(heap)
-        heap.seen = heap.share[BOTH].room[BLOCKS]
+        update_headroom(heap)
+        heap.seen = heap.stats[BOTH].headroom[BLOCKS]
         spin_unlock(&heap.lock)
     pthread_mutex_unlock(&pool.lock)
 
@@ -266,50 +266,50 @@ cdef int call_unlocked(Pool* pool, UnlockedCall call, void* about) noexcept nogi
     return code
 
 
-cdef int64_t counted(const Pool* pool, int figure, int kind) noexcept nogil:
+cdef int64_t counted(const Pool* pool, int stat, int kind) noexcept nogil:
     # A total as it may be shown.  Another thread may be in the midst of an operation, which counts what it splits
     # at its end; what it took away for a while, others may have used: the lesser of both sums is below the peak.
-    cdef int64_t total = pool.total[kind][figure]
-    if figure == INACTIVE_SPLIT:
+    cdef int64_t total = pool.total[kind][stat]
+    if stat == INACTIVE_SPLIT:
         return min(total, pool.split_base[kind][0])
-    if figure == INACTIVE_SPLIT_BYTES:
+    if stat == INACTIVE_SPLIT_BYTES:
         return min(total, pool.split_base[kind][1])
     return total
 
 
-cdef int64_t total_of(const Pool* pool, int figure) noexcept nogil:
-    return pool.total[0][figure] + pool.total[1][figure]
+cdef int64_t total_of(const Pool* pool, int stat) noexcept nogil:
+    return pool.total[0][stat] + pool.total[1][stat]
 
 
 cdef int64_t reserved(const Pool* pool) noexcept nogil:
     return current_of(&pool.stats, RESERVED_BYTES)
 
 
-cdef void count_asleep(Pool* pool, int figure, int kind, int64_t amount) noexcept nogil:
+cdef void count_asleep(Pool* pool, int stat, int kind, int64_t amount) noexcept nogil:
     # What nobody shared out before is no longer there to be shared out.
-    pool.asleep[kind][figure] += amount
+    pool.asleep[kind][stat] += amount
     pool.risen |= amount > 0
 
 
-cdef void count(Pool* pool, Heap* heap, int figure, int kind, int64_t amount) noexcept nogil:
-    cdef Counter* counter = &pool.stats.figure[figure][kind]
-    add_figure(heap, kind, figure, amount)
-    pool.total[kind][figure] += amount
+cdef void count(Pool* pool, Heap* heap, int stat, int kind, int64_t amount) noexcept nogil:
+    cdef Counter* counter = &pool.stats.counters[stat][kind]
+    add_stat(heap, kind, stat, amount)
+    pool.total[kind][stat] += amount
     if not heap.awake:
-        count_asleep(pool, figure, kind, amount)
-        pool.asleep_made[kind][figure] += max(amount, <int64_t>0)
+        count_asleep(pool, stat, kind, amount)
+        pool.asleep_cumulative[kind][stat] += max(amount, <int64_t>0)
     if amount > 0:
-        counter.peak = max(counter.peak, pool.total[kind][figure])
-        pool.stats.peak_all[figure] = max(pool.stats.peak_all[figure], total_of(pool, figure))
+        counter.peak = max(counter.peak, pool.total[kind][stat])
+        pool.stats.peak_all[stat] = max(pool.stats.peak_all[stat], total_of(pool, stat))
 
 
-cdef void count_pool(Pool* pool, int figure, int kind, int64_t amount) noexcept nogil:
-    change(&pool.stats, figure, kind, amount)
+cdef void count_pool(Pool* pool, int stat, int kind, int64_t amount) noexcept nogil:
+    change(&pool.stats, stat, kind, amount)
 
 
 cdef void count_change(Pool* pool, Heap* heap, int kind, Change net) noexcept nogil:
-    use_split_room(&heap.share[kind], 1, net)
-    use_split_room(&heap.share[BOTH], 1, net)
+    use_split_headroom(&heap.stats[kind], 1, net)
+    use_split_headroom(&heap.stats[BOTH], 1, net)
     pool.total[kind][INACTIVE_SPLIT] += net.blocks
     pool.total[kind][INACTIVE_SPLIT_BYTES] += net.bytes
     if not heap.awake:
@@ -317,14 +317,14 @@ cdef void count_change(Pool* pool, Heap* heap, int kind, Change net) noexcept no
         count_asleep(pool, INACTIVE_SPLIT_BYTES, kind, net.bytes)
 
 
-cdef void count_split(Pool* pool, Heap* heap, int figure, int kind, int64_t* base) noexcept nogil:
-    cdef int64_t net = pool.total[kind][figure] - base[0]
-    base[0] = pool.total[kind][figure]
+cdef void count_split(Pool* pool, Heap* heap, int stat, int kind, int64_t* base) noexcept nogil:
+    cdef int64_t net = pool.total[kind][stat] - base[0]
+    base[0] = pool.total[kind][stat]
     if net > 0:
-        heap.share[kind].made[count_of(figure)] += net
+        heap.stats[kind].cumulative[count_of(stat)] += net
         if not heap.awake:
-            pool.asleep_made[kind][figure] += net
-        raise_shown(pool, figure)
+            pool.asleep_cumulative[kind][stat] += net
+        raise_shown(pool, stat)
 
 
 cdef void count_splits(Pool* pool, Heap* heap) noexcept nogil:
@@ -361,7 +361,7 @@ cdef void hand_out(Pool* pool, Block* block, size_t size, size_t requested, bint
     count(pool, heap, ACTIVE, kind, 1)
     count(pool, heap, ACTIVE_BYTES, kind, block.size)
     count(pool, heap, REQUESTED_BYTES, kind, requested)
-    if block.size >= pool.policy.max_split:
+    if block.size >= pool.settings.max_split:
         count_oversize(&pool.stats.oversize_allocations, 1)
     count_splits(pool, heap)
 
@@ -374,14 +374,14 @@ cdef void hand_over(Pool* pool, Block* block, size_t requested) noexcept nogil:
     block.requested = requested
     count(pool, block.heap, ALLOCATION, kind, 1)
     count(pool, block.heap, ALLOCATED_BYTES, kind, block.size)
-    if block.size >= pool.policy.max_split:
+    if block.size >= pool.settings.max_split:
         count_oversize(&pool.stats.oversize_allocations, 1)
 
 
 cdef void count_freed(Pool* pool, Block* block) noexcept nogil:
     count(pool, block.heap, ALLOCATION, block.kind, -1)
     count(pool, block.heap, ALLOCATED_BYTES, block.kind, -<int64_t>block.size)
-    if block.size >= pool.policy.max_split:
+    if block.size >= pool.settings.max_split:
         count_oversize(&pool.stats.oversize_allocations, -1)
 
 

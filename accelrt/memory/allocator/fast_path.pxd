@@ -12,9 +12,9 @@ from accelrt.memory.allocator.block_ops cimport (
     Change, fit_with_victim, join_freed, joined_size, keeps_rest, make_live, of_freeing, of_taking, set_victim,
     split_off, unlist,
 )
-from accelrt.memory.allocator.heap_stats cimport add_given, add_taken, raise_ceilings, take_back_given, take_back_taken
+from accelrt.memory.allocator.heap_stats cimport add_given, add_taken, raise_limits, take_back_given, take_back_taken
 from accelrt.memory.allocator.sizes cimport GRANULE, kind_of
-from accelrt.memory.allocator.types cimport CACHED, LIVE, PLAIN, WINDOW, Block, Heap, Policy, Pool
+from accelrt.memory.allocator.types cimport CACHED, LIVE, PLAIN, STITCHED, Block, Heap, PoolSettings, Pool
 from accelrt.status cimport NOT_READY
 
 cdef void flush_cached(Heap* heap) noexcept nogil  # under the heap's lock; afterwards none is cached
@@ -61,7 +61,7 @@ cdef extern from *:
 
 
 cdef inline int take(
-    Heap* heap, const Policy* policy, size_t size, size_t requested, uintptr_t* out_address,
+    Heap* heap, const PoolSettings* settings, size_t size, size_t requested, uintptr_t* out_address,
 ) noexcept nogil:
     cdef Block* block
     cdef Change change
@@ -72,7 +72,7 @@ cdef inline int take(
     if heap.cached != NULL:
         flush_cached(heap)
     block = fit_with_victim(heap, size)
-    if block == NULL or block.size >= policy.max_split:
+    if block == NULL or block.size >= settings.max_split:
         return NOT_READY
     if block.cell == NULL:
         block.cell = find_cell(block.address)
@@ -87,7 +87,7 @@ cdef inline int take(
         if not heap.sole:
             take_back_taken(heap, kind, size, requested, block.segment.kind, change)
             return NOT_READY
-        raise_ceilings(heap)
+        raise_limits(heap)
     unlist(heap, block)
     if splits:
         split_off(heap, block, size)
@@ -111,21 +111,21 @@ cdef inline int put(const Pool* pool, Heap* heap, Block* block, uintptr_t addres
     cdef Change change
     if not heap.fast or block.address != address or block.state != LIVE or block.uses != NULL:
         return NOT_READY
-    if block.size >= heap.policy.max_split:  # one figure more
+    if block.size >= heap.settings.max_split:  # one figure more
         return NOT_READY
     if heap.cached != NULL:
         flush_cached(heap)
-    if block.segment.shape == WINDOW and joined_size(block) >= GRANULE:  # pages may go home
+    if block.segment.shape == STITCHED and joined_size(block) >= GRANULE:  # pages may go home
         return NOT_READY
     change = of_freeing(block)
     if add_given(heap, block.kind, block.size, block.requested, block.segment.kind, change):
         if not heap.sole:
             take_back_given(heap, block.kind, block.size, block.requested, block.segment.kind, change)
             return NOT_READY
-        raise_ceilings(heap)
+        raise_limits(heap)
     if block.segment.shape == PLAIN:
         block.segment.idle_since = pool.allocations
-    elif block.segment.shape == WINDOW:
+    elif block.segment.shape == STITCHED:
         block.segment.used = heap.epoch
     free_to_victim(heap, block)
     return 0

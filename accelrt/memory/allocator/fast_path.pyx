@@ -1,6 +1,6 @@
 """The flush of the last-freed cache: what its rounds did to lists and statistics is made up for."""
 from accelrt.memory.allocator.block_ops cimport Change, of_freeing
-from accelrt.memory.allocator.heap_stats cimport add_given, add_made_rounds
+from accelrt.memory.allocator.heap_stats cimport add_given, add_cached_rounds
 
 
 cdef void flush_cached(Heap* heap) noexcept nogil:
@@ -12,7 +12,7 @@ cdef void flush_cached(Heap* heap) noexcept nogil:
     if block == NULL:
         return
     change = of_freeing(block)
-    add_made_rounds(heap, block, heap.cached_rounds, change)
+    add_cached_rounds(heap, block, heap.cached_rounds, change)
     if block.state == CACHED:
         block.state = LIVE
         add_given(heap, block.kind, block.size, block.requested, block.segment.kind, change)

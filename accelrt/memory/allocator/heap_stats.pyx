@@ -4,79 +4,79 @@ from libc.string cimport memset
 from accelrt.memory.allocator.stats cimport REQUESTED_BYTES
 
 
-cdef int64_t least_room(const Share* share, int count, int plain, int active) noexcept nogil:
+cdef int64_t least_headroom(const HeapStats* stats, int count, int plain, int active) noexcept nogil:
     # Below the ceilings of what is live and of what is active, which rise together in a hit.
-    return min(share.ceiling[plain], share.ceiling[active] - share.pending[count])
+    return min(stats.limit[plain], stats.limit[active] - stats.pending[count])
 
 
-cdef void measure_room(Heap* heap) noexcept nogil:
-    cdef Share* share
-    cdef int64_t[COUNTS] full
+cdef void update_headroom(Heap* heap) noexcept nogil:
+    cdef HeapStats* stats
+    cdef int64_t[COUNTS] count_limit
     cdef int kind, count
     for kind in range(3):
-        share = &heap.share[kind]
-        full[BLOCKS] = least_room(share, BLOCKS, ALLOCATION, ACTIVE)
-        full[BYTES] = least_room(share, BYTES, ALLOCATED_BYTES, ACTIVE_BYTES)
-        full[ASKED] = share.ceiling[REQUESTED_BYTES]
-        full[SPLITS] = share.ceiling[INACTIVE_SPLIT]
-        full[SPLIT_BYTES] = share.ceiling[INACTIVE_SPLIT_BYTES]
+        stats = &heap.stats[kind]
+        count_limit[BLOCKS] = least_headroom(stats, BLOCKS, ALLOCATION, ACTIVE)
+        count_limit[BYTES] = least_headroom(stats, BYTES, ALLOCATED_BYTES, ACTIVE_BYTES)
+        count_limit[ASKED] = stats.limit[REQUESTED_BYTES]
+        count_limit[SPLITS] = stats.limit[INACTIVE_SPLIT]
+        count_limit[SPLIT_BYTES] = stats.limit[INACTIVE_SPLIT_BYTES]
         for count in range(COUNTS):
-            share.room[count] += full[count] - share.full[count]
-            share.full[count] = full[count]
+            stats.headroom[count] += count_limit[count] - stats.count_limit[count]
+            stats.count_limit[count] = count_limit[count]
 
 
-cdef void raise_ceilings(Heap* heap) noexcept nogil:
-    cdef int kind, figure
+cdef void raise_limits(Heap* heap) noexcept nogil:
+    cdef int kind, stat
     for kind in range(3):
-        for figure in range(SHARED):
-            heap.share[kind].ceiling[figure] = max(heap.share[kind].ceiling[figure], current(heap, kind, figure))
-    measure_room(heap)
+        for stat in range(PER_HEAP):
+            heap.stats[kind].limit[stat] = max(heap.stats[kind].limit[stat], current(heap, kind, stat))
+    update_headroom(heap)
 
 
-cdef void lower_ceilings(Heap* heap) noexcept nogil:
-    cdef int kind, figure
+cdef void lower_limits(Heap* heap) noexcept nogil:
+    cdef int kind, stat
     for kind in range(3):
-        for figure in range(SHARED):
-            heap.share[kind].ceiling[figure] = current(heap, kind, figure)
+        for stat in range(PER_HEAP):
+            heap.stats[kind].limit[stat] = current(heap, kind, stat)
 
 
-cdef void add_to(Share* share, int figure, int64_t amount) noexcept nogil:
+cdef void add_to(HeapStats* stats, int stat, int64_t amount) noexcept nogil:
     # A block that is live is active too, so what only one of the two figures counts is pending.
-    cdef int count = count_of(figure)
-    if figure == ACTIVE or figure == ACTIVE_BYTES:
-        share.pending[count] += amount
+    cdef int count = count_of(stat)
+    if stat == ACTIVE or stat == ACTIVE_BYTES:
+        stats.pending[count] += amount
         return
-    share.room[count] -= amount
-    if figure == ALLOCATION or figure == ALLOCATED_BYTES:
-        share.pending[count] -= amount
+    stats.headroom[count] -= amount
+    if stat == ALLOCATION or stat == ALLOCATED_BYTES:
+        stats.pending[count] -= amount
 
 
-cdef void add_made(Share* share, int figure, int64_t amount) noexcept nogil:
-    cdef int count = count_of(figure)
-    if figure == ACTIVE or figure == ACTIVE_BYTES:
-        share.renewed[count] -= amount
+cdef void add_to_cumulative(HeapStats* stats, int stat, int64_t amount) noexcept nogil:
+    cdef int count = count_of(stat)
+    if stat == ACTIVE or stat == ACTIVE_BYTES:
+        stats.renewed[count] -= amount
         return
-    share.made[count] += amount
-    if figure == ALLOCATION or figure == ALLOCATED_BYTES:
-        share.renewed[count] += amount
+    stats.cumulative[count] += amount
+    if stat == ALLOCATION or stat == ALLOCATED_BYTES:
+        stats.renewed[count] += amount
 
 
-cdef void add_figure(Heap* heap, int kind, int figure, int64_t amount) noexcept nogil:
-    add_to(&heap.share[kind], figure, amount)
-    add_to(&heap.share[BOTH], figure, amount)
+cdef void add_stat(Heap* heap, int kind, int stat, int64_t amount) noexcept nogil:
+    add_to(&heap.stats[kind], stat, amount)
+    add_to(&heap.stats[BOTH], stat, amount)
     if amount > 0:
-        add_made(&heap.share[kind], figure, amount)
+        add_to_cumulative(&heap.stats[kind], stat, amount)
 
 
-cdef void carry(Heap* origin, Heap* to, int kind, int figure, int64_t amount) noexcept nogil:
-    add_to(&origin.share[kind], figure, -amount)
-    add_to(&origin.share[BOTH], figure, -amount)
-    add_to(&to.share[kind], figure, amount)
-    add_to(&to.share[BOTH], figure, amount)
+cdef void carry(Heap* origin, Heap* to, int kind, int stat, int64_t amount) noexcept nogil:
+    add_to(&origin.stats[kind], stat, -amount)
+    add_to(&origin.stats[BOTH], stat, -amount)
+    add_to(&to.stats[kind], stat, amount)
+    add_to(&to.stats[BOTH], stat, amount)
 
 
-cdef void forget_made(Heap* heap) noexcept nogil:
+cdef void reset_cumulative(Heap* heap) noexcept nogil:
     cdef int kind
     for kind in range(2):
-        memset(heap.share[kind].made, 0, sizeof(heap.share[kind].made))
-        memset(heap.share[kind].renewed, 0, sizeof(heap.share[kind].renewed))
+        memset(heap.stats[kind].cumulative, 0, sizeof(heap.stats[kind].cumulative))
+        memset(heap.stats[kind].renewed, 0, sizeof(heap.stats[kind].renewed))

@@ -5,15 +5,15 @@ Nothing moves before the parent misses.  Until then a stream that is leased anew
 what the one before it freed, so that a loop of short-lived streams does not grow.
 """
 from accelrt.memory.allocator.address_table cimport store_block
-from accelrt.memory.allocator.block_ops cimport is_settled, is_split, recycle, suits
+from accelrt.memory.allocator.block_ops cimport is_quiescent, is_split, recycle, suits
 from accelrt.memory.allocator.exclusive cimport wake
 from accelrt.memory.allocator.free_list cimport insert, precedes, remove
 from accelrt.memory.allocator.heap_stats cimport carry
-from accelrt.memory.allocator.metadata cimport see_to_blocks
+from accelrt.memory.allocator.metadata cimport ensure_blocks
 from accelrt.memory.allocator.stats cimport (
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, INACTIVE_SPLIT, INACTIVE_SPLIT_BYTES, REQUESTED_BYTES,
 )
-from accelrt.memory.allocator.stream_epochs cimport look
+from accelrt.memory.allocator.stream_epochs cimport poll_progress
 from accelrt.memory.allocator.stream_registry cimport Lineage, lineage_of, load_parent, load_returned
 from accelrt.memory.allocator.types cimport FREE, LIVE, PLAIN, Block, Segment
 
@@ -45,7 +45,7 @@ cdef bint may_move(const Segment* segment, bint returned) noexcept nogil:
     if not returned:
         return block.state == FREE and block.after == NULL and <int>(segment.heap.left - block.epoch) >= 0
     while block != NULL:
-        if block.state != LIVE and (block.state != FREE or not is_settled(block)):
+        if block.state != LIVE and (block.state != FREE or not is_quiescent(block)):
             return False
         block = block.after
     return True
@@ -58,7 +58,7 @@ cdef Block* best_in(Pool* pool, const Heap* heap, bint returned, size_t size, Bl
         if segment.heap == heap and may_move(segment, returned):
             block = segment.first
             while block != NULL:
-                if block.state == FREE and block.size >= size and suits(block, size, &pool.policy):
+                if block.state == FREE and block.size >= size and suits(block, size, &pool.settings):
                     if best == NULL or precedes(block, best):
                         best = block
                 block = block.after
@@ -72,7 +72,7 @@ cdef Block* best_left(Pool* pool, const Heap* heap, size_t size) noexcept nogil:
     while other != NULL:
         if other != heap and other.owner == NULL and other.kind == heap.kind and other.trusted and other.summary:
             if descends(other.stream, heap.stream):
-                look(pool, other)
+                poll_progress(pool, other)
                 best = best_in(pool, other, True, size, best)
             elif other.claimed and (other.claimant == heap.stream or descends(other.claimant, heap.stream)):
                 best = best_in(pool, other, False, size, best)
@@ -112,7 +112,7 @@ cdef void take_over(Heap* to, Block* block) noexcept nogil:
     made.state = block.state
     made.kind = block.kind
     made.events = 0
-    made.epoch = to.settled
+    made.epoch = to.quiescent_epoch
     if made.before != NULL:
         made.before.after = made
     else:
@@ -147,7 +147,7 @@ cdef bint inherit(Pool* pool, Heap* heap, size_t size) noexcept nogil:
     while block != NULL:
         count += 1
         block = block.after
-    if see_to_blocks(heap, count):
+    if ensure_blocks(heap, count):
         return False
     block = segment.first
     while block != NULL:

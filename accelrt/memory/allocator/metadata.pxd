@@ -1,7 +1,7 @@
 # The records that describe memory, recycled by each heap and pool.  In the exclusive section.
 from libc.stdint cimport uintptr_t
 
-from accelrt.memory.allocator.types cimport NEAR, REACH, Block, Heap, Pool, Private, Segment, Use
+from accelrt.memory.allocator.types cimport HEAP_SLOTS, MAX_PROBES, Block, Heap, Pool, PrivatePool, Segment, Use
 
 cdef extern from *:
     """
@@ -12,31 +12,31 @@ cdef extern from *:
     Heap* load_heap(Heap** place) noexcept nogil
     void store_heap(Heap** place, Heap* heap) noexcept nogil
 
-cdef int see_to_blocks(Heap* heap, size_t wanted) noexcept nogil  # that many spare records; 0 or NO_HOST_MEMORY
+cdef int ensure_blocks(Heap* heap, size_t wanted) noexcept nogil  # that many spare records; 0 or NO_HOST_MEMORY
 cdef Block* append_hole(Segment* segment, size_t size) noexcept nogil  # behind its last block; after see_to_blocks
 cdef Use* new_use(Pool* pool) noexcept nogil  # NULL where the host has no memory
 cdef void recycle_use(Pool* pool, Use* use) noexcept nogil
 cdef bint has_use(const Use* uses, int device, uintptr_t stream) noexcept nogil
 # First of them, on a stream of that device; 0 or NO_HOST_MEMORY.
 cdef int add_use(Pool* pool, Use** uses, int device, uintptr_t stream) noexcept nogil
-cdef Heap* find_heap(const Pool* pool, const Private* owner, uintptr_t stream, int kind) noexcept nogil  # NULL
+cdef Heap* find_heap(const Pool* pool, const PrivatePool* owner, uintptr_t stream, int kind) noexcept nogil  # NULL
 cdef void retire_heap(Pool* pool, Heap* heap) noexcept nogil  # its private pool is gone; for another one to use
-cdef int heap_of(Pool* pool, Private* owner, uintptr_t stream, int kind, Heap** out_heap) noexcept nogil  # made if need be
+cdef int heap_of(Pool* pool, PrivatePool* owner, uintptr_t stream, int kind, Heap** out_heap) noexcept nogil  # made if need be
 
 
-cdef inline int near(uintptr_t stream) noexcept nogil:
+cdef inline int hash_stream(uintptr_t stream) noexcept nogil:
     # The first place of a stream's common heap: handles are addresses, or small numbers.
-    return <int>((stream ^ (stream >> 6) ^ (stream >> 12)) & (NEAR - 1))
+    return <int>((stream ^ (stream >> 6) ^ (stream >> 12)) & (HEAP_SLOTS - 1))
 
 
-cdef inline Heap* near_heap(Heap** places, uintptr_t stream) noexcept nogil:
+cdef inline Heap* lookup_heap(Heap** places, uintptr_t stream) noexcept nogil:
     # A common heap, in its first place but where others were there before it; NULL where it has none.
-    cdef Heap** place = places + near(stream)
+    cdef Heap** place = places + hash_stream(stream)
     cdef Heap* heap = load_heap(place)
     cdef int step
     if heap.stream == stream:
         return heap
-    for step in range(1, REACH):
+    for step in range(1, MAX_PROBES):
         heap = load_heap(place + step)
         if heap.stream == stream:
             return heap

@@ -14,7 +14,7 @@ from accelrt.memory.allocator.block_ops cimport recycle
 from accelrt.memory.allocator.exclusive cimport link_awake
 from accelrt.memory.allocator.sizes cimport UNIT
 from accelrt.memory.allocator.stream_registry cimport is_trusted
-from accelrt.memory.allocator.types cimport HOLE, REACH
+from accelrt.memory.allocator.types cimport HOLE, MAX_PROBES
 from accelrt.status cimport NO_HOST_MEMORY
 
 cdef extern from "<stdlib.h>" nogil:
@@ -42,7 +42,7 @@ cdef uint32_t next_weight(Heap* heap) noexcept nogil:
     return heap.seed
 
 
-cdef int see_to_blocks(Heap* heap, size_t wanted) noexcept nogil:
+cdef int ensure_blocks(Heap* heap, size_t wanted) noexcept nogil:
     cdef Block* block = heap.spare
     cdef Block* slab
     cdef int index
@@ -136,7 +136,7 @@ cdef Heap* make_heap(Pool* pool) noexcept nogil:
     heap = take_heap(pool)
     if heap == NULL:
         return NULL
-    heap.policy = &pool.policy
+    heap.settings = &pool.settings
     heap.seed = 0x2545F491
     spin_lock(&heap.lock)
     link_awake(pool, heap)
@@ -146,12 +146,12 @@ cdef Heap* make_heap(Pool* pool) noexcept nogil:
     return heap
 
 
-cdef uintptr_t heap_key(const Private* owner, uintptr_t stream, int kind) noexcept nogil:
+cdef uintptr_t heap_key(const PrivatePool* owner, uintptr_t stream, int kind) noexcept nogil:
     # Not of one heap alone, where others are chained behind it.
     return stream ^ <uintptr_t>owner * 0xC2B2AE3D27D4EB4FULL ^ <uintptr_t>kind << 62
 
 
-cdef Heap* find_heap(const Pool* pool, const Private* owner, uintptr_t stream, int kind) noexcept nogil:
+cdef Heap* find_heap(const Pool* pool, const PrivatePool* owner, uintptr_t stream, int kind) noexcept nogil:
     cdef Heap* heap = <Heap*>map_find(&pool.heap_index, heap_key(owner, stream, kind))
     while heap != NULL and (heap.stream != stream or heap.owner != owner or heap.kind != kind):
         heap = heap.same_key
@@ -186,9 +186,9 @@ cdef void retire_heap(Pool* pool, Heap* heap) noexcept nogil:
 
 cdef void bring_near(Pool* pool, Heap* heap) noexcept nogil:
     # In the first place that nobody has; where all are taken, the heap in the first is found the slow way from now on.
-    cdef Heap** place = &pool.near[heap.kind][near(heap.stream)]
+    cdef Heap** place = &pool.heap_table[heap.kind][hash_stream(heap.stream)]
     cdef int step
-    for step in range(REACH):
+    for step in range(MAX_PROBES):
         if place[step] == heap:
             return
         if place[step].stream == gone():
@@ -197,7 +197,7 @@ cdef void bring_near(Pool* pool, Heap* heap) noexcept nogil:
     store_heap(place, heap)
 
 
-cdef int heap_of(Pool* pool, Private* owner, uintptr_t stream, int kind, Heap** out_heap) noexcept nogil:
+cdef int heap_of(Pool* pool, PrivatePool* owner, uintptr_t stream, int kind, Heap** out_heap) noexcept nogil:
     cdef Heap* heap = find_heap(pool, owner, stream, kind)
     if heap == NULL:
         heap = NULL if map_reserve(&pool.heap_index) else make_heap(pool)
@@ -208,8 +208,8 @@ cdef int heap_of(Pool* pool, Private* owner, uintptr_t stream, int kind, Heap** 
         heap.kind = kind
         index_heap(pool, heap)
         heap.trusted = is_trusted(stream)
-        heap.epoch = heap.settled + 1
-        heap.waited = heap.settled
+        heap.epoch = heap.quiescent_epoch + 1
+        heap.waited = heap.quiescent_epoch
     if owner == NULL:
         bring_near(pool, heap)
     out_heap[0] = heap

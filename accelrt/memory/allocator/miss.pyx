@@ -11,28 +11,28 @@ from accelrt.core.locks cimport pthread_mutex_lock, pthread_mutex_unlock
 from accelrt.driver.capture_guard cimport FAILED, GONE, enter_wait, is_captured_event, leave_wait, meaning_of
 from accelrt.driver.waiting cimport INTERRUPTED, LOOK_NS, begin_slice, end_slice, is_to_end
 from accelrt.memory.allocator.address_table cimport make_cell
-from accelrt.memory.allocator.backing.expandable cimport grow_pages, need_at_end, trim_spans
-from accelrt.memory.allocator.backing.pages cimport release_piece, vacate
+from accelrt.memory.allocator.backing.expandable cimport grow_pages, need_at_end, trim_all_expandable
+from accelrt.memory.allocator.backing.pages cimport release_page, evict
 from accelrt.memory.allocator.backing.plain cimport grow_plain, release_plain
 from accelrt.memory.allocator.backing.stitching cimport (
-    Found, drop_windows, find_pages, forget_blockers, is_crowded, mark_leaving, revive, send_home, stitch,
+    Found, drop_idle_stitched, find_pages, forget_missing, has_too_many_stitched, mark_leaving, reuse_stitched, return_all_pages, stitch,
 )
-from accelrt.memory.allocator.block_ops cimport is_quiescent, is_settled, keeps_rest, suits
+from accelrt.memory.allocator.block_ops cimport is_heap_quiescent, is_quiescent, keeps_rest, suits
 from accelrt.memory.allocator.event_queue cimport Entry, put_entry
 from accelrt.memory.allocator.exclusive cimport call_unlocked, hand_out, lock_all, reserved, total_of, unlock_all
 from accelrt.memory.allocator.free_list cimport best_fit, class_of, next_class, precedes
 from accelrt.memory.allocator.inherit cimport inherit
-from accelrt.memory.allocator.metadata cimport add_use, heap_of, see_to_blocks
+from accelrt.memory.allocator.metadata cimport add_use, heap_of, ensure_blocks
 from accelrt.memory.allocator.pending cimport await_event, poll, wait_all
-from accelrt.memory.allocator.policy cimport is_overdrawn, open_credit
-from accelrt.memory.allocator.private_pool cimport drop_empty, has_graphs, owner_for
+from accelrt.memory.allocator.pool_settings cimport is_over_budget, reset_budget
+from accelrt.memory.allocator.private_pool cimport drop_empty, has_graphs, pool_for
 from accelrt.memory.allocator.sizes cimport GRANULE, LARGE_LIMIT, SMALL, SMALL_LIMIT, SMALL_SEGMENT, round_up
 from accelrt.memory.allocator.stats cimport ALLOCATED_BYTES
 from accelrt.memory.allocator.stream_epochs cimport (
-    close_epochs, drop_markers, drop_waited, look, look_at_all, mark_replay, next_replay, settle_all, settle_none,
+    close_epochs, drop_progress_events, drop_waited, poll_progress, poll_all, mark_replay, next_replay, mark_all_quiescent, settle_none,
 )
-from accelrt.memory.allocator.stream_registry cimport PER_THREAD, filed_under
-from accelrt.memory.allocator.types cimport CLASSES, Block, Piece, Replay, Use
+from accelrt.memory.allocator.stream_registry cimport PER_THREAD, heap_stream
+from accelrt.memory.allocator.types cimport CLASSES, Block, Page, Replay, Use
 from accelrt.status cimport CAPTURE_UNSUPPORTED, CAP_REACHED, NO_HOST_MEMORY, OUT_OF_MEMORY, POOL_CAP_REACHED
 
 cdef enum:
@@ -49,7 +49,7 @@ cdef bint refused(int code) noexcept nogil:
 
 cdef int find(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil:
     cdef Block* block = best_fit(request.heap, request.size)
-    if block == NULL or not suits(block, request.size, &pool.policy):
+    if block == NULL or not suits(block, request.size, &pool.settings):
         return OUT_OF_MEMORY
     return give(pool, request, block, out_address)
 
@@ -57,7 +57,7 @@ cdef int find(Pool* pool, Request* request, uintptr_t* out_address) noexcept nog
 cdef int give(Pool* pool, Request* request, Block* block, uintptr_t* out_address) noexcept nogil:
     # What is lent by another stream's heap returns there behind the work of the stream that asked.
     cdef Use* use = NULL
-    cdef int code = see_to_blocks(block.heap, 1)
+    cdef int code = ensure_blocks(block.heap, 1)
     if code:
         return code
     if block.cell == NULL:
@@ -65,7 +65,7 @@ cdef int give(Pool* pool, Request* request, Block* block, uintptr_t* out_address
         if block.cell == NULL:
             return NO_HOST_MEMORY
     if request.stream == PER_THREAD or block.heap != request.heap:
-        code = add_use(pool, &use, pool.device, filed_under(request.stream))
+        code = add_use(pool, &use, pool.device, heap_stream(request.stream))
         if code:
             return code
     hand_out(pool, block, request.size, request.requested, keeps_rest(block, request.size))
@@ -83,7 +83,7 @@ cdef Block* settled_fit(Block* node, size_t size) noexcept nogil:
         return NULL
     if node.size >= size:
         best = settled_fit(node.left, size)
-        if best == NULL and is_settled(node):
+        if best == NULL and is_quiescent(node):
             best = node
     return best if best != NULL else settled_fit(node.right, size)
 
@@ -93,7 +93,7 @@ cdef Block* lent_by(Pool* pool, Heap* heap, size_t size) noexcept nogil:
     cdef int index = class_of(size)
     if best_fit(heap, size) == NULL:
         return NULL
-    look(pool, heap)
+    poll_progress(pool, heap)
     while index >= 0 and best == NULL:
         best = settled_fit(heap.trees[index], size)
         index = next_class(heap, index) if index + 1 < CLASSES else -1
@@ -102,7 +102,7 @@ cdef Block* lent_by(Pool* pool, Heap* heap, size_t size) noexcept nogil:
 
 cdef int borrow(Pool* pool, Request* request, int refusal, uintptr_t* out_address) noexcept nogil:
     # A part of a page that another stream's blocks keep from going anywhere else.
-    cdef Heap* other = pool.heaps if pool.policy.virtual_memory else NULL
+    cdef Heap* other = pool.heaps if pool.settings.virtual_memory else NULL
     cdef Block* best = NULL
     cdef Block* block
     while other != NULL:
@@ -119,16 +119,16 @@ cdef int borrow(Pool* pool, Request* request, int refusal, uintptr_t* out_addres
 cdef size_t plain_size(const Pool* pool, const Request* request) noexcept nogil:
     if request.kind == SMALL:
         return SMALL_SEGMENT
-    if request.size < min(<size_t>LARGE_LIMIT, pool.policy.large_segment):
-        return pool.policy.large_segment
+    if request.size < min(<size_t>LARGE_LIMIT, pool.settings.large_segment):
+        return pool.settings.large_segment
     return round_up(request.size, GRANULE)
 
 
 cdef int collect(Pool* pool, size_t size) noexcept nogil:
     # Before growth beyond the threshold: what has been idle longest goes back first.
-    cdef double allowed = pool.policy.collect * pool.limit
+    cdef double allowed = pool.settings.collect * pool.limit
     cdef size_t total = reserved(pool) + size
-    if pool.policy.collect == 0 or pool.limit == SIZE_MAX or total <= allowed:
+    if pool.settings.collect == 0 or pool.limit == SIZE_MAX or total <= allowed:
         return 0
     return release_plain(pool, <size_t>(total - allowed))
 
@@ -150,14 +150,14 @@ cdef int grow_within(Pool* pool, Request* request, double slack) noexcept nogil:
     return code
 
 
-cdef int draw(Pool* pool, Request* request, Found* found) noexcept nogil:
+cdef int reuse_or_stitch(Pool* pool, Request* request, Found* found) noexcept nogil:
     # An old window, more memory instead of a new one where those do not pay, a new one, or what is missing for it.
     cdef size_t available = find_pages(pool, request.heap, request.across, found)
-    cdef uint64_t windows
+    cdef uint64_t stitched_count
     cdef int code
-    if available >= request.size and revive(pool, request.heap, request.size):
+    if available >= request.size and reuse_stitched(pool, request.heap, request.size):
         return 0
-    if pool.policy.slack < 0 and is_overdrawn(pool):
+    if pool.settings.slack < 0 and is_over_budget(pool):
         code = grow_within(pool, request, THRIFTY_SLACK)
         if code == OUT_OF_MEMORY:  # others may have taken meanwhile what was found
             return 0
@@ -165,48 +165,48 @@ cdef int draw(Pool* pool, Request* request, Found* found) noexcept nogil:
             return code
     if available < request.size:
         return grow_pages(pool, request.heap, request.size - available, False)
-    if is_crowded(pool):
-        windows = pool.windows
-        code = drop_windows(pool)
-        if code or pool.windows < windows:
+    if has_too_many_stitched(pool):
+        stitched_count = pool.stitched_count
+        code = drop_idle_stitched(pool)
+        if code or pool.stitched_count < stitched_count:
             return code
     return stitch(pool, request.heap, request.size, found)
 
 
-cdef int gather(Pool* pool, Request* request) noexcept nogil:
+cdef int stitch_pages(Pool* pool, Request* request) noexcept nogil:
     # A fit out of pages.
     cdef Found found
     cdef int code
-    send_home(pool)
+    return_all_pages(pool)
     if best_fit(request.heap, request.size) != NULL:
         return 0
     memset(&found, 0, sizeof(found))
-    code = draw(pool, request, &found)
+    code = reuse_or_stitch(pool, request, &found)
     free(found.runs)
     return code
 
 
-cdef int obtain(Pool* pool, Request* request) noexcept nogil:
+cdef int grow_or_stitch(Pool* pool, Request* request) noexcept nogil:
     # More for the heap, if the device and the limit allow it.
     cdef int code
-    if not pool.policy.virtual_memory:
+    if not pool.settings.virtual_memory:
         if inherit(pool, request.heap, request.size):
             return 0
         code = collect(pool, plain_size(pool, request))
         return code if code else grow_plain(pool, request.heap, plain_size(pool, request))
-    if not pool.policy.stitching:
+    if not pool.settings.stitching:
         return grow_pages(pool, request.heap, need_at_end(pool, request.heap, request.size), True)
-    code = grow_within(pool, request, pool.policy.slack)
-    return gather(pool, request) if refused(code) else code
+    code = grow_within(pool, request, pool.settings.slack)
+    return stitch_pages(pool, request) if refused(code) else code
 
 
-cdef int serve(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil:
+cdef int find_or_grow(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil:
     cdef int _attempt
     cdef int code = find(pool, request, out_address)
     for _attempt in range(ATTEMPTS):
         if code != OUT_OF_MEMORY:
             return code
-        code = obtain(pool, request)
+        code = grow_or_stitch(pool, request)
         if code:
             return code
         code = find(pool, request, out_address)
@@ -224,13 +224,13 @@ cdef int await_replay(Pool* pool, Replay* found) noexcept nogil:
     cdef Entry* entry
     cdef int code
     found.waited = True
-    if not found.marked:
+    if not found.progress_epoch:
         mark_replay(pool, found)
-    if not found.marked:  # it captures, or some stream does that the legacy default stream waits for
+    if not found.progress_epoch:  # it captures, or some stream does that the legacy default stream waits for
         return 0
-    entry = <Entry*>found.marker
-    found.marker = NULL
-    found.marked = False
+    entry = <Entry*>found.progress_event
+    found.progress_event = NULL
+    found.progress_epoch = False
     code = call_unlocked(pool, await_event, entry)
     put_entry(&pool.spare_entries, entry)
     if code == 0 or meaning_of(code) == GONE:
@@ -239,16 +239,16 @@ cdef int await_replay(Pool* pool, Replay* found) noexcept nogil:
     return 0 if is_captured_event(code) else code
 
 
-cdef int await_marker(Pool* pool, Heap* heap) noexcept nogil:
+cdef int wait_progress(Pool* pool, Heap* heap) noexcept nogil:
     # Taken out of the heap meanwhile, so that no other thread records its event anew, perhaps into a capture.
-    cdef Entry* entry = heap.marker
-    cdef unsigned int marked = heap.marked
+    cdef Entry* entry = heap.progress_event
+    cdef unsigned int progress_epoch = heap.progress_epoch
     cdef int code
-    heap.marker = NULL
+    heap.progress_event = NULL
     code = call_unlocked(pool, await_event, entry)
     put_entry(&pool.spare_entries, entry)
-    if code == 0 and <int>(marked - heap.settled) > 0:
-        heap.settled = marked
+    if code == 0 and <int>(progress_epoch - heap.quiescent_epoch) > 0:
+        heap.quiescent_epoch = progress_epoch
     return code if meaning_of(code) == FAILED and not is_captured_event(code) else 0
 
 
@@ -258,24 +258,24 @@ cdef int wait_beside_capture(Pool* pool) noexcept nogil:
     cdef Replay* found
     cdef int code = 0
     end_slice()  # on a stream that captures, the marker of a wait that is given up cannot be recorded anew
-    look_at_all(pool)
+    poll_all(pool)
     while heap != NULL and code == 0:
-        if heap.marker != NULL and not is_quiescent(heap):
-            code = await_marker(pool, heap)
-            look(pool, heap)
+        if heap.progress_event != NULL and not is_heap_quiescent(heap):
+            code = wait_progress(pool, heap)
+            poll_progress(pool, heap)
         heap = heap.next
     found = next_replay(pool)
     while code == 0 and found != NULL:
         code = await_replay(pool, found)
         found = next_replay(pool)
-    send_home(pool)
+    return_all_pages(pool)
     return code
 
 
 cdef int wait_streams(Pool* pool) noexcept nogil:
     # Then what any stream freed may serve every other.  Beside a capture the device must not be waited for.
     cdef int code
-    if pool.first_piece == NULL and pool.windows == 0:
+    if pool.first_page == NULL and pool.stitched_count == 0:
         return 0
     if pool.captures or not enter_wait():
         return wait_beside_capture(pool)
@@ -285,8 +285,8 @@ cdef int wait_streams(Pool* pool) noexcept nogil:
     if code:
         settle_none(pool)
         return code
-    settle_all(pool)
-    send_home(pool)
+    mark_all_quiescent(pool)
+    return_all_pages(pool)
     return 0
 
 
@@ -295,59 +295,59 @@ cdef bint beside_capture(int code) noexcept nogil:
     return CAPTURE_UNSUPPORTED <= code <= CAPTURE_LAST
 
 
-cdef int see_to_leaving(Pool* pool) noexcept nogil:
+cdef int evict_leaving(Pool* pool) noexcept nogil:
     # Two records for each piece that may leave.
-    cdef Piece* piece = pool.first_piece
+    cdef Page* page = pool.first_page
     cdef size_t count = 0
     cdef int code = 0
-    while piece != NULL:
+    while page != NULL:
         count += 1
-        piece = piece.after
-    piece = pool.first_piece
-    while piece != NULL and code == 0:
-        if piece.home != NULL and piece.mark == pool.search:
-            code = see_to_blocks(piece.home.segment.heap, 2)
+        page = page.after
+    page = pool.first_page
+    while page != NULL and code == 0:
+        if page.resident != NULL and page.mark == pool.search:
+            code = ensure_blocks(page.resident.segment.heap, 2)
             if code == 0:
-                vacate(pool, piece)
-        piece = piece.after
+                evict(pool, page)
+        page = page.after
     return code
 
 
 cdef int release_pages(Pool* pool) noexcept nogil:
     # The device was waited for.  What is marked loses its home first, so that no hit takes it meanwhile.
-    cdef Piece* piece
-    cdef Piece* after
-    cdef int code = drop_windows(pool)
+    cdef Page* page
+    cdef Page* after
+    cdef int code = drop_idle_stitched(pool)
     mark_leaving(pool)
     if code == 0:
-        code = see_to_leaving(pool)
-    piece = pool.first_piece
-    while piece != NULL and code == 0:
-        after = piece.after
-        if piece.home == NULL:
-            code = release_piece(pool, piece)
-        piece = after
-    forget_blockers(pool)
+        code = evict_leaving(pool)
+    page = pool.first_page
+    while page != NULL and code == 0:
+        after = page.after
+        if page.resident == NULL:
+            code = release_page(pool, page)
+        page = after
+    forget_missing(pool)
     pool.refused = SIZE_MAX
-    if pool.first_piece == NULL and pool.windows == 0:
-        open_credit(pool)
-    return code if code else trim_spans(pool)
+    if pool.first_page == NULL and pool.stitched_count == 0:
+        reset_budget(pool)
+    return code if code else trim_all_expandable(pool)
 
 
 cdef int release_free(Pool* pool) noexcept nogil:
     cdef int code = release_plain(pool, SIZE_MAX)
-    if code == 0 and (pool.first != NULL or pool.windows):
+    if code == 0 and (pool.first != NULL or pool.stitched_count):
         code = wait_streams(pool)
         if code == 0:
             code = release_pages(pool)
         elif beside_capture(code):
             code = 0
     drop_empty(pool)
-    drop_markers(pool)
+    drop_progress_events(pool)
     return code
 
 
-cdef int release_with(Pool* pool, Private* owner) noexcept nogil:
+cdef int release_with(Pool* pool, PrivatePool* owner) noexcept nogil:
     cdef int code
     if owner != NULL:
         owner.emptied = True
@@ -359,7 +359,7 @@ cdef int release_with(Pool* pool, Private* owner) noexcept nogil:
     return code
 
 
-cdef int release_own(Pool* pool, Private* owner) noexcept nogil:
+cdef int release_own(Pool* pool, PrivatePool* owner) noexcept nogil:
     # What the owner lacks nobody else's memory can give.
     cdef int code
     if owner == NULL or has_graphs(owner):
@@ -372,7 +372,7 @@ cdef int release_own(Pool* pool, Private* owner) noexcept nogil:
 
 cdef int release_pools(Pool* pool, bint* out_any) noexcept nogil:
     # What is idle in MemPools that are alive, rather than to refuse.
-    cdef Private* owner = pool.privates
+    cdef PrivatePool* owner = pool.privates
     out_any[0] = False
     while owner != NULL:
         owner.emptied = owner.users and owner.reserved and not has_graphs(owner)
@@ -390,13 +390,13 @@ cdef void leave_locks(Pool* pool) noexcept nogil:
 
 cdef int take_locks(Pool* pool, Request* request) noexcept nogil:
     # Python may have run meanwhile, which allocates and frees: whose heap it was may be gone.
-    cdef Private* owner
+    cdef PrivatePool* owner
     cdef int code
     pthread_mutex_lock(&pool.growth)
     lock_all(pool)
-    code = owner_for(pool, request.stream, &owner)
+    code = pool_for(pool, request.stream, &owner)
     if code == 0:
-        code = heap_of(pool, owner, filed_under(request.stream), request.kind, &request.heap)
+        code = heap_of(pool, owner, heap_stream(request.stream), request.kind, &request.heap)
     return code
 
 
@@ -432,7 +432,7 @@ cdef int wait_in_slices(Pool* pool, Request* request) noexcept nogil:
         ns *= 2
 
 
-cdef int ask(Pool* pool, Request* request, int refusal, uintptr_t* out_address) noexcept nogil:
+cdef int run_callbacks(Pool* pool, Request* request, int refusal, uintptr_t* out_address) noexcept nogil:
     # Outside all locks: who is asked may allocate and free.
     cdef int freed, code
     leave_locks(pool)
@@ -441,7 +441,7 @@ cdef int ask(Pool* pool, Request* request, int refusal, uintptr_t* out_address) 
     if code or not freed:
         return code if code else refusal
     code = poll(pool)
-    return code if code else serve(pool, request, out_address)
+    return code if code else find_or_grow(pool, request, out_address)
 
 
 cdef int last_growth(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil:
@@ -458,28 +458,28 @@ cdef int release_and_serve(Pool* pool, Request* request, int refusal, uintptr_t*
     pool.stats.num_alloc_retries += 1
     if refusal == POOL_CAP_REACHED:
         code = release_own(pool, request.heap.owner)
-        return code if code else serve(pool, request, out_address)
+        return code if code else find_or_grow(pool, request, out_address)
     code = release_free(pool)
     if code == 0:
-        code = serve(pool, request, out_address)
+        code = find_or_grow(pool, request, out_address)
     if refused(code) and code != POOL_CAP_REACHED:
         refusal = code
         code = release_pools(pool, &more)
         if code == 0:
-            code = serve(pool, request, out_address) if more else refusal
+            code = find_or_grow(pool, request, out_address) if more else refusal
     return code
 
 
-cdef int climb(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil:
+cdef int retry(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil:
     # A small request, or one of a process that has little, takes no pages from other streams before growth was
     # refused: the streams would ask for them back, again and again.
     cdef int code = poll(pool)
-    request.across = request.size > SMALL_LIMIT and reserved(pool) + request.size > APART or not pool.policy.stitching
+    request.across = request.size > SMALL_LIMIT and reserved(pool) + request.size > APART or not pool.settings.stitching
     if code == 0:
-        code = serve(pool, request, out_address)
+        code = find_or_grow(pool, request, out_address)
     if refused(code) and not request.across:
         request.across = True
-        code = serve(pool, request, out_address)
+        code = find_or_grow(pool, request, out_address)
     if refused(code) and request.size <= SMALL_LIMIT:
         code = borrow(pool, request, code, out_address)
     if not refused(code):
@@ -487,12 +487,12 @@ cdef int climb(Pool* pool, Request* request, uintptr_t* out_address) noexcept no
     pool.stats.num_sync_all_streams += 1
     code = wait_in_slices(pool, request) if request.interruptible else await_all(pool)
     if code == 0 or beside_capture(code):
-        code = serve(pool, request, out_address)
+        code = find_or_grow(pool, request, out_address)
     if refused(code) and on_refusal != NULL:
-        code = ask(pool, request, code, out_address)
+        code = run_callbacks(pool, request, code, out_address)
     if refused(code):
         code = release_and_serve(pool, request, code, out_address)
-    if refused(code) and not pool.policy.virtual_memory:
+    if refused(code) and not pool.settings.virtual_memory:
         code = last_growth(pool, request, out_address)
     if refused(code):
         code = borrow(pool, request, code, out_address)

@@ -4,7 +4,7 @@ from libc.stdint cimport uint64_t, uintptr_t
 from accelrt.memory.allocator.types cimport Block, Heap, Offer, Pool
 
 cdef void defer(Pool* pool, Block* block) noexcept nogil  # makes it PENDING, without events yet
-cdef int settle(Pool* pool) noexcept nogil  # records the events of deferred blocks, but on capturing streams
+cdef int record_events(Pool* pool) noexcept nogil  # records the events of deferred blocks, but on capturing streams
 cdef int poll(Pool* pool) noexcept nogil  # frees what is complete; never waits
 cdef int wait_all(Pool* pool) noexcept nogil  # frees what is pending now; leaves all locks while it waits
 cdef int await_event(Pool* pool, void* entry) noexcept nogil  # an Errand (exclusive.pxd) for an entry's event
@@ -21,4 +21,4 @@ cdef extern from *:
 
 cdef int offer(Pool* pool, Block* block, uintptr_t event, uint64_t record) noexcept nogil  # from LIVE
 cdef int note_wait(Pool* pool, uintptr_t stream, uint64_t record) noexcept nogil  # the stream waits for it
-cdef Block* accept(Pool* pool, const Heap* heap, size_t size) noexcept nogil  # what its stream may take; NULL
+cdef Block* claim(Pool* pool, const Heap* heap, size_t size) noexcept nogil  # what its stream may take; NULL

@@ -4,7 +4,7 @@ from libc.stdlib cimport calloc, free
 
 from accelrt.driver.capture_guard cimport GONE, go_relaxed, is_captured_event, meaning_of, record_behind, restore_mode
 from accelrt.driver.table cimport STREAM_NON_BLOCKING
-from accelrt.memory.allocator.backing.stitching cimport retire
+from accelrt.memory.allocator.backing.stitching cimport free_block
 from accelrt.memory.allocator.event_queue cimport (
     Entry, Queue, busy_queue, enqueue, next_filled, push, put_entry, queue_of, take_complete, take_entry, take_of,
 )
@@ -22,9 +22,9 @@ cdef void defer(Pool* pool, Block* block) noexcept nogil:
     pool.deferred = block
 
 
-cdef void finish(Pool* pool, Block* block) noexcept nogil:
+cdef void complete(Pool* pool, Block* block) noexcept nogil:
     block.heap.pending -= 1
-    retire(pool, block)
+    free_block(pool, block)
 
 
 cdef int record_use(Pool* pool, Block* block, const Use* use) noexcept nogil:
@@ -47,7 +47,7 @@ cdef bint drop_entry(Pool* pool, Entry* entry) noexcept nogil:
     return block.events == 0 and block.uses == NULL
 
 
-cdef int settle_block(Pool* pool, Block* block) noexcept nogil:
+cdef int record_block_events(Pool* pool, Block* block) noexcept nogil:
     # Uses on streams that capture stay, for NOT_READY; a stream that is gone uses nothing more.
     cdef Use** link = &block.uses
     cdef Use* use
@@ -68,7 +68,7 @@ cdef int settle_block(Pool* pool, Block* block) noexcept nogil:
 
 # --- blocks that were freed as of an event -------------------------------------------------------------------
 
-cdef int see_to_watch(Pool* pool) noexcept nogil:
+cdef int ensure_watch(Pool* pool) noexcept nogil:
     cdef int mode
     cdef int code
     if pool.watch:
@@ -103,7 +103,7 @@ cdef int watch(Pool* pool, Queue* queue, Block* block, uintptr_t event) noexcept
 cdef int offer(Pool* pool, Block* block, uintptr_t event, uint64_t record) noexcept nogil:
     cdef Queue* queue
     cdef Offer* made
-    cdef int code = see_to_watch(pool)
+    cdef int code = ensure_watch(pool)
     if code:
         return code
     queue = queue_of(&pool.queues, pool.device, pool.watch)
@@ -116,7 +116,7 @@ cdef int offer(Pool* pool, Block* block, uintptr_t event, uint64_t record) noexc
         free(made)
         return code
     count_freed(pool, block)
-    if settle_block(pool, block):  # tried again like all that is deferred, and offered to nobody
+    if record_block_events(pool, block):  # tried again like all that is deferred, and offered to nobody
         free(made)
         defer(pool, block)
         return 0
@@ -133,7 +133,7 @@ cdef void withdraw(Pool* pool, Block* block) noexcept nogil:
     # Where it is offered: the event is complete, or it is taken.
     cdef Offer** link = &pool.offers
     cdef Offer* found
-    cdef Use* taker
+    cdef Use* claimant
     cdef Heap* heap
     while link[0] != NULL and link[0].block != block:
         link = &link[0].next
@@ -141,12 +141,12 @@ cdef void withdraw(Pool* pool, Block* block) noexcept nogil:
     if found == NULL:
         return
     store_offers(link, found.next)
-    while found.takers != NULL:
-        taker = found.takers
-        found.takers = taker.next
-        if heap_of(pool, NULL, taker.stream, block.heap.kind, &heap) == 0:
+    while found.claimants != NULL:
+        claimant = found.claimants
+        found.claimants = claimant.next
+        if heap_of(pool, NULL, claimant.stream, block.heap.kind, &heap) == 0:
             heap.offered -= 1
-        recycle_use(pool, taker)
+        recycle_use(pool, claimant)
     free(found)
 
 
@@ -159,10 +159,10 @@ cdef int note_wait(Pool* pool, uintptr_t stream, uint64_t record) noexcept nogil
     if stream == PER_THREAD:  # which it is, the next caller that allocates would have to know
         return 0
     while found != NULL:
-        if found.record == record and found.block.heap.owner == NULL and not has_use(found.takers, pool.device, stream):
+        if found.record == record and found.block.heap.owner == NULL and not has_use(found.claimants, pool.device, stream):
             code = heap_of(pool, NULL, stream, found.block.heap.kind, &heap)
             if code == 0:
-                code = add_use(pool, &found.takers, pool.device, stream)
+                code = add_use(pool, &found.claimants, pool.device, stream)
             if code:
                 return code
             heap.offered += 1
@@ -170,21 +170,21 @@ cdef int note_wait(Pool* pool, uintptr_t stream, uint64_t record) noexcept nogil
     return 0
 
 
-cdef bint suits_taker(const Pool* pool, const Offer* found, const Heap* heap, size_t size) noexcept nogil:
+cdef bint suits_claimant(const Pool* pool, const Offer* found, const Heap* heap, size_t size) noexcept nogil:
     # Of the kind of the taker's heap, which the size nearly fills, and which no other stream uses.
     cdef const Block* block = found.block
     if block.heap.kind != heap.kind or block.events != 1 or block.size < size or block.size - size > size // 8:
         return False
-    return has_use(found.takers, pool.device, heap.stream)
+    return has_use(found.claimants, pool.device, heap.stream)
 
 
-cdef Block* accept(Pool* pool, const Heap* heap, size_t size) noexcept nogil:
+cdef Block* claim(Pool* pool, const Heap* heap, size_t size) noexcept nogil:
     # The smallest block that suits; PENDING with no events.
     cdef Offer* found = pool.offers
     cdef Offer* best = NULL
     cdef Block* block
     while found != NULL:
-        if suits_taker(pool, found, heap, size) and (best == NULL or found.block.size < best.block.size):
+        if suits_claimant(pool, found, heap, size) and (best == NULL or found.block.size < best.block.size):
             best = found
         found = found.next
     if best == NULL:
@@ -195,19 +195,19 @@ cdef Block* accept(Pool* pool, const Heap* heap, size_t size) noexcept nogil:
     return block
 
 
-cdef int settle(Pool* pool) noexcept nogil:
+cdef int record_events(Pool* pool) noexcept nogil:
     # A block whose events cannot all be recorded, since a stream captures, stays deferred and is tried again.  What
     # can be recorded is recorded at once: streams of others may be gone later.
     cdef Block* block
     cdef int code
     while pool.deferred != NULL:
         block = pool.deferred
-        code = settle_block(pool, block)
+        code = record_block_events(pool, block)
         if code:
             return 0 if code == NOT_READY else code
         pool.deferred = block.left
         if block.events == 0:
-            finish(pool, block)
+            complete(pool, block)
     return 0
 
 
@@ -222,7 +222,7 @@ cdef int poll_queue(Pool* pool, Queue* queue) noexcept nogil:
         if queue.stream == pool.watch:
             withdraw(pool, block)
         if last:
-            finish(pool, block)
+            complete(pool, block)
         entry = take_complete(pool.table, &pool.queues, queue, &code)
     return code
 
@@ -231,7 +231,7 @@ cdef int poll(Pool* pool) noexcept nogil:
     # Asking for an event breaks a global-mode capture of any thread, unless the asker is relaxed.
     cdef Queue* queue = next_filled(&pool.queues, 0)
     cdef int mode
-    cdef int code = settle(pool)
+    cdef int code = record_events(pool)
     if code or pool.pending == 0:
         return code
     code = go_relaxed(pool.table, &mode)
@@ -266,7 +266,7 @@ cdef int wait_oldest(Pool* pool, Entry* entry) noexcept nogil:
 cdef int wait_all(Pool* pool) noexcept nogil:
     # What is given back later is not waited for.
     cdef Queue* queue
-    cdef int code = settle(pool)
+    cdef int code = record_events(pool)
     cdef unsigned long long left = pool.pending
     while left and code == 0:
         left -= 1

@@ -2,7 +2,7 @@
 # pool is made at its first use.  Addresses are what allocate wrote; 0 stands for no memory.
 from libc.stdint cimport uintptr_t
 
-from accelrt.memory.allocator.types cimport Block, Policy, Pool
+from accelrt.memory.allocator.types cimport Block, PoolSettings, Pool
 
 cdef enum:
     MAX_DEVICES = 64
@@ -23,7 +23,7 @@ cdef int empty(int device) noexcept nogil  # waits for pending blocks, then give
 cdef int set_limit(int device, size_t limit) noexcept nogil
 
 cdef int pool_of(int device, Pool** out_pool) noexcept nogil  # made if need be
-cdef void want_policy(const Policy* policy) noexcept nogil  # of pools that are made from now on; the GIL is not held
+cdef void want_settings(const PoolSettings* settings) noexcept nogil  # of pools that are made from now on; the GIL is not held
 cdef void want_level(int level) noexcept nogil  # of audits, likewise: 0 none, 1 counters, 2 everything
 cdef Pool* pool_if_made(int device) noexcept nogil  # NULL before the device's first allocation
 

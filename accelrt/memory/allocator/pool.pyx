@@ -13,21 +13,21 @@ from accelrt.core.locks cimport (
 cimport accelrt.driver.registry as registry
 from accelrt.driver.waiting cimport is_main_thread
 from accelrt.memory.allocator.address_table cimport block_at
-from accelrt.memory.allocator.audit cimport violated, violated_between
-from accelrt.memory.allocator.backing.stitching cimport retire
+from accelrt.memory.allocator.audit cimport audit_pool, audit_between
+from accelrt.memory.allocator.backing.stitching cimport free_block
 from accelrt.memory.allocator.event_queue cimport destroy_entries
 from accelrt.memory.allocator.exclusive cimport (
     count_freed, count_splits, hand_over, lock_all, lock_to_read, try_lock_to_read, unlock_after_read, unlock_all,
 )
 from accelrt.memory.allocator.fast_path cimport allocate_cached, expect_read, free_cached, put, take
-from accelrt.memory.allocator.metadata cimport gone, heap_of, near_heap, new_use, recycle_use
-from accelrt.memory.allocator.miss cimport Request, climb, find, release_with
-from accelrt.memory.allocator.pending cimport accept, defer, poll, settle, wait_all
-from accelrt.memory.allocator.policy cimport load_flag, load_routed, rounded, take_policy, wanted
-from accelrt.memory.allocator.private_pool cimport entered_pool, is_routed, note_peaks, owner_for
+from accelrt.memory.allocator.metadata cimport gone, heap_of, lookup_heap, new_use, recycle_use
+from accelrt.memory.allocator.miss cimport Request, retry, find, release_with
+from accelrt.memory.allocator.pending cimport claim, defer, poll, record_events, wait_all
+from accelrt.memory.allocator.pool_settings cimport load_flag, load_routed, rounded, take_settings, wanted
+from accelrt.memory.allocator.private_pool cimport entered_pool, is_routed, note_peaks, pool_for
 from accelrt.memory.allocator.sizes cimport LARGE, ROUND_LIMIT, SMALL_LIMIT, UNIT, kind_of, round_up
-from accelrt.memory.allocator.stream_registry cimport filed_under
-from accelrt.memory.allocator.types cimport CACHED, LIVE, NEAR, REACH, Block, Heap, Policy, Private, Use, is_of
+from accelrt.memory.allocator.stream_registry cimport heap_stream
+from accelrt.memory.allocator.types cimport CACHED, LIVE, HEAP_SLOTS, MAX_PROBES, Block, Heap, PoolSettings, PrivatePool, Use, is_of
 from accelrt.memory.backends.external_pool cimport (
     foreign_allocate, foreign_attach, foreign_empty, foreign_holds, foreign_release, foreign_set_limit,
 )
@@ -67,8 +67,8 @@ cdef int hit(Pool* pool, size_t requested, uintptr_t stream, uintptr_t* out_addr
     # A thread inside use_mem_pool allocates elsewhere; only where there is one does anybody look further.
     if load_routed(&pool.routed) and is_routed():
         return NOT_READY
-    size = round_up(requested, UNIT) if not load_flag(&pool.policy.rounds) else rounded(&pool.policy, requested)
-    heap = near_heap(pool.near[pool.policy.virtual_memory or size > SMALL_LIMIT], stream)
+    size = round_up(requested, UNIT) if not load_flag(&pool.settings.rounds) else rounded(&pool.settings, requested)
+    heap = lookup_heap(pool.heap_table[pool.settings.virtual_memory or size > SMALL_LIMIT], stream)
     if heap == NULL:
         return leave_hit(pool, requested, stream, out_address, wait)
     if wait:
@@ -76,7 +76,7 @@ cdef int hit(Pool* pool, size_t requested, uintptr_t stream, uintptr_t* out_addr
     elif not spin_try(&heap.lock):
         return NOT_READY
     code = 0 if allocate_cached(heap, size, requested, out_address) else take(
-        heap, &pool.policy, size, requested, out_address)
+        heap, &pool.settings, size, requested, out_address)
     spin_unlock(&heap.lock)
     return code
 
@@ -133,9 +133,9 @@ cdef int audited(Pool* pool, uintptr_t address, bint wait) noexcept nogil:
         return 0
     pool.audited_hits += 1
     pool.audited_cached += is_cached_at(pool, address)
-    if pool.broken == NULL:
-        pool.broken = violated_between(pool, pool.debug)
-    code = 0 if pool.broken == NULL else BROKEN
+    if pool.failed_identity == NULL:
+        pool.failed_identity = audit_between(pool, pool.debug)
+    code = 0 if pool.failed_identity == NULL else BROKEN
     unlock_after_read(pool)
     return code
 
@@ -179,14 +179,14 @@ cdef int try_release(int device, uintptr_t address) noexcept nogil:
 # --- what is not a hit -------------------------------------------------------------------------------------
 
 cdef int prepare(Pool* pool, Request* request, size_t size, uintptr_t stream) noexcept nogil:
-    cdef Private* owner = NULL
-    cdef int code = owner_for(pool, stream, &owner)
+    cdef PrivatePool* owner = NULL
+    cdef int code = pool_for(pool, stream, &owner)
     request.requested = size
-    request.size = rounded(&pool.policy, size)
+    request.size = rounded(&pool.settings, size)
     request.stream = stream
-    request.kind = LARGE if pool.policy.virtual_memory else kind_of(request.size)
+    request.kind = LARGE if pool.settings.virtual_memory else kind_of(request.size)
     if code == 0:
-        code = heap_of(pool, owner, filed_under(stream), request.kind, &request.heap)
+        code = heap_of(pool, owner, heap_stream(stream), request.kind, &request.heap)
     if code == 0 and request.heap.pending and pool.captures == 0:
         code = poll(pool)
     return code
@@ -194,9 +194,9 @@ cdef int prepare(Pool* pool, Request* request, size_t size, uintptr_t stream) no
 
 cdef int inspected(Pool* pool, int code) noexcept nogil:
     # The debug audit after an operation; what it found stays to be read.
-    if pool.debug and pool.broken == NULL:
-        pool.broken = violated(pool, pool.debug)
-    return BROKEN if pool.broken != NULL and code == 0 else code
+    if pool.debug and pool.failed_identity == NULL:
+        pool.failed_identity = audit_pool(pool, pool.debug)
+    return BROKEN if pool.failed_identity != NULL and code == 0 else code
 
 
 cdef int allocate_slow(
@@ -233,7 +233,7 @@ cdef int allocate_slow(
         if code == 0:
             code = find(pool, &request, out_address)
         if code == OUT_OF_MEMORY:
-            code = climb(pool, &request, out_address)
+            code = retry(pool, &request, out_address)
         pthread_mutex_unlock(&pool.growth)
     if code and request.heap != NULL:
         count_splits(pool, request.heap)
@@ -250,7 +250,7 @@ cdef int take_offer(Pool* pool, Request* request, uintptr_t* out_address) noexce
     cdef Block* block
     if use == NULL:
         return NO_HOST_MEMORY
-    block = accept(pool, request.heap, request.size)
+    block = claim(pool, request.heap, request.size)
     if block == NULL:
         recycle_use(pool, use)
         return 0
@@ -284,11 +284,11 @@ cdef int release_slow(int device, uintptr_t address) noexcept nogil:
         heap = block.heap
         count_freed(pool, block)
         if block.uses == NULL:
-            retire(pool, block)
+            free_block(pool, block)
         else:
             # A failure to record keeps the block pending; it is tried again at the next miss.
             defer(pool, block)
-            settle(pool)
+            record_events(pool)
         code = inspected(pool, code)
     unlock_all(pool, heap)
     return code
@@ -406,9 +406,9 @@ cdef int make_slow(int device, Pool** out_pool) noexcept nogil:
     return code
 
 
-cdef void want_policy(const Policy* policy) noexcept nogil:
+cdef void want_settings(const PoolSettings* settings) noexcept nogil:
     pthread_mutex_lock(&making)
-    (&wanted)[0] = policy[0]
+    (&wanted)[0] = settings[0]
     pthread_mutex_unlock(&making)
 
 
@@ -426,8 +426,8 @@ cdef Pool* new_pool(int device) noexcept nogil:
     if pool == NULL:
         return NULL
     pool.device = device
-    for index in range(NEAR + REACH):
-        pool.near[0][index] = pool.near[1][index] = &nowhere
+    for index in range(HEAP_SLOTS + MAX_PROBES):
+        pool.heap_table[0][index] = pool.heap_table[1][index] = &nowhere
     return pool
 
 
@@ -454,7 +454,7 @@ cdef int make(int device) noexcept nogil:
     pthread_mutex_init(&pool.lock, NULL)
     pthread_mutex_init(&pool.growth, NULL)
     pool.table = registry.active()
-    take_policy(pool)
+    take_settings(pool)
     store_pool(&pools[device], offered)
     return 0
 
@@ -473,8 +473,8 @@ cdef void prepare_module() noexcept nogil:
     leave_hit = hit_slow
     leave_give_back = give_back_slow
     nowhere.stream = gone()
-    for index in range(NEAR + REACH):
-        unmade.near[0][index] = unmade.near[1][index] = &nowhere
+    for index in range(HEAP_SLOTS + MAX_PROBES):
+        unmade.heap_table[0][index] = unmade.heap_table[1][index] = &nowhere
     forget_pools()
 
 

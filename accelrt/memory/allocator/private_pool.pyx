@@ -8,8 +8,8 @@ from accelrt.memory.allocator.backing.free_pages cimport file_heaps
 from accelrt.memory.allocator.event_queue cimport Entry, put_entry
 from accelrt.memory.allocator.heap_stats cimport current
 from accelrt.memory.allocator.metadata cimport retire_heap
-from accelrt.memory.allocator.policy cimport store_routed
-from accelrt.memory.allocator.stats cimport BOTH, FIGURES, RESERVED_BYTES, SEGMENT, SHARED
+from accelrt.memory.allocator.pool_settings cimport store_routed
+from accelrt.memory.allocator.stats cimport BOTH, STATS, RESERVED_BYTES, SEGMENT, PER_HEAP
 from accelrt.memory.allocator.stream_registry cimport is_trusted
 from accelrt.memory.allocator.types cimport Heap, Route
 from accelrt.status cimport CAPTURE_IMPLICIT, INVALID_VALUE, NO_HOST_MEMORY
@@ -36,15 +36,15 @@ cdef uintptr_t private_key(uint64_t first, uint64_t second) noexcept nogil:
     return second ^ first * 0xC2B2AE3D27D4EB4FULL
 
 
-cdef Private* find_private(Pool* pool, uint64_t first, uint64_t second) noexcept nogil:
-    cdef Private* found = <Private*>map_find(&pool.private_index, private_key(first, second))
+cdef PrivatePool* find_private(Pool* pool, uint64_t first, uint64_t second) noexcept nogil:
+    cdef PrivatePool* found = <PrivatePool*>map_find(&pool.private_index, private_key(first, second))
     while found != NULL and (found.id[0] != first or found.id[1] != second):
         found = found.same_key
     return found
 
 
-cdef Private* make_private(Pool* pool, uint64_t first, uint64_t second) noexcept nogil:
-    cdef Private* made = NULL if map_reserve(&pool.private_index) else <Private*>calloc(1, sizeof(Private))
+cdef PrivatePool* make_private(Pool* pool, uint64_t first, uint64_t second) noexcept nogil:
+    cdef PrivatePool* made = NULL if map_reserve(&pool.private_index) else <PrivatePool*>calloc(1, sizeof(PrivatePool))
     if made == NULL:
         return NULL
     made.id[0] = first
@@ -55,13 +55,13 @@ cdef Private* make_private(Pool* pool, uint64_t first, uint64_t second) noexcept
     if made.next != NULL:
         made.next.before = made
     pool.privates = made
-    made.same_key = <Private*>map_remove(&pool.private_index, private_key(first, second))
+    made.same_key = <PrivatePool*>map_remove(&pool.private_index, private_key(first, second))
     map_insert(&pool.private_index, private_key(first, second), made)
     return made
 
 
-cdef int hold(Pool* pool, uint64_t first, uint64_t second, bint user) noexcept nogil:
-    cdef Private* found = find_private(pool, first, second)
+cdef int retain(Pool* pool, uint64_t first, uint64_t second, bint user) noexcept nogil:
+    cdef PrivatePool* found = find_private(pool, first, second)
     if found == NULL:
         found = make_private(pool, first, second)
         if found == NULL:
@@ -75,10 +75,10 @@ cdef int hold(Pool* pool, uint64_t first, uint64_t second, bint user) noexcept n
     return 0
 
 
-cdef int let_go(Pool* pool, uint64_t first, uint64_t second, bint user) noexcept nogil:
+cdef int release_hold(Pool* pool, uint64_t first, uint64_t second, bint user) noexcept nogil:
     # The record stays until its segments are gone: blocks of a dead graph may still be live.  One that nothing was
     # ever allocated from goes at once, for programs that capture again and again.
-    cdef Private* found = find_private(pool, first, second)
+    cdef PrivatePool* found = find_private(pool, first, second)
     if found == NULL or found.uses == 0:
         return INVALID_VALUE
     found.uses -= 1
@@ -93,7 +93,7 @@ cdef int let_go(Pool* pool, uint64_t first, uint64_t second, bint user) noexcept
     return 0
 
 
-cdef void link_ending(Pool* pool, Private* owner) noexcept nogil:
+cdef void link_ending(Pool* pool, PrivatePool* owner) noexcept nogil:
     owner.ending = True
     owner.before_ending = NULL
     owner.next_ending = pool.ending
@@ -102,7 +102,7 @@ cdef void link_ending(Pool* pool, Private* owner) noexcept nogil:
     pool.ending = owner
 
 
-cdef void unlink_ending(Pool* pool, Private* owner) noexcept nogil:
+cdef void unlink_ending(Pool* pool, PrivatePool* owner) noexcept nogil:
     owner.ending = False
     if owner.before_ending == NULL:
         pool.ending = owner.next_ending
@@ -112,10 +112,10 @@ cdef void unlink_ending(Pool* pool, Private* owner) noexcept nogil:
         owner.next_ending.before_ending = owner.before_ending
 
 
-cdef void unlink(Pool* pool, Private* owner) noexcept nogil:
+cdef void unlink(Pool* pool, PrivatePool* owner) noexcept nogil:
     cdef uintptr_t key = private_key(owner.id[0], owner.id[1])
-    cdef Private* first = <Private*>map_remove(&pool.private_index, key)
-    cdef Private** link = &first
+    cdef PrivatePool* first = <PrivatePool*>map_remove(&pool.private_index, key)
+    cdef PrivatePool** link = &first
     while link[0] != owner:
         link = &link[0].same_key
     link[0] = owner.same_key
@@ -133,10 +133,10 @@ cdef void unlink(Pool* pool, Private* owner) noexcept nogil:
     free(owner)
 
 
-cdef Private* first_ending(Pool* pool) noexcept nogil:
+cdef PrivatePool* first_ending(Pool* pool) noexcept nogil:
     # What is past all replays, or was held by a graph again, leaves the list.
-    cdef Private* owner = pool.ending
-    cdef Private* after
+    cdef PrivatePool* owner = pool.ending
+    cdef PrivatePool* after
     while owner != NULL:
         after = owner.next_ending
         if owner.rest == 2 or has_graphs(owner):
@@ -147,17 +147,17 @@ cdef Private* first_ending(Pool* pool) noexcept nogil:
 
 # --- replays of graphs that are gone -------------------------------------------------------------------------
 
-cdef bint has_graphs(const Private* owner) noexcept nogil:
+cdef bint has_graphs(const PrivatePool* owner) noexcept nogil:
     return owner.uses > owner.users
 
 
-cdef void note_replay(Private* owner, uintptr_t stream) noexcept nogil:
+cdef void note_replay(PrivatePool* owner, uintptr_t stream) noexcept nogil:
     # Without host memory for the note, or where the stream may die, only a wait for the device tells.
     cdef Replay* found = owner.replays
     while found != NULL and found.stream != stream:
         found = found.next
     if found != NULL:
-        found.waited = found.marked = False
+        found.waited = found.progress_epoch = False
         return
     found = <Replay*>calloc(1, sizeof(Replay)) if is_trusted(stream) else NULL
     if found == NULL:
@@ -168,7 +168,7 @@ cdef void note_replay(Private* owner, uintptr_t stream) noexcept nogil:
     owner.replays = found
 
 
-cdef void forget_replays(Pool* pool, Private* owner) noexcept nogil:
+cdef void forget_replays(Pool* pool, PrivatePool* owner) noexcept nogil:
     while owner.replays != NULL:
         drop_replay(pool, &owner.replays)
     owner.hidden = False
@@ -177,8 +177,8 @@ cdef void forget_replays(Pool* pool, Private* owner) noexcept nogil:
 cdef void drop_replay(Pool* pool, Replay** link) noexcept nogil:
     cdef Replay* found = link[0]
     link[0] = found.next
-    if found.marker != NULL:
-        put_entry(&pool.spare_entries, <Entry*>found.marker)
+    if found.progress_event != NULL:
+        put_entry(&pool.spare_entries, <Entry*>found.progress_event)
     free(found)
 
 
@@ -204,7 +204,7 @@ cdef int begin_route(Pool* pool, uint64_t first, uint64_t second, uint64_t captu
     return 0
 
 
-cdef int end_route(Pool* pool, const Private* owner, uint64_t capture, uint64_t thread) noexcept nogil:
+cdef int end_route(Pool* pool, const PrivatePool* owner, uint64_t capture, uint64_t thread) noexcept nogil:
     # The latest that fits: of a capture, or of a thread into a pool.  Another thread than the one that began it
     # may end it; that one only stays slower than it has to be.
     cdef Route** link = &pool.routes
@@ -244,7 +244,7 @@ cdef int capture_of(Pool* pool, uintptr_t stream, uint64_t* out_capture) noexcep
     return 0 if code == CAPTURE_IMPLICIT else code
 
 
-cdef int owner_for(Pool* pool, uintptr_t stream, Private** out_owner) noexcept nogil:
+cdef int pool_for(Pool* pool, uintptr_t stream, PrivatePool** out_owner) noexcept nogil:
     # The innermost, which is the latest, route of this thread or of the stream's capture.  A driver call an
     # allocation, during captures only.
     cdef Route* route = pool.routes
@@ -266,14 +266,14 @@ cdef int owner_for(Pool* pool, uintptr_t stream, Private** out_owner) noexcept n
     return 0
 
 
-cdef Private* entered_pool(const Pool* pool) noexcept nogil:
+cdef PrivatePool* entered_pool(const Pool* pool) noexcept nogil:
     cdef Route* route = pool.routes if pool.routed else NULL
     while route != NULL and (route.capture or route.thread != this_thread()):
         route = route.next
     return NULL if route == NULL else route.owner
 
 
-cdef bint is_captured(const Pool* pool, const Private* owner) noexcept nogil:
+cdef bint is_captured(const Pool* pool, const PrivatePool* owner) noexcept nogil:
     cdef const Route* route = pool.routes
     while route != NULL and (route.capture == 0 or route.owner != owner):
         route = route.next
@@ -282,43 +282,43 @@ cdef bint is_captured(const Pool* pool, const Private* owner) noexcept nogil:
 
 # --- figures -------------------------------------------------------------------------------------------------
 
-cdef int64_t sum_of(const Pool* pool, const Private* owner, int figure) noexcept nogil:
+cdef int64_t sum_of(const Pool* pool, const PrivatePool* owner, int stat) noexcept nogil:
     cdef const Heap* heap = <const Heap*>owner.heaps
     cdef int64_t answer = 0
-    if figure == SEGMENT:
+    if stat == SEGMENT:
         return owner.segments
-    if figure == RESERVED_BYTES:
+    if stat == RESERVED_BYTES:
         return owner.reserved
     while heap != NULL:
-        answer += current(heap, BOTH, figure)
+        answer += current(heap, BOTH, stat)
         heap = heap.sibling
     return answer
 
 
-cdef void note_peaks(Pool* pool, Private* owner) noexcept nogil:
+cdef void note_peaks(Pool* pool, PrivatePool* owner) noexcept nogil:
     # Hits never allocate from private pools, so every rise comes by here.
-    cdef int figure
-    for figure in range(SHARED):
-        owner.peak[figure] = max(owner.peak[figure], sum_of(pool, owner, figure))
+    cdef int stat
+    for stat in range(PER_HEAP):
+        owner.peak[stat] = max(owner.peak[stat], sum_of(pool, owner, stat))
 
 
-cdef void reset_private_peaks(Pool* pool, Private* owner) noexcept nogil:
-    cdef int figure
-    for figure in range(FIGURES):
-        owner.peak[figure] = sum_of(pool, owner, figure)
+cdef void reset_private_peaks(Pool* pool, PrivatePool* owner) noexcept nogil:
+    cdef int stat
+    for stat in range(STATS):
+        owner.peak[stat] = sum_of(pool, owner, stat)
 
 
 # --- the end -------------------------------------------------------------------------------------------------
 
-cdef void let_heaps_go(Pool* pool, Private* owner) noexcept nogil:
+cdef void let_heaps_go(Pool* pool, PrivatePool* owner) noexcept nogil:
     # Their records serve the next private pool.
     cdef Heap* heap = <Heap*>owner.heaps
     cdef Heap* after
     while heap != NULL:
         after = heap.sibling
-        if heap.marker != NULL:
-            put_entry(&pool.spare_entries, heap.marker)
-            heap.marker = NULL
+        if heap.progress_event != NULL:
+            put_entry(&pool.spare_entries, heap.progress_event)
+            heap.progress_event = NULL
         retire_heap(pool, heap)
         heap = after
     owner.heaps = NULL
@@ -326,8 +326,8 @@ cdef void let_heaps_go(Pool* pool, Private* owner) noexcept nogil:
 
 cdef void drop_empty(Pool* pool) noexcept nogil:
     # Under the growth lock: a thread that grows a private heap has let go of the inner lock.
-    cdef Private* found = pool.privates
-    cdef Private* after
+    cdef PrivatePool* found = pool.privates
+    cdef PrivatePool* after
     while found != NULL:
         after = found.next
         if found.uses == 0 and found.segments == 0:

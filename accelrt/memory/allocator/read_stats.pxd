@@ -6,12 +6,12 @@ from accelrt.memory.allocator.stats cimport Stats
 from accelrt.memory.allocator.types cimport Pool
 
 # Of a figure that heaps share, or the reserved bytes.  The second answers False where it would have to wait.
-cdef int64_t read_current(Pool* pool, int figure) noexcept nogil
-cdef bint try_current(Pool* pool, int figure, int64_t* out_answer) noexcept nogil
+cdef int64_t read_current(Pool* pool, int stat) noexcept nogil
+cdef bint try_current(Pool* pool, int stat, int64_t* out_answer) noexcept nogil
 cdef int64_t allocated_bytes(Pool* pool) noexcept nogil
 cdef int64_t active_bytes(Pool* pool) noexcept nogil
 cdef int64_t reserved_bytes(Pool* pool) noexcept nogil
-cdef int64_t peak_of(Pool* pool, int figure) noexcept nogil  # of both kinds together
+cdef int64_t peak_of(Pool* pool, int stat) noexcept nogil  # of both kinds together
 cdef size_t largest_free(Pool* pool) noexcept nogil  # bytes of the largest free block; walks the lists' edges
 cdef int64_t max_split_of(Pool* pool) noexcept nogil  # -1 where there is no limit
 cdef size_t limit_of(Pool* pool) noexcept nogil

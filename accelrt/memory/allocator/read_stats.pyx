@@ -5,60 +5,60 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
 from accelrt.core.locks cimport pthread_mutex_lock, pthread_mutex_trylock, pthread_mutex_unlock, spin_lock, spin_unlock
-from accelrt.memory.allocator.audit cimport violated_between
+from accelrt.memory.allocator.audit cimport audit_between
 from accelrt.memory.allocator.exclusive cimport counted, lock_all, lock_to_read, reserved, unlock_after_read, unlock_all
 from accelrt.memory.allocator.fast_path cimport flush_cached
 from accelrt.memory.allocator.free_list cimport next_class
-from accelrt.memory.allocator.heap_stats cimport current, forget_made, lower_ceilings, made
-from accelrt.memory.allocator.policy cimport forget_earned
+from accelrt.memory.allocator.heap_stats cimport current, reset_cumulative, lower_limits, cumulative
+from accelrt.memory.allocator.pool_settings cimport restart_budget_count
 from accelrt.memory.allocator.pool cimport pool_if_made
 from accelrt.memory.allocator.private_pool cimport has_graphs, sum_of
 from accelrt.memory.allocator.sizes cimport LARGE
 from accelrt.memory.allocator.stats cimport (
-    ACTIVE_BYTES, ALLOCATED_BYTES, BOTH, FIGURES, RESERVED_BYTES, SHARED, Counter, current_of,
+    ACTIVE_BYTES, ALLOCATED_BYTES, BOTH, STATS, RESERVED_BYTES, PER_HEAP, Counter, current_of,
 )
-from accelrt.memory.allocator.types cimport CLASSES, HOLE, LIVE, PENDING, PLAIN, Block, Heap, Pool, Private, Segment
+from accelrt.memory.allocator.types cimport CLASSES, HOLE, LIVE, PENDING, PLAIN, Block, Heap, Pool, PrivatePool, Segment
 from accelrt.memory.backends.external_pool cimport (
     foreign_audit, foreign_limit, foreign_reset_accumulated, foreign_reset_peaks, foreign_stats,
 )
 
-cdef int64_t foreign_current(Pool* pool, int figure) noexcept nogil:
+cdef int64_t foreign_current(Pool* pool, int stat) noexcept nogil:
     cdef Stats stats = foreign_stats(pool.foreign)
-    return current_of(&stats, figure)
+    return current_of(&stats, stat)
 
 
-cdef int64_t sum_up(Pool* pool, int figure) noexcept nogil:
+cdef int64_t sum_up(Pool* pool, int stat) noexcept nogil:
     # Under the pool's mutex.  A few nanoseconds a heap that is awake.
     cdef int64_t answer
     cdef Heap* heap = pool.awake
-    if figure == RESERVED_BYTES:
+    if stat == RESERVED_BYTES:
         return reserved(pool)
-    answer = pool.asleep[0][figure] + pool.asleep[1][figure]
+    answer = pool.asleep[0][stat] + pool.asleep[1][stat]
     while heap != NULL:
         spin_lock(&heap.lock)
         flush_cached(heap)
-        answer += current(heap, BOTH, figure)
+        answer += current(heap, BOTH, stat)
         spin_unlock(&heap.lock)
         heap = heap.next_awake
     return answer
 
 
-cdef int64_t read_current(Pool* pool, int figure) noexcept nogil:
+cdef int64_t read_current(Pool* pool, int stat) noexcept nogil:
     cdef int64_t answer
     if pool == NULL:
         return 0
     if pool.foreign != NULL:
-        return foreign_current(pool, figure)
+        return foreign_current(pool, stat)
     pthread_mutex_lock(&pool.lock)
-    answer = sum_up(pool, figure)
+    answer = sum_up(pool, stat)
     pthread_mutex_unlock(&pool.lock)
     return answer
 
 
-cdef bint try_current(Pool* pool, int figure, int64_t* out_answer) noexcept nogil:
+cdef bint try_current(Pool* pool, int stat, int64_t* out_answer) noexcept nogil:
     if pool == NULL or pool.foreign != NULL or pthread_mutex_trylock(&pool.lock):
         return False
-    out_answer[0] = sum_up(pool, figure)
+    out_answer[0] = sum_up(pool, stat)
     pthread_mutex_unlock(&pool.lock)
     return True
 
@@ -75,14 +75,14 @@ cdef int64_t reserved_bytes(Pool* pool) noexcept nogil:
     return read_current(pool, RESERVED_BYTES)
 
 
-cdef int64_t peak_of(Pool* pool, int figure) noexcept nogil:
+cdef int64_t peak_of(Pool* pool, int stat) noexcept nogil:
     cdef int64_t answer
     if pool == NULL:
         return 0
     if pool.foreign != NULL:
-        return foreign_stats(pool.foreign).peak_all[figure]
+        return foreign_stats(pool.foreign).peak_all[stat]
     lock_all(pool)
-    answer = pool.stats.peak_all[figure]
+    answer = pool.stats.peak_all[stat]
     unlock_all(pool, NULL)
     return answer
 
@@ -117,7 +117,7 @@ cdef size_t largest_free(Pool* pool) noexcept nogil:
 
 cdef Holders holders_of_idle(Pool* pool) noexcept nogil:
     cdef Holders answer
-    cdef const Private* owner
+    cdef const PrivatePool* owner
     cdef int64_t idle, most = 0
     memset(&answer, 0, sizeof(Holders))
     if pool == NULL or pool.foreign != NULL:
@@ -155,16 +155,16 @@ cdef int64_t max_split_of(Pool* pool) noexcept nogil:
     cdef size_t limit = SIZE_MAX
     if pool != NULL:
         lock_all(pool)
-        limit = pool.policy.max_split
+        limit = pool.settings.max_split
         unlock_all(pool, NULL)
     return -1 if limit == SIZE_MAX else limit
 
 
-cdef int64_t accumulated(const Pool* pool, int figure, int kind) noexcept nogil:
+cdef int64_t accumulated(const Pool* pool, int stat, int kind) noexcept nogil:
     cdef const Heap* heap = pool.awake
-    cdef int64_t answer = pool.asleep_made[kind][figure]
+    cdef int64_t answer = pool.asleep_cumulative[kind][stat]
     while heap != NULL:
-        answer += made(heap, kind, figure)
+        answer += cumulative(heap, kind, stat)
         heap = heap.next_awake
     return answer
 
@@ -172,7 +172,7 @@ cdef int64_t accumulated(const Pool* pool, int figure, int kind) noexcept nogil:
 cdef Stats read_stats(Pool* pool) noexcept nogil:
     # What was freed is what was allocated, less what is there, plus what was there at the last reset.
     cdef Stats stats
-    cdef int figure, kind
+    cdef int stat, kind
     cdef Counter* counter
     if pool == NULL:
         memset(&stats, 0, sizeof(Stats))
@@ -181,19 +181,19 @@ cdef Stats read_stats(Pool* pool) noexcept nogil:
         return foreign_stats(pool.foreign)
     lock_all(pool)
     stats = pool.stats
-    for figure in range(SHARED):
+    for stat in range(PER_HEAP):
         for kind in range(2):
-            counter = &stats.figure[figure][kind]
-            counter.current = counted(pool, figure, kind)
-            counter.allocated = accumulated(pool, figure, kind)
-            counter.freed = counter.allocated - counter.current + pool.freed_base[kind][figure]
+            counter = &stats.counters[stat][kind]
+            counter.current = counted(pool, stat, kind)
+            counter.allocated = accumulated(pool, stat, kind)
+            counter.freed = counter.allocated - counter.current + pool.freed_base[kind][stat]
     unlock_all(pool, NULL)
     return stats
 
 
 cdef void reset_peaks(Pool* pool) noexcept nogil:
     # The ceilings are shared out anew below the new peaks.
-    cdef int figure, kind
+    cdef int stat, kind
     cdef Heap* heap
     if pool == NULL:
         return
@@ -203,15 +203,15 @@ cdef void reset_peaks(Pool* pool) noexcept nogil:
     lock_all(pool)
     heap = pool.awake
     while heap != NULL:
-        lower_ceilings(heap)
+        lower_limits(heap)
         heap = heap.next_awake
-    for figure in range(FIGURES):
+    for stat in range(STATS):
         for kind in range(2):
-            if figure < SHARED:
-                pool.stats.figure[figure][kind].current = pool.total[kind][figure]
-            pool.stats.figure[figure][kind].peak = pool.stats.figure[figure][kind].current
-        pool.stats.peak_all[figure] = (
-            pool.stats.figure[figure][0].current + pool.stats.figure[figure][1].current
+            if stat < PER_HEAP:
+                pool.stats.counters[stat][kind].current = pool.total[kind][stat]
+            pool.stats.counters[stat][kind].peak = pool.stats.counters[stat][kind].current
+        pool.stats.peak_all[stat] = (
+            pool.stats.counters[stat][0].current + pool.stats.counters[stat][1].current
         )
     pool.stats.oversize_allocations.peak = pool.stats.oversize_allocations.current
     pool.stats.oversize_segments.peak = pool.stats.oversize_segments.current
@@ -223,7 +223,7 @@ cdef void reset_counter(Counter* counter) noexcept nogil:
 
 
 cdef void reset_accumulated(Pool* pool) noexcept nogil:
-    cdef int figure, kind
+    cdef int stat, kind
     cdef Heap* heap
     if pool == NULL:
         return
@@ -231,17 +231,17 @@ cdef void reset_accumulated(Pool* pool) noexcept nogil:
         foreign_reset_accumulated(pool.foreign)
         return
     lock_all(pool)
-    forget_earned(pool)
+    restart_budget_count(pool)
     heap = pool.heaps
     while heap != NULL:
-        forget_made(heap)
+        reset_cumulative(heap)
         heap = heap.next
-    memset(pool.asleep_made, 0, sizeof(pool.asleep_made))
+    memset(pool.asleep_cumulative, 0, sizeof(pool.asleep_cumulative))
     for kind in range(2):
-        for figure in range(SHARED):
-            pool.freed_base[kind][figure] = pool.total[kind][figure]
-        for figure in range(SHARED, FIGURES):
-            reset_counter(&pool.stats.figure[figure][kind])
+        for stat in range(PER_HEAP):
+            pool.freed_base[kind][stat] = pool.total[kind][stat]
+        for stat in range(PER_HEAP, STATS):
+            reset_counter(&pool.stats.counters[stat][kind])
     reset_counter(&pool.stats.oversize_allocations)
     reset_counter(&pool.stats.oversize_segments)
     pool.stats.num_alloc_retries = pool.stats.num_ooms = pool.stats.num_sync_all_streams = 0
@@ -254,7 +254,7 @@ cdef const char* look_for_violation(Pool* pool) noexcept nogil:
     if pool.foreign != NULL:
         return foreign_audit(pool.foreign)
     lock_to_read(pool)
-    found = pool.broken if pool.broken != NULL else violated_between(pool, 2)
+    found = pool.failed_identity if pool.failed_identity != NULL else audit_between(pool, 2)
     unlock_after_read(pool)
     return found
 
@@ -335,14 +335,14 @@ cdef View* copy_blocks(Pool* pool, size_t* out_count) noexcept nogil:
     out_count[0] = count_blocks(pool.first)
     heap = pool.heaps
     while heap != NULL:
-        out_count[0] += count_blocks(heap.first_window)
+        out_count[0] += count_blocks(heap.first_stitched)
         heap = heap.next
     views = <View*>malloc((out_count[0] + 1) * sizeof(View))
     if views != NULL:
         out_count[0] = view_segments(views, pool.first, 0)
         heap = pool.heaps
         while heap != NULL:
-            out_count[0] = view_segments(views, heap.first_window, out_count[0])
+            out_count[0] = view_segments(views, heap.first_stitched, out_count[0])
             heap = heap.next
     unlock_all(pool, NULL)
     return views

@@ -2,14 +2,14 @@
 # id; devices are valid ordinals.
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
 
-from accelrt.memory.allocator.stats cimport FIGURES
+from accelrt.memory.allocator.stats cimport STATS
 
 cdef struct PrivateStats:  # of blocks, segments and bytes, by the figures of stats.pxd but for splits
     bint known             # there is such a pool
     int uses
     size_t limit           # SIZE_MAX: none
-    int64_t[FIGURES] current
-    int64_t[FIGURES] peak
+    int64_t[STATS] current
+    int64_t[STATS] peak
 
 # By a graph; made if need be.  Before it lets go, it names the streams that it was replayed on.
 cdef int hold_private(int device, uint64_t first, uint64_t second) noexcept nogil

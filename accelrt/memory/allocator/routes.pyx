@@ -8,10 +8,10 @@ from accelrt.driver.table cimport CAPTURE_ACTIVE, CAPTURE_NONE
 from accelrt.memory.allocator.exclusive cimport disable_fast_path, lock_all, unlock_all
 from accelrt.memory.allocator.pool cimport pool_if_made, pool_of
 from accelrt.memory.allocator.private_pool cimport (
-    begin_route, end_route, find_private, hold, let_go, note_replay, owner_for, reset_private_peaks, sum_of,
+    begin_route, end_route, find_private, retain, release_hold, note_replay, pool_for, reset_private_peaks, sum_of,
 )
-from accelrt.memory.allocator.stream_epochs cimport look_at_all
-from accelrt.memory.allocator.types cimport Pool, Private
+from accelrt.memory.allocator.stream_epochs cimport poll_all
+from accelrt.memory.allocator.types cimport Pool, PrivatePool
 from accelrt.memory.backends.external_pool cimport foreign_begin_capture, foreign_end_capture
 from accelrt.status cimport CAPTURE_INVALID, FORKED, NOT_SUPPORTED
 
@@ -30,7 +30,7 @@ cdef int hold_private(int device, uint64_t first, uint64_t second) noexcept nogi
     if code:
         return code
     pthread_mutex_lock(&pool.lock)
-    code = hold(pool, first, second, False)
+    code = retain(pool, first, second, False)
     pthread_mutex_unlock(&pool.lock)
     return code
 
@@ -41,7 +41,7 @@ cdef int hold_pool(int device, uint64_t first, uint64_t second, size_t limit) no
     if code:
         return code
     pthread_mutex_lock(&pool.lock)
-    code = hold(pool, first, second, True)
+    code = retain(pool, first, second, True)
     if code == 0:
         find_private(pool, first, second).limit = limit
     pthread_mutex_unlock(&pool.lock)
@@ -54,7 +54,7 @@ cdef int let_go_as(int device, uint64_t first, uint64_t second, bint user) noexc
     if pool == NULL:
         return FORKED
     pthread_mutex_lock(&pool.lock)
-    code = let_go(pool, first, second, user)
+    code = release_hold(pool, first, second, user)
     pthread_mutex_unlock(&pool.lock)
     return code
 
@@ -69,7 +69,7 @@ cdef int let_go_pool(int device, uint64_t first, uint64_t second) noexcept nogil
 
 cdef void note_replays_as(int device, uint64_t first, uint64_t second, uintptr_t stream, bint hidden) noexcept nogil:
     cdef Pool* pool = pool_if_made(device)
-    cdef Private* owner
+    cdef PrivatePool* owner
     if pool == NULL:
         return
     pthread_mutex_lock(&pool.lock)
@@ -89,21 +89,21 @@ cdef void hide_replays(int device, uint64_t first, uint64_t second) noexcept nog
     note_replays_as(device, first, second, 0, True)
 
 
-cdef void read_figures(Pool* pool, Private* owner, PrivateStats* stats, bint reset) noexcept nogil:
-    cdef int figure
+cdef void read_figures(Pool* pool, PrivatePool* owner, PrivateStats* stats, bint reset) noexcept nogil:
+    cdef int stat
     if reset:
         reset_private_peaks(pool, owner)
     stats.known = True
     stats.uses = owner.uses
     stats.limit = owner.limit
-    for figure in range(FIGURES):
-        stats.current[figure] = sum_of(pool, owner, figure)
-        stats.peak[figure] = owner.peak[figure]
+    for stat in range(STATS):
+        stats.current[stat] = sum_of(pool, owner, stat)
+        stats.peak[stat] = owner.peak[stat]
 
 
 cdef PrivateStats read_private(int device, uint64_t first, uint64_t second, bint reset) noexcept nogil:
     cdef Pool* pool = enter_made(device)
-    cdef Private* owner
+    cdef PrivatePool* owner
     cdef PrivateStats stats
     memset(&stats, 0, sizeof(PrivateStats))
     stats.limit = SIZE_MAX
@@ -118,11 +118,11 @@ cdef PrivateStats read_private(int device, uint64_t first, uint64_t second, bint
 
 cdef void private_of(int device, uintptr_t stream, uint64_t* out_id) noexcept nogil:
     cdef Pool* pool = enter_made(device)
-    cdef Private* owner = NULL
+    cdef PrivatePool* owner = NULL
     out_id[0] = out_id[1] = 0
     if pool == NULL:
         return
-    if owner_for(pool, stream, &owner) == 0 and owner != NULL:
+    if pool_for(pool, stream, &owner) == 0 and owner != NULL:
         out_id[0], out_id[1] = owner.id[0], owner.id[1]
     unlock_all(pool, NULL)
 
@@ -134,7 +134,7 @@ cdef void expect_idle(int device) noexcept nogil:
     if pool == NULL or pool.foreign != NULL:
         return
     lock_all(pool)
-    look_at_all(pool)
+    poll_all(pool)
     unlock_all(pool, NULL)
 
 
@@ -188,11 +188,11 @@ cdef int begin_pool(int device, uint64_t first, uint64_t second) noexcept nogil:
     if pool.foreign != NULL:
         return NOT_SUPPORTED
     pthread_mutex_lock(&pool.lock)
-    code = hold(pool, first, second, True)
+    code = retain(pool, first, second, True)
     if code == 0:
         code = begin_route(pool, first, second, 0)
         if code:
-            let_go(pool, first, second, True)
+            release_hold(pool, first, second, True)
     pthread_mutex_unlock(&pool.lock)
     return code
 
@@ -205,6 +205,6 @@ cdef int end_pool(int device, uint64_t first, uint64_t second, uint64_t thread) 
     pthread_mutex_lock(&pool.lock)
     code = end_route(pool, find_private(pool, first, second), 0, thread)
     if code == 0:
-        code = let_go(pool, first, second, True)
+        code = release_hold(pool, first, second, True)
     pthread_mutex_unlock(&pool.lock)
     return code

@@ -18,10 +18,10 @@ cdef enum:
     ACTIVE_BYTES = 4
     INACTIVE_SPLIT_BYTES = 5
     REQUESTED_BYTES = 6
-    SHARED = 7                # the figures so far are kept by heaps, the rest by the pool
+    PER_HEAP = 7                # the figures so far are kept by heaps, the rest by the pool
     SEGMENT = 7
     RESERVED_BYTES = 8
-    FIGURES = 9
+    STATS = 9
 
 cdef enum:  # what a hit counts
     BLOCKS = 0                # live
@@ -34,13 +34,13 @@ cdef enum:  # what a hit counts
 cdef enum:
     BOTH = 2                  # in a kind's place: the sum of both
 
-cdef struct Share:  # one heap's, of one kind or of both
-    int64_t[COUNTS] room      # how far each may rise before a ceiling is passed
-    int64_t[COUNTS] full      # room + what is there
-    int64_t[COUNTS] made      # every increase since the last reset_accumulated; of a kind only
+cdef struct HeapStats:  # one heap's, of one kind or of both
+    int64_t[COUNTS] headroom      # how far each may rise before a ceiling is passed
+    int64_t[COUNTS] count_limit      # room + what is there
+    int64_t[COUNTS] cumulative      # every increase since the last reset_accumulated; of a kind only
     int64_t[2] pending        # blocks and bytes that are active but not allocated
     int64_t[2] renewed        # of what was made, since the same reset: blocks and bytes that had stayed active
-    int64_t[SHARED] ceiling   # a figure may rise to it without a look at the other heaps
+    int64_t[PER_HEAP] limit   # a figure may rise to it without a look at the other heaps
 
 cdef struct Counter:
     int64_t current
@@ -49,8 +49,8 @@ cdef struct Counter:
     int64_t freed
 
 cdef struct Stats:  # a pool's, as it is read; peak_all is the peak of the sum, not the sum of the peaks
-    Counter[FIGURES][2] figure
-    int64_t[FIGURES] peak_all
+    Counter[STATS][2] counters
+    int64_t[STATS] peak_all
     int64_t num_alloc_retries
     int64_t num_ooms
     int64_t num_sync_all_streams
@@ -63,25 +63,25 @@ cdef struct Stats:  # a pool's, as it is read; peak_all is the peak of the sum, 
     Counter oversize_segments
 
 
-cdef inline int64_t current_of(const Stats* stats, int figure) noexcept nogil:
-    return stats.figure[figure][0].current + stats.figure[figure][1].current
+cdef inline int64_t current_of(const Stats* stats, int stat) noexcept nogil:
+    return stats.counters[stat][0].current + stats.counters[stat][1].current
 
 
-cdef inline void increase(Stats* stats, int figure, int kind, int64_t amount) noexcept nogil:
-    cdef Counter* counter = &stats.figure[figure][kind]
+cdef inline void increase(Stats* stats, int stat, int kind, int64_t amount) noexcept nogil:
+    cdef Counter* counter = &stats.counters[stat][kind]
     counter.current += amount
     counter.allocated += amount
     counter.peak = max(counter.peak, counter.current)
-    stats.peak_all[figure] = max(stats.peak_all[figure], current_of(stats, figure))
+    stats.peak_all[stat] = max(stats.peak_all[stat], current_of(stats, stat))
 
 
-cdef inline void decrease(Stats* stats, int figure, int kind, int64_t amount) noexcept nogil:
-    stats.figure[figure][kind].current -= amount
-    stats.figure[figure][kind].freed += amount
+cdef inline void decrease(Stats* stats, int stat, int kind, int64_t amount) noexcept nogil:
+    stats.counters[stat][kind].current -= amount
+    stats.counters[stat][kind].freed += amount
 
 
-cdef inline void change(Stats* stats, int figure, int kind, int64_t amount) noexcept nogil:
+cdef inline void change(Stats* stats, int stat, int kind, int64_t amount) noexcept nogil:
     if amount > 0:
-        increase(stats, figure, kind, amount)
+        increase(stats, stat, kind, amount)
     else:
-        decrease(stats, figure, kind, -amount)
+        decrease(stats, stat, kind, -amount)

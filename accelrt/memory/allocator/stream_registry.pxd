@@ -34,5 +34,5 @@ cdef enum:
     PER_THREAD = 2  # CU_STREAM_PER_THREAD
 
 
-cdef inline uintptr_t filed_under(uintptr_t stream) noexcept nogil:
+cdef inline uintptr_t heap_stream(uintptr_t stream) noexcept nogil:
     return LEGACY if stream == PER_THREAD else stream

@@ -10,15 +10,15 @@ from accelrt.core.handle_map cimport AddressMap
 from accelrt.core.locks cimport pthread_mutex_t
 from accelrt.driver.table cimport Table
 from accelrt.memory.allocator.event_queue cimport Entry, Queues
-from accelrt.memory.allocator.stats cimport FIGURES, SHARED, Share, Stats
+from accelrt.memory.allocator.stats cimport STATS, PER_HEAP, HeapStats, Stats
 from accelrt.memory.backends.external_types cimport Foreign
 
 # What the settings string says, as the pool reads it; sizes in bytes.
-cdef struct Policy:
+cdef struct PoolSettings:
     bint virtual_memory
     bint stitching
     double slack       # of the peak of live bytes; below 0: by the credit for windows
-    size_t piece       # 0: by what is reserved
+    size_t page_size     # 0: by what is reserved
     size_t max_split   # plain blocks above are never split; SIZE_MAX where there is no such limit
     size_t large_segment
     size_t max_rounding  # how much larger than asked a block above max_split may be
@@ -31,12 +31,12 @@ cdef struct Policy:
 cdef struct Replay:
     uintptr_t stream
     bint waited        # for, just now, or it cannot be
-    void* marker       # an Entry of event_queue.pxd, whose event may be recorded behind the last of them; NULL
-    bint marked        # it is
+    void* progress_event       # an Entry of event_queue.pxd, whose event may be recorded behind the last of them; NULL
+    bint progress_epoch        # it is
     Replay* next
 
 # The heaps that captures of one graph pool handle, or a MemPool, allocate from.
-cdef struct Private:
+cdef struct PrivatePool:
     uint64_t[2] id
     int uses           # graphs, captures, MemPools and contexts that hold it; at 0 its segments may go back
     int users          # those of them that are MemPools and contexts, so that no graph needs what is idle
@@ -48,19 +48,19 @@ cdef struct Private:
     Replay* replays    # of graphs that are gone; while rest is 0
     bint hidden        # they may run on streams that nobody knows, or that cannot be asked
     void* heaps        # the first of its Heaps, chained by sibling
-    Private* same_key  # in the pool's index
-    Private* before
+    PrivatePool* same_key  # in the pool's index
+    PrivatePool* before
     bint ending        # in the pool's list of those whose graphs are gone while replays may not be
-    Private* before_ending
-    Private* next_ending
-    int64_t[FIGURES] peak  # of reserved bytes and segments, and of what is live; not of splits
-    Private* next
+    PrivatePool* before_ending
+    PrivatePool* next_ending
+    int64_t[STATS] peak  # of reserved bytes and segments, and of what is live; not of splits
+    PrivatePool* next
 
 # A capture under way, or a thread inside use_mem_pool: its allocations go to a private pool.
 cdef struct Route:
     uint64_t capture   # the id that the driver gave it; 0 for a thread
     uint64_t thread    # see private_pool.pyx; 0 for a capture
-    Private* owner
+    PrivatePool* owner
     Route* next
 
 cdef enum:  # Block.state
@@ -72,8 +72,8 @@ cdef enum:  # Block.state
 
 cdef enum:  # Segment.shape
     PLAIN = 0     # one allocation of the driver
-    SPAN = 1      # addresses in which pages have their home; grows at its end
-    WINDOW = 2    # addresses in which pages of spans are mapped a second time
+    EXPANDABLE = 1      # addresses in which pages have their home; grows at its end
+    STITCHED = 2    # addresses in which pages of spans are mapped a second time
 
 cdef enum:
     CLASSES = 1600     # of free blocks by size; see free_list.pxd
@@ -110,22 +110,22 @@ cdef struct Block:
 
 # A physical piece of memory.  It is mapped in one slot of a span and any number of slots of windows, and at
 # home in at most one of them: only there may its bytes be in blocks other than a HOLE.
-cdef struct Piece:
+cdef struct Page:
     uintptr_t handle
     uint64_t serial    # which piece it is; handles are used again
     size_t size
-    Slot* home         # never NULL once mapped
+    Slot* resident         # never NULL once mapped
     Slot* primary      # in a span
     Slot* slots        # all that it is mapped in
     Block* cover       # valid while mark is current: a block at or before home, in the list of its segment
     uint64_t mark      # the search that found it wholly free
-    Piece* before      # the pool's pieces, in the order in which they were made
-    Piece* after
+    Page* before      # the pool's pieces, in the order in which they were made
+    Page* after
 
 cdef struct Slot:
     uintptr_t address
     Segment* segment
-    Piece* piece       # NULL where it was given back: the addresses stay
+    Page* page       # NULL where it was given back: the addresses stay
     Block* hole        # the block over it while its piece is at home elsewhere
     size_t size
     bint mapped
@@ -136,18 +136,18 @@ cdef struct Slot:
 cdef struct Segment:
     uintptr_t address
     size_t size
-    size_t room        # bytes of addresses held
+    size_t held        # bytes of addresses held
     uint64_t serial
     int shape
     int kind           # SMALL or LARGE; spans and windows are LARGE
-    bint spoiled       # a window that lost a page: of no more use
+    bint incomplete       # a window that lost a page: of no more use
     Heap* heap         # the heap that asked for it; its blocks return there
     Block* first       # the block at its start
     Block* last
     Slot** slots       # by address; none where PLAIN
     size_t slot_count
-    size_t slot_room
-    size_t away        # slots of a window whose pieces are at home elsewhere
+    size_t slot_capacity
+    size_t evicted        # slots of a window whose pieces are at home elsewhere
     uint32_t used      # a window's: the heap's epoch when the last of its bytes was freed
     uint64_t idle_since  # PLAIN: the pool's count of slow allocations when it became one free block
     Segment* before    # the pool's segments in order of serial; a heap's windows likewise
@@ -157,8 +157,8 @@ cdef struct Segment:
 cdef struct Fit:
     size_t least
     size_t most
-    Segment* window
-    Piece* blocker     # of its pieces, one that was not free when it was looked at last; NULL: none
+    Segment* stitched
+    Page* missing     # of its pieces, one that was not free when it was looked at last; NULL: none
 
 # The free blocks of one stream in one set of addresses.  Never given back: another may take its record over.
 cdef struct Heap:
@@ -167,10 +167,10 @@ cdef struct Heap:
     bint sole          # the only heap of its pool
     bint trusted       # its stream is one that lives as long as the process: it may be asked at any time
     uintptr_t stream
-    const Policy* policy  # its pool's, which no other pool has
+    const PoolSettings* settings  # its pool's, which no other pool has
     Block* cached      # LIVE or CACHED: freed and allocated by turns, or NULL; none in the exclusive section
     int64_t cached_rounds  # how often it was allocated so
-    Private* owner     # NULL in the common heaps
+    PrivatePool* owner     # NULL in the common heaps
     int kind           # of plain segments; LARGE with virtual memory, which serves both
     uint32_t seed      # of the weights
     uint64_t pending   # blocks given back that another stream may still use
@@ -178,9 +178,9 @@ cdef struct Heap:
     uint32_t epoch     # of blocks freed now
     uint32_t last_freed  # the epoch of its last free
     uint32_t waited    # the last epoch that ended before the device was waited for
-    uint32_t settled   # blocks freed up to this epoch are used by no work of the stream any more
-    uint32_t marked    # the epoch that is settled once marker is complete
-    Entry* marker      # an event recorded on the stream, or NULL
+    uint32_t quiescent_epoch   # blocks freed up to this epoch are used by no work of the stream any more
+    uint32_t progress_epoch    # the epoch that is settled once marker is complete
+    Entry* progress_event      # an event recorded on the stream, or NULL
     bint claimed       # with plain segments: claimant may have what is free in whole segments up to the epoch left
     uintptr_t claimant  # the parent of the stream that had the handle before
     uint32_t left
@@ -191,21 +191,21 @@ cdef struct Heap:
     int filed          # where the pool finds its free pages while it is asleep (free_pages.pxd)
     Heap* filed_after  # its neighbours there in a list, or what hangs below it in a tree
     size_t gaps        # addresses of its spans, by slots, that lost their pages
-    bint lingers       # pages of other heaps are free in its windows until its stream's work is done
+    bint keeps_pages       # pages of other heaps are free in its windows until its stream's work is done
     Block* spare       # records to use again, chained by left
     Block* victim      # FREE and in no list, or NULL: what the last hit left or merged; none in the exclusive section
     const Block* freed_last  # by a hit, where it did not merge downwards and nothing was allocated since
     size_t freed_last_size  # before it merged
-    Share[3] share     # SMALL, LARGE, BOTH
+    HeapStats[3] stats     # SMALL, LARGE, BOTH
     uint64_t summary   # which words of filled are not 0
     uint64_t filled[WORDS]  # which trees are not empty
     Block* trees[CLASSES]
-    Segment* first_window
-    Segment* last_window
+    Segment* first_stitched
+    Segment* last_stitched
     Fit* fits          # of its windows that are not spoiled, oldest first
     size_t fit_count
-    size_t fit_room
-    Segment* span      # the last one, which grows
+    size_t fit_capacity
+    Segment* expandable      # the last one, which grows
     size_t moves       # while a window is made: pages that leave it
     Heap* filed_before  # see filed_after
     uint64_t found     # the search that marked its free pages last,
@@ -218,14 +218,14 @@ cdef struct Heap:
     Heap* same_key     # in the pool's index
 
 cdef enum:
-    NEAR = 256         # places for the common heaps of streams,
-    REACH = 8          # of which each may be in so many
+    HEAP_SLOTS = 256         # places for the common heaps of streams,
+    MAX_PROBES = 8          # of which each may be in so many
 
 # A block that was freed as of somebody's event: streams that wait for the event may take it at once.
 cdef struct Offer:
     Block* block       # PENDING, with one entry in the queue of the pool's watch
     uint64_t record    # which record of the event: no other one will do
-    Use* takers
+    Use* claimants
     Offer* next
 
 # One device's allocator.  reserved = live + pending + free, in bytes.
@@ -236,23 +236,23 @@ cdef struct Pool:
     int device               # fixed
     Pool* whole              # fixed; itself, or where it stands in for an audited pool, that pool; NULL: not made
     int debug                # ACCELRT_DEBUG when it was made
-    Policy policy
+    PoolSettings settings
     size_t granule           # the least physical piece
     Foreign* foreign         # fixed; NULL: its memory is this allocator's own, else the rest is idle
     size_t limit             # most bytes to reserve
     uint64_t next_serial
-    uint64_t next_piece
+    uint64_t next_page
     uint64_t allocations     # slow ones
     uint64_t search          # of wholly free pieces; the last one's mark
     bint finds_ranked        # it found those of heaps that are ranked, too
     Segment* first           # segments in order of serial, without windows
     Segment* last
-    Piece* first_piece
-    Piece* last_piece
-    size_t window_bytes      # of addresses mapped in windows
-    uint64_t windows
-    int64_t credit           # for windows, see policy.pyx; below 0 it is overdrawn
-    int64_t earned           # allocations that are in it
+    Page* first_page
+    Page* last_page
+    size_t stitched_size      # of addresses mapped in windows
+    uint64_t stitched_count
+    int64_t stitch_budget           # for windows, see policy.pyx; below 0 it is overdrawn
+    int64_t budget_allocations           # allocations that are in it
     size_t refused           # the reserved bytes that the device last refused to slack; SIZE_MAX: none
     Heap* heaps
     Heap* last_heap
@@ -267,15 +267,15 @@ cdef struct Pool:
     Heap* unsearched         # and those whose free pages are to be marked
     Heap* ranked             # and those whose free pages are marked, by the largest block that holds any,
     size_t ranked_pages      # and how many bytes they have
-    int64_t lingering        # heaps with pages that linger
+    int64_t heaps_keeping_pages        # heaps with pages that linger
     bint risen               # a figure of a heap that is asleep rose: the ceilings are to be shared out anew
-    int64_t[2][SHARED] asleep  # the sums over the heaps that are asleep
-    int64_t[2][SHARED] asleep_made  # of what they made (stats.pxd)
-    Heap* near[2][NEAR + REACH]  # by kind and stream; read without a lock
-    Private* privates
+    int64_t[2][PER_HEAP] asleep  # the sums over the heaps that are asleep
+    int64_t[2][PER_HEAP] asleep_cumulative  # of what they made (stats.pxd)
+    Heap* heap_table[2][HEAP_SLOTS + MAX_PROBES]  # by kind and stream; read without a lock
+    PrivatePool* privates
     AddressMap private_index  # by the numbers of their ids
-    Private* ending          # whose graphs are gone while replays may not be
-    Private* only            # whose idle memory alone is being given back; NULL: everybody's that may
+    PrivatePool* ending          # whose graphs are gone while replays may not be
+    PrivatePool* only            # whose idle memory alone is being given back; NULL: everybody's that may
     Route* routes            # captures under way, and threads in pools of their own; the latest first
     uint64_t captures        # routes that are captures
     uint64_t routed          # routes that are threads; read without a lock
@@ -287,15 +287,15 @@ cdef struct Pool:
     Entry* spare_entries     # records to use again; their events are created and idle
     Entry* awaited           # whose event a thread waits for, all locks left: not to be used again meanwhile; or NULL
     Use* spare_uses
-    const char* broken       # the identity that a debug audit found violated
+    const char* failed_identity       # the identity that a debug audit found violated
     uint64_t audited_hits    # calls that took the fast path and were audited; 0 at level 0
     uint64_t audited_cached  # of these, what the last-freed cache answered
-    int64_t[2][SHARED] total  # the sums over the heaps, while all of them are held
+    int64_t[2][PER_HEAP] total  # the sums over the heaps, while all of them are held
     int64_t[2][2] split_base  # total of INACTIVE_SPLIT and _BYTES that is counted; while nobody is inside, less total
-    int64_t[2][SHARED] freed_base  # allocated - freed, less current, of the sums
+    int64_t[2][PER_HEAP] freed_base  # allocated - freed, less current, of the sums
     Stats stats              # the current figures of the shared ones are not kept here
 
 
 cdef inline bint is_of(const Block* block, const Pool* pool) noexcept nogil:
     # May be asked without a lock, as a record stays with its heap and a heap with its pool.
-    return block.heap.policy == &pool.policy
+    return block.heap.settings == &pool.settings

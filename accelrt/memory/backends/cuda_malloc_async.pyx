@@ -138,8 +138,8 @@ cdef int read_reserved(Foreign* room, Stats* stats) noexcept nogil:
     cdef int code = room.table.async_get(room.device, RESERVED_CURRENT, &current)
     if code == 0:
         code = room.table.async_get(room.device, RESERVED_HIGH, &high)
-    stats.figure[RESERVED_BYTES][LARGE].current = current
-    stats.figure[RESERVED_BYTES][LARGE].peak = high
+    stats.counters[RESERVED_BYTES][LARGE].current = current
+    stats.counters[RESERVED_BYTES][LARGE].peak = high
     stats.peak_all[RESERVED_BYTES] = high
     return code
 

@@ -16,7 +16,7 @@ from accelrt.driver.capture_guard cimport enter_wait, is_capturing, leave_wait
 from accelrt.memory.allocator.miss cimport on_refusal
 from accelrt.memory.allocator.sizes cimport kind_of
 from accelrt.memory.allocator.stats cimport (
-    ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, FIGURES, REQUESTED_BYTES, RESERVED_BYTES, SEGMENT, Counter,
+    ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, STATS, REQUESTED_BYTES, RESERVED_BYTES, SEGMENT, Counter,
     current_of, decrease, increase,
 )
 from accelrt.memory.backends.external_types cimport Backend, Foreign, Record, Sharer, lock_room, unlock_room
@@ -458,9 +458,9 @@ cdef size_t foreign_limit(Foreign* room) noexcept nogil:
 cdef void foreign_reset_peaks(Foreign* room) noexcept nogil:
     cdef int figure, kind
     lock_room(room)
-    for figure in range(FIGURES):
+    for figure in range(STATS):
         for kind in range(2):
-            room.stats.figure[figure][kind].peak = room.stats.figure[figure][kind].current
+            room.stats.counters[figure][kind].peak = room.stats.counters[figure][kind].current
         room.stats.peak_all[figure] = current_of(&room.stats, figure)
     unlock_room(room)
     if room.backend.reset_reserved_peak != NULL:
@@ -471,9 +471,9 @@ cdef void foreign_reset_accumulated(Foreign* room) noexcept nogil:
     cdef int figure, kind
     cdef Counter* counter
     lock_room(room)
-    for figure in range(FIGURES):
+    for figure in range(STATS):
         for kind in range(2):
-            counter = &room.stats.figure[figure][kind]
+            counter = &room.stats.counters[figure][kind]
             counter.allocated = counter.freed = 0
     room.stats.num_alloc_retries = room.stats.num_ooms = room.stats.num_sync_all_streams = 0
     room.stats.num_device_alloc = room.stats.num_device_free = 0

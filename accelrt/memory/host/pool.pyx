@@ -12,7 +12,7 @@ from accelrt.core.handle_map cimport map_find
 from accelrt.core.locks cimport pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, spin_lock, spin_unlock
 from accelrt.driver.capture_guard cimport enter_wait, leave_wait
 from accelrt.memory.allocator.event_queue cimport Entry, Queue, next_filled
-from accelrt.memory.allocator.stream_registry cimport filed_under
+from accelrt.memory.allocator.stream_registry cimport heap_stream
 from accelrt.memory.host.block cimport DEVICES, FREE, LEAVING, LIVE, PENDING, PinnedBlock, PinnedSegment, PinnedUse
 from accelrt.memory.host.heap cimport (
     attach, block_of, count_freed, detach_doomed, detach_idle, doom, find, find_unrounded, hand_out, set_free,
@@ -265,7 +265,7 @@ cdef int use_pinned_on(uintptr_t address, int device, uintptr_t stream) noexcept
     spin_lock(&pool.lock)
     block = block_of(&pool, address)
     if block != NULL:
-        code = note(block, device, filed_under(stream))
+        code = note(block, device, heap_stream(stream))
     spin_unlock(&pool.lock)
     return code
 

@@ -5,9 +5,9 @@ from libc.string cimport memset
 from accelrt.core.integers cimport exact_int
 from accelrt.errors import SettingsError
 from accelrt.memory.allocator.exclusive cimport lock_all, unlock_all
-from accelrt.memory.allocator.policy cimport replace_policy
-from accelrt.memory.allocator.pool cimport MAX_DEVICES, pool_if_made, want_level, want_policy
-from accelrt.memory.allocator.types cimport Policy, Pool
+from accelrt.memory.allocator.pool_settings cimport replace_settings
+from accelrt.memory.allocator.pool cimport MAX_DEVICES, pool_if_made, want_level, want_settings
+from accelrt.memory.allocator.types cimport PoolSettings, Pool
 from accelrt.memory.backends.cuda_malloc_async cimport ordered_backend
 from accelrt.memory.backends.external_pool cimport choose, chosen_backend
 from accelrt.memory.backends.external_types cimport Backend
@@ -24,36 +24,36 @@ cdef size_t limit_from(object value):
     return SIZE_MAX if value < 0 else value
 
 
-cdef void set_divisions(Policy* policy, tuple divisions) except *:
-    # The settings count classes from 1 MiB up, the policy powers of two from 1 byte up.
+cdef void set_divisions(PoolSettings* wanted, tuple divisions) except *:
+    # The settings count classes from 1 MiB up, the wanted powers of two from 1 byte up.
     cdef int power
     for power in range(64):
-        policy.divisions[power] = divisions[min(max(power - 20, 0), len(divisions) - 1)]
-    policy.rounds = max(divisions) > 1
+        wanted.divisions[power] = divisions[min(max(power - 20, 0), len(divisions) - 1)]
+    wanted.rounds = max(divisions) > 1
 
 
-cdef Policy policy_from(object settings) except *:
-    cdef Policy policy
-    memset(&policy, 0, sizeof(policy))
-    policy.virtual_memory = settings.expandable_segments
-    policy.stitching = settings.stitching
-    policy.slack = settings.growth_slack
-    policy.piece = settings.piece_size
-    policy.max_split = limit_from(settings.max_split_size)
-    policy.large_segment = settings.large_segment_size
-    policy.max_rounding = settings.max_non_split_rounding_size
-    policy.collect = settings.garbage_collection_threshold
-    policy.fraction = settings.per_process_memory_fraction
-    set_divisions(&policy, settings.roundup_power2_divisions)
-    return policy
+cdef PoolSettings pool_settings_from(object settings) except *:
+    cdef PoolSettings wanted
+    memset(&wanted, 0, sizeof(wanted))
+    wanted.virtual_memory = settings.expandable_segments
+    wanted.stitching = settings.stitching
+    wanted.slack = settings.growth_slack
+    wanted.page_size = settings.piece_size
+    wanted.max_split = limit_from(settings.max_split_size)
+    wanted.large_segment = settings.large_segment_size
+    wanted.max_rounding = settings.max_non_split_rounding_size
+    wanted.collect = settings.garbage_collection_threshold
+    wanted.fraction = settings.per_process_memory_fraction
+    set_divisions(&wanted, settings.roundup_power2_divisions)
+    return wanted
 
 
-cdef void update_pool(Pool* pool, const Policy* policy, bint limits) noexcept nogil:
+cdef void update_pool(Pool* pool, const PoolSettings* wanted, bint limits) noexcept nogil:
     cdef size_t total = 0
     lock_all(pool)
-    replace_policy(pool, policy)
+    replace_settings(pool, wanted)
     if limits and pool.table.device_memory(pool.device, &total) == 0:
-        pool.limit = SIZE_MAX if policy.fraction == 1 else <size_t>(policy.fraction * total)
+        pool.limit = SIZE_MAX if wanted.fraction == 1 else <size_t>(wanted.fraction * total)
     unlock_all(pool, NULL)
 
 
@@ -129,7 +129,7 @@ cdef int change_pinned(dict values) except -1:
 cdef int put_in_force(object settings, tuple keys, str source) except -1:
     # keys are those that this call names: what other calls set since stays, unless it is named again.
     global in_force
-    cdef Policy policy
+    cdef PoolSettings wanted
     cdef Pool* pool
     cdef int device
     cdef bint limits = "per_process_memory_fraction" in keys
@@ -139,16 +139,16 @@ cdef int put_in_force(object settings, tuple keys, str source) except -1:
             "during a capture is not used again before the capture ends",
             ("graph_capture_record_stream_reuse",),
         )
-    policy = policy_from(settings)
+    wanted = pool_settings_from(settings)
     if "backend" in keys:
         choose_backend(ordered_backend() if settings.backend == "cudaMallocAsync" else NULL, source)
     change_pinned({key: value for key, value in pinned_keys(settings).items() if key in keys})
     with nogil:
-        want_policy(&policy)
+        want_settings(&wanted)
         for device in range(MAX_DEVICES):
             pool = pool_if_made(device)
             if pool != NULL:
-                update_pool(pool, &policy, limits)
+                update_pool(pool, &wanted, limits)
     in_force = settings
 
 

@@ -2,184 +2,184 @@
 from libc.stdlib cimport free
 
 from accelrt.memory.allocator.backing.pages cimport (
-    add_slot, free_addresses, hold_addresses, link_slot, make_piece, map_run, new_segment, release_piece, settle_in,
+    add_slot, free_addresses, hold_addresses, link_slot, make_page, map_run, new_segment, release_page, make_resident,
 )
 from accelrt.memory.allocator.backing.plain cimport count_owner, link_segment, unlink_segment, within_limits
 from accelrt.memory.allocator.exclusive cimport reserved, total_of
-from accelrt.memory.allocator.metadata cimport see_to_blocks
+from accelrt.memory.allocator.metadata cimport ensure_blocks
 from accelrt.memory.allocator.sizes cimport round_up
 from accelrt.memory.allocator.stats cimport ALLOCATED_BYTES, ALLOCATION
-from accelrt.memory.allocator.types cimport FREE, SPAN, Block, Piece, Segment, Slot
+from accelrt.memory.allocator.types cimport FREE, EXPANDABLE, Block, Page, Segment, Slot
 from accelrt.status cimport NO_HOST_MEMORY, OUT_OF_MEMORY
 
 cdef enum:
-    PIECES_WANTED = 64    # a piece is about this part of what is reserved, so that what it wastes stays small
-    MOST_PIECES = 512     # beside it; but no larger than the next, unless there were more than these
-    LARGEST_PIECE = 16 << 20
-    BLOCK_PIECES = 32     # where the mean block is so large that it would be made of more than so many
+    PAGES_WANTED = 64    # a piece is about this part of what is reserved, so that what it wastes stays small
+    MAX_PAGES = 512     # beside it; but no larger than the next, unless there were more than these
+    LARGEST_PAGE = 16 << 20
+    BLOCK_PAGES = 32     # where the mean block is so large that it would be made of more than so many
     FIRST_ROOM = 32       # addresses of a heap's first span, 4 GiB, as a power of two
     LATER_ROOM = 34       # and of the spans that follow it
 
 
-cdef int see_to_room(Pool* pool, Heap* heap, size_t need) noexcept nogil:
+cdef int ensure_capacity(Pool* pool, Heap* heap, size_t need) noexcept nogil:
     # A chain of spans, each twice as long as the one before.
-    cdef Segment* span = heap.span
-    cdef size_t room = <size_t>1 << (FIRST_ROOM if span == NULL else LATER_ROOM)
+    cdef Segment* expandable = heap.expandable
+    cdef size_t room = <size_t>1 << (FIRST_ROOM if expandable == NULL else LATER_ROOM)
     cdef int code
-    if span != NULL and span.room - span.size >= need:
+    if expandable != NULL and expandable.held - expandable.size >= need:
         return 0
-    span = new_segment(pool, heap, SPAN)
-    if span == NULL:
+    expandable = new_segment(pool, heap, EXPANDABLE)
+    if expandable == NULL:
         return NO_HOST_MEMORY
-    code = hold_addresses(pool, span, max(room, need))
+    code = hold_addresses(pool, expandable, max(room, need))
     if code:
-        free(span)
+        free(expandable)
         return code
-    link_segment(pool, span)
-    heap.span = span
+    link_segment(pool, expandable)
+    heap.expandable = expandable
     return 0
 
 
-cdef int trim_span(Pool* pool, Segment* span) noexcept nogil:
+cdef int trim_expandable(Pool* pool, Segment* expandable) noexcept nogil:
     # A span that is refused stays, empty, and is tried again when pages are released next.
     cdef Slot* slot
     cdef Block* block
-    while span.slot_count and span.slots[span.slot_count - 1].piece == NULL:
-        slot = span.slots[span.slot_count - 1]
+    while expandable.slot_count and expandable.slots[expandable.slot_count - 1].page == NULL:
+        slot = expandable.slots[expandable.slot_count - 1]
         block = slot.hole
-        span.last = block.before
-        if span.last == NULL:
-            span.first = NULL
+        expandable.last = block.before
+        if expandable.last == NULL:
+            expandable.first = NULL
         else:
-            span.last.after = NULL
+            expandable.last.after = NULL
         block.state = FREE
-        block.left = span.heap.spare
-        span.heap.spare = block
-        span.heap.gaps -= 1
-        span.slot_count -= 1
-        span.size -= slot.size
+        block.left = expandable.heap.spare
+        expandable.heap.spare = block
+        expandable.heap.gaps -= 1
+        expandable.slot_count -= 1
+        expandable.size -= slot.size
         free(slot)
-    return drop_span(pool, span) if span.size == 0 else 0
+    return drop_expandable(pool, expandable) if expandable.size == 0 else 0
 
 
-cdef int trim_spans(Pool* pool) noexcept nogil:
-    cdef Segment* span = pool.first
+cdef int trim_all_expandable(Pool* pool) noexcept nogil:
+    cdef Segment* expandable = pool.first
     cdef Segment* after
     cdef int code = 0
-    while span != NULL and code == 0:
-        after = span.after
-        if span.shape == SPAN:
-            code = trim_span(pool, span)
-        span = after
+    while expandable != NULL and code == 0:
+        after = expandable.after
+        if expandable.shape == EXPANDABLE:
+            code = trim_expandable(pool, expandable)
+        expandable = after
     return code
 
 
-cdef int drop_span(Pool* pool, Segment* span) noexcept nogil:
-    cdef int code = free_addresses(pool, span)
+cdef int drop_expandable(Pool* pool, Segment* expandable) noexcept nogil:
+    cdef int code = free_addresses(pool, expandable)
     if code:
         return code
-    if span.heap.span == span:
-        span.heap.span = NULL
-    unlink_segment(pool, span)
-    free(span.slots)
-    free(span)
+    if expandable.heap.expandable == expandable:
+        expandable.heap.expandable = NULL
+    unlink_segment(pool, expandable)
+    free(expandable.slots)
+    free(expandable)
     return 0
 
 
-cdef size_t piece_size(const Pool* pool, size_t need) noexcept nogil:
+cdef size_t page_size(const Pool* pool, size_t need) noexcept nogil:
     cdef size_t size = pool.granule
     cdef size_t total = max(<size_t>reserved(pool), need)
     cdef size_t mean = (total_of(pool, ALLOCATED_BYTES) + need) // (total_of(pool, ALLOCATION) + 1)
-    cdef size_t most = max(max(<size_t>LARGEST_PIECE, total // MOST_PIECES), mean // BLOCK_PIECES)
-    cdef size_t share = min(total // PIECES_WANTED, most)
-    if pool.policy.piece:
-        size = round_up(pool.policy.piece, pool.granule)
+    cdef size_t most = max(max(<size_t>LARGEST_PAGE, total // MAX_PAGES), mean // BLOCK_PAGES)
+    cdef size_t target = min(total // PAGES_WANTED, most)
+    if pool.settings.page_size:
+        size = round_up(pool.settings.page_size, pool.granule)
     else:
-        while size * 2 <= share:
+        while size * 2 <= target:
             size *= 2
     return min(size, need)
 
 
-cdef int fill_slot(Pool* pool, Segment* span, size_t index) noexcept nogil:
+cdef int fill_slot(Pool* pool, Segment* expandable, size_t index) noexcept nogil:
     # A piece for addresses that lost theirs.
-    cdef Slot* slot = span.slots[index]
-    cdef Piece* piece
-    cdef int code = make_piece(pool, slot.size, &piece)
+    cdef Slot* slot = expandable.slots[index]
+    cdef Page* page
+    cdef int code = make_page(pool, slot.size, &page)
     if code:
         return code
-    link_slot(slot, piece)
-    piece.primary = slot
-    span.heap.gaps -= 1
-    count_owner(span.heap, piece.size)
-    if piece.size != slot.size:  # refused whole, so there is no room for it
-        code = release_piece(pool, piece)
+    link_slot(slot, page)
+    page.primary = slot
+    expandable.heap.gaps -= 1
+    count_owner(expandable.heap, page.size)
+    if page.size != slot.size:  # refused whole, so there is no room for it
+        code = release_page(pool, page)
         return code if code else OUT_OF_MEMORY
-    code = map_run(pool, span, index, 1)
+    code = map_run(pool, expandable, index, 1)
     if code:
-        release_piece(pool, piece)
+        release_page(pool, page)
         return code
-    slot.hole.epoch = span.heap.settled
-    settle_in(pool, slot)
+    slot.hole.epoch = expandable.heap.quiescent_epoch
+    make_resident(pool, slot)
     return 0
 
 
 cdef int fill_gaps(Pool* pool, Heap* heap, size_t* need) noexcept nogil:
     # Pages first where addresses of the heap's spans have none: they were given back in between others.
-    cdef Segment* span = pool.first if heap.gaps else NULL
+    cdef Segment* expandable = pool.first if heap.gaps else NULL
     cdef size_t index
     cdef int code
-    while span != NULL:
-        if span.heap == heap and span.shape == SPAN:
-            for index in range(span.slot_count):
-                if span.slots[index].piece == NULL and span.slots[index].size <= need[0]:
-                    code = fill_slot(pool, span, index)
+    while expandable != NULL:
+        if expandable.heap == heap and expandable.shape == EXPANDABLE:
+            for index in range(expandable.slot_count):
+                if expandable.slots[index].page == NULL and expandable.slots[index].size <= need[0]:
+                    code = fill_slot(pool, expandable, index)
                     if code:
                         return code
-                    need[0] -= span.slots[index].size
-        span = span.after
+                    need[0] -= expandable.slots[index].size
+        expandable = expandable.after
     return 0
 
 
-cdef int append_pieces(Pool* pool, Heap* heap, size_t need, size_t* count) noexcept nogil:
+cdef int append_pages(Pool* pool, Heap* heap, size_t need, size_t* count) noexcept nogil:
     # All pieces are created before one is mapped: a refusal undoes nothing but creations.
-    cdef Segment* span = heap.span
-    cdef Piece* piece
+    cdef Segment* expandable = heap.expandable
+    cdef Page* page
     cdef int code = 0
     while need and code == 0:
-        code = make_piece(pool, piece_size(pool, need), &piece)
+        code = make_page(pool, page_size(pool, need), &page)
         if code == 0:
-            code = add_slot(span, piece)
+            code = add_slot(expandable, page)
             if code:
-                release_piece(pool, piece)
+                release_page(pool, page)
                 return code
-            piece.primary = piece.slots
-            count_owner(heap, piece.size)
-            need -= min(need, piece.size)
+            page.primary = page.slots
+            count_owner(heap, page.size)
+            need -= min(need, page.size)
             count[0] += 1
     return code
 
 
-cdef void abandon_pieces(Pool* pool, Segment* span, size_t first) noexcept nogil:
+cdef void abandon_pages(Pool* pool, Segment* expandable, size_t first) noexcept nogil:
     cdef size_t index
-    for index in range(first, span.slot_count):
-        if span.slots[index].piece != NULL and span.slots[index].piece.home == NULL:
-            release_piece(pool, span.slots[index].piece)
-    trim_span(pool, span)
+    for index in range(first, expandable.slot_count):
+        if expandable.slots[index].page != NULL and expandable.slots[index].page.resident == NULL:
+            release_page(pool, expandable.slots[index].page)
+    trim_expandable(pool, expandable)
 
 
 cdef size_t need_at_end(const Pool* pool, const Heap* heap, size_t size) noexcept nogil:
     # No free block is as large, else it would serve.
-    cdef const Segment* span = heap.span
+    cdef const Segment* expandable = heap.expandable
     cdef size_t need
-    if span != NULL and span.last != NULL and span.last.state == FREE and span.last.size < size:
-        need = round_up(size - span.last.size, pool.granule)
-        if span.room - span.size >= need:
+    if expandable != NULL and expandable.last != NULL and expandable.last.state == FREE and expandable.last.size < size:
+        need = round_up(size - expandable.last.size, pool.granule)
+        if expandable.held - expandable.size >= need:
             return need
     return round_up(size, pool.granule)
 
 
 cdef int grow_pages(Pool* pool, Heap* heap, size_t need, bint at_end) noexcept nogil:
-    cdef Segment* span
+    cdef Segment* expandable
     cdef size_t first, index, count = 0
     cdef int code
     need = round_up(need, pool.granule)
@@ -190,18 +190,18 @@ cdef int grow_pages(Pool* pool, Heap* heap, size_t need, bint at_end) noexcept n
         code = fill_gaps(pool, heap, &need)
         if code or need == 0:
             return code
-    code = see_to_room(pool, heap, need)
+    code = ensure_capacity(pool, heap, need)
     if code:
         return code
-    span = heap.span
-    first = span.slot_count
-    code = append_pieces(pool, heap, need, &count)
+    expandable = heap.expandable
+    first = expandable.slot_count
+    code = append_pages(pool, heap, need, &count)
     if code == 0:
-        code = map_run(pool, span, first, count)
+        code = map_run(pool, expandable, first, count)
     if code:
-        abandon_pieces(pool, span, first)
+        abandon_pages(pool, expandable, first)
         return code
-    code = see_to_blocks(heap, 2)
+    code = ensure_blocks(heap, 2)
     for index in range(first, first + count):
-        settle_in(pool, span.slots[index])
+        make_resident(pool, expandable.slots[index])
     return code

@@ -1,6 +1,6 @@
 # Where the free pages are of heaps that are asleep, so that a search looks at none in vain.  In the exclusive section, or
 # under the pool's mutex, which is enough for heaps that are asleep.
-from accelrt.memory.allocator.types cimport Heap, Pool, Private
+from accelrt.memory.allocator.types cimport Heap, Pool, PrivatePool
 
 cdef enum:  # Heap.filed
     NOWHERE = 0     # awake, or without pages that others may have
@@ -10,7 +10,7 @@ cdef enum:  # Heap.filed
 
 cdef bint has_pages(const Pool* pool, const Heap* heap) noexcept nogil  # a free block as large as the least page
 cdef void file_heap(Pool* pool, Heap* heap) noexcept nogil  # after whatever changed where it belongs
-cdef void file_heaps(Pool* pool, Private* owner) noexcept nogil  # those of a private pool
+cdef void file_heaps(Pool* pool, PrivatePool* owner) noexcept nogil  # those of a private pool
 cdef void rank(Pool* pool, Heap* heap) noexcept nogil  # UNSEARCHED; its figures are those of the search
 cdef Heap* first_ranked(const Pool* pool) noexcept nogil  # the one with the largest block that holds pages; NULL
 

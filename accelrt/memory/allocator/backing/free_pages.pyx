@@ -6,7 +6,7 @@ and looks at those heaps alone that it takes pages from.
 """
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 
-from accelrt.memory.allocator.block_ops cimport is_quiescent
+from accelrt.memory.allocator.block_ops cimport is_heap_quiescent
 from accelrt.memory.allocator.free_list cimport class_of, next_class
 
 
@@ -111,11 +111,11 @@ cdef void unfile(Pool* pool, Heap* heap) noexcept nogil:
 
 cdef void file_heap(Pool* pool, Heap* heap) noexcept nogil:
     unfile(pool, heap)
-    if heap.awake or not pool.policy.virtual_memory or not has_pages(pool, heap):
+    if heap.awake or not pool.settings.virtual_memory or not has_pages(pool, heap):
         return
     if heap.owner != NULL and heap.owner.uses > heap.owner.users:  # a graph's
         return
-    if heap.trusted and not is_quiescent(heap):
+    if heap.trusted and not is_heap_quiescent(heap):
         heap.filed = BUSY
         push(&pool.busy, heap)
     elif serves_others(heap):
@@ -123,7 +123,7 @@ cdef void file_heap(Pool* pool, Heap* heap) noexcept nogil:
         push(&pool.unsearched, heap)
 
 
-cdef void file_heaps(Pool* pool, Private* owner) noexcept nogil:
+cdef void file_heaps(Pool* pool, PrivatePool* owner) noexcept nogil:
     cdef Heap* heap = <Heap*>owner.heaps
     while heap != NULL:
         if not heap.awake:

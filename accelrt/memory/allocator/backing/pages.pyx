@@ -9,10 +9,10 @@ from libc.stdlib cimport calloc, free, realloc
 from accelrt.memory.allocator.backing.plain cimport count_owner
 from accelrt.memory.allocator.block_ops cimport split_off
 from accelrt.memory.allocator.exclusive cimport call_unlocked, count_pool, lock_all, put_free, take_free, unlock_all
-from accelrt.memory.allocator.metadata cimport append_hole, see_to_blocks
+from accelrt.memory.allocator.metadata cimport append_hole, ensure_blocks
 from accelrt.memory.allocator.sizes cimport LARGE, round_up
 from accelrt.memory.allocator.stats cimport RESERVED_BYTES
-from accelrt.memory.allocator.types cimport HOLE, WINDOW, Block
+from accelrt.memory.allocator.types cimport HOLE, STITCHED, Block
 from accelrt.status cimport NO_HOST_MEMORY, OUT_OF_MEMORY
 
 # What errands of the driver are about.
@@ -21,7 +21,7 @@ cdef struct Run:
     size_t count
 
 cdef struct Creation:
-    Piece* piece
+    Page* page
     int calls
 
 
@@ -49,64 +49,64 @@ cdef size_t slot_index(const Segment* segment, uintptr_t address) noexcept nogil
 
 cdef int see_to_slots(Segment* segment) noexcept nogil:
     cdef Slot** larger
-    if segment.slot_count < segment.slot_room:
+    if segment.slot_count < segment.slot_capacity:
         return 0
-    larger = <Slot**>realloc(segment.slots, (2 * segment.slot_room + 8) * sizeof(Slot*))
+    larger = <Slot**>realloc(segment.slots, (2 * segment.slot_capacity + 8) * sizeof(Slot*))
     if larger == NULL:
         return NO_HOST_MEMORY
     segment.slots = larger
-    segment.slot_room = 2 * segment.slot_room + 8
+    segment.slot_capacity = 2 * segment.slot_capacity + 8
     return 0
 
 
-cdef int add_slot(Segment* segment, Piece* piece) noexcept nogil:
+cdef int add_slot(Segment* segment, Page* page) noexcept nogil:
     cdef Slot* slot
     cdef int code = see_to_slots(segment)
     if code == 0:
-        code = see_to_blocks(segment.heap, 1)
+        code = ensure_blocks(segment.heap, 1)
     if code:
         return code
     slot = <Slot*>calloc(1, sizeof(Slot))
     if slot == NULL:
         return NO_HOST_MEMORY
     slot.address = segment.address + segment.size
-    slot.size = piece.size
+    slot.size = page.size
     slot.segment = segment
-    link_slot(slot, piece)
+    link_slot(slot, page)
     segment.slots[segment.slot_count] = slot
     segment.slot_count += 1
     slot.hole = append_hole(segment, slot.size)
-    slot.hole.epoch = segment.heap.settled  # fresh: no work uses it yet
+    slot.hole.epoch = segment.heap.quiescent_epoch  # fresh: no work uses it yet
     segment.size += slot.size
     return 0
 
 
-cdef void link_slot(Slot* slot, Piece* piece) noexcept nogil:
-    slot.piece = piece
+cdef void link_slot(Slot* slot, Page* page) noexcept nogil:
+    slot.page = page
     slot.before = NULL
-    slot.after = piece.slots
+    slot.after = page.slots
     if slot.after != NULL:
         slot.after.before = slot
-    piece.slots = slot
+    page.slots = slot
 
 
 cdef void drop_slot(Slot* slot) noexcept nogil:
-    if slot.piece == NULL:
+    if slot.page == NULL:
         return
     if slot.before == NULL:
-        slot.piece.slots = slot.after
+        slot.page.slots = slot.after
     else:
         slot.before.after = slot.after
     if slot.after != NULL:
         slot.after.before = slot.before
-    slot.piece = NULL
+    slot.page = NULL
     slot.mapped = False
 
 
-cdef void vacate(Pool* pool, Piece* piece) noexcept nogil:
+cdef void evict(Pool* pool, Page* page) noexcept nogil:
     # The caller saw to two records of the home's heap.
-    cdef Slot* slot = piece.home
-    cdef Block* block = piece.cover
+    cdef Slot* slot = page.resident
+    cdef Block* block = page.cover
     while block.address + block.size <= slot.address:
         block = block.after
     take_free(pool, block)
@@ -121,17 +121,17 @@ cdef void vacate(Pool* pool, Piece* piece) noexcept nogil:
         put_free(pool, block.after)
     block.state = HOLE
     slot.hole = block
-    piece.home = NULL
-    if slot.segment.shape == WINDOW:
-        slot.segment.away += 1
+    page.resident = NULL
+    if slot.segment.shape == STITCHED:
+        slot.segment.evicted += 1
 
 
-cdef void settle_in(Pool* pool, Slot* slot) noexcept nogil:
+cdef void make_resident(Pool* pool, Slot* slot) noexcept nogil:
     cdef Block* block = slot.hole
     slot.hole = NULL
-    slot.piece.home = slot
-    if slot.segment.shape == WINDOW:
-        slot.segment.away -= 1
+    slot.page.resident = slot
+    if slot.segment.shape == STITCHED:
+        slot.segment.evicted -= 1
     put_free(pool, block)
 
 
@@ -144,7 +144,7 @@ cdef int hold_addresses(Pool* pool, Segment* segment, size_t room) noexcept nogi
     lock_all(pool)
     pool.stats.virtual_memory_calls += 1
     if code == 0:
-        segment.room = room
+        segment.held = room
         pool.stats.reserved_addresses += room
     return code
 
@@ -152,12 +152,12 @@ cdef int hold_addresses(Pool* pool, Segment* segment, size_t room) noexcept nogi
 cdef int free_addresses(Pool* pool, Segment* segment) noexcept nogil:
     cdef int code
     unlock_all(pool, NULL)
-    code = pool.table.address_free(segment.address, segment.room)
+    code = pool.table.address_free(segment.address, segment.held)
     lock_all(pool)
     pool.stats.virtual_memory_calls += 1
     if code == 0:
-        pool.stats.reserved_addresses -= segment.room
-        segment.room = 0
+        pool.stats.reserved_addresses -= segment.held
+        segment.held = 0
     return code
 
 
@@ -170,7 +170,7 @@ cdef int map_slots(Pool* pool, void* about) noexcept nogil:
     cdef int code
     for index in range(run.count):
         slot = run.slots[index]
-        code = pool.table.memory_map(slot.address, slot.size, slot.piece.handle)
+        code = pool.table.memory_map(slot.address, slot.size, slot.page.handle)
         if code:
             return code
         slot.mapped = True
@@ -197,7 +197,7 @@ cdef int unmap_slot(Pool* pool, Slot* slot) noexcept nogil:
     pool.stats.virtual_memory_calls += 1
     if code == 0:
         slot.mapped = False
-        if slot.segment.shape == WINDOW:
+        if slot.segment.shape == STITCHED:
             pool.stats.stitched_bytes -= slot.size
     return code
 
@@ -205,68 +205,68 @@ cdef int unmap_slot(Pool* pool, Slot* slot) noexcept nogil:
 cdef int create(Pool* pool, void* about) noexcept nogil:
     # Halves what is refused, down to the least piece.
     cdef Creation* made = <Creation*>about
-    cdef Piece* piece = made.piece
-    cdef int code = pool.table.physical_create(pool.device, piece.size, &piece.handle)
-    while code == OUT_OF_MEMORY and piece.size > pool.granule:
-        piece.size = round_up(piece.size // 2, pool.granule)
-        code = pool.table.physical_create(pool.device, piece.size, &piece.handle)
+    cdef Page* page = made.page
+    cdef int code = pool.table.physical_create(pool.device, page.size, &page.handle)
+    while code == OUT_OF_MEMORY and page.size > pool.granule:
+        page.size = round_up(page.size // 2, pool.granule)
+        code = pool.table.physical_create(pool.device, page.size, &page.handle)
         made.calls += 1
     return code
 
 
-cdef int make_piece(Pool* pool, size_t size, Piece** out_piece) noexcept nogil:
-    cdef Piece* piece = <Piece*>calloc(1, sizeof(Piece))
+cdef int make_page(Pool* pool, size_t size, Page** out_page) noexcept nogil:
+    cdef Page* page = <Page*>calloc(1, sizeof(Page))
     cdef Creation made
     cdef int code
-    if piece == NULL:
+    if page == NULL:
         return NO_HOST_MEMORY
-    piece.size = size
-    made.piece = piece
+    page.size = size
+    made.page = page
     made.calls = 1  # counted even where it is not reached
     code = call_unlocked(pool, create, &made)
     pool.stats.virtual_memory_calls += made.calls
     if code:
-        free(piece)
+        free(page)
         return code
-    piece.serial = pool.next_piece = pool.next_piece + 1
-    piece.before = pool.last_piece
-    if pool.last_piece == NULL:
-        pool.first_piece = piece
+    page.serial = pool.next_page = pool.next_page + 1
+    page.before = pool.last_page
+    if pool.last_page == NULL:
+        pool.first_page = page
     else:
-        pool.last_piece.after = piece
-    pool.last_piece = piece
-    count_pool(pool, RESERVED_BYTES, LARGE, piece.size)
+        pool.last_page.after = page
+    pool.last_page = page
+    count_pool(pool, RESERVED_BYTES, LARGE, page.size)
     pool.stats.num_device_alloc += 1
-    out_piece[0] = piece
+    out_page[0] = page
     return 0
 
 
-cdef void forget_piece(Pool* pool, Piece* piece) noexcept nogil:
+cdef void forget_page(Pool* pool, Page* page) noexcept nogil:
     cdef Slot* slot
-    while piece.slots != NULL:
-        slot = piece.slots
-        if slot.segment.shape == WINDOW:
-            slot.segment.spoiled = True
+    while page.slots != NULL:
+        slot = page.slots
+        if slot.segment.shape == STITCHED:
+            slot.segment.incomplete = True
         else:
-            count_owner(slot.segment.heap, -<long long>piece.size)
+            count_owner(slot.segment.heap, -<long long>page.size)
             slot.segment.heap.gaps += 1
         drop_slot(slot)
-    if piece.before == NULL:
-        pool.first_piece = piece.after
+    if page.before == NULL:
+        pool.first_page = page.after
     else:
-        piece.before.after = piece.after
-    if piece.after == NULL:
-        pool.last_piece = piece.before
+        page.before.after = page.after
+    if page.after == NULL:
+        pool.last_page = page.before
     else:
-        piece.after.before = piece.before
-    count_pool(pool, RESERVED_BYTES, LARGE, -<long long>piece.size)
+        page.after.before = page.before
+    count_pool(pool, RESERVED_BYTES, LARGE, -<long long>page.size)
     pool.stats.num_device_free += 1
-    free(piece)
+    free(page)
 
 
-cdef int release_piece(Pool* pool, Piece* piece) noexcept nogil:
+cdef int release_page(Pool* pool, Page* page) noexcept nogil:
     # What a failure leaves is at home nowhere, and is tried again when pages are released next.
-    cdef Slot* slot = piece.slots
+    cdef Slot* slot = page.slots
     cdef int code = 0
     while slot != NULL and code == 0:
         code = unmap_slot(pool, slot)
@@ -274,9 +274,9 @@ cdef int release_piece(Pool* pool, Piece* piece) noexcept nogil:
     if code:
         return code
     unlock_all(pool, NULL)
-    code = pool.table.physical_release(piece.handle)
+    code = pool.table.physical_release(page.handle)
     lock_all(pool)
     pool.stats.virtual_memory_calls += 1
     if code == 0:
-        forget_piece(pool, piece)
+        forget_page(pool, page)
     return code

@@ -4,7 +4,7 @@ from libc.stdlib cimport calloc, free
 
 from accelrt.memory.allocator.block_ops cimport recycle
 from accelrt.memory.allocator.exclusive cimport call_unlocked, count_oversize, count_pool, put_free, reserved, take_free
-from accelrt.memory.allocator.metadata cimport append_hole, see_to_blocks
+from accelrt.memory.allocator.metadata cimport append_hole, ensure_blocks
 from accelrt.memory.allocator.stats cimport RESERVED_BYTES, SEGMENT
 from accelrt.memory.allocator.types cimport FREE, HOLE, PLAIN, Block
 from accelrt.status cimport CAP_REACHED, NO_HOST_MEMORY, POOL_CAP_REACHED
@@ -32,7 +32,7 @@ cdef void link_segment(Pool* pool, Segment* segment) noexcept nogil:
         segment.heap.owner.segments += 1
         segment.heap.owner.peak[SEGMENT] = max(segment.heap.owner.peak[SEGMENT], <int64_t>segment.heap.owner.segments)
     count_pool(pool, SEGMENT, segment.kind, 1)
-    if segment.shape == PLAIN and segment.size >= pool.policy.max_split:
+    if segment.shape == PLAIN and segment.size >= pool.settings.max_split:
         count_oversize(&pool.stats.oversize_segments, 1)
 
 
@@ -48,7 +48,7 @@ cdef void unlink_segment(Pool* pool, Segment* segment) noexcept nogil:
     if segment.heap.owner != NULL:
         segment.heap.owner.segments -= 1
     count_pool(pool, SEGMENT, segment.kind, -1)
-    if segment.shape == PLAIN and segment.size >= pool.policy.max_split:
+    if segment.shape == PLAIN and segment.size >= pool.settings.max_split:
         count_oversize(&pool.stats.oversize_segments, -1)
 
 
@@ -67,10 +67,10 @@ cdef int grow_plain(Pool* pool, Heap* heap, size_t size) noexcept nogil:
     segment = <Segment*>calloc(1, sizeof(Segment))
     if segment == NULL:
         return NO_HOST_MEMORY
-    segment.size = segment.room = size
+    segment.size = segment.held = size
     code = call_unlocked(pool, take_bytes, segment)
     if code == 0:
-        code = see_to_blocks(heap, 1)
+        code = ensure_blocks(heap, 1)
         if code:
             call_unlocked(pool, give_bytes, segment)
     if code:
@@ -83,7 +83,7 @@ cdef int grow_plain(Pool* pool, Heap* heap, size_t size) noexcept nogil:
     count_owner(heap, size)
     pool.stats.num_device_alloc += 1
     count_pool(pool, RESERVED_BYTES, segment.kind, size)
-    append_hole(segment, size).epoch = heap.settled  # fresh: no work uses it yet
+    append_hole(segment, size).epoch = heap.quiescent_epoch  # fresh: no work uses it yet
     put_free(pool, segment.first)
     return 0
 

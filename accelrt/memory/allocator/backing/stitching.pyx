@@ -10,32 +10,32 @@ from libc.stdlib cimport free, malloc, qsort, realloc
 
 from accelrt.memory.allocator.backing.free_pages cimport RANKED, file_heap, first_ranked, rank, serves_others
 from accelrt.memory.allocator.backing.pages cimport (
-    add_slot, drop_slot, free_addresses, hold_addresses, map_run, new_segment, settle_in, slot_index, unmap_slot,
-    vacate,
+    add_slot, drop_slot, free_addresses, hold_addresses, map_run, new_segment, make_resident, slot_index, unmap_slot,
+    evict,
 )
 from accelrt.memory.allocator.backing.plain cimport is_at_rest
-from accelrt.memory.allocator.block_ops cimport absorb, is_settled
+from accelrt.memory.allocator.block_ops cimport absorb, is_quiescent
 from accelrt.memory.allocator.exclusive cimport count_splits, put_free, set_free, wake
 from accelrt.memory.allocator.free_list cimport class_of, next_class
-from accelrt.memory.allocator.metadata cimport see_to_blocks
-from accelrt.memory.allocator.policy cimport charge, repay
-from accelrt.memory.allocator.stream_epochs cimport look, look_at_others
-from accelrt.memory.allocator.types cimport CLASSES, FREE, HOLE, PLAIN, WINDOW, Fit, Piece, Private, Slot
+from accelrt.memory.allocator.metadata cimport ensure_blocks
+from accelrt.memory.allocator.pool_settings cimport charge_budget, refund_budget
+from accelrt.memory.allocator.stream_epochs cimport poll_progress, poll_others
+from accelrt.memory.allocator.types cimport CLASSES, FREE, HOLE, PLAIN, STITCHED, Fit, Page, PrivatePool, Slot
 from accelrt.status cimport NO_HOST_MEMORY, OUT_OF_MEMORY
 
 cdef enum:
-    MOST_WINDOWS = 16384       # then those that are idle are dropped
+    MAX_STITCHED = 16384       # then those that are idle are dropped
     WASTE = 8                  # a window may be larger than asked by one part in this
 
 
 cdef int keep(Found* found, Block* block, size_t pages) noexcept nogil:
     cdef Run* larger
-    if found.count == found.room:
-        larger = <Run*>realloc(found.runs, (2 * found.room + 64) * sizeof(Run))
+    if found.count == found.capacity:
+        larger = <Run*>realloc(found.runs, (2 * found.capacity + 64) * sizeof(Run))
         if larger == NULL:
             return NO_HOST_MEMORY
         found.runs = larger
-        found.room = 2 * found.room + 64
+        found.capacity = 2 * found.capacity + 64
     found.runs[found.count].block = block
     found.runs[found.count].pages = pages
     found.count += 1
@@ -51,21 +51,21 @@ cdef size_t mark_block(Pool* pool, Block* block) noexcept nogil:
         slot = segment.slots[index]
         if slot.address + slot.size > block.address + block.size:
             break
-        slot.piece.mark = pool.search
-        slot.piece.cover = block
+        slot.page.mark = pool.search
+        slot.page.cover = block
         bytes_ += slot.size
         index += 1
     return bytes_
 
 
 cdef size_t mark_tree(Pool* pool, Block* node, bint own, Found* found) noexcept nogil:
-    cdef size_t bytes_ = 0, marked
+    cdef size_t bytes_ = 0, marked_bytes
     while node != NULL:
         bytes_ += mark_tree(pool, node.left, own, found)
-        if own or is_settled(node):
-            marked = mark_block(pool, node)
-            if marked and (found == NULL or keep(found, node, marked) == 0):
-                bytes_ += marked
+        if own or is_quiescent(node):
+            marked_bytes = mark_block(pool, node)
+            if marked_bytes and (found == NULL or keep(found, node, marked_bytes) == 0):
+                bytes_ += marked_bytes
                 note_top(node)
         node = node.right
     return bytes_
@@ -90,13 +90,13 @@ cdef size_t mark_heap(Pool* pool, Heap* heap, bint own, Found* found) noexcept n
     return heap.pages
 
 
-cdef inline bint is_found(const Pool* pool, const Piece* piece) noexcept nogil:
+cdef inline bint is_found(const Pool* pool, const Page* page) noexcept nogil:
     # By this search, or by an earlier one in a heap that is ranked since.
     cdef const Heap* heap
-    if piece.home == NULL:
+    if page.resident == NULL:
         return False
-    heap = piece.home.segment.heap
-    return piece.mark == heap.found and (heap.found == pool.search or (pool.finds_ranked and heap.filed == RANKED))
+    heap = page.resident.segment.heap
+    return page.mark == heap.found and (heap.found == pool.search or (pool.finds_ranked and heap.filed == RANKED))
 
 
 cdef size_t find_among(Pool* pool, Heap* heap, Found* found) noexcept nogil:
@@ -132,7 +132,7 @@ cdef size_t find_pages(Pool* pool, Heap* heap, bint across, Found* found) noexce
     pool.finds_ranked = False
     if not across:
         return mark_heap(pool, heap, True, found)
-    look_at_others(pool, heap)
+    poll_others(pool, heap)
     wake(pool, heap)
     if heap.owner != NULL:
         return find_in_private(pool, heap, found)
@@ -152,7 +152,7 @@ cdef void mark_asleep(Pool* pool, Heap* heap) noexcept nogil:
 
 cdef void mark_leaving(Pool* pool) noexcept nogil:
     cdef Heap* heap = pool.awake
-    cdef Private* owner = pool.privates
+    cdef PrivatePool* owner = pool.privates
     pool.search += 1
     while pool.ranked != NULL:
         file_heap(pool, pool.ranked)
@@ -171,49 +171,49 @@ cdef void mark_leaving(Pool* pool) noexcept nogil:
         owner = owner.next
 
 
-cdef int see_to_moves(Pool* pool, Piece** pieces, size_t count) noexcept nogil:
+cdef int ensure_moves(Pool* pool, Page** pages, size_t count) noexcept nogil:
     # Two records for each piece that leaves its home, whichever heap's.
     cdef size_t index
     cdef int code = 0
     cdef Heap* heap
     for index in range(count):
-        pieces[index].home.segment.heap.moves += 1
+        pages[index].resident.segment.heap.moves += 1
     for index in range(count):
-        heap = pieces[index].home.segment.heap
+        heap = pages[index].resident.segment.heap
         if heap.moves and code == 0:
-            code = see_to_blocks(heap, 2 * heap.moves + 2)
+            code = ensure_blocks(heap, 2 * heap.moves + 2)
         heap.moves = 0
     return code
 
 
 # --- windows that exist --------------------------------------------------------------------------------------
 
-cdef int add_fit(Segment* window) noexcept nogil:
+cdef int add_fit(Segment* stitched) noexcept nogil:
     # It serves sizes for which it would be made, or which are only a little smaller.
-    cdef Heap* heap = window.heap
+    cdef Heap* heap = stitched.heap
     cdef Fit* larger
-    if heap.fit_count == heap.fit_room:
-        larger = <Fit*>realloc(heap.fits, (2 * heap.fit_room + 32) * sizeof(Fit))
+    if heap.fit_count == heap.fit_capacity:
+        larger = <Fit*>realloc(heap.fits, (2 * heap.fit_capacity + 32) * sizeof(Fit))
         if larger == NULL:
             return NO_HOST_MEMORY
         heap.fits = larger
-        heap.fit_room = 2 * heap.fit_room + 32
+        heap.fit_capacity = 2 * heap.fit_capacity + 32
     larger = &heap.fits[heap.fit_count]
-    larger.most = window.size
+    larger.most = stitched.size
     larger.least = min(
-        window.size - window.slots[window.slot_count - 1].size + 1, window.size - window.size // (WASTE + 1),
+        stitched.size - stitched.slots[stitched.slot_count - 1].size + 1, stitched.size - stitched.size // (WASTE + 1),
     )
-    larger.window = window
-    larger.blocker = NULL
+    larger.stitched = stitched
+    larger.missing = NULL
     heap.fit_count += 1
     return 0
 
 
-cdef void drop_fit(Segment* window) noexcept nogil:
-    cdef Heap* heap = window.heap
+cdef void drop_fit(Segment* stitched) noexcept nogil:
+    cdef Heap* heap = stitched.heap
     cdef size_t index, kept = 0
     for index in range(heap.fit_count):
-        if heap.fits[index].window != window:
+        if heap.fits[index].stitched != stitched:
             heap.fits[kept] = heap.fits[index]
             kept += 1
     heap.fit_count = kept
@@ -221,131 +221,131 @@ cdef void drop_fit(Segment* window) noexcept nogil:
 
 cdef bint is_ready(const Pool* pool, Fit* fit) noexcept nogil:
     # What was missing last time is looked at first: most windows are refused without a look at themselves.
-    cdef const Segment* window = fit.window
+    cdef const Segment* stitched = fit.stitched
     cdef size_t index
-    if fit.blocker != NULL and not is_found(pool, fit.blocker):
+    if fit.missing != NULL and not is_found(pool, fit.missing):
         return False
-    if window.spoiled or window.away != window.slot_count:
+    if stitched.incomplete or stitched.evicted != stitched.slot_count:
         return False
-    for index in range(window.slot_count):
-        if not is_found(pool, window.slots[index].piece):
-            fit.blocker = window.slots[index].piece
+    for index in range(stitched.slot_count):
+        if not is_found(pool, stitched.slots[index].page):
+            fit.missing = stitched.slots[index].page
             return False
     return True
 
 
-cdef void forget_blockers(Pool* pool) noexcept nogil:
+cdef void forget_missing(Pool* pool) noexcept nogil:
     cdef Heap* heap = pool.heaps
     cdef size_t index
     while heap != NULL:
         for index in range(heap.fit_count):
-            heap.fits[index].blocker = NULL
+            heap.fits[index].missing = NULL
         heap = heap.next
 
 
-cdef void open_window(Pool* pool, Segment* window) noexcept nogil:
+cdef void open_stitched(Pool* pool, Segment* stitched) noexcept nogil:
     # All of its holes become one free block.
-    cdef Block* block = window.first
+    cdef Block* block = stitched.first
     cdef size_t index
-    for index in range(window.slot_count):
-        window.slots[index].piece.home = window.slots[index]
-        window.slots[index].hole = NULL
-    window.away = 0
+    for index in range(stitched.slot_count):
+        stitched.slots[index].page.resident = stitched.slots[index]
+        stitched.slots[index].hole = NULL
+    stitched.evicted = 0
     while block.after != NULL:
-        absorb(window.heap, block, block.after)
-    block.epoch = window.heap.last_freed = window.heap.epoch
+        absorb(stitched.heap, block, block.after)
+    block.epoch = stitched.heap.last_freed = stitched.heap.epoch
     put_free(pool, block)
 
 
-cdef bint move_in(Pool* pool, Segment* window) noexcept nogil:
+cdef bint move_pages_in(Pool* pool, Segment* stitched) noexcept nogil:
     cdef size_t index
-    for index in range(window.slot_count):
-        if see_to_blocks(window.slots[index].piece.home.segment.heap, 2):
+    for index in range(stitched.slot_count):
+        if ensure_blocks(stitched.slots[index].page.resident.segment.heap, 2):
             return False
-    for index in range(window.slot_count):
-        see_to_blocks(window.slots[index].piece.home.segment.heap, 2)
-        vacate(pool, window.slots[index].piece)
-    open_window(pool, window)
+    for index in range(stitched.slot_count):
+        ensure_blocks(stitched.slots[index].page.resident.segment.heap, 2)
+        evict(pool, stitched.slots[index].page)
+    open_stitched(pool, stitched)
     return True
 
 
-cdef bint revive(Pool* pool, Heap* heap, size_t size) noexcept nogil:
+cdef bint reuse_stitched(Pool* pool, Heap* heap, size_t size) noexcept nogil:
     cdef Fit* found = heap.fits
     cdef const Fit* end = found + heap.fit_count
     while found != end:
         if found.least <= size <= found.most and is_ready(pool, found):
-            repay(pool, found.window.slot_count)
-            return move_in(pool, found.window)
+            refund_budget(pool, found.stitched.slot_count)
+            return move_pages_in(pool, found.stitched)
         found += 1
     return False
 
 
-cdef void go_home(Pool* pool, Block* block) noexcept nogil:
-    cdef Segment* window = block.segment
-    cdef Heap* heap = window.heap
-    cdef size_t first = slot_index(window, block.address)
+cdef void return_pages(Pool* pool, Block* block) noexcept nogil:
+    cdef Segment* stitched = block.segment
+    cdef Heap* heap = stitched.heap
+    cdef size_t first = slot_index(stitched, block.address)
     cdef size_t index = first
     cdef Slot* slot
     cdef Slot* primary
     cdef uint32_t epoch = block.epoch
-    if <int>(epoch - window.used) > 0:
-        window.used = epoch
-    while index < window.slot_count:
-        slot = window.slots[index]
+    if <int>(epoch - stitched.used) > 0:
+        stitched.used = epoch
+    while index < stitched.slot_count:
+        slot = stitched.slots[index]
         if slot.address + slot.size > block.address + block.size:
             break
         index += 1
-        primary = slot.piece.primary
-        if primary.segment.heap != heap and not is_settled(block):
-            look(pool, heap)
-            if not is_settled(block):
-                pool.lingering += not heap.lingers
-                heap.lingers = True
+        primary = slot.page.primary
+        if primary.segment.heap != heap and not is_quiescent(block):
+            poll_progress(pool, heap)
+            if not is_quiescent(block):
+                pool.heaps_keeping_pages += not heap.keeps_pages
+                heap.keeps_pages = True
                 continue
-        if see_to_blocks(heap, 2):
+        if ensure_blocks(heap, 2):
             return
-        slot.piece.cover = block
-        vacate(pool, slot.piece)
-        primary.hole.epoch = epoch if primary.segment.heap == heap else primary.segment.heap.settled
-        settle_in(pool, primary)
+        slot.page.cover = block
+        evict(pool, slot.page)
+        primary.hole.epoch = epoch if primary.segment.heap == heap else primary.segment.heap.quiescent_epoch
+        make_resident(pool, primary)
         block = slot.hole.after
         if block == NULL or block.state != FREE:
             break
 
 
-cdef void retire(Pool* pool, Block* block) noexcept nogil:
+cdef void free_block(Pool* pool, Block* block) noexcept nogil:
     cdef Heap* heap = block.heap
     block = set_free(pool, block)
-    if block.segment.shape == WINDOW:
-        go_home(pool, block)
+    if block.segment.shape == STITCHED:
+        return_pages(pool, block)
     elif block.segment.shape == PLAIN:
         block.segment.idle_since = pool.allocations
     count_splits(pool, heap)
 
 
-cdef void send_home(Pool* pool) noexcept nogil:
+cdef void return_all_pages(Pool* pool) noexcept nogil:
     cdef Heap* heap = pool.heaps
-    cdef Segment* window
+    cdef Segment* stitched
     cdef Block* block
     cdef Block* after
-    cdef int64_t left = pool.lingering
+    cdef int64_t left = pool.heaps_keeping_pages
     while heap != NULL and left:
-        if heap.lingers:
+        if heap.keeps_pages:
             left -= 1
-            pool.lingering -= 1
-            heap.lingers = False
-            look(pool, heap)
-            window = heap.first_window
-            while window != NULL:
-                block = window.first
+            pool.heaps_keeping_pages -= 1
+            heap.keeps_pages = False
+            poll_progress(pool, heap)
+            stitched = heap.first_stitched
+            while stitched != NULL:
+                block = stitched.first
                 while block != NULL:
                     after = block.after
                     while after != NULL and after.state == HOLE:
                         after = after.after
                     if block.state == FREE:
-                        go_home(pool, block)
+                        return_pages(pool, block)
                     block = after
-                window = window.after
+                stitched = stitched.after
         heap = heap.next
 
 
@@ -387,7 +387,7 @@ cdef void sort_found(Pool* pool, Found* found, size_t size) noexcept nogil:
         qsort(found.runs, found.count, sizeof(Run), &by_size)
 
 
-cdef size_t choose(Pool* pool, Found* found, size_t size, Piece** pieces) noexcept nogil:
+cdef size_t choose(Pool* pool, Found* found, size_t size, Page** pages) noexcept nogil:
     # From the largest free blocks, so that few blocks are cut.
     cdef size_t index, number, count = 0, total = 0
     cdef const Segment* segment
@@ -398,133 +398,133 @@ cdef size_t choose(Pool* pool, Found* found, size_t size, Piece** pieces) noexce
         segment = block.segment
         number = slot_index(segment, block.address)
         while total < size and number < segment.slot_count:
-            if segment.slots[number].piece == NULL or segment.slots[number].piece.cover != block:
+            if segment.slots[number].page == NULL or segment.slots[number].page.cover != block:
                 break
-            if segment.slots[number].piece.mark != pool.search:
+            if segment.slots[number].page.mark != pool.search:
                 break
-            pieces[count] = segment.slots[number].piece
+            pages[count] = segment.slots[number].page
             count += 1
             total += segment.slots[number].size
             number += 1
     return count if total >= size else 0
 
 
-cdef void link_window(Pool* pool, Segment* window) noexcept nogil:
-    cdef Heap* heap = window.heap
-    window.before = heap.last_window
-    if heap.last_window == NULL:
-        heap.first_window = window
+cdef void link_stitched(Pool* pool, Segment* stitched) noexcept nogil:
+    cdef Heap* heap = stitched.heap
+    stitched.before = heap.last_stitched
+    if heap.last_stitched == NULL:
+        heap.first_stitched = stitched
     else:
-        heap.last_window.after = window
-    heap.last_window = window
-    pool.windows += 1
+        heap.last_stitched.after = stitched
+    heap.last_stitched = stitched
+    pool.stitched_count += 1
 
 
-cdef int drop_window(Pool* pool, Segment* window) noexcept nogil:
+cdef int drop_stitched(Pool* pool, Segment* stitched) noexcept nogil:
     # One that is idle, or was never opened.  What a failure leaves is spoiled, and tried again.
-    cdef Heap* heap = window.heap
+    cdef Heap* heap = stitched.heap
     cdef size_t index
     cdef int code = 0
-    window.spoiled = True
-    drop_fit(window)
-    for index in range(window.slot_count):
+    stitched.incomplete = True
+    drop_fit(stitched)
+    for index in range(stitched.slot_count):
         if code == 0:
-            code = unmap_slot(pool, window.slots[index])
-    if code == 0 and window.room:
-        code = free_addresses(pool, window)
+            code = unmap_slot(pool, stitched.slots[index])
+    if code == 0 and stitched.held:
+        code = free_addresses(pool, stitched)
     if code:
         return code
-    if window.before != NULL:
-        window.before.after = window.after
+    if stitched.before != NULL:
+        stitched.before.after = stitched.after
     else:
-        heap.first_window = window.after
-    if window.after != NULL:
-        window.after.before = window.before
+        heap.first_stitched = stitched.after
+    if stitched.after != NULL:
+        stitched.after.before = stitched.before
     else:
-        heap.last_window = window.before
-    pool.windows -= 1
-    for index in range(window.slot_count):
-        drop_slot(window.slots[index])
-        window.slots[index].hole.state = FREE
-        window.slots[index].hole.left = heap.spare
-        heap.spare = window.slots[index].hole
-        free(window.slots[index])
-    free(window.slots)
-    free(window)
+        heap.last_stitched = stitched.before
+    pool.stitched_count -= 1
+    for index in range(stitched.slot_count):
+        drop_slot(stitched.slots[index])
+        stitched.slots[index].hole.state = FREE
+        stitched.slots[index].hole.left = heap.spare
+        heap.spare = stitched.slots[index].hole
+        free(stitched.slots[index])
+    free(stitched.slots)
+    free(stitched)
     return 0
 
 
-cdef int drop_windows(Pool* pool) noexcept nogil:
+cdef int drop_idle_stitched(Pool* pool) noexcept nogil:
     # Not those that work may still run in, though their pages serve the same stream again.
     cdef Heap* heap = pool.heaps
-    cdef Segment* window
+    cdef Segment* stitched
     cdef Segment* after
     cdef int code = 0
     while heap != NULL and code == 0:
-        window = heap.first_window if is_at_rest(pool, heap) else NULL
-        while window != NULL and code == 0:
-            after = window.after
-            if window.away == window.slot_count and <int>(heap.settled - window.used) >= 0:
-                code = drop_window(pool, window)
-            window = after
+        stitched = heap.first_stitched if is_at_rest(pool, heap) else NULL
+        while stitched != NULL and code == 0:
+            after = stitched.after
+            if stitched.evicted == stitched.slot_count and <int>(heap.quiescent_epoch - stitched.used) >= 0:
+                code = drop_stitched(pool, stitched)
+            stitched = after
         heap = heap.next
     return code
 
 
-cdef int make_window(Pool* pool, Heap* heap, Piece** pieces, size_t count) noexcept nogil:
+cdef int make_stitched(Pool* pool, Heap* heap, Page** pages, size_t count) noexcept nogil:
     # The pieces are at home nowhere meanwhile, so that no hit takes them while the driver works.
-    cdef Segment* window = new_segment(pool, heap, WINDOW)
-    cdef Slot** homes = <Slot**>malloc(count * sizeof(Slot*))
+    cdef Segment* stitched = new_segment(pool, heap, STITCHED)
+    cdef Slot** old_slots = <Slot**>malloc(count * sizeof(Slot*))
     cdef size_t index, size = 0
-    cdef int code = see_to_moves(pool, pieces, count)
-    if window == NULL or homes == NULL or code:
-        free(window)
-        free(homes)
+    cdef int code = ensure_moves(pool, pages, count)
+    if stitched == NULL or old_slots == NULL or code:
+        free(stitched)
+        free(old_slots)
         return NO_HOST_MEMORY
-    window.serial = pool.next_serial
-    window.used = heap.settled
+    stitched.serial = pool.next_serial
+    stitched.used = heap.quiescent_epoch
     pool.next_serial += 1
     for index in range(count):
-        size += pieces[index].size
-        homes[index] = pieces[index].home
+        size += pages[index].size
+        old_slots[index] = pages[index].resident
     for index in range(count):
-        vacate(pool, pieces[index])
-    link_window(pool, window)
-    code = hold_addresses(pool, window, size)
+        evict(pool, pages[index])
+    link_stitched(pool, stitched)
+    code = hold_addresses(pool, stitched, size)
     for index in range(count):
         if code == 0:
-            code = add_slot(window, pieces[index])
-    window.away = window.slot_count
+            code = add_slot(stitched, pages[index])
+    stitched.evicted = stitched.slot_count
     if code == 0:
-        code = add_fit(window)
+        code = add_fit(stitched)
     if code == 0:
-        code = map_run(pool, window, 0, count)
-    for index in range(window.slot_count):
-        if window.slots[index].mapped:
-            pool.stats.stitched_bytes += window.slots[index].size
+        code = map_run(pool, stitched, 0, count)
+    for index in range(stitched.slot_count):
+        if stitched.slots[index].mapped:
+            pool.stats.stitched_bytes += stitched.slots[index].size
     if code == 0:
-        charge(pool, count)
-        open_window(pool, window)
+        charge_budget(pool, count)
+        open_stitched(pool, stitched)
     else:
         for index in range(count):
-            settle_in(pool, homes[index])
-        drop_window(pool, window)
-    free(homes)
+            make_resident(pool, old_slots[index])
+        drop_stitched(pool, stitched)
+    free(old_slots)
     return code
 
 
-cdef bint is_crowded(const Pool* pool) noexcept nogil:
-    return pool.windows >= MOST_WINDOWS
+cdef bint has_too_many_stitched(const Pool* pool) noexcept nogil:
+    return pool.stitched_count >= MAX_STITCHED
 
 
 cdef int stitch(Pool* pool, Heap* heap, size_t size, Found* found) noexcept nogil:
-    cdef Piece** pieces = <Piece**>malloc((size // pool.granule + 1) * sizeof(Piece*))
+    cdef Page** pages = <Page**>malloc((size // pool.granule + 1) * sizeof(Page*))
     cdef size_t count
     cdef int code = OUT_OF_MEMORY
-    if pieces == NULL:
+    if pages == NULL:
         return NO_HOST_MEMORY
-    count = choose(pool, found, size, pieces)
+    count = choose(pool, found, size, pages)
     if count:
-        code = make_window(pool, heap, pieces, count)
-    free(pieces)
+        code = make_stitched(pool, heap, pages, count)
+    free(pages)
     return code

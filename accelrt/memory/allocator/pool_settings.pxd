@@ -2,7 +2,7 @@
 from libc.stdint cimport uint64_t
 
 from accelrt.memory.allocator.sizes cimport UNIT, round_up
-from accelrt.memory.allocator.types cimport Policy, Pool
+from accelrt.memory.allocator.types cimport PoolSettings, Pool
 
 cdef extern from *:
     """
@@ -18,16 +18,16 @@ cdef extern from *:
     void store_steps "store_setting"(unsigned char* place, unsigned char value) noexcept nogil
     int leading_zeros "__builtin_clzll"(unsigned long long word) noexcept nogil
 
-cdef Policy wanted  # of pools that are made from now on; under the lock under which they are made (pool.pyx)
+cdef PoolSettings wanted  # of pools that are made from now on; under the lock under which they are made (pool.pyx)
 
-cdef void take_policy(Pool* pool) noexcept nogil  # while it is made: what is wanted and what the device has
-cdef void replace_policy(Pool* pool, const Policy* policy) noexcept nogil  # in the exclusive section
+cdef void take_settings(Pool* pool) noexcept nogil  # while it is made: what is wanted and what the device has
+cdef void replace_settings(Pool* pool, const PoolSettings* settings) noexcept nogil  # in the exclusive section
 
 
-cdef inline size_t rounded(const Policy* policy, size_t size) noexcept nogil:
+cdef inline size_t rounded(const PoolSettings* settings, size_t size) noexcept nogil:
     # Up to the next of so many steps between two powers of two, or to the next unit.
     cdef int power = 63 - leading_zeros(size)
-    cdef size_t steps = load_steps(&policy.divisions[power])
+    cdef size_t steps = load_steps(&settings.divisions[power])
     if steps > 1 and size > UNIT * steps:
         return round_up(size, (<size_t>1 << power) // steps)
     return round_up(size, UNIT)
@@ -35,8 +35,8 @@ cdef inline size_t rounded(const Policy* policy, size_t size) noexcept nogil:
 
 # Whether new windows are worth what they cost.  In the exclusive section.
 
-cdef void open_credit(Pool* pool) noexcept nogil  # in full, as while a pool is empty
-cdef bint is_overdrawn(Pool* pool) noexcept nogil
-cdef void forget_earned(Pool* pool) noexcept nogil  # the count of allocations begins anew
-cdef void charge(Pool* pool, size_t pages) noexcept nogil  # for a window that was made of so many
-cdef void repay(Pool* pool, size_t pages) noexcept nogil   # for one that was used again
+cdef void reset_budget(Pool* pool) noexcept nogil  # in full, as while a pool is empty
+cdef bint is_over_budget(Pool* pool) noexcept nogil
+cdef void restart_budget_count(Pool* pool) noexcept nogil  # the count of allocations begins anew
+cdef void charge_budget(Pool* pool, size_t pages) noexcept nogil  # for a window that was made of so many
+cdef void refund_budget(Pool* pool, size_t pages) noexcept nogil   # for one that was used again

@@ -1,0 +1,93 @@
+"""What the settings string says, as the pools read it."""
+from libc.stdint cimport SIZE_MAX
+from libc.stdint cimport SIZE_MAX, int64_t
+
+from accelrt.memory.allocator.heap_stats cimport cumulative
+from accelrt.memory.allocator.sizes cimport GRANULE, LARGE, LARGE_SEGMENT, SMALL
+from accelrt.memory.allocator.stats cimport ALLOCATION
+from accelrt.memory.allocator.types cimport Heap
+
+cdef void take_settings(Pool* pool) noexcept nogil:
+    # A device without virtual memory has plain segments, whatever is wanted.
+    cdef size_t granule = 0, total = 0
+    pool.settings = wanted
+    pool.granule = GRANULE
+    pool.limit = SIZE_MAX
+    reset_budget(pool)
+    if wanted.fraction < 1 and pool.table.device_memory(pool.device, &total) == 0:
+        pool.limit = <size_t>(wanted.fraction * total)
+    if not wanted.virtual_memory:
+        return
+    if pool.table.granularity(pool.device, &granule) or granule == 0:
+        pool.settings.virtual_memory = pool.settings.stitching = False
+    elif granule > GRANULE:
+        pool.granule = granule
+
+
+cdef void replace_settings(Pool* pool, const PoolSettings* settings) noexcept nogil:
+    # What a pool was made with stays, how it grows and the size of its pieces: hits read it without a lock.
+    cdef int power
+    pool.settings.stitching = settings.stitching and pool.settings.virtual_memory
+    pool.settings.slack = settings.slack
+    pool.settings.max_split = settings.max_split
+    pool.settings.large_segment = settings.large_segment
+    pool.settings.max_rounding = settings.max_rounding
+    pool.settings.collect = settings.collect
+    pool.settings.fraction = settings.fraction
+    for power in range(64):
+        store_steps(&pool.settings.divisions[power], settings.divisions[power])
+    store_flag(&pool.settings.rounds, settings.rounds)
+
+
+wanted.virtual_memory = wanted.stitching = True
+wanted.max_split = SIZE_MAX
+wanted.large_segment = wanted.max_rounding = LARGE_SEGMENT
+wanted.fraction = 1
+wanted.slack = -1
+
+
+# --- whether new windows are worth what they cost ---------------------------------------------------------
+
+cdef enum:
+    MAX_BUDGET = 8192        # of credit, and of debt; an allocation earns 1
+    STITCH_PRICE = 64  # beside 1 a page: windows that are wanted again are far rarer than one in so many
+
+
+cdef int64_t allocations(const Pool* pool) noexcept nogil:
+    cdef const Heap* heap = pool.awake
+    cdef int64_t answer = pool.asleep_cumulative[SMALL][ALLOCATION] + pool.asleep_cumulative[LARGE][ALLOCATION]
+    while heap != NULL:
+        answer += cumulative(heap, SMALL, ALLOCATION) + cumulative(heap, LARGE, ALLOCATION)
+        heap = heap.next_awake
+    return answer
+
+
+cdef void reset_budget(Pool* pool) noexcept nogil:
+    pool.stitch_budget = MAX_BUDGET
+    pool.refused = SIZE_MAX
+
+
+cdef void earn_budget(Pool* pool) noexcept nogil:
+    cdef int64_t count = allocations(pool)
+    pool.stitch_budget = min(<int64_t>MAX_BUDGET, pool.stitch_budget + count - pool.budget_allocations)
+    pool.budget_allocations = count
+
+
+cdef bint is_over_budget(Pool* pool) noexcept nogil:
+    earn_budget(pool)
+    return pool.stitch_budget < 0
+
+
+cdef void restart_budget_count(Pool* pool) noexcept nogil:
+    earn_budget(pool)
+    pool.budget_allocations = 0
+
+
+cdef void charge_budget(Pool* pool, size_t pages) noexcept nogil:
+    earn_budget(pool)
+    pool.stitch_budget = max(-<int64_t>MAX_BUDGET, pool.stitch_budget - <int64_t>(STITCH_PRICE + pages))
+
+
+cdef void refund_budget(Pool* pool, size_t pages) noexcept nogil:
+    earn_budget(pool)
+    pool.stitch_budget = min(<int64_t>MAX_BUDGET, pool.stitch_budget + <int64_t>(STITCH_PRICE + pages))
