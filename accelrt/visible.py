@@ -2,9 +2,9 @@
 
 CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER follow the CUDA C++ Programming Guide, "CUDA Environment
 Variables", the MIG User Guide, "CUDA Device Enumeration", and, where those are silent, what the driver
-580.159.04 answered (tests/visible_cases.json).  ROCR_VISIBLE_DEVICES follows the ROCm documentation, "GPU
-isolation techniques", and the reading that ROCr's amd_filter_device.cpp gives it; HIP_VISIBLE_DEVICES that
-page and "HIP environment variables".  The AMD half is unverified on hardware.
+580.159.04 answered (tests/devices/visible_cases.json).  ROCR_VISIBLE_DEVICES follows the ROCm
+documentation, "GPU isolation techniques", and the reading that ROCr's amd_filter_device.cpp gives it;
+HIP_VISIBLE_DEVICES that page and "HIP environment variables".  The AMD half is unverified on hardware.
 """
 
 from __future__ import annotations

@@ -1,0 +1,193 @@
+"""Which context each row of the cuda driver runs in, on a library that stands in for NVIDIA's and refuses
+what takes an address, a stream, an event, a graph or a module where no context is current."""
+
+import ctypes
+import shutil
+import threading
+
+import pytest
+from child import in_child
+
+pytestmark = [
+    pytest.mark.own_process,
+    pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler"),
+]
+FIRST, SECOND = 0xC000, 0xC001  # the stand-in's primary contexts
+FOREIGN, OTHER = 0xF001, 0xE000  # contexts of other libraries, of the second device and of the first
+NOTHING = (1 << 64) - 1  # no call was made that wants a context
+ADDRESS, CREATED, CAPTURING, PER_THREAD = 0x1000, 0x300, 0x777, 2
+
+# Rows that make no call which wants a context, by the documentation of the functions that they call.
+FREE = {
+    "open", "close", "driver_version", "device_count", "device_name", "device_uuid", "device_pci_bus_id",
+    "device_attribute", "device_memory", "current_device", "set_device", "can_access_peer", "granularity",
+    "address_reserve", "address_free", "async_trim", "async_get", "async_set", "event_query",
+    "capture_status", "capture_mode_exchange",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def library(library):
+    return {"LD_LIBRARY_PATH": library, "FAKE_POOL": "8"}
+
+
+def opened():
+    from accelrt.driver.rows import Rows
+
+    rows = Rows("cuda")
+    assert rows.open() == 0
+    fake = ctypes.CDLL("libcuda.so.1")
+    fake.fake_seen.restype = ctypes.c_size_t
+    fake.fake_set.argtypes = [ctypes.c_size_t]
+    return rows, fake
+
+
+def arguments(row):
+    """What a row is called with: the second device where it takes one, and whatever the stand-in accepts."""
+    stream = CAPTURING if row.name.startswith("conditional") else CREATED
+    values = {
+        "device": 1,
+        "src_on": 1,
+        "on_device": 1,
+        "mode": 1,
+        "attribute": 1,
+        "width": 4,
+        "stream": stream,
+    }
+    for name in ("dst_on", "peer", "fn", "data", "arguments", "nodes", "origins", "targets", "room", "keep"):
+        values[name] = 0
+    for argument in row.arguments:
+        if not argument.is_out:
+            yield values.get(argument.name, bytes(64) if argument.type == "const char*" else ADDRESS)
+
+
+def calls():
+    """Every row that the driver fills, as (name, arguments, whether it names a device)."""
+    from accelrt.driver import rowgen
+
+    for row in rowgen.read_rows():
+        names = {argument.name for argument in row.arguments}
+        yield row.name, tuple(arguments(row)), bool(names & {"device", "src_on"})
+
+
+def call(rows, name, given):
+    answer = getattr(rows, name)(*given)
+    return answer[0] if isinstance(answer, tuple) else answer
+
+
+def sweep(before, open_first):
+    """Calls every row on a fresh thread where `before` is current; it is current afterwards too."""
+    rows, fake = opened()
+    if open_first:  # else the rows themselves open the context that they need
+        assert rows.memory_info(0)[0] == rows.memory_info(1)[0] == 0
+
+    def run():
+        if before:
+            fake.fake_set(before)
+        for name, given, on_device in calls():
+            if name in ("open", "close", "set_device"):
+                continue
+            fake.fake_seen()
+            fake.fake_asked()
+            found.append((name, call(rows, name, given), fake.fake_seen(), fake.fake_asked()))
+            assert (fake.fake_depth(), rows.current_device()[1]) == (
+                (1, before & 1) if before else (0, -1)
+            ), name
+            expected = NOTHING if name in FREE else SECOND if on_device else before or (FIRST, SECOND)
+            wrong.extend([found[-1]] if found[-1][2] not in (expected, *as_tuple(expected)) else [])
+
+    found, wrong, errors = [], [], []
+    in_thread(run, errors)
+    refused = [(name, code) for name, code, *_ in found if code]
+    assert not refused, refused
+    assert not wrong, wrong
+    assert len(found) == rows.filled - 3
+
+
+def as_tuple(expected):
+    return expected if isinstance(expected, tuple) else (expected,)
+
+
+def in_thread(run, errors):
+    def guarded():
+        try:
+            run()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=guarded)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+
+
+@pytest.mark.parametrize("open_first", [True, False])
+@pytest.mark.parametrize("before", [0, FIRST, SECOND, FOREIGN, OTHER], ids=hex)
+def test_every_row_has_its_context_and_puts_back_the_threads(library, before, open_first):
+    in_child(sweep, before, open_first, **library)
+
+
+def count_calls():
+    rows, fake = opened()
+    assert rows.set_device(1) == 0
+    for name, given, _ in calls():
+        if name in ("open", "close", "current_device", "set_device"):
+            continue
+        for expected_before in (SECOND, 0):
+            assert rows.set_device(1 if expected_before else -1) == 0
+            fake.fake_asked()
+            assert call(rows, name, given) == 0, name
+            asked = fake.fake_asked()
+            wanted = 0 if name in FREE else 1 if expected_before else 3  # ask; ask, push and pop
+            if name == "conditional_set":  # loads and launches a kernel by the rows for those
+                wanted += 3
+            assert asked <= wanted, (name, expected_before, asked)
+    for stream in (0, 1, PER_THREAD):  # which stream they name depends on the context
+        assert rows.set_device(-1) == 0
+        fake.fake_asked()
+        assert rows.capture_status(1, stream)[0] == 0
+        assert fake.fake_asked() == 3
+
+
+def test_a_row_asks_for_the_context_once_and_changes_it_only_where_another_is_current(library):
+    in_child(count_calls, **library)
+
+
+def ask_about_a_strangers_memory(device):
+    rows, fake = opened()
+    for _ in range(2):
+        assert rows.pointer_device(ADDRESS) == (0, 0)
+        assert fake.fake_seen() == (FIRST, SECOND)[device]
+    assert [fake.fake_retained(index) for index in range(2)] == [int(index == device) for index in range(2)]
+    assert (fake.fake_depth(), rows.current_device()) == (0, (0, -1))
+
+
+@pytest.mark.parametrize("device", [0, 1])
+def test_a_row_without_a_device_uses_a_context_that_another_library_has(library, device):
+    in_child(ask_about_a_strangers_memory, device, FAKE_ACTIVE=str(device), **library)
+
+
+def ask_where_nothing_is_open():
+    rows, fake = opened()
+    assert rows.pointer_device(ADDRESS)[0] == 201  # the driver's own answer
+    assert [fake.fake_retained(index) for index in range(2)] == [0, 0]
+
+
+def test_a_row_without_a_device_makes_no_context_of_its_own(library):
+    in_child(ask_where_nothing_is_open, **library)
+
+
+def come_and_go():
+    rows, fake = opened()
+    for device in (0, 1):
+        assert rows.set_device(device) == 0
+        assert rows.current_device() == (0, device)
+        assert rows.set_device(-1) == 0
+        assert (rows.current_device(), fake.fake_depth()) == ((0, -1), 0)
+    assert rows.set_device(-1) == 0
+    assert rows.set_device(-2) == 101
+
+
+def test_a_thread_goes_back_to_no_context(library):
+    in_child(come_and_go, **library)

@@ -1,0 +1,175 @@
+"""A capture beside other threads: what it waits for as it begins, what is refused, and what goes on."""
+
+import contextlib
+import threading
+
+import numpy as np
+import pytest
+from child import in_child, wrap_host
+
+import accelrt
+from accelrt.memory import free_after
+
+MIB = 1 << 20
+SHARED = "another thread begins, ends or drops a capture of this CUDAGraph"
+
+
+def is_busy(graph):
+    try:
+        graph.reset()
+    except RuntimeError as error:
+        return SHARED in str(error)
+    return False
+
+
+def is_capture_counted(event, stream, faults):
+    """Whether captures are counted: then each record asks whether its stream captures.  The thread that
+    begins a capture asks the same before it counts, a few streams at most."""
+    before = faults.call_counts()["capture_status"]
+    for _ in range(100):
+        event.record(stream)
+    return faults.call_counts()["capture_status"] - before >= 100
+
+
+@contextlib.contextmanager
+def about_to_begin(graph, stream, faults):
+    """Another thread is inside capture_begin, has counted its capture, and waits for one that gives
+    page-locked memory back, and that for the device."""
+    gate, waiter, errors = threading.Event(), accelrt.Stream(), []
+    accelrt.PinnedBuffer(3 * MIB).free()
+    waiter.launch_host_func(gate.wait)
+
+    def capture():
+        try:
+            with accelrt.stream(stream), accelrt.Buffer(64, stream=stream) as buffer:
+                graph.capture_begin(capture_error_mode="relaxed")
+                buffer.fill(1)
+                graph.capture_end()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=accelrt.host_empty_cache), threading.Thread(target=capture)]
+    try:
+        threads[0].start()
+        while faults.call_counts()["host_free"] == 0:
+            pass
+        threads[1].start()
+        assert any(is_busy(graph) for _ in range(10**6))
+        event = accelrt.Event()
+        assert any(is_capture_counted(event, stream, faults) for _ in range(10**4))
+        yield
+    finally:
+        gate.set()
+        for thread in threads:
+            thread.join()
+    assert errors == []
+
+
+def shared():
+    faults, graph, stream = wrap_host(), accelrt.CUDAGraph(), accelrt.Stream()
+    with about_to_begin(graph, stream, faults):
+        for call in (graph.capture_begin, graph.capture_end, graph.reset):
+            with pytest.raises(RuntimeError, match=SHARED):
+                call()
+        with pytest.raises(RuntimeError, match=SHARED), accelrt.graph(graph):
+            pass
+    graph.replay()
+    accelrt.synchronize()
+    graph.reset()
+    with accelrt.graph(graph), accelrt.Buffer(64) as buffer:
+        buffer.fill(1)
+    graph.reset()
+    accelrt.synchronize()
+    accelrt.empty_cache()
+    assert accelrt.memory_reserved() == 0
+
+
+@pytest.mark.own_process
+def test_a_graph_that_another_thread_begins_to_capture_is_refused_and_nothing_is_left():
+    in_child(shared)
+
+
+def not_asked():
+    faults, graph, stream = wrap_host(), accelrt.CUDAGraph(), accelrt.Stream()
+    other = accelrt.Stream()
+    accelrt.Buffer(64 * MIB, stream=stream).free()
+    with about_to_begin(graph, stream, faults):
+        faults.reset_call_counts()
+        accelrt.Buffer(72 * MIB, stream=other).free()
+        accelrt.PinnedBuffer(64).free()
+        counts = faults.call_counts()
+        assert counts["physical_create"] > 0
+        assert counts["stream_query"] == counts["device_synchronize"] == 0
+    faults.reset_call_counts()
+    accelrt.Buffer(144 * MIB, stream=other).free()
+    assert faults.call_counts()["stream_query"] > 0
+
+
+@pytest.mark.own_process
+def test_no_stream_is_asked_from_the_moment_that_a_capture_is_about_to_begin():
+    in_child(not_asked)
+
+
+def in_thread(function):
+    errors = []
+
+    def run():
+        try:
+            function()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert errors == []
+
+
+@pytest.mark.parametrize("mode", ["global", "thread_local", "relaxed"])
+def test_memory_is_freed_as_of_an_event_beside_another_threads_capture(mode):
+    graph, stream, other, used = accelrt.CUDAGraph(), accelrt.Stream(), accelrt.Stream(), accelrt.Stream()
+    gate, taken = threading.Event(), []
+    first = accelrt.caching_allocator_alloc(4 * MIB, stream=stream)
+    second = accelrt.caching_allocator_alloc(4 * MIB, stream=stream)
+    stream.launch_host_func(gate.wait)
+    done = stream.record_event()
+
+    def give_back():
+        accelrt.record_stream(second, used)
+        free_after(first, done)
+        free_after(second, done)
+        other.wait_event(done)
+        taken.append(accelrt.caching_allocator_alloc(4 * MIB, stream=other))
+
+    with accelrt.Buffer(64) as buffer:
+        with accelrt.graph(graph, capture_error_mode=mode):
+            buffer.fill(1)
+            in_thread(give_back)
+            buffer.fill(2)
+        graph.replay()
+        gate.set()
+        accelrt.synchronize()
+    assert taken == [first]
+    accelrt.caching_allocator_delete(first)
+    accelrt.empty_cache()
+    accelrt.memory.audit()
+
+
+def test_an_event_that_was_recorded_in_a_capture_frees_nothing_and_breaks_nothing():
+    graph, out = accelrt.CUDAGraph(), np.zeros(64, np.uint8)
+    address = accelrt.caching_allocator_alloc(MIB)
+    with accelrt.Buffer(64) as buffer:
+        with accelrt.graph(graph):
+            buffer.fill(1)
+            done = accelrt.current_stream().record_event()
+            with pytest.raises(accelrt.CaptureError, match=r"recorded in a capture.*record_stream"):
+                free_after(address, done)
+            buffer.fill(2)
+        with pytest.raises(accelrt.CaptureError, match="recorded in a capture"):
+            free_after(address, done)
+        graph.replay()
+        buffer.copy_to(out)
+    assert (out == 2).all()
+    done.record()
+    free_after(address, done)
+    accelrt.synchronize()

@@ -1,0 +1,165 @@
+"""Threads without the GIL on the fast paths; others empty the caches, read figures and use Python."""
+
+import itertools
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from child import in_child
+from compiled import compile_extension
+
+import accelrt
+
+pytestmark = [pytest.mark.own_process, pytest.mark.host]
+
+THREADS = 8
+ROUNDS = 20_000
+PACE = 0.001  # seconds between two calls of a thread that disturbs, so that something is cached again
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    place = str(tmp_path_factory.mktemp("stress"))
+    compile_extension("stress", place)
+    return place
+
+
+def import_stress(folder):
+    sys.path.insert(0, folder)
+    import stress
+
+    return stress
+
+
+def over_and_over(call, over):
+    """Calls until an event is set; returns how often."""
+    times = 0
+    while not over.wait(PACE):
+        call()
+        times += 1
+    return times
+
+
+def race(work, disturbers=()):
+    """Runs work(index) on THREADS threads, from one moment on, while each disturber is called over and over.
+
+    Returns what the threads return, and how often each disturber was called.
+    """
+    barrier, over = threading.Barrier(THREADS), threading.Event()
+
+    def body(index):
+        barrier.wait()
+        return work(index)
+
+    with ThreadPoolExecutor(THREADS + len(disturbers)) as threads:
+        beside = [threads.submit(over_and_over, call, over) for call in disturbers]
+        working = [threads.submit(body, index) for index in range(THREADS)]
+        try:
+            answers = [each.result() for each in working]
+        finally:
+            over.set()
+        return answers, [each.result() for each in beside]
+
+
+def check_figures():
+    """What one reading says has to add up, whatever goes on meanwhile."""
+    figures = accelrt.memory_stats(0)
+    names = ("allocation", "allocated_bytes", "requested_bytes", "active", "inactive_split_bytes", "segment")
+    for name in names:
+        current, peak, allocated, freed = (
+            figures[f"{name}.all.{part}"] for part in ("current", "peak", "allocated", "freed")
+        )
+        assert 0 <= freed == allocated - current, (name, current, allocated, freed)
+        assert current >= 0, (name, current)
+        assert current <= peak, (name, current, peak)
+    assert figures["allocated_bytes.all.current"] <= figures["reserved_bytes.all.current"]
+    accelrt.memory.memory_allocated(0)
+
+
+def check_host_figures():
+    figures = accelrt.host_memory_stats()
+    for name in ("allocations", "allocated_bytes", "active_requests", "active_bytes"):
+        current = figures[f"{name}.current"]
+        assert 0 <= current == figures[f"{name}.allocated"] - figures[f"{name}.freed"], (name, figures)
+        assert current <= figures[f"{name}.peak"], (name, figures)
+
+
+def device_memory(folder):
+    stress, shared = import_stress(folder), accelrt.Stream(0)
+    streams = [accelrt.Stream(0) for _ in range(THREADS)]
+    through_python = 0
+
+    def work(index):
+        return stress.churn(0, streams[index].cuda_stream, shared.cuda_stream, index + 1, ROUNDS)
+
+    def use_python():
+        nonlocal through_python
+        for address in [accelrt.caching_allocator_alloc(4096, 0, shared) for _ in range(8)]:
+            accelrt.caching_allocator_delete(address)
+            through_python += 1
+
+    def change_settings():
+        steps = itertools.cycle(("4", "default"))
+        return lambda: accelrt.memory.set_allocator_settings(f"roundup_power2_divisions:{next(steps)}")
+
+    def walk():
+        accelrt.memory.audit(0)
+        accelrt.memory_snapshot(0)
+        accelrt.reset_peak_memory_stats(0)
+
+    taken, times = race(work, (accelrt.empty_cache, check_figures, use_python, walk, change_settings()))
+    stress.empty_boxes(0)
+    assert min(times) > 0, times
+    accelrt.synchronize(0)
+    accelrt.memory.audit(0)
+    accelrt.empty_cache()
+    assert accelrt.memory_reserved(0) == 0
+    figures = accelrt.memory_stats(0)
+    count = sum(blocks for blocks, _ in taken) + through_python
+    assert figures["allocation.all.allocated"] == figures["allocation.all.freed"] == count
+    size = sum(size for _, size in taken) + 4096 * through_python
+    assert figures["requested_bytes.all.allocated"] == figures["requested_bytes.all.freed"] == size
+    assert {key: value for key, value in figures.items() if key.endswith(".current") and value} == {}
+
+
+def pinned_memory(folder):
+    stress, shared = import_stress(folder), accelrt.Stream(0)
+    streams = [accelrt.Stream(0) for _ in range(THREADS)]
+
+    def work(index):
+        return stress.churn(0, streams[index].cuda_stream, shared.cuda_stream, index + 1, ROUNDS, True)
+
+    taken, times = race(work, (accelrt.host_empty_cache, check_host_figures, accelrt.memory.host_audit))
+    stress.empty_boxes(0)
+    assert min(times) > 0, times
+    accelrt.synchronize(0)
+    accelrt.host_empty_cache()
+    accelrt.memory.host_audit()
+    figures = accelrt.host_memory_stats()
+    count = sum(blocks for blocks, _ in taken)
+    assert figures["active_requests.allocated"] == figures["active_requests.freed"] == count
+    assert figures["active_bytes.allocated"] >= sum(size for _, size in taken)
+    assert {key: value for key, value in figures.items() if key.endswith(".current") and value} == {}
+
+
+def first_use(folder):
+    # The driver's table appears while threads, which nothing else orders, call it for the first time.
+    stress = import_stress(folder)
+    accelrt.lazy_call(stress.go)
+    stress.hold()
+    assert not accelrt.is_initialized()
+    race(lambda index: stress.churn(0, 0, 0, index + 1, 100, index % 2 == 1) if index else accelrt.init())
+    stress.empty_boxes(0)
+    accelrt.synchronize(0)
+    accelrt.empty_cache()
+    accelrt.host_empty_cache()
+    accelrt.memory.audit(0)
+    accelrt.memory.host_audit()
+    assert accelrt.memory_reserved(0) == 0
+    assert accelrt.host_memory_stats()["allocated_bytes.current"] == 0
+
+
+@pytest.mark.parametrize("scenario", [device_memory, pinned_memory, first_use])
+def test_counts_and_bytes_add_up(folder, scenario):
+    in_child(scenario, folder, ACCELRT_DEBUG="0", ACCELRT_HOST_MEMORY="4GiB")

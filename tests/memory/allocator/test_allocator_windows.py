@@ -1,0 +1,160 @@
+"""Blocks out of pages that lie apart: when they are made, what they cost, and whose pages they take."""
+
+import itertools
+
+import pytest
+from allocator_mirror import Mirror
+from allocator_storm import PAGES, check_error
+from child import in_child, waits, wrap_host
+from model_blocks import LIVE, MIB
+
+import accelrt
+
+pytestmark = pytest.mark.host
+DEVICE = 64 * MIB
+
+
+def on_a_small_device(function, *arguments):
+    return in_child(function, *arguments, ACCELRT_HOST_MEMORY=str(DEVICE), ACCELRT_ALLOC_CONF="")
+
+
+def figures(*names):
+    told = accelrt.memory_stats(0)
+    return tuple(told[name] for name in names)
+
+
+def every_other_page(mirror, stream=0):
+    """Eight pages side by side, of which four are free."""
+    keys = [mirror.allocate(0, 2 * MIB, stream) for _ in range(8)]
+    for key in keys[::2]:
+        mirror.free(key)
+    return keys[1::2]
+
+
+def pages_apart():
+    mirror = Mirror()
+    every_other_page(mirror)
+    before = figures("reserved_bytes.all.current", "num_device_alloc")
+    key = mirror.allocate(0, 8 * MIB)
+    assert figures("reserved_bytes.all.current", "num_device_alloc") == before
+    assert figures("stitched_bytes") == (8 * MIB,)
+    mirror.compare(0)
+    mirror.free(key)
+    mirror.compare(0)
+    mirror.close()
+
+
+def test_a_block_is_made_of_pages_that_lie_apart():
+    on_a_small_device(pages_apart)
+
+
+def missing_pages():
+    mirror = Mirror()
+    every_other_page(mirror)
+    assert mirror.allocate(0, 11 * MIB)
+    assert figures("reserved_bytes.all.current", "stitched_bytes") == (20 * MIB, 12 * MIB)
+    mirror.compare(0)
+    mirror.close()
+
+
+def test_only_what_is_missing_is_taken_from_the_device():
+    on_a_small_device(missing_pages)
+
+
+def rounds():
+    mirror = Mirror()
+    every_other_page(mirror)
+    calls = []
+    for _ in range(5):
+        keys = [mirror.allocate(0, size) for size in (3 * MIB, 4 * MIB)]
+        for key in keys:
+            mirror.free(key)
+        keys = [mirror.allocate(0, 2 * MIB) for _ in range(4)]
+        for key in keys:
+            mirror.free(key)
+        calls.append(figures("virtual_memory_calls"))
+        mirror.compare(0)
+    assert calls == calls[:1] * 5
+    mirror.close()
+
+
+def test_work_that_repeats_calls_the_driver_no_more():
+    on_a_small_device(rounds)
+
+
+def busy_stream():
+    wrap_host()
+    mirror = Mirror(waits=waits)
+    mirror.close_gate(0, 1)
+    every_other_page(mirror, stream=1)
+    held = mirror.allocate(0, 8 * MIB, stream=2)
+    assert figures("reserved_bytes.all.current", "stitched_bytes") == (24 * MIB, 0)
+    mirror.open_gate(0, 1)
+    assert mirror.allocate(0, 8 * MIB, stream=2)
+    assert figures("reserved_bytes.all.current", "stitched_bytes") == (24 * MIB, 8 * MIB)
+    mirror.free(held)
+    mirror.compare(0)
+    mirror.close()
+
+
+def test_pages_of_a_stream_that_is_busy_serve_no_other():
+    on_a_small_device(busy_stream)
+
+
+def full_and_busy():
+    wrap_host()
+    mirror = Mirror(waits=waits)
+    keys = [mirror.allocate(0, 2 * MIB, stream=1) for _ in range(32)]
+    mirror.close_gate(0, 1)
+    for key in keys[::2]:
+        mirror.free(key)
+    assert mirror.allocate(0, 32 * MIB, stream=2)
+    assert not mirror.gates, "it was waited for"
+    assert figures("num_sync_all_streams", "num_alloc_retries") == (1, 0)
+    mirror.compare(0)
+    mirror.close()
+
+
+def test_a_full_device_waits_for_the_stream_and_takes_its_pages():
+    on_a_small_device(full_and_busy)
+
+
+def live_blocks():
+    blocks = [block for run in accelrt.memory_snapshot(0) for block in run["blocks"]]
+    return [block for block in blocks if block["state"] == LIVE]
+
+
+def got_through(size):
+    try:
+        address = accelrt.caching_allocator_alloc(size, 0)
+    except accelrt.CudaError as error:
+        check_error(error, 999, [])
+        return False
+    accelrt.caching_allocator_delete(address)
+    return True
+
+
+def refusals(row):
+    faults = wrap_host()
+    mirror = Mirror()
+    every_other_page(mirror)
+    before = live_blocks()
+    for call in itertools.count(1):
+        faults.arm(call=call, code=999, rows=[row])
+        if got_through(11 * MIB):
+            break
+        faults.disarm()
+        accelrt.memory.audit(0)
+        assert live_blocks() == before
+    assert faults.fired() < call
+    faults.disarm()
+    for place in list(mirror.models[0].live):
+        accelrt.caching_allocator_delete(mirror.address((0, *place)))
+    accelrt.empty_cache()
+    assert accelrt.memory_snapshot(0) == []
+    assert accelrt.mem_get_info(0) == (DEVICE, DEVICE)
+
+
+@pytest.mark.parametrize("row", PAGES)
+def test_a_refused_call_loses_no_page(row):
+    on_a_small_device(refusals, row)

@@ -1,0 +1,247 @@
+"""Page-locked memory where calls fail, threads meet, and processes fork and end."""
+
+import gc
+import itertools
+import threading
+
+import numpy as np
+import pytest
+from child import in_child, run_code, wrap_host
+
+import accelrt
+
+OUT_OF_MEMORY, UNKNOWN = 2, 999
+MIB = 1 << 20
+HOST = {"ACCELRT_DRIVER": "host"}
+
+
+def path(register):
+    """Everything that the cache does with a driver, through two streams and a capture."""
+    accelrt.configure_pinned(pinned_use_cuda_host_register=register, pinned_max_cached_size_mb=4)
+    first, second, graph = accelrt.Stream(), accelrt.Stream(), accelrt.CUDAGraph()
+    with accelrt.Buffer(MIB) as buffer:
+        for size in (1000, MIB, 5 * MIB):
+            pinned = accelrt.pinned_empty(size, np.uint8)
+            buffer.copy_from(pinned[:1000], stream=first, blocking=False)
+            accelrt.record_host_stream(pinned, second)
+        with accelrt.graph(graph, stream=first):
+            buffer.copy_from(pinned[:MIB], stream=first, blocking=False)
+        second.wait_stream(first)
+        accelrt.record_stream(buffer.ptr, second)
+        with accelrt.stream(second):
+            graph.replay()
+        del pinned
+        graph.reset()
+        with accelrt.register_host(np.zeros(5000)):
+            pass
+        accelrt.synchronize()
+    accelrt.host_empty_cache()
+
+
+def settled():
+    from accelrt.driver.host import driver as host
+
+    gc.collect()
+    accelrt.synchronize()
+    accelrt.empty_cache()
+    accelrt.host_empty_cache()
+    accelrt.memory.host_audit()
+    stats = accelrt.host_memory_stats()
+    assert stats["active_bytes.current"] == stats["allocated_bytes.current"] == 0
+    return host.live_objects()
+
+
+def sweep(mode, code, register):
+    faults = wrap_host()
+    path(register)
+    path(register)
+    level, codes = settled(), []
+    for call in itertools.count(1):
+        faults.arm(call=call, code=code, mode=mode)
+        try:
+            path(register)
+        except accelrt.CudaError as error:
+            codes.append(error.code)
+        made = faults.fired()
+        faults.disarm()
+        after = settled()
+        more = {kind: after[kind] - level[kind] for kind in after if after[kind] > level[kind]}
+        assert not more, f"{mode} {code} at call {call}: leaked {more}"
+        if made < call:
+            break
+    path(register)
+    assert set(codes) == {code}
+    print(call)
+
+
+@pytest.mark.own_process
+@pytest.mark.parametrize("register", [False, True])
+@pytest.mark.parametrize("mode", ["once", "onward"])
+@pytest.mark.parametrize("code", [OUT_OF_MEMORY, UNKNOWN])
+def test_every_call_of_the_cache_may_fail(mode, code, register):
+    assert int(in_child(sweep, mode, code, register)) > 30
+
+
+def refused():
+    faults = wrap_host()
+    idle = accelrt.PinnedBuffer(3 * MIB)
+    idle.free()
+    faults.arm(call=1, code=OUT_OF_MEMORY, mode="once", rows=["host_alloc"])
+    accelrt.PinnedBuffer(8 * MIB).free()  # after the idle memory went back
+    assert accelrt.host_memory_stats()["num_host_free"] == 1
+    live = accelrt.PinnedBuffer(MIB)
+    faults.arm(call=1, code=OUT_OF_MEMORY, mode="onward", rows=["host_alloc"])
+    try:
+        accelrt.PinnedBuffer(8 * MIB + 1)
+    except accelrt.OutOfMemoryError as error:
+        print(error.requested, error.live, error)
+    faults.disarm()
+    live.free()
+
+
+@pytest.mark.own_process
+def test_a_refusal_frees_what_is_idle_and_then_says_what_is_held():
+    out = in_child(refused)
+    assert out.startswith(f"{8 * MIB + 1} {MIB} the driver has no page-locked host memory for")
+    assert "host_empty_cache()" in out
+
+
+def refused_events(code):
+    faults = wrap_host()
+    stream, pinned = accelrt.Stream(), accelrt.PinnedBuffer(1000)
+    accelrt.record_host_stream(pinned, stream)
+    faults.arm(call=1, code=code, mode="onward", rows=["event_record"])
+    pinned.free()
+    print(accelrt.host_memory_stats()["active_requests.current"])
+    accelrt.host_empty_cache()
+    print(accelrt.host_memory_stats()["active_requests.current"])
+
+
+@pytest.mark.own_process
+def test_memory_of_a_stream_that_takes_no_event_waits_for_the_device():
+    assert in_child(refused_events, 999).split() == ["1", "0"]
+
+
+@pytest.mark.own_process
+@pytest.mark.parametrize("gone", [201, 400, 709], ids=["no context", "no handle", "destroyed context"])
+def test_memory_of_a_stream_that_is_gone_is_free_at_once(gone):
+    assert in_child(refused_events, gone).split() == ["0", "0"]
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_eight_threads_share_the_cache(background):
+    accelrt.configure_pinned(pinned_use_background_threads=background)
+    failures = []
+
+    def work(seed):
+        random, stream = np.random.default_rng(seed), accelrt.Stream()
+        with accelrt.Buffer(MIB, stream=stream) as buffer:
+            for round_ in range(60):
+                pinned = accelrt.pinned_empty(int(random.integers(1, MIB)), np.uint8)
+                pinned[:] = value = (seed * 31 + round_) % 256
+                out = np.zeros(pinned.size, np.uint8)
+                buffer.copy_from(pinned, stream=stream, blocking=False)
+                size = pinned.size
+                del pinned
+                other = accelrt.pinned_empty(size, np.uint8)
+                other[:] = 255 - value
+                buffer.copy_to(out, size, stream=stream)
+                if not ((out == value).all() and (other == 255 - value).all()):
+                    failures.append((seed, round_))
+                if round_ % 20 == 0:
+                    accelrt.host_empty_cache()
+                    accelrt.memory.host_audit()
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    accelrt.configure_pinned(pinned_use_background_threads=False)
+    assert failures == []
+
+
+@pytest.mark.own_process
+@pytest.mark.parametrize("background", [False, True])
+def test_a_forked_child_is_told_and_never_hangs(background):
+    out = run_code(
+        "import accelrt, os, threading\n"
+        f"accelrt.configure_pinned(pinned_use_background_threads={background})\n"
+        "pinned, stream = accelrt.PinnedBuffer(4096), accelrt.Stream()\n"
+        "done = []\n"
+        "def churn():\n"
+        "    while not done:\n"
+        "        buffer = accelrt.PinnedBuffer(1000)\n"
+        "        accelrt.record_host_stream(buffer, stream)\n"
+        "        buffer.free()\n"
+        "thread = threading.Thread(target=churn)\n"
+        "thread.start()\n"
+        "def attempt(call):\n"
+        "    try:\n"
+        "        call()\n"
+        "    except accelrt.ForkedError as error:\n"
+        "        return 'spawn' in str(error)\n"
+        "bad = 0\n"
+        "for _ in range(20):\n"
+        "    child = os.fork()\n"
+        "    if child == 0:\n"
+        "        ok = attempt(lambda: accelrt.PinnedBuffer(10))\n"
+        "        ok = ok and attempt(lambda: accelrt.caching_host_allocator_delete(pinned.ptr))\n"
+        "        pinned.free()\n"
+        "        accelrt.memory.host_audit()\n"
+        "        os._exit(0 if ok else 1)\n"
+        "    bad += os.waitpid(child, 0)[1]\n"
+        "done.append(1)\n"
+        "thread.join()\n"
+        "print(bad)\n",
+        **HOST,
+    )
+    assert out.split() == ["0"]
+
+
+@pytest.mark.own_process
+def test_a_fork_before_the_first_use_leaves_the_child_its_own_cache():
+    out = run_code(
+        "import accelrt, os\n"
+        "accelrt.configure_pinned(pinned_use_background_threads=True)\n"
+        "child = os.fork()\n"
+        "pinned, stream = accelrt.PinnedBuffer(4096), accelrt.Stream()\n"
+        "accelrt.record_host_stream(pinned, stream)\n"
+        "pinned.free()\n"
+        "accelrt.host_empty_cache()\n"
+        "if child == 0:\n"
+        "    os._exit(7)\n"
+        "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n",
+        **HOST,
+    )
+    assert out.split() == ["7"]
+
+
+@pytest.mark.own_process
+@pytest.mark.parametrize("background", [False, True])
+def test_the_interpreter_ends_with_arrays_and_copies_alive(background):
+    out = run_code(
+        "import accelrt, numpy as np, sys, time\n"
+        f"accelrt.configure_pinned(pinned_use_background_threads={background})\n"
+        "stream, buffer = accelrt.Stream(), accelrt.Buffer(1 << 20)\n"
+        "stream.launch_host_func(lambda: time.sleep(0.2))\n"
+        "arrays = [accelrt.pinned_empty(1 << 20, np.uint8) for _ in range(4)]\n"
+        "for array in arrays:\n"
+        "    buffer.copy_from(array, stream=stream, blocking=False)\n"
+        "del arrays[:2]\n"
+        "sys.keep = (arrays, accelrt.register_host(np.zeros(10000)))\n"
+        "print('end')\n",
+        **HOST,
+    )
+    assert out.split() == ["end"]
+
+
+@pytest.mark.own_process
+def test_importing_starts_no_thread_though_a_setting_asks_for_one():
+    out = run_code(
+        "import accelrt, os\n"
+        "accelrt.configure_pinned(pinned_use_background_threads=True)\n"
+        "print(len(os.listdir('/proc/self/task')), accelrt.is_initialized())",
+        **HOST,
+    )
+    assert out.split() == ["1", "False"]

@@ -1,0 +1,65 @@
+"""What the build says of CUDA's headers, and that it needs nothing else of CUDA's."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("Cython", reason="Cython is not installed; pip install 'cython>=3.1,<4'")
+pytestmark = pytest.mark.own_process
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def build():
+    """setup.py as a module: it builds nothing unless it is run."""
+    spec = importlib.util.spec_from_file_location("accelrt_setup", ROOT / "setup.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def headers(tmp_path, monkeypatch):
+    """Makes a toolkit whose headers are of a version, and names it by CUDA_HOME."""
+
+    def make(version, typedefs=True):
+        folder = tmp_path / "include"
+        folder.mkdir()
+        (folder / "cuda.h").write_text(f"#define CUDA_VERSION {version}\n" if version else "")
+        if typedefs:
+            (folder / "cudaTypedefs.h").touch()
+        monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+        return str(folder)
+
+    return make
+
+
+@pytest.mark.parametrize("version", [12030, 12090, 13000, 13050, 14020])
+def test_headers_that_have_what_is_needed_are_taken(build, headers, version):
+    folder = headers(version)
+    assert build.cuda_include() == folder
+
+
+@pytest.mark.parametrize(("version", "said"), [(12020, "12.2"), (11080, "11.8"), (0, "0.0")])
+def test_older_headers_are_named_with_what_is_allowed(build, headers, version, said):
+    folder = headers(version)
+    with pytest.raises(SystemExit) as caught:
+        build.cuda_include()
+    assert f"{folder}/cuda.h is of CUDA {said}; accelrt needs the headers of CUDA 12.3" in str(caught.value)
+    assert "install the PyPI package nvidia-cuda-runtime, or set CUDA_HOME" in str(caught.value)
+
+
+def test_headers_in_part_are_told_from_old_ones(build, headers):
+    headers(13000, typedefs=False)
+    with pytest.raises(SystemExit, match=r"has cuda\.h of CUDA 13\.0 but no cudaTypedefs\.h; install"):
+        build.cuda_include()
+
+
+def test_no_source_needs_another_packages_declarations():
+    foreign = re.compile(r"^\s*(from|cimport) +(cuda|nvidia|numpy)\b.*", re.MULTILINE)
+    sources = [path for kind in ("*.pyx", "*.pxd") for path in (ROOT / "accelrt").rglob(kind)]
+    assert len(sources) > 100
+    found = {match[0].strip() for path in sources for match in foreign.finditer(path.read_text())}
+    assert not [line for line in found if "cimport" in line]
