@@ -2,9 +2,8 @@
 
 table          the contract: the struct, a row a function
 registry       the active table, and which driver this process runs on
-rowgen         reads table.pxd and writes the rows that only forward
-rows           every row as a Python method, for tests and benchmarks
-faults         a table that wraps another and makes a chosen call fail, for tests
+rowgen         writes the rows that only forward, and what the drivers' modules fill
+rows           for tests and benchmarks: rows as Python methods, and a table of which a chosen call fails
 capture_guard  keeps captures and waits for a device apart; a thread's capture mode
 waiting        waits that a signal may end
 cuda/          the table filled by NVIDIA's driver

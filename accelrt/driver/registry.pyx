@@ -18,7 +18,7 @@ cdef extern from "<pthread.h>" nogil:
 
 include "registry_rows.pxi"
 
-DRIVERS = {"cuda": "accelrt.driver.cuda.driver", "host": "accelrt.driver.host.driver", "faults": "accelrt.driver.faults"}
+DRIVERS = {"cuda": "accelrt.driver.cuda.driver", "host": "accelrt.driver.host.driver", "faults": "accelrt.driver.rows"}
 
 cdef Table sentinel_table
 cdef Table forked_table

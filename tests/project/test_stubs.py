@@ -23,8 +23,7 @@ accelrt\.memory\.backends\.(external_pool|foreign_readings|cuda_malloc_async|plu
 .*\.?__reduce_cython__
 .*\.?__setstate_cython__
 .*\.RowCalls\..*
-.*\.(rows|faults)\.ROW_NAMES
-.*\.faults\.(MODES|ASKING)
+.*\.rows\.ROW_NAMES
 .*\.mempool\.FIGURES
 .*\.checkpoints\.REASONS
 accelrt\.memory\.BACKEND

@@ -1,10 +1,25 @@
-# Devices, and their primary contexts made current for one call.
+# NVIDIA's library and its functions; devices, and their primary contexts made current for one call.
 from libc.stdint cimport uintptr_t
 
 from accelrt.driver.cuda.types cimport CUcontext, CUdevice
 
 from accelrt.driver.table cimport Table
 from accelrt.status cimport INVALID_DEVICE, SUCCESS
+
+# One function of the library; rowgen.py writes them from symbols.py.
+cdef struct Symbol:
+    const char* name  # without a version suffix
+    int version       # 12000 is 12.0
+    void** function   # where its address goes; NULL is left there where the driver lacks it
+    void** row        # the row that cannot work without it; NULL where there is no such row
+    bint needed       # by every row: opening fails without it
+
+cdef str reason  # why open failed; "" while it did not
+
+# Both raise where the library is missing or too old to be asked for its functions.
+cdef int start() except -1  # a status code
+# Leaves unfilled, as in blank, the rows whose function is missing.  NOT_SUPPORTED where no row can work.
+cdef int resolve(Symbol* symbols, int total, Table* table, Table* blank) except -1
 
 cdef extern from "cudaTypedefs.h" nogil:
     ctypedef int (*PFN_cuCtxGetCurrent_v4000)(CUcontext*) noexcept nogil
@@ -28,8 +43,11 @@ cdef int device_total                 # written at open
 cdef Device[MOST_DEVICES] devices     # by ordinal
 cdef PFN_cuCtxGetCurrent_v4000 cuCtxGetCurrent
 
-cdef int fill_devices(Table* table, Table* blank) except -1  # a status code
-cdef int count_devices() noexcept nogil  # after fill_devices
+cdef Table rows                       # as the modules filled them, without the waits that a signal may end
+
+cdef int fill_context(Table* table, Table* blank) except -1  # a status code
+cdef int count_devices() noexcept nogil  # after fill_context
+cdef int fill_waits(Table* table, Table* blank) except -1  # after all the others
 
 cdef int primary_of(int device, CUcontext* out_primary) noexcept nogil
 cdef int enter_slow(int device, CUcontext current, bint* out_pushed) noexcept nogil

@@ -1,98 +1,138 @@
-"""The device rows of the cuda driver, and the primary contexts that all its rows run in.
+"""NVIDIA's library, its devices, the primary contexts that all rows run in, and the waits that a signal may end.
 
-A primary context is retained when its device is first needed and never released: it is the one that the
+**The library.**  The only calls of accelrt that go through cuda.bindings, which finds and loads libcuda.  Its functions
+are taken by name from the module when a driver is opened, not cimported, so that a build fits every cuda-bindings of
+CUDA 12.9 and 13 and needs none itself.  They raise Python exceptions where libcuda or one of its functions is missing,
+and take the GIL to do so.  Here, at open, that is welcome; in a row it is not.  So the rows call the addresses that
+libcuda itself gives out (symbols.py lists them), and this module fetches them.
+
+**Contexts.**  A primary context is retained when its device is first needed and never released: it is the one that the
 CUDA runtime and every other library of the process use.
+
+**Waits.**  The main thread has to look for signals while a row waits.  The driver has no wait with an end, so such a
+wait asks for an event: the user's own, or one recorded for it behind the stream's or the device's work so far.  A
+stream is not asked itself for long: while other threads put work in, it might never be found idle.  Without brackets
+(waiting.pxd) a row waits as the driver does.
 """
+from cpython.pycapsule cimport PyCapsule_GetPointer
+from libc.stdint cimport uintptr_t
+from libc.stdlib cimport calloc, free
+
+from accelrt.core.locks cimport pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock
 from accelrt.driver.cuda.types cimport (
-    CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS,
-    CUcontext,
-    CUdevice,
-    CUdevice_attribute,
-    CUuuid,
+    CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS, CU_GET_PROC_ADDRESS_LEGACY_STREAM, CUcontext, CUdevice,
+    CUdevice_attribute, CUevent, CUuuid,
+)
+from accelrt.driver.table cimport EVENT_DISABLE_TIMING, TEXT_BYTES, Table
+from accelrt.driver.waiting cimport INTERRUPTED, is_interruptible, pause_on, poll, poll_briefly, pthread_cond_t
+from accelrt.status cimport (
+    INVALID_CONTEXT, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE, NOT_READY, NOT_SUPPORTED, NO_DEVICE,
+    PEER_ACCESS_ENABLED, SUCCESS,
 )
 
-from accelrt.driver.cuda.library cimport Symbol, resolve
-from accelrt.driver.table cimport TEXT_BYTES, Table
-from accelrt.status cimport INVALID_DEVICE, NO_DEVICE, PEER_ACCESS_ENABLED, SUCCESS
+cdef extern from *:
+    """
+    #include <pthread.h>
+    static int accelrt_start_thread(void* (*run)(void*), void* data) {
+        pthread_t thread;
+        int code = pthread_create(&thread, NULL, run, data);
+        if (code == 0) pthread_detach(thread);
+        return code;
+    }
+    """
+    int start_thread "accelrt_start_thread" (void* (*run)(void*) noexcept nogil, void* data) noexcept nogil
+    int pthread_cond_init(pthread_cond_t* condition, void* attributes) noexcept nogil
+    int pthread_cond_signal(pthread_cond_t* condition) noexcept nogil
 
-cdef extern from "cudaTypedefs.h" nogil:
-    ctypedef int (*PFN_cuDriverGetVersion_v2020)(int*) noexcept nogil
-    ctypedef int (*PFN_cuDeviceGet_v2000)(CUdevice*, int) noexcept nogil
-    ctypedef int (*PFN_cuDeviceGetCount_v2000)(int*) noexcept nogil
-    ctypedef int (*PFN_cuDeviceGetName_v2000)(char*, int, CUdevice) noexcept nogil
-    ctypedef int (*PFN_cuDeviceGetUuid_v11040)(CUuuid*, CUdevice) noexcept nogil
-    ctypedef int (*PFN_cuDeviceGetPCIBusId_v4010)(char*, int, CUdevice) noexcept nogil
-    ctypedef int (*PFN_cuDeviceGetAttribute_v2000)(int*, CUdevice_attribute, CUdevice) noexcept nogil
-    ctypedef int (*PFN_cuDeviceTotalMem_v3020)(size_t*, CUdevice) noexcept nogil
-    ctypedef int (*PFN_cuMemGetInfo_v3020)(size_t*, size_t*) noexcept nogil
-    ctypedef int (*PFN_cuCtxSetCurrent_v4000)(CUcontext) noexcept nogil
-    ctypedef int (*PFN_cuCtxPushCurrent_v4000)(CUcontext) noexcept nogil
-    ctypedef int (*PFN_cuCtxPopCurrent_v4000)(CUcontext*) noexcept nogil
-    ctypedef int (*PFN_cuCtxGetDevice_v2000)(CUdevice*) noexcept nogil
-    ctypedef int (*PFN_cuCtxSynchronize_v2000)() noexcept nogil
-    ctypedef int (*PFN_cuDevicePrimaryCtxRetain_v7000)(CUcontext*, CUdevice) noexcept nogil
-    ctypedef int (*PFN_cuDevicePrimaryCtxGetState_v7000)(CUdevice, unsigned int*, int*) noexcept nogil
-    ctypedef int (*PFN_cuDeviceCanAccessPeer_v4000)(int*, CUdevice, CUdevice) noexcept nogil
-    ctypedef int (*PFN_cuCtxEnablePeerAccess_v4000)(CUcontext, unsigned int) noexcept nogil
+cdef struct Errand:  # a wait for a device on a thread of its own
+    pthread_mutex_t lock
+    pthread_cond_t over
+    int device
+    int code
+    int holders      # that thread, and the one that waits for it
+    bint done
 
+cdef Table rows
+cdef uintptr_t[MOST_DEVICES] spares      # an event of each device; the main thread's alone
+# Which value means an exception differs between releases of cuda-bindings, so the exception itself is asked for.
+ctypedef int (*init_fn)(unsigned int flags) except * nogil
+ctypedef int (*error_name_fn)(int code, const char** out_name) except * nogil
+ctypedef int (*proc_address_fn)(
+    const char* name, void** out_address, int version, unsigned long long flags, int* out_status) except * nogil
+
+cdef init_fn cuInit = NULL
+cdef error_name_fn cuGetErrorName = NULL
+cdef proc_address_fn cuGetProcAddress = NULL
+cdef str reason = ""
 cdef int device_total = 0
-cdef PFN_cuDriverGetVersion_v2020 cuDriverGetVersion
-cdef PFN_cuDeviceGet_v2000 cuDeviceGet
-cdef PFN_cuDeviceGetCount_v2000 cuDeviceGetCount
-cdef PFN_cuDeviceGetName_v2000 cuDeviceGetName
-cdef PFN_cuDeviceGetUuid_v11040 cuDeviceGetUuid  # the one that tells the instances of a MIG device apart
-cdef PFN_cuDeviceGetPCIBusId_v4010 cuDeviceGetPCIBusId
-cdef PFN_cuDeviceGetAttribute_v2000 cuDeviceGetAttribute
-cdef PFN_cuDeviceTotalMem_v3020 cuDeviceTotalMem
-cdef PFN_cuMemGetInfo_v3020 cuMemGetInfo
-cdef PFN_cuCtxSetCurrent_v4000 cuCtxSetCurrent
-cdef PFN_cuCtxPushCurrent_v4000 cuCtxPushCurrent
-cdef PFN_cuCtxPopCurrent_v4000 cuCtxPopCurrent
-cdef PFN_cuCtxGetDevice_v2000 cuCtxGetDevice
-cdef PFN_cuCtxSynchronize_v2000 cuCtxSynchronize
-cdef PFN_cuDevicePrimaryCtxRetain_v7000 cuDevicePrimaryCtxRetain
-cdef PFN_cuDevicePrimaryCtxGetState_v7000 cuDevicePrimaryCtxGetState
-cdef PFN_cuDeviceCanAccessPeer_v4000 cuDeviceCanAccessPeer
-cdef PFN_cuCtxEnablePeerAccess_v4000 cuCtxEnablePeerAccess
+
+include "context_rows.pxi"
 
 
-cdef int fill_devices(Table* table, Table* blank) except -1:
-    cdef Symbol[19] symbols = [
-        Symbol(b"cuDriverGetVersion", 2020, <void**>&cuDriverGetVersion, <void**>&table.driver_version),
-        Symbol(b"cuDeviceGet", 2000, <void**>&cuDeviceGet, NULL),
-        Symbol(b"cuDeviceGetCount", 2000, <void**>&cuDeviceGetCount, NULL),
-        Symbol(b"cuDeviceGetName", 2000, <void**>&cuDeviceGetName, <void**>&table.device_name),
-        Symbol(b"cuDeviceGetUuid", 11040, <void**>&cuDeviceGetUuid, <void**>&table.device_uuid),
-        Symbol(b"cuDeviceGetPCIBusId", 4010, <void**>&cuDeviceGetPCIBusId, <void**>&table.device_pci_bus_id),
-        Symbol(b"cuDeviceGetAttribute", 2000, <void**>&cuDeviceGetAttribute, NULL),
-        Symbol(b"cuDeviceTotalMem", 3020, <void**>&cuDeviceTotalMem, <void**>&table.device_memory),
-        Symbol(b"cuMemGetInfo", 3020, <void**>&cuMemGetInfo, <void**>&table.memory_info),
-        Symbol(b"cuCtxGetCurrent", 4000, <void**>&cuCtxGetCurrent, NULL),
-        Symbol(b"cuCtxSetCurrent", 4000, <void**>&cuCtxSetCurrent, NULL),
-        Symbol(b"cuCtxPushCurrent", 4000, <void**>&cuCtxPushCurrent, NULL),
-        Symbol(b"cuCtxPopCurrent", 4000, <void**>&cuCtxPopCurrent, NULL),
-        Symbol(b"cuCtxGetDevice", 2000, <void**>&cuCtxGetDevice, NULL),
-        Symbol(b"cuCtxSynchronize", 2000, <void**>&cuCtxSynchronize, <void**>&table.device_synchronize),
-        Symbol(b"cuDevicePrimaryCtxRetain", 7000, <void**>&cuDevicePrimaryCtxRetain, NULL),
-        Symbol(b"cuDevicePrimaryCtxGetState", 7000, <void**>&cuDevicePrimaryCtxGetState, NULL),
-        Symbol(b"cuDeviceCanAccessPeer", 4000, <void**>&cuDeviceCanAccessPeer, <void**>&table.can_access_peer),
-        Symbol(b"cuCtxEnablePeerAccess", 4000, <void**>&cuCtxEnablePeerAccess, <void**>&table.enable_peer),
-    ]
-    table.driver_version = driver_version
-    table.device_count = device_count
-    table.device_name = device_name
-    table.device_uuid = device_uuid
-    table.device_pci_bus_id = device_pci_bus_id
-    table.device_attribute = device_attribute
-    table.device_memory = device_memory
-    table.memory_info = memory_info
-    table.current_device = current_device
-    table.set_device = set_device
-    table.device_synchronize = device_synchronize
-    table.can_access_peer = can_access_peer
-    table.enable_peer = enable_peer
-    return resolve(symbols, 19, table, blank)
+# the library
 
+cdef void* exported(object module, str name, const char* signature) except NULL:
+    # A function that a Cython module exports.  The capsule's name is its signature.
+    try:
+        return PyCapsule_GetPointer(module.__pyx_capi__[name], signature)
+    except (KeyError, ValueError):
+        raise RuntimeError(
+            f"the installed cuda-bindings does not export {name} as {signature.decode()!r}; "
+            "install a cuda-bindings from 12.9 on, below 14"
+        ) from None
+
+
+cdef int load() except -1:
+    global cuInit, cuGetErrorName, cuGetProcAddress
+    from cuda.bindings import cydriver
+
+    cuInit = <init_fn>exported(cydriver, "cuInit", b"CUresult (unsigned int)")
+    cuGetErrorName = <error_name_fn>exported(cydriver, "cuGetErrorName", b"CUresult (CUresult, char const **)")
+    cuGetProcAddress = <proc_address_fn>exported(
+        cydriver, "cuGetProcAddress",
+        b"CUresult (char const *, void **, int, cuuint64_t, CUdriverProcAddressQueryResult *)")
+    return 0
+
+
+cdef int start() except -1:
+    global reason
+    cdef int answer
+    cdef const char* name = NULL
+    reason = ""
+    load()
+    with nogil:
+        answer = cuInit(0)
+    if answer != SUCCESS:
+        cuGetErrorName(answer, &name)
+        reason = f"cuInit answered {name.decode() if name else 'a code without a name'} ({answer})"
+    return answer
+
+
+cdef int resolve(Symbol* symbols, int total, Table* table, Table* blank) except -1:
+    global reason
+    cdef int index, code = SUCCESS
+    cdef Symbol* symbol
+    for index in range(total):
+        symbol = &symbols[index]
+        symbol.function[0] = find(symbol.name, symbol.version)
+        if symbol.function[0] != NULL:
+            continue
+        if symbol.row != NULL:
+            symbol.row[0] = (<void**>blank)[symbol.row - <void**>table]
+        elif symbol.needed:
+            reason = f"NVIDIA's driver has no {symbol.name.decode()} of version {symbol.version}"
+            code = NOT_SUPPORTED
+    return code
+
+
+cdef void* find(const char* name, int version) except? NULL:
+    # LEGACY_STREAM: stream 0 is the legacy default stream, whatever this process was compiled with.
+    cdef void* address = NULL
+    cdef int code = cuGetProcAddress(name, &address, version, CU_GET_PROC_ADDRESS_LEGACY_STREAM, NULL)
+    return address if code == SUCCESS else NULL
+
+
+# devices
 
 cdef int count_devices() noexcept nogil:
     global device_total
@@ -282,3 +322,140 @@ cdef int enable_peer(int device, int peer) noexcept nogil:
     if code == PEER_ACCESS_ENABLED:
         code = SUCCESS
     return leave(pushed, code)
+
+
+# waits
+
+# Called after all the other modules have filled the table: keeps their rows, and puts those that look for signals
+# over them.
+cdef int fill_waits(Table* table, Table* blank) except -1:
+    global rows
+    rows = table[0]
+    if rows.device_synchronize != blank.device_synchronize:
+        table.device_synchronize = synchronize_device
+    if rows.event_query == blank.event_query:
+        return SUCCESS
+    if rows.event_synchronize != blank.event_synchronize:
+        table.event_synchronize = synchronize_event
+    if rows.stream_synchronize != blank.stream_synchronize and rows.stream_query != blank.stream_query:
+        table.stream_synchronize = synchronize_stream
+    return SUCCESS
+
+
+# events of our own
+
+cdef int take_event(int device, uintptr_t* out_event) noexcept nogil:
+    out_event[0] = spares[device] if 0 <= device < MOST_DEVICES else 0
+    if out_event[0]:
+        spares[device] = 0
+        return SUCCESS
+    return rows.event_create(device, EVENT_DISABLE_TIMING, out_event)
+
+
+cdef void put_event(int device, uintptr_t event) noexcept nogil:
+    # It may be pending yet, after an interruption: a new record leaves the old one alone.
+    if spares[device]:
+        rows.event_destroy(device, event)
+    else:
+        spares[device] = event
+
+
+cdef int await_event(int device, uintptr_t event) noexcept nogil:
+    # The last word is that of the driver's own wait, which returns at once.
+    cdef int code = poll(rows.event_query, device, event)
+    return rows.event_synchronize(device, event) if code == SUCCESS else code
+
+
+# rows
+
+cdef int synchronize_event(int device, uintptr_t event) noexcept nogil:
+    return await_event(device, event) if is_interruptible() else rows.event_synchronize(device, event)
+
+
+cdef int synchronize_stream(int device, uintptr_t stream) noexcept nogil:
+    cdef uintptr_t event = 0
+    cdef int code
+    if not is_interruptible():
+        return rows.stream_synchronize(device, stream)
+    code = poll_briefly(rows.stream_query, device, stream)
+    if code == SUCCESS:
+        return rows.stream_synchronize(device, stream)
+    if code != NOT_READY:
+        return code
+    code = take_event(device, &event)
+    if code != SUCCESS:
+        return rows.stream_synchronize(device, stream)
+    code = rows.event_record(device, event, stream)
+    if code == SUCCESS:
+        code = await_event(device, event)
+    put_event(device, event)
+    return code
+
+
+cdef int record_device(int device, uintptr_t event) noexcept nogil:
+    cdef CUcontext primary = NULL
+    cdef bint pushed = False
+    cdef int code = primary_of(device, &primary)
+    if code == SUCCESS:
+        code = enter(device, &pushed)
+    if code == SUCCESS:
+        code = cuCtxRecordEvent(primary, <CUevent>event)
+    return leave(pushed, code)
+
+
+cdef int synchronize_device(int device) noexcept nogil:
+    cdef uintptr_t event = 0
+    cdef int code = NOT_SUPPORTED
+    if not is_interruptible():
+        return rows.device_synchronize(device)
+    if cuCtxRecordEvent != NULL and take_event(device, &event) == SUCCESS:
+        code = record_device(device, event)
+        if code == SUCCESS:
+            code = await_event(device, event)
+        put_event(device, event)
+    if code in (INVALID_VALUE, INVALID_CONTEXT, INVALID_HANDLE, NOT_SUPPORTED):
+        return await_elsewhere(device)
+    return code
+
+
+# where the driver has no event of a device's work: another thread waits, and goes on when it is left alone
+
+cdef void drop_errand(Errand* errand) noexcept nogil:
+    # Under its lock, which this opens.
+    cdef bint last
+    errand.holders -= 1
+    last = errand.holders == 0
+    pthread_mutex_unlock(&errand.lock)
+    if last:
+        free(errand)
+
+
+cdef void* run_errand(void* data) noexcept nogil:
+    cdef Errand* errand = <Errand*>data
+    cdef int code = rows.device_synchronize(errand.device)
+    pthread_mutex_lock(&errand.lock)
+    errand.code = code
+    errand.done = True
+    pthread_cond_signal(&errand.over)
+    drop_errand(errand)
+    return NULL
+
+
+cdef int await_elsewhere(int device) noexcept nogil:
+    cdef Errand* errand = <Errand*>calloc(1, sizeof(Errand))
+    cdef int code
+    if errand == NULL:
+        return rows.device_synchronize(device)
+    pthread_mutex_init(&errand.lock, NULL)
+    pthread_cond_init(&errand.over, NULL)
+    errand.device = device
+    errand.holders = 2
+    if start_thread(run_errand, errand):
+        free(errand)
+        return rows.device_synchronize(device)
+    pthread_mutex_lock(&errand.lock)
+    while not errand.done and not pause_on(&errand.over, &errand.lock):
+        pass
+    code = errand.code if errand.done else INTERRUPTED
+    drop_errand(errand)
+    return code

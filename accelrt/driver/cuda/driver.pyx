@@ -1,20 +1,17 @@
 """NVIDIA's driver behind the driver table.
 
 Importing this module loads no library and makes no call; open does.  Until then the table has no row
-but open and close.  The rows stand with their subjects: context (devices), memory, stream (with events
-and copies), graph (captures, graphs and their nodes, kernels, sharing between processes), conditional, and waits (those
-that a signal may end).
+but open and close.  The rows stand with their subjects: context (devices, and the waits that a signal may end), memory,
+stream (with events and copies), and graph (captures, graphs and their nodes, kernels, sharing between processes).
 """
 from posix.types cimport pid_t
 from posix.unistd cimport getpid
 
-from accelrt.driver.cuda.conditional cimport fill_conditionals
-from accelrt.driver.cuda.context cimport count_devices, fill_devices
-from accelrt.driver.cuda.graph cimport fill_graphs, fill_nodes
-cimport accelrt.driver.cuda.library as cuda_library
+cimport accelrt.driver.cuda.context as cuda_context
+from accelrt.driver.cuda.context cimport count_devices, fill_context, fill_waits
+from accelrt.driver.cuda.graph cimport fill_graph
 from accelrt.driver.cuda.memory cimport fill_memory
-from accelrt.driver.cuda.stream cimport fill_streams
-from accelrt.driver.cuda.waits cimport fill_waits
+from accelrt.driver.cuda.stream cimport fill_stream
 from accelrt.driver.registry cimport begin_table, finish_table, offer
 from accelrt.driver.table cimport Table
 from accelrt.status cimport INIT_FAILED, NO_DEVICE, SUCCESS, keep_init_error
@@ -38,7 +35,7 @@ cdef int open_with_gil() noexcept:
     try:
         code = bring_up()
     except Exception as error:
-        cuda_library.reason = f"NVIDIA's driver library cannot be used: {error}"
+        cuda_context.reason = f"NVIDIA's driver library cannot be used: {error}"
         return NO_DEVICE
     except BaseException as error:  # an interruption: the caller is told, and the next call tries again
         keep_init_error(error)
@@ -49,23 +46,21 @@ cdef int open_with_gil() noexcept:
 
 
 cdef int bring_up() except -1:
-    cdef int code = cuda_library.start()
+    cdef int code = cuda_context.start()
     if code == SUCCESS:
         code = fill_all()
     if code == SUCCESS:
         code = count_devices()
         if code != SUCCESS:
-            cuda_library.reason = f"the driver started, but asking for its devices answered code {code}"
+            cuda_context.reason = f"the driver started, but asking for its devices answered code {code}"
     return code
 
 
 cdef int fill_all() except -1:
-    cdef int code = fill_devices(&table, &blank)
+    cdef int code = fill_context(&table, &blank)
     fill_memory(&table, &blank)
-    fill_streams(&table, &blank)
-    fill_graphs(&table, &blank)
-    fill_nodes(&table, &blank)
-    fill_conditionals(&table, &blank)
+    fill_stream(&table, &blank)
+    fill_graph(&table, &blank)
     fill_waits(&table, &blank)
     finish_table(&table)
     return code
@@ -79,7 +74,7 @@ cdef int close_driver() noexcept nogil:
 
 def open_error():
     """Why open did not answer SUCCESS, as text; "" where it did or was not called yet."""
-    return cuda_library.reason
+    return cuda_context.reason
 
 
 begin_table(&blank, b"cuda")

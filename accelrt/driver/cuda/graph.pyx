@@ -1,95 +1,66 @@
-"""The capture, graph, kernel and interprocess rows of the cuda driver."""
+"""The capture, graph, kernel and interprocess rows of the cuda driver, and those for conditional nodes, of CUDA 12.3 on.
+
+Only a kernel can set a condition (cudaGraphSetConditional).  Ours is the few lines of PTX below, compiled by the
+driver itself when a device first needs it: the driver resolves the name while it does, so no toolkit and no
+library of CUDA's is linked.
+"""
 from libc.stdint cimport uint64_t, uintptr_t
-from libc.stdint cimport uintptr_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
-from accelrt.driver.cuda.context cimport enter, enter_any, enter_for, leave
-from accelrt.driver.cuda.library cimport Symbol, resolve
+from accelrt.driver.capture_guard cimport go_relaxed, restore_mode
+from accelrt.driver.cuda.context cimport MOST_DEVICES, enter, enter_any, enter_for, leave, primary_of, rows
 from accelrt.driver.cuda.types cimport (
-    CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS, CU_STREAM_CAPTURE_STATUS_ACTIVE, CU_STREAM_CAPTURE_STATUS_NONE, CUdeviceptr,
-    CUevent, CUfunction, CUgraph, CUgraphEdgeData, CUgraphExec, CUgraphExecUpdateResultInfo, CUgraphNode,
-    CUgraphNodeType, CUipcEventHandle, CUipcMemHandle, CUmodule, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus,
-    cuuint64_t,
+    CU_GRAPH_COND_ASSIGN_DEFAULT, CU_GRAPH_NODE_TYPE_CONDITIONAL, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS,
+    CU_STREAM_CAPTURE_STATUS_ACTIVE, CU_STREAM_CAPTURE_STATUS_NONE, CU_STREAM_SET_CAPTURE_DEPENDENCIES, CUcontext,
+    CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphConditionalHandle, CUgraphEdgeData, CUgraphExec,
+    CUgraphExecUpdateResultInfo, CUgraphNode, CUgraphNodeParams, CUgraphNodeType, CUipcEventHandle, CUipcMemHandle,
+    CUmodule, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus, cuuint64_t,
 )
 from accelrt.driver.table cimport Table
-from accelrt.status cimport NO_HOST_MEMORY, SUCCESS
+from accelrt.status cimport ILLEGAL_STATE, NO_HOST_MEMORY, SUCCESS
 
-cdef extern from "cudaTypedefs.h" nogil:
-    ctypedef int (*PFN_cuStreamBeginCapture_v10010)(CUstream, CUstreamCaptureMode) noexcept nogil
-    ctypedef int (*PFN_cuStreamEndCapture_v10000)(CUstream, CUgraph*) noexcept nogil
-    ctypedef int (*PFN_cuStreamGetCaptureInfo_v10010)(
-        CUstream, CUstreamCaptureStatus*, cuuint64_t*) noexcept nogil
-    ctypedef int (*PFN_cuThreadExchangeStreamCaptureMode_v10010)(CUstreamCaptureMode*) noexcept nogil
-    ctypedef int (*PFN_cuGraphDestroy_v10000)(CUgraph) noexcept nogil
-    ctypedef int (*PFN_cuGraphGetNodes_v10000)(CUgraph, CUgraphNode*, size_t*) noexcept nogil
-    ctypedef int (*PFN_cuGraphDebugDotPrint_v11030)(CUgraph, const char*, unsigned int) noexcept nogil
-    ctypedef int (*PFN_cuGraphInstantiateWithFlags_v11040)(
-        CUgraphExec*, CUgraph, unsigned long long) noexcept nogil
-    ctypedef int (*PFN_cuGraphExecUpdate_v12000)(
-        CUgraphExec, CUgraph, CUgraphExecUpdateResultInfo*) noexcept nogil
-    ctypedef int (*PFN_cuGraphUpload_v11010)(CUgraphExec, CUstream) noexcept nogil
-    ctypedef int (*PFN_cuGraphLaunch_v10000)(CUgraphExec, CUstream) noexcept nogil
-    ctypedef int (*PFN_cuGraphExecDestroy_v10000)(CUgraphExec) noexcept nogil
-    ctypedef int (*PFN_cuModuleLoadData_v2000)(CUmodule*, const void*) noexcept nogil
-    ctypedef int (*PFN_cuModuleUnload_v2000)(CUmodule) noexcept nogil
-    ctypedef int (*PFN_cuModuleGetFunction_v2000)(CUfunction*, CUmodule, const char*) noexcept nogil
-    ctypedef int (*PFN_cuLaunchKernel_v4000)(
-        CUfunction, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int,
-        unsigned int, CUstream, void**, void**) noexcept nogil
-    ctypedef int (*PFN_cuIpcGetEventHandle_v4010)(CUipcEventHandle*, CUevent) noexcept nogil
-    ctypedef int (*PFN_cuIpcOpenEventHandle_v4010)(CUevent*, CUipcEventHandle) noexcept nogil
-    ctypedef int (*PFN_cuIpcGetMemHandle_v4010)(CUipcMemHandle*, CUdeviceptr) noexcept nogil
-    ctypedef int (*PFN_cuIpcOpenMemHandle_v11000)(CUdeviceptr*, CUipcMemHandle, unsigned int) noexcept nogil
-    ctypedef int (*PFN_cuIpcCloseMemHandle_v4010)(CUdeviceptr) noexcept nogil
+cdef extern from *:
+    int ACQUIRE "__ATOMIC_ACQUIRE"
+    int RELEASE "__ATOMIC_RELEASE"
+    uintptr_t load_function "__atomic_load_n"(uintptr_t* from_, int order) noexcept nogil
+    void store_function "__atomic_store_n"(uintptr_t* to, uintptr_t function, int order) noexcept nogil
 
-cdef PFN_cuStreamBeginCapture_v10010 cuStreamBeginCapture
-cdef PFN_cuStreamEndCapture_v10000 cuStreamEndCapture
-cdef PFN_cuStreamGetCaptureInfo_v10010 cuStreamGetCaptureInfo
-cdef PFN_cuThreadExchangeStreamCaptureMode_v10010 cuThreadExchangeStreamCaptureMode
-cdef PFN_cuGraphDestroy_v10000 cuGraphDestroy
-cdef PFN_cuGraphGetNodes_v10000 cuGraphGetNodes
-cdef PFN_cuGraphDebugDotPrint_v11030 cuGraphDebugDotPrint
-cdef PFN_cuGraphInstantiateWithFlags_v11040 cuGraphInstantiateWithFlags
-cdef PFN_cuGraphExecUpdate_v12000 cuGraphExecUpdate
-cdef PFN_cuGraphUpload_v11010 cuGraphUpload
-cdef PFN_cuGraphLaunch_v10000 cuGraphLaunch
-cdef PFN_cuGraphExecDestroy_v10000 cuGraphExecDestroy
-cdef PFN_cuModuleLoadData_v2000 cuModuleLoadData
-cdef PFN_cuModuleUnload_v2000 cuModuleUnload
-cdef PFN_cuModuleGetFunction_v2000 cuModuleGetFunction
-cdef PFN_cuLaunchKernel_v4000 cuLaunchKernel
-cdef PFN_cuIpcGetEventHandle_v4010 cuIpcGetEventHandle
-cdef PFN_cuIpcOpenEventHandle_v4010 cuIpcOpenEventHandle
-cdef PFN_cuIpcGetMemHandle_v4010 cuIpcGetMemHandle
-cdef PFN_cuIpcOpenMemHandle_v11000 cuIpcOpenMemHandle
-cdef PFN_cuIpcCloseMemHandle_v4010 cuIpcCloseMemHandle
+cdef struct Site:  # where a stream's next node goes
+    CUgraph graph
+    const CUgraphNode* after
+    const CUgraphEdgeData* edges
+    size_t count
 
+cdef uintptr_t[MOST_DEVICES] setters  # the kernel, by device; 0 until a device needs it
+cdef const char* PTX = b"""
+.version 6.4
+.target sm_70
+.address_size 64
 
-cdef int fill_graphs(Table* table, Table* blank) except -1:
-    fill_capture(table, blank)
-    fill_graph_rows(table, blank)
-    fill_kernels(table, blank)
-    fill_ipc(table, blank)
-    return SUCCESS
+.extern .func cudaGraphSetConditional (.param .b64 condition, .param .b32 value);
+
+.visible .entry accelrt_set_condition (.param .u64 given_condition, .param .u64 given_address)
+{
+    .reg .b32 %value;
+    .reg .b64 %condition, %address;
+    .param .b64 first;
+    .param .b32 second;
+    ld.param.u64 %condition, [given_condition];
+    ld.param.u64 %address, [given_address];
+    cvta.to.global.u64 %address, %address;
+    ld.global.u32 %value, [%address];
+    st.param.b64 [first], %condition;
+    st.param.b32 [second], %value;
+    call.uni cudaGraphSetConditional, (first, second);
+    ret;
+}
+"""
+
+include "graph_rows.pxi"
 
 
 # capture
-
-cdef int fill_capture(Table* table, Table* blank) except -1:
-    cdef Symbol[4] symbols = [
-        Symbol(b"cuStreamBeginCapture", 10010, <void**>&cuStreamBeginCapture, <void**>&table.capture_begin),
-        Symbol(b"cuStreamEndCapture", 10000, <void**>&cuStreamEndCapture, <void**>&table.capture_end),
-        Symbol(b"cuStreamGetCaptureInfo", 10010, <void**>&cuStreamGetCaptureInfo, <void**>&table.capture_status),
-        Symbol(b"cuThreadExchangeStreamCaptureMode", 10010, <void**>&cuThreadExchangeStreamCaptureMode,
-               <void**>&table.capture_mode_exchange),
-    ]
-    table.capture_begin = capture_begin
-    table.capture_end = capture_end
-    table.capture_status = capture_status
-    table.capture_mode_exchange = capture_mode_exchange
-    return resolve(symbols, 4, table, blank)
-
 
 cdef int capture_begin(int device, uintptr_t stream, int mode) noexcept nogil:
     cdef bint pushed = False
@@ -129,29 +100,6 @@ cdef int capture_mode_exchange(int mode, int* out_before) noexcept nogil:
 
 
 # graphs
-
-cdef int fill_graph_rows(Table* table, Table* blank) except -1:
-    cdef Symbol[8] symbols = [
-        Symbol(b"cuGraphDestroy", 10000, <void**>&cuGraphDestroy, <void**>&table.graph_destroy),
-        Symbol(b"cuGraphGetNodes", 10000, <void**>&cuGraphGetNodes, <void**>&table.graph_node_count),
-        Symbol(b"cuGraphDebugDotPrint", 11030, <void**>&cuGraphDebugDotPrint, <void**>&table.graph_dot),
-        Symbol(b"cuGraphInstantiateWithFlags", 11040, <void**>&cuGraphInstantiateWithFlags,
-               <void**>&table.graph_instantiate),
-        Symbol(b"cuGraphExecUpdate", 12000, <void**>&cuGraphExecUpdate, <void**>&table.graph_update),
-        Symbol(b"cuGraphUpload", 11010, <void**>&cuGraphUpload, <void**>&table.graph_upload),
-        Symbol(b"cuGraphLaunch", 10000, <void**>&cuGraphLaunch, <void**>&table.graph_launch),
-        Symbol(b"cuGraphExecDestroy", 10000, <void**>&cuGraphExecDestroy, <void**>&table.graph_exec_destroy),
-    ]
-    table.graph_destroy = graph_destroy
-    table.graph_node_count = graph_node_count
-    table.graph_dot = graph_dot
-    table.graph_instantiate = graph_instantiate
-    table.graph_update = graph_update
-    table.graph_upload = graph_upload
-    table.graph_launch = graph_launch
-    table.graph_exec_destroy = graph_exec_destroy
-    return resolve(symbols, 8, table, blank)
-
 
 cdef int graph_destroy(uintptr_t graph) noexcept nogil:
     cdef bint pushed = False
@@ -225,20 +173,6 @@ cdef int graph_exec_destroy(uintptr_t exec_) noexcept nogil:
 
 # kernels
 
-cdef int fill_kernels(Table* table, Table* blank) except -1:
-    cdef Symbol[4] symbols = [
-        Symbol(b"cuModuleLoadData", 2000, <void**>&cuModuleLoadData, <void**>&table.module_load),
-        Symbol(b"cuModuleUnload", 2000, <void**>&cuModuleUnload, <void**>&table.module_unload),
-        Symbol(b"cuModuleGetFunction", 2000, <void**>&cuModuleGetFunction, <void**>&table.module_function),
-        Symbol(b"cuLaunchKernel", 4000, <void**>&cuLaunchKernel, <void**>&table.kernel_launch),
-    ]
-    table.module_load = module_load
-    table.module_unload = module_unload
-    table.module_function = module_function
-    table.kernel_launch = kernel_launch
-    return resolve(symbols, 4, table, blank)
-
-
 cdef int module_load(int device, const char* image, uintptr_t* out_module) noexcept nogil:
     cdef CUmodule module = NULL
     cdef bint pushed = False
@@ -277,22 +211,6 @@ cdef int kernel_launch(int device, uintptr_t stream, uintptr_t function, unsigne
 
 
 # between processes: the handles are 64 bytes that travel as they are
-
-cdef int fill_ipc(Table* table, Table* blank) except -1:
-    cdef Symbol[5] symbols = [
-        Symbol(b"cuIpcGetEventHandle", 4010, <void**>&cuIpcGetEventHandle, <void**>&table.ipc_event_export),
-        Symbol(b"cuIpcOpenEventHandle", 4010, <void**>&cuIpcOpenEventHandle, <void**>&table.ipc_event_open),
-        Symbol(b"cuIpcGetMemHandle", 4010, <void**>&cuIpcGetMemHandle, <void**>&table.ipc_memory_export),
-        Symbol(b"cuIpcOpenMemHandle", 11000, <void**>&cuIpcOpenMemHandle, <void**>&table.ipc_memory_open),
-        Symbol(b"cuIpcCloseMemHandle", 4010, <void**>&cuIpcCloseMemHandle, <void**>&table.ipc_memory_close),
-    ]
-    table.ipc_event_export = ipc_event_export
-    table.ipc_event_open = ipc_event_open
-    table.ipc_memory_export = ipc_memory_export
-    table.ipc_memory_open = ipc_memory_open
-    table.ipc_memory_close = ipc_memory_close
-    return resolve(symbols, 5, table, blank)
-
 
 cdef int ipc_event_export(int device, uintptr_t event, char* out_ipc) noexcept nogil:
     cdef CUipcEventHandle handle
@@ -348,28 +266,7 @@ cdef int ipc_memory_close(int device, uintptr_t address) noexcept nogil:
     return leave(pushed, code)
 
 
-# --- the rows of the cuda driver that list a graph's nodes and edges --------------------------------------
-
-cdef extern from "cudaTypedefs.h" nogil:
-    ctypedef int (*PFN_cuGraphGetEdges_v12030)(
-        CUgraph, CUgraphNode*, CUgraphNode*, CUgraphEdgeData*, size_t*) noexcept nogil
-    ctypedef int (*PFN_cuGraphNodeGetType_v10000)(CUgraphNode, CUgraphNodeType*) noexcept nogil
-
-cdef PFN_cuGraphGetEdges_v12030 cuGraphGetEdges
-cdef PFN_cuGraphNodeGetType_v10000 cuGraphNodeGetType
-
-
-cdef int fill_nodes(Table* table, Table* blank) except -1:
-    cdef Symbol[3] symbols = [
-        Symbol(b"cuGraphGetNodes", 10000, <void**>&cuGraphGetNodes, <void**>&table.graph_nodes),
-        Symbol(b"cuGraphGetEdges", 12030, <void**>&cuGraphGetEdges, <void**>&table.graph_edges),
-        Symbol(b"cuGraphNodeGetType", 10000, <void**>&cuGraphNodeGetType, <void**>&table.graph_node_type),
-    ]
-    table.graph_nodes = graph_nodes
-    table.graph_edges = graph_edges
-    table.graph_node_type = graph_node_type
-    return resolve(symbols, 3, table, blank)
-
+# what a graph is made of
 
 cdef int graph_nodes(uintptr_t graph, size_t room, void* nodes, size_t* out_count) noexcept nogil:
     cdef bint pushed = False
@@ -405,4 +302,113 @@ cdef int graph_node_type(uintptr_t graph, uintptr_t node, int* out_type) noexcep
     if code == SUCCESS:
         code = cuGraphNodeGetType(<CUgraphNode>node, &found)
     out_type[0] = found
+    return leave(pushed, code)
+
+
+# conditional nodes
+
+cdef int find_site(uintptr_t stream, Site* out_site) noexcept nogil:
+    cdef CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE
+    cdef int code
+    memset(out_site, 0, sizeof(Site))
+    code = cuStreamGetCaptureInfo_v12030(<CUstream>stream, &status, NULL, &out_site.graph, &out_site.after, &out_site.edges,
+                                         &out_site.count)
+    return ILLEGAL_STATE if code == SUCCESS and status != CU_STREAM_CAPTURE_STATUS_ACTIVE else code
+
+
+cdef int conditional_create(int device, uintptr_t stream, uint64_t* out_condition) noexcept nogil:
+    cdef CUgraphConditionalHandle made = 0
+    cdef CUcontext context = NULL
+    cdef Site site
+    cdef bint pushed = False
+    cdef int code = enter(device, &pushed)
+    if code == SUCCESS:
+        code = find_site(stream, &site)
+    if code == SUCCESS:
+        code = primary_of(device, &context)
+    if code == SUCCESS:
+        code = cuGraphConditionalHandleCreate(&made, site.graph, context, 0, CU_GRAPH_COND_ASSIGN_DEFAULT)
+    out_condition[0] = made
+    return leave(pushed, code)
+
+
+cdef int setter_of(int device, uintptr_t* out_function) noexcept nogil:
+    # Loading code is refused beside a capture, unless the caller is relaxed.  Two threads that load it at once
+    # keep one module more than they need.
+    cdef uintptr_t module = 0
+    cdef int mode, code
+    out_function[0] = load_function(&setters[device], ACQUIRE)
+    if out_function[0]:
+        return SUCCESS
+    code = go_relaxed(&rows, &mode)
+    if code:
+        return code
+    code = rows.module_load(device, PTX, &module)
+    if code == SUCCESS:
+        code = rows.module_function(module, b"accelrt_set_condition", out_function)
+    if code == SUCCESS:
+        store_function(&setters[device], out_function[0], RELEASE)
+    elif module:
+        rows.module_unload(device, module)
+    restore_mode(&rows, mode)
+    return code
+
+
+cdef int conditional_set(int device, uintptr_t stream, uint64_t condition, uintptr_t address) noexcept nogil:
+    cdef void* arguments[2]
+    cdef uintptr_t function = 0
+    cdef Site site
+    cdef bint pushed = False
+    cdef int code = enter(device, &pushed)
+    arguments[0] = &condition
+    arguments[1] = &address
+    if code == SUCCESS:
+        code = find_site(stream, &site)  # outside a graph the kernel would fault
+    if code == SUCCESS:
+        code = setter_of(device, &function)
+    if code == SUCCESS:
+        code = rows.kernel_launch(device, stream, function, 1, 1, 1, 1, 1, 1, 0, arguments)
+    return leave(pushed, code)
+
+
+cdef int conditional_add(int device, uintptr_t stream, uint64_t condition, int kind, uintptr_t* out_body) noexcept nogil:
+    cdef CUcontext context = NULL
+    cdef Site site
+    cdef bint pushed = False
+    cdef int code = enter(device, &pushed)
+    out_body[0] = 0
+    if code == SUCCESS:
+        code = find_site(stream, &site)
+    if code == SUCCESS:
+        code = primary_of(device, &context)
+    if code == SUCCESS:
+        code = add_node(context, &site, stream, condition, kind, out_body)
+    return leave(pushed, code)
+
+
+cdef int add_node(
+    CUcontext context, Site* site, uintptr_t stream, uint64_t condition, int kind, uintptr_t* out_body
+) noexcept nogil:
+    cdef CUgraphNodeParams given
+    cdef CUgraphNode node = NULL
+    cdef int code
+    memset(&given, 0, sizeof(given))
+    given.type = CU_GRAPH_NODE_TYPE_CONDITIONAL
+    given.conditional.handle = condition
+    given.conditional.type = kind
+    given.conditional.size = 1
+    given.conditional.ctx = context
+    code = cuGraphAddNode(&node, site.graph, site.after, site.edges, site.count, &given)
+    if code == SUCCESS:
+        code = cuStreamUpdateCaptureDependencies(<CUstream>stream, &node, NULL, 1, CU_STREAM_SET_CAPTURE_DEPENDENCIES)
+    if code == SUCCESS:
+        out_body[0] = <uintptr_t>given.conditional.phGraph_out[0]
+    return code
+
+
+cdef int capture_begin_to(int device, uintptr_t stream, uintptr_t body, int mode) noexcept nogil:
+    cdef bint pushed = False
+    cdef int code = enter(device, &pushed)
+    if code == SUCCESS:
+        code = cuStreamBeginCaptureToGraph(<CUstream>stream, <CUgraph>body, NULL, NULL, 0, <CUstreamCaptureMode>mode)
     return leave(pushed, code)

@@ -1,12 +1,9 @@
 """The driver table filled by an emulation on the CPU, which refuses what a GPU refuses.
 
-driver    puts the table together; the rows of devices
-memory    one sparse memory file a device, mapped where it is asked for
-virtual   reservations, physical handles and mappings
-queue     streams as queues, each served by a thread while it has work; the lock of all of them
-stream    the rows of streams, copies, fills and host functions
-event     the rows of events
-capture   captures, and graphs as lists of nodes
-frontier  the nodes that the next work of a capture comes after
-graph     the rows of captures and graphs
+driver   puts the table together; the rows of devices
+memory   one sparse memory file a device, mapped where it is asked for; reservations and physical handles
+queue    streams as queues, each served by a thread while it has work; the lock of all of them
+stream   the rows of streams, events, copies, fills and host functions
+capture  captures, and graphs as lists of nodes
+graph    the rows of captures and graphs
 """

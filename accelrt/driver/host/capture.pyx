@@ -4,15 +4,14 @@ Work put into a capturing stream becomes a node behind the stream's frontier: th
 next depends on.  Events carry frontiers from stream to stream, which is how streams join a capture and how
 they are joined back.
 """
-from libc.stdlib cimport calloc
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memset
 
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
-from accelrt.driver.host.frontier cimport clear_frontier, copy_frontier, join_frontier
 from accelrt.driver.host.memory cimport UNKNOWN_MEMORY, owner_of
 from accelrt.driver.host.queue cimport (
-    BRANCH, CALL, SET, SRC_KNOWN, Condition, Node, drop_condition, drop_plan, is_legacy, new_handle,
+    BRANCH, CALL, SET, SRC_KNOWN, Condition, Node, clear_frontier, copy_frontier, drop_condition, drop_plan,
+    is_legacy, join_frontier, new_handle,
 )
 from accelrt.driver.table cimport CAPTURE_GLOBAL, CAPTURE_RELAXED, STREAM_BLOCKING
 from accelrt.status cimport (

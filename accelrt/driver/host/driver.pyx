@@ -1,7 +1,7 @@
 """The host driver: an embedded device that executes on CPU threads and refuses what a GPU refuses.
 
-Beside it: memory (bytes and addresses), virtual (handles and mappings), queue (streams, threads, tickets), capture
-(captures and graphs), and stream, event and graph (the rows over those).  Here are the settings and the rows about
+Beside it: memory (bytes and addresses, handles and mappings), queue (streams, threads, tickets), capture (captures and
+graphs), and stream and graph (the rows over those, and over events).  Here are the settings and the rows about
 devices and memory.
 """
 import errno
@@ -13,16 +13,15 @@ from libc.string cimport memset
 
 from accelrt import env
 from accelrt.driver.host.capture cimport check_unsafe
-from accelrt.driver.host.event cimport count_events, fill_event_rows
-from accelrt.driver.host.graph cimport fill_graph_rows, fill_node_rows, graph_counts
+from accelrt.driver.host.graph cimport fill_graph, graph_counts
 from accelrt.driver.host.memory cimport (
-    HOST_MEMORY, PAGE, UNKNOWN_MEMORY, device_of, memory_counts, memory_figures, memory_open, memory_open_errno,
-    pinned_alloc, pinned_free, pinned_register, pinned_unregister, plain_alloc, plain_free, take_lack_of_addresses,
+    HOST_MEMORY, PAGE, UNKNOWN_MEMORY, count_physicals, create, device_of, map_pages, memory_counts, memory_figures,
+    memory_open, memory_open_errno, open_pages, pinned_alloc, pinned_free, pinned_register, pinned_unregister,
+    plain_alloc, plain_free, release, reserve, take_lack_of_addresses, unmap_pages, unreserve,
 )
 from accelrt.driver.host.queue cimport count_operations, count_streams, drain_device, lock, queue_open, unlock
-from accelrt.driver.host.stream cimport fill_work_rows, gate, gate_any, gate_close, gate_devices, gate_is_new, gate_open
-from accelrt.driver.host.virtual cimport (
-    count_physicals, create, map_pages, open_pages, release, reserve, unmap_pages, unreserve,
+from accelrt.driver.host.stream cimport (
+    count_events, fill_stream, gate, gate_any, gate_close, gate_devices, gate_is_new, gate_open,
 )
 from accelrt.driver.registry cimport begin_table, finish_table, offer
 from accelrt.driver.registry import explain_refusals
@@ -42,6 +41,8 @@ cdef extern from *:
     int device_plus_one "accelrt_device_plus_one"
 
 cdef Table table
+
+include "driver_rows.pxi"
 
 
 def read_settings():
@@ -335,44 +336,12 @@ def live_objects():
     }
 
 
-cdef void fill_rows() noexcept nogil:
-    table.open = open_driver
-    table.close = close_driver
-    table.driver_version = driver_version
-    table.device_count = device_count
-    table.device_name = device_name
-    table.device_uuid = device_uuid
-    table.device_pci_bus_id = device_pci_bus_id
-    table.device_attribute = device_attribute
-    table.device_memory = device_memory
-    table.memory_info = memory_info
-    table.current_device = current_device
-    table.set_device = set_device
-    table.can_access_peer = can_access_peer
-    table.enable_peer = enable_peer
-    table.memory_alloc = memory_alloc
-    table.memory_free = memory_free
-    table.pointer_device = pointer_device
-    table.granularity = granularity
-    table.address_reserve = address_reserve
-    table.address_free = address_free
-    table.physical_create = physical_create
-    table.physical_release = physical_release
-    table.memory_map = memory_map
-    table.memory_access = memory_access
-    table.memory_unmap = memory_unmap
-    table.host_alloc = host_alloc
-    table.host_free = host_free
-    table.host_register = host_register
-    table.host_unregister = host_unregister
-
-
 begin_table(&table, b"host")
-fill_rows()
-fill_work_rows(&table)
-fill_event_rows(&table)
-fill_graph_rows(&table)
-fill_node_rows(&table)
+table.open = open_driver
+table.close = close_driver
+fill_driver(&table)
+fill_stream(&table)
+fill_graph(&table)
 finish_table(&table)
 offer("host", &table)
 explain_refusals(cause_of_refusal)

@@ -5,10 +5,5 @@ from accelrt.driver.host.queue cimport Graph
 from accelrt.driver.table cimport Table
 
 cdef Graph* find_graph(uintptr_t graph) noexcept nogil  # or a body; under the queue's lock
-cdef void fill_graph_rows(Table* table) noexcept nogil
+cdef void fill_graph(Table* table) noexcept nogil
 cdef void graph_counts(size_t* counts) noexcept nogil  # graphs, execs
-
-
-# The host driver's rows for what a graph is made of.
-
-cdef void fill_node_rows(Table* table) noexcept nogil

@@ -2,7 +2,6 @@
 from libc.stdint cimport uint64_t, uintptr_t
 from libc.stdio cimport FILE, fclose, fopen, fprintf
 from libc.stdlib cimport calloc, free
-from libc.stdlib cimport free
 from libc.string cimport memset
 
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
@@ -10,12 +9,11 @@ from accelrt.driver.host.capture cimport (
     add_node, begin, beside_capture, break_capture, check_implicit, check_unsafe, end, exchange_mode, find_body,
     free_graph, keep_body, new_condition, plan_of, prepare_branch, prepare_set, shape_changed,
 )
-from accelrt.driver.host.event cimport abandon_tickets, tickets_for
 from accelrt.driver.host.queue cimport (
     BRANCH, CALL, COPY, FILL, RECORD, REPLAY, WAIT, Graph, HostStream, Plan, Ticket, Work, drop_plan, drop_ticket,
     enqueue, find_stream, follow_legacy_order, is_legacy, lock, mark, new_handle, unlock,
 )
-from accelrt.driver.host.stream cimport gate, gate_any
+from accelrt.driver.host.stream cimport abandon_tickets, gate, gate_any, tickets_for
 from accelrt.driver.table cimport (
     CAPTURE_ACTIVE, CAPTURE_INVALIDATED, CAPTURE_NONE, CAPTURE_RELAXED, CONDITION_IF, CONDITION_WHILE, Table,
 )
@@ -32,6 +30,8 @@ cdef struct Exec:
 # Guarded by the queue's lock.
 cdef AddressMap graphs
 cdef AddressMap execs
+
+include "graph_rows.pxi"
 
 
 cdef Graph* find_graph(uintptr_t graph) noexcept nogil:
@@ -265,20 +265,6 @@ cdef int graph_exec_destroy(uintptr_t exec_) noexcept nogil:
     return INVALID_VALUE if code == 0 and found == NULL else code
 
 
-cdef void fill_graph_rows(Table* table) noexcept nogil:
-    table.capture_begin = capture_begin
-    table.capture_end = capture_end
-    table.capture_status = capture_status
-    table.capture_mode_exchange = capture_mode_exchange
-    table.graph_destroy = graph_destroy
-    table.graph_node_count = graph_node_count
-    table.graph_instantiate = graph_instantiate
-    table.graph_update = graph_update
-    table.graph_upload = graph_upload
-    table.graph_launch = graph_launch
-    table.graph_exec_destroy = graph_exec_destroy
-
-
 # --- the host driver's rows for what a graph is made of: its nodes, its edges, a drawing, its conditions --
 
 cdef enum:  # CUgraphNodeType
@@ -498,14 +484,3 @@ cdef int capture_begin_to(int device, uintptr_t stream, uintptr_t body, int mode
         code = begin(found, to, mode)
     unlock()
     return code
-
-
-cdef void fill_node_rows(Table* table) noexcept nogil:
-    table.graph_nodes = graph_nodes
-    table.graph_edges = graph_edges
-    table.graph_node_type = graph_node_type
-    table.graph_dot = graph_dot
-    table.conditional_create = conditional_create
-    table.conditional_set = conditional_set
-    table.conditional_add = conditional_add
-    table.capture_begin_to = capture_begin_to

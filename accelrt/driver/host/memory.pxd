@@ -28,8 +28,6 @@ cdef int pinned_free(uintptr_t address) noexcept nogil
 cdef int pinned_register(uintptr_t address, size_t size) noexcept nogil
 cdef int pinned_unregister(uintptr_t address) noexcept nogil
 
-# --- for host_virtual, under the lock ---
-
 cdef enum:  # Range.kind
     PLAIN = 0       # plain_alloc: a mapping of its own
     MAPPED = 1      # a physical handle in a reservation
@@ -60,7 +58,7 @@ cdef struct Range:
     Range* right
 
 # Disjoint ranges by start: a treap, heaviest on top.
-cdef Range* memory  # every mapping; reservations are host_virtual's
+cdef Range* memory  # every mapping; reservations are kept apart
 
 cdef void lock_memory() noexcept nogil
 cdef void unlock_memory() noexcept nogil
@@ -76,3 +74,14 @@ cdef void* find_room(size_t size, size_t alignment) noexcept nogil  # addresses 
 cdef void drop_room(void* address, size_t size) noexcept nogil
 cdef bint show(void* address, size_t size, int file, long offset, int protection) noexcept nogil
 cdef void hide(void* address, size_t size) noexcept nogil
+
+# Virtual memory.  Every function takes and leaves the lock.
+cdef size_t count_physicals() noexcept nogil  # handles that are alive
+cdef bint is_reserved(uintptr_t address) noexcept nogil
+cdef int reserve(size_t size, size_t alignment, uintptr_t* out_address) noexcept nogil
+cdef int unreserve(uintptr_t address, size_t size) noexcept nogil
+cdef int create(int device, size_t size, uintptr_t* out_handle) noexcept nogil
+cdef int release(uintptr_t handle) noexcept nogil
+cdef int map_pages(uintptr_t address, size_t size, uintptr_t handle) noexcept nogil
+cdef int open_pages(uintptr_t address, size_t size, int device) noexcept nogil
+cdef int unmap_pages(uintptr_t address, size_t size) noexcept nogil

@@ -4,12 +4,10 @@ One lock guards every queue, and no work runs under it.  A worker sleeps on its 
 ends when nothing came for a while, so that idle streams cost no thread.
 """
 from libc.stdlib cimport calloc, free
-from libc.string cimport memmove
-from libc.string cimport memset
+from libc.string cimport memmove, memset
 
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
 from accelrt.core.locks cimport pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock
-from accelrt.driver.host.frontier cimport clear_frontier
 from accelrt.driver.host.memory cimport MAX_HOST_DEVICES
 from accelrt.driver.table cimport STREAM_BLOCKING
 from accelrt.driver.waiting cimport INTERRUPTED, is_interruptible, pause_on

@@ -1,7 +1,8 @@
-# The host driver's rows for streams, copies, fills and host functions.
+# The host driver's rows for streams, copies, fills, host functions and events.
+from accelrt.driver.host.queue cimport Plan
 from accelrt.driver.table cimport Table
 
-cdef void fill_work_rows(Table* table) noexcept nogil
+cdef void fill_stream(Table* table) noexcept nogil
 
 
 # Whether a row of the host driver may do its work: asked first by every one.
@@ -12,3 +13,13 @@ cdef bint gate_is_new() noexcept nogil    # never opened in this process or the 
 cdef void gate_open(int devices) noexcept nogil
 cdef void gate_close() noexcept nogil     # the end of the process
 cdef int gate_devices() noexcept nogil
+
+
+# Events.
+
+cdef size_t count_events() noexcept nogil
+
+# Under the queue's lock: what the nodes of a launch that record events, or wait for them, mark and wait for; an
+# array as long as the plan's nodes, or NULL where there are none.
+cdef int tickets_for(const Plan* plan, void** out_tickets) noexcept nogil
+cdef void abandon_tickets(const Plan* plan, void* given) noexcept nogil  # of a launch that was not enqueued
