@@ -1,15 +1,13 @@
 """The caching allocator: accelrt.memory.memory_stats() and the rest of torch.cuda.memory's names.
 
-caching         raw pointers: allocate, free, record other streams, empty, limit
-statistics      memory_stats, peaks, snapshot, audit
-mempool         MemPool and use_mem_pool
-checkpoints     the state of a pool, kept and restored
-free_callbacks  functions that are asked for memory before a request is refused
-host_cache      the cache of page-locked memory
-allocator/      the caching allocator, in nogil code
-backends/       other allocators behind the same functions
-host/           page-locked memory, in nogil code
-settings/       the settings string
+caching     raw pointers: allocate, free, record other streams, limit; functions that are asked for memory
+statistics  memory_stats, peaks, snapshot, audit
+mempool     MemPool and use_mem_pool; the state of a pool, kept and restored
+host_cache  the cache of page-locked memory
+allocator/  the caching allocator, in nogil code
+backends/   other allocators behind the same functions
+host/       page-locked memory, in nogil code
+settings/   the settings string
 
 A public name is found in its module when it is asked for.  DESIGN.md says how all of it works.
 """
@@ -66,13 +64,6 @@ __all__ = [
 
 # Where the functions stand that are not in accelrt.memory.caching.
 _ROOMS = {
-    "accelrt.memory.checkpoints": (
-        "PoolCheckpoint",
-        "check_pool_live_allocations",
-        "get_checkpoint_state",
-        "set_checkpoint_state",
-    ),
-    "accelrt.memory.free_callbacks": ("FreeMemoryCallback", "register_free_memory_callback"),
     "accelrt.memory.settings.apply": (
         "allocator_settings",
         "configure_pinned",
@@ -86,7 +77,14 @@ _ROOMS = {
         "library_path",
         "select_backend",
     ),
-    "accelrt.memory.mempool": ("MemPool", "use_mem_pool"),
+    "accelrt.memory.mempool": (
+        "MemPool",
+        "PoolCheckpoint",
+        "check_pool_live_allocations",
+        "get_checkpoint_state",
+        "set_checkpoint_state",
+        "use_mem_pool",
+    ),
     "accelrt.memory.host_cache": (
         "caching_host_allocator_alloc",
         "caching_host_allocator_delete",

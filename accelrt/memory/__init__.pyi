@@ -29,6 +29,9 @@ from accelrt.memory.backends.backend import (
     select_backend as select_backend,
 )
 from accelrt.memory.caching import (
+    FreeMemoryCallback as FreeMemoryCallback,
+)
+from accelrt.memory.caching import (
     caching_allocator_alloc as caching_allocator_alloc,
 )
 from accelrt.memory.caching import (
@@ -44,25 +47,10 @@ from accelrt.memory.caching import (
     record_stream as record_stream,
 )
 from accelrt.memory.caching import (
-    set_per_process_memory_fraction as set_per_process_memory_fraction,
-)
-from accelrt.memory.checkpoints import (
-    PoolCheckpoint as PoolCheckpoint,
-)
-from accelrt.memory.checkpoints import (
-    check_pool_live_allocations as check_pool_live_allocations,
-)
-from accelrt.memory.checkpoints import (
-    get_checkpoint_state as get_checkpoint_state,
-)
-from accelrt.memory.checkpoints import (
-    set_checkpoint_state as set_checkpoint_state,
-)
-from accelrt.memory.free_callbacks import (
-    FreeMemoryCallback as FreeMemoryCallback,
-)
-from accelrt.memory.free_callbacks import (
     register_free_memory_callback as register_free_memory_callback,
+)
+from accelrt.memory.caching import (
+    set_per_process_memory_fraction as set_per_process_memory_fraction,
 )
 from accelrt.memory.host_cache import (
     caching_host_allocator_alloc as caching_host_allocator_alloc,
@@ -87,6 +75,18 @@ from accelrt.memory.host_cache import (
 )
 from accelrt.memory.mempool import (
     MemPool as MemPool,
+)
+from accelrt.memory.mempool import (
+    PoolCheckpoint as PoolCheckpoint,
+)
+from accelrt.memory.mempool import (
+    check_pool_live_allocations as check_pool_live_allocations,
+)
+from accelrt.memory.mempool import (
+    get_checkpoint_state as get_checkpoint_state,
+)
+from accelrt.memory.mempool import (
+    set_checkpoint_state as set_checkpoint_state,
 )
 from accelrt.memory.mempool import (
     use_mem_pool as use_mem_pool,

@@ -14,8 +14,7 @@ from accelrt.memory.host.pool cimport (
     allocate_pinned_on, empty_pinned, pinned_violation, read_pinned_stats, release_pinned, reset_pinned_peaks,
     reset_pinned_sums, try_allocate_pinned, try_release_pinned,
 )
-from accelrt.memory.host.sizes cimport ROUND_LIMIT
-from accelrt.memory.host.stats cimport PinnedStats, Tally, Timing
+from accelrt.memory.host.block cimport ROUND_LIMIT, PinnedStats, Tally, Timing
 from accelrt.memory.allocator.pool cimport MAX_DEVICES, pool_if_made
 from accelrt.status cimport NOT_ALLOCATED, NOT_READY, OUT_OF_MEMORY, raise_status
 cimport accelrt.runtime.sanitizer_hooks as watch

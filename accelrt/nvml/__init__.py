@@ -6,7 +6,7 @@ session of its own.
 """
 
 from accelrt.errors import ReadingError
-from accelrt.nvml.cards import Card, cards, listing
+from accelrt.nvml.library import Card, cards, listing
 
 __all__ = ["Card", "cards", "listing", "physical_uuids"]
 

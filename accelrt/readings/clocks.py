@@ -3,8 +3,7 @@
 from accelrt.annotations import DeviceArgument
 from accelrt.errors import NotSupportedError
 from accelrt.nvml.library import function_number
-from accelrt.readings.nvml_calls import read_number
-from accelrt.readings.targets import Place, place_for, reading_error
+from accelrt.readings.nvml_calls import Place, place_for, read_number, reading_error
 
 __all__ = ["application_clock_rates", "clock_rate", "clock_rates", "max_clock_rates"]
 

@@ -3,9 +3,8 @@
 from accelrt.annotations import DeviceArgument
 from accelrt.errors import NotSupportedError
 from accelrt.nvml.library import function_number
-from accelrt.readings.nvml_calls import read_large, read_several
+from accelrt.readings.nvml_calls import Place, place_for, read_large, read_several, reading_error
 from accelrt.readings.records import EccErrors, RemappedRows
-from accelrt.readings.targets import Place, place_for, reading_error
 
 __all__ = ["ecc_errors", "ecc_mode", "remapped_rows"]
 

@@ -5,9 +5,8 @@ Methods".
 from accelrt.annotations import DeviceArgument
 from accelrt.errors import NotSupportedError, ReadingError
 from accelrt.nvml.library import function_number
-from accelrt.readings.nvml_calls import read_fields, read_number
+from accelrt.readings.nvml_calls import Place, place_for, read_fields, read_number, reading_error
 from accelrt.readings.records import NvlinkTraffic, PcieLink, PcieTraffic
-from accelrt.readings.targets import Place, place_for, reading_error
 
 __all__ = ["nvlink_links", "nvlink_throughput", "pcie_link", "pcie_throughput"]
 

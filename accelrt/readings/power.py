@@ -3,9 +3,15 @@
 from accelrt.annotations import DeviceArgument
 from accelrt.errors import NotSupportedError
 from accelrt.nvml.library import function_number
-from accelrt.readings.nvml_calls import read_large, read_number, read_several
+from accelrt.readings.nvml_calls import (
+    Place,
+    place_for,
+    read_large,
+    read_number,
+    read_several,
+    reading_error,
+)
 from accelrt.readings.records import PowerLimits
-from accelrt.readings.targets import Place, place_for, reading_error
 
 __all__ = ["energy", "performance_state", "power_draw", "power_limits", "throttle_reasons"]
 

@@ -5,9 +5,8 @@ from typing import Any
 from accelrt.annotations import DeviceArgument
 from accelrt.errors import NotSupportedError
 from accelrt.nvml.library import function_number
-from accelrt.readings.nvml_calls import read_processes
+from accelrt.readings.nvml_calls import Place, place_for, read_processes, reading_error
 from accelrt.readings.records import GpuProcess
-from accelrt.readings.targets import Place, place_for, reading_error
 
 __all__ = ["gpu_processes", "list_gpu_processes"]
 

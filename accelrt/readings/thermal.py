@@ -3,9 +3,8 @@
 from accelrt.annotations import DeviceArgument
 from accelrt.errors import NotSupportedError
 from accelrt.nvml.library import function_number
-from accelrt.readings.nvml_calls import read_fields, read_number
+from accelrt.readings.nvml_calls import Place, place_for, read_fields, read_number, reading_error
 from accelrt.readings.records import TemperatureLimits
-from accelrt.readings.targets import Place, place_for, reading_error
 
 __all__ = ["fan_speed", "fan_speeds", "memory_temperature", "temperature", "temperature_limits"]
 

@@ -2,9 +2,8 @@
 
 from accelrt.annotations import DeviceArgument
 from accelrt.nvml.library import function_number
-from accelrt.readings.nvml_calls import read_memory, read_pair, read_several
+from accelrt.readings.nvml_calls import Place, place_for, read_memory, read_pair, read_several
 from accelrt.readings.records import MemoryInfo
-from accelrt.readings.targets import Place, place_for
 
 __all__ = [
     "decoder_utilization",

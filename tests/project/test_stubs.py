@@ -19,13 +19,13 @@ ALLOWED = r"""
 .*\.__pyx_capi__
 .*\.__test__
 accelrt\.memory\.(allocator|host)(\..*)?
-accelrt\.memory\.backends\.(external_pool|foreign_readings|cuda_malloc_async|pluggable|torch_plugin)
+accelrt\.memory\.backends\.(external_pool|cuda_malloc_async|torch_plugin)
 .*\.?__reduce_cython__
 .*\.?__setstate_cython__
 .*\.RowCalls\..*
 .*\.rows\.ROW_NAMES
 .*\.mempool\.FIGURES
-.*\.checkpoints\.REASONS
+.*\.mempool\.REASONS
 accelrt\.memory\.BACKEND
 .*\.copy\.(Operand|View)
 .*\.graphs\.nodes\.(Handles|TYPES|RESULTS)

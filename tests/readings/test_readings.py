@@ -125,7 +125,7 @@ def old_memory():
 
 def lost():
     import accelrt
-    from accelrt.readings.targets import Place
+    from accelrt.readings.nvml_calls import Place
 
     without_proc()
     with pytest.raises(accelrt.ReadingError, match=r"power_draw of .* GPU_IS_LOST \(15\)") as caught:
@@ -136,7 +136,7 @@ def lost():
 
 def no_library():
     import accelrt
-    from accelrt.readings.targets import Place
+    from accelrt.readings.nvml_calls import Place
 
     without_proc()
     with pytest.raises(accelrt.DriverNotFoundError, match=r"libnvidia-ml\.so\.1 cannot be opened"):

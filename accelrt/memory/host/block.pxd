@@ -1,12 +1,109 @@
-# What the cache of page-locked memory is made of.  One such pool a process: the memory is portable, every
-# device can use it.  pool.pyx walks the identities of memory/DESIGN.md.
+# What the cache of page-locked memory is made of: sizes, figures, records.  One such pool a process: the memory is
+# portable, every device can use it.  pool.pyx walks the identities of memory/DESIGN.md.
 from libc.stdint cimport uint64_t, uintptr_t
+from libc.string cimport memset
 
 from accelrt.core.handle_map cimport AddressMap
 from accelrt.core.locks cimport pthread_mutex_t
 from accelrt.memory.allocator.event_queue cimport Entry, Queues
-from accelrt.memory.host.sizes cimport CLASSES, WORDS
-from accelrt.memory.host.stats cimport PinnedStats
+from accelrt.memory.allocator.sizes cimport round_up
+
+cdef enum:
+    STEP = 64               # every block is a multiple; the class step up to 512 bytes
+    FINE = 9                # log2 of the size from which a power of two has eight classes
+    PAGE = 4096             # what the operating system locks; every large block is a multiple
+    SMALL = 0               # kinds of segment
+    LARGE = 1
+    SMALL_LIMIT = 1 << 20   # the largest small block
+    SMALL_SEGMENT = 2 << 20
+    CLASSES = 448           # of sizes below 2**ROUND_LIMIT: seven words of a bit map
+    WORDS = 7
+    ROUND_LIMIT = 60        # requests of 2**60 bytes and more are refused unseen
+
+cdef extern from *:
+    int log2_floor "63 - __builtin_clzll" (unsigned long long value) noexcept nogil
+    int lowest_bit "__builtin_ctzll" (unsigned long long value) noexcept nogil
+
+
+cdef inline size_t class_size(size_t size) noexcept nogil:
+    # The request's size rounded up to its class; size is at least 1.
+    if size <= 1 << FINE:
+        return round_up(size, STEP)
+    return round_up(size, <size_t>1 << (log2_floor(size - 1) - 3))
+
+
+cdef inline int class_above(size_t size) noexcept nogil:
+    # The number of the smallest class of at least size: every block of its list, and of later ones, suffices.
+    cdef int power
+    if size <= 1 << FINE:
+        return <int>((size + STEP - 1) // STEP) - 1
+    power = log2_floor(size - 1)
+    return 8 * (power - FINE) + <int>((size - 1) >> (power - 3))
+
+
+cdef inline int class_below(size_t size) noexcept nogil:
+    # The number of the largest class of at most size: the list of a free block.
+    return class_above(size) if class_size(size) == size else class_above(size) - 1
+
+
+cdef inline int kind_of(size_t size) noexcept nogil:
+    return LARGE if size > SMALL_LIMIT else SMALL
+
+# Figures of the page-locked memory.
+
+cdef struct Tally:
+    long long current
+    long long peak       # the most that current was since the start or the last reset
+    long long allocated  # sum of increases since the start or the last reset
+    long long freed      # sum of decreases, likewise
+
+cdef struct Timing:      # of driver calls, in microseconds
+    long long total
+    long long largest
+    long long least      # 0 while count is
+    long long count
+
+cdef struct PinnedStats:
+    Tally segments        # taken from the driver and not given back
+    Tally segment_bytes
+    Tally blocks          # live and pending
+    Tally block_bytes     # of those, rounded as handed out
+    Timing take           # host_alloc, or mapping and host_register; its count is num_host_alloc
+    Timing give           # host_free, or host_unregister and unmapping
+
+
+cdef inline void add(Tally* tally, long long amount) noexcept nogil:
+    tally.current += amount
+    tally.allocated += amount
+    if tally.current > tally.peak:
+        tally.peak = tally.current
+
+
+cdef inline void subtract(Tally* tally, long long amount) noexcept nogil:
+    tally.current -= amount
+    tally.freed += amount
+
+
+cdef inline void time_call(Timing* timing, long long microseconds) noexcept nogil:
+    timing.total += microseconds
+    timing.largest = max(timing.largest, microseconds)
+    timing.least = microseconds if timing.count == 0 else min(timing.least, microseconds)
+    timing.count += 1
+
+
+cdef inline void reset_peak(Tally* tally) noexcept nogil:
+    tally.peak = tally.current
+
+
+cdef inline void reset_sums(Tally* tally) noexcept nogil:
+    tally.allocated = tally.freed = 0
+
+
+cdef inline void reset_timing(Timing* timing) noexcept nogil:
+    memset(timing, 0, sizeof(Timing))
+
+# What the cache of page-locked memory is made of.  One such pool a process: the memory is portable, every
+# device can use it.  pool.pyx walks the identities of memory/DESIGN.md.
 
 cdef enum:
     DEVICES = 64  # ordinals that may have spare events

@@ -1,11 +1,12 @@
-# Free lists, splitting and merging of page-locked blocks.  All under the pool's lock; no driver is known here.
+# Blocks of page-locked memory.  Free lists, splitting and merging: all under the pool's lock; no driver is known here.
 from libc.stdint cimport uint64_t, uintptr_t
 
 from accelrt.core.handle_map cimport map_insert, map_remove, map_reserve
-from accelrt.memory.host.block cimport FREE, LIVE, PinnedBlock, PinnedPool, PinnedSegment
-from accelrt.memory.host.sizes cimport WORDS, class_above, class_below, kind_of, lowest_bit
-from accelrt.memory.host.stats cimport add, subtract
-from accelrt.status cimport NO_HOST_MEMORY, NOT_READY
+from accelrt.memory.host.block cimport (
+    FREE, LIVE, WORDS, PinnedBlock, PinnedPool, PinnedSegment, add, class_above, class_below, kind_of, lowest_bit,
+    subtract,
+)
+from accelrt.status cimport NOT_READY, NO_HOST_MEMORY
 
 cdef PinnedSegment* new_segment(uintptr_t address, size_t size, int kind) noexcept nogil  # of no pool yet; NULL: no room
 cdef void drop_segment(PinnedSegment* segment) noexcept nogil
@@ -128,3 +129,29 @@ cdef inline void count_freed(PinnedPool* pool, PinnedBlock* block) noexcept nogi
     map_remove(&pool.live, block.address)
     subtract(&pool.stats.blocks, 1)
     subtract(&pool.stats.block_bytes, block.size)
+
+# Page-locked memory of the driver's: taken and given back, whole segments at a time.  Never under a lock.
+
+# A segment in no pool yet; device -1 is the calling thread's current one.
+cdef int take_memory(PinnedPool* pool, int device, size_t size, int kind, PinnedSegment** out_segment) noexcept nogil
+# Gives a list of detached segments back, after the work of their devices; those that the driver keeps are
+# attached again.
+cdef int give_memory(PinnedPool* pool, PinnedSegment* segments) noexcept nogil
+# The same for what no work ever used: waits for nothing, so that it may be called beside a capture.
+cdef int give_unused(PinnedPool* pool, PinnedSegment* segments) noexcept nogil
+
+# Page-locked blocks that were given back while a stream may still use them.  All under the pool's order, which
+# wait_all opens while it waits; none of it under the pool's lock.
+
+cdef void defer(PinnedPool* pool, PinnedBlock* block) noexcept nogil  # a PENDING block with uses
+cdef int poll(PinnedPool* pool) noexcept nogil  # frees what is complete; never waits
+cdef int wait_all(PinnedPool* pool) noexcept nogil  # frees what is pending now
+cdef int drop_spare_events(PinnedPool* pool) noexcept nogil  # gives the idle events back to the driver
+
+
+# The thread that polls page-locked blocks in use, where the settings ask for one.
+
+cdef void watch(PinnedPool* pool) noexcept nogil  # under order: something is pending; starts or wakes the thread
+cdef void stop_watch(PinnedPool* pool, bint for_good) noexcept nogil  # waits for it; no lock held
+cdef bint watching() noexcept nogil  # under order
+cdef void forget_watch() noexcept nogil  # in a forked child, which has no such thread

@@ -2,8 +2,7 @@
 # allocate_pinned wrote; 0 stands for no memory.  A function answers a status code.
 from libc.stdint cimport uintptr_t
 
-from accelrt.memory.host.block cimport PinnedPool, PinnedSettings
-from accelrt.memory.host.stats cimport PinnedStats
+from accelrt.memory.host.block cimport PinnedPool, PinnedSettings, PinnedStats
 
 # size bytes, page-locked, for every device; a multiple of 64, of 4096 from 32 KiB on, 0 for size 0.  A miss takes
 # more from the driver of the calling thread's current device.

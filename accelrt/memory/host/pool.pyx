@@ -13,17 +13,14 @@ from accelrt.core.locks cimport pthread_mutex_init, pthread_mutex_lock, pthread_
 from accelrt.driver.capture_guard cimport enter_wait, leave_wait
 from accelrt.memory.allocator.event_queue cimport Entry, Queue, next_filled
 from accelrt.memory.allocator.stream_registry cimport heap_stream
-from accelrt.memory.host.block cimport DEVICES, FREE, LEAVING, LIVE, PENDING, PinnedBlock, PinnedSegment, PinnedUse
+from accelrt.memory.host.block cimport (
+    CLASSES, DEVICES, FREE, LARGE, LEAVING, LIVE, PAGE, PENDING, ROUND_LIMIT, SMALL, SMALL_SEGMENT, STEP, PinnedBlock,
+    PinnedSegment, PinnedUse, class_below, class_size, kind_of, reset_peak, reset_sums, reset_timing, round_up,
+)
 from accelrt.memory.host.heap cimport (
-    attach, block_of, count_freed, detach_doomed, detach_idle, doom, find, find_unrounded, hand_out, set_free,
-)
-from accelrt.memory.host.memory cimport give_memory, give_unused, take_memory
-from accelrt.memory.host.sizes cimport (
-    CLASSES, LARGE, PAGE, ROUND_LIMIT, SMALL, SMALL_SEGMENT, STEP, class_below, class_size, kind_of, round_up,
-)
-from accelrt.memory.host.stats cimport reset_peak, reset_sums, reset_timing
-from accelrt.memory.host.uses cimport (
-    defer, drop_spare_events, forget_watch, poll, stop_watch, wait_all, watch, watching,
+    attach, block_of, count_freed, defer, detach_doomed, detach_idle, doom, drop_spare_events, find, find_unrounded,
+    forget_watch, give_memory, give_unused, hand_out, poll, set_free, stop_watch, take_memory, wait_all, watch,
+    watching,
 )
 from accelrt.status cimport FORKED, INVALID_DEVICE, NOT_ALLOCATED, NOT_READY, NO_HOST_MEMORY, OUT_OF_MEMORY
 

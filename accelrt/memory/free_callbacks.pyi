@@ -1,6 +1,0 @@
-from collections.abc import Callable
-
-class FreeMemoryCallback:
-    def remove(self) -> None: ...
-
-def register_free_memory_callback(fn: Callable[[int, int], object]) -> FreeMemoryCallback: ...
