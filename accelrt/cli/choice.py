@@ -1,12 +1,16 @@
 """Which driver a command runs on.
 
 The library never falls back to the host device by itself; the commands do, and say so.
+
+And the packages that some commands need beyond accelrt's own.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 from dataclasses import dataclass
+from typing import Any
 
 from accelrt import env
 from accelrt.devices.device import device_count
@@ -14,7 +18,7 @@ from accelrt.devices.properties import get_device_name
 from accelrt.errors import DriverNotFoundError
 from accelrt.runtime import init
 
-__all__ = ["Chosen", "open_driver"]
+__all__ = ["Chosen", "need", "open_driver"]
 
 MEMORY = "ACCELRT_HOST_MEMORY"
 
@@ -80,3 +84,23 @@ def open_host(memory: str | None, needed: int, reason: str | None = None) -> Cho
         os.environ.setdefault(MEMORY, str(needed))
     init.init("host")
     return Chosen("host", reason)
+
+
+def need(package: str, module: str, command: str) -> Any:
+    """Imports a module of an optional package.
+
+    Arguments:
+        package, module: str, its names on PyPI and in Python.
+        command: str, who needs it.
+    Raises:
+        ImportError: it is not installed; the text says how to install it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if not module.startswith(str(error.name)):
+            raise  # it is there, but one of its own is not
+        raise ImportError(
+            f"'accelrt {command}' needs the package {package}, which is not installed: "
+            "python -m pip install 'accelrt[cli]'"
+        ) from None

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
-from accelrt.cli.extras import need
+from accelrt.cli.choice import need
 from accelrt.cli.sample import Device, Process, Sample, Sampler
 from accelrt.devices import versions
 

@@ -11,7 +11,7 @@ import sys
 from typing import Any
 
 from accelrt import env
-from accelrt.cli.extras import need
+from accelrt.cli.choice import need
 from accelrt.cli.facts import collect
 from accelrt.cli.text import human, pairs, table
 

@@ -10,8 +10,7 @@ from operator import length_hint
 from time import perf_counter_ns
 
 from accelrt.cli.choice import open_driver
-from accelrt.cli.progress import Progress
-from accelrt.cli.text import human, pairs, table
+from accelrt.cli.text import Progress, human, pairs, table
 from accelrt.cli.trace import Trace, load
 from accelrt.devices.device import mem_get_info
 from accelrt.errors import OutOfMemoryError

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from accelrt import identity, nvml, publish, readings
 from accelrt.errors import NotSupportedError, ReadingError
-from accelrt.readings import platform
+from accelrt.readings import amd
 from accelrt.runtime import init
 
 __all__ = ["UNITS", "Device", "Process", "Sample", "Sampler"]
@@ -165,11 +165,11 @@ class Sampler:
         if self.listed_at is not None and now - self.listed_at < SECONDS_BETWEEN_LISTINGS:
             return
         self.listed_at, self.problem = now, None
-        places = platform.places()
-        if places is not None:
+        others = amd.other_targets()
+        if others is not None:
             self.rows = [
                 (ordinal, device_of_place(ordinal, place, init.chosen_driver() == "host"))
-                for ordinal, place in enumerate(places)
+                for ordinal, place in enumerate(others)
             ]
             return
         self.rows = [(row.uuid, device_of_row(row)) for row in identity.physical()]

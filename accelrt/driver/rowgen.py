@@ -144,7 +144,7 @@ def python_call(row: Row) -> str:
 
 def read_symbols(path: Path = HERE / "cuda" / "symbols.py") -> dict[str, list[Symbol]]:
     """Module of the cuda driver -> the functions that it calls; a line that is indented goes on."""
-    found = {}
+    found: dict[str, list[Symbol]] = {}
     for module, text in runpy.run_path(str(path))["SYMBOLS"].items():
         found[module] = []
         for line in re.sub(r"\n +", " ", text.strip()).splitlines():
@@ -179,7 +179,8 @@ def fill_cuda_module(module: str, text: str, declared: str, symbols: list[Symbol
     own = [symbol for symbol in symbols if symbol.type not in declared]
     typed = [f"    {symbol.typedef}" for symbol in own if symbol.version <= OLDEST_HEADERS]
     untyped = [symbol.typedef for symbol in own if symbol.version > OLDEST_HEADERS]
-    names, entries = {}, []
+    names: dict[Symbol, str] = {}
+    entries: list[str] = []
     for symbol in symbols:
         taken = symbol.name in names.values()
         names[symbol] = f"{symbol.name}_v{symbol.version}" if taken else symbol.name

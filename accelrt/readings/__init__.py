@@ -6,8 +6,6 @@ device the few that have a meaning there answer; where HIP is the platform and t
 installed, that one answers (unverified on hardware).
 """
 
-from accelrt.readings.clocks import application_clock_rates, clock_rate, clock_rates, max_clock_rates
-from accelrt.readings.ecc import ecc_errors, ecc_mode, remapped_rows
 from accelrt.readings.links import nvlink_links, nvlink_throughput, pcie_link, pcie_throughput
 from accelrt.readings.power import energy, performance_state, power_draw, power_limits, throttle_reasons
 from accelrt.readings.processes import gpu_processes, list_gpu_processes
@@ -30,11 +28,18 @@ from accelrt.readings.thermal import (
     temperature_limits,
 )
 from accelrt.readings.usage import (
+    application_clock_rates,
+    clock_rate,
+    clock_rates,
     decoder_utilization,
     device_memory_info,
     device_memory_used,
+    ecc_errors,
+    ecc_mode,
     encoder_utilization,
+    max_clock_rates,
     memory_usage,
+    remapped_rows,
     utilization,
 )
 

@@ -13,14 +13,15 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from accelrt import visible
+from accelrt import identity, visible
 from accelrt.core import procfs
 from accelrt.errors import NotSupportedError, ReadingError
 from accelrt.nvml.library import open_code
-from accelrt.readings.other_vendors import Elsewhere
+from accelrt.readings.other_vendors import Host, OtherVendor
 from accelrt.readings.records import EccErrors, GpuProcess, MemoryInfo, PcieLink, PowerLimits
+from accelrt.runtime import init
 
-__all__ = ["Amd", "is_the_platform", "places"]
+__all__ = ["Amd", "is_the_platform", "other_targets"]
 
 LIBRARY_NOT_FOUND = 12  # nvmlReturn_t
 NOT_SUPPORTED = 2  # AMDSMI_STATUS_NOT_SUPPORTED
@@ -28,6 +29,13 @@ MISSING = ("N/A", None)
 MIB = 1 << 20
 
 _session_pid: int | None = None
+
+
+def other_targets() -> Sequence[OtherVendor] | None:
+    """What answers for each device of this process, in the order of the ordinals; None where NVML does."""
+    if init.chosen_driver() != "cuda":
+        return [Host(row) for row in identity.table()]
+    return targets() if is_the_platform() else None
 
 
 def is_the_platform() -> bool:
@@ -54,7 +62,7 @@ def handles() -> list[Any]:
     return list(library().amdsmi_get_processor_handles())
 
 
-def places() -> list[Amd]:
+def targets() -> list[Amd]:
     """The devices that a HIP program in this environment sees, in the order of its ordinals."""
     found = sorted((Amd(handle) for handle in handles()), key=lambda device: device.hip_id)
     if len({device.hip_id for device in found}) < len(found):
@@ -71,7 +79,7 @@ def places() -> list[Amd]:
     return [found[index] for index in chosen]
 
 
-class Amd(Elsewhere):
+class Amd(OtherVendor):
     """One AMD device, by amdsmi's handle.  Unverified on hardware, like every reading of it."""
 
     def __init__(self, handle: Any) -> None:

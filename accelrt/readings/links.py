@@ -5,7 +5,7 @@ Methods".
 from accelrt.annotations import DeviceArgument
 from accelrt.errors import NotSupportedError, ReadingError
 from accelrt.nvml.library import function_number
-from accelrt.readings.nvml_calls import Place, place_for, read_fields, read_number, reading_error
+from accelrt.readings.nvml_calls import Target, read_fields, read_number, reading_error, target_for
 from accelrt.readings.records import NvlinkTraffic, PcieLink, PcieTraffic
 
 __all__ = ["nvlink_links", "nvlink_throughput", "pcie_link", "pcie_throughput"]
@@ -34,42 +34,42 @@ def pcie_throughput(device: DeviceArgument | None = None) -> PcieTraffic:
 
     Arguments, Raises: as temperature.
     """
-    place = place_for(device)
-    if not isinstance(place, Place):
-        traffic: PcieTraffic = place.pcie_throughput()
+    target = target_for(device)
+    if not isinstance(target, Target):
+        traffic: PcieTraffic = target.pcie_throughput()
         return traffic
     sent, received = (
-        read_number("pcie_throughput", THROUGHPUT, place, counter) for counter in (SENT, RECEIVED)
+        read_number("pcie_throughput", THROUGHPUT, target, counter) for counter in (SENT, RECEIVED)
     )
     return PcieTraffic(sent * KIB, received * KIB)
 
 
 def pcie_link(device: DeviceArgument | None = None) -> PcieLink:
     """The generation and the lanes of a device's PCIe link, now and at most, and its replays."""
-    place = place_for(device)
-    if not isinstance(place, Place):
-        link: PcieLink = place.pcie_link()
+    target = target_for(device)
+    if not isinstance(target, Target):
+        link: PcieLink = target.pcie_link()
         return link
     found: dict[str, int | None] = {}
     for name, number in LINK.items():
         try:
-            found[name] = read_number("pcie_link", number, place)
+            found[name] = read_number("pcie_link", number, target)
         except NotSupportedError:
             found[name] = None
     if all(figure is None for figure in found.values()):
-        raise reading_error("pcie_link", place, UNSUPPORTED)
+        raise reading_error("pcie_link", target, UNSUPPORTED)
     return PcieLink(**found)
 
 
 def nvlink_links(device: DeviceArgument | None = None) -> list[bool]:
     """Whether each of a device's NVLinks is up (nvmlDeviceGetNvLinkState)."""
-    place = place_for(device)
-    if not isinstance(place, Place):
-        return list(place.nvlink_links())
+    target = target_for(device)
+    if not isinstance(target, Target):
+        return list(target.nvlink_links())
     found = []
     for link in range(LINKS):
         try:
-            found.append(read_number("nvlink_links", NVLINK, place, link) == 1)
+            found.append(read_number("nvlink_links", NVLINK, target, link) == 1)
         except NotSupportedError:
             break
         except ReadingError as error:
@@ -77,7 +77,7 @@ def nvlink_links(device: DeviceArgument | None = None) -> list[bool]:
                 raise
             break
     if not found:
-        raise reading_error("nvlink_links", place, UNSUPPORTED)
+        raise reading_error("nvlink_links", target, UNSUPPORTED)
     return found
 
 
@@ -86,13 +86,13 @@ def nvlink_throughput(device: DeviceArgument | None = None) -> NvlinkTraffic:
     the payload (fields NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX and _RX).  The rate is the difference of two
     readings.
     """
-    place = place_for(device)
-    if not isinstance(place, Place):
-        traffic: NvlinkTraffic = place.nvlink_throughput()
+    target = target_for(device)
+    if not isinstance(target, Target):
+        traffic: NvlinkTraffic = target.nvlink_throughput()
         return traffic
     sent, received = read_fields(
-        "nvlink_throughput", place, [(DATA_SENT, ALL_LINKS), (DATA_RECEIVED, ALL_LINKS)]
+        "nvlink_throughput", target, [(DATA_SENT, ALL_LINKS), (DATA_RECEIVED, ALL_LINKS)]
     )
     if sent is None or received is None:
-        raise reading_error("nvlink_throughput", place, UNSUPPORTED)
+        raise reading_error("nvlink_throughput", target, UNSUPPORTED)
     return NvlinkTraffic(int(sent) * KIB, int(received) * KIB)

@@ -3,7 +3,7 @@ from libc.stdint cimport uint64_t
 
 from accelrt.nvml.library cimport Device
 
-cdef class Place:
+cdef class Target:
     cdef readonly str uuid    # "GPU-..." or "MIG-..."
     cdef readonly str name    # the model, for errors
     cdef readonly object parent  # str, UUID of a MIG device's card; None for a card
@@ -12,10 +12,10 @@ cdef class Place:
     cdef Device handle        # good for one session
     cdef uint64_t session     # the session that gave the handle; 0 before there was one
 
-cdef object place_of(object device)  # a Place, or an Elsewhere for other platforms
+cdef object target_of(object device)  # a Target, or an OtherVendor for other platforms
 
 # Answers OK, holds the session and gives the handle in it; or a code, and holds nothing.
-cdef int begin(Place place, Device* out) noexcept nogil
+cdef int begin(Target target, Device* out) noexcept nogil
 cdef void end() noexcept nogil
 # What to do about a code: 1, try once more; or raises.  tries counts up.
-cdef bint again(str reading, Place place, int code, int* tries) except -1
+cdef bint again(str reading, Target target, int code, int* tries) except -1

@@ -43,7 +43,7 @@ PREFIXES = ("GPU-", "MIG-")
 cdef int BY_UUID = function("nvmlDeviceGetHandleByUUID")
 
 cdef list table = None            # by ordinal
-cdef dict by_uuid = {}            # every Place that was ever asked for
+cdef dict by_uuid = {}            # every Target that was ever asked for
 cdef bint is_of_driver = False    # the table was made after init
 cdef bint is_stale = True         # there is no table yet, or this is a child
 cdef object visible_then = None   # the environment's values that a table made before init goes with
@@ -55,7 +55,7 @@ cdef void forget_table() noexcept nogil:
     is_stale = True
 
 
-cdef class Place:
+cdef class Target:
     """A device of NVML's, by its UUID."""
 
     def __init__(self, str uuid, str name, parent):
@@ -68,12 +68,12 @@ cdef class Place:
         return f"{self.name} ({self.uuid})"
 
 
-def place_for(device=None):
-    """The Place that a device's readings are of, or the Elsewhere that answers for it."""
-    return place_of(device)
+def target_for(device=None):
+    """The Target that a device's readings are of, or the OtherVendor that answers for it."""
+    return target_of(device)
 
 
-cdef object place_of(object device):
+cdef object target_of(object device):
     cdef Py_ssize_t ordinal
     cdef int now = 0
     if is_stale or not is_current():
@@ -106,14 +106,14 @@ cdef Py_ssize_t checked(object ordinal) except -1:
 cdef object place_slow(object device):
     if isinstance(device, str) and device.startswith(PREFIXES):
         return place_at(device)
-    if isinstance(device, Place):
-        if (<Place>device).letters == NULL:
+    if isinstance(device, Target):
+        if (<Target>device).letters == NULL:
             refuse_unmade(device)
         return device
     if isinstance(device, identity.Identity):
-        return place_at(device.uuid) if device.nvml_index is not None else place_of(device.ordinal)
+        return place_at(device.uuid) if device.nvml_index is not None else target_of(device.ordinal)
     ordinal = devices.parse(device)
-    return place_of(None if ordinal is None else int(ordinal))
+    return target_of(None if ordinal is None else int(ordinal))
 
 
 cdef object place_at(str uuid):
@@ -123,23 +123,22 @@ cdef object place_at(str uuid):
         for row in identity.physical():
             if row.uuid == uuid:
                 return kept(row)
-        for place in table:
-            if place.uuid == uuid:
-                return place
+        for target in table:
+            if target.uuid == uuid:
+                return target
         known = ", ".join(row.uuid for row in identity.physical()) or "none"
         raise ValueError(f"device {uuid!r} does not exist; those that can be read are {known}")
     return found
 
 
 cdef object kept(row):
-    return by_uuid.setdefault(row.uuid, Place(row.uuid, row.name, row.mig_parent))
+    return by_uuid.setdefault(row.uuid, Target(row.uuid, row.name, row.mig_parent))
 
 
 cdef int make_table() except -1:
     global table, is_of_driver, is_stale, visible_then, order_then
-    platform = init.later("accelrt.readings.platform")
     after, seen, order = init.is_initialized(), env_watch.current(0), env_watch.current(1)
-    made = platform.places()
+    made = init.later("accelrt.readings.amd").other_targets()
     is_nvml = made is None
     if is_nvml:
         made = [kept(row) for row in identity.table()]
@@ -148,20 +147,20 @@ cdef int make_table() except -1:
     return 0
 
 
-cdef int begin(Place place, Device* out) noexcept nogil:
+cdef int begin(Target target, Device* out) noexcept nogil:
     cdef int code = hold()
     if code:
         return code
-    if take(&place.session) != session():
+    if take(&target.session) != session():
         if address(BY_UUID) == NULL:
             code = FUNCTION_NOT_FOUND
         else:
-            code = (<by_uuid_fn>address(BY_UUID))(place.letters, &place.handle)
+            code = (<by_uuid_fn>address(BY_UUID))(target.letters, &target.handle)
         if code:
             let_go()
             return code
-        give(&place.session, session())
-    out[0] = place.handle
+        give(&target.session, session())
+    out[0] = target.handle
     return OK
 
 
@@ -169,31 +168,31 @@ cdef void end() noexcept nogil:
     let_go()
 
 
-cdef bint again(str reading, Place place, int code, int* tries) except -1:
-    cdef uint64_t number = place.session
+cdef bint again(str reading, Target target, int code, int* tries) except -1:
+    cdef uint64_t number = target.session
     if code == UNINITIALIZED and tries[0] == 0:
         tries[0] = 1  # another user of the library in this process closed more sessions than it opened
         with nogil:
             lose(number)
         return True
-    raise reading_error(reading, place, code)
+    raise reading_error(reading, target, code)
 
 
-def reading_error(str reading, Place place, int code):
+def reading_error(str reading, Target target, int code):
     """The exception that a code of NVML's stands for.
 
     Arguments:
         reading: str, the name of the reading, such as "temperature".
-        place: Place, of which it was asked.
+        target: Target, of which it was asked.
         code: int, the nvmlReturn_t.
     """
     name = code_name(code)
-    text = f"{reading} of {place!r}: NVML answered {name} ({code}): {code_text(code)}"
+    text = f"{reading} of {target!r}: NVML answered {name} ({code}): {code_text(code)}"
     if code in (LIBRARY_NOT_FOUND, DRIVER_NOT_LOADED):
         return DriverNotFoundError(text)
-    if code in (UNSUPPORTED, FUNCTION_NOT_FOUND, DEPRECATED) or (code == INVALID_ARGUMENT and place.parent):
-        if place.parent:
-            text += f"; a MIG device does not have it alone, ask its card: {reading}('{place.parent}')"
+    if code in (UNSUPPORTED, FUNCTION_NOT_FOUND, DEPRECATED) or (code == INVALID_ARGUMENT and target.parent):
+        if target.parent:
+            text += f"; a MIG device does not have it alone, ask its card: {reading}('{target.parent}')"
         return NotSupportedError(text, 801, "NOT_SUPPORTED", reading)
     return ReadingError(text, code, name, reading)
 
@@ -261,14 +260,14 @@ def read_number(str reading, int number, device, int kind=NONE):
     cdef unsigned int value = 0
     cdef int code, tries = 0
     cdef Device handle
-    cdef Place place
-    found = place_of(device)
-    if type(found) is not Place:
+    cdef Target target
+    found = target_of(device)
+    if type(found) is not Target:
         return getattr(found, reading)()
-    place = <Place>found
+    target = <Target>found
     while True:
         with nogil:
-            code = begin(place, &handle)
+            code = begin(target, &handle)
             if code == OK:
                 if address(number) == NULL:
                     code = FUNCTION_NOT_FOUND
@@ -279,17 +278,17 @@ def read_number(str reading, int number, device, int kind=NONE):
                 end()
         if code == OK:
             return value
-        again(reading, place, code, &tries)
+        again(reading, target, code, &tries)
 
 
-def read_large(str reading, int number, Place place, int kind=NONE, int sort=NONE):
+def read_large(str reading, int number, Target target, int kind=NONE, int sort=NONE):
     """An unsigned long long: f(device, out), or f(device, kind, sort, out)."""
     cdef unsigned long long value = 0
     cdef int code, tries = 0
     cdef Device handle
     while True:
         with nogil:
-            code = begin(place, &handle)
+            code = begin(target, &handle)
             if code == OK:
                 if address(number) == NULL:
                     code = FUNCTION_NOT_FOUND
@@ -300,7 +299,7 @@ def read_large(str reading, int number, Place place, int kind=NONE, int sort=NON
                 end()
         if code == OK:
             return value
-        again(reading, place, code, &tries)
+        again(reading, target, code, &tries)
 
 
 def read_pair(str reading, int number, device, int which):
@@ -308,30 +307,30 @@ def read_pair(str reading, int number, device, int which):
     cdef unsigned int[2] values
     cdef int code, tries = 0
     cdef Device handle
-    cdef Place place
-    found = place_of(device)
-    if type(found) is not Place:
+    cdef Target target
+    found = target_of(device)
+    if type(found) is not Target:
         return getattr(found, reading)()
-    place = <Place>found
+    target = <Target>found
     while True:
         with nogil:
-            code = begin(place, &handle)
+            code = begin(target, &handle)
             if code == OK:
                 code = (<unsigned_fn>address(number))(handle, values) if address(number) != NULL else FUNCTION_NOT_FOUND
                 end()
         if code == OK:
             return values[which]
-        again(reading, place, code, &tries)
+        again(reading, target, code, &tries)
 
 
-def read_several(str reading, int number, Place place, int count):
+def read_several(str reading, int number, Target target, int count):
     """Two or four unsigned ints, each by a pointer of its own; a tuple."""
     cdef unsigned int[4] values
     cdef int code, tries = 0
     cdef Device handle
     while True:
         with nogil:
-            code = begin(place, &handle)
+            code = begin(target, &handle)
             if code == OK:
                 if address(number) == NULL:
                     code = FUNCTION_NOT_FOUND
@@ -342,7 +341,7 @@ def read_several(str reading, int number, Place place, int count):
                 end()
         if code == OK:
             return tuple([values[index] for index in range(count)])
-        again(reading, place, code, &tries)
+        again(reading, target, code, &tries)
 
 
 cdef int ask_memory(Device handle, MemoryV2* out) noexcept nogil:
@@ -364,14 +363,14 @@ def read_memory(str reading, device, bint whole):
     cdef MemoryV2 memory
     cdef int code, tries = 0
     cdef Device handle
-    cdef Place place
-    found = place_of(device)
-    if type(found) is not Place:
+    cdef Target target
+    found = target_of(device)
+    if type(found) is not Target:
         return getattr(found, reading)()
-    place = <Place>found
+    target = <Target>found
     while True:
         with nogil:
-            code = begin(place, &handle)
+            code = begin(target, &handle)
             if code == OK:
                 code = ask_memory(handle, &memory)
                 end()
@@ -379,10 +378,10 @@ def read_memory(str reading, device, bint whole):
             if whole:
                 return memory.total, memory.reserved, memory.free, memory.used
             return memory.used
-        again(reading, place, code, &tries)
+        again(reading, target, code, &tries)
 
 
-def read_fields(str reading, Place place, fields):
+def read_fields(str reading, Target target, fields):
     """Field values (NVML API Reference Guide, "Field Value Enums").
 
     Arguments:
@@ -400,7 +399,7 @@ def read_fields(str reading, Place place, fields):
         asked[index].id, asked[index].scope = fields[index]
     while True:
         with nogil:
-            code = begin(place, &handle)
+            code = begin(target, &handle)
             if code == OK:
                 if address(FIELDS) == NULL:
                     code = FUNCTION_NOT_FOUND
@@ -409,7 +408,7 @@ def read_fields(str reading, Place place, fields):
                 end()
         if code == OK:
             return [None if asked[index].code else field_value(&asked[index]) for index in range(count)]
-        again(reading, place, code, &tries)
+        again(reading, target, code, &tries)
 
 
 cdef object field_value(Field* field):
@@ -427,7 +426,7 @@ cdef object field_value(Field* field):
     return field.value.large
 
 
-def read_processes(str reading, int number, Place place):
+def read_processes(str reading, int number, Target target):
     """Processes of one kind: a list of (pid, bytes or None, GPU instance or None, compute instance or None)."""
     cdef unsigned int room = 32, count, index
     cdef int code, tries = 0
@@ -440,7 +439,7 @@ def read_processes(str reading, int number, Place place):
         try:
             count = room
             with nogil:
-                code = begin(place, &handle)
+                code = begin(target, &handle)
                 if code == OK:
                     if address(number) == NULL:
                         code = FUNCTION_NOT_FOUND
@@ -454,7 +453,7 @@ def read_processes(str reading, int number, Place place):
         if code == INSUFFICIENT_SIZE and room < 1 << 16:
             room = max(room, count) * 2  # processes may have come meanwhile
         else:
-            again(reading, place, code, &tries)
+            again(reading, target, code, &tries)
 
 
 cdef tuple process_of(Process* process):

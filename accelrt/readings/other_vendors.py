@@ -1,16 +1,22 @@
-"""Readings of devices that are not NVIDIA's: what they have none of is refused by name."""
+"""Readings of devices that are not NVIDIA's: what they have none of is refused by name.
+
+The embedded host device is one of them, and says its memory and who uses it.
+"""
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, NoReturn
 
+from accelrt import identity
+from accelrt.devices.device import mem_get_info
 from accelrt.errors import NotSupportedError
+from accelrt.readings.records import GpuProcess, MemoryInfo
+from accelrt.runtime import init
 
 if TYPE_CHECKING:
     from accelrt.readings.records import (
         EccErrors,
-        GpuProcess,
-        MemoryInfo,
         NvlinkTraffic,
         PcieLink,
         PcieTraffic,
@@ -19,10 +25,10 @@ if TYPE_CHECKING:
         TemperatureLimits,
     )
 
-__all__ = ["Elsewhere"]
+__all__ = ["Host", "OtherVendor"]
 
 
-class Elsewhere:
+class OtherVendor:
     """One device: a method for each reading, with the reading's name and unit.
 
     Attributes:
@@ -123,3 +129,25 @@ class Elsewhere:
 
     def gpu_processes(self) -> list[GpuProcess]:
         self.refuse("gpu_processes")
+
+
+class Host(OtherVendor):
+    """A host device.  It belongs to this process alone, and before init holds nothing."""
+
+    def __init__(self, row: identity.Identity) -> None:
+        self.uuid, self.name = row.uuid, row.name
+        self.ordinal, self.memory = row.ordinal, row.memory
+
+    def device_memory_info(self) -> MemoryInfo:
+        if not init.is_initialized():
+            return MemoryInfo(self.memory, 0, self.memory, 0)
+        free, total = mem_get_info(self.ordinal)
+        return MemoryInfo(total, 0, free, total - free)
+
+    def device_memory_used(self) -> int:
+        return self.device_memory_info().used
+
+    def gpu_processes(self) -> list[GpuProcess]:
+        if not init.is_initialized():
+            return []
+        return [GpuProcess(os.getpid(), self.device_memory_used(), "compute")]

@@ -4,12 +4,12 @@ from accelrt.annotations import DeviceArgument
 from accelrt.errors import NotSupportedError
 from accelrt.nvml.library import function_number
 from accelrt.readings.nvml_calls import (
-    Place,
-    place_for,
+    Target,
     read_large,
     read_number,
     read_several,
     reading_error,
+    target_for,
 )
 from accelrt.readings.records import PowerLimits
 
@@ -51,23 +51,23 @@ def power_draw(device: DeviceArgument | None = None) -> int:
 
 def power_limits(device: DeviceArgument | None = None) -> PowerLimits:
     """The limits of a device's power, in milliwatts (nvmlDeviceGetEnforcedPowerLimit and its neighbours)."""
-    place = place_for(device)
-    if not isinstance(place, Place):
-        limits: PowerLimits = place.power_limits()
+    target = target_for(device)
+    if not isinstance(target, Target):
+        limits: PowerLimits = target.power_limits()
         return limits
     found: list[int | None] = []
     for number in (ENFORCED, REQUESTED, DEFAULT):
         try:
-            found.append(read_number("power_limits", number, place))
+            found.append(read_number("power_limits", number, target))
         except NotSupportedError:
             found.append(None)
     lowest: tuple[int | None, ...]
     try:
-        lowest = read_several("power_limits", RANGE, place, 2)
+        lowest = read_several("power_limits", RANGE, target, 2)
     except NotSupportedError:
         lowest = (None, None)
     if not any((*found, *lowest)):
-        raise reading_error("power_limits", place, UNSUPPORTED)
+        raise reading_error("power_limits", target, UNSUPPORTED)
     return PowerLimits(*found, *lowest)
 
 
@@ -75,17 +75,17 @@ def energy(device: DeviceArgument | None = None) -> int:
     """What a device has used since its driver was loaded, in millijoules
     (nvmlDeviceGetTotalEnergyConsumption).
     """
-    place = place_for(device)
-    if not isinstance(place, Place):
-        return int(place.energy())
-    return read_large("energy", ENERGY, place)
+    target = target_for(device)
+    if not isinstance(target, Target):
+        return int(target.energy())
+    return read_large("energy", ENERGY, target)
 
 
 def performance_state(device: DeviceArgument | None = None) -> int:
     """A device's performance state, 0 (fastest) to 15 (nvmlDeviceGetPerformanceState)."""
     state = read_number("performance_state", STATE, device)
     if state == UNKNOWN_STATE:
-        raise reading_error("performance_state", place_for(device), UNSUPPORTED)
+        raise reading_error("performance_state", target_for(device), UNSUPPORTED)
     return state
 
 
@@ -97,10 +97,10 @@ def throttle_reasons(device: DeviceArgument | None = None) -> tuple[str, ...]:
         sw_thermal_slowdown, hw_thermal_slowdown, hw_power_brake_slowdown and display_clock_setting;
         "bit_<n>" for one that a later driver may add; () where nothing holds it back.
     """
-    place = place_for(device)
-    if not isinstance(place, Place):
-        return tuple(place.throttle_reasons())
-    bits = read_large("throttle_reasons", REASONS, place)
+    target = target_for(device)
+    if not isinstance(target, Target):
+        return tuple(target.throttle_reasons())
+    bits = read_large("throttle_reasons", REASONS, target)
     return tuple(
         REASON_NAMES.get(1 << bit, f"bit_{bit}") for bit in range(bits.bit_length()) if bits >> bit & 1
     )

@@ -5,7 +5,7 @@ from typing import Any
 from accelrt.annotations import DeviceArgument
 from accelrt.errors import NotSupportedError
 from accelrt.nvml.library import function_number
-from accelrt.readings.nvml_calls import Place, place_for, read_processes, reading_error
+from accelrt.readings.nvml_calls import Target, read_processes, reading_error, target_for
 from accelrt.readings.records import GpuProcess
 
 __all__ = ["gpu_processes", "list_gpu_processes"]
@@ -17,7 +17,7 @@ KINDS = {
 UNSUPPORTED = 3
 
 
-def gpu_processes(device: DeviceArgument | Place | None = None) -> list[GpuProcess]:
+def gpu_processes(device: DeviceArgument | Target | None = None) -> list[GpuProcess]:
     """The processes that have a context on a device (nvmlDeviceGetComputeRunningProcesses and its neighbour).
 
     Arguments, Raises: as temperature.
@@ -25,21 +25,21 @@ def gpu_processes(device: DeviceArgument | Place | None = None) -> list[GpuProce
         A list of GpuProcess; a process that computes and draws is in it once, as "compute".  In a container
         the driver may list processes by numbers that mean nothing inside, or list none.
     """
-    place = place_for(device)
-    if not isinstance(place, Place):
-        return list(place.gpu_processes())
+    target = target_for(device)
+    if not isinstance(target, Target):
+        return list(target.gpu_processes())
     found: dict[tuple[int, int | None, int | None], GpuProcess] = {}
     refused = 0
     for kind, number in KINDS.items():
         try:
-            rows = read_processes("gpu_processes", number, place)
+            rows = read_processes("gpu_processes", number, target)
         except NotSupportedError:
             refused += 1
             continue
         for pid, memory, instance, compute in rows:
             found.setdefault((pid, instance, compute), GpuProcess(pid, memory, kind, instance, compute))
     if refused == len(KINDS):
-        raise reading_error("gpu_processes", place, UNSUPPORTED)
+        raise reading_error("gpu_processes", target, UNSUPPORTED)
     return list(found.values())
 
 
@@ -49,9 +49,9 @@ def list_gpu_processes(device: DeviceArgument | None = None) -> str:
 
     Arguments, Raises: as temperature.
     """
-    place = place_for(device)
-    lines = [f"GPU:{place.uuid}" if isinstance(device, str) else f"GPU:{number_of(device)}"]
-    processes = gpu_processes(place if isinstance(place, Place) else device)
+    target = target_for(device)
+    lines = [f"GPU:{target.uuid}" if isinstance(device, str) else f"GPU:{number_of(device)}"]
+    processes = gpu_processes(target if isinstance(target, Target) else device)
     if not processes:
         lines.append("no processes are running")
     for process in processes:

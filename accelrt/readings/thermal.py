@@ -3,7 +3,7 @@
 from accelrt.annotations import DeviceArgument
 from accelrt.errors import NotSupportedError
 from accelrt.nvml.library import function_number
-from accelrt.readings.nvml_calls import Place, place_for, read_fields, read_number, reading_error
+from accelrt.readings.nvml_calls import Target, read_fields, read_number, reading_error, target_for
 from accelrt.readings.records import TemperatureLimits
 
 __all__ = ["fan_speed", "fan_speeds", "memory_temperature", "temperature", "temperature_limits"]
@@ -39,29 +39,29 @@ def temperature(device: DeviceArgument | None = None) -> int:
 
 def memory_temperature(device: DeviceArgument | None = None) -> int:
     """The temperature of a device's memory, in degrees Celsius (field NVML_FI_DEV_MEMORY_TEMP)."""
-    place = place_for(device)
-    if not isinstance(place, Place):
-        return int(place.memory_temperature())
-    (value,) = read_fields("memory_temperature", place, [(MEMORY_FIELD, 0)])
+    target = target_for(device)
+    if not isinstance(target, Target):
+        return int(target.memory_temperature())
+    (value,) = read_fields("memory_temperature", target, [(MEMORY_FIELD, 0)])
     if not value:  # a card without the sensor answers an error, or 0
-        raise reading_error("memory_temperature", place, UNSUPPORTED)
+        raise reading_error("memory_temperature", target, UNSUPPORTED)
     return int(value)
 
 
 def temperature_limits(device: DeviceArgument | None = None) -> TemperatureLimits:
     """Where a device slows down and shuts down, in degrees Celsius (nvmlDeviceGetTemperatureThreshold)."""
-    place = place_for(device)
-    if not isinstance(place, Place):
-        limits: TemperatureLimits = place.temperature_limits()
+    target = target_for(device)
+    if not isinstance(target, Target):
+        limits: TemperatureLimits = target.temperature_limits()
         return limits
     found: dict[int, int | None] = {}
     for kind in (SHUTDOWN, SLOWDOWN, GPU_MAX, MEMORY_MAX):
         try:
-            found[kind] = read_number("temperature_limits", THRESHOLD, place, kind)
+            found[kind] = read_number("temperature_limits", THRESHOLD, target, kind)
         except NotSupportedError:
             found[kind] = None
     if not any(found.values()):
-        raise reading_error("temperature_limits", place, UNSUPPORTED)
+        raise reading_error("temperature_limits", target, UNSUPPORTED)
     return TemperatureLimits(found[SHUTDOWN], found[SLOWDOWN], found[GPU_MAX], found[MEMORY_MAX])
 
 
@@ -75,10 +75,10 @@ def fan_speed(device: DeviceArgument | None = None) -> int:
 
 def fan_speeds(device: DeviceArgument | None = None) -> list[int]:
     """The same for each fan, in percent, a list of ints (nvmlDeviceGetFanSpeed_v2)."""
-    place = place_for(device)
-    if not isinstance(place, Place):
-        return list(place.fan_speeds())
-    fans = read_number("fan_speeds", FANS, place)
+    target = target_for(device)
+    if not isinstance(target, Target):
+        return list(target.fan_speeds())
+    fans = read_number("fan_speeds", FANS, target)
     if not fans:
-        raise reading_error("fan_speeds", place, UNSUPPORTED)
-    return [read_number("fan_speeds", FAN_OF, place, fan) for fan in range(fans)]
+        raise reading_error("fan_speeds", target, UNSUPPORTED)
+    return [read_number("fan_speeds", FAN_OF, target, fan) for fan in range(fans)]

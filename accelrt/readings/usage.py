@@ -1,16 +1,33 @@
-"""How busy a device is, and how full.  Source: NVML API Reference Guide, "Device Queries"."""
+"""Utilization, memory and its errors, clocks.  Source: NVML API Reference Guide, "Device Queries"."""
 
 from accelrt.annotations import DeviceArgument
+from accelrt.errors import NotSupportedError
 from accelrt.nvml.library import function_number
-from accelrt.readings.nvml_calls import Place, place_for, read_memory, read_pair, read_several
-from accelrt.readings.records import MemoryInfo
+from accelrt.readings.nvml_calls import (
+    Target,
+    read_large,
+    read_memory,
+    read_number,
+    read_pair,
+    read_several,
+    reading_error,
+    target_for,
+)
+from accelrt.readings.records import EccErrors, MemoryInfo, RemappedRows
 
 __all__ = [
+    "application_clock_rates",
+    "clock_rate",
+    "clock_rates",
     "decoder_utilization",
     "device_memory_info",
     "device_memory_used",
+    "ecc_errors",
+    "ecc_mode",
     "encoder_utilization",
+    "max_clock_rates",
     "memory_usage",
+    "remapped_rows",
     "utilization",
 ]
 
@@ -38,18 +55,18 @@ def memory_usage(device: DeviceArgument | None = None) -> int:
 
 def encoder_utilization(device: DeviceArgument | None = None) -> int:
     """How busy the video encoders are, in percent (nvmlDeviceGetEncoderUtilization)."""
-    place = place_for(device)
-    if not isinstance(place, Place):
-        return int(place.encoder_utilization())
-    return read_several("encoder_utilization", ENCODER, place, 2)[0]
+    target = target_for(device)
+    if not isinstance(target, Target):
+        return int(target.encoder_utilization())
+    return read_several("encoder_utilization", ENCODER, target, 2)[0]
 
 
 def decoder_utilization(device: DeviceArgument | None = None) -> int:
     """How busy the video decoders are, in percent (nvmlDeviceGetDecoderUtilization)."""
-    place = place_for(device)
-    if not isinstance(place, Place):
-        return int(place.decoder_utilization())
-    return read_several("decoder_utilization", DECODER, place, 2)[0]
+    target = target_for(device)
+    if not isinstance(target, Target):
+        return int(target.decoder_utilization())
+    return read_several("decoder_utilization", DECODER, target, 2)[0]
 
 
 def device_memory_used(device: DeviceArgument | None = None) -> int:
@@ -64,8 +81,105 @@ def device_memory_used(device: DeviceArgument | None = None) -> int:
 
 def device_memory_info(device: DeviceArgument | None = None) -> MemoryInfo:
     """Bytes of a device's memory: total, reserved by the driver, free, used (nvmlDeviceGetMemoryInfo_v2)."""
-    place = place_for(device)
-    if not isinstance(place, Place):
-        info: MemoryInfo = place.device_memory_info()
+    target = target_for(device)
+    if not isinstance(target, Target):
+        info: MemoryInfo = target.device_memory_info()
         return info
-    return MemoryInfo(*read_memory("device_memory_info", place, True))
+    return MemoryInfo(*read_memory("device_memory_info", target, True))
+
+
+NOW = function_number("nvmlDeviceGetClockInfo")
+MOST = function_number("nvmlDeviceGetMaxClockInfo")
+ASKED = function_number("nvmlDeviceGetApplicationsClock")
+
+KINDS = {"graphics": 0, "sm": 1, "memory": 2, "video": 3}  # nvmlClockType_t
+SM = KINDS["sm"]
+UNSUPPORTED = 3
+
+
+def clock_rate(device: DeviceArgument | None = None) -> int:
+    """The clock of a device's multiprocessors now, in MHz (nvmlDeviceGetClockInfo).
+
+    Arguments, Raises: as temperature.
+    """
+    return read_number("clock_rate", NOW, device, SM)
+
+
+def clock_rates(device: DeviceArgument | None = None) -> dict[str, int | None]:
+    """A device's clocks now, in MHz: "graphics", "sm", "memory", "video"; None for one that it lacks."""
+    return every_kind("clock_rates", NOW, device)
+
+
+def max_clock_rates(device: DeviceArgument | None = None) -> dict[str, int | None]:
+    """The highest that the same clocks can be, in MHz (nvmlDeviceGetMaxClockInfo)."""
+    return every_kind("max_clock_rates", MOST, device)
+
+
+def application_clock_rates(device: DeviceArgument | None = None) -> dict[str, int | None]:
+    """What programs are given at most as it is set now, in MHz (nvmlDeviceGetApplicationsClock)."""
+    return every_kind("application_clock_rates", ASKED, device)
+
+
+def every_kind(reading: str, number: int, device: DeviceArgument | None) -> dict[str, int | None]:
+    target = target_for(device)
+    if not isinstance(target, Target):
+        return dict(getattr(target, reading)())
+    found: dict[str, int | None] = {}
+    for name, kind in KINDS.items():
+        try:
+            found[name] = read_number(reading, number, target, kind)
+        except NotSupportedError:
+            found[name] = None
+    if not any(found.values()):
+        raise reading_error(reading, target, UNSUPPORTED)
+    return found
+
+
+TOTAL = function_number("nvmlDeviceGetTotalEccErrors")
+MODE = function_number("nvmlDeviceGetEccMode")
+ROWS = function_number("nvmlDeviceGetRemappedRows")
+
+CORRECTED, UNCORRECTED = 0, 1  # nvmlMemoryErrorType_t
+VOLATILE, AGGREGATE = 0, 1  # nvmlEccCounterType_t
+UNSUPPORTED = 3
+
+
+def ecc_errors(device: DeviceArgument | None = None) -> EccErrors:
+    """How many errors of memory a device found, corrected ones and others (nvmlDeviceGetTotalEccErrors).
+
+    Arguments: as temperature.
+    Raises:
+        NotSupportedError: the device has no error correction, or it is off.
+    """
+    target = target_for(device)
+    if not isinstance(target, Target):
+        errors: EccErrors = target.ecc_errors()
+        return errors
+    found: list[int | None] = []
+    for since in (VOLATILE, AGGREGATE):
+        for kind in (CORRECTED, UNCORRECTED):
+            try:
+                found.append(read_large("ecc_errors", TOTAL, target, kind, since))
+            except NotSupportedError:
+                found.append(None)
+    if all(count is None for count in found):
+        raise reading_error("ecc_errors", target, UNSUPPORTED)
+    return EccErrors(*found)
+
+
+def ecc_mode(device: DeviceArgument | None = None) -> bool:
+    """Whether a device's error correction is on now (nvmlDeviceGetEccMode)."""
+    target = target_for(device)
+    if not isinstance(target, Target):
+        return bool(target.ecc_mode())
+    return read_several("ecc_mode", MODE, target, 2)[0] == 1
+
+
+def remapped_rows(device: DeviceArgument | None = None) -> RemappedRows:
+    """Rows of memory that a device has replaced by spare ones (nvmlDeviceGetRemappedRows)."""
+    target = target_for(device)
+    if not isinstance(target, Target):
+        rows: RemappedRows = target.remapped_rows()
+        return rows
+    corrected, uncorrected, pending, failed = read_several("remapped_rows", ROWS, target, 4)
+    return RemappedRows(corrected, uncorrected, bool(pending), bool(failed))

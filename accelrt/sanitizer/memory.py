@@ -1,4 +1,8 @@
-"""What the caches handed out, and what they had back."""
+"""What the caches handed out and had back; and page-locked memory: whether the host wrote it meanwhile.
+
+No hook sees the host write an array that the device is to read.  So what a stream reads is summed up when the
+copy is enqueued, and again when the host comes to know that the copy is over.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from accelrt.sanitizer.intervals import IntervalMap
-from accelrt.sanitizer.order import Timeline
-from accelrt.sanitizer.report import Allocation
+from accelrt.sanitizer.order import Clock, Timeline, reached
+from accelrt.sanitizer.report import Access, Allocation
 
-__all__ = ["LiveMemory"]
+__all__ = ["Fingerprints", "LiveMemory"]
 
 
 @dataclass(slots=True)
@@ -52,3 +56,42 @@ class LiveMemory:
         for begin, end in zip(self.homes.begins, self.homes.ends, strict=True):
             forget(begin, end)
         self.homes = IntervalMap()
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    address: int
+    nbytes: int
+    access: Access
+    sum: int
+
+
+@dataclass(slots=True)
+class Fingerprints:
+    """The sums of what is being read.
+
+    Arguments:
+        summed: gives the sum of so many bytes at an address, or None where they are not to be looked at.
+    """
+
+    summed: Callable[[int, int], int | None]
+    taken: list[Fingerprint] = field(default_factory=list)
+
+    def take(self, address: int, nbytes: int, access: Access) -> None:
+        found = self.summed(address, nbytes)
+        if found is not None:
+            self.taken.append(Fingerprint(address, nbytes, access, found))
+
+    def drop(self, begin: int, end: int) -> None:
+        """A range is written by others than the host, or is gone."""
+        self.taken = [old for old in self.taken if old.address >= end or old.address + old.nbytes <= begin]
+
+    def clear(self) -> None:
+        self.taken = []
+
+    def changed(self, known: Clock) -> list[Fingerprint]:
+        """Those whose read is over and that were written meanwhile; what is over is looked at once."""
+        over = [old for old in self.taken if reached(known, old.access.timeline, old.access.epoch)]
+        if over:
+            self.taken = [old for old in self.taken if old not in over]
+        return [old for old in over if self.summed(old.address, old.nbytes) not in (None, old.sum)]

@@ -27,7 +27,7 @@ PARTS = {
     "accelrt.cli.export.Collector",
     "accelrt.cli.main.Parser",
     "accelrt.cli.pipeline.Pipeline",
-    "accelrt.cli.progress.Progress",
+    "accelrt.cli.text.Progress",
     "accelrt.cli.replay.Replayer",
     "accelrt.cli.sample.Sampler",
     "accelrt.cli.top.keys.Keys",

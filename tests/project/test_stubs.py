@@ -123,5 +123,5 @@ def test_every_any_of_a_stub_is_one_that_cannot_be_said_better():
         for line in path.read_text().splitlines()
         if re.search(r"\bAny\b", line) and not line.startswith("from typing")
     }
-    kinds = r"dict\[str, Any\]|NDArray\[Any\]|RowCalls|__getattr__|(read_memory|place_for)\(.*-> Any"
+    kinds = r"dict\[str, Any\]|NDArray\[Any\]|RowCalls|__getattr__|(read_memory|target_for)\(.*-> Any"
     assert [line for line in sorted(found) if not re.search(kinds, line)] == []

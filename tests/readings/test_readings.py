@@ -125,22 +125,22 @@ def old_memory():
 
 def lost():
     import accelrt
-    from accelrt.readings.nvml_calls import Place
+    from accelrt.readings.nvml_calls import Target
 
     without_proc()
     with pytest.raises(accelrt.ReadingError, match=r"power_draw of .* GPU_IS_LOST \(15\)") as caught:
-        accelrt.power_draw(Place(B, "Stand-in", None))
+        accelrt.power_draw(Target(B, "Stand-in", None))
     assert (caught.value.code, caught.value.reading) == (15, "power_draw")
     assert accelrt.power_draw(A) == 70001
 
 
 def no_library():
     import accelrt
-    from accelrt.readings.nvml_calls import Place
+    from accelrt.readings.nvml_calls import Target
 
     without_proc()
     with pytest.raises(accelrt.DriverNotFoundError, match=r"libnvidia-ml\.so\.1 cannot be opened"):
-        accelrt.temperature(Place(A, "card", None))
+        accelrt.temperature(Target(A, "card", None))
     # Where there is a driver, it counts its devices without NVML.
     with pytest.raises((ValueError, accelrt.DriverNotFoundError), match=r"are 0 devices|cannot be opened"):
         accelrt.temperature()

@@ -8,7 +8,7 @@ import sys
 import time
 from typing import Any, NoReturn
 
-from accelrt.cli.extras import need
+from accelrt.cli.choice import need
 from accelrt.cli.sample import Sampler
 from accelrt.cli.top.keys import RESIZED, Keys
 from accelrt.cli.top.state import State
