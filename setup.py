@@ -9,6 +9,7 @@ the CUDA runtime's headers (of CUDA 13 or 12), else from /usr/local/cuda.
 import importlib.util
 import os
 import re
+import runpy
 import sys
 from pathlib import Path
 
@@ -42,6 +43,28 @@ def load_rowgen():
     sys.modules["rowgen"] = module
     spec.loader.exec_module(module)
     return module
+
+
+def write_stubs():
+    """Writes what type checkers read of accelrt and of accelrt.memory, from the table of public names."""
+    table = runpy.run_path(str(ROOT / "accelrt" / "names.py"))
+    modules = table["MODULES"].split() + table["UNLISTED"].split()
+    found = [*pairs(table["NOW"]), *pairs(table["LATER"])]
+    root = [(".", name) for name in modules] + [(f"accelrt.{module}", name) for module, name in found]
+    write_stub("accelrt", root, table["UNLISTED"].split(), "__version__: str\n")
+    write_stub("accelrt/memory", [(f"accelrt.{module}", name) for module, name in pairs(table["MEMORY"])])
+
+
+def pairs(table):
+    return [(module, name) for module, names in table.items() for name in names.split()]
+
+
+def write_stub(package, found, unlisted=(), more=""):
+    lines = [f"from {module} import {name} as {name}\n" for module, name in found]
+    listed = "".join(f'    "{name}",\n' for _, name in found if name not in unlisted)
+    text, path = "".join(lines) + f"\n{more}__all__ = [\n{listed}]\n", ROOT / package / "__init__.pyi"
+    if not path.exists() or path.read_text() != text:
+        path.write_text(text)
 
 
 def cuda_include():
@@ -117,6 +140,7 @@ def extensions():
     if kind not in KINDS:
         raise SystemExit(f"ACCELRT_BUILD={kind!r} is not known; it may be {', '.join(KINDS)}")
     load_rowgen().write_all()
+    write_stubs()
     made = [extension(path, kind) for path in sorted((ROOT / "accelrt").rglob("*.pyx"))]
     directives = {**DIRECTIVES, **KINDS[kind][1]}
     return cythonize(

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 import accelrt
+from accelrt import names
 
 pytestmark = pytest.mark.own_process
 ROOT = Path(accelrt.__file__).parent
 # Floors from the ground up; a module uses its own floor and those below.  The longest matching name decides.
 FLOORS = (
-    ("errors", "status", "env", "core"),
+    ("errors", "status", "env", "names", "core"),
     ("nvml",),
     ("driver",),
     (
@@ -68,8 +69,8 @@ def uses():
     for module, parts in texts.items():
         named = set()
         for text in parts:
-            for source, names in STATEMENT.findall(text):
-                items = [item.split(" as ")[0].strip() for item in names.strip("()\n ").split(",")]
+            for source, listed in STATEMENT.findall(text):
+                items = [item.split(" as ")[0].strip() for item in listed.strip("()\n ").split(",")]
                 if source:
                     submodules = {f"{source}.{item}" for item in items} & texts.keys()
                     named |= submodules or {source}
@@ -77,6 +78,8 @@ def uses():
                     named.update(items)
             named.update(LATER.findall(text))
         found[module] = (named & texts.keys()) - {module}
+    public = {*names.NOW, *names.LATER, *names.MODULES.split(), *names.UNLISTED.split()}
+    found["accelrt"] |= {f"accelrt.{name}" for name in public}
     return found
 
 

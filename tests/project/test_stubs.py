@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import accelrt
+from accelrt import names
 
 pytestmark = pytest.mark.own_process
 ROOT = Path(accelrt.__file__).parent
@@ -75,19 +76,33 @@ def test_every_public_compiled_module_has_a_stub():
 def test_stubs_and_modules_agree(mypy, tmp_path):
     allowed = tmp_path / "allowed"
     allowed.write_text(ALLOWED.strip())
-    names = [name.removesuffix(".__init__") for name in stubbed()]
-    packages = {path.parent for path in ROOT.rglob("*.pyi") if path.name == "__init__.pyi"}
-    # A package with a stub brings all that it holds.
+    stubs = [name.removesuffix(".__init__") for name in stubbed()]
+    packages = {path.parent for path in ROOT.rglob("*/__init__.pyi")}
+    # A package with a stub brings all that it holds; the root would bring what is not for users too.
     modules = [
         name
-        for name in names
-        if not any(
+        for name in stubs
+        if name != "accelrt"
+        and not any(
             name.startswith(f"accelrt.{package.relative_to(ROOT)}.".replace("/", ".")) for package in packages
         )
     ]
     options = ("--ignore-disjoint-bases", "--ignore-unused-allowlist", "--allowlist", str(allowed))
     done = mypy("mypy.stubtest", *options, *modules)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_type_checkers_see_every_public_name(mypy, tmp_path):
+    public = [f"accelrt.{name}" for name in accelrt.__all__]
+    public += [f"accelrt.{name}" for name in (names.MODULES + " " + names.UNLISTED).split()]
+    public += [f"accelrt.memory.{name}" for name in accelrt.memory.__all__]
+    text = "import accelrt\n" + "".join(f"reveal_type({name})\n" for name in public)
+    text += "from accelrt import *\n" + "".join(f"reveal_type({name})\n" for name in accelrt.__all__)
+    (tmp_path / "uses_all.py").write_text(text)
+    done = mypy("mypy", "--strict", "--no-error-summary", str(tmp_path / "uses_all.py"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("Revealed type is") == len(public) + len(accelrt.__all__)
+    assert '"Any"' not in done.stdout
 
 
 def test_the_package_is_marked_as_typed():

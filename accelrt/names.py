@@ -1,0 +1,101 @@
+"""The public names of accelrt and of accelrt.memory, by the module below accelrt that each is defined in.
+
+Imports, `dir()`, star imports and what is imported later come from here, and setup.py writes of it the stubs
+that type checkers read (accelrt/__init__.pyi, accelrt/memory/__init__.pyi).
+"""
+
+# Imported with accelrt, in this order.
+NOW = {
+    "buffers.buffer": "Buffer PinnedBuffer",
+    "buffers.copy": "copy fill",
+    "devices.device": """
+        can_device_access_peer current_device device device_count device_of mem_get_info set_device
+        synchronize
+    """,
+    "errors": """
+        CaptureError CudaError DeferredCudaCallError DriverNotFoundError ForkedError IdentityError
+        InterfaceError NotSupportedError OutOfMemoryError RaceError RaceWarning ReadingError
+        SyncDebugError SyncDebugWarning
+    """,
+    "graphs.graph": "CUDAGraph graph_pool_handle",
+    "graphs.hooks": "RemovableHandle",
+    "graphs.nodes": "GraphNode",
+    "graphs.scope": "graph is_current_stream_capturing",
+    "memory.caching": """
+        caching_allocator_alloc caching_allocator_delete empty_cache record_stream
+        set_per_process_memory_fraction
+    """,
+    "memory.host_cache": """
+        caching_host_allocator_alloc caching_host_allocator_delete host_empty_cache host_memory_stats
+        reset_accumulated_host_memory_stats reset_peak_host_memory_stats
+    """,
+    "memory.settings.apply": "configure_pinned pinned_settings",
+    "runtime.init": "init is_available is_initialized lazy_call",
+    "runtime.sanitizer_hooks": "get_sync_debug_mode set_sync_debug_mode",
+    "streams.event": "Event",
+    "streams.stream": "Stream current_stream default_stream per_thread_stream set_stream",
+    "streams.stream_context": "stream",
+}
+
+# Imported when it is asked for.
+LATER = {
+    "interface": """
+        DeviceInterface get_interface_for_device get_registered_device_interfaces
+        register_interface_for_device
+    """,
+    "devices.device_facts": "DeviceProperties",
+    "streams.stream": "ExternalStream",
+    "graphs.callables": "GraphedCallable make_graphed_callables",
+    "memory.mempool": "MemPool use_mem_pool",
+    "buffers.registered": "RegisteredMemory is_pinned pinned_empty record_host_stream register_host",
+    "devices.versions": "driver_version runtime_version",
+    "devices.arch": "get_arch_list get_gencode_flags is_bf16_supported",
+    "devices.properties": "get_device_capability get_device_name get_device_properties",
+    "memory.statistics": """
+        max_memory_allocated max_memory_reserved memory_allocated memory_reserved memory_snapshot
+        memory_stats reset_accumulated_memory_stats reset_peak_memory_stats
+    """,
+    "sanitizer.use": "use",
+    "readings": """
+        EccErrors GpuProcess MemoryInfo NvlinkTraffic PcieLink PcieTraffic PowerLimits RemappedRows
+        TemperatureLimits application_clock_rates clock_rate clock_rates decoder_utilization
+        device_memory_info device_memory_used ecc_errors ecc_mode encoder_utilization energy fan_speed
+        fan_speeds gpu_processes list_gpu_processes max_clock_rates memory_temperature memory_usage
+        nvlink_links nvlink_throughput pcie_link pcie_throughput performance_state power_draw power_limits
+        remapped_rows temperature temperature_limits throttle_reasons utilization
+    """,
+}
+
+# Modules of accelrt that are public themselves: those that `from accelrt import *` brings, and the others.
+MODULES = "identity interface memory publish sanitizer"
+UNLISTED = "nvml readings visible"
+
+# Of accelrt.memory; imported when it is asked for.
+MEMORY = {
+    "buffers.registered": "RegisteredMemory is_pinned pinned_empty record_host_stream register_host",
+    "memory.backends.backend": """
+        CUDAPluggableAllocator change_current_allocator get_allocator_backend library_path select_backend
+    """,
+    "memory.caching": """
+        FreeMemoryCallback caching_allocator_alloc caching_allocator_delete empty_cache free_after
+        record_stream register_free_memory_callback set_per_process_memory_fraction
+    """,
+    "memory.host_cache": """
+        caching_host_allocator_alloc caching_host_allocator_delete host_audit host_empty_cache
+        host_memory_stats reset_accumulated_host_memory_stats reset_peak_host_memory_stats
+    """,
+    "memory.mempool": """
+        MemPool PoolCheckpoint check_pool_live_allocations get_checkpoint_state set_checkpoint_state
+        use_mem_pool
+    """,
+    "memory.settings.apply": "allocator_settings configure_pinned pinned_settings set_allocator_settings",
+    "memory.statistics": """
+        audit max_memory_allocated max_memory_reserved memory_allocated memory_reserved memory_snapshot
+        memory_stat memory_stats reset_accumulated_memory_stats reset_peak_memory_stats
+    """,
+}
+
+
+def module_of(table: dict[str, str]) -> dict[str, str]:
+    """Name -> module of each name of a table."""
+    return {name: module for module, names in table.items() for name in names.split()}
