@@ -4,12 +4,11 @@ Three sets of rows only forward: those of the table that initialises at first us
 that injects faults, and those that Python sees.  Each is derived from the contract at build time, so
 that a row is declared once.  A driver fills the rows that its modules define: a module that includes
 NAME_rows.pxi has in it fill_NAME, which puts every function that bears a row's name into the table, and, in
-the cuda driver, what cuda/symbols.py says of libcuda's functions.  setup.py calls write_all() before it
-cythonizes.
+the cuda driver, asks the library for the functions whose types the module declares.  setup.py calls
+write_all() before it cythonizes.
 """
 
 import re
-import runpy
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,8 +22,7 @@ BUFFERS = {
 }
 DEFINED = re.compile(r"^cdef int (\w+)\(", re.M)
 INCLUDED = re.compile(r'^include "(\w+)_rows\.pxi"', re.M)
-SYMBOL = re.compile(r"(cu\w+) (\d+) \((.*)\)(\?)?(?:: (.*))?")
-OLDEST_HEADERS = 12030  # a function that came later has its pointer's type written out
+SYMBOL = re.compile(r"ctypedef int \(\*PFN_(cu\w+)_v(\d+)\)\([^)]*\) noexcept nogil  # (.+)")
 
 
 @dataclass(frozen=True)
@@ -53,21 +51,16 @@ class Row:
 
 @dataclass(frozen=True)
 class Symbol:
-    """A function of libcuda, as cuda/symbols.py has it."""
+    """A function of libcuda, with the version that names its ABI."""
 
     name: str
     version: int
-    arguments: str
-    may_lack: bool
+    needed: bool
     rows: tuple[str, ...]
 
     @property
     def type(self) -> str:
         return f"PFN_{self.name}_v{self.version}"
-
-    @property
-    def typedef(self) -> str:
-        return f"ctypedef int (*{self.type})({self.arguments}) noexcept nogil"
 
 
 def read_rows(path: Path = HERE / "table.pxd") -> list[Row]:
@@ -142,17 +135,18 @@ def python_call(row: Row) -> str:
     )
 
 
-def read_symbols(path: Path = HERE / "cuda" / "symbols.py") -> dict[str, list[Symbol]]:
-    """Module of the cuda driver -> the functions that it calls; a line that is indented goes on."""
-    found: dict[str, list[Symbol]] = {}
-    for module, text in runpy.run_path(str(path))["SYMBOLS"].items():
-        found[module] = []
-        for line in re.sub(r"\n +", " ", text.strip()).splitlines():
-            match = SYMBOL.fullmatch(line.partition("  #")[0])
-            if match is None:
-                raise ValueError(f"{path}: {module}: not a symbol: {line}")
-            rows = tuple(match[5].split(", ")) if match[5] else ()
-            found[module].append(Symbol(match[1], int(match[2]), match[3], bool(match[4]), rows))
+def read_symbols(text: str) -> list[Symbol]:
+    """The functions of libcuda that a module of the cuda driver has typed.
+
+    Each is a pointer's type as cudaTypedefs.h names it, which ends in the version of the ABI, and a
+    comment: the rows that cannot work without the function, or "needed" where opening fails without it, or
+    "not needed" where the module itself looks whether it is there.
+    """
+    found = []
+    for name, version, note in SYMBOL.findall(text):
+        said = note.partition(";")[0]
+        rows = () if said in ("needed", "not needed") else tuple(said.split(", "))
+        found.append(Symbol(name, int(version), said == "needed", rows))
     return found
 
 
@@ -167,34 +161,22 @@ def filled_rows(text: str, rows: list[Row]) -> str:
     return "\n".join(f"    table.{row.name} = {row.name}" for row in rows if row.name in defined)
 
 
-def fill_cuda_module(module: str, text: str, declared: str, symbols: list[Symbol], rows: list[Row]) -> str:
+def fill_cuda_module(module: str, text: str, declared: str, rows: list[Row]) -> str:
     """The functions that a module of the cuda driver calls, and fill_NAME, which asks the library for them.
 
     A second version of one function bears it in its name.  What the module's .pxd declares is left to it.
     """
-    types = sorted(set(re.findall(r"\b(?:CU|cu)\w+", " ".join(symbol.arguments for symbol in symbols))))
-    imports = [f"from accelrt.driver.cuda.types cimport {', '.join(types)}"]
-    if module != "context":
-        imports.append("from accelrt.driver.cuda.context cimport Symbol, resolve")
-    own = [symbol for symbol in symbols if symbol.type not in declared]
-    typed = [f"    {symbol.typedef}" for symbol in own if symbol.version <= OLDEST_HEADERS]
-    untyped = [symbol.typedef for symbol in own if symbol.version > OLDEST_HEADERS]
     names: dict[Symbol, str] = {}
     entries: list[str] = []
-    for symbol in symbols:
+    for symbol in read_symbols(declared + text):
         taken = symbol.name in names.values()
         names[symbol] = f"{symbol.name}_v{symbol.version}" if taken else symbol.name
-        places = [f"<void**>&table.{row}" for row in symbol.rows] or ["NULL"]
-        needed = not symbol.rows and not symbol.may_lack
         start = f'Symbol(b"{symbol.name}", {symbol.version}, <void**>&{names[symbol]}'
-        entries += [f"        {start}, {place}, {needed})," for place in places]
+        places = [f"<void**>&table.{row}" for row in symbol.rows] or ["NULL"]
+        entries += [f"        {start}, {place}, {symbol.needed})," for place in places]
     return "\n".join(
         [
-            *imports,
-            'cdef extern from "cudaTypedefs.h" nogil:',
-            *typed,
-            *untyped,
-            *(f"cdef {symbol.type} {names[symbol]}" for symbol in own),
+            *(f"cdef {symbol.type} {name}" for symbol, name in names.items() if symbol.type not in declared),
             f"cdef int fill_{module}(Table* table, Table* blank) except -1:",
             f"    cdef Symbol[{len(entries)}] symbols = [",
             *entries,
@@ -208,14 +190,14 @@ def fill_cuda_module(module: str, text: str, declared: str, symbols: list[Symbol
 
 def render_drivers(rows: list[Row]) -> dict[str, str]:
     """File name -> text of what the modules of the two drivers include."""
-    symbols, files = read_symbols(), {}
+    files = {}
     for path in sorted(HERE.glob("*/*.pyx")):
         text, driver, module = path.read_text(), path.parent.name, path.stem
         if module not in INCLUDED.findall(text):
             continue
         if driver == "cuda":
             declared = path.with_suffix(".pxd").read_text()
-            files[f"cuda/{module}_rows.pxi"] = fill_cuda_module(module, text, declared, symbols[module], rows)
+            files[f"cuda/{module}_rows.pxi"] = fill_cuda_module(module, text, declared, rows)
         else:
             files[f"{driver}/{module}_rows.pxi"] = fill_module(module, text, rows)
     return files

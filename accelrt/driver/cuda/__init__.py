@@ -1,7 +1,6 @@
 """The driver table filled by NVIDIA's driver.
 
 driver   puts the table together; open and close
-symbols  which functions of libcuda the rows call
 types    what the rows name of cuda.h
 context  the library; primary contexts, made current for one call; devices; waits that a signal may end
 memory   plain, virtual, stream-ordered and page-locked memory

@@ -6,7 +6,7 @@ from accelrt.driver.cuda.types cimport CUcontext, CUdevice
 from accelrt.driver.table cimport Table
 from accelrt.status cimport INVALID_DEVICE, SUCCESS
 
-# One function of the library; rowgen.py writes them from symbols.py.
+# One function of the library; rowgen.py writes them from the types of the pointers.
 cdef struct Symbol:
     const char* name  # without a version suffix
     int version       # 12000 is 12.0
@@ -22,7 +22,7 @@ cdef int start() except -1  # a status code
 cdef int resolve(Symbol* symbols, int total, Table* table, Table* blank) except -1
 
 cdef extern from "cudaTypedefs.h" nogil:
-    ctypedef int (*PFN_cuCtxGetCurrent_v4000)(CUcontext*) noexcept nogil
+    ctypedef int (*PFN_cuCtxGetCurrent_v4000)(CUcontext*) noexcept nogil  # needed
 
 cdef extern from *:
     int ACQUIRE "__ATOMIC_ACQUIRE"

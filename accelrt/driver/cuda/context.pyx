@@ -4,7 +4,7 @@
 are taken by name from the module when a driver is opened, not cimported, so that a build fits every cuda-bindings of
 CUDA 12.9 and 13 and needs none itself.  They raise Python exceptions where libcuda or one of its functions is missing,
 and take the GIL to do so.  Here, at open, that is welcome; in a row it is not.  So the rows call the addresses that
-libcuda itself gives out (symbols.py lists them), and this module fetches them.
+libcuda itself gives out, and this module fetches them.
 
 **Contexts.**  A primary context is retained when its device is first needed and never released: it is the one that the
 CUDA runtime and every other library of the process use.
@@ -29,6 +29,30 @@ from accelrt.status cimport (
     INVALID_CONTEXT, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE, NOT_READY, NOT_SUPPORTED, NO_DEVICE,
     PEER_ACCESS_ENABLED, SUCCESS,
 )
+
+cdef extern from "cudaTypedefs.h" nogil:
+    ctypedef int (*PFN_cuDriverGetVersion_v2020)(int*) noexcept nogil  # driver_version
+    ctypedef int (*PFN_cuDeviceGet_v2000)(CUdevice*, int) noexcept nogil  # needed
+    ctypedef int (*PFN_cuDeviceGetCount_v2000)(int*) noexcept nogil  # needed
+    ctypedef int (*PFN_cuDeviceGetName_v2000)(char*, int, CUdevice) noexcept nogil  # device_name
+    ctypedef int (*PFN_cuDeviceGetUuid_v11040)(
+        CUuuid*, CUdevice) noexcept nogil  # device_uuid; tells the instances of a MIG device apart
+    ctypedef int (*PFN_cuDeviceGetPCIBusId_v4010)(char*, int, CUdevice) noexcept nogil  # device_pci_bus_id
+    ctypedef int (*PFN_cuDeviceGetAttribute_v2000)(int*, CUdevice_attribute, CUdevice) noexcept nogil  # needed
+    ctypedef int (*PFN_cuDeviceTotalMem_v3020)(size_t*, CUdevice) noexcept nogil  # device_memory
+    ctypedef int (*PFN_cuMemGetInfo_v3020)(size_t*, size_t*) noexcept nogil  # memory_info
+    ctypedef int (*PFN_cuCtxSetCurrent_v4000)(CUcontext) noexcept nogil  # needed
+    ctypedef int (*PFN_cuCtxPushCurrent_v4000)(CUcontext) noexcept nogil  # needed
+    ctypedef int (*PFN_cuCtxPopCurrent_v4000)(CUcontext*) noexcept nogil  # needed
+    ctypedef int (*PFN_cuCtxGetDevice_v2000)(CUdevice*) noexcept nogil  # needed
+    ctypedef int (*PFN_cuCtxSynchronize_v2000)() noexcept nogil  # device_synchronize
+    ctypedef int (*PFN_cuDevicePrimaryCtxRetain_v7000)(CUcontext*, CUdevice) noexcept nogil  # needed
+    ctypedef int (*PFN_cuDevicePrimaryCtxGetState_v7000)(CUdevice, unsigned int*, int*) noexcept nogil  # needed
+    ctypedef int (*PFN_cuDeviceCanAccessPeer_v4000)(int*, CUdevice, CUdevice) noexcept nogil  # can_access_peer
+    ctypedef int (*PFN_cuCtxEnablePeerAccess_v4000)(CUcontext, unsigned int) noexcept nogil  # enable_peer
+
+# Typed by hand: headers have had it since 12.5 only.
+ctypedef int (*PFN_cuCtxRecordEvent_v12050)(CUcontext, CUevent) noexcept nogil  # not needed
 
 cdef extern from *:
     """

@@ -9,7 +9,9 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
 from accelrt.driver.capture_guard cimport go_relaxed, restore_mode
-from accelrt.driver.cuda.context cimport MOST_DEVICES, enter, enter_any, enter_for, leave, primary_of, rows
+from accelrt.driver.cuda.context cimport (
+    MOST_DEVICES, Symbol, enter, enter_any, enter_for, leave, primary_of, resolve, rows,
+)
 from accelrt.driver.cuda.types cimport (
     CU_GRAPH_COND_ASSIGN_DEFAULT, CU_GRAPH_NODE_TYPE_CONDITIONAL, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS,
     CU_STREAM_CAPTURE_STATUS_ACTIVE, CU_STREAM_CAPTURE_STATUS_NONE, CU_STREAM_SET_CAPTURE_DEPENDENCIES, CUcontext,
@@ -19,6 +21,54 @@ from accelrt.driver.cuda.types cimport (
 )
 from accelrt.driver.table cimport Table
 from accelrt.status cimport ILLEGAL_STATE, NO_HOST_MEMORY, SUCCESS
+
+cdef extern from "cudaTypedefs.h" nogil:
+    ctypedef int (*PFN_cuStreamBeginCapture_v10010)(CUstream, CUstreamCaptureMode) noexcept nogil  # capture_begin
+    ctypedef int (*PFN_cuStreamEndCapture_v10000)(CUstream, CUgraph*) noexcept nogil  # capture_end
+    ctypedef int (*PFN_cuStreamGetCaptureInfo_v10010)(
+        CUstream, CUstreamCaptureStatus*, cuuint64_t*) noexcept nogil  # capture_status
+    ctypedef int (*PFN_cuThreadExchangeStreamCaptureMode_v10010)(
+        CUstreamCaptureMode*) noexcept nogil  # capture_mode_exchange
+    ctypedef int (*PFN_cuGraphDestroy_v10000)(CUgraph) noexcept nogil  # graph_destroy
+    ctypedef int (*PFN_cuGraphGetNodes_v10000)(
+        CUgraph, CUgraphNode*, size_t*) noexcept nogil  # graph_node_count, graph_nodes
+    ctypedef int (*PFN_cuGraphDebugDotPrint_v11030)(CUgraph, const char*, unsigned int) noexcept nogil  # graph_dot
+    ctypedef int (*PFN_cuGraphInstantiateWithFlags_v11040)(
+        CUgraphExec*, CUgraph, unsigned long long) noexcept nogil  # graph_instantiate
+    ctypedef int (*PFN_cuGraphExecUpdate_v12000)(
+        CUgraphExec, CUgraph, CUgraphExecUpdateResultInfo*) noexcept nogil  # graph_update
+    ctypedef int (*PFN_cuGraphUpload_v11010)(CUgraphExec, CUstream) noexcept nogil  # graph_upload
+    ctypedef int (*PFN_cuGraphLaunch_v10000)(CUgraphExec, CUstream) noexcept nogil  # graph_launch
+    ctypedef int (*PFN_cuGraphExecDestroy_v10000)(CUgraphExec) noexcept nogil  # graph_exec_destroy
+    ctypedef int (*PFN_cuModuleLoadData_v2000)(CUmodule*, const void*) noexcept nogil  # module_load
+    ctypedef int (*PFN_cuModuleUnload_v2000)(CUmodule) noexcept nogil  # module_unload
+    ctypedef int (*PFN_cuModuleGetFunction_v2000)(CUfunction*, CUmodule, const char*) noexcept nogil  # module_function
+    ctypedef int (*PFN_cuLaunchKernel_v4000)(
+        CUfunction, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int, unsigned
+        int, CUstream, void**, void**) noexcept nogil  # kernel_launch
+    ctypedef int (*PFN_cuIpcGetEventHandle_v4010)(CUipcEventHandle*, CUevent) noexcept nogil  # ipc_event_export
+    ctypedef int (*PFN_cuIpcOpenEventHandle_v4010)(CUevent*, CUipcEventHandle) noexcept nogil  # ipc_event_open
+    ctypedef int (*PFN_cuIpcGetMemHandle_v4010)(CUipcMemHandle*, CUdeviceptr) noexcept nogil  # ipc_memory_export
+    ctypedef int (*PFN_cuIpcOpenMemHandle_v11000)(
+        CUdeviceptr*, CUipcMemHandle, unsigned int) noexcept nogil  # ipc_memory_open
+    ctypedef int (*PFN_cuIpcCloseMemHandle_v4010)(CUdeviceptr) noexcept nogil  # ipc_memory_close
+    ctypedef int (*PFN_cuGraphGetEdges_v12030)(
+        CUgraph, CUgraphNode*, CUgraphNode*, CUgraphEdgeData*, size_t*) noexcept nogil  # graph_edges
+    ctypedef int (*PFN_cuGraphNodeGetType_v10000)(CUgraphNode, CUgraphNodeType*) noexcept nogil  # graph_node_type
+    ctypedef int (*PFN_cuStreamBeginCaptureToGraph_v12030)(
+        CUstream, CUgraph, const CUgraphNode*, const CUgraphEdgeData*, size_t,
+        CUstreamCaptureMode) noexcept nogil  # capture_begin_to
+    ctypedef int (*PFN_cuStreamGetCaptureInfo_v12030)(
+        CUstream, CUstreamCaptureStatus*, cuuint64_t*, CUgraph*, const CUgraphNode**, const CUgraphEdgeData**,
+        size_t*) noexcept nogil  # conditional_create, conditional_add
+    ctypedef int (*PFN_cuStreamUpdateCaptureDependencies_v12030)(
+        CUstream, CUgraphNode*, const CUgraphEdgeData*, size_t, unsigned int) noexcept nogil  # conditional_add
+    ctypedef int (*PFN_cuGraphAddNode_v12030)(
+        CUgraphNode*, CUgraph, const CUgraphNode*, const CUgraphEdgeData*, size_t,
+        CUgraphNodeParams*) noexcept nogil  # conditional_add
+    ctypedef int (*PFN_cuGraphConditionalHandleCreate_v12030)(
+        CUgraphConditionalHandle*, CUgraph, CUcontext, unsigned int,
+        unsigned int) noexcept nogil  # conditional_create, conditional_set
 
 cdef extern from *:
     int ACQUIRE "__ATOMIC_ACQUIRE"

@@ -2,15 +2,49 @@
 from libc.stdint cimport uint64_t, uintptr_t
 from libc.string cimport memset
 
-from accelrt.driver.cuda.context cimport device_total, devices, enter, enter_any, leave
+from accelrt.driver.cuda.context cimport Symbol, device_total, devices, enter, enter_any, leave, resolve
 from accelrt.driver.cuda.types cimport (
     CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTREGISTER_PORTABLE, CU_MEMORYTYPE_HOST, CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
     CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED, CU_MEM_LOCATION_TYPE_DEVICE,
-    CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CUdeviceptr, CUmemAccessDesc,
-    CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemPool_attribute, CUmemoryPool, CUpointer_attribute, CUstream,
+    CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CUdevice, CUdeviceptr, CUmemAccessDesc,
+    CUmemAllocationGranularity_flags, CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemPool_attribute,
+    CUmemoryPool, CUpointer_attribute, CUstream,
 )
 from accelrt.driver.table cimport Table
 from accelrt.status cimport INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED, SUCCESS
+
+cdef extern from "cudaTypedefs.h" nogil:
+    ctypedef int (*PFN_cuMemAlloc_v3020)(CUdeviceptr*, size_t) noexcept nogil  # memory_alloc
+    ctypedef int (*PFN_cuMemFree_v3020)(CUdeviceptr) noexcept nogil  # memory_free
+    ctypedef int (*PFN_cuPointerGetAttributes_v7000)(
+        unsigned int, CUpointer_attribute*, void**, CUdeviceptr) noexcept nogil  # pointer_device
+    ctypedef int (*PFN_cuMemGetAllocationGranularity_v10020)(
+        size_t*, const CUmemAllocationProp*, CUmemAllocationGranularity_flags) noexcept nogil  # granularity
+    ctypedef int (*PFN_cuMemAddressReserve_v10020)(
+        CUdeviceptr*, size_t, size_t, CUdeviceptr, unsigned long long) noexcept nogil  # address_reserve
+    ctypedef int (*PFN_cuMemAddressFree_v10020)(CUdeviceptr, size_t) noexcept nogil  # address_free
+    ctypedef int (*PFN_cuMemCreate_v10020)(
+        CUmemGenericAllocationHandle*, size_t, const CUmemAllocationProp*,
+        unsigned long long) noexcept nogil  # physical_create
+    ctypedef int (*PFN_cuMemRelease_v10020)(CUmemGenericAllocationHandle) noexcept nogil  # physical_release
+    ctypedef int (*PFN_cuMemMap_v10020)(
+        CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long) noexcept nogil  # memory_map
+    ctypedef int (*PFN_cuMemSetAccess_v10020)(
+        CUdeviceptr, size_t, const CUmemAccessDesc*, size_t) noexcept nogil  # memory_access
+    ctypedef int (*PFN_cuMemUnmap_v10020)(CUdeviceptr, size_t) noexcept nogil  # memory_unmap
+    ctypedef int (*PFN_cuMemAllocFromPoolAsync_v11020)(
+        CUdeviceptr*, size_t, CUmemoryPool, CUstream) noexcept nogil  # async_alloc
+    ctypedef int (*PFN_cuMemFreeAsync_v11020)(CUdeviceptr, CUstream) noexcept nogil  # async_free
+    ctypedef int (*PFN_cuMemPoolTrimTo_v11020)(CUmemoryPool, size_t) noexcept nogil  # async_trim
+    ctypedef int (*PFN_cuMemPoolGetAttribute_v11020)(
+        CUmemoryPool, CUmemPool_attribute, void*) noexcept nogil  # async_get
+    ctypedef int (*PFN_cuMemPoolSetAttribute_v11020)(
+        CUmemoryPool, CUmemPool_attribute, void*) noexcept nogil  # async_set
+    ctypedef int (*PFN_cuDeviceGetDefaultMemPool_v11020)(CUmemoryPool*, CUdevice) noexcept nogil  # async_alloc
+    ctypedef int (*PFN_cuMemHostAlloc_v2020)(void**, size_t, unsigned int) noexcept nogil  # host_alloc
+    ctypedef int (*PFN_cuMemFreeHost_v2000)(void*) noexcept nogil  # host_free
+    ctypedef int (*PFN_cuMemHostRegister_v6050)(void*, size_t, unsigned int) noexcept nogil  # host_register
+    ctypedef int (*PFN_cuMemHostUnregister_v4000)(void*) noexcept nogil  # host_unregister
 
 include "memory_rows.pxi"
 

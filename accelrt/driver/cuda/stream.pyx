@@ -6,7 +6,7 @@ A stream or an event that was created knows its context, yet the driver looks fo
 from libc.stdint cimport uintptr_t
 
 from accelrt.driver.cuda.context cimport (
-    LAST_DEFAULT_STREAM, device_of_context, devices, enter, enter_any, leave, primary_of,
+    LAST_DEFAULT_STREAM, Symbol, device_of_context, devices, enter, enter_any, leave, primary_of, resolve,
 )
 from accelrt.driver.cuda.memory cimport ON_DEVICE, PAGEABLE, memory_kind
 from accelrt.driver.cuda.types cimport (
@@ -15,6 +15,35 @@ from accelrt.driver.cuda.types cimport (
 )
 from accelrt.driver.table cimport Table, host_fn
 from accelrt.status cimport INVALID_VALUE, SUCCESS
+
+cdef extern from "cudaTypedefs.h" nogil:
+    ctypedef int (*PFN_cuCtxGetStreamPriorityRange_v5050)(int*, int*) noexcept nogil  # stream_priority_range
+    ctypedef int (*PFN_cuStreamCreateWithPriority_v5050)(CUstream*, unsigned int, int) noexcept nogil  # stream_create
+    ctypedef int (*PFN_cuStreamDestroy_v4000)(CUstream) noexcept nogil  # stream_destroy
+    ctypedef int (*PFN_cuStreamGetPriority_v5050)(CUstream, int*) noexcept nogil  # stream_priority
+    ctypedef int (*PFN_cuStreamGetFlags_v5050)(CUstream, unsigned int*) noexcept nogil  # stream_flags
+    ctypedef int (*PFN_cuStreamGetCtx_v9020)(CUstream, CUcontext*) noexcept nogil  # stream_device
+    ctypedef int (*PFN_cuStreamQuery_v2000)(CUstream) noexcept nogil  # stream_query
+    ctypedef int (*PFN_cuStreamSynchronize_v2000)(CUstream) noexcept nogil  # stream_synchronize, copy
+    ctypedef int (*PFN_cuStreamWaitEvent_v3020)(
+        CUstream, CUevent, unsigned int) noexcept nogil  # stream_wait_event, stream_wait_external
+    ctypedef int (*PFN_cuLaunchHostFunc_v10000)(CUstream, CUhostFn, void*) noexcept nogil  # stream_host_func
+    ctypedef int (*PFN_cuEventCreate_v2000)(CUevent*, unsigned int) noexcept nogil  # event_create
+    ctypedef int (*PFN_cuEventDestroy_v4000)(CUevent) noexcept nogil  # event_destroy
+    ctypedef int (*PFN_cuEventRecord_v2000)(CUevent, CUstream) noexcept nogil  # event_record
+    ctypedef int (*PFN_cuEventRecordWithFlags_v11010)(
+        CUevent, CUstream, unsigned int) noexcept nogil  # event_record_external
+    ctypedef int (*PFN_cuEventQuery_v2000)(CUevent) noexcept nogil  # event_query
+    ctypedef int (*PFN_cuEventSynchronize_v2000)(CUevent) noexcept nogil  # event_synchronize
+    ctypedef int (*PFN_cuEventElapsedTime_v2000)(float*, CUevent, CUevent) noexcept nogil  # event_elapsed
+    ctypedef int (*PFN_cuMemcpyAsync_v4000)(
+        CUdeviceptr, CUdeviceptr, size_t, CUstream) noexcept nogil  # copy, copy_async
+    ctypedef int (*PFN_cuStreamIsCapturing_v10000)(CUstream, CUstreamCaptureStatus*) noexcept nogil  # copy
+    ctypedef int (*PFN_cuMemcpyPeerAsync_v4000)(
+        CUdeviceptr, CUcontext, CUdeviceptr, CUcontext, size_t, CUstream) noexcept nogil  # copy_peer, copy_across
+    ctypedef int (*PFN_cuMemsetD8Async_v3020)(CUdeviceptr, unsigned char, size_t, CUstream) noexcept nogil  # fill
+    ctypedef int (*PFN_cuMemsetD16Async_v3020)(CUdeviceptr, unsigned short, size_t, CUstream) noexcept nogil  # fill
+    ctypedef int (*PFN_cuMemsetD32Async_v3020)(CUdeviceptr, unsigned int, size_t, CUstream) noexcept nogil  # fill
 
 include "stream_rows.pxi"
 
