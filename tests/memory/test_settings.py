@@ -214,4 +214,4 @@ def test_reading_settings_loads_nothing_heavy():
         "settings.parse('roundup_power2_divisions:[4:2,>:8]')\nprint(sorted(set(sys.modules) - before))"
     )
     package = "accelrt.memory.settings"
-    assert eval(run_code(code)) == [f"{package}.{name}" for name in ("conflicts", "keys", "settings")]
+    assert eval(run_code(code)) == [f"{package}.{name}" for name in ("keys", "settings")]

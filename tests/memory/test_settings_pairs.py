@@ -8,8 +8,7 @@ from settings_samples import COMPANION, GOOD, MIB, attributes
 
 import accelrt
 from accelrt.errors import SettingsError
-from accelrt.memory.settings.conflicts import CONTRADICTIONS, NEEDS
-from accelrt.memory.settings.keys import KEYS
+from accelrt.memory.settings.keys import CONTRADICTIONS, KEYS, NEEDS
 from accelrt.memory.settings.settings import Settings, merge, parse
 
 DESIGN = (Path(accelrt.__file__).parent / "memory" / "settings" / "DESIGN.md").read_text()

@@ -18,7 +18,8 @@ cdef extern from *:
     void store_steps "store_setting"(unsigned char* place, unsigned char value) noexcept nogil
     int leading_zeros "__builtin_clzll"(unsigned long long word) noexcept nogil
 
-cdef PoolSettings wanted  # of pools that are made from now on; under the lock under which they are made (pool.pyx)
+# Of pools that are made from now on; set before the first, under the lock under which they are made (pool.pyx).
+cdef PoolSettings wanted
 
 cdef void take_settings(Pool* pool) noexcept nogil  # while it is made: what is wanted and what the device has
 cdef void replace_settings(Pool* pool, const PoolSettings* settings) noexcept nogil  # in the exclusive section

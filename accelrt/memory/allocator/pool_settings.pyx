@@ -1,9 +1,9 @@
 """What the settings string says, as the pools read it."""
-from libc.stdint cimport SIZE_MAX
 from libc.stdint cimport SIZE_MAX, int64_t
+from libc.string cimport memcpy
 
 from accelrt.memory.allocator.heap_stats cimport cumulative
-from accelrt.memory.allocator.sizes cimport GRANULE, LARGE, LARGE_SEGMENT, SMALL
+from accelrt.memory.allocator.sizes cimport GRANULE, LARGE, SMALL
 from accelrt.memory.allocator.stats cimport ALLOCATION
 from accelrt.memory.allocator.types cimport Heap
 
@@ -26,24 +26,14 @@ cdef void take_settings(Pool* pool) noexcept nogil:
 
 cdef void replace_settings(Pool* pool, const PoolSettings* settings) noexcept nogil:
     # What a pool was made with stays, how it grows and the size of its pieces: hits read it without a lock.
+    cdef size_t changing = <const char*>&settings.virtual_memory - <const char*>settings
+    cdef bint stitches = settings.stitching and pool.settings.virtual_memory
     cdef int power
-    pool.settings.stitching = settings.stitching and pool.settings.virtual_memory
-    pool.settings.slack = settings.slack
-    pool.settings.max_split = settings.max_split
-    pool.settings.large_segment = settings.large_segment
-    pool.settings.max_rounding = settings.max_rounding
-    pool.settings.collect = settings.collect
-    pool.settings.fraction = settings.fraction
+    memcpy(&pool.settings, settings, changing)
+    pool.settings.stitching = stitches
     for power in range(64):
         store_steps(&pool.settings.divisions[power], settings.divisions[power])
     store_flag(&pool.settings.rounds, settings.rounds)
-
-
-wanted.virtual_memory = wanted.stitching = True
-wanted.max_split = SIZE_MAX
-wanted.large_segment = wanted.max_rounding = LARGE_SEGMENT
-wanted.fraction = 1
-wanted.slack = -1
 
 
 # --- whether new windows are worth what they cost ---------------------------------------------------------

@@ -15,7 +15,7 @@ from accelrt.memory.allocator.pool cimport pool_if_made
 from accelrt.memory.allocator.private_pool cimport has_graphs, sum_of
 from accelrt.memory.allocator.sizes cimport LARGE
 from accelrt.memory.allocator.stats cimport (
-    ACTIVE_BYTES, ALLOCATED_BYTES, BOTH, STATS, RESERVED_BYTES, PER_HEAP, Counter, current_of,
+    ACTIVE_BYTES, ALLOCATED_BYTES, BOTH, STATS, RESERVED_BYTES, PER_HEAP, Counter, clear_counts, current_of,
 )
 from accelrt.memory.allocator.types cimport CLASSES, HOLE, LIVE, PENDING, PLAIN, Block, Heap, Pool, PrivatePool, Segment
 from accelrt.memory.backends.external_pool cimport (
@@ -244,8 +244,7 @@ cdef void reset_accumulated(Pool* pool) noexcept nogil:
             reset_counter(&pool.stats.counters[stat][kind])
     reset_counter(&pool.stats.oversize_allocations)
     reset_counter(&pool.stats.oversize_segments)
-    pool.stats.num_alloc_retries = pool.stats.num_ooms = pool.stats.num_sync_all_streams = 0
-    pool.stats.num_device_alloc = pool.stats.num_device_free = pool.stats.virtual_memory_calls = 0
+    clear_counts(&pool.stats)
     unlock_all(pool, NULL)
 
 

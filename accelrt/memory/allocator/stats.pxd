@@ -9,6 +9,7 @@
 # A hit changes five counts only, and of those it keeps not what is there but how much room is left below the
 # ceilings: what is active differs from what is allocated by what is pending, which no hit changes.
 from libc.stdint cimport int64_t
+from libc.string cimport memset
 
 cdef enum:
     ALLOCATION = 0            # live blocks
@@ -51,16 +52,22 @@ cdef struct Counter:
 cdef struct Stats:  # a pool's, as it is read; peak_all is the peak of the sum, not the sum of the peaks
     Counter[STATS][2] counters
     int64_t[STATS] peak_all
+    # Counts of what happened since the last reset_accumulated, the first to the last of them (clear_counts).
     int64_t num_alloc_retries
     int64_t num_ooms
     int64_t num_sync_all_streams
     int64_t num_device_alloc
     int64_t num_device_free
     int64_t virtual_memory_calls  # rows of the driver's virtual memory that were called
+    # What there is.
     int64_t stitched_bytes        # mapped a second time
     int64_t reserved_addresses    # bytes of address space held, mapped or not
     Counter oversize_allocations
     Counter oversize_segments
+
+
+cdef inline void clear_counts(Stats* stats) noexcept nogil:
+    memset(&stats.num_alloc_retries, 0, <char*>&stats.stitched_bytes - <char*>&stats.num_alloc_retries)
 
 
 cdef inline int64_t current_of(const Stats* stats, int stat) noexcept nogil:

@@ -15,15 +15,17 @@ from accelrt.memory.backends.external_types cimport Foreign
 
 # What the settings string says, as the pool reads it; sizes in bytes.
 cdef struct PoolSettings:
-    bint virtual_memory
     bint stitching
     double slack       # of the peak of live bytes; below 0: by the credit for windows
-    size_t page_size     # 0: by what is reserved
     size_t max_split   # plain blocks above are never split; SIZE_MAX where there is no such limit
     size_t large_segment
     size_t max_rounding  # how much larger than asked a block above max_split may be
     double collect     # of the limit; 0: never
     double fraction    # of the device's memory that pools may reserve
+    # Those above change in the exclusive section.  The next two stay as a pool was made; hits read the last two, and
+    # the first of these, without a lock.
+    bint virtual_memory
+    size_t page_size     # 0: by what is reserved
     bint rounds        # divisions hold one that is not 0
     unsigned char[64] divisions  # steps between a power of two and the next, by the lower one's exponent; 0: none
 

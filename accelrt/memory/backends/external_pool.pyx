@@ -4,8 +4,7 @@ Two locks a room, always taken in this order: relief, held by the one thread tha
 and lock, held for bookkeeping.  A backend's rows run without lock, since a plugged library may take as long
 as it likes, and may call accelrt.  Neither lock is held while the GIL is taken.
 """
-from libc.stdint cimport SIZE_MAX
-from libc.stdint cimport int64_t
+from libc.stdint cimport SIZE_MAX, int64_t
 from libc.stdlib cimport calloc, free
 
 from accelrt.core.handle_map cimport map_find, map_insert, map_remove, map_reserve
@@ -17,7 +16,7 @@ from accelrt.memory.allocator.miss cimport on_refusal
 from accelrt.memory.allocator.sizes cimport kind_of
 from accelrt.memory.allocator.stats cimport (
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, STATS, REQUESTED_BYTES, RESERVED_BYTES, SEGMENT, Counter,
-    current_of, decrease, increase,
+    clear_counts, current_of, decrease, increase,
 )
 from accelrt.memory.backends.external_types cimport Backend, Foreign, Record, Sharer, lock_room, unlock_room
 from accelrt.status cimport (
@@ -475,8 +474,7 @@ cdef void foreign_reset_accumulated(Foreign* room) noexcept nogil:
         for kind in range(2):
             counter = &room.stats.counters[figure][kind]
             counter.allocated = counter.freed = 0
-    room.stats.num_alloc_retries = room.stats.num_ooms = room.stats.num_sync_all_streams = 0
-    room.stats.num_device_alloc = room.stats.num_device_free = 0
+    clear_counts(&room.stats)
     unlock_room(room)
 
 

@@ -3,8 +3,7 @@
 Two locks, always taken in this order: order, held around events, and lock, a spin lock held for bookkeeping.
 Neither is held while the GIL is taken or while something is waited for; memory comes and goes under none.
 """
-from libc.stdint cimport SIZE_MAX
-from libc.stdint cimport uintptr_t
+from libc.stdint cimport SIZE_MAX, uintptr_t
 from libc.stdlib cimport calloc
 from libc.string cimport memset
 

@@ -1,6 +1,5 @@
 """The settings string put into force: ACCELRT_ALLOC_CONF at first use, set_allocator_settings at any time."""
 from libc.stdint cimport SIZE_MAX
-from libc.string cimport memset
 
 from accelrt.core.integers cimport exact_int
 from accelrt.errors import SettingsError
@@ -20,32 +19,19 @@ UNCHANGED = object()
 cdef object in_force = None  # Settings; None before the environment was read
 
 
-cdef size_t limit_from(object value):
-    return SIZE_MAX if value < 0 else value
-
-
-cdef void set_divisions(PoolSettings* wanted, tuple divisions) except *:
-    # The settings count classes from 1 MiB up, the wanted powers of two from 1 byte up.
-    cdef int power
-    for power in range(64):
-        wanted.divisions[power] = divisions[min(max(power - 20, 0), len(divisions) - 1)]
-    wanted.rounds = max(divisions) > 1
-
-
 cdef PoolSettings pool_settings_from(object settings) except *:
-    cdef PoolSettings wanted
-    memset(&wanted, 0, sizeof(wanted))
-    wanted.virtual_memory = settings.expandable_segments
-    wanted.stitching = settings.stitching
-    wanted.slack = settings.growth_slack
-    wanted.page_size = settings.piece_size
-    wanted.max_split = limit_from(settings.max_split_size)
-    wanted.large_segment = settings.large_segment_size
-    wanted.max_rounding = settings.max_non_split_rounding_size
-    wanted.collect = settings.garbage_collection_threshold
-    wanted.fraction = settings.per_process_memory_fraction
-    set_divisions(&wanted, settings.roundup_power2_divisions)
-    return wanted
+    # The settings count classes of divisions from 1 MiB up, the wanted powers of two from 1 byte up; what is below 0 is
+    # no limit.
+    from accelrt.memory.settings.keys import KEYS
+
+    cdef tuple divisions = settings.roundup_power2_divisions
+    cdef dict values = {"rounds": max(divisions) > 1}
+    values["divisions"] = [divisions[min(max(power - 20, 0), len(divisions) - 1)] for power in range(64)]
+    for key in KEYS.values():
+        if key.field:
+            value = getattr(settings, key.attribute)
+            values[key.field] = SIZE_MAX if type(value) is int and value < 0 else value
+    return values
 
 
 cdef void update_pool(Pool* pool, const PoolSettings* wanted, bint limits) noexcept nogil:
@@ -174,12 +160,17 @@ def read_environment():
     from accelrt.memory.settings.settings import from_environment
 
     cdef int level = env.value("ACCELRT_DEBUG")
+    cdef PoolSettings wanted
     with nogil:
         want_level(level)
     if in_force is None:
         settings = from_environment()
         if settings.named:
             put_in_force(settings, settings.named, "ACCELRT_ALLOC_CONF")
+        else:
+            wanted = pool_settings_from(settings)
+            with nogil:
+                want_settings(&wanted)
 
 
 def backend_to_come():

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from accelrt import env
 from accelrt.errors import SettingsError
-from accelrt.memory.settings.conflicts import complaint
-from accelrt.memory.settings.keys import DIVISION_CLASSES, KEYS, MIB, Value
+from accelrt.memory.settings.keys import DIVISION_CLASSES, KEYS, MIB, Value, complaint
 
 __all__ = ["VARIABLE", "Settings", "from_environment", "keys_in", "merge", "parse", "rounded_size"]
 
@@ -18,34 +17,21 @@ DEFAULT = "default"  # the value that takes any key back to its default
 UNIT = 512  # every block's size is a multiple, as in sizes.pxd
 SHOWN = 80  # characters of a refused text that an error quotes
 
+TYPE_CHECKING = False  # typing's, which takes long to import
+if TYPE_CHECKING:
+    from typing import Any
+
 Given = dict[str, tuple[Value, str]]  # what the text names: the value, and the one way to write it
 
 
 class Settings:
     """What the allocator is told, in bytes; immutable, equal when the same keys are named with equal values.
 
-    parse() and merge() make them; Settings() holds the defaults.  Each key of the text is an attribute,
-    sizes in bytes and without _mb.  What a key that is not named becomes beside those that are: see implied.
+    parse() and merge() make them; Settings() holds the defaults.  Each key of the text is an attribute
+    (Key.attribute), sizes in bytes and without _mb; DESIGN.md says what each is.  What a key that is not
+    named becomes beside those that are: see implied.
     """
 
-    backend: str  # "native" or "cudaMallocAsync"
-    max_split_size: int  # bytes; -1: no limit
-    roundup_power2_divisions: tuple[int, ...]  # 16 classes, from 1 MiB by powers of two; 0 and 1: off
-    garbage_collection_threshold: float  # of the process's limit; 0.0: off
-    expandable_segments: bool  # where the device has virtual memory
-    large_segment_size: int  # bytes
-    max_non_split_rounding_size: int  # bytes
-    per_process_memory_fraction: float  # of the device's memory
-    release_lock_on_cudamalloc: bool
-    pinned_use_cuda_host_register: bool
-    pinned_num_register_threads: int
-    pinned_use_background_threads: bool
-    pinned_max_round_threshold: int  # bytes; -1: every size is rounded
-    pinned_max_cached_size: int  # bytes; -1: every size is cached
-    graph_capture_record_stream_reuse: bool
-    stitching: bool
-    growth_slack: float  # of the peak of live bytes; -1.0: none, but more while windows do not pay
-    piece_size: int  # bytes; 0: the pool chooses
     named: tuple[str, ...]  # the keys that the text names, in the order of KEYS
     text: str  # the text that parse() reads as these settings
 
@@ -62,6 +48,10 @@ class Settings:
             object.__setattr__(self, key.attribute, values[name])
         object.__setattr__(self, "named", tuple(name for name in KEYS if name in given))
         object.__setattr__(self, "text", ",".join(f"{name}:{given[name][1]}" for name in self.named))
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...  # the keys' attributes
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"{name} cannot be set: Settings are immutable; merge() makes new ones")
@@ -236,6 +226,6 @@ def rounded_size(settings: Settings, size: int) -> int:
     """
     floor = 1 << max(size.bit_length() - 1, 0)
     index = min(max((floor // MIB).bit_length() - 1, 0), DIVISION_CLASSES - 1)
-    count = settings.roundup_power2_divisions[index]
+    count: int = settings.roundup_power2_divisions[index]
     step = floor // count if count > 1 and size > UNIT * count else UNIT
     return -(-size // step) * step
