@@ -18,7 +18,7 @@ from accelrt.graphs.held cimport CALLBACKS, HOOKS, UNREADY
 from accelrt.graphs.hooks import add_hook, run_hooks
 from accelrt.graphs.nodes cimport update_exec
 from accelrt.memory.allocator.routes cimport (
-    begin_capture_on, end_capture, expect_idle, hide_replays, hold_private, let_go_private, note_replays,
+    begin_capture_on, end_capture, expect_idle, hide_replays, note_replays, release_pool, retain_pool,
 )
 from accelrt.memory.mempool cimport MemPool, next_pool, read_pool_id
 from accelrt.runtime.capture_record cimport (
@@ -136,7 +136,7 @@ cdef class CUDAGraph(HeldGraph):
         with nogil:
             if hidden:
                 hide_replays(self.ordinal, self.pool_id[0], self.pool_id[1])
-            let_go_private(self.ordinal, self.pool_id[0], self.pool_id[1])
+            release_pool(self.ordinal, self.pool_id[0], self.pool_id[1], False)
         return 0
 
     cdef int leave_branches(self) noexcept:
@@ -212,7 +212,7 @@ cdef class CUDAGraph(HeldGraph):
         self.ordinal = stream.device_index
         self.mode = mode
         with nogil:  # the pool's lock is held in calls of the driver that may wait for a function of Python's
-            code = hold_private(self.ordinal, self.pool_id[0], self.pool_id[1])
+            code = retain_pool(self.ordinal, self.pool_id[0], self.pool_id[1], False, 0)
         if code:
             raise_status(code, "capture_begin", ("pool", (self.pool_id[0], self.pool_id[1])))
         self.holds = self.counted = True
@@ -391,7 +391,7 @@ cdef class CUDAGraph(HeldGraph):
         self.require_alike(to)
         first, second = to.pool_id[0], to.pool_id[1]
         with nogil:
-            code = hold_private(to.ordinal, first, second)
+            code = retain_pool(to.ordinal, first, second, False, 0)
         if code:
             raise_status(code, "graph_update", ("pool", (first, second)))
         try:
@@ -399,7 +399,7 @@ cdef class CUDAGraph(HeldGraph):
             update_exec(self.exec_, to.graph)
         except BaseException:
             with nogil:
-                let_go_private(to.ordinal, first, second)
+                release_pool(to.ordinal, first, second, False)
             raise
         self.take_over(to)
 

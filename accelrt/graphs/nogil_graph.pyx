@@ -7,12 +7,13 @@ whenever Python tries again what it was refused.
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
+from accelrt.core.atomic cimport add_count
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
 from accelrt.core.locks cimport spin_lock, spin_unlock
 from accelrt.driver.capture_guard cimport count_out_capture, expect_capture, go_relaxed, restore_mode
 cimport accelrt.driver.registry as registry
 from accelrt.memory.allocator.routes cimport (
-    begin_capture_on, end_capture, expect_idle, hide_replays, hold_private, let_go_private,
+    begin_capture_on, end_capture, expect_idle, hide_replays, release_pool, retain_pool,
 )
 from accelrt.runtime.release_queue cimport GRAPH, GRAPH_EXEC, drain_too, end_capture as end_on_driver, give_back
 from accelrt.status cimport FORKED, ILLEGAL_STATE, INVALID_HANDLE, NO_HOST_MEMORY
@@ -20,16 +21,8 @@ from accelrt.status cimport FORKED, ILLEGAL_STATE, INVALID_HANDLE, NO_HOST_MEMOR
 cdef extern from "<pthread.h>" nogil:
     int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept)
 
-cdef extern from *:
-    """
-    /* Numbers of pools that nobody named; the second half of their ids is one that Python's never have. */
-    static uint64_t accelrt_door_pools;
-    #define accelrt_next_door_pool() __atomic_add_fetch(&accelrt_door_pools, 1, __ATOMIC_RELAXED)
-    """
-    uint64_t next_number "accelrt_next_door_pool" () noexcept nogil
-
 cdef enum:
-    OWN_POOL = 1  # second half of the id of a pool of a graph's own
+    OWN_POOL = 1  # second half of the id of a graph's own pool, which no pool of Python's has
 
 cdef struct Graph:
     int state
@@ -48,6 +41,7 @@ cdef struct Graph:
 cdef AddressMap graphs         # address -> Graph; under the lock
 cdef Graph* refused = NULL     # destroyed, and the driver kept something of it; under the lock
 cdef int lock = 0
+cdef long own_pools = 0        # how many graphs had a pool of their own
 
 
 cdef void forget_graphs() noexcept nogil:
@@ -104,7 +98,7 @@ cdef int dismantle(Graph* graph) noexcept nogil:
         code = code if code else other
     if graph.holds:
         hide_replays(graph.device, graph.pool[0], graph.pool[1])  # launches are not noted
-        let_go_private(graph.device, graph.pool[0], graph.pool[1])
+        release_pool(graph.device, graph.pool[0], graph.pool[1], False)
         graph.holds = False
     graph.nodes = 0
     return code
@@ -161,7 +155,7 @@ cdef int enlist(Graph* graph) noexcept nogil:
 
 
 cdef int open_route(Graph* graph, int mode) noexcept nogil:
-    cdef int code = hold_private(graph.device, graph.pool[0], graph.pool[1])
+    cdef int code = retain_pool(graph.device, graph.pool[0], graph.pool[1], False, 0)
     if code:
         return code
     graph.holds = True
@@ -190,7 +184,7 @@ cdef int begin_graph(int device, uintptr_t stream, int mode, uint64_t id0, uint6
     graph.stream = stream
     graph.pool[0], graph.pool[1] = id0, id1
     if id0 == 0 and id1 == 0:
-        graph.pool[0], graph.pool[1] = next_number(), OWN_POOL
+        graph.pool[0], graph.pool[1] = <uint64_t>add_count(&own_pools, 1), OWN_POOL
     code = open_route(graph, mode)
     if code == 0:
         code = enlist(graph)
