@@ -73,8 +73,8 @@ from accelrt.streams.stream import (
     default_stream,
     per_thread_stream,
     set_stream,
+    stream,
 )
-from accelrt.streams.stream_context import stream
 
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:

@@ -31,8 +31,7 @@ accelrt\.memory\.BACKEND
 .*\.copy\.(Operand|View)
 .*\.graphs\.nodes\.(Handles|TYPES|RESULTS)
 .*\.graph\.MODES
-.*\.stream\.(Currents|Waitable)
-.*\.stream_context\.Entries
+.*\.stream\.(Currents|Entries|Waitable)
 .*\.driver\.host\.driver\.S(IZE|CALE)
 .*\.PinnedBuffer\.__buffer__
 """

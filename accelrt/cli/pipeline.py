@@ -14,8 +14,7 @@ from accelrt.buffers.buffer import Buffer, PinnedBuffer
 from accelrt.buffers.copy import copy
 from accelrt.graphs.graph import CUDAGraph
 from accelrt.graphs.scope import graph
-from accelrt.streams.stream import Stream
-from accelrt.streams.stream_context import stream
+from accelrt.streams.stream import Stream, stream
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -18,8 +18,7 @@ from accelrt.graphs.graph import CUDAGraph, graph_pool_handle
 from accelrt.graphs.pytree import LEAF, Layout, gather, names_of, put_together, take_apart
 from accelrt.graphs.scope import graph, is_current_stream_capturing
 from accelrt.memory.mempool import MemPool
-from accelrt.streams.stream import Stream, current_stream
-from accelrt.streams.stream_context import stream
+from accelrt.streams.stream import Stream, current_stream, stream
 
 __all__ = ["GraphedCallable", "make_graphed_callables"]
 

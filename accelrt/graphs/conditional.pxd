@@ -2,8 +2,7 @@
 from libc.stdint cimport uint64_t, uintptr_t
 
 from accelrt.runtime.capture_record cimport Record
-from accelrt.streams.stream cimport Stream
-from accelrt.streams.stream_context cimport StreamContext
+from accelrt.streams.stream cimport Stream, StreamContext
 
 cdef class Branch:
     cdef object graph          # the CUDAGraph

@@ -366,7 +366,7 @@ cdef class CUDAGraph(HeldGraph):
         if handle not in self.launched_on:
             self.lasting = note_sides(self.sides, self.ordinal, handle) or self.lasting
             stream = current_of(self.ordinal)
-            self.launched_on[handle] = None if stream.leased else stream
+            self.launched_on[handle] = None if stream.pooled != NULL else stream
         self.noted = handle
         return 0
 

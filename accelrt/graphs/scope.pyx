@@ -8,9 +8,8 @@ cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport CAPTURE_NONE
 from accelrt.graphs.graph cimport CUDAGraph
 from accelrt.status cimport refuse_copy, refuse_unmade
-from accelrt.streams.stream cimport current_of
+from accelrt.streams.stream cimport StreamContext, current_of
 from accelrt.streams.stream import Stream as make_stream
-from accelrt.streams.stream_context cimport StreamContext
 
 
 cdef class graph:

@@ -16,8 +16,7 @@ from accelrt.interface.worker import CachingWorker
 from accelrt.memory.statistics import memory_allocated
 from accelrt.runtime import init
 from accelrt.streams.event import Event
-from accelrt.streams.stream import Stream, current_stream, set_stream
-from accelrt.streams.stream_context import stream
+from accelrt.streams.stream import Stream, current_stream, set_stream, stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
