@@ -43,10 +43,9 @@ from accelrt.errors import (
     SyncDebugError,
     SyncDebugWarning,
 )
-from accelrt.graphs.graph import CUDAGraph, graph_pool_handle
+from accelrt.graphs.graph import CUDAGraph, graph, graph_pool_handle, is_current_stream_capturing
 from accelrt.graphs.hooks import RemovableHandle
 from accelrt.graphs.nodes import GraphNode
-from accelrt.graphs.scope import graph, is_current_stream_capturing
 from accelrt.memory.caching import (
     caching_allocator_alloc,
     caching_allocator_delete,
@@ -86,7 +85,7 @@ if TYPE_CHECKING:
     from accelrt import publish as publish
     from accelrt import readings as readings
     from accelrt import visible as visible
-    from accelrt.buffers.registered import (
+    from accelrt.buffers.buffer import (
         RegisteredMemory,
         is_pinned,
         pinned_empty,
@@ -94,8 +93,8 @@ if TYPE_CHECKING:
         register_host,
     )
     from accelrt.devices.arch import get_arch_list, get_gencode_flags, is_bf16_supported
-    from accelrt.devices.device_facts import DeviceProperties
-    from accelrt.devices.properties import get_device_capability, get_device_name, get_device_properties
+    from accelrt.devices.device import get_device_capability, get_device_name, get_device_properties
+    from accelrt.devices.properties import DeviceProperties
     from accelrt.devices.versions import driver_version, runtime_version
     from accelrt.graphs.callables import GraphedCallable, make_graphed_callables
     from accelrt.interface import (
@@ -299,21 +298,21 @@ __all__ = [
 _MODULES = {"identity", "interface", "nvml", "publish", "readings", "visible"}
 _FROM = {
     "DeviceInterface": "interface",
-    "DeviceProperties": "devices.device_facts",
+    "DeviceProperties": "devices.properties",
     "ExternalStream": "streams.stream",
     "GraphedCallable": "graphs.callables",
     "MemPool": "memory.mempool",
-    "RegisteredMemory": "buffers.registered",
+    "RegisteredMemory": "buffers.buffer",
     "driver_version": "devices.versions",
     "get_arch_list": "devices.arch",
-    "get_device_capability": "devices.properties",
-    "get_device_name": "devices.properties",
-    "get_device_properties": "devices.properties",
+    "get_device_capability": "devices.device",
+    "get_device_name": "devices.device",
+    "get_device_properties": "devices.device",
     "get_gencode_flags": "devices.arch",
     "get_interface_for_device": "interface",
     "get_registered_device_interfaces": "interface",
     "is_bf16_supported": "devices.arch",
-    "is_pinned": "buffers.registered",
+    "is_pinned": "buffers.buffer",
     "make_graphed_callables": "graphs.callables",
     "max_memory_allocated": "memory.statistics",
     "max_memory_reserved": "memory.statistics",
@@ -321,9 +320,9 @@ _FROM = {
     "memory_reserved": "memory.statistics",
     "memory_snapshot": "memory.statistics",
     "memory_stats": "memory.statistics",
-    "pinned_empty": "buffers.registered",
-    "record_host_stream": "buffers.registered",
-    "register_host": "buffers.registered",
+    "pinned_empty": "buffers.buffer",
+    "record_host_stream": "buffers.buffer",
+    "register_host": "buffers.buffer",
     "register_interface_for_device": "interface",
     "reset_accumulated_memory_stats": "memory.statistics",
     "reset_peak_memory_stats": "memory.statistics",

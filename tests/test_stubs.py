@@ -30,7 +30,7 @@ accelrt\.memory\.backends\.(external_pool|foreign_readings|cuda_malloc_async|plu
 accelrt\.memory\.BACKEND
 .*\.copy\.(Operand|View)
 .*\.graphs\.nodes\.(Handles|TYPES|RESULTS)
-.*\.graph\.MODES
+.*\.graph\.(Branch|MODES)
 .*\.stream\.(Currents|Entries|Waitable)
 .*\.driver\.host\.driver\.S(IZE|CALE)
 .*\.PinnedBuffer\.__buffer__

@@ -9,8 +9,7 @@ import os
 from dataclasses import dataclass
 
 from accelrt import env
-from accelrt.devices.device import device_count
-from accelrt.devices.properties import get_device_name
+from accelrt.devices.device import device_count, get_device_name
 from accelrt.errors import DriverNotFoundError
 from accelrt.runtime import init
 

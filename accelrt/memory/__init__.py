@@ -96,7 +96,7 @@ _ROOMS = {
         "reset_accumulated_host_memory_stats",
         "reset_peak_host_memory_stats",
     ),
-    "accelrt.buffers.registered": (
+    "accelrt.buffers.buffer": (
         "RegisteredMemory",
         "is_pinned",
         "pinned_empty",

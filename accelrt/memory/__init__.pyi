@@ -1,16 +1,16 @@
-from accelrt.buffers.registered import (
+from accelrt.buffers.buffer import (
     RegisteredMemory as RegisteredMemory,
 )
-from accelrt.buffers.registered import (
+from accelrt.buffers.buffer import (
     is_pinned as is_pinned,
 )
-from accelrt.buffers.registered import (
+from accelrt.buffers.buffer import (
     pinned_empty as pinned_empty,
 )
-from accelrt.buffers.registered import (
+from accelrt.buffers.buffer import (
     record_host_stream as record_host_stream,
 )
-from accelrt.buffers.registered import (
+from accelrt.buffers.buffer import (
     register_host as register_host,
 )
 from accelrt.memory.backends.backend import (
