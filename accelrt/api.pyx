@@ -1,4 +1,4 @@
-"""The Cython door; see api.pxd."""
+"""The Cython API; see api.pxd."""
 cimport accelrt.status as status
 from accelrt.devices.device cimport current_ordinal
 cimport accelrt.driver.registry as registry

@@ -234,7 +234,7 @@ cdef object fill = None
 
 
 def provide_copies(copy_function, fill_function):
-    """Copies stand on buffers; this is the one word that a buffer's methods need of them."""
+    """Sets what a buffer's methods copy and fill with: copies import buffers, and buffers do not import copies."""
     global copy, fill
     copy, fill = copy_function, fill_function
 

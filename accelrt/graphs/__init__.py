@@ -2,7 +2,7 @@
 
 graph        CUDAGraph: capture, replay, update; conditional nodes; the context in which work is captured
 nodes        the driver's graphs: their nodes, instantiation and update
-nogil_graph  graphs of nogil code, for the Cython door
+nogil_graph  graphs of nogil code, for the Cython API
 hooks        functions called before and after captures and replays
 callables    make_graphed_callables: functions captured once and replayed
 pytree       memory in tuples, lists and dicts

@@ -93,7 +93,7 @@ cdef class CUDAGraph:
     """
 
     def __cinit__(self):
-        self.noted = UINTPTR_MAX
+        self.last_stream = UINTPTR_MAX
         self.rare = UNREADY
         self.capture_hooks = self.replay_hooks = NO_HOOKS
 
@@ -107,8 +107,8 @@ cdef class CUDAGraph:
         refuse_copy(self, "it owns the driver's graph; capture another one")
 
     cdef int abandon(self) noexcept:
-        # Whatever state it is in, afterwards the graph holds nothing.  Never raises: destructors call it.  What gives the
-        # parts back lets go of the GIL, so other threads are kept off, and find nothing to replay.
+        # In any state; the graph is empty afterwards.  Never raises: destructors call it.  The driver's calls release the
+        # GIL, so other threads are refused meanwhile, and find nothing to replay.
         cdef Record record = self.record
         cdef uintptr_t exec_ = self.exec_, graph = self.graph
         self.busy += 1
@@ -121,30 +121,31 @@ cdef class CUDAGraph:
         self.count_out()
         if watch.sanitizing:
             watch.note_dropped(self.capture)
-        if self.lasting:
+        if self.uses_others_memory:
             for handle in self.launched_on:
                 keep_until_passed(self.ordinal, handle, self.kept)
         if exec_:
             dispose(GRAPH_EXEC, self.ordinal, exec_)
         if graph:
             dispose(GRAPH, self.ordinal, graph)
-        if self.holds:
-            self.let_pool_go()
-        self.lasting = False
+        if self.retains_pool:
+            self.drop_pool()
+        self.uses_others_memory = False
         self.kept = self.calls = self.sides = self.launched_on = None
-        self.noted = UINTPTR_MAX
+        self.last_stream = UINTPTR_MAX
         self.node_count = 0
         self.busy -= 1
         return 0
 
-    cdef int let_pool_go(self) noexcept:
-        # Its memory is others' once the streams that it was replayed on are past the last replay.  A caller who got the
-        # driver's handles may have launched it anywhere, and the garbage collector may have dropped the list.
+    cdef int drop_pool(self) noexcept:
+        # The pool's memory serves others once the streams that the graph was replayed on are past the last replay.  A
+        # caller with the driver's handles may have launched it anywhere, and the garbage collector may have cleared
+        # launched_on: then the streams are unknown.
         cdef dict launched_on = self.launched_on
-        cdef bint hidden = self.shown or (self.noted != UINTPTR_MAX and not launched_on)
+        cdef bint hidden = self.shown or (self.last_stream != UINTPTR_MAX and not launched_on)
         cdef uintptr_t stream
         self.launched_on = None
-        self.holds = self.shown = False
+        self.retains_pool = self.shown = False
         if launched_on and not hidden:
             for handle in launched_on:
                 stream = handle
@@ -238,7 +239,7 @@ cdef class CUDAGraph:
             code = retain_pool(self.ordinal, self.pool_id[0], self.pool_id[1], False, 0)
         if code:
             raise_status(code, "capture_begin", ("pool", (self.pool_id[0], self.pool_id[1])))
-        self.holds = self.counted = True
+        self.retains_pool = self.counted = True
         with nogil:
             expect_idle(self.ordinal)
             expect_capture()
@@ -301,7 +302,7 @@ cdef class CUDAGraph:
             raise_broken(record, code, call, ("stream", stream))
         if watch.sanitizing:
             watch.note_captured(self.capture)
-        self.take_in(record.kept)
+        self.keep(record.kept)
         if not self.keep_graph:
             try:
                 self.make_exec()
@@ -322,12 +323,12 @@ cdef class CUDAGraph:
             raise
         return 0
 
-    cdef int take_in(self, list kept) except -1:
+    cdef int keep(self, list kept) except -1:
         self.kept = kept
         self.calls = nodes_of(kept)
         self.sides = [thing for thing in kept if isinstance(thing, Side)]
         self.launched_on = None
-        self.noted = UINTPTR_MAX
+        self.last_stream = UINTPTR_MAX
         self.rare = CALLBACKS * (len(self.calls) > 0) | UNREADY * (self.exec_ == 0) | self.rare & HOOKS
         return 0
 
@@ -391,7 +392,7 @@ cdef class CUDAGraph:
         """
         cdef uintptr_t handle = current_handle(self.ordinal)
         cdef int code
-        if self.rare or handle != self.noted or watch.sanitizing:
+        if self.rare or handle != self.last_stream or watch.sanitizing:
             self.replay_slow(handle)
             return
         with nogil:
@@ -419,7 +420,7 @@ cdef class CUDAGraph:
     cdef int launch(self, uintptr_t handle) except -1:
         cdef list calls = self.calls
         cdef int code
-        if handle != self.noted:
+        if handle != self.last_stream:
             self.note_stream(handle)
         if watch.sanitizing:
             watch.note_replay(self.ordinal, handle, self.capture)
@@ -437,10 +438,10 @@ cdef class CUDAGraph:
         if self.launched_on is None:
             self.launched_on = {}
         if handle not in self.launched_on:
-            self.lasting = note_sides(self.sides, self.ordinal, handle) or self.lasting
+            self.uses_others_memory = note_sides(self.sides, self.ordinal, handle) or self.uses_others_memory
             stream = current_of(self.ordinal)
             self.launched_on[handle] = None if stream.pooled != NULL else stream
-        self.noted = handle
+        self.last_stream = handle
         return 0
 
     def update(self, other):
@@ -485,20 +486,20 @@ cdef class CUDAGraph:
     cdef int take_over(self, CUDAGraph other) except -1:
         cdef object stays = (self.kept, self.launched_on)
         cdef bint shown
-        if self.lasting:
+        if self.uses_others_memory:
             for handle in self.launched_on:
                 keep_until_passed(self.ordinal, handle, stays)
         shown = self.shown  # which what is instantiated stays
-        self.let_pool_go()
-        self.holds, self.shown = True, shown
+        self.drop_pool()
+        self.retains_pool, self.shown = True, shown
         self.pool_id[0], self.pool_id[1] = other.pool_id[0], other.pool_id[1]
         if self.graph:
             dispose(GRAPH, self.ordinal, self.graph)
             self.graph = 0
         self.node_count = other.node_count
         self.capture = other.capture
-        self.lasting = False
-        return self.take_in(other.kept)
+        self.uses_others_memory = False
+        return self.keep(other.kept)
 
     def reset(self):
         """Forgets the capture: its pool's memory can go back to the device once nothing in it is live.

@@ -1,8 +1,8 @@
 """Python functions in a stream's order: cuLaunchHostFunc with a Python callable.
 
 A function runs on a thread of the driver.  What it raises is kept and raised by the next synchronize, or query that
-finds its work complete: the first errors with their tracebacks, the rest counted.  What nobody asked for before the
-interpreter's exit goes where errors go that nobody can catch.
+finds its work complete: the first errors with their tracebacks, the rest counted.  What no call has
+raised by the interpreter's exit goes to sys.unraisablehook.
 """
 import atexit
 import sys
@@ -41,7 +41,7 @@ cdef long closing = 0      # 1: the interpreter ends, so that no function runs a
 
 cdef class HostCall:
     """A function on its way to a stream.  Each run that is enqueued holds a reference of its own, so that the
-    function outlives a graph that dies while a launch of it is under way.  Launches by the Cython door hold
+    function outlives a graph that dies while a launch of it is under way.  Launches by the Cython API hold
     none: there the caller keeps the graph."""
 
     cdef object function
@@ -164,7 +164,7 @@ cdef int enqueue_callback(int device, uintptr_t stream, object function) except 
     if taken == UNCAPTURED:
         begin_run(host_call)
     elif taken == OTHERS:
-        Py_INCREF(host_call)  # for good: their graph may launch it at any time, and nobody says when it is gone
+        Py_INCREF(host_call)  # for good: their graph may launch it at any time, and nothing says when it is destroyed
     if watch.sanitizing:
         host_call.mark = watch.note_host_function(device, stream)
     cdef void* data = <void*>host_call

@@ -424,7 +424,7 @@ cdef class Stream:
                 raises is raised by the next synchronize, of anything, or the next query that finds its work
                 complete; where several raised, as an ExceptionGroup of the first ones, whose text counts all.
                 In a capture it becomes a node of the graph, which keeps it; in one that accelrt did not begin, it is
-                never let go, for nothing tells when that graph is gone.
+                kept for ever, for nothing tells when that graph is destroyed.
         Raises:
             TypeError: it cannot be called.
             CudaError: the interpreter is about to exit (DEINITIALIZED), or the driver refused.
@@ -512,7 +512,7 @@ def set_stream(stream):
 
 
 def provide_event_type(kind):
-    """Events stand on streams; this is the one word that streams need of them."""
+    """Sets the class of the events that streams make: events import streams, and streams do not import events."""
     global event_type
     event_type = kind
 
@@ -595,7 +595,7 @@ cdef class Entries:
 
 
 cdef void forget_entries() noexcept nogil:
-    # In a forked child: there what was entered before is left without a word.
+    # In a forked child: to leave a context that was entered before the fork does nothing.
     global entered, is_forked
     entered = NULL
     is_forked = is_used
@@ -666,8 +666,8 @@ cdef int unlink(int index) except -1:
 
 
 cdef int drop_inner(int index) except -1:
-    # Ends the entries inside of one whose contexts nobody holds any more and so nobody can leave; answers how many
-    # others there are.
+    # Ends the entries inside of one whose contexts have no other reference, so that no code can leave them.  Answers how
+    # many others are inside.
     cdef PyObject* context
     cdef int inner
     for inner in range(entered.depth - 1, index, -1):
