@@ -1,4 +1,4 @@
-# The Cython door: accelrt's hot paths for nogil code of other projects.
+# The Cython API: accelrt's hot paths for nogil code of other projects.
 #
 #     from accelrt.api cimport allocate, import_accelrt, release
 #     import_accelrt()    # once, when your module is imported
@@ -115,7 +115,7 @@ cdef int capture_begin(int device, uintptr_t stream, int mode, uint64_t id0, uin
 # back in the pool, and the graph GRAPH_EMPTY.
 cdef int capture_end(uintptr_t graph) noexcept nogil
 cdef int capture_status(int device, uintptr_t stream, int* out_status, uint64_t* out_id) noexcept nogil  # id: if active
-# The calling thread's mode: in CAPTURE_RELAXED its calls break nobody's capture.  Put it back afterwards.
+# The calling thread's mode: in CAPTURE_RELAXED its calls break no capture.  Put it back afterwards.
 cdef int capture_mode_exchange(int mode, int* out_before) noexcept nogil
 cdef int graph_instantiate(uintptr_t graph) noexcept nogil                   # GRAPH_CAPTURED becomes GRAPH_READY
 cdef int graph_launch(uintptr_t graph, uintptr_t stream) noexcept nogil      # ILLEGAL_STATE unless GRAPH_READY

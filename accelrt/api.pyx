@@ -1,9 +1,9 @@
-"""The Cython door; see api.pxd."""
+"""The Cython API; see api.pxd."""
 cimport accelrt.status as status
 from accelrt.devices.device cimport current_ordinal
 cimport accelrt.driver.registry as registry
 cimport accelrt.graphs.nogil_graph as graphs
-cimport accelrt.streams.nogil_streams as leases
+from accelrt.driver.capture_guard cimport captures_open
 from accelrt.driver.table cimport EVENT_BLOCKING_SYNC, EVENT_DEFAULT, EVENT_DISABLE_TIMING
 cimport accelrt.memory.host.pool as pinned
 cimport accelrt.memory.allocator.pool as pool
@@ -11,7 +11,9 @@ from accelrt.memory.allocator.private_pool cimport thread_number
 cimport accelrt.memory.allocator.read_stats as readings
 cimport accelrt.memory.allocator.routes as routes
 cimport accelrt.memory.allocator.cross_stream as sharing
+cimport accelrt.streams.event_pool as event_pool
 from accelrt.streams.stream cimport current_handle, device_of_stream
+cimport accelrt.streams.stream_pool as stream_pool
 
 
 cdef inline bint outside(int device) noexcept nogil:
@@ -122,7 +124,10 @@ cdef int event_destroy(int device, uintptr_t event) noexcept nogil:
 
 
 cdef int event_record(int device, uintptr_t event, uintptr_t stream) noexcept nogil:
-    return registry.active().event_record(device, event, stream)
+    cdef int code = registry.active().event_record(device, event, stream)
+    if code == 0 and captures_open():
+        event_pool.note_record(device, event, stream)
+    return code
 
 
 cdef int event_query(int device, uintptr_t event) noexcept nogil:
@@ -142,35 +147,35 @@ cdef int stream_wait_stream(int device, uintptr_t stream, int other_device, uint
     cdef int code
     if outside(device) or outside(other_device):
         return INVALID_DEVICE
-    code = leases.lease_event(other_device, EVENT_DISABLE_TIMING, &event)
+    code = event_pool.take_event_handle(other_device, EVENT_DISABLE_TIMING, &event)
     if code:
         return code
-    code = registry.active().event_record(other_device, event, other)
+    code = event_record(other_device, event, other)
     if code == 0:
         code = registry.active().stream_wait_event(device, stream, event)
-    leases.return_event(other_device, event)
+    event_pool.return_event_handle(other_device, event)
     return code
 
 
 cdef int stream_lease(int device, int priority, uintptr_t* out_stream) noexcept nogil:
     if outside(device):
         return INVALID_DEVICE
-    return leases.lease_stream(device, priority, out_stream)
+    return stream_pool.take_handle(device, priority, current_handle(device), out_stream)
 
 
 cdef int stream_return(int device, uintptr_t stream) noexcept nogil:
-    return leases.return_stream(device, stream)
+    return stream_pool.return_handle(device, stream)
 
 
 cdef int event_lease(int device, bint timing, bint blocking, uintptr_t* out_event) noexcept nogil:
     cdef unsigned int flags = EVENT_BLOCKING_SYNC if blocking else EVENT_DEFAULT
     if outside(device):
         return INVALID_DEVICE
-    return leases.lease_event(device, flags if timing else flags | EVENT_DISABLE_TIMING, out_event)
+    return event_pool.take_event_handle(device, flags if timing else flags | EVENT_DISABLE_TIMING, out_event)
 
 
 cdef int event_return(int device, uintptr_t event) noexcept nogil:
-    return leases.return_event(device, event)
+    return event_pool.return_event_handle(device, event)
 
 
 cdef int copy(int device, uintptr_t stream, uintptr_t dst, uintptr_t src, size_t size) noexcept nogil:

@@ -17,10 +17,9 @@ NOW = {
         InterfaceError NotSupportedError OutOfMemoryError RaceError RaceWarning ReadingError
         SyncDebugError SyncDebugWarning
     """,
-    "graphs.graph": "CUDAGraph graph_pool_handle",
+    "graphs.graph": "CUDAGraph graph graph_pool_handle is_current_stream_capturing",
     "graphs.hooks": "RemovableHandle",
     "graphs.nodes": "GraphNode",
-    "graphs.scope": "graph is_current_stream_capturing",
     "memory.caching": """
         caching_allocator_alloc caching_allocator_delete empty_cache record_stream
         set_per_process_memory_fraction
@@ -33,8 +32,7 @@ NOW = {
     "runtime.init": "init is_available is_initialized lazy_call",
     "runtime.sanitizer_hooks": "get_sync_debug_mode set_sync_debug_mode",
     "streams.event": "Event",
-    "streams.stream": "Stream current_stream default_stream per_thread_stream set_stream",
-    "streams.stream_context": "stream",
+    "streams.stream": "Stream current_stream default_stream per_thread_stream set_stream stream",
 }
 
 # Imported when it is asked for.
@@ -43,14 +41,14 @@ LATER = {
         DeviceInterface get_interface_for_device get_registered_device_interfaces
         register_interface_for_device
     """,
-    "devices.device_facts": "DeviceProperties",
+    "devices.properties": "DeviceProperties",
     "streams.stream": "ExternalStream",
     "graphs.callables": "GraphedCallable make_graphed_callables",
     "memory.mempool": "MemPool use_mem_pool",
-    "buffers.registered": "RegisteredMemory is_pinned pinned_empty record_host_stream register_host",
+    "buffers.buffer": "RegisteredMemory is_pinned pinned_empty record_host_stream register_host",
     "devices.versions": "driver_version runtime_version",
     "devices.arch": "get_arch_list get_gencode_flags is_bf16_supported",
-    "devices.properties": "get_device_capability get_device_name get_device_properties",
+    "devices.device": "get_device_capability get_device_name get_device_properties",
     "memory.statistics": """
         max_memory_allocated max_memory_reserved memory_allocated memory_reserved memory_snapshot
         memory_stats reset_accumulated_memory_stats reset_peak_memory_stats
@@ -72,7 +70,7 @@ UNLISTED = "nvml readings visible"
 
 # Of accelrt.memory; imported when it is asked for.
 MEMORY = {
-    "buffers.registered": "RegisteredMemory is_pinned pinned_empty record_host_stream register_host",
+    "buffers.buffer": "RegisteredMemory is_pinned pinned_empty record_host_stream register_host",
     "memory.backends.backend": """
         CUDAPluggableAllocator change_current_allocator get_allocator_backend library_path select_backend
     """,

@@ -27,8 +27,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from accelrt.devices.device import device_count, mem_get_info
-from accelrt.devices.properties import get_device_properties
+from accelrt.devices.device import device_count, get_device_properties, mem_get_info
 from accelrt.memory.statistics import max_memory_reserved, memory_allocated, memory_reserved
 from accelrt.runtime import init
 

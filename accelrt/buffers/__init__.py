@@ -1,7 +1,6 @@
 """Memory as objects, and copies.
 
-buffer      Buffer and PinnedBuffer, which own memory
+buffer      Buffer and PinnedBuffer, which own memory; the user's own memory, page-locked
 copy        copies and fills
-registered  page-locked arrays, and the user's own memory page-locked
 cuda_array  the CUDA Array Interface, version 3, read with suspicion
 """

@@ -1,4 +1,6 @@
-# Owners of memory: Buffer on a device, PinnedBuffer on the host, page-locked.
+# Owners of memory: Buffer on a device, PinnedBuffer on the host, page-locked; and the user's own memory, page-locked for
+# as long as a RegisteredMemory lives.
+from cpython.buffer cimport Py_buffer
 from libc.stdint cimport uintptr_t
 
 from accelrt.streams.stream cimport Stream
@@ -16,6 +18,14 @@ cdef class PinnedBuffer:
     cdef readonly size_t nbytes
     cdef int exports                # views of the bytes that are alive
     cdef bint live                  # as of a Buffer
+    cdef object __weakref__
+
+cdef class RegisteredMemory:
+    cdef readonly uintptr_t ptr   # 0 once unregistered, and for 0 bytes
+    cdef readonly size_t nbytes
+    cdef int device_index         # whose driver locked it
+    cdef Py_buffer view           # keeps the memory where it is
+    cdef bint viewed
     cdef object __weakref__
 
 cdef int raise_freed(object owner, str name) except -1  # ValueError: it was freed, or never made

@@ -39,7 +39,7 @@ cdef struct Operand:      # one side of a copy
     int ordinal           # -1 for host memory
     bint ordered          # copies read or write it in their stream's order: it is no ordinary host memory
     bint owned            # by an allocator of ours, which files it under the stream below
-    uintptr_t home        # ANY where no one knows: it may be ours, and may not
+    uintptr_t owner_stream  # ANY where that is unknown: the memory may be an allocator's of ours, or not
     uintptr_t producer    # of an array of others: the stream that wrote it last, in their words; 0: wait for none
     PyObject* source      # borrowed: an argument of the caller's
 
@@ -80,7 +80,7 @@ cdef inline View read_operand(Operand* made, object source, str name, bint writa
         made.ordinal = (<Buffer>source).device_index
         if made.address:
             made.owned = True
-            made.home = (<Buffer>source).stream.handle
+            made.owner_stream = (<Buffer>source).stream.handle
         elif not (<Buffer>source).live:
             raise_freed(source, name)
         return None
@@ -160,7 +160,7 @@ cdef int read_interface(Operand* made, object interface, str name, bint writable
         made.producer = 0
     made.ordinal = device
     made.owned = device >= 0 and pool_if_made(device) != NULL
-    made.home = ANY
+    made.owner_stream = ANY
     return 0
 
 
@@ -242,7 +242,7 @@ cdef int note_elsewhere(Operand* side, Stream stream) except -1:
     cdef int code
     with nogil:
         code = use_across(side.ordinal, side.address, stream.device_index, stream.handle)
-    if code == NOT_ALLOCATED and side.home == ANY:
+    if code == NOT_ALLOCATED and side.owner_stream == ANY:
         return 0
     if code == NO_HOST_MEMORY and not any_capture():
         with nogil:  # what cannot be noted is waited for
@@ -256,7 +256,7 @@ cdef int note_elsewhere(Operand* side, Stream stream) except -1:
 
 cdef inline int note_use(Operand* side, Stream stream, bint kept, bint blocking) except -1:
     # Once the driver took the work: what it refused uses nothing.
-    if side.owned and (side.home != stream.handle or side.ordinal != stream.device_index):
+    if side.owned and (side.owner_stream != stream.handle or side.ordinal != stream.device_index):
         note_elsewhere(side, stream)
     if side.ordinal < 0 and not blocking and side.address and not kept:
         note_pinned(side, stream)
@@ -391,7 +391,7 @@ cdef int copy_between(Operand* dst, uintptr_t to, Operand* src, uintptr_t origin
                                            dst.ordinal, "dst", to, "src_device", src.ordinal, "src", origin,
                                            "size", size), NOT_CAPTURED if code == CAPTURE_UNSUPPORTED else "")
     note_use(src, worker, False, blocking)
-    if not around or dst.home != other.handle:
+    if not around or dst.owner_stream != other.handle:
         note_use(dst, worker, False, blocking)
     if around:  # what follows in the order of the other device's current stream follows the copy
         other.wait_stream(worker)

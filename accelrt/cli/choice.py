@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from accelrt import env
-from accelrt.devices.device import device_count
-from accelrt.devices.properties import get_device_name
+from accelrt.devices.device import device_count, get_device_name
 from accelrt.errors import DriverNotFoundError
 from accelrt.runtime import init
 

@@ -14,8 +14,7 @@ from uuid import UUID
 from accelrt import __version__, env, identity, nvml
 from accelrt.cli.sample import Sampler, plain
 from accelrt.devices import arch, versions
-from accelrt.devices.device import device_count, mem_get_info
-from accelrt.devices.properties import get_device_properties
+from accelrt.devices.device import device_count, get_device_properties, mem_get_info
 from accelrt.driver.rows import Rows
 from accelrt.errors import CudaError
 from accelrt.memory.caching import empty_cache

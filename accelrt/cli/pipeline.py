@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from accelrt.buffers.buffer import Buffer, PinnedBuffer
 from accelrt.buffers.copy import copy
-from accelrt.graphs.graph import CUDAGraph
-from accelrt.graphs.scope import graph
-from accelrt.streams.stream import Stream
-from accelrt.streams.stream_context import stream
+from accelrt.graphs.graph import CUDAGraph, graph
+from accelrt.streams.stream import Stream, stream
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -1,5 +1,6 @@
 """What every other package builds on; nothing here knows of CUDA.
 
+atomic      counters that several threads write
 attach      thread states for a driver's threads, or a user's, that come to run Python
 env_watch   whether the variables that say which devices there are changed since init
 handle_map  a hash table from addresses or handles to records

@@ -10,7 +10,7 @@ cdef extern from "<pthread.h>" nogil:
 
 
 # A lock of one word for sections of some tens of nanoseconds: one atomic exchange to take it, a plain store
-# to let go.  A thread that finds it held spins shortly, then yields; none waits for anything while it holds
+# to release it.  A thread that finds it held spins shortly, then yields; none waits for anything while it holds
 # one, but for the holder of a pool's mutex, who takes all of its heaps'.
 
 cdef extern from *:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from accelrt.devices.device import device_count
-from accelrt.devices.properties import get_device_capability
+from accelrt.devices.device import device_count, get_device_capability
 from accelrt.runtime import init
 
 __all__ = ["get_arch_list", "get_gencode_flags", "is_bf16_supported", "nvrtc_version"]

@@ -31,6 +31,7 @@ cdef str NAME = r"(cuda|host)(?::(0|[1-9][0-9]*))?"
 
 device_total = 0
 cdef dict device_objects = {}
+cdef list properties = []  # by ordinal; None where they were not asked for yet.  Devices do not change after init
 
 
 cdef void forget_devices() noexcept nogil:
@@ -440,6 +441,40 @@ def can_device_access_peer(device, peer_device):
     if code:
         raise_status(code, "can_access_peer", ("device", one, "peer", other))
     return can != 0
+
+
+def get_device_properties(device=None):
+    """A device's constants.
+
+    Arguments:
+        device: int, "cuda:1", "host:0", an object with an index, or None for the current one.
+    Returns:
+        DeviceProperties, the same object at every call.
+    Raises:
+        ValueError, TypeError: it names no device.
+    """
+    cdef Py_ssize_t ordinal
+    if type(device) is int and known_devices() and 0 <= device < len(properties):
+        ordinal = device
+    else:
+        ordinal = ordinal_of(device)
+        if ordinal >= len(properties):
+            properties.extend([None] * (count_devices() - len(properties)))
+    found = properties[ordinal]
+    if found is None:
+        found = properties[ordinal] = init.later("accelrt.devices.properties").read_properties(ordinal)
+    return found
+
+
+def get_device_name(device=None):
+    """A device's name, such as "NVIDIA H200" (cuDeviceGetName); arguments as get_device_properties."""
+    return get_device_properties(device).name
+
+
+def get_device_capability(device=None):
+    """A device's compute capability, (major, minor); (0, 0) for the host device."""
+    found = get_device_properties(device)
+    return found.major, found.minor
 
 
 pthread_atfork(NULL, NULL, &forget_devices)

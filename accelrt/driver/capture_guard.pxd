@@ -5,13 +5,8 @@
 # enters first; and a capture is counted before it begins, which it does once they have left.
 from libc.stdint cimport uintptr_t
 
+from accelrt.core.atomic cimport load_count
 from accelrt.driver.table cimport Table
-
-cdef extern from *:
-    """
-    #define accelrt_load_count(place) __atomic_load_n(place, __ATOMIC_SEQ_CST)
-    """
-    long load_count "accelrt_load_count" (long* place) noexcept nogil
 
 cdef enum Meaning:  # of a driver's answer about a stream, to memory that the stream used
     DONE    # it uses the memory no more, or has an event behind its work

@@ -5,6 +5,7 @@ always sees the other.  The mutex is only for sleeping, and the last lock that a
 """
 from libc.stdint cimport uint64_t
 
+from accelrt.core.atomic cimport add_count, store_count
 from accelrt.core.locks cimport pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock
 from accelrt.driver.table cimport CAPTURE_NONE, CAPTURE_RELAXED
 from accelrt.status cimport (
@@ -22,8 +23,6 @@ cdef extern from "<pthread.h>" nogil:
 
 cdef extern from *:
     """
-    #define accelrt_add_count(place, amount) __atomic_add_fetch(place, amount, __ATOMIC_SEQ_CST)
-    #define accelrt_store_count(place, value) __atomic_store_n(place, value, __ATOMIC_SEQ_CST)
     #if defined(__x86_64__) || defined(__i386__)
     #define accelrt_pause() __builtin_ia32_pause()
     #else
@@ -31,8 +30,6 @@ cdef extern from *:
     #endif
     """
     void pause "accelrt_pause" () noexcept nogil
-    long add_count "accelrt_add_count" (long* place, long amount) noexcept nogil
-    void store_count "accelrt_store_count" (long* place, long value) noexcept nogil
 
 cdef enum:
     CONTEXT_IS_DESTROYED = 709

@@ -1,13 +1,10 @@
 # The active table: the one owner of which driver this process runs on.
+cimport accelrt.core.atomic
 from accelrt.driver.table cimport Table
 
 cdef extern from *:
-    """
-    #define load_table(place) __atomic_load_n(place, __ATOMIC_ACQUIRE)
-    #define store_table(place, table) __atomic_store_n(place, table, __ATOMIC_RELEASE)
-    """
-    Table* load_table(Table** place) noexcept nogil
-    void store_table(Table** place, Table* table) noexcept nogil
+    Table* load_table "accelrt_load_pointer" (Table** place) noexcept nogil
+    void store_table "accelrt_store_pointer" (Table** place, Table* table) noexcept nogil
 
 cdef Table* in_use  # written by registry.pyx alone; others call active()
 

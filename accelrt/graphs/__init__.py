@@ -1,11 +1,8 @@
 """Capture, change and replay of graphs.
 
-graph        CUDAGraph: capture, replay, update
-held         its part that holds the driver's graph and what is instantiated from it
-scope        the context in which work is captured
+graph        CUDAGraph: capture, replay, update; conditional nodes; the context in which work is captured
 nodes        the driver's graphs: their nodes, instantiation and update
-conditional  parts that a replay does or leaves out
-nogil_graph  graphs of nogil code, for the Cython door
+nogil_graph  graphs of nogil code, for the Cython API
 hooks        functions called before and after captures and replays
 callables    make_graphed_callables: functions captured once and replayed
 pytree       memory in tuples, lists and dicts

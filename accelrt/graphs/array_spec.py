@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from accelrt.buffers.buffer import Buffer, PinnedBuffer
 
 
-class Face(NamedTuple):
+class ArraySpec(NamedTuple):
     """One piece of contiguous memory.  Buffers have no form: bytes are what a function makes of them."""
 
     address: int
@@ -17,29 +17,29 @@ class Face(NamedTuple):
     writable: bool
 
 
-def face_of(memory: Any, name: str) -> Face:
-    """The face of a Buffer, a PinnedBuffer, a CUDA array or a contiguous host array.
+def spec_of(memory: Any, name: str) -> ArraySpec:
+    """The spec of a Buffer, a PinnedBuffer, a CUDA array or a contiguous host array.
 
     Raises:
         TypeError: it is none of these; the text calls it by its name.
     """
     if isinstance(memory, Buffer):
-        return Face(memory.ptr, memory.nbytes, None, False, True)
+        return ArraySpec(memory.ptr, memory.nbytes, None, False, True)
     if isinstance(memory, PinnedBuffer):
-        return Face(memory.ptr, memory.nbytes, None, True, True)
+        return ArraySpec(memory.ptr, memory.nbytes, None, True, True)
     if hasattr(memory, "__cuda_array_interface__"):
-        return face_of_cuda_array(memory.__cuda_array_interface__)
-    return face_of_host_array(memory, name)
+        return spec_of_cuda_array(memory.__cuda_array_interface__)
+    return spec_of_host_array(memory, name)
 
 
-def face_of_cuda_array(interface: dict[str, Any]) -> Face:
+def spec_of_cuda_array(interface: dict[str, Any]) -> ArraySpec:
     # Whether its strides are those of contiguous memory is checked by the copy.
     address, readonly = interface["data"]
     shape, kind = tuple(interface["shape"]), interface["typestr"]
     nbytes = int(kind[2:])
     for length in shape:
         nbytes *= length
-    return Face(address or 0, nbytes, (shape, kind), False, not readonly)
+    return ArraySpec(address or 0, nbytes, (shape, kind), False, not readonly)
 
 
 def host_array(memory: Any) -> Any:
@@ -56,7 +56,7 @@ def host_bytes(memory: Any) -> Any:
     return host_array(memory).reshape(-1).view(numpy.uint8)
 
 
-def face_of_host_array(memory: Any, name: str) -> Face:
+def spec_of_host_array(memory: Any, name: str) -> ArraySpec:
     try:
         array = host_array(memory)
     except (TypeError, ValueError, BufferError):
@@ -71,10 +71,10 @@ def face_of_host_array(memory: Any, name: str) -> Face:
             "contiguous one of plain values"
         )
     address = array.__array_interface__["data"][0]
-    return Face(address, array.nbytes, (array.shape, array.dtype.str), True, array.flags.writeable)
+    return ArraySpec(address, array.nbytes, (array.shape, array.dtype.str), True, array.flags.writeable)
 
 
-def require_alike(given: Face, sample: Face, name: str) -> None:
+def require_alike(given: ArraySpec, sample: ArraySpec, name: str) -> None:
     """ValueError where memory cannot stand for the sample: other bytes or, if both have one, another form."""
     if given.form is not None and sample.form is not None and given.form != sample.form:
         raise ValueError(

@@ -13,13 +13,11 @@ from typing import Any
 from accelrt.buffers.buffer import Buffer
 from accelrt.buffers.copy import copy
 from accelrt.devices.device import current_device
-from accelrt.graphs.array_spec import Face, face_of, host_bytes, require_alike
-from accelrt.graphs.graph import CUDAGraph, graph_pool_handle
+from accelrt.graphs.array_spec import ArraySpec, host_bytes, require_alike, spec_of
+from accelrt.graphs.graph import CUDAGraph, graph, graph_pool_handle, is_current_stream_capturing
 from accelrt.graphs.pytree import LEAF, Layout, gather, names_of, put_together, take_apart
-from accelrt.graphs.scope import graph, is_current_stream_capturing
 from accelrt.memory.mempool import MemPool
-from accelrt.streams.stream import Stream, current_stream
-from accelrt.streams.stream_context import stream
+from accelrt.streams.stream import Stream, current_stream, stream
 
 __all__ = ["GraphedCallable", "make_graphed_callables"]
 
@@ -53,21 +51,21 @@ class Static:
     def __init__(self, memory: Any, name: str) -> None:
         self.memory = memory
         self.name = name
-        self.face = face_of(memory, name)
+        self.spec = spec_of(memory, name)
 
     def require_live(self) -> None:
         """RuntimeError where the buffer was freed under the graph."""
-        if self.memory.ptr != self.face.address:
+        if self.memory.ptr != self.spec.address:
             raise RuntimeError(
-                f"{self.name} was freed, and the graph uses it at {self.face.address:#x}; make the callable "
+                f"{self.name} was freed, and the graph uses it at {self.spec.address:#x}; make the callable "
                 "anew, and leave sample arguments and results alone until it is dropped"
             )
 
     def take_in(self, given: Any, on_host: bool) -> None:
         """Copies into it: host memory at once, device memory in the current stream's order."""
-        if not self.face.on_host or not on_host:
-            copy(self.memory, given, blocking=self.face.on_host)
-        elif self.face.nbytes:
+        if not self.spec.on_host or not on_host:
+            copy(self.memory, given, blocking=self.spec.on_host)
+        elif self.spec.nbytes:
             host_bytes(self.memory)[:] = host_bytes(given)
 
 
@@ -88,12 +86,12 @@ class Inputs:
                     f"{static.name} is on device {static.memory.device_index}, the capture on the current "
                     f"one, {ordinal}; make it inside 'with accelrt.device({static.memory.device_index})'"
                 )
-            if not static.face.writable:
+            if not static.spec.writable:
                 raise ValueError(f"{static.name} is read-only, so no other input could be copied into it")
         require_apart(self.statics)
         self.noted: Stream | None = None
 
-    def match(self, args: tuple[Any, ...]) -> list[tuple[Static, Any, Face]]:
+    def match(self, args: tuple[Any, ...]) -> list[tuple[Static, Any, ArraySpec]]:
         """What of the arguments is elsewhere than the sample was, each checked against it."""
         if len(args) != self.count:
             raise TypeError(f"{len(args)} arguments were given; the graph was captured with {self.count}")
@@ -105,33 +103,33 @@ class Inputs:
         for static, leaf, name in zip(self.statics, leaves, self.names, strict=True):
             if leaf is static.memory:
                 continue
-            face = face_of(leaf, name)
-            require_alike(face, static.face, name)
-            if face.address != static.face.address:
-                moved.append((static, leaf, face))
+            spec = spec_of(leaf, name)
+            require_alike(spec, static.spec, name)
+            if spec.address != static.spec.address:
+                moved.append((static, leaf, spec))
         return moved
 
     def note_use(self, current: Stream) -> None:
         """The sample may be freed, when the callable is dropped, while a replay is under way."""
         if current is not self.noted:
             for static in self.statics:
-                if isinstance(static.memory, Buffer) and static.face.nbytes:
+                if isinstance(static.memory, Buffer) and static.spec.nbytes:
                     static.memory.record_stream(current)
             self.noted = current
 
 
-def set_aside(memory: Any, face: Face) -> Any:
+def copied(memory: Any, spec: ArraySpec) -> Any:
     """A copy of an input that lies where another one is about to be copied."""
-    if face.on_host:
+    if spec.on_host:
         return bytes(host_bytes(memory))
-    aside = Buffer(face.nbytes)
-    copy(aside, memory, blocking=False)
-    return aside
+    made = Buffer(spec.nbytes)
+    copy(made, memory, blocking=False)
+    return made
 
 
 def spans_of(statics: Sequence[Static]) -> list[tuple[int, int, str]]:
     """Where memory begins and ends, in the order of addresses."""
-    return sorted((s.face.address, s.face.address + s.face.nbytes, s.name) for s in statics if s.face.nbytes)
+    return sorted((s.spec.address, s.spec.address + s.spec.nbytes, s.name) for s in statics if s.spec.nbytes)
 
 
 def require_apart(statics: Sequence[Static]) -> None:
@@ -142,18 +140,18 @@ def require_apart(statics: Sequence[Static]) -> None:
             raise ValueError(f"{name} and {other} share memory; pass samples that are apart, as inputs are")
 
 
-def copy_in(moved: list[tuple[Static, Any, Face]], current: Stream) -> None:
+def copy_in(moved: list[tuple[Static, Any, ArraySpec]], current: Stream) -> None:
     """Brings inputs to where the graph reads them.  Host memory may still be read by the last replay."""
     spans = spans_of([static for static, _, _ in moved])
-    if any(static.face.on_host for static, _, _ in moved):
+    if any(static.spec.on_host for static, _, _ in moved):
         current.synchronize()
 
-    def kept(given: Any, face: Face) -> Any:
-        last = bisect.bisect_left(spans, (face.address + face.nbytes,)) - 1
-        return set_aside(given, face) if last >= 0 and spans[last][1] > face.address else given
+    def kept(given: Any, spec: ArraySpec) -> Any:
+        last = bisect.bisect_left(spans, (spec.address + spec.nbytes,)) - 1
+        return copied(given, spec) if last >= 0 and spans[last][1] > spec.address else given
 
-    for static, given, face in [(static, kept(given, face), face) for static, given, face in moved]:
-        static.take_in(given, face.on_host)
+    for static, given, spec in [(static, kept(given, spec), spec) for static, given, spec in moved]:
+        static.take_in(given, spec.on_host)
 
 
 class GraphedCallable:
@@ -237,7 +235,7 @@ def make_graphed_callables(
         num_warmup_iters: int, 0 or more: runs of each function before the captures.
         pool: (int, int) from graph_pool_handle(), another graph's pool() or MemPool.id, or a MemPool, for
             memory that other graphs share; None is one of their own.  All the functions share it.
-        graphs: a sequence of CUDAGraphs to capture into, one for each function, with the hooks that somebody
+        graphs: a sequence of CUDAGraphs to capture into, one for each function, with the hooks that a caller
             registered; None makes them.
         capture_error_mode: "global", "thread_local" or "relaxed"; see CUDAGraph.capture_begin.
     Returns:

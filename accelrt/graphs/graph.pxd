@@ -1,30 +1,51 @@
 # Graphs: work that was captured once and is replayed.
 from libc.stdint cimport uint64_t, uintptr_t
 
-from accelrt.graphs.held cimport HeldGraph
-from accelrt.streams.stream cimport Stream
+from accelrt.runtime.capture_record cimport Record
+from accelrt.streams.stream cimport Stream, StreamContext
 
-cdef class CUDAGraph(HeldGraph):
-    cdef list capture_hooks  # RemovableHandles, before and after; a list of its own once there was one
+cdef enum:  # CUDAGraph.rare: why a replay is not the driver's call alone
+    UNREADY = 1    # there is nothing to launch yet
+    CALLBACKS = 2  # host functions run in it
+    HOOKS = 4      # functions were registered to be called around it
+
+cdef class CUDAGraph:
+    cdef uintptr_t exec_             # the driver's instantiated graph; 0 before it is made and after reset
+    cdef uintptr_t graph             # the driver's graph, where it is kept
+    cdef readonly size_t node_count
+    cdef readonly bint keep_graph
+    cdef bint shown                  # a caller has the driver's handles, and may launch the graph by them
+    cdef int rare                    # UNREADY | CALLBACKS | HOOKS; 0: replay is one call
+    cdef int ordinal
+    cdef uint64_t[2] pool_id
+    cdef Record record               # of the capture under way, or None
+    cdef int mode                    # of the capture
+    cdef int busy                    # threads that begin or end its capture or one of a body, and may have released the GIL
+    cdef list branches               # the bodies of conditional nodes that are being captured, innermost last; or None
+    cdef list kept                   # what the nodes point at
+    cdef list capture_hooks          # RemovableHandles, before and after; a list of its own once there was one
     cdef list replay_hooks
-    cdef uint64_t capture  # the driver's id of the last one, for who watches
-    cdef bint counted      # as a capture that is open or about to begin
-    cdef Stream stream     # the one that the capture began on, kept alive; a destructor may find it cleared
-    cdef bint holds        # the private pool counts this graph
-    cdef list calls        # the host functions among them
-    cdef list sides        # the memory among them
-    cdef dict launched_on  # handles of streams that it was replayed on -> the Stream where others own it, or None
-    cdef uintptr_t noted   # the one of them that it was replayed on last
-    cdef bint lasting      # its replays use memory that no allocator of ours looks after
+    cdef uint64_t capture            # the driver's id of the last one, for who watches
+    cdef bint counted                # as a capture that is open or about to begin
+    cdef Stream stream               # the one that the capture began on, kept alive; a destructor may find it cleared
+    cdef bint retains_pool           # the private pool counts this graph
+    cdef list calls                  # the host functions among them
+    cdef list sides                  # the memory among them
+    cdef dict launched_on            # handles of streams that it was replayed on -> the Stream where others own it, or None
+    cdef uintptr_t last_stream       # the one of them that it was replayed on last
+    cdef bint uses_others_memory     # of no allocator of accelrt: kept until replays are over
+    cdef object __weakref__
 
+    cdef int make_exec(self) except -1
+    cdef int require_calm(self) except -1  # before a thread counts itself to the busy ones
     cdef int abandon(self) noexcept
-    cdef int let_pool_go(self) noexcept
+    cdef int drop_pool(self) noexcept
     cdef int leave_branches(self) noexcept
     cdef int leave_capture(self) noexcept
     cdef int count_out(self) noexcept
     cdef int begin_on(self, Stream stream, int mode, object pool) except -1
     cdef int open_on(self, Stream stream) except -1
-    cdef int take_in(self, list kept) except -1
+    cdef int keep(self, list kept) except -1
     cdef int take_over(self, CUDAGraph other) except -1
     cdef int require_free(self) except -1
     cdef int require_alike(self, CUDAGraph other) except -1
@@ -35,3 +56,19 @@ cdef class CUDAGraph(HeldGraph):
     cdef int note_stream(self, uintptr_t handle) except -1
     cdef list own_capture_hooks(self)
     cdef list own_replay_hooks(self)
+
+cdef class Branch:               # the context in which a conditional node's body is captured
+    cdef CUDAGraph graph
+    cdef object flag
+    cdef int kind              # CONDITION_IF or CONDITION_WHILE
+    cdef int ordinal
+    cdef uintptr_t address     # of the flag
+    cdef uint64_t condition    # the driver's handle of it
+    cdef Stream stream         # captures the body
+    cdef StreamContext context
+    cdef Record record         # of the body's capture, while it is under way
+    cdef unsigned long thread  # that entered it, whose current stream the body's is
+    cdef object __weakref__
+
+    cdef int enter_body(self) except -1
+    cdef int begin_body(self, Stream before) except -1

@@ -2,35 +2,47 @@
 
 A capture is a transaction: whatever fails in it, the stream leaves the capture, the memory goes back to
 the graph's pool, and the process can capture again.
+
+A conditional node is a part of a graph that a replay does or leaves out.  Its condition is set on the device, by a node
+in front of it that reads an integer; for a loop another at the end of the body reads it again.  The body is captured
+from a stream of its own, as a capture that shares the graph's pool and what the graph keeps.
 """
 import warnings
+
 cimport cython
 from cpython.list cimport PyList_GET_SIZE
+from cpython.object cimport PyObject
 from libc.stdint cimport UINTPTR_MAX, uint64_t, uintptr_t
 
-from accelrt.devices.device cimport ordinal_of
+from accelrt.buffers.copy import device_span
+from accelrt.devices.device cimport ordinal_of, this_thread
+from accelrt.devices.device import synchronize as synchronize_device
 from accelrt.driver.capture_guard cimport count_out_capture, expect_capture
 cimport accelrt.driver.registry as registry
-from accelrt.driver.table cimport CAPTURE_GLOBAL, CAPTURE_RELAXED, CAPTURE_THREAD_LOCAL, CONDITION_IF, CONDITION_WHILE
-from accelrt.errors import CaptureError
-from accelrt.graphs.conditional cimport Branch, leave_branch
-from accelrt.graphs.held cimport CALLBACKS, HOOKS, UNREADY
-from accelrt.graphs.hooks import add_hook, run_hooks
-from accelrt.graphs.nodes cimport update_exec
-from accelrt.memory.allocator.routes cimport (
-    begin_capture_on, end_capture, expect_idle, hide_replays, hold_private, let_go_private, note_replays,
+from accelrt.driver.table cimport (
+    CAPTURE_ACTIVE, CAPTURE_GLOBAL, CAPTURE_NONE, CAPTURE_RELAXED, CAPTURE_THREAD_LOCAL, CONDITION_IF, CONDITION_WHILE,
 )
-from accelrt.memory.mempool cimport MemPool, next_pool, read_pool_id
+from accelrt.errors import CaptureError
+from accelrt.graphs.hooks import add_hook, run_hooks
+from accelrt.graphs.nodes import list_edges, list_nodes, write_dot
+from accelrt.graphs.nodes cimport instantiate, update_exec
+from accelrt.memory.allocator.routes cimport (
+    PrivateStats, begin_capture_on, end_capture, expect_idle, hide_replays, note_replays, read_private, release_pool,
+    retain_pool,
+)
+from accelrt.memory.caching import empty_cache as empty_device_cache
+from accelrt.memory.mempool cimport MemPool, figures_of, next_pool, read_pool_id
 from accelrt.runtime.capture_record cimport (
-    Record, Side, close_capture, mode_name, note_sides, open_capture, raise_broken, raise_unbegun,
+    Record, Side, close_capture, keep_side, mode_name, note_sides, open_capture, raise_broken, raise_unbegun, record_on,
 )
 from accelrt.runtime.host_func cimport begin_runs, nodes_of, take_back_runs
 from accelrt.runtime.release_queue cimport (
-    CAPTURE, GRAPH, GRAPH_EXEC, dispose, dispose_capture, drain, keep_until_passed,
+    BODY, CAPTURE, GRAPH, GRAPH_EXEC, dispose, dispose_capture, drain, give_back, keep_until_passed,
 )
 cimport accelrt.runtime.sanitizer_hooks as watch
-from accelrt.status cimport CAPTURE_UNSUPPORTED, raise_status
-from accelrt.streams.stream cimport current_handle, current_of
+from accelrt.status cimport CAPTURE_UNSUPPORTED, raise_status, refuse_copy, refuse_unmade
+from accelrt.streams.stream cimport StreamContext, current_handle, current_of, stream_of
+from accelrt.streams.stream import Stream as make_stream
 
 MODES = {"global": CAPTURE_GLOBAL, "thread_local": CAPTURE_THREAD_LOCAL, "relaxed": CAPTURE_RELAXED}
 
@@ -38,6 +50,7 @@ cdef list NO_HOOKS = []  # of every graph that has none; nothing is ever added t
 
 cdef enum:
     LEGACY = 1  # 0 and 1 are the legacy default stream
+    FLAG_BYTES = 4  # of a condition
 
 
 def graph_pool_handle():
@@ -62,7 +75,7 @@ cdef int read_pool(object pool, int ordinal, uint64_t* out_id) except -1:
 
 
 @cython.no_gc_clear  # a destructor that finds no record would leave the stream in its capture
-cdef class CUDAGraph(HeldGraph):
+cdef class CUDAGraph:
     """Work captured from streams, to be replayed any number of times.
 
         g = accelrt.CUDAGraph()
@@ -80,7 +93,8 @@ cdef class CUDAGraph(HeldGraph):
     """
 
     def __cinit__(self):
-        self.noted = UINTPTR_MAX
+        self.last_stream = UINTPTR_MAX
+        self.rare = UNREADY
         self.capture_hooks = self.replay_hooks = NO_HOOKS
 
     def __init__(self, bint keep_graph=False):
@@ -89,9 +103,12 @@ cdef class CUDAGraph(HeldGraph):
     def __dealloc__(self):
         self.abandon()
 
+    def __reduce__(self):
+        refuse_copy(self, "it owns the driver's graph; capture another one")
+
     cdef int abandon(self) noexcept:
-        # Whatever state it is in, afterwards the graph holds nothing.  Never raises: destructors call it.  What gives the
-        # parts back lets go of the GIL, so other threads are kept off, and find nothing to replay.
+        # In any state; the graph is empty afterwards.  Never raises: destructors call it.  The driver's calls release the
+        # GIL, so other threads are refused meanwhile, and find nothing to replay.
         cdef Record record = self.record
         cdef uintptr_t exec_ = self.exec_, graph = self.graph
         self.busy += 1
@@ -104,30 +121,31 @@ cdef class CUDAGraph(HeldGraph):
         self.count_out()
         if watch.sanitizing:
             watch.note_dropped(self.capture)
-        if self.lasting:
+        if self.uses_others_memory:
             for handle in self.launched_on:
                 keep_until_passed(self.ordinal, handle, self.kept)
         if exec_:
             dispose(GRAPH_EXEC, self.ordinal, exec_)
         if graph:
             dispose(GRAPH, self.ordinal, graph)
-        if self.holds:
-            self.let_pool_go()
-        self.lasting = False
+        if self.retains_pool:
+            self.drop_pool()
+        self.uses_others_memory = False
         self.kept = self.calls = self.sides = self.launched_on = None
-        self.noted = UINTPTR_MAX
+        self.last_stream = UINTPTR_MAX
         self.node_count = 0
         self.busy -= 1
         return 0
 
-    cdef int let_pool_go(self) noexcept:
-        # Its memory is others' once the streams that it was replayed on are past the last replay.  A caller who got the
-        # driver's handles may have launched it anywhere, and the garbage collector may have dropped the list.
+    cdef int drop_pool(self) noexcept:
+        # The pool's memory serves others once the streams that the graph was replayed on are past the last replay.  A
+        # caller with the driver's handles may have launched it anywhere, and the garbage collector may have cleared
+        # launched_on: then the streams are unknown.
         cdef dict launched_on = self.launched_on
-        cdef bint hidden = self.shown or (self.noted != UINTPTR_MAX and not launched_on)
+        cdef bint hidden = self.shown or (self.last_stream != UINTPTR_MAX and not launched_on)
         cdef uintptr_t stream
         self.launched_on = None
-        self.holds = self.shown = False
+        self.retains_pool = self.shown = False
         if launched_on and not hidden:
             for handle in launched_on:
                 stream = handle
@@ -136,7 +154,7 @@ cdef class CUDAGraph(HeldGraph):
         with nogil:
             if hidden:
                 hide_replays(self.ordinal, self.pool_id[0], self.pool_id[1])
-            let_go_private(self.ordinal, self.pool_id[0], self.pool_id[1])
+            release_pool(self.ordinal, self.pool_id[0], self.pool_id[1], False)
         return 0
 
     cdef int leave_branches(self) noexcept:
@@ -161,6 +179,12 @@ cdef class CUDAGraph(HeldGraph):
         with nogil:
             end_capture(self.ordinal, capture)
         close_capture(record)
+        return 0
+
+    cdef int require_calm(self) except -1:
+        if self.busy:
+            raise RuntimeError("another thread begins, ends or drops a capture of this CUDAGraph just now; give each "
+                               "thread a CUDAGraph of its own, or let one of them use it at a time")
         return 0
 
     cdef int require_free(self) except -1:
@@ -212,10 +236,10 @@ cdef class CUDAGraph(HeldGraph):
         self.ordinal = stream.device_index
         self.mode = mode
         with nogil:  # the pool's lock is held in calls of the driver that may wait for a function of Python's
-            code = hold_private(self.ordinal, self.pool_id[0], self.pool_id[1])
+            code = retain_pool(self.ordinal, self.pool_id[0], self.pool_id[1], False, 0)
         if code:
             raise_status(code, "capture_begin", ("pool", (self.pool_id[0], self.pool_id[1])))
-        self.holds = self.counted = True
+        self.retains_pool = self.counted = True
         with nogil:
             expect_idle(self.ordinal)
             expect_capture()
@@ -278,7 +302,7 @@ cdef class CUDAGraph(HeldGraph):
             raise_broken(record, code, call, ("stream", stream))
         if watch.sanitizing:
             watch.note_captured(self.capture)
-        self.take_in(record.kept)
+        self.keep(record.kept)
         if not self.keep_graph:
             try:
                 self.make_exec()
@@ -299,14 +323,64 @@ cdef class CUDAGraph(HeldGraph):
             raise
         return 0
 
-    cdef int take_in(self, list kept) except -1:
+    cdef int keep(self, list kept) except -1:
         self.kept = kept
         self.calls = nodes_of(kept)
         self.sides = [thing for thing in kept if isinstance(thing, Side)]
         self.launched_on = None
-        self.noted = UINTPTR_MAX
+        self.last_stream = UINTPTR_MAX
         self.rare = CALLBACKS * (len(self.calls) > 0) | UNREADY * (self.exec_ == 0) | self.rare & HOOKS
         return 0
+
+    cdef int make_exec(self) except -1:
+        cdef uintptr_t graph = self.graph, made = 0
+        cdef bint keep = self.keep_graph
+        cdef int code, left = 0
+        if not keep:
+            self.graph = 0  # another thread may reset this one meanwhile
+        with nogil:
+            code = instantiate(self.ordinal, graph, &made)
+            if not keep:
+                left = give_back(GRAPH, self.ordinal, graph)
+        if left:
+            dispose(GRAPH, self.ordinal, graph)
+        if code:
+            raise_status(code, "graph_instantiate", ("device", self.ordinal))
+        if self.exec_:
+            dispose(GRAPH_EXEC, self.ordinal, self.exec_)
+        self.exec_ = made
+        self.rare &= ~UNREADY
+        return 0
+
+    def instantiate(self):
+        """Makes a graph that was kept ready to replay (cuGraphInstantiate); anew, where it was ready already.
+
+        Raises:
+            RuntimeError: this CUDAGraph was not made with keep_graph=True, or holds no capture.
+            CudaError: the driver refused.
+        """
+        self.raw_cuda_graph()
+        self.make_exec()
+
+    def upload(self, stream=None):
+        """Puts what replays need onto the device now rather than with the first replay (cuGraphUpload).
+
+        Arguments:
+            stream: Stream in whose order it goes; None is the current one of the graph's device.
+        Raises:
+            RuntimeError: nothing is captured.
+            CudaError: the driver refused.
+        """
+        cdef Stream chosen
+        cdef int code
+        if self.exec_ == 0:
+            self.raw_cuda_graph()
+            self.make_exec()
+        chosen = stream_of(stream, self.ordinal)
+        with nogil:
+            code = registry.active().graph_upload(self.ordinal, self.exec_, chosen.handle)
+        if code:
+            raise_status(code, "graph_upload", ("graph_exec", self.exec_, "stream", chosen.handle))
 
     def replay(self):
         """Puts the captured work into the current stream of the graph's device (cuGraphLaunch).
@@ -318,7 +392,7 @@ cdef class CUDAGraph(HeldGraph):
         """
         cdef uintptr_t handle = current_handle(self.ordinal)
         cdef int code
-        if self.rare or handle != self.noted or watch.sanitizing:
+        if self.rare or handle != self.last_stream or watch.sanitizing:
             self.replay_slow(handle)
             return
         with nogil:
@@ -346,7 +420,7 @@ cdef class CUDAGraph(HeldGraph):
     cdef int launch(self, uintptr_t handle) except -1:
         cdef list calls = self.calls
         cdef int code
-        if handle != self.noted:
+        if handle != self.last_stream:
             self.note_stream(handle)
         if watch.sanitizing:
             watch.note_replay(self.ordinal, handle, self.capture)
@@ -364,10 +438,10 @@ cdef class CUDAGraph(HeldGraph):
         if self.launched_on is None:
             self.launched_on = {}
         if handle not in self.launched_on:
-            self.lasting = note_sides(self.sides, self.ordinal, handle) or self.lasting
+            self.uses_others_memory = note_sides(self.sides, self.ordinal, handle) or self.uses_others_memory
             stream = current_of(self.ordinal)
-            self.launched_on[handle] = None if stream.leased else stream
-        self.noted = handle
+            self.launched_on[handle] = None if stream.pooled != NULL else stream
+        self.last_stream = handle
         return 0
 
     def update(self, other):
@@ -391,7 +465,7 @@ cdef class CUDAGraph(HeldGraph):
         self.require_alike(to)
         first, second = to.pool_id[0], to.pool_id[1]
         with nogil:
-            code = hold_private(to.ordinal, first, second)
+            code = retain_pool(to.ordinal, first, second, False, 0)
         if code:
             raise_status(code, "graph_update", ("pool", (first, second)))
         try:
@@ -399,7 +473,7 @@ cdef class CUDAGraph(HeldGraph):
             update_exec(self.exec_, to.graph)
         except BaseException:
             with nogil:
-                let_go_private(to.ordinal, first, second)
+                release_pool(to.ordinal, first, second, False)
             raise
         self.take_over(to)
 
@@ -412,20 +486,20 @@ cdef class CUDAGraph(HeldGraph):
     cdef int take_over(self, CUDAGraph other) except -1:
         cdef object stays = (self.kept, self.launched_on)
         cdef bint shown
-        if self.lasting:
+        if self.uses_others_memory:
             for handle in self.launched_on:
                 keep_until_passed(self.ordinal, handle, stays)
         shown = self.shown  # which what is instantiated stays
-        self.let_pool_go()
-        self.holds, self.shown = True, shown
+        self.drop_pool()
+        self.retains_pool, self.shown = True, shown
         self.pool_id[0], self.pool_id[1] = other.pool_id[0], other.pool_id[1]
         if self.graph:
             dispose(GRAPH, self.ordinal, self.graph)
             self.graph = 0
         self.node_count = other.node_count
         self.capture = other.capture
-        self.lasting = False
-        return self.take_in(other.kept)
+        self.uses_others_memory = False
+        return self.keep(other.kept)
 
     def reset(self):
         """Forgets the capture: its pool's memory can go back to the device once nothing in it is live.
@@ -436,6 +510,85 @@ cdef class CUDAGraph(HeldGraph):
         self.require_calm()
         self.abandon()
         drain()
+
+    def pool(self):
+        """The handle of the graph's memory pool, to pass to other captures.
+
+        Raises:
+            RuntimeError: no capture was begun since it was made or reset, so that it has no pool yet; to choose one
+                before, pass graph_pool_handle() to the captures.
+        """
+        if self.record is None and self.exec_ == 0 and self.graph == 0:
+            raise RuntimeError(
+                "this CUDAGraph has no memory pool: nothing is captured; capture first, or pass the same "
+                "accelrt.graph_pool_handle() to the captures that are to share memory"
+            )
+        return self.pool_id[0], self.pool_id[1]
+
+    def memory_stats(self):
+        """What the graph's pool holds, in the words of MemPool.stats: "reserved_bytes.current" is what it keeps from
+        others.  Graphs that share a pool all count all of it."""
+        cdef PrivateStats stats
+        with nogil:
+            stats = read_private(self.ordinal, self.pool_id[0], self.pool_id[1], False)
+        return figures_of(stats)
+
+    def raw_cuda_graph(self):
+        """The driver's graph (CUgraph) as int; valid until reset() and no longer than this object.
+
+        Raises:
+            RuntimeError: this CUDAGraph was not made with keep_graph=True, or holds no graph.
+        """
+        if self.graph and self.record is None:
+            self.shown = True
+            return self.graph
+        if not self.keep_graph:
+            raise RuntimeError("the driver's graph was not kept; make it with CUDAGraph(keep_graph=True)")
+        raise RuntimeError("no graph is kept: capture first; what update() replaced is gone")
+
+    def raw_cuda_graph_exec(self):
+        """The driver's instantiated graph (CUgraphExec) as int; valid until reset() or instantiate(), and no longer
+        than this object.
+
+        Raises:
+            RuntimeError: it is not instantiated.
+        """
+        if self.exec_ == 0:
+            raise RuntimeError("no instantiated graph: capture first; with keep_graph=True call instantiate() too")
+        self.shown = True
+        return self.exec_
+
+    def nodes(self):
+        """The nodes of a graph that was kept, as a list of GraphNode, in the order that the driver gives.
+
+        Raises:
+            RuntimeError: as raw_cuda_graph.
+        """
+        return list_nodes(self.raw_cuda_graph())
+
+    def edges(self):
+        """The dependencies in a graph that was kept, as a list of (id, id of the node that comes after it).
+
+        Raises:
+            RuntimeError: as raw_cuda_graph.
+        """
+        return list_edges(self.raw_cuda_graph())
+
+    def enable_debug_mode(self):
+        """Lets the next capture keep its graph, as keep_graph=True would, so that it can be dumped."""
+        self.keep_graph = True
+
+    def debug_dump(self, debug_path, bint verbose=False):
+        """Writes a drawing of a graph that was kept, in the language of Graphviz (cuGraphDebugDotPrint).
+
+        Arguments:
+            debug_path: str or os.PathLike, the file to write.
+            verbose: bool, with every parameter of every node that the driver tells.
+        Raises:
+            RuntimeError: as raw_cuda_graph.
+            CudaError: the file cannot be written.
+        """
+        write_dot(self.raw_cuda_graph(), debug_path, verbose)
 
     def if_(self, flag):
         """The context in which work is captured that replays do only if an integer in device memory is not 0.
@@ -520,6 +673,11 @@ cdef class CUDAGraph(HeldGraph):
         return self.replay_hooks
 
     @property
+    def is_captured(self):
+        """Whether it holds a capture, instantiated or kept."""
+        return self.record is None and (self.exec_ != 0 or self.graph != 0)
+
+    @property
     def is_capturing(self):
         """Whether this graph's capture is under way."""
         return self.record is not None
@@ -530,3 +688,244 @@ cdef class CUDAGraph(HeldGraph):
         if self.record is None and not held:
             return "<accelrt.CUDAGraph empty>"
         return f"<accelrt.CUDAGraph {'capturing' if self.record is not None else state}, pool {self.pool()}>"
+
+
+# --- conditional nodes -----------------------------------------------------------------------------------------
+
+cdef int leave_branch(Branch branch) noexcept:
+    cdef Record record = branch.record
+    cdef uint64_t capture
+    if record is None:
+        return 0
+    branch.record = None
+    if watch.sanitizing:
+        watch.note_dropped(record.capture)
+    capture = record.capture
+    with nogil:
+        end_capture(branch.ordinal, capture)
+    close_capture(record)
+    dispose_capture(BODY, branch.ordinal, record.origin, record.capture)
+    return 0
+
+
+cdef int set_condition(Branch branch, Stream stream) except -1:
+    cdef int code
+    if watch.sanitizing:
+        watch.note_access(branch.ordinal, stream.handle, branch.address, FLAG_BYTES, "r", "condition")
+    with nogil:
+        code = registry.active().conditional_set(branch.ordinal, stream.handle, branch.condition, branch.address)
+    if code:
+        raise_status(code, "conditional_set", ("stream", stream.handle, "address", branch.address))
+    return 0
+
+
+@cython.no_gc_clear  # a destructor that finds no record would leave the stream in its capture
+cdef class Branch:
+    """The context in which a conditional node's body is captured; see CUDAGraph.if_ and while_."""
+
+    def __init__(self, CUDAGraph graph not None, flag, int kind):
+        if self.graph is not None:
+            raise RuntimeError("this condition is made already; call if_() or while_() for each")
+        self.graph = graph
+        self.flag = flag
+        self.kind = kind
+
+    def __dealloc__(self):
+        leave_branch(self)
+
+    def __reduce__(self):
+        refuse_copy(self, "it stands for one node of one graph; call if_() or while_() for each")
+
+    def __enter__(self):
+        cdef CUDAGraph graph = self.graph
+        if graph is None:
+            refuse_unmade(self)
+        graph.require_calm()
+        if self.context is not None:
+            raise RuntimeError("this condition's body was captured already; call if_() or while_() for each")
+        if graph.record is None:
+            raise RuntimeError("a condition belongs into a capture: call it inside `with accelrt.graph(g)`")
+        graph.busy += 1  # asking the flag for its address may run other threads, and so may beginning the capture
+        try:
+            self.enter_body()
+        finally:
+            graph.busy -= 1
+
+    cdef int enter_body(self) except -1:
+        cdef CUDAGraph graph = self.graph
+        cdef Record record
+        cdef Stream before
+        cdef int code
+        self.ordinal = graph.ordinal
+        before = current_of(self.ordinal)
+        check_stream(graph, before)
+        ordinal, self.address, size = device_span(self.flag)
+        if size < FLAG_BYTES or ordinal != self.ordinal:
+            raise ValueError(f"flag has {size} bytes on device {ordinal}; it takes {FLAG_BYTES} bytes on device "
+                             f"{self.ordinal}, where the capture is")
+        record = record_on(self.ordinal, before.handle)
+        if record is not None:
+            keep_side(record, <PyObject*>self.flag, None, ordinal, self.address)
+        code = registry.active().conditional_create(self.ordinal, before.handle, &self.condition)
+        if code:
+            raise_status(code, "conditional_create", ("stream", before.handle))
+        set_condition(self, before)
+        return self.begin_body(before)
+
+    cdef int begin_body(self, Stream before) except -1:
+        cdef CUDAGraph graph = self.graph
+        cdef uintptr_t body = 0
+        cdef uint64_t capture = 0
+        cdef int code
+        self.stream = make_stream(self.ordinal)
+        code = registry.active().conditional_add(self.ordinal, before.handle, self.condition, self.kind, &body)
+        if code:
+            raise_status(code, "conditional_add", ("stream", before.handle, "kind", self.kind))
+        code = registry.active().capture_begin_to(self.ordinal, self.stream.handle, body, graph.mode)
+        if code:
+            raise_status(code, "capture_begin_to", ("stream", self.stream.handle, "body", body))
+        with nogil:
+            code = begin_capture_on(self.ordinal, self.stream.handle, graph.pool_id[0], graph.pool_id[1], &capture)
+        if code:
+            dispose_capture(BODY, self.ordinal, self.stream.handle, capture)
+            raise_unbegun(code, "capture_begin_to", self.stream, graph.mode)
+        self.record = open_capture(self.ordinal, self.stream.handle, capture, graph.kept, graph.record)
+        if graph.branches is None:
+            graph.branches = []
+        graph.branches.append(self)
+        self.context = StreamContext(self.stream)
+        self.thread = this_thread()
+        self.context.__enter__()
+        return 0
+
+    def __exit__(self, kind, error, trace):
+        if self.context is None:
+            raise RuntimeError("this condition's body is not entered; use it in a with statement")
+        if self.context.open and self.thread != this_thread():
+            raise RuntimeError("another thread captures the body of this condition; leave it there, where it goes on")
+        try:
+            self.context.__exit__(None, None, None)
+            if kind is None:
+                end_body(self)
+        finally:
+            leave_branch(self)
+            if self in (self.graph.branches or ()):
+                self.graph.branches.remove(self)
+        return False
+
+
+cdef int check_stream(CUDAGraph graph, Stream stream) except -1:
+    # The stream may capture for this graph, for a body of it, or have joined either.
+    cdef Branch branch
+    cdef uint64_t capture = 0
+    cdef int status = 0
+    cdef int code = registry.active().capture_status(graph.ordinal, stream.handle, &status, &capture)
+    if code:
+        raise_status(code, "capture_status", ("stream", stream.handle))
+    if status == CAPTURE_ACTIVE and capture == graph.record.capture:
+        return 0
+    for branch in graph.branches or ():
+        if status == CAPTURE_ACTIVE and branch.record is not None and capture == branch.record.capture:
+            return 0
+    raise RuntimeError(f"the current stream {stream!r} does not capture for this CUDAGraph, or its capture is broken")
+
+
+cdef int end_body(Branch branch) except -1:
+    cdef CUDAGraph graph = branch.graph
+    cdef Record record = branch.record
+    cdef uintptr_t body = 0
+    cdef int code
+    if record is None:
+        raise RuntimeError("the capture that this condition belongs to is over already")
+    if branch.kind == CONDITION_WHILE:
+        set_condition(branch, branch.stream)
+    graph.busy += 1
+    with nogil:
+        code = registry.active().capture_end(branch.ordinal, branch.stream.handle, &body)
+    graph.busy -= 1
+    if code:
+        raise_broken(record, code, "capture_end", ("stream", branch.stream))
+    return 0
+
+
+# --- the context in which work is captured ---------------------------------------------------------------------
+
+cdef class graph:
+    """The context in which work is captured into a graph instead of run.
+
+    Arguments:
+        cuda_graph: CUDAGraph.
+        pool: (int, int) from graph_pool_handle(), another graph's pool() or MemPool.id, or a MemPool; None is a
+            pool of its own.
+        stream: Stream to capture; None is a new one.
+        capture_error_mode: "global", "thread_local" or "relaxed"; see CUDAGraph.capture_begin.
+        synchronize: bool, wait for the device before the capture begins.
+        empty_cache: bool, give idle cached memory back to the device before the capture begins.
+    Raises:
+        TypeError: cuda_graph is none.
+
+    Entering it neither synchronises nor empties caches unless asked to.  If its body raises, the capture is dropped,
+    the graph is as after reset(), and the exception goes on.
+    """
+
+    cdef CUDAGraph cuda_graph
+    cdef object pool
+    cdef object mode
+    cdef bint waits
+    cdef bint empties
+    cdef StreamContext context
+    cdef object __weakref__
+
+    def __init__(self, cuda_graph, pool=None, stream=None, str capture_error_mode="global", *, bint synchronize=False,
+                 bint empty_cache=False):
+        if not isinstance(cuda_graph, CUDAGraph):
+            raise TypeError(f"cuda_graph is {cuda_graph!r} of type {type(cuda_graph).__name__}; pass a CUDAGraph")
+        if self.context is not None and self.context.open:
+            raise RuntimeError("this graph context is entered; make another one")
+        self.cuda_graph = cuda_graph
+        self.pool = pool
+        self.mode = capture_error_mode
+        self.waits = synchronize
+        self.empties = empty_cache
+        self.context = StreamContext(make_stream() if stream is None else stream)
+
+    def __reduce__(self):
+        refuse_copy(self, "the capture belongs to one context; make another one of the same CUDAGraph")
+
+    def __enter__(self):
+        if self.context is None:
+            refuse_unmade(self)
+        self.context.__enter__()
+        try:
+            if self.waits:
+                synchronize_device()
+            if self.empties:
+                empty_device_cache()
+            self.cuda_graph.capture_begin(self.pool, self.mode)
+        except BaseException:
+            self.context.__exit__(None, None, None)
+            raise
+
+    def __exit__(self, kind, error, trace):
+        if self.context is None or not self.context.open:
+            raise RuntimeError("this graph context is not entered, or was left already; its CUDAGraph is as it was")
+        try:
+            if kind is None:
+                self.cuda_graph.capture_end()
+            else:
+                self.cuda_graph.reset()
+        finally:
+            self.context.__exit__(None, None, None)
+        return False
+
+
+cdef bint is_capturing(int ordinal, uintptr_t stream) noexcept nogil:
+    cdef uint64_t capture = 0
+    cdef int status = CAPTURE_NONE
+    return registry.active().capture_status(ordinal, stream, &status, &capture) == 0 and status != CAPTURE_NONE
+
+
+def is_current_stream_capturing():
+    """Whether the calling thread's current stream is capturing, for anybody (cuStreamGetCaptureInfo)."""
+    cdef int ordinal = ordinal_of(None)
+    return is_capturing(ordinal, current_of(ordinal).handle)

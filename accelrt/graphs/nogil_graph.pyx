@@ -1,18 +1,20 @@
 """Graphs of nogil code: captured, launched and destroyed without the GIL.
 
 A capture is a transaction here too: where it fails, the stream leaves it and the memory goes back to the pool.
-What the driver refuses to give back waits, and is tried again when the next capture begins or graph goes, and
-whenever Python tries again what it was refused.
+What the driver refuses to destroy is tried again when the next capture begins or graph is destroyed, and whenever
+Python's refused objects are tried again.
 """
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
+from accelrt.core.atomic cimport add_count
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
 from accelrt.core.locks cimport spin_lock, spin_unlock
-from accelrt.driver.capture_guard cimport count_out_capture, expect_capture, go_relaxed, restore_mode
+from accelrt.driver.capture_guard cimport count_out_capture, expect_capture
 cimport accelrt.driver.registry as registry
+from accelrt.graphs.nodes cimport instantiate
 from accelrt.memory.allocator.routes cimport (
-    begin_capture_on, end_capture, expect_idle, hide_replays, hold_private, let_go_private,
+    begin_capture_on, end_capture, expect_idle, hide_replays, release_pool, retain_pool,
 )
 from accelrt.runtime.release_queue cimport GRAPH, GRAPH_EXEC, drain_too, end_capture as end_on_driver, give_back
 from accelrt.status cimport FORKED, ILLEGAL_STATE, INVALID_HANDLE, NO_HOST_MEMORY
@@ -20,16 +22,8 @@ from accelrt.status cimport FORKED, ILLEGAL_STATE, INVALID_HANDLE, NO_HOST_MEMOR
 cdef extern from "<pthread.h>" nogil:
     int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept)
 
-cdef extern from *:
-    """
-    /* Numbers of pools that nobody named; the second half of their ids is one that Python's never have. */
-    static uint64_t accelrt_door_pools;
-    #define accelrt_next_door_pool() __atomic_add_fetch(&accelrt_door_pools, 1, __ATOMIC_RELAXED)
-    """
-    uint64_t next_number "accelrt_next_door_pool" () noexcept nogil
-
 cdef enum:
-    OWN_POOL = 1  # second half of the id of a pool of a graph's own
+    OWN_POOL = 1  # second half of the id of a graph's own pool, which no pool of Python's has
 
 cdef struct Graph:
     int state
@@ -37,9 +31,9 @@ cdef struct Graph:
     uintptr_t stream    # that is captured
     uint64_t capture    # the driver's id of that capture
     uint64_t[2] pool
-    bint holds          # the pool counts this graph
+    bint retains_pool   # the pool counts this graph
     bint counted        # as a capture under way
-    bint routed         # the capture's allocations go to the pool
+    bint uses_pool      # the capture's allocations come from the pool
     uintptr_t raw       # the driver's graph, from the capture's end on
     uintptr_t raw_exec  # the driver's, instantiated
     size_t nodes
@@ -48,6 +42,7 @@ cdef struct Graph:
 cdef AddressMap graphs         # address -> Graph; under the lock
 cdef Graph* refused = NULL     # destroyed, and the driver kept something of it; under the lock
 cdef int lock = 0
+cdef long own_pools = 0        # how many graphs had a pool of their own
 
 
 cdef void forget_graphs() noexcept nogil:
@@ -65,23 +60,23 @@ cdef Graph* find(uintptr_t graph) noexcept nogil:
     return found
 
 
-# --- the way out ---------------------------------------------------------------------------------------------
+# --- destruction ---------------------------------------------------------------------------------------------
 
-cdef void close_route(Graph* graph) noexcept nogil:
-    # Counted out first: what waited for the capture's end may go back then.
+cdef void close_capture(Graph* graph) noexcept nogil:
+    # Counted out first: what waited for the capture's end may be given back then.  Takes the pool's lock.
     if graph.counted:
         count_out_capture()
         graph.counted = False
-    if graph.routed:
+    if graph.uses_pool:
         end_capture(graph.device, graph.capture)
-        graph.routed = False
+        graph.uses_pool = False
 
 
-cdef int leave_capture(Graph* graph) noexcept nogil:
-    # Whatever broke the capture, and whether the driver has ended it already.
+cdef int abandon_capture(Graph* graph) noexcept nogil:
+    # Ends the capture, broken or not, unless the driver has ended it already.  Takes the pool's lock.
     cdef uintptr_t raw = 0
     cdef int code = end_on_driver(graph.device, graph.stream, graph.capture, &raw)
-    close_route(graph)
+    close_capture(graph)
     if code == 0:
         graph.state = EMPTY
     if raw:
@@ -90,10 +85,11 @@ cdef int leave_capture(Graph* graph) noexcept nogil:
 
 
 cdef int dismantle(Graph* graph) noexcept nogil:
-    # Each part that went is noted, so that it can be called again; the first refusal is the answer.
+    # Destroys the driver's objects and releases the pool.  Answers the first refusal; a second call tries again only
+    # what was refused.  Takes the pool's lock.
     cdef int code = 0, other
     if graph.state == CAPTURING:
-        code = leave_capture(graph)
+        code = abandon_capture(graph)
     if graph.raw_exec:
         other = give_back(GRAPH_EXEC, graph.device, graph.raw_exec)
         graph.raw_exec = 0 if other == 0 else graph.raw_exec
@@ -102,15 +98,16 @@ cdef int dismantle(Graph* graph) noexcept nogil:
         other = give_back(GRAPH, graph.device, graph.raw)
         graph.raw = 0 if other == 0 else graph.raw
         code = code if code else other
-    if graph.holds:
+    if graph.retains_pool:
         hide_replays(graph.device, graph.pool[0], graph.pool[1])  # launches are not noted
-        let_go_private(graph.device, graph.pool[0], graph.pool[1])
-        graph.holds = False
+        release_pool(graph.device, graph.pool[0], graph.pool[1], False)
+        graph.retains_pool = False
     graph.nodes = 0
     return code
 
 
 cdef void discard(Graph* graph) noexcept nogil:
+    # Takes the lock where the driver refuses something.
     global refused
     cdef int code = dismantle(graph)
     if code == 0 or code == FORKED:
@@ -123,6 +120,7 @@ cdef void discard(Graph* graph) noexcept nogil:
 
 
 cdef void retry_refused() noexcept nogil:
+    # Takes the lock, but not for the driver's calls.
     global refused
     cdef Graph* left
     cdef Graph* graph
@@ -160,21 +158,22 @@ cdef int enlist(Graph* graph) noexcept nogil:
     return code
 
 
-cdef int open_route(Graph* graph, int mode) noexcept nogil:
-    cdef int code = hold_private(graph.device, graph.pool[0], graph.pool[1])
+cdef int begin_capture(Graph* graph, int mode) noexcept nogil:
+    # Retains the pool, and begins to capture the stream.  May wait, and takes the pool's lock.
+    cdef int code = retain_pool(graph.device, graph.pool[0], graph.pool[1], False, 0)
     if code:
         return code
-    graph.holds = True
+    graph.retains_pool = True
     expect_idle(graph.device)
     expect_capture()  # before the first moment in which others could disturb it
     graph.counted = True
     code = registry.active().capture_begin(graph.device, graph.stream, mode)
     if code:
-        close_route(graph)
+        close_capture(graph)
         return code
     graph.state = CAPTURING
     code = begin_capture_on(graph.device, graph.stream, graph.pool[0], graph.pool[1], &graph.capture)
-    graph.routed = code == 0
+    graph.uses_pool = code == 0
     return code
 
 
@@ -190,8 +189,8 @@ cdef int begin_graph(int device, uintptr_t stream, int mode, uint64_t id0, uint6
     graph.stream = stream
     graph.pool[0], graph.pool[1] = id0, id1
     if id0 == 0 and id1 == 0:
-        graph.pool[0], graph.pool[1] = next_number(), OWN_POOL
-    code = open_route(graph, mode)
+        graph.pool[0], graph.pool[1] = <uint64_t>add_count(&own_pools, 1), OWN_POOL
+    code = begin_capture(graph, mode)
     if code == 0:
         code = enlist(graph)
     if code:
@@ -211,7 +210,7 @@ cdef int end_graph(uintptr_t graph) noexcept nogil:
     code = registry.active().capture_end(found.device, found.stream, &found.raw)
     if code == 0:
         found.state = CAPTURED
-        close_route(found)
+        close_capture(found)
         code = registry.active().graph_node_count(found.raw, &found.nodes)
     if code:
         dismantle(found)  # a driver that refuses to end a capture must not leave the stream in it
@@ -221,17 +220,13 @@ cdef int end_graph(uintptr_t graph) noexcept nogil:
 
 
 cdef int instantiate_graph(uintptr_t graph) noexcept nogil:
-    # Refused while another thread captures in global mode, which it would break, unless the caller is relaxed.
     cdef Graph* found = find(graph)
-    cdef int mode, code
+    cdef int code
     if found == NULL:
         return INVALID_HANDLE
     if found.state != CAPTURED:
         return ILLEGAL_STATE
-    code = go_relaxed(registry.active(), &mode)
-    if code == 0:
-        code = registry.active().graph_instantiate(found.device, found.raw, 0, &found.raw_exec)
-        restore_mode(registry.active(), mode)
+    code = instantiate(found.device, found.raw, &found.raw_exec)
     if code == 0:
         found.state = READY
     return code

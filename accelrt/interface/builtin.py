@@ -9,15 +9,21 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from accelrt.devices.device import current_device, device, device_count, set_device, synchronize
-from accelrt.devices.properties import get_device_capability, get_device_properties
+from accelrt.devices.device import (
+    current_device,
+    device,
+    device_count,
+    get_device_capability,
+    get_device_properties,
+    set_device,
+    synchronize,
+)
 from accelrt.interface.base import DeviceInterface
 from accelrt.interface.worker import CachingWorker
 from accelrt.memory.statistics import memory_allocated
 from accelrt.runtime import init
 from accelrt.streams.event import Event
-from accelrt.streams.stream import Stream, current_stream, set_stream
-from accelrt.streams.stream_context import stream
+from accelrt.streams.stream import Stream, current_stream, set_stream, stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable

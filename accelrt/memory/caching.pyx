@@ -130,7 +130,7 @@ cdef int allocate_slow(int ordinal, size_t size, uintptr_t stream, uintptr_t* ou
 
 
 cdef void keep_interrupt(object error) noexcept:
-    # Code without Python between here and the caller, such as the Cython door's, cannot raise: there the thread raises
+    # Code without Python between here and the caller, such as the Cython API's, cannot raise: there the thread raises
     # an error of the type at its next step of Python.
     global kept
     if not catches:

@@ -23,7 +23,7 @@ from accelrt.memory.allocator.checkpoint cimport (
 )
 from accelrt.memory.allocator.private_pool cimport thread_number
 from accelrt.memory.allocator.read_stats import segments
-from accelrt.memory.allocator.routes cimport begin_pool, end_pool, hold_pool, let_go_pool, read_private
+from accelrt.memory.allocator.routes cimport begin_pool, end_pool, read_private, release_pool, retain_pool
 from accelrt.memory.allocator.sizes cimport GRANULE, LARGE
 from accelrt.memory.allocator.stats cimport (
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, REQUESTED_BYTES, RESERVED_BYTES, SEGMENT,
@@ -124,7 +124,7 @@ cdef class MemPool:
         with nogil:
             for ordinal in range(64):
                 if self.held >> ordinal & 1:
-                    let_go_pool(ordinal, 0, self.number)  # in a forked child there is nothing to let go of
+                    release_pool(ordinal, 0, self.number, True)  # in a forked child there is nothing to let go of
 
     cdef int hold_on(self, int ordinal) except -1:
         cdef int code
@@ -133,10 +133,10 @@ cdef class MemPool:
         if self.held >> ordinal & 1:
             return 0
         with nogil:  # the pool's lock is held in calls of the driver that may wait for a function of Python's
-            code = hold_pool(ordinal, 0, self.number, self.most)
+            code = retain_pool(ordinal, 0, self.number, True, self.most)
         if code == 0 and self.held >> ordinal & 1:  # another thread was as quick
             with nogil:
-                let_go_pool(ordinal, 0, self.number)
+                release_pool(ordinal, 0, self.number, True)
             return 0
         if code:
             raise_status(code, "MemPool", ("device", ordinal, "limit", self.most))

@@ -6,13 +6,13 @@ from accelrt.core.handle_map cimport AddressMap
 from accelrt.driver.capture_guard cimport captures_open
 
 cdef enum:
-    PINNED = -1   # page-locked memory of the cache's
-    FOREIGN = -2  # any other host memory
+    PINNED = -1      # page-locked memory of the cache's
+    OTHER_HOST = -2  # any other host memory
 
 cdef enum:          # what keep_where_captured answers
     UNCAPTURED = 0  # the stream is in no capture
     KEPT = 1        # it captures for a graph of ours, which keeps the thing
-    OTHERS = 2      # it captures for somebody else, who keeps nothing
+    OTHERS = 2      # it captures for another library, which keeps nothing
 
 cdef class Record:            # of one capture, while it is under way
     cdef uint64_t capture     # the driver's id
@@ -27,7 +27,7 @@ cdef class Record:            # of one capture, while it is under way
     cdef bint find_breakage(self) noexcept
 
 cdef class Side:              # memory that a captured node uses; kept with what keeps it alive
-    cdef int ordinal          # of device memory; or PINNED, FOREIGN
+    cdef int ordinal          # of device memory; or PINNED, OTHER_HOST
     cdef uintptr_t address
 
 # other: the record of the graph that this capture is a body of, or None
@@ -40,7 +40,7 @@ cdef int keep_where_captured(int device, uintptr_t stream, object thing) except 
 # Keeps what uses memory of an object, with what record_on answered: once an object, and never for memory of
 # private pools.  ordinal is -1 for host memory; keeper is what has to be kept rather than source, which it holds, or None.
 cdef int keep_side_slow(Record record, object source, object keeper, int ordinal, uintptr_t address) except -1
-# Tells the allocators that a stream uses what a graph's nodes use; whether some of it is nobody's that they know.
+# Tells the allocators that a stream uses what a graph's nodes use; True where some of it belongs to no allocator of accelrt.
 cdef bint note_sides(list sides, int device, uintptr_t stream) except *
 cdef str mode_name(int mode)
 # What begin_capture_on answered after call began a capture of the stream.

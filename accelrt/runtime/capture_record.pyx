@@ -142,7 +142,7 @@ cdef int keep_side_slow(Record record, object source, object keeper, int ordinal
     record.kept.append(source if keeper is None else keeper)
     note_source(record, key)
     side = Side.__new__(Side)
-    side.ordinal = ordinal if ordinal >= 0 else PINNED if is_cached_pinned(address) else FOREIGN
+    side.ordinal = ordinal if ordinal >= 0 else PINNED if is_cached_pinned(address) else OTHER_HOST
     side.address = address
     record.kept.append(side)
     return 1

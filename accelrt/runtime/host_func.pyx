@@ -1,8 +1,8 @@
 """Python functions in a stream's order: cuLaunchHostFunc with a Python callable.
 
 A function runs on a thread of the driver.  What it raises is kept and raised by the next synchronize, or query that
-finds its work complete: the first errors with their tracebacks, the rest counted.  What nobody asked for before the
-interpreter's exit goes where errors go that nobody can catch.
+finds its work complete: the first errors with their tracebacks, the rest counted.  What no call has
+raised by the interpreter's exit goes to sys.unraisablehook.
 """
 import atexit
 import sys
@@ -10,6 +10,7 @@ import sys
 from cpython.exc cimport PyErr_SetObject, PyErr_WriteUnraisable
 from cpython.ref cimport Py_DECREF, Py_INCREF
 
+from accelrt.core.atomic cimport add_count, load_count, store_count
 from accelrt.core.attach cimport drop_with_gil, make_thread_state
 from accelrt.runtime.capture_record cimport KEPT, OTHERS, UNCAPTURED, keep_where_captured
 from accelrt.runtime.release_queue cimport begin_host_function, drain, end_host_function
@@ -21,19 +22,6 @@ cimport accelrt.runtime.sanitizer_hooks as watch
 
 cdef extern from "<unistd.h>" nogil:
     int usleep(unsigned int us)
-
-cdef extern from *:
-    """
-    static int accelrt_closing;  /* the interpreter ends: run nothing any more */
-    #define add_count(place, n) __atomic_add_fetch(place, n, __ATOMIC_SEQ_CST)
-    #define load_count(place) __atomic_load_n(place, __ATOMIC_SEQ_CST)
-    #define is_closing() __atomic_load_n(&accelrt_closing, __ATOMIC_SEQ_CST)
-    #define set_closing() __atomic_store_n(&accelrt_closing, 1, __ATOMIC_SEQ_CST)
-    """
-    long add_count(long* place, long n) noexcept nogil
-    long load_count(long* place) noexcept nogil
-    int is_closing() noexcept nogil
-    void set_closing() noexcept nogil
 
 cdef enum:
     MOST_ERRORS = 32   # that are kept; a traceback holds the variables of all its frames
@@ -48,11 +36,12 @@ cdef list errors = []     # of (error, function)
 cdef long more_errors = 0  # that came later and were not kept
 cdef bint at_exit = False
 cdef bint is_exiting = False
+cdef long closing = 0      # 1: the interpreter ends, so that no function runs any more
 
 
 cdef class HostCall:
     """A function on its way to a stream.  Each run that is enqueued holds a reference of its own, so that the
-    function outlives a graph that dies while a launch of it is under way.  Launches by the Cython door hold
+    function outlives a graph that dies while a launch of it is under way.  Launches by the Cython API hold
     none: there the caller keeps the graph."""
 
     cdef object function
@@ -98,7 +87,7 @@ cdef void run(void* data) noexcept nogil:
     # counted out, so that comes after the last use of the GIL.
     cdef bint made
     cdef int device
-    if not is_closing():
+    if load_count(&closing) == 0:
         made = make_thread_state()
         with gil:
             drop_with_gil(made)
@@ -175,7 +164,7 @@ cdef int enqueue_callback(int device, uintptr_t stream, object function) except 
     if taken == UNCAPTURED:
         begin_run(host_call)
     elif taken == OTHERS:
-        Py_INCREF(host_call)  # for good: their graph may launch it at any time, and nobody says when it is gone
+        Py_INCREF(host_call)  # for good: their graph may launch it at any time, and nothing says when it is destroyed
     if watch.sanitizing:
         host_call.mark = watch.note_host_function(device, stream)
     cdef void* data = <void*>host_call
@@ -272,5 +261,5 @@ def finish():
         await_all()
     finally:
         sys.setswitchinterval(interval)
-        set_closing()
+        store_count(&closing, 1)
         show_errors()

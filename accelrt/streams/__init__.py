@@ -1,9 +1,8 @@
 """Streams and events, and the pools that they come from.
 
-stream          streams, and which one is current on each thread
-stream_context  contexts in which a stream is current, and its device
-steps           coroutines and generators whose steps run with a stream current
-stream_pool     the pool of driver streams, under the GIL
-nogil_streams   driver streams and events that nogil code leases and returns
-event           events: points in a stream's work
+stream       streams, which one is current on each thread, and contexts in which one is
+steps        coroutines and generators whose steps run with a stream current
+stream_pool  driver streams that were returned, for Python and for nogil code
+event        events: points in a stream's work
+event_pool   driver events that were returned, for Python and for nogil code
 """

@@ -1,10 +1,12 @@
 # Events: points in a stream's work.
 from libc.stdint cimport uint64_t, uintptr_t
 
+from accelrt.streams.event_pool cimport PooledEvent
 from accelrt.streams.stream cimport Stream, Waitable
 
 cdef class Event(Waitable):
     cdef readonly uintptr_t handle  # the driver's; 0 before the first record
+    cdef PooledEvent* pooled        # the same; NULL where it is another process's
     cdef readonly int device_index  # of the stream that it was first recorded on; -1 before
     cdef unsigned int flags
     cdef bint external              # in a capture it becomes a node
@@ -12,7 +14,7 @@ cdef class Event(Waitable):
     cdef uint64_t record_number     # of the last record, among all records of all events; 0 before
     cdef object __weakref__
 
-    cdef int see_to_handle(self, int ordinal, bint fresh=*) except -1
+    cdef int ensure_handle(self, int ordinal, bint fresh=*) except -1
     cdef int check_timed(self, str place) except -1
     cdef int record_on(self, int ordinal, uintptr_t stream) except -1
     cdef int raise_unrecorded(self, int code, uintptr_t stream) except -1

@@ -1,8 +1,8 @@
 """Events: points in a stream's work that others can wait for, ask about and time.
 
-The driver's event is taken at the first record, from those that dead Events left.
+The driver's event is taken from the pool at the first record.
 """
-from libc.stdlib cimport free, malloc
+from libc.stdlib cimport free
 
 from accelrt.runtime.host_func cimport raise_callback_errors
 from accelrt.runtime.capture_record cimport UNCAPTURED, keep_where_captured
@@ -12,68 +12,36 @@ from accelrt.driver.capture_guard cimport captures_open
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport EVENT_BLOCKING_SYNC, EVENT_DISABLE_TIMING, EVENT_INTERPROCESS
 from accelrt.driver.waiting cimport begin_wait, end_wait
-from accelrt.memory.allocator.pool cimport MAX_DEVICES
 from accelrt.memory.allocator.cross_stream cimport stream_waits
 from accelrt.status cimport NOT_READY, raise_status, refuse_copy, refuse_unmade
+from accelrt.streams.event_pool cimport make_event, return_event, take_event
 from accelrt.streams.stream cimport stream_of
 from accelrt.streams.stream import provide_event_type
 cimport accelrt.runtime.sanitizer_hooks as watch
 
-cdef extern from "<pthread.h>" nogil:
-    int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept)
-
-cdef struct Spare:
-    uintptr_t handle
-    Spare* next
-
 cdef enum:
     IPC_BYTES = 64
-    KINDS = 4  # BLOCKING_SYNC and DISABLE_TIMING, in every combination; interprocess events are not kept
 
-cdef Spare* spares[MAX_DEVICES][KINDS]  # guarded by the GIL
 cdef uint64_t records = <uint64_t>1 << 63  # numbers that are no driver's handles; guarded by the GIL
 
 
-cdef void forget_spares() noexcept nogil:
-    cdef int ordinal, kind
-    for ordinal in range(MAX_DEVICES):
-        for kind in range(KINDS):
-            spares[ordinal][kind] = NULL
-
-
-cdef uintptr_t take(int ordinal, unsigned int flags) except? 0:
-    # A spare event may still be pending; recording it anew leaves those who wait for the old record alone.
-    cdef uintptr_t handle
-    cdef Spare* spare
-    if flags < KINDS and spares[ordinal][flags] != NULL:
-        spare = spares[ordinal][flags]
-        spares[ordinal][flags] = spare.next
-        handle = spare.handle
-        free(spare)
-        return handle
-    return make(ordinal, flags)
-
-
-cdef uintptr_t make(int ordinal, unsigned int flags) except? 0:
-    cdef uintptr_t handle = 0
+cdef PooledEvent* make(int ordinal, unsigned int flags) except NULL:
+    cdef PooledEvent* made = NULL
     cdef int code
     with nogil:
-        code = registry.active().event_create(ordinal, flags, &handle)
+        code = make_event(ordinal, flags, &made)
     if code:
         raise_status(code, "event_create", ("device", ordinal, "flags", flags))
-    return handle
+    return made
 
 
-cdef void leave(int ordinal, unsigned int flags, uintptr_t handle) noexcept:
-    cdef Spare* spare = NULL
-    if flags < KINDS:
-        spare = <Spare*>malloc(sizeof(Spare))
-    if spare == NULL:
-        dispose(EVENT, ordinal, handle)
-        return
-    spare.handle = handle
-    spare.next = spares[ordinal][flags]
-    spares[ordinal][flags] = spare
+cdef void leave(PooledEvent* event) noexcept:
+    # An interprocess event is destroyed: what another process did with it is unknown.
+    if event.flags & EVENT_INTERPROCESS:
+        dispose(EVENT, event.device, event.handle)
+        free(event)
+    else:
+        return_event(event)
 
 
 cdef class Event(Waitable):
@@ -149,7 +117,7 @@ cdef class Event(Waitable):
         if not self.flags & EVENT_INTERPROCESS:
             raise ValueError("the event is this process's own; make it with Event(interprocess=True)")
         if self.handle == 0:
-            self.see_to_handle(ordinal_of(None))
+            self.ensure_handle(ordinal_of(None))
         with nogil:
             code = registry.active().ipc_event_export(self.device_index, self.handle, handle)
         if code:
@@ -157,18 +125,24 @@ cdef class Event(Waitable):
         return handle[:IPC_BYTES]
 
     def __dealloc__(self):
-        if self.handle:
-            leave(self.device_index, self.flags, self.handle)
+        if self.pooled != NULL:
+            leave(self.pooled)
+        elif self.handle:
+            dispose(EVENT, self.device_index, self.handle)
 
-    cdef int see_to_handle(self, int ordinal, bint fresh=False) except -1:
-        # fresh: a capture refuses to wait for a spare event that was captured last.
-        cdef uintptr_t made
+    cdef int ensure_handle(self, int ordinal, bint fresh=False) except -1:
+        # fresh: a capture refuses to wait for an event of the pool that was captured last.
+        cdef PooledEvent* taken = NULL
         if self.handle == 0:
-            made = make(ordinal, self.flags) if fresh else take(ordinal, self.flags)
+            if not fresh:
+                taken = take_event(ordinal, self.flags)
+            if taken == NULL:
+                taken = make(ordinal, self.flags)
             if self.handle:  # another thread was faster, while the GIL was released
-                leave(ordinal, self.flags, made)
-                return self.see_to_handle(ordinal)
-            self.handle = made
+                leave(taken)
+                return self.ensure_handle(ordinal)
+            self.pooled = taken
+            self.handle = taken.handle
             self.device_index = ordinal
         elif self.device_index != ordinal:
             raise ValueError(
@@ -188,7 +162,7 @@ cdef class Event(Waitable):
             # A driver crashed in recording an event anew while the graph that had captured it went.
             captured = keep_where_captured(ordinal, stream, self) != UNCAPTURED
         if self.handle == 0 or self.device_index != ordinal:
-            self.see_to_handle(ordinal)
+            self.ensure_handle(ordinal)
         is_node = captured and self.external
         if is_node:
             with nogil:
@@ -209,13 +183,15 @@ cdef class Event(Waitable):
         return 0
 
     cdef int raise_unrecorded(self, int code, uintptr_t stream) except -1:
-        # An event that was never recorded does not keep the driver's event of a dead one, whose last record may be
-        # in a capture that goes on: to ask for it would break that.
+        # An Event that was never recorded does not keep an event of the pool, whose last record may be in a capture that
+        # goes on: to ask for it would break that.
         cdef uintptr_t handle = self.handle
-        if self.record_number == 0 and not self.flags & EVENT_INTERPROCESS:
-            leave(self.device_index, self.flags, handle)
+        cdef PooledEvent* taken = self.pooled
+        if self.record_number == 0 and taken != NULL and not self.flags & EVENT_INTERPROCESS:
+            self.pooled = NULL
             self.handle = 0
             self.device_index = -1
+            leave(taken)
         return raise_status(code, "event_record", ("event", handle, "stream", stream))
 
     cdef int record_in(self, Stream stream) except -1:
@@ -236,7 +212,7 @@ cdef class Event(Waitable):
         if self.handle == 0:
             if not is_node:
                 return 0
-            self.see_to_handle(ordinal, True)  # launches wait for what is recorded later
+            self.ensure_handle(ordinal, True)  # launches wait for what is recorded later
         if is_node:
             with nogil:
                 code = registry.active().stream_wait_external(ordinal, waiter, self.handle)
@@ -381,4 +357,3 @@ cdef bint is_pending(Event event) noexcept:
 
 
 provide_event_type(Event)
-pthread_atfork(NULL, NULL, &forget_spares)

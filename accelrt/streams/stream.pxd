@@ -2,12 +2,12 @@
 from cpython.object cimport PyObject
 from libc.stdint cimport uintptr_t
 
-from accelrt.streams.stream_pool cimport Lease
+from accelrt.streams.stream_pool cimport PooledStream
 
 cdef class Stream:
     cdef readonly uintptr_t handle  # the driver's; 0 is the device's legacy default stream
     cdef readonly int device_index
-    cdef Lease* leased              # returned to the pool of driver streams when the object dies; NULL: not ours
+    cdef PooledStream* pooled       # returned to the pool of driver streams when the object dies; NULL: others own it
     cdef object owner               # kept alive as long as this object, for a stream of others
     cdef bint made                  # initialised; a class that derives from it may have forgotten to
     cdef object __weakref__
@@ -15,6 +15,12 @@ cdef class Stream:
 cdef class Waitable:                # an Event, as streams see it: events stand on streams
     cdef int record_in(self, Stream stream) except -1
     cdef int wait_in(self, Stream stream) except -1
+
+cdef class StreamContext:           # in which a stream is the current one of a thread
+    cdef readonly object stream
+    cdef int open                   # how often it is entered and not left, on all threads; each entry holds a reference
+
+    cdef bint leave_slow(self) except -1
 
 cdef uintptr_t current_handle(int ordinal) noexcept nogil  # this thread's stream of a device; no driver call
 cdef Stream current_of(int ordinal)

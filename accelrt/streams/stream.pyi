@@ -1,8 +1,14 @@
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from types import TracebackType
+from typing import TypeVar, overload
 
 from accelrt.annotations import DeviceArgument
 from accelrt.devices.device import device as Device
 from accelrt.streams.event import Event
+
+_Y = TypeVar("_Y")
+_S = TypeVar("_S")
+_R = TypeVar("_R")
 
 class Stream:
     handle: int
@@ -36,3 +42,19 @@ class ExternalStream(Stream):
     def __init__(
         self, stream_ptr: int, device: DeviceArgument | None = None, owner: object = None
     ) -> None: ...
+
+class StreamContext:
+    stream: Stream | None
+    def __init__(self, stream: Stream | None) -> None: ...
+    def __enter__(self) -> Stream | None: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+    @overload
+    def follow(self, steps: Coroutine[_Y, _S, _R]) -> Coroutine[_Y, _S, _R]: ...
+    @overload
+    def follow(self, steps: Generator[_Y, _S, _R]) -> Generator[_Y, _S, _R]: ...
+    @overload
+    def follow(self, steps: AsyncGenerator[_Y, _S]) -> AsyncGenerator[_Y, _S]: ...
+
+def stream(stream: Stream | None) -> StreamContext: ...

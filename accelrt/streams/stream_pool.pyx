@@ -1,13 +1,16 @@
 """The pool of driver streams.
 
-A Stream that dies returns its driver stream, which is handed out again only when its work is complete.
-So no two live Streams share a handle, and none is destroyed while the allocator still has memory filed under
-it.  That memory serves the next Stream with the handle, and the parent: the stream that was current when the
-one that died was made.
+A Stream that dies returns its driver stream, and nogil code the handle that it took; it is handed out again only when
+its work is complete.  So no two holders share a stream, and none is destroyed while the allocator still has memory
+filed under it.  That memory serves the next holder of the stream, and the parent: the stream that was current when it
+was taken before.
 """
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport calloc, free
+from libc.string cimport memset
 
+from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_reserve
+from accelrt.core.locks cimport spin_lock, spin_unlock
 from accelrt.driver.capture_guard cimport go_relaxed, restore_mode
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport CAPTURE_NONE, STREAM_NON_BLOCKING
@@ -16,36 +19,70 @@ from accelrt.memory.allocator.pool cimport MAX_DEVICES
 from accelrt.memory.allocator.stream_registry cimport load_parent, store_parent, store_returned, trust_stream
 from accelrt.runtime.host_func cimport functions_wait
 cimport accelrt.runtime.sanitizer_hooks as watch
-from accelrt.status cimport NOT_READY, raise_status
+from accelrt.status cimport INVALID_HANDLE, NOT_READY, NO_HOST_MEMORY, raise_status
 
 cdef extern from "<pthread.h>" nogil:
     int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept)
 
-cdef struct Returned:  # driver streams of one device and priority, oldest first
-    Lease* oldest
-    Lease* newest
+cdef struct Returned:  # streams of one device and priority, the one returned first at the front
+    PooledStream* first
+    PooledStream* last
 
 cdef enum:
     LEVELS = 8  # priorities kept apart
-    ASKED = 4   # returned streams that a lease looks at: one that is busy for long must not hide the others
+    ASKED = 4   # streams that one request asks: one that is busy for long must not hide the others
 
-cdef Returned returned[MAX_DEVICES][LEVELS]  # guarded by the GIL
-
-
-cdef void forget_leases() noexcept nogil:
-    cdef int ordinal, level
-    for ordinal in range(MAX_DEVICES):
-        for level in range(LEVELS):
-            returned[ordinal][level].oldest = NULL
-            returned[ordinal][level].newest = NULL
+cdef Returned[MAX_DEVICES][LEVELS] returned  # under the lock
+cdef AddressMap streams                      # handle -> PooledStream, of all; under the lock
+cdef int lock = 0                            # held for no call of the driver's
 
 
-cdef int ask(int ordinal, uintptr_t handle, const char** out_row) noexcept nogil:
-    # Asking a capturing stream, or asking at all while another thread captures in global mode, would break
-    # the capture; so a capturing stream counts as busy, and the question is put in relaxed mode.
-    cdef int status = 0, mode
+cdef void forget_streams() noexcept nogil:
+    # In a forked child: the parent's streams, and a lock that another of its threads may have held.
+    global lock
+    lock = 0
+    memset(returned, 0, sizeof(returned))
+    memset(&streams, 0, sizeof(streams))
+
+
+cdef inline Returned* returned_like(int device, int priority) noexcept nogil:
+    return &returned[device][-priority & (LEVELS - 1)]
+
+
+cdef PooledStream* pop(Returned* queue) noexcept nogil:
+    # The stream that was returned first, or NULL.  Takes the lock.
+    cdef PooledStream* found
+    spin_lock(&lock)
+    found = queue.first
+    if found != NULL:
+        queue.first = found.next
+    spin_unlock(&lock)
+    return found
+
+
+cdef void push_locked(PooledStream* stream) noexcept nogil:
+    cdef Returned* queue = returned_like(stream.device, stream.priority)
+    stream.next = NULL
+    if queue.first == NULL:
+        queue.first = stream
+    else:
+        queue.last.next = stream
+    queue.last = stream
+
+
+cdef void push(PooledStream* stream) noexcept nogil:
+    spin_lock(&lock)
+    push_locked(stream)
+    spin_unlock(&lock)
+
+
+cdef int ask_idle(int device, uintptr_t stream, const char** out_row) noexcept nogil:
+    # Whether a stream's work is complete: 0, NOT_READY, or what out_row answered.  To ask a capturing stream, or any
+    # stream while another thread captures in global mode, would break the capture: so a capturing stream counts as
+    # busy, and the question is put in relaxed mode.
+    cdef int status = CAPTURE_NONE, mode
     cdef uint64_t capture = 0
-    cdef int code = registry.active().capture_status(ordinal, handle, &status, &capture)
+    cdef int code = registry.active().capture_status(device, stream, &status, &capture)
     out_row[0] = b"capture_status"
     if code == 0 and status != CAPTURE_NONE:
         return NOT_READY
@@ -54,97 +91,150 @@ cdef int ask(int ordinal, uintptr_t handle, const char** out_row) noexcept nogil
         code = go_relaxed(registry.active(), &mode)
     if code == 0:
         out_row[0] = b"stream_query"
-        code = registry.active().stream_query(ordinal, handle)
+        code = registry.active().stream_query(device, stream)
         restore_mode(registry.active(), mode)
     return code
 
 
-cdef bint idle(int ordinal, uintptr_t handle) except -1:
-    # The answer may be that the device's work failed, which nobody else may be told again.  The GIL is released where
-    # a copy of another thread's may hold a lock of the driver's until a function of Python's has run.
+cdef int take_idle(int device, int priority, PooledStream** out_stream, const char** out_row) noexcept nogil:
+    # A stream whose work is complete; NOT_READY where the ones that were asked are busy, which go to the end, or where
+    # there is none.  A stream is not in the pool while it is asked, so that no other thread takes it too.
+    cdef Returned* queue = returned_like(device, priority)
+    cdef PooledStream* stream
+    cdef bint is_last
+    cdef int code, _asked
+    for _asked in range(ASKED):
+        stream = pop(queue)
+        if stream == NULL:
+            return NOT_READY
+        is_last = stream.next == NULL
+        out_stream[0] = stream
+        code = ask_idle(device, stream.handle, out_row)
+        if code == 0:
+            return 0
+        push(stream)
+        if is_last or code != NOT_READY:  # the device's work failed, which the caller has to hear
+            return code
+    return NOT_READY
+
+
+cdef int enlist(PooledStream* stream) noexcept nogil:
+    # Takes the lock.
+    cdef int code
+    spin_lock(&lock)
+    code = map_reserve(&streams)
+    if code == 0:
+        map_insert(&streams, stream.handle, stream)
+    spin_unlock(&lock)
+    return code
+
+
+cdef int make_stream(int device, int priority, PooledStream** out_stream) noexcept nogil:
+    # Takes the lock, but not for the driver's call, which may wait.
+    cdef PooledStream* made = <PooledStream*>calloc(1, sizeof(PooledStream))
+    cdef int code
+    if made == NULL:
+        return NO_HOST_MEMORY
+    made.device = device
+    made.priority = priority
+    code = registry.active().stream_create(device, STREAM_NON_BLOCKING, priority, &made.handle)
+    if code == 0:
+        code = enlist(made)
+        if code:
+            registry.active().stream_destroy(device, made.handle)
+    if code:
+        free(made)
+        return code
+    trust_stream(made.handle, &made.lineage)  # where that fails, its memory serves no other stream
+    out_stream[0] = made
+    return 0
+
+
+cdef inline void begin_line(PooledStream* stream, uintptr_t parent) noexcept nogil:
+    store_parent(&stream.lineage.parent, parent)
+    store_returned(&stream.lineage.returned, 0)
+
+
+cdef PooledStream* take_stream(int device, int priority, uintptr_t parent) except NULL:
+    # The GIL is released where a copy of another thread's may hold a lock of the driver's until a function of Python's
+    # has run, and for what takes a lock of the allocator's.
+    cdef PooledStream* found = NULL
     cdef const char* row = NULL
     cdef int code
     if functions_wait():
         with nogil:
-            code = ask(ordinal, handle, &row)
+            code = take_idle(device, priority, &found, &row)
     else:
-        code = ask(ordinal, handle, &row)
-    if code and code != NOT_READY:
-        raise_status(code, row.decode(), ("stream", handle))
-    return code == 0
-
-
-cdef Returned* shelf_of(int ordinal, int priority) noexcept:
-    return &returned[ordinal][-priority & (LEVELS - 1)]
-
-
-cdef void put_last(Returned* shelf, Lease* entry) noexcept:
-    entry.next = NULL
-    if shelf.oldest == NULL:
-        shelf.oldest = entry
-    else:
-        shelf.newest.next = entry
-    shelf.newest = entry
-
-
-cdef Lease* take_idle(Returned* shelf) except? NULL:
-    # NULL where those that were asked are busy; they go to the end.  One is on no shelf while it is asked, so that
-    # another thread does not take it too.
-    cdef Lease* entry
-    cdef bint found, is_last
-    cdef int _asked
-    for _asked in range(ASKED):
-        entry = shelf.oldest
-        if entry == NULL:
-            return NULL
-        is_last = entry.next == NULL
-        shelf.oldest = entry.next
-        try:
-            found = idle(entry.device, entry.handle)
-        except BaseException:
-            put_last(shelf, entry)
-            raise
-        if found:
-            return entry
-        put_last(shelf, entry)
-        if is_last:
-            return NULL
-    return NULL
-
-
-cdef Lease* make(int ordinal, int priority) except NULL:
-    cdef Lease* made = <Lease*>calloc(1, sizeof(Lease))
-    cdef int code
-    if made == NULL:
-        raise MemoryError("no host memory for a stream's record")
-    with nogil:
-        code = registry.active().stream_create(ordinal, STREAM_NON_BLOCKING, priority, &made.handle)
-    if code:
-        free(made)
-        raise_status(code, "stream_create", ("device", ordinal, "priority", priority))
-    made.device = ordinal
-    made.level = priority
-    trust_stream(made.handle, &made.lineage)  # where that fails, its memory serves no other stream
-    return made
-
-
-cdef Lease* lease(int ordinal, int priority, uintptr_t parent) except NULL:
-    cdef Lease* found = take_idle(shelf_of(ordinal, priority))
-    if found == NULL:
-        found = make(ordinal, priority)
-    elif has_left(ordinal, found.handle):
+        code = take_idle(device, priority, &found, &row)
+    if code == NOT_READY:
         with nogil:
-            leave_behind(ordinal, found.handle, load_parent(&found.lineage.parent))
-    store_parent(&found.lineage.parent, parent)
-    store_returned(&found.lineage.returned, 0)
+            code = make_stream(device, priority, &found)
+        if code:
+            raise_status(code, "stream_create", ("device", device, "priority", priority))
+    elif code:
+        raise_status(code, row.decode(), ("stream", found.handle))
+    elif has_left(device, found.handle):
+        with nogil:
+            leave_behind(device, found.handle, load_parent(&found.lineage.parent))
+    begin_line(found, parent)
     if watch.sanitizing:
-        watch.note_stream(ordinal, found.handle)
+        watch.note_stream(device, found.handle)
     return found
 
 
-cdef void give_back(Lease* leased) noexcept:
-    store_returned(&leased.lineage.returned, 1)
-    put_last(shelf_of(leased.device, leased.level), leased)
+cdef void return_stream(PooledStream* stream) noexcept nogil:
+    store_returned(&stream.lineage.returned, 1)
+    push(stream)
 
 
-pthread_atfork(NULL, NULL, &forget_leases)
+# --- by handles, without the GIL -----------------------------------------------------------------------------
+
+cdef int clamp_priority(int device, int* priority) noexcept nogil:
+    cdef int least = 0, greatest = 0
+    cdef int code
+    if priority[0] == 0:
+        return 0
+    code = registry.active().stream_priority_range(device, &least, &greatest)
+    priority[0] = max(greatest, min(least, priority[0]))
+    return code
+
+
+cdef int take_handle(int device, int priority, uintptr_t parent, uintptr_t* out_stream) noexcept nogil:
+    # Takes the lock, and the allocator's where the stream left memory.
+    cdef PooledStream* found = NULL
+    cdef const char* row = NULL
+    cdef int code = clamp_priority(device, &priority)
+    out_stream[0] = 0
+    if code:
+        return code
+    code = take_idle(device, priority, &found, &row)
+    if code == 0 and has_left(device, found.handle):
+        leave_behind(device, found.handle, load_parent(&found.lineage.parent))
+    if code == NOT_READY:
+        code = make_stream(device, priority, &found)
+    if code:
+        return code
+    begin_line(found, parent)
+    spin_lock(&lock)
+    found.by_handle = True
+    spin_unlock(&lock)
+    out_stream[0] = found.handle
+    return 0
+
+
+cdef int return_handle(int device, uintptr_t stream) noexcept nogil:
+    # Takes the lock.
+    cdef PooledStream* found
+    cdef int code = INVALID_HANDLE
+    spin_lock(&lock)
+    found = <PooledStream*>map_find(&streams, stream)
+    if found != NULL and found.by_handle and found.device == device:
+        found.by_handle = False
+        store_returned(&found.lineage.returned, 1)
+        push_locked(found)
+        code = 0
+    spin_unlock(&lock)
+    return code
+
+
+pthread_atfork(NULL, NULL, &forget_streams)

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Allocation through accelrt's Cython door: a loop without the GIL, compiled by bench_alloc."""
+"""Allocation through accelrt's Cython API: a loop without the GIL, compiled by bench_alloc."""
 from libc.stdint cimport int64_t, uintptr_t
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 

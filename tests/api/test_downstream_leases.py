@@ -21,18 +21,44 @@ def stream(graphs):
     graphs.give_stream(0, handle)
 
 
-def test_leased_streams_are_unique_and_returned_once(graphs):
+@pytest.fixture(scope="module")
+def others():
+    """The streams that other tests returned, taken from the pool."""
+    return [accelrt.Stream() for _ in range(1000)]
+
+
+def test_leased_streams_are_unique_and_returned_once(graphs, others):
     handles = [graphs.lease(0, priority) for priority in (0, 0, -1, -100, 0, 100)]
     assert len(set(handles)) == 6
     for handle in handles:
         graphs.give_stream(0, handle)
-    for bad in (handles[0], 12345, 0, accelrt.Stream().cuda_stream):
+    mine = accelrt.Stream()
+    for bad in (handles[0], 12345, 0, mine.cuda_stream, others[0].cuda_stream):
         with pytest.raises(accelrt.CudaError, match=r"stream_return\(\) answered INVALID_HANDLE"):
             graphs.give_stream(0, bad)
     again = [graphs.lease(0) for _ in range(3)]
     assert set(again) < set(handles)
     for handle in again:
         graphs.give_stream(0, handle)
+
+
+@pytest.mark.usefixtures("others")
+def test_python_and_nogil_code_take_streams_from_one_pool(graphs):
+    mine = [accelrt.Stream() for _ in range(20)]
+    handles = {stream.cuda_stream for stream in mine}
+    leased = graphs.lease(0)
+    assert leased not in handles
+    del mine
+    again = [graphs.lease(0) for _ in handles]
+    assert len({*again, leased}) == 21
+    assert handles & set(again)
+    for handle in (*again, leased):
+        graphs.give_stream(0, handle)
+    mine = [accelrt.Stream() for _ in range(21)]
+    taken = {stream.cuda_stream for stream in mine} & {*again, leased}
+    assert taken
+    with pytest.raises(accelrt.CudaError, match=r"stream_return\(\) answered INVALID_HANDLE"):
+        graphs.give_stream(0, taken.pop())
 
 
 def test_a_stream_with_work_left_is_not_leased_again(graphs):
@@ -58,6 +84,34 @@ def test_leased_events_are_unique_and_returned_once(graphs):
     for _round in range(100):
         seen.update(graphs.leased_events(0, 12)[0])
     assert len(seen) < 100
+
+
+def recorded_event(stream):
+    """An Event, and the driver's handle of it."""
+    event = accelrt.Event()
+    event.record(accelrt.ExternalStream(stream))
+    return event, event.cuda_event
+
+
+def test_python_and_nogil_code_take_events_from_one_pool(graphs, stream):
+    handle = recorded_event(stream)[1]
+    graphs.wait_for(0, stream, 0, stream)  # takes an event and returns it
+    assert recorded_event(stream)[1] == handle
+
+
+def test_an_event_that_nogil_code_captured_is_not_handed_out_again(graphs, stream):
+    graph, other = graphs.BareGraph(), graphs.lease(0)
+    handle = recorded_event(stream)[1]
+    with accelrt.Buffer(512) as buffer:
+        graph.begin(0, stream)
+        graphs.wait_for(0, other, 0, stream)
+        graphs.set_bytes(0, other, buffer.ptr, 1, 512)
+        graphs.wait_for(0, stream, 0, other)
+        graph.end()
+        events = [recorded_event(stream) for _ in range(50)]
+        assert handle not in [found for _, found in events]
+        graph.destroy()
+    graphs.give_stream(0, other)
 
 
 def test_a_stream_waits_for_another(graphs, stream):

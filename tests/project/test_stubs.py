@@ -30,9 +30,8 @@ accelrt\.memory\.backends\.(external_pool|cuda_malloc_async|torch_plugin)
 accelrt\.memory\.BACKEND
 .*\.copy\.(Operand|View)
 .*\.graphs\.nodes\.(Handles|TYPES|RESULTS)
-.*\.graph\.MODES
-.*\.stream\.(Currents|Waitable)
-.*\.stream_context\.Entries
+.*\.graph\.(Branch|MODES)
+.*\.stream\.(Currents|Entries|Waitable)
 .*\.driver\.host\.driver\.S(IZE|CALE)
 .*\.PinnedBuffer\.__buffer__
 """

@@ -1,8 +1,8 @@
 # NVIDIA's library and its functions; devices, and their primary contexts made current for one call.
 from libc.stdint cimport uintptr_t
 
+cimport accelrt.core.atomic
 from accelrt.driver.cuda.types cimport CUcontext, CUdevice
-
 from accelrt.driver.table cimport Table
 from accelrt.status cimport INVALID_DEVICE, SUCCESS
 
@@ -25,10 +25,8 @@ cdef extern from "cudaTypedefs.h" nogil:
     ctypedef int (*PFN_cuCtxGetCurrent_v4000)(CUcontext*) noexcept nogil  # needed
 
 cdef extern from *:
-    int ACQUIRE "__ATOMIC_ACQUIRE"
-    int RELEASE "__ATOMIC_RELEASE"
-    CUcontext load_context "__atomic_load_n"(CUcontext* from_, int order) noexcept nogil
-    void store_context "__atomic_store_n"(CUcontext* to, CUcontext context, int order) noexcept nogil
+    CUcontext load_context "accelrt_load_pointer" (CUcontext* place) noexcept nogil
+    void store_context "accelrt_store_pointer" (CUcontext* place, CUcontext context) noexcept nogil
 
 cdef enum:
     MOST_DEVICES = 64
@@ -64,7 +62,7 @@ cdef inline int enter(int device, bint* out_pushed) noexcept nogil:
     if not 0 <= device < device_total:
         return INVALID_DEVICE
     code = cuCtxGetCurrent(&current)
-    if code == SUCCESS and (current == NULL or current != load_context(&devices[device].primary, ACQUIRE)):
+    if code == SUCCESS and (current == NULL or current != load_context(&devices[device].primary)):
         return enter_slow(device, current, out_pushed)
     return code
 

@@ -185,12 +185,12 @@ cdef int primary_of(int device, CUcontext* out_primary) noexcept nogil:
     out_primary[0] = NULL
     if not 0 <= device < device_total:
         return INVALID_DEVICE
-    out_primary[0] = load_context(&devices[device].primary, ACQUIRE)
+    out_primary[0] = load_context(&devices[device].primary)
     if out_primary[0] != NULL:
         return SUCCESS
     code = cuDevicePrimaryCtxRetain(out_primary, devices[device].handle)
     if code == SUCCESS:
-        store_context(&devices[device].primary, out_primary[0], RELEASE)
+        store_context(&devices[device].primary, out_primary[0])
     return code
 
 
@@ -210,7 +210,7 @@ cdef int enter_any_slow(bint* out_pushed) noexcept nogil:
     cdef unsigned int flags = 0
     cdef int index, active = 0
     for index in range(device_total):
-        if load_context(&devices[index].primary, ACQUIRE) != NULL:
+        if load_context(&devices[index].primary) != NULL:
             return enter_slow(index, NULL, out_pushed)
     for index in range(device_total):
         if <int>cuDevicePrimaryCtxGetState(devices[index].handle, &flags, &active) == SUCCESS and active:
@@ -230,7 +230,7 @@ cdef int current_device(int* out_device) noexcept nogil:
     if code != SUCCESS or current == NULL:
         return code
     for index in range(device_total):
-        if load_context(&devices[index].primary, ACQUIRE) == current:
+        if load_context(&devices[index].primary) == current:
             out_device[0] = index
             return SUCCESS
     return current_device_slow(out_device)
@@ -239,7 +239,7 @@ cdef int current_device(int* out_device) noexcept nogil:
 cdef int device_of_context(CUcontext context, int* out_device) noexcept nogil:
     cdef int index, code
     for index in range(device_total):
-        if load_context(&devices[index].primary, ACQUIRE) == context:
+        if load_context(&devices[index].primary) == context:
             out_device[0] = index
             return SUCCESS
     code = cuCtxPushCurrent(context)

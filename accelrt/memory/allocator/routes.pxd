@@ -11,15 +11,13 @@ cdef struct PrivateStats:  # of blocks, segments and bytes, by the figures of st
     int64_t[STATS] current
     int64_t[STATS] peak
 
-# By a graph; made if need be.  Before it lets go, it names the streams that it was replayed on.
-cdef int hold_private(int device, uint64_t first, uint64_t second) noexcept nogil
-cdef int let_go_private(int device, uint64_t first, uint64_t second) noexcept nogil
+# By a graph, or by a user's MemPool; made if need be.  A MemPool keeps its idle memory until it is emptied or a request
+# finds no memory; limit is the most bytes that it reserves, SIZE_MAX for any number, and unused where a graph retains
+# it.  Before a graph releases its pool, it names the streams that it was replayed on.
+cdef int retain_pool(int device, uint64_t first, uint64_t second, bint user, size_t limit) noexcept nogil
+cdef int release_pool(int device, uint64_t first, uint64_t second, bint user) noexcept nogil
 cdef void note_replays(int device, uint64_t first, uint64_t second, uintptr_t stream) noexcept nogil
 cdef void hide_replays(int device, uint64_t first, uint64_t second) noexcept nogil  # their streams are unknown
-# Likewise by a MemPool, which keeps its idle memory until it is emptied or somebody runs out of memory.  limit: the most
-# bytes to reserve, SIZE_MAX for none; where the hold fails there is none either.
-cdef int hold_pool(int device, uint64_t first, uint64_t second, size_t limit) noexcept nogil
-cdef int let_go_pool(int device, uint64_t first, uint64_t second) noexcept nogil
 cdef PrivateStats read_private(int device, uint64_t first, uint64_t second, bint reset) noexcept nogil  # its peaks
 # The id of the pool that the calling thread's allocations on a stream go to; zeros for none.
 cdef void private_of(int device, uintptr_t stream, uint64_t* out_id) noexcept nogil

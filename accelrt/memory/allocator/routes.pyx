@@ -24,31 +24,20 @@ cdef Pool* enter_made(int device) noexcept nogil:
     return pool
 
 
-cdef int hold_private(int device, uint64_t first, uint64_t second) noexcept nogil:
+cdef int retain_pool(int device, uint64_t first, uint64_t second, bint user, size_t limit) noexcept nogil:
     cdef Pool* pool
     cdef int code = pool_of(device, &pool)
     if code:
         return code
     pthread_mutex_lock(&pool.lock)
-    code = retain(pool, first, second, False)
-    pthread_mutex_unlock(&pool.lock)
-    return code
-
-
-cdef int hold_pool(int device, uint64_t first, uint64_t second, size_t limit) noexcept nogil:
-    cdef Pool* pool
-    cdef int code = pool_of(device, &pool)
-    if code:
-        return code
-    pthread_mutex_lock(&pool.lock)
-    code = retain(pool, first, second, True)
-    if code == 0:
+    code = retain(pool, first, second, user)
+    if code == 0 and user:
         find_private(pool, first, second).limit = limit
     pthread_mutex_unlock(&pool.lock)
     return code
 
 
-cdef int let_go_as(int device, uint64_t first, uint64_t second, bint user) noexcept nogil:
+cdef int release_pool(int device, uint64_t first, uint64_t second, bint user) noexcept nogil:
     cdef Pool* pool = pool_if_made(device)
     cdef int code
     if pool == NULL:
@@ -57,14 +46,6 @@ cdef int let_go_as(int device, uint64_t first, uint64_t second, bint user) noexc
     code = release_hold(pool, first, second, user)
     pthread_mutex_unlock(&pool.lock)
     return code
-
-
-cdef int let_go_private(int device, uint64_t first, uint64_t second) noexcept nogil:
-    return let_go_as(device, first, second, False)
-
-
-cdef int let_go_pool(int device, uint64_t first, uint64_t second) noexcept nogil:
-    return let_go_as(device, first, second, True)
 
 
 cdef void note_replays_as(int device, uint64_t first, uint64_t second, uintptr_t stream, bint hidden) noexcept nogil:

@@ -1,7 +1,8 @@
 # Which streams live as long as the process, and where leased ones come from.
 from libc.stdint cimport uintptr_t
 
-# Where a leased stream comes from; written under the GIL, read in the exclusive section of any pool.
+# Where a stream of the pool of driver streams comes from; written by who takes or returns it, read in the exclusive
+# section of any pool.
 cdef struct Lineage:
     uintptr_t parent  # the stream that was current when it was leased last
     int returned      # nobody has it now
