@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 import accelrt
-from accelrt import names
+from accelrt.core import names
 
 pytestmark = pytest.mark.own_process
 ROOT = Path(accelrt.__file__).parent
 
-# What Cython adds, what the rows' generated class has instead of stubs, the attributes of Settings, which come from
-# a table, and what is not for users.
+# What Cython adds, what the rows' generated class has instead of stubs, the attributes of Settings, which
+# come from a table, and what is not for users.
 ALLOWED = r"""
 .*\.__pyx_capi__
 .*\.__test__
