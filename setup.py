@@ -47,7 +47,7 @@ def load_rowgen():
 
 def write_stubs():
     """Writes what type checkers read of accelrt and of accelrt.memory, from the table of public names."""
-    table = runpy.run_path(str(ROOT / "accelrt" / "names.py"))
+    table = runpy.run_path(str(ROOT / "accelrt" / "core" / "names.py"))
     modules = table["MODULES"].split() + table["UNLISTED"].split()
     found = [*pairs(table["NOW"]), *pairs(table["LATER"])]
     root = [(".", name) for name in modules] + [(f"accelrt.{module}", name) for module, name in found]

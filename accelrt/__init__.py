@@ -16,7 +16,8 @@ except ModuleNotFoundError as error:
 
 import importlib
 
-from accelrt import env, memory, names, sanitizer  # noqa: F401  memory and sanitizer are public
+from accelrt import env, memory, sanitizer  # noqa: F401  memory and sanitizer are public
+from accelrt.core import names
 from accelrt.runtime import init as lazy
 
 __version__ = "0.1.0"

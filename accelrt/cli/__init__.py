@@ -1,1 +1,11 @@
-"""The command line: accelrt info, accelrt replay, accelrt demo.  Importing accelrt does not import it."""
+"""The command line; importing accelrt does not import it.  A command is a module with run()
+(top a folder), and main calls it; the rest is what they share.
+
+main      the arguments, the commands by name, and how they end
+choice    which driver a command runs on, and the packages that some need
+facts     what info reports
+sample    one look at all devices and processes: what top, export and info show
+pipeline  the second part of the demo
+trace     traces, and what a file has to be to be one
+text      figures and tables as people read them, and a bar
+"""

@@ -6,6 +6,7 @@ env_watch   whether the variables that say which devices there are changed since
 handle_map  a hash table from addresses or handles to records
 integers    what callers may pass as a number
 locks       pthread's mutexes; spin locks of one word, for sections of some tens of nanoseconds
+names       the public names, and the module that each is of
 procfs      the cards that NVIDIA's kernel driver lists in /proc
 zero_pages  zeroed memory whose pages cost nothing before they are written to
 """

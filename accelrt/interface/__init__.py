@@ -9,6 +9,12 @@ imported by anybody, by an entry point of the group accelrt.device_interfaces wh
 
     [project.entry-points."accelrt.device_interfaces"]
     xpu = "my_package.interface:XpuInterface"
+
+base      what a backend has to offer
+builtin   the interfaces of accelrt's own devices
+check     what keeps a class from being registered
+registry  which interface answers for which device
+worker    properties for processes that may not touch the driver
 """
 
 from accelrt.interface.base import DeviceGuard, DeviceInterface, EventBase, StreamBase, Worker

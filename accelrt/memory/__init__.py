@@ -14,7 +14,7 @@ A public name is found in its module when it is asked for.  DESIGN.md says how a
 
 import importlib
 
-from accelrt import names
+from accelrt.core import names
 
 _modules = names.module_of(names.MEMORY)
 __all__ = sorted(_modules)

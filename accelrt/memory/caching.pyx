@@ -224,7 +224,7 @@ cdef object out_of_memory(int ordinal, object size, uintptr_t stream, int code):
     if code == POOL_CAP_REACHED:
         text += name_pool(ordinal, stream)
     text += name_holders(pool)
-    if pool != NULL and pool.foreign != NULL:
+    if pool != NULL and pool.external != NULL:
         text += f"; its memory comes from the backend {backend_name()!r}"
     error = OutOfMemoryError(text, code, "OUT_OF_MEMORY", "allocate")
     error.requested, error.capacity, error.free, error.reserved, error.live = size, capacity, free, reserved, live

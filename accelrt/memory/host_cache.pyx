@@ -11,7 +11,7 @@ from accelrt.runtime.release_queue cimport HOST_BYTES, dispose, drain
 from accelrt.devices.device cimport await_device, ordinal_of
 from accelrt.core.integers cimport checked_address_int
 from accelrt.memory.host.pool cimport (
-    allocate_pinned_on, empty_pinned, pinned_violation, read_pinned_stats, release_pinned, reset_pinned_peaks,
+    allocate_pinned_on, empty_pinned, pinned_audit_failure, read_pinned_stats, release_pinned, reset_pinned_peaks,
     reset_pinned_sums, try_allocate_pinned, try_release_pinned,
 )
 from accelrt.memory.host.block cimport ROUND_LIMIT, PinnedStats, Tally, Timing
@@ -196,6 +196,6 @@ def host_audit():
     """
     cdef const char* found
     with nogil:
-        found = pinned_violation()
+        found = pinned_audit_failure()
     if found != NULL:
         raise AssertionError(found.decode())

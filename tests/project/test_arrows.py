@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 import accelrt
-from accelrt import names
+from accelrt.core import names
 
 pytestmark = pytest.mark.own_process
 ROOT = Path(accelrt.__file__).parent
 # Floors from the ground up; a module uses its own floor and those below.  The longest matching name decides.
 FLOORS = (
-    ("errors", "status", "env", "names", "core"),
+    ("errors", "status", "env", "core"),
     ("nvml",),
     ("driver",),
     (

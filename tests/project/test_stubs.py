@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 import accelrt
-from accelrt import names
+from accelrt.core import names
 
 pytestmark = pytest.mark.own_process
 ROOT = Path(accelrt.__file__).parent
 
-# What Cython adds, what the rows' generated class has instead of stubs, and what is not for users.
+# What Cython adds, what the rows' generated class has instead of stubs, the attributes of Settings, which
+# come from a table, and what is not for users.
 ALLOWED = r"""
 .*\.__pyx_capi__
 .*\.__test__
@@ -28,6 +29,7 @@ accelrt\.memory\.backends\.(external_pool|cuda_malloc_async|torch_plugin)
 .*\.mempool\.FIGURES
 .*\.mempool\.REASONS
 accelrt\.memory\.BACKEND
+accelrt\.memory\.settings\.settings\.Settings\.([a-z]\w+|__getattr__)
 .*\.copy\.(Operand|View)
 .*\.graphs\.nodes\.(Handles|TYPES|RESULTS)
 .*\.graph\.(Branch|MODES)

@@ -79,7 +79,7 @@ cdef int begin(int device, uint64_t first, uint64_t second, Pool** out_pool, Pri
     cdef Pool* pool = pool_if_made(device)
     cdef int code = 0
     out_pool[0] = pool
-    if pool == NULL or pool.foreign != NULL:
+    if pool == NULL or pool.external != NULL:
         out_pool[0] = NULL
         return NO_SUCH_POOL
     pthread_mutex_lock(&pool.growth)

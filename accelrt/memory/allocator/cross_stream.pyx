@@ -7,7 +7,7 @@ from accelrt.memory.allocator.sizes cimport LARGE, SMALL
 from accelrt.memory.allocator.stream_epochs cimport mark_quiescent
 from accelrt.memory.allocator.stream_registry cimport heap_stream
 from accelrt.memory.allocator.types cimport Block, Heap, Pool
-from accelrt.memory.backends.external_pool cimport foreign_use_on
+from accelrt.memory.backends.external_pool cimport external_use_on
 from accelrt.status cimport NOT_ALLOCATED, NOT_SUPPORTED
 
 
@@ -22,8 +22,8 @@ cdef int use_across(int device, uintptr_t address, int stream_on, uintptr_t stre
     if code or address == 0:
         return code
     stream = heap_stream(stream)
-    if pool.foreign != NULL:
-        return foreign_use_on(pool.foreign, address, stream_on, stream)
+    if pool.external != NULL:
+        return external_use_on(pool.external, address, stream_on, stream)
     lock_all(pool)
     block = live_at(pool, address)
     if block == NULL:
@@ -40,7 +40,7 @@ cdef int release_after(int device, uintptr_t address, uintptr_t event, uint64_t 
     cdef int code = pool_of(device, &pool)
     if code:
         return code
-    if pool.foreign != NULL:
+    if pool.external != NULL:
         return NOT_SUPPORTED
     lock_all(pool)
     block = live_at(pool, address)
@@ -67,7 +67,7 @@ cdef int stream_waits(int device, uintptr_t stream, uint64_t record) noexcept no
 cdef bint knows_stream(int device, uintptr_t stream) noexcept nogil:
     cdef Pool* pool = pool_if_made(device)
     cdef Heap* heap = NULL
-    if pool != NULL and pool.foreign == NULL:
+    if pool != NULL and pool.external == NULL:
         heap = lookup_heap(pool.heap_table[LARGE], stream)
         if heap == NULL:
             heap = lookup_heap(pool.heap_table[SMALL], stream)
@@ -78,7 +78,7 @@ cdef bint has_left(int device, uintptr_t stream) noexcept nogil:
     # Heaps are never given back, so that the list may be read without a lock; mostly two looks do.
     cdef Pool* pool = pool_if_made(device)
     cdef Heap* heap
-    if pool == NULL or pool.foreign != NULL or pool.settings.virtual_memory:
+    if pool == NULL or pool.external != NULL or pool.settings.virtual_memory:
         return False
     if lookup_heap(pool.heap_table[0], stream) != NULL or lookup_heap(pool.heap_table[1], stream) != NULL:
         return True

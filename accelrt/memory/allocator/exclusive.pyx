@@ -212,7 +212,7 @@ cdef void raise_shown(Pool* pool, int stat) noexcept nogil:
 
 
 cdef inline bint suffices(const Pool* pool, const Heap* heap) noexcept nogil:
-    return (pool.captures == 0 and pool.deferred == NULL and pool.foreign == NULL
+    return (pool.captures == 0 and pool.deferred == NULL and pool.external == NULL
             and heap.pending == 0 and heap.offered == 0)
 
 

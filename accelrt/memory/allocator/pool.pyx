@@ -29,7 +29,7 @@ from accelrt.memory.allocator.sizes cimport LARGE, ROUND_LIMIT, SMALL_LIMIT, UNI
 from accelrt.memory.allocator.stream_registry cimport heap_stream
 from accelrt.memory.allocator.types cimport CACHED, LIVE, HEAP_SLOTS, MAX_PROBES, Block, Heap, PoolSettings, PrivatePool, Use, is_of
 from accelrt.memory.backends.external_pool cimport (
-    foreign_allocate, foreign_attach, foreign_empty, foreign_holds, foreign_release, foreign_set_limit,
+    external_allocate, external_attach, external_empty, external_holds, external_release, external_set_limit,
 )
 from accelrt.status cimport BROKEN, INVALID_DEVICE, NOT_ALLOCATED, NOT_READY, NO_DEVICE, NO_HOST_MEMORY, OUT_OF_MEMORY
 
@@ -213,8 +213,8 @@ cdef int allocate_slow(
     code = pool_of(device, &pool)
     if code:
         return code
-    if pool.foreign != NULL:
-        return foreign_allocate(pool.foreign, size, stream, out_address)
+    if pool.external != NULL:
+        return external_allocate(pool.external, size, stream, out_address)
     request.heap = NULL
     request.interruptible = interruptible
     lock_all(pool)
@@ -274,8 +274,8 @@ cdef int release_slow(int device, uintptr_t address) noexcept nogil:
     code = pool_of(device, &pool)
     if code:
         return code
-    if pool.foreign != NULL:
-        return foreign_release(pool.foreign, address)
+    if pool.external != NULL:
+        return external_release(pool.external, address)
     lock_all(pool)
     block = live_at(pool, address)
     if block == NULL:
@@ -304,8 +304,8 @@ cdef Block* live_at(Pool* pool, uintptr_t address) noexcept nogil:
 
 cdef bint holds(Pool* pool, uintptr_t address) noexcept nogil:
     cdef bint answer
-    if pool.foreign != NULL:
-        return foreign_holds(pool.foreign, address)
+    if pool.external != NULL:
+        return external_holds(pool.external, address)
     lock_all(pool)
     answer = live_at(pool, address) != NULL
     unlock_all(pool, NULL)
@@ -346,8 +346,8 @@ cdef int empty(int device) noexcept nogil:
     cdef int code
     if pool == NULL:
         return 0
-    if pool.foreign != NULL:
-        return foreign_empty(pool.foreign)
+    if pool.external != NULL:
+        return external_empty(pool.external)
     pthread_mutex_lock(&pool.growth)
     lock_all(pool)
     pool.stats.num_sync_all_streams += 1
@@ -369,8 +369,8 @@ cdef int set_limit(int device, size_t limit) noexcept nogil:
     cdef int code = pool_of(device, &pool)
     if code:
         return code
-    if pool.foreign != NULL:
-        return foreign_set_limit(pool.foreign, limit)
+    if pool.external != NULL:
+        return external_set_limit(pool.external, limit)
     lock_all(pool)
     pool.limit = limit
     unlock_all(pool, NULL)
@@ -445,7 +445,7 @@ cdef int make(int device) noexcept nogil:
             free(pool)
             return NO_HOST_MEMORY
         offered.whole = pool
-    code = foreign_attach(device, registry.active(), wanted_level, &pool.foreign)
+    code = external_attach(device, registry.active(), wanted_level, &pool.external)
     if code:
         free(pool)
         if offered != pool:

@@ -7,6 +7,7 @@ from accelrt.memory.allocator.sizes cimport GRANULE, LARGE, SMALL
 from accelrt.memory.allocator.stats cimport ALLOCATION
 from accelrt.memory.allocator.types cimport Heap
 
+
 cdef void take_settings(Pool* pool) noexcept nogil:
     # A device without virtual memory has plain segments, whatever is wanted.
     cdef size_t granule = 0, total = 0

@@ -19,11 +19,11 @@ from accelrt.memory.allocator.stats cimport (
 )
 from accelrt.memory.allocator.types cimport CLASSES, HOLE, LIVE, PENDING, PLAIN, Block, Heap, Pool, PrivatePool, Segment
 from accelrt.memory.backends.external_pool cimport (
-    foreign_audit, foreign_limit, foreign_reset_accumulated, foreign_reset_peaks, foreign_stats,
+    external_audit, external_limit, external_reset_accumulated, external_reset_peaks, external_stats,
 )
 
-cdef int64_t foreign_current(Pool* pool, int stat) noexcept nogil:
-    cdef Stats stats = foreign_stats(pool.foreign)
+cdef int64_t external_current(Pool* pool, int stat) noexcept nogil:
+    cdef Stats stats = external_stats(pool.external)
     return current_of(&stats, stat)
 
 
@@ -47,8 +47,8 @@ cdef int64_t read_current(Pool* pool, int stat) noexcept nogil:
     cdef int64_t answer
     if pool == NULL:
         return 0
-    if pool.foreign != NULL:
-        return foreign_current(pool, stat)
+    if pool.external != NULL:
+        return external_current(pool, stat)
     pthread_mutex_lock(&pool.lock)
     answer = sum_up(pool, stat)
     pthread_mutex_unlock(&pool.lock)
@@ -56,7 +56,7 @@ cdef int64_t read_current(Pool* pool, int stat) noexcept nogil:
 
 
 cdef bint try_current(Pool* pool, int stat, int64_t* out_answer) noexcept nogil:
-    if pool == NULL or pool.foreign != NULL or pthread_mutex_trylock(&pool.lock):
+    if pool == NULL or pool.external != NULL or pthread_mutex_trylock(&pool.lock):
         return False
     out_answer[0] = sum_up(pool, stat)
     pthread_mutex_unlock(&pool.lock)
@@ -79,8 +79,8 @@ cdef int64_t peak_of(Pool* pool, int stat) noexcept nogil:
     cdef int64_t answer
     if pool == NULL:
         return 0
-    if pool.foreign != NULL:
-        return foreign_stats(pool.foreign).peak_all[stat]
+    if pool.external != NULL:
+        return external_stats(pool.external).peak_all[stat]
     lock_all(pool)
     answer = pool.stats.peak_all[stat]
     unlock_all(pool, NULL)
@@ -120,7 +120,7 @@ cdef Holders holders_of_idle(Pool* pool) noexcept nogil:
     cdef const PrivatePool* owner
     cdef int64_t idle, most = 0
     memset(&answer, 0, sizeof(Holders))
-    if pool == NULL or pool.foreign != NULL:
+    if pool == NULL or pool.external != NULL:
         return answer
     lock_all(pool)
     answer.capturing = pool.captures > 0
@@ -143,8 +143,8 @@ cdef size_t limit_of(Pool* pool) noexcept nogil:
     cdef size_t limit
     if pool == NULL:
         return SIZE_MAX
-    if pool.foreign != NULL:
-        return foreign_limit(pool.foreign)
+    if pool.external != NULL:
+        return external_limit(pool.external)
     lock_all(pool)
     limit = pool.limit
     unlock_all(pool, NULL)
@@ -177,8 +177,8 @@ cdef Stats read_stats(Pool* pool) noexcept nogil:
     if pool == NULL:
         memset(&stats, 0, sizeof(Stats))
         return stats
-    if pool.foreign != NULL:
-        return foreign_stats(pool.foreign)
+    if pool.external != NULL:
+        return external_stats(pool.external)
     lock_all(pool)
     stats = pool.stats
     for stat in range(PER_HEAP):
@@ -197,8 +197,8 @@ cdef void reset_peaks(Pool* pool) noexcept nogil:
     cdef Heap* heap
     if pool == NULL:
         return
-    if pool.foreign != NULL:
-        foreign_reset_peaks(pool.foreign)
+    if pool.external != NULL:
+        external_reset_peaks(pool.external)
         return
     lock_all(pool)
     heap = pool.awake
@@ -227,8 +227,8 @@ cdef void reset_accumulated(Pool* pool) noexcept nogil:
     cdef Heap* heap
     if pool == NULL:
         return
-    if pool.foreign != NULL:
-        foreign_reset_accumulated(pool.foreign)
+    if pool.external != NULL:
+        external_reset_accumulated(pool.external)
         return
     lock_all(pool)
     restart_budget_count(pool)
@@ -250,8 +250,8 @@ cdef void reset_accumulated(Pool* pool) noexcept nogil:
 
 cdef const char* look_for_violation(Pool* pool) noexcept nogil:
     cdef const char* found
-    if pool.foreign != NULL:
-        return foreign_audit(pool.foreign)
+    if pool.external != NULL:
+        return external_audit(pool.external)
     lock_to_read(pool)
     found = pool.failed_identity if pool.failed_identity != NULL else audit_between(pool, 2)
     unlock_after_read(pool)

@@ -12,7 +12,7 @@ from accelrt.memory.allocator.private_pool cimport (
 )
 from accelrt.memory.allocator.stream_epochs cimport poll_all
 from accelrt.memory.allocator.types cimport Pool, PrivatePool
-from accelrt.memory.backends.external_pool cimport foreign_begin_capture, foreign_end_capture
+from accelrt.memory.backends.external_pool cimport external_begin_capture, external_end_capture
 from accelrt.status cimport CAPTURE_INVALID, FORKED, NOT_SUPPORTED
 
 
@@ -112,7 +112,7 @@ cdef void private_of(int device, uintptr_t stream, uint64_t* out_id) noexcept no
 
 cdef void expect_idle(int device) noexcept nogil:
     cdef Pool* pool = pool_if_made(device)
-    if pool == NULL or pool.foreign != NULL:
+    if pool == NULL or pool.external != NULL:
         return
     lock_all(pool)
     poll_all(pool)
@@ -125,8 +125,8 @@ cdef int begin_capture(int device, uint64_t first, uint64_t second, uint64_t cap
     cdef int code = pool_of(device, &pool) if capture else CAPTURE_INVALID
     if code:
         return code
-    if pool.foreign != NULL:
-        return foreign_begin_capture(pool.foreign)
+    if pool.external != NULL:
+        return external_begin_capture(pool.external)
     pthread_mutex_lock(&pool.lock)
     code = begin_route(pool, first, second, capture)
     if pool.captures == 1:
@@ -151,8 +151,8 @@ cdef int end_capture(int device, uint64_t capture) noexcept nogil:
     cdef int code
     if pool == NULL or capture == 0:
         return FORKED if pool == NULL else CAPTURE_INVALID
-    if pool.foreign != NULL:
-        return foreign_end_capture(pool.foreign)
+    if pool.external != NULL:
+        return external_end_capture(pool.external)
     pthread_mutex_lock(&pool.lock)
     code = end_route(pool, NULL, capture, 0)
     if pool.captures == 0:
@@ -166,7 +166,7 @@ cdef int begin_pool(int device, uint64_t first, uint64_t second) noexcept nogil:
     cdef int code = pool_of(device, &pool)
     if code:
         return code
-    if pool.foreign != NULL:
+    if pool.external != NULL:
         return NOT_SUPPORTED
     pthread_mutex_lock(&pool.lock)
     code = retain(pool, first, second, True)

@@ -11,7 +11,7 @@ from accelrt.core.locks cimport pthread_mutex_t
 from accelrt.driver.table cimport Table
 from accelrt.memory.allocator.event_queue cimport Entry, Queues
 from accelrt.memory.allocator.stats cimport STATS, PER_HEAP, HeapStats, Stats
-from accelrt.memory.backends.external_types cimport Foreign
+from accelrt.memory.backends.external_types cimport ExternalPool
 
 # What the settings string says, as the pool reads it; sizes in bytes.
 cdef struct PoolSettings:
@@ -240,7 +240,7 @@ cdef struct Pool:
     int debug                # ACCELRT_DEBUG when it was made
     PoolSettings settings
     size_t granule           # the least physical piece
-    Foreign* foreign         # fixed; NULL: its memory is this allocator's own, else the rest is idle
+    ExternalPool* external  # fixed; NULL: its memory is this allocator's own, else the rest is idle
     size_t limit             # most bytes to reserve
     uint64_t next_serial
     uint64_t next_page

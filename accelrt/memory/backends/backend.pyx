@@ -11,84 +11,84 @@ from libc.stdlib cimport calloc, free
 from accelrt.driver.capture_guard cimport GONE, go_relaxed, is_captured_event, meaning_of, record_behind, restore_mode
 from accelrt.driver.table cimport EVENT_DISABLE_TIMING
 from accelrt.errors import NotSupportedError
-from accelrt.memory.backends.cuda_malloc_async cimport ordered_backend
-from accelrt.memory.backends.external_types cimport Foreign, Record, Sharer
+from accelrt.memory.backends.cuda_malloc_async cimport cuda_malloc_async_backend
+from accelrt.memory.backends.external_types cimport ExternalPool, Record, Sharer
 from accelrt.memory.settings.apply cimport backend_name, choose_backend
 from accelrt.memory.settings.apply import backend_to_come, read_environment
 from accelrt.status cimport NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY, refuse_copy, refuse_unmade
 
 # the backend pluggable
 
-cdef struct Visit:  # what a thread was before it went to the room's device
+cdef struct Visit:  # what a thread was before it went to the pool's device
     int device
     int mode
 
 
-cdef int enter(Foreign* room, Visit* visit) noexcept nogil:
+cdef int enter(ExternalPool* pool, Visit* visit) noexcept nogil:
     # A library calls cudaMalloc on the current device.
-    cdef int code = room.table.current_device(&visit.device)
+    cdef int code = pool.table.current_device(&visit.device)
     if code == 0:
-        code = go_relaxed(room.table, &visit.mode)
-    if code == 0 and visit.device != room.device:
-        code = room.table.set_device(room.device)
+        code = go_relaxed(pool.table, &visit.mode)
+    if code == 0 and visit.device != pool.device:
+        code = pool.table.set_device(pool.device)
         if code:
-            restore_mode(room.table, visit.mode)
+            restore_mode(pool.table, visit.mode)
     return code
 
 
-cdef void leave(Foreign* room, const Visit* visit) noexcept nogil:
-    restore_mode(room.table, visit.mode)
-    if visit.device != room.device:
-        room.table.set_device(visit.device)  # -1 where the thread had no device
+cdef void leave(ExternalPool* pool, const Visit* visit) noexcept nogil:
+    restore_mode(pool.table, visit.mode)
+    if visit.device != pool.device:
+        pool.table.set_device(visit.device)  # -1 where the thread had no device
 
 
-cdef int open_device(Foreign* room) noexcept nogil:
+cdef int open_device(ExternalPool* pool) noexcept nogil:
     return 0
 
 
-cdef int take(Foreign* room, Record* record) noexcept nogil:
-    cdef const Plug* plug = <const Plug*>room.backend
+cdef int take(ExternalPool* pool, Record* record) noexcept nogil:
+    cdef const Pluggable* plug = <const Pluggable*>pool.backend
     cdef Visit visit
-    cdef int code = enter(room, &visit)
+    cdef int code = enter(pool, &visit)
     if code:
         return code
-    record.address = <uintptr_t>plug.alloc(record.size, room.device, <void*>record.stream)
-    leave(room, &visit)
+    record.address = <uintptr_t>plug.alloc(record.size, pool.device, <void*>record.stream)
+    leave(pool, &visit)
     return 0 if record.address else OUT_OF_MEMORY
 
 
-cdef int give(Foreign* room, const Record* record) noexcept nogil:
-    cdef const Plug* plug = <const Plug*>room.backend
+cdef int give(ExternalPool* pool, const Record* record) noexcept nogil:
+    cdef const Pluggable* plug = <const Pluggable*>pool.backend
     cdef Visit visit
-    cdef int code = enter(room, &visit)
+    cdef int code = enter(pool, &visit)
     if code:
         return code
-    plug.free(<void*>record.address, record.size, room.device, <void*>record.stream)
-    leave(room, &visit)
+    plug.free(<void*>record.address, record.size, pool.device, <void*>record.stream)
+    leave(pool, &visit)
     return 0
 
 
-cdef int mark(Foreign* room, Sharer* sharer) noexcept nogil:
+cdef int mark(ExternalPool* pool, Sharer* sharer) noexcept nogil:
     # The event after which the stream does not use the memory any more.
     cdef uintptr_t event = 0
-    cdef int code = room.table.event_create(sharer.device, EVENT_DISABLE_TIMING, &event)
+    cdef int code = pool.table.event_create(sharer.device, EVENT_DISABLE_TIMING, &event)
     if code == 0:
-        code = record_behind(room.table, sharer.device, event, sharer.stream)
+        code = record_behind(pool.table, sharer.device, event, sharer.stream)
         if code:
-            room.table.event_destroy(sharer.device, event)
+            pool.table.event_destroy(sharer.device, event)
     if code == 0:
         sharer.event = event
     return code
 
 
-cdef int mark_all(Foreign* room, Record* record) noexcept nogil:
+cdef int mark_all(ExternalPool* pool, Record* record) noexcept nogil:
     # The work that counts is what is there now; a stream that is gone uses nothing more.
     cdef Sharer** link = &record.sharers
     cdef Sharer* sharer
     cdef int code
     while link[0] != NULL:
         sharer = link[0]
-        code = mark(room, sharer) if sharer.event == 0 else 0
+        code = mark(pool, sharer) if sharer.event == 0 else 0
         if meaning_of(code) == GONE:
             link[0] = sharer.next
             free(sharer)
@@ -99,45 +99,45 @@ cdef int mark_all(Foreign* room, Record* record) noexcept nogil:
     return 0
 
 
-cdef int drop_done(Foreign* room, Record* record, bint wait) noexcept nogil:
+cdef int drop_done(ExternalPool* pool, Record* record, bint wait) noexcept nogil:
     cdef Sharer* sharer
     cdef int code = 0
     while record.sharers != NULL and code == 0:
         sharer = record.sharers
         if wait:
-            code = room.table.event_synchronize(sharer.device, sharer.event)
+            code = pool.table.event_synchronize(sharer.device, sharer.event)
         else:
-            code = room.table.event_query(sharer.device, sharer.event)
+            code = pool.table.event_query(sharer.device, sharer.event)
         if is_captured_event(code):  # it says nothing: recorded anew next time
-            room.table.event_destroy(sharer.device, sharer.event)
+            pool.table.event_destroy(sharer.device, sharer.event)
             sharer.event = 0
             return NOT_READY
         if code == 0 or meaning_of(code) == GONE:
-            code = room.table.event_destroy(sharer.device, sharer.event)
+            code = pool.table.event_destroy(sharer.device, sharer.event)
         if code == 0:
             record.sharers = sharer.next
             free(sharer)
     return code
 
 
-cdef int part(Foreign* room, Record* record, bint wait) noexcept nogil:
+cdef int part(ExternalPool* pool, Record* record, bint wait) noexcept nogil:
     # All events are recorded before one is asked for.
     cdef int mode
-    cdef int code = mark_all(room, record)
+    cdef int code = mark_all(pool, record)
     if code == 0:
-        code = go_relaxed(room.table, &mode)
+        code = go_relaxed(pool.table, &mode)
     if code:
         return code
-    code = drop_done(room, record, wait)
-    restore_mode(room.table, mode)
+    code = drop_done(pool, record, wait)
+    restore_mode(pool.table, mode)
     return code
 
 
-cdef int trim(Foreign* room, uintptr_t stream) noexcept nogil:
+cdef int trim(ExternalPool* pool, uintptr_t stream) noexcept nogil:
     return 0  # the ABI has no word for it
 
 
-cdef void fill_plug(Plug* plug) noexcept nogil:
+cdef void fill_pluggable(Pluggable* plug) noexcept nogil:
     plug.backend.name = b"pluggable"
     plug.backend.open = open_device
     plug.backend.take = take
@@ -150,7 +150,7 @@ cdef void fill_plug(Plug* plug) noexcept nogil:
 
 # the choice
 
-cdef list plugged_in = []  # allocators that were chosen: their libraries stay loaded
+cdef list chosen_allocators = []  # allocators that were chosen: their libraries stay loaded
 
 
 cdef object symbol_of(object library, object name, str path, str use):
@@ -205,7 +205,7 @@ cdef class CUDAPluggableAllocator:
     the memory are done with it; that it follows the work of its own stream is the library's part.
     """
 
-    cdef Plug* plug
+    cdef Pluggable* plug
     cdef object library
     cdef readonly str path
     cdef readonly str alloc_fn_name
@@ -222,10 +222,10 @@ cdef class CUDAPluggableAllocator:
         self.library = open_library(self.path)
         cdef uintptr_t alloc = symbol_of(self.library, alloc_fn_name, self.path, "alloc_fn_name")
         cdef uintptr_t give_back = symbol_of(self.library, free_fn_name, self.path, "free_fn_name")
-        self.plug = <Plug*>calloc(1, sizeof(Plug))  # pools may stand on it for as long as the process lives
+        self.plug = <Pluggable*>calloc(1, sizeof(Pluggable))  # pools may stand on it for as long as the process lives
         if self.plug == NULL:
             raise MemoryError("no host memory for an allocator's record")
-        fill_plug(self.plug)
+        fill_pluggable(self.plug)
         self.plug.alloc = <void* (*)(size_t, int, void*) noexcept nogil>alloc
         self.plug.free = <void (*)(void*, size_t, int, void*) noexcept nogil>give_back
         self.alloc_fn_name = alloc_fn_name
@@ -253,7 +253,7 @@ def change_current_allocator(allocator):
         refuse_unmade(allocator)
     read_environment()  # what the environment chose is replaced by this, not the other way round at first use
     choose_backend(&(<CUDAPluggableAllocator>allocator).plug.backend, "change_current_allocator")
-    plugged_in.append(allocator)
+    chosen_allocators.append(allocator)
 
 
 def select_backend(name):
@@ -270,7 +270,7 @@ def select_backend(name):
     if name == "native":
         choose_backend(NULL, "select_backend")
     elif name == "cudaMallocAsync":
-        choose_backend(ordered_backend(), "select_backend")
+        choose_backend(cuda_malloc_async_backend(), "select_backend")
     elif name == "pluggable":
         raise ValueError("backend 'pluggable' is chosen by change_current_allocator(CUDAPluggableAllocator(...))")
     else:

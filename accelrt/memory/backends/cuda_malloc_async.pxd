@@ -1,4 +1,4 @@
 # The backend cudaMallocAsync.
 from accelrt.memory.backends.external_types cimport Backend
 
-cdef const Backend* ordered_backend() noexcept nogil
+cdef const Backend* cuda_malloc_async_backend() noexcept nogil

@@ -25,21 +25,21 @@ cdef struct Record:
 cdef struct Backend:
     const char* name
     # Once for each device, before its first use; 0, or why it cannot serve the device.
-    int (*open)(Foreign* room) noexcept nogil
+    int (*open)(ExternalPool* pool) noexcept nogil
     # Fills record.address from its size and stream; OUT_OF_MEMORY where there is none.
-    int (*take)(Foreign* room, Record* record) noexcept nogil
+    int (*take)(ExternalPool* pool, Record* record) noexcept nogil
     # Before a record with sharers is given: puts its going back after their work, and drops them.  NOT_READY: ask
     # again later, which with wait it never answers because of work that is under way.
-    int (*part)(Foreign* room, Record* record, bint wait) noexcept nogil
-    int (*give)(Foreign* room, const Record* record) noexcept nogil
+    int (*part)(ExternalPool* pool, Record* record, bint wait) noexcept nogil
+    int (*give)(ExternalPool* pool, const Record* record) noexcept nogil
     # Gives idle memory back to the device, once the work before now on that stream is done.
-    int (*trim)(Foreign* room, uintptr_t stream) noexcept nogil
+    int (*trim)(ExternalPool* pool, uintptr_t stream) noexcept nogil
     # What it holds from the device, into RESERVED_BYTES; NULL where that is what is live and leaving.
-    int (*read_reserved)(Foreign* room, Stats* stats) noexcept nogil
-    int (*reset_reserved_peak)(Foreign* room) noexcept nogil  # NULL as above
+    int (*read_reserved)(ExternalPool* pool, Stats* stats) noexcept nogil
+    int (*reset_reserved_peak)(ExternalPool* pool) noexcept nogil  # NULL as above
 
 # active = live + leaving + departing, in blocks and bytes.  Under lock unless said otherwise.
-cdef struct Foreign:
+cdef struct ExternalPool:
     pthread_mutex_t lock     # inner; held for bookkeeping and calls that cannot wait
     pthread_mutex_t relief   # outer; held by the one thread that sends leaving records off, or waits for them
     const Backend* backend   # fixed
@@ -57,13 +57,13 @@ cdef struct Foreign:
     size_t departing_bytes
     uintptr_t outlet         # the backend's own stream, made when it needs one
     uintptr_t event          # the backend's own event, likewise
-    const char* broken       # the identity that a debug audit found violated
+    const char* audit_failure  # the identity that a debug audit found untrue
     Stats stats
 
 
-cdef inline void lock_room(Foreign* room) noexcept nogil:
-    pthread_mutex_lock(&room.lock)
+cdef inline void lock_external(ExternalPool* pool) noexcept nogil:
+    pthread_mutex_lock(&pool.lock)
 
 
-cdef inline void unlock_room(Foreign* room) noexcept nogil:
-    pthread_mutex_unlock(&room.lock)
+cdef inline void unlock_external(ExternalPool* pool) noexcept nogil:
+    pthread_mutex_unlock(&pool.lock)

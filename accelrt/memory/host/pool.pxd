@@ -26,9 +26,9 @@ cdef void reset_pinned_sums() noexcept nogil
 cdef PinnedSettings read_pinned_settings() noexcept nogil
 cdef void set_pinned_settings(PinnedSettings settings) noexcept nogil
 cdef void close_pinned() noexcept nogil  # at exit: the polling thread ends
-cdef const char* pinned_violation() noexcept nogil  # NULL where every identity holds
+cdef const char* pinned_audit_failure() noexcept nogil  # NULL where every identity holds
 
 
 # The identities of the page-locked memory, walked.
 
-cdef const char* violated(PinnedPool* pool) noexcept nogil  # under order and lock; NULL where all hold
+cdef const char* audit_failure(PinnedPool* pool) noexcept nogil  # under order and lock; NULL where all hold

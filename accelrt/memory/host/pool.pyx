@@ -338,11 +338,11 @@ cdef void close_pinned() noexcept nogil:
     stop_watch(&pool, True)
 
 
-cdef const char* pinned_violation() noexcept nogil:
+cdef const char* pinned_audit_failure() noexcept nogil:
     cdef const char* found
     pthread_mutex_lock(&pool.order)
     spin_lock(&pool.lock)
-    found = violated(&pool)
+    found = audit_failure(&pool)
     spin_unlock(&pool.lock)
     pthread_mutex_unlock(&pool.order)
     return found
@@ -493,7 +493,7 @@ cdef const char* check_counts(PinnedPool* pool, Walk* walk) noexcept nogil:
     return NULL
 
 
-cdef const char* violated(PinnedPool* pool) noexcept nogil:
+cdef const char* audit_failure(PinnedPool* pool) noexcept nogil:
     cdef Walk walk = Walk(0, 0, 0, 0, 0, 0)
     cdef const char* found
     cdef uintptr_t end = 0

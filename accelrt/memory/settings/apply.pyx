@@ -7,7 +7,7 @@ from accelrt.memory.allocator.exclusive cimport lock_all, unlock_all
 from accelrt.memory.allocator.pool_settings cimport replace_settings
 from accelrt.memory.allocator.pool cimport MAX_DEVICES, pool_if_made, want_level, want_settings
 from accelrt.memory.allocator.types cimport PoolSettings, Pool
-from accelrt.memory.backends.cuda_malloc_async cimport ordered_backend
+from accelrt.memory.backends.cuda_malloc_async cimport cuda_malloc_async_backend
 from accelrt.memory.backends.external_pool cimport choose, chosen_backend
 from accelrt.memory.backends.external_types cimport Backend
 from accelrt.memory.host.block cimport PinnedSettings
@@ -127,7 +127,7 @@ cdef int put_in_force(object settings, tuple keys, str source) except -1:
         )
     wanted = pool_settings_from(settings)
     if "backend" in keys:
-        choose_backend(ordered_backend() if settings.backend == "cudaMallocAsync" else NULL, source)
+        choose_backend(cuda_malloc_async_backend() if settings.backend == "cudaMallocAsync" else NULL, source)
     change_pinned({key: value for key, value in pinned_keys(settings).items() if key in keys})
     with nogil:
         want_settings(&wanted)
