@@ -12,11 +12,9 @@ from accelrt.core.locks cimport spin_lock, spin_unlock
 from accelrt.driver.capture_guard cimport go_relaxed, restore_mode
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport CAPTURE_NONE, STREAM_NON_BLOCKING
-from accelrt.memory.allocator.cross_stream cimport has_left, leave_behind
 from accelrt.memory.allocator.pool cimport MAX_DEVICES
-from accelrt.memory.allocator.stream_registry cimport Lineage, load_parent, store_parent, store_returned, trust_stream
+from accelrt.memory.allocator.stream_registry cimport trust_stream
 from accelrt.status cimport INVALID_HANDLE, NOT_READY, NO_HOST_MEMORY
-from accelrt.streams.stream cimport current_handle
 
 cdef extern from "<pthread.h>" nogil:
     int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept)
@@ -31,7 +29,6 @@ cdef struct Lease:
     int device
     int kind     # level of a stream, EVENTS + flags of an event
     bint out     # leased and not returned
-    Lineage lineage  # of a stream, for the allocator
     Lease* next  # on its shelf
 
 cdef struct Shelf:  # of what was returned, oldest first
@@ -66,7 +63,6 @@ cdef void put_back(Lease* entry) noexcept nogil:
     # Under the lock.
     cdef Shelf* shelf = &shelves[entry.device][entry.kind]
     entry.out = False
-    store_returned(&entry.lineage.returned, 1)
     entry.next = NULL
     if shelf.oldest == NULL:
         shelf.oldest = entry
@@ -92,8 +88,7 @@ cdef int enlist(int device, int kind, uintptr_t handle) noexcept nogil:
     if code:
         free(entry)
     elif kind < EVENTS:
-        store_parent(&entry.lineage.parent, current_handle(device))
-        trust_stream(handle, &entry.lineage)  # where that fails, its memory serves no other stream
+        trust_stream(handle)  # where that fails, its memory serves no other stream
     return code
 
 
@@ -137,14 +132,6 @@ cdef int clamp_priority(int device, int* priority) noexcept nogil:
     return code
 
 
-cdef void begin_line(Lease* stream) noexcept nogil:
-    # What the one before left in the cache stays its parent's; from now on the parent is another.
-    if has_left(stream.device, stream.handle):
-        leave_behind(stream.device, stream.handle, load_parent(&stream.lineage.parent))
-    store_parent(&stream.lineage.parent, current_handle(stream.device))
-    store_returned(&stream.lineage.returned, 0)
-
-
 cdef int lease_stream(int device, int priority, uintptr_t* out_stream) noexcept nogil:
     cdef int code = clamp_priority(device, &priority)
     cdef int level = -priority & (LEVELS - 1)
@@ -156,7 +143,6 @@ cdef int lease_stream(int device, int priority, uintptr_t* out_stream) noexcept 
     if found != NULL:
         code = ask_idle(device, found.handle)
         if code == 0:
-            begin_line(found)
             out_stream[0] = found.handle
             return 0
         spin_lock(&lock)

@@ -297,7 +297,7 @@ cdef class Stream:
             level = read_priority(priority)
             least, greatest = priority_range_of(ordinal)
             level = max(greatest, min(least, level))
-        self.leased = lease(ordinal, level, current_handle(ordinal))
+        self.leased = lease(ordinal, level)
         self.handle = self.leased.handle
         self.device_index = ordinal
         self.made = True

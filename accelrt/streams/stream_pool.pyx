@@ -2,8 +2,7 @@
 
 A Stream that dies returns its driver stream, which is handed out again only when its work is complete.
 So no two live Streams share a handle, and none is destroyed while the allocator still has memory filed under
-it.  That memory serves the next Stream with the handle, and the parent: the stream that was current when the
-one that died was made.
+it.  That memory serves the next Stream with the handle.
 """
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport calloc, free
@@ -11,9 +10,8 @@ from libc.stdlib cimport calloc, free
 from accelrt.driver.capture_guard cimport go_relaxed, restore_mode
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport CAPTURE_NONE, STREAM_NON_BLOCKING
-from accelrt.memory.allocator.cross_stream cimport has_left, leave_behind
 from accelrt.memory.allocator.pool cimport MAX_DEVICES
-from accelrt.memory.allocator.stream_registry cimport load_parent, store_parent, store_returned, trust_stream
+from accelrt.memory.allocator.stream_registry cimport trust_stream
 from accelrt.runtime.host_func cimport functions_wait
 cimport accelrt.runtime.sanitizer_hooks as watch
 from accelrt.status cimport NOT_READY, raise_status
@@ -124,26 +122,20 @@ cdef Lease* make(int ordinal, int priority) except NULL:
         raise_status(code, "stream_create", ("device", ordinal, "priority", priority))
     made.device = ordinal
     made.level = priority
-    trust_stream(made.handle, &made.lineage)  # where that fails, its memory serves no other stream
+    trust_stream(made.handle)  # where that fails, its memory serves no other stream
     return made
 
 
-cdef Lease* lease(int ordinal, int priority, uintptr_t parent) except NULL:
+cdef Lease* lease(int ordinal, int priority) except NULL:
     cdef Lease* found = take_idle(shelf_of(ordinal, priority))
     if found == NULL:
         found = make(ordinal, priority)
-    elif has_left(ordinal, found.handle):
-        with nogil:
-            leave_behind(ordinal, found.handle, load_parent(&found.lineage.parent))
-    store_parent(&found.lineage.parent, parent)
-    store_returned(&found.lineage.returned, 0)
     if watch.sanitizing:
         watch.note_stream(ordinal, found.handle)
     return found
 
 
 cdef void give_back(Lease* leased) noexcept:
-    store_returned(&leased.lineage.returned, 1)
     put_last(shelf_of(leased.device, leased.level), leased)
 
 

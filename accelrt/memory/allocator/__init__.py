@@ -11,7 +11,6 @@ miss             the steps from a search that finds nothing to out of memory
 metadata         the records of blocks, heaps and uses, recycled
 stream_epochs    what each stream has finished with
 stream_registry  streams that live as long as the process; the per-thread default stream
-inherit          what a returned stream leaves to its parent
 cross_stream     memory that other streams use; memory freed as of an event
 pending          blocks freed while other streams may use them; blocks handed over
 event_queue      each stream's queue of events

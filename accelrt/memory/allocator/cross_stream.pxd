@@ -11,8 +11,3 @@ cdef bint knows_stream(int device, uintptr_t stream) noexcept nogil
 # is a number that no other record has.
 cdef int release_after(int device, uintptr_t address, uintptr_t event, uint64_t record) noexcept nogil
 cdef int stream_waits(int device, uintptr_t stream, uint64_t record) noexcept nogil  # after the driver was told so
-
-# An idle driver stream is leased anew: whether it left memory that its parent may claim (memory/inherit.pyx), which
-# stays the parent's then.
-cdef bint has_left(int device, uintptr_t stream) noexcept nogil  # asks without a lock
-cdef void leave_behind(int device, uintptr_t stream, uintptr_t parent) noexcept nogil

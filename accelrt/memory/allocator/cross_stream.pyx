@@ -1,10 +1,9 @@
 """Memory that more than one stream uses: the others are recorded, or an event says when it is free."""
 from accelrt.memory.allocator.exclusive cimport lock_all, unlock_all
-from accelrt.memory.allocator.metadata cimport add_use, has_use, load_heap, lookup_heap
+from accelrt.memory.allocator.metadata cimport add_use, has_use, lookup_heap
 from accelrt.memory.allocator.pending cimport load_offers, note_wait, offer
 from accelrt.memory.allocator.pool cimport inspected, live_at, pool_if_made, pool_of
 from accelrt.memory.allocator.sizes cimport LARGE, SMALL
-from accelrt.memory.allocator.stream_epochs cimport mark_quiescent
 from accelrt.memory.allocator.stream_registry cimport heap_stream
 from accelrt.memory.allocator.types cimport Block, Heap, Pool
 from accelrt.memory.backends.external_pool cimport foreign_use_on
@@ -72,32 +71,3 @@ cdef bint knows_stream(int device, uintptr_t stream) noexcept nogil:
         if heap == NULL:
             heap = lookup_heap(pool.heap_table[SMALL], stream)
     return heap != NULL and heap.trusted
-
-
-cdef bint has_left(int device, uintptr_t stream) noexcept nogil:
-    # Heaps are never given back, so that the list may be read without a lock; mostly two looks do.
-    cdef Pool* pool = pool_if_made(device)
-    cdef Heap* heap
-    if pool == NULL or pool.foreign != NULL or pool.settings.virtual_memory:
-        return False
-    if lookup_heap(pool.heap_table[0], stream) != NULL or lookup_heap(pool.heap_table[1], stream) != NULL:
-        return True
-    heap = load_heap(&pool.heaps)
-    while heap != NULL and heap.stream != stream:
-        heap = load_heap(&heap.next)
-    return heap != NULL
-
-
-cdef void leave_behind(int device, uintptr_t stream, uintptr_t parent) noexcept nogil:
-    cdef Pool* pool = pool_if_made(device)
-    cdef Heap* heap
-    lock_all(pool)
-    heap = pool.heaps
-    while heap != NULL:
-        if heap.stream == stream and heap.owner == NULL and heap.summary:
-            heap.left = heap.epoch
-            heap.claimed = True
-            heap.claimant = parent
-            mark_quiescent(heap)
-        heap = heap.next
-    unlock_all(pool, NULL)

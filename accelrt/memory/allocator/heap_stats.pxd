@@ -119,7 +119,6 @@ cdef inline int64_t cumulative(const Heap* heap, int kind, int stat) noexcept no
 
 
 cdef void add_stat(Heap* heap, int kind, int stat, int64_t amount) noexcept nogil  # of a kind, and of both
-cdef void carry(Heap* origin, Heap* to, int kind, int stat, int64_t amount) noexcept nogil  # the sum stays
 cdef void reset_cumulative(Heap* heap) noexcept nogil
 cdef void raise_limits(Heap* heap) noexcept nogil  # the sole heap's, for which a ceiling is a peak
 cdef void lower_limits(Heap* heap) noexcept nogil  # to what is there

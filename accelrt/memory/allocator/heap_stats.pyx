@@ -68,13 +68,6 @@ cdef void add_stat(Heap* heap, int kind, int stat, int64_t amount) noexcept nogi
         add_to_cumulative(&heap.stats[kind], stat, amount)
 
 
-cdef void carry(Heap* origin, Heap* to, int kind, int stat, int64_t amount) noexcept nogil:
-    add_to(&origin.stats[kind], stat, -amount)
-    add_to(&origin.stats[BOTH], stat, -amount)
-    add_to(&to.stats[kind], stat, amount)
-    add_to(&to.stats[BOTH], stat, amount)
-
-
 cdef void reset_cumulative(Heap* heap) noexcept nogil:
     cdef int kind
     for kind in range(2):

@@ -21,7 +21,6 @@ from accelrt.memory.allocator.block_ops cimport is_heap_quiescent, is_quiescent,
 from accelrt.memory.allocator.event_queue cimport Entry, put_entry
 from accelrt.memory.allocator.exclusive cimport call_unlocked, hand_out, lock_all, reserved, total_of, unlock_all
 from accelrt.memory.allocator.free_list cimport best_fit, class_of, next_class, precedes
-from accelrt.memory.allocator.inherit cimport inherit
 from accelrt.memory.allocator.metadata cimport add_use, heap_of, ensure_blocks
 from accelrt.memory.allocator.pending cimport await_event, poll, wait_all
 from accelrt.memory.allocator.pool_settings cimport is_over_budget, reset_budget
@@ -190,8 +189,6 @@ cdef int grow_or_stitch(Pool* pool, Request* request) noexcept nogil:
     # More for the heap, if the device and the limit allow it.
     cdef int code
     if not pool.settings.virtual_memory:
-        if inherit(pool, request.heap, request.size):
-            return 0
         code = collect(pool, plain_size(pool, request))
         return code if code else grow_plain(pool, request.heap, plain_size(pool, request))
     if not pool.settings.stitching:

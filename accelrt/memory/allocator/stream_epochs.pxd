@@ -2,7 +2,6 @@
 from accelrt.memory.allocator.types cimport Block, Heap, Pool, Replay
 
 cdef void poll_progress(Pool* pool, Heap* heap) noexcept nogil  # brings heap.settled up to date; asks, never waits
-cdef void mark_quiescent(Heap* heap) noexcept nogil  # its stream was seen idle
 cdef void poll_others(Pool* pool, Heap* heap) noexcept nogil  # at those whose pages it may have
 cdef void poll_all(Pool* pool) noexcept nogil  # at all but what graphs hold, and at replays of those that are gone
 # Streams that may still replay graphs that are gone, to be waited for one by one where the device must not be.

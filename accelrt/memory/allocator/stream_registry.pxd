@@ -1,25 +1,9 @@
-# Which streams live as long as the process, and where leased ones come from.
+# Which streams live as long as the process.
 from libc.stdint cimport uintptr_t
-
-# Where a leased stream comes from; written under the GIL, read in the exclusive section of any pool.
-cdef struct Lineage:
-    uintptr_t parent  # the stream that was current when it was leased last
-    int returned      # nobody has it now
-
-cdef extern from *:
-    """
-    #define accelrt_load(place) __atomic_load_n(place, __ATOMIC_ACQUIRE)
-    #define accelrt_store(place, value) __atomic_store_n(place, value, __ATOMIC_RELEASE)
-    """
-    uintptr_t load_parent "accelrt_load"(const uintptr_t* place) noexcept nogil
-    void store_parent "accelrt_store"(uintptr_t* place, uintptr_t value) noexcept nogil
-    int load_returned "accelrt_load"(const int* place) noexcept nogil
-    void store_returned "accelrt_store"(int* place, int value) noexcept nogil
 
 # Streams that live as long as the process: leased ones, and the legacy default stream.  Others belong to
 # somebody who may destroy them, and are never asked.  Any thread, without a lock of ours.
-cdef int trust_stream(uintptr_t stream, Lineage* lineage) noexcept nogil
-cdef const Lineage* lineage_of(uintptr_t stream) noexcept nogil  # NULL for a stream that is not leased
+cdef int trust_stream(uintptr_t stream) noexcept nogil
 cdef bint is_trusted(uintptr_t stream) noexcept nogil
 
 

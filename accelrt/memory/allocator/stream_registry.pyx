@@ -6,13 +6,13 @@ cdef AddressMap trusted  # under the lock; forks inherit it, which is harmless: 
 cdef int trusting = 0
 
 
-cdef int trust_stream(uintptr_t stream, Lineage* lineage) noexcept nogil:
+cdef int trust_stream(uintptr_t stream) noexcept nogil:
     cdef int code = 0
     spin_lock(&trusting)
     if map_find(&trusted, stream) == NULL:
         code = map_reserve(&trusted)
         if code == 0:
-            map_insert(&trusted, stream, lineage)
+            map_insert(&trusted, stream, &trusted)  # any value but NULL: the map is a set
     spin_unlock(&trusting)
     return code
 
@@ -24,11 +24,3 @@ cdef bint is_trusted(uintptr_t stream) noexcept nogil:
     answer = stream < 2 or map_find(&trusted, stream) != NULL
     spin_unlock(&trusting)
     return answer
-
-
-cdef const Lineage* lineage_of(uintptr_t stream) noexcept nogil:
-    cdef const Lineage* found
-    spin_lock(&trusting)
-    found = <const Lineage*>map_find(&trusted, stream)
-    spin_unlock(&trusting)
-    return found

@@ -181,9 +181,6 @@ cdef struct Heap:
     uint32_t quiescent_epoch   # blocks freed up to this epoch are used by no work of the stream any more
     uint32_t progress_epoch    # the epoch that is settled once marker is complete
     Entry* progress_event      # an event recorded on the stream, or NULL
-    bint claimed       # with plain segments: claimant may have what is free in whole segments up to the epoch left
-    uintptr_t claimant  # the parent of the stream that had the handle before
-    uint32_t left
     bint awake         # hits may run in it; else the pool has its figures, and the exclusive section does not lock it
     Heap* next_awake   # of those that are awake
     int64_t seen       # the room for live blocks when the exclusive section was left last
