@@ -12,8 +12,7 @@ cdef struct AddressMap:
     int shift        # 64 - log2(capacity)
 
 cdef int map_reserve(AddressMap* map) noexcept nogil  # room for one more; 0, or NO_HOST_MEMORY
-cdef void map_insert(AddressMap* map, uintptr_t key, void* value) noexcept nogil  # after map_reserve; key is new
-cdef void* map_remove(AddressMap* map, uintptr_t key) noexcept nogil  # NULL where there is none
+cdef int map_reserve_more(AddressMap* map, size_t count) noexcept nogil
 cdef void map_clear(AddressMap* map) noexcept nogil
 
 
@@ -32,3 +31,40 @@ cdef inline void* map_find(const AddressMap* map, uintptr_t key) noexcept nogil:
             return map.slots[index].value
         index = (index + 1) & (map.capacity - 1)
     return NULL
+
+
+cdef inline void map_insert(AddressMap* map, uintptr_t key, void* value) noexcept nogil:
+    # After map_reserve; the key is new.
+    cdef size_t index = home(map, key)
+    while map.slots[index].value != NULL:
+        index = (index + 1) & (map.capacity - 1)
+    map.slots[index].key = key
+    map.slots[index].value = value
+    map.count += 1
+
+
+cdef inline void* map_remove(AddressMap* map, uintptr_t key) noexcept nogil:
+    # NULL where there is none.
+    cdef size_t mask = map.capacity - 1
+    cdef size_t index, hole
+    cdef void* value
+    if map.count == 0:
+        return NULL
+    hole = home(map, key)
+    while map.slots[hole].value == NULL or map.slots[hole].key != key:
+        if map.slots[hole].value == NULL:
+            return NULL
+        hole = (hole + 1) & mask
+    value = map.slots[hole].value
+    # Close the gap: an entry moves back unless its home lies between the hole and itself.
+    index = hole
+    while True:
+        index = (index + 1) & mask
+        if map.slots[index].value == NULL:
+            break
+        if ((index - home(map, map.slots[index].key)) & mask) >= ((index - hole) & mask):
+            map.slots[hole] = map.slots[index]
+            hole = index
+    map.slots[hole].value = NULL
+    map.count -= 1
+    return value

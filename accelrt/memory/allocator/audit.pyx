@@ -8,7 +8,7 @@ Both are checked as they are, for an audit that filed them first would hide what
 from libc.stdint cimport SIZE_MAX, int64_t
 from libc.string cimport memcpy, memset
 
-from accelrt.memory.allocator.address_table cimport find_cell, load_block
+from accelrt.memory.allocator.address_table cimport block_in, heap_at
 from accelrt.memory.allocator.backing.free_pages cimport NOWHERE, RANKED, has_pages, serves_others
 from accelrt.memory.allocator.backing.pages cimport slot_index
 from accelrt.memory.allocator.block_ops cimport Change, is_quiescent, is_split, joined_size, of_freeing
@@ -53,7 +53,7 @@ cdef void count_block(Count* count, const Block* block, int split_kind) noexcept
 
 
 cdef const char* walk_block(const Segment* segment, const Block* block, size_t offset) noexcept nogil:
-    cdef Block** cell
+    cdef const Block* listed
     if block.segment != segment or block.heap != segment.heap:
         return "a block names the segment and the heap that it is in"
     if block.address != segment.address + offset or block.size == 0 or block.size % UNIT:
@@ -66,10 +66,10 @@ cdef const char* walk_block(const Segment* segment, const Block* block, size_t o
         return "two neighbours are never both free"
     if block.state == FREE and (block.requested or block.uses != NULL or block.events):
         return "a free block is used by nobody"
-    cell = find_cell(block.address)
-    if (is_counted_live(block) or block.state == PENDING) and (cell == NULL or load_block(cell) != block):
+    listed = block_in(block.heap, block.address)
+    if (is_counted_live(block) or block.state == PENDING) and (listed != block or heap_at(block.address) != block.heap):
         return "a live or pending block is in the table of addresses"
-    if block.state == FREE and cell != NULL and load_block(cell) != NULL:
+    if (block.state == FREE or block.state == HOLE) and listed != NULL:
         return "a free block is not in the table of addresses"
     if block.state == CACHED and (block.heap.cached != block or block.uses != NULL):
         return "only the block that its heap allocates and frees by turns is marked so"

@@ -5,7 +5,7 @@
 # its free list when another block takes its place or a slow operation comes.
 from libc.stdint cimport int64_t
 
-from accelrt.memory.allocator.address_table cimport store_block
+from accelrt.memory.allocator.address_table cimport list_block, unlist_block
 from accelrt.memory.allocator.free_list cimport best_fit, insert, precedes, remove
 from accelrt.memory.allocator.sizes cimport UNIT, worth_splitting
 from accelrt.memory.allocator.types cimport FREE, LIVE, Block, Heap, PoolSettings
@@ -118,7 +118,6 @@ cdef inline void split_off(Heap* heap, Block* block, size_t size) noexcept nogil
     rest.epoch = block.epoch
     rest.state = FREE
     rest.requested = 0
-    rest.cell = NULL
     rest.before = block
     rest.after = block.after
     if rest.after != NULL:
@@ -159,16 +158,16 @@ cdef inline Block* join(Heap* heap, Block* block) noexcept nogil:
 
 
 cdef inline void make_live(Block* block, size_t requested, int kind) noexcept nogil:
-    # A block in no list, whose cell was looked up.
+    # A block in no list; its heap's map has place for it.
     block.state = LIVE
     block.requested = requested
     block.kind = kind
-    store_block(block.cell, block)
+    list_block(block)
 
 
 cdef inline Block* join_freed(Heap* heap, Block* block) noexcept nogil:
     # What no stream uses but its own, freed now; the answer is as join's.
-    store_block(block.cell, NULL)
+    unlist_block(block)
     block.epoch = heap.last_freed = heap.epoch
     return join(heap, block)
 

@@ -7,8 +7,9 @@ and is free.
 """
 from libc.stdlib cimport calloc, malloc
 
+from accelrt.core.handle_map cimport map_reserve_more
 from accelrt.core.locks cimport pthread_mutex_lock, pthread_mutex_unlock
-from accelrt.memory.allocator.address_table cimport block_at, make_cell, store_block
+from accelrt.memory.allocator.address_table cimport block_at, list_block, unlist_block
 from accelrt.memory.allocator.audit cimport audit_pool
 from accelrt.memory.allocator.block_ops cimport recycle
 from accelrt.memory.allocator.exclusive cimport count, count_splits, lock_all, put_free, take_free, unlock_all
@@ -225,7 +226,7 @@ cdef int find_kept(Pool* pool, const PrivatePool* owner, Saved* saved, Turned* t
     for index in range(saved.block_count):
         saved.blocks[index].kept = False
         if saved.blocks[index].state == LIVE:
-            block = block_at(saved.blocks[index].address)
+            block = block_at(pool, saved.blocks[index].address)
             saved.blocks[index].kept = (
                 block != NULL and block.heap.owner == owner and block.state == LIVE
                 and block.size == saved.blocks[index].size and block.requested == saved.blocks[index].requested
@@ -240,7 +241,7 @@ cdef int find_kept(Pool* pool, const PrivatePool* owner, Saved* saved, Turned* t
 
 
 cdef int ensure_all(Pool* pool, const PrivatePool* owner, Saved* saved) noexcept nogil:
-    # Records and cells, so that nothing can fail later.
+    # Records, and places in the maps, so that nothing can fail later.
     cdef Heap* heap = pool.heaps
     cdef const Segment* segment
     cdef size_t index, wanted
@@ -255,10 +256,9 @@ cdef int ensure_all(Pool* pool, const PrivatePool* owner, Saved* saved) noexcept
             segment = next_of(pool, owner, segment)
         if wanted:
             code = ensure_blocks(heap, wanted + saved.block_count)
+        if wanted and code == 0:
+            code = map_reserve_more(&heap.blocks, saved.block_count)
         heap = heap.next
-    for index in range(saved.block_count):
-        if code == 0 and saved.blocks[index].state == LIVE and make_cell(saved.blocks[index].address) == NULL:
-            code = NO_HOST_MEMORY
     return code
 
 
@@ -279,7 +279,7 @@ cdef void take_blocks(Pool* pool, Segment* segment, Turned* turned) noexcept nog
         if block.state == FREE:
             take_free(pool, block)
         elif block.state == LIVE:
-            store_block(block.cell, NULL)
+            unlist_block(block)
             if block.requested:
                 count_live(pool, block, -1)
                 turned.freed[turned.freed_count] = block.address
@@ -295,7 +295,6 @@ cdef void drop_blocks(Segment* segment) noexcept nogil:
         block.state = FREE
         block.requested = 0
         block.uses = NULL
-        block.cell = NULL
         recycle(segment.heap, block)
         block = after
     segment.first = segment.last = NULL
@@ -306,8 +305,7 @@ cdef void revive_block(Pool* pool, Block* block, const SavedBlock* saved, Turned
     block.requested = saved.requested
     block.kind = saved.kind
     block.uses = saved.uses
-    block.cell = make_cell(block.address)
-    store_block(block.cell, block)
+    list_block(block)
     if not saved.kept:
         count_live(pool, block, 1)
         turned.live[turned.live_count] = block.address
@@ -383,7 +381,7 @@ cdef void turn_back(Pool* pool, PrivatePool* owner, Saved* saved, Turned* turned
     for index in range(saved.block_count):
         saved.blocks[index].uses = NULL
         if saved.blocks[index].kept:
-            block = block_at(saved.blocks[index].address)
+            block = block_at(pool, saved.blocks[index].address)
             saved.blocks[index].uses = block.uses
             block.requested = 0
     for step in range(5):

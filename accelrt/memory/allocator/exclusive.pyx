@@ -15,12 +15,13 @@ from accelrt.memory.allocator.block_ops cimport (
 from accelrt.memory.allocator.fast_path cimport flush_cached
 from accelrt.memory.allocator.free_list cimport insert, remove
 from accelrt.memory.allocator.heap_stats cimport (
-    add_stat, count_of, current, cumulative, lower_limits, update_headroom, use_split_headroom,
+    add_stat, count_of, current, cumulative, lower_limits, update_headroom, is_over_limit, is_over_split_limit, use_split_headroom,
 )
 from accelrt.memory.allocator.sizes cimport kind_of
 from accelrt.memory.allocator.stats cimport (
-    ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, BLOCKS, BOTH, INACTIVE_SPLIT, INACTIVE_SPLIT_BYTES,
-    REQUESTED_BYTES, RESERVED_BYTES, PER_HEAP, Counter, change, current_of,
+    ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, ASKED, BLOCKS, BOTH, BYTES, INACTIVE_SPLIT,
+    INACTIVE_SPLIT_BYTES, REQUESTED_BYTES, RESERVED_BYTES, PER_HEAP, SPLITS, SPLIT_BYTES, Counter, HeapStats, change,
+    current_of,
 )
 from accelrt.memory.allocator.types cimport LIVE
 
@@ -115,13 +116,25 @@ cdef void put_to_sleep(Pool* pool, Heap* heap) noexcept nogil:
 cdef inline void add_up(Pool* pool, const Heap* heap) noexcept nogil:
     cdef int stat, kind
     for kind in range(2):
-        for stat in range(PER_HEAP):
-            pool.total[kind][stat] += current(heap, kind, stat)
-            if heap.sole:
-                pool.stats.counters[stat][kind].peak = heap.stats[kind].limit[stat]
+        add_share(pool.total[kind], &heap.stats[kind])
     if heap.sole:
         for stat in range(PER_HEAP):
+            for kind in range(2):
+                pool.stats.counters[stat][kind].peak = heap.stats[kind].limit[stat]
             pool.stats.peak_all[stat] = heap.stats[BOTH].limit[stat]
+
+
+cdef inline void add_share(int64_t* sums, const HeapStats* stats) noexcept nogil:
+    # All of current().
+    cdef int64_t blocks = stats.count_limit[BLOCKS] - stats.headroom[BLOCKS]
+    cdef int64_t bytes_ = stats.count_limit[BYTES] - stats.headroom[BYTES]
+    sums[ALLOCATION] += blocks
+    sums[ACTIVE] += blocks + stats.pending[BLOCKS]
+    sums[ALLOCATED_BYTES] += bytes_
+    sums[ACTIVE_BYTES] += bytes_ + stats.pending[BYTES]
+    sums[REQUESTED_BYTES] += stats.count_limit[ASKED] - stats.headroom[ASKED]
+    sums[INACTIVE_SPLIT] += stats.count_limit[SPLITS] - stats.headroom[SPLITS]
+    sums[INACTIVE_SPLIT_BYTES] += stats.count_limit[SPLIT_BYTES] - stats.headroom[SPLIT_BYTES]
 
 
 cdef inline void move_split_base(Pool* pool, int64_t sign) noexcept nogil:
@@ -171,10 +184,14 @@ cdef void distribute_stat(Pool* pool, Heap* asker, int stat, int kind, int64_t r
 
 cdef void distribute_headroom(Pool* pool, Heap* asker) noexcept nogil:
     cdef int stat, kind
+    cdef Heap* heap = pool.awake
     for stat in range(PER_HEAP):
         for kind in range(2):
             distribute_stat(pool, asker, stat, kind, pool.stats.counters[stat][kind].peak - pool.total[kind][stat])
         distribute_stat(pool, asker, stat, BOTH, pool.stats.peak_all[stat] - total_of(pool, stat))
+    while heap != NULL:
+        update_headroom(heap)
+        heap = heap.next_awake
 
 
 cdef void raise_sole(Pool* pool, Heap* heap) noexcept nogil:
@@ -184,12 +201,13 @@ cdef void raise_sole(Pool* pool, Heap* heap) noexcept nogil:
         heap.stats[0].limit[stat] = pool.stats.counters[stat][0].peak
         heap.stats[1].limit[stat] = pool.stats.counters[stat][1].peak
         heap.stats[BOTH].limit[stat] = pool.stats.peak_all[stat]
+    update_headroom(heap)
 
 
-cdef bint exceeds(const Heap* heap) noexcept nogil:
-    cdef int stat
-    for stat in range(PER_HEAP):
-        if (headroom(heap, stat, 0) < 0) | (headroom(heap, stat, 1) < 0) | (headroom(heap, stat, BOTH) < 0):
+cdef inline bint exceeds(const Heap* heap) noexcept nogil:
+    cdef int kind
+    for kind in range(3):
+        if is_over_limit(&heap.stats[kind]) | is_over_split_limit(&heap.stats[kind]):
             return True
     return False
 
@@ -202,13 +220,34 @@ cdef bint any_exceeds(const Pool* pool) noexcept nogil:
     return heap != NULL
 
 
+cdef void renew_rooms(Pool* pool, Heap* asker) noexcept nogil:
+    # What is not stale stays: most slow calls change neither a ceiling nor what is pending.
+    cdef Heap* heap = pool.awake
+    while heap != NULL:
+        if heap.stale:
+            update_headroom(heap)
+        heap = heap.next_awake
+    if pool.heap_count == 1:
+        if pool.peaked:
+            raise_sole(pool, pool.heaps)
+    elif pool.risen or any_exceeds(pool):
+        distribute_headroom(pool, asker)
+    pool.risen = pool.peaked = False
+
+
 cdef void raise_shown(Pool* pool, int stat) noexcept nogil:
     # An operation that leaves in its midst may have given back what others, meanwhile, made up for.
     cdef int kind
-    cdef int64_t both = counted(pool, stat, 0) + counted(pool, stat, 1)
+    cdef int64_t one, both = 0
     for kind in range(2):
-        pool.stats.counters[stat][kind].peak = max(pool.stats.counters[stat][kind].peak, counted(pool, stat, kind))
-    pool.stats.peak_all[stat] = max(pool.stats.peak_all[stat], both)
+        one = counted(pool, stat, kind)
+        both += one
+        if one > pool.stats.counters[stat][kind].peak:
+            pool.stats.counters[stat][kind].peak = one
+            pool.peaked = True
+    if both > pool.stats.peak_all[stat]:
+        pool.stats.peak_all[stat] = both
+        pool.peaked = True
 
 
 cdef inline bint suffices(const Pool* pool, const Heap* heap) noexcept nogil:
@@ -234,22 +273,18 @@ cdef void unlock_all(Pool* pool, Heap* asker) noexcept nogil:
     raise_shown(pool, INACTIVE_SPLIT)
     raise_shown(pool, INACTIVE_SPLIT_BYTES)
     move_split_base(pool, -1)
-    if pool.heap_count == 1:
-        raise_sole(pool, pool.heaps)
-    elif pool.risen or any_exceeds(pool):
-        distribute_headroom(pool, asker)
-    pool.risen = False
+    renew_rooms(pool, asker)
     while link[0] != NULL:
         heap = link[0]
         if may_sleep(pool, heap):
             link[0] = heap.next_awake
             lower_limits(heap)
+            update_headroom(heap)
             put_to_sleep(pool, heap)
         else:
             link = &heap.next_awake
             heap.sole = pool.heap_count == 1
             heap.fast = suffices(pool, heap)
-        update_headroom(heap)
         heap.seen = heap.stats[BOTH].headroom[BLOCKS]
         spin_unlock(&heap.lock)
     pthread_mutex_unlock(&pool.lock)
@@ -298,9 +333,12 @@ cdef void count(Pool* pool, Heap* heap, int stat, int kind, int64_t amount) noex
     if not heap.awake:
         count_asleep(pool, stat, kind, amount)
         pool.asleep_cumulative[kind][stat] += max(amount, <int64_t>0)
-    if amount > 0:
-        counter.peak = max(counter.peak, pool.total[kind][stat])
-        pool.stats.peak_all[stat] = max(pool.stats.peak_all[stat], total_of(pool, stat))
+    if amount > 0 and pool.total[kind][stat] > counter.peak:
+        counter.peak = pool.total[kind][stat]
+        pool.peaked = True
+    if amount > 0 and total_of(pool, stat) > pool.stats.peak_all[stat]:
+        pool.stats.peak_all[stat] = total_of(pool, stat)
+        pool.peaked = True
 
 
 cdef void count_pool(Pool* pool, int stat, int kind, int64_t amount) noexcept nogil:

@@ -7,13 +7,13 @@
 # the block live, and flush_cached() brings them up to date before anything else is done or read in the heap.
 from libc.stdint cimport uintptr_t
 
-from accelrt.memory.allocator.address_table cimport find_cell
+from accelrt.memory.allocator.address_table cimport block_in, has_place
 from accelrt.memory.allocator.block_ops cimport (
     Change, fit_with_victim, join_freed, joined_size, keeps_rest, make_live, of_freeing, of_taking, set_victim,
     split_off, unlist,
 )
 from accelrt.memory.allocator.heap_stats cimport add_given, add_taken, raise_limits, take_back_given, take_back_taken
-from accelrt.memory.allocator.sizes cimport GRANULE, kind_of
+from accelrt.memory.allocator.sizes cimport kind_of
 from accelrt.memory.allocator.types cimport CACHED, LIVE, PLAIN, STITCHED, Block, Heap, PoolSettings, Pool
 from accelrt.status cimport NOT_READY
 
@@ -30,8 +30,9 @@ cdef inline bint allocate_cached(Heap* heap, size_t size, size_t requested, uint
     return True
 
 
-cdef inline bint free_cached(Heap* heap, Block* block, uintptr_t address) noexcept nogil:
-    if block != heap.cached or block.state != LIVE or block.address != address or block.uses != NULL:
+cdef inline bint free_cached(Heap* heap, uintptr_t address) noexcept nogil:
+    cdef Block* block = heap.cached
+    if block == NULL or block.address != address or block.state != LIVE or block.uses != NULL:
         return False
     block.state = CACHED
     return True
@@ -51,15 +52,6 @@ cdef inline void note_allocated(Heap* heap, Block* block, size_t size) noexcept 
     heap.freed_last = NULL
 
 
-cdef extern from *:
-    """
-    #define expect_read(place) __builtin_prefetch(place, 0)
-    #define expect_write(place) __builtin_prefetch(place, 1)
-    """
-    void expect_read(const void* place) noexcept nogil
-    void expect_write(const void* place) noexcept nogil
-
-
 cdef inline int take(
     Heap* heap, const PoolSettings* settings, size_t size, size_t requested, uintptr_t* out_address,
 ) noexcept nogil:
@@ -74,11 +66,8 @@ cdef inline int take(
     block = fit_with_victim(heap, size)
     if block == NULL or block.size >= settings.max_split:
         return NOT_READY
-    if block.cell == NULL:
-        block.cell = find_cell(block.address)
-    if block.cell == NULL or heap.spare == NULL:
+    if heap.spare == NULL or not has_place(heap):
         return NOT_READY
-    expect_write(block.cell)  # seldom in the cache
     splits = keeps_rest(block, size)
     change = of_taking(block, size, splits)
     if not splits:
@@ -106,16 +95,20 @@ cdef inline void free_to_victim(Heap* heap, Block* block) noexcept nogil:
     note_freed(heap, block, joined, size)
 
 
-cdef inline int put(const Pool* pool, Heap* heap, Block* block, uintptr_t address) noexcept nogil:
-    # The heap is the one that the block was read to belong to: now it is certain.
+cdef inline int put(const Pool* pool, Heap* heap, uintptr_t address) noexcept nogil:
+    # Of a heap that is asleep not even the map may be read: the exclusive section does not lock it.
+    cdef Block* block
     cdef Change change
-    if not heap.fast or block.address != address or block.state != LIVE or block.uses != NULL:
+    if not heap.fast:
+        return NOT_READY
+    block = block_in(heap, address)
+    if block == NULL or block.state != LIVE or block.uses != NULL:
         return NOT_READY
     if block.size >= heap.settings.max_split:  # one figure more
         return NOT_READY
     if heap.cached != NULL:
         flush_cached(heap)
-    if block.segment.shape == STITCHED and joined_size(block) >= GRANULE:  # pages may go home
+    if block.segment.shape == STITCHED and joined_size(block) >= block.segment.least_slot:  # pages may go home
         return NOT_READY
     change = of_freeing(block)
     if add_given(heap, block.kind, block.size, block.requested, block.segment.kind, change):

@@ -23,6 +23,7 @@ cdef void update_headroom(Heap* heap) noexcept nogil:
         for count in range(COUNTS):
             stats.headroom[count] += count_limit[count] - stats.count_limit[count]
             stats.count_limit[count] = count_limit[count]
+    heap.stale = False
 
 
 cdef void raise_limits(Heap* heap) noexcept nogil:
@@ -38,6 +39,7 @@ cdef void lower_limits(Heap* heap) noexcept nogil:
     for kind in range(3):
         for stat in range(PER_HEAP):
             heap.stats[kind].limit[stat] = current(heap, kind, stat)
+    heap.stale = True
 
 
 cdef void add_to(HeapStats* stats, int stat, int64_t amount) noexcept nogil:
@@ -64,6 +66,7 @@ cdef void add_to_cumulative(HeapStats* stats, int stat, int64_t amount) noexcept
 cdef void add_stat(Heap* heap, int kind, int stat, int64_t amount) noexcept nogil:
     add_to(&heap.stats[kind], stat, amount)
     add_to(&heap.stats[BOTH], stat, amount)
+    heap.stale = True
     if amount > 0:
         add_to_cumulative(&heap.stats[kind], stat, amount)
 

@@ -79,7 +79,6 @@ cdef Block* append_hole(Segment* segment, size_t size) noexcept nogil:
     block.segment = segment
     block.state = HOLE
     block.requested = 0
-    block.cell = NULL
     block.epoch = heap.epoch
     return block
 

@@ -7,10 +7,10 @@ from libc.stdint cimport SIZE_MAX, int64_t, uint64_t, uintptr_t
 from libc.stdlib cimport free
 from libc.string cimport memset
 
+from accelrt.core.handle_map cimport map_reserve
 from accelrt.core.locks cimport pthread_mutex_lock, pthread_mutex_unlock
 from accelrt.driver.capture_guard cimport FAILED, GONE, enter_wait, is_captured_event, leave_wait, meaning_of
 from accelrt.driver.waiting cimport INTERRUPTED, LOOK_NS, begin_slice, end_slice, is_to_end
-from accelrt.memory.allocator.address_table cimport make_cell
 from accelrt.memory.allocator.backing.expandable cimport grow_pages, need_at_end, trim_all_expandable
 from accelrt.memory.allocator.backing.pages cimport release_page, evict
 from accelrt.memory.allocator.backing.plain cimport grow_plain, release_plain
@@ -57,12 +57,10 @@ cdef int give(Pool* pool, Request* request, Block* block, uintptr_t* out_address
     # What is lent by another stream's heap returns there behind the work of the stream that asked.
     cdef Use* use = NULL
     cdef int code = ensure_blocks(block.heap, 1)
+    if code == 0:
+        code = map_reserve(&block.heap.blocks)
     if code:
         return code
-    if block.cell == NULL:
-        block.cell = make_cell(block.address)
-        if block.cell == NULL:
-            return NO_HOST_MEMORY
     if request.stream == PER_THREAD or block.heap != request.heap:
         code = add_use(pool, &use, pool.device, heap_stream(request.stream))
         if code:

@@ -8,18 +8,19 @@ the driver works or anything is waited for, and none while the GIL is taken.
 from libc.stdlib cimport calloc, free
 
 from accelrt.core.locks cimport (
-    pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock, spin_lock, spin_try, spin_unlock,
+    pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_trylock, pthread_mutex_unlock, spin_lock,
+    spin_try, spin_unlock,
 )
 cimport accelrt.driver.registry as registry
 from accelrt.driver.waiting cimport is_main_thread
-from accelrt.memory.allocator.address_table cimport block_at
+from accelrt.memory.allocator.address_table cimport block_at, heap_at
 from accelrt.memory.allocator.audit cimport audit_pool, audit_between
 from accelrt.memory.allocator.backing.stitching cimport free_block
 from accelrt.memory.allocator.event_queue cimport destroy_entries
 from accelrt.memory.allocator.exclusive cimport (
     count_freed, count_splits, hand_over, lock_all, lock_to_read, try_lock_to_read, unlock_after_read, unlock_all,
 )
-from accelrt.memory.allocator.fast_path cimport allocate_cached, expect_read, free_cached, put, take
+from accelrt.memory.allocator.fast_path cimport allocate_cached, free_cached, put, take
 from accelrt.memory.allocator.metadata cimport gone, heap_of, lookup_heap, new_use, recycle_use
 from accelrt.memory.allocator.miss cimport Request, retry, find, release_with
 from accelrt.memory.allocator.pending cimport claim, defer, poll, record_events, wait_all
@@ -27,7 +28,7 @@ from accelrt.memory.allocator.pool_settings cimport load_flag, load_routed, roun
 from accelrt.memory.allocator.private_pool cimport entered_pool, is_routed, note_peaks, pool_for
 from accelrt.memory.allocator.sizes cimport LARGE, ROUND_LIMIT, SMALL_LIMIT, UNIT, kind_of, round_up
 from accelrt.memory.allocator.stream_registry cimport heap_stream
-from accelrt.memory.allocator.types cimport CACHED, LIVE, HEAP_SLOTS, MAX_PROBES, Block, Heap, PoolSettings, PrivatePool, Use, is_of
+from accelrt.memory.allocator.types cimport CACHED, LIVE, HEAP_SLOTS, MAX_PROBES, Block, Heap, PoolSettings, PrivatePool, Use
 from accelrt.memory.backends.external_pool cimport (
     foreign_allocate, foreign_attach, foreign_empty, foreign_holds, foreign_release, foreign_set_limit,
 )
@@ -82,18 +83,15 @@ cdef int hit(Pool* pool, size_t requested, uintptr_t stream, uintptr_t* out_addr
 
 
 cdef int give_back(Pool* pool, uintptr_t address, bint wait) noexcept nogil:
-    cdef Block* block = block_at(address)
-    cdef Heap* heap
+    cdef Heap* heap = heap_at(address)
     cdef int code
-    if block == NULL or not is_of(block, pool):
+    if heap == NULL or heap.settings != &pool.settings:
         return leave_give_back(pool, address, wait)
-    heap = block.heap
-    expect_read(&block.before)
     if wait:
         spin_lock(&heap.lock)
     elif not spin_try(&heap.lock):
         return NOT_READY
-    code = 0 if free_cached(heap, block, address) else put(pool, heap, block, address)
+    code = 0 if free_cached(heap, address) else put(pool, heap, address)
     spin_unlock(&heap.lock)
     return code
 
@@ -141,8 +139,8 @@ cdef int audited(Pool* pool, uintptr_t address, bint wait) noexcept nogil:
 
 
 cdef bint is_cached_at(const Pool* pool, uintptr_t address) noexcept nogil:
-    cdef const Block* block = block_at(address)
-    if block == NULL or not is_of(block, pool) or block.heap.cached != block:
+    cdef const Block* block = block_at(pool, address)
+    if block == NULL or block.heap.cached != block:
         return False
     return block.state == CACHED or block.heap.cached_rounds > 0
 
@@ -225,13 +223,7 @@ cdef int allocate_slow(
     if code == 0 and out_address[0] == 0:
         code = find(pool, &request, out_address)
     if code == OUT_OF_MEMORY:
-        # Another thread may grow first: take the outer lock before the inner, and look again.
-        unlock_all(pool, NULL)
-        pthread_mutex_lock(&pool.growth)
-        lock_all(pool)
-        code = prepare(pool, &request, size, stream)
-        if code == 0:
-            code = find(pool, &request, out_address)
+        code = take_growth(pool, &request, out_address)
         if code == OUT_OF_MEMORY:
             code = retry(pool, &request, out_address)
         pthread_mutex_unlock(&pool.growth)
@@ -242,6 +234,19 @@ cdef int allocate_slow(
     code = inspected(pool, code)
     unlock_all(pool, request.heap)
     return code
+
+
+cdef int take_growth(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil:
+    # The outer lock comes before the inner: where another thread has it, which may be growing the pool, all locks are
+    # left and the request begins anew.  OUT_OF_MEMORY where there is still no fit.
+    cdef int code
+    if pthread_mutex_trylock(&pool.growth) == 0:
+        return OUT_OF_MEMORY
+    unlock_all(pool, NULL)
+    pthread_mutex_lock(&pool.growth)
+    lock_all(pool)
+    code = prepare(pool, request, request.requested, request.stream)
+    return code if code else find(pool, request, out_address)
 
 
 cdef int take_offer(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil:
@@ -296,10 +301,8 @@ cdef int release_slow(int device, uintptr_t address) noexcept nogil:
 
 cdef Block* live_at(Pool* pool, uintptr_t address) noexcept nogil:
     # In the exclusive section; NULL for anything that is not a live block of this pool.
-    cdef Block* block = block_at(address)
-    if block == NULL or not is_of(block, pool) or block.state != LIVE or block.address != address:
-        return NULL
-    return block
+    cdef Block* block = block_at(pool, address)
+    return NULL if block == NULL or block.state != LIVE else block
 
 
 cdef bint holds(Pool* pool, uintptr_t address) noexcept nogil:

@@ -1,5 +1,4 @@
 """What the settings string says, as the pools read it."""
-from libc.stdint cimport SIZE_MAX
 from libc.stdint cimport SIZE_MAX, int64_t
 
 from accelrt.memory.allocator.heap_stats cimport cumulative

@@ -205,6 +205,7 @@ cdef void reset_peaks(Pool* pool) noexcept nogil:
     while heap != NULL:
         lower_limits(heap)
         heap = heap.next_awake
+    pool.peaked = True
     for stat in range(STATS):
         for kind in range(2):
             if stat < PER_HEAP:

@@ -92,7 +92,6 @@ cdef struct Block:
     size_t size
     size_t requested   # bytes asked for; 0 while free
     Heap* heap         # the segment's; fixed for a record's life, so that it may be read without a lock
-    Block** cell       # its place in the table of addresses, NULL until it was looked up
     Use* uses          # while LIVE, or PENDING and deferred
     Segment* segment
     short state
@@ -106,7 +105,7 @@ cdef struct Block:
     uint32_t weight    # free list's tree; fixed for a record's life
     uint32_t events    # entries of the pending queues that name it
     int index          # the class whose list it is in, while in one
-    uint32_t[3] filler  # up to the line's end
+    uint32_t[5] filler  # up to the line's end
 
 # A physical piece of memory.  It is mapped in one slot of a span and any number of slots of windows, and at
 # home in at most one of them: only there may its bytes be in blocks other than a HOLE.
@@ -148,6 +147,7 @@ cdef struct Segment:
     size_t slot_count
     size_t slot_capacity
     size_t evicted        # slots of a window whose pieces are at home elsewhere
+    size_t least_slot  # of its slots, the size of the smallest
     uint32_t used      # a window's: the heap's epoch when the last of its bytes was freed
     uint64_t idle_since  # PLAIN: the pool's count of slow allocations when it became one free block
     Segment* before    # the pool's segments in order of serial; a heap's windows likewise
@@ -170,6 +170,7 @@ cdef struct Heap:
     const PoolSettings* settings  # its pool's, which no other pool has
     Block* cached      # LIVE or CACHED: freed and allocated by turns, or NULL; none in the exclusive section
     int64_t cached_rounds  # how often it was allocated so
+    AddressMap blocks  # LIVE, CACHED and PENDING, by address (address_table.pxd)
     PrivatePool* owner     # NULL in the common heaps
     int kind           # of plain segments; LARGE with virtual memory, which serves both
     uint32_t seed      # of the weights
@@ -183,6 +184,7 @@ cdef struct Heap:
     Entry* progress_event      # an event recorded on the stream, or NULL
     bint awake         # hits may run in it; else the pool has its figures, and the exclusive section does not lock it
     Heap* next_awake   # of those that are awake
+    bint stale         # its room is to be measured: a ceiling changed, or what is pending
     int64_t seen       # the room for live blocks when the exclusive section was left last
     uint32_t rounds_idle  # how often the exclusive section was entered in a row without a hit in between
     int filed          # where the pool finds its free pages while it is asleep (free_pages.pxd)
@@ -266,6 +268,7 @@ cdef struct Pool:
     size_t ranked_pages      # and how many bytes they have
     int64_t heaps_keeping_pages        # heaps with pages that linger
     bint risen               # a figure of a heap that is asleep rose: the ceilings are to be shared out anew
+    bint peaked              # a peak changed since the ceilings were last set
     int64_t[2][PER_HEAP] asleep  # the sums over the heaps that are asleep
     int64_t[2][PER_HEAP] asleep_cumulative  # of what they made (stats.pxd)
     Heap* heap_table[2][HEAP_SLOTS + MAX_PROBES]  # by kind and stream; read without a lock
@@ -291,8 +294,3 @@ cdef struct Pool:
     int64_t[2][2] split_base  # total of INACTIVE_SPLIT and _BYTES that is counted; while nobody is inside, less total
     int64_t[2][PER_HEAP] freed_base  # allocated - freed, less current, of the sums
     Stats stats              # the current figures of the shared ones are not kept here
-
-
-cdef inline bint is_of(const Block* block, const Pool* pool) noexcept nogil:
-    # May be asked without a lock, as a record stays with its heap and a heap with its pool.
-    return block.heap.settings == &pool.settings

@@ -6,6 +6,7 @@ time, so no byte is ever in two blocks.
 """
 from libc.stdlib cimport calloc, free, realloc
 
+from accelrt.memory.allocator.address_table cimport claim_addresses
 from accelrt.memory.allocator.backing.plain cimport count_owner
 from accelrt.memory.allocator.block_ops cimport split_off
 from accelrt.memory.allocator.exclusive cimport call_unlocked, count_pool, lock_all, put_free, take_free, unlock_all
@@ -64,6 +65,8 @@ cdef int add_slot(Segment* segment, Page* page) noexcept nogil:
     cdef int code = see_to_slots(segment)
     if code == 0:
         code = ensure_blocks(segment.heap, 1)
+    if code == 0:
+        code = claim_addresses(segment.heap, segment.address + segment.size, page.size)
     if code:
         return code
     slot = <Slot*>calloc(1, sizeof(Slot))
@@ -74,6 +77,7 @@ cdef int add_slot(Segment* segment, Page* page) noexcept nogil:
     slot.segment = segment
     link_slot(slot, page)
     segment.slots[segment.slot_count] = slot
+    segment.least_slot = slot.size if segment.slot_count == 0 else min(segment.least_slot, slot.size)
     segment.slot_count += 1
     slot.hole = append_hole(segment, slot.size)
     slot.hole.epoch = segment.heap.quiescent_epoch  # fresh: no work uses it yet

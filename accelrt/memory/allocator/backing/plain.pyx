@@ -2,6 +2,7 @@
 from libc.stdint cimport SIZE_MAX, int64_t
 from libc.stdlib cimport calloc, free
 
+from accelrt.memory.allocator.address_table cimport claim_addresses
 from accelrt.memory.allocator.block_ops cimport recycle
 from accelrt.memory.allocator.exclusive cimport call_unlocked, count_oversize, count_pool, put_free, reserved, take_free
 from accelrt.memory.allocator.metadata cimport append_hole, ensure_blocks
@@ -71,6 +72,8 @@ cdef int grow_plain(Pool* pool, Heap* heap, size_t size) noexcept nogil:
     code = call_unlocked(pool, take_bytes, segment)
     if code == 0:
         code = ensure_blocks(heap, 1)
+        if code == 0:
+            code = claim_addresses(heap, segment.address, size)
         if code:
             call_unlocked(pool, give_bytes, segment)
     if code:
