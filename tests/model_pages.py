@@ -145,7 +145,7 @@ class PagedModel(Pieces):
         for window in self.windows:
             if window.heap != heap or window.spoiled or window.size < size:
                 continue
-            if window.size - window.slots[-1].size >= size and window.size > size + size // 8:
+            if window.size - window.slots[-1].size >= size and window.size > size + size // 6:
                 continue
             if not any(slot.at_home() for slot in window.slots) and all(
                 slot.piece.home in free for slot in window.slots

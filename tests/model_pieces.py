@@ -100,12 +100,16 @@ class Pieces(Model):
         self.statistics.change("reserved_bytes", "large", -piece.size)
         self.statistics.count("num_device_free")
 
-    def piece_size(self, need):
+    def piece_size(self, need, whole):
+        """For what is still needed of a growth, and what was in the beginning."""
         total = max(self.reserved(), need)
         live, blocks = (
             self.statistics.flat[f"{name}.all.current"] for name in ("allocated_bytes", "allocation")
         )
-        share = min(total // 64, max(16 * MIB, total // 512, (live + need) // (blocks + 1) // 32))
+        share = min(total // 64, max(16 * MIB, total // 512))
+        mean = (live + whole) // (blocks + 1)
+        if mean >= 256 * MIB:
+            share = max(share, min(max(total, whole), mean) // 4)
         size = self.piece or GRANULE
         while not self.piece and size * 2 <= share:
             size *= 2
@@ -148,9 +152,9 @@ class Pieces(Model):
         return piece is not None
 
     def append(self, span, need):
-        made = []
+        made, whole = [], need
         while need > 0:
-            piece = self.make_piece(self.piece_size(need))
+            piece = self.make_piece(self.piece_size(need, whole))
             if not piece:
                 for slot in made:
                     self.release_piece(slot.piece, mapped=False)

@@ -155,6 +155,6 @@ def large_pieces(small, count):
     mirror.close()
 
 
-@pytest.mark.parametrize(("small", "count"), [(0, 127 + 64 + 63), (2000, 3 * 128)])
+@pytest.mark.parametrize(("small", "count"), [(0, 3 * 4), (2000, 3 * 128)])
 def test_few_large_blocks_are_made_of_larger_pieces(small, count):
     on_a_device(large_pieces, small, count, memory=16 << 30)

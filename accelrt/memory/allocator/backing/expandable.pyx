@@ -16,7 +16,8 @@ cdef enum:
     PAGES_WANTED = 64    # a piece is about this part of what is reserved, so that what it wastes stays small
     MAX_PAGES = 512     # beside it; but no larger than the next, unless there were more than these
     LARGEST_PAGE = 16 << 20
-    BLOCK_PAGES = 32     # where the mean block is so large that it would be made of more than so many
+    HUGE = 256 << 20      # where the mean block is so large,
+    HUGE_PIECES = 4       # a piece is this part of it: a window of more would cost too many calls of the driver
     FIRST_ROOM = 32       # addresses of a heap's first span, 4 GiB, as a power of two
     LATER_ROOM = 34       # and of the spans that follow it
 
@@ -86,12 +87,14 @@ cdef int drop_expandable(Pool* pool, Segment* expandable) noexcept nogil:
     return 0
 
 
-cdef size_t page_size(const Pool* pool, size_t need) noexcept nogil:
+cdef size_t page_size(const Pool* pool, size_t need, size_t whole) noexcept nogil:
+    # What is still needed, and what was in the beginning.
     cdef size_t size = pool.granule
     cdef size_t total = max(<size_t>reserved(pool), need)
-    cdef size_t mean = (total_of(pool, ALLOCATED_BYTES) + need) // (total_of(pool, ALLOCATION) + 1)
-    cdef size_t most = max(max(<size_t>LARGEST_PAGE, total // MAX_PAGES), mean // BLOCK_PAGES)
-    cdef size_t target = min(total // PAGES_WANTED, most)
+    cdef size_t mean = (total_of(pool, ALLOCATED_BYTES) + whole) // (total_of(pool, ALLOCATION) + 1)
+    cdef size_t target = min(total // PAGES_WANTED, max(<size_t>LARGEST_PAGE, total // MAX_PAGES))
+    if mean >= HUGE:
+        target = max(target, min(max(total, whole), mean) // HUGE_PIECES)
     if pool.settings.page_size:
         size = round_up(pool.settings.page_size, pool.granule)
     else:
@@ -144,9 +147,10 @@ cdef int append_pages(Pool* pool, Heap* heap, size_t need, size_t* count) noexce
     # All pieces are created before one is mapped: a refusal undoes nothing but creations.
     cdef Segment* expandable = heap.expandable
     cdef Page* page
+    cdef size_t whole = need
     cdef int code = 0
     while need and code == 0:
-        code = make_page(pool, page_size(pool, need), &page)
+        code = make_page(pool, page_size(pool, need, whole), &page)
         if code == 0:
             code = add_slot(expandable, page)
             if code:

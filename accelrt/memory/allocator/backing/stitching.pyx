@@ -25,7 +25,7 @@ from accelrt.status cimport NO_HOST_MEMORY, OUT_OF_MEMORY
 
 cdef enum:
     MAX_STITCHED = 16384       # then those that are idle are dropped
-    WASTE = 8                  # a window may be larger than asked by one part in this
+    WASTE = 6                  # a window may be larger than asked by one part in this
 
 
 cdef int keep(Found* found, Block* block, size_t pages) noexcept nogil:
