@@ -5,7 +5,7 @@
 # that a lookup touches grows with the live blocks, not with the addresses.
 from libc.stdint cimport uintptr_t
 
-from accelrt.core.handle_map cimport map_find, map_insert, map_remove
+from accelrt.core.handle_map cimport map_find, map_insert, map_remove, map_reserve_more
 from accelrt.memory.allocator.types cimport Block, Heap, Pool
 
 cdef extern from *:
@@ -66,13 +66,20 @@ cdef inline Block* block_in(const Heap* heap, uintptr_t address) noexcept nogil:
     return <Block*>map_find(&heap.blocks, address)
 
 
+# The map is at most a quarter full: then most searches end at the first slot, as the processor expects.
+
 cdef inline bint has_place(const Heap* heap) noexcept nogil:
-    # For one more block; else map_reserve makes it.
-    return 2 * (heap.blocks.count + 1) <= heap.blocks.capacity
+    # For one more block.
+    return 4 * heap.blocks.count + 2 <= heap.blocks.capacity
+
+
+cdef inline int ensure_places(Heap* heap, size_t count) noexcept nogil:
+    # For so many more; 0 or NO_HOST_MEMORY.
+    return map_reserve_more(&heap.blocks, heap.blocks.count + 2 * count)
 
 
 cdef inline void list_block(Block* block) noexcept nogil:
-    # After map_reserve, or where has_place.
+    # Where has_place.
     map_insert(&block.heap.blocks, block.address, block)
 
 

@@ -7,9 +7,8 @@ and is free.
 """
 from libc.stdlib cimport calloc, malloc
 
-from accelrt.core.handle_map cimport map_reserve_more
 from accelrt.core.locks cimport pthread_mutex_lock, pthread_mutex_unlock
-from accelrt.memory.allocator.address_table cimport block_at, list_block, unlist_block
+from accelrt.memory.allocator.address_table cimport block_at, ensure_places, list_block, unlist_block
 from accelrt.memory.allocator.audit cimport audit_pool
 from accelrt.memory.allocator.block_ops cimport recycle
 from accelrt.memory.allocator.exclusive cimport count, count_splits, lock_all, put_free, take_free, unlock_all
@@ -257,7 +256,7 @@ cdef int ensure_all(Pool* pool, const PrivatePool* owner, Saved* saved) noexcept
         if wanted:
             code = ensure_blocks(heap, wanted + saved.block_count)
         if wanted and code == 0:
-            code = map_reserve_more(&heap.blocks, saved.block_count)
+            code = ensure_places(heap, saved.block_count)
         heap = heap.next
     return code
 

@@ -7,10 +7,10 @@ from libc.stdint cimport SIZE_MAX, int64_t, uint64_t, uintptr_t
 from libc.stdlib cimport free
 from libc.string cimport memset
 
-from accelrt.core.handle_map cimport map_reserve
 from accelrt.core.locks cimport pthread_mutex_lock, pthread_mutex_unlock
 from accelrt.driver.capture_guard cimport FAILED, GONE, enter_wait, is_captured_event, leave_wait, meaning_of
 from accelrt.driver.waiting cimport INTERRUPTED, LOOK_NS, begin_slice, end_slice, is_to_end
+from accelrt.memory.allocator.address_table cimport ensure_places
 from accelrt.memory.allocator.backing.expandable cimport grow_pages, need_at_end, trim_all_expandable
 from accelrt.memory.allocator.backing.pages cimport release_page, evict
 from accelrt.memory.allocator.backing.plain cimport grow_plain, release_plain
@@ -58,7 +58,7 @@ cdef int give(Pool* pool, Request* request, Block* block, uintptr_t* out_address
     cdef Use* use = NULL
     cdef int code = ensure_blocks(block.heap, 1)
     if code == 0:
-        code = map_reserve(&block.heap.blocks)
+        code = ensure_places(block.heap, 1)
     if code:
         return code
     if request.stream == PER_THREAD or block.heap != request.heap:
