@@ -1,6 +1,7 @@
-# From an address to the block that begins there, without a search: a table of three levels, by bits 34-49,
-# 21-33 and 9-20 of the address.  Entries are read without a lock; a thread that writes one holds the lock of
-# the block's heap, and one that read it takes that lock and looks again.  Tables are never given back.
+# The address table: from an address to the block that begins there.  Three levels, indexed by bits 34-49, 21-33 and 9-20
+# of the address; an entry of the last level is a cell.  Cells are read without a lock.  A thread that writes one holds
+# the lock of the block's heap or, if the heap is asleep, is in the exclusive section.  A thread that has read one takes
+# the lock of the block's heap and checks the block again.  Tables are never freed.
 from libc.stdint cimport uintptr_t
 
 from accelrt.memory.allocator.types cimport Block
@@ -18,17 +19,17 @@ cdef extern from *:
     void store_region "store_place"(Block**** place, Block*** region) noexcept nogil
 
 cdef enum:
-    REGIONS = 1 << 16  # of 16 GiB
-    LEAVES = 1 << 13    # of 2 MiB in a region
-    CELLS = 1 << 12    # of 512 bytes in a page
+    REGIONS = 1 << 16  # of 16 GiB each
+    LEAVES = 1 << 13   # in a region, of 2 MiB each
+    CELLS = 1 << 12    # in a leaf, for 512 bytes each
 
 cdef Block*** regions[REGIONS]
 
-cdef Block** make_cell(uintptr_t address) noexcept nogil  # NULL where the host has no memory, or beyond 2**50
+cdef Block** make_cell(uintptr_t address) noexcept nogil  # any thread; NULL: no host memory, or an address of 2**50 or more
 
 
 cdef inline Block** find_cell(uintptr_t address) noexcept nogil:
-    # NULL where nothing near the address was ever handed out.
+    # The address's cell; NULL if the leaf does not exist, so that no block can begin there.  Any thread, without a lock.
     cdef Block*** region
     cdef Block** leaf
     if address >> 50:
@@ -41,6 +42,7 @@ cdef inline Block** find_cell(uintptr_t address) noexcept nogil:
 
 
 cdef inline Block* block_at(uintptr_t address) noexcept nogil:
+    # The block that begins at the address and is not free, or NULL.  Without a lock: it may be freed at any time.
     cdef Block** cell = find_cell(address)
     if cell == NULL or address & 511:
         return NULL

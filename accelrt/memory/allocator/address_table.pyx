@@ -1,17 +1,18 @@
-"""The table from addresses to blocks: 8 bytes for each 512 of memory that was ever the start of a block's
-page; the host's pages of it that nothing is written to cost nothing."""
+"""The address table.  It costs 8 bytes for each 512 bytes of every aligned 2 MiB in which a block ever began, less the
+host pages of a table that were never written to."""
 from accelrt.core.locks cimport spin_lock, spin_unlock
 from accelrt.core.zero_pages cimport take_fresh
 
 cdef enum:
-    SLAB = 1 << 20  # bytes for tables, taken at once
+    SLAB = 1 << 20  # bytes that are taken from the host for several tables
 
-cdef int making = 0  # the lock under which tables are hung in; nothing else is taken under it
+cdef int making = 0  # the spin lock under which tables are added; no other lock is taken under it
 cdef char* slab
-cdef size_t left = 0  # bytes of the slab
+cdef size_t left = 0  # unused bytes of the slab
 
 
 cdef void* take_table(size_t size) noexcept nogil:
+    # Zeroed memory for a table; NULL: no host memory.  Under the lock making.
     global slab, left
     if left < size:
         slab = <char*>take_fresh(SLAB)
@@ -23,6 +24,7 @@ cdef void* take_table(size_t size) noexcept nogil:
 
 
 cdef Block** make_cell(uintptr_t address) noexcept nogil:
+    # Creates the tables on the way to an address's cell if they do not exist.
     cdef Block**** root
     cdef Block*** place
     cdef Block** leaf = NULL

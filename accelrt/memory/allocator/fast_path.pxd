@@ -1,10 +1,10 @@
-# The fast path: an allocation or a free that one heap serves alone, under its lock.  Whatever needs more answers NOT_READY
-# and is left to the slow path.
+# The fast path: an allocation or a free that needs one heap alone, under the heap's lock.  An operation that needs more
+# answers NOT_READY, and the caller takes the slow path.
 #
-# The last-freed cache serves a block that is freed and allocated by turns while nothing else happens in its heap.  The
-# first round goes the usual way, and proves that this very block is the best fit for its size and that neither state
-# passes a ceiling.  From then on a round only changes the block's state: lists and statistics stay as they are with
-# the block live, and flush_cached() brings them up to date before anything else is done or read in the heap.
+# The last-freed cache holds a block that is freed and allocated by turns while nothing else happens in its heap.  The
+# first round takes the usual way, which proves that the block is the best fit for its size and that neither of its two
+# states passes a limit.  Later rounds only change the block's state.  Lists and statistics stay as with the block live;
+# flush_cached() brings them up to date before any other operation or reader uses the heap.
 from libc.stdint cimport uintptr_t
 
 from accelrt.memory.allocator.address_table cimport find_cell
@@ -17,10 +17,12 @@ from accelrt.memory.allocator.sizes cimport GRANULE, kind_of
 from accelrt.memory.allocator.types cimport CACHED, LIVE, PLAIN, STITCHED, Block, Heap, PoolSettings, Pool
 from accelrt.status cimport NOT_READY
 
-cdef void flush_cached(Heap* heap) noexcept nogil  # under the heap's lock; afterwards none is cached
+cdef void flush_cached(Heap* heap) noexcept nogil  # under the heap's lock; empties the cache
 
 
 cdef inline bint allocate_cached(Heap* heap, size_t size, size_t requested, uintptr_t* out_address) noexcept nogil:
+    # Allocates from the last-freed cache; False if it has no freed block of exactly this size and request.
+    # Under the heap's lock.
     cdef Block* block = heap.cached
     if block == NULL or block.state != CACHED or block.size != size or block.requested != requested:
         return False
@@ -31,13 +33,16 @@ cdef inline bint allocate_cached(Heap* heap, size_t size, size_t requested, uint
 
 
 cdef inline bint free_cached(Heap* heap, Block* block, uintptr_t address) noexcept nogil:
+    # Frees to the last-freed cache; False if the block is not the cached one.  Under the heap's lock: recheck address and
+    # state, the block may have been freed since the unlocked lookup.
     if block != heap.cached or block.state != LIVE or block.address != address or block.uses != NULL:
         return False
     block.state = CACHED
     return True
 
 
-# Of the usual way: what was freed last, so that the block is cached if it is allocated again at once.
+# The usual way remembers the block that was freed last: if the next operation allocates it again, the block is cached.
+# Under the heap's lock.
 
 cdef inline void note_freed(Heap* heap, const Block* block, const Block* joined, size_t size) noexcept nogil:
     heap.freed_last = joined if joined == block else NULL
@@ -63,6 +68,7 @@ cdef extern from *:
 cdef inline int take(
     Heap* heap, const PoolSettings* settings, size_t size, size_t requested, uintptr_t* out_address,
 ) noexcept nogil:
+    # Allocates size bytes by the best fit; 0 or NOT_READY.  Under the heap's lock.
     cdef Block* block
     cdef Change change
     cdef bint splits
@@ -78,7 +84,7 @@ cdef inline int take(
         block.cell = find_cell(block.address)
     if block.cell == NULL or heap.spare == NULL:
         return NOT_READY
-    expect_write(block.cell)  # seldom in the cache
+    expect_write(block.cell)  # rarely in the processor's cache
     splits = keeps_rest(block, size)
     change = of_taking(block, size, splits)
     if not splits:
@@ -99,7 +105,7 @@ cdef inline int take(
 
 
 cdef inline void free_to_victim(Heap* heap, Block* block) noexcept nogil:
-    # A block that is freed and counted becomes the designated victim.
+    # Makes a block that is counted as freed the designated victim, merged.  Under the heap's lock.
     cdef size_t size = block.size
     cdef Block* joined = join_freed(heap, block)
     set_victim(heap, joined)
@@ -107,15 +113,15 @@ cdef inline void free_to_victim(Heap* heap, Block* block) noexcept nogil:
 
 
 cdef inline int put(const Pool* pool, Heap* heap, Block* block, uintptr_t address) noexcept nogil:
-    # The heap is the one that the block was read to belong to: now it is certain.
+    # Frees a block by merging it; 0 or NOT_READY.  Under the heap's lock: recheck, as in free_cached.
     cdef Change change
     if not heap.fast or block.address != address or block.state != LIVE or block.uses != NULL:
         return NOT_READY
-    if block.size >= heap.settings.max_split:  # one figure more
+    if block.size >= heap.settings.max_split:  # also counted as oversize, in the slow path
         return NOT_READY
     if heap.cached != NULL:
         flush_cached(heap)
-    if block.segment.shape == STITCHED and joined_size(block) >= GRANULE:  # pages may go home
+    if block.segment.shape == STITCHED and joined_size(block) >= GRANULE:  # pages may have to be returned
         return NOT_READY
     change = of_freeing(block)
     if add_given(heap, block.kind, block.size, block.requested, block.segment.kind, change):

@@ -1,8 +1,9 @@
-"""What a returned stream leaves behind: its free memory is its parent's, the stream that was current when it
-was made.
+"""Plain segments of returned streams: they are left to the parent, the stream that was current when a returned stream
+was handed out from the stream pool.
 
-Nothing moves before the parent misses.  Until then a stream that is leased anew under the same handle finds
-what the one before it freed, so that a loop of short-lived streams does not grow.
+No segment moves before the parent misses.  Until then a stream that is handed out again under the same handle finds the
+memory that its predecessor freed, so a loop of short-lived streams does not grow.  Everything here runs in the
+exclusive section, under the growth lock.
 """
 from accelrt.memory.allocator.address_table cimport store_block
 from accelrt.memory.allocator.block_ops cimport is_quiescent, is_split, recycle, suits
@@ -18,11 +19,12 @@ from accelrt.memory.allocator.stream_registry cimport Lineage, lineage_of, load_
 from accelrt.memory.allocator.types cimport FREE, LIVE, PLAIN, Block, Segment
 
 cdef enum:
-    GENERATIONS = 64  # of returned streams; handles are leased again, so that a line may even close
+    GENERATIONS = 64  # of returned streams to follow; handles are used again, so their parents may form a cycle
 
 
 cdef bint descends(uintptr_t stream, uintptr_t origin) noexcept nogil:
-    # A returned stream, made while the other one was current, or one that was returned since and descends from it.
+    # Whether a returned stream descends from origin: handed out while origin was current, or while a returned stream was
+    # that descends from it.
     cdef const Lineage* lineage = lineage_of(stream)
     cdef int _step
     for _step in range(GENERATIONS):
@@ -37,8 +39,8 @@ cdef bint descends(uintptr_t stream, uintptr_t origin) noexcept nogil:
 # --- finding -------------------------------------------------------------------------------------------------
 
 cdef bint may_move(const Segment* segment, bint returned) noexcept nogil:
-    # A whole segment at a time, the live blocks of a returned stream too: its parent frees them next.  A stream
-    # that was leased again keeps what it has used since.
+    # Segments move whole.  Live blocks of a returned stream move too: its parent is the one to free them.  Of a stream
+    # that was handed out again, only segments that were wholly free before that move.
     cdef const Block* block = segment.first
     if segment.shape != PLAIN:
         return False
@@ -52,6 +54,7 @@ cdef bint may_move(const Segment* segment, bint returned) noexcept nogil:
 
 
 cdef Block* best_in(Pool* pool, const Heap* heap, bint returned, size_t size, Block* best) noexcept nogil:
+    # The better of best and the best fit among a heap's segments that may move.
     cdef Segment* segment = pool.first
     cdef Block* block
     while segment != NULL:
@@ -67,6 +70,7 @@ cdef Block* best_in(Pool* pool, const Heap* heap, bint returned, size_t size, Bl
 
 
 cdef Block* best_left(Pool* pool, const Heap* heap, size_t size) noexcept nogil:
+    # The best fit among the segments left to the heap's stream; NULL if there is none.
     cdef Heap* other = pool.heaps
     cdef Block* best = NULL
     while other != NULL:
@@ -83,6 +87,7 @@ cdef Block* best_left(Pool* pool, const Heap* heap, size_t size) noexcept nogil:
 # --- moving --------------------------------------------------------------------------------------------------
 
 cdef void carry_figures(Heap* origin, Heap* to, const Block* block) noexcept nogil:
+    # Moves a block's part of the statistics from one heap to the other; the sums do not change.
     if block.state == FREE:
         if is_split(block):
             carry(origin, to, block.segment.kind, INACTIVE_SPLIT, 1)
@@ -96,7 +101,8 @@ cdef void carry_figures(Heap* origin, Heap* to, const Block* block) noexcept nog
 
 
 cdef void take_over(Heap* to, Block* block) noexcept nogil:
-    # A record of the heap's own in its place: a thread that read the old one without a lock finds that it is free.
+    # Replaces the block's record by one of the new heap.  A thread that read the old record without a lock then finds it
+    # FREE under the old heap's lock.
     cdef Heap* origin = block.heap
     cdef Block* made = to.spare
     to.spare = made.left
@@ -134,6 +140,7 @@ cdef void take_over(Heap* to, Block* block) noexcept nogil:
 
 
 cdef bint inherit(Pool* pool, Heap* heap, size_t size) noexcept nogil:
+    # Ensures all records before anything moves, so that a failure changes nothing.
     cdef Block* block = best_left(pool, heap, size) if heap.owner == NULL else NULL
     cdef Block* after
     cdef Segment* segment
