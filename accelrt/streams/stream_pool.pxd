@@ -8,5 +8,5 @@ cdef struct Lease:     # one a driver stream, which lives as long as the process
     int level          # priority
     Lease* next        # while returned: the next newer one
 
-cdef Lease* lease(int ordinal, int priority) except NULL  # an idle one that nobody else has
+cdef Lease* lease(int ordinal, int priority) except NULL  # an idle one that no other Stream has
 cdef void give_back(Lease* leased) noexcept  # its work may still run

@@ -1,8 +1,8 @@
-# From an address to the block that begins there, in two steps: a table of two levels, by bits 34-49 and 21-33 of the
-# address, names the heap that 2 MiB of addresses belong to; the heap's own map (Heap.blocks) has its live and pending
-# blocks.  The table is read without a lock, so its answer may be old: then the heap does not have the block, and the
-# caller looks again in the exclusive section.  A heap's map is read and written under the heap's lock.  So the memory
-# that a lookup touches grows with the live blocks, not with the addresses.
+# The address table: from an address to the block that begins there, in two steps.  A table of two levels, indexed by bits
+# 34-49 and 21-33 of the address, has a place for each 2 MiB: the heap that the addresses belong to.  The heap's map of live
+# blocks (Heap.blocks) has the block.  Places are read without a lock, so the answer may be stale: then the block is not in
+# that heap's map, and the caller looks it up again in the exclusive section.  A map is read and written under its heap's
+# lock.  So the memory that a lookup reads grows with the live blocks, not with the addresses.  Tables are never freed.
 from libc.stdint cimport uintptr_t
 
 from accelrt.core.handle_map cimport map_find, map_insert, map_remove, map_reserve_more
@@ -21,12 +21,12 @@ cdef extern from *:
     void store_border "store_place"(uintptr_t* place, uintptr_t border) noexcept nogil
 
 cdef enum:
-    REGIONS = 1 << 16  # of 16 GiB
-    PLACES = 1 << 13   # of 2 MiB in a region
-    PLACE = 1 << 21
+    REGIONS = 1 << 16  # of 16 GiB each
+    PLACES = 1 << 13   # in a region, of 2 MiB each
+    PLACE = 1 << 21    # bytes of addresses
 
-# Two heaps of one place, where plain segments do not begin at a multiple of 2 MiB; a place refers to it by its address
-# plus one.  Never given back.
+# Two heaps that share a place, since plain segments need not begin at a multiple of 2 MiB.  The place has its address plus
+# one.  Never freed.
 cdef struct Border:
     uintptr_t border  # the first address of the upper heap
     Heap* lower
@@ -34,8 +34,8 @@ cdef struct Border:
 
 cdef Heap** regions[REGIONS]
 
-# Addresses of a segment of the heap's, at least 2 MiB, before blocks of theirs are handed out: 0 or NO_HOST_MEMORY.
-# In the exclusive section.
+# Enters the addresses of one of the heap's segments, or of a part of one, at least 2 MiB, before blocks there are handed
+# out.  0 or NO_HOST_MEMORY.  In the exclusive section.
 cdef int claim_addresses(Heap* heap, uintptr_t address, size_t size) noexcept nogil
 
 
@@ -46,7 +46,7 @@ cdef inline Heap* heap_beside(const Border* found, uintptr_t address) noexcept n
 
 
 cdef inline Heap* heap_at(uintptr_t address) noexcept nogil:
-    # NULL where no heap ever had the address.  Without a lock.
+    # The heap that the address belongs to, or belonged to last; NULL: it never belonged to one.  Any thread, without a lock.
     cdef Heap** region
     cdef Heap* heap
     if address >> 50:
@@ -60,26 +60,27 @@ cdef inline Heap* heap_at(uintptr_t address) noexcept nogil:
     return heap
 
 
-# Of a heap that is locked, or in the exclusive section.
+# The map of live blocks.  Under the heap's lock, or in the exclusive section if the heap is asleep.
 
 cdef inline Block* block_in(const Heap* heap, uintptr_t address) noexcept nogil:
+    # The live, cached or pending block that begins at the address, or NULL.
     return <Block*>map_find(&heap.blocks, address)
 
 
-# The map is at most a quarter full: then most searches end at the first slot, as the processor expects.
+# The map is at most a quarter full: most searches end at the first slot, as the processor's branch prediction expects.
 
 cdef inline bint has_place(const Heap* heap) noexcept nogil:
-    # For one more block.
+    # Whether the map can take one more block.
     return 4 * heap.blocks.count + 2 <= heap.blocks.capacity
 
 
 cdef inline int ensure_places(Heap* heap, size_t count) noexcept nogil:
-    # For so many more; 0 or NO_HOST_MEMORY.
+    # Makes places for count more blocks; 0 or NO_HOST_MEMORY.
     return map_reserve_more(&heap.blocks, heap.blocks.count + 2 * count)
 
 
 cdef inline void list_block(Block* block) noexcept nogil:
-    # Where has_place.
+    # The caller has ensured a place.
     map_insert(&block.heap.blocks, block.address, block)
 
 
@@ -88,7 +89,7 @@ cdef inline void unlist_block(Block* block) noexcept nogil:
 
 
 cdef inline Block* block_at(const Pool* pool, uintptr_t address) noexcept nogil:
-    # A live or pending block of the pool, or NULL.  In the exclusive section.
+    # The live, cached or pending block of the pool that begins at the address, or NULL.  In the exclusive section.
     cdef Heap* heap = heap_at(address)
     if heap == NULL or heap.settings != &pool.settings:
         return NULL

@@ -1,15 +1,16 @@
-"""The table from addresses to heaps: 8 bytes for each 2 MiB that a segment ever had."""
+"""The address table.  It costs 8 bytes for each aligned 2 MiB in which a segment ever had addresses, and the maps of live
+blocks 64 bytes or more for each block."""
 from libc.stdlib cimport calloc
 
 from accelrt.core.locks cimport spin_lock, spin_unlock
 from accelrt.core.zero_pages cimport take_fresh
 from accelrt.status cimport NO_HOST_MEMORY
 
-cdef int making = 0  # the lock under which the table is written; nothing else is taken under it
+cdef int making = 0  # the spin lock under which the table is written; no other lock is taken under it
 
 
 cdef Heap** make_place(uintptr_t address) noexcept nogil:
-    # NULL where the host has no memory, or beyond 2**50.
+    # The address's place; NULL: no host memory, or an address of 2**50 or more.  Under the lock making.
     cdef Heap*** root
     if address >> 50:
         return NULL
@@ -20,7 +21,8 @@ cdef Heap** make_place(uintptr_t address) noexcept nogil:
 
 
 cdef int divide(Heap** place, uintptr_t border, Heap* lower, Heap* upper) noexcept nogil:
-    # A reader that finds one field new and another old looks into the wrong heap, which does not have its block.
+    # Writes a place that two heaps share, or the one heap if lower and upper are not two.  0 or NO_HOST_MEMORY.  A reader
+    # that reads one field new and another old searches the wrong heap's map, which does not have its block.
     cdef Border* found = NULL
     if lower == NULL or lower == upper:
         store_heap_at(place, upper)

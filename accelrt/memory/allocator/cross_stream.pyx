@@ -1,4 +1,7 @@
-"""Memory that more than one stream uses: the others are recorded, or an event says when it is free."""
+"""Memory that more than one stream uses: the other streams are recorded, or an event says when it is free.
+
+Each function enters the exclusive section itself unless it says otherwise.
+"""
 from accelrt.memory.allocator.exclusive cimport lock_all, unlock_all
 from accelrt.memory.allocator.metadata cimport add_use, has_use, lookup_heap
 from accelrt.memory.allocator.pending cimport load_offers, note_wait, offer
@@ -15,6 +18,7 @@ cdef int use_on(int device, uintptr_t address, uintptr_t stream) noexcept nogil:
 
 
 cdef int use_across(int device, uintptr_t address, int stream_on, uintptr_t stream) noexcept nogil:
+    # A use of the block's own stream is not recorded, nor one that is recorded already.
     cdef Pool* pool
     cdef Block* block
     cdef int code = pool_of(device, &pool)
@@ -34,6 +38,7 @@ cdef int use_across(int device, uintptr_t address, int stream_on, uintptr_t stre
 
 
 cdef int release_after(int device, uintptr_t address, uintptr_t event, uint64_t record) noexcept nogil:
+    # Frees a live block as of the event, and offers it to the streams that wait for this recording.
     cdef Pool* pool
     cdef Block* block
     cdef int code = pool_of(device, &pool)
@@ -53,6 +58,7 @@ cdef int release_after(int device, uintptr_t address, uintptr_t event, uint64_t 
 
 
 cdef int stream_waits(int device, uintptr_t stream, uint64_t record) noexcept nogil:
+    # Most waits find no offer: those take no lock.
     cdef Pool* pool = pool_if_made(device)
     cdef int code
     if pool == NULL or load_offers(&pool.offers) == NULL:
@@ -64,6 +70,7 @@ cdef int stream_waits(int device, uintptr_t stream, uint64_t record) noexcept no
 
 
 cdef bint knows_stream(int device, uintptr_t stream) noexcept nogil:
+    # Without a lock: looks only in the table of common heaps, in which some heaps may have no slot.
     cdef Pool* pool = pool_if_made(device)
     cdef Heap* heap = NULL
     if pool != NULL and pool.foreign == NULL:
