@@ -4,7 +4,7 @@ pool             the entry points: allocate, free, empty; a pool's life
 fast_path        an allocation or free that one heap serves alone, under its lock
 block_ops        splitting, merging and the steps that fast and slow path share
 free_list        a heap's free blocks, best fit by size and order
-address_table    from an address to the block that begins there
+address_table    from an address to its heap, and to the block that begins there
 heap_stats       a heap's part of the figures, and its peak budget
 exclusive        the pool's lock and those of its heaps; the figures of all of them
 miss             the steps from a search that finds nothing to out of memory

@@ -24,6 +24,7 @@ cdef enum:
     REGIONS = 1 << 16  # of 16 GiB
     PLACES = 1 << 13   # of 2 MiB in a region
     PLACE = 1 << 21
+    MORE_PLACES = 60   # a slow allocation leaves a heap's map so many
 
 # Two heaps of one place, where plain segments do not begin at a multiple of 2 MiB; a place refers to it by its address
 # plus one.  Never given back.
@@ -74,8 +75,8 @@ cdef inline bint has_place(const Heap* heap) noexcept nogil:
 
 
 cdef inline int ensure_places(Heap* heap, size_t count) noexcept nogil:
-    # For so many more; 0 or NO_HOST_MEMORY.
-    return map_reserve_more(&heap.blocks, heap.blocks.count + 2 * count)
+    # For so many more, and for hits that follow; 0 or NO_HOST_MEMORY.
+    return map_reserve_more(&heap.blocks, heap.blocks.count + 2 * max(count, <size_t>MORE_PLACES))
 
 
 cdef inline void list_block(Block* block) noexcept nogil:

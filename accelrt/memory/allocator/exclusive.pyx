@@ -383,7 +383,7 @@ cdef void count_oversize(Counter* counter, int64_t amount) noexcept nogil:
 
 
 cdef void hand_out(Pool* pool, Block* block, size_t size, size_t requested, bint splits) noexcept nogil:
-    # The caller saw to a spare record, and to the block's cell.
+    # The caller saw to a spare record, and to a place in the heap's map of blocks.
     cdef Heap* heap = block.heap
     cdef int kind = kind_of(size)
     count_change(pool, heap, block.segment.kind, of_taking(block, size, splits))
