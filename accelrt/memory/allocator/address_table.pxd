@@ -24,6 +24,7 @@ cdef enum:
     REGIONS = 1 << 16  # of 16 GiB each
     PLACES = 1 << 13   # in a region, of 2 MiB each
     PLACE = 1 << 21    # bytes of addresses
+    MORE_PLACES = 60   # places that a slow allocation leaves for hits
 
 # Two heaps that share a place, since plain segments need not begin at a multiple of 2 MiB.  The place has its address plus
 # one.  Never freed.
@@ -75,8 +76,8 @@ cdef inline bint has_place(const Heap* heap) noexcept nogil:
 
 
 cdef inline int ensure_places(Heap* heap, size_t count) noexcept nogil:
-    # Makes places for count more blocks; 0 or NO_HOST_MEMORY.
-    return map_reserve_more(&heap.blocks, heap.blocks.count + 2 * count)
+    # Makes places for count more blocks, and for those of hits that follow; 0 or NO_HOST_MEMORY.
+    return map_reserve_more(&heap.blocks, heap.blocks.count + 2 * max(count, <size_t>MORE_PLACES))
 
 
 cdef inline void list_block(Block* block) noexcept nogil:

@@ -254,12 +254,11 @@ cdef int ensure_all(Pool* pool, const PrivatePool* owner, Saved* saved) noexcept
     # Ensures block records and places in the maps of live blocks, so that nothing can fail after the first change.
     cdef Heap* heap = pool.heaps
     cdef const Segment* segment
-    cdef size_t index, wanted
+    cdef size_t wanted
     cdef int code = 0
     while heap != NULL and code == 0:
         wanted = 0
         segment = first_of(pool, owner)
-        index = 0
         while segment != NULL:
             if segment.heap == heap:
                 wanted += segment.slot_count + 1

@@ -33,7 +33,7 @@ from accelrt.memory.allocator.stream_epochs cimport (
 )
 from accelrt.memory.allocator.stream_registry cimport PER_THREAD, heap_stream
 from accelrt.memory.allocator.types cimport CLASSES, Block, Page, Replay, Use
-from accelrt.status cimport CAPTURE_UNSUPPORTED, CAP_REACHED, NO_HOST_MEMORY, OUT_OF_MEMORY, POOL_CAP_REACHED
+from accelrt.status cimport CAPTURE_UNSUPPORTED, CAP_REACHED, OUT_OF_MEMORY, POOL_CAP_REACHED
 
 cdef enum:
     CAPTURE_LAST = 908
