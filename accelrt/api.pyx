@@ -160,7 +160,7 @@ cdef int stream_wait_stream(int device, uintptr_t stream, int other_device, uint
 cdef int stream_lease(int device, int priority, uintptr_t* out_stream) noexcept nogil:
     if outside(device):
         return INVALID_DEVICE
-    return stream_pool.take_handle(device, priority, current_handle(device), out_stream)
+    return stream_pool.take_handle(device, priority, out_stream)
 
 
 cdef int stream_return(int device, uintptr_t stream) noexcept nogil:

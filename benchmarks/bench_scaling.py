@@ -1,9 +1,12 @@
-"""How costs grow with what there is already: streams, live graphs, memory pools.
+"""How costs grow with what there is already: streams, live graphs, memory pools, segments.
 
-Each row is the mean over operations that happen once in a program's life, so no row repeats: a first
-allocation is first only once.
+Each row is a mean.  Most are of operations that happen once in a program's life, so no row repeats: a first
+allocation is first only once.  On streams in turn every allocation and free is on another stream than the
+one before.  The rows of segments are of a process with plain segments (expandable_segments:False), as many
+as the device has room for.
 """
 
+import os
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -16,6 +19,9 @@ from suite import Suite, options
 from worker import Worker, work
 
 COLD, EMPTIED, GRAPHS, POOLS = 4000, 1024, 20_000, 8000
+TURNS, SEGMENTS = 200, 60_000  # Linux gives a process 65,530 mappings; on the host device a segment is one
+MIB = 1 << 20
+PLAIN = {"ACCELRT_ALLOC_CONF": "expandable_segments:False", "ACCELRT_HOST_MEMORY": "256GiB"}
 QUICK = 16  # of each, which shows that all runs
 SAMPLE = 100  # operations that a mean is of
 
@@ -26,6 +32,11 @@ ROWS = [
     Row("capture_beside", f"the same beside {GRAPHS} live graphs"),
     Row("pool_alone", "MemPool(), beside none"),
     Row("pool_beside", f"MemPool(), beside {POOLS}"),
+    Row("turn_pair", f"alloc + free, 512 B, {TURNS} streams in turn"),
+    Row("turn_large", f"alloc + free, 32 MiB, {TURNS} streams in turn"),
+    Row("segment_alone", "an allocation that takes a segment, beside none"),
+    Row("segment_beside", f"the same beside {SEGMENTS} segments"),
+    Row("segment_pair", f"alloc + free, 512 B, beside {SEGMENTS} segments"),
 ]
 
 
@@ -86,11 +97,61 @@ def pools(count: int, sample: int) -> tuple[float, float]:
     return alone, mean(lambda: kept.append(accelrt.MemPool()), sample)
 
 
+def in_turn(nbytes: int, count: int, rounds: int) -> float:
+    """An allocation and its free, on as many streams in turn, after a round that warms up."""
+    import accelrt
+
+    alloc, free = accelrt.caching_allocator_alloc, accelrt.caching_allocator_delete
+    streams = [accelrt.Stream() for _ in range(count)]
+
+    def turn() -> None:
+        for stream in streams:
+            free(alloc(nbytes, stream=stream))
+
+    turn()
+    return mean(turn, rounds) / count
+
+
+def segments(count: int, sample: int) -> tuple[float, float, float]:
+    """The means of the first segments, of those after count others, and of a pair beside them."""
+    import accelrt
+
+    alloc, free = accelrt.caching_allocator_alloc, accelrt.caching_allocator_delete
+    count = min(count, accelrt.mem_get_info()[0] // (2 * MIB) - 3 * sample)  # what the device has
+    kept: list[int] = []
+
+    def take() -> None:
+        kept.append(alloc(MIB))  # half of a small segment, whose other half is taken beside the clock
+
+    def grow(times: int) -> float:
+        total = 0.0
+        for _ in range(times):
+            total += mean(take, 1)
+            take()
+        return total / times
+
+    alone = grow(sample)
+    grow(count)
+    beside = grow(sample)
+    pair = mean(lambda: free(alloc(512)), 10 * sample)
+    for address in kept:
+        free(address)
+    return alone, beside, pair
+
+
 def measure(worker: Worker) -> None:
     """All rows, in the process of accelrt."""
 
     def size(count: int) -> int:
         return QUICK if worker.quick else count
+
+    if PLAIN.items() <= os.environ.items():
+        values = segments(size(SEGMENTS), size(SAMPLE))
+        for key, value in zip(("segment_alone", "segment_beside", "segment_pair"), values, strict=True):
+            worker.attempt(key, partial(dict, value=value))
+        return
+    worker.attempt("turn_pair", lambda: {"value": in_turn(512, size(TURNS), size(SAMPLE))})
+    worker.attempt("turn_large", lambda: {"value": in_turn(32 * MIB, size(TURNS), size(SAMPLE))})
 
     worker.attempt("empty_cache", lambda: {"value": empty_after(size(EMPTIED))})
     worker.attempt("cold", lambda: {"value": first_allocations(size(COLD))})
@@ -112,6 +173,7 @@ def main() -> None:
     suite = Suite("scaling", ROWS, ["accelrt"], chosen.quick)
     command = [sys.executable, str(Path(sys.argv[0]).resolve()), "--peer", "accelrt"]
     suite.fill("accelrt", command, ROOMY)
+    suite.fill("accelrt", command, PLAIN)
     suite.print(chosen.json)
 
 

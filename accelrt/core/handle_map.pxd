@@ -59,11 +59,16 @@ cdef inline int grow_slow(AddressMap* map) noexcept nogil:
     return 0
 
 
+cdef inline int map_reserve_more(AddressMap* map, size_t count) noexcept nogil:
+    # Makes room for so many more: 0, or NO_HOST_MEMORY.
+    cdef int code = 0
+    while code == 0 and 2 * (map.count + count) > map.capacity:
+        code = grow_slow(map)
+    return code
+
+
 cdef inline int map_reserve(AddressMap* map) noexcept nogil:
-    # Room for one more: 0, or NO_HOST_MEMORY.
-    if 2 * (map.count + 1) <= map.capacity:
-        return 0
-    return grow_slow(map)
+    return map_reserve_more(map, 1)
 
 
 cdef inline void* map_remove(AddressMap* map, uintptr_t key) noexcept nogil:

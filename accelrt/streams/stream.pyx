@@ -303,7 +303,7 @@ cdef class Stream:
             level = read_priority(priority)
             least, greatest = priority_range_of(ordinal)
             level = max(greatest, min(least, level))
-        self.pooled = take_stream(ordinal, level, current_handle(ordinal))
+        self.pooled = take_stream(ordinal, level)
         self.handle = self.pooled.handle
         self.device_index = ordinal
         self.made = True

@@ -1,21 +1,18 @@
 # The pool of driver streams, for Python's Streams and for nogil code.
 from libc.stdint cimport uintptr_t
 
-from accelrt.memory.allocator.stream_registry cimport Lineage
 
 cdef struct PooledStream:  # of one driver stream; both live as long as the process
     uintptr_t handle
     int device
     int priority
     bint by_handle         # nogil code has it, and returns it by its handle; under the pool's lock
-    Lineage lineage        # for the allocator
     PooledStream* next     # in the pool: the one that was returned next
 
-# For Stream, with the GIL: an idle stream, or a new one.  What it leaves in the cache of device memory when it is
-# returned serves the parent too.  Raises what the driver answers.
-cdef PooledStream* take_stream(int device, int priority, uintptr_t parent) except NULL
+# For Stream, with the GIL: an idle stream, or a new one.  Raises what the driver answers.
+cdef PooledStream* take_stream(int device, int priority) except NULL
 cdef void return_stream(PooledStream* stream) noexcept nogil  # its work may still run
 
 # For nogil code, by handles.  A priority is clamped to what the device has.
-cdef int take_handle(int device, int priority, uintptr_t parent, uintptr_t* out_stream) noexcept nogil
+cdef int take_handle(int device, int priority, uintptr_t* out_stream) noexcept nogil
 cdef int return_handle(int device, uintptr_t stream) noexcept nogil  # INVALID_HANDLE unless take_handle answered it

@@ -2,8 +2,7 @@
 
 A Stream that dies returns its driver stream, and nogil code the handle that it took; it is handed out again only when
 its work is complete.  So no two holders share a stream, and none is destroyed while the allocator still has memory
-filed under it.  That memory serves the next holder of the stream, and the parent: the stream that was current when it
-was taken before.
+filed under it.  That memory serves the next holder of the stream.
 """
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport calloc, free
@@ -14,9 +13,8 @@ from accelrt.core.locks cimport spin_lock, spin_unlock
 from accelrt.driver.capture_guard cimport go_relaxed, restore_mode
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport CAPTURE_NONE, STREAM_NON_BLOCKING
-from accelrt.memory.allocator.cross_stream cimport has_left, leave_behind
 from accelrt.memory.allocator.pool cimport MAX_DEVICES
-from accelrt.memory.allocator.stream_registry cimport load_parent, store_parent, store_returned, trust_stream
+from accelrt.memory.allocator.stream_registry cimport trust_stream
 from accelrt.runtime.host_func cimport functions_wait
 cimport accelrt.runtime.sanitizer_hooks as watch
 from accelrt.status cimport INVALID_HANDLE, NOT_READY, NO_HOST_MEMORY, raise_status
@@ -145,19 +143,14 @@ cdef int make_stream(int device, int priority, PooledStream** out_stream) noexce
     if code:
         free(made)
         return code
-    trust_stream(made.handle, &made.lineage)  # where that fails, its memory serves no other stream
+    trust_stream(made.handle)  # where that fails, its memory serves no other stream
     out_stream[0] = made
     return 0
 
 
-cdef inline void begin_line(PooledStream* stream, uintptr_t parent) noexcept nogil:
-    store_parent(&stream.lineage.parent, parent)
-    store_returned(&stream.lineage.returned, 0)
-
-
-cdef PooledStream* take_stream(int device, int priority, uintptr_t parent) except NULL:
+cdef PooledStream* take_stream(int device, int priority) except NULL:
     # The GIL is released where a copy of another thread's may hold a lock of the driver's until a function of Python's
-    # has run, and for what takes a lock of the allocator's.
+    # has run.
     cdef PooledStream* found = NULL
     cdef const char* row = NULL
     cdef int code
@@ -173,17 +166,12 @@ cdef PooledStream* take_stream(int device, int priority, uintptr_t parent) excep
             raise_status(code, "stream_create", ("device", device, "priority", priority))
     elif code:
         raise_status(code, row.decode(), ("stream", found.handle))
-    elif has_left(device, found.handle):
-        with nogil:
-            leave_behind(device, found.handle, load_parent(&found.lineage.parent))
-    begin_line(found, parent)
     if watch.sanitizing:
         watch.note_stream(device, found.handle)
     return found
 
 
 cdef void return_stream(PooledStream* stream) noexcept nogil:
-    store_returned(&stream.lineage.returned, 1)
     push(stream)
 
 
@@ -199,8 +187,8 @@ cdef int clamp_priority(int device, int* priority) noexcept nogil:
     return code
 
 
-cdef int take_handle(int device, int priority, uintptr_t parent, uintptr_t* out_stream) noexcept nogil:
-    # Takes the lock, and the allocator's where the stream left memory.
+cdef int take_handle(int device, int priority, uintptr_t* out_stream) noexcept nogil:
+    # Takes the lock.
     cdef PooledStream* found = NULL
     cdef const char* row = NULL
     cdef int code = clamp_priority(device, &priority)
@@ -208,13 +196,10 @@ cdef int take_handle(int device, int priority, uintptr_t parent, uintptr_t* out_
     if code:
         return code
     code = take_idle(device, priority, &found, &row)
-    if code == 0 and has_left(device, found.handle):
-        leave_behind(device, found.handle, load_parent(&found.lineage.parent))
     if code == NOT_READY:
         code = make_stream(device, priority, &found)
     if code:
         return code
-    begin_line(found, parent)
     spin_lock(&lock)
     found.by_handle = True
     spin_unlock(&lock)
@@ -230,7 +215,6 @@ cdef int return_handle(int device, uintptr_t stream) noexcept nogil:
     found = <PooledStream*>map_find(&streams, stream)
     if found != NULL and found.by_handle and found.device == device:
         found.by_handle = False
-        store_returned(&found.lineage.returned, 1)
         push_locked(found)
         code = 0
     spin_unlock(&lock)

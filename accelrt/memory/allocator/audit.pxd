@@ -1,5 +1,6 @@
-# Walks every identity of a pool.  Each answers NULL, or the identity that is violated; level 1 is cheap, 2 walks.
+# Checks the identities of a pool.  Each function returns NULL, or the text of the failed identity.  Level 1 compares
+# counters, level 2 walks everything.
 from accelrt.memory.allocator.types cimport Pool
 
 cdef const char* audit_pool(Pool* pool, int level) noexcept nogil  # in the exclusive section
-cdef const char* audit_between(Pool* pool, int level) noexcept nogil  # after lock_to_read: heaps as hits left them
+cdef const char* audit_between(Pool* pool, int level) noexcept nogil  # after lock_to_read: as the fast path left it

@@ -1,14 +1,14 @@
-"""The identities of memory/allocator/DESIGN.md, walked.
+"""Checks the identities of memory/allocator/DESIGN.md.
 
-Level 1 compares counters, level 2 walks every segment, list, slot and queue.  The caller holds all locks; nothing
-is changed.  Between two operations a heap may keep its last freed block out of its lists (Heap.victim), and a
-block that is freed and allocated by turns may be CACHED: free to its owner, but live in lists, tables and counters.
-Both are checked as they are, for an audit that filed them first would hide what the next hit finds.
+Level 1 compares counters, level 2 walks every segment, list, slot and queue.  The caller holds all locks; nothing is
+changed.  Between two operations a heap's designated victim (Heap.victim) is free but in no list, and the block in its
+last-freed cache (Heap.cached) may be CACHED: freed by its owner, but live in lists, map and counters.  Both
+are checked as they are: an audit that filed them first would hide the state that the next hit finds.
 """
 from libc.stdint cimport SIZE_MAX, int64_t
 from libc.string cimport memcpy, memset
 
-from accelrt.memory.allocator.address_table cimport find_cell, load_block
+from accelrt.memory.allocator.address_table cimport block_in, heap_at
 from accelrt.memory.allocator.backing.free_pages cimport NOWHERE, RANKED, has_pages, serves_others
 from accelrt.memory.allocator.backing.pages cimport slot_index
 from accelrt.memory.allocator.block_ops cimport Change, is_quiescent, is_split, joined_size, of_freeing
@@ -36,6 +36,7 @@ cdef inline bint is_counted_live(const Block* block) noexcept nogil:
 
 
 cdef void count_block(Count* count, const Block* block, int split_kind) noexcept nogil:
+    # Adds a block to the counts that the pool's counters are compared with.
     cdef int kind = block.kind
     if is_counted_live(block) or block.state == PENDING:
         count.events += block.events
@@ -53,7 +54,8 @@ cdef void count_block(Count* count, const Block* block, int split_kind) noexcept
 
 
 cdef const char* walk_block(const Segment* segment, const Block* block, size_t offset) noexcept nogil:
-    cdef Block** cell
+    # Checks one block against its segment, its neighbours, its heap's map and the address table.
+    cdef const Block* listed
     if block.segment != segment or block.heap != segment.heap:
         return "a block names the segment and the heap that it is in"
     if block.address != segment.address + offset or block.size == 0 or block.size % UNIT:
@@ -65,21 +67,21 @@ cdef const char* walk_block(const Segment* segment, const Block* block, size_t o
     if block.state == FREE and block.after != NULL and block.after.state == FREE:
         return "two neighbours are never both free"
     if block.state == FREE and (block.requested or block.uses != NULL or block.events):
-        return "a free block is used by nobody"
-    cell = find_cell(block.address)
-    if (is_counted_live(block) or block.state == PENDING) and (cell == NULL or load_block(cell) != block):
-        return "a live or pending block is in the table of addresses"
-    if block.state == FREE and cell != NULL and load_block(cell) != NULL:
-        return "a free block is not in the table of addresses"
+        return "a free block has no requested bytes, no uses and no events"
+    listed = block_in(block.heap, block.address)
+    if (is_counted_live(block) or block.state == PENDING) and (listed != block or heap_at(block.address) != block.heap):
+        return "a live or pending block is in its heap's map, and its heap in the address table"
+    if (block.state == FREE or block.state == HOLE) and listed != NULL:
+        return "a free block or a hole is not in its heap's map"
     if block.state == CACHED and (block.heap.cached != block or block.uses != NULL):
-        return "only the block that its heap allocates and frees by turns is marked so"
+        return "a block in state CACHED is its heap's cached block and has no uses"
     if is_counted_live(block) and (block.events or not 0 < block.requested <= block.size):
-        return "a live block holds what was asked for and waits for nothing"
+        return "a live block holds its requested bytes and waits for no event"
     return NULL
 
 
 cdef const char* walk_slots(const Segment* segment, int64_t* resident_bytes) noexcept nogil:
-    # A slot is a hole, block for slot, exactly when its piece is at home elsewhere.
+    # A slot is a hole, one block for one slot, exactly when no page is resident in it.  Adds the resident bytes.
     cdef size_t index, offset = 0, evicted = 0
     cdef const Slot* slot
     for index in range(segment.slot_count):
@@ -90,21 +92,22 @@ cdef const char* walk_slots(const Segment* segment, int64_t* resident_bytes) noe
         if slot.page != NULL and slot.page.resident == slot:
             resident_bytes[0] += slot.size
             if slot.hole != NULL or not slot.mapped:
-                return "a piece is at home where it is mapped and no hole is"
+                return "a page is resident in a slot where it is mapped and that is no hole"
         else:
             evicted += 1
             if slot.hole == NULL or slot.hole.state != HOLE or slot.hole.address != slot.address:
-                return "a slot whose piece is at home elsewhere is a hole"
+                return "a slot without a resident page is a hole"
             if slot.hole.size != slot.size:
                 return "a hole is as long as its slot"
     if segment.shape != PLAIN and offset != segment.size:
         return "the slots of a segment lie end to end"
     if segment.shape == STITCHED and evicted != segment.evicted:
-        return "a window knows how many of its pages are away"
+        return "a stitched segment counts its evicted slots"
     return NULL
 
 
 cdef const char* walk_segment(const Segment* segment, Count* count, int64_t* resident_bytes) noexcept nogil:
+    # Checks the blocks and slots of one segment, and counts them.
     cdef const Block* block = segment.first
     cdef const char* found
     cdef size_t offset = 0
@@ -115,7 +118,7 @@ cdef const char* walk_segment(const Segment* segment, Count* count, int64_t* res
         count_block(count, block, segment.kind)
         offset += block.size
         if block.after == NULL and block != segment.last:
-            return "a segment knows its last block"
+            return "a segment's last block ends its list of blocks"
         block = block.after
     if offset != segment.size or segment.size > segment.held:
         return "every byte of a segment is in exactly one block"
@@ -123,6 +126,7 @@ cdef const char* walk_segment(const Segment* segment, Count* count, int64_t* res
 
 
 cdef bint keeps_slots(const Page* page) noexcept nogil:
+    # Whether the list of a page's slots is linked both ways and every slot names the page.
     cdef const Slot* before = NULL
     cdef const Slot* slot = page.slots
     while slot != NULL and slot.page == page and slot.before == before:
@@ -132,6 +136,7 @@ cdef bint keeps_slots(const Page* page) noexcept nogil:
 
 
 cdef const char* walk_segments(const Pool* pool, Count* count) noexcept nogil:
+    # Checks all segments and pages of a pool, and counts what they hold.
     cdef const Segment* segment = pool.first
     cdef const Heap* heap = pool.heaps
     cdef const Page* page = pool.first_page
@@ -160,16 +165,16 @@ cdef const char* walk_segments(const Pool* pool, Count* count) noexcept nogil:
         if page.resident != NULL:
             pages += page.size
         if not keeps_slots(page):
-            return "the slots that a piece is mapped in name it, and each other"
+            return "the slots of a page name the page and each other"
         page = page.after
     if resident_bytes != pages:
-        return "a piece is at home in exactly one slot"
+        return "a page is resident in exactly one slot"
     return NULL
 
 
 cdef inline bint serves_instead(const Heap* heap, const Block* free) noexcept nogil:
-    # Whether a free block would be taken rather than the one that is freed and allocated by turns, once that is free
-    # and merged with the block after it.
+    # Whether a free block would be the better fit than the cached block, once that is freed and merged with the block
+    # after it.
     cdef const Block* cached = heap.cached
     cdef size_t merged
     if cached == NULL or free == cached.after or free.size < cached.size:
@@ -179,19 +184,20 @@ cdef inline bint serves_instead(const Heap* heap, const Block* free) noexcept no
 
 
 cdef const char* check_victim(const Heap* heap) noexcept nogil:
+    # The designated victim, and the block that the last hit freed.
     cdef const Block* block = heap.victim
     if heap.freed_last != NULL and heap.freed_last != block:
-        return "what a heap's last hit gave back is its last freed block"
+        return "the block that the last hit freed is part of the designated victim"
     if block == NULL:
         return NULL
     if block.state != FREE or block.heap != heap:
-        return "the last freed block of a heap is free and its own"
+        return "the designated victim is a free block of its heap"
     if (block.segment.first if block.before == NULL else block.before.after) != block:
-        return "the last freed block of a heap is in its segment"
+        return "the designated victim is in its segment's list of blocks"
     if heap.freed_last != NULL and not 0 < heap.freed_last_size <= block.size:
-        return "what a heap's last hit gave back is its last freed block"
+        return "the block that the last hit freed is part of the designated victim"
     if serves_instead(heap, block):
-        return "a block that is freed and allocated by turns is the best fit for its size"
+        return "the cached block is the best fit for its size once it is freed"
     return NULL
 
 
@@ -200,29 +206,30 @@ cdef inline bint lacks_split_headroom(const HeapStats* stats, Change change) noe
 
 
 cdef const char* check_cached(const Heap* heap) noexcept nogil:
-    # Neither of its two states passes a ceiling, so that its rounds need not be counted one by one.
+    # Neither state of the cached block passes a limit, which is why its rounds need not be counted one by one.
     cdef const Block* block = heap.cached
     cdef Change change
     if block == NULL:
         return NULL
     if block.heap != heap or not is_counted_live(block) or heap.cached_rounds < 0:
-        return "a block that is freed and allocated by turns is live or marked, and its heap's own"
+        return "the cached block is a live or CACHED block of its heap"
     if block.before != NULL and block.before.state == FREE:
-        return "a block that is freed and allocated by turns keeps its address"
+        return "the cached block keeps its address when it is freed"
     change = of_freeing(block)
     if lacks_split_headroom(&heap.stats[block.segment.kind], change) or lacks_split_headroom(&heap.stats[BOTH], change):
-        return "a block that is freed and allocated by turns passes no ceiling"
+        return "the cached block passes no limit in either state"
     return NULL
 
 
 cdef const char* walk_tree(const Heap* heap, int index, const Block* node, size_t* listed, int depth) noexcept nogil:
+    # Checks the blocks of one class, which is a tree by size and order with weights; counts them in listed.
     cdef const char* found
     if node == NULL:
         return NULL
     if node.state != FREE or node.heap != heap or node.index != index or class_of(node.size) != index:
         return "a free list holds free blocks of its own heap and class"
     if serves_instead(heap, node):
-        return "a block that is freed and allocated by turns is the best fit for its size"
+        return "the cached block is the best fit for its size once it is freed"
     if depth > 512 or (node.left != NULL and (precedes(node, node.left) or node.left.weight > node.weight)):
         return "a free list is ordered by size and order"
     if node.right != NULL and (precedes(node.right, node) or node.right.weight > node.weight):
@@ -235,6 +242,7 @@ cdef const char* walk_tree(const Heap* heap, int index, const Block* node, size_
 
 
 cdef const char* walk_heaps(const Pool* pool, size_t* listed) noexcept nogil:
+    # Checks the free lists and the designated victim of every heap; counts free blocks in listed.
     cdef const Heap* heap = pool.heaps
     cdef const char* found
     cdef int index
@@ -260,7 +268,7 @@ cdef const char* walk_heaps(const Pool* pool, size_t* listed) noexcept nogil:
 
 
 cdef size_t quiescent_pages(const Heap* heap, const Block* node) noexcept nogil:
-    # Of a free list, as a search marked them; SIZE_MAX where it did not.
+    # The bytes of the quiescent free pages of a free list, as a search marked them; SIZE_MAX where a mark is wrong.
     cdef const Segment* segment
     cdef size_t index, bytes_, low, high
     if node == NULL:
@@ -282,19 +290,21 @@ cdef size_t quiescent_pages(const Heap* heap, const Block* node) noexcept nogil:
 
 
 cdef const char* check_ranked(const Heap* heap) noexcept nogil:
+    # The free pages of a ranked heap (backing/free_pages.pxd) are marked, and it has the right sum of their bytes.
     cdef size_t total = 0, pages
     cdef int index
     for index in range(CLASSES):
         pages = quiescent_pages(heap, heap.trees[index])
         if pages == SIZE_MAX:
-            return "the free pages of a heap that is ranked are marked"
+            return "the free pages of a ranked heap are marked"
         total += pages
     if total != heap.pages:
-        return "a heap that is ranked knows how many of its pages are free"
+        return "a ranked heap counts the bytes of its free pages"
     return NULL
 
 
 cdef const char* walk_filed(const Pool* pool) noexcept nogil:
+    # Checks that sleeping heaps with free pages are filed where a search finds them.
     cdef const Heap* heap = pool.heaps
     cdef const char* found
     cdef size_t ranked = 0
@@ -311,11 +321,12 @@ cdef const char* walk_filed(const Pool* pool) noexcept nogil:
             ranked += heap.pages
         heap = heap.next
     if ranked != pool.ranked_pages:
-        return "the free pages of heaps that are ranked add up to the pool's"
+        return "the free pages of ranked heaps add up to the pool's"
     return NULL
 
 
 cdef const char* walk_queues(const Pool* pool, const Count* count) noexcept nogil:
+    # Checks the queues of events and the deferred blocks against the pending blocks that were counted.
     cdef const Queue* queue = next_filled(&pool.queues, 0)
     cdef const Entry* entry
     cdef const Block* block = pool.deferred
@@ -340,6 +351,7 @@ cdef const char* walk_queues(const Pool* pool, const Count* count) noexcept nogi
 
 
 cdef const char* compare_asleep(const Pool* pool) noexcept nogil:
+    # The pool's sums over sleeping heaps equal what those heaps hold.
     cdef const Heap* heap = pool.heaps
     cdef int64_t[2][PER_HEAP] left, left_made
     cdef int stat, kind
@@ -354,18 +366,19 @@ cdef const char* compare_asleep(const Pool* pool) noexcept nogil:
     for kind in range(2):
         for stat in range(PER_HEAP):
             if left[kind][stat] or left_made[kind][stat]:
-                return "the figures of heaps that are asleep add up to the pool's"
+                return "the statistics of heaps that are asleep add up to the pool's"
     return NULL
 
 
 cdef const char* compare_counters(const Pool* pool, const Count* count) noexcept nogil:
+    # The pool's counters equal what the walk counted, and no current value is above its peak.
     cdef int stat, kind
     for kind in range(2):
         for stat in range(PER_HEAP):
             if pool.total[kind][stat] != count.counters[stat][kind]:
                 return "every counter equals what the walk counts"
             if pool.stats.counters[stat][kind].peak < counted(pool, stat, kind):
-                return "no figure is above its peak"
+                return "no statistic is above its peak"
         for stat in range(PER_HEAP, 9):
             if pool.stats.counters[stat][kind].current != count.counters[stat][kind]:
                 return "every counter equals what the walk counts"
@@ -373,6 +386,7 @@ cdef const char* compare_counters(const Pool* pool, const Count* count) noexcept
 
 
 cdef const char* walk(const Pool* pool) noexcept nogil:
+    # Level 2: every check that needs a walk; the first failed identity, or NULL.
     cdef Count count
     cdef size_t listed = 0
     cdef const char* found
@@ -381,7 +395,7 @@ cdef const char* walk(const Pool* pool) noexcept nogil:
     if found == NULL:
         found = walk_heaps(pool, &listed)
     if found == NULL and listed != count.free_blocks:
-        found = "a free block is in exactly one free list, or the last freed block of its heap"
+        found = "a free block is in exactly one free list, or is its heap's designated victim"
     if found == NULL:
         found = walk_queues(pool, &count)
     if found == NULL:
@@ -392,6 +406,7 @@ cdef const char* walk(const Pool* pool) noexcept nogil:
 
 
 cdef const char* compare_cheaply(const Pool* pool) noexcept nogil:
+    # Level 1: compares sums of counters.
     cdef int64_t reserved = pool.stats.counters[RESERVED_BYTES][0].current + pool.stats.counters[RESERVED_BYTES][1].current
     cdef int64_t active = total_of(pool, ACTIVE_BYTES), live = total_of(pool, ALLOCATED_BYTES)
     cdef int64_t split = total_of(pool, INACTIVE_SPLIT_BYTES)
@@ -401,28 +416,30 @@ cdef const char* compare_cheaply(const Pool* pool) noexcept nogil:
 
 
 cdef inline bint is_mid_operation(const Pool* pool, int stat) noexcept nogil:
-    # Another thread is between two steps of an operation, which counts what it split at its end.
+    # Whether another thread is between two steps of an operation, which counts its splits only at the end.
     cdef bint is_split_stat = stat == INACTIVE_SPLIT or stat == INACTIVE_SPLIT_BYTES
     return is_split_stat and (counted(pool, stat, 0) < pool.total[0][stat]
                                 or counted(pool, stat, 1) < pool.total[1][stat])
 
 
 cdef const char* check_limits(const Pool* pool, int stat, int kind) noexcept nogil:
-    # Up to them heaps rise on their own, so their sum may not be above the peak.
+    # Up to its limit a heap's statistic may rise without a look at other heaps, so the sum of the limits may not pass
+    # the peak.
     cdef const Heap* heap = pool.heaps
     cdef int64_t sum = 0
     cdef int64_t peak = pool.stats.peak_all[stat] if kind == BOTH else pool.stats.counters[stat][kind].peak
     while heap != NULL:
         if heap.awake and current(heap, kind, stat) > heap.stats[kind].limit[stat]:
-            return "no heap is above its ceiling"
+            return "no heap is above its limit"
         sum += heap.stats[kind].limit[stat] if heap.awake else current(heap, kind, stat)
         heap = heap.next
     if sum > peak:
-        return "the ceilings of all heaps add up to no more than the peak"
+        return "the limits of all heaps add up to no more than the peak"
     return NULL
 
 
 cdef const char* compare_ceilings(const Pool* pool) noexcept nogil:
+    # Checks the limits of every per-heap statistic, of both kinds and of their sum.
     cdef int stat, kind
     cdef const char* found
     for stat in range(PER_HEAP):
@@ -436,6 +453,7 @@ cdef const char* compare_ceilings(const Pool* pool) noexcept nogil:
 
 
 cdef const char* check_turns(const Pool* pool) noexcept nogil:
+    # The cached block of every heap.
     cdef const Heap* heap = pool.heaps
     cdef const char* found
     while heap != NULL:
@@ -447,6 +465,7 @@ cdef const char* check_turns(const Pool* pool) noexcept nogil:
 
 
 cdef const char* audit_between(Pool* pool, int level) noexcept nogil:
+    # Also checks what holds only outside the exclusive section: limits and cached blocks.
     cdef const char* found = compare_ceilings(pool)
     if found == NULL:
         found = check_turns(pool)

@@ -1,17 +1,17 @@
-# What happens to a block between a hit and its free list, under its heap's lock.  Nothing here counts (heap_stats.pxd);
-# what an operation does to the counters is known before it changes anything (Change).
+# Splitting and merging blocks: the steps that the fast and the slow path share.  Everything here needs the heap's lock.
+# Nothing here counts (heap_stats.pxd); of_taking and of_freeing tell the change of the counters before it is made.
 #
-# A heap's designated victim is the free block that the last hit left: the next hit looks at it first, and it goes to
-# its free list when another block takes its place or a slow operation comes.
+# A heap's designated victim (dlmalloc's word) is the free block that the last hit left, in no list.  The next hit reads it
+# first.  It is inserted into its free list when another block takes its place or the exclusive section is entered.
 from libc.stdint cimport int64_t
 
-from accelrt.memory.allocator.address_table cimport store_block
+from accelrt.memory.allocator.address_table cimport list_block, unlist_block
 from accelrt.memory.allocator.free_list cimport best_fit, insert, precedes, remove
 from accelrt.memory.allocator.sizes cimport UNIT, worth_splitting
 from accelrt.memory.allocator.types cimport FREE, LIVE, Block, Heap, PoolSettings
 
 cdef inline Block* fit_with_victim(const Heap* heap, size_t size) noexcept nogil:
-    # As best_fit, with the designated victim among the others.
+    # The best fit among the free lists and the designated victim, or NULL.
     cdef Block* victim = heap.victim
     cdef Block* best = best_fit(heap, size) if heap.summary else NULL
     if victim != NULL and victim.size >= size and (best == NULL or precedes(victim, best)):
@@ -31,39 +31,40 @@ cdef inline void set_victim(Heap* heap, Block* block) noexcept nogil:
 
 
 cdef inline void unlist(Heap* heap, Block* block) noexcept nogil:
+    # Removes a free block from its list, or from the victim's place.
     if block == heap.victim:
         heap.victim = NULL
     else:
         remove(heap, block)
 
 
-# What an operation adds to the free blocks with neighbours, net.
+# The net change that an operation makes to the free blocks that count as splits (is_split).
 cdef struct Change:
     int64_t blocks
     int64_t bytes
 
 
 cdef inline bint is_split(const Block* block) noexcept nogil:
-    # A span always goes on, so what is free of it is never a segment of its own.
+    # Whether a free block has a neighbour.  In an expandable or stitched segment every free block counts as one that has.
     return block.segment.shape or block.before != NULL or block.after != NULL
 
 
 cdef inline bint keeps_rest(const Block* block, size_t size) noexcept nogil:
-    # Whether what is left of a free block becomes one of its own.  A plain block above the limit of splitting
-    # is handed out whole (suits).
+    # Whether the remainder becomes a free block.  A plain block of max_split and more is handed out whole (suits).
     if block.segment.shape:
         return block.size > size
     return worth_splitting(block.size - size, block.segment.kind) and block.size < block.heap.settings.max_split
 
 
 cdef inline bint suits(const Block* block, size_t size, const PoolSettings* settings) noexcept nogil:
-    # A plain block above the limit of splitting serves no request below it, and none that is much smaller.
+    # A plain block of max_split and more serves no request below max_split, and none smaller by max_rounding or more.
     if block.segment.shape or block.size < settings.max_split:
         return True
     return size >= settings.max_split and block.size < size + settings.max_rounding
 
 
 cdef inline Change of_taking(const Block* block, size_t size, bint splits) noexcept nogil:
+    # The change when a free block is handed out, split or whole.
     cdef Change change
     change.blocks = splits
     change.bytes = block.size - size if splits else 0
@@ -74,6 +75,7 @@ cdef inline Change of_taking(const Block* block, size_t size, bint splits) noexc
 
 
 cdef inline Change of_freeing(const Block* block) noexcept nogil:
+    # The change when a block becomes free and merges with its free neighbours.
     cdef const Block* low = block.before
     cdef const Block* high = block.after
     cdef bint joins_low = low != NULL and low.state == FREE
@@ -93,7 +95,7 @@ cdef inline Change of_freeing(const Block* block) noexcept nogil:
 
 
 cdef inline size_t joined_size(const Block* block) noexcept nogil:
-    # With its free neighbours.
+    # The block's size once it is merged with its free neighbours.
     cdef size_t size = block.size
     if block.before != NULL and block.before.state == FREE:
         size += block.before.size
@@ -108,7 +110,8 @@ cdef inline void recycle(Heap* heap, Block* block) noexcept nogil:
 
 
 cdef inline void split_off(Heap* heap, Block* block, size_t size) noexcept nogil:
-    # Keeps the low end; the rest, which takes a spare record that the caller knows to exist, is in no list.
+    # Shortens a block to its low end.  The remainder, FREE and in no list, takes a spare record: the caller has ensured
+    # that there is one (ensure_blocks).
     cdef Block* rest = heap.spare
     heap.spare = rest.left
     rest.address = block.address + size
@@ -118,7 +121,6 @@ cdef inline void split_off(Heap* heap, Block* block, size_t size) noexcept nogil
     rest.epoch = block.epoch
     rest.state = FREE
     rest.requested = 0
-    rest.cell = NULL
     rest.before = block
     rest.after = block.after
     if rest.after != NULL:
@@ -130,7 +132,7 @@ cdef inline void split_off(Heap* heap, Block* block, size_t size) noexcept nogil
 
 
 cdef inline void absorb(Heap* heap, Block* low, Block* high) noexcept nogil:
-    # Neither is in a list; high's record goes.
+    # Merges two neighbours that are in no list, and recycles the record of the upper one.  The later epoch stays.
     low.size += high.size
     if <int>(high.epoch - low.epoch) > 0:
         low.epoch = high.epoch
@@ -143,7 +145,7 @@ cdef inline void absorb(Heap* heap, Block* low, Block* high) noexcept nogil:
 
 
 cdef inline Block* join(Heap* heap, Block* block) noexcept nogil:
-    # Merges a block in no list with its free neighbours; the answer is in no list and FREE.
+    # Makes a block that is in no list FREE and merges it with its free neighbours.  The result is in no list.
     cdef Block* neighbour = block.before
     block.state = FREE
     block.requested = 0
@@ -159,25 +161,25 @@ cdef inline Block* join(Heap* heap, Block* block) noexcept nogil:
 
 
 cdef inline void make_live(Block* block, size_t requested, int kind) noexcept nogil:
-    # A block in no list, whose cell was looked up.
+    # Hands out a block that is in no list and for which its heap's map has a place.
     block.state = LIVE
     block.requested = requested
     block.kind = kind
-    store_block(block.cell, block)
+    list_block(block)
 
 
 cdef inline Block* join_freed(Heap* heap, Block* block) noexcept nogil:
-    # What no stream uses but its own, freed now; the answer is as join's.
-    store_block(block.cell, NULL)
+    # Frees, as of now, a block that no other stream uses; the result is as join's.
+    unlist_block(block)
     block.epoch = heap.last_freed = heap.epoch
     return join(heap, block)
 
 
 cdef inline bint is_quiescent(const Block* block) noexcept nogil:
-    # No work uses what is free: epochs are compared as they wrap around.
+    # Whether no work of the heap's stream uses the free block any more.  The difference allows for epochs that wrapped.
     return <int>(block.heap.quiescent_epoch - block.epoch) >= 0
 
 
 cdef inline bint is_heap_quiescent(const Heap* heap) noexcept nogil:
-    # Nothing was freed that is not settled.
+    # Whether all that was freed in the heap is quiescent.
     return <int>(heap.quiescent_epoch - heap.last_freed) >= 0

@@ -1,4 +1,4 @@
-# The state of a private pool, kept to be gone back to.
+# Checkpoints: the state of a private pool, saved to be restored later.  Called with no lock held and without the GIL.
 from libc.stdint cimport uint64_t, uintptr_t
 from libc.stdlib cimport free
 
@@ -7,15 +7,15 @@ from accelrt.memory.allocator.types cimport Segment, Use
 cdef struct SavedBlock:
     uintptr_t address
     size_t size
-    size_t requested
+    size_t requested   # bytes; 0 while free
     int state
     int kind
-    bint kept          # while it is restored: it is live as it was, and stays so
-    Use* uses          # likewise, what the kept block had
+    bint kept          # during a restore: the block is live as it was saved, and stays so
+    Use* uses          # during a restore: those of a kept block
 
 cdef struct SavedSlot:
     uint64_t page     # its serial; 0: none
-    bint resident          # the piece was at home here
+    bint resident          # the page was resident here
 
 cdef struct SavedSegment:
     uint64_t serial
@@ -24,11 +24,11 @@ cdef struct SavedSegment:
     int shape
     int kind
     uintptr_t stream
-    size_t first_block  # of the blocks of all segments
+    size_t first_block  # its first in Saved.blocks
     size_t block_count
-    size_t first_slot   # likewise; none where it is plain
+    size_t first_slot   # its first in Saved.slots; a plain segment has none
     size_t slot_count
-    Segment* found     # while it is restored
+    Segment* found     # during a restore
 
 cdef struct Saved:
     int device
@@ -40,23 +40,23 @@ cdef struct Saved:
     SavedSlot* slots
     size_t slot_count
 
-# What a restore changed, for the caller to free.
+# What a restore changed; the caller frees the arrays (forget_turned).
 cdef struct Turned:
-    uintptr_t* live    # addresses that were not live, or not as they are now
+    uintptr_t* live    # addresses that became live, or live in another way
     size_t live_count
-    uintptr_t* freed   # and those that were live and are not, or not as they were
+    uintptr_t* freed   # addresses that were live and are free, or live in another way
     size_t freed_count
 
-cdef enum:  # why it cannot be done, beside status codes; nothing was changed then
+cdef enum:  # reasons for a refusal, beside status codes; nothing was changed then
     NO_SUCH_POOL = 10001
-    WAITS = 10002        # blocks that were given back wait for other streams
-    CAPTURED = 10003     # a capture allocates from the pool
-    LENT = 10004         # pages serve other pools
-    WENT = 10005         # segments or pages went back to the device
-    USED = 10006         # blocks that would be freed are used on other streams
+    WAITS = 10002        # blocks of it are pending
+    CAPTURED = 10003     # a capture under way allocates from it
+    LENT = 10004         # pages of it are resident in other pools, or nowhere
+    WENT = 10005         # saved segments or pages went back to the device
+    USED = 10006         # live blocks that would be freed are recorded on other streams
 
-cdef int save_pool(int device, uint64_t first, uint64_t second, Saved* saved) noexcept nogil  # which is all zeros
-cdef int restore_pool(Saved* saved, Turned* turned) noexcept nogil  # likewise; by one thread at a time
+cdef int save_pool(int device, uint64_t first, uint64_t second, Saved* saved) noexcept nogil  # saved: all zeros
+cdef int restore_pool(Saved* saved, Turned* turned) noexcept nogil  # turned: all zeros; one thread at a time
 
 
 cdef inline void forget_saved(Saved* saved) noexcept nogil:

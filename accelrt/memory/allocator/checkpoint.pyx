@@ -1,14 +1,14 @@
-"""The state of a private pool, kept to be gone back to.
+"""Checkpoints: the state of a private pool, saved to be restored later.
 
-A state names segments and physical pieces by their serials.  While a pool is in use its segments, its windows
-and their mappings stay; so to go back is bookkeeping: which slot each piece is at home in, and where the blocks
-begin.  Everything is looked at before anything is changed.  What the pool took from the device since then stays
-and is free.
+A saved state names segments and pages by their serials.  While a private pool is in use, its segments, its stitched
+segments and their mappings stay, so a restore is bookkeeping: in which slot each page is resident, and where the blocks
+begin.  Every condition is checked before anything is changed.  What the pool took from the device since then stays in
+it and is free.  All functions between begin() and end() run in the exclusive section, under the growth lock.
 """
 from libc.stdlib cimport calloc, malloc
 
 from accelrt.core.locks cimport pthread_mutex_lock, pthread_mutex_unlock
-from accelrt.memory.allocator.address_table cimport block_at, make_cell, store_block
+from accelrt.memory.allocator.address_table cimport block_at, ensure_places, list_block, unlist_block
 from accelrt.memory.allocator.audit cimport audit_pool
 from accelrt.memory.allocator.block_ops cimport recycle
 from accelrt.memory.allocator.exclusive cimport count, count_splits, lock_all, put_free, take_free, unlock_all
@@ -23,7 +23,7 @@ from accelrt.memory.allocator.types cimport (
 from accelrt.status cimport BROKEN, NO_HOST_MEMORY
 
 
-# --- the pool's segments: plain ones and spans by serial, then the windows, heap by heap --------------------------
+# --- the pool's segments: plain and expandable ones by serial, then the stitched ones, heap by heap ----------------
 
 cdef Segment* plain_from(Segment* segment, const PrivatePool* owner) noexcept nogil:
     while segment != NULL and segment.heap.owner != owner:
@@ -43,6 +43,7 @@ cdef Segment* first_of(Pool* pool, const PrivatePool* owner) noexcept nogil:
 
 
 cdef Segment* next_of(Pool* pool, const PrivatePool* owner, const Segment* segment) noexcept nogil:
+    # The segment after this one, in the order of first_of; NULL at the end.
     cdef Segment* after
     if segment.shape == STITCHED:
         return segment.after if segment.after != NULL else window_from(segment.heap.next, owner)
@@ -50,10 +51,10 @@ cdef Segment* next_of(Pool* pool, const PrivatePool* owner, const Segment* segme
     return after if after != NULL else window_from(pool.heaps, owner)
 
 
-# --- looking ---------------------------------------------------------------------------------------------------
+# --- checks ----------------------------------------------------------------------------------------------------
 
 cdef int look_at(Pool* pool, const PrivatePool* owner) noexcept nogil:
-    # What neither is saved nor restored.
+    # What prevents a save as well as a restore; 0 if nothing does.
     cdef const Heap* heap = pool.heaps
     cdef const Segment* segment
     cdef const Page* page
@@ -75,7 +76,8 @@ cdef int look_at(Pool* pool, const PrivatePool* owner) noexcept nogil:
 
 
 cdef int begin(int device, uint64_t first, uint64_t second, Pool** out_pool, PrivatePool** out_owner) noexcept nogil:
-    # Under the growth lock no page is on its way.  Whatever it answers, end() follows where there is a pool.
+    # Takes the locks, polls pending blocks, and checks.  Under the growth lock no other thread maps or unmaps pages.
+    # The caller calls end() whatever the answer.
     cdef Pool* pool = pool_if_made(device)
     cdef int code = 0
     out_pool[0] = pool
@@ -91,6 +93,7 @@ cdef int begin(int device, uint64_t first, uint64_t second, Pool** out_pool, Pri
 
 
 cdef int end(Pool* pool, int code) noexcept nogil:
+    # Audits at ACCELRT_DEBUG 1 and 2, then releases the locks that begin() took.
     if pool == NULL:
         return code
     if pool.debug and pool.failed_identity == NULL:
@@ -105,6 +108,7 @@ cdef int end(Pool* pool, int code) noexcept nogil:
 # --- saving ----------------------------------------------------------------------------------------------------
 
 cdef void count_pool(Pool* pool, const PrivatePool* owner, Saved* saved) noexcept nogil:
+    # How many segments, blocks and slots the state needs.
     cdef const Segment* segment = first_of(pool, owner)
     cdef const Block* block
     while segment != NULL:
@@ -118,6 +122,7 @@ cdef void count_pool(Pool* pool, const PrivatePool* owner, Saved* saved) noexcep
 
 
 cdef void save_segment(SavedSegment* into, const Segment* segment, Saved* saved) noexcept nogil:
+    # Copies a segment, its blocks and its slots; the arrays are allocated and zeroed.
     cdef const Block* block = segment.first
     cdef SavedBlock* copy = &saved.blocks[into.first_block]
     cdef size_t index
@@ -144,6 +149,7 @@ cdef void save_segment(SavedSegment* into, const Segment* segment, Saved* saved)
 
 
 cdef int save_all(Pool* pool, const PrivatePool* owner, Saved* saved) noexcept nogil:
+    # Allocates the arrays and fills them; NO_HOST_MEMORY if that fails, and the caller frees what there is.
     cdef const Segment* segment = first_of(pool, owner)
     cdef SavedSegment* into
     count_pool(pool, owner, saved)
@@ -173,9 +179,11 @@ cdef int save_pool(int device, uint64_t first, uint64_t second, Saved* saved) no
     return end(pool, code)
 
 
-# --- restoring: what has to be so ------------------------------------------------------------------------------------
+# --- restoring: conditions -------------------------------------------------------------------------------------------
 
 cdef bint is_there(const SavedSegment* saved, const Segment* segment, const SavedSlot* slots) noexcept nogil:
+    # Whether a segment still has the saved address and shape, and the saved pages in the same slots.  It may have more
+    # slots.
     cdef size_t index
     if saved.address != segment.address or saved.shape != segment.shape or saved.slot_count > segment.slot_count:
         return False
@@ -189,7 +197,8 @@ cdef bint is_there(const SavedSegment* saved, const Segment* segment, const Save
 
 
 cdef SavedSegment* saved_of(Saved* saved, const Segment* segment, size_t* index) noexcept nogil:
-    # Those that were saved stand in the order of those that are there, so one walk meets them all.
+    # The saved state of a segment; NULL if the segment is newer.  Saved segments are in the order of first_of and
+    # next_of, so one walk with one index finds all.
     cdef SavedSegment* one = &saved.segments[index[0]]
     if index[0] == saved.segment_count or one.serial != segment.serial:
         return NULL
@@ -198,6 +207,7 @@ cdef SavedSegment* saved_of(Saved* saved, const Segment* segment, size_t* index)
 
 
 cdef int match(Pool* pool, const PrivatePool* owner, Saved* saved) noexcept nogil:
+    # WENT unless every saved segment is still there.
     cdef Segment* segment = first_of(pool, owner)
     cdef SavedSegment* one
     cdef size_t index = 0
@@ -210,7 +220,8 @@ cdef int match(Pool* pool, const PrivatePool* owner, Saved* saved) noexcept nogi
 
 
 cdef int find_kept(Pool* pool, const PrivatePool* owner, Saved* saved, Turned* turned) noexcept nogil:
-    # Blocks that are live as they were stay with those who have them, and with their uses.
+    # Marks the blocks that are live now exactly as they were saved: they stay with their owners, with their uses.  USED
+    # if another live block has uses.  Allocates the arrays of the answer.
     cdef const Segment* segment = first_of(pool, owner)
     cdef const Block* block
     cdef size_t index, lives = 0
@@ -225,7 +236,7 @@ cdef int find_kept(Pool* pool, const PrivatePool* owner, Saved* saved, Turned* t
     for index in range(saved.block_count):
         saved.blocks[index].kept = False
         if saved.blocks[index].state == LIVE:
-            block = block_at(saved.blocks[index].address)
+            block = block_at(pool, saved.blocks[index].address)
             saved.blocks[index].kept = (
                 block != NULL and block.heap.owner == owner and block.state == LIVE
                 and block.size == saved.blocks[index].size and block.requested == saved.blocks[index].requested
@@ -240,31 +251,30 @@ cdef int find_kept(Pool* pool, const PrivatePool* owner, Saved* saved, Turned* t
 
 
 cdef int ensure_all(Pool* pool, const PrivatePool* owner, Saved* saved) noexcept nogil:
-    # Records and cells, so that nothing can fail later.
+    # Ensures block records and places in the maps of live blocks, so that nothing can fail after the first change.
     cdef Heap* heap = pool.heaps
     cdef const Segment* segment
-    cdef size_t index, wanted
+    cdef size_t wanted
     cdef int code = 0
     while heap != NULL and code == 0:
         wanted = 0
         segment = first_of(pool, owner)
-        index = 0
         while segment != NULL:
             if segment.heap == heap:
                 wanted += segment.slot_count + 1
             segment = next_of(pool, owner, segment)
         if wanted:
             code = ensure_blocks(heap, wanted + saved.block_count)
+        if wanted and code == 0:
+            code = ensure_places(heap, saved.block_count)
         heap = heap.next
-    for index in range(saved.block_count):
-        if code == 0 and saved.blocks[index].state == LIVE and make_cell(saved.blocks[index].address) == NULL:
-            code = NO_HOST_MEMORY
     return code
 
 
-# --- restoring: what is done -----------------------------------------------------------------------------------------
+# --- restoring: the changes -------------------------------------------------------------------------------------------
 
 cdef void count_live(Pool* pool, const Block* block, int sign) noexcept nogil:
+    # Counts a block as live (sign 1) or no longer live (sign -1).
     count(pool, block.heap, ALLOCATION, block.kind, sign)
     count(pool, block.heap, ALLOCATED_BYTES, block.kind, sign * <long long>block.size)
     count(pool, block.heap, ACTIVE, block.kind, sign)
@@ -273,13 +283,13 @@ cdef void count_live(Pool* pool, const Block* block, int sign) noexcept nogil:
 
 
 cdef void take_blocks(Pool* pool, Segment* segment, Turned* turned) noexcept nogil:
-    # Out of every list and table.  A live block without requested bytes is one that is kept.
+    # Takes every block out of the free lists and the map of live blocks.  A live block with requested == 0 is kept.
     cdef Block* block = segment.first
     while block != NULL:
         if block.state == FREE:
             take_free(pool, block)
         elif block.state == LIVE:
-            store_block(block.cell, NULL)
+            unlist_block(block)
             if block.requested:
                 count_live(pool, block, -1)
                 turned.freed[turned.freed_count] = block.address
@@ -288,6 +298,7 @@ cdef void take_blocks(Pool* pool, Segment* segment, Turned* turned) noexcept nog
 
 
 cdef void drop_blocks(Segment* segment) noexcept nogil:
+    # Recycles the records of all blocks of a segment.
     cdef Block* block = segment.first
     cdef Block* after
     while block != NULL:
@@ -295,19 +306,18 @@ cdef void drop_blocks(Segment* segment) noexcept nogil:
         block.state = FREE
         block.requested = 0
         block.uses = NULL
-        block.cell = NULL
         recycle(segment.heap, block)
         block = after
     segment.first = segment.last = NULL
 
 
 cdef void revive_block(Pool* pool, Block* block, const SavedBlock* saved, Turned* turned) noexcept nogil:
+    # Makes a block live as it was saved; a kept one is counted live already.
     block.state = LIVE
     block.requested = saved.requested
     block.kind = saved.kind
     block.uses = saved.uses
-    block.cell = make_cell(block.address)
-    store_block(block.cell, block)
+    list_block(block)
     if not saved.kept:
         count_live(pool, block, 1)
         turned.live[turned.live_count] = block.address
@@ -315,7 +325,7 @@ cdef void revive_block(Pool* pool, Block* block, const SavedBlock* saved, Turned
 
 
 cdef void make_pages_resident(Segment* segment, const SavedSegment* one, const SavedSlot* slots) noexcept nogil:
-    # To the homes that they had; those that are new here, to their spans.
+    # Saved pages become resident where they were; pages of slots that are newer, in their expandable segments.
     cdef size_t index
     cdef Slot* slot
     for index in range(segment.slot_count):
@@ -330,7 +340,7 @@ cdef void make_pages_resident(Segment* segment, const SavedSegment* one, const S
 
 cdef void lay_blocks(Pool* pool, Segment* segment, const SavedSegment* one, const SavedBlock* blocks,
                      Turned* turned) noexcept nogil:
-    # What is not live is a hole for now.
+    # Makes the saved blocks, and one block for each newer slot.  A block that is not live is a hole for now.
     cdef size_t index, number = 0, slots = 0
     cdef Block* block
     if one != NULL:
@@ -350,7 +360,7 @@ cdef void lay_blocks(Pool* pool, Segment* segment, const SavedSegment* one, cons
 
 
 cdef void free_blocks(Pool* pool, Segment* segment, const SavedSegment* one, const SavedBlock* blocks) noexcept nogil:
-    # The holes that are free, once all neighbours are there.
+    # Frees the holes that are to be free, once all neighbours exist to merge with.
     cdef Block* block = segment.first
     cdef Block* after
     cdef Slot* slot
@@ -376,6 +386,8 @@ cdef void free_blocks(Pool* pool, Segment* segment, const SavedSegment* one, con
 
 
 cdef void turn_back(Pool* pool, PrivatePool* owner, Saved* saved, Turned* turned) noexcept nogil:
+    # The five steps of a restore, each over all segments.  find_kept marked the kept blocks, ensure_all ensured what the
+    # steps need.
     cdef Segment* segment
     cdef SavedSegment* one
     cdef size_t index, step
@@ -383,7 +395,7 @@ cdef void turn_back(Pool* pool, PrivatePool* owner, Saved* saved, Turned* turned
     for index in range(saved.block_count):
         saved.blocks[index].uses = NULL
         if saved.blocks[index].kept:
-            block = block_at(saved.blocks[index].address)
+            block = block_at(pool, saved.blocks[index].address)
             saved.blocks[index].uses = block.uses
             block.requested = 0
     for step in range(5):
@@ -402,10 +414,11 @@ cdef void turn_back(Pool* pool, PrivatePool* owner, Saved* saved, Turned* turned
             else:
                 free_blocks(pool, segment, one, &saved.blocks[one.first_block] if one != NULL else NULL)
             segment = next_of(pool, owner, segment)
-    pool.search += 1  # what is marked was found in blocks that are gone
+    pool.search += 1  # invalidates the marks of pages: their covering blocks are recycled
 
 
 cdef int restore_pool(Saved* saved, Turned* turned) noexcept nogil:
+    # Conditions first, then turn_back, which cannot fail.
     cdef Pool* pool
     cdef PrivatePool* owner
     cdef int code = begin(saved.device, saved.id[0], saved.id[1], &pool, &owner)

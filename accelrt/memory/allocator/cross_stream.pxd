@@ -1,18 +1,14 @@
-# Memory of one device's allocator on other streams than its own.  Devices and addresses as in pool.pxd.
+# Memory that streams other than its own use.  Devices and addresses as in pool.pxd.  Called with no lock held and without
+# the GIL, unless a comment says that no lock is taken.
 from libc.stdint cimport uint64_t, uintptr_t
 
 cdef int use_on(int device, uintptr_t address, uintptr_t stream) noexcept nogil  # record_stream
-# The same for a stream of any device, stream_on.
+# The same for a stream of device stream_on.
 cdef int use_across(int device, uintptr_t address, int stream_on, uintptr_t stream) noexcept nogil
-# Whether memory was allocated on the stream, which lives as long as the process: it is one of the device.  Asks
-# without a lock, and may answer no of a stream for which that is so.
+# Whether memory was allocated on the stream and the stream lives as long as the process: then it is of this device.  Takes
+# no lock, and may answer False for such a stream.
 cdef bint knows_stream(int device, uintptr_t stream) noexcept nogil
-# Frees as of a recorded event; a stream that waits for the same record of it may take the memory at once.  record
-# is a number that no other record has.
+# Frees memory as of a recorded event; a stream that waits for the same recording may get the memory at once.  record is
+# the number of the recording, unique in the process.
 cdef int release_after(int device, uintptr_t address, uintptr_t event, uint64_t record) noexcept nogil
-cdef int stream_waits(int device, uintptr_t stream, uint64_t record) noexcept nogil  # after the driver was told so
-
-# An idle driver stream is leased anew: whether it left memory that its parent may claim (memory/inherit.pyx), which
-# stays the parent's then.
-cdef bint has_left(int device, uintptr_t stream) noexcept nogil  # asks without a lock
-cdef void leave_behind(int device, uintptr_t stream, uintptr_t parent) noexcept nogil
+cdef int stream_waits(int device, uintptr_t stream, uint64_t record) noexcept nogil  # after the driver's call

@@ -1,10 +1,12 @@
-"""Memory that more than one stream uses: the others are recorded, or an event says when it is free."""
+"""Memory that more than one stream uses: the other streams are recorded, or an event says when it is free.
+
+Each function enters the exclusive section itself unless it says otherwise.
+"""
 from accelrt.memory.allocator.exclusive cimport lock_all, unlock_all
-from accelrt.memory.allocator.metadata cimport add_use, has_use, load_heap, lookup_heap
+from accelrt.memory.allocator.metadata cimport add_use, has_use, lookup_heap
 from accelrt.memory.allocator.pending cimport load_offers, note_wait, offer
 from accelrt.memory.allocator.pool cimport inspected, live_at, pool_if_made, pool_of
 from accelrt.memory.allocator.sizes cimport LARGE, SMALL
-from accelrt.memory.allocator.stream_epochs cimport mark_quiescent
 from accelrt.memory.allocator.stream_registry cimport heap_stream
 from accelrt.memory.allocator.types cimport Block, Heap, Pool
 from accelrt.memory.backends.external_pool cimport external_use_on
@@ -16,6 +18,7 @@ cdef int use_on(int device, uintptr_t address, uintptr_t stream) noexcept nogil:
 
 
 cdef int use_across(int device, uintptr_t address, int stream_on, uintptr_t stream) noexcept nogil:
+    # A use of the block's own stream is not recorded, nor one that is recorded already.
     cdef Pool* pool
     cdef Block* block
     cdef int code = pool_of(device, &pool)
@@ -35,6 +38,7 @@ cdef int use_across(int device, uintptr_t address, int stream_on, uintptr_t stre
 
 
 cdef int release_after(int device, uintptr_t address, uintptr_t event, uint64_t record) noexcept nogil:
+    # Frees a live block as of the event, and offers it to the streams that wait for this recording.
     cdef Pool* pool
     cdef Block* block
     cdef int code = pool_of(device, &pool)
@@ -54,6 +58,7 @@ cdef int release_after(int device, uintptr_t address, uintptr_t event, uint64_t 
 
 
 cdef int stream_waits(int device, uintptr_t stream, uint64_t record) noexcept nogil:
+    # Most waits find no offer: those take no lock.
     cdef Pool* pool = pool_if_made(device)
     cdef int code
     if pool == NULL or load_offers(&pool.offers) == NULL:
@@ -65,6 +70,7 @@ cdef int stream_waits(int device, uintptr_t stream, uint64_t record) noexcept no
 
 
 cdef bint knows_stream(int device, uintptr_t stream) noexcept nogil:
+    # Without a lock: looks only in the table of common heaps, in which some heaps may have no slot.
     cdef Pool* pool = pool_if_made(device)
     cdef Heap* heap = NULL
     if pool != NULL and pool.external == NULL:
@@ -72,32 +78,3 @@ cdef bint knows_stream(int device, uintptr_t stream) noexcept nogil:
         if heap == NULL:
             heap = lookup_heap(pool.heap_table[SMALL], stream)
     return heap != NULL and heap.trusted
-
-
-cdef bint has_left(int device, uintptr_t stream) noexcept nogil:
-    # Heaps are never given back, so that the list may be read without a lock; mostly two looks do.
-    cdef Pool* pool = pool_if_made(device)
-    cdef Heap* heap
-    if pool == NULL or pool.external != NULL or pool.settings.virtual_memory:
-        return False
-    if lookup_heap(pool.heap_table[0], stream) != NULL or lookup_heap(pool.heap_table[1], stream) != NULL:
-        return True
-    heap = load_heap(&pool.heaps)
-    while heap != NULL and heap.stream != stream:
-        heap = load_heap(&heap.next)
-    return heap != NULL
-
-
-cdef void leave_behind(int device, uintptr_t stream, uintptr_t parent) noexcept nogil:
-    cdef Pool* pool = pool_if_made(device)
-    cdef Heap* heap
-    lock_all(pool)
-    heap = pool.heaps
-    while heap != NULL:
-        if heap.stream == stream and heap.owner == NULL and heap.summary:
-            heap.left = heap.epoch
-            heap.claimed = True
-            heap.claimant = parent
-            mark_quiescent(heap)
-        heap = heap.next
-    unlock_all(pool, NULL)

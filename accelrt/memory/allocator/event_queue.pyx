@@ -1,4 +1,7 @@
-"""Queues of events that streams have to reach before what was given back is free: device memory's, and page-locked."""
+"""Queues of events that streams have to reach before freed memory can be used again: device memory and page-locked.
+
+Every function needs the lock of the queues' owner: a pool's exclusive section, or the page-locked cache's lock.
+"""
 from libc.stdlib cimport calloc, free, realloc
 
 from accelrt.core.handle_map cimport map_find, map_insert, map_remove, map_reserve
@@ -22,7 +25,7 @@ cdef Queue* queue_of(Queues* queues, int device, uintptr_t stream) noexcept nogi
 
 
 cdef int ensure_capacity(Queues* queues) noexcept nogil:
-    # For one more, in the array and in the bits.
+    # Makes place for one more queue, in the array and in the bits; 0 or NO_HOST_MEMORY.
     cdef size_t capacity = 2 * queues.capacity + 64, word
     cdef Queue** all_
     cdef uint64_t* filled
@@ -43,6 +46,7 @@ cdef int ensure_capacity(Queues* queues) noexcept nogil:
 
 
 cdef Queue* make_queue(Queues* queues, int device, uintptr_t stream) noexcept nogil:
+    # Adds an empty queue for a stream; NULL where the host has no memory.
     cdef Queue* made
     cdef uintptr_t key = queue_key(device, stream)
     if map_reserve(&queues.index) or ensure_capacity(queues):
@@ -126,7 +130,8 @@ cdef int enqueue(Table* table, Queues* queues, Entry** spare, int device, uintpt
 
 
 cdef int ask_entry(Table* table, const Queue* queue, Entry* entry) noexcept nogil:
-    # An event that was captured says nothing; recorded anew it is complete later than it had to be.
+    # Queries an entry's event.  The answer for a captured event means nothing, so it is recorded again: the block then
+    # waits also for work enqueued since.
     cdef int code
     if not entry.lost:
         code = table.event_query(queue.device, entry.event)
@@ -141,6 +146,7 @@ cdef int ask_entry(Table* table, const Queue* queue, Entry* entry) noexcept nogi
 
 
 cdef Entry* take_complete(Table* table, Queues* queues, Queue* queue, int* out_code) noexcept nogil:
+    # A destroyed stream counts as complete.  out_code: 0, or a failure of the driver.
     cdef Entry* entry = queue.head
     cdef int code, meaning
     out_code[0] = 0
@@ -170,7 +176,8 @@ cdef Entry* take_of(Queues* queues, Queue* queue, const void* block) noexcept no
 
 
 cdef int take_entry(Table* table, int device, Entry** spare, Entry** out_entry) noexcept nogil:
-    # An event is recorded on streams of its own device; all spare ones of most pools are of one.
+    # A spare entry of the device, or a new one: an event is recorded only on streams of its own device.  Most pools have
+    # entries of one device only, so the first one usually matches.
     cdef Entry** link = spare
     cdef Entry* entry
     cdef int code

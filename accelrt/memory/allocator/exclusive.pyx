@@ -1,8 +1,8 @@
 """The exclusive section of a pool, and its counters while a thread is in it.
 
-The heaps' shares are added up when the exclusive section is entered and kept up to date while it is held, so that peaks
-are exact; when it is left, what is between the totals and the peaks is shared out as ceilings, up to which
-each heap may rise on its own.
+On entry the heaps' statistics are added up, and the sums are kept up to date in the section, so that peaks are exact.
+On leaving, the distance from the sums to the peaks is distributed over the heaps as headroom: how far the statistics of
+each may rise in the fast path.  Functions without a note of their locks run in the section.
 """
 from libc.string cimport memcpy
 
@@ -15,18 +15,20 @@ from accelrt.memory.allocator.block_ops cimport (
 from accelrt.memory.allocator.fast_path cimport flush_cached
 from accelrt.memory.allocator.free_list cimport insert, remove
 from accelrt.memory.allocator.heap_stats cimport (
-    add_stat, count_of, current, cumulative, lower_limits, update_headroom, use_split_headroom,
+    add_stat, count_of, current, cumulative, lower_limits, update_headroom, is_over_limit, is_over_split_limit,
+    use_split_headroom,
 )
 from accelrt.memory.allocator.sizes cimport kind_of
 from accelrt.memory.allocator.stats cimport (
-    ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, BLOCKS, BOTH, INACTIVE_SPLIT, INACTIVE_SPLIT_BYTES,
-    REQUESTED_BYTES, RESERVED_BYTES, PER_HEAP, Counter, change, current_of,
+    ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, ASKED, BLOCKS, BOTH, BYTES, INACTIVE_SPLIT,
+    INACTIVE_SPLIT_BYTES, REQUESTED_BYTES, RESERVED_BYTES, PER_HEAP, SPLITS, SPLIT_BYTES, Counter, HeapStats, change,
+    current_of,
 )
 from accelrt.memory.allocator.types cimport LIVE
 
 cdef enum:
-    MOST_AWAKE = 16  # heaps that every slow call may lock and add up
-    PATIENCE = 8     # entries of the exclusive section without a hit after which one more than these falls asleep
+    MOST_AWAKE = 16  # heaps awake up to which none is put to sleep: each slow call locks and adds up all of them
+    PATIENCE = 8     # a heap falls asleep after more entries of the exclusive section than this without a hit in it
 
 
 cdef void lock_all(Pool* pool) noexcept nogil:
@@ -47,7 +49,8 @@ cdef bint try_lock_to_read(Pool* pool) noexcept nogil:
 
 
 cdef inline void lock_heaps(Pool* pool, bint tidies) noexcept nogil:
-    # tidies: what hits left is filed first.
+    # Locks all heaps that are awake and sums the statistics, under the pool's mutex.  tidies: flushes the last-freed caches
+    # and inserts the designated victims into their lists first.
     cdef Heap* heap = pool.awake
     memcpy(pool.total, pool.asleep, sizeof(pool.total))
     while heap != NULL:
@@ -62,19 +65,21 @@ cdef inline void lock_heaps(Pool* pool, bint tidies) noexcept nogil:
     move_split_base(pool, 1)
 
 
-# --- heaps that nobody hits ----------------------------------------------------------------------------------
+# --- sleeping heaps ------------------------------------------------------------------------------------------
 #
-# The exclusive section locks and adds up the heaps that are awake.  Where there are many, those that were not hit for a
-# while fall asleep: their figures are added up once, the fast path refuses them, and a thread that uses one in the slow
-# path wakes it on leaving.
+# The exclusive section locks and adds up only the heaps that are awake, so its cost does not grow with the number of
+# streams.  If there are many, those in which no hit ran for a while are put to sleep: their statistics are added to
+# Pool.asleep once, and the fast path refuses them.  A thread that uses one in the slow path wakes it on leaving.
 
 cdef inline bint was_hit(const Heap* heap) noexcept nogil:
+    # Whether the fast path ran in the heap since the exclusive section was left last.  Under the heap's lock.
     if heap.victim != NULL or heap.cached != NULL or heap.freed_last != NULL:
         return True
     return heap.stats[BOTH].headroom[BLOCKS] != heap.seen
 
 
 cdef void add_asleep(Pool* pool, const Heap* heap, int64_t sign) noexcept nogil:
+    # Adds a heap's statistics to the sums of the sleeping heaps (sign 1) or subtracts them (-1).  In the exclusive section.
     cdef int stat, kind
     for kind in range(2):
         for stat in range(PER_HEAP):
@@ -105,7 +110,7 @@ cdef inline bint may_sleep(const Pool* pool, const Heap* heap) noexcept nogil:
 
 
 cdef void put_to_sleep(Pool* pool, Heap* heap) noexcept nogil:
-    # Out of the list already, and still locked.
+    # The heap is out of the list Pool.awake already, and still locked.  In the exclusive section.
     heap.awake = heap.fast = False
     pool.awake_count -= 1
     add_asleep(pool, heap, 1)
@@ -113,19 +118,33 @@ cdef void put_to_sleep(Pool* pool, Heap* heap) noexcept nogil:
 
 
 cdef inline void add_up(Pool* pool, const Heap* heap) noexcept nogil:
+    # Adds a heap's statistics to the totals.  The limits of a pool's only heap rise in the fast path: they become the peaks.
     cdef int stat, kind
     for kind in range(2):
-        for stat in range(PER_HEAP):
-            pool.total[kind][stat] += current(heap, kind, stat)
-            if heap.sole:
-                pool.stats.counters[stat][kind].peak = heap.stats[kind].limit[stat]
+        add_stats(pool.total[kind], &heap.stats[kind])
     if heap.sole:
         for stat in range(PER_HEAP):
+            for kind in range(2):
+                pool.stats.counters[stat][kind].peak = heap.stats[kind].limit[stat]
             pool.stats.peak_all[stat] = heap.stats[BOTH].limit[stat]
 
 
+cdef inline void add_stats(int64_t* sums, const HeapStats* stats) noexcept nogil:
+    # Adds all per-heap statistics of one kind, as current() computes them.
+    cdef int64_t blocks = stats.count_limit[BLOCKS] - stats.headroom[BLOCKS]
+    cdef int64_t bytes_ = stats.count_limit[BYTES] - stats.headroom[BYTES]
+    sums[ALLOCATION] += blocks
+    sums[ACTIVE] += blocks + stats.pending[BLOCKS]
+    sums[ALLOCATED_BYTES] += bytes_
+    sums[ACTIVE_BYTES] += bytes_ + stats.pending[BYTES]
+    sums[REQUESTED_BYTES] += stats.count_limit[ASKED] - stats.headroom[ASKED]
+    sums[INACTIVE_SPLIT] += stats.count_limit[SPLITS] - stats.headroom[SPLITS]
+    sums[INACTIVE_SPLIT_BYTES] += stats.count_limit[SPLIT_BYTES] - stats.headroom[SPLIT_BYTES]
+
+
 cdef inline void move_split_base(Pool* pool, int64_t sign) noexcept nogil:
-    # An operation that leaves in its midst still counts as one.
+    # Keeps split_base relative to the totals while the section is left, so that an operation that leaves it before its
+    # end still counts as one operation.
     cdef int kind
     for kind in range(2):
         pool.split_base[kind][0] += sign * pool.total[kind][INACTIVE_SPLIT]
@@ -142,18 +161,19 @@ cdef void unlock_after_read(Pool* pool) noexcept nogil:
 
 
 cdef inline int64_t headroom(const Heap* heap, int stat, int kind) noexcept nogil:
-    # How far a heap may still rise.
+    # How far a heap's statistic may still rise.
     return heap.stats[kind].limit[stat] - current(heap, kind, stat)
 
 
 cdef int64_t least_for(const Heap* asker, int stat, int kind, int64_t room) noexcept nogil:
-    # What it had, and an eighth of what it has if half the room allows that: a heap that rises must not ask
-    # at every step.
+    # The asker's least headroom: what it had, or an eighth of its current value if half of what is distributed allows
+    # that, so that a heap that grows does not enter the exclusive section at each step.
     return min(room, max(headroom(asker, stat, kind), min(room // 2, current(asker, kind, stat) // 8)))
 
 
 cdef void distribute_stat(Pool* pool, Heap* asker, int stat, int kind, int64_t room) noexcept nogil:
-    # Others keep what they had as far as there is room; the asker gets the rest, and its least before them.
+    # Distributes the pool's headroom (room) of one statistic: the asker's least first, then the others keep what they had
+    # as far as it goes, and the asker gets the remainder.
     cdef Heap* heap = pool.awake
     cdef int64_t kept = 0, least = 0, mine
     if asker != NULL:
@@ -170,48 +190,80 @@ cdef void distribute_stat(Pool* pool, Heap* asker, int stat, int kind, int64_t r
 
 
 cdef void distribute_headroom(Pool* pool, Heap* asker) noexcept nogil:
+    # Distributes the distance from the totals to the peaks, for all per-heap statistics.  In the exclusive section.
     cdef int stat, kind
+    cdef Heap* heap = pool.awake
     for stat in range(PER_HEAP):
         for kind in range(2):
             distribute_stat(pool, asker, stat, kind, pool.stats.counters[stat][kind].peak - pool.total[kind][stat])
         distribute_stat(pool, asker, stat, BOTH, pool.stats.peak_all[stat] - total_of(pool, stat))
+    while heap != NULL:
+        update_headroom(heap)
+        heap = heap.next_awake
 
 
 cdef void raise_sole(Pool* pool, Heap* heap) noexcept nogil:
-    # The ceilings of a pool's only heap are the peaks.
+    # The limits of a pool's only heap are the peaks.
     cdef int stat
     for stat in range(PER_HEAP):
         heap.stats[0].limit[stat] = pool.stats.counters[stat][0].peak
         heap.stats[1].limit[stat] = pool.stats.counters[stat][1].peak
         heap.stats[BOTH].limit[stat] = pool.stats.peak_all[stat]
+    update_headroom(heap)
 
 
-cdef bint exceeds(const Heap* heap) noexcept nogil:
-    cdef int stat
-    for stat in range(PER_HEAP):
-        if (headroom(heap, stat, 0) < 0) | (headroom(heap, stat, 1) < 0) | (headroom(heap, stat, BOTH) < 0):
+cdef inline bint exceeds(const Heap* heap) noexcept nogil:
+    # Whether the heap is above a limit.  Its headroom must be up to date.
+    cdef int kind
+    for kind in range(3):
+        if is_over_limit(&heap.stats[kind]) | is_over_split_limit(&heap.stats[kind]):
             return True
     return False
 
 
 cdef bint any_exceeds(const Pool* pool) noexcept nogil:
-    # Peaks only rise in here: ceilings that nobody exceeds still hold.
+    # If no heap is above a limit, the limits still hold and need not be distributed again: in the section peaks only rise.
     cdef const Heap* heap = pool.awake
     while heap != NULL and not exceeds(heap):
         heap = heap.next_awake
     return heap != NULL
 
 
+cdef void renew_headroom(Pool* pool, Heap* asker) noexcept nogil:
+    # Brings the headroom of all heaps up to date, and distributes the limits again if need be.  Only stale heaps are
+    # recomputed: most slow calls change neither a limit nor what is pending.
+    cdef Heap* heap = pool.awake
+    while heap != NULL:
+        if heap.stale:
+            update_headroom(heap)
+        heap = heap.next_awake
+    if pool.heap_count == 1:
+        if pool.peaked:
+            raise_sole(pool, pool.heaps)
+    elif pool.risen or any_exceeds(pool):
+        distribute_headroom(pool, asker)
+    pool.risen = pool.peaked = False
+
+
 cdef void raise_shown(Pool* pool, int stat) noexcept nogil:
-    # An operation that leaves in its midst may have given back what others, meanwhile, made up for.
+    # Raises the peaks of a split statistic to the values that readers see: while an operation had left the section, other
+    # threads may have raised a total that the operation had lowered.
     cdef int kind
-    cdef int64_t both = counted(pool, stat, 0) + counted(pool, stat, 1)
+    cdef int64_t one, both = 0
     for kind in range(2):
-        pool.stats.counters[stat][kind].peak = max(pool.stats.counters[stat][kind].peak, counted(pool, stat, kind))
-    pool.stats.peak_all[stat] = max(pool.stats.peak_all[stat], both)
+        one = counted(pool, stat, kind)
+        both += one
+        if one > pool.stats.counters[stat][kind].peak:
+            pool.stats.counters[stat][kind].peak = one
+            pool.peaked = True
+    if both > pool.stats.peak_all[stat]:
+        pool.stats.peak_all[stat] = both
+        pool.peaked = True
 
 
 cdef inline bint suffices(const Pool* pool, const Heap* heap) noexcept nogil:
+    # Whether the fast path may use the heap: no capture is under way, no block of the pool is deferred, and none is pending
+    # in the heap or offered to its stream.  An external pool has no fast path.
     return (pool.captures == 0 and pool.deferred == NULL and pool.external == NULL
             and heap.pending == 0 and heap.offered == 0)
 
@@ -227,6 +279,7 @@ cdef void disable_fast_path(Pool* pool) noexcept nogil:
 
 
 cdef void unlock_all(Pool* pool, Heap* asker) noexcept nogil:
+    # Wakes the asker's heap, distributes headroom, puts idle heaps to sleep and enables the fast path in the others.
     cdef Heap** link = &pool.awake
     cdef Heap* heap
     if asker != NULL:
@@ -234,22 +287,18 @@ cdef void unlock_all(Pool* pool, Heap* asker) noexcept nogil:
     raise_shown(pool, INACTIVE_SPLIT)
     raise_shown(pool, INACTIVE_SPLIT_BYTES)
     move_split_base(pool, -1)
-    if pool.heap_count == 1:
-        raise_sole(pool, pool.heaps)
-    elif pool.risen or any_exceeds(pool):
-        distribute_headroom(pool, asker)
-    pool.risen = False
+    renew_headroom(pool, asker)
     while link[0] != NULL:
         heap = link[0]
         if may_sleep(pool, heap):
             link[0] = heap.next_awake
             lower_limits(heap)
+            update_headroom(heap)
             put_to_sleep(pool, heap)
         else:
             link = &heap.next_awake
             heap.sole = pool.heap_count == 1
             heap.fast = suffices(pool, heap)
-        update_headroom(heap)
         heap.seen = heap.stats[BOTH].headroom[BLOCKS]
         spin_unlock(&heap.lock)
     pthread_mutex_unlock(&pool.lock)
@@ -267,8 +316,8 @@ cdef int call_unlocked(Pool* pool, UnlockedCall call, void* about) noexcept nogi
 
 
 cdef int64_t counted(const Pool* pool, int stat, int kind) noexcept nogil:
-    # A total as it may be shown.  Another thread may be in the midst of an operation, which counts what it splits
-    # at its end; what it took away for a while, others may have used: the lesser of both sums is below the peak.
+    # A total as readers may see it.  If another thread has left the section during an operation, the splits of that
+    # operation are not counted yet, or others may have used what it removed: the lesser of both sums is below the peak.
     cdef int64_t total = pool.total[kind][stat]
     if stat == INACTIVE_SPLIT:
         return min(total, pool.split_base[kind][0])
@@ -286,21 +335,25 @@ cdef int64_t reserved(const Pool* pool) noexcept nogil:
 
 
 cdef void count_asleep(Pool* pool, int stat, int kind, int64_t amount) noexcept nogil:
-    # What nobody shared out before is no longer there to be shared out.
+    # For a sleeping heap.  A rise lowers the headroom to distribute, so the next unlock_all distributes anew.
     pool.asleep[kind][stat] += amount
     pool.risen |= amount > 0
 
 
 cdef void count(Pool* pool, Heap* heap, int stat, int kind, int64_t amount) noexcept nogil:
+    # Changes a heap's statistic and the pool's total, and raises the peaks.
     cdef Counter* counter = &pool.stats.counters[stat][kind]
     add_stat(heap, kind, stat, amount)
     pool.total[kind][stat] += amount
     if not heap.awake:
         count_asleep(pool, stat, kind, amount)
         pool.asleep_cumulative[kind][stat] += max(amount, <int64_t>0)
-    if amount > 0:
-        counter.peak = max(counter.peak, pool.total[kind][stat])
-        pool.stats.peak_all[stat] = max(pool.stats.peak_all[stat], total_of(pool, stat))
+    if amount > 0 and pool.total[kind][stat] > counter.peak:
+        counter.peak = pool.total[kind][stat]
+        pool.peaked = True
+    if amount > 0 and total_of(pool, stat) > pool.stats.peak_all[stat]:
+        pool.stats.peak_all[stat] = total_of(pool, stat)
+        pool.peaked = True
 
 
 cdef void count_pool(Pool* pool, int stat, int kind, int64_t amount) noexcept nogil:
@@ -308,6 +361,7 @@ cdef void count_pool(Pool* pool, int stat, int kind, int64_t amount) noexcept no
 
 
 cdef void count_change(Pool* pool, Heap* heap, int kind, Change net) noexcept nogil:
+    # Counts a change of the split blocks; count_splits raises peak and accumulated value at the operation's end.
     use_split_headroom(&heap.stats[kind], 1, net)
     use_split_headroom(&heap.stats[BOTH], 1, net)
     pool.total[kind][INACTIVE_SPLIT] += net.blocks
@@ -318,6 +372,7 @@ cdef void count_change(Pool* pool, Heap* heap, int kind, Change net) noexcept no
 
 
 cdef void count_split(Pool* pool, Heap* heap, int stat, int kind, int64_t* base) noexcept nogil:
+    # Adds the net increase since the last operation's end to the accumulated value and raises the peak.
     cdef int64_t net = pool.total[kind][stat] - base[0]
     base[0] = pool.total[kind][stat]
     if net > 0:
@@ -328,7 +383,7 @@ cdef void count_split(Pool* pool, Heap* heap, int stat, int kind, int64_t* base)
 
 
 cdef void count_splits(Pool* pool, Heap* heap) noexcept nogil:
-    # What an operation did to the free blocks with neighbours counts once, not step by step.
+    # An operation counts its net change of the split blocks once, not at each step.
     cdef int kind
     for kind in range(2):
         count_split(pool, heap, INACTIVE_SPLIT, kind, &pool.split_base[kind][0])
@@ -345,7 +400,7 @@ cdef void count_oversize(Counter* counter, int64_t amount) noexcept nogil:
 
 
 cdef void hand_out(Pool* pool, Block* block, size_t size, size_t requested, bint splits) noexcept nogil:
-    # The caller saw to a spare record, and to the block's cell.
+    # Hands out a free block, split or whole.  The caller has ensured a spare record and a place in the heap's map.
     cdef Heap* heap = block.heap
     cdef int kind = kind_of(size)
     count_change(pool, heap, block.segment.kind, of_taking(block, size, splits))
@@ -367,7 +422,7 @@ cdef void hand_out(Pool* pool, Block* block, size_t size, size_t requested, bint
 
 
 cdef void hand_over(Pool* pool, Block* block, size_t requested) noexcept nogil:
-    # It was active all the time.
+    # Hands out a pending block to a claimant.  It was active all the time, so ACTIVE does not change.
     cdef int kind = block.kind
     count(pool, block.heap, REQUESTED_BYTES, kind, <int64_t>requested - <int64_t>block.requested)
     block.state = LIVE
@@ -386,6 +441,7 @@ cdef void count_freed(Pool* pool, Block* block) noexcept nogil:
 
 
 cdef Block* set_free(Pool* pool, Block* block) noexcept nogil:
+    # Frees, as of now, a block that was LIVE or PENDING: counts it, merges it and inserts it into its list.
     cdef Heap* heap = block.heap
     count(pool, heap, ACTIVE, block.kind, -1)
     count(pool, heap, ACTIVE_BYTES, block.kind, -<int64_t>block.size)
@@ -399,6 +455,7 @@ cdef Block* set_free(Pool* pool, Block* block) noexcept nogil:
 
 
 cdef void put_free(Pool* pool, Block* block) noexcept nogil:
+    # Makes a block in no list FREE, of whatever epoch: for new memory and for pages that are made resident.
     count_change(pool, block.heap, block.segment.kind, of_freeing(block))
     block = join(block.heap, block)
     insert(block.heap, block)
@@ -407,6 +464,7 @@ cdef void put_free(Pool* pool, Block* block) noexcept nogil:
 
 
 cdef void take_free(Pool* pool, Block* block) noexcept nogil:
+    # Removes a free block from its list, whole; the caller then changes its state.
     cdef Change gone
     if is_split(block):
         gone.blocks = -1

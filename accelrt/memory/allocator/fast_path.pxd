@@ -1,26 +1,28 @@
-# The fast path: an allocation or a free that one heap serves alone, under its lock.  Whatever needs more answers NOT_READY
-# and is left to the slow path.
+# The fast path: an allocation or a free that needs one heap alone, under the heap's lock.  An operation that needs more
+# answers NOT_READY, and the caller takes the slow path.
 #
-# The last-freed cache serves a block that is freed and allocated by turns while nothing else happens in its heap.  The
-# first round goes the usual way, and proves that this very block is the best fit for its size and that neither state
-# passes a ceiling.  From then on a round only changes the block's state: lists and statistics stay as they are with
-# the block live, and flush_cached() brings them up to date before anything else is done or read in the heap.
+# The last-freed cache holds a block that is freed and allocated by turns while nothing else happens in its heap.  The
+# first round takes the usual way, which proves that the block is the best fit for its size and that neither of its two
+# states passes a limit.  Later rounds only change the block's state.  Lists and statistics stay as with the block live;
+# flush_cached() brings them up to date before any other operation or reader uses the heap.
 from libc.stdint cimport uintptr_t
 
-from accelrt.memory.allocator.address_table cimport find_cell
+from accelrt.memory.allocator.address_table cimport block_in, has_place
 from accelrt.memory.allocator.block_ops cimport (
     Change, fit_with_victim, join_freed, joined_size, keeps_rest, make_live, of_freeing, of_taking, set_victim,
     split_off, unlist,
 )
 from accelrt.memory.allocator.heap_stats cimport add_given, add_taken, raise_limits, take_back_given, take_back_taken
-from accelrt.memory.allocator.sizes cimport GRANULE, kind_of
+from accelrt.memory.allocator.sizes cimport kind_of
 from accelrt.memory.allocator.types cimport CACHED, LIVE, PLAIN, STITCHED, Block, Heap, PoolSettings, Pool
 from accelrt.status cimport NOT_READY
 
-cdef void flush_cached(Heap* heap) noexcept nogil  # under the heap's lock; afterwards none is cached
+cdef void flush_cached(Heap* heap) noexcept nogil  # under the heap's lock; empties the cache
 
 
 cdef inline bint allocate_cached(Heap* heap, size_t size, size_t requested, uintptr_t* out_address) noexcept nogil:
+    # Allocates from the last-freed cache; False if it has no freed block of exactly this size and request.
+    # Under the heap's lock.
     cdef Block* block = heap.cached
     if block == NULL or block.state != CACHED or block.size != size or block.requested != requested:
         return False
@@ -30,14 +32,18 @@ cdef inline bint allocate_cached(Heap* heap, size_t size, size_t requested, uint
     return True
 
 
-cdef inline bint free_cached(Heap* heap, Block* block, uintptr_t address) noexcept nogil:
-    if block != heap.cached or block.state != LIVE or block.address != address or block.uses != NULL:
+cdef inline bint free_cached(Heap* heap, uintptr_t address) noexcept nogil:
+    # Frees to the last-freed cache; False if the address is not that of the cached block, live and unshared.  Under the
+    # heap's lock.
+    cdef Block* block = heap.cached
+    if block == NULL or block.address != address or block.state != LIVE or block.uses != NULL:
         return False
     block.state = CACHED
     return True
 
 
-# Of the usual way: what was freed last, so that the block is cached if it is allocated again at once.
+# The usual way remembers the block that was freed last: if the next operation allocates it again, the block is cached.
+# Under the heap's lock.
 
 cdef inline void note_freed(Heap* heap, const Block* block, const Block* joined, size_t size) noexcept nogil:
     heap.freed_last = joined if joined == block else NULL
@@ -51,18 +57,10 @@ cdef inline void note_allocated(Heap* heap, Block* block, size_t size) noexcept 
     heap.freed_last = NULL
 
 
-cdef extern from *:
-    """
-    #define expect_read(place) __builtin_prefetch(place, 0)
-    #define expect_write(place) __builtin_prefetch(place, 1)
-    """
-    void expect_read(const void* place) noexcept nogil
-    void expect_write(const void* place) noexcept nogil
-
-
 cdef inline int take(
     Heap* heap, const PoolSettings* settings, size_t size, size_t requested, uintptr_t* out_address,
 ) noexcept nogil:
+    # Allocates size bytes by the best fit; 0 or NOT_READY.  Under the heap's lock.
     cdef Block* block
     cdef Change change
     cdef bint splits
@@ -74,11 +72,8 @@ cdef inline int take(
     block = fit_with_victim(heap, size)
     if block == NULL or block.size >= settings.max_split:
         return NOT_READY
-    if block.cell == NULL:
-        block.cell = find_cell(block.address)
-    if block.cell == NULL or heap.spare == NULL:
+    if heap.spare == NULL or not has_place(heap):
         return NOT_READY
-    expect_write(block.cell)  # seldom in the cache
     splits = keeps_rest(block, size)
     change = of_taking(block, size, splits)
     if not splits:
@@ -99,23 +94,28 @@ cdef inline int take(
 
 
 cdef inline void free_to_victim(Heap* heap, Block* block) noexcept nogil:
-    # A block that is freed and counted becomes the designated victim.
+    # Makes a block that is counted as freed the designated victim, merged.  Under the heap's lock.
     cdef size_t size = block.size
     cdef Block* joined = join_freed(heap, block)
     set_victim(heap, joined)
     note_freed(heap, block, joined, size)
 
 
-cdef inline int put(const Pool* pool, Heap* heap, Block* block, uintptr_t address) noexcept nogil:
-    # The heap is the one that the block was read to belong to: now it is certain.
+cdef inline int put(const Pool* pool, Heap* heap, uintptr_t address) noexcept nogil:
+    # Frees a block by merging it; 0 or NOT_READY.  Under the heap's lock.  The map of a sleeping heap must not be read: the
+    # exclusive section, which may change it, does not lock the heap.
+    cdef Block* block
     cdef Change change
-    if not heap.fast or block.address != address or block.state != LIVE or block.uses != NULL:
+    if not heap.fast:
         return NOT_READY
-    if block.size >= heap.settings.max_split:  # one figure more
+    block = block_in(heap, address)
+    if block == NULL or block.state != LIVE or block.uses != NULL:
+        return NOT_READY
+    if block.size >= heap.settings.max_split:  # also counted as oversize, in the slow path
         return NOT_READY
     if heap.cached != NULL:
         flush_cached(heap)
-    if block.segment.shape == STITCHED and joined_size(block) >= GRANULE:  # pages may go home
+    if block.segment.shape == STITCHED and joined_size(block) >= block.segment.least_slot:  # pages may have to be returned
         return NOT_READY
     change = of_freeing(block)
     if add_given(heap, block.kind, block.size, block.requested, block.segment.kind, change):

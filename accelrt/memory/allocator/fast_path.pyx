@@ -1,10 +1,11 @@
-"""The flush of the last-freed cache: what its rounds did to lists and statistics is made up for."""
+"""The flush of the last-freed cache: brings lists and statistics up to date with its rounds."""
 from accelrt.memory.allocator.block_ops cimport Change, of_freeing
 from accelrt.memory.allocator.heap_stats cimport add_given, add_cached_rounds
 
 
 cdef void flush_cached(Heap* heap) noexcept nogil:
-    # Passes no ceiling: both states were there before, and ceilings fall only in the exclusive section.
+    # Under the heap's lock.  No limit can be passed: the first round had both states within the limits, and limits fall
+    # only in the exclusive section, which flushes the cache first.
     cdef Block* block = heap.cached
     cdef Change change
     heap.cached = NULL

@@ -1,8 +1,8 @@
-# A heap's free blocks, best fit by (size, order).
+# A heap's free lists: best fit by (size, order).  Everything here needs the heap's lock.
 #
-# Up to 64 KiB every size is a class of its own, above there are 32 classes to a power of two.  Each class is
-# a treap, heaviest on top, that lives in the blocks themselves; two levels of bits say which are not empty.
-# So a fit is found in a few steps however many blocks there are, and nothing is allocated.
+# Up to 64 KiB each size has a class; above, a power of two is divided into 32 classes.  Each class is a treap (a search
+# tree by (size, order), a heap by weight) whose links are in the blocks; two levels of bit sets tell which classes are
+# not empty.  A fit takes a few steps however many blocks there are, and no memory is allocated.
 from libc.stdint cimport uint64_t
 
 from accelrt.memory.allocator.types cimport Block, Heap
@@ -12,33 +12,35 @@ cdef extern from *:
     int leading_zeros "__builtin_clzll"(unsigned long long word) noexcept nogil
 
 cdef enum:
-    EXACT = 128  # classes of one size
+    EXACT = 128  # classes that hold one size each: 64 KiB / 512
 
 
 cdef inline int class_of(size_t size) noexcept nogil:
-    # size is a multiple of 512, above 0 and below 2**60.
+    # The class of a size, which is a multiple of 512, above 0 and below 2**60.
     cdef uint64_t units = size >> 9
     cdef int power
     if units <= EXACT:
         return <int>units - 1
     power = 63 - leading_zeros(units)
-    return EXACT - (8 << 5) + (power << 5) + <int>(units >> (power - 5))  # the last is 32 to 63
+    return EXACT - (8 << 5) + (power << 5) + <int>(units >> (power - 5))  # the last term is 32 to 63
 
 
 cdef inline bint precedes(const Block* one, const Block* other) noexcept nogil:
+    # The order of the free lists: by size, then by order.
     if one.size != other.size:
         return one.size < other.size
     return one.order < other.order
 
 
 cdef inline Block* first_of(Block* node) noexcept nogil:
+    # The least (size, order) of a tree that is not empty.
     while node.left != NULL:
         node = node.left
     return node
 
 
 cdef inline Block* fit_within(Block* node, size_t size) noexcept nogil:
-    # The least (size, order) of a class that suffices, or NULL.
+    # The least (size, order) of one class whose size suffices, or NULL.
     cdef Block* best = NULL
     while node != NULL:
         if node.size >= size:
@@ -63,7 +65,7 @@ cdef inline int next_class(const Heap* heap, int above) noexcept nogil:
 
 
 cdef inline Block* best_fit(const Heap* heap, size_t size) noexcept nogil:
-    # The least (size, order) that suffices, or NULL.
+    # The least (size, order) in the free lists whose size suffices, or NULL; fit_with_victim also tries the victim.
     cdef int index = class_of(size)
     cdef Block* best = fit_within(heap.trees[index], size)
     if best != NULL:
@@ -73,6 +75,7 @@ cdef inline Block* best_fit(const Heap* heap, size_t size) noexcept nogil:
 
 
 cdef inline void insert(Heap* heap, Block* block) noexcept nogil:
+    # Inserts a FREE block into the list of its class.
     cdef int index = class_of(block.size)
     block.index = index
     block.left = NULL
@@ -86,6 +89,7 @@ cdef inline void insert(Heap* heap, Block* block) noexcept nogil:
 
 
 cdef inline void insert_beside(Block** link, Block* block) noexcept nogil:
+    # Inserts into a tree: descends past heavier blocks, then splits the subtree below around the block.
     cdef Block** low = &block.left
     cdef Block** high = &block.right
     cdef Block* rest
@@ -93,7 +97,7 @@ cdef inline void insert_beside(Block** link, Block* block) noexcept nogil:
         link = &link[0].left if precedes(block, link[0]) else &link[0].right
     rest = link[0]
     link[0] = block
-    while rest != NULL:  # split what hung here into what precedes the block and what follows it
+    while rest != NULL:  # into what precedes the block and what follows it
         if precedes(rest, block):
             low[0] = rest
             low = &rest.right
@@ -107,13 +111,14 @@ cdef inline void insert_beside(Block** link, Block* block) noexcept nogil:
 
 
 cdef inline void remove(Heap* heap, Block* block) noexcept nogil:
+    # Removes a block from the list of its class.
     cdef int index = block.index
     cdef Block** link = &heap.trees[index]
     cdef Block* low = block.left
     cdef Block* high = block.right
     while link[0] != block:
         link = &link[0].left if precedes(block, link[0]) else &link[0].right
-    while low != NULL and high != NULL:  # join the two halves
+    while low != NULL and high != NULL:  # merge the two subtrees
         if low.weight >= high.weight:
             link[0] = low
             link = &low.right

@@ -1,5 +1,5 @@
-# A heap's share of the figures, under its lock.  What a hit does to it is done at once and taken back where it
-# passes a ceiling, for such an answer is for the exclusive section to give (stats.pxd).
+# A heap's statistics, under the heap's lock.  The fast path counts an operation at once and takes it back if it passed a
+# limit (stats.pxd): then the exclusive section does the operation, where the sums over all heaps are known.
 from libc.stdint cimport int64_t
 
 from accelrt.memory.allocator.block_ops cimport Change
@@ -11,23 +11,27 @@ from accelrt.memory.allocator.types cimport Block, Heap
 
 
 cdef inline void use_headroom(HeapStats* stats, int64_t sign, size_t size, size_t requested) noexcept nogil:
+    # Counts a live block: sign 1 adds it, -1 removes it.
     stats.headroom[BLOCKS] -= sign
     stats.headroom[BYTES] -= sign * <int64_t>size
     stats.headroom[ASKED] -= sign * <int64_t>requested
 
 
 cdef inline void add_cumulative(HeapStats* stats, int64_t sign, size_t size, size_t requested) noexcept nogil:
+    # Counts a live block among all that were ever allocated.
     stats.cumulative[BLOCKS] += sign
     stats.cumulative[BYTES] += sign * <int64_t>size
     stats.cumulative[ASKED] += sign * <int64_t>requested
 
 
 cdef inline void use_split_headroom(HeapStats* stats, int64_t sign, Change change) noexcept nogil:
+    # Counts a change of the free blocks with neighbours; sign -1 takes it back.
     stats.headroom[SPLITS] -= sign * change.blocks
     stats.headroom[SPLIT_BYTES] -= sign * change.bytes
 
 
 cdef inline void add_split(Heap* heap, int kind, int64_t sign, Change change) noexcept nogil:
+    # The same for a kind and for BOTH, and among all increases.
     use_split_headroom(&heap.stats[kind], sign, change)
     use_split_headroom(&heap.stats[BOTH], sign, change)
     heap.stats[kind].cumulative[SPLITS] += sign * max(change.blocks, <int64_t>0)
@@ -45,7 +49,7 @@ cdef inline bint is_over_split_limit(const HeapStats* stats) noexcept nogil:
 cdef inline bint add_taken(
     Heap* heap, int kind, size_t size, size_t requested, int split_kind, Change change,
 ) noexcept nogil:
-    # Whether a ceiling is passed by it.
+    # Counts an allocation of the fast path; whether it passes a limit.  kind is the block's, split_kind its segment's.
     use_headroom(&heap.stats[kind], 1, size, requested)
     use_headroom(&heap.stats[BOTH], 1, size, requested)
     add_cumulative(&heap.stats[kind], 1, size, requested)
@@ -57,6 +61,7 @@ cdef inline bint add_taken(
 cdef inline void take_back_taken(
     Heap* heap, int kind, size_t size, size_t requested, int split_kind, Change change,
 ) noexcept nogil:
+    # Undoes add_taken.
     use_headroom(&heap.stats[kind], -1, size, requested)
     use_headroom(&heap.stats[BOTH], -1, size, requested)
     add_cumulative(&heap.stats[kind], -1, size, requested)
@@ -66,7 +71,7 @@ cdef inline void take_back_taken(
 cdef inline bint add_given(
     Heap* heap, int kind, size_t size, size_t requested, int split_kind, Change change,
 ) noexcept nogil:
-    # Whether a ceiling is passed by it; what is live only falls.
+    # Counts a free of the fast path; whether it passes a limit.  Only splits can: the other statistics fall.
     use_headroom(&heap.stats[kind], -1, size, requested)
     use_headroom(&heap.stats[BOTH], -1, size, requested)
     add_split(heap, split_kind, 1, change)
@@ -76,13 +81,15 @@ cdef inline bint add_given(
 cdef inline void take_back_given(
     Heap* heap, int kind, size_t size, size_t requested, int split_kind, Change change,
 ) noexcept nogil:
+    # Undoes add_given.
     use_headroom(&heap.stats[kind], 1, size, requested)
     use_headroom(&heap.stats[BOTH], 1, size, requested)
     add_split(heap, split_kind, -1, change)
 
 
 cdef inline void add_cached_rounds(Heap* heap, const Block* block, int64_t rounds, Change change) noexcept nogil:
-    # So often a block was given back and taken again, each of which counts what it makes.
+    # Counts rounds of a free and an allocation of the same block.  Either the free or the allocation raises the number of
+    # splits, likewise their bytes, so each round adds the absolute value of the change.
     cdef HeapStats* stats = &heap.stats[block.kind]
     cdef HeapStats* split = &heap.stats[block.segment.kind]
     stats.cumulative[BLOCKS] += rounds
@@ -92,10 +99,10 @@ cdef inline void add_cached_rounds(Heap* heap, const Block* block, int64_t round
     split.cumulative[SPLIT_BYTES] += rounds * max(change.bytes, -change.bytes)
 
 
-# --- the figures, as the exclusive section and their readers see them ---
+# --- the statistics as the exclusive section and their readers use them ---
 
 cdef inline int count_of(int stat) noexcept nogil:
-    # Which count a figure rests on.
+    # The count from which a statistic is computed.
     if stat == ALLOCATION or stat == ACTIVE:
         return BLOCKS
     if stat == ALLOCATED_BYTES or stat == ACTIVE_BYTES:
@@ -106,6 +113,7 @@ cdef inline int count_of(int stat) noexcept nogil:
 
 
 cdef inline int64_t current(const Heap* heap, int kind, int stat) noexcept nogil:
+    # The statistic's value.  Under the heap's lock; for a heap that is asleep, the pool's mutex suffices.
     cdef const HeapStats* stats = &heap.stats[kind]
     cdef int count = count_of(stat)
     cdef int64_t answer = stats.count_limit[count] - stats.headroom[count]
@@ -113,14 +121,15 @@ cdef inline int64_t current(const Heap* heap, int kind, int stat) noexcept nogil
 
 
 cdef inline int64_t cumulative(const Heap* heap, int kind, int stat) noexcept nogil:
+    # The sum of its increases since the last reset_accumulated.  Locks as for current.
     cdef const HeapStats* stats = &heap.stats[kind]
     cdef int count = count_of(stat)
     return stats.cumulative[count] - stats.renewed[count] if stat == ACTIVE or stat == ACTIVE_BYTES else stats.cumulative[count]
 
 
-cdef void add_stat(Heap* heap, int kind, int stat, int64_t amount) noexcept nogil  # of a kind, and of both
-cdef void carry(Heap* origin, Heap* to, int kind, int stat, int64_t amount) noexcept nogil  # the sum stays
+# In the exclusive section, but for raise_limits, which the heap's lock suffices for.
+cdef void add_stat(Heap* heap, int kind, int stat, int64_t amount) noexcept nogil  # to a kind and to BOTH
 cdef void reset_cumulative(Heap* heap) noexcept nogil
-cdef void raise_limits(Heap* heap) noexcept nogil  # the sole heap's, for which a ceiling is a peak
-cdef void lower_limits(Heap* heap) noexcept nogil  # to what is there
-cdef void update_headroom(Heap* heap) noexcept nogil    # after a change of ceilings or of what is pending
+cdef void raise_limits(Heap* heap) noexcept nogil  # of the only heap, whose limits are the peaks: to the current values
+cdef void lower_limits(Heap* heap) noexcept nogil  # to the current values; update_headroom has to follow
+cdef void update_headroom(Heap* heap) noexcept nogil  # after a change of limits or of what is pending

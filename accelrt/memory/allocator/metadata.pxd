@@ -1,4 +1,4 @@
-# The records that describe memory, recycled by each heap and pool.  In the exclusive section.
+# The records of blocks, heaps and uses, which heaps and pools recycle.  In the exclusive section, but for lookup_heap.
 from libc.stdint cimport uintptr_t
 
 from accelrt.memory.allocator.types cimport HEAP_SLOTS, MAX_PROBES, Block, Heap, Pool, PrivatePool, Segment, Use
@@ -8,29 +8,31 @@ cdef extern from *:
     #define load_heap(place) __atomic_load_n(place, __ATOMIC_ACQUIRE)
     #define store_heap(place, heap) __atomic_store_n(place, heap, __ATOMIC_RELEASE)
     """
-    # Of a pool's list and its near heaps, which are read outside too; inside, where nobody writes, a plain read does.
+    # For a pool's list of heaps and its heap table, which are also read without a lock.  Only threads in the exclusive
+    # section write them, so there a plain read suffices.
     Heap* load_heap(Heap** place) noexcept nogil
     void store_heap(Heap** place, Heap* heap) noexcept nogil
 
-cdef int ensure_blocks(Heap* heap, size_t wanted) noexcept nogil  # that many spare records; 0 or NO_HOST_MEMORY
-cdef Block* append_hole(Segment* segment, size_t size) noexcept nogil  # behind its last block; after see_to_blocks
-cdef Use* new_use(Pool* pool) noexcept nogil  # NULL where the host has no memory
+cdef int ensure_blocks(Heap* heap, size_t wanted) noexcept nogil  # so many spare records; 0 or NO_HOST_MEMORY
+cdef Block* append_hole(Segment* segment, size_t size) noexcept nogil  # after its last block; uses a spare record
+cdef Use* new_use(Pool* pool) noexcept nogil  # NULL: no host memory
 cdef void recycle_use(Pool* pool, Use* use) noexcept nogil
 cdef bint has_use(const Use* uses, int device, uintptr_t stream) noexcept nogil
-# First of them, on a stream of that device; 0 or NO_HOST_MEMORY.
+# Adds a use by a stream of that device, as the first; 0 or NO_HOST_MEMORY.
 cdef int add_use(Pool* pool, Use** uses, int device, uintptr_t stream) noexcept nogil
-cdef Heap* find_heap(const Pool* pool, const PrivatePool* owner, uintptr_t stream, int kind) noexcept nogil  # NULL
-cdef void retire_heap(Pool* pool, Heap* heap) noexcept nogil  # its private pool is gone; for another one to use
-cdef int heap_of(Pool* pool, PrivatePool* owner, uintptr_t stream, int kind, Heap** out_heap) noexcept nogil  # made if need be
+cdef Heap* find_heap(const Pool* pool, const PrivatePool* owner, uintptr_t stream, int kind) noexcept nogil  # or NULL
+cdef void retire_heap(Pool* pool, Heap* heap) noexcept nogil  # its private pool is gone: a later heap reuses it
+cdef int heap_of(Pool* pool, PrivatePool* owner, uintptr_t stream, int kind, Heap** out_heap) noexcept nogil  # or makes it
 
 
 cdef inline int hash_stream(uintptr_t stream) noexcept nogil:
-    # The first place of a stream's common heap: handles are addresses, or small numbers.
+    # A stream's hash value in the heap table.  Handles are addresses or small numbers.
     return <int>((stream ^ (stream >> 6) ^ (stream >> 12)) & (HEAP_SLOTS - 1))
 
 
 cdef inline Heap* lookup_heap(Heap** places, uintptr_t stream) noexcept nogil:
-    # A common heap, in its first place but where others were there before it; NULL where it has none.
+    # A stream's common heap in one half of the heap table (places), or NULL if it is not there: the slow path may still
+    # find it.  Usually one probe.  Any thread, without a lock.
     cdef Heap** place = places + hash_stream(stream)
     cdef Heap* heap = load_heap(place)
     cdef int step
@@ -44,5 +46,5 @@ cdef inline Heap* lookup_heap(Heap** places, uintptr_t stream) noexcept nogil:
 
 
 cdef inline uintptr_t gone() noexcept nogil:
-    # The stream of heaps whose private pool is gone, which no driver has.
+    # The stream of heaps without a stream: no driver has this handle.
     return ~<uintptr_t>0

@@ -1,7 +1,7 @@
-"""The records that describe memory: taken in slabs, recycled, never given back before the process ends.
+"""The records of blocks, heaps and uses: allocated in slabs, recycled, and never freed before the process ends.
 
-Records are small beside what they describe: 128 bytes a block of at least 512.  A heap's records stay its
-own, so that a stale pointer to one leads to the heap whose lock says what it is now.
+Records are small beside what they describe: 128 bytes for a block of at least 512.  A block's record stays with its heap,
+so that a hit takes and recycles records under its heap's lock alone.
 """
 from libc.stdint cimport uint32_t
 from libc.stdlib cimport calloc
@@ -21,13 +21,13 @@ cdef extern from "<stdlib.h>" nogil:
     int posix_memalign(void** out, size_t alignment, size_t size)
 
 cdef enum:
-    SLAB = 64     # records taken at once
-    LINE = 128    # two lines of cache: what different threads use shares none
-    HEAPS = 16    # taken at once
+    SLAB = 64     # records of blocks that are allocated together
+    LINE = 128    # two cache lines: records that different threads use share none
+    HEAPS = 16    # records of heaps that are allocated together
 
 
 cdef void* take_lines(size_t size) noexcept nogil:
-    # Zeros, in lines of cache of their own; NULL where the host has no memory.
+    # Zeroed memory that shares no cache line with other memory; NULL: no host memory.
     cdef void* lines = NULL
     if posix_memalign(&lines, LINE, (size + LINE - 1) // LINE * LINE):
         return NULL
@@ -35,7 +35,7 @@ cdef void* take_lines(size_t size) noexcept nogil:
 
 
 cdef uint32_t next_weight(Heap* heap) noexcept nogil:
-    # xorshift32 (Marsaglia, 2003): the trees need weights without a pattern, nothing more.
+    # xorshift32 (Marsaglia, 2003): the treaps only need weights without a pattern.
     heap.seed ^= heap.seed << 13
     heap.seed ^= heap.seed >> 17
     heap.seed ^= heap.seed << 5
@@ -43,6 +43,7 @@ cdef uint32_t next_weight(Heap* heap) noexcept nogil:
 
 
 cdef int ensure_blocks(Heap* heap, size_t wanted) noexcept nogil:
+    # Allocates records until the heap has so many spare ones.
     cdef Block* block = heap.spare
     cdef Block* slab
     cdef int index
@@ -62,6 +63,7 @@ cdef int ensure_blocks(Heap* heap, size_t wanted) noexcept nogil:
 
 
 cdef Block* append_hole(Segment* segment, size_t size) noexcept nogil:
+    # The caller has ensured a spare record.
     cdef Heap* heap = segment.heap
     cdef Block* block = heap.spare
     heap.spare = block.left
@@ -79,7 +81,6 @@ cdef Block* append_hole(Segment* segment, size_t size) noexcept nogil:
     block.segment = segment
     block.state = HOLE
     block.requested = 0
-    block.cell = NULL
     block.epoch = heap.epoch
     return block
 
@@ -104,6 +105,7 @@ cdef bint has_use(const Use* uses, int device, uintptr_t stream) noexcept nogil:
 
 
 cdef int add_use(Pool* pool, Use** uses, int device, uintptr_t stream) noexcept nogil:
+    # Does not look for an equal use: see has_use.
     cdef Use* use = new_use(pool)
     if use == NULL:
         return NO_HOST_MEMORY
@@ -115,7 +117,8 @@ cdef int add_use(Pool* pool, Use** uses, int device, uintptr_t stream) noexcept 
 
 
 cdef Heap* take_heap(Pool* pool) noexcept nogil:
-    # Of several at once: most of a heap is lists of free blocks that stay empty.  NULL where the host has no memory.
+    # A zeroed record, of several that are allocated together: most of it is free lists that stay empty, and take_fresh
+    # takes no memory for host pages that are not written to.  NULL: no host memory.
     cdef size_t size = (sizeof(Heap) + LINE - 1) // LINE * LINE
     if pool.unused_heaps == 0:
         pool.heap_slab = <char*>take_fresh(HEAPS * size)
@@ -127,7 +130,8 @@ cdef Heap* take_heap(Pool* pool) noexcept nogil:
 
 
 cdef Heap* make_heap(Pool* pool) noexcept nogil:
-    # One whose private pool is gone is taken over; else one of its own, whose lock our caller then holds.
+    # A heap without stream and index: the record of a heap whose private pool is gone, or a new one, which is then awake
+    # and locked like all others in the exclusive section.  NULL: no host memory.
     cdef Heap* heap = pool.spare_heaps
     if heap != NULL:
         pool.spare_heaps = heap.sibling
@@ -147,7 +151,7 @@ cdef Heap* make_heap(Pool* pool) noexcept nogil:
 
 
 cdef uintptr_t heap_key(const PrivatePool* owner, uintptr_t stream, int kind) noexcept nogil:
-    # Not of one heap alone, where others are chained behind it.
+    # Different heaps may have the same key; they are chained by same_key.
     return stream ^ <uintptr_t>owner * 0xC2B2AE3D27D4EB4FULL ^ <uintptr_t>kind << 62
 
 
@@ -159,7 +163,7 @@ cdef Heap* find_heap(const Pool* pool, const PrivatePool* owner, uintptr_t strea
 
 
 cdef void index_heap(Pool* pool, Heap* heap) noexcept nogil:
-    # After map_reserve.
+    # Adds a heap to the index and to its private pool.  The caller has called map_reserve.
     cdef uintptr_t key = heap_key(heap.owner, heap.stream, heap.kind)
     heap.same_key = <Heap*>map_remove(&pool.heap_index, key)
     map_insert(&pool.heap_index, key, heap)
@@ -169,6 +173,7 @@ cdef void index_heap(Pool* pool, Heap* heap) noexcept nogil:
 
 
 cdef void retire_heap(Pool* pool, Heap* heap) noexcept nogil:
+    # Removes a heap from the index and keeps its record for the next one.
     cdef uintptr_t key = heap_key(heap.owner, heap.stream, heap.kind)
     cdef Heap* first = <Heap*>map_remove(&pool.heap_index, key)
     cdef Heap** link = &first
@@ -185,7 +190,8 @@ cdef void retire_heap(Pool* pool, Heap* heap) noexcept nogil:
 
 
 cdef void bring_near(Pool* pool, Heap* heap) noexcept nogil:
-    # In the first place that nobody has; where all are taken, the heap in the first is found the slow way from now on.
+    # Puts a common heap into the heap table: in the first free place of its probes.  If all are taken it replaces the heap
+    # in the first, which only the slow path finds from then on.
     cdef Heap** place = &pool.heap_table[heap.kind][hash_stream(heap.stream)]
     cdef int step
     for step in range(MAX_PROBES):
@@ -198,6 +204,7 @@ cdef void bring_near(Pool* pool, Heap* heap) noexcept nogil:
 
 
 cdef int heap_of(Pool* pool, PrivatePool* owner, uintptr_t stream, int kind, Heap** out_heap) noexcept nogil:
+    # Finds or makes a heap, and puts a common one into the heap table.
     cdef Heap* heap = find_heap(pool, owner, stream, kind)
     if heap == NULL:
         heap = NULL if map_reserve(&pool.heap_index) else make_heap(pool)

@@ -1,22 +1,23 @@
-# The miss: what an allocation does when its heap has no fit, step by step, until one has.
+# The miss: what an allocation does when its heap has no block that fits.  allocator/DESIGN.md lists the steps.
 from libc.stdint cimport uintptr_t
 
 from accelrt.memory.allocator.types cimport Heap, Pool, PrivatePool
 
 cdef struct Request:
-    size_t requested
-    size_t size
-    int kind           # of the heap
-    uintptr_t stream
+    size_t requested   # bytes
+    size_t size        # bytes, rounded up
+    int kind           # of the heap: SMALL or LARGE
+    uintptr_t stream   # as the caller gave it; may be PER_THREAD
     Heap* heap
-    bint across        # pages that other streams freed will do
-    bint interruptible  # by signals: where the answer is INTERRUPTED, the caller raises what a handler raised
+    bint across        # may take pages that other streams freed
+    bint interruptible  # waits end at a signal: on INTERRUPTED the caller raises what the signal handler raised
 
-# Asked, outside all locks, whether it gave memory back for a request that was refused; NULL where nobody is.
+# Runs the registered callbacks after a request was refused, with no lock held.  Returns whether one gave memory back;
+# NULL while no callback is registered.
 cdef int (*on_refusal)(int device, size_t size) noexcept nogil
 
-cdef bint refused(int code) noexcept nogil
-cdef int find(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil  # in the exclusive section
-cdef int retry(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil  # under the growth lock too
-cdef int release_free(Pool* pool) noexcept nogil  # likewise: what is idle goes back to the device
-cdef int release_with(Pool* pool, PrivatePool* owner) noexcept nogil  # what is idle in a MemPool too, but not of graphs
+cdef bint refused(int code) noexcept nogil  # by the device or by a limit, not another failure
+cdef int find(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil  # in the exclusive section; no growth
+cdef int retry(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil  # and under the growth lock
+cdef int release_free(Pool* pool) noexcept nogil  # likewise; gives idle memory back to the device
+cdef int release_with(Pool* pool, PrivatePool* owner) noexcept nogil  # and that of a MemPool, unless graphs use it

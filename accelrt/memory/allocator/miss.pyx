@@ -1,7 +1,8 @@
-"""The miss: what an allocation does when its heap has no fit, step by step, until one has.
+"""The miss: what an allocation does when its heap has no block that fits.
 
-Every step that frees something is followed by a search, so that nothing is refused while a fit exists or
-could be made.
+Every step that frees memory is followed by a search, so that no request is refused while a fit exists or could be
+made.  Everything here runs in the exclusive section, all but find() also under the growth lock.  Waits, and driver calls
+that take or give back memory, release the exclusive section meanwhile.
 """
 from libc.stdint cimport SIZE_MAX, int64_t, uint64_t, uintptr_t
 from libc.stdlib cimport free
@@ -10,7 +11,7 @@ from libc.string cimport memset
 from accelrt.core.locks cimport pthread_mutex_lock, pthread_mutex_unlock
 from accelrt.driver.capture_guard cimport FAILED, GONE, enter_wait, is_captured_event, leave_wait, meaning_of
 from accelrt.driver.waiting cimport INTERRUPTED, LOOK_NS, begin_slice, end_slice, is_to_end
-from accelrt.memory.allocator.address_table cimport make_cell
+from accelrt.memory.allocator.address_table cimport ensure_places
 from accelrt.memory.allocator.backing.expandable cimport grow_pages, need_at_end, trim_all_expandable
 from accelrt.memory.allocator.backing.pages cimport release_page, evict
 from accelrt.memory.allocator.backing.plain cimport grow_plain, release_plain
@@ -21,7 +22,6 @@ from accelrt.memory.allocator.block_ops cimport is_heap_quiescent, is_quiescent,
 from accelrt.memory.allocator.event_queue cimport Entry, put_entry
 from accelrt.memory.allocator.exclusive cimport call_unlocked, hand_out, lock_all, reserved, total_of, unlock_all
 from accelrt.memory.allocator.free_list cimport best_fit, class_of, next_class, precedes
-from accelrt.memory.allocator.inherit cimport inherit
 from accelrt.memory.allocator.metadata cimport add_use, heap_of, ensure_blocks
 from accelrt.memory.allocator.pending cimport await_event, poll, wait_all
 from accelrt.memory.allocator.pool_settings cimport is_over_budget, reset_budget
@@ -33,14 +33,14 @@ from accelrt.memory.allocator.stream_epochs cimport (
 )
 from accelrt.memory.allocator.stream_registry cimport PER_THREAD, heap_stream
 from accelrt.memory.allocator.types cimport CLASSES, Block, Page, Replay, Use
-from accelrt.status cimport CAPTURE_UNSUPPORTED, CAP_REACHED, NO_HOST_MEMORY, OUT_OF_MEMORY, POOL_CAP_REACHED
+from accelrt.status cimport CAPTURE_UNSUPPORTED, CAP_REACHED, OUT_OF_MEMORY, POOL_CAP_REACHED
 
 cdef enum:
     CAPTURE_LAST = 908
-    APART = 16 << 20  # bytes reserved up to which streams have pages of their own
-    ATTEMPTS = 64  # to grow, when other threads take what was gained before we do
+    APART = 16 << 20  # up to so many reserved bytes, streams share no pages before growth was refused
+    ATTEMPTS = 64  # to grow, since other threads may take the new memory first
 
-cdef double THRIFTY_SLACK = 0.25  # of the peak of live bytes, where windows do not pay
+cdef double THRIFTY_SLACK = 0.25  # growth slack over budget, as a part of the peak of live bytes
 
 
 cdef bint refused(int code) noexcept nogil:
@@ -48,6 +48,7 @@ cdef bint refused(int code) noexcept nogil:
 
 
 cdef int find(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil:
+    # The best fit of the request's heap, handed out; OUT_OF_MEMORY if there is none.
     cdef Block* block = best_fit(request.heap, request.size)
     if block == NULL or not suits(block, request.size, &pool.settings):
         return OUT_OF_MEMORY
@@ -55,15 +56,14 @@ cdef int find(Pool* pool, Request* request, uintptr_t* out_address) noexcept nog
 
 
 cdef int give(Pool* pool, Request* request, Block* block, uintptr_t* out_address) noexcept nogil:
-    # What is lent by another stream's heap returns there behind the work of the stream that asked.
+    # Hands a free block out.  A block of another stream's heap gets the requesting stream as a use, so that it returns
+    # to its heap behind that stream's work.
     cdef Use* use = NULL
     cdef int code = ensure_blocks(block.heap, 1)
+    if code == 0:
+        code = ensure_places(block.heap, 1)
     if code:
         return code
-    if block.cell == NULL:
-        block.cell = make_cell(block.address)
-        if block.cell == NULL:
-            return NO_HOST_MEMORY
     if request.stream == PER_THREAD or block.heap != request.heap:
         code = add_use(pool, &use, pool.device, heap_stream(request.stream))
         if code:
@@ -77,7 +77,7 @@ cdef int give(Pool* pool, Request* request, Block* block, uintptr_t* out_address
 # --- lending -------------------------------------------------------------------------------------------------
 
 cdef Block* settled_fit(Block* node, size_t size) noexcept nogil:
-    # The least (size, order) of a class that suffices and that no work uses any more.
+    # The smallest quiescent block of a class's tree, by (size, order), that has at least size bytes; NULL if none.
     cdef Block* best = NULL
     if node == NULL:
         return NULL
@@ -89,6 +89,7 @@ cdef Block* settled_fit(Block* node, size_t size) noexcept nogil:
 
 
 cdef Block* lent_by(Pool* pool, Heap* heap, size_t size) noexcept nogil:
+    # The smallest quiescent free block of a heap, by (size, order), that suffices; polls the heap's progress first.
     cdef Block* best = NULL
     cdef int index = class_of(size)
     if best_fit(heap, size) == NULL:
@@ -101,7 +102,8 @@ cdef Block* lent_by(Pool* pool, Heap* heap, size_t size) noexcept nogil:
 
 
 cdef int borrow(Pool* pool, Request* request, int refusal, uintptr_t* out_address) noexcept nogil:
-    # A part of a page that another stream's blocks keep from going anywhere else.
+    # Hands out a quiescent free block of another heap of the same pool; the given refusal if there is none.  Such a
+    # block may be part of a page that a live block of its heap keeps there, so that the page cannot be taken as a whole.
     cdef Heap* other = pool.heaps if pool.settings.virtual_memory else NULL
     cdef Block* best = NULL
     cdef Block* block
@@ -117,6 +119,7 @@ cdef int borrow(Pool* pool, Request* request, int refusal, uintptr_t* out_addres
 # --- growth --------------------------------------------------------------------------------------------------
 
 cdef size_t plain_size(const Pool* pool, const Request* request) noexcept nogil:
+    # The size of the plain segment that a request grows by.
     if request.kind == SMALL:
         return SMALL_SEGMENT
     if request.size < min(<size_t>LARGE_LIMIT, pool.settings.large_segment):
@@ -125,7 +128,7 @@ cdef size_t plain_size(const Pool* pool, const Request* request) noexcept nogil:
 
 
 cdef int collect(Pool* pool, size_t size) noexcept nogil:
-    # Before growth beyond the threshold: what has been idle longest goes back first.
+    # Before growth beyond the collection threshold: gives idle plain segments back, the longest idle first.
     cdef double allowed = pool.settings.collect * pool.limit
     cdef size_t total = reserved(pool) + size
     if pool.settings.collect == 0 or pool.limit == SIZE_MAX or total <= allowed:
@@ -134,13 +137,16 @@ cdef int collect(Pool* pool, size_t size) noexcept nogil:
 
 
 cdef bint within_slack(const Pool* pool, size_t size, size_t need, double slack) noexcept nogil:
+    # Whether reserving need more bytes stays within (1 + slack) times the peak of live bytes, the request counted in,
+    # and below what the device last refused.
     cdef int64_t peak = max(pool.stats.peak_all[ALLOCATED_BYTES], total_of(pool, ALLOCATED_BYTES) + <int64_t>size)
     cdef size_t total = reserved(pool) + need
     return slack > 0 and total <= (1 + slack) * peak and total < pool.refused
 
 
 cdef int grow_within(Pool* pool, Request* request, double slack) noexcept nogil:
-    # What the device refuses is not tried again before something went back: the pieces made until then cost too much.
+    # Grows within a slack; CAP_REACHED beyond it.  What the device refused is not tried again until memory went back to
+    # it: creating and releasing the pages that come before the refusal is expensive.
     cdef size_t need = need_at_end(pool, request.heap, request.size)
     cdef int code = CAP_REACHED
     if within_slack(pool, request.size, need, slack):
@@ -151,7 +157,8 @@ cdef int grow_within(Pool* pool, Request* request, double slack) noexcept nogil:
 
 
 cdef int reuse_or_stitch(Pool* pool, Request* request, Found* found) noexcept nogil:
-    # An old window, more memory instead of a new one where those do not pay, a new one, or what is missing for it.
+    # Reuses a stitched segment, grows within THRIFTY_SLACK if the pool is over its stitching budget, grows by the
+    # missing pages, or stitches a new segment: the first of these that applies.
     cdef size_t available = find_pages(pool, request.heap, request.across, found)
     cdef uint64_t stitched_count
     cdef int code
@@ -159,7 +166,7 @@ cdef int reuse_or_stitch(Pool* pool, Request* request, Found* found) noexcept no
         return 0
     if pool.settings.slack < 0 and is_over_budget(pool):
         code = grow_within(pool, request, THRIFTY_SLACK)
-        if code == OUT_OF_MEMORY:  # others may have taken meanwhile what was found
+        if code == OUT_OF_MEMORY:  # other threads may have taken the found pages meanwhile
             return 0
         if not refused(code):
             return code
@@ -174,7 +181,8 @@ cdef int reuse_or_stitch(Pool* pool, Request* request, Found* found) noexcept no
 
 
 cdef int stitch_pages(Pool* pool, Request* request) noexcept nogil:
-    # A fit out of pages.
+    # Makes a fit out of free pages, once kept pages are returned to their expandable segments.  0 may also mean that the
+    # caller should search again.
     cdef Found found
     cdef int code
     return_all_pages(pool)
@@ -187,11 +195,9 @@ cdef int stitch_pages(Pool* pool, Request* request) noexcept nogil:
 
 
 cdef int grow_or_stitch(Pool* pool, Request* request) noexcept nogil:
-    # More for the heap, if the device and the limit allow it.
+    # Gets more memory for the request's heap, if the device and the limits allow it; 0 means search again.
     cdef int code
     if not pool.settings.virtual_memory:
-        if inherit(pool, request.heap, request.size):
-            return 0
         code = collect(pool, plain_size(pool, request))
         return code if code else grow_plain(pool, request.heap, plain_size(pool, request))
     if not pool.settings.stitching:
@@ -201,6 +207,7 @@ cdef int grow_or_stitch(Pool* pool, Request* request) noexcept nogil:
 
 
 cdef int find_or_grow(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil:
+    # Alternately searches and grows, until there is a fit or the device or a limit refuses.
     cdef int _attempt
     cdef int code = find(pool, request, out_address)
     for _attempt in range(ATTEMPTS):
@@ -216,17 +223,19 @@ cdef int find_or_grow(Pool* pool, Request* request, uintptr_t* out_address) noex
 # --- what goes back ------------------------------------------------------------------------------------------
 
 cdef int await_device(Pool* pool, void* about) noexcept nogil:
+    # For call_unlocked: runs outside the exclusive section.
     return pool.table.device_synchronize(pool.device)
 
 
 cdef int await_replay(Pool* pool, Replay* found) noexcept nogil:
-    # By its marker, which is taken out of the record meanwhile: the record may go, and the stream begin to capture.
+    # Waits for a replay by its progress event, outside the exclusive section.  The event is taken out of the record
+    # first: the record may be freed meanwhile, and the stream may begin to capture.
     cdef Entry* entry
     cdef int code
     found.waited = True
     if not found.progress_epoch:
         mark_replay(pool, found)
-    if not found.progress_epoch:  # it captures, or some stream does that the legacy default stream waits for
+    if not found.progress_epoch:  # it captures, or it is the legacy default stream and a stream that it waits for captures
         return 0
     entry = <Entry*>found.progress_event
     found.progress_event = NULL
@@ -240,7 +249,8 @@ cdef int await_replay(Pool* pool, Replay* found) noexcept nogil:
 
 
 cdef int wait_progress(Pool* pool, Heap* heap) noexcept nogil:
-    # Taken out of the heap meanwhile, so that no other thread records its event anew, perhaps into a capture.
+    # Waits for a heap's progress event, outside the exclusive section.  The event is taken out of the heap first, so
+    # that no other thread records it again, perhaps into a capture.
     cdef Entry* entry = heap.progress_event
     cdef unsigned int progress_epoch = heap.progress_epoch
     cdef int code
@@ -253,11 +263,12 @@ cdef int wait_progress(Pool* pool, Heap* heap) noexcept nogil:
 
 
 cdef int wait_beside_capture(Pool* pool) noexcept nogil:
-    # For each stream by itself, but those that capture.  Records of heaps and events stay while all locks are left.
+    # Waits for each stream that does not capture, one by one.  Heap records are never freed, so the walk may go on after
+    # each wait, which releases the exclusive section.
     cdef Heap* heap = pool.heaps
     cdef Replay* found
     cdef int code = 0
-    end_slice()  # on a stream that captures, the marker of a wait that is given up cannot be recorded anew
+    end_slice()  # not in slices: after a wait that is given up, a capturing stream cannot get a new progress event
     poll_all(pool)
     while heap != NULL and code == 0:
         if heap.progress_event != NULL and not is_heap_quiescent(heap):
@@ -273,7 +284,8 @@ cdef int wait_beside_capture(Pool* pool) noexcept nogil:
 
 
 cdef int wait_streams(Pool* pool) noexcept nogil:
-    # Then what any stream freed may serve every other.  Beside a capture the device must not be waited for.
+    # Waits for the device, so that what any stream freed may serve every other.  Beside a capture the driver refuses to
+    # wait for the device, so the streams are waited for one by one.
     cdef int code
     if pool.first_page == NULL and pool.stitched_count == 0:
         return 0
@@ -291,12 +303,12 @@ cdef int wait_streams(Pool* pool) noexcept nogil:
 
 
 cdef bint beside_capture(int code) noexcept nogil:
-    # Somebody else's capture, of which this pool knows nothing.
+    # The driver refused because of a capture that accelrt did not begin.
     return CAPTURE_UNSUPPORTED <= code <= CAPTURE_LAST
 
 
 cdef int evict_leaving(Pool* pool) noexcept nogil:
-    # Two records for each piece that may leave.
+    # Evicts every marked page.  Each may need two block records of its heap.
     cdef Page* page = pool.first_page
     cdef size_t count = 0
     cdef int code = 0
@@ -314,7 +326,8 @@ cdef int evict_leaving(Pool* pool) noexcept nogil:
 
 
 cdef int release_pages(Pool* pool) noexcept nogil:
-    # The device was waited for.  What is marked loses its home first, so that no hit takes it meanwhile.
+    # Gives idle pages back, after the device was waited for.  Marked pages are evicted before any is released, so that
+    # the fast path cannot hand them out while the driver works.
     cdef Page* page
     cdef Page* after
     cdef int code = drop_idle_stitched(pool)
@@ -335,6 +348,7 @@ cdef int release_pages(Pool* pool) noexcept nogil:
 
 
 cdef int release_free(Pool* pool) noexcept nogil:
+    # Gives all idle memory back.  Pages stay if the driver refuses to wait because of a capture of others.
     cdef int code = release_plain(pool, SIZE_MAX)
     if code == 0 and (pool.first != NULL or pool.stitched_count):
         code = wait_streams(pool)
@@ -348,11 +362,12 @@ cdef int release_free(Pool* pool) noexcept nogil:
 
 
 cdef int release_with(Pool* pool, PrivatePool* owner) noexcept nogil:
+    # As release_free, with the idle memory of one private pool (NULL: of those marked emptied already).
     cdef int code
     if owner != NULL:
         owner.emptied = True
     code = release_free(pool)
-    owner = pool.privates  # which the release may have ended
+    owner = pool.privates  # the release may have freed the given one's record
     while owner != NULL:
         owner.emptied = False
         owner = owner.next
@@ -360,7 +375,7 @@ cdef int release_with(Pool* pool, PrivatePool* owner) noexcept nogil:
 
 
 cdef int release_own(Pool* pool, PrivatePool* owner) noexcept nogil:
-    # What the owner lacks nobody else's memory can give.
+    # After POOL_CAP_REACHED: only the private pool's idle memory can lift its own limit, so only that is released.
     cdef int code
     if owner == NULL or has_graphs(owner):
         return 0
@@ -371,7 +386,7 @@ cdef int release_own(Pool* pool, PrivatePool* owner) noexcept nogil:
 
 
 cdef int release_pools(Pool* pool, bint* out_any) noexcept nogil:
-    # What is idle in MemPools that are alive, rather than to refuse.
+    # Before a request is refused: gives back what is idle in MemPools in use that no graph uses.
     cdef PrivatePool* owner = pool.privates
     out_any[0] = False
     while owner != NULL:
@@ -381,15 +396,17 @@ cdef int release_pools(Pool* pool, bint* out_any) noexcept nogil:
     return release_with(pool, NULL) if out_any[0] else 0
 
 
-# --- the ladder ----------------------------------------------------------------------------------------------
+# --- the retry ladder ----------------------------------------------------------------------------------------
 
 cdef void leave_locks(Pool* pool) noexcept nogil:
+    # Leaves the exclusive section and releases the growth lock.
     unlock_all(pool, NULL)
     pthread_mutex_unlock(&pool.growth)
 
 
 cdef int take_locks(Pool* pool, Request* request) noexcept nogil:
-    # Python may have run meanwhile, which allocates and frees: whose heap it was may be gone.
+    # Takes both again.  Python may have run meanwhile and have freed the private pool of request.heap, so the heap is
+    # looked up again.
     cdef PrivatePool* owner
     cdef int code
     pthread_mutex_lock(&pool.growth)
@@ -401,7 +418,7 @@ cdef int take_locks(Pool* pool, Request* request) noexcept nogil:
 
 
 cdef int look_for_signals(Pool* pool, Request* request) noexcept nogil:
-    # INTERRUPTED where a handler raised.
+    # Runs Python's signal handlers with no lock held; INTERRUPTED if one raised.
     cdef bint found
     cdef int code
     leave_locks(pool)
@@ -411,13 +428,14 @@ cdef int look_for_signals(Pool* pool, Request* request) noexcept nogil:
 
 
 cdef int await_all(Pool* pool) noexcept nogil:
-    # Blocks that are pending, and then the streams whose pages others may not have yet.
+    # Waits for the pending blocks, then for the streams whose free pages other streams may not take yet.
     cdef int code = wait_all(pool)
     return code if code else wait_streams(pool)
 
 
 cdef int wait_in_slices(Pool* pool, Request* request) noexcept nogil:
-    # On the main thread; handlers of signals run between two slices, outside all locks.
+    # As await_all, on the main thread: signal handlers run between two slices, with no lock held.  Each slice is twice
+    # as long as the one before, so that work which others add cannot prolong the wait for ever.
     cdef long long ns = LOOK_NS
     cdef int code
     while True:
@@ -433,7 +451,7 @@ cdef int wait_in_slices(Pool* pool, Request* request) noexcept nogil:
 
 
 cdef int run_callbacks(Pool* pool, Request* request, int refusal, uintptr_t* out_address) noexcept nogil:
-    # Outside all locks: who is asked may allocate and free.
+    # Runs on_refusal with no lock held, since callbacks may allocate and free; searches again if one freed memory.
     cdef int freed, code
     leave_locks(pool)
     freed = on_refusal(pool.device, request.size)
@@ -445,14 +463,15 @@ cdef int run_callbacks(Pool* pool, Request* request, int refusal, uintptr_t* out
 
 
 cdef int last_growth(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil:
-    # The least that serves.
+    # Plain segments: grows by the least size that holds the request.
     cdef size_t least = SMALL_SEGMENT if request.kind == SMALL else round_up(request.size, GRANULE)
     cdef int code = grow_plain(pool, request.heap, least)
     return code if code else find(pool, request, out_address)
 
 
 cdef int release_and_serve(Pool* pool, Request* request, int refusal, uintptr_t* out_address) noexcept nogil:
-    # What others give back does not lift the limit of a pool of the user's.
+    # Gives idle memory back and searches again; first without, then with the memory of MemPools in use.  If a private
+    # pool's limit refused, only that pool's own memory helps.
     cdef int code = refusal
     cdef bint more
     pool.stats.num_alloc_retries += 1
@@ -471,8 +490,8 @@ cdef int release_and_serve(Pool* pool, Request* request, int refusal, uintptr_t*
 
 
 cdef int retry(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil:
-    # A small request, or one of a process that has little, takes no pages from other streams before growth was
-    # refused: the streams would ask for them back, again and again.
+    # The retry ladder.  A small request, or any request while little is reserved, takes no pages of other streams before
+    # growth was refused: otherwise the streams would exchange the same pages again and again.
     cdef int code = poll(pool)
     request.across = request.size > SMALL_LIMIT and reserved(pool) + request.size > APART or not pool.settings.stitching
     if code == 0:

@@ -1,4 +1,7 @@
-"""Blocks that were given back while another stream may still use them, in the pool's queues (event_queue.pxd)."""
+"""Blocks that were freed while another stream may still use them, in the pool's queues (event_queue.pxd).
+
+Everything here runs in the exclusive section, which is released only while an event is waited for.
+"""
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport calloc, free
 
@@ -23,11 +26,13 @@ cdef void defer(Pool* pool, Block* block) noexcept nogil:
 
 
 cdef void complete(Pool* pool, Block* block) noexcept nogil:
+    # Frees a pending block that waits for no event and has no use without an event.
     block.heap.pending -= 1
     free_block(pool, block)
 
 
 cdef int record_use(Pool* pool, Block* block, const Use* use) noexcept nogil:
+    # Records an event behind the stream's work and queues it for the block; NOT_READY if the stream captures.
     cdef int code = enqueue(pool.table, &pool.queues, &pool.spare_entries, use.device, use.stream, block)
     if code == 0:
         block.events += 1
@@ -36,7 +41,8 @@ cdef int record_use(Pool* pool, Block* block, const Use* use) noexcept nogil:
 
 
 cdef bint drop_entry(Pool* pool, Entry* entry) noexcept nogil:
-    # Of an entry in no queue any more; whether it was the last that its block waited for.
+    # For an entry that is in no queue any more.  Returns whether its block waits for nothing else.  The entry of an
+    # event that a thread waits for stays: that thread recycles it.
     cdef Block* block = <Block*>entry.block
     if entry == pool.awaited:
         entry.block = NULL
@@ -48,7 +54,8 @@ cdef bint drop_entry(Pool* pool, Entry* entry) noexcept nogil:
 
 
 cdef int record_block_events(Pool* pool, Block* block) noexcept nogil:
-    # Uses on streams that capture stay, for NOT_READY; a stream that is gone uses nothing more.
+    # Records an event for each of the block's uses.  Uses on streams that capture stay, and the answer is NOT_READY; a
+    # stream that was destroyed uses nothing any more.
     cdef Use** link = &block.uses
     cdef Use* use
     cdef int code, answer = 0
@@ -66,9 +73,10 @@ cdef int record_block_events(Pool* pool, Block* block) noexcept nogil:
     return answer
 
 
-# --- blocks that were freed as of an event -------------------------------------------------------------------
+# --- offers: blocks that are free as of an event --------------------------------------------------------------
 
 cdef int ensure_watch(Pool* pool) noexcept nogil:
+    # Creates the pool's watch stream, which waits for the events of offers.
     cdef int mode
     cdef int code
     if pool.watch:
@@ -81,7 +89,7 @@ cdef int ensure_watch(Pool* pool) noexcept nogil:
 
 
 cdef int watch(Pool* pool, Queue* queue, Block* block, uintptr_t event) noexcept nogil:
-    # An event of our own behind the caller's, who may record his anew.
+    # Queues an event of the pool's own behind the caller's event, which the caller may record again at any time.
     cdef Entry* entry
     cdef int code = take_entry(pool.table, pool.device, &pool.spare_entries, &entry)
     if code:
@@ -89,7 +97,7 @@ cdef int watch(Pool* pool, Queue* queue, Block* block, uintptr_t event) noexcept
     code = pool.table.stream_wait_event(pool.device, pool.watch, event)
     if code == 0:
         code = record_behind(pool.table, pool.device, entry.event, pool.watch)
-        if code == NOT_READY:  # the caller's event was captured, and took the watch along
+        if code == NOT_READY:  # the caller's event was captured, and the watch stream joined its capture
             code = CAPTURED_EVENT
     if code:
         put_entry(&pool.spare_entries, entry)
@@ -101,6 +109,7 @@ cdef int watch(Pool* pool, Queue* queue, Block* block, uintptr_t event) noexcept
 
 
 cdef int offer(Pool* pool, Block* block, uintptr_t event, uint64_t record) noexcept nogil:
+    # Frees a live block as of the event.  On failure the block stays live.
     cdef Queue* queue
     cdef Offer* made
     cdef int code = ensure_watch(pool)
@@ -116,7 +125,7 @@ cdef int offer(Pool* pool, Block* block, uintptr_t event, uint64_t record) noexc
         free(made)
         return code
     count_freed(pool, block)
-    if record_block_events(pool, block):  # tried again like all that is deferred, and offered to nobody
+    if record_block_events(pool, block):  # deferred: recorded again later, and not offered
         free(made)
         defer(pool, block)
         return 0
@@ -130,7 +139,7 @@ cdef int offer(Pool* pool, Block* block, uintptr_t event, uint64_t record) noexc
 
 
 cdef void withdraw(Pool* pool, Block* block) noexcept nogil:
-    # Where it is offered: the event is complete, or it is taken.
+    # Removes the block's offer, if it has one: its event is complete, or it was claimed.
     cdef Offer** link = &pool.offers
     cdef Offer* found
     cdef Use* claimant
@@ -151,12 +160,12 @@ cdef void withdraw(Pool* pool, Block* block) noexcept nogil:
 
 
 cdef int note_wait(Pool* pool, uintptr_t stream, uint64_t record) noexcept nogil:
-    # The stream's work from now on runs behind the event.  Memory of a private pool stays with the pool, whose
-    # graphs may be replayed while it is free.
+    # Makes the stream a claimant of the recording's offers: its work from now on runs behind the event.  Memory of a
+    # private pool stays in that pool, whose graphs may be replayed while the memory is free.
     cdef Offer* found = pool.offers
     cdef Heap* heap
     cdef int code
-    if stream == PER_THREAD:  # which it is, the next caller that allocates would have to know
+    if stream == PER_THREAD:  # one handle for many streams: which of them waits is unknown
         return 0
     while found != NULL:
         if found.record == record and found.block.heap.owner == NULL and not has_use(found.claimants, pool.device, stream):
@@ -171,7 +180,8 @@ cdef int note_wait(Pool* pool, uintptr_t stream, uint64_t record) noexcept nogil
 
 
 cdef bint suits_claimant(const Pool* pool, const Offer* found, const Heap* heap, size_t size) noexcept nogil:
-    # Of the kind of the taker's heap, which the size nearly fills, and which no other stream uses.
+    # Whether the heap's stream may claim the block: of the same kind, used by no other stream, and larger than the size
+    # by at most an eighth of it.
     cdef const Block* block = found.block
     if block.heap.kind != heap.kind or block.events != 1 or block.size < size or block.size - size > size // 8:
         return False
@@ -179,7 +189,7 @@ cdef bint suits_claimant(const Pool* pool, const Offer* found, const Heap* heap,
 
 
 cdef Block* claim(Pool* pool, const Heap* heap, size_t size) noexcept nogil:
-    # The smallest block that suits; PENDING with no events.
+    # The smallest block that suits, withdrawn; it is PENDING without events.  NULL if none suits.
     cdef Offer* found = pool.offers
     cdef Offer* best = NULL
     cdef Block* block
@@ -196,8 +206,8 @@ cdef Block* claim(Pool* pool, const Heap* heap, size_t size) noexcept nogil:
 
 
 cdef int record_events(Pool* pool) noexcept nogil:
-    # A block whose events cannot all be recorded, since a stream captures, stays deferred and is tried again.  What
-    # can be recorded is recorded at once: streams of others may be gone later.
+    # Records the events of deferred blocks.  A block with a use on a stream that captures stays deferred and is tried
+    # again.  What can be recorded is recorded at once, because the caller's streams may be destroyed later.
     cdef Block* block
     cdef int code
     while pool.deferred != NULL:
@@ -212,6 +222,7 @@ cdef int record_events(Pool* pool) noexcept nogil:
 
 
 cdef int poll_queue(Pool* pool, Queue* queue) noexcept nogil:
+    # Frees what the complete events of one queue release.  In relaxed capture mode.
     cdef Block* block
     cdef bint last
     cdef int code
@@ -228,7 +239,7 @@ cdef int poll_queue(Pool* pool, Queue* queue) noexcept nogil:
 
 
 cdef int poll(Pool* pool) noexcept nogil:
-    # Asking for an event breaks a global-mode capture of any thread, unless the asker is relaxed.
+    # A query of an event breaks a global-mode capture of any thread, unless the thread that queries is in relaxed mode.
     cdef Queue* queue = next_filled(&pool.queues, 0)
     cdef int mode
     cdef int code = record_events(pool)
@@ -249,9 +260,9 @@ cdef int await_event(Pool* pool, void* entry) noexcept nogil:
 
 
 cdef int wait_oldest(Pool* pool, Entry* entry) noexcept nogil:
-    # All locks are left while the event is waited for: the work before it may be a host function that frees memory.
-    # Nobody records the event anew meanwhile, which could make it part of a capture that a wait would break.  What a
-    # stream that is gone was waited for, and an event that was captured, the poll that follows sees to.
+    # Waits outside the exclusive section: the work before the event may be a host function that frees memory.  While it
+    # is pool.awaited no thread records the event again, so it cannot join a capture, which the wait would break.  The
+    # poll that follows handles events that were captured and those of destroyed streams.
     cdef int code
     pool.awaited = entry
     code = call_unlocked(pool, await_event, entry)
@@ -264,7 +275,7 @@ cdef int wait_oldest(Pool* pool, Entry* entry) noexcept nogil:
 
 
 cdef int wait_all(Pool* pool) noexcept nogil:
-    # What is given back later is not waited for.
+    # Waits for as many events as are queued now; blocks that are freed later are not waited for.
     cdef Queue* queue
     cdef int code = record_events(pool)
     cdef unsigned long long left = pool.pending

@@ -1,25 +1,26 @@
-"""One device's caching allocator: the hit, and the public face.
+"""One device's caching allocator: the entry points, and the making of pools.
 
-Three kinds of locks, always taken in this order: growth, held by the one thread that takes from or gives to
-the device; lock, held for bookkeeping; the locks of the heaps.  A hit takes its heap's alone, routes and private
-pools take lock, everything else takes lock and those of all heaps (exclusive.pxd).  None but growth is held while
-the driver works or anything is waited for, and none while the GIL is taken.
+Three kinds of locks, always taken in this order: growth, held by the one thread that takes memory from the device or
+releases it; lock, for bookkeeping; the locks of the heaps.  The fast path takes its heap's lock alone, routes and private
+pools take lock, everything else takes lock and the heaps' locks (exclusive.pxd).  None but growth is held while the driver
+works or a thread waits, and none while a thread takes the GIL.
 """
 from libc.stdlib cimport calloc, free
 
 from accelrt.core.locks cimport (
-    pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock, spin_lock, spin_try, spin_unlock,
+    pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_trylock, pthread_mutex_unlock, spin_lock,
+    spin_try, spin_unlock,
 )
 cimport accelrt.driver.registry as registry
 from accelrt.driver.waiting cimport is_main_thread
-from accelrt.memory.allocator.address_table cimport block_at
+from accelrt.memory.allocator.address_table cimport block_at, heap_at
 from accelrt.memory.allocator.audit cimport audit_pool, audit_between
 from accelrt.memory.allocator.backing.stitching cimport free_block
 from accelrt.memory.allocator.event_queue cimport destroy_entries
 from accelrt.memory.allocator.exclusive cimport (
     count_freed, count_splits, hand_over, lock_all, lock_to_read, try_lock_to_read, unlock_after_read, unlock_all,
 )
-from accelrt.memory.allocator.fast_path cimport allocate_cached, expect_read, free_cached, put, take
+from accelrt.memory.allocator.fast_path cimport allocate_cached, free_cached, put, take
 from accelrt.memory.allocator.metadata cimport gone, heap_of, lookup_heap, new_use, recycle_use
 from accelrt.memory.allocator.miss cimport Request, retry, find, release_with
 from accelrt.memory.allocator.pending cimport claim, defer, poll, record_events, wait_all
@@ -27,7 +28,7 @@ from accelrt.memory.allocator.pool_settings cimport load_flag, load_routed, roun
 from accelrt.memory.allocator.private_pool cimport entered_pool, is_routed, note_peaks, pool_for
 from accelrt.memory.allocator.sizes cimport LARGE, ROUND_LIMIT, SMALL_LIMIT, UNIT, kind_of, round_up
 from accelrt.memory.allocator.stream_registry cimport heap_stream
-from accelrt.memory.allocator.types cimport CACHED, LIVE, HEAP_SLOTS, MAX_PROBES, Block, Heap, PoolSettings, PrivatePool, Use, is_of
+from accelrt.memory.allocator.types cimport CACHED, LIVE, HEAP_SLOTS, MAX_PROBES, Block, Heap, PoolSettings, PrivatePool, Use
 from accelrt.memory.backends.external_pool cimport (
     external_allocate, external_attach, external_empty, external_holds, external_release, external_set_limit,
 )
@@ -44,27 +45,29 @@ cdef extern from *:
     Pool* load_pool(Pool** place) noexcept nogil
     void store_pool(Pool** place, Pool* pool) noexcept nogil
 
-cdef Pool unmade              # stands for every pool that is not made: holds nothing
-cdef Heap nowhere             # stands for every heap that is not made: never fast, and no stream has its handle
+cdef Pool unmade              # in `pools` for each pool that is not made: it has no heaps
+cdef Heap nowhere             # in the heap table for each heap that is not made: never fast, and no stream has its handle
 cdef Pool* pools[MAX_DEVICES]
-cdef int wanted_level         # of audits, of pools that are made from now on
+cdef int wanted_level         # the level of audits for pools that are made from now on; under making
 cdef pthread_mutex_t making   # held while a pool is made; no other lock is taken under it
 
-# hit_slow and give_back_slow: through pointers the compiler keeps them out of the fast path's frame.
+# hit_slow and give_back_slow, called through pointers: so the compiler keeps them out of the fast path's stack frame.
 cdef int (*leave_hit)(Pool*, size_t, uintptr_t, uintptr_t*, bint) noexcept nogil
 cdef int (*leave_give_back)(Pool*, uintptr_t, bint) noexcept nogil
 
 
-# --- the hit ---------------------------------------------------------------------------------------------
+# --- the fast path ---------------------------------------------------------------------------------------
 
 cdef int hit(Pool* pool, size_t requested, uintptr_t stream, uintptr_t* out_address, bint wait) noexcept nogil:
+    # Allocates by the fast path; NOT_READY: take the slow path.  Takes the heap's lock; if not wait,
+    # a lock that is held also gives NOT_READY.
     cdef size_t size
     cdef Heap* heap
     cdef int code
-    # One comparison for 0 and for absurd sizes; both are told apart where it is slow anyway.
+    # One comparison for 0 and for impossible sizes; the slow path tells them apart.
     if (requested - 1) >> ROUND_LIMIT:
         return NOT_READY
-    # A thread inside use_mem_pool allocates elsewhere; only where there is one does anybody look further.
+    # A thread in use_mem_pool has a route to a private pool.  Its counter is read only if the pool has such routes.
     if load_routed(&pool.routed) and is_routed():
         return NOT_READY
     size = round_up(requested, UNIT) if not load_flag(&pool.settings.rounds) else rounded(&pool.settings, requested)
@@ -82,24 +85,22 @@ cdef int hit(Pool* pool, size_t requested, uintptr_t stream, uintptr_t* out_addr
 
 
 cdef int give_back(Pool* pool, uintptr_t address, bint wait) noexcept nogil:
-    cdef Block* block = block_at(address)
-    cdef Heap* heap
+    # Frees by the fast path; NOT_READY: take the slow path.  Takes the heap's lock, as hit does.
+    cdef Heap* heap = heap_at(address)
     cdef int code
-    if block == NULL or not is_of(block, pool):
+    if heap == NULL or heap.settings != &pool.settings:
         return leave_give_back(pool, address, wait)
-    heap = block.heap
-    expect_read(&block.before)
     if wait:
         spin_lock(&heap.lock)
     elif not spin_try(&heap.lock):
         return NOT_READY
-    code = 0 if free_cached(heap, block, address) else put(pool, heap, block, address)
+    code = 0 if free_cached(heap, address) else put(pool, heap, address)
     spin_unlock(&heap.lock)
     return code
 
 
-# At ACCELRT_DEBUG 1 and 2 a stand-in takes a pool's place in `pools`.  It has no heaps and no blocks, so every call
-# comes here, takes the fast path on the pool itself, and is audited; at level 0 the fast path asks nothing.
+# At ACCELRT_DEBUG 1 and 2 a stand-in takes a pool's place in `pools`.  It has no heaps and no blocks, so every call gets
+# here, takes the fast path on the pool itself, and is audited.  At level 0 the fast path checks nothing for this.
 
 cdef int hit_slow(
     Pool* pool, size_t requested, uintptr_t stream, uintptr_t* out_address, bint wait,
@@ -124,8 +125,8 @@ cdef inline bint stands_in(const Pool* pool) noexcept nogil:
 
 
 cdef int audited(Pool* pool, uintptr_t address, bint wait) noexcept nogil:
-    # After a hit, without the heap's lock, and with the heaps as hits left them.  A caller that must not wait, for it has
-    # the GIL, is not audited while another thread is in the pool: the next audit walks the same heaps.
+    # Audits after a hit, with the heaps as the fast path left them; the caller holds no lock.  A caller that must not wait,
+    # since it holds the GIL, is not audited while another thread has the pool's mutex: the next audit walks the same heaps.
     cdef int code
     if wait:
         lock_to_read(pool)
@@ -141,8 +142,9 @@ cdef int audited(Pool* pool, uintptr_t address, bint wait) noexcept nogil:
 
 
 cdef bint is_cached_at(const Pool* pool, uintptr_t address) noexcept nogil:
-    cdef const Block* block = block_at(address)
-    if block == NULL or not is_of(block, pool) or block.heap.cached != block:
+    # Whether the last-freed cache served the call.  In the exclusive section.
+    cdef const Block* block = block_at(pool, address)
+    if block == NULL or block.heap.cached != block:
         return False
     return block.state == CACHED or block.heap.cached_rounds > 0
 
@@ -176,9 +178,11 @@ cdef int try_release(int device, uintptr_t address) noexcept nogil:
     return give_back(load_pool(&pools[device]), address, False)
 
 
-# --- what is not a hit -------------------------------------------------------------------------------------
+# --- the slow path -----------------------------------------------------------------------------------------
 
 cdef int prepare(Pool* pool, Request* request, size_t size, uintptr_t stream) noexcept nogil:
+    # Fills a request: its size, and the heap that the stream allocates from.  Polls if the heap has pending blocks, but not
+    # during captures.  In the exclusive section.
     cdef PrivatePool* owner = NULL
     cdef int code = pool_for(pool, stream, &owner)
     request.requested = size
@@ -193,7 +197,7 @@ cdef int prepare(Pool* pool, Request* request, size_t size, uintptr_t stream) no
 
 
 cdef int inspected(Pool* pool, int code) noexcept nogil:
-    # The debug audit after an operation; what it found stays to be read.
+    # The first failed identity stays in the pool, for readers.
     if pool.debug and pool.failed_identity == NULL:
         pool.failed_identity = audit_pool(pool, pool.debug)
     return BROKEN if pool.failed_identity != NULL and code == 0 else code
@@ -202,6 +206,7 @@ cdef int inspected(Pool* pool, int code) noexcept nogil:
 cdef int allocate_slow(
     int device, size_t size, uintptr_t stream, uintptr_t* out_address, bint interruptible,
 ) noexcept nogil:
+    # Allocates in the exclusive section; a miss also takes the growth lock.
     cdef Pool* pool
     cdef Request request
     cdef int code
@@ -225,13 +230,7 @@ cdef int allocate_slow(
     if code == 0 and out_address[0] == 0:
         code = find(pool, &request, out_address)
     if code == OUT_OF_MEMORY:
-        # Another thread may grow first: take the outer lock before the inner, and look again.
-        unlock_all(pool, NULL)
-        pthread_mutex_lock(&pool.growth)
-        lock_all(pool)
-        code = prepare(pool, &request, size, stream)
-        if code == 0:
-            code = find(pool, &request, out_address)
+        code = take_growth(pool, &request, out_address)
         if code == OUT_OF_MEMORY:
             code = retry(pool, &request, out_address)
         pthread_mutex_unlock(&pool.growth)
@@ -244,8 +243,22 @@ cdef int allocate_slow(
     return code
 
 
+cdef int take_growth(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil:
+    # Takes the growth lock.  It comes before the inner lock: if another thread holds it, and so may be growing the pool, the
+    # exclusive section is released for the wait, and the request begins anew.  OUT_OF_MEMORY: there is still no fit.
+    cdef int code
+    if pthread_mutex_trylock(&pool.growth) == 0:
+        return OUT_OF_MEMORY
+    unlock_all(pool, NULL)
+    pthread_mutex_lock(&pool.growth)
+    lock_all(pool)
+    code = prepare(pool, request, request.requested, request.stream)
+    return code if code else find(pool, request, out_address)
+
+
 cdef int take_offer(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil:
-    # It returns to the heap that it came from, behind the taker's work.
+    # Allocates by claiming an offered block; address 0 if none suits.  The claimant is recorded as a use, so the block
+    # returns to its heap behind the claimant's work.  In the exclusive section.
     cdef Use* use = new_use(pool)
     cdef Block* block
     if use == NULL:
@@ -265,6 +278,7 @@ cdef int take_offer(Pool* pool, Request* request, uintptr_t* out_address) noexce
 
 
 cdef int release_slow(int device, uintptr_t address) noexcept nogil:
+    # Frees in the exclusive section; a block that other streams use becomes pending.
     cdef Pool* pool
     cdef Block* block
     cdef Heap* heap = NULL
@@ -286,7 +300,7 @@ cdef int release_slow(int device, uintptr_t address) noexcept nogil:
         if block.uses == NULL:
             free_block(pool, block)
         else:
-            # A failure to record keeps the block pending; it is tried again at the next miss.
+            # If recording fails, the block stays pending, and the next miss tries again.
             defer(pool, block)
             record_events(pool)
         code = inspected(pool, code)
@@ -295,14 +309,13 @@ cdef int release_slow(int device, uintptr_t address) noexcept nogil:
 
 
 cdef Block* live_at(Pool* pool, uintptr_t address) noexcept nogil:
-    # In the exclusive section; NULL for anything that is not a live block of this pool.
-    cdef Block* block = block_at(address)
-    if block == NULL or not is_of(block, pool) or block.state != LIVE or block.address != address:
-        return NULL
-    return block
+    # NULL: no live block of this pool begins there.  In the exclusive section, where no block is CACHED.
+    cdef Block* block = block_at(pool, address)
+    return NULL if block == NULL or block.state != LIVE else block
 
 
 cdef bint holds(Pool* pool, uintptr_t address) noexcept nogil:
+    # Whether the address is live memory of this pool.  Takes the exclusive section.
     cdef bint answer
     if pool.external != NULL:
         return external_holds(pool.external, address)
@@ -313,6 +326,7 @@ cdef bint holds(Pool* pool, uintptr_t address) noexcept nogil:
 
 
 cdef int locate(int hint, uintptr_t address, int* out_device) noexcept nogil:
+    # Searches the pools that exist, from the hint's on; takes their exclusive sections one by one.
     cdef int step, device
     cdef Pool* pool
     cdef int code = pool_of(hint, &pool)
@@ -328,6 +342,7 @@ cdef int locate(int hint, uintptr_t address, int* out_device) noexcept nogil:
 
 
 cdef bint in_private(int device, uintptr_t address) noexcept nogil:
+    # Takes the exclusive section.
     cdef Pool* pool = pool_if_made(device)
     cdef Block* block
     cdef bint answer
@@ -341,7 +356,8 @@ cdef bint in_private(int device, uintptr_t address) noexcept nogil:
 
 
 cdef int empty(int device) noexcept nogil:
-    # The pool whose context the calling thread is in is emptied too, as far as no graph holds it.
+    # Takes the growth lock and the exclusive section.  Also empties the private pool that the calling thread has entered
+    # (use_mem_pool), unless a graph retains it.
     cdef Pool* pool = pool_if_made(device)
     cdef int code
     if pool == NULL:
@@ -365,6 +381,7 @@ cdef int empty(int device) noexcept nogil:
 
 
 cdef int set_limit(int device, size_t limit) noexcept nogil:
+    # Takes the exclusive section.
     cdef Pool* pool
     cdef int code = pool_of(device, &pool)
     if code:
@@ -377,7 +394,7 @@ cdef int set_limit(int device, size_t limit) noexcept nogil:
     return 0
 
 
-# --- making ------------------------------------------------------------------------------------------------
+# --- pools are made ----------------------------------------------------------------------------------------
 
 cdef int pool_of(int device, Pool** out_pool) noexcept nogil:
     cdef Pool* pool = load_pool(&pools[device]).whole
@@ -392,6 +409,7 @@ cdef Pool* pool_if_made(int device) noexcept nogil:
 
 
 cdef int make_slow(int device, Pool** out_pool) noexcept nogil:
+    # Makes a device's pool if the device exists.  Takes the lock making.
     cdef int count
     cdef int code = registry.active().device_count(&count)  # the first use initialises here, without a lock
     if code:
@@ -420,7 +438,7 @@ cdef void want_level(int level) noexcept nogil:
 
 
 cdef Pool* new_pool(int device) noexcept nogil:
-    # Without heaps; NULL where the host has no memory.
+    # A pool without heaps; NULL: no host memory.
     cdef Pool* pool = <Pool*>calloc(1, sizeof(Pool))
     cdef int index
     if pool == NULL:
@@ -432,6 +450,7 @@ cdef Pool* new_pool(int device) noexcept nogil:
 
 
 cdef int make(int device) noexcept nogil:
+    # Makes a pool with the wanted settings, at debug levels also its stand-in, and publishes it.  Under the lock making.
     cdef Pool* pool = new_pool(device)
     cdef Pool* offered = pool
     cdef int code
@@ -460,7 +479,7 @@ cdef int make(int device) noexcept nogil:
 
 
 cdef void forget_pools() noexcept nogil:
-    # Also in a forked child: the parent's pools, and whatever locks its threads held, are not the child's.
+    # At import, and in a forked child, which cannot use the parent's pools and locks that threads of the parent held.
     cdef int device
     pthread_mutex_init(&making, NULL)
     for device in range(MAX_DEVICES):
@@ -468,6 +487,7 @@ cdef void forget_pools() noexcept nogil:
 
 
 cdef void prepare_module() noexcept nogil:
+    # At import.
     global leave_hit, leave_give_back
     cdef int index
     leave_hit = hit_slow

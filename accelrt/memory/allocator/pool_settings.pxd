@@ -1,4 +1,4 @@
-# What the settings string says, as the pools read it.
+# A pool's settings, as the settings string gives them, and its stitching budget.
 from libc.stdint cimport uint64_t
 
 from accelrt.memory.allocator.sizes cimport UNIT, round_up
@@ -6,7 +6,7 @@ from accelrt.memory.allocator.types cimport PoolSettings, Pool
 
 cdef extern from *:
     """
-    /* What a hit reads before it has a lock; each is one value, so a request has the old one or the new one. */
+    /* What the fast path reads before it has a lock. Each is one value, so a request gets the old or the new one. */
     #define load_setting(place) __atomic_load_n(place, __ATOMIC_RELAXED)
     #define store_setting(place, value) __atomic_store_n(place, value, __ATOMIC_RELAXED)
     """
@@ -18,15 +18,16 @@ cdef extern from *:
     void store_steps "store_setting"(unsigned char* place, unsigned char value) noexcept nogil
     int leading_zeros "__builtin_clzll"(unsigned long long word) noexcept nogil
 
-# Of pools that are made from now on; set before the first, under the lock under which they are made (pool.pyx).
+# For pools that are made from now on; set before the first, under the lock making (pool.pyx).
 cdef PoolSettings wanted
 
-cdef void take_settings(Pool* pool) noexcept nogil  # while it is made: what is wanted and what the device has
+cdef void take_settings(Pool* pool) noexcept nogil  # while the pool is made: what is wanted, if the device has it
 cdef void replace_settings(Pool* pool, const PoolSettings* settings) noexcept nogil  # in the exclusive section
 
 
 cdef inline size_t rounded(const PoolSettings* settings, size_t size) noexcept nogil:
-    # Up to the next of so many steps between two powers of two, or to the next unit.
+    # A request's size rounded up: to the next of `divisions` steps between two powers of two, else to the next unit.  size
+    # is above 0.  Any thread, without a lock.
     cdef int power = 63 - leading_zeros(size)
     cdef size_t steps = load_steps(&settings.divisions[power])
     if steps > 1 and size > UNIT * steps:
@@ -34,10 +35,11 @@ cdef inline size_t rounded(const PoolSettings* settings, size_t size) noexcept n
     return round_up(size, UNIT)
 
 
-# Whether new windows are worth what they cost.  In the exclusive section.
+# The stitching budget: whether new stitched segments are worth what they cost.  In the exclusive section, but for
+# reset_budget of a pool that is being made.
 
-cdef void reset_budget(Pool* pool) noexcept nogil  # in full, as while a pool is empty
+cdef void reset_budget(Pool* pool) noexcept nogil  # to the most, as for an empty pool
 cdef bint is_over_budget(Pool* pool) noexcept nogil
-cdef void restart_budget_count(Pool* pool) noexcept nogil  # the count of allocations begins anew
-cdef void charge_budget(Pool* pool, size_t pages) noexcept nogil  # for a window that was made of so many
-cdef void refund_budget(Pool* pool, size_t pages) noexcept nogil   # for one that was used again
+cdef void restart_budget_count(Pool* pool) noexcept nogil  # before the allocation counters restart at 0
+cdef void charge_budget(Pool* pool, size_t pages) noexcept nogil  # for a new stitched segment of so many pages
+cdef void refund_budget(Pool* pool, size_t pages) noexcept nogil  # for a stitched segment that is reused

@@ -1,4 +1,4 @@
-"""What the settings string says, as the pools read it."""
+"""A pool's settings, as the settings string gives them, and its stitching budget (backing/DESIGN.md)."""
 from libc.stdint cimport SIZE_MAX, int64_t
 from libc.string cimport memcpy
 
@@ -9,7 +9,7 @@ from accelrt.memory.allocator.types cimport Heap
 
 
 cdef void take_settings(Pool* pool) noexcept nogil:
-    # A device without virtual memory has plain segments, whatever is wanted.
+    # Under the lock making.  A device without virtual memory has plain segments, whatever is wanted.
     cdef size_t granule = 0, total = 0
     pool.settings = wanted
     pool.granule = GRANULE
@@ -26,7 +26,8 @@ cdef void take_settings(Pool* pool) noexcept nogil:
 
 
 cdef void replace_settings(Pool* pool, const PoolSettings* settings) noexcept nogil:
-    # What a pool was made with stays, how it grows and the size of its pieces: hits read it without a lock.
+    # In the exclusive section.  What stands before virtual_memory changes; what the fast path reads without a lock is
+    # stored atomically, or stays.
     cdef size_t changing = <const char*>&settings.virtual_memory - <const char*>settings
     cdef bint stitches = settings.stitching and pool.settings.virtual_memory
     cdef int power
@@ -37,14 +38,15 @@ cdef void replace_settings(Pool* pool, const PoolSettings* settings) noexcept no
     store_flag(&pool.settings.rounds, settings.rounds)
 
 
-# --- whether new windows are worth what they cost ---------------------------------------------------------
+# --- the stitching budget: whether new stitched segments are worth what they cost ---------------------------
 
 cdef enum:
-    MAX_BUDGET = 8192        # of credit, and of debt; an allocation earns 1
-    STITCH_PRICE = 64  # beside 1 a page: windows that are wanted again are far rarer than one in so many
+    MAX_BUDGET = 8192  # the budget stays within plus and minus this; an allocation earns 1
+    STITCH_PRICE = 64  # besides 1 a page; work that reuses its stitched segments makes fewer than one in so many allocations
 
 
 cdef int64_t allocations(const Pool* pool) noexcept nogil:
+    # All allocations since the last reset_accumulated, of the fast and the slow path.  In the exclusive section.
     cdef const Heap* heap = pool.awake
     cdef int64_t answer = pool.asleep_cumulative[SMALL][ALLOCATION] + pool.asleep_cumulative[LARGE][ALLOCATION]
     while heap != NULL:
@@ -59,6 +61,7 @@ cdef void reset_budget(Pool* pool) noexcept nogil:
 
 
 cdef void earn_budget(Pool* pool) noexcept nogil:
+    # Adds the allocations since the last call, so the fast path need not count them.  In the exclusive section.
     cdef int64_t count = allocations(pool)
     pool.stitch_budget = min(<int64_t>MAX_BUDGET, pool.stitch_budget + count - pool.budget_allocations)
     pool.budget_allocations = count

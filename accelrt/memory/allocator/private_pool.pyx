@@ -1,4 +1,7 @@
-"""Private pools: the heaps that captures and threads allocate from, and the routes that lead there."""
+"""Private pools: the heaps that captures and threads allocate from, and the routes that lead to them.
+
+The pool's mutex guards their records and lists; private_pool.pxd says which functions need more, or no lock.
+"""
 from libc.stdint cimport SIZE_MAX, int64_t
 from libc.stdlib cimport calloc, free
 
@@ -44,6 +47,7 @@ cdef PrivatePool* find_private(Pool* pool, uint64_t first, uint64_t second) noex
 
 
 cdef PrivatePool* make_private(Pool* pool, uint64_t first, uint64_t second) noexcept nogil:
+    # NULL where the host has no memory.
     cdef PrivatePool* made = NULL if map_reserve(&pool.private_index) else <PrivatePool*>calloc(1, sizeof(PrivatePool))
     if made == NULL:
         return NULL
@@ -61,6 +65,7 @@ cdef PrivatePool* make_private(Pool* pool, uint64_t first, uint64_t second) noex
 
 
 cdef int retain(Pool* pool, uint64_t first, uint64_t second, bint user) noexcept nogil:
+    # The first use, and the first by a graph, change which heaps may serve others: those are filed again.
     cdef PrivatePool* found = find_private(pool, first, second)
     if found == NULL:
         found = make_private(pool, first, second)
@@ -76,8 +81,9 @@ cdef int retain(Pool* pool, uint64_t first, uint64_t second, bint user) noexcept
 
 
 cdef int release_hold(Pool* pool, uint64_t first, uint64_t second, bint user) noexcept nogil:
-    # The record stays until its segments are gone: blocks of a dead graph may still be live.  One that nothing was
-    # ever allocated from goes at once, for programs that capture again and again.
+    # INVALID_VALUE for a pool that is not retained.  The record stays until its segments are gone, since blocks of a
+    # destroyed graph may still be live.  A pool that was never allocated from is freed at once, for programs that
+    # capture again and again.
     cdef PrivatePool* found = find_private(pool, first, second)
     if found == NULL or found.uses == 0:
         return INVALID_VALUE
@@ -94,6 +100,7 @@ cdef int release_hold(Pool* pool, uint64_t first, uint64_t second, bint user) no
 
 
 cdef void link_ending(Pool* pool, PrivatePool* owner) noexcept nogil:
+    # Adds a pool to the list of those whose graphs are destroyed while replays may still run.
     owner.ending = True
     owner.before_ending = NULL
     owner.next_ending = pool.ending
@@ -113,6 +120,7 @@ cdef void unlink_ending(Pool* pool, PrivatePool* owner) noexcept nogil:
 
 
 cdef void unlink(Pool* pool, PrivatePool* owner) noexcept nogil:
+    # Takes the record out of index and lists, and frees it.
     cdef uintptr_t key = private_key(owner.id[0], owner.id[1])
     cdef PrivatePool* first = <PrivatePool*>map_remove(&pool.private_index, key)
     cdef PrivatePool** link = &first
@@ -134,7 +142,7 @@ cdef void unlink(Pool* pool, PrivatePool* owner) noexcept nogil:
 
 
 cdef PrivatePool* first_ending(Pool* pool) noexcept nogil:
-    # What is past all replays, or was held by a graph again, leaves the list.
+    # Takes pools out of the list whose replays are over, or that a graph uses again.
     cdef PrivatePool* owner = pool.ending
     cdef PrivatePool* after
     while owner != NULL:
@@ -145,14 +153,15 @@ cdef PrivatePool* first_ending(Pool* pool) noexcept nogil:
     return pool.ending
 
 
-# --- replays of graphs that are gone -------------------------------------------------------------------------
+# --- replays of destroyed graphs -----------------------------------------------------------------------------
 
 cdef bint has_graphs(const PrivatePool* owner) noexcept nogil:
     return owner.uses > owner.users
 
 
 cdef void note_replay(PrivatePool* owner, uintptr_t stream) noexcept nogil:
-    # Without host memory for the note, or where the stream may die, only a wait for the device tells.
+    # One record a stream.  Without host memory for it, or if the stream may be destroyed (not trusted), only a wait for
+    # the device tells that the replays are over: hidden.
     cdef Replay* found = owner.replays
     while found != NULL and found.stream != stream:
         found = found.next
@@ -185,6 +194,7 @@ cdef void drop_replay(Pool* pool, Replay** link) noexcept nogil:
 # --- routes --------------------------------------------------------------------------------------------------
 
 cdef int begin_route(Pool* pool, uint64_t first, uint64_t second, uint64_t capture) noexcept nogil:
+    # INVALID_VALUE if there is no such private pool.  A thread's route disables the fast path for that thread.
     cdef Route* route = <Route*>calloc(1, sizeof(Route))
     if route == NULL:
         return NO_HOST_MEMORY
@@ -205,8 +215,9 @@ cdef int begin_route(Pool* pool, uint64_t first, uint64_t second, uint64_t captu
 
 
 cdef int end_route(Pool* pool, const PrivatePool* owner, uint64_t capture, uint64_t thread) noexcept nogil:
-    # The latest that fits: of a capture, or of a thread into a pool.  Another thread than the one that began it
-    # may end it; that one only stays slower than it has to be.
+    # Ends the latest route of the capture, or of the thread to this pool.  Another thread than the one that began it may
+    # end it; the latter's routes are counted too high then, which keeps it from the fast path while any thread has a
+    # route.
     cdef Route** link = &pool.routes
     cdef Route* route
     while link[0] != NULL and (link[0].capture != capture or link[0].thread != thread
@@ -235,8 +246,8 @@ cdef uint64_t thread_number() noexcept nogil:
 
 
 cdef int capture_of(Pool* pool, uintptr_t stream, uint64_t* out_capture) noexcept nogil:
-    # 0 where it does not capture.  Asking for the legacy stream while another one captures is refused without
-    # harm, and means that it does not capture itself.
+    # The id of the stream's capture; 0 if it does not capture.  A query of the legacy stream while a stream that it
+    # waits for captures is refused without harm, and means that it does not capture itself.
     cdef uint64_t capture = 0
     cdef int status = 0
     cdef int code = pool.table.capture_status(pool.device, stream, &status, &capture)
@@ -245,8 +256,8 @@ cdef int capture_of(Pool* pool, uintptr_t stream, uint64_t* out_capture) noexcep
 
 
 cdef int pool_for(Pool* pool, uintptr_t stream, PrivatePool** out_owner) noexcept nogil:
-    # The innermost, which is the latest, route of this thread or of the stream's capture.  A driver call an
-    # allocation, during captures only.
+    # The latest route of the calling thread or of the stream's capture decides.  Costs one call of the driver per
+    # allocation, and only while captures are under way.
     cdef Route* route = pool.routes
     cdef uint64_t thread = this_thread() if pool.routed else 0
     cdef uint64_t capture = 0
@@ -280,7 +291,7 @@ cdef bint is_captured(const Pool* pool, const PrivatePool* owner) noexcept nogil
     return route != NULL
 
 
-# --- figures -------------------------------------------------------------------------------------------------
+# --- statistics ----------------------------------------------------------------------------------------------
 
 cdef int64_t sum_of(const Pool* pool, const PrivatePool* owner, int stat) noexcept nogil:
     cdef const Heap* heap = <const Heap*>owner.heaps
@@ -296,7 +307,7 @@ cdef int64_t sum_of(const Pool* pool, const PrivatePool* owner, int stat) noexce
 
 
 cdef void note_peaks(Pool* pool, PrivatePool* owner) noexcept nogil:
-    # Hits never allocate from private pools, so every rise comes by here.
+    # Exact, since the fast path never allocates from private pools: every rise passes here.
     cdef int stat
     for stat in range(PER_HEAP):
         owner.peak[stat] = max(owner.peak[stat], sum_of(pool, owner, stat))
@@ -311,7 +322,7 @@ cdef void reset_private_peaks(Pool* pool, PrivatePool* owner) noexcept nogil:
 # --- the end -------------------------------------------------------------------------------------------------
 
 cdef void let_heaps_go(Pool* pool, PrivatePool* owner) noexcept nogil:
-    # Their records serve the next private pool.
+    # Their records are kept for the next private pool.
     cdef Heap* heap = <Heap*>owner.heaps
     cdef Heap* after
     while heap != NULL:
@@ -325,7 +336,7 @@ cdef void let_heaps_go(Pool* pool, PrivatePool* owner) noexcept nogil:
 
 
 cdef void drop_empty(Pool* pool) noexcept nogil:
-    # Under the growth lock: a thread that grows a private heap has let go of the inner lock.
+    # Needs the growth lock, since a thread that grows a private heap releases the exclusive section meanwhile.
     cdef PrivatePool* found = pool.privates
     cdef PrivatePool* after
     while found != NULL:

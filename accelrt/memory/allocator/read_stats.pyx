@@ -1,4 +1,4 @@
-"""A pool's figures, each read at one moment."""
+"""A pool's statistics, each read at one moment, and its segments as torch's snapshots describe them."""
 from libc.stdint cimport SIZE_MAX
 from libc.stdint cimport uint64_t, uintptr_t
 from libc.stdlib cimport free, malloc
@@ -28,7 +28,7 @@ cdef int64_t external_current(Pool* pool, int stat) noexcept nogil:
 
 
 cdef int64_t sum_up(Pool* pool, int stat) noexcept nogil:
-    # Under the pool's mutex.  A few nanoseconds a heap that is awake.
+    # Under the pool's mutex; takes the lock of one awake heap at a time, some nanoseconds each.
     cdef int64_t answer
     cdef Heap* heap = pool.awake
     if stat == RESERVED_BYTES:
@@ -88,6 +88,7 @@ cdef int64_t peak_of(Pool* pool, int stat) noexcept nogil:
 
 
 cdef size_t largest_in(const Heap* heap) noexcept nogil:
+    # The last block of the highest class that is not empty.  In the exclusive section.
     cdef int index = next_class(heap, -1), last = -1
     cdef const Block* block
     while index >= 0:
@@ -102,6 +103,7 @@ cdef size_t largest_in(const Heap* heap) noexcept nogil:
 
 
 cdef size_t largest_free(Pool* pool) noexcept nogil:
+    # 0 for a pool without free blocks.
     cdef size_t largest = 0
     cdef Heap* heap
     if pool == NULL:
@@ -116,6 +118,7 @@ cdef size_t largest_free(Pool* pool) noexcept nogil:
 
 
 cdef Holders holders_of_idle(Pool* pool) noexcept nogil:
+    # For the message of a refused allocation: which private pools reserve memory that is not active.
     cdef Holders answer
     cdef const PrivatePool* owner
     cdef int64_t idle, most = 0
@@ -161,6 +164,7 @@ cdef int64_t max_split_of(Pool* pool) noexcept nogil:
 
 
 cdef int64_t accumulated(const Pool* pool, int stat, int kind) noexcept nogil:
+    # The sum of every increase since the last reset.  In the exclusive section.
     cdef const Heap* heap = pool.awake
     cdef int64_t answer = pool.asleep_cumulative[kind][stat]
     while heap != NULL:
@@ -170,7 +174,7 @@ cdef int64_t accumulated(const Pool* pool, int stat, int kind) noexcept nogil:
 
 
 cdef Stats read_stats(Pool* pool) noexcept nogil:
-    # What was freed is what was allocated, less what is there, plus what was there at the last reset.
+    # freed = allocated - current + current at the last reset, so that no counter of frees is kept by heaps.
     cdef Stats stats
     cdef int stat, kind
     cdef Counter* counter
@@ -192,7 +196,7 @@ cdef Stats read_stats(Pool* pool) noexcept nogil:
 
 
 cdef void reset_peaks(Pool* pool) noexcept nogil:
-    # The ceilings are shared out anew below the new peaks.
+    # The new peaks are the current values; leaving the exclusive section distributes the limits anew below them.
     cdef int stat, kind
     cdef Heap* heap
     if pool == NULL:
@@ -205,6 +209,7 @@ cdef void reset_peaks(Pool* pool) noexcept nogil:
     while heap != NULL:
         lower_limits(heap)
         heap = heap.next_awake
+    pool.peaked = True
     for stat in range(STATS):
         for kind in range(2):
             if stat < PER_HEAP:
@@ -223,6 +228,7 @@ cdef void reset_counter(Counter* counter) noexcept nogil:
 
 
 cdef void reset_accumulated(Pool* pool) noexcept nogil:
+    # Sets every counter of increases to 0; current values and peaks stay.
     cdef int stat, kind
     cdef Heap* heap
     if pool == NULL:
@@ -249,6 +255,7 @@ cdef void reset_accumulated(Pool* pool) noexcept nogil:
 
 
 cdef const char* look_for_violation(Pool* pool) noexcept nogil:
+    # What a debug audit found earlier, or what an audit of level 2 finds now; locks to read, so that nothing changes.
     cdef const char* found
     if pool.external != NULL:
         return external_audit(pool.external)
@@ -267,14 +274,14 @@ cdef object find_violation(Pool* pool):
     return None if found == NULL else found.decode()
 
 
-# --- what a pool holds, as torch's snapshots say it -------------------------------------------------------
+# --- a pool's segments, as torch's snapshots describe them-------------------------------------------------
 
-cdef struct View:  # of a block, with what is needed of its segment
+cdef struct View:  # a copy of a block's fields, with those of its segment
     uintptr_t address
     size_t size
     size_t requested
     int state
-    bint opens          # the first of its segment, or behind a hole
+    bint opens          # the first of its segment, or after a hole: shown as a segment of its own
     uint64_t serial
     int kind
     int shape
@@ -285,6 +292,7 @@ STATES = {LIVE: "active_allocated", PENDING: "active_pending_free"}
 
 
 cdef size_t count_blocks(const Segment* segment) noexcept nogil:
+    # Of a list of segments.  In the exclusive section.
     cdef const Block* block
     cdef size_t count = 0
     while segment != NULL:
@@ -313,7 +321,8 @@ cdef void view_block(View* view, const Segment* segment, const Block* block) noe
 
 
 cdef size_t view_segments(View* views, const Segment* segment, size_t index) noexcept nogil:
-    # Pages are shown where they are at home: holes are not.
+    # Copies the blocks from index on; returns the next index.  Pages are shown where they are resident: holes are left
+    # out.
     cdef const Block* block
     while segment != NULL:
         block = segment.first
@@ -327,7 +336,7 @@ cdef size_t view_segments(View* views, const Segment* segment, size_t index) noe
 
 
 cdef View* copy_blocks(Pool* pool, size_t* out_count) noexcept nogil:
-    # NULL where the host has no memory for the copy.
+    # Enters the exclusive section.  NULL where the host has no memory for the copy.
     cdef const Heap* heap
     cdef View* views
     lock_all(pool)
@@ -376,6 +385,7 @@ cdef dict segment_dict(int device, const View* view):
 
 
 cdef list segments_of(int device, const View* views, size_t count):
+    # One dict for each run of blocks between holes, with the sums over its blocks.
     cdef size_t index
     cdef const View* view
     cdef list segments = []

@@ -1,13 +1,14 @@
-# Private pools as others use them: held, routed to and read.  A pool is named by the two numbers of its
-# id; devices are valid ordinals.
+# The public face of private pools: retain and release them, route allocations to them, read them.  A private pool is named
+# by the two numbers of its id; devices are valid ordinals.  Each function takes the pool's mutex or enters the exclusive
+# section, so it is called without the GIL and with no lock held.
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
 
 from accelrt.memory.allocator.stats cimport STATS
 
-cdef struct PrivateStats:  # of blocks, segments and bytes, by the figures of stats.pxd but for splits
-    bint known             # there is such a pool
-    int uses
-    size_t limit           # SIZE_MAX: none
+cdef struct PrivateStats:  # by the statistics of stats.pxd, except those of splits
+    bint known             # the device has such a pool
+    int uses               # graphs, captures, MemPools and contexts that retain it
+    size_t limit           # most bytes to reserve; SIZE_MAX: none
     int64_t[STATS] current
     int64_t[STATS] peak
 
@@ -22,16 +23,16 @@ cdef PrivateStats read_private(int device, uint64_t first, uint64_t second, bint
 # The id of the pool that the calling thread's allocations on a stream go to; zeros for none.
 cdef void private_of(int device, uintptr_t stream, uint64_t* out_id) noexcept nogil
 
-# Before a capture begins: while it is under way, its stream cannot be asked what it has done with idle memory.
+# Before a capture begins: polls progress, since the capturing stream cannot be queried until the capture ends.
 cdef void expect_idle(int device) noexcept nogil
 cdef int begin_capture(int device, uint64_t first, uint64_t second, uint64_t capture) noexcept nogil
-# After the driver's capture_begin on the stream: asks for the capture's id, and begins it.  CAPTURE_INVALID where
-# somebody broke or ended it already; the id is 0 then, and the caller disposes of what the stream is in.
+# After the driver's capture_begin on the stream: gets the capture's id and begins its route.  CAPTURE_INVALID, with
+# id 0, if the capture was invalidated or ended already; the caller then ends whatever capture the stream is in.
 cdef int begin_capture_on(int device, uintptr_t stream, uint64_t first, uint64_t second,
                           uint64_t* out_capture) noexcept nogil
 cdef int end_capture(int device, uint64_t capture) noexcept nogil
 
-# What the calling thread allocates goes to the pool, which is made if need be and held meanwhile, until the end.
-# thread is thread_number() of the thread that began.
+# From begin to end, allocations of the calling thread go to the pool, which is made if need be and retained meanwhile.
+# thread: thread_number() of the thread that began.
 cdef int begin_pool(int device, uint64_t first, uint64_t second) noexcept nogil
 cdef int end_pool(int device, uint64_t first, uint64_t second, uint64_t thread) noexcept nogil

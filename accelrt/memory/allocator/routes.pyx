@@ -1,4 +1,8 @@
-"""Private pools as others use them: held, routed to and read."""
+"""The public face of private pools: retain and release them, route allocations to them, read them.
+
+What changes records of private pools and routes takes the pool's mutex alone, so that it does not stop the fast path;
+what reads or polls heaps enters the exclusive section.
+"""
 from libc.stdint cimport SIZE_MAX
 from libc.string cimport memset
 
@@ -17,7 +21,7 @@ from accelrt.status cimport CAPTURE_INVALID, FORKED, NOT_SUPPORTED
 
 
 cdef Pool* enter_made(int device) noexcept nogil:
-    # NULL where there is none: nobody holds or routes anything, or a fork left it with the parent.
+    # Enters the exclusive section of the device's pool.  NULL if there is no pool, or if a fork left it with the parent.
     cdef Pool* pool = pool_if_made(device)
     if pool != NULL:
         lock_all(pool)
@@ -38,6 +42,7 @@ cdef int retain_pool(int device, uint64_t first, uint64_t second, bint user, siz
 
 
 cdef int release_pool(int device, uint64_t first, uint64_t second, bint user) noexcept nogil:
+    # FORKED if the pool belongs to the parent process.
     cdef Pool* pool = pool_if_made(device)
     cdef int code
     if pool == NULL:
@@ -49,6 +54,7 @@ cdef int release_pool(int device, uint64_t first, uint64_t second, bint user) no
 
 
 cdef void note_replays_as(int device, uint64_t first, uint64_t second, uintptr_t stream, bint hidden) noexcept nogil:
+    # A pool that the parent process retained is ignored.
     cdef Pool* pool = pool_if_made(device)
     cdef PrivatePool* owner
     if pool == NULL:
@@ -71,6 +77,7 @@ cdef void hide_replays(int device, uint64_t first, uint64_t second) noexcept nog
 
 
 cdef void read_figures(Pool* pool, PrivatePool* owner, PrivateStats* stats, bint reset) noexcept nogil:
+    # In the exclusive section.
     cdef int stat
     if reset:
         reset_private_peaks(pool, owner)
@@ -83,6 +90,7 @@ cdef void read_figures(Pool* pool, PrivatePool* owner, PrivateStats* stats, bint
 
 
 cdef PrivateStats read_private(int device, uint64_t first, uint64_t second, bint reset) noexcept nogil:
+    # known is False if the device has no such pool.
     cdef Pool* pool = enter_made(device)
     cdef PrivatePool* owner
     cdef PrivateStats stats
@@ -98,6 +106,7 @@ cdef PrivateStats read_private(int device, uint64_t first, uint64_t second, bint
 
 
 cdef void private_of(int device, uintptr_t stream, uint64_t* out_id) noexcept nogil:
+    # Zeros if no route leads to a private pool, or the query of the stream's capture fails.
     cdef Pool* pool = enter_made(device)
     cdef PrivatePool* owner = NULL
     out_id[0] = out_id[1] = 0
@@ -111,6 +120,7 @@ cdef void private_of(int device, uintptr_t stream, uint64_t* out_id) noexcept no
 # --- routes --------------------------------------------------------------------------------------------------
 
 cdef void expect_idle(int device) noexcept nogil:
+    # Polls the streams of all heaps whose pages may serve others.
     cdef Pool* pool = pool_if_made(device)
     if pool == NULL or pool.external != NULL:
         return
@@ -120,7 +130,7 @@ cdef void expect_idle(int device) noexcept nogil:
 
 
 cdef int begin_capture(int device, uint64_t first, uint64_t second, uint64_t capture) noexcept nogil:
-    # No capture has the id 0, which stands for a thread's route.
+    # No capture has the id 0, which stands for a thread's route.  The first capture disables the fast path.
     cdef Pool* pool
     cdef int code = pool_of(device, &pool) if capture else CAPTURE_INVALID
     if code:
@@ -147,6 +157,7 @@ cdef int begin_capture_on(int device, uintptr_t stream, uint64_t first, uint64_t
 
 
 cdef int end_capture(int device, uint64_t capture) noexcept nogil:
+    # The end of the last capture enables the fast path again.
     cdef Pool* pool = pool_if_made(device)
     cdef int code
     if pool == NULL or capture == 0:
@@ -162,6 +173,8 @@ cdef int end_capture(int device, uint64_t capture) noexcept nogil:
 
 
 cdef int begin_pool(int device, uint64_t first, uint64_t second) noexcept nogil:
+    # NOT_SUPPORTED for a device whose memory comes from another backend.  If the route fails, the pool is released
+    # again.
     cdef Pool* pool
     cdef int code = pool_of(device, &pool)
     if code:
@@ -179,6 +192,7 @@ cdef int begin_pool(int device, uint64_t first, uint64_t second) noexcept nogil:
 
 
 cdef int end_pool(int device, uint64_t first, uint64_t second, uint64_t thread) noexcept nogil:
+    # Ends the thread's latest route to the pool, then releases the pool.
     cdef Pool* pool = pool_if_made(device)
     cdef int code
     if pool == NULL:

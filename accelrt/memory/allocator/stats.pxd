@@ -1,47 +1,47 @@
-# The counters behind memory_stats: nine figures, each for the small and the large kind.
+# The counters behind memory_stats: nine statistics, each for the small and the large kind.
 #
-# The first seven change with every allocation, so each heap has its share of them and no two heaps write to
-# one place.  A peak is that of the sum over the heaps, and exact: each heap's ceiling says how far its share
-# may rise before the sum could pass the peak so far.  The ceilings of all heaps add up to no more than the
-# peak; a thread that would pass its heap's takes all locks and shares them out anew (exclusive.pyx).  The sole heap
-# of a pool raises its ceilings itself: they are the peaks.
+# The first seven change with every allocation, so each heap counts them by itself and no two heaps write to one cache
+# line.  Peak statistics are exact although the fast path reads only its own heap: each heap holds a budget, its limit,
+# up to which its statistics may rise, and the limits of all heaps add up to at most the peak.  A thread that would pass
+# a limit takes all locks and distributes the limits anew (exclusive.pyx).  The only heap of a pool raises its limits
+# itself: they are the peaks.
 #
-# A hit changes five counts only, and of those it keeps not what is there but how much room is left below the
-# ceilings: what is active differs from what is allocated by what is pending, which no hit changes.
+# The fast path changes five counts.  For each it keeps the headroom below the limit rather than the value, so one test
+# of signs finds a limit that is passed.  Active differs from allocated by what is pending, which the fast path leaves.
 from libc.stdint cimport int64_t
 from libc.string cimport memset
 
 cdef enum:
     ALLOCATION = 0            # live blocks
     ACTIVE = 1                # live and pending blocks
-    INACTIVE_SPLIT = 2        # free blocks with a neighbour
+    INACTIVE_SPLIT = 2        # free blocks with a neighbour; in stitched and expandable segments all free blocks
     ALLOCATED_BYTES = 3
     ACTIVE_BYTES = 4
     INACTIVE_SPLIT_BYTES = 5
     REQUESTED_BYTES = 6
-    PER_HEAP = 7                # the figures so far are kept by heaps, the rest by the pool
+    PER_HEAP = 7              # so many are counted by each heap, the others by the pool
     SEGMENT = 7
     RESERVED_BYTES = 8
     STATS = 9
 
-cdef enum:  # what a hit counts
-    BLOCKS = 0                # live
-    BYTES = 1
-    ASKED = 2                 # requested bytes
-    SPLITS = 3                # free blocks with a neighbour
+cdef enum:  # what the fast path counts
+    BLOCKS = 0                # live blocks
+    BYTES = 1                 # their bytes
+    ASKED = 2                 # bytes requested
+    SPLITS = 3                # as INACTIVE_SPLIT
     SPLIT_BYTES = 4
     COUNTS = 5
 
 cdef enum:
     BOTH = 2                  # in a kind's place: the sum of both
 
-cdef struct HeapStats:  # one heap's, of one kind or of both
-    int64_t[COUNTS] headroom      # how far each may rise before a ceiling is passed
-    int64_t[COUNTS] count_limit      # room + what is there
-    int64_t[COUNTS] cumulative      # every increase since the last reset_accumulated; of a kind only
-    int64_t[2] pending        # blocks and bytes that are active but not allocated
-    int64_t[2] renewed        # of what was made, since the same reset: blocks and bytes that had stayed active
-    int64_t[PER_HEAP] limit   # a figure may rise to it without a look at the other heaps
+cdef struct HeapStats:  # one heap's, of one kind or of both together; guarded by the heap's lock
+    int64_t[COUNTS] headroom     # how far each count may rise before it passes a limit
+    int64_t[COUNTS] count_limit  # headroom + the count itself
+    int64_t[COUNTS] cumulative   # the sum of all increases since the last reset_accumulated; not kept in BOTH
+    int64_t[2] pending           # blocks and bytes that are active but not allocated
+    int64_t[2] renewed           # the part of cumulative that had stayed active: handed over while pending
+    int64_t[PER_HEAP] limit      # how far each statistic may rise without the exclusive section
 
 cdef struct Counter:
     int64_t current
@@ -49,7 +49,7 @@ cdef struct Counter:
     int64_t allocated
     int64_t freed
 
-cdef struct Stats:  # a pool's, as it is read; peak_all is the peak of the sum, not the sum of the peaks
+cdef struct Stats:  # a pool's; peak_all is the peak of the sum of both kinds, not the sum of their peaks
     Counter[STATS][2] counters
     int64_t[STATS] peak_all
     # Counts of what happened since the last reset_accumulated, the first to the last of them (clear_counts).
@@ -58,10 +58,10 @@ cdef struct Stats:  # a pool's, as it is read; peak_all is the peak of the sum, 
     int64_t num_sync_all_streams
     int64_t num_device_alloc
     int64_t num_device_free
-    int64_t virtual_memory_calls  # rows of the driver's virtual memory that were called
-    # What there is.
-    int64_t stitched_bytes        # mapped a second time
-    int64_t reserved_addresses    # bytes of address space held, mapped or not
+    int64_t virtual_memory_calls  # calls of the driver's virtual memory functions
+    # What there is now.
+    int64_t stitched_bytes        # mapped in stitched segments
+    int64_t reserved_addresses    # bytes of address space reserved, mapped or not
     Counter oversize_allocations
     Counter oversize_segments
 
@@ -69,12 +69,14 @@ cdef struct Stats:  # a pool's, as it is read; peak_all is the peak of the sum, 
 cdef inline void clear_counts(Stats* stats) noexcept nogil:
     memset(&stats.num_alloc_retries, 0, <char*>&stats.stitched_bytes - <char*>&stats.num_alloc_retries)
 
+# Statistics that the pool counts (SEGMENT, RESERVED_BYTES).  In the exclusive section.
 
 cdef inline int64_t current_of(const Stats* stats, int stat) noexcept nogil:
     return stats.counters[stat][0].current + stats.counters[stat][1].current
 
 
 cdef inline void increase(Stats* stats, int stat, int kind, int64_t amount) noexcept nogil:
+    # Adds to the current value and the accumulated one, and raises the peaks.
     cdef Counter* counter = &stats.counters[stat][kind]
     counter.current += amount
     counter.allocated += amount
@@ -88,6 +90,7 @@ cdef inline void decrease(Stats* stats, int stat, int kind, int64_t amount) noex
 
 
 cdef inline void change(Stats* stats, int stat, int kind, int64_t amount) noexcept nogil:
+    # Adds a positive or negative amount.
     if amount > 0:
         increase(stats, stat, kind, amount)
     else:

@@ -1,8 +1,8 @@
-"""What is known of a stream's progress.
+"""How far each stream has finished with the memory that it freed.
 
-A stream's free blocks bear the epoch in which they were freed.  An epoch ends when the stream is seen idle,
-or when an event is recorded behind its work: once that is complete, what was freed until then is free of
-the stream's work, without an event for each block.
+Each free block carries the epoch in which its heap's stream freed it.  An epoch ends when the stream is seen idle, or
+when a progress event is recorded behind its work: once the event is complete, everything that was freed up to that
+epoch is quiescent, without an event for each block.  Everything here runs in the exclusive section.
 """
 from accelrt.driver.capture_guard cimport (
     enter_wait, go_relaxed, is_captured_event, is_capturing, leave_wait, record_behind, restore_mode,
@@ -15,13 +15,14 @@ from accelrt.memory.allocator.types cimport PrivatePool, Replay
 from accelrt.status cimport NOT_READY
 
 cdef void mark_quiescent(Heap* heap) noexcept nogil:
-    # A marker that is still out says nothing new.
+    # A progress event that is still recorded adds nothing then: its epoch is quiescent already.
     heap.quiescent_epoch = heap.progress_epoch = heap.epoch
     heap.epoch += 1
 
 
 cdef void mark(Pool* pool, Heap* heap) noexcept nogil:
-    # Behind the work of a stream that is busy.  A refusal only means that its pages stay its own longer.
+    # Records a progress event behind the work of a busy stream.  A failure is harmless: other streams get the heap's
+    # pages later.
     if take_entry(pool.table, pool.device, &pool.spare_entries, &heap.progress_event):
         heap.progress_event = NULL
     elif record_behind(pool.table, pool.device, heap.progress_event.event, heap.stream):
@@ -33,21 +34,23 @@ cdef void mark(Pool* pool, Heap* heap) noexcept nogil:
 
 
 cdef void ask_marker(Pool* pool, Heap* heap) noexcept nogil:
-    # One that cannot be asked, since it was captured, makes room for another.
+    # Queries the heap's progress event.  An event that was captured cannot be queried; it is dropped, so that another
+    # can be recorded.
     cdef int code
     if heap.progress_event == NULL:
         return
     code = pool.table.event_query(pool.device, heap.progress_event.event)
     if code == NOT_READY:
         return
-    if code == 0 and <int>(heap.progress_epoch - heap.quiescent_epoch) > 0:  # the device may have been waited for since
+    if code == 0 and <int>(heap.progress_epoch - heap.quiescent_epoch) > 0:  # else the device was waited for since
         heap.quiescent_epoch = heap.progress_epoch
     put_entry(&pool.spare_entries, heap.progress_event)
     heap.progress_event = NULL
 
 
 cdef void query_stream(Pool* pool, Heap* heap) noexcept nogil:
-    # Inside enter_wait: no capture of accelrt's begins between the look and the question.
+    # Queries the stream itself; a busy one gets a progress event.  Only between enter_wait and leave_wait, so that no
+    # capture of accelrt's begins between the check for one and the query.
     cdef int code
     ask_marker(pool, heap)
     if is_heap_quiescent(heap) or is_capturing(pool.table, pool.device, heap.stream, &code) or code:
@@ -59,8 +62,8 @@ cdef void query_stream(Pool* pool, Heap* heap) noexcept nogil:
 
 
 cdef void ask_beside_capture(Pool* pool, Heap* heap) noexcept nogil:
-    # The stream might begin to capture before it is asked, which would break that; an event is safe to ask.  One
-    # behind the work of an idle stream is complete at once, or soon.
+    # Uses events alone: the stream may begin to capture before a query, which would break the capture.  An event behind
+    # the work of an idle stream is complete at once, or soon.
     ask_marker(pool, heap)
     if heap.progress_event == NULL and not is_heap_quiescent(heap):
         mark(pool, heap)
@@ -68,6 +71,8 @@ cdef void ask_beside_capture(Pool* pool, Heap* heap) noexcept nogil:
 
 
 cdef void poll_progress(Pool* pool, Heap* heap) noexcept nogil:
+    # A stream that accelrt does not keep alive (not trusted) is never queried.  In relaxed capture mode, so that a query
+    # breaks no capture of another thread.
     cdef int mode
     if is_heap_quiescent(heap) or not heap.trusted or go_relaxed(pool.table, &mode):
         return
@@ -80,6 +85,7 @@ cdef void poll_progress(Pool* pool, Heap* heap) noexcept nogil:
 
 
 cdef void poll_others(Pool* pool, Heap* heap) noexcept nogil:
+    # Of the heaps that are awake or busy (free_pages.pxd), or, for a private pool's heap, of that pool.
     cdef Heap* other = <Heap*>heap.owner.heaps if heap.owner != NULL else pool.awake
     while other != NULL:
         if other != heap and has_pages(pool, other) and (other.owner == heap.owner or other.owner.uses == 0):
@@ -90,7 +96,8 @@ cdef void poll_others(Pool* pool, Heap* heap) noexcept nogil:
 
 
 cdef void look_at_busy(Pool* pool, bint in_use) noexcept nogil:
-    # Those of private pools that are in use only where they are asked for.
+    # Polls the sleeping heaps with free pages that are not quiescent, and files those that became so.  Heaps of private
+    # pools in use only if in_use.
     cdef Heap* heap = pool.busy
     cdef Heap* after
     while heap != NULL:
@@ -103,7 +110,7 @@ cdef void look_at_busy(Pool* pool, bint in_use) noexcept nogil:
 
 
 cdef void poll_all(Pool* pool) noexcept nogil:
-    # At whatever pages may go to others: not those of graphs.
+    # Graphs keep the pages of their private pools, so those are not polled.
     cdef Heap* heap = pool.awake if pool.settings.virtual_memory else NULL
     cdef PrivatePool* owner = first_ending(pool)
     while heap != NULL:
@@ -117,10 +124,11 @@ cdef void poll_all(Pool* pool) noexcept nogil:
         owner = owner.next_ending
 
 
-# --- replays of graphs that are gone -------------------------------------------------------------------------
+# --- replays of destroyed graphs -----------------------------------------------------------------------------
 
 cdef bint is_past(Pool* pool, Replay* found) noexcept nogil:
-    # Its marker is asked anywhere; the stream itself inside enter_wait.
+    # Whether a replay's progress event is complete.  An event may be queried at any time, the stream only inside
+    # enter_wait.  An event that was captured has to be recorded again.
     cdef int code
     if not found.progress_epoch:
         return False
@@ -130,6 +138,7 @@ cdef bint is_past(Pool* pool, Replay* found) noexcept nogil:
 
 
 cdef void mark_replay(Pool* pool, Replay* found) noexcept nogil:
+    # Records a progress event behind the work of the replay's stream; progress_epoch says whether that succeeded.
     if found.progress_event == NULL and take_entry(pool.table, pool.device, &pool.spare_entries, <Entry**>&found.progress_event):
         found.progress_event = NULL
         return
@@ -137,7 +146,8 @@ cdef void mark_replay(Pool* pool, Replay* found) noexcept nogil:
 
 
 cdef void ask_replays(Pool* pool, PrivatePool* owner, bint may_ask_streams) noexcept nogil:
-    # A stream that is idle is past them; behind a busy one a marker is recorded, which can be asked beside captures.
+    # Drops the replays that are over.  An idle stream has finished them; behind a busy one a progress event is recorded,
+    # which can be queried beside captures too.
     cdef Replay** link = &owner.replays
     cdef Replay* found
     cdef int code
@@ -156,6 +166,7 @@ cdef void ask_replays(Pool* pool, PrivatePool* owner, bint may_ask_streams) noex
 
 
 cdef void look_at_replays(Pool* pool, PrivatePool* owner) noexcept nogil:
+    # Polls the replays of a private pool whose graphs are destroyed, and notes when all of them are over.
     cdef Replay* found = owner.replays
     cdef int mode
     while found != NULL:
@@ -172,12 +183,14 @@ cdef void look_at_replays(Pool* pool, PrivatePool* owner) noexcept nogil:
 
 
 cdef void note_rest(Pool* pool, PrivatePool* owner) noexcept nogil:
+    # When no replay can be under way any more, the pool's pages may be searched: its heaps are filed.
     if owner.replays == NULL and not owner.hidden:
         owner.rest = 2
         file_heaps(pool, owner)
 
 
 cdef Replay* next_replay(Pool* pool) noexcept nogil:
+    # Of the private pools that have segments.
     cdef PrivatePool* owner = first_ending(pool)
     cdef Replay* found
     while owner != NULL:
@@ -191,7 +204,7 @@ cdef Replay* next_replay(Pool* pool) noexcept nogil:
 
 
 cdef void drop_waited(Pool* pool, const Replay* waited) noexcept nogil:
-    # Another replay may have been noted there meanwhile, or the record have gone: then it was not waited for.
+    # Skips a record that was freed, or whose stream replayed again during the wait (no longer marked waited).
     cdef PrivatePool* owner = first_ending(pool)
     cdef Replay** link
     while owner != NULL:
@@ -207,7 +220,7 @@ cdef void drop_waited(Pool* pool, const Replay* waited) noexcept nogil:
 
 
 cdef void drop_progress_events(Pool* pool) noexcept nogil:
-    # What they would have said is asked again when it is wanted.
+    # Of heaps and of replays.  Progress is queried anew when it is needed.
     cdef Heap* heap = pool.heaps
     cdef PrivatePool* owner = first_ending(pool)
     cdef Replay* found
@@ -228,6 +241,7 @@ cdef void drop_progress_events(Pool* pool) noexcept nogil:
 
 
 cdef void close_epochs(Pool* pool) noexcept nogil:
+    # Ends the epoch of every heap, and notes which private pools the wait for the device covers.
     cdef Heap* heap = pool.heaps
     cdef PrivatePool* owner = first_ending(pool)
     while heap != NULL:
@@ -241,6 +255,7 @@ cdef void close_epochs(Pool* pool) noexcept nogil:
 
 
 cdef void mark_all_quiescent(Pool* pool) noexcept nogil:
+    # Everything freed before close_epochs is quiescent, and the replays noted before it are over.
     cdef Heap* heap = pool.heaps
     cdef PrivatePool* owner = pool.ending
     while heap != NULL:

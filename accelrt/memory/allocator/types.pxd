@@ -1,9 +1,8 @@
-# The allocator's records: the settings that a pool reads, private pools, blocks and what they lie in, the heaps of
-# the free ones, and the pool of a device.
+# The allocator's records: settings, private pools, routes, blocks, pages, slots, segments, heaps, and a device's pool.
 #
-# The fields of a heap and of its blocks are guarded by the heap's lock, everything else by the pool's mutex, unless a
-# comment says otherwise; a thread in the exclusive section (exclusive.pxd) has all of them.  What of the settings the
-# fast path reads is in policy.pxd.  audit.pyx walks the identities of memory/allocator/DESIGN.md.
+# A heap's lock guards the heap's fields and its blocks, the pool's mutex (Pool.lock) everything else, unless a comment
+# says otherwise.  A thread in the exclusive section (exclusive.pxd) may read and write all of them.  pool_settings.pxd
+# lists what the fast path reads of the settings.  audit.pyx checks the identities of memory/allocator/DESIGN.md.
 from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
 
 from accelrt.core.handle_map cimport AddressMap
@@ -13,291 +12,286 @@ from accelrt.memory.allocator.event_queue cimport Entry, Queues
 from accelrt.memory.allocator.stats cimport STATS, PER_HEAP, HeapStats, Stats
 from accelrt.memory.backends.external_types cimport ExternalPool
 
-# What the settings string says, as the pool reads it; sizes in bytes.
+# The settings of a pool; sizes in bytes.
 cdef struct PoolSettings:
     bint stitching
-    double slack       # of the peak of live bytes; below 0: by the credit for windows
-    size_t max_split   # plain blocks above are never split; SIZE_MAX where there is no such limit
+    double slack                 # growth slack, a fraction of the peak of live bytes; below 0: the stitching budget decides
+    size_t max_split             # plain blocks of this size and more are never split; SIZE_MAX: no such limit
     size_t large_segment
-    size_t max_rounding  # how much larger than asked a block above max_split may be
-    double collect     # of the limit; 0: never
-    double fraction    # of the device's memory that pools may reserve
-    # Those above change in the exclusive section.  The next two stay as a pool was made; hits read the last two, and
-    # the first of these, without a lock.
+    size_t max_rounding          # a block of max_split and more serves a request that is less than so much smaller
+    double collect               # fraction of the limit above which growth first releases idle segments; 0: never
+    double fraction              # of the device's memory: the most that pools may reserve
+    # Those above change in the exclusive section.  The next two stay as the pool was made.  The fast path reads
+    # virtual_memory and the last two without a lock.
     bint virtual_memory
-    size_t page_size     # 0: by what is reserved
-    bint rounds        # divisions hold one that is not 0
-    unsigned char[64] divisions  # steps between a power of two and the next, by the lower one's exponent; 0: none
+    size_t page_size             # 0: chosen by what is reserved
+    bint rounds                  # some element of divisions is not 0
+    unsigned char[64] divisions  # steps from a power of two to the next, by the lower one's exponent; 0: none
 
-# A stream that graphs were replayed on which are gone: their last replay may be under way.
+# A stream on which graphs were replayed that are destroyed now: their last replay may still be running.
 cdef struct Replay:
     uintptr_t stream
-    bint waited        # for, just now, or it cannot be
-    void* progress_event       # an Entry of event_queue.pxd, whose event may be recorded behind the last of them; NULL
-    bint progress_epoch        # it is
+    bint waited           # the wait under way has waited for it already, or cannot
+    void* progress_event  # an Entry of event_queue.pxd, for an event behind the last replay; NULL: none
+    bint progress_epoch   # whether that event is recorded
     Replay* next
 
-# The heaps that captures of one graph pool handle, or a MemPool, allocate from.
+# A private pool: the heaps that the captures of one graph pool handle, or a MemPool, allocate from.
 cdef struct PrivatePool:
     uint64_t[2] id
-    int uses           # graphs, captures, MemPools and contexts that hold it; at 0 its segments may go back
-    int users          # those of them that are MemPools and contexts, so that no graph needs what is idle
-    bint emptied       # what is idle is being given back, where no graph holds the pool
+    int uses               # graphs, captures, MemPools and contexts that retain it; at 0 its segments may be released
+    int users              # those uses that are MemPools or contexts; equal to uses: no graph needs the idle memory
+    bint emptied           # its idle memory is being released although MemPools use it; no graph does
     uint64_t segments
-    size_t limit       # most bytes to reserve
+    size_t limit           # most bytes to reserve
     size_t reserved
-    int rest           # 2: no replay of a graph that is gone is left; 1: the device is being waited for, to be so
-    Replay* replays    # of graphs that are gone; while rest is 0
-    bint hidden        # they may run on streams that nobody knows, or that cannot be asked
-    void* heaps        # the first of its Heaps, chained by sibling
-    PrivatePool* same_key  # in the pool's index
-    PrivatePool* before
-    bint ending        # in the pool's list of those whose graphs are gone while replays may not be
+    int rest               # 2: no replay of a destroyed graph can run; 1: none after the wait that is under way; 0: may run
+    Replay* replays        # of destroyed graphs, while rest is 0
+    bint hidden            # replays may run on streams that are unknown or may not be queried: only the device tells
+    void* heaps            # the first of its Heaps, chained by sibling
+    PrivatePool* same_key  # next with the same key in Pool.private_index
+    PrivatePool* before    # in Pool.privates
+    bint ending            # in the list Pool.ending
     PrivatePool* before_ending
     PrivatePool* next_ending
-    int64_t[STATS] peak  # of reserved bytes and segments, and of what is live; not of splits
-    PrivatePool* next
+    int64_t[STATS] peak    # exact, but for the statistics of splits, which are read at allocations only
+    PrivatePool* next      # in Pool.privates
 
-# A capture under way, or a thread inside use_mem_pool: its allocations go to a private pool.
+# A route: a capture under way, or a thread in use_mem_pool, whose allocations go to a private pool.
 cdef struct Route:
-    uint64_t capture   # the id that the driver gave it; 0 for a thread
-    uint64_t thread    # see private_pool.pyx; 0 for a capture
+    uint64_t capture  # the driver's id of the capture; 0 for a thread
+    uint64_t thread   # the thread's number (private_pool.pyx); 0 for a capture
     PrivatePool* owner
     Route* next
 
 cdef enum:  # Block.state
-    FREE = 0      # in a free list of its heap, or its designated victim
-    LIVE = 1      # handed out
-    PENDING = 2   # given back, until no stream uses it any more
-    HOLE = 3      # one slot whose page serves another slot, or that has none
-    CACHED = 4    # freed to the last-freed cache (fast_path.pxd), to be FREE before another operation looks
+    FREE = 0     # in a free list of its heap, or the heap's designated victim
+    LIVE = 1     # handed out
+    PENDING = 2  # freed, but another stream may still use it
+    HOLE = 3     # one slot whose page is resident elsewhere or nowhere, or was released
+    CACHED = 4   # freed to the last-freed cache (fast_path.pxd); made FREE before any other operation in its heap
 
 cdef enum:  # Segment.shape
-    PLAIN = 0     # one allocation of the driver
-    EXPANDABLE = 1      # addresses in which pages have their home; grows at its end
-    STITCHED = 2    # addresses in which pages of spans are mapped a second time
+    PLAIN = 0       # one allocation of the driver
+    EXPANDABLE = 1  # addresses where pages are first mapped; grows at its end
+    STITCHED = 2    # addresses where pages of expandable segments are mapped a second time
 
 cdef enum:
-    CLASSES = 1600     # of free blocks by size; see free_list.pxd
-    WORDS = 25         # of bits, one a class
+    CLASSES = 1600  # size classes of free blocks; see free_list.pxd
+    WORDS = 25      # words of a bit set with one bit a class
 
-# A stream other than the block's own that was said to use it.
+# A stream other than the block's own that was recorded as using it.
 cdef struct Use:
     uintptr_t stream
-    int device         # the stream's: default streams of all devices have the same handles
+    int device  # the stream's: default streams of all devices have the same handles
     Use* next
 
-# A run of a segment.  size is a multiple of UNIT; the sizes of a segment's blocks add up to its own.  Two lines of
-# cache: the first is what the last-freed cache needs, and most of what a hit does.
+# A run of a segment.  size is a multiple of UNIT; the sizes of a segment's blocks add up to the segment's size.  Two cache
+# lines: the first has all that the last-freed cache needs, and most of what the fast path reads.
 cdef struct Block:
     uintptr_t address
     size_t size
-    size_t requested   # bytes asked for; 0 while free
-    Heap* heap         # the segment's; fixed for a record's life, so that it may be read without a lock
-    Block** cell       # its place in the table of addresses, NULL until it was looked up
-    Use* uses          # while LIVE, or PENDING and deferred
+    size_t requested    # bytes requested; 0 while free
+    Heap* heap          # the segment's; fixed for the record's life
+    Use* uses           # while LIVE, or PENDING and deferred
     Segment* segment
     short state
-    short kind         # SMALL or LARGE, by the size that was handed out
-    uint32_t epoch     # of its heap, when the last of its bytes was freed
-    Block* before      # neighbour below, NULL at the segment's start
-    Block* after       # neighbour above, NULL at the segment's end
-    Block* left        # free list's tree; the chain of spare or deferred records
-    Block* right
-    uint64_t order     # serial of the segment << 32 | offset / UNIT: the tie-break among equal sizes
-    uint32_t weight    # free list's tree; fixed for a record's life
-    uint32_t events    # entries of the pending queues that name it
-    int index          # the class whose list it is in, while in one
-    uint32_t[3] filler  # up to the line's end
+    short kind          # SMALL or LARGE, by the size that was handed out
+    uint32_t epoch      # the heap's, when the last of its bytes was freed
+    Block* before       # the neighbour below; NULL at the segment's start
+    Block* after        # the neighbour above; NULL at the segment's end
+    Block* left         # in the free list's tree; next of the spare or deferred records
+    Block* right        # in the free list's tree
+    uint64_t order      # serial of the segment << 32 | offset / UNIT; breaks ties among equal sizes
+    uint32_t weight     # priority in the free list's tree; fixed for the record's life
+    uint32_t events     # entries of the pending queues that name it
+    int index           # the class of the free list that it is in, while it is in one
+    uint32_t[5] filler  # up to the end of the second line
 
-# A physical piece of memory.  It is mapped in one slot of a span and any number of slots of windows, and at
-# home in at most one of them: only there may its bytes be in blocks other than a HOLE.
+# Physical memory, created in one call.  It is mapped in one slot of an expandable segment and any number of slots of
+# stitched segments, and resident in at most one of them: only there may a block other than a HOLE contain its bytes.
 cdef struct Page:
     uintptr_t handle
-    uint64_t serial    # which piece it is; handles are used again
+    uint64_t serial  # identifies the page; the driver uses handles again
     size_t size
-    Slot* resident         # never NULL once mapped
-    Slot* primary      # in a span
-    Slot* slots        # all that it is mapped in
-    Block* cover       # valid while mark is current: a block at or before home, in the list of its segment
-    uint64_t mark      # the search that found it wholly free
-    Page* before      # the pool's pieces, in the order in which they were made
+    Slot* resident   # where its bytes are in use; NULL while it is evicted
+    Slot* primary    # its slot in an expandable segment
+    Slot* slots      # all slots that it is mapped in
+    Block* cover     # the covering block: at or before resident, in its segment's list; valid while mark is current
+    uint64_t mark    # the search that last found it wholly free
+    Page* before     # the pool's pages, in the order in which they were created
     Page* after
 
 cdef struct Slot:
     uintptr_t address
     Segment* segment
-    Page* page       # NULL where it was given back: the addresses stay
-    Block* hole        # the block over it while its piece is at home elsewhere
+    Page* page    # NULL after the page was released: the addresses stay
+    Block* hole   # the block over it while its page is not resident here
     size_t size
     bint mapped
-    Slot* before       # of the same piece
+    Slot* before  # the slots of the same page
     Slot* after
 
-# Addresses [address, address + size), all in its blocks.
+# Addresses [address, address + size), each in exactly one of its blocks.
 cdef struct Segment:
     uintptr_t address
     size_t size
-    size_t held        # bytes of addresses held
+    size_t held          # bytes of address space reserved
     uint64_t serial
     int shape
-    int kind           # SMALL or LARGE; spans and windows are LARGE
-    bint incomplete       # a window that lost a page: of no more use
-    Heap* heap         # the heap that asked for it; its blocks return there
-    Block* first       # the block at its start
+    int kind             # SMALL or LARGE; LARGE unless PLAIN
+    bint incomplete      # a stitched segment that lost a page, or is being dropped: not used again
+    Heap* heap           # the heap whose free lists its blocks return to
+    Block* first         # the block at its start
     Block* last
-    Slot** slots       # by address; none where PLAIN
+    Slot** slots         # by address; NULL if PLAIN
     size_t slot_count
     size_t slot_capacity
-    size_t evicted        # slots of a window whose pieces are at home elsewhere
-    uint32_t used      # a window's: the heap's epoch when the last of its bytes was freed
-    uint64_t idle_since  # PLAIN: the pool's count of slow allocations when it became one free block
-    Segment* before    # the pool's segments in order of serial; a heap's windows likewise
+    size_t evicted       # slots of a stitched segment whose pages are not resident there
+    size_t least_slot    # size of its smallest slot
+    uint32_t used        # STITCHED: the heap's epoch when the last of its bytes was freed
+    uint64_t idle_since  # PLAIN: Pool.allocations when it last became one free block
+    Segment* before      # the pool's segments in order of serial; stitched ones in their heap's list
     Segment* after
 
-# A window as revive looks for it, close together in memory: for sizes from least to most.
+# A stitched segment as reuse_stitched searches for it, for sizes from least to most; in an array, to read few cache lines.
 cdef struct Fit:
     size_t least
     size_t most
     Segment* stitched
-    Page* missing     # of its pieces, one that was not free when it was looked at last; NULL: none
+    Page* missing  # one of its pages that the last check found not free; NULL: none
 
-# The free blocks of one stream in one set of addresses.  Never given back: another may take its record over.
+# The free blocks of one stream in one pool or private pool.  Its record is never freed, but a later heap may reuse it.
 cdef struct Heap:
-    int lock
-    bint fast          # hits need nothing but this heap
-    bint sole          # the only heap of its pool
-    bint trusted       # its stream is one that lives as long as the process: it may be asked at any time
+    int lock                      # a spin lock
+    bint fast                     # the fast path may use it: an operation needs nothing but this heap
+    bint sole                     # the only heap of its pool
+    bint trusted                  # its stream lives as long as the process, so it may be queried at any time
     uintptr_t stream
-    const PoolSettings* settings  # its pool's, which no other pool has
-    Block* cached      # LIVE or CACHED: freed and allocated by turns, or NULL; none in the exclusive section
-    int64_t cached_rounds  # how often it was allocated so
-    PrivatePool* owner     # NULL in the common heaps
-    int kind           # of plain segments; LARGE with virtual memory, which serves both
-    uint32_t seed      # of the weights
-    uint64_t pending   # blocks given back that another stream may still use
-    uint64_t offered   # blocks of any heap that its stream may take at once
-    uint32_t epoch     # of blocks freed now
-    uint32_t last_freed  # the epoch of its last free
-    uint32_t waited    # the last epoch that ended before the device was waited for
-    uint32_t quiescent_epoch   # blocks freed up to this epoch are used by no work of the stream any more
-    uint32_t progress_epoch    # the epoch that is settled once marker is complete
-    Entry* progress_event      # an event recorded on the stream, or NULL
-    bint claimed       # with plain segments: claimant may have what is free in whole segments up to the epoch left
-    uintptr_t claimant  # the parent of the stream that had the handle before
-    uint32_t left
-    bint awake         # hits may run in it; else the pool has its figures, and the exclusive section does not lock it
-    Heap* next_awake   # of those that are awake
-    int64_t seen       # the room for live blocks when the exclusive section was left last
-    uint32_t rounds_idle  # how often the exclusive section was entered in a row without a hit in between
-    int filed          # where the pool finds its free pages while it is asleep (free_pages.pxd)
-    Heap* filed_after  # its neighbours there in a list, or what hangs below it in a tree
-    size_t gaps        # addresses of its spans, by slots, that lost their pages
-    bint keeps_pages       # pages of other heaps are free in its windows until its stream's work is done
-    Block* spare       # records to use again, chained by left
-    Block* victim      # FREE and in no list, or NULL: what the last hit left or merged; none in the exclusive section
-    const Block* freed_last  # by a hit, where it did not merge downwards and nothing was allocated since
-    size_t freed_last_size  # before it merged
-    HeapStats[3] stats     # SMALL, LARGE, BOTH
-    uint64_t summary   # which words of filled are not 0
-    uint64_t filled[WORDS]  # which trees are not empty
+    const PoolSettings* settings  # its pool's; no other pool has the same address
+    Block* cached                 # the last-freed cache: a LIVE or CACHED block, or NULL; NULL in the exclusive section
+    int64_t cached_rounds         # how often it was allocated from the cache
+    AddressMap blocks             # its LIVE, CACHED and PENDING blocks by address (address_table.pxd)
+    PrivatePool* owner            # NULL for a common heap
+    int kind                      # of its plain segments; LARGE with virtual memory, where one heap serves both kinds
+    uint32_t seed                 # of the weights of its blocks
+    uint64_t pending              # its blocks that are freed but that another stream may still use
+    uint64_t offered              # blocks of any heap that its stream may claim
+    uint32_t epoch                # given to blocks that are freed now
+    uint32_t last_freed           # the epoch of its last free
+    uint32_t waited               # the last epoch that ended before the wait for the device began
+    uint32_t quiescent_epoch      # no work of its stream uses blocks freed up to this epoch
+    uint32_t progress_epoch       # becomes the quiescent epoch when progress_event is complete
+    Entry* progress_event         # an event recorded on the stream, or NULL
+    bint awake                    # else its statistics are in Pool.asleep, and neither the fast path nor lock_all uses it
+    Heap* next_awake              # of those that are awake
+    bint stale                    # update_headroom has to follow: a limit changed, or what is pending
+    int64_t seen                  # headroom of BLOCKS, both kinds, when the exclusive section was last left
+    uint32_t rounds_idle          # entries of the exclusive section in a row without a hit in between
+    int filed                     # while asleep: which of the pool's collections has it (free_pages.pxd)
+    Heap* filed_after             # next in that list, or a child in that tree
+    size_t gaps                   # slots of its expandable segments whose pages were released
+    bint keeps_pages              # pages of other heaps are free in its stitched segments until its stream's work is done
+    Block* spare                  # records to reuse, chained by left
+    Block* victim                 # FREE and in no list, or NULL: left by the last hit; NULL in the exclusive section
+    const Block* freed_last       # freed by the last hit, if it did not merge downwards; NULL: none
+    size_t freed_last_size        # its size before it merged
+    HeapStats[3] stats            # SMALL, LARGE, BOTH
+    uint64_t summary              # which words of filled are not 0
+    uint64_t filled[WORDS]        # which trees are not empty
     Block* trees[CLASSES]
     Segment* first_stitched
     Segment* last_stitched
-    Fit* fits          # of its windows that are not spoiled, oldest first
+    Fit* fits                     # of its stitched segments, oldest first
     size_t fit_count
     size_t fit_capacity
-    Segment* expandable      # the last one, which grows
-    size_t moves       # while a window is made: pages that leave it
-    Heap* filed_before  # see filed_after
-    uint64_t found     # the search that marked its free pages last,
-    size_t pages       # how many bytes they have,
-    size_t top_size    # the largest block that holds any of them, the first by order among equals,
-    uint64_t top_order  # and its order
-    int slab           # how many records of blocks were taken at once last
-    Heap* next         # of the pool
-    Heap* sibling      # of the same private pool; of the records that wait to be used again
-    Heap* same_key     # in the pool's index
+    Segment* expandable           # the last one, which grows
+    size_t moves                  # scratch while a segment is stitched: pages that are evicted from this heap
+    Heap* filed_before            # see filed_after
+    uint64_t found                # the search that last marked its free pages
+    size_t pages                  # bytes of the free pages that it marked
+    size_t top_size               # the largest block that holds one; among equals the first by order
+    uint64_t top_order            # the order of that block
+    int slab                      # unused
+    Heap* next                    # in Pool.heaps
+    Heap* sibling                 # next of the same private pool, or of Pool.spare_heaps
+    Heap* same_key                # next with the same key in Pool.heap_index
 
 cdef enum:
-    HEAP_SLOTS = 256         # places for the common heaps of streams,
-    MAX_PROBES = 8          # of which each may be in so many
+    HEAP_SLOTS = 256  # hash values of the heap table
+    MAX_PROBES = 8    # places, from its hash value on, in which a heap may be
 
-# A block that was freed as of somebody's event: streams that wait for the event may take it at once.
+# A block that was freed as of an event of the caller: streams that wait for the event may claim it at once.
 cdef struct Offer:
-    Block* block       # PENDING, with one entry in the queue of the pool's watch
-    uint64_t record    # which record of the event: no other one will do
+    Block* block     # PENDING, with one entry in the queue of Pool.watch
+    uint64_t record  # which record of the event; no other record counts
     Use* claimants
     Offer* next
 
 # One device's allocator.  reserved = live + pending + free, in bytes.
 cdef struct Pool:
-    pthread_mutex_t lock     # inner; held for bookkeeping and calls that cannot wait
-    pthread_mutex_t growth   # outer; held by the one thread that takes from or gives to the device
-    Table* table             # fixed
-    int device               # fixed
-    Pool* whole              # fixed; itself, or where it stands in for an audited pool, that pool; NULL: not made
-    int debug                # ACCELRT_DEBUG when it was made
+    pthread_mutex_t lock             # inner; held for bookkeeping and calls that cannot wait
+    pthread_mutex_t growth           # outer; held by the one thread that takes memory from the device or releases it
+    Table* table                     # fixed
+    int device                       # fixed
+    Pool* whole                      # fixed; itself; in a stand-in, the audited pool; NULL: this pool is not made
+    int debug                        # ACCELRT_DEBUG when it was made
     PoolSettings settings
-    size_t granule           # the least physical piece
-    ExternalPool* external  # fixed; NULL: its memory is this allocator's own, else the rest is idle
-    size_t limit             # most bytes to reserve
+    size_t granule                   # the smallest page, in bytes
+    ExternalPool* external           # fixed; NULL: memory is this allocator's own; else the fields below are unused
+    size_t limit                     # most bytes to reserve
     uint64_t next_serial
     uint64_t next_page
-    uint64_t allocations     # slow ones
-    uint64_t search          # of wholly free pieces; the last one's mark
-    bint finds_ranked        # it found those of heaps that are ranked, too
-    Segment* first           # segments in order of serial, without windows
+    uint64_t allocations             # in the slow path
+    uint64_t search                  # the number of the last search for wholly free pages
+    bint finds_ranked                # that search also found the pages of ranked heaps
+    Segment* first                   # segments in order of serial, without stitched ones
     Segment* last
     Page* first_page
     Page* last_page
-    size_t stitched_size      # of addresses mapped in windows
+    size_t stitched_size             # unused; Stats.stitched_bytes counts what is mapped
     uint64_t stitched_count
-    int64_t stitch_budget           # for windows, see policy.pyx; below 0 it is overdrawn
-    int64_t budget_allocations           # allocations that are in it
-    size_t refused           # the reserved bytes that the device last refused to slack; SIZE_MAX: none
+    int64_t stitch_budget            # see pool_settings.pyx; below 0: over budget
+    int64_t budget_allocations       # allocations that the budget has earned from
+    size_t refused                   # reserved bytes that the device last refused within the growth slack; SIZE_MAX: none
     Heap* heaps
     Heap* last_heap
     int heap_count
-    AddressMap heap_index    # by heap_key (metadata.pyx); heaps of one key are chained
-    char* heap_slab          # records of heaps that were taken at once,
-    int unused_heaps         # and how many of them are left
-    Heap* spare_heaps        # whose private pools are gone, chained by sibling
-    Heap* awake              # those that the exclusive section locks; a hit needs one of them
+    AddressMap heap_index            # by heap_key (metadata.pyx); heaps of one key are chained
+    char* heap_slab                  # records of heaps that were allocated together
+    int unused_heaps                 # how many of them are left
+    Heap* spare_heaps                # heaps of private pools that are gone, chained by sibling
+    Heap* awake                      # the heaps that the exclusive section locks; the fast path uses only these
     int awake_count
-    Heap* busy               # of the others, those whose free pages are not all settled
-    Heap* unsearched         # and those whose free pages are to be marked
-    Heap* ranked             # and those whose free pages are marked, by the largest block that holds any,
-    size_t ranked_pages      # and how many bytes they have
-    int64_t heaps_keeping_pages        # heaps with pages that linger
-    bint risen               # a figure of a heap that is asleep rose: the ceilings are to be shared out anew
-    int64_t[2][PER_HEAP] asleep  # the sums over the heaps that are asleep
-    int64_t[2][PER_HEAP] asleep_cumulative  # of what they made (stats.pxd)
-    Heap* heap_table[2][HEAP_SLOTS + MAX_PROBES]  # by kind and stream; read without a lock
+    Heap* busy                       # sleeping heaps whose free blocks are not all quiescent
+    Heap* unsearched                 # sleeping heaps whose free pages are not marked yet
+    Heap* ranked                     # sleeping heaps whose free pages are marked: a tree, by the largest block with one
+    size_t ranked_pages              # bytes of the marked pages of all ranked heaps
+    int64_t heaps_keeping_pages      # heaps with keeps_pages
+    bint risen                       # a statistic of a sleeping heap rose: the limits have to be distributed again
+    bint peaked                      # a peak changed since the limits were last set
+    int64_t[2][PER_HEAP] asleep      # sums over the sleeping heaps
+    int64_t[2][PER_HEAP] asleep_cumulative  # sums of their cumulative counts (stats.pxd)
+    Heap* heap_table[2][HEAP_SLOTS + MAX_PROBES]  # common heaps by kind and stream; read without a lock
     PrivatePool* privates
-    AddressMap private_index  # by the numbers of their ids
-    PrivatePool* ending          # whose graphs are gone while replays may not be
-    PrivatePool* only            # whose idle memory alone is being given back; NULL: everybody's that may
-    Route* routes            # captures under way, and threads in pools of their own; the latest first
-    uint64_t captures        # routes that are captures
-    uint64_t routed          # routes that are threads; read without a lock
-    Queues queues            # one a stream that was ever recorded
-    uint64_t pending         # entries in the queues
+    AddressMap private_index         # by their ids
+    PrivatePool* ending              # private pools whose graphs are destroyed while replays may be running
+    PrivatePool* only                # the one private pool whose idle memory is being released; NULL: all that may be
+    Route* routes                    # the latest first
+    uint64_t captures                # routes that are captures
+    uint64_t routed                  # routes that are threads; read without a lock
+    Queues queues                    # one for each stream on which events were recorded
+    uint64_t pending                 # entries in the queues
     Offer* offers
-    uintptr_t watch          # a stream of the pool's own, which waits for the events of offers; 0 before the first
-    Block* deferred          # PENDING without events yet, chained by left
-    Entry* spare_entries     # records to use again; their events are created and idle
-    Entry* awaited           # whose event a thread waits for, all locks left: not to be used again meanwhile; or NULL
+    uintptr_t watch                  # a stream of the pool that waits for the events of offers; 0 before the first
+    Block* deferred                  # PENDING, with events still to be recorded, chained by left
+    Entry* spare_entries             # records to reuse; their events are created and idle
+    Entry* awaited                   # a thread waits for its event, unlocked: not to be reused or recorded again; or NULL
     Use* spare_uses
-    const char* failed_identity       # the identity that a debug audit found violated
-    uint64_t audited_hits    # calls that took the fast path and were audited; 0 at level 0
-    uint64_t audited_cached  # of these, what the last-freed cache answered
-    int64_t[2][PER_HEAP] total  # the sums over the heaps, while all of them are held
-    int64_t[2][2] split_base  # total of INACTIVE_SPLIT and _BYTES that is counted; while nobody is inside, less total
-    int64_t[2][PER_HEAP] freed_base  # allocated - freed, less current, of the sums
-    Stats stats              # the current figures of the shared ones are not kept here
-
-
-cdef inline bint is_of(const Block* block, const Pool* pool) noexcept nogil:
-    # May be asked without a lock, as a record stays with its heap and a heap with its pool.
-    return block.heap.settings == &pool.settings
+    const char* failed_identity      # the identity that a debug audit found to fail; NULL: none
+    uint64_t audited_hits            # calls that took the fast path and were audited; 0 at level 0
+    uint64_t audited_cached          # those of them that the last-freed cache served
+    int64_t[2][PER_HEAP] total       # sums over all heaps, while the exclusive section is held
+    int64_t[2][2] split_base         # totals of INACTIVE_SPLIT and _BYTES that are counted; outside the section, less total
+    int64_t[2][PER_HEAP] freed_base  # totals at the last reset_accumulated: freed = allocated - current + freed_base
+    Stats stats                      # without the current values of the per-heap statistics

@@ -2,8 +2,8 @@
 
     PYTHONPATH=tests/helpers python tests/helpers/allocator/allocator_bulk.py --operations 2000000 --seed 1
 
-prints what happened, or the seed and the last operations before a difference.  Every so often a storm comes
-between: operations while rows of the driver fail.  test_allocator_model.py runs a part of it.
+prints what happened, or the seed and the last operations before a difference.  Now and then a storm is run:
+operations while rows of the driver fail.  test_allocator_model.py runs a part of it.
 """
 
 import argparse
@@ -20,8 +20,8 @@ from model_blocks import MIB
 from model_statistics import COUNTERS
 
 DEVICES = (0, 1)
-PHASE = 1000  # operations between two comparisons of everything, and two changes of what is aimed at
-STORM = 60  # operations while rows fail, and then the models begin anew
+PHASE = 1000  # operations between two full comparisons, and between two changes of the aims
+STORM = 60  # operations while rows fail; then the models start anew
 MOST_LIVE = 300
 EDGES = [
     0,
@@ -82,7 +82,7 @@ class Bulk:
     def compare(self):
         self.aim = self.random.choice([3, 30, 100, 200, MOST_LIVE])  # live blocks
         self.small = self.random.choice([0.3, 0.8, 0.95])  # share of small requests
-        self.sizes = [self.any_size() for _ in range(self.random.choice([0, 0, 4, 8]))]  # or all, where none
+        self.sizes = [self.any_size() for _ in range(self.random.choice([0, 0, 4, 8]))]  # if none, any size
         for device in DEVICES:
             self.mirror.compare(device)
         self.contents.check_all()
@@ -98,7 +98,7 @@ class Bulk:
         self.happened["absorbed"] += storm.absorbed
 
     def reckon(self):
-        """Adds up what the models have seen."""
+        """Adds up the rare events and counters of the models."""
         for model in self.mirror.models.values():
             self.happened.update(model.happened)
             self.happened.update({name: model.statistics.flat[name] for name in REPORTED})
@@ -129,7 +129,7 @@ class Bulk:
         self.mirror.free(self.live.pop(), **self.thread())
 
     def stretch(self):
-        """Hits upon hits, many of them of one size by turns, on one device."""
+        """A run of hits on one device, many of them frees and allocations of one size in turn."""
         device, streams = self.device(), self.random.choices((0, *OWN_STREAMS), k=2)
         sizes = [self.size() for _ in range(2)]
         self.recent.append(f"stretch on device {device}, streams {streams}, sizes {sizes}")
@@ -167,13 +167,13 @@ class Bulk:
         self.mirror.wait_event(device, stream, record)
 
     def take_over(self):
-        """A block of one stream's that is busy goes to another that waits for it."""
-        index, (giver, taker) = self.random.randrange(len(self.live)), self.random.sample(OWN_STREAMS, 2)
+        """A block of a busy stream is handed over to a stream that waits for its event."""
+        index, (giver, claimant) = self.random.randrange(len(self.live)), self.random.sample(OWN_STREAMS, 2)
         device, *place = self.live[index]
         n = self.mirror.models[device].live[tuple(place)].requested
         self.mirror.close_gate(device, giver)
-        self.wait_for(device, taker, self.free_as_of(index, giver))
-        self.allocate_on(device, max(1, n - self.random.choice((0, 0, n // 16))), taker)
+        self.wait_for(device, claimant, self.free_as_of(index, giver))
+        self.allocate_on(device, max(1, n - self.random.choice((0, 0, n // 16))), claimant)
 
     def close_gate(self):
         device, stream = self.device(), self.stream()
@@ -186,7 +186,7 @@ class Bulk:
         self.mirror.open_gate(device, stream)
 
     def blink_gate(self):
-        """What waited behind a gate completes, and the stream is busy again."""
+        """The work behind a gate completes, and the stream is busy again."""
         device, stream = self.device(), self.stream()
         self.recent.append(f"open the gate of device {device}, stream {stream}, and close it")
         self.mirror.open_gate(device, stream)
@@ -208,7 +208,7 @@ class Bulk:
 
     def reset_accumulated(self):
         device = self.device()
-        self.recent.append(f"reset the accumulated figures of device {device}")
+        self.recent.append(f"reset the accumulated statistics of device {device}")
         self.mirror.reset_accumulated(device)
 
     # choices
@@ -241,7 +241,7 @@ class Bulk:
 def run(seed, operations, required=()):
     """Runs the operations; a failure's text begins with the seed and the last operations.
 
-    required names what has to have happened, by the models' own words.
+    required names rare events, by the models' keys, that must have happened.
     """
     wrap_host()
     bulk = Bulk(seed)

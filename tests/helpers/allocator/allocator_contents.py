@@ -1,4 +1,4 @@
-"""Words in live memory, which the host device's memory lets a test write and read directly."""
+"""Marks in live memory: a test can write and read memory of the host device directly."""
 
 import ctypes
 import itertools
@@ -8,7 +8,7 @@ STEP = 1 << 20
 
 
 class Contents:
-    """Each block that is written to holds a word that no other one has: at both ends and every MiB."""
+    """Writes into each block a word that no other block holds: at both ends and at every MiB."""
 
     def __init__(self):
         self.words = itertools.count(1)

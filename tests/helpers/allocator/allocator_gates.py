@@ -1,10 +1,10 @@
-"""Gates before the streams of an allocator and its model: while one is closed, its stream runs nothing."""
+"""Gates on the streams of an allocator and its model: while a gate is closed, its stream runs nothing."""
 
 import threading
 import time
 from contextlib import contextmanager
 
-WAIT_SECONDS = 60  # how long a wait that is bound to come may take on a busy machine
+WAIT_SECONDS = 60  # how long a wait that must begin may take to begin on a busy machine
 
 
 class Gates:
@@ -34,7 +34,7 @@ class Gates:
         return [stream for gated, stream in self.gates if gated == device]
 
     def prepare_wait(self, device, awaited):
-        """Opens the gates if several streams would be waited for: in which order they get on is open then."""
+        """Opens the gates if several streams would be waited for: the order they go on in is undefined."""
         gated = set(self.gated(device))
         if not self.waits or len(awaited) > 1 or (awaited and gated - awaited):
             for stream in gated:
@@ -42,7 +42,7 @@ class Gates:
 
     @contextmanager
     def opening_gates(self, waiting, bound=True):
-        """Opens every gate as soon as the operation inside has begun to wait, if it is bound to or may."""
+        """Opens every gate once the operation inside waits; bound: it must wait, else it may."""
         if not waiting:
             yield
             return

@@ -1,8 +1,8 @@
 """The real allocator and its model, given the same operations; every difference raises AssertionError.
 
 A block is named by its key, (device, serial of its segment, offset).  Stream 0 is the device's default
-stream; streams 1, 2, ... are the mirror's own and can be gated: while a gate is closed its stream runs
-nothing, so what is complete and what is not is known at every moment.
+stream; streams 1, 2, ... are created by the mirror and can be gated: while a gate is closed its stream runs
+nothing, so it is known at every moment which events are complete.
 """
 
 import os
@@ -25,14 +25,15 @@ OWN_STREAMS = tuple(range(1, 1 + int(os.environ.get("ACCELRT_TEST_STREAMS", "3")
 class Mirror(Offers):
     """The pools of some devices, each beside its model.
 
-    waits, where given, counts how often the process has waited for a device: then an operation that has to
-    wait for a gated stream is let into its wait before the gate opens.  Without it the gates open first.
+    waits, if given, is a function that counts how often the process has waited for a device: then an
+    operation that has to wait for a gated stream begins its wait before the gate opens.  Without it the
+    gates open first.
     """
 
     def __init__(self, devices=(0,), waits=None):
         super().__init__(devices, waits)
         self.error = None  # the last OutOfMemoryError
-        self.broken = False  # a difference was found: of no more use
+        self.broken = False  # a difference was found: this mirror is of no more use
         self.checking = True
         self.bases = {}  # (device, serial) -> (address, size)
         self.streams = {
@@ -44,7 +45,7 @@ class Mirror(Offers):
         self.begin()
 
     def begin(self):
-        """Anew, with pools that hold nothing but what is idle."""
+        """Starts with new models and empty pools; call it while the pools hold nothing but idle memory."""
         accelrt.empty_cache()
         self.bases.clear()
         for device in self.models:
@@ -57,7 +58,7 @@ class Mirror(Offers):
             self.reset_accumulated(device)
 
     def order_queues(self, device):
-        """A stream's queue is made at its first use and kept: here, before any other use."""
+        """Makes the streams' event queues in order: a pool makes one at a stream's first use and keeps it."""
         for stream in OWN_STREAMS:
             address = accelrt.caching_allocator_alloc(1, device)
             accelrt.record_stream(address, self.streams[device, stream])
@@ -71,7 +72,7 @@ class Mirror(Offers):
     def allocate(self, device, n, stream=0, run=direct):
         """Allocates on both sides; returns the block's key, or None for 0 bytes or no memory."""
         model = self.models[device]
-        if self.gated(device) and model.may_climb(n, stream):
+        if self.gated(device) and model.may_retry(n, stream):
             queues = model.queues.items()
             self.prepare_wait(device, {stream for stream, queue in queues if not complete(queue)})
         try:
@@ -158,7 +159,7 @@ class Mirror(Offers):
             assert accelrt.memory_snapshot(device) == []
 
     def abandon(self):
-        """After a difference: gives back what the allocator itself calls live."""
+        """After a difference: frees every block that the allocator itself reports as live."""
         self.broken = True
         for gate in self.gates.values():
             gate.set()
@@ -175,28 +176,28 @@ class Mirror(Offers):
 
     def place(self, device, place, address):
         serial, offset = place
-        room = next(each.room for each in self.models[device].everywhere() if each.serial == serial)
-        self.learn_base(device, serial, address - offset, room)
+        held = next(each.held for each in self.models[device].all_segments() if each.serial == serial)
+        self.learn_base(device, serial, address - offset, held)
 
-    def learn_base(self, device, serial, base, room):
+    def learn_base(self, device, serial, base, held):
         if (device, serial) in self.bases:
-            assert self.bases[device, serial] == (base, room), f"segment {serial} is not at {base:#x}"
+            assert self.bases[device, serial] == (base, held), f"segment {serial} is not at {base:#x}"
         for key, (other, length) in self.bases.items():
-            assert key == (device, serial) or base + room <= other or other + length <= base
-        self.bases[device, serial] = base, room
+            assert key == (device, serial) or base + held <= other or other + length <= base
+        self.bases[device, serial] = base, held
 
     def address(self, key):
         device, serial, offset = key
         return self.bases[device, serial][0] + offset
 
     def forget_segments(self, device):
-        serials = {segment.serial for segment in self.models[device].everywhere()}
+        serials = {segment.serial for segment in self.models[device].all_segments()}
         for key in [key for key in self.bases if key[0] == device and key[1] not in serials]:
             del self.bases[key]
 
     @contextmanager
     def unchecked(self, device):
-        """Operations with no look at the figures in between, so that hits follow upon hits."""
+        """Does not read the statistics between the operations inside, so that hits follow each other."""
         self.checking = False
         try:
             yield
@@ -205,7 +206,7 @@ class Mirror(Offers):
         self.check(device)
 
     def turn(self, device, n, stream, rounds):
-        """Allocates and frees by turns; returns the last block's key, which is live."""
+        """Allocates and frees in turn; returns the key of the last block, which is live."""
         key = self.allocate(device, n, stream)
         for _ in range(rounds):
             if key is None:
@@ -236,9 +237,9 @@ class Mirror(Offers):
         expected = self.models[device].snapshot()
         assert len(real) == len(expected)
         for run, (segment, blocks) in zip(real, expected, strict=True):
-            self.learn_base(device, segment.serial, run["address"] - blocks[0].offset, segment.room)
-            told = self.expected_run(device, segment, blocks)
-            assert {key: run[key] for key in told} == told
+            self.learn_base(device, segment.serial, run["address"] - blocks[0].offset, segment.held)
+            wanted = self.expected_run(device, segment, blocks)
+            assert {key: run[key] for key in wanted} == wanted
 
     def expected_run(self, device, segment, blocks):
         base = self.bases[device, segment.serial][0]
@@ -289,5 +290,5 @@ def fresh_model(device):
     total, serial = capacity(device), segment["serial"] + 1
     if not segment["is_expandable"]:
         return Model(total, serial)
-    told = from_environment()
-    return PagedModel(total, serial, told.stitching, told.piece_size, told.growth_slack)
+    settings = from_environment()
+    return PagedModel(total, serial, settings.stitching, settings.piece_size, settings.growth_slack)

@@ -1,8 +1,8 @@
-"""Memory that an allocator and its model free as of an event.
+"""Offers: blocks that an allocator and its model free as of an event.
 
-The allocator's own stream, which waits for such events, can be waited for with the whole device only.  So
-while anything is offered the gates of a device open all at once, and an event that is complete is one that
-was recorded while none was closed.
+The pool's own stream, which waits for such events, can only be waited for with the whole device.  So while
+a block is offered, the gates of a device open all at once, and an event is complete if it was recorded while
+no gate was closed.
 """
 
 from allocator_gates import Gates
@@ -11,7 +11,7 @@ import accelrt
 
 
 class Offers(Gates):
-    """What a mirror's streams hand over; the mirror has streams and models."""
+    """The offers of a mirror's streams; the mirror has streams and models."""
 
     def __init__(self, devices, waits):
         super().__init__(waits)
@@ -20,7 +20,7 @@ class Offers(Gates):
         self.records = 0
 
     def free_after(self, key, stream):
-        """Frees as of an event that is recorded on the stream; answers with the record."""
+        """Frees a block as of an event recorded on the stream; returns the number of the record."""
         device, *place = key
         model = self.models[device]
         if stream not in model.gated:
@@ -39,7 +39,7 @@ class Offers(Gates):
         return self.records
 
     def wait_event(self, device, stream, record):
-        """Behind an event that is not complete the stream runs nothing, as behind a gate."""
+        """A stream that waits for an incomplete event runs nothing, as behind a gate."""
         model = self.models[device]
         self.streams[device, stream].wait_event(self.events[device][record])
         model.wait_event(stream, record)
@@ -49,14 +49,14 @@ class Offers(Gates):
         self.check(device)
 
     def let_finish(self, device, streams):
-        """What such streams have to do is done, but behind gates."""
+        """Waits for the work of those of the streams that have no closed gate."""
         for stream in streams:
             if stream not in self.models[device].gated:
                 own = self.streams.get((device, stream))
                 (own or accelrt.default_stream(device)).synchronize()
 
     def prepare_wait(self, device, awaited):
-        """Streams behind an event get on some time after the gate that it waited for."""
+        """A stream behind an event goes on at some time after the gate before the event opens."""
         if self.incomplete[device]:
             self.open_all(device)
         super().prepare_wait(device, awaited)
@@ -85,7 +85,7 @@ class Offers(Gates):
             del self.events[device][record]
 
     def end_offers(self):
-        """Before somebody without a model takes over: what is offered is free, or soon."""
+        """Ends all offers, before operations that the models do not follow: the blocks become free."""
         for device, model in self.models.items():
             self.open_all(device)
             model.offers.clear()

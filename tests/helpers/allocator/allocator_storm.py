@@ -1,4 +1,4 @@
-"""Random operations while rows of the driver fail at random.  No model follows: what must hold is checked."""
+"""Random operations while rows of the driver fail at random.  No model follows; invariants are checked."""
 
 import random
 from contextlib import contextmanager
@@ -31,7 +31,7 @@ WEIGHTS = {
 
 
 class Storm:
-    """Takes over what a mirror holds; finish() gives everything back and starts the mirror's models anew."""
+    """Takes over a mirror's live blocks; finish() frees everything and starts the mirror's models anew."""
 
     def __init__(self, mirror, contents, chance=None):
         self.mirror, self.contents = mirror, contents
@@ -54,7 +54,7 @@ class Storm:
 
     @contextmanager
     def failing(self):
-        """One call of one row, or of any, may fail inside; the error then says what."""
+        """One call of one row, or of several rows, may fail inside; checks the error."""
         code = self.random.choice(CODES)
         rows = self.random.choice([ROWS, PAGES, [self.random.choice(ROWS)]])
         call = self.random.randint(1, 6 if len(rows) == 1 else 20)
@@ -73,14 +73,14 @@ class Storm:
     def check(self):
         for device in self.mirror.models:
             accelrt.memory.audit(device)
-            figures = accelrt.memory_stats(device)
+            stats = accelrt.memory_stats(device)
             asked = [n for on, n in self.live.values() if on == device]
-            assert figures["allocation.all.current"] == len(asked)
-            assert figures["allocated_bytes.all.current"] >= sum(round_up(n, 512) for n in asked)
-            assert accelrt.mem_get_info(device)[0] == capacity(device) - figures["reserved_bytes.all.current"]
+            assert stats["allocation.all.current"] == len(asked)
+            assert stats["allocated_bytes.all.current"] >= sum(round_up(n, 512) for n in asked)
+            assert accelrt.mem_get_info(device)[0] == capacity(device) - stats["reserved_bytes.all.current"]
 
     def finish(self):
-        """Nothing was lost: all contents are as written, and the device is empty once all is freed."""
+        """Checks that nothing is lost: contents are as written, and the device is empty once all is freed."""
         self.mirror.open_gates()
         self.contents.check_all()
         for address in list(self.live):
@@ -88,10 +88,10 @@ class Storm:
         accelrt.empty_cache()
         for device in self.mirror.models:
             assert accelrt.memory_snapshot(device) == []
-            figures = accelrt.memory_stats(device)
-            left = {key: value for key, value in figures.items() if key.endswith(".current") and value}
+            stats = accelrt.memory_stats(device)
+            left = {key: value for key, value in stats.items() if key.endswith(".current") and value}
             assert not left, left
-            assert figures["stitched_bytes"] == figures["reserved_addresses"] == 0
+            assert stats["stitched_bytes"] == stats["reserved_addresses"] == 0
             assert accelrt.mem_get_info(device) == (capacity(device), capacity(device))
         self.mirror.begin()
 
@@ -134,7 +134,7 @@ class Storm:
 
 
 def check_error(error, code, rows):
-    """What failed is named, and what it answered; a refusal for want of memory may be the allocator's own."""
+    """The error names the row that failed and its code; an out-of-memory error may be the allocator's."""
     assert error.call in {"allocate", "empty_cache", *rows}, (error, code, rows)
     if not isinstance(error, accelrt.OutOfMemoryError):
         assert error.code == code, (error, code, rows)

@@ -1,9 +1,9 @@
-"""One device's caching allocator in slow, plain Python: memory/allocator/DESIGN.md, said again in code.
+"""One device's caching allocator in slow, plain Python: a model of memory/allocator/DESIGN.md.
 
-Here is what both modes do and what plain segments do; model_pages.py adds virtual memory.  Nothing imports
-accelrt.  Places are (serial of the segment, offset in it), never addresses.  The work of streams is told to
-the model: between close_gate(s) and open_gate(s) stream s runs nothing, so an event recorded on it completes
-when the gate opens; an event recorded on any other stream is complete at once.
+This module holds what both modes do and what plain segments do; model_pages.py adds virtual memory.  No
+module of the model imports accelrt.  A place is (serial of the segment, offset in it), never an address.
+The caller says when streams run: between close_gate(s) and open_gate(s) stream s runs nothing, so an event
+recorded on it completes when the gate opens; an event recorded on any other stream is complete at once.
 """
 
 import math
@@ -14,8 +14,8 @@ from model_blocks import (
     FREE,
     LIVE,
     MIB,
+    PER_HEAP_KINDS,
     PLAIN,
-    SHARED_KINDS,
     UNIT,
     Block,
     Heap,
@@ -28,11 +28,11 @@ from model_statistics import Statistics
 
 
 class OutOfMemory(Exception):
-    """Raised by the ladder's last step."""
+    """Raised when the last step of the retry ladder fails."""
 
 
 class Model(Audited, Offers):
-    """The pool of a device that has capacity bytes, with plain segments; its next one bears first_serial."""
+    """The pool of a device with capacity bytes, in plain mode; its next segment has serial first_serial."""
 
     def __init__(self, capacity, first_serial=0):
         self.capacity, self.limit = capacity, math.inf
@@ -41,14 +41,14 @@ class Model(Audited, Offers):
         self.live = {}  # place -> Block
         self.queues = {}  # stream -> [Event], oldest first; streams in the order of their first use
         self.offers = []
-        self.gated = set()  # streams that run nothing now
-        self.held = set()  # private pools in use
+        self.gated = set()  # streams whose gate is closed
+        self.retained = set()  # private pools in use
         self.clock = 0
         self.allocations = 0
         self.statistics = Statistics()
-        self.touched = {}  # segments whose figures are not counted yet, as keys
-        self.waited = False  # the last allocate or empty_cache had to wait for a gated stream
-        self.happened = Counter()  # what is rare, so that tests may require it
+        self.touched = {}  # segments whose changes are not in the statistics yet, as keys
+        self.waited = False  # whether the last allocate or empty_cache waited for a gated stream
+        self.happened = Counter()  # rare events, which tests may require
 
     # requests
 
@@ -62,19 +62,19 @@ class Model(Audited, Offers):
             self.poll()
         block = self.take_offer(heap, n, size)
         if not block:
-            block = self.fit(heap, size) or self.climb(heap, size)
-            self.take(block, n, size)
+            block = self.fit(heap, size) or self.retry(heap, size)
+            self.hand_out(block, n, size)
             if block.segment.heap != heap:
                 self.happened["borrowed"] += 1
                 block.uses = {heap.stream: True}
         self.allocations += 1
         return block.place
 
-    def may_climb(self, n, stream=0, pool=None):
-        """Whether an allocation can come to wait."""
+    def may_retry(self, n, stream=0, pool=None):
+        """Whether an allocation may have to wait for a stream."""
         size = round_up(n, UNIT)
         heap = self.heap_for(size, stream, pool)
-        return n > 0 and not self.fit(heap, size) and not self.has_room(self.usual_growth(size))
+        return n > 0 and not self.fit(heap, size) and not self.is_within_limits(self.usual_growth(size))
 
     def free(self, place):
         block = self.live.pop(place)
@@ -120,10 +120,10 @@ class Model(Audited, Offers):
     def reserved(self):
         return sum(segment.size for segment in self.segments)
 
-    def has_room(self, size):
+    def is_within_limits(self, size):
         return self.reserved() + size <= min(self.limit, self.capacity)
 
-    def everywhere(self):
+    def all_segments(self):
         return self.segments
 
     def is_pending(self, heap):
@@ -131,7 +131,7 @@ class Model(Audited, Offers):
 
     def fit(self, heap, size):
         best = None
-        for segment in self.everywhere():
+        for segment in self.all_segments():
             if segment.heap == heap:
                 for block in segment.blocks:
                     if (
@@ -142,43 +142,43 @@ class Model(Audited, Offers):
                         best = block
         return best
 
-    def keeps_apart(self, size):
-        """Whether growth comes before pages that other streams freed."""
+    def grows_first(self, size):
+        """Whether growth is tried before pages that other streams freed."""
         return False
 
-    def serve(self, heap, size, across=True):
-        return self.fit(heap, size) or self.grow(heap, self.usual_growth(size))
+    def find_or_grow(self, heap, size, across=True):
+        return self.fit(heap, size) or self.grow_plain(heap, self.usual_growth(size))
 
-    def last_resort(self, heap, size):
-        return self.grow(heap, round_up(size, 2 * MIB))
+    def last_growth(self, heap, size):
+        return self.grow_plain(heap, round_up(size, 2 * MIB))
 
-    def lend(self, heap, size):
-        """The least block of another heap that suffices and that no work uses any more, or None."""
+    def borrow(self, heap, size):
+        """The least quiescent free block of another heap that is large enough, or None."""
 
-    def climb(self, heap, size):
+    def retry(self, heap, size):
         self.poll()
-        block = self.serve(heap, size, across=not self.keeps_apart(size))
-        if not block and self.keeps_apart(size):
-            block = self.serve(heap, size)
+        block = self.find_or_grow(heap, size, across=not self.grows_first(size))
+        if not block and self.grows_first(size):
+            block = self.find_or_grow(heap, size)
         if not block and size <= MIB:
-            block = self.lend(heap, size)
+            block = self.borrow(heap, size)
         if block:
             return block
         self.wait()
-        block = self.serve(heap, size)
+        block = self.find_or_grow(heap, size)
         if block:
             return block
         self.statistics.count("num_alloc_retries")
         self.give_back()
-        block = self.serve(heap, size) or self.last_resort(heap, size) or self.lend(heap, size)
+        block = self.find_or_grow(heap, size) or self.last_growth(heap, size) or self.borrow(heap, size)
         if not block:
             self.statistics.count("num_ooms")
             self.count()
             raise OutOfMemory
         return block
 
-    def grow(self, heap, size):
-        if not self.has_room(size):
+    def grow_plain(self, heap, size):
+        if not self.is_within_limits(size):
             return None
         segment = self.new_segment(heap, PLAIN, size)
         segment.blocks = [Block(segment, 0, size)]
@@ -188,14 +188,14 @@ class Model(Audited, Offers):
         self.statistics.count("num_device_alloc")
         return segment.blocks[0]
 
-    def new_segment(self, heap, shape, room):
+    def new_segment(self, heap, shape, held):
         self.next_serial += 1
-        return Segment(self.next_serial - 1, heap, shape, room)
+        return Segment(self.next_serial - 1, heap, shape, held)
 
     def splits(self, block, rest):
         return rest >= UNIT if block.segment.heap.kind == "small" else rest > MIB
 
-    def take(self, block, n, size):
+    def hand_out(self, block, n, size):
         segment, rest = block.segment, block.size - size
         if self.splits(block, rest):
             after = segment.blocks.index(block) + 1
@@ -206,14 +206,14 @@ class Model(Audited, Offers):
         self.touched[segment] = True
         self.count()
 
-    # what comes back
+    # pending and free blocks
 
     def poll(self):
         for stream, queue in self.queues.items():
             while queue and queue[0].complete:
                 if stream is WATCH:
                     self.withdraw(queue[0].block)
-                self.finish(queue.pop(0))
+                self.complete(queue.pop(0))
 
     def wait(self):
         self.statistics.count("num_sync_all_streams")
@@ -222,13 +222,13 @@ class Model(Audited, Offers):
         self.poll()
 
     def wait_for_gates(self):
-        """An operation that waits for one gated stream is let in by opening every gate."""
+        """The operation waits for a gated stream: the caller opens every gate once it waits."""
         self.waited = True
         self.happened["waited"] += 1
         for stream in list(self.gated):
             self.open_gate(stream)
 
-    def finish(self, event):
+    def complete(self, event):
         event.block.events -= 1
         if event.block.events == 0:
             self.release(event.block)
@@ -236,14 +236,14 @@ class Model(Audited, Offers):
     def release(self, block):
         self.clock += 1
         block.state, block.requested, block.uses, block.freed = FREE, 0, {}, self.clock
-        self.freed(self.merge(block))
+        self.after_free(self.merge(block))
         self.count()
 
-    def freed(self, block):
-        """What follows, before it is counted."""
+    def after_free(self, block):
+        """Called after a block became free and merged, before it is counted."""
 
     def merge(self, block):
-        """Joins a free block with its free neighbours."""
+        """Merges a free block with its free neighbours."""
         blocks = block.segment.blocks
         self.touched[block.segment] = True
         index = blocks.index(block)
@@ -257,7 +257,7 @@ class Model(Audited, Offers):
 
     def give_back(self):
         for segment in [segment for segment in self.segments if segment.idle()]:
-            if segment.heap.pool in self.held:
+            if segment.heap.pool in self.retained:
                 continue
             if self.gated:  # a driver frees memory when the device is idle
                 self.wait_for_gates()
@@ -267,12 +267,12 @@ class Model(Audited, Offers):
             self.statistics.count("num_device_free")
 
     def count(self):
-        """Counts the net of what became of the touched segments, decreases first."""
-        nets = [0] * len(SHARED_KINDS)
+        """Adds the net changes of the touched segments to the statistics, decreases first."""
+        nets = [0] * len(PER_HEAP_KINDS)
         for segment in self.touched:
-            figures = segment.figures()
-            nets = [net + new - old for net, new, old in zip(nets, figures, segment.told, strict=True)]
-            segment.told = figures
+            stats = segment.stats()
+            nets = [net + new - old for net, new, old in zip(nets, stats, segment.counted, strict=True)]
+            segment.counted = stats
         self.touched = {}
-        for net, (figure, kind) in sorted(zip(nets, SHARED_KINDS, strict=True)):
-            self.statistics.change(figure, kind, net)
+        for net, (stat, kind) in sorted(zip(nets, PER_HEAP_KINDS, strict=True)):
+            self.statistics.change(stat, kind, net)

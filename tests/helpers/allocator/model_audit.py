@@ -1,9 +1,9 @@
-"""What tests look at in the model of the allocator: its blocks, and whether they and the figures agree."""
+"""What tests read of the model of the allocator: its blocks, and whether they and the statistics agree."""
 
 import itertools
 
-from model_blocks import FREE, HOLE, LIVE, PENDING, SHARED_KINDS, UNIT
-from model_statistics import FIGURES
+from model_blocks import FREE, HOLE, LIVE, PENDING, PER_HEAP_KINDS, UNIT
+from model_statistics import STATS
 
 
 class Audited:
@@ -13,7 +13,7 @@ class Audited:
         """Runs of blocks between holes: [(segment, [Block])], by serial and offset."""
         return [
             (segment, list(run))
-            for segment in sorted(self.everywhere(), key=lambda segment: segment.serial)
+            for segment in sorted(self.all_segments(), key=lambda segment: segment.serial)
             for is_hole, run in itertools.groupby(segment.blocks, lambda block: block.state is HOLE)
             if not is_hole
         ]
@@ -21,8 +21,8 @@ class Audited:
     def audit(self):
         """Asserts every identity by walking everything."""
         events = [event.block for queue in self.queues.values() for event in queue]
-        blocks = [block for segment in self.everywhere() for block in segment.blocks]
-        for segment in self.everywhere():
+        blocks = [block for segment in self.all_segments() for block in segment.blocks]
+        for segment in self.all_segments():
             ends = itertools.accumulate((block.size for block in segment.blocks), initial=0)
             assert [*ends] == [*(block.offset for block in segment.blocks), segment.size]
             assert (FREE, FREE) not in itertools.pairwise(block.state for block in segment.blocks)
@@ -40,11 +40,11 @@ class Audited:
 
     def audit_statistics(self, free):
         flat = self.statistics.flat
-        sums = [sum(values) for values in zip(*(each.figures() for each in self.everywhere()), strict=True)]
-        for (figure, kind), total in zip(SHARED_KINDS, sums, strict=bool(sums)):
-            assert flat[f"{figure}.{kind}_pool.current"] == total, (figure, kind)
-        for figure in FIGURES:
-            assert flat[f"{figure}.all.peak"] >= flat[f"{figure}.all.current"]
+        sums = [sum(values) for values in zip(*(each.stats() for each in self.all_segments()), strict=True)]
+        for (stat, kind), total in zip(PER_HEAP_KINDS, sums, strict=bool(sums)):
+            assert flat[f"{stat}.{kind}_pool.current"] == total, (stat, kind)
+        for stat in STATS:
+            assert flat[f"{stat}.all.peak"] >= flat[f"{stat}.all.current"]
         assert (
             flat["reserved_bytes.all.current"] == self.reserved() == flat["active_bytes.all.current"] + free
         )

@@ -1,15 +1,15 @@
-"""What the model of the allocator is made of: blocks, segments, and their figures."""
+"""What the model of the allocator is made of: blocks, segments, and their statistics."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from model_statistics import KINDS, SHARED
+from model_statistics import KINDS, PER_HEAP
 
 MIB = 1 << 20
 UNIT = 512
 LIVE, PENDING, FREE, HOLE = "active_allocated", "active_pending_free", "inactive", "hole"
-PLAIN, SPAN, WINDOW = "plain", "span", "window"
-SHARED_KINDS = [(figure, kind) for kind in KINDS for figure in SHARED]
+PLAIN, EXPANDABLE, STITCHED = "plain", "expandable", "stitched"
+PER_HEAP_KINDS = [(stat, kind) for kind in KINDS for stat in PER_HEAP]
 
 
 class Heap(NamedTuple):
@@ -24,9 +24,9 @@ class Block:
     offset: int
     size: int
     state: str = FREE
-    kind: str = ""  # by the size that was handed out
+    kind: str = ""  # by the block's size when it was allocated
     requested: int = 0
-    uses: dict = field(default_factory=dict)  # the other streams that were recorded on it, as keys
+    uses: dict = field(default_factory=dict)  # the other streams recorded on it, as keys
     events: int = 0  # queue entries that name it
     freed: int = 0  # when the last of its bytes was freed, by the model's clock
 
@@ -44,32 +44,32 @@ class Segment:
     serial: int
     heap: Heap
     shape: str
-    room: int  # bytes of addresses
+    held: int  # bytes of addresses reserved
     blocks: list = field(default_factory=list)  # by offset
     slots: list = field(default_factory=list)  # by offset; none where plain
-    spoiled: bool = False  # a window that lost a page
-    told: tuple = (0,) * len(SHARED_KINDS)  # the figures that the statistics have of it
+    incomplete: bool = False  # a stitched segment that lost a page
+    counted: tuple = (0,) * len(PER_HEAP_KINDS)  # its stats as the model's statistics hold them
 
     @property
     def size(self):
         return self.blocks[-1].end if self.blocks else 0
 
-    def figures(self):
-        """What the segment adds to each of SHARED_KINDS."""
-        sums = {kind: [0] * len(SHARED) for kind in KINDS}
+    def stats(self):
+        """What the segment adds to each of PER_HEAP_KINDS."""
+        sums = {kind: [0] * len(PER_HEAP) for kind in KINDS}
         for block in self.blocks:
             if block.state is FREE:
                 if self.shape is not PLAIN or len(self.blocks) > 1:
                     sums[self.heap.kind][5] += 1
                     sums[self.heap.kind][6] += block.size
             elif block.state is not HOLE:
-                told = sums[block.kind]
+                totals = sums[block.kind]
                 if block.state is LIVE:
-                    told[0] += 1
-                    told[1] += block.size
-                told[2] += 1
-                told[3] += block.size
-                told[4] += block.requested
+                    totals[0] += 1
+                    totals[1] += block.size
+                totals[2] += 1
+                totals[3] += block.size
+                totals[4] += block.requested
         return (*sums["small"], *sums["large"])
 
     def idle(self):

@@ -1,24 +1,24 @@
-"""Memory that is freed as of an event, in the model of the allocator: who waits for the event may take it."""
+"""Offers in the model of the allocator: a stream that waits for a block's event may claim the block early."""
 
 from dataclasses import dataclass, field
 
 from model_blocks import LIVE, PENDING, Block, Event
 
-WATCH = "watch"  # the allocator's own stream, which waits for the events
+WATCH = "watch"  # the pool's own stream, which waits for the events of offers
 
 
 @dataclass(eq=False, slots=True)
 class Offer:
     block: Block
-    record: object  # which record of which event
-    takers: set = field(default_factory=set)  # streams that wait for it
+    record: object  # one recording of one event
+    claimants: set = field(default_factory=set)  # streams that wait for that recording
 
 
 class Offers:
-    """What a model offers, the latest first."""
+    """The offers of a model, the latest first."""
 
     def free_after(self, place, stream, record):
-        """Frees as of an event that was recorded on the stream just now."""
+        """Frees a block as of an event that was just recorded on the stream."""
         block = self.live.pop(place)
         self.enqueue(WATCH, block, stream)
         self.enqueue_uses(block)
@@ -26,11 +26,11 @@ class Offers:
         self.count()
 
     def wait_event(self, stream, record):
-        """The stream waits for that record; behind a gated stream it is gated itself, which is told apart."""
+        """The stream waits for that recording; if that is behind a gate, the caller gates the stream too."""
         for offer in self.offers:
             if offer.record == record and offer.block.segment.heap.pool is None:
                 self.heap_for(offer.block.size, stream, None)
-                offer.takers.add(stream)
+                offer.claimants.add(stream)
 
     def enqueue_uses(self, block):
         block.state = PENDING
@@ -46,11 +46,11 @@ class Offers:
         self.offers = [offer for offer in self.offers if offer.block is not block]
 
     def take_offer(self, heap, n, size):
-        """The smallest block that the stream was handed and that the size nearly fills, or None."""
+        """Claims the smallest block offered to the stream that the size nearly fills, or returns None."""
         fits = [
             offer.block
             for offer in self.offers
-            if heap.stream in offer.takers
+            if heap.stream in offer.claimants
             and heap.kind == offer.block.segment.heap.kind
             and offer.block.events == 1
             and 0 <= offer.block.size - size <= size // 8

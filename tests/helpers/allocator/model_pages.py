@@ -1,40 +1,40 @@
-"""The model of the allocator with virtual memory: windows show pages of spans a second time."""
+"""The model of the allocator with virtual memory: stitched segments map pages a second time."""
 
 import itertools
 import math
 from dataclasses import dataclass
 
-from model_blocks import FREE, MIB, WINDOW, Block, Heap
-from model_pieces import GRANULE, Pieces, append_slot, whole_slots
+from model_blocks import FREE, MIB, STITCHED, Block, Heap
+from model_pieces import GRANULE, PhysicalPages, append_slot, whole_slots
 
-AUTO = -1.0  # growth slack by credit
-MOST_CREDIT, WINDOW_PRICE, THRIFTY_SLACK = 8192, 64, 0.25
+AUTO = -1.0  # growth slack: by the stitching budget
+MAX_BUDGET, STITCH_PRICE, THRIFTY_SLACK = 8192, 64, 0.25
 
 
 @dataclass(slots=True)
 class Progress:
-    """What is known of the stream of a heap: by the clock, when its work was done."""
+    """What is known of the progress of a heap's stream, as moments of the model's clock."""
 
-    settled: int = 0
-    last_freed: int = 0  # nothing newer is free in it
-    mark: int = 0  # settled once marker is complete
-    marker: bool = False  # an event is out
+    quiescent_until: int = 0  # no work of the stream uses what was freed until then
+    last_freed: int = 0  # nothing newer is free in the heap
+    recorded_at: int = 0  # of the progress event: once it is complete, what was freed until then is quiescent
+    progress_event: bool = False  # one is recorded
     complete: bool = False
-    lingers: bool = False
+    keeps_pages: bool = False  # pages of other heaps are free in its stitched segments, not returned yet
 
 
-class PagedModel(Pieces):
-    """A pool with virtual memory; piece is the size of its pieces, 0 by what is reserved."""
+class PagedModel(PhysicalPages):
+    """A pool with virtual memory; page_size is the size of its pages, 0 for one by the reserved bytes."""
 
-    def __init__(self, capacity, first_serial=0, stitching=True, piece=0, slack=AUTO):
-        super().__init__(capacity, first_serial, piece)
+    def __init__(self, capacity, first_serial=0, stitching=True, page_size=0, slack=AUTO):
+        super().__init__(capacity, first_serial, page_size)
         self.stitching, self.slack = stitching, slack
-        self.windows = []  # oldest first
-        self.credit, self.earned = MOST_CREDIT, 0  # for windows; the allocations that are in it
+        self.stitched = []  # stitched segments, oldest first
+        self.stitch_budget, self.budget_allocations = MAX_BUDGET, 0  # budget; the allocations that earned it
         self.progress = {}  # heap -> Progress
 
-    def everywhere(self):
-        return self.segments + self.windows
+    def all_segments(self):
+        return self.segments + self.stitched
 
     def heap_for(self, size, stream, pool):
         heap = Heap(pool, stream, "large")
@@ -46,60 +46,60 @@ class PagedModel(Pieces):
 
     # an allocation without a fit
 
-    def keeps_apart(self, size):
+    def grows_first(self, size):
         return self.stitching and (size <= MIB or self.reserved() + size <= 16 * MIB)
 
-    def serve(self, heap, size, across=True):
+    def find_or_grow(self, heap, size, across=True):
         block = self.fit(heap, size)
-        while not block and self.obtain(heap, size, across):
+        while not block and self.grow_or_stitch(heap, size, across):
             block = self.fit(heap, size)
         return block
 
-    def last_resort(self, heap, size):
+    def last_growth(self, heap, size):
         return None
 
-    def lend(self, heap, size):
+    def borrow(self, heap, size):
         found = []
         for other in self.progress:
             if other.pool == heap.pool and other != heap and self.fit(other, size):
-                self.look(other)
+                self.poll_progress(other)
                 found += [
                     block
-                    for segment in self.everywhere()
+                    for segment in self.all_segments()
                     if segment.heap == other
                     for block in segment.blocks
-                    if block.state is FREE and block.size >= size and self.is_settled(block)
+                    if block.state is FREE and block.size >= size and self.is_quiescent(block)
                 ]
         return min(found, key=lambda block: (block.size, block.place), default=None)
 
-    def obtain(self, heap, size, across):
+    def grow_or_stitch(self, heap, size, across):
         if not self.stitching:
             return self.grow_at_end(heap, size)
         if self.grow_within(heap, size, self.slack):
             return True
-        self.send_home()
+        self.return_all_pages()
         if self.fit(heap, size):
             return True
-        found = self.free_pages(heap, across)
+        found = self.find_pages(heap, across)
         available = sum(slot.size for slots in found.values() for slot in slots)
-        window = self.old_window(heap, size, found) if available >= size else None
-        if window:
-            self.happened["revived"] += 1
-            self.count_credit(WINDOW_PRICE + len(window.slots))
-        elif self.slack == AUTO and self.is_overdrawn():
+        segment = self.reusable_stitched(heap, size, found) if available >= size else None
+        if segment:
+            self.happened["reused"] += 1
+            self.change_budget(STITCH_PRICE + len(segment.slots))
+        elif self.slack == AUTO and self.is_over_budget():
             refused = self.refused
             if self.grow_within(heap, size, THRIFTY_SLACK):
-                self.happened["thrifty"] += 1
+                self.happened["grown over budget"] += 1
                 return True
             if self.refused != refused:
                 return True
         if available < size:
-            return self.grow_by(heap, size - available, fills=True)
-        if not window:
+            return self.grow_pages(heap, size - available, fills=True)
+        if not segment:
             self.happened["stitched"] += 1
-            window = self.new_window(heap, size, found)
-            self.count_credit(-WINDOW_PRICE - len(window.slots))
-        self.move_in(window)
+            segment = self.make_stitched(heap, size, found)
+            self.change_budget(-STITCH_PRICE - len(segment.slots))
+        self.move_pages_in(segment)
         return True
 
     def grow_within(self, heap, size, slack):
@@ -115,125 +115,131 @@ class PagedModel(Pieces):
             self.happened["refused"] += 1
         return False
 
-    # whether windows pay
+    # the stitching budget
 
-    def count_credit(self, amount):
-        self.credit = min(MOST_CREDIT, self.credit + self.allocations - self.earned)
-        self.credit = max(-MOST_CREDIT, min(MOST_CREDIT, self.credit + amount))
-        self.earned = self.allocations
+    def change_budget(self, amount):
+        """First earns 1 for each allocation since the last change."""
+        earned = self.allocations - self.budget_allocations
+        self.stitch_budget = min(MAX_BUDGET, self.stitch_budget + earned)
+        self.stitch_budget = max(-MAX_BUDGET, min(MAX_BUDGET, self.stitch_budget + amount))
+        self.budget_allocations = self.allocations
 
-    def is_overdrawn(self):
-        self.count_credit(0)
-        return self.credit < 0
+    def is_over_budget(self):
+        self.change_budget(0)
+        return self.stitch_budget < 0
 
-    def free_pages(self, heap, across):
+    # stitched segments
+
+    def find_pages(self, heap, across):
         """{free block: [the slots wholly in it]}, that a heap may have; others' only if across."""
         for other in self.progress if across else ():
-            if other.pool == heap.pool and other != heap and self.has_page(other):
-                self.look(other)
+            if other.pool == heap.pool and other != heap and self.has_pages(other):
+                self.poll_progress(other)
         return {
             block: slots
-            for segment in self.everywhere()
+            for segment in self.all_segments()
             if segment.heap.pool == heap.pool
             for block in segment.blocks
-            if block.state is FREE and (segment.heap == heap or (across and self.is_settled(block)))
+            if block.state is FREE and (segment.heap == heap or (across and self.is_quiescent(block)))
             if (slots := whole_slots(block))
         }
 
-    def old_window(self, heap, size, found):
+    def reusable_stitched(self, heap, size, found):
+        """The heap's oldest stitched segment that suits the size and whose pages are all found, or None."""
         free = set(itertools.chain(*found.values()))
-        for window in self.windows:
-            if window.heap != heap or window.spoiled or window.size < size:
+        for segment in self.stitched:
+            if segment.heap != heap or segment.incomplete or segment.size < size:
                 continue
-            if window.size - window.slots[-1].size >= size and window.size > size + size // 8:
+            if segment.size - segment.slots[-1].size >= size and segment.size > size + size // 6:
                 continue
-            if not any(slot.at_home() for slot in window.slots) and all(
-                slot.piece.home in free for slot in window.slots
+            if not any(slot.is_resident() for slot in segment.slots) and all(
+                slot.page.resident in free for slot in segment.slots
             ):
-                return window
+                return segment
         return None
 
-    def new_window(self, heap, size, found):
+    def make_stitched(self, heap, size, found):
         chosen = []
         for block in sorted(found, key=lambda block: (-block.size, block.place)):
             for slot in found[block]:
                 if sum(each.size for each in chosen) < size:
                     chosen.append(slot)
-        window = self.new_segment(heap, WINDOW, sum(slot.size for slot in chosen))
+        segment = self.new_segment(heap, STITCHED, sum(slot.size for slot in chosen))
         for slot in chosen:
-            append_slot(window, slot.piece)
-        self.windows.append(window)
+            append_slot(segment, slot.page)
+        self.stitched.append(segment)
         self.count_calls(1 + len(chosen) + 1)
-        self.statistics.count("stitched_bytes", window.room)
-        self.statistics.count("reserved_addresses", window.room)
-        return window
+        self.statistics.count("stitched_bytes", segment.held)
+        self.statistics.count("reserved_addresses", segment.held)
+        return segment
 
-    def move_in(self, window):
-        for slot in window.slots:
-            self.happened["lent"] += slot.piece.home.segment.heap != window.heap
-            self.vacate(slot.piece)
-            slot.piece.home = slot
+    def move_pages_in(self, stitched):
+        for slot in stitched.slots:
+            self.happened["from other heaps"] += slot.page.resident.segment.heap != stitched.heap
+            self.evict(slot.page)
+            slot.page.resident = slot
         self.clock += 1
-        window.blocks = [Block(window, 0, window.size, freed=self.clock)]
-        self.progress[window.heap].last_freed = self.clock
-        self.touched[window] = True
+        stitched.blocks = [Block(stitched, 0, stitched.size, freed=self.clock)]
+        self.progress[stitched.heap].last_freed = self.clock
+        self.touched[stitched] = True
 
-    # pages go home
+    # pages return to their expandable segments
 
-    def freed(self, block):
+    def after_free(self, block):
         self.progress[block.segment.heap].last_freed = self.clock
-        if block.segment.shape is WINDOW:
-            self.go_home(block)
+        if block.segment.shape is STITCHED:
+            self.return_pages(block)
 
-    def go_home(self, block):
+    def return_pages(self, block):
         heap, freed = block.segment.heap, block.freed
         for slot in whole_slots(block):
-            home = slot.piece.slots[0]
-            own = home.segment.heap == heap
-            if not own and freed > self.progress[heap].settled:
-                self.look(heap)
-                if freed > self.progress[heap].settled:
-                    self.progress[heap].lingers = True
-                    self.happened["lingered"] += 1
+            primary = slot.page.slots[0]
+            own = primary.segment.heap == heap
+            if not own and freed > self.progress[heap].quiescent_until:
+                self.poll_progress(heap)
+                if freed > self.progress[heap].quiescent_until:
+                    self.progress[heap].keeps_pages = True
+                    self.happened["kept pages"] += 1
                     continue
-            self.vacate(slot.piece)
-            self.settle_in(home, freed if own else 0)
+            self.evict(slot.page)
+            self.make_resident(primary, freed if own else 0)
 
-    def send_home(self):
+    def return_all_pages(self):
         for heap, progress in self.progress.items():
-            if progress.lingers:
-                progress.lingers = False
-                self.look(heap)
-                for window in self.windows:
-                    if window.heap == heap:
-                        for block in [block for block in window.blocks if block.state is FREE]:
-                            self.go_home(block)
+            if progress.keeps_pages:
+                progress.keeps_pages = False
+                self.poll_progress(heap)
+                for segment in self.stitched:
+                    if segment.heap == heap:
+                        for block in [block for block in segment.blocks if block.state is FREE]:
+                            self.return_pages(block)
 
     # streams
 
-    def has_page(self, heap):
+    def has_pages(self, heap):
         return any(
             block.state is FREE and block.size >= GRANULE
-            for each in self.everywhere()
+            for each in self.all_segments()
             if each.heap == heap
             for block in each.blocks
         )
 
-    def is_settled(self, block):
-        return block.freed <= self.progress[block.segment.heap].settled
+    def is_quiescent(self, block):
+        return block.freed <= self.progress[block.segment.heap].quiescent_until
 
-    def look(self, heap):
+    def poll_progress(self, heap):
         progress = self.progress[heap]
-        if progress.last_freed <= progress.settled:
+        if progress.last_freed <= progress.quiescent_until:
             return
-        if progress.marker and progress.complete:
-            progress.settled, progress.marker = max(progress.settled, progress.mark), False
-        if progress.last_freed <= progress.settled:
+        if progress.progress_event and progress.complete:
+            progress.quiescent_until = max(progress.quiescent_until, progress.recorded_at)
+            progress.progress_event = False
+        if progress.last_freed <= progress.quiescent_until:
             return
         if heap.stream not in self.gated:
-            progress.settled = self.clock
-        elif not progress.marker:
-            progress.mark, progress.marker, progress.complete = self.clock, True, False
+            progress.quiescent_until = self.clock
+        elif not progress.progress_event:
+            progress.recorded_at, progress.progress_event, progress.complete = self.clock, True, False
 
     def open_gate(self, stream):
         super().open_gate(stream)
@@ -246,42 +252,44 @@ class PagedModel(Pieces):
         self.wait_for_device()
 
     def wait_for_device(self):
-        if not self.pieces and not self.windows:
+        if not self.pages and not self.stitched:
             return
         if self.gated:
             self.wait_for_gates()
         for progress in self.progress.values():
-            progress.settled = self.clock
-        self.send_home()
+            progress.quiescent_until = self.clock
+        self.return_all_pages()
 
     # the device
 
     def give_back(self):
         self.wait_for_device()
-        for window in list(self.windows):
-            if window.heap.pool not in self.held and not any(slot.at_home() for slot in window.slots):
-                self.drop(window)
-        for piece in list(self.pieces):
-            slot = piece.home
-            if slot.segment.heap.pool not in self.held and any(
+        for segment in list(self.stitched):
+            if segment.heap.pool not in self.retained and not any(
+                slot.is_resident() for slot in segment.slots
+            ):
+                self.drop_stitched(segment)
+        for page in list(self.pages):
+            slot = page.resident
+            if slot.segment.heap.pool not in self.retained and any(
                 block.state is FREE and slot.within(block) for block in slot.segment.blocks
             ):
-                self.vacate(piece)
-                self.release_piece(piece)
+                self.evict(page)
+                self.release_page(page)
         self.refused = math.inf
-        if not self.pieces and not self.windows:
-            self.credit = MOST_CREDIT
-        self.trim()
+        if not self.pages and not self.stitched:
+            self.stitch_budget = MAX_BUDGET
+        self.trim_all_expandable()
         for progress in self.progress.values():
-            progress.marker = False
+            progress.progress_event = False
 
-    def drop(self, window):
-        mapped = [slot for slot in window.slots if slot.piece]
+    def drop_stitched(self, stitched):
+        mapped = [slot for slot in stitched.slots if slot.page]
         self.count_calls(len(mapped) + 1)
         self.statistics.count("stitched_bytes", -sum(slot.size for slot in mapped))
-        self.statistics.count("reserved_addresses", -window.room)
+        self.statistics.count("reserved_addresses", -stitched.held)
         for slot in mapped:
-            slot.piece.slots.remove(slot)
-        self.windows.remove(window)
-        self.touched[window] = True
-        window.blocks = []
+            slot.page.slots.remove(slot)
+        self.stitched.remove(stitched)
+        self.touched[stitched] = True
+        stitched.blocks = []

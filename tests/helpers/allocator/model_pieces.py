@@ -1,20 +1,20 @@
-"""Physical pieces of memory in the model of the allocator, and where they are at home."""
+"""Physical pages in the model of the allocator: where they are mapped and resident, and growth."""
 
 import math
 from dataclasses import dataclass, field
 
 from model import Model
-from model_blocks import FREE, HOLE, MIB, SPAN, WINDOW, Block, Segment, round_up
+from model_blocks import EXPANDABLE, FREE, HOLE, MIB, STITCHED, Block, Segment, round_up
 
 GRANULE = 2 * MIB
 GIB = 1 << 30
 
 
 @dataclass(eq=False, slots=True)
-class Piece:
+class Page:
     size: int
-    slots: list = field(default_factory=list)  # all that it is mapped in; the first is in a span
-    home: "Slot" = None
+    slots: list = field(default_factory=list)  # all it is mapped in; the first is in an expandable segment
+    resident: "Slot" = None
 
 
 @dataclass(eq=False, slots=True)
@@ -22,35 +22,35 @@ class Slot:
     segment: Segment
     offset: int
     size: int
-    piece: Piece
+    page: Page  # None once the page was released: the addresses stay
 
-    def at_home(self):
-        return self.piece is not None and self.piece.home is self
+    def is_resident(self):
+        return self.page is not None and self.page.resident is self
 
     def within(self, block):
         return block.offset <= self.offset and self.offset + self.size <= block.end
 
 
-class Pieces(Model):
-    """Pieces of memory, the spans that they have their first home in, and growth."""
+class PhysicalPages(Model):
+    """Physical pages, the expandable segments that they are mapped in first, and growth."""
 
-    def __init__(self, capacity, first_serial=0, piece=0):
+    def __init__(self, capacity, first_serial=0, page_size=0):
         super().__init__(capacity, first_serial)
-        self.piece = piece  # the size of pieces, 0 by what is reserved
-        self.pieces = []  # in the order in which they were made
-        self.refused = math.inf  # the reserved bytes that the device last refused to slack
+        self.wanted_page_size = page_size  # 0: by the reserved bytes
+        self.pages = []  # in the order in which they were made
+        self.refused = math.inf  # the reserved bytes that the device last refused to growth within the slack
 
     def reserved(self):
-        return sum(piece.size for piece in self.pieces)
+        return sum(page.size for page in self.pages)
 
     def usual_growth(self, size):
         return round_up(size, GRANULE)
 
-    # where pages are at home
+    # where pages are resident
 
-    def vacate(self, piece):
-        """The piece's home becomes a hole."""
-        slot, blocks = piece.home, piece.home.segment.blocks
+    def evict(self, page):
+        """The slot where the page is resident becomes a hole."""
+        slot, blocks = page.resident, page.resident.segment.blocks
         index = next(index for index, block in enumerate(blocks) if slot.within(block))
         block = blocks[index]
         ends = [(block.offset, slot.offset), (slot.offset, slot.offset + slot.size)]
@@ -60,14 +60,14 @@ class Pieces(Model):
             for low, high in ends
             if low < high
         ]
-        piece.home = None
+        page.resident = None
         self.touched[slot.segment] = True
 
-    def settle_in(self, slot, freed=0):
-        """The piece's home is here, and free."""
+    def make_resident(self, slot, freed=0):
+        """The slot's page becomes resident in it, and its hole a free block."""
         block = next(block for block in slot.segment.blocks if block.offset == slot.offset)
         block.state, block.freed = FREE, freed
-        slot.piece.home = slot
+        slot.page.resident = slot
         self.merge(block)
 
     # the device
@@ -75,7 +75,7 @@ class Pieces(Model):
     def count_calls(self, calls):
         self.statistics.count("virtual_memory_calls", calls)
 
-    def make_piece(self, size):
+    def make_page(self, size):
         self.count_calls(1)
         while self.reserved() + size > self.capacity:
             if size == GRANULE:
@@ -83,110 +83,115 @@ class Pieces(Model):
             size = round_up(size // 2, GRANULE)
             self.happened["halved"] += 1
             self.count_calls(1)
-        piece = Piece(size)
-        self.pieces.append(piece)
+        page = Page(size)
+        self.pages.append(page)
         self.statistics.change("reserved_bytes", "large", size)
         self.statistics.count("num_device_alloc")
-        return piece
+        return page
 
-    def release_piece(self, piece, mapped=True):
-        self.count_calls(len(piece.slots) * mapped + 1)
-        for slot in piece.slots:
-            slot.piece = None
-            if slot.segment.shape is WINDOW:
-                slot.segment.spoiled = True
+    def release_page(self, page, mapped=True):
+        self.count_calls(len(page.slots) * mapped + 1)
+        for slot in page.slots:
+            slot.page = None
+            if slot.segment.shape is STITCHED:
+                slot.segment.incomplete = True
                 self.statistics.count("stitched_bytes", -slot.size)
-        self.pieces.remove(piece)
-        self.statistics.change("reserved_bytes", "large", -piece.size)
+        self.pages.remove(page)
+        self.statistics.change("reserved_bytes", "large", -page.size)
         self.statistics.count("num_device_free")
 
-    def piece_size(self, need):
+    def page_size(self, need, whole):
+        """For a growth by whole, of which need bytes are still missing."""
         total = max(self.reserved(), need)
         live, blocks = (
             self.statistics.flat[f"{name}.all.current"] for name in ("allocated_bytes", "allocation")
         )
-        share = min(total // 64, max(16 * MIB, total // 512, (live + need) // (blocks + 1) // 32))
-        size = self.piece or GRANULE
-        while not self.piece and size * 2 <= share:
+        target = min(total // 64, max(16 * MIB, total // 512))
+        mean = (live + whole) // (blocks + 1)
+        if mean >= 256 * MIB:
+            target = max(target, min(max(total, whole), mean) // 4)
+        size = self.wanted_page_size or GRANULE
+        while not self.wanted_page_size and size * 2 <= target:
             size *= 2
         return min(size, need)
 
     def need_at_end(self, heap, size):
-        """So that a block of the size fits at the end of a span."""
-        span = self.last_span(heap)
-        if span and span.blocks and span.blocks[-1].state is FREE and span.blocks[-1].size < size:
-            need = round_up(size - span.blocks[-1].size, GRANULE)
-            if span.room - span.size >= need:
+        """The growth after which a block of the size fits at the end of the last expandable segment."""
+        last = self.last_expandable(heap)
+        if last and last.blocks and last.blocks[-1].state is FREE and last.blocks[-1].size < size:
+            need = round_up(size - last.blocks[-1].size, GRANULE)
+            if last.held - last.size >= need:
                 return need
         return round_up(size, GRANULE)
 
     def grow_at_end(self, heap, size):
-        return self.grow_by(heap, self.need_at_end(heap, size), fills=False)
+        return self.grow_pages(heap, self.need_at_end(heap, size), fills=False)
 
-    def grow_by(self, heap, need, fills):
+    def grow_pages(self, heap, need, fills):
         need = round_up(need, GRANULE)
         if self.reserved() + need > self.limit:
             return False
-        gaps = [slot for span in self.segments if span.heap == heap for slot in span.slots if not slot.piece]
+        gaps = [slot for each in self.segments if each.heap == heap for slot in each.slots if not slot.page]
         for slot in gaps if fills else ():
             if slot.size <= need:
-                if not self.fill(slot):
+                if not self.fill_slot(slot):
                     return False
                 need -= slot.size
-        return need == 0 or self.append(self.span_with_room(heap, need), need)
+        return need == 0 or self.append_pages(self.ensure_capacity(heap, need), need)
 
-    def fill(self, slot):
-        piece = self.make_piece(slot.size)
-        if piece and piece.size < slot.size:
-            self.release_piece(piece, mapped=False)
-            piece = None
-        if piece:
+    def fill_slot(self, slot):
+        page = self.make_page(slot.size)
+        if page and page.size < slot.size:
+            self.release_page(page, mapped=False)
+            page = None
+        if page:
             self.happened["filled"] += 1
             self.count_calls(2)
-            slot.piece, piece.slots = piece, [slot]
-            self.settle_in(slot)
-        return piece is not None
+            slot.page, page.slots = page, [slot]
+            self.make_resident(slot)
+        return page is not None
 
-    def append(self, span, need):
-        made = []
+    def append_pages(self, expandable, need):
+        made, whole = [], need
         while need > 0:
-            piece = self.make_piece(self.piece_size(need))
-            if not piece:
+            page = self.make_page(self.page_size(need, whole))
+            if not page:
                 for slot in made:
-                    self.release_piece(slot.piece, mapped=False)
-                self.trim()
+                    self.release_page(slot.page, mapped=False)
+                self.trim_all_expandable()
                 return False
-            made.append(append_slot(span, piece))
-            need -= piece.size
+            made.append(append_slot(expandable, page))
+            need -= page.size
         self.count_calls(len(made) + 1)
         for slot in made:
-            self.settle_in(slot)
+            self.make_resident(slot)
         return True
 
-    def last_span(self, heap):
-        return next((span for span in reversed(self.segments) if span.heap == heap), None)
+    def last_expandable(self, heap):
+        return next((segment for segment in reversed(self.segments) if segment.heap == heap), None)
 
-    def span_with_room(self, heap, need):
-        span = self.last_span(heap)
-        if not span or span.room - span.size < need:
-            span = self.new_segment(heap, SPAN, max(need, 16 * GIB if span else 4 * GIB))
-            self.segments.append(span)
+    def ensure_capacity(self, heap, need):
+        """The heap's last expandable segment, or a new one if that has too few addresses left."""
+        last = self.last_expandable(heap)
+        if not last or last.held - last.size < need:
+            last = self.new_segment(heap, EXPANDABLE, max(need, 16 * GIB if last else 4 * GIB))
+            self.segments.append(last)
             self.count_calls(1)
-            self.statistics.count("reserved_addresses", span.room)
+            self.statistics.count("reserved_addresses", last.held)
             self.statistics.change("segment", "large", 1)
-        return span
+        return last
 
-    def trim(self):
-        """Addresses at the end of spans that hold nothing."""
-        for span in list(self.segments):
-            while span.slots and span.slots[-1].piece is None:
-                span.slots.pop()
-                span.blocks.pop()
-                self.touched[span] = True
-            if not span.slots:
-                self.segments.remove(span)
+    def trim_all_expandable(self):
+        """Cuts off addresses without pages at the end of expandable segments, and drops empty segments."""
+        for segment in list(self.segments):
+            while segment.slots and segment.slots[-1].page is None:
+                segment.slots.pop()
+                segment.blocks.pop()
+                self.touched[segment] = True
+            if not segment.slots:
+                self.segments.remove(segment)
                 self.count_calls(1)
-                self.statistics.count("reserved_addresses", -span.room)
+                self.statistics.count("reserved_addresses", -segment.held)
                 self.statistics.change("segment", "large", -1)
 
 
@@ -194,9 +199,9 @@ def whole_slots(block):
     return [slot for slot in block.segment.slots if slot.within(block)]
 
 
-def append_slot(segment, piece):
-    slot = Slot(segment, segment.size, piece.size, piece)
+def append_slot(segment, page):
+    slot = Slot(segment, segment.size, page.size, page)
     segment.slots.append(slot)
     segment.blocks.append(Block(segment, slot.offset, slot.size, HOLE))
-    piece.slots.append(slot)
+    page.slots.append(slot)
     return slot

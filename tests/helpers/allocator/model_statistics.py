@@ -1,8 +1,8 @@
-"""The figures of memory_stats, kept by the model of the allocator."""
+"""The statistics of memory_stats, kept by the model of the allocator."""
 
 import itertools
 
-SHARED = (
+PER_HEAP = (
     "allocation",
     "allocated_bytes",
     "active",
@@ -11,10 +11,10 @@ SHARED = (
     "inactive_split",
     "inactive_split_bytes",
 )
-FIGURES = (*SHARED, "segment", "reserved_bytes")
+STATS = (*PER_HEAP, "segment", "reserved_bytes")
 KINDS = ("small", "large")
 PARTS = ("current", "peak", "allocated", "freed")
-UNUSED_FIGURES = ("oversize_allocations", "oversize_segments")
+UNUSED_STATS = ("oversize_allocations", "oversize_segments")
 COUNTERS = ("num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_alloc", "num_device_free")
 PAGE_COUNTERS = ("virtual_memory_calls", "stitched_bytes", "reserved_addresses")
 
@@ -23,15 +23,15 @@ class Statistics:
     """The flat dict of memory_stats, kept as segments change."""
 
     def __init__(self):
-        names = [f"{figure}.{kind}" for figure in FIGURES for kind in ("all", "small_pool", "large_pool")]
-        self.keys = {name: [f"{name}.{part}" for part in PARTS] for name in [*names, *UNUSED_FIGURES]}
+        names = [f"{stat}.{kind}" for stat in STATS for kind in ("all", "small_pool", "large_pool")]
+        self.keys = {name: [f"{name}.{part}" for part in PARTS] for name in [*names, *UNUSED_STATS]}
         self.flat = dict.fromkeys([*itertools.chain(*self.keys.values()), *COUNTERS, *PAGE_COUNTERS], 0)
 
-    def change(self, figure, kind, net):
-        """Adds net to one figure of a kind, and to that of all."""
+    def change(self, stat, kind, net):
+        """Adds net to one statistic of a kind, and to that of both kinds."""
         if net:
-            self.add(f"{figure}.all", net)
-            self.add(f"{figure}.{kind}_pool", net)
+            self.add(f"{stat}.all", net)
+            self.add(f"{stat}.{kind}_pool", net)
 
     def add(self, name, net):
         current, peak, allocated, freed = self.keys[name]

@@ -2,12 +2,12 @@
 from libc.stdint cimport int64_t, uintptr_t
 
 from accelrt.memory.allocator.types cimport Heap
-from accelrt.memory.allocator.address_table cimport block_at
+from accelrt.memory.allocator.address_table cimport block_in, heap_at
 from accelrt.memory.allocator.stats cimport ALLOCATION, BLOCKS, BOTH, SPLITS, HeapStats
 
 
 cdef Heap* heap_of(uintptr_t address) except NULL:
-    return block_at(address).heap
+    return heap_at(address)
 
 
 def forget_last_freed(uintptr_t live):
@@ -29,7 +29,7 @@ def raise_sum_of_ceilings(uintptr_t live):
 
 
 def turn_another(uintptr_t cached, uintptr_t live):
-    heap_of(cached).cached = block_at(live)
+    heap_of(cached).cached = block_in(heap_of(cached), live)
 
 
 def lose_room_to_turn(uintptr_t cached):

@@ -1,4 +1,4 @@
-"""The allocator does what its model does, operation for operation."""
+"""The allocator does the same as its model, operation for operation."""
 
 import os
 import random
@@ -16,7 +16,7 @@ from model_blocks import MIB
 from model_pages import PagedModel
 
 pytestmark = pytest.mark.host
-LIMIT = 96 * MIB  # what the machine's pools may reserve: small, so that it is reached often
+LIMIT = 96 * MIB  # of the reserved bytes of the machine's pools: small, so that it is reached often
 STREAMS = (0, *OWN_STREAMS)
 
 sizes = st.one_of(
@@ -33,7 +33,7 @@ class AllocatorAgainstModel(RuleBasedStateMachine):
     """One device, its default stream and three others; every step compares everything."""
 
     live = Bundle("live")
-    mirrors = []  # noqa: RUF012  one serves until it fails; its streams live on, so that no handle comes again
+    mirrors = []  # noqa: RUF012  one is used until it fails; its streams stay, so that no handle is used again
 
     def __init__(self):
         super().__init__()
@@ -136,7 +136,7 @@ def run_machine():
 @pytest.mark.parametrize("debug", ["0", "2"])
 @pytest.mark.parametrize("settings", ["", "expandable_segments:False"], ids=["pages", "plain"])
 def test_any_sequence_of_operations(settings, debug):
-    """Unaudited as well: only then does the allocator take its short paths."""
+    """Also at debug level 0, where the fast path is not audited."""
     in_child(run_machine, ACCELRT_ALLOC_CONF=settings, ACCELRT_DEBUG=debug)
 
 
@@ -156,7 +156,7 @@ def test_bulk_of_random_operations(settings, debug, operations):
     seed = int(os.environ.get("ACCELRT_TEST_SEED", SEED))
     required = ["num_ooms", "waited", "handed over"]
     if settings == "":
-        required += ["raised", "absorbed", "stitched", "revived", "lent", "lingered", "filled"]
+        required += ["raised", "absorbed", "stitched", "reused", "from other heaps", "kept pages", "filled"]
     environment = {"HOST_MEMORY": "128MiB", "DEBUG": debug, "ALLOC_CONF": settings}
     environment = {f"ACCELRT_{name}": value for name, value in environment.items()}
     print(in_child(allocator_bulk.run, seed, operations, required, **environment))
@@ -173,7 +173,9 @@ def test_bulk_of_random_operations(settings, debug, operations):
 )
 def test_bulk_of_random_operations_on_more_streams_than_stay_awake(settings, debug, operations):
     seed = int(os.environ.get("ACCELRT_TEST_SEED", SEED))
-    required = ["stitched", "revived", "lent", "lingered", "borrowed"] if settings == "" else ["num_ooms"]
+    required = ["num_ooms"]
+    if settings == "":
+        required = ["stitched", "reused", "from other heaps", "kept pages", "borrowed"]
     environment = {"HOST_MEMORY": "384MiB", "DEBUG": debug, "ALLOC_CONF": settings, "TEST_STREAMS": "40"}
     environment = {f"ACCELRT_{name}": value for name, value in environment.items()}
     print(in_child(allocator_bulk.run, seed, operations, required, **environment))

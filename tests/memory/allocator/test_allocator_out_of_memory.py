@@ -1,4 +1,4 @@
-"""What is left when a device is full, and what the ladder does before it says so."""
+"""Full devices: what the retry ladder does before a request fails, and what the error says."""
 
 import time
 
@@ -46,7 +46,7 @@ def test_half_the_device_twice_fails_and_succeeds_once_the_first_is_freed(mode):
     full_device(half_the_device_twice, mode)
 
 
-def figures_of_the_error(reserved):
+def stats_of_the_error(reserved):
     mirror = begin()
     mirror.allocate(0, 100 * MIB)
     idle = mirror.allocate(0, 100 * MIB, stream=1)
@@ -63,7 +63,7 @@ def figures_of_the_error(reserved):
 
 
 def test_the_error_says_what_was_asked_for_and_what_there_is(mode):
-    full_device(figures_of_the_error, mode, {"pages": 104, "plain": 120}[mode] * MIB)
+    full_device(stats_of_the_error, mode, {"pages": 104, "plain": 120}[mode] * MIB)
 
 
 def pending_memory():
@@ -142,10 +142,10 @@ def other_streams(expected):
     for key in keys:
         mirror.free(key)
     assert mirror.allocate(0, 250 * MIB)
-    figures = accelrt.memory_stats(0)
+    stats = accelrt.memory_stats(0)
     counts = ("num_alloc_retries", "num_sync_all_streams", "num_ooms")
-    assert tuple(figures[name] for name in counts) == expected
-    assert figures["reserved_bytes.all.current"] == 250 * MIB
+    assert tuple(stats[name] for name in counts) == expected
+    assert stats["reserved_bytes.all.current"] == 250 * MIB
     mirror.compare(0)
     mirror.close()
 

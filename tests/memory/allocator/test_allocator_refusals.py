@@ -33,14 +33,14 @@ def refuse_sizes():
     called = {row: count for row, count in faults.call_counts().items() if count}
     assert set(called) <= {"memory_info"}, (
         "a request that cannot be served reached the driver"
-    )  # figures of the error
+    )  # for the error's statistics
     assert_nothing_changed(before)
 
 
 def assert_nothing_changed(before):
-    (figures, segments), (figures_before, segments_before) = statistics_and_snapshot(), before
+    (stats, segments), (stats_before, segments_before) = statistics_and_snapshot(), before
     assert segments == segments_before
-    changed = {key for key in figures if figures[key] != figures_before[key]}
+    changed = {key for key in stats if stats[key] != stats_before[key]}
     assert changed <= {"num_ooms"}
 
 

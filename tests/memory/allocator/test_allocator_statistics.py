@@ -22,13 +22,13 @@ def mirror():
     both.close()
 
 
-def figures(name, *parts):
-    told = accelrt.memory_stats(0)
-    return tuple(told[f"{name}.{part}"] for part in parts)
+def stats(name, *parts):
+    current = accelrt.memory_stats(0)
+    return tuple(current[f"{name}.{part}"] for part in parts)
 
 
 def everything(name):
-    return figures(name, "all.current", "all.peak", "all.allocated", "all.freed")
+    return stats(name, "all.current", "all.peak", "all.allocated", "all.freed")
 
 
 def test_a_small_block(mirror):
@@ -54,11 +54,11 @@ def test_small_and_large_are_counted_apart(mirror):
     mirror.allocate(0, MIB)
     mirror.allocate(0, MIB + 1)
     mirror.allocate(0, 10 * MIB)
-    assert figures("allocated_bytes", "small_pool.current", "large_pool.current") == (MIB, 11 * MIB + 512)
+    assert stats("allocated_bytes", "small_pool.current", "large_pool.current") == (MIB, 11 * MIB + 512)
     reserved = (2 * MIB, 20 * MIB) if PLAIN else (0, 14 * MIB)
-    assert figures("reserved_bytes", "small_pool.current", "large_pool.current") == reserved
-    assert figures("allocation", "small_pool.current", "large_pool.current", "all.current") == (1, 2, 3)
-    assert figures("segment", "small_pool.current", "large_pool.current") == (int(PLAIN), 1)
+    assert stats("reserved_bytes", "small_pool.current", "large_pool.current") == reserved
+    assert stats("allocation", "small_pool.current", "large_pool.current", "all.current") == (1, 2, 3)
+    assert stats("segment", "small_pool.current", "large_pool.current") == (int(PLAIN), 1)
 
 
 @pytest.mark.parametrize(
@@ -89,9 +89,9 @@ def test_small_and_large_are_counted_apart(mirror):
 )
 def test_sizes(mirror, n, reserved, block):
     mirror.allocate(0, n)
-    assert figures("reserved_bytes", "all.current") == (reserved,)
-    assert figures("allocated_bytes", "all.current") == (block,)
-    assert figures("requested_bytes", "all.current") == (n,)
+    assert stats("reserved_bytes", "all.current") == (reserved,)
+    assert stats("allocated_bytes", "all.current") == (block,)
+    assert stats("requested_bytes", "all.current") == (n,)
 
 
 def test_a_pending_block_is_active_and_not_allocated(mirror):
@@ -99,15 +99,15 @@ def test_a_pending_block_is_active_and_not_allocated(mirror):
     mirror.close_gate(0, 2)
     mirror.record_stream(key, 2)
     mirror.free(key)
-    assert figures("allocation", "all.current", "all.freed") == (0, 1)
-    assert figures("active", "all.current", "all.freed") == (1, 0)
-    assert figures("active_bytes", "all.current") == (5120,)
-    assert figures("requested_bytes", "all.current") == (5000,)
+    assert stats("allocation", "all.current", "all.freed") == (0, 1)
+    assert stats("active", "all.current", "all.freed") == (1, 0)
+    assert stats("active_bytes", "all.current") == (5120,)
+    assert stats("requested_bytes", "all.current") == (5000,)
     assert accelrt.memory_snapshot(0)[0]["blocks"][0]["state"] == "active_pending_free"
     mirror.open_gate(0, 2)
     mirror.allocate(0, 1, stream=3)
-    assert figures("active_bytes", "all.current") == (512,)
-    assert figures("active", "all.freed") == (1,)
+    assert stats("active_bytes", "all.current") == (512,)
+    assert stats("active", "all.freed") == (1,)
 
 
 def test_a_use_on_the_blocks_own_stream_is_none(mirror):
@@ -115,7 +115,7 @@ def test_a_use_on_the_blocks_own_stream_is_none(mirror):
     mirror.close_gate(0, 1)
     mirror.record_stream(key, 1)
     mirror.free(key)
-    assert figures("active", "all.current") == (0,)
+    assert stats("active", "all.current") == (0,)
     assert mirror.allocate(0, 5000, stream=1) == key
 
 
@@ -128,24 +128,24 @@ def test_a_block_waits_for_the_last_of_its_streams(mirror):
     mirror.free(key)
     for stream in (3, 2):
         mirror.allocate(0, 512, stream=1)
-        assert figures("active_bytes", "all.current")[0] >= 5120
+        assert stats("active_bytes", "all.current")[0] >= 5120
         mirror.open_gate(0, stream)
     assert mirror.allocate(0, 5000, stream=1) == key
 
 
-def test_peaks_are_each_figures_own(mirror):
+def test_each_statistic_has_a_peak_of_its_own(mirror):
     small = [mirror.allocate(0, 512) for _ in range(4)]
     for key in small:
         mirror.free(key)
     mirror.allocate(0, 4 * MIB)
-    assert figures("allocation", "all.peak", "small_pool.peak", "large_pool.peak") == (4, 4, 1)
-    assert figures("allocated_bytes", "all.peak") == (4 * MIB,)
+    assert stats("allocation", "all.peak", "small_pool.peak", "large_pool.peak") == (4, 4, 1)
+    assert stats("allocated_bytes", "all.peak") == (4 * MIB,)
     mirror.reset_peaks(0)
-    assert figures("allocation", "all.peak", "small_pool.peak", "large_pool.peak") == (1, 0, 1)
-    assert figures("reserved_bytes", "all.peak") == ((22 if PLAIN else 4) * MIB,)
+    assert stats("allocation", "all.peak", "small_pool.peak", "large_pool.peak") == (1, 0, 1)
+    assert stats("reserved_bytes", "all.peak") == ((22 if PLAIN else 4) * MIB,)
 
 
-def test_the_same_requests_have_the_same_figures_again(mirror):
+def test_the_same_requests_have_the_same_peaks_again(mirror):
     def work():
         mirror.reset_peaks(0)
         keys = [mirror.allocate(0, n, stream) for n in (700, 3 * MIB, 40_000, 15 * MIB) for stream in (0, 1)]
@@ -158,7 +158,7 @@ def test_the_same_requests_have_the_same_figures_again(mirror):
     assert work() == work()
 
 
-def test_accumulated_figures_start_anew(mirror):
+def test_accumulated_statistics_start_anew(mirror):
     mirror.allocate(0, 512)
     mirror.reset_accumulated(0)
     assert everything("allocation") == (1, 1, 0, 0)

@@ -1,4 +1,4 @@
-"""Threads without the GIL on the fast paths; others empty the caches, read figures and use Python."""
+"""Threads without the GIL on the fast paths; others empty the caches, read statistics and use Python."""
 
 import itertools
 import sys
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.own_process, pytest.mark.host]
 
 THREADS = 8
 ROUNDS = 20_000
-PACE = 0.001  # seconds between two calls of a thread that disturbs, so that something is cached again
+PACE = 0.001  # seconds between two calls of a disturbing thread, so that memory is cached in between
 
 
 @pytest.fixture(scope="module")
@@ -62,27 +62,27 @@ def race(work, disturbers=()):
         return answers, [each.result() for each in beside]
 
 
-def check_figures():
-    """What one reading says has to add up, whatever goes on meanwhile."""
-    figures = accelrt.memory_stats(0)
+def check_stats():
+    """One reading of the statistics adds up, whatever other threads do meanwhile."""
+    stats = accelrt.memory_stats(0)
     names = ("allocation", "allocated_bytes", "requested_bytes", "active", "inactive_split_bytes", "segment")
     for name in names:
         current, peak, allocated, freed = (
-            figures[f"{name}.all.{part}"] for part in ("current", "peak", "allocated", "freed")
+            stats[f"{name}.all.{part}"] for part in ("current", "peak", "allocated", "freed")
         )
         assert 0 <= freed == allocated - current, (name, current, allocated, freed)
         assert current >= 0, (name, current)
         assert current <= peak, (name, current, peak)
-    assert figures["allocated_bytes.all.current"] <= figures["reserved_bytes.all.current"]
+    assert stats["allocated_bytes.all.current"] <= stats["reserved_bytes.all.current"]
     accelrt.memory.memory_allocated(0)
 
 
-def check_host_figures():
-    figures = accelrt.host_memory_stats()
+def check_host_stats():
+    stats = accelrt.host_memory_stats()
     for name in ("allocations", "allocated_bytes", "active_requests", "active_bytes"):
-        current = figures[f"{name}.current"]
-        assert 0 <= current == figures[f"{name}.allocated"] - figures[f"{name}.freed"], (name, figures)
-        assert current <= figures[f"{name}.peak"], (name, figures)
+        current = stats[f"{name}.current"]
+        assert 0 <= current == stats[f"{name}.allocated"] - stats[f"{name}.freed"], (name, stats)
+        assert current <= stats[f"{name}.peak"], (name, stats)
 
 
 def device_memory(folder):
@@ -108,19 +108,19 @@ def device_memory(folder):
         accelrt.memory_snapshot(0)
         accelrt.reset_peak_memory_stats(0)
 
-    taken, times = race(work, (accelrt.empty_cache, check_figures, use_python, walk, change_settings()))
+    taken, times = race(work, (accelrt.empty_cache, check_stats, use_python, walk, change_settings()))
     stress.empty_boxes(0)
     assert min(times) > 0, times
     accelrt.synchronize(0)
     accelrt.memory.audit(0)
     accelrt.empty_cache()
     assert accelrt.memory_reserved(0) == 0
-    figures = accelrt.memory_stats(0)
+    stats = accelrt.memory_stats(0)
     count = sum(blocks for blocks, _ in taken) + through_python
-    assert figures["allocation.all.allocated"] == figures["allocation.all.freed"] == count
+    assert stats["allocation.all.allocated"] == stats["allocation.all.freed"] == count
     size = sum(size for _, size in taken) + 4096 * through_python
-    assert figures["requested_bytes.all.allocated"] == figures["requested_bytes.all.freed"] == size
-    assert {key: value for key, value in figures.items() if key.endswith(".current") and value} == {}
+    assert stats["requested_bytes.all.allocated"] == stats["requested_bytes.all.freed"] == size
+    assert {key: value for key, value in stats.items() if key.endswith(".current") and value} == {}
 
 
 def pinned_memory(folder):
@@ -130,21 +130,21 @@ def pinned_memory(folder):
     def work(index):
         return stress.churn(0, streams[index].cuda_stream, shared.cuda_stream, index + 1, ROUNDS, True)
 
-    taken, times = race(work, (accelrt.host_empty_cache, check_host_figures, accelrt.memory.host_audit))
+    taken, times = race(work, (accelrt.host_empty_cache, check_host_stats, accelrt.memory.host_audit))
     stress.empty_boxes(0)
     assert min(times) > 0, times
     accelrt.synchronize(0)
     accelrt.host_empty_cache()
     accelrt.memory.host_audit()
-    figures = accelrt.host_memory_stats()
+    stats = accelrt.host_memory_stats()
     count = sum(blocks for blocks, _ in taken)
-    assert figures["active_requests.allocated"] == figures["active_requests.freed"] == count
-    assert figures["active_bytes.allocated"] >= sum(size for _, size in taken)
-    assert {key: value for key, value in figures.items() if key.endswith(".current") and value} == {}
+    assert stats["active_requests.allocated"] == stats["active_requests.freed"] == count
+    assert stats["active_bytes.allocated"] >= sum(size for _, size in taken)
+    assert {key: value for key, value in stats.items() if key.endswith(".current") and value} == {}
 
 
 def first_use(folder):
-    # The driver's table appears while threads, which nothing else orders, call it for the first time.
+    # Unordered threads call the driver's table for the first time while it is being filled.
     stress = import_stress(folder)
     accelrt.lazy_call(stress.go)
     stress.hold()

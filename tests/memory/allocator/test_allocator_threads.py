@@ -24,8 +24,8 @@ def empty_pool():
     accelrt.memory.audit(0)
     accelrt.empty_cache()
     assert accelrt.memory_snapshot(0) == []
-    figures = accelrt.memory_stats(0)
-    assert {key: value for key, value in figures.items() if key.endswith(".current") and value} == {}
+    stats = accelrt.memory_stats(0)
+    assert {key: value for key, value in stats.items() if key.endswith(".current") and value} == {}
 
 
 def run_threads(target):
@@ -119,9 +119,9 @@ def test_statistics_add_up_after_threads_have_raced(empty_pool):
                 accelrt.caching_allocator_delete(address)
 
     run_threads(work)
-    figures = accelrt.memory_stats(0)
-    assert figures["allocation.all.allocated"] == figures["allocation.all.freed"] == THREADS * ROUNDS * 4
-    assert figures["allocated_bytes.all.allocated"] == figures["allocated_bytes.all.freed"]
+    stats = accelrt.memory_stats(0)
+    assert stats["allocation.all.allocated"] == stats["allocation.all.freed"] == THREADS * ROUNDS * 4
+    assert stats["allocated_bytes.all.allocated"] == stats["allocated_bytes.all.freed"]
 
 
 def test_one_free_of_many_at_once_succeeds(empty_pool):

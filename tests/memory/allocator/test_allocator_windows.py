@@ -1,4 +1,4 @@
-"""Blocks out of pages that lie apart: when they are made, what they cost, and whose pages they take."""
+"""Stitched segments: when they are made, what they cost, and which heaps' pages they take."""
 
 import itertools
 
@@ -18,9 +18,9 @@ def on_a_small_device(function, *arguments):
     return in_child(function, *arguments, ACCELRT_HOST_MEMORY=str(DEVICE), ACCELRT_ALLOC_CONF="")
 
 
-def figures(*names):
-    told = accelrt.memory_stats(0)
-    return tuple(told[name] for name in names)
+def stats(*names):
+    current = accelrt.memory_stats(0)
+    return tuple(current[name] for name in names)
 
 
 def every_other_page(mirror, stream=0):
@@ -34,10 +34,10 @@ def every_other_page(mirror, stream=0):
 def pages_apart():
     mirror = Mirror()
     every_other_page(mirror)
-    before = figures("reserved_bytes.all.current", "num_device_alloc")
+    before = stats("reserved_bytes.all.current", "num_device_alloc")
     key = mirror.allocate(0, 8 * MIB)
-    assert figures("reserved_bytes.all.current", "num_device_alloc") == before
-    assert figures("stitched_bytes") == (8 * MIB,)
+    assert stats("reserved_bytes.all.current", "num_device_alloc") == before
+    assert stats("stitched_bytes") == (8 * MIB,)
     mirror.compare(0)
     mirror.free(key)
     mirror.compare(0)
@@ -52,7 +52,7 @@ def missing_pages():
     mirror = Mirror()
     every_other_page(mirror)
     assert mirror.allocate(0, 11 * MIB)
-    assert figures("reserved_bytes.all.current", "stitched_bytes") == (20 * MIB, 12 * MIB)
+    assert stats("reserved_bytes.all.current", "stitched_bytes") == (20 * MIB, 12 * MIB)
     mirror.compare(0)
     mirror.close()
 
@@ -72,7 +72,7 @@ def rounds():
         keys = [mirror.allocate(0, 2 * MIB) for _ in range(4)]
         for key in keys:
             mirror.free(key)
-        calls.append(figures("virtual_memory_calls"))
+        calls.append(stats("virtual_memory_calls"))
         mirror.compare(0)
     assert calls == calls[:1] * 5
     mirror.close()
@@ -88,10 +88,10 @@ def busy_stream():
     mirror.close_gate(0, 1)
     every_other_page(mirror, stream=1)
     held = mirror.allocate(0, 8 * MIB, stream=2)
-    assert figures("reserved_bytes.all.current", "stitched_bytes") == (24 * MIB, 0)
+    assert stats("reserved_bytes.all.current", "stitched_bytes") == (24 * MIB, 0)
     mirror.open_gate(0, 1)
     assert mirror.allocate(0, 8 * MIB, stream=2)
-    assert figures("reserved_bytes.all.current", "stitched_bytes") == (24 * MIB, 8 * MIB)
+    assert stats("reserved_bytes.all.current", "stitched_bytes") == (24 * MIB, 8 * MIB)
     mirror.free(held)
     mirror.compare(0)
     mirror.close()
@@ -110,7 +110,7 @@ def full_and_busy():
         mirror.free(key)
     assert mirror.allocate(0, 32 * MIB, stream=2)
     assert not mirror.gates, "it was waited for"
-    assert figures("num_sync_all_streams", "num_alloc_retries") == (1, 0)
+    assert stats("num_sync_all_streams", "num_alloc_retries") == (1, 0)
     mirror.compare(0)
     mirror.close()
 

@@ -115,10 +115,10 @@ def damage(folder, function, level, turns):
     [
         ("forget_last_freed", "2", False, "exactly one free list"),
         ("count_one_more", "2", False, "what the walk counts"),
-        ("rise_above_ceiling", "1", False, "above its ceiling"),
+        ("rise_above_ceiling", "1", False, "above its limit"),
         ("raise_sum_of_ceilings", "1", False, "add up to no more than the peak"),
-        ("turn_another", "2", True, "by turns"),
-        ("lose_room_to_turn", "1", True, "passes no ceiling"),
+        ("turn_another", "2", True, "cached block"),
+        ("lose_room_to_turn", "1", True, "passes no limit"),
     ],
 )
 def test_damage_is_found_by_the_audit_of_a_hit(folder, function, level, turns, text):

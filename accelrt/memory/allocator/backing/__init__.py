@@ -1,8 +1,8 @@
 """How a pool takes device memory and gives it back.
 
 plain       plain segments: one allocation of the driver each
-pages       physical memory, and where it is mapped
-expandable  spans: segments that grow page by page
-stitching   windows: blocks of pages that lie apart, mapped a second time
-free_pages  where the free pages of sleeping heaps are
+pages       physical pages, the slots they are mapped in, and the slot where each is resident
+expandable  expandable segments, which grow page by page
+stitching   stitched segments, which map free pages a second time, one after the other
+free_pages  which sleeping heaps have free pages
 """

@@ -1,4 +1,7 @@
-"""Spans: the addresses in which pages have their first home, how they grow and what is cut off them."""
+"""Expandable segments: how they grow, page by page, and how trailing addresses without pages are cut off.
+
+Every function here runs under the growth lock and in the exclusive section, which is released during driver calls.
+"""
 from libc.stdlib cimport free
 
 from accelrt.memory.allocator.backing.pages cimport (
@@ -13,16 +16,17 @@ from accelrt.memory.allocator.types cimport FREE, EXPANDABLE, Block, Page, Segme
 from accelrt.status cimport NO_HOST_MEMORY, OUT_OF_MEMORY
 
 cdef enum:
-    PAGES_WANTED = 64    # a piece is about this part of what is reserved, so that what it wastes stays small
-    MAX_PAGES = 512     # beside it; but no larger than the next, unless there were more than these
+    PAGES_WANTED = 64    # a page is at most this part of the reserved bytes, so that a partly used one wastes little;
+    MAX_PAGES = 512      # and at most LARGEST_PAGE, unless that made more pages than this,
     LARGEST_PAGE = 16 << 20
-    BLOCK_PAGES = 32     # where the mean block is so large that it would be made of more than so many
-    FIRST_ROOM = 32       # addresses of a heap's first span, 4 GiB, as a power of two
-    LATER_ROOM = 34       # and of the spans that follow it
+    HUGE = 256 << 20     # mean size of blocks from which on
+    HUGE_PARTS = 4       # a page may be this part of it: stitching such a block from more pages would cost too many calls
+    FIRST_ROOM = 32      # addresses of a heap's first expandable segment, as a power of two: 4 GiB
+    LATER_ROOM = 34      # and of each later one: 16 GiB
 
 
 cdef int ensure_capacity(Pool* pool, Heap* heap, size_t need) noexcept nogil:
-    # A chain of spans, each twice as long as the one before.
+    # Makes a new last segment if the heap's has fewer than need addresses left.
     cdef Segment* expandable = heap.expandable
     cdef size_t room = <size_t>1 << (FIRST_ROOM if expandable == NULL else LATER_ROOM)
     cdef int code
@@ -41,7 +45,8 @@ cdef int ensure_capacity(Pool* pool, Heap* heap, size_t need) noexcept nogil:
 
 
 cdef int trim_expandable(Pool* pool, Segment* expandable) noexcept nogil:
-    # A span that is refused stays, empty, and is tried again when pages are released next.
+    # Cuts off trailing slots without pages.  If the driver refuses to free an empty segment's addresses, the segment
+    # stays, empty, and is tried again when pages are released next.
     cdef Slot* slot
     cdef Block* block
     while expandable.slot_count and expandable.slots[expandable.slot_count - 1].page == NULL:
@@ -63,6 +68,7 @@ cdef int trim_expandable(Pool* pool, Segment* expandable) noexcept nogil:
 
 
 cdef int trim_all_expandable(Pool* pool) noexcept nogil:
+    # Stops at the first failure.
     cdef Segment* expandable = pool.first
     cdef Segment* after
     cdef int code = 0
@@ -75,6 +81,7 @@ cdef int trim_all_expandable(Pool* pool) noexcept nogil:
 
 
 cdef int drop_expandable(Pool* pool, Segment* expandable) noexcept nogil:
+    # Frees the addresses and the records of an empty segment.
     cdef int code = free_addresses(pool, expandable)
     if code:
         return code
@@ -86,12 +93,14 @@ cdef int drop_expandable(Pool* pool, Segment* expandable) noexcept nogil:
     return 0
 
 
-cdef size_t page_size(const Pool* pool, size_t need) noexcept nogil:
+cdef size_t page_size(const Pool* pool, size_t need, size_t whole) noexcept nogil:
+    # The size of the next page, of a growth by whole that still needs need; backing/DESIGN.md (Growing) gives the rule.
     cdef size_t size = pool.granule
     cdef size_t total = max(<size_t>reserved(pool), need)
-    cdef size_t mean = (total_of(pool, ALLOCATED_BYTES) + need) // (total_of(pool, ALLOCATION) + 1)
-    cdef size_t most = max(max(<size_t>LARGEST_PAGE, total // MAX_PAGES), mean // BLOCK_PAGES)
-    cdef size_t target = min(total // PAGES_WANTED, most)
+    cdef size_t mean = (total_of(pool, ALLOCATED_BYTES) + whole) // (total_of(pool, ALLOCATION) + 1)
+    cdef size_t target = min(total // PAGES_WANTED, max(<size_t>LARGEST_PAGE, total // MAX_PAGES))
+    if mean >= HUGE:
+        target = max(target, min(max(total, whole), mean) // HUGE_PARTS)
     if pool.settings.page_size:
         size = round_up(pool.settings.page_size, pool.granule)
     else:
@@ -101,7 +110,8 @@ cdef size_t page_size(const Pool* pool, size_t need) noexcept nogil:
 
 
 cdef int fill_slot(Pool* pool, Segment* expandable, size_t index) noexcept nogil:
-    # A piece for addresses that lost theirs.
+    # Makes and maps a page for a slot that lost its page.  The page must be as large as the slot: one that the device
+    # halved is released again, OUT_OF_MEMORY.
     cdef Slot* slot = expandable.slots[index]
     cdef Page* page
     cdef int code = make_page(pool, slot.size, &page)
@@ -124,7 +134,7 @@ cdef int fill_slot(Pool* pool, Segment* expandable, size_t index) noexcept nogil
 
 
 cdef int fill_gaps(Pool* pool, Heap* heap, size_t* need) noexcept nogil:
-    # Pages first where addresses of the heap's spans have none: they were given back in between others.
+    # Growth first fills slots that lost their pages, in order, as far as each is no larger than what is still needed.
     cdef Segment* expandable = pool.first if heap.gaps else NULL
     cdef size_t index
     cdef int code
@@ -141,12 +151,13 @@ cdef int fill_gaps(Pool* pool, Heap* heap, size_t* need) noexcept nogil:
 
 
 cdef int append_pages(Pool* pool, Heap* heap, size_t need, size_t* count) noexcept nogil:
-    # All pieces are created before one is mapped: a refusal undoes nothing but creations.
+    # All pages are made before one is mapped, so a refusal only has to release pages.
     cdef Segment* expandable = heap.expandable
     cdef Page* page
+    cdef size_t whole = need
     cdef int code = 0
     while need and code == 0:
-        code = make_page(pool, page_size(pool, need), &page)
+        code = make_page(pool, page_size(pool, need, whole), &page)
         if code == 0:
             code = add_slot(expandable, page)
             if code:
@@ -160,6 +171,7 @@ cdef int append_pages(Pool* pool, Heap* heap, size_t need, size_t* count) noexce
 
 
 cdef void abandon_pages(Pool* pool, Segment* expandable, size_t first) noexcept nogil:
+    # After a failure: releases the appended pages that are not resident yet, and cuts off their slots.
     cdef size_t index
     for index in range(first, expandable.slot_count):
         if expandable.slots[index].page != NULL and expandable.slots[index].page.resident == NULL:
@@ -168,7 +180,7 @@ cdef void abandon_pages(Pool* pool, Segment* expandable, size_t first) noexcept 
 
 
 cdef size_t need_at_end(const Pool* pool, const Heap* heap, size_t size) noexcept nogil:
-    # No free block is as large, else it would serve.
+    # A free block at the end counts towards the size; it is smaller than the size, else it would have been the fit.
     cdef const Segment* expandable = heap.expandable
     cdef size_t need
     if expandable != NULL and expandable.last != NULL and expandable.last.state == FREE and expandable.last.size < size:
@@ -179,6 +191,7 @@ cdef size_t need_at_end(const Pool* pool, const Heap* heap, size_t size) noexcep
 
 
 cdef int grow_pages(Pool* pool, Heap* heap, size_t need, bint at_end) noexcept nogil:
+    # Grows by need, rounded up to granules.  On failure every page made is free, released, or resident nowhere.
     cdef Segment* expandable
     cdef size_t first, index, count = 0
     cdef int code

@@ -1,20 +1,20 @@
-# Where the free pages are of heaps that are asleep, so that a search looks at none in vain.  In the exclusive section, or
-# under the pool's mutex, which is enough for heaps that are asleep.
+# Sleeping heaps, filed by whether they have free pages, so that a search opens only heaps that have some.  In the exclusive
+# section, or under the pool's mutex alone, which suffices for sleeping heaps.
 from accelrt.memory.allocator.types cimport Heap, Pool, PrivatePool
 
 cdef enum:  # Heap.filed
-    NOWHERE = 0     # awake, or without pages that others may have
-    BUSY = 1        # in a list: some of what is free is not settled, and its stream may be asked
-    UNSEARCHED = 2  # in a list: its pages are to be marked
-    RANKED = 3      # its pages are marked, and stay so; in a tree where there are any
+    NOWHERE = 0     # awake, or without free pages for other heaps
+    BUSY = 1        # in a list: some free blocks are not quiescent, and its stream may be queried
+    UNSEARCHED = 2  # in a list: the next search marks its free pages
+    RANKED = 3      # its free pages are marked and stay so; in the tree if there are any
 
-cdef bint has_pages(const Pool* pool, const Heap* heap) noexcept nogil  # a free block as large as the least page
-cdef void file_heap(Pool* pool, Heap* heap) noexcept nogil  # after whatever changed where it belongs
-cdef void file_heaps(Pool* pool, PrivatePool* owner) noexcept nogil  # those of a private pool
-cdef void rank(Pool* pool, Heap* heap) noexcept nogil  # UNSEARCHED; its figures are those of the search
-cdef Heap* first_ranked(const Pool* pool) noexcept nogil  # the one with the largest block that holds pages; NULL
+cdef bint has_pages(const Pool* pool, const Heap* heap) noexcept nogil  # a free block of at least a granule
+cdef void file_heap(Pool* pool, Heap* heap) noexcept nogil  # files it anew, after any change of its free lists
+cdef void file_heaps(Pool* pool, PrivatePool* owner) noexcept nogil  # the sleeping heaps of a private pool
+cdef void rank(Pool* pool, Heap* heap) noexcept nogil  # from UNSEARCHED; Heap.pages and top_* are set
+cdef Heap* first_ranked(const Pool* pool) noexcept nogil  # its largest block comes first; NULL: none
 
 
 cdef inline bint serves_others(const Heap* heap) noexcept nogil:
-    # Its settled pages are for every common heap to take.
+    # Whether every common heap may take its quiescent pages.
     return heap.owner == NULL or (heap.owner.uses == 0 and heap.owner.rest == 2)

@@ -1,8 +1,10 @@
-"""Heaps that are asleep, by what a search for free pages has to do with them.
+"""Sleeping heaps, filed by what a search for free pages has to do with them.
 
-One that nobody allocates or frees in keeps its free pages as the last search marked them.  Once all of them are
-settled it is ranked, by the largest block that holds any: then a search takes the sum of the pages from the pool,
-and looks at those heaps alone that it takes pages from.
+No block of a sleeping heap is allocated or freed, so its free pages stay as the last search marked them.  Once all of
+them are quiescent the heap is ranked, by its largest block that holds pages.  A search takes the sum over ranked heaps
+from the pool, and opens only those from which it takes pages.
+
+Every function here runs in the exclusive section or under the pool's mutex (free_pages.pxd).
 """
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 
@@ -11,10 +13,11 @@ from accelrt.memory.allocator.free_list cimport class_of, next_class
 
 
 cdef bint has_pages(const Pool* pool, const Heap* heap) noexcept nogil:
+    # Asks the bits of the free lists: no list is walked.
     return next_class(heap, class_of(pool.granule) - 1) >= 0
 
 
-# --- the tree: a treap, heaviest on top --------------------------------------------------------------------------
+# --- the tree: a treap, largest weight on top --------------------------------------------------------------------
 
 cdef inline uint32_t weight(const Heap* heap) noexcept nogil:
     return <uint32_t>((<uint64_t><uintptr_t>heap * 0x9E3779B97F4A7C15ULL) >> 32)
@@ -27,6 +30,7 @@ cdef inline bint outranks(const Heap* one, const Heap* other) noexcept nogil:
 
 
 cdef void hang_in(Heap** link, Heap* heap) noexcept nogil:
+    # Inserts a heap into the treap.
     cdef Heap** low = &heap.filed_before
     cdef Heap** high = &heap.filed_after
     cdef Heap* rest
@@ -34,7 +38,7 @@ cdef void hang_in(Heap** link, Heap* heap) noexcept nogil:
         link = &link[0].filed_before if outranks(heap, link[0]) else &link[0].filed_after
     rest = link[0]
     link[0] = heap
-    while rest != NULL:  # split what hung here into what comes before the heap and what comes after it
+    while rest != NULL:  # split the subtree into heaps before and heaps after this one
         if outranks(rest, heap):
             low[0] = rest
             low = &rest.filed_after
@@ -47,11 +51,12 @@ cdef void hang_in(Heap** link, Heap* heap) noexcept nogil:
 
 
 cdef void take_out(Heap** link, Heap* heap) noexcept nogil:
+    # Removes a heap from the treap.
     cdef Heap* low = heap.filed_before
     cdef Heap* high = heap.filed_after
     while link[0] != heap:
         link = &link[0].filed_before if outranks(heap, link[0]) else &link[0].filed_after
-    while low != NULL and high != NULL:  # join the two halves
+    while low != NULL and high != NULL:  # merge its two subtrees
         if weight(low) >= weight(high):
             link[0] = low
             link = &low.filed_after
@@ -98,6 +103,7 @@ cdef void drop(Heap** first, Heap* heap) noexcept nogil:
 
 
 cdef void unfile(Pool* pool, Heap* heap) noexcept nogil:
+    # Takes a heap out of its list or tree.
     if heap.filed == BUSY:
         drop(&pool.busy, heap)
     elif heap.filed == UNSEARCHED:
@@ -110,10 +116,11 @@ cdef void unfile(Pool* pool, Heap* heap) noexcept nogil:
 
 
 cdef void file_heap(Pool* pool, Heap* heap) noexcept nogil:
+    # NOWHERE if it is awake, has no free pages, or graphs hold its pool.  BUSY only if its stream may be queried.
     unfile(pool, heap)
     if heap.awake or not pool.settings.virtual_memory or not has_pages(pool, heap):
         return
-    if heap.owner != NULL and heap.owner.uses > heap.owner.users:  # a graph's
+    if heap.owner != NULL and heap.owner.uses > heap.owner.users:  # graphs hold it
         return
     if heap.trusted and not is_heap_quiescent(heap):
         heap.filed = BUSY

@@ -1,19 +1,19 @@
-# Physical memory in pieces, and where they are mapped.  Under the growth lock and in the exclusive section, which is
-# left while the driver works.
+# Physical pages and the slots in which they are mapped.  Under the growth lock and in the exclusive section, which is
+# released during driver calls.
 from libc.stdint cimport uintptr_t
 
 from accelrt.memory.allocator.types cimport Heap, Page, Pool, Segment, Slot
 
-cdef int make_page(Pool* pool, size_t size, Page** out_page) noexcept nogil  # or a smaller one
-cdef int release_page(Pool* pool, Page* page) noexcept nogil  # one that is at home nowhere
-cdef int map_run(Pool* pool, Segment* segment, size_t first, size_t count) noexcept nogil  # slots with pieces
+cdef int make_page(Pool* pool, size_t size, Page** out_page) noexcept nogil  # or smaller, if the device refuses the size
+cdef int release_page(Pool* pool, Page* page) noexcept nogil  # one that is resident nowhere: unmaps it too
+cdef int map_run(Pool* pool, Segment* segment, size_t first, size_t count) noexcept nogil  # slots that have pages
 cdef int unmap_slot(Pool* pool, Slot* slot) noexcept nogil
-cdef int add_slot(Segment* segment, Page* page) noexcept nogil  # at its end, with its HOLE
-cdef void link_slot(Slot* slot, Page* page) noexcept nogil  # into its piece's list
-cdef void drop_slot(Slot* slot) noexcept nogil  # out of its piece's list
-cdef size_t slot_index(const Segment* segment, uintptr_t address) noexcept nogil  # first at or after; the count if none
-cdef Segment* new_segment(Pool* pool, Heap* heap, int shape) noexcept nogil  # NULL where the host has no memory
+cdef int add_slot(Segment* segment, Page* page) noexcept nogil  # at its end, over a HOLE
+cdef void link_slot(Slot* slot, Page* page) noexcept nogil  # into the page's list
+cdef void drop_slot(Slot* slot) noexcept nogil  # out of its page's list
+cdef size_t slot_index(const Segment* segment, uintptr_t address) noexcept nogil  # first at or after it; slot_count: none
+cdef Segment* new_segment(Pool* pool, Heap* heap, int shape) noexcept nogil  # NULL: no host memory
 cdef int hold_addresses(Pool* pool, Segment* segment, size_t room) noexcept nogil
 cdef int free_addresses(Pool* pool, Segment* segment) noexcept nogil
-cdef void evict(Pool* pool, Page* page) noexcept nogil  # a marked one: its home becomes a HOLE
-cdef void make_resident(Pool* pool, Slot* slot) noexcept nogil  # its piece's home is here, and free
+cdef void evict(Pool* pool, Page* page) noexcept nogil  # its slot becomes a HOLE; no growth lock
+cdef void make_resident(Pool* pool, Slot* slot) noexcept nogil  # its page, here and free; no growth lock

@@ -1,11 +1,13 @@
-"""Physical memory in pieces, and where they are mapped.
+"""Physical pages and the slots in which they are mapped.
 
-A piece has its first home in a span of the heap that asked for it.  A window maps pieces a second time, one
-beside the other; while it is used, their slots in the spans are holes.  A piece serves one of its slots at a
-time, so no byte is ever in two blocks.
+A page is first mapped in an expandable segment of the heap that grew: its primary slot.  Stitched segments map it in
+further slots.  It is resident in at most one of them; the others are holes, so no byte is ever in two blocks.
+
+Every function here runs under the growth lock and in the exclusive section, unless it says otherwise.
 """
 from libc.stdlib cimport calloc, free, realloc
 
+from accelrt.memory.allocator.address_table cimport claim_addresses
 from accelrt.memory.allocator.backing.plain cimport count_owner
 from accelrt.memory.allocator.block_ops cimport split_off
 from accelrt.memory.allocator.exclusive cimport call_unlocked, count_pool, lock_all, put_free, take_free, unlock_all
@@ -15,7 +17,7 @@ from accelrt.memory.allocator.stats cimport RESERVED_BYTES
 from accelrt.memory.allocator.types cimport HOLE, STITCHED, Block
 from accelrt.status cimport NO_HOST_MEMORY, OUT_OF_MEMORY
 
-# What errands of the driver are about.
+# Arguments of the calls made by call_unlocked.
 cdef struct Run:
     Slot** slots
     size_t count
@@ -37,6 +39,7 @@ cdef Segment* new_segment(Pool* pool, Heap* heap, int shape) noexcept nogil:
 
 
 cdef size_t slot_index(const Segment* segment, uintptr_t address) noexcept nogil:
+    # Binary search, O(log slots).
     cdef size_t low = 0, high = segment.slot_count, middle
     while low < high:
         middle = (low + high) // 2
@@ -48,6 +51,7 @@ cdef size_t slot_index(const Segment* segment, uintptr_t address) noexcept nogil
 
 
 cdef int see_to_slots(Segment* segment) noexcept nogil:
+    # Grows the array, if it is full, for one slot more.
     cdef Slot** larger
     if segment.slot_count < segment.slot_capacity:
         return 0
@@ -60,10 +64,13 @@ cdef int see_to_slots(Segment* segment) noexcept nogil:
 
 
 cdef int add_slot(Segment* segment, Page* page) noexcept nogil:
+    # Appends a slot for the page, and the hole over it.
     cdef Slot* slot
     cdef int code = see_to_slots(segment)
     if code == 0:
         code = ensure_blocks(segment.heap, 1)
+    if code == 0:
+        code = claim_addresses(segment.heap, segment.address + segment.size, page.size)
     if code:
         return code
     slot = <Slot*>calloc(1, sizeof(Slot))
@@ -74,9 +81,10 @@ cdef int add_slot(Segment* segment, Page* page) noexcept nogil:
     slot.segment = segment
     link_slot(slot, page)
     segment.slots[segment.slot_count] = slot
+    segment.least_slot = slot.size if segment.slot_count == 0 else min(segment.least_slot, slot.size)
     segment.slot_count += 1
     slot.hole = append_hole(segment, slot.size)
-    slot.hole.epoch = segment.heap.quiescent_epoch  # fresh: no work uses it yet
+    slot.hole.epoch = segment.heap.quiescent_epoch  # new memory: no work uses it yet
     segment.size += slot.size
     return 0
 
@@ -91,6 +99,7 @@ cdef void link_slot(Slot* slot, Page* page) noexcept nogil:
 
 
 cdef void drop_slot(Slot* slot) noexcept nogil:
+    # The addresses stay; the slot has no page any more.
     if slot.page == NULL:
         return
     if slot.before == NULL:
@@ -104,7 +113,8 @@ cdef void drop_slot(Slot* slot) noexcept nogil:
 
 
 cdef void evict(Pool* pool, Page* page) noexcept nogil:
-    # The caller saw to two records of the home's heap.
+    # The caller ensured two spare records in the heap.  page.cover must be current: it is the free block over the slot, or a
+    # block before that one.
     cdef Slot* slot = page.resident
     cdef Block* block = page.cover
     while block.address + block.size <= slot.address:
@@ -138,6 +148,7 @@ cdef void make_resident(Pool* pool, Slot* slot) noexcept nogil:
 # --- the driver ----------------------------------------------------------------------------------------------
 
 cdef int hold_addresses(Pool* pool, Segment* segment, size_t room) noexcept nogil:
+    # Reserves room bytes of addresses for the segment, outside the exclusive section.
     cdef int code
     unlock_all(pool, NULL)
     code = pool.table.address_reserve(room, pool.granule, &segment.address)
@@ -150,6 +161,7 @@ cdef int hold_addresses(Pool* pool, Segment* segment, size_t room) noexcept nogi
 
 
 cdef int free_addresses(Pool* pool, Segment* segment) noexcept nogil:
+    # The driver call is made outside the exclusive section.
     cdef int code
     unlock_all(pool, NULL)
     code = pool.table.address_free(segment.address, segment.held)
@@ -162,7 +174,7 @@ cdef int free_addresses(Pool* pool, Segment* segment) noexcept nogil:
 
 
 cdef int map_slots(Pool* pool, void* about) noexcept nogil:
-    # One call opens the whole run, whatever it is made of.
+    # Run by call_unlocked, outside the exclusive section.  One memory_access call opens the whole run of pages.
     cdef const Run* run = <const Run*>about
     cdef Slot* first = run.slots[0]
     cdef Slot* slot = first
@@ -178,6 +190,7 @@ cdef int map_slots(Pool* pool, void* about) noexcept nogil:
 
 
 cdef int map_run(Pool* pool, Segment* segment, size_t first, size_t count) noexcept nogil:
+    # Maps count slots and opens them; on failure some may be mapped (Slot.mapped).
     cdef int code
     cdef Run run
     run.slots = segment.slots + first
@@ -188,6 +201,7 @@ cdef int map_run(Pool* pool, Segment* segment, size_t first, size_t count) noexc
 
 
 cdef int unmap_slot(Pool* pool, Slot* slot) noexcept nogil:
+    # The driver call is made outside the exclusive section.
     cdef int code
     if not slot.mapped:
         return 0
@@ -203,7 +217,7 @@ cdef int unmap_slot(Pool* pool, Slot* slot) noexcept nogil:
 
 
 cdef int create(Pool* pool, void* about) noexcept nogil:
-    # Halves what is refused, down to the least piece.
+    # Run by call_unlocked, outside the exclusive section.  Halves a size that is refused, down to a granule.
     cdef Creation* made = <Creation*>about
     cdef Page* page = made.page
     cdef int code = pool.table.physical_create(pool.device, page.size, &page.handle)
@@ -215,6 +229,7 @@ cdef int create(Pool* pool, void* about) noexcept nogil:
 
 
 cdef int make_page(Pool* pool, size_t size, Page** out_page) noexcept nogil:
+    # The page is in the pool's list and counted, but resident nowhere.
     cdef Page* page = <Page*>calloc(1, sizeof(Page))
     cdef Creation made
     cdef int code
@@ -222,7 +237,7 @@ cdef int make_page(Pool* pool, size_t size, Page** out_page) noexcept nogil:
         return NO_HOST_MEMORY
     page.size = size
     made.page = page
-    made.calls = 1  # counted even where it is not reached
+    made.calls = 1  # counted even if the call fails before it reaches the driver
     code = call_unlocked(pool, create, &made)
     pool.stats.virtual_memory_calls += made.calls
     if code:
@@ -242,6 +257,7 @@ cdef int make_page(Pool* pool, size_t size, Page** out_page) noexcept nogil:
 
 
 cdef void forget_page(Pool* pool, Page* page) noexcept nogil:
+    # After the driver released it: its slots in stitched segments make these incomplete, its primary slot becomes a gap.
     cdef Slot* slot
     while page.slots != NULL:
         slot = page.slots
@@ -265,7 +281,7 @@ cdef void forget_page(Pool* pool, Page* page) noexcept nogil:
 
 
 cdef int release_page(Pool* pool, Page* page) noexcept nogil:
-    # What a failure leaves is at home nowhere, and is tried again when pages are released next.
+    # After a failure the page is resident nowhere, and is tried again when pages are released next.
     cdef Slot* slot = page.slots
     cdef int code = 0
     while slot != NULL and code == 0:

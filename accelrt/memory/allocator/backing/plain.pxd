@@ -1,21 +1,21 @@
-# Segments: what a pool takes from its device in one allocation, and gives back to it.  Under the growth lock
-# and in the exclusive section, which is left while the driver works.
+# Plain segments: one allocation of the device each.  Under the growth lock and in the exclusive section, which is
+# released during driver calls.
 from libc.stdint cimport int64_t
 
 from accelrt.memory.allocator.stats cimport RESERVED_BYTES
 from accelrt.memory.allocator.types cimport Heap, Pool, Segment
 
-cdef int within_limits(Pool* pool, Heap* heap, size_t size) noexcept nogil  # or whose limit refuses so much more
+cdef int within_limits(Pool* pool, Heap* heap, size_t size) noexcept nogil  # 0, or which limit growth by size would pass
 cdef int grow_plain(Pool* pool, Heap* heap, size_t size) noexcept nogil
-cdef int release_plain(Pool* pool, size_t wanted) noexcept nogil  # idle ones, longest idle first; bytes, or all
-cdef void link_segment(Pool* pool, Segment* segment) noexcept nogil  # plain and spans
+cdef int release_plain(Pool* pool, size_t wanted) noexcept nogil  # idle segments: wanted bytes, or SIZE_MAX for all
+cdef void link_segment(Pool* pool, Segment* segment) noexcept nogil  # plain and expandable segments
 cdef void unlink_segment(Pool* pool, Segment* segment) noexcept nogil
-cdef bint may_leave(const Pool* pool, const Heap* heap) noexcept nogil  # no graph or pool in use needs its addresses
-cdef bint is_at_rest(const Pool* pool, const Heap* heap) noexcept nogil  # nor does a replay of a graph that is gone
+cdef bint may_leave(const Pool* pool, const Heap* heap) noexcept nogil  # its idle memory may go back to the device
+cdef bint is_at_rest(const Pool* pool, const Heap* heap) noexcept nogil  # and no replay of a destroyed graph may use it
 
 
 cdef inline void count_owner(Heap* heap, int64_t size) noexcept nogil:
-    # What a private pool reserves, beside what its device's does.
+    # Adds to the reserved bytes of the heap's private pool; the device's pool is counted by count_pool.
     if heap.owner != NULL:
         heap.owner.reserved += size
         heap.owner.peak[RESERVED_BYTES] = max(heap.owner.peak[RESERVED_BYTES], <int64_t>heap.owner.reserved)

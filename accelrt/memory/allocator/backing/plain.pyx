@@ -1,7 +1,11 @@
-"""Segments: what a pool takes from its device in one allocation, and gives back to it."""
+"""Plain segments: one allocation of the device each, and the limits on growth.
+
+Every function here runs under the growth lock and in the exclusive section, unless it says otherwise.
+"""
 from libc.stdint cimport SIZE_MAX, int64_t
 from libc.stdlib cimport calloc, free
 
+from accelrt.memory.allocator.address_table cimport claim_addresses
 from accelrt.memory.allocator.block_ops cimport recycle
 from accelrt.memory.allocator.exclusive cimport call_unlocked, count_oversize, count_pool, put_free, reserved, take_free
 from accelrt.memory.allocator.metadata cimport append_hole, ensure_blocks
@@ -11,14 +15,17 @@ from accelrt.status cimport CAP_REACHED, NO_HOST_MEMORY, POOL_CAP_REACHED
 
 
 cdef int take_bytes(Pool* pool, void* segment) noexcept nogil:
+    # Run by call_unlocked, outside the exclusive section.
     return pool.table.memory_alloc(pool.device, (<Segment*>segment).size, &(<Segment*>segment).address)
 
 
 cdef int give_bytes(Pool* pool, void* segment) noexcept nogil:
+    # Run by call_unlocked, outside the exclusive section.
     return pool.table.memory_free(pool.device, (<Segment*>segment).address)
 
 
 cdef void link_segment(Pool* pool, Segment* segment) noexcept nogil:
+    # Gives the segment its serial, appends it to the pool's list and counts it.
     segment.serial = pool.next_serial
     pool.next_serial += 1
     segment.before = pool.last
@@ -37,6 +44,7 @@ cdef void link_segment(Pool* pool, Segment* segment) noexcept nogil:
 
 
 cdef void unlink_segment(Pool* pool, Segment* segment) noexcept nogil:
+    # Takes the segment out of the pool's list and the counts.
     if segment.before == NULL:
         pool.first = segment.after
     else:
@@ -53,13 +61,14 @@ cdef void unlink_segment(Pool* pool, Segment* segment) noexcept nogil:
 
 
 cdef int within_limits(Pool* pool, Heap* heap, size_t size) noexcept nogil:
-    # The private pool's own first: what it lacks, nobody else's memory can give.
+    # The private pool's limit first: memory elsewhere cannot help against it.
     if heap.owner != NULL and (size > heap.owner.limit or heap.owner.reserved > heap.owner.limit - size):
         return POOL_CAP_REACHED
     return CAP_REACHED if reserved(pool) + size > pool.limit else 0
 
 
 cdef int grow_plain(Pool* pool, Heap* heap, size_t size) noexcept nogil:
+    # Takes one segment from the device, as one free block.  The driver call is made outside the exclusive section.
     cdef Segment* segment
     cdef int code = within_limits(pool, heap, size)
     if code:
@@ -71,6 +80,8 @@ cdef int grow_plain(Pool* pool, Heap* heap, size_t size) noexcept nogil:
     code = call_unlocked(pool, take_bytes, segment)
     if code == 0:
         code = ensure_blocks(heap, 1)
+        if code == 0:
+            code = claim_addresses(heap, segment.address, size)
         if code:
             call_unlocked(pool, give_bytes, segment)
     if code:
@@ -83,13 +94,14 @@ cdef int grow_plain(Pool* pool, Heap* heap, size_t size) noexcept nogil:
     count_owner(heap, size)
     pool.stats.num_device_alloc += 1
     count_pool(pool, RESERVED_BYTES, segment.kind, size)
-    append_hole(segment, size).epoch = heap.quiescent_epoch  # fresh: no work uses it yet
+    append_hole(segment, size).epoch = heap.quiescent_epoch  # new memory: no work uses it yet
     put_free(pool, segment.first)
     return 0
 
 
 cdef bint may_leave(const Pool* pool, const Heap* heap) noexcept nogil:
-    # A MemPool in use keeps what is idle in it, unless its user empties it or somebody runs out of memory.
+    # A MemPool in use keeps its idle memory, unless its user empties it or a request would otherwise fail (emptied).
+    # A pool that a graph holds keeps all of it.  pool.only restricts the answer to one private pool.
     if pool.only != NULL and heap.owner != pool.only:
         return False
     return heap.owner == NULL or heap.owner.uses == (heap.owner.users if heap.owner.emptied else 0)
@@ -100,12 +112,13 @@ cdef bint is_at_rest(const Pool* pool, const Heap* heap) noexcept nogil:
 
 
 cdef bint is_idle(const Pool* pool, const Segment* segment) noexcept nogil:
+    # Whether a plain segment is one free block and may go back.
     return (segment.shape == PLAIN and segment.first.state == FREE and segment.first.after == NULL
             and may_leave(pool, segment.heap))
 
 
 cdef int release_segment(Pool* pool, Segment* segment) noexcept nogil:
-    # A HOLE meanwhile, so that no hit takes it.
+    # The block is a HOLE during the driver call, so that no hit takes it.
     cdef Block* block = segment.first
     cdef int code
     take_free(pool, block)
@@ -125,6 +138,7 @@ cdef int release_segment(Pool* pool, Segment* segment) noexcept nogil:
 
 
 cdef Segment* longest_idle(Pool* pool) noexcept nogil:
+    # Walks all segments of the pool.
     cdef Segment* segment = pool.first
     cdef Segment* found = NULL
     while segment != NULL:
@@ -135,7 +149,8 @@ cdef Segment* longest_idle(Pool* pool) noexcept nogil:
 
 
 cdef int release_plain(Pool* pool, size_t wanted) noexcept nogil:
-    # Only the holder of the growth lock links and unlinks, so a walk survives the unlocked section.
+    # All idle segments in order, or the longest idle first until wanted bytes went back.  Only the holder of the growth
+    # lock links and unlinks segments, so a walk survives the release of the exclusive section.
     cdef Segment* segment = pool.first
     cdef Segment* after
     cdef size_t size, done = 0

@@ -1,9 +1,11 @@
-"""Stitching: blocks out of pages that lie apart.
+"""Stitching: one block made of free pages that are not contiguous.
 
-A window maps whole free pages a second time, one after the other, and is kept.  When bytes in it are freed,
-pages that are wholly free go home at once, so what is free where depends on what is live and on nothing
-else; and the oldest window that fits is taken first.  Therefore work that repeats finds, at every step, the
-windows of the round before, and calls the driver no more.
+A stitched segment maps whole free pages a second time, one after the other, and is kept.  When bytes in it are freed,
+wholly free pages return at once to their expandable segments, so the position of free memory depends only on what is
+live; and the oldest stitched segment that fits is reused first.  So work that repeats finds at every step the stitched
+segments of the round before, and calls the driver no more.
+
+Every function here runs under the growth lock and in the exclusive section, unless it says otherwise.
 """
 from libc.stdint cimport int64_t, uint32_t
 from libc.stdlib cimport free, malloc, qsort, realloc
@@ -24,11 +26,12 @@ from accelrt.memory.allocator.types cimport CLASSES, FREE, HOLE, PLAIN, STITCHED
 from accelrt.status cimport NO_HOST_MEMORY, OUT_OF_MEMORY
 
 cdef enum:
-    MAX_STITCHED = 16384       # then those that are idle are dropped
-    WASTE = 8                  # a window may be larger than asked by one part in this
+    MAX_STITCHED = 16384       # stitched segments of a pool; above, idle ones are dropped
+    WASTE = 6                  # a reused stitched segment may be larger than the size by one part in this
 
 
 cdef int keep(Found* found, Block* block, size_t pages) noexcept nogil:
+    # Appends a block with whole free pages to what was found.
     cdef Run* larger
     if found.count == found.capacity:
         larger = <Run*>realloc(found.runs, (2 * found.capacity + 64) * sizeof(Run))
@@ -43,6 +46,7 @@ cdef int keep(Found* found, Block* block, size_t pages) noexcept nogil:
 
 
 cdef size_t mark_block(Pool* pool, Block* block) noexcept nogil:
+    # Marks the pages wholly inside the block, and sets their covering block; their bytes.
     cdef const Segment* segment = block.segment
     cdef size_t index = slot_index(segment, block.address)
     cdef size_t bytes_ = 0
@@ -59,6 +63,7 @@ cdef size_t mark_block(Pool* pool, Block* block) noexcept nogil:
 
 
 cdef size_t mark_tree(Pool* pool, Block* node, bint own, Found* found) noexcept nogil:
+    # Marks the pages of a free list's quiescent blocks, or of all blocks if own; their bytes.
     cdef size_t bytes_ = 0, marked_bytes
     while node != NULL:
         bytes_ += mark_tree(pool, node.left, own, found)
@@ -72,6 +77,7 @@ cdef size_t mark_tree(Pool* pool, Block* node, bint own, Found* found) noexcept 
 
 
 cdef inline void note_top(const Block* block) noexcept nogil:
+    # Keeps the heap's largest block with pages, the first by order among equals.
     cdef Heap* heap = block.heap
     if block.size > heap.top_size or (block.size == heap.top_size and block.order < heap.top_order):
         heap.top_size = block.size
@@ -79,6 +85,7 @@ cdef inline void note_top(const Block* block) noexcept nogil:
 
 
 cdef size_t mark_heap(Pool* pool, Heap* heap, bint own, Found* found) noexcept nogil:
+    # Marks the free pages of a heap for this search; found may be NULL.  A ranked heap is filed anew first.
     cdef int index = next_class(heap, class_of(pool.granule) - 1)
     if heap.filed == RANKED:
         file_heap(pool, heap)
@@ -91,7 +98,7 @@ cdef size_t mark_heap(Pool* pool, Heap* heap, bint own, Found* found) noexcept n
 
 
 cdef inline bint is_found(const Pool* pool, const Page* page) noexcept nogil:
-    # By this search, or by an earlier one in a heap that is ranked since.
+    # Whether this search marked the page, or an earlier one did in a heap that has been ranked since.
     cdef const Heap* heap
     if page.resident == NULL:
         return False
@@ -100,7 +107,7 @@ cdef inline bint is_found(const Pool* pool, const Page* page) noexcept nogil:
 
 
 cdef size_t find_among(Pool* pool, Heap* heap, Found* found) noexcept nogil:
-    # What is settled of those that are awake or busy, and what the heap itself has.
+    # The heap's own free pages, and the quiescent ones of heaps that are awake or BUSY.
     cdef Heap* other = pool.awake
     cdef size_t bytes_ = 0
     while other != NULL:
@@ -116,6 +123,7 @@ cdef size_t find_among(Pool* pool, Heap* heap, Found* found) noexcept nogil:
 
 
 cdef size_t find_in_private(Pool* pool, Heap* heap, Found* found) noexcept nogil:
+    # The heap's own free pages, and the quiescent ones of the same private pool.
     cdef Heap* other = <Heap*>heap.owner.heaps
     cdef size_t bytes_ = 0
     while other != NULL:
@@ -125,8 +133,8 @@ cdef size_t find_in_private(Pool* pool, Heap* heap, Found* found) noexcept nogil
 
 
 cdef size_t find_pages(Pool* pool, Heap* heap, bint across, Found* found) noexcept nogil:
-    # Own pages at once; those of other streams when their work is done; those of private pools when nothing
-    # uses the pool any more, and only for the common heaps: a pool's pages are never another's to give back.
+    # The heap's own pages at once; those of other streams once quiescent; those of private pools once no graph or MemPool
+    # uses the pool, and only for common heaps: a private pool takes pages from its own heaps alone.
     found.count = 0
     pool.search += 1
     pool.finds_ranked = False
@@ -144,6 +152,7 @@ cdef size_t find_pages(Pool* pool, Heap* heap, bint across, Found* found) noexce
 
 
 cdef void mark_asleep(Pool* pool, Heap* heap) noexcept nogil:
+    # The heaps of a list of free_pages.pxd that may give memory back.
     while heap != NULL:
         if is_at_rest(pool, heap):
             mark_heap(pool, heap, False, NULL)
@@ -151,6 +160,7 @@ cdef void mark_asleep(Pool* pool, Heap* heap) noexcept nogil:
 
 
 cdef void mark_leaving(Pool* pool) noexcept nogil:
+    # Heaps that are awake, BUSY or UNSEARCHED; ranked ones, filed anew first; and sleeping heaps of MemPools being emptied.
     cdef Heap* heap = pool.awake
     cdef PrivatePool* owner = pool.privates
     pool.search += 1
@@ -172,7 +182,7 @@ cdef void mark_leaving(Pool* pool) noexcept nogil:
 
 
 cdef int ensure_moves(Pool* pool, Page** pages, size_t count) noexcept nogil:
-    # Two records for each piece that leaves its home, whichever heap's.
+    # Two spare records for each page to be evicted, in the heap that it is evicted from.
     cdef size_t index
     cdef int code = 0
     cdef Heap* heap
@@ -186,10 +196,10 @@ cdef int ensure_moves(Pool* pool, Page** pages, size_t count) noexcept nogil:
     return code
 
 
-# --- windows that exist --------------------------------------------------------------------------------------
+# --- reuse ---------------------------------------------------------------------------------------------------
 
 cdef int add_fit(Segment* stitched) noexcept nogil:
-    # It serves sizes for which it would be made, or which are only a little smaller.
+    # Records the sizes that the segment serves: those for which it would be made, and those it exceeds by at most a sixth.
     cdef Heap* heap = stitched.heap
     cdef Fit* larger
     if heap.fit_count == heap.fit_capacity:
@@ -210,6 +220,7 @@ cdef int add_fit(Segment* stitched) noexcept nogil:
 
 
 cdef void drop_fit(Segment* stitched) noexcept nogil:
+    # The segment is not reused any more.
     cdef Heap* heap = stitched.heap
     cdef size_t index, kept = 0
     for index in range(heap.fit_count):
@@ -220,7 +231,8 @@ cdef void drop_fit(Segment* stitched) noexcept nogil:
 
 
 cdef bint is_ready(const Pool* pool, Fit* fit) noexcept nogil:
-    # What was missing last time is looked at first: most windows are refused without a look at themselves.
+    # Whether all of its pages are marked.  The page that was missing last time is tested first: that refuses most stitched
+    # segments without reading them.
     cdef const Segment* stitched = fit.stitched
     cdef size_t index
     if fit.missing != NULL and not is_found(pool, fit.missing):
@@ -244,7 +256,7 @@ cdef void forget_missing(Pool* pool) noexcept nogil:
 
 
 cdef void open_stitched(Pool* pool, Segment* stitched) noexcept nogil:
-    # All of its holes become one free block.
+    # All of its pages become resident in it, and all of its holes one free block, freed now.
     cdef Block* block = stitched.first
     cdef size_t index
     for index in range(stitched.slot_count):
@@ -258,6 +270,7 @@ cdef void open_stitched(Pool* pool, Segment* stitched) noexcept nogil:
 
 
 cdef bint move_pages_in(Pool* pool, Segment* stitched) noexcept nogil:
+    # Evicts the pages from where they are resident; False if the host has no memory for the records.
     cdef size_t index
     for index in range(stitched.slot_count):
         if ensure_blocks(stitched.slots[index].page.resident.segment.heap, 2):
@@ -270,6 +283,7 @@ cdef bint move_pages_in(Pool* pool, Segment* stitched) noexcept nogil:
 
 
 cdef bint reuse_stitched(Pool* pool, Heap* heap, size_t size) noexcept nogil:
+    # Tests the heap's stitched segments, oldest first, by their Fits, which are contiguous in memory.
     cdef Fit* found = heap.fits
     cdef const Fit* end = found + heap.fit_count
     while found != end:
@@ -281,6 +295,8 @@ cdef bint reuse_stitched(Pool* pool, Heap* heap, size_t size) noexcept nogil:
 
 
 cdef void return_pages(Pool* pool, Block* block) noexcept nogil:
+    # Pages wholly inside the free block become resident in their expandable segments; those of other heaps only if the block
+    # is quiescent, else the heap keeps them (Heap.keeps_pages).  Exclusive section; no growth lock.
     cdef Segment* stitched = block.segment
     cdef Heap* heap = stitched.heap
     cdef size_t first = slot_index(stitched, block.address)
@@ -314,6 +330,7 @@ cdef void return_pages(Pool* pool, Block* block) noexcept nogil:
 
 
 cdef void free_block(Pool* pool, Block* block) noexcept nogil:
+    # Exclusive section; no growth lock.
     cdef Heap* heap = block.heap
     block = set_free(pool, block)
     if block.segment.shape == STITCHED:
@@ -324,6 +341,7 @@ cdef void free_block(Pool* pool, Block* block) noexcept nogil:
 
 
 cdef void return_all_pages(Pool* pool) noexcept nogil:
+    # Tries return_pages again for every free block in the stitched segments of heaps that keep pages.
     cdef Heap* heap = pool.heaps
     cdef Segment* stitched
     cdef Block* block
@@ -349,9 +367,10 @@ cdef void return_all_pages(Pool* pool) noexcept nogil:
         heap = heap.next
 
 
-# --- new windows ---------------------------------------------------------------------------------------------
+# --- new stitched segments -----------------------------------------------------------------------------------
 
 cdef int by_size(const void* one, const void* other) noexcept nogil:
+    # For qsort: larger first, then by order.
     cdef const Block* a = (<const Run*>one).block
     cdef const Block* b = (<const Run*>other).block
     if a.size != b.size:
@@ -360,7 +379,7 @@ cdef int by_size(const void* one, const void* other) noexcept nogil:
 
 
 cdef bint suffices_before(const Found* found, const Heap* ranked, size_t size) noexcept nogil:
-    # The blocks that come before all of the heap's have enough pages.
+    # Whether the blocks that precede all blocks of the ranked heap have enough pages.
     cdef const Block* block
     cdef size_t index, total = 0
     for index in range(found.count):
@@ -372,7 +391,7 @@ cdef bint suffices_before(const Found* found, const Heap* ranked, size_t size) n
 
 
 cdef void sort_found(Pool* pool, Found* found, size_t size) noexcept nogil:
-    # By size, with the blocks of as many ranked heaps as are needed; each round takes twice as many.
+    # By (size descending, order).  Ranked heaps are opened until their blocks cannot be needed, twice as many each round.
     cdef size_t _step, wanted = 1
     cdef Heap* heap
     qsort(found.runs, found.count, sizeof(Run), &by_size)
@@ -388,7 +407,7 @@ cdef void sort_found(Pool* pool, Found* found, size_t size) noexcept nogil:
 
 
 cdef size_t choose(Pool* pool, Found* found, size_t size, Page** pages) noexcept nogil:
-    # From the largest free blocks, so that few blocks are cut.
+    # Pages from the largest free blocks first, so that few blocks are cut; their count, or 0 if too few are left.
     cdef size_t index, number, count = 0, total = 0
     cdef const Segment* segment
     cdef const Block* block
@@ -421,7 +440,8 @@ cdef void link_stitched(Pool* pool, Segment* stitched) noexcept nogil:
 
 
 cdef int drop_stitched(Pool* pool, Segment* stitched) noexcept nogil:
-    # One that is idle, or was never opened.  What a failure leaves is spoiled, and tried again.
+    # A segment that is idle, or was never opened.  After a failure it is incomplete, and is tried again when memory is
+    # given back next.
     cdef Heap* heap = stitched.heap
     cdef size_t index
     cdef int code = 0
@@ -455,7 +475,7 @@ cdef int drop_stitched(Pool* pool, Segment* stitched) noexcept nogil:
 
 
 cdef int drop_idle_stitched(Pool* pool) noexcept nogil:
-    # Not those that work may still run in, though their pages serve the same stream again.
+    # Not segments that the stream's work may still use, although their pages already serve the same stream elsewhere.
     cdef Heap* heap = pool.heaps
     cdef Segment* stitched
     cdef Segment* after
@@ -472,7 +492,8 @@ cdef int drop_idle_stitched(Pool* pool) noexcept nogil:
 
 
 cdef int make_stitched(Pool* pool, Heap* heap, Page** pages, size_t count) noexcept nogil:
-    # The pieces are at home nowhere meanwhile, so that no hit takes them while the driver works.
+    # The pages are resident nowhere during the driver calls, so that no hit takes them; after a failure they become
+    # resident where they were.
     cdef Segment* stitched = new_segment(pool, heap, STITCHED)
     cdef Slot** old_slots = <Slot**>malloc(count * sizeof(Slot*))
     cdef size_t index, size = 0
@@ -518,6 +539,7 @@ cdef bint has_too_many_stitched(const Pool* pool) noexcept nogil:
 
 
 cdef int stitch(Pool* pool, Heap* heap, size_t size, Found* found) noexcept nogil:
+    # OUT_OF_MEMORY if the marked pages do not suffice any more.
     cdef Page** pages = <Page**>malloc((size // pool.granule + 1) * sizeof(Page*))
     cdef size_t count
     cdef int code = OUT_OF_MEMORY
