@@ -5,7 +5,7 @@ from accelrt.devices.device cimport current_ordinal, known_devices, ordinal_of, 
 from accelrt.driver.registry import driver_name
 from accelrt.memory.allocator.pool cimport MAX_DEVICES, pool_if_made
 from accelrt.memory.allocator.read_stats cimport (
-    find_violation, largest_free, max_split_of, peak_of, read_current, read_stats, reset_accumulated, reset_peaks,
+    find_audit_failure, largest_free, max_split_of, peak_of, read_current, read_stats, reset_accumulated, reset_peaks,
     try_current,
 )
 from accelrt.memory.allocator.read_stats import segments
@@ -242,6 +242,6 @@ def audit(device=None):
         return
     ordinals = range(MAX_DEVICES) if device is None else (ordinal_of(device),)
     for ordinal in ordinals:
-        found = find_violation(pool_if_made(ordinal))
+        found = find_audit_failure(pool_if_made(ordinal))
         if found is not None:
             raise AssertionError(f"device {ordinal}: violated: {found}")

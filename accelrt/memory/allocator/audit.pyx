@@ -438,7 +438,7 @@ cdef const char* check_limits(const Pool* pool, int stat, int kind) noexcept nog
     return NULL
 
 
-cdef const char* compare_ceilings(const Pool* pool) noexcept nogil:
+cdef const char* compare_limits(const Pool* pool) noexcept nogil:
     # Checks the limits of every per-heap statistic, of both kinds and of their sum.
     cdef int stat, kind
     cdef const char* found
@@ -452,7 +452,7 @@ cdef const char* compare_ceilings(const Pool* pool) noexcept nogil:
     return NULL
 
 
-cdef const char* check_turns(const Pool* pool) noexcept nogil:
+cdef const char* check_cached_blocks(const Pool* pool) noexcept nogil:
     # The cached block of every heap.
     cdef const Heap* heap = pool.heaps
     cdef const char* found
@@ -466,9 +466,9 @@ cdef const char* check_turns(const Pool* pool) noexcept nogil:
 
 cdef const char* audit_between(Pool* pool, int level) noexcept nogil:
     # Also checks what holds only outside the exclusive section: limits and cached blocks.
-    cdef const char* found = compare_ceilings(pool)
+    cdef const char* found = compare_limits(pool)
     if found == NULL:
-        found = check_turns(pool)
+        found = check_cached_blocks(pool)
     return audit_pool(pool, level) if found == NULL else found
 
 

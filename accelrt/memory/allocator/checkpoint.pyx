@@ -31,7 +31,7 @@ cdef Segment* plain_from(Segment* segment, const PrivatePool* owner) noexcept no
     return segment
 
 
-cdef Segment* window_from(Heap* heap, const PrivatePool* owner) noexcept nogil:
+cdef Segment* stitched_from(Heap* heap, const PrivatePool* owner) noexcept nogil:
     while heap != NULL and (heap.owner != owner or heap.first_stitched == NULL):
         heap = heap.next
     return NULL if heap == NULL else heap.first_stitched
@@ -39,16 +39,16 @@ cdef Segment* window_from(Heap* heap, const PrivatePool* owner) noexcept nogil:
 
 cdef Segment* first_of(Pool* pool, const PrivatePool* owner) noexcept nogil:
     cdef Segment* segment = plain_from(pool.first, owner)
-    return segment if segment != NULL else window_from(pool.heaps, owner)
+    return segment if segment != NULL else stitched_from(pool.heaps, owner)
 
 
 cdef Segment* next_of(Pool* pool, const PrivatePool* owner, const Segment* segment) noexcept nogil:
     # The segment after this one, in the order of first_of; NULL at the end.
     cdef Segment* after
     if segment.shape == STITCHED:
-        return segment.after if segment.after != NULL else window_from(segment.heap.next, owner)
+        return segment.after if segment.after != NULL else stitched_from(segment.heap.next, owner)
     after = plain_from(segment.after, owner)
-    return after if after != NULL else window_from(pool.heaps, owner)
+    return after if after != NULL else stitched_from(pool.heaps, owner)
 
 
 # --- checks ----------------------------------------------------------------------------------------------------
@@ -311,7 +311,7 @@ cdef void drop_blocks(Segment* segment) noexcept nogil:
     segment.first = segment.last = NULL
 
 
-cdef void revive_block(Pool* pool, Block* block, const SavedBlock* saved, Turned* turned) noexcept nogil:
+cdef void restore_block(Pool* pool, Block* block, const SavedBlock* saved, Turned* turned) noexcept nogil:
     # Makes a block live as it was saved; a kept one is counted live already.
     block.state = LIVE
     block.requested = saved.requested
@@ -347,7 +347,7 @@ cdef void lay_blocks(Pool* pool, Segment* segment, const SavedSegment* one, cons
         for index in range(one.block_count):
             block = append_hole(segment, blocks[index].size)
             if blocks[index].state == LIVE:
-                revive_block(pool, block, &blocks[index], turned)
+                restore_block(pool, block, &blocks[index], turned)
             while number < one.slot_count and segment.slots[number].address < block.address + block.size:
                 if blocks[index].state == HOLE:
                     segment.slots[number].hole = block

@@ -129,7 +129,7 @@ cdef int enqueue(Table* table, Queues* queues, Entry** spare, int device, uintpt
     return 0
 
 
-cdef int ask_entry(Table* table, const Queue* queue, Entry* entry) noexcept nogil:
+cdef int query_entry(Table* table, const Queue* queue, Entry* entry) noexcept nogil:
     # Queries an entry's event.  The answer for a captured event means nothing, so it is recorded again: the block then
     # waits also for work enqueued since.
     cdef int code
@@ -152,7 +152,7 @@ cdef Entry* take_complete(Table* table, Queues* queues, Queue* queue, int* out_c
     out_code[0] = 0
     if entry == NULL:
         return NULL
-    code = ask_entry(table, queue, entry)
+    code = query_entry(table, queue, entry)
     meaning = meaning_of(code)
     if meaning == DONE or meaning == GONE:
         return take_oldest(queues, queue)

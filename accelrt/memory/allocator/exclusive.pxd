@@ -8,7 +8,7 @@ from accelrt.memory.allocator.stats cimport Counter
 from accelrt.memory.allocator.types cimport Block, Heap, Pool
 
 cdef void lock_all(Pool* pool) noexcept nogil
-cdef void unlock_all(Pool* pool, Heap* asker) noexcept nogil  # asker: the heap that gets most of the headroom; or NULL
+cdef void unlock_all(Pool* pool, Heap* requester) noexcept nogil  # requester: the heap that gets most of the headroom; or NULL
 # The same locks for a reader: no cache is flushed, no victim is filed and no limit changes, so the next hit finds what it
 # would have found.
 cdef void lock_to_read(Pool* pool) noexcept nogil
@@ -19,7 +19,7 @@ cdef void wake(Pool* pool, Heap* heap) noexcept nogil
 cdef void link_awake(Pool* pool, Heap* heap) noexcept nogil  # a new heap, which the caller has locked
 # Enables or disables the fast path in each heap, after the first capture began or the last one ended.  Under the pool's
 # mutex alone, which guards private pools and routes; locks the heaps one by one.
-cdef void disable_fast_path(Pool* pool) noexcept nogil
+cdef void update_fast_path(Pool* pool) noexcept nogil
 # Makes a call of the driver that may take long, or that the driver refuses while any thread captures unless the calling
 # thread is in relaxed mode.  Releases all locks but growth meanwhile, and puts the thread in relaxed mode.
 ctypedef int (*UnlockedCall)(Pool* pool, void* about) noexcept nogil

@@ -165,38 +165,38 @@ cdef inline int64_t headroom(const Heap* heap, int stat, int kind) noexcept nogi
     return heap.stats[kind].limit[stat] - current(heap, kind, stat)
 
 
-cdef int64_t least_for(const Heap* asker, int stat, int kind, int64_t room) noexcept nogil:
-    # The asker's least headroom: what it had, or an eighth of its current value if half of what is distributed allows
+cdef int64_t least_for(const Heap* requester, int stat, int kind, int64_t room) noexcept nogil:
+    # The requester's least headroom: what it had, or an eighth of its current value if half of what is distributed allows
     # that, so that a heap that grows does not enter the exclusive section at each step.
-    return min(room, max(headroom(asker, stat, kind), min(room // 2, current(asker, kind, stat) // 8)))
+    return min(room, max(headroom(requester, stat, kind), min(room // 2, current(requester, kind, stat) // 8)))
 
 
-cdef void distribute_stat(Pool* pool, Heap* asker, int stat, int kind, int64_t room) noexcept nogil:
-    # Distributes the pool's headroom (room) of one statistic: the asker's least first, then the others keep what they had
-    # as far as it goes, and the asker gets the remainder.
+cdef void distribute_stat(Pool* pool, Heap* requester, int stat, int kind, int64_t room) noexcept nogil:
+    # Distributes the pool's headroom (room) of one statistic: the requester's least first, then the others keep what they had
+    # as far as it goes, and the requester gets the remainder.
     cdef Heap* heap = pool.awake
     cdef int64_t kept = 0, least = 0, mine
-    if asker != NULL:
-        least = least_for(asker, stat, kind, room)
+    if requester != NULL:
+        least = least_for(requester, stat, kind, room)
     while heap != NULL:
-        if heap != asker:
+        if heap != requester:
             mine = max(headroom(heap, stat, kind), <int64_t>0)
             mine = min(mine, room - least - kept)
             heap.stats[kind].limit[stat] = current(heap, kind, stat) + mine
             kept += mine
         heap = heap.next_awake
-    if asker != NULL:
-        asker.stats[kind].limit[stat] = current(asker, kind, stat) + room - kept
+    if requester != NULL:
+        requester.stats[kind].limit[stat] = current(requester, kind, stat) + room - kept
 
 
-cdef void distribute_headroom(Pool* pool, Heap* asker) noexcept nogil:
+cdef void distribute_headroom(Pool* pool, Heap* requester) noexcept nogil:
     # Distributes the distance from the totals to the peaks, for all per-heap statistics.  In the exclusive section.
     cdef int stat, kind
     cdef Heap* heap = pool.awake
     for stat in range(PER_HEAP):
         for kind in range(2):
-            distribute_stat(pool, asker, stat, kind, pool.stats.counters[stat][kind].peak - pool.total[kind][stat])
-        distribute_stat(pool, asker, stat, BOTH, pool.stats.peak_all[stat] - total_of(pool, stat))
+            distribute_stat(pool, requester, stat, kind, pool.stats.counters[stat][kind].peak - pool.total[kind][stat])
+        distribute_stat(pool, requester, stat, BOTH, pool.stats.peak_all[stat] - total_of(pool, stat))
     while heap != NULL:
         update_headroom(heap)
         heap = heap.next_awake
@@ -229,7 +229,7 @@ cdef bint any_exceeds(const Pool* pool) noexcept nogil:
     return heap != NULL
 
 
-cdef void renew_headroom(Pool* pool, Heap* asker) noexcept nogil:
+cdef void renew_headroom(Pool* pool, Heap* requester) noexcept nogil:
     # Brings the headroom of all heaps up to date, and distributes the limits again if need be.  Only stale heaps are
     # recomputed: most slow calls change neither a limit nor what is pending.
     cdef Heap* heap = pool.awake
@@ -241,7 +241,7 @@ cdef void renew_headroom(Pool* pool, Heap* asker) noexcept nogil:
         if pool.peaked:
             raise_sole(pool, pool.heaps)
     elif pool.risen or any_exceeds(pool):
-        distribute_headroom(pool, asker)
+        distribute_headroom(pool, requester)
     pool.risen = pool.peaked = False
 
 
@@ -268,7 +268,7 @@ cdef inline bint suffices(const Pool* pool, const Heap* heap) noexcept nogil:
             and heap.pending == 0 and heap.offered == 0)
 
 
-cdef void disable_fast_path(Pool* pool) noexcept nogil:
+cdef void update_fast_path(Pool* pool) noexcept nogil:
     cdef Heap* heap = pool.awake
     while heap != NULL:
         spin_lock(&heap.lock)
@@ -278,16 +278,16 @@ cdef void disable_fast_path(Pool* pool) noexcept nogil:
         heap = heap.next_awake
 
 
-cdef void unlock_all(Pool* pool, Heap* asker) noexcept nogil:
-    # Wakes the asker's heap, distributes headroom, puts idle heaps to sleep and enables the fast path in the others.
+cdef void unlock_all(Pool* pool, Heap* requester) noexcept nogil:
+    # Wakes the requester's heap, distributes headroom, puts idle heaps to sleep and enables the fast path in the others.
     cdef Heap** link = &pool.awake
     cdef Heap* heap
-    if asker != NULL:
-        wake(pool, asker)
+    if requester != NULL:
+        wake(pool, requester)
     raise_shown(pool, INACTIVE_SPLIT)
     raise_shown(pool, INACTIVE_SPLIT_BYTES)
     move_split_base(pool, -1)
-    renew_headroom(pool, asker)
+    renew_headroom(pool, requester)
     while link[0] != NULL:
         heap = link[0]
         if may_sleep(pool, heap):

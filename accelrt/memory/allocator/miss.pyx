@@ -29,7 +29,7 @@ from accelrt.memory.allocator.private_pool cimport drop_empty, has_graphs, pool_
 from accelrt.memory.allocator.sizes cimport GRANULE, LARGE_LIMIT, SMALL, SMALL_LIMIT, SMALL_SEGMENT, round_up
 from accelrt.memory.allocator.stats cimport ALLOCATED_BYTES
 from accelrt.memory.allocator.stream_epochs cimport (
-    close_epochs, drop_progress_events, drop_waited, poll_progress, poll_all, mark_replay, next_replay, mark_all_quiescent, settle_none,
+    close_epochs, drop_progress_events, drop_waited, poll_progress, poll_all, mark_replay, next_replay, mark_all_quiescent, cancel_device_wait,
 )
 from accelrt.memory.allocator.stream_registry cimport PER_THREAD, heap_stream
 from accelrt.memory.allocator.types cimport CLASSES, Block, Page, Replay, Use
@@ -76,19 +76,19 @@ cdef int give(Pool* pool, Request* request, Block* block, uintptr_t* out_address
 
 # --- lending -------------------------------------------------------------------------------------------------
 
-cdef Block* settled_fit(Block* node, size_t size) noexcept nogil:
+cdef Block* quiescent_fit(Block* node, size_t size) noexcept nogil:
     # The smallest quiescent block of a class's tree, by (size, order), that has at least size bytes; NULL if none.
     cdef Block* best = NULL
     if node == NULL:
         return NULL
     if node.size >= size:
-        best = settled_fit(node.left, size)
+        best = quiescent_fit(node.left, size)
         if best == NULL and is_quiescent(node):
             best = node
-    return best if best != NULL else settled_fit(node.right, size)
+    return best if best != NULL else quiescent_fit(node.right, size)
 
 
-cdef Block* lent_by(Pool* pool, Heap* heap, size_t size) noexcept nogil:
+cdef Block* borrowable_in(Pool* pool, Heap* heap, size_t size) noexcept nogil:
     # The smallest quiescent free block of a heap, by (size, order), that suffices; polls the heap's progress first.
     cdef Block* best = NULL
     cdef int index = class_of(size)
@@ -96,7 +96,7 @@ cdef Block* lent_by(Pool* pool, Heap* heap, size_t size) noexcept nogil:
         return NULL
     poll_progress(pool, heap)
     while index >= 0 and best == NULL:
-        best = settled_fit(heap.trees[index], size)
+        best = quiescent_fit(heap.trees[index], size)
         index = next_class(heap, index) if index + 1 < CLASSES else -1
     return best
 
@@ -109,7 +109,7 @@ cdef int borrow(Pool* pool, Request* request, int refusal, uintptr_t* out_addres
     cdef Block* block
     while other != NULL:
         if other != request.heap and other.owner == request.heap.owner and other.summary:
-            block = lent_by(pool, other, request.size)
+            block = borrowable_in(pool, other, request.size)
             if block != NULL and (best == NULL or precedes(block, best)):
                 best = block
         other = other.next
@@ -233,13 +233,13 @@ cdef int await_replay(Pool* pool, Replay* found) noexcept nogil:
     cdef Entry* entry
     cdef int code
     found.waited = True
-    if not found.progress_epoch:
+    if not found.recorded:
         mark_replay(pool, found)
-    if not found.progress_epoch:  # it captures, or it is the legacy default stream and a stream that it waits for captures
+    if not found.recorded:  # it captures, or it is the legacy default stream and a stream that it waits for captures
         return 0
     entry = <Entry*>found.progress_event
     found.progress_event = NULL
-    found.progress_epoch = False
+    found.recorded = False
     code = call_unlocked(pool, await_event, entry)
     put_entry(&pool.spare_entries, entry)
     if code == 0 or meaning_of(code) == GONE:
@@ -295,7 +295,7 @@ cdef int wait_streams(Pool* pool) noexcept nogil:
     code = call_unlocked(pool, await_device, NULL)
     leave_wait()
     if code:
-        settle_none(pool)
+        cancel_device_wait(pool)
         return code
     mark_all_quiescent(pool)
     return_all_pages(pool)
@@ -469,7 +469,7 @@ cdef int last_growth(Pool* pool, Request* request, uintptr_t* out_address) noexc
     return code if code else find(pool, request, out_address)
 
 
-cdef int release_and_serve(Pool* pool, Request* request, int refusal, uintptr_t* out_address) noexcept nogil:
+cdef int release_and_retry(Pool* pool, Request* request, int refusal, uintptr_t* out_address) noexcept nogil:
     # Gives idle memory back and searches again; first without, then with the memory of MemPools in use.  If a private
     # pool's limit refused, only that pool's own memory helps.
     cdef int code = refusal
@@ -510,7 +510,7 @@ cdef int retry(Pool* pool, Request* request, uintptr_t* out_address) noexcept no
     if refused(code) and on_refusal != NULL:
         code = run_callbacks(pool, request, code, out_address)
     if refused(code):
-        code = release_and_serve(pool, request, code, out_address)
+        code = release_and_retry(pool, request, code, out_address)
     if refused(code) and not pool.settings.virtual_memory:
         code = last_growth(pool, request, out_address)
     if refused(code):

@@ -179,7 +179,7 @@ cdef int note_wait(Pool* pool, uintptr_t stream, uint64_t record) noexcept nogil
     return 0
 
 
-cdef bint suits_claimant(const Pool* pool, const Offer* found, const Heap* heap, size_t size) noexcept nogil:
+cdef bint fits_claimant(const Pool* pool, const Offer* found, const Heap* heap, size_t size) noexcept nogil:
     # Whether the heap's stream may claim the block: of the same kind, used by no other stream, and larger than the size
     # by at most an eighth of it.
     cdef const Block* block = found.block
@@ -194,7 +194,7 @@ cdef Block* claim(Pool* pool, const Heap* heap, size_t size) noexcept nogil:
     cdef Offer* best = NULL
     cdef Block* block
     while found != NULL:
-        if suits_claimant(pool, found, heap, size) and (best == NULL or found.block.size < best.block.size):
+        if fits_claimant(pool, found, heap, size) and (best == NULL or found.block.size < best.block.size):
             best = found
         found = found.next
     if best == NULL:

@@ -166,7 +166,7 @@ cdef void note_replay(PrivatePool* owner, uintptr_t stream) noexcept nogil:
     while found != NULL and found.stream != stream:
         found = found.next
     if found != NULL:
-        found.waited = found.progress_epoch = False
+        found.waited = found.recorded = False
         return
     found = <Replay*>calloc(1, sizeof(Replay)) if is_trusted(stream) else NULL
     if found == NULL:
@@ -321,7 +321,7 @@ cdef void reset_private_peaks(Pool* pool, PrivatePool* owner) noexcept nogil:
 
 # --- the end -------------------------------------------------------------------------------------------------
 
-cdef void let_heaps_go(Pool* pool, PrivatePool* owner) noexcept nogil:
+cdef void recycle_heaps(Pool* pool, PrivatePool* owner) noexcept nogil:
     # Their records are kept for the next private pool.
     cdef Heap* heap = <Heap*>owner.heaps
     cdef Heap* after
@@ -342,6 +342,6 @@ cdef void drop_empty(Pool* pool) noexcept nogil:
     while found != NULL:
         after = found.next
         if found.uses == 0 and found.segments == 0:
-            let_heaps_go(pool, found)
+            recycle_heaps(pool, found)
             unlink(pool, found)
         found = after

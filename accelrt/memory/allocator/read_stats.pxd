@@ -19,7 +19,7 @@ cdef size_t limit_of(Pool* pool) noexcept nogil  # most bytes to reserve; SIZE_M
 cdef Stats read_stats(Pool* pool) noexcept nogil
 cdef void reset_peaks(Pool* pool) noexcept nogil
 cdef void reset_accumulated(Pool* pool) noexcept nogil
-cdef object find_violation(Pool* pool)  # the failed identity as str, or None; releases the GIL meanwhile
+cdef object find_audit_failure(Pool* pool)  # the failed identity as str, or None; releases the GIL meanwhile
 
 cdef struct Holders:  # idle memory that not every request may have, in bytes
     int64_t graphs       # in private pools that graphs use

@@ -254,7 +254,7 @@ cdef void reset_accumulated(Pool* pool) noexcept nogil:
     unlock_all(pool, NULL)
 
 
-cdef const char* look_for_violation(Pool* pool) noexcept nogil:
+cdef const char* look_for_audit_failure(Pool* pool) noexcept nogil:
     # What a debug audit found earlier, or what an audit of level 2 finds now; locks to read, so that nothing changes.
     cdef const char* found
     if pool.external != NULL:
@@ -265,12 +265,12 @@ cdef const char* look_for_violation(Pool* pool) noexcept nogil:
     return found
 
 
-cdef object find_violation(Pool* pool):
+cdef object find_audit_failure(Pool* pool):
     cdef const char* found
     if pool == NULL:
         return None
     with nogil:
-        found = look_for_violation(pool)
+        found = look_for_audit_failure(pool)
     return None if found == NULL else found.decode()
 
 

@@ -9,7 +9,7 @@ from libc.string cimport memset
 from accelrt.core.locks cimport pthread_mutex_lock, pthread_mutex_unlock
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport CAPTURE_ACTIVE, CAPTURE_NONE
-from accelrt.memory.allocator.exclusive cimport disable_fast_path, lock_all, unlock_all
+from accelrt.memory.allocator.exclusive cimport update_fast_path, lock_all, unlock_all
 from accelrt.memory.allocator.pool cimport pool_if_made, pool_of
 from accelrt.memory.allocator.private_pool cimport (
     begin_route, end_route, find_private, retain, release_hold, note_replay, pool_for, reset_private_peaks, sum_of,
@@ -140,7 +140,7 @@ cdef int begin_capture(int device, uint64_t first, uint64_t second, uint64_t cap
     pthread_mutex_lock(&pool.lock)
     code = begin_route(pool, first, second, capture)
     if pool.captures == 1:
-        disable_fast_path(pool)
+        update_fast_path(pool)
     pthread_mutex_unlock(&pool.lock)
     return code
 
@@ -167,7 +167,7 @@ cdef int end_capture(int device, uint64_t capture) noexcept nogil:
     pthread_mutex_lock(&pool.lock)
     code = end_route(pool, NULL, capture, 0)
     if pool.captures == 0:
-        disable_fast_path(pool)
+        update_fast_path(pool)
     pthread_mutex_unlock(&pool.lock)
     return code
 

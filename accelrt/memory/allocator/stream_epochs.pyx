@@ -33,7 +33,7 @@ cdef void mark(Pool* pool, Heap* heap) noexcept nogil:
         heap.epoch += 1
 
 
-cdef void ask_marker(Pool* pool, Heap* heap) noexcept nogil:
+cdef void query_progress(Pool* pool, Heap* heap) noexcept nogil:
     # Queries the heap's progress event.  An event that was captured cannot be queried; it is dropped, so that another
     # can be recorded.
     cdef int code
@@ -52,7 +52,7 @@ cdef void query_stream(Pool* pool, Heap* heap) noexcept nogil:
     # Queries the stream itself; a busy one gets a progress event.  Only between enter_wait and leave_wait, so that no
     # capture of accelrt's begins between the check for one and the query.
     cdef int code
-    ask_marker(pool, heap)
+    query_progress(pool, heap)
     if is_heap_quiescent(heap) or is_capturing(pool.table, pool.device, heap.stream, &code) or code:
         return
     if pool.table.stream_query(pool.device, heap.stream) == 0:
@@ -61,13 +61,13 @@ cdef void query_stream(Pool* pool, Heap* heap) noexcept nogil:
         mark(pool, heap)
 
 
-cdef void ask_beside_capture(Pool* pool, Heap* heap) noexcept nogil:
+cdef void query_beside_capture(Pool* pool, Heap* heap) noexcept nogil:
     # Uses events alone: the stream may begin to capture before a query, which would break the capture.  An event behind
     # the work of an idle stream is complete at once, or soon.
-    ask_marker(pool, heap)
+    query_progress(pool, heap)
     if heap.progress_event == NULL and not is_heap_quiescent(heap):
         mark(pool, heap)
-        ask_marker(pool, heap)
+        query_progress(pool, heap)
 
 
 cdef void poll_progress(Pool* pool, Heap* heap) noexcept nogil:
@@ -80,7 +80,7 @@ cdef void poll_progress(Pool* pool, Heap* heap) noexcept nogil:
         query_stream(pool, heap)
         leave_wait()
     else:
-        ask_beside_capture(pool, heap)
+        query_beside_capture(pool, heap)
     restore_mode(pool.table, mode)
 
 
@@ -92,10 +92,10 @@ cdef void poll_others(Pool* pool, Heap* heap) noexcept nogil:
             poll_progress(pool, other)
         other = other.sibling if heap.owner != NULL else other.next_awake
     if heap.owner == NULL:
-        look_at_busy(pool, False)
+        poll_busy(pool, False)
 
 
-cdef void look_at_busy(Pool* pool, bint in_use) noexcept nogil:
+cdef void poll_busy(Pool* pool, bint in_use) noexcept nogil:
     # Polls the sleeping heaps with free pages that are not quiescent, and files those that became so.  Heaps of private
     # pools in use only if in_use.
     cdef Heap* heap = pool.busy
@@ -117,10 +117,10 @@ cdef void poll_all(Pool* pool) noexcept nogil:
         if has_pages(pool, heap) and (heap.owner == NULL or not has_graphs(heap.owner)):
             poll_progress(pool, heap)
         heap = heap.next_awake
-    look_at_busy(pool, True)
+    poll_busy(pool, True)
     while owner != NULL:
         if owner.rest == 0:
-            look_at_replays(pool, owner)
+            poll_replays(pool, owner)
         owner = owner.next_ending
 
 
@@ -130,22 +130,22 @@ cdef bint is_past(Pool* pool, Replay* found) noexcept nogil:
     # Whether a replay's progress event is complete.  An event may be queried at any time, the stream only inside
     # enter_wait.  An event that was captured has to be recorded again.
     cdef int code
-    if not found.progress_epoch:
+    if not found.recorded:
         return False
     code = pool.table.event_query(pool.device, (<Entry*>found.progress_event).event)
-    found.progress_epoch = not is_captured_event(code)
+    found.recorded = not is_captured_event(code)
     return code == 0
 
 
 cdef void mark_replay(Pool* pool, Replay* found) noexcept nogil:
-    # Records a progress event behind the work of the replay's stream; progress_epoch says whether that succeeded.
+    # Records a progress event behind the work of the replay's stream; recorded says whether that succeeded.
     if found.progress_event == NULL and take_entry(pool.table, pool.device, &pool.spare_entries, <Entry**>&found.progress_event):
         found.progress_event = NULL
         return
-    found.progress_epoch = record_behind(pool.table, pool.device, (<Entry*>found.progress_event).event, found.stream) == 0
+    found.recorded = record_behind(pool.table, pool.device, (<Entry*>found.progress_event).event, found.stream) == 0
 
 
-cdef void ask_replays(Pool* pool, PrivatePool* owner, bint may_ask_streams) noexcept nogil:
+cdef void query_replays(Pool* pool, PrivatePool* owner, bint may_query_streams) noexcept nogil:
     # Drops the replays that are over.  An idle stream has finished them; behind a busy one a progress event is recorded,
     # which can be queried beside captures too.
     cdef Replay** link = &owner.replays
@@ -156,7 +156,7 @@ cdef void ask_replays(Pool* pool, PrivatePool* owner, bint may_ask_streams) noex
         if is_past(pool, found):
             drop_replay(pool, link)
             continue
-        if may_ask_streams and not found.progress_epoch:
+        if may_query_streams and not found.recorded:
             if not is_capturing(pool.table, pool.device, found.stream, &code) and code == 0 and (
                     pool.table.stream_query(pool.device, found.stream) == 0):
                 drop_replay(pool, link)
@@ -165,7 +165,7 @@ cdef void ask_replays(Pool* pool, PrivatePool* owner, bint may_ask_streams) noex
         link = &found.next
 
 
-cdef void look_at_replays(Pool* pool, PrivatePool* owner) noexcept nogil:
+cdef void poll_replays(Pool* pool, PrivatePool* owner) noexcept nogil:
     # Polls the replays of a private pool whose graphs are destroyed, and notes when all of them are over.
     cdef Replay* found = owner.replays
     cdef int mode
@@ -174,15 +174,15 @@ cdef void look_at_replays(Pool* pool, PrivatePool* owner) noexcept nogil:
         found = found.next
     if owner.replays != NULL and go_relaxed(pool.table, &mode) == 0:
         if enter_wait():
-            ask_replays(pool, owner, True)
+            query_replays(pool, owner, True)
             leave_wait()
         else:
-            ask_replays(pool, owner, False)
+            query_replays(pool, owner, False)
         restore_mode(pool.table, mode)
-    note_rest(pool, owner)
+    update_replay_state(pool, owner)
 
 
-cdef void note_rest(Pool* pool, PrivatePool* owner) noexcept nogil:
+cdef void update_replay_state(Pool* pool, PrivatePool* owner) noexcept nogil:
     # When no replay can be under way any more, the pool's pages may be searched: its heaps are filed.
     if owner.replays == NULL and not owner.hidden:
         owner.rest = 2
@@ -214,7 +214,7 @@ cdef void drop_waited(Pool* pool, const Replay* waited) noexcept nogil:
         if link[0] != NULL and link[0].waited:
             drop_replay(pool, link)
             if owner.rest == 0:
-                note_rest(pool, owner)
+                update_replay_state(pool, owner)
             return
         owner = owner.next_ending
 
@@ -235,7 +235,7 @@ cdef void drop_progress_events(Pool* pool) noexcept nogil:
             if found.progress_event != NULL:
                 put_entry(&pool.spare_entries, <Entry*>found.progress_event)
                 found.progress_event = NULL
-                found.progress_epoch = False
+                found.recorded = False
             found = found.next
         owner = owner.next_ending
 
@@ -272,7 +272,7 @@ cdef void mark_all_quiescent(Pool* pool) noexcept nogil:
         owner = owner.next_ending
 
 
-cdef void settle_none(Pool* pool) noexcept nogil:
+cdef void cancel_device_wait(Pool* pool) noexcept nogil:
     cdef PrivatePool* owner = pool.ending
     while owner != NULL:
         if owner.rest == 1:

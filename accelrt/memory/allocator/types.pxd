@@ -33,7 +33,7 @@ cdef struct Replay:
     uintptr_t stream
     bint waited           # the wait under way has waited for it already, or cannot
     void* progress_event  # an Entry of event_queue.pxd, for an event behind the last replay; NULL: none
-    bint progress_epoch   # whether that event is recorded
+    bint recorded         # whether that event is recorded
     Replay* next
 
 # A private pool: the heaps that the captures of one graph pool handle, or a MemPool, allocate from.

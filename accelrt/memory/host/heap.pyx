@@ -470,7 +470,7 @@ cdef int poll_queue(PinnedPool* pool, Queue* queue) noexcept nogil:
 
 
 cdef int poll(PinnedPool* pool) noexcept nogil:
-    # Asking for an event breaks a global-mode capture of any thread, unless the asker is relaxed.
+    # Asking for an event breaks a global-mode capture of any thread, unless the requester is relaxed.
     cdef Queue* queue
     cdef int mode
     cdef int code

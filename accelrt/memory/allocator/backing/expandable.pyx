@@ -5,7 +5,7 @@ Every function here runs under the growth lock and in the exclusive section, whi
 from libc.stdlib cimport free
 
 from accelrt.memory.allocator.backing.pages cimport (
-    add_slot, free_addresses, hold_addresses, link_slot, make_page, map_run, new_segment, release_page, make_resident,
+    add_slot, free_addresses, reserve_addresses, link_slot, make_page, map_run, new_segment, release_page, make_resident,
 )
 from accelrt.memory.allocator.backing.plain cimport count_owner, link_segment, unlink_segment, within_limits
 from accelrt.memory.allocator.exclusive cimport reserved, total_of
@@ -21,21 +21,21 @@ cdef enum:
     LARGEST_PAGE = 16 << 20
     HUGE = 256 << 20     # mean size of blocks from which on
     HUGE_PARTS = 4       # a page may be this part of it: stitching such a block from more pages would cost too many calls
-    FIRST_ROOM = 32      # addresses of a heap's first expandable segment, as a power of two: 4 GiB
-    LATER_ROOM = 34      # and of each later one: 16 GiB
+    FIRST_SIZE = 32      # addresses of a heap's first expandable segment, as a power of two: 4 GiB
+    LATER_SIZE = 34      # and of each later one: 16 GiB
 
 
 cdef int ensure_capacity(Pool* pool, Heap* heap, size_t need) noexcept nogil:
     # Makes a new last segment if the heap's has fewer than need addresses left.
     cdef Segment* expandable = heap.expandable
-    cdef size_t room = <size_t>1 << (FIRST_ROOM if expandable == NULL else LATER_ROOM)
+    cdef size_t room = <size_t>1 << (FIRST_SIZE if expandable == NULL else LATER_SIZE)
     cdef int code
     if expandable != NULL and expandable.held - expandable.size >= need:
         return 0
     expandable = new_segment(pool, heap, EXPANDABLE)
     if expandable == NULL:
         return NO_HOST_MEMORY
-    code = hold_addresses(pool, expandable, max(room, need))
+    code = reserve_addresses(pool, expandable, max(room, need))
     if code:
         free(expandable)
         return code

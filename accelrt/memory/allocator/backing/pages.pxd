@@ -13,7 +13,7 @@ cdef void link_slot(Slot* slot, Page* page) noexcept nogil  # into the page's li
 cdef void drop_slot(Slot* slot) noexcept nogil  # out of its page's list
 cdef size_t slot_index(const Segment* segment, uintptr_t address) noexcept nogil  # first at or after it; slot_count: none
 cdef Segment* new_segment(Pool* pool, Heap* heap, int shape) noexcept nogil  # NULL: no host memory
-cdef int hold_addresses(Pool* pool, Segment* segment, size_t room) noexcept nogil
+cdef int reserve_addresses(Pool* pool, Segment* segment, size_t room) noexcept nogil
 cdef int free_addresses(Pool* pool, Segment* segment) noexcept nogil
 cdef void evict(Pool* pool, Page* page) noexcept nogil  # its slot becomes a HOLE; no growth lock
 cdef void make_resident(Pool* pool, Slot* slot) noexcept nogil  # its page, here and free; no growth lock

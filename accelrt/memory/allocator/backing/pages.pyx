@@ -50,7 +50,7 @@ cdef size_t slot_index(const Segment* segment, uintptr_t address) noexcept nogil
     return low
 
 
-cdef int see_to_slots(Segment* segment) noexcept nogil:
+cdef int ensure_slots(Segment* segment) noexcept nogil:
     # Grows the array, if it is full, for one slot more.
     cdef Slot** larger
     if segment.slot_count < segment.slot_capacity:
@@ -66,7 +66,7 @@ cdef int see_to_slots(Segment* segment) noexcept nogil:
 cdef int add_slot(Segment* segment, Page* page) noexcept nogil:
     # Appends a slot for the page, and the hole over it.
     cdef Slot* slot
-    cdef int code = see_to_slots(segment)
+    cdef int code = ensure_slots(segment)
     if code == 0:
         code = ensure_blocks(segment.heap, 1)
     if code == 0:
@@ -147,7 +147,7 @@ cdef void make_resident(Pool* pool, Slot* slot) noexcept nogil:
 
 # --- the driver ----------------------------------------------------------------------------------------------
 
-cdef int hold_addresses(Pool* pool, Segment* segment, size_t room) noexcept nogil:
+cdef int reserve_addresses(Pool* pool, Segment* segment, size_t room) noexcept nogil:
     # Reserves room bytes of addresses for the segment, outside the exclusive section.
     cdef int code
     unlock_all(pool, NULL)

@@ -11,7 +11,7 @@ cdef int release_plain(Pool* pool, size_t wanted) noexcept nogil  # idle segment
 cdef void link_segment(Pool* pool, Segment* segment) noexcept nogil  # plain and expandable segments
 cdef void unlink_segment(Pool* pool, Segment* segment) noexcept nogil
 cdef bint may_leave(const Pool* pool, const Heap* heap) noexcept nogil  # its idle memory may go back to the device
-cdef bint is_at_rest(const Pool* pool, const Heap* heap) noexcept nogil  # and no replay of a destroyed graph may use it
+cdef bint has_no_replays(const Pool* pool, const Heap* heap) noexcept nogil  # and no replay of a destroyed graph may use it
 
 
 cdef inline void count_owner(Heap* heap, int64_t size) noexcept nogil:

@@ -107,7 +107,7 @@ cdef bint may_leave(const Pool* pool, const Heap* heap) noexcept nogil:
     return heap.owner == NULL or heap.owner.uses == (heap.owner.users if heap.owner.emptied else 0)
 
 
-cdef bint is_at_rest(const Pool* pool, const Heap* heap) noexcept nogil:
+cdef bint has_no_replays(const Pool* pool, const Heap* heap) noexcept nogil:
     return may_leave(pool, heap) and (heap.owner == NULL or heap.owner.rest == 2)
 
 

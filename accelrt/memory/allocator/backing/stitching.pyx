@@ -12,10 +12,10 @@ from libc.stdlib cimport free, malloc, qsort, realloc
 
 from accelrt.memory.allocator.backing.free_pages cimport RANKED, file_heap, first_ranked, rank, serves_others
 from accelrt.memory.allocator.backing.pages cimport (
-    add_slot, drop_slot, free_addresses, hold_addresses, map_run, new_segment, make_resident, slot_index, unmap_slot,
+    add_slot, drop_slot, free_addresses, reserve_addresses, map_run, new_segment, make_resident, slot_index, unmap_slot,
     evict,
 )
-from accelrt.memory.allocator.backing.plain cimport is_at_rest
+from accelrt.memory.allocator.backing.plain cimport has_no_replays
 from accelrt.memory.allocator.block_ops cimport absorb, is_quiescent
 from accelrt.memory.allocator.exclusive cimport count_splits, put_free, set_free, wake
 from accelrt.memory.allocator.free_list cimport class_of, next_class
@@ -154,7 +154,7 @@ cdef size_t find_pages(Pool* pool, Heap* heap, bint across, Found* found) noexce
 cdef void mark_asleep(Pool* pool, Heap* heap) noexcept nogil:
     # The heaps of a list of free_pages.pxd that may give memory back.
     while heap != NULL:
-        if is_at_rest(pool, heap):
+        if has_no_replays(pool, heap):
             mark_heap(pool, heap, False, NULL)
         heap = heap.filed_after
 
@@ -169,13 +169,13 @@ cdef void mark_leaving(Pool* pool) noexcept nogil:
     mark_asleep(pool, pool.busy)
     mark_asleep(pool, pool.unsearched)
     while heap != NULL:
-        if is_at_rest(pool, heap):
+        if has_no_replays(pool, heap):
             mark_heap(pool, heap, False, NULL)
         heap = heap.next_awake
     while owner != NULL:
         heap = <Heap*>owner.heaps if owner.emptied else NULL
         while heap != NULL:
-            if is_at_rest(pool, heap) and not heap.awake:
+            if has_no_replays(pool, heap) and not heap.awake:
                 mark_heap(pool, heap, False, NULL)
             heap = heap.sibling
         owner = owner.next
@@ -481,7 +481,7 @@ cdef int drop_idle_stitched(Pool* pool) noexcept nogil:
     cdef Segment* after
     cdef int code = 0
     while heap != NULL and code == 0:
-        stitched = heap.first_stitched if is_at_rest(pool, heap) else NULL
+        stitched = heap.first_stitched if has_no_replays(pool, heap) else NULL
         while stitched != NULL and code == 0:
             after = stitched.after
             if stitched.evicted == stitched.slot_count and <int>(heap.quiescent_epoch - stitched.used) >= 0:
@@ -511,7 +511,7 @@ cdef int make_stitched(Pool* pool, Heap* heap, Page** pages, size_t count) noexc
     for index in range(count):
         evict(pool, pages[index])
     link_stitched(pool, stitched)
-    code = hold_addresses(pool, stitched, size)
+    code = reserve_addresses(pool, stitched, size)
     for index in range(count):
         if code == 0:
             code = add_slot(stitched, pages[index])
