@@ -14,7 +14,7 @@ from uuid import UUID
 
 from accelrt import nvml, visible
 from accelrt.core import env_watch, procfs
-from accelrt.devices.discovery import counting, driver_probe
+from accelrt.devices import discovery
 from accelrt.driver.rows import Rows
 from accelrt.errors import IdentityError, ReadingError
 from accelrt.runtime import init
@@ -74,7 +74,7 @@ def table() -> list[Identity]:
         if found:
             check(rows, found, lost, *env_watch.at_init())
         return joined(rows, found)
-    return expected(found, lost, os.environ.get(counting.VISIBLE), os.environ.get(visible.ORDER))
+    return expected(found, lost, os.environ.get(discovery.VISIBLE), os.environ.get(visible.ORDER))
 
 
 def physical() -> list[Identity]:
@@ -115,14 +115,12 @@ def expected(found: Sequence[nvml.Card], lost: int, text: str | None, order: str
         return []
     ordered = visible.in_order(found, order) if found and not lost else None
     if ordered is None:
-        return joined(
-            [outside_row(ordinal, one) for ordinal, one in enumerate(driver_probe.devices())], found
-        )
+        return joined([outside_row(ordinal, one) for ordinal, one in enumerate(discovery.probe())], found)
     chosen = visible.resolve(text, [card.uuid for card in ordered])
     return [identity_of(ordered[index], ordinal) for ordinal, index in enumerate(chosen)]
 
 
-def outside_row(ordinal: int, one: driver_probe.Asked) -> Identity:
+def outside_row(ordinal: int, one: discovery.Asked) -> Identity:
     uuid, place = f"GPU-{UUID(one.digits)}", procfs.pci_bus_id(one.pci_bus_id)
     return Identity(ordinal, uuid, place, None, None, None, one.name, one.memory)
 
@@ -174,7 +172,7 @@ def check(
         return
     chosen = [ordered[index] for index in visible.resolve(text, [card.uuid for card in ordered])]
     if [digits(card.uuid) for card in chosen] != [digits(row.uuid) for row in rows]:
-        raise IdentityError(mismatch(rows, chosen, f"with {counting.VISIBLE}={text!r} their orders differ"))
+        raise IdentityError(mismatch(rows, chosen, f"with {discovery.VISIBLE}={text!r} their orders differ"))
 
 
 def mismatch(rows: Sequence[Identity], found: Sequence[nvml.Card], reason: str) -> str:

@@ -5,5 +5,5 @@ properties  the constants of a device, and reading them from the driver
 attributes  the names of attributes, and which of them a driver knows
 arch        what kernels can be compiled for
 versions    versions of the driver and of what accelrt stands on
-discovery/  how many devices there are, before a driver is open
+discovery   how many devices there are, before a driver is open
 """

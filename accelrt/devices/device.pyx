@@ -321,7 +321,7 @@ def device_count():
 
     Before init the count comes from the kernel's list of cards or from NVML (or from ACCELRT_HOST_DEVICES)
     without a driver call, so that a process that only asked may fork; it is not kept
-    (accelrt.devices.discovery.counting says what is asked where those do not tell).  After init it is the driver's own;
+    (accelrt.devices.discovery says what is asked where those do not tell).  After init it is the driver's own;
     a change of the environment has no effect then, and a RuntimeWarning says so once.
 
     Returns:

@@ -23,15 +23,15 @@ cdef class CUDAGraph:
     cdef int busy                    # threads that begin or end its capture or one of a body, and may have released the GIL
     cdef list branches               # the bodies of conditional nodes that are being captured, innermost last; or None
     cdef list kept                   # what the nodes point at
+    cdef list calls                  # the host functions among them
+    cdef list sides                  # the memory among them
     cdef list capture_hooks          # RemovableHandles, before and after; a list of its own once there was one
     cdef list replay_hooks
     cdef uint64_t capture            # the driver's id of the last one, for who watches
     cdef bint counted                # as a capture that is open or about to begin
     cdef Stream stream               # the one that the capture began on, kept alive; a destructor may find it cleared
     cdef bint retains_pool           # the private pool counts this graph
-    cdef list calls                  # the host functions among them
-    cdef list sides                  # the memory among them
-    cdef dict launched_on            # handles of streams that it was replayed on -> the Stream where others own it, or None
+    cdef dict launched_on            # handles of streams that it was replayed on -> the Stream that others own, or None
     cdef uintptr_t last_stream       # the one of them that it was replayed on last
     cdef bint uses_others_memory     # of no allocator of accelrt: kept until replays are over
     cdef object __weakref__

@@ -57,7 +57,7 @@ def count_unopened() -> int:
     """How many devices there are, found without a driver call: a process that only asks this may fork."""
     if chosen_driver() == "host":
         return int(later("accelrt.driver.host.driver").read_settings()["devices"])
-    return int(later("accelrt.devices.discovery.counting").count())
+    return int(later("accelrt.devices.discovery").count())
 
 
 def later(name: str) -> Any:

@@ -77,13 +77,13 @@ def nothing_is_kept():
 
 
 def no_driver_at_all():
-    from accelrt.devices.discovery import driver_probe
+    from accelrt.devices import discovery
 
     without_proc()
     for _ in range(2):
         assert accelrt.device_count() == 0
         assert not accelrt.is_available()
-    assert not driver_probe._has_library  # asked once; the second time nothing was started
+    assert not discovery._has_library  # asked once; the second time nothing was started
 
 
 def change_after_init(variable, value):

@@ -15,7 +15,7 @@ from child import in_child
 import accelrt
 from accelrt import visible
 from accelrt.core import procfs
-from accelrt.devices.discovery import driver_probe
+from accelrt.devices import discovery
 
 pytestmark = [pytest.mark.own_process, pytest.mark.gpu]
 STRINGS, SEED, FORKS = 200, 580, 100
@@ -31,7 +31,7 @@ def driver_says(text):
     environment = {name: value for name, value in os.environ.items() if not name.startswith("CUDA_")}
     if text is not None:
         environment[VISIBLE] = text
-    command = [sys.executable, "-I", "-S", "-c", driver_probe.SCRIPT]
+    command = [sys.executable, "-I", "-S", "-c", discovery.SCRIPT]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True)
     return [line.split()[1] for line in done.stdout.splitlines() if line.startswith("device ")]
 

@@ -1,16 +1,65 @@
-"""The driver, asked in a process of its own.
+"""How many devices there are, before the driver is opened.
+
+The order in which the sources are asked:
+1. the kernel's own list (/proc/driver/nvidia), which needs no library at all;
+2. NVML, where that list is missing or incomplete, as in WSL;
+3. the driver in a process of its own, where NVML cannot tell (MIG devices, a card that is lost) or is not
+   there.
+
+None of them makes a driver call in this process, so that it may fork afterwards.  Nothing is kept, but that
+there is no libcuda.
 
 What NVML and the kernel do not say (in which order the driver has cards of different models, which MIG
-device it chooses) only the driver knows, and a process that has asked it can fork no more.  So another
+device it chooses) only the driver knows, and a process that has asked it can fork no more: so another
 process asks.
 """
 
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Asked", "devices"]
+from accelrt import visible
+from accelrt.core import procfs
+from accelrt.errors import ReadingError
+from accelrt.nvml import Card, listing
+
+__all__ = ["Asked", "count", "physical", "probe"]
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+def count() -> int:
+    """How many devices a CUDA program in this environment has; 0 where there is no driver."""
+    text = os.environ.get(VISIBLE)
+    if visible.device_order(os.environ.get(visible.ORDER)) is None:
+        return 0  # cuInit fails
+    found = physical()
+    if found is None:
+        return len(probe())
+    return len(
+        visible.resolve(text, [card.uuid for card in found])
+    )  # the same in every order: a list does not mix
+
+
+def physical() -> Sequence[procfs.Listed | Card] | None:
+    """The cards, sorted by PCI bus id; None where neither the kernel's list nor NVML can tell."""
+    listed = procfs.listed()
+    if listed is not None:
+        return listed
+    try:
+        found, lost = listing()
+    except ReadingError:
+        return None
+    return (
+        None
+        if lost or any(card.mig_mode for card in found)
+        else sorted(found, key=lambda card: card.pci_bus_id)
+    )
+
+
+# --- the driver, asked in a process of its own ------------------------------------------------------------
 
 SECONDS = 60
 NO_LIBRARY = "no library"
@@ -51,7 +100,7 @@ class Asked:
     name: str
 
 
-def devices() -> list[Asked]:
+def probe() -> list[Asked]:
     """The devices that a process with this environment would have, in the driver's order.
 
     Takes some tenths of a second where there is a driver.  Nothing is kept, but that there is no libcuda.
