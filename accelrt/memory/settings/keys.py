@@ -215,7 +215,7 @@ KEYS: dict[str, Key] = {
         Key("stitching", True, TRUE_OR_FALSE, read_boolean, field="stitching"),
         Key("growth_slack", AUTO, "auto, or a fraction from 0 to 1", read_slack, field="slack"),
         Key("piece_size_mb", 0, PIECES, read_piece_size,
-            fixed="the physical pieces that exist have the other size", field="piece"),
+            fixed="the physical pieces that exist have the other size", field="page_size"),
     )
 }  # fmt: skip
 

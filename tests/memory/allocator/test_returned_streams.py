@@ -109,20 +109,28 @@ def test_with_virtual_memory_pages_of_a_dead_stream_serve_everybody():
     assert accelrt.memory_reserved() == reserved
 
 
-def test_a_busy_stream_does_not_keep_the_others_from_being_leased_again():
+def a_busy_stream_does_not_keep_the_others_from_being_handed_out():
     gate = threading.Event()
-    busy, idle = accelrt.Stream(), accelrt.Stream()
+    busy, idle = accelrt.Stream(), accelrt.Stream()  # the only ones of the process
     handles = busy.cuda_stream, idle.cuda_stream
-    everything = [accelrt.Stream() for _ in range(300)]  # nothing else is left to lease
     busy.launch_host_func(gate.wait)
     del busy, idle
-    leased = accelrt.Stream()
-    assert leased.cuda_stream == handles[1]
-    gate.set()
+    try:
+        taken = accelrt.Stream()
+        assert taken.cuda_stream == handles[1]
+    finally:
+        gate.set()
     accelrt.synchronize()
     again = accelrt.Stream()
     assert again.cuda_stream == handles[0]
-    del everything
+
+
+@pytest.mark.own_process
+def test_a_busy_stream_does_not_keep_the_others_from_being_handed_out():
+    in_child(
+        a_busy_stream_does_not_keep_the_others_from_being_handed_out,
+        ACCELRT_DRIVER=os.environ["ACCELRT_DRIVER"],
+    )
 
 
 def test_memory_on_the_per_thread_stream_is_not_handed_to_a_thread_whose_stream_did_not_wait():
