@@ -16,7 +16,9 @@ from accelrt.graphs.nodes cimport instantiate
 from accelrt.memory.allocator.routes cimport (
     begin_capture_on, end_capture, expect_idle, hide_replays, release_pool, retain_pool,
 )
-from accelrt.runtime.release_queue cimport GRAPH, GRAPH_EXEC, drain_too, end_capture as end_on_driver, give_back
+from accelrt.runtime.release_queue cimport (
+    GRAPH, GRAPH_EXEC, drain_too, end_capture as end_on_driver, end_capture_again, give_back,
+)
 from accelrt.status cimport FORKED, ILLEGAL_STATE, INVALID_HANDLE, NO_HOST_MEMORY
 
 cdef extern from "<pthread.h>" nogil:
@@ -73,9 +75,14 @@ cdef void close_capture(Graph* graph) noexcept nogil:
 
 
 cdef int abandon_capture(Graph* graph) noexcept nogil:
-    # Ends the capture, broken or not, unless the driver has ended it already.  Takes the pool's lock.
+    # Ends the capture, broken or not, unless the driver has ended it already.  Takes the pool's lock.  A second attempt
+    # comes when the capture is counted no more, so it has to keep other captures from beginning on the stream meanwhile.
     cdef uintptr_t raw = 0
-    cdef int code = end_on_driver(graph.device, graph.stream, graph.capture, &raw)
+    cdef int code
+    if graph.counted:
+        code = end_on_driver(graph.device, graph.stream, graph.capture, &raw)
+    else:
+        code = end_capture_again(graph.device, graph.stream, graph.capture, &raw)
     close_capture(graph)
     if code == 0:
         graph.state = EMPTY

@@ -32,7 +32,7 @@ from accelrt.memory.allocator.types cimport HOLE, LIVE, PLAIN
 from accelrt.memory.backends.backend cimport require_native
 from accelrt.status cimport FORKED, raise_status, refuse_copy, refuse_unmade
 
-STATS = {
+cdef dict SHOWN = {
     "allocation": ALLOCATION, "active": ACTIVE, "allocated_bytes": ALLOCATED_BYTES, "active_bytes": ACTIVE_BYTES,
     "requested_bytes": REQUESTED_BYTES, "segment": SEGMENT, "reserved_bytes": RESERVED_BYTES,
 }
@@ -82,7 +82,7 @@ cdef size_t checked_limit(object limit) except? <size_t>-1:
 
 cdef dict figures_of(PrivateStats stats):
     cdef dict answer = {"limit": None if stats.limit == SIZE_MAX else stats.limit}
-    for name, figure in STATS.items():
+    for name, figure in SHOWN.items():
         answer[f"{name}.current"] = stats.current[<int>figure]
         answer[f"{name}.peak"] = stats.peak[<int>figure]
     return dict(sorted(answer.items()))

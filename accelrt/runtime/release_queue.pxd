@@ -22,6 +22,8 @@ cdef void dispose_capture(int kind, int device, uintptr_t stream, uint64_t captu
 cdef int give_back(int kind, int device, uintptr_t handle) noexcept nogil
 # out_graph is left alone where the stream is not in that capture any more.
 cdef int end_capture(int device, uintptr_t stream, uint64_t capture, uintptr_t* out_graph) noexcept nogil
+# The same for a capture that is not counted (capture_guard.pxd) any more: NOT_READY where others are open.
+cdef int end_capture_again(int device, uintptr_t stream, uint64_t capture, uintptr_t* out_graph) noexcept nogil
 # Keeps a thing alive until the work that is in a stream now is complete.
 cdef void keep_until_passed(int device, uintptr_t stream, object thing) noexcept
 cdef void drain() noexcept  # tries again what could not be given back

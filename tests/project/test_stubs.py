@@ -26,7 +26,6 @@ accelrt\.memory\.backends\.(external_pool|cuda_malloc_async|torch_plugin)
 .*\.?__setstate_cython__
 .*\.RowCalls\..*
 .*\.rows\.ROW_NAMES
-.*\.mempool\.FIGURES
 .*\.mempool\.REASONS
 accelrt\.memory\.BACKEND
 accelrt\.memory\.settings\.settings\.Settings\.([a-z]\w+|__getattr__)

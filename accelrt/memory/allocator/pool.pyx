@@ -229,11 +229,8 @@ cdef int allocate_slow(
         code = take_offer(pool, &request, out_address)
     if code == 0 and out_address[0] == 0:
         code = find(pool, &request, out_address)
-    if code == OUT_OF_MEMORY:
-        code = take_growth(pool, &request, out_address)
         if code == OUT_OF_MEMORY:
-            code = retry(pool, &request, out_address)
-        pthread_mutex_unlock(&pool.growth)
+            code = allocate_missing(pool, &request, out_address)
     if code and request.heap != NULL:
         count_splits(pool, request.heap)
     if code == 0 and request.heap.owner != NULL:
@@ -243,17 +240,22 @@ cdef int allocate_slow(
     return code
 
 
-cdef int take_growth(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil:
-    # Takes the growth lock.  It comes before the inner lock: if another thread holds it, and so may be growing the pool, the
-    # exclusive section is released for the wait, and the request begins anew.  OUT_OF_MEMORY: there is still no fit.
-    cdef int code
-    if pthread_mutex_trylock(&pool.growth) == 0:
-        return OUT_OF_MEMORY
-    unlock_all(pool, NULL)
-    pthread_mutex_lock(&pool.growth)
-    lock_all(pool)
-    code = prepare(pool, request, request.requested, request.stream)
-    return code if code else find(pool, request, out_address)
+cdef int allocate_missing(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil:
+    # Retries under the growth lock, which comes before the inner lock: if another thread holds it, and so may be growing the
+    # pool, the exclusive section is released for the wait, and the request begins anew.
+    cdef int code = 0
+    cdef bint waited = pthread_mutex_trylock(&pool.growth) != 0
+    if waited:
+        unlock_all(pool, NULL)
+        pthread_mutex_lock(&pool.growth)
+        lock_all(pool)
+        code = prepare(pool, request, request.requested, request.stream)
+    if code == 0:
+        code = find(pool, request, out_address) if waited else OUT_OF_MEMORY
+        if code == OUT_OF_MEMORY:
+            code = retry(pool, request, out_address)
+    pthread_mutex_unlock(&pool.growth)
+    return code
 
 
 cdef int take_offer(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil:
