@@ -5,7 +5,7 @@ registry       the active table, and which driver this process runs on
 rowgen         writes the rows that only forward, and what the drivers' modules fill
 rows           for tests and benchmarks: rows as Python methods, and a table of which a chosen call fails
 capture_guard  keeps captures and waits for a device apart; a thread's capture mode
-waiting        waits that a signal may end
+waiting        waits that a signal may end; thread states for threads that come to run Python
 cuda/          the table filled by NVIDIA's driver
 host/          the table filled by an emulation on the CPU
 """

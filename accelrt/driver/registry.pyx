@@ -9,8 +9,7 @@ from libc.string cimport memset
 from libc.stdint cimport uint64_t, uintptr_t
 
 from accelrt.driver.table cimport Table, TABLE_VERSION, host_fn
-from accelrt.core.attach cimport drop_with_gil, make_thread_state
-from accelrt.driver.waiting cimport are_abandoned, begin_wait, end_wait
+from accelrt.driver.waiting cimport are_abandoned, begin_wait, drop_with_gil, end_wait, make_thread_state
 from accelrt.status cimport FORKED, INIT_FAILED, NOT_SUPPORTED, keep_init_error, raise_status
 
 cdef extern from "<pthread.h>" nogil:
