@@ -21,7 +21,7 @@ ALLOWED = r"""
 .*\.__pyx_capi__
 .*\.__test__
 accelrt\.memory\.(allocator|host)(\..*)?
-accelrt\.memory\.backends\.(external_pool|cuda_malloc_async|torch_plugin)
+accelrt\.memory\.backends\.external_pool
 .*\.?__reduce_cython__
 .*\.?__setstate_cython__
 .*\.RowCalls\..*
