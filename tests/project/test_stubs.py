@@ -25,7 +25,6 @@ accelrt\.memory\.backends\.external_pool
 .*\.?__reduce_cython__
 .*\.?__setstate_cython__
 .*\.RowCalls\..*
-.*\.rows\.ROW_NAMES
 .*\.mempool\.FIGURES
 .*\.mempool\.REASONS
 accelrt\.memory\.BACKEND
