@@ -17,7 +17,8 @@ NOW = {
         InterfaceError NotSupportedError OutOfMemoryError RaceError RaceWarning ReadingError
         SyncDebugError SyncDebugWarning
     """,
-    "graphs.graph": "CUDAGraph graph graph_pool_handle is_current_stream_capturing",
+    "graphs.capture": "graph is_current_stream_capturing",
+    "graphs.graph": "CUDAGraph graph_pool_handle",
     "graphs.hooks": "RemovableHandle",
     "graphs.nodes": "GraphNode",
     "memory.caching": """

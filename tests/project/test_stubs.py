@@ -31,7 +31,8 @@ accelrt\.memory\.BACKEND
 accelrt\.memory\.settings\.settings\.Settings\.([a-z]\w+|__getattr__)
 .*\.copy\.(Operand|View)
 .*\.graphs\.nodes\.(Handles|TYPES|RESULTS)
-.*\.graph\.(Branch|MODES)
+.*\.graphs\.capture\.Branch
+.*\.graph\.(Body|MODES)
 .*\.stream\.(Currents|Entries|Waitable)
 .*\.driver\.host\.driver\.S(IZE|CALE)
 .*\.PinnedBuffer\.__buffer__
