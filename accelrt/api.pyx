@@ -11,7 +11,7 @@ from accelrt.memory.allocator.private_pool cimport thread_number
 cimport accelrt.memory.allocator.read_stats as readings
 cimport accelrt.memory.allocator.routes as routes
 cimport accelrt.memory.allocator.cross_stream as sharing
-cimport accelrt.streams.event_pool as event_pool
+from accelrt.streams.event cimport note_record, return_event_handle, take_event_handle
 from accelrt.streams.stream cimport current_handle, device_of_stream
 cimport accelrt.streams.stream_pool as stream_pool
 
@@ -126,7 +126,7 @@ cdef int event_destroy(int device, uintptr_t event) noexcept nogil:
 cdef int event_record(int device, uintptr_t event, uintptr_t stream) noexcept nogil:
     cdef int code = registry.active().event_record(device, event, stream)
     if code == 0 and captures_open():
-        event_pool.note_record(device, event, stream)
+        note_record(device, event, stream)
     return code
 
 
@@ -147,13 +147,13 @@ cdef int stream_wait_stream(int device, uintptr_t stream, int other_device, uint
     cdef int code
     if outside(device) or outside(other_device):
         return INVALID_DEVICE
-    code = event_pool.take_event_handle(other_device, EVENT_DISABLE_TIMING, &event)
+    code = take_event_handle(other_device, EVENT_DISABLE_TIMING, &event)
     if code:
         return code
     code = event_record(other_device, event, other)
     if code == 0:
         code = registry.active().stream_wait_event(device, stream, event)
-    event_pool.return_event_handle(other_device, event)
+    return_event_handle(other_device, event)
     return code
 
 
@@ -171,11 +171,11 @@ cdef int event_lease(int device, bint timing, bint blocking, uintptr_t* out_even
     cdef unsigned int flags = EVENT_BLOCKING_SYNC if blocking else EVENT_DEFAULT
     if outside(device):
         return INVALID_DEVICE
-    return event_pool.take_event_handle(device, flags if timing else flags | EVENT_DISABLE_TIMING, out_event)
+    return take_event_handle(device, flags if timing else flags | EVENT_DISABLE_TIMING, out_event)
 
 
 cdef int event_return(int device, uintptr_t event) noexcept nogil:
-    return event_pool.return_event_handle(device, event)
+    return return_event_handle(device, event)
 
 
 cdef int copy(int device, uintptr_t stream, uintptr_t dst, uintptr_t src, size_t size) noexcept nogil:

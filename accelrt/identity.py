@@ -15,7 +15,7 @@ from uuid import UUID
 from accelrt import nvml, visible
 from accelrt.core import env_watch, procfs
 from accelrt.devices import discovery
-from accelrt.driver.rows import Rows
+from accelrt.driver.registry import Rows
 from accelrt.errors import IdentityError, ReadingError
 from accelrt.runtime import init
 from accelrt.status import status_error

@@ -1,6 +1,6 @@
 """Memory as objects, and copies.
 
 buffer      Buffer and PinnedBuffer, which own memory; the user's own memory, page-locked
-copy        copies and fills
+copy        copies and fills; use(), by which the race detector is told of others' work
 cuda_array  the CUDA Array Interface, version 3, read with suspicion
 """

@@ -1,3 +1,5 @@
+from typing import Literal
+
 from accelrt.annotations import Memory
 from accelrt.streams.stream import Stream
 
@@ -22,3 +24,9 @@ def fill(
     blocking: bool = False,
 ) -> None: ...
 def device_span(source: object) -> tuple[int, int, int]: ...
+def use(
+    memory: Memory,
+    nbytes: int | None = None,
+    stream: Stream | int | Literal["host"] | None = None,
+    mode: Literal["r", "w", "rw"] = "rw",
+) -> None: ...

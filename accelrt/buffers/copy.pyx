@@ -1,4 +1,6 @@
-"""Copies and fills: between host and device, within a device and between two."""
+"""Copies and fills: between host and device, within a device and between two; and use(), for what others do."""
+import numbers
+
 from cpython.buffer cimport (
     PyBUF_ANY_CONTIGUOUS, PyBUF_FORMAT, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer,
 )
@@ -10,7 +12,7 @@ from libc.string cimport memcpy, strchr
 
 from accelrt.buffers.buffer cimport Buffer, PinnedBuffer, raise_freed
 from accelrt.buffers.buffer import provide_copies
-from accelrt.core.integers cimport checked_int, exact_int
+from accelrt.core.integers cimport checked_address_int, checked_int, exact_int
 from accelrt.devices.device cimport ordinal_of
 from accelrt.driver.capture_guard cimport go_relaxed, restore_mode
 cimport accelrt.driver.registry as registry
@@ -18,6 +20,7 @@ from accelrt.driver.table cimport CAPTURE_NONE
 from accelrt.driver.waiting cimport INTERRUPTED, begin_wait, end_wait, is_main_thread
 from accelrt.memory.allocator.cross_stream cimport use_across
 from accelrt.memory.allocator.pool cimport pool_if_made
+from accelrt.memory.caching cimport checked_size
 from accelrt.memory.host.pool cimport is_cached_pinned, use_pinned_on
 from accelrt.memory.host_cache cimport allocate_host_bytes, release_host_bytes
 from accelrt.runtime import init
@@ -27,7 +30,6 @@ from accelrt.runtime.release_queue cimport keep_until_passed
 cimport accelrt.runtime.sanitizer_hooks as watch
 from accelrt.status cimport CAPTURE_UNSUPPORTED, NOT_ALLOCATED, NOT_READY, NO_HOST_MEMORY, raise_status
 from accelrt.streams.stream cimport Stream, current_of, judge_handle, stream_for, stream_of, wrap
-
 
 cdef enum:
     STAGED = 64 << 10  # bytes of ordinary host memory that a driver takes at once; more may wait for the stream
@@ -48,6 +50,8 @@ cdef enum:
     LEGACY = 1   # the protocol's handle of the legacy default stream, for which we have 0 as well
 
 cdef uintptr_t ANY = ~<uintptr_t>0  # which no stream has
+
+cdef tuple ACCESS_MODES = ("r", "w", "rw")
 
 cdef str NOT_CAPTURED = (
     "a copy between two devices cannot be captured, and this one broke the capture, which takes copies within a device "
@@ -618,3 +622,79 @@ def fill(dst, value=0, count=None, *, width=1, offset=0, stream=None, bint block
 
 
 provide_copies(copy, fill)
+
+
+# --- work of others on memory, as the race detector is told of it --------------------------------------------
+
+cdef int read_memory(object memory, uintptr_t* out_address, size_t* out_size) except -1:
+    # Answers 1 where the size is known.
+    cdef Py_buffer view
+    if isinstance(memory, Buffer):
+        if not (<Buffer>memory).live:
+            raise_freed(memory, "memory")
+        out_address[0], out_size[0] = (<Buffer>memory).ptr, (<Buffer>memory).nbytes
+    elif isinstance(memory, PinnedBuffer):
+        if not (<PinnedBuffer>memory).live:
+            raise_freed(memory, "memory")
+        out_address[0], out_size[0] = (<PinnedBuffer>memory).ptr, (<PinnedBuffer>memory).nbytes
+    elif isinstance(memory, (int, numbers.Integral)) and not isinstance(memory, bool):
+        out_address[0] = checked_address_int(memory, "memory")
+        return 0
+    elif hasattr(memory, "__cuda_array_interface__"):
+        interface = memory.__cuda_array_interface__
+        out_address[0], out_size[0], _ = init.later("accelrt.buffers.cuda_array").read(interface, "memory", False)
+    else:
+        try:
+            PyObject_GetBuffer(memory, &view, PyBUF_ANY_CONTIGUOUS)
+        except (BufferError, TypeError, ValueError) as error:
+            raise TypeError(
+                f"memory of type {type(memory).__name__} cannot be used: {error}; pass a Buffer, a contiguous array, or "
+                "an address as int with nbytes"
+            ) from None
+        out_address[0], out_size[0] = <uintptr_t>view.buf, view.len
+        PyBuffer_Release(&view)
+    return 1
+
+
+def use(memory, nbytes=None, stream=None, str mode="rw"):
+    """Tells the race detector of work that accelrt does not see: a kernel, say, or the host's own hands.
+
+        accelrt.use(pointer, 4096, stream, "r")      # before the kernel that reads it is launched
+        accelrt.use(pinned_array, stream="host", mode="w")
+
+    Arguments:
+        memory: an address as int, a Buffer, PinnedBuffer, a contiguous array or other buffer, or an object with
+            __cuda_array_interface__.
+        nbytes: int, from the address or the memory's begin on; None is all of the memory.
+        stream: Stream, handle as int, None for the current stream, or "host" for the calling Python code, which in a
+            host function is in its stream's order.
+        mode: "r", "w" or "rw", whether the work reads the bytes, writes them, or both.
+    Raises:
+        RaceError: nothing orders it with earlier work on the bytes; with ACCELRT_SANITIZE=warn a RaceWarning.
+        ValueError, TypeError: an argument is out of range or of the wrong kind.
+
+    While the race detector is off it does nothing and looks at no argument.
+    """
+    cdef uintptr_t address = 0
+    cdef size_t size = 0
+    cdef Stream worker
+    if not watch.sanitizing:
+        return
+    if mode not in ACCESS_MODES:
+        raise ValueError(f"mode is {mode!r}; it may be 'r', 'w' or 'rw'")
+    known = read_memory(memory, &address, &size)
+    if nbytes is None and not known:
+        raise TypeError("nbytes is None; an address alone does not say how many bytes are used")
+    if nbytes is not None:
+        wanted = checked_size(nbytes, "nbytes")
+        if known and wanted > size:
+            raise ValueError(f"nbytes is {nbytes}, the memory has {size}")
+        size = wanted
+    mode = "r" if mode == "r" else "w"  # a write is ordered with all that a read is ordered with
+    if isinstance(stream, str):
+        if stream != "host":
+            raise ValueError(f"stream is {stream!r}; pass a Stream, a handle, None, or 'host'")
+        watch.note_host_access(address, size, mode, "use")
+        return
+    worker = stream_of(stream, ordinal_of(None))
+    watch.note_access(worker.device_index, worker.handle, address, size, mode, "use")

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from accelrt.buffers.buffer import Buffer, PinnedBuffer
 from accelrt.buffers.copy import copy
-from accelrt.graphs.graph import CUDAGraph, graph
+from accelrt.graphs.capture import graph
+from accelrt.graphs.graph import CUDAGraph
 from accelrt.streams.stream import Stream, stream
 
 if TYPE_CHECKING:

@@ -1,11 +1,9 @@
 """What every other package builds on; nothing here knows of CUDA.
 
-atomic      counters that several threads write
-attach      thread states for a driver's threads, or a user's, that come to run Python
 env_watch   whether the variables that say which devices there are changed since init
 handle_map  a hash table from addresses or handles to records
 integers    what callers may pass as a number
-locks       pthread's mutexes; spin locks of one word, for sections of some tens of nanoseconds
+locks       pthread's mutexes; spin locks of one word; counters and pointers that several threads share
 names       the public names, and the module that each is of
 procfs      the cards that NVIDIA's kernel driver lists in /proc
 zero_pages  zeroed memory whose pages cost nothing before they are written to

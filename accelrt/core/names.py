@@ -17,7 +17,8 @@ NOW = {
         InterfaceError NotSupportedError OutOfMemoryError RaceError RaceWarning ReadingError
         SyncDebugError SyncDebugWarning
     """,
-    "graphs.graph": "CUDAGraph graph graph_pool_handle is_current_stream_capturing",
+    "graphs.capture": "graph is_current_stream_capturing",
+    "graphs.graph": "CUDAGraph graph_pool_handle",
     "graphs.hooks": "RemovableHandle",
     "graphs.nodes": "GraphNode",
     "memory.caching": """
@@ -46,6 +47,7 @@ LATER = {
     "graphs.callables": "GraphedCallable make_graphed_callables",
     "memory.mempool": "MemPool use_mem_pool",
     "buffers.buffer": "RegisteredMemory is_pinned pinned_empty record_host_stream register_host",
+    "buffers.copy": "use",
     "devices.versions": "driver_version runtime_version",
     "devices.arch": "get_arch_list get_gencode_flags is_bf16_supported",
     "devices.device": "get_device_capability get_device_name get_device_properties",
@@ -53,7 +55,6 @@ LATER = {
         max_memory_allocated max_memory_reserved memory_allocated memory_reserved memory_snapshot
         memory_stats reset_accumulated_memory_stats reset_peak_memory_stats
     """,
-    "sanitizer.use": "use",
     "readings": """
         EccErrors GpuProcess MemoryInfo NvlinkTraffic PcieLink PcieTraffic PowerLimits RemappedRows
         TemperatureLimits application_clock_rates clock_rate clock_rates decoder_utilization

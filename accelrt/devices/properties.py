@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from accelrt.devices.attributes import ATTRIBUTES, known_to
-from accelrt.driver.rows import Rows
+from accelrt.driver.registry import Rows
 from accelrt.status import status_error
 
 __all__ = ["DeviceProperties", "read_properties"]

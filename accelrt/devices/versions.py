@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from accelrt.devices.attributes import ATTRIBUTES
-from accelrt.driver.rows import Rows
+from accelrt.driver.registry import Rows
 from accelrt.status import status_error
 
 __all__ = ["driver_version", "kernel_driver_version", "runtime_version", "warn_of_what_is_old"]

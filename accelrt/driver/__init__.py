@@ -1,11 +1,11 @@
 """The seam between accelrt and a device: one table of function pointers, and two drivers that fill it.
 
 table          the contract: the struct, a row a function
-registry       the active table, and which driver this process runs on
+registry       the active table, and which driver this process runs on; for tests and benchmarks, rows as
+               Python methods, and a table of which a chosen call fails
 rowgen         writes the rows that only forward, and what the drivers' modules fill
-rows           for tests and benchmarks: rows as Python methods, and a table of which a chosen call fails
 capture_guard  keeps captures and waits for a device apart; a thread's capture mode
-waiting        waits that a signal may end
+waiting        waits that a signal may end; thread states for threads that come to run Python
 cuda/          the table filled by NVIDIA's driver
 host/          the table filled by an emulation on the CPU
 """

@@ -5,7 +5,7 @@
 # enters first; and a capture is counted before it begins, which it does once they have left.
 from libc.stdint cimport uintptr_t
 
-from accelrt.core.atomic cimport load_count
+from accelrt.core.locks cimport load_count
 from accelrt.driver.table cimport Table
 
 cdef enum Meaning:  # of a driver's answer about a stream, to memory that the stream used

@@ -5,8 +5,9 @@ always sees the other.  The mutex is only for sleeping, and the last lock that a
 """
 from libc.stdint cimport uint64_t
 
-from accelrt.core.atomic cimport add_count, store_count
-from accelrt.core.locks cimport pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock
+from accelrt.core.locks cimport (
+    add_count, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock, store_count,
+)
 from accelrt.driver.table cimport CAPTURE_NONE, CAPTURE_RELAXED
 from accelrt.status cimport (
     CAPTURED_EVENT, CAPTURE_IMPLICIT, CAPTURE_UNSUPPORTED, CAPTURE_WRONG_THREAD, DEINITIALIZED, INVALID_CONTEXT,

@@ -1,5 +1,5 @@
 # The active table: the one owner of which driver this process runs on.
-cimport accelrt.core.atomic
+cimport accelrt.core.locks
 from accelrt.driver.table cimport Table
 
 cdef extern from *:

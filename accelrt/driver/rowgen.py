@@ -212,7 +212,7 @@ def render() -> dict[str, str]:
     registry += [forward("sentinel", "bring_up()", "active()", row, i) for i, row in enumerate(rows)]
     registry += [fill(prefix, rows) for prefix in ("unfilled", "forked", "sentinel")]
     registry += [count_filled(rows), names]
-    faults = [forward("fault", "intercept({index})", "inner", row, i) for i, row in enumerate(rows)]
+    faults = [forward("fault", "intercept({index})", "wrapped", row, i) for i, row in enumerate(rows)]
     faults.append(fill("fault", rows))
     calls = ["cdef class RowCalls:\n    cdef Table* table\n", *map(python_call, rows)]
     return {

@@ -1,4 +1,6 @@
-# Waits that a signal may end: Python's handlers run on the main thread alone, and only when it asks for them.
+# Waits that a signal may end, and thread states for threads that come to run Python.
+#
+# Python's handlers run on the main thread alone, and only when it asks for them.
 #
 # A caller that holds no lock and can leave what it waits for brackets the call of a row; on the main thread the rows
 # stream_synchronize, event_synchronize and device_synchronize then look for signals now and then, and answer
@@ -40,3 +42,11 @@ cdef bint pause_on(pthread_cond_t* wake, pthread_mutex_t* mutex) noexcept nogil
 # callers too, within the brackets, that wait for something of their own.
 cdef int poll(question ask, int device, uintptr_t handle) noexcept nogil
 cdef int poll_briefly(question ask, int device, uintptr_t handle) noexcept nogil  # the same, but NOT_READY after 20 us
+
+# --- for threads of a driver's, or of a user's C code, that come to run Python; they have a thread state meanwhile ---
+#     cdef bint made = make_thread_state()
+#     with gil:
+#         drop_with_gil(made)
+#         ...
+cdef bint make_thread_state() noexcept nogil  # without the GIL or a lock; whether the thread had none
+cdef void drop_with_gil(bint made) noexcept   # what was made goes at the end of the block, with the GIL still held

@@ -1,4 +1,7 @@
-"""Waits that a signal may end; the one place that says how long to wait before looking again."""
+"""Waits that a signal may end, and thread states for threads that come to run Python.
+
+This is the one place that says how long to wait before looking again.
+"""
 import os
 import threading
 
@@ -204,6 +207,58 @@ cdef int poll_briefly(question ask, int device, uintptr_t handle) noexcept nogil
     return code
 
 
+# --- threads that come to run Python -------------------------------------------------------------------------
+
+# CPython makes a thread state under a lock of the runtime's and without the GIL, and before 3.12 a child that was forked
+# meanwhile waits for that lock for ever.  So accelrt makes them under a lock of its own too, which a fork takes.  They are
+# deleted with the GIL, which a thread that forks holds anyway.
+cdef extern from *:
+    """
+    #include <pthread.h>
+    #include <sched.h>
+    static pthread_mutex_t accelrt_making = PTHREAD_MUTEX_INITIALIZER;
+
+    static int accelrt_make(void) {
+        PyThreadState* made;
+        if (PyGILState_GetThisThreadState() != NULL) return 0;
+        pthread_mutex_lock(&accelrt_making);
+        made = PyThreadState_New(PyInterpreterState_Main());
+        pthread_mutex_unlock(&accelrt_making);
+        if (made == NULL) Py_FatalError("accelrt: the host has no memory for a thread state");
+        return 1;
+    }
+    /* It counts as one PyGILState_Ensure that was not released yet. */
+    static void accelrt_drop(void) { PyGILState_Release(PyGILState_LOCKED); }
+
+    static void accelrt_before_fork(void) {
+        PyThreadState* held = NULL;
+        for (int attempt = 0; attempt < 1000; attempt++) {
+            if (pthread_mutex_trylock(&accelrt_making) == 0) return;
+            sched_yield();
+        }
+        /* Its holder waits for the GIL, as tracemalloc has every allocation do. */
+        if (PyGILState_Check()) held = PyEval_SaveThread();
+        pthread_mutex_lock(&accelrt_making);
+        if (held != NULL) PyEval_RestoreThread(held);
+    }
+    static void accelrt_after_fork(void) { pthread_mutex_unlock(&accelrt_making); }
+    """
+    bint make "accelrt_make" () noexcept nogil
+    void drop "accelrt_drop" () noexcept
+    void before_fork "accelrt_before_fork" () noexcept nogil
+    void after_fork "accelrt_after_fork" () noexcept nogil
+    int pthread_atfork(void (*prepare)() noexcept nogil, void (*parent)() noexcept nogil, void (*child)() noexcept nogil)
+
+
+cdef bint make_thread_state() noexcept nogil:
+    return make()
+
+
+cdef void drop_with_gil(bint made) noexcept:
+    if made:
+        drop()
+
+
 def note_main_thread():
     """The thread that Python's signal handlers run on: the main one, and in a child the one that forked."""
     global main_thread
@@ -212,3 +267,4 @@ def note_main_thread():
 
 note_main_thread()
 os.register_at_fork(after_in_child=note_main_thread)
+pthread_atfork(&before_fork, &after_fork, &after_fork)

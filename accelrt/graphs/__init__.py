@@ -1,6 +1,7 @@
 """Capture, change and replay of graphs.
 
-graph        CUDAGraph: capture, replay, update; conditional nodes; the context in which work is captured
+graph        CUDAGraph: capture, replay, update
+capture      the contexts in which a graph and the bodies of its conditional nodes are captured
 nodes        the driver's graphs: their nodes, instantiation and update
 nogil_graph  graphs of nogil code, for the Cython API
 hooks        functions called before and after captures and replays

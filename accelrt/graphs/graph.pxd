@@ -2,12 +2,15 @@
 from libc.stdint cimport uint64_t, uintptr_t
 
 from accelrt.runtime.capture_record cimport Record
-from accelrt.streams.stream cimport Stream, StreamContext
+from accelrt.streams.stream cimport Stream
 
 cdef enum:  # CUDAGraph.rare: why a replay is not the driver's call alone
     UNREADY = 1    # there is nothing to launch yet
     CALLBACKS = 2  # host functions run in it
     HOOKS = 4      # functions were registered to be called around it
+
+cdef class Body:                     # of a conditional node, as CUDAGraph sees it; capture.pyx has the rest
+    cdef int leave(self) noexcept    # ends its capture, if that is under way
 
 cdef class CUDAGraph:
     cdef uintptr_t exec_             # the driver's instantiated graph; 0 before it is made and after reset
@@ -56,19 +59,3 @@ cdef class CUDAGraph:
     cdef int note_stream(self, uintptr_t handle) except -1
     cdef list own_capture_hooks(self)
     cdef list own_replay_hooks(self)
-
-cdef class Branch:               # the context in which a conditional node's body is captured
-    cdef CUDAGraph graph
-    cdef object flag
-    cdef int kind              # CONDITION_IF or CONDITION_WHILE
-    cdef int ordinal
-    cdef uintptr_t address     # of the flag
-    cdef uint64_t condition    # the driver's handle of it
-    cdef Stream stream         # captures the body
-    cdef StreamContext context
-    cdef Record record         # of the body's capture, while it is under way
-    cdef unsigned long thread  # that entered it, whose current stream the body's is
-    cdef object __weakref__
-
-    cdef int enter_body(self) except -1
-    cdef int begin_body(self, Stream before) except -1

@@ -1,7 +1,6 @@
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from types import TracebackType
 
 from accelrt.annotations import Memory
 from accelrt.graphs.hooks import RemovableHandle
@@ -42,21 +41,4 @@ class CUDAGraph:
     def debug_dump(self, debug_path: str | os.PathLike[str], verbose: bool = False) -> None: ...
 
 def graph_pool_handle() -> tuple[int, int]: ...
-
-class graph:
-    def __init__(
-        self,
-        cuda_graph: CUDAGraph,
-        pool: tuple[int, int] | CUDAGraph | MemPool | None = None,
-        stream: Stream | None = None,
-        capture_error_mode: str = "global",
-        *,
-        synchronize: bool = False,
-        empty_cache: bool = False,
-    ) -> None: ...
-    def __enter__(self) -> None: ...
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-def is_current_stream_capturing() -> bool: ...
+def provide_body_type(kind: type) -> None: ...

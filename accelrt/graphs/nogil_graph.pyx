@@ -7,9 +7,8 @@ Python's refused objects are tried again.
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
-from accelrt.core.atomic cimport add_count
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
-from accelrt.core.locks cimport spin_lock, spin_unlock
+from accelrt.core.locks cimport add_count, spin_lock, spin_unlock
 from accelrt.driver.capture_guard cimport count_out_capture, expect_capture
 cimport accelrt.driver.registry as registry
 from accelrt.graphs.nodes cimport instantiate

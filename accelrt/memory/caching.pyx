@@ -10,12 +10,11 @@ from cpython.long cimport PyLong_CheckExact
 from cpython.ref cimport PyObject, Py_DECREF, Py_INCREF
 from libc.stdint cimport SIZE_MAX, int64_t, uint64_t
 
-from accelrt.core.attach cimport drop_with_gil, make_thread_state
 from accelrt.core.integers cimport checked_address_int, exact_int
 from accelrt.devices.device cimport await_device, current_ordinal, ordinal_of, this_thread
 cimport accelrt.driver.registry as registry
 from accelrt.driver.registry import cause_of_refusal as driver_refusal
-from accelrt.driver.waiting cimport INTERRUPTED, raise_interruption
+from accelrt.driver.waiting cimport INTERRUPTED, drop_with_gil, make_thread_state, raise_interruption
 from accelrt.errors import CaptureError, OutOfMemoryError
 from accelrt.memory.allocator.cross_stream cimport knows_stream, release_after, use_across
 cimport accelrt.memory.allocator.miss as ladder

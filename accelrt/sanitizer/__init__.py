@@ -9,6 +9,7 @@ events, waits, synchronisation, and what the caches hand out and have back.  Off
 from __future__ import annotations
 
 from accelrt import env
+from accelrt.buffers.copy import use
 from accelrt.runtime.sanitizer_hooks import (
     capture_of,
     fingerprint,
@@ -23,7 +24,7 @@ TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
     from accelrt.sanitizer.report import Report
 
-__all__ = ["clear", "disable", "enable", "forget", "is_enabled", "reports"]
+__all__ = ["clear", "disable", "enable", "forget", "is_enabled", "reports", "use"]
 
 
 def enable(raises: bool = True) -> None:

@@ -2,7 +2,6 @@
 
 stream       streams, which one is current on each thread, and contexts in which one is
 steps        coroutines and generators whose steps run with a stream current
-stream_pool  driver streams that were returned, for Python and for nogil code
-event        events: points in a stream's work
-event_pool   driver events that were returned, for Python and for nogil code
+stream_pool  driver streams that were returned, for Python and nogil code
+event        events: points in a stream's work; driver events that were returned, for Python and nogil code
 """

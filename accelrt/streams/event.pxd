@@ -1,8 +1,26 @@
-# Events: points in a stream's work.
+# Events: points in a stream's work; and the pool of driver events, for Events and for nogil code, on any thread.
 from libc.stdint cimport uint64_t, uintptr_t
 
-from accelrt.streams.event_pool cimport PooledEvent
 from accelrt.streams.stream cimport Stream, Waitable
+
+cdef struct PooledEvent:   # of one driver event
+    uintptr_t handle
+    int device
+    unsigned int flags
+    bint captured          # by nogil code, which has it; under the pool's lock
+    PooledEvent* next      # in the pool
+
+# An event that was returned, or NULL where there is none with these flags.  It may still be pending: recording it anew
+# leaves those who wait for its last record alone.
+cdef PooledEvent* take_event(int device, unsigned int flags) noexcept nogil
+cdef int make_event(int device, unsigned int flags, PooledEvent** out_event) noexcept nogil  # a new one
+cdef void return_event(PooledEvent* event) noexcept nogil  # no graph has it any more
+
+# For nogil code, by handles.
+cdef int take_event_handle(int device, unsigned int flags, uintptr_t* out_event) noexcept nogil
+cdef int return_event_handle(int device, uintptr_t event) noexcept nogil  # INVALID_HANDLE unless it was taken so
+# To be called after a record by nogil code while captures are open: an event that was captured is not handed out again.
+cdef void note_record(int device, uintptr_t event, uintptr_t stream) noexcept nogil
 
 cdef class Event(Waitable):
     cdef readonly uintptr_t handle  # the driver's; 0 before the first record

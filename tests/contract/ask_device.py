@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 
-from accelrt.driver.rows import Rows
+from accelrt.driver.registry import Rows
 
 GLOBAL, THREAD_LOCAL, RELAXED = 0, 1, 2
 STATES = {0: "no capture", 1: "capture goes on", 2: "capture broken"}

@@ -12,7 +12,7 @@ import sys
 import numpy as np
 import pytest
 
-from accelrt.driver.rows import Rows
+from accelrt.driver.registry import Rows
 
 CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 NON_BLOCKING = 1
@@ -36,7 +36,7 @@ filled = {}
 @functools.cache
 def gpu_is_there():
     """Asked in a process of its own, so that this one stays free to fork."""
-    code = "from accelrt.driver.rows import Rows; raise SystemExit(Rows('cuda').open() != 0)"
+    code = "from accelrt.driver.registry import Rows; raise SystemExit(Rows('cuda').open() != 0)"
     return subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0
 
 

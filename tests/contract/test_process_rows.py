@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from accelrt.driver.rows import Rows
+from accelrt.driver.registry import Rows
 
 MIB = 1 << 20
 DISABLE_TIMING, INTERPROCESS = 2, 4
@@ -16,7 +16,7 @@ INVALID_VALUE, INVALID_HANDLE, NOT_SUPPORTED = 1, 400, 801
 OTHER_PROCESS = """
 import sys
 import numpy as np
-from accelrt.driver.rows import Rows
+from accelrt.driver.registry import Rows
 
 def must(answer):
     code, *written = answer if isinstance(answer, tuple) else (answer,)
@@ -39,7 +39,7 @@ print(set(seen.tolist()))
 
 END_OF_PROCESS = """
 import sys
-from accelrt.driver.rows import Rows
+from accelrt.driver.registry import Rows
 
 rows = Rows(sys.argv[1])
 assert rows.close() in (0, 3)  # there is nothing to end yet

@@ -8,7 +8,7 @@ from child import in_child
 from compiled import compile_library
 
 import accelrt
-from accelrt.driver.rows import Rows
+from accelrt.driver.registry import Rows
 from accelrt.interface import get_interface_for_device
 
 SEVERAL = accelrt.device_count() > 1

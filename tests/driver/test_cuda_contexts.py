@@ -32,7 +32,7 @@ def library(library):
 
 
 def opened():
-    from accelrt.driver.rows import Rows
+    from accelrt.driver.registry import Rows
 
     rows = Rows("cuda")
     assert rows.open() == 0

@@ -17,7 +17,7 @@ INVALID_VALUE, NO_DEVICE, INVALID_DEVICE, INVALID_HANDLE, NOT_SUPPORTED = 1, 100
 
 
 def opened():
-    from accelrt.driver.rows import Rows
+    from accelrt.driver.registry import Rows
 
     rows = Rows("cuda")
     assert rows.open() == 0
@@ -115,7 +115,7 @@ def missing():
 
 def refused(code, reason):
     from accelrt.driver.cuda import driver as cuda
-    from accelrt.driver.rows import Rows
+    from accelrt.driver.registry import Rows
 
     rows = Rows("cuda")
     assert cuda.open_error() == ""

@@ -81,7 +81,7 @@ def test_where_a_devices_work_cannot_be_recorded_another_thread_waits(library):
 
 
 def keep_their_rows():
-    from accelrt.driver.rows import Rows
+    from accelrt.driver.registry import Rows
 
     rows = Rows("cuda")
     assert rows.open() == 0

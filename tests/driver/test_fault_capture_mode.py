@@ -17,7 +17,7 @@ def mode_of(rows):
 
 
 def refuse_to_restore(mode):
-    from accelrt.driver.rows import Rows
+    from accelrt.driver.registry import Rows
 
     faults, rows = wrap_host(), Rows()
     streams = [accelrt.Stream() for _ in range(4)]

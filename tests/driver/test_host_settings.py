@@ -60,7 +60,7 @@ def test_a_full_device_refuses_and_recovers():
 
 def test_a_replay_over_freed_memory_loses_the_device_as_on_a_gpu():
     out = run_code(
-        "from accelrt.driver.rows import Rows\n"
+        "from accelrt.driver.registry import Rows\n"
         "rows = Rows('host'); rows.open()\n"
         "stream = rows.stream_create(0, 1, 0)[1]; memory = rows.memory_alloc(0, 4096)[1]\n"
         "rows.capture_begin(0, stream, 0); rows.fill(0, stream, memory, 1, 1, 4096)\n"

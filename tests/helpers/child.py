@@ -45,7 +45,7 @@ def run_code(code, **environment):
 def wrap_host():
     """Initialises accelrt on the host device behind the faults table, which counts the calls of each row."""
     import accelrt
-    from accelrt.driver import rows as faults
+    from accelrt.driver import registry as faults
 
     faults.wrap("host")
     accelrt.init(driver="faults")
@@ -54,7 +54,7 @@ def wrap_host():
 
 def waits():
     """How often this process has called a row that waits for a device's work; after wrap_host."""
-    from accelrt.driver import rows as faults
+    from accelrt.driver import registry as faults
 
     counts = faults.call_counts()
     return counts["event_synchronize"] + counts["device_synchronize"] + counts["memory_free"]

@@ -22,7 +22,7 @@ import traceback
 import numpy as np
 
 import accelrt
-from accelrt.driver.rows import Rows
+from accelrt.driver.registry import Rows
 
 STREAM_NON_BLOCKING = 1
 LIVE = 24  # allocations a thread keeps

@@ -38,7 +38,7 @@ def symbols():
 
 def copied(dst, src, size, stream):
     """Copies raw memory; accelrt's own face takes objects."""
-    from accelrt.driver.rows import Rows
+    from accelrt.driver.registry import Rows
 
     rows = Rows(os.environ.get("ACCELRT_DRIVER", "host"))
     assert rows.copy(0, stream, dst, src, size) == 0

@@ -46,7 +46,7 @@ DOORS = {
     "memory.backends": set(),
     "memory.host": {"pool"},
     "memory.settings": {"apply"},
-    "driver": {"capture_guard", "cuda.driver", "host.driver", "registry", "rows", "table", "waiting"},
+    "driver": {"capture_guard", "cuda.driver", "host.driver", "registry", "table", "waiting"},
 }
 STATEMENT = re.compile(r"^[ \t]*(?:from[ \t]+(accelrt[\w.]*)[ \t]+)?c?import[ \t]+(\([^)]*\)|[^\n#]+)", re.M)
 LATER = re.compile(r"later\(\"(accelrt[\w.]+)\"\)")

@@ -56,7 +56,7 @@ def test_with_a_graph_in_flight_and_cycles_around_it():
 def test_functions_run_and_no_capture_breaks_beside_one_that_a_daemon_thread_has_open(mode):
     out = run_code(
         "import accelrt, atexit, threading, time\n"
-        "from accelrt.driver.rows import Rows\n"
+        "from accelrt.driver.registry import Rows\n"
         "accelrt.init()\n"
         "stream, captured, opened = accelrt.Stream(), accelrt.Stream(), threading.Event()\n"
         "atexit.register(lambda: print(Rows().capture_status(0, captured.cuda_stream)[:2]))\n"
@@ -75,7 +75,7 @@ def test_functions_run_and_no_capture_breaks_beside_one_that_a_daemon_thread_has
 def test_functions_of_a_device_that_failed_are_not_waited_for():
     out = run_code(
         "import accelrt, threading\n"
-        "from accelrt.driver import rows as faults\n"
+        "from accelrt.driver import registry as faults\n"
         "faults.wrap('host')\n"
         "accelrt.init(driver='faults')\n"
         "accelrt.Stream().launch_host_func(threading.Event().wait)\n"

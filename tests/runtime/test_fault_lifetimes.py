@@ -8,7 +8,7 @@ import pytest
 from child import in_child, wrap_host
 
 import accelrt
-from accelrt.driver.rows import Rows
+from accelrt.driver.registry import Rows
 
 RELAXED = 2
 

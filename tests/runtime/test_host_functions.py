@@ -189,7 +189,7 @@ def test_a_copy_to_other_host_memory_behind_a_function_lets_other_threads_use_th
 
 
 def launched_by_others():
-    from accelrt.driver.rows import Rows
+    from accelrt.driver.registry import Rows
 
     accelrt.init()
     rows, ran = Rows(), []

@@ -13,7 +13,7 @@ from race_programs import PROGRAMS, SIZE
 
 import accelrt
 from accelrt import sanitizer
-from accelrt.driver.rows import Rows
+from accelrt.driver.registry import Rows
 
 STREAMS = ("one", "two", "three")
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import accelrt
-from accelrt.driver.rows import Rows
+from accelrt.driver.registry import Rows
 
 BLOCKING = 0
 

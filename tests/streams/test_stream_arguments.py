@@ -7,7 +7,7 @@ import pytest
 
 import accelrt
 from accelrt import memory
-from accelrt.driver.rows import Rows
+from accelrt.driver.registry import Rows
 
 SIZE = 4096
 LAST = accelrt.device_count() - 1

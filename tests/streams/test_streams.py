@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import accelrt
-from accelrt.driver.rows import Rows
+from accelrt.driver.registry import Rows
 
 
 class Gate:

@@ -1,7 +1,7 @@
 # NVIDIA's library and its functions; devices, and their primary contexts made current for one call.
 from libc.stdint cimport uintptr_t
 
-cimport accelrt.core.atomic
+cimport accelrt.core.locks
 from accelrt.driver.cuda.types cimport CUcontext, CUdevice
 from accelrt.driver.table cimport Table
 from accelrt.status cimport INVALID_DEVICE, SUCCESS

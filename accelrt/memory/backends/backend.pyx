@@ -1,23 +1,33 @@
 """Where the allocator's memory comes from: accelrt's own pool, the driver's, or a library's.
 
 The choice is the process's, and is made before the first use of any device's memory.  The library's functions are the
-backend pluggable: called with the device current, in relaxed capture mode, and never under a lock.
+backend pluggable: called with the device current, in relaxed capture mode, and never under a lock.  In the other
+direction, this module's file is such a library: it exports accelrt's pool in the ABI of torch's CUDAPluggableAllocator.
 """
 import os
 
-from libc.stdint cimport uintptr_t
+from libc.stdint cimport SIZE_MAX, uintptr_t
+from libc.stdio cimport fprintf, stderr
 from libc.stdlib cimport calloc, free
 
 from accelrt.driver.capture_guard cimport GONE, go_relaxed, is_captured_event, meaning_of, record_behind, restore_mode
+cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport EVENT_DISABLE_TIMING
 from accelrt.errors import NotSupportedError
-from accelrt.memory.backends.cuda_malloc_async cimport cuda_malloc_async_backend
+from accelrt.memory.allocator.cross_stream cimport use_on
+cimport accelrt.memory.allocator.pool as native
+from accelrt.memory.allocator.read_stats cimport allocated_bytes, reserved_bytes
+from accelrt.memory.allocator.types cimport Pool
+from accelrt.memory.backends.external_pool cimport cuda_malloc_async_backend
 from accelrt.memory.backends.external_types cimport ExternalPool, Record, Sharer
 from accelrt.memory.settings.apply cimport backend_name, choose_backend
 from accelrt.memory.settings.apply import backend_to_come, read_environment
-from accelrt.status cimport NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY, refuse_copy, refuse_unmade
+from accelrt.status cimport (
+    FORKED, INVALID_DEVICE, INVALID_VALUE, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY, refuse_copy, refuse_unmade, status_name,
+    status_text,
+)
 
-# the backend pluggable
+# --- the backend pluggable -----------------------------------------------------------------------------------
 
 cdef struct Visit:  # what a thread was before it went to the pool's device
     int device
@@ -148,7 +158,7 @@ cdef void fill_pluggable(Pluggable* plug) noexcept nogil:
     plug.backend.reset_reserved_peak = NULL
 
 
-# the choice
+# --- the choice ----------------------------------------------------------------------------------------------
 
 cdef list chosen_allocators = []  # allocators that were chosen: their libraries stay loaded
 
@@ -309,6 +319,138 @@ def library_path():
         first call initialises accelrt, as every first use does.  It also exports accelrt_torch_record_stream,
         accelrt_torch_reset and accelrt_torch_memory_fraction.
     """
-    import accelrt.memory.backends.torch_plugin as plugin
+    return os.path.abspath(__file__)
 
-    return os.path.abspath(plugin.__file__)
+
+# --- accelrt's pool in the ABI of torch's CUDAPluggableAllocator ---------------------------------------------
+
+# accelrt's pool as C symbols, for any library that loads this module's file.  They may be called from any thread and take
+# no GIL, except that the process's first use of accelrt initialises it, as everywhere.  The ABI has no way to say why:
+# each failure is one line on stderr.
+#
+#     void *accelrt_torch_alloc(size_t size, int device, void *stream);             // NULL: no memory, or size 0
+#     void accelrt_torch_free(void *address, size_t size, int device, void *stream);  // NULL: nothing
+#     void accelrt_torch_record_stream(void *address, void *stream);
+#     void accelrt_torch_reset(void);                                               // empties every cache
+#     void accelrt_torch_memory_fraction(double fraction, int device);
+
+cdef extern from *:
+    """
+    #include <stddef.h>
+    #define ACCELRT_EXPORT __attribute__((visibility("default")))
+    static struct Exported {  /* set when the module is initialised; loading the file alone does not */
+        void *(*alloc)(size_t, int, void *);
+        void (*free)(void *, size_t, int, void *);
+        void (*record_stream)(void *, void *);
+        void (*reset)(void);
+        void (*memory_fraction)(double, int);
+    } exported;
+    ACCELRT_EXPORT void *accelrt_torch_alloc(size_t size, int device, void *stream) {
+        return exported.alloc ? exported.alloc(size, device, stream) : NULL;
+    }
+    ACCELRT_EXPORT void accelrt_torch_free(void *address, size_t size, int device, void *stream) {
+        if (exported.free)
+            exported.free(address, size, device, stream);
+    }
+    ACCELRT_EXPORT void accelrt_torch_record_stream(void *address, void *stream) {
+        if (exported.record_stream)
+            exported.record_stream(address, stream);
+    }
+    ACCELRT_EXPORT void accelrt_torch_reset(void) {
+        if (exported.reset)
+            exported.reset();
+    }
+    ACCELRT_EXPORT void accelrt_torch_memory_fraction(double fraction, int device) {
+        if (exported.memory_fraction)
+            exported.memory_fraction(fraction, device);
+    }
+    """
+    struct Exported:
+        void* (*alloc)(size_t size, int device, void* stream) noexcept nogil
+        void (*free)(void* address, size_t size, int device, void* stream) noexcept nogil
+        void (*record_stream)(void* address, void* stream) noexcept nogil
+        void (*reset)() noexcept nogil
+        void (*memory_fraction)(double fraction, int device) noexcept nogil
+    Exported exported
+
+
+cdef inline bint outside(int device) noexcept nogil:
+    return device < 0 or device >= native.MAX_DEVICES
+
+
+cdef void complain(const char* call, int device, int code) noexcept nogil:
+    fprintf(stderr, "accelrt: %s on device %d answered %s: %s\n", call, device, status_name(code), status_text(code))
+
+
+cdef void complain_of_memory(size_t size, int device, int code) noexcept nogil:
+    cdef Pool* made = NULL if outside(device) else native.pool_if_made(device)
+    fprintf(
+        stderr, "accelrt: accelrt_torch_alloc of %zu bytes on device %d answered %s: %s; accelrt reserved %lld "
+        "bytes there, of which %lld are live\n", size, device, status_name(code), status_text(code),
+        <long long>reserved_bytes(made), <long long>allocated_bytes(made))
+
+
+cdef void* torch_alloc(size_t size, int device, void* stream) noexcept nogil:
+    cdef uintptr_t address = 0
+    cdef int code = INVALID_DEVICE
+    if size == 0:
+        return NULL
+    if not outside(device):
+        code = native.allocate(device, size, <uintptr_t>stream, &address)
+    if code:
+        complain_of_memory(size, device, code)
+        return NULL
+    return <void*>address
+
+
+cdef void torch_free(void* address, size_t size, int device, void* stream) noexcept nogil:
+    # The stream that frees is one that used the memory; where it is the one that allocated, this is no news.
+    cdef int code = INVALID_DEVICE
+    if address == NULL:
+        return
+    if not outside(device):
+        code = use_on(device, <uintptr_t>address, <uintptr_t>stream)
+        if code == 0:
+            code = native.release(device, <uintptr_t>address)
+    if code and code != FORKED:
+        complain("accelrt_torch_free", device, code)
+
+
+cdef void torch_record_stream(void* address, void* stream) noexcept nogil:
+    cdef int device = 0
+    cdef int code
+    if address == NULL:
+        return
+    code = native.locate(0, <uintptr_t>address, &device)
+    if code == 0:
+        code = use_on(device, <uintptr_t>address, <uintptr_t>stream)
+    if code:
+        complain("accelrt_torch_record_stream", device, code)
+
+
+cdef void torch_reset() noexcept nogil:
+    cdef int device, code
+    for device in range(native.MAX_DEVICES):
+        code = native.empty(device)
+        if code:
+            complain("accelrt_torch_reset", device, code)
+
+
+cdef void torch_memory_fraction(double fraction, int device) noexcept nogil:
+    cdef size_t total = 0
+    cdef int code = INVALID_DEVICE if outside(device) else 0
+    if code == 0 and not 0 <= fraction <= 1:
+        code = INVALID_VALUE
+    if code == 0:
+        code = registry.active().device_memory(device, &total)
+    if code == 0:
+        code = native.set_limit(device, SIZE_MAX if fraction == 1 else <size_t>(fraction * total))
+    if code:
+        complain("accelrt_torch_memory_fraction", device, code)
+
+
+exported.alloc = torch_alloc
+exported.free = torch_free
+exported.record_stream = torch_record_stream
+exported.reset = torch_reset
+exported.memory_fraction = torch_memory_fraction

@@ -8,6 +8,7 @@ from accelrt.memory.backends.external_types cimport Backend, ExternalPool
 # Which backend the pools are made on; NULL is accelrt's own.  ILLEGAL_STATE once one was made on another.
 cdef int choose(const Backend* backend) noexcept nogil
 cdef const Backend* chosen_backend() noexcept nogil
+cdef const Backend* cuda_malloc_async_backend() noexcept nogil
 # For the maker of a device's pool, once: NULL where accelrt's own allocator serves.  It fixes the choice.
 cdef int external_attach(int device, Table* table, int debug, ExternalPool** out_pool) noexcept nogil
 

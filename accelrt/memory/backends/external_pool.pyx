@@ -4,24 +4,28 @@ Two locks a pool, always taken in this order: relief, held by the one thread tha
 and lock, held for bookkeeping.  A backend's rows run without lock, since a plugged library may take as long
 as it likes, and may call accelrt.  Neither lock is held while the GIL is taken.
 """
-from libc.stdint cimport SIZE_MAX, int64_t
+from libc.stdint cimport SIZE_MAX, UINT64_MAX, int64_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 
 from accelrt.core.handle_map cimport map_find, map_insert, map_remove, map_reserve
 from accelrt.core.locks cimport (
     pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_trylock, pthread_mutex_unlock,
 )
-from accelrt.driver.capture_guard cimport enter_wait, is_capturing, leave_wait
+from accelrt.driver.capture_guard cimport (
+    FAILED, GONE, enter_wait, go_relaxed, is_captured_event, is_capturing, leave_wait, meaning_of, record_behind,
+    restore_mode,
+)
+from accelrt.driver.table cimport EVENT_DISABLE_TIMING, STREAM_NON_BLOCKING
 from accelrt.memory.allocator.miss cimport on_refusal
-from accelrt.memory.allocator.sizes cimport kind_of
+from accelrt.memory.allocator.sizes cimport LARGE, kind_of
 from accelrt.memory.allocator.stats cimport (
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, STATS, REQUESTED_BYTES, RESERVED_BYTES, SEGMENT, Counter,
     clear_counts, current_of, decrease, increase,
 )
 from accelrt.memory.backends.external_types cimport Backend, ExternalPool, Record, Sharer, lock_external, unlock_external
 from accelrt.status cimport (
-    BROKEN, CAP_REACHED, ILLEGAL_STATE, INVALID_VALUE, NOT_ALLOCATED, NOT_READY, NO_CAPTURE_MEMORY, NO_HOST_MEMORY,
-    OUT_OF_MEMORY,
+    BROKEN, CAP_REACHED, ILLEGAL_STATE, INVALID_VALUE, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, NO_CAPTURE_MEMORY,
+    NO_HOST_MEMORY, NO_STREAM_POOL, OUT_OF_MEMORY,
 )
 
 cdef extern from "<pthread.h>" nogil:
@@ -30,9 +34,15 @@ cdef extern from "<pthread.h>" nogil:
 cdef enum:
     PATIENCE = 8  # leaving records that an allocation looks at
 
+cdef enum:  # CUmemPool_attribute
+    RELEASE_THRESHOLD = 4
+    RESERVED_CURRENT = 5
+    RESERVED_HIGH = 6
+
 cdef pthread_mutex_t choice      # the pool's locks are not taken under it
 cdef const Backend* chosen = NULL
 cdef bint settled = False        # a pool was made, so the choice stands
+cdef Backend ordered             # cudaMallocAsync, the stream-ordered allocator
 
 
 # --- the choice --------------------------------------------------------------------------------------------
@@ -431,10 +441,6 @@ cdef void forget_choice() noexcept nogil:
     pthread_mutex_init(&choice, NULL)
 
 
-forget_choice()
-pthread_atfork(NULL, NULL, &forget_choice)
-
-
 cdef Stats external_stats(ExternalPool* pool) noexcept nogil:
     # A driver that refuses to say what it holds leaves zeros.
     cdef Stats stats
@@ -517,3 +523,140 @@ cdef const char* compare(ExternalPool* pool, int64_t live_bytes, int64_t parting
     if current_of(&pool.stats, REQUESTED_BYTES) != current_of(&pool.stats, ACTIVE_BYTES):
         return "an external block is as large as was asked"
     return NULL
+
+
+# --- the backend cudaMallocAsync -----------------------------------------------------------------------------
+
+cdef const Backend* cuda_malloc_async_backend() noexcept nogil:
+    return &ordered
+
+
+cdef int ordered_open(ExternalPool* pool) noexcept nogil:
+    # Without a threshold the pool gives everything back at each synchronize.
+    cdef int code = pool.table.async_set(pool.device, RELEASE_THRESHOLD, UINT64_MAX)
+    return NO_STREAM_POOL if code == NOT_SUPPORTED else code
+
+
+cdef int ordered_take(ExternalPool* pool, Record* record) noexcept nogil:
+    return pool.table.async_alloc(pool.device, record.stream, record.size, &record.address)
+
+
+cdef int ordered_give(ExternalPool* pool, const Record* record) noexcept nogil:
+    # Where the stream is gone, there is no order to keep, and the outlet's is as good as any.
+    cdef int code = pool.table.async_free(pool.device, record.stream, record.address)
+    if meaning_of(code) != GONE or record.stream == pool.outlet:
+        return code
+    lock_external(pool)
+    code = open_outlet(pool)
+    unlock_external(pool)
+    return code if code else pool.table.async_free(pool.device, pool.outlet, record.address)
+
+
+cdef int open_outlet(ExternalPool* pool) noexcept nogil:
+    cdef int code = 0
+    if pool.outlet == 0:
+        code = pool.table.stream_create(pool.device, STREAM_NON_BLOCKING, 0, &pool.outlet)
+    if code == 0 and pool.event == 0:
+        code = pool.table.event_create(pool.device, EVENT_DISABLE_TIMING, &pool.event)
+    return code
+
+
+cdef int follow_event(ExternalPool* pool, int device, uintptr_t event, uintptr_t stream) noexcept nogil:
+    # To wait for a capturing stream would draw the outlet into the capture; to wait for an event of a capture that is
+    # over is refused.  A stream that is gone is not followed.
+    cdef int code = record_behind(pool.table, device, event, stream)
+    if meaning_of(code) == GONE:
+        return 0
+    if code == 0:
+        code = pool.table.stream_wait_event(pool.device, pool.outlet, event)
+    return NOT_READY if is_captured_event(code) else code
+
+
+cdef int follow(ExternalPool* pool, int device, uintptr_t stream) noexcept nogil:
+    # The outlet waits for what is in the stream now; a wait keeps what its event was recorded for, so one event serves
+    # all streams of the device.  A stream of another device takes an event of its own device's.
+    cdef uintptr_t event = 0
+    cdef int code
+    if device == pool.device:
+        return follow_event(pool, device, pool.event, stream)
+    code = pool.table.event_create(device, EVENT_DISABLE_TIMING, &event)
+    if code == 0:
+        code = follow_event(pool, device, event, stream)
+        pool.table.event_destroy(device, event)
+    return code
+
+
+cdef int ordered_part(ExternalPool* pool, Record* record, bint wait) noexcept nogil:
+    # A failure half way is taken up where it was left.
+    cdef Sharer* sharer
+    lock_external(pool)
+    cdef int code = open_outlet(pool)
+    if code == 0 and record.stream != pool.outlet:
+        code = follow(pool, pool.device, record.stream)
+        if code == 0:
+            record.stream = pool.outlet
+    while code == 0 and record.sharers != NULL:
+        sharer = record.sharers
+        code = follow(pool, sharer.device, sharer.stream)
+        if code == 0:
+            record.sharers = sharer.next
+            free(sharer)
+    unlock_external(pool)
+    return code
+
+
+cdef int wait_for(ExternalPool* pool, uintptr_t stream) noexcept nogil:
+    # In relaxed mode: to wait breaks a global-mode capture of any thread otherwise.
+    cdef uintptr_t event = 0
+    cdef int mode
+    cdef int code = go_relaxed(pool.table, &mode)
+    if code:
+        return code
+    code = pool.table.event_create(pool.device, EVENT_DISABLE_TIMING, &event)
+    if code == 0:
+        code = record_behind(pool.table, pool.device, event, stream)
+        if code == 0:
+            code = pool.table.event_synchronize(pool.device, event)
+        pool.table.event_destroy(pool.device, event)
+    restore_mode(pool.table, mode)
+    return code if meaning_of(code) == FAILED and not is_captured_event(code) else 0
+
+
+cdef int ordered_trim(ExternalPool* pool, uintptr_t stream) noexcept nogil:
+    # What was given back on other streams, and is not reached there yet, stays; the driver reuses it by itself.
+    cdef uintptr_t outlet
+    lock_external(pool)
+    outlet = pool.outlet
+    unlock_external(pool)
+    cdef int code = wait_for(pool, stream)
+    if code == 0 and outlet:
+        code = wait_for(pool, outlet)
+    return code if code else pool.table.async_trim(pool.device, 0)
+
+
+cdef int read_reserved(ExternalPool* pool, Stats* stats) noexcept nogil:
+    # The driver has one figure, no kinds: it stands with the large ones.
+    cdef uint64_t current = 0, high = 0
+    cdef int code = pool.table.async_get(pool.device, RESERVED_CURRENT, &current)
+    if code == 0:
+        code = pool.table.async_get(pool.device, RESERVED_HIGH, &high)
+    stats.counters[RESERVED_BYTES][LARGE].current = current
+    stats.counters[RESERVED_BYTES][LARGE].peak = high
+    stats.peak_all[RESERVED_BYTES] = high
+    return code
+
+
+cdef int reset_reserved_peak(ExternalPool* pool) noexcept nogil:
+    return pool.table.async_set(pool.device, RESERVED_HIGH, 0)
+
+
+ordered.name = b"cudaMallocAsync"
+ordered.open = ordered_open
+ordered.take = ordered_take
+ordered.part = ordered_part
+ordered.give = ordered_give
+ordered.trim = ordered_trim
+ordered.read_reserved = read_reserved
+ordered.reset_reserved_peak = reset_reserved_peak
+forget_choice()
+pthread_atfork(NULL, NULL, &forget_choice)

@@ -7,8 +7,7 @@ from accelrt.memory.allocator.exclusive cimport lock_all, unlock_all
 from accelrt.memory.allocator.pool_settings cimport replace_settings
 from accelrt.memory.allocator.pool cimport MAX_DEVICES, pool_if_made, want_level, want_settings
 from accelrt.memory.allocator.types cimport PoolSettings, Pool
-from accelrt.memory.backends.cuda_malloc_async cimport cuda_malloc_async_backend
-from accelrt.memory.backends.external_pool cimport choose, chosen_backend
+from accelrt.memory.backends.external_pool cimport choose, chosen_backend, cuda_malloc_async_backend
 from accelrt.memory.backends.external_types cimport Backend
 from accelrt.memory.host.block cimport PinnedSettings
 from accelrt.memory.host.pool cimport close_pinned, read_pinned_settings, set_pinned_settings

@@ -16,7 +16,7 @@ from model_offers import WATCH
 from model_pages import PagedModel
 
 import accelrt
-from accelrt.driver import rows
+from accelrt.driver.registry import Rows
 from accelrt.memory.settings.settings import from_environment
 
 OWN_STREAMS = tuple(range(1, 1 + int(os.environ.get("ACCELRT_TEST_STREAMS", "3"))))
@@ -277,7 +277,7 @@ def complete(queue):
 
 
 def capacity(device):
-    code, total = rows.Rows().device_memory(device)
+    code, total = Rows().device_memory(device)
     assert code == 0
     return total
 

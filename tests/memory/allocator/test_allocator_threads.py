@@ -8,7 +8,7 @@ import numpy
 import pytest
 
 import accelrt
-from accelrt.driver import rows
+from accelrt.driver.registry import Rows
 
 pytestmark = pytest.mark.host
 THREADS = 8
@@ -54,7 +54,7 @@ class Writer:
 
     def __init__(self, index):
         self.stream = accelrt.Stream(0)
-        self.rows = rows.Rows()
+        self.rows = Rows()
         self.random = random.Random(index)
         self.word = index << 24
 

@@ -24,7 +24,7 @@ class Captured:
     """A raw capture, on a stream of its own, of an event that the allocator made last."""
 
     def __init__(self):
-        from accelrt.driver.rows import Rows
+        from accelrt.driver.registry import Rows
 
         self.rows = Rows()
         _, self.stream = self.rows.stream_create(0, 1, 0)
@@ -164,7 +164,7 @@ def test_a_marker_that_was_captured_makes_room_for_another():
 def event_of_a_dead_one():
     stream, graph, buffer = accelrt.Stream(), accelrt.CUDAGraph(), accelrt.Buffer(64)
     gone = accelrt.ExternalStream(accelrt.Stream().cuda_stream)
-    from accelrt.driver.rows import Rows
+    from accelrt.driver.registry import Rows
 
     assert Rows().stream_destroy(0, gone.cuda_stream) == 0
     with accelrt.graph(graph, stream=stream, capture_error_mode="thread_local"):

@@ -18,7 +18,7 @@ def library(tmp_path_factory):
 
 def raw_stream():
     """A stream of somebody else's, whose work is done, and what destroys it."""
-    from accelrt.driver.rows import Rows
+    from accelrt.driver.registry import Rows
 
     accelrt.init()
     rows = Rows()

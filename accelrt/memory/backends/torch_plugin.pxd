@@ -1,1 +1,0 @@
-# Nothing here is for cimport: the symbols that torch_plugin.pyx exports are C's.
