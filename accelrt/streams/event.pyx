@@ -12,7 +12,7 @@ from accelrt.driver.capture_guard cimport captures_open
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport EVENT_BLOCKING_SYNC, EVENT_DISABLE_TIMING, EVENT_INTERPROCESS
 from accelrt.driver.waiting cimport begin_wait, end_wait
-from accelrt.memory.allocator.cross_stream cimport stream_waits
+from accelrt.memory.allocator.pool cimport stream_waits
 from accelrt.status cimport NOT_READY, raise_status, refuse_copy, refuse_unmade
 from accelrt.streams.event_pool cimport make_event, return_event, take_event
 from accelrt.streams.stream cimport stream_of

@@ -13,7 +13,6 @@ from libc.stdint cimport SIZE_MAX, uintptr_t
 from libc.stdio cimport fprintf, stderr
 
 cimport accelrt.driver.registry as registry
-cimport accelrt.memory.allocator.cross_stream as sharing
 cimport accelrt.memory.allocator.pool as pool
 from accelrt.memory.allocator.read_stats cimport allocated_bytes, reserved_bytes
 from accelrt.memory.allocator.types cimport Pool
@@ -94,7 +93,7 @@ cdef void torch_free(void* address, size_t size, int device, void* stream) noexc
     if address == NULL:
         return
     if not outside(device):
-        code = sharing.use_on(device, <uintptr_t>address, <uintptr_t>stream)
+        code = pool.use_on(device, <uintptr_t>address, <uintptr_t>stream)
         if code == 0:
             code = pool.release(device, <uintptr_t>address)
     if code and code != FORKED:
@@ -108,7 +107,7 @@ cdef void torch_record_stream(void* address, void* stream) noexcept nogil:
         return
     code = pool.locate(0, <uintptr_t>address, &device)
     if code == 0:
-        code = sharing.use_on(device, <uintptr_t>address, <uintptr_t>stream)
+        code = pool.use_on(device, <uintptr_t>address, <uintptr_t>stream)
     if code:
         complain("accelrt_torch_record_stream", device, code)
 
