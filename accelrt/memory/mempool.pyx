@@ -32,7 +32,7 @@ from accelrt.memory.allocator.types cimport HOLE, LIVE, PLAIN
 from accelrt.memory.backends.backend cimport require_native
 from accelrt.status cimport FORKED, raise_status, refuse_copy, refuse_unmade
 
-STATS = {
+cdef dict STATS = {
     "allocation": ALLOCATION, "active": ACTIVE, "allocated_bytes": ALLOCATED_BYTES, "active_bytes": ACTIVE_BYTES,
     "requested_bytes": REQUESTED_BYTES, "segment": SEGMENT, "reserved_bytes": RESERVED_BYTES,
 }
