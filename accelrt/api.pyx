@@ -10,7 +10,6 @@ cimport accelrt.memory.allocator.pool as pool
 from accelrt.memory.allocator.private_pool cimport thread_number
 cimport accelrt.memory.allocator.read_stats as readings
 cimport accelrt.memory.allocator.routes as routes
-cimport accelrt.memory.allocator.cross_stream as sharing
 from accelrt.streams.event cimport note_record, return_event_handle, take_event_handle
 from accelrt.streams.stream cimport current_handle, device_of_stream
 cimport accelrt.streams.stream_pool as stream_pool
@@ -56,7 +55,7 @@ cdef int release(int device, uintptr_t address) noexcept nogil:
 
 cdef int record_stream(int device, uintptr_t address, uintptr_t stream) noexcept nogil:
     cdef int code = judge(device, stream)
-    return code if code else sharing.use_on(device, address, stream)
+    return code if code else pool.use_on(device, address, stream)
 
 
 cdef int begin_pool(int device, uint64_t id0, uint64_t id1) noexcept nogil:
@@ -99,7 +98,7 @@ cdef int stream_synchronize(int device, uintptr_t stream) noexcept nogil:
 cdef int release_after(int device, uintptr_t address, uintptr_t event) noexcept nogil:
     if outside(device):
         return INVALID_DEVICE
-    return sharing.release_after(device, address, event, event)
+    return pool.release_after(device, address, event, event)
 
 
 cdef int64_t memory_allocated(int device) noexcept nogil:
@@ -112,7 +111,7 @@ cdef int64_t memory_reserved(int device) noexcept nogil:
 
 cdef int stream_wait_event(int device, uintptr_t stream, uintptr_t event) noexcept nogil:
     cdef int code = registry.active().stream_wait_event(device, stream, event)
-    return code if code else sharing.stream_waits(device, stream, event)
+    return code if code else pool.stream_waits(device, stream, event)
 
 
 cdef int event_create(int device, bint timing, uintptr_t* out_event) noexcept nogil:

@@ -18,8 +18,7 @@ from accelrt.driver.capture_guard cimport go_relaxed, restore_mode
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport CAPTURE_NONE
 from accelrt.driver.waiting cimport INTERRUPTED, begin_wait, end_wait, is_main_thread
-from accelrt.memory.allocator.cross_stream cimport use_across
-from accelrt.memory.allocator.pool cimport pool_if_made
+from accelrt.memory.allocator.pool cimport pool_if_made, use_across
 from accelrt.memory.caching cimport checked_size
 from accelrt.memory.host.pool cimport is_cached_pinned, use_pinned_on
 from accelrt.memory.host_cache cimport allocate_host_bytes, release_host_bytes

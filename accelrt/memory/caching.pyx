@@ -16,10 +16,10 @@ cimport accelrt.driver.registry as registry
 from accelrt.driver.registry import cause_of_refusal as driver_refusal
 from accelrt.driver.waiting cimport INTERRUPTED, drop_with_gil, make_thread_state, raise_interruption
 from accelrt.errors import CaptureError, OutOfMemoryError
-from accelrt.memory.allocator.cross_stream cimport knows_stream, release_after, use_across
 cimport accelrt.memory.allocator.miss as ladder
 from accelrt.memory.allocator.pool cimport (
-    MAX_DEVICES, allocate_interruptibly, empty, locate, pool_if_made, release, set_limit, try_allocate, try_release,
+    MAX_DEVICES, allocate_interruptibly, empty, knows_stream, locate, pool_if_made, release, release_after, set_limit,
+    try_allocate, try_release, use_across,
 )
 from accelrt.memory.allocator.read_stats cimport (
     Holders, active_bytes, allocated_bytes, holders_of_idle, largest_free, limit_of, reserved_bytes,

@@ -18,8 +18,7 @@ from accelrt.driver.capture_guard cimport captures_open, is_capturing
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport EVENT_BLOCKING_SYNC, EVENT_DISABLE_TIMING, EVENT_INTERPROCESS
 from accelrt.driver.waiting cimport begin_wait, end_wait
-from accelrt.memory.allocator.cross_stream cimport stream_waits
-from accelrt.memory.allocator.pool cimport MAX_DEVICES
+from accelrt.memory.allocator.pool cimport MAX_DEVICES, stream_waits
 from accelrt.status cimport INVALID_HANDLE, NOT_READY, NO_HOST_MEMORY, raise_status, refuse_copy, refuse_unmade
 from accelrt.streams.stream cimport stream_of
 from accelrt.streams.stream import provide_event_type

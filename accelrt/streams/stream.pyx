@@ -14,8 +14,7 @@ from accelrt.devices.device cimport (
 from accelrt.devices.device import set_device
 cimport accelrt.driver.registry as registry
 from accelrt.driver.waiting cimport begin_wait, end_wait
-from accelrt.memory.allocator.cross_stream cimport knows_stream
-from accelrt.memory.allocator.pool cimport MAX_DEVICES
+from accelrt.memory.allocator.pool cimport MAX_DEVICES, knows_stream
 from accelrt.runtime.host_func cimport enqueue_callback, raise_callback_errors
 from accelrt.runtime import init
 from accelrt.runtime.release_queue cimport drain

@@ -14,7 +14,7 @@ from accelrt.driver.capture_guard cimport go_relaxed, restore_mode
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport CAPTURE_NONE, STREAM_NON_BLOCKING
 from accelrt.memory.allocator.pool cimport MAX_DEVICES
-from accelrt.memory.allocator.stream_registry cimport trust_stream
+from accelrt.memory.allocator.metadata cimport trust_stream
 from accelrt.runtime.host_func cimport functions_wait
 cimport accelrt.runtime.sanitizer_hooks as watch
 from accelrt.status cimport INVALID_HANDLE, NOT_READY, NO_HOST_MEMORY, raise_status

@@ -36,12 +36,11 @@ FLOORS = (
 # What modules outside of these packages may use of them; of memory/, what is not below its face.
 DOORS = {
     "memory.allocator": {
-        "cross_stream",
+        "metadata",
         "pool",
         "private_pool",
         "read_stats",
         "routes",
-        "stream_registry",
     },
     "memory.backends": set(),
     "memory.host": {"pool"},

@@ -419,7 +419,7 @@ cdef inline bint is_mid_operation(const Pool* pool, int stat) noexcept nogil:
     # Whether another thread is between two steps of an operation, which counts its splits only at the end.
     cdef bint is_split_stat = stat == INACTIVE_SPLIT or stat == INACTIVE_SPLIT_BYTES
     return is_split_stat and (counted(pool, stat, 0) < pool.total[0][stat]
-                                or counted(pool, stat, 1) < pool.total[1][stat])
+                              or counted(pool, stat, 1) < pool.total[1][stat])
 
 
 cdef const char* check_limits(const Pool* pool, int stat, int kind) noexcept nogil:

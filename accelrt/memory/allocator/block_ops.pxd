@@ -86,8 +86,10 @@ cdef inline Change of_freeing(const Block* block) noexcept nogil:
     change.blocks = -<int64_t>joins_low - joins_high
     change.bytes = -<int64_t>(lower + higher)
     if not block.segment.shape:  # whole segments are not split
-        low = low.before if joins_low else low
-        high = high.after if joins_high else high
+        if joins_low:
+            low = low.before
+        if joins_high:
+            high = high.after
     if block.segment.shape or low != NULL or high != NULL:
         change.blocks += 1
         change.bytes += block.size + lower + higher

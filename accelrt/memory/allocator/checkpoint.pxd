@@ -28,7 +28,6 @@ cdef struct SavedSegment:
     size_t block_count
     size_t first_slot   # its first in Saved.slots; a plain segment has none
     size_t slot_count
-    Segment* found     # during a restore
 
 cdef struct Saved:
     int device

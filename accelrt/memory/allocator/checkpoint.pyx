@@ -191,7 +191,7 @@ cdef bint is_there(const SavedSegment* saved, const Segment* segment, const Save
         return saved.size == segment.size
     for index in range(saved.slot_count):
         if slots[index].page and (segment.slots[index].page == NULL
-                                   or segment.slots[index].page.serial != slots[index].page):
+                                  or segment.slots[index].page.serial != slots[index].page):
             return False
     return True
 

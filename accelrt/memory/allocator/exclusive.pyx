@@ -172,8 +172,8 @@ cdef int64_t least_for(const Heap* requester, int stat, int kind, int64_t room) 
 
 
 cdef void distribute_stat(Pool* pool, Heap* requester, int stat, int kind, int64_t room) noexcept nogil:
-    # Distributes the pool's headroom (room) of one statistic: the requester's least first, then the others keep what they had
-    # as far as it goes, and the requester gets the remainder.
+    # Distributes the pool's headroom (room) of one statistic: the requester's least first, then the others keep what they
+    # had as far as it goes, and the requester gets the remainder.
     cdef Heap* heap = pool.awake
     cdef int64_t kept = 0, least = 0, mine
     if requester != NULL:

@@ -12,12 +12,23 @@ from accelrt.memory.allocator.block_ops cimport (
     Change, fit_with_victim, join_freed, joined_size, keeps_rest, make_live, of_freeing, of_taking, set_victim,
     split_off, unlist,
 )
-from accelrt.memory.allocator.heap_stats cimport add_given, add_taken, raise_limits, take_back_given, take_back_taken
+from accelrt.memory.allocator.heap_stats cimport (
+    add_cached_rounds, add_given, add_taken, raise_limits, take_back_given, take_back_taken,
+)
 from accelrt.memory.allocator.sizes cimport kind_of
 from accelrt.memory.allocator.types cimport CACHED, LIVE, PLAIN, STITCHED, Block, Heap, PoolSettings, Pool
 from accelrt.status cimport NOT_READY
 
-cdef void flush_cached(Heap* heap) noexcept nogil  # under the heap's lock; empties the cache
+cdef extern from *:
+    """
+    /* For exits that are rare: so the compiler keeps what lies behind them out of the fast path's code and stack frame. */
+    #if defined(__GNUC__) && __GNUC__ >= 9
+    #define rarely(condition) __builtin_expect_with_probability(!!(condition), 0, 1.0)
+    #else
+    #define rarely(condition) (condition)
+    #endif
+    """
+    bint rarely(bint condition) noexcept nogil
 
 
 cdef inline bint allocate_cached(Heap* heap, size_t size, size_t requested, uintptr_t* out_address) noexcept nogil:
@@ -57,6 +68,32 @@ cdef inline void note_allocated(Heap* heap, Block* block, size_t size) noexcept 
     heap.freed_last = NULL
 
 
+cdef inline void free_to_victim(Heap* heap, Block* block) noexcept nogil:
+    # Makes a block that is counted as freed the designated victim, merged.  Under the heap's lock.
+    cdef size_t size = block.size
+    cdef Block* joined = join_freed(heap, block)
+    set_victim(heap, joined)
+    note_freed(heap, block, joined, size)
+
+
+cdef inline void flush_cached(Heap* heap) noexcept nogil:
+    # Empties the cache: counts its rounds, and merges the block if it is freed.  Under the heap's lock.  No limit can be
+    # passed: the first round had both states within the limits, and limits fall only in the exclusive section, which
+    # flushes the cache first.
+    cdef Block* block = heap.cached
+    cdef Change change
+    heap.cached = NULL
+    heap.freed_last = NULL
+    if block == NULL:
+        return
+    change = of_freeing(block)
+    add_cached_rounds(heap, block, heap.cached_rounds, change)
+    if block.state == CACHED:
+        block.state = LIVE
+        add_given(heap, block.kind, block.size, block.requested, block.segment.kind, change)
+        free_to_victim(heap, block)
+
+
 cdef inline int take(
     Heap* heap, const PoolSettings* settings, size_t size, size_t requested, uintptr_t* out_address,
 ) noexcept nogil:
@@ -78,7 +115,7 @@ cdef inline int take(
     change = of_taking(block, size, splits)
     if not splits:
         size = block.size
-    if add_taken(heap, kind, size, requested, block.segment.kind, change):
+    if rarely(add_taken(heap, kind, size, requested, block.segment.kind, change)):
         if not heap.sole:
             take_back_taken(heap, kind, size, requested, block.segment.kind, change)
             return NOT_READY
@@ -91,14 +128,6 @@ cdef inline int take(
     note_allocated(heap, block, size)
     out_address[0] = block.address
     return 0
-
-
-cdef inline void free_to_victim(Heap* heap, Block* block) noexcept nogil:
-    # Makes a block that is counted as freed the designated victim, merged.  Under the heap's lock.
-    cdef size_t size = block.size
-    cdef Block* joined = join_freed(heap, block)
-    set_victim(heap, joined)
-    note_freed(heap, block, joined, size)
 
 
 cdef inline int put(const Pool* pool, Heap* heap, uintptr_t address) noexcept nogil:
@@ -118,7 +147,7 @@ cdef inline int put(const Pool* pool, Heap* heap, uintptr_t address) noexcept no
     if block.segment.shape == STITCHED and joined_size(block) >= block.segment.least_slot:  # pages may have to be returned
         return NOT_READY
     change = of_freeing(block)
-    if add_given(heap, block.kind, block.size, block.requested, block.segment.kind, change):
+    if rarely(add_given(heap, block.kind, block.size, block.requested, block.segment.kind, change)):
         if not heap.sole:
             take_back_given(heap, block.kind, block.size, block.requested, block.segment.kind, change)
             return NOT_READY

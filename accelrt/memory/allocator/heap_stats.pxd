@@ -1,11 +1,12 @@
 # A heap's statistics, under the heap's lock.  The fast path counts an operation at once and takes it back if it passed a
 # limit (stats.pxd): then the exclusive section does the operation, where the sums over all heaps are known.
 from libc.stdint cimport int64_t
+from libc.string cimport memset
 
 from accelrt.memory.allocator.block_ops cimport Change
 from accelrt.memory.allocator.stats cimport (
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, ASKED, BLOCKS, BOTH, BYTES, COUNTS, INACTIVE_SPLIT,
-    INACTIVE_SPLIT_BYTES, PER_HEAP, SPLITS, SPLIT_BYTES, HeapStats,
+    INACTIVE_SPLIT_BYTES, PER_HEAP, REQUESTED_BYTES, SPLITS, SPLIT_BYTES, HeapStats,
 )
 from accelrt.memory.allocator.types cimport Block, Heap
 
@@ -54,8 +55,8 @@ cdef inline bint add_taken(
     use_headroom(&heap.stats[BOTH], 1, size, requested)
     add_cumulative(&heap.stats[kind], 1, size, requested)
     add_split(heap, split_kind, 1, change)
-    return (is_over_limit(&heap.stats[kind]) | is_over_limit(&heap.stats[BOTH]) | is_over_split_limit(&heap.stats[split_kind])
-            | is_over_split_limit(&heap.stats[BOTH]))
+    return (is_over_limit(&heap.stats[kind]) | is_over_limit(&heap.stats[BOTH])
+            | is_over_split_limit(&heap.stats[split_kind]) | is_over_split_limit(&heap.stats[BOTH]))
 
 
 cdef inline void take_back_taken(
@@ -124,12 +125,86 @@ cdef inline int64_t cumulative(const Heap* heap, int kind, int stat) noexcept no
     # The sum of its increases since the last reset_accumulated.  Locks as for current.
     cdef const HeapStats* stats = &heap.stats[kind]
     cdef int count = count_of(stat)
-    return stats.cumulative[count] - stats.renewed[count] if stat == ACTIVE or stat == ACTIVE_BYTES else stats.cumulative[count]
+    cdef int64_t answer = stats.cumulative[count]
+    return answer - stats.renewed[count] if stat == ACTIVE or stat == ACTIVE_BYTES else answer
 
 
-# In the exclusive section, but for raise_limits, which the heap's lock suffices for.
-cdef void add_stat(Heap* heap, int kind, int stat, int64_t amount) noexcept nogil  # to a kind and to BOTH
-cdef void reset_cumulative(Heap* heap) noexcept nogil
-cdef void raise_limits(Heap* heap) noexcept nogil  # of the only heap, whose limits are the peaks: to the current values
-cdef void lower_limits(Heap* heap) noexcept nogil  # to the current values; update_headroom has to follow
-cdef void update_headroom(Heap* heap) noexcept nogil  # after a change of limits or of what is pending
+cdef inline int64_t least_headroom(const HeapStats* stats, int count, int plain, int active) noexcept nogil:
+    # The count of live blocks or bytes that meets the nearer of two limits, that of allocated and that of active memory:
+    # the fast path raises both by the same amount.
+    return min(stats.limit[plain], stats.limit[active] - stats.pending[count])
+
+
+cdef inline void update_headroom(Heap* heap) noexcept nogil:
+    # Recomputes the counts' limits and headrooms from the statistics' limits, without changing the counts.
+    cdef HeapStats* stats
+    cdef int64_t[COUNTS] count_limit
+    cdef int kind, count
+    for kind in range(3):
+        stats = &heap.stats[kind]
+        count_limit[BLOCKS] = least_headroom(stats, BLOCKS, ALLOCATION, ACTIVE)
+        count_limit[BYTES] = least_headroom(stats, BYTES, ALLOCATED_BYTES, ACTIVE_BYTES)
+        count_limit[ASKED] = stats.limit[REQUESTED_BYTES]
+        count_limit[SPLITS] = stats.limit[INACTIVE_SPLIT]
+        count_limit[SPLIT_BYTES] = stats.limit[INACTIVE_SPLIT_BYTES]
+        for count in range(COUNTS):
+            stats.headroom[count] += count_limit[count] - stats.count_limit[count]
+            stats.count_limit[count] = count_limit[count]
+    heap.stale = False
+
+
+cdef inline void raise_limits(Heap* heap) noexcept nogil:
+    # The fast path passed a limit in a pool with one heap: the peak rises with the value.  Under the heap's lock.
+    cdef int kind, stat
+    for kind in range(3):
+        for stat in range(PER_HEAP):
+            heap.stats[kind].limit[stat] = max(heap.stats[kind].limit[stat], current(heap, kind, stat))
+    update_headroom(heap)
+
+
+cdef inline void lower_limits(Heap* heap) noexcept nogil:
+    # Gives the headroom back, so that the pool may distribute it.  In the exclusive section; update_headroom has to follow.
+    cdef int kind, stat
+    for kind in range(3):
+        for stat in range(PER_HEAP):
+            heap.stats[kind].limit[stat] = current(heap, kind, stat)
+    heap.stale = True
+
+
+cdef inline void add_to(HeapStats* stats, int stat, int64_t amount) noexcept nogil:
+    # A live block is also active, so what only one of the two statistics counts changes pending.  Under the heap's lock.
+    cdef int count = count_of(stat)
+    if stat == ACTIVE or stat == ACTIVE_BYTES:
+        stats.pending[count] += amount
+        return
+    stats.headroom[count] -= amount
+    if stat == ALLOCATION or stat == ALLOCATED_BYTES:
+        stats.pending[count] -= amount
+
+
+cdef inline void add_to_cumulative(HeapStats* stats, int stat, int64_t amount) noexcept nogil:
+    # Allocations raise both; an increase of ALLOCATION without one of ACTIVE is memory handed over while pending.
+    cdef int count = count_of(stat)
+    if stat == ACTIVE or stat == ACTIVE_BYTES:
+        stats.renewed[count] -= amount
+        return
+    stats.cumulative[count] += amount
+    if stat == ALLOCATION or stat == ALLOCATED_BYTES:
+        stats.renewed[count] += amount
+
+
+cdef inline void add_stat(Heap* heap, int kind, int stat, int64_t amount) noexcept nogil:
+    # Changes one statistic and, if it rises, the sum of its increases.  In the exclusive section.
+    add_to(&heap.stats[kind], stat, amount)
+    add_to(&heap.stats[BOTH], stat, amount)
+    heap.stale = True
+    if amount > 0:
+        add_to_cumulative(&heap.stats[kind], stat, amount)
+
+
+cdef inline void reset_cumulative(Heap* heap) noexcept nogil:
+    # For reset_accumulated.  In the exclusive section.
+    cdef int kind
+    for kind in range(2):
+        memset(heap.stats[kind].cumulative, 0, sizeof(heap.stats[kind].cumulative))
+        memset(heap.stats[kind].renewed, 0, sizeof(heap.stats[kind].renewed))

@@ -1,4 +1,5 @@
-# The records of blocks, heaps and uses, which heaps and pools recycle.  In the exclusive section, but for lookup_heap.
+# The records of blocks, heaps and uses, which heaps and pools recycle; and what the allocator knows of a heap's stream.
+# In the exclusive section, but for lookup_heap and what says otherwise.
 from libc.stdint cimport uintptr_t
 
 from accelrt.memory.allocator.types cimport HEAP_SLOTS, MAX_PROBES, Block, Heap, Pool, PrivatePool, Segment, Use
@@ -48,3 +49,26 @@ cdef inline Heap* lookup_heap(Heap** places, uintptr_t stream) noexcept nogil:
 cdef inline uintptr_t gone() noexcept nogil:
     # The stream of heaps without a stream: no driver has this handle.
     return ~<uintptr_t>0
+
+
+# --- a heap's stream --------------------------------------------------------------------------------------
+
+# Streams that live as long as the process: those of the stream pool, and the legacy default stream.  The owner of another
+# stream may destroy it, so the allocator never queries one.  Any thread may call these, with or without other locks.
+cdef int trust_stream(uintptr_t stream) noexcept nogil
+cdef bint is_trusted(uintptr_t stream) noexcept nogil
+
+
+# Memory on the per-thread default stream, whose one handle is another stream on every thread.
+#
+# It belongs to the heap of the legacy default stream, which is ordered after all earlier work of the threads' streams,
+# as their later work is after its.  It is also recorded as used on the legacy stream, so an event there says when it is
+# free.  So the work of the thread that frees it is ordered before that of the thread that gets it next.
+
+cdef enum:
+    LEGACY = 0
+    PER_THREAD = 2  # CU_STREAM_PER_THREAD
+
+
+cdef inline uintptr_t heap_stream(uintptr_t stream) noexcept nogil:
+    return LEGACY if stream == PER_THREAD else stream

@@ -7,13 +7,12 @@ from libc.stdint cimport uint32_t
 from libc.stdlib cimport calloc
 from libc.string cimport memset
 
-from accelrt.core.handle_map cimport map_find, map_insert, map_remove, map_reserve
-from accelrt.core.locks cimport spin_lock
+from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
+from accelrt.core.locks cimport spin_lock, spin_unlock
 from accelrt.core.zero_pages cimport take_fresh
 from accelrt.memory.allocator.block_ops cimport recycle
 from accelrt.memory.allocator.exclusive cimport link_awake
 from accelrt.memory.allocator.sizes cimport UNIT
-from accelrt.memory.allocator.stream_registry cimport is_trusted
 from accelrt.memory.allocator.types cimport HOLE, MAX_PROBES
 from accelrt.status cimport NO_HOST_MEMORY
 
@@ -221,3 +220,30 @@ cdef int heap_of(Pool* pool, PrivatePool* owner, uintptr_t stream, int kind, Hea
         bring_near(pool, heap)
     out_heap[0] = heap
     return 0
+
+
+# --- streams that live as long as the process, so that the allocator may query them at any time --------------
+
+cdef AddressMap trusted  # under the lock below.  A forked child inherits it: harmless, as its handles are others
+cdef int trusting = 0  # the spin lock of the map; no lock is taken under it
+
+
+cdef int trust_stream(uintptr_t stream) noexcept nogil:
+    # Adds a stream once; 0 or NO_HOST_MEMORY.
+    cdef int code = 0
+    spin_lock(&trusting)
+    if map_find(&trusted, stream) == NULL:
+        code = map_reserve(&trusted)
+        if code == 0:
+            map_insert(&trusted, stream, &trusted)  # any value but NULL: the map is a set
+    spin_unlock(&trusting)
+    return code
+
+
+cdef bint is_trusted(uintptr_t stream) noexcept nogil:
+    # 0 and 1 are the legacy default stream; 2, the per-thread default stream, is a different stream on each thread.
+    cdef bint answer
+    spin_lock(&trusting)
+    answer = stream < 2 or map_find(&trusted, stream) != NULL
+    spin_unlock(&trusting)
+    return answer

@@ -16,22 +16,22 @@ from accelrt.memory.allocator.backing.expandable cimport grow_pages, need_at_end
 from accelrt.memory.allocator.backing.pages cimport release_page, evict
 from accelrt.memory.allocator.backing.plain cimport grow_plain, release_plain
 from accelrt.memory.allocator.backing.stitching cimport (
-    Found, drop_idle_stitched, find_pages, forget_missing, has_too_many_stitched, mark_leaving, reuse_stitched, return_all_pages, stitch,
+    Found, drop_idle_stitched, find_pages, forget_missing, has_too_many_stitched, is_over_budget, mark_leaving,
+    reset_budget, return_all_pages, reuse_stitched, stitch,
 )
 from accelrt.memory.allocator.block_ops cimport is_heap_quiescent, is_quiescent, keeps_rest, suits
 from accelrt.memory.allocator.event_queue cimport Entry, put_entry
 from accelrt.memory.allocator.exclusive cimport call_unlocked, hand_out, lock_all, reserved, total_of, unlock_all
 from accelrt.memory.allocator.free_list cimport best_fit, class_of, next_class, precedes
-from accelrt.memory.allocator.metadata cimport add_use, heap_of, ensure_blocks
+from accelrt.memory.allocator.metadata cimport PER_THREAD, add_use, ensure_blocks, heap_of, heap_stream
 from accelrt.memory.allocator.pending cimport await_event, poll, wait_all
-from accelrt.memory.allocator.pool_settings cimport is_over_budget, reset_budget
 from accelrt.memory.allocator.private_pool cimport drop_empty, has_graphs, pool_for
 from accelrt.memory.allocator.sizes cimport GRANULE, LARGE_LIMIT, SMALL, SMALL_LIMIT, SMALL_SEGMENT, round_up
 from accelrt.memory.allocator.stats cimport ALLOCATED_BYTES
 from accelrt.memory.allocator.stream_epochs cimport (
-    close_epochs, drop_progress_events, drop_waited, poll_progress, poll_all, mark_replay, next_replay, mark_all_quiescent, cancel_device_wait,
+    cancel_device_wait, close_epochs, drop_progress_events, drop_waited, mark_all_quiescent, mark_replay, next_replay,
+    poll_all, poll_progress,
 )
-from accelrt.memory.allocator.stream_registry cimport PER_THREAD, heap_stream
 from accelrt.memory.allocator.types cimport CLASSES, Block, Page, Replay, Use
 from accelrt.status cimport CAPTURE_UNSUPPORTED, CAP_REACHED, OUT_OF_MEMORY, POOL_CAP_REACHED
 
@@ -310,12 +310,7 @@ cdef bint beside_capture(int code) noexcept nogil:
 cdef int evict_leaving(Pool* pool) noexcept nogil:
     # Evicts every marked page.  Each may need two block records of its heap.
     cdef Page* page = pool.first_page
-    cdef size_t count = 0
     cdef int code = 0
-    while page != NULL:
-        count += 1
-        page = page.after
-    page = pool.first_page
     while page != NULL and code == 0:
         if page.resident != NULL and page.mark == pool.search:
             code = ensure_blocks(page.resident.segment.heap, 2)

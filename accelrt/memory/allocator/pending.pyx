@@ -12,8 +12,7 @@ from accelrt.memory.allocator.event_queue cimport (
     Entry, Queue, busy_queue, enqueue, next_filled, push, put_entry, queue_of, take_complete, take_entry, take_of,
 )
 from accelrt.memory.allocator.exclusive cimport call_unlocked, count_freed
-from accelrt.memory.allocator.metadata cimport add_use, has_use, heap_of, recycle_use
-from accelrt.memory.allocator.stream_registry cimport PER_THREAD
+from accelrt.memory.allocator.metadata cimport PER_THREAD, add_use, has_use, heap_of, recycle_use
 from accelrt.memory.allocator.types cimport PENDING, Use
 from accelrt.status cimport CAPTURED_EVENT, NOT_READY, NO_HOST_MEMORY
 

@@ -1,9 +1,9 @@
 # One device's caching allocator: the entry points.  A device is a valid ordinal; its pool is made at the first use.
 # Addresses are those that allocate returned; 0 stands for no memory.  Callers hold none of the pool's locks and, unless a
 # comment says otherwise, not the GIL: a thread that holds a lock may be waiting for Python.
-from libc.stdint cimport uintptr_t
+from libc.stdint cimport uint64_t, uintptr_t
 
-from accelrt.memory.allocator.types cimport Block, PoolSettings, Pool
+from accelrt.memory.allocator.types cimport PoolSettings, Pool
 
 cdef enum:
     MAX_DEVICES = 64
@@ -25,11 +25,20 @@ cdef bint in_private(int device, uintptr_t address) noexcept nogil  # whether it
 cdef int empty(int device) noexcept nogil  # waits for pending blocks, then releases idle memory
 cdef int set_limit(int device, size_t limit) noexcept nogil
 
+# Memory that streams other than its own use: these streams are recorded, or an event says when the memory is free.
+cdef int use_on(int device, uintptr_t address, uintptr_t stream) noexcept nogil  # record_stream
+# The same for a stream of device stream_on.
+cdef int use_across(int device, uintptr_t address, int stream_on, uintptr_t stream) noexcept nogil
+# Whether memory was allocated on the stream and the stream lives as long as the process: then it is of this device.  Takes
+# no lock, and may answer False for such a stream.
+cdef bint knows_stream(int device, uintptr_t stream) noexcept nogil
+# Frees memory as of a recorded event; a stream that waits for the same recording may get the memory at once.  record is
+# the number of the recording, unique in the process.
+cdef int release_after(int device, uintptr_t address, uintptr_t event, uint64_t record) noexcept nogil
+cdef int stream_waits(int device, uintptr_t stream, uint64_t record) noexcept nogil  # after the driver's call
+
 cdef int pool_of(int device, Pool** out_pool) noexcept nogil  # makes it if it does not exist
 cdef void want_settings(const PoolSettings* settings) noexcept nogil  # for pools that are made from now on
 cdef void want_level(int level) noexcept nogil  # likewise, the level of audits: 0 none, 1 counters, 2 everything
 cdef Pool* pool_if_made(int device) noexcept nogil  # NULL before the device's first allocation; takes no lock
-
-# In the exclusive section.
-cdef Block* live_at(Pool* pool, uintptr_t address) noexcept nogil  # NULL if it is not a live block of this pool
-cdef int inspected(Pool* pool, int code) noexcept nogil  # audits after an operation; code, or BROKEN
+cdef void replace_settings(Pool* pool, const PoolSettings* settings) noexcept nogil  # in the exclusive section

@@ -1,11 +1,13 @@
-"""One device's caching allocator: the entry points, and the making of pools.
+"""One device's caching allocator: the entry points, the making of pools, and their settings.
 
 Three kinds of locks, always taken in this order: growth, held by the one thread that takes memory from the device or
 releases it; lock, for bookkeeping; the locks of the heaps.  The fast path takes its heap's lock alone, routes and private
 pools take lock, everything else takes lock and the heaps' locks (exclusive.pxd).  None but growth is held while the driver
 works or a thread waits, and none while a thread takes the GIL.
 """
+from libc.stdint cimport SIZE_MAX
 from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy
 
 from accelrt.core.locks cimport (
     pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_trylock, pthread_mutex_unlock, spin_lock,
@@ -15,24 +17,28 @@ cimport accelrt.driver.registry as registry
 from accelrt.driver.waiting cimport is_main_thread
 from accelrt.memory.allocator.address_table cimport block_at, heap_at
 from accelrt.memory.allocator.audit cimport audit_pool, audit_between
-from accelrt.memory.allocator.backing.stitching cimport free_block
+from accelrt.memory.allocator.backing.stitching cimport free_block, reset_budget
 from accelrt.memory.allocator.event_queue cimport destroy_entries
 from accelrt.memory.allocator.exclusive cimport (
     count_freed, count_splits, hand_over, lock_all, lock_to_read, try_lock_to_read, unlock_after_read, unlock_all,
 )
 from accelrt.memory.allocator.fast_path cimport allocate_cached, free_cached, put, take
-from accelrt.memory.allocator.metadata cimport gone, heap_of, lookup_heap, new_use, recycle_use
+from accelrt.memory.allocator.metadata cimport (
+    add_use, gone, has_use, heap_of, heap_stream, lookup_heap, new_use, recycle_use,
+)
 from accelrt.memory.allocator.miss cimport Request, retry, find, release_with
-from accelrt.memory.allocator.pending cimport claim, defer, poll, record_events, wait_all
-from accelrt.memory.allocator.pool_settings cimport load_flag, load_routed, rounded, take_settings, wanted
+from accelrt.memory.allocator.pending cimport claim, defer, load_offers, note_wait, offer, poll, record_events, wait_all
+from accelrt.memory.allocator.pool_settings cimport load_flag, load_routed, rounded, store_flag, store_steps
 from accelrt.memory.allocator.private_pool cimport entered_pool, is_routed, note_peaks, pool_for
-from accelrt.memory.allocator.sizes cimport LARGE, ROUND_LIMIT, SMALL_LIMIT, UNIT, kind_of, round_up
-from accelrt.memory.allocator.stream_registry cimport heap_stream
-from accelrt.memory.allocator.types cimport CACHED, LIVE, HEAP_SLOTS, MAX_PROBES, Block, Heap, PoolSettings, PrivatePool, Use
+from accelrt.memory.allocator.sizes cimport GRANULE, LARGE, ROUND_LIMIT, SMALL, SMALL_LIMIT, UNIT, kind_of, round_up
+from accelrt.memory.allocator.types cimport Block, CACHED, HEAP_SLOTS, Heap, LIVE, MAX_PROBES, PoolSettings, PrivatePool, Use
 from accelrt.memory.backends.external_pool cimport (
     external_allocate, external_attach, external_empty, external_holds, external_release, external_set_limit,
+    external_use_on,
 )
-from accelrt.status cimport BROKEN, INVALID_DEVICE, NOT_ALLOCATED, NOT_READY, NO_DEVICE, NO_HOST_MEMORY, OUT_OF_MEMORY
+from accelrt.status cimport (
+    BROKEN, INVALID_DEVICE, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, NO_DEVICE, NO_HOST_MEMORY, OUT_OF_MEMORY,
+)
 
 cdef extern from "<pthread.h>" nogil:
     int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept)
@@ -48,7 +54,8 @@ cdef extern from *:
 cdef Pool unmade              # in `pools` for each pool that is not made: it has no heaps
 cdef Heap nowhere             # in the heap table for each heap that is not made: never fast, and no stream has its handle
 cdef Pool* pools[MAX_DEVICES]
-cdef int wanted_level         # the level of audits for pools that are made from now on; under making
+cdef PoolSettings wanted      # of pools that are made from now on; under making
+cdef int wanted_level         # likewise, the level of audits
 cdef pthread_mutex_t making   # held while a pool is made; no other lock is taken under it
 
 # hit_slow and give_back_slow, called through pointers: so the compiler keeps them out of the fast path's stack frame.
@@ -396,6 +403,75 @@ cdef int set_limit(int device, size_t limit) noexcept nogil:
     return 0
 
 
+# --- memory that more than one stream uses: they are recorded, or an event says when it is free -------------
+
+cdef int use_on(int device, uintptr_t address, uintptr_t stream) noexcept nogil:
+    return use_across(device, address, device, stream)
+
+
+cdef int use_across(int device, uintptr_t address, int stream_on, uintptr_t stream) noexcept nogil:
+    # A use of the block's own stream is not recorded, nor one that is recorded already.
+    cdef Pool* pool
+    cdef Block* block
+    cdef int code = pool_of(device, &pool)
+    if code or address == 0:
+        return code
+    stream = heap_stream(stream)
+    if pool.external != NULL:
+        return external_use_on(pool.external, address, stream_on, stream)
+    lock_all(pool)
+    block = live_at(pool, address)
+    if block == NULL:
+        code = NOT_ALLOCATED
+    elif (block.heap.stream != stream or stream_on != device) and not has_use(block.uses, stream_on, stream):
+        code = add_use(pool, &block.uses, stream_on, stream)
+    unlock_all(pool, NULL)
+    return code
+
+
+cdef int release_after(int device, uintptr_t address, uintptr_t event, uint64_t record) noexcept nogil:
+    # Frees a live block as of the event, and offers it to the streams that wait for this recording.
+    cdef Pool* pool
+    cdef Block* block
+    cdef int code = pool_of(device, &pool)
+    if code:
+        return code
+    if pool.external != NULL:
+        return NOT_SUPPORTED
+    lock_all(pool)
+    block = live_at(pool, address)
+    if block == NULL:
+        code = NOT_ALLOCATED
+    else:
+        code = offer(pool, block, event, record)
+        code = inspected(pool, code)
+    unlock_all(pool, NULL)
+    return code
+
+
+cdef int stream_waits(int device, uintptr_t stream, uint64_t record) noexcept nogil:
+    # Most waits find no offer: those take no lock.
+    cdef Pool* pool = pool_if_made(device)
+    cdef int code
+    if pool == NULL or load_offers(&pool.offers) == NULL:
+        return 0
+    lock_all(pool)
+    code = note_wait(pool, stream, record)
+    unlock_all(pool, NULL)
+    return code
+
+
+cdef bint knows_stream(int device, uintptr_t stream) noexcept nogil:
+    # Without a lock: looks only in the table of common heaps, in which some heaps may have no slot.
+    cdef Pool* pool = pool_if_made(device)
+    cdef Heap* heap = NULL
+    if pool != NULL and pool.external == NULL:
+        heap = lookup_heap(pool.heap_table[LARGE], stream)
+        if heap == NULL:
+            heap = lookup_heap(pool.heap_table[SMALL], stream)
+    return heap != NULL and heap.trusted
+
+
 # --- pools are made ----------------------------------------------------------------------------------------
 
 cdef int pool_of(int device, Pool** out_pool) noexcept nogil:
@@ -427,8 +503,9 @@ cdef int make_slow(int device, Pool** out_pool) noexcept nogil:
 
 
 cdef void want_settings(const PoolSettings* settings) noexcept nogil:
+    global wanted
     pthread_mutex_lock(&making)
-    (&wanted)[0] = settings[0]
+    wanted = settings[0]
     pthread_mutex_unlock(&making)
 
 
@@ -437,6 +514,19 @@ cdef void want_level(int level) noexcept nogil:
     pthread_mutex_lock(&making)
     wanted_level = level
     pthread_mutex_unlock(&making)
+
+
+cdef void replace_settings(Pool* pool, const PoolSettings* settings) noexcept nogil:
+    # In the exclusive section.  What stands before virtual_memory changes; what the fast path reads without a lock is
+    # stored atomically, or stays.
+    cdef size_t changing = <const char*>&settings.virtual_memory - <const char*>settings
+    cdef bint stitches = settings.stitching and pool.settings.virtual_memory
+    cdef int power
+    memcpy(&pool.settings, settings, changing)
+    pool.settings.stitching = stitches
+    for power in range(64):
+        store_steps(&pool.settings.divisions[power], settings.divisions[power])
+    store_flag(&pool.settings.rounds, settings.rounds)
 
 
 cdef Pool* new_pool(int device) noexcept nogil:
@@ -449,6 +539,24 @@ cdef Pool* new_pool(int device) noexcept nogil:
     for index in range(HEAP_SLOTS + MAX_PROBES):
         pool.heap_table[0][index] = pool.heap_table[1][index] = &nowhere
     return pool
+
+
+cdef void take_settings(Pool* pool) noexcept nogil:
+    # Gives a pool that is made the wanted settings.  A device without virtual memory has plain segments, whatever is
+    # wanted.  Under the lock making.
+    cdef size_t granule = 0, total = 0
+    pool.settings = wanted
+    pool.granule = GRANULE
+    pool.limit = SIZE_MAX
+    reset_budget(pool)
+    if wanted.fraction < 1 and pool.table.device_memory(pool.device, &total) == 0:
+        pool.limit = <size_t>(wanted.fraction * total)
+    if not wanted.virtual_memory:
+        return
+    if pool.table.granularity(pool.device, &granule) or granule == 0:
+        pool.settings.virtual_memory = pool.settings.stitching = False
+    elif granule > GRANULE:
+        pool.granule = granule
 
 
 cdef int make(int device) noexcept nogil:

@@ -1,8 +1,8 @@
-# A pool's settings, as the settings string gives them, and its stitching budget.
+# A pool's settings as the fast path reads them: without a lock.
 from libc.stdint cimport uint64_t
 
 from accelrt.memory.allocator.sizes cimport UNIT, round_up
-from accelrt.memory.allocator.types cimport PoolSettings, Pool
+from accelrt.memory.allocator.types cimport PoolSettings
 
 cdef extern from *:
     """
@@ -18,12 +18,6 @@ cdef extern from *:
     void store_steps "store_setting"(unsigned char* place, unsigned char value) noexcept nogil
     int leading_zeros "__builtin_clzll"(unsigned long long word) noexcept nogil
 
-# For pools that are made from now on; set before the first, under the lock making (pool.pyx).
-cdef PoolSettings wanted
-
-cdef void take_settings(Pool* pool) noexcept nogil  # while the pool is made: what is wanted, if the device has it
-cdef void replace_settings(Pool* pool, const PoolSettings* settings) noexcept nogil  # in the exclusive section
-
 
 cdef inline size_t rounded(const PoolSettings* settings, size_t size) noexcept nogil:
     # A request's size rounded up: to the next of `divisions` steps between two powers of two, else to the next unit.  size
@@ -33,13 +27,3 @@ cdef inline size_t rounded(const PoolSettings* settings, size_t size) noexcept n
     if steps > 1 and size > UNIT * steps:
         return round_up(size, (<size_t>1 << power) // steps)
     return round_up(size, UNIT)
-
-
-# The stitching budget: whether new stitched segments are worth what they cost.  In the exclusive section, but for
-# reset_budget of a pool that is being made.
-
-cdef void reset_budget(Pool* pool) noexcept nogil  # to the most, as for an empty pool
-cdef bint is_over_budget(Pool* pool) noexcept nogil
-cdef void restart_budget_count(Pool* pool) noexcept nogil  # before the allocation counters restart at 0
-cdef void charge_budget(Pool* pool, size_t pages) noexcept nogil  # for a new stitched segment of so many pages
-cdef void refund_budget(Pool* pool, size_t pages) noexcept nogil  # for a stitched segment that is reused

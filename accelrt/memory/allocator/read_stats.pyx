@@ -6,11 +6,11 @@ from libc.string cimport memset
 
 from accelrt.core.locks cimport pthread_mutex_lock, pthread_mutex_trylock, pthread_mutex_unlock, spin_lock, spin_unlock
 from accelrt.memory.allocator.audit cimport audit_between
+from accelrt.memory.allocator.backing.stitching cimport restart_budget_count
 from accelrt.memory.allocator.exclusive cimport counted, lock_all, lock_to_read, reserved, unlock_after_read, unlock_all
 from accelrt.memory.allocator.fast_path cimport flush_cached
 from accelrt.memory.allocator.free_list cimport next_class
 from accelrt.memory.allocator.heap_stats cimport current, reset_cumulative, lower_limits, cumulative
-from accelrt.memory.allocator.pool_settings cimport restart_budget_count
 from accelrt.memory.allocator.pool cimport pool_if_made
 from accelrt.memory.allocator.private_pool cimport has_graphs, sum_of
 from accelrt.memory.allocator.sizes cimport LARGE
@@ -120,7 +120,7 @@ cdef size_t largest_free(Pool* pool) noexcept nogil:
 cdef Holders holders_of_idle(Pool* pool) noexcept nogil:
     # For the message of a refused allocation: which private pools reserve memory that is not active.
     cdef Holders answer
-    cdef const PrivatePool* owner
+    cdef PrivatePool* owner
     cdef int64_t idle, most = 0
     memset(&answer, 0, sizeof(Holders))
     if pool == NULL or pool.external != NULL:

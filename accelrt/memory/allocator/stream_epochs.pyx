@@ -139,7 +139,8 @@ cdef bint is_past(Pool* pool, Replay* found) noexcept nogil:
 
 cdef void mark_replay(Pool* pool, Replay* found) noexcept nogil:
     # Records a progress event behind the work of the replay's stream; recorded says whether that succeeded.
-    if found.progress_event == NULL and take_entry(pool.table, pool.device, &pool.spare_entries, <Entry**>&found.progress_event):
+    cdef Entry** place = <Entry**>&found.progress_event
+    if found.progress_event == NULL and take_entry(pool.table, pool.device, &pool.spare_entries, place):
         found.progress_event = NULL
         return
     found.recorded = record_behind(pool.table, pool.device, (<Entry*>found.progress_event).event, found.stream) == 0

@@ -212,7 +212,6 @@ cdef struct Heap:
     size_t pages                  # bytes of the free pages that it marked
     size_t top_size               # the largest block that holds one; among equals the first by order
     uint64_t top_order            # the order of that block
-    int slab                      # unused
     Heap* next                    # in Pool.heaps
     Heap* sibling                 # next of the same private pool, or of Pool.spare_heaps
     Heap* same_key                # next with the same key in Pool.heap_index
@@ -249,9 +248,8 @@ cdef struct Pool:
     Segment* last
     Page* first_page
     Page* last_page
-    size_t stitched_size             # unused; Stats.stitched_bytes counts what is mapped
     uint64_t stitched_count
-    int64_t stitch_budget            # see pool_settings.pyx; below 0: over budget
+    int64_t stitch_budget            # see backing/stitching.pyx; below 0: over budget
     int64_t budget_allocations       # allocations that the budget has earned from
     size_t refused                   # reserved bytes that the device last refused within the growth slack; SIZE_MAX: none
     Heap* heaps

@@ -14,7 +14,7 @@ from accelrt.driver.capture_guard cimport GONE, go_relaxed, is_captured_event, m
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport EVENT_DISABLE_TIMING
 from accelrt.errors import NotSupportedError
-from accelrt.memory.allocator.cross_stream cimport use_on
+from accelrt.memory.allocator.pool cimport use_on
 cimport accelrt.memory.allocator.pool as native
 from accelrt.memory.allocator.read_stats cimport allocated_bytes, reserved_bytes
 from accelrt.memory.allocator.types cimport Pool

@@ -11,7 +11,7 @@ from accelrt.core.handle_map cimport map_find
 from accelrt.core.locks cimport pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, spin_lock, spin_unlock
 from accelrt.driver.capture_guard cimport enter_wait, leave_wait
 from accelrt.memory.allocator.event_queue cimport Entry, Queue, next_filled
-from accelrt.memory.allocator.stream_registry cimport heap_stream
+from accelrt.memory.allocator.metadata cimport heap_stream
 from accelrt.memory.host.block cimport (
     CLASSES, DEVICES, FREE, LARGE, LEAVING, LIVE, PAGE, PENDING, ROUND_LIMIT, SMALL, SMALL_SEGMENT, STEP, PinnedBlock,
     PinnedSegment, PinnedUse, class_below, class_size, kind_of, reset_peak, reset_sums, reset_timing, round_up,

@@ -20,3 +20,12 @@ cdef void return_all_pages(Pool* pool) noexcept nogil  # pages that heaps keep (
 cdef bint has_too_many_stitched(const Pool* pool) noexcept nogil  # then drop those that are idle
 cdef int drop_idle_stitched(Pool* pool) noexcept nogil  # those that hold no page and that no work uses
 cdef void forget_missing(Pool* pool) noexcept nogil  # after pages were released: clears Fit.missing
+
+# The stitching budget: whether new stitched segments are worth what they cost.  In the exclusive section, but for
+# reset_budget of a pool that is being made.
+
+cdef void reset_budget(Pool* pool) noexcept nogil  # to the most, as for an empty pool
+cdef bint is_over_budget(Pool* pool) noexcept nogil
+cdef void restart_budget_count(Pool* pool) noexcept nogil  # before the allocation counters restart at 0
+cdef void charge_budget(Pool* pool, size_t pages) noexcept nogil  # for a new stitched segment of so many pages
+cdef void refund_budget(Pool* pool, size_t pages) noexcept nogil  # for a stitched segment that is reused

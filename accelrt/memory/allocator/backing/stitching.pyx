@@ -7,7 +7,7 @@ segments of the round before, and calls the driver no more.
 
 Every function here runs under the growth lock and in the exclusive section, unless it says otherwise.
 """
-from libc.stdint cimport int64_t, uint32_t
+from libc.stdint cimport SIZE_MAX, int64_t, uint32_t
 from libc.stdlib cimport free, malloc, qsort, realloc
 
 from accelrt.memory.allocator.backing.free_pages cimport RANKED, file_heap, first_ranked, rank, serves_others
@@ -19,8 +19,10 @@ from accelrt.memory.allocator.backing.plain cimport has_no_replays
 from accelrt.memory.allocator.block_ops cimport absorb, is_quiescent
 from accelrt.memory.allocator.exclusive cimport count_splits, put_free, set_free, wake
 from accelrt.memory.allocator.free_list cimport class_of, next_class
+from accelrt.memory.allocator.heap_stats cimport cumulative
 from accelrt.memory.allocator.metadata cimport ensure_blocks
-from accelrt.memory.allocator.pool_settings cimport charge_budget, refund_budget
+from accelrt.memory.allocator.sizes cimport LARGE, SMALL
+from accelrt.memory.allocator.stats cimport ALLOCATION
 from accelrt.memory.allocator.stream_epochs cimport poll_progress, poll_others
 from accelrt.memory.allocator.types cimport CLASSES, FREE, HOLE, PLAIN, STITCHED, Fit, Page, PrivatePool, Slot
 from accelrt.status cimport NO_HOST_MEMORY, OUT_OF_MEMORY
@@ -28,6 +30,8 @@ from accelrt.status cimport NO_HOST_MEMORY, OUT_OF_MEMORY
 cdef enum:
     MAX_STITCHED = 16384       # stitched segments of a pool; above, idle ones are dropped
     WASTE = 6                  # a reused stitched segment may be larger than the size by one part in this
+    MAX_BUDGET = 8192          # the stitching budget stays within plus and minus this; an allocation earns 1
+    STITCH_PRICE = 64          # besides 1 a page; work that reuses its segments makes fewer than one in so many allocations
 
 
 cdef int keep(Found* found, Block* block, size_t pages) noexcept nogil:
@@ -550,3 +554,47 @@ cdef int stitch(Pool* pool, Heap* heap, size_t size, Found* found) noexcept nogi
         code = make_stitched(pool, heap, pages, count)
     free(pages)
     return code
+
+
+# --- the stitching budget: whether new stitched segments are worth what they cost ---------------------------
+
+cdef int64_t allocations(const Pool* pool) noexcept nogil:
+    # All allocations since the last reset_accumulated, of the fast and the slow path.  In the exclusive section.
+    cdef const Heap* heap = pool.awake
+    cdef int64_t answer = pool.asleep_cumulative[SMALL][ALLOCATION] + pool.asleep_cumulative[LARGE][ALLOCATION]
+    while heap != NULL:
+        answer += cumulative(heap, SMALL, ALLOCATION) + cumulative(heap, LARGE, ALLOCATION)
+        heap = heap.next_awake
+    return answer
+
+
+cdef void reset_budget(Pool* pool) noexcept nogil:
+    pool.stitch_budget = MAX_BUDGET
+    pool.refused = SIZE_MAX
+
+
+cdef void earn_budget(Pool* pool) noexcept nogil:
+    # Adds the allocations since the last call, so the fast path need not count them.  In the exclusive section.
+    cdef int64_t count = allocations(pool)
+    pool.stitch_budget = min(<int64_t>MAX_BUDGET, pool.stitch_budget + count - pool.budget_allocations)
+    pool.budget_allocations = count
+
+
+cdef bint is_over_budget(Pool* pool) noexcept nogil:
+    earn_budget(pool)
+    return pool.stitch_budget < 0
+
+
+cdef void restart_budget_count(Pool* pool) noexcept nogil:
+    earn_budget(pool)
+    pool.budget_allocations = 0
+
+
+cdef void charge_budget(Pool* pool, size_t pages) noexcept nogil:
+    earn_budget(pool)
+    pool.stitch_budget = max(-<int64_t>MAX_BUDGET, pool.stitch_budget - <int64_t>(STITCH_PRICE + pages))
+
+
+cdef void refund_budget(Pool* pool, size_t pages) noexcept nogil:
+    earn_budget(pool)
+    pool.stitch_budget = min(<int64_t>MAX_BUDGET, pool.stitch_budget + <int64_t>(STITCH_PRICE + pages))
