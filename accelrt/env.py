@@ -1,4 +1,4 @@
-"""Every environment variable that accelrt reads: its name, its default, what it means, and how it is read.
+"""Every ACCELRT_ variable that accelrt reads: its name, its default, what it means, and how it is read.
 
 Nothing else of accelrt reads one of these from the environment.  A value that is not allowed raises an error
 that names the variable, the value and what is allowed; an empty one counts as not set.

@@ -208,7 +208,7 @@ def device_span(source):
 
 
 cdef inline bint is_within(object value, size_t limit, size_t* out) noexcept:
-    # The usual int is told without making another; the rest is left to who names what is wrong.
+    # An exact int is converted directly; anything else goes to the function that raises the precise error.
     cdef int overflow = 0
     cdef long read
     if not PyLong_CheckExact(value):

@@ -37,7 +37,7 @@ cdef enum:
     LEGACY_LAST = 1  # 0 and 1 are the legacy default stream
     SPINS = 1000     # looks before a capture that begins sleeps: some ten microseconds
 
-cdef pthread_mutex_t gate        # held by those who sleep or wake
+cdef pthread_mutex_t gate        # for the condition variable alone
 cdef pthread_cond_t nobody_waits
 captures = 0
 cdef long waits = 0              # threads inside

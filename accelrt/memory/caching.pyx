@@ -51,7 +51,7 @@ cdef extern from "Python.h":
 
 
 cdef inline bint is_size(object size, size_t* out_size) noexcept:
-    # An exact int that fits is one conversion; everything else is told apart where it is slow anyway.
+    # An exact int that fits is one conversion; everything else is distinguished in the slow path.
     if not PyLong_CheckExact(size):
         return False
     out_size[0] = PyLong_AsSize_t(size)

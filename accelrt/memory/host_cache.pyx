@@ -20,7 +20,7 @@ from accelrt.status cimport NOT_ALLOCATED, NOT_READY, OUT_OF_MEMORY, raise_statu
 cimport accelrt.runtime.sanitizer_hooks as watch
 
 cdef size_t checked_host_size(object size, str name) except? 0:
-    # The usual int is told without making another; the rest is left to who names what is wrong.
+    # An exact int is converted directly; anything else goes to the function that raises the precise error.
     cdef int overflow = 0
     cdef long long value
     if PyLong_CheckExact(size):

@@ -1,5 +1,6 @@
 """What an sdist holds: all that the tests need."""
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -25,9 +26,11 @@ made.run_command("sdist")
 def unpacked(tmp_path_factory):
     """The folder of an unpacked sdist."""
     folder = tmp_path_factory.mktemp("sdist")
-    done = subprocess.run(
-        [sys.executable, "-c", BUILD, str(folder)], cwd=ROOT, capture_output=True, text=True, timeout=300
-    )
+    with open(tmp_path_factory.getbasetemp().parent / "sdist.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the sdist is put together in the root: one worker at a time
+        done = subprocess.run(
+            [sys.executable, "-c", BUILD, str(folder)], cwd=ROOT, capture_output=True, text=True, timeout=300
+        )
     assert done.returncode == 0, done.stdout + done.stderr
     (archive,) = folder.glob("accelrt-*.tar.gz")
     with tarfile.open(archive) as file:

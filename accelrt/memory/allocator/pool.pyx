@@ -309,7 +309,7 @@ cdef int release_slow(int device, uintptr_t address) noexcept nogil:
         if block.uses == NULL:
             free_block(pool, block)
         else:
-            # If recording fails, the block stays pending, and the next miss tries again.
+            # If recording fails, the block stays pending, and the next poll tries again.
             defer(pool, block)
             record_events(pool)
         code = inspected(pool, code)

@@ -18,7 +18,7 @@ cdef struct PoolSettings:
     double slack                 # growth slack, a fraction of the peak of live bytes; below 0: the stitching budget decides
     size_t max_split             # plain blocks of this size and more are never split; SIZE_MAX: no such limit
     size_t large_segment
-    size_t max_rounding          # a block of max_split and more serves a request that is less than so much smaller
+    size_t max_rounding          # a block of max_split and more serves a request that is smaller by less than this
     double collect               # fraction of the limit above which growth first releases idle segments; 0: never
     double fraction              # of the device's memory: the most that pools may reserve
     # Those above change in the exclusive section.  The next two stay as the pool was made.  The fast path reads

@@ -59,7 +59,7 @@ cdef inline int take_cached(size_t requested, uintptr_t* out_address) noexcept n
 
 cdef int try_allocate_pinned(size_t size, uintptr_t* out_address) noexcept nogil:
     cdef int code
-    # One comparison for 0 and for absurd sizes; both are told apart where it is slow anyway.
+    # One comparison for 0 and for absurd sizes; the slow path distinguishes them.
     if (size - 1) >> ROUND_LIMIT:
         return NOT_READY
     spin_lock(&pool.lock)
