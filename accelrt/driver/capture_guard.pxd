@@ -17,8 +17,8 @@ cdef enum Meaning:  # of a driver's answer about a stream, to memory that the st
 cdef long captures  # written by capture_guard.pyx alone; others call captures_open()
 cdef void expect_capture() noexcept nogil  # before one begins; may wait, so without the GIL and any lock of ours
 cdef void count_out_capture() noexcept nogil  # after it ended, or did not begin
-# False: a capture is open or about to begin, so do not query or wait.  Never waits, may nest, and may be called under any lock: a thread inside
-# waits for no lock that a beginning capture could hold, which is none of ours.
+# False: a capture is open or about to begin, so do not query or wait.  Never waits, may nest, and may be called under
+# any lock: a thread inside waits for no lock that a beginning capture could hold, which is none of ours.
 cdef bint enter_wait() noexcept nogil
 cdef void leave_wait() noexcept nogil  # after an enter_wait that answered True
 
