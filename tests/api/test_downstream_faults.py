@@ -1,4 +1,4 @@
-"""The Cython door's captures with call 1 of a row failing, then call 2, ..., until it succeeds."""
+"""The Cython API's captures with call 1 of a row failing, then call 2, ..., until it succeeds."""
 
 import gc
 import itertools
@@ -26,7 +26,7 @@ ROWS = (
 
 
 def capture_and_launch(graphs, accelrt, buffer):
-    """Raises what fails, and gives back what it has even then; a refusal to do that is the door's to mend."""
+    """Raises what fails, and gives back what it has even then; a refusal to do that is accelrt's to mend."""
     stream, graph, address = graphs.lease(0), graphs.BareGraph(), 0
     try:
         graph.begin(0, stream)

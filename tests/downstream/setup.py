@@ -1,4 +1,4 @@
-"""Another project: an extension that uses accelrt's Cython door, built where no CUDA header is in reach."""
+"""Another project: an extension that uses accelrt's Cython API, built where no CUDA header is in reach."""
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup

@@ -5,7 +5,7 @@ import math
 from dataclasses import dataclass
 
 from model_blocks import FREE, MIB, STITCHED, Block, Heap
-from model_pieces import GRANULE, PhysicalPages, append_slot, whole_slots
+from model_physical import GRANULE, PhysicalPages, append_slot, whole_slots
 
 AUTO = -1.0  # growth slack: by the stitching budget
 MAX_BUDGET, STITCH_PRICE, THRIFTY_SLACK = 8192, 64, 0.25

@@ -1,4 +1,4 @@
-"""Threads that allocate, hand over and free without the GIL, through accelrt's Cython door."""
+"""Threads that allocate, hand over and free without the GIL, through accelrt's Cython API."""
 from libc.stdint cimport int64_t, uint32_t, uintptr_t
 
 from accelrt.api cimport (

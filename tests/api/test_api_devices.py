@@ -1,4 +1,4 @@
-"""The Cython door with ordinals that no device has: a code, and never a crash."""
+"""The Cython API with ordinals that no device has: a code, and never a crash."""
 
 import ctypes
 import re
@@ -39,7 +39,7 @@ def declared():
 
 
 def address(name):
-    """Where a function of the door is."""
+    """Where a function of the API is."""
     capsule = api.__pyx_capi__[name]
     pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
     named = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)
