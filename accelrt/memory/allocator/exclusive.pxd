@@ -1,7 +1,7 @@
 # The exclusive section: the pool's mutex and the locks of all heaps that are awake.  Everything runs in it but the fast
 # path, routes (which send the allocations of a capture or thread to a private pool) and the reading of one statistic.
-# It is left while the driver works or a thread waits, and other threads' fast paths run meanwhile.  Order of locks:
-# growth, lock, the heaps in the order of Pool.awake.
+# It is left for calls of the driver that wait or may take long, and other threads' fast paths run meanwhile.  Order of
+# locks: growth, lock, the heaps in the order of Pool.awake.
 from libc.stdint cimport int64_t
 
 from accelrt.memory.allocator.stats cimport Counter

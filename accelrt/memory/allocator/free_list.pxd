@@ -1,4 +1,5 @@
-# A heap's free lists: best fit by (size, order).  Everything here needs the heap's lock.
+# A heap's free lists: best fit by (size, order).  Everything here needs the heap's lock, or for a heap
+# that is asleep the pool's mutex.
 #
 # Up to 64 KiB each size has a class; above, a power of two is divided into 32 classes.  Each class is a treap (a search
 # tree by (size, order), a heap by weight) whose links are in the blocks; two levels of bit sets tell which classes are

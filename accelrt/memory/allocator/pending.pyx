@@ -205,8 +205,9 @@ cdef Block* claim(Pool* pool, const Heap* heap, size_t size) noexcept nogil:
 
 
 cdef int record_events(Pool* pool) noexcept nogil:
-    # Records the events of deferred blocks.  A block with a use on a stream that captures stays deferred and is tried
-    # again.  What can be recorded is recorded at once, because the caller's streams may be destroyed later.
+    # Records the events of deferred blocks.  The newest is tried first, when it is freed: what can be recorded
+    # is recorded then, because the caller's streams may be destroyed later.  A block with a use on a stream that captures
+    # stays deferred, and those before it with it: each of them has such a use too.
     cdef Block* block
     cdef int code
     while pool.deferred != NULL:

@@ -2,8 +2,9 @@
 
 Three kinds of locks, always taken in this order: growth, held by the one thread that takes memory from the device or
 releases it; lock, for bookkeeping; the locks of the heaps.  The fast path takes its heap's lock alone, routes and private
-pools take lock, everything else takes lock and the heaps' locks (exclusive.pxd).  None but growth is held while the driver
-works or a thread waits, and none while a thread takes the GIL.
+pools take lock, everything else takes lock and the heaps' locks (exclusive.pxd).  None but growth is held in calls
+of the driver that wait or may take long (queries and records of events are made inside), and none while a thread takes
+the GIL.
 """
 from libc.stdint cimport SIZE_MAX
 from libc.stdlib cimport calloc, free

@@ -227,7 +227,7 @@ cdef struct Offer:
     Use* claimants
     Offer* next
 
-# One device's allocator.  reserved = live + pending + free, in bytes.
+# One device's allocator.  reserved = live + pending + free + the pages that are resident nowhere, in bytes.
 cdef struct Pool:
     pthread_mutex_t lock             # inner; held for bookkeeping and calls that cannot wait
     pthread_mutex_t growth           # outer; held by the one thread that takes memory from the device or releases it
