@@ -188,7 +188,7 @@ def silent(status: int) -> int:
 
 def give_up(stream: Any) -> None:
     """Nothing is written to a stream any more, not even what it still holds at the exit."""
-    with suppress(OSError, ValueError):  # not a file, where somebody put another stream into its place
+    with suppress(OSError, ValueError):  # not a file, where another stream was put into its place
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 

@@ -23,7 +23,7 @@ cdef bint enter_wait() noexcept nogil
 cdef void leave_wait() noexcept nogil  # after an enter_wait that answered True
 
 cdef int meaning_of(int code) noexcept nogil
-# Whether anybody captures the stream; for the legacy default stream, whether one that it would wait for is captured.
+# Whether the stream is captured, by accelrt or another library; for the legacy default stream, whether one that it would wait for is captured.
 cdef bint is_capturing(Table* table, int device, uintptr_t stream, int* out_code) noexcept nogil
 # Whether a stream is idle: NOT_READY where it is not, or may not be asked now.  Breaks no capture.
 cdef int ask_stream(Table* table, int device, uintptr_t stream) noexcept nogil

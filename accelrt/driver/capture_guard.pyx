@@ -1,7 +1,7 @@
 """Captures of accelrt's, and what would break them or be broken by them: each keeps out of the other's way.
 
 Two counts, each written before the other is read, so that of a capture that begins and a thread that enters one
-always sees the other.  The mutex is only for sleeping, and the last lock that anybody takes.
+always sees the other.  The mutex is only for sleeping, and the last in the lock order.
 """
 from libc.stdint cimport uint64_t
 
@@ -38,14 +38,14 @@ cdef enum:
     SPINS = 1000     # looks before a capture that begins sleeps: some ten microseconds
 
 cdef pthread_mutex_t gate        # for the condition variable alone
-cdef pthread_cond_t nobody_waits
+cdef pthread_cond_t none_inside
 captures = 0
 cdef long waits = 0              # threads inside
 
 
 cdef void expect_capture() noexcept nogil:
-    # Counted at once, so that nobody enters in between.  Most who are inside only ask something, which is over
-    # sooner than a thread that sleeps is woken.
+    # Counted at once, so that no thread enters in between.  Most threads inside make one query, which ends sooner
+    # than a sleeping thread wakes.
     cdef int _round
     add_count(&captures, 1)
     for _round in range(SPINS):
@@ -54,7 +54,7 @@ cdef void expect_capture() noexcept nogil:
         pause()
     pthread_mutex_lock(&gate)
     while load_count(&waits) > 0:
-        pthread_cond_wait(&nobody_waits, &gate)
+        pthread_cond_wait(&none_inside, &gate)
     pthread_mutex_unlock(&gate)
 
 
@@ -75,7 +75,7 @@ cdef bint enter_wait() noexcept nogil:
 cdef void leave_wait() noexcept nogil:
     if add_count(&waits, -1) == 0 and load_count(&captures):
         pthread_mutex_lock(&gate)
-        pthread_cond_broadcast(&nobody_waits)
+        pthread_cond_broadcast(&none_inside)
         pthread_mutex_unlock(&gate)
 
 
@@ -151,11 +151,11 @@ cdef int record_behind(Table* table, int device, uintptr_t event, uintptr_t stre
 
 
 cdef void begin_anew() noexcept nogil:
-    # Now, and in a forked child, where the parent's captures and waits are nobody's.
+    # Now, and in a forked child, where the parent's captures and waits do not exist.
     store_count(&waits, 0)
     store_count(&captures, 0)
     pthread_mutex_init(&gate, NULL)
-    pthread_cond_init(&nobody_waits, NULL)
+    pthread_cond_init(&none_inside, NULL)
 
 
 begin_anew()

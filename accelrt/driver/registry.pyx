@@ -224,7 +224,7 @@ cdef Table* wrapped = NULL
 cdef counter[128] calls    # by row
 cdef counter total         # counted calls since arm
 cdef counter mode          # OFF, ONCE, ...; set last by arm
-cdef counter owed          # a late failure that nobody has been told of
+cdef counter owed          # a late failure that no call has reported yet
 cdef long long trigger     # fail the call with this number
 cdef int failure
 cdef bint[128] counted     # rows that count and may fail

@@ -37,7 +37,7 @@ cdef bint is_capturing(int ordinal, uintptr_t stream) noexcept nogil:
 
 
 def is_current_stream_capturing():
-    """Whether the calling thread's current stream is capturing, for anybody (cuStreamGetCaptureInfo)."""
+    """Whether the calling thread's current stream is capturing, in accelrt or another library (cuStreamGetCaptureInfo)."""
     cdef int ordinal = ordinal_of(None)
     return is_capturing(ordinal, current_of(ordinal).handle)
 

@@ -5,7 +5,7 @@
         interface.current_stream().synchronize()
 
 cuda and host are built in.  A package adds a backend by register_interface_for_device, or, without being
-imported by anybody, by an entry point of the group accelrt.device_interfaces whose name is the device type:
+imported, by an entry point of the group accelrt.device_interfaces whose name is the device type:
 
     [project.entry-points."accelrt.device_interfaces"]
     xpu = "my_package.interface:XpuInterface"

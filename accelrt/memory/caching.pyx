@@ -357,7 +357,7 @@ def record_stream(mem_ptr, stream):
 
 def free_after(mem_ptr, event):
     """Gives memory back as of an event: it is free once the event is complete, and a stream that waits for the
-    event (Stream.wait_event) may take it at once, without anybody waiting for the work before it.
+    event (Stream.wait_event) may take it at once, without a wait for the work before it.
 
         done = side.record_event()              # the last work on the memory, on whichever stream
         accelrt.memory.free_after(pointer, done)
@@ -429,7 +429,7 @@ def empty_cache():
 
 
 def set_per_process_memory_fraction(fraction, device=None):
-    """Limits what the allocator reserves of a device; a request beyond it climbs the same ladder as one that
+    """Limits what the allocator reserves of a device; a request beyond it is retried in the same steps as one that
     the device refuses, and then raises OutOfMemoryError.
 
     Arguments:
@@ -464,7 +464,7 @@ def set_per_process_memory_fraction(fraction, device=None):
 cdef extern from *:
     """
     static __thread int accelrt_asking;  /* this thread is inside a callback */
-    static int accelrt_asked_last;       /* the interpreter ends: ask nobody any more */
+    static int accelrt_asked_last;       /* the interpreter ends: make no more callbacks */
     #define is_asking() accelrt_asking
     #define set_asking(state) (accelrt_asking = (state))
     #define is_over() __atomic_load_n(&accelrt_asked_last, __ATOMIC_ACQUIRE)

@@ -11,7 +11,7 @@ cdef enum:
     MAX_FUNCTIONS = 128
     TEXT = 96  # NVML_DEVICE_UUID_V2_BUFFER_SIZE, and the size of a name
 
-cdef enum:  # nvmlReturn_t, as far as anybody here asks for it
+cdef enum:  # nvmlReturn_t, those that accelrt tells apart
     OK = 0
     UNINITIALIZED = 1
     INVALID_ARGUMENT = 2
@@ -26,6 +26,6 @@ cdef enum:  # nvmlReturn_t, as far as anybody here asks for it
 cdef int hold() noexcept nogil
 cdef void let_go() noexcept nogil
 cdef uint64_t session() noexcept nogil  # while held: the number of the session, 1 and up; handles go with it
-cdef void lose(uint64_t number) noexcept nogil  # not held: that session answered UNINITIALIZED, somebody shut it down
+cdef void lose(uint64_t number) noexcept nogil  # not held: that session answered UNINITIALIZED: another user of the library shut it down
 cdef void* address(int function) noexcept nogil  # while held: of function(...); NULL where the library lacks it
 cdef int function(str names) except -1  # number of a function; several names, by blanks, are tried in turn

@@ -70,7 +70,7 @@ def clear() -> None:
 
 
 def forget(address: int, nbytes: int) -> None:
-    """Forgets what was done with a range of bytes: others own it, and gave it to somebody else.
+    """Forgets what was done with a range of bytes: their owner has given them to another holder.
 
     Arguments:
         address, nbytes: int.

@@ -429,9 +429,9 @@ class Detector:
             allocation.recorded.add(self.streams.at(device, handle))
 
     def freed(self, address: int) -> None:
-        """Memory goes back to its cache.  Destructors call it: it waits for nobody and raises nothing.
+        """Memory goes back to its cache.  Destructors call it: it takes no lock that could make it wait, and raises nothing.
 
-        Until somebody else calls, nothing happens that could change what is found.
+        Until the next call nothing happens that could change what is found.
         """
         self.late.append(partial(self.free_now, address, caller()))
         if self.owner != get_ident() and self.lock.acquire(blocking=False):

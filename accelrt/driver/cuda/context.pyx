@@ -250,7 +250,7 @@ cdef int device_of_context(CUcontext context, int* out_device) noexcept nogil:
 
 
 cdef int current_device_slow(int* out_device) noexcept nogil:
-    # A context that somebody else made, or a primary one that accelrt has not needed so far.
+    # A context that another library made, or a primary one that accelrt has not needed so far.
     cdef CUdevice handle = 0
     cdef int index, code = cuCtxGetDevice(&handle)
     if code != SUCCESS:

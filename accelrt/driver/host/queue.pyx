@@ -164,7 +164,7 @@ cdef void drop_per_thread(void* streams_) noexcept nogil:
     cdef int device
     lock()
     for device in range(MAX_HOST_DEVICES):
-        if mine[device] != NULL and mine[device].capture == NULL:  # a capture that nobody ended names it
+        if mine[device] != NULL and mine[device].capture == NULL:  # a capture that was never ended names it
             drop_stream(mine[device])
             mine[device] = NULL
     unlock()
@@ -202,7 +202,7 @@ cdef void drop_stream(HostStream* stream) noexcept nogil:
 
 
 cdef size_t count_streams() noexcept nogil:
-    # Those that somebody made and did not destroy.
+    # Those that were made and not destroyed.
     return by_handle.count - legacy_count
 
 

@@ -22,7 +22,7 @@ cdef int external_set_limit(ExternalPool* pool, size_t limit) noexcept nogil
 cdef int external_begin_capture(ExternalPool* pool) noexcept nogil
 cdef int external_end_capture(ExternalPool* pool) noexcept nogil
 
-# For backends: NOT_READY where somebody captures the stream, whose work then cannot be waited for.
+# For backends: NOT_READY where the stream is captured, whose work then cannot be waited for.
 cdef int not_capturing(ExternalPool* pool, int device, uintptr_t stream) noexcept nogil
 
 # Its figures; each but the last takes its lock.

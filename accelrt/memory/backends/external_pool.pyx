@@ -188,7 +188,7 @@ cdef int give(ExternalPool* pool, const Record* record) noexcept nogil:
 
 
 cdef int depart(ExternalPool* pool, Record* record, bint wait) noexcept nogil:
-    # Without the lock: nobody else can reach the record.  What cannot go yet joins those that are leaving.
+    # Without the lock: no other thread can reach the record.  What cannot go yet joins those that are leaving.
     cdef int code = 0
     if record.sharers != NULL:
         code = pool.backend.part(pool, record, wait)
@@ -337,7 +337,7 @@ cdef int take(ExternalPool* pool, Record* record) noexcept nogil:
     return code
 
 
-cdef int climb(ExternalPool* pool, Record* record) noexcept nogil:
+cdef int retry(ExternalPool* pool, Record* record) noexcept nogil:
     # Everything that is leaving goes, idle memory goes back to the device, and the backend is asked once more.
     cdef bint capturing
     cdef int code
@@ -376,7 +376,7 @@ cdef int external_allocate(ExternalPool* pool, size_t size, uintptr_t stream, ui
     if refused(code) and on_refusal != NULL and on_refusal(pool.device, size):
         code = take(pool, record)
     if refused(code):
-        code = climb(pool, record)
+        code = retry(pool, record)
     if code:
         free(record)
         return code
