@@ -23,10 +23,13 @@ cdef bint enter_wait() noexcept nogil
 cdef void leave_wait() noexcept nogil  # after an enter_wait that answered True
 
 cdef int meaning_of(int code) noexcept nogil
-# Whether the stream is captured, by accelrt or another library; for the legacy default stream, whether one that it would wait for is captured.
+# Whether the stream is captured, by accelrt or another library; for the legacy default stream, whether one is that it
+# would wait for.
 cdef bint is_capturing(Table* table, int device, uintptr_t stream, int* out_code) noexcept nogil
 # Whether a stream is idle: NOT_READY where it is not, or may not be asked now.  Breaks no capture.
 cdef int ask_stream(Table* table, int device, uintptr_t stream) noexcept nogil
+# The same for a stream on which no capture can begin meanwhile; row is the driver's call that answered.
+cdef int query_uncaptured(Table* table, int device, uintptr_t stream, const char** out_row) noexcept nogil
 # Records an event of accelrt's behind the stream's work.  NOT_READY where that would be, or may have become, part of
 # a capture; the event must be recorded anew before it is asked then.
 cdef int record_behind(Table* table, int device, uintptr_t event, uintptr_t stream) noexcept nogil

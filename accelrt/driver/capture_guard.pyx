@@ -107,17 +107,29 @@ cdef bint is_capturing(Table* table, int device, uintptr_t stream, int* out_code
     return code == CAPTURE_IMPLICIT or (code == 0 and status != CAPTURE_NONE)
 
 
-cdef int ask_stream(Table* table, int device, uintptr_t stream) noexcept nogil:
+cdef int query_uncaptured(Table* table, int device, uintptr_t stream, const char** out_row) noexcept nogil:
+    # To query a capturing stream would break its capture, and to query any stream in another mode than relaxed would
+    # break one that another thread has open in global mode.
     cdef int mode, code
+    out_row[0] = b"capture_status"
+    if is_capturing(table, device, stream, &code):
+        return NOT_READY
+    if code == 0:
+        out_row[0] = b"capture_mode_exchange"
+        code = go_relaxed(table, &mode)
+    if code == 0:
+        out_row[0] = b"stream_query"
+        code = table.stream_query(device, stream)
+        restore_mode(table, mode)
+    return code
+
+
+cdef int ask_stream(Table* table, int device, uintptr_t stream) noexcept nogil:
+    cdef const char* row
+    cdef int code
     if not enter_wait():
         return NOT_READY
-    if is_capturing(table, device, stream, &code):  # for others than accelrt
-        code = NOT_READY
-    elif code == 0:
-        code = go_relaxed(table, &mode)
-        if code == 0:
-            code = table.stream_query(device, stream)
-            restore_mode(table, mode)
+    code = query_uncaptured(table, device, stream, &row)
     leave_wait()
     return code
 

@@ -4,15 +4,14 @@ A Stream that dies returns its driver stream, and nogil code the handle that it 
 its work is complete.  So no two holders share a stream, and none is destroyed while the allocator still has memory
 filed under it.  That memory serves the next holder of the stream.
 """
-from libc.stdint cimport uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_reserve
 from accelrt.core.locks cimport spin_lock, spin_unlock
-from accelrt.driver.capture_guard cimport go_relaxed, restore_mode
+from accelrt.driver.capture_guard cimport query_uncaptured
 cimport accelrt.driver.registry as registry
-from accelrt.driver.table cimport CAPTURE_NONE, STREAM_NON_BLOCKING
+from accelrt.driver.table cimport STREAM_NON_BLOCKING
 from accelrt.memory.allocator.pool cimport MAX_DEVICES
 from accelrt.memory.allocator.metadata cimport trust_stream
 from accelrt.runtime.host_func cimport functions_wait
@@ -27,8 +26,8 @@ cdef struct Returned:  # streams of one device and priority, the one returned fi
     PooledStream* last
 
 cdef enum:
-    LEVELS = 8  # priorities kept apart
-    ASKED = 4   # streams that one request asks: one that is busy for long must not hide the others
+    LEVELS = 8       # priorities kept apart
+    MAX_QUERIES = 4  # a request: one stream that is busy for long must not hide the others
 
 cdef Returned[MAX_DEVICES][LEVELS] returned  # under the lock
 cdef AddressMap streams                      # handle -> PooledStream, of all; under the lock
@@ -68,49 +67,29 @@ cdef void push_locked(PooledStream* stream) noexcept nogil:
     queue.last = stream
 
 
-cdef void push(PooledStream* stream) noexcept nogil:
+cdef void return_stream(PooledStream* stream) noexcept nogil:
     spin_lock(&lock)
     push_locked(stream)
     spin_unlock(&lock)
 
 
-cdef int ask_idle(int device, uintptr_t stream, const char** out_row) noexcept nogil:
-    # Whether a stream's work is complete: 0, NOT_READY, or what out_row answered.  To ask a capturing stream, or any
-    # stream while another thread captures in global mode, would break the capture: so a capturing stream counts as
-    # busy, and the question is put in relaxed mode.
-    cdef int status = CAPTURE_NONE, mode
-    cdef uint64_t capture = 0
-    cdef int code = registry.active().capture_status(device, stream, &status, &capture)
-    out_row[0] = b"capture_status"
-    if code == 0 and status != CAPTURE_NONE:
-        return NOT_READY
-    if code == 0:
-        out_row[0] = b"capture_mode_exchange"
-        code = go_relaxed(registry.active(), &mode)
-    if code == 0:
-        out_row[0] = b"stream_query"
-        code = registry.active().stream_query(device, stream)
-        restore_mode(registry.active(), mode)
-    return code
-
-
 cdef int take_idle(int device, int priority, PooledStream** out_stream, const char** out_row) noexcept nogil:
-    # A stream whose work is complete; NOT_READY where the ones that were asked are busy, which go to the end, or where
-    # there is none.  A stream is not in the pool while it is asked, so that no other thread takes it too.
+    # A stream whose work is complete; NOT_READY where the ones that were queried are busy, which go to the end, or
+    # where there is none.  A stream is not in the pool while it is queried, so that no other thread takes it too.
     cdef Returned* queue = returned_like(device, priority)
     cdef PooledStream* stream
     cdef bint is_last
-    cdef int code, _asked
-    for _asked in range(ASKED):
+    cdef int code, _query
+    for _query in range(MAX_QUERIES):
         stream = pop(queue)
         if stream == NULL:
             return NOT_READY
         is_last = stream.next == NULL
         out_stream[0] = stream
-        code = ask_idle(device, stream.handle, out_row)
+        code = query_uncaptured(registry.active(), device, stream.handle, out_row)
         if code == 0:
             return 0
-        push(stream)
+        return_stream(stream)
         if is_last or code != NOT_READY:  # the device's work failed, which the caller has to hear
             return code
     return NOT_READY
@@ -169,10 +148,6 @@ cdef PooledStream* take_stream(int device, int priority) except NULL:
     if watch.sanitizing:
         watch.note_stream(device, found.handle)
     return found
-
-
-cdef void return_stream(PooledStream* stream) noexcept nogil:
-    push(stream)
 
 
 # --- by handles, without the GIL -----------------------------------------------------------------------------
