@@ -97,27 +97,15 @@ cdef int release_pinned(uintptr_t address) noexcept nogil:
 
 # --- the miss --------------------------------------------------------------------------------------------
 
-cdef int give_doomed() noexcept nogil:
-    # Giving back waits for the device's work, which the driver refuses beside a capture; tidy tries again.
+cdef int give_back(bint idle_too) noexcept nogil:
+    # The doomed segments, and those that are one free block where these shall go too.  To give back waits for the
+    # device's work, which the driver refuses beside a capture; tidy tries again.
     cdef PinnedSegment* segments
     cdef int code
     if not enter_wait():
         return 0
     spin_lock(&pool.lock)
-    segments = detach_doomed(&pool)
-    spin_unlock(&pool.lock)
-    code = give_memory(&pool, segments)
-    leave_wait()
-    return code
-
-
-cdef int give_idle() noexcept nogil:
-    cdef PinnedSegment* segments
-    cdef int code
-    if not enter_wait():
-        return 0
-    spin_lock(&pool.lock)
-    segments = detach_idle(&pool)
+    segments = detach_idle(&pool) if idle_too else detach_doomed(&pool)
     spin_unlock(&pool.lock)
     code = give_memory(&pool, segments)
     leave_wait()
@@ -129,7 +117,7 @@ cdef int tidy_pinned() noexcept nogil:
     pthread_mutex_lock(&pool.order)
     code = poll(&pool)
     pthread_mutex_unlock(&pool.order)
-    return code if code else give_doomed()
+    return code if code else give_back(False)
 
 
 cdef int poll_unless_watched() noexcept nogil:
@@ -138,7 +126,7 @@ cdef int poll_unless_watched() noexcept nogil:
     if not watching():
         code = poll(&pool)
     pthread_mutex_unlock(&pool.order)
-    return code if code else give_doomed()
+    return code if code else give_back(False)
 
 
 cdef int grow(int device, size_t requested, uintptr_t* out_address) noexcept nogil:
@@ -190,7 +178,7 @@ cdef int allocate_slow(int device, size_t size, uintptr_t* out_address) noexcept
     if code == 0:
         code = try_allocate_pinned(size, out_address)
     if code == NOT_READY:
-        code = give_idle()
+        code = give_back(True)
         if code == 0:
             code = grow(device, size, out_address)
     return code
@@ -213,7 +201,7 @@ cdef int release_slow(uintptr_t address) noexcept nogil:
         else:
             set_free(&pool, block)
         spin_unlock(&pool.lock)
-        give_doomed()  # what the driver keeps is tried again
+        give_back(False)  # what the driver keeps is tried again
         return 0
     block.state = PENDING
     background = pool.settings.background
@@ -225,7 +213,7 @@ cdef int release_slow(uintptr_t address) noexcept nogil:
     else:
         poll(&pool)  # a refusal is told to the next miss
     pthread_mutex_unlock(&pool.order)
-    give_doomed()
+    give_back(False)
     return 0
 
 
@@ -280,7 +268,7 @@ cdef int empty_pinned() noexcept nogil:
     code = wait_all(&pool)
     pthread_mutex_unlock(&pool.order)
     if code == 0:
-        code = give_idle()
+        code = give_back(True)
     if code == 0:
         pthread_mutex_lock(&pool.order)
         code = drop_spare_events(&pool)
