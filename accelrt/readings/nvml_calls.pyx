@@ -255,9 +255,8 @@ cdef int FIELDS = function("nvmlDeviceGetFieldValues")
 NONE = -1  # the kind that a function without one takes
 
 
-def read_number(str reading, int number, device, int kind=NONE):
-    """An unsigned int: f(device, out), or f(device, kind, out)."""
-    cdef unsigned int value = 0
+cdef object read_unsigned(str reading, int number, object device, int kind, int which):
+    cdef unsigned int[2] values
     cdef int code, tries = 0
     cdef Device handle
     cdef Target target
@@ -272,13 +271,23 @@ def read_number(str reading, int number, device, int kind=NONE):
                 if address(number) == NULL:
                     code = FUNCTION_NOT_FOUND
                 elif kind < 0:
-                    code = (<unsigned_fn>address(number))(handle, &value)
+                    code = (<unsigned_fn>address(number))(handle, values)
                 else:
-                    code = (<unsigned_of_fn>address(number))(handle, <unsigned int>kind, &value)
+                    code = (<unsigned_of_fn>address(number))(handle, <unsigned int>kind, values)
                 end()
         if code == OK:
-            return value
+            return values[which]
         again(reading, target, code, &tries)
+
+
+def read_number(str reading, int number, device, int kind=NONE):
+    """An unsigned int: f(device, out), or f(device, kind, out)."""
+    return read_unsigned(reading, number, device, kind, 0)
+
+
+def read_pair(str reading, int number, device, int which):
+    """One of the two unsigned ints of a structure: f(device, out)."""
+    return read_unsigned(reading, number, device, NONE, which)
 
 
 def read_large(str reading, int number, Target target, int kind=NONE, int sort=NONE):
@@ -299,27 +308,6 @@ def read_large(str reading, int number, Target target, int kind=NONE, int sort=N
                 end()
         if code == OK:
             return value
-        again(reading, target, code, &tries)
-
-
-def read_pair(str reading, int number, device, int which):
-    """One of the two unsigned ints of a structure: f(device, out)."""
-    cdef unsigned int[2] values
-    cdef int code, tries = 0
-    cdef Device handle
-    cdef Target target
-    found = target_of(device)
-    if type(found) is not Target:
-        return getattr(found, reading)()
-    target = <Target>found
-    while True:
-        with nogil:
-            code = begin(target, &handle)
-            if code == OK:
-                code = (<unsigned_fn>address(number))(handle, values) if address(number) != NULL else FUNCTION_NOT_FOUND
-                end()
-        if code == OK:
-            return values[which]
         again(reading, target, code, &tries)
 
 
