@@ -48,20 +48,18 @@ def load_rowgen():
 def write_stubs():
     """Writes what type checkers read of accelrt and of accelrt.memory, from the table of public names."""
     table = runpy.run_path(str(ROOT / "accelrt" / "core" / "names.py"))
-    modules = table["MODULES"].split() + table["UNLISTED"].split()
-    found = [*pairs(table["NOW"]), *pairs(table["LATER"])]
-    root = [(".", name) for name in modules] + [(f"accelrt.{module}", name) for module, name in found]
-    write_stub("accelrt", root, table["UNLISTED"].split(), "__version__: str\n")
-    write_stub("accelrt/memory", [(f"accelrt.{module}", name) for module, name in pairs(table["MEMORY"])])
-
-
-def pairs(table):
-    return [(module, name) for module, names in table.items() for name in names.split()]
+    module_of, unlisted = table["module_of"], table["UNLISTED"].split()
+    found = dict.fromkeys([*table["MODULES"].split(), *unlisted], "")
+    found |= module_of(table["NOW"]) | module_of(table["LATER"])
+    write_stub("accelrt", found, unlisted, "__version__: str\n")
+    write_stub("accelrt/memory", module_of(table["MEMORY"]))
 
 
 def write_stub(package, found, unlisted=(), more=""):
-    lines = [f"from {module} import {name} as {name}\n" for module, name in found]
-    listed = "".join(f'    "{name}",\n' for _, name in found if name not in unlisted)
+    """Writes the imports of found, name -> module of accelrt ("" for accelrt itself), and __all__."""
+    sources = {name: f"accelrt.{module}" if module else "." for name, module in found.items()}
+    lines = [f"from {source} import {name} as {name}\n" for name, source in sources.items()]
+    listed = "".join(f'    "{name}",\n' for name in found if name not in unlisted)
     text, path = "".join(lines) + f"\n{more}__all__ = [\n{listed}]\n", ROOT / package / "__init__.pyi"
     if not path.exists() or path.read_text() != text:
         path.write_text(text)
