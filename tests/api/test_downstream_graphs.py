@@ -5,26 +5,12 @@ import threading
 
 import numpy as np
 import pytest
-from downstream_project import built
 
 import accelrt
 
 GLOBAL, THREAD_LOCAL, RELAXED = 0, 1, 2
 NOT_CAPTURING, ACTIVE, BROKEN = 0, 1, 2
 EMPTY, CAPTURING, CAPTURED, READY = 0, 1, 2, 3
-
-
-@pytest.fixture(scope="module")
-def graphs():
-    return built("graphs")
-
-
-@pytest.fixture
-def stream(graphs):
-    handle = graphs.lease(0)
-    yield handle
-    accelrt.ExternalStream(handle).synchronize()
-    graphs.give_stream(0, handle)
 
 
 def bytes_at(buffer):
