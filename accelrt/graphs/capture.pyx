@@ -30,16 +30,16 @@ cdef enum:
     FLAG_BYTES = 4  # of a condition
 
 
-cdef bint is_capturing(int ordinal, uintptr_t stream) noexcept nogil:
+def is_current_stream_capturing():
+    """Whether the calling thread's current stream is captured, by accelrt or by another library.
+
+    The driver is asked (cuStreamGetCaptureInfo).
+    """
+    cdef int ordinal = ordinal_of(None)
     cdef uint64_t capture = 0
     cdef int status = CAPTURE_NONE
-    return registry.active().capture_status(ordinal, stream, &status, &capture) == 0 and status != CAPTURE_NONE
-
-
-def is_current_stream_capturing():
-    """Whether the calling thread's current stream is capturing, in accelrt or another library (cuStreamGetCaptureInfo)."""
-    cdef int ordinal = ordinal_of(None)
-    return is_capturing(ordinal, current_of(ordinal).handle)
+    cdef int code = registry.active().capture_status(ordinal, current_of(ordinal).handle, &status, &capture)
+    return code == 0 and status != CAPTURE_NONE
 
 
 # --- the context of a graph ----------------------------------------------------------------------------------

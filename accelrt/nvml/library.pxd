@@ -26,6 +26,7 @@ cdef enum:  # nvmlReturn_t, those that accelrt tells apart
 cdef int hold() noexcept nogil
 cdef void let_go() noexcept nogil
 cdef uint64_t session() noexcept nogil  # while held: the number of the session, 1 and up; handles go with it
-cdef void lose(uint64_t number) noexcept nogil  # not held: that session answered UNINITIALIZED: another user of the library shut it down
+# That session answered UNINITIALIZED, for another user of the library shut it down.  Not for a caller that holds it.
+cdef void lose(uint64_t number) noexcept nogil
 cdef void* address(int function) noexcept nogil  # while held: of function(...); NULL where the library lacks it
 cdef int function(str names) except -1  # number of a function; several names, by blanks, are tried in turn

@@ -429,7 +429,7 @@ class Detector:
             allocation.recorded.add(self.streams.at(device, handle))
 
     def freed(self, address: int) -> None:
-        """Memory goes back to its cache.  Destructors call it: it takes no lock that could make it wait, and raises nothing.
+        """Memory goes back to its cache.  Destructors call it: it never waits and never raises.
 
         Until the next call nothing happens that could change what is found.
         """

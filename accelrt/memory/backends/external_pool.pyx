@@ -188,7 +188,7 @@ cdef int give(ExternalPool* pool, const Record* record) noexcept nogil:
 
 
 cdef int depart(ExternalPool* pool, Record* record, bint wait) noexcept nogil:
-    # Without the lock: no other thread can reach the record.  What cannot go yet joins those that are leaving.
+    # Without the lock: no other thread can reach the record.  What cannot go yet joins the leaving records.
     cdef int code = 0
     if record.sharers != NULL:
         code = pool.backend.part(pool, record, wait)
