@@ -23,15 +23,6 @@ cdef inline int kind_of(size_t size) noexcept nogil:
     return LARGE if size > SMALL_LIMIT else SMALL
 
 
-cdef inline size_t segment_size(size_t size) noexcept nogil:
-    # The size of a new plain segment for a block of this size.
-    if size <= SMALL_LIMIT:
-        return SMALL_SEGMENT
-    if size < LARGE_LIMIT:
-        return LARGE_SEGMENT
-    return round_up(size, GRANULE)
-
-
 cdef inline bint worth_splitting(size_t rest, int kind) noexcept nogil:
     # Whether the remainder of a plain block is large enough to be a free block.
     return rest >= UNIT if kind == SMALL else rest > SMALL_LIMIT
