@@ -12,14 +12,23 @@ INVALID_VALUE, OUT_OF_MEMORY, REGISTERED, NOT_REGISTERED, NOT_SUPPORTED = 1, 2, 
 
 
 def test_plain_memory_comes_and_goes(rows):
-    free, _ = rows.ok("memory_info", 0)
     address = rows.ok("memory_alloc", 0, 64 * MIB)
     assert address % 512 == 0
-    assert rows.ok("memory_info", 0)[0] <= free - 64 * MIB
     assert rows.ok("pointer_device", address) == 0
     assert rows.ok("pointer_device", address + 64 * MIB - 1) == 0
     rows.ok("memory_free", 0, address)
     assert rows.pointer_device(address)[0] == INVALID_VALUE
+
+
+def test_plain_memory_is_taken_from_what_is_free(rows):
+    def taken():
+        free, _ = rows.ok("memory_info", 0)
+        address = rows.ok("memory_alloc", 0, 64 * MIB)
+        left, _ = rows.ok("memory_info", 0)
+        rows.ok("memory_free", 0, address)
+        return free - left
+
+    assert any(taken() >= 64 * MIB for _ in range(50))  # other processes may free a GPU's memory meanwhile
 
 
 def test_no_bytes_and_too_many_are_refused(rows):
