@@ -73,7 +73,7 @@ cdef struct Table:
     int (*host_register)(int device, uintptr_t address, size_t size) noexcept nogil
     int (*host_unregister)(int device, uintptr_t address) noexcept nogil
 
-    # streams
+    # streams; stream_create may wait for the device's work, host functions included
     int (*stream_priority_range)(int device, int* out_least, int* out_greatest) noexcept nogil
     int (*stream_create)(int device, unsigned int flags, int priority, uintptr_t* out_stream) noexcept nogil
     int (*stream_destroy)(int device, uintptr_t stream) noexcept nogil  # its work still completes
