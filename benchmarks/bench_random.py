@@ -18,7 +18,7 @@ from time import perf_counter
 
 from random_steps import ALLOCATIONS, MIB, QUICK_ALLOCATIONS, Step, bare, steps
 from random_subjects import SUBJECTS, Allocator
-from rows import Row
+from rows import Goal, Row
 from suite import Suite, options
 from words import say_rows
 
@@ -30,9 +30,12 @@ Timed = tuple[list[float], int]  # each chunk's nanoseconds per step, and how ma
 
 def rows() -> list[Row]:
     """First the time of every largest size, then the memory."""
-    made = [Row(f"{size}.time", f"1 B to {size:,} MiB, per step") for size in LARGEST]
+    made = [
+        Row(f"{size}.time", f"1 B to {size:,} MiB, per step", Goal(2000 if size == 1 else 5000))
+        for size in LARGEST
+    ]
     return made + [
-        Row(f"{size}.ratio", f"1 B to {size:,} MiB: reserved / live", unit="ratio") for size in LARGEST
+        Row(f"{size}.ratio", f"1 B to {size:,} MiB: reserved / live", Goal(1.3), "ratio") for size in LARGEST
     ]
 
 
