@@ -1,9 +1,9 @@
 """Checks the identities of memory/allocator/DESIGN.md.
 
 Level 1 compares counters, level 2 walks every segment, list, slot and queue.  The caller holds all locks; nothing is
-changed.  Between two operations a heap's designated victim (Heap.victim) is free but in no list, and the block in its
-last-freed cache (Heap.cached) may be CACHED: freed by its owner, but live in lists, map and counters.  Both
-are checked as they are: an audit that filed them first would hide the state that the next hit finds.
+changed.  Between two operations the block in a heap's last-freed cache (Heap.cached) may be CACHED: freed by its owner,
+but live in lists, map and counters.  It is checked as it is: an audit that flushed the cache first would hide the state
+that the next hit finds.
 """
 from libc.stdint cimport SIZE_MAX, int64_t
 from libc.string cimport memcpy, memset
@@ -183,21 +183,12 @@ cdef inline bint serves_instead(const Heap* heap, const Block* free) noexcept no
     return free.size < merged or (free.size == merged and free.order < cached.order)
 
 
-cdef const char* check_victim(const Heap* heap) noexcept nogil:
-    # The designated victim, and the block that the last hit freed.
-    cdef const Block* block = heap.victim
-    if heap.freed_last != NULL and heap.freed_last != block:
-        return "the block that the last hit freed is part of the designated victim"
+cdef const char* check_freed_last(const Heap* heap) noexcept nogil:
+    cdef const Block* block = heap.freed_last
     if block == NULL:
         return NULL
-    if block.state != FREE or block.heap != heap:
-        return "the designated victim is a free block of its heap"
-    if (block.segment.first if block.before == NULL else block.before.after) != block:
-        return "the designated victim is in its segment's list of blocks"
-    if heap.freed_last != NULL and not 0 < heap.freed_last_size <= block.size:
-        return "the block that the last hit freed is part of the designated victim"
-    if serves_instead(heap, block):
-        return "the cached block is the best fit for its size once it is freed"
+    if block.state != FREE or block.heap != heap or not 0 < heap.freed_last_size <= block.size:
+        return "the block that the last hit freed begins a free block of its heap"
     return NULL
 
 
@@ -242,7 +233,7 @@ cdef const char* walk_tree(const Heap* heap, int index, const Block* node, size_
 
 
 cdef const char* walk_heaps(const Pool* pool, size_t* listed) noexcept nogil:
-    # Checks the free lists and the designated victim of every heap; counts free blocks in listed.
+    # Checks the free lists of every heap; counts free blocks in listed.
     cdef const Heap* heap = pool.heaps
     cdef const char* found
     cdef int index
@@ -259,10 +250,9 @@ cdef const char* walk_heaps(const Pool* pool, size_t* listed) noexcept nogil:
         for index in range(WORDS):
             if (heap.summary >> index & 1) != (heap.filled[index] != 0):
                 return "a bit says which free lists are not empty"
-        found = check_victim(heap)
+        found = check_freed_last(heap)
         if found != NULL:
             return found
-        listed[0] += heap.victim != NULL
         heap = heap.next
     return NULL
 
@@ -395,7 +385,7 @@ cdef const char* walk(const Pool* pool) noexcept nogil:
     if found == NULL:
         found = walk_heaps(pool, &listed)
     if found == NULL and listed != count.free_blocks:
-        found = "a free block is in exactly one free list, or is its heap's designated victim"
+        found = "a free block is in exactly one free list"
     if found == NULL:
         found = walk_queues(pool, &count)
     if found == NULL:

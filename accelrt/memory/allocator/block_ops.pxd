@@ -1,42 +1,11 @@
 # Splitting and merging blocks: the steps that the fast and the slow path share.  Everything here needs the heap's lock.
 # Nothing here counts (heap_stats.pxd); of_taking and of_freeing tell the change of the counters before it is made.
-#
-# A heap's designated victim (dlmalloc's word) is the free block that the last hit left, in no list.  The next hit reads it
-# first.  It is inserted into its free list when another block takes its place or the exclusive section is entered.
 from libc.stdint cimport int64_t
 
 from accelrt.memory.allocator.address_table cimport list_block, unlist_block
-from accelrt.memory.allocator.free_list cimport best_fit, insert, precedes, remove
+from accelrt.memory.allocator.free_list cimport remove
 from accelrt.memory.allocator.sizes cimport UNIT, worth_splitting
 from accelrt.memory.allocator.types cimport FREE, LIVE, Block, Heap, PoolSettings
-
-cdef inline Block* fit_with_victim(const Heap* heap, size_t size) noexcept nogil:
-    # The best fit among the free lists and the designated victim, or NULL.
-    cdef Block* victim = heap.victim
-    cdef Block* best = best_fit(heap, size) if heap.summary else NULL
-    if victim != NULL and victim.size >= size and (best == NULL or precedes(victim, best)):
-        return victim
-    return best
-
-
-cdef inline void file_victim(Heap* heap) noexcept nogil:
-    if heap.victim != NULL:
-        insert(heap, heap.victim)
-        heap.victim = NULL
-
-
-cdef inline void set_victim(Heap* heap, Block* block) noexcept nogil:
-    file_victim(heap)
-    heap.victim = block
-
-
-cdef inline void unlist(Heap* heap, Block* block) noexcept nogil:
-    # Removes a free block from its list, or from the victim's place.
-    if block == heap.victim:
-        heap.victim = NULL
-    else:
-        remove(heap, block)
-
 
 # The net change that an operation makes to the free blocks that count as splits (is_split).
 cdef struct Change:
@@ -152,12 +121,12 @@ cdef inline Block* join(Heap* heap, Block* block) noexcept nogil:
     block.state = FREE
     block.requested = 0
     if neighbour != NULL and neighbour.state == FREE:
-        unlist(heap, neighbour)
+        remove(heap, neighbour)
         absorb(heap, neighbour, block)
         block = neighbour
     neighbour = block.after
     if neighbour != NULL and neighbour.state == FREE:
-        unlist(heap, neighbour)
+        remove(heap, neighbour)
         absorb(heap, block, neighbour)
     return block
 

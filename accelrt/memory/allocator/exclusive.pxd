@@ -9,7 +9,7 @@ from accelrt.memory.allocator.types cimport Block, Heap, Pool
 
 cdef void lock_all(Pool* pool) noexcept nogil
 cdef void unlock_all(Pool* pool, Heap* requester) noexcept nogil  # requester: the heap that gets most headroom; or NULL
-# The same locks for a reader: no cache is flushed, no victim is filed and no limit changes, so the next hit finds what it
+# The same locks for a reader: no cache is flushed and no limit changes, so the next hit finds what it
 # would have found.
 cdef void lock_to_read(Pool* pool) noexcept nogil
 cdef bint try_lock_to_read(Pool* pool) noexcept nogil  # False if another thread holds the pool's mutex

@@ -10,7 +10,7 @@ from accelrt.core.locks cimport pthread_mutex_lock, pthread_mutex_trylock, pthre
 from accelrt.driver.capture_guard cimport go_relaxed, restore_mode
 from accelrt.memory.allocator.backing.free_pages cimport file_heap
 from accelrt.memory.allocator.block_ops cimport (
-    Change, file_victim, is_split, join, join_freed, make_live, of_freeing, of_taking, split_off,
+    Change, is_split, join, join_freed, make_live, of_freeing, of_taking, split_off,
 )
 from accelrt.memory.allocator.fast_path cimport flush_cached
 from accelrt.memory.allocator.free_list cimport insert, remove
@@ -50,7 +50,7 @@ cdef bint try_lock_to_read(Pool* pool) noexcept nogil:
 
 cdef inline void lock_heaps(Pool* pool, bint tidies) noexcept nogil:
     # Locks all heaps that are awake and sums the statistics, under the pool's mutex.  tidies: flushes the last-freed caches
-    # and inserts the designated victims into their lists first.
+    # first.
     cdef Heap* heap = pool.awake
     memcpy(pool.total, pool.asleep, sizeof(pool.total))
     while heap != NULL:
@@ -59,7 +59,7 @@ cdef inline void lock_heaps(Pool* pool, bint tidies) noexcept nogil:
             heap.rounds_idle = 0 if was_hit(heap) else heap.rounds_idle + 1
             flush_cached(heap)
             heap.freed_last = NULL
-            file_victim(heap)
+            heap.freed_last_size = 0
         add_up(pool, heap)
         heap = heap.next_awake
     move_split_base(pool, 1)
@@ -73,7 +73,7 @@ cdef inline void lock_heaps(Pool* pool, bint tidies) noexcept nogil:
 
 cdef inline bint was_hit(const Heap* heap) noexcept nogil:
     # Whether the fast path ran in the heap since the exclusive section was left last.  Under the heap's lock.
-    if heap.victim != NULL or heap.cached != NULL or heap.freed_last != NULL:
+    if heap.cached != NULL or heap.freed_last_size:
         return True
     return heap.stats[BOTH].headroom[BLOCKS] != heap.seen
 

@@ -9,9 +9,9 @@ from libc.stdint cimport uintptr_t
 
 from accelrt.memory.allocator.address_table cimport block_in, has_place
 from accelrt.memory.allocator.block_ops cimport (
-    Change, fit_with_victim, join_freed, joined_size, keeps_rest, make_live, of_freeing, of_taking, set_victim,
-    split_off, unlist,
+    Change, join_freed, joined_size, keeps_rest, make_live, of_freeing, of_taking, split_off,
 )
+from accelrt.memory.allocator.free_list cimport best_fit, insert, remove
 from accelrt.memory.allocator.heap_stats cimport (
     add_cached_rounds, add_given, add_taken, raise_limits, take_back_given, take_back_taken,
 )
@@ -68,11 +68,11 @@ cdef inline void note_allocated(Heap* heap, Block* block, size_t size) noexcept 
     heap.freed_last = NULL
 
 
-cdef inline void free_to_victim(Heap* heap, Block* block) noexcept nogil:
-    # Makes a block that is counted as freed the designated victim, merged.  Under the heap's lock.
+cdef inline void free_counted(Heap* heap, Block* block) noexcept nogil:
+    # Merges a block that is counted as freed, and inserts the result into its free list.  Under the heap's lock.
     cdef size_t size = block.size
     cdef Block* joined = join_freed(heap, block)
-    set_victim(heap, joined)
+    insert(heap, joined)
     note_freed(heap, block, joined, size)
 
 
@@ -91,7 +91,7 @@ cdef inline void flush_cached(Heap* heap) noexcept nogil:
     if block.state == CACHED:
         block.state = LIVE
         add_given(heap, block.kind, block.size, block.requested, block.segment.kind, change)
-        free_to_victim(heap, block)
+        free_counted(heap, block)
 
 
 cdef inline int take(
@@ -106,7 +106,7 @@ cdef inline int take(
         return NOT_READY
     if heap.cached != NULL:
         flush_cached(heap)
-    block = fit_with_victim(heap, size)
+    block = best_fit(heap, size) if heap.summary else NULL
     if block == NULL or block.size >= settings.max_split:
         return NOT_READY
     if heap.spare == NULL or not has_place(heap):
@@ -120,10 +120,10 @@ cdef inline int take(
             take_back_taken(heap, kind, size, requested, block.segment.kind, change)
             return NOT_READY
         raise_limits(heap)
-    unlist(heap, block)
+    remove(heap, block)
     if splits:
         split_off(heap, block, size)
-        set_victim(heap, block.after)
+        insert(heap, block.after)
     make_live(block, requested, kind)
     note_allocated(heap, block, size)
     out_address[0] = block.address
@@ -156,5 +156,5 @@ cdef inline int put(const Pool* pool, Heap* heap, uintptr_t address) noexcept no
         block.segment.idle_since = pool.allocations
     elif block.segment.shape == STITCHED:
         block.segment.used = heap.epoch
-    free_to_victim(heap, block)
+    free_counted(heap, block)
     return 0

@@ -66,7 +66,7 @@ cdef inline int next_class(const Heap* heap, int above) noexcept nogil:
 
 
 cdef inline Block* best_fit(const Heap* heap, size_t size) noexcept nogil:
-    # The least (size, order) in the free lists whose size suffices, or NULL; fit_with_victim also tries the victim.
+    # The least (size, order) in the free lists whose size suffices, or NULL.
     cdef int index = class_of(size)
     cdef Block* best = fit_within(heap.trees[index], size)
     if best != NULL:

@@ -65,7 +65,7 @@ cdef struct Route:
     Route* next
 
 cdef enum:  # Block.state
-    FREE = 0     # in a free list of its heap, or the heap's designated victim
+    FREE = 0     # in a free list of its heap
     LIVE = 1     # handed out
     PENDING = 2  # freed, but another stream may still use it
     HOLE = 3     # one slot whose page is resident elsewhere or nowhere, or was released
@@ -193,9 +193,8 @@ cdef struct Heap:
     size_t gaps                   # slots of its expandable segments whose pages were released
     bint keeps_pages              # pages of other heaps are free in its stitched segments until its stream's work is done
     Block* spare                  # records to reuse, chained by left
-    Block* victim                 # FREE and in no list, or NULL: left by the last hit; NULL in the exclusive section
     const Block* freed_last       # freed by the last hit, if it did not merge downwards; NULL: none
-    size_t freed_last_size        # its size before it merged
+    size_t freed_last_size        # of the block that the last hit freed, before it merged; 0 in the exclusive section
     HeapStats[3] stats            # SMALL, LARGE, BOTH
     uint64_t summary              # which words of filled are not 0
     uint64_t filled[WORDS]        # which trees are not empty

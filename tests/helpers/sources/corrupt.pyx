@@ -1,7 +1,8 @@
 """Damage to an allocator's heaps as a fault in its fast path would leave it, for tests of the audits."""
 from libc.stdint cimport int64_t, uintptr_t
 
-from accelrt.memory.allocator.types cimport Heap
+from accelrt.memory.allocator.free_list cimport remove
+from accelrt.memory.allocator.types cimport Block, Heap
 from accelrt.memory.allocator.address_table cimport block_in, heap_at
 from accelrt.memory.allocator.stats cimport ALLOCATION, BLOCKS, BOTH, SPLITS, HeapStats
 
@@ -11,7 +12,9 @@ cdef Heap* heap_of(uintptr_t address) except NULL:
 
 
 def forget_last_freed(uintptr_t live):
-    heap_of(live).victim = NULL
+    cdef Heap* heap = heap_of(live)
+    remove(heap, <Block*>heap.freed_last)
+    heap.freed_last = NULL
 
 
 def count_one_more(uintptr_t live):
