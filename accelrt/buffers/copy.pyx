@@ -229,10 +229,9 @@ cdef size_t checked_span(object value, str name, size_t limit) except? -1:
 
 
 cdef int note_pinned(Operand* side, Stream stream) except -1:
-    # Page-locked memory may be dropped while the copy is in flight; other host memory is not the cache's.
-    cdef int code
-    with nogil:
-        code = use_pinned_on(side.address, stream.device_index, stream.handle)
+    # Page-locked memory may be dropped while the copy is in flight; other host memory is not the cache's.  The GIL stays:
+    # the cache's spin lock is held for bookkeeping alone.
+    cdef int code = use_pinned_on(side.address, stream.device_index, stream.handle)
     if code == NO_HOST_MEMORY:
         raise_status(NO_HOST_MEMORY, "record_host_stream", ("memory", side.address, "stream", stream.handle))
     if watch.sanitizing:
