@@ -106,13 +106,16 @@ class PhysicalPages(Model):
         live, blocks = (
             self.statistics.flat[f"{name}.all.current"] for name in ("allocated_bytes", "allocation")
         )
-        target = min(total // 64, max(16 * MIB, total // 512))
         mean = (live + whole) // (blocks + 1)
+        largest = 6 * MIB if 4 * MIB <= mean < 20 * MIB and total >= 1024 * MIB else 16 * MIB
+        target = min(total // 64, max(largest, total // 512))
         if mean >= 256 * MIB:
             target = max(target, min(max(total, whole), mean) // 4)
         size = self.wanted_page_size or GRANULE
         while not self.wanted_page_size and size * 2 <= target:
             size *= 2
+        if not self.wanted_page_size and size < largest <= target:
+            size = largest
         return min(size, need)
 
     def need_at_end(self, heap, size):

@@ -156,6 +156,24 @@ def large_pages(small, count):
     mirror.close()
 
 
-@pytest.mark.parametrize(("small", "count"), [(0, 3 * 4), (2000, 3 * 128)])
+@pytest.mark.parametrize(("small", "count"), [(0, 3 * 4), (4000, 3 * 128)])
 def test_few_large_blocks_are_made_of_larger_pages(small, count):
     on_a_device(large_pages, small, count, memory=16 << 30)
+
+
+def pages_of_blocks(size, count):
+    mirror = Mirror()
+    for _ in range(1024 // size + 1):
+        assert mirror.allocate(0, size * MIB)
+    before = stat("num_device_alloc")
+    for _ in range(5):
+        assert mirror.allocate(0, size * MIB)
+    mirror.compare(0)
+    assert stat("num_device_alloc") - before == 5 * count
+    mirror.close()
+
+
+@pytest.mark.parametrize(("size", "count"), [(2, 1), (8, 2), (18, 3), (24, 2)])
+def test_blocks_of_a_medium_size_are_made_of_smaller_pages(size, count):
+    """Above 1 GiB a page has up to 16 MiB, but 6 where the blocks have 4 to 20 MiB in the mean."""
+    on_a_device(pages_of_blocks, size, count, memory=2 << 30)

@@ -19,6 +19,10 @@ cdef enum:
     PAGES_WANTED = 64    # a page is at most this part of the reserved bytes, so that a partly used one wastes little;
     MAX_PAGES = 512      # and at most LARGEST_PAGE, unless that made more pages than this,
     LARGEST_PAGE = 16 << 20
+    MEDIUM_PAGE = 6 << 20   # and at most this instead, from ROOMY reserved bytes on, if the blocks have a mean size of
+    MEDIUM_LEAST = 4 << 20  # so much and more (smaller ones fill the ends of pages that larger ones leave)
+    MEDIUM_MOST = 20 << 20  # and less than this (of larger blocks there are few, so few ends)
+    ROOMY = 1 << 30
     HUGE = 256 << 20     # mean size of blocks from which on
     HUGE_PARTS = 4       # a page may be this part of it: stitching such a block from more pages would cost too many calls
     FIRST_SIZE = 32      # addresses of a heap's first expandable segment, as a power of two: 4 GiB
@@ -98,7 +102,9 @@ cdef size_t page_size(const Pool* pool, size_t need, size_t whole) noexcept nogi
     cdef size_t size = pool.granule
     cdef size_t total = max(<size_t>reserved(pool), need)
     cdef size_t mean = (total_of(pool, ALLOCATED_BYTES) + whole) // (total_of(pool, ALLOCATION) + 1)
-    cdef size_t target = min(total // PAGES_WANTED, max(<size_t>LARGEST_PAGE, total // MAX_PAGES))
+    cdef bint medium = MEDIUM_LEAST <= mean < MEDIUM_MOST and total >= ROOMY
+    cdef size_t largest = round_up(MEDIUM_PAGE, pool.granule) if medium else LARGEST_PAGE
+    cdef size_t target = min(total // PAGES_WANTED, max(largest, total // MAX_PAGES))
     if mean >= HUGE:
         target = max(target, min(max(total, whole), mean) // HUGE_PARTS)
     if pool.settings.page_size:
@@ -106,6 +112,8 @@ cdef size_t page_size(const Pool* pool, size_t need, size_t whole) noexcept nogi
     else:
         while size * 2 <= target:
             size *= 2
+        if size < largest <= target:
+            size = largest
     return min(size, need)
 
 
