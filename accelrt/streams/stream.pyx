@@ -289,8 +289,9 @@ cdef class Stream:
         CudaError: the driver made no stream.
 
     Every Stream has a driver stream to itself, which does not synchronise with the legacy default stream
-    (CU_STREAM_NON_BLOCKING).  When it dies and its work is complete, another Stream gets the driver stream; what
-    it left in the cache of device memory serves the stream that was current when it was made.
+    (CU_STREAM_NON_BLOCKING).  When it dies and its work is complete, another Stream gets the driver stream, and with
+    it the memory that it left in the cache.  Where none is idle the driver makes one, for which it may wait until work
+    that runs is done, host functions included.
     """
 
     def __init__(self, device=None, priority=0):
