@@ -19,7 +19,7 @@ from accelrt.status cimport (
 
 cdef enum:
     API_VERSION = 1   # raised when a signature below changes
-    API_REVISION = 2  # raised when functions are added; importing a module that uses one not installed fails, naming it
+    API_REVISION = 2  # raised when functions are added; a module that uses one not installed cannot be imported
 
 # --- place ---
 
@@ -68,9 +68,9 @@ cdef int64_t memory_reserved(int device) noexcept nogil
 cdef int stream_query(int device, uintptr_t stream) noexcept nogil            # NOT_READY while work is left
 cdef int stream_synchronize(int device, uintptr_t stream) noexcept nogil      # waits
 cdef int stream_wait_event(int device, uintptr_t stream, uintptr_t event) noexcept nogil  # the stream waits, not you
-cdef int event_create(int device, bint timing, uintptr_t* out_event) noexcept nogil
-cdef int event_destroy(int device, uintptr_t event) noexcept nogil
-cdef int event_record(int device, uintptr_t event, uintptr_t stream) noexcept nogil
+cdef int event_create(int device, bint timing, uintptr_t* out_event) noexcept nogil  # timing: event_elapsed takes it
+cdef int event_destroy(int device, uintptr_t event) noexcept nogil            # complete or not; it does not wait
+cdef int event_record(int device, uintptr_t event, uintptr_t stream) noexcept nogil  # behind what the stream has so far
 cdef int event_query(int device, uintptr_t event) noexcept nogil              # NOT_READY while not complete
 cdef int event_synchronize(int device, uintptr_t event) noexcept nogil        # waits
 # Milliseconds between two records of events with timing; NOT_READY while not complete, INVALID_HANDLE if not recorded.
@@ -97,7 +97,8 @@ cdef int fill(int device, uintptr_t stream, uintptr_t dst, unsigned int value, i
 # graph_launch.
 cdef int graph_replay(int device, uintptr_t graph, uintptr_t stream) noexcept nogil
 
-# --- captures and the graphs that they make ---
+# --- captures and the graphs that they make; a graph is changed and destroyed by one thread at a time ---
+
 cdef enum:  # modes: whose calls that are unsafe beside a capture break it (CUDA driver API, CUstreamCaptureMode)
     CAPTURE_GLOBAL = 0, CAPTURE_THREAD_LOCAL = 1, CAPTURE_RELAXED = 2
 cdef enum:  # what a stream is in
@@ -119,7 +120,7 @@ cdef int capture_status(int device, uintptr_t stream, int* out_status, uint64_t*
 cdef int capture_mode_exchange(int mode, int* out_before) noexcept nogil
 cdef int graph_instantiate(uintptr_t graph) noexcept nogil                   # GRAPH_CAPTURED becomes GRAPH_READY
 cdef int graph_launch(uintptr_t graph, uintptr_t stream) noexcept nogil      # ILLEGAL_STATE unless GRAPH_READY
-cdef int graph_status(uintptr_t graph, int* out_state, size_t* out_nodes) noexcept nogil
+cdef int graph_status(uintptr_t graph, int* out_state, size_t* out_nodes) noexcept nogil  # nodes: once captured
 cdef int graph_pool(uintptr_t graph, uint64_t* out_id0, uint64_t* out_id1) noexcept nogil  # to share with others
 cdef int graph_raw(uintptr_t graph, uintptr_t* out_graph, uintptr_t* out_exec) noexcept nogil  # the driver's; 0: none
 # In any state; launches still complete.  What the driver refuses to give back now waits.
@@ -127,10 +128,11 @@ cdef int graph_destroy(uintptr_t graph) noexcept nogil
 
 # --- status codes in words ---
 
-cdef const char* status_name(int code) noexcept nogil  # "OUT_OF_MEMORY"
+cdef const char* status_name(int code) noexcept nogil  # "OUT_OF_MEMORY"; "UNKNOWN" for a number not listed
 cdef const char* status_text(int code) noexcept nogil  # a sentence
 
-# Takes the GIL and raises what a code stands for, as Python's functions do; call names what answered it.
+# Takes the GIL and raises what a code stands for, as Python's functions do; call names what answered it.  Answers -1, as
+# functions of Python's C API do that set an exception.
 cdef int raise_failure(int code, const char* call) except -1 nogil
 
 # The version and the revision of the accelrt that is installed.

@@ -34,11 +34,11 @@ cdef enum:
     GRAPH_UPDATE_FAILURE = 910
     UNKNOWN = 999
 
-    INIT_FAILED = -1    # the first use failed; the exception that says why is kept and raised by check
+    INIT_FAILED = -1    # the first use failed; the exception that says why is kept, and raised for this code
     FORKED = -2         # this process was forked from one that had initialised
     CAP_REACHED = -3    # the device has room, the allocator's own limit does not
     NOT_ALLOCATED = -4  # an address given back that accelrt did not hand out, or had back already
-    NO_HOST_MEMORY = -5  # malloc found nothing for a record of ours
+    NO_HOST_MEMORY = -5  # the host has no memory for a record of accelrt's
     BROKEN = -6         # a debug audit found an identity of the allocator violated
     NO_CAPTURE_MEMORY = -7  # an allocation on a capturing stream, from a backend without private pools
     NO_STREAM_POOL = -8     # the device has no stream-ordered pool for the backend that was chosen
