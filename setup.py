@@ -19,6 +19,7 @@ from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).parent
+LIBRARY = "accelrt.lib.libaccelrt"
 OLDEST_HEADERS = "12.3"  # the first with conditional nodes
 KINDS = {
     "release": (["-O3", "-fno-tree-slp-vectorize", "-g0"], {}),
@@ -37,10 +38,11 @@ DIRECTIVES = {
 }
 
 
-def load_rowgen():
-    spec = importlib.util.spec_from_file_location("rowgen", ROOT / "accelrt" / "driver" / "rowgen.py")
+def load_generator(folder, name):
+    """A module of accelrt's that writes sources, imported without accelrt."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "accelrt" / folder / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
-    sys.modules["rowgen"] = module
+    sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
 
@@ -102,13 +104,26 @@ def version_pair(text):
     return tuple(map(int, text.split(".")))
 
 
-def extension(path, kind):
-    name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+def options(kind):
+    """What the compiler and the linker are given."""
     flags, links = [*KINDS[kind][0], "-fvisibility=hidden", "-pthread", "-std=c11"], ["-pthread"]
     if sanitizer := os.environ.get("ACCELRT_SANITIZE_BUILD"):
         flags += [f"-fsanitize={sanitizer}", "-fno-omit-frame-pointer", "-g"]
         links += [f"-fsanitize={sanitizer}"]
-    made = Extension(name, [str(path.relative_to(ROOT))], extra_compile_args=flags, extra_link_args=links)
+    return {"extra_compile_args": flags, "extra_link_args": links}
+
+
+def c_library(kind):
+    """The C API as a shared library, which is no module of Python's and links none of it."""
+    made = Extension(LIBRARY, ["accelrt/lib/libaccelrt.c"], include_dirs=["accelrt/include"], **options(kind))
+    made.depends = ["accelrt/lib/loader.h", "accelrt/include/accelrt.h"]
+    made.extra_link_args += ["-Wl,-soname,libaccelrt.so", "-ldl"]
+    return made
+
+
+def extension(path, kind):
+    name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    made = Extension(name, [str(path.relative_to(ROOT))], **options(kind))
     if name.startswith("accelrt.driver.cuda"):
         made.include_dirs = [cuda_include()]
     return made
@@ -120,6 +135,12 @@ class ParallelBuild(build_ext):
     def finalize_options(self):
         super().finalize_options()
         self.parallel = self.parallel or os.cpu_count()
+
+    def get_ext_filename(self, name):
+        # The C library has no version of Python in its name.  It is asked for with and without its package.
+        if name in (LIBRARY, LIBRARY.rpartition(".")[2]):
+            return f"{name.replace('.', os.sep)}.so"
+        return super().get_ext_filename(name)
 
 
 class PackagedTrace(build_py):
@@ -137,13 +158,15 @@ def extensions():
     kind = os.environ.get("ACCELRT_BUILD", "release")
     if kind not in KINDS:
         raise SystemExit(f"ACCELRT_BUILD={kind!r} is not known; it may be {', '.join(KINDS)}")
-    load_rowgen().write_all()
+    load_generator("driver", "rowgen").write_all()
+    load_generator("include", "headergen").write_all()
     write_stubs()
     made = [extension(path, kind) for path in sorted((ROOT / "accelrt").rglob("*.pyx"))]
     directives = {**DIRECTIVES, **KINDS[kind][1]}
-    return cythonize(
+    compiled = cythonize(
         made, compiler_directives=directives, nthreads=os.cpu_count() or 1, include_path=[str(ROOT)]
     )
+    return [*compiled, c_library(kind)]
 
 
 if __name__ == "__main__":

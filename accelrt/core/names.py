@@ -38,6 +38,7 @@ NOW = {
 
 # Imported when it is asked for.
 LATER = {
+    "include": "get_include get_library",
     "interface": """
         DeviceInterface get_interface_for_device get_registered_device_interfaces
         register_interface_for_device

@@ -15,6 +15,19 @@ if shutil.which(COMPILER[0]) is None:
     COMPILER = ["cc"]
 
 
+def find_cxx():
+    """The C++ compiler as a list, None where there is none: only C is needed to build accelrt."""
+    for command in (sysconfig.get_config_var("CXX"), "g++", "c++"):
+        words = shlex.split(command or "")
+        if words and shutil.which(words[0]):
+            return words
+    return None
+
+
+CXX = find_cxx()
+SANITIZE = [f"-fsanitize={kind}" for kind in filter(None, [os.environ.get("ACCELRT_SANITIZE_BUILD")])]
+
+
 def compile_library(name, folder):
     """Compiles sources/NAME.c into a shared library of a folder; returns its path as str."""
     path = str(Path(folder) / f"lib{name}.so")
@@ -30,6 +43,42 @@ def compile_libcuda(folder):
     return str(folder)
 
 
+def compile_against(name, folder, links=None):
+    """Compiles sources/NAME.c against accelrt.h into a shared library of a folder; returns its path as str.
+
+    links: what it is linked with; None is libaccelrt.so by its path, found where it is.
+    """
+    import accelrt
+
+    path, flags = (
+        str(Path(folder) / f"lib{name}.so"),
+        ["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror"],
+    )
+    found = [accelrt.get_library(), f"-Wl,-rpath,{Path(accelrt.get_library()).parent}"]
+    shared = ["-shared", "-fPIC", "-fvisibility=hidden", "-pthread", *SANITIZE, "-I", accelrt.get_include()]
+    source = SOURCES / f"{name}.c"
+    command = [*COMPILER, *flags, *shared, "-o", path, source, *(found if links is None else links)]
+    subprocess.run(command, env=outside_sanitizers(), check=True)
+    return path
+
+
+def compile_program(name, folder):
+    """Compiles sources/NAME.c into a program that is linked with libaccelrt.so; returns its path as str."""
+    import accelrt
+
+    path, library = str(Path(folder) / name), accelrt.get_library()
+    found = [library, f"-Wl,-rpath,{Path(library).parent}"]
+    flags = ["-std=c99", "-Wall", "-Wextra", "-Werror", *SANITIZE, "-I", accelrt.get_include()]
+    command = [*COMPILER, *flags, "-o", path, SOURCES / f"{name}.c", *found]
+    subprocess.run(command, env=outside_sanitizers(), check=True)
+    return path
+
+
+def outside_sanitizers():
+    """The environment for a compiler, which runs without the sanitizer that this process may have."""
+    return {key: value for key, value in os.environ.items() if key != "LD_PRELOAD"}
+
+
 def compile_extension(name, folder, source=None):
     """Compiles sources/NAME.pyx, or a source, against the installed accelrt into a folder, to be imported.
 
@@ -39,12 +88,11 @@ def compile_extension(name, folder, source=None):
 
     source, made = source or SOURCES / f"{name}.pyx", Path(folder) / f"{name}.c"
     installed = Path(accelrt.__file__).parent.parent
-    outside = {key: value for key, value in os.environ.items() if key != "LD_PRELOAD"}
+    outside = outside_sanitizers()
     cython = [sys.executable, "-m", "cython", "-3", "-I", installed, "-o", made, source]
     subprocess.run(cython, env=outside, check=True)
     flags = ["-O1", "-g", "-fno-omit-frame-pointer", "-shared", "-fPIC", "-I", sysconfig.get_path("include")]
-    if sanitizer := os.environ.get("ACCELRT_SANITIZE_BUILD"):
-        flags.append(f"-fsanitize={sanitizer}")
+    flags += SANITIZE
     extension = made.with_suffix(sysconfig.get_config_var("EXT_SUFFIX"))
     subprocess.run([*COMPILER, *flags, "-o", extension, made], env=outside, check=True)
 

@@ -29,7 +29,7 @@ FLOORS = (
     ("annotations", "memory"),
     ("buffers",),
     ("graphs",),
-    ("identity", "publish", "readings", "interface", "sanitizer", "api"),
+    ("identity", "publish", "readings", "interface", "sanitizer", "api", "include"),
     ("",),
     ("cli", "__main__"),
 )

@@ -1,0 +1,209 @@
+"""libaccelrt.so: the functions of accelrt.h, called as C calls them."""
+
+import ctypes
+import os
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+from child import in_child
+from compiled import compile_against, compile_program, typed
+
+import accelrt
+
+INVALID_DEVICE, INVALID_HANDLE, NOT_ALLOCATED, NOT_INITIALIZED, FORKED = 101, 400, -4, 3, -2
+HANDLE, POINTER = ctypes.c_size_t, ctypes.POINTER(ctypes.c_size_t)
+ON_HOST = os.environ.get("ACCELRT_DRIVER", "host") == "host"
+DRIVER = {"ACCELRT_DRIVER": os.environ.get("ACCELRT_DRIVER", "host")}
+
+
+class Library:
+    """A few of the functions with their types."""
+
+    def __init__(self, path=None, mode=ctypes.CDLL):
+        loaded = mode(path or accelrt.get_library())
+        integer, size = ctypes.c_int, ctypes.c_size_t
+        self.allocate = typed(loaded, "accelrt_allocate", integer, [integer, size, HANDLE, POINTER])
+        self.release = typed(loaded, "accelrt_release", integer, [integer, HANDLE])
+        self.allocated = typed(loaded, "accelrt_memory_allocated", ctypes.c_int64, [integer])
+        self.current_stream = typed(loaded, "accelrt_current_stream", integer, [integer, POINTER])
+        self.version = typed(loaded, "accelrt_api_version", integer)
+        self.name = typed(loaded, "accelrt_status_name", ctypes.c_char_p, [integer])
+        self.raise_failure = typed(loaded, "accelrt_raise_failure", integer, [integer, ctypes.c_char_p])
+
+    def take(self, device, size, stream=0):
+        """(status code, address)."""
+        address = ctypes.c_size_t()
+        return self.allocate(device, size, stream, ctypes.byref(address)), address.value
+
+
+@pytest.fixture(scope="module")
+def library():
+    return Library()
+
+
+@pytest.fixture(scope="module")
+def door(tmp_path_factory):
+    return load_door(tmp_path_factory.mktemp("door"))
+
+
+def load_door(folder):
+    loaded = ctypes.CDLL(compile_against("c_door", folder))
+    loaded.on_threads.argtypes = [ctypes.c_int] * 3 + [ctypes.c_size_t, ctypes.POINTER(ctypes.c_long)]
+    return loaded
+
+
+def test_paths_are_absolute_and_there():
+    assert Path(accelrt.get_library()).is_absolute()
+    assert Path(accelrt.get_library()).is_file()
+    assert Path(accelrt.get_include(), "accelrt.h").is_file()
+    assert Path(accelrt.get_include()).is_absolute()
+
+
+def test_memory_is_of_the_pool_that_python_uses(library):
+    code, address = library.take(0, 1000)
+    assert (code, address % 512) == (0, 0)
+    assert library.allocated(0) == accelrt.memory_allocated(0) == 1024
+    accelrt.caching_allocator_delete(address)
+    assert library.release(0, address) == NOT_ALLOCATED
+    assert library.release(0, 0) == 0
+
+
+def test_the_current_stream_is_that_of_the_calling_thread(library):
+    found, stream = ctypes.c_size_t(1), accelrt.Stream()
+    with accelrt.stream(stream):
+        assert library.current_stream(0, ctypes.byref(found)) == 0
+        assert found.value == stream.cuda_stream
+        thread = threading.Thread(target=library.current_stream, args=(0, ctypes.byref(found)))
+        thread.start()
+        thread.join()
+    assert found.value == 0
+
+
+def test_failures_are_codes_and_bad_ordinals_no_crash(library):
+    for device in (-1, 1000, 2**31 - 1):
+        assert library.take(device, 64) == (INVALID_DEVICE, 0)
+        assert library.release(device, 512) == INVALID_DEVICE
+        assert library.allocated(device) == 0
+    assert library.name(INVALID_DEVICE) == b"INVALID_DEVICE"
+    if accelrt.device_count() > 1:
+        assert library.take(0, 64, accelrt.Stream(1).cuda_stream)[0] == INVALID_HANDLE
+
+
+def test_default_streams_are_streams_of_each_device(library):
+    for device in range(accelrt.device_count()):
+        for stream in (0, 1, 2):
+            code, address = library.take(device, 64, stream)
+            assert (code, library.release(device, address)) == (0, 0)
+
+
+def test_a_failure_is_raised_in_an_extension_that_holds_the_gil():
+    with pytest.raises(accelrt.OutOfMemoryError, match=r"^allocate\(\) answered OUT_OF_MEMORY"):
+        Library(mode=ctypes.PyDLL).raise_failure(2, b"allocate")
+
+
+@pytest.mark.parametrize("device", [0, 1])
+def test_threads_that_python_never_sees(door, device):
+    if device >= accelrt.device_count():
+        pytest.skip("one device")
+    wrong = ctypes.c_long(-1)
+    assert door.import_accelrt() == 0
+    assert door.on_threads(device, 8, 100, 4096, ctypes.byref(wrong)) == 0
+    assert wrong.value == 0
+    accelrt.synchronize(device)
+
+
+def first_call(path):
+    import sys
+
+    library = Library(path)
+    assert "accelrt.api" not in sys.modules
+    assert library.version() == 1
+    assert "accelrt.api" in sys.modules
+    assert not accelrt.is_initialized()
+    code, address = library.take(0, 512)
+    assert accelrt.is_initialized()
+    assert (code, library.release(0, address)) == (0, 0)
+
+
+@pytest.mark.own_process
+def test_the_first_call_imports_and_the_first_use_initialises():
+    in_child(first_call, accelrt.get_library(), **DRIVER)
+
+
+def first_calls(folder):
+    wrong = ctypes.c_long(-1)
+    assert load_door(folder).on_threads(0, 16, 20, 512, ctypes.byref(wrong)) == 0
+    assert wrong.value == 0
+    accelrt.memory.audit()
+
+
+@pytest.mark.own_process
+def test_the_first_calls_of_sixteen_threads_at_once(tmp_path):
+    in_child(first_calls, str(tmp_path), **DRIVER)
+
+
+def not_importable(path):
+    import sys
+
+    sys.modules["accelrt.api"] = None
+    library, holding = Library(path), Library(path, mode=ctypes.PyDLL)
+    assert library.take(0, 64) == (NOT_INITIALIZED, 0)
+    assert (library.version(), library.allocated(0)) == (0, 0)
+    assert library.name(NOT_INITIALIZED) == b"NOT_INITIALIZED"
+    with pytest.raises(ImportError, match="accelrt's C API cannot be used"):
+        holding.raise_failure(NOT_INITIALIZED, b"allocate")
+    del sys.modules["accelrt.api"]
+    from accelrt.runtime import init
+
+    init._imported.pop("accelrt.api", None)
+    assert library.version() == 1  # the next call tries again
+
+
+@pytest.mark.own_process
+def test_an_import_that_fails_is_told_and_tried_again():
+    said = in_child(not_importable, accelrt.get_library(), **DRIVER)
+    assert "accelrt.api" in said
+    assert "ModuleNotFoundError" in said or "ImportError" in said
+
+
+@pytest.mark.own_process
+def test_a_program_without_python_is_told_so(tmp_path):
+    program = compile_program("no_python", tmp_path)
+    done = subprocess.run([program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    first, text, last = done.stdout.splitlines()
+    assert first == "3 3 NOT_INITIALIZED"
+    assert "no Python runs in this process" in text
+    assert last == "0 0 SUCCESS"
+
+
+def found_by_name(folder):
+    path = compile_against(
+        "c_door", folder, links=["-L", str(Path(accelrt.get_library()).parent), "-laccelrt"]
+    )
+    with pytest.raises(OSError, match=r"libaccelrt\.so"):
+        ctypes.CDLL(path)
+    ctypes.CDLL(accelrt.get_library())
+    assert ctypes.CDLL(path).import_accelrt() == 0
+
+
+@pytest.mark.own_process
+def test_a_library_without_an_rpath_finds_the_one_that_is_loaded(tmp_path):
+    in_child(found_by_name, str(tmp_path), **DRIVER)
+
+
+def forked():
+    library = Library()
+    code, address = library.take(0, 512)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if library.take(0, 512) == (FORKED, 0) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert (code, library.release(0, address)) == (0, 0)
+
+
+@pytest.mark.own_process
+def test_a_forked_child_is_told_so():
+    in_child(forked, **DRIVER)
