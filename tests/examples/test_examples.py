@@ -1,0 +1,61 @@
+"""Each example does what it says, on the device that the tests run on, and leaves nothing allocated."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from compiled import COMPILER, CXX
+
+import accelrt
+
+pytestmark = pytest.mark.own_process
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SAYS = {  # of what it refuses
+    "c_abi/run.py c": "for device 1000 it said: no such device",
+    "c_abi/run.py cpp": "allocate answered OUT_OF_MEMORY (2)",
+    "cython_extension/build_and_run.py": "there_and_back() answered INVALID_DEVICE",
+}
+STARTED = re.findall(r"^\| `python ([^`]+)` \|", (EXAMPLES / "README.md").read_text(), re.M)
+
+
+def run(command, **environment):
+    """Starts an example as its reader would; what it printed."""
+    settings = {"PYTHONPATH": str(Path(accelrt.__file__).parents[1]), "CC": shlex.join(COMPILER)}
+    if CXX is not None:
+        settings["CXX"] = shlex.join(CXX)
+    done = subprocess.run(
+        [sys.executable, *command.split()],
+        cwd=EXAMPLES,
+        env=os.environ | settings | environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("command", STARTED)
+def test_an_example_runs(command):
+    if command.endswith(" cpp") and CXX is None:
+        pytest.skip("no C++ compiler (g++) is installed")
+    said = run(command)
+    assert "0 bytes are still allocated" in said
+    assert SAYS.get(command, "") in said
+
+
+@pytest.mark.parametrize("command", ["pipeline.py", "training_step.py"])
+def test_no_streams_of_an_example_race(command):
+    run(command, ACCELRT_SANITIZE="raise")
+
+
+def test_the_table_lists_every_example():
+    sources = {path.relative_to(EXAMPLES).as_posix() for path in EXAMPLES.rglob("*") if path.is_file()}
+    sources = {path for path in sources if not path.endswith((".pyc", "README.md", "setup.py"))}
+    text = (EXAMPLES / "README.md").read_text()
+    assert [path for path in sources if path not in text] == []
+    assert len(STARTED) == 5
