@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import re
 import subprocess
 import threading
 from pathlib import Path
@@ -13,6 +14,7 @@ from compiled import compile_against, compile_program, typed
 import accelrt
 
 INVALID_DEVICE, INVALID_HANDLE, NOT_ALLOCATED, NOT_INITIALIZED, FORKED = 101, 400, -4, 3, -2
+NOT_SUPPORTED, INIT_FAILED = 801, -1
 HANDLE, POINTER = ctypes.c_size_t, ctypes.POINTER(ctypes.c_size_t)
 ON_HOST = os.environ.get("ACCELRT_DRIVER", "host") == "host"
 DRIVER = {"ACCELRT_DRIVER": os.environ.get("ACCELRT_DRIVER", "host")}
@@ -166,6 +168,26 @@ def test_an_import_that_fails_is_told_and_tried_again():
     said = in_child(not_importable, accelrt.get_library(), **DRIVER)
     assert "accelrt.api" in said
     assert "ModuleNotFoundError" in said or "ImportError" in said
+
+
+def no_device():
+    assert Library().take(0, 64)[0] == INIT_FAILED
+
+
+@pytest.mark.own_process
+@pytest.mark.skipif(not ON_HOST, reason="there is a driver")
+def test_a_first_use_that_fails_is_a_code():
+    in_child(no_device, ACCELRT_DRIVER="cuda", CUDA_VISIBLE_DEVICES="")
+
+
+@pytest.mark.parametrize(("macro", "number"), [("VERSION", 2), ("VERSION", 0), ("REVISION", 1000)])
+def test_a_header_of_another_version_is_refused(tmp_path, macro, number):
+    text = Path(accelrt.get_include(), "accelrt.h").read_text()
+    other, count = re.subn(rf"(#define ACCELRT_API_{macro}) \d+", rf"\1 {number}", text)
+    assert count == 1
+    (tmp_path / "accelrt.h").write_text(other)
+    loaded = ctypes.CDLL(compile_against("c_door", tmp_path, include=tmp_path))
+    assert loaded.import_accelrt() == NOT_SUPPORTED
 
 
 @pytest.mark.own_process

@@ -43,35 +43,35 @@ def compile_libcuda(folder):
     return str(folder)
 
 
-def compile_against(name, folder, links=None):
+def compile_against(name, folder, links=None, include=None):
     """Compiles sources/NAME.c against accelrt.h into a shared library of a folder; returns its path as str.
 
     links: what it is linked with; None is libaccelrt.so by its path, found where it is.
+    include: the folder of another accelrt.h.
     """
-    import accelrt
+    flags = [*COMPILER, "-std=c99", "-Wpedantic", "-shared", "-fPIC", "-fvisibility=hidden", "-pthread"]
+    return compile_linked(flags, f"{name}.c", Path(folder) / f"lib{name}.so", links, include)
 
-    path, flags = (
-        str(Path(folder) / f"lib{name}.so"),
-        ["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror"],
-    )
-    found = [accelrt.get_library(), f"-Wl,-rpath,{Path(accelrt.get_library()).parent}"]
-    shared = ["-shared", "-fPIC", "-fvisibility=hidden", "-pthread", *SANITIZE, "-I", accelrt.get_include()]
-    source = SOURCES / f"{name}.c"
-    command = [*COMPILER, *flags, *shared, "-o", path, source, *(found if links is None else links)]
-    subprocess.run(command, env=outside_sanitizers(), check=True)
-    return path
+
+def compile_cpp(name, folder):
+    """Compiles sources/NAME.cpp against accelrt.hpp into a shared library; returns its path as str."""
+    flags = [*CXX, "-std=c++11", "-Wpedantic", "-shared", "-fPIC", "-fvisibility=hidden", "-Wno-self-move"]
+    return compile_linked(flags, f"{name}.cpp", Path(folder) / f"lib{name}.so")
 
 
 def compile_program(name, folder):
     """Compiles sources/NAME.c into a program that is linked with libaccelrt.so; returns its path as str."""
+    return compile_linked([*COMPILER, "-std=c99"], f"{name}.c", Path(folder) / name)
+
+
+def compile_linked(command, source, path, links=None, include=None):
     import accelrt
 
-    path, library = str(Path(folder) / name), accelrt.get_library()
-    found = [library, f"-Wl,-rpath,{Path(library).parent}"]
-    flags = ["-std=c99", "-Wall", "-Wextra", "-Werror", *SANITIZE, "-I", accelrt.get_include()]
-    command = [*COMPILER, *flags, "-o", path, SOURCES / f"{name}.c", *found]
-    subprocess.run(command, env=outside_sanitizers(), check=True)
-    return path
+    found = [accelrt.get_library(), f"-Wl,-rpath,{Path(accelrt.get_library()).parent}"]
+    flags = ["-Wall", "-Wextra", "-Werror", *SANITIZE, "-I", include or accelrt.get_include()]
+    whole = [*command, *flags, "-o", path, SOURCES / source, *(found if links is None else links)]
+    subprocess.run(whole, env=outside_sanitizers(), check=True)
+    return str(path)
 
 
 def outside_sanitizers():
