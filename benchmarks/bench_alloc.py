@@ -13,14 +13,15 @@ from rows import Goal, Row
 from suite import run
 from worker import Worker
 
-SOURCE = Path(__file__).with_name("raw") / "nogil_pairs.pyx"
+RAW = Path(__file__).with_name("raw")
 ROWS = [
     Row("pair_512", "alloc + free, 512 B", Goal(120)),
     Row("pair_512_stream", "alloc + free, 512 B, on a side stream"),
     Row("pair_4mib", "alloc + free, 4 MiB", Goal(150)),
     Row("mixed_200", "mixed sizes, 200 live", Goal(200), batch=1),
     Row("nogil_1", "alloc + free, 512 B, Cython, no GIL", Goal(40)),
-    Row("nogil_8", "the same, 8 threads on 8 streams, wall"),
+    Row("c_api_1", "alloc + free, 512 B, C, by accelrt.h"),
+    Row("nogil_8", "those of Cython, 8 threads on 8 streams, wall"),
     Row("nogil_scale", "those 8 against 1, pairs per second", Goal(6, ">="), unit="x"),
     Row("threads_8", "alloc + free, 512 B, 8 Python threads, wall", Goal(400)),
     Row("buffer_512", "object that owns 512 B, made and dropped"),
@@ -39,16 +40,21 @@ def python_threads(worker: Worker) -> None:
 
 
 def nogil(worker: Worker) -> None:
-    """The rows of Cython threads, which only accelrt has."""
+    """The rows of threads of Cython's and C's, which only accelrt has."""
     streams = worker.peer.side_streams(threads.THREADS)
     handles = [stream.cuda_stream for stream in streams]
     with tempfile.TemporaryDirectory() as folder:
 
         def action(count: int) -> dict:
-            pairs = threads.compiled(SOURCE, folder).pairs
+            pairs = threads.compiled(RAW / "nogil_pairs.pyx", folder).pairs
             return threads.nogil_wall(pairs, handles[:count], worker.peer.enter_thread, worker.quick)
 
+        def from_c() -> dict:
+            pairs = threads.linked(RAW / "c_pairs.c", folder)
+            return threads.nogil_wall(pairs, handles[:1], worker.peer.enter_thread, worker.quick)
+
         worker.attempt("nogil_1", lambda: action(1))
+        worker.attempt("c_api_1", from_c)
         worker.attempt("nogil_8", lambda: action(threads.THREADS))
     one, eight = worker.values.get("nogil_1"), worker.values.get("nogil_8")
     if one and eight:

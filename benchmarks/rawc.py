@@ -43,12 +43,17 @@ def driver_library() -> str:
     raise FileNotFoundError("libcuda.so.1 was loaded, but /proc/self/maps does not say from where")
 
 
+def compiler() -> str:
+    """The C compiler."""
+    found = shutil.which("gcc") or shutil.which("cc")
+    if found is None:
+        raise FileNotFoundError("there is no C compiler: neither gcc nor cc")
+    return found
+
+
 def compile_program(source: Path, made: Path, *more: str) -> None:
     """Compiles one C file; raises with the compiler's words."""
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    if compiler is None:
-        raise FileNotFoundError("there is no C compiler: neither gcc nor cc")
-    command = [compiler, *FLAGS, "-I", str(cuda_include()), str(source), *more, "-o", str(made)]
+    command = [compiler(), *FLAGS, "-I", str(cuda_include()), str(source), *more, "-o", str(made)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
     if done.returncode:
         raise RuntimeError(f"{source.name} did not compile: {done.stderr}")

@@ -1,7 +1,9 @@
-"""The same work from many threads at once, and from Cython without the GIL."""
+"""The same work from many threads at once, and from Cython and C without the GIL."""
 
+import ctypes
 import functools
 import importlib.util
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -10,6 +12,7 @@ from pathlib import Path
 from time import perf_counter_ns
 from types import ModuleType
 
+import rawc
 from timing import nothing, summary, time_batch
 
 THREADS = 8
@@ -98,8 +101,28 @@ def compiled(source: Path, folder: str) -> ModuleType:
     return module
 
 
+def linked(source: Path, folder: str) -> Callable:
+    """Builds a .c file against the accelrt that is imported; its function pairs, called without the GIL."""
+    accelrt, made = sys.modules["accelrt"], Path(folder) / f"{source.stem}.so"
+    library = accelrt.get_library()
+    found = [library, f"-Wl,-rpath,{Path(library).parent}"]
+    flags = [*rawc.FLAGS, "-shared", "-fPIC", "-I", accelrt.get_include()]
+    subprocess.run([rawc.compiler(), *flags, source, *found, "-o", made], check=True, timeout=rawc.TIMEOUT)
+    function, moment = ctypes.CDLL(str(made)).pairs, ctypes.c_int64
+    function.argtypes = [ctypes.c_int, *[ctypes.c_size_t] * 2, ctypes.c_long, *[ctypes.POINTER(moment)] * 2]
+
+    def pairs(device: int, size: int, stream: int, count: int) -> tuple[int, int]:
+        start, end = moment(), moment()
+        code = function(device, size, stream, count, start, end)
+        if code:
+            raise RuntimeError(f"accelrt answered {code}")
+        return start.value, end.value
+
+    return pairs
+
+
 def nogil_wall(pairs: Callable, streams: list[int], enter: Callable[[], object], quick: bool) -> dict:
-    """Pairs of 512 bytes from one Cython thread a stream, without the GIL.
+    """Pairs of 512 bytes from one thread a stream, without the GIL.
 
     Returns:
         the cell: wall nanoseconds a pair, all threads' pairs counted together.
