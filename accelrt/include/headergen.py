@@ -8,7 +8,8 @@ compiles.
 import itertools
 import re
 import textwrap
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -137,27 +138,49 @@ class Constant:
 
 
 @dataclass(frozen=True)
-class Item:
-    """A piece of a .pxd: a comment, a function or an enum, with what stands behind it in its first line."""
+class Member:
+    declaration: str  # as C has it
+    comment: str
 
-    kind: str  # "comment", "function", "enum" or "space"
+
+@dataclass(frozen=True)
+class Item:
+    """A piece of a .pxd: a comment, a declaration, or space; with the comment behind its first line."""
+
+    kind: str  # "comment", "function", "enum", "struct" or "space"
     comment: str = ""
     function: Function | None = None
     constants: tuple[Constant, ...] = ()
+    name: str = ""  # of a struct
+    members: tuple[Member, ...] = ()
 
 
-def c_type(text: str, where: str) -> str:
+def c_type(text: str, where: str, structs: Collection[str]) -> str:
     """A type of Cython's as C has it, to be followed by a name; ValueError where C has none."""
     bare = " ".join(text.replace("*", " ").replace("const ", " ").split())
-    if bare not in TYPES:
+    if bare in structs:
+        known = text.replace(bare, f"struct accelrt_{bare}")
+    elif bare in TYPES:
+        known = text.replace("bint", "int")
+    else:
         raise ValueError(
             f"api.pxd: {where} uses {bare!r}, which headergen does not know in C; add it to TYPES"
         )
-    base, stars = text.replace("bint", "int").replace("*", "").strip(), "*" * text.count("*")
-    return f"{base} {stars}"
+    return f"{known.replace('*', '').strip()} {'*' * text.count('*')}"
 
 
-def read_function(text: str) -> Function:
+def read_members(lines: list[str], structs: Collection[str]) -> tuple[Member, ...]:
+    """The members of a struct, one a line: "int device", "unsigned int[3] grid"."""
+    found = []
+    for line in lines:
+        code, _, comment = line.partition("#")
+        kind, _, name = code.strip().rpartition(" ")
+        kind, bracket, size = kind.partition("[")
+        found.append(Member(f"{c_type(kind, name, structs)}{name}{bracket}{size}", comment.strip()))
+    return tuple(found)
+
+
+def read_function(text: str, structs: Collection[str] = ()) -> Function:
     """A function from its declaration on one line."""
     match = FUNCTION.match(text)
     if match is None:
@@ -166,8 +189,8 @@ def read_function(text: str) -> Function:
     parameters = []
     for part in filter(None, listed.split(", ")):
         kind, _, parameter = part.rpartition(" ")
-        parameters.append((c_type(kind, name), parameter))
-    return Function(c_type(result, name), name, tuple(parameters))
+        parameters.append((c_type(kind, name, structs), parameter))
+    return Function(c_type(result, name, structs), name, tuple(parameters))
 
 
 def read_constants(lines: list[str]) -> tuple[Constant, ...]:
@@ -183,7 +206,8 @@ def read_constants(lines: list[str]) -> tuple[Constant, ...]:
 def read_items(text: str) -> list[Item]:
     """What a .pxd declares, in order, but for its first comment, imports and inline functions."""
     lines = text.splitlines()
-    items = []
+    items: list[Item] = []
+    structs: set[str] = set()
     while lines:
         line = lines.pop(0)
         block = []
@@ -197,9 +221,13 @@ def read_items(text: str) -> list[Item]:
             items.append(Item("comment", line.removeprefix("#").strip()))
         elif line.startswith("cdef enum"):
             items.append(Item("enum", comment.strip(), constants=read_constants(block)))
+        elif line.startswith("cdef struct"):
+            name = code.removeprefix("cdef struct").strip(" :")
+            items.append(Item("struct", comment.strip(), name=name, members=read_members(block, structs)))
+            structs.add(name)
         elif line.startswith("cdef ") and not line.startswith("cdef inline"):
             rest, _, behind = " ".join([line, *block]).partition("#")
-            items.append(Item("function", behind.strip(), read_function(rest.strip())))
+            items.append(Item("function", behind.strip(), read_function(rest.strip(), structs)))
         elif not code.strip():
             items.append(Item("space"))
     while items and items[0].kind == "comment":
@@ -253,6 +281,15 @@ def render_enum(item: Item, tag: str = "") -> str:
     return f"{before}enum {tag}{{\n{''.join(lines)}}};\n"
 
 
+def render_struct(item: Item) -> str:
+    lines = []
+    for member in item.members:
+        behind = f" /* {member.comment} */" if member.comment else ""
+        lines.append(f"    {member.declaration};{behind}\n")
+    before = comment_of(item.comment) if item.comment else ""
+    return f"{before}struct accelrt_{item.name} {{\n{''.join(lines)}}};\n"
+
+
 def render_macros(item: Item) -> str:
     return "".join(
         f"{comment_of(each.comment)}#define ACCELRT_{each.name} {each.value}\n" for each in item.constants
@@ -264,6 +301,8 @@ def render_item(item: Item) -> str:
         return "\n"
     if item.kind == "enum":
         return (render_macros if item.constants[0].name in MACROS else render_enum)(item)
+    if item.kind == "struct":
+        return render_struct(item)
     assert item.function is not None
     behind = comment_of(item.comment) if item.comment else ""
     return f"{behind}{prototype(item.function)};\n"
@@ -281,7 +320,7 @@ def render_header(items: list[Item], statuses: Item) -> str:
         if pending:
             parts.append(comment_of(in_c(names, " ".join(pending))))
             pending = []
-        parts.append(render_item(Item(item.kind, in_c(names, item.comment), item.function, item.constants)))
+        parts.append(render_item(replace(item, comment=in_c(names, item.comment))))
     text = re.sub(r"\n{3,}", "\n\n", "".join(parts)).strip("\n")
     return f"{BEFORE}{render_enum(statuses, 'accelrt_status ')}\n{text}\n{AFTER}"
 

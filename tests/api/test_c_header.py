@@ -110,6 +110,19 @@ def test_a_comment_names_what_c_has():
         assert headergen.in_c(names, text) == text
 
 
+def test_structs_and_pointers_are_declared_as_c_has_them(tmp_path):
+    items = headergen.read_items(
+        "cdef struct Shape:  # of a launch\n    unsigned int[3] grid  # blocks\n    size_t shared\n"
+        "cdef int launch(uintptr_t kernel, const Shape* shape, void** arguments, bint waits) noexcept nogil\n"
+    )
+    text = "".join(headergen.render_item(item) for item in items)
+    assert "    unsigned int grid[3]; /* blocks */\n" in text
+    assert "launch(uintptr_t kernel, const struct accelrt_Shape *shape, void **arguments, int waits);" in text
+    source = tmp_path / "shape.c"
+    source.write_text(f"#include <stddef.h>\n#include <stdint.h>\n{text}")
+    subprocess.run([*COMPILER, "-std=c99", *CHECKS, source], check=True)
+
+
 @pytest.mark.parametrize(
     "line",
     [
