@@ -87,5 +87,7 @@ def there_and_back(int device, const unsigned char[::1] data, unsigned char[::1]
     """
     if data.shape[0] == 0 or out.shape[0] < data.shape[0] or chunk == 0:
         raise ValueError(f"{data.shape[0]} bytes in chunks of {chunk} cannot go into {out.shape[0]}")
+    cdef const unsigned char* source = &data[0]
+    cdef unsigned char* target = &out[0]
     with nogil:
-        check_status(round_trip(device, &data[0], &out[0], data.shape[0], chunk), b"there_and_back")
+        check_status(round_trip(device, source, target, data.shape[0], chunk), b"there_and_back")
