@@ -41,7 +41,7 @@ EXPORT int moves(int device) {
 EXPORT int refusals(int device) {
     accelrt::stream work(device);
     try {
-        accelrt::buffer huge(std::size_t(1) << 60, work);
+        accelrt::buffer huge(std::size_t(1) << 50, work);
         return __LINE__;
     } catch (const accelrt::error &error) {
         REQUIRE(error.code() == ACCELRT_OUT_OF_MEMORY);
