@@ -13,7 +13,7 @@ from rows import Goal, Row
 from suite import run
 from worker import Worker
 
-RAW = Path(__file__).with_name("raw")
+HERE = Path(__file__).parent
 ROWS = [
     Row("pair_512", "alloc + free, 512 B", Goal(120)),
     Row("pair_512_stream", "alloc + free, 512 B, on a side stream"),
@@ -46,11 +46,11 @@ def nogil(worker: Worker) -> None:
     with tempfile.TemporaryDirectory() as folder:
 
         def action(count: int) -> dict:
-            pairs = threads.compiled(RAW / "nogil_pairs.pyx", folder).pairs
+            pairs = threads.compiled(HERE / "raw" / "nogil_pairs.pyx", folder).pairs
             return threads.nogil_wall(pairs, handles[:count], worker.peer.enter_thread, worker.quick)
 
         def from_c() -> dict:
-            pairs = threads.linked(RAW / "c_pairs.c", folder)
+            pairs = threads.linked(HERE / "c_pairs.c", folder)
             return threads.nogil_wall(pairs, handles[:1], worker.peer.enter_thread, worker.quick)
 
         worker.attempt("nogil_1", lambda: action(1))
