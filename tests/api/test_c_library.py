@@ -134,6 +134,24 @@ def test_the_first_call_imports_and_the_first_use_initialises():
     in_child(first_call, accelrt.get_library(), **DRIVER)
 
 
+def first_call_with_the_gil(folder):
+    path = compile_against("c_door", folder)
+    holding = ctypes.PyDLL(path)
+    holding.call_with_exception.argtypes = [ctypes.c_void_p, ctypes.py_object]
+    with pytest.raises(ValueError, match="of the caller"):
+        holding.call_with_exception(
+            ctypes.cast(ctypes.pythonapi.PyErr_SetString, ctypes.c_void_p), ValueError
+        )
+    library = Library(mode=ctypes.PyDLL)
+    code, address = library.take(0, 512)  # initialises
+    assert (code, library.release(0, address)) == (0, 0)
+
+
+@pytest.mark.own_process
+def test_first_calls_with_the_gil_and_an_exception_of_the_callers(tmp_path):
+    in_child(first_call_with_the_gil, str(tmp_path), **DRIVER)
+
+
 def first_calls(folder):
     wrong = ctypes.c_long(-1)
     assert load_door(folder).on_threads(0, 16, 20, 512, ctypes.byref(wrong)) == 0

@@ -77,3 +77,9 @@ EXPORT int on_threads(int device, int count, int rounds, size_t size, long *out_
 }
 
 EXPORT int import_accelrt(void) { return accelrt_import(); }
+
+/* A call while the caller's thread has the GIL, and an exception of Python's is set. */
+EXPORT int call_with_exception(void (*set_string)(void *, const char *), void *kind) {
+    set_string(kind, "of the caller");
+    return accelrt_api_version();
+}
