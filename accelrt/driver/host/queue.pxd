@@ -19,6 +19,7 @@ cdef enum:  # kinds of work
     WAIT = 5      # goes on when a ticket is done; as a node, that which an event had at the launch
     SET = 6       # a condition becomes what memory holds; only ever a node, as is the next
     BRANCH = 7    # runs a body if, or while, its condition is not 0
+    KERNEL = 8
 
 cdef enum:  # Work.known
     DST_KNOWN = 1
@@ -41,6 +42,44 @@ cdef struct Condition:
     unsigned int value  # one launch that reads it runs at a time
     Condition* next     # of the same graph
 
+# What a kernel is told of the block that it is called for: accelrt_block of kernels/DESIGN.md.
+cdef struct Block:
+    unsigned int[3] grid       # blocks in the grid
+    unsigned int[3] block      # threads in a block
+    unsigned int[3] index      # which block
+    unsigned int shared_bytes
+    void* shared               # so many bytes of this launch alone; NULL for none
+    int* failed                # set by a kernel that fails: the device is lost
+
+ctypedef void (*kernel_fn)(const Block* where, void** arguments) noexcept nogil
+
+cdef struct HostFunction:
+    uintptr_t handle
+    HostModule* module
+    kernel_fn fn
+    char* name
+    size_t count       # parameters, each of
+    size_t* sizes      # bytes, at
+    size_t* offsets
+    int most_shared    # bytes of dynamic shared memory that a launch may have
+    HostFunction* next  # of the module
+
+cdef struct HostModule:
+    uintptr_t handle
+    int device
+    int holders        # 1 until it is unloaded, and one for each launch in a queue or a graph
+    void* library      # dlopen's; NULL where a pointer was registered
+    HostFunction* functions
+    HostModule* next   # unused, and not closed yet
+
+cdef struct Launch:
+    int holders        # operations and nodes
+    HostFunction* function
+    unsigned int[3] grid
+    unsigned int[3] block
+    unsigned int shared_bytes
+    void** arguments   # pointers to copies of the values
+
 cdef struct Work:
     int kind
     uintptr_t dst
@@ -54,6 +93,7 @@ cdef struct Work:
     Plan* plan         # of a REPLAY, one of its holders; of a plan's BRANCH, its body
     Graph* body        # of a graph's BRANCH, which owns it
     Condition* condition  # of a SET or a BRANCH, one of its holders
+    Launch* launch     # of a KERNEL, one of its holders
     bint repeats       # a BRANCH that runs while, not if
     int known          # DST_KNOWN, SRC_KNOWN: memory that the driver knew, and has to know when it runs
     bint across        # a COPY between two devices, which no capture takes
@@ -137,6 +177,9 @@ cdef int wait_for(Ticket* ticket) noexcept nogil  # 0 or INTERRUPTED; opens the 
 cdef int drain_device(int device) noexcept nogil   # -1 is all; opens the lock while it waits
 cdef void drop_plan(Plan* plan) noexcept nogil
 cdef void drop_condition(Condition* condition) noexcept nogil
+cdef void drop_launch(Launch* launch) noexcept nogil
+cdef void drop_module(HostModule* module) noexcept nogil
+cdef HostModule* take_unused_modules() noexcept nogil  # for the caller to close, without the lock
 
 
 cdef inline Ticket* hold_ticket(Ticket* ticket) noexcept nogil:
@@ -222,5 +265,6 @@ cdef inline bint touches_nothing(const Work* work) noexcept nogil:
 
 cdef void perform(const Work* work, const void* staged, int device) noexcept nogil  # on a worker, without the lock
 cdef void clear_conditions(const Plan* plan) noexcept nogil  # when a launch begins
-cdef int lost_device() noexcept nogil    # 0, or 1 + the device whose work touched memory that is gone
+cdef int lost_device() noexcept nogil    # 0, or 1 + the device whose work touched memory that is gone, or failed
+cdef int lost_code() noexcept nogil      # what it answers from then on
 cdef bint in_callback() noexcept nogil   # the calling thread runs a host function

@@ -15,12 +15,12 @@ from accelrt.driver.host.memory cimport (
 from accelrt.driver.host.queue cimport (
     CALL, COPY, DST_KNOWN, FILL, RECORD, SRC_KNOWN, WAIT, Capture, HostEvent, HostStream, Plan, Ticket, Work,
     add_stream, clear_frontier, copy_frontier, drain_device, drop_stream, drop_ticket, drop_tickets, enqueue,
-    find_of_any_device, find_stream, follow_legacy_order, hold_ticket, in_callback, is_legacy, lock, lost_device,
+    find_of_any_device, find_stream, follow_legacy_order, hold_ticket, in_callback, is_legacy, lock, lost_code, lost_device,
     mark, new_handle, unlock, wait_for,
 )
 from accelrt.driver.table cimport EVENT_DISABLE_TIMING, EVENT_INTERPROCESS, STREAM_NON_BLOCKING, Table, host_fn
 from accelrt.status cimport (
-    CAPTURED_EVENT, CAPTURE_INVALID, CAPTURE_ISOLATION, CAPTURE_UNSUPPORTED, DEINITIALIZED, ILLEGAL_ADDRESS,
+    CAPTURED_EVENT, CAPTURE_INVALID, CAPTURE_ISOLATION, CAPTURE_UNSUPPORTED, DEINITIALIZED,
     ILLEGAL_STATE, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE, NOT_INITIALIZED, NOT_PERMITTED, NOT_READY,
     NO_DEVICE, NO_HOST_MEMORY,
 )
@@ -328,7 +328,7 @@ cdef int gate(int device) noexcept nogil:
     if code == 0 and (device < 0 or device >= gate_devices()):
         return INVALID_DEVICE if gate_devices() else NO_DEVICE
     if code == 0 and lost_device() == device + 1:
-        return ILLEGAL_ADDRESS
+        return lost_code()
     return code
 
 

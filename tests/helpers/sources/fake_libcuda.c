@@ -209,6 +209,12 @@ static const struct { const char *name; int since; void *function; } FUNCTIONS[]
     {"cuModuleUnload", 2000, wants_context}, {"cuModuleGetFunction", 2000, wants_context},
     {"cuLaunchKernel", 4000, wants_context}, {"cuIpcGetEventHandle", 4010, wants_context},
     {"cuIpcOpenEventHandle", 4010, wants_context}, {"cuIpcGetMemHandle", 4010, wants_context},
+    {"cuModuleGetGlobal", 3020, wants_context}, {"cuFuncGetAttribute", 2020, wants_context},
+    {"cuFuncSetAttribute", 9000, wants_context}, {"cuFuncGetParamInfo", 12040, wants_context},
+    {"cuLaunchKernelEx", 11060, wants_context}, {"cuOccupancyMaxActiveBlocksPerMultiprocessor", 6050, wants_context},
+    {"cuOccupancyMaxPotentialBlockSize", 6050, wants_context}, {"cuOccupancyMaxActiveClusters", 11070, wants_context},
+    {"cuGraphKernelNodeGetParams", 12000, wants_context}, {"cuGraphKernelNodeSetParams", 12000, wants_context},
+    {"cuGraphExecKernelNodeSetParams", 12000, wants_context},
     {"cuIpcOpenMemHandle", 11000, wants_context}, {"cuIpcCloseMemHandle", 4010, wants_context},
 };
 
