@@ -10,7 +10,7 @@ from accelrt.driver.host.capture cimport (
     free_graph, keep_body, new_condition, plan_of, prepare_branch, prepare_set, shape_changed,
 )
 from accelrt.driver.host.queue cimport (
-    BRANCH, CALL, COPY, FILL, RECORD, REPLAY, WAIT, Graph, HostStream, Plan, Ticket, Work, drop_plan, drop_ticket,
+    BRANCH, CALL, COPY, COPY_3D, FILL, RECORD, REPLAY, WAIT, Graph, HostStream, Plan, Ticket, Work, drop_plan, drop_ticket,
     enqueue, find_stream, follow_legacy_order, is_legacy, lock, mark, new_handle, unlock,
 )
 from accelrt.driver.host.stream cimport abandon_tickets, gate, gate_any, tickets_for
@@ -279,7 +279,7 @@ cdef enum:  # CUgraphNodeType
 
 cdef int type_of(int kind) noexcept nogil:
     # What sets a condition is a kernel on a GPU.
-    if kind == COPY:
+    if kind == COPY or kind == COPY_3D:
         return TYPE_MEMCPY
     if kind == FILL:
         return TYPE_MEMSET

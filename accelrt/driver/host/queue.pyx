@@ -485,6 +485,8 @@ cdef void perform(const Work* work, const void* staged, int device) noexcept nog
         write_lost(device + 1)
     elif work.kind == COPY:
         memmove(<void*>work.dst, staged if staged != NULL else <const void*>work.src, work.size)
+    elif work.kind == COPY_3D:
+        copy_rows(work)
     elif work.kind == FILL:
         fill_memory(work)
     elif work.kind == CALL:
