@@ -100,12 +100,15 @@ cdef struct Table:
     # row returns, and written before the row returns; copy_peer takes a stream of src_on, fill a width of
     # 1, 2 or 4 bytes; copy_async is copy for callers who know that no side is such host memory, and never waits for it;
     # copy_across is copy_peer on a stream of either device, on_device; no capture takes a copy between two devices:
-    # CAPTURE_UNSUPPORTED, and the capture is broken
+    # CAPTURE_UNSUPPORTED, and the capture is broken; copy_3d copies depth slices of height rows of width bytes, where
+    # rows begin a pitch apart (width or more, MAX_PITCH at most) and slices so many lines of a pitch (height or more):
+    # all on the stream's device or in page-locked memory, and never in ordinary host memory
     int (*copy)(int device, uintptr_t stream, uintptr_t dst, uintptr_t src, size_t size) noexcept nogil
     int (*copy_peer)(int dst_on, uintptr_t dst, int src_on, uintptr_t src, size_t size, uintptr_t stream) noexcept nogil
     int (*fill)(int device, uintptr_t stream, uintptr_t dst, unsigned int value, int width, size_t count) noexcept nogil
     int (*copy_async)(int device, uintptr_t stream, uintptr_t dst, uintptr_t src, size_t size) noexcept nogil
     int (*copy_across)(int on_device, uintptr_t stream, int dst_on, uintptr_t dst, int src_on, uintptr_t src, size_t size) noexcept nogil  # no-cython-lint
+    int (*copy_3d)(int device, uintptr_t stream, uintptr_t dst, size_t dst_pitch, size_t dst_lines, uintptr_t src, size_t src_pitch, size_t src_lines, size_t width, size_t height, size_t depth) noexcept nogil  # no-cython-lint
 
     # capture and graphs
     int (*capture_begin)(int device, uintptr_t stream, int mode) noexcept nogil
@@ -170,6 +173,9 @@ cdef struct Table:
 
 
 # The numbers that rows take and answer.
+
+cdef enum:  # copy_3d
+    MAX_PITCH = 0x7FFFFFFF  # CU_DEVICE_ATTRIBUTE_MAX_PITCH of every device
 
 cdef enum:  # stream_create flags
     STREAM_BLOCKING = 0

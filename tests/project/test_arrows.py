@@ -27,7 +27,7 @@ FLOORS = (
     ("devices",),
     ("streams",),
     ("annotations", "memory"),
-    ("buffers",),
+    ("buffers", "arrays"),
     ("graphs",),
     ("identity", "publish", "readings", "interface", "sanitizer", "api"),
     ("",),

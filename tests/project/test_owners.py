@@ -75,7 +75,7 @@ def made():
     pool, memory = accelrt.MemPool(), np.zeros(4096, np.uint8)
     with accelrt.graph(condition):
         flag.fill(0)
-    yield from (graph, flag, pool, accelrt.PinnedBuffer(64), accelrt.Stream(), accelrt.Event())
+    yield from (graph, flag, pool, accelrt.PinnedBuffer(64), accelrt.Stream(), accelrt.Event(), flag[1:])
     yield from (accelrt.ExternalStream(0), accelrt.default_stream(), condition, condition.if_(flag))
     yield from (accelrt.use_mem_pool(pool), accelrt.graph(graph), accelrt.register_host(memory))
     yield graph.register_replay_hook(print)

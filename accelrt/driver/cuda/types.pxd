@@ -44,6 +44,7 @@ cdef extern from "cudaTypedefs.h" nogil:
     int CU_POINTER_ATTRIBUTE_MEMORY_TYPE
     int CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
     unsigned int CU_MEMORYTYPE_HOST
+    unsigned int CU_MEMORYTYPE_UNIFIED
     int CU_MEM_ACCESS_FLAGS_PROT_READWRITE
     int CU_MEM_ALLOCATION_TYPE_PINNED
     int CU_MEM_ALLOC_GRANULARITY_RECOMMENDED
@@ -79,6 +80,18 @@ cdef extern from "cudaTypedefs.h" nogil:
     ctypedef struct CUmemAccessDesc:
         CUmemLocation location
         CUmemAccess_flags flags
+    ctypedef struct CUDA_MEMCPY3D_v2:
+        unsigned int srcMemoryType
+        CUdeviceptr srcDevice
+        size_t srcPitch
+        size_t srcHeight
+        unsigned int dstMemoryType
+        CUdeviceptr dstDevice
+        size_t dstPitch
+        size_t dstHeight
+        size_t WidthInBytes
+        size_t Height
+        size_t Depth
     ctypedef struct CUgraphExecUpdateResultInfo:
         CUgraphExecUpdateResult result
         CUgraphNode errorNode

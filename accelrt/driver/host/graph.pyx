@@ -11,8 +11,8 @@ from accelrt.driver.host.capture cimport (
 )
 from accelrt.driver.host.kernel cimport find_function, make_launch
 from accelrt.driver.host.queue cimport (
-    BRANCH, CALL, COPY, FILL, KERNEL, RECORD, REPLAY, WAIT, Graph, HostFunction, HostStream, Launch, Node, Plan, Ticket,
-    Work, drop_launch, drop_plan, drop_ticket,
+    BRANCH, CALL, COPY, COPY_3D, FILL, KERNEL, RECORD, REPLAY, WAIT, Graph, HostFunction, HostStream, Launch, Node, Plan,
+    Ticket, Work, drop_launch, drop_plan, drop_ticket,
     enqueue, find_stream, follow_legacy_order, is_legacy, lock, mark, new_handle, unlock,
 )
 from accelrt.driver.host.stream cimport abandon_tickets, gate, gate_any, tickets_for
@@ -281,7 +281,7 @@ cdef enum:  # CUgraphNodeType
 
 cdef int type_of(int kind) noexcept nogil:
     # What sets a condition is a kernel on a GPU.
-    if kind == COPY:
+    if kind == COPY or kind == COPY_3D:
         return TYPE_MEMCPY
     if kind == FILL:
         return TYPE_MEMSET

@@ -3,7 +3,7 @@
 # Work waits for tickets: a record makes one; waits, synchronisation and the legacy stream's implicit order hold it.
 from libc.stdint cimport uint64_t, uintptr_t
 from libc.stdlib cimport free, realloc
-from libc.string cimport memset
+from libc.string cimport memmove, memset
 
 from accelrt.driver.host.memory cimport UNKNOWN_MEMORY, owner_of
 from accelrt.driver.table cimport host_fn
@@ -19,7 +19,8 @@ cdef enum:  # kinds of work
     WAIT = 5      # goes on when a ticket is done; as a node, that which an event had at the launch
     SET = 6       # a condition becomes what memory holds; only ever a node, as is the next
     BRANCH = 7    # runs a body if, or while, its condition is not 0
-    KERNEL = 8
+    COPY_3D = 8   # a copy of slices of rows
+    KERNEL = 9
 
 cdef enum:  # Work.known
     DST_KNOWN = 1
@@ -80,11 +81,20 @@ cdef struct Launch:
     unsigned int shared_bytes
     void** arguments   # pointers to copies of the values
 
+cdef struct Side:      # of a COPY_3D
+    size_t pitch       # bytes from row to row
+    size_t lines       # pitches from slice to slice
+    size_t span        # bytes from the first row's begin to the last one's end
+
 cdef struct Work:
     int kind
     uintptr_t dst
     uintptr_t src
-    size_t size        # bytes of a COPY, elements of a FILL
+    size_t size        # bytes of a COPY, elements of a FILL, bytes of a row of a COPY_3D
+    size_t height      # rows of a slice
+    size_t depth       # slices
+    Side to            # of a COPY_3D
+    Side origin
     unsigned int value
     int width
     host_fn fn
@@ -241,6 +251,14 @@ cdef inline int copy_frontier(Frontier* to, const Frontier* origin) noexcept nog
 
 # What the host device's work does to bytes.
 
+cdef inline void copy_rows(const Work* work) noexcept nogil:
+    cdef size_t slice_, row
+    for slice_ in range(work.depth):
+        for row in range(work.height):
+            memmove(<void*>(work.dst + (slice_ * work.to.lines + row) * work.to.pitch),
+                    <const void*>(work.src + (slice_ * work.origin.lines + row) * work.origin.pitch), work.size)
+
+
 cdef inline void fill_memory(const Work* work) noexcept nogil:
     cdef size_t index
     if work.width == 1:
@@ -256,9 +274,10 @@ cdef inline void fill_memory(const Work* work) noexcept nogil:
 cdef inline bint touches_nothing(const Work* work) noexcept nogil:
     # A replay may come when the memory that was captured is gone.
     cdef size_t size = work.size * work.width if work.kind == FILL else work.size
-    if work.known & DST_KNOWN and owner_of(work.dst, size) == UNKNOWN_MEMORY:
+    cdef bint pitched = work.kind == COPY_3D
+    if work.known & DST_KNOWN and owner_of(work.dst, work.to.span if pitched else size) == UNKNOWN_MEMORY:
         return True
-    return work.known & SRC_KNOWN and owner_of(work.src, size) == UNKNOWN_MEMORY
+    return work.known & SRC_KNOWN and owner_of(work.src, work.origin.span if pitched else size) == UNKNOWN_MEMORY
 
 
 # What the host device's work does when its turn comes.

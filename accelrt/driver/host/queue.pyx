@@ -567,6 +567,8 @@ cdef void perform(const Work* work, const void* staged, int device) noexcept nog
         lose(device, ILLEGAL_ADDRESS)
     elif work.kind == COPY:
         memmove(<void*>work.dst, staged if staged != NULL else <const void*>work.src, work.size)
+    elif work.kind == COPY_3D:
+        copy_rows(work)
     elif work.kind == FILL:
         fill_memory(work)
     elif work.kind == CALL:
