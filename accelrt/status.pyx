@@ -129,6 +129,7 @@ FORK_TEXT = (
 
 cdef object init_error = None
 cdef object watcher = None
+cdef object fault_cause = None
 
 
 cdef const Entry* find(int code) noexcept nogil:
@@ -183,6 +184,18 @@ def watch_errors(function):
     watcher = function
 
 
+def explain_faults(function):
+    """Sets what says, as text to append, which kernels may have failed: called for errors that only kernels cause,
+    and which a call of the driver answers after them."""
+    global fault_cause
+    fault_cause = function
+
+
+cdef bint is_fault(int code) noexcept:
+    return (ILLEGAL_ADDRESS <= code <= LAUNCH_TIMEOUT and code != LAUNCH_OUT_OF_RESOURCES or code == ASSERT
+            or HARDWARE_STACK_ERROR <= code <= LAUNCH_FAILED)
+
+
 def status_error(int code, str call="", tuple arguments=(), str meaning=""):
     """The exception that a status code stands for.
 
@@ -206,6 +219,8 @@ def status_error(int code, str call="", tuple arguments=(), str meaning=""):
     text = f"{call}({given}) answered {name} ({code}): {meaning or status_text(code).decode()}"
     if not meaning and entry != NULL and entry.advice[0]:
         text += f"; {entry.advice.decode()}"
+    if fault_cause is not None and is_fault(code):
+        text += fault_cause()
     return error_kind(code)(text, code, name, call)
 
 

@@ -30,7 +30,7 @@ def live_things():
     from accelrt.driver.host import driver as host
 
     counts = host.live_objects()
-    kinds = ("allocations", "bytes", "host_allocations", "graphs", "execs", "modules")
+    kinds = ("allocations", "bytes", "host_allocations", "graphs", "execs")
     return {kind: counts[kind] for kind in kinds}
 
 

@@ -3,7 +3,7 @@
 import ctypes
 
 import pytest
-from kernels import BLOCKS, THREADS, image_for, launch, numbers, read, with_arguments
+from kernel_sources import BLOCKS, THREADS, image_for, launch, numbers, read, with_arguments
 
 INVALID_VALUE, INVALID_HANDLE = 1, 400
 

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 from compiled import compile_source
-from kernels import SOURCE, image_for, launch, numbers, read, with_arguments
+from kernel_sources import SOURCE, image_for, launch, numbers, read, with_arguments
 
 INVALID_VALUE, INVALID_HANDLE, NOT_FOUND, NOT_SUPPORTED, TOO_LARGE = 1, 400, 500, 801, 720
 CAPTURE_UNSUPPORTED = 900

@@ -53,6 +53,7 @@ def arguments(row):
         "on_device": 1,
         "mode": 1,
         "attribute": 1,
+        "index": 0,
         "width": 4,
         "stream": stream,
     }

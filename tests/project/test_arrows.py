@@ -28,6 +28,7 @@ FLOORS = (
     ("streams",),
     ("annotations", "memory"),
     ("buffers", "arrays"),
+    ("kernels",),
     ("graphs",),
     ("identity", "publish", "readings", "interface", "sanitizer", "api"),
     ("",),
