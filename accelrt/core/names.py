@@ -15,9 +15,9 @@ NOW = {
         synchronize
     """,
     "errors": """
-        CaptureError CudaError DeferredCudaCallError DriverNotFoundError ForkedError IdentityError
-        InterfaceError NotSupportedError OutOfMemoryError RaceError RaceWarning ReadingError
-        SyncDebugError SyncDebugWarning
+        CaptureError CompileError CompilerNotFoundError CudaError DeferredCudaCallError
+        DriverNotFoundError ForkedError IdentityError InterfaceError NotSupportedError OutOfMemoryError
+        RaceError RaceWarning ReadingError SyncDebugError SyncDebugWarning
     """,
     "graphs.capture": "graph is_current_stream_capturing",
     "graphs.graph": "CUDAGraph graph_pool_handle",
@@ -47,6 +47,7 @@ LATER = {
     "devices.properties": "DeviceProperties",
     "streams.stream": "ExternalStream",
     "graphs.callables": "GraphedCallable make_graphed_callables",
+    "kernels.compiler": "ModuleImage compile compile_image link_images",
     "memory.mempool": "MemPool use_mem_pool",
     "buffers.buffer": "RegisteredMemory is_pinned pinned_empty record_host_stream register_host",
     "buffers.copy": "use",

@@ -53,10 +53,13 @@ PARTS = {
 def is_data(kind):
     """Exceptions, tuples, dataclasses, enumerations and interfaces hold values alone."""
     return (
-        issubclass(kind, (BaseException, tuple, enum.Enum, accelrt.device))
+        issubclass(kind, (BaseException, str, tuple, enum.Enum, accelrt.device))
         or hasattr(kind, "__dataclass_fields__")
         or kind.__module__.startswith(
-            ("accelrt.interface.", "accelrt.sanitizer.", "accelrt.readings.", "accelrt.memory.setting")
+            (
+                *("accelrt.interface.", "accelrt.kernels.image", "accelrt.memory.setting"),
+                *("accelrt.readings.", "accelrt.sanitizer."),
+            )
         )
     )
 
