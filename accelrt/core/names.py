@@ -48,6 +48,7 @@ LATER = {
     "streams.stream": "ExternalStream",
     "graphs.callables": "GraphedCallable make_graphed_callables",
     "kernels.compiler": "ModuleImage compile compile_image link_images",
+    "kernels.elementwise": "ElementwiseKernel elementwise",
     "memory.mempool": "MemPool use_mem_pool",
     "buffers.buffer": "RegisteredMemory is_pinned pinned_empty record_host_stream register_host",
     "buffers.copy": "use",

@@ -57,8 +57,8 @@ def is_data(kind):
         or hasattr(kind, "__dataclass_fields__")
         or kind.__module__.startswith(
             (
-                *("accelrt.interface.", "accelrt.kernels.image", "accelrt.memory.setting"),
-                *("accelrt.readings.", "accelrt.sanitizer."),
+                *("accelrt.interface.", "accelrt.kernels.elementwise", "accelrt.kernels.image"),
+                *("accelrt.memory.setting", "accelrt.readings.", "accelrt.sanitizer."),
             )
         )
     )
