@@ -241,6 +241,11 @@ def device_arch(device: DeviceArgument | None = None) -> DeviceArch:
     )
 
 
+def is_host(device: int) -> bool:
+    """Whether a device is a host device, behind a table of tests too."""
+    return get_device_capability(device) == (0, 0)
+
+
 def kind_of(kind: str | None, arch: str) -> str:
     if kind is None:
         return "cubin" if arch.startswith("sm_") else "ptx"

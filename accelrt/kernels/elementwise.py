@@ -344,7 +344,7 @@ class ElementwiseKernel:
         )
         lengths, steps = self._axes(shape, [piece for piece in pieces if piece is not None])
         size = prod(shape)
-        on_host = init.chosen_driver() == "host"
+        on_host = compiler.is_host(device)
         vector = 1 if lengths or on_host else vector_length([piece for piece in pieces if piece is not None])
         kernel = self._kernel(operands, types, len(lengths), vector, bool(lengths) and size >= NARROW, device)
         numbers = [size, *lengths, *(step for each in steps for step in each)]
@@ -401,7 +401,7 @@ class ElementwiseKernel:
 
 def load(text: Text, axes: int, vector: int, wide: bool, device: int, options: Sequence[str]) -> Any:
     """The compiled kernel on a device."""
-    if init.chosen_driver() == "host":
+    if compiler.is_host(device):
         image = c_compiler.compile_c(host_source(text, axes), f"{text.name}.c")
     else:
         source = cuda_source(text, axes, vector, wide)

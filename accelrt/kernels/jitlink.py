@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from accelrt.errors import CompileError, CompilerNotFoundError
 from accelrt.kernels.image import ModuleImage
-from accelrt.kernels.nvrtc import ADVICE
+from accelrt.kernels.nvrtc import ADVICE, reason_of
 from accelrt.runtime import init
 
 TYPE_CHECKING = False
@@ -26,7 +26,9 @@ def library() -> Any:
         found = init.later("cuda.bindings.nvjitlink")
         found.version()
     except (ImportError, RuntimeError) as error:
-        raise CompilerNotFoundError(f"nvJitLink, which links kernels, was not found: {ADVICE}") from error
+        raise CompilerNotFoundError(
+            f"nvJitLink, which links kernels, was not found ({reason_of(error)}): {ADVICE}"
+        ) from error
     return found
 
 

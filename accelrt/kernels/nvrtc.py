@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from accelrt.errors import CompileError, CompilerNotFoundError
@@ -14,7 +15,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-__all__ = ["ADVICE", "Compiler", "Program", "compile_program", "library_stamp", "load", "path_of_loaded"]
+__all__ = [
+    "ADVICE",
+    "Compiler",
+    "Program",
+    "compile_program",
+    "library_stamp",
+    "load",
+    "path_of_loaded",
+    "reason_of",
+]
 
 ADVICE = (
     "pip install 'accelrt[kernels]' brings it; with cuda-bindings 12 it is 'accelrt[kernels-cu12]' "
@@ -89,7 +99,7 @@ def load() -> Compiler:
         major, minor = map(int, call("nvrtcVersion"))
         (numbers,) = call("nvrtcGetSupportedArchs")
         path = path_of_loaded("libnvrtc.so")
-        folders = tuple(toolkit_folders(path))
+        folders = tuple(toolkit_folders(path, major))
         _loaded = Compiler((major, minor), path, library_stamp(path), folders, tuple(map(int, numbers)))
     return _loaded
 
@@ -104,7 +114,7 @@ def path_of_loaded(name: str) -> str:
     return ""
 
 
-def toolkit_folders(library: str) -> list[str]:
+def toolkit_folders(library: str, major: int) -> list[str]:
     """The folders of an NVRTC's headers: those beside it, else those that cuda.pathfinder finds."""
     above = os.path.dirname(os.path.dirname(os.path.realpath(library)))
     beside = [
@@ -114,10 +124,22 @@ def toolkit_folders(library: str) -> list[str]:
     ]
     found = [folder for folder in beside if os.path.isfile(os.path.join(folder, "cuda_fp16.h"))][:1]
     if not found:
-        found = list(filter(None, [header_folder("cudart")]))
+        found = [folder for folder in [header_folder("cudart")] if folder and is_of(folder, major)]
     cccl = [os.path.join(folder, "cccl") for folder in found]
-    found += [folder for folder in cccl if os.path.isdir(folder)] or filter(None, [header_folder("cccl")])
+    found += [folder for folder in cccl if os.path.isdir(folder)] or list(
+        filter(None, [header_folder("cccl")])
+    )
     return [os.path.abspath(folder) for folder in found]
+
+
+def is_of(folder: str, major: int) -> bool:
+    """Whether the headers of a folder are of a CUDA of that number."""
+    try:
+        with open(os.path.join(folder, "cuda.h"), errors="replace") as file:
+            version = re.search(r"#define CUDA_VERSION (\d+)", file.read())
+    except OSError:
+        return False
+    return version is not None and int(version[1]) // 1000 == major
 
 
 def header_folder(name: str) -> str | None:
@@ -133,10 +155,17 @@ def call(name: str, *arguments: Any) -> tuple[Any, ...]:
     try:
         code, *results = getattr(init.later("cuda.bindings.nvrtc"), name)(*arguments)
     except (ImportError, RuntimeError) as error:  # no bindings, or no library
-        raise CompilerNotFoundError(f"NVRTC, CUDA's compiler at run time, was not found: {ADVICE}") from error
+        raise CompilerNotFoundError(
+            f"NVRTC, CUDA's compiler at run time, was not found ({reason_of(error)}): {ADVICE}"
+        ) from error
     if int(code):
         raise Failure(name, getattr(code, "name", str(code)))
     return tuple(results)
+
+
+def reason_of(error: Exception) -> str:
+    """The first line of what cuda.bindings says."""
+    return (str(error) or type(error).__name__).splitlines()[0].strip(" :.")
 
 
 class Failure(Exception):

@@ -1,17 +1,17 @@
 """What tests compile is kept in folders of theirs; a test of NVRTC or the cache begins with an empty one."""
 
 import pytest
-from nvrtc_found import NVRTC_MISSING
+from nvrtc_found import NVJITLINK_MISSING, NVRTC_MISSING
 
 from accelrt.kernels import cache, known_compiler
 
 
 def pytest_collection_modifyitems(items):
-    """Skips what needs NVRTC where it is not installed for these cuda-bindings."""
-    if NVRTC_MISSING:
-        for item in items:
-            if item.get_closest_marker("nvrtc"):
-                item.add_marker(pytest.mark.skip(reason=NVRTC_MISSING))
+    """Skips what needs NVRTC, or nvJitLink, where it is not installed for these cuda-bindings."""
+    for item in items:
+        for marker in item.iter_markers("nvrtc"):
+            if reason := NVRTC_MISSING or ("link" in marker.args and NVJITLINK_MISSING):
+                item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.fixture(autouse=True)

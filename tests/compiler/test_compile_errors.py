@@ -59,6 +59,7 @@ def test_what_the_compiler_refuses_is_told(arguments, said):
         accelrt.compile_image(GOOD, **{"arch": 90} | arguments)
 
 
+@pytest.mark.nvrtc("link")
 def test_a_link_error_names_what_is_missing():
     image = accelrt.compile_image(
         "__device__ void gone(); __global__ void f() { gone(); }", arch=90, kind="ltoir"

@@ -32,7 +32,8 @@ def test_sizes_around_a_block_and_more():
 @given(st.data())
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_strides_and_shapes_are_computed_as_numpy_does(data):
-    memory = np.random.default_rng(0).standard_normal((5, 4, 6))
+    # Whole numbers, which a GPU that contracts x * y + x to one rounding computes alike.
+    memory = np.random.default_rng(0).integers(-99, 99, (5, 4, 6)).astype(np.float64)
     shape = data.draw(st.tuples(*[st.integers(1, 4)] * 3))
     operands = []
     for _ in range(2):

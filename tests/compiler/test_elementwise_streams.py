@@ -100,3 +100,54 @@ def race():
         ADD(made[0], 1.0, out=x, stream=other)
     except accelrt.RaceError:
         print("a write")
+
+
+def step(kernel):
+    """Loads the kernel, calls it in two layouts and in a capture, and gives it up."""
+    x = accelrt.zeros((4, 6), "float32")
+    z = kernel(x, 1.0)
+    kernel(x[:, ::2], z[:, ::2], out=x[:, 1::2])
+    graph = accelrt.CUDAGraph()
+    with accelrt.graph(graph):
+        kernel(x, 1.0, out=z)
+    graph.replay()
+    accelrt.synchronize()
+    graph.reset()
+    kernel.unload()
+
+
+def sweep():
+    import gc
+
+    from accelrt.driver import registry
+    from accelrt.driver.host import driver as host
+
+    registry.wrap("host")
+    accelrt.init(driver="faults")
+    kernel = accelrt.elementwise("T x, T y", "T z", "z = x * y + x", name="swept")
+    step(kernel)
+    call, codes = 0, set()
+    while True:
+        call += 1
+        registry.arm(call, 719, "once")
+        try:
+            step(kernel)
+        except accelrt.CudaError as error:
+            codes.add(error.code)
+        else:
+            if registry.fired() < call:
+                break
+        finally:
+            registry.disarm()
+        kernel.unload()
+        gc.collect()
+        accelrt.synchronize()
+        accelrt.empty_cache()
+        counts = host.live_objects()
+        assert (counts["modules"], counts["graphs"], accelrt.memory_allocated()) == (0, 0, 0), call
+    assert codes == {719}
+    print(call)
+
+
+def test_whatever_call_fails_nothing_is_left():
+    assert int(in_child(sweep)) > 10

@@ -4,13 +4,13 @@ from accelrt.errors import CompilerNotFoundError
 from accelrt.kernels import jitlink, nvrtc
 
 
-def missing():
+def missing(call):
     try:
-        nvrtc.load()
-        jitlink.version()
+        call()
     except CompilerNotFoundError as error:
         return str(error)
     return ""
 
 
-NVRTC_MISSING = missing()
+NVRTC_MISSING = missing(nvrtc.load)
+NVJITLINK_MISSING = missing(jitlink.version)
