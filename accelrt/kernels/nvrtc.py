@@ -125,6 +125,8 @@ def toolkit_folders(library: str, major: int) -> list[str]:
     found = [folder for folder in beside if os.path.isfile(os.path.join(folder, "cuda_fp16.h"))][:1]
     if not found:
         found = [folder for folder in [header_folder("cudart")] if folder and is_of(folder, major)]
+    if not found:
+        return []
     cccl = [os.path.join(folder, "cccl") for folder in found]
     found += [folder for folder in cccl if os.path.isdir(folder)] or list(
         filter(None, [header_folder("cccl")])
