@@ -44,12 +44,11 @@ cdef unsigned int launches = 0
 
 cdef inline void note_name(str name) noexcept:
     global launches
-    cdef PyObject** place = &recent[launches % RECENT]
-    cdef PyObject* before = place[0]
-    if before == <PyObject*>name:
+    cdef PyObject* before = recent[launches % RECENT]
+    if recent[(launches - 1) % RECENT] == <PyObject*>name:
         return
     Py_INCREF(name)
-    place[0] = <PyObject*>name
+    recent[launches % RECENT] = <PyObject*>name
     launches += 1
     Py_XDECREF(before)
 
