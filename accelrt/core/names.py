@@ -52,6 +52,7 @@ LATER = {
     "memory.mempool": "MemPool use_mem_pool",
     "buffers.buffer": "RegisteredMemory is_pinned pinned_empty record_host_stream register_host",
     "buffers.copy": "use",
+    "graphs.nodes": "KernelParams",
     "kernels.kernel": "Kernel KernelAttributes Launcher",
     "kernels.module": "Module host_kernel",
     "kernels.sleep": "sleep",

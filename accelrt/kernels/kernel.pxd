@@ -2,6 +2,7 @@
 from libc.stdint cimport uintptr_t
 
 from accelrt.kernels.packing cimport Parameters
+from accelrt.runtime.capture_record cimport Record
 from accelrt.streams.stream cimport Stream
 
 cdef struct Dimensions:
@@ -32,6 +33,10 @@ cdef class Kernel:
 
     cdef int require_made(self) except -1
     cdef int note_stream(self, Stream stream) except -1
+    cdef int keep_with(self, Record record, tuple arguments) except -1  # with a graph
+    # A kernel node of a graph, or for exec_ of an instance of it, becomes a launch of this kernel.
+    cdef int change_node(self, uintptr_t graph, uintptr_t exec_, uintptr_t node, const Dimensions* size,
+                         tuple arguments) except -1
     cdef int permit_shared(self, unsigned int shared) except -1
     cdef int launch_on(self, const Dimensions* size, const Extras* extras, Stream stream, tuple arguments) except -1
     cdef int raise_refused(self, int code, const Dimensions* size, Stream stream) except -1
@@ -44,3 +49,4 @@ cdef class Launcher:
 
 cdef Kernel make_kernel(Loaded loaded, uintptr_t handle, int device_index, str name, object signature)
 cdef int read_dimensions(object value, str name, unsigned int* out) except -1
+cdef unsigned int read_shared(object shared) except? 0

@@ -15,10 +15,10 @@ from libc.string cimport memset
 from accelrt.core.integers cimport checked_int
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport LAUNCH_COOPERATIVE, LAUNCH_PROGRAMMATIC
-from accelrt.kernels.limits import explain_refusal
 from accelrt.kernels.packing cimport (
-    Packed, announce_memory, follow_producers, make_parameters, note_memory, pack,
+    Packed, announce_memory, follow_producers, keep_memory, make_parameters, note_memory, pack,
 )
+from accelrt.runtime import init
 from accelrt.runtime.capture_record cimport OTHER_HOST, Record, any_capture, keep_side, record_on
 from accelrt.runtime.release_queue cimport MODULE, dispose, keep_until_passed
 cimport accelrt.runtime.sanitizer_hooks as watch
@@ -44,12 +44,11 @@ cdef unsigned int launches = 0
 
 cdef inline void note_name(str name) noexcept:
     global launches
-    cdef PyObject** place = &recent[launches % RECENT]
-    cdef PyObject* before = place[0]
-    if before == <PyObject*>name:
+    cdef PyObject* before = recent[launches % RECENT]
+    if recent[(launches - 1) % RECENT] == <PyObject*>name:
         return
     Py_INCREF(name)
-    place[0] = <PyObject*>name
+    recent[launches % RECENT] = <PyObject*>name
     launches += 1
     Py_XDECREF(before)
 
@@ -243,11 +242,12 @@ cdef class Kernel:
             self.permit_shared(size.shared)
         if packed.foreign:
             follow_producers(arguments, stream)
-        if any_capture() or watch.sanitizing:
-            record = record_on(stream.device_index, stream.handle) if any_capture() else None
-            if record is not None:  # as others' memory: no allocator of accelrt knows of it
-                keep_side(record, <PyObject*>self, None, OTHER_HOST, self.handle)
-            announce_memory(self.takes, arguments, stream, record, self.name)
+        if any_capture():
+            record = record_on(stream.device_index, stream.handle)
+            if record is not None:
+                self.keep_with(record, arguments)
+        if watch.sanitizing:
+            announce_memory(self.takes, arguments, stream, self.name)
         with nogil:  # a full queue may wait for a function of Python's
             code = put_in(self, size, extras, stream.handle, packed.pointers)
         if code:
@@ -257,6 +257,29 @@ cdef class Kernel:
             self.note_stream(stream)
         if packed.shared:
             note_memory(self.takes, arguments, stream, record is not None)
+        return 0
+
+    cdef int keep_with(self, Record record, tuple arguments) except -1:
+        # The kernel as others' memory: no allocator of accelrt knows of it, so it stays until replays are past.
+        keep_side(record, <PyObject*>self, None, OTHER_HOST, self.handle)
+        return keep_memory(self.takes, arguments, record)
+
+    cdef int change_node(self, uintptr_t graph, uintptr_t exec_, uintptr_t node, const Dimensions* size,
+                         tuple arguments) except -1:
+        cdef Packed packed
+        cdef object _room = pack(self.takes, arguments, UINTPTR_MAX, &packed)
+        cdef int code
+        if size.shared > self.most_shared:
+            self.permit_shared(size.shared)
+        with nogil:
+            code = registry.active().kernel_node_set(
+                graph, exec_, node, self.handle, size.grid[0], size.grid[1], size.grid[2], size.block[0], size.block[1],
+                size.block[2], size.shared, packed.pointers)
+        if code:
+            grid, block = triple(size.grid), triple(size.block)
+            raise_status(code, "kernel_node_set", ("graph_exec", exec_, "node", node, "kernel", self.name, "grid", grid,
+                                                   "block", block, "shared", size.shared),
+                         explain(self, code, grid, block, size.shared))
         return 0
 
     cdef int note_stream(self, Stream stream) except -1:
@@ -369,8 +392,8 @@ cdef str explain(Kernel kernel, int code, tuple grid, tuple block, unsigned int 
     if code != INVALID_VALUE:
         return ""
     attributes = kernel.attributes
-    return explain_refusal(kernel.device_index, attributes.max_threads_per_block, attributes.shared_size_bytes, grid, block,
-                           shared)
+    return init.later("accelrt.kernels.limits").explain_refusal(
+        kernel.device_index, attributes.max_threads_per_block, attributes.shared_size_bytes, grid, block, shared)
 
 
 cdef int ask_attribute(Kernel kernel, int number) except? -1:

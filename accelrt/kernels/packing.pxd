@@ -50,8 +50,9 @@ cdef Parameters make_parameters(uintptr_t function, str name, int device_index, 
 cdef object pack(Parameters parameters, tuple arguments, uintptr_t stream, Packed* packed)
 # Before the launch: it comes behind what the owners of others' arrays put into their streams.
 cdef int follow_producers(tuple arguments, Stream stream) except -1
-# The same, where accelrt captures or watches: what the arguments point at is kept by record, unless that is None, and
-# told to the detector.
-cdef int announce_memory(Parameters parameters, tuple arguments, Stream stream, Record record, str call) except -1
+# The same in a capture: what the arguments point at is kept by its record.
+cdef int keep_memory(Parameters parameters, tuple arguments, Record record) except -1
+# The same while the race detector is on, which is told.
+cdef int announce_memory(Parameters parameters, tuple arguments, Stream stream, str call) except -1
 # After it: other streams' memory is not handed out before the kernel is done with it.
 cdef int note_memory(Parameters parameters, tuple arguments, Stream stream, bint captured) except -1

@@ -22,7 +22,6 @@ from accelrt.arrays.array cimport Array, check_live
 from accelrt.buffers.buffer cimport Buffer, PinnedBuffer, raise_freed
 from accelrt.buffers.copy cimport follow_stream
 cimport accelrt.driver.registry as registry
-from accelrt.kernels.signature import parse_signature
 from accelrt.memory.allocator.pool cimport pool_if_made, use_across
 from accelrt.memory.host.pool cimport use_pinned_on
 from accelrt.runtime import init
@@ -85,7 +84,9 @@ cdef Parameters make_parameters(uintptr_t function, str name, int device_index, 
     cdef Parameters made = Parameters()
     cdef Py_ssize_t told = ask_count(function), index
     cdef Parameter* parameter
-    cdef list parsed = None if signature is None else parse_signature(signature)
+    cdef list parsed = None
+    if signature is not None:
+        parsed = init.later("accelrt.kernels.signature").parse_signature(signature)
     made.name = name
     made.device_index = device_index
     made.told = parsed is not None
@@ -428,22 +429,26 @@ cdef int read_interface(dict interface, Memory* out, str name) except -1:
     return 0
 
 
-cdef int announce_memory(Parameters parameters, tuple arguments, Stream stream, Record record, str call) except -1:
+cdef int keep_memory(Parameters parameters, tuple arguments, Record record) except -1:
+    cdef Py_ssize_t index
+    cdef Memory memory
+    for index, argument in enumerate(arguments):
+        if not isinstance(argument, int) and read_memory(argument, &memory, index, parameters, False):
+            keep_side(record, <PyObject*>argument, None, memory.ordinal, memory.address)
+    return 0
+
+
+cdef int announce_memory(Parameters parameters, tuple arguments, Stream stream, str call) except -1:
     cdef list uses = []
     cdef Py_ssize_t index
     cdef Memory memory
     cdef bint writes
     for index, argument in enumerate(arguments):
         writes = parameters.count < 0 or parameters.each[index].writes
-        if isinstance(argument, int) or not read_memory(argument, &memory, index, parameters, writes):
-            continue
-        if record is not None:
-            keep_side(record, <PyObject*>argument, None, memory.ordinal, memory.address)
-        if memory.nbytes:  # a write is ordered with all that a read is ordered with
+        if not isinstance(argument, int) and read_memory(argument, &memory, index, parameters, writes) and memory.nbytes:
+            # a write is ordered with all that a read is ordered with
             uses.append((memory.address, memory.nbytes, "w" if writes else "r"))
-    if watch.sanitizing:
-        watch.note_launch(stream.device_index, stream.handle, call, uses)
-    return 0
+    return watch.note_launch(stream.device_index, stream.handle, call, uses)
 
 
 cdef int follow_producers(tuple arguments, Stream stream) except -1:

@@ -3,6 +3,7 @@
 import copy
 import enum
 import gc
+import os
 import pickle
 import weakref
 
@@ -82,6 +83,9 @@ def made():
     yield from (accelrt.ExternalStream(0), accelrt.default_stream(), condition, condition.if_(flag))
     yield from (accelrt.use_mem_pool(pool), accelrt.graph(graph), accelrt.register_host(memory))
     yield graph.register_replay_hook(print)
+    if os.environ.get("ACCELRT_DRIVER", "host") == "host":
+        kernel = accelrt.host_kernel(4096, "int")
+        yield from (kernel, kernel[1, 1])
     callback = accelrt.memory.register_free_memory_callback(lambda device, nbytes: False)
     yield callback
     callback.remove()
