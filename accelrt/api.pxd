@@ -19,7 +19,7 @@ from accelrt.status cimport (
 
 cdef enum:
     API_VERSION = 1   # raised when a signature below changes
-    API_REVISION = 2  # raised when functions are added; a module that uses one not installed cannot be imported
+    API_REVISION = 3  # raised when functions are added; a module that uses one not installed cannot be imported
 
 # --- place ---
 
@@ -93,6 +93,23 @@ cdef int event_return(int device, uintptr_t event) noexcept nogil
 cdef int copy(int device, uintptr_t stream, uintptr_t dst, uintptr_t src, size_t size) noexcept nogil
 # count elements of width 1, 2 or 4 bytes.
 cdef int fill(int device, uintptr_t stream, uintptr_t dst, unsigned int value, int width, size_t count) noexcept nogil
+# A kernel, by Kernel.handle or the driver's own CUfunction; arguments are pointers to the values, which are read before
+# it returns.  INVALID_VALUE beyond the device's or the kernel's limits.  Nothing is checked or noted beyond what the
+# driver does: memory of another stream is yours to record, and what a captured launch uses, the Kernel too, to keep; and
+# the Kernel has to live until the launch is done.  More than 48 KiB of dynamic shared memory a launch in Python permits.
+cdef int kernel_launch(
+    int device, uintptr_t stream, uintptr_t function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,
+    unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, void** arguments
+) noexcept nogil
+# What a kernel of the host device is told of the block that it is called for, void (*)(const KernelBlock*, void**)
+# (accelrt/kernels/DESIGN.md).
+cdef struct KernelBlock:
+    unsigned int[3] grid       # blocks in the grid: x, y, z
+    unsigned int[3] block      # threads in a block
+    unsigned int[3] index      # which block this call is for
+    unsigned int shared_bytes  # of dynamic shared memory
+    void* shared               # that memory; NULL for none
+    int* failed                # set it to 1 where the kernel fails
 # graph is CUDAGraph.raw_cuda_graph_exec(); keep the CUDAGraph alive until all its replays are done.  For others:
 # graph_launch.
 cdef int graph_replay(int device, uintptr_t graph, uintptr_t stream) noexcept nogil

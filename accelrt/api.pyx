@@ -185,6 +185,14 @@ cdef int fill(int device, uintptr_t stream, uintptr_t dst, unsigned int value, i
     return registry.active().fill(device, stream, dst, value, width, count)
 
 
+cdef int kernel_launch(
+    int device, uintptr_t stream, uintptr_t function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,
+    unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, void** arguments
+) noexcept nogil:
+    return registry.active().kernel_launch(
+        device, stream, function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, arguments)
+
+
 cdef int graph_replay(int device, uintptr_t graph, uintptr_t stream) noexcept nogil:
     return registry.active().graph_launch(device, graph, stream)
 

@@ -129,6 +129,16 @@ def read_size(name: str, given: str) -> int:
     return size
 
 
+def read_folder(name: str, given: str) -> str:
+    """The absolute path of a folder; "~" and "$XDG_CACHE_HOME" at its start are replaced."""
+    cache = os.environ.get("XDG_CACHE_HOME") or ""
+    if not os.path.isabs(cache):  # XDG Base Directory Specification: a relative one is ignored
+        cache = os.path.expanduser("~/.cache")
+    if given.startswith("$XDG_CACHE_HOME"):
+        given = cache + given.removeprefix("$XDG_CACHE_HOME")
+    return os.path.abspath(os.path.expanduser(given))
+
+
 def as_it_is(name: str, given: str) -> str:
     return given
 
@@ -167,6 +177,18 @@ VARIABLES = {
             "0",
             "audits each operation of the allocator: 1 its counters, 2 everything",
             read_level,
+        ),
+        Variable(
+            "ACCELRT_KERNEL_CACHE",
+            "$XDG_CACHE_HOME/accelrt/kernels",
+            "the folder of compiled kernels",
+            read_folder,
+        ),
+        Variable(
+            "ACCELRT_KERNEL_CACHE_MB",
+            "512",
+            "how large that folder may grow, in MiB; 0 keeps nothing on disk",
+            number_to(1 << 20),
         ),
     )
 }

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CaptureError",
+    "CompileError",
+    "CompilerNotFoundError",
     "CudaError",
     "DeferredCudaCallError",
     "DriverNotFoundError",
@@ -80,6 +82,29 @@ class CaptureError(CudaError):
 
 class NotSupportedError(CudaError):
     """The device or its driver cannot do this."""
+
+
+class CompileError(RuntimeError):
+    """A compiler or linker refused a kernel's source; the text shows its messages with the source's lines.
+
+    Attributes:
+        log: str, all that the compiler wrote.
+        source_name: str, what the compiler calls the source.
+        compiler: str, such as "NVRTC 13.0" or "/usr/bin/cc".
+    """
+
+    def __init__(self, message: str, log: str = "", source_name: str = "", compiler: str = "") -> None:
+        super().__init__(message)
+        self.log = log
+        self.source_name = source_name
+        self.compiler = compiler
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.args[0], self.log, self.source_name, self.compiler))
+
+
+class CompilerNotFoundError(RuntimeError):
+    """The compiler or linker that a kernel needs is not installed; the text says how to install it."""
 
 
 class DriverNotFoundError(RuntimeError):

@@ -7,7 +7,7 @@ cdef struct Entry:
     const char* text
     const char* advice
 
-cdef Entry[42] ENTRIES = [
+cdef Entry[56] ENTRIES = [
     Entry(SUCCESS, b"SUCCESS", b"no error", b""),
     Entry(INVALID_VALUE, b"INVALID_VALUE", b"an argument is out of the range that the call takes",
           b"check the arguments named above"),
@@ -20,6 +20,12 @@ cdef Entry[42] ENTRIES = [
     Entry(NO_DEVICE, b"NO_DEVICE", b"no device is visible",
           b"check CUDA_VISIBLE_DEVICES (ACCELRT_HOST_DEVICES on the host device), or set ACCELRT_DRIVER=host"),
     Entry(INVALID_DEVICE, b"INVALID_DEVICE", b"no such device", b"ordinals go from 0 to device_count() - 1"),
+    Entry(INVALID_IMAGE, b"INVALID_IMAGE", b"this is no code that the device's driver can load",
+          b"pass PTX, a cubin or a fatbin on a GPU, a shared object's path or bytes on the host device"),
+    Entry(209, b"NO_BINARY_FOR_GPU", b"the image holds no code for this GPU", b"compile it for the device's architecture"),
+    Entry(218, b"INVALID_PTX", b"the PTX does not compile", b"assemble it with ptxas to see where"),
+    Entry(222, b"UNSUPPORTED_PTX_VERSION", b"the PTX is of a later version than the driver knows",
+          b"compile with an older toolkit, or to a cubin, or update the driver"),
     Entry(INVALID_CONTEXT, b"INVALID_CONTEXT", b"no context of this device is current",
           b"call set_device() on this thread first"),
     Entry(PEER_ACCESS_UNSUPPORTED, b"PEER_ACCESS_UNSUPPORTED",
@@ -71,8 +77,29 @@ cdef Entry[42] ENTRIES = [
           b"the new graph has another shape than the instantiated one",
           b"instantiate it anew"),
     Entry(UNKNOWN, b"UNKNOWN", b"an error without a name", b"run again with ACCELRT_DEBUG=2"),
-    Entry(719, b"LAUNCH_FAILED", b"a kernel failed",
+    Entry(LAUNCH_OUT_OF_RESOURCES, b"LAUNCH_OUT_OF_RESOURCES",
+          b"a block needs more registers or shared memory than there are",
+          b"make the block smaller; kernel.max_potential_block_size() says how large it may be"),
+    Entry(LAUNCH_TIMEOUT, b"LAUNCH_TIMEOUT", b"a kernel ran longer than the display's driver permits",
+          b"the context is lost: restart the process"),
+    Entry(ASSERT, b"ASSERT", b"an assert() of a kernel failed", b"the context is lost: restart the process"),
+    Entry(HARDWARE_STACK_ERROR, b"HARDWARE_STACK_ERROR", b"a kernel corrupted its stack, or had too much on it",
           b"the context is lost: run the program under compute-sanitizer"),
+    Entry(ILLEGAL_INSTRUCTION, b"ILLEGAL_INSTRUCTION", b"a kernel met an instruction that is none, or a trap",
+          b"the context is lost: run the program under compute-sanitizer"),
+    Entry(MISALIGNED_ADDRESS, b"MISALIGNED_ADDRESS", b"a kernel used an address that is not a multiple of the type's size",
+          b"the context is lost: run the program under compute-sanitizer"),
+    Entry(INVALID_ADDRESS_SPACE, b"INVALID_ADDRESS_SPACE", b"a kernel used an address of the wrong kind of memory",
+          b"the context is lost: run the program under compute-sanitizer"),
+    Entry(INVALID_PC, b"INVALID_PC", b"a kernel jumped to where no code is",
+          b"the context is lost: run the program under compute-sanitizer"),
+    Entry(LAUNCH_FAILED, b"LAUNCH_FAILED", b"a kernel failed",
+          b"the context is lost: run the program under compute-sanitizer"),
+    Entry(COOPERATIVE_LAUNCH_TOO_LARGE, b"COOPERATIVE_LAUNCH_TOO_LARGE",
+          b"the blocks of a cooperative launch do not all fit on the device at once",
+          b"pass at most kernel.occupancy(block) * multi_processor_count blocks"),
+    Entry(INVALID_CLUSTER_SIZE, b"INVALID_CLUSTER_SIZE", b"the device does not take clusters of this size",
+          b"pass a cluster of at most 8 blocks whose sides divide the grid's"),
     Entry(803, b"SYSTEM_DRIVER_MISMATCH", b"the kernel's and the user's halves of the driver differ",
           b"reboot, or reload the driver's kernel module"),
     Entry(INIT_FAILED, b"INIT_FAILED", b"the first use of the device failed", b""),
@@ -102,11 +129,12 @@ FORK_TEXT = (
 
 cdef object init_error = None
 cdef object watcher = None
+cdef object fault_cause = None
 
 
 cdef const Entry* find(int code) noexcept nogil:
     cdef int index
-    for index in range(42):
+    for index in range(56):
         if ENTRIES[index].code == code:
             return &ENTRIES[index]
     return NULL
@@ -156,6 +184,18 @@ def watch_errors(function):
     watcher = function
 
 
+def explain_faults(function):
+    """Sets what says, as text to append, which kernels may have failed: called for errors that only kernels cause,
+    and which a call of the driver answers after them."""
+    global fault_cause
+    fault_cause = function
+
+
+cdef bint is_fault(int code) noexcept:
+    return (ILLEGAL_ADDRESS <= code <= LAUNCH_TIMEOUT and code != LAUNCH_OUT_OF_RESOURCES or code == ASSERT
+            or HARDWARE_STACK_ERROR <= code <= LAUNCH_FAILED)
+
+
 def status_error(int code, str call="", tuple arguments=(), str meaning=""):
     """The exception that a status code stands for.
 
@@ -179,6 +219,8 @@ def status_error(int code, str call="", tuple arguments=(), str meaning=""):
     text = f"{call}({given}) answered {name} ({code}): {meaning or status_text(code).decode()}"
     if not meaning and entry != NULL and entry.advice[0]:
         text += f"; {entry.advice.decode()}"
+    if fault_cause is not None and is_fault(code):
+        text += fault_cause()
     return error_kind(code)(text, code, name, call)
 
 

@@ -1,7 +1,7 @@
-"""Copies and fills, from Python: what the call costs, and how much moves where the copy is large.
+"""Copies, fills and elementwise kernels, from Python: what the call costs, and how much moves in a large one.
 
-A copy within the device reads and writes, so its bytes count twice.  With --quick the large copies are small,
-and their rates mean nothing.
+What is within the device is read and written, so its bytes count twice; where a kernel computes, raw C copies
+as many.  With --quick the large copies are small, and their rates mean nothing.
 """
 
 from rows import Goal, Row
@@ -12,6 +12,14 @@ ROWS = [
     Row("fill_1kib", "fill of 1 KiB, the call", batch=100),
     Row("h2d_rate", "host to device, 64 MiB, pinned", unit="GB/s", batch=10),
     Row("d2d_rate", "within the device, 256 MiB", unit="GB/s", batch=10),
+    Row("elementwise_1kib", "elementwise z = 2 * x of 1 KiB, the call", batch=100),
+    Row(
+        "elementwise_rate",
+        "elementwise z = 2 * x of 2**28 floats",
+        Goal(0.95, ">=", times="raw C"),
+        unit="GB/s",
+        batch=10,
+    ),
 ]
 
 if __name__ == "__main__":

@@ -30,7 +30,8 @@ def live_things():
     from accelrt.driver.host import driver as host
 
     counts = host.live_objects()
-    return {kind: counts[kind] for kind in ("allocations", "bytes", "host_allocations", "graphs", "execs")}
+    kinds = ("allocations", "bytes", "host_allocations", "graphs", "execs")
+    return {kind: counts[kind] for kind in kinds}
 
 
 @pytest.fixture(autouse=True)

@@ -137,6 +137,18 @@ cdef class Buffer:
     def __len__(self):
         return self.nbytes
 
+    def __getitem__(self, key):
+        """Some of the bytes as an Array of uint8, which keeps the Buffer alive: buffer[16:32].
+
+        Raises:
+            IndexError, TypeError: as of an Array.
+            ValueError: the Buffer was freed.
+        """
+        return slice_of(self, key)
+
+    def __iter__(self):
+        raise TypeError("a Buffer is device memory, whose bytes are not read one by one; copy it out with copy_to()")
+
     def __reduce__(self):
         refuse_copy(self, "it owns its memory; copy the bytes with accelrt.copy(other, this), or send those of copy_to()")
 
@@ -237,6 +249,15 @@ def provide_copies(copy_function, fill_function):
     """Sets what a buffer's methods copy and fill with: copies import buffers, and buffers do not import copies."""
     global copy, fill
     copy, fill = copy_function, fill_function
+
+
+cdef object slice_of = None
+
+
+def provide_slices(function):
+    """Sets what a Buffer's slices are made with: arrays import buffers."""
+    global slice_of
+    slice_of = function
 
 
 # --- page-locked memory that is not handed out as a PinnedBuffer: arrays, and the user's own memory ------------

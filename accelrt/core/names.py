@@ -7,15 +7,17 @@ that type checkers read (accelrt/__init__.pyi, accelrt/memory/__init__.pyi).
 # Imported with accelrt, in this order.
 NOW = {
     "buffers.buffer": "Buffer PinnedBuffer",
+    "arrays.array": "Array",
+    "arrays.create": "empty empty_like zeros zeros_like",
     "buffers.copy": "copy fill",
     "devices.device": """
         can_device_access_peer current_device device device_count device_of mem_get_info set_device
         synchronize
     """,
     "errors": """
-        CaptureError CudaError DeferredCudaCallError DriverNotFoundError ForkedError IdentityError
-        InterfaceError NotSupportedError OutOfMemoryError RaceError RaceWarning ReadingError
-        SyncDebugError SyncDebugWarning
+        CaptureError CompileError CompilerNotFoundError CudaError DeferredCudaCallError
+        DriverNotFoundError ForkedError IdentityError InterfaceError NotSupportedError OutOfMemoryError
+        RaceError RaceWarning ReadingError SyncDebugError SyncDebugWarning
     """,
     "graphs.capture": "graph is_current_stream_capturing",
     "graphs.graph": "CUDAGraph graph_pool_handle",
@@ -46,9 +48,15 @@ LATER = {
     "devices.properties": "DeviceProperties",
     "streams.stream": "ExternalStream",
     "graphs.callables": "GraphedCallable make_graphed_callables",
+    "kernels.compiler": "ModuleImage compile compile_image link_images",
+    "kernels.elementwise": "ElementwiseKernel elementwise",
     "memory.mempool": "MemPool use_mem_pool",
     "buffers.buffer": "RegisteredMemory is_pinned pinned_empty record_host_stream register_host",
     "buffers.copy": "use",
+    "graphs.nodes": "KernelParams",
+    "kernels.kernel": "Kernel KernelAttributes Launcher",
+    "kernels.module": "Module host_kernel",
+    "kernels.sleep": "sleep",
     "devices.versions": "driver_version runtime_version",
     "devices.arch": "get_arch_list get_gencode_flags is_bf16_supported",
     "devices.device": "get_device_capability get_device_name get_device_properties",

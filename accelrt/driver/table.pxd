@@ -20,7 +20,7 @@ from libc.stdint cimport uint64_t, uintptr_t
 ctypedef void (*host_fn)(void* data) noexcept nogil
 
 cdef enum:
-    TABLE_VERSION = 4
+    TABLE_VERSION = 5
     TEXT_BYTES = 256
 
 cdef struct Table:
@@ -100,12 +100,15 @@ cdef struct Table:
     # row returns, and written before the row returns; copy_peer takes a stream of src_on, fill a width of
     # 1, 2 or 4 bytes; copy_async is copy for callers who know that no side is such host memory, and never waits for it;
     # copy_across is copy_peer on a stream of either device, on_device; no capture takes a copy between two devices:
-    # CAPTURE_UNSUPPORTED, and the capture is broken
+    # CAPTURE_UNSUPPORTED, and the capture is broken; copy_3d copies depth slices of height rows of width bytes, where
+    # rows begin a pitch apart (width or more, MAX_PITCH at most) and slices so many lines of a pitch (height or more):
+    # all on the stream's device or in page-locked memory, and never in ordinary host memory
     int (*copy)(int device, uintptr_t stream, uintptr_t dst, uintptr_t src, size_t size) noexcept nogil
     int (*copy_peer)(int dst_on, uintptr_t dst, int src_on, uintptr_t src, size_t size, uintptr_t stream) noexcept nogil
     int (*fill)(int device, uintptr_t stream, uintptr_t dst, unsigned int value, int width, size_t count) noexcept nogil
     int (*copy_async)(int device, uintptr_t stream, uintptr_t dst, uintptr_t src, size_t size) noexcept nogil
     int (*copy_across)(int on_device, uintptr_t stream, int dst_on, uintptr_t dst, int src_on, uintptr_t src, size_t size) noexcept nogil  # no-cython-lint
+    int (*copy_3d)(int device, uintptr_t stream, uintptr_t dst, size_t dst_pitch, size_t dst_lines, uintptr_t src, size_t src_pitch, size_t src_lines, size_t width, size_t height, size_t depth) noexcept nogil  # no-cython-lint
 
     # capture and graphs
     int (*capture_begin)(int device, uintptr_t stream, int mode) noexcept nogil
@@ -133,11 +136,30 @@ cdef struct Table:
     int (*conditional_add)(int device, uintptr_t stream, uint64_t condition, int kind, uintptr_t* out_body) noexcept nogil
     int (*capture_begin_to)(int device, uintptr_t stream, uintptr_t body, int mode) noexcept nogil
 
-    # kernels
-    int (*module_load)(int device, const char* image, uintptr_t* out_module) noexcept nogil  # PTX, cubin or fatbin
+    # kernels; arguments are pointers to the values, which are read before a row returns.  An image is PTX, a cubin or a
+    # fatbin for a GPU; for the host device a shared object's bytes, or the path of one (host/kernel.pyx says what is in it)
+    int (*module_load)(int device, const char* image, uintptr_t* out_module) noexcept nogil
     int (*module_unload)(int device, uintptr_t module) noexcept nogil
     int (*module_function)(uintptr_t module, const char* name, uintptr_t* out_function) noexcept nogil
-    int (*kernel_launch)(int device, uintptr_t stream, uintptr_t function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, void** arguments) noexcept nogil  # no-cython-lint  # no-cython-lint
+    int (*kernel_launch)(int device, uintptr_t stream, uintptr_t function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, void** arguments) noexcept nogil  # no-cython-lint
+    # a module of one function, which is at an address of the host; its parameters are count size_t, in bytes
+    int (*module_register)(int device, uintptr_t function, const char* name, size_t count, void* sizes, uintptr_t* out_module) noexcept nogil  # no-cython-lint
+    int (*module_global)(uintptr_t module, const char* name, uintptr_t* out_address, size_t* out_size) noexcept nogil
+    # CUfunction_attribute numbers
+    int (*function_attribute)(uintptr_t function, int attribute, int* out_value) noexcept nogil
+    int (*function_attribute_set)(uintptr_t function, int attribute, int value) noexcept nogil
+    # bytes; INVALID_VALUE past the last parameter
+    int (*function_parameter)(uintptr_t function, size_t index, size_t* out_offset, size_t* out_size) noexcept nogil
+    # blocks of so many threads that a multiprocessor holds at a time
+    int (*occupancy_blocks)(uintptr_t function, int threads, size_t shared_bytes, int* out_blocks) noexcept nogil
+    # the block that fills the device best, of at most limit threads (0: as many as the kernel takes), and the grid for it
+    int (*occupancy_block_size)(uintptr_t function, size_t shared_bytes, int limit, int* out_grid, int* out_threads) noexcept nogil  # no-cython-lint
+    int (*occupancy_clusters)(int device, uintptr_t function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, unsigned int cluster_x, unsigned int cluster_y, unsigned int cluster_z, int* out_clusters) noexcept nogil  # no-cython-lint
+    # kernel_launch with LAUNCH_ flags; a cluster_x of 0 is no clusters
+    int (*kernel_launch_with)(int device, uintptr_t stream, uintptr_t function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, void** arguments, unsigned int flags, unsigned int cluster_x, unsigned int cluster_y, unsigned int cluster_z) noexcept nogil  # no-cython-lint
+    # the arguments are the node's own, valid until it is changed or gone; _set changes an instance, or for 0 the graph
+    int (*kernel_node)(uintptr_t graph, uintptr_t node, uintptr_t* out_function, unsigned int* out_grid_x, unsigned int* out_grid_y, unsigned int* out_grid_z, unsigned int* out_block_x, unsigned int* out_block_y, unsigned int* out_block_z, unsigned int* out_shared_bytes, uintptr_t* out_arguments) noexcept nogil  # no-cython-lint
+    int (*kernel_node_set)(uintptr_t graph, uintptr_t exec_, uintptr_t node, uintptr_t function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, void** arguments) noexcept nogil  # no-cython-lint
 
     # between processes
     int (*ipc_event_export)(int device, uintptr_t event, char* out_ipc) noexcept nogil
@@ -151,6 +173,9 @@ cdef struct Table:
 
 
 # The numbers that rows take and answer.
+
+cdef enum:  # copy_3d
+    MAX_PITCH = 0x7FFFFFFF  # CU_DEVICE_ATTRIBUTE_MAX_PITCH of every device
 
 cdef enum:  # stream_create flags
     STREAM_BLOCKING = 0
@@ -175,3 +200,7 @@ cdef enum:  # capture_status answers
 cdef enum:  # conditional_add kinds
     CONDITION_IF = 0
     CONDITION_WHILE = 1
+
+cdef enum:  # kernel_launch_with flags
+    LAUNCH_COOPERATIVE = 1   # all blocks run at once
+    LAUNCH_PROGRAMMATIC = 2  # may begin before the stream's kernel before it has ended, where that one allows it

@@ -49,6 +49,7 @@ cdef class CUDAGraph:
     cdef int begin_on(self, Stream stream, int mode, object pool) except -1
     cdef int open_on(self, Stream stream) except -1
     cdef int keep(self, list kept) except -1
+    cdef int keep_more(self, list added) except -1
     cdef int take_over(self, CUDAGraph other) except -1
     cdef int require_free(self) except -1
     cdef int require_alike(self, CUDAGraph other) except -1

@@ -1,10 +1,11 @@
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
 from accelrt.annotations import Memory
 from accelrt.graphs.hooks import RemovableHandle
-from accelrt.graphs.nodes import GraphNode
+from accelrt.graphs.nodes import GraphNode, KernelParams
+from accelrt.kernels.kernel import Kernel
 from accelrt.memory.mempool import MemPool
 from accelrt.streams.stream import Stream
 
@@ -36,6 +37,17 @@ class CUDAGraph:
     def raw_cuda_graph(self) -> int: ...
     def raw_cuda_graph_exec(self) -> int: ...
     def nodes(self) -> list[GraphNode]: ...
+    def kernel_node_params(self, node: GraphNode | int) -> KernelParams: ...
+    def set_kernel_node_params(
+        self,
+        node: GraphNode | int,
+        *,
+        kernel: Kernel | None = None,
+        grid: int | Sequence[int] | None = None,
+        block: int | Sequence[int] | None = None,
+        shared: int | None = None,
+        args: Sequence[object] | None = None,
+    ) -> None: ...
     def edges(self) -> list[tuple[int, int]]: ...
     def enable_debug_mode(self) -> None: ...
     def debug_dump(self, debug_path: str | os.PathLike[str], verbose: bool = False) -> None: ...

@@ -9,14 +9,15 @@ cimport cython
 from cpython.list cimport PyList_GET_SIZE
 from libc.stdint cimport UINTPTR_MAX, uint64_t, uintptr_t
 
+from accelrt.core.integers cimport checked_address_int
 from accelrt.devices.device cimport ordinal_of
 from accelrt.driver.capture_guard cimport count_out_capture, expect_capture
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport CAPTURE_GLOBAL, CAPTURE_RELAXED, CAPTURE_THREAD_LOCAL, CONDITION_IF, CONDITION_WHILE
 from accelrt.errors import CaptureError
 from accelrt.graphs.hooks import add_hook, run_hooks
-from accelrt.graphs.nodes import list_edges, list_nodes, write_dot
-from accelrt.graphs.nodes cimport instantiate, update_exec
+from accelrt.graphs.nodes import GraphNode, list_edges, list_nodes, write_dot
+from accelrt.graphs.nodes cimport change_kernel_node, instantiate, read_kernel_node, update_exec
 from accelrt.memory.allocator.routes cimport (
     PrivateStats, begin_capture_on, end_capture, expect_idle, hide_replays, note_replays, read_private, release_pool,
     retain_pool,
@@ -61,6 +62,10 @@ cdef int read_pool(object pool, int ordinal, uint64_t* out_id) except -1:
         (<MemPool>pool).hold_on(ordinal)
     read_pool_id(pool, out_id)
     return 0
+
+
+cdef uintptr_t node_id(object node) except? 0:
+    return checked_address_int(node.id if isinstance(node, GraphNode) else node, "node")
 
 
 cdef class Body:
@@ -566,7 +571,65 @@ cdef class CUDAGraph:
         Raises:
             RuntimeError: as raw_cuda_graph.
         """
-        return list_nodes(self.raw_cuda_graph())
+        return list_nodes(self.raw_cuda_graph(), self)
+
+    def kernel_node_params(self, node):
+        """What a kernel node of a graph that was kept launches (cuGraphKernelNodeGetParams).
+
+        Arguments:
+            node: GraphNode, or its id.
+        Returns:
+            KernelParams.
+        Raises:
+            CudaError: it is no kernel node of this graph.
+            RuntimeError: as raw_cuda_graph; or another thread changes this graph just now.
+        """
+        cdef uintptr_t graph = self.raw_cuda_graph()
+        cdef uintptr_t handle = node_id(node)
+        self.require_calm()
+        self.busy += 1
+        try:
+            return read_kernel_node(graph, handle, self.kept)
+        finally:
+            self.busy -= 1
+
+    def set_kernel_node_params(self, node, *, kernel=None, grid=None, block=None, shared=None, args=None):
+        """Changes what a kernel node launches, in the graph and, where it is instantiated, in the instance, without a new
+        capture (cuGraphKernelNodeSetParams, cuGraphExecKernelNodeSetParams).
+
+        Arguments:
+            node: GraphNode of a graph that was kept, or its id.
+            kernel: Kernel of the graph's device; some drivers refuse another function in an instance.
+            grid, block, shared: as Kernel.launch takes them.
+            args: a tuple of arguments, as a launch takes them.
+            Of all of these None leaves what there is.
+        Raises:
+            CudaError: it is no kernel node of this graph, or the driver refused the change.
+            TypeError, ValueError: an argument does not fit; see Kernel.launch.
+            RuntimeError: as raw_cuda_graph; or another thread changes this graph just now.
+
+        Replays under way are left alone.  What the new arguments point at is kept from now on as what was captured is,
+        and that stays kept.  The race detector goes on to take a replay for what was captured.
+        """
+        cdef uintptr_t graph = self.raw_cuda_graph()
+        cdef uintptr_t handle = node_id(node)
+        cdef list added
+        self.require_calm()
+        self.busy += 1
+        try:
+            added = change_kernel_node(graph, self.exec_, handle, self.ordinal, self.kept, kernel, grid, block, shared, args)
+        finally:
+            self.busy -= 1
+        self.keep_more(added)
+
+    cdef int keep_more(self, list added) except -1:
+        # The streams of earlier replays are told too: those that come find them known.
+        cdef list sides = [thing for thing in added if isinstance(thing, Side)]
+        self.kept = self.kept + added  # the old list may be another graph's too
+        self.sides = self.sides + sides
+        for handle in self.launched_on or ():
+            self.uses_others_memory = note_sides(sides, self.ordinal, handle) or self.uses_others_memory
+        return 0
 
     def edges(self):
         """The dependencies in a graph that was kept, as a list of (id, id of the node that comes after it).

@@ -2,13 +2,16 @@
 import os
 from collections import namedtuple
 
+from cpython.weakref cimport PyWeakref_NewRef
 from libc.stdint cimport uintptr_t
 from libc.stdlib cimport calloc, free
 
 from accelrt.driver.capture_guard cimport go_relaxed, restore_mode
 cimport accelrt.driver.registry as registry
-from accelrt.errors import CudaError
-from accelrt.status cimport GRAPH_UPDATE_FAILURE, raise_status
+from accelrt.errors import CudaError, NotSupportedError
+from accelrt.kernels.kernel cimport Dimensions, Kernel, make_kernel, read_dimensions, read_shared
+from accelrt.runtime.capture_record cimport Record
+from accelrt.status cimport GRAPH_UPDATE_FAILURE, INVALID_VALUE, raise_status
 from accelrt.status import status_error
 
 cdef enum:
@@ -32,6 +35,22 @@ RESULTS = (
 )
 
 
+class KernelParams(namedtuple("KernelParams", "kernel name function grid block shared arguments")):
+    """What a kernel node launches.
+
+    Attributes:
+        kernel: Kernel, or None where others launched it.
+        name: str, the kernel's; "" where it is not known.
+        function: int, the driver's handle (CUfunction).
+        grid, block: (x, y, z), blocks and threads of a block.
+        shared: int, bytes of dynamic shared memory.
+        arguments: tuple of bytes, the values as they lie in memory; None where the driver does not tell their sizes
+            (before CUDA 12.4).  To change them pass what a launch takes, or bytes.
+    """
+
+    __slots__ = ()
+
+
 class GraphNode(namedtuple("GraphNode", "id type dependencies")):
     """A node of a captured graph.
 
@@ -40,9 +59,29 @@ class GraphNode(namedtuple("GraphNode", "id type dependencies")):
         type: str: "kernel", "memcpy", "memset", "host", "graph", "empty", "wait_event", "event_record",
             "conditional", ...: CUgraphNodeType in lower case; "type 99" for one that is not known.
         dependencies: tuple of int, the ids of the nodes that it comes after.
+        params: KernelParams of a kernel node, as CUDAGraph.kernel_node_params reads them; to assign it changes the node
+            as CUDAGraph.set_kernel_node_params does.
     """
 
-    __slots__ = ()
+    _owner = None  # a weak reference to the CUDAGraph that listed it; a copy has none
+
+    def __reduce__(self):
+        return GraphNode, tuple(self)
+
+    def _graph(self):
+        found = None if self._owner is None else self._owner()
+        if found is None:
+            raise RuntimeError("the CUDAGraph of this node is gone; take nodes from CUDAGraph.nodes(), and keep the graph")
+        return found
+
+    @property
+    def params(self):
+        return self._graph().kernel_node_params(self)
+
+    @params.setter
+    def params(self, params):
+        self._graph().set_kernel_node_params(
+            self, kernel=params.kernel, grid=params.grid, block=params.block, shared=params.shared, args=params.arguments)
 
 
 cdef str type_name(int type_):
@@ -96,12 +135,86 @@ cdef str type_of(uintptr_t graph, uintptr_t node):
     return type_name(type_)
 
 
-def list_nodes(uintptr_t graph):
-    """The GraphNodes of a driver's graph, in the driver's order."""
+def list_nodes(uintptr_t graph, owner=None):
+    """The GraphNodes of a driver's graph, in the driver's order.
+
+    Arguments:
+        owner: CUDAGraph that the nodes' params are of.
+    """
     cdef dict before = {}
     for origin, target in list_edges(graph):
         before.setdefault(target, []).append(origin)
-    return [GraphNode(node, type_of(graph, node), tuple(before.get(node, ()))) for node in node_handles(graph)]
+    found = [GraphNode(node, type_of(graph, node), tuple(before.get(node, ()))) for node in node_handles(graph)]
+    for node in found:
+        node._owner = None if owner is None else PyWeakref_NewRef(owner, None)
+    return found
+
+
+# --- kernel nodes ----------------------------------------------------------------------------------------------
+
+cdef Kernel kernel_of(uintptr_t function, list kept):
+    # Of those that the graph keeps.
+    for thing in kept:
+        if isinstance(thing, Kernel) and (<Kernel>thing).handle == function:
+            return thing
+    return None
+
+
+cdef tuple read_arguments(uintptr_t function, const void** values):
+    # As bytes; None where the driver does not tell how many.
+    cdef size_t offset = 0, size = 0, index = 0
+    cdef list found = []
+    cdef int code = registry.active().function_parameter(function, 0, &offset, &size)
+    while code == 0 and values != NULL:
+        found.append((<const char*>values[index])[:size])
+        index += 1
+        code = registry.active().function_parameter(function, index, &offset, &size)
+    return tuple(found) if code == INVALID_VALUE else None
+
+
+cdef object read_kernel_node(uintptr_t graph, uintptr_t node, list kept):
+    cdef unsigned int[7] size
+    cdef uintptr_t function = 0, arguments = 0
+    cdef Kernel kernel
+    cdef int code
+    with nogil:
+        code = registry.active().kernel_node(
+            graph, node, &function, &size[0], &size[1], &size[2], &size[3], &size[4], &size[5], &size[6], &arguments)
+    if code:
+        raise_status(code, "kernel_node", ("graph", graph, "node", node),
+                     "it is no kernel node of this graph" if code == INVALID_VALUE else "")
+    kernel = kernel_of(function, kept)
+    return KernelParams(
+        kernel, "" if kernel is None else kernel.name, function, (size[0], size[1], size[2]), (size[3], size[4], size[5]),
+        size[6], read_arguments(function, <const void**>arguments))
+
+
+cdef list change_kernel_node(uintptr_t graph, uintptr_t exec_, uintptr_t node, int ordinal, list kept, object kernel,
+                             object grid, object block, object shared, object arguments):
+    # Answers what has to be kept from now on.
+    cdef object before = read_kernel_node(graph, node, kept)
+    cdef Kernel to = kernel if kernel is not None else before.kernel
+    cdef Dimensions size
+    cdef Record record = Record.__new__(Record)
+    cdef tuple given
+    read_dimensions(before.grid if grid is None else grid, "grid", size.grid)
+    read_dimensions(before.block if block is None else block, "block", size.block)
+    size.shared = read_shared(before.shared if shared is None else shared)
+    if arguments is None:
+        arguments = before.arguments
+    if arguments is None:
+        raise NotSupportedError("this driver does not tell a kernel's arguments (CUDA 12.4 does); pass args")
+    if to is None:  # of another library
+        to = make_kernel(None, before.function, ordinal, f"function {before.function:#x}", None)
+    if to.device_index != ordinal:
+        raise ValueError(f"kernel {to.name!r} is on device {to.device_index}, the graph on {ordinal}")
+    given = tuple(arguments)
+    record.kept = []
+    to.keep_with(record, given)
+    if exec_:  # which may refuse what the graph takes
+        to.change_node(graph, exec_, node, &size, given)
+    to.change_node(graph, 0, node, &size, given)
+    return record.kept
 
 
 def write_dot(uintptr_t graph, path, bint verbose):

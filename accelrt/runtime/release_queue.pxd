@@ -13,6 +13,7 @@ cdef enum:  # kinds
     REPLAYS = 6  # keep_until_passed's
     DEVICE_BYTES = 7  # an address of the caching allocator's
     HOST_BYTES = 8    # of its page-locked memory's
+    MODULE = 9
 
 cdef void dispose(int kind, int device, uintptr_t handle) noexcept  # for destructors: never raises, never waits
 # The same for a capture that did not end when it was told to, known by its stream and the driver's id; its id is

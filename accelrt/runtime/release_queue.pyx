@@ -83,6 +83,8 @@ cdef int give_back(int kind, int device, uintptr_t handle) noexcept nogil:
         return code
     if kind == GRAPH_EXEC:
         code = registry.active().graph_exec_destroy(handle)
+    elif kind == MODULE:
+        code = registry.active().module_unload(device, handle)
     else:
         code = registry.active().host_unregister(device, handle)
     restore_mode(registry.active(), mode)

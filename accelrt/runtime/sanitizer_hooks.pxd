@@ -22,6 +22,8 @@ cdef int note_copy(
     int ordinal, uintptr_t stream, uintptr_t dst, uintptr_t src, size_t size, bint reads, bint writes
 ) except -1
 cdef int note_access(int ordinal, uintptr_t stream, uintptr_t address, size_t size, str mode, str call) except -1
+# a kernel's; uses are (address, bytes, "r" or "w")
+cdef int note_launch(int ordinal, uintptr_t stream, str call, list uses) except -1
 cdef int note_host_access(uintptr_t address, size_t size, str mode, str call) except -1
 cdef int note_replay(int ordinal, uintptr_t stream, uint64_t capture) except -1
 

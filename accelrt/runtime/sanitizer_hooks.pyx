@@ -135,6 +135,11 @@ cdef int note_access(int ordinal, uintptr_t stream, uintptr_t address, size_t si
     return 0
 
 
+cdef int note_launch(int ordinal, uintptr_t stream, str call, list uses) except -1:
+    detector.work(ordinal, stream, call, uses)
+    return 0
+
+
 cdef int note_host_access(uintptr_t address, size_t size, str mode, str call) except -1:
     detector.host_work(call, [(address, size, mode)])
     return 0

@@ -147,3 +147,15 @@ class Accelrt(Readings, cuda=accelrt):
         to, origin = (accelrt.Buffer(4 * self.large, stream=self.stream) for _ in range(2))
         copy, stream = accelrt.copy, self.stream
         return Work(lambda: copy(to, origin, stream=stream, blocking=False), nbytes=8 * self.large)
+
+    def doubled(self, nbytes):
+        kernel = accelrt.elementwise("T x", "T z", "z = 2 * x", name="doubled")
+        x, z = (accelrt.zeros(nbytes // 4, "float32", stream=self.stream) for _ in range(2))
+        stream = self.stream
+        return lambda: kernel(x, out=z, stream=stream)
+
+    def elementwise_1kib(self):
+        return self.doubled(1024)
+
+    def elementwise_rate(self):
+        return Work(self.doubled(16 * self.large), nbytes=32 * self.large)

@@ -143,3 +143,15 @@ class CuPy:
         to, origin = cuda.alloc(4 * self.large), cuda.alloc(4 * self.large)
         size, stream = 4 * self.large, self.stream
         return Work(lambda: to.copy_from_device_async(origin, size, stream), nbytes=2 * size)
+
+    def doubled(self, nbytes):
+        kernel = cupy.ElementwiseKernel("T x", "T z", "z = 2 * x", "doubled")
+        self.stream.use()
+        x, z = (cupy.zeros(nbytes // 4, "float32") for _ in range(2))
+        return lambda: kernel(x, z)
+
+    def elementwise_1kib(self):
+        return self.doubled(1024)
+
+    def elementwise_rate(self):
+        return Work(self.doubled(16 * self.large), nbytes=32 * self.large)

@@ -148,3 +148,14 @@ class Torch(Readings, cuda=torch.cuda):
         size = 4 * self.large
         to, origin = self.bytes(size), self.bytes(size)
         return Work(lambda: to.copy_(origin), nbytes=2 * size)
+
+    def doubled(self, nbytes):
+        torch.cuda.set_stream(self.stream)
+        x, z = (torch.zeros(nbytes // 4, device="cuda") for _ in range(2))
+        return lambda: torch.mul(x, 2, out=z)
+
+    def elementwise_1kib(self):
+        return self.doubled(1024)
+
+    def elementwise_rate(self):
+        return Work(self.doubled(16 * self.large), nbytes=32 * self.large)

@@ -19,6 +19,15 @@ static void h2d_large(void) { DO(cuMemcpyHtoDAsync(to, host, large, stream)); }
 
 static void d2d_large(void) { DO(cuMemcpyDtoDAsync(to, origin, 4 * large, stream)); }
 
+static void prepare_1gib(void) {
+    DO(cuMemFree(to));
+    DO(cuMemFree(origin));
+    DO(cuMemAlloc(&to, 16 * large));
+    DO(cuMemAlloc(&origin, 16 * large));
+}
+
+static void d2d_1gib(void) { DO(cuMemcpyDtoDAsync(to, origin, 16 * large, stream)); }
+
 int main(int argc, char **argv) {
     if (!begin(argc, argv) || !ready("h2d_1kib", prepare))
         return 1;
@@ -26,5 +35,8 @@ int main(int argc, char **argv) {
     row("fill_1kib", fill_1kib, 100, 1);
     rate("h2d_rate", h2d_large, 10, (double)large);
     rate("d2d_rate", d2d_large, 10, 8.0 * (double)large);
+    if (!ready("elementwise_rate", prepare_1gib))
+        return 1;
+    rate("elementwise_rate", d2d_1gib, 10, 32.0 * (double)large);
     return 0;
 }

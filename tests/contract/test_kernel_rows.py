@@ -1,123 +1,253 @@
-"""Rows about modules and kernels: a driver fills all of them or none."""
+"""Rows about modules, functions and launches; a kernel is PTX on a GPU, a C function on the host."""
 
 import ctypes
 import threading
 
-import numpy as np
 import pytest
+from compiled import compile_source
+from kernel_sources import SOURCE, image_for, launch, numbers, read, with_arguments
 
-NOT_FOUND, NOT_SUPPORTED = 500, 801
-BLOCKS, THREADS = 4, 64
-# Each thread writes value + its own number into 32 bits of `at`.
-PTX = b""".version 7.0
-.target sm_52
-.address_size 64
-.visible .entry number(.param .u64 at, .param .u32 value)
-{
-    .reg .u32 %r<6>;
-    .reg .u64 %rd<5>;
-    ld.param.u64 %rd1, [at];
-    ld.param.u32 %r1, [value];
-    cvta.to.global.u64 %rd2, %rd1;
-    mov.u32 %r2, %ctaid.x;
-    mov.u32 %r3, %ntid.x;
-    mov.u32 %r4, %tid.x;
-    mad.lo.u32 %r5, %r2, %r3, %r4;
-    mul.wide.u32 %rd3, %r5, 4;
-    add.u64 %rd4, %rd2, %rd3;
-    add.u32 %r5, %r5, %r1;
-    st.global.u32 [%rd4], %r5;
-    ret;
-}
-"""
+INVALID_VALUE, INVALID_HANDLE, NOT_FOUND, NOT_SUPPORTED, TOO_LARGE = 1, 400, 500, 801, 720
+CAPTURE_UNSUPPORTED = 900
+THREADS_ATTRIBUTE, DYNAMIC_ATTRIBUTE = 0, 8
+SHARED, OPT_IN = 8, 97  # device attributes: bytes of shared memory for a block, by default and at most
 
 
 @pytest.fixture
-def module(rows):
-    """A module of one kernel; None where the driver has no kernels."""
-    code, made = rows.module_load(0, PTX)
-    if code == NOT_SUPPORTED:
-        assert rows.driver == "host"
-        yield None
-        return
-    assert code == 0
+def image(rows, tmp_path):
+    return image_for(rows.driver, tmp_path)
+
+
+@pytest.fixture
+def module(rows, image):
+    made = rows.ok("module_load", 0, image)
     yield made
     rows.ok("module_unload", 0, made)
 
 
-def launch(rows, function, stream, at, value):
-    """Launches the kernel; the arguments are read before the row returns."""
-    values = ctypes.c_uint64(at), ctypes.c_uint32(value)
-    pointers = (ctypes.c_void_p * 2)(*map(ctypes.addressof, values))
-    size = BLOCKS, 1, 1, THREADS, 1, 1
-    return rows.kernel_launch(0, stream, function, *size, 0, ctypes.addressof(pointers))
+@pytest.fixture
+def on_host(rows):
+    """What a GPU's driver does with handles that are none is not told."""
+    if rows.driver != "host":
+        pytest.skip("of the host driver")
 
 
-def numbers(value):
-    return np.arange(value, value + BLOCKS * THREADS, dtype=np.uint32)
+@pytest.fixture
+def function(rows, module):
+    return rows.ok("module_function", module, b"number")
 
 
-def test_a_driver_without_kernels_says_so(rows, module):
-    if module is None:
-        assert rows.module_unload(0, 1) == NOT_SUPPORTED
-        assert rows.module_function(1, b"number")[0] == NOT_SUPPORTED
-        assert launch(rows, 1, 0, 0, 0) == NOT_SUPPORTED
-
-
-def test_a_kernel_is_found_by_name_and_runs_in_order(rows, module):
-    if module is None:
-        return
-    assert rows.module_function(module, b"none")[0] == NOT_FOUND
+def test_a_kernel_is_found_by_name_and_runs_in_order(rows, module, stream, device):
+    assert rows.module_function(module, b"none") == (NOT_FOUND, 0)
     function = rows.ok("module_function", module, b"number")
-    stream, at = rows.stream(), rows.ok("memory_alloc", 0, 4096)
     for value in (1, 2, 3):
-        assert launch(rows, function, stream, at, value) == 0
+        assert launch(rows, function, stream, device, value) == 0
     rows.ok("stream_synchronize", 0, stream)
-    assert (rows.read(at, 4 * BLOCKS * THREADS).view(np.uint32) == numbers(3)).all()
-    rows.ok("memory_free", 0, at)
-    rows.ok("stream_destroy", 0, stream)
+    assert (read(rows, device) == numbers(3)).all()
 
 
-def test_a_kernel_is_captured_with_its_arguments(rows, module):
-    if module is None:
-        return
-    function = rows.ok("module_function", module, b"number")
-    stream, at = rows.stream(), rows.ok("memory_alloc", 0, 4096)
+def test_a_kernel_is_captured_with_its_arguments(rows, function, stream, device):
     rows.ok("capture_begin", 0, stream, 0)
-    assert launch(rows, function, stream, at, 9) == 0
+    assert launch(rows, function, stream, device, 9) == 0
     graph = rows.ok("capture_end", 0, stream)
     assert rows.ok("graph_node_count", graph) == 1
     exec_ = rows.ok("graph_instantiate", 0, graph, 0)
     rows.ok("graph_destroy", graph)
     rows.ok("graph_launch", 0, exec_, stream)
     rows.ok("stream_synchronize", 0, stream)
-    assert (rows.read(at, 4 * BLOCKS * THREADS).view(np.uint32) == numbers(9)).all()
+    assert (read(rows, device) == numbers(9)).all()
     rows.ok("graph_exec_destroy", exec_)
-    rows.ok("memory_free", 0, at)
-    rows.ok("stream_destroy", 0, stream)
 
 
-def test_a_thread_that_chose_no_device_may_launch(rows, module):
-    if module is None:
-        return
-    function = rows.ok("module_function", module, b"number")
-    stream, at, codes = rows.stream(), rows.ok("memory_alloc", 0, 4096), []
+def test_a_thread_that_chose_no_device_may_launch(rows, function, stream, device):
+    codes = []
 
     def work():
-        codes.extend(launch(rows, function, on, at, 5) for on in (0, stream))
+        codes.extend(launch(rows, function, on, device, 5) for on in (0, 2, stream))
         codes.append(rows.current_device())
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert codes == [0, 0, (0, -1)]
+    assert codes == [0, 0, 0, (0, -1)]
     rows.ok("device_synchronize", 0)
-    rows.ok("memory_free", 0, at)
-    rows.ok("stream_destroy", 0, stream)
 
 
-@pytest.mark.parametrize("image", [b"garbage", b".version 7.0\n.target sm_52\nnonsense"])
-def test_an_image_that_is_none_is_refused(rows, image):
-    code, made = rows.module_load(0, image)
+@pytest.mark.parametrize("given", [b"garbage", b".version 7.0\n.target sm_52\nnonsense", b"/no/such.so"])
+def test_an_image_that_is_none_is_refused(rows, given):
+    code, made = rows.module_load(0, given)
     assert code != 0
     assert made == 0
+
+
+def test_an_image_is_loaded_from_bytes_twice_and_from_a_path(rows, image, tmp_path):
+    modules = [rows.ok("module_load", 0, image) for _ in range(2)]
+    if rows.driver == "host":
+        path = compile_source(SOURCE, tmp_path, "number")
+        modules.append(rows.ok("module_load", 0, str(path).encode()))
+    functions = [rows.ok("module_function", module, b"number") for module in modules]
+    assert len({*modules, *functions}) == 2 * len(modules)
+    for module in modules:
+        rows.ok("module_unload", 0, module)
+
+
+def test_parameters_are_told_by_offset_and_size(rows, function):
+    first = rows.function_parameter(function, 0)
+    if first[0] == NOT_SUPPORTED:  # a driver before CUDA 12.4
+        return
+    assert first == (0, 0, 8)
+    assert rows.ok("function_parameter", function, 1) == (8, 4)
+    assert rows.function_parameter(function, 2)[0] == INVALID_VALUE
+
+
+def test_attributes_are_told_and_the_shared_memory_is_set(rows, function):
+    assert rows.ok("function_attribute", function, THREADS_ATTRIBUTE) == 1024
+    default, most = (rows.ok("device_attribute", 0, number) for number in (SHARED, OPT_IN))
+    assert rows.ok("function_attribute", function, DYNAMIC_ATTRIBUTE) == default
+    rows.ok("function_attribute_set", function, DYNAMIC_ATTRIBUTE, most)
+    assert rows.ok("function_attribute", function, DYNAMIC_ATTRIBUTE) == most
+    assert rows.function_attribute_set(function, DYNAMIC_ATTRIBUTE, most + 1) == INVALID_VALUE
+    assert rows.function_attribute_set(function, THREADS_ATTRIBUTE, 1) == INVALID_VALUE
+    assert rows.function_attribute(function, 999)[0] == INVALID_VALUE
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"grid": (0, 1, 1)},
+        {"grid": (1, 65536, 1)},
+        {"grid": (1 << 31, 1, 1)},
+        {"block": (0, 1, 1)},
+        {"block": (1025, 1, 1)},
+        {"block": (32, 33, 1)},
+        {"block": (1, 1, 65)},
+        {"shared": (48 << 10) + 1},
+        {"shared": 1 << 30},
+    ],
+)
+def test_a_launch_beyond_the_limits_is_refused(rows, function, stream, device, given):
+    assert launch(rows, function, stream, device, 0, **given) == INVALID_VALUE
+    rows.ok("stream_synchronize", 0, stream)
+
+
+def test_a_launch_has_as_much_shared_memory_as_the_attribute_permits(rows, function, stream, device):
+    most = rows.ok("device_attribute", 0, OPT_IN)
+    rows.ok("function_attribute_set", function, DYNAMIC_ATTRIBUTE, most)
+    assert launch(rows, function, stream, device, 1, shared=most) == 0
+    rows.ok("stream_synchronize", 0, stream)
+
+
+def test_no_function_and_a_stream_that_is_none_are_refused(rows, stream, device):
+    assert launch(rows, 0, stream, device, 0) == INVALID_HANDLE
+
+
+@pytest.mark.host
+def test_handles_of_the_host_device_that_are_none_are_refused(rows, on_host, function, stream, device):
+    assert launch(rows, function, 12345, device, 0) == INVALID_HANDLE
+    assert launch(rows, 12345, stream, device, 0) == INVALID_HANDLE
+    assert rows.kernel_launch(0, stream, function, 1, 1, 1, 1, 1, 1, 0, 0) == INVALID_VALUE
+    other = rows.ok("stream_create", 1, 1, 0)
+    assert launch(rows, function, other, device, 0) == INVALID_HANDLE
+    assert rows.kernel_launch(1, other, function, 1, 1, 1, 1, 1, 1, 0, 0) == INVALID_HANDLE
+    rows.ok("stream_destroy", 1, other)
+    assert rows.module_unload(0, 12345) == rows.module_function(12345, b"number")[0] == INVALID_HANDLE
+
+
+def extended(rows, function, stream, at, grid, flags, cluster):
+    return with_arguments(
+        at,
+        4,
+        lambda pointers: rows.kernel_launch_with(
+            0, stream, function, *grid, 64, 1, 1, 0, pointers, flags, *cluster
+        ),
+    )
+
+
+def test_a_cooperative_launch_runs_and_is_refused_where_it_does_not_fit(rows, function, stream, device):
+    assert extended(rows, function, stream, device, (4, 1, 1), 1, (0, 0, 0)) == 0
+    rows.ok("stream_synchronize", 0, stream)
+    assert (read(rows, device) == numbers(4)).all()
+    assert extended(rows, function, stream, device, (1 << 20, 1, 1), 1, (0, 0, 0)) == TOO_LARGE
+
+
+def test_a_programmatic_launch_runs(rows, function, stream, device):
+    if rows.driver == "cuda" and rows.ok("device_attribute", 0, 75) < 9:
+        pytest.skip("programmatic launches need compute capability 9.0")
+    assert extended(rows, function, stream, device, (4, 1, 1), 2, (0, 0, 0)) == 0
+    rows.ok("stream_synchronize", 0, stream)
+    assert (read(rows, device) == numbers(4)).all()
+
+
+def test_clusters_divide_the_grid(rows, function, stream, device):
+    if rows.driver == "cuda" and rows.ok("device_attribute", 0, 75) < 9:
+        pytest.skip("clusters need compute capability 9.0")
+    assert extended(rows, function, stream, device, (4, 1, 1), 0, (2, 1, 1)) == 0
+    rows.ok("stream_synchronize", 0, stream)
+    assert (read(rows, device) == numbers(4)).all()
+    assert extended(rows, function, stream, device, (3, 1, 1), 0, (2, 1, 1)) != 0
+    assert rows.ok("occupancy_clusters", 0, function, 4, 1, 1, 64, 1, 1, 0, 2, 1, 1) > 0
+
+
+def test_occupancy_is_told(rows, function):
+    most = rows.ok("occupancy_blocks", function, 1024, 0)
+    assert 1 <= most <= rows.ok("occupancy_blocks", function, 64, 0)
+    assert rows.occupancy_blocks(function, 0, 0)[0] == INVALID_VALUE
+    grid, block = rows.ok("occupancy_block_size", function, 0, 0)
+    assert grid >= 1
+    assert 32 <= block <= 1024
+    assert rows.ok("occupancy_block_size", function, 0, 128)[1] <= 128
+
+
+def test_a_global_of_a_module_has_an_address(rows, module):
+    code, address, size = rows.module_global(module, b"total")
+    if rows.driver == "host":
+        assert code == NOT_SUPPORTED
+        return
+    assert (code, size) == (0, 4)
+    assert rows.read(address, 4)[0] == 7
+    assert rows.module_global(module, b"none")[0] == NOT_FOUND
+
+
+def test_a_function_of_the_host_is_a_module_of_its_own(rows):
+    sizes = (ctypes.c_size_t * 2)(8, 4)
+    given = 0, 4096, b"mine", 2, ctypes.addressof(sizes)
+    code, made = rows.raw.module_register(*given)  # which the fixture does not count
+    if rows.driver == "cuda":
+        assert code == NOT_SUPPORTED
+        return
+    function = rows.ok("module_function", made, b"mine")
+    assert rows.ok("function_parameter", function, 1) == (8, 4)
+    assert rows.raw.module_unload(0, made) == 0
+    assert rows.function_parameter(function, 0)[0] == INVALID_HANDLE
+    assert rows.module_register(0, 0, b"mine", 0, 0) == (INVALID_VALUE, 0)
+    assert rows.module_register(0, 4096, b"mine", 1, 0) == (INVALID_VALUE, 0)
+
+
+@pytest.mark.host
+def test_a_symbol_without_its_parameters_is_no_kernel(rows, on_host, module):
+    assert rows.module_function(module, b"unsized")[0] == NOT_FOUND
+
+
+@pytest.mark.host
+def test_a_module_lives_until_its_work_is_done(rows, on_host, image, stream, device):
+    module = rows.ok("module_load", 0, image)
+    function = rows.ok("module_function", module, b"number")
+    held = threading.Event()
+    rows.gate(stream, held)
+    assert launch(rows, function, stream, device, 6) == 0
+    rows.ok("module_unload", 0, module)
+    assert launch(rows, function, stream, device, 7) == INVALID_HANDLE
+    held.set()
+    rows.ok("stream_synchronize", 0, stream)
+    assert (read(rows, device) == numbers(6)).all()
+
+
+def test_code_is_loaded_beside_a_capture_by_who_is_relaxed(rows, image, stream):
+    rows.ok("capture_begin", 0, stream, 0)
+    before = rows.ok("capture_mode_exchange", 2)
+    module = rows.ok("module_load", 0, image)
+    rows.ok("module_unload", 0, module)
+    rows.ok("capture_mode_exchange", before)
+    rows.ok("graph_destroy", rows.ok("capture_end", 0, stream))
+
+

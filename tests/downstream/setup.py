@@ -8,7 +8,10 @@ setup(
     version="1",
     packages=["downstream"],
     ext_modules=cythonize(
-        [Extension(f"downstream.{name}", [f"downstream/{name}.pyx"]) for name in ("graphs", "loops")],
+        [
+            Extension(f"downstream.{name}", [f"downstream/{name}.pyx"])
+            for name in ("graphs", "kernels", "loops")
+        ],
         language_level=3,
     ),
 )

@@ -37,6 +37,14 @@ def compile_library(name, folder):
     return path
 
 
+def compile_source(text, folder, name):
+    """Compiles C text into a shared library of a folder, which exports everything; returns its path."""
+    path, source = Path(folder) / f"{name}.so", Path(folder) / f"{name}.c"
+    source.write_text(text)
+    subprocess.run([*COMPILER, "-shared", "-fPIC", "-O1", "-Wall", "-o", path, source], check=True)
+    return path
+
+
 def compile_libcuda(folder):
     """Compiles the stand-in for libcuda into a folder, by the name that the loader looks for; the folder."""
     shutil.move(compile_library("fake_libcuda", folder), Path(folder) / "libcuda.so.1")

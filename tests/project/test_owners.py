@@ -3,6 +3,7 @@
 import copy
 import enum
 import gc
+import os
 import pickle
 import weakref
 
@@ -53,10 +54,13 @@ PARTS = {
 def is_data(kind):
     """Exceptions, tuples, dataclasses, enumerations and interfaces hold values alone."""
     return (
-        issubclass(kind, (BaseException, tuple, enum.Enum, accelrt.device))
+        issubclass(kind, (BaseException, str, tuple, enum.Enum, accelrt.device))
         or hasattr(kind, "__dataclass_fields__")
         or kind.__module__.startswith(
-            ("accelrt.interface.", "accelrt.sanitizer.", "accelrt.readings.", "accelrt.memory.setting")
+            (
+                *("accelrt.interface.", "accelrt.kernels.elementwise", "accelrt.kernels.image"),
+                *("accelrt.memory.setting", "accelrt.readings.", "accelrt.sanitizer."),
+            )
         )
     )
 
@@ -75,10 +79,13 @@ def made():
     pool, memory = accelrt.MemPool(), np.zeros(4096, np.uint8)
     with accelrt.graph(condition):
         flag.fill(0)
-    yield from (graph, flag, pool, accelrt.PinnedBuffer(64), accelrt.Stream(), accelrt.Event())
+    yield from (graph, flag, pool, accelrt.PinnedBuffer(64), accelrt.Stream(), accelrt.Event(), flag[1:])
     yield from (accelrt.ExternalStream(0), accelrt.default_stream(), condition, condition.if_(flag))
     yield from (accelrt.use_mem_pool(pool), accelrt.graph(graph), accelrt.register_host(memory))
     yield graph.register_replay_hook(print)
+    if os.environ.get("ACCELRT_DRIVER", "host") == "host":
+        kernel = accelrt.host_kernel(4096, "int")
+        yield from (kernel, kernel[1, 1])
     callback = accelrt.memory.register_free_memory_callback(lambda device, nbytes: False)
     yield callback
     callback.remove()

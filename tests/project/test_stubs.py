@@ -32,6 +32,7 @@ accelrt\.memory\.settings\.settings\.Settings\.([a-z]\w+|__getattr__)
 .*\.graphs\.nodes\.(Handles|TYPES|RESULTS)
 .*\.graphs\.capture\.Branch
 .*\.graph\.(Body|MODES)
+.*\.kernel\.Loaded
 .*\.stream\.(Currents|Entries|Waitable)
 .*\.driver\.host\.driver\.S(IZE|CALE)
 .*\.PinnedBuffer\.__buffer__

@@ -73,6 +73,10 @@ UNMADE = {
     "fill(stream=Stream)": lambda: accelrt.Buffer(64).fill(stream=forgetful(accelrt.Stream)),
     "graph(stream=Stream)": lambda: accelrt.graph(accelrt.CUDAGraph(), stream=forgetful(accelrt.Stream)),
     "Buffer.record_stream": lambda: forgetful(accelrt.Buffer).record_stream(accelrt.default_stream()),
+    "Array.T": lambda: forgetful(accelrt.Array).T,
+    "Array[0]": lambda: forgetful(accelrt.Array)[0],
+    "Array.record_stream": lambda: forgetful(accelrt.Array).record_stream(accelrt.default_stream()),
+    "empty_like(Array)": lambda: accelrt.empty_like(forgetful(accelrt.Array)),
     "MemPool.id": lambda: forgetful(accelrt.MemPool).id,
     "MemPool.stats": lambda: forgetful(accelrt.MemPool).stats(),
     "MemPool.use_count": lambda: forgetful(accelrt.MemPool).use_count(),
@@ -102,6 +106,7 @@ def whole():
     yield accelrt.ExternalStream(0), (0,)
     yield accelrt.Buffer(64), (64,)
     yield accelrt.PinnedBuffer(64), (64,)
+    yield accelrt.Array(accelrt.Buffer(64)), (accelrt.Buffer(64),)
     yield accelrt.register_host(np.zeros(4096, np.uint8)), (bytearray(64),)
     yield pool, ()
     yield graph.if_(accelrt.Buffer(4)), (graph, accelrt.Buffer(4), 0)

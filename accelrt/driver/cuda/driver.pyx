@@ -2,7 +2,8 @@
 
 Importing this module loads no library and makes no call; open does.  Until then the table has no row
 but open and close.  The rows stand with their subjects: context (devices, and the waits that a signal may end), memory,
-stream (with events and copies), and graph (captures, graphs and their nodes, kernels, sharing between processes).
+stream (with events and copies), graph (captures, graphs and their nodes, sharing between processes), and kernel (modules,
+functions, launches, kernel nodes).
 """
 from posix.types cimport pid_t
 from posix.unistd cimport getpid
@@ -10,6 +11,7 @@ from posix.unistd cimport getpid
 cimport accelrt.driver.cuda.context as cuda_context
 from accelrt.driver.cuda.context cimport count_devices, fill_context, fill_waits
 from accelrt.driver.cuda.graph cimport fill_graph
+from accelrt.driver.cuda.kernel cimport fill_kernel
 from accelrt.driver.cuda.memory cimport fill_memory
 from accelrt.driver.cuda.stream cimport fill_stream
 from accelrt.driver.registry cimport begin_table, finish_table, offer
@@ -61,6 +63,7 @@ cdef int fill_all() except -1:
     fill_memory(&table, &blank)
     fill_stream(&table, &blank)
     fill_graph(&table, &blank)
+    fill_kernel(&table, &blank)
     fill_waits(&table, &blank)
     finish_table(&table)
     return code

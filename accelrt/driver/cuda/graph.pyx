@@ -1,4 +1,4 @@
-"""The capture, graph, kernel and interprocess rows of the cuda driver, and those for conditional nodes, of CUDA 12.3 on.
+"""The capture, graph and interprocess rows of the cuda driver, and those for conditional nodes, of CUDA 12.3 on.
 
 Only a kernel can set a condition (cudaGraphSetConditional).  Ours is the few lines of PTX below, compiled by the
 driver itself when a device first needs it: the driver resolves the name while it does, so no toolkit and no
@@ -15,9 +15,9 @@ from accelrt.driver.cuda.context cimport (
 from accelrt.driver.cuda.types cimport (
     CU_GRAPH_COND_ASSIGN_DEFAULT, CU_GRAPH_NODE_TYPE_CONDITIONAL, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS,
     CU_STREAM_CAPTURE_STATUS_ACTIVE, CU_STREAM_CAPTURE_STATUS_NONE, CU_STREAM_SET_CAPTURE_DEPENDENCIES, CUcontext,
-    CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphConditionalHandle, CUgraphEdgeData, CUgraphExec,
+    CUdeviceptr, CUevent, CUgraph, CUgraphConditionalHandle, CUgraphEdgeData, CUgraphExec,
     CUgraphExecUpdateResultInfo, CUgraphNode, CUgraphNodeParams, CUgraphNodeType, CUipcEventHandle, CUipcMemHandle,
-    CUmodule, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus, cuuint64_t,
+    CUstream, CUstreamCaptureMode, CUstreamCaptureStatus, cuuint64_t,
 )
 from accelrt.driver.table cimport Table
 from accelrt.status cimport ILLEGAL_STATE, NO_HOST_MEMORY, SUCCESS
@@ -40,12 +40,6 @@ cdef extern from "cudaTypedefs.h" nogil:
     ctypedef int (*PFN_cuGraphUpload_v11010)(CUgraphExec, CUstream) noexcept nogil  # graph_upload
     ctypedef int (*PFN_cuGraphLaunch_v10000)(CUgraphExec, CUstream) noexcept nogil  # graph_launch
     ctypedef int (*PFN_cuGraphExecDestroy_v10000)(CUgraphExec) noexcept nogil  # graph_exec_destroy
-    ctypedef int (*PFN_cuModuleLoadData_v2000)(CUmodule*, const void*) noexcept nogil  # module_load
-    ctypedef int (*PFN_cuModuleUnload_v2000)(CUmodule) noexcept nogil  # module_unload
-    ctypedef int (*PFN_cuModuleGetFunction_v2000)(CUfunction*, CUmodule, const char*) noexcept nogil  # module_function
-    ctypedef int (*PFN_cuLaunchKernel_v4000)(
-        CUfunction, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int, unsigned
-        int, CUstream, void**, void**) noexcept nogil  # kernel_launch
     ctypedef int (*PFN_cuIpcGetEventHandle_v4010)(CUipcEventHandle*, CUevent) noexcept nogil  # ipc_event_export
     ctypedef int (*PFN_cuIpcOpenEventHandle_v4010)(CUevent*, CUipcEventHandle) noexcept nogil  # ipc_event_open
     ctypedef int (*PFN_cuIpcGetMemHandle_v4010)(CUipcMemHandle*, CUdeviceptr) noexcept nogil  # ipc_memory_export
@@ -218,45 +212,6 @@ cdef int graph_exec_destroy(uintptr_t exec_) noexcept nogil:
     cdef int code = enter_any(&pushed)
     if code == SUCCESS:
         code = cuGraphExecDestroy(<CUgraphExec>exec_)
-    return leave(pushed, code)
-
-
-# kernels
-
-cdef int module_load(int device, const char* image, uintptr_t* out_module) noexcept nogil:
-    cdef CUmodule module = NULL
-    cdef bint pushed = False
-    cdef int code = enter(device, &pushed)
-    if code == SUCCESS:
-        code = cuModuleLoadData(&module, image)
-    out_module[0] = <uintptr_t>module if code == SUCCESS else 0
-    return leave(pushed, code)
-
-
-cdef int module_unload(int device, uintptr_t module) noexcept nogil:
-    cdef bint pushed = False
-    cdef int code = enter(device, &pushed)
-    if code == SUCCESS:
-        code = cuModuleUnload(<CUmodule>module)
-    return leave(pushed, code)
-
-
-cdef int module_function(uintptr_t module, const char* name, uintptr_t* out_function) noexcept nogil:
-    cdef CUfunction function = NULL
-    cdef bint pushed = False
-    cdef int code = enter_any(&pushed)
-    if code == SUCCESS:
-        code = cuModuleGetFunction(&function, <CUmodule>module, name)
-    out_function[0] = <uintptr_t>function if code == SUCCESS else 0
-    return leave(pushed, code)
-
-
-cdef int kernel_launch(int device, uintptr_t stream, uintptr_t function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, void** arguments) noexcept nogil:  # no-cython-lint
-    cdef bint pushed = False
-    cdef int code = enter(device, &pushed)
-    if code == SUCCESS:
-        code = cuLaunchKernel(<CUfunction>function, grid_x, grid_y, grid_z, block_x, block_y, block_z,
-                              shared_bytes, <CUstream>stream, arguments, NULL)
     return leave(pushed, code)
 
 

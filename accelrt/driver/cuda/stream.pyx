@@ -4,14 +4,15 @@ A stream or an event that was created knows its context, yet the driver looks fo
 (memory that is mapped from several handles, say), so that every row but event_query has its device's current.
 """
 from libc.stdint cimport uintptr_t
+from libc.string cimport memset
 
 from accelrt.driver.cuda.context cimport (
     LAST_DEFAULT_STREAM, Symbol, device_of_context, devices, enter, enter_any, leave, primary_of, resolve,
 )
 from accelrt.driver.cuda.memory cimport ON_DEVICE, PAGEABLE, memory_kind
 from accelrt.driver.cuda.types cimport (
-    CU_EVENT_RECORD_EXTERNAL, CU_EVENT_WAIT_EXTERNAL, CU_STREAM_CAPTURE_STATUS_NONE, CUcontext, CUdeviceptr, CUevent,
-    CUhostFn, CUstream, CUstreamCaptureStatus,
+    CU_EVENT_RECORD_EXTERNAL, CU_EVENT_WAIT_EXTERNAL, CU_MEMORYTYPE_UNIFIED, CU_STREAM_CAPTURE_STATUS_NONE, CUDA_MEMCPY3D_v2,
+    CUcontext, CUdeviceptr, CUevent, CUhostFn, CUstream, CUstreamCaptureStatus,
 )
 from accelrt.driver.table cimport Table, host_fn
 from accelrt.status cimport INVALID_VALUE, SUCCESS
@@ -41,6 +42,7 @@ cdef extern from "cudaTypedefs.h" nogil:
     ctypedef int (*PFN_cuStreamIsCapturing_v10000)(CUstream, CUstreamCaptureStatus*) noexcept nogil  # copy
     ctypedef int (*PFN_cuMemcpyPeerAsync_v4000)(
         CUdeviceptr, CUcontext, CUdeviceptr, CUcontext, size_t, CUstream) noexcept nogil  # copy_peer, copy_across
+    ctypedef int (*PFN_cuMemcpy3DAsync_v3020)(const CUDA_MEMCPY3D_v2*, CUstream) noexcept nogil  # copy_3d
     ctypedef int (*PFN_cuMemsetD8Async_v3020)(CUdeviceptr, unsigned char, size_t, CUstream) noexcept nogil  # fill
     ctypedef int (*PFN_cuMemsetD16Async_v3020)(CUdeviceptr, unsigned short, size_t, CUstream) noexcept nogil  # fill
     ctypedef int (*PFN_cuMemsetD32Async_v3020)(CUdeviceptr, unsigned int, size_t, CUstream) noexcept nogil  # fill
@@ -259,6 +261,29 @@ cdef int copy_across(int on_device, uintptr_t stream, int dst_on, uintptr_t dst,
         code = enter(on_device, &pushed)
     if code == SUCCESS:
         code = cuMemcpyPeerAsync(dst, dst_primary, src, src_primary, size, <CUstream>stream)
+    return leave(pushed, code)
+
+
+cdef int copy_3d(int device, uintptr_t stream, uintptr_t dst, size_t dst_pitch, size_t dst_lines, uintptr_t src,
+                 size_t src_pitch, size_t src_lines, size_t width, size_t height, size_t depth) noexcept nogil:
+    # The driver sees from the addresses which side is where (cuMemcpy3DAsync, CU_MEMORYTYPE_UNIFIED).
+    cdef CUDA_MEMCPY3D_v2 params
+    cdef bint pushed = False
+    cdef int code = enter(device, &pushed)
+    if code == SUCCESS and width and height and depth:
+        memset(&params, 0, sizeof(params))
+        params.srcMemoryType = CU_MEMORYTYPE_UNIFIED
+        params.srcDevice = src
+        params.srcPitch = src_pitch
+        params.srcHeight = src_lines
+        params.dstMemoryType = CU_MEMORYTYPE_UNIFIED
+        params.dstDevice = dst
+        params.dstPitch = dst_pitch
+        params.dstHeight = dst_lines
+        params.WidthInBytes = width
+        params.Height = height
+        params.Depth = depth
+        code = cuMemcpy3DAsync(&params, <CUstream>stream)
     return leave(pushed, code)
 
 

@@ -35,12 +35,16 @@ cdef extern from "cudaTypedefs.h" nogil:
     ctypedef int CUgraphNodeType
     ctypedef int CUgraphConditionalNodeType
     ctypedef int CUgraphExecUpdateResult
+    ctypedef int CUfunction_attribute
+    ctypedef int CUlaunchAttributeID
+    ctypedef size_t (*CUoccupancyB2DSize)(int threads) noexcept
 
     int CU_GET_PROC_ADDRESS_LEGACY_STREAM
     int CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS
     int CU_POINTER_ATTRIBUTE_MEMORY_TYPE
     int CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
     unsigned int CU_MEMORYTYPE_HOST
+    unsigned int CU_MEMORYTYPE_UNIFIED
     int CU_MEM_ACCESS_FLAGS_PROT_READWRITE
     int CU_MEM_ALLOCATION_TYPE_PINNED
     int CU_MEM_ALLOC_GRANULARITY_RECOMMENDED
@@ -55,6 +59,9 @@ cdef extern from "cudaTypedefs.h" nogil:
     unsigned int CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
     int CU_GRAPH_NODE_TYPE_CONDITIONAL
     unsigned int CU_GRAPH_COND_ASSIGN_DEFAULT
+    int CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+    int CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+    int CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 
     ctypedef struct CUuuid:
         pass
@@ -73,6 +80,18 @@ cdef extern from "cudaTypedefs.h" nogil:
     ctypedef struct CUmemAccessDesc:
         CUmemLocation location
         CUmemAccess_flags flags
+    ctypedef struct CUDA_MEMCPY3D_v2:
+        unsigned int srcMemoryType
+        CUdeviceptr srcDevice
+        size_t srcPitch
+        size_t srcHeight
+        unsigned int dstMemoryType
+        CUdeviceptr dstDevice
+        size_t dstPitch
+        size_t dstHeight
+        size_t WidthInBytes
+        size_t Height
+        size_t Depth
     ctypedef struct CUgraphExecUpdateResultInfo:
         CUgraphExecUpdateResult result
         CUgraphNode errorNode
@@ -85,3 +104,35 @@ cdef extern from "cudaTypedefs.h" nogil:
     ctypedef struct CUgraphNodeParams:
         CUgraphNodeType type
         CUDA_CONDITIONAL_NODE_PARAMS conditional
+    ctypedef struct Dimensions "CUdim3":  # a name for what CUlaunchAttributeValue holds without one
+        unsigned int x
+        unsigned int y
+        unsigned int z
+    ctypedef union CUlaunchAttributeValue:
+        int cooperative
+        int programmaticStreamSerializationAllowed
+        Dimensions clusterDim
+    ctypedef struct CUlaunchAttribute:
+        CUlaunchAttributeID id
+        CUlaunchAttributeValue value
+    ctypedef struct CUlaunchConfig:
+        unsigned int gridDimX
+        unsigned int gridDimY
+        unsigned int gridDimZ
+        unsigned int blockDimX
+        unsigned int blockDimY
+        unsigned int blockDimZ
+        unsigned int sharedMemBytes
+        CUstream hStream
+        CUlaunchAttribute* attrs
+        unsigned int numAttrs
+    ctypedef struct CUDA_KERNEL_NODE_PARAMS:
+        CUfunction func
+        unsigned int gridDimX
+        unsigned int gridDimY
+        unsigned int gridDimZ
+        unsigned int blockDimX
+        unsigned int blockDimY
+        unsigned int blockDimZ
+        unsigned int sharedMemBytes
+        void** kernelParams

@@ -5,5 +5,6 @@ memory   one sparse memory file a device, mapped where it is asked for; reservat
 queue    streams as queues, each served by a thread while it has work; the lock of all of them
 stream   the rows of streams, events, copies, fills and host functions
 capture  captures, and graphs as lists of nodes
-graph    the rows of captures and graphs
+graph    the rows of captures and graphs, and of kernel nodes
+kernel   the rows of modules, functions and launches: C functions that are called for each block
 """

@@ -10,8 +10,8 @@ from libc.string cimport memset
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
 from accelrt.driver.host.memory cimport UNKNOWN_MEMORY, owner_of
 from accelrt.driver.host.queue cimport (
-    BRANCH, CALL, SET, SRC_KNOWN, Condition, Node, clear_frontier, copy_frontier, drop_condition, drop_plan,
-    is_legacy, join_frontier, new_handle,
+    BRANCH, CALL, KERNEL, SET, SRC_KNOWN, Condition, Launch, Node, clear_frontier, copy_frontier, drop_condition,
+    drop_launch, drop_plan, is_legacy, join_frontier, new_handle,
 )
 from accelrt.driver.table cimport CAPTURE_GLOBAL, CAPTURE_RELAXED, STREAM_BLOCKING
 from accelrt.status cimport (
@@ -262,6 +262,8 @@ cdef int add_node(HostStream* stream, const Work* work) noexcept nogil:
     graph.nodes[place].work = work[0]
     if work.condition != NULL:
         work.condition.holders += 1
+    if work.launch != NULL:
+        work.launch.holders += 1
     graph.count += 1
     itself.nodes = &place
     itself.count = 1
@@ -307,6 +309,7 @@ cdef void free_graph(Graph* graph) noexcept nogil:
     for index in range(graph.count):
         clear_frontier(&graph.nodes[index].after)
         drop_condition(graph.nodes[index].work.condition)
+        drop_launch(graph.nodes[index].work.launch)
         if graph.nodes[index].work.body != NULL:
             free_graph(graph.nodes[index].work.body)
     while condition != NULL:
@@ -343,6 +346,7 @@ cdef int plan_node(Node* to, const Node* origin) noexcept nogil:
     if copy_frontier(&to.after, &origin.after):
         clear_frontier(&to.after)
         return NO_HOST_MEMORY
+    to.handle = origin.handle
     to.work = origin.work
     if origin.work.body != NULL:
         to.work.body = NULL
@@ -352,7 +356,49 @@ cdef int plan_node(Node* to, const Node* origin) noexcept nogil:
             return NO_HOST_MEMORY
     if to.work.condition != NULL:
         to.work.condition.holders += 1
+    if to.work.launch != NULL:
+        to.work.launch.holders += 1
     return 0
+
+
+cdef int copy_plan_node(Node* to, const Node* origin, uintptr_t node, Launch* launch, bint* out_found) noexcept nogil:
+    # Leaves nothing behind where it fails.
+    to.handle = origin.handle
+    if copy_frontier(&to.after, &origin.after):
+        clear_frontier(&to.after)
+        return NO_HOST_MEMORY
+    to.work = origin.work
+    if origin.work.plan != NULL:
+        to.work.plan = change_plan(origin.work.plan, node, launch, out_found)
+        if to.work.plan == NULL:
+            clear_frontier(&to.after)
+            return NO_HOST_MEMORY
+    if origin.handle == node and origin.work.kind == KERNEL:
+        to.work.launch = launch
+        out_found[0] = True
+    if to.work.condition != NULL:
+        to.work.condition.holders += 1
+    if to.work.launch != NULL:
+        to.work.launch.holders += 1
+    return 0
+
+
+cdef Plan* change_plan(const Plan* plan, uintptr_t node, Launch* launch, bint* out_found) noexcept nogil:
+    cdef Plan* made = <Plan*>calloc(1, sizeof(Plan))
+    cdef int index
+    if made == NULL:
+        return NULL
+    made.holders = 1
+    made.nodes = <Node*>calloc(plan.count + 1, sizeof(Node))
+    if made.nodes == NULL:
+        free(made)
+        return NULL
+    for index in range(plan.count):
+        if copy_plan_node(&made.nodes[index], &plan.nodes[index], node, launch, out_found):
+            drop_plan(made)
+            return NULL
+        made.count += 1
+    return made
 
 
 cdef bint same_after(const Frontier* one, const Frontier* other) noexcept nogil:

@@ -14,6 +14,10 @@ from libc.string cimport memset
 from accelrt import env
 from accelrt.driver.host.capture cimport check_unsafe
 from accelrt.driver.host.graph cimport fill_graph, graph_counts
+from accelrt.driver.host.kernel cimport (
+    BLOCKS_AT_ONCE, MOST_DEEP, MOST_DEEP_GRID, MOST_SHARED, MOST_THREADS, MOST_WIDE_GRID, SHARED, SHARED_AT_ONCE,
+    THREADS_AT_ONCE, count_modules, fill_kernel,
+)
 from accelrt.driver.host.memory cimport (
     HOST_MEMORY, PAGE, UNKNOWN_MEMORY, count_physicals, create, device_of, map_pages, memory_counts, memory_figures,
     memory_open, memory_open_errno, open_pages, pinned_alloc, pinned_free, pinned_register, pinned_unregister,
@@ -152,20 +156,41 @@ cdef int device_pci_bus_id(int device, char* out_text) noexcept nogil:
     return gate(device)
 
 
+cdef int launch_limit(int attribute) noexcept nogil:
+    # What a kernel's launch may ask for.
+    if attribute in (1, 2, 3):  # MAX_THREADS_PER_BLOCK, MAX_BLOCK_DIM_X, _Y
+        return MOST_THREADS
+    if attribute == 4:   # MAX_BLOCK_DIM_Z
+        return MOST_DEEP
+    if attribute == 5:   # MAX_GRID_DIM_X
+        return MOST_WIDE_GRID
+    if attribute in (6, 7):  # MAX_GRID_DIM_Y, _Z
+        return MOST_DEEP_GRID
+    if attribute == 8:   # MAX_SHARED_MEMORY_PER_BLOCK
+        return SHARED
+    if attribute == 39:  # MAX_THREADS_PER_MULTIPROCESSOR
+        return THREADS_AT_ONCE
+    if attribute == 81:  # MAX_SHARED_MEMORY_PER_MULTIPROCESSOR
+        return SHARED_AT_ONCE
+    if attribute == 97:  # MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+        return MOST_SHARED
+    return BLOCKS_AT_ONCE if attribute == 106 else 0  # MAX_BLOCKS_PER_MULTIPROCESSOR
+
+
 cdef int device_attribute(int device, int attribute, int* out_value) noexcept nogil:
     # Numbers of CUdevice_attribute; what a CPU has no figure for is 0.
     cdef int code = gate(device)
     if code or attribute < 1 or attribute > 147:  # the last one of CUDA 13.0
         return code if code else INVALID_VALUE
     out_value[0] = 0
-    if attribute == 1:       # MAX_THREADS_PER_BLOCK
-        out_value[0] = 1
-    elif attribute == 10:    # WARP_SIZE
+    if attribute == 10:    # WARP_SIZE
         out_value[0] = 32
     elif attribute == 16:    # MULTIPROCESSOR_COUNT
         out_value[0] = <int>sysconf(_SC_NPROCESSORS_ONLN)
-    elif attribute in (41, 102):  # UNIFIED_ADDRESSING, VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
+    elif attribute in (41, 95, 102, 120):  # UNIFIED_ADDRESSING, COOPERATIVE_LAUNCH, VIRTUAL_MEMORY_..., CLUSTER_LAUNCH
         out_value[0] = 1
+    else:
+        out_value[0] = launch_limit(attribute)
     return 0
 
 
@@ -327,12 +352,12 @@ def live_objects():
         memory_counts(memory)
         lock()
         graph_counts(graphs)
-        streams, events, queued = count_streams(), count_events(), count_operations()
+        streams, events, queued, modules = count_streams(), count_events(), count_operations(), count_modules()
         unlock()
     return {
         "allocations": memory[0], "bytes": memory[1], "reservations": memory[2], "physical": count_physicals(),
         "host_allocations": memory[3], "graphs": graphs[0], "execs": graphs[1], "streams": streams,
-        "events": events, "operations": queued,
+        "events": events, "operations": queued, "modules": modules,
     }
 
 
@@ -342,6 +367,7 @@ table.close = close_driver
 fill_driver(&table)
 fill_stream(&table)
 fill_graph(&table)
+fill_kernel(&table)
 finish_table(&table)
 offer("host", &table)
 explain_refusals(cause_of_refusal)

@@ -6,11 +6,13 @@ from libc.string cimport memset
 
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
 from accelrt.driver.host.capture cimport (
-    add_node, begin, beside_capture, break_capture, check_implicit, check_unsafe, end, exchange_mode, find_body,
+    add_node, begin, beside_capture, break_capture, change_plan, check_implicit, check_unsafe, end, exchange_mode, find_body,
     free_graph, keep_body, new_condition, plan_of, prepare_branch, prepare_set, shape_changed,
 )
+from accelrt.driver.host.kernel cimport find_function, make_launch
 from accelrt.driver.host.queue cimport (
-    BRANCH, CALL, COPY, FILL, RECORD, REPLAY, WAIT, Graph, HostStream, Plan, Ticket, Work, drop_plan, drop_ticket,
+    BRANCH, CALL, COPY, COPY_3D, FILL, KERNEL, RECORD, REPLAY, WAIT, Graph, HostFunction, HostStream, Launch, Node, Plan,
+    Ticket, Work, drop_launch, drop_plan, drop_ticket,
     enqueue, find_stream, follow_legacy_order, is_legacy, lock, mark, new_handle, unlock,
 )
 from accelrt.driver.host.stream cimport abandon_tickets, gate, gate_any, tickets_for
@@ -279,7 +281,7 @@ cdef enum:  # CUgraphNodeType
 
 cdef int type_of(int kind) noexcept nogil:
     # What sets a condition is a kernel on a GPU.
-    if kind == COPY:
+    if kind == COPY or kind == COPY_3D:
         return TYPE_MEMCPY
     if kind == FILL:
         return TYPE_MEMSET
@@ -482,5 +484,82 @@ cdef int capture_begin_to(int device, uintptr_t stream, uintptr_t body, int mode
         code = INVALID_VALUE if found != NULL else INVALID_HANDLE
     else:
         code = begin(found, to, mode)
+    unlock()
+    return code
+
+
+# --- kernel nodes ------------------------------------------------------------------------------------------
+
+cdef Node* find_kernel_node(uintptr_t graph, uintptr_t node) noexcept nogil:
+    # Under the lock; NULL where it is none.
+    cdef Graph* found = find_graph(graph)
+    cdef int index
+    if found != NULL:
+        for index in range(found.count):
+            if found.nodes[index].handle == node and found.nodes[index].work.kind == KERNEL:
+                return &found.nodes[index]
+    return NULL
+
+
+cdef int kernel_node(uintptr_t graph, uintptr_t node, uintptr_t* out_function, unsigned int* out_grid_x, unsigned int* out_grid_y, unsigned int* out_grid_z, unsigned int* out_block_x, unsigned int* out_block_y, unsigned int* out_block_z, unsigned int* out_shared_bytes, uintptr_t* out_arguments) noexcept nogil:  # no-cython-lint
+    cdef Node* found
+    cdef const Launch* launch
+    cdef int code = gate_any()
+    if code:
+        return code
+    lock()
+    found = find_kernel_node(graph, node)
+    if found != NULL:
+        launch = found.work.launch
+        out_function[0] = launch.function.handle
+        out_grid_x[0], out_grid_y[0], out_grid_z[0] = launch.grid[0], launch.grid[1], launch.grid[2]
+        out_block_x[0], out_block_y[0], out_block_z[0] = launch.block[0], launch.block[1], launch.block[2]
+        out_shared_bytes[0] = launch.shared_bytes
+        out_arguments[0] = <uintptr_t>launch.arguments
+    unlock()
+    return 0 if found != NULL else INVALID_VALUE
+
+
+cdef int change_exec(uintptr_t exec_, uintptr_t node, Launch* launch) noexcept nogil:
+    # Launches under way keep the old plan.
+    cdef Exec* found = <Exec*>map_find(&execs, exec_)
+    cdef Plan* plan
+    cdef bint changed = False
+    if found == NULL:
+        return INVALID_VALUE
+    plan = change_plan(found.plan, node, launch, &changed)
+    if plan == NULL or not changed:
+        drop_plan(plan)
+        return INVALID_VALUE if plan != NULL else NO_HOST_MEMORY
+    drop_plan(found.plan)
+    found.plan = plan
+    return 0
+
+
+cdef int kernel_node_set(uintptr_t graph, uintptr_t exec_, uintptr_t node, uintptr_t function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, void** arguments) noexcept nogil:  # no-cython-lint
+    cdef unsigned int[3] grid = [grid_x, grid_y, grid_z]
+    cdef unsigned int[3] block = [block_x, block_y, block_z]
+    cdef Node* found
+    cdef HostFunction* of_
+    cdef Launch* launch = NULL
+    cdef int code = gate_any()
+    if code:
+        return code
+    lock()
+    found = find_kernel_node(graph, node)
+    of_ = find_function(function)
+    if found == NULL or of_ == NULL:
+        code = INVALID_VALUE if found == NULL else INVALID_HANDLE
+    elif of_.module.device != found.work.launch.function.module.device:
+        code = INVALID_VALUE
+    else:
+        code = make_launch(of_, grid, block, shared_bytes, arguments, &launch)
+    if code == 0 and exec_:
+        code = change_exec(exec_, node, launch)
+    elif code == 0:
+        drop_launch(found.work.launch)
+        found.work.launch = launch
+        launch.holders += 1
+    drop_launch(launch)
     unlock()
     return code

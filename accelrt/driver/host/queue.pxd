@@ -3,7 +3,7 @@
 # Work waits for tickets: a record makes one; waits, synchronisation and the legacy stream's implicit order hold it.
 from libc.stdint cimport uint64_t, uintptr_t
 from libc.stdlib cimport free, realloc
-from libc.string cimport memset
+from libc.string cimport memmove, memset
 
 from accelrt.driver.host.memory cimport UNKNOWN_MEMORY, owner_of
 from accelrt.driver.table cimport host_fn
@@ -19,6 +19,8 @@ cdef enum:  # kinds of work
     WAIT = 5      # goes on when a ticket is done; as a node, that which an event had at the launch
     SET = 6       # a condition becomes what memory holds; only ever a node, as is the next
     BRANCH = 7    # runs a body if, or while, its condition is not 0
+    COPY_3D = 8   # a copy of slices of rows
+    KERNEL = 9
 
 cdef enum:  # Work.known
     DST_KNOWN = 1
@@ -41,11 +43,58 @@ cdef struct Condition:
     unsigned int value  # one launch that reads it runs at a time
     Condition* next     # of the same graph
 
+# What a kernel is told of the block that it is called for: accelrt_block of kernels/DESIGN.md.
+cdef struct Block:
+    unsigned int[3] grid       # blocks in the grid
+    unsigned int[3] block      # threads in a block
+    unsigned int[3] index      # which block
+    unsigned int shared_bytes
+    void* shared               # so many bytes of this launch alone; NULL for none
+    int* failed                # set by a kernel that fails: the device is lost
+
+ctypedef void (*kernel_fn)(const Block* where, void** arguments) noexcept nogil
+
+cdef struct HostFunction:
+    uintptr_t handle
+    HostModule* module
+    kernel_fn fn
+    char* name
+    size_t count       # parameters, each of
+    size_t* sizes      # bytes, at
+    size_t* offsets
+    int most_shared    # bytes of dynamic shared memory that a launch may have
+    HostFunction* next  # of the module
+
+cdef struct HostModule:
+    uintptr_t handle
+    int device
+    int holders        # 1 until it is unloaded, and one for each launch in a queue or a graph
+    void* library      # dlopen's; NULL where a pointer was registered
+    HostFunction* functions
+    HostModule* next   # unused, and not closed yet
+
+cdef struct Launch:
+    int holders        # operations and nodes
+    HostFunction* function
+    unsigned int[3] grid
+    unsigned int[3] block
+    unsigned int shared_bytes
+    void** arguments   # pointers to copies of the values
+
+cdef struct Side:      # of a COPY_3D
+    size_t pitch       # bytes from row to row
+    size_t lines       # pitches from slice to slice
+    size_t span        # bytes from the first row's begin to the last one's end
+
 cdef struct Work:
     int kind
     uintptr_t dst
     uintptr_t src
-    size_t size        # bytes of a COPY, elements of a FILL
+    size_t size        # bytes of a COPY, elements of a FILL, bytes of a row of a COPY_3D
+    size_t height      # rows of a slice
+    size_t depth       # slices
+    Side to            # of a COPY_3D
+    Side origin
     unsigned int value
     int width
     host_fn fn
@@ -54,6 +103,7 @@ cdef struct Work:
     Plan* plan         # of a REPLAY, one of its holders; of a plan's BRANCH, its body
     Graph* body        # of a graph's BRANCH, which owns it
     Condition* condition  # of a SET or a BRANCH, one of its holders
+    Launch* launch     # of a KERNEL, one of its holders
     bint repeats       # a BRANCH that runs while, not if
     int known          # DST_KNOWN, SRC_KNOWN: memory that the driver knew, and has to know when it runs
     bint across        # a COPY between two devices, which no capture takes
@@ -137,6 +187,9 @@ cdef int wait_for(Ticket* ticket) noexcept nogil  # 0 or INTERRUPTED; opens the 
 cdef int drain_device(int device) noexcept nogil   # -1 is all; opens the lock while it waits
 cdef void drop_plan(Plan* plan) noexcept nogil
 cdef void drop_condition(Condition* condition) noexcept nogil
+cdef void drop_launch(Launch* launch) noexcept nogil
+cdef void drop_module(HostModule* module) noexcept nogil
+cdef HostModule* take_unused_modules() noexcept nogil  # for the caller to close, without the lock
 
 
 cdef inline Ticket* hold_ticket(Ticket* ticket) noexcept nogil:
@@ -198,6 +251,14 @@ cdef inline int copy_frontier(Frontier* to, const Frontier* origin) noexcept nog
 
 # What the host device's work does to bytes.
 
+cdef inline void copy_rows(const Work* work) noexcept nogil:
+    cdef size_t slice_, row
+    for slice_ in range(work.depth):
+        for row in range(work.height):
+            memmove(<void*>(work.dst + (slice_ * work.to.lines + row) * work.to.pitch),
+                    <const void*>(work.src + (slice_ * work.origin.lines + row) * work.origin.pitch), work.size)
+
+
 cdef inline void fill_memory(const Work* work) noexcept nogil:
     cdef size_t index
     if work.width == 1:
@@ -213,14 +274,16 @@ cdef inline void fill_memory(const Work* work) noexcept nogil:
 cdef inline bint touches_nothing(const Work* work) noexcept nogil:
     # A replay may come when the memory that was captured is gone.
     cdef size_t size = work.size * work.width if work.kind == FILL else work.size
-    if work.known & DST_KNOWN and owner_of(work.dst, size) == UNKNOWN_MEMORY:
+    cdef bint pitched = work.kind == COPY_3D
+    if work.known & DST_KNOWN and owner_of(work.dst, work.to.span if pitched else size) == UNKNOWN_MEMORY:
         return True
-    return work.known & SRC_KNOWN and owner_of(work.src, size) == UNKNOWN_MEMORY
+    return work.known & SRC_KNOWN and owner_of(work.src, work.origin.span if pitched else size) == UNKNOWN_MEMORY
 
 
 # What the host device's work does when its turn comes.
 
 cdef void perform(const Work* work, const void* staged, int device) noexcept nogil  # on a worker, without the lock
 cdef void clear_conditions(const Plan* plan) noexcept nogil  # when a launch begins
-cdef int lost_device() noexcept nogil    # 0, or 1 + the device whose work touched memory that is gone
+cdef int lost_device() noexcept nogil    # 0, or 1 + the device whose work touched memory that is gone, or failed
+cdef int lost_code() noexcept nogil      # what it answers from then on
 cdef bint in_callback() noexcept nogil   # the calling thread runs a host function

@@ -11,7 +11,7 @@ from accelrt.core.locks cimport pthread_mutex_init, pthread_mutex_lock, pthread_
 from accelrt.driver.host.memory cimport MAX_HOST_DEVICES
 from accelrt.driver.table cimport STREAM_BLOCKING
 from accelrt.driver.waiting cimport INTERRUPTED, is_interruptible, pause_on
-from accelrt.status cimport NO_HOST_MEMORY
+from accelrt.status cimport ILLEGAL_ADDRESS, LAUNCH_FAILED, NO_HOST_MEMORY
 
 cdef extern from *:
     """
@@ -68,6 +68,7 @@ cdef enum:
     LINGER_MS = 50      # how long a worker waits for more
     LEGACY = 1          # handles that CUDA reserves
     PER_THREAD = 2
+    SHARED_ALIGNMENT = 64  # of a block's shared memory
 
 cdef pthread_mutex_t mutex
 cdef pthread_cond_t done            # a ticket was marked, or a queue drained
@@ -113,6 +114,7 @@ cdef void drop_plan(Plan* plan) noexcept nogil:
     for index in range(plan.count):
         clear_frontier(&plan.nodes[index].after)
         drop_condition(plan.nodes[index].work.condition)
+        drop_launch(plan.nodes[index].work.launch)
         drop_plan(plan.nodes[index].work.plan)
     free(plan.nodes)
     free(plan)
@@ -124,6 +126,35 @@ cdef void drop_condition(Condition* condition) noexcept nogil:
     condition.holders -= 1
     if condition.holders == 0:
         free(condition)
+
+
+# --- launches and modules ----------------------------------------------------------------------------------
+
+cdef HostModule* unused = NULL  # modules that nothing holds; closed without the lock, by who takes them
+
+
+cdef void drop_launch(Launch* launch) noexcept nogil:
+    if launch == NULL:
+        return
+    launch.holders -= 1
+    if launch.holders == 0:
+        drop_module(launch.function.module)
+        free(launch)
+
+
+cdef void drop_module(HostModule* module) noexcept nogil:
+    global unused
+    module.holders -= 1
+    if module.holders == 0:
+        module.next = unused
+        unused = module
+
+
+cdef HostModule* take_unused_modules() noexcept nogil:
+    global unused
+    cdef HostModule* taken = unused
+    unused = NULL
+    return taken
 
 
 # --- streams -----------------------------------------------------------------------------------------------
@@ -246,6 +277,8 @@ cdef int enqueue(HostStream* stream, const Work* work, Ticket* ticket, void* sta
     made.staged = staged
     if work.plan != NULL:
         work.plan.holders += 1
+    if work.launch != NULL:
+        work.launch.holders += 1
     if stream.head == NULL:
         stream.head = made
         link_working(stream)
@@ -395,6 +428,7 @@ cdef void finish(HostStream* stream) noexcept nogil:
     if head.work.plan != NULL and head.staged != NULL:
         drop_tickets(<Ticket**>head.staged, head.work.plan.count)
     drop_plan(head.work.plan)
+    drop_launch(head.work.launch)
     free(head.staged)
     free(head)
     pthread_cond_broadcast(&done)
@@ -440,14 +474,27 @@ cdef extern from *:
     static int accelrt_lost;  /* read by every row, so atomic */
     #define read_lost() __atomic_load_n(&accelrt_lost, __ATOMIC_ACQUIRE)
     #define write_lost(value) __atomic_store_n(&accelrt_lost, value, __ATOMIC_RELEASE)
+    static int accelrt_lost_code;  /* written before accelrt_lost is */
     """
     int callback_depth "accelrt_in_callback"
     int read_lost() noexcept nogil
     void write_lost(int value) noexcept nogil
+    int code_of_loss "accelrt_lost_code"
+    void* aligned_alloc(size_t alignment, size_t size) noexcept nogil
 
 
 cdef int lost_device() noexcept nogil:
     return read_lost()
+
+
+cdef int lost_code() noexcept nogil:
+    return code_of_loss
+
+
+cdef void lose(int device, int code) noexcept nogil:
+    global code_of_loss
+    code_of_loss = code
+    write_lost(device + 1)
 
 
 cdef bint in_callback() noexcept nogil:
@@ -479,18 +526,57 @@ cdef void run_branch(const Work* work, int device) noexcept nogil:
             return
 
 
+cdef void run_blocks(const Launch* launch, Block* where) noexcept nogil:
+    # In the order of their numbers, x first; none after one that failed.
+    cdef unsigned int x, y, z
+    for z in range(launch.grid[2]):
+        for y in range(launch.grid[1]):
+            for x in range(launch.grid[0]):
+                where.index[0], where.index[1], where.index[2] = x, y, z
+                launch.function.fn(where, launch.arguments)
+                if where.failed[0]:
+                    return
+
+
+cdef void run_kernel(const Launch* launch, int device) noexcept nogil:
+    global callback_depth
+    cdef int failed = 0
+    cdef Block where
+    if read_lost() == device + 1:
+        return
+    memset(&where, 0, sizeof(Block))
+    where.failed = &failed
+    where.grid = launch.grid
+    where.block = launch.block
+    where.shared_bytes = launch.shared_bytes
+    if launch.shared_bytes:
+        where.shared = aligned_alloc(SHARED_ALIGNMENT, (launch.shared_bytes + SHARED_ALIGNMENT - 1) & -SHARED_ALIGNMENT)
+        failed = where.shared == NULL
+    if not failed:
+        callback_depth += 1
+        run_blocks(launch, &where)
+        callback_depth -= 1
+    free(where.shared)
+    if failed:
+        lose(device, LAUNCH_FAILED)
+
+
 cdef void perform(const Work* work, const void* staged, int device) noexcept nogil:
     global callback_depth
     if work.known and touches_nothing(work):
-        write_lost(device + 1)
+        lose(device, ILLEGAL_ADDRESS)
     elif work.kind == COPY:
         memmove(<void*>work.dst, staged if staged != NULL else <const void*>work.src, work.size)
+    elif work.kind == COPY_3D:
+        copy_rows(work)
     elif work.kind == FILL:
         fill_memory(work)
     elif work.kind == CALL:
         callback_depth += 1
         work.fn(work.data)
         callback_depth -= 1
+    elif work.kind == KERNEL:
+        run_kernel(work.launch, device)
     elif work.kind == SET:
         work.condition.value = (<const unsigned int*>work.src)[0]
     elif work.kind == BRANCH:

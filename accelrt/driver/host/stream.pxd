@@ -1,8 +1,10 @@
 # The host driver's rows for streams, copies, fills, host functions and events.
-from accelrt.driver.host.queue cimport Plan
+from accelrt.driver.host.queue cimport HostStream, Plan, Ticket, Work
 from accelrt.driver.table cimport Table
 
 cdef void fill_stream(Table* table) noexcept nogil
+# Under the queue's lock: into the stream's queue, or into its capture.
+cdef int put_in(HostStream* stream, const Work* work, Ticket* ticket, void* staged) noexcept nogil
 
 
 # Whether a row of the host driver may do its work: asked first by every one.

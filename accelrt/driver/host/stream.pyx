@@ -13,17 +13,25 @@ from accelrt.driver.host.memory cimport (
     HOST_MEMORY, UNKNOWN_MEMORY, is_known, is_reserved, memory_lock, memory_unlock, owner_of,
 )
 from accelrt.driver.host.queue cimport (
-    CALL, COPY, DST_KNOWN, FILL, RECORD, SRC_KNOWN, WAIT, Capture, HostEvent, HostStream, Plan, Ticket, Work,
+    CALL, COPY, COPY_3D, DST_KNOWN, FILL, RECORD, SRC_KNOWN, WAIT, Capture, HostEvent, HostStream, Plan, Side, Ticket, Work,
     add_stream, clear_frontier, copy_frontier, drain_device, drop_stream, drop_ticket, drop_tickets, enqueue,
-    find_of_any_device, find_stream, follow_legacy_order, hold_ticket, in_callback, is_legacy, lock, lost_device,
+    find_of_any_device, find_stream, follow_legacy_order, hold_ticket, in_callback, is_legacy, lock, lost_code, lost_device,
     mark, new_handle, unlock, wait_for,
 )
-from accelrt.driver.table cimport EVENT_DISABLE_TIMING, EVENT_INTERPROCESS, STREAM_NON_BLOCKING, Table, host_fn
+from accelrt.driver.table cimport EVENT_DISABLE_TIMING, EVENT_INTERPROCESS, MAX_PITCH, STREAM_NON_BLOCKING, Table, host_fn
 from accelrt.status cimport (
-    CAPTURED_EVENT, CAPTURE_INVALID, CAPTURE_ISOLATION, CAPTURE_UNSUPPORTED, DEINITIALIZED, ILLEGAL_ADDRESS,
+    CAPTURED_EVENT, CAPTURE_INVALID, CAPTURE_ISOLATION, CAPTURE_UNSUPPORTED, DEINITIALIZED,
     ILLEGAL_STATE, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE, NOT_INITIALIZED, NOT_PERMITTED, NOT_READY,
     NO_DEVICE, NO_HOST_MEMORY,
 )
+
+cdef extern from *:
+    """
+    #define accelrt_mul(a, b, out) __builtin_mul_overflow(a, b, out)
+    #define accelrt_add(a, b, out) __builtin_add_overflow(a, b, out)
+    """
+    bint multiply "accelrt_mul"(size_t a, size_t b, size_t* out) nogil
+    bint add "accelrt_add"(size_t a, size_t b, size_t* out) nogil
 
 cdef enum:
     GREATEST_PRIORITY = -5
@@ -124,6 +132,47 @@ cdef int copy_across(int on_device, uintptr_t stream, int dst_on, uintptr_t dst,
     if on_device != dst_on and on_device != src_on:
         code = code if code else INVALID_VALUE
     return code if code else put_copy_in(on_device, stream, dst, src, size, True)
+
+
+cdef int measure(Side* side, size_t pitch, size_t lines, size_t width, size_t height, size_t depth) noexcept nogil:
+    # INVALID_VALUE where rows or slices would overlap, or the sizes are those of no memory.
+    cdef size_t rows
+    if pitch < width or pitch > MAX_PITCH or (depth > 1 and lines < height):
+        return INVALID_VALUE
+    side.pitch = pitch
+    side.lines = lines
+    if multiply(lines, depth - 1, &rows) or add(rows, height - 1, &rows) or multiply(rows, pitch, &side.span):
+        return INVALID_VALUE
+    return INVALID_VALUE if add(side.span, width, &side.span) else 0
+
+
+cdef int copy_3d(int device, uintptr_t stream, uintptr_t dst, size_t dst_pitch, size_t dst_lines, uintptr_t src,
+                 size_t src_pitch, size_t src_lines, size_t width, size_t height, size_t depth) noexcept nogil:
+    cdef Work work
+    cdef int code = gate(device)
+    cdef int to, origin
+    if code or width == 0 or height == 0 or depth == 0:
+        return code
+    memset(&work, 0, sizeof(Work))
+    code = measure(&work.to, dst_pitch, dst_lines, width, height, depth)
+    if code == 0:
+        code = measure(&work.origin, src_pitch, src_lines, width, height, depth)
+    if code:
+        return code
+    to, origin = owner_of(dst, work.to.span), owner_of(src, work.origin.span)
+    if to == UNKNOWN_MEMORY or origin == UNKNOWN_MEMORY or (to >= 0 and origin >= 0 and to != origin):
+        return INVALID_VALUE
+    work.kind = COPY_3D
+    work.dst = dst
+    work.src = src
+    work.size = width
+    work.height = height
+    work.depth = depth
+    work.known = DST_KNOWN | SRC_KNOWN
+    lock()
+    code = put_in(find_stream(device, stream), &work, NULL, NULL)
+    unlock()
+    return code
 
 
 cdef int fill(int device, uintptr_t stream, uintptr_t dst, unsigned int value, int width, size_t count) noexcept nogil:
@@ -328,7 +377,7 @@ cdef int gate(int device) noexcept nogil:
     if code == 0 and (device < 0 or device >= gate_devices()):
         return INVALID_DEVICE if gate_devices() else NO_DEVICE
     if code == 0 and lost_device() == device + 1:
-        return ILLEGAL_ADDRESS
+        return lost_code()
     return code
 
 

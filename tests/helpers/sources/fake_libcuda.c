@@ -6,7 +6,7 @@
  * fills with INVALID_VALUE, as an H200 does between ranges that are mapped from several handles.
  * Settings: FAKE_INIT, what cuInit answers; FAKE_MISSING, a function that is not there; FAKE_VERSION, the driver's
  * (13000); FAKE_ACTIVE, a device whose primary context another library has; FAKE_PAGEABLE, the devices reach pageable memory; FAKE_POOL, MiB that the stream-ordered
- * pool can hold.  Work is complete at once, but while fake_busy(1) is in force.  That pool hands out what was given back only after a trim, as if all of it were in pieces. */
+ * pool can hold; FAKE_PARAMETERS, how many parameters, of 8 bytes each, a kernel has (1).  Work is complete at once, but while fake_busy(1) is in force.  That pool hands out what was given back only after a trim, as if all of it were in pieces. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -161,6 +161,13 @@ static int add_node(void *node, void *graph, void *after, void *edges, size_t co
     *(uintptr_t **)(params + 32) = bodies;  /* conditional.phGraph_out of CUgraphNodeParams */
     return node && !graph && !after && !edges && !count ? wants_context() : INVALID_VALUE;
 }
+static int handle_out(uintptr_t *out) { *out = 0x700; return wants_context(); }
+static int parameter(uintptr_t function, size_t index, size_t *offset, size_t *size) {
+    size_t count = setting("FAKE_PARAMETERS") ? setting("FAKE_PARAMETERS") : 1;
+    *offset = 8 * index;
+    *size = 8;
+    return index < count && function ? wants_context() : INVALID_VALUE;
+}
 static int harmless(void) { return 0; }  /* for functions whose arguments do not matter here */
 static int exchange_mode(int *mode) { static __thread int kept; int before = kept; kept = *mode; *mode = before; return 0; }
 
@@ -205,10 +212,16 @@ static const struct { const char *name; int since; void *function; } FUNCTIONS[]
     {"cuGraphNodeGetType", 10000, wants_context}, {"cuGraphDebugDotPrint", 11030, wants_context},
     {"cuGraphInstantiateWithFlags", 11040, wants_context}, {"cuGraphExecUpdate", 12000, wants_context},
     {"cuGraphUpload", 11010, wants_context}, {"cuGraphLaunch", 10000, wants_context},
-    {"cuGraphExecDestroy", 10000, wants_context}, {"cuModuleLoadData", 2000, wants_context},
-    {"cuModuleUnload", 2000, wants_context}, {"cuModuleGetFunction", 2000, wants_context},
+    {"cuGraphExecDestroy", 10000, wants_context}, {"cuModuleLoadData", 2000, handle_out},
+    {"cuModuleUnload", 2000, wants_context}, {"cuModuleGetFunction", 2000, handle_out},
     {"cuLaunchKernel", 4000, wants_context}, {"cuIpcGetEventHandle", 4010, wants_context},
     {"cuIpcOpenEventHandle", 4010, wants_context}, {"cuIpcGetMemHandle", 4010, wants_context},
+    {"cuModuleGetGlobal", 3020, wants_context}, {"cuFuncGetAttribute", 2020, wants_context},
+    {"cuFuncSetAttribute", 9000, wants_context}, {"cuFuncGetParamInfo", 12040, parameter},
+    {"cuLaunchKernelEx", 11060, wants_context}, {"cuOccupancyMaxActiveBlocksPerMultiprocessor", 6050, wants_context},
+    {"cuOccupancyMaxPotentialBlockSize", 6050, wants_context}, {"cuOccupancyMaxActiveClusters", 11070, wants_context},
+    {"cuGraphKernelNodeGetParams", 12000, wants_context}, {"cuGraphKernelNodeSetParams", 12000, wants_context},
+    {"cuGraphExecKernelNodeSetParams", 12000, wants_context},
     {"cuIpcOpenMemHandle", 11000, wants_context}, {"cuIpcCloseMemHandle", 4010, wants_context},
 };
 

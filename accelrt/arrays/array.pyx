@@ -1,0 +1,478 @@
+"""Array: memory with a shape, a type and strides.  Views share the memory; nothing here reads it."""
+import operator
+
+cimport cython
+from cpython.long cimport PyLong_CheckExact
+from cpython.number cimport PyIndex_Check
+from libc.stdint cimport uintptr_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy
+
+from accelrt.arrays.layout cimport (
+    MAX_NDIM, Extents, count_elements, find_bounds, is_c_contiguous, read_new_shape, read_shape, read_strides, reshaped,
+    set_contiguous,
+)
+from accelrt.buffers.buffer cimport Buffer, PinnedBuffer, raise_freed
+from accelrt.buffers.buffer import provide_slices, record_host_stream
+from accelrt.devices.device cimport device_at
+from accelrt.status cimport refuse_copy, refuse_unmade
+from accelrt.streams.stream cimport Stream
+
+cdef enum:
+    ROOM = 4  # axes that need no memory of their own
+
+cdef object numpy = None
+cdef object numpy_dtype = None  # numpy.dtype
+cdef object copies = None       # what provide_methods set
+cdef object exchange = None
+
+
+def provide_methods(copy_functions, exchange_functions):
+    """Sets what an Array's methods copy, fill and export with: those modules import arrays."""
+    global copies, exchange
+    copies, exchange = copy_functions, exchange_functions
+
+
+cdef object numpy_module():
+    global numpy, numpy_dtype
+    if numpy is None:
+        import numpy as imported
+
+        numpy, numpy_dtype = imported, imported.dtype
+    return numpy
+
+
+cdef object dtype_of(object dtype):
+    if numpy is None:
+        numpy_module()
+    found = dtype if type(dtype) is numpy_dtype else numpy_dtype(dtype)
+    if found.hasobject:
+        raise TypeError(f"dtype {found} holds Python objects, which no device can read; pass a dtype of plain values")
+    if found.subdtype is not None or found.itemsize == 0:
+        raise TypeError(f"dtype {found} is no type of single elements with bytes; pass its base, and a longer shape")
+    return found
+
+
+cdef bint is_held(object base) noexcept:
+    return (<Buffer>base).live
+
+
+cdef int raise_dead(Array array, str name) except -1:
+    if array.dtype is None:
+        refuse_unmade(array)
+    if array.base is not None:
+        raise_freed(array.base, f"the memory of {name}")
+    raise ValueError(f"{name} is an Array that was freed: its memory is not its own any more; make another")
+
+
+cdef Array new_array(object base, uintptr_t ptr, int device_index, Stream stream, object dtype, Py_ssize_t ndim,
+                     bint readonly):
+    cdef Array made = Array.__new__(Array)
+    start(made, base, ptr, device_index, stream, dtype, ndim, readonly)
+    return made
+
+
+cdef int start(Array made, object base, uintptr_t ptr, int device_index, Stream stream, object dtype, Py_ssize_t ndim,
+               bint readonly) except -1:
+    if ndim > ROOM:
+        made.extents = <Py_ssize_t*>malloc(2 * ndim * sizeof(Py_ssize_t))
+        if made.extents == NULL:
+            raise MemoryError(f"no host memory for the shape of an array of {ndim} axes")
+    else:
+        made.extents = made.room
+    made.base = base
+    made.owner = OTHERS
+    if isinstance(base, Buffer):
+        made.owner = DEVICE_BUFFER
+    elif isinstance(base, PinnedBuffer):
+        made.owner = PINNED_BUFFER
+        (<PinnedBuffer>base).exports += 1
+    made.ptr = ptr
+    made.device_index = device_index
+    made.stream = stream
+    made.dtype = dtype
+    made.itemsize = dtype.itemsize
+    made.ndim = ndim
+    made.readonly = readonly
+    return 0
+
+
+cdef int finish_array(Array array) except -1:
+    array.size = count_elements(array.ndim, array.extents, array.itemsize)
+    if array.size == 0:
+        array.ptr = 0
+    array.live = True
+    return 0
+
+
+cdef Array new_view(Array source, uintptr_t ptr, Py_ssize_t ndim):
+    return new_array(source.base, ptr, source.device_index, source.stream, source.dtype, ndim, source.readonly)
+
+
+@cython.no_gc_clear  # __dealloc__ needs the base
+cdef class Array:
+    """Memory with a shape, a type and strides: a view of a Buffer, of page-locked memory, or of another library's
+    array.  accelrt.empty(), zeros(), full(), asarray() and from_dlpack() make one with its memory.
+
+        numbers = accelrt.Array(buffer, (3, 4), "float32", offset=64)
+
+    Arguments:
+        memory: Buffer, PinnedBuffer, or a contiguous Array; it is kept alive.
+        shape: int or tuple of int; None is one axis of all elements from offset on, which has to be a whole number.
+        dtype: anything that numpy.dtype takes, ml_dtypes' types too, but without Python objects.
+        strides: tuple of int, bytes from an element to the next along each axis; None is C order.
+        offset: int, bytes from the memory's begin to the first element.
+        readonly: bool, whether copies and fills into it are refused.
+    Raises:
+        ValueError: elements lie outside the memory, or the memory was freed.
+        TypeError: an argument is of the wrong kind.
+
+    Indexing with ints, slices, Ellipsis and None makes views, as do reshape, permute, T and view.  There is no
+    arithmetic; elements on a device are read by numpy().  The memory is freed with the last object that uses it.
+    """
+
+    def __init__(self, memory, shape=None, dtype="uint8", *, strides=None, offset=0, bint readonly=False):
+        cdef Extents extents
+        cdef Py_ssize_t ndim, low, high
+        cdef size_t nbytes
+        if self.live or self.dtype is not None:
+            raise RuntimeError("an Array is initialised once")
+        kind = dtype_of(dtype)
+        base, ptr, nbytes, device_index, stream, fixed = memory_of(memory)
+        skip = operator.index(offset)
+        if not 0 <= skip <= nbytes:
+            raise ValueError(f"offset is {skip}; it goes from 0 to the {nbytes} bytes of the memory")
+        if shape is None:
+            if strides is not None or (nbytes - skip) % kind.itemsize:
+                raise ValueError(f"shape is None: the {nbytes - skip} bytes from offset {skip} on have to be a multiple of "
+                                 f"the {kind.itemsize} of {kind}, and strides None")
+            shape = (nbytes - skip) // kind.itemsize
+        ndim = read_shape(shape, extents)
+        count_elements(ndim, extents, kind.itemsize)
+        if strides is None:
+            set_contiguous(ndim, extents, kind.itemsize)
+        else:
+            read_strides(strides, ndim, extents + ndim)
+        find_bounds(ndim, extents, kind.itemsize, &low, &high)
+        if skip + low < 0 or skip + high > nbytes:
+            raise ValueError(f"an array of shape {shape} and {kind} at offset {skip} takes bytes {skip + low} to "
+                             f"{skip + high} of the memory, which has {nbytes}")
+        start(self, base, ptr + skip, device_index, stream, kind, ndim, readonly or fixed)
+        memcpy(self.extents, extents, 2 * ndim * sizeof(Py_ssize_t))
+        finish_array(self)
+
+    def __dealloc__(self):
+        if self.owner == PINNED_BUFFER:
+            (<PinnedBuffer>self.base).exports -= 1
+        if self.extents != self.room:
+            free(self.extents)
+
+    cdef bint dense(self) noexcept:
+        return is_c_contiguous(self.ndim, self.extents, self.itemsize)
+
+    # --- what it looks like ---
+
+    @property
+    def shape(self):
+        """tuple of int: the elements along each axis."""
+        return tuple([self.extents[axis] for axis in range(self.ndim)])
+
+    @property
+    def strides(self):
+        """tuple of int: bytes from an element to the next along each axis, as NumPy's."""
+        return tuple([self.extents[self.ndim + axis] for axis in range(self.ndim)])
+
+    @property
+    def nbytes(self):
+        """int: the elements' bytes, whatever lies between them."""
+        return self.size * self.itemsize
+
+    @property
+    def device(self):
+        """The device object of the device that holds the memory, or "cpu" for host memory."""
+        return device_at(self.device_index) if self.device_index >= 0 else "cpu"
+
+    @property
+    def is_contiguous(self):
+        """bool: whether the elements lie one behind the other in C order."""
+        return bool(self.dense())
+
+    def __len__(self):
+        if self.ndim == 0:
+            raise TypeError("an Array of no axes has no length")
+        return self.extents[0]
+
+    def __repr__(self):
+        if self.dtype is None:
+            return "<accelrt.Array, never initialised>"
+        if not self.live:
+            return f"<accelrt.Array {self.dtype}, freed>"
+        place = f"on {self.device.type}:{self.device_index}" if self.device_index >= 0 else "in host memory"
+        layout = "" if self.dense() else f" strides={self.strides}"
+        return f"<accelrt.Array {self.dtype} shape={self.shape}{layout} at {self.ptr:#x} {place}>"
+
+    # --- views ---
+
+    def __getitem__(self, key):
+        """A view of some of the elements: ints, slices, Ellipsis and None, as NumPy's basic indexing.
+
+        Raises:
+            IndexError: an int is outside its axis, or there are more of them than axes.
+            TypeError: the key holds anything else, such as an array.
+        """
+        check_live(self, "this")
+        return index(self, key)
+
+    def __setitem__(self, key, value):
+        """Copies into those elements, as copy_() does, or fills them with a number."""
+        check_live(self, "this")
+        copies.assign(index(self, key), value)
+
+    def reshape(self, *shape):
+        """A view of the same elements in C order with another shape; never a copy.
+
+        Arguments:
+            shape: ints, or one tuple of them; one may be -1, and stands for what is left.
+        Raises:
+            ValueError: the number of elements is another, or only a copy could have that shape: ask for one,
+                array.copy().reshape(shape).
+        """
+        cdef Extents extents
+        cdef Py_ssize_t ndim
+        cdef Array view
+        check_live(self, "this")
+        given = shape[0] if len(shape) == 1 else shape
+        ndim = read_new_shape(given, self.size, extents)
+        if self.size < 2:
+            set_contiguous(ndim, extents, self.itemsize)
+        elif not reshaped(self.ndim, self.extents, ndim, extents):
+            raise ValueError(f"an Array of shape {self.shape} and strides {self.strides} has no view of shape {given}; "
+                             "copy it first: array.copy().reshape(...)")
+        view = new_view(self, self.ptr, ndim)
+        memcpy(view.extents, extents, 2 * ndim * sizeof(Py_ssize_t))
+        finish_array(view)
+        return view
+
+    def permute(self, *axes):
+        """A view with the axes in another order.
+
+        Arguments:
+            axes: ints, or one tuple of them: each axis once; a negative one counts from the end.
+        """
+        cdef Py_ssize_t place, axis
+        cdef Array view
+        check_live(self, "this")
+        given = axes[0] if len(axes) == 1 and not PyIndex_Check(axes[0]) else axes
+        order = [operator.index(axis_) for axis_ in given]
+        order = [axis_ + self.ndim if axis_ < 0 else axis_ for axis_ in order]
+        if sorted(order) != list(range(self.ndim)):
+            raise ValueError(f"axes is {given}; an Array of {self.ndim} axes takes each from 0 to {self.ndim - 1} once")
+        view = new_view(self, self.ptr, self.ndim)
+        for place in range(self.ndim):
+            axis = order[place]
+            view.extents[place] = self.extents[axis]
+            view.extents[self.ndim + place] = self.extents[self.ndim + axis]
+        finish_array(view)
+        return view
+
+    def transpose(self, *axes):
+        """permute(axes); with no axes given, the axes in reverse."""
+        if not axes or (len(axes) == 1 and axes[0] is None):
+            return self.permute(tuple(range(self.ndim - 1, -1, -1)))
+        return self.permute(*axes)
+
+    @property
+    def T(self):
+        """A view with the axes in reverse."""
+        return self.transpose()
+
+    def view(self, dtype):
+        """A view of the same bytes as elements of another type; nothing is converted.
+
+        Arguments:
+            dtype: anything that numpy.dtype takes.  Where its elements have another size, the last axis has to be
+                contiguous, and its bytes a multiple of that; smaller elements have to divide the larger ones.
+        """
+        cdef Py_ssize_t itemsize, nbytes = 0
+        cdef Array view
+        check_live(self, "this")
+        kind = dtype_of(dtype)
+        itemsize = kind.itemsize
+        if itemsize != self.itemsize:
+            if self.ndim == 0 or (self.extents[self.ndim - 1] > 1
+                                  and self.extents[2 * self.ndim - 1] != self.itemsize):
+                raise ValueError(f"a view of {self.dtype} as {kind} needs a contiguous last axis, for their elements have "
+                                 f"{self.itemsize} and {itemsize} bytes; shape {self.shape}, strides {self.strides}")
+            nbytes = self.extents[self.ndim - 1] * self.itemsize
+            if nbytes % itemsize or (itemsize < self.itemsize and self.itemsize % itemsize):
+                raise ValueError(f"the last axis has {nbytes} bytes, in elements of {self.itemsize}; {kind} has {itemsize}, "
+                                 "of which that has to be a multiple, and where they are fewer, each element too")
+        view = new_array(self.base, self.ptr, self.device_index, self.stream, kind, self.ndim, self.readonly)
+        memcpy(view.extents, self.extents, 2 * self.ndim * sizeof(Py_ssize_t))
+        if itemsize != self.itemsize:
+            view.extents[self.ndim - 1] = nbytes // itemsize
+            view.extents[2 * self.ndim - 1] = itemsize
+        finish_array(view)
+        return view
+
+    # --- its memory ---
+
+    def free(self):
+        """Frees the memory now, for every view of it, or lets go of another library's; doing it again does nothing.
+
+        Raises:
+            BufferError: other libraries' arrays on the memory are alive.
+        """
+        base = self.base
+        if not self.live:
+            return
+        if self.owner == PINNED_BUFFER:
+            (<PinnedBuffer>base).exports -= 1
+            try:
+                base.free()
+            except BufferError:
+                (<PinnedBuffer>base).exports += 1
+                raise
+        elif self.owner == DEVICE_BUFFER:
+            base.free()
+        self.live = False
+        self.owner = OTHERS
+        self.base = None
+        self.ptr = 0
+
+    def record_stream(self, stream):
+        """Says that another stream uses the memory: once freed, it is not reused before that work is done.
+
+        Arguments:
+            stream: Stream, of another device too, or a handle as int.
+        Raises:
+            ValueError: the driver knows no such stream, or the memory was freed or is another library's.
+        """
+        check_live(self, "this")
+        if self.owner == DEVICE_BUFFER:
+            self.base.record_stream(stream)
+        elif self.owner == PINNED_BUFFER:
+            record_host_stream(self.base, stream)
+        else:
+            raise ValueError(f"the memory is of a {type(self.base).__name__} of another library, which frees it; tell that "
+                             "library which stream uses it, or keep this Array until the work is done")
+
+    def __reduce__(self):
+        refuse_copy(self, "it stands for memory; copy the elements with copy(), or send those of numpy()")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        self.free()
+        return False
+
+
+cdef tuple memory_of(object memory):
+    # (what to keep alive, address, bytes, device, stream, whether it is read-only)
+    cdef Array array
+    if isinstance(memory, Buffer):
+        if not (<Buffer>memory).live:
+            raise_freed(memory, "memory")
+        return (memory, (<Buffer>memory).ptr, (<Buffer>memory).nbytes, (<Buffer>memory).device_index,
+                (<Buffer>memory).stream, False)
+    if isinstance(memory, PinnedBuffer):
+        if not (<PinnedBuffer>memory).live:
+            raise_freed(memory, "memory")
+        return memory, (<PinnedBuffer>memory).ptr, (<PinnedBuffer>memory).nbytes, -1, None, False
+    if isinstance(memory, Array):
+        array = memory
+        check_live(array, "memory")
+        if not array.dense():
+            raise ValueError(f"memory is an Array of shape {array.shape} and strides {array.strides}; pass a contiguous one")
+        return array.base, array.ptr, array.size * array.itemsize, array.device_index, array.stream, array.readonly
+    raise TypeError(f"memory is of type {type(memory).__name__}; pass a Buffer, a PinnedBuffer or an Array, or make an "
+                    "Array of another library's array with accelrt.asarray() or accelrt.from_dlpack()")
+
+
+# --- indexing ----------------------------------------------------------------------------------------------------
+
+cdef int raise_key(object part) except -1:
+    raise TypeError(f"an index is {part!r} of type {type(part).__name__}; an Array takes ints, slices, Ellipsis and None")
+
+
+cdef Py_ssize_t count_used(tuple key) except -1:
+    # The axes that the key names; everything in it is of a kind that there is.
+    cdef Py_ssize_t used = 0, ellipses = 0
+    for part in key:
+        if part is Ellipsis:
+            ellipses += 1
+        elif isinstance(part, slice) or PyLong_CheckExact(part) or (PyIndex_Check(part) and not is_refused(part)):
+            used += 1
+        elif part is not None:
+            raise_key(part)
+    if ellipses > 1:
+        raise IndexError("an index has at most one Ellipsis")
+    return used
+
+
+cdef bint is_refused(object part) except -1:
+    # A bool, and an array of one element, have __index__ too, and mean something else in NumPy's indexing.
+    return isinstance(part, bool) or getattr(part, "ndim", 0) != 0
+
+
+cdef Array index(Array self, object key):
+    cdef tuple parts = key if isinstance(key, tuple) else (key,)
+    cdef Py_ssize_t used = count_used(parts), left = self.ndim - used, axis = 0, made = 0, offset = 0, place
+    cdef Py_ssize_t[2 * MAX_NDIM] lengths, strides
+    cdef Array view
+    if left < 0:
+        raise IndexError(f"an Array of {self.ndim} axes has no {used} indices")
+    if self.ndim + len(parts) > 2 * MAX_NDIM:
+        raise IndexError(f"an Array has at most {MAX_NDIM} axes")
+    if Ellipsis not in parts:
+        parts += (Ellipsis,)
+    for part in parts:
+        if part is Ellipsis:
+            for _ in range(left):
+                lengths[made], strides[made] = self.extents[axis], self.extents[self.ndim + axis]
+                made += 1
+                axis += 1
+        elif part is None:
+            lengths[made], strides[made] = 1, 0
+            made += 1
+        elif isinstance(part, slice):
+            offset += cut(self, axis, part, &lengths[made], &strides[made])
+            made += 1
+            axis += 1
+        else:
+            offset += place_of(self, axis, part) * self.extents[self.ndim + axis]
+            axis += 1
+    if made > MAX_NDIM:
+        raise IndexError(f"an Array has at most {MAX_NDIM} axes")
+    view = new_view(self, self.ptr + offset, made)
+    for place in range(made):
+        view.extents[place] = lengths[place]
+        view.extents[made + place] = strides[place]
+    finish_array(view)
+    return view
+
+
+cdef Py_ssize_t cut(Array self, Py_ssize_t axis, object part, Py_ssize_t* out_length, Py_ssize_t* out_stride) except? -1:
+    # Bytes to skip.
+    cdef Py_ssize_t first, last, step, stride = self.extents[self.ndim + axis]
+    first, last, step = part.indices(self.extents[axis])
+    out_length[0] = len(range(first, last, step))
+    out_stride[0] = stride * step if out_length[0] > 1 else stride
+    return first * stride if out_length[0] else 0
+
+
+cdef Py_ssize_t place_of(Array self, Py_ssize_t axis, object part) except? -1:
+    cdef object asked = operator.index(part)
+    cdef Py_ssize_t length = self.extents[axis]
+    if not -length <= asked < length:
+        raise IndexError(f"index {asked} is outside axis {axis}, of {length} elements")
+    return asked + length if asked < 0 else asked
+
+
+def slice_buffer(Buffer buffer, key):
+    """The bytes of a Buffer that an index names, as an Array of uint8."""
+    return Array(buffer)[key]
+
+
+provide_slices(slice_buffer)

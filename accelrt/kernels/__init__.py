@@ -1,0 +1,20 @@
+"""Kernels: compiled, loaded, launched and captured.
+
+module              Module; host kernels
+kernel              Kernel and its launches
+packing             arguments, as a kernel's parameters take them
+signature           what a signature says of the parameters
+limits              why a driver refuses a launch
+sleep               sleep
+compiler            compile, compile_image and link_images
+image               ModuleImage; the names of architectures
+nvrtc, jitlink      the calls of NVRTC and nvJitLink
+known_compiler      which NVRTC there is, without loading it
+c_compiler          the C compiler, for kernels of the host device
+cache               what was compiled, kept in memory and in files
+includes            which files a source may include, for the cache's keys
+diagnostics         a compiler's messages with the source's lines
+elementwise         elementwise kernels
+elementwise_source  their text
+elementwise_layout  their shapes and strides
+"""

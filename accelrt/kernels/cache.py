@@ -1,0 +1,201 @@
+"""Compiled kernels kept in memory, and in files for other processes and for later.
+
+A file is MAGIC, the digest of what follows, and fields, each with its length before it.  It is written under
+another name and then renamed, so that no reader sees a part of one; where two processes write the same, the
+last one stays.  What is not whole, or belongs to another user, counts as missing and is compiled anew.  No
+error of the file system is told: without a folder that can be written nothing is kept.
+
+A digest finds damage, not intent: code from the folder runs, so it has to be the user's own.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from _thread import allocate_lock
+from hashlib import blake2b
+
+from accelrt import env
+from accelrt.kernels.image import ModuleImage
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["digest", "forget", "lookup", "read_fields", "store", "write_fields"]
+
+MAGIC = b"accelrt kernel 1\n"
+DIGEST_BYTES = 32
+SUFFIX = ".kernel"
+UNFINISHED = ".tmp"
+ABANDONED = 3600.0  # seconds after which an unfinished file's writer is taken to be dead
+MEMORY_BOUND = 256 << 20
+
+_images: dict[str, ModuleImage] = {}  # by key, least recently used first
+_held = 0  # bytes of their data
+_lock = allocate_lock()  # of the two
+
+
+def digest(fields: Iterable[bytes]) -> str:
+    """The key of fields; their borders count."""
+    made = blake2b(digest_size=DIGEST_BYTES)
+    for field in fields:
+        made.update(len(field).to_bytes(8, "little"))
+        made.update(field)
+    return made.hexdigest()
+
+
+def lookup(key: str) -> ModuleImage | None:
+    """The image of a key, from memory or from a file."""
+    with _lock:
+        found = _images.pop(key, None)
+        if found is not None:
+            _images[key] = found
+            return found
+    fields = read_fields(key)
+    if fields is None:
+        return None
+    try:
+        kind, arch, compiler, log, count, *rest = fields
+        pairs = [field.decode() for field in rest[: 2 * int(count)]]
+        image = ModuleImage(
+            rest[2 * int(count)],
+            kind.decode(),
+            arch.decode(),
+            dict(zip(pairs[::2], pairs[1::2], strict=True)),
+            log.decode(),
+            compiler.decode(),
+        )
+    except (ValueError, IndexError):  # whole, but of another format
+        return None
+    remember(key, image)
+    return image
+
+
+def store(key: str, image: ModuleImage) -> None:
+    """Keeps an image in memory and in a file."""
+    remember(key, image)
+    pairs = [part.encode() for pair in image.names.items() for part in pair]
+    texts = (image.kind, image.arch, image.compiler, image.log, str(len(image.names)))
+    write_fields(key, [*(text.encode() for text in texts), *pairs, image.data])
+
+
+def remember(key: str, image: ModuleImage) -> None:
+    global _held
+    with _lock:
+        replaced = _images.pop(key, None)
+        _images[key] = image
+        _held += len(image.data) - (len(replaced.data) if replaced is not None else 0)
+        while _held > MEMORY_BOUND and len(_images) > 1:
+            oldest = next(iter(_images))
+            _held -= len(_images.pop(oldest).data)
+
+
+def forget() -> None:
+    """Forgets what is in memory; the files stay."""
+    global _held
+    with _lock:
+        _images.clear()
+        _held = 0
+
+
+def bound() -> int:
+    """Bytes that the folder may hold; 0 where nothing is kept in files."""
+    return int(env.value("ACCELRT_KERNEL_CACHE_MB")) << 20
+
+
+def path_of(name: str) -> str:
+    return os.path.join(env.value("ACCELRT_KERNEL_CACHE"), name + SUFFIX)
+
+
+def read_fields(name: str) -> list[bytes] | None:
+    """The fields of a file of the folder; None where there is none that is whole and the user's own."""
+    if bound() == 0:
+        return None
+    try:
+        file = os.open(path_of(name), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        facts = os.fstat(file)
+        if facts.st_uid != os.geteuid():
+            return None
+        data = os.read(file, facts.st_size)
+        os.utime(file)  # when it was last used, which is what the oldest are told by
+    except OSError:
+        return None
+    finally:
+        os.close(file)
+    return unpack(data, name)
+
+
+def unpack(data: bytes, name: str) -> list[bytes] | None:
+    start = len(MAGIC) + DIGEST_BYTES
+    if data[: len(MAGIC)] != MAGIC:
+        return None
+    if data[len(MAGIC) : start] != blake2b(memoryview(data)[start:], digest_size=DIGEST_BYTES).digest():
+        return None
+    fields = []
+    while start + 8 <= len(data):
+        length = int.from_bytes(data[start : start + 8], "little")
+        fields.append(data[start + 8 : start + 8 + length])
+        start += 8 + length
+    # The name is the first field: a file that was renamed holds something else.
+    return fields[1:] if start == len(data) and fields and fields[0] == name.encode() else None
+
+
+def write_fields(name: str, fields: Iterable[bytes]) -> None:
+    """Writes a file of the folder, and removes the least recently used ones beyond the folder's bound."""
+    most = bound()
+    payload = b"".join(len(field).to_bytes(8, "little") + field for field in (name.encode(), *fields))
+    if len(MAGIC) + DIGEST_BYTES + len(payload) > most:
+        return
+    path = path_of(name)
+    folder = os.path.dirname(path)
+    unfinished = f"{path}.{os.urandom(8).hex()}{UNFINISHED}"
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        file = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return
+    try:
+        with open(file, "wb") as out:
+            out.write(MAGIC + blake2b(payload, digest_size=DIGEST_BYTES).digest())
+            out.write(payload)
+        os.rename(unfinished, path)
+    except OSError:  # a full disk, say
+        remove(unfinished)
+        return
+    trim(folder, most)
+
+
+def trim(folder: str, most: int) -> None:
+    """Removes the files that were used longest ago, until the rest is of no more bytes than most."""
+    kept = []
+    now = time.time()
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                try:
+                    facts = entry.stat(follow_symlinks=False)
+                except OSError:  # another process removed it meanwhile
+                    continue
+                if entry.name.endswith(SUFFIX):
+                    kept.append((facts.st_mtime_ns, facts.st_size, entry.path))
+                elif entry.name.endswith(UNFINISHED) and now - facts.st_mtime > ABANDONED:
+                    remove(entry.path)
+    except OSError:
+        return
+    total = sum(size for _, size, _ in kept)
+    for _, size, path in sorted(kept):
+        if total <= most:
+            return
+        remove(path)
+        total -= size
+
+
+def remove(path: str) -> None:
+    try:  # noqa: SIM105  contextlib takes long to import
+        os.unlink(path)
+    except OSError:
+        pass

@@ -1,0 +1,49 @@
+"""A compiler's messages, with the lines of the source that they are about."""
+
+from __future__ import annotations
+
+import re
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["error_text"]
+
+SHOWN = 5  # errors; the log has all of them
+AROUND = 2  # lines before and after the one that an error is about
+# "name(3): error: text" of NVRTC, and "name:3:7: error: text" of C compilers.
+ERROR = re.compile(
+    r"^(?P<name>.+?)(?:\((?P<line>\d+)\)|:(?P<row>\d+)(?::\d+)?): (?P<text>(?:\w+ )?error\b.*)$", re.M
+)
+UNPLACED = re.compile(r"^(?:\S+: )?(?:fatal )?error\b.*$", re.M)
+
+
+def error_text(log: str, sources: Mapping[str, str]) -> str:
+    """The errors of a log, each with the lines around its place; the whole log where none is found in it.
+
+    Arguments:
+        log: str, what the compiler wrote.
+        sources: mapping from the names that the compiler knows texts by to the texts.
+    """
+    found = list(ERROR.finditer(log))
+    parts = []
+    for error in found[:SHOWN]:
+        line = int(error["line"] or error["row"])
+        parts.append(f"{error['name']}, line {line}: {error['text']}")
+        if error["name"] in sources:
+            parts.append(excerpt(sources[error["name"]], line))
+    parts += [error[0] for error in UNPLACED.finditer(log)][:SHOWN] if not found else []
+    if len(found) > SHOWN:
+        parts.append(f"and {len(found) - SHOWN} errors more; the exception's log has all of them")
+    return "\n".join(parts) or log.strip()
+
+
+def excerpt(text: str, line: int) -> str:
+    """The lines around one, numbered, with a mark at that one."""
+    lines = text.splitlines()
+    first, last = max(line - 1 - AROUND, 0), min(line + AROUND, len(lines))
+    return "\n".join(
+        f"{'>' if number == line else ' '}{number:5d} | {lines[number - 1]}"
+        for number in range(first + 1, last + 1)
+    )

@@ -1,0 +1,445 @@
+"""The text of elementwise kernels: parameter declarations read, and CUDA C++ or C written for given types.
+
+A kernel's first parameter is the number of elements, or for a strided kernel a struct of that number, the
+length of each axis, and for each array its stride in bytes along each axis, all of 64 bits.  The inputs and
+outputs follow in the order of their declarations, an array as the pointer to its first element, a scalar by
+value.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+__all__ = [
+    "BLOCK",
+    "CHUNK",
+    "MOST_AXES",
+    "MOST_PARAMETERS",
+    "STORED",
+    "UNROLLED",
+    "Operand",
+    "Parameter",
+    "Text",
+    "cuda_source",
+    "host_source",
+    "read_parameters",
+    "signature",
+]
+
+BLOCK = 256  # threads
+UNROLLED = 2  # vectors for each thread, whose loads are under way at the same time
+VECTOR_BYTES = 16  # the widest load of a thread
+CHUNK = 1 << 16  # elements of a block on the host device
+MOST_AXES = 8
+MOST_PARAMETERS = 32
+
+# NumPy's name of a type -> how it is stored; what the body computes with is the same, but for 16-bit floats.
+STORED = {
+    "bool": "bool",
+    "int8": "signed char",
+    "int16": "short",
+    "int32": "int",
+    "int64": "long long",
+    "uint8": "unsigned char",
+    "uint16": "unsigned short",
+    "uint32": "unsigned int",
+    "uint64": "unsigned long long",
+    "float16": "unsigned short",
+    "bfloat16": "unsigned short",
+    "float32": "float",
+    "float64": "double",
+}
+IN_FLOAT = ("float16", "bfloat16")
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+WORDS = """
+    i n alignas and auto bitand bitor bool break case catch char class compl const constexpr continue
+    decltype default delete do double else enum explicit export extern false float for friend goto if
+    inline int long mutable namespace new not operator or private protected public register restrict
+    return short signed sizeof static struct switch template this throw true try typedef typeid typename
+    union unsigned using virtual void volatile while xor
+"""
+RESERVED = frozenset(WORDS.split())  # of C and C++, and what a body may use
+
+CUDA_START = """\
+#define accelrt_inline static __device__ __forceinline__ __attribute__((unused))
+"""
+CUDA_CONVERSIONS = """\
+accelrt_inline float accelrt_load_float16(unsigned short stored) {
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(stored));
+    return value;
+}
+accelrt_inline unsigned short accelrt_store_float16(float value) {
+    unsigned short stored;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(stored) : "f"(value));
+    return stored;
+}
+#define accelrt_float_of(bits) __uint_as_float(bits)
+#define accelrt_bits_of(value) __float_as_uint(value)
+"""
+HOST_START = """\
+#include <math.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <tgmath.h>
+#define accelrt_inline static inline
+#define min(a, b) ((a) < (b) ? (a) : (b))
+#define max(a, b) ((a) > (b) ? (a) : (b))
+typedef struct {
+    unsigned int grid[3], block[3], index[3], shared_bytes;
+    void* shared;
+    int* failed;
+} accelrt_block;
+"""
+HOST_CONVERSIONS = """\
+accelrt_inline float accelrt_float_of(unsigned int bits) {
+    float value;
+    memcpy(&value, &bits, 4);
+    return value;
+}
+accelrt_inline unsigned int accelrt_bits_of(float value) {
+    unsigned int bits;
+    memcpy(&bits, &value, 4);
+    return bits;
+}
+accelrt_inline float accelrt_load_float16(unsigned short stored) {
+    const unsigned int sign = (unsigned int)(stored & 0x8000) << 16, rest = stored & 0x7fff;
+    if (rest >= 0x7c00)
+        return accelrt_float_of(sign | 0x7f800000 | (rest & 0x3ff) << 13);
+    const float size = accelrt_float_of(rest << 13) * 0x1p112f;  /* the difference of the exponents */
+    return accelrt_float_of(sign | accelrt_bits_of(size));
+}
+accelrt_inline unsigned short accelrt_store_float16(float value) {
+    const unsigned int bits = accelrt_bits_of(value), sign = bits >> 16 & 0x8000, size = bits & 0x7fffffff;
+    if (size > 0x7f800000)
+        return sign | 0x7e00;
+    if (size >= 0x477ff000)  /* 65520, which rounds to infinity */
+        return sign | 0x7c00;
+    if (size < 0x38800000)  /* subnormal: adding 0.5 rounds it into the lowest bits */
+        return sign | (accelrt_bits_of(accelrt_float_of(size) + 0.5f) - 0x3f000000);
+    return sign | ((size - 0x38000000 + 0xfff + (size >> 13 & 1)) >> 13);
+}
+"""
+CONVERSIONS = """\
+accelrt_inline float accelrt_load_bfloat16(unsigned short stored) {
+    return accelrt_float_of((unsigned int)stored << 16);
+}
+accelrt_inline unsigned short accelrt_store_bfloat16(float value) {
+    const unsigned int bits = accelrt_bits_of(value);
+    if ((bits & 0x7fffffff) > 0x7f800000)
+        return bits >> 16 | 0x40;
+    return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}
+"""
+
+
+class Parameter(NamedTuple):
+    """One declaration: the type is a name of STORED, or a placeholder such as "T"."""
+
+    type: str
+    name: str
+
+
+class Operand(NamedTuple):
+    """A parameter of a kernel that is written.
+
+    Attributes:
+        name: str.  dtype: str, a name of STORED.
+        is_array: bool, False for a scalar.  is_output: bool.
+    """
+
+    name: str
+    dtype: str
+    is_array: bool
+    is_output: bool
+
+    @property
+    def stored(self) -> str:
+        return STORED[self.dtype]
+
+    @property
+    def computed(self) -> str:
+        return "float" if self.dtype in IN_FLOAT else STORED[self.dtype]
+
+    def load(self, text: str) -> str:
+        return f"accelrt_load_{self.dtype}({text})" if self.dtype in IN_FLOAT else text
+
+    def store(self, text: str) -> str:
+        return f"accelrt_store_{self.dtype}({text})" if self.dtype in IN_FLOAT else text
+
+
+class Text(NamedTuple):
+    """What a kernel is written of.
+
+    Attributes:
+        name: str, of the kernel.
+        operands: tuple of Operand.
+        types: dict from each placeholder to the type that the body computes with.
+        body: str.  preamble: str.
+    """
+
+    name: str
+    operands: tuple[Operand, ...]
+    types: dict[str, str]
+    body: str
+    preamble: str
+
+
+def read_parameters(text: str, what: str) -> tuple[Parameter, ...]:
+    """The declarations of a text such as "T x, float32 scale".
+
+    Raises:
+        TypeError: it is no str.
+        ValueError: a declaration is not a type and a name.
+    """
+    if not isinstance(text, str):
+        raise TypeError(
+            f"{what} is a str of declarations such as 'T x, float32 y', not {type(text).__name__}"
+        )
+    found = []
+    for part in text.split(",") if text.strip() else []:
+        words = part.split()
+        if len(words) != 2 or not all(NAME.fullmatch(word) for word in words):
+            raise ValueError(
+                f"{what}: {part.strip()!r} is no declaration; write a type and a name, as in 'T x'"
+            )
+        type_, name = words
+        if type_ not in STORED and not (type_[0].isupper() and type_ not in RESERVED):
+            raise ValueError(
+                f"{what}: {type_!r} is no type; it may be {', '.join(STORED)}, or a placeholder that begins "
+                "with a capital letter, such as T"
+            )
+        if name in RESERVED or name.startswith("accelrt_"):
+            raise ValueError(f"{what}: {name!r} is no parameter's name; it means something else in the body")
+        found.append(Parameter(type_, name))
+    return tuple(found)
+
+
+def conversions(text: Text, own: str) -> str:
+    """The functions between 16-bit floats and float, where the kernel has such operands."""
+    return own + CONVERSIONS if any(each.dtype in IN_FLOAT for each in text.operands) else ""
+
+
+def operation(text: Text) -> str:
+    """The typedefs of the placeholders, the preamble, and a function that computes one element."""
+    operands = text.operands
+    lines = [f"typedef {computed} {placeholder};" for placeholder, computed in text.types.items()]
+    takes = ["const long long i", "const long long n"]
+    takes += [f"const {each.computed} {each.name}" for each in operands if not each.is_output]
+    outputs = [each for each in operands if each.is_output]
+    takes += [f"{each.computed}* accelrt_{each.name}" for each in outputs]
+    lines += [text.preamble, f"accelrt_inline void accelrt_operation({', '.join(takes)}) {{"]
+    lines += [f"    {each.computed} {each.name} = 0;" for each in outputs]
+    lines += ["    {", text.body, "    ;}"]
+    lines += [f"    *accelrt_{each.name} = {each.name};" for each in outputs]
+    return "\n".join([*lines, "}\n"])
+
+
+def parameters(operands: Sequence[Operand], axes: int) -> list[tuple[str, str]]:
+    """Type and name of each of a kernel's parameters; axes is 0 for a contiguous kernel."""
+    found = [("accelrt_axes", "accelrt_layout") if axes else ("long long", "accelrt_n")]
+    for each in operands:
+        const = "" if each.is_output else "const "
+        kind = f"{const}{each.stored}*" if each.is_array else each.computed
+        found.append((kind, f"accelrt_arg_{each.name}"))
+    return found
+
+
+def signature(operands: Sequence[Operand], axes: int) -> list[str]:
+    """The same as kernels' signatures write it."""
+    arrays = sum(each.is_array for each in operands)
+    first = f"struct[{8 * (1 + axes + arrays * axes)}]" if axes else "long long"
+    return [first, *(kind for kind, _ in parameters(operands, axes)[1:])]
+
+
+def layout_type(operands: Sequence[Operand], axes: int) -> str:
+    """The struct of a strided kernel's first parameter."""
+    strides = "".join(f" long long stride_{each.name}[{axes}];" for each in operands if each.is_array)
+    return (
+        f"typedef struct {{ long long n; long long length[{axes}];{strides} }} accelrt_axes;\n"
+        if axes
+        else ""
+    )
+
+
+def call(operands: Sequence[Operand], index: str, at: Mapping[str, str]) -> list[str]:
+    """Statements that compute one element; `at` says where each array's element is."""
+    lines = [f"{each.computed} accelrt_new_{each.name};" for each in operands if each.is_output]
+    given = [index, "accelrt_n"]
+    for each in operands:
+        if each.is_output:
+            given.append(f"&accelrt_new_{each.name}")
+        else:
+            given.append(each.load(at[each.name]) if each.is_array else f"accelrt_arg_{each.name}")
+    lines.append(f"accelrt_operation({', '.join(given)});")
+    outputs = [each for each in operands if each.is_output]
+    return lines + [f"{at[each.name]} = {each.store(f'accelrt_new_{each.name}')};" for each in outputs]
+
+
+def indented(lines: Iterable[str], depth: int) -> str:
+    return "".join(f"{'    ' * depth}{line}\n" for line in lines)
+
+
+def cuda_source(text: Text, axes: int, vector: int, wide: bool) -> str:
+    """CUDA C++ of one kernel.
+
+    Arguments:
+        axes: int, of the arrays; 0 for the contiguous kernel, which takes `vector` elements at a time.
+        wide: bool, whether a strided kernel counts elements in 64 bits.
+    """
+    listed = ", ".join(f"{kind} const {called}" for kind, called in parameters(text.operands, axes))
+    head = f'extern "C" __global__ void __launch_bounds__({BLOCK}) {text.name}({listed}) {{\n'
+    inner = cuda_strided(text.operands, axes, wide) if axes else cuda_contiguous(text.operands, vector)
+    start = CUDA_START + conversions(text, CUDA_CONVERSIONS) + layout_type(text.operands, axes)
+    return start + operation(text) + head + inner + "}\n"
+
+
+def cuda_contiguous(operands: Sequence[Operand], vector: int) -> str:
+    arrays = [each for each in operands if each.is_array]
+    read = [each for each in arrays if not each.is_output]
+    vectors = {each.name: f"accelrt_{each.name}_vector" for each in arrays}
+    lines = [f"const long long accelrt_whole = accelrt_n / {vector};"]
+    for each in arrays:
+        aligned = f"alignas(sizeof({each.stored}) * {vector})"
+        lines.append(f"struct {aligned} {vectors[each.name]} {{ {each.stored} at[{vector}]; }};")
+        lines.append(f"{vectors[each.name]} accelrt_{each.name}[{UNROLLED}];")
+    lines.append(f"const long long accelrt_first = (long long)blockIdx.x * {BLOCK * UNROLLED} + threadIdx.x;")
+    step = [
+        "#pragma unroll",
+        f"for (int accelrt_u = 0; accelrt_u < {UNROLLED}; ++accelrt_u) {{",
+        f"    const long long accelrt_k = accelrt_first + accelrt_u * {BLOCK};",
+        "    if (accelrt_k < accelrt_whole) {",
+    ]
+    lines += step
+    for each in read:
+        source = f"reinterpret_cast<const {vectors[each.name]}*>(accelrt_arg_{each.name})[accelrt_k]"
+        lines.append(f"        accelrt_{each.name}[accelrt_u] = {source};")
+    lines += [
+        "    }",
+        "}",
+        *step,
+        "        #pragma unroll",
+        f"        for (int accelrt_v = 0; accelrt_v < {vector}; ++accelrt_v) {{",
+    ]
+    at = {each.name: f"accelrt_{each.name}[accelrt_u].at[accelrt_v]" for each in arrays}
+    lines += ["            " + line for line in call(operands, f"accelrt_k * {vector} + accelrt_v", at)]
+    lines.append("        }")
+    for each in arrays:
+        if each.is_output:
+            target = f"reinterpret_cast<{vectors[each.name]}*>(accelrt_arg_{each.name})[accelrt_k]"
+            lines.append(f"        {target} = accelrt_{each.name}[accelrt_u];")
+    lines += ["    }", "}"]
+    # The last elements, fewer than a vector, are those of the first threads of the last block.
+    lines += [
+        f"const long long accelrt_k = accelrt_whole * {vector} + threadIdx.x;",
+        "if (blockIdx.x == gridDim.x - 1 && accelrt_k < accelrt_n) {",
+    ]
+    at = {each.name: f"accelrt_arg_{each.name}[accelrt_k]" for each in arrays}
+    lines += ["    " + line for line in call(operands, "accelrt_k", at)]
+    return indented([*lines, "}"], 1)
+
+
+def cuda_strided(operands: Sequence[Operand], axes: int, wide: bool) -> str:
+    kind = "unsigned long long" if wide else "unsigned int"
+    arrays = [each for each in operands if each.is_array]
+    lines = [
+        "const long long accelrt_n = accelrt_layout.n;",
+        f"for ({kind} accelrt_k = blockIdx.x * ({kind}){BLOCK} + threadIdx.x; accelrt_k < ({kind})accelrt_n;",
+        f"     accelrt_k += gridDim.x * ({kind}){BLOCK}) {{",
+        f"    {kind} accelrt_rest = accelrt_k;",
+    ]
+    lines += [f"    long long accelrt_offset_{each.name} = 0;" for each in arrays]
+    for axis in reversed(range(axes)):
+        lines.append("    {")
+        if axis:
+            lines.append(
+                f"        const {kind} accelrt_next = accelrt_rest / ({kind})accelrt_layout.length[{axis}];"
+            )
+            position = f"(accelrt_rest - accelrt_next * ({kind})accelrt_layout.length[{axis}])"
+        else:
+            position = "accelrt_rest"
+        lines.append(f"        const long long accelrt_at = {position};")
+        lines += [
+            f"        accelrt_offset_{each.name} += accelrt_at * accelrt_layout.stride_{each.name}[{axis}];"
+            for each in arrays
+        ]
+        lines += ["        accelrt_rest = accelrt_next;", "    }"] if axis else ["    }"]
+    lines += ["    " + line for line in call(operands, "(long long)accelrt_k", strided_elements(arrays))]
+    return indented([*lines, "}"], 1)
+
+
+def strided_elements(arrays: Iterable[Operand]) -> dict[str, str]:
+    found = {}
+    for each in arrays:
+        const, char = ("", "char") if each.is_output else ("const ", "const char")
+        address = f"({char}*)accelrt_arg_{each.name} + accelrt_offset_{each.name}"
+        found[each.name] = f"(*({const}{each.stored}*)({address}))"
+    return found
+
+
+def host_source(text: Text, axes: int) -> str:
+    """C of one kernel, which is called for each block of CHUNK elements (kernels/DESIGN.md)."""
+    listed, name = parameters(text.operands, axes), text.name
+    sizes = ", ".join(f"sizeof({kind})" for kind, _ in listed)
+    head = [
+        f"extern const size_t {name}_parameters[];",
+        f"const size_t {name}_parameters[] = {{{sizes}, 0}};",
+        f"extern void {name}(const accelrt_block* accelrt_where, void** accelrt_arguments);",
+        f"void {name}(const accelrt_block* accelrt_where, void** accelrt_arguments) {{",
+    ]
+    lines = [
+        f"{kind} const {called} = *({kind} const*)accelrt_arguments[{number}];"
+        for number, (kind, called) in enumerate(listed)
+    ]
+    lines += ["const long long accelrt_n = accelrt_layout.n;"] if axes else []
+    lines += [
+        f"const long long accelrt_begin = (long long)accelrt_where->index[0] * {CHUNK};",
+        f"const long long accelrt_last = accelrt_begin + {CHUNK};",
+        "const long long accelrt_end = accelrt_last < accelrt_n ? accelrt_last : accelrt_n;",
+    ]
+    lines += host_strided(text.operands, axes) if axes else host_contiguous(text.operands)
+    start = HOST_START + conversions(text, HOST_CONVERSIONS) + layout_type(text.operands, axes)
+    return start + operation(text) + indented(head, 0) + indented(lines, 1) + "}\n"
+
+
+def host_contiguous(operands: Sequence[Operand]) -> list[str]:
+    at = {each.name: f"accelrt_arg_{each.name}[accelrt_k]" for each in operands}
+    lines = ["for (long long accelrt_k = accelrt_begin; accelrt_k < accelrt_end; ++accelrt_k) {"]
+    return [*lines, *("    " + line for line in call(operands, "accelrt_k", at)), "}"]
+
+
+def host_strided(operands: Sequence[Operand], axes: int) -> list[str]:
+    # Positions and offsets of the block's first element are divided out, and then counted on.
+    arrays = [each for each in operands if each.is_array]
+    lines = ["long long accelrt_rest = accelrt_begin;"]
+    lines += [f"long long accelrt_offset_{each.name} = 0;" for each in arrays]
+    for axis in reversed(range(axes)):
+        length = f"accelrt_layout.length[{axis}]"
+        lines.append(f"long long accelrt_at{axis} = accelrt_rest % {length};")
+        lines.append(f"accelrt_rest /= {length};")
+        for each in arrays:
+            lines.append(
+                f"accelrt_offset_{each.name} += accelrt_at{axis} * accelrt_layout.stride_{each.name}[{axis}];"
+            )
+    lines.append("for (long long accelrt_k = accelrt_begin; accelrt_k < accelrt_end; ++accelrt_k) {")
+    lines += ["    " + line for line in call(operands, "accelrt_k", strided_elements(arrays))]
+    depth = "    "
+    for axis in reversed(range(axes)):
+        length = f"accelrt_layout.length[{axis}]"
+        for each in arrays:
+            lines.append(f"{depth}accelrt_offset_{each.name} += accelrt_layout.stride_{each.name}[{axis}];")
+        lines.append(f"{depth}if (++accelrt_at{axis} == {length}) {{")
+        depth += "    "
+        lines.append(f"{depth}accelrt_at{axis} = 0;")
+        for each in arrays:
+            lines.append(
+                f"{depth}accelrt_offset_{each.name} -= {length} * accelrt_layout.stride_{each.name}[{axis}];"
+            )
+    lines += ["    " * level + "}" for level in range(axes, 0, -1)]
+    return [*lines, "}"]

@@ -1,0 +1,91 @@
+"""What a compiler made: a module's image, and the architectures that one is made for."""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["KINDS", "ModuleImage", "arch_name", "arch_number"]
+
+KINDS = ("cubin", "ptx", "ltoir")
+
+
+class ModuleImage:
+    """Code that a compiler or linker made, before a device loads it.
+
+    Attributes:
+        data: bytes, as cuModuleLoadData takes them; LTO-IR only after link_images.
+        kind: str, "cubin", "ptx" or "ltoir"; "so" for a shared object of the host device.
+        arch: str, what it was made for, such as "sm_90" or "compute_90".
+        names: dict from each name expression to the mangled name that the driver knows it by.
+        log: str, what the compiler wrote though it succeeded, such as warnings.
+        compiler: str, such as "NVRTC 13.0".
+    """
+
+    __slots__ = ("__weakref__", "arch", "compiler", "data", "kind", "log", "names")
+
+    def __init__(
+        self,
+        data: bytes,
+        kind: str,
+        arch: str,
+        names: Mapping[str, str] | None = None,
+        log: str = "",
+        compiler: str = "",
+    ) -> None:
+        self.data = data
+        self.kind = kind
+        self.arch = arch
+        self.names = dict(names or {})
+        self.log = log
+        self.compiler = compiler
+
+    def __repr__(self) -> str:
+        return f"<accelrt.ModuleImage {self.kind} for {self.arch}, {len(self.data)} bytes>"
+
+    def __bytes__(self) -> bytes:
+        return self.data
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the data to a file, which Module.load and link_images take; the names are not in it."""
+        with open(path, "wb") as file:
+            file.write(self.data)
+
+
+def arch_name(arch: object) -> str:
+    """An architecture as NVRTC calls it: "sm_90" of "sm_90", 90, (9, 0) and "9.0"; "compute_90" as it is.
+
+    Raises:
+        TypeError: it is none of these types.
+        ValueError: it names no architecture.
+    """
+    text = arch
+    if isinstance(arch, tuple) and len(arch) == 2 and all(type(part) is int for part in arch):
+        text = f"sm_{arch[0]}{arch[1]}"
+    elif type(arch) is int:
+        text = f"sm_{arch}"
+    elif isinstance(arch, str):
+        text = f"sm_{arch.replace('.', '', 1)}" if arch[:1].isdigit() else arch
+    else:
+        raise TypeError(f"arch is a str, an int or a pair of ints, not {type(arch).__name__}")
+    assert isinstance(text, str)
+    prefix, _, number = text.partition("_")
+    digits = number.rstrip("af")  # of the architecture-specific and the family-specific features
+    known = prefix in ("sm", "compute") and digits.isascii() and digits.isdigit() and 2 <= len(digits) <= 3
+    if not known or len(number) - len(digits) > 1:
+        raise ValueError(
+            f"arch={arch!r} is no architecture; it may be such as 'sm_90', 'sm_90a', 90 or (9, 0) for "
+            "machine code, or 'compute_90' for PTX"
+        )
+    return text
+
+
+def arch_number(arch: str) -> int:
+    """90 of "sm_90", "sm_90a" and "compute_90"."""
+    return int(arch.partition("_")[2].rstrip("af"))

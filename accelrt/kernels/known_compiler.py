@@ -1,0 +1,78 @@
+"""Which NVRTC this environment has, known without loading it: the library takes longer to load than a cached
+kernel takes to read.
+
+A file of the cache's folder names the library that an earlier process loaded.  It counts while that library
+is the same file and nothing was installed since that could change which library is found.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from accelrt.kernels import cache, nvrtc
+
+__all__ = ["known"]
+
+# Where cuda.pathfinder and the dynamic linker look for a library.
+VARIABLES = ("CUDA_HOME", "CUDA_PATH", "CONDA_PREFIX", "LD_LIBRARY_PATH", "LD_PRELOAD")
+PLACES = ("/etc/ld.so.cache", "/usr/local", "/usr/local/cuda")
+
+_known: nvrtc.Compiler | None = None
+_environment = ""
+
+
+def known() -> nvrtc.Compiler:
+    """The NVRTC that a compilation would use; loads it where no file tells.
+
+    Raises:
+        CompilerNotFoundError: it is not installed.
+    """
+    global _known, _environment
+    if _known is not None:
+        return _known
+    _environment = environment()
+    _known = read(_environment)
+    if _known is None:
+        _known = load()
+    return _known
+
+
+def load() -> nvrtc.Compiler:
+    """The same, loaded, and told to later processes."""
+    global _known
+    found = nvrtc.load()
+    if _known is None or _known.stamp != found.stamp or _known.path != found.path:
+        _known = found
+        if found.stamp:
+            numbers = [str(number) for number in (*found.version, *found.numbers)]
+            fields = [found.path.encode(), found.stamp, " ".join(numbers).encode()]
+            cache.write_fields(_environment or environment(), [*fields, *map(os.fsencode, found.folders)])
+    return _known
+
+
+def read(name: str) -> nvrtc.Compiler | None:
+    fields = cache.read_fields(name)
+    if fields is None or len(fields) < 3:
+        return None
+    path, stamp = os.fsdecode(fields[0]), fields[1]
+    if not stamp or nvrtc.library_stamp(path) != stamp:
+        return None
+    try:
+        major, minor, *numbers = map(int, fields[2].split())
+    except ValueError:
+        return None
+    return nvrtc.Compiler((major, minor), path, stamp, tuple(map(os.fsdecode, fields[3:])), tuple(numbers))
+
+
+def environment() -> str:
+    """The name of the file that says which library is found in an environment such as this one."""
+    # Installing and removing a package changes the time of its site-packages.
+    places = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
+    fields = [sys.prefix, *(os.environ.get(name, "") for name in VARIABLES)]
+    for place in (*places, *PLACES):
+        try:
+            fields.append(f"{place} {os.stat(place).st_mtime_ns}")
+        except OSError:
+            fields.append(place)
+    return "compiler-" + cache.digest(map(os.fsencode, fields))

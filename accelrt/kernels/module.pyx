@@ -1,0 +1,279 @@
+"""Modules: code that is loaded onto a device, with the kernels in it; and kernels of the host device by pointer."""
+import os
+import sys
+
+from cpython.pycapsule cimport PyCapsule_CheckExact, PyCapsule_GetName, PyCapsule_GetPointer
+from libc.stdint cimport uintptr_t
+from libc.stdlib cimport calloc, free
+
+from accelrt.core.integers cimport checked_address_int
+from accelrt.devices.device cimport ordinal_of
+from accelrt.driver.capture_guard cimport go_relaxed, restore_mode
+cimport accelrt.driver.registry as registry
+from accelrt.driver.registry import driver_name
+from accelrt.kernels.kernel cimport Loaded, make_kernel
+from accelrt.kernels.signature import parse_signature
+from accelrt.runtime.release_queue cimport drain
+from accelrt.status cimport NOT_FOUND, raise_status, refuse_copy, refuse_unmade
+
+cdef enum:
+    ELF_HEADER = 64  # bytes
+
+# What NOT_FOUND means of a kernel.
+cdef str NOT_HERE = (
+    "the module has no kernel of that name; C++ mangles names, so declare it extern \"C\", or compile it with the name as a "
+    "name expression"
+)
+cdef str NOT_HERE_ON_HOST = (
+    "the shared object does not export it, or not its {0}_parameters; see accelrt/kernels/DESIGN.md for what a kernel of "
+    "the host device exports"
+)
+
+
+cdef Loaded load(int ordinal, bytes image, str what):
+    # Refused beside a capture, which it would break, unless the caller is relaxed.
+    cdef Loaded made = Loaded.__new__(Loaded)
+    cdef const char* data = image
+    cdef uintptr_t module = 0
+    cdef int mode
+    cdef int code = go_relaxed(registry.active(), &mode)
+    if code == 0:
+        with nogil:
+            code = registry.active().module_load(ordinal, data, &module)
+        restore_mode(registry.active(), mode)
+    if code:
+        raise_status(code, "module_load", ("device", ordinal, "image", what))
+    made.device_index = ordinal
+    made.handle = module
+    return made
+
+
+cdef uintptr_t function_of(Loaded loaded, str name, str meaning) except 0:
+    cdef uintptr_t function = 0
+    cdef bytes encoded = name.encode()
+    cdef const char* text = encoded
+    cdef int code
+    if b"\0" in encoded or not encoded:
+        raise ValueError(f"name is {name!r}; pass the name of a kernel")
+    with nogil:
+        code = registry.active().module_function(loaded.handle, text, &function)
+    if code:
+        raise_status(code, "module_function", ("name", name), meaning if code == NOT_FOUND else "")
+    return function
+
+
+def check_image(bytes data):
+    """Raises ValueError where an image in the ELF format, a cubin or a shared object, is shorter than it says."""
+    if data[:4] != b"\x7fELF":
+        if not data:
+            raise ValueError("the image is empty")
+        return
+    if len(data) >= ELF_HEADER:
+        headers, each = int.from_bytes(data[40:48], "little"), int.from_bytes(data[58:60], "little")
+        whole = headers + each * int.from_bytes(data[60:62], "little")
+        if headers and whole <= len(data):
+            return
+        text = f"of which {whole} should be there" if headers else "without section headers, which tell its length"
+    else:
+        text = "too few for its header"
+    raise ValueError(f"the image is an ELF file of {len(data)} bytes, {text}; it is damaged: compile it again")
+
+
+cdef tuple read_image(object image):
+    # (what the driver takes, what an error calls it) of a path, bytes, or what a compiler made: an object whose bytes()
+    # are the image.
+    cdef bytes data
+    if isinstance(image, (str, os.PathLike)):
+        path = os.path.abspath(os.fspath(image))
+        what = f"file {os.fsdecode(path)}"
+        with open(path, "rb") as file:
+            data = file.read()
+        check_image(data)
+        if driver_name() != "cuda" and data[:4] == b"\x7fELF":
+            return os.fsencode(path), what  # so that libraries beside it, and debuggers, find it
+        return data, what
+    if not isinstance(image, (bytes, bytearray, memoryview)) and not hasattr(image, "__bytes__"):
+        raise TypeError(f"image is of type {type(image).__name__}; pass a path, bytes, or what compile_image returns")
+    data = bytes(image)
+    check_image(data)
+    return data, f"{len(data)} bytes"
+
+
+cdef class Module:
+    """Code that is loaded onto a device.
+
+        with accelrt.Module("kernels.cubin") as module:
+            saxpy = module.function("saxpy", "float a, const float* x, float* y, int n")
+
+    Arguments:
+        image: str or os.PathLike, a file; or bytes; or what compile_image returns.  On a GPU it is PTX, a cubin or a
+            fatbin; on the host device a shared object (accelrt/kernels/DESIGN.md says what it exports).
+        device: int, "cuda:1", an object with an index; None is the current device.
+    Raises:
+        CudaError: the driver cannot load it.
+        OSError: the file cannot be read.
+        ValueError, TypeError: the image is damaged, or is none.
+
+    The code stays loaded as long as the module, one of its kernels, a graph or a launch under way needs it.
+    """
+
+    cdef Loaded loaded               # None before __init__ and after unload
+    cdef readonly int device_index
+    cdef dict names                  # what a compiler calls them -> what the driver does
+    cdef object __weakref__
+
+    def __init__(self, image, device=None):
+        if self.loaded is not None:
+            raise RuntimeError("a Module is initialised once")
+        ordinal = ordinal_of(device)
+        data, what = read_image(image)
+        loaded = load(ordinal, data, what)
+        self.names = dict(getattr(image, "names", None) or {})
+        self.device_index = ordinal
+        self.loaded = loaded
+
+    @classmethod
+    def load(cls, image, device=None):
+        """Module(image, device), by the name that other libraries have for it."""
+        return cls(image, device)
+
+    def __reduce__(self):
+        refuse_copy(self, "it is loaded in this process; load the image again")
+
+    cdef Loaded held(self):
+        if self.loaded is None:
+            if self.names is None:
+                refuse_unmade(self)
+            raise ValueError("this Module was unloaded; load the image again")
+        return self.loaded
+
+    def function(self, str name, signature=None):
+        """A kernel of the module.
+
+        Arguments:
+            name: str, as the driver knows it, or a name expression that it was compiled with.
+            signature: str, "const float* x, float* y, int n", or an iterable of one text for each parameter (see
+                parse_signature).  It decides how arguments are converted, is checked against what the driver tells of
+                the parameters, and tells the race detector which memory is read only.  Without one, numbers are laid
+                out by the parameters' sizes, and all memory counts as written.
+        Returns:
+            Kernel.
+        Raises:
+            CudaError: the module has no such kernel.
+            ValueError, TypeError: the signature does not fit the kernel, or is none; or the module was unloaded.
+        """
+        cdef Loaded loaded = self.held()
+        found = str(self.names.get(name, name))
+        meaning = NOT_HERE if driver_name() == "cuda" else NOT_HERE_ON_HOST.format(found)
+        return make_kernel(loaded, function_of(loaded, found, meaning), self.device_index, name, signature)
+
+    def global_address(self, str name):
+        """Where a __device__ or __constant__ variable of the module lies (cuModuleGetGlobal).
+
+        Returns:
+            (address as int, bytes).
+        Raises:
+            CudaError: the module has no such variable.
+            NotSupportedError: on the host device.
+        """
+        cdef Loaded loaded = self.held()
+        cdef bytes encoded = str(self.names.get(name, name)).encode()
+        cdef const char* text = encoded
+        cdef uintptr_t address = 0
+        cdef size_t size = 0
+        cdef int code
+        with nogil:
+            code = registry.active().module_global(loaded.handle, text, &address, &size)
+        if code:
+            raise_status(code, "module_global", ("name", name))
+        return address, size
+
+    def unload(self):
+        """Gives the module up: its kernels go on to work, and the code goes when the last of them, and what was
+        launched and captured of it, is gone.  Unloading it again does nothing."""
+        self.loaded = None
+        drain()
+
+    def __enter__(self):
+        self.held()
+        return self
+
+    def __exit__(self, *exc):
+        self.unload()
+
+    def __repr__(self):
+        if self.loaded is None:
+            return "<accelrt.Module not loaded>"
+        return f"<accelrt.Module on device {self.device_index}, {self.loaded.handle:#x}>"
+
+
+# --- kernels of the host device by pointer -----------------------------------------------------------------
+
+cdef uintptr_t address_of(object function) except 0:
+    # An address as int, or a function of ctypes, cffi, numba's cfunc, or Cython (a capsule of __pyx_capi__).
+    cdef object address = None
+    ctypes, cffi = sys.modules.get("ctypes"), sys.modules.get("_cffi_backend")
+    if PyCapsule_CheckExact(function):
+        return <uintptr_t>PyCapsule_GetPointer(function, PyCapsule_GetName(function))
+    if ctypes is not None and isinstance(function, ctypes._CFuncPtr):
+        address = ctypes.cast(function, ctypes.c_void_p).value
+    elif cffi is not None and isinstance(function, cffi._CDataBase):
+        address = int(cffi.cast(cffi.new_primitive_type("uintptr_t"), function))
+    elif isinstance(getattr(function, "address", None), int):  # numba's
+        address = function.address
+    else:
+        address = checked_address_int(function, "function")
+    if not address:
+        raise ValueError("function is a NULL pointer; pass the address of a function")
+    return <uintptr_t>address
+
+
+def host_kernel(function, signature, *, str name=None, device=None):
+    """A kernel of the host device that is a C function of this process.
+
+        @numba.cfunc(types.void(types.voidptr, types.CPointer(types.voidptr)))
+        def saxpy(where, arguments): ...
+        kernel = accelrt.host_kernel(saxpy, "float, const float*, float*, int")
+
+    Arguments:
+        function: void (*)(const accelrt_block *where, void **arguments), called once for each block (the declaration is
+            in accelrt/kernels/DESIGN.md): an address as int, a function of ctypes or cffi, numba's cfunc, or a capsule
+            of a Cython module's __pyx_capi__.  It is kept alive as long as a launch or a graph needs it.
+        signature: the parameters; see Module.function.  It has to be given, since nothing else tells their sizes.
+        name: str, for errors and graphs; None is the function's own.
+        device: as of Module.
+    Returns:
+        Kernel.
+    Raises:
+        NotSupportedError: the device is no host device.
+        ValueError, TypeError: the function is none, or the signature.
+
+    It runs on a thread of the device's, and may not call the driver.  A function of ctypes that runs Python takes the
+    GIL, and is not called after the interpreter's exit began.
+    """
+    cdef uintptr_t address = address_of(function), module = 0
+    cdef list parsed
+    cdef int ordinal, code
+    if signature is None:
+        raise TypeError("signature is None; a host kernel needs one, such as 'const float*, float*, int'")
+    parsed = parse_signature(signature)
+    ordinal = ordinal_of(device)
+    if name is None:
+        name = str(getattr(function, "__name__", None) or f"function at {address:#x}")
+    cdef bytes text = name.encode()
+    cdef const char* encoded = text
+    cdef Loaded loaded = Loaded.__new__(Loaded)
+    cdef size_t* sizes = <size_t*>calloc(len(parsed) + 1, sizeof(size_t))
+    if sizes == NULL:
+        raise MemoryError("no host memory for a kernel's parameters")
+    for index, (_, size, _) in enumerate(parsed):
+        sizes[index] = size
+    code = registry.active().module_register(ordinal, address, encoded, len(parsed), sizes, &module)
+    free(sizes)
+    if code:
+        raise_status(code, "module_register", ("device", ordinal, "function", address, "signature", signature),
+                     "" if driver_name() == "host" else "a function of the host is a kernel of the host device only")
+    loaded.device_index = ordinal
+    loaded.handle = module
+    loaded.owner = function
+    return make_kernel(loaded, function_of(loaded, name, ""), ordinal, name, signature)

@@ -1,0 +1,247 @@
+"""NVRTC, through cuda.bindings, which finds and loads it when it is first called."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from accelrt.errors import CompileError, CompilerNotFoundError
+from accelrt.kernels.diagnostics import error_text
+from accelrt.kernels.image import ModuleImage
+from accelrt.runtime import init
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+__all__ = [
+    "ADVICE",
+    "Compiler",
+    "Program",
+    "compile_program",
+    "library_stamp",
+    "load",
+    "path_of_loaded",
+    "reason_of",
+]
+
+ADVICE = (
+    "pip install 'accelrt[kernels]' brings it; with cuda-bindings 12 it is 'accelrt[kernels-cu12]' "
+    "(cuda-bindings takes NVRTC and nvJitLink of its own major version)"
+)
+# The getters of an image: the function of its size, and the one that fills a buffer of that size.
+GETTERS = {"cubin": "nvrtcGetCUBIN", "ptx": "nvrtcGetPTX", "ltoir": "nvrtcGetLTOIR"}
+
+_loaded: Compiler | None = None
+
+
+class Compiler(NamedTuple):
+    """The NVRTC of this process.
+
+    Attributes:
+        version: pair of int, as nvrtcVersion gives it.
+        path: str, the library's file; "" where it is not known.
+        stamp: bytes, changes where another library is installed: the file's size and time.
+        folders: tuple of str, where the headers of its toolkit are, such as cuda_fp16.h.
+        numbers: tuple of int, the architectures that it makes machine code for, such as 90.
+    """
+
+    version: tuple[int, int]
+    path: str
+    stamp: bytes
+    folders: tuple[str, ...]
+    numbers: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        return f"NVRTC {self.version[0]}.{self.version[1]}"
+
+
+class Program(NamedTuple):
+    """What is compiled.
+
+    Attributes:
+        text: str, the source.  name: str, what messages call it.
+        headers: mapping of str, from what an #include says to the header's text.
+        folders: sequence of str, where other headers are looked for.
+        options: sequence of str.  arch: str.  kind: str, of KINDS.
+        expressions: sequence of str, whose lowered names are wanted.
+    """
+
+    text: str
+    name: str
+    headers: Mapping[str, str]
+    folders: Sequence[str]
+    options: Sequence[str]
+    arch: str
+    kind: str
+    expressions: Sequence[str]
+
+
+def library_stamp(path: str) -> bytes:
+    """Its size and time; b"" where there is no such file."""
+    try:
+        facts = os.stat(path)
+    except OSError:
+        return b""
+    return b"%d %d" % (facts.st_size, facts.st_mtime_ns)
+
+
+def load() -> Compiler:
+    """NVRTC, loaded at the first call.
+
+    Raises:
+        CompilerNotFoundError: it is not installed.
+    """
+    global _loaded
+    if _loaded is None:
+        major, minor = map(int, call("nvrtcVersion"))
+        (numbers,) = call("nvrtcGetSupportedArchs")
+        path = path_of_loaded("libnvrtc.so")
+        folders = tuple(toolkit_folders(path, major))
+        _loaded = Compiler((major, minor), path, library_stamp(path), folders, tuple(map(int, numbers)))
+    return _loaded
+
+
+def path_of_loaded(name: str) -> str:
+    """The file of a library that this process has loaded; "" where it has none of that name."""
+    with open("/proc/self/maps") as lines:
+        for line in lines:
+            path = line[line.find("/") :].rstrip("\n") if "/" in line else ""
+            if os.path.basename(path).startswith(name):
+                return path
+    return ""
+
+
+def toolkit_folders(library: str, major: int) -> list[str]:
+    """The folders of an NVRTC's headers: those beside it, else those that cuda.pathfinder finds."""
+    above = os.path.dirname(os.path.dirname(os.path.realpath(library)))
+    beside = [
+        os.path.join(above, "include"),  # of a toolkit, and of CUDA 13's packages
+        os.path.join(os.path.dirname(above), "cuda_runtime", "include"),  # of CUDA 12's packages
+        os.path.join(os.path.dirname(above), "..", "include"),  # of a toolkit's targets/
+    ]
+    found = [folder for folder in beside if os.path.isfile(os.path.join(folder, "cuda_fp16.h"))][:1]
+    if not found:
+        found = [folder for folder in [header_folder("cudart")] if folder and is_of(folder, major)]
+    if not found:
+        return []
+    cccl = [os.path.join(folder, "cccl") for folder in found]
+    found += [folder for folder in cccl if os.path.isdir(folder)] or list(
+        filter(None, [header_folder("cccl")])
+    )
+    return [os.path.abspath(folder) for folder in found]
+
+
+def is_of(folder: str, major: int) -> bool:
+    """Whether the headers of a folder are of a CUDA of that number."""
+    try:
+        with open(os.path.join(folder, "cuda.h"), errors="replace") as file:
+            version = re.search(r"#define CUDA_VERSION (\d+)", file.read())
+    except OSError:
+        return False
+    return version is not None and int(version[1]) // 1000 == major
+
+
+def header_folder(name: str) -> str | None:
+    try:
+        found: str | None = init.later("cuda.pathfinder").find_nvidia_header_directory(name)
+    except (ImportError, AttributeError, RuntimeError, ValueError):  # no pathfinder, or an old one
+        return None
+    return found
+
+
+def call(name: str, *arguments: Any) -> tuple[Any, ...]:
+    """The results of a function of NVRTC; Failure where it fails."""
+    try:
+        code, *results = getattr(init.later("cuda.bindings.nvrtc"), name)(*arguments)
+    except (ImportError, RuntimeError) as error:  # no bindings, or no library
+        raise CompilerNotFoundError(
+            f"NVRTC, CUDA's compiler at run time, was not found ({reason_of(error)}): {ADVICE}"
+        ) from error
+    if int(code):
+        raise Failure(name, getattr(code, "name", str(code)))
+    return tuple(results)
+
+
+def reason_of(error: Exception) -> str:
+    """The first line of what cuda.bindings says."""
+    return (str(error) or type(error).__name__).splitlines()[0].strip(" :.")
+
+
+class Failure(Exception):
+    """A function of NVRTC failed; becomes a CompileError where the log is at hand."""
+
+    def __init__(self, function: str, name: str) -> None:
+        super().__init__(f"{function} answered {name}")
+
+
+def compile_program(program: Program) -> ModuleImage:
+    """Compiles it.
+
+    Raises:
+        CompileError: the compiler refused it.
+        CompilerNotFoundError: NVRTC is not installed.
+    """
+    compiler = load()
+    names = [name.encode() for name in program.headers]
+    texts = [text.encode() for text in program.headers.values()]
+    try:
+        (made,) = call(
+            "nvrtcCreateProgram",
+            program.text.encode(),
+            program.name.encode(),
+            len(names),
+            texts or None,
+            names or None,
+        )
+    except Failure as failure:
+        raise CompileError(f"{compiler.name}: {failure}", "", program.name, compiler.name) from None
+    try:
+        return compile_made(made, program, compiler)
+    finally:
+        call("nvrtcDestroyProgram", made)
+
+
+def compile_made(made: Any, program: Program, compiler: Compiler) -> ModuleImage:
+    options = options_of(program)
+    try:
+        for expression in program.expressions:
+            call("nvrtcAddNameExpression", made, expression.encode())
+        call("nvrtcCompileProgram", made, len(options), options)
+        lowered = {
+            expression: call("nvrtcGetLoweredName", made, expression.encode())[0].decode()
+            for expression in program.expressions
+        }
+        (size,) = call(f"{GETTERS[program.kind]}Size", made)
+        data = bytearray(size)
+        call(GETTERS[program.kind], made, data)
+    except Failure as failure:
+        log = log_of(made)
+        text = error_text(log, {program.name: program.text, **program.headers}) or str(failure)
+        raise CompileError(
+            f"{compiler.name} refused {program.name} for {program.arch}:\n{text}",
+            log,
+            program.name,
+            compiler.name,
+        ) from None
+    return ModuleImage(bytes(data), program.kind, program.arch, lowered, log_of(made), compiler.name)
+
+
+def options_of(program: Program) -> list[bytes]:
+    # Without --no-source-include the working folder would be searched, which no key of a cache knows.
+    options = [*program.options, "--no-source-include", f"--gpu-architecture={program.arch}"]
+    if program.kind == "ltoir":
+        options.append("--dlink-time-opt")
+    options += [f"--include-path={folder}" for folder in program.folders]
+    return [option.encode() for option in options]
+
+
+def log_of(made: Any) -> str:
+    (size,) = call("nvrtcGetProgramLogSize", made)
+    if size <= 1:
+        return ""
+    log = bytearray(size)
+    call("nvrtcGetProgramLog", made, log)
+    return log.rstrip(b"\0").decode(errors="replace").strip("\n")

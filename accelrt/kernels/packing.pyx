@@ -1,0 +1,492 @@
+"""Arguments: what a launch passes is checked against the kernel's parameters and laid out for the driver.
+
+What a parameter takes is decided once, when the kernel is made: from its signature, and from what the driver tells of
+its size.  A driver before CUDA 12.4 tells nothing; then a value is laid out in 8 or 16 bytes, of which the driver reads
+as many as the kernel's parameter has.
+"""
+import sys
+
+from cpython.buffer cimport PyObject_CheckBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.complex cimport PyComplex_ImagAsDouble, PyComplex_RealAsDouble
+from cpython.float cimport PyFloat_AS_DOUBLE, PyFloat_CheckExact
+from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
+from cpython.number cimport PyIndex_Check
+from cpython.object cimport PyObject
+from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
+from libc.stdint cimport uint64_t, uintptr_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy
+
+from accelrt.arrays.array cimport Array, check_live
+from accelrt.buffers.buffer cimport Buffer, PinnedBuffer, raise_freed
+from accelrt.buffers.copy cimport follow_stream
+cimport accelrt.driver.registry as registry
+from accelrt.memory.allocator.pool cimport pool_if_made, use_across
+from accelrt.memory.host.pool cimport use_pinned_on
+from accelrt.runtime import init
+from accelrt.runtime.capture_record cimport Record, any_capture, keep_side
+cimport accelrt.runtime.sanitizer_hooks as watch
+from accelrt.status cimport INVALID_VALUE, NOT_ALLOCATED, NOT_SUPPORTED, NO_HOST_MEMORY, raise_status, refuse_copy
+
+cdef extern from "Python.h":
+    int PyFloat_Pack2(double value, char* out, int little) except -1
+
+cdef enum:
+    MOST = 4096  # parameters of a kernel
+
+cdef struct Memory:       # that an argument points at
+    uintptr_t pointer     # what the kernel gets
+    uintptr_t address     # of the first byte: strides may be negative
+    size_t nbytes
+    int ordinal           # -1 for host memory
+    uintptr_t stream      # whose order it follows; ANY where that is not known
+    uintptr_t producer    # of an array of others: the stream that wrote it last, in the protocol's words; 0 for none
+
+cdef uintptr_t ANY_STREAM = ~<uintptr_t>0  # which no stream has
+
+
+# --- parameters --------------------------------------------------------------------------------------------
+
+cdef class Parameters:
+    """What a kernel takes."""
+
+    def __cinit__(self):
+        self.count = -1
+
+    def __dealloc__(self):
+        free(self.each)
+
+    def __reduce__(self):
+        refuse_copy(self, "it describes a kernel of this process")
+
+    cdef Parameter* at(self, Py_ssize_t index) noexcept:
+        return &self.each[index]
+
+
+cdef Py_ssize_t ask_count(uintptr_t function) except -2:
+    # -1 where the driver does not tell.
+    cdef size_t offset = 0, size = 0, index = 0
+    cdef int code = 0
+    while index < MOST:
+        code = registry.active().function_parameter(function, index, &offset, &size)
+        if code:
+            break
+        index += 1
+    if code == NOT_SUPPORTED:
+        return -1
+    if code != INVALID_VALUE:
+        raise_status(code, "function_parameter", ("function", function, "index", index))
+    return index
+
+
+cdef Parameters make_parameters(uintptr_t function, str name, int device_index, object signature):
+    cdef Parameters made = Parameters()
+    cdef Py_ssize_t told = ask_count(function), index
+    cdef Parameter* parameter
+    cdef list parsed = None
+    if signature is not None:
+        parsed = init.later("accelrt.kernels.signature").parse_signature(signature)
+    made.name = name
+    made.device_index = device_index
+    made.told = parsed is not None
+    if parsed is not None and told >= 0 and len(parsed) != told:
+        raise ValueError(f"the signature {signature!r} has {len(parsed)} parameters, kernel {name!r} has {told}")
+    made.count = told if parsed is None else len(parsed)
+    if made.count <= 0:
+        return made
+    made.each = <Parameter*>calloc(made.count, sizeof(Parameter))
+    if made.each == NULL:
+        raise MemoryError("no host memory for a kernel's parameters")
+    for index in range(made.count):
+        parameter = &made.each[index]
+        parameter.writes = True
+        if told >= 0:
+            registry.active().function_parameter(function, index, &parameter.offset, &parameter.size)
+        if parsed is not None:
+            kind, size, parameter.writes = parsed[index]
+            if parameter.size and size != parameter.size:
+                raise ValueError(
+                    f"parameter {index} of the signature {signature!r} has {size} bytes, that of kernel {name!r} has "
+                    f"{parameter.size}")
+            parameter.kind, parameter.size = kind, size
+    return made
+
+
+cdef str describe(const Parameter* parameter):
+    cdef tuple kinds = ("a value", "a pointer", "an integer", "an unsigned integer", "a floating-point number",
+                        "a bool", "a complex number", "a struct")
+    return f"{kinds[<int>parameter.kind]} of {parameter.size} bytes" if parameter.size else kinds[<int>parameter.kind]
+
+
+cdef int refuse(Parameters parameters, Py_ssize_t index, object given, str what, str advice="",
+                object kind=TypeError) except -1:
+    # what says what was given, with its bytes.
+    cdef Parameter* parameter = parameters.at(index)
+    at = f", at offset {parameter.offset}" if parameter.size else ""
+    raise kind(f"argument {index} of kernel {parameters.name!r} is {what}; the kernel takes {describe(parameter)}{at}"
+               + (f"; {advice}" if advice else ""))
+
+
+cdef int refuse_count(Parameters parameters, Py_ssize_t given) except -1:
+    cdef Py_ssize_t index
+    cdef size_t total = 0
+    for index in range(parameters.count):
+        total = max(total, parameters.each[index].offset + parameters.each[index].size)
+    raise TypeError(f"kernel {parameters.name!r} takes {parameters.count} arguments, of {total} bytes together; "
+                    f"{given} were given")
+
+
+# --- packing -----------------------------------------------------------------------------------------------
+
+cdef class Room:
+    """Memory for the arguments of one launch, and what the pointers to others' bytes keep alive."""
+
+    cdef void* memory
+    cdef list kept
+    cdef object __weakref__
+
+    def __dealloc__(self):
+        free(self.memory)
+
+
+cdef object make_room(Packed* packed, Py_ssize_t count):
+    cdef Room room = Room()
+    room.memory = calloc(count, sizeof(void*) + sizeof(Value))
+    if room.memory == NULL:
+        raise MemoryError("no host memory for a launch's arguments")
+    packed.values = <Value*>room.memory
+    packed.pointers = <void**>(packed.values + count)
+    return room
+
+
+cdef object pack(Parameters parameters, tuple arguments, uintptr_t stream, Packed* packed):
+    cdef Py_ssize_t count = PyTuple_GET_SIZE(arguments), index
+    cdef object room = None
+    cdef PyObject* argument
+    cdef Parameter* parameter
+    cdef Parameter unknown
+    if parameters.count < 0:
+        unknown.kind, unknown.size, unknown.offset, unknown.writes = ANY, 0, 0, True
+    elif count != parameters.count:
+        refuse_count(parameters, count)
+    packed.pointers, packed.values, packed.shared, packed.foreign = packed.room, packed.place, False, False
+    if count > INLINE:
+        room = make_room(packed, count)
+    for index in range(count):
+        argument = <PyObject*>PyTuple_GET_ITEM(arguments, index)
+        packed.pointers[index] = &packed.values[index]
+        parameter = &unknown if parameters.count < 0 else &parameters.each[index]
+        if isinstance(<object>argument, Buffer):
+            put_buffer(parameters, parameter, index, <Buffer>argument, stream, packed)
+        elif not put_number(parameter, <object>argument, <char*>&packed.values[index]):
+            room = put_slow(parameters, parameter, index, <object>argument, packed, stream, room)
+    return room
+
+
+cdef inline int put_buffer(Parameters parameters, const Parameter* parameter, Py_ssize_t index, Buffer buffer,
+                           uintptr_t stream, Packed* packed) except -1:
+    if not buffer.live or buffer.device_index != parameters.device_index or not takes_pointer(parameter):
+        refuse_buffer(parameters, parameter, index, buffer)
+    if buffer.stream.handle != stream:
+        packed.shared = True
+    (<uintptr_t*>&packed.values[index])[0] = buffer.ptr
+    return 0
+
+
+cdef inline bint takes_pointer(const Parameter* parameter) noexcept:
+    return parameter.kind == POINTER or (parameter.kind == ANY and (parameter.size == sizeof(void*) or parameter.size == 0))
+
+
+cdef int refuse_buffer(Parameters parameters, const Parameter* parameter, Py_ssize_t index, Buffer buffer) except -1:
+    if not buffer.live:
+        raise_freed(buffer, f"argument {index} of kernel {parameters.name!r}")
+    if not takes_pointer(parameter):
+        refuse(parameters, index, buffer, "a Buffer, whose address has 8 bytes")
+    return refuse_elsewhere(parameters, index, buffer, buffer.device_index)
+
+
+cdef int refuse_elsewhere(Parameters parameters, Py_ssize_t index, object memory, int ordinal) except -1:
+    raise ValueError(
+        f"argument {index} of kernel {parameters.name!r} is a {type(memory).__name__} on device {ordinal}, the kernel is "
+        f"on device {parameters.device_index}; copy it, or, where the devices have peer access, pass its address as int")
+
+
+cdef inline bint put_number(const Parameter* parameter, object number, char* out) except -1:
+    # Whether it was an exact int or float that the parameter takes.
+    cdef int overflow = 0
+    cdef long long value
+    cdef int bits = <int>(8 * parameter.size) if parameter.size else 64
+    if PyLong_CheckExact(number):
+        value = PyLong_AsLongLongAndOverflow(number, &overflow)
+        if overflow or parameter.kind > UNSIGNED or bits > 64 or bits & (bits - 1):
+            return False
+        if parameter.kind != SIGNED and parameter.kind != ANY and value < 0:
+            return False
+        if bits < 64 and (value >> (bits - (parameter.kind == SIGNED)) > 0 or value >> (bits - 1) < -1):
+            return False
+        (<long long*>out)[0] = value
+        return True
+    if PyFloat_CheckExact(number) and (parameter.kind == FLOAT or parameter.kind == ANY):
+        return put_float(parameter, PyFloat_AS_DOUBLE(number), out)
+    return False
+
+
+cdef inline bint put_float(const Parameter* parameter, double value, char* out) except -1:
+    if parameter.size == sizeof(double):
+        (<double*>out)[0] = value
+    elif parameter.size == sizeof(float):
+        (<float*>out)[0] = <float>value
+    elif parameter.size == 2 and parameter.kind == FLOAT:
+        PyFloat_Pack2(value, out, 1)
+    else:
+        return False
+    return True
+
+
+cdef object put_slow(Parameters parameters, const Parameter* parameter, Py_ssize_t index, object argument, Packed* packed,
+                     uintptr_t stream, object room):
+    # Answers the room, which may be a new one.
+    cdef Memory memory
+    cdef char* out = <char*>&packed.values[index]
+    if read_memory(argument, &memory, index, parameters, parameter.writes):
+        if not takes_pointer(parameter):
+            refuse(parameters, index, argument, f"memory ({type(argument).__name__}), whose address has 8 bytes")
+        if memory.ordinal >= 0 and memory.ordinal != parameters.device_index:
+            refuse_elsewhere(parameters, index, argument, memory.ordinal)
+        packed.shared |= memory.stream != stream or memory.ordinal < 0
+        packed.foreign |= memory.producer != 0
+        (<uintptr_t*>out)[0] = memory.pointer
+        return room
+    if argument is None and takes_pointer(parameter):
+        (<uintptr_t*>out)[0] = 0
+        return room
+    if isinstance(argument, (bytes, bytearray)) or is_ctypes(argument):
+        return put_bytes(parameters, parameter, index, argument, bytes(argument), packed, room)
+    if is_numpy_scalar(argument):
+        return put_scalar(parameters, parameter, index, argument, packed, room)
+    put_python_number(parameters, parameter, index, argument, out)
+    return room
+
+
+cdef bint is_ctypes(object argument) except -1:
+    # Simple values, structures, unions, arrays and pointers: as their bytes lie in memory.
+    cdef object ctypes = sys.modules.get("_ctypes")
+    if ctypes is None or not PyObject_CheckBuffer(argument):
+        return False
+    return isinstance(argument, (ctypes._SimpleCData, ctypes.Structure, ctypes.Union, ctypes.Array, ctypes._Pointer))
+
+
+cdef bint is_numpy_scalar(object argument) except -1:
+    cdef object numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(argument, numpy.generic)
+
+
+cdef object put_bytes(Parameters parameters, const Parameter* parameter, Py_ssize_t index, object argument, bytes data,
+                      Packed* packed, object room):
+    cdef size_t size = PyBytes_GET_SIZE(data)
+    if parameter.size and parameter.size != size:
+        refuse(parameters, index, argument, f"a {type(argument).__name__} of {size} bytes")
+    if size <= WIDEST:
+        memcpy(&packed.values[index], PyBytes_AS_STRING(data), size)
+        return room
+    if room is None:
+        room = Room()
+    if (<Room>room).kept is None:
+        (<Room>room).kept = []
+    (<Room>room).kept.append(data)
+    packed.pointers[index] = PyBytes_AS_STRING(data)
+    return room
+
+
+cdef object put_scalar(Parameters parameters, const Parameter* parameter, Py_ssize_t index, object argument,
+                       Packed* packed, object room):
+    # Where a signature says the type: integers of any size that are in its range, and floats that are not narrowed.
+    cdef str letter = argument.dtype.kind
+    cdef size_t size = argument.dtype.itemsize
+    cdef tuple fitting = ("", "u", "i", "u", "f", "b", "c", "V")
+    cdef str wanted = fitting[<int>parameter.kind]
+    what = f"a numpy.{argument.dtype} of {size} bytes"
+    if letter in "iub" and wanted in ("i", "u", "f") and parameter.kind != ANY or (
+            letter == wanted and letter in "fc" and size < parameter.size):
+        put_python_number(parameters, parameter, index, argument.item(), <char*>&packed.values[index])
+        return room
+    if parameter.kind != ANY and parameter.kind != BYTES and letter not in (wanted, "V"):
+        refuse(parameters, index, argument, what)
+    if parameter.size and parameter.size != size:
+        refuse(parameters, index, argument, what, "convert it to the type of the kernel's parameter")
+    return put_bytes(parameters, parameter, index, argument, argument.tobytes(), packed, room)
+
+
+cdef int put_python_number(Parameters parameters, const Parameter* parameter, Py_ssize_t index, object number,
+                           char* out) except -1:
+    cdef size_t size = parameter.size
+    if type(number).__name__ == "ndarray":
+        refuse(parameters, index, number, "a numpy array, in the host's memory", "copy it to a Buffer or an Array")
+    if isinstance(number, bool) and (parameter.kind == BOOL or parameter.kind <= UNSIGNED and parameter.kind != POINTER):
+        (<uint64_t*>out)[0] = bool(number)
+        return 0
+    if isinstance(number, (int, float)) and parameter.kind == FLOAT and put_float(parameter, <double>number, out):
+        return 0
+    if isinstance(number, (int, float, complex)) and parameter.kind == COMPLEX or (
+            isinstance(number, complex) and parameter.kind == ANY and size in (8, 16)):
+        return put_complex(size, complex(number), out)
+    if PyIndex_Check(number) and not isinstance(number, bool) and parameter.kind <= UNSIGNED:
+        return put_integer(parameters, parameter, index, number.__index__(), out)
+    if isinstance(number, float) and parameter.kind == ANY:
+        refuse(parameters, index, number, "a float", "say which by numpy.float16, float32 or float64, or a signature")
+    return refuse(parameters, index, number, f"{number!r:.60} of type {type(number).__name__}")
+
+
+cdef int put_complex(size_t size, object number, char* out) except -1:
+    cdef double real = PyComplex_RealAsDouble(number), imaginary = PyComplex_ImagAsDouble(number)
+    if size == 8:
+        (<float*>out)[0], (<float*>out)[1] = <float>real, <float>imaginary
+    else:
+        (<double*>out)[0], (<double*>out)[1] = real, imaginary
+    return 0
+
+
+cdef int put_integer(Parameters parameters, const Parameter* parameter, Py_ssize_t index, object number,
+                     char* out) except -1:
+    cdef int bits = <int>(8 * parameter.size) if parameter.size else 64
+    if bits > 64 or bits & (bits - 1):
+        refuse(parameters, index, number, f"the int {number}", "pass the struct's bytes, or a ctypes.Structure")
+    cdef object one = 1  # bits may be more than a C int has
+    low = 0 if parameter.kind in (POINTER, UNSIGNED) else -(one << (bits - 1))
+    high = (one << (bits - (parameter.kind == SIGNED))) - 1
+    if not low <= number <= high:
+        refuse(parameters, index, number, f"the int {number}", f"an int from {low} to {high}", ValueError)
+    (<uint64_t*>out)[0] = number & 0xFFFFFFFFFFFFFFFF
+    return 0
+
+
+# --- memory that arguments point at ------------------------------------------------------------------------
+
+cdef bint read_memory(object argument, Memory* out, Py_ssize_t index, Parameters parameters, bint writes) except -1:
+    # Whether it is memory that accelrt knows by its object.
+    out.ordinal, out.stream, out.producer = -1, ANY_STREAM, 0
+    if isinstance(argument, Buffer):
+        if not (<Buffer>argument).live:
+            raise_freed(argument, f"argument {index} of kernel {parameters.name!r}")
+        out.address, out.nbytes = (<Buffer>argument).ptr, (<Buffer>argument).nbytes
+        out.ordinal, out.stream = (<Buffer>argument).device_index, (<Buffer>argument).stream.handle
+    elif isinstance(argument, Array):
+        read_array(<Array>argument, out, index, parameters, writes)
+    elif isinstance(argument, PinnedBuffer):
+        if not (<PinnedBuffer>argument).live:
+            raise_freed(argument, f"argument {index} of kernel {parameters.name!r}")
+        out.address, out.nbytes = (<PinnedBuffer>argument).ptr, (<PinnedBuffer>argument).nbytes
+    elif not isinstance(argument, (int, float)) and hasattr(argument, "__cuda_array_interface__"):
+        read_interface(argument.__cuda_array_interface__, out, f"argument {index} of kernel {parameters.name!r}")
+    else:
+        return False
+    out.pointer = (<Array>argument).ptr if isinstance(argument, Array) else out.address
+    return True
+
+
+cdef bint is_page_locked(uintptr_t address) noexcept:
+    cdef int device = 0, code
+    with nogil:
+        code = registry.active().pointer_device(address, &device)
+    return code == 0 and device < 0
+
+
+cdef int read_array(Array array, Memory* out, Py_ssize_t index, Parameters parameters, bint writes) except -1:
+    cdef Py_ssize_t axis, low = 0, high
+    check_live(array, f"argument {index} of kernel {parameters.name!r}")
+    if array.device_index < 0 and array.ptr and not is_page_locked(array.ptr):
+        raise TypeError(f"argument {index} of kernel {parameters.name!r} is an Array in the host's memory; copy it to a "
+                        "device, or make it with pinned_empty")
+    high = array.itemsize if array.size else 0
+    for axis in range(array.ndim):
+        if array.size and array.extents[array.ndim + axis] > 0:
+            high += (array.extents[axis] - 1) * array.extents[array.ndim + axis]
+        elif array.size:
+            low += (array.extents[axis] - 1) * array.extents[array.ndim + axis]
+    out.address, out.nbytes = array.ptr + low, high - low
+    out.ordinal = array.device_index
+    if array.stream is not None:
+        out.stream = array.stream.handle
+    if writes and array.readonly and parameters.told:
+        raise ValueError(f"argument {index} of kernel {parameters.name!r} is a read-only Array, and the kernel may write "
+                         "it: its parameter is no pointer to const")
+    return 0
+
+
+cdef int read_interface(dict interface, Memory* out, str name) except -1:
+    # Any strides will do; what else the array says is checked as for a copy.
+    cdef int code
+    dense = interface if interface.get("strides") is None else {**interface, "strides": None}
+    out.address, out.nbytes, out.producer = init.later("accelrt.buffers.cuda_array").read(dense, name, False)
+    if out.address:
+        with nogil:
+            code = registry.active().pointer_device(out.address, &out.ordinal)
+        if code:
+            raise_status(code, "pointer_device", ("address", out.address))
+    else:
+        out.producer = 0
+    return 0
+
+
+cdef int keep_memory(Parameters parameters, tuple arguments, Record record) except -1:
+    cdef Py_ssize_t index
+    cdef Memory memory
+    for index, argument in enumerate(arguments):
+        if not isinstance(argument, int) and read_memory(argument, &memory, index, parameters, False):
+            keep_side(record, <PyObject*>argument, None, memory.ordinal, memory.address)
+    return 0
+
+
+cdef int announce_memory(Parameters parameters, tuple arguments, Stream stream, str call) except -1:
+    cdef list uses = []
+    cdef Py_ssize_t index
+    cdef Memory memory
+    cdef bint writes
+    for index, argument in enumerate(arguments):
+        writes = parameters.count < 0 or parameters.each[index].writes
+        if not isinstance(argument, int) and read_memory(argument, &memory, index, parameters, writes) and memory.nbytes:
+            # a write is ordered with all that a read is ordered with
+            uses.append((memory.address, memory.nbytes, "w" if writes else "r"))
+    return watch.note_launch(stream.device_index, stream.handle, call, uses)
+
+
+cdef int follow_producers(tuple arguments, Stream stream) except -1:
+    cdef Memory memory
+    for argument in arguments:
+        if not isinstance(argument, (int, float, Buffer, PinnedBuffer, Array)) and (
+                hasattr(argument, "__cuda_array_interface__")):
+            read_interface(argument.__cuda_array_interface__, &memory, "an argument")
+            if memory.producer:
+                follow_stream(memory.producer, memory.ordinal, stream)
+    return 0
+
+
+cdef int note_memory(Parameters parameters, tuple arguments, Stream stream, bint captured) except -1:
+    cdef Py_ssize_t index
+    cdef Memory memory
+    for index, argument in enumerate(arguments):
+        if isinstance(argument, int) or not read_memory(argument, &memory, index, parameters, False):
+            continue
+        if memory.ordinal < 0 and captured:
+            continue  # the graph keeps it
+        if memory.address and (memory.ordinal < 0 or memory.stream != stream.handle):
+            note_elsewhere(&memory, stream)
+    return 0
+
+
+cdef int note_elsewhere(const Memory* memory, Stream stream) except -1:
+    cdef int code = NOT_ALLOCATED
+    with nogil:
+        if memory.ordinal < 0:
+            code = use_pinned_on(memory.address, stream.device_index, stream.handle)
+        elif pool_if_made(memory.ordinal) != NULL:
+            code = use_across(memory.ordinal, memory.address, stream.device_index, stream.handle)
+    if code == NO_HOST_MEMORY and not any_capture():
+        with nogil:  # what cannot be noted is waited for
+            code = registry.active().stream_synchronize(stream.device_index, stream.handle)
+    if code and code != NOT_ALLOCATED:  # what no allocator of accelrt has is its owner's to keep
+        raise_status(code, "record_stream", ("ptr", memory.address, "stream", stream.handle))
+    if code == 0 and watch.sanitizing:
+        watch.note_use_on(memory.address, stream.device_index, stream.handle)
+    return 0

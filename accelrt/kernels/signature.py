@@ -1,0 +1,96 @@
+"""Signatures: a kernel's parameters in the words of C."""
+
+from __future__ import annotations
+
+import re
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+__all__ = ["KINDS", "Parsed", "parse_signature"]
+
+# Numbers that packing.pxd has names for.
+KINDS = {"any": 0, "pointer": 1, "signed": 2, "unsigned": 3, "float": 4, "bool": 5, "complex": 6, "bytes": 7}
+POINTER_SIZE = 8
+
+Parsed = tuple[int, int, bool]  # kind, bytes, whether the kernel may write through it
+
+_SIGNED = {
+    1: "signed char|int8_t|int8",
+    2: "short|short int|signed short|int16_t|int16",
+    4: "int|signed|signed int|int32_t|int32",
+    8: "long|long int|long long|long long int|signed long|signed long long|ssize_t|ptrdiff_t|intptr_t|"
+    "int64_t|int64",
+}
+_UNSIGNED = {
+    1: "char|unsigned char|uint8_t|uint8|uchar",
+    2: "unsigned short|unsigned short int|uint16_t|uint16|ushort",
+    4: "unsigned|unsigned int|uint32_t|uint32|uint",
+    8: "unsigned long|unsigned long int|unsigned long long|unsigned long long int|size_t|uintptr_t|"
+    "uint64_t|uint64|ulong",
+}
+_OTHERS = {
+    ("float", 2): "half|__half|float16",
+    ("float", 4): "float|float32",
+    ("float", 8): "double|float64",
+    ("bytes", 2): "__nv_bfloat16|bfloat16",
+    ("bool", 1): "bool|_Bool",
+    ("complex", 8): "complex64|complex<float>|float complex|float2",
+    ("complex", 16): "complex128|complex<double>|double complex|double2",
+}
+TYPES: dict[str, tuple[str, int]] = {
+    name: (kind, size)
+    for table in (
+        {("signed", size): names for size, names in _SIGNED.items()},
+        {("unsigned", size): names for size, names in _UNSIGNED.items()},
+        _OTHERS,
+    )
+    for (kind, size), names in table.items()
+    for name in names.split("|")
+}
+STRUCT = re.compile(r"struct\[(\d+)\]")
+QUALIFIERS = re.compile(r"\b(?:__restrict__|__restrict|restrict|volatile|std::|thrust::|cuda::)")
+
+
+def parse_signature(signature: str | Iterable[str]) -> Sequence[Parsed]:
+    """What each parameter is.
+
+    Arguments:
+        signature: the parameters as in C, with or without names, "const float* x, float* y, int n";
+            or an iterable of one text for each.  A parameter with a * is a pointer, one that the kernel only
+            reads where what it points at is const.  Types are those of C, of stdint.h, of CUDA ("half",
+            "__nv_bfloat16") and of numpy ("float32"); "struct[24]" is a struct of 24 bytes, passed by value.
+    Returns:
+        list of (kind, bytes, writes).
+    Raises:
+        TypeError: it is no text.
+        ValueError: a parameter's type is not known; the text names it.
+    """
+    if isinstance(signature, str):
+        text = signature.strip()
+        parts = [] if text in ("", "void") else text.split(",")
+    else:
+        parts = list(signature)
+    return [_parse(part, index) for index, part in enumerate(parts)]
+
+
+def _parse(text: str, index: int) -> Parsed:
+    if not isinstance(text, str):
+        raise TypeError(f"parameter {index} of the signature is {text!r}; pass a text such as 'const float*'")
+    words = " ".join(QUALIFIERS.sub(" ", text).split())
+    pointee, star, rest = words.partition("*")
+    if star:
+        constant = re.search(r"\bconst\b", pointee) is not None and "*" not in rest
+        return KINDS["pointer"], POINTER_SIZE, not constant
+    words = " ".join(re.sub(r"\bconst\b", " ", words).split())
+    for candidate in (words, words.rpartition(" ")[0]):
+        if candidate in TYPES:
+            kind, size = TYPES[candidate]
+            return KINDS[kind], size, False
+        if match := STRUCT.fullmatch(candidate):
+            return KINDS["bytes"], int(match[1]), False
+    raise ValueError(
+        f"parameter {index} of the signature, {text.strip()!r}, has a type that is not known here; pass a "
+        "pointer, a type of C, stdint.h or numpy, or 'struct[N]' for a struct of N bytes"
+    )

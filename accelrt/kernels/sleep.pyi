@@ -1,0 +1,6 @@
+from accelrt.streams.stream import Stream
+
+PTX: bytes
+
+def forget_kernels() -> None: ...
+def sleep(cycles: int, stream: Stream | int | None = None) -> None: ...

@@ -1,0 +1,153 @@
+"""Elementwise kernels on streams, in captures, from threads and under the race detector."""
+
+import threading
+
+import numpy as np
+import pytest
+from child import in_child
+from device_arrays import read, to_device
+
+import accelrt
+
+ADD = accelrt.elementwise("T x, T y", "T z", "z = x * y + x", name="axpy")
+
+
+@pytest.mark.parametrize("stream", [accelrt.Stream, accelrt.default_stream, accelrt.per_thread_stream])
+def test_a_kernel_runs_on_the_stream_given_and_its_output_follows_it(stream):
+    chosen = stream()
+    x = to_device(np.arange(1000, dtype=np.float32))
+    accelrt.synchronize()
+    z = ADD(x, 1.0, stream=chosen)
+    assert z.stream == chosen
+    with accelrt.stream(chosen):
+        assert ADD(x, 1.0).stream == chosen
+    assert (read(z) == np.arange(1000) * 2).all()
+
+
+def test_a_captured_kernel_computes_at_each_replay():
+    x, z = to_device(np.arange(6, dtype=np.float32)), to_device(np.zeros(6, np.float32))
+    graph = accelrt.CUDAGraph()
+    with accelrt.graph(graph):
+        ADD(x, 1.0, out=z)
+        doubled = ADD(z, 1.0)
+    assert read(z).tolist() == [0] * 6
+    for start in (0, 10):
+        values = np.arange(start, start + 6, dtype=np.float32)
+        accelrt.copy(x.base, values.view(np.uint8))
+        accelrt.synchronize()
+        graph.replay()
+        assert read(z).tolist() == (2 * values).tolist()
+        assert read(doubled).tolist() == (4 * values).tolist()
+
+
+def test_a_kernel_may_be_compiled_in_a_capture():
+    kernel = accelrt.elementwise("T x", "T z", "z = x + 3", name="fresh")
+    x = to_device(np.zeros(5, np.int16))
+    graph = accelrt.CUDAGraph()
+    with accelrt.graph(graph):
+        z = kernel(x)
+    graph.replay()
+    assert read(z).tolist() == [3] * 5
+
+
+def test_threads_that_chose_no_device_may_call_the_same_new_kernel():
+    kernel = accelrt.elementwise("T x, T y", "T z", "z = x - y", name="shared")
+    x = to_device(np.arange(100, dtype=np.float64))
+    accelrt.synchronize()
+    wrong = []
+
+    def work(number):
+        for turn in range(20):
+            z = kernel(x, number + turn)
+            if not (read(z) == np.arange(100) - number - turn).all():
+                wrong.append((number, turn))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_a_kernel_runs_on_each_device():
+    for device in range(accelrt.device_count()):
+        z = ADD(to_device(np.ones(3, np.float32), device), 2.0)
+        assert z.device_index == device
+        assert read(z).tolist() == [3] * 3
+
+
+def test_a_kernel_may_die_while_it_runs():
+    x = to_device(np.ones(1 << 18, np.float32))
+    z = accelrt.elementwise("T x", "T z", "z = x * 5", name="short_lived")(x)
+    assert (read(z) == 5).all()
+
+
+def test_inputs_are_reads_and_outputs_writes_to_the_race_detector():
+    assert in_child(race, ACCELRT_SANITIZE="1") == "a write\n"
+
+
+def race():
+    import accelrt
+
+    x = accelrt.zeros(100, "float32")
+    accelrt.synchronize()
+    one, other = accelrt.Stream(), accelrt.Stream()
+    made = [ADD(x, 1.0, stream=stream) for stream in (one, other)]  # both read
+    accelrt.synchronize()
+    ADD(x, 1.0, stream=one)
+    try:
+        ADD(made[0], 1.0, out=x, stream=other)
+    except accelrt.RaceError:
+        print("a write")
+
+
+def step(kernel):
+    """Loads the kernel, calls it in two layouts and in a capture, and gives it up."""
+    x = accelrt.zeros((4, 6), "float32")
+    z = kernel(x, 1.0)
+    kernel(x[:, ::2], z[:, ::2], out=x[:, 1::2])
+    graph = accelrt.CUDAGraph()
+    with accelrt.graph(graph):
+        kernel(x, 1.0, out=z)
+    graph.replay()
+    accelrt.synchronize()
+    graph.reset()
+    kernel.unload()
+
+
+def sweep():
+    import gc
+
+    from accelrt.driver import registry
+    from accelrt.driver.host import driver as host
+
+    registry.wrap("host")
+    accelrt.init(driver="faults")
+    kernel = accelrt.elementwise("T x, T y", "T z", "z = x * y + x", name="swept")
+    step(kernel)
+    call, codes = 0, set()
+    while True:
+        call += 1
+        registry.arm(call, 719, "once")
+        try:
+            step(kernel)
+        except accelrt.CudaError as error:
+            codes.add(error.code)
+        else:
+            if registry.fired() < call:
+                break
+        finally:
+            registry.disarm()
+        kernel.unload()
+        gc.collect()
+        accelrt.synchronize()
+        accelrt.empty_cache()
+        counts = host.live_objects()
+        assert (counts["modules"], counts["graphs"], accelrt.memory_allocated()) == (0, 0, 0), call
+    assert codes == {719}
+    print(call)
+
+
+def test_whatever_call_fails_nothing_is_left():
+    assert int(in_child(sweep)) > 10

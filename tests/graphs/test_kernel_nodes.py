@@ -1,0 +1,167 @@
+"""Kernel nodes of a captured graph: read, and changed without a new capture."""
+
+import copy
+import gc
+import os
+import pickle
+import weakref
+
+import numpy as np
+import pytest
+from kernel_sources import image_for, numbers
+
+import accelrt
+
+COUNT = 256
+ON_HOST = os.environ.get("ACCELRT_DRIVER", "host") == "host"
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory):
+    return image_for("host" if ON_HOST else "cuda", tmp_path_factory.mktemp("kernels"))
+
+
+def captured(image, instantiate=True):
+    """A graph of a fill and a kernel, and the kernel's memory."""
+    graph, buffer = accelrt.CUDAGraph(keep_graph=True), accelrt.Buffer(4 * COUNT)
+    kernel = accelrt.Module(image).function("number", "uint32_t* at, uint32_t value")
+    with accelrt.graph(graph):
+        buffer.fill(0)
+        kernel[4, 64](buffer, 5)
+    if instantiate:
+        graph.instantiate()
+    return graph, buffer
+
+
+def kernel_node(graph):
+    return next(node for node in graph.nodes() if node.type == "kernel")
+
+
+def read(memory):
+    out = np.zeros(COUNT, np.uint32)
+    accelrt.copy(out, memory)
+    return out
+
+
+def test_a_kernel_node_tells_what_it_launches(image):
+    graph, buffer = captured(image)
+    params = kernel_node(graph).params
+    assert params == graph.kernel_node_params(kernel_node(graph).id)
+    assert (params.name, params.kernel.name) == ("number", "number")
+    assert params.function == params.kernel.handle
+    assert (params.grid, params.block, params.shared) == ((4, 1, 1), (64, 1, 1), 0)
+    assert params.arguments == (buffer.ptr.to_bytes(8, "little"), (5).to_bytes(4, "little"))
+
+
+@pytest.mark.parametrize("instantiate", [True, False])
+def test_arguments_and_sizes_are_changed_without_a_new_capture(image, instantiate):
+    graph, buffer = captured(image, instantiate)
+    node = kernel_node(graph)
+    graph.set_kernel_node_params(node, args=(buffer, 60))
+    graph.replay()
+    assert (read(buffer) == numbers(60)).all()
+    node.params = node.params._replace(grid=(2, 1, 1), arguments=(buffer, 70))
+    assert node.params.grid == (2, 1, 1)
+    graph.replay()
+    assert (read(buffer) == [*numbers(70, 128), *[0] * 128]).all()
+    graph.set_kernel_node_params(node, block=32)
+    graph.replay()
+    assert (read(buffer)[:64] == numbers(70, 64)).all()
+    graph.instantiate()
+    graph.replay()
+    assert (read(buffer)[:65] == [*numbers(70, 64), 0]).all()
+
+
+def test_new_memory_is_kept_with_the_old(image):
+    graph, buffer = captured(image)
+    other, stream = accelrt.Buffer(4 * COUNT), accelrt.Stream()
+    with accelrt.stream(stream):
+        graph.replay()
+    graph.set_kernel_node_params(kernel_node(graph), args=(other, 8))
+    kept, old, address = weakref.ref(other), weakref.ref(buffer), other.ptr
+    del other, buffer
+    gc.collect()
+    assert kept() is not None
+    assert old() is not None
+    with accelrt.stream(stream):
+        accelrt.sleep(30_000_000)
+        graph.replay()
+    assert (read_late(kept(), stream) == numbers(8)).all()
+    with accelrt.stream(stream):
+        accelrt.sleep(30_000_000)
+        graph.replay()
+    graph.reset()
+    del graph
+    gc.collect()
+    assert address not in [block.ptr for block in [accelrt.Buffer(4 * COUNT) for _ in range(4)]]
+    stream.synchronize()
+    accelrt.empty_cache()  # gives back what waited for the replays
+    assert kept() is None
+
+
+def read_late(memory, stream):
+    out = np.zeros(COUNT, np.uint32)
+    accelrt.copy(out, memory, stream=stream)
+    return out
+
+
+def test_another_kernel_takes_a_nodes_place(image):
+    graph, buffer = captured(image)
+    other = accelrt.Module(image).function("saxpy", "float a, const float* x, float* y, int n")
+    x = accelrt.Buffer(4 * COUNT)
+    accelrt.copy(x, np.ones(COUNT, np.float32))
+    node = kernel_node(graph)
+    try:
+        graph.set_kernel_node_params(node, kernel=other, args=(2.5, x, buffer, COUNT))
+    except accelrt.CudaError:
+        pytest.skip("this driver takes no other function in an instance")
+    assert node.params.name == "saxpy"
+    graph.replay()
+    assert (read(buffer).view(np.float32) == 2.5).all()
+
+
+def test_a_change_that_does_not_fit_is_refused_and_changes_nothing(image):
+    graph, buffer = captured(image)
+    node, fill = kernel_node(graph), graph.nodes()[0]
+    before = node.params
+    for given, error in (
+        ({"args": (buffer,)}, TypeError),
+        ({"args": (buffer, None)}, TypeError),
+        ({"grid": 0}, ValueError),
+        ({"block": 2000}, accelrt.CudaError),
+        ({"shared": 1 << 20}, accelrt.CudaError),
+    ):
+        with pytest.raises(error):
+            graph.set_kernel_node_params(node, **given)
+        assert node.params == before
+    with pytest.raises(accelrt.CudaError, match="it is no kernel node of this graph"):
+        _ = fill.params
+    with pytest.raises(TypeError, match="node is 'text'"):
+        graph.kernel_node_params("text")
+    graph.replay()
+    assert (read(buffer) == numbers(5)).all()
+
+
+def test_a_kernel_of_another_device_is_refused(image):
+    if accelrt.device_count() < 2:
+        pytest.skip("needs two devices")
+    graph, buffer = captured(image)
+    other = accelrt.Module(image, device=1).function("number")
+    with pytest.raises(ValueError, match="is on device 1, the graph on 0"):
+        graph.set_kernel_node_params(kernel_node(graph), kernel=other, args=(buffer, 1))
+
+
+def test_a_graph_that_was_not_kept_or_is_gone_tells_nothing(image):
+    graph, _buffer = captured(image)
+    node = kernel_node(graph)
+    twin = copy.copy(node)
+    assert pickle.loads(pickle.dumps(node)) == twin == node
+    with pytest.raises(RuntimeError, match="the CUDAGraph of this node is gone"):
+        _ = twin.params
+    graph.reset()
+    with pytest.raises(RuntimeError):
+        _ = node.params
+    del graph
+    gc.collect()
+    with pytest.raises(RuntimeError, match="the CUDAGraph of this node is gone"):
+        _ = node.params

@@ -1,0 +1,53 @@
+"""One module of kernels: PTX on a GPU, a shared object that the C compiler made on the host device."""
+
+import gc
+import os
+
+import pytest
+from kernel_sources import image_for
+
+import accelrt
+
+ON_HOST = os.environ.get("ACCELRT_DRIVER", "host") == "host"
+SAXPY = "float a, const float* x, float* y, int n"
+
+
+@pytest.fixture(scope="session")
+def image(tmp_path_factory):
+    return image_for("host" if ON_HOST else "cuda", tmp_path_factory.mktemp("kernels"))
+
+
+@pytest.fixture
+def module(image):
+    with accelrt.Module(image) as made:
+        yield made
+
+
+@pytest.fixture
+def number(module):
+    return module.function("number")
+
+
+@pytest.fixture
+def saxpy(module):
+    return module.function("saxpy", SAXPY)
+
+
+@pytest.fixture(autouse=True)
+def _no_module_left(_nothing_left_behind, request):
+    """Modules that a test loaded are unloaded once its kernels and graphs are gone."""
+    yield
+    if not ON_HOST or not accelrt.is_initialized():
+        return
+    from accelrt.driver.host import driver as host
+    from accelrt.kernels.sleep import forget_kernels
+
+    for name in ("number", "saxpy"):  # which pytest holds until all teardowns are over
+        request.node.funcargs.pop(name, None)
+    gc.collect()
+    for ordinal in range(accelrt.device_count()):
+        accelrt.synchronize(ordinal)
+    forget_kernels()
+    accelrt.empty_cache()  # tries again what a stream's work held
+    accelrt.synchronize()
+    assert host.live_objects()["modules"] == 0
