@@ -2,5 +2,7 @@
 
 layout      shapes and strides as numbers: contiguity, reshaping, bounds
 array       Array and its views
-create      arrays with memory of their own
+strided     copies and fills of any strides
+foreign     memory of others as Arrays
+create      arrays with memory of their own; what an Array's methods copy with
 """

@@ -32,6 +32,7 @@ cdef Array new_array(object base, uintptr_t ptr, int device_index, Stream stream
                      bint readonly)
 cdef int finish_array(Array array) except -1  # counts the elements; before it the Array is not live
 cdef Array new_view(Array source, uintptr_t ptr, Py_ssize_t ndim)  # the same, of the same memory
+cdef Array wrap_numpy(object array)  # of a numpy.ndarray, without a copy
 cdef object dtype_of(object dtype)   # numpy.dtype of plain values
 cdef object numpy_module()
 cdef int raise_dead(Array array, str name) except -1  # why check_live refuses it

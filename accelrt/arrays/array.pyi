@@ -1,7 +1,7 @@
 from types import TracebackType
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
-import numpy
+import numpy as np
 from numpy.typing import DTypeLike
 
 from accelrt.annotations import Index, Shape
@@ -13,7 +13,7 @@ class Array:
     ptr: int
     device_index: int
     base: object
-    dtype: numpy.dtype[numpy.generic]
+    dtype: np.dtype[np.generic]
     stream: Stream | None
     ndim: int
     size: int
@@ -49,6 +49,17 @@ class Array:
     @property
     def T(self) -> Array: ...
     def view(self, dtype: DTypeLike) -> Array: ...
+    def copy_(
+        self, src: object, non_blocking: bool = False, *, stream: Stream | int | None = None
+    ) -> Array: ...
+    def fill_(self, value: object, *, stream: Stream | int | None = None) -> Array: ...
+    def copy(self, *, stream: Stream | int | None = None) -> Array: ...
+    def numpy(self) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]: ...
+    @property
+    def __array_interface__(self) -> dict[str, Any]: ...
+    def __array__(
+        self, dtype: DTypeLike | None = None, copy: bool | None = None
+    ) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]: ...
     def free(self) -> None: ...
     def record_stream(self, stream: Stream | int) -> None: ...
     def __enter__(self) -> Self: ...

@@ -53,6 +53,18 @@ cdef object dtype_of(object dtype):
     return found
 
 
+cdef Array wrap_numpy(object array):
+    cdef Array made
+    cdef Py_ssize_t axis, ndim = array.ndim
+    address, fixed = array.__array_interface__["data"]
+    made = new_array(array, address, -1, None, dtype_of(array.dtype), ndim, fixed)
+    for axis in range(ndim):
+        made.extents[axis] = array.shape[axis]
+        made.extents[ndim + axis] = array.strides[axis]
+    finish_array(made)
+    return made
+
+
 cdef bint is_held(object base) noexcept:
     return (<Buffer>base).live
 
@@ -314,6 +326,67 @@ cdef class Array:
             view.extents[2 * self.ndim - 1] = itemsize
         finish_array(view)
         return view
+
+    # --- elements ---
+
+    def copy_(self, src, non_blocking=False, *, stream=None):
+        """Copies elements into this Array, and returns it.
+
+        Arguments:
+            src: Array, NumPy array, another library's array (__cuda_array_interface__, __dlpack__), or what NumPy makes an
+                array of.  Of the same dtype, for nothing is converted, and of a shape that can be broadcast to this one.
+            non_blocking: bool.  If False, a copy to or from host memory is complete when this returns; if True, page-locked
+                memory has to stay as it is until the stream is past the copy.  A copy within or between devices never waits.
+            stream: Stream, handle as int, or None: the current stream of the device.  Between two devices as of
+                accelrt.copy.
+        Raises:
+            ValueError: the shape does not fit, this Array is read-only or has elements that lie on each other, or memory
+                was freed.
+            TypeError: the dtypes differ, or src is no array.
+            CudaError: the driver refused.
+
+        Strides that lie alike on both sides are one copy; rows and slices are one each two axes (cuMemcpy3DAsync); further
+        axes, and those that only one side has reversed, are a call for each step.  Where both sides share memory, and for
+        scattered elements of ordinary host memory, the elements go by memory of their own.
+        """
+        return copies.copy_into(self, src, non_blocking, stream)
+
+    def fill_(self, value, *, stream=None):
+        """Sets all elements to one number, converted to their dtype, in the stream's order; returns the Array."""
+        copies.fill_into(self, value, stream)
+        return self
+
+    def copy(self, *, stream=None):
+        """A C-contiguous Array with the same elements, on the same device or in page-locked memory."""
+        check_live(self, "this")
+        return copies.copied(self, stream)
+
+    def numpy(self):
+        """The elements as a NumPy array: a copy of those of a device, which is waited for, and a view of host memory."""
+        check_live(self, "this")
+        if self.device_index >= 0:
+            return copies.to_numpy(self)
+        if self.size == 0:
+            return numpy_module().empty(self.shape, self.dtype)
+        found = numpy_module().asarray(self)
+        return found if found.dtype == self.dtype else found.view(self.dtype)
+
+    @property
+    def __array_interface__(self):
+        """NumPy's array interface, version 3, of host memory only."""
+        if self.device_index >= 0 or self.dtype is None:
+            raise AttributeError("an Array on a device is no host memory; its numpy() is a copy of it there")
+        check_live(self, "this")
+        return {
+            "shape": self.shape, "typestr": self.dtype.str, "data": (self.ptr, bool(self.readonly)), "version": 3,
+            "strides": self.strides,
+        }
+
+    def __array__(self, dtype=None, copy=None):
+        """Raises TypeError for device memory, of which NumPy would make an array of objects."""
+        if self.device_index >= 0:
+            raise TypeError("an Array on a device is read by NumPy only through a copy: array.numpy()")
+        return numpy_module().array(self.numpy(), dtype=dtype, copy=copy)
 
     # --- its memory ---
 
