@@ -4,6 +4,7 @@ import operator
 cimport cython
 from cpython.long cimport PyLong_CheckExact
 from cpython.number cimport PyIndex_Check
+from cpython.pycapsule cimport PyCapsule_New
 from libc.stdint cimport uintptr_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
@@ -15,6 +16,7 @@ from accelrt.arrays.layout cimport (
 from accelrt.buffers.buffer cimport Buffer, PinnedBuffer, raise_freed
 from accelrt.buffers.buffer import provide_slices, record_host_stream
 from accelrt.devices.device cimport device_at
+from accelrt.runtime import init
 from accelrt.status cimport refuse_copy, refuse_unmade
 from accelrt.streams.stream cimport Stream
 
@@ -24,13 +26,32 @@ cdef enum:
 cdef object numpy = None
 cdef object numpy_dtype = None  # numpy.dtype
 cdef object copies = None       # what provide_methods set
-cdef object exchange = None
 
 
-def provide_methods(copy_functions, exchange_functions):
-    """Sets what an Array's methods copy, fill and export with: those modules import arrays."""
-    global copies, exchange
-    copies, exchange = copy_functions, exchange_functions
+def provide_methods(module):
+    """Sets the module whose functions an Array's methods copy and fill with: it imports arrays."""
+    global copies
+    copies = module
+
+
+cdef class HostMemory:
+    """What NumPy keeps alive for an array on host memory: a view that nothing but that array has, so that free() of another
+    one does not free the memory."""
+
+    cdef Array array
+
+    def __init__(self):
+        raise TypeError("a HostMemory belongs to the NumPy array that Array.numpy() makes")
+
+    @property
+    def __array_interface__(self):
+        return {
+            "shape": self.array.shape, "typestr": f"|V{self.array.itemsize}", "strides": self.array.strides, "version": 3,
+            "data": (self.array.ptr, bool(self.array.readonly)),
+        }
+
+    def __reduce__(self):
+        refuse_copy(self, "it belongs to one NumPy array")
 
 
 cdef object numpy_module():
@@ -178,6 +199,7 @@ cdef class Array:
             (<PinnedBuffer>self.base).exports -= 1
         if self.extents != self.room:
             free(self.extents)
+        free(self.steps)
 
     cdef bint dense(self) noexcept:
         return is_c_contiguous(self.ndim, self.extents, self.itemsize)
@@ -368,25 +390,54 @@ cdef class Array:
             return copies.to_numpy(self)
         if self.size == 0:
             return numpy_module().empty(self.shape, self.dtype)
-        found = numpy_module().asarray(self)
-        return found if found.dtype == self.dtype else found.view(self.dtype)
-
-    @property
-    def __array_interface__(self):
-        """NumPy's array interface, version 3, of host memory only."""
-        if self.device_index >= 0 or self.dtype is None:
-            raise AttributeError("an Array on a device is no host memory; its numpy() is a copy of it there")
-        check_live(self, "this")
-        return {
-            "shape": self.shape, "typestr": self.dtype.str, "data": (self.ptr, bool(self.readonly)), "version": 3,
-            "strides": self.strides,
-        }
+        return numpy_module().asarray(expose(self)).view(self.dtype)  # the interface has no ml_dtypes
 
     def __array__(self, dtype=None, copy=None):
         """Raises TypeError for device memory, of which NumPy would make an array of objects."""
         if self.device_index >= 0:
             raise TypeError("an Array on a device is read by NumPy only through a copy: array.numpy()")
         return numpy_module().array(self.numpy(), dtype=dtype, copy=copy)
+
+    # --- other libraries ---
+
+    @property
+    def __cuda_array_interface__(self):
+        """The CUDA Array Interface, version 3, of memory of a GPU only.  It names the Array's stream, after whose work the
+        reader orders its own."""
+        if self.device_index < 0 or init.chosen_driver() == "host":
+            raise AttributeError("this Array is no memory of a GPU; numpy() and __dlpack__ give it to others")
+        check_live(self, "this")
+        return {
+            "shape": self.shape, "typestr": self.dtype.str, "data": (self.ptr, bool(self.readonly)), "version": 3,
+            "strides": None if self.dense() else self.strides, "stream": self.stream.handle or 1,
+        }
+
+    def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
+        """The Array as a DLPack capsule, which keeps the memory alive (DLPack 1.3; Python array API standard, 2024.12).
+
+        Arguments:
+            stream: of memory of a GPU: 1 or None, the legacy default stream, 2, the per-thread one, a handle, or -1.  That
+                stream waits for the Array's, and the memory is not reused before its work is done; -1 orders nothing.
+                Of host memory, and on the host device, whose memory the CPU reads: None, which waits for the Array's
+                stream, or -1.
+            max_version: tuple (major, minor) of the consumer's DLPack; None asks for an unversioned capsule.
+            dl_device: tuple (type, id); None is the Array's own.  (1, 0) copies memory of a GPU to the host.
+            copy: bool; True always copies, False never does.
+        Raises:
+            BufferError: DLPack has no such dtype or strides, the Array is read-only and the capsule unversioned, the
+                device is another, or copy is False and one is needed.
+            ValueError: the stream is none, or the memory was freed.
+        """
+        check_live(self, "this")
+        return export_dlpack(self, stream, max_version, dl_device, copy)
+
+    def __dlpack_device__(self):
+        """(type, id) of the device, by DLPack's numbers: 2 is a GPU, 3 page-locked memory there, 1 any other host memory.
+        The host device's memory is that of the CPU."""
+        check_live(self, "this")
+        return find_dlpack_device(self)
+
+    __dlpack_c_exchange_api__ = PyCapsule_New(&exchange_api, "dlpack_exchange_api", NULL)
 
     # --- its memory ---
 
@@ -399,6 +450,8 @@ cdef class Array:
         base = self.base
         if not self.live:
             return
+        if self.exports:
+            raise BufferError(f"{self.exports} DLPack tensors of this Array are alive; drop them before free()")
         if self.owner == PINNED_BUFFER:
             (<PinnedBuffer>base).exports -= 1
             try:
@@ -439,6 +492,14 @@ cdef class Array:
     def __exit__(self, kind, error, trace):
         self.free()
         return False
+
+
+cdef HostMemory expose(Array array):
+    cdef HostMemory made = HostMemory.__new__(HostMemory)
+    made.array = new_view(array, array.ptr, array.ndim)
+    memcpy(made.array.extents, array.extents, 2 * array.ndim * sizeof(Py_ssize_t))
+    finish_array(made.array)
+    return made
 
 
 cdef tuple memory_of(object memory):

@@ -41,6 +41,9 @@ def asarray(
     *,
     copy: bool | None = None,
 ) -> Array: ...
+def from_dlpack(
+    source: object, device: DeviceArgument | None = None, *, copy: bool | None = None
+) -> Array: ...
 def empty_like(
     other: Array,
     dtype: DTypeLike | None = None,

@@ -5,6 +5,7 @@ from libc.string cimport memcpy
 
 from accelrt.arrays.array cimport Array, check_live, dtype_of, finish_array, new_array, numpy_module
 from accelrt.arrays.array import provide_methods
+from accelrt.arrays.dlpack cimport import_any
 from accelrt.arrays.foreign cimport is_foreign, take, wrap_any
 from accelrt.arrays.layout cimport Extents, count_elements, is_c_contiguous, read_shape, set_contiguous
 from accelrt.arrays.strided cimport copy_array, fill_array
@@ -183,6 +184,28 @@ cdef Array pinned_like(Array other):
     return allocate(other.ndim, extents, other.dtype, None if other.device_index < 0 else other.device_index, None, True)
 
 
+def from_dlpack(source, device=None, *, copy=None):
+    """An Array of another library's array, by DLPack and without a copy where it can be.
+
+    Arguments:
+        source: object with __dlpack__ and __dlpack_device__, of memory of the CPU or of a GPU.
+        device: int, "cuda:1", "host:0", an object with an index, or "cpu" for host memory; None is the source's.
+        copy: bool; True always copies, False never does, None copies where the device is another.
+    Returns:
+        Array.  On a GPU its stream is the current one, which waits for the source's work; the source is given back once
+        no Array is left of it and that stream's work then is done.  What other streams do with it has to be waited for.
+        Memory of the CPU is host memory also where it is the host device's.
+    Raises:
+        BufferError: the source is on no device of accelrt's, or of a type without a dtype.
+        ValueError: copy is False and the device is another.
+        TypeError: source has no __dlpack__.
+    """
+    cdef Array found = source if isinstance(source, Array) else import_any(source)
+    if device is None:
+        device = "cpu" if found.device_index < 0 else found.device_index
+    return asarray(found, device=device, copy=copy)
+
+
 # --- what an Array's methods do with memory ----------------------------------------------------------------------
 
 def copy_into(Array dst, src, bint non_blocking, stream):
@@ -220,4 +243,4 @@ def to_numpy(Array array):
     return made
 
 
-provide_methods(sys.modules[__name__], None)
+provide_methods(sys.modules[__name__])

@@ -29,6 +29,7 @@ accelrt\.memory\.backends\.external_pool
 accelrt\.memory\.BACKEND
 accelrt\.memory\.settings\.settings\.Settings\.([a-z]\w+|__getattr__)
 .*\.copy\.Operand
+.*\.array\.HostMemory
 .*\.graphs\.nodes\.(Handles|TYPES|RESULTS)
 .*\.graphs\.capture\.Branch
 .*\.graph\.(Body|MODES)
