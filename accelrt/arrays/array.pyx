@@ -318,7 +318,15 @@ cdef class Array:
     @property
     def T(self):
         """A view with the axes in reverse."""
-        return self.transpose()
+        cdef Py_ssize_t axis
+        cdef Array view
+        check_live(self, "this")
+        view = new_view(self, self.ptr, self.ndim)
+        for axis in range(self.ndim):
+            view.extents[axis] = self.extents[self.ndim - 1 - axis]
+            view.extents[self.ndim + axis] = self.extents[2 * self.ndim - 1 - axis]
+        finish_array(view)
+        return view
 
     def view(self, dtype):
         """A view of the same bytes as elements of another type; nothing is converted.
@@ -384,7 +392,8 @@ cdef class Array:
         return copies.copied(self, stream)
 
     def numpy(self):
-        """The elements as a NumPy array: a copy of those of a device, which is waited for, and a view of host memory."""
+        """The elements as a NumPy array: a view of host memory, or a copy of those of a device, which is made in the order of
+        its current stream and waited for."""
         check_live(self, "this")
         if self.device_index >= 0:
             return copies.to_numpy(self)

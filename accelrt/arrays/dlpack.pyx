@@ -3,6 +3,7 @@
 An export holds the Array, and counts on its Buffer or PinnedBuffer, so that free() does not take the memory from under
 another library.  Its deleter takes the GIL, on whichever thread it runs, and does nothing once the interpreter is gone.
 """
+cimport cython
 from cpython.object cimport PyObject
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_New, PyCapsule_SetName
 from cpython.ref cimport Py_DECREF, Py_INCREF
@@ -44,9 +45,13 @@ cdef extern from *:
     """
     bint is_gone "accelrt_is_gone"() nogil
 
+cdef extern from "Python.h":
+    bint has_gil "PyGILState_Check"() nogil
+
 cdef enum:
     NO_ORDER = -1    # values of stream
     LEGACY = 1
+    RECENT = 16
 
 cdef const char* VERSIONED = "dltensor_versioned"
 cdef const char* USED_VERSIONED = "used_dltensor_versioned"
@@ -54,6 +59,9 @@ cdef const char* UNVERSIONED = "dltensor"
 cdef const char* USED_UNVERSIONED = "used_dltensor"
 
 cdef dict type_codes = {}  # numpy.dtype -> code | bits << 8 | DL_PADDED << 16
+cdef uintptr_t[RECENT] recent_types  # addresses of the types that recent_kept keeps
+cdef long[RECENT] recent_codes
+cdef list recent_kept = [None] * RECENT
 cdef dict dtypes = {}      # code | bits << 8 -> numpy.dtype
 cdef int driver_is_host = -1
 
@@ -67,7 +75,7 @@ cdef dict EXTENDED = {
 cdef dict KINDS = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
 
 
-cdef bint on_host_driver() except -1:
+cdef inline bint on_host_driver() except -1:
     # It never changes once a driver is open, which an Array's memory has seen to, but for a fork's child.
     global driver_is_host
     if driver_is_host < 0:
@@ -77,10 +85,21 @@ cdef bint on_host_driver() except -1:
 
 # --- types --------------------------------------------------------------------------------------------------------
 
-cdef long code_of(object dtype) except -1:
+cdef inline long code_of(object dtype) except -1:
+    # By identity first: NumPy's types are single objects, and their hash costs more than an export.
+    cdef uintptr_t place = (<uintptr_t><void*>dtype >> 4) % RECENT
+    if recent_types[place] == <uintptr_t><void*>dtype:
+        return recent_codes[place]
+    return code_of_slow(dtype, place)
+
+
+cdef long code_of_slow(object dtype, uintptr_t place) except -1:
     found = type_codes.get(dtype)
     if found is None:
         found = type_codes[dtype] = find_code(dtype)
+    recent_kept[place] = dtype
+    recent_types[place] = <uintptr_t><void*>dtype
+    recent_codes[place] = found
     return found
 
 
@@ -125,7 +144,7 @@ cdef object find_dtype(int code, int bits):
 
 # --- exports --------------------------------------------------------------------------------------------------------
 
-cdef void place_of(Array array, int32_t* out_type, int32_t* out_id) except *:
+cdef inline int place_of(Array array, int32_t* out_type, int32_t* out_id) except -1:
     out_id[0] = 0
     if on_host_driver():
         out_type[0] = DL_CPU
@@ -133,6 +152,7 @@ cdef void place_of(Array array, int32_t* out_type, int32_t* out_id) except *:
         out_type[0], out_id[0] = DL_CUDA, array.device_index
     else:
         out_type[0] = DL_CUDA_HOST if array.owner == PINNED_BUFFER else DL_CPU
+    return 0
 
 
 cdef object device_pair(Array array):
@@ -189,6 +209,10 @@ cdef void delete_holder(void* holder) noexcept nogil:
     # On any thread of any library.
     cdef bint made
     if is_gone():
+        return
+    if has_gil():
+        with gil:
+            let_go(<PyObject*>holder)
         return
     made = make_thread_state()
     with gil:
@@ -350,6 +374,7 @@ cdef int note_consumer(Array array, int device, uintptr_t handle) except -1:
 
 # --- imports --------------------------------------------------------------------------------------------------------
 
+@cython.no_gc_clear  # __dealloc__ needs the stream
 cdef class ImportedTensor:
     """Another library's DLPack tensor, given back when it dies: after the work in the Array's stream then."""
 
