@@ -392,8 +392,8 @@ cdef class Array:
         return copies.copied(self, stream)
 
     def numpy(self):
-        """The elements as a NumPy array: a view of host memory, or a copy of those of a device, which is made in the order of
-        its current stream and waited for."""
+        """The elements as a NumPy array: a view of host memory, or a copy of those of a device, which is made in the order
+        of its current stream and waited for."""
         check_live(self, "this")
         if self.device_index >= 0:
             return copies.to_numpy(self)
