@@ -20,7 +20,7 @@ from libc.string cimport memcpy
 
 from accelrt.arrays.array cimport Array, check_live
 from accelrt.buffers.buffer cimport Buffer, PinnedBuffer, raise_freed
-from accelrt.buffers.copy cimport follow_stream
+from accelrt.buffers.operand cimport follow_stream
 cimport accelrt.driver.registry as registry
 from accelrt.memory.allocator.pool cimport pool_if_made, use_across
 from accelrt.memory.host.pool cimport use_pinned_on
