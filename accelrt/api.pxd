@@ -97,10 +97,9 @@ cdef int fill(int device, uintptr_t stream, uintptr_t dst, unsigned int value, i
 # it returns.  INVALID_VALUE beyond the device's or the kernel's limits.  Nothing is checked or noted beyond what the
 # driver does: memory of another stream is yours to record, and what a captured launch uses, the Kernel too, to keep; and
 # the Kernel has to live until the launch is done.  More than 48 KiB of dynamic shared memory a launch in Python permits.
-cdef int kernel_launch(
-    int device, uintptr_t stream, uintptr_t function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,
-    unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, void** arguments
-) noexcept nogil
+cdef int kernel_launch(int device, uintptr_t stream, uintptr_t function, unsigned int grid_x, unsigned int grid_y,
+                       unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z,
+                       unsigned int shared_bytes, void** arguments) noexcept nogil
 # What a kernel of the host device is told of the block that it is called for, void (*)(const KernelBlock*, void**)
 # (accelrt/kernels/DESIGN.md).
 cdef struct KernelBlock:
