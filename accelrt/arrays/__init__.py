@@ -4,6 +4,5 @@ layout      shapes and strides as numbers: contiguity, reshaping, bounds
 array       Array and its views
 strided     copies and fills of any strides
 dlpack      DLPack both ways, and its exchange API; dlpack_abi has its structures
-foreign     memory of others as Arrays
-create      arrays with memory of their own; what an Array's methods copy with
+create      arrays with memory of their own, or of others; what an Array's methods copy with
 """

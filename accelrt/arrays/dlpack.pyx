@@ -72,7 +72,8 @@ cdef dict EXTENDED = {
     "float8_e8m0fnu": (14, 8), "float6_e2m3fn": (15, 6), "float6_e3m2fn": (16, 6), "float4_e2m1fn": (17, 4),
     "int4": (0, 4), "uint4": (1, 4), "int2": (0, 2), "uint2": (1, 2),
 }
-cdef dict KINDS = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
+cdef dict KINDS = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}  # NumPy's -> DLPack's code
+cdef dict WIDTHS = {"i": (8, 16, 32, 64), "u": (8, 16, 32, 64), "f": (16, 32, 64), "c": (64, 128), "b": (8,)}  # in bits
 
 
 cdef inline bint on_host_driver() except -1:
@@ -109,7 +110,7 @@ cdef object find_code(object dtype):
     if dtype.type.__module__.partition(".")[0] == "ml_dtypes" and dtype.name in EXTENDED:
         code, bits = EXTENDED[dtype.name]
         return code | bits << 8 | (DL_PADDED << 16 if bits < 8 else 0)
-    if dtype.kind not in KINDS or dtype.itemsize > (16 if dtype.kind == "c" else 8):
+    if dtype.kind not in KINDS or 8 * dtype.itemsize not in WIDTHS[dtype.kind]:
         raise BufferError(f"DLPack has no {dtype}; export a view of its bytes: array.view('uint8')")
     return KINDS[dtype.kind] | dtype.itemsize << 11
 
@@ -126,11 +127,8 @@ cdef object dtype_of_code(DLDataType dtype):
 
 cdef object find_dtype(int code, int bits):
     for kind, number in KINDS.items():
-        if code == number and bits in (8, 16, 32, 64, 128) and (kind != "b" or bits == 8):
-            try:
-                return numpy_module().dtype(f"{kind}{bits // 8}")
-            except TypeError:
-                break
+        if code == number and bits in WIDTHS[kind]:
+            return numpy_module().dtype(f"{kind}{bits // 8}")
     for name, known in EXTENDED.items():
         if known == (code, bits):
             try:
@@ -350,7 +348,7 @@ cdef int order_consumer(Array array, object stream) except -1:
     if (handle if handle != LEGACY else 0) == (array.stream.handle if array.stream.handle != LEGACY else 0):
         return 0
     consumer = wrap(handle if handle != LEGACY else 0, judge_handle(handle, device, "stream"), None)
-    if not any_capture() or not captures_apart(consumer, array.stream):
+    if not any_capture() or not (captures_apart(consumer, array.stream) or captures_apart(array.stream, consumer)):
         consumer.wait_stream(array.stream)
     return note_consumer(array, consumer.device_index, consumer.handle)
 
@@ -477,8 +475,10 @@ cdef Array take_versioned(ImportedTensor owner):
 
 
 cdef object ask_capsule(object source):
-    # Producers of before DLPack 1.0 know no max_version.
+    # Producers of before DLPack 1.0 know no max_version.  A stream that captures is not named to them: it would wait for
+    # work outside of the capture, which breaks that.
     cdef object arguments = {}
+    cdef Stream worker
     cdef int kind
     kind, number = source.__dlpack_device__()
     if kind == DL_CUDA or kind == DL_CUDA_MANAGED:
@@ -486,7 +486,9 @@ cdef object ask_capsule(object source):
             raise BufferError("source is on a GPU, and accelrt uses the host device; use ACCELRT_DRIVER=cuda")
         if not 0 <= number < count_devices():
             raise BufferError(f"source is on GPU {number}; accelrt sees {count_devices()}")
-        arguments["stream"] = current_of(number).handle or LEGACY
+        worker = current_of(number)
+        apart = any_capture() and record_on(number, worker.handle) is not None
+        arguments["stream"] = NO_ORDER if apart else worker.handle or LEGACY
     elif kind != DL_CPU and kind != DL_CUDA_HOST:
         raise_device(kind)
     try:

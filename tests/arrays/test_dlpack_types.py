@@ -1,0 +1,61 @@
+"""Types and strides of arrays in DLPack: which come and go, and which it lacks."""
+
+import numpy as np
+import pytest
+from dlpack import Producer, look
+
+import accelrt
+
+MODERN = {"max_version": (1, 0)}
+
+
+@pytest.mark.parametrize("dtype", ["?", "i1", "u2", "i4", "u8", "f2", "f4", "f8", "c8", "c16"])
+def test_numpys_dtypes_come_and_go(dtype):
+    model = np.arange(6).astype(dtype).reshape(2, 3)
+    array = accelrt.from_dlpack(model)
+    assert (array.dtype, array.shape, array.ptr, array.device) == (
+        model.dtype,
+        (2, 3),
+        model.ctypes.data,
+        "cpu",
+    )
+    assert (np.from_dlpack(array) == model).all()
+    assert (accelrt.asarray(accelrt.asarray(model), device="cpu").numpy() == model).all()
+
+
+def test_ml_dtypes_come_and_go():
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    codes = {"bfloat16": (4, 16), "float8_e4m3fn": (10, 8), "float8_e5m2": (12, 8), "float4_e2m1fn": (17, 4)}
+    for name, (code, bits) in codes.items():
+        model = np.arange(4).astype(getattr(ml_dtypes, name))
+        array = accelrt.asarray(model)
+        assert (array.numpy() == model).all()
+        assert (array.fill_(1).numpy() == model[1]).all()
+        tensor = look(capsule := array.__dlpack__(**MODERN)).tensor
+        assert (tensor.code, tensor.bits) == (code, bits)
+        assert accelrt.asarray(model, device="cpu").numpy().dtype == model.dtype
+        del capsule
+    back = Producer(np.zeros(3, "u2"), code=4)
+    assert accelrt.from_dlpack(back).dtype == ml_dtypes.bfloat16
+    four = accelrt.asarray(np.zeros(3, ml_dtypes.float4_e2m1fn))
+    capsule = four.__dlpack__(**MODERN)
+    assert look(capsule).flags == 4
+    with pytest.raises(BufferError, match="of a byte an element"):
+        four.__dlpack__()
+    with pytest.raises(BufferError, match="packed elements of 4 bits"):
+        accelrt.from_dlpack(Producer(np.zeros(3, "u1"), code=17, bits=4))
+
+
+@pytest.mark.parametrize(
+    "dtype", [">f4", "V4", "U2", "longdouble", "datetime64[s]", [("a", "f4"), ("b", "i4")]]
+)
+def test_types_that_dlpack_lacks_are_refused(dtype):
+    with pytest.raises(BufferError, match="DLPack has no"):
+        accelrt.empty(2, dtype).__dlpack__()
+
+
+def test_strides_that_dlpack_lacks_are_refused():
+    array = accelrt.Array(accelrt.Buffer(32), 3, "f4", strides=(6,))
+    with pytest.raises(BufferError, match="counts in elements; export a copy"):
+        array.__dlpack__()
+    assert look(array.copy().__dlpack__()).tensor.strides[0] == 1
