@@ -87,7 +87,7 @@ def test_arrays_of_a_gpu_say_what_they_are():
     stream = accelrt.Stream()
     array = accelrt.zeros((3, 4), "f4", stream=stream)
     found = array.T.__cuda_array_interface__
-    assert found["shape"], found["strides"] == ((4, 3), (4, 16))
+    assert (found["shape"], found["strides"]) == ((4, 3), (4, 16))
     assert (found["data"], found["stream"], found["typestr"]) == ((array.ptr, False), stream.handle, "<f4")
     assert array.__cuda_array_interface__["strides"] is None
 
