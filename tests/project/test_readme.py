@@ -26,10 +26,11 @@ def block(word, blocks=PYTHON):
     return found
 
 
-USE, CAPTURE, TORCH, HOOKS, BACKENDS = (
+USE, ARRAYS, CAPTURE, TORCH, HOOKS, BACKENDS = (
     block(word)
     for word in (
         "wait_event",
+        "cuda.elementwise(",
         "cuda.graph(",
         "change_current_allocator(plugin)",
         "set_reset_fn",
@@ -54,7 +55,7 @@ def run(text, **environment):
 
 def test_every_block_is_among_those_that_are_tested():
     assert {language for language, _ in BLOCKS} == {"", "python", "cython"}
-    assert sorted((USE, CAPTURE, TORCH, HOOKS, BACKENDS)) == list(range(len(PYTHON)))
+    assert sorted((USE, ARRAYS, CAPTURE, TORCH, HOOKS, BACKENDS)) == list(range(len(PYTHON)))
     assert len(CYTHON) == 1
     assert len(PLAIN) == 4
 
@@ -62,9 +63,12 @@ def test_every_block_is_among_those_that_are_tested():
 @pytest.mark.parametrize("driver", [{}, {"CUDA_VISIBLE_DEVICES": ""}, {"ACCELRT_DRIVER": "host"}])
 def test_the_examples_run_with_and_without_a_gpu(driver):
     check = "\nassert (a == b).all()\n"
-    allocated, reserved, retries = run(PYTHON[USE] + check + PYTHON[CAPTURE], **driver).split()
+    parts = PYTHON[USE], check, PYTHON[ARRAYS], PYTHON[CAPTURE]
+    figures, *rows = run("".join(parts), **driver).splitlines()
+    allocated, reserved, retries = figures.split()
     assert (int(allocated), int(retries)) == (0, 0)
     assert int(reserved) >= 2 << 20
+    assert [row.strip("[] ").split() for row in rows][1] == ["8.", "11.", "14.", "17."]
 
 
 def test_the_cython_example_compiles_and_runs(tmp_path):
