@@ -29,8 +29,7 @@ cdef View read_operand_slow(Operand* made, object source, str name, bint writabl
 cdef int read_array(Operand* made, Array array, str name, bint writable) except -1
 cdef int raise_scattered(Array array, str name) except -1
 cdef bint captures_apart(Stream worker, Stream producer) except -1
-# given: the 'stream' of a CUDA array on a device (-1: of the host), in the protocol's words; 0 is none to wait for.
-cdef int follow_stream(uintptr_t given, int ordinal, Stream worker) except -1
+cdef int follow_producer(Operand* side, Stream worker) except -1
 cdef int note_pinned(Operand* side, Stream stream) except -1
 cdef int note_elsewhere(Operand* side, Stream stream) except -1
 cdef bint is_asynchronous(Operand* side) except -1
@@ -70,10 +69,6 @@ cdef inline View read_operand(Operand* made, object source, str name, bint writa
             raise_scattered(source, name)
         return None
     return read_operand_slow(made, source, name, writable)
-
-
-cdef inline int follow_producer(Operand* side, Stream worker) except -1:
-    return follow_stream(side.producer, side.ordinal, worker)
 
 
 cdef inline int note_use(Operand* side, Stream stream, bint kept, bint blocking) except -1:

@@ -121,13 +121,12 @@ cdef bint captures_apart(Stream worker, Stream producer) except -1:
     return False
 
 
-cdef int follow_stream(uintptr_t given, int ordinal, Stream worker) except -1:
-    # What comes next on worker comes behind what an array's owner put into its stream (CUDA Array Interface,
-    # "Synchronization").
-    cdef uintptr_t handle = given if given != LEGACY else 0
-    cdef int hint = ordinal if ordinal >= 0 else worker.device_index
+cdef int follow_producer(Operand* side, Stream worker) except -1:
+    # The copy comes behind what the array's owner put into its stream (CUDA Array Interface, "Synchronization").
+    cdef uintptr_t handle = side.producer if side.producer != LEGACY else 0
+    cdef int hint = side.ordinal if side.ordinal >= 0 else worker.device_index
     cdef Stream producer
-    if given == 0:
+    if side.producer == 0:
         return 0
     if worker.device_index == hint and handle == (worker.handle if worker.handle != LEGACY else 0):
         return 0

@@ -28,7 +28,7 @@ def step(accelrt, image):
     stream, buffer = accelrt.Stream(), accelrt.Buffer(1024)
     with accelrt.Module(image) as module:
         kernel = module.function("number", "uint32_t* at, uint32_t value")
-        kernel[4, 64](buffer, 1)
+        kernel[4, 64, stream](buffer, 1)
         kernel.launch(4, 64, (buffer, 2), stream=stream, shared=60 << 10, cooperative=True)
         kernel.occupancy(64)
         kernel.max_potential_block_size()
