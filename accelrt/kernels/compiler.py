@@ -286,7 +286,8 @@ def key_of(request: Request, compiler: nvrtc.Compiler) -> str:
     for each in (*lists, [part for pair in request.texts.items() for part in pair]):
         parts += [str(len(each)), *each]
     parts += [part for pair in request.headers.items() for part in pair]
-    return kept.digest([b"nvrtc", compiler.stamp, *map(os.fsencode, parts), b"files", *files])
+    encoded = [part.encode(errors="surrogateescape") for part in parts]
+    return kept.digest([b"nvrtc", compiler.stamp, *encoded, b"files", *files])
 
 
 def build(request: Request, compiler: nvrtc.Compiler) -> ModuleImage:
