@@ -128,10 +128,9 @@ def toolkit_folders(library: str, major: int) -> list[str]:
         found = [folder for folder in [header_folder("cudart")] if folder and is_of(folder, major)]
     if not found:
         return []
-    cccl = [os.path.join(folder, "cccl") for folder in found]
-    found += [folder for folder in cccl if os.path.isdir(folder)] or list(
-        filter(None, [header_folder("cccl")])
-    )
+    beside = [os.path.join(found[0], "cccl"), os.path.join(os.path.dirname(above), "cuda_cccl", "include")]
+    cccl = [folder for folder in beside if os.path.isdir(folder)] or [header_folder("cccl") or ""]
+    found += filter(None, cccl[:1])
     return [os.path.abspath(folder) for folder in found]
 
 
@@ -208,9 +207,9 @@ def compile_program(program: Program) -> ModuleImage:
 def called(program: Program) -> str:
     """The name that the compiler is told.
 
-    It looks for what a source includes in the folder of the source's name, or in the working folder where the
-    name has none; a key of the cache knows neither.  (--no-source-include would forbid headers to include what
-    lies beside them too.)
+    It looks for what a source includes in the folder of the source's name, or in the working folder where
+    the name has none; a key of the cache knows neither.  (--no-source-include would forbid headers to include
+    what lies beside them too.)
     """
     return program.name if os.path.dirname(program.name) in program.folders else NOWHERE + program.name
 
