@@ -1,6 +1,7 @@
 # Arrays: memory with a shape, a type and strides.
 from libc.stdint cimport uintptr_t
 
+from accelrt.arrays.dlpack_abi cimport DLPackExchangeAPI
 from accelrt.streams.stream cimport Stream
 
 cdef enum Owner:       # what an Array's base is
@@ -20,8 +21,10 @@ cdef class Array:
     cdef readonly bint readonly
     cdef Owner owner
     cdef bint live                    # made, and not freed
+    cdef int exports                  # DLPack tensors of this Array that are alive
     cdef Py_ssize_t* extents          # ndim lengths, then ndim strides in bytes; room where they fit in it
     cdef Py_ssize_t[8] room
+    cdef Py_ssize_t* steps            # strides in elements, as DLPack has them, once they were asked for; or NULL
     cdef object __weakref__
 
     cdef bint dense(self) noexcept    # whether the elements lie one behind the other in C order
@@ -32,6 +35,15 @@ cdef Array new_array(object base, uintptr_t ptr, int device_index, Stream stream
                      bint readonly)
 cdef int finish_array(Array array) except -1  # counts the elements; before it the Array is not live
 cdef Array new_view(Array source, uintptr_t ptr, Py_ssize_t ndim)  # the same, of the same memory
+# What Array.__dlpack__ and Array.__dlpack_device__ call, and what other libraries' C code calls: set by dlpack.pyx, which
+# stands on arrays.
+ctypedef object (*dlpack_function)(Array array, object stream, object max_version, object dl_device, object copy)
+ctypedef object (*dlpack_device_function)(Array array)
+cdef dlpack_function export_dlpack
+cdef dlpack_device_function find_dlpack_device
+cdef DLPackExchangeAPI exchange_api
+
+cdef Array wrap_numpy(object array)  # of a numpy.ndarray, without a copy
 cdef object dtype_of(object dtype)   # numpy.dtype of plain values
 cdef object numpy_module()
 cdef int raise_dead(Array array, str name) except -1  # why check_live refuses it

@@ -4,6 +4,7 @@ import operator
 cimport cython
 from cpython.long cimport PyLong_CheckExact
 from cpython.number cimport PyIndex_Check
+from cpython.pycapsule cimport PyCapsule_New
 from libc.stdint cimport uintptr_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
@@ -15,6 +16,7 @@ from accelrt.arrays.layout cimport (
 from accelrt.buffers.buffer cimport Buffer, PinnedBuffer, raise_freed
 from accelrt.buffers.buffer import provide_slices, record_host_stream
 from accelrt.devices.device cimport device_at
+from accelrt.runtime import init
 from accelrt.status cimport refuse_copy, refuse_unmade
 from accelrt.streams.stream cimport Stream
 
@@ -24,13 +26,32 @@ cdef enum:
 cdef object numpy = None
 cdef object numpy_dtype = None  # numpy.dtype
 cdef object copies = None       # what provide_methods set
-cdef object exchange = None
 
 
-def provide_methods(copy_functions, exchange_functions):
-    """Sets what an Array's methods copy, fill and export with: those modules import arrays."""
-    global copies, exchange
-    copies, exchange = copy_functions, exchange_functions
+def provide_methods(module):
+    """Sets the module whose functions an Array's methods copy and fill with: it imports arrays."""
+    global copies
+    copies = module
+
+
+cdef class HostMemory:
+    """What NumPy keeps alive for an array on host memory: a view that nothing but that array has, so that free() of another
+    one does not free the memory."""
+
+    cdef Array array
+
+    def __init__(self):
+        raise TypeError("a HostMemory belongs to the NumPy array that Array.numpy() makes")
+
+    @property
+    def __array_interface__(self):
+        return {
+            "shape": self.array.shape, "typestr": f"|V{self.array.itemsize}", "strides": self.array.strides, "version": 3,
+            "data": (self.array.ptr, bool(self.array.readonly)),
+        }
+
+    def __reduce__(self):
+        refuse_copy(self, "it belongs to one NumPy array")
 
 
 cdef object numpy_module():
@@ -51,6 +72,18 @@ cdef object dtype_of(object dtype):
     if found.subdtype is not None or found.itemsize == 0:
         raise TypeError(f"dtype {found} is no type of single elements with bytes; pass its base, and a longer shape")
     return found
+
+
+cdef Array wrap_numpy(object array):
+    cdef Array made
+    cdef Py_ssize_t axis, ndim = array.ndim
+    address, fixed = array.__array_interface__["data"]
+    made = new_array(array, address, -1, None, dtype_of(array.dtype), ndim, fixed)
+    for axis in range(ndim):
+        made.extents[axis] = array.shape[axis]
+        made.extents[ndim + axis] = array.strides[axis]
+    finish_array(made)
+    return made
 
 
 cdef bint is_held(object base) noexcept:
@@ -166,6 +199,7 @@ cdef class Array:
             (<PinnedBuffer>self.base).exports -= 1
         if self.extents != self.room:
             free(self.extents)
+        free(self.steps)
 
     cdef bint dense(self) noexcept:
         return is_c_contiguous(self.ndim, self.extents, self.itemsize)
@@ -284,7 +318,15 @@ cdef class Array:
     @property
     def T(self):
         """A view with the axes in reverse."""
-        return self.transpose()
+        cdef Py_ssize_t axis
+        cdef Array view
+        check_live(self, "this")
+        view = new_view(self, self.ptr, self.ndim)
+        for axis in range(self.ndim):
+            view.extents[axis] = self.extents[self.ndim - 1 - axis]
+            view.extents[self.ndim + axis] = self.extents[2 * self.ndim - 1 - axis]
+        finish_array(view)
+        return view
 
     def view(self, dtype):
         """A view of the same bytes as elements of another type; nothing is converted.
@@ -315,6 +357,97 @@ cdef class Array:
         finish_array(view)
         return view
 
+    # --- elements ---
+
+    def copy_(self, src, non_blocking=False, *, stream=None):
+        """Copies elements into this Array, and returns it.
+
+        Arguments:
+            src: Array, NumPy array, another library's array (__cuda_array_interface__, __dlpack__), or what NumPy makes an
+                array of.  Of the same dtype, for nothing is converted, and of a shape that can be broadcast to this one.
+            non_blocking: bool.  If False, a copy to or from host memory is complete when this returns; if True, page-locked
+                memory has to stay as it is until the stream is past the copy.  A copy within or between devices never waits.
+            stream: Stream, handle as int, or None: the current stream of the device.  Between two devices as of
+                accelrt.copy.
+        Raises:
+            ValueError: the shape does not fit, this Array is read-only or has elements that lie on each other, or memory
+                was freed.
+            TypeError: the dtypes differ, or src is no array.
+            CudaError: the driver refused.
+
+        Strides that lie alike on both sides are one copy; rows and slices are one each two axes (cuMemcpy3DAsync); further
+        axes, and those that only one side has reversed, are a call for each step.  Where both sides share memory, and for
+        scattered elements of ordinary host memory, the elements go by memory of their own.
+        """
+        return copies.copy_into(self, src, non_blocking, stream)
+
+    def fill_(self, value, *, stream=None):
+        """Sets all elements to one number, converted to their dtype, in the stream's order; returns the Array."""
+        copies.fill_into(self, value, stream)
+        return self
+
+    def copy(self, *, stream=None):
+        """A C-contiguous Array with the same elements, on the same device or in page-locked memory."""
+        check_live(self, "this")
+        return copies.copied(self, stream)
+
+    def numpy(self):
+        """The elements as a NumPy array: a view of host memory, or a copy of those of a device, which is made in the order of
+        its current stream and waited for."""
+        check_live(self, "this")
+        if self.device_index >= 0:
+            return copies.to_numpy(self)
+        if self.size == 0:
+            return numpy_module().empty(self.shape, self.dtype)
+        return numpy_module().asarray(expose(self)).view(self.dtype)  # the interface has no ml_dtypes
+
+    def __array__(self, dtype=None, copy=None):
+        """Raises TypeError for device memory, of which NumPy would make an array of objects."""
+        if self.device_index >= 0:
+            raise TypeError("an Array on a device is read by NumPy only through a copy: array.numpy()")
+        return numpy_module().array(self.numpy(), dtype=dtype, copy=copy)
+
+    # --- other libraries ---
+
+    @property
+    def __cuda_array_interface__(self):
+        """The CUDA Array Interface, version 3, of memory of a GPU only.  It names the Array's stream, after whose work the
+        reader orders its own."""
+        if self.device_index < 0 or init.chosen_driver() == "host":
+            raise AttributeError("this Array is no memory of a GPU; numpy() and __dlpack__ give it to others")
+        check_live(self, "this")
+        return {
+            "shape": self.shape, "typestr": self.dtype.str, "data": (self.ptr, bool(self.readonly)), "version": 3,
+            "strides": None if self.dense() else self.strides, "stream": self.stream.handle or 1,
+        }
+
+    def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
+        """The Array as a DLPack capsule, which keeps the memory alive (DLPack 1.3; Python array API standard, 2024.12).
+
+        Arguments:
+            stream: of memory of a GPU: 1 or None, the legacy default stream, 2, the per-thread one, a handle, or -1.  That
+                stream waits for the Array's, and the memory is not reused before its work is done; -1 orders nothing.
+                Of host memory, and on the host device, whose memory the CPU reads: None, which waits for the Array's
+                stream, or -1.
+            max_version: tuple (major, minor) of the consumer's DLPack; None asks for an unversioned capsule.
+            dl_device: tuple (type, id); None is the Array's own.  (1, 0) copies memory of a GPU to the host.
+            copy: bool; True always copies, False never does.
+        Raises:
+            BufferError: DLPack has no such dtype or strides, the Array is read-only and the capsule unversioned, the
+                device is another, or copy is False and one is needed.
+            ValueError: the stream is none, or the memory was freed.
+        """
+        check_live(self, "this")
+        return export_dlpack(self, stream, max_version, dl_device, copy)
+
+    def __dlpack_device__(self):
+        """(type, id) of the device, by DLPack's numbers: 2 is a GPU, 3 page-locked memory there, 1 any other host memory.
+        The host device's memory is that of the CPU."""
+        check_live(self, "this")
+        return find_dlpack_device(self)
+
+    __dlpack_c_exchange_api__ = PyCapsule_New(&exchange_api, "dlpack_exchange_api", NULL)
+
     # --- its memory ---
 
     def free(self):
@@ -326,6 +459,8 @@ cdef class Array:
         base = self.base
         if not self.live:
             return
+        if self.exports:
+            raise BufferError(f"{self.exports} DLPack tensors of this Array are alive; drop them before free()")
         if self.owner == PINNED_BUFFER:
             (<PinnedBuffer>base).exports -= 1
             try:
@@ -366,6 +501,14 @@ cdef class Array:
     def __exit__(self, kind, error, trace):
         self.free()
         return False
+
+
+cdef HostMemory expose(Array array):
+    cdef HostMemory made = HostMemory.__new__(HostMemory)
+    made.array = new_view(array, array.ptr, array.ndim)
+    memcpy(made.array.extents, array.extents, 2 * array.ndim * sizeof(Py_ssize_t))
+    finish_array(made.array)
+    return made
 
 
 cdef tuple memory_of(object memory):

@@ -1,9 +1,17 @@
-"""Arrays with memory of their own."""
+"""Arrays with memory of their own, and what the methods of Arrays do with memory."""
+import sys
+
 from libc.string cimport memcpy
 
-from accelrt.arrays.array cimport Array, check_live, dtype_of, finish_array, new_array
+from accelrt.arrays.array cimport Array, check_live, dtype_of, finish_array, new_array, numpy_module
+from accelrt.arrays.array import provide_methods
+from accelrt.arrays.dlpack cimport import_any
+from accelrt.arrays.foreign cimport is_foreign, take, wrap_any
 from accelrt.arrays.layout cimport Extents, count_elements, is_c_contiguous, read_shape, set_contiguous
+from accelrt.arrays.strided cimport copy_array, fill_array
 from accelrt.buffers.buffer cimport Buffer, PinnedBuffer
+from accelrt.devices.device cimport ordinal_of
+from accelrt.streams.stream cimport Stream
 
 
 cdef Array allocate(Py_ssize_t ndim, const Py_ssize_t* extents, object dtype, object device, object stream,
@@ -107,3 +115,132 @@ def zeros_like(Array other not None, dtype=None, device=None, stream=None):
     made = allocate_like(other, dtype, device, stream)
     made.base.fill(0, stream=made.stream)
     return made
+
+
+def full(shape, value, dtype=None, device=None, stream=None):
+    """An Array of which every element is one number, set in its stream's order; see empty().
+
+    Arguments:
+        value: anything that NumPy makes a number of.
+        dtype: None is NumPy's for the value.
+    """
+    if dtype is None:
+        dtype = numpy_module().asarray(value).dtype
+    made = allocate_shaped(shape, dtype, device, stream, False)
+    fill_array(made, value, (<Array>made).stream)
+    return made
+
+
+def full_like(Array other not None, value, dtype=None, device=None, stream=None):
+    """An Array of another one's shape, of which every element is one number; see empty_like() and full()."""
+    cdef Array made = allocate_like(other, dtype, device, stream)
+    fill_array(made, value, made.stream)
+    return made
+
+
+def asarray(source, dtype=None, device=None, stream=None, *, copy=None):
+    """An Array of what is given: without a copy where it is on the device, else a copy there.
+
+    Arguments:
+        source: Array, Buffer, PinnedBuffer, NumPy array, another library's array (__cuda_array_interface__,
+            __dlpack__), or what NumPy makes an array of.
+        dtype: None is the source's.  Only what NumPy makes an array of, lists say, is converted.
+        device: int, "cuda:1", "host:0", an object with an index, or "cpu" for host memory; None is the source's device,
+            or for host memory the current one, or the stream's.
+        stream: Stream, handle as int, or None for the current stream: that of a copy, and of memory that it makes.
+        copy: bool; True always copies, False never does, None copies where it has to.
+    Returns:
+        Array.
+    Raises:
+        ValueError: copy is False and one is needed.
+        TypeError: source is no array, holds Python objects, or has another dtype.
+    """
+    cdef Array found = wrap_any(source, dtype, stream)
+    cdef Array made
+    cdef int ordinal
+    if device is None and found.device_index >= 0 or isinstance(device, str) and device == "cpu":
+        ordinal = found.device_index if device is None else -1
+    elif device is None and isinstance(stream, Stream):
+        ordinal = (<Stream>stream).device_index
+    else:
+        ordinal = ordinal_of(device)
+    if ordinal == found.device_index and not copy:
+        return found
+    if copy is not None and not copy:
+        raise ValueError("copy is False, but the elements are elsewhere; pass copy=None, or their own device")
+    if ordinal < 0:
+        made = allocate_like(found, None, None, None) if found.device_index < 0 else pinned_like(found)
+        copy_array(made, found, True, stream)
+        return made
+    made = allocate_like(found, None, ordinal, stream)
+    copy_array(made, found, found.device_index < 0, made.stream if stream is None else stream)
+    return made
+
+
+cdef Array pinned_like(Array other):
+    cdef Extents extents
+    memcpy(extents, other.extents, other.ndim * sizeof(Py_ssize_t))
+    set_contiguous(other.ndim, extents, other.itemsize)
+    return allocate(other.ndim, extents, other.dtype, None if other.device_index < 0 else other.device_index, None, True)
+
+
+def from_dlpack(source, device=None, *, copy=None):
+    """An Array of another library's array, by DLPack and without a copy where it can be.
+
+    Arguments:
+        source: object with __dlpack__ and __dlpack_device__, of memory of the CPU or of a GPU.
+        device: int, "cuda:1", "host:0", an object with an index, or "cpu" for host memory; None is the source's.
+        copy: bool; True always copies, False never does, None copies where the device is another.
+    Returns:
+        Array.  On a GPU its stream is the current one, which waits for the source's work; the source is given back once
+        no Array is left of it and that stream's work then is done.  What other streams do with it has to be waited for.
+        Memory of the CPU is host memory also where it is the host device's.
+    Raises:
+        BufferError: the source is on no device of accelrt's, or of a type without a dtype.
+        ValueError: copy is False and the device is another.
+        TypeError: source has no __dlpack__.
+    """
+    cdef Array found = source if isinstance(source, Array) else import_any(source)
+    if device is None:
+        device = "cpu" if found.device_index < 0 else found.device_index
+    return asarray(found, device=device, copy=copy)
+
+
+# --- what an Array's methods do with memory ----------------------------------------------------------------------
+
+def copy_into(Array dst, src, bint non_blocking, stream):
+    cdef Array source
+    check_live(dst, "this")
+    source = src if isinstance(src, Array) else wrap_any(src, None if is_foreign(src) else dst.dtype, stream)
+    copy_array(dst, source, not non_blocking and (dst.device_index < 0 or source.device_index < 0), stream)
+    return dst
+
+
+def fill_into(Array dst, value, stream):
+    fill_array(dst, value, stream)
+
+
+def assign(Array dst, value):
+    if isinstance(value, (int, float, complex)) or isinstance(value, numpy_module().generic):
+        fill_array(dst, value, None)
+    else:
+        copy_into(dst, value, False, None)
+
+
+def copied(Array array, stream):
+    cdef Array made
+    if array.device_index < 0:
+        made = pinned_like(array)
+    else:
+        made = allocate_shaped(array.shape, array.dtype, array.device_index, stream, False)
+    copy_array(made, array, False, stream)
+    return made
+
+
+def to_numpy(Array array):
+    made = numpy_module().empty(array.shape, array.dtype)
+    copy_array(take(made), array, True, None)
+    return made
+
+
+provide_methods(sys.modules[__name__])

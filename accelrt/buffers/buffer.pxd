@@ -10,6 +10,7 @@ cdef class Buffer:
     cdef readonly size_t nbytes
     cdef readonly int device_index
     cdef readonly Stream stream     # whose order the memory follows; None before __init__
+    cdef int exports                # DLPack tensors on the bytes that are alive
     cdef bint live                  # made, and not freed: what has no address may also have 0 bytes
     cdef object __weakref__
 

@@ -60,8 +60,14 @@ cdef class Buffer:
         release_bytes(self.device_index, self.ptr)
 
     def free(self):
-        """Gives the bytes back now; ptr and nbytes become 0.  Doing it again does nothing."""
+        """Gives the bytes back now; ptr and nbytes become 0.  Doing it again does nothing.
+
+        Raises:
+            BufferError: another library has the bytes through DLPack.
+        """
         cdef uintptr_t address = self.ptr
+        if self.exports:
+            raise BufferError(f"{self.exports} DLPack tensors on this Buffer are alive; drop them before free()")
         self.ptr = 0
         self.nbytes = 0
         self.live = False

@@ -1,54 +1,37 @@
 """Copies and fills: between host and device, within a device and between two; and use(), for what others do."""
 import numbers
 
-from cpython.buffer cimport (
-    PyBUF_ANY_CONTIGUOUS, PyBUF_FORMAT, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer,
-)
+from cpython.buffer cimport PyBUF_ANY_CONTIGUOUS, PyBuffer_Release, PyObject_GetBuffer
 from cpython.long cimport PyLong_AsLongAndOverflow, PyLong_CheckExact
 from cpython.number cimport PyIndex_Check
-from cpython.object cimport PyObject
-from libc.stdint cimport uint64_t, uintptr_t
-from libc.string cimport memcpy, strchr
+from libc.stdint cimport uintptr_t
+from libc.string cimport memcpy
 
+from accelrt.arrays.array cimport Array
 from accelrt.buffers.buffer cimport Buffer, PinnedBuffer, raise_freed
 from accelrt.buffers.buffer import provide_copies
+from accelrt.buffers.operand cimport (
+    Operand, View, captures_apart, finish, follow_producer, is_asynchronous, keep, may_capture, note_use, raise_scattered,
+    read_array, read_operand, record_for,
+)
 from accelrt.core.integers cimport checked_address_int, checked_int, exact_int
 from accelrt.devices.device cimport ordinal_of
 from accelrt.driver.capture_guard cimport go_relaxed, restore_mode
 cimport accelrt.driver.registry as registry
-from accelrt.driver.table cimport CAPTURE_NONE
-from accelrt.driver.waiting cimport INTERRUPTED, begin_wait, end_wait, is_main_thread
-from accelrt.memory.allocator.pool cimport pool_if_made, use_across
+from accelrt.driver.waiting cimport begin_wait, end_wait, is_main_thread
 from accelrt.memory.caching cimport checked_size
-from accelrt.memory.host.pool cimport is_cached_pinned, use_pinned_on
+from accelrt.memory.host.pool cimport use_pinned_on
 from accelrt.memory.host_cache cimport allocate_host_bytes, release_host_bytes
 from accelrt.runtime import init
-from accelrt.runtime.capture_record cimport Record, any_capture, keep_side, record_on
-from accelrt.runtime.host_func cimport functions_wait, raise_callback_errors
-from accelrt.runtime.release_queue cimport keep_until_passed
+from accelrt.runtime.capture_record cimport Record, any_capture
+from accelrt.runtime.host_func cimport functions_wait
 cimport accelrt.runtime.sanitizer_hooks as watch
-from accelrt.status cimport CAPTURE_UNSUPPORTED, NOT_ALLOCATED, NOT_READY, NO_HOST_MEMORY, raise_status
-from accelrt.streams.stream cimport Stream, current_of, judge_handle, stream_for, stream_of, wrap
+from accelrt.status cimport CAPTURE_UNSUPPORTED, NOT_READY, raise_status
+from accelrt.streams.stream cimport Stream, current_of, stream_for, stream_of
 
 cdef enum:
     STAGED = 64 << 10  # bytes of ordinary host memory that a driver takes at once; more may wait for the stream
     STAGE = 4 << 20  # bytes of page-locked memory that a copy goes through
-
-cdef struct Operand:      # one side of a copy
-    uintptr_t address
-    size_t nbytes
-    int ordinal           # -1 for host memory
-    bint ordered          # copies read or write it in their stream's order: it is no ordinary host memory
-    bint owned            # by an allocator of ours, which files it under the stream below
-    uintptr_t owner_stream  # ANY where that is unknown: the memory may be an allocator's of ours, or not
-    uintptr_t producer    # of an array of others: the stream that wrote it last, in their words; 0: wait for none
-    PyObject* source      # borrowed: an argument of the caller's
-
-
-cdef enum:
-    LEGACY = 1   # the protocol's handle of the legacy default stream, for which we have 0 as well
-
-cdef uintptr_t ANY = ~<uintptr_t>0  # which no stream has
 
 cdef tuple ACCESS_MODES = ("r", "w", "rw")
 
@@ -59,153 +42,11 @@ cdef str NOT_CAPTURED = (
 )
 
 
-cdef class View:
-    """A buffer of Python's that a side of a copy borrows, and the object that it is of."""
-
-    cdef object source
-    cdef Py_buffer buffer
-    cdef bint borrowed
-
-    def __dealloc__(self):
-        if self.borrowed:
-            PyBuffer_Release(&self.buffer)
-
-
-cdef inline View read_operand(Operand* made, object source, str name, bint writable):
-    # Answers what has to live as long as the side is used, where source alone does not do, or None.
-    made.source = <PyObject*>source
-    made.ordered = True
-    made.owned = False
-    made.producer = 0
-    if isinstance(source, Buffer):
-        made.address = (<Buffer>source).ptr
-        made.nbytes = (<Buffer>source).nbytes
-        made.ordinal = (<Buffer>source).device_index
-        if made.address:
-            made.owned = True
-            made.owner_stream = (<Buffer>source).stream.handle
-        elif not (<Buffer>source).live:
-            raise_freed(source, name)
-        return None
-    if isinstance(source, PinnedBuffer):
-        made.address = (<PinnedBuffer>source).ptr
-        made.nbytes = (<PinnedBuffer>source).nbytes
-        made.ordinal = -1
-        if not made.address and not (<PinnedBuffer>source).live:
-            raise_freed(source, name)
-        return None
-    return read_operand_slow(made, source, name, writable)
-
-
-cdef View read_operand_slow(Operand* made, object source, str name, bint writable):
-    cdef int flags = PyBUF_ANY_CONTIGUOUS | (PyBUF_WRITABLE if writable else PyBUF_SIMPLE)
-    cdef View view
-    if hasattr(source, "__cuda_array_interface__"):
-        read_interface(made, source.__cuda_array_interface__, name, writable)
-        return None
-    view = View()
-    try:
-        PyObject_GetBuffer(source, &view.buffer, flags)
-    except (BufferError, TypeError, ValueError) as error:
-        raise TypeError(
-            f"{name} of type {type(source).__name__} cannot be used: {error}; pass a Buffer, an object with "
-            f"__cuda_array_interface__, or a contiguous {'writable ' if writable else ''}buffer such as a numpy array"
-        ) from None
-    view.borrowed = True
-    view.source = source
-    # An object's address needs so many bytes.
-    if view.buffer.itemsize >= <Py_ssize_t>sizeof(void*) and holds_objects(source):
-        raise TypeError(
-            f"{name} of type {type(source).__name__} holds Python objects: a copy of their addresses is of no use, "
-            "and one over them would crash the interpreter; pass an array of plain values"
-        )
-    made.address = <uintptr_t>view.buffer.buf
-    made.nbytes = view.buffer.len
-    made.ordinal = -1
-    made.ordered = False
-    return view
-
-
-cdef bint holds_objects(object source) except -1:
-    # NumPy's types tell by themselves, and not all of them have a format.
-    cdef Py_buffer view
-    cdef bint found
-    dtype = getattr(source, "dtype", None)
-    told = getattr(dtype, "hasobject", None)
-    if isinstance(told, bool):
-        return told
-    try:
-        PyObject_GetBuffer(source, &view, PyBUF_ANY_CONTIGUOUS | PyBUF_FORMAT)
-    except (BufferError, TypeError, ValueError):
-        return False  # no such types have names
-    found = view.format != NULL and strchr(view.format, b"O") != NULL
-    if found:
-        import re
-
-        # In the format of a struct the names of its fields stand between colons.
-        found = "O" in re.sub(":[^:]*:", "", view.format.decode(errors="replace"))
-    PyBuffer_Release(&view)
-    return found
-
-
-cdef int read_interface(Operand* made, object interface, str name, bint writable) except -1:
-    # What the driver knows is no ordinary host memory.
-    cdef int device = -1
-    cdef int code
-    made.address, made.nbytes, made.producer = init.later("accelrt.buffers.cuda_array").read(interface, name, writable)
-    if made.address:
-        ordinal_of(None)
-        with nogil:
-            code = registry.active().pointer_device(made.address, &device)
-        if code:
-            raise_status(code, "pointer_device", ("address", made.address))
-    else:
-        made.producer = 0
-    made.ordinal = device
-    made.owned = device >= 0 and pool_if_made(device) != NULL
-    made.owner_stream = ANY
-    return 0
-
-
-cdef bint captures_apart(Stream worker, Stream producer) except -1:
-    # What a captured copy does is done at a launch: what the array's stream did before the capture is no part of it.
-    cdef int status = CAPTURE_NONE, others = CAPTURE_NONE, code
-    cdef uint64_t capture = 0, other = 0
-    with nogil:
-        code = registry.active().capture_status(worker.device_index, worker.handle, &status, &capture)
-    if code == 0 and status != CAPTURE_NONE:
-        with nogil:
-            code = registry.active().capture_status(producer.device_index, producer.handle, &others, &other)
-        return code != 0 or capture != other
-    return False
-
-
-cdef int follow_stream(uintptr_t given, int ordinal, Stream worker) except -1:
-    # What comes next on worker comes behind what an array's owner put into its stream (CUDA Array Interface,
-    # "Synchronization").
-    cdef uintptr_t handle = given if given != LEGACY else 0
-    cdef int hint = ordinal if ordinal >= 0 else worker.device_index
-    cdef Stream producer
-    if given == 0:
-        return 0
-    if worker.device_index == hint and handle == (worker.handle if worker.handle != LEGACY else 0):
-        return 0
-    producer = wrap(handle, judge_handle(handle, hint, "the 'stream' of a CUDA array"), None)
-    if any_capture() and captures_apart(worker, producer):
-        return 0
-    worker.wait_stream(producer)
-    return 0
-
-
-cdef inline int follow_producer(Operand* side, Stream worker) except -1:
-    return follow_stream(side.producer, side.ordinal, worker)
-
-
 def device_span(source):
     """(ordinal, address, bytes) of device memory: a Buffer, or an object with __cuda_array_interface__."""
     cdef Operand made
     made.ordinal = -1
-    if isinstance(source, Buffer) or hasattr(source, "__cuda_array_interface__"):
+    if isinstance(source, (Buffer, Array)) or hasattr(source, "__cuda_array_interface__"):
         read_operand(&made, source, "flag", False)
     if made.ordinal < 0:
         raise TypeError(f"flag of type {type(source).__name__} is no device memory; pass a Buffer or a CUDA array")
@@ -233,67 +74,6 @@ cdef size_t checked_span(object value, str name, size_t limit) except? -1:
     return value
 
 
-cdef int note_pinned(Operand* side, Stream stream) except -1:
-    # Page-locked memory may be dropped while the copy is in flight; other host memory is not the cache's.
-    cdef int code
-    with nogil:
-        code = use_pinned_on(side.address, stream.device_index, stream.handle)
-    if code == NO_HOST_MEMORY:
-        raise_status(NO_HOST_MEMORY, "record_host_stream", ("memory", side.address, "stream", stream.handle))
-    if watch.sanitizing:
-        watch.note_use_on(side.address, stream.device_index, stream.handle)
-    return 0
-
-
-cdef int note_elsewhere(Operand* side, Stream stream) except -1:
-    # Memory that another stream's copy uses must not be handed out before the copy is done.
-    cdef int code
-    with nogil:
-        code = use_across(side.ordinal, side.address, stream.device_index, stream.handle)
-    if code == NOT_ALLOCATED and side.owner_stream == ANY:
-        return 0
-    if code == NO_HOST_MEMORY and not any_capture():
-        with nogil:  # what cannot be noted is waited for
-            registry.active().stream_synchronize(stream.device_index, stream.handle)
-    if code:
-        raise_status(code, "record_stream", ("ptr", side.address, "stream", stream.handle))
-    if watch.sanitizing:
-        watch.note_use_on(side.address, stream.device_index, stream.handle)
-    return 0
-
-
-cdef inline int note_use(Operand* side, Stream stream, bint kept, bint blocking) except -1:
-    # Once the driver took the work: what it refused uses nothing.
-    if side.owned and (side.owner_stream != stream.handle or side.ordinal != stream.device_index):
-        note_elsewhere(side, stream)
-    if side.ordinal < 0 and not blocking and side.address and not kept:
-        note_pinned(side, stream)
-    return 0
-
-
-cdef inline bint keep(Operand* side, View view, Record record) except -1:
-    # What a captured copy points at lives as long as the graph.  Memory of the graph's own pool does so anyway, and
-    # may be used again by what is captured after it was freed.  Before the work is put in: a node's memory is never
-    # without an owner.
-    return record is not None and keep_side(record, side.source, view, side.ordinal, side.address)
-
-
-cdef inline Record record_for(Stream stream):
-    if any_capture():
-        return record_on(stream.device_index, stream.handle)
-    return None
-
-
-cdef bint is_asynchronous(Operand* side) except -1:
-    # Other host memory than page-locked is read or written before the driver's call returns.
-    cdef int device = 0, code
-    if side.ordinal >= 0 or (side.ordered and side.address) or is_cached_pinned(side.address):
-        return True
-    with nogil:
-        code = registry.active().pointer_device(side.address, &device)
-    return code == 0 and device < 0
-
-
 cdef int announce(Operand* dst, uintptr_t to, Operand* src, uintptr_t origin, size_t size, Stream stream) except -1:
     # To the race detector, before anything is put into the stream.
     watch.note_copy(stream.device_index, stream.handle, to, origin, size, is_asynchronous(src), is_asynchronous(dst))
@@ -318,16 +98,6 @@ cdef int await_functions(Stream stream) except -1:
     return 0
 
 
-cdef bint may_capture(Stream stream) noexcept:
-    # Perhaps for another library: asking for such a stream would break its capture.
-    cdef uint64_t capture = 0
-    cdef int status = CAPTURE_NONE
-    cdef int code
-    with nogil:
-        code = registry.active().capture_status(stream.device_index, stream.handle, &status, &capture)
-    return code != 0 or status != CAPTURE_NONE
-
-
 cdef int await_earlier(Stream stream, bint blocking) except -1:
     # A driver's copy of ordinary host memory waits for the stream's earlier work, and nothing ends that wait.  So the
     # main thread waits first, where there is something to wait for.
@@ -340,25 +110,6 @@ cdef int await_earlier(Stream stream, bint blocking) except -1:
         return await_functions(stream)
     if code:
         raise_status(code, "stream_query", ("stream", stream.handle))
-    return 0
-
-
-cdef int finish(Stream stream, Operand* host, object dst, object src, View view_to, View view_origin) except -1:
-    # host: the side in host memory, or NULL.  The rest is what the work uses.
-    cdef int code
-    begin_wait(False)
-    with nogil:
-        code = registry.active().stream_synchronize(stream.device_index, stream.handle)
-    if code and host != NULL and host.address:
-        note_pinned(host, stream)  # the copy may still be under way
-    if code == INTERRUPTED:
-        keep_until_passed(stream.device_index, stream.handle, (dst, src, view_to, view_origin))
-    end_wait(code)
-    if code:
-        raise_status(code, "stream_synchronize", ("stream", stream.handle))
-    if watch.sanitizing:
-        watch.note_reached(stream.device_index, stream.handle)
-    raise_callback_errors()
     return 0
 
 
@@ -489,7 +240,7 @@ def copy(dst, src, nbytes=None, *, dst_offset=0, src_offset=0, stream=None, bint
     """Copies bytes between any two of host, device and another device.
 
     Arguments:
-        dst: Buffer, an object with __cuda_array_interface__, or a contiguous writable buffer (numpy array,
+        dst: Buffer, contiguous Array, an object with __cuda_array_interface__, or a contiguous writable buffer (numpy array,
             bytearray, PinnedBuffer).
         src: the same, writable or not.
         nbytes: int; None is all of src from src_offset on, which has to fit.
@@ -515,34 +266,39 @@ def copy(dst, src, nbytes=None, *, dst_offset=0, src_offset=0, stream=None, bint
     cdef View view_origin = read_operand(&origin, src, "src", False)
     cdef uintptr_t dst_address = 0, src_address = 0
     cdef size_t size = measure(&to, &origin, nbytes, dst_offset, src_offset, &dst_address, &src_address)
+    if to.ordinal < 0 and origin.ordinal < 0:
+        raise ValueError("both sides are host memory; copy those with numpy or a slice")
+    copy_operands(&to, dst_address, &origin, src_address, size, stream, blocking, dst, src, view_to, view_origin)
+
+
+cdef int copy_operands(Operand* to, uintptr_t dst_address, Operand* origin, uintptr_t src_address, size_t size,
+                       object stream, bint blocking, object dst, object src, View view_to, View view_origin) except -1:
     cdef Stream worker
     cdef Record record
     cdef bint kept_to = False, kept_origin = False
     if to.ordinal != origin.ordinal and to.ordinal >= 0 and origin.ordinal >= 0:
-        copy_between(&to, dst_address, &origin, src_address, size, stream, blocking)
-        return
-    if to.ordinal < 0 and origin.ordinal < 0:
-        raise ValueError("both sides are host memory; copy those with numpy or a slice")
+        return copy_between(to, dst_address, origin, src_address, size, stream, blocking)
     worker = worker_for(stream, max(to.ordinal, origin.ordinal))
     if watch.sync_mode:
-        await_slow(&to, blocking)
+        await_slow(to, blocking)
     if to.producer or origin.producer:
-        follow_producer(&to, worker)
-        follow_producer(&origin, worker)
+        follow_producer(to, worker)
+        follow_producer(origin, worker)
     if watch.sanitizing:
-        announce(&to, dst_address, &origin, src_address, size, worker)
+        announce(to, dst_address, origin, src_address, size, worker)
     record = record_for(worker)
     if record is not None:
-        kept_to, kept_origin = keep(&to, view_to, record), keep(&origin, view_origin, record)
+        kept_to, kept_origin = keep(to, view_to, record), keep(origin, view_origin, record)
     if to.ordered and origin.ordered:
         put_in(worker, dst_address, src_address, size)
     else:
-        put_in_slow(&to, &origin, worker, dst_address, src_address, size, blocking)
-    note_use(&to, worker, kept_to, blocking)
-    note_use(&origin, worker, kept_origin, blocking)
+        put_in_slow(to, origin, worker, dst_address, src_address, size, blocking)
+    note_use(to, worker, kept_to, blocking)
+    note_use(origin, worker, kept_origin, blocking)
     if blocking:
-        finish(worker, &to if to.ordinal < 0 else &origin if origin.ordinal < 0 else NULL,
+        finish(worker, to if to.ordinal < 0 else origin if origin.ordinal < 0 else NULL,
                dst, src, view_to, view_origin)
+    return 0
 
 
 cdef inline int checked_width(object width) except -1:
@@ -554,7 +310,7 @@ cdef inline int checked_width(object width) except -1:
     return <int>bytes_
 
 
-cdef inline Stream worker_for(object stream, int ordinal):
+cdef Stream worker_for(object stream, int ordinal):
     if isinstance(stream, Stream) and (<Stream>stream).device_index == ordinal and (<Stream>stream).made:
         return <Stream>stream
     return stream_for(stream, ordinal, "the memory")
@@ -575,7 +331,7 @@ def fill(dst, value=0, count=None, *, width=1, offset=0, stream=None, bint block
     """Sets elements of device memory to one value (cuMemsetD8Async and its kin).
 
     Arguments:
-        dst: Buffer, or an object with __cuda_array_interface__.
+        dst: Buffer, contiguous Array, or an object with __cuda_array_interface__.
         value: int from 0 to 2**(8 * width) - 1.
         count: int, elements; None is all from offset on, which has to be a whole number of them.
         width: int, bytes of an element: 1, 2 or 4.
@@ -632,6 +388,7 @@ provide_copies(copy, fill)
 
 cdef int read_memory(object memory, uintptr_t* out_address, size_t* out_size) except -1:
     # Answers 1 where the size is known.
+    cdef Operand side
     cdef Py_buffer view
     if isinstance(memory, Buffer):
         if not (<Buffer>memory).live:
@@ -641,6 +398,11 @@ cdef int read_memory(object memory, uintptr_t* out_address, size_t* out_size) ex
         if not (<PinnedBuffer>memory).live:
             raise_freed(memory, "memory")
         out_address[0], out_size[0] = (<PinnedBuffer>memory).ptr, (<PinnedBuffer>memory).nbytes
+    elif isinstance(memory, Array):
+        read_array(&side, memory, "memory", False)
+        if not (<Array>memory).dense():
+            raise_scattered(memory, "memory")
+        out_address[0], out_size[0] = side.address, side.nbytes
     elif isinstance(memory, (int, numbers.Integral)) and not isinstance(memory, bool):
         out_address[0] = checked_address_int(memory, "memory")
         return 0

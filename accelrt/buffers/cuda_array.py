@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 TYPESTR = re.compile(r"[<>|=]?([A-Za-z])([0-9]+)(?:\[[^\]]*\])?")
 BITS, OBJECT, UNICODE = "t", "O", "U"
@@ -49,6 +49,44 @@ def read(interface: Any, name: str, writable: bool) -> tuple[int, int, int]:
     if total:
         _check_strides(interface, name, size, lengths)
     return address, total, _read_stream(interface, name)
+
+
+class Description(NamedTuple):
+    """What a CUDA array is: an Array on the same memory is made of it."""
+
+    address: int
+    readonly: bool
+    lengths: tuple[int, ...]
+    strides: tuple[int, ...] | None
+    dtype: Any  # what numpy.dtype takes
+    stream: int
+
+
+def describe(interface: Any, name: str) -> Description:
+    """The same as read(), of an array of any strides, which is not written.
+
+    Raises:
+        TypeError, ValueError: as of read().
+    """
+    if not isinstance(interface, dict):
+        raise TypeError(f"{name}.__cuda_array_interface__ is {interface!r}; it has to be a dict")
+    address = _read_data(interface, name, False)
+    size = _read_typestr(interface, name)
+    lengths = _read_lengths(interface, name)
+    if interface.get("mask") is not None:
+        _refuse(name, "mask", interface["mask"], "pass an array without one", ValueError)
+    total = size
+    for length in lengths:
+        total *= length
+    if total and not address:
+        _refuse(name, "shape", interface["shape"], f"no array of {total} bytes is at address 0", ValueError)
+    strides = _read_strides(interface, name, lengths)
+    text, descr = interface["typestr"], interface.get("descr")
+    fields = "V" in text and isinstance(descr, list) and len(descr) > 1
+    dtype = descr if fields else text
+    return Description(
+        address, bool(interface["data"][1]), lengths, strides, dtype, _read_stream(interface, name)
+    )
 
 
 def _refuse(name: str, entry: str, value: Any, why: str, kind: type[Exception]) -> NoReturn:
@@ -113,20 +151,27 @@ def _read_lengths(interface: dict[str, Any], name: str) -> tuple[int, ...]:
 
 
 def _check_strides(interface: dict[str, Any], name: str, size: int, lengths: tuple[int, ...]) -> None:
+    strides = _read_strides(interface, name, lengths)
+    if strides is None:
+        return
+    step = size
+    for length, stride in zip(reversed(lengths), reversed(strides), strict=True):
+        if length > 1 and stride != step:
+            raise ValueError(f"{name} is a CUDA array with strides {strides}; pass a C-contiguous one")
+        step *= length
+
+
+def _read_strides(interface: dict[str, Any], name: str, lengths: tuple[int, ...]) -> tuple[int, ...] | None:
     given = interface.get("strides")
     if given is None:
-        return
+        return None
     try:
         strides = tuple(_as_int(stride) for stride in given)
     except TypeError:
         _refuse(name, "strides", given, "it has to be None or a tuple of ints", TypeError)
     if len(strides) != len(lengths):
         _refuse(name, "strides", given, f"it has to be as long as the shape {interface['shape']}", ValueError)
-    step = size
-    for length, stride in zip(reversed(lengths), reversed(strides), strict=True):
-        if length > 1 and stride != step:
-            raise ValueError(f"{name} is a CUDA array with strides {given}; pass a C-contiguous one")
-        step *= length
+    return strides
 
 
 def _read_stream(interface: dict[str, Any], name: str) -> int:

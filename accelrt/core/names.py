@@ -8,7 +8,7 @@ that type checkers read (accelrt/__init__.pyi, accelrt/memory/__init__.pyi).
 NOW = {
     "buffers.buffer": "Buffer PinnedBuffer",
     "arrays.array": "Array",
-    "arrays.create": "empty empty_like zeros zeros_like",
+    "arrays.create": "asarray empty empty_like from_dlpack full full_like zeros zeros_like",
     "buffers.copy": "copy fill",
     "devices.device": """
         can_device_access_peer current_device device device_count device_of mem_get_info set_device

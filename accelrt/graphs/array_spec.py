@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from accelrt.arrays.array import Array
 from accelrt.buffers.buffer import Buffer, PinnedBuffer
 
 
@@ -18,7 +19,7 @@ class ArraySpec(NamedTuple):
 
 
 def spec_of(memory: Any, name: str) -> ArraySpec:
-    """The spec of a Buffer, a PinnedBuffer, a CUDA array or a contiguous host array.
+    """The spec of a Buffer, a PinnedBuffer, an Array, a CUDA array or a contiguous host array.
 
     Raises:
         TypeError: it is none of these; the text calls it by its name.
@@ -27,6 +28,11 @@ def spec_of(memory: Any, name: str) -> ArraySpec:
         return ArraySpec(memory.ptr, memory.nbytes, None, False, True)
     if isinstance(memory, PinnedBuffer):
         return ArraySpec(memory.ptr, memory.nbytes, None, True, True)
+    if isinstance(memory, Array):
+        if not memory.is_contiguous:
+            raise TypeError(f"{name} is an Array of strides {memory.strides}; pass a contiguous one")
+        form = memory.shape, memory.dtype.str
+        return ArraySpec(memory.ptr, memory.nbytes, form, memory.device_index < 0, not memory.readonly)
     if hasattr(memory, "__cuda_array_interface__"):
         return spec_of_cuda_array(memory.__cuda_array_interface__)
     return spec_of_host_array(memory, name)
@@ -46,6 +52,8 @@ def host_array(memory: Any) -> Any:
     """Host memory as a NumPy array on the same bytes."""
     import numpy
 
+    if isinstance(memory, Array):
+        return memory.numpy()
     return memory if isinstance(memory, numpy.ndarray) else numpy.asarray(memoryview(memory))
 
 

@@ -241,7 +241,7 @@ cdef class Kernel:
         if size.shared > self.most_shared:
             self.permit_shared(size.shared)
         if packed.foreign:
-            follow_producers(arguments, stream)
+            follow_producers(self.takes, arguments, stream)
         if any_capture():
             record = record_on(stream.device_index, stream.handle)
             if record is not None:

@@ -49,7 +49,7 @@ cdef Parameters make_parameters(uintptr_t function, str name, int device_index, 
 # Fills packed, whose pointers are valid as long as the arguments and the answer, which is None unless memory was needed.
 cdef object pack(Parameters parameters, tuple arguments, uintptr_t stream, Packed* packed)
 # Before the launch: it comes behind what the owners of others' arrays put into their streams.
-cdef int follow_producers(tuple arguments, Stream stream) except -1
+cdef int follow_producers(Parameters parameters, tuple arguments, Stream stream) except -1
 # The same in a capture: what the arguments point at is kept by its record.
 cdef int keep_memory(Parameters parameters, tuple arguments, Record record) except -1
 # The same while the race detector is on, which is told.

@@ -18,16 +18,16 @@ from libc.stdint cimport uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
-from accelrt.arrays.array cimport Array, check_live
+from accelrt.arrays.array cimport DEVICE_BUFFER, Array, check_live, is_held
+from accelrt.arrays.layout cimport find_bounds
 from accelrt.buffers.buffer cimport Buffer, PinnedBuffer, raise_freed
-from accelrt.buffers.copy cimport follow_stream
+from accelrt.buffers.operand cimport Operand, follow_producer, keep, note_use, read_array, read_operand
 cimport accelrt.driver.registry as registry
-from accelrt.memory.allocator.pool cimport pool_if_made, use_across
-from accelrt.memory.host.pool cimport use_pinned_on
+from accelrt.memory.allocator.pool cimport pool_if_made
 from accelrt.runtime import init
-from accelrt.runtime.capture_record cimport Record, any_capture, keep_side
+from accelrt.runtime.capture_record cimport Record
 cimport accelrt.runtime.sanitizer_hooks as watch
-from accelrt.status cimport INVALID_VALUE, NOT_ALLOCATED, NOT_SUPPORTED, NO_HOST_MEMORY, raise_status, refuse_copy
+from accelrt.status cimport INVALID_VALUE, NOT_SUPPORTED, raise_status, refuse_copy
 
 cdef extern from "Python.h":
     int PyFloat_Pack2(double value, char* out, int little) except -1
@@ -35,15 +35,7 @@ cdef extern from "Python.h":
 cdef enum:
     MOST = 4096  # parameters of a kernel
 
-cdef struct Memory:       # that an argument points at
-    uintptr_t pointer     # what the kernel gets
-    uintptr_t address     # of the first byte: strides may be negative
-    size_t nbytes
-    int ordinal           # -1 for host memory
-    uintptr_t stream      # whose order it follows; ANY where that is not known
-    uintptr_t producer    # of an array of others: the stream that wrote it last, in the protocol's words; 0 for none
-
-cdef uintptr_t ANY_STREAM = ~<uintptr_t>0  # which no stream has
+cdef uintptr_t ANY_STREAM = ~<uintptr_t>0  # of memory whose owner is not known; no stream has it
 
 
 # --- parameters --------------------------------------------------------------------------------------------
@@ -179,6 +171,10 @@ cdef object pack(Parameters parameters, tuple arguments, uintptr_t stream, Packe
         parameter = &unknown if parameters.count < 0 else &parameters.each[index]
         if isinstance(<object>argument, Buffer):
             put_buffer(parameters, parameter, index, <Buffer>argument, stream, packed)
+        elif isinstance(<object>argument, Array) and is_plain(parameters, parameter, <Array>argument):
+            if (<Array>argument).stream.handle != stream:
+                packed.shared = True
+            (<uintptr_t*>&packed.values[index])[0] = (<Array>argument).ptr
         elif not put_number(parameter, <object>argument, <char*>&packed.values[index]):
             room = put_slow(parameters, parameter, index, <object>argument, packed, stream, room)
     return room
@@ -192,6 +188,13 @@ cdef inline int put_buffer(Parameters parameters, const Parameter* parameter, Py
         packed.shared = True
     (<uintptr_t*>&packed.values[index])[0] = buffer.ptr
     return 0
+
+
+cdef inline bint is_plain(Parameters parameters, const Parameter* parameter, Array array) noexcept:
+    # It needs no second look: an Array of the device's that lives, and may be written if the kernel may.
+    if not array.live or array.device_index != parameters.device_index or not takes_pointer(parameter):
+        return False
+    return not array.readonly and (array.owner != DEVICE_BUFFER or is_held(array.base))
 
 
 cdef inline bint takes_pointer(const Parameter* parameter) noexcept:
@@ -208,7 +211,7 @@ cdef int refuse_buffer(Parameters parameters, const Parameter* parameter, Py_ssi
 
 cdef int refuse_elsewhere(Parameters parameters, Py_ssize_t index, object memory, int ordinal) except -1:
     raise ValueError(
-        f"argument {index} of kernel {parameters.name!r} is a {type(memory).__name__} on device {ordinal}, the kernel is "
+        f"argument {index} of kernel {parameters.name!r} is memory ({type(memory).__name__}) on device {ordinal}, the kernel is "
         f"on device {parameters.device_index}; copy it, or, where the devices have peer access, pass its address as int")
 
 
@@ -247,16 +250,16 @@ cdef inline bint put_float(const Parameter* parameter, double value, char* out) 
 cdef object put_slow(Parameters parameters, const Parameter* parameter, Py_ssize_t index, object argument, Packed* packed,
                      uintptr_t stream, object room):
     # Answers the room, which may be a new one.
-    cdef Memory memory
+    cdef Operand memory
     cdef char* out = <char*>&packed.values[index]
     if read_memory(argument, &memory, index, parameters, parameter.writes):
         if not takes_pointer(parameter):
             refuse(parameters, index, argument, f"memory ({type(argument).__name__}), whose address has 8 bytes")
         if memory.ordinal >= 0 and memory.ordinal != parameters.device_index:
             refuse_elsewhere(parameters, index, argument, memory.ordinal)
-        packed.shared |= memory.stream != stream or memory.ordinal < 0
+        packed.shared |= memory.ordinal < 0 or memory.owned and memory.owner_stream != stream
         packed.foreign |= memory.producer != 0
-        (<uintptr_t*>out)[0] = memory.pointer
+        (<uintptr_t*>out)[0] = memory.address
         return room
     if argument is None and takes_pointer(parameter):
         (<uintptr_t*>out)[0] = 0
@@ -363,25 +366,20 @@ cdef int put_integer(Parameters parameters, const Parameter* parameter, Py_ssize
 
 # --- memory that arguments point at ------------------------------------------------------------------------
 
-cdef bint read_memory(object argument, Memory* out, Py_ssize_t index, Parameters parameters, bint writes) except -1:
-    # Whether it is memory that accelrt knows by its object.
-    out.ordinal, out.stream, out.producer = -1, ANY_STREAM, 0
-    if isinstance(argument, Buffer):
-        if not (<Buffer>argument).live:
-            raise_freed(argument, f"argument {index} of kernel {parameters.name!r}")
-        out.address, out.nbytes = (<Buffer>argument).ptr, (<Buffer>argument).nbytes
-        out.ordinal, out.stream = (<Buffer>argument).device_index, (<Buffer>argument).stream.handle
-    elif isinstance(argument, Array):
-        read_array(<Array>argument, out, index, parameters, writes)
-    elif isinstance(argument, PinnedBuffer):
-        if not (<PinnedBuffer>argument).live:
-            raise_freed(argument, f"argument {index} of kernel {parameters.name!r}")
-        out.address, out.nbytes = (<PinnedBuffer>argument).ptr, (<PinnedBuffer>argument).nbytes
+cdef str place_of(Py_ssize_t index, Parameters parameters):
+    return f"argument {index} of kernel {parameters.name!r}"
+
+
+cdef bint read_memory(object argument, Operand* out, Py_ssize_t index, Parameters parameters, bint writes) except -1:
+    # Whether it is memory that accelrt knows by its object; its address is what the kernel gets.
+    if isinstance(argument, Array):
+        read_launched_array(<Array>argument, out, index, parameters, writes)
+    elif isinstance(argument, (Buffer, PinnedBuffer)):
+        read_operand(out, argument, place_of(index, parameters), False)
     elif not isinstance(argument, (int, float)) and hasattr(argument, "__cuda_array_interface__"):
-        read_interface(argument.__cuda_array_interface__, out, f"argument {index} of kernel {parameters.name!r}")
+        read_interface(argument, out, place_of(index, parameters))
     else:
         return False
-    out.pointer = (<Array>argument).ptr if isinstance(argument, Array) else out.address
     return True
 
 
@@ -392,101 +390,82 @@ cdef bint is_page_locked(uintptr_t address) noexcept:
     return code == 0 and device < 0
 
 
-cdef int read_array(Array array, Memory* out, Py_ssize_t index, Parameters parameters, bint writes) except -1:
-    cdef Py_ssize_t axis, low = 0, high
-    check_live(array, f"argument {index} of kernel {parameters.name!r}")
+cdef int read_launched_array(Array array, Operand* out, Py_ssize_t index, Parameters parameters, bint writes) except -1:
+    check_live(array, place_of(index, parameters))
+    read_array(out, array, place_of(index, parameters), writes and parameters.told)
     if array.device_index < 0 and array.ptr and not is_page_locked(array.ptr):
-        raise TypeError(f"argument {index} of kernel {parameters.name!r} is an Array in the host's memory; copy it to a "
-                        "device, or make it with pinned_empty")
-    high = array.itemsize if array.size else 0
-    for axis in range(array.ndim):
-        if array.size and array.extents[array.ndim + axis] > 0:
-            high += (array.extents[axis] - 1) * array.extents[array.ndim + axis]
-        elif array.size:
-            low += (array.extents[axis] - 1) * array.extents[array.ndim + axis]
-    out.address, out.nbytes = array.ptr + low, high - low
-    out.ordinal = array.device_index
-    if array.stream is not None:
-        out.stream = array.stream.handle
-    if writes and array.readonly and parameters.told:
-        raise ValueError(f"argument {index} of kernel {parameters.name!r} is a read-only Array, and the kernel may write "
-                         "it: its parameter is no pointer to const")
+        raise TypeError(f"{place_of(index, parameters)} is an Array in the host's memory; copy it to a device, or make it "
+                        "with pinned_empty")
     return 0
 
 
-cdef int read_interface(dict interface, Memory* out, str name) except -1:
+cdef int read_interface(object argument, Operand* out, str name) except -1:
     # Any strides will do; what else the array says is checked as for a copy.
-    cdef int code
-    dense = interface if interface.get("strides") is None else {**interface, "strides": None}
+    cdef int code, device = -1
+    interface = argument.__cuda_array_interface__
+    dense = interface
+    if isinstance(interface, dict) and interface.get("strides") is not None:
+        dense = {**interface, "strides": None}
+    out.source = <PyObject*>argument
+    out.ordered = True
     out.address, out.nbytes, out.producer = init.later("accelrt.buffers.cuda_array").read(dense, name, False)
     if out.address:
         with nogil:
-            code = registry.active().pointer_device(out.address, &out.ordinal)
+            code = registry.active().pointer_device(out.address, &device)
         if code:
             raise_status(code, "pointer_device", ("address", out.address))
     else:
         out.producer = 0
+    out.ordinal = device
+    out.block = out.address
+    out.owned = device >= 0 and pool_if_made(device) != NULL
+    out.owner_stream = ANY_STREAM
     return 0
+
+
+cdef tuple span_of(object argument, const Operand* memory, bint writes):
+    # For the detector, to which a write is ordered with all that a read is ordered with.
+    cdef Py_ssize_t low = 0, high = <Py_ssize_t>memory.nbytes
+    if isinstance(argument, Array):
+        find_bounds((<Array>argument).ndim, (<Array>argument).extents, (<Array>argument).itemsize, &low, &high)
+    return memory.address + low, high - low, "w" if writes else "r"
 
 
 cdef int keep_memory(Parameters parameters, tuple arguments, Record record) except -1:
     cdef Py_ssize_t index
-    cdef Memory memory
+    cdef Operand memory
     for index, argument in enumerate(arguments):
         if not isinstance(argument, int) and read_memory(argument, &memory, index, parameters, False):
-            keep_side(record, <PyObject*>argument, None, memory.ordinal, memory.address)
+            keep(&memory, None, record)
     return 0
 
 
 cdef int announce_memory(Parameters parameters, tuple arguments, Stream stream, str call) except -1:
     cdef list uses = []
     cdef Py_ssize_t index
-    cdef Memory memory
+    cdef Operand memory
     cdef bint writes
     for index, argument in enumerate(arguments):
         writes = parameters.count < 0 or parameters.each[index].writes
         if not isinstance(argument, int) and read_memory(argument, &memory, index, parameters, writes) and memory.nbytes:
-            # a write is ordered with all that a read is ordered with
-            uses.append((memory.address, memory.nbytes, "w" if writes else "r"))
+            uses.append(span_of(argument, &memory, writes))
     return watch.note_launch(stream.device_index, stream.handle, call, uses)
 
 
-cdef int follow_producers(tuple arguments, Stream stream) except -1:
-    cdef Memory memory
-    for argument in arguments:
-        if not isinstance(argument, (int, float, Buffer, PinnedBuffer, Array)) and (
-                hasattr(argument, "__cuda_array_interface__")):
-            read_interface(argument.__cuda_array_interface__, &memory, "an argument")
-            if memory.producer:
-                follow_stream(memory.producer, memory.ordinal, stream)
+cdef int follow_producers(Parameters parameters, tuple arguments, Stream stream) except -1:
+    cdef Py_ssize_t index
+    cdef Operand memory
+    for index, argument in enumerate(arguments):
+        if not isinstance(argument, int) and read_memory(argument, &memory, index, parameters, False) and memory.producer:
+            follow_producer(&memory, stream)
     return 0
 
 
 cdef int note_memory(Parameters parameters, tuple arguments, Stream stream, bint captured) except -1:
+    # Page-locked memory of a captured launch the graph keeps.
     cdef Py_ssize_t index
-    cdef Memory memory
+    cdef Operand memory
     for index, argument in enumerate(arguments):
-        if isinstance(argument, int) or not read_memory(argument, &memory, index, parameters, False):
-            continue
-        if memory.ordinal < 0 and captured:
-            continue  # the graph keeps it
-        if memory.address and (memory.ordinal < 0 or memory.stream != stream.handle):
-            note_elsewhere(&memory, stream)
-    return 0
-
-
-cdef int note_elsewhere(const Memory* memory, Stream stream) except -1:
-    cdef int code = NOT_ALLOCATED
-    with nogil:
-        if memory.ordinal < 0:
-            code = use_pinned_on(memory.address, stream.device_index, stream.handle)
-        elif pool_if_made(memory.ordinal) != NULL:
-            code = use_across(memory.ordinal, memory.address, stream.device_index, stream.handle)
-    if code == NO_HOST_MEMORY and not any_capture():
-        with nogil:  # what cannot be noted is waited for
-            code = registry.active().stream_synchronize(stream.device_index, stream.handle)
-    if code and code != NOT_ALLOCATED:  # what no allocator of accelrt has is its owner's to keep
-        raise_status(code, "record_stream", ("ptr", memory.address, "stream", stream.handle))
-    if code == 0 and watch.sanitizing:
-        watch.note_use_on(memory.address, stream.device_index, stream.handle)
+        if not isinstance(argument, int) and read_memory(argument, &memory, index, parameters, False):
+            note_use(&memory, stream, captured, False)
     return 0

@@ -162,10 +162,23 @@ cdef Stream stream_of_slow(object stream, int ordinal):
     if hasattr(stream, "__cuda_stream__"):
         handle = handle_from_protocol(stream)
         return wrap(handle, judge_handle(handle, ordinal, "the handle of __cuda_stream__()"), stream)
+    if hasattr(stream, "cuda_stream") or type(stream).__module__.partition(".")[0] == "cupy":
+        return stream_of_attributes(stream, ordinal)
     raise TypeError(
         f"stream is {stream!r} of type {type(stream).__name__}; pass a Stream, a handle as int, "
         "an object with __cuda_stream__, or None for the current one"
     )
+
+
+cdef Stream stream_of_attributes(object stream, int ordinal):
+    # torch's and CuPy's streams of before the protocol.  A default stream belongs to the device that the object names.
+    kind = type(stream).__name__
+    name = "cuda_stream" if hasattr(stream, "cuda_stream") else "ptr"
+    cdef uintptr_t handle = handle_of(getattr(stream, name, None), f"{kind}.{name}")
+    device = getattr(stream, "device_index", getattr(stream, "device_id", None))
+    if handle <= PER_THREAD and type(device) is int and device >= 0:
+        ordinal = ordinal_of(device)
+    return wrap(handle, judge_handle(handle, ordinal, f"{kind}.{name}"), stream)
 
 
 cdef Stream stream_for(object stream, int ordinal, str what):
@@ -310,6 +323,23 @@ cdef class Stream:
     def __dealloc__(self):
         if self.pooled != NULL:
             return_stream(self.pooled)
+
+    @staticmethod
+    def from_any(stream, device=None):
+        """A Stream of whatever stands for one: its own handle, kept alive with its owner.
+
+        Arguments:
+            stream: Stream, handle as int, an object with __cuda_stream__ (cuda.core's, torch's, CuPy's), one with
+                cuda_stream (torch's), CuPy's with ptr, or None for the current stream.
+            device: what a default stream, handle 0 to 2, belongs to where the object does not say; None is the current
+                device.
+        Returns:
+            Stream; stream itself where it is one.
+        Raises:
+            TypeError: it stands for none.
+            ValueError: the driver knows no such stream.
+        """
+        return stream_of(stream, ordinal_of(device))
 
     @staticmethod
     def priority_range(device=None):

@@ -102,7 +102,7 @@ def test_a_module_of_another_device_is_loaded_there(image):
         kernel = module.function("number")
         assert (module.device_index, kernel.device_index) == (1, 1)
         assert (written(kernel, device=1) == numbers(3)).all()
-        with pytest.raises(ValueError, match="is a Buffer on device 0, the kernel is on device 1"):
+        with pytest.raises(ValueError, match="on device 0, the kernel is on device 1"):
             kernel[4, 64](accelrt.Buffer(4 * COUNT), 1)
         with pytest.raises(ValueError, match="stream is on device 0"):
             kernel[4, 64, accelrt.Stream(0)]

@@ -28,7 +28,8 @@ accelrt\.memory\.backends\.external_pool
 .*\.mempool\.REASONS
 accelrt\.memory\.BACKEND
 accelrt\.memory\.settings\.settings\.Settings\.([a-z]\w+|__getattr__)
-.*\.copy\.(Operand|View)
+.*\.copy\.Operand
+.*\.array\.HostMemory
 .*\.graphs\.nodes\.(Handles|TYPES|RESULTS)
 .*\.graphs\.capture\.Branch
 .*\.graph\.(Body|MODES)

@@ -203,7 +203,7 @@ static const struct { const char *name; int since; void *function; } FUNCTIONS[]
     {"cuStreamGetCtx", 9020, stream_context}, {"cuStreamDestroy", 4000, wants_context}, {"cuStreamGetFlags", 5050, wants_context},
     {"cuStreamGetPriority", 5050, wants_context}, {"cuLaunchHostFunc", 10000, wants_context},
     {"cuEventRecordWithFlags", 11010, wants_context}, {"cuEventElapsedTime", 2000, wants_context},
-    {"cuMemcpyPeerAsync", 4000, wants_memory}, {"cuMemsetD8Async", 3020, wants_memory},
+    {"cuMemcpyPeerAsync", 4000, wants_memory}, {"cuMemcpy3DAsync", 3020, wants_memory}, {"cuMemsetD8Async", 3020, wants_memory},
     {"cuMemsetD16Async", 3020, wants_memory}, {"cuMemsetD32Async", 3020, wants_memory},
     {"cuStreamBeginCapture", 10010, wants_context}, {"cuStreamEndCapture", 10000, wants_context},
     {"cuStreamBeginCaptureToGraph", 12030, wants_context}, {"cuStreamUpdateCaptureDependencies", 12030, wants_context},

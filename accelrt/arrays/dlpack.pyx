@@ -1,0 +1,622 @@
+"""DLPack both ways: capsules of either kind, and the C functions of DLPack's exchange API.
+
+An export holds the Array, and counts on its Buffer or PinnedBuffer, so that free() does not take the memory from under
+another library.  Its deleter takes the GIL, on whichever thread it runs, and does nothing once the interpreter is gone.
+"""
+cimport cython
+from cpython.object cimport PyObject
+from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_New, PyCapsule_SetName
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from libc.stdint cimport int32_t, int64_t, uint64_t, uintptr_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy, memset
+
+cimport accelrt.arrays.array as arrays
+from accelrt.arrays.array cimport (
+    DEVICE_BUFFER, PINNED_BUFFER, Array, check_live, finish_array, new_array, numpy_module, wrap_numpy,
+)
+from accelrt.arrays.dlpack_abi cimport (
+    DL_CPU, DL_CUDA, DL_CUDA_HOST, DL_CUDA_MANAGED, DL_IS_COPIED, DL_PADDED, DL_READ_ONLY, DLPACK_MAJOR, DLPACK_MINOR,
+    DLDataType, DLManagedTensor, DLManagedTensorVersioned, DLPackExchangeAPI, DLTensor, set_error,
+)
+from accelrt.arrays.layout cimport MAX_NDIM, Extents, count_elements, read_shape, set_contiguous
+from accelrt.arrays.strided cimport copy_array
+from accelrt.buffers.buffer cimport Buffer, PinnedBuffer
+from accelrt.buffers.operand cimport captures_apart
+from accelrt.devices.device cimport count_devices
+from accelrt.driver.capture_guard cimport ask_stream
+cimport accelrt.driver.registry as registry
+from accelrt.driver.waiting cimport drop_with_gil, make_thread_state
+from accelrt.memory.allocator.pool cimport use_across
+from accelrt.runtime import init
+from accelrt.runtime.capture_record cimport any_capture, record_on
+from accelrt.runtime.release_queue cimport keep_until_passed
+cimport accelrt.runtime.sanitizer_hooks as watch
+from accelrt.status cimport NOT_ALLOCATED, raise_status, refuse_copy
+from accelrt.streams.stream cimport Stream, current_handle, current_of, judge_handle, wrap
+
+cdef extern from *:
+    """
+    #if PY_VERSION_HEX >= 0x030D0000
+    #define accelrt_is_gone() (!Py_IsInitialized() || Py_IsFinalizing())
+    #else
+    #define accelrt_is_gone() (!Py_IsInitialized() || _Py_IsFinalizing())
+    #endif
+    """
+    bint is_gone "accelrt_is_gone"() nogil
+
+cdef extern from "Python.h":
+    bint has_gil "PyGILState_Check"() nogil
+
+cdef enum:
+    NO_ORDER = -1    # values of stream
+    LEGACY = 1
+    RECENT = 16
+
+cdef const char* VERSIONED = "dltensor_versioned"
+cdef const char* USED_VERSIONED = "used_dltensor_versioned"
+cdef const char* UNVERSIONED = "dltensor"
+cdef const char* USED_UNVERSIONED = "used_dltensor"
+
+cdef dict type_codes = {}  # numpy.dtype -> code | bits << 8 | DL_PADDED << 16
+cdef uintptr_t[RECENT] recent_types  # addresses of the types that recent_kept keeps
+cdef long[RECENT] recent_codes
+cdef list recent_kept = [None] * RECENT
+cdef dict dtypes = {}      # code | bits << 8 -> numpy.dtype
+cdef int driver_is_host = -1
+
+# ml_dtypes' names -> (code, bits) of DLPack
+cdef dict EXTENDED = {
+    "bfloat16": (4, 16), "float8_e3m4": (7, 8), "float8_e4m3": (8, 8), "float8_e4m3b11fnuz": (9, 8),
+    "float8_e4m3fn": (10, 8), "float8_e4m3fnuz": (11, 8), "float8_e5m2": (12, 8), "float8_e5m2fnuz": (13, 8),
+    "float8_e8m0fnu": (14, 8), "float6_e2m3fn": (15, 6), "float6_e3m2fn": (16, 6), "float4_e2m1fn": (17, 4),
+    "int4": (0, 4), "uint4": (1, 4), "int2": (0, 2), "uint2": (1, 2),
+}
+cdef dict KINDS = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
+
+
+cdef inline bint on_host_driver() except -1:
+    # It never changes once a driver is open, which an Array's memory has seen to, but for a fork's child.
+    global driver_is_host
+    if driver_is_host < 0:
+        driver_is_host = init.chosen_driver() == "host"
+    return driver_is_host
+
+
+# --- types --------------------------------------------------------------------------------------------------------
+
+cdef inline long code_of(object dtype) except -1:
+    # By identity first: NumPy's types are single objects, and their hash costs more than an export.
+    cdef uintptr_t place = (<uintptr_t><void*>dtype >> 4) % RECENT
+    if recent_types[place] == <uintptr_t><void*>dtype:
+        return recent_codes[place]
+    return code_of_slow(dtype, place)
+
+
+cdef long code_of_slow(object dtype, uintptr_t place) except -1:
+    found = type_codes.get(dtype)
+    if found is None:
+        found = type_codes[dtype] = find_code(dtype)
+    recent_kept[place] = dtype
+    recent_types[place] = <uintptr_t><void*>dtype
+    recent_codes[place] = found
+    return found
+
+
+cdef object find_code(object dtype):
+    if not dtype.isnative:
+        raise BufferError(f"DLPack has no {dtype}, whose bytes are in another order than this machine's")
+    if dtype.type.__module__.partition(".")[0] == "ml_dtypes" and dtype.name in EXTENDED:
+        code, bits = EXTENDED[dtype.name]
+        return code | bits << 8 | (DL_PADDED << 16 if bits < 8 else 0)
+    if dtype.kind not in KINDS or dtype.itemsize > (16 if dtype.kind == "c" else 8):
+        raise BufferError(f"DLPack has no {dtype}; export a view of its bytes: array.view('uint8')")
+    return KINDS[dtype.kind] | dtype.itemsize << 11
+
+
+cdef object dtype_of_code(DLDataType dtype):
+    cdef long key = dtype.code | dtype.bits << 8
+    found = dtypes.get(key) if dtype.lanes == 1 else None
+    if found is None:
+        if dtype.lanes != 1:
+            raise BufferError(f"a DLPack tensor has elements of {dtype.lanes} lanes; an Array has none of several")
+        found = dtypes[key] = find_dtype(dtype.code, dtype.bits)
+    return found
+
+
+cdef object find_dtype(int code, int bits):
+    for kind, number in KINDS.items():
+        if code == number and bits in (8, 16, 32, 64, 128) and (kind != "b" or bits == 8):
+            try:
+                return numpy_module().dtype(f"{kind}{bits // 8}")
+            except TypeError:
+                break
+    for name, known in EXTENDED.items():
+        if known == (code, bits):
+            try:
+                import ml_dtypes
+
+                return numpy_module().dtype(getattr(ml_dtypes, name))
+            except (ImportError, AttributeError):
+                raise BufferError(f"a DLPack tensor is of {name}, for which ml_dtypes has to be installed") from None
+    raise BufferError(f"a DLPack tensor is of type code {code} with {bits} bits, which NumPy has no dtype for")
+
+
+# --- exports --------------------------------------------------------------------------------------------------------
+
+cdef inline int place_of(Array array, int32_t* out_type, int32_t* out_id) except -1:
+    out_id[0] = 0
+    if on_host_driver():
+        out_type[0] = DL_CPU
+    elif array.device_index >= 0:
+        out_type[0], out_id[0] = DL_CUDA, array.device_index
+    else:
+        out_type[0] = DL_CUDA_HOST if array.owner == PINNED_BUFFER else DL_CPU
+    return 0
+
+
+cdef object device_pair(Array array):
+    cdef int32_t kind = 0, number = 0
+    place_of(array, &kind, &number)
+    return kind, number
+
+
+cdef inline int describe(Array array, DLTensor* out, uint64_t* out_flags) except -1:
+    # Everything but the shape and the strides.
+    cdef long code = code_of(array.dtype)
+    out.data = <void*>array.ptr
+    place_of(array, &out.device.device_type, &out.device.device_id)
+    out.ndim = <int32_t>array.ndim
+    out.dtype.code = code & 0xFF
+    out.dtype.bits = code >> 8 & 0xFF
+    out.dtype.lanes = 1
+    out.byte_offset = 0
+    out_flags[0] = <uint64_t>(code >> 16) | (DL_READ_ONLY if array.readonly else 0)
+    return 0
+
+
+cdef inline int write_steps(Array array, int64_t* steps) except -1:
+    cdef Py_ssize_t axis, stride
+    for axis in range(array.ndim):
+        stride = array.extents[array.ndim + axis]
+        if stride % array.itemsize:
+            raise BufferError(f"strides {array.strides} are no multiples of the {array.itemsize} bytes of {array.dtype}, "
+                              "and DLPack counts in elements; export a copy()")
+        steps[axis] = stride // array.itemsize
+    return 0
+
+
+cdef void let_go(PyObject* array) noexcept:
+    cdef Array held = <Array>array
+    held.exports -= 1
+    if held.owner == DEVICE_BUFFER:
+        (<Buffer>held.base).exports -= 1
+    elif held.owner == PINNED_BUFFER:
+        (<PinnedBuffer>held.base).exports -= 1
+    Py_DECREF(held)
+
+
+cdef void hold(Array array) noexcept:
+    Py_INCREF(array)
+    array.exports += 1
+    if array.owner == DEVICE_BUFFER:
+        (<Buffer>array.base).exports += 1
+    elif array.owner == PINNED_BUFFER:
+        (<PinnedBuffer>array.base).exports += 1
+
+
+cdef void delete_holder(void* holder) noexcept nogil:
+    # On any thread of any library.
+    cdef bint made
+    if is_gone():
+        return
+    if has_gil():
+        with gil:
+            let_go(<PyObject*>holder)
+        return
+    made = make_thread_state()
+    with gil:
+        drop_with_gil(made)
+        let_go(<PyObject*>holder)
+
+
+cdef void delete_versioned(void* tensor) noexcept nogil:
+    delete_holder((<DLManagedTensorVersioned*>tensor).manager_ctx)
+    free(tensor)
+
+
+cdef void delete_unversioned(void* tensor) noexcept nogil:
+    delete_holder((<DLManagedTensor*>tensor).manager_ctx)
+    free(tensor)
+
+
+cdef void drop_versioned(object capsule) noexcept:
+    cdef DLManagedTensorVersioned* tensor
+    if PyCapsule_IsValid(capsule, VERSIONED):
+        tensor = <DLManagedTensorVersioned*>PyCapsule_GetPointer(capsule, VERSIONED)
+        tensor.deleter(tensor)
+
+
+cdef void drop_unversioned(object capsule) noexcept:
+    cdef DLManagedTensor* tensor
+    if PyCapsule_IsValid(capsule, UNVERSIONED):
+        tensor = <DLManagedTensor*>PyCapsule_GetPointer(capsule, UNVERSIONED)
+        tensor.deleter(tensor)
+
+
+cdef DLManagedTensorVersioned* make_versioned(Array array, bint copied) except NULL:
+    # One piece of memory: the tensor, its shape, its strides.
+    cdef Py_ssize_t axis
+    cdef int64_t* numbers
+    cdef DLManagedTensorVersioned* made = <DLManagedTensorVersioned*>malloc(
+        sizeof(DLManagedTensorVersioned) + 2 * array.ndim * sizeof(int64_t))
+    if made == NULL:
+        raise MemoryError("no host memory for a DLPack tensor")
+    numbers = <int64_t*>(made + 1)
+    try:
+        describe(array, &made.dl_tensor, &made.flags)
+        write_steps(array, numbers + array.ndim)
+    except BaseException:
+        free(made)
+        raise
+    for axis in range(array.ndim):
+        numbers[axis] = array.extents[axis]
+    made.dl_tensor.shape = numbers
+    made.dl_tensor.strides = numbers + array.ndim
+    made.flags |= DL_IS_COPIED if copied else 0
+    made.version.major = DLPACK_MAJOR
+    made.version.minor = DLPACK_MINOR
+    made.manager_ctx = <void*>array
+    made.deleter = delete_versioned
+    hold(array)
+    return made
+
+
+cdef DLManagedTensor* make_unversioned(Array array) except NULL:
+    cdef uint64_t flags
+    cdef Py_ssize_t axis
+    cdef int64_t* numbers
+    cdef DLManagedTensor* made
+    if array.readonly:
+        raise BufferError("the Array is read-only, which an unversioned DLPack tensor cannot say; ask for a versioned one, "
+                          "max_version=(1, 0), or export a copy()")
+    made = <DLManagedTensor*>malloc(sizeof(DLManagedTensor) + 2 * array.ndim * sizeof(int64_t))
+    if made == NULL:
+        raise MemoryError("no host memory for a DLPack tensor")
+    numbers = <int64_t*>(made + 1)
+    try:
+        describe(array, &made.dl_tensor, &flags)
+        write_steps(array, numbers + array.ndim)
+        if flags & DL_PADDED:
+            raise BufferError(f"an unversioned DLPack tensor has no {array.dtype} of a byte an element; ask for a versioned "
+                              "one, max_version=(1, 1)")
+    except BaseException:
+        free(made)
+        raise
+    for axis in range(array.ndim):
+        numbers[axis] = array.extents[axis]
+    made.dl_tensor.shape = numbers
+    made.dl_tensor.strides = numbers + array.ndim
+    made.manager_ctx = <void*>array
+    made.deleter = delete_unversioned
+    hold(array)
+    return made
+
+
+cdef object export(Array array, object stream, object max_version, object dl_device, object copy):
+    cdef bint copied = copy is not None and copy
+    cdef Array given = array
+    if dl_device is not None and tuple(dl_device) != device_pair(array):
+        if tuple(dl_device) != (DL_CPU, 0) or (copy is not None and not copy):
+            raise BufferError(f"dl_device is {dl_device} and copy {copy}; the Array is on {device_pair(array)}, and is "
+                              f"exported there, or copied to ({DL_CPU}, 0)")
+        given, copied, stream = copied_to_host(array), True, None
+    elif copied:
+        given = array.copy(stream=array.stream)
+    order_consumer(given, stream)
+    if max_version is not None and max_version[0] >= 1:
+        return PyCapsule_New(make_versioned(given, copied), VERSIONED, drop_versioned)
+    return PyCapsule_New(make_unversioned(given), UNVERSIONED, drop_unversioned)
+
+
+cdef Array copied_to_host(Array array):
+    cdef Array made = wrap_numpy(numpy_module().empty(array.shape, array.dtype))
+    copy_array(made, array, True, array.stream)
+    return made
+
+
+cdef int order_consumer(Array array, object stream) except -1:
+    # The consumer's stream comes after what was put into the Array's; on the CPU the consumer has none.
+    cdef int device = array.device_index
+    cdef uintptr_t handle
+    cdef Stream consumer
+    if type(stream) is int and stream == NO_ORDER:
+        return 0
+    if device < 0 or on_host_driver():
+        if stream is not None:
+            raise ValueError(f"stream is {stream!r}; host memory is exported with None, or -1 for no order")
+        if device >= 0 and record_on(device, array.stream.handle) is None:
+            array.stream.synchronize()
+        return 0
+    if stream is None:
+        handle = LEGACY
+    elif isinstance(stream, int) and not isinstance(stream, bool) and 0 < stream < 1 << 64:
+        handle = stream
+    elif isinstance(stream, int) and not isinstance(stream, bool):
+        raise ValueError(f"stream is {stream}; 1 is the legacy default stream, 2 the per-thread one, -1 orders nothing, "
+                         "others are handles, and 0 is ambiguous")
+    else:
+        raise TypeError(f"stream is {stream!r} of type {type(stream).__name__}; pass a handle as int, -1 or None")
+    if (handle if handle != LEGACY else 0) == (array.stream.handle if array.stream.handle != LEGACY else 0):
+        return 0
+    consumer = wrap(handle if handle != LEGACY else 0, judge_handle(handle, device, "stream"), None)
+    if not any_capture() or not captures_apart(consumer, array.stream):
+        consumer.wait_stream(array.stream)
+    return note_consumer(array, consumer.device_index, consumer.handle)
+
+
+cdef int note_consumer(Array array, int device, uintptr_t handle) except -1:
+    # Once freed, the memory is not reused before the consumer's work is done.
+    cdef uintptr_t block
+    cdef int ordinal = array.device_index
+    cdef int code
+    if array.owner != DEVICE_BUFFER:
+        return 0
+    block = (<Buffer>array.base).ptr
+    with nogil:
+        code = use_across(ordinal, block, device, handle)
+    if code and code != NOT_ALLOCATED:
+        raise_status(code, "record_stream", ("ptr", block, "stream", handle))
+    if watch.sanitizing:
+        watch.note_use_on(block, device, handle)
+    return 0
+
+
+# --- imports --------------------------------------------------------------------------------------------------------
+
+@cython.no_gc_clear  # __dealloc__ needs the stream
+cdef class ImportedTensor:
+    """Another library's DLPack tensor, given back when it dies: after the work in the Array's stream then."""
+
+    cdef DLManagedTensorVersioned* versioned
+    cdef DLManagedTensor* unversioned
+    cdef Stream stream
+
+    def __dealloc__(self):
+        cdef ImportedTensor late
+        cdef int ordinal, code
+        cdef uintptr_t handle
+        if (self.versioned != NULL or self.unversioned != NULL) and self.stream is not None:
+            ordinal, handle = self.stream.device_index, self.stream.handle
+            with nogil:
+                code = ask_stream(registry.active(), ordinal, handle)
+            if code:
+                late = ImportedTensor.__new__(ImportedTensor)
+                late.versioned, late.unversioned = self.versioned, self.unversioned
+                self.versioned = NULL
+                self.unversioned = NULL
+                keep_until_passed(ordinal, handle, late)
+        if self.versioned != NULL and self.versioned.deleter != NULL:
+            self.versioned.deleter(self.versioned)
+        if self.unversioned != NULL and self.unversioned.deleter != NULL:
+            self.unversioned.deleter(self.unversioned)
+
+    def __reduce__(self):
+        refuse_copy(self, "it gives the tensor back when it dies")
+
+
+cdef Array wrap_tensor(ImportedTensor owner, DLTensor* tensor, uint64_t flags):
+    cdef Py_ssize_t axis, ndim = tensor.ndim
+    cdef int device = -1
+    cdef Stream stream = None
+    cdef Array made
+    if not 0 <= ndim <= MAX_NDIM:
+        raise BufferError(f"a DLPack tensor has {ndim} axes; an Array has at most {MAX_NDIM}")
+    if tensor.dtype.bits < 8 and not flags & DL_PADDED:
+        raise BufferError(f"a DLPack tensor has packed elements of {tensor.dtype.bits} bits; an Array's have whole bytes")
+    dtype = dtype_of_code(tensor.dtype)
+    if tensor.device.device_type == DL_CUDA or tensor.device.device_type == DL_CUDA_MANAGED:
+        device = device_of_tensor(tensor)
+        stream = owner.stream = current_of(device)
+    elif tensor.device.device_type != DL_CPU and tensor.device.device_type != DL_CUDA_HOST:
+        raise_device(tensor.device.device_type)
+    made = new_array(owner, <uintptr_t>tensor.data + tensor.byte_offset, device, stream, dtype, ndim,
+                     flags & DL_READ_ONLY != 0)
+    for axis in range(ndim):
+        if tensor.shape[axis] < 0:
+            raise BufferError(f"a DLPack tensor has an axis of {tensor.shape[axis]} elements")
+        made.extents[axis] = tensor.shape[axis]
+        if tensor.strides != NULL:
+            made.extents[ndim + axis] = tensor.strides[axis] * made.itemsize
+    if tensor.strides == NULL:
+        set_contiguous(ndim, made.extents, made.itemsize)
+    finish_array(made)
+    return made
+
+
+cdef int raise_device(int kind) except -1:
+    raise BufferError(f"a DLPack tensor is on a device of type {kind}; accelrt takes 1 (CPU), and on GPUs 2 (CUDA), 3 (CUDA "
+                      "host) and 13 (CUDA managed); copy it to one of these first")
+
+
+cdef int device_of_tensor(DLTensor* tensor) except -1:
+    cdef int device = tensor.device.device_id, code
+    cdef uintptr_t address = <uintptr_t>tensor.data
+    count_devices()
+    if on_host_driver():
+        raise BufferError("a DLPack tensor is on a GPU, and accelrt uses the host device; use ACCELRT_DRIVER=cuda")
+    if tensor.device.device_type == DL_CUDA_MANAGED and address:
+        with nogil:
+            code = registry.active().pointer_device(address, &device)
+        if code:
+            raise_status(code, "pointer_device", ("address", address))
+    if not 0 <= device < count_devices():
+        raise BufferError(f"a DLPack tensor is on GPU {device}; accelrt sees {count_devices()}")
+    return device
+
+
+cdef Array take_capsule(object capsule):
+    # It is used from here on: what fails gives the tensor back.
+    cdef ImportedTensor owner = ImportedTensor.__new__(ImportedTensor)
+    if PyCapsule_IsValid(capsule, VERSIONED):
+        owner.versioned = <DLManagedTensorVersioned*>PyCapsule_GetPointer(capsule, VERSIONED)
+        PyCapsule_SetName(capsule, USED_VERSIONED)
+        return take_versioned(owner)
+    if PyCapsule_IsValid(capsule, UNVERSIONED):
+        owner.unversioned = <DLManagedTensor*>PyCapsule_GetPointer(capsule, UNVERSIONED)
+        PyCapsule_SetName(capsule, USED_UNVERSIONED)
+        return wrap_tensor(owner, &owner.unversioned.dl_tensor, 0)
+    raise BufferError(f"__dlpack__() returned {capsule!r}, which is no DLPack capsule, or one that was used already")
+
+
+cdef Array take_versioned(ImportedTensor owner):
+    if owner.versioned.version.major != DLPACK_MAJOR:
+        raise BufferError(f"a DLPack tensor is of version {owner.versioned.version.major}."
+                          f"{owner.versioned.version.minor}; accelrt takes {DLPACK_MAJOR}.x")
+    return wrap_tensor(owner, &owner.versioned.dl_tensor, owner.versioned.flags)
+
+
+cdef object ask_capsule(object source):
+    # Producers of before DLPack 1.0 know no max_version.
+    cdef object arguments = {}
+    cdef int kind
+    kind, number = source.__dlpack_device__()
+    if kind == DL_CUDA or kind == DL_CUDA_MANAGED:
+        if on_host_driver():
+            raise BufferError("source is on a GPU, and accelrt uses the host device; use ACCELRT_DRIVER=cuda")
+        if not 0 <= number < count_devices():
+            raise BufferError(f"source is on GPU {number}; accelrt sees {count_devices()}")
+        arguments["stream"] = current_of(number).handle or LEGACY
+    elif kind != DL_CPU and kind != DL_CUDA_HOST:
+        raise_device(kind)
+    try:
+        return source.__dlpack__(max_version=(DLPACK_MAJOR, DLPACK_MINOR), **arguments)
+    except TypeError as error:
+        try:
+            return source.__dlpack__(**arguments)
+        except TypeError:
+            raise error from None
+
+
+cdef Array import_any(object source):
+    if not hasattr(source, "__dlpack__") or not hasattr(source, "__dlpack_device__"):
+        raise TypeError(f"source is of type {type(source).__name__}, which has no __dlpack__ and __dlpack_device__; pass an "
+                        "array, or use accelrt.asarray()")
+    return take_capsule(ask_capsule(source))
+
+
+# --- DLPack's exchange API ------------------------------------------------------------------------------------------
+
+cdef Array allocate_alike(DLTensor* prototype):
+    # With the prototype's shape, type and device; memory of the CPU is page-locked.
+    cdef Extents extents
+    cdef Py_ssize_t ndim = read_shape([prototype.shape[axis] for axis in range(prototype.ndim)], extents)
+    cdef object dtype = dtype_of_code(prototype.dtype)
+    cdef Py_ssize_t nbytes = dtype.itemsize * count_elements(ndim, extents, dtype.itemsize)
+    cdef Buffer buffer
+    cdef PinnedBuffer pinned
+    cdef Array made
+    if prototype.device.device_type == DL_CUDA:
+        buffer = Buffer(nbytes, device_of_tensor(prototype))
+        made = new_array(buffer, buffer.ptr, buffer.device_index, buffer.stream, dtype, ndim, False)
+    elif prototype.device.device_type == DL_CPU or prototype.device.device_type == DL_CUDA_HOST:
+        pinned = PinnedBuffer(nbytes)
+        made = new_array(pinned, pinned.ptr, -1, None, dtype, ndim, False)
+    else:
+        raise_device(prototype.device.device_type)
+    memcpy(made.extents, extents, ndim * sizeof(Py_ssize_t))
+    set_contiguous(ndim, made.extents, made.itemsize)
+    finish_array(made)
+    return made
+
+
+cdef int allocate_tensor(DLTensor* prototype, DLManagedTensorVersioned** out, void* error_ctx,
+                         set_error SetError) noexcept with gil:
+    out[0] = NULL
+    try:
+        out[0] = make_versioned(allocate_alike(prototype), False)
+        return 0
+    except BaseException as error:
+        kind, text = type(error).__name__.encode(), str(error).encode()
+        SetError(error_ctx, kind, text)
+        return -1
+
+
+cdef int tensor_of_object(void* thing, DLManagedTensorVersioned** out) except -1:
+    cdef Array array = <Array>thing
+    cdef uintptr_t handle
+    out[0] = NULL
+    check_live(array, "this")
+    out[0] = make_versioned(array, False)
+    if array.device_index >= 0:  # the consumer works on the current stream
+        handle = current_handle(array.device_index)
+        if handle != array.stream.handle:
+            try:
+                note_consumer(array, array.device_index, handle)
+            except BaseException:
+                delete_versioned(out[0])
+                out[0] = NULL
+                raise
+    return 0
+
+
+cdef int object_of_tensor(DLManagedTensorVersioned* tensor, void** out) except -1:
+    cdef ImportedTensor owner = ImportedTensor.__new__(ImportedTensor)
+    cdef Array made
+    out[0] = NULL
+    owner.versioned = tensor
+    made = take_versioned(owner)
+    Py_INCREF(made)
+    out[0] = <void*>made
+    return 0
+
+
+cdef int describe_object(void* thing, DLTensor* out) except -1:
+    # The shape and the strides are the Array's own.
+    cdef Array array = <Array>thing
+    cdef uint64_t flags
+    cdef Py_ssize_t* steps
+    check_live(array, "this")
+    describe(array, out, &flags)
+    if flags:
+        raise BufferError(f"{array!r} is read-only, or has elements of less than a byte: a DLTensor alone does not say so")
+    if array.steps == NULL:
+        steps = <Py_ssize_t*>malloc((array.ndim + 1) * sizeof(Py_ssize_t))
+        if steps == NULL:
+            raise MemoryError("no host memory for an Array's strides")
+        try:
+            write_steps(array, <int64_t*>steps)
+        except BaseException:
+            free(steps)
+            raise
+        array.steps = steps
+    out.shape = <int64_t*>array.extents
+    out.strides = <int64_t*>array.steps
+    return 0
+
+
+cdef int find_stream(int32_t kind, int32_t device, void** out) except -1:
+    out[0] = NULL
+    if kind == DL_CUDA:
+        if not 0 <= device < count_devices():
+            raise BufferError(f"there is no GPU {device}; accelrt sees {count_devices()}")
+        out[0] = <void*>current_handle(device)
+    return 0
+
+
+def fill_exchange_api():
+    """Points the exchange API of Arrays, and their methods, at the functions of this module."""
+    cdef DLPackExchangeAPI* api = &arrays.exchange_api
+    memset(api, 0, sizeof(DLPackExchangeAPI))
+    api.version.major = DLPACK_MAJOR
+    api.version.minor = DLPACK_MINOR
+    api.managed_tensor_allocator = allocate_tensor
+    api.managed_tensor_from_py_object_no_sync = <int (*)(void*, DLManagedTensorVersioned**) noexcept>tensor_of_object
+    api.managed_tensor_to_py_object_no_sync = <int (*)(DLManagedTensorVersioned*, void**) noexcept>object_of_tensor
+    api.dltensor_from_py_object_no_sync = <int (*)(void*, DLTensor*) noexcept>describe_object
+    api.current_work_stream = <int (*)(int32_t, int32_t, void**) noexcept>find_stream
+    arrays.export_dlpack = export
+    arrays.find_dlpack_device = device_pair
+
+
+fill_exchange_api()

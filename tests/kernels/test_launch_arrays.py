@@ -1,0 +1,67 @@
+"""Arrays as arguments: their first element's address, views and all, and their memory's owner told."""
+
+import numpy as np
+import pytest
+from kernel_sources import numbers
+
+import accelrt
+from accelrt.arrays.create import empty, zeros
+
+COUNT = 256
+
+
+def read(array):
+    out = np.zeros(array.size, np.uint32)
+    accelrt.copy(out, array)
+    return out
+
+
+def test_an_array_and_its_slices_are_passed_by_address(number):
+    array = zeros(2 * COUNT, np.uint32)
+    number[4, 64](array[COUNT:], 3)
+    number[1, 4](array[8:16:2], 1)  # strides are the kernel's to know
+    assert (read(array)[COUNT:] == numbers(3)).all()
+    assert list(read(array)[6:14]) == [0, 0, 1, 2, 3, 4, 0, 0]
+    number[4, 64](array[::-1], 0)
+    accelrt.synchronize()
+
+
+def test_memory_under_a_slice_is_not_reused_while_another_stream_uses_it(number):
+    busy, array = accelrt.Stream(), empty(2 * COUNT, np.uint32)
+    accelrt.sleep(30_000_000, busy)
+    part, address = array[COUNT:], array.ptr
+    number[4, 64, busy](part, 1)
+    del part, array
+    assert address not in [other.ptr for other in [accelrt.Buffer(8 * COUNT) for _ in range(4)]]
+    busy.synchronize()
+
+
+def test_a_graph_keeps_arrays(number):
+    graph, array = accelrt.CUDAGraph(), zeros(2 * COUNT, np.uint32)
+    with accelrt.graph(graph):
+        number[4, 64](array[COUNT:], 6)
+    address = array.ptr
+    del array
+    assert address not in [other.ptr for other in [accelrt.Buffer(8 * COUNT) for _ in range(4)]]
+    graph.replay()
+    accelrt.synchronize()
+
+
+def test_a_page_locked_array_is_written(number):
+    array = empty(COUNT, np.uint32, pin_memory=True)
+    number[4, 64](array, 9)
+    accelrt.synchronize()
+    assert (np.asarray(array) == numbers(9)).all()
+
+
+def test_an_array_that_no_kernel_can_use_is_refused(number, saxpy):
+    array = empty(COUNT, np.float32)
+    array.base.free()
+    with pytest.raises(ValueError, match="argument 0 of kernel 'number'"):
+        number[1, 1](array, 1)
+    if number.parameters is not None:
+        with pytest.raises(TypeError, match=r"argument 1 of kernel 'number' is memory \(Array\)"):
+            number[1, 1](None, empty(4))
+    if accelrt.device_count() > 1:
+        with pytest.raises(ValueError, match="on device 1, the kernel is on device 0"):
+            number[1, 1](empty(4, device=1), 1)
