@@ -206,8 +206,11 @@ def compile_image(
         texts_of(name_expressions, "name_expressions"),
         texts_of(link_options, "link_options"),
     )
-    if not cache:
-        return build(request, known_compiler.load())
+    return find_or_build(request) if cache else build(request, known_compiler.load())
+
+
+def find_or_build(request: Request) -> ModuleImage:
+    """The image from the cache, or compiled and kept there."""
     key = key_of(request, known_compiler.known())
     found = kept.lookup(key) if key else None
     if found is not None:
@@ -286,7 +289,8 @@ def key_of(request: Request, compiler: nvrtc.Compiler) -> str:
     for each in (*lists, [part for pair in request.texts.items() for part in pair]):
         parts += [str(len(each)), *each]
     parts += [part for pair in request.headers.items() for part in pair]
-    return kept.digest([b"nvrtc", compiler.stamp, *map(os.fsencode, parts), b"files", *files])
+    encoded = [part.encode(errors="surrogateescape") for part in parts]
+    return kept.digest([b"nvrtc", compiler.stamp, *encoded, b"files", *files])
 
 
 def build(request: Request, compiler: nvrtc.Compiler) -> ModuleImage:

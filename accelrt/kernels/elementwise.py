@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy
 
 from accelrt.arrays.array import Array
-from accelrt.arrays.create import empty
+from accelrt.arrays.create import asarray, empty
 from accelrt.kernels import c_compiler, compiler
 from accelrt.kernels.elementwise_layout import (
     Piece,
@@ -178,7 +178,8 @@ class ElementwiseKernel:
         """Computes the operation on a device's stream; the call does not wait for it.
 
         Arguments:
-            arguments: for each input an Array on one device, or a number; they are broadcast together.
+            arguments: for each input an array on one device (an Array, or another library's with
+                __cuda_array_interface__), or a number; they are broadcast together.
             out: Array, or for several outputs a sequence of Arrays, of the broadcast shape; None for new ones
                 in C order.  It may be an input, but not overlap one in another way.
             dtypes: mapping from placeholders to types, for those that no array tells; numbers alone are bool,
@@ -192,7 +193,7 @@ class ElementwiseKernel:
                 range.
             CompileError, CompilerNotFoundError: of the first call with these types.
         """
-        values = self._checked(arguments, out)
+        values = self._checked(arguments, out, stream)
         key = (*map(facts_of, values), *(dtypes.items() if dtypes else ()))
         plan = self._plans.get(key)
         if plan is None:
@@ -217,29 +218,33 @@ class ElementwiseKernel:
         results = values[len(self.inputs) :]
         return results[0] if len(results) == 1 else tuple(results)
 
-    def _checked(self, arguments: Sequence[Any], out: Any) -> list[Any]:
+    def _checked(self, arguments: Sequence[Any], out: Any, stream: Stream | int | None) -> list[Any]:
         """The inputs, then the outputs, None for those to be made."""
         if len(arguments) != len(self.inputs):
             names = ", ".join(each.name for each in self.inputs)
             raise TypeError(f"{self.name} takes {len(self.inputs)} inputs ({names}); {len(arguments)} given")
         outs: Sequence[Any] = [None] * len(self.outputs)
         if out is not None:
-            outs = [out] if isinstance(out, Array) else list(out)
+            outs = list(out) if isinstance(out, (list, tuple)) else [out]
         if len(outs) != len(self.outputs):
             names = ", ".join(each.name for each in self.outputs)
             raise TypeError(f"{self.name} has {len(self.outputs)} outputs ({names}); out has {len(outs)}")
-        for each, value in zip(self.inputs, arguments, strict=True):
-            if not isinstance(value, (Array, bool, int, float, numpy.number, numpy.bool_)):
+        values = [*arguments, *outs]
+        for number, (each, value) in enumerate(zip(self._every, values, strict=True)):
+            is_output = number >= len(self.inputs)
+            if not isinstance(value, Array) and hasattr(value, "__cuda_array_interface__"):
+                values[number] = value = asarray(value, stream=stream)
+            if isinstance(value, Array):
+                if is_output and value.readonly:
+                    raise ValueError(f"out for {each.name} is read-only")
+            elif is_output and value is not None:
+                raise TypeError(f"out for {each.name} is an array on a device, not {type(value).__name__}")
+            elif not is_output and not isinstance(value, (bool, int, float, numpy.number, numpy.bool_)):
                 raise TypeError(
-                    f"{each.name} is an accelrt.Array or a number, not {type(value).__name__}; "
-                    "accelrt.asarray makes an Array of others' device memory"
+                    f"{each.name} is an array on a device or a number, not {type(value).__name__}; "
+                    "accelrt.asarray copies one to a device"
                 )
-        for each, value in zip(self.outputs, outs, strict=True):
-            if value is not None and not isinstance(value, Array):
-                raise TypeError(f"out for {each.name} is an accelrt.Array, not {type(value).__name__}")
-            if value is not None and value.readonly:
-                raise ValueError(f"out for {each.name} is read-only")
-        return [*arguments, *outs]
+        return values
 
     def _types(self, values: Sequence[Any], dtypes: Mapping[str, Any]) -> dict[str, str]:
         """The name of the type of each placeholder, and of each name of a type that is declared."""

@@ -61,7 +61,7 @@ def included(
             include none but each other.
     """
     found: dict[str, bytes] = {}
-    waiting = [(text.encode(), "") for text in (*texts, *headers.values())]
+    waiting = [(text.encode(errors="surrogateescape"), "") for text in (*texts, *headers.values())]
     while waiting:
         text, folder = waiting.pop()
         text = CONTINUED.sub(b"", text)

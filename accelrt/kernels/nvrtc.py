@@ -30,7 +30,8 @@ ADVICE = (
     "pip install 'accelrt[kernels]' brings it; with cuda-bindings 12 it is 'accelrt[kernels-cu12]' "
     "(cuda-bindings takes NVRTC and nvJitLink of its own major version)"
 )
-# The getters of an image: the function of its size, and the one that fills a buffer of that size.
+NOWHERE = "/dev/null/"  # a folder that cannot be there
+# The getters of an image; one with "Size" after the name tells its bytes.
 GETTERS = {"cubin": "nvrtcGetCUBIN", "ptx": "nvrtcGetPTX", "ltoir": "nvrtcGetLTOIR"}
 
 _loaded: Compiler | None = None
@@ -127,10 +128,9 @@ def toolkit_folders(library: str, major: int) -> list[str]:
         found = [folder for folder in [header_folder("cudart")] if folder and is_of(folder, major)]
     if not found:
         return []
-    cccl = [os.path.join(folder, "cccl") for folder in found]
-    found += [folder for folder in cccl if os.path.isdir(folder)] or list(
-        filter(None, [header_folder("cccl")])
-    )
+    beside = [os.path.join(found[0], "cccl"), os.path.join(os.path.dirname(above), "cuda_cccl", "include")]
+    cccl = [folder for folder in beside if os.path.isdir(folder)] or [header_folder("cccl") or ""]
+    found += filter(None, cccl[:1])
     return [os.path.abspath(folder) for folder in found]
 
 
@@ -190,8 +190,8 @@ def compile_program(program: Program) -> ModuleImage:
     try:
         (made,) = call(
             "nvrtcCreateProgram",
-            program.text.encode(),
-            program.name.encode(),
+            program.text.encode(errors="surrogateescape"),
+            called(program).encode(errors="surrogateescape"),
             len(names),
             texts or None,
             names or None,
@@ -202,6 +202,16 @@ def compile_program(program: Program) -> ModuleImage:
         return compile_made(made, program, compiler)
     finally:
         call("nvrtcDestroyProgram", made)
+
+
+def called(program: Program) -> str:
+    """The name that the compiler is told.
+
+    It looks for what a source includes in the folder of the source's name, or in the working folder where
+    the name has none; a key of the cache knows neither.  (--no-source-include would forbid headers to include
+    what lies beside them too.)
+    """
+    return program.name if os.path.dirname(program.name) in program.folders else NOWHERE + program.name
 
 
 def compile_made(made: Any, program: Program, compiler: Compiler) -> ModuleImage:
@@ -230,12 +240,11 @@ def compile_made(made: Any, program: Program, compiler: Compiler) -> ModuleImage
 
 
 def options_of(program: Program) -> list[bytes]:
-    # Without --no-source-include the working folder would be searched, which no key of a cache knows.
-    options = [*program.options, "--no-source-include", f"--gpu-architecture={program.arch}"]
+    options = [*program.options, f"--gpu-architecture={program.arch}"]
     if program.kind == "ltoir":
         options.append("--dlink-time-opt")
     options += [f"--include-path={folder}" for folder in program.folders]
-    return [option.encode() for option in options]
+    return [option.encode(errors="surrogateescape") for option in options]
 
 
 def log_of(made: Any) -> str:
@@ -244,4 +253,5 @@ def log_of(made: Any) -> str:
         return ""
     log = bytearray(size)
     call("nvrtcGetProgramLog", made, log)
-    return log.rstrip(b"\0").decode(errors="replace").strip("\n")
+    text = log.rstrip(b"\0").decode(errors="replace")
+    return text.replace(NOWHERE, "").strip("\n")

@@ -96,11 +96,29 @@ def test_a_source_file_finds_what_lies_beside_it(tmp_path):
     assert accelrt.compile_image(path, arch=90).kind == "cubin"
 
 
+def test_a_header_finds_what_lies_beside_it(tmp_path):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "outer.h").write_text('#include "inner.h"\n')
+    (tmp_path / "sub" / "inner.h").write_text("#define FACTOR 3\n")
+    source = "#include <sub/outer.h>\n#if FACTOR != 3\n#error\n#endif\n" + SCALE
+    assert accelrt.compile_image(source, arch=90, include_paths=[tmp_path]).kind == "cubin"
+
+
+@pytest.mark.parametrize("name", [None, "kernel.cu", "sub/kernel.cu", "/tmp/kernel.cu"])
+def test_messages_name_the_source_as_given(name):
+    with pytest.raises(accelrt.CompileError) as caught:
+        accelrt.compile_image("#error here\n", arch=90, name=name)
+    assert f"{name or 'kernel.cu'}, line 1: " in str(caught.value)
+    assert "/dev/null" not in caught.value.log + str(caught.value)
+
+
 def test_the_working_folder_is_not_searched(tmp_path, monkeypatch):
     (tmp_path / "here.h").write_text("")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(accelrt.CompileError, match=r"open source file .here\.h"):
         accelrt.compile_image('#include "here.h"\n', arch=90)
+    with pytest.raises(accelrt.CompileError, match=r"open source file .here\.h"):
+        accelrt.compile_image('#include "here.h"\n', arch=90, name=str(tmp_path / "kernel.cu"))
 
 
 @pytest.mark.nvrtc("link")

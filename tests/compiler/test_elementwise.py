@@ -154,6 +154,26 @@ def test_bfloat16_is_computed_in_float():
     assert (read(z) == (wide * wide + wide).astype(ml_dtypes.bfloat16)).all()
 
 
+def test_arrays_of_other_libraries_are_taken():
+    class Theirs:
+        def __init__(self, array):
+            self.array = array
+            self.__cuda_array_interface__ = {
+                "shape": array.shape,
+                "typestr": array.dtype.str,
+                "data": (array.ptr, False),
+                "version": 3,
+                "stream": 1,
+            }
+
+    x, out = to_device(np.arange(5, dtype=np.float32)), to_device(np.zeros(5, np.float32))
+    accelrt.synchronize()
+    z = ADD(Theirs(x), 2.0, out=Theirs(out))
+    assert isinstance(z, accelrt.Array)
+    assert read(out).tolist() == [0, 3, 6, 9, 12]
+    assert z.ptr == out.ptr
+
+
 def test_a_kernel_is_compiled_once_for_its_types(monkeypatch):
     from accelrt.kernels import elementwise
 

@@ -64,10 +64,10 @@ def test_a_wrong_number_of_arguments_names_the_inputs():
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        (np.zeros(3), "y is an accelrt.Array or a number, not ndarray"),
-        ("3", "y is an accelrt.Array or a number, not str"),
-        (None, "y is an accelrt.Array or a number, not NoneType"),
-        (3j, "y is an accelrt.Array or a number, not complex"),
+        (np.zeros(3), "y is an array on a device or a number, not ndarray"),
+        ("3", "y is an array on a device or a number, not str"),
+        (None, "y is an array on a device or a number, not NoneType"),
+        (3j, "y is an array on a device or a number, not complex"),
         (np.complex64(1), r"y is \(1\+0j\), and T is float64"),
     ],
 )
@@ -156,7 +156,7 @@ def test_outputs_that_are_read_only_or_no_arrays_are_refused():
     fixed = accelrt.Array(array, (3,), "float64", readonly=True)
     with pytest.raises(ValueError, match="out for z is read-only"):
         ADD(array, 1, out=fixed)
-    with pytest.raises(TypeError, match=r"out for z is an accelrt.Array, not ndarray"):
+    with pytest.raises(TypeError, match=r"out for z is an array on a device, not ndarray"):
         ADD(array, 1, out=[np.zeros(3)])
 
 
