@@ -249,5 +249,3 @@ def test_code_is_loaded_beside_a_capture_by_who_is_relaxed(rows, image, stream):
     rows.ok("module_unload", 0, module)
     rows.ok("capture_mode_exchange", before)
     rows.ok("graph_destroy", rows.ok("capture_end", 0, stream))
-
-
