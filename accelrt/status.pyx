@@ -167,7 +167,8 @@ cdef int raise_status(int code, str call, tuple arguments=(), str meaning="") ex
 
 
 cdef int refuse_copy(object thing, str why) except -1:
-    raise TypeError(f"a {type(thing).__name__} cannot be pickled or copied: {why}")
+    name = type(thing).__name__
+    raise TypeError(f"{'an' if name[0] in 'AEIOU' else 'a'} {name} cannot be pickled or copied: {why}")
 
 
 cdef int refuse_unmade(object thing) except -1:
