@@ -10,11 +10,9 @@ from accelrt.arrays.dlpack cimport import_any
 from accelrt.arrays.layout cimport Extents, count_elements, is_c_contiguous, read_shape, read_strides, set_contiguous
 from accelrt.arrays.strided cimport copy_array, fill_array
 from accelrt.buffers.buffer cimport Buffer, PinnedBuffer
-from accelrt.buffers.operand cimport Operand, follow_producer
+from accelrt.buffers.operand cimport Operand, device_of_pointer, follow_producer
 from accelrt.devices.device cimport ordinal_of
-cimport accelrt.driver.registry as registry
 from accelrt.runtime import init
-from accelrt.status cimport raise_status
 from accelrt.streams.stream cimport Stream, current_of
 
 
@@ -149,17 +147,6 @@ cdef bint is_foreign(object source) except -1:
             or hasattr(source, "__cuda_array_interface__") or hasattr(source, "__dlpack__"))
 
 
-cdef int device_of_pointer(uintptr_t address) except -2:
-    # -1 for host memory.
-    cdef int device = ordinal_of(None), code
-    if address:
-        with nogil:
-            code = registry.active().pointer_device(address, &device)
-        if code:
-            raise_status(code, "pointer_device", ("address", address))
-    return device
-
-
 cdef Array wrap_interface(object source):
     # The current stream of the memory's device comes after the stream that the array names.
     cdef Extents extents
@@ -170,7 +157,7 @@ cdef Array wrap_interface(object source):
     kind = dtype_of(found.dtype)
     cdef uintptr_t address = found.address
     cdef Py_ssize_t ndim = read_shape(found.lengths, extents)
-    cdef int device = device_of_pointer(address)
+    cdef int device = device_of_pointer(address) if address else ordinal_of(None)
     count_elements(ndim, extents, kind.itemsize)
     set_contiguous(ndim, extents, kind.itemsize)
     if found.strides is not None:

@@ -22,7 +22,7 @@ from accelrt.arrays.dlpack_abi cimport (
 from accelrt.arrays.layout cimport MAX_NDIM, Extents, count_elements, read_shape, set_contiguous
 from accelrt.arrays.strided cimport copy_array
 from accelrt.buffers.buffer cimport Buffer, PinnedBuffer
-from accelrt.buffers.operand cimport captures_apart
+from accelrt.buffers.operand cimport captures_apart, device_of_pointer
 from accelrt.devices.device cimport count_devices
 from accelrt.driver.capture_guard cimport ask_stream
 cimport accelrt.driver.registry as registry
@@ -438,16 +438,12 @@ cdef int raise_device(int kind) except -1:
 
 
 cdef int device_of_tensor(DLTensor* tensor) except -1:
-    cdef int device = tensor.device.device_id, code
-    cdef uintptr_t address = <uintptr_t>tensor.data
+    cdef int device = tensor.device.device_id
     count_devices()
     if on_host_driver():
         raise BufferError("a DLPack tensor is on a GPU, and accelrt uses the host device; use ACCELRT_DRIVER=cuda")
-    if tensor.device.device_type == DL_CUDA_MANAGED and address:
-        with nogil:
-            code = registry.active().pointer_device(address, &device)
-        if code:
-            raise_status(code, "pointer_device", ("address", address))
+    if tensor.device.device_type == DL_CUDA_MANAGED and tensor.data != NULL:
+        device = device_of_pointer(<uintptr_t>tensor.data)
     if not 0 <= device < count_devices():
         raise BufferError(f"a DLPack tensor is on GPU {device}; accelrt sees {count_devices()}")
     return device

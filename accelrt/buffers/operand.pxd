@@ -24,6 +24,9 @@ cdef class View:          # a buffer of Python's that a side of a copy borrows, 
     cdef Py_buffer buffer
     cdef bint borrowed
 
+cdef int device_of_pointer(uintptr_t address) except -2  # the driver's answer: -1 for host memory that it knows
+# Of a __cuda_array_interface__; the caller sets source and ordered.
+cdef int read_interface(Operand* made, object interface, str name, bint writable) except -1
 cdef View read_operand_slow(Operand* made, object source, str name, bint writable)
 # Of an Array of any strides: the address is its first element's, and the bytes are its elements'.
 cdef int read_array(Operand* made, Array array, str name, bint writable) except -1

@@ -88,17 +88,22 @@ cdef bint holds_objects(object source) except -1:
     return found
 
 
+cdef int device_of_pointer(uintptr_t address) except -2:
+    cdef int device = -1, code
+    ordinal_of(None)
+    with nogil:
+        code = registry.active().pointer_device(address, &device)
+    if code:
+        raise_status(code, "pointer_device", ("address", address))
+    return device
+
+
 cdef int read_interface(Operand* made, object interface, str name, bint writable) except -1:
     # What the driver knows is no ordinary host memory.
     cdef int device = -1
-    cdef int code
     made.address, made.nbytes, made.producer = init.later("accelrt.buffers.cuda_array").read(interface, name, writable)
     if made.address:
-        ordinal_of(None)
-        with nogil:
-            code = registry.active().pointer_device(made.address, &device)
-        if code:
-            raise_status(code, "pointer_device", ("address", made.address))
+        device = device_of_pointer(made.address)
     else:
         made.producer = 0
     made.ordinal = device

@@ -21,9 +21,10 @@ from libc.string cimport memcpy
 from accelrt.arrays.array cimport DEVICE_BUFFER, Array, check_live, is_held
 from accelrt.arrays.layout cimport find_bounds
 from accelrt.buffers.buffer cimport Buffer, PinnedBuffer, raise_freed
-from accelrt.buffers.operand cimport Operand, follow_producer, keep, note_use, read_array, read_operand
+from accelrt.buffers.operand cimport (
+    Operand, follow_producer, is_asynchronous, keep, note_use, read_array, read_interface, read_operand,
+)
 cimport accelrt.driver.registry as registry
-from accelrt.memory.allocator.pool cimport pool_if_made
 from accelrt.runtime import init
 from accelrt.runtime.capture_record cimport Record
 cimport accelrt.runtime.sanitizer_hooks as watch
@@ -34,8 +35,6 @@ cdef extern from "Python.h":
 
 cdef enum:
     MOST = 4096  # parameters of a kernel
-
-cdef uintptr_t ANY_STREAM = ~<uintptr_t>0  # of memory whose owner is not known; no stream has it
 
 
 # --- parameters --------------------------------------------------------------------------------------------
@@ -377,50 +376,29 @@ cdef bint read_memory(object argument, Operand* out, Py_ssize_t index, Parameter
     elif isinstance(argument, (Buffer, PinnedBuffer)):
         read_operand(out, argument, place_of(index, parameters), False)
     elif not isinstance(argument, (int, float)) and hasattr(argument, "__cuda_array_interface__"):
-        read_interface(argument, out, place_of(index, parameters))
+        read_launched_interface(argument, out, place_of(index, parameters))
     else:
         return False
     return True
 
 
-cdef bint is_page_locked(uintptr_t address) noexcept:
-    cdef int device = 0, code
-    with nogil:
-        code = registry.active().pointer_device(address, &device)
-    return code == 0 and device < 0
-
-
 cdef int read_launched_array(Array array, Operand* out, Py_ssize_t index, Parameters parameters, bint writes) except -1:
     check_live(array, place_of(index, parameters))
     read_array(out, array, place_of(index, parameters), writes and parameters.told)
-    if array.device_index < 0 and array.ptr and not is_page_locked(array.ptr):
+    if array.ptr and not is_asynchronous(out):
         raise TypeError(f"{place_of(index, parameters)} is an Array in the host's memory; copy it to a device, or make it "
                         "with pinned_empty")
     return 0
 
 
-cdef int read_interface(object argument, Operand* out, str name) except -1:
+cdef int read_launched_interface(object argument, Operand* out, str name) except -1:
     # Any strides will do; what else the array says is checked as for a copy.
-    cdef int code, device = -1
     interface = argument.__cuda_array_interface__
-    dense = interface
     if isinstance(interface, dict) and interface.get("strides") is not None:
-        dense = {**interface, "strides": None}
+        interface = {**interface, "strides": None}
     out.source = <PyObject*>argument
     out.ordered = True
-    out.address, out.nbytes, out.producer = init.later("accelrt.buffers.cuda_array").read(dense, name, False)
-    if out.address:
-        with nogil:
-            code = registry.active().pointer_device(out.address, &device)
-        if code:
-            raise_status(code, "pointer_device", ("address", out.address))
-    else:
-        out.producer = 0
-    out.ordinal = device
-    out.block = out.address
-    out.owned = device >= 0 and pool_if_made(device) != NULL
-    out.owner_stream = ANY_STREAM
-    return 0
+    return read_interface(out, interface, name, False)
 
 
 cdef tuple span_of(object argument, const Operand* memory, bint writes):
