@@ -184,6 +184,18 @@ cdef inline int write_steps(Array array, int64_t* steps) except -1:
     return 0
 
 
+cdef inline int describe_whole(Array array, DLTensor* out, int64_t* numbers, uint64_t* out_flags) except -1:
+    # With the shape and the strides, which numbers has room for.
+    cdef Py_ssize_t axis
+    describe(array, out, out_flags)
+    for axis in range(array.ndim):
+        numbers[axis] = array.extents[axis]
+    write_steps(array, numbers + array.ndim)
+    out.shape = numbers
+    out.strides = numbers + array.ndim
+    return 0
+
+
 cdef void let_go(PyObject* array) noexcept:
     cdef Array held = <Array>array
     held.exports -= 1
@@ -244,23 +256,15 @@ cdef void drop_unversioned(object capsule) noexcept:
 
 cdef DLManagedTensorVersioned* make_versioned(Array array, bint copied) except NULL:
     # One piece of memory: the tensor, its shape, its strides.
-    cdef Py_ssize_t axis
-    cdef int64_t* numbers
     cdef DLManagedTensorVersioned* made = <DLManagedTensorVersioned*>malloc(
         sizeof(DLManagedTensorVersioned) + 2 * array.ndim * sizeof(int64_t))
     if made == NULL:
         raise MemoryError("no host memory for a DLPack tensor")
-    numbers = <int64_t*>(made + 1)
     try:
-        describe(array, &made.dl_tensor, &made.flags)
-        write_steps(array, numbers + array.ndim)
+        describe_whole(array, &made.dl_tensor, <int64_t*>(made + 1), &made.flags)
     except BaseException:
         free(made)
         raise
-    for axis in range(array.ndim):
-        numbers[axis] = array.extents[axis]
-    made.dl_tensor.shape = numbers
-    made.dl_tensor.strides = numbers + array.ndim
     made.flags |= DL_IS_COPIED if copied else 0
     made.version.major = DLPACK_MAJOR
     made.version.minor = DLPACK_MINOR
@@ -272,8 +276,6 @@ cdef DLManagedTensorVersioned* make_versioned(Array array, bint copied) except N
 
 cdef DLManagedTensor* make_unversioned(Array array) except NULL:
     cdef uint64_t flags
-    cdef Py_ssize_t axis
-    cdef int64_t* numbers
     cdef DLManagedTensor* made
     if array.readonly:
         raise BufferError("the Array is read-only, which an unversioned DLPack tensor cannot say; ask for a versioned one, "
@@ -281,20 +283,14 @@ cdef DLManagedTensor* make_unversioned(Array array) except NULL:
     made = <DLManagedTensor*>malloc(sizeof(DLManagedTensor) + 2 * array.ndim * sizeof(int64_t))
     if made == NULL:
         raise MemoryError("no host memory for a DLPack tensor")
-    numbers = <int64_t*>(made + 1)
     try:
-        describe(array, &made.dl_tensor, &flags)
-        write_steps(array, numbers + array.ndim)
+        describe_whole(array, &made.dl_tensor, <int64_t*>(made + 1), &flags)
         if flags & DL_PADDED:
             raise BufferError(f"an unversioned DLPack tensor has no {array.dtype} of a byte an element; ask for a versioned "
                               "one, max_version=(1, 1)")
     except BaseException:
         free(made)
         raise
-    for axis in range(array.ndim):
-        numbers[axis] = array.extents[axis]
-    made.dl_tensor.shape = numbers
-    made.dl_tensor.strides = numbers + array.ndim
     made.manager_ctx = <void*>array
     made.deleter = delete_unversioned
     hold(array)
