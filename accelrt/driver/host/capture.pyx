@@ -323,15 +323,31 @@ cdef void free_graph(Graph* graph) noexcept nogil:
     free(graph)
 
 
-cdef Plan* plan_of(const Graph* graph) noexcept nogil:
+cdef Plan* new_plan(int room) noexcept nogil:
+    # Of no nodes, with room for so many; NULL where the host has no memory.
     cdef Plan* plan = <Plan*>calloc(1, sizeof(Plan))
-    cdef int index
     if plan == NULL:
         return NULL
     plan.holders = 1
-    plan.nodes = <Node*>calloc(graph.count + 1, sizeof(Node))
+    plan.nodes = <Node*>calloc(room + 1, sizeof(Node))
     if plan.nodes == NULL:
         free(plan)
+        return NULL
+    return plan
+
+
+cdef void hold_work(Node* node) noexcept nogil:
+    # A plan's node holds what its work shares with the graph's.
+    if node.work.condition != NULL:
+        node.work.condition.holders += 1
+    if node.work.launch != NULL:
+        node.work.launch.holders += 1
+
+
+cdef Plan* plan_of(const Graph* graph) noexcept nogil:
+    cdef Plan* plan = new_plan(graph.count)
+    cdef int index
+    if plan == NULL:
         return NULL
     for index in range(graph.count):
         if plan_node(&plan.nodes[index], &graph.nodes[index]):
@@ -354,10 +370,7 @@ cdef int plan_node(Node* to, const Node* origin) noexcept nogil:
         if to.work.plan == NULL:
             clear_frontier(&to.after)
             return NO_HOST_MEMORY
-    if to.work.condition != NULL:
-        to.work.condition.holders += 1
-    if to.work.launch != NULL:
-        to.work.launch.holders += 1
+    hold_work(to)
     return 0
 
 
@@ -376,22 +389,14 @@ cdef int copy_plan_node(Node* to, const Node* origin, uintptr_t node, Launch* la
     if origin.handle == node and origin.work.kind == KERNEL:
         to.work.launch = launch
         out_found[0] = True
-    if to.work.condition != NULL:
-        to.work.condition.holders += 1
-    if to.work.launch != NULL:
-        to.work.launch.holders += 1
+    hold_work(to)
     return 0
 
 
 cdef Plan* change_plan(const Plan* plan, uintptr_t node, Launch* launch, bint* out_found) noexcept nogil:
-    cdef Plan* made = <Plan*>calloc(1, sizeof(Plan))
+    cdef Plan* made = new_plan(plan.count)
     cdef int index
     if made == NULL:
-        return NULL
-    made.holders = 1
-    made.nodes = <Node*>calloc(plan.count + 1, sizeof(Node))
-    if made.nodes == NULL:
-        free(made)
         return NULL
     for index in range(plan.count):
         if copy_plan_node(&made.nodes[index], &plan.nodes[index], node, launch, out_found):
