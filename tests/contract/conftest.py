@@ -11,6 +11,7 @@ import sys
 
 import numpy as np
 import pytest
+from kernel_sources import image_for
 
 from accelrt.driver.registry import Rows
 
@@ -143,6 +144,30 @@ def event(rows):
     made = rows.ok("event_create", 0, 2)
     yield made
     rows.ok("event_destroy", 0, made)
+
+
+@pytest.fixture
+def image(rows, tmp_path):
+    return image_for(rows.driver, tmp_path)
+
+
+@pytest.fixture
+def module(rows, image):
+    made = rows.ok("module_load", 0, image)
+    yield made
+    rows.ok("module_unload", 0, made)
+
+
+@pytest.fixture
+def on_host(rows):
+    """What a GPU's driver does with handles that are none is not told."""
+    if rows.driver != "host":
+        pytest.skip("of the host driver")
+
+
+@pytest.fixture
+def function(rows, module):
+    return rows.ok("module_function", module, b"number")
 
 
 def pytest_sessionfinish(session):

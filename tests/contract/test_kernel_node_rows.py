@@ -3,28 +3,9 @@
 import ctypes
 
 import pytest
-from kernel_sources import BLOCKS, THREADS, image_for, launch, numbers, read, with_arguments
+from kernel_sources import BLOCKS, THREADS, launch, numbers, read, with_arguments
 
 INVALID_VALUE, INVALID_HANDLE = 1, 400
-
-
-@pytest.fixture
-def module(rows, tmp_path):
-    made = rows.ok("module_load", 0, image_for(rows.driver, tmp_path))
-    yield made
-    rows.ok("module_unload", 0, made)
-
-
-@pytest.fixture
-def on_host(rows):
-    """What a GPU's driver does with handles that are none is not told."""
-    if rows.driver != "host":
-        pytest.skip("of the host driver")
-
-
-@pytest.fixture
-def function(rows, module):
-    return rows.ok("module_function", module, b"number")
 
 
 @pytest.fixture

@@ -5,36 +5,12 @@ import threading
 
 import pytest
 from compiled import compile_source
-from kernel_sources import SOURCE, image_for, launch, numbers, read, with_arguments
+from kernel_sources import SOURCE, launch, numbers, read, with_arguments
 
 INVALID_VALUE, INVALID_HANDLE, NOT_FOUND, NOT_SUPPORTED, TOO_LARGE = 1, 400, 500, 801, 720
 CAPTURE_UNSUPPORTED = 900
 THREADS_ATTRIBUTE, DYNAMIC_ATTRIBUTE = 0, 8
 SHARED, OPT_IN = 8, 97  # device attributes: bytes of shared memory for a block, by default and at most
-
-
-@pytest.fixture
-def image(rows, tmp_path):
-    return image_for(rows.driver, tmp_path)
-
-
-@pytest.fixture
-def module(rows, image):
-    made = rows.ok("module_load", 0, image)
-    yield made
-    rows.ok("module_unload", 0, made)
-
-
-@pytest.fixture
-def on_host(rows):
-    """What a GPU's driver does with handles that are none is not told."""
-    if rows.driver != "host":
-        pytest.skip("of the host driver")
-
-
-@pytest.fixture
-def function(rows, module):
-    return rows.ok("module_function", module, b"number")
 
 
 def test_a_kernel_is_found_by_name_and_runs_in_order(rows, module, stream, device):
