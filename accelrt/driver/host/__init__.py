@@ -7,4 +7,7 @@ stream   the rows of streams, events, copies, fills and host functions
 capture  captures, and graphs as lists of nodes
 graph    the rows of captures and graphs, and of kernel nodes
 kernel   the rows of modules, functions and launches: C functions that are called for each block
+
+`stream` is one long file since all of its rows do the same: look a stream up, and record in its capture or
+enqueue.
 """
