@@ -147,6 +147,16 @@ def forks():
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
+def agrees_with_nvidia_smi(uuid, used):
+    # Other processes allocate and free in between, so both are asked again.
+    command = ["nvidia-smi", f"--id={uuid}", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    for _ in range(30):
+        if abs(accelrt.device_memory_used(uuid) / (1 << 20) - used) <= 64:
+            return True
+        used = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    return False
+
+
 def beside_nvidia_smi():
     command = ["nvidia-smi", f"--query-gpu={QUERY}", "--format=csv,noheader,nounits"]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -157,7 +167,7 @@ def beside_nvidia_smi():
         assert (row.pci_bus_id, row.name) == (procfs.pci_bus_id(place), name)
         info = accelrt.device_memory_info(uuid)
         assert abs(info.total / (1 << 20) - int(total)) <= 1
-        assert abs(accelrt.device_memory_used(uuid) / (1 << 20) - int(used)) <= 64
+        assert agrees_with_nvidia_smi(uuid, int(used))
         assert abs(accelrt.temperature(uuid) - int(temperature)) <= 5
         assert abs(accelrt.power_draw(uuid) / 1000 - float(power)) <= 0.5 * float(power)
         assert 0 <= accelrt.utilization(uuid) <= 100

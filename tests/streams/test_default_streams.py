@@ -127,6 +127,61 @@ def test_memory_used_on_the_per_thread_stream_waits_for_it_whoever_frees_it():
     accelrt.caching_allocator_delete(other)
 
 
+def allocate_behind(made):
+    """On another thread's default stream: the address, and whether that stream has nothing left to wait for."""
+
+    def other():
+        stream = accelrt.per_thread_stream()
+        address = accelrt.caching_allocator_alloc(4 << 20, stream=stream)
+        accelrt.record_stream(address, stream)
+        stream.launch_host_func(int)
+        made.append(address)
+        return stream.query()
+
+    return in_thread(other)
+
+
+def finish(gate, *addresses):
+    gate.open.set()
+    accelrt.synchronize()
+    for address in addresses:
+        accelrt.caching_allocator_delete(address)
+
+
+def test_memory_of_the_legacy_stream_that_one_thread_uses_is_not_handed_to_another_thread_early():
+    made, legacy = [], accelrt.default_stream()
+    gate = Gate(accelrt.per_thread_stream())
+    address = accelrt.caching_allocator_alloc(4 << 20, stream=legacy)
+    accelrt.record_stream(address, accelrt.per_thread_stream())
+    accelrt.caching_allocator_delete(address)
+    allocate_behind(made)
+    finish(gate, *made)
+    assert made != [address]
+
+
+def test_a_threads_stream_that_gets_memory_of_the_legacy_stream_waits_for_what_that_waits_for():
+    made, legacy, other = [], accelrt.default_stream(), accelrt.Stream()
+    gate = Gate(other)
+    address = accelrt.caching_allocator_alloc(4 << 20, stream=legacy)
+    legacy.wait_stream(other)  # and no work of its own
+    accelrt.caching_allocator_delete(address)
+    done = allocate_behind(made)
+    finish(gate, *made)
+    assert made != [address] or not done
+
+
+def test_a_thread_whose_stream_did_not_wait_for_the_event_gets_no_memory_freed_as_of_it():
+    made, legacy, other = [], accelrt.default_stream(), accelrt.Stream()
+    gate = Gate(other)
+    address = accelrt.caching_allocator_alloc(4 << 20, stream=other)
+    done = other.record_event()
+    accelrt.memory.free_after(address, done)
+    legacy.wait_event(done)
+    allocate_behind(made)
+    finish(gate, *made)
+    assert made != [address]
+
+
 class Owner:
     """An object that made a stream."""
 

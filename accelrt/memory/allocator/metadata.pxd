@@ -62,8 +62,9 @@ cdef bint is_trusted(uintptr_t stream) noexcept nogil
 # Memory on the per-thread default stream, whose one handle is another stream on every thread.
 #
 # It belongs to the heap of the legacy default stream, which is ordered after all earlier work of the threads' streams,
-# as their later work is after its.  It is also recorded as used on the legacy stream, so an event there says when it is
-# free.  So the work of the thread that frees it is ordered before that of the thread that gets it next.
+# as their later work is after its.  A use by a thread's stream is recorded as one by the legacy stream, also where the
+# block belongs to that: two threads' streams are not ordered by themselves, so an event on the legacy stream has to say
+# when the block is free.
 
 cdef enum:
     LEGACY = 0

@@ -25,7 +25,7 @@ from accelrt.memory.allocator.exclusive cimport (
 )
 from accelrt.memory.allocator.fast_path cimport allocate_cached, free_cached, put, take
 from accelrt.memory.allocator.metadata cimport (
-    add_use, gone, has_use, heap_of, heap_stream, lookup_heap, new_use, recycle_use,
+    PER_THREAD, add_use, gone, has_use, heap_of, heap_stream, lookup_heap, new_use, recycle_use,
 )
 from accelrt.memory.allocator.miss cimport Request, retry, find, release_with
 from accelrt.memory.allocator.pending cimport claim, defer, load_offers, note_wait, offer, poll, record_events, wait_all
@@ -233,7 +233,7 @@ cdef int allocate_slow(
     lock_all(pool)
     pool.allocations += 1
     code = prepare(pool, &request, size, stream)
-    if code == 0 and request.heap.offered:
+    if code == 0 and request.heap.offered and request.stream != PER_THREAD:  # whose waits are not known
         code = take_offer(pool, &request, out_address)
     if code == 0 and out_address[0] == 0:
         code = find(pool, &request, out_address)
@@ -411,21 +411,23 @@ cdef int use_on(int device, uintptr_t address, uintptr_t stream) noexcept nogil:
 
 
 cdef int use_across(int device, uintptr_t address, int stream_on, uintptr_t stream) noexcept nogil:
-    # A use of the block's own stream is not recorded, nor one that is recorded already.
+    # A use of the block's own stream is not recorded, nor one that is recorded already.  The per-thread default stream is
+    # never a block's own.
     cdef Pool* pool
     cdef Block* block
     cdef int code = pool_of(device, &pool)
     if code or address == 0:
         return code
-    stream = heap_stream(stream)
     if pool.external != NULL:
         return external_use_on(pool.external, address, stream_on, stream)
     lock_all(pool)
     block = live_at(pool, address)
     if block == NULL:
         code = NOT_ALLOCATED
-    elif (block.heap.stream != stream or stream_on != device) and not has_use(block.uses, stream_on, stream):
-        code = add_use(pool, &block.uses, stream_on, stream)
+    elif block.heap.stream != stream or stream_on != device:
+        stream = heap_stream(stream)
+        if not has_use(block.uses, stream_on, stream):
+            code = add_use(pool, &block.uses, stream_on, stream)
     unlock_all(pool, NULL)
     return code
 

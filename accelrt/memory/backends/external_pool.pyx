@@ -16,6 +16,7 @@ from accelrt.driver.capture_guard cimport (
     restore_mode,
 )
 from accelrt.driver.table cimport EVENT_DISABLE_TIMING, STREAM_NON_BLOCKING
+from accelrt.memory.allocator.metadata cimport heap_stream
 from accelrt.memory.allocator.miss cimport on_refusal
 from accelrt.memory.allocator.sizes cimport LARGE, kind_of
 from accelrt.memory.allocator.stats cimport (
@@ -270,6 +271,7 @@ cdef int external_use_on(ExternalPool* pool, uintptr_t address, int stream_on, u
     if record == NULL:
         code = NOT_ALLOCATED
     elif record.stream != stream or stream_on != pool.device:
+        stream = heap_stream(stream)
         sharer = record.sharers
         while sharer != NULL and not (sharer.stream == stream and sharer.device == stream_on):
             sharer = sharer.next
@@ -380,6 +382,7 @@ cdef int external_allocate(ExternalPool* pool, size_t size, uintptr_t stream, ui
     if code:
         free(record)
         return code
+    record.stream = heap_stream(stream)
     out_address[0] = record.address
     return inspected(pool, 0)
 
