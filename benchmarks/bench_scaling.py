@@ -3,7 +3,8 @@
 Each row is a mean.  Most are of operations that happen once in a program's life, so no row repeats: a first
 allocation is first only once.  On streams in turn every allocation and free is on another stream than the
 one before.  The rows of segments are of a process with plain segments (expandable_segments:False), as many
-as the device has room for.
+as the device has room for.  The raw driver's column has what takes no allocator: a page for each stream, and
+captures.
 """
 
 import os
@@ -15,7 +16,7 @@ from time import perf_counter_ns
 
 from replay_subjects import ROOMY
 from rows import Goal, Row
-from suite import Suite, options
+from suite import RAW, Suite, options
 from worker import Worker, work
 
 COLD, EMPTIED, GRAPHS, POOLS = 4000, 1024, 20_000, 8000
@@ -165,15 +166,16 @@ def measure(worker: Worker) -> None:
 
 
 def main() -> None:
-    """Of accelrt alone: what grows with what is a property of one allocator."""
+    """Of accelrt, beside the driver's part of it: what grows with what is a property of one allocator."""
     chosen = options()
     if chosen.peer:
         work(chosen.peer, [], measure, chosen.quick)
         return
-    suite = Suite("scaling", ROWS, ["accelrt"], chosen.quick)
+    suite = Suite("scaling", ROWS, ["accelrt", RAW], chosen.quick)
     command = [sys.executable, str(Path(sys.argv[0]).resolve()), "--peer", "accelrt"]
     suite.fill("accelrt", command, ROOMY)
     suite.fill("accelrt", command, PLAIN)
+    suite.fill_raw()
     suite.print(chosen.json)
 
 

@@ -128,7 +128,7 @@ def test_memory_used_on_the_per_thread_stream_waits_for_it_whoever_frees_it():
 
 
 def allocate_behind(made):
-    """On another thread's default stream: the address, and whether that stream has nothing left to wait for."""
+    """On another thread's default stream: whether nothing keeps what is put in there then from running."""
 
     def other():
         stream = accelrt.per_thread_stream()
