@@ -63,10 +63,25 @@ cdef object numpy_module():
     return numpy
 
 
+cdef object named_dtype(str name):
+    # NumPy knows the names of ml_dtypes, such as bfloat16, once that was imported.
+    try:
+        return numpy_dtype(name)
+    except TypeError:
+        try:
+            import ml_dtypes
+        except ImportError:
+            ml_dtypes = None
+        if not hasattr(ml_dtypes, name):
+            missing = "" if ml_dtypes is not None else "; for types such as bfloat16 and float8_e4m3fn, install ml_dtypes"
+            raise TypeError(f"dtype is {name!r}, which names no type of NumPy's or ml_dtypes'{missing}") from None
+        return numpy_dtype(getattr(ml_dtypes, name))
+
+
 cdef object dtype_of(object dtype):
     if numpy is None:
         numpy_module()
-    found = dtype if type(dtype) is numpy_dtype else numpy_dtype(dtype)
+    found = dtype if type(dtype) is numpy_dtype else named_dtype(dtype) if isinstance(dtype, str) else numpy_dtype(dtype)
     if found.hasobject:
         raise TypeError(f"dtype {found} holds Python objects, which no device can read; pass a dtype of plain values")
     if found.subdtype is not None or found.itemsize == 0:

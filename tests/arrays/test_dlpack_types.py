@@ -1,7 +1,10 @@
 """Types and strides of arrays in DLPack: which come and go, and which it lacks."""
 
+import os
+
 import numpy as np
 import pytest
+from child import in_child
 from dlpack import Producer, look
 
 import accelrt
@@ -21,6 +24,19 @@ def test_numpys_dtypes_come_and_go(dtype):
     )
     assert (np.from_dlpack(array) == model).all()
     assert (accelrt.asarray(accelrt.asarray(model), device="cpu").numpy() == model).all()
+
+
+def named_types():
+    assert accelrt.full(3, 1.5, "bfloat16").numpy().tolist() == [1.5, 1.5, 1.5]
+    assert accelrt.empty(3, "float8_e4m3fn").nbytes == 3
+
+
+@pytest.mark.own_process
+def test_ml_dtypes_are_known_by_their_names_before_anybody_imported_them():
+    pytest.importorskip("ml_dtypes")
+    in_child(named_types, ACCELRT_DRIVER=os.environ["ACCELRT_DRIVER"])
+    with pytest.raises(TypeError, match="dtype is 'bfloat17', which names no type"):
+        accelrt.empty(3, "bfloat17")
 
 
 def test_ml_dtypes_come_and_go():
