@@ -25,17 +25,21 @@ cdef enum:
     ROOMY = 1 << 30
     HUGE = 256 << 20     # mean size of blocks from which on
     HUGE_PARTS = 4       # a page may be this part of it: stitching such a block from more pages would cost too many calls
-    FIRST_SIZE = 32      # addresses of a heap's first expandable segment, as a power of two: 4 GiB
+    FIRST_SIZE = 32      # addresses of a heap's first expandable segment, as a power of two: 4 GiB,
+    SMALL_SIZE = 26      # or 64 MiB where there are more than MANY heaps: the driver maps pages that are far apart more
+    MANY = 64            # slowly, the more there are
     LATER_SIZE = 34      # and of each later one: 16 GiB
 
 
 cdef int ensure_capacity(Pool* pool, Heap* heap, size_t need) noexcept nogil:
     # Makes a new last segment if the heap's has fewer than need addresses left.
     cdef Segment* expandable = heap.expandable
-    cdef size_t room = <size_t>1 << (FIRST_SIZE if expandable == NULL else LATER_SIZE)
+    cdef size_t room = <size_t>1 << (FIRST_SIZE if pool.heap_count <= MANY else SMALL_SIZE)
     cdef int code
     if expandable != NULL and expandable.held - expandable.size >= need:
         return 0
+    if expandable != NULL:
+        room = <size_t>1 << (FIRST_SIZE if expandable.held < <size_t>1 << FIRST_SIZE else LATER_SIZE)
     expandable = new_segment(pool, heap, EXPANDABLE)
     if expandable == NULL:
         return NO_HOST_MEMORY
