@@ -136,7 +136,7 @@ cdef struct Slot:
 cdef struct Segment:
     uintptr_t address
     size_t size
-    size_t held          # bytes of address space reserved
+    size_t held          # bytes of addresses that it has, mapped or not
     uint64_t serial
     int shape
     int kind             # SMALL or LARGE; LARGE unless PLAIN
@@ -153,6 +153,14 @@ cdef struct Segment:
     uint64_t idle_since  # PLAIN: Pool.allocations when it last became one free block
     Segment* before      # the pool's segments in order of serial; stitched ones in their heap's list
     Segment* after
+
+# Addresses that the driver reserved in one call, of which segments take runs of granules.
+cdef struct Reservation:
+    uintptr_t address
+    size_t granules
+    size_t taken         # granules that segments have
+    Reservation* after   # in the order of their making
+    uint64_t[1] used     # a bit for each granule, in as many words as it takes
 
 # A stitched segment as reuse_stitched searches for it, for sizes from least to most; in an array, to read few cache lines.
 cdef struct Fit:
@@ -245,6 +253,7 @@ cdef struct Pool:
     bint finds_ranked                # that search also found the pages of ranked heaps
     Segment* first                   # segments in order of serial, without stitched ones
     Segment* last
+    Reservation* reservations        # of addresses; under the growth lock
     Page* first_page
     Page* last_page
     uint64_t stitched_count

@@ -44,10 +44,11 @@ class Segment:
     serial: int
     heap: Heap
     shape: str
-    held: int  # bytes of addresses reserved
+    held: int  # bytes of addresses that it has
     blocks: list = field(default_factory=list)  # by offset
     slots: list = field(default_factory=list)  # by offset; none where plain
     incomplete: bool = False  # a stitched segment that lost a page
+    addresses: tuple = None  # its reservation, and from which granule of that; none where plain
     counted: tuple = (0,) * len(PER_HEAP_KINDS)  # its stats as the model's statistics hold them
 
     @property

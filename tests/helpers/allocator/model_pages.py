@@ -168,9 +168,9 @@ class PagedModel(PhysicalPages):
         for slot in chosen:
             append_slot(segment, slot.page)
         self.stitched.append(segment)
-        self.count_calls(1 + len(chosen) + 1)
+        self.take_addresses(segment)
+        self.count_calls(len(chosen) + 1)
         self.statistics.count("stitched_bytes", segment.held)
-        self.statistics.count("reserved_addresses", segment.held)
         return segment
 
     def move_pages_in(self, stitched):
@@ -285,9 +285,9 @@ class PagedModel(PhysicalPages):
 
     def drop_stitched(self, stitched):
         mapped = [slot for slot in stitched.slots if slot.page]
-        self.count_calls(len(mapped) + 1)
+        self.count_calls(len(mapped))
         self.statistics.count("stitched_bytes", -sum(slot.size for slot in mapped))
-        self.statistics.count("reserved_addresses", -stitched.held)
+        self.free_addresses(stitched)
         for slot in mapped:
             slot.page.slots.remove(slot)
         self.stitched.remove(stitched)

@@ -8,6 +8,7 @@ from model_blocks import EXPANDABLE, FREE, HOLE, MIB, STITCHED, Block, Segment, 
 
 GRANULE = 2 * MIB
 GIB = 1 << 30
+RESERVED = 1 << 15  # granules of a reservation
 
 
 @dataclass(eq=False, slots=True)
@@ -38,6 +39,7 @@ class PhysicalPages(Model):
         super().__init__(capacity, first_serial)
         self.wanted_page_size = page_size  # 0: by the reserved bytes
         self.pages = []  # in the order in which they were made
+        self.reservations = []  # of addresses: a byte for each granule, 1 where a segment has it
         self.refused = math.inf  # the reserved bytes that the device last refused to growth within the slack
 
     def reserved(self):
@@ -74,6 +76,29 @@ class PhysicalPages(Model):
 
     def count_calls(self, calls):
         self.statistics.count("virtual_memory_calls", calls)
+
+    def take_addresses(self, segment):
+        """The first run of free granules that is long enough, in the first reservation that has one."""
+        wanted = bytes(segment.held // GRANULE)
+        found = next((each for each in self.reservations if each.find(wanted) >= 0), None)
+        if found is None:
+            found = bytearray(max(RESERVED, len(wanted)))
+            self.reservations.append(found)
+            self.count_calls(1)
+        first = found.find(wanted)
+        found[first : first + len(wanted)] = b"\1" * len(wanted)
+        segment.addresses = (found, first)
+        self.statistics.count("reserved_addresses", segment.held)
+
+    def free_addresses(self, segment):
+        """A reservation goes back with the last of its segments."""
+        found, first = segment.addresses
+        count = segment.held // GRANULE
+        found[first : first + count] = bytes(count)
+        if not any(found):
+            self.reservations = [each for each in self.reservations if each is not found]
+            self.count_calls(1)
+        self.statistics.count("reserved_addresses", -segment.held)
 
     def make_page(self, size):
         self.count_calls(1)
@@ -179,8 +204,7 @@ class PhysicalPages(Model):
         if not last or last.held - last.size < need:
             last = self.new_segment(heap, EXPANDABLE, max(need, 16 * GIB if last else 4 * GIB))
             self.segments.append(last)
-            self.count_calls(1)
-            self.statistics.count("reserved_addresses", last.held)
+            self.take_addresses(last)
             self.statistics.change("segment", "large", 1)
         return last
 
@@ -193,8 +217,7 @@ class PhysicalPages(Model):
                 self.touched[segment] = True
             if not segment.slots:
                 self.segments.remove(segment)
-                self.count_calls(1)
-                self.statistics.count("reserved_addresses", -segment.held)
+                self.free_addresses(segment)
                 self.statistics.change("segment", "large", -1)
 
 

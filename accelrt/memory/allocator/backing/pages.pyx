@@ -5,6 +5,7 @@ further slots.  It is resident in at most one of them; the others are holes, so 
 
 Every function here runs under the growth lock and in the exclusive section, unless it says otherwise.
 """
+from libc.stdint cimport uint64_t
 from libc.stdlib cimport calloc, free, realloc
 
 from accelrt.memory.allocator.address_table cimport claim_addresses
@@ -14,8 +15,11 @@ from accelrt.memory.allocator.exclusive cimport call_unlocked, count_pool, lock_
 from accelrt.memory.allocator.metadata cimport append_hole, ensure_blocks
 from accelrt.memory.allocator.sizes cimport LARGE, round_up
 from accelrt.memory.allocator.stats cimport RESERVED_BYTES
-from accelrt.memory.allocator.types cimport HOLE, STITCHED, Block
+from accelrt.memory.allocator.types cimport HOLE, STITCHED, Block, Reservation
 from accelrt.status cimport NO_HOST_MEMORY, OUT_OF_MEMORY
+
+cdef enum:
+    RESERVED = 1 << 15  # granules of a reservation: 64 GiB
 
 # Arguments of the calls made by call_unlocked.
 cdef struct Run:
@@ -145,33 +149,123 @@ cdef void make_resident(Pool* pool, Slot* slot) noexcept nogil:
     put_free(pool, block)
 
 
-# --- the driver ----------------------------------------------------------------------------------------------
+# --- addresses -----------------------------------------------------------------------------------------------
+#
+# The driver's call takes the longer the more reservations there are (35 ns for each, driver 580), so segments share
+# large ones.
+
+cdef void mark_run(Reservation* found, size_t first, size_t count, bint taken) noexcept nogil:
+    cdef size_t index
+    cdef uint64_t bit
+    for index in range(first, first + count):
+        bit = <uint64_t>1 << (index % 64)
+        found.used[index // 64] = found.used[index // 64] | bit if taken else found.used[index // 64] & ~bit
+    found.taken = found.taken + count if taken else found.taken - count
+
+
+cdef size_t find_run(const Reservation* found, size_t count) noexcept nogil:
+    # The first run of so many free granules; found.granules if there is none.
+    cdef size_t index = 0, run = 0
+    cdef uint64_t word
+    while index < found.granules and run < count:
+        word = found.used[index // 64]
+        if index % 64 == 0 and word == ~<uint64_t>0:
+            index += 64
+            run = 0
+        elif index % 64 == 0 and word == 0 and found.granules - index >= 64:
+            index += 64
+            run += 64
+        else:
+            run = 0 if word >> (index % 64) & 1 else run + 1
+            index += 1
+    return index - run if run >= count else found.granules
+
+
+cdef bint take_addresses(Pool* pool, size_t count, uintptr_t* out_address) noexcept nogil:
+    # From the first reservation with a run that is long enough.
+    cdef Reservation* found = pool.reservations
+    cdef size_t first
+    while found != NULL:
+        first = find_run(found, count) if found.granules - found.taken >= count else found.granules
+        if first < found.granules:
+            mark_run(found, first, count, True)
+            out_address[0] = found.address + first * pool.granule
+            return True
+        found = found.after
+    return False
+
+
+cdef int reserve(Pool* pool, void* about) noexcept nogil:
+    # Run by call_unlocked, outside the exclusive section.
+    cdef Reservation* made = <Reservation*>about
+    return pool.table.address_reserve(made.granules * pool.granule, pool.granule, &made.address)
+
+
+cdef int add_reservation(Pool* pool, size_t count) noexcept nogil:
+    # Reserves so many granules of addresses.
+    cdef Reservation** link = &pool.reservations
+    cdef Reservation* made = <Reservation*>calloc(1, sizeof(Reservation) + count // 64 * sizeof(uint64_t))
+    cdef int code
+    if made == NULL:
+        return NO_HOST_MEMORY
+    made.granules = count
+    code = call_unlocked(pool, reserve, made)
+    pool.stats.virtual_memory_calls += 1
+    if code:
+        free(made)
+        return code
+    while link[0] != NULL:
+        link = &link[0].after
+    link[0] = made
+    return 0
+
 
 cdef int reserve_addresses(Pool* pool, Segment* segment, size_t room) noexcept nogil:
-    # Reserves room bytes of addresses for the segment, outside the exclusive section.
-    cdef int code
-    unlock_all(pool, NULL)
-    code = pool.table.address_reserve(room, pool.granule, &segment.address)
-    lock_all(pool)
-    pool.stats.virtual_memory_calls += 1
+    # Takes room bytes of addresses for the segment; a driver call is made outside the exclusive section.
+    cdef size_t count = room // pool.granule
+    cdef int code = 0
+    if not take_addresses(pool, count, &segment.address):
+        code = add_reservation(pool, max(count, <size_t>RESERVED))
+        if code and code != NO_HOST_MEMORY and count < RESERVED:  # a limit on the process's addresses, say
+            code = add_reservation(pool, count)
+        if code == 0:
+            take_addresses(pool, count, &segment.address)
     if code == 0:
         segment.held = room
         pool.stats.reserved_addresses += room
     return code
 
 
-cdef int free_addresses(Pool* pool, Segment* segment) noexcept nogil:
-    # The driver call is made outside the exclusive section.
-    cdef int code
-    unlock_all(pool, NULL)
-    code = pool.table.address_free(segment.address, segment.held)
-    lock_all(pool)
-    pool.stats.virtual_memory_calls += 1
-    if code == 0:
-        pool.stats.reserved_addresses -= segment.held
-        segment.held = 0
-    return code
+cdef int unreserve(Pool* pool, void* about) noexcept nogil:
+    # Run by call_unlocked, outside the exclusive section.
+    cdef const Reservation* found = <const Reservation*>about
+    return pool.table.address_free(found.address, found.granules * pool.granule)
 
+
+cdef int free_addresses(Pool* pool, Segment* segment) noexcept nogil:
+    # The last segment of a reservation gives that back to the driver.
+    cdef Reservation** link = &pool.reservations
+    cdef Reservation* found
+    cdef size_t count = segment.held // pool.granule
+    cdef int code = 0
+    while segment.address - link[0].address >= link[0].granules * pool.granule:
+        link = &link[0].after
+    found = link[0]
+    if found.taken == count:
+        code = call_unlocked(pool, unreserve, found)
+        pool.stats.virtual_memory_calls += 1
+        if code:
+            return code
+        link[0] = found.after
+        free(found)
+    else:
+        mark_run(found, (segment.address - found.address) // pool.granule, count, False)
+    pool.stats.reserved_addresses -= segment.held
+    segment.held = 0
+    return 0
+
+
+# --- the driver ----------------------------------------------------------------------------------------------
 
 cdef int map_slots(Pool* pool, void* about) noexcept nogil:
     # Run by call_unlocked, outside the exclusive section.  One memory_access call opens the whole run of pages.
