@@ -86,6 +86,7 @@ def made():
     if os.environ.get("ACCELRT_DRIVER", "host") == "host":
         kernel = accelrt.host_kernel(4096, "int")
         yield from (kernel, kernel[1, 1])
+    yield accelrt.memory.CallbackAllocator(print, print)
     callback = accelrt.memory.register_free_memory_callback(lambda device, nbytes: False)
     yield callback
     callback.remove()
