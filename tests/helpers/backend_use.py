@@ -1,5 +1,6 @@
 """What is asked of accelrt when its memory comes from another library, in a process of its own."""
 
+import gc
 import threading
 
 import numpy as np
@@ -63,3 +64,11 @@ def finish(live):
     accelrt.empty_cache()
     assert (accelrt.memory_allocated(), live()) == (0, 0)
     memory.audit()
+
+
+def allocated():
+    """memory_allocated() once what accelrt imported was given back, a call after its stream was seen idle."""
+    for _ in range(2):
+        gc.collect()
+        accelrt.synchronize()
+    return accelrt.memory_allocated()
