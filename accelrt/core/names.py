@@ -76,7 +76,7 @@ LATER = {
 
 # Modules of accelrt that are public themselves: those that `from accelrt import *` brings, and the others.
 MODULES = "identity interface memory publish sanitizer"
-UNLISTED = "nvml readings visible"
+UNLISTED = "interop nvml readings visible"
 
 # Of accelrt.memory; imported when it is asked for.
 MEMORY = {
@@ -84,6 +84,7 @@ MEMORY = {
     "memory.backends.backend": """
         CUDAPluggableAllocator change_current_allocator get_allocator_backend library_path select_backend
     """,
+    "memory.backends.callbacks": "CallbackAllocator",
     "memory.caching": """
         FreeMemoryCallback caching_allocator_alloc caching_allocator_delete empty_cache free_after
         record_stream register_free_memory_callback set_per_process_memory_fraction

@@ -7,7 +7,7 @@ import numbers
 
 from cpython.exc cimport PyErr_Clear, PyErr_SetObject, PyErr_WriteUnraisable
 from cpython.long cimport PyLong_CheckExact
-from cpython.ref cimport PyObject, Py_DECREF, Py_INCREF
+from cpython.ref cimport PyObject, Py_DECREF, Py_INCREF, Py_XDECREF
 from libc.stdint cimport SIZE_MAX, int64_t, uint64_t
 
 from accelrt.core.integers cimport checked_address_int, exact_int
@@ -19,7 +19,7 @@ from accelrt.errors import CaptureError, OutOfMemoryError
 cimport accelrt.memory.allocator.miss as ladder
 from accelrt.memory.allocator.pool cimport (
     MAX_DEVICES, allocate_interruptibly, empty, knows_stream, locate, pool_if_made, release, release_after, set_limit,
-    try_allocate, try_release, use_across,
+    try_allocate, try_release, use_across, use_on,
 )
 from accelrt.memory.allocator.read_stats cimport (
     Holders, active_bytes, allocated_bytes, holders_of_idle, largest_free, limit_of, reserved_bytes,
@@ -28,11 +28,13 @@ from accelrt.memory.allocator.routes cimport PrivateStats, private_of, read_priv
 from accelrt.memory.allocator.sizes cimport ROUND_LIMIT
 from accelrt.memory.allocator.stats cimport RESERVED_BYTES
 from accelrt.memory.allocator.types cimport Pool
+cimport accelrt.memory.backends.callbacks as callbacks
 from accelrt.memory.settings.apply cimport backend_name
 from accelrt.runtime.release_queue cimport DEVICE_BYTES, any_waits, dispose, drain
 cimport accelrt.runtime.sanitizer_hooks as watch
 from accelrt.status cimport (
-    CAPTURED_EVENT, CAP_REACHED, NOT_ALLOCATED, NOT_READY, OUT_OF_MEMORY, POOL_CAP_REACHED, raise_status, refuse_copy,
+    CAPTURED_EVENT, CAP_REACHED, INVALID_DEVICE, NOT_ALLOCATED, NOT_READY, OUT_OF_MEMORY, POOL_CAP_REACHED, raise_status,
+    refuse_copy,
 )
 from accelrt.streams.event cimport Event
 from accelrt.streams.stream cimport Stream, current_handle, stream_for, stream_of
@@ -40,10 +42,12 @@ from accelrt.streams.stream cimport Stream, current_handle, stream_for, stream_o
 cdef extern from *:
     """
     static __thread int accelrt_catches;       /* an allocation of this thread will raise what is kept */
-    static __thread PyObject* accelrt_kept;    /* owned: what ended a free-memory callback of this thread, or NULL */
+    static __thread PyObject* accelrt_kept;    /* owned: what ended a Python function of this thread, or NULL */
+    static __thread PyObject* accelrt_refusal; /* owned: the MemoryError of an allocator that is a function, or NULL */
     """
     int catches "accelrt_catches"
     PyObject* kept "accelrt_kept"
+    PyObject* refusal "accelrt_refusal"
 
 cdef extern from "Python.h":
     int PyThreadState_SetAsyncExc(unsigned long thread, object error) except -1
@@ -111,10 +115,12 @@ cdef uintptr_t allocate_bytes(int ordinal, size_t size, uintptr_t stream) except
 
 
 cdef int allocate_slow(int ordinal, size_t size, uintptr_t stream, uintptr_t* out_address) except? -1:
-    # The only call that may ask callbacks.  What interrupts one of them is raised here, with no lock held, and what
-    # was allocated in spite of it goes back.
+    # The only call that may ask callbacks, and an allocator that is a Python function.  What interrupts one of them is
+    # raised here, with no lock held, and what was allocated in spite of it goes back.
     global catches
     cdef int code, before = catches
+    if refusal != NULL:
+        take_refusal()  # of an earlier request, which was served in the end
     catches = 1
     with nogil:
         code = allocate_interruptibly(ordinal, size, stream, out_address)
@@ -139,6 +145,32 @@ cdef void keep_interrupt(object error) noexcept:
         kept = <PyObject*>error
 
 
+cdef void keep_failure(object error) noexcept:
+    # Of an allocator that is a Python function.  Code without Python cannot raise: there it is reported.
+    global kept, refusal
+    if isinstance(error, MemoryError):
+        if catches:
+            Py_XDECREF(refusal)
+            Py_INCREF(error)
+            refusal = <PyObject*>error
+    elif not catches and isinstance(error, Exception):
+        PyErr_SetObject(type(error), error)
+        PyErr_WriteUnraisable(None)
+    else:
+        keep_interrupt(error)
+
+
+cdef object take_refusal():
+    global refusal
+    cdef PyObject* taken = refusal
+    refusal = NULL
+    if taken == NULL:
+        return None
+    error = <object>taken
+    Py_DECREF(error)
+    return error
+
+
 cdef int raise_kept() except -1:
     global kept
     error = <object>kept
@@ -156,7 +188,7 @@ cdef int raise_refusal(int code, int ordinal, size_t size, uintptr_t stream) exc
     if code != OUT_OF_MEMORY and code != CAP_REACHED and code != POOL_CAP_REACHED:
         arguments = ("device", ordinal, "size", size, "stream", stream, "backend", backend_name())
         raise_status(code, "allocate", arguments)
-    raise out_of_memory(ordinal, size, stream, code)
+    raise out_of_memory(ordinal, size, stream, code) from take_refusal()
 
 
 cdef str human(object size):
@@ -328,6 +360,34 @@ cdef int raise_for_address(int code, str call, uintptr_t address) except -1:
     if code:
         raise_status(code, call, ("mem_ptr", address))
     return 0
+
+
+def free_on(mem_ptr, device, stream):
+    """Gives memory back for a library that names the stream behind whose work it is free: another one than the memory
+    was allocated on counts as one that used it.
+
+    Arguments:
+        mem_ptr: int, an address that caching_allocator_alloc returned; 0 does nothing.
+        device: int, the ordinal of the device that it is on.
+        stream: int, a handle of that device; one of a stream that is gone changes nothing.
+    Raises:
+        ValueError: the address is not allocated there, or was given back before.
+    """
+    cdef uintptr_t address = checked_address(mem_ptr)
+    cdef uintptr_t handle = checked_address_int(stream, "stream")
+    cdef int ordinal = device
+    cdef int code = INVALID_DEVICE
+    if address == 0:
+        return
+    if watch.sanitizing:
+        watch.note_use_on(address, ordinal, handle)
+        watch.note_freed(address)
+    if 0 <= ordinal < MAX_DEVICES:
+        with nogil:
+            code = use_on(ordinal, address, handle)
+            if code == 0:
+                code = release(ordinal, address)
+    raise_for_address(code, "free_on", address)
 
 
 def record_stream(mem_ptr, stream):
@@ -571,3 +631,4 @@ def _stop_asking():
 
 
 atexit.register(_stop_asking)
+callbacks.on_failure = keep_failure

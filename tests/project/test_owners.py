@@ -20,6 +20,7 @@ OWNERS_IN_PYTHON = {
     "accelrt.streams.stream.ExternalStream",
     "accelrt.graphs.callables.GraphedCallable",
     "accelrt.graphs.hooks.RemovableHandle",
+    "accelrt.interop.cuda_core._Resource",
 }
 # Their parts, which no user meets alone: programs, tables and records of one process.
 PARTS = {
@@ -38,6 +39,8 @@ PARTS = {
     "accelrt.graphs.callables.Inputs",
     "accelrt.graphs.callables.Static",
     "accelrt.graphs.callables.Turns",
+    "accelrt.interop.cuda_core._Streams",
+    "accelrt.interop.rmm._Handle",
     "accelrt.publish.Writer",
     "accelrt.sanitizer.detector.Detector",
     "accelrt.sanitizer.scope.Captured",
@@ -86,6 +89,7 @@ def made():
     if os.environ.get("ACCELRT_DRIVER", "host") == "host":
         kernel = accelrt.host_kernel(4096, "int")
         yield from (kernel, kernel[1, 1])
+    yield accelrt.memory.CallbackAllocator(print, print)
     callback = accelrt.memory.register_free_memory_callback(lambda device, nbytes: False)
     yield callback
     callback.remove()

@@ -1,5 +1,6 @@
 """Every code block of the README does what it says, and its tables and lists are whole."""
 
+import ast
 import importlib.util
 import os
 import re
@@ -37,6 +38,7 @@ USE, ARRAYS, CAPTURE, TORCH, HOOKS, BACKENDS = (
         "select_backend",
     )
 )
+RESOURCES, FROM_RESOURCES = block("rmm.install()"), block("from_rmm(")
 
 
 def run(text, **environment):
@@ -55,7 +57,9 @@ def run(text, **environment):
 
 def test_every_block_is_among_those_that_are_tested():
     assert {language for language, _ in BLOCKS} == {"", "python", "cython"}
-    assert sorted((USE, ARRAYS, CAPTURE, TORCH, HOOKS, BACKENDS)) == list(range(len(PYTHON)))
+    assert sorted((USE, ARRAYS, CAPTURE, TORCH, HOOKS, BACKENDS, RESOURCES, FROM_RESOURCES)) == list(
+        range(len(PYTHON))
+    )
     assert len(CYTHON) == 1
     assert len(PLAIN) == 4
 
@@ -103,6 +107,18 @@ def test_torch_takes_its_memory_from_accelrt():
         "    assert accelrt.memory_allocated() >= x.nbytes\n"
     )
     run(PYTHON[TORCH] + PYTHON[HOOKS] + use)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "text", [PYTHON[RESOURCES], *map(ast.unparse, ast.parse(PYTHON[FROM_RESOURCES]).body)]
+)
+def test_rmm_and_cuda_core_are_used_as_the_readme_says(text):
+    for library in ("rmm", "cuda.core"):
+        pytest.importorskip(library)
+    start = "import accelrt, rmm, cuda.core\ndevice = cuda.core.Device(0)\ndevice.set_current()\n"
+    use = "\nmine = accelrt.Buffer(64)\nassert accelrt.memory_allocated() >= 64\n"
+    run(f"{start}stream = device.create_stream()\n{text}{use}", ACCELRT_DRIVER="cuda")
 
 
 @pytest.mark.parametrize("number", range(len(PLAIN)))

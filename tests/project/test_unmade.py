@@ -93,6 +93,9 @@ UNMADE = {
     "change_current_allocator": lambda: accelrt.memory.change_current_allocator(
         forgetful(accelrt.memory.CUDAPluggableAllocator)
     ),
+    "change_current_allocator(callbacks)": lambda: accelrt.memory.change_current_allocator(
+        forgetful(accelrt.memory.CallbackAllocator)
+    ),
 }
 
 

@@ -1,6 +1,6 @@
 # Which backend serves, for the modules beside it; and the backend pluggable: a library's two functions, in the ABI of
 # torch's CUDAPluggableAllocator.
-from accelrt.memory.backends.external_types cimport Backend
+from accelrt.memory.backends.external_types cimport Backend, ExternalPool
 
 # One a CUDAPluggableAllocator; it lives as long as the process, as the pools on it do.
 cdef struct Pluggable:
@@ -9,6 +9,18 @@ cdef struct Pluggable:
     void (*free)(void* address, size_t size, int device, void* stream) noexcept nogil
 
 cdef void fill_pluggable(Pluggable* plug) noexcept nogil  # all but the two functions
+
+cdef struct Visit:  # what a thread was before it went to a pool's device
+    int device
+    int mode
+
+# A library's functions run between these: with the pool's device current, in relaxed capture mode.
+cdef int enter(ExternalPool* pool, Visit* visit) noexcept nogil
+cdef void leave(ExternalPool* pool, const Visit* visit) noexcept nogil
+
+cdef class Allocator:
+    cdef Backend* backend  # NULL before __init__; pools may stand on it for as long as the process lives
+    cdef object __weakref__
 
 # Which backend serves, for the modules beside it.
 

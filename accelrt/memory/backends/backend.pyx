@@ -1,7 +1,7 @@
 """Where the allocator's memory comes from: accelrt's own pool, the driver's, or a library's.
 
 The choice is the process's, and is made before the first use of any device's memory.  The library's functions are the
-backend pluggable: called with the device current, in relaxed capture mode, and never under a lock.  In the other
+backend pluggable: called with the device current, in relaxed capture mode, and never under the pool's lock.  In the other
 direction, this module's file is such a library: it exports accelrt's pool in the ABI of torch's CUDAPluggableAllocator.
 """
 import os
@@ -28,11 +28,6 @@ from accelrt.status cimport (
 )
 
 # --- the backend pluggable -----------------------------------------------------------------------------------
-
-cdef struct Visit:  # what a thread was before it went to the pool's device
-    int device
-    int mode
-
 
 cdef int enter(ExternalPool* pool, Visit* visit) noexcept nogil:
     # A library calls cudaMalloc on the current device.
@@ -196,7 +191,14 @@ cdef bint is_ours(str path) except -1:
     return os.path.exists(path) and os.path.samefile(path, library_path())
 
 
-cdef class CUDAPluggableAllocator:
+cdef class Allocator:
+    """What change_current_allocator takes: the base of its kinds."""
+
+    def __reduce__(self):
+        refuse_copy(self, "it stands for functions of this process; make another one of the same functions")
+
+
+cdef class CUDAPluggableAllocator(Allocator):
     """An allocator in a shared library, for change_current_allocator.
 
     Arguments:
@@ -215,15 +217,10 @@ cdef class CUDAPluggableAllocator:
     the memory are done with it; that it follows the work of its own stream is the library's part.
     """
 
-    cdef Pluggable* plug
     cdef object library
     cdef readonly str path
     cdef readonly str alloc_fn_name
     cdef readonly str free_fn_name
-    cdef object __weakref__
-
-    def __reduce__(self):
-        refuse_copy(self, "it holds the library's functions of this process; make another one of the same file")
 
     def __init__(self, path_to_so_file, alloc_fn_name, free_fn_name):
         self.path = os.fsdecode(path_to_so_file)
@@ -232,12 +229,13 @@ cdef class CUDAPluggableAllocator:
         self.library = open_library(self.path)
         cdef uintptr_t alloc = symbol_of(self.library, alloc_fn_name, self.path, "alloc_fn_name")
         cdef uintptr_t give_back = symbol_of(self.library, free_fn_name, self.path, "free_fn_name")
-        self.plug = <Pluggable*>calloc(1, sizeof(Pluggable))  # pools may stand on it for as long as the process lives
-        if self.plug == NULL:
+        cdef Pluggable* plug = <Pluggable*>calloc(1, sizeof(Pluggable))  # pools may stand on it while the process lives
+        if plug == NULL:
             raise MemoryError("no host memory for an allocator's record")
-        fill_pluggable(self.plug)
-        self.plug.alloc = <void* (*)(size_t, int, void*) noexcept nogil>alloc
-        self.plug.free = <void (*)(void*, size_t, int, void*) noexcept nogil>give_back
+        fill_pluggable(plug)
+        plug.alloc = <void* (*)(size_t, int, void*) noexcept nogil>alloc
+        plug.free = <void (*)(void*, size_t, int, void*) noexcept nogil>give_back
+        self.backend = &plug.backend
         self.alloc_fn_name = alloc_fn_name
         self.free_fn_name = free_fn_name
 
@@ -249,7 +247,8 @@ def change_current_allocator(allocator):
     """Has a library allocate instead of accelrt, for the whole process and every device.
 
     Arguments:
-        allocator: CUDAPluggableAllocator.
+        allocator: CUDAPluggableAllocator, or CallbackAllocator, as accelrt.interop.rmm.from_rmm and
+            accelrt.interop.cuda_core.from_resource make.
     Raises:
         RuntimeError: a device's memory was used already.
         TypeError: allocator is none.
@@ -257,12 +256,15 @@ def change_current_allocator(allocator):
     Streams, events, copies, record_stream, limits and statistics work as before.  Allocating on a stream that is
     capturing and snapshots raise NotSupportedError: they need accelrt's own pool.
     """
-    if not isinstance(allocator, CUDAPluggableAllocator):
-        raise TypeError(f"allocator is {allocator!r} of type {type(allocator).__name__}; pass a CUDAPluggableAllocator")
-    if (<CUDAPluggableAllocator>allocator).plug == NULL:
+    if not isinstance(allocator, Allocator):
+        raise TypeError(
+            f"allocator is {allocator!r} of type {type(allocator).__name__}; pass a CUDAPluggableAllocator or a "
+            "CallbackAllocator"
+        )
+    if (<Allocator>allocator).backend == NULL:
         refuse_unmade(allocator)
     read_environment()  # what the environment chose is replaced by this, not the other way round at first use
-    choose_backend(&(<CUDAPluggableAllocator>allocator).plug.backend, "change_current_allocator")
+    choose_backend((<Allocator>allocator).backend, "change_current_allocator")
     chosen_allocators.append(allocator)
 
 
@@ -292,7 +294,8 @@ cdef str backend_in_effect():
 
 
 def get_allocator_backend():
-    """Where memory comes from, or will at first use: "native", "cudaMallocAsync" or "pluggable".
+    """Where memory comes from, or will at first use: "native", "cudaMallocAsync", "pluggable", or the name of a
+    CallbackAllocator, such as "rmm".
 
     Raises:
         SettingsError: before first use, ACCELRT_ALLOC_CONF is malformed.

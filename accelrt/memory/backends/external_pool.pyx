@@ -2,7 +2,7 @@
 
 Two locks a pool, always taken in this order: relief, held by the one thread that sends leaving records off,
 and lock, held for bookkeeping.  A backend's rows run without lock, since a plugged library may take as long
-as it likes, and may call accelrt.  Neither lock is held while the GIL is taken.
+as it likes, may call accelrt, and may take the GIL.  So relief is recursive, and is never waited for with the GIL held.
 """
 from libc.stdint cimport SIZE_MAX, UINT64_MAX, int64_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
@@ -31,6 +31,18 @@ from accelrt.status cimport (
 
 cdef extern from "<pthread.h>" nogil:
     int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept)
+
+cdef extern from *:
+    """
+    static void init_recursive(pthread_mutex_t* mutex) {
+        pthread_mutexattr_t attributes;
+        pthread_mutexattr_init(&attributes);
+        pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_RECURSIVE);
+        pthread_mutex_init(mutex, &attributes);
+        pthread_mutexattr_destroy(&attributes);
+    }
+    """
+    void init_recursive(pthread_mutex_t* mutex) noexcept nogil
 
 cdef enum:
     PATIENCE = 8  # leaving records that an allocation looks at
@@ -86,7 +98,7 @@ cdef int make(int device, Table* table, int debug, ExternalPool** out_pool) noex
     if pool == NULL:
         return NO_HOST_MEMORY
     pthread_mutex_init(&pool.lock, NULL)
-    pthread_mutex_init(&pool.relief, NULL)
+    init_recursive(&pool.relief)
     pool.backend = chosen
     pool.table = table
     pool.device = device

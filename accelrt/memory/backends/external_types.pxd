@@ -21,7 +21,8 @@ cdef struct Record:
     Sharer* sharers
     Record* next       # while leaving: the one given back after it
 
-# Where memory comes from.  No row is called under a lock of ours; every one may be called by any thread.
+# Where memory comes from.  No row is called under a pool's lock, some under its relief; every one may be called by any
+# thread.
 cdef struct Backend:
     const char* name
     # Once for each device, before its first use; 0, or why it cannot serve the device.
@@ -41,7 +42,7 @@ cdef struct Backend:
 # active = live + leaving + departing, in blocks and bytes.  Under lock unless said otherwise.
 cdef struct ExternalPool:
     pthread_mutex_t lock     # inner; held for bookkeeping and calls that cannot wait
-    pthread_mutex_t relief   # outer; held by the one thread that sends leaving records off, or waits for them
+    pthread_mutex_t relief   # outer, recursive; held by the one thread that sends leaving records off, or waits for them
     const Backend* backend   # fixed
     Table* table             # fixed
     int device               # fixed

@@ -1,0 +1,23 @@
+"""accelrt's memory and streams under other libraries, and their memory under accelrt.  A module is imported
+when it is asked for, its library when one of its functions is called.
+
+cuda_core  cuda.core: a MemoryResource of accelrt's, and accelrt's memory from a resource of cuda.core's
+peers      finds the libraries, and refuses what only a GPU's memory can be used for
+rmm        RMM: a resource of accelrt's, and accelrt's memory from a resource of RMM's
+"""
+
+from typing import Any
+
+from accelrt.runtime import init
+
+_MODULES = ("cuda_core", "rmm")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return init.later(f"accelrt.interop.{name}")
+    raise AttributeError(f"module 'accelrt.interop' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULES})

@@ -1,0 +1,265 @@
+"""cuda.core: accelrt's memory as a MemoryResource, and cuda.core's resources as accelrt's memory.
+
+    memory = accelrt.interop.cuda_core.MemoryResource()  # cuda.core's buffers from accelrt's pool
+    buffer = memory.allocate(1 << 20, stream=stream)
+    cuda.core.Device().memory_resource = memory          # and those of Device.allocate, on this thread
+
+    accelrt.memory.change_current_allocator(             # the other way round
+        accelrt.interop.cuda_core.from_resource(cuda.core.DeviceMemoryResource(0))
+    )
+
+Streams need no more than their protocol: accelrt takes cuda.core's wherever it takes a stream, and
+cuda.core.Device().create_stream(accelrt.Stream()) is accelrt's stream as one of cuda.core's.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from typing import TYPE_CHECKING
+
+from accelrt.interop import peers
+from accelrt.memory.backends.callbacks import CallbackAllocator
+from accelrt.memory.caching import caching_allocator_alloc, caching_allocator_delete, free_on
+from accelrt.streams.stream import current_stream
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from accelrt.annotations import DeviceArgument
+
+    MemoryResource: Any
+
+__all__ = ["MemoryResource", "from_resource"]
+
+MAX_STREAMS = 1024  # of cuda.core's streams by handle that are kept
+
+_making = threading.Lock()
+
+
+def __getattr__(name: str) -> Any:
+    # The class derives from one of cuda.core's, which is imported for it.
+    if name != "MemoryResource":
+        raise AttributeError(f"module 'accelrt.interop.cuda_core' has no attribute {name!r}")
+    library = _load()
+    with _making:
+        return globals().get(name) or globals().setdefault(name, _make_class(library))
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def _load() -> Any:
+    # cuda.core before 0.5 keeps its names in a module experimental.
+    library = peers.load("cuda.core", "cuda-core")
+    return (
+        library if hasattr(library, "MemoryResource") else peers.load("cuda.core.experimental", "cuda-core")
+    )
+
+
+class _Streams:
+    """cuda.core's streams by the driver's handle; they own nothing."""
+
+    def __init__(self, library: Any) -> None:
+        defaults = library
+        if not hasattr(library, "LEGACY_DEFAULT_STREAM"):  # before 0.7
+            defaults = peers.load(f"{library.__name__}._stream", "cuda-core")
+        self.defaults = {0: defaults.LEGACY_DEFAULT_STREAM, 2: defaults.PER_THREAD_DEFAULT_STREAM}
+        self.make = library.Stream.from_handle
+        self.made: dict[int, Any] = {}
+
+    def of(self, handle: int) -> Any:
+        handle = 0 if handle == peers.LEGACY else handle
+        found = self.defaults.get(handle) or self.made.get(handle)
+        if found is None:
+            if len(self.made) >= MAX_STREAMS:
+                self.made.clear()
+            found = self.made[handle] = self.make(handle)
+        return found
+
+
+class _Resource:
+    """A resource of cuda.core's whose buffers come from accelrt's pool of a device, in the order of streams.
+
+    Arguments:
+        device: int, "cuda:1", an object with an index or a device_id; None is the current device.
+    Raises:
+        NotSupportedError: accelrt runs on the host device.
+        ValueError, TypeError: device names none.
+
+    A buffer's memory belongs to the stream that it was allocated on.  Another one that it is closed on
+    counts as one that used the memory, which is not reused before that stream is past the close.
+    """
+
+    _make_buffer: Any  # cuda.core's, of an address, bytes, a resource and a stream
+
+    def __init__(self, device: DeviceArgument | None = None) -> None:
+        peers.require_gpu("accelrt.interop.cuda_core.MemoryResource")
+        self._ordinal = peers.ordinal_of(getattr(device, "device_id", device))
+        self._unfinished: set[int] = set()  # addresses whose buffers are being made
+
+    def allocate(self, size: int, stream: Any = None) -> Any:
+        """A cuda.core.Buffer of accelrt's memory.
+
+        Arguments:
+            size: int, bytes.
+            stream: cuda.core's Stream or GraphBuilder, accelrt's Stream, or another object that has
+                __cuda_stream__; None is accelrt's current stream.
+        Raises:
+            OutOfMemoryError: the device has no room.
+            ValueError, TypeError: size is negative or no int, or stream is none, or is on another device.
+        """
+        handle = _handle_of(current_stream(self._ordinal) if stream is None else stream)
+        address = caching_allocator_alloc(size, self._ordinal, handle)
+        self._unfinished.add(address)
+        try:
+            return self._make_buffer(address, size, self, handle)
+        except BaseException:
+            if address in self._unfinished:  # else the half-made buffer gave it back
+                caching_allocator_delete(address)
+            raise
+        finally:
+            self._unfinished.discard(address)
+
+    def deallocate(self, ptr: Any, size: int, stream: Any = None) -> None:
+        """Gives a buffer's memory back; what cuda.core calls when a buffer is closed or dies.
+
+        Arguments:
+            ptr: int, the address.
+            size: int, bytes.
+            stream: the one that it is closed on; None is the one that it was allocated on.
+        Raises:
+            ValueError: the address is not allocated, or was given back before.
+        """
+        address = int(ptr)
+        self._unfinished.discard(address)
+        if stream is None:
+            caching_allocator_delete(address)
+        else:
+            free_on(address, self._ordinal, _handle_of(stream))
+
+    @property
+    def is_device_accessible(self) -> bool:
+        """True."""
+        return True
+
+    @property
+    def is_host_accessible(self) -> bool:
+        """False."""
+        return False
+
+    @property
+    def device_id(self) -> int:
+        """The device's ordinal."""
+        return self._ordinal
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            f"a {type(self).__name__} cannot be pickled or copied: it stands for this process's pool; make "
+            "another one"
+        )
+
+    def __repr__(self) -> str:
+        return f"<accelrt.interop.cuda_core.MemoryResource of device {self._ordinal}>"
+
+
+def _make_class(library: Any) -> Any:
+    from_handle = library.Buffer.from_handle
+    names_stream = "stream" in inspect.signature(from_handle).parameters  # since 1.2; else close() has to
+    streams = _Streams(library)
+
+    def make_buffer(address: int, size: int, resource: Any, handle: int) -> Any:
+        if names_stream:
+            return from_handle(address, size, resource, stream=streams.of(handle))
+        return from_handle(address, size, resource)
+
+    class MemoryResource(_Resource, library.MemoryResource):  # type: ignore[misc]
+        __doc__ = _Resource.__doc__
+        __module__ = __name__
+        __qualname__ = "MemoryResource"
+        _make_buffer = staticmethod(make_buffer)
+
+    return MemoryResource
+
+
+def _handle_of(stream: Any) -> int:
+    if not hasattr(stream, "__cuda_stream__"):
+        stream = getattr(stream, "stream", stream)  # of a GraphBuilder
+    if not hasattr(stream, "__cuda_stream__"):
+        raise TypeError(
+            f"stream is {stream!r} of type {type(stream).__name__}; pass a stream of cuda.core's or "
+            "accelrt's, or another object with __cuda_stream__"
+        )
+    return peers.stream_handle(stream)
+
+
+# --- cuda.core's memory under accelrt ----------------------------------------------------------------------
+
+
+def _checked(resource: Any, library: Any) -> int:
+    if not isinstance(resource, library.MemoryResource):
+        raise TypeError(
+            f"resource is {resource!r} of type {type(resource).__name__}; pass a cuda.core.MemoryResource"
+        )
+    if isinstance(resource, globals().get("MemoryResource", ())):
+        raise ValueError(f"{resource!r} takes its memory from accelrt; pass a resource that does not")
+    if not resource.is_device_accessible:
+        raise ValueError(
+            f"{resource!r} has memory that a device cannot use; pass a resource of a device's memory"
+        )
+    ordinal = int(resource.device_id)
+    if ordinal < 0:
+        raise ValueError(f"{resource!r} belongs to no device; pass one of a device's memory")
+    return ordinal
+
+
+def from_resource(*resources: Any) -> CallbackAllocator:
+    """An allocator for accelrt.memory.change_current_allocator that takes its memory from cuda.core.
+
+    Arguments:
+        resources: cuda.core.MemoryResource, one for each device that is used.
+    Returns:
+        CallbackAllocator, named "cuda.core".
+    Raises:
+        ImportError: cuda.core is not installed.
+        TypeError: there is no resource, or one is none.
+        ValueError: a resource takes its memory from accelrt, or has none of a device's, or two are of one
+        device.
+
+    Asking for memory of a device without a resource raises a RuntimeError.  A buffer is closed on the stream
+    that it was allocated on, which has to be alive then, once all other streams that were recorded on it are
+    done.
+    """
+    library = _load()
+    chosen: dict[int, Any] = {}
+    for resource in resources:
+        ordinal = _checked(resource, library)
+        if chosen.setdefault(ordinal, resource) is not resource:
+            raise ValueError(f"{chosen[ordinal]!r} and {resource!r} are both of device {ordinal}; pass one")
+    if not chosen:
+        raise TypeError(
+            "from_resource() was given no resource; pass a cuda.core.MemoryResource for each device"
+        )
+    streams, buffers = _Streams(library), {}
+
+    def allocate(size: int, device: int, stream: int) -> int:
+        if device not in chosen:
+            raise ValueError(
+                f"from_resource was given resources of the devices {sorted(chosen)}, and none of device "
+                f"{device}; pass one for each device that is used"
+            )
+        try:
+            buffer = chosen[device].allocate(size, stream=streams.of(stream))
+        except Exception as error:
+            if "OUT_OF_MEMORY" in str(error):  # cuda.core has no class for it
+                raise MemoryError(str(error)) from error
+            raise
+        address = int(buffer.handle)
+        buffers[address] = buffer
+        return address
+
+    def free(address: int, size: int, device: int, stream: int) -> None:
+        buffers.pop(address).close(streams.of(stream))
+
+    return CallbackAllocator(allocate, free, "cuda.core")

@@ -1,0 +1,208 @@
+"""RMM: accelrt's memory as a resource of RMM's, and RMM's resources as accelrt's memory.
+
+    accelrt.interop.rmm.install()                # RMM, and what stands on it, allocates from accelrt
+    accelrt.memory.change_current_allocator(     # the other way round: accelrt allocates from RMM
+        accelrt.interop.rmm.from_rmm(rmm.mr.PoolMemoryResource(rmm.mr.CudaMemoryResource()))
+    )
+
+RMM calls Python for each allocation and each free (rmm.mr.CallbackMemoryResource), and tells the stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from accelrt.interop import peers
+from accelrt.memory.backends.callbacks import CallbackAllocator
+from accelrt.memory.caching import caching_allocator_alloc, free_on
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from accelrt.annotations import DeviceArgument
+
+__all__ = ["from_rmm", "install", "is_installed", "resource", "uninstall"]
+
+MAX_STREAMS = 1024  # of RMM's streams by handle that are kept
+
+# Device -> RMM's resource, for good: copies of it in C++ hold its functions by their bare addresses.
+_resources: dict[int, Any] = {}
+_replaced: dict[int, Any] = {}  # device -> the resource that install() replaced
+
+
+def _load() -> Any:
+    peers.load("rmm", "rmm-cu13")
+    return peers.load("rmm.mr", "rmm-cu13")
+
+
+def _functions(ordinal: int) -> tuple[Callable[..., int], Callable[..., None]]:
+    # What RMM calls: accelrt's pool, on the stream that RMM names.
+    def allocate(nbytes: int, stream: Any) -> int:
+        return caching_allocator_alloc(nbytes, ordinal, peers.stream_handle(stream))
+
+    def deallocate(address: int, nbytes: int, stream: Any) -> None:
+        try:
+            free_on(address, ordinal, peers.stream_handle(stream))
+        except Exception as error:  # RMM would leave it behind for whatever call of Python's comes next
+            peers.report(error, deallocate)
+
+    return allocate, deallocate
+
+
+def resource(device: DeviceArgument | None = None) -> Any:
+    """A resource of RMM's whose memory comes from accelrt's pool of a device.
+
+        rmm.DeviceBuffer(size=1 << 20, mr=accelrt.interop.rmm.resource())
+
+    Arguments:
+        device: int, "cuda:1", an object with an index; None is the current device.
+    Returns:
+        rmm.mr.CallbackMemoryResource, the same one for each call with that device.
+    Raises:
+        ImportError: RMM is not installed.
+        NotSupportedError: accelrt runs on the host device.
+        ValueError, TypeError: device names none.
+
+    Memory belongs to the stream that RMM names when it allocates.  Another one that it names when it frees
+    counts as one that used the memory, which is not reused before that stream is past the free.  Out of
+    memory is a MemoryError of RMM's, with accelrt's text.
+    """
+    peers.require_gpu("accelrt.interop.rmm.resource")
+    ordinal = peers.ordinal_of(device)
+    found = _resources.get(ordinal)
+    if found is None:
+        found = _resources.setdefault(ordinal, _load().CallbackMemoryResource(*_functions(ordinal)))
+    return found
+
+
+def install(device: DeviceArgument | None = None) -> None:
+    """Has RMM allocate a device's memory from accelrt, where it is told of no other resource.
+
+    Calling it again does nothing.
+
+    Arguments:
+        device: as of resource().
+    Raises:
+        As resource().
+
+    What RMM allocated before goes back to where it came from.
+    """
+    mine = resource(device)
+    ordinal, mr = peers.ordinal_of(device), _load()
+    before = mr.get_per_device_resource(ordinal)
+    if before is not mine:
+        _replaced[ordinal] = before
+        mr.set_per_device_resource(ordinal, mine)
+
+
+def uninstall(device: DeviceArgument | None = None) -> None:
+    """Gives a device the resource that install() replaced; where that was not called, it does nothing.
+
+    Raises:
+        RuntimeError: another resource was set since, which would be lost.
+    """
+    ordinal = peers.ordinal_of(device)
+    if ordinal not in _replaced:
+        return
+    if not is_installed(ordinal):
+        found = _load().get_per_device_resource(ordinal)
+        raise RuntimeError(
+            f"RMM's resource of device {ordinal} is {found!r}, set after install(); set the one that you "
+            "want with rmm.mr.set_per_device_resource"
+        )
+    _load().set_per_device_resource(ordinal, _replaced.pop(ordinal))
+
+
+def is_installed(device: DeviceArgument | None = None) -> bool:
+    """Whether RMM allocates a device's memory from accelrt, by itself."""
+    ordinal = peers.ordinal_of(device)
+    return ordinal in _resources and _load().get_per_device_resource(ordinal) is _resources[ordinal]
+
+
+# --- RMM's memory under accelrt ----------------------------------------------------------------------------
+
+
+class _Handle:
+    """A stream's handle, as RMM takes it."""
+
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.handle
+
+
+def _checked(found: Any, mr: Any) -> Any:
+    if not isinstance(found, mr.DeviceMemoryResource):
+        raise TypeError(
+            f"resource is {found!r} of type {type(found).__name__}; pass an rmm.mr.DeviceMemoryResource, a "
+            "dict of them by the device's ordinal, or None"
+        )
+    upstream = found
+    while upstream is not None:
+        if any(upstream is mine for mine in _resources.values()):
+            raise ValueError(
+                f"{found!r} takes its memory from accelrt (accelrt.interop.rmm.resource); pass one that "
+                "does not"
+            )
+        upstream = getattr(upstream, "upstream_mr", None)
+    return found
+
+
+def from_rmm(resource: Any = None) -> CallbackAllocator:
+    """An allocator for accelrt.memory.change_current_allocator that takes its memory from RMM.
+
+    Arguments:
+        resource: rmm.mr.DeviceMemoryResource, of the current device; a dict of them by ordinal; or None for
+        the
+            one that RMM has for a device when accelrt first asks for its memory (get_per_device_resource).
+    Returns:
+        CallbackAllocator, named "rmm".
+    Raises:
+        ImportError: RMM is not installed.
+        TypeError: resource is none.
+        ValueError: the resource takes its memory from accelrt.
+
+    Asking for memory of a device without a resource raises a RuntimeError.  Memory is freed on the stream
+    that it was allocated on, which has to be alive then, once all other streams that were recorded on it are
+    done.
+    """
+    mr = _load()
+    make_stream = peers.load("rmm.pylibrmm.stream", "rmm-cu13").Stream
+    if resource is None:
+        chosen: dict[int, Any] = {}
+    elif isinstance(resource, Mapping):
+        chosen = {peers.ordinal_of(device): _checked(found, mr) for device, found in resource.items()}
+    else:
+        chosen = {peers.ordinal_of(None): _checked(resource, mr)}
+    streams: dict[int, Any] = {}
+
+    def stream_of(handle: int) -> Any:
+        found = streams.get(handle)
+        if found is None:
+            if len(streams) >= MAX_STREAMS:
+                streams.clear()
+            found = streams[handle] = make_stream(_Handle(handle))
+        return found
+
+    def resource_of(device: int) -> Any:
+        found = chosen.get(device)
+        if found is None:
+            if resource is not None:
+                raise ValueError(
+                    f"from_rmm was given resources of the devices {sorted(chosen)}, and none of device "
+                    f"{device}; pass a dict with one for each device that is used"
+                )
+            found = chosen[device] = _checked(mr.get_per_device_resource(device), mr)
+        return found
+
+    def allocate(size: int, device: int, stream: int) -> int:
+        address: int = resource_of(device).allocate(size, stream_of(stream))
+        return address
+
+    def free(address: int, size: int, device: int, stream: int) -> None:
+        chosen[device].deallocate(address, size, stream_of(stream))
+
+    return CallbackAllocator(allocate, free, "rmm")

@@ -1,0 +1,14 @@
+from collections.abc import Callable
+
+from accelrt.memory.backends.backend import Allocator
+
+class CallbackAllocator(Allocator):
+    allocate: Callable[[int, int, int], int | None]
+    free: Callable[[int, int, int, int], object]
+    name: str
+    def __init__(
+        self,
+        allocate: Callable[[int, int, int], int | None],
+        free: Callable[[int, int, int, int], object],
+        name: str = "callbacks",
+    ) -> None: ...

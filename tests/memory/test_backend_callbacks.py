@@ -1,0 +1,335 @@
+"""Memory from two Python functions: contents, records, errors of the functions, threads and locks.
+
+The choice is a process's, so each scenario runs in one of its own, on the driver that the tests run on."""
+
+import ctypes
+import gc
+import os
+import sys
+import threading
+
+import numpy as np
+import pytest
+from child import in_child
+
+import accelrt
+from accelrt import memory
+from accelrt.driver.registry import Rows
+
+pytestmark = pytest.mark.own_process
+DRIVER = os.environ.get("ACCELRT_DRIVER", "host")
+MIB = 1 << 20
+
+
+class Books:
+    """An allocator in Python over the driver's rows, with what it was asked."""
+
+    def __init__(self, limit=1 << 40):
+        self.held, self.limit, self.fails, self.asked = {}, limit, None, []
+
+    @property
+    def live(self):
+        return sum(self.held.values())
+
+    def allocate(self, size, device, stream):
+        self.asked.append((size, device, stream))
+        if self.fails is not None:
+            raise self.fails
+        if self.live + size > self.limit:
+            return None
+        code, address = Rows().memory_alloc(device, size)
+        if code:
+            raise MemoryError(code)
+        self.held[address] = size
+        return address
+
+    def free(self, address, size, device, stream):
+        assert self.held.pop(address) == size
+        assert Rows().memory_free(device, address) == 0
+
+
+def plugged(**limits):
+    books = Books(**limits)
+    memory.change_current_allocator(memory.CallbackAllocator(books.allocate, books.free, "books"))
+    return books
+
+
+def figures(device=0):
+    stats = accelrt.memory_stats(device)
+    return stats["allocated_bytes.all.current"], stats["active_bytes.all.current"]
+
+
+# --- what it does ---------------------------------------------------------------------------------
+
+
+def contents_and_statistics():
+    books = plugged()
+    assert (memory.get_allocator_backend(), books.asked) == ("books", [])
+    data, out = np.arange(3 * MIB + 7, dtype=np.uint8), np.zeros(3 * MIB + 7, np.uint8)
+    stream = accelrt.Stream()
+    buffers = [accelrt.Buffer(data.nbytes, stream=stream), accelrt.Buffer(1000)]
+    assert books.asked == [(data.nbytes, 0, stream.cuda_stream), (1000, 0, 0)]
+    buffers[0].copy_from(data, stream=stream)
+    buffers[0].copy_to(out, stream=stream)
+    assert (out == data).all()
+    total = data.nbytes + 1000
+    assert accelrt.memory_allocated() == accelrt.memory_reserved() == books.live == total
+    array = accelrt.full((100, 3), 7.0, dtype=np.float32)
+    assert (array.numpy() == 7).all()
+    del array, buffers
+    accelrt.empty_cache()
+    assert (books.live, figures(), accelrt.max_memory_allocated()) == (0, (0, 0), total + 1200)
+    memory.audit()
+
+
+def shared_memory_stays():
+    books, gate = plugged(), threading.Event()
+    stream, other = accelrt.Stream(), accelrt.Stream()
+    address = accelrt.caching_allocator_alloc(MIB, stream=stream)
+    other.launch_host_func(gate.wait)
+    accelrt.record_stream(address, other)
+    accelrt.caching_allocator_delete(address)
+    assert (books.live, figures()) == (MIB, (0, MIB))
+    gate.set()
+    other.synchronize()
+    accelrt.caching_allocator_delete(accelrt.caching_allocator_alloc(64))
+    assert (books.live, figures()) == (0, (0, 0))
+    memory.audit()
+
+
+def a_limit_holds():
+    books = plugged()
+    total = accelrt.mem_get_info()[1]
+    accelrt.set_per_process_memory_fraction(8 * MIB / total)
+    with accelrt.Buffer(5 * MIB), pytest.raises(accelrt.OutOfMemoryError, match="its limit is"):
+        accelrt.Buffer(4 * MIB)
+    assert len(books.asked) == 1, "the function was asked for what the limit forbids"
+
+
+# --- what the functions raise ---------------------------------------------------------------------
+
+
+def out_of_memory():
+    books = plugged(limit=4 * MIB)
+    held = accelrt.Buffer(3 * MIB)
+    with pytest.raises(accelrt.OutOfMemoryError, match="backend 'books'") as caught:
+        accelrt.Buffer(2 * MIB)
+    assert (caught.value.requested, caught.value.live, caught.value.__cause__) == (2 * MIB, 3 * MIB, None)
+    books.fails = MemoryError("the library is full")
+    with pytest.raises(accelrt.OutOfMemoryError, match="backend 'books'") as caught:
+        accelrt.caching_allocator_alloc(64)
+    assert caught.value.__cause__ is books.fails
+    books.fails = None
+    freed = []
+    memory.register_free_memory_callback(lambda device, size: freed.append(held.free()) or True)
+    accelrt.Buffer(2 * MIB).free()
+    assert (freed, accelrt.memory_stats()["num_ooms"]) == ([None], 2)
+    books.fails = MemoryError("full for now")
+    memory.register_free_memory_callback(lambda device, size: setattr(books, "fails", None) or True)
+    accelrt.Buffer(64).free()
+    with pytest.raises(accelrt.OutOfMemoryError) as caught:
+        accelrt.Buffer(5 * MIB)
+    assert caught.value.__cause__ is None, "an earlier refusal's"
+
+
+def other_exceptions():
+    books = plugged()
+    books.fails = ZeroDivisionError("by zero")
+    text = r"the allocator 'books' failed: allocate\(64, device 0, stream 0x0\) raised ZeroDivisionError: by"
+    with pytest.raises(RuntimeError, match=text) as caught:
+        accelrt.Buffer(64)
+    assert caught.value.__cause__ is books.fails
+    books.fails = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        accelrt.Buffer(64)
+    books.fails, books.free = None, None
+    assert figures() == (0, 0)
+    accelrt.Buffer(64).free()
+    memory.audit()
+
+
+def wrong_answers():
+    given = []
+    allocator = memory.CallbackAllocator(lambda *arguments: given[-1], lambda *arguments: None)
+    memory.change_current_allocator(allocator)
+    for answer, text in (("0x10", "what it returned is '0x10' of type str"), (-5, "is -5; an address is")):
+        given.append(answer)
+        with pytest.raises(RuntimeError, match=text):
+            accelrt.Buffer(64)
+    for answer in (0, None):
+        given.append(answer)
+        with pytest.raises(accelrt.OutOfMemoryError):
+            accelrt.Buffer(64)
+
+
+def what_free_raises_is_told():
+    told = []
+
+    def allocate(size, device, stream):
+        return 0x1000
+
+    def free(address, size, device, stream):
+        raise LookupError(address)
+
+    sys.unraisablehook = told.append
+    memory.change_current_allocator(memory.CallbackAllocator(allocate, free))
+    accelrt.caching_allocator_delete(accelrt.caching_allocator_alloc(64))
+    assert [(type(each.exc_value), each.exc_value.args, each.object) for each in told] == [
+        (LookupError, (0x1000,), free)
+    ]
+    assert figures() == (0, 0), "it counts as given back"
+
+    def fails():
+        held = accelrt.Buffer(64)
+        raise KeyError(held.nbytes)
+
+    with pytest.raises(KeyError, match="64"):
+        fails()
+    gc.collect()
+    assert len(told) == 2
+
+
+# --- threads, locks, and functions that use accelrt -----------------------------------------------
+
+
+def one_that_asks_accelrt():
+    allocator = memory.CallbackAllocator(accelrt.caching_allocator_alloc, print)
+    memory.change_current_allocator(allocator)
+    with pytest.raises(RuntimeError, match="asks accelrt for the memory, which asks it"):
+        accelrt.Buffer(64)
+    assert figures() == (0, 0)
+
+
+class NestedBooks(Books):
+    """Allocates, frees and empties the cache inside of its functions."""
+
+    inside = False
+
+    def busy(self):
+        if not self.inside:
+            self.inside = True
+            with accelrt.Buffer(MIB):
+                accelrt.empty_cache()
+            self.inside = False
+
+    def allocate(self, *given):
+        self.busy()
+        return super().allocate(*given)
+
+    def free(self, *given):
+        self.busy()
+        super().free(*given)
+
+
+def nested_uses():
+    # What runs inside of a function, a collection say, may free, allocate and empty the cache; so too in the
+    # ladder of a request that waits for what is leaving.
+    books, other, gate = NestedBooks(8 * MIB), accelrt.Stream(), threading.Event()
+    memory.change_current_allocator(memory.CallbackAllocator(books.allocate, books.free))
+    buffer = accelrt.Buffer(5 * MIB)
+    buffer.record_stream(other)
+    other.launch_host_func(gate.wait)
+    buffer.free()
+
+    threading.Timer(0.2, gate.set).start()
+    accelrt.Buffer(6 * MIB).free()
+    accelrt.empty_cache()
+    assert (books.live, figures()) == (0, (0, 0))
+    memory.audit()
+
+
+def threads():
+    books = plugged()
+
+    def churn(seed):
+        stream, other = accelrt.Stream(), accelrt.Stream()
+        out = np.zeros(4096, np.uint8)
+        for index in range(100):
+            with accelrt.Buffer(4096, stream=stream) as buffer:
+                buffer.copy_from(np.full(4096, seed + index, np.uint8))
+                buffer.copy_to(out, stream=other)
+                assert (out == (seed + index) % 256).all()
+            if index % 20 == 0:
+                accelrt.empty_cache()
+
+    workers = [threading.Thread(target=churn, args=(seed,)) for seed in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    accelrt.synchronize()
+    accelrt.empty_cache()
+    assert (figures(), books.live, len(books.asked)) == ((0, 0), 0, 400)
+    memory.audit()
+
+
+def without_python():
+    # Nogil code, on a thread that has no thread state.
+    books, told = plugged(), []
+    accelrt.Buffer(64).free()
+    symbols = ctypes.CDLL(memory.library_path())
+    allocate, free = symbols.accelrt_torch_alloc, symbols.accelrt_torch_free
+    allocate.argtypes, allocate.restype = [ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p], ctypes.c_void_p
+    free.argtypes, free.restype = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p], None
+    address = allocate(1000, 0, None)
+    assert books.live == 1000
+    free(address, 1000, 0, None)
+    sys.unraisablehook = told.append
+    books.fails = ValueError("no")
+    assert allocate(1000, 0, None) is None
+    assert [type(each.exc_value) for each in told] == [RuntimeError]
+    assert (books.live, figures()) == (0, (0, 0))
+
+
+def held_to_the_end():
+    # Neither function is called once the interpreter ends.
+    books = plugged()
+    globals()["kept"] = accelrt.Buffer(64)
+    books.held = books.asked = None
+
+
+def captures():
+    books, stream = plugged(), accelrt.Stream()
+    kept, dropped, graph = accelrt.Buffer(64), accelrt.Buffer(64), accelrt.CUDAGraph()
+    with accelrt.graph(graph, stream=stream):
+        kept.fill(3, stream=stream)
+        with pytest.raises(accelrt.NotSupportedError, match=r"private pools.*native"):
+            accelrt.Buffer(64)
+        dropped.free()
+        assert books.live == 128
+    assert books.live == 64
+    graph.replay()
+    accelrt.synchronize()
+    out = np.zeros(64, np.uint8)
+    kept.copy_to(out)
+    assert (out == 3).all()
+    with pytest.raises(accelrt.NotSupportedError, match="backend 'books'"):
+        accelrt.memory_snapshot()
+
+
+SCENARIOS = [contents_and_statistics, shared_memory_stays, a_limit_holds, out_of_memory, other_exceptions]
+SCENARIOS += [wrong_answers, what_free_raises_is_told, one_that_asks_accelrt, nested_uses, threads, captures]
+SCENARIOS += [without_python, held_to_the_end]
+
+
+@pytest.mark.parametrize("function", SCENARIOS, ids=lambda function: function.__name__)
+def test_functions_as_an_allocator(function):
+    assert "Traceback" not in in_child(function, ACCELRT_DRIVER=DRIVER)
+
+
+def test_what_is_no_allocator_is_refused():
+    with pytest.raises(TypeError, match="None of type NoneType cannot be called; pass a callable as alloc"):
+        memory.CallbackAllocator(None, print)
+    with pytest.raises(TypeError, match=r"3 of type int cannot be called; pass a callable as free\(address"):
+        memory.CallbackAllocator(print, 3)
+    with pytest.raises(TypeError, match="name is b'a' of type bytes; pass a str"):
+        memory.CallbackAllocator(print, print, b"a")
+    for name in ("", "native", "a\0b"):
+        with pytest.raises(ValueError, match="pass a name that no backend"):
+            memory.CallbackAllocator(print, print, name)
+    allocator = memory.CallbackAllocator(print, len, "mine")
+    assert (allocator.allocate, allocator.free, allocator.name) == (print, len, "mine")
+    assert repr(allocator).startswith("<accelrt.memory.CallbackAllocator 'mine'")
+    with pytest.raises(RuntimeError, match="initialised once"):
+        allocator.__init__(print, len)
+    gc.collect()
