@@ -76,7 +76,7 @@ LATER = {
 
 # Modules of accelrt that are public themselves: those that `from accelrt import *` brings, and the others.
 MODULES = "identity interface memory publish sanitizer"
-UNLISTED = "nvml readings visible"
+UNLISTED = "interop nvml readings visible"
 
 # Of accelrt.memory; imported when it is asked for.
 MEMORY = {

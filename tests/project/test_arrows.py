@@ -30,7 +30,7 @@ FLOORS = (
     ("buffers", "arrays"),
     ("kernels",),
     ("graphs",),
-    ("identity", "publish", "readings", "interface", "sanitizer", "api", "include"),
+    ("identity", "publish", "readings", "interface", "interop", "sanitizer", "api", "include"),
     ("",),
     ("cli", "__main__"),
 )
