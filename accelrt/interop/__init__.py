@@ -3,11 +3,12 @@
 cupy               CuPy: device and page-locked memory, captures that CuPy begins
 cupy_memory        the memory as CuPy holds it
 external_captures  captures that another library begins, and the private pool that each has
+numba              numba-cuda: its memory manager
 """
 
 import importlib
 
-_libraries = ("cupy",)
+_libraries = ("cupy", "numba")
 
 
 def __getattr__(name: str) -> object:
