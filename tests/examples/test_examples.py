@@ -19,6 +19,8 @@ SAYS = {  # of what it refuses
     "c_abi/run.py cpp": "allocate answered OUT_OF_MEMORY (2)",
     "cython_extension/build_and_run.py": "there_and_back() answered INVALID_DEVICE",
 }
+ON_HOST = os.environ.get("ACCELRT_DRIVER", "host") == "host"
+OF_GPUS = {"cupy_beside_torch.py": ("torch", "cupy")}  # and the libraries that they need
 STARTED = re.findall(r"^\| `python ([^`]+)` \|", (EXAMPLES / "README.md").read_text(), re.M)
 
 
@@ -43,6 +45,10 @@ def run(command, **environment):
 def test_an_example_runs(command):
     if command.endswith(" cpp") and CXX is None:
         pytest.skip("no C++ compiler (g++) is installed")
+    if command in OF_GPUS and ON_HOST:
+        pytest.skip("needs a GPU")
+    for library in OF_GPUS.get(command, ()):
+        pytest.importorskip(library)
     said = run(command)
     assert "0 bytes are still allocated" in said
     assert SAYS.get(command, "") in said
@@ -58,4 +64,4 @@ def test_the_table_lists_every_example():
     sources = {path for path in sources if not path.endswith((".pyc", "README.md", "setup.py"))}
     text = (EXAMPLES / "README.md").read_text()
     assert [path for path in sources if path not in text] == []
-    assert len(STARTED) == 6
+    assert len(STARTED) == 7

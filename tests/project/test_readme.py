@@ -27,7 +27,7 @@ def block(word, blocks=PYTHON):
     return found
 
 
-USE, ARRAYS, CAPTURE, TORCH, HOOKS, BACKENDS = (
+USE, ARRAYS, CAPTURE, TORCH, HOOKS, PEERS, BACKENDS = (
     block(word)
     for word in (
         "wait_event",
@@ -35,6 +35,7 @@ USE, ARRAYS, CAPTURE, TORCH, HOOKS, BACKENDS = (
         "cuda.graph(",
         "change_current_allocator(plugin)",
         "set_reset_fn",
+        "interop.cupy",
         "select_backend",
     )
 )
@@ -57,9 +58,8 @@ def run(text, **environment):
 
 def test_every_block_is_among_those_that_are_tested():
     assert {language for language, _ in BLOCKS} == {"", "python", "cython"}
-    assert sorted((USE, ARRAYS, CAPTURE, TORCH, HOOKS, BACKENDS, RESOURCES, FROM_RESOURCES)) == list(
-        range(len(PYTHON))
-    )
+    blocks = (USE, ARRAYS, CAPTURE, TORCH, HOOKS, PEERS, RESOURCES, BACKENDS, FROM_RESOURCES)
+    assert sorted(blocks) == list(range(len(PYTHON)))
     assert len(CYTHON) == 1
     assert len(PLAIN) == 4
 
@@ -107,6 +107,18 @@ def test_torch_takes_its_memory_from_accelrt():
         "    assert accelrt.memory_allocated() >= x.nbytes\n"
     )
     run(PYTHON[TORCH] + PYTHON[HOOKS] + use)
+
+
+@pytest.mark.gpu
+def test_cupy_and_numba_take_their_memory_from_accelrt():
+    pytest.importorskip("cupy")
+    pytest.importorskip("numba.cuda")
+    use = (
+        "import accelrt, cupy, numpy\nfrom numba import cuda\n"
+        "x, y = cupy.zeros(1 << 20, 'uint8'), cuda.to_device(numpy.zeros(1 << 20, 'uint8'))\n"
+        "print(accelrt.memory_allocated())"
+    )
+    assert run(PYTHON[PEERS] + use) == f"{2 << 20}\n"
 
 
 @pytest.mark.gpu

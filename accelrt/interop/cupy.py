@@ -1,0 +1,202 @@
+"""CuPy on accelrt's memory.
+
+    import accelrt.interop.cupy
+
+    accelrt.interop.cupy.install()
+
+From then on CuPy's device and page-locked memory comes from accelrt's caches, so that it is in one pool with
+that of every other library there, and accelrt's limits and figures hold for it.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+
+from accelrt import errors
+from accelrt.interop import cupy_memory
+from accelrt.interop.external_captures import ExternalCapture
+from accelrt.runtime import init
+
+TYPE_CHECKING = False  # typing's, which takes long to import
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+__all__ = ["install", "is_installed", "uninstall"]
+
+OLDEST = 14  # whose streams keep for a graph what its capture needs
+
+_undo: list[Callable[[], object]] = []  # what uninstall() calls, in this order
+_cupy: Any = None
+
+
+def install() -> None:
+    """Lets CuPy allocate from accelrt, on every thread that is not inside cupy.cuda.using_allocator().
+
+    A block belongs to the stream of CuPy's that is current on the thread when it is allocated, and goes back
+    to that stream's memory when CuPy drops it.  If another stream is current then, the block serves nothing
+    else until the work that is on that one is done.  Streams that were current at neither time have to be
+    named by accelrt.record_stream(array.data.ptr, stream), or be waited for, as with CuPy's own pool.  Let a
+    stream's work end before the stream dies: CuPy's next one may have its handle, and with it its memory.
+
+    Captures that CuPy begins (Stream.begin_capture) allocate from a private pool each, which lives as long as
+    the graph does; arrays made in one have to be kept as long as their contents are wanted.  accelrt.graph
+    captures CuPy's work too: with accelrt.stream(accelrt.Stream.from_any(stream)), and stream current in
+    CuPy.
+
+    What CuPy's own pool holds idle goes back to the device; what is in use stays CuPy's until it is freed.
+    cupy.get_default_memory_pool() has no part in it any more: its limits and hooks do not apply, and
+    accelrt.set_per_process_memory_fraction, accelrt.empty_cache and accelrt.memory_stats do.  Doing it again
+    does nothing.
+
+    Raises:
+        ModuleNotFoundError: CuPy is not installed.
+        NotSupportedError: accelrt runs on the host device, or CuPy is for AMD's GPUs or older than 14.
+        ValueError: this thread is inside cupy.cuda.using_allocator().
+    """
+    global _cupy
+    if _undo:
+        return
+    _require_gpu()
+    _cupy = _import()
+    cuda = _cupy.cuda
+    cupy_memory.connect(
+        (cuda.memory.UnownedMemory, cuda.memory.MemoryPointer, cuda.PinnedMemoryPointer),
+        (cuda.runtime.getDevice, lambda device: cuda.get_current_stream(device).ptr),
+        _translation(cuda.memory.OutOfMemoryError),
+        _functions_of("cupy.cuda.device"),
+        _functions_of("cupy_backends.cuda.stream"),
+    )
+    before = cuda.get_allocator()
+    cuda.set_allocator(cupy_memory.allocate)
+    _undo.append(lambda: _restore(before))
+    cuda.set_pinned_memory_allocator(cupy_memory.allocate_pinned)
+    _undo.append(lambda: cuda.set_pinned_memory_allocator(_cupy.get_default_pinned_memory_pool().malloc))
+    _watch_captures(cuda.stream._BaseStream)
+    _release_idle(before)
+
+
+def uninstall() -> None:
+    """Gives CuPy back the allocator that it had, and its own pool of page-locked memory.  Memory that CuPy
+    has from accelrt stays valid and goes back to accelrt; a capture under way has to be ended first.  Doing
+    it again does nothing.
+
+    Raises:
+        ValueError: this thread is inside cupy.cuda.using_allocator().
+    """
+    while _undo:
+        _undo[0]()
+        del _undo[0]
+
+
+def is_installed() -> bool:
+    """Whether this thread's CuPy allocates from accelrt now: not before install(), nor where another
+    allocator was set since."""
+    return bool(_undo) and _cupy.cuda.get_allocator() is cupy_memory.allocate
+
+
+def _require_gpu() -> None:
+    if init.chosen_driver() == "host":
+        raise errors.NotSupportedError(
+            "CuPy computes on GPUs, and accelrt runs on the host device here; unset ACCELRT_DRIVER, or call "
+            "accelrt.init(driver='cuda') first",
+            801,
+            "NOT_SUPPORTED",
+            "interop.cupy.install",
+        )
+
+
+def _import() -> Any:
+    try:
+        cupy = importlib.import_module("cupy")
+    except ModuleNotFoundError as error:
+        if error.name != "cupy":
+            raise
+        raise ModuleNotFoundError("CuPy is not installed; pip install cupy-cuda13x", name="cupy") from None
+    if cupy.cuda.runtime.is_hip:
+        problem = "this CuPy is built for AMD's GPUs; install one for CUDA, such as cupy-cuda13x"
+    elif int(cupy.__version__.partition(".")[0]) < OLDEST:
+        problem = f"this CuPy is {cupy.__version__}; install {OLDEST} or later"
+    else:
+        return cupy
+    raise errors.NotSupportedError(problem, 801, "NOT_SUPPORTED", "interop.cupy.install")
+
+
+def _functions_of(module: str) -> dict[str, object]:
+    """The C functions that a module of CuPy's exports, by name; none where it has none."""
+    try:
+        found = importlib.import_module(module)
+    except ModuleNotFoundError:
+        return {}
+    return dict(getattr(found, "__pyx_capi__", {}))
+
+
+def _translation(theirs: type[Exception]) -> Callable[[errors.OutOfMemoryError], Exception]:
+    class OutOfMemoryError(theirs, errors.OutOfMemoryError):  # type: ignore[misc, valid-type]
+        """accelrt's, which programs catch that expect CuPy's."""
+
+        def __init__(self, error: errors.OutOfMemoryError) -> None:
+            errors.OutOfMemoryError.__init__(self, str(error), error.code, error.name, error.call)
+            self.__dict__.update(error.__dict__)
+            self._size, self._total, self._limit = error.requested or 0, error.live or 0, 0
+
+        def __reduce__(self) -> tuple[object, ...]:
+            return errors.OutOfMemoryError.__reduce__(self._plain())
+
+        def _plain(self) -> errors.OutOfMemoryError:
+            return errors.OutOfMemoryError(str(self), self.code, self.name, self.call)
+
+    return OutOfMemoryError
+
+
+def _restore(before: object) -> None:
+    """Sets the allocator that there was, unless another one was set since.  CuPy refuses inside
+    using_allocator()."""
+    found = _cupy.cuda.get_allocator()
+    _cupy.cuda.set_allocator(before if found is cupy_memory.allocate else found)
+
+
+def _release_idle(allocator: object) -> None:
+    for pool in (getattr(allocator, "__self__", None), _cupy.get_default_pinned_memory_pool()):
+        release = getattr(pool, "free_all_blocks", None)
+        if release is not None:
+            release()
+
+
+def _watch_captures(streams: Any) -> None:
+    """Lets streams of CuPy's say when they begin and end a capture."""
+    begin, end = streams.begin_capture, streams.end_capture
+
+    @functools.wraps(begin)
+    def begin_capture(self: Any, mode: int | None = None) -> None:
+        device = self.device_id if self.device_id >= 0 else _cupy.cuda.runtime.getDevice()
+        capture = ExternalCapture(device, self.ptr)
+        try:
+            begin(self, mode)
+        except BaseException:
+            capture.over()
+            raise
+        try:
+            capture.begun()
+        except BaseException:
+            capture.over()
+            end(self)
+            raise
+        self._graph_host_funcargs.append(capture)  # the list becomes the graph's, or dies with the stream
+
+    @functools.wraps(end)
+    def end_capture(self: Any) -> Any:
+        kept = self._graph_host_funcargs or ()
+        try:
+            return end(self)
+        finally:
+            for thing in kept:
+                if isinstance(thing, ExternalCapture):
+                    thing.over()
+
+    def stop() -> None:
+        streams.begin_capture, streams.end_capture = begin, end
+
+    streams.begin_capture, streams.end_capture = begin_capture, end_capture
+    _undo.append(stop)
