@@ -158,8 +158,9 @@ class Numba(Accelrt):
 
     @staticmethod
     def install():
-        import accelrt.interop.numba
         import numba
+
+        import accelrt.interop.numba
 
         accelrt.interop.numba.install()
         numba.config.CUDA_LOW_OCCUPANCY_WARNINGS = False
