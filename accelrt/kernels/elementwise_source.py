@@ -4,6 +4,9 @@ A kernel's first parameter is the number of elements, or for a strided kernel a 
 length of each axis, and for each array its stride in bytes along each axis, all of 64 bits.  The inputs and
 outputs follow in the order of their declarations, an array as the pointer to its first element, a scalar by
 value.
+
+Names of the text's own begin with accelrt_, those made of a parameter's name with accelrt_arg_,
+accelrt_held_ and so on, so that no parameter's name can meet another one.
 """
 
 from __future__ import annotations
@@ -233,11 +236,11 @@ def operation(text: Text) -> str:
     takes = ["const long long i", "const long long n"]
     takes += [f"const {each.computed} {each.name}" for each in operands if not each.is_output]
     outputs = [each for each in operands if each.is_output]
-    takes += [f"{each.computed}* accelrt_{each.name}" for each in outputs]
+    takes += [f"{each.computed}* accelrt_out_{each.name}" for each in outputs]
     lines += [text.preamble, f"accelrt_inline void accelrt_operation({', '.join(takes)}) {{"]
     lines += [f"    {each.computed} {each.name} = 0;" for each in outputs]
     lines += ["    {", text.body, "    ;}"]
-    lines += [f"    *accelrt_{each.name} = {each.name};" for each in outputs]
+    lines += [f"    *accelrt_out_{each.name} = {each.name};" for each in outputs]
     return "\n".join([*lines, "}\n"])
 
 
@@ -303,12 +306,12 @@ def cuda_source(text: Text, axes: int, vector: int, wide: bool) -> str:
 def cuda_contiguous(operands: Sequence[Operand], vector: int) -> str:
     arrays = [each for each in operands if each.is_array]
     read = [each for each in arrays if not each.is_output]
-    vectors = {each.name: f"accelrt_{each.name}_vector" for each in arrays}
+    vectors = {each.name: f"accelrt_vector_{each.name}" for each in arrays}
     lines = [f"const long long accelrt_whole = accelrt_n / {vector};"]
     for each in arrays:
         aligned = f"alignas(sizeof({each.stored}) * {vector})"
         lines.append(f"struct {aligned} {vectors[each.name]} {{ {each.stored} at[{vector}]; }};")
-        lines.append(f"{vectors[each.name]} accelrt_{each.name}[{UNROLLED}];")
+        lines.append(f"{vectors[each.name]} accelrt_held_{each.name}[{UNROLLED}];")
     lines.append(f"const long long accelrt_first = (long long)blockIdx.x * {BLOCK * UNROLLED} + threadIdx.x;")
     step = [
         "#pragma unroll",
@@ -319,7 +322,7 @@ def cuda_contiguous(operands: Sequence[Operand], vector: int) -> str:
     lines += step
     for each in read:
         source = f"reinterpret_cast<const {vectors[each.name]}*>(accelrt_arg_{each.name})[accelrt_k]"
-        lines.append(f"        accelrt_{each.name}[accelrt_u] = {source};")
+        lines.append(f"        accelrt_held_{each.name}[accelrt_u] = {source};")
     lines += [
         "    }",
         "}",
@@ -327,13 +330,13 @@ def cuda_contiguous(operands: Sequence[Operand], vector: int) -> str:
         "        #pragma unroll",
         f"        for (int accelrt_v = 0; accelrt_v < {vector}; ++accelrt_v) {{",
     ]
-    at = {each.name: f"accelrt_{each.name}[accelrt_u].at[accelrt_v]" for each in arrays}
+    at = {each.name: f"accelrt_held_{each.name}[accelrt_u].at[accelrt_v]" for each in arrays}
     lines += ["            " + line for line in call(operands, f"accelrt_k * {vector} + accelrt_v", at)]
     lines.append("        }")
     for each in arrays:
         if each.is_output:
             target = f"reinterpret_cast<{vectors[each.name]}*>(accelrt_arg_{each.name})[accelrt_k]"
-            lines.append(f"        {target} = accelrt_{each.name}[accelrt_u];")
+            lines.append(f"        {target} = accelrt_held_{each.name}[accelrt_u];")
     lines += ["    }", "}"]
     # The last elements, fewer than a vector, are those of the first threads of the last block.
     lines += [

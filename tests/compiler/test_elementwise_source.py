@@ -54,6 +54,20 @@ def test_every_type_compiles_without_a_warning(dtype):
         assert image.log == ""
 
 
+NAMES = "first k u v rest next at layout axes operation begin last end where arguments arg_first held_x whole"
+
+
+@pytest.mark.nvrtc
+@pytest.mark.parametrize("outputs", [1, 18])
+def test_a_parameter_may_have_the_name_that_the_text_has_for_something(outputs):
+    names = NAMES.split()
+    inputs = len(names) - outputs
+    operands = tuple(Operand(name, "float32", True, place >= inputs) for place, name in enumerate(names))
+    text = Text("doubled", operands, {}, "; ".join(f"{name} = i" for name in names[inputs:]), "")
+    for axes, vector in ((0, 4), (2, 1)):
+        accelrt.compile_image(cuda_source(text, axes, vector, False), arch=90)
+
+
 @pytest.mark.nvrtc
 @pytest.mark.parametrize(
     ("x", "z", "vector", "wide"), [("float32", "float32", 4, "v4"), ("int8", "int16", 8, "v4")]

@@ -266,7 +266,8 @@ cdef int copy_across(int on_device, uintptr_t stream, int dst_on, uintptr_t dst,
 
 cdef int copy_3d(int device, uintptr_t stream, uintptr_t dst, size_t dst_pitch, size_t dst_lines, uintptr_t src,
                  size_t src_pitch, size_t src_lines, size_t width, size_t height, size_t depth) noexcept nogil:
-    # The driver sees from the addresses which side is where (cuMemcpy3DAsync, CU_MEMORYTYPE_UNIFIED).
+    # The driver sees from the addresses which side is where (cuMemcpy3DAsync, CU_MEMORYTYPE_UNIFIED).  It wants slices as
+    # high as the copy, of one slice too, where they say nothing.
     cdef CUDA_MEMCPY3D_v2 params
     cdef bint pushed = False
     cdef int code = enter(device, &pushed)
@@ -275,11 +276,11 @@ cdef int copy_3d(int device, uintptr_t stream, uintptr_t dst, size_t dst_pitch, 
         params.srcMemoryType = CU_MEMORYTYPE_UNIFIED
         params.srcDevice = src
         params.srcPitch = src_pitch
-        params.srcHeight = src_lines
+        params.srcHeight = src_lines if depth > 1 else height
         params.dstMemoryType = CU_MEMORYTYPE_UNIFIED
         params.dstDevice = dst
         params.dstPitch = dst_pitch
-        params.dstHeight = dst_lines
+        params.dstHeight = dst_lines if depth > 1 else height
         params.WidthInBytes = width
         params.Height = height
         params.Depth = depth
