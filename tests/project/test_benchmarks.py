@@ -15,6 +15,7 @@ SCRIPTS = [
     "bench_stream",
     "bench_graph",
     "bench_copy",
+    "bench_launch",
     "bench_compile",
     "bench_import",
     "bench_random",
