@@ -3,6 +3,7 @@
 import ctypes
 import gc
 import os
+import threading
 import weakref
 
 import numpy as np
@@ -154,8 +155,10 @@ SUM = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p))
 def test_a_function_of_ctypes_is_a_kernel_and_is_kept_alive():
     def run(where, arguments):
         at = ctypes.c_uint32.from_address(ctypes.c_size_t.from_address(arguments[0]).value)
-        at.value += ctypes.c_uint32.from_address(arguments[1]).value
+        with lock:
+            at.value += ctypes.c_uint32.from_address(arguments[1]).value
 
+    lock = threading.Lock()  # blocks may run at the same time
     function = SUM(run)
     kernel = accelrt.host_kernel(function, "uint32_t* at, uint32_t value", name="add")
     buffer, out = accelrt.Buffer(4), np.zeros(1, np.uint32)

@@ -1,8 +1,8 @@
 """The host driver's rows for modules, functions and launches.
 
 A kernel is a C function that is called once for each block of the grid, with the block's place and pointers to the
-arguments' values; `accelrt/kernels/DESIGN.md` has the declaration.  The blocks of a launch run one after the other on
-the thread that serves the stream, so that no two of them need to be ordered.
+arguments' values; `accelrt/kernels/DESIGN.md` has the declaration.  The blocks of a launch run on the
+thread that serves the stream, which others help where there is much to do (`crew.pyx`).
 
 A module is a shared object: `module_load` takes its path, which contains a slash and ends with a NUL, or its bytes, an
 ELF image whose length the section headers tell.  For a kernel NAME it exports NAME and `const size_t NAME_parameters[]`,
