@@ -54,5 +54,6 @@ cdef int follow_producers(Parameters parameters, tuple arguments, Stream stream)
 cdef int keep_memory(Parameters parameters, tuple arguments, Record record) except -1
 # The same while the race detector is on, which is told.
 cdef int announce_memory(Parameters parameters, tuple arguments, Stream stream, str call) except -1
+cdef list uses_of(Parameters parameters, tuple arguments)  # what it is told: (address, bytes, "r" or "w")
 # After it: other streams' memory is not handed out before the kernel is done with it.
 cdef int note_memory(Parameters parameters, tuple arguments, Stream stream, bint captured) except -1

@@ -419,6 +419,10 @@ cdef int keep_memory(Parameters parameters, tuple arguments, Record record) exce
 
 
 cdef int announce_memory(Parameters parameters, tuple arguments, Stream stream, str call) except -1:
+    return watch.note_launch(stream.device_index, stream.handle, call, uses_of(parameters, arguments))
+
+
+cdef list uses_of(Parameters parameters, tuple arguments):
     cdef list uses = []
     cdef Py_ssize_t index
     cdef Operand memory
@@ -427,7 +431,7 @@ cdef int announce_memory(Parameters parameters, tuple arguments, Stream stream, 
         writes = parameters.count < 0 or parameters.each[index].writes
         if not isinstance(argument, int) and read_memory(argument, &memory, index, parameters, writes) and memory.nbytes:
             uses.append(span_of(argument, &memory, writes))
-    return watch.note_launch(stream.device_index, stream.handle, call, uses)
+    return uses
 
 
 cdef int follow_producers(Parameters parameters, tuple arguments, Stream stream) except -1:

@@ -1,4 +1,4 @@
-"""The blocks of a kernel of the host device, shared by threads: each runs once, and the kernel ends with all."""
+"""The blocks of a kernel of the host device, shared by threads: each runs once, and all before it ends."""
 
 import pytest
 from child import in_child
