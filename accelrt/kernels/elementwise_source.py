@@ -369,7 +369,11 @@ def signature(operands: Sequence[Operand], axes: int) -> list[str]:
     arrays = sum(each.is_walked for each in operands)
     first = f"struct[{8 * (1 + axes + arrays * axes)}]" if axes else "long long"
     kinds = [
-        each.pointer if each.is_array else each.dtype if each.dtype in COMPLEX else each.computed
+        f"{'' if each.is_output else 'const '}{each.dtype}*"
+        if each.is_array
+        else each.dtype
+        if each.dtype in COMPLEX
+        else each.computed
         for each in operands
     ]
     return [first, *kinds]
