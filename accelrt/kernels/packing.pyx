@@ -223,7 +223,8 @@ cdef int check_elements(Parameters parameters, Py_ssize_t index, Array array) ex
                  "complex numbers", "floating-point numbers")
         raise TypeError(
             f"{place_of(index, parameters)} is an Array of {array.dtype}; the kernel takes a pointer to "
-            f"{kinds[<int>parameter.pointee_kind]} of {parameter.pointee} bytes; convert it, or name its bytes' type by view()")
+            f"{kinds[<int>parameter.pointee_kind]} of {parameter.pointee} bytes; convert it, or name its bytes' type by "
+            "view()")
     parameters.fitting[index] = array.dtype
     parameter.fitting = <PyObject*>array.dtype
     return 0

@@ -162,4 +162,5 @@ def test_a_c_program_compiles_without_a_warning(modules, tmp_path, program):
 
 
 def test_there_are_c_programs(modules):
-    assert {path.stem for path in FOLDER.glob("raw/*.c")} == {"alloc", "copy", "graph", "readings", "stream"}
+    programs = {"alloc", "copy", "graph", "launch", "readings", "stream"}
+    assert {path.stem for path in FOLDER.glob("raw/*.c")} == programs
