@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["BUILD_VARIABLES", "VARIABLES", "Variable", "read_size", "text", "value"]
 
 MOST_HOST_DEVICES = 64  # MAX_HOST_DEVICES of driver/host/memory.pxd
+MOST_HOST_THREADS = 64  # MOST_THREADS of driver/host/crew.pxd
 LEAST_BYTES = 1 << 21
 UNITS = {"": 1, "b": 1}
 for _power, _letter in enumerate("kmgt", 1):
@@ -166,6 +167,12 @@ VARIABLES = {
             "0",
             "microseconds before each operation of the host driver",
             number_to(10**9),
+        ),
+        Variable(
+            "ACCELRT_HOST_THREADS",
+            "0",
+            "threads that run a kernel of the host driver, 1 to 64; 0 is one for each processor",
+            number_to(MOST_HOST_THREADS),
         ),
         Variable("ACCELRT_ALLOC_CONF", "", "the allocator's settings, key:value,key:value", as_it_is),
         Variable(

@@ -12,7 +12,6 @@ ROWS = [
     Row("fill_1kib", "fill of 1 KiB, the call", batch=100),
     Row("h2d_rate", "host to device, 64 MiB, pinned", unit="GB/s", batch=10),
     Row("d2d_rate", "within the device, 256 MiB", unit="GB/s", batch=10),
-    Row("elementwise_1kib", "elementwise z = 2 * x of 1 KiB, the call", batch=100),
     Row(
         "elementwise_rate",
         "elementwise z = 2 * x of 2**28 floats",

@@ -27,6 +27,7 @@ BENCHMARKS = {
     "bench_stream.py": "Streams, events, devices",
     "bench_graph.py": "Graphs",
     "bench_copy.py": "Copies and fills",
+    "bench_launch.py": "Launches and exports",
     "bench_compile.py": "Compilation at run time",
     "bench_import.py": "Import",
     "bench_random.py": "Random allocation",

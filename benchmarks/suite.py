@@ -105,7 +105,13 @@ def options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def run(name: str, rows: list[Row], others: list[str], more: Callable[[Worker], None] | None = None) -> None:
+def run(
+    name: str,
+    rows: list[Row],
+    others: list[str],
+    more: Callable[[Worker], None] | None = None,
+    rounds: int = ROUNDS,
+) -> None:
     """A benchmark's main: each library does the rows in a process of its own, and raw/<name>.c on the driver.
 
     All take turns for some rounds, and a cell keeps its best median: a machine that others use too changes
@@ -116,13 +122,14 @@ def run(name: str, rows: list[Row], others: list[str], more: Callable[[Worker], 
         rows: its rows.
         others: the columns beside accelrt's and the raw driver's.
         more: does the rows that are no plain calls, in the library's process.
+        rounds: how often each library does its rows.
     """
     chosen = options()
     if chosen.peer:
         work(chosen.peer, rows, more, chosen.quick)
         return
     suite = Suite(name, rows, ["accelrt", RAW, *others], chosen.quick)
-    for _ in range(1 if chosen.quick else ROUNDS):
+    for _ in range(1 if chosen.quick else rounds):
         for column in ("accelrt", *others):
             suite.fill(column, [sys.executable, str(Path(sys.argv[0]).resolve()), "--peer", column])
         suite.fill_raw()

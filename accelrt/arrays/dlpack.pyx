@@ -174,9 +174,14 @@ cdef inline int describe(Array array, DLTensor* out, uint64_t* out_flags) except
 
 
 cdef inline int write_steps(Array array, int64_t* steps) except -1:
-    cdef Py_ssize_t axis, stride
-    for axis in range(array.ndim):
+    # A division costs as much as the rest of an axis, and C order needs none.
+    cdef Py_ssize_t axis, stride, dense = 1
+    for axis in range(array.ndim - 1, -1, -1):
         stride = array.extents[array.ndim + axis]
+        if stride == dense * array.itemsize:
+            steps[axis] = dense
+            dense *= array.extents[axis]
+            continue
         if stride % array.itemsize:
             raise BufferError(f"strides {array.strides} are no multiples of the {array.itemsize} bytes of {array.dtype}, "
                               "and DLPack counts in elements; export a copy()")
@@ -220,9 +225,8 @@ cdef void delete_holder(void* holder) noexcept nogil:
     cdef bint made
     if is_gone():
         return
-    if has_gil():
-        with gil:
-            let_go(<PyObject*>holder)
+    if has_gil():  # to take it again would cost more than the rest
+        (<void (*)(PyObject*) noexcept nogil><void*>let_go)(<PyObject*>holder)
         return
     made = make_thread_state()
     with gil:

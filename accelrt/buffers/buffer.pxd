@@ -29,4 +29,5 @@ cdef class RegisteredMemory:
     cdef bint viewed
     cdef object __weakref__
 
+cdef Buffer new_buffer(size_t nbytes, Stream stream)  # on the stream's device; for callers who know that both will do
 cdef int raise_freed(object owner, str name) except -1  # ValueError: it was freed, or never made

@@ -169,6 +169,16 @@ cdef class Buffer:
         return f"<accelrt.Buffer {self.nbytes} bytes at {self.ptr:#x} on {self.device.type}:{self.device_index}>"
 
 
+cdef Buffer new_buffer(size_t nbytes, Stream stream):
+    cdef Buffer made = Buffer.__new__(Buffer)
+    made.device_index = stream.device_index
+    made.stream = stream
+    made.ptr = allocate_bytes(stream.device_index, nbytes, stream.handle)
+    made.nbytes = nbytes
+    made.live = True
+    return made
+
+
 cdef class PinnedBuffer:
     """Page-locked host memory from the cache, which copies read and write without a stage and asynchronously.
     It has the buffer protocol: numpy.frombuffer(pinned, dtype) is an array on it.

@@ -18,6 +18,7 @@ ROW = re.compile(r"^    int \(\*(\w+)\)\((.*)\) noexcept nogil")
 BUFFERS = {
     "out_text": (256, "out_text.decode()"),
     "out_uuid": (16, "(<char*>out_uuid)[:16]"),
+    "out_log": (4096, "out_log.decode(errors='replace')"),
     "out_ipc": (64, "(<char*>out_ipc)[:64]"),
 }
 DEFINED = re.compile(r"^cdef int (\w+)\(", re.M)

@@ -10,7 +10,7 @@
 #     the thread had before, be it nothing or a context of another library; only set_device leaves it changed;
 #     a row given none needs none: it runs in whatever is current, else in the context of some device;
 #   - capture_status answers an id of 0 unless the capture is ACTIVE;
-#   - out_text has TEXT_BYTES bytes, out_uuid 16, out_ipc 64;
+#   - out_text has TEXT_BYTES bytes, out_log LOG_BYTES, out_uuid 16, out_ipc 64;
 #   - no row takes the GIL, runs Python or waits for a lock of ours, except where its comment says so; and
 #     device_synchronize, stream_synchronize and event_synchronize between begin_wait and end_wait (waiting.pxd), where
 #     they look for signals and may answer INTERRUPTED.
@@ -20,8 +20,9 @@ from libc.stdint cimport uint64_t, uintptr_t
 ctypedef void (*host_fn)(void* data) noexcept nogil
 
 cdef enum:
-    TABLE_VERSION = 5
+    TABLE_VERSION = 6
     TEXT_BYTES = 256
+    LOG_BYTES = 4096
 
 cdef struct Table:
     unsigned int version  # TABLE_VERSION it was built for
@@ -160,6 +161,8 @@ cdef struct Table:
     # the arguments are the node's own, valid until it is changed or gone; _set changes an instance, or for 0 the graph
     int (*kernel_node)(uintptr_t graph, uintptr_t node, uintptr_t* out_function, unsigned int* out_grid_x, unsigned int* out_grid_y, unsigned int* out_grid_z, unsigned int* out_block_x, unsigned int* out_block_y, unsigned int* out_block_z, unsigned int* out_shared_bytes, uintptr_t* out_arguments) noexcept nogil  # no-cython-lint
     int (*kernel_node_set)(uintptr_t graph, uintptr_t exec_, uintptr_t node, uintptr_t function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, void** arguments) noexcept nogil  # no-cython-lint
+    # loads an image that module_load refused once more, to write what the compiler or the loader says; "" for nothing
+    int (*module_log)(int device, const char* image, char* out_log) noexcept nogil
 
     # between processes
     int (*ipc_event_export)(int device, uintptr_t event, char* out_ipc) noexcept nogil

@@ -609,7 +609,8 @@ cdef class CUDAGraph:
             RuntimeError: as raw_cuda_graph; or another thread changes this graph just now.
 
         Replays under way are left alone.  What the new arguments point at is kept from now on as what was captured is,
-        and that stays kept.  The race detector goes on to take a replay for what was captured.
+        and that stays kept.  The race detector takes a replay for what the node launches now; where several launches of the
+        capture may be the node's, for theirs too.
         """
         cdef uintptr_t graph = self.raw_cuda_graph()
         cdef uintptr_t handle = node_id(node)
@@ -617,7 +618,8 @@ cdef class CUDAGraph:
         self.require_calm()
         self.busy += 1
         try:
-            added = change_kernel_node(graph, self.exec_, handle, self.ordinal, self.kept, kernel, grid, block, shared, args)
+            added = change_kernel_node(
+                graph, self.exec_, handle, self.ordinal, self.capture, self.kept, kernel, grid, block, shared, args)
         finally:
             self.busy -= 1
         self.keep_more(added)

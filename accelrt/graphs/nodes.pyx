@@ -3,14 +3,16 @@ import os
 from collections import namedtuple
 
 from cpython.weakref cimport PyWeakref_NewRef
-from libc.stdint cimport uintptr_t
+from libc.stdint cimport uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 
 from accelrt.driver.capture_guard cimport go_relaxed, restore_mode
 cimport accelrt.driver.registry as registry
 from accelrt.errors import CudaError, NotSupportedError
 from accelrt.kernels.kernel cimport Dimensions, Kernel, make_kernel, read_dimensions, read_shared
+from accelrt.kernels.packing cimport uses_of
 from accelrt.runtime.capture_record cimport Record
+cimport accelrt.runtime.sanitizer_hooks as watch
 from accelrt.status cimport GRAPH_UPDATE_FAILURE, INVALID_VALUE, raise_status
 from accelrt.status import status_error
 
@@ -189,8 +191,16 @@ cdef object read_kernel_node(uintptr_t graph, uintptr_t node, list kept):
         size[6], read_arguments(function, <const void**>arguments))
 
 
-cdef list change_kernel_node(uintptr_t graph, uintptr_t exec_, uintptr_t node, int ordinal, list kept, object kernel,
-                             object grid, object block, object shared, object arguments):
+cdef tuple addresses_in(arguments):
+    # What may be pointers among arguments as a node has them, or as they were given: ints, and bytes of 8.
+    return tuple([
+        int.from_bytes(each, "little") if isinstance(each, bytes) else each
+        for each in arguments or () if isinstance(each, bytes) and len(each) == sizeof(void*) or type(each) is int
+    ])
+
+
+cdef list change_kernel_node(uintptr_t graph, uintptr_t exec_, uintptr_t node, int ordinal, uint64_t capture, list kept,
+                             object kernel, object grid, object block, object shared, object arguments):
     # Answers what has to be kept from now on.
     cdef object before = read_kernel_node(graph, node, kept)
     cdef Kernel to = kernel if kernel is not None else before.kernel
@@ -214,6 +224,9 @@ cdef list change_kernel_node(uintptr_t graph, uintptr_t exec_, uintptr_t node, i
     if exec_:  # which may refuse what the graph takes
         to.change_node(graph, exec_, node, &size, given)
     to.change_node(graph, 0, node, &size, given)
+    if watch.sanitizing:
+        watch.note_changed(capture, (before.name, addresses_in(before.arguments)),
+                           (to.name, addresses_in(given), tuple(uses_of(to.takes, given))))
     return record.kept
 
 

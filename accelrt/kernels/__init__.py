@@ -14,7 +14,8 @@ c_compiler          the C compiler, for kernels of the host device
 cache               what was compiled, kept in memory and in files
 includes            which files a source may include, for the cache's keys
 diagnostics         a compiler's messages with the source's lines
-elementwise         elementwise kernels
+elementwise         elementwise kernels and their calls
+elementwise_plan    what is decided for the types, shapes and strides of a call
 elementwise_source  their text
 elementwise_layout  their shapes and strides
 """

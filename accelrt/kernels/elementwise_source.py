@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 __all__ = [
     "BLOCK",
     "CHUNK",
+    "COMPLEX",
+    "IN_FLOAT",
     "MOST_AXES",
     "MOST_PARAMETERS",
     "STORED",
@@ -55,7 +57,10 @@ STORED = {
     "bfloat16": "unsigned short",
     "float32": "float",
     "float64": "double",
+    "complex64": "accelrt_complex64",
+    "complex128": "accelrt_complex128",
 }
+COMPLEX = ("complex64", "complex128")
 IN_FLOAT = ("float16", "bfloat16")
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 WORDS = """
@@ -91,6 +96,7 @@ HOST_START = """\
 #include <stdint.h>
 #include <string.h>
 #include <tgmath.h>
+#undef I
 #define accelrt_inline static inline
 #define min(a, b) ((a) < (b) ? (a) : (b))
 #define max(a, b) ((a) > (b) ? (a) : (b))
@@ -140,13 +146,100 @@ accelrt_inline unsigned short accelrt_store_bfloat16(float value) {
     return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
 }
 """
+# Complex numbers by C's names: creal, cimag, conj, cabs, carg, exp, log, sqrt; and make_complex(re, im).
+CUDA_COMPLEX = """\
+template <bool> struct accelrt_if {};
+template <> struct accelrt_if<true> { typedef int type; };
+template <class T> struct accelrt_complex {
+    T re, im;
+    accelrt_complex() = default;
+    __device__ accelrt_complex(T real, T imaginary = 0) : re(real), im(imaginary) {}
+    template <class U, typename accelrt_if<(sizeof(U) < sizeof(T))>::type = 0>
+    __device__ accelrt_complex(const accelrt_complex<U>& from) : re(from.re), im(from.im) {}
+    template <class U, typename accelrt_if<(sizeof(U) > sizeof(T))>::type = 0>
+    __device__ explicit accelrt_complex(const accelrt_complex<U>& from) : re((T)from.re), im((T)from.im) {}
+    template <class U> __device__ accelrt_complex& operator=(const accelrt_complex<U>& from) {
+        re = (T)from.re;
+        im = (T)from.im;
+        return *this;
+    }
+    __device__ accelrt_complex operator+() const { return *this; }
+    __device__ accelrt_complex operator-() const { return accelrt_complex(-re, -im); }
+    friend __device__ accelrt_complex operator+(const accelrt_complex& a, const accelrt_complex& b) {
+        return accelrt_complex(a.re + b.re, a.im + b.im);
+    }
+    friend __device__ accelrt_complex operator-(const accelrt_complex& a, const accelrt_complex& b) {
+        return accelrt_complex(a.re - b.re, a.im - b.im);
+    }
+    friend __device__ accelrt_complex operator*(const accelrt_complex& a, const accelrt_complex& b) {
+        return accelrt_complex(a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re);
+    }
+    friend __device__ accelrt_complex operator/(const accelrt_complex& a, const accelrt_complex& b) {
+        if (fabs(b.re) >= fabs(b.im)) {  /* so that no square leaves the range */
+            const T ratio = b.im / b.re, scale = b.re + b.im * ratio;
+            return accelrt_complex((a.re + a.im * ratio) / scale, (a.im - a.re * ratio) / scale);
+        }
+        const T ratio = b.re / b.im, scale = b.re * ratio + b.im;
+        return accelrt_complex((a.re * ratio + a.im) / scale, (a.im * ratio - a.re) / scale);
+    }
+    friend __device__ bool operator==(const accelrt_complex& a, const accelrt_complex& b) {
+        return a.re == b.re && a.im == b.im;
+    }
+    friend __device__ bool operator!=(const accelrt_complex& a, const accelrt_complex& b) {
+        return !(a == b);
+    }
+    __device__ accelrt_complex& operator+=(const accelrt_complex& b) { return *this = *this + b; }
+    __device__ accelrt_complex& operator-=(const accelrt_complex& b) { return *this = *this - b; }
+    __device__ accelrt_complex& operator*=(const accelrt_complex& b) { return *this = *this * b; }
+    __device__ accelrt_complex& operator/=(const accelrt_complex& b) { return *this = *this / b; }
+};
+typedef accelrt_complex<float> accelrt_complex64;
+typedef accelrt_complex<double> accelrt_complex128;
+template <class T> accelrt_inline T creal(const accelrt_complex<T>& z) { return z.re; }
+template <class T> accelrt_inline T cimag(const accelrt_complex<T>& z) { return z.im; }
+template <class T> accelrt_inline T cabs(const accelrt_complex<T>& z) { return hypot(z.re, z.im); }
+template <class T> accelrt_inline T carg(const accelrt_complex<T>& z) { return atan2(z.im, z.re); }
+template <class T> accelrt_inline accelrt_complex<T> conj(const accelrt_complex<T>& z) {
+    return accelrt_complex<T>(z.re, -z.im);
+}
+template <class T> accelrt_inline accelrt_complex<T> exp(const accelrt_complex<T>& z) {
+    const T size = exp(z.re);
+    return accelrt_complex<T>(size * cos(z.im), size * sin(z.im));
+}
+template <class T> accelrt_inline accelrt_complex<T> log(const accelrt_complex<T>& z) {
+    return accelrt_complex<T>(log(cabs(z)), carg(z));
+}
+template <class T> accelrt_inline accelrt_complex<T> sqrt(const accelrt_complex<T>& z) {
+    if (z.re == 0 && z.im == 0)
+        return accelrt_complex<T>(0, z.im);
+    const T size = sqrt((fabs(z.re) + cabs(z)) / 2), other = fabs(z.im) / (2 * size);
+    if (z.re < 0)
+        return accelrt_complex<T>(other, copysign(size, z.im));
+    return accelrt_complex<T>(size, copysign(other, z.im));
+}
+template <class T, class U> accelrt_inline auto make_complex(T real, U imaginary)
+    -> accelrt_complex<decltype(real + imaginary + 0.0f)> {
+    typedef decltype(real + imaginary + 0.0f) accelrt_part;
+    return accelrt_complex<accelrt_part>((accelrt_part)real, (accelrt_part)imaginary);
+}
+"""
+HOST_COMPLEX = """\
+typedef float _Complex accelrt_complex64;
+typedef double _Complex accelrt_complex128;
+#define accelrt_part(real, imaginary) __typeof__((real) + (imaginary) + 0.0f)
+#define make_complex(real, imaginary) \\
+    __builtin_complex((accelrt_part(real, imaginary))(real), (accelrt_part(real, imaginary))(imaginary))
+#undef cabs
+#define cabs(z) fabs(z)  /* of <tgmath.h>: of z's type */
+"""
 
 
 class Parameter(NamedTuple):
-    """One declaration: the type is a name of STORED, or a placeholder such as "T"."""
+    """One declaration: the type is a name of STORED, or a placeholder such as "T"; raw where it says so."""
 
     type: str
     name: str
+    raw: bool = False
 
 
 class Operand(NamedTuple):
@@ -155,12 +248,24 @@ class Operand(NamedTuple):
     Attributes:
         name: str.  dtype: str, a name of STORED.
         is_array: bool, False for a scalar.  is_output: bool.
+        raw: bool, an array that the operation indexes by itself.
     """
 
     name: str
     dtype: str
     is_array: bool
     is_output: bool
+    raw: bool = False
+
+    @property
+    def is_walked(self) -> bool:
+        """Whether it has one element for each that is computed."""
+        return self.is_array and not self.raw
+
+    @property
+    def pointer(self) -> str:
+        """The type of a pointer to its elements."""
+        return f"{'' if self.is_output else 'const '}{self.stored}*"
 
     @property
     def stored(self) -> str:
@@ -208,11 +313,13 @@ def read_parameters(text: str, what: str) -> tuple[Parameter, ...]:
     found = []
     for part in text.split(",") if text.strip() else []:
         words = part.split()
-        if len(words) != 2 or not all(NAME.fullmatch(word) for word in words):
+        raw = len(words) == 3 and words[0] == "raw"
+        if len(words) != 2 + raw or not all(NAME.fullmatch(word) for word in words):
             raise ValueError(
-                f"{what}: {part.strip()!r} is no declaration; write a type and a name, as in 'T x'"
+                f"{what}: {part.strip()!r} is no declaration; write a type and a name, as in 'T x' or "
+                "'raw T x'"
             )
-        type_, name = words
+        type_, name = words[raw:]
         if type_ not in STORED and not (type_[0].isupper() and type_ not in RESERVED):
             raise ValueError(
                 f"{what}: {type_!r} is no type; it may be {', '.join(STORED)}, or a placeholder that begins "
@@ -220,13 +327,14 @@ def read_parameters(text: str, what: str) -> tuple[Parameter, ...]:
             )
         if name in RESERVED or name.startswith("accelrt_"):
             raise ValueError(f"{what}: {name!r} is no parameter's name; it means something else in the body")
-        found.append(Parameter(type_, name))
+        found.append(Parameter(type_, name, raw))
     return tuple(found)
 
 
-def conversions(text: Text, own: str) -> str:
-    """The functions between 16-bit floats and float, where the kernel has such operands."""
-    return own + CONVERSIONS if any(each.dtype in IN_FLOAT for each in text.operands) else ""
+def support(text: Text, halves: str, complexes: str) -> str:
+    """What the kernel needs for its types: functions between 16-bit floats and float, complex numbers."""
+    types = {each.dtype for each in text.operands}
+    return (halves + CONVERSIONS if types & {*IN_FLOAT} else "") + (complexes if types & {*COMPLEX} else "")
 
 
 def operation(text: Text) -> str:
@@ -234,8 +342,12 @@ def operation(text: Text) -> str:
     operands = text.operands
     lines = [f"typedef {computed} {placeholder};" for placeholder, computed in text.types.items()]
     takes = ["const long long i", "const long long n"]
-    takes += [f"const {each.computed} {each.name}" for each in operands if not each.is_output]
-    outputs = [each for each in operands if each.is_output]
+    takes += [
+        f"{each.pointer} const {each.name}" if each.raw else f"const {each.computed} {each.name}"
+        for each in operands
+        if each.raw or not each.is_output
+    ]
+    outputs = [each for each in operands if each.is_output and not each.raw]
     takes += [f"{each.computed}* accelrt_out_{each.name}" for each in outputs]
     lines += [text.preamble, f"accelrt_inline void accelrt_operation({', '.join(takes)}) {{"]
     lines += [f"    {each.computed} {each.name} = 0;" for each in outputs]
@@ -248,22 +360,28 @@ def parameters(operands: Sequence[Operand], axes: int) -> list[tuple[str, str]]:
     """Type and name of each of a kernel's parameters; axes is 0 for a contiguous kernel."""
     found = [("accelrt_axes", "accelrt_layout") if axes else ("long long", "accelrt_n")]
     for each in operands:
-        const = "" if each.is_output else "const "
-        kind = f"{const}{each.stored}*" if each.is_array else each.computed
-        found.append((kind, f"accelrt_arg_{each.name}"))
+        found.append((each.pointer if each.is_array else each.computed, f"accelrt_arg_{each.name}"))
     return found
 
 
 def signature(operands: Sequence[Operand], axes: int) -> list[str]:
     """The same as kernels' signatures write it."""
-    arrays = sum(each.is_array for each in operands)
+    arrays = sum(each.is_walked for each in operands)
     first = f"struct[{8 * (1 + axes + arrays * axes)}]" if axes else "long long"
-    return [first, *(kind for kind, _ in parameters(operands, axes)[1:])]
+    kinds = [
+        f"{'' if each.is_output else 'const '}{each.dtype}*"
+        if each.is_array
+        else each.dtype
+        if each.dtype in COMPLEX
+        else each.computed
+        for each in operands
+    ]
+    return [first, *kinds]
 
 
 def layout_type(operands: Sequence[Operand], axes: int) -> str:
     """The struct of a strided kernel's first parameter."""
-    strides = "".join(f" long long stride_{each.name}[{axes}];" for each in operands if each.is_array)
+    strides = "".join(f" long long stride_{each.name}[{axes}];" for each in operands if each.is_walked)
     return (
         f"typedef struct {{ long long n; long long length[{axes}];{strides} }} accelrt_axes;\n"
         if axes
@@ -273,15 +391,14 @@ def layout_type(operands: Sequence[Operand], axes: int) -> str:
 
 def call(operands: Sequence[Operand], index: str, at: Mapping[str, str]) -> list[str]:
     """Statements that compute one element; `at` says where each array's element is."""
-    lines = [f"{each.computed} accelrt_new_{each.name};" for each in operands if each.is_output]
+    outputs = [each for each in operands if each.is_output and not each.raw]
+    lines = [f"{each.computed} accelrt_new_{each.name};" for each in outputs]
     given = [index, "accelrt_n"]
     for each in operands:
-        if each.is_output:
-            given.append(f"&accelrt_new_{each.name}")
-        else:
-            given.append(each.load(at[each.name]) if each.is_array else f"accelrt_arg_{each.name}")
+        if each.raw or not each.is_output:
+            given.append(each.load(at[each.name]) if each.is_walked else f"accelrt_arg_{each.name}")
+    given += [f"&accelrt_new_{each.name}" for each in outputs]
     lines.append(f"accelrt_operation({', '.join(given)});")
-    outputs = [each for each in operands if each.is_output]
     return lines + [f"{at[each.name]} = {each.store(f'accelrt_new_{each.name}')};" for each in outputs]
 
 
@@ -293,24 +410,27 @@ def cuda_source(text: Text, axes: int, vector: int, wide: bool) -> str:
     """CUDA C++ of one kernel.
 
     Arguments:
-        axes: int, of the arrays; 0 for the contiguous kernel, which takes `vector` elements at a time.
+        axes: int, of the arrays; 0 for the contiguous kernel, which takes `vector` elements at a time, or
+            for 0 one that is aligned as its parts only.
         wide: bool, whether a strided kernel counts elements in 64 bits.
     """
     listed = ", ".join(f"{kind} const {called}" for kind, called in parameters(text.operands, axes))
     head = f'extern "C" __global__ void __launch_bounds__({BLOCK}) {text.name}({listed}) {{\n'
     inner = cuda_strided(text.operands, axes, wide) if axes else cuda_contiguous(text.operands, vector)
-    start = CUDA_START + conversions(text, CUDA_CONVERSIONS) + layout_type(text.operands, axes)
+    start = CUDA_START + support(text, CUDA_CONVERSIONS, CUDA_COMPLEX) + layout_type(text.operands, axes)
     return start + operation(text) + head + inner + "}\n"
 
 
 def cuda_contiguous(operands: Sequence[Operand], vector: int) -> str:
-    arrays = [each for each in operands if each.is_array]
+    arrays = [each for each in operands if each.is_walked]
     read = [each for each in arrays if not each.is_output]
     vectors = {each.name: f"accelrt_vector_{each.name}" for each in arrays}
+    alignment = "alignas(sizeof({stored}) * {vector}) " if vector else ""
+    vector = max(vector, 1)
     lines = [f"const long long accelrt_whole = accelrt_n / {vector};"]
     for each in arrays:
-        aligned = f"alignas(sizeof({each.stored}) * {vector})"
-        lines.append(f"struct {aligned} {vectors[each.name]} {{ {each.stored} at[{vector}]; }};")
+        aligned = alignment.format(stored=each.stored, vector=vector)
+        lines.append(f"struct {aligned}{vectors[each.name]} {{ {each.stored} at[{vector}]; }};")
         lines.append(f"{vectors[each.name]} accelrt_held_{each.name}[{UNROLLED}];")
     lines.append(f"const long long accelrt_first = (long long)blockIdx.x * {BLOCK * UNROLLED} + threadIdx.x;")
     step = [
@@ -350,7 +470,7 @@ def cuda_contiguous(operands: Sequence[Operand], vector: int) -> str:
 
 def cuda_strided(operands: Sequence[Operand], axes: int, wide: bool) -> str:
     kind = "unsigned long long" if wide else "unsigned int"
-    arrays = [each for each in operands if each.is_array]
+    arrays = [each for each in operands if each.is_walked]
     lines = [
         "const long long accelrt_n = accelrt_layout.n;",
         f"for ({kind} accelrt_k = blockIdx.x * ({kind}){BLOCK} + threadIdx.x; accelrt_k < ({kind})accelrt_n;",
@@ -407,7 +527,7 @@ def host_source(text: Text, axes: int) -> str:
         "const long long accelrt_end = accelrt_last < accelrt_n ? accelrt_last : accelrt_n;",
     ]
     lines += host_strided(text.operands, axes) if axes else host_contiguous(text.operands)
-    start = HOST_START + conversions(text, HOST_CONVERSIONS) + layout_type(text.operands, axes)
+    start = HOST_START + support(text, HOST_CONVERSIONS, HOST_COMPLEX) + layout_type(text.operands, axes)
     return start + operation(text) + indented(head, 0) + indented(lines, 1) + "}\n"
 
 
@@ -419,7 +539,7 @@ def host_contiguous(operands: Sequence[Operand]) -> list[str]:
 
 def host_strided(operands: Sequence[Operand], axes: int) -> list[str]:
     # Positions and offsets of the block's first element are divided out, and then counted on.
-    arrays = [each for each in operands if each.is_array]
+    arrays = [each for each in operands if each.is_walked]
     lines = ["long long accelrt_rest = accelrt_begin;"]
     lines += [f"long long accelrt_offset_{each.name} = 0;" for each in arrays]
     for axis in reversed(range(axes)):

@@ -37,36 +37,51 @@ KernelAttributes = namedtuple("KernelAttributes", (
     "binary_version", "cache_mode_ca", "max_dynamic_shared_size_bytes",
 ))
 
-# What was launched last: strings, each a reference; guarded by the GIL.
-cdef PyObject* recent[RECENT]
+cdef struct Recent:
+    PyObject* name   # a str, and a reference to it
+    int device
+    uintptr_t stream
+
+# What was launched last; guarded by the GIL.
+cdef Recent[RECENT] recent
 cdef unsigned int launches = 0
 
 
-cdef inline void note_name(str name) noexcept:
+cdef inline void note_name(str name, Stream stream) noexcept:
+    cdef Recent* last = &recent[(launches - 1) % RECENT]
+    if last.name != <PyObject*>name or last.stream != stream.handle or last.device != stream.device_index:
+        note_name_slow(name, stream)
+
+
+cdef void note_name_slow(str name, Stream stream) noexcept:
     global launches
-    cdef PyObject* before = recent[launches % RECENT]
-    if recent[(launches - 1) % RECENT] == <PyObject*>name:
-        return
+    cdef Recent* place = &recent[launches % RECENT]
+    cdef PyObject* before = place.name
     Py_INCREF(name)
-    recent[launches % RECENT] = <PyObject*>name
+    place.name, place.device, place.stream = <PyObject*>name, stream.device_index, stream.handle
     launches += 1
     Py_XDECREF(before)
 
 
 def latest_kernels():
-    """Names of the kernels that were launched last, the newest first, each once; for errors that do not name theirs."""
+    """(name, device, handle of the stream) of the kernels that were launched last, the newest first, each once; for
+    errors that do not name theirs."""
     cdef unsigned int back
+    cdef Recent* each
     cdef dict found = {}
     for back in range(1, RECENT + 1):
-        if back <= launches and recent[(launches - back) % RECENT] != NULL:
-            found[<str>recent[(launches - back) % RECENT]] = None
+        each = &recent[(launches - back) % RECENT]
+        if back <= launches and each.name != NULL:
+            found[<str>each.name, each.device, each.stream] = None
     return list(found)
 
 
 def name_suspects():
-    """What an error says of the kernels that may have caused it: text to append, or ""."""
-    names = ", ".join(map(repr, latest_kernels()))
-    return f"; the kernels launched last, the newest first: {names}" if names else ""
+    """What an error says of the kernels that may have caused it, and of what is left: text to append."""
+    names = ", ".join([f"{name!r} on device {device}, stream {stream:#x}" for name, device, stream in latest_kernels()])
+    text = f"; the kernels launched last, the newest first: {names}" if names else ""
+    return f"{text}; what was on the device is lost, and every call of it fails alike: host memory, page-locked too, can " \
+           "still be read, and other devices go on"
 
 
 explain_faults(name_suspects)
@@ -252,7 +267,7 @@ cdef class Kernel:
             code = put_in(self, size, extras, stream.handle, packed.pointers)
         if code:
             self.raise_refused(code, size, stream)
-        note_name(self.name)
+        note_name(self.name, stream)
         if stream.handle != self.last_stream:
             self.note_stream(stream)
         if packed.shared:

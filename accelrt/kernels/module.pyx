@@ -11,13 +11,18 @@ from accelrt.devices.device cimport ordinal_of
 from accelrt.driver.capture_guard cimport go_relaxed, restore_mode
 cimport accelrt.driver.registry as registry
 from accelrt.driver.registry import driver_name
+from accelrt.driver.table cimport LOG_BYTES
 from accelrt.kernels.kernel cimport Loaded, make_kernel
 from accelrt.kernels.signature import parse_signature
 from accelrt.runtime.release_queue cimport drain
-from accelrt.status cimport NOT_FOUND, raise_status, refuse_copy, refuse_unmade
+from accelrt.status cimport INVALID_IMAGE, NOT_FOUND, raise_status, refuse_copy, refuse_unmade, status_text
 
 cdef enum:
     ELF_HEADER = 64  # bytes
+    NO_BINARY_FOR_GPU = 209        # codes of module_load
+    INVALID_PTX = 218
+    UNSUPPORTED_PTX_VERSION = 222
+    INVALID_SOURCE = 300
 
 # What NOT_FOUND means of a kernel.
 cdef str NOT_HERE = (
@@ -30,19 +35,36 @@ cdef str NOT_HERE_ON_HOST = (
 )
 
 
+cdef inline bint is_of_image(int code) noexcept nogil:
+    # Whether the image is at fault: to load it again costs nothing but time.
+    return code in (INVALID_IMAGE, NO_BINARY_FOR_GPU, INVALID_PTX, UNSUPPORTED_PTX_VERSION, INVALID_SOURCE)
+
+
+cdef str meaning_of(int code, const char* log):
+    # With what the driver's compiler, or the loader of shared objects, said; else the code's own text will do.
+    said = log.decode(errors="replace").strip()
+    if not said:
+        return ""
+    return f"{status_text(code).decode()}; the driver said:\n" + "\n".join([f"    {line}" for line in said.splitlines()])
+
+
 cdef Loaded load(int ordinal, bytes image, str what):
     # Refused beside a capture, which it would break, unless the caller is relaxed.
     cdef Loaded made = Loaded.__new__(Loaded)
     cdef const char* data = image
     cdef uintptr_t module = 0
+    cdef char[LOG_BYTES] log
     cdef int mode
     cdef int code = go_relaxed(registry.active(), &mode)
+    log[0] = 0
     if code == 0:
         with nogil:
             code = registry.active().module_load(ordinal, data, &module)
+            if is_of_image(code):
+                registry.active().module_log(ordinal, data, log)
         restore_mode(registry.active(), mode)
     if code:
-        raise_status(code, "module_load", ("device", ordinal, "image", what))
+        raise_status(code, "module_load", ("device", ordinal, "image", what), meaning_of(code, log))
     made.device_index = ordinal
     made.handle = module
     return made

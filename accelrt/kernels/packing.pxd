@@ -1,4 +1,5 @@
 # Arguments: values that a launch passes, as the kernel's parameters take them.
+from cpython.object cimport PyObject
 from libc.stdint cimport uintptr_t
 
 from accelrt.runtime.capture_record cimport Record
@@ -23,6 +24,9 @@ cdef struct Parameter:
     bint writes    # the kernel may write through the pointer
     size_t size    # bytes; 0 where neither the signature nor the driver says
     size_t offset
+    Kind pointee_kind     # of what a pointer points at
+    size_t pointee        # its bytes; 0 where the signature does not say
+    PyObject* fitting     # the last dtype of an Array that was found to fit; kept by the Parameters
 
 cdef struct Value:
     double[2] parts  # WIDEST bytes, aligned for any type
@@ -41,6 +45,7 @@ cdef class Parameters:  # of one kernel
     cdef readonly str name          # of the kernel
     cdef readonly int device_index
     cdef readonly bint told         # by a signature
+    cdef dict fitting               # index -> a parameter's fitting
     cdef object __weakref__
 
     cdef Parameter* at(self, Py_ssize_t index) noexcept
@@ -54,5 +59,6 @@ cdef int follow_producers(Parameters parameters, tuple arguments, Stream stream)
 cdef int keep_memory(Parameters parameters, tuple arguments, Record record) except -1
 # The same while the race detector is on, which is told.
 cdef int announce_memory(Parameters parameters, tuple arguments, Stream stream, str call) except -1
+cdef list uses_of(Parameters parameters, tuple arguments)  # what it is told: (address, bytes, "r" or "w")
 # After it: other streams' memory is not handed out before the kernel is done with it.
 cdef int note_memory(Parameters parameters, tuple arguments, Stream stream, bint captured) except -1

@@ -44,6 +44,7 @@ cdef class Parameters:
 
     def __cinit__(self):
         self.count = -1
+        self.fitting = {}
 
     def __dealloc__(self):
         free(self.each)
@@ -75,9 +76,11 @@ cdef Parameters make_parameters(uintptr_t function, str name, int device_index, 
     cdef Parameters made = Parameters()
     cdef Py_ssize_t told = ask_count(function), index
     cdef Parameter* parameter
-    cdef list parsed = None
+    cdef list parsed = None, pointees = None
     if signature is not None:
-        parsed = init.later("accelrt.kernels.signature").parse_signature(signature)
+        signature = signature if isinstance(signature, str) else list(signature)
+        reader = init.later("accelrt.kernels.signature")
+        parsed, pointees = reader.parse_signature(signature), reader.parse_pointees(signature)
     made.name = name
     made.device_index = device_index
     made.told = parsed is not None
@@ -101,6 +104,7 @@ cdef Parameters make_parameters(uintptr_t function, str name, int device_index, 
                     f"parameter {index} of the signature {signature!r} has {size} bytes, that of kernel {name!r} has "
                     f"{parameter.size}")
             parameter.kind, parameter.size = kind, size
+            parameter.pointee_kind, parameter.pointee = pointees[index]
     return made
 
 
@@ -193,7 +197,37 @@ cdef inline bint is_plain(Parameters parameters, const Parameter* parameter, Arr
     # It needs no second look: an Array of the device's that lives, and may be written if the kernel may.
     if not array.live or array.device_index != parameters.device_index or not takes_pointer(parameter):
         return False
+    if parameter.pointee > 1 and array.itemsize > 1 and parameter.fitting != <PyObject*>array.dtype:
+        return False
     return not array.readonly and (array.owner != DEVICE_BUFFER or is_held(array.base))
+
+
+cdef int check_elements(Parameters parameters, Py_ssize_t index, Array array) except -1:
+    # Bytes go anywhere, and complex numbers where their parts do.
+    cdef Parameter* parameter = &parameters.each[index]
+    cdef size_t itemsize = array.itemsize
+    cdef str letter = array.dtype.kind
+    cdef bint fits
+    if parameter.pointee <= 1 or itemsize <= 1:
+        return 0
+    fits = itemsize == parameter.pointee
+    if letter in "iu":
+        fits = fits and parameter.pointee_kind in (SIGNED, UNSIGNED)
+    elif letter == "f":
+        fits = fits and parameter.pointee_kind in (FLOAT, BYTES)
+    elif letter == "c":
+        fits = (fits and parameter.pointee_kind == COMPLEX) or (
+            itemsize == 2 * parameter.pointee and parameter.pointee_kind == FLOAT)
+    if not fits:
+        kinds = ("values", "pointers", "integers", "unsigned integers", "floating-point numbers", "bools",
+                 "complex numbers", "floating-point numbers")
+        raise TypeError(
+            f"{place_of(index, parameters)} is an Array of {array.dtype}; the kernel takes a pointer to "
+            f"{kinds[<int>parameter.pointee_kind]} of {parameter.pointee} bytes; convert it, or name its bytes' type by "
+            "view()")
+    parameters.fitting[index] = array.dtype
+    parameter.fitting = <PyObject*>array.dtype
+    return 0
 
 
 cdef inline bint takes_pointer(const Parameter* parameter) noexcept:
@@ -256,6 +290,8 @@ cdef object put_slow(Parameters parameters, const Parameter* parameter, Py_ssize
             refuse(parameters, index, argument, f"memory ({type(argument).__name__}), whose address has 8 bytes")
         if memory.ordinal >= 0 and memory.ordinal != parameters.device_index:
             refuse_elsewhere(parameters, index, argument, memory.ordinal)
+        if isinstance(argument, Array) and parameters.count >= 0:
+            check_elements(parameters, index, <Array>argument)
         packed.shared |= memory.ordinal < 0 or memory.owned and memory.owner_stream != stream
         packed.foreign |= memory.producer != 0
         (<uintptr_t*>out)[0] = memory.address
@@ -419,6 +455,10 @@ cdef int keep_memory(Parameters parameters, tuple arguments, Record record) exce
 
 
 cdef int announce_memory(Parameters parameters, tuple arguments, Stream stream, str call) except -1:
+    return watch.note_launch(stream.device_index, stream.handle, call, uses_of(parameters, arguments))
+
+
+cdef list uses_of(Parameters parameters, tuple arguments):
     cdef list uses = []
     cdef Py_ssize_t index
     cdef Operand memory
@@ -427,7 +467,7 @@ cdef int announce_memory(Parameters parameters, tuple arguments, Stream stream, 
         writes = parameters.count < 0 or parameters.each[index].writes
         if not isinstance(argument, int) and read_memory(argument, &memory, index, parameters, writes) and memory.nbytes:
             uses.append(span_of(argument, &memory, writes))
-    return watch.note_launch(stream.device_index, stream.handle, call, uses)
+    return uses
 
 
 cdef int follow_producers(Parameters parameters, tuple arguments, Stream stream) except -1:

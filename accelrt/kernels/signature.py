@@ -8,7 +8,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["KINDS", "Parsed", "parse_signature"]
+__all__ = ["KINDS", "Parsed", "parse_pointees", "parse_signature"]
 
 # Numbers that packing.pxd has names for.
 KINDS = {"any": 0, "pointer": 1, "signed": 2, "unsigned": 3, "float": 4, "bool": 5, "complex": 6, "bytes": 7}
@@ -67,12 +67,29 @@ def parse_signature(signature: str | Iterable[str]) -> Sequence[Parsed]:
         TypeError: it is no text.
         ValueError: a parameter's type is not known; the text names it.
     """
-    if isinstance(signature, str):
-        text = signature.strip()
-        parts = [] if text in ("", "void") else text.split(",")
-    else:
-        parts = list(signature)
-    return [_parse(part, index) for index, part in enumerate(parts)]
+    return [_parse(part, index) for index, part in enumerate(_parts(signature))]
+
+
+def parse_pointees(signature: str | Iterable[str]) -> Sequence[tuple[int, int]]:
+    """What each parameter of a signature that parse_signature reads points at.
+
+    Returns:
+        list of (kind, bytes); (0, 0) for what is no pointer, or one to a type that is not known here.
+    """
+    found = []
+    for part in _parts(signature):
+        pointee, star, rest = " ".join(QUALIFIERS.sub(" ", part).split()).partition("*")
+        words = " ".join(re.sub(r"\bconst\b", " ", pointee).split())
+        kind, size = TYPES.get(words if star and "*" not in rest else "", ("any", 0))
+        found.append((KINDS[kind], size))
+    return found
+
+
+def _parts(signature: str | Iterable[str]) -> list[str]:
+    if not isinstance(signature, str):
+        return list(signature)
+    text = signature.strip()
+    return [] if text in ("", "void") else text.split(",")
 
 
 def _parse(text: str, index: int) -> Parsed:

@@ -41,6 +41,9 @@ cdef void end_host_function() noexcept
 
 # --- graphs ---
 cdef int note_captured(uint64_t capture) except -1
+# A kernel node: what it launched, (name, addresses that its arguments held), and what it launches now, with uses as of
+# note_launch behind.
+cdef int note_changed(uint64_t capture, tuple old, tuple new) except -1
 cdef void note_dropped(uint64_t capture) noexcept
 
 # --- memory; an ordinal of -1 is page-locked memory ---

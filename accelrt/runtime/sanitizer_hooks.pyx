@@ -202,6 +202,11 @@ cdef int note_captured(uint64_t capture) except -1:
     return 0
 
 
+cdef int note_changed(uint64_t capture, tuple old, tuple new) except -1:
+    detector.changed(capture, old, new)
+    return 0
+
+
 cdef void note_dropped(uint64_t capture) noexcept:
     detector.dropped(capture)
 

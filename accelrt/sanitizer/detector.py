@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial, wraps
 from threading import Lock, get_ident, local
-from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from accelrt.errors import RaceError, RaceWarning
 from accelrt.sanitizer.memory import Fingerprints, LiveMemory
@@ -27,7 +27,17 @@ from accelrt.sanitizer.report import (
     changed_report,
     race_report,
 )
-from accelrt.sanitizer.scope import Captured, Point, Scope, Span, Use, using
+from accelrt.sanitizer.scope import (
+    Captured,
+    Launched,
+    Point,
+    Scope,
+    Span,
+    Use,
+    exchanged,
+    summary_of,
+    using,
+)
 
 __all__ = ["Detector", "Driver"]
 
@@ -102,6 +112,7 @@ class Replayed:
 
     parts: list[Captured | Point]
     has_host_function: bool
+    log: list[Captured | Point]
     last: Clock = field(default_factory=dict)
     branches: Branches = field(default_factory=Branches)
 
@@ -327,7 +338,15 @@ class Detector:
     def captured(self, capture: int) -> None:
         """A capture became a graph."""
         scope = self.captures.pop(capture, None) or Scope()
-        self.graphs[capture] = Replayed(scope.summary(), scope.has_host_function)
+        self.graphs[capture] = Replayed(scope.summary(), scope.has_host_function, list(scope.log or ()))
+
+    @alone
+    def changed(self, capture: int, old: tuple[Any, ...], new: tuple[Any, ...]) -> None:
+        """A kernel node of a graph launches something else now; old and new are fields of Launched."""
+        graph = self.graphs.get(capture)
+        if graph is not None:
+            graph.log = exchanged(graph.log, Launched(*old), Launched(*new), caller())
+            graph.parts = summary_of(graph.log)
 
     def dropped(self, capture: int) -> None:
         """A capture or its graph is gone."""

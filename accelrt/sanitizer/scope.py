@@ -10,7 +10,18 @@ from accelrt.sanitizer.intervals import IntervalMap
 from accelrt.sanitizer.order import Clock, Order, Timeline, reached
 from accelrt.sanitizer.report import Access, Clash, Line
 
-__all__ = ["Captured", "Point", "Scope", "Span", "Use", "Uses", "using"]
+__all__ = [
+    "Captured",
+    "Launched",
+    "Point",
+    "Scope",
+    "Span",
+    "Use",
+    "Uses",
+    "exchanged",
+    "summary_of",
+    "using",
+]
 
 
 class Span(NamedTuple):
@@ -72,6 +83,23 @@ class Captured:
         name = call if call.startswith("replay of ") else f"replay of {call}"
         span = Span(self.begin, self.end - self.begin, self.access.mode)
         return Use(span, name, self.access.captured or self.access.line)
+
+    def holds_one_of(self, addresses: Iterable[int]) -> bool:
+        return any(self.begin <= address < self.end for address in addresses)
+
+
+class Launched(NamedTuple):
+    """A launch of a kernel, as far as its memory is known.
+
+    Attributes:
+        call: str, the kernel's name.
+        addresses: tuple of int, what its arguments may point at, as the numbers alone say.
+        spans: of the memory that it uses, (address, bytes, "r" or "w").
+    """
+
+    call: str
+    addresses: tuple[int, ...]
+    spans: tuple[tuple[int, int, str], ...] = ()
 
 
 class Point(NamedTuple):
@@ -145,3 +173,41 @@ class Scope:
             Captured(begin, end, uses.write or uses.reads[-1])
             for begin, end, uses in zip(self.uses.begins, self.uses.ends, self.uses.values, strict=True)
         ]
+
+
+def summary_of(log: list[Captured | Point]) -> list[Captured | Point]:
+    """The same of a log by itself."""
+    scope = Scope()
+    for part in log:
+        if isinstance(part, Point):
+            return list(log)
+        scope.add(part.begin, part.end, part.access)
+    return scope.summary()
+
+
+def exchanged(
+    log: list[Captured | Point], old: Launched, new: Launched, line: Line
+) -> list[Captured | Point]:
+    """A log in which a launch uses other memory.
+
+    Where no launch, or not one alone, is known to be the old one, all stays and the new one is added: a
+    replay may then be taken to use more than it does, and never less.
+    """
+    places: dict[tuple[Timeline, int], list[Captured]] = {}
+    for part in log:
+        if isinstance(part, Captured) and part.access.call == old.call:
+            places.setdefault((part.access.timeline, part.access.epoch), []).append(part)
+    matching = [parts for parts in places.values() if all(part.holds_one_of(old.addresses) for part in parts)]
+    gone = matching[0] if len(matching) == 1 else []
+    accesses = [part.access for part in gone] or [part.access for part in log if isinstance(part, Captured)]
+    base = accesses[-1] if accesses else Access(Timeline("a graph", 0), 0, "r", new.call, line, known={})
+    made: list[Captured | Point] = [
+        Captured(
+            span.address, span.address + span.nbytes, replace(base, mode=span.mode, call=new.call, line=line)
+        )
+        for span in (Span(*given) for given in new.spans)
+        if span.nbytes
+    ]
+    made += [part for part in gone if part.holds_one_of(new.addresses)]
+    first = next((place for place, part in enumerate(log) if part in gone), len(log))
+    return [*log[:first], *made, *(part for part in log[first:] if part not in gone)]

@@ -1,8 +1,12 @@
 """accelrt's way to do each row's work."""
 
+import ctypes
+from pathlib import Path
+
 from timing import Work
 
 import accelrt
+from peers import on_host
 from peers.churn import churn
 from peers.readings import Readings
 
@@ -126,6 +130,43 @@ class Accelrt(Readings, cuda=accelrt):
 
     def replay_10(self):
         return self.captured()().replay
+
+    # --- launches and exports ---
+
+    def empty_kernel(self, count):
+        kinds = ["float*"] * 8 + ["long long"] * 4 + ["double"] * 4
+        if on_host():  # any function of C that does nothing
+            address = ctypes.cast(ctypes.CDLL(None).getpid, ctypes.c_void_p).value
+            return accelrt.host_kernel(address, kinds[:count])
+        image = Path(__file__).parents[1] / "raw" / "empty.ptx"
+        return accelrt.Module(image).function(f"empty_{count}", kinds[:count])
+
+    def launch_1(self):
+        launcher = self.empty_kernel(1)[1, 1, self.stream]
+        x = accelrt.empty(256, "float32", stream=self.stream)
+        return lambda: launcher(x)
+
+    def launch_16(self):
+        launcher = self.empty_kernel(16)[1, 1, self.stream]
+        x = accelrt.empty(256, "float32", stream=self.stream)
+        return lambda: launcher(x, x, x, x, x, x, x, x, 1, 2, 3, 4, 0.5, 1.5, 2.5, 3.5)
+
+    def launch_subject(self):
+        self.kept = kernel, x = self.empty_kernel(1), accelrt.empty(256, "float32", stream=self.stream)
+        return 0, self.stream.handle, kernel.handle, x.ptr
+
+    def elementwise_new(self):
+        kernel = accelrt.elementwise("T x", "T z", "z = 2 * x", name="doubled")
+        accelrt.set_stream(self.stream)
+        x = accelrt.zeros(256, "float32")
+        return lambda: kernel(x)
+
+    def array(self):
+        accelrt.set_stream(accelrt.default_stream())
+        return accelrt.empty(256, "float32")
+
+    def dlpack(self):
+        return self.array().__dlpack__
 
     # --- copies ---
 

@@ -1,14 +1,22 @@
 """cuda.core's way to do each row's work."""
 
+from pathlib import Path
+
 import cuda.core
 from timing import Work
 
 from peers.churn import churn_objects
 
 try:
-    from cuda.core import Device, LegacyPinnedMemoryResource
+    from cuda.core import Device, LaunchConfig, LegacyPinnedMemoryResource, ObjectCode, launch
 except ImportError:  # before 1.0 the names were experimental
-    from cuda.core.experimental import Device, LegacyPinnedMemoryResource
+    from cuda.core.experimental import (
+        Device,
+        LaunchConfig,
+        LegacyPinnedMemoryResource,
+        ObjectCode,
+        launch,
+    )
 
 MIB = 1 << 20
 
@@ -93,6 +101,23 @@ class CudaCore:
     def replay_10(self):
         graph, stream = self.builder()(), self.stream
         return lambda: graph.launch(stream)
+
+    # --- launches ---
+
+    def empty_kernel(self, count):
+        image = (Path(__file__).parents[1] / "raw" / "empty.ptx").read_bytes()
+        return ObjectCode.from_ptx(image).get_kernel(f"empty_{count}")
+
+    def launch_1(self):
+        kernel, stream, config = self.empty_kernel(1), self.stream, LaunchConfig(grid=1, block=1)
+        x = self.device.allocate(1024, stream=stream)
+        return lambda: launch(stream, config, kernel, x)
+
+    def launch_16(self):
+        kernel, stream, config = self.empty_kernel(16), self.stream, LaunchConfig(grid=1, block=1)
+        x = self.device.allocate(1024, stream=stream)
+        integers, reals = (1, 2, 3, 4), (0.5, 1.5, 2.5, 3.5)
+        return lambda: launch(stream, config, kernel, x, x, x, x, x, x, x, x, *integers, *reals)
 
     # --- copies ---
 

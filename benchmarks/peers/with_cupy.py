@@ -153,5 +153,33 @@ class CuPy:
     def elementwise_1kib(self):
         return self.doubled(1024)
 
+    # --- launches and exports ---
+
+    def empty_kernel(self, count):
+        kinds = (["float*"] * 8 + ["long long"] * 4 + ["double"] * 4)[:count]
+        listed = ", ".join(f"{kind} p{place}" for place, kind in enumerate(kinds))
+        self.stream.use()
+        return cupy.RawKernel(f'extern "C" __global__ void empty({listed}) {{}}', "empty")
+
+    def launch_1(self):
+        kernel, x = self.empty_kernel(1), cupy.zeros(256, "float32")
+        size = (1,)
+        return lambda: kernel(size, size, (x,))
+
+    def launch_16(self):
+        kernel, x = self.empty_kernel(16), cupy.zeros(256, "float32")
+        size = (1,)
+        return lambda: kernel(size, size, (x, x, x, x, x, x, x, x, 1, 2, 3, 4, 0.5, 1.5, 2.5, 3.5))
+
+    def elementwise_new(self):
+        kernel = cupy.ElementwiseKernel("T x", "T z", "z = 2 * x", "doubled")
+        self.stream.use()
+        x = cupy.zeros(256, "float32")
+        return lambda: kernel(x)
+
+    def dlpack(self):
+        cuda.Stream.null.use()
+        return cupy.zeros(256, "float32").__dlpack__
+
     def elementwise_rate(self):
         return Work(self.doubled(16 * self.large), nbytes=32 * self.large)

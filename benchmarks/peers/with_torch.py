@@ -157,5 +157,19 @@ class Torch(Readings, cuda=torch.cuda):
     def elementwise_1kib(self):
         return self.doubled(1024)
 
+    # --- exports ---
+
+    def elementwise_new(self):
+        torch.cuda.set_stream(self.stream)
+        x = torch.zeros(256, device="cuda")
+        return lambda: torch.mul(x, 2)
+
+    def array(self):
+        torch.cuda.set_stream(torch.cuda.default_stream())
+        return torch.zeros(256, device="cuda")
+
+    def dlpack(self):
+        return self.array().__dlpack__
+
     def elementwise_rate(self):
         return Work(self.doubled(16 * self.large), nbytes=32 * self.large)

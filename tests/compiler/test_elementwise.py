@@ -175,11 +175,11 @@ def test_arrays_of_other_libraries_are_taken():
 
 
 def test_a_kernel_is_compiled_once_for_its_types(monkeypatch):
-    from accelrt.kernels import elementwise
+    from accelrt.kernels import elementwise_plan
 
     made = []
-    load = elementwise.load
-    monkeypatch.setattr(elementwise, "load", lambda *given: made.append(given) or load(*given))
+    load = elementwise_plan.load
+    monkeypatch.setattr(elementwise_plan, "load", lambda *given: made.append(given) or load(*given))
     kernel = accelrt.elementwise("T x", "T z", "z = -x")
     for size in (3, 100, 70_000):
         kernel(to_device(np.ones(size, np.float32)))

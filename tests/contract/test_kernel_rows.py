@@ -5,10 +5,10 @@ import threading
 
 import pytest
 from compiled import compile_source
-from kernel_sources import SOURCE, launch, numbers, read, with_arguments
+from kernel_sources import PTX, SOURCE, launch, numbers, read, with_arguments
 
 INVALID_VALUE, INVALID_HANDLE, NOT_FOUND, NOT_SUPPORTED, TOO_LARGE = 1, 400, 500, 801, 720
-CAPTURE_UNSUPPORTED = 900
+INVALID_DEVICE, CAPTURE_UNSUPPORTED = 101, 900
 THREADS_ATTRIBUTE, DYNAMIC_ATTRIBUTE = 0, 8
 SHARED, OPT_IN = 8, 97  # device attributes: bytes of shared memory for a block, by default and at most
 
@@ -54,6 +54,15 @@ def test_an_image_that_is_none_is_refused(rows, given):
     code, made = rows.module_load(0, given)
     assert code != 0
     assert made == 0
+
+
+def test_the_log_of_an_image_tells_what_is_wrong_with_it(rows, image):
+    given, said = b"/no/such.so", "/no/such.so: cannot open shared object file"
+    if rows.driver == "cuda":
+        given, said = PTX.replace(b"mov.u32 %r2", b"move.u32 %r2", 1), "fatal"
+    assert said in rows.ok("module_log", 0, given)
+    assert rows.ok("module_log", 0, image) == ""
+    assert rows.module_log(99, image)[0] == INVALID_DEVICE
 
 
 def test_an_image_is_loaded_from_bytes_twice_and_from_a_path(rows, image, tmp_path):

@@ -125,6 +125,26 @@ def refused(code, reason):
     assert rows.driver_version()[0] == NOT_SUPPORTED or code == NOT_SUPPORTED
 
 
+def logs():
+    rows, _ = opened()
+    assert rows.module_load(0, b"bad") == (218, 0)
+    assert rows.module_log(0, b"bad") == (0, "ptxas fake, line 3; error : a word\nptxas fatal")
+    assert rows.module_log(0, b"good") == (0, "")
+
+
+def errors_of_images():
+    import accelrt
+
+    said = r"INVALID_PTX \(218\): the PTX does not compile; the driver said:\n    ptxas fake, .*\n    ptxas"
+    with pytest.raises(accelrt.CudaError, match=said):
+        accelrt.Module(b"bad", device=1)
+
+
+def test_the_compilers_log_is_told_with_the_error_of_an_image(library):
+    in_child(logs, LD_LIBRARY_PATH=library)
+    in_child(errors_of_images, LD_LIBRARY_PATH=library, ACCELRT_DRIVER="cuda")
+
+
 def test_a_row_runs_in_its_devices_context_and_puts_back_the_threads(library):
     in_child(contexts, LD_LIBRARY_PATH=library)
 

@@ -65,3 +65,44 @@ def test_an_array_that_no_kernel_can_use_is_refused(number, saxpy):
     if accelrt.device_count() > 1:
         with pytest.raises(ValueError, match="on device 1, the kernel is on device 0"):
             number[1, 1](empty(4, device=1), 1)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "pointer"),
+    [
+        ("float32", "float*"),
+        ("int32", "unsigned*"),
+        ("uint8", "float*"),
+        ("float32", "char*"),
+        ("int64", "void*"),
+        ("float16", "__half*"),
+        ("complex64", "float2*"),
+        ("complex64", "float*"),
+        ("float64", "struct thing*"),
+    ],
+)
+def test_an_array_may_have_the_elements_that_a_pointer_is_to(module, dtype, pointer):
+    kernel = module.function("number", ["const " + pointer, "uint32_t"])
+    memory = accelrt.zeros(1024, dtype)
+    for _ in range(2):
+        kernel[1, 1](memory, 1)
+    accelrt.synchronize()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "pointer", "text"),
+    [
+        ("int32", "float*", "floating-point numbers of 4 bytes; convert it, or name its bytes' type by view"),
+        ("float32", "double*", "floating-point numbers of 8 bytes"),
+        ("float32", "int*", "integers of 4 bytes"),
+        ("float64", "complex64*", "complex numbers of 8 bytes"),
+        ("int64", "uint32_t*", "unsigned integers of 4 bytes"),
+    ],
+)
+def test_an_array_of_other_elements_than_a_pointer_is_to_is_refused(module, dtype, pointer, text):
+    kernel = module.function("number", [pointer, "uint32_t"])
+    memory = accelrt.zeros(1024, dtype)
+    with pytest.raises(TypeError, match=f"argument 0 of .* is an Array of {dtype}; .* to {text}"):
+        kernel[1, 1](memory, 1)
+    kernel[1, 1](memory.base, 1)  # a Buffer is of no type
+    accelrt.synchronize()

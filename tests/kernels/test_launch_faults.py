@@ -5,7 +5,7 @@ import gc
 import pytest
 from child import in_child
 
-pytestmark = [pytest.mark.own_process, pytest.mark.host]
+pytestmark = pytest.mark.own_process
 
 
 def opened():
@@ -76,6 +76,7 @@ def sweep():
     assert call > 20
 
 
+@pytest.mark.host
 def test_whatever_call_fails_the_error_is_told_and_nothing_is_left():
     in_child(sweep)
 
@@ -87,13 +88,23 @@ def late():
     kernel[4, 64](buffer, 1)
     registry.arm(1, 700, "late", ["kernel_launch"])
     kernel[4, 64](buffer, 1)
-    with pytest.raises(accelrt.CudaError, match=r"ILLEGAL_ADDRESS .*; the kernels .* last, .*: 'number'"):
+    with pytest.raises(
+        accelrt.CudaError, match=r"ILLEGAL_ADDRESS .*; the kernels .* last, .*: 'number' on d"
+    ):
         accelrt.synchronize()
     registry.disarm()
 
 
+@pytest.mark.host
 def test_an_error_that_comes_late_names_the_kernels():
     in_child(late)
+
+
+SUSPECTS = (
+    r"LAUNCH_FAILED \(719\).*: 'stop' on device 0, stream 0x0, "
+    r"'number' on device 0, stream 0x[1-9a-f][0-9a-f]*; "
+    "what was on the device is lost.* other devices go on$"
+)
 
 
 def trap():
@@ -105,10 +116,10 @@ def trap():
 
     module = accelrt.Module(image_for("host", tempfile.mkdtemp()))
     number, stop = module.function("number"), module.function("stop")
-    buffer, other = accelrt.Buffer(1024), accelrt.Buffer(1024, device=1)
-    number[4, 64](buffer, 1)
+    buffer, other, stream = accelrt.Buffer(1024), accelrt.Buffer(1024, device=1), accelrt.Stream()
+    number[4, 64, stream](buffer, 1)
     stop[1, 1]()
-    with pytest.raises(accelrt.CudaError, match=r"LAUNCH_FAILED \(719\).*: 'stop', 'number'$"):
+    with pytest.raises(accelrt.CudaError, match=SUSPECTS):
         accelrt.synchronize()
     for call in (lambda: number[4, 64](buffer, 1), accelrt.synchronize, lambda: buffer.fill(0)):
         with pytest.raises(accelrt.CudaError, match="LAUNCH_FAILED"):
@@ -117,5 +128,46 @@ def trap():
     accelrt.synchronize(1)
 
 
+@pytest.mark.host
 def test_a_kernel_that_traps_is_named_and_the_other_device_goes_on():
     in_child(trap)
+
+
+def trap_on_a_gpu():
+    import ctypes
+
+    import numpy as np
+    from kernel_sources import PTX
+
+    import accelrt
+
+    module = accelrt.Module(PTX)
+    number, stop = module.function("number"), module.function("stop")
+    stream, buffer, pinned = accelrt.Stream(), accelrt.Buffer(1024), accelrt.PinnedBuffer(1024)
+    words = np.frombuffer(pinned, np.uint32)
+    number[4, 64](buffer, 1)
+    accelrt.copy(pinned, buffer)
+    stop[1, 1, stream]()
+    with pytest.raises(accelrt.CudaError) as caught:
+        stream.synchronize()
+    text = str(caught.value)
+    assert caught.value.name in ("LAUNCH_FAILED", "ILLEGAL_INSTRUCTION"), text
+    assert f"'stop' on device 0, stream {stream.handle:#x}, 'number' on device 0, stream 0x0" in text
+    assert "the context is lost" in text
+    for call in (
+        lambda: number[4, 64](buffer, 1),
+        accelrt.synchronize,
+        lambda: buffer.fill(0, blocking=True),
+    ):
+        with pytest.raises(accelrt.CudaError, match=caught.value.name):
+            call()
+    assert (words == np.arange(1, 257)).all()  # host memory can still be read
+    assert ctypes.string_at(pinned.ptr, 4) == b"\1\0\0\0"
+    del words
+    pinned.free()
+    print("ended well")
+
+
+@pytest.mark.gpu
+def test_a_gpus_kernel_that_traps_is_named_and_the_process_ends_well():
+    assert in_child(trap_on_a_gpu, ACCELRT_DRIVER="cuda").endswith("ended well\n")

@@ -3,16 +3,18 @@
 import ctypes
 import gc
 import os
+import threading
 import weakref
 
 import numpy as np
 import pytest
 from compiled import compile_source
-from kernel_sources import SOURCE, numbers
+from kernel_sources import PTX, SOURCE, numbers
 
 import accelrt
 
 COUNT = 256
+ON_HOST = os.environ.get("ACCELRT_DRIVER", "host") == "host"
 
 
 def written(kernel, value=3, **given):
@@ -52,6 +54,16 @@ def test_a_module_is_loaded_from_bytes_a_path_and_what_a_compiler_made(image, tm
 )
 def test_an_image_that_is_none_is_refused(given, error, text):
     with pytest.raises(error, match=text):
+        accelrt.Module(given)
+
+
+def test_an_image_that_does_not_load_tells_what_the_driver_says_of_it(tmp_path):
+    if ON_HOST:
+        source = "extern int nowhere(void); int number(void) { return nowhere(); }"
+        given, said = compile_source(source, tmp_path, "missing").read_bytes(), "undefined symbol: nowhere"
+    else:
+        given, said = PTX.replace(b"mov.u32 %r2", b"move.u32 %r2", 1), r"line \d+; error .*\n.*fatal"
+    with pytest.raises(accelrt.CudaError, match=rf"the driver said:\n    .*{said}"):
         accelrt.Module(given)
 
 
@@ -143,8 +155,10 @@ SUM = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p))
 def test_a_function_of_ctypes_is_a_kernel_and_is_kept_alive():
     def run(where, arguments):
         at = ctypes.c_uint32.from_address(ctypes.c_size_t.from_address(arguments[0]).value)
-        at.value += ctypes.c_uint32.from_address(arguments[1]).value
+        with lock:
+            at.value += ctypes.c_uint32.from_address(arguments[1]).value
 
+    lock = threading.Lock()  # blocks may run at the same time
     function = SUM(run)
     kernel = accelrt.host_kernel(function, "uint32_t* at, uint32_t value", name="add")
     buffer, out = accelrt.Buffer(4), np.zeros(1, np.uint32)

@@ -6,9 +6,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import accelrt
-from accelrt.kernels.signature import KINDS, parse_signature
+from accelrt.kernels.signature import KINDS, parse_pointees, parse_signature
 
 POINTER, SIGNED, UNSIGNED, FLOAT = (KINDS[name] for name in ("pointer", "signed", "unsigned", "float"))
+
+
+def test_what_a_pointer_is_to_is_told_where_it_is_known():
+    given = "const float* x, int n, void* v, unsigned char *c, double** d, thing* t, std::int64_t const* i"
+    kinds = [(FLOAT, 4), (0, 0), (0, 0), (UNSIGNED, 1), (0, 0), (0, 0), (SIGNED, 8)]
+    assert parse_pointees(given) == kinds
+    assert parse_pointees(["half*", "void"]) == [(FLOAT, 2), (0, 0)]
+    assert parse_pointees("void") == []
 
 
 @pytest.mark.parametrize(

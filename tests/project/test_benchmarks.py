@@ -15,6 +15,7 @@ SCRIPTS = [
     "bench_stream",
     "bench_graph",
     "bench_copy",
+    "bench_launch",
     "bench_compile",
     "bench_import",
     "bench_random",
@@ -162,4 +163,4 @@ def test_a_c_program_compiles_without_a_warning(modules, tmp_path, program):
 
 def test_there_are_c_programs(modules):
     found = {path.stem for path in FOLDER.glob("raw/*.c")}
-    assert found == {"alloc", "copy", "graph", "readings", "scaling", "stream"}
+    assert found == {"alloc", "copy", "graph", "launch", "readings", "scaling", "stream"}

@@ -14,7 +14,7 @@ from package_classes import CLASSES, EXTENSION, HEAP_TYPE, without_init
 import accelrt
 
 # Extension classes whose objects are data: a copy stands for the same thing.
-DATA = {"accelrt.devices.device.device"}
+DATA = {"accelrt.devices.device.device", "accelrt.kernels.elementwise.ElementwiseKernel"}
 # Classes written in Python that own something.
 OWNERS_IN_PYTHON = {
     "accelrt.streams.stream.ExternalStream",

@@ -4,16 +4,18 @@ from libc.string cimport memset
 
 from accelrt.driver.cuda.context cimport Symbol, enter, enter_any, leave, resolve
 from accelrt.driver.cuda.types cimport (
-    CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, CU_LAUNCH_ATTRIBUTE_COOPERATIVE,
-    CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, CUDA_KERNEL_NODE_PARAMS, CUdeviceptr, CUfunction,
-    CUfunction_attribute, CUgraphExec, CUgraphNode, CUlaunchAttribute, CUlaunchConfig, CUmodule, CUoccupancyB2DSize,
-    CUstream,
+    CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+    CU_LAUNCH_ATTRIBUTE_COOPERATIVE, CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, CUDA_KERNEL_NODE_PARAMS,
+    CUdeviceptr, CUfunction, CUfunction_attribute, CUgraphExec, CUgraphNode, CUjit_option, CUlaunchAttribute,
+    CUlaunchConfig, CUmodule, CUoccupancyB2DSize, CUstream,
 )
-from accelrt.driver.table cimport LAUNCH_COOPERATIVE, LAUNCH_PROGRAMMATIC, Table
+from accelrt.driver.table cimport LAUNCH_COOPERATIVE, LAUNCH_PROGRAMMATIC, LOG_BYTES, Table
 from accelrt.status cimport SUCCESS
 
 cdef extern from "cudaTypedefs.h" nogil:
     ctypedef int (*PFN_cuModuleLoadData_v2000)(CUmodule*, const void*) noexcept nogil  # module_load
+    ctypedef int (*PFN_cuModuleLoadDataEx_v2010)(
+        CUmodule*, const void*, unsigned int, CUjit_option*, void**) noexcept nogil  # module_log
     ctypedef int (*PFN_cuModuleUnload_v2000)(CUmodule) noexcept nogil  # module_unload
     ctypedef int (*PFN_cuModuleGetFunction_v2000)(CUfunction*, CUmodule, const char*) noexcept nogil  # module_function
     ctypedef int (*PFN_cuModuleGetGlobal_v3020)(
@@ -55,6 +57,20 @@ cdef int module_load(int device, const char* image, uintptr_t* out_module) noexc
     if code == SUCCESS:
         code = cuModuleLoadData(&module, image)
     out_module[0] = <uintptr_t>module if code == SUCCESS else 0
+    return leave(pushed, code)
+
+
+cdef int module_log(int device, const char* image, char* out_log) noexcept nogil:
+    # What NVIDIA's loader finds wrong is in the log of errors; a module that it loads is given back.
+    cdef CUjit_option[2] options = [CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES]
+    cdef void* values[2]
+    cdef CUmodule module = NULL
+    cdef bint pushed = False
+    cdef int code = enter(device, &pushed)
+    memset(out_log, 0, LOG_BYTES)
+    values[0], values[1] = <void*>out_log, <void*><uintptr_t>(LOG_BYTES - 1)
+    if code == SUCCESS and <int>cuModuleLoadDataEx(&module, image, 2, options, values) == SUCCESS:
+        cuModuleUnload(module)
     return leave(pushed, code)
 
 

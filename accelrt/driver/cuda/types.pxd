@@ -36,10 +36,13 @@ cdef extern from "cudaTypedefs.h" nogil:
     ctypedef int CUgraphConditionalNodeType
     ctypedef int CUgraphExecUpdateResult
     ctypedef int CUfunction_attribute
+    ctypedef int CUjit_option
     ctypedef int CUlaunchAttributeID
     ctypedef size_t (*CUoccupancyB2DSize)(int threads) noexcept
 
     int CU_GET_PROC_ADDRESS_LEGACY_STREAM
+    int CU_JIT_ERROR_LOG_BUFFER
+    int CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES
     int CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS
     int CU_POINTER_ATTRIBUTE_MEMORY_TYPE
     int CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL

@@ -3,6 +3,7 @@
 driver   puts the table together; the rows of devices
 memory   one sparse memory file a device, mapped where it is asked for; reservations and physical handles
 queue    streams as queues, each served by a thread while it has work; the lock of all of them
+crew     threads that share a kernel's blocks with the one that serves its stream
 stream   the rows of streams, events, copies, fills and host functions
 capture  captures, and graphs as lists of nodes
 graph    the rows of captures and graphs, and of kernel nodes

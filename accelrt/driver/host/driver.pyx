@@ -18,6 +18,7 @@ from accelrt.driver.host.kernel cimport (
     BLOCKS_AT_ONCE, MOST_DEEP, MOST_DEEP_GRID, MOST_SHARED, MOST_THREADS, MOST_WIDE_GRID, SHARED, SHARED_AT_ONCE,
     THREADS_AT_ONCE, count_modules, fill_kernel,
 )
+from accelrt.driver.host.crew cimport crew_open
 from accelrt.driver.host.memory cimport (
     HOST_MEMORY, PAGE, UNKNOWN_MEMORY, count_physicals, create, device_of, map_pages, memory_counts, memory_figures,
     memory_open, memory_open_errno, open_pages, pinned_alloc, pinned_free, pinned_register, pinned_unregister,
@@ -54,7 +55,8 @@ def read_settings():
 
     Returns:
         dict: devices (ACCELRT_HOST_DEVICES, 2), memory in bytes of each (ACCELRT_HOST_MEMORY, 1GiB), delay_us in
-        microseconds before each operation (ACCELRT_HOST_DELAY_US, 0).
+        microseconds before each operation (ACCELRT_HOST_DELAY_US, 0), threads that a kernel runs on
+        (ACCELRT_HOST_THREADS, 0: as many as the process may use processors).
     Raises:
         ValueError: one is malformed; the text names it, its value and what is allowed.
     """
@@ -62,6 +64,7 @@ def read_settings():
         "devices": env.value("ACCELRT_HOST_DEVICES"),
         "memory": env.value("ACCELRT_HOST_MEMORY"),
         "delay_us": env.value("ACCELRT_HOST_DELAY_US"),
+        "threads": env.value("ACCELRT_HOST_THREADS"),
     }
 
 
@@ -79,15 +82,18 @@ cdef int open_with_settings() noexcept:
     cdef int devices
     cdef size_t memory
     cdef long delay_us
+    cdef int threads
     try:  # an interruption too is the caller's to hear of, and nothing was opened
         settings = read_settings()
         devices, memory, delay_us = settings["devices"], settings["memory"], settings["delay_us"]
+        threads = settings["threads"]
     except BaseException as error:
         keep_init_error(error)
         return INIT_FAILED
     code = memory_open(devices, memory)
     if code == 0:
         queue_open(delay_us)
+        crew_open(threads)
         gate_open(devices)
     return code
 

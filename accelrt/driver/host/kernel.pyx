@@ -1,8 +1,8 @@
 """The host driver's rows for modules, functions and launches.
 
 A kernel is a C function that is called once for each block of the grid, with the block's place and pointers to the
-arguments' values; `accelrt/kernels/DESIGN.md` has the declaration.  The blocks of a launch run one after the other on
-the thread that serves the stream, so that no two of them need to be ordered.
+arguments' values; `accelrt/kernels/DESIGN.md` has the declaration.  The blocks of a launch run on the
+thread that serves the stream, which others help where there is much to do (`crew.pyx`).
 
 A module is a shared object: `module_load` takes its path, which contains a slash and ends with a NUL, or its bytes, an
 ELF image whose length the section headers tell.  For a kernel NAME it exports NAME and `const size_t NAME_parameters[]`,
@@ -23,7 +23,7 @@ from accelrt.driver.host.queue cimport (
     take_unused_modules, unlock,
 )
 from accelrt.driver.host.stream cimport gate, gate_any, put_in
-from accelrt.driver.table cimport LAUNCH_COOPERATIVE, LAUNCH_PROGRAMMATIC, Table
+from accelrt.driver.table cimport LAUNCH_COOPERATIVE, LAUNCH_PROGRAMMATIC, LOG_BYTES, Table
 from accelrt.status cimport (
     COOPERATIVE_LAUNCH_TOO_LARGE, INVALID_CLUSTER_SIZE, INVALID_HANDLE, INVALID_IMAGE, INVALID_VALUE, NOT_FOUND,
     NO_HOST_MEMORY,
@@ -76,6 +76,7 @@ cdef extern from *:
     void* open_library "accelrt_open_library"(const char* image, unsigned long number) noexcept nogil
     void* dlsym(void* library, const char* name) noexcept nogil
     int dlclose(void* library) noexcept nogil
+    const char* dlerror() noexcept nogil
 
 cdef extern from "<unistd.h>" nogil:
     long sysconf(int name)
@@ -166,6 +167,30 @@ cdef int module_load(int device, const char* image, uintptr_t* out_module) noexc
         dlclose(made.library)
         free(made)
     return code
+
+
+cdef int module_log(int device, const char* image, char* out_log) noexcept nogil:
+    global images
+    cdef void* library
+    cdef const char* said
+    cdef unsigned long number
+    cdef int code = gate(device)
+    memset(out_log, 0, LOG_BYTES)
+    if code or image == NULL:
+        return code if code else INVALID_VALUE
+    lock()
+    images += 1
+    number = images
+    unlock()
+    dlerror()  # forgets what an earlier call said
+    library = open_library(image, number)
+    if library != NULL:
+        dlclose(library)
+        return 0
+    said = dlerror()
+    if said != NULL:
+        snprintf(out_log, LOG_BYTES, "%s", said)
+    return 0
 
 
 cdef int module_register(

@@ -8,6 +8,7 @@ from libc.string cimport memmove, memset
 
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
 from accelrt.core.locks cimport pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock
+from accelrt.driver.host.crew cimport share
 from accelrt.driver.host.memory cimport MAX_HOST_DEVICES
 from accelrt.driver.table cimport STREAM_BLOCKING
 from accelrt.driver.waiting cimport INTERRUPTED, is_interruptible, pause_on
@@ -526,24 +527,13 @@ cdef void run_branch(const Work* work, int device) noexcept nogil:
             return
 
 
-cdef void run_blocks(const Launch* launch, Block* where) noexcept nogil:
+cdef bint run_blocks(const void* launch_, unsigned long long first, unsigned long long count) noexcept nogil:
     # In the order of their numbers, x first; none after one that failed.
-    cdef unsigned int x, y, z
-    for z in range(launch.grid[2]):
-        for y in range(launch.grid[1]):
-            for x in range(launch.grid[0]):
-                where.index[0], where.index[1], where.index[2] = x, y, z
-                launch.function.fn(where, launch.arguments)
-                if where.failed[0]:
-                    return
-
-
-cdef void run_kernel(const Launch* launch, int device) noexcept nogil:
     global callback_depth
+    cdef const Launch* launch = <const Launch*>launch_
+    cdef unsigned long long number, row = launch.grid[0], slice_ = row * launch.grid[1]
     cdef int failed = 0
     cdef Block where
-    if read_lost() == device + 1:
-        return
     memset(&where, 0, sizeof(Block))
     where.failed = &failed
     where.grid = launch.grid
@@ -552,13 +542,24 @@ cdef void run_kernel(const Launch* launch, int device) noexcept nogil:
     if launch.shared_bytes:
         where.shared = aligned_alloc(SHARED_ALIGNMENT, (launch.shared_bytes + SHARED_ALIGNMENT - 1) & -SHARED_ALIGNMENT)
         failed = where.shared == NULL
-    if not failed:
-        callback_depth += 1
-        run_blocks(launch, &where)
-        callback_depth -= 1
+    callback_depth += 1
+    for number in range(first, first + count):
+        if failed:
+            break
+        where.index[0] = <unsigned int>(number % row)
+        where.index[1] = <unsigned int>(number % slice_ // row)
+        where.index[2] = <unsigned int>(number // slice_)
+        launch.function.fn(&where, launch.arguments)
+    callback_depth -= 1
     free(where.shared)
     if failed:
-        lose(device, LAUNCH_FAILED)
+        lose(launch.function.module.device, LAUNCH_FAILED)
+    return not failed
+
+
+cdef void run_kernel(const Launch* launch, int device) noexcept nogil:
+    if read_lost() != device + 1:
+        share(run_blocks, launch, <unsigned long long>launch.grid[0] * launch.grid[1] * launch.grid[2])
 
 
 cdef void perform(const Work* work, const void* staged, int device) noexcept nogil:

@@ -161,6 +161,13 @@ static int add_node(void *node, void *graph, void *after, void *edges, size_t co
     *(uintptr_t **)(params + 32) = bodies;  /* conditional.phGraph_out of CUgraphNodeParams */
     return node && !graph && !after && !edges && !count ? wants_context() : INVALID_VALUE;
 }
+/* An image that begins with "bad" is PTX that does not compile; with options[0] == 5 values[0] is the log of errors. */
+static int load_data(uintptr_t *out, const char *image) { *out = 0x700; return strncmp(image, "bad", 3) ? wants_context() : 218; }
+static int load_data_ex(uintptr_t *out, const char *image, unsigned count, const int *options, void **values) {
+    if (count == 2 && options[0] == 5 && options[1] == 6 && !strncmp(image, "bad", 3))
+        snprintf(values[0], (size_t)values[1], "ptxas fake, line 3; error : a word\nptxas fatal");
+    return load_data(out, image);
+}
 static int handle_out(uintptr_t *out) { *out = 0x700; return wants_context(); }
 static int parameter(uintptr_t function, size_t index, size_t *offset, size_t *size) {
     size_t count = setting("FAKE_PARAMETERS") ? setting("FAKE_PARAMETERS") : 1;
@@ -212,7 +219,7 @@ static const struct { const char *name; int since; void *function; } FUNCTIONS[]
     {"cuGraphNodeGetType", 10000, wants_context}, {"cuGraphDebugDotPrint", 11030, wants_context},
     {"cuGraphInstantiateWithFlags", 11040, wants_context}, {"cuGraphExecUpdate", 12000, wants_context},
     {"cuGraphUpload", 11010, wants_context}, {"cuGraphLaunch", 10000, wants_context},
-    {"cuGraphExecDestroy", 10000, wants_context}, {"cuModuleLoadData", 2000, handle_out},
+    {"cuGraphExecDestroy", 10000, wants_context}, {"cuModuleLoadData", 2000, load_data}, {"cuModuleLoadDataEx", 2010, load_data_ex},
     {"cuModuleUnload", 2000, wants_context}, {"cuModuleGetFunction", 2000, handle_out},
     {"cuLaunchKernel", 4000, wants_context}, {"cuIpcGetEventHandle", 4010, wants_context},
     {"cuIpcOpenEventHandle", 4010, wants_context}, {"cuIpcGetMemHandle", 4010, wants_context},

@@ -1,4 +1,4 @@
-"""Elementwise kernels: a line of C for one element, computed for every element of arrays."""
+"""What is decided of an elementwise kernel's call for the types, shapes and strides of its operands."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy
 
 from accelrt.arrays.array import Array
-from accelrt.arrays.create import asarray, empty
 from accelrt.kernels import c_compiler, compiler
 from accelrt.kernels.elementwise_layout import (
     Piece,
@@ -23,6 +22,7 @@ from accelrt.kernels.elementwise_layout import (
 from accelrt.kernels.elementwise_source import (
     BLOCK,
     CHUNK,
+    COMPLEX,
     IN_FLOAT,
     MOST_AXES,
     MOST_PARAMETERS,
@@ -40,16 +40,15 @@ from accelrt.kernels.elementwise_source import (
 )
 from accelrt.kernels.module import Module
 from accelrt.runtime import init
-from accelrt.streams.stream import Stream, current_stream
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["ElementwiseKernel", "elementwise"]
+__all__ = ["Declared", "Plan"]
 
-PLANS = 1024  # shapes that a kernel remembers its decisions for
 MOST_BLOCKS = (1 << 31) - 1
 NARROW = 1 << 31  # elements below which a strided kernel counts in 32 bits
+NUMBERS = (bool, int, float, complex, numpy.number, numpy.bool_)
 LIMITS = {"bool": (0, 1)}  # the least and the greatest integer of a type
 for _bits in (8, 16, 32, 64):
     LIMITS[f"uint{_bits}"] = (0, (1 << _bits) - 1)
@@ -63,10 +62,12 @@ class Plan(NamedTuple):
         kernel: Kernel, or None where there are no elements.
         grid: int, blocks.  block: int, threads.
         first: int or bytes, the parameter before the operands.
-        device: int.  shape: tuple of int, of the outputs.
+        device: int.  shape: tuple of int, of the outputs that are allocated.
         dtypes: tuple of str, of each operand.
         made: tuple of int, the numbers of the operands that are allocated.
-        spans: tuple, for each array that is given its lowest and highest byte from its first element on.
+        types: tuple of numpy.dtype, theirs.
+        spans: tuple, for each array that is given its lowest and highest byte from its first element on; None
+            for others, and for raw parameters.
     """
 
     kernel: Any
@@ -77,48 +78,12 @@ class Plan(NamedTuple):
     shape: tuple[int, ...]
     dtypes: tuple[str, ...]
     made: tuple[int, ...]
+    types: tuple[Any, ...]
     spans: tuple[tuple[int, int] | None, ...]
 
 
-def elementwise(
-    inputs: str,
-    outputs: str,
-    operation: str,
-    *,
-    name: str = "elementwise",
-    preamble: str = "",
-    options: Sequence[str] = (),
-) -> ElementwiseKernel:
-    """A kernel that computes an operation for every element of arrays.
-
-        axpy = accelrt.elementwise("T x, T y", "T z", "z = x * y + x", name="axpy")
-        z = axpy(x, 2.5)
-
-    It is compiled when it is first called with arrays of some types: by NVRTC for a GPU, where the operation
-    is CUDA C++; by the C compiler for the host device, where it is C with <math.h> and <tgmath.h>.
-
-    Arguments:
-        inputs: str, declarations such as "T x, float32 y": a type and a name each.  A type is one of NumPy's
-            names (bool, int8 to int64, uint8 to uint64, float16, bfloat16, float32, float64), or a
-            placeholder that begins with a capital letter and stands for one type in each call.
-        outputs: str, the same for what is written.
-        operation: str, statements that assign the outputs, which are 0 before.  They may use the placeholders
-            as types, i, the element's number in C order, and n, how many there are.  float16 and bfloat16 are
-            computed in float.
-        name: str, the kernel's, as profilers and errors show it.
-        preamble: str, declarations before the kernel, such as functions (accelrt_inline is "static inline" in
-            the terms of either compiler).
-        options: sequence of str, NVRTC's; the host device ignores them.
-    Returns:
-        An ElementwiseKernel.
-    Raises:
-        TypeError, ValueError: a declaration, the name or an argument's type is wrong.
-    """
-    return ElementwiseKernel(inputs, outputs, operation, name, preamble, options)
-
-
-class ElementwiseKernel:
-    """What elementwise() makes; called with arrays and numbers."""
+class Declared:
+    """The texts of an elementwise kernel, and the kernels that were compiled of them."""
 
     def __init__(
         self,
@@ -146,109 +111,45 @@ class ElementwiseKernel:
             raise ValueError(
                 f"{len(every)} parameters are more than the {MOST_PARAMETERS} that a kernel takes"
             )
-        self._every = (*self.inputs, *self.outputs)
+        self.every = (*self.inputs, *self.outputs)
         self._in_order = bool(re.search(r"\bi\b", self.operation))
         self._kernels: dict[tuple[Any, ...], Any] = {}
-        self._plans: dict[tuple[Any, ...], Plan] = {}
 
-    def __repr__(self) -> str:
-        takes, makes = (
-            ", ".join(f"{each.type} {each.name}" for each in parts) for parts in (self.inputs, self.outputs)
-        )
-        return f"<accelrt.ElementwiseKernel {self.name}: {takes} -> {makes}>"
-
-    def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
-        texts = (
-            ", ".join(f"{each.type} {each.name}" for each in parts) for parts in (self.inputs, self.outputs)
-        )
-        return (type(self), (*texts, self.operation, self.name, self.preamble, self.options))
+    def texts(self) -> tuple[str, str]:
+        """The declarations of the inputs and of the outputs."""
+        takes, makes = (", ".join(map(text_of, parts)) for parts in (self.inputs, self.outputs))
+        return takes, makes
 
     def unload(self) -> None:
-        """Gives up what was compiled; the next call takes it from the cache."""
-        self._plans.clear()
+        """Gives up the kernels that were compiled."""
         self._kernels.clear()
 
-    def __call__(
-        self,
-        *arguments: Any,
-        out: Array | Sequence[Array] | None = None,
-        dtypes: Mapping[str, Any] | None = None,
-        stream: Stream | int | None = None,
-    ) -> Any:
-        """Computes the operation on a device's stream; the call does not wait for it.
-
-        Arguments:
-            arguments: for each input an array on one device (an Array, or another library's with
-                __cuda_array_interface__), or a number; they are broadcast together.
-            out: Array, or for several outputs a sequence of Arrays, of the broadcast shape; None for new ones
-                in C order.  It may be an input, but not overlap one in another way.
-            dtypes: mapping from placeholders to types, for those that no array tells; numbers alone are bool,
-                int64 and float64.
-            stream: Stream, or a handle as int; None for the device's current one.
-        Returns:
-            The output, or a tuple of several.
-        Raises:
-            TypeError: an argument's type does not fit its declaration, or the others.
-            ValueError: shapes do not fit, arrays are on several devices or overlap, or a number is out of
-                range.
-            CompileError, CompilerNotFoundError: of the first call with these types.
-        """
-        values = self._checked(arguments, out, stream)
-        key = (*map(facts_of, values), *(dtypes.items() if dtypes else ()))
-        plan = self._plans.get(key)
-        if plan is None:
-            plan = self._decide(values, dtypes or {})
-            if len(self._plans) >= PLANS:
-                self._plans.clear()
-            self._plans[key] = plan
-        if isinstance(stream, Stream):
-            self._check_stream(stream, plan.device)
-        elif stream is None:
-            stream = current_stream(plan.device)
-        if out is not None:
-            self._check_overlaps(values, plan.spans)
-        for number in plan.made:
-            values[number] = empty(plan.shape, dtype_named(plan.dtypes[number]), plan.device, stream)
-        operands = [
-            value if isinstance(value, Array) else scalar(value, dtype, each)
-            for value, dtype, each in zip(values, plan.dtypes, self._every, strict=True)
-        ]
-        if plan.kernel is not None:
-            plan.kernel.launch(plan.grid, plan.block, (plan.first, *operands), stream=stream)
-        results = values[len(self.inputs) :]
-        return results[0] if len(results) == 1 else tuple(results)
-
-    def _checked(self, arguments: Sequence[Any], out: Any, stream: Stream | int | None) -> list[Any]:
-        """The inputs, then the outputs, None for those to be made."""
-        if len(arguments) != len(self.inputs):
-            names = ", ".join(each.name for each in self.inputs)
-            raise TypeError(f"{self.name} takes {len(self.inputs)} inputs ({names}); {len(arguments)} given")
-        outs: Sequence[Any] = [None] * len(self.outputs)
-        if out is not None:
-            outs = list(out) if isinstance(out, (list, tuple)) else [out]
-        if len(outs) != len(self.outputs):
-            names = ", ".join(each.name for each in self.outputs)
-            raise TypeError(f"{self.name} has {len(self.outputs)} outputs ({names}); out has {len(outs)}")
-        values = [*arguments, *outs]
-        for number, (each, value) in enumerate(zip(self._every, values, strict=True)):
+    def check_values(self, values: Sequence[Any]) -> None:
+        """Refuses what is no array on a device and no number; an output that is to be made is None."""
+        for number, (each, value) in enumerate(zip(self.every, values, strict=True)):
             is_output = number >= len(self.inputs)
-            if not isinstance(value, Array) and hasattr(value, "__cuda_array_interface__"):
-                values[number] = value = asarray(value, stream=stream)
             if isinstance(value, Array):
                 if is_output and value.readonly:
                     raise ValueError(f"out for {each.name} is read-only")
+            elif is_output and value is None and each.raw:
+                raise ValueError(f"{each.name} is raw, so no shape of it is known; give out")
             elif is_output and value is not None:
                 raise TypeError(f"out for {each.name} is an array on a device, not {type(value).__name__}")
-            elif not is_output and not isinstance(value, (bool, int, float, numpy.number, numpy.bool_)):
+            elif not is_output and each.raw:
+                raise TypeError(f"{each.name} is raw: an array on a device, not {type(value).__name__}")
+            elif not is_output and not isinstance(value, NUMBERS):
                 raise TypeError(
                     f"{each.name} is an array on a device or a number, not {type(value).__name__}; "
                     "accelrt.asarray copies one to a device"
                 )
-        return values
+
+    def number_for(self, number: int, value: Any, dtype: str) -> bool | int | float | complex:
+        """A number as Python's of the kind that the type of an operand takes."""
+        return scalar(value, dtype, self.every[number])
 
     def _types(self, values: Sequence[Any], dtypes: Mapping[str, Any]) -> dict[str, str]:
         """The name of the type of each placeholder, and of each name of a type that is declared."""
-        every = self._every
+        every = self.every
         types = {each.type: each.type for each in every if each.type in STORED}
         for placeholder, given in dtypes.items():
             if placeholder in STORED or placeholder not in {each.type for each in every}:
@@ -279,23 +180,37 @@ class ElementwiseKernel:
         return types
 
     def _declared(self) -> str:
-        return ", ".join(f"{each.type} {each.name}" for each in self._every)
+        return ", ".join(map(text_of, self.every))
 
-    def _shape(self, values: Sequence[Any]) -> tuple[int, ...]:
-        arrays = [value for value in values if isinstance(value, Array)]
-        if not arrays:
+    def _shape(self, values: Sequence[Any], size: int | None) -> tuple[int, ...]:
+        beside = [
+            value
+            for each, value in zip(self.every, values, strict=True)
+            if isinstance(value, Array) and not each.raw
+        ]
+        if size is not None and beside:
+            raise ValueError(f"size={size} is for arrays that are all raw, and {self.name} has another one")
+        if size is not None:
+            return (size,)
+        if not beside and any(isinstance(value, Array) for value in values):
+            raise ValueError(
+                f"the arrays of {self.name} are all raw; give size, how many elements to compute"
+            )
+        if not beside:
             raise ValueError(f"{self.name} has numbers alone; give out, whose shape and device it takes")
-        shape = broadcast([array.shape for array in arrays])
+        shape = broadcast([array.shape for array in beside])
         if shape is None:
-            listed = ", ".join(str(array.shape) for array in arrays)
+            listed = ", ".join(str(array.shape) for array in beside)
             raise ValueError(f"the shapes {listed} of {self.name} cannot be broadcast together")
         for each, value in zip(self.outputs, values[len(self.inputs) :], strict=True):
-            if value is not None and value.shape != shape:
+            if value is not None and not each.raw and value.shape != shape:
                 raise ValueError(f"out for {each.name} has the shape {value.shape}; the result has {shape}")
         return shape
 
     def _device(self, values: Sequence[Any]) -> int:
         devices = {value.device_index for value in values if isinstance(value, Array)}
+        if not devices:
+            raise ValueError(f"{self.name} has numbers alone; give out, whose device it takes")
         if -1 in devices:
             raise ValueError(f"an array of {self.name} is in host memory; copy it to a device first")
         if len(devices) > 1:
@@ -304,7 +219,33 @@ class ElementwiseKernel:
             )
         return int(devices.pop())
 
-    def _check_overlaps(self, values: Sequence[Any], spans: Sequence[tuple[int, int] | None]) -> None:
+    def _check_raw(self, values: Sequence[Any], names: Sequence[str]) -> None:
+        for each, value, name in zip(self.every, values, names, strict=True):
+            if each.raw and name in IN_FLOAT:
+                raise TypeError(
+                    f"{each.name} is raw and of {name}, of which the operation would see the bits; pass "
+                    "float32, or declare it without raw"
+                )
+            if each.raw and not value.is_contiguous:
+                raise ValueError(
+                    f"{each.name} is raw, so that element k is found at {each.name}[k]; its array of shape "
+                    f"{value.shape} and strides {value.strides} is not contiguous: pass a copy()"
+                )
+
+    def _check_aligned(self, pieces: Sequence[Piece | None], names: Sequence[str]) -> None:
+        """Refuses what a GPU would fail at, with the loss of its context."""
+        for each, piece, name in zip(self.every, pieces, names, strict=True):
+            if piece is None:
+                continue
+            needed = piece.itemsize // 2 if name in COMPLEX else piece.itemsize
+            steps = () if each.raw else piece.strides
+            if piece.ptr % needed or any(step % needed for step in steps):
+                raise ValueError(
+                    f"{each.name} has elements of {name} at addresses that are no multiples of {needed}, "
+                    "which no GPU reads; copy its bytes to an Array of its own"
+                )
+
+    def check_overlaps(self, values: Sequence[Any], spans: Sequence[tuple[int, int] | None]) -> None:
         """Refuses outputs that overlap others in another way than as the same array."""
         first_output = len(self.inputs)
         for number in range(first_output, len(values)):
@@ -322,47 +263,71 @@ class ElementwiseKernel:
                     continue
                 one, two = piece_of(values[other]), piece_of(output)
                 if overlap(one, two) and (one != two or other >= first_output):
-                    name, others = self._every[number].name, self._every[other].name
+                    name, others = self.every[number].name, self.every[other].name
                     raise ValueError(
                         f"{name} overlaps {others}, which is not the same array; write to other memory"
                     )
 
-    def _decide(self, values: Sequence[Any], dtypes: Mapping[str, Any]) -> Plan:
+    def decide(self, values: Sequence[Any], dtypes: Mapping[str, Any], size: int | None) -> Plan:
+        """The plan for operands that check_values took.
+
+        Raises:
+            TypeError, ValueError, CompileError, CompilerNotFoundError: as ElementwiseKernel.__call__.
+        """
         types = self._types(values, dtypes)
-        shape = self._shape(values)
+        shape = self._shape(values, size)
         device = self._device(values)
-        names = tuple(types[each.type] for each in self._every)
+        names = tuple(types[each.type] for each in self.every)
+        self._check_raw(values, names)
         first_output = len(self.inputs)
         made = tuple(number for number in range(first_output, len(values)) if values[number] is None)
+        made_types = tuple(numpy.dtype(dtype_named(names[number])) for number in made)
         pieces = [piece_of(value) if isinstance(value, Array) else None for value in values]
-        spans = tuple(span_of(piece) if piece is not None else None for piece in pieces)
+        spans = tuple(
+            None if piece is None or each.raw else span_of(piece)
+            for each, piece in zip(self.every, pieces, strict=True)
+        )
         if prod(shape) == 0:
-            return Plan(None, 0, 0, 0, device, shape, names, made, (None,) * len(values))
+            none = (None,) * len(values)
+            return Plan(None, 0, 0, 0, device, shape, names, made, made_types, none)
         for each, piece in zip(self.outputs, pieces[first_output:], strict=True):
-            if piece is not None and overlaps_itself(piece):
+            if piece is not None and not each.raw and overlaps_itself(piece):
                 raise ValueError(f"elements of {each.name} share memory, and each is to be written")
         for number in made:
             pieces[number] = new_piece(shape, names[number])
         operands = tuple(
-            Operand(each.name, name, piece is not None, number >= first_output)
-            for number, (each, name, piece) in enumerate(zip(self._every, names, pieces, strict=True))
+            Operand(each.name, name, piece is not None, number >= first_output, each.raw)
+            for number, (each, name, piece) in enumerate(zip(self.every, names, pieces, strict=True))
         )
-        lengths, steps = self._axes(shape, [piece for piece in pieces if piece is not None])
-        size = prod(shape)
         on_host = compiler.is_host(device)
-        vector = 1 if lengths or on_host else vector_length([piece for piece in pieces if piece is not None])
-        kernel = self._kernel(operands, types, len(lengths), vector, bool(lengths) and size >= NARROW, device)
-        numbers = [size, *lengths, *(step for each in steps for step in each)]
-        first = b"".join(number.to_bytes(8, "little", signed=True) for number in numbers) if lengths else size
-        each_block = CHUNK if on_host else BLOCK if lengths else BLOCK * UNROLLED * vector
-        grid = min(-(-size // each_block), MOST_BLOCKS)
-        return Plan(kernel, grid, 1 if on_host else BLOCK, first, device, shape, names, made, spans)
+        if not on_host:
+            self._check_aligned(pieces, names)
+        walked = [
+            piece
+            for each, piece in zip(self.every, pieces, strict=True)
+            if piece is not None and not each.raw
+        ]
+        outputs = sum(not each.raw for each in self.outputs)
+        lengths, steps = self._axes(shape, walked, outputs)
+        total = prod(shape)
+        vector = 1 if lengths or on_host else vector_length(walked)
+        wide = bool(lengths) and total >= NARROW
+        kernel = self._kernel(operands, types, len(lengths), vector, wide, device)
+        numbers = [total, *lengths, *(step for each in steps for step in each)]
+        packed = b"".join(number.to_bytes(8, "little", signed=True) for number in numbers)
+        each_block = CHUNK if on_host else BLOCK if lengths else BLOCK * UNROLLED * max(vector, 1)
+        grid = min(-(-total // each_block), MOST_BLOCKS)
+        block = 1 if on_host else BLOCK
+        first = packed if lengths else total
+        return Plan(kernel, grid, block, first, device, shape, names, made, made_types, spans)
 
-    def _axes(self, shape: tuple[int, ...], pieces: Sequence[Piece]) -> tuple[list[int], list[list[int]]]:
+    def _axes(
+        self, shape: tuple[int, ...], pieces: Sequence[Piece], outputs: int
+    ) -> tuple[list[int], list[list[int]]]:
         """The axes that a kernel counts and the strides of each array; none where all are contiguous."""
         strides = [broadcast_strides(shape, piece.shape, piece.strides) for piece in pieces]
-        outputs = len(self.outputs)
-        layout = collapse(shape, [*strides[-outputs:], *strides[:-outputs]], self._in_order)
+        inputs = len(pieces) - outputs
+        layout = collapse(shape, [*strides[inputs:], *strides[:inputs]], self._in_order)
         lengths, steps = layout.lengths, [*layout.strides[outputs:], *layout.strides[:outputs]]
         if not lengths or (
             len(lengths) == 1
@@ -375,12 +340,6 @@ class ElementwiseKernel:
                 f"kernel takes {MOST_AXES}; copy one to contiguous memory"
             )
         return lengths, steps
-
-    def _check_stream(self, stream: Stream, device: int) -> None:
-        if stream.device.index != device:
-            raise ValueError(
-                f"stream is of device {stream.device.index}, and the arrays are on device {device}"
-            )
 
     def _kernel(
         self,
@@ -443,13 +402,6 @@ def type_of_number(value: Any) -> numpy.dtype[Any]:
     return numpy.dtype(type(value))  # float64 and int64 for Python's
 
 
-def facts_of(value: Any) -> Any:
-    """What a plan depends on of an operand."""
-    if isinstance(value, Array):
-        return value.dtype, value.shape, value.strides, value.ptr % VECTOR_BYTES, value.device_index
-    return type(value)
-
-
 def piece_of(array: Array) -> Piece:
     return Piece(array.ptr, array.shape, array.strides, array.itemsize)
 
@@ -465,17 +417,27 @@ def new_piece(shape: tuple[int, ...], name: str) -> Piece:
 
 
 def vector_length(pieces: Sequence[Piece]) -> int:
-    """The elements that a thread loads at a time: as many as the widest type and every address allow."""
-    length = max(VECTOR_BYTES // max(piece.itemsize for piece in pieces), 1)
-    while any(piece.ptr % (length * piece.itemsize) for piece in pieces):
+    """The elements that a thread loads at a time: as many as the widest type and every address allow.
+
+    0 where one, a complex number, is not aligned as a whole.
+    """
+    length = max(VECTOR_BYTES // max((piece.itemsize for piece in pieces), default=VECTOR_BYTES), 1)
+    while length and any(piece.ptr % (length * piece.itemsize) for piece in pieces):
         length //= 2
     return length
 
 
-def scalar(value: Any, name: str, parameter: Parameter) -> bool | int | float:
+def text_of(each: Parameter) -> str:
+    """A declaration as it is written."""
+    return f"{'raw ' if each.raw else ''}{each.type} {each.name}"
+
+
+def scalar(value: Any, name: str, parameter: Parameter) -> bool | int | float | complex:
     """A number as Python's of the kind that a type takes."""
     number = value.item() if isinstance(value, numpy.generic) else value
     limits = LIMITS.get(name)
+    if name in COMPLEX:
+        return complex(number)
     if limits is None and not isinstance(number, complex):
         return float(number)
     if limits is None or not isinstance(number, int):

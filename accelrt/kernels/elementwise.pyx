@@ -1,0 +1,493 @@
+"""Elementwise kernels: a line of C for one element, computed for every element of arrays.
+
+What a call needs to know of its types, shapes and strides is decided once (elementwise_plan.py), and found again by the
+operands themselves: a call that comes again allocates its outputs and launches, and looks at no Python attribute.
+"""
+import operator
+
+from cpython.float cimport PyFloat_CheckExact, PyFloat_FromDouble
+from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_INCREF
+from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE, PyTuple_New, PyTuple_SET_ITEM
+from libc.stdint cimport int64_t, uint64_t, uintptr_t
+from libc.string cimport memcmp, memcpy, memset
+
+from accelrt.arrays.array cimport Array, check_live, finish_array, new_array
+from accelrt.arrays.create import asarray
+from accelrt.arrays.layout cimport Extents, count_elements, set_contiguous
+from accelrt.buffers.buffer cimport Buffer, new_buffer
+from accelrt.kernels import elementwise_plan as decisions
+from accelrt.kernels.kernel cimport Dimensions, Kernel
+from accelrt.streams.stream cimport Stream, current_of, exchange_current, put_back, stream_of
+
+cdef extern from "Python.h":
+    void* Py_TYPE(PyObject* thing) noexcept  # borrowed
+
+cdef enum:
+    MOST = 32           # operands: MOST_PARAMETERS
+    ALIGNED = 16        # VECTOR_BYTES
+    PLANS = 1024        # that a kernel keeps
+    MOST_EXTENTS = 512  # lengths and strides of all operands that a plan is found by
+
+cdef enum Taken:        # the numbers that an operand takes as they are
+    NO_NUMBER
+    INTEGER
+    REAL
+
+cdef struct Fact:       # what a plan depends on of an operand
+    PyObject* kind      # its dtype, which the plan keeps, or a number's type; NULL: an output to be made
+    int device          # of an array; -2 of others
+    int past            # bytes of the address past a multiple of ALIGNED
+    Py_ssize_t ndim
+
+cdef struct Operand:    # what a call does with one
+    Taken takes
+    int64_t least       # of an INTEGER
+    int64_t most
+    bint given          # an array that is not raw, and so may overlap others
+    Py_ssize_t low      # its lowest byte and the one past its highest, from its first element on
+    Py_ssize_t high
+
+cdef struct Key:
+    Py_ssize_t count    # of extents
+    Fact[MOST] facts
+    Py_ssize_t[MOST_EXTENTS] extents
+
+
+cdef class Call:
+    """What was decided for the types, shapes and strides of a call: a Plan of elementwise_plan, as C reads it."""
+
+    cdef Fact[MOST] facts
+    cdef Operand[MOST] operands
+    cdef Py_ssize_t* extents
+    cdef Py_ssize_t count    # of extents
+    cdef object room         # theirs
+    cdef list kinds          # what the facts point at
+    cdef object others       # what the call's dtypes and size were, or None
+    cdef Call next           # one of the same hash
+    cdef Kernel kernel       # None: there are no elements
+    cdef Dimensions size
+    cdef object first        # the parameter before the operands
+    cdef int device
+    cdef tuple made          # numbers of the outputs to be made, and the dtype of each
+    cdef tuple types
+    cdef tuple dtypes        # names of all operands' types
+    cdef bint overlaps       # an output was given, which may overlap others
+    cdef Py_ssize_t ndim
+    cdef Extents shape       # of the outputs, with strides of elements
+    cdef object __weakref__
+
+    def __init__(self):
+        raise TypeError("a Call belongs to an ElementwiseKernel")
+
+
+# --- which plan a call has -------------------------------------------------------------------------------------
+
+cdef inline uint64_t mix(uint64_t hash_, uint64_t more) noexcept nogil:
+    hash_ = (hash_ ^ more) * <uint64_t>0x9E3779B97F4A7C15
+    return hash_ ^ (hash_ >> 29)
+
+
+cdef bint read_facts(PyObject** values, Py_ssize_t count, Key* key) noexcept:
+    # False where the operands have more axes than a plan is found by.
+    cdef Py_ssize_t index, used = 0
+    cdef Array array
+    cdef Fact* fact
+    for index in range(count):
+        fact = &key.facts[index]
+        fact.device, fact.past, fact.ndim = -2, 0, 0
+        if values[index] == NULL:
+            fact.kind = NULL
+        elif isinstance(<object>values[index], Array):
+            array = <Array>values[index]
+            fact.kind = <PyObject*>array.dtype
+            fact.device, fact.past, fact.ndim = array.device_index, <int>(array.ptr % ALIGNED), array.ndim
+            if array.extents == NULL or used + 2 * array.ndim > MOST_EXTENTS:
+                return False
+            memcpy(&key.extents[used], array.extents, 2 * array.ndim * sizeof(Py_ssize_t))
+            used += 2 * array.ndim
+        else:
+            fact.kind = <PyObject*>Py_TYPE(values[index])
+    key.count = used
+    return True
+
+
+cdef inline bint is_for(Call call, const Key* key, Py_ssize_t count, object others) except -1:
+    if call.count != key.count or memcmp(call.facts, key.facts, count * sizeof(Fact)) or (
+            memcmp(call.extents, key.extents, key.count * sizeof(Py_ssize_t))):
+        return False
+    return call.others is None if others is None else call.others is not None and call.others == others
+
+
+cdef uint64_t hash_of(const Key* key, Py_ssize_t count) noexcept nogil:
+    cdef uint64_t found = 0
+    cdef Py_ssize_t index
+    for index in range(count):
+        found = mix(found, <uintptr_t>key.facts[index].kind)
+        found = mix(found, <uint64_t>key.facts[index].device << 32 | <uint64_t>key.facts[index].past)
+        found = mix(found, key.facts[index].ndim)
+    for index in range(key.count):
+        found = mix(found, key.extents[index])
+    return found
+
+
+cdef Call make_call(object plan, const Key* key, Py_ssize_t count, object others):
+    cdef Call made = Call.__new__(Call)
+    cdef Py_ssize_t index
+    cdef Operand* operand
+    made.room = bytes(key.count * sizeof(Py_ssize_t))
+    made.extents = <Py_ssize_t*><char*>made.room
+    memcpy(made.extents, key.extents, key.count * sizeof(Py_ssize_t))
+    memcpy(made.facts, key.facts, count * sizeof(Fact))
+    made.count = key.count
+    made.kinds = [<object>key.facts[index].kind for index in range(count) if key.facts[index].kind != NULL]
+    made.others = others
+    made.kernel, made.first, made.device = plan.kernel, plan.first, plan.device
+    made.made, made.types, made.dtypes = plan.made, plan.types, plan.dtypes
+    made.size.grid = [plan.grid, 1, 1]
+    made.size.block = [plan.block, 1, 1]
+    made.size.shared = 0
+    made.ndim = len(plan.shape)
+    for index in range(made.ndim):
+        made.shape[index] = plan.shape[index]
+    made.overlaps = False
+    for index in range(count):
+        operand = &made.operands[index]
+        operand.takes, operand.given = NO_NUMBER, plan.spans[index] is not None
+        limits = decisions.LIMITS.get(plan.dtypes[index])
+        if plan.dtypes[index] in ("float16", "bfloat16", "float32", "float64"):
+            operand.takes = REAL
+        elif limits is not None and plan.dtypes[index] != "bool":
+            operand.takes, operand.least, operand.most = INTEGER, limits[0], min(limits[1], (1 << 63) - 1)
+        if operand.given:
+            operand.low, operand.high = plan.spans[index]
+    return made
+
+
+# --- what a call passes ----------------------------------------------------------------------------------------
+
+cdef inline object number_as(const Operand* operand, object value):
+    # What the launch lays out without a second look, or None: elementwise_plan decides what becomes of the number.
+    cdef int overflow = 0
+    cdef long long number
+    if PyFloat_CheckExact(value):
+        return value if operand.takes == REAL else None
+    if not PyLong_CheckExact(value) or operand.takes == NO_NUMBER:
+        return None
+    number = PyLong_AsLongLongAndOverflow(value, &overflow)
+    if overflow:
+        return None
+    if operand.takes == REAL:
+        return PyFloat_FromDouble(<double>number)
+    return value if operand.least <= number <= operand.most else None
+
+
+cdef Array make_output(Call call, object dtype, Stream stream):
+    cdef Py_ssize_t itemsize = dtype.itemsize, axis, size
+    cdef Buffer buffer
+    cdef Array made
+    size = count_elements(call.ndim, call.shape, itemsize)
+    buffer = new_buffer(size * itemsize, stream)
+    made = new_array(buffer, buffer.ptr, call.device, stream, dtype, call.ndim, False)
+    for axis in range(call.ndim):
+        made.extents[axis] = call.shape[axis]
+    set_contiguous(call.ndim, made.extents, itemsize)
+    finish_array(made)
+    return made
+
+
+cdef inline bint is_same(Array one, Array other) noexcept:
+    return one.ptr == other.ptr and one.ndim == other.ndim and one.itemsize == other.itemsize and (
+        memcmp(one.extents, other.extents, 2 * one.ndim * sizeof(Py_ssize_t)) == 0)
+
+
+cdef bint may_overlap(Call call, PyObject** values, Py_ssize_t inputs, Py_ssize_t count) noexcept:
+    # Whether a closer look is needed: not where addresses lie apart, or an output is an input.
+    cdef Py_ssize_t output, other
+    cdef uintptr_t low, high
+    for output in range(inputs, count):
+        if not call.operands[output].given:
+            continue
+        low = (<Array>values[output]).ptr + call.operands[output].low
+        high = (<Array>values[output]).ptr + call.operands[output].high
+        for other in range(output):
+            if not call.operands[other].given:
+                continue
+            if ((<Array>values[other]).ptr + call.operands[other].high > low
+                    and (<Array>values[other]).ptr + call.operands[other].low < high
+                    and (other >= inputs or not is_same(<Array>values[other], <Array>values[output]))):
+                return True
+    return False
+
+
+cdef int refuse_stream(Stream stream, int device) except -1:
+    raise ValueError(f"stream is of device {stream.device_index}, and the arrays are on device {device}")
+
+
+cdef object wrap(object value, object stream):
+    # Another library's array, whose producer the stream of the call comes after.
+    cdef Stream chosen
+    cdef PyObject* before
+    if stream is None:
+        return asarray(value)
+    chosen = stream_of(stream, 0)
+    before = exchange_current(chosen)
+    try:
+        return asarray(value)
+    finally:
+        put_back(before)
+
+
+cdef class ElementwiseKernel:
+    """What elementwise() makes; called with arrays and numbers.
+
+    Attributes:
+        inputs, outputs: tuple, the declarations.
+        operation, name, preamble: str.
+        options: tuple of str, NVRTC's.
+    """
+
+    cdef object declared         # Declared of elementwise_plan
+    cdef Py_ssize_t inputs_      # how many
+    cdef Py_ssize_t count        # of operands
+    cdef Call last               # of the last call
+    cdef dict calls              # hash -> Call
+    cdef object __weakref__
+
+    def __init__(self, inputs, outputs, operation, name="elementwise", preamble="", options=()):
+        self.declared = decisions.Declared(inputs, outputs, operation, name, preamble, options)
+        self.inputs_ = len(self.declared.inputs)
+        self.count = len(self.declared.every)
+        self.calls = {}
+        self.last = None
+
+    @property
+    def inputs(self):
+        return self.declared.inputs
+
+    @property
+    def outputs(self):
+        return self.declared.outputs
+
+    @property
+    def operation(self):
+        return self.declared.operation
+
+    @property
+    def name(self):
+        return self.declared.name
+
+    @property
+    def preamble(self):
+        return self.declared.preamble
+
+    @property
+    def options(self):
+        return self.declared.options
+
+    def __repr__(self):
+        takes, makes = self.declared.texts()
+        return f"<accelrt.ElementwiseKernel {self.name}: {takes} -> {makes}>"
+
+    def __reduce_ex__(self, protocol):
+        return type(self), (*self.declared.texts(), self.operation, self.name, self.preamble, self.options)
+
+    def unload(self):
+        """Gives up what was compiled; the next call takes it from the cache."""
+        self.last = None
+        self.calls.clear()
+        self.declared.unload()
+
+    def __call__(self, *arguments, out=None, dtypes=None, stream=None, size=None):
+        """Computes the operation on a device's stream; the call does not wait for it.
+
+        Arguments:
+            arguments: for each input an array on one device (an Array, or another library's with
+                __cuda_array_interface__), or a number; they are broadcast together.
+            out: Array, or for several outputs a sequence of Arrays, of the broadcast shape; None for new ones
+                in C order.  It may be an input, but not overlap one in another way.  A raw output has to be given.
+            dtypes: mapping from placeholders to types, for those that no array tells; numbers alone are bool,
+                int64, float64 and complex128.
+            stream: Stream, or a handle as int; None for the device's current one.
+            size: int, how many elements are computed where all arrays are raw.
+        Returns:
+            The output, or a tuple of several.
+        Raises:
+            TypeError: an argument's type does not fit its declaration, or the others.
+            ValueError: shapes do not fit, arrays are on several devices or overlap, or a number is out of
+                range.
+            CompileError, CompilerNotFoundError: of the first call with these types.
+        """
+        cdef PyObject* values[MOST]
+        cdef Key key
+        cdef Call call
+        cdef Stream worker
+        cdef Py_ssize_t index
+        cdef list held = None
+        cdef object others = None
+        if self.declared is None or PyTuple_GET_SIZE(arguments) != self.inputs_:
+            self.refuse_count(arguments)
+        for index in range(self.inputs_):
+            values[index] = <PyObject*>PyTuple_GET_ITEM(arguments, index)
+        for index in range(self.inputs_, self.count):
+            values[index] = NULL
+        if out is not None:
+            if isinstance(out, Array) and self.count == self.inputs_ + 1:
+                values[self.inputs_] = <PyObject*>out
+            else:
+                held = self.read_outputs(out)
+                for index in range(len(held)):
+                    values[self.inputs_ + index] = <PyObject*>held[index] if held[index] is not None else NULL
+        if dtypes or size is not None:
+            others = (tuple((dtypes or {}).items()), size)
+        call = self.find(values, &key, others)
+        if call is None:
+            held = self.read_values(values, stream)
+            for index in range(self.count):
+                values[index] = <PyObject*>held[index] if held[index] is not None else NULL
+            call = self.find(values, &key, others)
+            if call is None:
+                call = self.decide(held, values, &key, dtypes, size, others)
+        if stream is None:
+            worker = current_of(call.device)
+        else:
+            worker = stream_of(stream, call.device)
+            if worker.device_index != call.device:
+                refuse_stream(worker, call.device)
+        if out is not None:
+            self.check_outputs(call, values)
+        return self.carry_out(call, values, worker)
+
+    cdef Call find(self, PyObject** values, Key* key, object others):
+        cdef Call found = self.last
+        if not read_facts(values, self.count, key):
+            return None
+        if found is not None and is_for(found, key, self.count, others):
+            return found
+        found = self.calls.get(hash_of(key, self.count))
+        while found is not None:
+            if is_for(found, key, self.count, others):
+                self.last = found
+                return found
+            found = found.next
+        return None
+
+    cdef Call decide(self, list held, PyObject** values, Key* key, object dtypes, object size, object others):
+        cdef object number = None if size is None else checked_size(size)
+        cdef Call made
+        plan = self.declared.decide(held, dtypes or {}, number)
+        if not read_facts(values, self.count, key):  # too many axes to be kept
+            memset(key, 0, sizeof(Key))
+            return make_call(plan, key, self.count, others)
+        made = make_call(plan, key, self.count, others)
+        if len(self.calls) >= PLANS:
+            self.calls.clear()
+        hash_ = hash_of(key, self.count)
+        made.next = self.calls.get(hash_)
+        self.calls[hash_] = made
+        self.last = made
+        return made
+
+    cdef object carry_out(self, Call call, PyObject** values, Stream worker):
+        cdef tuple packed = PyTuple_New(self.count + 1)
+        cdef Py_ssize_t index
+        cdef object value
+        Py_INCREF(call.first)
+        PyTuple_SET_ITEM(packed, 0, call.first)
+        for index in range(self.count):
+            if values[index] == NULL:
+                value = make_output(call, call.types[call.made.index(index)], worker)
+            else:
+                value = <object>values[index]
+                if not isinstance(value, Array):
+                    value = self.number_for(call, index, value)
+            Py_INCREF(value)
+            PyTuple_SET_ITEM(packed, index + 1, value)
+        if call.kernel is not None:
+            call.kernel.launch_on(&call.size, NULL, worker, packed)
+        if self.count == self.inputs_ + 1:
+            return packed[self.count]
+        return packed[self.inputs_ + 1:]
+
+    cdef object number_for(self, Call call, Py_ssize_t index, object value):
+        cdef object number = number_as(&call.operands[index], value)
+        return self.declared.number_for(index, value, call.dtypes[index]) if number is None else number
+
+    cdef int check_outputs(self, Call call, PyObject** values) except -1:
+        cdef Py_ssize_t index
+        for index in range(self.inputs_, self.count):
+            if values[index] != NULL and (<Array>values[index]).readonly:
+                raise ValueError(f"out for {self.declared.every[index].name} is read-only")
+        if may_overlap(call, values, self.inputs_, self.count):
+            spans = [
+                (call.operands[index].low, call.operands[index].high) if call.operands[index].given else None
+                for index in range(self.count)
+            ]
+            self.declared.check_overlaps(
+                [None if values[index] == NULL else <object>values[index] for index in range(self.count)], spans)
+        return 0
+
+    cdef list read_outputs(self, object out):
+        cdef list outs = list(out) if isinstance(out, (list, tuple)) else [out]
+        if len(outs) != self.count - self.inputs_:
+            names = ", ".join([each.name for each in self.outputs])
+            raise TypeError(f"{self.name} has {len(self.outputs)} outputs ({names}); out has {len(outs)}")
+        return outs
+
+    cdef list read_values(self, PyObject** values, object stream):
+        # All operands, with others' arrays as Arrays.
+        cdef list found = [None if values[index] == NULL else <object>values[index] for index in range(self.count)]
+        for index, value in enumerate(found):
+            if not isinstance(value, Array) and hasattr(value, "__cuda_array_interface__"):
+                found[index] = wrap(value, stream)
+            elif isinstance(value, Array):
+                check_live(<Array>value, self.declared.every[index].name)
+        self.declared.check_values(found)
+        return found
+
+    cdef int refuse_count(self, tuple arguments) except -1:
+        if self.declared is None:
+            raise TypeError("this ElementwiseKernel was never initialised; make one with accelrt.elementwise()")
+        names = ", ".join([each.name for each in self.inputs])
+        raise TypeError(f"{self.name} takes {len(self.inputs)} inputs ({names}); {len(arguments)} given")
+
+
+cdef object checked_size(object size):
+    number = operator.index(size)
+    if number < 0:
+        raise ValueError(f"size is {number}; it is how many elements are computed, 0 or more")
+    return number
+
+
+def elementwise(inputs, outputs, operation, *, name="elementwise", preamble="", options=()):
+    """A kernel that computes an operation for every element of arrays.
+
+        axpy = accelrt.elementwise("T x, T y", "T z", "z = x * y + x", name="axpy")
+        z = axpy(x, 2.5)
+
+    It is compiled when it is first called with arrays of some types: by NVRTC for a GPU, where the operation
+    is CUDA C++; by the C compiler for the host device, where it is C with <math.h> and <tgmath.h>.
+
+    Arguments:
+        inputs: str, declarations such as "T x, float32 y": a type and a name each.  A type is one of NumPy's
+            names (bool, int8 to int64, uint8 to uint64, float16, bfloat16, float32, float64, complex64,
+            complex128), or a placeholder that begins with a capital letter and stands for one type in each call.
+            "raw T x" is an array that takes no part in the broadcast: x[k] is its element k in C order, whichever
+            element is computed.  It is contiguous, of no 16-bit floats, and on whichever elements of it the operation
+            reads and writes, its author decides: what overlaps it is not checked.
+        outputs: str, the same for what is written; a raw one has to be given by each call.
+        operation: str, statements that assign the outputs, which are 0 before.  They may use the placeholders
+            as types, i, the element's number in C order, and n, how many there are.  float16 and bfloat16 are
+            computed in float.  With complex numbers there are make_complex(real, imaginary) and, by C's names, creal,
+            cimag, cabs, carg, conj, exp, log and sqrt.
+        name: str, the kernel's, as profilers and errors show it.
+        preamble: str, declarations before the kernel, such as functions (accelrt_inline is "static inline" in
+            the terms of either compiler).
+        options: sequence of str, NVRTC's; the host device ignores them.
+    Returns:
+        An ElementwiseKernel.
+    Raises:
+        TypeError, ValueError: a declaration, the name or an argument's type is wrong.
+    """
+    return ElementwiseKernel(inputs, outputs, operation, name, preamble, options)
