@@ -75,7 +75,7 @@ LATER = {
 }
 
 # Modules of accelrt that are public themselves: those that `from accelrt import *` brings, and the others.
-MODULES = "identity interface memory publish sanitizer"
+MODULES = "identity interface interop memory publish sanitizer"
 UNLISTED = "nvml readings visible"
 
 # Of accelrt.memory; imported when it is asked for.

@@ -30,7 +30,7 @@ FLOORS = (
     ("buffers", "arrays"),
     ("kernels",),
     ("graphs",),
-    ("identity", "publish", "readings", "interface", "sanitizer", "api", "include"),
+    ("identity", "publish", "readings", "interface", "sanitizer", "api", "include", "interop"),
     ("",),
     ("cli", "__main__"),
 )
@@ -43,7 +43,7 @@ DOORS = {
         "read_stats",
         "routes",
     },
-    "memory.backends": set(),
+    "memory.backends": {"torch_hooks"},
     "memory.host": {"pool"},
     "memory.settings": {"apply"},
     "driver": {"capture_guard", "cuda.driver", "host.driver", "registry", "table", "waiting"},
