@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #define ACCELRT_EXPORT __attribute__((visibility("default")))
-#define ACCELRT_TEXT 1024
+#define HOOK_TEXT 1024
 
 struct PoolName { uint64_t first, second; };  /* std::pair<unsigned long long, unsigned long long> */
 
@@ -85,7 +85,7 @@ static struct Hooks {
 
 ACCELRT_EXPORT void *accelrt_torch_hook_alloc(size_t size, int device, void *stream) {
     uintptr_t address;
-    char text[ACCELRT_TEXT];
+    char text[HOOK_TEXT];
     int code = hooks.alloc(size, device, stream, &address, text);
     if (__builtin_expect(code != 0, 0)) {
         if (code > 0) accelrt_raise_memory("accelrt_torch_hook_alloc", text);
@@ -104,13 +104,13 @@ ACCELRT_EXPORT void accelrt_torch_hook_memory_fraction(double fraction, int devi
     hooks.memory_fraction(fraction, device);
 }
 ACCELRT_EXPORT void accelrt_torch_hook_init(int count) {
-    char text[ACCELRT_TEXT];
+    char text[HOOK_TEXT];
     if (hooks.init(count, text)) accelrt_raise("accelrt_torch_hook_init", text);
 }
 ACCELRT_EXPORT void accelrt_torch_hook_begin_pool(
     int device, struct PoolName pool, const struct Filter *filter
 ) {
-    char text[ACCELRT_TEXT];
+    char text[HOOK_TEXT];
     if (hooks.begin_pool(device, pool.first, pool.second, accelrt_purpose(filter), text))
         accelrt_raise("accelrt_torch_hook_begin_pool", text);
 }

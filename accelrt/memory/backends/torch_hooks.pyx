@@ -48,7 +48,7 @@ cdef extern from "<pthread.h>" nogil:
 
 cdef extern from "torch_abi.h":
     enum:
-        ACCELRT_TEXT
+        HOOK_TEXT
     enum:
         FOR_CAPTURE
         FOR_THREAD
@@ -80,7 +80,7 @@ cdef void complain(const char* call, int device, int code) noexcept nogil:
 
 
 cdef int explain(char* text, const char* call, int device, int code) noexcept nogil:
-    snprintf(text, ACCELRT_TEXT, "accelrt, which is torch's allocator here, could not %s on device %d: %s (%d): %s", call,
+    snprintf(text, HOOK_TEXT, "accelrt, which is torch's allocator here, could not %s on device %d: %s (%d): %s", call,
              device, status_name(code), code, status_text(code))
     return -1
 
@@ -100,13 +100,13 @@ cdef int explain_memory(char* text, int device, size_t size) noexcept nogil:
     cdef int written
     registry.active().memory_info(device, &room, &capacity)  # a refusal leaves zeros
     written = snprintf(
-        text, ACCELRT_TEXT, "CUDA out of memory. Tried to allocate %.2f MiB (%zu bytes) on device %d, from accelrt, which "
+        text, HOOK_TEXT, "CUDA out of memory. Tried to allocate %.2f MiB (%zu bytes) on device %d, from accelrt, which "
         "is torch's allocator here. The device has %.2f MiB, %.2f of them free. accelrt reserved %.2f MiB: %.2f are live, "
         "%.2f given back but in use on another stream, %.2f idle, of which the largest piece has %.2f.", mib(size), size,
         device, mib(capacity), mib(room), mib(reserved), mib(live), mib(active - live), mib(reserved - active),
         mib(largest_free(pool)))
-    if limit < SIZE_MAX and written > 0 and written < ACCELRT_TEXT:
-        snprintf(text + written, ACCELRT_TEXT - written, " The limit is %.2f MiB (set_per_process_memory_fraction).",
+    if limit < SIZE_MAX and written > 0 and written < HOOK_TEXT:
+        snprintf(text + written, HOOK_TEXT - written, " The limit is %.2f MiB (set_per_process_memory_fraction).",
                  mib(limit))
     return 1
 
@@ -208,7 +208,7 @@ cdef int hook_init(int count, char* text) noexcept nogil:
     if code:
         return explain(text, "initialise", 0, code)
     if seen < count:
-        snprintf(text, ACCELRT_TEXT, "torch sees %d devices and accelrt, which is torch's allocator here, %d: "
+        snprintf(text, HOOK_TEXT, "torch sees %d devices and accelrt, which is torch's allocator here, %d: "
                  "CUDA_VISIBLE_DEVICES was changed between their first uses; set it before either is used", count, seen)
         return -1
     return 0
@@ -323,7 +323,7 @@ cdef int hook_begin_pool(int device, uint64_t first, uint64_t second, int purpos
     if outside(device):
         return explain(text, "allocate from a pool", device, INVALID_DEVICE)
     if purpose != FOR_CAPTURE and purpose != FOR_THREAD:
-        snprintf(text, ACCELRT_TEXT, "accelrt, which is torch's allocator here, serves torch's pools for captures "
+        snprintf(text, HOOK_TEXT, "accelrt, which is torch's allocator here, serves torch's pools for captures "
                  "(torch.cuda.graph) and for the calling thread (torch.cuda.use_mem_pool); this call asks for something "
                  "else, such as the body of a condition, or all threads or one stream outside a capture")
         return -1
