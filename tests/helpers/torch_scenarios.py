@@ -638,7 +638,7 @@ def ten_thousand_mixed_allocations_keep_their_contents(t):
 
 
 def break_a_capture(t):
-    # These scenarios come last: torch up to 2.14 refuses random numbers on the GPU after a capture that failed.
+    # Such scenarios come last: after a failed capture torch may refuse random numbers on the GPU.
     torch = t.torch
     graph = torch.cuda.CUDAGraph()
     kept = []
