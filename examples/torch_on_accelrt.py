@@ -51,10 +51,11 @@ def main():
         return
     import torch
 
-    if torch.version.cuda is None:
-        print("this torch is built without CUDA, so nothing was trained; 0 bytes are still allocated")
+    try:
+        accelrt.interop.torch.install()  # before torch's first use of CUDA
+    except accelrt.NotSupportedError as error:
+        print(f"{error}; 0 bytes are still allocated")
         return
-    accelrt.interop.torch.install()  # before torch's first use of CUDA
 
     with accelrt.Buffer(1 << 20) as ours:
         tensor = torch.ones(1000, device="cuda")
