@@ -1,11 +1,10 @@
-"""The process of one allocator: trains ResNet-50 with torch and says what it took (words.py).
+"""The process of one allocator and one model: trains it with torch and says what it took (words.py).
 
-    python training_process.py COLUMN [--quick]
+    python training_process.py COLUMN resnet|gpt [--quick]
 
 torch_training.py starts it, with the environment that the allocator needs.
 """
 
-import ctypes
 import hashlib
 import importlib
 import random
@@ -18,30 +17,23 @@ from time import perf_counter
 import peers  # noqa: F401 - its import lets an accelrt that is not installed be found
 from words import say
 
-STEPS, QUICK_STEPS = 50, 8
-WARM = 5  # first steps that the median leaves out
+STEPS, QUICK_STEPS = 200, 12
+WARM = 10  # first steps that the median leaves out
 PLUGGED = "torch on accelrt"
+MODELS = ("resnet", "gpt")
+VOCABULARY = 16384
 
 
-def shapes(count: int) -> list[tuple[int, int]]:
+def image_shapes(count: int) -> list[tuple[int, int]]:
     """Batch and side of each step's images."""
     choice = random.Random(50)
-    return [(choice.randint(16, 64), choice.randint(128, 256)) for _ in range(count)]
+    return [(choice.randrange(16, 49, 4), choice.randrange(128, 225, 16)) for _ in range(count)]
 
 
-def plug_in() -> None:
-    """Makes accelrt torch's allocator.  CUDA may not have been used yet."""
-    import torch
-
-    import accelrt
-
-    path = str(accelrt.memory.library_path())
-    allocator = torch.cuda.memory.CUDAPluggableAllocator(path, "accelrt_torch_alloc", "accelrt_torch_free")
-    used_on = getattr(ctypes.CDLL(path), "accelrt_torch_record_stream", None)
-    if used_on is not None:
-        address = ctypes.cast(used_on, ctypes.c_void_p).value
-        allocator.allocator().set_record_stream_fn(address)
-    torch.cuda.memory.change_current_allocator(allocator)
+def token_shapes(count: int) -> list[tuple[int, int]]:
+    """Batch and length of each step's sentences."""
+    choice = random.Random(12)
+    return [(choice.randint(2, 8), choice.randrange(128, 897, 32)) for _ in range(count)]
 
 
 def repeatable() -> None:
@@ -54,69 +46,143 @@ def repeatable() -> None:
     torch.manual_seed(50)
 
 
-class Trainer:
-    """The model, its optimizer and the source of its data."""
+class Batches:
+    """A data set of which each item is a step's batch: the item's number is the seed."""
+
+    def __init__(self, model: str, shapes: list[tuple[int, int]]):
+        self.model, self.shapes = model, shapes
+
+    def __len__(self) -> int:
+        return len(self.shapes)
+
+    def __getitem__(self, index: int) -> tuple:
+        import numpy as np
+        import torch
+
+        batch, size = self.shapes[index]
+        numbers = np.random.default_rng(index)
+        if self.model == "gpt":
+            tokens = torch.from_numpy(numbers.integers(VOCABULARY, size=(batch, size + 1)))
+            return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+        pixels = np.frombuffer(numbers.bytes(batch * 3 * size * size), np.uint8)
+        labels = torch.from_numpy(numbers.integers(1000, size=batch))
+        return torch.from_numpy(pixels.copy()).view(batch, 3, size, size), labels
+
+
+class ResNet:
+    """ResNet-50 in float32, by SGD with momentum."""
 
     def __init__(self, device: str):
         import torch
         from peers.resnet50 import resnet50
 
-        self.torch, self.device = torch, device
-        self.model = resnet50().to(device)
+        self.torch, self.model = torch, resnet50().to(device)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4)
-        self.data = torch.Generator(device).manual_seed(50)
 
-    def step(self, batch: int, side: int) -> float:
-        """Trains on random images.  Answers the loss, and so waits for the device."""
-        place = {"device": self.device, "generator": self.data}
-        images = self.torch.randn(batch, 3, side, side, **place)
-        labels = self.torch.randint(1000, (batch,), **place)
+    def step(self, pixels, labels) -> object:
+        """Trains on a batch; the loss."""
         self.optimizer.zero_grad(set_to_none=True)
+        images = pixels.float().div_(127.5).sub_(1)
         loss = self.torch.nn.functional.cross_entropy(self.model(images), labels)
         loss.backward()
         self.optimizer.step()
-        return loss.item()
-
-    def digest(self) -> str:
-        """Of every weight and every running mean, bit for bit."""
-        made = hashlib.sha256()
-        for tensor in self.model.state_dict().values():
-            made.update(tensor.cpu().numpy().tobytes())
-        return made.hexdigest()
+        return loss
 
 
-def train(device: str, count: int) -> dict[str, dict]:
-    """All steps.  Answers the cells of what does not depend on the allocator."""
-    trainer = Trainer(device)
+class Gpt:
+    """A 12-layer GPT under autocast to bfloat16, by AdamW; clipping and the optimizer's step are a graph."""
+
+    EAGER = 3  # steps before the capture, which make the gradients and the optimizer's state
+
+    def __init__(self, device: str, **sizes: int):
+        import torch
+        from peers.gpt import GPT
+
+        self.torch, self.device = torch, device
+        self.model = GPT(vocabulary=VOCABULARY, **sizes).to(device)
+        on_gpu = device == "cuda"
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, foreach=True, capturable=on_gpu)
+        self.taken, self.graph = 0, None
+
+    def update(self) -> None:
+        """Clips the gradients, applies them and sets them to 0, all in memory that stays."""
+        self.torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0, foreach=True)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=False)
+
+    def captured(self) -> None:
+        """Captures update, and replays it: a capture does no work."""
+        if self.graph is None:
+            self.graph = self.torch.cuda.CUDAGraph()
+            with self.torch.cuda.graph(self.graph):
+                self.update()
+        self.graph.replay()
+
+    def step(self, tokens, following) -> object:
+        """Trains on a batch; the loss."""
+        torch = self.torch
+        math = torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)
+        with torch.autocast(self.device, dtype=torch.bfloat16), math:
+            scores = self.model(tokens)
+            loss = torch.nn.functional.cross_entropy(scores.flatten(0, 1), following.flatten())
+        loss.backward()
+        self.taken += 1
+        if self.device == "cuda" and self.taken > self.EAGER:
+            self.captured()
+        else:
+            self.update()
+        return loss
+
+
+def digest(model) -> str:
+    """Of every weight and every running mean, bit for bit."""
+    made = hashlib.sha256()
+    for tensor in model.state_dict().values():
+        made.update(tensor.cpu().numpy().tobytes())
+    return made.hexdigest()
+
+
+def train(trainer, batches, device: str, workers: int) -> dict[str, dict]:
+    """All steps.  Answers the cells of what does not depend on the allocator.
+
+    The data come from workers through page-locked memory, and a step's time begins when its batch is there.
+    """
+    from torch.utils.data import DataLoader
+
+    pinned = device == "cuda"
+    loader = DataLoader(batches, batch_size=None, shuffle=False, num_workers=workers, pin_memory=pinned)
     losses, times = [], []
-    for batch, side in shapes(count):
+    for batch in loader:
         start = perf_counter()
-        losses.append(trainer.step(batch, side).hex())
+        parts = [part.to(device, non_blocking=True) for part in batch]
+        losses.append(trainer.step(*parts).item().hex())
         times.append((perf_counter() - start) * 1000)
     return {
-        "median": {"value": statistics.median(times[min(WARM, count - 1) :]), "times": times},
+        "median": {"value": statistics.median(times[min(WARM, len(times) - 1) :]), "times": times},
         "total": {"value": sum(times) / 1000},
-        "losses": {"value": float(count), "losses": losses, "weights": trainer.digest()},
+        "losses": {"value": float(len(losses)), "losses": losses, "weights": digest(trainer.model)},
     }
 
 
-def measure(column: str, count: int) -> dict[str, dict]:
-    """The training on one allocator.  Answers all cells."""
+def measure(column: str, model: str, count: int) -> dict[str, dict]:
+    """The training of one model on one allocator.  Answers all cells, each with the model in front."""
     import torch
 
-    if column == PLUGGED:
-        plug_in()
     if not torch.cuda.is_available():
         raise RuntimeError("torch finds no GPU")
+    if column == PLUGGED:
+        importlib.import_module("accelrt").interop.torch.install()
     repeatable()
-    cells = train("cuda", count)
-    memory = importlib.import_module("accelrt").memory if column == PLUGGED else torch.cuda.memory
-    for key, peak in (("reserved", memory.max_memory_reserved(0)), ("live", memory.max_memory_allocated(0))):
+    shapes = (token_shapes if model == "gpt" else image_shapes)(count)
+    trainer = (Gpt if model == "gpt" else ResNet)("cuda")
+    cells = train(trainer, Batches(model, shapes), "cuda", 2)
+    peaks = {"reserved": torch.cuda.max_memory_reserved(0), "live": torch.cuda.max_memory_allocated(0)}
+    for key, peak in peaks.items():
         cells[key] = {"value": peak / 2**30, "bytes": peak}
-    return cells
+    return {f"{model}.{key}": cell for key, cell in cells.items()}
 
 
-def main(column: str, quick: bool) -> None:
+def main(column: str, model: str, quick: bool) -> None:
     """The whole program."""
     try:
         torch = importlib.import_module("torch")
@@ -125,12 +191,12 @@ def main(column: str, quick: bool) -> None:
         return
     say(version=torch.__version__)
     try:
-        say(cells=measure(column, QUICK_STEPS if quick else STEPS))
+        say(cells=measure(column, model, QUICK_STEPS if quick else STEPS))
     except Exception as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(place.filename).name}:{place.lineno}"
-        say(row="losses", error=f"{type(error).__name__}: {error} ({where})")
+        say(row=f"{model}.losses", error=f"{type(error).__name__}: {error} ({where})")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], "--quick" in sys.argv[2:])
+    main(sys.argv[1], sys.argv[2], "--quick" in sys.argv[3:])

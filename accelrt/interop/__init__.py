@@ -8,13 +8,14 @@ external_captures  captures that another library begins, and the private pool th
 numba              numba-cuda: its memory manager
 peers              finds the libraries, and refuses what only a GPU's memory can be used for
 rmm                RMM: a resource of accelrt's, and memory from a resource of RMM's
+torch              torch: accelrt as its allocator
 """
 
 from typing import Any
 
 from accelrt.runtime import init
 
-_MODULES = ("cuda_core", "cupy", "numba", "rmm")
+_MODULES = ("cuda_core", "cupy", "numba", "rmm", "torch")
 
 
 def __getattr__(name: str) -> Any:

@@ -43,7 +43,7 @@ DOORS = {
         "read_stats",
         "routes",
     },
-    "memory.backends": {"callbacks"},
+    "memory.backends": {"callbacks", "torch_hooks"},
     "memory.host": {"pool"},
     "memory.settings": {"apply"},
     "driver": {"capture_guard", "cuda.driver", "host.driver", "registry", "table", "waiting"},

@@ -1,7 +1,6 @@
 """What the benchmarks of random allocation, of settings and of training do, as far as no GPU is needed."""
 
 import json
-from itertools import pairwise
 
 import pytest
 from test_benchmarks import modules, start
@@ -113,11 +112,14 @@ def test_training_says_why_it_does_not_run_without_a_gpu(modules):
     assert set(suite["absent"]) == set(suite["columns"]) == set(modules("torch_training").COLUMNS)
 
 
-def test_training_takes_another_shape_in_every_step(modules):
-    shapes = modules("training_process").shapes
-    assert shapes(50) == shapes(50)
-    assert all(16 <= batch <= 64 and 128 <= side <= 256 for batch, side in shapes(50))
-    assert all(one != other for one, other in pairwise(shapes(50)))
+def test_training_changes_its_shapes_and_repeats_them_in_each_process(modules):
+    process = modules("training_process")
+    images, tokens = process.image_shapes(200), process.token_shapes(200)
+    assert images == process.image_shapes(200)
+    assert all(16 <= batch <= 48 and 128 <= side <= 224 for batch, side in images)
+    assert all(2 <= batch <= 8 and 128 <= length <= 896 for batch, length in tokens)
+    assert len(set(images)) > 40
+    assert len(set(tokens)) > 80
 
 
 @pytest.mark.parametrize(
@@ -131,18 +133,18 @@ def test_training_takes_another_shape_in_every_step(modules):
 def test_training_compares_losses_bit_for_bit(modules, losses, weights, same, error):
     training = modules("torch_training")
     suite = modules("suite").Suite("training", training.ROWS, list(training.COLUMNS))
-    suite.keep("losses", "torch", {"losses": ["a", "b", "c"], "weights": "w"})
-    suite.keep("losses", training.PLUGGED, {"losses": losses, "weights": weights})
+    suite.keep("gpt.losses", "torch", {"losses": ["a", "b", "c"], "weights": "w"})
+    suite.keep("gpt.losses", training.PLUGGED, {"losses": losses, "weights": weights})
     training.compare(suite)
-    assert suite.cells["losses"]["torch"]["value"] == 3
-    assert suite.cells["losses"][training.PLUGGED]["value"] == same
+    assert suite.cells["gpt.losses"]["torch"]["value"] == 3
+    assert suite.cells["gpt.losses"][training.PLUGGED]["value"] == same
     assert [each["error"] for each in suite.errors] == ([error] if error else [])
 
 
 def test_losses_without_torchs_own_are_no_result(modules):
     training = modules("torch_training")
     suite = modules("suite").Suite("training", training.ROWS, list(training.COLUMNS))
-    suite.keep("losses", training.PLUGGED, {"losses": ["a"], "weights": "w", "value": 1.0})
+    suite.keep("resnet.losses", training.PLUGGED, {"losses": ["a"], "weights": "w", "value": 1.0})
     training.compare(suite)
-    assert suite.cells["losses"] == {}
+    assert suite.cells["resnet.losses"] == {}
     assert [each["column"] for each in suite.errors] == [training.PLUGGED]

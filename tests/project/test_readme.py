@@ -27,14 +27,13 @@ def block(word, blocks=PYTHON):
     return found
 
 
-USE, ARRAYS, CAPTURE, TORCH, HOOKS, PEERS, BACKENDS = (
+USE, ARRAYS, CAPTURE, TORCH, PEERS, BACKENDS = (
     block(word)
     for word in (
         "wait_event",
         "cuda.elementwise(",
         "cuda.graph(",
-        "change_current_allocator(plugin)",
-        "set_reset_fn",
+        "interop.torch.install()",
         "interop.cupy",
         "select_backend",
     )
@@ -58,7 +57,7 @@ def run(text, **environment):
 
 def test_every_block_is_among_those_that_are_tested():
     assert {language for language, _ in BLOCKS} == {"", "python", "cython"}
-    blocks = (USE, ARRAYS, CAPTURE, TORCH, HOOKS, PEERS, RESOURCES, BACKENDS, FROM_RESOURCES)
+    blocks = (USE, ARRAYS, CAPTURE, TORCH, PEERS, RESOURCES, BACKENDS, FROM_RESOURCES)
     assert sorted(blocks) == list(range(len(PYTHON)))
     assert len(CYTHON) == 1
     assert len(PLAIN) == 4
@@ -106,7 +105,7 @@ def test_torch_takes_its_memory_from_accelrt():
         "if torch.cuda.is_available():\n    x = torch.zeros(1 << 20, device='cuda')\n"
         "    assert accelrt.memory_allocated() >= x.nbytes\n"
     )
-    run(PYTHON[TORCH] + PYTHON[HOOKS] + use)
+    run(f"import torch\nif torch.version.cuda is None:\n    raise SystemExit\n{PYTHON[TORCH]}{use}")
 
 
 @pytest.mark.gpu

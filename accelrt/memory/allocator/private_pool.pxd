@@ -16,6 +16,9 @@ cdef void forget_replays(Pool* pool, PrivatePool* owner) noexcept nogil  # once 
 
 # capture: the driver's id of a capture, or 0 for the calling thread
 cdef int begin_route(Pool* pool, uint64_t first, uint64_t second, uint64_t capture) noexcept nogil
+# The same for a capture that another library is about to begin on the stream origin: its id is learned later.
+cdef int begin_expected_route(Pool* pool, uint64_t first, uint64_t second, uintptr_t origin) noexcept nogil
+cdef int end_expected_route(Pool* pool, const PrivatePool* owner, uintptr_t origin) noexcept nogil
 # thread: thread_number() of the thread that began the route, 0 for a capture
 cdef int end_route(Pool* pool, const PrivatePool* owner, uint64_t capture, uint64_t thread) noexcept nogil
 cdef int pool_for(Pool* pool, uintptr_t stream, PrivatePool** out_owner) noexcept nogil  # NULL: to the common heaps

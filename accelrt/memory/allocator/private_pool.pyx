@@ -192,24 +192,55 @@ cdef void drop_replay(Pool* pool, Replay** link) noexcept nogil:
 
 # --- routes --------------------------------------------------------------------------------------------------
 
+cdef Route* add_route(Pool* pool, uint64_t first, uint64_t second, int* out_code) noexcept nogil:
+    # NULL, with INVALID_VALUE, if there is no such private pool.
+    cdef PrivatePool* owner = find_private(pool, first, second)
+    cdef Route* route = NULL if owner == NULL else <Route*>calloc(1, sizeof(Route))
+    out_code[0] = 0 if route != NULL else INVALID_VALUE if owner == NULL else NO_HOST_MEMORY
+    if route != NULL:
+        route.owner = owner
+        route.next = pool.routes
+        pool.routes = route
+    return route
+
+
 cdef int begin_route(Pool* pool, uint64_t first, uint64_t second, uint64_t capture) noexcept nogil:
-    # INVALID_VALUE if there is no such private pool.  A thread's route disables the fast path for that thread.
-    cdef Route* route = <Route*>calloc(1, sizeof(Route))
-    if route == NULL:
-        return NO_HOST_MEMORY
-    route.owner = find_private(pool, first, second)
-    if route.owner == NULL:
-        free(route)
-        return INVALID_VALUE
+    # A thread's route disables the fast path for that thread.
+    cdef int code
+    cdef Route* route = add_route(pool, first, second, &code)
+    if code:
+        return code
     route.capture = capture
-    route.next = pool.routes
-    pool.routes = route
     if capture:
         pool.captures += 1
     else:
         route.thread = this_thread()
         store_routed(&pool.routed, pool.routed + 1)
         count_routes(1)
+    return 0
+
+
+cdef int begin_expected_route(Pool* pool, uint64_t first, uint64_t second, uintptr_t origin) noexcept nogil:
+    cdef int code
+    cdef Route* route = add_route(pool, first, second, &code)
+    if code == 0:
+        route.origin = origin
+        pool.captures += 1
+    return code
+
+
+cdef int end_expected_route(Pool* pool, const PrivatePool* owner, uintptr_t origin) noexcept nogil:
+    # Ends the latest such route, whether its capture began or not.
+    cdef Route** link = &pool.routes
+    cdef Route* route
+    while link[0] != NULL and (link[0].origin != origin or link[0].owner != owner):
+        link = &link[0].next
+    route = link[0]
+    if route == NULL or owner == NULL:
+        return INVALID_VALUE
+    link[0] = route.next
+    pool.captures -= 1
+    free(route)
     return 0
 
 
@@ -254,6 +285,13 @@ cdef int capture_of(Pool* pool, uintptr_t stream, uint64_t* out_capture) noexcep
     return 0 if code == CAPTURE_IMPLICIT else code
 
 
+cdef void learn_capture(Pool* pool, Route* route) noexcept nogil:
+    # An expected capture may have begun: its id is the one that its stream has now.
+    cdef uint64_t capture = 0
+    if route.origin and route.capture == 0 and capture_of(pool, route.origin, &capture) == 0:
+        route.capture = capture
+
+
 cdef int pool_for(Pool* pool, uintptr_t stream, PrivatePool** out_owner) noexcept nogil:
     # The latest route of the calling thread or of the stream's capture decides.  Costs one call of the driver per
     # allocation, and only while captures are under way.
@@ -264,12 +302,14 @@ cdef int pool_for(Pool* pool, uintptr_t stream, PrivatePool** out_owner) noexcep
     cdef int code
     out_owner[0] = NULL
     while route != NULL:
-        if route.capture and not asked:
+        if route.thread == 0 and not asked:
             asked = True
             code = capture_of(pool, stream, &capture)
             if code:
                 return code
-        if (route.capture == 0 and route.thread == thread) or (route.capture and route.capture == capture):
+        if route.thread == 0 and capture:
+            learn_capture(pool, route)
+        if (route.thread and route.thread == thread) or (route.capture and route.capture == capture):
             out_owner[0] = route.owner
             return 0
         route = route.next
@@ -285,7 +325,7 @@ cdef PrivatePool* entered_pool(const Pool* pool) noexcept nogil:
 
 cdef bint is_captured(const Pool* pool, const PrivatePool* owner) noexcept nogil:
     cdef const Route* route = pool.routes
-    while route != NULL and (route.capture == 0 or route.owner != owner):
+    while route != NULL and (route.thread or route.owner != owner):
         route = route.next
     return route != NULL
 

@@ -31,8 +31,13 @@ cdef int begin_capture(int device, uint64_t first, uint64_t second, uint64_t cap
 cdef int begin_capture_on(int device, uintptr_t stream, uint64_t first, uint64_t second,
                           uint64_t* out_capture) noexcept nogil
 cdef int end_capture(int device, uint64_t capture) noexcept nogil
+# For a capture that another library is about to begin on the stream, into a pool that is retained.  Its allocations are
+# routed as soon as it runs; until then, and until end_expected_capture, the fast path is disabled.
+cdef int expect_capture_on(int device, uintptr_t stream, uint64_t first, uint64_t second) noexcept nogil
+cdef int end_expected_capture(int device, uintptr_t stream, uint64_t first, uint64_t second) noexcept nogil
 
 # From begin to end, allocations of the calling thread go to the pool, which is made if need be and retained meanwhile.
 # thread: thread_number() of the thread that began.
 cdef int begin_pool(int device, uint64_t first, uint64_t second) noexcept nogil
 cdef int end_pool(int device, uint64_t first, uint64_t second, uint64_t thread) noexcept nogil
+cdef int end_thread_route(int device, uint64_t first, uint64_t second, uint64_t thread) noexcept nogil  # still retained

@@ -12,7 +12,8 @@ from accelrt.driver.table cimport CAPTURE_ACTIVE, CAPTURE_NONE
 from accelrt.memory.allocator.exclusive cimport update_fast_path, lock_all, unlock_all
 from accelrt.memory.allocator.pool cimport pool_if_made, pool_of
 from accelrt.memory.allocator.private_pool cimport (
-    begin_route, end_route, find_private, retain, release_hold, note_replay, pool_for, reset_private_peaks, sum_of,
+    begin_expected_route, begin_route, end_expected_route, end_route, find_private, note_replay, pool_for, release_hold,
+    reset_private_peaks, retain, sum_of,
 )
 from accelrt.memory.allocator.stream_epochs cimport poll_all
 from accelrt.memory.allocator.types cimport Pool, PrivatePool
@@ -172,6 +173,35 @@ cdef int end_capture(int device, uint64_t capture) noexcept nogil:
     return code
 
 
+cdef int expect_capture_on(int device, uintptr_t stream, uint64_t first, uint64_t second) noexcept nogil:
+    # NOT_SUPPORTED for a device whose memory comes from another backend.
+    cdef Pool* pool
+    cdef int code = pool_of(device, &pool)
+    if code == 0 and pool.external != NULL:
+        code = NOT_SUPPORTED
+    if code:
+        return code
+    pthread_mutex_lock(&pool.lock)
+    code = begin_expected_route(pool, first, second, stream)
+    if code == 0 and pool.captures == 1:
+        update_fast_path(pool)
+    pthread_mutex_unlock(&pool.lock)
+    return code
+
+
+cdef int end_expected_capture(int device, uintptr_t stream, uint64_t first, uint64_t second) noexcept nogil:
+    cdef Pool* pool = pool_if_made(device)
+    cdef int code
+    if pool == NULL:
+        return FORKED
+    pthread_mutex_lock(&pool.lock)
+    code = end_expected_route(pool, find_private(pool, first, second), stream)
+    if code == 0 and pool.captures == 0:
+        update_fast_path(pool)
+    pthread_mutex_unlock(&pool.lock)
+    return code
+
+
 cdef int begin_pool(int device, uint64_t first, uint64_t second) noexcept nogil:
     # NOT_SUPPORTED for a device whose memory comes from another backend.  If the route fails, the pool is released
     # again.
@@ -193,13 +223,16 @@ cdef int begin_pool(int device, uint64_t first, uint64_t second) noexcept nogil:
 
 cdef int end_pool(int device, uint64_t first, uint64_t second, uint64_t thread) noexcept nogil:
     # Ends the thread's latest route to the pool, then releases the pool.
+    cdef int code = end_thread_route(device, first, second, thread)
+    return code if code else release_pool(device, first, second, True)
+
+
+cdef int end_thread_route(int device, uint64_t first, uint64_t second, uint64_t thread) noexcept nogil:
     cdef Pool* pool = pool_if_made(device)
     cdef int code
     if pool == NULL:
         return FORKED
     pthread_mutex_lock(&pool.lock)
     code = end_route(pool, find_private(pool, first, second), 0, thread)
-    if code == 0:
-        code = release_hold(pool, first, second, True)
     pthread_mutex_unlock(&pool.lock)
     return code

@@ -59,8 +59,9 @@ cdef struct PrivatePool:
 
 # A route: a capture under way, or a thread in use_mem_pool, whose allocations go to a private pool.
 cdef struct Route:
-    uint64_t capture  # the driver's id of the capture; 0 for a thread
+    uint64_t capture  # the driver's id of the capture; 0 for a thread, and until an expected capture is seen to run
     uint64_t thread   # the thread's number (private_pool.pyx); 0 for a capture
+    uintptr_t origin  # the stream on which another library begins a capture that is expected; 0 for every other route
     PrivatePool* owner
     Route* next
 

@@ -6,4 +6,6 @@ callbacks       the backend of two Python functions, such as the methods of a li
 external_pool   records, statistics and order of return, for memory of another allocator; cudaMallocAsync, the
                 driver's stream-ordered pool
 external_types  its records, and the rows of a backend
+torch_hooks     all that torch calls of a plugged allocator, for accelrt.interop.torch
+torch_abi.h     the same as torch calls it, in C
 """

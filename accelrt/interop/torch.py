@@ -1,0 +1,281 @@
+"""accelrt as torch's allocator of device memory: install(), before torch's first use of CUDA.
+
+From then on every tensor on a GPU lies in accelrt's pool.  record_stream, empty_cache, limits,
+torch.cuda.graph, make_graphed_callables, MemPool and use_mem_pool work as with torch's own allocator, and
+torch.cuda's statistics are accelrt's.  accelrt/memory/backends/DESIGN.md says how.
+"""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+import accelrt.memory as memory
+from accelrt.driver import registry
+from accelrt.errors import NotSupportedError
+from accelrt.memory import statistics
+from accelrt.memory.backends import torch_hooks
+from accelrt.memory.mempool import MemPool
+from accelrt.runtime import init as runtime
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+__all__ = ["install", "is_installed", "uninstall"]
+
+CODE = 801  # CUDA_ERROR_NOT_SUPPORTED
+
+# The functions of torch_hooks, by the method of torch's allocator that takes each.
+SETTERS = {
+    "set_init_fn": "init",
+    "set_reset_fn": "reset",
+    "set_memory_fraction_fn": "memory_fraction",
+    "set_record_stream_fn": "record_stream",
+    "set_begin_allocate_to_pool": "begin_pool",
+    "set_end_allocate_to_pool_fn": "end_pool",
+    "set_release_pool": "release_pool",
+}
+_installed: Any = None  # torch's allocator object, which has to stay alive; then accelrt is torch's allocator
+
+
+def install() -> None:
+    """Makes accelrt torch's allocator of device memory, for the whole process and every GPU.
+
+    Raises:
+        ModuleNotFoundError: torch is not installed.
+        RuntimeError: torch has used CUDA in this process already: it takes another allocator only before.
+        NotSupportedError: accelrt's driver is not CUDA, or its backend not its own pool; or this torch is
+            built without CUDA, or has other functions for allocators than accelrt knows (torch 2.8 to 2.15).
+
+    It has to come before torch initialises CUDA, which the first tensor on a GPU does.  It allocates nothing
+    and opens no device; called again it does nothing.  torch has no way back: see uninstall.
+
+    Out of memory is torch.OutOfMemoryError; the text says what accelrt holds.  torch.cuda.MemPool is a class
+    of accelrt's, which takes neither an allocator nor no_split.  What torch refuses with every plugged
+    allocator it refuses here too: sharing CUDA tensors between processes, recording the history of
+    allocations, and the checkpoints of torch.compile's graph trees.
+    """
+    global _installed
+    if _installed is not None:
+        return
+    torch = importlib.import_module("torch")
+    require_cuda(torch)
+    allocator = plug(torch)
+    replaced = replace_statistics(torch)
+    try:
+        torch.cuda.memory.change_current_allocator(allocator)
+    except RuntimeError as error:
+        restore(replaced)
+        raise too_late() from error
+    _installed = allocator
+    torch_hooks.answer_cache_info(torch._C.__file__.encode())
+
+
+def is_installed() -> bool:
+    """Whether accelrt is torch's allocator, by install(), in this process."""
+    return _installed is not None
+
+
+def uninstall() -> None:
+    """Does nothing where accelrt is not torch's allocator, and is refused where it is.
+
+    Raises:
+        NotSupportedError: accelrt is installed.  torch changes its allocator only as long as the present one
+            is not initialised, and a plugged one is so at once; start another process for torch's own.
+    """
+    if _installed is not None:
+        raise not_supported(
+            "uninstall",
+            "accelrt stays torch's allocator until the process ends: torch takes another allocator only in "
+            "place of one that is not initialised yet; for torch's own, start a process without install()",
+        )
+
+
+def too_late() -> RuntimeError:
+    return RuntimeError(
+        "torch has used CUDA in this process already, or has another allocator, and takes a new one only "
+        "before; call accelrt.interop.torch.install() right after import torch, before the first tensor on a "
+        "GPU and before torch.cuda.init()"
+    )
+
+
+def not_supported(call: str, text: str) -> NotSupportedError:
+    return NotSupportedError(text, CODE, "NOT_SUPPORTED", f"accelrt.interop.torch.{call}")
+
+
+def refuse(reason: str) -> NotSupportedError:
+    return not_supported("install", f"accelrt cannot be torch's allocator: {reason}")
+
+
+def require_cuda(torch: ModuleType) -> None:
+    """Raises unless torch and accelrt both serve CUDA, and torch has not begun to."""
+    if torch.version.cuda is None:
+        raise refuse(f"torch {torch.__version__} is built without CUDA")
+    driver = registry.driver_name()
+    if driver == "sentinel":
+        driver = runtime.chosen_driver()
+    if driver != "cuda":
+        raise refuse(
+            f"accelrt runs on the driver {driver!r}, and torch's memory is a GPU's; leave ACCELRT_DRIVER "
+            "unset, or set it to 'cuda', and pass no other driver to accelrt.init()"
+        )
+    backend = memory.get_allocator_backend()
+    if backend != "native":
+        raise refuse(f"accelrt's own memory comes from the backend {backend!r}; choose the backend 'native'")
+    if torch.cuda.is_initialized():
+        raise too_late()
+
+
+def plug(torch: ModuleType) -> Any:
+    """A torch.cuda.memory.CUDAPluggableAllocator with every hook."""
+    lacking, raises = torch_hooks.prepare(
+        torch._C.__file__.encode(), lambda device: int(torch._C._cuda_getCurrentRawStream(device))
+    )
+    if lacking is not None or not raises:
+        raise refuse(
+            f"torch {torch.__version__} lacks {lacking or 'the C++ exception for a lack of memory'}; torch "
+            "2.8 to 2.15 for Linux are known to have it"
+        )
+    import ctypes
+
+    path = torch_hooks.__file__
+    symbols = ctypes.CDLL(path)
+    allocator = torch.cuda.memory.CUDAPluggableAllocator(
+        path, "accelrt_torch_hook_alloc", "accelrt_torch_hook_free"
+    )
+    for setter, hook in SETTERS.items():
+        function = getattr(symbols, f"accelrt_torch_hook_{hook}")
+        getattr(allocator.allocator(), setter)(ctypes.cast(function, ctypes.c_void_p).value)
+    return allocator
+
+
+# --- what torch.cuda reads ----------------------------------------------------------------------------------
+
+
+def replace_statistics(torch: ModuleType) -> list[tuple[Any, str, Any]]:
+    """Puts accelrt's figures where torch.cuda's functions look them up, and MemPool where users do.
+
+    Returns:
+        list of (module, name, what stood there), for restore.
+    """
+    mempool = mempool_class(torch)
+    wanted = [(torch._C, name, function) for name, function in FUNCTIONS.items()]
+    wanted += [(torch.cuda.memory, "MemPool", mempool), (torch.cuda, "MemPool", mempool)]
+    replaced = []
+    for module, name, new in wanted:
+        if hasattr(module, name):
+            replaced.append((module, name, getattr(module, name)))
+            setattr(module, name, new)
+    return replaced
+
+
+def restore(replaced: list[tuple[Any, str, Any]]) -> None:
+    for module, name, old in replaced:
+        setattr(module, name, old)
+
+
+def is_used() -> bool:
+    """Whether torch has initialised CUDA; torch.accelerator asks its own allocator, which never is."""
+    return bool(importlib.import_module("torch").cuda.is_initialized())
+
+
+def nested_stats(device: int) -> dict[str, Any]:
+    """accelrt.memory_stats with a dict for each part of a key, as torch keeps it."""
+    answer: dict[str, Any] = {}
+    for key, value in statistics.memory_stats(device).items():
+        *parts, last = key.split(".")
+        place = answer
+        for part in parts:
+            place = place.setdefault(part, {})
+        place[last] = value
+    return answer
+
+
+def torchs_id(pool: tuple[int, int]) -> tuple[int, int]:
+    """The id by which torch knows a private pool: its own, or for accelrt's the one that MemPool.id gives."""
+    first, second = pool
+    if first & torch_hooks.TORCH_MARK:
+        return first ^ torch_hooks.TORCH_MARK, second
+    return (0, second | torch_hooks.TORCH_MARK) if second else (0, 0)
+
+
+def snapshot(which: Any = None) -> dict[str, Any]:
+    """As torch._C._cuda_memorySnapshot: of all pools, or of the one whose id `which` begins with."""
+    segments = statistics.memory_snapshot()
+    for segment in segments:
+        segment["segment_pool_id"] = torchs_id(segment["segment_pool_id"])
+    if which is not None and tuple(which[:2]) != (0, 0):
+        segments = [segment for segment in segments if segment["segment_pool_id"] == tuple(which[:2])]
+    return {
+        "segments": segments,
+        "device_traces": [[] for _ in range(registry.active_device_count())],
+        "allocator_settings": memory.allocator_settings(),
+        "external_annotations": [],
+    }
+
+
+# By their names in torch._C: every function of torch.cuda and torch.accelerator looks them up there.
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "_cuda_memoryStats": nested_stats,
+    "_cuda_resetPeakMemoryStats": lambda device: statistics.reset_peak_memory_stats(device),
+    "_cuda_resetAccumulatedMemoryStats": lambda device: statistics.reset_accumulated_memory_stats(device),
+    "_cuda_memorySnapshot": snapshot,
+    "_cuda_getMemoryFraction": torch_hooks.limit_fraction,
+    "_accelerator_isAllocatorInitialized": lambda: is_used(),
+    "_accelerator_emptyCache": lambda: memory.empty_cache(),
+    "_accelerator_getDeviceStats": nested_stats,
+    "_accelerator_resetPeakStats": lambda device: statistics.reset_peak_memory_stats(device),
+    "_accelerator_resetAccumulatedStats": lambda device: statistics.reset_accumulated_memory_stats(device),
+}
+
+
+def mempool_class(torch: ModuleType) -> type:
+    """torch.cuda.MemPool over a pool of accelrt's.  torch's own class needs an allocator of torch's."""
+
+    class TorchMemPool:
+        """A pool of device memory, for torch.cuda.use_mem_pool and torch.cuda.graph.
+
+        Arguments:
+            allocator: None; a pool of accelrt's takes its memory from the device alone.
+            use_on_oom: bool, of no effect: what is idle in a pool serves other requests before they fail.
+            no_split: False; accelrt splits blocks.
+        Raises:
+            NotSupportedError: allocator or no_split is given.
+        """
+
+        def __init__(
+            self, allocator: object = None, use_on_oom: bool = False, no_split: bool = False
+        ) -> None:
+            if allocator is not None or no_split:
+                given = "no_split" if allocator is None else "allocator"
+                raise not_supported(
+                    "MemPool",
+                    f"torch.cuda.MemPool({given}=...) is not supported while accelrt is torch's allocator: "
+                    f"its pools take memory from the device and split it; leave {given} out",
+                )
+            torch.cuda.init()
+            self._pool = MemPool(device=torch.cuda.current_device())
+
+        @property
+        def id(self) -> tuple[int, int]:
+            """(int, int), what torch.cuda.graph and memory_snapshot take."""
+            return torchs_id(self._pool.id)
+
+        @property
+        def allocator(self) -> None:
+            """None: the pool has no allocator of its own."""
+            return
+
+        def use_count(self) -> int:
+            """How many hold the pool: this object, contexts and graphs."""
+            return self._pool.use_count()
+
+        def snapshot(self, include_traces: bool = True) -> list[dict[str, Any]]:
+            """The pool's segments, as torch.cuda.memory_snapshot gives them."""
+            found: list[dict[str, Any]] = snapshot(self.id)["segments"]
+            return found
+
+    TorchMemPool.__name__ = TorchMemPool.__qualname__ = "MemPool"
+    return TorchMemPool

@@ -1,0 +1,165 @@
+"""A stand-in for NVIDIA's runtime and driver libraries, on accelrt's host device: enough of them for torch to
+make streams, copy, capture copies into graphs and replay them.  Kernels do nothing, and nothing here says
+how a GPU behaves.
+
+The C functions are generated, compiled and put before the real library by LD_PRELOAD; each calls the Python
+function of its name below, if there is one, and else answers 0.
+"""
+
+import ctypes
+import os
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+
+from compiled import COMPILER
+
+U = ctypes.c_size_t
+FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int, U, U, U, U, U, U)
+I32, U64 = ctypes.c_int32, ctypes.c_uint64
+SILENT = """
+    DeviceCanAccessPeer DeviceGetAttribute EventElapsedTime GetLastError PeekAtLastError LaunchKernel
+    LaunchKernelExC StreamGetPriority HostRegister HostUnregister PointerGetAttributes
+"""
+DRIVER = """
+    cuCtxGetCurrent cuCtxSetCurrent cuDeviceGet cuDeviceGetAttribute cuDevicePrimaryCtxRetain
+    cuFuncGetAttribute cuFuncSetAttribute cuFuncSetCacheConfig cuGetErrorString cuLaunchCooperativeKernel
+    cuLaunchKernel cuLinkAddData_v2 cuLinkComplete cuLinkCreate_v2 cuModuleGetFunction cuModuleLoad
+    cuModuleLoadData cuModuleLoadDataEx cuModuleUnload cuOccupancyMaxActiveBlocksPerMultiprocessor
+    cuPointerGetAttribute cuTensorMapEncodeTiled
+"""
+
+
+def build(folder):
+    """Compiles both libraries into a folder; the environment that a process needs to run on them."""
+    lines = ["#include <stdint.h>", "typedef uintptr_t U;"]
+    for name in [*HANDLERS, *SILENT.split()]:
+        lines += [
+            f"int (*standin_{name})(U, U, U, U, U, U);",
+            f"int cuda{name}(U a, U b, U c, U d, U e, U f)",
+            f"{{ return standin_{name} ? standin_{name}(a, b, c, d, e, f) : 0; }}",
+        ]
+    for name in ("GetErrorString", "GetErrorName"):
+        lines.append(f'const char *cuda{name}(int code) {{ return "an error of the stand-in"; }}')
+    runtime = Path(folder, "standin_cudart.so")
+    compile_library(runtime, "\n".join(lines), [])
+    driver = ["int cuInit(unsigned f) { return 0; }"]
+    driver += ["int cuDevicePrimaryCtxGetState(int d, unsigned *f, int *a) { *f = 0; *a = 1; return 0; }"]
+    driver += [f"int {name}(void) {{ return 801; }}" for name in DRIVER.split()]
+    compile_library(Path(folder, "libcuda.so.1"), "\n".join(driver), ["-Wl,-soname,libcuda.so.1"])
+    paths = [str(folder), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
+    return {"LD_PRELOAD": str(runtime), "LD_LIBRARY_PATH": os.pathsep.join(paths)}
+
+
+def compile_library(path, source, flags):
+    path.with_suffix(".c").write_text(source + "\n")
+    command = [*COMPILER, "-shared", "-fPIC", "-O1", "-o", path, path.with_suffix(".c"), *flags]
+    subprocess.run(command, check=True)
+
+
+def write(address, value, kind):
+    if address:
+        kind.from_address(address).value = value
+
+
+def give(answer, *places):
+    """Writes what a row answered to (address, type) pairs; its code."""
+    code, *values = answer if isinstance(answer, tuple) else (answer,)
+    if code == 0:
+        for (address, kind), value in zip(places, values, strict=True):
+            write(address, value, kind)
+    return code
+
+
+class Standin:
+    """The functions, over the host driver's rows; only device 0 is used."""
+
+    def __init__(self):
+        import accelrt
+        from accelrt.driver.registry import Rows
+
+        accelrt.init(driver="host")
+        self.rows, self.kept = Rows("host"), []
+        library = ctypes.CDLL(os.environ["LD_PRELOAD"])
+        for name, handler in HANDLERS.items():
+            function = FUNCTION(guarded(handler, self.rows))
+            self.kept.append(function)
+            place = ctypes.c_void_p.in_dll(library, f"standin_{name}")
+            place.value = ctypes.cast(function, ctypes.c_void_p).value
+
+
+def guarded(handler, rows):
+    def call(*arguments):
+        try:
+            return int(handler(rows, *arguments))
+        except BaseException:
+            traceback.print_exc(file=sys.stderr)
+            return 999
+
+    return call
+
+
+def properties(rows, place, device, *_):
+    """cudaDeviceProp of CUDA 13, as far as torch reads it here."""
+    ctypes.memset(place, 0, 1008)
+    ctypes.memmove(place, b"stand-in", 9)
+    for offset, value, kind in (
+        (288, rows.device_memory(0)[1], U64),
+        (308, 32, I32),
+        (320, 1024, I32),
+        (360, 9, I32),
+        (384, 16, I32),
+    ):
+        write(place + offset, value, kind)
+    return 0
+
+
+def put(place, value, kind=I32):
+    write(place, value, kind)
+    return 0
+
+
+HANDLERS = {
+    "GetDeviceCount": lambda rows, place, *_: put(place, 1),
+    "GetDevice": lambda rows, place, *_: put(place, 0),
+    "SetDevice": lambda rows, device, *_: 0,
+    "GetDeviceProperties": properties,
+    "DriverGetVersion": lambda rows, place, *_: put(place, 13000),
+    "RuntimeGetVersion": lambda rows, place, *_: put(place, 13000),
+    "DeviceGetStreamPriorityRange": lambda rows, a, b, *_: put(a, 0) or put(b, -3),
+    "DeviceSynchronize": lambda rows, *_: rows.device_synchronize(0),
+    "MemGetInfo": lambda rows, free, total, *_: give(rows.memory_info(0), (free, U64), (total, U64)),
+    "HostAlloc": lambda rows, place, size, *_: give(rows.host_alloc(0, size), (place, U64)),
+    "FreeHost": lambda rows, address, *_: rows.host_free(0, address),
+    "MemcpyAsync": lambda rows, to, of, size, kind, stream, _: rows.copy(0, stream, to, of, size),
+    "MemsetAsync": lambda rows, to, value, size, stream, *_: rows.fill(0, stream, to, value & 255, 1, size),
+    "StreamCreateWithPriority": lambda rows, place, *_: give(rows.stream_create(0, 1, 0), (place, U64)),
+    "StreamQuery": lambda rows, stream, *_: rows.stream_query(0, stream),
+    "StreamSynchronize": lambda rows, stream, *_: rows.stream_synchronize(0, stream),
+    "StreamWaitEvent": lambda rows, stream, event, *_: rows.stream_wait_event(0, stream, event),
+    "EventCreateWithFlags": lambda rows, place, flags, *_: give(rows.event_create(0, flags), (place, U64)),
+    "EventDestroy": lambda rows, event, *_: rows.event_destroy(0, event),
+    "EventRecord": lambda rows, event, stream, *_: rows.event_record(0, event, stream),
+    "EventRecordWithFlags": lambda rows, event, stream, *_: rows.event_record(0, event, stream),
+    "EventQuery": lambda rows, event, *_: rows.event_query(0, event),
+    "EventSynchronize": lambda rows, event, *_: rows.event_synchronize(0, event),
+    "ThreadExchangeStreamCaptureMode": lambda rows, place, *_: give(
+        rows.capture_mode_exchange(I32.from_address(place).value), (place, I32)
+    ),
+    "StreamIsCapturing": lambda rows, stream, place, *_: give(
+        rows.capture_status(0, stream)[:2], (place, I32)
+    ),
+    "StreamGetCaptureInfo": lambda rows, stream, status, number, *_: give(
+        rows.capture_status(0, stream), (status, I32), (number, U64)
+    ),
+    "StreamBeginCapture": lambda rows, stream, mode, *_: rows.capture_begin(0, stream, mode),
+    "StreamEndCapture": lambda rows, stream, place, *_: give(rows.capture_end(0, stream), (place, U64)),
+    "GraphGetNodes": lambda rows, graph, nodes, place, *_: give(rows.graph_node_count(graph), (place, U64)),
+    "GraphInstantiateWithFlags": lambda rows, place, graph, *_: give(
+        rows.graph_instantiate(0, graph, 0), (place, U64)
+    ),
+    "GraphLaunch": lambda rows, graph, stream, *_: rows.graph_launch(0, graph, stream),
+    "GraphDestroy": lambda rows, graph, *_: rows.graph_destroy(graph),
+    "GraphExecDestroy": lambda rows, graph, *_: rows.graph_exec_destroy(graph),
+}

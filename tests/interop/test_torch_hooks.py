@@ -1,0 +1,205 @@
+"""The functions that torch calls of accelrt, called as C++ calls them, with the C++ names of a stand-in for
+torch (sources/plugged_torch.cpp), on the host device."""
+
+import ctypes
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from child import in_child
+from compiled import CXX, SANITIZE, SOURCES
+
+import accelrt
+from accelrt.memory.backends import torch_hooks
+
+pytestmark = [
+    pytest.mark.own_process,
+    pytest.mark.host,
+    pytest.mark.skipif(CXX is None, reason="no C++ compiler (g++) is installed"),
+]
+CAPTURE, THREAD, EVERYBODY = range(3)
+MARK = torch_hooks.TORCH_MARK
+SHARED = ["-shared", "-fPIC", "-std=c++17", "-Wall", *SANITIZE]
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    path = tmp_path_factory.mktemp("torch") / "libplugged_torch.so"
+    subprocess.run([*CXX, *SHARED, "-o", path, SOURCES / "plugged_torch.cpp"], check=True)
+    return str(path)
+
+
+class Caller:
+    """The hooks by their names, called through the stand-in."""
+
+    def __init__(self, path):
+        self.torch = ctypes.CDLL(path)
+        self.stream = accelrt.Stream(0)
+        hooks = ctypes.CDLL(torch_hooks.__file__)
+        self.hook = lambda name: ctypes.cast(getattr(hooks, f"accelrt_torch_hook_{name}"), ctypes.c_void_p)
+        assert torch_hooks.prepare(path.encode(), lambda device: self.stream.cuda_stream) == (None, True)
+        self.text = ctypes.create_string_buffer(1024)
+
+    def alloc(self, size, device=0, stream=None):
+        """The address; or 1 or 2, for the exception, and its text."""
+        out, handle = ctypes.c_void_p(), self.stream.cuda_stream if stream is None else stream
+        number = ctypes.c_size_t(size)
+        code = self.torch.call_alloc(
+            self.hook("alloc"), number, device, ctypes.c_void_p(handle), ctypes.byref(out), self.text
+        )
+        return (code, self.text.value.decode()) if code else out.value
+
+    def free(self, address):
+        hooks = ctypes.CDLL(torch_hooks.__file__)
+        hooks.accelrt_torch_hook_free(
+            ctypes.c_void_p(address), ctypes.c_size_t(0), 0, ctypes.c_void_p(self.stream.cuda_stream)
+        )
+
+    def begin(self, first, second, kind):
+        numbers = ctypes.c_uint64(first), ctypes.c_uint64(second)
+        code = self.torch.call_begin(self.hook("begin_pool"), 0, *numbers, kind, self.text)
+        return (code, self.text.value.decode()) if code else None
+
+    def end(self, first, second):
+        self.torch.call_pool(self.hook("end_pool"), 0, ctypes.c_uint64(first), ctypes.c_uint64(second))
+
+    def release(self, first, second):
+        self.torch.call_pool(self.hook("release_pool"), 0, ctypes.c_uint64(first), ctypes.c_uint64(second))
+
+    def pool_of(self, address):
+        (found,) = [
+            segment["segment_pool_id"]
+            for segment in accelrt.memory.memory_snapshot(0)
+            for block in segment["blocks"]
+            if block["address"] == address
+        ]
+        return found
+
+
+def memory(path):
+    caller = Caller(path)
+    address = caller.alloc(5000)
+    assert accelrt.memory_allocated(0) == 5120
+    caller.free(address)
+    assert caller.alloc(0) is None
+    code, text = caller.alloc(1 << 50)
+    assert code == 1
+    assert text.startswith("CUDA out of memory. Tried to allocate")
+    assert text.endswith("[accelrt_torch_hook_alloc]"), text
+    code, text = caller.alloc(1000, 99)
+    assert code == 2
+    assert "could not allocate on device 99: INVALID_DEVICE" in text
+    code = caller.torch.call_init(caller.hook("init"), 2, caller.text)
+    assert code == 0
+    assert caller.torch.call_init(caller.hook("init"), 5, caller.text) == 2
+    assert b"torch sees 5 devices and accelrt" in caller.text.value
+
+
+def test_memory_and_both_exceptions(library):
+    in_child(memory, library)
+
+
+def thread_pools(path):
+    caller = Caller(path)
+    assert caller.begin(0, 7, THREAD) is None
+    inside = caller.alloc(3000)
+    assert torch_hooks.open_uses() == [(0, (MARK, 7), "thread", "open")]
+    caller.end(0, 7)
+    outside = caller.alloc(3000)
+    assert (caller.pool_of(inside), caller.pool_of(outside)) == ((MARK, 7), (0, 0))
+    caller.release(0, 7)
+    assert torch_hooks.open_uses() == []
+    code, text = caller.begin(0, 7, EVERYBODY)
+    assert code == 2
+    assert "this call asks for something else" in text
+    for address in (inside, outside):
+        caller.free(address)
+    accelrt.empty_cache()
+    assert accelrt.memory_reserved(0) == 0
+
+
+def test_a_pool_of_a_thread(library):
+    in_child(thread_pools, library)
+
+
+def rows():
+    from accelrt.driver.registry import Rows
+
+    return Rows("host")
+
+
+def captures(path):
+    caller, driver = Caller(path), rows()
+    stream, other = caller.stream.cuda_stream, accelrt.Stream(0)
+    assert caller.begin(3, 0, CAPTURE) is None
+    with ThreadPoolExecutor(1) as threads:  # the capture's own thread allocates nothing before it begins
+        before = threads.submit(caller.alloc, 3000, 0, other.cuda_stream).result()
+    assert driver.capture_begin(0, stream, 0) == 0
+    inside = caller.alloc(3000)
+    beside = caller.alloc(3000, stream=other.cuda_stream)
+    code, graph = driver.capture_end(0, stream)
+    assert code == 0
+    caller.end(3, 0)
+    after = caller.alloc(3000)
+    owners = [caller.pool_of(address) for address in (before, inside, beside, after)]
+    assert owners == [(0, 0), (3 | MARK, 0), (0, 0), (0, 0)]
+    assert torch_hooks.open_uses() == [(0, (3 | MARK, 0), "capture", "ended")]
+    accelrt.empty_cache()
+    caller.free(inside)
+    caller.release(3, 0)
+    for address in (before, beside, after):
+        caller.free(address)
+    driver.graph_destroy(graph)
+    accelrt.synchronize()
+    accelrt.empty_cache()
+    assert accelrt.memory_reserved(0) == 0
+
+
+def test_a_pool_of_a_capture(library):
+    in_child(captures, library)
+
+
+def failures(path):
+    caller, driver = Caller(path), rows()
+    stream = caller.stream.cuda_stream
+    assert caller.begin(3, 0, CAPTURE) is None  # and the capture does not begin
+    address = caller.alloc(3000)
+    assert torch_hooks.open_uses() == []
+    assert caller.begin(4, 0, CAPTURE) is None
+    assert driver.capture_begin(0, stream, 0) == 0
+    inside = caller.alloc(3000)
+    code, graph = driver.capture_end(0, stream)  # of which torch says nothing
+    assert code == 0
+    driver.graph_destroy(graph)
+    assert torch_hooks.open_uses() == [(0, (4 | MARK, 0), "capture", "open")]
+    assert caller.begin(5, 0, CAPTURE) is None
+    assert torch_hooks.open_uses() == [(0, (5 | MARK, 0), "capture", "open")]
+    caller.end(5, 0)
+    caller.release(5, 0)
+    assert torch_hooks.open_uses() == []
+    g = accelrt.CUDAGraph()  # the count of captures is what it was
+    with accelrt.graph(g):
+        accelrt.fill(accelrt.Buffer(64), 1)
+    for each in (address, inside):
+        caller.free(each)
+    del g
+    accelrt.synchronize()
+    accelrt.empty_cache()
+    assert accelrt.memory_reserved(0) == 0
+
+
+def test_captures_that_fail(library):
+    in_child(failures, library)
+
+
+def nothing_known(path):
+    lacking, raises = torch_hooks.prepare(path.encode(), lambda device: 0)
+    assert (lacking, raises) == (f"the library {path.encode()!r}", False), "it is not loaded"
+    ctypes.CDLL(torch_hooks.__file__)
+    lacking, raises = torch_hooks.prepare(torch_hooks.__file__.encode(), lambda device: 0)
+    assert "createCustomAllocator" in lacking
+    assert not torch_hooks.answer_cache_info(torch_hooks.__file__.encode())
+
+
+def test_a_library_without_torchs_names(library):
+    in_child(nothing_known, library)
