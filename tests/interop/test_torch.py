@@ -70,12 +70,13 @@ def test_torch_on_the_standin(on_standin, name):
 def too_late():
     import torch
 
-    torch.ones(3, device="cuda")
+    kept = torch.ones(3, device="cuda")
     with pytest.raises(RuntimeError, match="before the first tensor on a GPU"):
         accelrt.interop.torch.install()
     assert not accelrt.interop.torch.is_installed()
     assert torch.cuda.memory_allocated() == 512
     assert accelrt.memory_allocated(0) == 0
+    del kept
 
 
 @pytest.mark.gpu

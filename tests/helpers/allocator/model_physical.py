@@ -159,6 +159,8 @@ class PhysicalPages(Model):
         need = round_up(need, GRANULE)
         if self.reserved() + need > self.limit:
             return False
+        if need >= 256 * MIB and self.reserved() + need > self.capacity:
+            return False
         gaps = [slot for each in self.segments if each.heap == heap for slot in each.slots if not slot.page]
         for slot in gaps if fills else ():
             if slot.size <= need:

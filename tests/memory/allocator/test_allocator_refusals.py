@@ -114,3 +114,20 @@ def test_devices_that_do_not_exist_are_refused():
     for device in (-2, accelrt.device_count(), 1 << 40):
         with pytest.raises((ValueError, OverflowError, accelrt.CudaError), match="device"):
             accelrt.caching_allocator_alloc(512, device)
+
+
+def refuse_more_than_the_device_has():
+    faults = wrap_host()
+    capacity = accelrt.mem_get_info()[1]
+    kept = accelrt.caching_allocator_alloc(1, 0)
+    for size in (capacity + 1, 1 << 40):
+        faults.reset_call_counts()
+        with pytest.raises(accelrt.OutOfMemoryError, match=str(size)):
+            accelrt.caching_allocator_alloc(size, 0)
+        assert faults.call_counts()["physical_create"] == 0, "pages that others may need meanwhile"
+    accelrt.caching_allocator_delete(accelrt.caching_allocator_alloc(capacity // 2, 0))
+    accelrt.caching_allocator_delete(kept)
+
+
+def test_what_the_device_has_not_is_refused_before_a_page_is_taken():
+    in_child(refuse_more_than_the_device_has, ACCELRT_HOST_MEMORY="1GiB")

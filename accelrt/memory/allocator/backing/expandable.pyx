@@ -8,7 +8,7 @@ from accelrt.memory.allocator.backing.pages cimport (
     add_slot, free_addresses, reserve_addresses, link_slot, make_page, map_run, new_segment, release_page, make_resident,
 )
 from accelrt.memory.allocator.backing.plain cimport count_owner, link_segment, unlink_segment, within_limits
-from accelrt.memory.allocator.exclusive cimport reserved, total_of
+from accelrt.memory.allocator.exclusive cimport call_unlocked, reserved, total_of
 from accelrt.memory.allocator.metadata cimport ensure_blocks
 from accelrt.memory.allocator.sizes cimport round_up
 from accelrt.memory.allocator.stats cimport ALLOCATED_BYTES, ALLOCATION
@@ -16,6 +16,7 @@ from accelrt.memory.allocator.types cimport FREE, EXPANDABLE, Block, Page, Segme
 from accelrt.status cimport NO_HOST_MEMORY, OUT_OF_MEMORY
 
 cdef enum:
+    CHECKED = 256 << 20  # a growth by so much is refused if the device has less, before pages are taken from others in vain
     PAGES_WANTED = 64    # a page is at most this part of the reserved bytes, so that a partly used one wastes little;
     MAX_PAGES = 512      # and at most LARGEST_PAGE, unless that made more pages than this,
     LARGEST_PAGE = 16 << 20
@@ -202,6 +203,19 @@ cdef size_t need_at_end(const Pool* pool, const Heap* heap, size_t size) noexcep
     return round_up(size, pool.granule)
 
 
+cdef int read_free(Pool* pool, void* about) noexcept nogil:
+    # Run by call_unlocked, outside the exclusive section.
+    cdef size_t total = 0
+    return pool.table.memory_info(pool.device, <size_t*>about, &total)
+
+
+cdef bint is_hopeless(Pool* pool, size_t need) noexcept nogil:
+    # Whether the device has less than a large growth needs.  Made page by page, it would leave other processes nothing
+    # until it is refused.
+    cdef size_t free_bytes = 0
+    return need >= CHECKED and call_unlocked(pool, read_free, &free_bytes) == 0 and need > free_bytes
+
+
 cdef int grow_pages(Pool* pool, Heap* heap, size_t need, bint at_end) noexcept nogil:
     # Grows by need, rounded up to granules.  On failure every page made is free, released, or resident nowhere.
     cdef Segment* expandable
@@ -209,6 +223,8 @@ cdef int grow_pages(Pool* pool, Heap* heap, size_t need, bint at_end) noexcept n
     cdef int code
     need = round_up(need, pool.granule)
     code = within_limits(pool, heap, need)
+    if code == 0 and is_hopeless(pool, need):
+        code = OUT_OF_MEMORY
     if code:
         return code
     if not at_end:
