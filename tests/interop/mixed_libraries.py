@@ -25,6 +25,7 @@ from pathlib import Path
 sys.path[:0] = [str(Path(__file__).parents[1] / "helpers"), str(Path(__file__).parents[2])]
 
 import mixed_adapters  # noqa: E402
+import numba_found  # noqa: E402
 import numpy as np  # noqa: E402
 
 import accelrt  # noqa: E402
@@ -234,6 +235,9 @@ def installed():
         "cuda.core": "cuda.core",
         "rmm": "rmm",
     }
+    if is_there("numba_cuda") and not numba_found.compiles():
+        print("without numba: this numba-cuda compiles nothing with this NumPy", file=sys.stderr)
+        del modules["numba"]
     return [*(name for name, module in modules.items() if is_there(module)), "accelrt"]
 
 
