@@ -12,14 +12,14 @@ from accelrt.devices.device cimport ordinal_of
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport CAPTURE_NONE
 from accelrt.driver.waiting cimport INTERRUPTED, begin_wait, end_wait
-from accelrt.memory.allocator.pool cimport pool_if_made, use_across
+from accelrt.memory.allocator.pool cimport pool_if_made, try_use_across, use_across
 from accelrt.memory.host.pool cimport is_cached_pinned, use_pinned_on
 from accelrt.runtime import init
 from accelrt.runtime.capture_record cimport any_capture
 from accelrt.runtime.host_func cimport raise_callback_errors
 from accelrt.runtime.release_queue cimport keep_until_passed
 cimport accelrt.runtime.sanitizer_hooks as watch
-from accelrt.status cimport NOT_ALLOCATED, NO_HOST_MEMORY, raise_status
+from accelrt.status cimport NOT_ALLOCATED, NOT_READY, NO_HOST_MEMORY, raise_status
 from accelrt.streams.stream cimport Stream, judge_handle, wrap
 
 cdef enum:
@@ -185,9 +185,10 @@ cdef int note_pinned(Operand* side, Stream stream) except -1:
 
 cdef int note_elsewhere(Operand* side, Stream stream) except -1:
     # Memory that another stream's copy uses must not be handed out before the copy is done.
-    cdef int code
-    with nogil:
-        code = use_across(side.ordinal, side.block, stream.device_index, stream.handle)
+    cdef int code = try_use_across(side.ordinal, side.block, stream.device_index, stream.handle)
+    if code == NOT_READY:
+        with nogil:
+            code = use_across(side.ordinal, side.block, stream.device_index, stream.handle)
     if code == NOT_ALLOCATED and side.owner_stream == ANY:
         return 0
     if code == NO_HOST_MEMORY and not any_capture():

@@ -126,10 +126,11 @@ def test_a_missing_compiler_says_what_brings_it(monkeypatch):
     def absent(name):
         raise ImportError(name)
 
+    compile_image = accelrt.compile_image  # imported at its first use
     monkeypatch.setattr(init, "later", absent)
     monkeypatch.setattr(nvrtc, "_loaded", None)
     with pytest.raises(accelrt.CompilerNotFoundError, match=r"pip install 'accelrt\[kernels\]' brings it"):
-        accelrt.compile_image(GOOD, arch=90)
+        compile_image(GOOD, arch=90)
     with pytest.raises(accelrt.CompilerNotFoundError, match=r"nvJitLink.*pip install 'accelrt\[kernels\]'"):
         accelrt.link_images([b"\x7fELF" + bytes(60)], arch=90)
 

@@ -29,6 +29,8 @@ cdef int set_limit(int device, size_t limit) noexcept nogil
 cdef int use_on(int device, uintptr_t address, uintptr_t stream) noexcept nogil  # record_stream
 # The same for a stream of device stream_on.
 cdef int use_across(int device, uintptr_t address, int stream_on, uintptr_t stream) noexcept nogil
+# The same for callers that hold the GIL, as try_allocate.  The device has to be valid.
+cdef int try_use_across(int device, uintptr_t address, int stream_on, uintptr_t stream) noexcept nogil
 # Whether memory was allocated on the stream and the stream lives as long as the process: then it is of this device.  Takes
 # no lock, and may answer False for such a stream.
 cdef bint knows_stream(int device, uintptr_t stream) noexcept nogil

@@ -16,7 +16,7 @@ from accelrt.core.locks cimport (
 )
 cimport accelrt.driver.registry as registry
 from accelrt.driver.waiting cimport is_main_thread
-from accelrt.memory.allocator.address_table cimport block_at, heap_at
+from accelrt.memory.allocator.address_table cimport block_at, block_in, heap_at
 from accelrt.memory.allocator.audit cimport audit_pool, audit_between
 from accelrt.memory.allocator.backing.stitching cimport free_block, reset_budget
 from accelrt.memory.allocator.event_queue cimport destroy_entries
@@ -410,6 +410,24 @@ cdef int use_on(int device, uintptr_t address, uintptr_t stream) noexcept nogil:
     return use_across(device, address, device, stream)
 
 
+cdef int try_use_across(int device, uintptr_t address, int stream_on, uintptr_t stream) noexcept nogil:
+    # 0 if the use needs no record, or has one already, as most have that come again and again.  Takes the heap's lock, if
+    # that is free: uses change only in the exclusive section, which holds it.
+    cdef const Pool* pool = load_pool(&pools[device]).whole
+    cdef Heap* heap = heap_at(address)
+    cdef const Block* block = NULL
+    cdef bint known = False
+    if pool == NULL or heap == NULL or heap.settings != &pool.settings or not spin_try(&heap.lock):
+        return NOT_READY
+    if heap.fast:
+        block = block_in(heap, address)
+    if block != NULL and block.state == LIVE:
+        known = heap.stream == stream and stream_on == device
+        known = known or has_use(block.uses, stream_on, heap_stream(stream))
+    spin_unlock(&heap.lock)
+    return 0 if known else NOT_READY
+
+
 cdef int use_across(int device, uintptr_t address, int stream_on, uintptr_t stream) noexcept nogil:
     # A use of the block's own stream is not recorded, nor one that is recorded already.  The per-thread default stream is
     # never a block's own.
@@ -420,6 +438,8 @@ cdef int use_across(int device, uintptr_t address, int stream_on, uintptr_t stre
         return code
     if pool.external != NULL:
         return external_use_on(pool.external, address, stream_on, stream)
+    if try_use_across(device, address, stream_on, stream) == 0:
+        return 0
     lock_all(pool)
     block = live_at(pool, address)
     if block == NULL:

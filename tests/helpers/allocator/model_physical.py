@@ -204,7 +204,10 @@ class PhysicalPages(Model):
         """The heap's last expandable segment, or a new one if that has too few addresses left."""
         last = self.last_expandable(heap)
         if not last or last.held - last.size < need:
-            last = self.new_segment(heap, EXPANDABLE, max(need, 16 * GIB if last else 4 * GIB))
+            room = 16 * GIB if last and last.held >= 4 * GIB else 4 * GIB
+            if not last and len(self.segments) >= 64:
+                room = 64 * MIB
+            last = self.new_segment(heap, EXPANDABLE, max(need, room))
             self.segments.append(last)
             self.take_addresses(last)
             self.statistics.change("segment", "large", 1)

@@ -11,7 +11,7 @@ from accelrt.memory.allocator.backing.plain cimport count_owner, link_segment, u
 from accelrt.memory.allocator.exclusive cimport call_unlocked, reserved, total_of
 from accelrt.memory.allocator.metadata cimport ensure_blocks
 from accelrt.memory.allocator.sizes cimport round_up
-from accelrt.memory.allocator.stats cimport ALLOCATED_BYTES, ALLOCATION
+from accelrt.memory.allocator.stats cimport ALLOCATED_BYTES, ALLOCATION, SEGMENT, current_of
 from accelrt.memory.allocator.types cimport FREE, EXPANDABLE, Block, Page, Segment, Slot
 from accelrt.status cimport NO_HOST_MEMORY, OUT_OF_MEMORY
 
@@ -27,15 +27,15 @@ cdef enum:
     HUGE = 256 << 20     # mean size of blocks from which on
     HUGE_PARTS = 4       # a page may be this part of it: stitching such a block from more pages would cost too many calls
     FIRST_SIZE = 32      # addresses of a heap's first expandable segment, as a power of two: 4 GiB,
-    SMALL_SIZE = 26      # or 64 MiB where there are more than MANY heaps: the driver maps pages that are far apart more
-    MANY = 64            # slowly, the more there are
+    SMALL_SIZE = 26      # or 64 MiB where the pool has MANY segments: the driver maps pages that are far apart more slowly
+    MANY = 64
     LATER_SIZE = 34      # and of each later one: 16 GiB
 
 
 cdef int ensure_capacity(Pool* pool, Heap* heap, size_t need) noexcept nogil:
     # Makes a new last segment if the heap's has fewer than need addresses left.
     cdef Segment* expandable = heap.expandable
-    cdef size_t room = <size_t>1 << (FIRST_SIZE if pool.heap_count <= MANY else SMALL_SIZE)
+    cdef size_t room = <size_t>1 << (FIRST_SIZE if current_of(&pool.stats, SEGMENT) < MANY else SMALL_SIZE)
     cdef int code
     if expandable != NULL and expandable.held - expandable.size >= need:
         return 0
