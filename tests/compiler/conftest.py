@@ -3,6 +3,7 @@
 import pytest
 from nvrtc_found import NVJITLINK_MISSING, NVRTC_MISSING
 
+import accelrt
 from accelrt.kernels import cache, known_compiler
 
 
@@ -25,5 +26,6 @@ def kernel_cache(request, tmp_path, tmp_path_factory, monkeypatch):
     cache.forget()
     yield folder
     cache.forget()
-    if hasattr(request.module, "ADD"):
-        request.module.ADD.unload()
+    for kernel in vars(request.module).values():
+        if isinstance(kernel, accelrt.ElementwiseKernel):
+            kernel.unload()
