@@ -1,6 +1,6 @@
 """Other libraries' own tests on accelrt's memory: how many ran, how many passed, and which did not.
 
-    python tests/interop/peer_suites.py FOLDER [--jobs 8] [--only cupy numba ...] [--json FILE]
+    python tests/interop/peer_suites.py FOLDER [--jobs 8] [--only cupy ...] [--seconds 300] [--json FILE]
 
 FOLDER holds cupy/ (CuPy's sources, of the version that is installed: pyproject.toml and tests/),
 array-api-tests/ (of data-apis, with its submodule) and python/ (modules that those import and that may not be
@@ -23,7 +23,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-SECONDS = 300
+seconds = 300.0  # for one command; what a suite of pytest's did until then counts
 CUPY = (
     *(
         f"cuda_tests/test_{name}.py"
@@ -62,10 +62,10 @@ def start(command, cwd, env):
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=SECONDS,
+            timeout=seconds,
         )
     except subprocess.TimeoutExpired as error:
-        return (error.stdout or b"").decode() + f"\nno end after {SECONDS} s"
+        return (error.stdout or b"").decode() + f"\nno end after {seconds:.0f} s"
     return done.stdout
 
 
@@ -96,17 +96,31 @@ def read_junit(path, outcome):
             outcome.passed += 1
 
 
+def read_lines(said, outcome):
+    """What pytest -v said of each test before its time was over."""
+    for result, name in re.findall(r"^(?:\[gw\d+\].*?)?\b(PASSED|FAILED|ERROR|SKIPPED) (\S+)", said, re.M):
+        if result == "PASSED":
+            outcome.passed += 1
+        elif result == "SKIPPED":
+            outcome.skipped += 1
+        else:
+            outcome.failed[name] = ["see its own run: the time was over"]
+    outcome.trouble = said.splitlines()[-1]
+
+
 def run_pytest(folder, cwd, library, arguments, jobs, extra=None, plugged=True):
     """A suite of pytest's, with or without the plug-in."""
     outcome = Outcome()
     with tempfile.TemporaryDirectory() as counts:
         junit = Path(counts, "junit.xml")
         env = environment(folder, PEER_SUITE=library, PEER_COUNTS=counts, **(extra or {}))
-        command = [sys.executable, "-m", "pytest", "-q", "-n", str(jobs), "-p", "no:cacheprovider"]
+        command = [sys.executable, "-m", "pytest", "-v", "-n", str(jobs), "-p", "no:cacheprovider"]
         command += [f"--junitxml={junit}", *(["-p", "peer_plugin"] if plugged else []), *arguments]
         said = start(command, cwd, env)
         if junit.exists():
             read_junit(junit, outcome)
+        else:
+            read_lines(said, outcome)
         if not outcome.ran:
             outcome.trouble = said[-2000:]
         outcome.allocations = sum(json.loads(path.read_text()) for path in Path(counts).glob("*.json"))
@@ -197,7 +211,7 @@ def run_suite(name, folder, jobs):
         + (f", {outcome.allocations} allocations by accelrt" if outcome.allocations else "")
     )
     if outcome.trouble:
-        print("   no results:", outcome.trouble)
+        print("   not all, or no results:", outcome.trouble)
     for test, why in sorted(outcome.failed.items()):
         print(
             f"   {'fails without accelrt too' if test in without else 'FAILS'}: {test}: {' '.join(why)[:300]}"
@@ -216,14 +230,17 @@ def run_suite(name, folder, jobs):
 
 
 def main():
+    global seconds
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", type=lambda given: Path(given).resolve(), help="the folder of the suites")
     parser.add_argument("--jobs", type=int, default=8)
     parser.add_argument("--only", nargs="+", choices=SUITES, default=list(SUITES))
+    parser.add_argument("--seconds", type=float, default=seconds, help="for one command (300)")
     parser.add_argument("--json", help="a file for the report")
     options = parser.parse_args()
+    seconds = options.seconds
     report = {name: run_suite(name, options.folder, options.jobs) for name in options.only}
     if options.json:
         Path(options.json).write_text(json.dumps(report, indent=1))
