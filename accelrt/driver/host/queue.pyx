@@ -475,12 +475,15 @@ cdef extern from *:
     static int accelrt_lost;  /* read by every row, so atomic */
     #define read_lost() __atomic_load_n(&accelrt_lost, __ATOMIC_ACQUIRE)
     #define write_lost(value) __atomic_store_n(&accelrt_lost, value, __ATOMIC_RELEASE)
-    static int accelrt_lost_code;  /* written before accelrt_lost is */
+    static int accelrt_lost_code;  /* written before accelrt_lost is, by several threads at once where blocks fail */
+    #define read_lost_code() __atomic_load_n(&accelrt_lost_code, __ATOMIC_RELAXED)
+    #define write_lost_code(value) __atomic_store_n(&accelrt_lost_code, value, __ATOMIC_RELAXED)
     """
     int callback_depth "accelrt_in_callback"
     int read_lost() noexcept nogil
     void write_lost(int value) noexcept nogil
-    int code_of_loss "accelrt_lost_code"
+    int read_lost_code() noexcept nogil
+    void write_lost_code(int value) noexcept nogil
     void* aligned_alloc(size_t alignment, size_t size) noexcept nogil
 
 
@@ -489,12 +492,11 @@ cdef int lost_device() noexcept nogil:
 
 
 cdef int lost_code() noexcept nogil:
-    return code_of_loss
+    return read_lost_code()
 
 
 cdef void lose(int device, int code) noexcept nogil:
-    global code_of_loss
-    code_of_loss = code
+    write_lost_code(code)
     write_lost(device + 1)
 
 
