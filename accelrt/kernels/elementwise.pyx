@@ -50,6 +50,7 @@ cdef struct Operand:    # what a call does with one
     Py_ssize_t high
 
 cdef struct Key:
+    Py_hash_t size      # of the size that was given
     Py_ssize_t count    # of extents
     Fact[MOST] facts
     Py_ssize_t[MOST_EXTENTS] extents
@@ -121,7 +122,7 @@ cdef inline bint is_for(Call call, const Key* key, Py_ssize_t count, object othe
 
 
 cdef uint64_t hash_of(const Key* key, Py_ssize_t count) noexcept nogil:
-    cdef uint64_t found = 0
+    cdef uint64_t found = key.size
     cdef Py_ssize_t index
     for index in range(count):
         found = mix(found, <uintptr_t>key.facts[index].kind)
@@ -253,6 +254,7 @@ cdef class ElementwiseKernel:
     cdef Py_ssize_t count        # of operands
     cdef Call last               # of the last call
     cdef dict calls              # hash -> Call
+    cdef Py_ssize_t kept         # how many Calls are in it
     cdef object __weakref__
 
     def __init__(self, inputs, outputs, operation, name="elementwise", preamble="", options=()):
@@ -297,6 +299,7 @@ cdef class ElementwiseKernel:
         """Gives up what was compiled; the next call takes it from the cache."""
         self.last = None
         self.calls.clear()
+        self.kept = 0
         self.declared.unload()
 
     def __call__(self, *arguments, out=None, dtypes=None, stream=None, size=None):
@@ -339,6 +342,9 @@ cdef class ElementwiseKernel:
                 held = self.read_outputs(out)
                 for index in range(len(held)):
                     values[self.inputs_ + index] = <PyObject*>held[index] if held[index] is not None else NULL
+        if size is not None:
+            size = checked_size(size)
+        key.size = 0 if size is None else hash(size)
         if dtypes or size is not None:
             others = (tuple((dtypes or {}).items()), size)
         call = self.find(values, &key, others)
@@ -374,18 +380,19 @@ cdef class ElementwiseKernel:
         return None
 
     cdef Call decide(self, list held, PyObject** values, Key* key, object dtypes, object size, object others):
-        cdef object number = None if size is None else checked_size(size)
         cdef Call made
-        plan = self.declared.decide(held, dtypes or {}, number)
+        plan = self.declared.decide(held, dtypes or {}, size)
         if not read_facts(values, self.count, key):  # too many axes to be kept
             memset(key, 0, sizeof(Key))
             return make_call(plan, key, self.count, others)
         made = make_call(plan, key, self.count, others)
-        if len(self.calls) >= PLANS:
+        if self.kept >= PLANS:
             self.calls.clear()
+            self.kept = 0
         hash_ = hash_of(key, self.count)
         made.next = self.calls.get(hash_)
         self.calls[hash_] = made
+        self.kept += 1
         self.last = made
         return made
 

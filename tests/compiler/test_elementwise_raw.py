@@ -143,3 +143,19 @@ def test_calls_with_many_shapes_in_turn_are_told_apart():
 def test_a_kernel_that_was_not_initialised_says_so():
     with pytest.raises(TypeError, match="this ElementwiseKernel was never initialised"):
         accelrt.ElementwiseKernel.__new__(accelrt.ElementwiseKernel)()
+
+
+def calls_kept():
+    return sum(type(each).__name__ == "Call" for each in gc.get_objects())
+
+
+def test_sizes_are_numbers_and_calls_of_many_sizes_are_not_all_kept():
+    copied = accelrt.elementwise("raw T x", "raw T y", "y[i] = x[i]")
+    x, y = to_device(np.arange(1500.0)), to_device(np.zeros(1500))
+    before = calls_kept()
+    for size in range(1, 1501):
+        copied(x, out=y, size=size)
+    assert (read(y) == read(x)).all()
+    assert calls_kept() <= before + 1024
+    with pytest.raises(TypeError, match="float"):
+        copied(x, out=y, size=1500.0)
