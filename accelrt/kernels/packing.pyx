@@ -203,7 +203,7 @@ cdef inline bint is_plain(Parameters parameters, const Parameter* parameter, Arr
 
 
 cdef int check_elements(Parameters parameters, Py_ssize_t index, Array array) except -1:
-    # Bytes go anywhere, and complex numbers where their parts do.
+    # Bytes go anywhere, complex numbers where their parts do, and these where complex numbers, or a float2, do.
     cdef Parameter* parameter = &parameters.each[index]
     cdef size_t itemsize = array.itemsize
     cdef str letter = array.dtype.kind
@@ -214,7 +214,8 @@ cdef int check_elements(Parameters parameters, Py_ssize_t index, Array array) ex
     if letter in "iu":
         fits = fits and parameter.pointee_kind in (SIGNED, UNSIGNED)
     elif letter == "f":
-        fits = fits and parameter.pointee_kind in (FLOAT, BYTES)
+        fits = (fits and parameter.pointee_kind in (FLOAT, BYTES)) or (
+            2 * itemsize == parameter.pointee and parameter.pointee_kind == COMPLEX)
     elif letter == "c":
         fits = (fits and parameter.pointee_kind == COMPLEX) or (
             itemsize == 2 * parameter.pointee and parameter.pointee_kind == FLOAT)

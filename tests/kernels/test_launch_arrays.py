@@ -77,6 +77,8 @@ def test_an_array_that_no_kernel_can_use_is_refused(number, saxpy):
         ("int64", "void*"),
         ("float16", "__half*"),
         ("complex64", "float2*"),
+        ("float32", "float2*"),
+        ("float64", "const double2*"),
         ("complex64", "float*"),
         ("float64", "struct thing*"),
     ],
@@ -96,6 +98,7 @@ def test_an_array_may_have_the_elements_that_a_pointer_is_to(module, dtype, poin
         ("float32", "double*", "floating-point numbers of 8 bytes"),
         ("float32", "int*", "integers of 4 bytes"),
         ("float64", "complex64*", "complex numbers of 8 bytes"),
+        ("float16", "float2*", "complex numbers of 8 bytes"),
         ("int64", "uint32_t*", "unsigned integers of 4 bytes"),
     ],
 )
