@@ -81,7 +81,7 @@ cdef object named_dtype(str name):
 cdef object dtype_of(object dtype):
     if numpy is None:
         numpy_module()
-    found = dtype if type(dtype) is numpy_dtype else named_dtype(dtype) if isinstance(dtype, str) else numpy_dtype(dtype)
+    found = dtype if type(dtype) is numpy_dtype else named_dtype(dtype) if type(dtype) is str else numpy_dtype(dtype)
     if found.hasobject:
         raise TypeError(f"dtype {found} holds Python objects, which no device can read; pass a dtype of plain values")
     if found.subdtype is not None or found.itemsize == 0:

@@ -39,6 +39,10 @@ def test_ml_dtypes_are_known_by_their_names_before_anybody_imported_them():
         accelrt.empty(3, "bfloat17")
 
 
+def test_a_name_of_a_type_may_be_numpys_own_text():
+    assert accelrt.empty(3, np.str_("float32")).dtype == np.float32
+
+
 def test_ml_dtypes_come_and_go():
     ml_dtypes = pytest.importorskip("ml_dtypes")
     codes = {"bfloat16": (4, 16), "float8_e4m3fn": (10, 8), "float8_e5m2": (12, 8), "float4_e2m1fn": (17, 4)}
