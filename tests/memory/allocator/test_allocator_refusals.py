@@ -131,3 +131,19 @@ def refuse_more_than_the_device_has():
 
 def test_what_the_device_has_not_is_refused_before_a_page_is_taken():
     in_child(refuse_more_than_the_device_has, ACCELRT_HOST_MEMORY="1GiB")
+
+
+def ask_the_driver_where_free_bytes_say_little():
+    # As on a device that shares the host's memory; here the driver does not tell whether it does.
+    faults = wrap_host()
+    capacity = accelrt.mem_get_info()[1]
+    faults.arm(call=1, code=801, mode="onward", rows=["device_attribute"])
+    faults.reset_call_counts()
+    with pytest.raises(accelrt.OutOfMemoryError, match=str(capacity + 1)):
+        accelrt.caching_allocator_alloc(capacity + 1, 0)
+    faults.disarm()
+    assert faults.call_counts()["physical_create"] > 0
+
+
+def test_free_bytes_refuse_nothing_unless_they_are_the_devices_own():
+    in_child(ask_the_driver_where_free_bytes_say_little, ACCELRT_HOST_MEMORY="1GiB")

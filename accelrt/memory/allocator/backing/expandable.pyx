@@ -13,7 +13,7 @@ from accelrt.memory.allocator.metadata cimport ensure_blocks
 from accelrt.memory.allocator.sizes cimport round_up
 from accelrt.memory.allocator.stats cimport ALLOCATED_BYTES, ALLOCATION, SEGMENT, current_of
 from accelrt.memory.allocator.types cimport FREE, EXPANDABLE, Block, Page, Segment, Slot
-from accelrt.status cimport NO_HOST_MEMORY, OUT_OF_MEMORY
+from accelrt.status cimport NOT_SUPPORTED, NO_HOST_MEMORY, OUT_OF_MEMORY
 
 cdef enum:
     CHECKED = 256 << 20  # a growth by so much is refused if the device has less, before pages are taken from others in vain
@@ -30,6 +30,7 @@ cdef enum:
     SMALL_SIZE = 26      # or 64 MiB where the pool has MANY segments: the driver maps pages that are far apart more slowly
     MANY = 64
     LATER_SIZE = 34      # and of each later one: 16 GiB
+    INTEGRATED = 18      # CU_DEVICE_ATTRIBUTE_INTEGRATED
 
 
 cdef int ensure_capacity(Pool* pool, Heap* heap, size_t need) noexcept nogil:
@@ -204,9 +205,14 @@ cdef size_t need_at_end(const Pool* pool, const Heap* heap, size_t size) noexcep
 
 
 cdef int read_free(Pool* pool, void* about) noexcept nogil:
-    # Run by call_unlocked, outside the exclusive section.
+    # Run by call_unlocked, outside the exclusive section.  NOT_SUPPORTED for a device that shares the host's memory: what
+    # the system would give up, its cache of files say, is not in the driver's figure.
     cdef size_t total = 0
-    return pool.table.memory_info(pool.device, <size_t*>about, &total)
+    cdef int shared = 0
+    cdef int code = pool.table.device_attribute(pool.device, INTEGRATED, &shared)
+    if code == 0 and shared:
+        code = NOT_SUPPORTED
+    return code if code else pool.table.memory_info(pool.device, <size_t*>about, &total)
 
 
 cdef bint is_hopeless(Pool* pool, size_t need) noexcept nogil:
