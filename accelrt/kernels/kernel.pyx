@@ -231,7 +231,7 @@ cdef class Kernel:
             CudaError: the driver refused; the text says which limit was passed.
             RaceError: the race detector is on, and nothing orders the launch with earlier work on its memory.
 
-        On the host device the blocks run one after the other, whatever is asked for here.
+        On the host device blocks may run at the same time, whatever is asked for here, and none may wait for another.
         """
         cdef Dimensions size
         cdef Extras extras
