@@ -130,9 +130,7 @@ def require_cuda(torch: ModuleType) -> None:
 
 def plug(torch: ModuleType) -> Any:
     """A torch.cuda.memory.CUDAPluggableAllocator with every hook."""
-    lacking, raises = torch_hooks.prepare(
-        torch._C.__file__.encode(), lambda device: int(torch._C._cuda_getCurrentRawStream(device))
-    )
+    lacking, raises = torch_hooks.prepare(torch._C.__file__.encode(), torch._C._cuda_getCurrentRawStream)
     if lacking is not None or not raises:
         raise refuse(
             f"torch {torch.__version__} lacks {lacking or 'the C++ exception for a lack of memory'}; torch "

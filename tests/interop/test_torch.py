@@ -128,7 +128,7 @@ def torch_like(cuda="13.0", initialized=False):
     torch.__version__ = "2.11.0"
     torch.version = types.SimpleNamespace(cuda=cuda)
     torch.cuda = types.SimpleNamespace(is_initialized=lambda: initialized)
-    torch._C = types.SimpleNamespace(__file__=torch_hooks.__file__)
+    torch._C = types.SimpleNamespace(__file__=torch_hooks.__file__, _cuda_getCurrentRawStream=int)
     sys.modules["torch"] = torch
     return torch
 

@@ -192,6 +192,23 @@ def test_captures_that_fail(library):
     in_child(failures, library)
 
 
+def interrupted(path):
+    caller = Caller(path)
+
+    def interrupt(device):
+        raise KeyboardInterrupt
+
+    torch_hooks.prepare(path.encode(), interrupt)
+    code, text = caller.begin(3, 0, CAPTURE)
+    assert code == 2
+    assert "could not allocate from a pool on device 0" in text
+    assert torch_hooks.open_uses() == []
+
+
+def test_a_capture_whose_stream_is_not_told_does_not_begin(library):
+    in_child(interrupted, library)
+
+
 def nothing_known(path):
     lacking, raises = torch_hooks.prepare(path.encode(), lambda device: 0)
     assert (lacking, raises) == (f"the library {path.encode()!r}", False), "it is not loaded"

@@ -291,7 +291,7 @@ cdef int stream_of_thread(int device, uintptr_t* out_stream) noexcept nogil:
         drop_with_gil(made)
         try:
             out_stream[0] = current_stream(device)
-        except Exception:
+        except BaseException:  # else an interruption would leave the capture expected on no stream
             return NOT_SUPPORTED
     return 0
 
