@@ -2,6 +2,8 @@
 torch (sources/plugged_torch.cpp), on the host device."""
 
 import ctypes
+import faulthandler
+import gc
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
@@ -207,6 +209,38 @@ def interrupted(path):
 
 def test_a_capture_whose_stream_is_not_told_does_not_begin(library):
     in_child(interrupted, library)
+
+
+class Graph:
+    """Tells the hooks when it goes, as torch's graph does; a cycle, which goes in a collection."""
+
+    def __init__(self, caller, number):
+        self.caller, self.number, self.cycle = caller, number, self
+
+    def __del__(self):
+        self.caller.end(0, self.number)
+        self.caller.release(0, self.number)
+
+
+def collected(path):
+    caller = Caller(path)
+    for number in range(1, 5):
+        assert caller.begin(0, number, THREAD) is None
+    gc.disable()
+    Graph(caller, 1)
+    faulthandler.dump_traceback_later(20, exit=True)
+    gc.set_threshold(1)
+    gc.enable()
+    torch_hooks.open_uses()
+    gc.collect()
+    assert [use[1] for use in torch_hooks.open_uses()] == [(MARK, number) for number in (4, 3, 2)]
+    for number in (2, 3, 4):
+        caller.end(0, number)
+        caller.release(0, number)
+
+
+def test_a_collection_while_the_uses_are_read(library):
+    in_child(collected, library)
 
 
 def nothing_known(path):

@@ -531,14 +531,21 @@ def limit_fraction(int device):
 
 
 def open_uses():
-    """What torch uses of pools now, for tests: a list of (device, id, "capture" or "thread", state)."""
+    """What torch uses of pools now, for tests: a list, of 64 at most, of (device, id, "capture" or "thread", state)."""
+    # No object is made under the guard: a garbage collection may end uses.
+    cdef Use[64] copies
+    cdef int index, count = 0
     cdef Use* use
     cdef list answer = []
     pthread_mutex_lock(&guard)
     use = uses
-    while use != NULL:
-        kind = "capture" if use.purpose == FOR_CAPTURE else "thread"
-        answer.append((use.device, (use.id[0], use.id[1]), kind, ("open", "ended", "lost")[use.state]))
+    while use != NULL and count < 64:
+        copies[count] = use[0]
+        count += 1
         use = use.next
     pthread_mutex_unlock(&guard)
+    for index in range(count):
+        use = &copies[index]
+        kind = "capture" if use.purpose == FOR_CAPTURE else "thread"
+        answer.append((use.device, (use.id[0], use.id[1]), kind, ("open", "ended", "lost")[use.state]))
     return answer
