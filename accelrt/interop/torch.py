@@ -7,6 +7,7 @@ torch.cuda's statistics are accelrt's.  accelrt/memory/backends/DESIGN.md says h
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from types import ModuleType
 
@@ -161,6 +162,7 @@ def replace_statistics(torch: ModuleType) -> list[tuple[Any, str, Any]]:
     mempool = mempool_class(torch)
     wanted = [(torch._C, name, function) for name, function in FUNCTIONS.items()]
     wanted += [(torch.cuda.memory, "MemPool", mempool), (torch.cuda, "MemPool", mempool)]
+    wanted.append((torch._C, "_cuda_init", initialize_before(torch._C._cuda_init)))
     replaced = []
     for module, name, new in wanted:
         if hasattr(module, name):
@@ -172,6 +174,20 @@ def replace_statistics(torch: ModuleType) -> list[tuple[Any, str, Any]]:
 def restore(replaced: list[tuple[Any, str, Any]]) -> None:
     for module, name, old in replaced:
         setattr(module, name, old)
+
+
+def initialize_before(theirs: Callable[[], None]) -> Callable[[], None]:
+    """torch's initialisation of CUDA, with accelrt's before it.
+
+    Within torch's, other threads wait for its end with the GIL, which accelrt's needs.
+    """
+
+    def initialize() -> None:
+        with contextlib.suppress(RuntimeError):  # torch tells first what it lacks; then hook_init tells this
+            registry.active_device_count()
+        theirs()
+
+    return initialize
 
 
 def is_used() -> bool:

@@ -211,6 +211,41 @@ def test_a_capture_whose_stream_is_not_told_does_not_begin(library):
     in_child(interrupted, library)
 
 
+def first_uses(path):
+    accelrt.init()
+    init_once = ctypes.PyDLL(path).call_init_once  # which keeps the GIL
+    hook = ctypes.cast(ctypes.CDLL(torch_hooks.__file__).accelrt_torch_hook_init, ctypes.c_void_p)
+    begun = []
+
+    def second():
+        while not begun:  # it wants the GIL, all the time
+            pass
+        return init_once(hook, 2, 0)
+
+    faulthandler.dump_traceback_later(20, exit=True)  # threads that wait for each other for ever
+    with ThreadPoolExecutor(1) as threads:
+        other = threads.submit(second)
+        begun.append(True)
+        assert init_once(hook, 2, 100) == 0
+        assert other.result() == 0
+
+
+def test_torchs_first_use_by_two_threads_with_the_gil(library):
+    in_child(first_uses, library)
+
+
+def initialized_first():
+    seen = []
+    initialize = accelrt.interop.torch.initialize_before(lambda: seen.append(accelrt.is_initialized()))
+    assert not accelrt.is_initialized()
+    initialize()
+    assert seen == [True]
+
+
+def test_accelrt_is_initialised_before_torch():
+    in_child(initialized_first)
+
+
 class Graph:
     """Tells the hooks when it goes, as torch's graph does; a cycle, which goes in a collection."""
 

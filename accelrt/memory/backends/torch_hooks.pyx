@@ -200,11 +200,10 @@ cdef void hook_memory_fraction(double fraction, int device) noexcept nogil:
 
 
 cdef int hook_init(int count, char* text) noexcept nogil:
-    # When torch initialises CUDA: accelrt does too, and has to see the same devices.
-    cdef void* state = leave_gil()
+    # When torch initialises CUDA: accelrt has to see the same devices.  With the GIL as it is: torch calls this once, and
+    # other threads wait for that, maybe with the GIL.  So accelrt.interop.torch has accelrt initialised before.
     cdef int seen = 0
     cdef int code = registry.active().device_count(&seen)
-    enter_gil(state)
     if code:
         return explain(text, "initialise", 0, code)
     if seen < count:

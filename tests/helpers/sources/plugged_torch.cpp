@@ -1,9 +1,11 @@
 // A stand-in for torch: the C++ names that accelrt looks up in torch, and calls of an allocator's hooks as torch makes
 // them, with a real std::function, std::pair and exceptions.  Nothing here says how torch behaves.
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <exception>
 #include <functional>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
@@ -109,5 +111,14 @@ SEEN void call_pool(void *hook, int device, uint64_t first, uint64_t second) {
 SEEN int call_init(void *hook, int count, char *text) {
     std::function<void(int)> init = reinterpret_cast<void (*)(int)>(hook);
     return told(text, [&] { init(count); });
+}
+// As torch's first use of CUDA, which other threads wait for, and with the GIL.
+SEEN int call_init_once(void (*hook)(int), int count, int milliseconds) {
+    static std::once_flag done;
+    std::call_once(done, [&] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+        hook(count);
+    });
+    return 0;
 }
 }
