@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import sys
-from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from accelrt.devices.device import current_device, device_count
@@ -17,7 +15,7 @@ if TYPE_CHECKING:
 
     from accelrt.annotations import DeviceArgument
 
-__all__ = ["load", "ordinal_of", "report", "require_gpu", "stream_handle"]
+__all__ = ["load", "ordinal_of", "require_gpu", "stream_handle"]
 
 LEGACY = 1  # CU_STREAM_LEGACY; accelrt's handle of that stream is 0
 
@@ -65,16 +63,3 @@ def stream_handle(stream: Any) -> int:
     """The driver's handle of a library's stream that has __cuda_stream__, 0 for the legacy default stream."""
     handle: int = stream.__cuda_stream__()[1]
     return 0 if handle == LEGACY else handle
-
-
-def report(error: BaseException, function: object) -> None:
-    """Has sys.unraisablehook tell of an exception that no caller can be given."""
-    sys.unraisablehook(
-        SimpleNamespace(
-            exc_type=type(error),
-            exc_value=error,
-            exc_traceback=error.__traceback__,
-            err_msg="accelrt: memory was not given back by",
-            object=function,
-        )
-    )

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from accelrt.interop import peers
-from accelrt.memory.backends.callbacks import CallbackAllocator
+from accelrt.memory.backends.callbacks import CallbackAllocator, report
 from accelrt.memory.caching import caching_allocator_alloc, free_on
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def _functions(ordinal: int) -> tuple[Callable[..., int], Callable[..., None]]:
         try:
             free_on(address, ordinal, peers.stream_handle(stream))
         except Exception as error:  # RMM would leave it behind for whatever call of Python's comes next
-            peers.report(error, deallocate)
+            report(error, deallocate)
 
     return allocate, deallocate
 
@@ -156,8 +156,8 @@ def from_rmm(resource: Any = None) -> CallbackAllocator:
 
     Arguments:
         resource: rmm.mr.DeviceMemoryResource, of the current device; a dict of them by ordinal; or None for
-        the
-            one that RMM has for a device when accelrt first asks for its memory (get_per_device_resource).
+            the one that RMM has for a device when accelrt first asks for its memory
+            (get_per_device_resource).
     Returns:
         CallbackAllocator, named "rmm".
     Raises:

@@ -127,6 +127,13 @@ def test_a_free_that_fails_is_told(rmm, on_host_memory, monkeypatch):
 
 
 @pytest.mark.host
+def test_a_free_that_fails_is_written_by_pythons_own_hook(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "unraisablehook", sys.__unraisablehook__)
+    ours._functions(0)[1](0x123000, 64, accelrt.Stream())
+    assert "ValueError: free_on: 0x123000 is not allocated" in capsys.readouterr().err
+
+
+@pytest.mark.host
 def test_install_is_undone(rmm, on_host_memory):
     before = rmm.mr.get_per_device_resource(1)
     assert not ours.is_installed(1)

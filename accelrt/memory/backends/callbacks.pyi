@@ -2,6 +2,8 @@ from collections.abc import Callable
 
 from accelrt.memory.backends.backend import Allocator
 
+def report(error: BaseException, function: object) -> None: ...
+
 class CallbackAllocator(Allocator):
     allocate: Callable[[int, int, int], int | None]
     free: Callable[[int, int, int, int], object]

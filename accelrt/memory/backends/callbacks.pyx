@@ -96,6 +96,12 @@ cdef int take(ExternalPool* pool, Record* record) noexcept nogil:
     return code
 
 
+def report(error, function):
+    """Has sys.unraisablehook tell of an exception of a function that has no caller to raise it to."""
+    PyErr_SetObject(type(error), error)
+    PyErr_WriteUnraisable(function)
+
+
 cdef void call_free(const Callbacks* callbacks, const Record* record, int device) noexcept:
     # With the GIL; an exception may be under way, as where a destructor frees.  What the function raises can reach no
     # caller, for it is called late, and by whichever thread comes by; and the memory is not asked back twice.
@@ -106,8 +112,7 @@ cdef void call_free(const Callbacks* callbacks, const Record* record, int device
     try:
         (<object>callbacks.free)(record.address, record.size, device, record.stream)
     except Exception as error:
-        PyErr_SetObject(type(error), error)
-        PyErr_WriteUnraisable(<object>callbacks.free)
+        report(error, <object>callbacks.free)
     except BaseException as error:
         PyThreadState_SetAsyncExc(PyThread_get_thread_ident(), type(error))
     PyErr_Restore(kind, value, trace)
@@ -164,10 +169,10 @@ cdef class CallbackAllocator(Allocator):
             raise ValueError(f"name is {name!r}; pass a name that no backend of accelrt's has, without a null character")
         if self.backend != NULL:
             raise RuntimeError("a CallbackAllocator is initialised once")
+        text = name.encode()
         made = <Callbacks*>calloc(1, sizeof(Callbacks))
         if made == NULL:
             raise MemoryError("no host memory for an allocator's record")
-        text = name.encode()
         for kept in (text, allocate, free):  # pools may stand on them for as long as the process lives
             Py_INCREF(kept)
         made.name = <PyObject*>text
