@@ -7,7 +7,7 @@ import numbers
 
 from cpython.exc cimport PyErr_Clear, PyErr_SetObject, PyErr_WriteUnraisable
 from cpython.long cimport PyLong_CheckExact
-from cpython.ref cimport PyObject, Py_DECREF, Py_INCREF, Py_XDECREF
+from cpython.ref cimport PyObject, Py_DECREF, Py_INCREF
 from libc.stdint cimport SIZE_MAX, int64_t, uint64_t
 
 from accelrt.core.integers cimport checked_address_int, exact_int
@@ -119,12 +119,12 @@ cdef int allocate_slow(int ordinal, size_t size, uintptr_t stream, uintptr_t* ou
     # raised here, with no lock held, and what was allocated in spite of it goes back.
     global catches
     cdef int code, before = catches
-    if refusal != NULL:
-        take_refusal()  # of an earlier request, which was served in the end
     catches = 1
     with nogil:
         code = allocate_interruptibly(ordinal, size, stream, out_address)
     catches = before
+    if refusal != NULL and (kept != NULL or not is_lack(code)):
+        take_refusal()  # the request was served in the end, or failed of something else
     if kept != NULL:
         if code == 0:
             give_back(ordinal, out_address[0])
@@ -147,10 +147,10 @@ cdef void keep_interrupt(object error) noexcept:
 
 cdef void keep_failure(object error) noexcept:
     # Of an allocator that is a Python function.  Code without Python cannot raise: there it is reported.
-    global kept, refusal
+    global refusal
     if isinstance(error, MemoryError):
         if catches:
-            Py_XDECREF(refusal)
+            take_refusal()  # the one before; what dies with it may allocate
             Py_INCREF(error)
             refusal = <PyObject*>error
     elif not catches and isinstance(error, Exception):
@@ -184,11 +184,19 @@ cdef inline void give_back(int ordinal, uintptr_t address) noexcept:
         dispose(DEVICE_BYTES, ordinal, address)
 
 
+cdef inline bint is_lack(int code) noexcept:
+    return code == OUT_OF_MEMORY or code == CAP_REACHED or code == POOL_CAP_REACHED
+
+
 cdef int raise_refusal(int code, int ordinal, size_t size, uintptr_t stream) except -1:
-    if code != OUT_OF_MEMORY and code != CAP_REACHED and code != POOL_CAP_REACHED:
+    if not is_lack(code):
         arguments = ("device", ordinal, "size", size, "stream", stream, "backend", backend_name())
         raise_status(code, "allocate", arguments)
-    raise out_of_memory(ordinal, size, stream, code) from take_refusal()
+    error = out_of_memory(ordinal, size, stream, code)
+    cause = take_refusal()
+    if cause is not None:  # None would hide what the caller is handling
+        error.__cause__ = cause
+    raise error
 
 
 cdef str human(object size):

@@ -132,6 +132,49 @@ def out_of_memory():
     assert caught.value.__cause__ is None, "an earlier refusal's"
 
 
+class Held:
+    """Allocates when it dies, as what the traceback of a refusal holds may do."""
+
+    gone = 0
+
+    def __del__(self):
+        Held.gone += 1
+        accelrt.Buffer(64).free()
+
+
+def refusals_that_hold_things():
+    books, full = Books(), [True]
+
+    def allocate(size, device, stream):
+        if size > 64 and full[0]:
+            held = Held()
+            raise MemoryError(f"full, but for {held!r}")
+        return books.allocate(size, device, stream)
+
+    memory.change_current_allocator(memory.CallbackAllocator(allocate, books.free))
+    with pytest.raises(accelrt.OutOfMemoryError) as caught:
+        accelrt.Buffer(MIB)
+    assert (Held.gone, type(caught.value.__cause__)) == (1, MemoryError)
+    del caught
+    gc.collect()
+    assert Held.gone == 2
+    memory.register_free_memory_callback(lambda device, size: full.clear() or full.append(False) or True)
+    accelrt.Buffer(MIB).free()
+    gc.collect()
+    assert Held.gone == 3, "a refusal stayed although the request was served"
+
+
+def a_refusal_shows_what_was_handled():
+    plugged(limit=0)
+    try:
+        raise LookupError("first")
+    except LookupError:
+        with pytest.raises(accelrt.OutOfMemoryError) as caught:
+            accelrt.Buffer(64)
+    assert isinstance(caught.value.__context__, LookupError)
+    assert not caught.value.__suppress_context__
+
+
 def other_exceptions():
     books = plugged()
     books.fails = ZeroDivisionError("by zero")
@@ -309,7 +352,7 @@ def captures():
 
 SCENARIOS = [contents_and_statistics, shared_memory_stays, a_limit_holds, out_of_memory, other_exceptions]
 SCENARIOS += [wrong_answers, what_free_raises_is_told, one_that_asks_accelrt, nested_uses, threads, captures]
-SCENARIOS += [without_python, held_to_the_end]
+SCENARIOS += [without_python, held_to_the_end, refusals_that_hold_things, a_refusal_shows_what_was_handled]
 
 
 @pytest.mark.parametrize("function", SCENARIOS, ids=lambda function: function.__name__)
