@@ -2,6 +2,7 @@
 
 Allocations on the captured streams come from a private pool of the capture's own, and nothing of accelrt's breaks it.
 """
+cimport cython
 from libc.stdint cimport uint64_t, uintptr_t
 
 from accelrt.devices.device cimport ordinal_of
@@ -14,6 +15,7 @@ from accelrt.runtime.capture_record cimport Record, close_capture, open_capture
 from accelrt.status cimport raise_status, refuse_copy, refuse_unmade
 
 
+@cython.no_gc_clear  # a destructor that finds no record would leave the stream in its capture
 cdef class ExternalCapture:
     """One capture: make it, have the library begin the capture, call begun(); have the library end it, call over().
 

@@ -207,6 +207,20 @@ def test_a_capture_that_fails_or_is_given_up_leaves_nothing(cupy):
         accelrt.Buffer(64).fill(0)
 
 
+def test_a_capture_that_the_collector_finds_is_over(cupy):
+    stream = accelrt.Stream()
+    capture = interop.ExternalCapture(0, stream.cuda_stream)
+    assert cupy.cuda.Stream.rows.capture_begin(0, stream.cuda_stream, 2) == 0
+    capture.begun()
+    graph = cupy.cuda.Stream.rows.capture_end(0, stream.cuda_stream)[1]
+    assert cupy.cuda.Stream.rows.graph_destroy(graph) == 0
+    cycle = [capture]  # younger, so that the collector clears the capture first
+    cycle.append(cycle)
+    del cycle, capture
+    gc.collect()
+    assert not [each for each in gc.get_objects() if type(each).__name__ == "Record"]
+
+
 def test_cupys_methods_come_back_with_their_texts(cupy):
     kind = cupy.cuda.Stream
     watched = kind.begin_capture
