@@ -38,8 +38,8 @@ def install() -> None:
 
     numba does not say which stream an array is for.  So what it drops serves others once the work is done
     that is then on the default streams and on all of numba.cuda.stream(), for which an event on the legacy
-    default stream stands, and on those of numba.cuda.external_stream() that are alive.  What other streams do
-    has to be named by accelrt.record_stream(address, stream), or waited for.
+    default stream stands, and on those of numba.cuda.external_stream() that were made since and are alive.
+    What other streams do has to be named by accelrt.record_stream(address, stream), or waited for.
 
     Mapped, write-combined and managed memory, and memory of the user's that is page-locked, stay numba's own.
     So do host arrays passed to a kernel, for whose copies newer versions take memory of cuda.core's.
@@ -156,10 +156,9 @@ def _define(cuda: Any, driver: Any) -> Any:
 
         def __init__(self, context: Any) -> None:
             super().__init__(context=context)
-            self.streams: weakref.WeakSet[Any] = weakref.WeakSet()
-            self.blocks: dict[
-                int, Any
-            ] = {}  # what views of an array share, until the last of them is dropped
+            self.streams: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # by id
+            # What views of an array share, until the last of them is dropped.
+            self.blocks: dict[int, Any] = {}
             if context is not None:
                 _note_streams(context, self.streams)
 
@@ -224,19 +223,15 @@ def _define(cuda: Any, driver: Any) -> Any:
                     "get_ipc_handle",
                 ) from error
 
-        def reset(self) -> None:
-            """Arrays that are alive keep accelrt's memory, or another library would get it under them."""
-            super().reset()
-
     return MemoryManager
 
 
-def _note_streams(context: Any, streams: weakref.WeakSet[Any]) -> None:
+def _note_streams(context: Any, streams: weakref.WeakValueDictionary[int, Any]) -> None:
     make = context.create_external_stream
 
     def create_external_stream(handle: int) -> Any:
         made = make(handle)
-        streams.add(made)
+        streams[id(made)] = made
         return made
 
     context.create_external_stream = create_external_stream
@@ -251,9 +246,10 @@ def _finalizer(
 
     def finalize() -> None:
         blocks.pop(address, None)
-        for stream in (default_stream(device), *external):
+        alive = [stream() for stream in external.valuerefs()]  # a copy: others may make streams meanwhile
+        for stream in (default_stream(device), *[int(each) for each in alive if each is not None]):
             with contextlib.suppress(errors.CudaError, ValueError):  # no work of a stream that is gone
-                record(address, stream if isinstance(stream, Stream) else int(stream))
+                record(address, stream)
         free(address)
 
     return finalize

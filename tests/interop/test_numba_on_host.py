@@ -117,6 +117,25 @@ def test_dropped_memory_waits_for_external_streams_that_are_alive(manager, held)
     assert manager.memalloc(MIB).device_pointer_value == address
 
 
+def test_streams_that_are_made_while_memory_is_dropped(manager):
+    # Another thread may make one between any two lines; here the tracer does.
+    side, before = accelrt.Stream(), sys.gettrace()
+    made = [manager.context.create_external_stream(side.cuda_stream)]
+    pointer = manager.memalloc(512)
+
+    def trace(frame, event, argument):
+        made.append(manager.context.create_external_stream(side.cuda_stream))
+        return trace
+
+    sys.settrace(trace)
+    try:
+        del pointer
+    finally:
+        sys.settrace(before)
+    assert len(made) > 3
+    assert accelrt.memory_allocated(0) == 0
+
+
 def test_page_locked_memory_comes_from_accelrt(manager):
     memory = manager.memhostalloc(MIB)
     array = np.ndarray(MIB, np.uint8, memory)
