@@ -5,10 +5,9 @@ python cupy_beside_torch.py
 
 import gc
 
-import accelrt.interop.torch
-
 import accelrt
 import accelrt.interop.cupy
+import accelrt.interop.torch
 
 accelrt.interop.torch.install()  # before torch's first allocation on a GPU
 accelrt.interop.cupy.install()

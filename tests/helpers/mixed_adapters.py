@@ -67,8 +67,9 @@ class Torch(Accelrt):
 
     @staticmethod
     def install():
-        import accelrt.interop.torch
         import torch
+
+        import accelrt.interop.torch
 
         accelrt.interop.torch.install()
         torch.cuda.init()
