@@ -347,7 +347,7 @@ def the_fast_path_is_back_after_a_capture(t):
     before = audited_hits(0)[0]
     for _ in range(10):
         t.torch.empty(1000, device="cuda")
-    assert audited_hits(0)[0] > before or before == 0
+    assert audited_hits(0)[0] > before
     del graph, last
 
 
