@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 __all__ = ["MemoryResource", "from_resource"]
 
-MAX_STREAMS = 1024  # of cuda.core's streams by handle that are kept
-
 _making = threading.Lock()
 
 
@@ -58,25 +56,17 @@ def _load() -> Any:
     )
 
 
-class _Streams:
-    """cuda.core's streams by the driver's handle; they own nothing."""
+def _streams(library: Any) -> peers.StreamsByHandle:
+    defaults = library
+    if not hasattr(library, "LEGACY_DEFAULT_STREAM"):  # before 0.7
+        defaults = peers.load(f"{library.__name__}._stream", "cuda-core")
 
-    def __init__(self, library: Any) -> None:
-        defaults = library
-        if not hasattr(library, "LEGACY_DEFAULT_STREAM"):  # before 0.7
-            defaults = peers.load(f"{library.__name__}._stream", "cuda-core")
-        self.defaults = {0: defaults.LEGACY_DEFAULT_STREAM, 2: defaults.PER_THREAD_DEFAULT_STREAM}
-        self.make = library.Stream.from_handle
-        self.made: dict[int, Any] = {}
+    def make(handle: int) -> Any:
+        if handle == 0:
+            return defaults.LEGACY_DEFAULT_STREAM
+        return defaults.PER_THREAD_DEFAULT_STREAM if handle == 2 else library.Stream.from_handle(handle)
 
-    def of(self, handle: int) -> Any:
-        handle = 0 if handle == peers.LEGACY else handle
-        found = self.defaults.get(handle) or self.made.get(handle)
-        if found is None:
-            if len(self.made) >= MAX_STREAMS:
-                self.made.clear()
-            found = self.made[handle] = self.make(handle)
-        return found
+    return peers.StreamsByHandle(make)
 
 
 class _Resource:
@@ -167,7 +157,7 @@ class _Resource:
 def _make_class(library: Any) -> Any:
     from_handle = library.Buffer.from_handle
     names_stream = "stream" in inspect.signature(from_handle).parameters  # since 1.2; else close() has to
-    streams = _Streams(library)
+    streams = _streams(library)
 
     def make_buffer(address: int, size: int, resource: Any, handle: int) -> Any:
         if names_stream:
@@ -241,7 +231,7 @@ def from_resource(*resources: Any) -> CallbackAllocator:
         raise TypeError(
             "from_resource() was given no resource; pass a cuda.core.MemoryResource for each device"
         )
-    streams, buffers = _Streams(library), {}
+    streams, buffers = _streams(library), {}
 
     def allocate(size: int, device: int, stream: int) -> int:
         if device not in chosen:

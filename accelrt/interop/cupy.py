@@ -14,9 +14,8 @@ import functools
 import importlib
 
 from accelrt import errors
-from accelrt.interop import cupy_memory
+from accelrt.interop import cupy_memory, peers
 from accelrt.interop.external_captures import ExternalCapture
-from accelrt.runtime import init
 
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
@@ -58,13 +57,13 @@ def install() -> None:
     global _cupy
     if _undo:
         return
-    _require_gpu()
+    peers.require_gpu("accelrt.interop.cupy.install")
     _cupy = _import()
     cuda = _cupy.cuda
     cupy_memory.connect(
         (cuda.memory.UnownedMemory, cuda.memory.MemoryPointer, cuda.PinnedMemoryPointer),
         (cuda.runtime.getDevice, lambda device: cuda.get_current_stream(device).ptr),
-        _translation(cuda.memory.OutOfMemoryError),
+        peers.out_of_memory_class(cuda.memory.OutOfMemoryError, _fields),
         _functions_of("cupy.cuda.device"),
         _functions_of("cupy_backends.cuda.stream"),
     )
@@ -96,31 +95,15 @@ def is_installed() -> bool:
     return bool(_undo) and _cupy.cuda.get_allocator() is cupy_memory.allocate
 
 
-def _require_gpu() -> None:
-    if init.chosen_driver() == "host":
-        raise errors.NotSupportedError(
-            "CuPy computes on GPUs, and accelrt runs on the host device here; unset ACCELRT_DRIVER, or call "
-            "accelrt.init(driver='cuda') first",
-            801,
-            "NOT_SUPPORTED",
-            "interop.cupy.install",
-        )
-
-
 def _import() -> Any:
-    try:
-        cupy = importlib.import_module("cupy")
-    except ModuleNotFoundError as error:
-        if error.name != "cupy":
-            raise
-        raise ModuleNotFoundError("CuPy is not installed; pip install cupy-cuda13x", name="cupy") from None
+    cupy = peers.load("cupy", "cupy-cuda13x")
     if cupy.cuda.runtime.is_hip:
         problem = "this CuPy is built for AMD's GPUs; install one for CUDA, such as cupy-cuda13x"
     elif int(cupy.__version__.partition(".")[0]) < OLDEST:
         problem = f"this CuPy is {cupy.__version__}; install {OLDEST} or later"
     else:
         return cupy
-    raise errors.NotSupportedError(problem, 801, "NOT_SUPPORTED", "interop.cupy.install")
+    raise errors.NotSupportedError(problem, 801, "NOT_SUPPORTED", "accelrt.interop.cupy.install")
 
 
 def _functions_of(module: str) -> dict[str, object]:
@@ -132,22 +115,9 @@ def _functions_of(module: str) -> dict[str, object]:
     return dict(getattr(found, "__pyx_capi__", {}))
 
 
-def _translation(theirs: type[Exception]) -> Callable[[errors.OutOfMemoryError], Exception]:
-    class OutOfMemoryError(theirs, errors.OutOfMemoryError):  # type: ignore[misc, valid-type]
-        """accelrt's, which programs catch that expect CuPy's."""
-
-        def __init__(self, error: errors.OutOfMemoryError) -> None:
-            errors.OutOfMemoryError.__init__(self, str(error), error.code, error.name, error.call)
-            self.__dict__.update(error.__dict__)
-            self._size, self._total, self._limit = error.requested or 0, error.live or 0, 0
-
-        def __reduce__(self) -> tuple[object, ...]:
-            return errors.OutOfMemoryError.__reduce__(self._plain())
-
-        def _plain(self) -> errors.OutOfMemoryError:
-            return errors.OutOfMemoryError(str(self), self.code, self.name, self.call)
-
-    return OutOfMemoryError
+def _fields(error: errors.OutOfMemoryError) -> dict[str, object]:
+    """What CuPy's OutOfMemoryError has."""
+    return {"_size": error.requested or 0, "_total": error.live or 0, "_limit": 0}
 
 
 def _restore(before: object) -> None:

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import importlib
 import weakref
 
 from accelrt import errors, memory
 from accelrt.devices.device import mem_get_info
+from accelrt.interop import peers
 from accelrt.runtime import init
 from accelrt.streams.stream import Stream, default_stream
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 __all__ = ["install", "is_installed", "uninstall"]
+
+PACKAGE = "'numba-cuda[cu13]'"  # as pip knows it, in a shell
 
 _manager: Any = None  # the class, once it was asked for
 _owners: dict[int, Stream] = {}  # device -> the stream whose order numba's memory follows: nothing runs on it
@@ -53,7 +55,7 @@ def install() -> None:
     global _before
     if is_installed():
         return
-    _require_gpu()
+    peers.require_gpu("accelrt.interop.numba.install")
     cuda, driver = _import()
     manager = _manager_class()
     _before = driver._memory_manager
@@ -87,32 +89,14 @@ def is_installed() -> bool:
 
 def __getattr__(name: str) -> Any:
     if name == "_numba_memory_manager":  # what numba asks a module of NUMBA_CUDA_MEMORY_MANAGER for
-        _require_gpu()
+        peers.require_gpu("NUMBA_CUDA_MEMORY_MANAGER=accelrt.interop.numba")
         return _manager_class()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def _require_gpu() -> None:
-    if init.chosen_driver() == "host":
-        raise errors.NotSupportedError(
-            "numba-cuda computes on GPUs, and accelrt runs on the host device here; unset ACCELRT_DRIVER, or "
-            "call accelrt.init(driver='cuda') first",
-            801,
-            "NOT_SUPPORTED",
-            "interop.numba.install",
-        )
-
-
 def _import() -> tuple[Any, Any]:
     """numba.cuda, and its module of the driver."""
-    try:
-        return importlib.import_module("numba.cuda"), importlib.import_module("numba.cuda.cudadrv.driver")
-    except ModuleNotFoundError as error:
-        if error.name not in ("numba", "numba.cuda"):
-            raise
-        raise ModuleNotFoundError(
-            "numba-cuda is not installed; pip install 'numba-cuda[cu13]'", name="numba"
-        ) from None
+    return peers.load("numba.cuda", PACKAGE), peers.load("numba.cuda.cudadrv.driver", PACKAGE)
 
 
 def _contexts(driver: Any) -> list[Any]:
@@ -137,19 +121,7 @@ def _manager_class() -> Any:
 def _define(cuda: Any, driver: Any) -> Any:
     """The class of memory managers, which derives from numba's."""
 
-    class OutOfMemoryError(driver.CudaAPIError, errors.OutOfMemoryError):  # type: ignore[misc]
-        """accelrt's, which programs catch that expect numba's."""
-
-        def __init__(self, error: errors.OutOfMemoryError) -> None:
-            errors.OutOfMemoryError.__init__(self, str(error), error.code, error.name, error.call)
-            self.__dict__.update(error.__dict__)
-            self.msg = str(error)
-
-        def __str__(self) -> str:
-            return errors.OutOfMemoryError.__str__(self)
-
-        def __reduce__(self) -> tuple[object, ...]:
-            return errors.OutOfMemoryError, (self.msg, self.code, self.name, self.call)
+    refusal = peers.out_of_memory_class(driver.CudaAPIError, lambda error: {"msg": str(error)})
 
     class MemoryManager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):  # type: ignore[misc]
         """numba's memory of one device's context, from accelrt."""
@@ -181,7 +153,7 @@ def _define(cuda: Any, driver: Any) -> Any:
             try:
                 address = memory.caching_allocator_alloc(max(size, 1), device, _owner_of(device))
             except errors.OutOfMemoryError as error:
-                raise OutOfMemoryError(error) from None
+                raise refusal(error) from None
             finalizer = _finalizer(memory.record_stream, memory.caching_allocator_delete, self, address)
             pointer = ctypes.c_void_p(address)
             block = driver.AutoFreePointer(weakref.proxy(self.context), pointer, size, finalizer=finalizer)
@@ -196,7 +168,7 @@ def _define(cuda: Any, driver: Any) -> Any:
             try:
                 address = memory.caching_host_allocator_alloc(max(size, 1))
             except errors.OutOfMemoryError as error:
-                raise OutOfMemoryError(error) from None
+                raise refusal(error) from None
             finalizer = _finalizer(
                 memory.record_host_stream, memory.caching_host_allocator_delete, self, address
             )

@@ -7,17 +7,19 @@ from typing import TYPE_CHECKING
 
 from accelrt.devices.device import current_device, device_count
 from accelrt.devices.device import device as device_type
-from accelrt.errors import NotSupportedError
+from accelrt.errors import NotSupportedError, OutOfMemoryError
 from accelrt.runtime import init
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from accelrt.annotations import DeviceArgument
 
-__all__ = ["load", "ordinal_of", "require_gpu", "stream_handle"]
+__all__ = ["StreamsByHandle", "load", "ordinal_of", "out_of_memory_class", "require_gpu", "stream_handle"]
 
 LEGACY = 1  # CU_STREAM_LEGACY; accelrt's handle of that stream is 0
+MAX_STREAMS = 1024  # of a library's by handle that are kept
 
 
 def load(name: str, package: str) -> Any:
@@ -27,12 +29,15 @@ def load(name: str, package: str) -> Any:
         name: str, the module to import.
         package: str, what brings it, as pip knows it.
     Raises:
-        ImportError: it is not installed, or does not load; the text says how to install it.
+        ImportError: it does not load; the text says how to install it.
+        ModuleNotFoundError: it, or what it imports, is not installed.
     """
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise ImportError(f"{name} cannot be imported ({error}); pip install {package} brings it") from error
+        kind = ModuleNotFoundError if isinstance(error, ModuleNotFoundError) else ImportError
+        text = f"{name} cannot be imported ({error}); pip install {package} brings it"
+        raise kind(text, name=error.name) from error
 
 
 def require_gpu(call: str) -> None:
@@ -45,6 +50,54 @@ def require_gpu(call: str) -> None:
             "NOT_SUPPORTED",
             call,
         )
+
+
+def out_of_memory_class(
+    theirs: type[Exception], fields: Callable[[OutOfMemoryError], dict[str, object]]
+) -> type[Exception]:
+    """The class of an out of memory error that is accelrt's and a library's, made from one of accelrt's.
+
+    Arguments:
+        theirs: what programs catch that expect the library's.
+        fields: from accelrt's error to the attributes that the library's has beside.
+    """
+
+    class Both(theirs, OutOfMemoryError):  # type: ignore[misc, valid-type]
+        """accelrt's, which programs catch that expect the library's; pickled, it is accelrt's alone."""
+
+        def __init__(self, error: OutOfMemoryError) -> None:
+            OutOfMemoryError.__init__(self, str(error), error.code, error.name, error.call)
+            self.__dict__.update(error.__dict__, **fields(error))
+            self._plain = error
+
+        def __str__(self) -> str:
+            return str(self._plain)
+
+        def __reduce__(self) -> tuple[object, ...]:
+            return self._plain.__reduce__()
+
+    Both.__name__ = Both.__qualname__ = "OutOfMemoryError"
+    return Both
+
+
+class StreamsByHandle:
+    """A library's streams by the driver's handle; they own nothing.
+
+    Arguments:
+        make: from a handle to the stream.
+    """
+
+    def __init__(self, make: Callable[[int], Any]) -> None:
+        self.make = make
+        self.made: dict[int, Any] = {}
+
+    def of(self, handle: int) -> Any:
+        found = self.made.get(handle)
+        if found is None:
+            if len(self.made) >= MAX_STREAMS:
+                self.made.clear()
+            found = self.made[handle] = self.make(handle)
+        return found
 
 
 def ordinal_of(device: DeviceArgument | None) -> int:

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["from_rmm", "install", "is_installed", "resource", "uninstall"]
 
-MAX_STREAMS = 1024  # of RMM's streams by handle that are kept
-
 # Device -> RMM's resource, for good: copies of it in C++ hold its functions by their bare addresses.
 _resources: dict[int, Any] = {}
 _replaced: dict[int, Any] = {}  # device -> the resource that install() replaced
@@ -177,15 +175,7 @@ def from_rmm(resource: Any = None) -> CallbackAllocator:
         chosen = {peers.ordinal_of(device): _checked(found, mr) for device, found in resource.items()}
     else:
         chosen = {peers.ordinal_of(None): _checked(resource, mr)}
-    streams: dict[int, Any] = {}
-
-    def stream_of(handle: int) -> Any:
-        found = streams.get(handle)
-        if found is None:
-            if len(streams) >= MAX_STREAMS:
-                streams.clear()
-            found = streams[handle] = make_stream(_Handle(handle))
-        return found
+    streams = peers.StreamsByHandle(lambda handle: make_stream(_Handle(handle)))
 
     def resource_of(device: int) -> Any:
         found = chosen.get(device)
@@ -199,10 +189,10 @@ def from_rmm(resource: Any = None) -> CallbackAllocator:
         return found
 
     def allocate(size: int, device: int, stream: int) -> int:
-        address: int = resource_of(device).allocate(size, stream_of(stream))
+        address: int = resource_of(device).allocate(size, streams.of(stream))
         return address
 
     def free(address: int, size: int, device: int, stream: int) -> None:
-        chosen[device].deallocate(address, size, stream_of(stream))
+        chosen[device].deallocate(address, size, streams.of(stream))
 
     return CallbackAllocator(allocate, free, "rmm")

@@ -130,10 +130,10 @@ def make():
 
 def put_in_place(monkeypatch):
     """Lets `import cupy` find the stand-in, and install() accept the host device."""
-    from accelrt.interop import cupy as interop
+    from accelrt.interop import peers
 
     found = make()
     monkeypatch.setitem(sys.modules, "cupy", found)
     monkeypatch.setitem(sys.modules, "cupy_backends", None)
-    monkeypatch.setattr(interop, "_require_gpu", lambda: None)
+    monkeypatch.setattr(peers, "require_gpu", lambda call: None)
     return found

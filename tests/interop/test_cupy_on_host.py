@@ -11,7 +11,7 @@ import stand_in_cupy
 
 import accelrt
 from accelrt.interop import cupy as interop
-from accelrt.interop import cupy_memory
+from accelrt.interop import cupy_memory, peers
 
 pytestmark = pytest.mark.host
 MIB = 1 << 20
@@ -103,7 +103,7 @@ def test_no_room_is_accelrts_error_and_cupys(cupy, size):
     assert isinstance(caught.value, cupy.cuda.memory.OutOfMemoryError)
     assert caught.value.requested == size == caught.value._size
     sent = pickle.loads(pickle.dumps(caught.value))
-    assert type(sent) is accelrt.OutOfMemoryError
+    assert (type(sent), sent.requested) == (accelrt.OutOfMemoryError, size)
     assert str(sent) == str(caught.value)
 
 
@@ -239,7 +239,7 @@ def test_memory_of_graphs_of_accelrts_on_cupys_streams_is_the_graphs(cupy):
 
 
 def test_the_host_device_is_refused():
-    with pytest.raises(accelrt.NotSupportedError, match=r"CuPy computes on GPUs.*ACCELRT_DRIVER"):
+    with pytest.raises(accelrt.NotSupportedError, match=r"interop\.cupy.*host device.*ACCELRT_DRIVER"):
         interop.install()
     assert not interop.is_installed()
 
@@ -278,7 +278,11 @@ def test_classes_of_an_installed_cupy_take_what_they_are_given():
     kinds = memory.UnownedMemory, memory.MemoryPointer, cupy.cuda.PinnedMemoryPointer
     accelrt.init()
     cupy_memory.connect(
-        kinds, (lambda: 0, lambda device: 0), interop._translation(memory.OutOfMemoryError), {}, {}
+        kinds,
+        (lambda: 0, lambda device: 0),
+        peers.out_of_memory_class(memory.OutOfMemoryError, interop._fields),
+        {},
+        {},
     )
     pointer, pinned = cupy_memory.allocate(1000), cupy_memory.allocate_pinned(1000)
     assert accelrt.memory_allocated(0) == 1024

@@ -3,6 +3,7 @@ device."""
 
 import gc
 import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -53,7 +54,7 @@ def numba(monkeypatch):
     accelrt.init()
     cuda, driver = interop._import()
     contexts = []
-    monkeypatch.setattr(interop, "_require_gpu", lambda: None)
+    monkeypatch.setattr(interop.peers, "require_gpu", lambda call: None)
     monkeypatch.setattr(interop, "_contexts", lambda _: contexts)
     monkeypatch.setattr(driver, "_memory_manager", OwnManager)
     yield SimpleNamespace(cuda=cuda, driver=driver, contexts=contexts)
@@ -162,6 +163,8 @@ def test_no_room_is_accelrts_error_and_numbas(manager, numba):
     assert caught.value.code == numba.driver.binding.CUresult.CUDA_ERROR_OUT_OF_MEMORY
     assert caught.value.requested == 1 << 46
     assert caught.value.msg == str(caught.value)
+    sent = pickle.loads(pickle.dumps(caught.value))
+    assert (type(sent), sent.requested, str(sent)) == (accelrt.OutOfMemoryError, 1 << 46, caught.value.msg)
 
 
 def test_figures_count_idle_memory_as_free(manager, numba):
@@ -228,7 +231,7 @@ def test_a_name_in_the_environment_is_enough():
     pytest.importorskip("numba.cuda.cudadrv.driver", reason="numba-cuda is not installed")
     code = """
 from accelrt.interop import numba as interop
-interop._require_gpu = lambda: None
+interop.peers.require_gpu = lambda call: None
 from numba.cuda.cudadrv import driver
 driver._ensure_memory_manager()
 print(interop.is_installed(), driver._memory_manager.__name__)
@@ -245,14 +248,14 @@ print(interop.is_installed(), driver._memory_manager.__name__)
 
 
 def test_the_host_device_is_refused():
-    with pytest.raises(accelrt.NotSupportedError, match=r"numba-cuda computes on GPUs.*ACCELRT_DRIVER"):
+    with pytest.raises(accelrt.NotSupportedError, match=r"interop\.numba.*host device.*ACCELRT_DRIVER"):
         interop.install()
     with pytest.raises(accelrt.NotSupportedError, match="host device"):
         interop._numba_memory_manager  # noqa: B018
 
 
 def test_a_numba_that_is_missing_is_named(monkeypatch):
-    monkeypatch.setattr(interop, "_require_gpu", lambda: None)
+    monkeypatch.setattr(interop.peers, "require_gpu", lambda call: None)
     monkeypatch.setattr(interop, "_manager", None)
     monkeypatch.setitem(sys.modules, "numba", None)
     monkeypatch.setitem(sys.modules, "numba.cuda", None)
