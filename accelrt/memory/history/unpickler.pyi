@@ -1,0 +1,3 @@
+from typing import Any
+
+def loads(content: bytes, name: str = "the pickle") -> Any: ...
