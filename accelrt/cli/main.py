@@ -64,7 +64,14 @@ def parser() -> argparse.ArgumentParser:
     info = commands.add_parser("info", help="versions, the driver and why it, devices, settings")
     demo = commands.add_parser("demo", help="a real trace and a captured pipeline, checked; PASS or FAIL")
     replay = commands.add_parser("replay", help="a recorded trace through the allocator")
-    replay.add_argument("trace", metavar="TRACE.npz", help="arrays op, id, size and stream, an event a row")
+    replay.add_argument(
+        "trace",
+        metavar="TRACE",
+        help="an .npz trace, a file of record, a snapshot of accelrt's or torch's, RMM's log",
+    )
+    replay.add_argument(
+        "--device", metavar="N", type=int, help="of a trace of several; default: the one with the most events"
+    )
     for command in (demo, replay):
         command.add_argument(
             "--driver", choices=DRIVERS, help="default: ACCELRT_DRIVER, else auto, which falls back to host"
@@ -76,6 +83,8 @@ def parser() -> argparse.ArgumentParser:
     top, export = add_watchers(commands)
     for command in (info, replay, top):
         command.add_argument("--json", action="store_true", dest="as_json", help="answer in JSON")
+    add_record(commands)
+    add_tune(commands)
     for command in (top, export):
         command.add_argument("--once", action="store_true", help="one look, printed, for scripts")
     return made
@@ -93,7 +102,55 @@ def add_watchers(commands: Any) -> tuple[argparse.ArgumentParser, argparse.Argum
     return top, export
 
 
+def add_record(commands: Any) -> None:
+    record = commands.add_parser(
+        "record",
+        help="runs a program and records what its allocator does into a trace file",
+        usage="accelrt record [-o FILE] [--stacks {python,all}] -- PROGRAM [ARGUMENT ...]",
+    )
+    record.add_argument(
+        "-o", "--output", metavar="FILE", default="trace.accelrt", help="default: trace.accelrt"
+    )
+    record.add_argument(
+        "--stacks",
+        choices=("none", "python", "all"),
+        default="none",
+        help="where each allocation and free comes from: frames of Python, or those of C too; default: none",
+    )
+    record.add_argument("program", nargs=argparse.REMAINDER, metavar="PROGRAM", help="with its arguments")
+    record.set_defaults(run=run_record)
+
+
+def run_record(given: argparse.Namespace) -> int:
+    from accelrt.cli import record
+
+    return record.run(given.program, given.output, given.stacks)
+
+
+def add_tune(commands: Any) -> None:
+    tune = commands.add_parser("tune", help="a trace under many settings; prints the string of the best")
+    tune.add_argument("trace", metavar="TRACE", help="as of replay")
+    tune.add_argument("--driver", choices=DRIVERS, help="as of replay")
+    tune.add_argument("--device", metavar="N", type=int, help="as of replay")
+    tune.add_argument(
+        "--capacity",
+        metavar="SIZE",
+        action="append",
+        help="memory that the device has, such as 64GiB; may be given several times; default: what it takes",
+    )
+    tune.add_argument("--json", action="store_true", dest="as_json", help="answer in JSON")
+    tune.set_defaults(run=run_tune)
+
+
+def run_tune(given: argparse.Namespace) -> int:
+    from accelrt.cli import tune
+
+    return tune.run(given.trace, given.driver, given.capacity or [], given.device, given.as_json)
+
+
 def dispatch(given: argparse.Namespace) -> int:
+    if "run" in given:
+        return int(given.run(given))
     if given.command == "info":
         from accelrt.cli import info
 
@@ -112,7 +169,7 @@ def dispatch(given: argparse.Namespace) -> int:
         return demo.run(given.driver)
     from accelrt.cli import replay
 
-    return replay.run(given.trace, given.driver, given.memory, given.repeat, given.as_json)
+    return replay.run(given.trace, given.driver, given.memory, given.repeat, given.as_json, given.device)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -78,6 +78,7 @@ def made_history(count=200, devices=2, seed=0, stacks=50):
     history = History(settings={"text": "stitching:False", "max_split_size": -1, "roundup": {"1": 0}})
     history.frames |= {number: stack(number) for number in range(1, stacks + 1)}
     history.tags |= {1: "kv cache", 2: "Gewichte ü", 3: "accelrt", 4: "frames"}
+    history.names |= {0: "forward", 1: "backward", 2: "kv cache", 3: "name", 4: "shared"}
     for device in range(devices):
         history.events.append(made_events(count // (1 + device), seed + device, device, stacks))
         history.dropped.append(7 * device)
@@ -88,7 +89,7 @@ def made_history(count=200, devices=2, seed=0, stacks=50):
 
 
 class MadeUpRecorder:
-    """Stands in for accelrt.memory.history.recording; kept events begin at `oldest`, as after an overflow."""
+    """Stands in for accelrt.memory.history.recording; the first event kept has the number `oldest`."""
 
     def __init__(self, history, oldest=0):
         self.history = history
@@ -96,17 +97,17 @@ class MadeUpRecorder:
 
     def copy_events(self, device, start, count):
         first = max(start, self.oldest)
-        found = self.history.events[device][first : first + count]
+        found = self.history.events[device][first - self.oldest : first - self.oldest + count]
         return found.tobytes(), first, first + len(found)
-
-    def dropped_events(self, device):
-        return self.history.dropped[device]
 
     def frames_of(self, number):
         return self.history.frames[number]
 
     def tag_name(self, number):
         return self.history.tags[number]
+
+    def annotation_name(self, number):
+        return self.history.names[number]
 
     def tag_stats(self, device):
         return self.history.tag_figures[device]

@@ -30,7 +30,7 @@ FLOORS = (
     ("buffers", "arrays"),
     ("kernels",),
     ("graphs",),
-    ("identity", "publish", "readings", "interface", "interop", "sanitizer", "api", "include"),
+    ("identity", "publish", "readings", "interface", "interop", "sanitizer", "api", "include", "traces"),
     ("",),
     ("cli", "__main__"),
 )

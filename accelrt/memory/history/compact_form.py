@@ -10,16 +10,17 @@ import os
 import struct
 import sys
 import zlib
-from typing import TYPE_CHECKING
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from accelrt.errors import SnapshotError
-from accelrt.memory.history.memory_history import History
+from accelrt.memory.history.memory_history import History, numbers_in
 from accelrt.memory.history.packed_events import ACTIONS, EVENT, EVENT_BYTES, NO_EVENTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import IO, Any
 
     from accelrt.memory.history.memory_history import Recorder
@@ -35,7 +36,9 @@ __all__ = [
     "beginning",
     "ending",
     "event_section",
+    "outline",
     "read",
+    "recorded",
     "written",
 ]
 
@@ -124,6 +127,7 @@ class Tables:
         self.strings = {"": 0}
         self.stacks = {0}
         self.tags = {0}
+        self.names: set[int] = set()
         self.foreign: dict[tuple[tuple[int, int, int], ...], int] = {(): 0}
         self.listed: dict[int, int] = {}  # id() of a list of frames -> its number
         self.kept: list[Frames] = []  # so that no other list gets such an id()
@@ -145,30 +149,24 @@ class Tables:
             for frame in frames
         )
 
-    def of_events(
-        self,
-        stacks: set[int],
-        tags: set[int],
-        frames_of: Callable[[int], Frames],
-        tag_name: Callable[[int], str],
-    ) -> Parts:
-        """Sections for those of the stacks and tags that the file does not have."""
+    def of_events(self, numbers: tuple[set[int], set[int], set[int]], recorder: Names) -> Parts:
+        """Sections for those stacks, tags and annotations that the file does not have."""
         fresh: list[str] = []
-        new_stacks = sorted(stacks - self.stacks)
-        new_tags = sorted(tags - self.tags)
+        known = self.stacks, self.tags, self.names
+        stacks, tags, names = (sorted(wanted - had) for wanted, had in zip(numbers, known, strict=True))
         found = {}
-        for number in new_stacks:
-            frames = frames_of(number)
+        for number in stacks:
+            frames = recorder.frames_of(number)
             found[number] = self.frame_numbers(frames, fresh)
             self.listed[id(frames)] = number
             self.kept.append(frames)
-        names = [self.text(tag_name(number), fresh) for number in new_tags]
-        self.stacks.update(new_stacks)
-        self.tags.update(new_tags)
+        of_tags = [self.text(recorder.tag_name(number), fresh) for number in tags]
+        of_names = [self.text(recorder.annotation_name(number), fresh) for number in names]
+        self.stacks.update(stacks)
+        self.tags.update(tags)
+        self.names.update(names)
         parts = string_section(fresh) + stack_section(found)
-        if new_tags:
-            parts += section(b"TAGS", COUNT.pack(len(new_tags)), numbers(new_tags, names))
-        return parts
+        return parts + name_section(b"TAGS", tags, of_tags) + name_section(b"NOTE", names, of_names)
 
     def of_segments(self, segments: list[dict[str, Any]]) -> Parts:
         """Segments, their blocks and what these name."""
@@ -234,6 +232,10 @@ def stack_section(stacks: dict[int, tuple[tuple[int, int, int], ...]]) -> Parts:
     return section(b"STKS", COUNT.pack(len(stacks)), numbers(list(stacks), lengths, frames))
 
 
+def name_section(name: bytes, ids: list[int], texts: list[int]) -> Parts:
+    return section(name, COUNT.pack(len(ids)), numbers(ids, texts)) if ids else []
+
+
 def flags_of(segment: dict[str, Any]) -> int:
     return (
         (LARGE if segment["segment_type"] == "large" else 0)
@@ -250,23 +252,37 @@ def ending(
     return tables.of_segments(segments) + json_section(b"LAST", last)
 
 
+class Names(Protocol):
+    """What tells the stacks, tags and annotations that events name: a recorder, or KnownNames."""
+
+    def frames_of(self, number: int) -> Frames: ...
+    def tag_name(self, number: int) -> str: ...
+    def annotation_name(self, number: int) -> str: ...
+
+
+class KnownNames:
+    """Those of a history."""
+
+    def __init__(self, history: History) -> None:
+        self.numbers = set(history.frames), set(history.tags), set(history.names)
+        self.frames_of = history.frames.__getitem__
+        self.tag_name = history.tags.__getitem__
+        self.annotation_name = history.names.__getitem__
+
+
 def written(history: History, kind: int = SNAPSHOT) -> Parts:
     """A history as the content of a file."""
-    tables = Tables()
-    parts = [beginning(kind)]
-    parts += tables.of_events(
-        set(history.frames), set(history.tags), history.frames.__getitem__, history.tags.__getitem__
-    )
+    tables, names = Tables(), KnownNames(history)
+    parts = [beginning(kind), *tables.of_events(names.numbers, names)]
     for device, events in enumerate(history.events):
-        parts += event_section(device, 0, memoryview(events).cast("B") if len(events) else b"")
+        first = history.dropped[device]
+        parts += event_section(device, first, events.tobytes())
     return parts + ending(tables, history.segments, history.settings, history.dropped, history.tag_figures)
 
 
-def recorder_part(tables: Tables, recorder: Recorder, device: int, first: int, content: bytes) -> Parts:
-    """Events that were just copied from a recorder, after what they name."""
-    words = memoryview(content).cast("I")
-    stacks, tags = set(words[12::16].tolist()), set(words[13::16].tolist())
-    parts = tables.of_events(stacks, tags, recorder.frames_of, recorder.tag_name)
+def recorded(tables: Tables, recorder: Recorder, device: int, first: int, content: bytes) -> Parts:
+    """Sections of events that were just copied from a recorder, after what they name."""
+    parts = tables.of_events(numbers_in(np.frombuffer(content, EVENT)), recorder)
     return parts + event_section(device, first, content)
 
 
@@ -285,7 +301,8 @@ class Reader:
         self.history = History(complete=False)
         self.strings = [""]
         self.chunks: dict[int, list[Any]] = {}
-        self.used: tuple[set[int], set[int]] = (set(), set())
+        self.following: Counter[int] = Counter()  # a device's next event, by the ring's numbers
+        self.missing: Counter[int] = Counter()
 
     def fail(self, what: str) -> Any:
         raise SnapshotError(f"{self.name}: at byte {self.at:,}: {what}", self.at)
@@ -298,6 +315,7 @@ class Reader:
             b"STRS": self.read_strings,
             b"STKS": self.read_stacks,
             b"TAGS": self.read_tags,
+            b"NOTE": self.read_names,
             b"EVTS": self.read_events,
             b"SEGS": self.read_segments,
             b"LAST": self.read_last,
@@ -327,25 +345,35 @@ class Reader:
             )
         self.at = HEADER.size
 
-    def next_section(self) -> tuple[bytes, bytes] | None:
-        """Name and content; None where the file ends, and where a recording breaks off."""
+    def next_head(self) -> tuple[bytes, int, int] | None:
+        """Name, length and checksum; None where the file ends, and where a recording breaks off."""
         left = self.size - self.at
         if left == 0:
             return None
         head = self.file.read(SECTION.size)
         if len(head) < SECTION.size:
-            return self.cut(f"{SECTION.size} bytes of a section's head were expected, {len(head)} are left")
+            self.check_cut(f"{SECTION.size} bytes of a section's head were expected, {len(head)} are left")
+            return None
         name, length, checksum, own = SECTION.unpack(head)
         if own != zlib.crc32(head[:-4]):
             self.fail("the checksum of a section's head does not match: the file is damaged")
         if length > left - SECTION.size:
-            return self.cut(f"a section {name!r} of {length:,} bytes was expected, {left:,} are left")
+            self.check_cut(f"a section {name!r} of {length:,} bytes was expected, {left:,} are left")
+            return None
+        return name, length, checksum
+
+    def next_section(self) -> tuple[bytes, bytes] | None:
+        """Name and content, or None likewise."""
+        head = self.next_head()
+        if head is None:
+            return None
+        name, length, checksum = head
         content = self.file.read(length)
         if len(content) != length or checksum != zlib.crc32(content):
             self.fail(f"the checksum of the section {name!r} does not match: the file is damaged")
         return name, content
 
-    def cut(self, what: str) -> None:
+    def check_cut(self, what: str) -> None:
         if self.kind == SNAPSHOT:
             self.fail(f"{what}: the file is cut short")
 
@@ -414,13 +442,19 @@ class Reader:
             at += 12 * length
 
     def read_tags(self, content: bytes) -> None:
+        self.history.tags.update(self.texts(content))
+
+    def read_names(self, content: bytes) -> None:
+        self.history.names.update(self.texts(content))
+
+    def texts(self, content: bytes) -> dict[int, str]:
         (count,) = self.head(content, COUNT)
         self.exactly(content, 4 + 8 * count)
-        ids, names = self.numbers(content, 4, count), self.numbers(content, 4 + 4 * count, count)
-        self.history.tags.update(zip(ids, map(self.string, names), strict=True))
+        ids, texts = self.numbers(content, 4, count), self.numbers(content, 4 + 4 * count, count)
+        return dict(zip(ids, map(self.string, texts), strict=True))
 
     def read_events(self, content: bytes) -> None:
-        device, _, _ = self.head(content, EVENTS_HEAD)
+        device, _, first = self.head(content, EVENTS_HEAD)
         size = len(content) - EVENTS_HEAD.size
         self.check_device(device)
         self.exactly(content, EVENTS_HEAD.size + size // EVENT_BYTES * EVENT_BYTES)
@@ -430,9 +464,13 @@ class Reader:
                 self.fail(
                     f"an event of action {events['action'].max()}, where 0 to {len(ACTIONS) - 1} are known"
                 )
-            self.check_known("stack", set(np.unique(events["stack"]).tolist()), self.history.frames)
-            self.check_known("tag", set(np.unique(events["tag"]).tolist()), self.history.tags)
+            stacks, tags, names = numbers_in(events)
+            self.check_known("stack", stacks, self.history.frames)
+            self.check_known("tag", tags, self.history.tags)
+            self.check_known("annotation", names, self.history.names)
         self.chunks.setdefault(device, []).append(events)
+        self.missing[device] += max(first - self.following[device], 0)
+        self.following[device] = first + len(events)
 
     def check_device(self, device: int) -> None:
         if device >= MOST_DEVICES:
@@ -498,12 +536,45 @@ class Reader:
     def finished(self) -> History:
         history = self.history
         devices = max(len(history.dropped), 1 + max(self.chunks, default=-1))
-        history.dropped += [0] * (devices - len(history.dropped))
+        history.dropped += [self.missing[device] for device in range(len(history.dropped), devices)]
         history.tag_figures += [{}] * (devices - len(history.tag_figures))
         for device in range(devices):
             chunks = self.chunks.get(device, [NO_EVENTS])
             history.events.append(np.concatenate(chunks) if len(chunks) > 1 else chunks[0])
         return history
+
+
+@dataclass
+class Outline:
+    """What a file has, by the heads of its sections alone.
+
+    Attributes:
+        events: int.
+        missing: int, those that the ring lost before they were written.
+        complete: bool, whether the file has its end.
+    """
+
+    events: int = 0
+    missing: int = 0
+    complete: bool = False
+
+
+def outline(file: IO[bytes], name: str) -> Outline:
+    """How many events a file has, without reading them; raises as read() does for what it looks at."""
+    reader, found = Reader(file, name), Outline()
+    reader.read_header()
+    while (head := reader.next_head()) is not None:
+        section_name, length, _ = head
+        if section_name == b"EVTS":
+            device, _, first = reader.head(file.read(EVENTS_HEAD.size), EVENTS_HEAD)
+            count = (length - EVENTS_HEAD.size) // EVENT_BYTES
+            found.events += count
+            found.missing += max(first - reader.following[device], 0)
+            reader.following[device] = first + count
+        found.complete |= section_name == b"LAST"
+        reader.at += SECTION.size + length
+        file.seek(reader.at)
+    return found
 
 
 def is_counts(found: object) -> bool:

@@ -11,10 +11,10 @@ import numpy as np
 
 from accelrt.memory.history.packed_events import (
     EVENT,
-    EVENT_BYTES,
     NO_EVENTS,
     TORCH_ACTIONS,
-    annotations,
+    annotation_ends,
+    are_annotations,
     entries,
 )
 
@@ -24,7 +24,18 @@ if TYPE_CHECKING:
 
     from accelrt.memory.history.packed_events import Events, Frames
 
-__all__ = ["CHUNK", "VERSION", "History", "Recorder", "collected", "copied", "gc_paused", "tables_of"]
+__all__ = [
+    "CHUNK",
+    "VERSION",
+    "History",
+    "Recorder",
+    "collected",
+    "copied",
+    "gc_paused",
+    "numbers_in",
+    "of_accelrt",
+    "of_torch",
+]
 
 CHUNK = 1 << 16  # events of one copy
 VERSION = 1  # of what a snapshot's key "accelrt" holds
@@ -34,9 +45,9 @@ class Recorder(Protocol):
     """What is asked of the recorder; accelrt.memory.history.recording has these functions."""
 
     def copy_events(self, device: int, start: int, count: int) -> tuple[bytes, int, int]: ...
-    def dropped_events(self, device: int) -> int: ...
-    def frames_of(self, stack: int) -> Frames: ...
-    def tag_name(self, tag: int) -> str: ...
+    def frames_of(self, number: int) -> Frames: ...
+    def tag_name(self, number: int) -> str: ...
+    def annotation_name(self, number: int) -> str: ...
     def tag_stats(self, device: int) -> dict[str, Any]: ...
 
 
@@ -46,8 +57,8 @@ class History:
 
     Attributes:
         events: an array a device, of dtype EVENT, in order.
-        dropped: int a device, events that the ring lost before they were read.
-        frames, tags: stacks and tags by the numbers in the events; 0 is none of either.
+        dropped: int a device, events that were recorded and are not among these.
+        frames, tags, names: stacks, tags and annotations by the numbers in the events; 0 is no stack, no tag.
         segments: as memory_snapshot gives them; [] where the process ended without telling.
         settings: as allocator_settings gives them.
         tag_figures: a dict a device, as tag_stats gives it.
@@ -58,6 +69,7 @@ class History:
     dropped: list[int] = field(default_factory=list)
     frames: dict[int, Frames] = field(default_factory=lambda: {0: []})
     tags: dict[int, str] = field(default_factory=lambda: {0: ""})
+    names: dict[int, str] = field(default_factory=dict)
     segments: list[dict[str, Any]] = field(default_factory=list)
     settings: dict[str, Any] = field(default_factory=dict)
     tag_figures: list[dict[str, Any]] = field(default_factory=list)
@@ -66,29 +78,31 @@ class History:
     def snapshot(self) -> dict[str, Any]:
         """All of it as a dict with torch's keys, and "accelrt" for what is ours alone."""
         with gc_paused():
-            every = [entries(events, self.frames, self.tags) for events in self.events]
-            traces = [
-                [found[index] for index in np.flatnonzero(events["action"] < TORCH_ACTIONS).tolist()]
-                for events, found in zip(self.events, every, strict=True)
-            ]
+            traces = [self.entries(of_torch(events)) for events in self.events]
+            others = [self.entries(of_accelrt(events)) for events in self.events]
         return {
             "segments": self.segments,
             "device_traces": traces,
             "allocator_settings": self.settings,
             "external_annotations": self.annotations(),
-            "accelrt": self.own_part(every),
+            "accelrt": self.own_part(others),
         }
+
+    def entries(self, events: Events) -> list[dict[str, Any]]:
+        return entries(events, self.frames, self.tags, self.names)
 
     def annotations(self) -> list[dict[str, Any]]:
         """The annotations of all devices, in the order of their times."""
         found = [
-            end for device, events in enumerate(self.events) for end in annotations(events, device, self.tags)
+            end
+            for device, events in enumerate(self.events)
+            for end in annotation_ends(events, device, self.names)
         ]
         return sorted(found, key=lambda end: int(end["time_us"]))
 
-    def own_part(self, every: list[Any]) -> dict[str, Any]:
-        """What a snapshot has under "accelrt"."""
-        found = {"version": VERSION, "events": every, "dropped": self.dropped, "tags": self.tag_figures}
+    def own_part(self, others: list[Any]) -> dict[str, Any]:
+        """What a snapshot has under "accelrt", given the events that torch does not know."""
+        found = {"version": VERSION, "events": others, "dropped": self.dropped, "tags": self.tag_figures}
         return found if self.complete else found | {"complete": False}
 
 
@@ -104,38 +118,66 @@ def gc_paused() -> Iterator[None]:
             gc.enable()
 
 
-def copied(recorder: Recorder, device: int) -> Events:
-    """A device's events from the oldest one that the ring still has."""
-    chunks = []
-    following = 0
+def of_torch(events: Events) -> Events:
+    """The events whose actions torch's readers know."""
+    return events[events["action"] < TORCH_ACTIONS]
+
+
+def of_accelrt(events: Events) -> Events:
+    """The others."""
+    return events[events["action"] >= TORCH_ACTIONS]
+
+
+def copied(recorder: Recorder, device: int, mark: int) -> tuple[Events, int]:
+    """A device's events before a number, and the number of the oldest one that the ring still has."""
+    chunks: list[Events] = []
+    oldest: int | None = None
+    start = 0
     while True:
-        content, _, following = recorder.copy_events(device, following, CHUNK)
-        chunks.append(np.frombuffer(content, EVENT))
-        if len(content) < CHUNK * EVENT_BYTES:
-            return np.concatenate(chunks) if len(chunks) > 1 else chunks[0]
+        content, first, following = recorder.copy_events(device, start, CHUNK)
+        if first != start:  # overwritten meanwhile, or never there: what is kept begins here
+            chunks, oldest = [], first
+        events = np.frombuffer(content, EVENT)[: max(mark - first, 0)]
+        chunks.append(events)
+        start = following
+        if start >= mark or len(events) < CHUNK:
+            return np.concatenate(chunks), min(oldest or 0, mark)
 
 
-def tables_of(recorder: Recorder, history: History, events: Events) -> None:
-    """Adds to a history the stacks and tags that some of its events name."""
-    for number in np.unique(events["stack"]).tolist():
-        if number not in history.frames:
-            history.frames[number] = recorder.frames_of(number)
-    for number in np.unique(events["tag"]).tolist():
-        if number not in history.tags:
-            history.tags[number] = recorder.tag_name(number)
+def add_names(recorder: Recorder, history: History, events: Events) -> None:
+    """Adds to a history the stacks, tags and annotations that some of its events name."""
+    stacks, tags, names = numbers_in(events)
+    history.frames |= {number: recorder.frames_of(number) for number in stacks - history.frames.keys()}
+    history.tags |= {number: recorder.tag_name(number) for number in tags - history.tags.keys()}
+    history.names |= {number: recorder.annotation_name(number) for number in names - history.names.keys()}
 
 
-def collected(recorder: Recorder, devices: int) -> History:
-    """What this process's recorder holds now; accelrt has been initialised."""
-    from accelrt.memory.settings.apply import allocator_settings
-    from accelrt.memory.statistics import memory_snapshot
+def numbers_in(events: Events) -> tuple[set[int], set[int], set[int]]:
+    """The numbers of stacks, tags and annotations that events name."""
+    noted = are_annotations(events)
+    return (
+        set(np.unique(events["stack"]).tolist()),
+        set(np.unique(events["tag"][~noted]).tolist()),
+        set(np.unique(events["tag"][noted]).tolist()),
+    )
 
-    history = History(settings=allocator_settings())
-    for device in range(devices):
-        history.segments += memory_snapshot(device)
-        events = copied(recorder, device) if devices else NO_EVENTS
-        history.events.append(events)
-        history.dropped.append(recorder.dropped_events(device))
-        history.tag_figures.append(recorder.tag_stats(device))
-        tables_of(recorder, history, events)
+
+def collected(
+    recorder: Recorder, states: list[tuple[int, list[dict[str, Any]], int]], settings: dict[str, Any]
+) -> History:
+    """What a process's recorder holds now.
+
+    Arguments:
+        states: of each device its ordinal, its segments, and the number of the first event after these were
+            read (statistics.read_states).
+        settings: as allocator_settings gives them.
+    """
+    devices = max((device + 1 for device, _, _ in states), default=0)
+    history = History([NO_EVENTS] * devices, [0] * devices, settings=settings)
+    history.tag_figures = [{} for _ in range(devices)]
+    for device, segments, mark in states:
+        history.segments += segments
+        history.events[device], history.dropped[device] = copied(recorder, device, mark)
+        history.tag_figures[device] = recorder.tag_stats(device)
+        add_names(recorder, history, history.events[device])
     return history

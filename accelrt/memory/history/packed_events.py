@@ -15,7 +15,17 @@ if TYPE_CHECKING:
     Events = NDArray[np.void]  # of dtype EVENT
     Frames = list[dict[str, Any]]  # filename, line and name of each, the innermost first
 
-__all__ = ["ACTIONS", "EVENT", "EVENT_BYTES", "NO_EVENTS", "OOM", "TORCH_ACTIONS", "annotations", "entries"]
+__all__ = [
+    "ACTIONS",
+    "EVENT",
+    "EVENT_BYTES",
+    "NO_EVENTS",
+    "OOM",
+    "TORCH_ACTIONS",
+    "annotation_ends",
+    "are_annotations",
+    "entries",
+]
 
 # As event_ring.pxd lays it out; little-endian.
 EVENT = np.dtype(
@@ -26,7 +36,7 @@ EVENT = np.dtype(
         ("stream", "<u8"),  # the driver's handle
         ("pool", "<u8", (2,)),  # the private pool's id; (0, 0) outside one
         ("stack", "<u4"),
-        ("tag", "<u4"),  # of an annotation: its text
+        ("tag", "<u4"),  # of an annotation: the number of its name
         ("thread", "<u4"),  # the operating system's number
         ("action", "<u2"),  # index into ACTIONS
         ("device", "<u2"),
@@ -44,13 +54,22 @@ OOM = ACTIONS.index("oom")
 BEGIN, END = ACTIONS.index("annotation_begin"), ACTIONS.index("annotation_end")
 
 
-def entries(events: Events, frames: Mapping[int, Frames], tags: Mapping[int, str]) -> list[dict[str, Any]]:
-    """Events as dicts with torch's keys for a trace, and tag, thread and pool.
+def are_annotations(events: Events) -> NDArray[np.bool_]:
+    """Which events are ends of annotations, whose tag numbers a name of another table."""
+    return (events["action"] == BEGIN) | (events["action"] == END)
+
+
+def entries(
+    events: Events, frames: Mapping[int, Frames], tags: Mapping[int, str], names: Mapping[int, str]
+) -> list[dict[str, Any]]:
+    """Events as dicts with torch's keys for a trace, and tag, thread and pool; annotations have a name too.
 
     Arguments:
-        frames, tags: by the numbers that the events give.
+        frames, tags, names: stacks, tags and annotations, by the numbers that the events give.
     """
+    noted = are_annotations(events)
     stacks = [frames[number] for number in events["stack"].tolist()]
+    texts = [tags[number] for number in np.where(noted, 0, events["tag"]).tolist()]
     found = [
         {
             "action": ACTIONS[action],
@@ -59,7 +78,7 @@ def entries(events: Events, frames: Mapping[int, Frames], tags: Mapping[int, str
             "stream": stream,
             "time_us": time,
             "frames": stack,
-            "tag": tags[tag],
+            "tag": tag,
             "thread": thread,
             "pool": pool,
         }
@@ -70,7 +89,7 @@ def entries(events: Events, frames: Mapping[int, Frames], tags: Mapping[int, str
             events["stream"].tolist(),
             (events["time_ns"] // 1000).tolist(),
             stacks,
-            events["tag"].tolist(),
+            texts,
             events["thread"].tolist(),
             pools(events),
             strict=True,
@@ -80,6 +99,8 @@ def entries(events: Events, frames: Mapping[int, Frames], tags: Mapping[int, str
         found[index] = {
             ("device_free" if key == "addr" else key): value for key, value in found[index].items()
         }
+    for index in np.flatnonzero(noted).tolist():
+        found[index]["name"] = names[int(events["tag"][index])]
     return found
 
 
@@ -90,13 +111,13 @@ def pools(events: Events) -> list[tuple[int, int]]:
     return [known.setdefault(pool, pool) for pool in given]
 
 
-def annotations(events: Events, device: int, tags: Mapping[int, str]) -> list[dict[str, Any]]:
+def annotation_ends(events: Events, device: int, names: Mapping[int, str]) -> list[dict[str, Any]]:
     """The ends of annotations among a device's events, as torch's snapshots tell them."""
-    ends = events[(events["action"] == BEGIN) | (events["action"] == END)]
+    ends = events[are_annotations(events)]
     return [
         {
             "stage": "START" if action == BEGIN else "END",
-            "name": tags[tag],
+            "name": names[tag],
             "device": device,
             "time_us": time_ns // 1000,
         }

@@ -15,8 +15,6 @@ from accelrt.memory.history.memory_history import History, collected
 if TYPE_CHECKING:
     from typing import Any
 
-    from accelrt.memory.history.memory_history import Recorder
-
 __all__ = ["dump_snapshot", "load_history", "load_snapshot", "write_history"]
 
 FORMATS = {"torch": torch_form.written, "compact": compact_form.written}
@@ -47,21 +45,13 @@ def dump_snapshot(path: str | os.PathLike[str], format: str | None = None) -> No
     write_history(place, history_now(), chosen)
 
 
-def history_now(recorder: Recorder | None = None) -> History:
-    """What this process holds and its recorder has; nothing before its first use of a device."""
-    from accelrt.runtime.init import is_initialized
-
-    if not is_initialized():
-        return History()
-    from accelrt.devices.device import device_count
-
-    return collected(recorder or the_recorder(), device_count())
-
-
-def the_recorder() -> Recorder:
+def history_now() -> History:
+    """What this process holds and its recorder has."""
     from accelrt.memory.history import recording
+    from accelrt.memory.settings.apply import allocator_settings
+    from accelrt.memory.statistics import read_states
 
-    return recording
+    return collected(recording, read_states(None, "dump_snapshot"), allocator_settings())
 
 
 def write_history(path: Path, history: History, format: str) -> None:

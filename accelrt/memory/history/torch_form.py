@@ -14,8 +14,8 @@ import numpy as np
 
 from accelrt.errors import SnapshotError
 from accelrt.memory.history import unpickler
-from accelrt.memory.history.memory_history import VERSION, gc_paused
-from accelrt.memory.history.packed_events import ACTIONS, OOM, TORCH_ACTIONS
+from accelrt.memory.history.memory_history import VERSION, gc_paused, of_accelrt, of_torch
+from accelrt.memory.history.packed_events import ACTIONS, OOM, are_annotations
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,7 +33,19 @@ EMPTY_DICT, SETITEMS, EMPTY_LIST, APPENDS = b"}", b"u", b"]", b"e"
 GET, LONG_GET, LONG_PUT, LONG1 = b"h", b"j", b"r", b"\x8a"
 OWN, SHARED = "accelrt", "shared"
 BATCH = 1000  # objects of one APPENDS, as Python's own pickler has it
-KEYS = ("addr", "device_free", "action", "size", "stream", "time_us", "frames", "tag", "thread", "pool")
+KEYS = (
+    "addr",
+    "device_free",
+    "action",
+    "size",
+    "stream",
+    "time_us",
+    "frames",
+    "tag",
+    "thread",
+    "pool",
+    "name",
+)
 
 
 # --- writing -----------------------------------------------------------------------------------------------
@@ -196,6 +208,7 @@ class EventPickler:
         self.actions = np.array([pickler.memo[word] for word in ACTIONS], np.uint8)
         self.stacks = self.table(history.frames, pickler.frames, lambda frames: ("frames", id(frames)))
         self.tags = self.table(history.tags, pickler.plain, lambda name: name)
+        self.names = self.table(history.names, pickler.plain, lambda name: name)
         self.pools: dict[tuple[int, int], int] = {}
 
     def table(self, known: dict[int, Any], write: Any, key: Any) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -212,16 +225,12 @@ class EventPickler:
             if pool not in self.pools:
                 content, self.pools[pool] = self.pickler.put(self.pickler.plain(pool))
                 self.vocabulary.append(content)
-        memo = [self.pools[pool] for pool in map(tuple, used.tolist())]
-        return np.array(memo, np.uint32)[which]
+        memo = np.array([self.pools[pool] for pool in map(tuple, used.tolist())], np.uint32)
+        found: NDArray[Any] = memo[which]
+        return found
 
-    def written(self, events: Events) -> tuple[bytes, NDArray[np.uint32]]:
-        """A list of events, and the number by which the pickle refers to each."""
-        count = len(events)
-        if not count:
-            return EMPTY_LIST, np.empty(0, np.uint32)
-        numbers = np.arange(self.pickler.count, self.pickler.count + count, dtype=np.uint32)
-        self.pickler.count += count
+    def rows(self, events: Events) -> NDArray[np.uint8]:
+        """The opcodes of each event: of annotations alone, or of none."""
         template = Template()
         template.constant(EMPTY_DICT + MARK + self.keys["action"] + GET)
         template.gap(self.actions[events["action"]].reshape(-1, 1))
@@ -236,16 +245,34 @@ class EventPickler:
         ):
             template.constant(self.keys[key])
             template.integers(values)
-        for key, references in (
+        noted = bool(are_annotations(events[:1]).any())
+        references = [
             ("frames", looked_up(self.stacks, events["stack"])),
-            ("tag", looked_up(self.tags, events["tag"])),
+            ("tag", looked_up(self.tags, np.zeros_like(events["tag"]) if noted else events["tag"])),
             ("pool", self.pools_of(events)),
-        ):
+        ]
+        for key, numbers in references + ([("name", looked_up(self.names, events["tag"]))] if noted else []):
             template.constant(self.keys[key])
-            template.references(references)
-        template.constant(SETITEMS + LONG_PUT)
-        template.gap(little_endian(numbers.astype(np.uint64), 4))
-        return batched(template.filled(count)), numbers
+            template.references(numbers)
+        template.constant(SETITEMS)
+        return template.filled(len(events))
+
+    def trace(self, events: Events) -> bytes:
+        """A list of events, none of them an annotation."""
+        return batched(self.rows(events)) if len(events) else EMPTY_LIST
+
+    def mixed(self, events: Events) -> bytes:
+        """A list of events of any kind."""
+        noted = are_annotations(events)
+        kinds = [(noted, events[noted]), (~noted, events[~noted])]
+        items: list[bytes] = [b""] * len(events)
+        for where, some in kinds:
+            if len(some):
+                rows = self.rows(some)
+                content, size = rows.tobytes(), rows.shape[1]
+                for number, index in enumerate(np.flatnonzero(where).tolist()):
+                    items[index] = content[number * size : (number + 1) * size]
+        return self.pickler.items(items)
 
     def address_keys(self) -> tuple[np.uint8, np.uint8]:
         """The keys of an out-of-memory event's address field, and of others'."""
@@ -263,16 +290,8 @@ def distinct(pairs: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[Any
 
 
 def looked_up(table: tuple[NDArray[Any], NDArray[Any]], numbers: NDArray[Any]) -> NDArray[Any]:
-    return table[1][np.searchsorted(table[0], numbers)]
-
-
-def references(numbers: NDArray[np.uint32]) -> bytes:
-    """A list of objects written before."""
-    if not len(numbers):
-        return EMPTY_LIST
-    template = Template()
-    template.references(numbers)
-    return batched(template.filled(len(numbers)))
+    found: NDArray[Any] = table[1][np.searchsorted(table[0], numbers)]
+    return found
 
 
 def written(history: History) -> list[bytes]:
@@ -281,17 +300,14 @@ def written(history: History) -> list[bytes]:
     # What events refer to stands first, under a key that readers pass over.
     first = [PROTOCOL, EMPTY_DICT, MARK, pickler.plain(OWN), EMPTY_DICT, MARK, pickler.plain(SHARED)]
     maker = EventPickler(pickler, history)
-    made = [maker.written(events) for events in history.events]
+    traces = [maker.trace(of_torch(events)) for events in history.events]
+    others = [maker.mixed(of_accelrt(events)) for events in history.events]
     first.append(pickler.items(maker.vocabulary))
     rest = {key: value for key, value in history.own_part([]).items() if key != "events"}
     own = [
-        *(pickler.plain("events"), pickler.items([content for content, _ in made])),
+        *(pickler.plain("events"), pickler.items(others)),
         *(pickler.plain(key) + pickler.plain(value) for key, value in rest.items()),
         SETITEMS,
-    ]
-    traces = [
-        references(numbers[events["action"] < TORCH_ACTIONS])
-        for events, (_, numbers) in zip(history.events, made, strict=True)
     ]
     segments = [pickler.segment(segment) for segment in history.segments]
     last = [
@@ -344,7 +360,7 @@ def wanted(place: Any, key: str, kind: type, where: str) -> Any:
     """What a dict has under a key, which has to be of a type; integers count something, so from 0 on."""
     if type(place) is not dict:
         raise SnapshotError(f"{where}: a dict was expected, not {type(place).__name__}")
-    value = place.get(key)
+    value: Any = place.get(key)
     if type(value) is not kind or (kind is int and value < 0):
         words = "an integer from 0 on" if kind is int else f"a {kind.__name__}"
         there = f"not {brief(value)}" if key in place else "and is missing"
@@ -393,7 +409,8 @@ def check_events(trace: Any, where: str, known: set[int]) -> None:
                 and (address >= 0 and size >= 0 and stream >= 0)
                 and id(event.get("frames")) in known
                 and type(event.get("time_us", 0)) is int
-                and (type(event.get("tag", "")) is str and type(event.get("pool", ())) is tuple)
+                and (type(event.get("tag", "")) is str and type(event.get("name", "")) is str)
+                and type(event.get("pool", ())) is tuple
             ):
                 continue
         check_event(event, f"{where}[{index}]", known)
@@ -404,7 +421,7 @@ def check_event(event: Any, where: str, known: set[int]) -> None:
     wanted(event, "device_free" if "device_free" in event else "addr", int, where)
     for key in ("size", "stream"):
         wanted(event, key, int, where)
-    for key, kind in (("time_us", int), ("thread", int), ("tag", str), ("pool", tuple)):
+    for key, kind in (("time_us", int), ("thread", int), ("tag", str), ("name", str), ("pool", tuple)):
         if key in event:
             wanted(event, key, kind, where)
     check_frames(event, where, known)
