@@ -138,6 +138,7 @@ def add_tune(commands: Any) -> None:
         action="append",
         help="memory that the device has, such as 64GiB; may be given several times; default: what it takes",
     )
+    tune.add_argument("--keys", metavar="KEY,...", help="of the settings to try; default: all that may help")
     tune.add_argument("--json", action="store_true", dest="as_json", help="answer in JSON")
     tune.set_defaults(run=run_tune)
 
@@ -145,12 +146,13 @@ def add_tune(commands: Any) -> None:
 def run_tune(given: argparse.Namespace) -> int:
     from accelrt.cli import tune
 
-    return tune.run(given.trace, given.driver, given.capacity or [], given.device, given.as_json)
+    return tune.run(given.trace, given.driver, given.capacity or [], given.device, given.keys, given.as_json)
 
 
 def dispatch(given: argparse.Namespace) -> int:
     if "run" in given:
-        return int(given.run(given))
+        status: int = given.run(given)
+        return status
     if given.command == "info":
         from accelrt.cli import info
 

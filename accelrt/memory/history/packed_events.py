@@ -56,7 +56,8 @@ BEGIN, END = ACTIONS.index("annotation_begin"), ACTIONS.index("annotation_end")
 
 def are_annotations(events: Events) -> NDArray[np.bool_]:
     """Which events are ends of annotations, whose tag numbers a name of another table."""
-    return (events["action"] == BEGIN) | (events["action"] == END)
+    found: NDArray[np.bool_] = (events["action"] == BEGIN) | (events["action"] == END)
+    return found
 
 
 def entries(

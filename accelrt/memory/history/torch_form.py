@@ -402,10 +402,11 @@ def check_events(trace: Any, where: str, known: set[int]) -> None:
         raise SnapshotError(f"{where}: a list was expected, not {type(trace).__name__}")
     for index, event in enumerate(trace):
         if type(event) is dict:  # most are right, and there are many: the slow way only finds the words
-            action, address = event.get("action"), event.get("addr", event.get("device_free"))
-            size, stream = event.get("size"), event.get("stream")
+            address: Any = event.get("addr", event.get("device_free"))
+            size: Any = event.get("size")
+            stream: Any = event.get("stream")
             if (
-                (type(action) is str and type(address) is int and type(size) is int and type(stream) is int)
+                (type(event.get("action")) is str and type(address) is type(size) is type(stream) is int)
                 and (address >= 0 and size >= 0 and stream >= 0)
                 and id(event.get("frames")) in known
                 and type(event.get("time_us", 0)) is int
