@@ -39,7 +39,7 @@ PARTS = {
     "accelrt.graphs.callables.Inputs",
     "accelrt.graphs.callables.Static",
     "accelrt.graphs.callables.Turns",
-    "accelrt.interop.cuda_core._Streams",
+    "accelrt.interop.peers.StreamsByHandle",
     "accelrt.interop.rmm._Handle",
     "accelrt.publish.Writer",
     "accelrt.sanitizer.detector.Detector",
