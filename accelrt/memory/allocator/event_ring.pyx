@@ -132,8 +132,13 @@ cdef void record_event(
     spin_unlock(&history.lock)
 
 
-cdef inline void add_tagged(TagFigures* figures, int64_t size) noexcept nogil:
+cdef inline void add_tagged(History* history, uint32_t number, int64_t size) noexcept nogil:
     # Under the history's lock.  size below 0: the block is freed.
+    add_to(&history.tags[0], size)
+    add_to(&history.tags[number], size)
+
+
+cdef inline void add_to(TagFigures* figures, int64_t size) noexcept nogil:
     cdef int64_t blocks = 1 if size >= 0 else -1
     figures.bytes_ += size
     figures.blocks += blocks
@@ -161,7 +166,7 @@ cdef void record_allocation(Pool* pool, Block* block, bint claimed) noexcept nog
     event.device = pool.device
     spin_lock(&history.lock)
     if tag:
-        add_tagged(&history.tags[tag], block.size)
+        add_tagged(history, tag, block.size)
     if history.records:
         if claimed:
             event.action = CLAIMED
@@ -201,7 +206,7 @@ cdef void record_free(Pool* pool, uintptr_t address, const Freed* freed, bint co
     fill(&event, pool, address, freed)
     spin_lock(&history.lock)
     if freed.tag:
-        add_tagged(&history.tags[freed.tag], -<int64_t>freed.size)
+        add_tagged(history, freed.tag, -<int64_t>freed.size)
     if history.records:
         event.action = FREE_REQUESTED
         push(history, &event)

@@ -68,4 +68,4 @@ cdef struct History:
     uint64_t next      # its number
     uint64_t first     # the number of the oldest that is kept
     Event* events      # a ring; NULL: none yet
-    TagFigures* tags   # MAX_TAGS of them
+    TagFigures* tags   # MAX_TAGS of them; the first is the sum of the others
