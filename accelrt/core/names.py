@@ -89,7 +89,9 @@ MEMORY = {
         FreeMemoryCallback caching_allocator_alloc caching_allocator_delete empty_cache free_after
         record_stream register_free_memory_callback set_per_process_memory_fraction
     """,
+    "memory.history.recording": "annotate record_history tag",
     "memory.history.snapshot_file": "dump_snapshot load_snapshot",
+    "memory.history.snapshots": "snapshot",
     "memory.host_cache": """
         caching_host_allocator_alloc caching_host_allocator_delete host_audit host_empty_cache
         host_memory_stats reset_accumulated_host_memory_stats reset_peak_host_memory_stats

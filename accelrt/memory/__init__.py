@@ -6,6 +6,7 @@ mempool     MemPool and use_mem_pool; the state of a pool, kept and restored
 host_cache  the cache of page-locked memory
 allocator/  the caching allocator, in nogil code
 backends/   other allocators behind the same functions
+history/    what happened to memory: events, stacks, tags; snapshots
 host/       page-locked memory, in nogil code
 settings/   the settings string
 

@@ -17,6 +17,8 @@ from accelrt.driver.registry import cause_of_refusal as driver_refusal
 from accelrt.driver.waiting cimport INTERRUPTED, drop_with_gil, make_thread_state, raise_interruption
 from accelrt.errors import CaptureError, OutOfMemoryError
 cimport accelrt.memory.allocator.miss as ladder
+from accelrt.memory.allocator.event_ring cimport take_stack
+from accelrt.memory.allocator.history_types cimport CONTEXT_ALL
 from accelrt.memory.allocator.pool cimport (
     MAX_DEVICES, allocate_interruptibly, empty, knows_stream, locate, pool_if_made, release, release_after, set_limit,
     try_allocate, try_release, use_across, use_on,
@@ -488,6 +490,7 @@ def empty_cache():
                 waits = pool.settings.virtual_memory and reserved_bytes(pool) > allocated_bytes(pool)
             if waits:
                 await_device(ordinal)
+            take_stack(pool, CONTEXT_ALL, "empty_cache")
             with nogil:
                 code = empty(ordinal)
             if code:

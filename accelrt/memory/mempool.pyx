@@ -30,6 +30,7 @@ from accelrt.memory.allocator.stats cimport (
 )
 from accelrt.memory.allocator.types cimport HOLE, LIVE, PLAIN
 from accelrt.memory.backends.backend cimport require_native
+from accelrt.memory.history.recording import name_all
 from accelrt.status cimport FORKED, raise_status, refuse_copy, refuse_unmade
 
 cdef dict SHOWN = {
@@ -189,7 +190,7 @@ cdef class MemPool:
     def snapshot(self, device=None):
         """The pool's segments on a device, None being its own, as memory_snapshot gives them."""
         ordinal = self.device if device is None else ordinal_of(device)
-        return [segment for segment in segments(ordinal) if segment["segment_pool_id"] == self.id]
+        return [segment for segment in name_all(segments(ordinal)[0]) if segment["segment_pool_id"] == self.id]
 
     def __reduce__(self):
         refuse_copy(self, "it holds the pool; share the object, or its id among threads")
@@ -471,7 +472,7 @@ def check_pool_live_allocations(pool_id, expected_addresses, device=None):
         raise_reason(NO_SUCH_POOL, "check_pool_live_allocations", (name[0], name[1]), ordinal)
     pool = (name[0], name[1])
     live = {
-        block["address"] for segment in segments(ordinal) if segment["segment_pool_id"] == pool
+        block["address"] for segment in segments(ordinal)[0] if segment["segment_pool_id"] == pool
         for block in segment["blocks"] if block["state"] == "active_allocated"
     }
     return live == set(expected_addresses)

@@ -1,7 +1,7 @@
 """The caching allocator's figures as Python sees them, with torch.cuda.memory's names."""
 from libc.stdint cimport int64_t
 
-from accelrt.devices.device cimport current_ordinal, known_devices, ordinal_of, parse
+from accelrt.devices.device cimport count_devices, current_ordinal, known_devices, ordinal_of, parse
 from accelrt.driver.registry import driver_name
 from accelrt.memory.allocator.pool cimport MAX_DEVICES, pool_if_made
 from accelrt.memory.allocator.read_stats cimport (
@@ -14,6 +14,7 @@ from accelrt.memory.allocator.stats cimport (
 )
 from accelrt.memory.allocator.types cimport Pool
 from accelrt.memory.backends.backend cimport require_native
+from accelrt.memory.history.recording import name_all, tag_stats
 
 
 cdef bint is_unused():
@@ -133,7 +134,8 @@ def memory_stats(device=None):
         current, peak, allocated and freed, in blocks or bytes; "oversize_allocations.current" and the like;
         counts of retries, failures and device calls.  Beyond torch's: virtual_memory_calls, calls of the
         driver's virtual memory; stitched_bytes, mapped a second time; reserved_addresses, bytes of address
-        space; largest_free_block, bytes; fragmentation, the part of the idle bytes outside that block, 0 to 1.
+        space; largest_free_block, bytes; fragmentation, the part of the idle bytes outside that block, 0 to 1;
+        "tag.NAME.allocated_bytes.current" and the like for each tag (accelrt.memory.tag), bytes and blocks.
         {} before the first use of a device, as in torch; every other figure is 0 then, and none is a first use.
     """
     cdef Pool* pool = pool_at(device)
@@ -154,6 +156,10 @@ def memory_stats(device=None):
         ("oversize_segments", fields_of(stats.oversize_segments)),
     ):
         answer.update(zip([f"{name}.{field}" for field in FIELDS], fields))
+    if pool != NULL and pool.history != NULL:
+        for tag, figures in tag_stats(pool.device).items():
+            for name, fields in figures.items():
+                answer.update({f"tag.{tag}.{name}.{field}": value for field, value in fields.items()})
     return dict(sorted(answer.items()))
 
 
@@ -198,12 +204,23 @@ def memory_snapshot(device=None):
     Raises:
         NotSupportedError: the backend is not accelrt's own pool.
     """
-    require_native("memory_snapshot")
+    return [segment for _, held, _ in read_states(device, "memory_snapshot") for segment in held]
+
+
+def read_states(device, call):
+    """What a device's pool holds, or every device's.
+
+    Returns:
+        list of (int, list, int): an ordinal, its segments as memory_snapshot gives them, and the number of the first
+        event that came later; of every device that is known, or of the one that was asked for.
+    """
+    require_native(call)
     if is_unused():
         pool_at(device)
         return []
-    ordinals = range(MAX_DEVICES) if device is None else (ordinal_of(device),)
-    return [segment for ordinal in ordinals for segment in segments(ordinal)]
+    ordinals = range(count_devices()) if device is None else (ordinal_of(device),)
+    states = [(ordinal, segments(ordinal)) for ordinal in ordinals]
+    return [(ordinal, name_all(held), mark) for ordinal, (held, mark) in states]
 
 
 def reset_peak_memory_stats(device=None):

@@ -10,7 +10,7 @@ import pytest
 from made_up_history import MadeUpRecorder, made_events, made_history
 
 from accelrt.errors import SnapshotError
-from accelrt.memory.history import compact_form, snapshot_file
+from accelrt.memory.history import compact_form, snapshots
 from accelrt.memory.history.memory_history import History, collected, copied
 from accelrt.memory.history.packed_events import ACTIONS, EVENT, EVENT_BYTES
 from accelrt.memory.history.snapshot_file import dump_snapshot, load_snapshot, write_history
@@ -231,7 +231,7 @@ def test_a_later_format_is_named(tmp_path):
 
 def test_the_name_chooses_the_form(tmp_path, monkeypatch):
     history = made_history(50)
-    monkeypatch.setattr(snapshot_file, "history_now", lambda: history)
+    monkeypatch.setattr(snapshots, "history_now", lambda device, call: history)
     for name, starts in (("a.pickle", b"\x80"), ("a.PKL", b"\x80"), ("a.accelrt", b"\x89"), ("a", b"\x89")):
         dump_snapshot(tmp_path / name)
         assert (tmp_path / name).read_bytes()[:1] == starts

@@ -38,7 +38,7 @@ PARTS = {
     "accelrt.graphs.callables.Inputs",
     "accelrt.graphs.callables.Static",
     "accelrt.graphs.callables.Turns",
-    "accelrt.interop.cuda_core._Streams",
+    "accelrt.interop.peers.StreamsByHandle",
     "accelrt.interop.rmm._Handle",
     "accelrt.memory.history.compact_form.KnownNames",
     "accelrt.memory.history.compact_form.Names",

@@ -16,6 +16,8 @@ private_pool   private pools, and the routes of captures and threads that alloca
 routes         the entry points for private pools, as graphs and MemPools use them
 checkpoint     the state of a private pool, saved and restored
 read_stats     a pool's statistics and its snapshot
+event_ring     the history: a ring of events, the figures of tags
+history_types  the records of the history
 audit          checks of the identities of DESIGN.md
 types          the records: settings, private pools, routes, blocks, segments, pages, heaps, the pool
 stats          the counters

@@ -16,6 +16,7 @@ from accelrt.memory.allocator.event_queue cimport Entry, Queue, next_filled
 from accelrt.memory.allocator.exclusive cimport counted, total_of
 from accelrt.memory.allocator.free_list cimport class_of, precedes
 from accelrt.memory.allocator.heap_stats cimport current, cumulative
+from accelrt.memory.allocator.history_types cimport TagFigures
 from accelrt.memory.allocator.sizes cimport UNIT
 from accelrt.memory.allocator.stats cimport (
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, BOTH, INACTIVE_SPLIT, INACTIVE_SPLIT_BYTES, REQUESTED_BYTES,
@@ -29,6 +30,8 @@ cdef struct Count:
     int64_t[9][2] counters
     size_t free_blocks
     unsigned long long events
+    int64_t tagged        # bytes of live blocks that have a tag
+    int64_t tagged_blocks
 
 
 cdef inline bint is_counted_live(const Block* block) noexcept nogil:
@@ -46,6 +49,9 @@ cdef void count_block(Count* count, const Block* block, int split_kind) noexcept
     if is_counted_live(block):
         count.counters[ALLOCATION][kind] += 1
         count.counters[ALLOCATED_BYTES][kind] += block.size
+    if block.state == LIVE and block.tag:
+        count.tagged += block.size
+        count.tagged_blocks += 1
     if block.state == FREE:
         count.free_blocks += 1
         if is_split(block):
@@ -375,6 +381,16 @@ cdef const char* compare_counters(const Pool* pool, const Count* count) noexcept
     return NULL
 
 
+cdef const char* compare_tags(const Pool* pool, const Count* count) noexcept nogil:
+    cdef const TagFigures* sums
+    if pool.history == NULL:
+        return NULL
+    sums = pool.history.tags
+    if sums.bytes_ != count.tagged or sums.blocks != count.tagged_blocks:
+        return "the figures of all tags add up to the live blocks that have one"
+    return NULL
+
+
 cdef const char* walk(const Pool* pool) noexcept nogil:
     # Level 2: every check that needs a walk; the first failed identity, or NULL.
     cdef Count count
@@ -392,6 +408,8 @@ cdef const char* walk(const Pool* pool) noexcept nogil:
         found = compare_asleep(pool)
     if found == NULL:
         found = walk_filed(pool)
+    if found == NULL:
+        found = compare_tags(pool, &count)
     return compare_counters(pool, &count) if found == NULL else found
 
 

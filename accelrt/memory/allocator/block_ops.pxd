@@ -136,6 +136,7 @@ cdef inline void make_live(Block* block, size_t requested, int kind) noexcept no
     block.state = LIVE
     block.requested = requested
     block.kind = kind
+    block.stack = block.tag = 0
     list_block(block)
 
 

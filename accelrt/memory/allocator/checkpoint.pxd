@@ -1,5 +1,5 @@
 # Checkpoints: the state of a private pool, saved to be restored later.  Called with no lock held and without the GIL.
-from libc.stdint cimport uint64_t, uintptr_t
+from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free
 
 from accelrt.memory.allocator.types cimport Segment, Use
@@ -12,6 +12,8 @@ cdef struct SavedBlock:
     int kind
     bint kept          # during a restore: the block is live as it was saved, and stays so
     Use* uses          # during a restore: those of a kept block
+    uint32_t stack     # likewise
+    uint32_t tag       # likewise
 
 cdef struct SavedSlot:
     uint64_t page     # its serial; 0: none

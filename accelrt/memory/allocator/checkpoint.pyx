@@ -11,7 +11,11 @@ from accelrt.core.locks cimport pthread_mutex_lock, pthread_mutex_unlock
 from accelrt.memory.allocator.address_table cimport block_at, ensure_places, list_block, unlist_block
 from accelrt.memory.allocator.audit cimport audit_pool
 from accelrt.memory.allocator.block_ops cimport recycle
+from accelrt.memory.allocator.event_ring cimport (
+    record_allocation, record_event, record_free_completed, record_free_requested,
+)
 from accelrt.memory.allocator.exclusive cimport count, count_splits, lock_all, put_free, take_free, unlock_all
+from accelrt.memory.allocator.history_types cimport SEGMENT_MAPPED, SEGMENT_UNMAPPED
 from accelrt.memory.allocator.metadata cimport append_hole, ensure_blocks
 from accelrt.memory.allocator.pending cimport poll
 from accelrt.memory.allocator.pool cimport pool_if_made
@@ -292,6 +296,8 @@ cdef void take_blocks(Pool* pool, Segment* segment, Turned* turned) noexcept nog
             unlist_block(block)
             if block.requested:
                 count_live(pool, block, -1)
+                record_free_requested(pool, block)
+                record_free_completed(pool, block)
                 turned.freed[turned.freed_count] = block.address
                 turned.freed_count += 1
         block = block.after
@@ -317,14 +323,28 @@ cdef void restore_block(Pool* pool, Block* block, const SavedBlock* saved, Turne
     block.requested = saved.requested
     block.kind = saved.kind
     block.uses = saved.uses
+    block.stack = saved.stack
+    block.tag = saved.tag
     list_block(block)
     if not saved.kept:
         count_live(pool, block, 1)
+        record_allocation(pool, block, False)
         turned.live[turned.live_count] = block.address
         turned.live_count += 1
 
 
-cdef void make_pages_resident(Segment* segment, const SavedSegment* one, const SavedSlot* slots) noexcept nogil:
+cdef inline void move_here(Pool* pool, Slot* slot) noexcept nogil:
+    cdef Slot* before = slot.page.resident
+    cdef Heap* heap = slot.segment.heap
+    if before == slot:
+        return
+    if before != NULL:
+        record_event(pool, SEGMENT_UNMAPPED, before.address, before.size, heap.stream, heap.owner)
+    slot.page.resident = slot
+    record_event(pool, SEGMENT_MAPPED, slot.address, slot.size, heap.stream, heap.owner)
+
+
+cdef void make_pages_resident(Pool* pool, Segment* segment, const SavedSegment* one, const SavedSlot* slots) noexcept nogil:
     # Saved pages become resident where they were; pages of slots that are newer, in their expandable segments.
     cdef size_t index
     cdef Slot* slot
@@ -333,9 +353,9 @@ cdef void make_pages_resident(Segment* segment, const SavedSegment* one, const S
         slot.hole = NULL
         if one != NULL and index < one.slot_count and slots[index].page:
             if slots[index].resident:
-                slot.page.resident = slot
+                move_here(pool, slot)
         elif segment.shape == EXPANDABLE and slot.page != NULL:
-            slot.page.resident = slot
+            move_here(pool, slot)
 
 
 cdef void lay_blocks(Pool* pool, Segment* segment, const SavedSegment* one, const SavedBlock* blocks,
@@ -394,9 +414,12 @@ cdef void turn_back(Pool* pool, PrivatePool* owner, Saved* saved, Turned* turned
     cdef Block* block
     for index in range(saved.block_count):
         saved.blocks[index].uses = NULL
+        saved.blocks[index].stack = saved.blocks[index].tag = 0
         if saved.blocks[index].kept:
             block = block_at(pool, saved.blocks[index].address)
             saved.blocks[index].uses = block.uses
+            saved.blocks[index].stack = block.stack
+            saved.blocks[index].tag = block.tag
             block.requested = 0
     for step in range(5):
         segment = first_of(pool, owner)
@@ -408,7 +431,7 @@ cdef void turn_back(Pool* pool, PrivatePool* owner, Saved* saved, Turned* turned
             elif step == 1:
                 drop_blocks(segment)
             elif step == 2:
-                make_pages_resident(segment, one, &saved.slots[one.first_slot] if one != NULL else NULL)
+                make_pages_resident(pool, segment, one, &saved.slots[one.first_slot] if one != NULL else NULL)
             elif step == 3:
                 lay_blocks(pool, segment, one, &saved.blocks[one.first_block] if one != NULL else NULL, turned)
             else:

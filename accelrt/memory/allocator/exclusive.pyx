@@ -12,6 +12,7 @@ from accelrt.memory.allocator.backing.free_pages cimport file_heap
 from accelrt.memory.allocator.block_ops cimport (
     Change, is_split, join, join_freed, make_live, of_freeing, of_taking, split_off,
 )
+from accelrt.memory.allocator.event_ring cimport record_allocation, record_free_completed, record_free_requested
 from accelrt.memory.allocator.fast_path cimport flush_cached
 from accelrt.memory.allocator.free_list cimport insert, remove
 from accelrt.memory.allocator.heap_stats cimport (
@@ -419,6 +420,7 @@ cdef void hand_out(Pool* pool, Block* block, size_t size, size_t requested, bint
     if block.size >= pool.settings.max_split:
         count_oversize(&pool.stats.oversize_allocations, 1)
     count_splits(pool, heap)
+    record_allocation(pool, block, False)
 
 
 cdef void hand_over(Pool* pool, Block* block, size_t requested) noexcept nogil:
@@ -431,6 +433,7 @@ cdef void hand_over(Pool* pool, Block* block, size_t requested) noexcept nogil:
     count(pool, block.heap, ALLOCATED_BYTES, kind, block.size)
     if block.size >= pool.settings.max_split:
         count_oversize(&pool.stats.oversize_allocations, 1)
+    record_allocation(pool, block, True)
 
 
 cdef void count_freed(Pool* pool, Block* block) noexcept nogil:
@@ -438,11 +441,13 @@ cdef void count_freed(Pool* pool, Block* block) noexcept nogil:
     count(pool, block.heap, ALLOCATED_BYTES, block.kind, -<int64_t>block.size)
     if block.size >= pool.settings.max_split:
         count_oversize(&pool.stats.oversize_allocations, -1)
+    record_free_requested(pool, block)
 
 
 cdef Block* set_free(Pool* pool, Block* block) noexcept nogil:
     # Frees, as of now, a block that was LIVE or PENDING: counts it, merges it and inserts it into its list.
     cdef Heap* heap = block.heap
+    record_free_completed(pool, block)
     count(pool, heap, ACTIVE, block.kind, -1)
     count(pool, heap, ACTIVE_BYTES, block.kind, -<int64_t>block.size)
     count(pool, heap, REQUESTED_BYTES, block.kind, -<int64_t>block.requested)

@@ -21,8 +21,10 @@ from accelrt.memory.allocator.backing.stitching cimport (
 )
 from accelrt.memory.allocator.block_ops cimport is_heap_quiescent, is_quiescent, keeps_rest, suits
 from accelrt.memory.allocator.event_queue cimport Entry, put_entry
+from accelrt.memory.allocator.event_ring cimport record_event
 from accelrt.memory.allocator.exclusive cimport call_unlocked, hand_out, lock_all, reserved, total_of, unlock_all
 from accelrt.memory.allocator.free_list cimport best_fit, class_of, next_class, precedes
+from accelrt.memory.allocator.history_types cimport BORROWED, REFUSED
 from accelrt.memory.allocator.metadata cimport PER_THREAD, add_use, ensure_blocks, heap_of, heap_stream
 from accelrt.memory.allocator.pending cimport await_event, poll, wait_all
 from accelrt.memory.allocator.private_pool cimport drop_empty, has_graphs, pool_for
@@ -70,6 +72,8 @@ cdef int give(Pool* pool, Request* request, Block* block, uintptr_t* out_address
             return code
     hand_out(pool, block, request.size, request.requested, keeps_rest(block, request.size))
     block.uses = use
+    if block.heap != request.heap:
+        record_event(pool, BORROWED, block.address, request.requested, request.stream, block.heap.owner)
     out_address[0] = block.address
     return 0
 
@@ -484,6 +488,19 @@ cdef int release_and_retry(Pool* pool, Request* request, int refusal, uintptr_t*
     return code
 
 
+cdef int read_free(Pool* pool, void* about) noexcept nogil:
+    # For call_unlocked: runs outside the exclusive section.
+    cdef size_t total = 0
+    return pool.table.memory_info(pool.device, <size_t*>about, &total)
+
+
+cdef void note_refusal(Pool* pool, const Request* request) noexcept nogil:
+    cdef size_t free_bytes = 0
+    if pool.history != NULL and pool.history.records:
+        call_unlocked(pool, read_free, &free_bytes)
+        record_event(pool, REFUSED, free_bytes, request.requested, request.stream, request.heap.owner)
+
+
 cdef int retry(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil:
     # The retry ladder.  A small request, or any request while little is reserved, takes no pages of other streams before
     # growth was refused: otherwise the streams would exchange the same pages again and again.
@@ -512,4 +529,5 @@ cdef int retry(Pool* pool, Request* request, uintptr_t* out_address) noexcept no
         code = borrow(pool, request, code, out_address)
     if refused(code):
         pool.stats.num_ooms += 1
+        note_refusal(pool, request)
     return code

@@ -11,7 +11,9 @@ from accelrt.memory.allocator.backing.stitching cimport free_block
 from accelrt.memory.allocator.event_queue cimport (
     Entry, Queue, busy_queue, enqueue, next_filled, push, put_entry, queue_of, take_complete, take_entry, take_of,
 )
+from accelrt.memory.allocator.event_ring cimport record_event
 from accelrt.memory.allocator.exclusive cimport call_unlocked, count_freed
+from accelrt.memory.allocator.history_types cimport OFFERED
 from accelrt.memory.allocator.metadata cimport PER_THREAD, add_use, has_use, heap_of, recycle_use
 from accelrt.memory.allocator.types cimport PENDING, Use
 from accelrt.status cimport CAPTURED_EVENT, NOT_READY, NO_HOST_MEMORY
@@ -130,6 +132,7 @@ cdef int offer(Pool* pool, Block* block, uintptr_t event, uint64_t record) noexc
         return 0
     block.state = PENDING
     block.heap.pending += 1
+    record_event(pool, OFFERED, block.address, block.requested, block.heap.stream, block.heap.owner)
     made.block = block
     made.record = record
     made.next = pool.offers

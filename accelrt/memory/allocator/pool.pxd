@@ -3,6 +3,7 @@
 # comment says otherwise, not the GIL: a thread that holds a lock may be waiting for Python.
 from libc.stdint cimport uint64_t, uintptr_t
 
+from accelrt.memory.allocator.history_types cimport HistorySettings
 from accelrt.memory.allocator.types cimport PoolSettings, Pool
 
 cdef enum:
@@ -42,5 +43,7 @@ cdef int stream_waits(int device, uintptr_t stream, uint64_t record) noexcept no
 cdef int pool_of(int device, Pool** out_pool) noexcept nogil  # makes it if it does not exist
 cdef void want_settings(const PoolSettings* settings) noexcept nogil  # for pools that are made from now on
 cdef void want_level(int level) noexcept nogil  # likewise, the level of audits: 0 none, 1 counters, 2 everything
+# Of all pools, those that are made later too.  NO_HOST_MEMORY: some have it, some don't.  Callers take turns.
+cdef int set_history(const HistorySettings* settings) noexcept nogil
 cdef Pool* pool_if_made(int device) noexcept nogil  # NULL before the device's first allocation; takes no lock
 cdef void replace_settings(Pool* pool, const PoolSettings* settings) noexcept nogil  # in the exclusive section

@@ -20,10 +20,15 @@ from accelrt.memory.allocator.address_table cimport block_at, block_in, heap_at
 from accelrt.memory.allocator.audit cimport audit_pool, audit_between
 from accelrt.memory.allocator.backing.stitching cimport free_block, reset_budget
 from accelrt.memory.allocator.event_queue cimport destroy_entries
+from accelrt.memory.allocator.event_ring cimport (
+    Freed, describe, drop_stack, ensure_history, new_ring, record_allocation, record_free, replace_ring, take_first_stack,
+    take_stack,
+)
 from accelrt.memory.allocator.exclusive cimport (
     count_freed, count_splits, hand_over, lock_all, lock_to_read, try_lock_to_read, unlock_after_read, unlock_all,
 )
 from accelrt.memory.allocator.fast_path cimport allocate_cached, free_cached, put, take
+from accelrt.memory.allocator.history_types cimport CONTEXT_ALL, CONTEXT_STATE, Event, HistorySettings
 from accelrt.memory.allocator.metadata cimport (
     PER_THREAD, add_use, gone, has_use, heap_of, heap_stream, lookup_heap, new_use, recycle_use,
 )
@@ -48,8 +53,12 @@ cdef extern from *:
     """
     #define load_pool(place) __atomic_load_n(place, __ATOMIC_ACQUIRE)
     #define store_pool(place, pool) __atomic_store_n(place, pool, __ATOMIC_RELEASE)
+    #define load_context(place) __atomic_load_n(place, __ATOMIC_RELAXED)
+    #define store_context(place, context) __atomic_store_n(place, context, __ATOMIC_RELAXED)
     """
     Pool* load_pool(Pool** place) noexcept nogil
+    int load_context(const int* place) noexcept nogil
+    void store_context(int* place, int context) noexcept nogil
     void store_pool(Pool** place, Pool* pool) noexcept nogil
 
 cdef Pool unmade              # in `pools` for each pool that is not made: it has no heaps
@@ -57,6 +66,7 @@ cdef Heap nowhere             # in the heap table for each heap that is not made
 cdef Pool* pools[MAX_DEVICES]
 cdef PoolSettings wanted      # of pools that are made from now on; under making
 cdef int wanted_level         # likewise, the level of audits
+cdef HistorySettings wanted_history  # of all pools; under making
 cdef pthread_mutex_t making   # held while a pool is made; no other lock is taken under it
 
 # hit_slow and give_back_slow, called through pointers: so the compiler keeps them out of the fast path's stack frame.
@@ -66,9 +76,11 @@ cdef int (*leave_give_back)(Pool*, uintptr_t, bint) noexcept nogil
 
 # --- the fast path ---------------------------------------------------------------------------------------
 
-cdef int hit(Pool* pool, size_t requested, uintptr_t stream, uintptr_t* out_address, bint wait) noexcept nogil:
-    # Allocates by the fast path; NOT_READY: take the slow path.  Takes the heap's lock; if not wait,
-    # a lock that is held also gives NOT_READY.
+cdef inline int serve(
+    Pool* pool, size_t requested, uintptr_t stream, uintptr_t* out_address, bint wait, bint noted,
+) noexcept nogil:
+    # Allocates by the fast path; NOT_READY: take the slow path.  Takes the heap's lock; if not wait, a lock that is held
+    # also gives NOT_READY.  noted is known where this is compiled: the event is noted under the same lock.
     cdef size_t size
     cdef Heap* heap
     cdef int code
@@ -81,51 +93,87 @@ cdef int hit(Pool* pool, size_t requested, uintptr_t stream, uintptr_t* out_addr
     size = round_up(requested, UNIT) if not load_flag(&pool.settings.rounds) else rounded(&pool.settings, requested)
     heap = lookup_heap(pool.heap_table[pool.settings.virtual_memory or size > SMALL_LIMIT], stream)
     if heap == NULL:
-        return leave_hit(pool, requested, stream, out_address, wait)
+        return NOT_READY if noted else leave_hit(pool, requested, stream, out_address, wait)
     if wait:
         spin_lock(&heap.lock)
     elif not spin_try(&heap.lock):
         return NOT_READY
     code = 0 if allocate_cached(heap, size, requested, out_address) else take(
         heap, &pool.settings, size, requested, out_address)
+    if noted and code == 0:
+        record_allocation(pool, found_by_hit(heap, out_address[0]), False)
     spin_unlock(&heap.lock)
     return code
 
 
-cdef int give_back(Pool* pool, uintptr_t address, bint wait) noexcept nogil:
-    # Frees by the fast path; NOT_READY: take the slow path.  Takes the heap's lock, as hit does.
+cdef inline int take_back(Pool* pool, uintptr_t address, bint wait, bint noted) noexcept nogil:
+    # Frees by the fast path, as serve allocates.
     cdef Heap* heap = heap_at(address)
+    cdef const Block* block = NULL
+    cdef Freed freed
     cdef int code
     if heap == NULL or heap.settings != &pool.settings:
-        return leave_give_back(pool, address, wait)
+        return NOT_READY if noted else leave_give_back(pool, address, wait)
     if wait:
         spin_lock(&heap.lock)
     elif not spin_try(&heap.lock):
         return NOT_READY
+    if noted and heap.fast:
+        block = found_by_hit(heap, address)
+        if block != NULL:
+            freed = describe(block)
     code = 0 if free_cached(heap, address) else put(pool, heap, address)
+    if noted and code == 0 and block != NULL:
+        record_free(pool, address, &freed, True)
     spin_unlock(&heap.lock)
     return code
 
 
-# At ACCELRT_DEBUG 1 and 2 a stand-in takes a pool's place in `pools`.  It has no heaps and no blocks, so every call gets
-# here, takes the fast path on the pool itself, and is audited.  At level 0 the fast path checks nothing for this.
+cdef inline Block* found_by_hit(Heap* heap, uintptr_t address) noexcept nogil:
+    # Under the heap's lock, of a heap that is fast.
+    return heap.cached if heap.cached != NULL and heap.cached.address == address else block_in(heap, address)
+
+
+cdef int hit(Pool* pool, size_t requested, uintptr_t stream, uintptr_t* out_address, bint wait) noexcept nogil:
+    return serve(pool, requested, stream, out_address, wait, False)
+
+
+cdef int give_back(Pool* pool, uintptr_t address, bint wait) noexcept nogil:
+    return take_back(pool, address, wait, False)
+
+
+# While a pool is audited (ACCELRT_DEBUG 1 and 2), has its history recorded or tags in use, a stand-in takes its place in
+# `pools`.  That has no heaps and no blocks, so every call gets here, takes the fast path on the pool itself, is noted and
+# audited.  Without one of the three the fast path checks nothing for them.
 
 cdef int hit_slow(
     Pool* pool, size_t requested, uintptr_t stream, uintptr_t* out_address, bint wait,
 ) noexcept nogil:
     cdef int code
     if not stands_in(pool):
+        if pool.whole == NULL:
+            take_first_stack(load_context(&wanted_history.context))
         return NOT_READY
-    code = hit(pool.whole, requested, stream, out_address, wait)
-    return code if code else audited(pool.whole, out_address[0], wait)
+    pool = pool.whole
+    take_stack(pool, CONTEXT_STATE, NULL)
+    code = serve(pool, requested, stream, out_address, wait, True)
+    if code == NOT_READY:
+        return code
+    drop_stack()
+    return audited(pool, out_address[0], wait) if code == 0 and pool.debug else code
 
 
 cdef int give_back_slow(Pool* pool, uintptr_t address, bint wait) noexcept nogil:
     cdef int code
     if not stands_in(pool):
         return NOT_READY
-    code = give_back(pool.whole, address, wait)
-    return code if code else audited(pool.whole, address, wait)
+    pool = pool.whole
+    take_stack(pool, CONTEXT_ALL, NULL)
+    code = take_back(pool, address, wait, True)
+    if code == NOT_READY:
+        return code
+    drop_stack()
+    return audited(pool, address, wait) if code == 0 and pool.debug else code
 
 
 cdef inline bint stands_in(const Pool* pool) noexcept nogil:
@@ -227,6 +275,7 @@ cdef int allocate_slow(
     if code:
         return code
     if pool.external != NULL:
+        drop_stack()
         return external_allocate(pool.external, size, stream, out_address)
     request.heap = NULL
     request.interruptible = interruptible
@@ -245,6 +294,7 @@ cdef int allocate_slow(
         note_peaks(pool, request.heap.owner)
     code = inspected(pool, code)
     unlock_all(pool, request.heap)
+    drop_stack()
     return code
 
 
@@ -315,6 +365,7 @@ cdef int release_slow(int device, uintptr_t address) noexcept nogil:
             record_events(pool)
         code = inspected(pool, code)
     unlock_all(pool, heap)
+    drop_stack()
     return code
 
 
@@ -387,6 +438,7 @@ cdef int empty(int device) noexcept nogil:
     code = inspected(pool, code)
     unlock_all(pool, NULL)
     pthread_mutex_unlock(&pool.growth)
+    drop_stack()
     return code
 
 
@@ -583,31 +635,90 @@ cdef void take_settings(Pool* pool) noexcept nogil:
 
 
 cdef int make(int device) noexcept nogil:
-    # Makes a pool with the wanted settings, at debug levels also its stand-in, and publishes it.  Under the lock making.
+    # Makes a pool with the wanted settings, and its stand-in if need be, and publishes it.  Under the lock making.
     cdef Pool* pool = new_pool(device)
-    cdef Pool* offered = pool
     cdef int code
     if pool == NULL:
         return NO_HOST_MEMORY
     pool.whole = pool
     pool.debug = wanted_level
-    if pool.debug:
-        offered = new_pool(device)
-        if offered == NULL:
-            free(pool)
-            return NO_HOST_MEMORY
-        offered.whole = pool
+    pool.table = registry.active()
     code = external_attach(device, registry.active(), wanted_level, &pool.external)
+    if code == 0 and pool.external == NULL:
+        code = ensure_recording(pool, &wanted_history)
+    elif code == 0 and pool.debug:
+        code = ensure_stand_in(pool)
     if code:
+        free(pool.stand_in)
         free(pool)
-        if offered != pool:
-            free(offered)
         return code
     pthread_mutex_init(&pool.lock, NULL)
     pthread_mutex_init(&pool.growth, NULL)
-    pool.table = registry.active()
     take_settings(pool)
-    store_pool(&pools[device], offered)
+    if pool.external == NULL:
+        start_recording(pool, &wanted_history)
+    store_pool(&pools[device], pool if pool.stand_in == NULL else pool.stand_in)
+    return 0
+
+
+# --- what is recorded ----------------------------------------------------------------------------------------
+
+cdef int ensure_stand_in(Pool* pool) noexcept nogil:
+    if pool.stand_in == NULL:
+        pool.stand_in = new_pool(pool.device)
+        if pool.stand_in == NULL:
+            return NO_HOST_MEMORY
+        pool.stand_in.whole = pool
+    return 0
+
+
+cdef inline bint is_watched(const Pool* pool, const HistorySettings* settings) noexcept nogil:
+    return pool.debug != 0 or settings.records or settings.context or settings.tags
+
+
+cdef int ensure_recording(Pool* pool, const HistorySettings* settings) noexcept nogil:
+    # What may fail.  Of a pool that others use, without locks: only the thread whose turn it is (set_history) changes this.
+    cdef Event* ring
+    cdef int code = 0
+    if is_watched(pool, settings):
+        code = ensure_stand_in(pool)
+    if code == 0 and (settings.records or settings.context or settings.tags):
+        code = ensure_history(pool)
+    if code == 0 and settings.records and pool.history.capacity != settings.capacity:
+        ring = new_ring(settings.capacity)
+        if ring == NULL:
+            return NO_HOST_MEMORY
+        free(replace_ring(pool.history, ring, settings.capacity))
+    return code
+
+
+cdef void start_recording(Pool* pool, const HistorySettings* settings) noexcept nogil:
+    # Of a pool that others use, in the exclusive section: so no hit is under way, and no block is in a last-freed cache.
+    if pool.history != NULL:
+        pool.history.records = settings.records
+        store_context(&pool.history.context, settings.context)
+
+
+cdef int set_history(const HistorySettings* settings) noexcept nogil:
+    cdef Pool* pool
+    cdef int device, code
+    pthread_mutex_lock(&making)
+    wanted_history.records = settings.records
+    store_context(&wanted_history.context, settings.context)
+    wanted_history.capacity = settings.capacity
+    wanted_history.tags = settings.tags
+    pthread_mutex_unlock(&making)
+    for device in range(MAX_DEVICES):
+        pool = pool_if_made(device)
+        if pool == NULL or pool.external != NULL:
+            continue
+        code = ensure_recording(pool, settings)
+        if code:
+            return code
+        lock_all(pool)
+        start_recording(pool, settings)
+        store_pool(&pools[device], pool.stand_in if is_watched(pool, settings) else pool)
+        unlock_all(pool, NULL)
     return 0
 
 

@@ -1,16 +1,17 @@
 """A pool's statistics, each read at one moment, and its segments as torch's snapshots describe them."""
-from libc.stdint cimport SIZE_MAX
-from libc.stdint cimport uint64_t, uintptr_t
+from libc.stdint cimport SIZE_MAX, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
 from accelrt.core.locks cimport pthread_mutex_lock, pthread_mutex_trylock, pthread_mutex_unlock, spin_lock, spin_unlock
 from accelrt.memory.allocator.audit cimport audit_between
 from accelrt.memory.allocator.backing.stitching cimport restart_budget_count
+from accelrt.memory.allocator.event_ring cimport record_event, reset_tag_peaks
 from accelrt.memory.allocator.exclusive cimport counted, lock_all, lock_to_read, reserved, unlock_after_read, unlock_all
 from accelrt.memory.allocator.fast_path cimport flush_cached
 from accelrt.memory.allocator.free_list cimport next_class
 from accelrt.memory.allocator.heap_stats cimport current, reset_cumulative, lower_limits, cumulative
+from accelrt.memory.allocator.history_types cimport SNAPSHOT
 from accelrt.memory.allocator.pool cimport pool_if_made
 from accelrt.memory.allocator.private_pool cimport has_graphs, sum_of
 from accelrt.memory.allocator.sizes cimport LARGE
@@ -220,6 +221,8 @@ cdef void reset_peaks(Pool* pool) noexcept nogil:
         )
     pool.stats.oversize_allocations.peak = pool.stats.oversize_allocations.current
     pool.stats.oversize_segments.peak = pool.stats.oversize_segments.current
+    if pool.history != NULL:
+        reset_tag_peaks(pool.history)
     unlock_all(pool, NULL)
 
 
@@ -287,6 +290,9 @@ cdef struct View:  # a copy of a block's fields, with those of its segment
     int shape
     uintptr_t stream
     uint64_t[2] owner
+    uint32_t stack
+    uint32_t tag
+    uint32_t segment_stack
 
 STATES = {LIVE: "active_allocated", PENDING: "active_pending_free"}
 
@@ -314,6 +320,9 @@ cdef void view_block(View* view, const Segment* segment, const Block* block) noe
     view.kind = segment.kind
     view.shape = segment.shape
     view.stream = segment.heap.stream
+    view.stack = block.stack
+    view.tag = block.tag
+    view.segment_stack = segment.stack
     view.owner[0] = view.owner[1] = 0
     if segment.heap.owner != NULL:
         view.owner[0] = segment.heap.owner.id[0]
@@ -335,8 +344,8 @@ cdef size_t view_segments(View* views, const Segment* segment, size_t index) noe
     return index
 
 
-cdef View* copy_blocks(Pool* pool, size_t* out_count) noexcept nogil:
-    # Enters the exclusive section.  NULL where the host has no memory for the copy.
+cdef View* copy_blocks(Pool* pool, size_t* out_count, uint64_t* out_mark) noexcept nogil:
+    # Enters the exclusive section.  NULL where the host has no memory for the copy.  The mark: the next event's number.
     cdef const Heap* heap
     cdef View* views
     lock_all(pool)
@@ -352,17 +361,22 @@ cdef View* copy_blocks(Pool* pool, size_t* out_count) noexcept nogil:
         while heap != NULL:
             out_count[0] = view_segments(views, heap.first_stitched, out_count[0])
             heap = heap.next
+    if pool.history != NULL:
+        record_event(pool, SNAPSHOT, 0, reserved(pool), 0, NULL)
+        out_mark[0] = pool.history.next
     unlock_all(pool, NULL)
     return views
 
 
 cdef dict block_dict(const View* view):
+    cdef bint live = view.state in (LIVE, PENDING)
     return {
         "address": view.address,
         "size": view.size,
         "requested_size": view.requested,
         "state": STATES.get(view.state, "inactive"),
-        "frames": [],
+        "frames": view.stack if live else 0,
+        "tag": view.tag if live else 0,
     }
 
 
@@ -379,7 +393,7 @@ cdef dict segment_dict(int device, const View* view):
         "segment_pool_id": (view.owner[0], view.owner[1]),
         "is_expandable": view.shape != PLAIN,
         "serial": view.serial,
-        "frames": [],
+        "frames": view.segment_stack,
         "blocks": [],
     }
 
@@ -411,21 +425,23 @@ def segments(int device):
     Arguments:
         device: int, an ordinal.
     Returns:
-        A list of dicts with torch's keys (torch.cuda.memory_snapshot) and "serial"; [] where the device's
-        pool was never used.
+        A list of dicts with torch's keys (torch.cuda.memory_snapshot) and "serial", and the number of the first event
+        that came later; [] and 0 where the device's pool was never used.  "frames" and "tag" are numbers
+        (memory/history/recording.pyx, name_all).
     Raises:
         MemoryError: the host has no memory for the copy.
     """
     cdef Pool* pool = pool_if_made(device)
     cdef View* views
     cdef size_t count = 0
+    cdef uint64_t mark = 0
     if pool == NULL:
-        return []
+        return [], 0
     with nogil:
-        views = copy_blocks(pool, &count)
+        views = copy_blocks(pool, &count, &mark)
     if views == NULL:
         raise MemoryError(f"no host memory for a snapshot of {count} blocks")
     try:
-        return segments_of(device, views, count)
+        return segments_of(device, views, count), mark
     finally:
         free(views)

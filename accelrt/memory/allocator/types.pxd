@@ -9,6 +9,7 @@ from accelrt.core.handle_map cimport AddressMap
 from accelrt.core.locks cimport pthread_mutex_t
 from accelrt.driver.table cimport Table
 from accelrt.memory.allocator.event_queue cimport Entry, Queues
+from accelrt.memory.allocator.history_types cimport History
 from accelrt.memory.allocator.stats cimport STATS, PER_HEAP, HeapStats, Stats
 from accelrt.memory.backends.external_types cimport ExternalPool
 
@@ -107,7 +108,9 @@ cdef struct Block:
     uint32_t weight     # priority in the free list's tree; fixed for the record's life
     uint32_t events     # entries of the pending queues that name it
     int index           # the class of the free list that it is in, while it is in one
-    uint32_t[5] filler  # up to the end of the second line
+    uint32_t stack      # of the allocation, while LIVE or PENDING (event_ring.pxd); 0: not taken
+    uint32_t tag        # likewise
+    uint32_t[3] filler  # up to the end of the second line
 
 # Physical memory, created in one call.  It is mapped in one slot of an expandable segment and any number of slots of
 # stitched segments, and resident in at most one of them: only there may a block other than a HOLE contain its bytes.
@@ -150,6 +153,7 @@ cdef struct Segment:
     size_t slot_capacity
     size_t evicted       # slots of a stitched segment whose pages are not resident there
     size_t least_slot    # size of its smallest slot
+    uint32_t stack       # of the allocation that made it; 0: not taken
     uint32_t used        # STITCHED: the heap's epoch when the last of its bytes was freed
     uint64_t idle_since  # PLAIN: Pool.allocations when it last became one free block
     Segment* before      # the pool's segments in order of serial; stitched ones in their heap's list
@@ -241,7 +245,9 @@ cdef struct Pool:
     pthread_mutex_t growth           # outer; held by the one thread that takes memory from the device or releases it
     Table* table                     # fixed
     int device                       # fixed
-    Pool* whole                      # fixed; itself; in a stand-in, the audited pool; NULL: this pool is not made
+    Pool* whole                      # fixed; itself; in a stand-in, the pool that it stands for; NULL: this pool is not made
+    Pool* stand_in                   # made when it is first needed, and never freed; NULL: none yet
+    History* history                 # made when it is first needed; NULL: nothing is recorded, and no tag was ever used
     int debug                        # ACCELRT_DEBUG when it was made
     PoolSettings settings
     size_t granule                   # the smallest page, in bytes

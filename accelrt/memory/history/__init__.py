@@ -1,12 +1,15 @@
-"""What became of the memory: the recorder's events, kept, written to files and read back.
+"""What happened to memory, by whom, and how to see it.
 
-packed_events   the 64 bytes of an event, its action, and what snapshots say of it
+recording       record_history, tag, annotate: what the allocator's history keeps, with stacks by their numbers
+stack_walk      the stacks of threads, each kept once (C)
+packed_events   the events in 64 bytes each, their actions, and what snapshots say of them
 memory_history  events with their stacks, tags and segments: what every file holds, as arrays
-compact_form    that as a streamed file of sections with checksums, and back
+snapshots       the state and the events as torch's dict
+compact_form    a history as a streamed file of sections with checksums, and back
 torch_form      the same as a pickle that torch's viewers open, and back
 unpickler       pickles of plain data alone, read without running anything of them
 snapshot_file   dump_snapshot and load_snapshot
 drain           a program's events, written to a file while it runs (ACCELRT_RECORD)
 
-DESIGN.md describes the files.
+The events themselves are in memory/allocator/event_ring.  DESIGN.md describes the files.
 """

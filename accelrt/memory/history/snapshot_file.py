@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from accelrt.errors import SnapshotError
 from accelrt.memory.history import compact_form, torch_form
-from accelrt.memory.history.memory_history import History, collected
+from accelrt.memory.history.memory_history import History
 
 if TYPE_CHECKING:
     from typing import Any
@@ -36,22 +36,16 @@ def dump_snapshot(path: str | os.PathLike[str], format: str | None = None) -> No
             and .pkl, else compact.
     Raises:
         ValueError: no such format.
+        NotSupportedError: the backend is not accelrt's own pool.
         OSError: the file cannot be written.
     """
+    from accelrt.memory.history.snapshots import history_now  # of a process that may only read files
+
     place = Path(path)
     chosen = format or ("torch" if place.suffix.lower() in TORCH_SUFFIXES else "compact")
     if chosen not in FORMATS:
         raise ValueError(f"format {format!r} is not known; it may be {', '.join(map(repr, FORMATS))} or None")
-    write_history(place, history_now(), chosen)
-
-
-def history_now() -> History:
-    """What this process holds and its recorder has."""
-    from accelrt.memory.history import recording
-    from accelrt.memory.settings.apply import allocator_settings
-    from accelrt.memory.statistics import read_states
-
-    return collected(recording, read_states(None, "dump_snapshot"), allocator_settings())
+    write_history(place, history_now(None, "dump_snapshot"), chosen)
 
 
 def write_history(path: Path, history: History, format: str) -> None:

@@ -266,6 +266,7 @@ class Mirror(Offers):
                     "state": block.state,
                     "requested_size": block.requested,
                     "frames": [],
+                    "tag": "",
                 }
                 for block in blocks
             ],

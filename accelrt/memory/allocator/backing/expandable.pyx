@@ -5,10 +5,13 @@ Every function here runs under the growth lock and in the exclusive section, whi
 from libc.stdlib cimport free
 
 from accelrt.memory.allocator.backing.pages cimport (
-    add_slot, free_addresses, reserve_addresses, link_slot, make_page, map_run, new_segment, release_page, make_resident,
+    add_slot, free_addresses, reserve_addresses, link_slot, make_page, map_run, new_segment, put_page, release_page,
+    make_resident,
 )
 from accelrt.memory.allocator.backing.plain cimport count_owner, link_segment, unlink_segment, within_limits
+from accelrt.memory.allocator.event_ring cimport record_event
 from accelrt.memory.allocator.exclusive cimport call_unlocked, reserved, total_of
+from accelrt.memory.allocator.history_types cimport SEGMENT_MAPPED
 from accelrt.memory.allocator.metadata cimport ensure_blocks
 from accelrt.memory.allocator.sizes cimport round_up
 from accelrt.memory.allocator.stats cimport ALLOCATED_BYTES, ALLOCATION, SEGMENT, current_of
@@ -249,6 +252,8 @@ cdef int grow_pages(Pool* pool, Heap* heap, size_t need, bint at_end) noexcept n
         abandon_pages(pool, expandable, first)
         return code
     code = ensure_blocks(heap, 2)
+    need = expandable.address + expandable.size - expandable.slots[first].address
+    record_event(pool, SEGMENT_MAPPED, expandable.slots[first].address, need, heap.stream, heap.owner)
     for index in range(first, first + count):
-        make_resident(pool, expandable.slots[index])
+        put_page(pool, expandable.slots[index])
     return code

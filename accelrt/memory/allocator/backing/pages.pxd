@@ -17,3 +17,4 @@ cdef int reserve_addresses(Pool* pool, Segment* segment, size_t room) noexcept n
 cdef int free_addresses(Pool* pool, Segment* segment) noexcept nogil
 cdef void evict(Pool* pool, Page* page) noexcept nogil  # its slot becomes a HOLE; no growth lock
 cdef void make_resident(Pool* pool, Slot* slot) noexcept nogil  # its page, here and free; no growth lock
+cdef void put_page(Pool* pool, Slot* slot) noexcept nogil  # the same without an event

@@ -11,7 +11,9 @@ from libc.stdlib cimport calloc, free, realloc
 from accelrt.memory.allocator.address_table cimport claim_addresses
 from accelrt.memory.allocator.backing.plain cimport count_owner
 from accelrt.memory.allocator.block_ops cimport split_off
+from accelrt.memory.allocator.event_ring cimport record_event
 from accelrt.memory.allocator.exclusive cimport call_unlocked, count_pool, lock_all, put_free, take_free, unlock_all
+from accelrt.memory.allocator.history_types cimport SEGMENT_MAPPED, SEGMENT_UNMAPPED
 from accelrt.memory.allocator.metadata cimport append_hole, ensure_blocks
 from accelrt.memory.allocator.sizes cimport LARGE, round_up
 from accelrt.memory.allocator.stats cimport RESERVED_BYTES
@@ -136,11 +138,18 @@ cdef void evict(Pool* pool, Page* page) noexcept nogil:
     block.state = HOLE
     slot.hole = block
     page.resident = NULL
+    record_event(pool, SEGMENT_UNMAPPED, slot.address, slot.size, block.heap.stream, block.heap.owner)
     if slot.segment.shape == STITCHED:
         slot.segment.evicted += 1
 
 
 cdef void make_resident(Pool* pool, Slot* slot) noexcept nogil:
+    record_event(pool, SEGMENT_MAPPED, slot.address, slot.size, slot.segment.heap.stream, slot.segment.heap.owner)
+    put_page(pool, slot)
+
+
+cdef void put_page(Pool* pool, Slot* slot) noexcept nogil:
+    # Without an event.
     cdef Block* block = slot.hole
     slot.hole = NULL
     slot.page.resident = slot

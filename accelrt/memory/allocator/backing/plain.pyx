@@ -7,7 +7,9 @@ from libc.stdlib cimport calloc, free
 
 from accelrt.memory.allocator.address_table cimport claim_addresses
 from accelrt.memory.allocator.block_ops cimport recycle
+from accelrt.memory.allocator.event_ring cimport record_event, stack_of_block
 from accelrt.memory.allocator.exclusive cimport call_unlocked, count_oversize, count_pool, put_free, reserved, take_free
+from accelrt.memory.allocator.history_types cimport SEGMENT_ALLOCATED, SEGMENT_FREED
 from accelrt.memory.allocator.metadata cimport append_hole, ensure_blocks
 from accelrt.memory.allocator.stats cimport RESERVED_BYTES, SEGMENT
 from accelrt.memory.allocator.types cimport FREE, HOLE, PLAIN, Block
@@ -26,6 +28,7 @@ cdef int give_bytes(Pool* pool, void* segment) noexcept nogil:
 
 cdef void link_segment(Pool* pool, Segment* segment) noexcept nogil:
     # Gives the segment its serial, appends it to the pool's list and counts it.
+    segment.stack = stack_of_block(pool)
     segment.serial = pool.next_serial
     pool.next_serial += 1
     segment.before = pool.last
@@ -94,6 +97,7 @@ cdef int grow_plain(Pool* pool, Heap* heap, size_t size) noexcept nogil:
     count_owner(heap, size)
     pool.stats.num_device_alloc += 1
     count_pool(pool, RESERVED_BYTES, segment.kind, size)
+    record_event(pool, SEGMENT_ALLOCATED, segment.address, size, heap.stream, heap.owner)
     append_hole(segment, size).epoch = heap.quiescent_epoch  # new memory: no work uses it yet
     put_free(pool, segment.first)
     return 0
@@ -128,6 +132,7 @@ cdef int release_segment(Pool* pool, Segment* segment) noexcept nogil:
         put_free(pool, block)
         return code
     unlink_segment(pool, segment)
+    record_event(pool, SEGMENT_FREED, segment.address, segment.size, segment.heap.stream, segment.heap.owner)
     count_owner(segment.heap, -<int64_t>segment.size)
     pool.stats.num_device_free += 1
     count_pool(pool, RESERVED_BYTES, segment.kind, -<long long>segment.size)

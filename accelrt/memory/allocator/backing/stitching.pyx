@@ -17,9 +17,11 @@ from accelrt.memory.allocator.backing.pages cimport (
 )
 from accelrt.memory.allocator.backing.plain cimport has_no_replays
 from accelrt.memory.allocator.block_ops cimport absorb, is_quiescent
+from accelrt.memory.allocator.event_ring cimport record_event, stack_of_block
 from accelrt.memory.allocator.exclusive cimport count_splits, put_free, set_free, wake
 from accelrt.memory.allocator.free_list cimport class_of, next_class
 from accelrt.memory.allocator.heap_stats cimport cumulative
+from accelrt.memory.allocator.history_types cimport SEGMENT_MAPPED, STITCHED_TOGETHER, TAKEN_APART
 from accelrt.memory.allocator.metadata cimport ensure_blocks
 from accelrt.memory.allocator.sizes cimport LARGE, SMALL
 from accelrt.memory.allocator.stats cimport ALLOCATION
@@ -266,6 +268,7 @@ cdef void open_stitched(Pool* pool, Segment* stitched) noexcept nogil:
     for index in range(stitched.slot_count):
         stitched.slots[index].page.resident = stitched.slots[index]
         stitched.slots[index].hole = NULL
+    record_event(pool, SEGMENT_MAPPED, stitched.address, stitched.size, stitched.heap.stream, stitched.heap.owner)
     stitched.evicted = 0
     while block.after != NULL:
         absorb(stitched.heap, block, block.after)
@@ -467,6 +470,7 @@ cdef int drop_stitched(Pool* pool, Segment* stitched) noexcept nogil:
     else:
         heap.last_stitched = stitched.before
     pool.stitched_count -= 1
+    record_event(pool, TAKEN_APART, stitched.address, stitched.size, heap.stream, heap.owner)
     for index in range(stitched.slot_count):
         drop_slot(stitched.slots[index])
         stitched.slots[index].hole.state = FREE
@@ -529,6 +533,8 @@ cdef int make_stitched(Pool* pool, Heap* heap, Page** pages, size_t count) noexc
             pool.stats.stitched_bytes += stitched.slots[index].size
     if code == 0:
         charge_budget(pool, count)
+        stitched.stack = stack_of_block(pool)
+        record_event(pool, STITCHED_TOGETHER, stitched.address, size, heap.stream, heap.owner)
         open_stitched(pool, stitched)
     else:
         for index in range(count):

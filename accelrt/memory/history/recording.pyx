@@ -1,0 +1,408 @@
+"""The recorder: which events, stacks and tags the allocator keeps of what programs do.
+
+Nothing is paid while it is off and no tag was used: then no stand-in leads the fast path to it (memory/allocator/pool.pyx).
+"""
+import os
+from _thread import allocate_lock, get_ident
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.string cimport memset
+
+from accelrt.core.integers cimport exact_int
+from accelrt.memory.allocator.event_ring cimport (
+    clear_ring, copy_some, exchange_tag, read_tag, record_annotation, set_capture,
+)
+from accelrt.memory.allocator.history_types cimport (
+    ANNOTATION_BEGIN, ANNOTATION_END, CONTEXT_NONE, MAX_TAGS, Event, History, HistorySettings, TagFigures,
+)
+from accelrt.memory.allocator.pool cimport MAX_DEVICES, pool_if_made, set_history
+from accelrt.memory.allocator.types cimport Pool
+from accelrt.status cimport refuse_copy
+
+cdef extern from "stack_walk.h":
+    """
+    #include "stack_walk.h"
+    #include <pthread.h>
+    static int forget_stack_guard_in_children(void) { return pthread_atfork(NULL, NULL, forget_stack_guard); }
+    static PyObject *name_of_address(const void *address, const char **file) {
+        Dl_info found;
+        *file = "";
+        if (!dladdr(address, &found)) return PyUnicode_FromFormat("%p", address);
+        *file = found.dli_fname ? found.dli_fname : "";
+        if (found.dli_sname) return PyUnicode_DecodeUTF8(found.dli_sname, (Py_ssize_t)strlen(found.dli_sname), "replace");
+        return PyUnicode_FromFormat("+0x%zx", (size_t)((const char *)address - (const char *)found.dli_fbase));
+    }
+    static PyObject *file_of_code(const void *code) { return Py_NewRef(((PyCodeObject *)code)->co_filename); }
+    static PyObject *name_of_code(const void *code) { return Py_NewRef(((PyCodeObject *)code)->co_name); }
+    static int line_of_code(const void *code, int offset) { return PyCode_Addr2Line((PyCodeObject *)code, offset); }
+    """
+    enum:
+        STACK_FRAMES
+        PYTHON_FRAME
+        C_FRAME
+        NAMED_FRAME
+    ctypedef struct StackFrame:
+        const void* code
+        int offset
+        int kind
+    uint32_t take_stack_of_thread(const char* entry, uint32_t before) noexcept nogil
+    uint32_t copy_stack(uint32_t number, StackFrame* frames) noexcept nogil
+    void set_c_frames(bint wanted) noexcept nogil
+    int forget_stack_guard_in_children()
+    object name_of_address(const void* address, const char** file)
+    object file_of_code(const void* code)
+    object name_of_code(const void* code)
+    int line_of_code(const void* code, int offset)
+
+cdef enum:
+    DEFAULT_ENTRIES = 1000000
+    MOST_ENTRIES = 1 << 24    # 1 GiB of events
+    MOST_ANNOTATIONS = 1 << 20
+    CHUNK = 4096              # events that are copied while the history's lock is held
+
+cdef HistorySettings wanted   # under turn
+cdef object turn = allocate_lock()
+cdef dict cached_frames = {}  # number of a stack -> its list of dicts
+cdef list tag_names = [""]
+cdef dict tag_numbers = {}
+cdef list annotation_names = [""]
+cdef dict annotation_numbers = {}
+
+cdef dict CONTEXTS = {None: 0, "state": 1, "alloc": 2, "all": 3}
+
+
+cdef History* history_of(int device) noexcept nogil:
+    cdef Pool* pool = pool_if_made(device)
+    return NULL if pool == NULL else pool.history
+
+
+cdef int put_into_force(HistorySettings settings) except -1:
+    # Under turn.
+    global wanted
+    cdef HistorySettings before = wanted
+    cdef int code
+    wanted = settings
+    with nogil:
+        code = set_history(&settings)
+        if code:
+            set_history(&before)
+    if code:
+        wanted = before
+        size = settings.capacity * sizeof(Event)
+        raise MemoryError(f"the host has no memory for {settings.capacity} events, {size} bytes")
+    return 0
+
+
+def record_history(enabled="all", context="all", stacks="python", max_entries=DEFAULT_ENTRIES, device=None,
+                   clear_history=False):
+    """Records what happens to device memory: torch.cuda.memory._record_memory_history.
+
+    Arguments:
+        enabled: "all" records events; "state" keeps the stacks of live memory alone; None ends the recording, and what
+            was recorded stays.  True is "all", False is None.
+        context: which stacks are kept: None, none; "state", those of live memory; "alloc", those of allocations in the
+            events too; "all", those of frees as well.
+        stacks: "python", frames of Python, which a thread has while it holds the GIL; "all", frames of C before them.
+        max_entries: int, events that each device keeps, 64 bytes each, of which those reached take memory; the
+            newest stay, and dropped_events says how many are gone.  More than 2**24 count as 2**24.
+        device: for torch's sake; all devices are recorded.
+        clear_history: whether what was recorded before goes.
+    Raises:
+        ValueError, TypeError: an argument is none of those.
+        MemoryError: the host has no memory for the events; the recording goes on as before.
+
+    A frame of a stack is kept as its code object and place, so the cost of an event grows with the depth of the stack, up
+    to 128 frames; the outermost beyond that are left out.  Memory of other backends (select_backend) is not recorded.
+    """
+    cdef HistorySettings settings
+    cdef int ordinal
+    if enabled is True or enabled is False:
+        enabled = "all" if enabled else None
+    if enabled not in (None, "state", "all"):
+        raise ValueError(f"enabled is {enabled!r}; pass None, 'state' or 'all'")
+    if context not in CONTEXTS:
+        raise ValueError(f"context is {context!r}; pass None, 'state', 'alloc' or 'all'")
+    if stacks not in ("python", "all"):
+        raise ValueError(f"stacks is {stacks!r}; pass 'python' or 'all'")
+    max_entries = exact_int(max_entries, "max_entries", "a number of events as int")
+    if max_entries < 1:
+        raise ValueError(f"max_entries is {max_entries}; keep one event or more")
+    with turn:
+        settings.tags = wanted.tags
+        settings.records = enabled == "all"
+        settings.context = CONTEXTS[context] if enabled is not None else CONTEXT_NONE
+        settings.capacity = min(max_entries, MOST_ENTRIES)
+        set_c_frames(stacks == "all")
+        put_into_force(settings)
+        if clear_history:
+            for ordinal in range(MAX_DEVICES):
+                if history_of(ordinal) != NULL:
+                    clear_ring(history_of(ordinal))
+
+
+def is_recording(device=None):
+    """Whether record_history is on, for stacks or for events."""
+    return wanted.records or wanted.context != 0
+
+
+cdef uint32_t number_of(str name, list names, dict numbers, object most, str what) except 0:
+    number = numbers.get(name)
+    if number is None:
+        if len(names) >= most:
+            raise ValueError(f"{name!r} would be {what} number {len(names)}; {most - 1} different ones are the most")
+        names.append(name)
+        number = numbers[name] = len(names) - 1
+    return number
+
+
+cdef class tag:
+    """Gives what the thread allocates inside a name, whose bytes memory_stats, snapshots and errors tell.
+
+        with accelrt.memory.tag("kv cache"):
+            keys = accelrt.empty((1024, 1024), dtype="float16")
+
+    Arguments:
+        name: str, not empty; memory keeps it until it is freed, wherever that happens.  Of tags inside tags the innermost
+            counts.  A process may use 4,095 different names.
+    Raises:
+        TypeError, ValueError: name is no str, is empty, or is one too many.
+        MemoryError: the host has no memory for the figures.
+
+    It can be entered again, also while it is entered.  Memory that nogil code allocates on the thread counts too.
+    """
+
+    cdef readonly str name
+    cdef uint32_t number
+    cdef list before
+
+    def __init__(self, name):
+        global wanted
+        cdef HistorySettings settings
+        if not isinstance(name, str):
+            raise TypeError(f"name is {name!r} of type {type(name).__name__}; pass the tag's name as str")
+        if not name:
+            raise ValueError("name is empty; pass the tag's name")
+        self.name = str(name)
+        self.before = []
+        with turn:
+            self.number = number_of(self.name, tag_names, tag_numbers, MAX_TAGS, "tag")
+            if not wanted.tags:
+                settings = wanted
+                settings.tags = True
+                put_into_force(settings)
+
+    def __enter__(self):
+        self.before.append((get_ident(), exchange_tag(self.number)))
+        return self
+
+    def __exit__(self, *exception):
+        here = get_ident()
+        for index in range(len(self.before) - 1, -1, -1):
+            if self.before[index][0] == here:
+                exchange_tag(self.before.pop(index)[1])
+                return
+        raise RuntimeError(f"the tag {self.name!r} was not entered on this thread; leave it where it was entered")
+
+    def __reduce__(self):
+        refuse_copy(self, "it is entered on threads; make another with the same name")
+
+    def __repr__(self):
+        return f"<accelrt.memory.tag {self.name!r}>"
+
+
+cdef class annotate:
+    """Marks a part of the program in the recorded events: torch's external annotations.
+
+        with accelrt.memory.annotate("forward"):
+            ...
+
+    Arguments:
+        name: str.
+    Raises:
+        TypeError: name is no str.
+        ValueError: it would be the 1,048,576th different name.
+    """
+
+    cdef readonly str name
+    cdef uint32_t number
+
+    def __init__(self, name):
+        if not isinstance(name, str):
+            raise TypeError(f"name is {name!r} of type {type(name).__name__}; pass the annotation's name as str")
+        self.name = str(name)
+        with turn:
+            self.number = number_of(self.name, annotation_names, annotation_numbers, MOST_ANNOTATIONS, "annotation")
+
+    def __enter__(self):
+        mark_all(ANNOTATION_BEGIN, self.number)
+        return self
+
+    def __exit__(self, *exception):
+        mark_all(ANNOTATION_END, self.number)
+
+    def __reduce__(self):
+        refuse_copy(self, "it is entered on threads; make another with the same name")
+
+    def __repr__(self):
+        return f"<accelrt.memory.annotate {self.name!r}>"
+
+
+cdef void mark_all(int action, uint32_t number) noexcept:
+    cdef int ordinal
+    for ordinal in range(MAX_DEVICES if wanted.records else 0):
+        if history_of(ordinal) != NULL:
+            record_annotation(pool_if_made(ordinal), action, number)
+
+
+# --- reading -----------------------------------------------------------------------------------------------------
+
+def copy_events(int device, uint64_t start, uint64_t count):
+    """Copies events of a device.
+
+    Arguments:
+        device: int, an ordinal.
+        start: int, the number of the first; those before the oldest that is kept are left out.
+        count: int, the most.
+    Returns:
+        (bytes, int, int): the events, 64 bytes each (struct Event, history_types.pxd); the numbers of the first of
+        them and of the one after the last.
+    """
+    cdef History* history = history_of(device)
+    cdef Event* place
+    cdef uint64_t first, at
+    cdef size_t done = 0, got = 1
+    if history == NULL:
+        return b"", start, start
+    with nogil:
+        first = copy_some(history, start, 0, NULL, &got)
+        at = history.next
+    count = min(count, at - first if at > first else 0)
+    copied = PyBytes_FromStringAndSize(NULL, count * sizeof(Event))
+    place = <Event*>PyBytes_AS_STRING(copied)
+    with nogil:
+        got = 1
+        while done < count and got:
+            at = copy_some(history, first + done, min(count - done, <size_t>CHUNK), place + done, &got)
+            if at != first + done and done:  # overtaken: begin again with what is still kept
+                first = at
+                done = 0
+                got = 1
+                continue
+            if done == 0:
+                first = at
+            done += got
+    return copied[: done * sizeof(Event)], first, first + done
+
+
+def event_range(int device):
+    """(number of the oldest event that is kept, number of the next); (0, 0) where nothing was recorded."""
+    cdef History* history = history_of(device)
+    cdef size_t none = 0
+    cdef uint64_t first
+    if history == NULL:
+        return 0, 0
+    first = copy_some(history, 0, 0, NULL, &none)
+    return first, max(first, history.next)
+
+
+def dropped_events(device=None):
+    """Events that were recorded of a device, or of all, and are kept no longer."""
+    ordinals = range(MAX_DEVICES) if device is None else (exact_int(device, "device", "an ordinal as int"),)
+    return sum([event_range(ordinal)[0] for ordinal in ordinals])
+
+
+cdef list read_frames(uint32_t number):
+    cdef StackFrame[STACK_FRAMES] frames
+    cdef uint32_t index, count = copy_stack(number, frames)
+    cdef const char* file
+    found = []
+    for index in range(count):
+        if frames[index].kind == PYTHON_FRAME:
+            found.append({
+                "filename": file_of_code(frames[index].code),
+                "line": line_of_code(frames[index].code, frames[index].offset),
+                "name": name_of_code(frames[index].code),
+            })
+        elif frames[index].kind == C_FRAME:
+            name = name_of_address(frames[index].code, &file)
+            found.append({"filename": file.decode("utf-8", "replace"), "line": 0, "name": name})
+        else:
+            name = (<const char*>frames[index].code).decode()
+            found.append({"filename": "accelrt", "line": 0, "name": name})
+    return found
+
+
+def frames_of(number):
+    """The frames of a stack, innermost first.
+
+    Arguments:
+        number: int, the stack of an event or a block; 0: none.
+    Returns:
+        list of dicts "filename", "line", "name"; the same list each time: not to be changed.
+    """
+    found = cached_frames.get(number)
+    if found is None:
+        found = cached_frames[number] = read_frames(number)
+    return found
+
+
+def tag_name(number):
+    """The name of a tag by its number; "" for 0."""
+    return tag_names[number]
+
+
+def annotation_name(number):
+    """The name of an annotation by its number."""
+    return annotation_names[number]
+
+
+cdef dict tag_counter(int64_t now, int64_t peak, int64_t allocated):
+    return {"current": now, "peak": peak, "allocated": allocated, "freed": allocated - now}
+
+
+def tag_stats(int device):
+    """The figures of each tag that a device's memory has had.
+
+    Returns:
+        dict: name -> {"allocated_bytes": ..., "allocation": ...}, each a dict of current, peak, allocated and freed;
+        peaks since the start or reset_peak_memory_stats.
+    """
+    cdef History* history = history_of(device)
+    cdef TagFigures figures
+    cdef uint32_t number
+    answer = {}
+    for number in range(1, len(tag_names) if history != NULL else 1):
+        figures = read_tag(history, number)
+        if figures.allocated_blocks:
+            answer[tag_names[number]] = {
+                "allocated_bytes": tag_counter(figures.bytes_, figures.peak_bytes, figures.allocated_bytes),
+                "allocation": tag_counter(figures.blocks, figures.peak_blocks, figures.allocated_blocks),
+            }
+    return answer
+
+
+def name_all(list segments):
+    """Puts frames and names for the numbers of stacks and tags in segments of memory/allocator/read_stats; the list."""
+    cdef dict segment, block
+    for segment in segments:
+        segment["frames"] = frames_of(segment["frames"])
+        for block in segment["blocks"]:
+            block["frames"] = frames_of(block["frames"])
+            block["tag"] = tag_names[block["tag"]]
+    return segments
+
+
+memset(&wanted, 0, sizeof(wanted))
+wanted.capacity = DEFAULT_ENTRIES
+set_capture(take_stack_of_thread)
+if forget_stack_guard_in_children():
+    raise MemoryError("no host memory for a handler of forks")
+
+
+def _begin_anew():
+    global turn
+    turn = allocate_lock()
+
+
+os.register_at_fork(after_in_child=_begin_anew)

@@ -1,0 +1,178 @@
+"""accelrt.memory.tag: names of memory, with figures of their own."""
+
+import copy
+import pickle
+import threading
+
+import pytest
+from child import in_child
+
+import accelrt
+from accelrt import memory
+from accelrt.memory.history import recording
+
+pytestmark = pytest.mark.own_process
+MIB = 1 << 20
+
+
+def figure(name, which="allocated_bytes", field="current"):
+    return memory.memory_stats(0)[f"tag.{name}.{which}.{field}"]
+
+
+def alloc(size):
+    return accelrt.caching_allocator_alloc(size, 0)
+
+
+free = accelrt.caching_allocator_delete
+
+
+def tags_within_tags():
+    plain = alloc(512)
+    with memory.tag("outer") as outer:
+        first = alloc(MIB)
+        with memory.tag("inner"):
+            second = alloc(3 * MIB)
+            with outer:
+                third = alloc(1000)
+        fourth = alloc(2 * MIB)
+    after = alloc(4096)
+    assert figure("outer") == MIB + 1024 + 2 * MIB
+    assert figure("inner") == 3 * MIB
+    assert figure("outer", "allocation") == 3
+    free(second)
+    free(fourth)
+    assert figure("inner") == 0
+    assert figure("inner", field="peak") == 3 * MIB
+    assert figure("outer", field="freed") == 2 * MIB
+    memory.reset_peak_memory_stats(0)
+    assert figure("inner", field="peak") == 0
+    assert figure("outer", field="peak") == MIB + 1024
+    state = {
+        block["address"]: block["tag"] for segment in memory.memory_snapshot(0) for block in segment["blocks"]
+    }
+    assert [state[address] for address in (plain, first, third, after)] == ["", "outer", "outer", ""]
+    for address in (plain, first, third, after):
+        free(address)
+    assert figure("outer") == figure("outer", "allocation") == 0
+
+
+@pytest.mark.parametrize("level", ["0", "2"])
+@pytest.mark.parametrize("settings", ["expandable_segments:True", "expandable_segments:False"])
+def test_the_innermost_tag_counts(level, settings):
+    in_child(tags_within_tags, ACCELRT_DEBUG=level, ACCELRT_ALLOC_CONF=settings)
+
+
+def used_before_any_tag():
+    before = [alloc(512) for _ in range(3)]
+    free(alloc(512))
+    free(alloc(512))  # from the last-freed cache
+    with memory.tag("late"):
+        for _ in range(3):
+            free(alloc(512))
+        kept = alloc(512)
+    for address in before:
+        free(address)
+    assert figure("late", "allocation") == 1
+    assert figure("late", "allocation", "allocated") == 4
+    free(kept)
+    for _ in range(3):
+        free(alloc(512))
+    assert figure("late", "allocation", "allocated") == 4
+
+
+def test_memory_from_before_the_first_tag_has_none():
+    in_child(used_before_any_tag, ACCELRT_DEBUG="0")
+    in_child(used_before_any_tag)
+
+
+def tags_of_threads():
+    stop, kept = threading.Barrier(4), []
+
+    def work(number):
+        with memory.tag(f"thread {number}"):
+            stop.wait()
+            for _ in range(300):
+                free(alloc(1000 + number))
+            kept.append(alloc(MIB))
+        free(alloc(77))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for number in range(4):
+        assert figure(f"thread {number}") == MIB
+        assert figure(f"thread {number}", "allocation", "allocated") == 301
+    for address in kept:  # on another thread than they were allocated on
+        free(address)
+    assert all(figure(f"thread {number}") == 0 for number in range(4))
+
+
+def test_threads_have_their_own_tag():
+    in_child(tags_of_threads, ACCELRT_DEBUG="0")
+    in_child(tags_of_threads)
+
+
+def freed_by_objects():
+    with memory.tag("objects"):
+        buffer = accelrt.Buffer(3 * MIB)
+        array = accelrt.zeros((1000,), dtype="float32")
+    assert figure("objects", "allocation") == 2
+    del buffer, array
+    accelrt.synchronize()
+    assert figure("objects") == 0
+
+
+def test_buffers_and_arrays_have_the_tag():
+    in_child(freed_by_objects)
+
+
+def left_elsewhere():
+    tag = memory.tag("here")
+    tag.__enter__()
+    problems = []
+
+    def leave():
+        try:
+            tag.__exit__(None, None, None)
+        except RuntimeError as error:
+            problems.append(str(error))
+
+    thread = threading.Thread(target=leave)
+    thread.start()
+    thread.join()
+    assert "not entered on this thread" in problems[0]
+    tag.__exit__(None, None, None)
+    with pytest.raises(RuntimeError, match="not entered"):
+        tag.__exit__(None, None, None)
+
+
+def test_a_tag_is_left_where_it_was_entered():
+    in_child(left_elsewhere)
+
+
+def test_what_is_no_tag_is_refused():
+    with pytest.raises(TypeError, match="as str"):
+        memory.tag(3)
+    with pytest.raises(ValueError, match="empty"):
+        memory.tag("")
+    for duplicate in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="another with the same name"):
+            duplicate(memory.tag("x"))
+
+
+def too_many():
+    for number in range(4095):
+        memory.tag(str(number))
+    with pytest.raises(ValueError, match="4095 different"):
+        memory.tag("one more")
+    with memory.tag("77"):
+        address = alloc(512)
+    assert figure("77") == 512
+    free(address)
+    assert set(recording.tag_stats(0)) == {"77"}
+
+
+def test_a_process_has_so_many_tags():
+    in_child(too_many)
