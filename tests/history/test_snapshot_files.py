@@ -121,7 +121,7 @@ def refusal(path):
 
 
 def test_a_snapshot_cut_anywhere_is_refused(tmp_path, form):
-    whole = file_of(tmp_path, form, made_history(6, devices=1, stacks=2)).read_bytes()
+    whole = file_of(tmp_path, form, made_history(6, devices=1, stacks=4)).read_bytes()
     path = tmp_path / "cut"
     for length in range(0, len(whole), 1 if form == "compact" else 3):
         path.write_bytes(whole[:length])

@@ -32,6 +32,7 @@ PARTS = {
     "accelrt.cli.text.Progress",
     "accelrt.cli.replay.Replayer",
     "accelrt.cli.sample.Sampler",
+    "accelrt.cli.tune.Tuner",
     "accelrt.cli.top.keys.Keys",
     "accelrt.cli.top.state.State",
     "accelrt.env.Variable",

@@ -138,7 +138,7 @@ def test_lines_for_a_shell_name_what_there_is(number):
     if text.startswith("accelrt info"):
         said = run("import sys; from accelrt.cli.main import main; sys.argv[1:] = ['--help']; main()")
         listed = re.findall(r"^accelrt (\S+)", text, re.M)
-        assert set(listed) == {"info", "top", "export", "demo", "replay", "--version"}
+        assert set(listed) == {"info", "top", "export", "demo", "record", "replay", "tune", "--version"}
         assert all(name in said for name in listed)
         return
     subprocess.run(["bash", "-n", "-c", text], check=True)

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from accelrt.memory.history.memory_history import Recorder
     from accelrt.memory.history.packed_events import Frames
 
-    Parts = list[bytes]
-
 __all__ = [
     "MAGIC",
     "RECORDING",
@@ -41,6 +39,8 @@ __all__ = [
     "recorded",
     "written",
 ]
+
+Parts = list[bytes]  # of a file, one after the other
 
 MAGIC = b"\x89ACRT\r\n\x1a"  # as PNG's: a transfer that changes line ends or strips a bit is seen at once
 FORMAT = 1

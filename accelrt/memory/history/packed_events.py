@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
-    from numpy.typing import NDArray
-
-    Events = NDArray[np.void]  # of dtype EVENT
-    Frames = list[dict[str, Any]]  # filename, line and name of each, the innermost first
+from numpy.typing import NDArray
 
 __all__ = [
     "ACTIONS",
@@ -27,7 +20,10 @@ __all__ = [
     "entries",
 ]
 
-# As event_ring.pxd lays it out; little-endian.
+Events = NDArray[np.void]  # of dtype EVENT
+Frames = list[dict[str, Any]]  # filename, line and name of each, the innermost first
+
+# struct Event of memory/allocator/history_types.pxd; little-endian.
 EVENT = np.dtype(
     [
         ("time_ns", "<u8"),  # since the epoch

@@ -332,7 +332,7 @@ def read(content: bytes, name: str) -> dict[str, Any]:
         SnapshotError: it holds something else than plain data, is damaged, or is no snapshot.
     """
     with gc_paused():
-        found = unpickler.loads(content, name)
+        found: Any = unpickler.loads(content, name)
         checked(found, name)
     if OWN in found:
         found[OWN].pop(SHARED, None)
@@ -361,7 +361,8 @@ def wanted(place: Any, key: str, kind: type, where: str) -> Any:
     if type(place) is not dict:
         raise SnapshotError(f"{where}: a dict was expected, not {type(place).__name__}")
     value: Any = place.get(key)
-    if type(value) is not kind or (kind is int and value < 0):
+    is_right = type(value) is kind
+    if not is_right or (kind is int and value < 0):
         words = "an integer from 0 on" if kind is int else f"a {kind.__name__}"
         there = f"not {brief(value)}" if key in place else "and is missing"
         raise SnapshotError(f"{where}: {words} was expected under {key!r}, {there}")

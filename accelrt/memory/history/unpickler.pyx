@@ -11,23 +11,24 @@ from libc.string cimport memcpy
 
 from accelrt.errors import SnapshotError
 
-INT_BYTES = 16     # of the widest integer
-TEXT_DIGITS = 48   # of the longest number in text
-FIRST_PROTOCOL, LAST_PROTOCOL = 0, 5
-CROWDED = 3        # bytes of a pickle for each dict or list in it, at least
-FREE_CONTAINERS = 1024
+cdef enum:
+    INT_BYTES = 16     # of the widest integer
+    TEXT_DIGITS = 48   # of the longest number in text
+    LAST_PROTOCOL = 5
+    CROWDED = 3        # bytes of a pickle for each dict or list in it, at least
+    FREE_CONTAINERS = 1024
 
 # Opcodes that import, call, or ask the reader for an object.
-REFUSED = {
+cdef dict REFUSED = {
     b"c": "GLOBAL", b"\x93": "STACK_GLOBAL", b"R": "REDUCE", b"b": "BUILD", b"i": "INST", b"o": "OBJ",
     b"\x81": "NEWOBJ", b"\x92": "NEWOBJ_EX", b"\x82": "EXT1", b"\x83": "EXT2", b"\x84": "EXT4", b"P": "PERSID",
     b"Q": "BINPERSID", b"\x97": "NEXT_BUFFER", b"\x98": "READONLY_BUFFER",
 }
-UNWANTED = {
+cdef dict UNWANTED = {
     b"B": "BINBYTES", b"C": "SHORT_BINBYTES", b"\x8e": "BINBYTES8", b"\x96": "BYTEARRAY8", b"\x8f": "EMPTY_SET",
     b"\x90": "ADDITEMS", b"\x91": "FROZENSET", b"S": "STRING", b"T": "BINSTRING", b"U": "SHORT_BINSTRING",
 }
-PLAIN = "a snapshot is a pickle of dict, list, tuple, str, int, float, bool and None alone"
+cdef str PLAIN = "a snapshot is a pickle of dict, list, tuple, str, int, float, bool and None alone"
 
 
 cdef class PlainUnpickler:
@@ -40,13 +41,15 @@ cdef class PlainUnpickler:
     cdef list stack, below, memo
     cdef str name
 
-    def __cinit__(self, bytes content, str name):
+    def __cinit__(self):
+        self.stack, self.below, self.memo = [], [], []
+
+    cdef object load(self, bytes content, str name):
         self.content = content
         self.data = content
         self.size = len(content)
-        self.at = self.opcode_at = self.containers = 0
-        self.stack, self.below, self.memo = [], [], []
         self.name = name
+        return self.run()
 
     cdef object fail(self, str what):
         raise SnapshotError(f"{self.name}: at byte {self.opcode_at:,}: {what}", self.opcode_at)
@@ -310,7 +313,7 @@ cdef class PlainUnpickler:
         elif op == 0x80:        # PROTO
             found = self.take_number(1)
             if found > LAST_PROTOCOL:
-                self.fail(f"protocol {found} of pickle; {FIRST_PROTOCOL} to {LAST_PROTOCOL} are read")
+                self.fail(f"protocol {found} of pickle; 0 to {LAST_PROTOCOL} are read")
         elif op == b"0":        # POP
             if self.stack:
                 self.stack.pop()
@@ -361,4 +364,4 @@ def loads(content, name="the pickle"):
     """
     if not isinstance(content, bytes):
         raise TypeError(f"content is {type(content).__name__}; pass bytes")
-    return PlainUnpickler(content, name).run()
+    return PlainUnpickler().load(content, name)
