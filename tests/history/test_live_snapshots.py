@@ -3,6 +3,8 @@
 import importlib.util
 import os
 import pickle
+import random
+import threading
 
 import pytest
 
@@ -76,3 +78,47 @@ def test_torchs_viewer_opens_a_dump(tmp_path, recorded):
     assert "segments:" in viewer.segsum(found)
     assert "Device 0" in viewer.trace(found)
     assert all("MemoryViz.js" in plot(found) for plot in (viewer.trace_plot, viewer.segment_plot))
+
+
+def live_addresses(trace):
+    """What is allocated once a trace's events have happened."""
+    live = set()
+    for event in trace:
+        if event["action"] == "alloc":
+            live.add(event["addr"])
+        elif event["action"] == "free_requested":
+            live.remove(event["addr"])
+    return live
+
+
+def churn(over, seed):
+    chance, kept = random.Random(seed), []
+    with accelrt.stream(accelrt.Stream()):
+        while not over.is_set():
+            kept.append(accelrt.Buffer(chance.randint(1, 1 << 20)))
+            if len(kept) > 20:
+                kept.pop(chance.randrange(20))
+
+
+@pytest.mark.parametrize("name", ["now.pickle", "now.accelrt"])
+def test_segments_are_what_the_events_led_to_beside_busy_threads(tmp_path, recorded, name):
+    over = threading.Event()
+    threads = [threading.Thread(target=churn, args=(over, seed)) for seed in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(5):
+            memory.dump_snapshot(tmp_path / name)
+            found = memory.load_snapshot(tmp_path / name)
+            blocks = [
+                block["address"]
+                for segment in found["segments"]
+                if segment["device"] == 0
+                for block in segment["blocks"]
+                if block["state"] == "active_allocated"
+            ]
+            assert live_addresses(found["device_traces"][0]) == set(blocks)
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
