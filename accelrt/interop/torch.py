@@ -246,7 +246,7 @@ def record_history_as_before(
     *others: object,
 ) -> None:
     """As torch._C._cuda_record_memory_history_legacy."""
-    context = ("all" if context_of_events else "state") if record_context else None
+    context: Any = ("all" if context_of_events else "state") if record_context else None
     recording.record_history(
         enabled, context, "all" if c_frames else "python", max_entries, clear_history=clear_history
     )
