@@ -1,8 +1,8 @@
 """The recorder: an allocation and its free while their events are kept, and how long a snapshot takes.
 
 A pair is one allocation and its free, 512 B, found in the cache; three events.  Stacks are Python's alone,
-20 frames deep; the calls that make the depth are subtracted.  A dump writes a million events with 20 stacks to
-a file: torch's is the pickle of `_snapshot()`, accelrt's its own format, or the same pickle.  What is loaded
+20 frames deep; the calls that make the depth are subtracted.  A dump writes a million events with 20 stacks
+to a file: torch's is the pickle of `_snapshot()`, accelrt's its own format, or the same pickle.  What is loaded
 is the last dump.
 """
 
