@@ -2,7 +2,7 @@
 
 A pair is one allocation and its free, 512 B, found in the cache; three events.  Stacks are Python's alone,
 20 frames deep; the calls that make the depth are subtracted.  A dump writes a million events with 20 stacks
-to a file: torch's is the pickle of `_snapshot()`, accelrt's its own format, or the same pickle.  What is loaded
+to a file: torch's is the pickle of `_snapshot()`, accelrt's its own format, or that.  What is loaded
 is the last dump.
 """
 
