@@ -24,6 +24,7 @@ import report
 HERE = Path(__file__).resolve().parent
 BENCHMARKS = {
     "bench_alloc.py": "Allocation",
+    "bench_history.py": "The recorder",
     "bench_stream.py": "Streams, events, devices",
     "bench_graph.py": "Graphs",
     "bench_copy.py": "Copies and fills",

@@ -16,6 +16,7 @@ from accelrt.driver import registry
 from accelrt.errors import NotSupportedError
 from accelrt.memory import statistics
 from accelrt.memory.backends import torch_hooks
+from accelrt.memory.history import recording, snapshots
 from accelrt.memory.mempool import MemPool
 from accelrt.runtime import init as runtime
 
@@ -217,17 +218,38 @@ def torchs_id(pool: tuple[int, int]) -> tuple[int, int]:
 
 def snapshot(which: Any = None) -> dict[str, Any]:
     """As torch._C._cuda_memorySnapshot: of all pools, or of the one whose id `which` begins with."""
-    segments = statistics.memory_snapshot()
-    for segment in segments:
+    found = {**snapshots.snapshot()}
+    for segment in found["segments"]:
         segment["segment_pool_id"] = torchs_id(segment["segment_pool_id"])
     if which is not None and tuple(which[:2]) != (0, 0):
-        segments = [segment for segment in segments if segment["segment_pool_id"] == tuple(which[:2])]
-    return {
-        "segments": segments,
-        "device_traces": [[] for _ in range(registry.active_device_count())],
-        "allocator_settings": memory.allocator_settings(),
-        "external_annotations": [],
-    }
+        wanted = tuple(which[:2])
+        found["segments"] = [each for each in found["segments"] if each["segment_pool_id"] == wanted]
+    for _ in range(registry.active_device_count() - len(found["device_traces"])):
+        found["device_traces"].append([])
+    return found
+
+
+def record_history(
+    enabled: Any, context: Any, stacks: Any, max_entries: int, clear_history: bool = False, *others: object
+) -> None:
+    """As torch._C._cuda_record_memory_history; others are of torch's compiler."""
+    recording.record_history(enabled, context, stacks, max_entries, clear_history=clear_history)
+
+
+def record_history_as_before(
+    enabled: bool,
+    record_context: bool = True,
+    max_entries: int = 1,
+    context_of_events: bool = False,
+    c_frames: bool = False,
+    clear_history: bool = False,
+    *others: object,
+) -> None:
+    """As torch._C._cuda_record_memory_history_legacy."""
+    context: Any = ("all" if context_of_events else "state") if record_context else None
+    recording.record_history(
+        enabled, context, "all" if c_frames else "python", max_entries, clear_history=clear_history
+    )
 
 
 # By their names in torch._C: every function of torch.cuda and torch.accelerator looks them up there.
@@ -236,6 +258,9 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "_cuda_resetPeakMemoryStats": lambda device: statistics.reset_peak_memory_stats(device),
     "_cuda_resetAccumulatedMemoryStats": lambda device: statistics.reset_accumulated_memory_stats(device),
     "_cuda_memorySnapshot": snapshot,
+    "_cuda_record_memory_history": record_history,
+    "_cuda_record_memory_history_legacy": record_history_as_before,
+    "_cuda_isHistoryEnabled": lambda: recording.is_recording(),
     "_cuda_getMemoryFraction": torch_hooks.limit_fraction,
     "_accelerator_isAllocatorInitialized": lambda: is_used(),
     "_accelerator_emptyCache": lambda: memory.empty_cache(),

@@ -3,11 +3,12 @@
 import ctypes
 from pathlib import Path
 
-from timing import Work
+from timing import Work, nothing
 
 import accelrt
 from peers import on_host
 from peers.churn import churn
+from peers.depth import deep
 from peers.readings import Readings
 
 MIB = 1 << 20
@@ -29,6 +30,51 @@ class Accelrt(Readings, cuda=accelrt):
 
     def side_streams(self, count):
         return [accelrt.Stream() for _ in range(count)]
+
+    # --- the recorder ---
+
+    dumps = (".pickle", ".snapshot")
+
+    def record(self, enabled="all", **how):
+        accelrt.memory.record_history(enabled, **how)
+
+    def history_off(self):
+        return self.pair(512)
+
+    def history_events(self):
+        self.record(context=None)
+        return self.pair(512)
+
+    def history_state(self):
+        self.record("state", context="state")
+        return deep(self.pair(512), 20)
+
+    def history_stacks(self):
+        self.record(context="all")
+        return deep(self.pair(512), 20)
+
+    def history_ended(self):
+        self.record(None)
+        return self.pair(512)
+
+    def history_tag(self):
+        tag, pair = accelrt.memory.tag("benchmark"), self.pair(512)
+
+        def tagged():
+            with tag:
+                return pair()
+
+        def untagged():
+            with tag:
+                return nothing()
+
+        return Work(tagged, untagged)
+
+    def dump(self, path):
+        accelrt.memory.dump_snapshot(path)
+
+    def load(self, path):
+        return accelrt.memory.load_snapshot(path)
 
     # --- memory ---
 

@@ -1,11 +1,13 @@
 """torch's way to do each row's work: its fastest public form, so with the device and the stream given."""
 
+import pickle
 from functools import partial
 
 import torch
 from timing import Work
 
 from peers.churn import churn
+from peers.depth import deep
 from peers.readings import Readings
 
 MIB = 1 << 20
@@ -26,6 +28,40 @@ class Torch(Readings, cuda=torch.cuda):
 
     def bytes(self, size):
         return torch.empty(size, dtype=torch.uint8, device="cuda")
+
+    # --- the recorder ---
+
+    dumps = (".pickle",)
+
+    def record(self, enabled="all", context=None, max_entries=1_000_000):
+        torch.cuda.memory._record_memory_history(
+            enabled, context=context, stacks="python", max_entries=max_entries
+        )
+
+    def history_off(self):
+        return self.pair(512)
+
+    def history_events(self):
+        self.record()
+        return self.pair(512)
+
+    def history_state(self):
+        self.record("state", context="state")
+        return deep(self.pair(512), 20)
+
+    def history_stacks(self):
+        self.record(context="all")
+        return deep(self.pair(512), 20)
+
+    def history_ended(self):
+        self.record(None)
+        return self.pair(512)
+
+    def dump(self, path):
+        torch.cuda.memory._dump_snapshot(str(path))
+
+    def load(self, path):
+        return pickle.loads(path.read_bytes())
 
     # --- memory ---
 

@@ -191,6 +191,39 @@ def a_snapshot_shows_every_tensor(t):
 
 
 @scenario
+def torchs_own_functions_record_and_show_the_history(t):
+    import pickle
+
+    from torch.cuda import _memory_viz
+
+    def make():
+        return t.tensor(t.numbers(1234))
+
+    t.torch.cuda.memory._record_memory_history(stacks="python")
+    with t.accelrt.memory.tag("batch"):
+        tensor = make()
+    address = tensor.data_ptr()
+    del tensor
+    held = make()
+    snapshot = pickle.loads(pickle.dumps(t.torch.cuda.memory._snapshot()))
+    t.torch.cuda.memory._record_memory_history(None)
+    entries = [entry for entry in snapshot["device_traces"][0] if entry["action"] == "alloc"]
+    first = next(entry for entry in entries if entry["addr"] == address)
+    assert first["tag"] == "batch"
+    assert "make" in [frame["name"] for frame in first["frames"]]
+    blocks = [block for segment in snapshot["segments"] for block in segment["blocks"]]
+    block = next(block for block in blocks if block["address"] == held.data_ptr())
+    assert "make" in [frame["name"] for frame in block["frames"]]
+    assert f"del {address}" not in _memory_viz.trace(snapshot), "torch's viewer knows what was freed"
+    assert "total_reserved" in _memory_viz.segsum(snapshot)
+    for page in (_memory_viz.trace_plot, _memory_viz.segment_plot):
+        assert "<html" in page(snapshot).lower() or "<!doctype" in page(snapshot).lower()
+    t.torch.cuda.memory._record_memory_history(True, trace_alloc_max_entries=100)
+    t.torch.cuda.memory._record_memory_history(False)
+    t.torch.cuda.memory._record_memory_history(None, clear_history=True)
+
+
+@scenario
 def memory_recorded_on_another_stream_is_kept_until_it_is_past(t):
     side = t.torch.cuda.Stream()
     tensor = t.tensor(t.numbers(MIB))

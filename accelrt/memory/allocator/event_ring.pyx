@@ -295,6 +295,15 @@ cdef void clear_ring(History* history) noexcept nogil:
     spin_unlock(&history.lock)
 
 
+cdef uint64_t first_event(History* history, uint64_t* out_next) noexcept nogil:
+    cdef uint64_t first
+    spin_lock(&history.lock)
+    first = history.first
+    out_next[0] = history.next
+    spin_unlock(&history.lock)
+    return first
+
+
 cdef uint64_t copy_some(
     History* history, uint64_t start, size_t most, Event* out_events, size_t* out_count,
 ) noexcept nogil:

@@ -45,5 +45,9 @@ cdef void want_settings(const PoolSettings* settings) noexcept nogil  # for pool
 cdef void want_level(int level) noexcept nogil  # likewise, the level of audits: 0 none, 1 counters, 2 everything
 # Of all pools, those that are made later too.  NO_HOST_MEMORY: some have it, some don't.  Callers take turns.
 cdef int set_history(const HistorySettings* settings) noexcept nogil
+# For callers that come without the GIL from Python, under no lock: whether operations of this level keep their stack
+# (history_types.pxd); and, with the GIL, takes the one of the operation that is about to begin.
+cdef bint wants_stack(int level) noexcept nogil
+cdef void take_stack_of(int device, int level) noexcept nogil
 cdef Pool* pool_if_made(int device) noexcept nogil  # NULL before the device's first allocation; takes no lock
 cdef void replace_settings(Pool* pool, const PoolSettings* settings) noexcept nogil  # in the exclusive section

@@ -699,6 +699,18 @@ cdef void start_recording(Pool* pool, const HistorySettings* settings) noexcept 
         store_context(&pool.history.context, settings.context)
 
 
+cdef bint wants_stack(int level) noexcept nogil:
+    return load_context(&wanted_history.context) >= level
+
+
+cdef void take_stack_of(int device, int level) noexcept nogil:
+    cdef const Pool* pool = pool_if_made(device)
+    if pool != NULL:
+        take_stack(pool, level, NULL)
+    else:
+        take_first_stack(load_context(&wanted_history.context))
+
+
 cdef int set_history(const HistorySettings* settings) noexcept nogil:
     cdef Pool* pool
     cdef int device, code

@@ -22,8 +22,10 @@ from accelrt.driver.capture_guard cimport count_out_capture, expect_capture
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport CAPTURE_ACTIVE, CAPTURE_NONE
 from accelrt.driver.waiting cimport drop_with_gil, make_thread_state
+from accelrt.memory.allocator.history_types cimport CONTEXT_ALL, CONTEXT_STATE
 from accelrt.memory.allocator.pool cimport (
-    MAX_DEVICES, allocate, empty, locate, pool_if_made, release, set_limit, try_allocate, use_across,
+    MAX_DEVICES, allocate, empty, locate, pool_if_made, release, set_limit, take_stack_of, try_allocate, use_across,
+    wants_stack,
 )
 from accelrt.memory.allocator.private_pool cimport thread_number
 from accelrt.memory.allocator.read_stats cimport active_bytes, allocated_bytes, largest_free, limit_of, reserved_bytes
@@ -36,6 +38,12 @@ from accelrt.status cimport (
     CAP_REACHED, FORKED, INVALID_DEVICE, INVALID_VALUE, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, NO_HOST_MEMORY,
     OUT_OF_MEMORY, POOL_CAP_REACHED, status_name, status_text,
 )
+
+cdef extern from "Python.h" nogil:
+    void* PyGILState_GetThisThreadState()
+    int PyGILState_Check()
+    void PyEval_RestoreThread(void* state)
+    void* PyEval_SaveThread()
 
 cdef extern from "<pthread.h>" nogil:
     int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept)
@@ -119,12 +127,23 @@ cdef int hook_alloc(size_t size, int device, void* stream, uintptr_t* out_addres
         return 0
     if outside(device):
         return explain(text, "allocate", device, INVALID_DEVICE)
+    if wants_stack(CONTEXT_STATE):
+        take_stack_here(device, CONTEXT_STATE)
     code = try_allocate(device, size, <uintptr_t>stream, out_address)
     if code == NOT_READY:
         code = alloc_slow(size, device, <uintptr_t>stream, out_address)
     if code == OUT_OF_MEMORY or code == CAP_REACHED or code == POOL_CAP_REACHED:
         return explain_memory(text, device, size)
     return explain(text, "allocate", device, code) if code else 0
+
+
+cdef void take_stack_here(int device, int level) noexcept nogil:
+    # torch has released the GIL; its own recorder takes it again in the same places.  Threads of C++ alone have no frames.
+    cdef void* state = PyGILState_GetThisThreadState()
+    if state != NULL and not PyGILState_Check():
+        PyEval_RestoreThread(state)
+        take_stack_of(device, level)
+        PyEval_SaveThread()
 
 
 cdef int alloc_slow(size_t size, int device, uintptr_t stream, uintptr_t* out_address) noexcept nogil:
@@ -141,6 +160,8 @@ cdef void hook_free(void* address, int device) noexcept nogil:
     if address == NULL:
         return
     if not outside(device):
+        if wants_stack(CONTEXT_ALL):
+            take_stack_here(device, CONTEXT_ALL)
         code = release(device, <uintptr_t>address)
     if code and code != FORKED:
         complain("freeing torch's memory", device, code)

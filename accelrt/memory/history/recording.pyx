@@ -11,7 +11,7 @@ from libc.string cimport memset
 
 from accelrt.core.integers cimport exact_int
 from accelrt.memory.allocator.event_ring cimport (
-    clear_ring, copy_some, exchange_tag, read_tag, record_annotation, set_capture,
+    clear_ring, copy_some, exchange_tag, first_event, read_tag, record_annotation, set_capture,
 )
 from accelrt.memory.allocator.history_types cimport (
     ANNOTATION_BEGIN, ANNOTATION_END, CONTEXT_NONE, MAX_TAGS, Event, History, HistorySettings, TagFigures,
@@ -270,18 +270,16 @@ def copy_events(int device, uint64_t start, uint64_t count):
     """
     cdef History* history = history_of(device)
     cdef Event* place
-    cdef uint64_t first, at
+    cdef uint64_t first, at, end
     cdef size_t done = 0, got = 1
     if history == NULL:
         return b"", start, start
-    with nogil:
-        first = copy_some(history, start, 0, NULL, &got)
-        at = history.next
-    count = min(count, at - first if at > first else 0)
+    first = first_event(history, &end)
+    first = min(max(first, start), end)
+    count = min(count, end - first)
     copied = PyBytes_FromStringAndSize(NULL, count * sizeof(Event))
     place = <Event*>PyBytes_AS_STRING(copied)
     with nogil:
-        got = 1
         while done < count and got:
             at = copy_some(history, first + done, min(count - done, <size_t>CHUNK), place + done, &got)
             if at != first + done and done:  # overtaken: begin again with what is still kept
@@ -298,12 +296,11 @@ def copy_events(int device, uint64_t start, uint64_t count):
 def event_range(int device):
     """(number of the oldest event that is kept, number of the next); (0, 0) where nothing was recorded."""
     cdef History* history = history_of(device)
-    cdef size_t none = 0
-    cdef uint64_t first
+    cdef uint64_t first, end
     if history == NULL:
         return 0, 0
-    first = copy_some(history, 0, 0, NULL, &none)
-    return first, max(first, history.next)
+    first = first_event(history, &end)
+    return first, end
 
 
 def dropped_events(device=None):
