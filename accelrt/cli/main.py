@@ -1,7 +1,8 @@
 """accelrt: the command line's front door.
 
-Exit status: 0, it went well; 1, the device, the demo or a replay failed; 2, the arguments or a file are no
-good; 130, it was interrupted; 141, the reader of its output went away.
+Exit status: 0, it went well; 1, the device, the demo or a replay failed, or no settings serve a trace; 2, the
+arguments or a file are no good; 130, it was interrupted; 141, the reader of its output went away.  The status
+of record is that of its program.
 """
 
 from __future__ import annotations

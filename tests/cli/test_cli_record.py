@@ -10,7 +10,6 @@ from cli_command import accelrt
 from made_up_history import MadeUpRecorder, made_history
 
 from accelrt.memory.history import compact_form, drain
-from accelrt.memory.history.memory_history import CHUNK
 from accelrt.memory.history.snapshot_file import load_snapshot
 from accelrt.traces.trace_file import load
 
@@ -210,8 +209,9 @@ class Ring(MadeUpRecorder):
         return 0, len(self.history.events[device])
 
 
-def test_the_ring_is_written_in_chunks_with_what_they_name(tmp_path):
-    history = made_history(2 * CHUNK + 500)
+def test_the_ring_is_written_in_chunks_with_what_they_name(tmp_path, monkeypatch):
+    monkeypatch.setattr(drain, "CHUNK", 1000)
+    history = made_history(2500)
     made = drain.Drain(str(tmp_path / "a"), Ring(history), 2)
     for device in range(2):
         made.copy(device)

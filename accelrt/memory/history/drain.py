@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 from accelrt import env
 from accelrt.errors import NotSupportedError
 from accelrt.memory.history import compact_form, recording
-from accelrt.memory.history.memory_history import CHUNK
 from accelrt.memory.history.packed_events import EVENT_BYTES
 from accelrt.memory.settings.apply import allocator_settings
 from accelrt.memory.statistics import read_states
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Drain", "start", "start_by_environment", "stop"]
 
 SECONDS = 0.1  # between two looks at the ring
+CHUNK = 1 << 18  # events of one copy, each of which costs some waits for the GIL
 LAST_SECONDS = 10.0  # how long a process that ends waits for the thread
 FIRST_NAMES = 1000  # names that are tried for the file
 
@@ -97,9 +97,10 @@ class Drain(threading.Thread):
             return
         self.over.set()
         self.join(LAST_SECONDS)
-        if self.failure is None and not self.is_alive():
-            self.write_end()
-        os.close(self.file)
+        if not self.is_alive():  # else it hangs in a write, and the file stays without an end
+            if self.failure is None:
+                self.write_end()
+            os.close(self.file)
         missing = self.missing.total()
         if missing:
             every = missing + self.events.total()

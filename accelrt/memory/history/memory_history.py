@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
+    from numpy.typing import NDArray
+
     from accelrt.memory.history.packed_events import Events, Frames
 
 __all__ = [
@@ -38,6 +40,7 @@ __all__ = [
 ]
 
 CHUNK = 1 << 16  # events of one copy
+FEW = 1 << 22  # numbers below this have a counter each
 VERSION = 1  # of what a snapshot's key "accelrt" holds
 
 
@@ -155,11 +158,16 @@ def add_names(recorder: Recorder, history: History, events: Events) -> None:
 def numbers_in(events: Events) -> tuple[set[int], set[int], set[int]]:
     """The numbers of stacks, tags and annotations that events name."""
     noted = are_annotations(events)
-    return (
-        set(np.unique(events["stack"]).tolist()),
-        set(np.unique(events["tag"][~noted]).tolist()),
-        set(np.unique(events["tag"][noted]).tolist()),
-    )
+    tags = events["tag"]
+    return distinct(events["stack"]), distinct(tags[~noted]), distinct(tags[noted])
+
+
+def distinct(numbers: NDArray[np.uint32]) -> set[int]:
+    """The different ones of many numbers, most of which are small: counted, which is faster than sorting."""
+    if not len(numbers):
+        return set()
+    few = int(numbers.max()) < FEW
+    return set((np.flatnonzero(np.bincount(numbers)) if few else np.unique(numbers)).tolist())
 
 
 def collected(
