@@ -1,5 +1,6 @@
-"""What a snapshot shows: a page for a browser, plots, and a trace for Perfetto.  Importing accelrt does not import
-it; the command line does.  Snapshots are torch's dicts (torch.cuda.memory._snapshot) or accelrt's, which say more.
+"""What a snapshot shows: a page for a browser, plots, and a trace for Perfetto.  Importing accelrt does not
+import it; the command line does.  Snapshots are torch's dicts (torch.cuda.memory._snapshot) or accelrt's,
+which say more.
 
 snapshot_input  a snapshot's file as a dict
 recording       a snapshot as columns: events, the lifetimes of allocations, stacks, names

@@ -1,8 +1,8 @@
 """Chrome's trace format (a JSON object with traceEvents), which Perfetto and chrome://tracing open.
 
-A device is a process: counters of what is allocated and reserved, an asynchronous slice for each large allocation,
-slices for annotations, and instants for the events of segments and for memory that ran out.  Times are microseconds,
-as the snapshot has them.
+A device is a process: counters of what is allocated and reserved, an asynchronous slice for each large
+allocation, slices for annotations, and instants for the events of segments and for memory that ran out.
+Times are microseconds, as the snapshot has them.
 """
 
 from __future__ import annotations
@@ -78,13 +78,12 @@ def annotation_slices(made: DeviceRecording, process: dict[str, Any]) -> Iterato
     """Slices in lanes, in each of which one lies within the other or behind it, as the format wants them."""
     lanes: list[list[float]] = []  # the ends of the slices that are open, outermost first
     for begin, end, name, _ in made.annotations:
-        for lane, opened in enumerate(lanes):
+        for opened in lanes:
             while opened and opened[-1] <= begin:
                 opened.pop()
-            if not opened or end <= opened[-1]:
-                break
-        else:
-            lane = len(lanes)
+        fits = (place for place, opened in enumerate(lanes) if not opened or end <= opened[-1])
+        lane = next(fits, len(lanes))
+        if lane == len(lanes):
             lanes.append([])
         lanes[lane].append(end)
         yield {
@@ -97,11 +96,13 @@ def annotation_slices(made: DeviceRecording, process: dict[str, Any]) -> Iterato
             "dur": end - begin,
         }
     for lane in range(len(lanes)):
-        name = "annotations" if lane == 0 else f"annotations {lane + 1}"
-        yield {**process, "ph": "M", "name": "thread_name", "tid": FIRST_LANE + lane, "args": {"name": name}}
+        title = "annotations" if lane == 0 else f"annotations {lane + 1}"
+        yield {**process, "ph": "M", "name": "thread_name", "tid": FIRST_LANE + lane, "args": {"name": title}}
 
 
-def allocation_slices(made: DeviceRecording, process: dict[str, Any], largest: int) -> Iterator[dict[str, Any]]:
+def allocation_slices(
+    made: DeviceRecording, process: dict[str, Any], largest: int
+) -> Iterator[dict[str, Any]]:
     recording = made.recording
     last = made.times[-1].item() if made.count else 0.0
     chosen = np.sort(np.argsort(-made.alloc_size, kind="stable")[:largest])

@@ -1,8 +1,8 @@
 """One HTML file with all that the page needs in it: text, style, script and the recording's columns.
 
-The columns are little-endian arrays, compressed by zlib and written in base64, so that nothing of a snapshot is ever
-HTML or script.  The page's policy (Content-Security-Policy) lets it run the script and the style that are in it, by
-their hashes, and fetch nothing.
+The columns are little-endian arrays, compressed by zlib and written in base64, so that nothing of a snapshot
+is ever HTML or script.  The page's policy (Content-Security-Policy) lets it run the script and the style that
+are in it, by their hashes, and fetch nothing.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ __all__ = ["make_page", "write_page"]
 
 FORMAT = 1
 SCRIPTS = ("data.js", "colours.js", "timeline.js", "map.js", "flame.js", "tables.js", "main.js")
-EVENT_COLUMNS = "times action address size stream pool stack tag allocation reserved".split()
-ALLOCATION_COLUMNS = "address size block begin freed end stream pool stack tag".split()
+SHARED_COLUMNS = ["address", "size", "stream", "pool", "stack", "tag"]
+EVENT_COLUMNS = ["times", "action", "allocation", "reserved", *SHARED_COLUMNS]
+ALLOCATION_COLUMNS = ["block", "begin", "freed", "end", *SHARED_COLUMNS]
 
 
 class ColumnWriter:
@@ -72,7 +73,8 @@ def describe_device(made: DeviceRecording, writer: ColumnWriter) -> dict[str, An
 
 
 def pack(recording: Recording, title: str) -> bytes:
-    """The recording as the page reads it: the length of a JSON text, that text, and the columns that it names."""
+    """The recording as the page reads it: the length of a JSON text, that text, and the columns that it
+    names."""
     writer = ColumnWriter()
     ends = np.cumsum([len(stack) for stack in recording.stacks])
     frames = list(zip(*recording.frames, strict=True)) or [()] * 3

@@ -1,7 +1,7 @@
 """Which addresses were mapped at which moment.
 
-A snapshot says what is mapped at its end; the events say what changed before.  So the last event is undone first:
-what it mapped ends there, and what it unmapped is there again.
+A snapshot says what is mapped at its end; the events say what changed before.  So the last event is undone
+first: what it mapped ends there, and what it unmapped is there again.
 """
 
 from __future__ import annotations
@@ -11,7 +11,17 @@ from collections.abc import Iterable
 from operator import attrgetter
 from typing import NamedTuple
 
-__all__ = ["EXPANDABLE", "MAPS", "PLAIN", "STITCHED", "UNMAPS", "Range", "RangeChange", "find_ranges"]
+__all__ = [
+    "EXPANDABLE",
+    "MAPS",
+    "PLAIN",
+    "STITCHED",
+    "UNMAPS",
+    "Range",
+    "RangeChange",
+    "find_ranges",
+    "joined",
+]
 
 PLAIN, EXPANDABLE, STITCHED = range(3)
 MAPS = {"segment_alloc": PLAIN, "segment_map": EXPANDABLE, "stitch": STITCHED}
@@ -23,8 +33,8 @@ class Range(NamedTuple):
 
     Attributes:
         address, size: int, bytes.
-        begin, end: int, indices of the events that mapped and unmapped them; -1 before the first, and the number
-            of events where they are mapped at the end.
+        begin, end: int, indices of the events that mapped and unmapped them; -1 before the first, and the
+            number of events where they are mapped at the end.
         stream, pool, stack: int, indices; the stack that mapped them, or 0.
         kind: PLAIN, EXPANDABLE or STITCHED.
     """
@@ -42,7 +52,7 @@ class Range(NamedTuple):
 class RangeChange(NamedTuple):
     """An event that maps or unmaps addresses; the names are Range's."""
 
-    index: int
+    event: int
     maps: bool
     address: int
     size: int
@@ -74,7 +84,7 @@ class MappedRanges:
             left, right = max(whole.address, first), min(stop, last)
             stack = change.stack or whole.stack
             self.known.append(
-                whole._replace(address=left, size=right - left, begin=change.index, stack=stack)
+                whole._replace(address=left, size=right - left, begin=change.event, stack=stack)
             )
             if whole.address < first:
                 self.mapped.insert(at, whole._replace(size=first - whole.address))
@@ -87,7 +97,7 @@ class MappedRanges:
         """What the change unmapped was there before it."""
         self.end_at(change)  # in a faultless recording nothing is mapped there
         restored = Range(
-            change.address, change.size, -1, change.index, change.stream, change.pool, 0, change.kind
+            change.address, change.size, -1, change.event, change.stream, change.pool, 0, change.kind
         )
         insort(self.mapped, restored, key=START)
 
@@ -108,3 +118,21 @@ def find_ranges(final: Iterable[Range], changes: Iterable[RangeChange]) -> list[
         else:
             ranges.restore(change)
     return sorted(ranges.known + ranges.mapped, key=attrgetter("begin", "address"))
+
+
+def joined(ranges: Iterable[Range]) -> list[Range]:
+    """The ranges by address; those of one moment that touch and belong to one segment are one.  A plain
+    segment touches none that it belongs with."""
+    found: list[Range] = []
+    for each in sorted(ranges, key=START):
+        before = found[-1] if found else None
+        if (
+            before is not None
+            and each.kind != PLAIN
+            and before.address + before.size == each.address
+            and (before.kind, before.stream, before.pool) == (each.kind, each.stream, each.pool)
+        ):
+            found[-1] = before._replace(size=before.size + each.size)
+        else:
+            found.append(each)
+    return found

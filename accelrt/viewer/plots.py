@@ -1,4 +1,5 @@
-"""Pictures of a snapshot, by Matplotlib: the timeline, the segments at the end, and a flame graph of what is live.
+"""Pictures of a snapshot, by Matplotlib: the timeline, the segments at the end, and a flame graph of what is
+live.
 
 The suffix of the file chooses the format: PNG, SVG or PDF.
 """
@@ -6,17 +7,31 @@ The suffix of the file chooses the format: PNG, SVG or PDF.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from accelrt.viewer.memory_ranges import joined
 from accelrt.viewer.recording import Column, DeviceRecording, Recording
 
 __all__ = ["KINDS", "write_plot"]
 
 FORMATS = (".png", ".svg", ".pdf")
-COLOURS = ("#4269d0", "#efb118", "#3ca951", "#ff725c", "#a463f2", "#6cc5b0", "#ff8ab7", "#9c6b4e", "#97bbf5", "#b5bd4c")
+COLOURS = (
+    "#4269d0",
+    "#efb118",
+    "#3ca951",
+    "#ff725c",
+    "#a463f2",
+    "#6cc5b0",
+    "#ff8ab7",
+    "#9c6b4e",
+    "#97bbf5",
+    "#b5bd4c",
+)
 GREY, HOLE = "#9aa1ac", "#e9ebef"
 LAYERS = 10  # of the timeline that have a colour and a name; the rest is one layer
 POINTS = 1500  # of the timeline, at most
@@ -32,14 +47,14 @@ def need_matplotlib() -> Any:
         ImportError: it is not installed; the text says how to install it.
     """
     try:
-        from matplotlib.figure import Figure
+        return import_module("matplotlib.figure").Figure
     except ModuleNotFoundError as error:
         if not str(error.name).startswith("matplotlib"):
             raise
         raise ImportError(
-            "'accelrt plot' needs the package matplotlib, which is not installed: python -m pip install 'accelrt[plot]'"
+            "'accelrt plot' needs the package matplotlib, which is not installed: "
+            "python -m pip install 'accelrt[plot]'"
         ) from None
-    return Figure
 
 
 def amount(size: float, _place: object = None) -> str:
@@ -52,16 +67,30 @@ def amount(size: float, _place: object = None) -> str:
 
 
 def plain(text: str) -> str:
-    """A text of a snapshot as Matplotlib shows it: $ would begin a formula."""
-    return text.replace("$", r"\$")
+    """A text of a snapshot as Matplotlib shows it: $ would begin a formula, and _ hide a name from the
+    legend."""
+    shown = "".join(each if each.isprintable() else "?" for each in text).replace("$", r"\$")
+    return f" {shown}" if shown.startswith("_") else shown
 
 
-def label_of(made: DeviceRecording, stack: int) -> str:
-    frames = made.recording.frame_texts(stack)
-    if not frames:
+def label_of(made: DeviceRecording, frame: int) -> str:
+    if frame < 0:
         return "no stack"
-    file, line, name = frames[0]
-    return f"{name}  {file.rpartition('/')[2]}:{line}"
+    file, line, name = made.recording.frames[frame]
+    return f"{made.recording.strings[name]}  {made.recording.strings[file].rpartition('/')[2]}:{line}"
+
+
+def innermost(made: DeviceRecording) -> Column:
+    """The innermost frame of each allocation's stack; -1 where there is none."""
+    first = np.array([stack[0] if stack else -1 for stack in made.recording.stacks])
+    return first[made.alloc_stack]
+
+
+def set_ticks(axis: Any, most: float, parts: int) -> None:
+    """Bytes on an axis, at multiples of a power of two."""
+    step = 2.0 ** np.floor(np.log2(max(most / parts, 1)))
+    axis.set_major_locator(import_module("matplotlib.ticker").MultipleLocator(step))
+    axis.set_major_formatter(amount)
 
 
 def figure(title: str, height: float = 6.0) -> tuple[Any, Any]:
@@ -73,23 +102,26 @@ def figure(title: str, height: float = 6.0) -> tuple[Any, Any]:
     return made, axes
 
 
-# --- the timeline ------------------------------------------------------------------------------------------------
+# --- the timeline ---
 
 
 def shown_events(made: DeviceRecording) -> Column:
-    """At most POINTS events, -1 being before the first: of each part of the recording the one with most live."""
+    """At most POINTS events, -1 being before the first: of each part of the recording the one with most
+    live."""
     live = made.live()
     if len(live) <= POINTS:
         return np.arange(len(live)) - 1
     parts = np.linspace(0, len(live), POINTS + 1).astype(int)
-    return np.array([first + int(live[first:last].argmax()) for first, last in zip(parts, parts[1:], strict=False)]) - 1
+    most = [first + int(live[first:last].argmax()) for first, last in pairwise(parts)]
+    return np.array(most) - 1
 
 
 def draw_timeline(made: DeviceRecording) -> Any:
-    """Live bytes over the events in layers by stack, or by tag where no stack was recorded; reserved as a line."""
+    """Live bytes over the events, in layers by the frame that allocated, or by tag where no stack was
+    recorded; and reserved bytes as a line."""
     events = shown_events(made)
     by_stack = bool(made.alloc_stack.any())
-    keys = made.alloc_stack if by_stack else made.alloc_tag
+    keys = innermost(made) if by_stack else made.alloc_tag
     area = made.alloc_size * (made.alloc_end.astype(float) - made.alloc_begin)
     totals: dict[int, float] = {}
     for key, part in zip(keys.tolist(), area.tolist(), strict=True):
@@ -97,7 +129,9 @@ def draw_timeline(made: DeviceRecording) -> Any:
     largest = sorted(totals, key=lambda key: -totals[key])[:LAYERS]
     layers = [(key, keys == key) for key in largest]
     others = ~np.isin(keys, largest)
-    drawn, axes = figure(f"device {made.device}: live memory, by {'stack' if by_stack else 'tag'} of its allocation")
+    drawn, axes = figure(
+        f"device {made.device}: live memory by {'the frame that allocated it' if by_stack else 'tag'}"
+    )
     stacked, names = [], []
     for key, chosen in layers:
         stacked.append(sum_over(made, chosen)[events + 1])
@@ -108,16 +142,20 @@ def draw_timeline(made: DeviceRecording) -> Any:
         names.append("all others")
         colours.append(GREY)
     if stacked:
-        axes.stackplot(events, *stacked, labels=[plain(name) for name in names], colors=colours, linewidth=0, step="post")
+        axes.stackplot(
+            events, *stacked, labels=[plain(name) for name in names], colors=colours, linewidth=0, step="post"
+        )
     reserved = np.concatenate([[made.reserved_before], made.reserved])
-    axes.plot(events, reserved[events + 1], color="#1b1f27", linewidth=1.3, drawstyle="steps-post", label="reserved")
+    axes.plot(
+        events, reserved[events + 1], color="#1b1f27", linewidth=1.3, drawstyle="steps-post", label="reserved"
+    )
     ooms = np.flatnonzero(made.action == made.actions.index("oom"))
     if len(ooms):
         axes.plot(ooms, np.full(len(ooms), reserved.max()), "v", color="#c42b2b", label="out of memory")
     axes.set_xlabel("event")
     axes.set_ylim(bottom=0)
     axes.margins(x=0)
-    axes.yaxis.set_major_formatter(amount)
+    set_ticks(axes.yaxis, reserved.max(), 5)
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8, frameon=False, reverse=True)
     return drawn
 
@@ -130,18 +168,18 @@ def sum_over(made: DeviceRecording, chosen: Column) -> Column:
     return np.cumsum(moved)[: made.count + 1]
 
 
-# --- the segments ------------------------------------------------------------------------------------------------
+# --- the segments ---
 
 
 def draw_segments(made: DeviceRecording) -> Any:
     """The segments at the end, one strip behind the other, with the blocks that are live in them."""
-    mapped = [each for each in made.ranges if each.end == made.count]
+    mapped = joined(each for each in made.ranges if each.end == made.count)
     mapped.sort(key=lambda each: (each.pool, each.stream, each.address))
     total = sum(each.size for each in mapped)
     drawn, axes = figure(f"device {made.device}: {len(mapped)} segments at the end, {amount(total)}", 7.0)
     live = made.live_at(made.count - 1)
     live = live[np.argsort(made.alloc_address[live], kind="stable")]
-    addresses = made.alloc_address[live]
+    addresses, frames = made.alloc_address[live], innermost(made)[live]
     extents = np.where(made.alloc_block[live] > 0, made.alloc_block[live], made.alloc_size[live])
     per_line = max(total / LINES, 1)
     bars: dict[tuple[int, str], list[tuple[float, float]]] = {}
@@ -150,9 +188,15 @@ def draw_segments(made: DeviceRecording) -> Any:
         put(bars, HOLE, at, each.size, per_line)
         first, last = np.searchsorted(addresses, [each.address, each.address + each.size])
         for place in range(first, last):
-            hue = COLOURS[int(made.alloc_stack[live[place]]) % len(COLOURS)]
+            hue = COLOURS[int(frames[place]) % len(COLOURS)]
             pending = made.alloc_freed[live[place]] < made.count
-            put(bars, GREY if pending else hue, at + float(addresses[place]) - each.address, extents[place], per_line)
+            put(
+                bars,
+                GREY if pending else hue,
+                at + float(addresses[place]) - each.address,
+                extents[place],
+                per_line,
+            )
         at += each.size + per_line * 0.004
     for (line, colour), pieces in bars.items():
         axes.broken_barh(
@@ -160,14 +204,16 @@ def draw_segments(made: DeviceRecording) -> Any:
         )
     axes.set_xlim(0, per_line)
     axes.set_ylim(max((line for line, _ in bars), default=0) + 1, 0)
-    axes.xaxis.set_major_formatter(amount)
+    set_ticks(axes.xaxis, per_line, 5)
     axes.set_yticks([])
     axes.spines["left"].set_visible(False)
-    axes.set_xlabel("live blocks by stack; light: free; grey: pending")
+    axes.set_xlabel("live blocks by the frame that allocated them; light: free; grey: pending")
     return drawn
 
 
-def put(bars: dict[tuple[int, str], list[tuple[float, float]]], colour: str, at: float, size: float, width: float) -> None:
+def put(
+    bars: dict[tuple[int, str], list[tuple[float, float]]], colour: str, at: float, size: float, width: float
+) -> None:
     """Adds a bar, cut where a line ends."""
     first, left = divmod(at, width)
     line = int(first)
@@ -177,7 +223,7 @@ def put(bars: dict[tuple[int, str], list[tuple[float, float]]], colour: str, at:
         line, left, size = line + 1, 0.0, size - part
 
 
-# --- the flame graph ---------------------------------------------------------------------------------------------
+# --- the flame graph ---
 
 
 def draw_flame(made: DeviceRecording) -> Any:
@@ -188,7 +234,9 @@ def draw_flame(made: DeviceRecording) -> Any:
     for each in made.live_at(peak).tolist():
         frames = made.recording.stacks[made.alloc_stack[each]]
         sums[frames[::-1]] = sums.get(frames[::-1], 0.0) + float(made.alloc_size[each])
-    drawn, axes = figure(f"device {made.device}: {amount(live.max())} live at the peak (event {peak}), by stack", 7.0)
+    drawn, axes = figure(
+        f"device {made.device}: {amount(live.max())} live at the peak (event {peak}), by stack", 7.0
+    )
     total = max(sum(sums.values()), 1.0)
     deepest = 1
     todo = [(sums, 0, 0.0)]
@@ -211,11 +259,13 @@ def draw_flame(made: DeviceRecording) -> Any:
     axes.set_ylim(0, max(deepest, 8))
     axes.set_yticks([])
     axes.spines["left"].set_visible(False)
-    axes.xaxis.set_major_formatter(amount)
+    set_ticks(axes.xaxis, total, 6)
     return drawn
 
 
-def draw_frame(axes: Any, made: DeviceRecording, frame: int, box: tuple[float, int, float], total: float) -> None:
+def draw_frame(
+    axes: Any, made: DeviceRecording, frame: int, box: tuple[float, int, float], total: float
+) -> None:
     left, depth, wide = box
     recording = made.recording
     name = recording.strings[recording.frames[frame][2]] if frame >= 0 else "no stack"

@@ -1,6 +1,7 @@
 """A snapshot as columns: events, the lifetimes of allocations, the ranges that were mapped, stacks and names.
 
-Everything that draws reads these instead of the snapshot's dicts.  Keys that torch's snapshots lack may be missing,
+Everything that draws reads these instead of the snapshot's dicts.  Keys that torch's snapshots lack may be
+missing,
 and so may the traces: then the segments alone say what is live.
 """
 
@@ -193,15 +194,15 @@ class DeviceRecording:
 
     Attributes:
         device: int, the ordinal; dropped: int, events that the ring lost before the first.
-        streams, pools, actions: lists of int, of (int, int) and of str, which the columns index.  Tags are strings of
-            the recording.
+        streams, pools, actions: lists of int, of (int, int) and of str, which the columns index.  Tags are
+            strings of the recording.
         first_us: int, the time of the first event; times: microseconds since then, never falling.
-        action, address, size, stream, pool, stack, tag, thread: columns of the events; allocation: which allocation
-            an event is of, or -1.
-        alloc_address, alloc_size (requested), alloc_block (its block's size, 0 where that is not known), alloc_begin,
-            alloc_freed (its free was asked for), alloc_end (its memory was free), alloc_stream, alloc_pool,
-            alloc_stack, alloc_tag: columns of the allocations, in order of their begin; "count" where
-            freed or end did not come.
+        action, address, size, stream, pool, stack, tag, thread: columns of the events; allocation: which
+            allocation an event is of, or -1.
+        alloc_address, alloc_size (requested), alloc_block (its block's size, 0 where that is not known),
+            alloc_begin, alloc_freed (its free was asked for), alloc_end (its memory was free), alloc_stream,
+            alloc_pool, alloc_stack, alloc_tag: columns of the allocations, in order of their begin; "count"
+            where freed or end did not come.
         ranges: list of Range.
         reserved: bytes reserved after each event; reserved_before: int, before the first.
         annotations: list of (begin us, end us, string, thread), since first_us.
@@ -242,7 +243,7 @@ class DeviceRecording:
         self.find_mapped()
         del self.blocks, self.final, self.entry_pools
 
-    # --- what the snapshot holds ---------------------------------------------------------------------------------
+    # --- what the snapshot holds ---
 
     def read_segments(self, segments: list[Mapping[str, Any]]) -> None:
         recording = self.recording
@@ -291,19 +292,19 @@ class DeviceRecording:
                 name = entry["action"]
                 address = entry["device_free"] if name == "oom" else entry.get("addr", 0)
                 size, stream, time = entry["size"], entry.get("stream", 0), entry.get("time_us", 0)
-                latest = max(latest, int(time))
-                what = f"device {self.device}: event {index}: "
-                number(address, what + "addr")
-                size_of(size, what + "size")
+                what = f"device {self.device}: event {index}"
+                latest = max(latest, number(time, what + ": time_us"))
+                number(address, what + ": addr")
+                size_of(size, what + ": size")
                 rows.append(
                     (
                         place_action(str(name)),
                         address,
                         size,
-                        self.stream_index.place(number(stream, what + "stream")),
+                        self.stream_index.place(number(stream, what + ": stream")),
                         recording.stack(entry.get("frames")),
                         recording.string(entry.get("tag") or entry.get("user_metadata") or ""),
-                        number(entry.get("thread", 0), what + "thread"),
+                        number(entry.get("thread", 0), what + ": thread"),
                     )
                 )
                 pools.append(self.pool_of(entry, what))
@@ -325,7 +326,7 @@ class DeviceRecording:
         self.thread = np.array(columns[6], np.float64)
         self.entry_pools = pools
 
-    # --- what follows from it ------------------------------------------------------------------------------------
+    # --- what follows from it ---
 
     def pool_at(self, address: int) -> int:
         """The pool of the segment that holds an address at the end, where the event does not say it."""
@@ -337,7 +338,10 @@ class DeviceRecording:
     def find_lifetimes(self) -> list[list[int]]:
         """[address, size, block, begin, freed, end, stream, pool, stack, tag] of each allocation."""
         alloc, requested, completed = range(3)  # as in ACTIONS
-        pools = [self.pool_at(a) if p is None else p for a, p in zip(self.address.tolist(), self.entry_pools, strict=True)]
+        pools = [
+            self.pool_at(a) if p is None else p
+            for a, p in zip(self.address.tolist(), self.entry_pools, strict=True)
+        ]
         self.pool = np.array(pools, np.int32)
         found: list[list[int]] = []
         open_at: dict[int, int] = {}
@@ -398,9 +402,14 @@ class DeviceRecording:
         self.alloc_size = np.array(columns[1], np.float64)[order]
         self.alloc_block = np.array(columns[2], np.float64)[order]
         self.alloc_begin = begin[order]
-        self.alloc_freed, self.alloc_end, self.alloc_stream, self.alloc_pool, self.alloc_stack, self.alloc_tag = (
-            np.array(columns[column], np.int32)[order] for column in range(4, 10)
-        )
+        (
+            self.alloc_freed,
+            self.alloc_end,
+            self.alloc_stream,
+            self.alloc_pool,
+            self.alloc_stack,
+            self.alloc_tag,
+        ) = (np.array(columns[column], np.int32)[order] for column in range(4, 10))
 
     def find_mapped(self) -> None:
         names = self.actions
@@ -432,7 +441,8 @@ class DeviceRecording:
         self.reserved = self.reserved_before + total
 
     def live(self) -> Column:
-        """Bytes requested by what is live after each event, led by those before the first: count + 1 figures."""
+        """Bytes requested by what is live after each event, led by those before the first: count + 1
+        figures."""
         moved = np.zeros(self.count + 2)
         np.add.at(moved, self.alloc_begin + 1, self.alloc_size)
         np.add.at(moved, self.alloc_end + 1, -self.alloc_size)
@@ -451,7 +461,9 @@ class DeviceRecording:
             try:
                 if int(mark.get("device", self.device)) == self.device:
                     time = number(int(mark["time_us"]), "time_us") - self.first_us
-                    edges.append((str(mark["stage"]) == "START", float(time), recording.string(mark["name"]), 0))
+                    edges.append(
+                        (str(mark["stage"]) == "START", float(time), recording.string(mark["name"]), 0)
+                    )
             except (KeyError, TypeError, AttributeError, ValueError) as error:
                 raise ValueError(
                     f"external_annotations[{place}] is {mark!r:.120}; a dict with stage, name, device and "
@@ -461,14 +473,16 @@ class DeviceRecording:
             kinds = {self.action_index.place(name): name for name in ("annotation_begin", "annotation_end")}
             for index in np.flatnonzero(np.isin(self.action, list(kinds))).tolist():
                 begins = kinds[int(self.action[index])] == "annotation_begin"
-                edges.append((begins, float(self.times[index]), int(self.tag[index]), int(self.thread[index])))
+                edges.append(
+                    (begins, float(self.times[index]), int(self.tag[index]), int(self.thread[index]))
+                )
         begun: dict[tuple[int, int], list[float]] = {}
-        for begins, time, name, thread in edges:
+        for begins, when, name, thread in edges:
             if begins:
-                begun.setdefault((name, thread), []).append(time)
+                begun.setdefault((name, thread), []).append(when)
             else:
                 opened = begun.get((name, thread))
-                self.annotations.append((opened.pop() if opened else 0.0, time, name, thread))
+                self.annotations.append((opened.pop() if opened else 0.0, when, name, thread))
         for (name, thread), opened in begun.items():
-            self.annotations += [(time, max(time, last), name, thread) for time in opened]
+            self.annotations += [(when, max(when, last), name, thread) for when in opened]
         self.annotations.sort(key=lambda each: (each[0], -each[1]))

@@ -1,4 +1,5 @@
-"""A headless browser, driven by the DevTools protocol over two pipes: it takes a Chromium, and nothing of Python's."""
+"""A headless browser, driven by the DevTools protocol over two pipes: it takes a Chromium, and nothing of
+Python's."""
 
 import base64
 import json
@@ -21,7 +22,8 @@ class Browser:
     """A Chromium with one page.
 
     Attributes:
-        requests: list of str, what pages asked for; messages: list of str, errors and what they wrote on the console.
+        requests: list of str, what pages asked for; messages: list of str, errors and what they wrote on the
+            console.
     """
 
     def __init__(self, folder):
@@ -33,8 +35,10 @@ class Browser:
             os.dup2(first, 3)
             os.dup2(second, 4)
 
-        options = "--headless=new --no-sandbox --disable-gpu --remote-debugging-pipe --no-first-run --hide-scrollbars"
-        quiet = "--disable-background-networking --disable-component-update --disable-extensions --mute-audio"
+        options = "--headless=new --no-sandbox --disable-gpu --remote-debugging-pipe --hide-scrollbars"
+        quiet = (
+            "--disable-background-networking --disable-component-update --disable-extensions --no-first-run"
+        )
         self.process = subprocess.Popen(
             [find_browser(), *options.split(), *quiet.split(), f"--user-data-dir={folder}", "about:blank"],
             preexec_fn=as_3_and_4,
@@ -101,7 +105,9 @@ class Browser:
         """Waits until an expression is true.  Returns its value."""
         deadline = time.monotonic() + seconds
         while not (value := self.evaluate(expression)):
-            assert time.monotonic() < deadline, f"{expression} did not become true; the page said {self.messages}"
+            assert time.monotonic() < deadline, (
+                f"{expression} did not become true; the page said {self.messages}"
+            )
             time.sleep(0.02)
         return value
 
@@ -115,7 +121,11 @@ class Browser:
 
     def resize(self, width, height, scale=1):
         self.call(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=scale, mobile=False
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=scale,
+            mobile=False,
         )
 
     def mouse(self, kind, x, y, **more):

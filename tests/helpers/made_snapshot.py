@@ -7,6 +7,7 @@ MIB = 1 << 20
 SEGMENT = 20 * MIB
 STREAMS = (0, 0x55D0_C0DE_0010)
 PRIVATE = (0, 7)
+STITCHED = 0x7FA0_0000_0000
 LAYERS = 24
 
 
@@ -95,17 +96,25 @@ def make_stacks():
     base = [("train_step", "train.py", 88), ("main", "train.py", 141), ("<module>", "train.py", 160)]
 
     def stack(*frames):
-        return [{"filename": f"/home/user/model/{f}", "line": n, "name": name} for name, f, n in (*frames, *base)]
+        return [
+            {"filename": f"/home/user/model/{f}", "line": n, "name": name} for name, f, n in (*frames, *base)
+        ]
 
     found = {"loss": stack(("cross_entropy", "losses.py", 31))}
     found["oom"] = stack(("gather_logits", "losses.py", 77))
     for layer in range(LAYERS):
         block = ("Block.forward", "transformer.py", 50 + layer)
         model = ("Model.forward", "transformer.py", 120)
-        found["attention", layer] = stack(("softmax_scores", "attention.py", 64), ("Attention.forward", "attention.py", 41), block, model)
+        found["attention", layer] = stack(
+            ("softmax_scores", "attention.py", 64), ("Attention.forward", "attention.py", 41), block, model
+        )
         found["mlp", layer] = stack(("gelu", "mlp.py", 22), ("MLP.forward", "mlp.py", 17), block, model)
-        found["weight", layer] = stack(("Linear.__init__", "linear.py", 12), ("Block.__init__", "transformer.py", 20 + layer))
-        found["gradient", layer] = stack(("matmul_backward", "autograd.py", 210), ("backward", "autograd.py", 90))
+        found["weight", layer] = stack(
+            ("Linear.__init__", "linear.py", 12), ("Block.__init__", "transformer.py", 20 + layer)
+        )
+        found["gradient", layer] = stack(
+            ("matmul_backward", "autograd.py", 210), ("backward", "autograd.py", 90)
+        )
     found["moment"] = stack(("Adam.__init__", "optim.py", 18))
     found["cache"] = stack(("KVCache.append", "serve.py", 52), ("decode", "serve.py", 30))
     found["release"] = stack(("free_saved", "autograd.py", 130), ("backward", "autograd.py", 95))
@@ -171,7 +180,8 @@ def make_snapshot(events=100_000, ours=True, seed=1):
         if step % 40 == 39:
             log("oom", 300 * MIB, 4096 * MIB, main, stacks["oom"], "")
         if ours and step % 25 == 24:
-            extra.append(trace[-1] | {"action": "stitch", "addr": main.base, "size": 64 * MIB})
+            for action in ("stitch", "unstitch"):
+                extra.append(trace[-1] | {"action": action, "addr": STITCHED, "size": 64 * MIB})
         marks.append({"stage": "END", "name": f"step {step}", "device": 0, "time_us": clock})
         step += 1
     for layer in range(LAYERS):

@@ -53,7 +53,7 @@ class Colours {
       totals.set(key[each], (totals.get(key[each]) || 0) + area);
     }
     const unnamed = (value) =>
-      (mode === "stack" && !recording.framesOf(value).length) || (mode === "tag" && !recording.strings[value]);
+      value < 0 || (mode === "stack" && !recording.framesOf(value).length) || (mode === "tag" && !recording.strings[value]);
     const byIndex = mode === "stream" || mode === "pool";
     const ranked = [...totals.keys()].sort((a, b) => (byIndex ? a - b : totals.get(b) - totals.get(a)));
     this.byKey = new Map();
@@ -65,6 +65,7 @@ class Colours {
   label(value) {
     const { device } = this, { recording } = device;
     if (this.mode === "stack") return recording.brief(value);
+    if (this.mode === "frame") return recording.briefFrame(value);
     if (this.mode === "tag") return recording.strings[value] || "no tag";
     if (this.mode === "stream") return `stream ${device.streams[value]}`;
     return poolName(device, value);

@@ -101,11 +101,15 @@ class Recording {
     return line ? `${file}:${line}` : file;
   }
 
-  // A stack in a few words: its innermost frame, if one has a file, else the first.
+  // A stack in a few words: its innermost frame.
   brief(stack) {
     const frames = this.framesOf(stack);
-    if (!frames.length) return "no stack";
-    const { name, file, line } = this.frame(frames[0]);
+    return this.briefFrame(frames.length ? frames[0] : -1);
+  }
+
+  briefFrame(frame) {
+    if (frame < 0) return "no stack";
+    const { name, file, line } = this.frame(frame);
     const short = file.slice(file.lastIndexOf("/") + 1);
     return short ? `${name}  ${short}${line ? ":" + line : ""}` : name;
   }
@@ -132,6 +136,9 @@ class Device {
     this.allocations = columns(header.allocations);
     this.ranges = columns(header.ranges);
     this.allocationCount = this.allocations.size.length;
+    const first = (stack) => (recording.framesOf(stack).length ? recording.framesOf(stack)[0] : -1);
+    const innermost = Int32Array.from(recording.stackEnds, (_, stack) => first(stack));
+    this.allocations.frame = this.allocations.stack.map((stack) => innermost[stack]);
     this.rangeCount = this.ranges.size.length;
     this.findTotals();
     this.tree = new LiveTree(this);

@@ -63,7 +63,7 @@ class App {
     $("moment").disabled = $("back").disabled = $("forward").disabled = $("to-peak").disabled = device.count === 0;
     this.pinned = this.hovered = null;
     const { stack, tag } = device.allocations;
-    const mode = stack.some((each) => each) ? "stack" : tag.some((each) => each) ? "tag"
+    const mode = stack.some((each) => each) ? "frame" : tag.some((each) => each) ? "tag"
       : device.streams.length > 1 ? "stream" : "allocation";
     $("colour").value = mode;
     this.setColours(mode);

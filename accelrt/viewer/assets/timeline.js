@@ -86,8 +86,14 @@ class Timeline {
     this.width = Math.max(1, clientWidth - MARGIN.left - MARGIN.right);
     this.top = MARGIN.top + this.lane;
     this.height = Math.max(1, clientHeight - this.top - MARGIN.bottom);
-    this.findColumns();
-    this.drawn = this.paint(ratio);
+    const chosen = app.pinned && app.pinned.allocation !== undefined ? app.pinned.allocation : -1;
+    const shown = [device, this.byTime, this.from, this.to, this.width, this.height, ratio, theme, app.colours, chosen];
+    if (!this.shown || shown.some((value, at) => value !== this.shown[at])) {
+      this.shown = shown;
+      this.findColumns();
+      this.paint(ratio, chosen);
+    }
+    context.putImageData(this.image, Math.round(MARGIN.left * ratio), Math.round(this.top * ratio));
     context.font = "11px system-ui, 'DejaVu Sans', sans-serif";
     this.drawAxes(theme);
     this.drawReserved(theme);
@@ -123,15 +129,14 @@ class Timeline {
     return this.top + this.height * (1 - count / this.most);
   }
 
-  // Writes the columns' pixels.  Returns how many runs of pixels, one an allocation, they have.
-  paint(ratio) {
+  // Writes the columns' pixels into this.image; this.drawn is how many runs of pixels, one an allocation, they have.
+  paint(ratio, chosen) {
     const { app, context, moments } = this, { device, theme, colours } = app, { tree } = device;
     const wide = Math.round(this.width * ratio), high = Math.round(this.height * ratio);
     const image = context.createImageData(wide, high);
     const pixels = new Uint32Array(image.data.buffer);
     const { begin, freed, end, size } = device.allocations;
     const [full, pending, edge] = theme.pixels;
-    const chosen = app.pinned && app.pinned.allocation !== undefined ? app.pinned.allocation : -1;
     const perPixel = this.most / high;
     // The first column of a moment has a line where an allocation begins; those that repeat it do not.
     const fresh = new Uint32Array(high), repeated = new Uint32Array(high);
@@ -165,8 +170,8 @@ class Timeline {
         else pixels.fill(column[y], start, start + right - left);
       }
     }
-    context.putImageData(image, Math.round(MARGIN.left * ratio), Math.round(this.top * ratio));
-    return runs;
+    this.image = image;
+    this.drawn = runs;
   }
 
   drawAxes(theme) {
@@ -334,7 +339,6 @@ class Timeline {
       this.dragged = true;
       this.zoom(wide / wider, this.placeAt(middle));
     } else if (this.dragged || Math.abs(event.clientX - this.start.x) > 4) {
-      if (!this.dragged) this.start = { x: event.clientX, from: this.from };
       this.dragged = true;
       this.app.hover(null);
       this.move(this.start.from - (event.clientX - this.start.x) * perPixel);
