@@ -87,6 +87,13 @@ def size_of(value: Any, what: str) -> int:
     return int(value)
 
 
+def check_integers(values: list[Any], what: str, key: str) -> None:
+    """Raises ValueError for the first value that is no integer in range."""
+    if values and (set(map(type, values)) != {int} or min(values) < 0 or max(values) >= SIZE_LIMIT):
+        for place, value in enumerate(values):
+            (size_of if key == "size" else number)(value, f"{what} {place}: {key}")
+
+
 class Recording:
     """What a snapshot says.
 
@@ -284,46 +291,55 @@ class DeviceRecording:
         return None
 
     def read_events(self, entries: Iterable[Any]) -> None:
-        recording, place_action = self.recording, self.action_index.place
-        times, rows, pools = [], [], []
-        latest = 0
-        for index, entry in enumerate(entries):
-            try:
-                name = entry["action"]
-                address = entry["device_free"] if name == "oom" else entry.get("addr", 0)
-                size, stream, time = entry["size"], entry.get("stream", 0), entry.get("time_us", 0)
-                what = f"device {self.device}: event {index}"
-                latest = max(latest, number(time, what + ": time_us"))
-                number(address, what + ": addr")
-                size_of(size, what + ": size")
-                rows.append(
-                    (
-                        place_action(str(name)),
-                        address,
-                        size,
-                        self.stream_index.place(number(stream, what + ": stream")),
-                        recording.stack(entry.get("frames")),
-                        recording.string(entry.get("tag") or entry.get("user_metadata") or ""),
-                        number(entry.get("thread", 0), what + ": thread"),
-                    )
-                )
-                pools.append(self.pool_of(entry, what))
-                times.append(latest)
-            except (KeyError, TypeError, AttributeError, OverflowError) as error:
-                raise ValueError(
-                    f"device {self.device}: event {index} is {entry!r:.120}; a dict with action, addr, size, "
-                    f"stream and time_us is needed ({type(error).__name__}: {error})"
-                ) from None
+        recording, what = self.recording, f"device {self.device}: event"
+        known = recording.known_lists
+        names: list[Any] = []
+        addresses: list[Any] = []
+        sizes: list[Any] = []
+        streams: list[Any] = []
+        times: list[Any] = []
+        threads: list[Any] = []
+        stacks, tags, pools = [], [], []
+        pool_places: dict[Any, int | None] = {}
+        index, entry = -1, None
+        try:
+            for index, entry in enumerate(entries):
+                name, get = entry["action"], entry.get
+                names.append(name)
+                addresses.append(entry["device_free"] if name == "oom" else get("addr", 0))
+                sizes.append(entry["size"])
+                streams.append(get("stream", 0))
+                times.append(get("time_us", 0))
+                threads.append(get("thread", 0))
+                frames = get("frames")
+                seen = known.get(id(frames)) if frames else None
+                stacks.append(seen[1] if seen else recording.stack(frames))
+                tags.append(recording.string(get("tag") or get("user_metadata") or ""))
+                pool = get("pool")
+                if type(pool) is not tuple or pool not in pool_places:
+                    place = self.pool_of(entry, f"{what} {index}")
+                    if type(pool) is tuple:
+                        pool_places[pool] = place
+                    pools.append(place)
+                else:
+                    pools.append(pool_places[pool])
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(
+                f"{what} {index} is {entry!r:.120}; a dict with action, addr, size, stream and time_us is "
+                f"needed ({type(error).__name__}: {error})"
+            ) from None
+        columns = {"addr": addresses, "size": sizes, "stream": streams, "time_us": times, "thread": threads}
+        for key, column in columns.items():
+            check_integers(column, what, key)
         self.first_us = times[0] if times else 0
-        self.times = np.array(times, np.float64) - self.first_us
-        columns = list(zip(*rows, strict=True)) or [()] * 7
-        self.action = np.array(columns[0], np.uint8)
-        self.address = np.array(columns[1], np.uint64)
-        self.size = np.array(columns[2], np.float64)
-        self.stream = np.array(columns[3], np.int32)
-        self.stack = np.array(columns[4], np.int32)
-        self.tag = np.array(columns[5], np.int32)
-        self.thread = np.array(columns[6], np.float64)
+        self.times = np.maximum.accumulate(np.array(times, np.float64)) - self.first_us
+        self.action = np.array([self.action_index.place(str(name)) for name in names], np.uint8)
+        self.address = np.array(addresses, np.uint64)
+        self.size = np.array(sizes, np.float64)
+        self.stream = np.array([self.stream_index.place(stream) for stream in streams], np.int32)
+        self.stack = np.array(stacks, np.int32)
+        self.tag = np.array(tags, np.int32)
+        self.thread = np.array(threads, np.float64)
         self.entry_pools = pools
 
     # --- what follows from it ---
