@@ -75,7 +75,7 @@ def parser() -> argparse.ArgumentParser:
     )
     replay.add_argument("--repeat", metavar="N", type=positive, default=1, help="passes, one after the other")
     top, export = add_watchers(commands)
-    add_snapshots(commands)
+    add_pictures(commands)
     for command in (info, replay, top):
         command.add_argument("--json", action="store_true", dest="as_json", help="answer in JSON")
     for command in (top, export):
@@ -95,7 +95,7 @@ def add_watchers(commands: Any) -> tuple[argparse.ArgumentParser, argparse.Argum
     return top, export
 
 
-def add_snapshots(commands: Any) -> None:
+def add_pictures(commands: Any) -> None:
     view = commands.add_parser("view", help="a memory snapshot as one HTML file for a browser")
     view.add_argument("--open", action="store_true", dest="opens", help="open it in the browser")
     plot = commands.add_parser("plot", help="a memory snapshot as a picture: .png, .svg or .pdf")
@@ -114,9 +114,9 @@ def add_snapshots(commands: Any) -> None:
 
 def dispatch(given: argparse.Namespace) -> int:
     if given.command in ("view", "plot", "export-trace"):
-        from accelrt.cli import snapshots
+        from accelrt.cli import pictures
 
-        return snapshots.run(given)
+        return pictures.run(given)
     if given.command == "info":
         from accelrt.cli import info
 

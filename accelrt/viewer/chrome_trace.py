@@ -14,7 +14,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from accelrt.viewer.recording import DeviceRecording, Recording
+from accelrt.viewer.snapshot_columns import DeviceRecording, Recording
 
 __all__ = ["trace_events", "write_trace"]
 

@@ -1,13 +1,14 @@
 """Which addresses were mapped at which moment.
 
 A snapshot says what is mapped at its end; the events say what changed before.  So the last event is undone
-first: what it mapped ends there, and what it unmapped is there again.
+first: what it mapped ends there, and what it unmapped is there again.  accelrt's pages are mapped where they
+are resident: stitching moves them from one range of addresses to another.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections.abc import Iterable
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Mapping
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -21,11 +22,12 @@ __all__ = [
     "RangeChange",
     "find_ranges",
     "joined",
+    "mark_stitched",
 ]
 
 PLAIN, EXPANDABLE, STITCHED = range(3)
-MAPS = {"segment_alloc": PLAIN, "segment_map": EXPANDABLE, "stitch": STITCHED}
-UNMAPS = {"segment_free": PLAIN, "segment_unmap": EXPANDABLE, "unstitch": STITCHED}
+MAPS = {"segment_alloc": PLAIN, "segment_map": EXPANDABLE}
+UNMAPS = {"segment_free": PLAIN, "segment_unmap": EXPANDABLE}
 
 
 class Range(NamedTuple):
@@ -136,3 +138,14 @@ def joined(ranges: Iterable[Range]) -> list[Range]:
         else:
             found.append(each)
     return found
+
+
+def mark_stitched(ranges: list[Range], stitched: Mapping[int, int]) -> list[Range]:
+    """The ranges, those that lie in stitched segments (address -> size) with that kind."""
+    starts = sorted(stitched)
+    marked = []
+    for each in ranges:
+        place = bisect_right(starts, each.address) - 1
+        inside = place >= 0 and each.address < starts[place] + stitched[starts[place]]
+        marked.append(each._replace(kind=STITCHED) if inside else each)
+    return marked

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from accelrt.viewer.memory_ranges import joined
-from accelrt.viewer.recording import Column, DeviceRecording, Recording
+from accelrt.viewer.snapshot_columns import Column, DeviceRecording, Recording
 
 __all__ = ["KINDS", "write_plot"]
 

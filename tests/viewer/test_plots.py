@@ -46,7 +46,7 @@ def test_any_text_and_no_events_are_drawn(tmp_path, kind, name):
 
 
 def test_the_timeline_adds_up(snapshot):
-    from accelrt.viewer.recording import Recording
+    from accelrt.viewer.snapshot_columns import Recording
 
     made = Recording(snapshot).devices[0]
     every = plots.sum_over(made, made.alloc_size >= 0)

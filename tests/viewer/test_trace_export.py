@@ -8,7 +8,7 @@ import pytest
 from made_snapshot import make_snapshot
 
 from accelrt.viewer.chrome_trace import trace_events, write_trace
-from accelrt.viewer.recording import Recording
+from accelrt.viewer.snapshot_columns import Recording
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from accelrt.memory.history.snapshots import ACTIONS
 from accelrt.viewer.memory_ranges import (
     EXPANDABLE,
     MAPS,
@@ -22,32 +23,13 @@ from accelrt.viewer.memory_ranges import (
     Range,
     RangeChange,
     find_ranges,
+    mark_stitched,
 )
 
-__all__ = ["ACTIONS", "DeviceRecording", "Recording"]
+__all__ = ["DeviceRecording", "Recording"]
 
-ACTIONS = [
-    "alloc",
-    "free_requested",
-    "free_completed",
-    "segment_alloc",
-    "segment_free",
-    "segment_map",
-    "segment_unmap",
-    "snapshot",
-    "oom",
-    "stitch",
-    "unstitch",
-    "offer",
-    "claim",
-    "borrow",
-    "annotation_begin",
-    "annotation_end",
-    "sleep",
-    "wake",
-]
 TORCH = frozenset(ACTIONS[: ACTIONS.index("oom") + 1])
-RESERVES = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
+MOVES = ("segment_map", "segment_unmap", "stitch", "unstitch")  # of pages
 POOL_KEYS = ("pool", "segment_pool_id", "pool_id")
 SIZE_LIMIT = 1 << 63
 Column = Any  # an array of one dimension
@@ -314,7 +296,7 @@ class DeviceRecording:
                 frames = get("frames")
                 seen = known.get(id(frames)) if frames else None
                 stacks.append(seen[1] if seen else recording.stack(frames))
-                tags.append(recording.string(get("tag") or get("user_metadata") or ""))
+                tags.append(recording.string(get("tag") or get("name") or get("user_metadata") or ""))
                 pool = get("pool")
                 if type(pool) is not tuple or pool not in pool_places:
                     place = self.pool_of(entry, f"{what} {index}")
@@ -431,30 +413,43 @@ class DeviceRecording:
         names = self.actions
         changes = []
         moved = np.zeros(self.count)
-        wanted = [place for place, name in enumerate(names) if name in MAPS or name in UNMAPS]
-        for index in np.flatnonzero(np.isin(self.action, wanted)).tolist():
-            name = names[self.action[index]]
+        for index in self.events_of(*MAPS, *UNMAPS):
+            name, size = names[self.action[index]], int(self.size[index])
             maps = name in MAPS
-            size = int(self.size[index])
-            changes.append(
-                RangeChange(
-                    index,
-                    maps,
-                    int(self.address[index]),
-                    size,
-                    int(self.stream[index]),
-                    int(self.pool[index]),
-                    int(self.stack[index]),
-                    MAPS[name] if maps else UNMAPS[name],
-                )
-            )
-            moved[index] = size * RESERVES.get(name, 0)
-        self.ranges = find_ranges([each._replace(end=self.count) for each in self.final], changes)
+            where = (int(self.address[index]), size, int(self.stream[index]), int(self.pool[index]))
+            kind = MAPS[name] if maps else UNMAPS[name]
+            changes.append(RangeChange(index, maps, *where, int(self.stack[index]), kind))
+            moved[index] = size if maps else -size
+        found = find_ranges([each._replace(end=self.count) for each in self.final], changes)
+        stitched = {
+            int(self.address[index]): int(self.size[index]) for index in self.events_of("stitch", "unstitch")
+        }
+        self.ranges = mark_stitched(found, stitched)
         total = np.cumsum(moved)
         at_end = sum(each.size for each in self.final)
         least = -min(0.0, total.min()) if self.count else 0.0
         self.reserved_before = max(at_end - (total[-1] if self.count else 0.0), least)
         self.reserved = self.reserved_before + total
+        self.level_moves()
+
+    def events_of(self, *names: str) -> list[int]:
+        """The indices of the events with one of these actions."""
+        wanted = [place for place, name in enumerate(self.actions) if name in names]
+        found: list[int] = np.flatnonzero(np.isin(self.action, wanted)).tolist()
+        return found
+
+    def level_moves(self) -> None:
+        """While pages move from one range to another they are reserved though they are mapped nowhere."""
+        moves = np.zeros(self.count + 2, bool)
+        moves[1:-1][self.events_of(*MOVES)] = True
+        firsts = np.flatnonzero(moves[1:] & ~moves[:-1])
+        lasts = np.flatnonzero(moves[:-1] & ~moves[1:])
+        for first, last in zip(
+            firsts.tolist(), lasts.tolist(), strict=True
+        ):  # of runs of moves; last is behind it
+            before = self.reserved[first - 1] if first else self.reserved_before
+            least = min(before, self.reserved[last - 1])
+            np.maximum(self.reserved[first:last], least, out=self.reserved[first:last])
 
     def live(self) -> Column:
         """Bytes requested by what is live after each event, led by those before the first: count + 1
@@ -487,7 +482,7 @@ class DeviceRecording:
                 ) from None
         if not edges:
             kinds = {self.action_index.place(name): name for name in ("annotation_begin", "annotation_end")}
-            for index in np.flatnonzero(np.isin(self.action, list(kinds))).tolist():
+            for index in self.events_of(*kinds.values()):
                 begins = kinds[int(self.action[index])] == "annotation_begin"
                 edges.append(
                     (begins, float(self.times[index]), int(self.tag[index]), int(self.thread[index]))

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from made_snapshot import make_snapshot
 
-from accelrt.viewer.memory_ranges import EXPANDABLE, PLAIN, Range, RangeChange, find_ranges, joined
-from accelrt.viewer.recording import ACTIONS, Recording
+from accelrt.memory.history.snapshots import ACTIONS
+from accelrt.viewer.memory_ranges import EXPANDABLE, PLAIN, STITCHED, Range, RangeChange, find_ranges, joined
+from accelrt.viewer.snapshot_columns import Recording
 
 BASE = 0x7F0000000000
 FRAMES = [{"filename": "a.py", "line": 3, "name": "inner"}, {"filename": "b.py", "line": 9, "name": "outer"}]
@@ -137,7 +138,10 @@ def test_annotations_are_paired_from_either_source():
     device = recorded(trace, external_annotations=listed)
     named = [(begin, end, device.recording.strings[name]) for begin, end, name, _ in device.annotations]
     assert named == [(0, 800, "epoch"), (0, 300, "early"), (100, 200, "step")]
-    events = [entry("annotation_begin", 0, 0, 200, tag="a"), entry("annotation_end", 0, 0, 700, tag="a")]
+    events = [
+        entry("annotation_begin", 0, 0, 200, name="a", tag=""),
+        entry("annotation_end", 0, 0, 700, name="a", tag=""),
+    ]
     device = recorded(trace, accelrt={"events": [events]})
     assert [each[:2] for each in device.annotations] == [(100, 600)]
 
@@ -159,7 +163,7 @@ def test_both_forms_of_a_snapshot_give_the_same_lifetimes():
 def test_an_action_that_is_not_known_is_kept():
     device = recorded([entry("teleport", BASE, 100)])
     assert device.actions[device.action[0]] == "teleport"
-    assert device.actions[: len(ACTIONS)] == ACTIONS
+    assert tuple(device.actions[: len(ACTIONS)]) == ACTIONS
 
 
 @pytest.mark.parametrize(
@@ -198,3 +202,22 @@ def test_a_hundred_thousand_events_become_columns():
     assert len(device.alloc_size) > 30_000
     assert np.all(device.alloc_begin[:-1] <= device.alloc_begin[1:])
     assert device.live().min() >= 0
+
+
+def test_pages_that_move_stay_reserved():
+    end = [segment([(4096, "inactive")], BASE + (1 << 30), is_expandable=True)]
+    trace = [
+        entry("segment_map", BASE, 4096),
+        entry("alloc", BASE, 4096),
+        entry("free_requested", BASE, 4096),
+        entry("free_completed", BASE, 4096),
+        entry("segment_unmap", BASE, 2048),
+        entry("segment_unmap", BASE + 2048, 2048),
+        entry("segment_map", BASE + (1 << 30), 4096),
+    ]
+    stitched = [entry("stitch", BASE + (1 << 30), 4096, tag="")]
+    device = recorded(trace, end, accelrt={"events": [stitched]})
+    assert device.reserved_before == 0
+    assert device.reserved.tolist() == [4096] * 8
+    kinds = {(each.address - BASE, each.kind) for each in device.ranges}
+    assert kinds == {(0, EXPANDABLE), (2048, EXPANDABLE), (1 << 30, STITCHED)}
