@@ -189,6 +189,7 @@ class App {
           ["Stream", device.streams[stream[each]]],
           ["Pool", poolName(device, pool[each])],
           ["State", device.stateAt(each, moment)],
+          ...(found.segment?.unknown ? [["Memory", "not mapped at the moment, as far as is known"]] : []),
           ["Address", hex(address, each)],
           ["Allocated", at(begin[each])],
           ["Freed", at(freed[each])],

@@ -184,7 +184,8 @@ class MemoryMap {
       const hue = colours.of[each];
       context.fillStyle = theme.css[freed[each] <= app.moment ? PENDING : LIVE][hue];
       const wide = Math.max(0.8, right - left - (right - left > 3 ? 0.75 : 0));
-      context.fillRect(left, y, wide, LINE);
+      if (segment.unknown) context.fillRect(left, y + LINE / 3, wide, LINE / 3); // live, and not mapped: asleep
+      else context.fillRect(left, y, wide, LINE);
       this.drawn++;
       if (each === chosen || each === near) {
         context.strokeStyle = theme.text;

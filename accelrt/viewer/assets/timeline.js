@@ -216,11 +216,12 @@ class Timeline {
       context.lineTo(MARGIN.left + column + 1, y);
     }
     context.stroke();
-    const y = this.yOf(this.reserved[this.width - 1]), above = y > this.top + 13;
+    let most = this.width - 1; // the text stands where the line is highest, as far right as that is
+    for (let column = most; column >= 0; column--) if (this.reserved[column] > this.reserved[most]) most = column;
     context.fillStyle = theme.faint;
     context.textAlign = "right";
-    context.textBaseline = above ? "bottom" : "top";
-    context.fillText("reserved", MARGIN.left + this.width - 4, y + (above ? -2 : 4));
+    context.textBaseline = "bottom";
+    context.fillText("reserved", MARGIN.left + Math.max(most - 4, 56), this.yOf(this.reserved[most]) - 2);
   }
 
   drawAnnotations(theme) {
