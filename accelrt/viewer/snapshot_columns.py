@@ -8,7 +8,7 @@ and so may the traces: then the segments alone say what is live.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from heapq import merge
 from typing import Any
 
@@ -32,6 +32,7 @@ TORCH = frozenset(ACTIONS[: ACTIONS.index("oom") + 1])
 MOVES = ("segment_map", "segment_unmap", "stitch", "unstitch")  # of pages
 POOL_KEYS = ("pool", "segment_pool_id", "pool_id")
 SIZE_LIMIT = 1 << 63
+ACTION_LIMIT = 256
 Column = Any  # an array of one dimension
 
 
@@ -69,6 +70,24 @@ def size_of(value: Any, what: str) -> int:
     return int(value)
 
 
+def listed(value: Any, what: str) -> Any:
+    """A list, tuple or other sized iterable as it is; None as an empty one."""
+    if value is None:
+        return ()
+    if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Collection):
+        raise ValueError(f"{what} is {value!r:.80}; a list is needed")
+    return value
+
+
+def described(value: Any, what: str) -> Mapping[str, Any]:
+    """A dict as it is; None as an empty one."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{what} is {value!r:.80}; a dict is needed")
+    return value
+
+
 def check_integers(values: list[Any], what: str, key: str) -> None:
     """Raises ValueError for the first value that is no integer in range."""
     if values and (set(map(type, values)) != {int} or min(values) < 0 or max(values) >= SIZE_LIMIT):
@@ -97,23 +116,20 @@ class Recording:
         self.frame_index = Index()
         self.stack_index = Index(())
         self.known_lists: dict[int, tuple[Any, int]] = {}
-        more = snapshot.get("accelrt") or {}
-        traces = list(snapshot.get("device_traces") or ())
-        events = list(more.get("events") or ())
+        more = described(snapshot.get("accelrt"), "accelrt")
+        traces = self.of_devices(snapshot, "device_traces")
+        events = self.of_devices(more, "events")
         by_device: dict[int, list[Mapping[str, Any]]] = {}
-        for place, segment in enumerate(snapshot.get("segments") or ()):
-            if not isinstance(segment, Mapping):
-                raise ValueError(f"segments[{place}] is {segment!r:.80}; a dict is needed")
-            by_device.setdefault(number(segment.get("device", 0), f"segments[{place}]: device"), []).append(
-                segment
-            )
+        for place, each in enumerate(listed(snapshot.get("segments"), "segments")):
+            segment = described(each, f"segments[{place}]")
+            device = number(segment.get("device", 0), f"segments[{place}]: device")
+            by_device.setdefault(device, []).append(segment)
         used = set(by_device) | {n for n, each in enumerate(traces) if len(each)}
         used |= {n for n, each in enumerate(events) if len(each)}
-        self.settings = {
-            str(key): str(value) for key, value in (snapshot.get("allocator_settings") or {}).items()
-        }
-        marks = list(snapshot.get("external_annotations") or ())
-        dropped = list(more.get("dropped") or ())
+        settings = described(snapshot.get("allocator_settings"), "allocator_settings")
+        self.settings = {str(key): str(value) for key, value in settings.items()}
+        marks = list(listed(snapshot.get("external_annotations"), "external_annotations"))
+        dropped = list(listed(more.get("dropped"), "dropped"))
         self.devices = []
         for device in sorted(used) or [0]:
             made = DeviceRecording(self, device)
@@ -124,6 +140,10 @@ class Recording:
             made.read_annotations(marks)
             self.devices.append(made)
         self.known_lists.clear()
+
+    @staticmethod
+    def of_devices(source: Mapping[str, Any], key: str) -> list[Any]:
+        return [listed(each, f"{key}[{place}]") for place, each in enumerate(listed(source.get(key), key))]
 
     @property
     def strings(self) -> list[str]:
@@ -148,7 +168,7 @@ class Recording:
         if known is not None:
             return known[1]
         places = []
-        for frame in frames:
+        for frame in listed(frames, "frames"):
             if not isinstance(frame, Mapping):
                 raise ValueError(f"a frame is {frame!r:.80}; a dict of filename, line and name is needed")
             line = frame.get("line", 0)
@@ -172,10 +192,14 @@ class Recording:
 
 def merged(own: Iterable[Any], others: Iterable[Any]) -> Iterator[Any]:
     """Torch's events and those that only accelrt has, in order of time."""
-    extra = [entry for entry in others if entry.get("action") not in TORCH]
+    extra = [entry for entry in others if described(entry, "an event").get("action") not in TORCH]
     if not extra:
         return iter(own)
-    return merge(own, extra, key=lambda entry: entry.get("time_us") or 0)
+    return merge(own, extra, key=time_of)
+
+
+def time_of(entry: Any) -> int:
+    return number(described(entry, "an event").get("time_us", 0), "an event's time_us")
 
 
 class DeviceRecording:
@@ -248,7 +272,8 @@ class DeviceRecording:
             stack = recording.stack(segment.get("frames"))
             self.final.append(Range(address, total, -1, 0, stream, pool, stack, kind))
             at = address
-            for block in segment.get("blocks") or ():
+            for each in listed(segment.get("blocks"), f"{what}: blocks"):
+                block = described(each, f"{what}: a block")
                 at = number(block.get("address", at), f"{what}: a block's address")
                 size = size_of(block.get("size"), f"{what}: a block's size")
                 state = block.get("state")
@@ -315,7 +340,10 @@ class DeviceRecording:
             check_integers(column, what, key)
         self.first_us = times[0] if times else 0
         self.times = np.maximum.accumulate(np.array(times, np.float64)) - self.first_us
-        self.action = np.array([self.action_index.place(str(name)) for name in names], np.uint8)
+        actions = [self.action_index.place(str(name)) for name in names]
+        if len(self.actions) > ACTION_LIMIT:
+            raise ValueError(f"{what}s have {len(self.actions)} actions; at most {ACTION_LIMIT} can be shown")
+        self.action = np.array(actions, np.uint8)
         self.address = np.array(addresses, np.uint64)
         self.size = np.array(sizes, np.float64)
         self.stream = np.array([self.stream_index.place(stream) for stream in streams], np.int32)

@@ -26,6 +26,12 @@ def test_view_writes_one_page_beside_the_snapshot(snapshot):
     assert "://" not in text
 
 
+def test_open_gives_the_page_to_the_browser(snapshot, tmp_path):
+    done = accelrt("view", snapshot, "-o", tmp_path / "made.html", "--open", BROWSER="echo %s")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "made.html").as_uri() in done.stdout
+
+
 def test_export_trace_writes_where_it_is_told(snapshot, tmp_path):
     done = accelrt("export-trace", snapshot, "-o", tmp_path / "made.json", "--largest", 5)
     assert done.returncode == 0, done.stderr

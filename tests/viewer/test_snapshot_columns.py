@@ -1,10 +1,17 @@
 """A snapshot as columns: lifetimes of allocations, what was mapped, and what is refused."""
 
+import functools
+import json
+import operator
+import random
+
 import numpy as np
 import pytest
 from made_snapshot import make_snapshot
 
 from accelrt.memory.history.snapshots import ACTIONS
+from accelrt.viewer.chrome_trace import trace_events
+from accelrt.viewer.html_page import make_page
 from accelrt.viewer.memory_ranges import EXPANDABLE, PLAIN, STITCHED, Range, RangeChange, find_ranges, joined
 from accelrt.viewer.snapshot_columns import Recording
 
@@ -221,3 +228,32 @@ def test_pages_that_move_stay_reserved():
     assert device.reserved.tolist() == [4096] * 8
     kinds = {(each.address - BASE, each.kind) for each in device.ranges}
     assert kinds == {(0, EXPANDABLE), (2048, EXPANDABLE), (1 << 30, STITCHED)}
+
+
+def places(thing, path=()):
+    """The paths to everything in nested dicts and lists."""
+    items = thing.items() if isinstance(thing, dict) else enumerate(thing) if isinstance(thing, list) else ()
+    for key, inner in items:
+        yield (*path, key)
+        yield from places(inner, (*path, key))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_damaged_snapshot_is_shown_or_refused(seed):
+    chance = random.Random(seed)
+    text = json.dumps(make_snapshot(100))
+    paths = [path for path in places(json.loads(text)) if len(path) <= 4]
+    refused = 0
+    for _ in range(60):
+        snapshot = json.loads(text)
+        *before, last = chance.choice(paths)
+        inner = functools.reduce(operator.getitem, before, snapshot)
+        inner[last] = chance.choice(
+            [None, -1, 1.5, "x", [], {}, True, 1 << 64, (1 << 63) - 1, [[]], [{}], "\ud800"]
+        )
+        try:
+            list(trace_events(Recording(snapshot)))
+            make_page(snapshot, "damaged")
+        except ValueError:
+            refused += 1
+    assert 0 < refused < 60
