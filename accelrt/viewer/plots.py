@@ -149,7 +149,7 @@ def draw_timeline(made: DeviceRecording) -> Any:
     axes.plot(
         events, reserved[events + 1], color="#1b1f27", linewidth=1.3, drawstyle="steps-post", label="reserved"
     )
-    ooms = np.flatnonzero(made.action == made.actions.index("oom"))
+    ooms = made.events_of("oom")
     if len(ooms):
         axes.plot(ooms, np.full(len(ooms), reserved.max()), "v", color="#c42b2b", label="out of memory")
     axes.set_xlabel("event")

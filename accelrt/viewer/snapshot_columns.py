@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from accelrt.memory.history.snapshots import ACTIONS
 from accelrt.viewer.memory_ranges import (
     EXPANDABLE,
     MAPS,
@@ -28,7 +27,7 @@ from accelrt.viewer.memory_ranges import (
 
 __all__ = ["DeviceRecording", "Recording"]
 
-TORCH = frozenset(ACTIONS[: ACTIONS.index("oom") + 1])
+FIRST_ACTIONS = ("alloc", "free_requested", "free_completed")  # of allocations; the others as they come
 MOVES = ("segment_map", "segment_unmap", "stitch", "unstitch")  # of pages
 POOL_KEYS = ("pool", "segment_pool_id", "pool_id")
 SIZE_LIMIT = 1 << 63
@@ -190,12 +189,9 @@ class Recording:
         ]
 
 
-def merged(own: Iterable[Any], others: Iterable[Any]) -> Iterator[Any]:
+def merged(own: Collection[Any], others: Collection[Any]) -> Iterator[Any]:
     """Torch's events and those that only accelrt has, in order of time."""
-    extra = [entry for entry in others if described(entry, "an event").get("action") not in TORCH]
-    if not extra:
-        return iter(own)
-    return merge(own, extra, key=time_of)
+    return merge(own, others, key=time_of) if len(others) else iter(own)
 
 
 def time_of(entry: Any) -> int:
@@ -227,7 +223,7 @@ class DeviceRecording:
         self.dropped = 0
         self.stream_index = Index()
         self.pool_index = Index((0, 0))
-        self.action_index = Index(*ACTIONS)
+        self.action_index = Index(*FIRST_ACTIONS)
         self.first_us = 0
         self.annotations: list[tuple[float, float, int, int]] = []
 
@@ -363,7 +359,7 @@ class DeviceRecording:
 
     def find_lifetimes(self) -> list[list[int]]:
         """[address, size, block, begin, freed, end, stream, pool, stack, tag] of each allocation."""
-        alloc, requested, completed = range(3)  # as in ACTIONS
+        alloc, requested, completed = range(len(FIRST_ACTIONS))
         pools = [
             self.pool_at(a) if p is None else p
             for a, p in zip(self.address.tolist(), self.entry_pools, strict=True)
