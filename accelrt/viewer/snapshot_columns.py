@@ -449,8 +449,14 @@ class DeviceRecording:
             int(self.address[index]): int(self.size[index]) for index in self.events_of("stitch", "unstitch")
         }
         self.ranges = mark_stitched(found, stitched)
+        asleep, awake = self.events_of("sleep"), self.events_of("wake")
+        moved[asleep] = -self.size[asleep]
+        moved[awake] = self.size[awake]
         total = np.cumsum(moved)
-        at_end = sum(each.size for each in self.final)
+        still_asleep = max(
+            0.0, self.size[asleep].sum() - self.size[awake].sum()
+        )  # of segments that are listed
+        at_end = sum(each.size for each in self.final) - still_asleep
         least = -min(0.0, total.min()) if self.count else 0.0
         self.reserved_before = max(at_end - (total[-1] if self.count else 0.0), least)
         self.reserved = self.reserved_before + total

@@ -256,3 +256,10 @@ def test_a_damaged_snapshot_is_shown_or_refused(seed):
         except ValueError:
             refused += 1
     assert 0 < refused < 60
+
+
+def test_sleeping_memory_is_not_reserved():
+    own = [entry("sleep", BASE, 4096, 20), entry("wake", BASE, 4096, 30), entry("sleep", BASE, 4096, 40)]
+    device = recorded((), [segment([(4096, "inactive"), (512, "inactive")])], accelrt={"events": [own]})
+    assert device.reserved_before == 4608
+    assert device.reserved.tolist() == [512, 4608, 512]
