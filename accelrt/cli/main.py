@@ -25,6 +25,7 @@ DRIVERS = ("auto", "cuda", "host")
 LEAST_SECONDS = 0.1
 SORTS = {"memory": "m", "reserved": "r", "live": "l", "pid": "p", "device": "d", "user": "u", "command": "c"}
 PORT = 9484
+PLOTS = ("timeline", "segments", "flame")
 
 
 def positive(text: str) -> int:
@@ -82,6 +83,7 @@ def parser() -> argparse.ArgumentParser:
     )
     replay.add_argument("--repeat", metavar="N", type=positive, default=1, help="passes, one after the other")
     top, export = add_watchers(commands)
+    add_pictures(commands)
     for command in (info, replay, top):
         command.add_argument("--json", action="store_true", dest="as_json", help="answer in JSON")
     add_record(commands)
@@ -150,10 +152,31 @@ def run_tune(given: argparse.Namespace) -> int:
     return tune.run(given.trace, given.driver, given.capacity or [], given.device, given.keys, given.as_json)
 
 
+def add_pictures(commands: Any) -> None:
+    view = commands.add_parser("view", help="a memory snapshot as one HTML file for a browser")
+    view.add_argument("--open", action="store_true", dest="opens", help="open it in the browser")
+    plot = commands.add_parser("plot", help="a memory snapshot as a picture: .png, .svg or .pdf")
+    plot.add_argument("--kind", choices=PLOTS, default="timeline", help="default: timeline")
+    plot.add_argument("--device", metavar="N", type=int, help="ordinal; default: the first in the snapshot")
+    trace = commands.add_parser("export-trace", help="a memory snapshot as a trace for Perfetto")
+    trace.add_argument(
+        "--largest", metavar="N", type=int, default=2000, help="allocations to show as slices; default: 2000"
+    )
+    for command, suffix in ((view, ".html"), (plot, ".png"), (trace, ".trace.json")):
+        command.add_argument("snapshot", metavar="SNAPSHOT", help="torch's or accelrt's")
+        command.add_argument(
+            "-o", "--output", metavar=f"OUT{suffix}", help=f"default: the snapshot's name, with {suffix}"
+        )
+
+
 def dispatch(given: argparse.Namespace) -> int:
     if "run" in given:
         status: int = given.run(given)
         return status
+    if given.command in ("view", "plot", "export-trace"):
+        from accelrt.cli import pictures
+
+        return pictures.run(given)
     if given.command == "info":
         from accelrt.cli import info
 

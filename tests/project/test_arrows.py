@@ -32,7 +32,7 @@ FLOORS = (
     ("graphs",),
     ("identity", "publish", "readings", "interface", "interop", "sanitizer", "api", "include", "traces"),
     ("",),
-    ("cli", "__main__"),
+    ("cli", "viewer", "__main__"),
 )
 # What modules outside of these packages may use of them; of memory/, what is not below its face.
 DOORS = {

@@ -19,6 +19,7 @@ PYTHON = [text for language, text in BLOCKS if language == "python"]
 CYTHON = [text for language, text in BLOCKS if language == "cython"]
 PLAIN = [text for language, text in BLOCKS if language == ""]
 HAS_TORCH = importlib.util.find_spec("torch") is not None
+COMMANDS = ["info", "top", "export", "demo", "record", "replay", "tune", "view", "plot", "export-trace"]
 
 
 def block(word, blocks=PYTHON):
@@ -138,7 +139,7 @@ def test_lines_for_a_shell_name_what_there_is(number):
     if text.startswith("accelrt info"):
         said = run("import sys; from accelrt.cli.main import main; sys.argv[1:] = ['--help']; main()")
         listed = re.findall(r"^accelrt (\S+)", text, re.M)
-        assert set(listed) == {"info", "top", "export", "demo", "record", "replay", "tune", "--version"}
+        assert set(listed) == {*COMMANDS, "--version"}
         assert all(name in said for name in listed)
         return
     subprocess.run(["bash", "-n", "-c", text], check=True)

@@ -1,0 +1,67 @@
+"""accelrt view, plot and export-trace as commands."""
+
+import json
+
+import pytest
+from cli_command import accelrt
+from made_snapshot import make_snapshot
+
+pytestmark = pytest.mark.own_process
+
+
+@pytest.fixture(scope="module")
+def snapshot(tmp_path_factory):
+    path = tmp_path_factory.mktemp("snapshot") / "taken.json"
+    path.write_text(json.dumps(make_snapshot(2000)))
+    return path
+
+
+def test_view_writes_one_page_beside_the_snapshot(snapshot):
+    done = accelrt("view", snapshot)
+    page = snapshot.with_suffix(".html")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"{page} (")
+    text = page.read_text()
+    assert "<title>taken.json - accelrt memory</title>" in text
+    assert "://" not in text
+
+
+def test_open_gives_the_page_to_the_browser(snapshot, tmp_path):
+    done = accelrt("view", snapshot, "-o", tmp_path / "made.html", "--open", BROWSER="echo %s")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "made.html").as_uri() in done.stdout
+
+
+def test_export_trace_writes_where_it_is_told(snapshot, tmp_path):
+    done = accelrt("export-trace", snapshot, "-o", tmp_path / "made.json", "--largest", 5)
+    assert done.returncode == 0, done.stderr
+    events = json.loads((tmp_path / "made.json").read_text())["traceEvents"]
+    assert sum(each["ph"] == "b" for each in events) == 5
+
+
+def test_plot_makes_a_picture(snapshot, tmp_path):
+    pytest.importorskip("matplotlib", reason="Matplotlib is not installed; pip install 'accelrt[plot]'")
+    done = accelrt("plot", snapshot, "-o", tmp_path / "made.svg", "--kind", "flame")
+    assert done.returncode == 0, done.stderr
+    assert b"<svg" in (tmp_path / "made.svg").read_bytes()
+
+
+@pytest.mark.parametrize("command", ["view", "plot", "export-trace"])
+def test_what_is_no_snapshot_is_an_error(tmp_path, command):
+    foreign = tmp_path / "foreign.json"
+    foreign.write_text("[1, 2")
+    done = accelrt(command, foreign)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"accelrt {command}: ")
+    assert "foreign.json" in done.stderr
+    missing = accelrt(command, tmp_path / "missing.json")
+    assert missing.returncode == 2
+    assert "No such file" in missing.stderr
+
+
+def test_the_snapshot_is_not_overwritten(snapshot):
+    before = snapshot.read_bytes()
+    done = accelrt("export-trace", snapshot, "-o", snapshot)
+    assert done.returncode == 2
+    assert "is the snapshot itself; name another with -o" in done.stderr
+    assert snapshot.read_bytes() == before
