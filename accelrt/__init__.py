@@ -15,6 +15,7 @@ except ModuleNotFoundError as error:
     ) from None
 
 import importlib
+import os as _os
 
 from accelrt import env, memory, sanitizer  # noqa: F401  memory and sanitizer are public
 from accelrt.core import names
@@ -54,4 +55,11 @@ def _publish() -> None:
         lazy.later("accelrt.publish").start()
 
 
+def _record() -> None:
+    if env.value("ACCELRT_RECORD"):
+        lazy.later("accelrt.memory.history.drain").start_by_environment(_os.getpid() != _imported_in)
+
+
+_imported_in = _os.getpid()
 lazy.when_opened(_publish)
+lazy.when_opened(_record)

@@ -136,6 +136,7 @@ def open_driver(name: str) -> None:
     from accelrt.memory.settings import apply
 
     env.value("ACCELRT_PUBLISH")  # a malformed one is named before the driver is opened
+    env.value("ACCELRT_RECORD_STACKS")
     apply.read_environment()
     code = registry.open_and_activate(name)
     if code:
