@@ -54,4 +54,9 @@ def _publish() -> None:
         lazy.later("accelrt.publish").start()
 
 
+def _processes_of(ordinal: int) -> object:
+    return lazy.later("accelrt.readings").gpu_processes(ordinal)
+
+
 lazy.when_opened(_publish)
+importlib.import_module("accelrt.memory.caching").ask_processes(_processes_of)
