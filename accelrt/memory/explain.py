@@ -133,7 +133,7 @@ def causes_of(facts: Facts) -> list[Cause]:
         list of Cause, at least one.
     """
     case = Case(facts)
-    if facts["capacity"] and case.size > facts["capacity"]:
+    if facts["capacity"] and case.size > facts["capacity"] and not facts["external"]:  # which may have managed memory
         return [huge(case)]
     found = [look(case) for look in LOOKS]
     causes = sorted((cause for cause in found if cause is not None), key=lambda cause: not cause.settles)
@@ -179,7 +179,9 @@ def pool_limit(case: Case) -> Cause | None:
 
 def limit(case: Case) -> Cause | None:
     facts = case.facts
-    if case.limit is None or case.limit - facts["reserved"] >= case.need or facts["refused_by"] == "pool":
+    if case.limit is None or facts["refused_by"] == "pool":
+        return None
+    if facts["refused_by"] != "limit" and case.limit - facts["reserved"] >= case.need:
         return None
     wanted = min(-(-(facts["reserved"] + case.need) * 10000 // max(facts["capacity"], 1)) / 10000, 1.0)
     text = (
