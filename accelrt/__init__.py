@@ -58,5 +58,11 @@ def _processes_of(ordinal: int) -> object:
     return lazy.later("accelrt.readings").gpu_processes(ordinal)
 
 
+def _report_leaks() -> None:
+    if env.value("ACCELRT_LEAKS"):
+        lazy.later("accelrt.memory.leaks").start()
+
+
 lazy.when_opened(_publish)
+lazy.when_opened(_report_leaks)
 importlib.import_module("accelrt.memory.caching").ask_processes(_processes_of)

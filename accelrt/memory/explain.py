@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     Facts = dict[str, Any]
 
-__all__ = ["Cause", "causes_of", "pinned_text", "size_text", "stack_text", "text_of"]
+__all__ = ["Cause", "causes_of", "count_text", "pinned_text", "size_text", "stack_text", "text_of"]
 
 MOST_LINES = 25
 MOST_CAUSES = 4
@@ -56,6 +56,10 @@ def stack_text(frames: list[Facts]) -> str:
     """The innermost frames of a stack on one line."""
     shown = [f"{one['name']} ({one['filename'].rpartition('/')[2]}:{one['line']})" for one in frames[:3]]
     return " < ".join(shown) or "no stack was recorded"
+
+
+def count_text(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def names_of(parts: list[str], total: int) -> str:
@@ -204,7 +208,7 @@ def pending(case: Case) -> Cause | None:
     waiting = sorted(facts["pending_events"], key=lambda one: -one["bytes"])
     named = [
         ("events of free_after" if one["offers"] else stream_text(one["stream"]))
-        + f" ({one['events']} event{'s' * (one['events'] != 1)}, {size_text(one['bytes'])})"
+        + f" ({count_text(one['events'], 'event')}, {size_text(one['bytes'])})"
         for one in waiting[:MOST_NAMED]
     ]
     deferred = facts["deferred"]
@@ -464,7 +468,10 @@ def text_of(facts: Facts, causes: list[Cause]) -> str:
         causes: what it answered.
     """
     lines = [first_line(facts), *held_lines(facts), *cause_lines(causes)]
-    stacks = [f"  {size_text(held)} in {count}: {stack_text(frames)}" for frames, held, count in facts["stacks"]]
+    stacks = [
+        f"  {size_text(held)} in {count_text(count, 'block')}: {stack_text(frames)}"
+        for frames, held, count in facts["stacks"]
+    ]
     if stacks:
         lines += ["Most live memory was allocated by:", *stacks[:MOST_NAMED]]
     if facts["settings"] and len(lines) < MOST_LINES:

@@ -6,7 +6,7 @@ import importlib
 
 from accelrt.devices.device import mem_get_info
 from accelrt.memory.allocator.holdings import holdings
-from accelrt.memory.explain import pool_text, size_text, stack_text, stream_text
+from accelrt.memory.explain import count_text, pool_text, size_text, stack_text, stream_text
 from accelrt.memory.host_cache import host_memory_stats
 from accelrt.memory.settings.apply import allocator_settings
 from accelrt.memory.statistics import memory_snapshot, memory_stats, ordinal_for_figures
@@ -29,6 +29,7 @@ class NoRecorder:
 
     is_recording = staticmethod(lambda device=None: False)
     tag_stats = staticmethod(lambda device: {})
+    record_history = staticmethod(lambda *arguments: None)
 
 
 def recorder() -> Any:
@@ -192,7 +193,7 @@ def stream_lines(data: Dict, top: int) -> list[str]:
     lines += more(len(data["streams"]), top)
     for queue in data["events"][:top]:
         where = "events of free_after" if queue["offers"] else stream_text(queue["stream"])
-        lines.append(f"  {size_text(queue['bytes'])} are pending on {where} ({queue['events']} events)")
+        lines.append(f"  {size_text(queue['bytes'])} are pending on {where} ({count_text(queue['events'], 'event')})")
     return lines
 
 
@@ -209,7 +210,7 @@ def stack_lines(data: Dict) -> list[str]:
         return ["By stack", f"  {told}; accelrt.memory.record_history() records what is allocated from then on"]
     lines = ["By stack"]
     for frames, held, count in data["stacks"]:
-        lines.append(f"  {size_text(held)} in {count} block{'s' * (count != 1)}: {stack_text(frames)}")
+        lines.append(f"  {size_text(held)} in {count_text(count, 'block')}: {stack_text(frames)}")
     return lines
 
 

@@ -9,13 +9,15 @@ from libc.string cimport memset
 
 from accelrt.core.handle_map cimport AddressMap, map_clear, map_find, map_insert, map_reserve
 from accelrt.memory.allocator.event_queue cimport Entry, Queue, next_filled
-from accelrt.memory.allocator.exclusive cimport lock_all, reserved, total_of, unlock_all
+from accelrt.memory.allocator.exclusive cimport (
+    lock_all, reserved, total_of, try_lock_to_read, unlock_after_read, unlock_all,
+)
 from accelrt.memory.allocator.pool cimport pool_if_made
 from accelrt.memory.allocator.pool_settings cimport rounded
-from accelrt.memory.allocator.private_pool cimport has_graphs, is_captured
+from accelrt.memory.allocator.private_pool cimport has_graphs, is_captured, sum_of
 from accelrt.memory.allocator.read_stats cimport limit_of, read_stats
 from accelrt.memory.allocator.sizes cimport ROUND_LIMIT
-from accelrt.memory.allocator.stats cimport ACTIVE_BYTES, ALLOCATED_BYTES, RESERVED_BYTES, Stats, current_of
+from accelrt.memory.allocator.stats cimport ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, RESERVED_BYTES, Stats, current_of
 from accelrt.memory.allocator.types cimport FREE, HOLE, LIVE, PENDING, PLAIN, Block, Heap, Pool, PrivatePool, Segment, Slot
 
 cdef struct HeapHolding:      # of one heap
@@ -368,3 +370,78 @@ def rounded_request(int device, size_t size):
     if pool == NULL or pool.external != NULL or size == 0 or size >> ROUND_LIMIT:
         return size
     return rounded(&pool.settings, size)
+
+
+# --- at the end of the process: without Python -----------------------------------------------------------------
+
+cdef void keep_largest(LiveBlock* blocks, size_t room, size_t count, const Segment* segment, const Block* block) noexcept nogil:
+    # Inserts a block into the first ones, which are in order of size.  count: how many came before it.
+    cdef size_t place = min(count, room)
+    if place == room and (room == 0 or blocks[room - 1].size >= block.size):
+        return
+    if place == room:
+        place -= 1
+    while place and blocks[place - 1].size < block.size:
+        blocks[place] = blocks[place - 1]
+        place -= 1
+    blocks[place].address, blocks[place].size = block.address, block.size
+    blocks[place].stream = segment.heap.stream
+
+
+cdef void list_segments(
+    const Segment* segment, LiveBlock* blocks, size_t room, size_t* out_count, size_t* out_bytes,
+) noexcept nogil:
+    cdef const Block* block
+    while segment != NULL:
+        block = segment.first
+        while block != NULL:
+            if block.state == LIVE:
+                keep_largest(blocks, room, out_count[0], segment, block)
+                out_count[0] += 1
+                out_bytes[0] += block.size
+            block = block.after
+        segment = segment.after
+
+
+cdef bint list_live(int device, LiveBlock* blocks, size_t room, size_t* out_count, size_t* out_bytes) noexcept nogil:
+    cdef Pool* pool = pool_if_made(device)
+    cdef const Heap* heap
+    cdef Stats stats
+    out_count[0] = out_bytes[0] = 0
+    if pool == NULL:
+        return True
+    if pool.external != NULL:
+        stats = read_stats(pool)
+        out_count[0] = current_of(&stats, ALLOCATION)
+        out_bytes[0] = current_of(&stats, ALLOCATED_BYTES)
+        return True
+    if not try_lock_to_read(pool):
+        return False
+    list_segments(pool.first, blocks, room, out_count, out_bytes)
+    heap = pool.heaps
+    while heap != NULL:
+        list_segments(heap.first_stitched, blocks, room, out_count, out_bytes)
+        heap = heap.next
+    unlock_after_read(pool)
+    return True
+
+
+cdef size_t list_live_pools(int device, LivePool* pools, size_t room) noexcept nogil:
+    cdef Pool* pool = pool_if_made(device)
+    cdef const PrivatePool* owner
+    cdef LivePool* into
+    cdef size_t count = 0, live
+    if pool == NULL or pool.external != NULL or not try_lock_to_read(pool):
+        return 0
+    owner = pool.privates
+    while owner != NULL and count < room:
+        live = sum_of(pool, owner, ALLOCATED_BYTES)
+        if owner.uses or live:
+            into = &pools[count]
+            into.first, into.second = owner.id[0], owner.id[1]
+            into.users, into.graphs = owner.users, owner.uses - owner.users
+            into.reserved, into.live = owner.reserved, live
+            count += 1
+        owner = owner.next
+    unlock_after_read(pool)
+    return count
