@@ -1,7 +1,7 @@
 """Why a request was refused, what helps, and the text that says so: all of it from the figures of one moment.
 
-A cause is looked for in the figures, never guessed: it is named where its bytes would have served the request, alone or
-with the device's free memory.  Advice names no option that is in force already.
+A cause is looked for in the figures, never guessed: it is named where its bytes would have served the
+request, alone or with the device's free memory.  Advice names no option that is in force already.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
     from typing import Any
 
-    Facts = dict[str, Any]
 
 __all__ = ["Cause", "causes_of", "count_text", "pinned_text", "size_text", "stack_text", "text_of"]
 
@@ -52,7 +51,7 @@ def size_text(size: int) -> str:
     return f"{size} bytes"
 
 
-def stack_text(frames: list[Facts]) -> str:
+def stack_text(frames: list[dict[str, Any]]) -> str:
     """The innermost frames of a stack on one line."""
     shown = [f"{one['name']} ({one['filename'].rpartition('/')[2]}:{one['line']})" for one in frames[:3]]
     return " < ".join(shown) or "no stack was recorded"
@@ -91,7 +90,7 @@ def with_settings(text: str, *changes: str) -> str:
 class Case:
     """The figures of one refusal, and what follows from them."""
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: dict[str, Any]) -> None:
         self.facts = facts
         self.size: int = facts["rounded"]
         self.granule: int = facts.get("granule") or 2 * MIB
@@ -103,7 +102,9 @@ class Case:
         if facts["driver"] == "cuda":
             allowed = max(allowed - UNUSABLE, 0)
         self.room: int = allowed // self.granule * self.granule  # that the device would still give
-        self.own: Facts = next((pool for pool in facts["by_pool"] if pool["id"] == facts["pool"]), {})
+        self.own: dict[str, Any] = next(
+            (pool for pool in facts["by_pool"] if pool["id"] == facts["pool"]), {}
+        )
         self.own_free: int = max(
             (
                 stream["largest_free"]
@@ -128,7 +129,7 @@ class Case:
         return self.room + more >= self.need
 
 
-def causes_of(facts: Facts) -> list[Cause]:
+def causes_of(facts: dict[str, Any]) -> list[Cause]:
     """What kept a request from being served; those first whose advice settles it.
 
     Arguments:
@@ -137,7 +138,7 @@ def causes_of(facts: Facts) -> list[Cause]:
         list of Cause, at least one.
     """
     case = Case(facts)
-    if facts["capacity"] and case.size > facts["capacity"] and not facts["external"]:  # which may have managed memory
+    if 0 < facts["capacity"] < case.size and not facts["external"]:  # another backend may have managed memory
         return [huge(case)]
     found = [look(case) for look in LOOKS]
     causes = sorted((cause for cause in found if cause is not None), key=lambda cause: not cause.settles)
@@ -151,7 +152,8 @@ def huge(case: Case) -> Cause:
     return Cause(
         "huge",
         f"the request alone is larger than the whole device, which has {capacity}",
-        f"ask for less: {size_text(case.most)} would be served now; split the work, or check how the size is computed",
+        f"ask for less: {size_text(case.most)} would be served now; split the work, or check how the size is "
+        "computed",
         settles=False,
     )
 
@@ -165,18 +167,18 @@ def pool_limit(case: Case) -> Cause | None:
     if case.facts["refused_by"] != "pool" or not case.own:
         return None
     pool, limit = pool_text(case.facts["pool"]), case.own["limit"] or 0
-    advice = [
-        f"make the pool with more: MemPool(limit={round_up(case.own['reserved'] + case.need, case.granule)})"
-        f" or no limit"
-    ]
+    reserved, held = case.own["reserved"], case.own["live"]
+    wanted = round_up(reserved + case.need, case.granule)
+    advice = [f"make the pool with more: MemPool(limit={wanted}) or no limit"]
     if case.facts["free"] >= case.need:
-        advice.append(f"leave use_mem_pool for this request: the device has {size_text(case.facts['free'])} free")
-    if case.size <= limit and case.own["live"]:
-        advice.append(f"free {size_text(min(case.size, case.own['live']))} of the pool's live memory")
+        free = size_text(case.facts["free"])
+        advice.append(f"leave use_mem_pool for this request: the device has {free} free")
+    if case.size <= limit and held:
+        advice.append(f"free {size_text(min(case.size, held))} of the pool's live memory")
     return Cause(
         "pool limit",
-        f"{pool} has a limit of {size_text(limit)}, of which {size_text(case.own['reserved'])} are reserved and "
-        f"{size_text(case.own['live'])} live (MemPool(limit=...))",
+        f"{pool} has a limit of {size_text(limit)}, of which {size_text(reserved)} are reserved and "
+        f"{size_text(held)} live (MemPool(limit=...))",
         *advice,
     )
 
@@ -216,7 +218,8 @@ def pending(case: Case) -> Cause | None:
         named.append(f"captures under way ({size_text(deferred)})")
     advice = []
     if waiting:
-        what = "accelrt.synchronize()" if len(waiting) > 1 or waiting[0]["offers"] else "synchronize that stream"
+        one = len(waiting) == 1 and not waiting[0]["offers"]
+        what = "synchronize that stream" if one else "accelrt.synchronize()"
         advice.append(f"wait for that work ({what}) and try again")
     if deferred:
         advice.append("end the captures that use it, then try again")
@@ -229,14 +232,14 @@ def pending(case: Case) -> Cause | None:
     )
 
 
-def others_pools(case: Case, graphs: bool) -> list[Facts]:
+def others_pools(case: Case, graphs: bool) -> list[dict[str, Any]]:
     """The private pools of a kind with idle memory that this request may not have, the most first."""
     found = [
         pool
         for pool in case.facts["by_pool"]
-        if pool["id"] not in ((0, 0), case.facts["pool"]) and pool["idle"] and pool["graphs"] == graphs and pool["uses"]
+        if pool["id"] not in ((0, 0), case.facts["pool"]) and pool["uses"] and pool["graphs"] == graphs
     ]
-    return sorted(found, key=lambda pool: -pool["idle"])
+    return sorted((pool for pool in found if pool["idle"]), key=lambda pool: -pool["idle"])
 
 
 def graph_pools(case: Case) -> Cause | None:
@@ -249,7 +252,8 @@ def graph_pools(case: Case) -> Cause | None:
         "graph pool",
         f"{size_text(idle)} are idle in pools that graphs use, which their replays need: "
         + names_of(named, len(pools)),
-        "drop graphs that are replayed no more (CUDAGraph.reset()), or capture graphs into one pool (graph(..., pool=...))",
+        "drop graphs that are replayed no more (CUDAGraph.reset()), or capture graphs into one pool "
+        "(graph(..., pool=...))",
         settles=case.fits_with(idle),
     )
 
@@ -267,11 +271,13 @@ def mempools(case: Case) -> Cause | None:
     )
     if best["largest_free"] >= case.size:
         largest = size_text(best["largest_free"])
-        advice = f"allocate inside use_mem_pool of {pool_text(best['id'])}, whose largest free block has {largest}"
+        inside = f"use_mem_pool of {pool_text(best['id'])}"
+        advice = f"allocate inside {inside}, whose largest free block has {largest}"
         return Cause("mempool", text, advice)
     if not case.fits_with(idle):
         return None
-    advice = f"free the live memory of {pool_text(best['id'])} ({size_text(best['live'])}): then all of it goes back"
+    held = size_text(best["live"])
+    advice = f"free the live memory of {pool_text(best['id'])} ({held}): then all of it goes back"
     return Cause("mempool", text, advice)
 
 
@@ -282,9 +288,10 @@ def capture(case: Case) -> Cause | None:
         return None
     return Cause(
         "capture",
-        f"a capture is under way, beside which the device cannot be waited for: {size_text(idle)} that are idle stay "
-        "as they are",
-        "end the capture and try again, or call accelrt.synchronize() and accelrt.empty_cache() before it begins",
+        f"a capture is under way, beside which the device cannot be waited for: {size_text(idle)} that are "
+        "idle stay as they are",
+        "end the capture and try again, or call accelrt.synchronize() and accelrt.empty_cache() before it "
+        "begins",
     )
 
 
@@ -308,9 +315,10 @@ def fragmented(case: Case) -> Cause | None:
         text = f"{size_text(idle)} are idle in pieces between live memory, the largest {largest}"
         text += " (segments are whole: they neither grow nor move)"
         if not facts["pageable"]:
-            return Cause("fragmented", text, "free live memory between them, or ask for smaller pieces", settles=False)
-        changes = ["expandable_segments:True", "max_split_size_mb:default", "max_non_split_rounding_mb:default"]
-        conf = with_settings(facts["settings"], *changes)
+            advice = "free live memory between them, or ask for smaller pieces"
+            return Cause("fragmented", text, advice, settles=False)
+        whole = ("max_split_size_mb:default", "max_non_split_rounding_mb:default")
+        conf = with_settings(facts["settings"], "expandable_segments:True", *whole)
         return Cause("fragmented", text, f"start the program with ACCELRT_ALLOC_CONF={conf}")
     text = f"{size_text(idle)} are idle in pages of which other parts are live, the largest piece {largest}"
     if facts["largest_page"] > facts["granule"]:
@@ -343,14 +351,17 @@ def others(case: Case) -> Cause | None:
     here = [one for one in processes if one["this"]]
     rest = [one for one in processes if not one["this"]]
     named = [
-        f"process {one['pid']} " + ("an unknown amount" if one["memory"] is None else size_text(one["memory"]))
+        f"process {one['pid']} {'an unknown amount' if one['memory'] is None else size_text(one['memory'])}"
         for one in rest[:MOST_NAMED]
     ]
     outside = sum(one["memory"] or 0 for one in here) - facts["reserved"]
     if here and outside > own:
         named.append(f"this process outside of accelrt {size_text(outside)}")
-    advice = "end those processes or have them free memory" if rest else "have other libraries of this process free memory"
-    if not processes:
+    if rest:
+        advice = "end those processes or have them free memory"
+    elif here:
+        advice = "have other libraries of this process free memory"
+    else:
         advice = "see nvidia-smi for who uses it; end other processes, or have other libraries free memory"
     return Cause(
         "others",
@@ -390,7 +401,8 @@ def live(case: Case) -> Cause:
     text = f"{size_text(facts['live'])} are live, and what is idle would not suffice"
     advice = [f"free {size_text(lacking)} of live memory, or ask for {size_text(case.most)} at most"]
     if not facts["recording"]:
-        advice.append("to see what holds it: accelrt.memory.record_history() early on, then accelrt.memory.report()")
+        calls = "accelrt.memory.record_history() early on, then accelrt.memory.report()"
+        advice.append(f"to see what holds it: {calls}")
     return Cause("live", text, *advice, settles=False)
 
 
@@ -411,20 +423,21 @@ LOOKS = (
 )
 
 
-# --- the text ------------------------------------------------------------------------------------------------
+# --- the text ---------------------------------------------------------------------------------------------
 
 
-def first_line(facts: Facts) -> str:
+def first_line(facts: dict[str, Any]) -> str:
     # torch's words, for programs that look for them; the host device is no CUDA.
     cuda = facts["driver"] != "host"
     return (
-        f"{'CUDA' if cuda else 'Host device'} out of memory. Tried to allocate {size_text(facts['requested'])}. "
-        f"{'GPU' if cuda else 'Device'} {facts['device']} has a total capacity of {size_text(facts['capacity'])} of "
-        f"which {size_text(facts['free'])} is free."
+        f"{'CUDA' if cuda else 'Host device'} out of memory. "
+        f"Tried to allocate {size_text(facts['requested'])}. "
+        f"{'GPU' if cuda else 'Device'} {facts['device']} has a total capacity of "
+        f"{size_text(facts['capacity'])} of which {size_text(facts['free'])} is free."
     )
 
 
-def held_lines(facts: Facts) -> list[str]:
+def held_lines(facts: dict[str, Any]) -> list[str]:
     asked = f"{facts['requested']} bytes"
     if facts["rounded"] != facts["requested"]:
         asked += f", rounded up to {facts['rounded']}"
@@ -460,7 +473,7 @@ def cause_lines(causes: list[Cause]) -> list[str]:
     return lines
 
 
-def text_of(facts: Facts, causes: list[Cause]) -> str:
+def text_of(facts: dict[str, Any], causes: list[Cause]) -> str:
     """The text of a refusal, of at most 25 lines.
 
     Arguments:
@@ -479,38 +492,47 @@ def text_of(facts: Facts, causes: list[Cause]) -> str:
     return "\n".join(lines[:MOST_LINES])
 
 
-def pinned_text(facts: Facts) -> str:
-    """The text of a refusal of page-locked memory.
-
-    Arguments:
-        facts: dict: requested, reserved, live, pending, idle, lockable (bytes of ulimit -l; None: no limit),
-            available (bytes of the host's memory that are free; None: unknown), driver_cause, cached (int or None,
-            the bytes above which nothing is cached).
-    """
-    lines = [
-        f"Host out of memory. Tried to allocate {size_text(facts['requested'])} of page-locked memory, which the driver "
-        "refused.",
-        f"{facts['requested']} bytes. accelrt holds {size_text(facts['reserved'])} of it, of which "
-        f"{size_text(facts['live'])} are in use and {size_text(facts['idle'])} idle.",
-    ]
-    advice = []
+def pinned_cause(facts: dict[str, Any]) -> tuple[str, str]:
+    """Why the driver refused page-locked memory, and what to do; empty where there is nothing to do."""
     available, lockable = facts["available"], facts["lockable"]
     if facts["driver_cause"]:
-        lines.append(f"Because {facts['driver_cause']}.")
-    elif available is not None and available < facts["requested"]:
-        lines.append(f"Because the host has {size_text(available)} available: page-locked memory cannot be swapped out.")
-        advice.append(f"free memory of the host, or ask for {size_text(available)} at most")
-    elif lockable is not None and facts["requested"] + facts["reserved"] > lockable:
-        lines.append(f"Because this process may lock {size_text(lockable)} (ulimit -l).")
-        advice.append("let the process lock more memory (ulimit -l)")
-    else:
-        lines.append("Because the driver refused; it gives no reason.")
+        return facts["driver_cause"], ""
+    if available is not None and available < facts["requested"]:
+        room = size_text(available)
+        return (
+            f"the host has {room} available, and page-locked memory cannot be swapped out",
+            f"free memory of the host, or ask for {room} at most",
+        )
+    if lockable is not None and facts["requested"] + facts["reserved"] > lockable:
+        return (
+            f"this process may lock {size_text(lockable)} (ulimit -l)",
+            "let the process lock more memory (ulimit -l)",
+        )
+    return "the driver refused, and gives no reason", ""
+
+
+def pinned_text(facts: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
+    """The text of a refusal of page-locked memory, and the advice in it.
+
+    Arguments:
+        facts: dict: requested, reserved, live, idle; lockable (bytes of ulimit -l; None: no limit), available
+            (bytes of the host's memory; None: unknown), driver_cause (str), capturing (bool).
+    """
+    requested = facts["requested"]
+    cause, first = pinned_cause(facts)
+    advice = [first] if first else []
     if facts["idle"]:
         advice.append("accelrt.host_empty_cache() gives back what is idle and not beside live memory")
     if facts["live"]:
         advice.append("drop page-locked buffers that are not needed, then accelrt.host_empty_cache()")
     if facts["capturing"]:
         advice.append("end the capture under way, beside which nothing goes back, and try again")
-    if not advice:
-        advice.append("ask for less, or use ordinary memory")
-    return "\n".join([*lines, "What helps:", *(f"  - {each}" for each in advice)])
+    lines = [
+        f"Host out of memory. Tried to allocate {size_text(requested)} of page-locked memory.",
+        f"{requested} bytes. accelrt holds {size_text(facts['reserved'])} of it, of which "
+        f"{size_text(facts['live'])} are in use and {size_text(facts['idle'])} idle.",
+        f"Because {cause}.",
+        "What helps:",
+        *(f"  - {each}" for each in advice or ["ask for less, or use ordinary memory"]),
+    ]
+    return "\n".join(lines), tuple(advice)

@@ -21,7 +21,7 @@ from accelrt.memory.allocator.read_stats import segments
 from accelrt.memory.explain import stack_text
 from accelrt.memory.host.block cimport PinnedStats
 from accelrt.memory.host.pool cimport read_pinned_stats
-from accelrt.memory.live_report import live_blocks, recorder
+from accelrt.memory.live_blocks import live_blocks, recorder
 from accelrt.streams.event cimport events_in_use
 from accelrt.streams.stream_pool cimport streams_in_use
 

@@ -1,15 +1,14 @@
-"""What holds a device's memory now, as figures and as text: by pool, stream, tag and stack, with the largest blocks."""
+"""What holds a device's memory now, as figures and as text: by pool, stream, tag and stack."""
 
 from __future__ import annotations
-
-import importlib
 
 from accelrt.devices.device import mem_get_info
 from accelrt.memory.allocator.holdings import holdings
 from accelrt.memory.explain import count_text, pool_text, size_text, stack_text, stream_text
 from accelrt.memory.host_cache import host_memory_stats
+from accelrt.memory.live_blocks import by_stack, live_blocks, recorder, sleeping_bytes
 from accelrt.memory.settings.apply import allocator_settings
-from accelrt.memory.statistics import memory_snapshot, memory_stats, ordinal_for_figures
+from accelrt.memory.statistics import memory_snapshot, ordinal_for_figures
 
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
@@ -17,75 +16,13 @@ if TYPE_CHECKING:
 
     from accelrt.annotations import DeviceArgument
 
-    Dict = dict[str, Any]
 
-__all__ = ["by_stack", "recorder", "report", "report_data", "sleeping_bytes"]
+__all__ = ["report", "report_data"]
 
 WIDTH = 26  # of the column of names
 
 
-class NoRecorder:
-    """Until there is a recorder."""
-
-    is_recording = staticmethod(lambda device=None: False)
-    tag_stats = staticmethod(lambda device: {})
-    record_history = staticmethod(lambda *arguments: None)
-
-
-def recorder() -> Any:
-    """The module that records allocations."""
-    try:
-        return importlib.import_module("accelrt.memory.history.recording")
-    except ModuleNotFoundError:
-        return NoRecorder
-
-
-def sleeping_bytes(ordinal: int) -> int:
-    """Bytes of a device's pools that are asleep."""
-    held: int = memory_stats(ordinal).get("sleeping_bytes", 0)
-    return held
-
-
-def live_blocks(segments: list[Dict]) -> list[Dict]:
-    """The live blocks of a snapshot, each with its segment's stream and pool, the largest first."""
-    found = [
-        {
-            **{key: block.get(key) for key in ("address", "size", "requested_size", "tag")},
-            "frames": block.get("frames") or [],
-            "stream": segment["stream"],
-            "pool": tuple(segment["segment_pool_id"]),
-        }
-        for segment in segments
-        for block in segment["blocks"]
-        if block["state"] == "active_allocated"
-    ]
-    return sorted(found, key=lambda block: (-block["size"], block["address"]))
-
-
-def by_stack(segments: list[Dict]) -> list[tuple[list[Dict], int, int]]:
-    """The stacks that live blocks of a snapshot were allocated by, the most bytes first.
-
-    Arguments:
-        segments: list of dicts, as memory_snapshot answers.
-    Returns:
-        list of (frames, bytes, blocks); blocks without a stack are left out.
-    """
-    found: dict[tuple[tuple[str, int, str], ...], list[Any]] = {}
-    keys: dict[int, tuple[tuple[str, int, str], ...]] = {}  # the recorder gives equal stacks one list
-    for block in live_blocks(segments):
-        frames = block["frames"]
-        if not frames:
-            continue
-        key = keys.get(id(frames))
-        if key is None:
-            key = keys[id(frames)] = tuple((one["filename"], one["line"], one["name"]) for one in frames)
-        entry = found.setdefault(key, [frames, 0, 0])
-        entry[1] += block["size"]
-        entry[2] += 1
-    return sorted((tuple(entry) for entry in found.values()), key=lambda entry: -entry[1])
-
-
-def page_locked() -> Dict:
+def page_locked() -> dict[str, Any]:
     """What the cache of page-locked memory holds, in bytes and blocks."""
     stats = host_memory_stats()
     reserved, live = stats["allocated_bytes.current"], stats["active_bytes.current"]
@@ -98,18 +35,19 @@ def page_locked() -> Dict:
     }
 
 
-def report_data(device: DeviceArgument | None = None, top: int = 10) -> Dict:
+def report_data(device: DeviceArgument | None = None, top: int = 10) -> dict[str, Any]:
     """What holds a device's memory now.
 
     Arguments:
         device: int, "cuda:1", ...; None is the current device.
         top: int, how many stacks and blocks are listed.
     Returns:
-        dict, sizes in bytes: device; capacity, free; reserved, live, pending, idle, largest_free, fragmentation (the part
-        of the idle bytes outside that block), stitched, sleeping; limit, None without one; pools, streams and events,
-        lists of dicts, each the largest first; tags, name -> bytes; stacks, list of (frames, bytes, blocks); blocks,
-        list of dicts; page_locked, dict; recording, bool; settings, str.  A backend that is not accelrt's own gives totals
-        alone.  {} before the first use of a device, which this is not.
+        dict, sizes in bytes: device; capacity, free; reserved, live, pending, idle, largest_free,
+        fragmentation (the part of the idle bytes outside that block), stitched, sleeping; limit, None
+        without one; pools, streams and events, lists of dicts, each the largest first; tags, name -> bytes;
+        stacks, list of (frames, bytes, blocks); blocks, list of dicts; page_locked, dict; recording, bool;
+        settings, str.  A backend that is not accelrt's own gives totals alone.  {} before the first use of
+        a device, which this is not.
     Raises:
         TypeError, ValueError: top is no number from 0 on, or device names none.
     """
@@ -121,8 +59,10 @@ def report_data(device: DeviceArgument | None = None, top: int = 10) -> Dict:
     if ordinal is None:
         return {}
     free, capacity = mem_get_info(ordinal)
-    data: Dict = {"device": ordinal, "capacity": capacity, "free": free}
-    data |= holdings(ordinal) or dict.fromkeys(("reserved", "live", "pending", "idle", "largest_free", "stitched"), 0)
+    data: dict[str, Any] = {"device": ordinal, "capacity": capacity, "free": free}
+    data |= holdings(ordinal) or dict.fromkeys(
+        ("reserved", "live", "pending", "idle", "largest_free", "stitched"), 0
+    )
     for name in ("pools", "streams", "events"):
         data.setdefault(name, [])
     data["pools"].sort(key=lambda pool: -pool["reserved"])
@@ -145,7 +85,7 @@ def report_data(device: DeviceArgument | None = None, top: int = 10) -> Dict:
     }
 
 
-# --- the text ------------------------------------------------------------------------------------------------
+# --- the text ---------------------------------------------------------------------------------------------
 
 
 def row(name: str, *figures: str) -> str:
@@ -156,7 +96,7 @@ def more(total: int, shown: int) -> list[str]:
     return [f"  ... and {total - shown} more"] if total > shown else []
 
 
-def summary_lines(data: Dict) -> list[str]:
+def summary_lines(data: dict[str, Any]) -> list[str]:
     free, capacity = size_text(data["free"]), size_text(data["capacity"])
     lines = [
         f"Memory of device {data['device']}: {capacity}, of which {free} is free",
@@ -173,16 +113,18 @@ def summary_lines(data: Dict) -> list[str]:
     return lines
 
 
-def pool_lines(data: Dict, top: int) -> list[str]:
+def pool_lines(data: dict[str, Any], top: int) -> list[str]:
     lines = ["By pool", row("", "reserved", "live", "idle", "largest free")]
     for pool in data["pools"][:top]:
-        use = "  graphs" if pool["graphs"] else "  no use" if pool["id"] != (0, 0) and not pool["uses"] else ""
+        use = (
+            "  graphs" if pool["graphs"] else "  no use" if pool["id"] != (0, 0) and not pool["uses"] else ""
+        )
         sizes = [size_text(pool[key]) for key in ("reserved", "live", "idle", "largest_free")]
         lines.append(row(pool_text(pool["id"]), *sizes) + use)
     return lines + more(len(data["pools"]), top)
 
 
-def stream_lines(data: Dict, top: int) -> list[str]:
+def stream_lines(data: dict[str, Any], top: int) -> list[str]:
     if not data["streams"]:
         return []
     lines = ["By stream", row("", "live", "pending", "idle", "largest free")]
@@ -193,28 +135,33 @@ def stream_lines(data: Dict, top: int) -> list[str]:
     lines += more(len(data["streams"]), top)
     for queue in data["events"][:top]:
         where = "events of free_after" if queue["offers"] else stream_text(queue["stream"])
-        lines.append(f"  {size_text(queue['bytes'])} are pending on {where} ({count_text(queue['events'], 'event')})")
+        lines.append(
+            f"  {size_text(queue['bytes'])} are pending on {where} ({count_text(queue['events'], 'event')})"
+        )
     return lines
 
 
-def tag_lines(data: Dict, top: int) -> list[str]:
+def tag_lines(data: dict[str, Any], top: int) -> list[str]:
     tags = [(name or "no tag", held) for name, held in data["tags"].items() if held]
     if not tags:
         return []
     return ["By tag", *(row(name, size_text(held)) for name, held in tags[:top]), *more(len(tags), top)]
 
 
-def stack_lines(data: Dict) -> list[str]:
+def stack_lines(data: dict[str, Any]) -> list[str]:
     if not data["stacks"]:
         told = "no live block has a stack" if data["recording"] else "nothing is recorded"
-        return ["By stack", f"  {told}; accelrt.memory.record_history() records what is allocated from then on"]
+        return [
+            "By stack",
+            f"  {told}; accelrt.memory.record_history() records what is allocated from then on",
+        ]
     lines = ["By stack"]
     for frames, held, count in data["stacks"]:
         lines.append(f"  {size_text(held)} in {count_text(count, 'block')}: {stack_text(frames)}")
     return lines
 
 
-def block_lines(data: Dict) -> list[str]:
+def block_lines(data: dict[str, Any]) -> list[str]:
     lines = [f"Largest live blocks, of {data['live_blocks']}"] if data["blocks"] else []
     for block in data["blocks"]:
         parts = [f"{size_text(block['size'])} at {block['address']:#x}", stream_text(block["stream"])]
@@ -229,8 +176,9 @@ def block_lines(data: Dict) -> list[str]:
 
 
 def report(device: DeviceArgument | None = None, top: int = 10) -> str:
-    """What holds a device's memory now, as text: totals and fragmentation, then by pool, stream, tag and stack, the largest
-    blocks, and page-locked memory.  Stacks and tags are there for what was allocated while history was recorded.
+    """What holds a device's memory now, as text: totals and fragmentation, then by pool, stream, tag and
+    stack, the largest blocks, and page-locked memory.  Stacks and tags are there for what was allocated while
+    history was recorded.
 
     Arguments, Raises: as report_data.
     Returns:
@@ -247,6 +195,9 @@ def report(device: DeviceArgument | None = None, top: int = 10) -> str:
         tag_lines(data, top),
         stack_lines(data),
         block_lines(data),
-        ["Page-locked memory of the host", *(row(key, size_text(locked[key])) for key in ("reserved", "live", "idle"))],
+        [
+            "Page-locked memory of the host",
+            *(row(key, size_text(locked[key])) for key in ("reserved", "live", "idle")),
+        ],
     ]
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"

@@ -1,10 +1,9 @@
 from collections.abc import Callable
-from typing import Any
 
 from accelrt.errors import OutOfMemoryError
 
 def explained(
-    ordinal: int, size: int, stream: int, code: int, cause: str, source: Callable[[int], Any]
+    ordinal: int, size: int, stream: int, code: int, cause: str, source: Callable[[int], object]
 ) -> OutOfMemoryError: ...
 def explained_pinned(size: int, cause: str) -> OutOfMemoryError: ...
 def tell(error: OutOfMemoryError, ordinal: int) -> None: ...

@@ -20,7 +20,7 @@ from accelrt.memory.allocator.routes cimport private_of
 from accelrt.memory.explain import causes_of, pinned_text, text_of
 from accelrt.memory.host.block cimport PinnedStats
 from accelrt.memory.host.pool cimport read_pinned_stats
-from accelrt.memory.live_report import by_stack, recorder, sleeping_bytes
+from accelrt.memory.live_blocks import by_stack, recorder, sleeping_bytes
 from accelrt.memory.settings.apply import allocator_settings
 from accelrt.memory.settings.apply cimport backend_name
 from accelrt.status cimport CAP_REACHED, OUT_OF_MEMORY, POOL_CAP_REACHED, refuse_copy
@@ -167,9 +167,10 @@ def explained_pinned(size, str cause):
         "requested": size, "reserved": reserved, "live": live, "idle": reserved - live, "driver_cause": cause,
         "lockable": lockable_bytes(), "available": available_bytes(), "capturing": bool(capturing),
     }
-    error = OutOfMemoryError(pinned_text(facts), OUT_OF_MEMORY, "OUT_OF_MEMORY", "allocate_pinned")
+    text, advice = pinned_text(facts)
+    error = OutOfMemoryError(text, OUT_OF_MEMORY, "OUT_OF_MEMORY", "allocate_pinned")
     error.requested, error.reserved, error.live, error.idle = size, reserved, live, reserved - live
-    error.refused_by, error.causes, error.advice, error.state = "driver", ("page-locked",), (), facts
+    error.refused_by, error.causes, error.advice, error.state = "driver", ("page-locked",), advice, facts
     return error
 
 

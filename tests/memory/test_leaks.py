@@ -51,9 +51,11 @@ def test_memory_is_listed_with_its_owner_the_largest_first():
 
 def test_streams_events_graphs_and_pools_are_counted():
     out = leaks(
-        "stream, event, graph, pool = accelrt.Stream(), accelrt.Event(), accelrt.CUDAGraph(), accelrt.MemPool()\n"
+        "stream, event, graph = accelrt.Stream(), accelrt.Event(), accelrt.CUDAGraph()\n"
+        "pool = accelrt.MemPool()\n"
         "event.record()\n"
-        "with accelrt.graph(graph):\n    buffer = accelrt.Buffer(1 << 20)\n    buffer.fill(0)\n    buffer.free()\n"
+        "with accelrt.graph(graph):\n"
+        "    buffer = accelrt.Buffer(1 << 20)\n    buffer.fill(0)\n    buffer.free()\n"
         "for thing in (stream, event, graph, pool): keep(thing)\n"
         "print(*graph.pool(), *pool.id)\n"
     )
@@ -96,7 +98,10 @@ def test_a_child_of_a_fork_reports_nothing_of_its_parents():
 
 
 def test_it_is_off_by_default_and_needs_a_device_to_be_used():
-    assert run_code("import accelrt\naccelrt.caching_allocator_alloc(64)\nprint('end')", ACCELRT_LEAKS="0") == "end\n"
+    assert (
+        run_code("import accelrt\naccelrt.caching_allocator_alloc(64)\nprint('end')", ACCELRT_LEAKS="0")
+        == "end\n"
+    )
     assert leaks("print(accelrt.is_initialized())\n") == "False\n"
     code = "import accelrt\ntry:\n    accelrt.init()\nexcept ValueError as error:\n    print(error)\n"
     assert "ACCELRT_LEAKS='x' is not known" in run_code(code, ACCELRT_LEAKS="x")
@@ -107,7 +112,8 @@ def test_another_backend_is_reported_by_its_totals():
     out = leaks(
         "taken = []\n"
         "def take(size, device, stream):\n    taken.append(size)\n    return 0x1000000 * len(taken)\n"
-        "accelrt.memory.change_current_allocator(accelrt.memory.CallbackAllocator(take, lambda *freed: None))\n"
+        "ours = accelrt.memory.CallbackAllocator(take, lambda *freed: None)\n"
+        "accelrt.memory.change_current_allocator(ours)\n"
         "accelrt.caching_allocator_alloc(3 << 20)\n"
     )
     assert "  device 0: 3.00 MiB of memory in 1 block" in out

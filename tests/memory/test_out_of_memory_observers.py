@@ -64,7 +64,7 @@ def test_one_that_raises_is_reported_and_hides_nothing(observe, full, monkeypatc
 
     observe(fail)
     observe(lambda *figures: told.append(figures))
-    with pytest.raises(accelrt.OutOfMemoryError, match="Tried to allocate 4.00 MiB"):
+    with pytest.raises(accelrt.OutOfMemoryError, match=r"Tried to allocate 4\.00 MiB"):
         alloc(4 * MIB, 0)
     assert [type(one.exc_value) for one in reported] == [KeyError]
     assert reported[0].object is fail

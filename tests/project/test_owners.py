@@ -46,6 +46,8 @@ PARTS = {
     "accelrt.graphs.callables.Turns",
     "accelrt.interop.peers.StreamsByHandle",
     "accelrt.interop.rmm._Handle",
+    "accelrt.memory.explain.Case",
+    "accelrt.memory.explain.Cause",
     "accelrt.publish.Writer",
     "accelrt.sanitizer.detector.Detector",
     "accelrt.sanitizer.scope.Captured",

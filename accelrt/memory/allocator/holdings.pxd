@@ -1,4 +1,4 @@
-# What a device's pool holds; holdings.pyx says what of it Python sees.  Takes the locks that it needs; the caller holds none.
+# What a device's pool holds; holdings.pyx says what of it Python sees.  The caller holds no lock.
 from libc.stdint cimport uintptr_t
 
 cdef struct LiveBlock:

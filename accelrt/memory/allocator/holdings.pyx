@@ -18,7 +18,7 @@ from accelrt.memory.allocator.private_pool cimport has_graphs, is_captured, sum_
 from accelrt.memory.allocator.read_stats cimport limit_of, read_stats
 from accelrt.memory.allocator.sizes cimport ROUND_LIMIT
 from accelrt.memory.allocator.stats cimport ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, RESERVED_BYTES, Stats, current_of
-from accelrt.memory.allocator.types cimport FREE, HOLE, LIVE, PENDING, PLAIN, Block, Heap, Pool, PrivatePool, Segment, Slot
+from accelrt.memory.allocator.types cimport FREE, LIVE, PENDING, PLAIN, Block, Heap, Pool, PrivatePool, Segment, Slot
 
 cdef struct HeapHolding:      # of one heap
     uintptr_t stream
@@ -255,7 +255,8 @@ cdef dict stream_dict(const HeapHolding* heap):
     return {
         "stream": heap.stream, "pool": (heap.owner[0], heap.owner[1]), "live": heap.live, "pending": heap.pending,
         "idle": heap.idle, "largest_free": heap.largest_free, "largest_freeable": heap.largest_freeable,
-        "releasable": heap.releasable, "releasable_later": heap.releasable_later, "live_blocks": heap.live_blocks, "pending_blocks": heap.pending_blocks,
+        "releasable": heap.releasable, "releasable_later": heap.releasable_later,
+        "live_blocks": heap.live_blocks, "pending_blocks": heap.pending_blocks,
     }
 
 
@@ -374,7 +375,7 @@ def rounded_request(int device, size_t size):
 
 # --- at the end of the process: without Python -----------------------------------------------------------------
 
-cdef void keep_largest(LiveBlock* blocks, size_t room, size_t count, const Segment* segment, const Block* block) noexcept nogil:
+cdef void keep_largest(LiveBlock* blocks, size_t room, size_t count, const Block* block) noexcept nogil:
     # Inserts a block into the first ones, which are in order of size.  count: how many came before it.
     cdef size_t place = min(count, room)
     if place == room and (room == 0 or blocks[room - 1].size >= block.size):
@@ -385,7 +386,7 @@ cdef void keep_largest(LiveBlock* blocks, size_t room, size_t count, const Segme
         blocks[place] = blocks[place - 1]
         place -= 1
     blocks[place].address, blocks[place].size = block.address, block.size
-    blocks[place].stream = segment.heap.stream
+    blocks[place].stream = block.heap.stream
 
 
 cdef void list_segments(
@@ -396,7 +397,7 @@ cdef void list_segments(
         block = segment.first
         while block != NULL:
             if block.state == LIVE:
-                keep_largest(blocks, room, out_count[0], segment, block)
+                keep_largest(blocks, room, out_count[0], block)
                 out_count[0] += 1
                 out_bytes[0] += block.size
             block = block.after
