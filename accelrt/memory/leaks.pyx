@@ -17,11 +17,11 @@ from libc.string cimport strdup
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
 from accelrt.memory.allocator.holdings cimport LiveBlock, LivePool, list_live, list_live_pools
 from accelrt.memory.allocator.pool cimport MAX_DEVICES, pool_if_made
-from accelrt.memory.allocator.read_stats import segments
 from accelrt.memory.explain import stack_text
+from accelrt.memory.history.recording import record_history
 from accelrt.memory.host.block cimport PinnedStats
 from accelrt.memory.host.pool cimport read_pinned_stats
-from accelrt.memory.live_blocks import live_blocks, recorder
+from accelrt.memory.live_blocks import live_blocks, named
 from accelrt.streams.event cimport events_in_use
 from accelrt.streams.stream_pool cimport streams_in_use
 
@@ -83,8 +83,8 @@ def write_down():
     known = owners()
     for ordinal in range(MAX_DEVICES):
         if pool_if_made(ordinal) != NULL:
-            for block in live_blocks(segments(ordinal))[:DESCRIBED]:
-                note(block["address"], describe(block, known.get(block["address"])))
+            for block in live_blocks(ordinal)[:DESCRIBED]:
+                note(block["address"], describe(named(block), known.get(block["address"])))
 
 
 def start():
@@ -97,7 +97,7 @@ def start():
     owner_process = os.getpid()
     atexit.unregister(write_down)
     atexit.register(write_down)
-    recorder().record_history("state", "state")
+    record_history("state", "state")
 
 
 # --- after the interpreter: C's part ---------------------------------------------------------------------------

@@ -1,33 +1,16 @@
-"""What reports and errors say of live memory beside its sizes: its stacks, and what is asleep."""
+"""The live blocks of a device, with the stacks and tags that were recorded of them."""
 
 from __future__ import annotations
 
-import importlib
-
+from accelrt.memory.allocator.read_stats import segments
+from accelrt.memory.history.recording import frames_of, tag_name
 from accelrt.memory.statistics import memory_stats
 
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
     from typing import Any
 
-
-__all__ = ["by_stack", "live_blocks", "recorder", "sleeping_bytes"]
-
-
-class NoRecorder:
-    """Until there is a recorder."""
-
-    is_recording = staticmethod(lambda device=None: False)
-    tag_stats: Any = staticmethod(lambda device: {})
-    record_history = staticmethod(lambda *arguments: None)
-
-
-def recorder() -> Any:
-    """The module that records allocations."""
-    try:
-        return importlib.import_module("accelrt.memory.history.recording")
-    except ModuleNotFoundError:
-        return NoRecorder
+__all__ = ["by_stack", "live_blocks", "named", "sleeping_bytes"]
 
 
 def sleeping_bytes(ordinal: int) -> int:
@@ -36,40 +19,38 @@ def sleeping_bytes(ordinal: int) -> int:
     return held
 
 
-def live_blocks(segments: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The live blocks of a snapshot, each with its segment's stream and pool, the largest first."""
+def live_blocks(ordinal: int) -> list[dict[str, Any]]:
+    """The live blocks of a device, the largest first: address, size, requested_size, stream, pool, and the numbers
+    of the stack ("frames") and the tag, as of read_stats.segments.
+    """
     found = [
-        {
-            **{key: block.get(key) for key in ("address", "size", "requested_size", "tag")},
-            "frames": block.get("frames") or [],
-            "stream": segment["stream"],
-            "pool": tuple(segment["segment_pool_id"]),
-        }
-        for segment in segments
+        {**block, "stream": segment["stream"], "pool": segment["segment_pool_id"]}
+        for segment in segments(ordinal)[0]
         for block in segment["blocks"]
         if block["state"] == "active_allocated"
     ]
     return sorted(found, key=lambda block: (-block["size"], block["address"]))
 
 
-def by_stack(segments: list[dict[str, Any]]) -> list[tuple[list[dict[str, Any]], int, int]]:
-    """The stacks that live blocks of a snapshot were allocated by, the most bytes first.
+def named(block: dict[str, Any]) -> dict[str, Any]:
+    """A block of live_blocks with its frames and the name of its tag in place of their numbers."""
+    return block | {"frames": frames_of(block["frames"]), "tag": tag_name(block["tag"])}
+
+
+def by_stack(blocks: list[dict[str, Any]], top: int) -> list[tuple[list[dict[str, Any]], int, int]]:
+    """The stacks that most live memory was allocated by.
 
     Arguments:
-        segments: list of dicts, as memory_snapshot answers.
+        blocks: list, as live_blocks answers.
+        top: int, how many.
     Returns:
-        list of (frames, bytes, blocks); blocks without a stack are left out.
+        list of (frames, bytes, blocks), the most bytes first; blocks without a stack are left out.
     """
-    found: dict[tuple[tuple[str, int, str], ...], list[Any]] = {}
-    keys: dict[int, tuple[tuple[str, int, str], ...]] = {}  # the recorder gives equal stacks one list
-    for block in live_blocks(segments):
-        frames = block["frames"]
-        if not frames:
-            continue
-        key = keys.get(id(frames))
-        if key is None:
-            key = keys[id(frames)] = tuple((one["filename"], one["line"], one["name"]) for one in frames)
-        entry = found.setdefault(key, [frames, 0, 0])
-        entry[1] += block["size"]
-        entry[2] += 1
-    return sorted((tuple(entry) for entry in found.values()), key=lambda entry: -entry[1])
+    found: dict[int, list[int]] = {}
+    for block in blocks:
+        if block["frames"]:
+            entry = found.setdefault(block["frames"], [0, 0])
+            entry[0] += block["size"]
+            entry[1] += 1
+    most = sorted(found.items(), key=lambda pair: -pair[1][0])[:top]
+    return [(frames_of(number), held, count) for number, (held, count) in most]

@@ -5,10 +5,11 @@ from __future__ import annotations
 from accelrt.devices.device import mem_get_info
 from accelrt.memory.allocator.holdings import holdings
 from accelrt.memory.explain import count_text, pool_text, size_text, stack_text, stream_text
+from accelrt.memory.history.recording import is_recording, tag_stats
 from accelrt.memory.host_cache import host_memory_stats
-from accelrt.memory.live_blocks import by_stack, live_blocks, recorder, sleeping_bytes
+from accelrt.memory.live_blocks import by_stack, live_blocks, named, sleeping_bytes
 from accelrt.memory.settings.apply import allocator_settings
-from accelrt.memory.statistics import memory_snapshot, ordinal_for_figures
+from accelrt.memory.statistics import ordinal_for_figures
 
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
@@ -70,17 +71,15 @@ def report_data(device: DeviceArgument | None = None, top: int = 10) -> dict[str
     data["events"].sort(key=lambda queue: -queue["bytes"])
     data["fragmentation"] = 1 - data["largest_free"] / data["idle"] if data["idle"] else 0.0
     data["sleeping"] = sleeping_bytes(ordinal)
-    segments = [] if data.get("external") else memory_snapshot(ordinal)
-    blocks = live_blocks(segments)
-    recording = recorder()
-    tags = {name: stats["allocated_bytes"]["current"] for name, stats in recording.tag_stats(ordinal).items()}
+    blocks = [] if data.get("external") else live_blocks(ordinal)
+    tags = {name: stats["allocated_bytes"]["current"] for name, stats in tag_stats(ordinal).items()}
     return data | {
         "tags": dict(sorted(tags.items(), key=lambda pair: -pair[1])),
-        "stacks": by_stack(segments)[:top],
-        "blocks": blocks[:top],
+        "stacks": by_stack(blocks, top),
+        "blocks": [named(block) for block in blocks[:top]],
         "live_blocks": len(blocks),
         "page_locked": page_locked(),
-        "recording": recording.is_recording(ordinal),
+        "recording": is_recording(ordinal),
         "settings": allocator_settings()["text"],
     }
 

@@ -15,12 +15,12 @@ from accelrt.driver.registry import driver_name
 from accelrt.errors import OutOfMemoryError
 from accelrt.memory.allocator.holdings import holdings, rounded_request
 from accelrt.memory.allocator.pool cimport MAX_DEVICES, pool_if_made
-from accelrt.memory.allocator.read_stats import segments
 from accelrt.memory.allocator.routes cimport private_of
 from accelrt.memory.explain import causes_of, pinned_text, text_of
+from accelrt.memory.history.recording import is_recording, tag_stats
 from accelrt.memory.host.block cimport PinnedStats
 from accelrt.memory.host.pool cimport read_pinned_stats
-from accelrt.memory.live_blocks import by_stack, recorder, sleeping_bytes
+from accelrt.memory.live_blocks import by_stack, live_blocks, sleeping_bytes
 from accelrt.memory.settings.apply import allocator_settings
 from accelrt.memory.settings.apply cimport backend_name
 from accelrt.status cimport CAP_REACHED, OUT_OF_MEMORY, POOL_CAP_REACHED, refuse_copy
@@ -75,16 +75,15 @@ cdef object ask_processes(object source, int ordinal):
 
 cdef dict read_recording(int ordinal):
     # Walks all blocks as Python's objects, so only while they have stacks or tags to show.
-    cdef dict answer = {"recording": False, "stacks": [], "by_tag": {}}
-    recording = recorder()
-    answer["recording"] = bool(recording.is_recording(ordinal))
-    answer["by_tag"] = {
-        name: stats["allocated_bytes"]["current"] for name, stats in recording.tag_stats(ordinal).items()
-        if name and stats["allocated_bytes"]["current"]
+    cdef bint recording = is_recording(ordinal)
+    return {
+        "recording": bool(recording),
+        "stacks": by_stack(live_blocks(ordinal), 3) if recording else [],
+        "by_tag": {
+            name: stats["allocated_bytes"]["current"] for name, stats in tag_stats(ordinal).items()
+            if stats["allocated_bytes"]["current"]
+        },
     }
-    if answer["recording"]:
-        answer["stacks"] = by_stack(segments(ordinal))[:3]
-    return answer
 
 
 cdef dict read_facts(int ordinal, object size, uintptr_t stream, int code, str cause, object source):

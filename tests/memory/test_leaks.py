@@ -79,6 +79,14 @@ def test_memory_of_a_graph_that_is_gone_is_still_its_pools():
     assert any("Buffer" in line and f"pool {pool}" in line for line in lines)
 
 
+def test_stacks_and_tags_are_told():
+    out = leaks(
+        "def forget():\n    return accelrt.caching_allocator_alloc(3 << 20)\n"
+        "with accelrt.memory.tag('cache'):\n    forget()\n"
+    )
+    assert re.search(r"3.00 MiB at \S+ stream 0: tag 'cache', forget \(<string>:\d\) < <module>", out)
+
+
 def test_many_blocks_are_summed_up():
     out = leaks("held = [accelrt.caching_allocator_alloc(512 * (1 + n)) for n in range(50)]\n")
     assert "in 50 blocks" in out

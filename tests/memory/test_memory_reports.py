@@ -115,6 +115,29 @@ def test_devices_are_reported_one_by_one():
             assert report_data(0)["live"] == 0
 
 
+def recorded():
+    accelrt.memory.record_history("state", "state")
+    with accelrt.memory.tag("cache"):
+        held = [accelrt.Buffer(5 * MIB) for _ in range(2)]
+    held.append(accelrt.Buffer(3 * MIB))
+    data = report_data()
+    assert data["recording"]
+    assert data["tags"]["cache"] == 10 * MIB
+    assert [(held, count) for _, held, count in data["stacks"]] == [(10 * MIB, 2), (3 * MIB, 1)]
+    assert data["stacks"][0][0][0]["filename"].endswith("test_memory_reports.py")
+    assert data["blocks"][0]["tag"] == "cache"
+    text = report()
+    assert re.search(r"10.00 MiB in 2 blocks: \S+ \(test_memory_reports.py:\d+\)", text)
+    assert re.search(r"By tag\n  cache +10.00 MiB", text)
+    accelrt.memory.record_history(None)
+    assert "nothing is recorded" not in report()
+
+
+@pytest.mark.own_process
+def test_stacks_and_tags_are_there_while_history_is_recorded():
+    in_child(recorded)
+
+
 def before_use():
     import os
 

@@ -164,6 +164,35 @@ def test_page_locked_memory_that_the_host_does_not_give():
     run(page_locked)
 
 
+def forward(size):
+    return alloc(size)
+
+
+def backward(size):
+    return alloc(size)
+
+
+def recorded():
+    accelrt.memory.record_history("state", "state")
+    with accelrt.memory.tag("weights"):
+        held = [forward(40 * MIB) for _ in range(3)]
+    with accelrt.memory.tag("cache"):
+        held.append(backward(100 * MIB))
+    error = refused(120 * MIB)
+    assert error.by_tag == {"weights": 120 * MIB, "cache": 100 * MIB}
+    assert "By tag: 'weights' 120.00 MiB, 'cache' 100.00 MiB." in str(error)
+    assert [(frames[0]["name"], held, count) for frames, held, count in error.stacks] == [
+        ("forward", 120 * MIB, 3),
+        ("backward", 100 * MIB, 1),
+    ]
+    assert re.search(r"120.00 MiB in 3 blocks: forward \(test_refusal_limits.py:\d+\) < ", str(error))
+    assert not any("record_history" in advice for advice in error.advice)
+
+
+def test_stacks_and_tags_are_told_while_history_is_recorded():
+    run(recorded)
+
+
 def broken_explanation():
     from accelrt.memory import refusal
 
