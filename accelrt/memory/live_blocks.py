@@ -37,20 +37,6 @@ def named(block: dict[str, Any]) -> dict[str, Any]:
     return block | {"frames": frames_of(block["frames"]), "tag": tag_name(block["tag"])}
 
 
-def by_stack(blocks: list[dict[str, Any]], top: int) -> list[tuple[list[dict[str, Any]], int, int]]:
-    """The stacks that most live memory was allocated by.
-
-    Arguments:
-        blocks: list, as live_blocks answers.
-        top: int, how many.
-    Returns:
-        list of (frames, bytes, blocks), the most bytes first; blocks without a stack are left out.
-    """
-    found: dict[int, list[int]] = {}
-    for block in blocks:
-        if block["frames"]:
-            entry = found.setdefault(block["frames"], [0, 0])
-            entry[0] += block["size"]
-            entry[1] += 1
-    most = sorted(found.items(), key=lambda pair: -pair[1][0])[:top]
-    return [(frames_of(number), held, count) for number, (held, count) in most]
+def by_stack(stacks: list[tuple[int, int, int]], top: int) -> list[tuple[list[dict[str, Any]], int, int]]:
+    """The stacks that most live memory was allocated by: (frames, bytes, blocks) of the first of holdings' list."""
+    return [(frames_of(number), held, count) for number, held, count in stacks[:top]]

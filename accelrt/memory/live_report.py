@@ -75,7 +75,7 @@ def report_data(device: DeviceArgument | None = None, top: int = 10) -> dict[str
     tags = {name: stats["allocated_bytes"]["current"] for name, stats in tag_stats(ordinal).items()}
     return data | {
         "tags": dict(sorted(tags.items(), key=lambda pair: -pair[1])),
-        "stacks": by_stack(blocks, top),
+        "stacks": by_stack(data.get("stacks", []), top),
         "blocks": [named(block) for block in blocks[:top]],
         "live_blocks": len(blocks),
         "page_locked": page_locked(),

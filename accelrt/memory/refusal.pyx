@@ -20,7 +20,7 @@ from accelrt.memory.explain import causes_of, pinned_text, text_of
 from accelrt.memory.history.recording import is_recording, tag_stats
 from accelrt.memory.host.block cimport PinnedStats
 from accelrt.memory.host.pool cimport read_pinned_stats
-from accelrt.memory.live_blocks import by_stack, live_blocks, sleeping_bytes
+from accelrt.memory.live_blocks import by_stack, sleeping_bytes
 from accelrt.memory.settings.apply import allocator_settings
 from accelrt.memory.settings.apply cimport backend_name
 from accelrt.status cimport CAP_REACHED, OUT_OF_MEMORY, POOL_CAP_REACHED, refuse_copy
@@ -31,11 +31,6 @@ cdef extern from *:
     """
     int telling "accelrt_telling"
 
-cdef dict NOTHING = {  # of a device whose pool was never made
-    "reserved": 0, "live": 0, "pending": 0, "idle": 0, "largest_free": 0, "limit": None, "granule": 0, "page_size": 0,
-    "largest_page": 0, "deferred": 0, "virtual_memory": False, "stitching": False, "capturing": False, "stitched": 0,
-    "streams": [], "pools": [], "events": [], "external": False,
-}
 cdef dict REFUSED_BY = {OUT_OF_MEMORY: "device", CAP_REACHED: "limit", POOL_CAP_REACHED: "pool"}
 # Fields of the error under their own names; the others are in its state.
 cdef tuple FIELDS = (
@@ -46,6 +41,15 @@ cdef tuple FIELDS = (
 
 
 # --- what is read ----------------------------------------------------------------------------------------------
+
+cdef dict no_holdings():
+    # Of a device whose pool was never made.
+    return {
+        "reserved": 0, "live": 0, "pending": 0, "idle": 0, "largest_free": 0, "limit": None, "granule": 0, "page_size": 0,
+        "largest_page": 0, "deferred": 0, "virtual_memory": False, "stitching": False, "capturing": False, "stitched": 0,
+        "streams": [], "pools": [], "events": [], "stacks": [], "external": False,
+    }
+
 
 cdef dict read_device(int ordinal):
     # A refusal of the driver leaves zeros, which say so.
@@ -73,12 +77,10 @@ cdef object ask_processes(object source, int ordinal):
         return None
 
 
-cdef dict read_recording(int ordinal):
-    # Walks all blocks as Python's objects, so only while they have stacks or tags to show.
-    cdef bint recording = is_recording(ordinal)
+cdef dict read_recording(int ordinal, list stacks):
     return {
-        "recording": bool(recording),
-        "stacks": by_stack(live_blocks(ordinal), 3) if recording else [],
+        "recording": bool(is_recording(ordinal)),
+        "stacks": by_stack(stacks, 3),
         "by_tag": {
             name: stats["allocated_bytes"]["current"] for name, stats in tag_stats(ordinal).items()
             if stats["allocated_bytes"]["current"]
@@ -88,8 +90,7 @@ cdef dict read_recording(int ordinal):
 
 cdef dict read_facts(int ordinal, object size, uintptr_t stream, int code, str cause, object source):
     cdef dict facts = {"device": ordinal, "requested": size, "stream": stream, "driver_cause": cause}
-    held = holdings(ordinal) or NOTHING
-    facts.update(held)
+    facts.update(holdings(ordinal) or no_holdings())
     facts.update(read_device(ordinal))
     facts["by_pool"], facts["by_stream"] = facts.pop("pools"), facts.pop("streams")
     facts["pending_events"] = facts.pop("events")
@@ -103,7 +104,7 @@ cdef dict read_facts(int ordinal, object size, uintptr_t stream, int code, str c
     facts["used_by_others"] = max(facts["capacity"] - facts["free"] - facts["reserved"], 0)
     looks = facts["refused_by"] == "device" and facts["used_by_others"]
     facts["processes"] = ask_processes(source, ordinal) if looks else []
-    facts.update(read_recording(ordinal))
+    facts.update(read_recording(ordinal, facts["stacks"]))
     return facts
 
 

@@ -3,8 +3,8 @@
 For errors and reports, which need figures that agree with each other.  The exclusive section is entered once, records are
 copied in it, and Python's objects are made after it was left.
 """
-from libc.stdint cimport SIZE_MAX, int64_t, uint64_t, uintptr_t
-from libc.stdlib cimport calloc, free
+from libc.stdint cimport SIZE_MAX, int64_t, uint32_t, uint64_t, uintptr_t
+from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memset
 
 from accelrt.core.handle_map cimport AddressMap, map_clear, map_find, map_insert, map_reserve
@@ -48,6 +48,11 @@ cdef struct EventHolding:     # of one stream's queue
     size_t events
     size_t bytes
 
+cdef struct StackHolding:     # of one recorded stack
+    uint32_t stack
+    size_t live
+    size_t blocks
+
 cdef struct Holdings:
     int64_t reserved
     int64_t live
@@ -64,9 +69,13 @@ cdef struct Holdings:
     size_t heap_count
     size_t pool_count
     size_t queue_count
+    size_t stack_count
+    size_t stack_room
     HeapHolding* heaps
     PoolHolding* pools
     EventHolding* queues
+    StackHolding* stacks
+    AddressMap stack_index    # number of a stack -> its place + 1 in stacks
 
 
 cdef void count_block(HeapHolding* into, const Block* block, size_t* run) noexcept nogil:
@@ -110,7 +119,29 @@ cdef void count_pages(HeapHolding* into, const Segment* segment) noexcept nogil:
                 into.releasable += slot.size
 
 
-cdef void count_segments(AddressMap* index, const Segment* segment) noexcept nogil:
+cdef void count_stack(Holdings* answer, const Block* block) noexcept nogil:
+    # Without host memory for one more, the stack is left out.
+    cdef size_t place = <size_t>map_find(&answer.stack_index, block.stack)
+    cdef size_t room = 2 * answer.stack_room + 64
+    cdef void* larger
+    if place == 0:
+        if answer.stack_count == answer.stack_room:
+            larger = realloc(answer.stacks, room * sizeof(StackHolding))
+            if larger == NULL:
+                return
+            answer.stacks, answer.stack_room = <StackHolding*>larger, room
+        if map_reserve(&answer.stack_index):
+            return
+        memset(&answer.stacks[answer.stack_count], 0, sizeof(StackHolding))
+        answer.stacks[answer.stack_count].stack = block.stack
+        answer.stack_count += 1
+        place = answer.stack_count
+        map_insert(&answer.stack_index, block.stack, <void*>place)
+    answer.stacks[place - 1].live += block.size
+    answer.stacks[place - 1].blocks += 1
+
+
+cdef void count_segments(AddressMap* index, Holdings* answer, const Segment* segment) noexcept nogil:
     # Of a list.  In the exclusive section.
     cdef HeapHolding* into
     cdef const Block* block
@@ -121,6 +152,8 @@ cdef void count_segments(AddressMap* index, const Segment* segment) noexcept nog
         run, live = 0, into.live
         while block != NULL:
             count_block(into, block, &run)
+            if block.state == LIVE and block.stack:
+                count_stack(answer, block)
             block = block.after
         if segment.shape != PLAIN:
             count_pages(into, segment)
@@ -223,10 +256,10 @@ cdef bint copy_holdings(Pool* pool, Holdings* answer) noexcept nogil:
         block = block.left
     whole = list_heaps(pool, answer, &index) and list_pools(pool, answer) and list_queues(pool, answer)
     if whole:
-        count_segments(&index, pool.first)
+        count_segments(&index, answer, pool.first)
         heap = pool.heaps
         while heap != NULL:
-            count_segments(&index, heap.first_stitched)
+            count_segments(&index, answer, heap.first_stitched)
             heap = heap.next
         if pool.last_page != NULL:
             answer.largest_page = pool.last_page.size
@@ -247,6 +280,8 @@ cdef void forget(Holdings* answer) noexcept nogil:
     free(answer.heaps)
     free(answer.pools)
     free(answer.queues)
+    free(answer.stacks)
+    map_clear(&answer.stack_index)
 
 
 # --- as Python's objects ---------------------------------------------------------------------------------------
@@ -322,6 +357,20 @@ cdef list events_of(const Holdings* found):
     return answer
 
 
+cdef list stacks_of(const Holdings* found):
+    cdef size_t number
+    cdef list answer = [
+        (found.stacks[number].stack, found.stacks[number].live, found.stacks[number].blocks)
+        for number in range(found.stack_count)
+    ]
+    answer.sort(key=bytes_of, reverse=True)
+    return answer
+
+
+def bytes_of(entry):
+    return entry[1]
+
+
 def holdings(int device):
     """What the pool of a device holds, all of it at one moment.
 
@@ -330,8 +379,8 @@ def holdings(int device):
     Returns:
         dict, sizes in bytes: reserved, live, pending, idle, largest_free; limit, None without one; granule, page_size (0:
         chosen), largest_page; virtual_memory, stitching, capturing; deferred, of the pending bytes those that wait
-        for a capture to end; stitched; pools, streams and events, lists of dicts.  The pool (0, 0) is the common
-        one.  external: memory comes from another backend, and there are totals alone.  None before the first use.
+        for a capture to end; stitched; pools, streams and events, lists of dicts; stacks, list of (number, bytes,
+        blocks) of live memory, the most bytes first.  The pool (0, 0) is the common one.  external: memory comes from another backend, and there are totals alone.  None before the first use.
     """
     cdef Pool* pool = pool_if_made(device)
     cdef Holdings found
@@ -362,6 +411,7 @@ cdef dict holdings_dict(int device, const Holdings* found, bint whole):
         "virtual_memory": bool(found.virtual_memory), "stitching": bool(found.stitching),
         "capturing": bool(found.captures), "stitched": found.stitched, "streams": streams,
         "pools": pools_of(found, streams) if whole else [], "events": events_of(found) if whole else [],
+        "stacks": stacks_of(found),
     }
 
 
