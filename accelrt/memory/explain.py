@@ -449,8 +449,9 @@ def held_lines(facts: dict[str, Any]) -> list[str]:
     if facts["stitched"]:
         line += f"; {size_text(facts['stitched'])} mapped by stitching"
     lines = [line + "."]
-    pools = sorted(facts["by_pool"], key=lambda pool: -pool["reserved"])
-    if len(pools) > 1:
+    held = (pool for pool in facts["by_pool"] if pool["reserved"])
+    pools = sorted(held, key=lambda pool: -pool["reserved"])
+    if any(pool["id"] != (0, 0) for pool in pools):
         named = [
             f"{pool_text(pool['id'])} {size_text(pool['reserved'])} ({size_text(pool['live'])} live)"
             for pool in pools[:MOST_NAMED]
