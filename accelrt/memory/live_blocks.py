@@ -20,8 +20,8 @@ def sleeping_bytes(ordinal: int) -> int:
 
 
 def live_blocks(ordinal: int) -> list[dict[str, Any]]:
-    """The live blocks of a device, the largest first: address, size, requested_size, stream, pool, and the numbers
-    of the stack ("frames") and the tag, as of read_stats.segments.
+    """The live blocks of a device, the largest first: address, size, requested_size, stream, pool, and the
+    numbers of the stack ("frames") and the tag, as of read_stats.segments.
     """
     found = [
         {**block, "stream": segment["stream"], "pool": segment["segment_pool_id"]}
@@ -38,5 +38,5 @@ def named(block: dict[str, Any]) -> dict[str, Any]:
 
 
 def by_stack(stacks: list[tuple[int, int, int]], top: int) -> list[tuple[list[dict[str, Any]], int, int]]:
-    """The stacks that most live memory was allocated by: (frames, bytes, blocks) of the first of holdings' list."""
+    """The stacks that most live memory was allocated by, as (frames, bytes, blocks), of holdings' list."""
     return [(frames_of(number), held, count) for number, held, count in stacks[:top]]

@@ -380,7 +380,8 @@ def holdings(int device):
         dict, sizes in bytes: reserved, live, pending, idle, largest_free; limit, None without one; granule, page_size (0:
         chosen), largest_page; virtual_memory, stitching, capturing; deferred, of the pending bytes those that wait
         for a capture to end; stitched; pools, streams and events, lists of dicts; stacks, list of (number, bytes,
-        blocks) of live memory, the most bytes first.  The pool (0, 0) is the common one.  external: memory comes from another backend, and there are totals alone.  None before the first use.
+        blocks) of live memory, the most bytes first.  The pool (0, 0) is the common one.  external: memory comes from
+        another backend, and there are totals alone.  None before the first use.
     """
     cdef Pool* pool = pool_if_made(device)
     cdef Holdings found
