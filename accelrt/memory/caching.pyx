@@ -91,7 +91,8 @@ cdef size_t checked_size_slow(object size, str name) except? <size_t>-1:
         raise ValueError(f"{name} is {size}; a number of bytes is 0 or more")
     if size >> ROUND_LIMIT:
         error = OutOfMemoryError(
-            f"out of memory: {name} is {size} bytes, 2**{ROUND_LIMIT} or more; no device has so much, so none was asked",
+            f"out of memory. Tried to allocate {size} bytes: {name} is 2**{ROUND_LIMIT} or more, which nothing has, so "
+            "nothing was asked for it",
             OUT_OF_MEMORY, "OUT_OF_MEMORY", "allocate",
         )
         error.requested = size
