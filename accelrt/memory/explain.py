@@ -97,23 +97,29 @@ class Case:
         self.need = round_up(self.size, self.granule)  # of the device
         self.limit: int | None = facts["limit"]
         allowed = facts["free"]
-        if self.limit is not None:
-            allowed = min(allowed, max(self.limit - facts["reserved"], 0))
         if facts["driver"] == "cuda":
             allowed = max(allowed - UNUSABLE, 0)
-        self.room: int = allowed // self.granule * self.granule  # that the device would still give
+        if self.limit is not None:
+            allowed = min(allowed, self.limit - facts["reserved"])
+        # What can still be reserved; below 0 where the limit was lowered since.
+        self.room: int = allowed // self.granule * self.granule
         self.own: dict[str, Any] = next(
             (pool for pool in facts["by_pool"] if pool["id"] == facts["pool"]), {}
         )
-        self.own_free: int = max(
-            (
-                stream["largest_free"]
-                for stream in facts["by_stream"]
-                if stream["pool"] == facts["pool"] and stream["stream"] == facts["stream"]
-            ),
-            default=0,
-        )
+        self.own_free: int = self.block_in(facts["pool"])
         self.paged: bool = facts["virtual_memory"]  # segments are made of pages
+
+    def block_in(self, pool: tuple[int, int]) -> int:
+        """The largest free block that a pool would hand out for this stream and kind of size; 0 where a limit
+        on splitting decides which.
+        """
+        kind = "largest_small" if self.size <= MIB else "largest_large"
+        found = (
+            stream[kind]
+            for stream in self.facts["by_stream"]
+            if stream["pool"] == pool and stream["stream"] == self.facts["stream"]
+        )
+        return max(found, default=0) if self.facts["splits"] else 0
 
     @property
     def most(self) -> int:
@@ -121,8 +127,8 @@ class Case:
         more = 0 if self.facts["capturing"] else self.own.get("releasable", 0)
         room, limit = self.room, self.own.get("limit")
         if limit is not None:
-            room = min(room, max(limit - self.own["reserved"], 0))
-        return max(self.own_free, room + more)
+            room = min(room, limit - self.own["reserved"])
+        return max(self.own_free, room + more, 0)
 
     def fits_with(self, more: int) -> bool:
         """Whether so many bytes, given back to the device, would serve the request with the device's own."""
@@ -168,11 +174,12 @@ def pool_limit(case: Case) -> Cause | None:
         return None
     pool, limit = pool_text(case.facts["pool"]), case.own["limit"] or 0
     reserved, held = case.own["reserved"], case.own["live"]
-    wanted = round_up(reserved + case.need, case.granule)
-    advice = [f"make the pool with more: MemPool(limit={wanted}) or no limit"]
-    if case.facts["free"] >= case.need:
-        free = size_text(case.facts["free"])
-        advice.append(f"leave use_mem_pool for this request: the device has {free} free")
+    advice = []
+    if case.room >= case.need:
+        wanted = round_up(reserved + case.need, case.granule)
+        advice.append(f"make the pool with more: MemPool(limit={wanted}) or no limit")
+        advice.append(f"leave use_mem_pool for this request: {size_text(case.room)} can be reserved yet")
+    settles = bool(advice)
     if case.size <= limit and held:
         advice.append(f"free {size_text(min(case.size, held))} of the pool's live memory")
     return Cause(
@@ -180,6 +187,7 @@ def pool_limit(case: Case) -> Cause | None:
         f"{pool} has a limit of {size_text(limit)}, of which {size_text(reserved)} are reserved and "
         f"{size_text(held)} live (MemPool(limit=...))",
         *advice,
+        settles=settles,
     )
 
 
@@ -216,18 +224,18 @@ def pending(case: Case) -> Cause | None:
     deferred = facts["deferred"]
     if deferred:
         named.append(f"captures under way ({size_text(deferred)})")
-    advice = []
+    steps = []
+    if deferred:
+        steps.append("end the captures that use it")
     if waiting:
         one = len(waiting) == 1 and not waiting[0]["offers"]
         what = "synchronize that stream" if one else "accelrt.synchronize()"
-        advice.append(f"wait for that work ({what}) and try again")
-    if deferred:
-        advice.append("end the captures that use it, then try again")
+        steps.append(f"wait for that work ({what})")
     return Cause(
         "pending",
         f"{size_text(held)} are freed, but other streams that used them are still at work: "
         + names_of(named, len(waiting) + bool(deferred)),
-        *advice,
+        f"{', '.join(steps)} and try again",
         settles=settles,
     )
 
@@ -263,19 +271,25 @@ def mempools(case: Case) -> Cause | None:
     idle = sum(pool["idle"] for pool in pools)
     if idle == 0 or case.facts["refused_by"] == "pool":
         return None
-    best = max(pools, key=lambda pool: pool["largest_free"])
     named = [f"{pool_text(pool['id'])} {size_text(pool['idle'])}" for pool in pools[:MOST_NAMED]]
     text = (
         f"{size_text(idle)} are idle in MemPools, beside live memory of the same pages or segments: "
         + names_of(named, len(pools))
     )
-    if best["largest_free"] >= case.size:
-        largest = size_text(best["largest_free"])
+    best = max(pools, key=lambda pool: case.block_in(pool["id"]))
+    block = case.block_in(best["id"])
+    if block >= case.size:
         inside = f"use_mem_pool of {pool_text(best['id'])}"
-        advice = f"allocate inside {inside}, whose largest free block has {largest}"
+        advice = f"allocate inside {inside}, whose largest free block for this stream has {size_text(block)}"
         return Cause("mempool", text, advice)
-    if not case.fits_with(idle):
+    enough = [
+        pool
+        for pool in pools
+        if case.fits_with(pool["reserved"]) and pool["live"] <= pool["idle"] and not pool["pending"]
+    ]
+    if not enough:
         return None
+    best = min(enough, key=lambda pool: pool["live"])
     held = size_text(best["live"])
     advice = f"free the live memory of {pool_text(best['id'])} ({held}): then all of it goes back"
     return Cause("mempool", text, advice)
@@ -466,11 +480,9 @@ def held_lines(facts: dict[str, Any]) -> list[str]:
 
 def cause_lines(causes: list[Cause]) -> list[str]:
     lines = [f"{'Because' if number == 0 else 'Also'} {cause.text}." for number, cause in enumerate(causes)]
-    advice = [each for cause in causes for each in cause.advice]
-    settled = any(cause.settles for cause in causes)
-    if advice:
-        lines.append("What makes it fit, any of:" if settled else "What helps:")
-        lines.extend(f"  - {each}" for each in advice)
+    for settles, title in ((True, "What makes it fit, any of:"), (False, "What helps:")):
+        advice = [each for cause in causes if cause.settles == settles for each in cause.advice]
+        lines += [title, *(f"  - {each}" for each in advice)] if advice else []
     return lines
 
 

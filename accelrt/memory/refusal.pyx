@@ -46,7 +46,8 @@ cdef dict no_holdings():
     # Of a device whose pool was never made.
     return {
         "reserved": 0, "live": 0, "pending": 0, "idle": 0, "largest_free": 0, "limit": None, "granule": 0, "page_size": 0,
-        "largest_page": 0, "deferred": 0, "virtual_memory": False, "stitching": False, "capturing": False, "stitched": 0,
+        "largest_page": 0, "deferred": 0, "virtual_memory": False, "stitching": False, "splits": True, "capturing": False,
+        "stitched": 0,
         "streams": [], "pools": [], "events": [], "stacks": [], "external": False,
     }
 

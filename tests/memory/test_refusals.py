@@ -86,7 +86,7 @@ def pending_in_a_capture():
         error = refused(120 * MIB, lambda size: alloc(size, stream=main))
         assert error.causes[0] == "pending"
         assert "captures under way (200.00 MiB)" in str(error)
-        assert "end the captures that use it, then try again" in error.advice
+        assert "end the captures that use it and try again" in error.advice
     alloc(120 * MIB, stream=main)
 
 
@@ -144,7 +144,8 @@ def held_by_a_mempool_in_pieces():
     error = refused(58 * MIB)
     assert error.causes == ("mempool",)
     assert error.advice == (
-        f"allocate inside use_mem_pool of pool {pool.id}, whose largest free block has 60.00 MiB",
+        f"allocate inside use_mem_pool of pool {pool.id}, whose largest free block for this stream has 60.00 "
+        "MiB",
     )
     with accelrt.use_mem_pool(pool):
         alloc(58 * MIB)

@@ -16,17 +16,20 @@ from accelrt.memory.allocator.pool cimport pool_if_made
 from accelrt.memory.allocator.pool_settings cimport rounded
 from accelrt.memory.allocator.private_pool cimport has_graphs, is_captured, sum_of
 from accelrt.memory.allocator.read_stats cimport limit_of, read_stats
-from accelrt.memory.allocator.sizes cimport ROUND_LIMIT
+from accelrt.memory.allocator.sizes cimport ROUND_LIMIT, SMALL
 from accelrt.memory.allocator.stats cimport ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, RESERVED_BYTES, Stats, current_of
 from accelrt.memory.allocator.types cimport FREE, LIVE, PENDING, PLAIN, Block, Heap, Pool, PrivatePool, Segment, Slot
 
 cdef struct HeapHolding:      # of one heap
     uintptr_t stream
+    int kind                  # of its plain segments
     uint64_t[2] owner         # the private pool's id; zeros: common
     size_t live               # bytes, as those below
     size_t pending
     size_t idle
     size_t largest_free       # one free block
+    size_t largest_small      # one that serves requests up to 1 MiB, for which plain segments have heaps of their own
+    size_t largest_large      # and one for those above
     size_t largest_freeable   # neighbours that are free or pending
     size_t releasable         # whole pages and plain segments that are free
     size_t releasable_later   # likewise, once what is pending is free too
@@ -61,6 +64,7 @@ cdef struct Holdings:
     size_t granule
     size_t page_size          # 0: chosen by what is reserved
     size_t largest_page
+    bint splits               # there is no limit on splitting
     size_t deferred           # bytes pending without an event: a capture used them
     bint virtual_memory
     bint stitching
@@ -181,6 +185,7 @@ cdef bint list_heaps(Pool* pool, Holdings* answer, AddressMap* index) noexcept n
             return False
         map_insert(index, <uintptr_t>heap, into)
         into.stream = heap.stream
+        into.kind = heap.kind
         if heap.owner != NULL:
             into.owner[0], into.owner[1] = heap.owner.id[0], heap.owner.id[1]
         into += 1
@@ -241,6 +246,7 @@ cdef bint copy_holdings(Pool* pool, Holdings* answer) noexcept nogil:
     cdef const Heap* heap
     cdef const Block* block
     cdef bint whole
+    cdef size_t number
     memset(&index, 0, sizeof(AddressMap))
     lock_all(pool)
     answer.reserved = reserved(pool)
@@ -248,6 +254,7 @@ cdef bint copy_holdings(Pool* pool, Holdings* answer) noexcept nogil:
     answer.pending = total_of(pool, ACTIVE_BYTES) - answer.live
     answer.limit = pool.limit
     answer.granule, answer.page_size = pool.granule, pool.settings.page_size
+    answer.splits = pool.settings.max_split == SIZE_MAX
     answer.virtual_memory, answer.stitching = pool.settings.virtual_memory, pool.settings.stitching
     answer.captures, answer.stitched = pool.captures > 0, pool.stats.stitched_bytes
     block = pool.deferred
@@ -265,7 +272,16 @@ cdef bint copy_holdings(Pool* pool, Holdings* answer) noexcept nogil:
             answer.largest_page = pool.last_page.size
     unlock_all(pool, NULL)
     map_clear(&index)
+    for number in range(answer.heap_count if whole else 0):
+        sort_by_kind(&answer.heaps[number], answer.virtual_memory)
     return whole
+
+
+cdef void sort_by_kind(HeapHolding* heap, bint virtual_memory) noexcept nogil:
+    if virtual_memory or heap.kind == SMALL:
+        heap.largest_small = heap.largest_free
+    if virtual_memory or heap.kind != SMALL:
+        heap.largest_large = heap.largest_free
 
 
 cdef void copy_totals(Pool* pool, Holdings* answer) noexcept nogil:
@@ -290,6 +306,7 @@ cdef dict stream_dict(const HeapHolding* heap):
     return {
         "stream": heap.stream, "pool": (heap.owner[0], heap.owner[1]), "live": heap.live, "pending": heap.pending,
         "idle": heap.idle, "largest_free": heap.largest_free, "largest_freeable": heap.largest_freeable,
+        "largest_small": heap.largest_small, "largest_large": heap.largest_large,
         "releasable": heap.releasable, "releasable_later": heap.releasable_later,
         "live_blocks": heap.live_blocks, "pending_blocks": heap.pending_blocks,
     }
@@ -307,7 +324,7 @@ cdef list streams_of(const Holdings* found):
         if known is not fresh:
             for key in ("live", "pending", "idle", "releasable", "releasable_later", "live_blocks", "pending_blocks"):
                 known[key] += fresh[key]
-            for key in ("largest_free", "largest_freeable"):
+            for key in ("largest_free", "largest_freeable", "largest_small", "largest_large"):
                 known[key] = max(known[key], fresh[key])
     return list(merged.values())
 
@@ -378,7 +395,7 @@ def holdings(int device):
         device: int, an ordinal.
     Returns:
         dict, sizes in bytes: reserved, live, pending, idle, largest_free; limit, None without one; granule, page_size (0:
-        chosen), largest_page; virtual_memory, stitching, capturing; deferred, of the pending bytes those that wait
+        chosen), largest_page; virtual_memory, stitching, splits, capturing; deferred, of the pending bytes those that wait
         for a capture to end; stitched; pools, streams and events, lists of dicts; stacks, list of (number, bytes,
         blocks) of live memory, the most bytes first.  The pool (0, 0) is the common one.  external: memory comes from
         another backend, and there are totals alone.  None before the first use.
@@ -410,7 +427,7 @@ cdef dict holdings_dict(int device, const Holdings* found, bint whole):
         "limit": None if found.limit == SIZE_MAX else found.limit, "granule": found.granule,
         "page_size": found.page_size, "largest_page": found.largest_page, "deferred": found.deferred,
         "virtual_memory": bool(found.virtual_memory), "stitching": bool(found.stitching),
-        "capturing": bool(found.captures), "stitched": found.stitched, "streams": streams,
+        "splits": bool(found.splits), "capturing": bool(found.captures), "stitched": found.stitched, "streams": streams,
         "pools": pools_of(found, streams) if whole else [], "events": events_of(found) if whole else [],
         "stacks": stacks_of(found),
     }
