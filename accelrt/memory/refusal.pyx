@@ -54,12 +54,18 @@ cdef dict no_holdings():
 
 cdef dict read_device(int ordinal):
     # A refusal of the driver leaves zeros, which say so.
-    cdef size_t free = 0, capacity = 0, granule = 0
-    cdef bint pageable
+    cdef size_t free = 0, capacity = 0
     with nogil:
         registry.active().memory_info(ordinal, &free, &capacity)
-        pageable = registry.active().granularity(ordinal, &granule) == 0 and granule
-    return {"free": free, "capacity": capacity, "pageable": bool(pageable), "devices": known_devices()}
+    return {"free": free, "capacity": capacity, "devices": known_devices()}
+
+
+cdef bint has_virtual_memory(int ordinal):
+    cdef size_t granule = 0
+    cdef int code
+    with nogil:
+        code = registry.active().granularity(ordinal, &granule)
+    return code == 0 and granule
 
 
 cdef tuple pool_of_request(int ordinal, uintptr_t stream):
@@ -93,6 +99,8 @@ cdef dict read_facts(int ordinal, object size, uintptr_t stream, int code, str c
     cdef dict facts = {"device": ordinal, "requested": size, "stream": stream, "driver_cause": cause}
     facts.update(holdings(ordinal) or no_holdings())
     facts.update(read_device(ordinal))
+    plain = facts["reserved"] and not facts["virtual_memory"]
+    facts["pageable"] = has_virtual_memory(ordinal) if plain and size <= facts["capacity"] else True
     facts["by_pool"], facts["by_stream"] = facts.pop("pools"), facts.pop("streams")
     facts["pending_events"] = facts.pop("events")
     facts["rounded"] = rounded_request(ordinal, size) if size < 1 << 60 else size
