@@ -15,6 +15,7 @@ except ModuleNotFoundError as error:
     ) from None
 
 import importlib
+import os as _os
 
 from accelrt import env, memory, sanitizer  # noqa: F401  memory and sanitizer are public
 from accelrt.core import names
@@ -54,8 +55,9 @@ def _publish() -> None:
         lazy.later("accelrt.publish").start()
 
 
-def _processes_of(ordinal: int) -> object:
-    return lazy.later("accelrt.readings").gpu_processes(ordinal)
+def _record() -> None:
+    if env.value("ACCELRT_RECORD"):
+        lazy.later("accelrt.memory.history.drain").start_by_environment(_os.getpid() != _imported_in)
 
 
 def _report_leaks() -> None:
@@ -63,6 +65,12 @@ def _report_leaks() -> None:
         lazy.later("accelrt.memory.leaks").start()
 
 
+def _processes_of(ordinal: int) -> object:
+    return lazy.later("accelrt.readings").gpu_processes(ordinal)
+
+
+_imported_in = _os.getpid()
 lazy.when_opened(_publish)
-lazy.when_opened(_report_leaks)
+lazy.when_opened(_record)
+lazy.when_opened(_report_leaks)  # after it: what is recorded already stays
 importlib.import_module("accelrt.memory.caching").ask_processes(_processes_of)

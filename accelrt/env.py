@@ -183,6 +183,18 @@ VARIABLES = {
         ),
         Variable("ACCELRT_PUBLISH", "0", "1 shows this process's pools to accelrt top and export", read_flag),
         Variable(
+            "ACCELRT_RECORD",
+            "",
+            "a file into which this process records what its allocator does (accelrt record)",
+            as_it_is,
+        ),
+        Variable(
+            "ACCELRT_RECORD_STACKS",
+            "none",
+            "the stacks in that file: none, python, or all for those of C too",
+            one_of("none", "python", "all"),
+        ),
+        Variable(
             "ACCELRT_DEBUG",
             "0",
             "audits each operation of the allocator: 1 its counters, 2 everything",

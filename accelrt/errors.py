@@ -27,6 +27,7 @@ __all__ = [
     "ReadingError",
     "RecordError",
     "SettingsError",
+    "SnapshotError",
     "SyncDebugError",
     "SyncDebugWarning",
 ]
@@ -246,6 +247,21 @@ class RecordError(ValueError):
 
     def __reduce__(self) -> tuple[object, ...]:
         return (type(self), (self.args[0], self.row))
+
+
+class SnapshotError(ValueError):
+    """A snapshot or trace file of the allocator's history is damaged, cut short, or none at all.
+
+    Attributes:
+        offset: int or None, the byte of the file where something else was expected.
+    """
+
+    def __init__(self, message: str, offset: int | None = None) -> None:
+        super().__init__(message)
+        self.offset = offset
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.args[0], self.offset))
 
 
 class SettingsError(ValueError):

@@ -7,6 +7,8 @@ pictures  view, plot and export-trace
 facts     what info reports
 sample    one look at all devices and processes: what top, export and info show
 pipeline  the second part of the demo
-trace     traces, and what a file has to be to be one
+record    a program that records what its allocator does
+tune      a trace under many settings, and the best of them
+trial     one of its settings, in a process of its own
 text      figures and tables as people read them, and a bar
 """

@@ -1,7 +1,8 @@
 """accelrt: the command line's front door.
 
-Exit status: 0, it went well; 1, the device, the demo or a replay failed; 2, the arguments or a file are no
-good; 130, it was interrupted; 141, the reader of its output went away.
+Exit status: 0, it went well; 1, the device, the demo or a replay failed, or no settings serve a trace; 2, the
+arguments or a file are no good; 130, it was interrupted; 141, the reader of its output went away.  The status
+of record is that of its program.
 """
 
 from __future__ import annotations
@@ -65,7 +66,14 @@ def parser() -> argparse.ArgumentParser:
     info = commands.add_parser("info", help="versions, the driver and why it, devices, settings")
     demo = commands.add_parser("demo", help="a real trace and a captured pipeline, checked; PASS or FAIL")
     replay = commands.add_parser("replay", help="a recorded trace through the allocator")
-    replay.add_argument("trace", metavar="TRACE.npz", help="arrays op, id, size and stream, an event a row")
+    replay.add_argument(
+        "trace",
+        metavar="TRACE",
+        help="an .npz trace, a file of record, a snapshot of accelrt's or torch's, RMM's log",
+    )
+    replay.add_argument(
+        "--device", metavar="N", type=int, help="of a trace of several; default: the one with the most events"
+    )
     for command in (demo, replay):
         command.add_argument(
             "--driver", choices=DRIVERS, help="default: ACCELRT_DRIVER, else auto, which falls back to host"
@@ -78,6 +86,8 @@ def parser() -> argparse.ArgumentParser:
     add_pictures(commands)
     for command in (info, replay, top):
         command.add_argument("--json", action="store_true", dest="as_json", help="answer in JSON")
+    add_record(commands)
+    add_tune(commands)
     for command in (top, export):
         command.add_argument("--once", action="store_true", help="one look, printed, for scripts")
     return made
@@ -93,6 +103,53 @@ def add_watchers(commands: Any) -> tuple[argparse.ArgumentParser, argparse.Argum
     export.add_argument("--address", default="127.0.0.1", help="to listen at; default: this machine alone")
     export.add_argument("--port", type=port, default=PORT, help=f"default: {PORT}; 0 takes a free one")
     return top, export
+
+
+def add_record(commands: Any) -> None:
+    record = commands.add_parser(
+        "record",
+        help="runs a program and records what its allocator does into a trace file",
+        usage="accelrt record [-o FILE] [--stacks {python,all}] -- PROGRAM [ARGUMENT ...]",
+    )
+    record.add_argument(
+        "-o", "--output", metavar="FILE", default="trace.accelrt", help="default: trace.accelrt"
+    )
+    record.add_argument(
+        "--stacks",
+        choices=("none", "python", "all"),
+        default="none",
+        help="where each allocation and free comes from: frames of Python, or those of C too; default: none",
+    )
+    record.add_argument("program", nargs=argparse.REMAINDER, metavar="PROGRAM", help="with its arguments")
+    record.set_defaults(run=run_record)
+
+
+def run_record(given: argparse.Namespace) -> int:
+    from accelrt.cli import record
+
+    return record.run(given.program, given.output, given.stacks)
+
+
+def add_tune(commands: Any) -> None:
+    tune = commands.add_parser("tune", help="a trace under many settings; prints the string of the best")
+    tune.add_argument("trace", metavar="TRACE", help="as of replay")
+    tune.add_argument("--driver", choices=DRIVERS, help="as of replay")
+    tune.add_argument("--device", metavar="N", type=int, help="as of replay")
+    tune.add_argument(
+        "--capacity",
+        metavar="SIZE",
+        action="append",
+        help="memory that the device has, such as 64GiB; may be given several times; default: what it takes",
+    )
+    tune.add_argument("--keys", metavar="KEY,...", help="of the settings to try; default: all that may help")
+    tune.add_argument("--json", action="store_true", dest="as_json", help="answer in JSON")
+    tune.set_defaults(run=run_tune)
+
+
+def run_tune(given: argparse.Namespace) -> int:
+    from accelrt.cli import tune
+
+    return tune.run(given.trace, given.driver, given.capacity or [], given.device, given.keys, given.as_json)
 
 
 def add_pictures(commands: Any) -> None:
@@ -113,6 +170,9 @@ def add_pictures(commands: Any) -> None:
 
 
 def dispatch(given: argparse.Namespace) -> int:
+    if "run" in given:
+        status: int = given.run(given)
+        return status
     if given.command in ("view", "plot", "export-trace"):
         from accelrt.cli import pictures
 
@@ -135,7 +195,7 @@ def dispatch(given: argparse.Namespace) -> int:
         return demo.run(given.driver)
     from accelrt.cli import replay
 
-    return replay.run(given.trace, given.driver, given.memory, given.repeat, given.as_json)
+    return replay.run(given.trace, given.driver, given.memory, given.repeat, given.as_json, given.device)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -11,13 +11,14 @@ from time import perf_counter_ns
 
 from accelrt.cli.choice import open_driver
 from accelrt.cli.text import Progress, human, pairs, table
-from accelrt.cli.trace import Trace, load
 from accelrt.devices.device import mem_get_info
 from accelrt.errors import OutOfMemoryError
 from accelrt.memory.caching import caching_allocator_alloc, caching_allocator_delete
 from accelrt.memory.statistics import memory_stats, reset_peak_memory_stats
 from accelrt.runtime.init import chosen_driver
 from accelrt.streams.stream import Stream
+from accelrt.traces.trace import Trace
+from accelrt.traces.trace_file import load
 
 __all__ = ["Figures", "describe", "host_capacity", "replay", "run", "timed"]
 
@@ -184,10 +185,17 @@ def describe_all(passes: Sequence[Figures]) -> str:
 
 
 def run(
-    path: str, driver: str | None = None, memory: str | None = None, repeat: int = 1, as_json: bool = False
+    path: str,
+    driver: str | None = None,
+    memory: str | None = None,
+    repeat: int = 1,
+    as_json: bool = False,
+    device: int | None = None,
 ) -> int:
     """The command.  Returns its exit status."""
-    trace = load(path)
+    trace = load(path, device)
+    for note in trace.notes:
+        print(f"accelrt replay: {note}", file=sys.stderr)
     chosen = open_driver(driver, memory, host_capacity(trace))
     if not as_json:
         print(chosen.line, flush=True)

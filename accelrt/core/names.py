@@ -17,7 +17,7 @@ NOW = {
     "errors": """
         CaptureError CompileError CompilerNotFoundError CudaError DeferredCudaCallError
         DriverNotFoundError ForkedError IdentityError InterfaceError NotSupportedError OutOfMemoryError
-        RaceError RaceWarning ReadingError SyncDebugError SyncDebugWarning
+        RaceError RaceWarning ReadingError SnapshotError SyncDebugError SyncDebugWarning
     """,
     "graphs.capture": "graph is_current_stream_capturing",
     "graphs.graph": "CUDAGraph graph_pool_handle",
@@ -91,6 +91,7 @@ MEMORY = {
         record_stream register_free_memory_callback set_per_process_memory_fraction
     """,
     "memory.history.recording": "annotate record_history tag",
+    "memory.history.snapshot_file": "dump_snapshot load_snapshot",
     "memory.history.snapshots": "snapshot",
     "memory.host_cache": """
         caching_host_allocator_alloc caching_host_allocator_delete host_audit host_empty_cache

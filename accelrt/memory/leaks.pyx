@@ -18,7 +18,7 @@ from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remov
 from accelrt.memory.allocator.holdings cimport LiveBlock, LivePool, list_live, list_live_pools
 from accelrt.memory.allocator.pool cimport MAX_DEVICES, pool_if_made
 from accelrt.memory.explain import stack_text
-from accelrt.memory.history.recording import record_history
+from accelrt.memory.history.recording import is_recording, record_history
 from accelrt.memory.host.block cimport PinnedStats
 from accelrt.memory.host.pool cimport read_pinned_stats
 from accelrt.memory.live_blocks import live_blocks, named
@@ -88,7 +88,8 @@ def write_down():
 
 
 def start():
-    """Has the process report what is live when it ends, and records the stacks of what is allocated from now on."""
+    """Has the process report what is live when it ends, and records the stacks of what is allocated from now on, unless
+    more is recorded already."""
     global owner_process
     if owner_process == os.getpid():
         return
@@ -97,7 +98,8 @@ def start():
     owner_process = os.getpid()
     atexit.unregister(write_down)
     atexit.register(write_down)
-    record_history("state", "state")
+    if not is_recording():
+        record_history("state", "state")
 
 
 # --- after the interpreter: C's part ---------------------------------------------------------------------------

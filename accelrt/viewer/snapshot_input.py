@@ -24,11 +24,7 @@ def read_snapshot(path: str | Path) -> dict[str, Any]:
     """
     with open(path, "rb") as file:
         is_json = file.read(1) in (b"{", b"[")
-    load = getattr(memory, "load_snapshot", None)
-    if not is_json and load is not None:
-        found: dict[str, Any] = load(path)
-        return found
-    return read_json(path)
+    return read_json(path) if is_json else memory.load_snapshot(path)
 
 
 def read_json(path: str | Path) -> dict[str, Any]:

@@ -6,8 +6,9 @@ from cli_command import RECORDED, TRACES, accelrt, write_trace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accelrt.cli.trace import Trace, check_pairs, load, peak_of
 from accelrt.errors import RecordError
+from accelrt.traces.npz_archive import check_pairs, load
+from accelrt.traces.trace import Trace, peak_of
 
 GOOD = [(1, 7, 100, 0), (1, 8, 0, 1), (0, 7, 0, 3), (1, 7, 50, 0), (0, 8, 0, 0)]
 

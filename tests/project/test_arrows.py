@@ -30,7 +30,7 @@ FLOORS = (
     ("buffers", "arrays"),
     ("kernels",),
     ("graphs",),
-    ("identity", "publish", "readings", "interface", "interop", "sanitizer", "api", "include"),
+    ("identity", "publish", "readings", "interface", "interop", "sanitizer", "api", "include", "traces"),
     ("",),
     ("cli", "viewer", "__main__"),
 )
@@ -45,7 +45,7 @@ DOORS = {
     },
     "memory.backends": {"callbacks", "torch_hooks"},
     "memory.host": {"pool"},
-    "memory.settings": {"apply"},
+    "memory.settings": {"apply", "settings"},
     "driver": {"capture_guard", "cuda.driver", "host.driver", "registry", "table", "waiting"},
 }
 STATEMENT = re.compile(r"^[ \t]*(?:from[ \t]+(accelrt[\w.]*)[ \t]+)?c?import[ \t]+(\([^)]*\)|[^\n#]+)", re.M)

@@ -31,6 +31,7 @@ ARABIC_THREE = "\u0663"
         ("ACCELRT_DEBUG", "2.0", "it may be 0, 1 or 2"),
         ("ACCELRT_PUBLISH", "maybe", "it may be 1, true, yes or on, and 0, false, no or off"),
         ("ACCELRT_PUBLISH", "2", "it may be 1, true"),
+        ("ACCELRT_RECORD_STACKS", "1", "it may be none, python, all"),
         ("ACCELRT_HOST_DEVICES", ARABIC_THREE, "from 0 to 64"),
         ("ACCELRT_HOST_DEVICES", "65", "from 0 to 64"),
         ("ACCELRT_HOST_DEVICES", "1_0", "from 0 to 64"),

@@ -19,7 +19,7 @@ PYTHON = [text for language, text in BLOCKS if language == "python"]
 CYTHON = [text for language, text in BLOCKS if language == "cython"]
 PLAIN = [text for language, text in BLOCKS if language == ""]
 HAS_TORCH = importlib.util.find_spec("torch") is not None
-COMMANDS = ["info", "top", "export", "demo", "replay", "view", "plot", "export-trace"]
+COMMANDS = ["info", "top", "export", "demo", "record", "replay", "tune", "view", "plot", "export-trace"]
 
 
 def block(word, blocks=PYTHON):

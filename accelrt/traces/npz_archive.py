@@ -1,8 +1,8 @@
-"""Allocation traces: what they hold, and what a file has to be to be one.
+"""Traces in numpy's archives, and what a file has to be to be one.
 
-A trace is an npz archive of four one-dimensional integer arrays of one length, an event a row, in order:
-op (1 allocates, 0 frees), id (names the allocation; free again once freed), size (bytes asked for; 0 on a
-free) and stream (index; without meaning on a free).
+A file is an npz archive of four one-dimensional integer arrays of one length, an event a row, in order: op (1
+allocates, 0 frees), id (names the allocation; free again once freed), size (bytes asked for; 0 on a free) and
+stream (index; without meaning on a free).
 """
 
 from __future__ import annotations
@@ -11,83 +11,25 @@ import io
 import stat
 import warnings
 import zipfile
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from accelrt.errors import RecordError
+from accelrt.traces.trace import EVENT_LIMIT, SIZE_LIMIT, Trace, built
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Column = NDArray[Any]
 
-__all__ = ["SIZE_LIMIT", "Trace", "load"]
+__all__ = ["load", "save"]
 
 COLUMNS = ("op", "id", "size", "stream")
-SIZE_LIMIT = 1 << 60  # no allocation of a trace is as large
-EVENT_LIMIT = 1 << 22  # a replay takes some 256 bytes an event: 1 GiB
 COLUMN_LIMIT = 8 * EVENT_LIMIT + (1 << 16)  # bytes of one array, its header among them
 READ_LIMIT = 1 << 20  # bytes of one read
 TOO_LARGE = f"a trace has at most {EVENT_LIMIT:,} events: split it"
 ENCRYPTED = 1  # of a zip member's flags
 LONGEST = 200  # letters of somebody else's error
-
-
-@dataclass(frozen=True)
-class Trace:
-    """A checked trace, as lists that a replay runs through.
-
-    Attributes (an entry a row, but for the last two):
-        ops: 1 or 0.
-        slots: the allocation's number, counted from 0.
-        sizes: bytes, 0 on a free.
-        streams: index of the stream, as in the file.
-        left: the slots that are live at the end.
-        peak_live: the most bytes asked for that are live at once.
-    """
-
-    ops: list[int]
-    slots: list[int]
-    sizes: list[int]
-    streams: list[int]
-    left: list[int]
-    peak_live: int
-
-    def __len__(self) -> int:
-        return len(self.ops)
-
-    @property
-    def slot_count(self) -> int:
-        return max(self.slots, default=-1) + 1
-
-    def prefix(self, events: int) -> Trace:
-        """The first events alone."""
-        return built(self.ops[:events], self.slots[:events], self.sizes[:events], self.streams[:events])
-
-    def shrunk(self, divisor: int) -> Trace:
-        """The same events with every size divided; what is left of a size is at least one byte."""
-        sizes = [max(1, size // divisor) if size else 0 for size in self.sizes]
-        return replace(self, sizes=sizes, peak_live=peak_of(self.ops, self.slots, sizes)[0])
-
-
-def built(ops: list[int], slots: list[int], sizes: list[int], streams: list[int]) -> Trace:
-    peak, left = peak_of(ops, slots, sizes)
-    return Trace(ops, slots, sizes, streams, left, peak)
-
-
-def peak_of(ops: list[int], slots: list[int], sizes: list[int]) -> tuple[int, list[int]]:
-    """The most bytes live at once, in ints that do not overflow, and the slots live at the end."""
-    live: dict[int, int] = {}
-    total = peak = 0
-    for op, slot, size in zip(ops, slots, sizes, strict=True):
-        if op:
-            live[slot] = size
-            total += size
-            peak = max(peak, total)
-        else:
-            total -= live.pop(slot)
-    return peak, list(live)
 
 
 def load(path: str | Path) -> Trace:
@@ -108,6 +50,15 @@ def load(path: str | Path) -> Trace:
     check_pairs(op, names)
     slots = np.unique(names, return_inverse=True)[1]
     return built(op.tolist(), slots.tolist(), size.tolist(), stream.tolist())
+
+
+def save(path: str | Path, trace: Trace) -> None:
+    """Writes a trace that load() reads back."""
+    import numpy as np
+
+    rows = (trace.ops, trace.slots, trace.sizes, trace.streams)
+    op, names, size, stream = (np.array(column, np.int64) for column in rows)
+    np.savez(path, op=op, id=names, size=size, stream=stream)
 
 
 class BoundedFile(io.BufferedReader):

@@ -1,0 +1,104 @@
+"""accelrt record: runs a program and has it record what its allocator does into a trace file."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from accelrt.cli.text import human
+from accelrt.errors import SnapshotError
+from accelrt.memory.history import compact_form
+
+__all__ = ["run"]
+
+FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+NOT_RUN = 127  # as shells have it
+
+
+def run(program: Sequence[str], output: str, stacks: str = "none") -> int:
+    """The command.  Returns the program's exit status, 128 and the signal's number where one ended it.
+
+    Arguments:
+        program: its words.
+        output: the file.  Processes that the program starts write files beside it, PATH.PID.
+        stacks: "none", "python" or "all".
+    """
+    words = [*program[1:]] if program[:1] == ["--"] else [*program]
+    if not words:
+        raise ValueError("no program is given; write accelrt record -- python script.py")
+    path = Path(output).absolute()
+    remove(path)
+    began = time.time()
+    settings = {"ACCELRT_RECORD": str(path), "ACCELRT_RECORD_STACKS": stacks}
+    try:
+        child = subprocess.Popen(words, env=os.environ | settings)
+    except OSError as error:
+        advice = f"; write accelrt record -- python {words[0]}" if words[0].endswith(".py") else ""
+        print(f"accelrt record: {words[0]} cannot be run: {error.strerror}{advice}", file=sys.stderr)
+        return NOT_RUN
+    status = wait(child)
+    tell(path, began)
+    return status
+
+
+def remove(path: Path) -> None:
+    """Removes the trace of an earlier run, and nothing else.
+
+    Raises:
+        ValueError: the file that is there is no trace.
+    """
+    try:
+        with open(path, "rb") as file:
+            first = file.read(len(compact_form.MAGIC))
+    except FileNotFoundError:
+        return
+    if first != compact_form.MAGIC:
+        raise ValueError(f"{path} is there and is no trace file; it is not written over: name another by -o")
+    path.unlink()
+
+
+def wait(child: subprocess.Popen[bytes]) -> int:
+    """Waits for a program's end, and passes on the signals that are meant for it."""
+    before = {each: signal.signal(each, lambda number, _: child.send_signal(number)) for each in FORWARDED}
+    # A terminal interrupts the program too, which decides what to do.
+    before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        status = child.wait()
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+    return status if status >= 0 else 128 - status
+
+
+def tell(path: Path, began: float) -> None:
+    """Says on standard error what was recorded, by the program and by the processes that it started."""
+    beside = sorted(path.parent.glob(f"{path.name}.*"))
+    files = [
+        path,
+        *(each for each in beside if each.suffix[1:].isdigit() and each.stat().st_mtime >= began - 1),
+    ]
+    found = [line for line in map(about, files) if line]
+    if not found:
+        found = [f"the program used no device through accelrt, and {path.name} was not written"]
+    for line in found:
+        print(f"accelrt record: {line}", file=sys.stderr)
+
+
+def about(path: Path) -> str:
+    """What a trace file has, as a line; empty where it is not there."""
+    try:
+        with open(path, "rb") as file:
+            found = compact_form.outline(file, str(path))
+            size = os.fstat(file.fileno()).st_size
+    except FileNotFoundError:
+        return ""
+    except (OSError, SnapshotError) as error:
+        return str(error)
+    lost = f"; the ring lost {found.missing:,} events before they were written" if found.missing else ""
+    cut = "" if found.complete else "; the process was stopped before it could end the file"
+    return f"{found.events:,} events in {path} ({human(size)}){lost}{cut}"

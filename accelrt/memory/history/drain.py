@@ -1,0 +1,175 @@
+"""A program's events written to a file while it runs: what ACCELRT_RECORD asks for.
+
+A thread copies events from the recorder's ring and appends them, with the stacks and names that they are the
+first to have, in one write for each chunk.  So the file can be read at any time, and a process that is killed
+loses its last tenth of a second.  The end of the process adds its segments, its figures and the file's end.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from accelrt import env
+from accelrt.errors import NotSupportedError
+from accelrt.memory.history import compact_form, recording
+from accelrt.memory.history.packed_events import EVENT_BYTES
+from accelrt.memory.settings.apply import allocator_settings
+from accelrt.memory.statistics import read_states
+
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = ["Drain", "start", "start_by_environment", "stop"]
+
+SECONDS = 0.1  # between two looks at the ring
+CHUNK = 1 << 18  # events of one copy, each of which costs some waits for the GIL
+LAST_SECONDS = 10.0  # how long a process that ends waits for the thread
+FIRST_NAMES = 1000  # names that are tried for the file
+
+_drain: Drain | None = None
+
+
+class Drain(threading.Thread):
+    """Appends what a recorder has to a file.
+
+    Arguments:
+        path: str, of a file that is not there yet.
+        recorder: Recorder.
+        devices: int.
+    Raises:
+        OSError: the file cannot be made.
+    """
+
+    def __init__(self, path: str, recorder: Any, devices: int) -> None:
+        super().__init__(name="accelrt-record", daemon=True)
+        self.path = path
+        self.pid = os.getpid()
+        self.recorder = recorder
+        self.devices = devices
+        self.tables = compact_form.Tables()
+        self.following = {device: recorder.event_range(device)[0] for device in range(devices)}
+        self.events: Counter[int] = Counter()
+        self.missing: Counter[int] = Counter()
+        self.over = threading.Event()
+        self.failure: OSError | None = None
+        self.file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        self.write([compact_form.beginning(compact_form.RECORDING)])
+
+    def run(self) -> None:
+        while not self.over.wait(SECONDS) and self.failure is None:
+            for device in range(self.devices):
+                self.copy(device)
+
+    def copy(self, device: int, mark: int | None = None) -> None:
+        """Writes the events of a device that are new: all, or those before a number."""
+        while self.failure is None:
+            start = self.following[device]
+            content, first, following = self.recorder.copy_events(device, start, CHUNK)
+            if mark is not None:
+                content, following = content[: max(mark - first, 0) * EVENT_BYTES], min(following, mark)
+            if not content:
+                return
+            self.missing[device] += max(first - start, 0)
+            self.events[device] += len(content) // EVENT_BYTES
+            self.write(compact_form.recorded(self.tables, self.recorder, device, first, content))
+            self.following[device] = following
+            if len(content) < CHUNK * EVENT_BYTES:
+                return
+
+    def write(self, parts: list[bytes]) -> None:
+        """Appends to the file; a full disk ends the recording and not the program."""
+        content = memoryview(b"".join(parts))
+        try:
+            while content:
+                content = content[os.write(self.file, content) :]
+        except OSError as error:
+            self.failure = error
+            say(f"what the allocator does is no longer recorded in {self.path}: {error}")
+
+    def finish(self) -> None:
+        """Ends the file.  In a child of a fork it does nothing: the file is the parent's."""
+        if os.getpid() != self.pid:
+            return
+        self.over.set()
+        self.join(LAST_SECONDS)
+        if not self.is_alive():  # else it hangs in a write, and the file stays without an end
+            if self.failure is None:
+                self.write_end()
+            os.close(self.file)
+        missing = self.missing.total()
+        if missing:
+            every = missing + self.events.total()
+            say(f"{missing:,} of {every:,} events are not in {self.path}: the ring overwrote them first")
+
+    def write_end(self) -> None:
+        try:
+            states = read_states(None, "accelrt record")
+        except NotSupportedError:  # another backend's memory, of which there are no events either
+            states = []
+        for device, _, mark in states:
+            self.copy(device, mark)
+        segments = [segment for _, held, _ in states for segment in held]
+        missing = [self.missing[device] for device in range(self.devices)]
+        figures = [self.recorder.tag_stats(device) for device in range(self.devices)]
+        self.write(compact_form.ending(self.tables, segments, allocator_settings(), missing, figures))
+
+
+def say(text: str) -> None:
+    if sys.stderr is not None:
+        print(f"accelrt: {text}", file=sys.stderr)
+
+
+def start(path: str, stacks: str = "none", forked: bool = False) -> None:
+    """Records what the allocator does into a file until the process ends; one file at a time.
+
+    Arguments:
+        path: str; PATH.PID is written instead where the file is there already, and by a child of a fork.
+        stacks: "none", "python" or "all".
+        forked: whether this process is a child of a fork of the program.
+    """
+    global _drain
+    from accelrt.devices.device import device_count
+
+    if _drain is not None and _drain.pid == os.getpid():
+        return
+    recording.record_history(
+        "all", context=None if stacks == "none" else "all", stacks="all" if stacks == "all" else "python"
+    )
+    try:
+        _drain = opened(os.path.abspath(path), device_count(), forked)
+    except OSError as error:
+        say(f"what the allocator does is not recorded: {error}")
+        return
+    atexit.register(stop)
+    _drain.start()
+
+
+def opened(path: str, devices: int, forked: bool) -> Drain:
+    """A file of its own for this process: nobody's is written over."""
+    names = [f"{path}.{os.getpid()}", *(f"{path}.{os.getpid()}.{number}" for number in range(2, FIRST_NAMES))]
+    for name in names if forked else [path, *names]:
+        try:
+            return Drain(name, recording, devices)
+        except FileExistsError:
+            continue
+    raise FileExistsError(f"{path} and {FIRST_NAMES} names like it are there already")
+
+
+def start_by_environment(forked: bool) -> None:
+    """Starts if ACCELRT_RECORD says so."""
+    path = env.value("ACCELRT_RECORD")
+    if path:
+        start(path, env.value("ACCELRT_RECORD_STACKS"), forked)
+
+
+def stop() -> None:
+    """Ends the recording and its file."""
+    global _drain
+    if _drain is not None and _drain.pid == os.getpid():
+        ended, _drain = _drain, None
+        ended.finish()

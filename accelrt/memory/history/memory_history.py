@@ -1,0 +1,191 @@
+"""Events with what they name: stacks, tags, segments and settings; what every file of snapshots holds."""
+
+from __future__ import annotations
+
+import gc
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from accelrt.memory.history.packed_events import (
+    EVENT,
+    NO_EVENTS,
+    TORCH_ACTIONS,
+    annotation_ends,
+    are_annotations,
+    entries,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from numpy.typing import NDArray
+
+    from accelrt.memory.history.packed_events import Events, Frames
+
+__all__ = [
+    "CHUNK",
+    "VERSION",
+    "History",
+    "Recorder",
+    "collected",
+    "copied",
+    "gc_paused",
+    "numbers_in",
+    "of_accelrt",
+    "of_torch",
+]
+
+CHUNK = 1 << 16  # events of one copy
+FEW = 1 << 22  # numbers below this have a counter each
+VERSION = 1  # of what a snapshot's key "accelrt" holds
+
+
+class Recorder(Protocol):
+    """What is asked of the recorder; accelrt.memory.history.recording has these functions."""
+
+    def copy_events(self, device: int, start: int, count: int) -> tuple[bytes, int, int]: ...
+    def frames_of(self, number: int) -> Frames: ...
+    def tag_name(self, number: int) -> str: ...
+    def annotation_name(self, number: int) -> str: ...
+    def tag_stats(self, device: int) -> dict[str, Any]: ...
+
+
+@dataclass
+class History:
+    """What was recorded.
+
+    Attributes:
+        events: an array a device, of dtype EVENT, in order.
+        dropped: int a device, events that were recorded and are not among these.
+        frames, tags, names: stacks, tags and annotations by the numbers in the events; 0 is no stack, no tag.
+        segments: as memory_snapshot gives them; [] where the process ended without telling.
+        settings: as allocator_settings gives them.
+        tag_figures: a dict a device, as tag_stats gives it.
+        complete: bool, False for the record of a process that was stopped before it could end it.
+    """
+
+    events: list[Events] = field(default_factory=list)
+    dropped: list[int] = field(default_factory=list)
+    frames: dict[int, Frames] = field(default_factory=lambda: {0: []})
+    tags: dict[int, str] = field(default_factory=lambda: {0: ""})
+    names: dict[int, str] = field(default_factory=dict)
+    segments: list[dict[str, Any]] = field(default_factory=list)
+    settings: dict[str, Any] = field(default_factory=dict)
+    tag_figures: list[dict[str, Any]] = field(default_factory=list)
+    complete: bool = True
+
+    def snapshot(self) -> dict[str, Any]:
+        """All of it as a dict with torch's keys, and "accelrt" for what is ours alone."""
+        with gc_paused():
+            traces = [self.entries(of_torch(events)) for events in self.events]
+            others = [self.entries(of_accelrt(events)) for events in self.events]
+        return {
+            "segments": self.segments,
+            "device_traces": traces,
+            "allocator_settings": self.settings,
+            "external_annotations": self.annotations(),
+            "accelrt": self.own_part(others),
+        }
+
+    def entries(self, events: Events) -> list[dict[str, Any]]:
+        return entries(events, self.frames, self.tags, self.names)
+
+    def annotations(self) -> list[dict[str, Any]]:
+        """The annotations of all devices, in the order of their times."""
+        found = [
+            end
+            for device, events in enumerate(self.events)
+            for end in annotation_ends(events, device, self.names)
+        ]
+        return sorted(found, key=lambda end: int(end["time_us"]))
+
+    def own_part(self, others: list[Any]) -> dict[str, Any]:
+        """What a snapshot has under "accelrt", given the events that torch does not know."""
+        found = {"version": VERSION, "events": others, "dropped": self.dropped, "tags": self.tag_figures}
+        return found if self.complete else found | {"complete": False}
+
+
+@contextmanager
+def gc_paused() -> Iterator[None]:
+    """Keeps the collector from looking again and again through millions of new objects."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+def of_torch(events: Events) -> Events:
+    """The events whose actions torch's readers know."""
+    return events[events["action"] < TORCH_ACTIONS]
+
+
+def of_accelrt(events: Events) -> Events:
+    """The others."""
+    return events[events["action"] >= TORCH_ACTIONS]
+
+
+def copied(recorder: Recorder, device: int, mark: int) -> tuple[Events, int]:
+    """A device's events before a number, and the number of the oldest one that the ring still has."""
+    chunks: list[Events] = []
+    oldest: int | None = None
+    start = 0
+    while True:
+        content, first, following = recorder.copy_events(device, start, CHUNK)
+        if first != start:  # overwritten meanwhile, or never there: what is kept begins here
+            chunks, oldest = [], first
+        events = np.frombuffer(content, EVENT)[: max(mark - first, 0)]
+        chunks.append(events)
+        start = following
+        if start >= mark or len(events) < CHUNK:
+            return np.concatenate(chunks), min(oldest or 0, mark)
+
+
+def add_names(recorder: Recorder, history: History, events: Events) -> None:
+    """Adds to a history the stacks, tags and annotations that some of its events name."""
+    stacks, tags, names = numbers_in(events)
+    history.frames |= {number: recorder.frames_of(number) for number in stacks - history.frames.keys()}
+    history.tags |= {number: recorder.tag_name(number) for number in tags - history.tags.keys()}
+    history.names |= {number: recorder.annotation_name(number) for number in names - history.names.keys()}
+
+
+def numbers_in(events: Events) -> tuple[set[int], set[int], set[int]]:
+    """The numbers of stacks, tags and annotations that events name."""
+    noted = are_annotations(events)
+    tags = events["tag"]
+    return distinct(events["stack"]), distinct(tags[~noted]), distinct(tags[noted])
+
+
+def distinct(numbers: NDArray[np.uint32]) -> set[int]:
+    """The different ones of many numbers, most of which are small: counted, which is faster than sorting."""
+    if not len(numbers):
+        return set()
+    few = int(numbers.max()) < FEW
+    return set((np.flatnonzero(np.bincount(numbers)) if few else np.unique(numbers)).tolist())
+
+
+def collected(
+    recorder: Recorder, states: list[tuple[int, list[dict[str, Any]], int]], settings: dict[str, Any]
+) -> History:
+    """What a process's recorder holds now.
+
+    Arguments:
+        states: of each device its ordinal, its segments, and the number of the first event after these were
+            read (statistics.read_states).
+        settings: as allocator_settings gives them.
+    """
+    devices = max((device + 1 for device, _, _ in states), default=0)
+    history = History([NO_EVENTS] * devices, [0] * devices, settings=settings)
+    history.tag_figures = [{} for _ in range(devices)]
+    for device, segments, mark in states:
+        history.segments += segments
+        history.events[device], history.dropped[device] = copied(recorder, device, mark)
+        history.tag_figures[device] = recorder.tag_stats(device)
+        add_names(recorder, history, history.events[device])
+    return history
