@@ -60,6 +60,17 @@ def _record() -> None:
         lazy.later("accelrt.memory.history.drain").start_by_environment(_os.getpid() != _imported_in)
 
 
+def _report_leaks() -> None:
+    if env.value("ACCELRT_LEAKS"):
+        lazy.later("accelrt.memory.leaks").start()
+
+
+def _processes_of(ordinal: int) -> object:
+    return lazy.later("accelrt.readings").gpu_processes(ordinal)
+
+
 _imported_in = _os.getpid()
 lazy.when_opened(_publish)
 lazy.when_opened(_record)
+lazy.when_opened(_report_leaks)  # after it: what is recorded already stays
+importlib.import_module("accelrt.memory.caching").ask_processes(_processes_of)

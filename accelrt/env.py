@@ -178,6 +178,9 @@ VARIABLES = {
         Variable(
             "ACCELRT_SANITIZE", "0", "races between streams: 1 or raise, warn, or 0 for off", read_sanitize
         ),
+        Variable(
+            "ACCELRT_LEAKS", "0", "1 writes what is still live when the process ends to stderr", read_flag
+        ),
         Variable("ACCELRT_PUBLISH", "0", "1 shows this process's pools to accelrt top and export", read_flag),
         Variable(
             "ACCELRT_RECORD",

@@ -57,15 +57,58 @@ class OutOfMemoryError(CudaError, MemoryError):
 
     It is a RuntimeError, as in torch, and a MemoryError, as programs expect that know no devices.
 
-    Attributes (bytes; None where the failing call was not the allocator's):
-        requested, capacity, free, reserved, live.
+    Attributes (bytes where nothing else is said; None where they do not apply, as where the failing call was
+    not the allocator's).  Of the request:
+        device: int, the ordinal.
+        requested, rounded: what was asked for, and what that takes of the pool.
+        stream, pool: the handle that it was asked for on, and the id of the pool that serves it; (0, 0) is
+            the common one.
+        refused_by: str, "device", "limit" (of the process), "pool" (a MemPool's limit), or "driver"
+            (page-locked memory).
+        causes, advice: tuples of str: what kept it from being served, by name, and what the text advises.
+    Of the device, at that moment:
+        capacity, free: what the driver says.
+        limit: the most that the process may reserve (set_per_process_memory_fraction); None without one.
+        reserved, live, pending, idle: what accelrt holds; of it what is handed out, what is freed but in use
+            on another stream, and the rest.
+        largest_free: the largest free block.
+        stitched: mapped a second time; sleeping: asleep, and so not on the device.
+        by_pool, by_stream: lists of dicts: id or stream, reserved, live, pending, idle, largest_free, ...
+        by_tag: dict, name -> live bytes; stacks: list of (frames, bytes, blocks), while history is recorded.
+        pending_events: list of dicts: what pending memory waits for: device, stream, events, bytes.
+        used_by_others: what neither is free nor accelrt's; processes: list of dicts, of NVML: pid, memory,
+            and this, whether it is this process.
+        settings: str, the allocator's.
+        state: dict, what else the causes were found by.
     """
 
+    device: int | None = None
     requested: int | None = None
+    rounded: int | None = None
+    stream: int | None = None
+    pool: tuple[int, int] | None = None
+    refused_by: str | None = None
+    causes: tuple[str, ...] = ()
+    advice: tuple[str, ...] = ()
     capacity: int | None = None
     free: int | None = None
+    limit: int | None = None
     reserved: int | None = None
     live: int | None = None
+    pending: int | None = None
+    idle: int | None = None
+    largest_free: int | None = None
+    stitched: int | None = None
+    sleeping: int | None = None
+    by_pool: list[dict[str, Any]] | None = None
+    by_stream: list[dict[str, Any]] | None = None
+    by_tag: dict[str, int] | None = None
+    stacks: list[tuple[list[dict[str, Any]], int, int]] | None = None
+    pending_events: list[dict[str, Any]] | None = None
+    used_by_others: int | None = None
+    processes: list[dict[str, Any]] | None = None
+    settings: str | None = None
+    state: dict[str, Any] | None = None
 
 
 class CaptureError(CudaError):

@@ -64,6 +64,7 @@ LATER = {
         max_memory_allocated max_memory_reserved memory_allocated memory_reserved memory_snapshot
         memory_stats reset_accumulated_memory_stats reset_peak_memory_stats
     """,
+    "memory.summary_table": "memory_summary",
     "readings": """
         EccErrors GpuProcess MemoryInfo NvlinkTraffic PcieLink PcieTraffic PowerLimits RemappedRows
         TemperatureLimits application_clock_rates clock_rate clock_rates decoder_utilization
@@ -96,15 +97,18 @@ MEMORY = {
         caching_host_allocator_alloc caching_host_allocator_delete host_audit host_empty_cache
         host_memory_stats reset_accumulated_host_memory_stats reset_peak_host_memory_stats
     """,
+    "memory.live_report": "report report_data",
     "memory.mempool": """
         MemPool PoolCheckpoint check_pool_live_allocations get_checkpoint_state set_checkpoint_state
         use_mem_pool
     """,
+    "memory.refusal": "OutOfMemoryObserver attach_out_of_memory_observer",
     "memory.settings.apply": "allocator_settings configure_pinned pinned_settings set_allocator_settings",
     "memory.statistics": """
         audit max_memory_allocated max_memory_reserved memory_allocated memory_reserved memory_snapshot
         memory_stat memory_stats reset_accumulated_memory_stats reset_peak_memory_stats
     """,
+    "memory.summary_table": "memory_summary",
 }
 
 

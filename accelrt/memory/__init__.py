@@ -1,14 +1,20 @@
 """The caching allocator: accelrt.memory.memory_stats() and the rest of torch.cuda.memory's names.
 
-caching     raw pointers: allocate, free, record other streams, limit; functions that are asked for memory
-statistics  memory_stats, peaks, snapshot, audit
-mempool     MemPool and use_mem_pool; the state of a pool, kept and restored
-host_cache  the cache of page-locked memory
-allocator/  the caching allocator, in nogil code
-backends/   other allocators behind the same functions
-history/    what happened to memory: events, stacks, tags; snapshots
-host/       page-locked memory, in nogil code
-settings/   the settings string
+caching        raw pointers: allocate, free, record other streams, limit; functions that are asked for memory
+statistics     memory_stats, peaks, snapshot, audit
+mempool        MemPool and use_mem_pool; the state of a pool, kept and restored
+host_cache     the cache of page-locked memory
+refusal        OutOfMemoryError: its fields, and the functions that are told of it
+explain        why a request was refused and what helps, found in those fields; the text that says so
+live_blocks    the live blocks of a device, with their stacks and tags
+live_report    report: what holds a device's memory now
+summary_table  memory_summary, as torch's
+leaks          ACCELRT_LEAKS: what is still live when the process ends
+allocator/     the caching allocator, in nogil code
+backends/      other allocators behind the same functions
+history/       what happened to memory: events, stacks, tags; snapshots
+host/          page-locked memory, in nogil code
+settings/      the settings string
 
 A public name is found in its module when it is asked for.  DESIGN.md says how all of it works.
 """

@@ -8,12 +8,12 @@ import numbers
 from cpython.exc cimport PyErr_Clear, PyErr_SetObject, PyErr_WriteUnraisable
 from cpython.long cimport PyLong_CheckExact
 from cpython.ref cimport PyObject, Py_DECREF, Py_INCREF
-from libc.stdint cimport SIZE_MAX, int64_t, uint64_t
+from libc.stdint cimport SIZE_MAX
 
 from accelrt.core.integers cimport checked_address_int, exact_int
 from accelrt.devices.device cimport await_device, current_ordinal, ordinal_of, this_thread
 cimport accelrt.driver.registry as registry
-from accelrt.driver.registry import cause_of_refusal as driver_refusal
+from accelrt.driver.registry import cause_of_refusal as driver_refusal, driver_name
 from accelrt.driver.waiting cimport INTERRUPTED, drop_with_gil, make_thread_state, raise_interruption
 from accelrt.errors import CaptureError, OutOfMemoryError
 cimport accelrt.memory.allocator.miss as ladder
@@ -23,15 +23,12 @@ from accelrt.memory.allocator.pool cimport (
     MAX_DEVICES, allocate_interruptibly, empty, knows_stream, locate, pool_if_made, release, release_after, set_limit,
     try_allocate, try_release, use_across, use_on,
 )
-from accelrt.memory.allocator.read_stats cimport (
-    Holders, active_bytes, allocated_bytes, holders_of_idle, largest_free, limit_of, reserved_bytes,
-)
-from accelrt.memory.allocator.routes cimport PrivateStats, private_of, read_private
+from accelrt.memory.allocator.read_stats cimport allocated_bytes, reserved_bytes
 from accelrt.memory.allocator.sizes cimport ROUND_LIMIT
-from accelrt.memory.allocator.stats cimport RESERVED_BYTES
 from accelrt.memory.allocator.types cimport Pool
 cimport accelrt.memory.backends.callbacks as callbacks
 from accelrt.memory.settings.apply cimport backend_name
+from accelrt.runtime.init import later
 from accelrt.runtime.release_queue cimport DEVICE_BYTES, any_waits, dispose, drain
 cimport accelrt.runtime.sanitizer_hooks as watch
 from accelrt.status cimport (
@@ -94,7 +91,8 @@ cdef size_t checked_size_slow(object size, str name) except? <size_t>-1:
         raise ValueError(f"{name} is {size}; a number of bytes is 0 or more")
     if size >> ROUND_LIMIT:
         error = OutOfMemoryError(
-            f"out of memory: {name} is {size} bytes, 2**{ROUND_LIMIT} or more; no device has so much, so none was asked",
+            f"out of memory. Tried to allocate {size} bytes: {name} is 2**{ROUND_LIMIT} or more, which nothing has, so "
+            "nothing was asked for it",
             OUT_OF_MEMORY, "OUT_OF_MEMORY", "allocate",
         )
         error.requested = size
@@ -201,74 +199,45 @@ cdef int raise_refusal(int code, int ordinal, size_t size, uintptr_t stream) exc
     raise error
 
 
-cdef str human(object size):
-    for unit, exponent in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
-        if size >= 1 << exponent:
-            return f"{size / (1 << exponent):.2f} {unit}"
-    return f"{size} bytes"
+cdef object process_source = None  # from an ordinal to what NVML lists of its processes
 
 
-cdef str name_pool(int ordinal, uintptr_t stream):
-    # Which private pool's limit it was; another thread may have changed the figures meanwhile.
-    cdef uint64_t[2] name
-    cdef PrivateStats stats
-    with nogil:
-        private_of(ordinal, stream, name)
-        stats = read_private(ordinal, name[0], name[1], False)
-    return (
-        f"; the limit of the memory pool ({name[0]}, {name[1]}) is {human(stats.limit)}, of which "
-        f"{human(stats.current[RESERVED_BYTES])} are reserved (MemPool(limit=...)); leave use_mem_pool, free what "
-        "is not needed of the pool, or make one with a higher limit"
-    )
-
-
-cdef str name_holders(Pool* pool):
-    # Whose idle memory this request could not have.
-    cdef Holders held
-    cdef str text = ""
-    with nogil:
-        held = holders_of_idle(pool)
-    if held.graphs:
-        text += f"; {human(held.graphs)} of what is idle are in pools that graphs use (CUDAGraph.reset() gives them up)"
-    if held.pools:
-        text += (
-            f"; {human(held.pools)} of what is idle are in MemPools, most of it in ({held.largest[0]}, "
-            f"{held.largest[1]}) (empty_cache() inside use_mem_pool gives back what no live memory shares a page with)"
-        )
-    if held.capturing:
-        text += (
-            "; a capture is under way, beside which the device cannot be waited for, so that idle memory which a "
-            "stream may still use is kept from others; free memory and synchronize before captures begin"
-        )
-    return text
+def ask_processes(function):
+    """Sets what lists a device's processes for the out of memory error: that is above this package."""
+    global process_source
+    process_source = function
 
 
 cdef object out_of_memory(int ordinal, object size, uintptr_t stream, int code):
-    cdef Pool* pool = pool_if_made(ordinal)
-    cdef size_t free = 0, capacity = 0, largest, limit
-    cdef int64_t reserved, live, active
+    # The module that explains is imported when it is needed.  What interrupts it is raised from the error.
     cause = driver_refusal() if code == OUT_OF_MEMORY and size >> ROUND_LIMIT == 0 else ""
+    module = None
+    try:
+        module = later("accelrt.memory.refusal")
+        error = module.explained(ordinal, size, stream, code, cause, process_source)
+    except Exception as failure:
+        error = unexplained(ordinal, size, code, cause, failure)
+    if module is not None:
+        try:
+            module.tell(error, ordinal)
+        except BaseException as interruption:
+            raise interruption from error
+    return error
+
+
+cdef object unexplained(int ordinal, object size, int code, str cause, object failure):
+    # Where reading the state failed: the refusal is what the caller has to hear.
+    cdef size_t free = 0, capacity = 0
     with nogil:
         registry.active().memory_info(ordinal, &free, &capacity)  # a refusal leaves zeros, which say so
-        reserved, live, active = reserved_bytes(pool), allocated_bytes(pool), active_bytes(pool)
-        largest, limit = largest_free(pool), limit_of(pool)
-    text = (
-        f"accelrt is out of memory on device {ordinal}: {human(size)} ({size} bytes) requested; "
-        f"the device has {human(capacity)}, {human(free)} of it free; accelrt reserved {human(reserved)}, of which "
-        f"{human(live)} are live, {human(active - live)} are given back but in use on another stream, and "
-        f"{human(reserved - active)} are idle, the largest piece {human(largest)}"
+    words = "Host device" if driver_name() == "host" else "CUDA"
+    error = OutOfMemoryError(
+        f"{words} out of memory. Tried to allocate {size / 1048576:.2f} MiB. Device {ordinal} has a total capacity of "
+        f"{capacity / 1048576:.2f} MiB of which {free / 1048576:.2f} MiB is free.\n"
+        f"{cause or 'The rest could not be read'} ({type(failure).__name__}: {failure})",
+        code, "OUT_OF_MEMORY", "allocate",
     )
-    if cause:
-        text += f"; {cause}"
-    if limit < SIZE_MAX:
-        text += f"; its limit is {human(limit)} (set_per_process_memory_fraction)"
-    if code == POOL_CAP_REACHED:
-        text += name_pool(ordinal, stream)
-    text += name_holders(pool)
-    if pool != NULL and pool.external != NULL:
-        text += f"; its memory comes from the backend {backend_name()!r}"
-    error = OutOfMemoryError(text, code, "OUT_OF_MEMORY", "allocate")
-    error.requested, error.capacity, error.free, error.reserved, error.live = size, capacity, free, reserved, live
+    error.device, error.requested, error.capacity, error.free = ordinal, size, capacity, free
     return error
 
 

@@ -7,6 +7,7 @@ from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
 from accelrt.driver.registry import cause_of_refusal
 from accelrt.errors import OutOfMemoryError
 from accelrt.memory.caching cimport checked_size
+from accelrt.runtime.init import later
 from accelrt.runtime.release_queue cimport HOST_BYTES, dispose, drain
 from accelrt.devices.device cimport await_device, ordinal_of
 from accelrt.core.integers cimport checked_address_int
@@ -49,17 +50,18 @@ cdef uintptr_t allocate_host_bytes(object device, size_t size) except? 0:
 
 
 cdef object out_of_memory(size_t size):
-    cdef PinnedStats stats = read_pinned_stats()
+    # Whatever fails while the state is read leaves a short text.
     cause = cause_of_refusal()
-    error = OutOfMemoryError(
-        f"the driver has no page-locked host memory for {size} bytes; accelrt holds {stats.segment_bytes.current} bytes "
-        f"of it, of which {stats.block_bytes.current} are in use; "
-        f"{cause or 'let the process lock more memory (ulimit -l)'}; or drop what is not needed and call "
-        "host_empty_cache()",
-        OUT_OF_MEMORY, "OUT_OF_MEMORY", "allocate_pinned",
-    )
-    error.requested, error.reserved, error.live = size, stats.segment_bytes.current, stats.block_bytes.current
-    return error
+    try:
+        return later("accelrt.memory.refusal").explained_pinned(size, cause)
+    except Exception as failure:
+        error = OutOfMemoryError(
+            f"Host out of memory. Tried to allocate {size} bytes of page-locked memory, which the driver refused. "
+            f"{cause or 'The rest could not be read'} ({type(failure).__name__}: {failure})",
+            OUT_OF_MEMORY, "OUT_OF_MEMORY", "allocate_pinned",
+        )
+        error.requested = size
+        return error
 
 
 cdef void release_host_bytes(uintptr_t address) noexcept:

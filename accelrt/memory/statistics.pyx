@@ -34,6 +34,14 @@ cdef Pool* pool_at(object device) except? NULL:
     return pool_if_made(ordinal)
 
 
+def ordinal_for_figures(device=None):
+    """The ordinal that a report is of; None before first use, which it is not."""
+    if is_unused():
+        pool_at(device)
+        return None
+    return ordinal_of(device)
+
+
 cdef int64_t current_of_pool(Pool* pool, int figure) noexcept:
     # Like a hit, with the GIL unless another thread has the pool's lock.
     cdef int64_t answer

@@ -135,7 +135,8 @@ def open_driver(name: str) -> None:
         host.read_settings()  # a malformed setting is named here, before the driver refuses it
     from accelrt.memory.settings import apply
 
-    env.value("ACCELRT_PUBLISH")  # a malformed one is named before the driver is opened
+    env.value("ACCELRT_PUBLISH")  # malformed ones are named before the driver is opened
+    env.value("ACCELRT_LEAKS")
     env.value("ACCELRT_RECORD_STACKS")
     apply.read_environment()
     code = registry.open_and_activate(name)

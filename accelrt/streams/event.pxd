@@ -16,6 +16,8 @@ cdef PooledEvent* take_event(int device, unsigned int flags) noexcept nogil
 cdef int make_event(int device, unsigned int flags, PooledEvent** out_event) noexcept nogil  # a new one
 cdef void return_event(PooledEvent* event) noexcept nogil  # no graph has it any more
 
+cdef long events_in_use() noexcept nogil  # taken and not returned, on all devices
+
 # For nogil code, by handles.
 cdef int take_event_handle(int device, unsigned int flags, uintptr_t* out_event) noexcept nogil
 cdef int return_event_handle(int device, uintptr_t event) noexcept nogil  # INVALID_HANDLE unless it was taken so

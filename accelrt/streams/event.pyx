@@ -9,7 +9,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
-from accelrt.core.locks cimport spin_lock, spin_unlock
+from accelrt.core.locks cimport add_count, load_count, spin_lock, spin_unlock, store_count
 from accelrt.runtime.host_func cimport raise_callback_errors
 from accelrt.runtime.capture_record cimport UNCAPTURED, keep_where_captured
 from accelrt.runtime.release_queue cimport EVENT, dispose, drain
@@ -34,6 +34,7 @@ cdef enum:
 cdef PooledEvent* returned[MAX_DEVICES][KINDS]  # the one returned last first; under the lock
 cdef AddressMap by_handle                       # handle -> PooledEvent, of those that nogil code has; under the lock
 cdef int lock = 0                               # held for no call of the driver's
+cdef long existing = 0                          # records that exist, in the pool or not; atomic
 cdef uint64_t records = <uint64_t>1 << 63       # numbers that are no driver's handles; guarded by the GIL
 
 
@@ -43,6 +44,7 @@ cdef void forget_events() noexcept nogil:
     # In a forked child: the parent's events, and a lock that another of its threads may have held.
     global lock
     lock = 0
+    store_count(&existing, 0)
     memset(returned, 0, sizeof(returned))
     memset(&by_handle, 0, sizeof(by_handle))
 
@@ -61,18 +63,41 @@ cdef PooledEvent* take_event(int device, unsigned int flags) noexcept nogil:
 
 cdef int make_event(int device, unsigned int flags, PooledEvent** out_event) noexcept nogil:
     # Needs no lock; the driver's call may wait.
-    cdef PooledEvent* made = <PooledEvent*>calloc(1, sizeof(PooledEvent))
+    cdef PooledEvent* event = <PooledEvent*>calloc(1, sizeof(PooledEvent))
     cdef int code
-    if made == NULL:
+    if event == NULL:
         return NO_HOST_MEMORY
-    made.device = device
-    made.flags = flags
-    code = registry.active().event_create(device, flags, &made.handle)
+    event.device = device
+    event.flags = flags
+    code = registry.active().event_create(device, flags, &event.handle)
     if code:
-        free(made)
+        free(event)
         return code
-    out_event[0] = made
+    add_count(&existing, 1)
+    out_event[0] = event
     return 0
+
+
+cdef void forget_event(PooledEvent* event) noexcept nogil:
+    # The driver's event is destroyed.
+    add_count(&existing, -1)
+    free(event)
+
+
+cdef long events_in_use() noexcept nogil:
+    # Takes the lock.
+    cdef const PooledEvent* event
+    cdef long count = load_count(&existing)
+    cdef int device, kind
+    spin_lock(&lock)
+    for device in range(MAX_DEVICES):
+        for kind in range(KINDS):
+            event = returned[device][kind]
+            while event != NULL:
+                count -= 1
+                event = event.next
+    spin_unlock(&lock)
+    return count
 
 
 cdef void return_event(PooledEvent* event) noexcept nogil:
@@ -126,7 +151,7 @@ cdef int return_event_handle(int device, uintptr_t event) noexcept nogil:
         return INVALID_HANDLE
     if found.captured:
         registry.active().event_destroy(device, event)
-        free(found)
+        forget_event(found)
     else:
         return_event(found)
     return 0
@@ -161,7 +186,7 @@ cdef void leave(PooledEvent* event) noexcept:
     # An interprocess event is destroyed: what another process did with it is unknown.
     if event.flags & EVENT_INTERPROCESS:
         dispose(EVENT, event.device, event.handle)
-        free(event)
+        forget_event(event)
     else:
         return_event(event)
 

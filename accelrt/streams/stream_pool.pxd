@@ -13,6 +13,8 @@ cdef struct PooledStream:  # of one driver stream; both live as long as the proc
 cdef PooledStream* take_stream(int device, int priority) except NULL
 cdef void return_stream(PooledStream* stream) noexcept nogil  # its work may still run
 
+cdef size_t streams_in_use() noexcept nogil  # taken and not returned, on all devices
+
 # For nogil code, by handles.  A priority is clamped to what the device has.
 cdef int take_handle(int device, int priority, uintptr_t* out_stream) noexcept nogil
 cdef int return_handle(int device, uintptr_t stream) noexcept nogil  # INVALID_HANDLE unless take_handle answered it

@@ -196,4 +196,21 @@ cdef int return_handle(int device, uintptr_t stream) noexcept nogil:
     return code
 
 
+cdef size_t streams_in_use() noexcept nogil:
+    # Takes the lock.
+    cdef const PooledStream* stream
+    cdef size_t count
+    cdef int device, level
+    spin_lock(&lock)
+    count = streams.count
+    for device in range(MAX_DEVICES):
+        for level in range(LEVELS):
+            stream = returned[device][level].first
+            while stream != NULL:
+                count -= 1
+                stream = stream.next
+    spin_unlock(&lock)
+    return count
+
+
 pthread_atfork(NULL, NULL, &forget_streams)

@@ -53,7 +53,7 @@ def test_sizes_that_are_none_are_refused(size, error):
 @pytest.mark.parametrize("size", [1 << 60, (1 << 64) - 1, 1 << 64, 10**30])
 @pytest.mark.parametrize("make", [accelrt.Buffer, accelrt.caching_allocator_alloc], ids=["Buffer", "pointer"])
 def test_a_size_that_no_device_has_is_out_of_memory_with_all_figures(make, size):
-    text = rf"out of memory on device {LAST}: .* \({size} bytes\) requested"
+    text = rf"out of memory\. Tried to allocate .*\n{size} bytes"
     with accelrt.Buffer(512, LAST), pytest.raises(MemoryError, match=text) as told:
         make(size, LAST)
     error = told.value
@@ -68,7 +68,7 @@ def test_a_size_that_no_device_has_is_out_of_memory_with_all_figures(make, size)
 def test_out_of_memory_is_every_kind_of_error_that_programs_expect():
     assert issubclass(accelrt.OutOfMemoryError, (accelrt.CudaError, RuntimeError))
     assert issubclass(accelrt.OutOfMemoryError, MemoryError)
-    with pytest.raises(MemoryError, match="out of memory: nbytes is"):
+    with pytest.raises(MemoryError, match=r"out of memory\. Tried to allocate \d+ bytes: nbytes is"):
         accelrt.PinnedBuffer(1 << 60)
 
 

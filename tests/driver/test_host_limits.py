@@ -50,7 +50,7 @@ def test_a_reservation_for_which_there_are_no_addresses_says_so():
 
 def test_a_full_device_blames_no_addresses():
     out = under_limit("-v unlimited", FILL.format(kind="Buffer"))
-    assert "out of memory on device 0" in out
+    assert "Host device out of memory" in out
     assert "addresses" not in out
 
 

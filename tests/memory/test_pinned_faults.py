@@ -102,7 +102,9 @@ def refused():
 @pytest.mark.own_process
 def test_a_refusal_frees_what_is_idle_and_then_says_what_is_held():
     out = in_child(refused)
-    assert out.startswith(f"{8 * MIB + 1} {MIB} the driver has no page-locked host memory for")
+    assert out.startswith(
+        f"{8 * MIB + 1} {MIB} Host out of memory. Tried to allocate 8.00 MiB of page-locked memory."
+    )
     assert "host_empty_cache()" in out
 
 

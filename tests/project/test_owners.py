@@ -46,6 +46,8 @@ PARTS = {
     "accelrt.graphs.callables.Turns",
     "accelrt.interop.peers.StreamsByHandle",
     "accelrt.interop.rmm._Handle",
+    "accelrt.memory.explain.Case",
+    "accelrt.memory.explain.Cause",
     "accelrt.memory.history.compact_form.KnownNames",
     "accelrt.memory.history.compact_form.Names",
     "accelrt.memory.history.compact_form.Reader",

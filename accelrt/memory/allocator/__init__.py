@@ -18,6 +18,7 @@ checkpoint     the state of a private pool, saved and restored
 read_stats     a pool's statistics and its snapshot
 event_ring     the history: a ring of events, the figures of tags
 history_types  the records of the history
+holdings       what a pool holds at one moment, by private pool, stream, pending event and stack
 audit          checks of the identities of DESIGN.md
 types          the records: settings, private pools, routes, blocks, segments, pages, heaps, the pool
 stats          the counters

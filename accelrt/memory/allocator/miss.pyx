@@ -122,13 +122,20 @@ cdef int borrow(Pool* pool, Request* request, int refusal, uintptr_t* out_addres
 
 # --- growth --------------------------------------------------------------------------------------------------
 
+cdef size_t least_segment(const Pool* pool, size_t size) noexcept nogil:
+    # The size of the smallest plain segment for a large request: whole granules, unless that would be a block of max_split
+    # and more, which serves no request below max_split (suits).
+    cdef size_t whole = round_up(size, GRANULE)
+    return size if size < pool.settings.max_split <= whole else whole
+
+
 cdef size_t plain_size(const Pool* pool, const Request* request) noexcept nogil:
     # The size of the plain segment that a request grows by.
     if request.kind == SMALL:
         return SMALL_SEGMENT
     if request.size < min(<size_t>LARGE_LIMIT, pool.settings.large_segment):
         return pool.settings.large_segment
-    return round_up(request.size, GRANULE)
+    return least_segment(pool, request.size)
 
 
 cdef int collect(Pool* pool, size_t size) noexcept nogil:
@@ -463,7 +470,7 @@ cdef int run_callbacks(Pool* pool, Request* request, int refusal, uintptr_t* out
 
 cdef int last_growth(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil:
     # Plain segments: grows by the least size that holds the request.
-    cdef size_t least = SMALL_SEGMENT if request.kind == SMALL else round_up(request.size, GRANULE)
+    cdef size_t least = SMALL_SEGMENT if request.kind == SMALL else least_segment(pool, request.size)
     cdef int code = grow_plain(pool, request.heap, least)
     return code if code else find(pool, request, out_address)
 

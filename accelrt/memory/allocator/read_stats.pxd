@@ -1,7 +1,7 @@
 # A pool's statistics, each read at one moment.  A NULL pool was never used: all its statistics are 0.  A thread may hold the
 # pool's mutex in a call of the driver that waits for a Python function, so all but try_current are called without the
 # GIL.  Each takes the locks it needs; the caller holds none.
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int64_t
 
 from accelrt.memory.allocator.stats cimport Stats
 from accelrt.memory.allocator.types cimport Pool
@@ -20,11 +20,3 @@ cdef Stats read_stats(Pool* pool) noexcept nogil
 cdef void reset_peaks(Pool* pool) noexcept nogil
 cdef void reset_accumulated(Pool* pool) noexcept nogil
 cdef object find_audit_failure(Pool* pool)  # the failed identity as str, or None; releases the GIL meanwhile
-
-cdef struct Holders:  # idle memory that not every request may have, in bytes
-    int64_t graphs       # in private pools that graphs use
-    int64_t pools        # in MemPools that no graph uses
-    uint64_t[2] largest  # the id of that MemPool's private pool which has the most
-    bint capturing       # a capture is under way on the device
-
-cdef Holders holders_of_idle(Pool* pool) noexcept nogil

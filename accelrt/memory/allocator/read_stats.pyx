@@ -13,12 +13,11 @@ from accelrt.memory.allocator.free_list cimport next_class
 from accelrt.memory.allocator.heap_stats cimport current, reset_cumulative, lower_limits, cumulative
 from accelrt.memory.allocator.history_types cimport SNAPSHOT
 from accelrt.memory.allocator.pool cimport pool_if_made
-from accelrt.memory.allocator.private_pool cimport has_graphs, sum_of
 from accelrt.memory.allocator.sizes cimport LARGE
 from accelrt.memory.allocator.stats cimport (
     ACTIVE_BYTES, ALLOCATED_BYTES, BOTH, STATS, RESERVED_BYTES, PER_HEAP, Counter, clear_counts, current_of,
 )
-from accelrt.memory.allocator.types cimport CLASSES, HOLE, LIVE, PENDING, PLAIN, Block, Heap, Pool, PrivatePool, Segment
+from accelrt.memory.allocator.types cimport CLASSES, HOLE, LIVE, PENDING, PLAIN, Block, Heap, Pool, Segment
 from accelrt.memory.backends.external_pool cimport (
     external_audit, external_limit, external_reset_accumulated, external_reset_peaks, external_stats,
 )
@@ -116,31 +115,6 @@ cdef size_t largest_free(Pool* pool) noexcept nogil:
         heap = heap.next
     unlock_all(pool, NULL)
     return largest
-
-
-cdef Holders holders_of_idle(Pool* pool) noexcept nogil:
-    # For the message of a refused allocation: which private pools reserve memory that is not active.
-    cdef Holders answer
-    cdef PrivatePool* owner
-    cdef int64_t idle, most = 0
-    memset(&answer, 0, sizeof(Holders))
-    if pool == NULL or pool.external != NULL:
-        return answer
-    lock_all(pool)
-    answer.capturing = pool.captures > 0
-    owner = pool.privates
-    while owner != NULL:
-        idle = <int64_t>owner.reserved - sum_of(pool, owner, ACTIVE_BYTES)
-        if has_graphs(owner):
-            answer.graphs += idle
-        elif owner.users:
-            answer.pools += idle
-            if idle > most:
-                most = idle
-                answer.largest = owner.id
-        owner = owner.next
-    unlock_all(pool, NULL)
-    return answer
 
 
 cdef size_t limit_of(Pool* pool) noexcept nogil:

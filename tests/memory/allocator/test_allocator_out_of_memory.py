@@ -228,3 +228,19 @@ def fraction():
 
 def test_the_memory_fraction_limits_growth_and_nothing_else(mode):
     full_device(fraction, mode)
+
+
+def just_below_the_limit_on_splitting(limit):
+    for size in (limit - 512, limit - MIB + 512, limit - 2 * MIB + 1):
+        address = accelrt.caching_allocator_alloc(size)
+        assert size <= accelrt.memory_reserved() <= limit
+        accelrt.caching_allocator_delete(address)
+        accelrt.empty_cache()
+    accelrt.memory.audit()
+
+
+@pytest.mark.parametrize("limit", [21, 64])
+def test_a_request_just_below_the_limit_on_splitting_is_served(limit):
+    """Rounded up to 2 MiB, its segment would be a block that serves no request below the limit."""
+    conf = f"max_split_size_mb:{limit}"
+    in_child(just_below_the_limit_on_splitting, limit * MIB, ACCELRT_ALLOC_CONF=conf)

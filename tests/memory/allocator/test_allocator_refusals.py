@@ -98,6 +98,7 @@ def test_a_pending_block_cannot_be_freed_again():
 
 
 def test_zero_bytes_are_address_zero_and_no_block():
+    accelrt.init()
     before = statistics_and_snapshot()
     assert accelrt.caching_allocator_alloc(0, 0) == 0
     accelrt.caching_allocator_delete(0)

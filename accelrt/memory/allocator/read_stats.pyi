@@ -1,0 +1,3 @@
+from typing import Any
+
+def segments(device: int) -> tuple[list[dict[str, Any]], int]: ...

@@ -1,0 +1,42 @@
+"""The live blocks of a device, with the stacks and tags that were recorded of them."""
+
+from __future__ import annotations
+
+from accelrt.memory.allocator.read_stats import segments
+from accelrt.memory.history.recording import frames_of, tag_name
+from accelrt.memory.statistics import memory_stats
+
+TYPE_CHECKING = False  # typing's, which takes long to import
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = ["by_stack", "live_blocks", "named", "sleeping_bytes"]
+
+
+def sleeping_bytes(ordinal: int) -> int:
+    """Bytes of a device's pools that are asleep."""
+    held: int = memory_stats(ordinal).get("sleeping_bytes", 0)
+    return held
+
+
+def live_blocks(ordinal: int) -> list[dict[str, Any]]:
+    """The live blocks of a device, the largest first: address, size, requested_size, stream, pool, and the
+    numbers of the stack ("frames") and the tag, as of read_stats.segments.
+    """
+    found = [
+        {**block, "stream": segment["stream"], "pool": segment["segment_pool_id"]}
+        for segment in segments(ordinal)[0]
+        for block in segment["blocks"]
+        if block["state"] == "active_allocated"
+    ]
+    return sorted(found, key=lambda block: (-block["size"], block["address"]))
+
+
+def named(block: dict[str, Any]) -> dict[str, Any]:
+    """A block of live_blocks with its frames and the name of its tag in place of their numbers."""
+    return block | {"frames": frames_of(block["frames"]), "tag": tag_name(block["tag"])}
+
+
+def by_stack(stacks: list[tuple[int, int, int]], top: int) -> list[tuple[list[dict[str, Any]], int, int]]:
+    """The stacks that most live memory was allocated by, as (frames, bytes, blocks), of holdings' list."""
+    return [(frames_of(number), held, count) for number, held, count in stacks[:top]]

@@ -1,0 +1,202 @@
+"""What holds a device's memory now, as figures and as text: by pool, stream, tag and stack."""
+
+from __future__ import annotations
+
+from accelrt.devices.device import mem_get_info
+from accelrt.memory.allocator.holdings import holdings
+from accelrt.memory.explain import count_text, pool_text, size_text, stack_text, stream_text
+from accelrt.memory.history.recording import is_recording, tag_stats
+from accelrt.memory.host_cache import host_memory_stats
+from accelrt.memory.live_blocks import by_stack, live_blocks, named, sleeping_bytes
+from accelrt.memory.settings.apply import allocator_settings
+from accelrt.memory.statistics import ordinal_for_figures
+
+TYPE_CHECKING = False  # typing's, which takes long to import
+if TYPE_CHECKING:
+    from typing import Any
+
+    from accelrt.annotations import DeviceArgument
+
+
+__all__ = ["report", "report_data"]
+
+WIDTH = 26  # of the column of names
+
+
+def page_locked() -> dict[str, Any]:
+    """What the cache of page-locked memory holds, in bytes and blocks."""
+    stats = host_memory_stats()
+    reserved, live = stats["allocated_bytes.current"], stats["active_bytes.current"]
+    return {
+        "reserved": reserved,
+        "live": live,
+        "idle": reserved - live,
+        "live_blocks": stats["active_requests.current"],
+        "peak_live": stats["active_bytes.peak"],
+    }
+
+
+def report_data(device: DeviceArgument | None = None, top: int = 10) -> dict[str, Any]:
+    """What holds a device's memory now.
+
+    Arguments:
+        device: int, "cuda:1", ...; None is the current device.
+        top: int, how many stacks and blocks are listed.
+    Returns:
+        dict, sizes in bytes: device; capacity, free; reserved, live, pending, idle, largest_free,
+        fragmentation (the part of the idle bytes outside that block), stitched, sleeping; limit, None
+        without one; pools, streams and events, lists of dicts, each the largest first; tags, name -> bytes;
+        stacks, list of (frames, bytes, blocks); blocks, list of dicts; page_locked, dict; recording, bool;
+        settings, str.  A backend that is not accelrt's own gives totals alone.  {} before the first use of
+        a device, which this is not.
+    Raises:
+        TypeError, ValueError: top is no number from 0 on, or device names none.
+    """
+    if isinstance(top, bool) or not isinstance(top, int):
+        raise TypeError(f"top is {top!r} of type {type(top).__name__}; pass how many entries to list, as int")
+    if top < 0:
+        raise ValueError(f"top is {top}; pass 0 or more")
+    ordinal = ordinal_for_figures(device)
+    if ordinal is None:
+        return {}
+    free, capacity = mem_get_info(ordinal)
+    data: dict[str, Any] = {"device": ordinal, "capacity": capacity, "free": free}
+    data |= holdings(ordinal) or dict.fromkeys(
+        ("reserved", "live", "pending", "idle", "largest_free", "stitched"), 0
+    )
+    for name in ("pools", "streams", "events"):
+        data.setdefault(name, [])
+    data["pools"].sort(key=lambda pool: -pool["reserved"])
+    data["streams"].sort(key=lambda stream: -(stream["live"] + stream["pending"] + stream["idle"]))
+    data["events"].sort(key=lambda queue: -queue["bytes"])
+    data["fragmentation"] = 1 - data["largest_free"] / data["idle"] if data["idle"] else 0.0
+    data["sleeping"] = sleeping_bytes(ordinal)
+    blocks = [] if data.get("external") else live_blocks(ordinal)
+    tags = {name: stats["allocated_bytes"]["current"] for name, stats in tag_stats(ordinal).items()}
+    return data | {
+        "tags": dict(sorted(tags.items(), key=lambda pair: -pair[1])),
+        "stacks": by_stack(data.get("stacks", []), top),
+        "blocks": [named(block) for block in blocks[:top]],
+        "live_blocks": len(blocks),
+        "page_locked": page_locked(),
+        "recording": is_recording(ordinal),
+        "settings": allocator_settings()["text"],
+    }
+
+
+# --- the text ---------------------------------------------------------------------------------------------
+
+
+def row(name: str, *figures: str) -> str:
+    return f"  {name:<{WIDTH}}" + "".join(f"{figure:>14}" for figure in figures)
+
+
+def more(total: int, shown: int) -> list[str]:
+    return [f"  ... and {total - shown} more"] if total > shown else []
+
+
+def summary_lines(data: dict[str, Any]) -> list[str]:
+    free, capacity = size_text(data["free"]), size_text(data["capacity"])
+    lines = [
+        f"Memory of device {data['device']}: {capacity}, of which {free} is free",
+        row("reserved by accelrt", size_text(data["reserved"])),
+        row("live", size_text(data["live"])),
+        row("freed, in use on a stream", size_text(data["pending"])),
+        row("idle", size_text(data["idle"])),
+        row("largest free block", size_text(data["largest_free"])),
+        row("fragmentation", f"{data['fragmentation']:.1%}"),
+    ]
+    if data.get("limit") is not None:
+        lines.append(row("limit", size_text(data["limit"])))
+    lines += [row(name, size_text(data[name])) for name in ("stitched", "sleeping") if data[name]]
+    return lines
+
+
+def pool_lines(data: dict[str, Any], top: int) -> list[str]:
+    lines = ["By pool", row("", "reserved", "live", "idle", "largest free")]
+    for pool in data["pools"][:top]:
+        use = (
+            "  graphs" if pool["graphs"] else "  no use" if pool["id"] != (0, 0) and not pool["uses"] else ""
+        )
+        sizes = [size_text(pool[key]) for key in ("reserved", "live", "idle", "largest_free")]
+        lines.append(row(pool_text(pool["id"]), *sizes) + use)
+    return lines + more(len(data["pools"]), top)
+
+
+def stream_lines(data: dict[str, Any], top: int) -> list[str]:
+    if not data["streams"]:
+        return []
+    lines = ["By stream", row("", "live", "pending", "idle", "largest free")]
+    for stream in data["streams"][:top]:
+        sizes = [size_text(stream[key]) for key in ("live", "pending", "idle", "largest_free")]
+        place = "" if stream["pool"] == (0, 0) else "  " + pool_text(stream["pool"])
+        lines.append(row(stream_text(stream["stream"]), *sizes) + place)
+    lines += more(len(data["streams"]), top)
+    for queue in data["events"][:top]:
+        where = "events of free_after" if queue["offers"] else stream_text(queue["stream"])
+        lines.append(
+            f"  {size_text(queue['bytes'])} are pending on {where} ({count_text(queue['events'], 'event')})"
+        )
+    return lines
+
+
+def tag_lines(data: dict[str, Any], top: int) -> list[str]:
+    tags = [(name or "no tag", held) for name, held in data["tags"].items() if held]
+    if not tags:
+        return []
+    return ["By tag", *(row(name, size_text(held)) for name, held in tags[:top]), *more(len(tags), top)]
+
+
+def stack_lines(data: dict[str, Any]) -> list[str]:
+    if not data["stacks"]:
+        told = "no live block has a stack" if data["recording"] else "nothing is recorded"
+        return [
+            "By stack",
+            f"  {told}; accelrt.memory.record_history() records what is allocated from then on",
+        ]
+    lines = ["By stack"]
+    for frames, held, count in data["stacks"]:
+        lines.append(f"  {size_text(held)} in {count_text(count, 'block')}: {stack_text(frames)}")
+    return lines
+
+
+def block_lines(data: dict[str, Any]) -> list[str]:
+    lines = [f"Largest live blocks, of {data['live_blocks']}"] if data["blocks"] else []
+    for block in data["blocks"]:
+        parts = [f"{size_text(block['size'])} at {block['address']:#x}", stream_text(block["stream"])]
+        if block["pool"] != (0, 0):
+            parts.append(pool_text(block["pool"]))
+        if block["tag"]:
+            parts.append(f"tag {block['tag']!r}")
+        if block["frames"]:
+            parts.append(stack_text(block["frames"]))
+        lines.append("  " + ", ".join(parts))
+    return lines
+
+
+def report(device: DeviceArgument | None = None, top: int = 10) -> str:
+    """What holds a device's memory now, as text: totals and fragmentation, then by pool, stream, tag and
+    stack, the largest blocks, and page-locked memory.  Stacks and tags are there for what was allocated while
+    history was recorded.
+
+    Arguments, Raises: as report_data.
+    Returns:
+        str, of several lines.
+    """
+    data = report_data(device, top)
+    if not data:
+        return "accelrt has not used a device yet: it holds no memory\n"
+    locked = data["page_locked"]
+    parts = [
+        summary_lines(data),
+        pool_lines(data, top) if data["pools"] else [],
+        stream_lines(data, top),
+        tag_lines(data, top),
+        stack_lines(data),
+        block_lines(data),
+        [
+            "Page-locked memory of the host",
+            *(row(key, size_text(locked[key])) for key in ("reserved", "live", "idle")),
+        ],
+    ]
+    return "\n\n".join("\n".join(part) for part in parts if part) + "\n"

@@ -1,0 +1,230 @@
+"""Requests that are refused for a limit, their size, others' memory or a backend: the error names the cause,
+and its advice, once it is followed, has the same request served.  An error while explaining hides nothing.
+"""
+
+import os
+import pickle
+import re
+import resource
+import sys
+from types import SimpleNamespace
+
+import pytest
+from refused_requests import DEVICE, MIB, PLAIN, blocks, refused, run
+
+import accelrt
+from accelrt.driver import registry
+
+pytestmark = [pytest.mark.host, pytest.mark.own_process]
+alloc, delete = accelrt.caching_allocator_alloc, accelrt.caching_allocator_delete
+
+
+def limited_process():
+    accelrt.set_per_process_memory_fraction(0.5)
+    alloc(100 * MIB)
+    error = refused(60 * MIB)
+    assert (error.causes, error.refused_by, error.limit) == (("limit",), "limit", 128 * MIB)
+    call = re.search(r"accelrt\.(set_per_process_memory_fraction)\(([\d.]+), (\d)\)", error.advice[0])
+    accelrt.set_per_process_memory_fraction(float(call[2]), int(call[3]))
+    alloc(60 * MIB)
+
+
+@pytest.mark.parametrize("conf", ["", PLAIN], ids=["pages", "plain"])
+def test_the_limit_of_the_process(conf):
+    run(limited_process, conf)
+
+
+def rounded_up():
+    alloc(96 * MIB)
+    error = refused(130 * MIB)
+    assert error.causes[0] == "rounding"
+    assert (error.requested, error.rounded) == (130 * MIB, 192 * MIB)
+    setting = re.search(r"set_allocator_settings\('(.*)'\)", error.advice[0])[1]
+    accelrt.memory.set_allocator_settings(setting)
+    alloc(130 * MIB)
+
+
+def test_rounding_that_is_too_much():
+    run(rounded_up, "roundup_power2_divisions:2")
+
+
+def larger_than_the_device():
+    for size in (DEVICE + MIB, 1 << 60, 1 << 70):
+        error = refused(size)
+        assert error.causes == ("huge",)
+        assert error.advice[0].startswith("ask for less: 256.00 MiB would be served now")
+    alloc(DEVICE)
+
+
+def test_a_request_that_no_freeing_could_serve():
+    run(larger_than_the_device)
+
+
+def used_by_others(listed):
+    """Stand-ins: memory that this process takes of the driver itself, and a function in NVML's place."""
+    from accelrt.memory import caching
+
+    rows = registry.Rows()
+    alloc(2 * MIB)
+    code, address = rows.memory_alloc(0, 150 * MIB)
+    assert code == 0
+    if listed:
+        other = SimpleNamespace(pid=4242, memory=150 * MIB)
+        caching.ask_processes(lambda ordinal: [other, SimpleNamespace(pid=os.getpid(), memory=2 * MIB)])
+    error = refused(120 * MIB)
+    assert error.causes == ("others",)
+    assert error.used_by_others == 150 * MIB
+    assert "150.00 MiB of the device are used by others than accelrt" in str(error)
+    assert ("process 4242 150.00 MiB" in str(error)) == listed
+    assert rows.memory_free(0, address) == 0
+    alloc(120 * MIB)
+
+
+@pytest.mark.parametrize("listed", [True, False], ids=["another process", "another library"])
+def test_what_others_use_of_the_device(listed):
+    run(used_by_others, "", listed)
+
+
+def everything_live():
+    held = blocks(40 * MIB, 6)
+    error = refused(40 * MIB)
+    assert error.causes == ("live",)
+    assert error.advice[0] == "free 24.00 MiB of live memory, or ask for 16.00 MiB at most"
+    alloc(16 * MIB)
+    delete(held.pop())
+    alloc(40 * MIB)
+
+
+@pytest.mark.parametrize("conf", ["", PLAIN], ids=["pages", "plain"])
+def test_memory_that_is_live(conf):
+    run(everything_live, conf)
+
+
+def backend_that_refuses():
+    taken = []
+
+    def take(size, device, stream):
+        if sum(taken) + size > 64 * MIB:
+            raise MemoryError("the pool has 64 MiB")
+        taken.append(size)
+        return 0x1000000 * len(taken)
+
+    backend = accelrt.memory.CallbackAllocator(take, lambda address, size, device, stream: taken.remove(size))
+    accelrt.memory.change_current_allocator(backend)
+    first = alloc(40 * MIB)
+    error = refused(40 * MIB)
+    assert error.causes == ("backend",)
+    assert "which refused" in str(error)
+    assert str(error.__cause__) == "the pool has 64 MiB"
+    assert error.advice[0].startswith("free live memory (40.00 MiB)")
+    delete(first)
+    delete(alloc(40 * MIB))
+
+
+def test_a_backend_that_refuses():
+    run(backend_that_refuses)
+
+
+def asleep():
+    """Sleeping memory is stood in for by its figure."""
+    from accelrt.memory import refusal
+
+    refusal.sleeping_bytes = lambda ordinal: 64 * MIB
+    held = blocks(120 * MIB, 2)
+    error = refused(40 * MIB)
+    assert error.causes == ("sleeping", "live")
+    assert error.sleeping == 64 * MIB
+    assert "64.00 MiB are asleep" in str(error)
+    delete(held.pop())
+    alloc(40 * MIB)
+
+
+def test_memory_that_is_asleep_is_told():
+    run(asleep)
+
+
+def page_locked():
+    held = []
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    resource.setrlimit(resource.RLIMIT_AS, (4 << 30, hard))
+    try:
+        while True:
+            held.append(accelrt.PinnedBuffer(256 * MIB))
+    except accelrt.OutOfMemoryError as error:
+        text = str(error)
+    assert text.startswith("Host out of memory. Tried to allocate 256.00 MiB of page-locked memory")
+    assert "limited to 4294967296 bytes of addresses (ulimit -v)" in text
+    assert "drop page-locked buffers that are not needed, then accelrt.host_empty_cache()" in text
+    del held[-1]
+    accelrt.host_empty_cache()
+    accelrt.PinnedBuffer(256 * MIB)
+
+
+def test_page_locked_memory_that_the_host_does_not_give():
+    run(page_locked)
+
+
+def forward(size):
+    return alloc(size)
+
+
+def backward(size):
+    return alloc(size)
+
+
+def recorded():
+    accelrt.memory.record_history("state", "state")
+    with accelrt.memory.tag("weights"):
+        held = [forward(40 * MIB) for _ in range(3)]
+    with accelrt.memory.tag("cache"):
+        held.append(backward(100 * MIB))
+    error = refused(120 * MIB)
+    assert error.by_tag == {"weights": 120 * MIB, "cache": 100 * MIB}
+    assert "By tag: 'weights' 120.00 MiB, 'cache' 100.00 MiB." in str(error)
+    assert [(frames[0]["name"], held, count) for frames, held, count in error.stacks] == [
+        ("forward", 120 * MIB, 3),
+        ("backward", 100 * MIB, 1),
+    ]
+    assert re.search(r"120.00 MiB in 3 blocks: forward \(test_refusal_limits.py:\d+\) < ", str(error))
+    assert not any("record_history" in advice for advice in error.advice)
+
+
+def test_stacks_and_tags_are_told_while_history_is_recorded():
+    run(recorded)
+
+
+def broken_explanation():
+    from accelrt.memory import refusal
+
+    told = []
+    refusal.causes_of = lambda facts: 1 / 0
+    accelrt.memory.attach_out_of_memory_observer(lambda *figures: told.append(figures))
+    error = refused(DEVICE + MIB)
+    assert str(error).endswith("The rest could not be read (ZeroDivisionError: division by zero)")
+    assert told == [(0, DEVICE + MIB, DEVICE, DEVICE)]
+    refusal.explained_pinned = None
+    resource.setrlimit(resource.RLIMIT_AS, (2 << 30, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    with pytest.raises(accelrt.OutOfMemoryError, match=r"ulimit -v.*TypeError"):
+        accelrt.PinnedBuffer(4 << 30)
+    sys.modules["accelrt.memory.refusal"] = None
+    from accelrt.runtime import init
+
+    init._imported.clear()
+    assert "(ModuleNotFoundError: " in str(refused(DEVICE + MIB))
+
+
+def test_an_error_while_explaining_hides_nothing():
+    run(broken_explanation)
+
+
+def pickled():
+    alloc(40 * MIB)
+    error = refused(DEVICE)
+    again = pickle.loads(pickle.dumps(error))
+    assert (vars(again), str(again)) == (vars(error), str(error))
+    for name in ("state", "by_pool", "by_stream", "settings"):
+        assert getattr(error, name) is not None, name
+
+
+def test_the_error_goes_to_other_processes():
+    run(pickled)
