@@ -43,7 +43,7 @@ from accelrt.memory.backends.external_pool cimport (
     external_use_on,
 )
 from accelrt.status cimport (
-    BROKEN, INVALID_DEVICE, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, NO_DEVICE, NO_HOST_MEMORY, OUT_OF_MEMORY,
+    BROKEN, INVALID_DEVICE, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, NO_DEVICE, NO_HOST_MEMORY, OUT_OF_MEMORY, SLEEPING,
 )
 
 cdef extern from "<pthread.h>" nogil:
@@ -245,6 +245,8 @@ cdef int prepare(Pool* pool, Request* request, size_t size, uintptr_t stream) no
     request.size = rounded(&pool.settings, size)
     request.stream = stream
     request.kind = LARGE if pool.settings.virtual_memory else kind_of(request.size)
+    if code == 0 and owner != NULL and owner.suspension != NULL:
+        code = SLEEPING
     if code == 0:
         code = heap_of(pool, owner, heap_stream(stream), request.kind, &request.heap)
     if code == 0 and request.heap.pending and pool.captures == 0:
