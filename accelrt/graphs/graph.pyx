@@ -22,10 +22,10 @@ from accelrt.memory.allocator.routes cimport (
     PrivateStats, begin_capture_on, end_capture, expect_idle, hide_replays, note_replays, read_private, release_pool,
     retain_pool,
 )
-from accelrt.memory.allocator.suspend cimport is_pool_suspended, refuse_suspended, suspended_pools
+from accelrt.memory.allocator.suspend cimport is_pool_suspended, suspended_pools
 from accelrt.memory.mempool cimport MemPool, figures_of, next_pool, read_pool_id
 from accelrt.runtime.capture_record cimport (
-    Record, Side, close_capture, mode_name, note_sides, open_capture, raise_broken, raise_unbegun,
+    PoolUse, Record, Side, close_capture, mode_name, note_sides, open_capture, raise_broken, raise_unbegun,
 )
 from accelrt.runtime.host_func cimport begin_runs, nodes_of, take_back_runs
 from accelrt.runtime.release_queue cimport (
@@ -443,13 +443,15 @@ cdef class CUDAGraph:
         return 0
 
     cdef int refuse_sleeping(self) except -1:
-        # The graph's own pool, and what else its nodes are known to use.
-        cdef Side side
+        # The graph's own pool, and those whose memory its nodes are known to use.
+        cdef PoolUse use
         if is_pool_suspended(self.ordinal, self.pool_id[0], self.pool_id[1]):
             raise_status(SLEEPING, "replay", ("pool", (self.pool_id[0], self.pool_id[1]), "device", self.ordinal))
-        for side in self.sides:
-            if side.ordinal >= 0:
-                refuse_suspended(side.address, "what the graph uses")
+        for thing in self.kept:
+            if isinstance(thing, PoolUse):
+                use = thing
+                if is_pool_suspended(use.ordinal, use.id[0], use.id[1]):
+                    raise_status(SLEEPING, "replay", ("pool", (use.id[0], use.id[1]), "device", use.ordinal))
         return 0
 
     cdef int note_stream(self, uintptr_t handle) except -1:

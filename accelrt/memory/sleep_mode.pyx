@@ -78,7 +78,8 @@ cdef object put_to_sleep(str call, int ordinal, uint64_t first, uint64_t second,
     with nogil:
         code = suspend_pool(ordinal, first, second, keeps, &moved)
     raise_reason(code, call, (first, second), ordinal)
-    if code == OUT_OF_MEMORY and moved.host_refused:
+    row = call if moved.row == NULL else moved.row.decode()
+    if code == OUT_OF_MEMORY and row == "host_alloc":
         cause = cause_of_refusal()
         raise OutOfMemoryError(
             f"{call}: the driver has no page-locked host memory for the contents of pool {(first, second)} of device "
@@ -88,8 +89,8 @@ cdef object put_to_sleep(str call, int ordinal, uint64_t first, uint64_t second,
         )
     if code:
         left = "it sleeps all the same: its pages could not be had back; wake it" if moved.down else "it is as it was"
-        raise_status(code, call, ("pool", (first, second), "device", ordinal, "keep", keep),
-                     f"the pool was not put to sleep, and {left}")
+        raise_status(code, row, ("pool", (first, second), "device", ordinal, "keep", keep),
+                     f"{call} did not put the pool to sleep, and {left}")
     if watch.sanitizing:
         watch.note_device_reached(ordinal)
     return result_of(moved)
@@ -105,13 +106,13 @@ cdef object wake_up(str call, int ordinal, uint64_t first, uint64_t second):
     raise_reason(code, call, (first, second), ordinal)
     if code == OUT_OF_MEMORY or code == CAP_REACHED:
         what = "its limit (set_per_process_memory_fraction) leaves" if code == CAP_REACHED else "the device has"
-        error = OutOfMemoryError(
+        raise OutOfMemoryError(
             f"{call}: {what} no room on device {ordinal} for the pages of pool {(first, second)}, even after the idle memory "
             "went back; it sleeps on, and its contents are kept; free memory and wake it again",
             code, "OUT_OF_MEMORY", call,
         )
-        raise error
     if code:
-        raise_status(code, call, ("pool", (first, second), "device", ordinal),
-                     "the pool sleeps on, and its contents are kept; wake it again")
+        raise_status(code, call if moved.row == NULL else moved.row.decode(),
+                     ("pool", (first, second), "device", ordinal),
+                     f"{call} failed: the pool sleeps on, and its contents are kept; wake it again")
     return result_of(moved)

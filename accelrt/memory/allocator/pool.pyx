@@ -404,7 +404,7 @@ cdef int locate(int hint, uintptr_t address, int* out_device) noexcept nogil:
     return NOT_ALLOCATED
 
 
-cdef bint in_private(int device, uintptr_t address) noexcept nogil:
+cdef bint in_private(int device, uintptr_t address, uint64_t* out_id) noexcept nogil:
     # Takes the exclusive section.
     cdef Pool* pool = pool_if_made(device)
     cdef Block* block
@@ -414,6 +414,8 @@ cdef bint in_private(int device, uintptr_t address) noexcept nogil:
     lock_all(pool)
     block = live_at(pool, address)
     answer = block != NULL and block.heap.owner != NULL
+    if answer:
+        out_id[0], out_id[1] = block.heap.owner.id[0], block.heap.owner.id[1]
     unlock_all(pool, NULL)
     return answer
 

@@ -9,7 +9,7 @@ cdef struct Moved:       # what one call moved
     int64_t ns           # the whole call took
     int64_t copy_ns      # from the first copy on to the end of the last one
     int64_t host_ns      # page-locked memory was made ready
-    bint host_refused    # OUT_OF_MEMORY means page-locked memory
+    const char* row      # of the driver's table, that answered an error; NULL: none did
     bint down            # after a failed call: the pool is suspended
 
 cdef enum:  # reasons for a refusal, beside status codes; nothing was changed then

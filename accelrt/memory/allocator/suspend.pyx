@@ -357,7 +357,8 @@ cdef int take_chunks(Pool* pool, Suspension* made, Moved* moved) noexcept nogil:
             code = allocate_pinned_on(
                 pool.device, min(made.chunk_size, made.kept_bytes - index * made.chunk_size), &made.chunks[index])
     moved.host_ns = now() - start
-    moved.host_refused = code != 0
+    if code:
+        moved.row = "host_alloc"
     return code
 
 
@@ -413,12 +414,15 @@ cdef int copy_contents(Pool* pool, Suspension* made, bint out, Moved* moved) noe
         return 0
     code = pool.table.stream_create(pool.device, STREAM_NON_BLOCKING, 0, &stream)
     if code:
+        moved.row = "stream_create"
         return code
     start = now()
     code = copy_pieces(pool, made, stream, out, moved)
     waited = pool.table.stream_synchronize(pool.device, stream)
     moved.copy_ns = now() - start
     pool.table.stream_destroy(pool.device, stream)
+    if code or waited:
+        moved.row = "copy_async" if code else "stream_synchronize"
     return code if code else waited
 
 
@@ -431,6 +435,8 @@ cdef int await_devices(Pool* pool, void* about) noexcept nogil:
     for device in range(DEVICES):
         if code == 0 and device != pool.device and (<Work*>about).devices >> device & 1:
             code = pool.table.device_synchronize(device)
+    if code:
+        (<Work*>about).moved.row = "device_synchronize"
     return code
 
 
@@ -449,6 +455,8 @@ cdef int unmap_all(Pool* pool, Work* work) noexcept nogil:
             code = pool.table.memory_unmap(work.slots[index].address, work.slots[index].size)
             work.calls += 1
             work.mapped[index] = code != 0
+    if code and work.moved.row == NULL:
+        work.moved.row = "memory_unmap"
     return code
 
 
@@ -462,6 +470,8 @@ cdef int release_all(Pool* pool, Work* work) noexcept nogil:
             work.calls += 1
             if code == 0:
                 work.handles[index] = 0
+    if code and work.moved.row == NULL:
+        work.moved.row = "physical_release"
     return code
 
 
@@ -475,6 +485,8 @@ cdef int create_all(Pool* pool, Work* work) noexcept nogil:
             work.calls += 1
             if code:
                 work.handles[index] = 0
+    if code and work.moved.row == NULL:
+        work.moved.row = "physical_create"
     return code
 
 
@@ -498,10 +510,19 @@ cdef int open_run(Pool* pool, const Work* work, size_t first, size_t end) noexce
 
 cdef int map_all(Pool* pool, Work* work) noexcept nogil:
     # One memory_access call opens each run of slots.  Stops at the first refusal.
+    cdef const char* row = NULL
+    cdef int code = map_slots(pool, work, &row)
+    if code and work.moved.row == NULL:
+        work.moved.row = row
+    return code
+
+
+cdef int map_slots(Pool* pool, Work* work, const char** out_row) noexcept nogil:
     cdef size_t index, first = 0
     cdef Slot* slot
     cdef int code = 0
     for index in range(work.slot_count):
+        out_row[0] = "memory_map"
         slot = work.slots[index]
         if not work.mapped[index]:
             code = pool.table.memory_map(slot.address, slot.size, handle_of(work, slot.page))
@@ -511,6 +532,7 @@ cdef int map_all(Pool* pool, Work* work) noexcept nogil:
             work.mapped[index] = True
         if index + 1 == work.slot_count or work.slots[index + 1].segment != slot.segment or (
                 work.slots[index + 1].address != slot.address + slot.size):
+            out_row[0] = "memory_access"
             code = open_run(pool, work, first, index + 1)
             work.calls += 1
             if code:
@@ -687,6 +709,7 @@ cdef int empty_out(Pool* pool, PrivatePool* owner, Work* work) noexcept nogil:
 
 cdef int suspend_locked(Pool* pool, PrivatePool* owner, Work* work, Suspension** out_gone) noexcept nogil:
     # A release that the driver refused half way is undone by resuming the pool.
+    cdef const char* row
     cdef int code
     work.suspension = close_pool(pool, owner)
     if work.suspension == NULL:
@@ -694,7 +717,9 @@ cdef int suspend_locked(Pool* pool, PrivatePool* owner, Work* work, Suspension**
     code = empty_out(pool, owner, work)
     end_work(work)
     if code and work.moved.down:
+        row = work.moved.row
         resume_locked(pool, owner, work, out_gone)
+        work.moved.row = row
     elif code:
         out_gone[0] = owner.suspension
         open_pool(owner)
@@ -794,6 +819,7 @@ cdef int resume_locked(Pool* pool, PrivatePool* owner, Work* work, Suspension** 
         code = wait_all(pool)
         if code == 0:
             code = release_free(pool)
+        work.moved.row = NULL
         if code == 0:
             code = fill_in(pool, owner, work)
     if code == 0:
