@@ -419,6 +419,8 @@ cdef int copy_contents(Pool* pool, Suspension* made, bint out, Moved* moved) noe
     start = now()
     code = copy_pieces(pool, made, stream, out, moved)
     waited = pool.table.stream_synchronize(pool.device, stream)
+    if waited:  # a copy may still be under way, and the memory is about to be unmapped or handed out
+        pool.table.device_synchronize(pool.device)
     moved.copy_ns = now() - start
     pool.table.stream_destroy(pool.device, stream)
     if code or waited:
