@@ -98,7 +98,7 @@ MEMORY = {
     """,
     "memory.mempool": """
         MemPool PoolCheckpoint check_pool_live_allocations get_checkpoint_state set_checkpoint_state
-        sleep tag_pool use_mem_pool wake
+        sleep sleepable tag_pool use_mem_pool wake
     """,
     "memory.sleep_mode": "SleepResult",
     "memory.settings.apply": "allocator_settings configure_pinned pinned_settings set_allocator_settings",

@@ -8,6 +8,7 @@ until it is given back.
 A program that captures several graphs into one pool, to replay them along different paths, needs the pool to be as
 it was at a branch: then what is captured next lies where nothing of that path is live.
 """
+import contextlib
 import operator
 from collections import namedtuple
 
@@ -31,7 +32,7 @@ from accelrt.memory.allocator.stats cimport (
 from accelrt.memory.allocator.suspend cimport is_pool_suspended, suspended_pools, sweep_suspended
 from accelrt.memory.allocator.types cimport HOLE, LIVE, PLAIN
 from accelrt.memory.backends.backend cimport require_native
-from accelrt.memory.history.recording import name_all
+from accelrt.memory.history.recording import name_all, tag
 from accelrt.memory.sleep_mode cimport put_to_sleep, wake_up
 from accelrt.status cimport FORKED, raise_status, refuse_copy, refuse_unmade
 
@@ -361,13 +362,29 @@ def tag_pool(name):
     return tag_pools[name]
 
 
+@contextlib.contextmanager
+def sleepable(name):
+    """The context in which what the calling thread allocates has a tag and can be put to sleep by it.
+
+        with accelrt.memory.sleepable("weights"):
+            weights = load()
+        accelrt.memory.sleep("weights")
+
+    Arguments:
+        name: str, the tag, as of accelrt.memory.tag.  What is allocated comes from the tag's own pool (tag_pool), on the
+            device that is current.
+    """
+    with use_mem_pool(tag_pool(name)), tag(name):
+        yield
+
+
 cdef int read_sleeper(object pool, uint64_t* out_id) except -1:
     # A pool's id, from what names one for sleep and wake.
     if isinstance(pool, str):
         if pool not in tag_pools:
             raise ValueError(
                 f"nothing was allocated in a pool of the tag {pool!r}: only memory that shares no page with other tags' can "
-                f"sleep; allocate it inside use_mem_pool(accelrt.memory.tag_pool({pool!r})), or use a MemPool of your own"
+                f"sleep; allocate it inside accelrt.memory.sleepable({pool!r}), or use a MemPool of your own"
             )
         pool = tag_pools[pool]
     elif not isinstance(pool, (MemPool, tuple)) and isinstance(getattr(pool, "id", None), tuple):  # torch.cuda.MemPool

@@ -480,10 +480,11 @@ def test_parts_on_two_devices_sleep_by_themselves():
 
 
 def test_the_memory_of_a_tag_sleeps_by_its_name():
-    with pytest.raises(ValueError, match="tag_pool"):
+    with pytest.raises(ValueError, match="sleepable"):
         memory.sleep("nothing has this tag")
-    with accelrt.use_mem_pool(memory.tag_pool("weights")):
+    with memory.sleepable("weights"):
         buffer = accelrt.Buffer(3 * MIB)
+    assert memory.memory_stats()["tag.weights.allocated_bytes.current"] == 3 * MIB
     assert memory.tag_pool("weights") is memory.tag_pool("weights")
     content = random_bytes(3 * MIB)
     buffer.copy_from(content)

@@ -19,7 +19,9 @@ from accelrt.memory.allocator.address_table cimport block_at
 from accelrt.memory.allocator.audit cimport audit_pool
 from accelrt.memory.allocator.backing.plain cimport count_owner
 from accelrt.memory.allocator.backing.stitching cimport return_all_pages
+from accelrt.memory.allocator.event_ring cimport drop_stack, record_event, take_stack
 from accelrt.memory.allocator.exclusive cimport call_unlocked, count_pool, count_splits, lock_all, reserved, unlock_all
+from accelrt.memory.allocator.history_types cimport CONTEXT_ALL, SLEPT, WOKEN
 from accelrt.memory.allocator.miss cimport release_free
 from accelrt.memory.allocator.pending cimport wait_all
 from accelrt.memory.allocator.pool cimport pool_if_made
@@ -264,12 +266,33 @@ cdef void end_work(Work* work) noexcept nogil:
     work.mapped = NULL
 
 
+cdef void record_runs(Pool* pool, const Work* work, int action) noexcept nogil:
+    # For the history: where the pages are resident, run by run.
+    cdef const Segment* segment = NULL
+    cdef const Slot* slot
+    cdef uintptr_t address = 0
+    cdef size_t index, size = 0
+    for index in range(work.slot_count):
+        slot = work.slots[index]
+        if slot.page.resident != slot:
+            continue
+        if slot.segment != segment or slot.address != address + size:
+            if size:
+                record_event(pool, action, address, size, segment.heap.stream, segment.heap.owner)
+            segment, address, size = slot.segment, slot.address, 0
+        size += slot.size
+    if size:
+        record_event(pool, action, address, size, segment.heap.stream, segment.heap.owner)
+
+
 cdef void apply(Pool* pool, Work* work, bint suspended) noexcept nogil:
     # Brings the records up to what the driver has done.
     cdef size_t index
     cdef Page* page
     cdef Slot* slot
     cdef int64_t bytes_
+    if work.page_count and work.pages[0].suspended != suspended:
+        record_runs(pool, work, SLEPT if suspended else WOKEN)
     for index in range(work.slot_count):
         slot = work.slots[index]
         if slot.segment.shape == STITCHED and slot.mapped != work.mapped[index]:
@@ -740,6 +763,8 @@ cdef int suspend_pool(int device, uint64_t first, uint64_t second, bint keep, Mo
     work.keep = keep
     work.moved = moved
     sweep_suspended(device)
+    if pool != NULL:
+        take_stack(pool, CONTEXT_ALL, "sleep")
     owner = begin(pool, first, second)
     code = judge(pool, owner) if pool != NULL else NOT_RETAINED
     if code == 0:
@@ -779,6 +804,7 @@ cdef int end(Pool* pool, int code) noexcept nogil:
         code = BROKEN
     unlock_all(pool, NULL)
     pthread_mutex_unlock(&pool.growth)
+    drop_stack()
     return code
 
 
@@ -840,6 +866,8 @@ cdef int resume_pool(int device, uint64_t first, uint64_t second, Moved* moved) 
     memset(moved, 0, sizeof(Moved))
     memset(&work, 0, sizeof(Work))
     work.moved = moved
+    if pool != NULL:
+        take_stack(pool, CONTEXT_ALL, "wake")
     owner = begin(pool, first, second)
     if owner == NULL:
         code = NOT_RETAINED

@@ -65,6 +65,26 @@ class AllocatorAgainstModel(RuleBasedStateMachine):
         self.mirror.compare(0)
         return multiple(*filter(None, keys))
 
+    @rule(target=live, n=sizes, stream=st.sampled_from(STREAMS))
+    def allocate_from_the_pool(self, n, stream):
+        if not self.has_pages():
+            return multiple()
+        key = self.mirror.allocate(0, n, stream, pool=self.mirror.pool_id())
+        self.mirror.compare(0)
+        return multiple() if key is None else key
+
+    @rule(keep=st.sampled_from(["host", "discard"]))
+    def sleep(self, keep):
+        if self.has_pages():
+            self.mirror.sleep(0, keep)
+            self.mirror.compare(0)
+
+    @rule()
+    def wake(self):
+        if self.has_pages():
+            self.mirror.wake(0)
+            self.mirror.compare(0)
+
     @rule(key=live)
     def free(self, key):
         if self.is_live(key):
@@ -111,6 +131,9 @@ class AllocatorAgainstModel(RuleBasedStateMachine):
     @rule()
     def reset_accumulated(self):
         self.mirror.reset_accumulated(0)
+
+    def has_pages(self):
+        return isinstance(self.mirror.models[0], PagedModel)
 
     def is_live(self, key):
         return key[1:] in self.mirror.models[0].live
