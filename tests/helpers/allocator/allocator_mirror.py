@@ -48,6 +48,7 @@ class Mirror(Offers):
 
     def begin(self):
         """Starts with new models and empty pools; call it while the pools hold nothing but idle memory."""
+        self.drop_pool()
         accelrt.empty_cache()
         self.bases.clear()
         for device in self.models:
@@ -145,11 +146,15 @@ class Mirror(Offers):
                     pass
         return self.pool.id
 
+    def has_pages(self):
+        """Whether the devices have virtual memory, which a pool needs to sleep."""
+        return all(isinstance(model, PagedModel) for model in self.models.values())
+
     def entered(self, device, pool):
         return nullcontext() if pool is None else accelrt.use_mem_pool(self.pool, device)
 
     def drop_pool(self):
-        """Wakes it, where that is possible, and lets go of it: its idle memory goes with the next empty_cache."""
+        """Lets go of it: its idle memory goes with the next empty_cache, also where it sleeps."""
         if self.pool is None:
             return
         for device, model in self.models.items():
