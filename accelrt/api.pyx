@@ -10,7 +10,7 @@ cimport accelrt.memory.allocator.pool as pool
 from accelrt.memory.allocator.private_pool cimport thread_number
 cimport accelrt.memory.allocator.read_stats as readings
 cimport accelrt.memory.allocator.routes as routes
-from accelrt.memory.allocator.suspend cimport is_suspended, suspended_pools
+from accelrt.memory.allocator.suspended cimport is_suspended, suspended_pools
 from accelrt.streams.event cimport note_record, return_event_handle, take_event_handle
 from accelrt.streams.stream cimport current_handle, device_of_stream
 cimport accelrt.streams.stream_pool as stream_pool

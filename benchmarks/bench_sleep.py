@@ -2,10 +2,11 @@
 
     python benchmarks/bench_sleep.py [--gib 20] [--rounds 2] [--json]
 
-A pool of so many GiB, in four Buffers, sleeps and wakes; a graph that was captured over it is replayed right after each
-wake.  Contents, addresses and the device's free memory are checked, and any difference ends the program with status 1.
-The raw figures are cuMemcpyDtoH and cuMemcpyHtoD between plain device memory and page-locked memory of the driver's,
-256 MiB at a time.  The first sleep has to take its page-locked memory from the driver; later ones find it in the cache.
+A pool of so many GiB, in four Buffers, sleeps and wakes; a graph that was captured over it is replayed right
+after each wake.  Contents, addresses and the device's free memory are checked, and any difference ends the
+program with status 1.  The raw figures are cuMemcpyDtoH and cuMemcpyHtoD between plain device memory and
+page-locked memory of the driver's, 256 MiB at a time.  The first sleep has to take its page-locked memory
+from the driver; later ones find it in the cache.
 ACCELRT_DRIVER=host runs it without a GPU, where the figures mean nothing and there are no raw ones.
 """
 
@@ -33,7 +34,7 @@ def check(condition: bool, text: str) -> None:
 
 
 class Model:
-    """What stands for a model's weights: Buffers of one pool, each piece with a value of its own, and a graph."""
+    """What stands for a model's weights: Buffers of one pool, a value for each piece, and a graph."""
 
     def __init__(self, size: int):
         self.pool = accelrt.MemPool()
@@ -64,7 +65,10 @@ class Model:
         with accelrt.stream(self.stream):
             self.graph.replay()
         self.target.copy_to(self.out, stream=self.stream)
-        check(bool((self.out == self.random).all()), "the graph that was replayed after a wake copied something else")
+        check(
+            bool((self.out == self.random).all()),
+            "the graph that was replayed after a wake copied something else",
+        )
 
     def verify(self) -> None:
         """Every byte is what it was, at the same addresses."""
@@ -82,7 +86,9 @@ def measure(model: Model, name: str) -> list[dict]:
     before = accelrt.mem_get_info()[0]
     down = model.pool.sleep()
     rise = accelrt.mem_get_info()[0] - before
-    check(rise >= down.bytes - OWN, f"the device's free memory rose by {rise} bytes, and {down.bytes} went back")
+    check(
+        rise >= down.bytes - OWN, f"the device's free memory rose by {rise} bytes, and {down.bytes} went back"
+    )
     check(accelrt.memory.sleeping() == down.bytes, "the figures are not what sleeps")
     up = model.pool.wake()
     model.replay()
@@ -135,7 +141,9 @@ def raw_rates() -> dict[str, float]:
 
 def show(rows: list[dict], raw: dict[str, float]) -> None:
     """Prints the table."""
-    print(f"{'':14}{'bytes back':>16}{'copied':>16}{'s':>9}{'copy s':>9}{'host s':>9}{'GB/s':>8}{'of raw':>8}")
+    print(
+        f"{'':14}{'bytes back':>16}{'copied':>16}{'s':>9}{'copy s':>9}{'host s':>9}{'GB/s':>8}{'of raw':>8}"
+    )
     for each in rows:
         beside = raw.get(each["what"].split()[-1])
         part = f"{each['rate'] / beside:.1%}" if beside and each["copied"] else ""
@@ -151,7 +159,9 @@ def main() -> None:
     """Runs it."""
     parser = argparse.ArgumentParser(description="Sleep and wake of a memory pool.")
     parser.add_argument("--gib", type=float, default=20, help="size of the pool")
-    parser.add_argument("--rounds", type=int, default=2, help="sleeps with contents kept; one more discards them")
+    parser.add_argument(
+        "--rounds", type=int, default=2, help="sleeps with contents kept; one more discards them"
+    )
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     raw = raw_rates()

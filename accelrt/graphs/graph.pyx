@@ -22,7 +22,7 @@ from accelrt.memory.allocator.routes cimport (
     PrivateStats, begin_capture_on, end_capture, expect_idle, hide_replays, note_replays, read_private, release_pool,
     retain_pool,
 )
-from accelrt.memory.allocator.suspend cimport is_pool_suspended, suspended_pools
+from accelrt.memory.allocator.suspended cimport is_pool_suspended, suspended_pools
 from accelrt.memory.mempool cimport MemPool, figures_of, next_pool, read_pool_id
 from accelrt.runtime.capture_record cimport (
     PoolUse, Record, Side, close_capture, mode_name, note_sides, open_capture, raise_broken, raise_unbegun,

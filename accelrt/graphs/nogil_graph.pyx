@@ -15,7 +15,7 @@ from accelrt.graphs.nodes cimport instantiate
 from accelrt.memory.allocator.routes cimport (
     begin_capture_on, end_capture, expect_idle, hide_replays, release_pool, retain_pool,
 )
-from accelrt.memory.allocator.suspend cimport is_pool_suspended, suspended_pools
+from accelrt.memory.allocator.suspended cimport is_pool_suspended, suspended_pools
 from accelrt.runtime.release_queue cimport (
     GRAPH, GRAPH_EXEC, drain_too, end_capture as end_on_driver, end_capture_again, give_back,
 )

@@ -29,7 +29,7 @@ from accelrt.memory.allocator.read_stats cimport (
 from accelrt.memory.allocator.routes cimport PrivateStats, private_of, read_private
 from accelrt.memory.allocator.sizes cimport ROUND_LIMIT
 from accelrt.memory.allocator.stats cimport RESERVED_BYTES
-from accelrt.memory.allocator.suspend cimport suspended_pools, sweep_suspended
+from accelrt.memory.allocator.suspended cimport suspended_pools, sweep_suspended
 from accelrt.memory.allocator.types cimport Pool
 cimport accelrt.memory.backends.callbacks as callbacks
 from accelrt.memory.settings.apply cimport backend_name

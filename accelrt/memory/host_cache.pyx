@@ -16,7 +16,7 @@ from accelrt.memory.host.pool cimport (
 )
 from accelrt.memory.host.block cimport ROUND_LIMIT, PinnedStats, Tally, Timing
 from accelrt.memory.allocator.pool cimport MAX_DEVICES, pool_if_made
-from accelrt.memory.allocator.suspend cimport suspended_pools, sweep_suspended
+from accelrt.memory.allocator.suspended cimport suspended_pools, sweep_suspended
 from accelrt.status cimport NOT_ALLOCATED, NOT_READY, OUT_OF_MEMORY, raise_status
 cimport accelrt.runtime.sanitizer_hooks as watch
 

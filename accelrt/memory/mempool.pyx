@@ -8,7 +8,6 @@ until it is given back.
 A program that captures several graphs into one pool, to replay them along different paths, needs the pool to be as
 it was at a branch: then what is captured next lies where nothing of that path is live.
 """
-import contextlib
 import operator
 from collections import namedtuple
 
@@ -29,7 +28,7 @@ from accelrt.memory.allocator.sizes cimport GRANULE, LARGE
 from accelrt.memory.allocator.stats cimport (
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, REQUESTED_BYTES, RESERVED_BYTES, SEGMENT,
 )
-from accelrt.memory.allocator.suspend cimport is_pool_suspended, suspended_pools, sweep_suspended
+from accelrt.memory.allocator.suspended cimport is_pool_suspended, suspended_pools, sweep_suspended
 from accelrt.memory.allocator.types cimport HOLE, LIVE, PLAIN
 from accelrt.memory.backends.backend cimport require_native
 from accelrt.memory.history.recording import name_all, tag
@@ -213,9 +212,9 @@ cdef class MemPool:
         It waits for the device's work.  After an error the pool is as it was; only where the driver refused to take memory
         back and then to give it again does it sleep (is_asleep), and wake() can be tried again.
 
-        While it sleeps, memory of it may be freed; allocations from it, copies, fills, launches and exports of it and replays
-        of graphs over it raise SleepingMemoryError.  What accelrt does not see, a kernel of others or a pointer handed out
-        before, must not touch it.
+        While it sleeps, memory of it may be freed; allocations from it, copies, fills, launches and exports of it and
+        replays of graphs over it raise SleepingMemoryError.  What accelrt does not see, a kernel of others or a pointer
+        handed out before, must not touch it.
         """
         if self.number == 0:
             refuse_unmade(self)
@@ -362,8 +361,7 @@ def tag_pool(name):
     return tag_pools[name]
 
 
-@contextlib.contextmanager
-def sleepable(name):
+cdef class sleepable(use_mem_pool):
     """The context in which what the calling thread allocates has a tag and can be put to sleep by it.
 
         with accelrt.memory.sleepable("weights"):
@@ -372,10 +370,26 @@ def sleepable(name):
 
     Arguments:
         name: str, the tag, as of accelrt.memory.tag.  What is allocated comes from the tag's own pool (tag_pool), on the
-            device that is current.
+            device that is current when the context is entered.
+    Raises:
+        as use_mem_pool and tag_pool.
     """
-    with use_mem_pool(tag_pool(name)), tag(name):
-        yield
+
+    cdef object tag
+
+    def __init__(self, name):
+        super().__init__(tag_pool(name))
+        self.tag = tag(name)
+
+    def __enter__(self):
+        if self.tag is None:
+            refuse_unmade(self)
+        use_mem_pool.__enter__(self)
+        self.tag.__enter__()
+
+    def __exit__(self, kind, error, trace):
+        self.tag.__exit__(kind, error, trace)
+        return use_mem_pool.__exit__(self, kind, error, trace)
 
 
 cdef int read_sleeper(object pool, uint64_t* out_id) except -1:

@@ -39,7 +39,7 @@ cdef object result_of(Moved moved):
 
 
 cdef dict REASONS = {
-    BESIDE_CAPTURE: "a capture is under way, beside which the device cannot be waited for; sleep before it, or after its end",
+    BESIDE_CAPTURE: "a capture is under way, beside which the device cannot be waited for; sleep before it or after its end",
     FREED_CAPTURED: "memory of it was freed that a stream uses which is capturing; end that capture first",
     SUSPENDED: "it sleeps already; wake it first",
     NOT_SUSPENDED: "it does not sleep",
@@ -50,8 +50,8 @@ cdef int raise_reason(int code, str call, tuple pool, int ordinal) except -1:
     where = f"{call}: pool {pool} of device {ordinal}"
     if code == NOT_RETAINED:
         raise ValueError(
-            f"{call}: device {ordinal} has no memory pool {pool} in use: nothing was allocated into it there, or no MemPool, "
-            "context or graph uses it any more"
+            f"{call}: device {ordinal} has no memory pool {pool} in use: nothing was allocated into it there, or no "
+            "MemPool, context or graph uses it any more"
         )
     if code == IN_PLAIN:
         raise NotSupportedError(
@@ -107,8 +107,8 @@ cdef object wake_up(str call, int ordinal, uint64_t first, uint64_t second):
     if code == OUT_OF_MEMORY or code == CAP_REACHED:
         what = "its limit (set_per_process_memory_fraction) leaves" if code == CAP_REACHED else "the device has"
         raise OutOfMemoryError(
-            f"{call}: {what} no room on device {ordinal} for the pages of pool {(first, second)}, even after the idle memory "
-            "went back; it sleeps on, and its contents are kept; free memory and wake it again",
+            f"{call}: {what} no room on device {ordinal} for the pages of pool {(first, second)}, even after the idle "
+            "memory went back; it sleeps on, and its contents are kept; free memory and wake it again",
             code, "OUT_OF_MEMORY", call,
         )
     if code:

@@ -56,8 +56,8 @@ def memory_allocated(device=None):
 
 
 def memory_reserved(device=None):
-    """Bytes that the allocator holds from a device, live and idle, without what sleeps; with the backend cudaMallocAsync, what the
-    driver's pool holds for everybody in the process."""
+    """Bytes that the allocator holds from a device, live and idle, without what sleeps; with the backend
+    cudaMallocAsync, what the driver's pool holds for everybody in the process."""
     return current_of_pool(pool_at(device), RESERVED_BYTES)
 
 

@@ -304,22 +304,19 @@ def a_mem_pool_sleeps_and_wakes(t):
     with cuda.use_mem_pool(pool):
         inside = t.tensor(t.numbers(2_000_000))
     address = inside.data_ptr()
-    for sleep, wake in (
-        (pool.sleep, pool.wake),
-        (lambda: memory.sleep(pool), lambda: memory.wake(pool)),
-        (lambda: memory.sleep(pool.id), lambda: memory.wake(pool.id)),
-    ):
-        assert sleep().copied >= 8_000_000
+    for named in (None, pool, pool.id):
+        asleep = pool.sleep() if named is None else memory.sleep(named)
+        assert asleep.copied >= 8_000_000
         assert pool.is_asleep()
         assert {segment["asleep"] for segment in pool.snapshot()} == {True}
         assert cuda.memory_stats()["sleeping_bytes"] >= 8_000_000
         with refused(RuntimeError, "a pool that sleeps"), cuda.use_mem_pool(pool):
             t.torch.empty(1000, device="cuda")
-        wake()
+        _ = pool.wake() if named is None else memory.wake(named)
         assert inside.data_ptr() == address
         assert t.holds(inside, t.numbers(2_000_000))
     pool.sleep()
-    del inside, pool
+    del inside, named, pool
     t.is_tidy()
     assert memory.sleeping() == 0
 

@@ -265,7 +265,9 @@ def test_every_use_of_memory_that_sleeps_is_refused():
     uses = uses_of(buffer, other, array)
     pool.sleep()
     for use in uses:
-        with pytest.raises(accelrt.SleepingMemoryError, match=r"belongs to a pool that sleeps.*wake the pool"):
+        with pytest.raises(
+            accelrt.SleepingMemoryError, match=r"belongs to a pool that sleeps.*wake the pool"
+        ):
             use()
     for use in uses_of(other, accelrt.Buffer(16), other[64:128]):
         use()  # other memory is used as ever

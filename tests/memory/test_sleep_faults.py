@@ -32,7 +32,9 @@ def make(pool):
         apart = [accelrt.Buffer(2 * MIB) for _ in range(6)]
         del apart[::2]
         buffers = [*apart, accelrt.Buffer(6 * MIB), accelrt.Buffer(700, stream=accelrt.Stream())]
-    contents = [np.random.default_rng(seed).integers(0, 256, len(b), np.uint8) for seed, b in enumerate(buffers)]
+    contents = [
+        np.random.default_rng(seed).integers(0, 256, len(b), np.uint8) for seed, b in enumerate(buffers)
+    ]
     for buffer, content in zip(buffers, contents, strict=True):
         buffer.copy_from(content)
     return buffers, contents

@@ -32,7 +32,10 @@ def test_twenty_gigabytes_sleep_and_wake():
     if gib < 1:
         pytest.skip("less than 1 GiB of memory is free")
     done = subprocess.run(
-        [sys.executable, str(PROGRAM), "--gib", str(gib), "--json"], capture_output=True, text=True, timeout=300
+        [sys.executable, str(PROGRAM), "--gib", str(gib), "--json"],
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     said = json.loads(done.stdout)

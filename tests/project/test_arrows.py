@@ -42,7 +42,7 @@ DOORS = {
         "private_pool",
         "read_stats",
         "routes",
-        "suspend",
+        "suspended",
     },
     "memory.backends": {"callbacks", "torch_hooks"},
     "memory.host": {"pool"},

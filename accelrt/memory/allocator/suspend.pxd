@@ -23,12 +23,3 @@ cdef enum:  # reasons for a refusal, beside status codes; nothing was changed th
 # Waits for the work on the pool's memory, copies live memory to the host if keep, and gives the pages back.
 cdef int suspend_pool(int device, uint64_t first, uint64_t second, bint keep, Moved* moved) noexcept nogil
 cdef int resume_pool(int device, uint64_t first, uint64_t second, Moved* moved) noexcept nogil
-# Gives back the host's copies for pools that nothing retains and in which nothing is live.
-cdef void sweep_suspended(int device) noexcept nogil
-
-# Whether memory may be used.  Callers test suspended_pools first, which is 0 unless a pool of some device sleeps.
-cdef int suspended_pools  # written by suspend.pyx alone
-cdef bint is_pool_suspended(int device, uint64_t first, uint64_t second) noexcept nogil  # with or without the GIL
-cdef bint is_suspended(uintptr_t address) noexcept nogil  # any address in it; takes pools' locks
-# Raises SleepingMemoryError where it is suspended; name says what was given.  With the GIL.
-cdef int refuse_suspended(uintptr_t address, str name) except -1

@@ -12,7 +12,7 @@ from libc.stdlib cimport calloc, free, malloc, qsort
 from libc.string cimport memset
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
-from accelrt.core.locks cimport pthread_mutex_lock, pthread_mutex_unlock, spin_lock, spin_unlock
+from accelrt.core.locks cimport pthread_mutex_lock, pthread_mutex_unlock
 from accelrt.driver.capture_guard cimport enter_wait, leave_wait
 from accelrt.driver.table cimport STREAM_NON_BLOCKING
 from accelrt.memory.allocator.address_table cimport block_at
@@ -25,26 +25,21 @@ from accelrt.memory.allocator.history_types cimport CONTEXT_ALL, SLEPT, WOKEN
 from accelrt.memory.allocator.miss cimport release_free
 from accelrt.memory.allocator.pending cimport wait_all
 from accelrt.memory.allocator.pool cimport pool_if_made
-from accelrt.memory.allocator.private_pool cimport find_private, release_hold, retain, sum_of
-from accelrt.memory.allocator.sizes cimport LARGE, round_up
-from accelrt.memory.allocator.stats cimport ACTIVE, RESERVED_BYTES
+from accelrt.memory.allocator.private_pool cimport find_private, release_hold, retain
+from accelrt.memory.allocator.sizes cimport LARGE
+from accelrt.memory.allocator.stats cimport RESERVED_BYTES
 from accelrt.memory.allocator.stream_epochs cimport cancel_device_wait, close_epochs, mark_all_quiescent
+from accelrt.memory.allocator.suspended cimport delist, discard, enlist, note_ranges, sweep_suspended
 from accelrt.memory.allocator.types cimport (
-    LIVE, STITCHED, Block, Heap, Kept, Page, Pool, PrivatePool, Range, Segment, Slot, Suspension, Use,
+    LIVE, STITCHED, Block, Heap, Kept, Page, Pool, PrivatePool, Segment, Slot, Suspension, Use,
 )
-from accelrt.memory.host.pool cimport allocate_pinned_on, release_pinned
-from accelrt.status cimport BROKEN, CAP_REACHED, NO_HOST_MEMORY, OUT_OF_MEMORY, SLEEPING, raise_status
-
-cdef extern from "<pthread.h>" nogil:
-    int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept)
+from accelrt.memory.host.pool cimport allocate_pinned_on
+from accelrt.status cimport BROKEN, CAP_REACHED, NO_HOST_MEMORY, OUT_OF_MEMORY
 
 cdef enum:
     CHUNK = 256 << 20    # bytes of page-locked memory in one piece: a copy of 64 MiB and more runs at the link's full speed
     BRIDGED = 64 << 10   # free bytes between two live blocks that are copied along, rather than begin another copy
     DEVICES = 64
-
-cdef Suspension* suspensions = NULL  # under the lock
-cdef int lock = 0
 
 # The pages and slots that a call changes, and what the driver has done to them so far.
 cdef struct Work:
@@ -67,143 +62,11 @@ cdef int64_t now() noexcept nogil:
     return <int64_t>read.tv_sec * 1000000000 + read.tv_nsec
 
 
-# --- what is suspended -----------------------------------------------------------------------------------------
-
-cdef inline bint is_of(const Suspension* found, int device, uint64_t first, uint64_t second) noexcept nogil:
-    return found.device == device and found.id[0] == first and found.id[1] == second and not found.orphan
-
-
-cdef bint is_pool_suspended(int device, uint64_t first, uint64_t second) noexcept nogil:
-    cdef const Suspension* found
-    spin_lock(&lock)
-    found = suspensions
-    while found != NULL and not is_of(found, device, first, second):
-        found = found.next
-    spin_unlock(&lock)
-    return found != NULL
-
-
-cdef bint has_address(const Suspension* found, uintptr_t address) noexcept nogil:
-    # Binary search among its segments.
-    cdef size_t low = 0, high = found.range_count, middle
-    while low < high:
-        middle = (low + high) // 2
-        if found.ranges[middle].high <= address:
-            low = middle + 1
-        else:
-            high = middle
-    return low < found.range_count and found.ranges[low].low <= address
-
-
-cdef int device_of(uintptr_t address) noexcept nogil:
-    # The device of a suspended pool that had this address in a segment when it was suspended; -1: none had.
-    cdef const Suspension* found
-    cdef int device
-    spin_lock(&lock)
-    found = suspensions
-    while found != NULL and not has_address(found, address):
-        found = found.next
-    device = -1 if found == NULL else found.device
-    spin_unlock(&lock)
-    return device
-
-
-cdef inline bint is_in(const Segment* segment, uintptr_t address) noexcept nogil:
-    # Whether one of the listed segments is a suspended pool's and has the address.
-    while segment != NULL:
-        if address - segment.address < segment.size:
-            return segment.heap.owner != NULL and segment.heap.owner.suspension != NULL
-        segment = segment.after
-    return False
-
-
-cdef bint is_suspended(uintptr_t address) noexcept nogil:
-    # The segments of a pool that nothing retains may be gone, and their addresses may be others', so the second look is at
-    # the segments that there are.  It walks them all: only memory that sleeps comes here.
-    cdef int device = device_of(address)
-    cdef Pool* pool = NULL if device < 0 else pool_if_made(device)
-    cdef const Heap* heap
-    cdef bint answer
-    if pool == NULL:
-        return False
-    lock_all(pool)
-    answer = is_in(pool.first, address)
-    heap = pool.heaps
-    while heap != NULL and not answer:
-        answer = is_in(heap.first_stitched, address)
-        heap = heap.next
-    unlock_all(pool, NULL)
-    return answer
-
-
-cdef int refuse_suspended(uintptr_t address, str name) except -1:
-    cdef bint found
-    if device_of(address) < 0:
-        return 0
-    with nogil:
-        found = is_suspended(address)
-    if found:
-        raise_status(SLEEPING, "use", ("memory", name, "address", address))
-    return 0
-
-
-cdef void enlist(Suspension* made) noexcept nogil:
-    global suspensions, suspended_pools
-    spin_lock(&lock)
-    made.next = suspensions
-    suspensions = made
-    suspended_pools += 1
-    spin_unlock(&lock)
-
-
-cdef void delist(Suspension* gone) noexcept nogil:
-    global suspended_pools
-    cdef Suspension** link = &suspensions
-    spin_lock(&lock)
-    while link[0] != gone:
-        link = &link[0].next
-    link[0] = gone.next
-    suspended_pools -= 1
-    spin_unlock(&lock)
-
-
-cdef void forget_suspensions() noexcept nogil:
-    # At import, and in a forked child: the pools are the parent's.
-    global suspensions, suspended_pools, lock
-    suspensions = NULL
-    suspended_pools = lock = 0
-
-
-cdef void release_chunks(Suspension* suspension) noexcept nogil:
-    # No copy may be under way.
-    cdef size_t index
-    for index in range(suspension.chunk_count):
-        if suspension.chunks[index]:
-            release_pinned(suspension.chunks[index])
-    free(suspension.chunks)
-    free(suspension.kept)
-    suspension.chunks = NULL
-    suspension.kept = NULL
-    suspension.chunk_count = suspension.kept_count = suspension.kept_bytes = 0
-
-
-cdef void discard(Suspension* suspension) noexcept nogil:
-    # It is in no list and no pool names it any more.
-    release_chunks(suspension)
-    free(suspension.ranges)
-    free(suspension)
-
-
 # --- what a call changes -----------------------------------------------------------------------------------------
 
 cdef int by_address(const void* one, const void* other) noexcept nogil:
     # For qsort of slots.
     return -1 if (<Slot* const*>one)[0].address < (<Slot* const*>other)[0].address else 1
-
-
-cdef int by_low(const void* one, const void* other) noexcept nogil:
-    # For qsort of ranges.
-    return -1 if (<const Range*>one).low < (<const Range*>other).low else 1
 
 
 cdef bint is_own(const PrivatePool* owner, const Page* page, bint suspended) noexcept nogil:
@@ -320,7 +183,7 @@ cdef void apply(Pool* pool, Work* work, bint suspended) noexcept nogil:
 
 # --- contents ----------------------------------------------------------------------------------------------------
 
-cdef size_t count_live(Pool* pool, const PrivatePool* owner, const Segment* segment, Kept* kept, size_t count) noexcept nogil:
+cdef size_t count_live(const PrivatePool* owner, const Segment* segment, Kept* kept, size_t count) noexcept nogil:
     # Counts the live blocks of the owner in a list of segments, and notes them if kept is not NULL; the new count.
     cdef const Block* block
     while segment != NULL:
@@ -338,9 +201,9 @@ cdef size_t count_live(Pool* pool, const PrivatePool* owner, const Segment* segm
 
 cdef size_t count_all_live(Pool* pool, const PrivatePool* owner, Kept* kept) noexcept nogil:
     cdef const Heap* heap = <const Heap*>owner.heaps
-    cdef size_t count = count_live(pool, owner, pool.first, kept, 0)
+    cdef size_t count = count_live(owner, pool.first, kept, 0)
     while heap != NULL:
-        count = count_live(pool, owner, heap.first_stitched, kept, count)
+        count = count_live(owner, heap.first_stitched, kept, count)
         heap = heap.sibling
     return count
 
@@ -641,45 +504,6 @@ cdef uint64_t devices_in(const Segment* segment, const PrivatePool* owner) noexc
     return answer
 
 
-cdef int note_ranges(Pool* pool, const PrivatePool* owner, Suspension* made) noexcept nogil:
-    # The addresses of the pool's segments, for is_suspended.
-    cdef const Segment* segment = pool.first
-    cdef const Heap* heap = <const Heap*>owner.heaps
-    cdef size_t count = 0
-    while segment != NULL:
-        count += segment.heap.owner == owner
-        segment = segment.after
-    while heap != NULL:
-        segment = heap.first_stitched
-        while segment != NULL:
-            count += 1
-            segment = segment.after
-        heap = heap.sibling
-    made.ranges = <Range*>malloc((count + 1) * sizeof(Range))
-    if made.ranges == NULL:
-        return NO_HOST_MEMORY
-    segment = pool.first
-    while segment != NULL:
-        if segment.heap.owner == owner:
-            add_range(made, segment)
-        segment = segment.after
-    heap = <const Heap*>owner.heaps
-    while heap != NULL:
-        segment = heap.first_stitched
-        while segment != NULL:
-            add_range(made, segment)
-            segment = segment.after
-        heap = heap.sibling
-    qsort(made.ranges, made.range_count, sizeof(Range), &by_low)
-    return 0
-
-
-cdef void add_range(Suspension* made, const Segment* segment) noexcept nogil:
-    made.ranges[made.range_count].low = segment.address
-    made.ranges[made.range_count].high = segment.address + segment.size
-    made.range_count += 1
-
-
 cdef Suspension* close_pool(Pool* pool, PrivatePool* owner) noexcept nogil:
     # From here on nothing is allocated from the pool, and its memory is refused to users.  NULL: no host memory.
     cdef Suspension* made = <Suspension*>calloc(1, sizeof(Suspension))
@@ -883,66 +707,3 @@ cdef int resume_pool(int device, uint64_t first, uint64_t second, Moved* moved) 
         discard(gone)
     moved.ns = now() - start
     return code
-
-
-# --- the end ---------------------------------------------------------------------------------------------------
-
-cdef Suspension* unlink_orphans(int device) noexcept nogil:
-    # Those whose private pool's record is gone, chained by next.
-    global suspended_pools
-    cdef Suspension** link = &suspensions
-    cdef Suspension* gone = NULL
-    cdef Suspension* found
-    spin_lock(&lock)
-    while link[0] != NULL:
-        found = link[0]
-        if found.device == device and found.orphan:
-            link[0] = found.next
-            suspended_pools -= 1
-            found.next = gone
-            gone = found
-        else:
-            link = &found.next
-    spin_unlock(&lock)
-    return gone
-
-
-cdef Suspension* take_copies(Pool* pool, Suspension* gone) noexcept nogil:
-    # Moves the copies for pools that nothing retains and in which nothing is live to records that are chained to those given.
-    cdef PrivatePool* owner = pool.privates
-    cdef Suspension* shell
-    while owner != NULL:
-        if owner.suspension != NULL and owner.suspension.kept != NULL and owner.uses == 0 and (
-                sum_of(pool, owner, ACTIVE) == 0):
-            shell = <Suspension*>calloc(1, sizeof(Suspension))
-            if shell == NULL:
-                break
-            shell.kept, owner.suspension.kept = owner.suspension.kept, NULL
-            shell.chunks, owner.suspension.chunks = owner.suspension.chunks, NULL
-            shell.chunk_count = owner.suspension.chunk_count
-            owner.suspension.chunk_count = owner.suspension.kept_count = 0
-            shell.next = gone
-            gone = shell
-        owner = owner.next
-    return gone
-
-
-cdef void sweep_suspended(int device) noexcept nogil:
-    cdef Pool* pool = pool_if_made(device)
-    cdef Suspension* gone
-    cdef Suspension* after
-    if pool == NULL or suspended_pools == 0:
-        return
-    pthread_mutex_lock(&pool.growth)
-    lock_all(pool)
-    gone = take_copies(pool, unlink_orphans(device))
-    unlock_all(pool, NULL)
-    pthread_mutex_unlock(&pool.growth)
-    while gone != NULL:
-        after = gone.next
-        discard(gone)
-        gone = after
-
-
-forget_suspensions()
-pthread_atfork(NULL, NULL, &forget_suspensions)

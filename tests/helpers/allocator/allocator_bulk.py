@@ -225,7 +225,7 @@ class Bulk:
             self.contents.write(self.mirror.address(key), n)
 
     def nap(self):
-        """The pool sleeps on a device while other memory is allocated and freed there, and some of its own is freed."""
+        """The pool sleeps on a device while other memory comes and goes, and some of its own is freed."""
         device = self.device()
         self.contents.check_all()
         if not self.mirror.has_pages() or not self.mirror.sleep(device):

@@ -73,7 +73,7 @@ class Mirror(Offers):
     # operations
 
     def allocate(self, device, n, stream=0, run=direct, pool=None):
-        """Allocates on both sides; returns the block's key, or None for 0 bytes, no memory, or a pool that sleeps."""
+        """Allocates on both sides; returns the block's key; None for 0 bytes, no memory, a sleeping pool."""
         model = self.models[device]
         if pool in model.suspended:
             with self.entered(device, pool), pytest.raises(accelrt.SleepingMemoryError):

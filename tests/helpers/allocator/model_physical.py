@@ -132,7 +132,7 @@ class PhysicalPages(Model):
     # sleep and wake
 
     def pages_of(self, pool, suspended):
-        """Pages are never resident in another pool's segments here: a pool that nobody retains is emptied at once."""
+        """None is resident in another pool's segments here: a pool that nobody retains is emptied at once."""
         return [
             page
             for page in self.pages
