@@ -100,6 +100,7 @@ cdef object wake_up(str call, int ordinal, uint64_t first, uint64_t second):
     cdef Moved moved
     cdef int code
     require_native(call)
+    watch.before_wait(call)
     drain()
     with nogil:
         code = resume_pool(ordinal, first, second, &moved)

@@ -65,9 +65,8 @@ def test_every_block_is_among_those_that_are_tested():
     assert len(PLAIN) == 4
 
 
-@pytest.mark.parametrize("driver", [{}, {"CUDA_VISIBLE_DEVICES": ""}, {"ACCELRT_DRIVER": "host"}])
-def test_the_memory_of_a_tag_sleeps_and_wakes(driver):
-    given, copied, seconds, asleep = run(PYTHON[SLEEP], **driver).split()
+def test_the_memory_of_a_tag_sleeps_and_wakes():
+    given, copied, seconds, asleep = run(PYTHON[SLEEP], ACCELRT_DRIVER="host").split()
     assert int(given) == int(asleep) >= int(copied) == 8 << 20
     assert float(seconds) > 0
 
