@@ -209,8 +209,10 @@ cdef class MemPool:
             ValueError: keep is neither, or the pool was never used on that device.
             CudaError: the driver refused, or work on the device failed.
 
-        It waits for the device's work.  After an error the pool is as it was; only where the driver refused to take memory
-        back and then to give it again does it sleep (is_asleep), and wake() can be tried again.
+        It waits for the device's work.  The first sleep takes the page-locked memory from the driver, which is slower than
+        the copies (host_seconds; pinned_num_register_threads of ACCELRT_ALLOC_CONF shares it among threads); the cache keeps
+        it for the next one, until host_empty_cache().  After an error the pool is as it was; only where the driver refused
+        to take memory back and then to give it again does it sleep (is_asleep), and wake() can be tried again.
 
         While it sleeps, memory of it may be freed; allocations from it, copies, fills, launches and exports of it and
         replays of graphs over it raise SleepingMemoryError.  What accelrt does not see, a kernel of others or a pointer

@@ -9,9 +9,13 @@ from libc.stdint cimport uint64_t
 from accelrt.devices.device cimport await_device
 from accelrt.driver.registry import cause_of_refusal
 from accelrt.errors import NotSupportedError, OutOfMemoryError
+from accelrt.memory.allocator.event_ring cimport take_stack
+from accelrt.memory.allocator.history_types cimport CONTEXT_ALL
+from accelrt.memory.allocator.pool cimport pool_if_made
 from accelrt.memory.allocator.suspend cimport (
     BESIDE_CAPTURE, FREED_CAPTURED, IN_PLAIN, NOT_RETAINED, NOT_SUSPENDED, SUSPENDED, Moved, resume_pool, suspend_pool,
 )
+from accelrt.memory.allocator.types cimport Pool
 from accelrt.memory.backends.backend cimport require_native
 from accelrt.runtime.release_queue cimport drain
 cimport accelrt.runtime.sanitizer_hooks as watch
@@ -64,6 +68,13 @@ cdef int raise_reason(int code, str call, tuple pool, int ordinal) except -1:
     return 0
 
 
+cdef void take_stack_of(int ordinal, const char* entry) noexcept:
+    # For the history, with the GIL; suspend.pyx drops it.
+    cdef const Pool* pool = pool_if_made(ordinal)
+    if pool != NULL:
+        take_stack(pool, CONTEXT_ALL, entry)
+
+
 cdef object put_to_sleep(str call, int ordinal, uint64_t first, uint64_t second, object keep):
     cdef Moved moved
     cdef bint keeps
@@ -75,6 +86,7 @@ cdef object put_to_sleep(str call, int ordinal, uint64_t first, uint64_t second,
     watch.before_wait(call)
     drain()
     await_device(ordinal)  # on the main thread: there the wait ends at a signal
+    take_stack_of(ordinal, "sleep")
     with nogil:
         code = suspend_pool(ordinal, first, second, keeps, &moved)
     raise_reason(code, call, (first, second), ordinal)
@@ -102,6 +114,7 @@ cdef object wake_up(str call, int ordinal, uint64_t first, uint64_t second):
     require_native(call)
     watch.before_wait(call)
     drain()
+    take_stack_of(ordinal, "wake")
     with nogil:
         code = resume_pool(ordinal, first, second, &moved)
     raise_reason(code, call, (first, second), ordinal)

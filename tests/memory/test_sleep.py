@@ -533,6 +533,24 @@ def test_a_pool_that_was_never_allocated_from_sleeps():
     del pool
 
 
+def test_the_history_has_an_event_for_each_run_of_pages():
+    pool = accelrt.MemPool()
+    buffers, _ = fill_buffers(pool, [3 * MIB, 20 * MIB])
+    memory.record_history()
+    try:
+        asleep = pool.sleep().bytes
+        pool.wake()
+        (events,) = memory.snapshot(0)["accelrt"]["events"]
+    finally:
+        memory.record_history(None)
+    for action in ("sleep", "wake"):
+        found = [event for event in events if event["action"] == action]
+        assert sum(event["size"] for event in found) == asleep
+        assert {event["pool"] for event in found} == {pool.id}
+        assert any("test_sleep" in frame["filename"] for frame in found[0]["frames"])
+        assert any(event["addr"] <= buffers[0].ptr < event["addr"] + event["size"] for event in found)
+
+
 def test_other_threads_go_on():
     pool, over, errors = accelrt.MemPool(), threading.Event(), []
     buffers, contents = fill_buffers(pool, [8 * MIB, 3 * MIB])

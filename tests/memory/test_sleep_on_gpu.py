@@ -85,6 +85,7 @@ def sleep_beside_kernels():
     with accelrt.use_mem_pool(pool), accelrt.stream(stream):
         array = accelrt.full(32 * MIB, 1, "f4")
     double, graph = accelrt.elementwise("float32 x", "float32 y", "y = 2 * x"), accelrt.CUDAGraph()
+    double(accelrt.zeros(4, "f4"))  # compiles it
     with accelrt.graph(graph, pool=pool, stream=stream):
         double(array, out=array)
     for _ in range(10):

@@ -19,9 +19,9 @@ from accelrt.memory.allocator.address_table cimport block_at
 from accelrt.memory.allocator.audit cimport audit_pool
 from accelrt.memory.allocator.backing.plain cimport count_owner
 from accelrt.memory.allocator.backing.stitching cimport return_all_pages
-from accelrt.memory.allocator.event_ring cimport drop_stack, record_event, take_stack
+from accelrt.memory.allocator.event_ring cimport drop_stack, record_event
 from accelrt.memory.allocator.exclusive cimport call_unlocked, count_pool, count_splits, lock_all, reserved, unlock_all
-from accelrt.memory.allocator.history_types cimport CONTEXT_ALL, SLEPT, WOKEN
+from accelrt.memory.allocator.history_types cimport SLEPT, WOKEN
 from accelrt.memory.allocator.miss cimport release_free
 from accelrt.memory.allocator.pending cimport wait_all
 from accelrt.memory.allocator.pool cimport pool_if_made
@@ -587,8 +587,6 @@ cdef int suspend_pool(int device, uint64_t first, uint64_t second, bint keep, Mo
     work.keep = keep
     work.moved = moved
     sweep_suspended(device)
-    if pool != NULL:
-        take_stack(pool, CONTEXT_ALL, "sleep")
     owner = begin(pool, first, second)
     code = judge(pool, owner) if pool != NULL else NOT_RETAINED
     if code == 0:
@@ -690,8 +688,6 @@ cdef int resume_pool(int device, uint64_t first, uint64_t second, Moved* moved) 
     memset(moved, 0, sizeof(Moved))
     memset(&work, 0, sizeof(Work))
     work.moved = moved
-    if pool != NULL:
-        take_stack(pool, CONTEXT_ALL, "wake")
     owner = begin(pool, first, second)
     if owner == NULL:
         code = NOT_RETAINED
