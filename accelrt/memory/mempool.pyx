@@ -339,7 +339,9 @@ cdef class use_mem_pool:
 # sleep and wake
 
 cdef enum:
-    TORCHS = 62  # the bit that marks the ids which accelrt.interop.torch gives torch for pools of accelrt's
+    # The bit that tells ids of torch's pools from accelrt's (backends/torch_hooks.pyx): in the second number where torch
+    # was given an id of accelrt's, in the first where accelrt was given one of torch's.
+    TORCHS = 62
 
 cdef dict tag_pools = {}
 
@@ -394,8 +396,9 @@ cdef class sleepable(use_mem_pool):
         return use_mem_pool.__exit__(self, kind, error, trace)
 
 
-cdef int read_sleeper(object pool, uint64_t* out_id) except -1:
+cdef int read_sleeper(object pool, int ordinal, uint64_t* out_id) except -1:
     # A pool's id, from what names one for sleep and wake.
+    cdef bint known
     if isinstance(pool, str):
         if pool not in tag_pools:
             raise ValueError(
@@ -408,6 +411,11 @@ cdef int read_sleeper(object pool, uint64_t* out_id) except -1:
     read_pool_id(pool, out_id)
     if out_id[0] == 0 and out_id[1] >> TORCHS & 1:
         out_id[1] ^= <uint64_t>1 << TORCHS
+    elif out_id[0] and out_id[1] == 0:  # of a graph of torch's that has a pool of its own; accelrt names none so by itself
+        with nogil:
+            known = read_private(ordinal, out_id[0], out_id[1], False).known
+        if not known:
+            out_id[0] |= <uint64_t>1 << TORCHS
     return 0
 
 
@@ -419,8 +427,9 @@ def sleep(pool, keep="host", device=None):
     """Gives a memory pool's memory back to its device, until wake(); see MemPool.sleep.
 
     Arguments:
-        pool: MemPool; a pool's id, (int, int); torch.cuda.MemPool or its id, where accelrt is torch's allocator; or a tag,
-            as str: then what was allocated in tag_pool(tag) sleeps.
+        pool: MemPool; a pool's id, (int, int); torch.cuda.MemPool or its id, or the pool() of a graph that torch captured
+            into a pool of its own, where accelrt is torch's allocator; or a tag, as str: then what was allocated in
+            sleepable(tag) sleeps.
         keep: "host" or "discard".
         device: int, "cuda:1", ...; None is a MemPool's own, else the current device.
     Returns:
@@ -429,8 +438,9 @@ def sleep(pool, keep="host", device=None):
         as MemPool.sleep; TypeError: pool is none; ValueError: no memory of the tag has a pool of its own.
     """
     cdef uint64_t[2] name
-    read_sleeper(pool, name)
-    return put_to_sleep("memory.sleep", sleeper_device(pool, device), name[0], name[1], keep)
+    cdef int ordinal = sleeper_device(pool, device)
+    read_sleeper(pool, ordinal, name)
+    return put_to_sleep("memory.sleep", ordinal, name[0], name[1], keep)
 
 
 def wake(pool, device=None):
@@ -442,8 +452,9 @@ def wake(pool, device=None):
         SleepResult.
     """
     cdef uint64_t[2] name
-    read_sleeper(pool, name)
-    return wake_up("memory.wake", sleeper_device(pool, device), name[0], name[1])
+    cdef int ordinal = sleeper_device(pool, device)
+    read_sleeper(pool, ordinal, name)
+    return wake_up("memory.wake", ordinal, name[0], name[1])
 
 
 # checkpoints

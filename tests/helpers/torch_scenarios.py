@@ -375,6 +375,22 @@ def captured_copies(t, source, pool=None, stream=None):
 
 
 @scenario
+def the_pool_of_a_graph_sleeps_and_wakes(t):
+    torch, memory = t.torch, t.accelrt.memory
+    source = t.tensor(t.numbers(50_000))
+    graph, last = captured_copies(t, source)
+    address = last.data_ptr()
+    assert memory.sleep(graph.pool()).copied >= 200_000
+    assert memory.sleeping() > 0
+    memory.wake(graph.pool())
+    source.copy_(t.numbers(50_000, 10))
+    graph.replay()
+    torch.cuda.synchronize()
+    assert last.data_ptr() == address
+    assert t.holds(last, t.numbers(50_000, 10))
+
+
+@scenario
 def a_capture_allocates_from_a_pool_of_its_own_and_replays(t):
     torch = t.torch
     source = t.tensor(t.numbers(50_000))

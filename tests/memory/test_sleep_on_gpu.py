@@ -75,6 +75,29 @@ def sleep_with_torch():
         out.zero_()
 
 
+def sleep_with_a_graph_of_torchs():
+    import torch
+
+    accelrt.interop.torch.install()
+    graph, source = torch.cuda.CUDAGraph(), torch.arange(16 * MIB, device="cuda", dtype=torch.int32)
+    with torch.cuda.graph(graph):
+        out = source * 2
+    graph.replay()
+    expected = out.cpu()
+    accelrt.memory.sleep(graph.pool())
+    assert accelrt.memory.sleeping() >= 64 * MIB
+    accelrt.memory.wake(graph.pool())
+    assert torch.equal(out.cpu(), expected)
+    out.zero_()
+    graph.replay()
+    assert torch.equal(out.cpu(), expected)
+
+
+def test_the_pool_of_a_graph_of_torchs_sleeps():
+    pytest.importorskip("torch")
+    in_child(sleep_with_a_graph_of_torchs, ACCELRT_DRIVER="cuda", ACCELRT_DEBUG="0")
+
+
 def test_torchs_pools_sleep_where_accelrt_is_its_allocator():
     pytest.importorskip("torch")
     in_child(sleep_with_torch, ACCELRT_DRIVER="cuda", ACCELRT_DEBUG="0")
