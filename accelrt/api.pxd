@@ -14,7 +14,7 @@ from libc.stdint cimport int64_t, uint64_t, uintptr_t
 from accelrt.status cimport (
     CAPTURE_INVALID, CAPTURE_UNJOINED, CAPTURE_UNSUPPORTED, CAPTURE_WRONG_THREAD, ILLEGAL_STATE, INVALID_DEVICE,
     INVALID_HANDLE, INVALID_VALUE, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, NO_HOST_MEMORY, OUT_OF_MEMORY,
-    POOL_CAP_REACHED, SUCCESS,
+    POOL_CAP_REACHED, SLEEPING, SUCCESS,
 )
 
 cdef enum:
@@ -31,7 +31,8 @@ cdef int current_stream(int device, uintptr_t* out_stream) noexcept nogil
 # --- memory ---
 
 # size bytes on a device, in the order of stream; the address is a multiple of 512, and 0 for size 0.
-# OUT_OF_MEMORY, after the cache's idle memory went back to the device in vain; POOL_CAP_REACHED by a MemPool's limit.
+# OUT_OF_MEMORY, after the cache's idle memory went back to the device in vain; POOL_CAP_REACHED by a MemPool's limit,
+# SLEEPING by a MemPool that sleeps; copies, fills and graphs over memory of such a pool are answered SLEEPING too.
 # Here and below INVALID_HANDLE for a stream that the driver does not know, or that is another device's.
 cdef int allocate(int device, size_t size, uintptr_t stream, uintptr_t* out_address) noexcept nogil
 # Gives memory of that device back; 0 does nothing.  NOT_ALLOCATED for any other address not handed out.

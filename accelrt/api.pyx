@@ -10,6 +10,7 @@ cimport accelrt.memory.allocator.pool as pool
 from accelrt.memory.allocator.private_pool cimport thread_number
 cimport accelrt.memory.allocator.read_stats as readings
 cimport accelrt.memory.allocator.routes as routes
+from accelrt.memory.allocator.suspended cimport is_suspended, suspended_pools
 from accelrt.streams.event cimport note_record, return_event_handle, take_event_handle
 from accelrt.streams.stream cimport current_handle, device_of_stream
 cimport accelrt.streams.stream_pool as stream_pool
@@ -178,10 +179,14 @@ cdef int event_return(int device, uintptr_t event) noexcept nogil:
 
 
 cdef int copy(int device, uintptr_t stream, uintptr_t dst, uintptr_t src, size_t size) noexcept nogil:
+    if suspended_pools and (is_suspended(dst) or is_suspended(src)):
+        return SLEEPING
     return registry.active().copy(device, stream, dst, src, size)
 
 
 cdef int fill(int device, uintptr_t stream, uintptr_t dst, unsigned int value, int width, size_t count) noexcept nogil:
+    if suspended_pools and is_suspended(dst):
+        return SLEEPING
     return registry.active().fill(device, stream, dst, value, width, count)
 
 

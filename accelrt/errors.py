@@ -27,6 +27,7 @@ __all__ = [
     "ReadingError",
     "RecordError",
     "SettingsError",
+    "SleepingMemoryError",
     "SnapshotError",
     "SyncDebugError",
     "SyncDebugWarning",
@@ -126,6 +127,10 @@ class CaptureError(CudaError):
 
 class NotSupportedError(CudaError):
     """The device or its driver cannot do this."""
+
+
+class SleepingMemoryError(CudaError):
+    """Memory of a pool that sleeps was used, or an allocation asked for more of it; wake the pool first."""
 
 
 class CompileError(RuntimeError):

@@ -55,6 +55,7 @@ cdef enum:
     NO_CAPTURE_MEMORY = -7  # an allocation on a capturing stream, from a backend without private pools
     NO_STREAM_POOL = -8     # the device has no stream-ordered pool for the backend that was chosen
     POOL_CAP_REACHED = -9   # a MemPool's own limit is reached
+    SLEEPING = -10          # memory of a pool that sleeps, whose pages the device has back
 
 cdef const char* status_name(int code) noexcept nogil  # "INVALID_VALUE"; "UNKNOWN" for a number not listed
 cdef const char* status_text(int code) noexcept nogil  # a sentence

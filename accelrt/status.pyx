@@ -7,7 +7,7 @@ cdef struct Entry:
     const char* text
     const char* advice
 
-cdef Entry[56] ENTRIES = [
+cdef Entry[57] ENTRIES = [
     Entry(SUCCESS, b"SUCCESS", b"no error", b""),
     Entry(INVALID_VALUE, b"INVALID_VALUE", b"an argument is out of the range that the call takes",
           b"check the arguments named above"),
@@ -120,6 +120,8 @@ cdef Entry[56] ENTRIES = [
           b"choose the backend 'native' instead"),
     Entry(POOL_CAP_REACHED, b"POOL_CAP_REACHED", b"the memory pool's own limit is reached",
           b"free what is not needed of the pool, or make one with a higher limit"),
+    Entry(SLEEPING, b"SLEEPING", b"the memory belongs to a pool that sleeps: the device has its pages back",
+          b"wake the pool first (MemPool.wake(), accelrt.memory.wake())"),
 ]
 
 FORK_TEXT = (
@@ -134,7 +136,7 @@ cdef object fault_cause = None
 
 cdef const Entry* find(int code) noexcept nogil:
     cdef int index
-    for index in range(56):
+    for index in range(57):
         if ENTRIES[index].code == code:
             return &ENTRIES[index]
     return NULL
@@ -232,6 +234,8 @@ cdef object error_kind(int code):
         return errors.NotSupportedError
     if CAPTURE_UNSUPPORTED <= code <= CAPTURE_WRONG_THREAD:
         return errors.CaptureError
+    if code == SLEEPING:
+        return errors.SleepingMemoryError
     return errors.CudaError
 
 

@@ -16,6 +16,7 @@ from accelrt.arrays.layout cimport (
 from accelrt.buffers.buffer cimport Buffer, PinnedBuffer, raise_freed
 from accelrt.buffers.buffer import provide_slices, record_host_stream
 from accelrt.devices.device cimport device_at
+from accelrt.memory.allocator.suspended cimport refuse_suspended, suspended_pools
 from accelrt.runtime import init
 from accelrt.status cimport refuse_copy, refuse_unmade
 from accelrt.streams.stream cimport Stream
@@ -431,6 +432,8 @@ cdef class Array:
         if self.device_index < 0 or init.chosen_driver() == "host":
             raise AttributeError("this Array is no memory of a GPU; numpy() and __dlpack__ give it to others")
         check_live(self, "this")
+        if suspended_pools:
+            refuse_suspended(self.ptr, "this Array")
         return {
             "shape": self.shape, "typestr": self.dtype.str, "data": (self.ptr, bool(self.readonly)), "version": 3,
             "strides": None if self.dense() else self.strides, "stream": self.stream.handle or 1,

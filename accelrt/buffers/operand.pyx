@@ -13,6 +13,7 @@ cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport CAPTURE_NONE
 from accelrt.driver.waiting cimport INTERRUPTED, begin_wait, end_wait
 from accelrt.memory.allocator.pool cimport pool_if_made, try_use_across, use_across
+from accelrt.memory.allocator.suspended cimport refuse_suspended, suspended_pools
 from accelrt.memory.host.pool cimport is_cached_pinned, use_pinned_on
 from accelrt.runtime import init
 from accelrt.runtime.capture_record cimport any_capture
@@ -102,6 +103,8 @@ cdef int read_interface(Operand* made, object interface, str name, bint writable
     # What the driver knows is no ordinary host memory.
     cdef int device = -1
     made.address, made.nbytes, made.producer = init.later("accelrt.buffers.cuda_array").read(interface, name, writable)
+    if suspended_pools:
+        refuse_suspended(made.address, name)
     if made.address:
         device = device_of_pointer(made.address)
     else:
@@ -146,6 +149,8 @@ cdef int read_array(Operand* made, Array array, str name, bint writable) except 
     check_live(array, name)
     if writable and array.readonly:
         raise ValueError(f"{name} is a read-only Array; pass one that can be written")
+    if suspended_pools:
+        refuse_suspended(array.ptr, name)
     made.source = <PyObject*>array.base
     made.address = made.block = array.ptr
     made.nbytes = array.size * array.itemsize

@@ -17,7 +17,7 @@ NOW = {
     "errors": """
         CaptureError CompileError CompilerNotFoundError CudaError DeferredCudaCallError
         DriverNotFoundError ForkedError IdentityError InterfaceError NotSupportedError OutOfMemoryError
-        RaceError RaceWarning ReadingError SnapshotError SyncDebugError SyncDebugWarning
+        RaceError RaceWarning ReadingError SleepingMemoryError SnapshotError SyncDebugError SyncDebugWarning
     """,
     "graphs.capture": "graph is_current_stream_capturing",
     "graphs.graph": "CUDAGraph graph_pool_handle",
@@ -100,13 +100,14 @@ MEMORY = {
     "memory.live_report": "report report_data",
     "memory.mempool": """
         MemPool PoolCheckpoint check_pool_live_allocations get_checkpoint_state set_checkpoint_state
-        use_mem_pool
+        sleep sleepable tag_pool use_mem_pool wake
     """,
     "memory.refusal": "OutOfMemoryObserver attach_out_of_memory_observer",
+    "memory.sleep_mode": "SleepResult",
     "memory.settings.apply": "allocator_settings configure_pinned pinned_settings set_allocator_settings",
     "memory.statistics": """
         audit max_memory_allocated max_memory_reserved memory_allocated memory_reserved memory_snapshot
-        memory_stat memory_stats reset_accumulated_memory_stats reset_peak_memory_stats
+        memory_stat memory_stats reset_accumulated_memory_stats reset_peak_memory_stats sleeping
     """,
     "memory.summary_table": "memory_summary",
 }

@@ -57,6 +57,7 @@ cdef class CUDAGraph:
     cdef int require_ready(self) except -1
     cdef int replay_slow(self, uintptr_t handle) except -1
     cdef int launch(self, uintptr_t handle) except -1
+    cdef int refuse_sleeping(self) except -1
     cdef int note_stream(self, uintptr_t handle) except -1
     cdef list own_capture_hooks(self)
     cdef list own_replay_hooks(self)

@@ -22,16 +22,17 @@ from accelrt.memory.allocator.routes cimport (
     PrivateStats, begin_capture_on, end_capture, expect_idle, hide_replays, note_replays, read_private, release_pool,
     retain_pool,
 )
+from accelrt.memory.allocator.suspended cimport is_pool_suspended, suspended_pools
 from accelrt.memory.mempool cimport MemPool, figures_of, next_pool, read_pool_id
 from accelrt.runtime.capture_record cimport (
-    Record, Side, close_capture, mode_name, note_sides, open_capture, raise_broken, raise_unbegun,
+    PoolUse, Record, Side, close_capture, mode_name, note_sides, open_capture, raise_broken, raise_unbegun,
 )
 from accelrt.runtime.host_func cimport begin_runs, nodes_of, take_back_runs
 from accelrt.runtime.release_queue cimport (
     CAPTURE, GRAPH, GRAPH_EXEC, dispose, dispose_capture, drain, give_back, keep_until_passed,
 )
 cimport accelrt.runtime.sanitizer_hooks as watch
-from accelrt.status cimport CAPTURE_UNSUPPORTED, raise_status, refuse_copy
+from accelrt.status cimport CAPTURE_UNSUPPORTED, SLEEPING, raise_status, refuse_copy
 from accelrt.streams.stream cimport current_handle, current_of, stream_of
 
 MODES = {"global": CAPTURE_GLOBAL, "thread_local": CAPTURE_THREAD_LOCAL, "relaxed": CAPTURE_RELAXED}
@@ -399,7 +400,7 @@ cdef class CUDAGraph:
         """
         cdef uintptr_t handle = current_handle(self.ordinal)
         cdef int code
-        if self.rare or handle != self.last_stream or watch.sanitizing:
+        if self.rare or handle != self.last_stream or watch.sanitizing or suspended_pools:
             self.replay_slow(handle)
             return
         with nogil:
@@ -427,6 +428,8 @@ cdef class CUDAGraph:
     cdef int launch(self, uintptr_t handle) except -1:
         cdef list calls = self.calls
         cdef int code
+        if suspended_pools:
+            self.refuse_sleeping()
         if handle != self.last_stream:
             self.note_stream(handle)
         if watch.sanitizing:
@@ -437,6 +440,18 @@ cdef class CUDAGraph:
         if code:
             take_back_runs(calls)
             raise_status(code, "graph_launch", ("graph_exec", self.exec_, "stream", handle))
+        return 0
+
+    cdef int refuse_sleeping(self) except -1:
+        # The graph's own pool, and those whose memory its nodes are known to use.
+        cdef PoolUse use
+        if is_pool_suspended(self.ordinal, self.pool_id[0], self.pool_id[1]):
+            raise_status(SLEEPING, "replay", ("pool", (self.pool_id[0], self.pool_id[1]), "device", self.ordinal))
+        for thing in self.kept:
+            if isinstance(thing, PoolUse):
+                use = thing
+                if is_pool_suspended(use.ordinal, use.id[0], use.id[1]):
+                    raise_status(SLEEPING, "replay", ("pool", (use.id[0], use.id[1]), "device", use.ordinal))
         return 0
 
     cdef int note_stream(self, uintptr_t handle) except -1:

@@ -15,10 +15,11 @@ from accelrt.graphs.nodes cimport instantiate
 from accelrt.memory.allocator.routes cimport (
     begin_capture_on, end_capture, expect_idle, hide_replays, release_pool, retain_pool,
 )
+from accelrt.memory.allocator.suspended cimport is_pool_suspended, suspended_pools
 from accelrt.runtime.release_queue cimport (
     GRAPH, GRAPH_EXEC, drain_too, end_capture as end_on_driver, end_capture_again, give_back,
 )
-from accelrt.status cimport FORKED, ILLEGAL_STATE, INVALID_HANDLE, NO_HOST_MEMORY
+from accelrt.status cimport FORKED, ILLEGAL_STATE, INVALID_HANDLE, NO_HOST_MEMORY, SLEEPING
 
 cdef extern from "<pthread.h>" nogil:
     int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept)
@@ -244,6 +245,8 @@ cdef int launch_graph(uintptr_t graph, uintptr_t stream) noexcept nogil:
         return INVALID_HANDLE
     if found.state != READY:
         return ILLEGAL_STATE
+    if suspended_pools and is_pool_suspended(found.device, found.pool[0], found.pool[1]):
+        return SLEEPING
     return registry.active().graph_launch(found.device, found.raw_exec, stream)
 
 

@@ -2,7 +2,8 @@
 
 From then on every tensor on a GPU lies in accelrt's pool.  record_stream, empty_cache, limits,
 torch.cuda.graph, make_graphed_callables, MemPool and use_mem_pool work as with torch's own allocator, and
-torch.cuda's statistics are accelrt's.  accelrt/memory/backends/DESIGN.md says how.
+torch.cuda's statistics are accelrt's; a torch.cuda.MemPool also has sleep() and wake().
+accelrt/memory/backends/DESIGN.md says how.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
+
+    from accelrt.memory.sleep_mode import SleepResult
 
 __all__ = ["install", "is_installed", "uninstall"]
 
@@ -310,6 +313,18 @@ def mempool_class(torch: ModuleType) -> type:
         def use_count(self) -> int:
             """How many hold the pool: this object, contexts and graphs."""
             return self._pool.use_count()
+
+        def sleep(self, keep: str = "host") -> SleepResult:
+            """Gives the pool's memory back to its device, until wake(); see accelrt.MemPool.sleep."""
+            return self._pool.sleep(keep)
+
+        def wake(self) -> SleepResult:
+            """Takes memory for a pool that sleeps, at the same addresses; see accelrt.MemPool.wake."""
+            return self._pool.wake()
+
+        def is_asleep(self) -> bool:
+            """Whether the pool sleeps."""
+            return self._pool.is_asleep()
 
         def snapshot(self, include_traces: bool = True) -> list[dict[str, Any]]:
             """The pool's segments, as torch.cuda.memory_snapshot gives them."""

@@ -25,6 +25,7 @@ from accelrt.buffers.operand cimport (
     Operand, follow_producer, is_asynchronous, keep, note_use, read_array, read_interface, read_operand,
 )
 cimport accelrt.driver.registry as registry
+from accelrt.memory.allocator.suspended cimport refuse_suspended, suspended_pools
 from accelrt.runtime import init
 from accelrt.runtime.capture_record cimport Record
 cimport accelrt.runtime.sanitizer_hooks as watch
@@ -180,7 +181,19 @@ cdef object pack(Parameters parameters, tuple arguments, uintptr_t stream, Packe
             (<uintptr_t*>&packed.values[index])[0] = (<Array>argument).ptr
         elif not put_number(parameter, <object>argument, <char*>&packed.values[index]):
             room = put_slow(parameters, parameter, index, <object>argument, packed, stream, room)
+    if suspended_pools:
+        refuse_sleeping(parameters, arguments, packed)
     return room
+
+
+cdef int refuse_sleeping(Parameters parameters, tuple arguments, Packed* packed) except -1:
+    # Buffers, Arrays and addresses given as int; what others' arrays are, put_slow has read.
+    cdef Py_ssize_t index
+    for index, argument in enumerate(arguments):
+        if isinstance(argument, (Buffer, Array)) or (
+                isinstance(argument, int) and parameters.count >= 0 and parameters.each[index].kind == POINTER):
+            refuse_suspended((<uintptr_t*>packed.pointers[index])[0], place_of(index, parameters))
+    return 0
 
 
 cdef inline int put_buffer(Parameters parameters, const Parameter* parameter, Py_ssize_t index, Buffer buffer,

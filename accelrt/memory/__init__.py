@@ -2,7 +2,8 @@
 
 caching        raw pointers: allocate, free, record other streams, limit; functions that are asked for memory
 statistics     memory_stats, peaks, snapshot, audit
-mempool        MemPool and use_mem_pool; the state of a pool, kept and restored
+mempool        MemPool and use_mem_pool; sleep and wake; the state of a pool, kept and restored
+sleep_mode     what sleep and wake answer, and their errors
 host_cache     the cache of page-locked memory
 refusal        OutOfMemoryError: its fields, and the functions that are told of it
 explain        why a request was refused and what helps, found in those fields; the text that says so

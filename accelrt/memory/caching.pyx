@@ -25,6 +25,7 @@ from accelrt.memory.allocator.pool cimport (
 )
 from accelrt.memory.allocator.read_stats cimport allocated_bytes, reserved_bytes
 from accelrt.memory.allocator.sizes cimport ROUND_LIMIT
+from accelrt.memory.allocator.suspended cimport suspended_pools, sweep_suspended
 from accelrt.memory.allocator.types cimport Pool
 cimport accelrt.memory.backends.callbacks as callbacks
 from accelrt.memory.settings.apply cimport backend_name
@@ -464,6 +465,9 @@ def empty_cache():
                 code = empty(ordinal)
             if code:
                 raise_status(code, "empty_cache", ("device", ordinal))
+            if suspended_pools:
+                with nogil:
+                    sweep_suspended(ordinal)
     if watch.sanitizing:
         watch.note_emptied()
 

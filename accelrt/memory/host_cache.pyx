@@ -17,6 +17,7 @@ from accelrt.memory.host.pool cimport (
 )
 from accelrt.memory.host.block cimport ROUND_LIMIT, PinnedStats, Tally, Timing
 from accelrt.memory.allocator.pool cimport MAX_DEVICES, pool_if_made
+from accelrt.memory.allocator.suspended cimport suspended_pools, sweep_suspended
 from accelrt.status cimport NOT_ALLOCATED, NOT_READY, OUT_OF_MEMORY, raise_status
 cimport accelrt.runtime.sanitizer_hooks as watch
 
@@ -128,6 +129,10 @@ def host_empty_cache():
     cdef int ordinal, code
     watch.before_wait("host_empty_cache")
     drain()
+    if suspended_pools:
+        for ordinal in range(MAX_DEVICES):
+            with nogil:
+                sweep_suspended(ordinal)
     stats = read_pinned_stats()
     if stats.segments.current > stats.blocks.current:  # the driver waits for the device before it frees one
         for ordinal in range(MAX_DEVICES):

@@ -28,9 +28,11 @@ from accelrt.memory.allocator.sizes cimport GRANULE, LARGE
 from accelrt.memory.allocator.stats cimport (
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, REQUESTED_BYTES, RESERVED_BYTES, SEGMENT,
 )
+from accelrt.memory.allocator.suspended cimport is_pool_suspended, suspended_pools, sweep_suspended
 from accelrt.memory.allocator.types cimport HOLE, LIVE, PLAIN
 from accelrt.memory.backends.backend cimport require_native
-from accelrt.memory.history.recording import name_all
+from accelrt.memory.history.recording import name_all, tag
+from accelrt.memory.sleep_mode cimport put_to_sleep, wake_up
 from accelrt.status cimport FORKED, raise_status, refuse_copy, refuse_unmade
 
 cdef dict SHOWN = {
@@ -82,7 +84,7 @@ cdef size_t checked_limit(object limit) except? <size_t>-1:
 
 
 cdef dict figures_of(PrivateStats stats):
-    cdef dict answer = {"limit": None if stats.limit == SIZE_MAX else stats.limit}
+    cdef dict answer = {"limit": None if stats.limit == SIZE_MAX else stats.limit, "sleeping_bytes": stats.sleeping}
     for name, figure in SHOWN.items():
         answer[f"{name}.current"] = stats.current[<int>figure]
         answer[f"{name}.peak"] = stats.peak[<int>figure]
@@ -126,6 +128,8 @@ cdef class MemPool:
             for ordinal in range(64):
                 if self.held >> ordinal & 1:
                     release_pool(ordinal, 0, self.number, True)  # in a forked child there is nothing to let go of
+                    if suspended_pools:
+                        sweep_suspended(ordinal)
 
     cdef int hold_on(self, int ordinal) except -1:
         cdef int code
@@ -178,14 +182,69 @@ cdef class MemPool:
         Returns:
             dict: "allocated_bytes.current", "allocated_bytes.peak" and the like, for live memory (allocation,
             allocated_bytes), live and pending (active, active_bytes, requested_bytes) and what was taken from the
-            device (segment, reserved_bytes), in blocks, segments or bytes; and "limit", bytes or None.  The figures
-            are part of memory_stats' too.
+            device (segment, reserved_bytes), in blocks, segments or bytes; "sleeping_bytes", which the device has back
+            until wake(); and "limit", bytes or None.  The figures are part of memory_stats' too.
         """
         return figures_of(self.read(device, False))
 
     def reset_peak_stats(self, device=None):
         """Sets the pool's peaks on a device, None being its own, to the current figures."""
         self.read(device, True)
+
+    def sleep(self, keep="host", device=None):
+        """Gives the pool's memory back to its device, until wake(); addresses stay, so that pointers, Buffers, Arrays and
+        captured graphs over it are valid again then.
+
+        Arguments:
+            keep: "host" copies what is live to page-locked memory; "discard" lets the contents go: after wake() they are
+                undefined.  What is free in the pool is never kept.
+            device: int, "cuda:1", ...; None is the pool's own.  Each device's part sleeps by itself.
+        Returns:
+            SleepResult: bytes and seconds.
+        Raises:
+            OutOfMemoryError: no page-locked memory for the contents.
+            NotSupportedError: the device's memory is in plain segments (expandable_segments:False, or a device without
+                virtual memory), or the allocator's backend is not accelrt's own.
+            RuntimeError: it sleeps already, or a capture is under way on the device.
+            ValueError: keep is neither, or the pool was never used on that device.
+            CudaError: the driver refused, or work on the device failed.
+
+        It waits for the device's work.  The first sleep takes the page-locked memory from the driver, which is slower than
+        the copies (host_seconds; pinned_num_register_threads of ACCELRT_ALLOC_CONF shares it among threads); the cache keeps
+        it for the next one, until host_empty_cache().  After an error the pool is as it was; only where the driver refused
+        to take memory back and then to give it again does it sleep (is_asleep), and wake() can be tried again.
+
+        While it sleeps, memory of it may be freed; allocations from it, copies, fills, launches and exports of it and
+        replays of graphs over it raise SleepingMemoryError.  What accelrt does not see, a kernel of others or a pointer
+        handed out before, must not touch it.
+        """
+        if self.number == 0:
+            refuse_unmade(self)
+        return put_to_sleep("MemPool.sleep", self.device if device is None else ordinal_of(device), 0, self.number, keep)
+
+    def wake(self, device=None):
+        """Takes memory from the device for a pool that sleeps, at the same addresses, and copies the contents back.
+
+        Arguments:
+            device: as for sleep.
+        Returns:
+            SleepResult: bytes and seconds.  Once it returned, the contents are there for every stream.
+        Raises:
+            OutOfMemoryError: the device has no room, even after the idle memory went back to it.
+            RuntimeError: it does not sleep.
+            CudaError: the driver refused.
+
+        After an error it sleeps on, nothing is lost, and it can be tried again.
+        """
+        if self.number == 0:
+            refuse_unmade(self)
+        return wake_up("MemPool.wake", self.device if device is None else ordinal_of(device), 0, self.number)
+
+    def is_asleep(self, device=None):
+        """Whether the pool's part on a device, None being its own, sleeps."""
+        if self.number == 0:
+            refuse_unmade(self)
+        return bool(is_pool_suspended(self.device if device is None else ordinal_of(device), 0, self.number))
 
     def snapshot(self, device=None):
         """The pool's segments on a device, None being its own, as memory_snapshot gives them."""
@@ -197,6 +256,8 @@ cdef class MemPool:
 
     def __repr__(self):
         limit = "" if self.most == SIZE_MAX else f", limit {self.most}"
+        if is_pool_suspended(self.device, 0, self.number):
+            limit += ", asleep"
         return f"<accelrt.MemPool {(0, self.number)} of device {self.device}{limit}>"
 
 
@@ -273,6 +334,127 @@ cdef class use_mem_pool:
         if code and code != FORKED:
             raise_status(code, "use_mem_pool", ("pool", self.pool, "device", self.ordinal))
         return False
+
+
+# sleep and wake
+
+cdef enum:
+    # The bit that tells ids of torch's pools from accelrt's (backends/torch_hooks.pyx): in the second number where torch
+    # was given an id of accelrt's, in the first where accelrt was given one of torch's.
+    TORCHS = 62
+
+cdef dict tag_pools = {}
+
+
+def tag_pool(name):
+    """The MemPool of a tag, made when it is first asked for: what is allocated inside use_mem_pool of it shares no page with
+    other memory, so that sleep(name) can give all of it back.
+
+    Arguments:
+        name: str, as of accelrt.memory.tag.
+    Returns:
+        MemPool, which lives until the process ends; the same one for the same name.
+    Raises:
+        TypeError: name is no str.
+        NotSupportedError: the allocator's backend is not accelrt's own.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"name is {name!r} of type {type(name).__name__}; a tag is a str")
+    if name not in tag_pools:
+        tag_pools.setdefault(name, MemPool())
+    return tag_pools[name]
+
+
+cdef class sleepable(use_mem_pool):
+    """The context in which what the calling thread allocates has a tag and can be put to sleep by it.
+
+        with accelrt.memory.sleepable("weights"):
+            weights = load()
+        accelrt.memory.sleep("weights")
+
+    Arguments:
+        name: str, the tag, as of accelrt.memory.tag.  What is allocated comes from the tag's own pool (tag_pool), on the
+            device that is current when the context is entered.
+    Raises:
+        as use_mem_pool and tag_pool.
+    """
+
+    cdef object tag
+
+    def __init__(self, name):
+        super().__init__(tag_pool(name))
+        self.tag = tag(name)
+
+    def __enter__(self):
+        if self.tag is None:
+            refuse_unmade(self)
+        use_mem_pool.__enter__(self)
+        self.tag.__enter__()
+
+    def __exit__(self, kind, error, trace):
+        self.tag.__exit__(kind, error, trace)
+        return use_mem_pool.__exit__(self, kind, error, trace)
+
+
+cdef int read_sleeper(object pool, int ordinal, uint64_t* out_id) except -1:
+    # A pool's id, from what names one for sleep and wake.
+    cdef bint known
+    if isinstance(pool, str):
+        if pool not in tag_pools:
+            raise ValueError(
+                f"nothing was allocated in a pool of the tag {pool!r}: only memory that shares no page with other tags' can "
+                f"sleep; allocate it inside accelrt.memory.sleepable({pool!r}), or use a MemPool of your own"
+            )
+        pool = tag_pools[pool]
+    elif not isinstance(pool, (MemPool, tuple)) and isinstance(getattr(pool, "id", None), tuple):  # torch.cuda.MemPool
+        pool = pool.id
+    read_pool_id(pool, out_id)
+    if out_id[0] == 0 and out_id[1] >> TORCHS & 1:
+        out_id[1] ^= <uint64_t>1 << TORCHS
+    elif out_id[0] and out_id[1] == 0:  # of a graph of torch's that has a pool of its own; accelrt names none so by itself
+        with nogil:
+            known = read_private(ordinal, out_id[0], out_id[1], False).known
+        if not known:
+            out_id[0] |= <uint64_t>1 << TORCHS
+    return 0
+
+
+cdef int sleeper_device(object pool, object device) except -1:
+    return (<MemPool>pool).device if device is None and isinstance(pool, MemPool) else ordinal_of(device)
+
+
+def sleep(pool, keep="host", device=None):
+    """Gives a memory pool's memory back to its device, until wake(); see MemPool.sleep.
+
+    Arguments:
+        pool: MemPool; a pool's id, (int, int); torch.cuda.MemPool or its id, or the pool() of a graph that torch captured
+            into a pool of its own, where accelrt is torch's allocator; or a tag, as str: then what was allocated in
+            sleepable(tag) sleeps.
+        keep: "host" or "discard".
+        device: int, "cuda:1", ...; None is a MemPool's own, else the current device.
+    Returns:
+        SleepResult.
+    Raises:
+        as MemPool.sleep; TypeError: pool is none; ValueError: no memory of the tag has a pool of its own.
+    """
+    cdef uint64_t[2] name
+    cdef int ordinal = sleeper_device(pool, device)
+    read_sleeper(pool, ordinal, name)
+    return put_to_sleep("memory.sleep", ordinal, name[0], name[1], keep)
+
+
+def wake(pool, device=None):
+    """Wakes a memory pool that sleeps, also one whose MemPool is gone and in which memory is live; see MemPool.wake.
+
+    Arguments:
+        pool, device: as for sleep.
+    Returns:
+        SleepResult.
+    """
+    cdef uint64_t[2] name
+    cdef int ordinal = sleeper_device(pool, device)
+    read_sleeper(pool, ordinal, name)
+    return wake_up("memory.wake", ordinal, name[0], name[1])
 
 
 # checkpoints

@@ -64,9 +64,18 @@ def memory_allocated(device=None):
 
 
 def memory_reserved(device=None):
-    """Bytes that the allocator holds from a device, live and idle; with the backend cudaMallocAsync, what the
-    driver's pool holds for everybody in the process."""
+    """Bytes that the allocator holds from a device, live and idle, without what sleeps; with the backend
+    cudaMallocAsync, what the driver's pool holds for everybody in the process."""
     return current_of_pool(pool_at(device), RESERVED_BYTES)
+
+
+def sleeping(device=None):
+    """Bytes of pools that sleep: live or idle, they keep their addresses, and the device has the memory back."""
+    cdef Pool* pool = pool_at(device)
+    cdef Stats stats
+    with nogil:
+        stats = read_stats(pool)
+    return stats.sleeping_bytes
 
 
 def max_memory_allocated(device=None):
@@ -127,6 +136,7 @@ cdef dict single_figures(const Stats* stats, Pool* pool):
         "virtual_memory_calls": stats.virtual_memory_calls,
         "stitched_bytes": stats.stitched_bytes,
         "reserved_addresses": stats.reserved_addresses,
+        "sleeping_bytes": stats.sleeping_bytes,
         "largest_free_block": largest,
         "fragmentation": 1 - largest / idle if idle else 0.0,
     }
@@ -142,8 +152,9 @@ def memory_stats(device=None):
         current, peak, allocated and freed, in blocks or bytes; "oversize_allocations.current" and the like;
         counts of retries, failures and device calls.  Beyond torch's: virtual_memory_calls, calls of the
         driver's virtual memory; stitched_bytes, mapped a second time; reserved_addresses, bytes of address
-        space; largest_free_block, bytes; fragmentation, the part of the idle bytes outside that block, 0 to 1;
-        "tag.NAME.allocated_bytes.current" and the like for each tag (accelrt.memory.tag), bytes and blocks.
+        space; sleeping_bytes, which the device has back until their pools wake; largest_free_block, bytes;
+        fragmentation, the part of the idle bytes outside that block, 0 to 1; "tag.NAME.allocated_bytes.current" and the
+        like for each tag (accelrt.memory.tag), bytes and blocks.
         {} before the first use of a device, as in torch; every other figure is 0 then, and none is a first use.
     """
     cdef Pool* pool = pool_at(device)
@@ -208,7 +219,7 @@ def memory_snapshot(device=None):
         device: as in memory_stats, but None means all devices.
     Returns:
         list of dicts, one a segment, with torch's keys (torch.cuda.memory_snapshot) and "serial", the number
-        of the segment in the order in which its device's were taken.
+        of the segment in the order in which its device's were taken, and "asleep", whether its pool sleeps.
     Raises:
         NotSupportedError: the backend is not accelrt's own pool.
     """

@@ -21,6 +21,7 @@ cdef class Record:            # of one capture, while it is under way
     cdef list kept            # what its graph will keep alive
     cdef uintptr_t[2] recent  # the objects that came to be kept last; 0: none yet
     cdef AddressMap sources   # those that came before them
+    cdef set pools            # of (ordinal, id) of the private pools that kept has a PoolUse of; or None
     cdef Record outer         # of the graph that this capture is a body of, whose sources count; or None
     cdef object breakage      # a Breakage, once it is known to be broken
 
@@ -29,6 +30,10 @@ cdef class Record:            # of one capture, while it is under way
 cdef class Side:              # memory that a captured node uses; kept with what keeps it alive
     cdef int ordinal          # of device memory; or PINNED, OTHER_HOST
     cdef uintptr_t address
+
+cdef class PoolUse:           # a private pool, memory of which a captured node uses; the pool may be put to sleep
+    cdef int ordinal
+    cdef uint64_t[2] id
 
 # other: the record of the graph that this capture is a body of, or None
 cdef Record open_capture(int ordinal, uintptr_t origin, uint64_t capture, list kept, Record other)

@@ -23,6 +23,10 @@ cdef class Side:
     """Memory that a captured node reads or writes; kept with what keeps it alive."""
 
 
+cdef class PoolUse:
+    """A private pool, memory of which a captured node reads or writes."""
+
+
 cdef class Record:
     """One capture, while it is under way."""
 
@@ -130,13 +134,15 @@ cdef int note_source(Record record, uintptr_t source) except -1:
 cdef int keep_side_slow(Record record, object source, object keeper, int ordinal, uintptr_t address) except -1:
     cdef Side side
     cdef uintptr_t key = <uintptr_t><void*>source
+    cdef uint64_t[2] pool
     cdef bint private = False
     if map_find(&record.sources, key) != NULL:
         return 1
     if ordinal >= 0:
         with nogil:
-            private = in_private(ordinal, address)
+            private = in_private(ordinal, address, pool)
     if private:
+        note_pool(record, ordinal, pool[0], pool[1])
         return 0
     record.kept.append(source if keeper is None else keeper)
     note_source(record, key)
@@ -145,6 +151,21 @@ cdef int keep_side_slow(Record record, object source, object keeper, int ordinal
     side.address = address
     record.kept.append(side)
     return 1
+
+
+cdef int note_pool(Record record, int ordinal, uint64_t first, uint64_t second) except -1:
+    # Once a pool.
+    cdef PoolUse use
+    name = (ordinal, first, second)
+    if record.pools is None:
+        record.pools = set()
+    if name not in record.pools:
+        use = PoolUse.__new__(PoolUse)
+        use.ordinal = ordinal
+        use.id[0], use.id[1] = first, second
+        record.kept.append(use)
+        record.pools.add(name)
+    return 0
 
 
 cdef bint note_sides(list sides, int device, uintptr_t stream) except *:

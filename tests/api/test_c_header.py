@@ -75,6 +75,7 @@ def test_every_constant_has_its_value(tmp_path):
         "SUCCESS": 0,
         "NOT_READY": 600,
         "POOL_CAP_REACHED": -9,
+        "SLEEPING": -10,
         "GRAPH_READY": 3,
     }.items() <= constants.items()
     checks = "".join(f'_Static_assert(ACCELRT_{n} == {v}, "{n}");\n' for n, v in constants.items())

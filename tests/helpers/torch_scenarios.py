@@ -298,6 +298,30 @@ def the_fraction_is_a_limit(t):
 
 
 @scenario
+def a_mem_pool_sleeps_and_wakes(t):
+    cuda, memory = t.torch.cuda, t.accelrt.memory
+    pool = cuda.MemPool()
+    with cuda.use_mem_pool(pool):
+        inside = t.tensor(t.numbers(2_000_000))
+    address = inside.data_ptr()
+    for named in (None, pool, pool.id):
+        asleep = pool.sleep() if named is None else memory.sleep(named)
+        assert asleep.copied >= 8_000_000
+        assert pool.is_asleep()
+        assert {segment["asleep"] for segment in pool.snapshot()} == {True}
+        assert cuda.memory_stats()["sleeping_bytes"] >= 8_000_000
+        with refused(RuntimeError, "a pool that sleeps"), cuda.use_mem_pool(pool):
+            t.torch.empty(1000, device="cuda")
+        _ = pool.wake() if named is None else memory.wake(named)
+        assert inside.data_ptr() == address
+        assert t.holds(inside, t.numbers(2_000_000))
+    pool.sleep()
+    del inside, named, pool
+    t.is_tidy()
+    assert memory.sleeping() == 0
+
+
+@scenario
 def a_mem_pool_has_memory_of_its_own(t):
     cuda = t.torch.cuda
     pool = cuda.MemPool()
@@ -348,6 +372,22 @@ def captured_copies(t, source, pool=None, stream=None):
         last = torch.empty_like(source).copy_(parts[-1], non_blocking=True)
         del parts, part
     return graph, last
+
+
+@scenario
+def the_pool_of_a_graph_sleeps_and_wakes(t):
+    torch, memory = t.torch, t.accelrt.memory
+    source = t.tensor(t.numbers(50_000))
+    graph, last = captured_copies(t, source)
+    address = last.data_ptr()
+    assert memory.sleep(graph.pool()).copied >= 200_000
+    assert memory.sleeping() > 0
+    memory.wake(graph.pool())
+    source.copy_(t.numbers(50_000, 10))
+    graph.replay()
+    torch.cuda.synchronize()
+    assert last.data_ptr() == address
+    assert t.holds(last, t.numbers(50_000, 10))
 
 
 @scenario

@@ -42,6 +42,7 @@ DOORS = {
         "private_pool",
         "read_stats",
         "routes",
+        "suspended",
     },
     "memory.backends": {"callbacks", "torch_hooks"},
     "memory.host": {"pool"},

@@ -148,3 +148,15 @@ def test_losses_without_torchs_own_are_no_result(modules):
     training.compare(suite)
     assert suite.cells["resnet.losses"] == {}
     assert [each["column"] for each in suite.errors] == [training.PLUGGED]
+
+
+def test_a_sleep_and_a_wake_are_measured_and_checked():
+    done = start("bench_sleep", "--gib", "0.1", "--json")
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    names = [f"{name} {step}" for name in ("first", "second", "discard") for step in ("sleep", "wake")]
+    assert [row["what"] for row in said["rows"]] == names
+    for row in said["rows"]:
+        assert row["bytes"] >= row["copied"] >= 0
+        assert (row["copied"] == 0) == row["what"].startswith("discard")
+    assert said["raw"] == {}

@@ -28,12 +28,13 @@ def block(word, blocks=PYTHON):
     return found
 
 
-USE, ARRAYS, CAPTURE, TORCH, PEERS, BACKENDS = (
+USE, ARRAYS, CAPTURE, SLEEP, TORCH, PEERS, BACKENDS = (
     block(word)
     for word in (
         "wait_event",
         "cuda.elementwise(",
         "cuda.graph(",
+        "sleepable",
         "interop.torch.install()",
         "interop.cupy",
         "select_backend",
@@ -58,10 +59,16 @@ def run(text, **environment):
 
 def test_every_block_is_among_those_that_are_tested():
     assert {language for language, _ in BLOCKS} == {"", "python", "cython"}
-    blocks = (USE, ARRAYS, CAPTURE, TORCH, PEERS, RESOURCES, BACKENDS, FROM_RESOURCES)
+    blocks = (USE, ARRAYS, CAPTURE, SLEEP, TORCH, PEERS, RESOURCES, BACKENDS, FROM_RESOURCES)
     assert sorted(blocks) == list(range(len(PYTHON)))
     assert len(CYTHON) == 1
     assert len(PLAIN) == 4
+
+
+def test_the_memory_of_a_tag_sleeps_and_wakes():
+    given, copied, seconds, asleep = run(PYTHON[SLEEP], ACCELRT_DRIVER="host").split()
+    assert int(given) == int(asleep) >= int(copied) == 8 << 20
+    assert float(seconds) > 0
 
 
 @pytest.mark.parametrize("driver", [{}, {"CUDA_VISIBLE_DEVICES": ""}, {"ACCELRT_DRIVER": "host"}])

@@ -14,6 +14,8 @@ pending        blocks freed while other streams may use them; offers, which wait
 event_queue    each stream's queue of events
 private_pool   private pools, and the routes of captures and threads that allocate from them
 routes         the entry points for private pools, as graphs and MemPools use them
+suspended      which private pools sleep, and whether memory is theirs
+suspend        sleep and wake: a pool's pages go back to the device and come again at the same addresses
 checkpoint     the state of a private pool, saved and restored
 read_stats     a pool's statistics and its snapshot
 event_ring     the history: a ring of events, the figures of tags

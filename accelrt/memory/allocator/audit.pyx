@@ -97,8 +97,8 @@ cdef const char* walk_slots(const Segment* segment, int64_t* resident_bytes) noe
         offset += slot.size
         if slot.page != NULL and slot.page.resident == slot:
             resident_bytes[0] += slot.size
-            if slot.hole != NULL or not slot.mapped:
-                return "a page is resident in a slot where it is mapped and that is no hole"
+            if slot.hole != NULL or not (slot.mapped or slot.page.suspended):
+                return "a page is resident in a slot where it is mapped, unless it is suspended, and that is no hole"
         else:
             evicted += 1
             if slot.hole == NULL or slot.hole.state != HOLE or slot.hole.address != slot.address:
@@ -147,7 +147,7 @@ cdef const char* walk_segments(const Pool* pool, Count* count) noexcept nogil:
     cdef const Heap* heap = pool.heaps
     cdef const Page* page = pool.first_page
     cdef const char* found
-    cdef int64_t resident_bytes = 0, pages = 0
+    cdef int64_t resident_bytes = 0, pages = 0, sleeping = 0
     while segment != NULL:
         found = walk_segment(segment, count, &resident_bytes)
         if found != NULL:
@@ -167,7 +167,12 @@ cdef const char* walk_segments(const Pool* pool, Count* count) noexcept nogil:
             segment = segment.after
         heap = heap.next
     while page != NULL:
-        count.counters[RESERVED_BYTES][1] += page.size
+        if page.suspended:
+            sleeping += page.size
+            if page.primary.segment.heap.owner == NULL or page.primary.segment.heap.owner.suspension == NULL:
+                return "only pages of a suspended private pool are suspended"
+        else:
+            count.counters[RESERVED_BYTES][1] += page.size
         if page.resident != NULL:
             pages += page.size
         if not keeps_slots(page):
@@ -175,6 +180,8 @@ cdef const char* walk_segments(const Pool* pool, Count* count) noexcept nogil:
         page = page.after
     if resident_bytes != pages:
         return "a page is resident in exactly one slot"
+    if sleeping != pool.stats.sleeping_bytes:
+        return "the suspended pages add up to the sleeping bytes"
     return NULL
 
 
@@ -418,8 +425,8 @@ cdef const char* compare_cheaply(const Pool* pool) noexcept nogil:
     cdef int64_t reserved = pool.stats.counters[RESERVED_BYTES][0].current + pool.stats.counters[RESERVED_BYTES][1].current
     cdef int64_t active = total_of(pool, ACTIVE_BYTES), live = total_of(pool, ALLOCATED_BYTES)
     cdef int64_t split = total_of(pool, INACTIVE_SPLIT_BYTES)
-    if not 0 <= live <= active or not 0 <= split or active + split > reserved:
-        return "reserved = live + pending + free"
+    if not 0 <= live <= active or not 0 <= split or active + split > reserved + pool.stats.sleeping_bytes:
+        return "reserved + sleeping = live + pending + free"
     return NULL
 
 

@@ -24,7 +24,7 @@ from accelrt.memory.allocator.stats cimport ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTE
 from accelrt.memory.allocator.types cimport (
     FREE, HOLE, LIVE, PLAIN, EXPANDABLE, STITCHED, Block, Heap, Page, Pool, PrivatePool, Slot,
 )
-from accelrt.status cimport BROKEN, NO_HOST_MEMORY
+from accelrt.status cimport BROKEN, NO_HOST_MEMORY, SLEEPING
 
 
 # --- the pool's segments: plain and expandable ones by serial, then the stitched ones, heap by heap ----------------
@@ -65,6 +65,8 @@ cdef int look_at(Pool* pool, const PrivatePool* owner) noexcept nogil:
     cdef size_t index
     if owner == NULL:
         return NO_SUCH_POOL
+    if owner.suspension != NULL:
+        return SLEEPING
     while heap != NULL:
         if heap.owner == owner and heap.pending:
             return WAITS

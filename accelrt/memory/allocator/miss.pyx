@@ -35,7 +35,7 @@ from accelrt.memory.allocator.stream_epochs cimport (
     poll_all, poll_progress,
 )
 from accelrt.memory.allocator.types cimport CLASSES, Block, Page, Replay, Use
-from accelrt.status cimport CAPTURE_UNSUPPORTED, CAP_REACHED, OUT_OF_MEMORY, POOL_CAP_REACHED
+from accelrt.status cimport CAPTURE_UNSUPPORTED, CAP_REACHED, OUT_OF_MEMORY, POOL_CAP_REACHED, SLEEPING
 
 cdef enum:
     CAPTURE_LAST = 908
@@ -418,6 +418,8 @@ cdef int take_locks(Pool* pool, Request* request) noexcept nogil:
     pthread_mutex_lock(&pool.growth)
     lock_all(pool)
     code = pool_for(pool, request.stream, &owner)
+    if code == 0 and owner != NULL and owner.suspension != NULL:
+        code = SLEEPING
     if code == 0:
         code = heap_of(pool, owner, heap_stream(request.stream), request.kind, &request.heap)
     return code

@@ -43,7 +43,7 @@ from accelrt.memory.backends.external_pool cimport (
     external_use_on,
 )
 from accelrt.status cimport (
-    BROKEN, INVALID_DEVICE, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, NO_DEVICE, NO_HOST_MEMORY, OUT_OF_MEMORY,
+    BROKEN, INVALID_DEVICE, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, NO_DEVICE, NO_HOST_MEMORY, OUT_OF_MEMORY, SLEEPING,
 )
 
 cdef extern from "<pthread.h>" nogil:
@@ -245,6 +245,8 @@ cdef int prepare(Pool* pool, Request* request, size_t size, uintptr_t stream) no
     request.size = rounded(&pool.settings, size)
     request.stream = stream
     request.kind = LARGE if pool.settings.virtual_memory else kind_of(request.size)
+    if code == 0 and owner != NULL and owner.suspension != NULL:
+        code = SLEEPING
     if code == 0:
         code = heap_of(pool, owner, heap_stream(stream), request.kind, &request.heap)
     if code == 0 and request.heap.pending and pool.captures == 0:
@@ -402,7 +404,7 @@ cdef int locate(int hint, uintptr_t address, int* out_device) noexcept nogil:
     return NOT_ALLOCATED
 
 
-cdef bint in_private(int device, uintptr_t address) noexcept nogil:
+cdef bint in_private(int device, uintptr_t address, uint64_t* out_id) noexcept nogil:
     # Takes the exclusive section.
     cdef Pool* pool = pool_if_made(device)
     cdef Block* block
@@ -412,6 +414,8 @@ cdef bint in_private(int device, uintptr_t address) noexcept nogil:
     lock_all(pool)
     block = live_at(pool, address)
     answer = block != NULL and block.heap.owner != NULL
+    if answer:
+        out_id[0], out_id[1] = block.heap.owner.id[0], block.heap.owner.id[1]
     unlock_all(pool, NULL)
     return answer
 

@@ -137,6 +137,8 @@ cdef void unlink(Pool* pool, PrivatePool* owner) noexcept nogil:
     if owner.next != NULL:
         owner.next.before = owner.before
     forget_replays(pool, owner)
+    if owner.suspension != NULL:
+        owner.suspension.orphan = True
     free(owner)
 
 

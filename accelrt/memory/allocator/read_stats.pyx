@@ -262,6 +262,7 @@ cdef struct View:  # a copy of a block's fields, with those of its segment
     uint64_t serial
     int kind
     int shape
+    bint asleep         # its pool is suspended
     uintptr_t stream
     uint64_t[2] owner
     uint32_t stack
@@ -297,6 +298,7 @@ cdef void view_block(View* view, const Segment* segment, const Block* block) noe
     view.stack = block.stack
     view.tag = block.tag
     view.segment_stack = segment.stack
+    view.asleep = segment.heap.owner != NULL and segment.heap.owner.suspension != NULL
     view.owner[0] = view.owner[1] = 0
     if segment.heap.owner != NULL:
         view.owner[0] = segment.heap.owner.id[0]
@@ -366,6 +368,7 @@ cdef dict segment_dict(int device, const View* view):
         "segment_type": "large" if view.kind == LARGE else "small",
         "segment_pool_id": (view.owner[0], view.owner[1]),
         "is_expandable": view.shape != PLAIN,
+        "asleep": bool(view.asleep),
         "serial": view.serial,
         "frames": view.segment_stack,
         "blocks": [],
@@ -399,8 +402,8 @@ def segments(int device):
     Arguments:
         device: int, an ordinal.
     Returns:
-        A list of dicts with torch's keys (torch.cuda.memory_snapshot) and "serial", and the number of the first event
-        that came later; [] and 0 where the device's pool was never used.  "frames" and "tag" are numbers
+        A list of dicts with torch's keys (torch.cuda.memory_snapshot) "serial" and "asleep", and the number of the first
+        event that came later; [] and 0 where the device's pool was never used.  "frames" and "tag" are numbers
         (memory/history/recording.pyx, name_all).
     Raises:
         MemoryError: the host has no memory for the copy.

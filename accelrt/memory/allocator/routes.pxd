@@ -9,6 +9,7 @@ cdef struct PrivateStats:  # by the statistics of stats.pxd, except those of spl
     bint known             # the device has such a pool
     int uses               # graphs, captures, MemPools and contexts that retain it
     size_t limit           # most bytes to reserve; SIZE_MAX: none
+    size_t sleeping        # bytes of its pages that the device has back; not among the reserved ones
     int64_t[STATS] current
     int64_t[STATS] peak
 

@@ -85,6 +85,7 @@ cdef void read_figures(Pool* pool, PrivatePool* owner, PrivateStats* stats, bint
     stats.known = True
     stats.uses = owner.uses
     stats.limit = owner.limit
+    stats.sleeping = owner.sleeping
     for stat in range(STATS):
         stats.current[stat] = sum_of(pool, owner, stat)
         stats.peak[stat] = owner.peak[stat]

@@ -62,6 +62,7 @@ cdef struct Stats:  # a pool's; peak_all is the peak of the sum of both kinds, n
     # What there is now.
     int64_t stitched_bytes        # mapped in stitched segments
     int64_t reserved_addresses    # bytes of address space reserved, mapped or not
+    int64_t sleeping_bytes        # of suspended pages, which the device has back
     Counter oversize_allocations
     Counter oversize_segments
 

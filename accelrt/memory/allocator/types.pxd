@@ -37,6 +37,32 @@ cdef struct Replay:
     bint recorded         # whether that event is recorded
     Replay* next
 
+# Live memory of a suspended pool whose contents the host keeps, and where: offset bytes from the start of its chunks.
+cdef struct Kept:
+    uintptr_t address
+    size_t size
+    size_t offset
+
+cdef struct Range:
+    uintptr_t low
+    uintptr_t high  # exclusive
+
+# A private pool that is suspended (suspend.pyx), or about to be.  The list of all of them, and ranges, are under that
+# module's lock; the rest is under the growth lock and in the exclusive section.
+cdef struct Suspension:
+    int device
+    uint64_t[2] id
+    bint orphan          # the private pool's record is gone
+    Kept* kept           # by order; NULL: nothing is kept
+    size_t kept_count
+    size_t kept_bytes    # of the chunks that hold contents
+    uintptr_t* chunks    # page-locked memory, of chunk_size bytes each but for the last
+    size_t chunk_count
+    size_t chunk_size
+    Range* ranges        # addresses of its segments, in ascending order
+    size_t range_count
+    Suspension* next
+
 # A private pool: the heaps that the captures of one graph pool handle, or a MemPool, allocate from.
 cdef struct PrivatePool:
     uint64_t[2] id
@@ -46,6 +72,8 @@ cdef struct PrivatePool:
     uint64_t segments
     size_t limit           # most bytes to reserve
     size_t reserved
+    size_t sleeping        # bytes of its suspended pages
+    Suspension* suspension  # NULL: it is in use; else nothing is allocated from it
     int rest               # 2: no replay of a destroyed graph can run; 1: none after the wait that is under way; 0: may run
     Replay* replays        # of destroyed graphs, while rest is 0
     bint hidden            # replays may run on streams that are unknown or may not be queried: only the device tells
@@ -115,12 +143,13 @@ cdef struct Block:
 # Physical memory, created in one call.  It is mapped in one slot of an expandable segment and any number of slots of
 # stitched segments, and resident in at most one of them: only there may a block other than a HOLE contain its bytes.
 cdef struct Page:
-    uintptr_t handle
+    uintptr_t handle  # 0: the device has the memory back (suspended)
     uint64_t serial  # identifies the page; the driver uses handles again
     size_t size
     Slot* resident   # where its bytes are in use; NULL while it is evicted
     Slot* primary    # its slot in an expandable segment
     Slot* slots      # all slots that it is mapped in
+    bint suspended   # its memory was given back, and it is mapped nowhere, until its pool is resumed
     Block* cover     # the covering block: at or before resident, in its segment's list; valid while mark is current
     uint64_t mark    # the search that last found it wholly free
     Page* before     # the pool's pages, in the order in which they were created
@@ -239,7 +268,7 @@ cdef struct Offer:
     Use* claimants
     Offer* next
 
-# One device's allocator.  reserved = live + pending + free + the pages that are resident nowhere, in bytes.
+# One device's allocator.  reserved + sleeping = live + pending + free + the pages that are resident nowhere, in bytes.
 cdef struct Pool:
     pthread_mutex_t lock             # inner; held for bookkeeping and calls that cannot wait
     pthread_mutex_t growth           # outer; held by the one thread that takes memory from the device or releases it

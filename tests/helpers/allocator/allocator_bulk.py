@@ -51,6 +51,8 @@ WEIGHTS = {
     "blink_gate": 2,
     "empty_cache": 0.5,
     "set_fraction": 0.5,
+    "allocate_apart": 12,
+    "nap": 0.3,
     "reset_peaks": 0.3,
     "reset_accumulated": 0.1,
 }
@@ -210,6 +212,45 @@ class Bulk:
         device = self.device()
         self.recent.append(f"reset the accumulated statistics of device {device}")
         self.mirror.reset_accumulated(device)
+
+    def allocate_apart(self):
+        """From a private pool, which takes naps."""
+        if not self.mirror.has_pages():
+            return
+        device, n, stream = self.device(), self.size(), self.random.choice((0, *OWN_STREAMS))
+        self.recent.append(f"allocate {n} from the pool on device {device}, stream {stream}")
+        key = self.mirror.allocate(device, n, stream, pool=self.mirror.pool_id())
+        if key:
+            self.live.append(key)
+            self.contents.write(self.mirror.address(key), n)
+
+    def nap(self):
+        """The pool sleeps on a device while other memory comes and goes, and some of its own is freed."""
+        device = self.device()
+        self.contents.check_all()
+        if not self.mirror.has_pages() or not self.mirror.sleep(device):
+            return
+        self.recent.append(f"the pool sleeps on device {device}")
+        live = self.mirror.models[device].live
+        inside = [key for key in self.live if key[0] == device and live[key[1:]].segment.heap.pool]
+        for key in self.random.sample(inside, min(len(inside), self.random.randrange(3))):
+            self.live.remove(key)
+            del self.contents.written[self.mirror.address(key)]
+            self.mirror.free(key)
+        for _ in range(self.random.randrange(6)):
+            self.allocate_on(device, self.size(), self.random.choice((0, *OWN_STREAMS)))
+        self.mirror.compare(device)
+        while not self.mirror.wake(device):
+            self.recent.append(f"the pool sleeps on on device {device}")
+            self.mirror.set_fraction(device, 1.0)
+            outside = [key for key in self.live if key[0] == device and key not in inside]
+            if outside:
+                key = self.random.choice(outside)
+                self.live.remove(key)
+                self.contents.forget(self.mirror.address(key))
+                self.mirror.free(key)
+        self.mirror.compare(device)
+        self.contents.check_all()
 
     # choices
 

@@ -6,9 +6,10 @@ nothing, so it is known at every moment which events are complete.
 """
 
 import os
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from operator import call as direct
 
+import pytest
 from allocator_offers import Offers
 from model import Model, OutOfMemory
 from model_blocks import FREE, LIVE, PENDING, PLAIN
@@ -42,10 +43,12 @@ class Mirror(Offers):
         self.numbers = {key: stream.cuda_stream for key, stream in self.streams.items()}
         self.numbers |= {(device, 0): 0 for device in devices}
         self.models = dict.fromkeys(devices)
+        self.pool = None  # a MemPool, of all devices; what the models know it by is its id
         self.begin()
 
     def begin(self):
         """Starts with new models and empty pools; call it while the pools hold nothing but idle memory."""
+        self.drop_pool()
         accelrt.empty_cache()
         self.bases.clear()
         for device in self.models:
@@ -69,17 +72,22 @@ class Mirror(Offers):
 
     # operations
 
-    def allocate(self, device, n, stream=0, run=direct):
-        """Allocates on both sides; returns the block's key, or None for 0 bytes or no memory."""
+    def allocate(self, device, n, stream=0, run=direct, pool=None):
+        """Allocates on both sides; returns the block's key; None for 0 bytes, no memory, a sleeping pool."""
         model = self.models[device]
-        if self.gated(device) and model.may_retry(n, stream):
+        if pool in model.suspended:
+            with self.entered(device, pool), pytest.raises(accelrt.SleepingMemoryError):
+                accelrt.caching_allocator_alloc(max(n, 1), device, self.streams.get((device, stream)))
+            self.check(device)
+            return None
+        if self.gated(device) and model.may_retry(n, stream, pool):
             queues = model.queues.items()
             self.prepare_wait(device, {stream for stream, queue in queues if not complete(queue)})
         try:
-            place = model.allocate(n, stream)
+            place = model.allocate(n, stream, pool)
         except OutOfMemory as error:
             place = error
-        with self.opening_gates(model.waited):
+        with self.opening_gates(model.waited), self.entered(device, pool):
             try:
                 got = run(accelrt.caching_allocator_alloc, n, device, self.streams.get((device, stream)))
             except accelrt.OutOfMemoryError as error:
@@ -125,6 +133,68 @@ class Mirror(Offers):
             self.forget_segments(device)
             self.check(device)
 
+    # private pools
+
+    def pool_id(self):
+        """The mirror's MemPool, made at its first use: virtual memory only."""
+        if self.pool is None:
+            self.pool = accelrt.MemPool(device=next(iter(self.models)))
+            for model in self.models.values():
+                model.retained.add(self.pool.id)
+            for device in self.models:
+                with accelrt.use_mem_pool(self.pool, device):
+                    pass
+        return self.pool.id
+
+    def has_pages(self):
+        """Whether the devices have virtual memory, which a pool needs to sleep."""
+        return all(isinstance(model, PagedModel) for model in self.models.values())
+
+    def entered(self, device, pool):
+        return nullcontext() if pool is None else accelrt.use_mem_pool(self.pool, device)
+
+    def drop_pool(self):
+        """Lets go of it: its idle memory goes with the next empty_cache, also where it sleeps."""
+        if self.pool is None:
+            return
+        for device, model in self.models.items():
+            model.retained.clear()
+            model.suspended.clear()
+            assert accelrt.memory.sleeping(device) == model.statistics.flat["sleeping_bytes"]
+        self.pool = None
+
+    def sleep(self, device, keep="host"):
+        """Returns whether the pool sleeps now: one without pages on the device is left alone."""
+        pool, model = self.pool_id(), self.models[device]
+        if pool in model.suspended or not model.pages_of(pool, suspended=False):
+            return False
+        queues = model.queues.items()
+        self.prepare_wait(device, {stream for stream, queue in queues if queue})
+        model.sleep(pool)
+        with self.opening_gates(model.waited):
+            self.pool.sleep(keep, device)
+        self.check(device)
+        return True
+
+    def wake(self, device):
+        """Returns whether it could be woken."""
+        pool, model = self.pool_id(), self.models[device]
+        if pool not in model.suspended:
+            return False
+        queues = model.queues.items()
+        self.prepare_wait(device, {stream for stream, queue in queues if queue})
+        try:
+            model.wake(pool)
+        except OutOfMemory:
+            with self.opening_gates(model.waited), pytest.raises(accelrt.OutOfMemoryError):
+                self.pool.wake(device)
+        else:
+            with self.opening_gates(model.waited):
+                self.pool.wake(device)
+        self.forget_segments(device)
+        self.check(device)
+        return pool not in model.suspended
+
     def set_fraction(self, device, fraction):
         self.models[device].set_limit(fraction)
         accelrt.set_per_process_memory_fraction(fraction, device)
@@ -153,6 +223,7 @@ class Mirror(Offers):
             for place in list(model.live):
                 self.free((device, *place))
             self.set_fraction(device, 1.0)
+        self.drop_pool()
         self.empty_cache()
         for device in self.models:
             self.compare(device)
@@ -254,7 +325,8 @@ class Mirror(Offers):
             "total_size": sum(block.size for block in blocks),
             "stream": self.numbers[device, segment.heap.stream],
             "segment_type": segment.heap.kind,
-            "segment_pool_id": (0, 0),
+            "segment_pool_id": segment.heap.pool or (0, 0),
+            "asleep": segment.heap.pool in self.models[device].suspended,
             "is_expandable": segment.shape is not PLAIN,
             "allocated_size": sum(block.size for block in states[LIVE]),
             "active_size": sum(block.size for block in active),

@@ -85,6 +85,7 @@ class Storm:
         self.contents.check_all()
         for address in list(self.live):
             self.give_back(address)
+        self.mirror.drop_pool()
         accelrt.empty_cache()
         for device in self.mirror.models:
             assert accelrt.memory_snapshot(device) == []

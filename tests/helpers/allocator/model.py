@@ -42,7 +42,8 @@ class Model(Audited, Offers):
         self.queues = {}  # stream -> [Event], oldest first; streams in the order of their first use
         self.offers = []
         self.gated = set()  # streams whose gate is closed
-        self.retained = set()  # private pools in use
+        self.retained = set()  # private pools in use, by MemPools alone
+        self.suspended = set()  # those of them that sleep
         self.clock = 0
         self.allocations = 0
         self.statistics = Statistics()
@@ -170,7 +171,13 @@ class Model(Audited, Offers):
             return block
         self.statistics.count("num_alloc_retries")
         self.give_back()
-        block = self.find_or_grow(heap, size) or self.last_growth(heap, size) or self.borrow(heap, size)
+        block = self.find_or_grow(heap, size)
+        if not block and (idle := self.holds_idle_pools()):
+            self.retained -= idle
+            self.give_back()
+            self.retained |= idle
+            block = self.find_or_grow(heap, size)
+        block = block or self.last_growth(heap, size) or self.borrow(heap, size)
         if not block:
             self.statistics.count("num_ooms")
             self.count()
@@ -215,8 +222,15 @@ class Model(Audited, Offers):
                     self.withdraw(queue[0].block)
                 self.complete(queue.pop(0))
 
+    def holds_idle_pools(self):
+        """The private pools in use that have memory to give back before a request is refused."""
+        return {pool for pool in self.retained if any(each.heap.pool == pool for each in self.segments)}
+
     def wait(self):
         self.statistics.count("num_sync_all_streams")
+        self.wait_for_events()
+
+    def wait_for_events(self):
         if not all(event.complete for queue in self.queues.values() for event in queue):
             self.wait_for_gates()
         self.poll()

@@ -4,6 +4,7 @@ import itertools
 import math
 from dataclasses import dataclass
 
+from model import OutOfMemory
 from model_blocks import FREE, MIB, STITCHED, Block, Heap
 from model_physical import GRANULE, PhysicalPages, append_slot, whole_slots
 
@@ -260,6 +261,34 @@ class PagedModel(PhysicalPages):
             progress.quiescent_until = self.clock
         self.return_all_pages()
 
+    # sleep and wake
+
+    def sleep(self, pool):
+        self.waited = False
+        self.wait()
+        for page in self.pages_of(pool, suspended=False):
+            self.suspend(page)
+        self.suspended.add(pool)
+        self.happened["slept"] += 1
+        self.count()
+
+    def wake(self, pool):
+        self.waited = False
+        woken = self.resume(self.pages_of(pool, suspended=True))
+        if not woken:
+            self.wait_for_events()
+            self.give_back()
+            woken = self.resume(self.pages_of(pool, suspended=True))
+        self.count()
+        if not woken:
+            self.happened["slept on"] += 1
+            raise OutOfMemory
+        self.suspended.discard(pool)
+        self.happened["woken"] += 1
+
+    def holds_idle_pools(self):
+        return {pool for pool in self.retained if self.pages_of(pool, suspended=False)}
+
     # the device
 
     def give_back(self):
@@ -284,11 +313,12 @@ class PagedModel(PhysicalPages):
             progress.progress_event = False
 
     def drop_stitched(self, stitched):
-        mapped = [slot for slot in stitched.slots if slot.page]
+        held = [slot for slot in stitched.slots if slot.page]
+        mapped = [slot for slot in held if not slot.page.suspended]
         self.count_calls(len(mapped))
         self.statistics.count("stitched_bytes", -sum(slot.size for slot in mapped))
         self.free_addresses(stitched)
-        for slot in mapped:
+        for slot in held:
             slot.page.slots.remove(slot)
         self.stitched.remove(stitched)
         self.touched[stitched] = True

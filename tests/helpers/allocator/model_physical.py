@@ -16,6 +16,7 @@ class Page:
     size: int
     slots: list = field(default_factory=list)  # all it is mapped in; the first is in an expandable segment
     resident: "Slot" = None
+    suspended: bool = False  # its pool sleeps: the device has the memory, and it is mapped nowhere
 
 
 @dataclass(eq=False, slots=True)
@@ -43,7 +44,7 @@ class PhysicalPages(Model):
         self.refused = math.inf  # the reserved bytes that the device last refused to growth within the slack
 
     def reserved(self):
-        return sum(page.size for page in self.pages)
+        return sum(page.size for page in self.pages if not page.suspended)
 
     def usual_growth(self, size):
         return round_up(size, GRANULE)
@@ -115,15 +116,57 @@ class PhysicalPages(Model):
         return page
 
     def release_page(self, page, mapped=True):
-        self.count_calls(len(page.slots) * mapped + 1)
         for slot in page.slots:
             slot.page = None
             if slot.segment.shape is STITCHED:
                 slot.segment.incomplete = True
-                self.statistics.count("stitched_bytes", -slot.size)
         self.pages.remove(page)
+        if page.suspended:
+            self.statistics.count("sleeping_bytes", -page.size)
+            return
+        self.count_calls(len(page.slots) * mapped + 1)
+        self.statistics.count("stitched_bytes", -mapped_twice(page))
         self.statistics.change("reserved_bytes", "large", -page.size)
         self.statistics.count("num_device_free")
+
+    # sleep and wake
+
+    def pages_of(self, pool, suspended):
+        """None is resident in another pool's segments here: a pool that nobody retains is emptied at once."""
+        return [
+            page
+            for page in self.pages
+            if page.slots[0].segment.heap.pool == pool and page.suspended == suspended
+        ]
+
+    def suspend(self, page):
+        page.suspended = True
+        self.count_calls(len(page.slots) + 1)
+        self.statistics.count("stitched_bytes", -mapped_twice(page))
+        self.statistics.count("sleeping_bytes", page.size)
+        self.statistics.change("reserved_bytes", "large", -page.size)
+        self.statistics.count("num_device_free")
+
+    def resume(self, pages):
+        """Whether all of the pages could be had again."""
+        if self.reserved() + sum(page.size for page in pages) > self.limit:
+            return False
+        room = self.capacity - self.reserved()
+        for index, page in enumerate(pages):
+            self.count_calls(1)
+            room -= page.size
+            if room < 0:
+                self.count_calls(index)  # those made before are released
+                return False
+        slots = [slot for page in pages for slot in page.slots]
+        self.count_calls(len(slots) + count_runs(slots))
+        for page in pages:
+            page.suspended = False
+            self.statistics.count("stitched_bytes", mapped_twice(page))
+            self.statistics.count("sleeping_bytes", -page.size)
+            self.statistics.change("reserved_bytes", "large", page.size)
+            self.statistics.count("num_device_alloc")
+        return True
 
     def page_size(self, need, whole):
         """For a growth by whole, of which need bytes are still missing."""
@@ -224,6 +267,16 @@ class PhysicalPages(Model):
                 self.segments.remove(segment)
                 self.free_addresses(segment)
                 self.statistics.change("segment", "large", -1)
+
+
+def mapped_twice(page):
+    return sum(slot.size for slot in page.slots if slot.segment.shape is STITCHED)
+
+
+def count_runs(slots):
+    """How many runs of slots that follow each other in one segment."""
+    ends = {(slot.segment.serial, slot.offset + slot.size) for slot in slots}
+    return sum((slot.segment.serial, slot.offset) not in ends for slot in slots)
 
 
 def whole_slots(block):

@@ -65,6 +65,26 @@ class AllocatorAgainstModel(RuleBasedStateMachine):
         self.mirror.compare(0)
         return multiple(*filter(None, keys))
 
+    @rule(target=live, n=sizes, stream=st.sampled_from(STREAMS))
+    def allocate_from_the_pool(self, n, stream):
+        if not self.mirror.has_pages():
+            return multiple()
+        key = self.mirror.allocate(0, n, stream, pool=self.mirror.pool_id())
+        self.mirror.compare(0)
+        return multiple() if key is None else key
+
+    @rule(keep=st.sampled_from(["host", "discard"]))
+    def sleep(self, keep):
+        if self.mirror.has_pages():
+            self.mirror.sleep(0, keep)
+            self.mirror.compare(0)
+
+    @rule()
+    def wake(self):
+        if self.mirror.has_pages():
+            self.mirror.wake(0)
+            self.mirror.compare(0)
+
     @rule(key=live)
     def free(self, key):
         if self.is_live(key):
@@ -157,6 +177,7 @@ def test_bulk_of_random_operations(settings, debug, operations):
     required = ["num_ooms", "waited", "handed over"]
     if settings == "":
         required += ["raised", "absorbed", "stitched", "reused", "from other heaps", "kept pages", "filled"]
+        required += ["slept", "woken", "slept on"]
     environment = {"HOST_MEMORY": "128MiB", "DEBUG": debug, "ALLOC_CONF": settings}
     environment = {f"ACCELRT_{name}": value for name, value in environment.items()}
     print(in_child(allocator_bulk.run, seed, operations, required, **environment))

@@ -16,5 +16,5 @@ cdef Heap* first_ranked(const Pool* pool) noexcept nogil  # its largest block co
 
 
 cdef inline bint serves_others(const Heap* heap) noexcept nogil:
-    # Whether every common heap may take its quiescent pages.
-    return heap.owner == NULL or (heap.owner.uses == 0 and heap.owner.rest == 2)
+    # Whether every common heap may take its quiescent pages.  Those of a suspended pool have no memory.
+    return heap.owner == NULL or (heap.owner.uses == 0 and heap.owner.rest == 2 and heap.owner.suspension == NULL)

@@ -367,7 +367,10 @@ cdef void forget_page(Pool* pool, Page* page) noexcept nogil:
         if slot.segment.shape == STITCHED:
             slot.segment.incomplete = True
         else:
-            count_owner(slot.segment.heap, -<long long>page.size)
+            if page.suspended:
+                slot.segment.heap.owner.sleeping -= page.size
+            else:
+                count_owner(slot.segment.heap, -<long long>page.size)
             slot.segment.heap.gaps += 1
         drop_slot(slot)
     if page.before == NULL:
@@ -378,24 +381,27 @@ cdef void forget_page(Pool* pool, Page* page) noexcept nogil:
         pool.last_page = page.before
     else:
         page.after.before = page.before
-    count_pool(pool, RESERVED_BYTES, LARGE, -<long long>page.size)
-    pool.stats.num_device_free += 1
+    if page.suspended:
+        pool.stats.sleeping_bytes -= page.size
+    else:
+        count_pool(pool, RESERVED_BYTES, LARGE, -<long long>page.size)
+        pool.stats.num_device_free += 1
     free(page)
 
 
 cdef int release_page(Pool* pool, Page* page) noexcept nogil:
-    # After a failure the page is resident nowhere, and is tried again when pages are released next.
+    # After a failure the page is resident nowhere, and is tried again when pages are released next.  A suspended page is
+    # mapped nowhere, and the device has its memory already.
     cdef Slot* slot = page.slots
     cdef int code = 0
     while slot != NULL and code == 0:
         code = unmap_slot(pool, slot)
         slot = slot.after
-    if code:
-        return code
-    unlock_all(pool, NULL)
-    code = pool.table.physical_release(page.handle)
-    lock_all(pool)
-    pool.stats.virtual_memory_calls += 1
+    if code == 0 and page.handle:
+        unlock_all(pool, NULL)
+        code = pool.table.physical_release(page.handle)
+        lock_all(pool)
+        pool.stats.virtual_memory_calls += 1
     if code == 0:
         forget_page(pool, page)
     return code

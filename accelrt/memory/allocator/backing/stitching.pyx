@@ -166,7 +166,8 @@ cdef void mark_asleep(Pool* pool, Heap* heap) noexcept nogil:
 
 
 cdef void mark_leaving(Pool* pool) noexcept nogil:
-    # Heaps that are awake, BUSY or UNSEARCHED; ranked ones, filed anew first; and sleeping heaps of MemPools being emptied.
+    # Heaps that are awake, BUSY or UNSEARCHED; ranked ones, filed anew first; and sleeping heaps of MemPools being emptied
+    # and of suspended pools.
     cdef Heap* heap = pool.awake
     cdef PrivatePool* owner = pool.privates
     pool.search += 1
@@ -179,7 +180,7 @@ cdef void mark_leaving(Pool* pool) noexcept nogil:
             mark_heap(pool, heap, False, NULL)
         heap = heap.next_awake
     while owner != NULL:
-        heap = <Heap*>owner.heaps if owner.emptied else NULL
+        heap = <Heap*>owner.heaps if owner.emptied or owner.suspension != NULL else NULL
         while heap != NULL:
             if has_no_replays(pool, heap) and not heap.awake:
                 mark_heap(pool, heap, False, NULL)

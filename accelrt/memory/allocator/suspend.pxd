@@ -1,0 +1,25 @@
+# Sleep and wake: a private pool's pages go back to the device and come again at the same addresses.  Heaps sleep too, which
+# is another matter (exclusive.pyx), so here the pool is suspended and resumed.  Called with no lock held and, but for what
+# says otherwise, without the GIL.
+from libc.stdint cimport int64_t, uint64_t, uintptr_t
+
+cdef struct Moved:       # what one call moved
+    size_t bytes         # physical memory that the device has back, or gave
+    size_t copied        # contents
+    int64_t ns           # the whole call took
+    int64_t copy_ns      # from the first copy on to the end of the last one
+    int64_t host_ns      # page-locked memory was made ready
+    const char* row      # of the driver's table, that answered an error; NULL: none did
+    bint down            # after a failed call: the pool is suspended
+
+cdef enum:  # reasons for a refusal, beside status codes; nothing was changed then
+    NOT_RETAINED = 10101    # nothing retains such a pool on the device
+    IN_PLAIN = 10102        # the device's pool has plain segments
+    BESIDE_CAPTURE = 10103  # a capture is under way, beside which a device cannot be waited for
+    FREED_CAPTURED = 10104  # memory of it was freed that a stream uses which captures
+    SUSPENDED = 10105
+    NOT_SUSPENDED = 10106
+
+# Waits for the work on the pool's memory, copies live memory to the host if keep, and gives the pages back.
+cdef int suspend_pool(int device, uint64_t first, uint64_t second, bint keep, Moved* moved) noexcept nogil
+cdef int resume_pool(int device, uint64_t first, uint64_t second, Moved* moved) noexcept nogil

@@ -1,0 +1,132 @@
+"""Sleep and wake of memory pools: what the calls answer, and the errors that they raise.
+
+MemPool.sleep() and accelrt.memory.sleep() (mempool.pyx) come here; allocator/suspend.pyx does the work.
+"""
+from collections import namedtuple
+
+from libc.stdint cimport uint64_t
+
+from accelrt.devices.device cimport await_device
+from accelrt.driver.registry import cause_of_refusal
+from accelrt.errors import NotSupportedError, OutOfMemoryError
+from accelrt.memory.allocator.event_ring cimport take_stack
+from accelrt.memory.allocator.history_types cimport CONTEXT_ALL
+from accelrt.memory.allocator.pool cimport pool_if_made
+from accelrt.memory.allocator.suspend cimport (
+    BESIDE_CAPTURE, FREED_CAPTURED, IN_PLAIN, NOT_RETAINED, NOT_SUSPENDED, SUSPENDED, Moved, resume_pool, suspend_pool,
+)
+from accelrt.memory.allocator.types cimport Pool
+from accelrt.memory.backends.backend cimport require_native
+from accelrt.runtime.release_queue cimport drain
+cimport accelrt.runtime.sanitizer_hooks as watch
+from accelrt.status cimport CAP_REACHED, NOT_SUPPORTED, OUT_OF_MEMORY, raise_status
+
+cdef tuple KEEPS = ("host", "discard")
+
+
+class SleepResult(namedtuple("SleepResult", ("bytes", "copied", "seconds", "copy_seconds", "host_seconds"))):
+    """What a sleep or a wake moved.
+
+    Attributes:
+        bytes: int, physical memory that the device has back (sleep), or that was taken from it (wake).
+        copied: int, bytes of contents that went to the host, or came from there; 0 with keep="discard".
+        seconds: float, of the whole call, with the wait for the device's work.
+        copy_seconds: float, from the first copy to the end of the last: copied / copy_seconds is the link's rate.
+        host_seconds: float, to get page-locked memory; near 0 where the cache had it, as from the second sleep on.
+    """
+
+    __slots__ = ()
+
+
+cdef object result_of(Moved moved):
+    return SleepResult(moved.bytes, moved.copied, moved.ns / 1e9, moved.copy_ns / 1e9, moved.host_ns / 1e9)
+
+
+cdef dict REASONS = {
+    BESIDE_CAPTURE: "a capture is under way, beside which the device cannot be waited for; sleep before it or after its end",
+    FREED_CAPTURED: "memory of it was freed that a stream uses which is capturing; end that capture first",
+    SUSPENDED: "it sleeps already; wake it first",
+    NOT_SUSPENDED: "it does not sleep",
+}
+
+
+cdef int raise_reason(int code, str call, tuple pool, int ordinal) except -1:
+    where = f"{call}: pool {pool} of device {ordinal}"
+    if code == NOT_RETAINED:
+        raise ValueError(
+            f"{call}: device {ordinal} has no memory pool {pool} in use: nothing was allocated into it there, or no "
+            "MemPool, context or graph uses it any more"
+        )
+    if code == IN_PLAIN:
+        raise NotSupportedError(
+            f"{where} cannot sleep: the device's memory is in plain segments, whose addresses go when their memory goes; it "
+            "takes virtual memory, which ACCELRT_ALLOC_CONF=expandable_segments:True (the default, where the device has it) "
+            "gives", NOT_SUPPORTED, "NOT_SUPPORTED", call,
+        )
+    if code in REASONS:
+        raise RuntimeError(f"{where}: {REASONS[code]}")
+    return 0
+
+
+cdef void take_stack_of(int ordinal, const char* entry) noexcept:
+    # For the history, with the GIL; suspend.pyx drops it.
+    cdef const Pool* pool = pool_if_made(ordinal)
+    if pool != NULL:
+        take_stack(pool, CONTEXT_ALL, entry)
+
+
+cdef object put_to_sleep(str call, int ordinal, uint64_t first, uint64_t second, object keep):
+    cdef Moved moved
+    cdef bint keeps
+    cdef int code
+    if keep not in KEEPS:
+        raise ValueError(f"keep is {keep!r}; it may be 'host', to keep the contents in page-locked memory, or 'discard'")
+    keeps = keep == "host"
+    require_native(call)
+    watch.before_wait(call)
+    drain()
+    await_device(ordinal)  # on the main thread: there the wait ends at a signal
+    take_stack_of(ordinal, "sleep")
+    with nogil:
+        code = suspend_pool(ordinal, first, second, keeps, &moved)
+    raise_reason(code, call, (first, second), ordinal)
+    row = call if moved.row == NULL else moved.row.decode()
+    if code == OUT_OF_MEMORY and row == "host_alloc":
+        cause = cause_of_refusal()
+        raise OutOfMemoryError(
+            f"{call}: the driver has no page-locked host memory for the contents of pool {(first, second)} of device "
+            f"{ordinal}; nothing was changed; {cause or 'let the process lock more memory (ulimit -l)'}, call "
+            "host_empty_cache() where its idle pieces do not fit, or pass keep='discard' if the contents may go",
+            OUT_OF_MEMORY, "OUT_OF_MEMORY", "host_alloc",
+        )
+    if code:
+        left = "it sleeps all the same: its pages could not be had back; wake it" if moved.down else "it is as it was"
+        raise_status(code, row, ("pool", (first, second), "device", ordinal, "keep", keep),
+                     f"{call} did not put the pool to sleep, and {left}")
+    if watch.sanitizing:
+        watch.note_device_reached(ordinal)
+    return result_of(moved)
+
+
+cdef object wake_up(str call, int ordinal, uint64_t first, uint64_t second):
+    cdef Moved moved
+    cdef int code
+    require_native(call)
+    watch.before_wait(call)
+    drain()
+    take_stack_of(ordinal, "wake")
+    with nogil:
+        code = resume_pool(ordinal, first, second, &moved)
+    raise_reason(code, call, (first, second), ordinal)
+    if code == OUT_OF_MEMORY or code == CAP_REACHED:
+        what = "its limit (set_per_process_memory_fraction) leaves" if code == CAP_REACHED else "the device has"
+        raise OutOfMemoryError(
+            f"{call}: {what} no room on device {ordinal} for the pages of pool {(first, second)}, even after the idle "
+            "memory went back; it sleeps on, and its contents are kept; free memory and wake it again",
+            code, "OUT_OF_MEMORY", call,
+        )
+    if code:
+        raise_status(code, call if moved.row == NULL else moved.row.decode(),
+                     ("pool", (first, second), "device", ordinal),
+                     f"{call} failed: the pool sleeps on, and its contents are kept; wake it again")
+    return result_of(moved)

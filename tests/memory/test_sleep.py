@@ -1,0 +1,581 @@
+"""Sleep and wake: addresses, contents, figures, graphs, and what is refused meanwhile."""
+
+import ctypes
+import gc
+import os
+import threading
+
+import numpy as np
+import pytest
+from child import in_child
+
+import accelrt
+from accelrt import memory
+
+MIB = 1 << 20
+ON_HOST = os.environ.get("ACCELRT_DRIVER", "host") == "host"  # where nobody else uses the device meanwhile
+alloc, delete = accelrt.caching_allocator_alloc, accelrt.caching_allocator_delete
+
+
+def free_bytes(device=None):
+    return accelrt.mem_get_info(device)[0]
+
+
+def random_bytes(count, seed=1):
+    return np.random.default_rng(seed).integers(0, 256, count, np.uint8)
+
+
+def fill_buffers(pool, sizes, streams=(None,)):
+    """Buffers of the pool with random contents, and these."""
+    with accelrt.use_mem_pool(pool):
+        buffers = [accelrt.Buffer(size, stream=streams[at % len(streams)]) for at, size in enumerate(sizes)]
+    contents = [random_bytes(size, seed) for seed, size in enumerate(sizes)]
+    for buffer, content in zip(buffers, contents, strict=True):
+        buffer.copy_from(content)
+    return buffers, contents
+
+
+def assert_contents(buffers, contents):
+    for buffer, content in zip(buffers, contents, strict=True):
+        out = np.empty_like(content)
+        buffer.copy_to(out)
+        assert (out == content).all()
+
+
+def test_contents_and_addresses_are_the_same_after_it():
+    pool = accelrt.MemPool()
+    buffers, contents = fill_buffers(pool, [5 * MIB, 100, 3 * MIB, 12 * MIB, 700, 30 * MIB, 1, 70_000])
+    addresses, before = [buffer.ptr for buffer in buffers], free_bytes()
+    for _ in range(3):
+        down = pool.sleep()
+        assert pool.is_asleep()
+        assert "asleep" in repr(pool)
+        memory.audit()
+        up = pool.wake()
+        assert not pool.is_asleep()
+        memory.audit()
+        assert_contents(buffers, contents)
+        assert down.bytes == up.bytes == pool.stats()["reserved_bytes.current"]
+        assert down.copied == up.copied >= sum(map(len, contents))
+        assert 0 < down.copy_seconds <= down.seconds
+    assert [buffer.ptr for buffer in buffers] == addresses
+    assert free_bytes() == before or not ON_HOST
+
+
+def test_the_device_has_all_of_the_memory_meanwhile():
+    before, pool = free_bytes(), accelrt.MemPool()
+    buffers, contents = fill_buffers(pool, [64 * MIB, 30 * MIB])
+    held, reserved = pool.stats()["reserved_bytes.current"], accelrt.memory_reserved()
+    assert held >= 94 * MIB
+    if ON_HOST:
+        assert before - free_bytes() == held
+    result = pool.sleep()
+    assert result.bytes == held
+    if ON_HOST:
+        assert free_bytes() == before
+    assert accelrt.memory_reserved() == reserved - held
+    assert memory.sleeping() == memory.memory_stat("sleeping_bytes") == held
+    assert accelrt.memory_allocated() == 94 * MIB
+    stats = pool.stats()
+    assert (stats["reserved_bytes.current"], stats["sleeping_bytes"]) == (0, held)
+    assert stats["allocated_bytes.current"] == 94 * MIB
+    assert all(segment["asleep"] for segment in pool.snapshot())
+    states = {block["state"] for segment in pool.snapshot() for block in segment["blocks"]}
+    assert "active_allocated" in states
+    pool.wake()
+    assert memory.sleeping() == 0
+    assert accelrt.memory_reserved() == reserved
+    assert not any(segment["asleep"] for segment in pool.snapshot())
+    assert_contents(buffers, contents)
+
+
+def test_only_live_memory_is_copied_and_near_blocks_together():
+    pool = accelrt.MemPool()
+    with accelrt.use_mem_pool(pool):
+        buffers = [accelrt.Buffer(4096) for _ in range(200)]
+        large = accelrt.Buffer(20 * MIB)
+    kept = buffers[::2]
+    contents = [random_bytes(4096, seed) for seed in range(100)]
+    for buffer, content in zip(kept, contents, strict=True):
+        buffer.copy_from(content)
+    del large, buffers
+    assert 100 * 4096 <= pool.sleep().copied <= 200 * 4096
+    pool.wake()
+    assert_contents(kept, contents)
+
+
+def test_discarded_contents_need_no_host_memory():
+    pool = accelrt.MemPool()
+    buffers, _ = fill_buffers(pool, [20 * MIB])
+    gc.collect()
+    active = accelrt.host_memory_stats()["active_bytes.current"]
+    result = pool.sleep("discard")
+    assert (result.bytes >= 20 * MIB, result.copied) == (True, 0)
+    assert accelrt.host_memory_stats()["active_bytes.current"] == active
+    pool.wake()
+    buffers[0].fill(7)
+    assert_contents(buffers, [np.full(20 * MIB, 7, np.uint8)])
+
+
+def test_a_second_sleep_finds_the_host_memory_of_the_first():
+    pool = accelrt.MemPool()
+    buffers, contents = fill_buffers(pool, [40 * MIB])
+    pool.sleep()
+    pool.wake()
+    taken = accelrt.host_memory_stats()["num_host_alloc"]
+    pool.sleep()
+    assert accelrt.host_memory_stats()["num_host_alloc"] == taken
+    pool.wake()
+    assert_contents(buffers, contents)
+
+
+def test_a_captured_graph_is_replayed_right_after_it():
+    pool, graph, stream = accelrt.MemPool(), accelrt.CUDAGraph(), accelrt.Stream()
+    with accelrt.use_mem_pool(pool), accelrt.stream(stream):
+        source, target = accelrt.Buffer(3 * MIB), accelrt.Buffer(3 * MIB)
+        with accelrt.graph(graph, pool=pool, stream=stream):
+            between = accelrt.Buffer(3 * MIB)
+            between.copy_from(source, blocking=False)
+            target.copy_from(between, blocking=False)
+            del between
+    content = random_bytes(3 * MIB)
+    source.copy_from(content)
+    for keep in ("host", "host", "discard"):
+        pool.sleep(keep)
+        with pytest.raises(accelrt.SleepingMemoryError, match="wake the pool"), accelrt.stream(stream):
+            graph.replay()
+        pool.wake()
+        if keep == "discard":
+            source.copy_from(content)
+        target.fill(0)
+        accelrt.synchronize()
+        with accelrt.stream(stream):
+            graph.replay()
+        accelrt.synchronize()
+        assert_contents([source, target], [content, content])
+
+
+def test_a_pool_that_only_graphs_use_sleeps_by_its_id():
+    graph, stream = accelrt.CUDAGraph(), accelrt.Stream()
+    with accelrt.graph(graph, stream=stream):
+        kept = accelrt.Buffer(2 * MIB, stream=stream)
+        kept.fill(3, stream=stream)
+    memory.sleep(graph.pool())
+    assert memory.sleeping() >= 2 * MIB
+    assert graph.memory_stats()["sleeping_bytes"] == memory.sleeping()
+    with pytest.raises(accelrt.SleepingMemoryError):
+        graph.replay()
+    memory.wake(graph.pool())
+    graph.replay()
+    accelrt.synchronize()
+    assert_contents([kept], [np.full(2 * MIB, 3, np.uint8)])
+
+
+def test_a_graph_that_copies_memory_of_a_sleeping_pool_is_not_replayed():
+    pool, graph, stream = accelrt.MemPool(), accelrt.CUDAGraph(), accelrt.Stream()
+    (source,), contents = fill_buffers(pool, [MIB])
+    target = accelrt.Buffer(MIB, stream=stream)
+    with accelrt.graph(graph, stream=stream):
+        target.copy_from(source, stream=stream, blocking=False)
+    pool.sleep()
+    with pytest.raises(accelrt.SleepingMemoryError, match=r"replay\(pool=.*wake the pool"):
+        graph.replay()
+    pool.wake()
+    graph.replay()
+    accelrt.synchronize()
+    assert_contents([target], contents)
+
+
+def test_stitched_memory_sleeps_too():
+    pool = accelrt.MemPool()
+    with accelrt.use_mem_pool(pool):
+        apart = [alloc(2 * MIB) for _ in range(16)]
+        for address in apart[::2]:
+            delete(address)
+        buffer = accelrt.Buffer(16 * MIB)  # of the pages between those that are live
+    if memory.memory_stat("stitched_bytes") == 0:
+        pytest.skip("nothing was stitched")
+    content = random_bytes(16 * MIB)
+    buffer.copy_from(content)
+    pool.sleep()
+    assert memory.memory_stat("stitched_bytes") == 0
+    memory.audit()
+    pool.wake()
+    assert memory.memory_stat("stitched_bytes") == 16 * MIB
+    assert_contents([buffer], [content])
+    pool.sleep()
+    for address in apart[1::2]:
+        delete(address)
+    buffer.free()  # its pages return to their expandable segments while they have no memory
+    memory.audit()
+    pool.wake()
+    memory.audit()
+
+
+def test_memory_is_freed_meanwhile():
+    pool, other = accelrt.MemPool(), accelrt.Stream()
+    buffers, contents = fill_buffers(pool, [MIB, 9 * MIB, 2 * MIB, 4 * MIB])
+    buffers[1].record_stream(other)
+    pool.sleep()
+    for at in (1, 2):
+        buffers[at].free()
+        memory.audit()
+    assert pool.stats()["allocated_bytes.current"] == 5 * MIB
+    assert pool.wake().copied < 16 * MIB
+    assert_contents([buffers[0], buffers[3]], [contents[0], contents[3]])
+    with accelrt.use_mem_pool(pool):
+        again = accelrt.Buffer(2 * MIB)
+        again.fill(1)
+    memory.audit()
+
+
+def test_work_that_is_under_way_comes_first():
+    pool, stream, gate = accelrt.MemPool(), accelrt.Stream(), threading.Event()
+    (buffer,), _ = fill_buffers(pool, [2 * MIB])
+    stream.launch_host_func(gate.wait)
+    buffer.fill(5, stream=stream)
+    threading.Timer(0.05, gate.set).start()
+    pool.sleep()
+    pool.wake()
+    assert_contents([buffer], [np.full(2 * MIB, 5, np.uint8)])
+
+
+# what is refused
+
+
+def uses_of(buffer, other, array):
+    """Every way to use memory that Python has."""
+    out, kernel = np.empty(16, np.uint8), accelrt.elementwise("uint8 x", "uint8 y", "y = x")
+    uses = [
+        lambda: buffer.copy_to(out, 16),
+        lambda: buffer.copy_from(out),
+        lambda: accelrt.copy(other, buffer, 16),
+        lambda: accelrt.copy(buffer, other, 16),
+        lambda: buffer.fill(0),
+        lambda: array.numpy(),
+        lambda: array[3:].copy(),
+        lambda: array.fill_(1),
+        lambda: array.__dlpack__(),
+        lambda: kernel(array),
+        lambda: kernel(accelrt.empty(array.shape, "u1"), out=array),
+    ]
+    if accelrt.current_device() >= 0 and buffer.device.type == "cuda":
+        uses += [lambda: buffer.__cuda_array_interface__, lambda: array.__cuda_array_interface__]
+    return uses
+
+
+def test_every_use_of_memory_that_sleeps_is_refused():
+    pool, other = accelrt.MemPool(), accelrt.Buffer(4096)
+    (buffer,), contents = fill_buffers(pool, [4096])
+    array = buffer[64:128]
+    uses = uses_of(buffer, other, array)
+    pool.sleep()
+    for use in uses:
+        with pytest.raises(
+            accelrt.SleepingMemoryError, match=r"belongs to a pool that sleeps.*wake the pool"
+        ):
+            use()
+    for use in uses_of(other, accelrt.Buffer(16), other[64:128]):
+        use()  # other memory is used as ever
+    pool.wake()
+    assert_contents([buffer], contents)
+    for use in uses:
+        use()
+
+
+@pytest.mark.host
+def test_a_launch_with_memory_that_sleeps_is_refused():
+    @ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p))
+    def run(where, arguments):
+        ctypes.c_uint32.from_address(ctypes.c_size_t.from_address(arguments[0]).value).value = 7
+
+    kernel, pool = accelrt.host_kernel(run, "uint32_t* at"), accelrt.MemPool()
+    (buffer,), _ = fill_buffers(pool, [4096])
+    pool.sleep()
+    for argument in (buffer, buffer[:4], buffer.ptr + 8):
+        with pytest.raises(accelrt.SleepingMemoryError, match="argument 0 of kernel"):
+            kernel[1, 1](argument)
+    pool.wake()
+    kernel[1, 1](buffer)
+    out = np.empty(1, np.uint32)
+    buffer.copy_to(out, 4)
+    assert out[0] == 7
+
+
+def test_the_c_library_answers_that_memory_sleeps():
+    library, size = ctypes.CDLL(accelrt.get_library()), ctypes.c_size_t
+    pool, other = accelrt.MemPool(), accelrt.Buffer(4096)
+    (buffer,), contents = fill_buffers(pool, [4096])
+    stream, inside = size(buffer.stream.cuda_stream), size(buffer.ptr + 64)
+    calls = [
+        lambda: library.accelrt_copy(0, stream, size(other.ptr), inside, size(512)),
+        lambda: library.accelrt_copy(0, stream, inside, size(other.ptr), size(512)),
+        lambda: library.accelrt_fill(0, stream, inside, 0, 1, size(512)),
+    ]
+    other.copy_from(contents[0])
+    pool.sleep()
+    assert [call() for call in calls] == [-10, -10, -10]
+    pool.wake()
+    assert_contents([buffer, other], [contents[0], contents[0]])
+    assert [call() for call in calls] == [0, 0, 0]
+    accelrt.synchronize()
+
+
+def test_an_allocation_from_a_pool_that_sleeps_is_refused():
+    pool = accelrt.MemPool()
+    kept, _ = fill_buffers(pool, [MIB])
+    pool.sleep()
+    with accelrt.use_mem_pool(pool), pytest.raises(accelrt.SleepingMemoryError, match="wake"):
+        alloc(512)
+    other = accelrt.Buffer(MIB)  # from the common heaps
+    with accelrt.graph(accelrt.CUDAGraph(), pool=pool):
+        other.fill(1)
+        with pytest.raises(accelrt.SleepingMemoryError):
+            accelrt.Buffer(512)
+    pool.wake()
+    with accelrt.use_mem_pool(pool):
+        delete(alloc(512))
+    del kept
+
+
+def test_mistakes_are_named():
+    pool = accelrt.MemPool()
+    with accelrt.use_mem_pool(pool):
+        address = alloc(MIB)
+    with pytest.raises(ValueError, match=r"keep is 'disk'; it may be 'host'.*or 'discard'"):
+        pool.sleep("disk")
+    with pytest.raises(RuntimeError, match="it does not sleep"):
+        pool.wake()
+    pool.sleep()
+    with pytest.raises(RuntimeError, match="sleeps already; wake it first"):
+        pool.sleep()
+    with pytest.raises(accelrt.SleepingMemoryError):
+        memory.get_checkpoint_state(pool)
+    pool.wake()
+    with pytest.raises(ValueError, match=r"device 0 has no memory pool \(0, 987654321\) in use"):
+        memory.sleep((0, 987654321))
+    with pytest.raises(TypeError, match="pass a MemPool or its id"):
+        memory.sleep(5)
+    other = accelrt.Buffer(512)
+    with accelrt.graph(accelrt.CUDAGraph()), pytest.raises(RuntimeError, match="a capture is under way"):
+        other.fill(0)
+        pool.sleep()
+    state = memory.get_checkpoint_state(pool)
+    pool.sleep()
+    with pytest.raises(accelrt.SleepingMemoryError):
+        memory.set_checkpoint_state(state)
+    pool.wake()
+    delete(address)
+
+
+def sleep_in_plain_segments():
+    pool = accelrt.MemPool()
+    with accelrt.use_mem_pool(pool):
+        address = alloc(MIB)
+    with pytest.raises(accelrt.NotSupportedError, match=r"plain segments.*expandable_segments:True"):
+        pool.sleep()
+    assert not pool.is_asleep()
+    delete(address)
+
+
+def test_plain_segments_cannot_sleep():
+    in_child(sleep_in_plain_segments, ACCELRT_ALLOC_CONF="expandable_segments:False")
+
+
+# pools that end, idle memory, limits, other devices, threads
+
+
+def test_a_pool_that_is_dropped_asleep_wakes_by_its_id_while_memory_of_it_is_live():
+    pool = accelrt.MemPool()
+    buffers, contents = fill_buffers(pool, [3 * MIB])
+    name = pool.id
+    pool.sleep()
+    del pool
+    accelrt.empty_cache()
+    with pytest.raises(accelrt.SleepingMemoryError):
+        buffers[0].fill(0)
+    memory.wake(name)
+    assert_contents(buffers, contents)
+
+
+def test_a_pool_that_is_dropped_asleep_leaves_nothing():
+    pool = accelrt.MemPool()
+    buffers, _ = fill_buffers(pool, [3 * MIB])
+    active = accelrt.host_memory_stats()["active_bytes.current"]
+    pool.sleep()
+    assert accelrt.host_memory_stats()["active_bytes.current"] >= active + 3 * MIB
+    del buffers
+    gc.collect()
+    del pool
+    assert accelrt.host_memory_stats()["active_bytes.current"] == active
+    accelrt.empty_cache()
+    assert memory.sleeping() == 0
+    assert accelrt.memory_snapshot() == []
+
+
+def test_memory_that_dies_after_its_pool_leaves_nothing():
+    pool = accelrt.MemPool()
+    buffers, _ = fill_buffers(pool, [3 * MIB, 4096])
+    pool.sleep()
+    del pool
+    gc.collect()
+    del buffers
+    accelrt.empty_cache()
+    assert accelrt.host_memory_stats()["active_bytes.current"] == memory.sleeping() == 0
+    assert accelrt.memory_snapshot() == []
+
+
+def test_idle_memory_of_a_sleeping_pool_can_be_given_up():
+    pool = accelrt.MemPool()
+    buffers, contents = fill_buffers(pool, [MIB, 20 * MIB])
+    buffers.pop().free()
+    asleep = pool.sleep().bytes
+    with accelrt.use_mem_pool(pool):
+        accelrt.empty_cache()
+    memory.audit()
+    assert memory.sleeping() < asleep
+    assert pool.wake().bytes < asleep
+    assert_contents(buffers, contents[:1])
+
+
+def test_empty_cache_leaves_a_sleeping_pool_alone():
+    pool = accelrt.MemPool()
+    buffers, contents = fill_buffers(pool, [MIB, 20 * MIB])
+    asleep = pool.sleep().bytes
+    accelrt.empty_cache()
+    assert memory.sleeping() == asleep
+    pool.wake()
+    assert_contents(buffers, contents)
+
+
+def test_a_wake_without_room_can_be_tried_again():
+    pool, total = accelrt.MemPool(), accelrt.mem_get_info()[1]
+    buffers, contents = fill_buffers(pool, [20 * MIB])
+    pool.sleep()
+    other = accelrt.Buffer(30 * MIB)
+    accelrt.set_per_process_memory_fraction(40 * MIB / total)
+    try:
+        with pytest.raises(accelrt.OutOfMemoryError, match="it sleeps on, and its contents are kept"):
+            pool.wake()
+        assert pool.is_asleep()
+        memory.audit()
+        other.free()  # idle memory goes back by itself
+        pool.wake()
+    finally:
+        accelrt.set_per_process_memory_fraction(1.0)
+    assert_contents(buffers, contents)
+
+
+def fill_the_device():
+    pool = accelrt.MemPool()
+    buffers, contents = fill_buffers(pool, [20 * MIB])
+    pool.sleep()
+    others = [accelrt.Buffer(20 * MIB) for _ in range(3)]
+    with pytest.raises(accelrt.OutOfMemoryError, match="the device has no room"):
+        pool.wake()
+    memory.audit()
+    del others[0]
+    pool.wake()
+    assert_contents(buffers, contents)
+
+
+def test_a_full_device_refuses_a_wake_until_memory_is_idle():
+    in_child(fill_the_device, ACCELRT_HOST_MEMORY="64MiB")
+
+
+def test_parts_on_two_devices_sleep_by_themselves():
+    if accelrt.device_count() < 2:
+        pytest.skip("needs two devices")
+    pool = accelrt.MemPool()
+    buffers, contents = [], []
+    for device in (0, 1):
+        with accelrt.use_mem_pool(pool, device):
+            buffers.append(accelrt.Buffer(3 * MIB, device))
+        contents.append(random_bytes(3 * MIB, device))
+        buffers[-1].copy_from(contents[-1])
+    buffers[1].record_stream(accelrt.Stream(0))
+    pool.sleep(device=1)
+    assert (pool.is_asleep(), pool.is_asleep(1)) == (False, True)
+    assert (memory.sleeping(0), memory.sleeping(1) > 0) == (0, True)
+    buffers[0].fill(1)
+    with pytest.raises(accelrt.SleepingMemoryError):
+        accelrt.copy(buffers[0], buffers[1])
+    pool.wake(device=1)
+    assert_contents(buffers[1:], contents[1:])
+
+
+def test_the_memory_of_a_tag_sleeps_by_its_name():
+    with pytest.raises(ValueError, match="sleepable"):
+        memory.sleep("nothing has this tag")
+    with memory.sleepable("weights"):
+        buffer = accelrt.Buffer(3 * MIB)
+    assert memory.memory_stats()["tag.weights.allocated_bytes.current"] == 3 * MIB
+    assert memory.tag_pool("weights") is memory.tag_pool("weights")
+    content = random_bytes(3 * MIB)
+    buffer.copy_from(content)
+    assert memory.sleep("weights").copied == 3 * MIB
+    memory.wake("weights")
+    assert_contents([buffer], [content])
+    buffer.free()
+    with accelrt.use_mem_pool(memory.tag_pool("weights")):
+        accelrt.empty_cache()
+    with pytest.raises(TypeError, match="a tag is a str"):
+        memory.tag_pool(3)
+
+
+def test_a_pool_that_was_never_allocated_from_sleeps():
+    pool = accelrt.MemPool()
+    assert pool.sleep().bytes == 0
+    with accelrt.use_mem_pool(pool), pytest.raises(accelrt.SleepingMemoryError):
+        alloc(512)
+    assert pool.wake().bytes == 0
+    pool.sleep()
+    del pool
+
+
+def test_the_history_has_an_event_for_each_run_of_pages():
+    pool = accelrt.MemPool()
+    buffers, _ = fill_buffers(pool, [3 * MIB, 20 * MIB])
+    memory.record_history()
+    try:
+        asleep = pool.sleep().bytes
+        pool.wake()
+        (events,) = memory.snapshot(0)["accelrt"]["events"]
+    finally:
+        memory.record_history(None)
+    for action in ("sleep", "wake"):
+        found = [event for event in events if event["action"] == action]
+        assert sum(event["size"] for event in found) == asleep
+        assert {event["pool"] for event in found} == {pool.id}
+        assert any("test_sleep" in frame["filename"] for frame in found[0]["frames"])
+        assert any(event["addr"] <= buffers[0].ptr < event["addr"] + event["size"] for event in found)
+
+
+def test_other_threads_go_on():
+    pool, over, errors = accelrt.MemPool(), threading.Event(), []
+    buffers, contents = fill_buffers(pool, [8 * MIB, 3 * MIB])
+
+    def churn(seed):
+        chance, held = np.random.default_rng(seed), []
+        try:
+            while not over.is_set():
+                if held and chance.random() < 0.5:
+                    delete(held.pop(chance.integers(len(held))))
+                else:
+                    held.append(alloc(int(chance.integers(1, 3 * MIB))))
+        except Exception as error:  # told to the main thread
+            errors.append(error)
+        for address in held:
+            delete(address)
+
+    threads = [threading.Thread(target=churn, args=(seed,)) for seed in range(2)]
+    for thread in threads:
+        thread.start()
+    for _ in range(12):
+        pool.sleep()
+        pool.wake()
+    over.set()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert_contents(buffers, contents)

@@ -1,0 +1,141 @@
+"""Sleep and wake where calls of the driver fail: nothing is lost, and nothing is left behind."""
+
+import itertools
+import os
+
+import numpy as np
+import pytest
+from child import in_child, wrap_host
+
+import accelrt
+from accelrt import memory
+
+MIB = 1 << 20
+OUT_OF_MEMORY, UNKNOWN = 2, 999
+ROWS = [
+    "host_alloc",
+    "stream_create",
+    "copy_async",
+    "stream_synchronize",
+    "device_synchronize",
+    "memory_unmap",
+    "physical_release",
+    "physical_create",
+    "memory_map",
+    "memory_access",
+]
+
+
+def make(pool):
+    """Live memory of several segments and pages, some of it stitched, with its contents."""
+    with accelrt.use_mem_pool(pool):
+        apart = [accelrt.Buffer(2 * MIB) for _ in range(6)]
+        del apart[::2]
+        buffers = [*apart, accelrt.Buffer(6 * MIB), accelrt.Buffer(700, stream=accelrt.Stream())]
+    contents = [
+        np.random.default_rng(seed).integers(0, 256, len(b), np.uint8) for seed, b in enumerate(buffers)
+    ]
+    for buffer, content in zip(buffers, contents, strict=True):
+        buffer.copy_from(content)
+    return buffers, contents
+
+
+def assert_contents(buffers, contents):
+    for buffer, content in zip(buffers, contents, strict=True):
+        out = np.empty_like(content)
+        buffer.copy_to(out)
+        assert (out == content).all()
+
+
+def attempt(faults, call, code, mode, function):
+    """Whether the armed fault was met, and the error that came of it."""
+    faults.arm(call=call, code=code, mode=mode, rows=ROWS)
+    try:
+        function()
+    except accelrt.CudaError as error:
+        return faults.fired() >= call, error
+    else:
+        return faults.fired() >= call, None
+    finally:
+        faults.disarm()
+
+
+def sweep(step, code, mode):
+    """Fails call 1, then 2, ... of one step, until it succeeds."""
+    faults = wrap_host()
+    pool = accelrt.MemPool()
+    buffers, contents = make(pool)
+    met = set()
+    for call in itertools.count(1):
+        accelrt.host_empty_cache()
+        if step == "wake":
+            pool.sleep()
+        fired, error = attempt(faults, call, code, mode, pool.sleep if step == "sleep" else pool.wake)
+        memory.audit()
+        memory.host_audit()
+        if error is not None:
+            met.add(error.call)
+            assert step != "wake" or pool.is_asleep()
+            if step == "sleep" and mode == "once":
+                assert not pool.is_asleep(), str(error)
+        if pool.is_asleep():
+            pool.wake()
+        assert_contents(buffers, contents)
+        assert memory.sleeping() == 0
+        if not fired:
+            break
+    assert call > 15
+    del buffers, pool
+    accelrt.empty_cache()
+    accelrt.host_empty_cache()
+    assert accelrt.memory_snapshot() == []
+    assert accelrt.host_memory_stats()["allocated_bytes.current"] == 0
+    print(call, met)
+
+
+@pytest.mark.host
+@pytest.mark.parametrize("mode", ["once", "onward"])
+@pytest.mark.parametrize("code", [OUT_OF_MEMORY, UNKNOWN])
+@pytest.mark.parametrize("step", ["sleep", "wake"])
+def test_every_failure_leaves_the_contents(step, code, mode):
+    print(in_child(sweep, step, code, mode))
+
+
+def refuse_host_memory():
+    faults = wrap_host()
+    pool = accelrt.MemPool()
+    buffers, contents = make(pool)
+    faults.arm(call=1, code=OUT_OF_MEMORY, mode="onward", rows=["host_alloc"])
+    with pytest.raises(accelrt.OutOfMemoryError, match=r"no page-locked host memory.*keep='discard'"):
+        pool.sleep()
+    assert not pool.is_asleep()
+    assert_contents(buffers, contents)
+    pool.sleep("discard")
+    faults.disarm()
+    pool.wake()
+
+
+@pytest.mark.host
+def test_a_lack_of_host_memory_is_told():
+    in_child(refuse_host_memory)
+
+
+def fork_asleep():
+    pool = accelrt.MemPool()
+    buffers, contents = make(pool)
+    pool.sleep()
+    child = os.fork()
+    if child == 0:
+        try:
+            del buffers, pool
+        finally:
+            os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    pool.wake()
+    assert_contents(buffers, contents)
+    pool.sleep()  # and the process ends
+
+
+@pytest.mark.host
+def test_a_child_leaves_the_parents_sleep_alone_and_a_process_may_end_with_it():
+    in_child(fork_asleep)
