@@ -56,6 +56,7 @@ def made_segments(history, device=0, blocks=3):
             "segment_pool_id": (0, number),
             "is_expandable": number % 2 == 0,
             "serial": number,
+            "asleep": number == 3,
             "frames": history.frames[number],
             "blocks": [
                 {

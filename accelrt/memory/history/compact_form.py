@@ -522,7 +522,7 @@ class Reader:
             "frames": self.history.frames[stack],
             "blocks": blocks,
         }
-        return found | {"asleep": True} if flags & ASLEEP else found
+        return found | {"asleep": bool(flags & ASLEEP)}
 
     def read_last(self, content: bytes) -> None:
         found = self.read_json(content)
