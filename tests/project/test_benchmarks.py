@@ -12,6 +12,7 @@ import pytest
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 SCRIPTS = [
     "bench_alloc",
+    "bench_history",
     "bench_stream",
     "bench_graph",
     "bench_copy",
