@@ -234,7 +234,8 @@ cdef bint list_queues(Pool* pool, Holdings* answer) noexcept nogil:
         entry = queue.head
         while entry != NULL:
             into.events += 1
-            into.bytes += (<const Block*>entry.block).size
+            if entry.block != NULL:
+                into.bytes += (<const Block*>entry.block).size
             entry = entry.next
         queue = next_filled(&pool.queues, queue.number + 1)
     return True

@@ -110,7 +110,8 @@ cdef int explain_memory(char* text, int device, size_t size) noexcept nogil:
     written = snprintf(
         text, HOOK_TEXT, "CUDA out of memory. Tried to allocate %.2f MiB (%zu bytes) on device %d, from accelrt, which "
         "is torch's allocator here. The device has %.2f MiB, %.2f of them free. accelrt reserved %.2f MiB: %.2f are live, "
-        "%.2f given back but in use on another stream, %.2f idle, of which the largest piece has %.2f.", mib(size), size,
+        "%.2f given back but in use on another stream, %.2f idle, of which the largest piece has %.2f. "
+        "accelrt.memory.report() shows what holds it.", mib(size), size,
         device, mib(capacity), mib(room), mib(reserved), mib(live), mib(active - live), mib(reserved - active),
         mib(largest_free(pool)))
     if limit < SIZE_MAX and written > 0 and written < HOOK_TEXT:
