@@ -5,4 +5,5 @@ cdef uintptr_t allocate_bytes(int ordinal, size_t size, uintptr_t stream) except
 cdef size_t checked_request(object size, str name, object device) except? <size_t>-1  # of an allocation there
 cdef size_t checked_size(object size, str name) except? <size_t>-1  # bytes; TypeError, ValueError, OutOfMemoryError
 cdef void keep_interrupt(object error) noexcept  # raised by the calling thread's allocation as soon as that is over
+cdef object out_of_memory_to_wake(int ordinal, tuple pool, object size, int code, str call, str waking)  # the error
 cdef void release_bytes(int ordinal, uintptr_t address) noexcept  # for destructors

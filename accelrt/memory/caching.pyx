@@ -226,6 +226,14 @@ cdef object out_of_memory(int ordinal, object size, uintptr_t stream, int code):
     return error
 
 
+cdef object out_of_memory_to_wake(int ordinal, tuple pool, object size, int code, str call, str waking):
+    # Beside the retry ladder: a pool's pages that the device does not give again.
+    try:
+        return later("accelrt.memory.refusal").explained_wake(ordinal, pool, size, code, call, waking, process_source)
+    except Exception as failure:
+        return unexplained(ordinal, size, code, waking, failure)
+
+
 cdef object unexplained(int ordinal, object size, int code, str cause, object failure):
     # Where reading the state failed: the refusal is what the caller has to hear.
     cdef size_t free = 0, capacity = 0

@@ -387,13 +387,32 @@ def others(case: Case) -> Cause | None:
 
 def sleeping(case: Case) -> Cause | None:
     held = case.facts["sleeping"]
-    if held == 0 or case.facts["refused_by"] == "pool":
+    waking = case.facts["waking"]
+    if held == 0 or not waking:
         return None
     return Cause(
-        "sleeping",
-        f"{size_text(held)} are asleep, so not on the device; to wake them takes as much free memory again",
-        "let other memory sleep, or free it, before this memory wakes",
-        settles=False,
+        "sleeping", waking, "free memory, or let other memory sleep, and wake it again", settles=False
+    )
+
+
+def sleepable(case: Case) -> Cause | None:
+    """MemPools whose sleep would make room; graphs' pools are left alone, for their replays need them."""
+    facts = case.facts
+    if not case.paged or facts["capturing"] or facts["refused_by"] == "pool":
+        return None
+    pools = [
+        pool
+        for pool in facts["by_pool"]
+        if pool["id"] not in ((0, 0), facts["pool"]) and pool["uses"] and not pool["graphs"]
+    ]
+    best = max(pools, key=lambda pool: pool["reserved"], default=None)
+    if best is None or best["live"] == 0 or not case.fits_with(best["reserved"]):
+        return None
+    held = size_text(best["reserved"])
+    return Cause(
+        "sleepable",
+        f"{pool_text(best['id'])}, a MemPool that no graph uses, holds {held}",
+        f"let it sleep until it is needed: accelrt.memory.sleep({best['id']}) gives {held} back",
     )
 
 
@@ -434,6 +453,7 @@ LOOKS = (
     others,
     backend,
     sleeping,
+    sleepable,
 )
 
 
@@ -460,6 +480,8 @@ def held_lines(facts: dict[str, Any]) -> list[str]:
         + (f"{size_text(facts['pending'])} freed but in use on a stream, " if facts["pending"] else "")
         + f"{size_text(facts['idle'])} idle, the largest free block {size_text(facts['largest_free'])}"
     )
+    if facts["sleeping"]:
+        line += f"; {size_text(facts['sleeping'])} asleep, not on the device"
     if facts["stitched"]:
         line += f"; {size_text(facts['stitched'])} mapped by stitching"
     lines = [line + "."]

@@ -118,6 +118,8 @@ def pool_lines(data: dict[str, Any], top: int) -> list[str]:
         use = (
             "  graphs" if pool["graphs"] else "  no use" if pool["id"] != (0, 0) and not pool["uses"] else ""
         )
+        if pool["asleep"]:
+            use += f"  asleep {size_text(pool['sleeping'])}"
         sizes = [size_text(pool[key]) for key in ("reserved", "live", "idle", "largest_free")]
         lines.append(row(pool_text(pool["id"]), *sizes) + use)
     return lines + more(len(data["pools"]), top)

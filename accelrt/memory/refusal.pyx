@@ -96,7 +96,7 @@ cdef dict read_recording(int ordinal, list stacks):
 
 
 cdef dict read_facts(int ordinal, object size, uintptr_t stream, int code, str cause, object source):
-    cdef dict facts = {"device": ordinal, "requested": size, "stream": stream, "driver_cause": cause}
+    cdef dict facts = {"device": ordinal, "requested": size, "stream": stream, "driver_cause": cause, "waking": ""}
     facts.update(holdings(ordinal) or no_holdings())
     facts.update(read_device(ordinal))
     plain = facts["reserved"] and not facts["virtual_memory"]
@@ -132,9 +132,27 @@ def explained(int ordinal, size, uintptr_t stream, int code, str cause, source):
     Returns:
         OutOfMemoryError.
     """
-    facts = read_facts(ordinal, size, stream, code, cause, source)
+    return error_of(read_facts(ordinal, size, stream, code, cause, source), code, "allocate")
+
+
+def explained_wake(int ordinal, tuple pool, size, int code, str call, str waking, source):
+    """The error of a pool's pages that the device does not give again.
+
+    Arguments:
+        ordinal, code, source: as above.
+        pool: (int, int), its id.
+        size: int, bytes of the pages.
+        call: str, the function that wakes it.
+        waking: str, what the text says of it.
+    """
+    facts = read_facts(ordinal, size, 0, code, "", source)
+    facts["pool"], facts["waking"], facts["rounded"] = pool, waking, size
+    return error_of(facts, code, call)
+
+
+cdef object error_of(dict facts, int code, str call):
     causes = causes_of(facts)
-    error = OutOfMemoryError(text_of(facts, causes), code, "OUT_OF_MEMORY", "allocate")
+    error = OutOfMemoryError(text_of(facts, causes), code, "OUT_OF_MEMORY", call)
     fields = vars(error)
     for name in FIELDS:
         fields[name] = facts.pop(name)

@@ -15,8 +15,10 @@ from accelrt.memory.allocator.pool cimport pool_if_made
 from accelrt.memory.allocator.suspend cimport (
     BESIDE_CAPTURE, FREED_CAPTURED, IN_PLAIN, NOT_RETAINED, NOT_SUSPENDED, SUSPENDED, Moved, resume_pool, suspend_pool,
 )
+from accelrt.memory.allocator.routes cimport read_private
 from accelrt.memory.allocator.types cimport Pool
 from accelrt.memory.backends.backend cimport require_native
+from accelrt.memory.caching cimport out_of_memory_to_wake
 from accelrt.runtime.release_queue cimport drain
 cimport accelrt.runtime.sanitizer_hooks as watch
 from accelrt.status cimport CAP_REACHED, NOT_SUPPORTED, OUT_OF_MEMORY, raise_status
@@ -110,6 +112,7 @@ cdef object put_to_sleep(str call, int ordinal, uint64_t first, uint64_t second,
 
 cdef object wake_up(str call, int ordinal, uint64_t first, uint64_t second):
     cdef Moved moved
+    cdef size_t asleep
     cdef int code
     require_native(call)
     watch.before_wait(call)
@@ -120,10 +123,12 @@ cdef object wake_up(str call, int ordinal, uint64_t first, uint64_t second):
     raise_reason(code, call, (first, second), ordinal)
     if code == OUT_OF_MEMORY or code == CAP_REACHED:
         what = "its limit (set_per_process_memory_fraction) leaves" if code == CAP_REACHED else "the device has"
-        raise OutOfMemoryError(
+        with nogil:
+            asleep = read_private(ordinal, first, second, False).sleeping
+        raise out_of_memory_to_wake(
+            ordinal, (first, second), asleep, code, call,
             f"{call}: {what} no room on device {ordinal} for the pages of pool {(first, second)}, even after the idle "
-            "memory went back; it sleeps on, and its contents are kept; free memory and wake it again",
-            code, "OUT_OF_MEMORY", call,
+            "memory went back; it sleeps on, and its contents are kept",
         )
     if code:
         raise_status(code, call if moved.row == NULL else moved.row.decode(),

@@ -126,21 +126,48 @@ def test_a_backend_that_refuses():
 
 
 def asleep():
-    """Sleeping memory is stood in for by its figure."""
-    from accelrt.memory import refusal
-
-    refusal.sleeping_bytes = lambda ordinal: 64 * MIB
-    held = blocks(120 * MIB, 2)
-    error = refused(40 * MIB)
-    assert error.causes == ("sleeping", "live")
-    assert error.sleeping == 64 * MIB
-    assert "64.00 MiB are asleep" in str(error)
+    pool = accelrt.MemPool()
+    with accelrt.use_mem_pool(pool):
+        buffer = accelrt.Buffer(120 * MIB)
+    buffer.fill(7)
+    pool.sleep()
+    held = blocks(100 * MIB, 2)
+    error = refused(0, lambda size: pool.wake())
+    assert error.causes[0] == "sleeping"
+    assert (error.sleeping, error.requested, error.pool) == (120 * MIB, 120 * MIB, pool.id)
+    assert "it sleeps on, and its contents are kept" in str(error)
+    assert "120.00 MiB asleep, not on the device" in str(error)
+    assert (error.reserved, error.live, error.idle) == (200 * MIB, 320 * MIB, 0)
+    data = accelrt.memory.report_data()
+    assert (data["sleeping"], data["idle"]) == (120 * MIB, 0)
+    assert "asleep 120.00 MiB" in accelrt.memory.report()
     delete(held.pop())
-    alloc(40 * MIB)
+    pool.wake()
+    host = bytearray(16)
+    accelrt.copy(host, buffer[:16], blocking=True)
+    assert host == bytes([7]) * 16
 
 
-def test_memory_that_is_asleep_is_told():
+def test_memory_that_cannot_wake():
     run(asleep)
+
+
+def could_sleep():
+    pool = accelrt.MemPool()
+    with accelrt.use_mem_pool(pool):
+        alloc(120 * MIB)
+    alloc(100 * MIB)
+    error = refused(100 * MIB)
+    assert error.causes == ("sleepable",)
+    assert error.advice == (
+        f"let it sleep until it is needed: accelrt.memory.sleep({pool.id}) gives 120.00 MiB back",
+    )
+    accelrt.memory.sleep(pool.id)
+    alloc(100 * MIB)
+
+
+def test_a_pool_that_could_sleep():
+    run(could_sleep)
 
 
 def page_locked():

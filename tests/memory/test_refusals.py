@@ -162,8 +162,8 @@ def held_by_a_mempool_in_pages():
         small = alloc(MIB)
     alloc(128 * MIB)
     error = refused(100 * MIB)
-    assert error.causes == ("mempool",)
-    assert error.advice == (f"free the live memory of pool {pool.id} (1.00 MiB): then all of it goes back",)
+    assert error.causes == ("mempool", "sleepable")
+    assert error.advice[0] == f"free the live memory of pool {pool.id} (1.00 MiB): then all of it goes back"
     delete(small)
     alloc(100 * MIB)
 

@@ -41,8 +41,10 @@ cdef struct PoolHolding:      # of one private pool
     int uses
     bint graphs               # a graph or a capture uses it
     bint captured             # a capture under way allocates from it
+    bint asleep               # the device has its pages back; what is live in it lies on the host, or nowhere
     size_t limit
     size_t reserved
+    size_t sleeping           # bytes of these pages, which are not reserved
 
 cdef struct EventHolding:     # of one stream's queue
     uintptr_t stream
@@ -210,6 +212,7 @@ cdef bint list_pools(Pool* pool, Holdings* answer) noexcept nogil:
         into.uses = owner.uses
         into.graphs = has_graphs(owner)
         into.captured = is_captured(pool, owner)
+        into.asleep, into.sleeping = owner.suspension != NULL, owner.sleeping
         into.limit = owner.limit
         into.reserved = owner.reserved
         into += 1
@@ -333,14 +336,18 @@ cdef list streams_of(const Holdings* found):
 cdef dict pool_dict(const PoolHolding* pool):
     return {
         "id": (pool.id[0], pool.id[1]), "uses": pool.uses, "graphs": bool(pool.graphs), "captured": bool(pool.captured),
-        "limit": None if pool.limit == SIZE_MAX else pool.limit, "reserved": pool.reserved,
+        "limit": None if pool.limit == SIZE_MAX else pool.limit, "reserved": pool.reserved, "asleep": bool(pool.asleep),
+        "sleeping": pool.sleeping,
     }
 
 
 cdef dict common_pool(const Holdings* found):
     cdef size_t number
     held = found.reserved - sum([found.pools[number].reserved for number in range(found.pool_count)])
-    return {"id": (0, 0), "uses": 0, "graphs": False, "captured": False, "limit": None, "reserved": held}
+    return {
+        "id": (0, 0), "uses": 0, "graphs": False, "captured": False, "limit": None, "reserved": held, "asleep": False,
+        "sleeping": 0,
+    }
 
 
 cdef list pools_of(const Holdings* found, list streams):
@@ -359,7 +366,22 @@ cdef list pools_of(const Holdings* found, list streams):
                 pool[key] += stream[key]
             for key in ("largest_free", "largest_freeable"):
                 pool[key] = max(pool[key], stream[key])
-    return [pool for pool in pools if pool["id"] == (0, 0) or pool["reserved"] or pool["uses"]]
+    return [
+        pool for pool in pools if pool["id"] == (0, 0) or pool["reserved"] or pool["uses"] or pool["sleeping"]
+    ]
+
+
+# What only memory on the device has.
+AWAKE = {"idle", "largest_free", "largest_freeable", "largest_small", "largest_large", "releasable", "releasable_later"}
+
+
+cdef int put_aside(list streams, list pools) except -1:
+    # Nothing of a pool that sleeps is on the device, or free to serve or to go back.
+    asleep = {pool["id"] for pool in pools if pool["asleep"]}
+    for entry in [stream for stream in streams if stream["pool"] in asleep] + [pool for pool in pools if pool["asleep"]]:
+        for key in entry.keys() & AWAKE:
+            entry[key] = 0
+    return 0
 
 
 cdef list events_of(const Holdings* found):
@@ -398,7 +420,8 @@ def holdings(int device):
         dict, sizes in bytes: reserved, live, pending, idle, largest_free; limit, None without one; granule, page_size (0:
         chosen), largest_page; virtual_memory, stitching, splits, capturing; deferred, of the pending bytes those that wait
         for a capture to end; stitched; pools, streams and events, lists of dicts; stacks, list of (number, bytes,
-        blocks) of live memory, the most bytes first.  The pool (0, 0) is the common one.  external: memory comes from
+        blocks) of live memory, the most bytes first.  The pool (0, 0) is the common one.  What is live in a
+        pool that is asleep counts as live, and is not on the device.  external: memory comes from
         another backend, and there are totals alone.  None before the first use.
     """
     cdef Pool* pool = pool_if_made(device)
@@ -421,15 +444,18 @@ def holdings(int device):
 cdef dict holdings_dict(int device, const Holdings* found, bint whole):
     # whole: the lists are complete; else they are left out.
     streams = streams_of(found) if whole else []
+    pools = pools_of(found, streams) if whole else []
+    put_aside(streams, pools)
+    away = sum([pool["live"] + pool["pending"] for pool in pools if pool["asleep"]])
     return {
         "device": device, "reserved": found.reserved, "live": found.live, "pending": found.pending,
-        "idle": found.reserved - found.live - found.pending,
+        "idle": found.reserved + away - found.live - found.pending,
         "largest_free": max([stream["largest_free"] for stream in streams], default=0),
         "limit": None if found.limit == SIZE_MAX else found.limit, "granule": found.granule,
         "page_size": found.page_size, "largest_page": found.largest_page, "deferred": found.deferred,
         "virtual_memory": bool(found.virtual_memory), "stitching": bool(found.stitching),
         "splits": bool(found.splits), "capturing": bool(found.captures), "stitched": found.stitched, "streams": streams,
-        "pools": pools_of(found, streams) if whole else [], "events": events_of(found) if whole else [],
+        "pools": pools, "events": events_of(found) if whole else [],
         "stacks": stacks_of(found),
     }
 
