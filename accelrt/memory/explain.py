@@ -431,7 +431,7 @@ def backend(case: Case) -> Cause | None:
 def live(case: Case) -> Cause:
     facts = case.facts
     lacking = max(case.need - case.room - case.own.get("releasable", 0), case.granule)
-    text = f"{size_text(facts['live'])} are live, and what is idle would not suffice"
+    text = f"{size_text(live_here(facts))} are live, and what is idle would not suffice"
     advice = [f"free {size_text(lacking)} of live memory, or ask for {size_text(case.most)} at most"]
     if not facts["recording"]:
         calls = "accelrt.memory.record_history() early on, then accelrt.memory.report()"
@@ -471,17 +471,23 @@ def first_line(facts: dict[str, Any]) -> str:
     )
 
 
+def live_here(facts: dict[str, Any]) -> int:
+    """Live bytes on the device, without what is asleep."""
+    held: int = facts["reserved"] - facts["pending"] - facts["idle"]
+    return held
+
+
 def held_lines(facts: dict[str, Any]) -> list[str]:
     asked = f"{facts['requested']} bytes"
     if facts["rounded"] != facts["requested"]:
         asked += f", rounded up to {facts['rounded']}"
     line = (
-        f"{asked}. accelrt reserved {size_text(facts['reserved'])}: {size_text(facts['live'])} live, "
+        f"{asked}. accelrt reserved {size_text(facts['reserved'])}: {size_text(live_here(facts))} live, "
         + (f"{size_text(facts['pending'])} freed but in use on a stream, " if facts["pending"] else "")
         + f"{size_text(facts['idle'])} idle, the largest free block {size_text(facts['largest_free'])}"
     )
     if facts["sleeping"]:
-        line += f"; {size_text(facts['sleeping'])} asleep, not on the device"
+        line += f"; {size_text(facts['sleeping'])} more are asleep, and not on the device"
     if facts["stitched"]:
         line += f"; {size_text(facts['stitched'])} mapped by stitching"
     lines = [line + "."]

@@ -121,7 +121,7 @@ cdef tuple fields_of(Counter counter):
 
 
 cdef dict single_figures(const Stats* stats, Pool* pool):
-    cdef int64_t idle = current_of(stats, RESERVED_BYTES) - current_of(stats, ACTIVE_BYTES)
+    cdef int64_t idle = current_of(stats, RESERVED_BYTES) + stats.sleeping_bytes - current_of(stats, ACTIVE_BYTES)
     cdef int64_t largest, limit
     with nogil:
         largest = largest_free(pool)

@@ -136,7 +136,7 @@ def asleep():
     assert error.causes[0] == "sleeping"
     assert (error.sleeping, error.requested, error.pool) == (120 * MIB, 120 * MIB, pool.id)
     assert "it sleeps on, and its contents are kept" in str(error)
-    assert "120.00 MiB asleep, not on the device" in str(error)
+    assert "120.00 MiB more are asleep, and not on the device" in str(error)
     assert (error.reserved, error.live, error.idle) == (200 * MIB, 320 * MIB, 0)
     data = accelrt.memory.report_data()
     assert (data["sleeping"], data["idle"]) == (120 * MIB, 0)
