@@ -96,6 +96,9 @@ class MadeUpRecorder:
         self.history = history
         self.oldest = oldest
 
+    def history_begin(self, device):
+        return 0
+
     def copy_events(self, device, start, count):
         first = max(start, self.oldest)
         found = self.history.events[device][first - self.oldest : first - self.oldest + count]

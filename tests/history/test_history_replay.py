@@ -1,11 +1,16 @@
 """The recorded events lead to the state that the allocator is in, whatever was done, by many threads."""
 
+import gc
+import random
+import threading
+
 import pytest
 from child import in_child
-from history_replay import check, program
+from history_replay import check, program, steps
 
 import accelrt
 from accelrt import memory
+from accelrt.memory.history import recording
 
 pytestmark = pytest.mark.own_process
 ROOM = {"ACCELRT_HOST_MEMORY": "8GiB"}
@@ -52,6 +57,87 @@ def allocations_stitched_of_freed_pages():
 @pytest.mark.host
 def test_pages_that_move_are_told():
     in_child(allocations_stitched_of_freed_pages)
+
+
+def recording_changed_beside_threads():
+    chance, over = random.Random(7), threading.Event()
+
+    def use(seed):
+        streams, pool = [accelrt.Stream()], memory.MemPool()
+        kept = []
+        while not over.is_set():
+            kept += steps(seed, 20, streams, pool)
+            seed += 1
+        for address, _ in kept:
+            accelrt.caching_allocator_delete(address)
+
+    threads = [threading.Thread(target=use, args=(1000 * number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for _ in range(150):
+        enabled, context = chance.choice(["all", "state", None]), chance.choice([None, "state", "alloc", "all"])
+        memory.record_history(enabled, context, max_entries=chance.choice([10, 1000, 100_000]))
+        if chance.random() < 0.1:
+            memory.snapshot()
+        memory.audit()
+    over.set()
+    for thread in threads:
+        thread.join()
+    figures = recording.tag_stats(0)
+    assert sum(stats["allocated_bytes"]["current"] for stats in figures.values()) == 0
+    assert accelrt.memory_allocated(0) == 0
+    memory.record_history(clear_history=True, max_entries=1 << 20)
+    accelrt.caching_allocator_delete(accelrt.caching_allocator_alloc(1000, 0))
+
+
+@pytest.mark.host
+@pytest.mark.parametrize("level", ["0", "2"])
+def test_recording_changes_while_threads_allocate(level):
+    in_child(recording_changed_beside_threads, ACCELRT_DEBUG=level, **ROOM)
+
+
+def many_streams_and_captures(device):
+    memory.record_history(max_entries=1 << 20)
+    accelrt.set_device(device)
+    chance, streams = random.Random(3), [accelrt.Stream() for _ in range(60)]  # most heaps fall asleep
+    live, graphs = [], []
+    for part in range(6):
+        for stream in streams:
+            live.append(accelrt.caching_allocator_alloc(chance.choice([1000, 3 << 20]), stream=stream))
+        graph = accelrt.CUDAGraph()
+        with accelrt.graph(graph), memory.tag("captured"):
+            buffer = accelrt.Buffer(5 << 20)
+            buffer.fill(1)
+            accelrt.Buffer(1 << 20).free()
+        graph.replay()
+        graphs.append((graph, buffer))
+        for _ in range(40):
+            accelrt.caching_allocator_delete(live.pop(chance.randrange(len(live))))
+        if part == 3:
+            accelrt.empty_cache()
+        check(device)
+    for address in live:
+        accelrt.caching_allocator_delete(address)
+    accelrt.synchronize()
+    del graph, buffer
+    graphs.clear()
+    gc.collect()
+    accelrt.empty_cache()
+    snapshot = check(device)
+    assert snapshot["segments"] == []
+    assert snapshot["accelrt"]["tags"][device]["captured"]["allocation"]["current"] == 0
+
+
+@pytest.mark.host
+@pytest.mark.parametrize("device", [0, 1])
+@pytest.mark.parametrize("settings", ["expandable_segments:True", "expandable_segments:False"])
+def test_events_of_many_streams_and_of_captures(device, settings):
+    in_child(many_streams_and_captures, device, ACCELRT_ALLOC_CONF=settings, **ROOM)
+
+
+@pytest.mark.gpu
+def test_events_of_many_streams_and_of_captures_on_a_gpu():
+    in_child(many_streams_and_captures, 0, ACCELRT_DRIVER="cuda")
 
 
 def checkpoint_gone_back_to():

@@ -130,6 +130,7 @@ def off_and_on_again():
     sizes = [entry["size"] for entry in trace() if entry["action"] == "alloc"]
     assert sizes == [1001, 3003]
     memory.record_history(max_entries=10, clear_history=True)
+    assert recording.dropped_events(0) == memory.snapshot()["accelrt"]["dropped"][0] == 0
     assert {entry["action"] for entry in trace()} == {"snapshot"}
     memory.record_history(False)
 

@@ -46,7 +46,8 @@ cdef Event* replace_ring(History* history, Event* ring, size_t capacity) noexcep
 cdef void clear_ring(History* history) noexcept nogil
 
 # Reading; takes the history's lock alone.
-cdef uint64_t first_event(History* history, uint64_t* out_next) noexcept nogil  # the number of the oldest that is kept
+# The number of the oldest that is kept; that of the first since the history was cleared, and of the one to come.
+cdef uint64_t first_event(History* history, uint64_t* out_next, uint64_t* out_begin) noexcept nogil
 cdef uint64_t copy_some(
     History* history, uint64_t start, size_t most, Event* out_events, size_t* out_count) noexcept nogil  # the first's number
 cdef TagFigures read_tag(History* history, uint32_t tag) noexcept nogil

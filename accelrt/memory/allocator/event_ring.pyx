@@ -291,15 +291,16 @@ cdef Event* replace_ring(History* history, Event* ring, size_t capacity) noexcep
 
 cdef void clear_ring(History* history) noexcept nogil:
     spin_lock(&history.lock)
-    history.first = history.next
+    history.first = history.begin = history.next
     spin_unlock(&history.lock)
 
 
-cdef uint64_t first_event(History* history, uint64_t* out_next) noexcept nogil:
+cdef uint64_t first_event(History* history, uint64_t* out_next, uint64_t* out_begin) noexcept nogil:
     cdef uint64_t first
     spin_lock(&history.lock)
     first = history.first
     out_next[0] = history.next
+    out_begin[0] = history.begin
     spin_unlock(&history.lock)
     return first
 

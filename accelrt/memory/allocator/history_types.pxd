@@ -67,5 +67,6 @@ cdef struct History:
     size_t place       # where the next one goes
     uint64_t next      # its number
     uint64_t first     # the number of the oldest that is kept
+    uint64_t begin     # the number of the first since the history was cleared: those from there to first were dropped
     Event* events      # a ring; NULL: none yet
     TagFigures* tags   # MAX_TAGS of them; the first is the sum of the others

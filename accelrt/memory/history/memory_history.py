@@ -48,6 +48,7 @@ class Recorder(Protocol):
     """What is asked of the recorder; accelrt.memory.history.recording has these functions."""
 
     def copy_events(self, device: int, start: int, count: int) -> tuple[bytes, int, int]: ...
+    def history_begin(self, device: int) -> int: ...
     def frames_of(self, number: int) -> Frames: ...
     def tag_name(self, number: int) -> str: ...
     def annotation_name(self, number: int) -> str: ...
@@ -132,7 +133,7 @@ def of_accelrt(events: Events) -> Events:
 
 
 def copied(recorder: Recorder, device: int, mark: int) -> tuple[Events, int]:
-    """A device's events before a number, and the number of the oldest one that the ring still has."""
+    """A device's events before a number, and how many older ones the ring has no more."""
     chunks: list[Events] = []
     oldest: int | None = None
     start = 0
@@ -144,7 +145,7 @@ def copied(recorder: Recorder, device: int, mark: int) -> tuple[Events, int]:
         chunks.append(events)
         start = following
         if start >= mark or len(events) < CHUNK:
-            return np.concatenate(chunks), min(oldest or 0, mark)
+            return np.concatenate(chunks), max(min(oldest or 0, mark) - recorder.history_begin(device), 0)
 
 
 def add_names(recorder: Recorder, history: History, events: Events) -> None:

@@ -270,11 +270,11 @@ def copy_events(int device, uint64_t start, uint64_t count):
     """
     cdef History* history = history_of(device)
     cdef Event* place
-    cdef uint64_t first, at, end
+    cdef uint64_t first, at, end, begin
     cdef size_t done = 0, got = 1
     if history == NULL:
         return b"", start, start
-    first = first_event(history, &end)
+    first = first_event(history, &end, &begin)
     first = min(max(first, start), end)
     count = min(count, end - first)
     copied = PyBytes_FromStringAndSize(NULL, count * sizeof(Event))
@@ -296,17 +296,26 @@ def copy_events(int device, uint64_t start, uint64_t count):
 def event_range(int device):
     """(number of the oldest event that is kept, number of the next); (0, 0) where nothing was recorded."""
     cdef History* history = history_of(device)
-    cdef uint64_t first, end
+    cdef uint64_t first, end, begin
     if history == NULL:
         return 0, 0
-    first = first_event(history, &end)
+    first = first_event(history, &end, &begin)
     return first, end
 
 
+def history_begin(int device):
+    """The number of a device's first event since the history was cleared, whether it is kept or not."""
+    cdef History* history = history_of(device)
+    cdef uint64_t end, begin = 0
+    if history != NULL:
+        first_event(history, &end, &begin)
+    return begin
+
+
 def dropped_events(device=None):
-    """Events that were recorded of a device, or of all, and are kept no longer."""
+    """Events that were recorded of a device, or of all, since the history was cleared, and are kept no longer."""
     ordinals = range(MAX_DEVICES) if device is None else (exact_int(device, "device", "an ordinal as int"),)
-    return sum([event_range(ordinal)[0] for ordinal in ordinals])
+    return sum([max(event_range(ordinal)[0] - history_begin(ordinal), 0) for ordinal in ordinals])
 
 
 cdef list read_frames(uint32_t number):
