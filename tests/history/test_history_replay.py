@@ -75,7 +75,8 @@ def recording_changed_beside_threads():
     for thread in threads:
         thread.start()
     for _ in range(150):
-        enabled, context = chance.choice(["all", "state", None]), chance.choice([None, "state", "alloc", "all"])
+        enabled = chance.choice(["all", "state", None])
+        context = chance.choice([None, "state", "alloc", "all"])
         memory.record_history(enabled, context, max_entries=chance.choice([10, 1000, 100_000]))
         if chance.random() < 0.1:
             memory.snapshot()
