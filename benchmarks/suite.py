@@ -112,7 +112,7 @@ def run(
     more: Callable[[Worker], None] | None = None,
     rounds: int = ROUNDS,
 ) -> None:
-    """A benchmark's main: each library does the rows in a process of its own, and raw/<name>.c on the driver.
+    """A benchmark's main: each library does the rows in a process of its own, and raw/<name>.c, if any, on the driver.
 
     All take turns for some rounds, and a cell keeps its best median: a machine that others use too changes
     its pace for seconds at a time, by a factor of two, so a single round compares seconds, not libraries.
@@ -128,9 +128,11 @@ def run(
     if chosen.peer:
         work(chosen.peer, rows, more, chosen.quick)
         return
-    suite = Suite(name, rows, ["accelrt", RAW, *others], chosen.quick)
+    raw = [RAW] if (rawc.RAW / f"{name}.c").is_file() else []
+    suite = Suite(name, rows, ["accelrt", *raw, *others], chosen.quick)
     for _ in range(1 if chosen.quick else rounds):
         for column in ("accelrt", *others):
             suite.fill(column, [sys.executable, str(Path(sys.argv[0]).resolve()), "--peer", column])
-        suite.fill_raw()
+        if raw:
+            suite.fill_raw()
     suite.print(chosen.json)
