@@ -112,8 +112,9 @@ def run(
     more: Callable[[Worker], None] | None = None,
     rounds: int = ROUNDS,
 ) -> None:
-    """A benchmark's main: each library does the rows in a process of its own, and raw/<name>.c, if any, on the driver.
+    """A benchmark's main: each library does the rows in a process of its own, and raw/<name>.c on the driver.
 
+    Where there is no such C program there is no such column.
     All take turns for some rounds, and a cell keeps its best median: a machine that others use too changes
     its pace for seconds at a time, by a factor of two, so a single round compares seconds, not libraries.
 
