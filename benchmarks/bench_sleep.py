@@ -1,6 +1,6 @@
 """Sleep and wake of a memory pool: bytes, seconds and GB/s, with the driver's own copies beside them.
 
-    python benchmarks/bench_sleep.py [--gib 20] [--rounds 2] [--json]
+    python benchmarks/bench_sleep.py [--gib 20] [--rounds 2] [--beside] [--json]
 
 A pool of so many GiB, in four Buffers, sleeps and wakes; a graph that was captured over it is replayed right
 after each wake.  Contents, addresses and the device's free memory are checked, and any difference ends the
@@ -84,20 +84,21 @@ class Model:
         check(addresses == self.addresses, "addresses changed")
 
 
-def measure(model: Model, name: str, pause: float) -> list[dict]:
+def measure(model: Model, name: str, pause: float, alone: bool) -> list[dict]:
     """One sleep and, so many seconds later, one wake, as rows of the table."""
     before = accelrt.mem_get_info()[0]
     down = model.pool.sleep()
     rise = accelrt.mem_get_info()[0] - before
     check(
-        rise >= down.bytes - OWN, f"the device's free memory rose by {rise} bytes, and {down.bytes} went back"
+        rise >= down.bytes - OWN or not alone,
+        f"the device's free memory rose by {rise} bytes, and {down.bytes} went back",
     )
     check(accelrt.memory.sleeping() == down.bytes, "the figures are not what sleeps")
     time.sleep(pause)
     up = model.pool.wake()
     model.replay()
     left = accelrt.mem_get_info()[0] - before
-    check(abs(left) <= OWN, f"after the wake {left} bytes more are free than before the sleep")
+    check(abs(left) <= OWN or not alone, f"after the wake {left} bytes more are free than before the sleep")
     return [row(f"{name} sleep", down, rise), row(f"{name} wake", up, 0)]
 
 
@@ -176,6 +177,11 @@ def main() -> None:
         "--rounds", type=int, default=2, help="sleeps with contents kept; one more discards them"
     )
     parser.add_argument("--json", action="store_true")
+    parser.add_argument(
+        "--beside",
+        action="store_true",
+        help="other processes use the device: its free memory is not checked",
+    )
     given = parser.parse_args()
     raw = raw_rates()
     start = accelrt.mem_get_info()[0]
@@ -183,7 +189,7 @@ def main() -> None:
     rows = []
     for index in range(given.rounds):
         name = ("first", "second", "third")[index] if index < 3 else f"{index + 1}th"
-        rows += measure(model, name, 1.0 if index else 0.0)
+        rows += measure(model, name, 1.0 if index else 0.0, not given.beside)
         if index in (0, given.rounds - 1):
             model.verify()
     down = model.pool.sleep("discard")

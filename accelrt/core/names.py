@@ -87,8 +87,9 @@ MEMORY = {
     """,
     "memory.backends.callbacks": "CallbackAllocator",
     "memory.caching": """
-        FreeMemoryCallback caching_allocator_alloc caching_allocator_delete empty_cache free_after
-        record_stream register_free_memory_callback set_per_process_memory_fraction
+        FreeMemoryCallback caching_allocator_alloc caching_allocator_delete empty_cache
+        enable_peer_access free_after record_stream register_free_memory_callback
+        set_per_process_memory_fraction
     """,
     "memory.history.recording": "annotate record_history tag",
     "memory.history.snapshot_file": "dump_snapshot load_snapshot",

@@ -85,7 +85,7 @@ class _Resource:
     _make_buffer: Any  # cuda.core's, of an address, bytes, a resource and a stream
 
     def __init__(self, device: DeviceArgument | None = None) -> None:
-        peers.require_gpu("accelrt.interop.cuda_core.MemoryResource")
+        peers.prepare_memory("accelrt.interop.cuda_core.MemoryResource")
         self._ordinal = peers.ordinal_of(getattr(device, "device_id", device))
         self._unfinished: set[int] = set()  # addresses whose buffers are being made
 

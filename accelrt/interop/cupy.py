@@ -57,7 +57,7 @@ def install() -> None:
     global _cupy
     if _undo:
         return
-    peers.require_gpu("accelrt.interop.cupy.install")
+    peers.prepare_memory("accelrt.interop.cupy.install")
     _cupy = _import()
     cuda = _cupy.cuda
     cupy_memory.connect(

@@ -55,7 +55,7 @@ def install() -> None:
     global _before
     if is_installed():
         return
-    peers.require_gpu("accelrt.interop.numba.install")
+    peers.prepare_memory("accelrt.interop.numba.install")
     cuda, driver = _import()
     manager = _manager_class()
     _before = driver._memory_manager
@@ -89,7 +89,7 @@ def is_installed() -> bool:
 
 def __getattr__(name: str) -> Any:
     if name == "_numba_memory_manager":  # what numba asks a module of NUMBA_CUDA_MEMORY_MANAGER for
-        peers.require_gpu("NUMBA_CUDA_MEMORY_MANAGER=accelrt.interop.numba")
+        peers.prepare_memory("NUMBA_CUDA_MEMORY_MANAGER=accelrt.interop.numba")
         return _manager_class()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from accelrt.devices.device import current_device, device_count
 from accelrt.devices.device import device as device_type
 from accelrt.errors import NotSupportedError, OutOfMemoryError
+from accelrt.memory import caching
 from accelrt.runtime import init
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from accelrt.annotations import DeviceArgument
 
-__all__ = ["StreamsByHandle", "load", "ordinal_of", "out_of_memory_class", "require_gpu", "stream_handle"]
+__all__ = ["StreamsByHandle", "load", "ordinal_of", "out_of_memory_class", "prepare_memory", "stream_handle"]
 
 LEGACY = 1  # CU_STREAM_LEGACY; accelrt's handle of that stream is 0
 MAX_STREAMS = 1024  # of a library's by handle that are kept
@@ -40,8 +41,12 @@ def load(name: str, package: str) -> Any:
         raise kind(text, name=error.name) from error
 
 
-def require_gpu(call: str) -> None:
-    """Raises NotSupportedError where accelrt runs on the host device, whose memory is no device's of CUDA."""
+def prepare_memory(call: str) -> None:
+    """Lets other devices use accelrt's memory, as they may use a library's own.
+
+    Raises:
+        NotSupportedError: accelrt runs on the host device, whose memory is no device's of CUDA.
+    """
     if init.chosen_driver() == "host":
         raise NotSupportedError(
             f"{call}: accelrt runs on the host device, whose memory no CUDA library can use; set "
@@ -50,6 +55,7 @@ def require_gpu(call: str) -> None:
             "NOT_SUPPORTED",
             call,
         )
+    caching.enable_peer_access()
 
 
 def out_of_memory_class(

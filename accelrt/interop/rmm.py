@@ -67,7 +67,7 @@ def resource(device: DeviceArgument | None = None) -> Any:
     counts as one that used the memory, which is not reused before that stream is past the free.  Out of
     memory is a MemoryError of RMM's, with accelrt's text.
     """
-    peers.require_gpu("accelrt.interop.rmm.resource")
+    peers.prepare_memory("accelrt.interop.rmm.resource")
     ordinal = peers.ordinal_of(device)
     found = _resources.get(ordinal)
     if found is None:

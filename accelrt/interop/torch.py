@@ -67,6 +67,7 @@ def install() -> None:
         return
     torch = importlib.import_module("torch")
     require_cuda(torch)
+    memory.enable_peer_access()
     allocator = plug(torch)
     replaced = replace_statistics(torch)
     try:

@@ -19,6 +19,7 @@ from accelrt.errors import CaptureError, OutOfMemoryError
 cimport accelrt.memory.allocator.miss as ladder
 from accelrt.memory.allocator.event_ring cimport take_stack
 from accelrt.memory.allocator.history_types cimport CONTEXT_ALL
+from accelrt.memory.allocator.backing.peer_access cimport connect_peers
 from accelrt.memory.allocator.pool cimport (
     MAX_DEVICES, allocate_interruptibly, empty, knows_stream, locate, pool_if_made, release, release_after, set_limit,
     try_allocate, try_release, use_across, use_on,
@@ -444,6 +445,25 @@ def free_after(mem_ptr, event):
     raise_for_address(code, "free_after", address)
     if watch.sanitizing:
         watch.note_freed_after(address, chosen.handle)
+
+
+def enable_peer_access():
+    """Lets every device read and write the memory of the others, for the rest of the process.
+
+    As far as can_device_access_peer says so, kernels of a device may use memory that the allocator has on another,
+    whether it was allocated before this call or after, once something was allocated on both.  Each further device
+    makes growth of the others dearer by one driver call.  The modules of accelrt.interop call it, since the
+    libraries under which they put accelrt expect of its memory what cudaDeviceEnablePeerAccess does for their own.
+    Copies between devices need none of it.  Memory of a backend other than native stays as that has it.
+
+    Raises:
+        CudaError: the driver refused for memory that there is; calling it again tries again.
+    """
+    cdef int code
+    with nogil:
+        code = connect_peers()
+    if code:
+        raise_status(code, "memory_access")
 
 
 def empty_cache():

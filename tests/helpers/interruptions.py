@@ -26,10 +26,14 @@ def signals(handler, every=0.05):
 
 
 @contextmanager
-def interrupted(stream):
-    """Work that does not end in the stream, and a signal once something waits for it."""
+def interrupted(stream, prepare=lambda: None):
+    """Work that does not end in the stream, and a signal once something waits for it.
+
+    prepare is called behind that work and before any signal, which may come late or early on a busy machine.
+    """
     gate = threading.Event()
     stream.launch_host_func(gate.wait)
+    prepare()
     giving_up = threading.Timer(GIVE_UP, gate.set)
     giving_up.start()
 

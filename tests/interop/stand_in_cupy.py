@@ -135,5 +135,5 @@ def put_in_place(monkeypatch):
     found = make()
     monkeypatch.setitem(sys.modules, "cupy", found)
     monkeypatch.setitem(sys.modules, "cupy_backends", None)
-    monkeypatch.setattr(peers, "require_gpu", lambda call: None)
+    monkeypatch.setattr(peers, "prepare_memory", lambda call: None)
     return found

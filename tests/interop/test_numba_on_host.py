@@ -54,7 +54,7 @@ def numba(monkeypatch):
     accelrt.init()
     cuda, driver = interop._import()
     contexts = []
-    monkeypatch.setattr(interop.peers, "require_gpu", lambda call: None)
+    monkeypatch.setattr(interop.peers, "prepare_memory", lambda call: None)
     monkeypatch.setattr(interop, "_contexts", lambda _: contexts)
     monkeypatch.setattr(driver, "_memory_manager", OwnManager)
     yield SimpleNamespace(cuda=cuda, driver=driver, contexts=contexts)
@@ -231,7 +231,7 @@ def test_a_name_in_the_environment_is_enough():
     pytest.importorskip("numba.cuda.cudadrv.driver", reason="numba-cuda is not installed")
     code = """
 from accelrt.interop import numba as interop
-interop.peers.require_gpu = lambda call: None
+interop.peers.prepare_memory = lambda call: None
 from numba.cuda.cudadrv import driver
 driver._ensure_memory_manager()
 print(interop.is_installed(), driver._memory_manager.__name__)
@@ -255,7 +255,7 @@ def test_the_host_device_is_refused():
 
 
 def test_a_numba_that_is_missing_is_named(monkeypatch):
-    monkeypatch.setattr(interop.peers, "require_gpu", lambda call: None)
+    monkeypatch.setattr(interop.peers, "prepare_memory", lambda call: None)
     monkeypatch.setattr(interop, "_manager", None)
     monkeypatch.setitem(sys.modules, "numba", None)
     monkeypatch.setitem(sys.modules, "numba.cuda", None)

@@ -221,7 +221,7 @@ def from_what_rmm_has():
 def from_itself():
     import rmm
 
-    peers.require_gpu = lambda call: None
+    peers.prepare_memory = lambda call: None
     for resource in (ours.resource(), rmm.mr.StatisticsResourceAdaptor(ours.resource())):
         with pytest.raises(ValueError, match="takes its memory from accelrt"):
             ours.from_rmm(resource)

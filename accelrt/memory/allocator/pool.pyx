@@ -18,6 +18,7 @@ cimport accelrt.driver.registry as registry
 from accelrt.driver.waiting cimport is_main_thread
 from accelrt.memory.allocator.address_table cimport block_at, block_in, heap_at
 from accelrt.memory.allocator.audit cimport audit_pool, audit_between
+from accelrt.memory.allocator.backing.peer_access cimport join_peers
 from accelrt.memory.allocator.backing.stitching cimport free_block, reset_budget
 from accelrt.memory.allocator.event_queue cimport destroy_entries
 from accelrt.memory.allocator.event_ring cimport (
@@ -67,7 +68,7 @@ cdef Pool* pools[MAX_DEVICES]
 cdef PoolSettings wanted      # of pools that are made from now on; under making
 cdef int wanted_level         # likewise, the level of audits
 cdef HistorySettings wanted_history  # of all pools; under making
-cdef pthread_mutex_t making   # held while a pool is made; no other lock is taken under it
+cdef pthread_mutex_t making   # held while a pool is made; other pools' growth locks are taken under it
 
 # hit_slow and give_back_slow, called through pointers: so the compiler keeps them out of the fast path's stack frame.
 cdef int (*leave_hit)(Pool*, size_t, uintptr_t, uintptr_t*, bint) noexcept nogil
@@ -661,6 +662,11 @@ cdef int make(int device) noexcept nogil:
     take_settings(pool)
     if pool.external == NULL:
         start_recording(pool, &wanted_history)
+        code = join_peers(pool)
+    if code:
+        free(pool.stand_in)
+        free(pool)
+        return code
     store_pool(&pools[device], pool if pool.stand_in == NULL else pool.stand_in)
     return 0
 

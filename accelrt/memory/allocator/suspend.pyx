@@ -17,6 +17,7 @@ from accelrt.driver.capture_guard cimport enter_wait, leave_wait
 from accelrt.driver.table cimport STREAM_NON_BLOCKING
 from accelrt.memory.allocator.address_table cimport block_at
 from accelrt.memory.allocator.audit cimport audit_pool
+from accelrt.memory.allocator.backing.peer_access cimport open_range
 from accelrt.memory.allocator.backing.plain cimport count_owner
 from accelrt.memory.allocator.backing.stitching cimport return_all_pages
 from accelrt.memory.allocator.event_ring cimport drop_stack, record_event
@@ -390,14 +391,14 @@ cdef uintptr_t handle_of(const Work* work, const Page* page) noexcept nogil:
     return work.handles[low]
 
 
-cdef int open_run(Pool* pool, const Work* work, size_t first, size_t end) noexcept nogil:
-    return pool.table.memory_access(
-        work.slots[first].address, work.slots[end - 1].address + work.slots[end - 1].size - work.slots[first].address,
-        pool.device)
+cdef int open_run(Pool* pool, Work* work, size_t first, size_t end) noexcept nogil:
+    return open_range(
+        pool, work.slots[first].address,
+        work.slots[end - 1].address + work.slots[end - 1].size - work.slots[first].address, &work.calls)
 
 
 cdef int map_all(Pool* pool, Work* work) noexcept nogil:
-    # One memory_access call opens each run of slots.  Stops at the first refusal.
+    # Each run of slots is opened at once.  Stops at the first refusal.
     cdef const char* row = NULL
     cdef int code = map_slots(pool, work, &row)
     if code and work.moved.row == NULL:
@@ -422,7 +423,6 @@ cdef int map_slots(Pool* pool, Work* work, const char** out_row) noexcept nogil:
                 work.slots[index + 1].address != slot.address + slot.size):
             out_row[0] = "memory_access"
             code = open_run(pool, work, first, index + 1)
-            work.calls += 1
             if code:
                 return code
             first = index + 1

@@ -42,8 +42,7 @@ WAYS = [use_as_another, use_as_its_own]
 def test_a_signal_ends_an_allocation_that_waits(use, little_room):
     stream, taker = accelrt.Stream(), accelrt.Stream()
     before = accelrt.memory_stats()
-    with interrupted(stream):
-        use(stream, taker)
+    with interrupted(stream, prepare=lambda: use(stream, taker)):
         alloc(24 * MIB, stream=taker)
     after = accelrt.memory_stats()
     assert after["num_sync_all_streams"] == before["num_sync_all_streams"] + 1

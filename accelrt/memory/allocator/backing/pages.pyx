@@ -9,6 +9,7 @@ from libc.stdint cimport uint64_t
 from libc.stdlib cimport calloc, free, realloc
 
 from accelrt.memory.allocator.address_table cimport claim_addresses
+from accelrt.memory.allocator.backing.peer_access cimport open_range
 from accelrt.memory.allocator.backing.plain cimport count_owner
 from accelrt.memory.allocator.block_ops cimport split_off
 from accelrt.memory.allocator.event_ring cimport record_event
@@ -27,6 +28,7 @@ cdef enum:
 cdef struct Run:
     Slot** slots
     size_t count
+    long calls
 
 cdef struct Creation:
     Page* page
@@ -277,8 +279,8 @@ cdef int free_addresses(Pool* pool, Segment* segment) noexcept nogil:
 # --- the driver ----------------------------------------------------------------------------------------------
 
 cdef int map_slots(Pool* pool, void* about) noexcept nogil:
-    # Run by call_unlocked, outside the exclusive section.  One memory_access call opens the whole run of pages.
-    cdef const Run* run = <const Run*>about
+    # Run by call_unlocked, outside the exclusive section.  The whole run of pages is opened at once.
+    cdef Run* run = <Run*>about
     cdef Slot* first = run.slots[0]
     cdef Slot* slot = first
     cdef size_t index
@@ -286,10 +288,11 @@ cdef int map_slots(Pool* pool, void* about) noexcept nogil:
     for index in range(run.count):
         slot = run.slots[index]
         code = pool.table.memory_map(slot.address, slot.size, slot.page.handle)
+        run.calls += 1
         if code:
             return code
         slot.mapped = True
-    return pool.table.memory_access(first.address, slot.address + slot.size - first.address, pool.device)
+    return open_range(pool, first.address, slot.address + slot.size - first.address, &run.calls)
 
 
 cdef int map_run(Pool* pool, Segment* segment, size_t first, size_t count) noexcept nogil:
@@ -298,8 +301,9 @@ cdef int map_run(Pool* pool, Segment* segment, size_t first, size_t count) noexc
     cdef Run run
     run.slots = segment.slots + first
     run.count = count
+    run.calls = 0
     code = call_unlocked(pool, map_slots, &run)
-    pool.stats.virtual_memory_calls += count + 1
+    pool.stats.virtual_memory_calls += run.calls
     return code
 
 
