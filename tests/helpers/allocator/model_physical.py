@@ -168,7 +168,7 @@ class PhysicalPages(Model):
             self.statistics.count("num_device_alloc")
         return True
 
-    def page_size(self, need, whole):
+    def page_size(self, expandable, need, whole):
         """For a growth by whole, of which need bytes are still missing."""
         total = max(self.reserved(), need)
         live, blocks = (
@@ -178,13 +178,23 @@ class PhysicalPages(Model):
         largest = 6 * MIB if 4 * MIB <= mean < 20 * MIB and total >= 1024 * MIB else 16 * MIB
         target = min(total // 64, max(largest, total // 512))
         if mean >= 256 * MIB:
-            target = max(target, min(max(total, whole), mean) // 4)
+            target = max(target, min(max(total, whole), mean) // 3)
         size = self.wanted_page_size or GRANULE
         while not self.wanted_page_size and size * 2 <= target:
             size *= 2
         if not self.wanted_page_size and size < largest <= target:
             size = largest
+        if not self.wanted_page_size and mean < MIB:
+            need = max(need, self.size_ahead(expandable))
         return min(size, need)
+
+    def size_ahead(self, expandable):
+        """How large a page may be although less is needed."""
+        size = GRANULE
+        while size * 2 <= expandable.size // 256:
+            size *= 2
+        fits = expandable.held - expandable.size >= size and self.reserved() + size <= self.limit
+        return size if fits else 0
 
     def need_at_end(self, heap, size):
         """The growth after which a block of the size fits at the end of the last expandable segment."""
@@ -227,7 +237,7 @@ class PhysicalPages(Model):
     def append_pages(self, expandable, need):
         made, whole = [], need
         while need > 0:
-            page = self.make_page(self.page_size(need, whole))
+            page = self.make_page(self.page_size(expandable, need, whole))
             if not page:
                 for slot in made:
                     self.release_page(slot.page, mapped=False)

@@ -27,8 +27,10 @@ cdef enum:
     MEDIUM_LEAST = 4 << 20  # so much and more (smaller ones fill the ends of pages that larger ones leave)
     MEDIUM_MOST = 20 << 20  # and less than this (of larger blocks there are few, so few ends)
     ROOMY = 1 << 30
+    SMALL_MEAN = 1 << 20    # mean size of blocks below which a page may be larger than what is needed,
+    AHEAD = 256             # up to this part of its expandable segment
     HUGE = 256 << 20     # mean size of blocks from which on
-    HUGE_PARTS = 4       # a page may be this part of it: stitching such a block from more pages would cost too many calls
+    HUGE_PARTS = 3       # a page may be this part of it: stitching such a block from more pages would cost too many calls
     FIRST_SIZE = 32      # addresses of a heap's first expandable segment, as a power of two: 4 GiB,
     SMALL_SIZE = 26      # or 64 MiB where the pool has MANY segments: the driver maps pages that are far apart more slowly
     MANY = 64
@@ -106,7 +108,17 @@ cdef int drop_expandable(Pool* pool, Segment* expandable) noexcept nogil:
     return 0
 
 
-cdef size_t page_size(const Pool* pool, size_t need, size_t whole) noexcept nogil:
+cdef size_t size_ahead(Pool* pool, const Segment* expandable) noexcept nogil:
+    # How large a page may be although less is needed: many small blocks will follow the one that did not fit.
+    cdef size_t size = pool.granule
+    while size * 2 <= expandable.size // AHEAD:
+        size *= 2
+    if expandable.held - expandable.size < size or within_limits(pool, expandable.heap, size):
+        return 0
+    return size
+
+
+cdef size_t page_size(Pool* pool, const Segment* expandable, size_t need, size_t whole) noexcept nogil:
     # The size of the next page, of a growth by whole that still needs need; backing/DESIGN.md (Growing) gives the rule.
     cdef size_t size = pool.granule
     cdef size_t total = max(<size_t>reserved(pool), need)
@@ -123,6 +135,8 @@ cdef size_t page_size(const Pool* pool, size_t need, size_t whole) noexcept nogi
             size *= 2
         if size < largest <= target:
             size = largest
+        if mean < SMALL_MEAN:
+            need = max(need, size_ahead(pool, expandable))
     return min(size, need)
 
 
@@ -174,7 +188,7 @@ cdef int append_pages(Pool* pool, Heap* heap, size_t need, size_t* count) noexce
     cdef size_t whole = need
     cdef int code = 0
     while need and code == 0:
-        code = make_page(pool, page_size(pool, need, whole), &page)
+        code = make_page(pool, page_size(pool, expandable, need, whole), &page)
         if code == 0:
             code = add_slot(expandable, page)
             if code:
