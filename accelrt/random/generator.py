@@ -161,7 +161,7 @@ class Generator:
             processors, threads = map(operator.index, value)
             if processors < 1 or threads < 256 or processors * threads > MOST_THREADS:
                 raise ValueError(
-                    f"geometry is {value!r}; pass multiprocessors, 1 or more, and threads of each, 256 or more"
+                    f"geometry is {value!r}; pass multiprocessors, 1 or more, and threads of each, 256 up"
                 )
             value = processors, threads
         self._geometry = value
@@ -285,15 +285,17 @@ class Generator:
             RuntimeError: the stream captures, and the generator is not registered with the graph.
             CompileError, CompilerNotFoundError: of the first call for a type.
         """
-        array = self._of_floats(out)
+        chosen = _stream_of(stream, self._ordinal)
+        array = self._of_floats(out, chosen)
         kind = _type_of(array)
-        begin, end = kind(finite(low, "low")), kind(finite(high, "high"))
-        width = end - begin
+        with numpy.errstate(over="ignore"):
+            begin, end = kind(finite(low, "low")), kind(finite(high, "high"))
+            width = end - begin
         if not (low <= high and isfinite(float(width))):
             raise ValueError(
                 f"low is {low} and high is {high}; low is at most high, and both are of {array.dtype}"
             )
-        self._draw("uniform", array, _number_of(array), (float(begin), float(width), float(end)), stream)
+        self._draw("uniform", array, _number_of(array), (float(begin), float(width), float(end)), chosen)
         return out
 
     def normal(self, out: Any, mean: float = 0.0, std: float = 1.0, *, stream: Any = None) -> Any:
@@ -307,12 +309,14 @@ class Generator:
         rounds otherwise; of the narrower types sine and cosine differ from a GPU's by up to 2**-20
         (accelrt/random/host_math.py).
         """
-        array = self._of_floats(out)
+        chosen = _stream_of(stream, self._ordinal)
+        array = self._of_floats(out, chosen)
         kind = numpy.float64 if array.itemsize == 8 else numpy.float32
         if not std >= 0:
             raise ValueError(f"std is {std}; it is 0 or more")
-        values = float(kind(finite(mean, "mean"))), float(kind(finite(std, "std")))
-        self._draw("normal", array, _number_of(array), values, stream)
+        with numpy.errstate(over="ignore"):
+            values = float(kind(finite(mean, "mean"))), float(kind(finite(std, "std")))
+        self._draw("normal", array, _number_of(array), values, chosen)
         return out
 
     def integers(self, out: Any, low: int, high: int | None = None, *, stream: Any = None) -> Any:
@@ -323,10 +327,11 @@ class Generator:
             low, high: int; without high they go from 0 to below low.  What the type holds exactly.
             stream, what is returned and raised: as of uniform.
 
-        As in torch a number is the remainder of 32 drawn bits, from a range of 2**28 on of 64: some numbers are
+        As in torch a number is the remainder of 32 drawn bits, or from a range of 2**28 on of 64: some are
         likelier than others, by up to range / 2**32 (2**64) of their probability.
         """
-        array = checked_array(out, self._ordinal)
+        chosen = _stream_of(stream, self._ordinal)
+        array = checked_array(out, self._ordinal, chosen)
         first, end = (0, operator.index(low)) if high is None else (operator.index(low), operator.index(high))
         name = array.dtype.name
         exact = EXACT.get(name, 0)
@@ -338,7 +343,7 @@ class Generator:
             )
         wide = end - first >= WIDE_RANGE
         values = (end - first) % (1 << 64), first % (1 << 64)
-        self._draw("integers", array, "accelrt_long" if wide else "accelrt_word", values, stream)
+        self._draw("integers", array, "accelrt_long" if wide else "accelrt_word", values, chosen)
         return out
 
     def bernoulli(self, out: Any, p: float = 0.5, *, stream: Any = None) -> Any:
@@ -350,12 +355,13 @@ class Generator:
             p: float, 0 to 1.
             stream, what is returned and raised: as of uniform.
         """
-        array = checked_array(out, self._ordinal)
+        chosen = _stream_of(stream, self._ordinal)
+        array = checked_array(out, self._ordinal, chosen)
         if not 0 <= p <= 1:
             raise ValueError(f"p is {p}; a probability goes from 0 to 1")
         number = _number_of(array)
         value = float(p) if number == "double" else float(numpy.float32(p))
-        self._draw("bernoulli", array, number, (value,), stream)
+        self._draw("bernoulli", array, number, (value,), chosen)
         return out
 
     def permutation(self, out: Any, *, stream: Any = None) -> Any:
@@ -369,7 +375,8 @@ class Generator:
             through a Feistel network of 24 rounds whose keys are drawn, so that 2**64 seeds and the offset
             select the order.
         """
-        array = checked_array(out, self._ordinal)
+        chosen = _stream_of(stream, self._ordinal)
+        array = checked_array(out, self._ordinal, chosen)
         name, size = array.dtype.name, array.size
         most = EXACT.get(name) or LIMITS[name][1]
         if size - 1 > most:
@@ -378,16 +385,16 @@ class Generator:
             part = axes_of(array, True)
             form = form_of("ranked" if size <= RANKED else "walked", array, "accelrt_long", part)
             blocks = min(-(-size // 256), (1 << 31) - 1)
-            self._launch(form, array, part, blocks, 4 if size <= RANKED else 24, (), stream)
+            self._launch(form, array, part, blocks, 4 if size <= RANKED else 24, (), chosen)
         return out
 
-    def _of_floats(self, out: Any) -> Array:
-        array = checked_array(out, self._ordinal)
+    def _of_floats(self, out: Any, stream: Stream) -> Array:
+        array = checked_array(out, self._ordinal, stream)
         if array.dtype.name not in EXACT:
             raise TypeError(f"out is of {array.dtype}; these numbers are of {', '.join(EXACT)}")
         return array
 
-    def _draw(self, name: str, array: Array, number: str, values: tuple[Any, ...], stream: Any) -> None:
+    def _draw(self, name: str, array: Array, number: str, values: tuple[Any, ...], stream: Stream) -> None:
         if not array.size:
             return
         for part in parts_of(axes_of(array, False)):
@@ -399,7 +406,7 @@ class Generator:
             if is_small(part):
                 self._launch(form, array, part, blocks, words, values, stream)
             else:  # its share of the sequence is left out
-                self._take(words, _stream_of(stream, self._ordinal))
+                self._take(words, stream)
 
     def _launch(
         self,
@@ -409,11 +416,10 @@ class Generator:
         blocks: int,
         words: int,
         values: tuple[Any, ...],
-        stream: Any,
+        stream: Stream,
     ) -> None:
         kernel = kernel_for(form, self._ordinal)
-        chosen = _stream_of(stream, self._ordinal)
-        memory, seed, offset = self._take(words, chosen)
+        memory, seed, offset = self._take(words, stream)
         count = 1
         for length in part.lengths:
             count *= length
@@ -422,7 +428,7 @@ class Generator:
             numbers = (*part.lengths, *part.strides)
             layout = (b"".join(each.to_bytes(8, "little", signed=True) for each in numbers),)
         arguments = (memory, seed, offset, count, *layout, part.begin, array, *values)
-        kernel.launch(blocks, 256, arguments, stream=chosen)
+        kernel.launch(blocks, 256, arguments, stream=stream)
 
     def _take(self, words: int, stream: Stream) -> tuple[Array | None, int, int]:
         """Where the seed and the offset lie, or None; the seed, and the offset or what to add to it."""

@@ -13,11 +13,13 @@ from accelrt.kernels.elementwise_source import MOST_AXES, STORED
 from accelrt.kernels.module import Module
 from accelrt.random import philox_source as source
 from accelrt.random.philox_source import BLOCK, WIDTHS, Form
+from accelrt.streams.stream import StreamContext
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from accelrt.kernels.kernel import Kernel
+    from accelrt.streams.stream import Stream
 
 __all__ = ["Part", "checked_array", "forget_kernels", "form_of", "kernel_for", "parts_of", "sizes_of"]
 
@@ -42,14 +44,24 @@ class Part(NamedTuple):
     strides: list[int]
 
 
-def checked_array(out: object, device: int) -> Array:
+def checked_array(out: object, device: int, stream: Stream | None) -> Array:
     """An Array that kernels of a device may write, of this object's memory.
 
+    Arguments:
+        stream: the one that comes after the work of another library's array; None is the current one.
     Raises:
         TypeError: of its type no numbers are drawn.
         ValueError: it is read-only, on another device, or its elements share memory.
     """
-    array = out if isinstance(out, Array) else asarray(out)
+    if isinstance(out, Array):
+        array = out
+    elif hasattr(out, "__cuda_array_interface__"):
+        with StreamContext(stream):
+            array = asarray(out)
+    else:
+        raise TypeError(
+            f"out is of type {type(out).__name__}; pass an Array, or another library's array on the device"
+        )
     if array.dtype.name not in STORED or not array.dtype.isnative or array.dtype.kind == "c":
         kinds = ", ".join(name for name in STORED if "complex" not in name)
         raise TypeError(f"out is of {array.dtype}, of which no random numbers are drawn; it may be {kinds}")
