@@ -14,18 +14,7 @@ from accelrt.devices.device import current_device, get_device_properties
 from accelrt.devices.device import device as device_type
 from accelrt.kernels.elementwise_plan import LIMITS, dtype_named
 from accelrt.random.graph_states import GraphStates, find_states
-from accelrt.random.launches import (
-    RANKED,
-    Part,
-    axes_of,
-    checked_array,
-    form_of,
-    is_small,
-    kernel_for,
-    parts_of,
-    sizes_of,
-    width_of,
-)
+from accelrt.random.launches import checked_array, name_of, plan_for
 from accelrt.random.state import State
 from accelrt.runtime import init
 from accelrt.runtime.capture_record import capture_of
@@ -207,11 +196,12 @@ class Generator:
         self._refuse_capture("get_offset")
         return self._state.offset
 
-    def set_offset(self, offset: int) -> None:
-        """Goes to an offset, a multiple of 4 below 2**64."""
+    def set_offset(self, offset: int) -> Generator:
+        """Goes to an offset, a multiple of 4 below 2**64; returns the generator."""
         number = checked_offset(offset)
         self._refuse_capture("set_offset")
         self._state.put(self._state.seed, number)
+        return self
 
     def get_state(self) -> bytes:
         """The seed and the offset in torch's format: 8 bytes each, little endian."""
@@ -333,7 +323,7 @@ class Generator:
         chosen = _stream_of(stream, self._ordinal)
         array = checked_array(out, self._ordinal, chosen)
         first, end = (0, operator.index(low)) if high is None else (operator.index(low), operator.index(high))
-        name = array.dtype.name
+        name = name_of(array.dtype)
         exact = EXACT.get(name, 0)
         least, most = LIMITS.get(name, (-exact, exact))
         if not least <= first < end <= most + 1:
@@ -377,58 +367,27 @@ class Generator:
         """
         chosen = _stream_of(stream, self._ordinal)
         array = checked_array(out, self._ordinal, chosen)
-        name, size = array.dtype.name, array.size
+        name, size = name_of(array.dtype), array.size
         most = EXACT.get(name) or LIMITS[name][1]
         if size - 1 > most:
             raise ValueError(f"out has {size} elements, and {name} holds integers up to {most}")
-        if size:
-            part = axes_of(array, True)
-            form = form_of("ranked" if size <= RANKED else "walked", array, "accelrt_long", part)
-            blocks = min(-(-size // 256), (1 << 31) - 1)
-            self._launch(form, array, part, blocks, 4 if size <= RANKED else 24, (), chosen)
+        self._draw("permutation", array, "accelrt_long", (), chosen)
         return out
 
     def _of_floats(self, out: Any, stream: Stream) -> Array:
         array = checked_array(out, self._ordinal, stream)
-        if array.dtype.name not in EXACT:
+        if name_of(array.dtype) not in EXACT:
             raise TypeError(f"out is of {array.dtype}; these numbers are of {', '.join(EXACT)}")
         return array
 
     def _draw(self, name: str, array: Array, number: str, values: tuple[Any, ...], stream: Stream) -> None:
         if not array.size:
             return
-        for part in parts_of(axes_of(array, False)):
-            form = form_of(name, array, number, part)
-            count = 1
-            for length in part.lengths:
-                count *= length
-            blocks, words = sizes_of(count, width_of(form), self.geometry)
-            if is_small(part):
-                self._launch(form, array, part, blocks, words, values, stream)
-            else:  # its share of the sequence is left out
-                self._take(words, stream)
-
-    def _launch(
-        self,
-        form: Any,
-        array: Array,
-        part: Part,
-        blocks: int,
-        words: int,
-        values: tuple[Any, ...],
-        stream: Stream,
-    ) -> None:
-        kernel = kernel_for(form, self._ordinal)
-        memory, seed, offset = self._take(words, stream)
-        count = 1
-        for length in part.lengths:
-            count *= length
-        layout: tuple[bytes, ...] = ()
-        if form.axes:
-            numbers = (*part.lengths, *part.strides)
-            layout = (b"".join(each.to_bytes(8, "little", signed=True) for each in numbers),)
-        arguments = (memory, seed, offset, count, *layout, part.begin, array, *values)
-        kernel.launch(blocks, 256, arguments, stream=stream)
+        for kernel, blocks, words, middle in plan_for(name, number, array, self._ordinal, self.geometry):
+            memory, seed, offset = self._take(words, stream)
+            if kernel is not None:  # else the parts that follow draw, and this one's share is left out
+                arguments = (memory, seed, offset, *middle, array, *values)
+                kernel.launch(blocks, 256, arguments, stream=stream)
 
     def _take(self, words: int, stream: Stream) -> tuple[Array | None, int, int]:
         """Where the seed and the offset lie, or None; the seed, and the offset or what to add to it."""
@@ -465,9 +424,9 @@ def _type_of(array: Array) -> Any:
     """From a float to the array's type, rounded as torch rounds: to float32 first for 16 bits."""
     if array.itemsize > 2:
         return array.dtype.type
-    kind = numpy.dtype(dtype_named(array.dtype.name)).type
+    kind = numpy.dtype(dtype_named(name_of(array.dtype))).type
     return lambda value: kind(numpy.float32(value))
 
 
 def _number_of(array: Array) -> str:
-    return "double" if array.dtype.name == "float64" else "float"
+    return "double" if name_of(array.dtype) == "float64" else "float"

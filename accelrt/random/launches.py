@@ -21,13 +21,22 @@ if TYPE_CHECKING:
     from accelrt.kernels.kernel import Kernel
     from accelrt.streams.stream import Stream
 
-__all__ = ["Part", "checked_array", "forget_kernels", "form_of", "kernel_for", "parts_of", "sizes_of"]
+__all__ = ["Launch", "checked_array", "forget_kernels", "kernel_for", "name_of", "plan_for"]
 
 MOST = (
     1 << 31
 ) - 1  # elements, and bytes from the first to the last, of one launch; torch's, so that bits agree
 RANKED = 1024  # elements up to which a permutation sorts drawn keys
 
+TARGET = """\
+#ifndef __clang__
+#pragma GCC target("avx2,fma")
+#endif
+"""
+_target: str | None = None
+MOST_PLANS = 1024
+_names: dict[Any, str] = {}  # of types of which numbers are drawn
+_plans: dict[tuple[Any, ...], tuple[Launch, ...]] = {}
 _kernels: dict[tuple[Form | str, int], Kernel] = {}
 
 
@@ -50,8 +59,8 @@ def checked_array(out: object, device: int, stream: Stream | None) -> Array:
     Arguments:
         stream: the one that comes after the work of another library's array; None is the current one.
     Raises:
-        TypeError: of its type no numbers are drawn.
-        ValueError: it is read-only, on another device, or its elements share memory.
+        TypeError: it is no array.
+        ValueError: it is read-only or on another device.
     """
     if isinstance(out, Array):
         array = out
@@ -62,9 +71,6 @@ def checked_array(out: object, device: int, stream: Stream | None) -> Array:
         raise TypeError(
             f"out is of type {type(out).__name__}; pass an Array, or another library's array on the device"
         )
-    if array.dtype.name not in STORED or not array.dtype.isnative or array.dtype.kind == "c":
-        kinds = ", ".join(name for name in STORED if "complex" not in name)
-        raise TypeError(f"out is of {array.dtype}, of which no random numbers are drawn; it may be {kinds}")
     if array.device_index != device:
         place = "in host memory" if array.device_index < 0 else f"on device {array.device_index}"
         raise ValueError(
@@ -72,15 +78,31 @@ def checked_array(out: object, device: int, stream: Stream | None) -> Array:
         )
     if array.readonly:
         raise ValueError("out is read-only")
+    return array
+
+
+def name_of(dtype: Any) -> str:
+    """NumPy's name of a type of which numbers are drawn; TypeError of any other."""
+    found = _names.get(dtype)
+    if found is None:
+        found = dtype.name
+        if found not in STORED or not dtype.isnative or dtype.kind == "c":
+            kinds = ", ".join(name for name in STORED if "complex" not in name)
+            raise TypeError(f"out is of {dtype}, of which no random numbers are drawn; it may be {kinds}")
+        _names[dtype] = found
+    return found
+
+
+def check_elements(array: Array) -> None:
+    """Refuses elements that share memory, or lie where a GPU would fail with the loss of its context."""
     piece = Piece(array.ptr, array.shape, array.strides, array.itemsize)
     if overlaps_itself(piece):
         raise ValueError("elements of out share memory, and each is to be written; pass a copy()")
-    if array.size and any(each % array.itemsize for each in (piece.ptr, *piece.strides)):
+    if any(each % array.itemsize for each in (piece.ptr, *piece.strides)):
         raise ValueError(
             f"out has elements of {array.dtype} at addresses that are no multiples of {array.itemsize}, "
             "which no GPU writes; copy its bytes to an Array of its own"
         )
-    return array
 
 
 def axes_of(array: Array, in_order: bool) -> Part:
@@ -127,9 +149,70 @@ def sizes_of(count: int, width: int, geometry: tuple[int, int]) -> tuple[int, in
     return blocks, ((count - 1) // (BLOCK * blocks * width) + 1) * 4
 
 
+class Launch(NamedTuple):
+    """One launch of a call; or what it leaves out of the sequence.
+
+    Attributes:
+        kernel: Kernel, or None where nothing is launched.
+        blocks: int, of the grid.  words: int, by which the offset moves.
+        middle: tuple, the arguments between the offset and the array.
+    """
+
+    kernel: Kernel | None
+    blocks: int
+    words: int
+    middle: tuple[Any, ...]
+
+
+def plan_for(
+    name: str, number: str, array: Array, device: int, geometry: tuple[int, int]
+) -> tuple[Launch, ...]:
+    """The launches that fill an array.
+
+    Arguments:
+        name: str, of a distribution, or "permutation".  number: str, the type of C that is drawn.
+        geometry: multiprocessors, and threads that each holds.
+    """
+    shape, strides, past = array.shape, array.strides, array.ptr % array.itemsize
+    key = (name, number, array.dtype, shape, strides, past, device, geometry)
+    found = _plans.get(key)
+    if found is None:
+        check_elements(array)
+        if name == "permutation":
+            found = (ordered(array, device),)
+        else:
+            parts = parts_of(axes_of(array, False))
+            found = tuple(filled(name, number, array, device, geometry, part) for part in parts)
+        if len(_plans) >= MOST_PLANS:
+            _plans.clear()
+        _plans[key] = found
+    return found
+
+
+def filled(
+    name: str, number: str, array: Array, device: int, geometry: tuple[int, int], part: Part
+) -> Launch:
+    form, count = form_of(name, array, number, part), prod(part.lengths)
+    blocks, words = sizes_of(count, WIDTHS[number], geometry)
+    return Launch(kernel_for(form, device) if is_small(part) else None, blocks, words, middle_of(form, part))
+
+
+def ordered(array: Array, device: int) -> Launch:
+    ranked, part = array.size <= RANKED, axes_of(array, True)
+    form = form_of("ranked" if ranked else "walked", array, "accelrt_long", part)
+    blocks = min(-(-array.size // BLOCK), (1 << 31) - 1)
+    return Launch(kernel_for(form, device), blocks, 4 if ranked else 24, middle_of(form, part))
+
+
 def form_of(name: str, array: Array, number: str, part: Part) -> Form:
     plain = len(part.lengths) == 1 and part.strides[0] == array.itemsize
-    return Form(name, array.dtype.name, number, 0 if plain else len(part.lengths))
+    return Form(name, name_of(array.dtype), number, 0 if plain else len(part.lengths))
+
+
+def middle_of(form: Form, part: Part) -> tuple[Any, ...]:
+    numbers = (*part.lengths, *part.strides) if form.axes else ()
+    layout = b"".join(each.to_bytes(8, "little", signed=True) for each in numbers)
+    return (prod(part.lengths), *([layout] if form.axes else []), part.begin)
 
 
 def kernel_for(form: Form | str, device: int) -> Kernel:
@@ -144,7 +227,7 @@ def kernel_for(form: Form | str, device: int) -> Kernel:
 def load(form: Form | str, device: int) -> Any:
     name = f"accelrt_{form}" if isinstance(form, str) else f"accelrt_{form.name}"
     if compiler.is_host(device):
-        text = source.HOST_STATE if isinstance(form, str) else source.host_source(form)
+        text = source.HOST_STATE if isinstance(form, str) else host_target() + source.host_source(form)
         image = c_compiler.compile_c(text, f"{name}.c")
     else:
         text = source.CUDA_STATE if isinstance(form, str) else source.cuda_source(form)
@@ -153,10 +236,20 @@ def load(form: Form | str, device: int) -> Any:
     return Module(image, device).function(name, signature)
 
 
+def host_target() -> str:
+    """Lines of C that let the compiler use this processor's fused operations; the bits are the same."""
+    global _target
+    if _target is None:
+        try:
+            with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
+                flags = next((line.split() for line in file if line.startswith("flags")), [])
+        except OSError:
+            flags = []
+        _target = TARGET if {"avx2", "fma"} <= set(flags) else ""
+    return _target
+
+
 def forget_kernels() -> None:
     """Unloads the kernels; they are loaded again when they are needed."""
+    _plans.clear()
     _kernels.clear()
-
-
-def width_of(form: Form) -> int:
-    return WIDTHS[form.number]
