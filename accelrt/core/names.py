@@ -66,8 +66,8 @@ LATER = {
     """,
     "memory.summary_table": "memory_summary",
     "random": """
-        default_generators get_rng_state get_rng_state_all initial_seed manual_seed manual_seed_all seed seed_all
-        set_rng_state set_rng_state_all
+        default_generators get_rng_state get_rng_state_all initial_seed manual_seed manual_seed_all
+        seed seed_all set_rng_state set_rng_state_all
     """,
     "readings": """
         EccErrors GpuProcess MemoryInfo NvlinkTraffic PcieLink PcieTraffic PowerLimits RemappedRows

@@ -8,7 +8,7 @@ whole graph uses.
 
 from __future__ import annotations
 
-from _thread import allocate_lock
+from _thread import RLock
 from typing import TYPE_CHECKING
 
 from accelrt.arrays.create import empty
@@ -32,7 +32,7 @@ class GraphStates:
         self.places: dict[State, tuple[Array, int]] = {}  # its memory, and the words that the graph uses
         self.event: Event | None = None  # behind the last replay
         self.stream: int | None = None  # of the last replay
-        self.lock = allocate_lock()  # from a replay's writes until it is launched
+        self.lock = RLock()  # from a replay's writes until it is launched
 
     def take(self, state: State, words: int, stream: Stream) -> tuple[Array, int]:
         """Memory of the seed and the offset, and what to add to the offset, for a kernel of the graph."""
