@@ -51,9 +51,7 @@ class GraphStates:
         self.lock.acquire()
         try:
             if self.event is not None and self.stream != stream.handle:
-                self.event.wait(
-                    stream
-                )  # the last replay, on another stream, may still read what is written now
+                self.event.wait(stream)  # which may still read what is written now
             for state, (memory, words) in self.places.items():
                 put.launch(1, 1, (memory, *state.take(words)), stream=stream)
         except BaseException:

@@ -99,6 +99,27 @@ def test_replays_on_several_streams_do_not_mix_their_offsets():
         assert (rows[replay] == philox.uniform(1 << 16, 4, step * replay, generator.geometry)).all()
 
 
+def test_a_replay_writes_no_offset_before_the_last_one_on_another_stream_has_read_its_own():
+    generator, out, total = Generator(0).manual_seed(4), accelrt.empty(8, "f4"), accelrt.zeros(8, "f4")
+    add = accelrt.elementwise("T x, T y", "T z", "z = x + y", name="sum")
+    add(total, 0.0, out=total)
+    graph, first, second = accelrt.CUDAGraph(), accelrt.Stream(0), accelrt.Stream(0)
+    graph.register_generator_state(generator)
+    with accelrt.graph(graph):
+        generator.uniform(out)
+        add(total, out, out=total)
+    accelrt.synchronize(0)
+    go_on = threading.Event()
+    first.launch_host_func(go_on.wait)
+    for stream in (first, second):
+        with accelrt.stream(stream):
+            graph.replay()
+    assert not second.query()
+    go_on.set()
+    assert (read(total) == philox.uniform(8, 4, 0) + philox.uniform(8, 4, 4)).all()
+    add.unload()
+
+
 def test_threads_replay_one_graph_without_losing_an_offset():
     generator, out = Generator(0).manual_seed(4), accelrt.empty(8, "f4")
     graph = captured(generator, out)
