@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from accelrt.devices.device import current_device, device_count
-from accelrt.random.generator import Generator, _defaults, ordinal_of, read_state, seed_of
+from accelrt.random.generator import Generator, _defaults, ordinal_of, random_seed, read_state, seed_of
 from accelrt.runtime import init
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class DefaultGenerators:
         found = _defaults.get(ordinal)
         if found is None:
             made = Generator(ordinal)
-            made.seed()
+            made.shared_state.put(random_seed(), 0)  # also in a capture, where seed() is refused
             found = _defaults.setdefault(ordinal, made)
         return found
 

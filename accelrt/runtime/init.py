@@ -172,17 +172,17 @@ def reason(name: str, code: int) -> str:
 
 
 def run_queued() -> None:
-    for queue in (_seeds, _queued):
-        while queue:
-            call, origin = queue[0][:2]
-            try:
-                call()
-            except Exception as error:
-                raise DeferredCudaCallError(
-                    f"CUDA call failed lazily at initialization with error: {error}\n\n"
-                    f"CUDA call was originally invoked at:\n\n{origin}"
-                ) from error
-            del queue[0]
+    queue: list[Any]
+    while queue := _seeds or _queued:  # a call may queue others
+        call, origin = queue[0][:2]
+        try:
+            call()
+        except Exception as error:
+            raise DeferredCudaCallError(
+                f"CUDA call failed lazily at initialization with error: {error}\n\n"
+                f"CUDA call was originally invoked at:\n\n{origin}"
+            ) from error
+        del queue[0]
 
 
 def lazy_call(

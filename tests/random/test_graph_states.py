@@ -55,6 +55,18 @@ def test_the_default_generator_registers_itself():
     assert DEFAULT[0].get_offset() == 12
 
 
+def test_a_default_generator_may_first_be_asked_for_in_a_capture(monkeypatch):
+    from accelrt.random import generator
+
+    monkeypatch.delitem(generator._defaults, 0, raising=False)
+    out, graph = accelrt.empty(8, "f4"), accelrt.CUDAGraph()
+    with accelrt.graph(graph):
+        DEFAULT[0].uniform(out)
+    DEFAULT[0].manual_seed(6)
+    graph.replay()
+    assert (read(out) == philox.uniform(8, 6, 0)).all()
+
+
 def test_two_generators_go_their_own_ways_and_graphs_share_one():
     one, two = Generator(0).manual_seed(1), Generator(0).manual_seed(2)
     a, b = accelrt.empty(8, "f4"), accelrt.empty(8, "f4")

@@ -35,6 +35,10 @@ def test_seeds_come_before_other_queued_calls_and_in_order_with_states():
     assert seeds(code) == ["[6, 5]"]
 
 
+def test_a_queued_call_may_seed():
+    assert seeds("accelrt.lazy_call(lambda: accelrt.manual_seed_all(6))") == ["[6, 6]"]
+
+
 def test_kinds_of_lazy_calls_are_ordered_as_torch_orders_them():
     code = (
         "said = []\n"
