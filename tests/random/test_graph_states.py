@@ -150,14 +150,28 @@ def test_threads_replay_one_graph_without_losing_an_offset():
     assert (read(out) == philox.uniform(8, 4, 596)).all()
 
 
-def test_the_same_numbers_are_refused_to_other_libraries_graphs(monkeypatch):
-    from accelrt.random import graph_states
+@pytest.mark.parametrize("known", [False, True])
+def test_captures_of_other_libraries_are_refused_and_go_on(known):
+    from accelrt.driver.registry import Rows, opened_name
+    from accelrt.interop.external_captures import ExternalCapture
 
-    generator, out = Generator(0), accelrt.empty(8, "f4")
-    monkeypatch.setattr(graph_states, "capture_of", lambda device, stream: (True, None))
+    generator, out, stream = Generator(0), accelrt.empty(8, "f4"), accelrt.Stream(0)
+    rows = Rows(opened_name())
+    capture = ExternalCapture(0, stream.handle) if known else None
+    assert rows.capture_begin(0, stream.handle, 2) == 0
+    if known:
+        capture.begun()
     with pytest.raises(RuntimeError, match="graph of another library, whose replays would repeat"):
-        generator.uniform(out)
-    assert generator.shared_state.offset == 0
+        generator.uniform(out, stream=stream)
+    code, graph = rows.capture_end(0, stream.handle)
+    assert code == 0
+    if known:
+        capture.over()
+    assert rows.graph_destroy(graph) == 0
+    assert generator.get_offset() == 0
+    generator.uniform(out, stream=stream)
+    accelrt.synchronize(0)
+    assert generator.get_offset() == 4
 
 
 def test_a_generator_that_is_not_registered_is_refused_and_the_capture_goes_on():
