@@ -52,14 +52,13 @@ def test_bits_are_torchs(torch, name, seed, offset):
         assert same(torch, ours, theirs, out, tensor), (name, seed, offset, size)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float64"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
 def test_bits_of_other_types_are_torchs(torch, dtype):
+    kind = pytest.importorskip("ml_dtypes").bfloat16 if dtype == "bfloat16" else dtype
     for size in (1, 1000, 540_673, 3_000_001):
         ours, theirs = pair(torch, 5, 8)
-        out, tensor = (
-            accelrt.empty(size, dtype, 0),
-            torch.empty(size, dtype=getattr(torch, dtype), device="cuda:0"),
-        )
+        out = accelrt.empty(size, kind, 0)
+        tensor = torch.empty(size, dtype=getattr(torch, dtype), device="cuda:0")
         ours.uniform(out, -1.5, 3.0)
         assert same(torch, ours, theirs, out, tensor.uniform_(-1.5, 3.0, generator=theirs))
         ours.normal(out, 2.0, 0.25)
@@ -94,6 +93,14 @@ def test_strided_arrays_are_filled_as_torch_fills_them(torch):
         ours.uniform(cut(out))
         cut(tensor).uniform_(generator=theirs)
         assert same(torch, ours, theirs, out, tensor)
+
+
+def test_torchs_own_tensors_are_filled(torch):
+    ours, theirs = pair(torch, 6, 4)
+    tensor, expected = torch.zeros(5000, device="cuda:0"), torch.empty(5000, device="cuda:0")
+    assert ours.normal(tensor) is tensor
+    accelrt.synchronize()
+    assert torch.equal(tensor, expected.normal_(generator=theirs))
 
 
 def test_arrays_of_more_than_2_gib_are_split_as_torch_splits_them(torch):
