@@ -154,6 +154,27 @@ def test_strided_arrays_are_filled_in_the_order_of_their_memory_and_nothing_else
     assert (read(turned).ravel() == philox.uniform(35, 4, 0, SMALL)).all()
 
 
+def test_other_libraries_arrays_are_filled_on_the_stream_that_is_given():
+    class Theirs:
+        def __init__(self, array):
+            self.__cuda_array_interface__ = {
+                "shape": array.shape,
+                "typestr": array.dtype.str,
+                "data": (array.ptr, False),
+                "version": 3,
+                "stream": 1,
+            }
+
+    out, stream = to_device(np.zeros(9, np.float32)), accelrt.Stream(0)
+    theirs = Theirs(out)
+    accelrt.synchronize(0)
+    for given in (None, stream, stream.handle, 0):
+        assert generator(4).uniform(theirs, stream=given) is theirs
+        assert (read(out) == philox.uniform(9, 4, 0, SMALL)).all()
+        out.fill_(0)
+        accelrt.synchronize(0)
+
+
 def test_large_arrays_are_split_as_torch_splits_them(monkeypatch):
     monkeypatch.setattr(launches, "MOST", 4 * 1000)
     drawer, out = generator(6), accelrt.empty(3001, "float32")
