@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 __all__ = ["GraphStates", "find_states"]
 
 
+making = RLock()  # while the first draw of a capture makes its GraphStates
+
+
 class GraphStates:
     """The states of the generators that a graph draws from."""
 
@@ -32,12 +35,13 @@ class GraphStates:
         self.places: dict[State, tuple[Array, int]] = {}  # its memory, and the words that the graph uses
         self.event: Event | None = None  # behind the last replay
         self.stream: int | None = None  # of the last replay
-        self.lock = RLock()  # from a replay's writes until it is launched
+        self.lock = RLock()  # for places; and from a replay's writes until it is launched
 
     def take(self, state: State, words: int, stream: Stream) -> tuple[Array, int]:
         """Memory of the seed and the offset, and what to add to the offset, for a kernel of the graph."""
-        memory, used = self.places.get(state) or (empty(2, "uint64", stream.device_index, stream), 0)
-        self.places[state] = memory, used + words
+        with self.lock:  # other threads may draw on streams that joined the capture
+            memory, used = self.places.get(state) or (empty(2, "uint64", stream.device_index, stream), 0)
+            self.places[state] = memory, used + words
         return memory, used
 
     def before(self, stream: Stream) -> None:
@@ -91,7 +95,8 @@ def find_states(stream: Stream) -> GraphStates | None:
             f"a capture that began on device {record.ordinal} draws no random numbers on device "
             f"{stream.device_index}; capture those in a graph of that device"
         )
-    if isinstance(record.random, tuple):
-        record.random = GraphStates(record.random)
+    with making:
+        if isinstance(record.random, tuple):
+            record.random = GraphStates(record.random)
     found = record.random
     return found if isinstance(found, GraphStates) else None

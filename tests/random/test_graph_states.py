@@ -275,6 +275,31 @@ def test_numbers_of_a_stream_that_joined_and_of_a_condition_are_captured():
         assert (read(b) == philox.uniform(8, 1, 8 * replay + 4)).all()
 
 
+def test_threads_draw_into_one_graph():
+    generator, rows, graph = Generator(0).manual_seed(1), accelrt.empty((60, 4), "f4"), accelrt.CUDAGraph()
+    graph.register_generator_state(generator)
+    streams = [accelrt.Stream(0) for _ in range(3)]
+    with accelrt.graph(graph, capture_error_mode="relaxed"):
+        begun = accelrt.current_stream(0)
+        for stream in streams:
+            stream.wait_stream(begun)
+
+        def work(first, stream):
+            for row in range(first, first + 20):
+                generator.uniform(rows[row], stream=stream)
+
+        threads = [threading.Thread(target=work, args=(20 * k, streams[k])) for k in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for stream in streams:
+            begun.wait_stream(stream)
+    graph.replay()
+    assert set(map(tuple, read(rows))) == {tuple(philox.uniform(4, 1, 4 * place)) for place in range(60)}
+    assert generator.get_offset() == 240
+
+
 def test_graphed_callables_draw_anew_each_time():
     out = accelrt.empty(8, "f4")
     accelrt.manual_seed(3)
