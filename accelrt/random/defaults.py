@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from accelrt.devices.device import current_device, device_count
-from accelrt.random.generator import Generator, _defaults, ordinal_of, random_seed, read_state, seed_of
+from accelrt.random.generator import Generator, _defaults
+from accelrt.random.seeds import ordinal_of, random_seed, read_state, seed_of
 from accelrt.runtime import init
 
 if TYPE_CHECKING:

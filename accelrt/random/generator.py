@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import operator
-import os
-import sys
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import numpy
 
-from accelrt.devices.device import current_device, get_device_properties
 from accelrt.devices.device import device as device_type
+from accelrt.devices.device import get_device_properties
 from accelrt.kernels.elementwise_plan import LIMITS, dtype_named
 from accelrt.random.graph_states import GraphStates, find_states
 from accelrt.random.launches import checked_array, name_of, plan_for
+from accelrt.random.seeds import (
+    DEFAULT_SEED,
+    checked_offset,
+    ordinal_of,
+    random_seed,
+    read_state,
+    seed_of,
+)
 from accelrt.random.state import State
 from accelrt.runtime import init
 from accelrt.runtime.capture_record import capture_of
@@ -24,65 +30,13 @@ if TYPE_CHECKING:
     from accelrt.annotations import DeviceArgument
     from accelrt.arrays.array import Array
 
-__all__ = ["DEFAULT_SEED", "Generator", "is_default", "ordinal_of", "read_state", "seed_of"]
+__all__ = ["Generator", "is_default"]
 
-DEFAULT_SEED = 67280421310721  # torch's of a new generator
-STATE_BYTES = 16
 MOST_THREADS = 1 << 28  # of a geometry
 EXACT = {"float16": 1 << 11, "bfloat16": 1 << 8, "float32": 1 << 24, "float64": 1 << 53}
 WIDE_RANGE = 1 << 28  # from here on integers are drawn of 64 bits, as torch's are
 
 _defaults: dict[int, Generator] = {}
-
-
-def ordinal_of(device: DeviceArgument | None) -> int:
-    """The ordinal of a device; None is the current one."""
-    if device is None:
-        return current_device()
-    index = device_type(device).index
-    if index < 0:
-        raise ValueError(f"device is {device!r}; a generator is of one device, such as 0 or 'cuda:1'")
-    return index
-
-
-def seed_of(seed: object) -> int:
-    """A seed as 64 bits; a negative one counts from 2**64 down, as in torch."""
-    number = operator.index(int(seed) if isinstance(seed, float) else seed)  # type: ignore[arg-type]
-    if not -(1 << 63) <= number < 1 << 64:
-        raise ValueError(f"seed is {number}; it goes from -2**63 to 2**64 - 1")
-    return number % (1 << 64)
-
-
-def random_seed() -> int:
-    return int.from_bytes(os.urandom(8), sys.byteorder) >> 11  # 53 bits, which a double holds too
-
-
-def read_state(state: object) -> tuple[int, int]:
-    """(seed, offset) of a state in torch's format.
-
-    Raises:
-        TypeError: it is neither bytes-like nor an array of uint8.
-        ValueError: it has not 16 bytes, nor 8, or its offset is no multiple of 4.
-    """
-    try:
-        data = memoryview(state).tobytes()  # type: ignore[arg-type]
-    except TypeError:
-        array = numpy.asarray(state)
-        if array.dtype != numpy.uint8:
-            raise TypeError(
-                f"state is {type(state).__name__}; pass what get_rng_state returned, bytes or uint8"
-            ) from None
-        data = array.tobytes()
-    if len(data) not in (STATE_BYTES // 2, STATE_BYTES):
-        raise ValueError(f"state has {len(data)} bytes; one of a CUDA generator has {STATE_BYTES}")
-    return int.from_bytes(data[:8], "little"), checked_offset(int.from_bytes(data[8:], "little"))
-
-
-def checked_offset(offset: object) -> int:
-    number = operator.index(offset)  # type: ignore[arg-type]
-    if number % 4 or not 0 <= number < 1 << 64:
-        raise ValueError(f"offset is {number}; it is a multiple of 4 from 0 to 2**64 - 4")
-    return number
 
 
 def finite(value: object, name: str) -> float:

@@ -12,7 +12,9 @@ from accelrt.kernels.elementwise_layout import Piece, collapse, overlaps_itself
 from accelrt.kernels.elementwise_source import MOST_AXES, STORED
 from accelrt.kernels.module import Module
 from accelrt.random import philox_source as source
-from accelrt.random.philox_source import BLOCK, WIDTHS, Form
+from accelrt.random import philox_text as texts
+from accelrt.random.philox_source import BLOCK, Form
+from accelrt.random.philox_text import WIDTHS
 from accelrt.streams.stream import StreamContext
 
 if TYPE_CHECKING:
@@ -227,12 +229,12 @@ def kernel_for(form: Form | str, device: int) -> Kernel:
 def load(form: Form | str, device: int) -> Any:
     name = f"accelrt_{form}" if isinstance(form, str) else f"accelrt_{form.name}"
     if compiler.is_host(device):
-        text = source.HOST_STATE if isinstance(form, str) else host_target() + source.host_source(form)
+        text = texts.HOST_STATE if isinstance(form, str) else host_target() + source.host_source(form)
         image = c_compiler.compile_c(text, f"{name}.c")
     else:
-        text = source.CUDA_STATE if isinstance(form, str) else source.cuda_source(form)
+        text = texts.CUDA_STATE if isinstance(form, str) else source.cuda_source(form)
         image = compiler.compile_image(text, arch=compiler.device_arch(device), name=f"{name}.cu")
-    signature = source.STATE_SIGNATURE if isinstance(form, str) else source.signature(form)
+    signature = texts.STATE_SIGNATURE if isinstance(form, str) else source.signature(form)
     return Module(image, device).function(name, signature)
 
 
