@@ -34,7 +34,6 @@ class GraphStates:
         self.registered = registered
         self.places: dict[State, tuple[Array, int]] = {}  # its memory, and the words that the graph uses
         self.event: Event | None = None  # behind the last replay
-        self.stream: int | None = None  # of the last replay
         self.lock = RLock()  # for places; and from a replay's writes until it is launched
 
     def take(self, state: State, words: int, stream: Stream) -> tuple[Array, int]:
@@ -54,8 +53,10 @@ class GraphStates:
         put = kernel_for("state", stream.device_index)
         self.lock.acquire()
         try:
-            if self.event is not None and self.stream != stream.handle:
-                self.event.wait(stream)  # which may still read what is written now
+            if (
+                self.event is not None
+            ):  # a handle may be another stream's by now, or stand for one of each thread
+                self.event.wait(stream)
             for state, (memory, words) in self.places.items():
                 put.launch(1, 1, (memory, *state.take(words)), stream=stream)
         except BaseException:
@@ -68,7 +69,6 @@ class GraphStates:
             if self.event is None:
                 self.event = Event()
             self.event.record(stream)
-            self.stream = stream.handle
         finally:
             self.lock.release()
 

@@ -132,12 +132,13 @@ def test_a_replay_writes_no_offset_before_the_last_one_on_another_stream_has_rea
     add.unload()
 
 
-def test_threads_replay_one_graph_without_losing_an_offset():
+@pytest.mark.parametrize("choose", [accelrt.Stream, accelrt.per_thread_stream, accelrt.default_stream])
+def test_threads_replay_one_graph_without_losing_an_offset(choose):
     generator, out = Generator(0).manual_seed(4), accelrt.empty(8, "f4")
     graph = captured(generator, out)
 
     def work():
-        with accelrt.stream(accelrt.Stream(0)):
+        with accelrt.stream(choose(0)):
             for _ in range(50):
                 graph.replay()
 
