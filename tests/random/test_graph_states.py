@@ -120,7 +120,10 @@ def test_a_replay_writes_no_offset_before_the_last_one_on_another_stream_has_rea
     with accelrt.graph(graph):
         generator.uniform(out)
         add(total, out, out=total)
+    graph.replay()  # loads what replays need, which may wait for the device
+    total.fill_(0)
     accelrt.synchronize(0)
+    generator.set_offset(0)
     go_on = threading.Event()
     first.launch_host_func(go_on.wait)
     for stream in (first, second):
