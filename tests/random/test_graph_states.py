@@ -129,6 +129,7 @@ def test_a_replay_writes_no_offset_before_the_last_one_on_another_stream_has_rea
     for stream in (first, second):
         with accelrt.stream(stream):
             graph.replay()
+    assert not go_on.wait(0.05)  # time for a write that comes too early
     assert not second.query()
     go_on.set()
     assert (read(total) == philox.uniform(8, 4, 0) + philox.uniform(8, 4, 4)).all()
