@@ -1,7 +1,8 @@
-"""Copies, fills and elementwise kernels, from Python: what the call costs, and how much moves in a large one.
+"""Copies, fills, elementwise kernels, random numbers: what a call costs, and how much moves in a large one.
 
 What is within the device is read and written, so its bytes count twice; where a kernel computes, raw C copies
-as many.  With --quick the large copies are small, and their rates mean nothing.
+as many, and where one draws, raw C fills as many.  With --quick the large copies are small, and their rates
+mean nothing.
 """
 
 from rows import Goal, Row
@@ -19,6 +20,9 @@ ROWS = [
         unit="GB/s",
         batch=10,
     ),
+    Row("uniform_1kib", "256 uniform floats, the call", batch=100),
+    Row("uniform_rate", "2**28 uniform floats", Goal(0.8, ">=", times="raw C"), unit="GB/s", batch=10),
+    Row("normal_rate", "2**28 normal floats", unit="GB/s", batch=10),
 ]
 
 if __name__ == "__main__":

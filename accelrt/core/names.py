@@ -65,6 +65,10 @@ LATER = {
         memory_stats reset_accumulated_memory_stats reset_peak_memory_stats
     """,
     "memory.summary_table": "memory_summary",
+    "random": """
+        default_generators get_rng_state get_rng_state_all initial_seed manual_seed manual_seed_all
+        seed seed_all set_rng_state set_rng_state_all
+    """,
     "readings": """
         EccErrors GpuProcess MemoryInfo NvlinkTraffic PcieLink PcieTraffic PowerLimits RemappedRows
         TemperatureLimits application_clock_rates clock_rate clock_rates decoder_utilization
@@ -77,7 +81,7 @@ LATER = {
 
 # Modules of accelrt that are public themselves: those that `from accelrt import *` brings, and the others.
 MODULES = "identity interface memory publish sanitizer"
-UNLISTED = "interop nvml readings visible"
+UNLISTED = "interop nvml random readings visible"
 
 # Of accelrt.memory; imported when it is asked for.
 MEMORY = {

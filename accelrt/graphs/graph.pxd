@@ -8,6 +8,7 @@ cdef enum:  # CUDAGraph.rare: why a replay is not the driver's call alone
     UNREADY = 1    # there is nothing to launch yet
     CALLBACKS = 2  # host functions run in it
     HOOKS = 4      # functions were registered to be called around it
+    RANDOM = 8     # its random numbers begin where a generator is
 
 cdef class Body:                     # of a conditional node, as CUDAGraph sees it; capture.pyx has the rest
     cdef int leave(self) noexcept    # ends its capture, if that is under way
@@ -30,6 +31,8 @@ cdef class CUDAGraph:
     cdef list sides                  # the memory among them
     cdef list capture_hooks          # RemovableHandles, before and after; a list of its own once there was one
     cdef list replay_hooks
+    cdef tuple registered            # State of each generator that captures may draw from
+    cdef object random               # GraphStates of those that the last capture drew from; or None
     cdef uint64_t capture            # the driver's id of the last one, for who watches
     cdef bint counted                # as a capture that is open or about to begin
     cdef Stream stream               # the one that the capture began on, kept alive; a destructor may find it cleared
@@ -57,6 +60,7 @@ cdef class CUDAGraph:
     cdef int require_ready(self) except -1
     cdef int replay_slow(self, uintptr_t handle) except -1
     cdef int launch(self, uintptr_t handle) except -1
+    cdef int launch_random(self, uintptr_t handle) except -1
     cdef int refuse_sleeping(self) except -1
     cdef int note_stream(self, uintptr_t handle) except -1
     cdef list own_capture_hooks(self)

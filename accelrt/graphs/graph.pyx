@@ -104,6 +104,7 @@ cdef class CUDAGraph:
         self.last_stream = UINTPTR_MAX
         self.rare = UNREADY
         self.capture_hooks = self.replay_hooks = NO_HOOKS
+        self.registered = ()
 
     def __init__(self, bint keep_graph=False):
         self.keep_graph = keep_graph
@@ -139,7 +140,7 @@ cdef class CUDAGraph:
         if self.retains_pool:
             self.drop_pool()
         self.uses_others_memory = False
-        self.kept = self.calls = self.sides = self.launched_on = None
+        self.kept = self.calls = self.sides = self.launched_on = self.random = None
         self.last_stream = UINTPTR_MAX
         self.node_count = 0
         self.busy -= 1
@@ -272,6 +273,7 @@ cdef class CUDAGraph:
         self.capture = capture
         self.kept = []
         self.record = open_capture(self.ordinal, stream.handle, capture, self.kept, None)
+        self.record.random = self.registered
         return 0
 
     def capture_end(self):
@@ -310,6 +312,7 @@ cdef class CUDAGraph:
             raise_broken(record, code, call, ("stream", stream))
         if watch.sanitizing:
             watch.note_captured(self.capture)
+        self.random = None if isinstance(record.random, tuple) else record.random
         self.keep(record.kept)
         if not self.keep_graph:
             try:
@@ -338,6 +341,7 @@ cdef class CUDAGraph:
         self.launched_on = None
         self.last_stream = UINTPTR_MAX
         self.rare = CALLBACKS * (len(self.calls) > 0) | UNREADY * (self.exec_ == 0) | self.rare & HOOKS
+        self.rare |= RANDOM * (self.random is not None)
         return 0
 
     cdef int make_exec(self) except -1:
@@ -418,12 +422,24 @@ cdef class CUDAGraph:
     cdef int replay_slow(self, uintptr_t handle) except -1:
         self.require_ready()
         if PyList_GET_SIZE(self.replay_hooks) == 0:
-            return self.launch(handle)
+            return self.launch_random(handle)
         run_hooks(self.replay_hooks, self, True)
         self.require_ready()
-        self.launch(current_handle(self.ordinal))
+        self.launch_random(current_handle(self.ordinal))
         run_hooks(self.replay_hooks, self, False)
         return 0
+
+    cdef int launch_random(self, uintptr_t handle) except -1:
+        # Of the current stream, with what random numbers begin with before it.
+        cdef object states = self.random
+        if states is None:
+            return self.launch(handle)
+        stream = current_of(self.ordinal)
+        states.before(stream)
+        try:
+            return self.launch(handle)
+        finally:
+            states.after(stream)
 
     cdef int launch(self, uintptr_t handle) except -1:
         cdef list calls = self.calls
@@ -520,6 +536,7 @@ cdef class CUDAGraph:
             self.graph = 0
         self.node_count = other.node_count
         self.capture = other.capture
+        self.random = other.random
         self.uses_others_memory = False
         return self.keep(other.kept)
 
@@ -531,7 +548,28 @@ cdef class CUDAGraph:
         """
         self.require_calm()
         self.abandon()
+        self.registered = ()
         drain()
+
+    def register_generator_state(self, generator):
+        """Lets captures of this graph draw from a generator; each replay goes on where the generator is then, and moves it
+        on.  A device's default generator needs no registration.
+
+        Arguments:
+            generator: accelrt.random.Generator.
+        Raises:
+            TypeError: it is none.
+            RuntimeError: this graph is being captured.
+
+        It holds for all captures until reset().  The body of a condition draws the same numbers whenever it is repeated.
+        """
+        state = getattr(generator, "shared_state", None)
+        if state is None:
+            raise TypeError(f"generator is of type {type(generator).__name__}; pass an accelrt.random.Generator")
+        if self.record is not None:
+            raise RuntimeError("a generator is registered before the capture begins, and this graph is being captured")
+        if state not in self.registered:
+            self.registered += (state,)
 
     def pool(self):
         """The handle of the graph's memory pool, to pass to other captures.

@@ -16,7 +16,7 @@ cdef enum:          # what keep_where_captured answers
 
 cdef class Record:            # of one capture, while it is under way
     cdef uint64_t capture     # the driver's id
-    cdef int ordinal
+    cdef readonly int ordinal
     cdef uintptr_t origin     # the stream that it began on
     cdef list kept            # what its graph will keep alive
     cdef uintptr_t[2] recent  # the objects that came to be kept last; 0: none yet
@@ -24,6 +24,7 @@ cdef class Record:            # of one capture, while it is under way
     cdef set pools            # of (ordinal, id) of the private pools that kept has a PoolUse of; or None
     cdef Record outer         # of the graph that this capture is a body of, whose sources count; or None
     cdef object breakage      # a Breakage, once it is known to be broken
+    cdef public object random  # where its random numbers begin (accelrt.random); None of other libraries' graphs
 
     cdef bint find_breakage(self) noexcept
 

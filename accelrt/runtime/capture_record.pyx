@@ -119,6 +119,15 @@ cdef int keep_where_captured(int device, uintptr_t stream, object thing) except 
     return KEPT
 
 
+def capture_of(int device, uintptr_t stream):
+    """Whether a stream captures, and the Record of the graph of accelrt's that it captures for, or None."""
+    cdef bint captured = False
+    cdef Record record = ask_driver(device, stream, &captured)
+    while record is not None and record.outer is not None:
+        record = record.outer
+    return captured, record
+
+
 cdef int note_source(Record record, uintptr_t source) except -1:
     # The third is the first that needs the map.
     cdef uintptr_t oldest = record.recent[1]

@@ -26,6 +26,7 @@ HOST_ADVICE = "for the embedded host device set ACCELRT_DRIVER=host or call acce
 _lock = RLock()
 _imported: dict[str, Any] = {}
 _queued: list[tuple[Callable[[], object], str]] = []
+_seeds: list[tuple[Callable[[], object], str, str]] = []  # run before those; the third is the kind
 _when_opened: list[Callable[[], object]] = []
 _opened: str | None = None  # the driver, also in a child of a fork, which cannot use it
 _initialized_pid: int | None = None
@@ -99,7 +100,7 @@ def init(driver: str | None = None) -> None:
         if _initializing_thread == get_ident():
             return
         wanted = driver_wanted(driver)
-        if is_initialized() and not _queued:
+        if is_initialized() and not _queued and not _seeds:
             env_watch.check()
             return
         _initializing_thread = get_ident()
@@ -171,8 +172,9 @@ def reason(name: str, code: int) -> str:
 
 
 def run_queued() -> None:
-    while _queued:
-        call, origin = _queued[0]
+    queue: list[Any]
+    while queue := _seeds or _queued:  # a call may queue others
+        call, origin = queue[0][:2]
         try:
             call()
         except Exception as error:
@@ -180,23 +182,36 @@ def run_queued() -> None:
                 f"CUDA call failed lazily at initialization with error: {error}\n\n"
                 f"CUDA call was originally invoked at:\n\n{origin}"
             ) from error
-        del _queued[0]
+        del queue[0]
 
 
-def lazy_call(call: Callable[[], object]) -> None:
+def lazy_call(
+    call: Callable[[], object], *, seed: bool = False, seed_all: bool = False, state: bool = False
+) -> None:
     """Runs a function as soon as accelrt is initialised: now, or at first use.
 
     Arguments:
         call: a function of no arguments.  If it fails at initialisation, that raises
             DeferredCudaCallError with the traceback of the call that queued it, and it stays queued.
+        seed: bool, it seeds the current device's generator: it takes the place of the last such call.
+        seed_all: bool, it seeds all devices' generators: it takes the place of the last such call.
+        state: bool, it changes a generator's state in another way.
+            Calls of these three kinds run before all others, in the order in which they were made.
     """
     if is_initialized():
         call()
         return
     import traceback  # half of what importing accelrt would take
 
+    origin = "".join(traceback.format_stack()[:-1])
+    kind = "seed_all" if seed_all else "seed" if seed else "state" if state else ""
     with _lock:
-        _queued.append((call, "".join(traceback.format_stack()[:-1])))
+        if not kind:
+            _queued.append((call, origin))
+            return
+        if kind != "state":
+            _seeds[:] = [queued for queued in _seeds if queued[2] != kind]
+        _seeds.append((call, origin, kind))
 
 
 def wait_before_fork() -> None:

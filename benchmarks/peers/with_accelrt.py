@@ -246,3 +246,21 @@ class Accelrt(Readings, cuda=accelrt):
 
     def elementwise_rate(self):
         return Work(self.doubled(16 * self.large), nbytes=32 * self.large)
+
+    def draw(self, name, nbytes):
+        draw = getattr(accelrt.random.Generator(0), name)
+        x, stream = accelrt.empty(nbytes // 4, "float32", stream=self.stream), self.stream
+        return lambda: draw(x, stream=stream)
+
+    def uniform_1kib(self):
+        return self.draw("uniform", 1024)
+
+    def draw_rate(self, name):
+        nbytes = self.large // 8 if on_host() else 16 * self.large
+        return Work(self.draw(name, nbytes), nbytes=nbytes)
+
+    def uniform_rate(self):
+        return self.draw_rate("uniform")
+
+    def normal_rate(self):
+        return self.draw_rate("normal")

@@ -183,3 +183,17 @@ class CuPy:
 
     def elementwise_rate(self):
         return Work(self.doubled(16 * self.large), nbytes=32 * self.large)
+
+    def draw(self, name, nbytes):
+        self.stream.use()
+        draw = getattr(cupy.random.Generator(cupy.random.Philox4x3210(1)), name)
+        return lambda: draw(nbytes // 4, dtype="float32")
+
+    def uniform_1kib(self):
+        return self.draw("random", 1024)
+
+    def uniform_rate(self):
+        return Work(self.draw("random", 16 * self.large), nbytes=16 * self.large)
+
+    def normal_rate(self):
+        return Work(self.draw("standard_normal", 16 * self.large), nbytes=16 * self.large)

@@ -209,3 +209,16 @@ class Torch(Readings, cuda=torch.cuda):
 
     def elementwise_rate(self):
         return Work(self.doubled(16 * self.large), nbytes=32 * self.large)
+
+    def floats(self, nbytes):
+        torch.cuda.set_stream(self.stream)
+        return torch.empty(nbytes // 4, device="cuda")
+
+    def uniform_1kib(self):
+        return self.floats(1024).uniform_
+
+    def uniform_rate(self):
+        return Work(self.floats(16 * self.large).uniform_, nbytes=16 * self.large)
+
+    def normal_rate(self):
+        return Work(self.floats(16 * self.large).normal_, nbytes=16 * self.large)

@@ -28,6 +28,8 @@ static void prepare_1gib(void) {
 
 static void d2d_1gib(void) { DO(cuMemcpyDtoDAsync(to, origin, 16 * large, stream)); }
 
+static void fill_1gib(void) { DO(cuMemsetD32Async(to, 0, 4 * large, stream)); }
+
 int main(int argc, char **argv) {
     if (!begin(argc, argv) || !ready("h2d_1kib", prepare))
         return 1;
@@ -38,5 +40,6 @@ int main(int argc, char **argv) {
     if (!ready("elementwise_rate", prepare_1gib))
         return 1;
     rate("elementwise_rate", d2d_1gib, 10, 32.0 * (double)large);
+    rate("uniform_rate", fill_1gib, 10, 16.0 * (double)large);
     return 0;
 }

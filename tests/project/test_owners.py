@@ -21,6 +21,7 @@ OWNERS_IN_PYTHON = {
     "accelrt.graphs.callables.GraphedCallable",
     "accelrt.graphs.hooks.RemovableHandle",
     "accelrt.interop.cuda_core._Resource",
+    "accelrt.random.graph_states.GraphStates",
 }
 # Their parts, which no user meets alone: programs, tables and records of one process.
 PARTS = {
@@ -58,6 +59,7 @@ PARTS = {
     "accelrt.memory.history.torch_form.Pickler",
     "accelrt.memory.history.torch_form.Template",
     "accelrt.publish.Writer",
+    "accelrt.random.defaults.DefaultGenerators",
     "accelrt.sanitizer.detector.Detector",
     "accelrt.sanitizer.scope.Captured",
     "accelrt.sanitizer.scope.Scope",
@@ -80,7 +82,12 @@ def is_data(kind):
         or kind.__module__.startswith(
             (
                 *("accelrt.interface.", "accelrt.kernels.elementwise", "accelrt.kernels.image"),
-                *("accelrt.memory.setting", "accelrt.readings.", "accelrt.sanitizer."),
+                *(
+                    "accelrt.memory.setting",
+                    "accelrt.random.generator",
+                    "accelrt.readings.",
+                    "accelrt.sanitizer.",
+                ),
             )
         )
     )

@@ -28,11 +28,12 @@ def block(word, blocks=PYTHON):
     return found
 
 
-USE, ARRAYS, CAPTURE, SLEEP, TORCH, PEERS, BACKENDS = (
+USE, ARRAYS, RANDOM, CAPTURE, SLEEP, TORCH, PEERS, BACKENDS = (
     block(word)
     for word in (
         "wait_event",
         "cuda.elementwise(",
+        "cuda.random.Generator",
         "cuda.graph(",
         "sleepable",
         "interop.torch.install()",
@@ -59,7 +60,7 @@ def run(text, **environment):
 
 def test_every_block_is_among_those_that_are_tested():
     assert {language for language, _ in BLOCKS} == {"", "python", "cython"}
-    blocks = (USE, ARRAYS, CAPTURE, SLEEP, TORCH, PEERS, RESOURCES, BACKENDS, FROM_RESOURCES)
+    blocks = (USE, ARRAYS, RANDOM, CAPTURE, SLEEP, TORCH, PEERS, RESOURCES, BACKENDS, FROM_RESOURCES)
     assert sorted(blocks) == list(range(len(PYTHON)))
     assert len(CYTHON) == 1
     assert len(PLAIN) == 4
@@ -74,7 +75,8 @@ def test_the_memory_of_a_tag_sleeps_and_wakes():
 @pytest.mark.parametrize("driver", [{}, {"CUDA_VISIBLE_DEVICES": ""}, {"ACCELRT_DRIVER": "host"}])
 def test_the_examples_run_with_and_without_a_gpu(driver):
     check = "\nassert (a == b).all()\n"
-    parts = PYTHON[USE], check, PYTHON[ARRAYS], PYTHON[CAPTURE]
+    drawn = "\nassert 0 < abs(noise.numpy()).max() < 1\n"
+    parts = PYTHON[USE], check, PYTHON[ARRAYS], PYTHON[RANDOM], drawn, PYTHON[CAPTURE]
     figures, *rows = run("".join(parts), **driver).splitlines()
     allocated, reserved, retries = figures.split()
     assert (int(allocated), int(retries)) == (0, 0)

@@ -1,0 +1,166 @@
+"""The devices' default generators, and functions of them with torch.cuda.random's names.
+
+Each is seeded from the system's entropy when it is first used.  A child of a fork that comes before that has
+seeds of its own; one that comes after it cannot use the devices.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from accelrt.devices.device import current_device, device_count
+from accelrt.random.generator import Generator, _defaults
+from accelrt.random.seeds import ordinal_of, random_seed, read_state, seed_of
+from accelrt.runtime import init
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from accelrt.annotations import DeviceArgument
+
+__all__ = ["default_generators"]
+
+
+class DefaultGenerators:
+    """default_generators[i] is the generator that device i has by default; the first use of one initialises
+    accelrt."""
+
+    def __len__(self) -> int:
+        return device_count()
+
+    def __getitem__(self, index: int) -> Generator:
+        init.init()
+        count = device_count()
+        if not -count <= index < count:
+            raise IndexError(f"default_generators[{index}]: there are {count} devices")
+        ordinal = index % count
+        found = _defaults.get(ordinal)
+        if found is None:
+            made = Generator(ordinal)
+            made.shared_state.put(random_seed(), 0)  # also in a capture, where seed() is refused
+            found = _defaults.setdefault(ordinal, made)
+        return found
+
+    def __iter__(self) -> Iterator[Generator]:
+        return (self[index] for index in range(len(self)))
+
+    def __repr__(self) -> str:
+        return "<accelrt.random.default_generators>"
+
+    def __reduce__(self) -> str:
+        return "default_generators"  # this module's
+
+
+default_generators = DefaultGenerators()
+
+
+def of_device(device: DeviceArgument | None) -> Generator:
+    init.init()
+    return default_generators[ordinal_of(device)]
+
+
+def manual_seed(seed: int) -> None:
+    """Seeds the current device's default generator; before initialisation, the device that is current then.
+
+    Arguments:
+        seed: int, from -2**63 to 2**64 - 1.
+    Raises:
+        ValueError, TypeError: it is no such int.
+
+    Where there is no device it does nothing.  Of calls before initialisation the last one counts; they come
+    before what lazy_call queued, in order with those of the other functions here.
+    """
+    number = seed_of(seed)
+    init.lazy_call(lambda: default_generators[current_device()].manual_seed(number), seed=True)
+
+
+def manual_seed_all(seed: int) -> None:
+    """Seeds the default generators of all devices; otherwise as manual_seed."""
+    number = seed_of(seed)
+
+    def call() -> None:
+        for generator in default_generators:
+            generator.manual_seed(number)
+
+    init.lazy_call(call, seed_all=True)
+
+
+def seed() -> None:
+    """Seeds the current device's default generator from the system's entropy; without a device it does
+    nothing."""
+    init.lazy_call(lambda: default_generators[current_device()].seed(), state=True)
+
+
+def seed_all() -> None:
+    """Seeds the default generators of all devices with one seed from the system's entropy."""
+
+    def call() -> None:
+        number = default_generators[0].seed() if len(default_generators) else 0
+        for generator in default_generators:
+            generator.manual_seed(number)
+
+    init.lazy_call(call, state=True)
+
+
+def initial_seed() -> int:
+    """The seed of the current device's default generator; initialises accelrt."""
+    return of_device(None).initial_seed()
+
+
+def get_rng_state(device: DeviceArgument | None = "cuda") -> bytes:
+    """The state of a device's default generator in torch's format, 16 bytes; initialises accelrt.
+
+    Arguments:
+        device: int, "cuda:1", an object with an index; None or "cuda" is the current device.
+    """
+    return of_device(named(device)).get_state()
+
+
+def get_rng_state_all() -> list[bytes]:
+    """get_rng_state of each device."""
+    return [generator.get_state() for generator in default_generators]
+
+
+def set_rng_state(new_state: object, device: DeviceArgument | None = "cuda") -> None:
+    """Sets the state of a device's default generator, now or once accelrt is initialised.
+
+    Arguments:
+        new_state: what get_rng_state returned, here or in torch: bytes-like, or an array of uint8.
+        device: as of get_rng_state.
+    Raises:
+        TypeError, ValueError: it is no state.
+    """
+    seed, offset = read_state(new_state)
+    state = seed.to_bytes(8, "little") + offset.to_bytes(8, "little")
+    init.lazy_call(lambda: of_device(named(device)).set_state(state), state=True)
+
+
+def set_rng_state_all(new_states: Iterable[object]) -> None:
+    """Sets the state of each device's default generator, from the first device on."""
+    for index, state in enumerate(new_states):
+        set_rng_state(state, index)
+
+
+@contextmanager
+def fork_rng(devices: Sequence[DeviceArgument] | None = None, enabled: bool = True) -> Iterator[None]:
+    """A context at whose end default generators have the state again that they had at its beginning.
+
+    Arguments:
+        devices: sequence of devices; None is all of them.
+        enabled: bool, False does nothing.
+    """
+    if not enabled:
+        yield
+        return
+    generators = list(default_generators) if devices is None else [of_device(each) for each in devices]
+    states = [generator.get_state() for generator in generators]
+    try:
+        yield
+    finally:
+        for generator, state in zip(generators, states, strict=True):
+            generator.set_state(state)
+
+
+def named(device: DeviceArgument | None) -> DeviceArgument | None:
+    return None if device == "cuda" else device  # also on the host device, whose name is another

@@ -1,0 +1,386 @@
+"""Generator: random numbers of one device, from a seed and an offset."""
+
+from __future__ import annotations
+
+import operator
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+import numpy
+
+from accelrt.devices.device import device as device_type
+from accelrt.devices.device import get_device_properties
+from accelrt.kernels.elementwise_plan import LIMITS, dtype_named
+from accelrt.random.graph_states import GraphStates, find_states
+from accelrt.random.launches import checked_array, name_of, plan_for
+from accelrt.random.seeds import (
+    DEFAULT_SEED,
+    checked_offset,
+    ordinal_of,
+    random_seed,
+    read_state,
+    seed_of,
+)
+from accelrt.random.state import State
+from accelrt.runtime import init
+from accelrt.runtime.capture_record import capture_of
+from accelrt.streams.stream import Stream, current_stream
+
+if TYPE_CHECKING:
+    from accelrt.annotations import DeviceArgument
+    from accelrt.arrays.array import Array
+
+__all__ = ["Generator", "is_default"]
+
+MOST_THREADS = 1 << 28  # of a geometry
+EXACT = {"float16": 1 << 11, "bfloat16": 1 << 8, "float32": 1 << 24, "float64": 1 << 53}
+WIDE_RANGE = 1 << 28  # from here on integers are drawn of 64 bits, as torch's are
+
+_defaults: dict[int, Generator] = {}
+
+
+def finite(value: object, name: str) -> float:
+    number = float(value)  # type: ignore[arg-type]
+    if not isfinite(number):
+        raise ValueError(f"{name} is {number}; pass a finite number")
+    return number
+
+
+def is_default(state: State, device: int) -> bool:
+    """Whether it is of the device's default generator, which every capture may draw from."""
+    found = _defaults.get(device)
+    return found is not None and found.shared_state is state
+
+
+class Generator:
+    """Random numbers of one device (Philox 4x32-10): the same bits as torch's for the same seed and offset.
+
+        generator = accelrt.random.Generator("cuda:0").manual_seed(3)
+        generator.uniform(array)
+        generator.normal(array, mean=0.0, std=2.0)
+
+    Arguments:
+        device: int, "cuda:1", an object with an index; None is the current device.
+
+    Each call that draws puts a kernel into a stream and moves the offset on; the host waits for nothing.  In
+    a capture of a graph the seed and the offset are those of each replay; generators other than the device's
+    default one have to be registered before (CUDAGraph.register_generator_state).  Copies and pickles begin
+    with the same state.
+
+    Attributes:
+        device: accelrt.device.
+        geometry: (int, int), multiprocessors and threads that each holds, which decide where each number of
+            the sequence goes in arrays of more elements than that; None is the device's own.  Another GPU's
+            gives that GPU's numbers: (132, 2048) an H100's or H200's.
+    """
+
+    def __init__(self, device: DeviceArgument | None = None) -> None:
+        self._ordinal = ordinal_of(device)
+        self._state = State(DEFAULT_SEED)
+        self._geometry: tuple[int, int] | None = None
+        self._own_geometry: tuple[int, int] | None = None
+
+    @property
+    def device(self) -> device_type:
+        return device_type(self._ordinal)
+
+    @property
+    def shared_state(self) -> State:
+        """What generators that draw from one sequence share."""
+        return self._state
+
+    @property
+    def geometry(self) -> tuple[int, int]:
+        if self._geometry is not None:
+            return self._geometry
+        if self._own_geometry is None:
+            facts = get_device_properties(self._ordinal)
+            self._own_geometry = facts.multi_processor_count, facts.max_threads_per_multi_processor
+        return self._own_geometry
+
+    @geometry.setter
+    def geometry(self, value: tuple[int, int] | None) -> None:
+        if value is not None:
+            processors, threads = map(operator.index, value)
+            if processors < 1 or threads < 256 or processors * threads > MOST_THREADS:
+                raise ValueError(
+                    f"geometry is {value!r}; pass multiprocessors, 1 or more, and threads of each, 256 up"
+                )
+            value = processors, threads
+        self._geometry = value
+
+    # --- the state
+    # ---------------------------------------------------------------------------------------------
+
+    def _refuse_capture(self, what: str) -> None:
+        if init.is_initialized():
+            stream = current_stream(self._ordinal)
+            if capture_of(self._ordinal, stream.handle)[0]:
+                raise RuntimeError(
+                    f"{what} is not possible while the current stream captures: the seed and the offset "
+                    "are those of each replay; call it outside of the capture"
+                )
+
+    def manual_seed(self, seed: int) -> Generator:
+        """Sets the seed, from -2**63 to 2**64 - 1, and the offset to 0; returns the generator.
+
+        Raises:
+            ValueError, TypeError: it is no such int.
+            RuntimeError: the current stream captures, as for all calls that read or set the state.
+        """
+        number = seed_of(seed)
+        self._refuse_capture("manual_seed")
+        self._state.put(number, 0)
+        return self
+
+    def seed(self) -> int:
+        """Sets a seed of 53 bits from the system's entropy, and the offset to 0; returns the seed."""
+        self._refuse_capture("seed")
+        number = random_seed()
+        self._state.put(number, 0)
+        return number
+
+    def initial_seed(self) -> int:
+        """The seed, from 0 to 2**64 - 1."""
+        self._refuse_capture("initial_seed")
+        return self._state.seed
+
+    def get_offset(self) -> int:
+        """How many words of each thread's sequence were used; a multiple of 4."""
+        self._refuse_capture("get_offset")
+        return self._state.offset
+
+    def set_offset(self, offset: int) -> Generator:
+        """Goes to an offset, a multiple of 4 below 2**64; returns the generator."""
+        number = checked_offset(offset)
+        self._refuse_capture("set_offset")
+        self._state.put(self._state.seed, number)
+        return self
+
+    def get_state(self) -> bytes:
+        """The seed and the offset in torch's format: 8 bytes each, little endian."""
+        self._refuse_capture("get_state")
+        return self._state.seed.to_bytes(8, "little") + self._state.offset.to_bytes(8, "little")
+
+    def set_state(self, state: object) -> Generator:
+        """Goes to a state; returns the generator.
+
+        Arguments:
+            state: what get_state returned, here or in torch: 16 bytes, bytes-like or an array of uint8; of 8
+                bytes, a seed, the offset is 0.
+        Raises:
+            TypeError, ValueError: it is none.
+        """
+        seed, offset = read_state(state)
+        self._refuse_capture("set_state")
+        self._state.put(seed, offset)
+        return self
+
+    def clone_state(self) -> Generator:
+        """A generator of the same device with a state of its own that is equal to this one's."""
+        made = self.graphsafe_get_state()
+        made._state = State(self._state.seed, self._state.offset)
+        return made
+
+    def graphsafe_get_state(self) -> Generator:
+        """A generator that shares this one's state: what either draws, both move on."""
+        made = Generator(self._ordinal)
+        made._state, made._geometry = self._state, self._geometry
+        return made
+
+    def graphsafe_set_state(self, generator: Generator) -> Generator:
+        """Shares another generator's state from now on, also in captures; returns this generator.
+
+        Raises:
+            TypeError, ValueError: it is no Generator, or of another device.
+        """
+        if not isinstance(generator, Generator):
+            raise TypeError(f"generator is of type {type(generator).__name__}; pass a Generator")
+        if generator._ordinal != self._ordinal:
+            raise ValueError(f"generator is of device {generator._ordinal}, and this one of {self._ordinal}")
+        self._state = generator._state
+        return self
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return rebuild, (self._ordinal, self._state.seed, self._state.offset, self._geometry)
+
+    def __repr__(self) -> str:
+        state = self._state
+        return (
+            f"<accelrt.random.Generator of device {self._ordinal}, seed {state.seed}, offset {state.offset}>"
+        )
+
+    # --- numbers
+    # -----------------------------------------------------------------------------------------------
+
+    def uniform(self, out: Any, low: float = 0.0, high: float = 1.0, *, stream: Any = None) -> Any:
+        """Fills an array with numbers from low to below high, each as likely (torch.Tensor.uniform_).
+
+        Arguments:
+            out: Array on the generator's device, of any strides, of float16, bfloat16, float32 or float64; or
+                another library's array there.
+            low, high: float, finite, low <= high.
+            stream: Stream or handle as int; None is the device's current one.
+        Returns:
+            out.
+        Raises:
+            TypeError, ValueError: the array is not of such a type, not on the device, read-only or overlaps
+                itself, or the limits are none.
+            RuntimeError: the stream captures, and the generator is not registered with the graph.
+            CompileError, CompilerNotFoundError: of the first call for a type.
+        """
+        chosen = _stream_of(stream, self._ordinal)
+        array = self._of_floats(out, chosen)
+        kind = _type_of(array)
+        with numpy.errstate(over="ignore"):
+            begin, end = kind(finite(low, "low")), kind(finite(high, "high"))
+            width = end - begin
+        if not (low <= high and isfinite(float(width))):
+            raise ValueError(
+                f"low is {low} and high is {high}; low is at most high, and both are of {array.dtype}"
+            )
+        self._draw("uniform", array, _number_of(array), (float(begin), float(width), float(end)), chosen)
+        return out
+
+    def normal(self, out: Any, mean: float = 0.0, std: float = 1.0, *, stream: Any = None) -> Any:
+        """Fills an array with normally distributed numbers (torch.Tensor.normal_).
+
+        Arguments:
+            mean: float.  std: float, the standard deviation, 0 or more.
+            The others, and what is raised, are uniform's.
+
+        On the host device numbers of float64 are a GPU's, but for those that its approximate reciprocal
+        rounds otherwise; of the narrower types sine and cosine differ from a GPU's by up to 2**-20
+        (accelrt/random/host_math.py).
+        """
+        chosen = _stream_of(stream, self._ordinal)
+        array = self._of_floats(out, chosen)
+        kind = numpy.float64 if array.itemsize == 8 else numpy.float32
+        if not std >= 0:
+            raise ValueError(f"std is {std}; it is 0 or more")
+        with numpy.errstate(over="ignore"):
+            values = float(kind(finite(mean, "mean"))), float(kind(finite(std, "std")))
+        self._draw("normal", array, _number_of(array), values, chosen)
+        return out
+
+    def integers(self, out: Any, low: int, high: int | None = None, *, stream: Any = None) -> Any:
+        """Fills an array with integers from low to below high (torch.randint).
+
+        Arguments:
+            out: as of uniform, and of every type of integers and bool.
+            low, high: int; without high they go from 0 to below low.  What the type holds exactly.
+            stream, what is returned and raised: as of uniform.
+
+        As in torch a number is the remainder of 32 drawn bits, or from a range of 2**28 on of 64: some are
+        likelier than others, by up to range / 2**32 (2**64) of their probability.
+        """
+        chosen = _stream_of(stream, self._ordinal)
+        array = checked_array(out, self._ordinal, chosen)
+        first, end = (0, operator.index(low)) if high is None else (operator.index(low), operator.index(high))
+        name = name_of(array.dtype)
+        exact = EXACT.get(name, 0)
+        least, most = LIMITS.get(name, (-exact, exact))
+        if not least <= first < end <= most + 1:
+            raise ValueError(
+                f"integers from {first} to below {end} are none of {name}; it holds {least} to {most}, and "
+                "low is below high"
+            )
+        wide = end - first >= WIDE_RANGE
+        values = (end - first) % (1 << 64), first % (1 << 64)
+        self._draw("integers", array, "accelrt_long" if wide else "accelrt_word", values, chosen)
+        return out
+
+    def bernoulli(self, out: Any, p: float = 0.5, *, stream: Any = None) -> Any:
+        """Fills an array with 1 where a number is drawn that has the probability p, and 0 elsewhere
+        (torch.Tensor.bernoulli_).
+
+        Arguments:
+            out: as of integers.
+            p: float, 0 to 1.
+            stream, what is returned and raised: as of uniform.
+        """
+        chosen = _stream_of(stream, self._ordinal)
+        array = checked_array(out, self._ordinal, chosen)
+        if not 0 <= p <= 1:
+            raise ValueError(f"p is {p}; a probability goes from 0 to 1")
+        number = _number_of(array)
+        value = float(p) if number == "double" else float(numpy.float32(p))
+        self._draw("bernoulli", array, number, (value,), chosen)
+        return out
+
+    def permutation(self, out: Any, *, stream: Any = None) -> Any:
+        """Fills an array with the integers from 0 to below its size, in random order.
+
+        Arguments:
+            out: as of integers, of a type that holds its size exactly.
+            stream, what is returned and raised: as of uniform.
+
+        Up to 1024 elements every order is as likely: drawn keys are ranked.  Above that each integer goes
+            through a Feistel network of 24 rounds whose keys are drawn, so that 2**64 seeds and the offset
+            select the order.
+        """
+        chosen = _stream_of(stream, self._ordinal)
+        array = checked_array(out, self._ordinal, chosen)
+        name, size = name_of(array.dtype), array.size
+        most = EXACT.get(name) or LIMITS[name][1]
+        if size - 1 > most:
+            raise ValueError(f"out has {size} elements, and {name} holds integers up to {most}")
+        self._draw("permutation", array, "accelrt_long", (), chosen)
+        return out
+
+    def _of_floats(self, out: Any, stream: Stream) -> Array:
+        array = checked_array(out, self._ordinal, stream)
+        if name_of(array.dtype) not in EXACT:
+            raise TypeError(f"out is of {array.dtype}; these numbers are of {', '.join(EXACT)}")
+        return array
+
+    def _draw(self, name: str, array: Array, number: str, values: tuple[Any, ...], stream: Stream) -> None:
+        if not array.size:
+            return
+        for kernel, blocks, words, middle in plan_for(name, number, array, self._ordinal, self.geometry):
+            memory, seed, offset = self._take(words, stream)
+            if kernel is not None:  # else the parts that follow draw, and this one's share is left out
+                arguments = (memory, seed, offset, *middle, array, *values)
+                kernel.launch(blocks, 256, arguments, stream=stream)
+
+    def _take(self, words: int, stream: Stream) -> tuple[Array | None, int, int]:
+        """Where the seed and the offset lie, or None; the seed, and the offset or what to add to it."""
+        states: GraphStates | None = find_states(stream)
+        if states is None:
+            return None, *self._state.take(words)
+        if self._state not in states.registered and not is_default(self._state, self._ordinal):
+            raise RuntimeError(
+                f"{self!r} is not registered with the graph that is being captured; call "
+                "graph.register_generator_state(generator) before the capture"
+            )
+        memory, used = states.take(self._state, words, stream)
+        return memory, 0, used
+
+
+def rebuild(ordinal: int, seed: int, offset: int, geometry: tuple[int, int] | None) -> Generator:
+    """A generator again of what its pickle holds."""
+    made = Generator(ordinal)
+    made._state.put(seed, offset)
+    made._geometry = geometry
+    return made
+
+
+def _stream_of(stream: Any, device: int) -> Stream:
+    if stream is None:
+        return current_stream(device)
+    chosen = Stream.from_any(stream, device)
+    if chosen.device_index != device:
+        raise ValueError(f"stream is of device {chosen.device_index}, and the generator of device {device}")
+    return chosen
+
+
+def _type_of(array: Array) -> Any:
+    """From a float to the array's type, rounded as torch rounds: to float32 first for 16 bits."""
+    if array.itemsize > 2:
+        return array.dtype.type
+    kind = numpy.dtype(dtype_named(name_of(array.dtype))).type
+    return lambda value: kind(numpy.float32(value))
+
+
+def _number_of(array: Array) -> str:
+    return "double" if name_of(array.dtype) == "float64" else "float"

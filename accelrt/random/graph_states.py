@@ -1,0 +1,102 @@
+"""Random numbers in graphs: where the kernels of a graph find the seed and the offset of a replay.
+
+Each generator that a capture draws from has 16 bytes of device memory in the graph's pool.  A kernel of the
+graph adds what the kernels before it used to the offset there.  Before each replay the generator's seed and
+offset are written there, in the order of the replay's stream, and the generator's offset grows by what the
+whole graph uses.
+"""
+
+from __future__ import annotations
+
+from _thread import RLock
+from typing import TYPE_CHECKING
+
+from accelrt.arrays.create import empty
+from accelrt.random.launches import kernel_for
+from accelrt.runtime.capture_record import capture_of
+from accelrt.streams.event import Event
+
+if TYPE_CHECKING:
+    from accelrt.arrays.array import Array
+    from accelrt.random.state import State
+    from accelrt.streams.stream import Stream
+
+__all__ = ["GraphStates", "find_states"]
+
+
+making = RLock()  # while the first draw of a capture makes its GraphStates
+
+
+class GraphStates:
+    """The states of the generators that a graph draws from."""
+
+    def __init__(self, registered: tuple[State, ...]) -> None:
+        self.registered = registered
+        self.places: dict[State, tuple[Array, int]] = {}  # its memory, and the words that the graph uses
+        self.event: Event | None = None  # behind the last replay
+        self.lock = RLock()  # for places; and from a replay's writes until it is launched
+
+    def take(self, state: State, words: int, stream: Stream) -> tuple[Array, int]:
+        """Memory of the seed and the offset, and what to add to the offset, for a kernel of the graph."""
+        with self.lock:  # other threads may draw on streams that joined the capture
+            memory, used = self.places.get(state) or (empty(2, "uint64", stream.device_index, stream), 0)
+            self.places[state] = memory, used + words
+        return memory, used
+
+    def before(self, stream: Stream) -> None:
+        """Puts in front of a replay what its kernels begin with; after() has to follow."""
+        if capture_of(stream.device_index, stream.handle)[0]:
+            raise RuntimeError(
+                "a graph that draws random numbers cannot be replayed into a capture, which would repeat "
+                "them; capture its work instead"
+            )
+        put = kernel_for("state", stream.device_index)
+        self.lock.acquire()
+        try:
+            if (
+                self.event is not None
+            ):  # a handle may be another stream's by now, or stand for one of each thread
+                self.event.wait(stream)
+            for state, (memory, words) in self.places.items():
+                put.launch(1, 1, (memory, *state.take(words)), stream=stream)
+        except BaseException:
+            self.lock.release()
+            raise
+
+    def after(self, stream: Stream) -> None:
+        """The replay is launched, or was refused."""
+        try:
+            if self.event is None:
+                self.event = Event()
+            self.event.record(stream)
+        finally:
+            self.lock.release()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        raise TypeError("a GraphStates cannot be pickled or copied: it is of one graph; capture another one")
+
+
+def find_states(stream: Stream) -> GraphStates | None:
+    """Of the graph that a stream captures for; None where it does not capture.
+
+    Raises:
+        RuntimeError: it captures for another library, whose replays would repeat the numbers.
+    """
+    captured, record = capture_of(stream.device_index, stream.handle)
+    if not captured:
+        return None
+    if record is None or record.random is None:
+        raise RuntimeError(
+            "the stream captures for a graph of another library, whose replays would repeat the random "
+            "numbers; capture with accelrt.graph, or draw them outside"
+        )
+    if record.ordinal != stream.device_index:
+        raise RuntimeError(
+            f"a capture that began on device {record.ordinal} draws no random numbers on device "
+            f"{stream.device_index}; capture those in a graph of that device"
+        )
+    with making:
+        if isinstance(record.random, tuple):
+            record.random = GraphStates(record.random)
+    found = record.random
+    return found if isinstance(found, GraphStates) else None
