@@ -58,6 +58,7 @@ PARTS = {
     "accelrt.memory.history.torch_form.Pickler",
     "accelrt.memory.history.torch_form.Template",
     "accelrt.publish.Writer",
+    "accelrt.runtime.cuda_status.cudaStatus",
     "accelrt.sanitizer.detector.Detector",
     "accelrt.sanitizer.scope.Captured",
     "accelrt.sanitizer.scope.Scope",
@@ -75,7 +76,7 @@ PARTS = {
 def is_data(kind):
     """Exceptions, tuples, dataclasses, enumerations and interfaces hold values alone."""
     return (
-        issubclass(kind, (BaseException, str, tuple, enum.Enum, accelrt.device))
+        issubclass(kind, (BaseException, str, int, tuple, enum.Enum, accelrt.device))
         or hasattr(kind, "__dataclass_fields__")
         or kind.__module__.startswith(
             (
