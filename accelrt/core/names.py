@@ -79,7 +79,7 @@ LATER = {
 }
 
 # Modules of accelrt that are public themselves: those that `from accelrt import *` brings, and the others.
-MODULES = "identity interface memory nvtx profiler publish sanitizer"
+MODULES = "identity interface memory nvtx profiler publish sanitizer tunable"
 UNLISTED = "interop nvml readings visible"
 
 # Of accelrt.memory; imported when it is asked for.

@@ -81,7 +81,7 @@ def is_data(kind):
         or kind.__module__.startswith(
             (
                 *("accelrt.interface.", "accelrt.kernels.elementwise", "accelrt.kernels.image"),
-                *("accelrt.memory.setting", "accelrt.readings.", "accelrt.sanitizer."),
+                *("accelrt.memory.setting", "accelrt.readings.", "accelrt.sanitizer.", "accelrt.tunable."),
             )
         )
     )
