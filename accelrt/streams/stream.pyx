@@ -12,6 +12,7 @@ from accelrt.devices.device cimport (
     count_devices, current_ordinal, device_at, device_total, ordinal_of, switch_back, switch_to,
 )
 from accelrt.devices.device import set_device
+from accelrt.driver.capture_guard cimport go_relaxed, restore_mode
 cimport accelrt.driver.registry as registry
 from accelrt.driver.waiting cimport begin_wait, end_wait
 from accelrt.memory.allocator.pool cimport MAX_DEVICES, knows_stream
@@ -262,6 +263,15 @@ cdef Stream wrap(uintptr_t handle, int ordinal, object owner):
     return stream
 
 
+cdef void end_window(int ordinal, uintptr_t stream) noexcept nogil:
+    # A destructor's call, which must break no capture.
+    cdef int before = 0
+    cdef bint relaxed = go_relaxed(registry.active(), &before) == 0
+    registry.active().stream_window_set(ordinal, stream, 0, 0, 0, 0, 0)
+    if relaxed:
+        restore_mode(registry.active(), before)
+
+
 cdef int read_priority(object priority) except? -1:
     wanted = "an int, the lower the more urgent (Stream.priority_range() says which there are)"
     return max(-1000, min(1000, exact_int(priority, "priority", wanted)))  # far outside of every device's range
@@ -323,7 +333,7 @@ cdef class Stream:
 
     def __dealloc__(self):
         if self.has_window:  # the driver stream's next holder begins without one
-            registry.active().stream_window_set(self.device_index, self.handle, 0, 0, 0, 0, 0)
+            end_window(self.device_index, self.handle)
         if self.pooled != NULL:
             return_stream(self.pooled)
 

@@ -23,7 +23,8 @@ ADVICE = "give the operation a function for it: Operation(..., {0}=...)"
 
 
 def is_array(value: object) -> bool:
-    return isinstance(value, (Array, Buffer, np.ndarray)) or hasattr(value, "__cuda_array_interface__")
+    # Of the type: torch refuses to tell it of a tensor that requires gradients, and of one in host memory.
+    return isinstance(value, (Array, Buffer, np.ndarray)) or hasattr(type(value), "__cuda_array_interface__")
 
 
 def arrays_in(value: object) -> list[Any]:
@@ -66,12 +67,15 @@ def array_bytes(array: Any) -> int:
 def ordinal_of_arrays(value: object) -> int | None:
     """The device of the first array that is in device memory; None where there is none."""
     for array in arrays_in(value):
-        index = getattr(array, "device_index", None)
-        if index is None:
-            index = getattr(getattr(array, "device", None), "index", None)
-            index = getattr(getattr(array, "device", None), "id", None) if callable(index) else index
-        if isinstance(index, int) and index >= 0:
-            return index
+        device = getattr(array, "device", None)
+        places = (
+            getattr(array, "device_index", None),
+            getattr(device, "index", None),
+            getattr(device, "id", None),
+        )
+        for index in places:  # accelrt's, torch's and CuPy's
+            if isinstance(index, int) and index >= 0:
+                return index
     return None
 
 
@@ -197,7 +201,7 @@ def on_host(array: Any) -> np.ndarray[Any, Any]:
         found = np.empty(array.nbytes, np.uint8)
         array.copy_to(found)
         return found
-    return asarray(array).numpy()
+    return asarray(array.detach() if hasattr(array, "detach") else array).numpy()
 
 
 def is_near(first: np.ndarray[Any, Any], second: np.ndarray[Any, Any], tolerances: Tolerances) -> bool:

@@ -154,14 +154,18 @@ def find(ordinal: int, operation: str, params: str) -> Result | None:
 
 def load(ordinal: int) -> None:
     path = filename_of(ordinal)
-    with _lock:
-        _loaded.add((path, model_of(ordinal)))
+    entry = path, model_of(ordinal)
+    with _lock:  # another thread waits until what the file says is known
+        if entry in _loaded:
+            return
         try:
             take(path, ordinal)
         except FileNotFoundError:
-            return
+            pass
         except (OSError, ValueError) as error:
             warnings.warn(f"results of tuning are not read: {error}", RuntimeWarning, stacklevel=5)
+        finally:
+            _loaded.add(entry)
 
 
 def take(path: str, ordinal: int) -> bool:

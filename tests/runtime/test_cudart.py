@@ -5,6 +5,7 @@ import pickle
 
 import numpy as np
 import pytest
+from child import in_child
 
 import accelrt
 
@@ -103,9 +104,9 @@ def test_the_loading_of_modules_has_two_modes():
         accelrt.set_module_loading("LAZY")
 
 
-@pytest.mark.gpu
-def test_the_calls_are_torchs():
-    torch = pytest.importorskip("torch")
+def compare_with_torch():
+    import torch
+
     theirs, ours = torch.cuda.cudart(), accelrt.cudart()
     assert {name for name in dir(theirs) if name.startswith("cuda")} <= set(ours.__all__)
     for code in (0, 1, 2, 400, 600, 801):
@@ -116,3 +117,10 @@ def test_the_calls_are_torchs():
         accelrt.check_error(2)
     assert str(caught.value) == str(ours_caught.value)
     assert int(ours.cudaProfilerStart()) == int(ours.cudaProfilerStop()) == 0
+
+
+@pytest.mark.gpu
+@pytest.mark.own_process
+def test_the_calls_are_torchs():
+    pytest.importorskip("torch")
+    in_child(compare_with_torch, ACCELRT_DRIVER="cuda")
