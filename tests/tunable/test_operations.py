@@ -122,6 +122,28 @@ def test_nothing_is_timed_in_a_capture(operation, arrays):
     again.reset()
 
 
+def test_nothing_is_timed_beside_a_capture_of_another_thread(operation, arrays):
+    tunable.enable()
+    begun, over = threading.Event(), threading.Event()
+
+    def capture():
+        graph = accelrt.CUDAGraph()
+        with accelrt.graph(graph, stream=accelrt.Stream()):
+            arrays[1].fill_(3)
+            begun.set()
+            over.wait(60)
+        graph.reset()
+
+    thread = threading.Thread(target=capture)
+    thread.start()
+    begun.wait(60)
+    with accelrt.stream(accelrt.Stream()):
+        assert operation.chosen(arrays, {}) is slow_copy
+    over.set()
+    thread.join()
+    assert tunable.get_results() == ()
+
+
 def test_a_capture_that_begins_meanwhile_is_not_broken(operation, arrays):
     begun, timed, found = threading.Event(), threading.Event(), []
 
