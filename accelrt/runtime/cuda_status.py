@@ -6,7 +6,7 @@ import os
 import warnings
 
 from accelrt.driver import registry
-from accelrt.errors import CudaError
+from accelrt.errors import CudaError, ForkedError
 from accelrt.runtime import init
 from accelrt.status import FORK_TEXT, name_of, status_error
 
@@ -75,6 +75,7 @@ def set_module_loading(mode: str) -> None:
     Raises:
         ValueError: it is neither.
         RuntimeError: a driver is open already, and does otherwise.
+        ForkedError: this process was forked from one that had initialised.
 
     Where another library has started CUDA before, the driver has read the variable; a RuntimeWarning at
     accelrt's initialisation says so.
@@ -84,7 +85,7 @@ def set_module_loading(mode: str) -> None:
         raise ValueError(f"mode is {mode!r}; it may be 'lazy' or 'eager'")
     opened = registry.opened_name()
     if opened == "forked":
-        raise RuntimeError(FORK_TEXT)
+        raise ForkedError(FORK_TEXT)
     if opened != "sentinel":
         if opened == "cuda" and get_module_loading() != mode:
             raise RuntimeError(

@@ -1,6 +1,7 @@
 """accelrt.cudart(), check_error, accelrt.profiler, and errors made of a code, as in torch.cuda."""
 
 import ctypes
+import os
 import pickle
 
 import numpy as np
@@ -124,3 +125,34 @@ def compare_with_torch():
 def test_the_calls_are_torchs():
     pytest.importorskip("torch")
     in_child(compare_with_torch, ACCELRT_DRIVER="cuda")
+
+
+def load_eagerly():
+    accelrt.set_module_loading("eager")
+    assert accelrt.get_module_loading() == "eager"
+    accelrt.set_module_loading("eager")
+    with pytest.raises(RuntimeError, match="modules are loaded eagerly, and the driver has read"):
+        accelrt.set_module_loading("lazy")
+
+
+@pytest.mark.gpu
+@pytest.mark.own_process
+def test_a_driver_loads_modules_as_it_was_told():
+    in_child(load_eagerly, ACCELRT_DRIVER="cuda")
+
+
+def choose_in_a_child_of_fork():
+    accelrt.init()
+    pid = os.fork()
+    if pid == 0:
+        with pytest.raises(accelrt.ForkedError, match="forked subprocess"):
+            accelrt.set_module_loading("lazy")
+        with pytest.raises(accelrt.ForkedError):
+            accelrt.cudart()
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+@pytest.mark.own_process
+def test_a_child_of_fork_is_told():
+    in_child(choose_in_a_child_of_fork)
