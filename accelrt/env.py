@@ -130,6 +130,29 @@ def read_size(name: str, given: str) -> int:
     return size
 
 
+def read_tolerances(name: str, given: str) -> tuple[float, float] | None:
+    """(atol, rtol) of "1e-5_1e-3", both 1e-5 for 1 and so on; None for 0."""
+    word = given.strip().lower()
+    if word in OFF:
+        return None
+    parts = ["1e-5", "1e-5"] if word in ON else word.split("_")
+    try:
+        found = [float(part) for part in parts]
+    except ValueError:
+        found = []
+    if len(found) != 2 or not all(0 <= part < float("inf") for part in found):
+        raise refusal(name, given, "0, 1, or two numbers from 0 on, as in 1e-5_1e-3")
+    return found[0], found[1]
+
+
+def read_mebibytes(name: str, given: str) -> int:
+    """MiB, or -1."""
+    digits = given.strip()
+    if digits != "-1" and not (is_number(digits) and int(digits) < 1 << 20):
+        raise ValueError(f"{name}={given!r} is no number of MiB from 0 to {(1 << 20) - 1}, nor -1")
+    return int(digits)
+
+
 def read_folder(name: str, given: str) -> str:
     """The absolute path of a folder; "~" and "$XDG_CACHE_HOME" at its start are replaced."""
     cache = os.environ.get("XDG_CACHE_HOME") or ""
@@ -211,6 +234,84 @@ VARIABLES = {
             "512",
             "how large that folder may grow, in MiB; 0 keeps nothing on disk",
             number_to(1 << 20),
+        ),
+        Variable(
+            "ACCELRT_TUNABLE_ENABLED",
+            "0",
+            "1 has operations run the fastest candidate that is known",
+            read_flag,
+        ),
+        Variable(
+            "ACCELRT_TUNABLE_TUNING",
+            "1",
+            "1 has operations time their candidates where none is known",
+            read_flag,
+        ),
+        Variable(
+            "ACCELRT_TUNABLE_RECORD_UNTUNED",
+            "0",
+            "1 has them write what is not known to a file instead",
+            read_flag,
+        ),
+        Variable(
+            "ACCELRT_TUNABLE_FILENAME",
+            "accelrt_tunable.csv",
+            "the file of results; the device's ordinal stands for %d, or before the suffix",
+            as_it_is,
+        ),
+        Variable(
+            "ACCELRT_TUNABLE_UNTUNED_FILENAME",
+            "accelrt_untuned.csv",
+            "the file of what is not known, named likewise",
+            as_it_is,
+        ),
+        Variable(
+            "ACCELRT_TUNABLE_NUMERICAL_CHECK",
+            "0",
+            "whether candidates have to give the default's results: 0, 1, or atol_rtol such as 1e-5_1e-3",
+            read_tolerances,
+        ),
+        Variable(
+            "ACCELRT_TUNABLE_MAX_TUNING_DURATION_MS",
+            "30",
+            "the most milliseconds for which a candidate is timed; 0 is without limit",
+            number_to(10**9),
+        ),
+        Variable(
+            "ACCELRT_TUNABLE_MAX_TUNING_ITERATIONS",
+            "100",
+            "how often a candidate is timed at most; 0 leaves it to the duration",
+            number_to(10**9),
+        ),
+        Variable(
+            "ACCELRT_TUNABLE_MAX_WARMUP_DURATION_MS",
+            "0",
+            "the most milliseconds for which it runs before",
+            number_to(10**9),
+        ),
+        Variable(
+            "ACCELRT_TUNABLE_MAX_WARMUP_ITERATIONS",
+            "0",
+            "how often it runs before, at most",
+            number_to(10**9),
+        ),
+        Variable(
+            "ACCELRT_TUNABLE_CACHE_FLUSH",
+            "0",
+            "1 overwrites the L2 cache before each call that is timed",
+            read_flag,
+        ),
+        Variable(
+            "ACCELRT_TUNABLE_ROTATING_BUFFER_SIZE",
+            "-1",
+            "MiB of the copies that a candidate gets in turn; -1 is the L2 cache's size",
+            read_mebibytes,
+        ),
+        Variable(
+            "ACCELRT_TUNABLE_VERBOSE",
+            "0",
+            "1 tells standard error what was chosen, 2 each candidate, 3 all",
+            number_to(3),
         ),
     )
 }

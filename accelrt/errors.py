@@ -8,6 +8,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 __all__ = [
@@ -34,8 +35,22 @@ __all__ = [
 ]
 
 
+_describe: Callable[[int], tuple[str, str]] | None = None  # set by accelrt.status: a code's name and sentence
+
+
+def describe_codes(function: Callable[[int], tuple[str, str]]) -> None:
+    """Sets what answers a status code's name and a sentence for it."""
+    global _describe
+    _describe = function
+
+
 class CudaError(RuntimeError):
     """A driver call failed.
+
+    Arguments:
+        message: str; or an int, a code of the CUDA driver or runtime, of which the text and the name are
+            made, as in torch.cuda.CudaError.
+        code, name, call: see the attributes.
 
     Attributes:
         code: int, the number of the CUresult (CUDA driver API, section "Data types used by CUDA driver").
@@ -43,7 +58,11 @@ class CudaError(RuntimeError):
         call: str, the row of the driver table that answered it.
     """
 
-    def __init__(self, message: str, code: int = 999, name: str = "UNKNOWN", call: str = "") -> None:
+    def __init__(self, message: str | int, code: int = 999, name: str = "UNKNOWN", call: str = "") -> None:
+        if not isinstance(message, str) and hasattr(message, "__index__"):
+            code = message.__index__()
+            name, text = _describe(code) if _describe is not None else (name, "an error")
+            message = f"{text} ({code})"
         super().__init__(message)
         self.code = code
         self.name = name

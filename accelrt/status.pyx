@@ -253,3 +253,11 @@ def name_of(int code):
 def text_of(int code):
     """The sentence for a status code, as str."""
     return status_text(code).decode()
+
+
+def describe(int code):
+    """(name, sentence) of a status code."""
+    return name_of(code), text_of(code)
+
+
+errors.describe_codes(describe)

@@ -42,14 +42,18 @@ cdef str NOT_CAPTURED = (
 )
 
 
-def device_span(source):
-    """(ordinal, address, bytes) of device memory: a Buffer, or an object with __cuda_array_interface__."""
+def device_span(source, str name="flag"):
+    """(ordinal, address, bytes) of device memory: a Buffer, or an object with __cuda_array_interface__.
+
+    Arguments:
+        name: str, what the memory is called in an error.
+    """
     cdef Operand made
     made.ordinal = -1
     if isinstance(source, (Buffer, Array)) or hasattr(source, "__cuda_array_interface__"):
-        read_operand(&made, source, "flag", False)
+        read_operand(&made, source, name, False)
     if made.ordinal < 0:
-        raise TypeError(f"flag of type {type(source).__name__} is no device memory; pass a Buffer or a CUDA array")
+        raise TypeError(f"{name} of type {type(source).__name__} is no device memory; pass a Buffer or a CUDA array")
     return made.ordinal, made.address, made.nbytes
 
 

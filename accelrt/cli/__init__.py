@@ -9,6 +9,7 @@ sample    one look at all devices and processes: what top, export and info show
 pipeline  the second part of the demo
 record    a program that records what its allocator does
 tune      a trace under many settings, and the best of them
+tune_offline  operations of accelrt.tunable that a program recorded
 trial     one of its settings, in a process of its own
 text      figures and tables as people read them, and a bar
 """

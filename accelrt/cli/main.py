@@ -25,6 +25,7 @@ DRIVERS = ("auto", "cuda", "host")
 LEAST_SECONDS = 0.1
 SORTS = {"memory": "m", "reserved": "r", "live": "l", "pid": "p", "device": "d", "user": "u", "command": "c"}
 PORT = 9484
+TUNE_OFFLINE = "tune-offline"
 PLOTS = ("timeline", "segments", "flame")
 
 
@@ -88,6 +89,7 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument("--json", action="store_true", dest="as_json", help="answer in JSON")
     add_record(commands)
     add_tune(commands)
+    add_tune_offline(commands)
     for command in (top, export):
         command.add_argument("--once", action="store_true", help="one look, printed, for scripts")
     return made
@@ -152,6 +154,38 @@ def run_tune(given: argparse.Namespace) -> int:
     return tune.run(given.trace, given.driver, given.capacity or [], given.device, given.keys, given.as_json)
 
 
+def add_tune_offline(commands: Any) -> None:
+    offline = commands.add_parser(
+        TUNE_OFFLINE,
+        help="operations of accelrt.tunable that a program recorded; also `tune offline FILE`",
+        usage="accelrt tune offline [--import MODULE] [-o FILE] [--driver DRIVER] FILE [FILE ...]",
+    )
+    offline.add_argument("files", nargs="+", metavar="FILE", help="such as accelrt_untuned0.csv")
+    offline.add_argument(
+        "--import",
+        dest="modules",
+        metavar="MODULE",
+        action="append",
+        default=[],
+        help="a module, or a file of Python, that registers the operations; may be given several times",
+    )
+    offline.add_argument("-o", "--output", metavar="FILE", help="of results; default: accelrt.tunable's own")
+    offline.add_argument("--driver", choices=DRIVERS, help="as of replay")
+    offline.set_defaults(run=run_tune_offline)
+
+
+def run_tune_offline(given: argparse.Namespace) -> int:
+    from accelrt.cli import tune_offline
+
+    return tune_offline.run(given.files, given.modules, given.driver, given.output)
+
+
+def joined(arguments: Sequence[str]) -> list[str]:
+    """`tune offline` is a command of its own; a trace of that name is ./offline."""
+    words = list(arguments)
+    return [TUNE_OFFLINE, *words[2:]] if words[:2] == TUNE_OFFLINE.split("-") else words
+
+
 def add_pictures(commands: Any) -> None:
     view = commands.add_parser("view", help="a memory snapshot as one HTML file for a browser")
     view.add_argument("--open", action="store_true", dest="opens", help="open it in the browser")
@@ -211,7 +245,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     is_open = repair_streams()
     command = ""
     try:
-        given = parser().parse_args(arguments)
+        given = parser().parse_args(joined(sys.argv[1:] if arguments is None else arguments))
         command = given.command
         if not is_open and (given.command != "export" or given.once):
             raise OSError("standard output is closed, and the answer would be lost; send it somewhere")

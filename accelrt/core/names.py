@@ -46,6 +46,9 @@ LATER = {
         register_interface_for_device
     """,
     "devices.properties": "DeviceProperties",
+    "devices.context_limits": "get_limit reset_persisting_l2_cache set_limit",
+    "runtime.cuda_status": "check_error cudaStatus cudart get_module_loading set_module_loading",
+    "buffers.l2_cache": "access_policy_window",
     "streams.stream": "ExternalStream",
     "graphs.callables": "GraphedCallable make_graphed_callables",
     "kernels.compiler": "ModuleImage compile compile_image link_images",
@@ -80,7 +83,7 @@ LATER = {
 }
 
 # Modules of accelrt that are public themselves: those that `from accelrt import *` brings, and the others.
-MODULES = "identity interface memory publish sanitizer"
+MODULES = "identity interface memory nvtx profiler publish sanitizer tunable"
 UNLISTED = "interop nvml random readings visible"
 
 # Of accelrt.memory; imported when it is asked for.

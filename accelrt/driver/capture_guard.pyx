@@ -197,3 +197,8 @@ cdef void restore_mode(Table* table, int before) noexcept nogil:
     cdef int relaxed
     if table.capture_mode_exchange(before, &relaxed) and table.capture_mode_exchange(before, &relaxed):
         owed = before + 1
+
+
+def has_open_captures():
+    """Whether a capture of this process's is open or about to begin, on any thread."""
+    return captures_open()

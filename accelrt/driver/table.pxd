@@ -20,7 +20,7 @@ from libc.stdint cimport uint64_t, uintptr_t
 ctypedef void (*host_fn)(void* data) noexcept nogil
 
 cdef enum:
-    TABLE_VERSION = 6
+    TABLE_VERSION = 7
     TEXT_BYTES = 256
     LOG_BYTES = 4096
 
@@ -45,6 +45,9 @@ cdef struct Table:
     int (*device_synchronize)(int device) noexcept nogil
     int (*can_access_peer)(int device, int peer, int* out_can) noexcept nogil
     int (*enable_peer)(int device, int peer) noexcept nogil  # SUCCESS too where it was enabled before
+    int (*limit_get)(int device, int limit, size_t* out_value) noexcept nogil  # CUlimit numbers
+    int (*limit_set)(int device, int limit, size_t value) noexcept nogil  # as near as the device has it
+    int (*l2_reset)(int device) noexcept nogil  # lines that the L2 cache keeps as persisting become normal ones
 
     # memory: plain
     int (*memory_alloc)(int device, size_t size, uintptr_t* out_address) noexcept nogil
@@ -87,6 +90,10 @@ cdef struct Table:
     int (*stream_wait_external)(int device, uintptr_t stream, uintptr_t event) noexcept nogil  # capturing: a node
     # which device a stream belongs to, whatever device says; a default stream, 0 to 2, belongs to device
     int (*stream_device)(int device, uintptr_t stream, int* out_device) noexcept nogil
+    # how later work of the stream uses the L2 cache for a range of addresses; a size of 0 is none.  hit and miss are
+    # CUaccessProperty numbers, of the part hit_ratio of the range and of the rest
+    int (*stream_window_set)(int device, uintptr_t stream, uintptr_t address, size_t size, float hit_ratio, int hit, int miss) noexcept nogil  # no-cython-lint
+    int (*stream_window_get)(int device, uintptr_t stream, uintptr_t* out_address, size_t* out_size, float* out_hit_ratio, int* out_hit, int* out_miss) noexcept nogil  # no-cython-lint
 
     # events
     int (*event_create)(int device, unsigned int flags, uintptr_t* out_event) noexcept nogil
@@ -163,6 +170,7 @@ cdef struct Table:
     int (*kernel_node_set)(uintptr_t graph, uintptr_t exec_, uintptr_t node, uintptr_t function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, void** arguments) noexcept nogil  # no-cython-lint
     # loads an image that module_load refused once more, to write what the compiler or the loader says; "" for nothing
     int (*module_log)(int device, const char* image, char* out_log) noexcept nogil
+    int (*module_loading)(int* out_mode) noexcept nogil  # CUmoduleLoadingMode numbers
 
     # between processes
     int (*ipc_event_export)(int device, uintptr_t event, char* out_ipc) noexcept nogil

@@ -9,6 +9,7 @@ cdef class Stream:
     cdef readonly int device_index
     cdef PooledStream* pooled       # returned to the pool of driver streams when the object dies; NULL: others own it
     cdef object owner               # kept alive as long as this object, for a stream of others
+    cdef bint has_window            # an access policy window was set on a driver stream of the pool
     cdef bint made                  # initialised; a class that derives from it may have forgotten to
     cdef object __weakref__
 

@@ -12,6 +12,7 @@ from accelrt.devices.device cimport (
     count_devices, current_ordinal, device_at, device_total, ordinal_of, switch_back, switch_to,
 )
 from accelrt.devices.device import set_device
+from accelrt.driver.capture_guard cimport go_relaxed, restore_mode
 cimport accelrt.driver.registry as registry
 from accelrt.driver.waiting cimport begin_wait, end_wait
 from accelrt.memory.allocator.pool cimport MAX_DEVICES, knows_stream
@@ -262,6 +263,15 @@ cdef Stream wrap(uintptr_t handle, int ordinal, object owner):
     return stream
 
 
+cdef void end_window(int ordinal, uintptr_t stream) noexcept nogil:
+    # A destructor's call, which must break no capture.
+    cdef int before = 0
+    cdef bint relaxed = go_relaxed(registry.active(), &before) == 0
+    registry.active().stream_window_set(ordinal, stream, 0, 0, 0, 0, 0)
+    if relaxed:
+        restore_mode(registry.active(), before)
+
+
 cdef int read_priority(object priority) except? -1:
     wanted = "an int, the lower the more urgent (Stream.priority_range() says which there are)"
     return max(-1000, min(1000, exact_int(priority, "priority", wanted)))  # far outside of every device's range
@@ -322,6 +332,8 @@ cdef class Stream:
         self.made = True
 
     def __dealloc__(self):
+        if self.has_window:  # the driver stream's next holder begins without one
+            end_window(self.device_index, self.handle)
         if self.pooled != NULL:
             return_stream(self.pooled)
 
@@ -373,6 +385,39 @@ cdef class Stream:
         if code:
             raise_status(code, "stream_priority", ("stream", self.handle))
         return priority
+
+    def set_access_policy_window(self, address, num_bytes, hit_ratio=1.0, hit="persisting", miss="streaming"):
+        """Says how the work put in from now on uses the L2 cache for a range of addresses (cuStreamSetAttribute).
+
+        Arguments:
+            address, num_bytes: int, the range, of this device; accelrt.access_policy_window takes memory as objects.
+            hit_ratio: float, the part of the range's lines that hit is for, 0 to 1; below 1 where the range is larger
+                than the cache's part for such lines (accelrt.set_limit("persisting_l2_cache_size", ...)).
+            hit: "persisting", kept longer than others; "streaming", replaced sooner; or "normal".
+            miss: "streaming" or "normal", for the other lines of the range.
+        Raises:
+            ValueError, TypeError: an argument is none of these, or the range is larger than the device allows.
+            NotSupportedError: the device has no such cache, as the host device has none.
+
+        It lasts until another one is set, or reset_access_policy_window(), or until this Stream dies.  Kernels that are
+        captured keep it in their graph.
+        """
+        policy = init.later("accelrt.streams.access_policy")
+        window = policy.AccessPolicyWindow(address, num_bytes, hit_ratio, hit, miss)
+        policy.write(self.device_index, self.cuda_stream, window)
+        self.has_window = self.pooled != NULL
+
+    def get_access_policy_window(self):
+        """The stream's access policy window, as (address, num_bytes, hit_ratio, hit, miss); None where it has none."""
+        return init.later("accelrt.streams.access_policy").read(self.device_index, self.cuda_stream)
+
+    def reset_access_policy_window(self):
+        """Ends the stream's access policy window.  What persists in the cache stays there until
+        accelrt.reset_persisting_l2_cache()."""
+        policy = init.later("accelrt.streams.access_policy")
+        none = policy.AccessPolicyWindow(0, 0, 0.0, "normal", "normal")
+        policy.write(self.device_index, self.cuda_stream, none)
+        self.has_window = False
 
     def query(self):
         """Whether all work put in so far is complete (cuStreamQuery).

@@ -100,3 +100,16 @@ def test_peers(rows):
     if count > 1 and rows.ok("can_access_peer", 0, 1):
         rows.ok("enable_peer", 0, 1)
         rows.ok("enable_peer", 0, 1)
+
+
+def test_limits_are_told_and_set(rows):
+    code, size = rows.limit_get(0, 0)  # CU_LIMIT_STACK_SIZE
+    if code:  # the host device has none
+        assert code == rows.limit_set(0, 0, 4096) == rows.l2_reset(0) == 801
+        return
+    rows.ok("limit_set", 0, 0, 2 * size)
+    assert rows.ok("limit_get", 0, 0) >= 2 * size
+    rows.ok("limit_set", 0, 0, size)
+    assert rows.limit_get(0, 4096)[0] in (1, 215)  # INVALID_VALUE, UNSUPPORTED_LIMIT
+    rows.ok("l2_reset", 0)
+    assert rows.ok("module_loading") in (1, 2)

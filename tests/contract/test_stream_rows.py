@@ -295,3 +295,19 @@ def test_a_stale_handle_is_refused(rows):
         assert rows.event_query(0, event) == INVALID_HANDLE
         assert rows.event_record(0, event, 0) == INVALID_HANDLE
         assert rows.graph_destroy(0xBAD) == INVALID_VALUE
+
+
+def test_a_stream_has_the_window_that_was_set(rows, device):
+    stream = rows.stream()
+    code, *window = rows.stream_window_get(0, stream)
+    if code:  # the host device has no L2 cache of its own
+        assert code == rows.stream_window_set(0, stream, device, 4096, 1.0, 2, 1) == 801
+    else:
+        assert window[1] == 0
+        rows.ok("stream_window_set", 0, stream, device, 4096, 0.5, 2, 1)
+        assert rows.ok("stream_window_get", 0, stream) == (device, 4096, 0.5, 2, 1)
+        rows.ok("fill", 0, stream, device, 3, 1, 4096)
+        rows.ok("stream_window_set", 0, stream, 0, 0, 0.0, 0, 0)
+        assert rows.ok("stream_window_get", 0, stream)[1] == 0
+    rows.ok("stream_synchronize", 0, stream)
+    rows.ok("stream_destroy", 0, stream)

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.own_process
 ROOT = Path(accelrt.__file__).parent
 # Floors from the ground up; a module uses its own floor and those below.  The longest matching name decides.
 FLOORS = (
-    ("errors", "status", "env", "core"),
+    ("annotations", "errors", "status", "env", "core", "nvtx"),
     ("nvml",),
     ("driver",),
     (
@@ -23,10 +23,10 @@ FLOORS = (
         "devices.versions",
     ),  # asked before a driver is open
     ("memory.allocator", "memory.backends", "memory.host", "memory.settings"),
-    ("runtime",),
+    ("runtime", "profiler"),
     ("devices",),
     ("streams",),
-    ("annotations", "memory"),
+    ("memory",),
     ("buffers", "arrays"),
     ("kernels",),
     ("graphs",),
@@ -41,6 +41,7 @@ FLOORS = (
         "api",
         "include",
         "traces",
+        "tunable",
     ),
     ("",),
     ("cli", "viewer", "__main__"),

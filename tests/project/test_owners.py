@@ -60,6 +60,7 @@ PARTS = {
     "accelrt.memory.history.torch_form.Template",
     "accelrt.publish.Writer",
     "accelrt.random.defaults.DefaultGenerators",
+    "accelrt.runtime.cuda_status.cudaStatus",
     "accelrt.sanitizer.detector.Detector",
     "accelrt.sanitizer.scope.Captured",
     "accelrt.sanitizer.scope.Scope",
@@ -77,17 +78,13 @@ PARTS = {
 def is_data(kind):
     """Exceptions, tuples, dataclasses, enumerations and interfaces hold values alone."""
     return (
-        issubclass(kind, (BaseException, str, tuple, enum.Enum, accelrt.device))
+        issubclass(kind, (BaseException, str, int, tuple, enum.Enum, accelrt.device))
         or hasattr(kind, "__dataclass_fields__")
         or kind.__module__.startswith(
             (
                 *("accelrt.interface.", "accelrt.kernels.elementwise", "accelrt.kernels.image"),
-                *(
-                    "accelrt.memory.setting",
-                    "accelrt.random.generator",
-                    "accelrt.readings.",
-                    "accelrt.sanitizer.",
-                ),
+                *("accelrt.memory.setting", "accelrt.random.generator", "accelrt.readings."),
+                *("accelrt.sanitizer.", "accelrt.tunable."),
             )
         )
     )

@@ -41,7 +41,7 @@ USE, ARRAYS, RANDOM, CAPTURE, SLEEP, TORCH, PEERS, BACKENDS = (
         "select_backend",
     )
 )
-RESOURCES, FROM_RESOURCES = block("rmm.install()"), block("from_rmm(")
+RESOURCES, FROM_RESOURCES, TUNABLE = block("rmm.install()"), block("from_rmm("), block("tunable.enable()")
 
 
 def run(text, **environment):
@@ -60,7 +60,7 @@ def run(text, **environment):
 
 def test_every_block_is_among_those_that_are_tested():
     assert {language for language, _ in BLOCKS} == {"", "python", "cython"}
-    blocks = (USE, ARRAYS, RANDOM, CAPTURE, SLEEP, TORCH, PEERS, RESOURCES, BACKENDS, FROM_RESOURCES)
+    blocks = (USE, ARRAYS, RANDOM, CAPTURE, SLEEP, TORCH, PEERS, RESOURCES, BACKENDS, FROM_RESOURCES, TUNABLE)
     assert sorted(blocks) == list(range(len(PYTHON)))
     assert len(CYTHON) == 1
     assert len(PLAIN) == 4
@@ -70,6 +70,13 @@ def test_the_memory_of_a_tag_sleeps_and_wakes():
     given, copied, seconds, asleep = run(PYTHON[SLEEP], ACCELRT_DRIVER="host").split()
     assert int(given) == int(asleep) >= int(copied) == 8 << 20
     assert float(seconds) > 0
+
+
+def test_the_fastest_of_two_ways_is_found(tmp_path):
+    settings = {"ACCELRT_DRIVER": "host", "ACCELRT_TUNABLE_FILENAME": str(tmp_path / "found.csv")}
+    candidate, most = run(PYTHON[TUNABLE], **settings).rsplit(maxsplit=1)
+    assert (candidate in ("Default", "in rows"), float(most)) == (True, 6)
+    assert f",{candidate}," in (tmp_path / "found0.csv").read_text()
 
 
 @pytest.mark.parametrize("driver", [{}, {"CUDA_VISIBLE_DEVICES": ""}, {"ACCELRT_DRIVER": "host"}])

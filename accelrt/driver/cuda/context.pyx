@@ -21,7 +21,7 @@ from libc.stdlib cimport calloc, free
 from accelrt.core.locks cimport pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock
 from accelrt.driver.cuda.types cimport (
     CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS, CU_GET_PROC_ADDRESS_LEGACY_STREAM, CUcontext, CUdevice,
-    CUdevice_attribute, CUevent, CUuuid,
+    CUdevice_attribute, CUevent, CUlimit, CUuuid,
 )
 from accelrt.driver.table cimport EVENT_DISABLE_TIMING, TEXT_BYTES, Table
 from accelrt.driver.waiting cimport INTERRUPTED, is_interruptible, pause_on, poll, poll_briefly, pthread_cond_t
@@ -50,6 +50,9 @@ cdef extern from "cudaTypedefs.h" nogil:
     ctypedef int (*PFN_cuDevicePrimaryCtxGetState_v7000)(CUdevice, unsigned int*, int*) noexcept nogil  # needed
     ctypedef int (*PFN_cuDeviceCanAccessPeer_v4000)(int*, CUdevice, CUdevice) noexcept nogil  # can_access_peer
     ctypedef int (*PFN_cuCtxEnablePeerAccess_v4000)(CUcontext, unsigned int) noexcept nogil  # enable_peer
+    ctypedef int (*PFN_cuCtxGetLimit_v3010)(size_t*, CUlimit) noexcept nogil  # limit_get
+    ctypedef int (*PFN_cuCtxSetLimit_v3010)(CUlimit, size_t) noexcept nogil  # limit_set
+    ctypedef int (*PFN_cuCtxResetPersistingL2Cache_v11000)() noexcept nogil  # l2_reset
 
 # Typed by hand: headers have had it since 12.5 only.
 ctypedef int (*PFN_cuCtxRecordEvent_v12050)(CUcontext, CUevent) noexcept nogil  # not needed
@@ -345,6 +348,32 @@ cdef int enable_peer(int device, int peer) noexcept nogil:
         code = cuCtxEnablePeerAccess(primary, 0)
     if code == PEER_ACCESS_ENABLED:
         code = SUCCESS
+    return leave(pushed, code)
+
+
+# limits
+
+cdef int limit_get(int device, int limit, size_t* out_value) noexcept nogil:
+    cdef bint pushed = False
+    cdef int code = enter(device, &pushed)
+    if code == SUCCESS:
+        code = cuCtxGetLimit(out_value, <CUlimit>limit)
+    return leave(pushed, code)
+
+
+cdef int limit_set(int device, int limit, size_t value) noexcept nogil:
+    cdef bint pushed = False
+    cdef int code = enter(device, &pushed)
+    if code == SUCCESS:
+        code = cuCtxSetLimit(<CUlimit>limit, value)
+    return leave(pushed, code)
+
+
+cdef int l2_reset(int device) noexcept nogil:
+    cdef bint pushed = False
+    cdef int code = enter(device, &pushed)
+    if code == SUCCESS:
+        code = cuCtxResetPersistingL2Cache()
     return leave(pushed, code)
 
 

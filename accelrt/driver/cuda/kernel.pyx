@@ -7,7 +7,7 @@ from accelrt.driver.cuda.types cimport (
     CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
     CU_LAUNCH_ATTRIBUTE_COOPERATIVE, CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, CUDA_KERNEL_NODE_PARAMS,
     CUdeviceptr, CUfunction, CUfunction_attribute, CUgraphExec, CUgraphNode, CUjit_option, CUlaunchAttribute,
-    CUlaunchConfig, CUmodule, CUoccupancyB2DSize, CUstream,
+    CUlaunchConfig, CUmodule, CUmoduleLoadingMode, CUoccupancyB2DSize, CUstream,
 )
 from accelrt.driver.table cimport LAUNCH_COOPERATIVE, LAUNCH_PROGRAMMATIC, LOG_BYTES, Table
 from accelrt.status cimport SUCCESS
@@ -17,6 +17,7 @@ cdef extern from "cudaTypedefs.h" nogil:
     ctypedef int (*PFN_cuModuleLoadDataEx_v2010)(
         CUmodule*, const void*, unsigned int, CUjit_option*, void**) noexcept nogil  # module_log
     ctypedef int (*PFN_cuModuleUnload_v2000)(CUmodule) noexcept nogil  # module_unload
+    ctypedef int (*PFN_cuModuleGetLoadingMode_v11070)(CUmoduleLoadingMode*) noexcept nogil  # module_loading
     ctypedef int (*PFN_cuModuleGetFunction_v2000)(CUfunction*, CUmodule, const char*) noexcept nogil  # module_function
     ctypedef int (*PFN_cuModuleGetGlobal_v3020)(
         CUdeviceptr*, size_t*, CUmodule, const char*) noexcept nogil  # module_global
@@ -49,6 +50,10 @@ include "kernel_rows.pxi"
 
 
 # modules and their functions
+
+cdef int module_loading(int* out_mode) noexcept nogil:
+    return cuModuleGetLoadingMode(<CUmoduleLoadingMode*>out_mode)
+
 
 cdef int module_load(int device, const char* image, uintptr_t* out_module) noexcept nogil:
     cdef CUmodule module = NULL

@@ -11,8 +11,9 @@ from accelrt.driver.cuda.context cimport (
 )
 from accelrt.driver.cuda.memory cimport ON_DEVICE, PAGEABLE, memory_kind
 from accelrt.driver.cuda.types cimport (
-    CU_EVENT_RECORD_EXTERNAL, CU_EVENT_WAIT_EXTERNAL, CU_MEMORYTYPE_UNIFIED, CU_STREAM_CAPTURE_STATUS_NONE, CUDA_MEMCPY3D_v2,
-    CUcontext, CUdeviceptr, CUevent, CUhostFn, CUstream, CUstreamCaptureStatus,
+    CU_EVENT_RECORD_EXTERNAL, CU_EVENT_WAIT_EXTERNAL, CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW, CU_MEMORYTYPE_UNIFIED,
+    CU_STREAM_CAPTURE_STATUS_NONE, CUDA_MEMCPY3D_v2, CUaccessProperty, CUcontext, CUdeviceptr, CUevent, CUhostFn,
+    CUlaunchAttributeID, CUlaunchAttributeValue, CUstream, CUstreamCaptureStatus,
 )
 from accelrt.driver.table cimport Table, host_fn
 from accelrt.status cimport INVALID_VALUE, SUCCESS
@@ -29,6 +30,10 @@ cdef extern from "cudaTypedefs.h" nogil:
     ctypedef int (*PFN_cuStreamWaitEvent_v3020)(
         CUstream, CUevent, unsigned int) noexcept nogil  # stream_wait_event, stream_wait_external
     ctypedef int (*PFN_cuLaunchHostFunc_v10000)(CUstream, CUhostFn, void*) noexcept nogil  # stream_host_func
+    ctypedef int (*PFN_cuStreamSetAttribute_v11000)(
+        CUstream, CUlaunchAttributeID, const CUlaunchAttributeValue*) noexcept nogil  # stream_window_set
+    ctypedef int (*PFN_cuStreamGetAttribute_v11000)(
+        CUstream, CUlaunchAttributeID, CUlaunchAttributeValue*) noexcept nogil  # stream_window_get
     ctypedef int (*PFN_cuEventCreate_v2000)(CUevent*, unsigned int) noexcept nogil  # event_create
     ctypedef int (*PFN_cuEventDestroy_v4000)(CUevent) noexcept nogil  # event_destroy
     ctypedef int (*PFN_cuEventRecord_v2000)(CUevent, CUstream) noexcept nogil  # event_record
@@ -147,6 +152,38 @@ cdef int stream_host_func(int device, uintptr_t stream, host_fn fn, void* data) 
     cdef int code = enter(device, &pushed)
     if code == SUCCESS:
         code = cuLaunchHostFunc(<CUstream>stream, <CUhostFn>fn, data)
+    return leave(pushed, code)
+
+
+cdef int stream_window_set(int device, uintptr_t stream, uintptr_t address, size_t size, float hit_ratio, int hit,
+                           int miss) noexcept nogil:
+    cdef CUlaunchAttributeValue value
+    cdef bint pushed = False
+    cdef int code = enter(device, &pushed)
+    memset(&value, 0, sizeof(value))
+    value.accessPolicyWindow.base_ptr = <void*>address
+    value.accessPolicyWindow.num_bytes = size
+    value.accessPolicyWindow.hitRatio = hit_ratio
+    value.accessPolicyWindow.hitProp = <CUaccessProperty>hit
+    value.accessPolicyWindow.missProp = <CUaccessProperty>miss
+    if code == SUCCESS:
+        code = cuStreamSetAttribute(<CUstream>stream, CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW, &value)
+    return leave(pushed, code)
+
+
+cdef int stream_window_get(int device, uintptr_t stream, uintptr_t* out_address, size_t* out_size, float* out_hit_ratio,
+                           int* out_hit, int* out_miss) noexcept nogil:
+    cdef CUlaunchAttributeValue value
+    cdef bint pushed = False
+    cdef int code = enter(device, &pushed)
+    memset(&value, 0, sizeof(value))
+    if code == SUCCESS:
+        code = cuStreamGetAttribute(<CUstream>stream, CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW, &value)
+    out_address[0] = <uintptr_t>value.accessPolicyWindow.base_ptr
+    out_size[0] = value.accessPolicyWindow.num_bytes
+    out_hit_ratio[0] = value.accessPolicyWindow.hitRatio
+    out_hit[0] = value.accessPolicyWindow.hitProp
+    out_miss[0] = value.accessPolicyWindow.missProp
     return leave(pushed, code)
 
 

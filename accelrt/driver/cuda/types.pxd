@@ -38,6 +38,9 @@ cdef extern from "cudaTypedefs.h" nogil:
     ctypedef int CUfunction_attribute
     ctypedef int CUjit_option
     ctypedef int CUlaunchAttributeID
+    ctypedef int CUaccessProperty
+    ctypedef int CUlimit
+    ctypedef int CUmoduleLoadingMode
     ctypedef size_t (*CUoccupancyB2DSize)(int threads) noexcept
 
     int CU_GET_PROC_ADDRESS_LEGACY_STREAM
@@ -62,6 +65,7 @@ cdef extern from "cudaTypedefs.h" nogil:
     unsigned int CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
     int CU_GRAPH_NODE_TYPE_CONDITIONAL
     unsigned int CU_GRAPH_COND_ASSIGN_DEFAULT
+    int CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW
     int CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
     int CU_LAUNCH_ATTRIBUTE_COOPERATIVE
     int CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
@@ -111,7 +115,14 @@ cdef extern from "cudaTypedefs.h" nogil:
         unsigned int x
         unsigned int y
         unsigned int z
+    ctypedef struct CUaccessPolicyWindow:
+        void* base_ptr
+        size_t num_bytes
+        float hitRatio
+        CUaccessProperty hitProp
+        CUaccessProperty missProp
     ctypedef union CUlaunchAttributeValue:
+        CUaccessPolicyWindow accessPolicyWindow
         int cooperative
         int programmaticStreamSerializationAllowed
         Dimensions clusterDim

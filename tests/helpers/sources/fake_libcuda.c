@@ -45,6 +45,8 @@ static int count(int *out) { *out = DEVICES; return 0; }
 static int device(int *out, int ordinal) { *out = ordinal; return 0; }
 static int attribute(int *out, int number, int of) {
     *out = of >= 0 && number == 88 && setting("FAKE_PAGEABLE");
+    if (of >= 0 && (number == 108 || number == 109))  /* the persisting L2 cache and the largest window */
+        *out = number == 108 ? 4 << 20 : 16 << 20;
     return number > 147 && !setting("FAKE_VERSION") ? refused++, INVALID_VALUE : 0;  /* the last of CUDA 13.0 */
 }
 static int state(int of, unsigned *flags, int *active) { *flags = 0; *active = getenv("FAKE_ACTIVE") && of == setting("FAKE_ACTIVE"); return 0; }
@@ -175,6 +177,41 @@ static int parameter(uintptr_t function, size_t index, size_t *offset, size_t *s
     *size = 8;
     return index < count && function ? wants_context() : INVALID_VALUE;
 }
+/* The access policy window of each stream by its lowest 8 bits, as cuda.h lays it out: 0x888 is no stream. */
+static char windows[0x100][64];
+static int set_attribute(uintptr_t stream, int number, const char *value) {
+    if (number != 1)
+        return INVALID_VALUE;
+    if (stream == 0x888)
+        return INVALID_HANDLE;
+    memcpy(windows[stream & 0xFF], value, 64);
+    return wants_context();
+}
+static int get_attribute(uintptr_t stream, int number, char *out) {
+    if (number != 1)
+        return INVALID_VALUE;
+    memcpy(out, windows[stream & 0xFF], 64);
+    return wants_context();
+}
+/* Limits 0 to 6, of each device; a persisting L2 cache (6) of 4 MiB at most, in pieces of 1 MiB. */
+static size_t limits[2][7] = {{1024, 1 << 20, 8 << 20, 2, 2048, 64, 0}, {1024, 1 << 20, 8 << 20, 2, 2048, 64, 0}};
+static int get_limit(size_t *out, int number) {
+    if (number < 0 || number > 6)
+        return 215;
+    *out = limits[current() & 1][number];
+    return wants_context();
+}
+static int set_limit(int number, size_t value) {
+    if (number < 0 || number > 6)
+        return 215;
+    limits[current() & 1][number] = number != 6 ? value : value > 4 << 20 ? 4 << 20 : value & ~(size_t)0xFFFFF;
+    return wants_context();
+}
+static int loading_mode(int *out) {
+    const char *mode = getenv("CUDA_MODULE_LOADING");
+    *out = mode && !strcmp(mode, "EAGER") ? 1 : 2;
+    return 0;
+}
 static int harmless(void) { return 0; }  /* for functions whose arguments do not matter here */
 static int exchange_mode(int *mode) { static __thread int kept; int before = kept; kept = *mode; *mode = before; return 0; }
 
@@ -229,6 +266,9 @@ static const struct { const char *name; int since; void *function; } FUNCTIONS[]
     {"cuOccupancyMaxPotentialBlockSize", 6050, wants_context}, {"cuOccupancyMaxActiveClusters", 11070, wants_context},
     {"cuGraphKernelNodeGetParams", 12000, wants_context}, {"cuGraphKernelNodeSetParams", 12000, wants_context},
     {"cuGraphExecKernelNodeSetParams", 12000, wants_context},
+    {"cuStreamSetAttribute", 11000, set_attribute}, {"cuStreamGetAttribute", 11000, get_attribute},
+    {"cuCtxGetLimit", 3010, get_limit}, {"cuCtxSetLimit", 3010, set_limit},
+    {"cuCtxResetPersistingL2Cache", 11000, wants_context}, {"cuModuleGetLoadingMode", 11070, loading_mode},
     {"cuIpcOpenMemHandle", 11000, wants_context}, {"cuIpcCloseMemHandle", 4010, wants_context},
 };
 

@@ -57,7 +57,7 @@ def test_a_handler_may_allocate_and_the_allocation_waits_on(use, little_room):
     stream, taker, gate, seen = accelrt.Stream(), accelrt.Stream(), threading.Event(), []
 
     def handle(number, frame):
-        signal.setitimer(signal.ITIMER_REAL, 0)  # on a busy machine this takes longer than the signals are apart
+        signal.setitimer(signal.ITIMER_REAL, 0)  # this may take longer than the signals are apart
         seen.append(number)
         delete(alloc(4 * MIB, stream=accelrt.Stream()))
         accelrt.memory.audit()

@@ -1,0 +1,116 @@
+"""Limits of a device's context: stacks, printf, the heap of kernels, the persisting L2 cache."""
+
+from __future__ import annotations
+
+import operator
+
+from accelrt.devices.device import current_device
+from accelrt.devices.device import device as device_type
+from accelrt.driver.registry import Rows
+from accelrt.status import status_error
+
+TYPE_CHECKING = False  # typing's, which takes long to import
+if TYPE_CHECKING:
+    from accelrt.annotations import DeviceArgument
+
+__all__ = ["get_limit", "reset_persisting_l2_cache", "set_limit"]
+
+# CUlimit (CUDA driver API, "Data types used by CUDA driver"): the names without their prefix, in lower case.
+LIMITS = {
+    "stack_size": 0,
+    "printf_fifo_size": 1,
+    "malloc_heap_size": 2,
+    "dev_runtime_sync_depth": 3,
+    "dev_runtime_pending_launch_count": 4,
+    "max_l2_fetch_granularity": 5,
+    "persisting_l2_cache_size": 6,
+    "shmem_size": 7,
+    "cig_enabled": 8,
+    "cig_shmem_fallback_enabled": 9,
+}
+NOT_SUPPORTED, UNSUPPORTED_LIMIT, INVALID_VALUE = 801, 215, 1
+NO_LIMITS = "this device's driver has no such limit; the host device has none at all"
+
+
+def get_limit(limit: str, device: DeviceArgument | None = None) -> int:
+    """A limit of a device's context (cuCtxGetLimit).
+
+    Arguments:
+        limit: "stack_size", bytes of each GPU thread's stack; "printf_fifo_size", bytes of the buffer that
+            kernels print into; "malloc_heap_size", bytes that kernels may allocate; "dev_runtime_sync_depth"
+            and "dev_runtime_pending_launch_count", of launches by kernels; "max_l2_fetch_granularity", bytes
+            that the L2 cache fetches at once, 0 to 128; "persisting_l2_cache_size", bytes of it that access
+            policy windows may use; "shmem_size", "cig_enabled", "cig_shmem_fallback_enabled", of contexts
+            shared with graphics.
+        device: int, "cuda:1", ...; None is the current one.
+    Returns:
+        int.
+    Raises:
+        ValueError: no such limit.
+        NotSupportedError: the device has no such limit, as the host device has none.
+    """
+    number, ordinal = number_of(limit), ordinal_of(device)
+    code, value = Rows().limit_get(ordinal, number)
+    if code:
+        raise refusal(code, "limit_get", ("device", ordinal, "limit", limit))
+    return int(value)
+
+
+def set_limit(limit: str, value: int, device: DeviceArgument | None = None) -> int:
+    """Sets a limit of a device's context, for all of the process that uses the device (cuCtxSetLimit).
+
+    Arguments:
+        limit, device: as of get_limit.
+        value: int, from 0 on.  "malloc_heap_size" and "printf_fifo_size" cannot be set any more once a
+            kernel that allocates or prints was launched.
+    Returns:
+        int, the limit that holds now: the driver rounds, and keeps within what the device has.
+    Raises:
+        ValueError, TypeError: no such limit, or no such value.
+        NotSupportedError: the device has no such limit, as the host device has none.
+        CudaError: the driver refused.
+    """
+    number, ordinal = number_of(limit), ordinal_of(device)
+    try:
+        wanted = operator.index(value)
+    except TypeError:
+        raise TypeError(f"value is {value!r} of type {type(value).__name__}; pass an int") from None
+    if not 0 <= wanted < 1 << 64:
+        raise ValueError(f"value is {wanted}; it goes from 0 to 2**64 - 1")
+    code = Rows().limit_set(ordinal, number, wanted)
+    if code:
+        raise refusal(code, "limit_set", ("device", ordinal, "limit", limit, "value", wanted))
+    return get_limit(limit, ordinal)
+
+
+def reset_persisting_l2_cache(device: DeviceArgument | None = None) -> None:
+    """Makes the lines that a device's L2 cache keeps as persisting normal ones (cuCtxResetPersistingL2Cache).
+
+    Arguments:
+        device: int, "cuda:1", ...; None is the current one.
+    Raises:
+        NotSupportedError: the device has no persisting L2 cache, as the host device has none.
+    """
+    ordinal = ordinal_of(device)
+    code = Rows().l2_reset(ordinal)
+    if code:
+        meaning = "this device keeps no persisting lines in an L2 cache" if code == NOT_SUPPORTED else ""
+        raise status_error(code, "l2_reset", ("device", ordinal), meaning)
+
+
+def number_of(limit: str) -> int:
+    found = LIMITS.get(limit) if isinstance(limit, str) else None
+    if found is None:
+        raise ValueError(f"limit {limit!r} is not known; it may be {', '.join(LIMITS)}")
+    return found
+
+
+def ordinal_of(device: DeviceArgument | None) -> int:
+    ordinal = -1 if device is None else device_type(device).index
+    return current_device() if ordinal < 0 else ordinal
+
+
+def refusal(code: int, row: str, given: tuple[object, ...]) -> Exception:
+    if code in (NOT_SUPPORTED, UNSUPPORTED_LIMIT):
+        return status_error(NOT_SUPPORTED, row, given, NO_LIMITS)
+    return status_error(code, row, given)

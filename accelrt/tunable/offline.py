@@ -1,0 +1,64 @@
+"""Tuning what a file names: what record_untuned_enable() had written by a program that did not tune."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable
+
+from accelrt.devices.device import current_device
+from accelrt.tunable import operation as registered
+from accelrt.tunable import results, untuned
+from accelrt.tunable.results_file import Result
+
+__all__ = ["tune_each", "tune_gemm_in_file", "tune_in_file"]
+
+GEMMS = ("Gemm", "ScaledGemm")
+
+
+def tune_in_file(filename: str) -> list[Result]:
+    """Times the candidates of the operations and arguments that a file names, on the current device.
+
+    Arguments:
+        filename: str, such as accelrt_untuned0.csv; a file of results does too.
+    Returns:
+        list of Result, of what was tuned; what is known already is left out.  A line that cannot be tuned,
+        since no operation of that name is registered or no arguments can be made, is a RuntimeWarning.
+    Raises:
+        OSError, ValueError: the file cannot be read, or a line is malformed.
+    """
+    return tune_each(untuned.read(os.fspath(filename)), skip)
+
+
+def tune_gemm_in_file(filename: str) -> list[Result]:
+    """The same for the operations whose names begin with Gemm or ScaledGemm alone, by torch's name."""
+    lines = [line for line in untuned.read(os.fspath(filename)) if line[0].startswith(GEMMS)]
+    return tune_each(lines, skip)
+
+
+def skip(operation: str, params: str, reason: str) -> None:
+    warnings.warn(f"{operation},{params} is not tuned: {reason}", RuntimeWarning, stacklevel=4)
+
+
+def tune_each(lines: list[tuple[str, str]], tell: Callable[[str, str, str], None]) -> list[Result]:
+    """Tunes each (operation, parameters) of which nothing is known; tells of those that cannot be tuned."""
+    made = []
+    for name, params in lines:
+        operation = registered.operations.get(name)
+        if operation is None:
+            known = ", ".join(sorted(registered.operations)) or "none"
+            tell(name, params, f"no operation of that name is registered; there are: {known}")
+            continue
+        if results.find(current_device(), name, params) is not None:
+            continue
+        try:
+            args, kwargs = operation.arguments_for(params)
+            called = operation.params_of(*args, **kwargs)
+        except (ValueError, TypeError) as error:
+            tell(name, params, str(error))
+            continue
+        if called != params:
+            tell(name, params, f"the arguments that were made for it are called {called!r}")
+            continue
+        made.append(operation.tune(*args, **kwargs))
+    return made

@@ -1,0 +1,232 @@
+"""Operations: what users register candidates for, and which of them a call runs."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from _thread import allocate_lock
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar, overload
+
+from accelrt.devices.device import current_device
+from accelrt.devices.device import device as device_type
+from accelrt.driver.capture_guard import has_open_captures
+from accelrt.driver.registry import Rows
+from accelrt.graphs.capture import is_current_stream_capturing
+from accelrt.streams.stream import current_stream
+from accelrt.tunable import arguments as argument_rules
+from accelrt.tunable import results, switches, untuned
+from accelrt.tunable.results_file import Result, check_field
+from accelrt.tunable.timing import DEFAULT, Function, fastest
+
+__all__ = ["Operation", "operations"]
+
+F = TypeVar("F", bound=Function)
+RELAXED = 2  # the mode in which this thread's waits break no capture of another thread's
+
+operations: dict[str, Operation] = {}  # by name, the latest of each
+_starting = allocate_lock()
+_tuning: set[int] = set()  # ordinals of devices on which some thread times candidates
+
+
+def forget_in_child() -> None:
+    global _starting
+    _starting = allocate_lock()
+    _tuning.clear()
+
+
+os.register_at_fork(after_in_child=forget_in_child)
+
+
+class Operation:
+    """Several ways to do one thing, of which a call runs the fastest that is known for its arguments.
+
+    Arguments:
+        name: str, what the operation is called in files of results.
+        default: function that does it; a call runs it while nothing better is known.
+        key: function of the call's arguments that returns a str, the same for arguments for which the same
+            candidate is best; None makes one of the arrays' shapes and types and the other arguments' values.
+        arguments: function of such a str that returns (args, kwargs) to tune with, for tune_in_file; None
+            makes Arrays of random numbers.
+        copies: function that copies (args, kwargs), with arrays of their own; None copies Arrays, Buffers,
+            and what has clone() or copy().
+        check: function of what the default and what a candidate left, each as [args, kwargs, returned], that
+            returns how they differ as text, empty where they do not; None compares all arrays.
+    Raises:
+        ValueError, TypeError: the name has a comma or a line break in it, or a function cannot be called.
+
+    Candidates run on the current stream, as the operation itself: they are timed there, on copies, so that
+    the call's arguments are changed once.  Nothing is timed while a capture is open, or by a second thread on
+    a device where one is timing; such a call runs what is known, or the default.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        default: Function,
+        *,
+        key: Callable[..., str] | None = None,
+        arguments: Callable[[str], tuple[tuple[Any, ...], dict[str, Any]]] | None = None,
+        copies: Callable[[Any], Any] | None = None,
+        check: Callable[[Any, Any], str] | None = None,
+    ) -> None:
+        self.name = check_field(name, "name")
+        if name == "Validator":
+            raise ValueError("name is 'Validator', which begins another kind of line in a file of results")
+        for what, function in (
+            ("default", default),
+            ("key", key),
+            ("arguments", arguments),
+            ("copies", copies),
+            ("check", check),
+        ):
+            if not callable(function) and (function is not None or what == "default"):
+                raise TypeError(f"{what} is {function!r} of type {type(function).__name__}; pass a function")
+        self.default = default
+        self._functions: dict[str, Function] = {DEFAULT: default}
+        self._key = key
+        self._arguments = arguments or argument_rules.made_of
+        self._copies = copies or argument_rules.copied
+        self._check = check
+        operations[name] = self
+
+    def __repr__(self) -> str:
+        return f"<accelrt.tunable.Operation {self.name!r} of {', '.join(self._functions)}>"
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        """The names of the candidates, "Default" first."""
+        return tuple(self._functions)
+
+    @overload
+    def candidate(self, name: str) -> Callable[[F], F]: ...
+    @overload
+    def candidate(self, name: str, function: F) -> F: ...
+    def candidate(self, name: str, function: F | None = None) -> F | Callable[[F], F]:
+        """Adds another way to do it; a decorator where no function is given.
+
+        Arguments:
+            name: str, what it is called in files of results.
+            function: takes the operation's arguments.  One that does not serve some returns NotImplemented,
+                or raises NotSupportedError, CompileError, OutOfMemoryError or the error of a launch that does
+                not fit.
+        Returns:
+            the function.
+        Raises:
+            ValueError, TypeError: the name is taken or cannot stand in a file, or function cannot be called.
+        """
+        check_field(name, "name")
+        if name in self._functions:
+            raise ValueError(
+                f"name is {name!r}, which {self.name} has already; it has {', '.join(self._functions)}"
+            )
+        if function is None:
+            return lambda given: self.candidate(name, given)
+        if not callable(function):
+            raise TypeError(f"function is {function!r} of type {type(function).__name__}; pass a function")
+        self._functions[name] = function
+        return function
+
+    def params_of(self, *args: Any, **kwargs: Any) -> str:
+        """What a call's arguments are called in files of results."""
+        found = argument_rules.name_of(args, kwargs) if self._key is None else self._key(*args, **kwargs)
+        return check_field(found, f"the key of {self.name}'s arguments")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not switches.is_enabled():
+            return self.default(*args, **kwargs)
+        return self.chosen(args, kwargs)(*args, **kwargs)
+
+    def chosen(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Function:
+        """The function that a call runs; times the candidates first where that is due."""
+        params, ordinal = self.params_of(*args, **kwargs), self.ordinal_for(args, kwargs)
+        found = self.known(ordinal, params)
+        if found is not None:
+            return found
+        if switches.tuning_is_enabled():
+            with tuning(ordinal) as may_tune:
+                if may_tune:
+                    found = self.known(ordinal, params)  # another thread may have found it meanwhile
+                    return found or self._functions[self.find(ordinal, params, args, kwargs).candidate]
+        elif switches.record_untuned_is_enabled():
+            untuned.record(ordinal, self.name, params)
+        return self.default
+
+    def tune(self, *args: Any, **kwargs: Any) -> Result:
+        """Times the candidates for some arguments, whatever is known or enabled, and keeps the result.
+
+        Returns:
+            Result.
+        Raises:
+            RuntimeError: a capture is open, or another thread times candidates on the device.
+            Exception: whatever the default raises, or a candidate that fails in earnest.
+        """
+        params, ordinal = self.params_of(*args, **kwargs), self.ordinal_for(args, kwargs)
+        with tuning(ordinal) as may_tune:
+            if not may_tune:
+                raise RuntimeError(
+                    f"{self.name} cannot be tuned now: a capture is open, or another thread times candidates "
+                    f"on device {ordinal}; tune before the capture, and one operation after the other"
+                )
+            return self.find(ordinal, params, args, kwargs)
+
+    def arguments_for(self, params: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """(args, kwargs) that have this name in files of results; ValueError where none can be made."""
+        return self._arguments(params)
+
+    def ordinal_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+        found = argument_rules.ordinal_of_arrays([args, kwargs])
+        return current_device() if found is None else found
+
+    def known(self, ordinal: int, params: str) -> Function | None:
+        result = results.find(ordinal, self.name, params)
+        if result is None:
+            return None
+        found = self._functions.get(result.candidate)
+        if found is None:
+            warnings.warn(
+                f"{self.name} has no candidate {result.candidate!r}, which the results of tuning name for "
+                f"{params}; it has {', '.join(self._functions)}",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+        return found
+
+    def find(self, ordinal: int, params: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Result:
+        switches.say(2, f"{self.name}({params}): {len(self._functions)} candidates")
+        with device_type(ordinal):
+            stream = current_stream(ordinal)
+            found = fastest(dict(self._functions), args, kwargs, stream, self._copies, self._check)
+        result = Result(self.name, params, found.name, found.time)
+        switches.say(1, f"{self.name}({params}): {found.name}, {found.time:.4g} ms")
+        results.add(ordinal, result)
+        return result
+
+
+@contextmanager
+def tuning(ordinal: int) -> Iterator[bool]:
+    """Whether the calling thread may time candidates on a device now; its waits then break no capture that
+    another thread begins."""
+    if has_open_captures() or is_capturing(ordinal):
+        yield False
+        return
+    with _starting:
+        free = ordinal not in _tuning
+        _tuning.add(ordinal)
+    if not free:
+        yield False
+        return
+    rows = Rows()
+    code, before = rows.capture_mode_exchange(RELAXED)
+    try:
+        yield True
+    finally:
+        if code == 0:
+            rows.capture_mode_exchange(before)
+        _tuning.discard(ordinal)
+
+
+def is_capturing(ordinal: int) -> bool:
+    with device_type(ordinal):
+        return bool(is_current_stream_capturing())

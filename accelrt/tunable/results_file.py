@@ -1,0 +1,166 @@
+"""Files of results: torch's CSV.  Processes write one in turn, and a reader never sees half of one.
+
+    Validator,NAME,VALUE
+    OPERATION,PARAMETERS,CANDIDATE,MILLISECONDS
+
+A writer holds a lock (flock) on the file, merges what the file says with what it knows, writes another file
+beside it and puts that in its place.  Who waited for the lock of the file that was replaced begins again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
+
+__all__ = ["Key", "Result", "append_lines", "check_field", "merge", "read"]
+
+Key = tuple[str, str]  # operation, parameters
+
+
+class Result(NamedTuple):
+    """Which candidate is the fastest for some arguments.
+
+    Attributes:
+        operation, params: str, the operation's name and its arguments'.
+        candidate: str, its name; "Default" is the operation's default.
+        time: float, milliseconds of a call; 0 where a file does not say.
+    """
+
+    operation: str
+    params: str
+    candidate: str
+    time: float
+
+
+def check_field(text: str, what: str) -> str:
+    """Returns the text, which may stand in a file.
+
+    Raises:
+        ValueError, TypeError: it is empty, no str, or has a comma, a line break or another control character
+            in it.
+    """
+    if not isinstance(text, str):
+        raise TypeError(f"{what} is {text!r} of type {type(text).__name__}; pass a str")
+    if not text.strip() or "," in text or not text.isprintable():
+        raise ValueError(f"{what} is {text!r}; it is a text of one line, without commas")
+    return text
+
+
+def read(path: str) -> tuple[dict[str, str], dict[Key, Result]]:
+    """(validators, results) of a file.
+
+    Raises:
+        OSError: it cannot be read; FileNotFoundError: it is not there.
+        ValueError: a line is malformed; the text names the line.
+    """
+    with open(path, encoding="utf-8") as file:
+        return parse(file, path)
+
+
+def parse(lines: Iterator[str] | list[str], path: str) -> tuple[dict[str, str], dict[Key, Result]]:
+    validators: dict[str, str] = {}
+    results: dict[Key, Result] = {}
+    for number, line in enumerate(lines, 1):
+        fields = [field.strip() for field in line.rstrip("\r\n").split(",")]
+        if fields == [""]:
+            continue
+        if fields[0] == "Validator" and len(fields) >= 3:
+            validators[fields[1]] = ",".join(fields[2:])
+        elif 3 <= len(fields) <= 5 and all(fields[:3]):  # torch's may have a fifth, for BLAS
+            results[fields[0], fields[1]] = Result(
+                fields[0], fields[1], fields[2], milliseconds(fields[3:], path, number)
+            )
+        else:
+            raise ValueError(
+                f"{path}, line {number}: {line.strip()!r} is no result, which is "
+                "OPERATION,PARAMETERS,CANDIDATE,MILLISECONDS"
+            )
+    return validators, results
+
+
+def milliseconds(fields: list[str], path: str, number: int) -> float:
+    try:
+        found = float(fields[0]) if fields and fields[0] else 0.0
+    except ValueError:
+        found = -1.0
+    if not 0 <= found < float("inf"):
+        raise ValueError(f"{path}, line {number}: {fields[0]!r} is no number of milliseconds")
+    return found
+
+
+@contextmanager
+def locked(path: str) -> Iterator[int]:
+    """The descriptor of a file, made if need be, while no other process that asks has it."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(descriptor), os.stat(path)):
+                    yield descriptor
+                    return
+        finally:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child that was forked meanwhile has the descriptor too
+            os.close(descriptor)
+
+
+def merge(
+    path: str, validators: dict[str, str], known: dict[Key, Result], fresh: dict[Key, Result]
+) -> dict[Key, Result]:
+    """Adds results to a file: what it says stays, but for what was found since.
+
+    A file of other validators, or one that is malformed, is moved to PATH.rejected, and a new one begun.
+
+    Arguments:
+        known: what the file gets where it says nothing.
+        fresh: what it gets whatever it says.
+    Returns:
+        what the file says now.
+    Raises:
+        OSError: it cannot be written.
+    """
+    with locked(path):
+        try:
+            found, results = read(path)
+        except ValueError:
+            found, results = {"malformed": ""}, {}
+        if (found or results) and found != validators:
+            os.replace(path, f"{path}.rejected")
+            results = {}
+        merged = known | results | fresh
+        replace(path, text_of(validators, merged))
+    return merged
+
+
+def text_of(validators: dict[str, str], results: dict[Key, Result]) -> str:
+    lines = [f"Validator,{name},{value}\n" for name, value in validators.items()]
+    lines += [f"{','.join(result[:3])},{result.time:.6g}\n" for _, result in sorted(results.items())]
+    return "".join(lines)
+
+
+def replace(path: str, text: str) -> None:
+    beside = f"{path}.{os.getpid()}.new"
+    try:
+        with open(beside, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(beside)
+        raise
+
+
+def append_lines(path: str, lines: list[str]) -> None:
+    """Adds lines to a file that it does not have yet.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    with locked(path) as descriptor, open(os.dup(descriptor), "r+", encoding="utf-8") as file:
+        there = set(file.read().splitlines())
+        file.write("".join(f"{line}\n" for line in dict.fromkeys(lines) if line not in there))

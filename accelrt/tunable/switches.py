@@ -1,0 +1,208 @@
+"""What is on, and how candidates are timed.
+
+A variable of the environment that is set decides, as in torch: the functions then change nothing.  The
+variables are read once, when this module is imported.
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+from typing import Any, NamedTuple
+
+from accelrt import env
+from accelrt.devices.device import get_device_properties
+
+__all__ = [
+    "Tolerances",
+    "enable",
+    "get_max_tuning_duration",
+    "get_max_tuning_iterations",
+    "get_max_warmup_duration",
+    "get_max_warmup_iterations",
+    "get_numerical_check_tolerances",
+    "get_rotating_buffer_size",
+    "is_enabled",
+    "l2_flush_enable",
+    "l2_flush_is_enabled",
+    "record_untuned_enable",
+    "record_untuned_is_enabled",
+    "say",
+    "set_max_tuning_duration",
+    "set_max_tuning_iterations",
+    "set_max_warmup_duration",
+    "set_max_warmup_iterations",
+    "set_numerical_check_tolerances",
+    "set_rotating_buffer_size",
+    "tuning_enable",
+    "tuning_is_enabled",
+]
+
+MIB = 1 << 20
+
+
+class Tolerances(NamedTuple):
+    """How near a candidate's results have to be: |default - candidate| <= atol + rtol * |default|."""
+
+    atol: float
+    rtol: float
+
+
+NAMES = {
+    "ENABLED": "ACCELRT_TUNABLE_ENABLED",
+    "TUNING": "ACCELRT_TUNABLE_TUNING",
+    "RECORD_UNTUNED": "ACCELRT_TUNABLE_RECORD_UNTUNED",
+    "VERBOSE": "ACCELRT_TUNABLE_VERBOSE",
+    "NUMERICAL_CHECK": "ACCELRT_TUNABLE_NUMERICAL_CHECK",
+    "MAX_TUNING_DURATION_MS": "ACCELRT_TUNABLE_MAX_TUNING_DURATION_MS",
+    "MAX_TUNING_ITERATIONS": "ACCELRT_TUNABLE_MAX_TUNING_ITERATIONS",
+    "MAX_WARMUP_DURATION_MS": "ACCELRT_TUNABLE_MAX_WARMUP_DURATION_MS",
+    "MAX_WARMUP_ITERATIONS": "ACCELRT_TUNABLE_MAX_WARMUP_ITERATIONS",
+    "L2_FLUSH": "ACCELRT_TUNABLE_CACHE_FLUSH",
+    "ROTATING_BUFFER_SIZE": "ACCELRT_TUNABLE_ROTATING_BUFFER_SIZE",
+}
+values: dict[str, Any] = {name: env.value(variable) for name, variable in NAMES.items()}
+if values["NUMERICAL_CHECK"] is not None:
+    values["NUMERICAL_CHECK"] = Tolerances(*values["NUMERICAL_CHECK"])
+fixed = {name for name, variable in NAMES.items() if env.text(variable)}
+
+
+def change(name: str, value: object) -> None:
+    if name not in fixed:
+        values[name] = value
+
+
+def count(value: int, name: str) -> int:
+    try:
+        found = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} is {value!r} of type {type(value).__name__}; pass an int") from None
+    if not 0 <= found < 1 << 31:
+        raise ValueError(f"{name} is {found}; it goes from 0 to {(1 << 31) - 1}")
+    return found
+
+
+def say(level: int, text: str) -> None:
+    """Tells standard error what is done, where ACCELRT_TUNABLE_VERBOSE is at least level."""
+    if values["VERBOSE"] >= level and sys.stderr is not None:
+        print(f"accelrt.tunable: {text}", file=sys.stderr)
+
+
+def enable(val: bool = True) -> None:
+    """Whether operations run the fastest of their candidates; off, which is how it starts, the default."""
+    change("ENABLED", bool(val))
+
+
+def is_enabled() -> bool:
+    """Whether operations look for the fastest of their candidates."""
+    return bool(values["ENABLED"])
+
+
+def tuning_enable(val: bool = True) -> None:
+    """Whether candidates are timed for arguments of which no result is known; on at first."""
+    change("TUNING", bool(val))
+
+
+def tuning_is_enabled() -> bool:
+    """Whether candidates are timed for arguments of which no result is known."""
+    return bool(values["TUNING"])
+
+
+def record_untuned_enable(val: bool = True) -> None:
+    """Whether arguments of which no result is known are written to a file, where tuning is off
+    (ACCELRT_TUNABLE_RECORD_UNTUNED); tune_in_file reads it."""
+    change("RECORD_UNTUNED", bool(val))
+
+
+def record_untuned_is_enabled() -> bool:
+    """Whether arguments of which no result is known are written to a file."""
+    return bool(values["RECORD_UNTUNED"])
+
+
+def set_max_tuning_duration(duration: int) -> None:
+    """The most milliseconds for which a candidate is timed, but for one call; 0 is without limit."""
+    change("MAX_TUNING_DURATION_MS", count(duration, "duration"))
+
+
+def get_max_tuning_duration() -> int:
+    """The most milliseconds for which one candidate is timed; 0 is without limit."""
+    return int(values["MAX_TUNING_DURATION_MS"])
+
+
+def set_max_tuning_iterations(iterations: int) -> None:
+    """How often one candidate is timed at most; 0 leaves it to the duration, and without one is 100."""
+    change("MAX_TUNING_ITERATIONS", count(iterations, "iterations"))
+
+
+def get_max_tuning_iterations() -> int:
+    """How often one candidate is timed at most."""
+    return int(values["MAX_TUNING_ITERATIONS"])
+
+
+def set_max_warmup_duration(duration: int) -> None:
+    """The most milliseconds for which a candidate runs before it is timed; 0 leaves it to the iterations."""
+    change("MAX_WARMUP_DURATION_MS", count(duration, "duration"))
+
+
+def get_max_warmup_duration() -> int:
+    """The most milliseconds for which a candidate runs before it is timed."""
+    return int(values["MAX_WARMUP_DURATION_MS"])
+
+
+def set_max_warmup_iterations(iterations: int) -> None:
+    """How often a candidate runs at most before it is timed; 0 leaves it to the duration."""
+    change("MAX_WARMUP_ITERATIONS", count(iterations, "iterations"))
+
+
+def get_max_warmup_iterations() -> int:
+    """How often a candidate runs at most before it is timed."""
+    return int(values["MAX_WARMUP_ITERATIONS"])
+
+
+def set_rotating_buffer_size(buffer_size: int) -> None:
+    """How many MiB the copies of the arguments fill together, which a candidate gets in turn as it is timed.
+
+    Arguments:
+        buffer_size: int, MiB; below 0 as many as the device's L2 cache, so that no call finds its arguments
+            there; 0 is a single copy.
+    """
+    change(
+        "ROTATING_BUFFER_SIZE", -1 if operator.index(buffer_size) < 0 else count(buffer_size, "buffer_size")
+    )
+
+
+def get_rotating_buffer_size() -> int:
+    """How many bytes the copies of the arguments fill together, on the current device."""
+    size = int(values["ROTATING_BUFFER_SIZE"])
+    return get_device_properties().L2_cache_size if size < 0 else size * MIB
+
+
+def l2_flush_enable(val: bool = True) -> None:
+    """Whether the L2 cache is overwritten before each call that is timed; off at first."""
+    change("L2_FLUSH", bool(val))
+
+
+def l2_flush_is_enabled() -> bool:
+    """Whether the L2 cache is overwritten before each call that is timed."""
+    return bool(values["L2_FLUSH"])
+
+
+def set_numerical_check_tolerances(enable: bool, atol: float = 1e-5, rtol: float = 1e-5) -> None:
+    """Whether a candidate's results are compared with the default's, and how near they have to be.
+
+    Arguments:
+        enable: bool; off at first (ACCELRT_TUNABLE_NUMERICAL_CHECK).
+        atol, rtol: float, from 0 on: |default - candidate| <= atol + rtol * |default|.
+    Raises:
+        ValueError: a tolerance is below 0 or no number.
+    """
+    for name, value in (("atol", atol), ("rtol", rtol)):
+        if not 0 <= value < float("inf"):
+            raise ValueError(f"{name} is {value!r}; it is a number from 0 on")
+    change("NUMERICAL_CHECK", Tolerances(float(atol), float(rtol)) if enable else None)
+
+
+def get_numerical_check_tolerances() -> Tolerances | None:
+    """The tolerances of the numerical check; None where it is off."""
+    found: Tolerances | None = values["NUMERICAL_CHECK"]
+    return found

@@ -1,0 +1,103 @@
+"""Limits of a device and access policy windows on real devices; the host device says that it has none."""
+
+import gc
+import threading
+
+import numpy as np
+import pytest
+
+import accelrt
+
+MIB = 1 << 20
+
+
+@pytest.mark.host
+def test_the_host_device_says_that_it_has_none():
+    with accelrt.Buffer(64) as buffer:
+        stream = accelrt.Stream()
+        for attempt in (
+            lambda: accelrt.get_limit("stack_size"),
+            lambda: accelrt.set_limit("stack_size", 4096),
+            lambda: accelrt.reset_persisting_l2_cache(),
+            lambda: stream.set_access_policy_window(buffer.ptr, 64),
+            lambda: stream.get_access_policy_window(),
+            lambda: accelrt.access_policy_window(buffer).__enter__(),
+        ):
+            with pytest.raises(accelrt.NotSupportedError, match="device"):
+                attempt()
+
+
+def test_a_window_needs_device_memory_on_the_streams_device():
+    for memory in (np.zeros(4), 4096, None):
+        with pytest.raises(TypeError, match="memory"):
+            accelrt.access_policy_window(memory).__enter__()
+
+
+@pytest.fixture
+def device():
+    if not accelrt.get_device_properties().attributes.get("max_access_policy_window_size"):
+        pytest.skip("this device has no persisting L2 cache")
+    before = accelrt.get_limit("persisting_l2_cache_size")
+    yield accelrt.current_device()
+    accelrt.set_limit("persisting_l2_cache_size", before)
+    accelrt.reset_persisting_l2_cache()
+
+
+@pytest.mark.gpu
+def test_limits_are_read_and_set():
+    before = accelrt.get_limit("stack_size")
+    assert before > 0
+    assert accelrt.set_limit("stack_size", 2048) >= 2048
+    assert accelrt.set_limit("stack_size", before) == before
+    assert accelrt.get_limit("printf_fifo_size") > 0
+    assert accelrt.get_limit("malloc_heap_size") > 0
+    seen = []
+    # A thread that never chose a device.
+    thread = threading.Thread(target=lambda: seen.append(accelrt.get_limit("stack_size", 0)))
+    thread.start()
+    thread.join()
+    assert seen == [accelrt.get_limit("stack_size", 0)]
+
+
+@pytest.mark.gpu
+def test_a_window_is_set_used_and_put_back(device):
+    most = accelrt.get_device_properties().attributes["max_persisting_l2_cache_size"]
+    assert 0 < accelrt.set_limit("persisting_l2_cache_size", 4 * MIB) <= most
+    stream = accelrt.Stream()
+    with accelrt.Buffer(MIB, stream=stream) as buffer:
+        with accelrt.access_policy_window(buffer, 0.5, stream=stream) as window:
+            inside = stream.get_access_policy_window()
+            assert inside == window == (buffer.ptr, MIB, 0.5, "persisting", "streaming")
+            buffer.fill(3, stream=stream)
+            with accelrt.access_policy_window(buffer[: MIB // 2], stream=stream):
+                assert stream.get_access_policy_window().num_bytes == MIB // 2
+            assert stream.get_access_policy_window() == inside
+        assert stream.get_access_policy_window() is None
+        stream.synchronize()
+
+
+@pytest.mark.gpu
+def test_a_stream_that_dies_leaves_no_window_to_the_next(device):
+    stream = accelrt.Stream()
+    with accelrt.Buffer(MIB) as buffer:
+        stream.set_access_policy_window(buffer.ptr, buffer.nbytes)
+        handle = stream.handle
+        del stream
+        gc.collect()
+        others = [accelrt.Stream() for _ in range(64)]
+        again = [other for other in others if other.handle == handle]
+        assert again
+        assert again[0].get_access_policy_window() is None
+
+
+@pytest.mark.gpu
+def test_a_capture_takes_place_inside_of_a_window(device):
+    graph = accelrt.CUDAGraph()
+    with accelrt.Buffer(MIB) as buffer:
+        with accelrt.graph(graph), accelrt.access_policy_window(buffer):
+            buffer.fill(7)
+        graph.replay()
+        found = np.zeros(MIB, np.uint8)
+        buffer.copy_to(found)
+        assert (found == 7).all()
+        graph.reset()
