@@ -15,8 +15,9 @@ NOW = {
         synchronize
     """,
     "errors": """
-        CaptureError CompileError CompilerNotFoundError CudaError DeferredCudaCallError
-        DriverNotFoundError ForkedError IdentityError InterfaceError NotSupportedError OutOfMemoryError
+        AcceleratorError ArgumentError ArgumentTypeError CaptureError CompileError CompilerNotFoundError
+        CudaError DeferredCudaCallError DriverNotFoundError ForkedError IdentityError InterfaceError
+        InvalidDeviceError InvalidDeviceTypeError NotSupportedError OutOfMemoryError
         RaceError RaceWarning ReadingError SleepingMemoryError SnapshotError SyncDebugError SyncDebugWarning
     """,
     "graphs.capture": "graph is_current_stream_capturing",
@@ -24,8 +25,8 @@ NOW = {
     "graphs.hooks": "RemovableHandle",
     "graphs.nodes": "GraphNode",
     "memory.caching": """
-        caching_allocator_alloc caching_allocator_delete empty_cache record_stream
-        set_per_process_memory_fraction
+        caching_allocator_alloc caching_allocator_delete empty_cache get_per_process_memory_fraction
+        record_stream set_per_process_memory_fraction
     """,
     "memory.host_cache": """
         caching_host_allocator_alloc caching_host_allocator_delete host_empty_cache host_memory_stats
@@ -46,10 +47,11 @@ LATER = {
         register_interface_for_device
     """,
     "devices.properties": "DeviceProperties",
-    "streams.stream": "ExternalStream",
+    "streams.stream": "ExternalStream StreamContext get_stream_from_external",
     "graphs.callables": "GraphedCallable make_graphed_callables",
     "kernels.compiler": "ModuleImage compile compile_image link_images",
     "kernels.elementwise": "ElementwiseKernel elementwise",
+    "memory.backends.backend": "CUDAPluggableAllocator change_current_allocator get_allocator_backend",
     "memory.mempool": "MemPool use_mem_pool",
     "buffers.buffer": "RegisteredMemory is_pinned pinned_empty record_host_stream register_host",
     "buffers.copy": "use",
@@ -65,6 +67,10 @@ LATER = {
         memory_stats reset_accumulated_memory_stats reset_peak_memory_stats
     """,
     "memory.summary_table": "memory_summary",
+    "memory.torch_names": """
+        host_memory_stats_as_nested_dict max_memory_cached memory_cached memory_stats_as_nested_dict
+        reset_max_memory_allocated reset_max_memory_cached
+    """,
     "readings": """
         EccErrors GpuProcess MemoryInfo NvlinkTraffic PcieLink PcieTraffic PowerLimits RemappedRows
         TemperatureLimits application_clock_rates clock_rate clock_rates decoder_utilization
@@ -73,6 +79,16 @@ LATER = {
         nvlink_links nvlink_throughput pcie_link pcie_throughput performance_state power_draw power_limits
         remapped_rows temperature temperature_limits throttle_reasons utilization
     """,
+}
+
+# Names that programs written for torch.cuda use although they begin with an underscore; imported later too.
+UNDERSCORED = {
+    "kernels.sleep": "_sleep",
+    "runtime.init": "_is_in_bad_fork _lazy_call _lazy_init",
+    "streams.stream": "_set_stream_by_id",
+}
+UNDERSCORED_MEMORY = {
+    "memory.torch_names": "_dump_snapshot _record_memory_history _set_allocator_settings _snapshot",
 }
 
 # Modules of accelrt that are public themselves: those that `from accelrt import *` brings, and the others.
@@ -88,7 +104,8 @@ MEMORY = {
     "memory.backends.callbacks": "CallbackAllocator",
     "memory.caching": """
         FreeMemoryCallback caching_allocator_alloc caching_allocator_delete empty_cache free_after
-        record_stream register_free_memory_callback set_per_process_memory_fraction
+        get_per_process_memory_fraction record_stream register_free_memory_callback
+        set_per_process_memory_fraction
     """,
     "memory.history.recording": "annotate record_history tag",
     "memory.history.snapshot_file": "dump_snapshot load_snapshot",
@@ -110,6 +127,12 @@ MEMORY = {
         memory_stat memory_stats reset_accumulated_memory_stats reset_peak_memory_stats sleeping
     """,
     "memory.summary_table": "memory_summary",
+    "memory.torch_names": """
+        host_memory_stats_as_nested_dict max_memory_cached memory_cached memory_stats_as_nested_dict
+        reset_max_memory_allocated reset_max_memory_cached
+    """,
+    "devices.device": "mem_get_info",
+    "readings": "list_gpu_processes",
 }
 
 

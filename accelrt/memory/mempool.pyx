@@ -17,6 +17,7 @@ from libc.string cimport memset
 
 from accelrt.core.integers cimport exact_int
 from accelrt.devices.device cimport ordinal_of
+from accelrt.errors import ArgumentError
 from accelrt.memory.allocator.checkpoint cimport (
     CAPTURED, LENT, NO_SUCH_POOL, USED, WAITS, WENT, Saved, SavedBlock, SavedSegment, Turned, forget_saved,
     forget_turned, restore_pool, save_pool,
@@ -475,7 +476,7 @@ Restored.__doc__ = "What set_checkpoint_state changed, as lists of addresses."
 
 cdef int raise_reason(int code, str call, tuple pool, int ordinal) except -1:
     if code == NO_SUCH_POOL:
-        raise ValueError(
+        raise ArgumentError(
             f"{call}: device {ordinal} has no memory pool {pool}: nothing was allocated into it there, or nothing used it "
             "any more and its memory went back"
         )

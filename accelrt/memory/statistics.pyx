@@ -2,7 +2,7 @@
 from libc.stdint cimport int64_t
 
 from accelrt.devices.device cimport count_devices, current_ordinal, known_devices, ordinal_of, parse
-from accelrt.driver.registry import driver_name
+from accelrt.driver.registry import opened_name
 from accelrt.memory.allocator.pool cimport MAX_DEVICES, pool_if_made
 from accelrt.memory.allocator.read_stats cimport (
     find_audit_failure, largest_free, max_split_of, peak_of, read_current, read_stats, reset_accumulated, reset_peaks,
@@ -18,8 +18,9 @@ from accelrt.memory.history.recording import name_all, tag_stats
 
 
 cdef bint is_unused():
-    # Before first use: a figure that is asked for then opens no driver, so that the process may still fork.
-    return known_devices() == 0 and driver_name() == "sentinel"
+    # Before first use: a figure that is asked for then opens no driver, so that the process may still fork.  A child that
+    # was forked after it has no memory of its own either.
+    return known_devices() == 0 and opened_name() in ("sentinel", "forked")
 
 
 cdef Pool* pool_at(object device) except? NULL:

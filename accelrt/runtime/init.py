@@ -25,7 +25,8 @@ HOST_ADVICE = "for the embedded host device set ACCELRT_DRIVER=host or call acce
 
 _lock = RLock()
 _imported: dict[str, Any] = {}
-_queued: list[tuple[Callable[[], object], str]] = []
+# A call, where it was queued, and whose seed it sets: "", "one" or "all".
+_queued: list[tuple[Callable[[], object], str, str]] = []
 _when_opened: list[Callable[[], object]] = []
 _opened: str | None = None  # the driver, also in a child of a fork, which cannot use it
 _initialized_pid: int | None = None
@@ -172,7 +173,8 @@ def reason(name: str, code: int) -> str:
 
 def run_queued() -> None:
     while _queued:
-        call, origin = _queued[0]
+        entry = _queued[0]
+        call, origin, _ = entry
         try:
             call()
         except Exception as error:
@@ -180,23 +182,43 @@ def run_queued() -> None:
                 f"CUDA call failed lazily at initialization with error: {error}\n\n"
                 f"CUDA call was originally invoked at:\n\n{origin}"
             ) from error
-        del _queued[0]
+        _queued.remove(entry)  # the call may have queued others before it
 
 
-def lazy_call(call: Callable[[], object]) -> None:
+def lazy_call(call: Callable[[], object], *, seed: bool = False, seed_all: bool = False) -> None:
     """Runs a function as soon as accelrt is initialised: now, or at first use.
 
     Arguments:
         call: a function of no arguments.  If it fails at initialisation, that raises
             DeferredCudaCallError with the traceback of the call that queued it, and it stays queued.
+        seed, seed_all: bool, the call seeds the current device's generator, or every device's.  Seeds run
+            before the other queued calls; of each of the two kinds the latest is kept, and they run in the
+            order in which those came.
     """
+    kind = "all" if seed_all else "one" if seed else ""
     if is_initialized():
         call()
         return
     import traceback  # half of what importing accelrt would take
 
+    entry = call, "".join(traceback.format_stack()[:-1]), kind
     with _lock:
-        _queued.append((call, "".join(traceback.format_stack()[:-1])))
+        if kind:
+            seeds = [other for other in _queued if other[2] not in ("", kind)]
+            _queued[:] = [*seeds, entry, *[other for other in _queued if not other[2]]]
+        else:
+            _queued.append(entry)
+
+
+def is_in_bad_fork() -> bool:
+    """Whether this process was forked from one that had initialised, so that it can use no device."""
+    return registry.opened_name() == "forked"
+
+
+# By torch.cuda's names.
+_lazy_call = lazy_call
+_lazy_init = init
+_is_in_bad_fork = is_in_bad_fork
 
 
 def wait_before_fork() -> None:

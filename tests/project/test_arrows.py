@@ -44,7 +44,7 @@ DOORS = {
         "routes",
         "suspended",
     },
-    "memory.backends": {"callbacks", "torch_hooks"},
+    "memory.backends": {"backend", "callbacks", "torch_hooks"},
     "memory.host": {"pool"},
     "memory.settings": {"apply", "settings"},
     "driver": {"capture_guard", "cuda.driver", "host.driver", "registry", "table", "waiting"},
