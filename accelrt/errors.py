@@ -37,6 +37,7 @@ __all__ = [
     "SnapshotError",
     "SyncDebugError",
     "SyncDebugWarning",
+    "UnregisteredFileError",
 ]
 
 
@@ -270,6 +271,10 @@ class ReadingError(RuntimeError):
 
     def __reduce__(self) -> tuple[object, ...]:
         return (type(self), (self.args[0], self.code, self.name, self.reading))
+
+
+class UnregisteredFileError(RuntimeError, AssertionError):
+    """A GdsFile is closed, or not registered with cuFile, or is so already; torch asserts that."""
 
 
 class RecordError(ValueError):

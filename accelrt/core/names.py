@@ -48,6 +48,7 @@ LATER = {
     """,
     "devices.properties": "DeviceProperties",
     "streams.stream": "ExternalStream StreamContext get_stream_from_external",
+    "green_contexts": "GreenContext",
     "graphs.callables": "GraphedCallable make_graphed_callables",
     "kernels.compiler": "ModuleImage compile compile_image link_images",
     "kernels.elementwise": "ElementwiseKernel elementwise",
@@ -93,7 +94,7 @@ UNDERSCORED_MEMORY = {
 
 # Modules of accelrt that are public themselves: those that `from accelrt import *` brings, and the others.
 MODULES = "identity interface memory publish sanitizer"
-UNLISTED = "interop nvml readings visible"
+UNLISTED = "gds green_contexts interop nvml readings visible"
 
 # Of accelrt.memory; imported when it is asked for.
 MEMORY = {

@@ -94,11 +94,17 @@ def test_torchs_recorder_and_snapshots_by_their_names(tmp_path):
     memory.record_history(None, clear_history=True)
 
 
+@pytest.mark.own_process
 def test_settings_by_torchs_old_name():
-    with pytest.warns(FutureWarning, match="call `set_allocator_settings`"):
-        memory._set_allocator_settings("garbage_collection_threshold:0.75")
-    assert memory.allocator_settings()["garbage_collection_threshold"] == 0.75
-    memory.set_allocator_settings("garbage_collection_threshold:0.0")
+    code = (
+        "import warnings\nfrom accelrt import memory\n"
+        "with warnings.catch_warnings(record=True) as told:\n"
+        "    warnings.simplefilter('always')\n"
+        "    memory._set_allocator_settings('garbage_collection_threshold:0.75')\n"
+        "print([each.category.__name__ for each in told])\n"
+        "print(memory.allocator_settings()['garbage_collection_threshold'])"
+    )
+    assert run_code(code) == "['FutureWarning']\n0.75\n"
 
 
 @pytest.mark.own_process
