@@ -8,8 +8,8 @@
 
 They are NVIDIA's (CUDA driver API, section "Green Contexts"; driver 555 or later), by the names of
 torch.cuda.green_contexts.  The driver's green contexts are made once for each part of a device and kept while
-the process lives: two GreenContexts with the same number of multiprocessors are on the same ones, as in torch,
-and memory that was used on their streams may be freed at any time.
+the process lives: two GreenContexts with the same number of multiprocessors are on the same ones, as in
+torch, and memory that was used on their streams may be freed at any time.
 """
 
 from __future__ import annotations
@@ -244,8 +244,8 @@ class GreenContext:
         here = [entry for entry in self._entered if entry[0] == threading.get_ident()]
         if not here or int(ask("cuCtxGetCurrent")) != int(self._part.context):
             raise RuntimeError(
-                f"{self!r} is not this thread's current context; pop those first that were set after it, each "
-                "on the thread that set it"
+                f"{self!r} is not this thread's current context; pop those first that were set after "
+                "it, each on the thread that set it"
             )
         entry = here[-1]
         self._entered.remove(entry)

@@ -12,9 +12,10 @@ DATA = Path(__file__).with_suffix(".toml")
 PAGE = Path(__file__).with_suffix(".md")
 INTRODUCTION = """# torch.cuda's names
 
-Every public name of torch.cuda and of its modules, of torch 2.11, and what stands for it in accelrt: *same*, it behaves
-as torch's; *differs*, and how; *left out*, and why. Where torch raises a RuntimeError, an AssertionError or a
-ValueError, accelrt's error is an instance of that too. Made of `torch_names.toml` by `python docs/torch_names.py --write`.
+Every public name of torch.cuda and of its modules, of torch 2.11, and what stands for it in accelrt: *same*, it
+behaves as torch's; *differs*, and how; *left out*, and why. Where torch raises a RuntimeError, an AssertionError or
+a ValueError, accelrt's error is an instance of that too. Made of `torch_names.toml` by
+`python docs/torch_names.py --write`.
 """
 
 
@@ -23,7 +24,7 @@ class Row(NamedTuple):
 
     module: str  # "torch.cuda.memory"
     name: str
-    here: str  # where it is found, "accelrt.memory.MemPool"; empty where it is left out
+    here: str  # where it is found: "accelrt.memory.MemPool"; empty where it is left out
     kind: str  # "same", "differs" or "left out"
     note: str  # how, or why
 

@@ -61,7 +61,7 @@ LATER = {
     "kernels.module": "Module host_kernel",
     "kernels.sleep": "sleep",
     "devices.versions": "driver_version runtime_version",
-    "devices.arch": "get_arch_list get_gencode_flags is_bf16_supported",
+    "devices.arch": "get_arch_list get_gencode_flags is_bf16_supported is_tf32_supported",
     "devices.device": "get_device_capability get_device_name get_device_properties",
     "memory.statistics": """
         max_memory_allocated max_memory_reserved memory_allocated memory_reserved memory_snapshot

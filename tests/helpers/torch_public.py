@@ -1,4 +1,4 @@
-"""Prints, as JSON, the public names of torch.cuda and of its modules, and the parameters of those that tell."""
+"""Prints, as JSON, the public names of torch.cuda and of its modules, and the parameters of functions."""
 
 import importlib
 import inspect
