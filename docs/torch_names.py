@@ -12,9 +12,9 @@ DATA = Path(__file__).with_suffix(".toml")
 PAGE = Path(__file__).with_suffix(".md")
 INTRODUCTION = """# torch.cuda's names
 
-Every public name of torch.cuda and of its modules, of torch 2.11, and what stands for it in accelrt: *same*, it
-behaves as torch's; *differs*, and how; *left out*, and why. Where torch raises a RuntimeError, an AssertionError or
-a ValueError, accelrt's error is an instance of that too. Made of `torch_names.toml` by
+Every public name of torch.cuda and of its modules, of torch 2.11, and what stands for it in accelrt: *same*,
+it behaves as torch's; *differs*, and how; *left out*, and why. Where torch raises a RuntimeError, an
+AssertionError or a ValueError, accelrt's error is an instance of that too. Made of `torch_names.toml` by
 `python docs/torch_names.py --write`.
 """
 

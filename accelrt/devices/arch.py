@@ -62,7 +62,7 @@ def is_bf16_supported(including_emulation: bool = True) -> bool:
 
 
 def is_tf32_supported() -> bool:
-    """Whether the current device's tensor cores compute with TF32: where they do with bfloat16 (torch.cuda's rule)."""
+    """Whether the current device computes with TF32: where it does with bfloat16 itself, as in torch."""
     return is_bf16_supported(including_emulation=False)
 
 

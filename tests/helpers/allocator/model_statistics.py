@@ -43,7 +43,7 @@ class Statistics:
         self.flat[name] += by
 
     def shown(self, virtual_memory):
-        """As memory_stats has it: of segments that both kinds share, the small pool has what small blocks occupy."""
+        """As memory_stats has it: of shared segments, the small pool has what small blocks occupy."""
         shown = dict(self.flat)
         if virtual_memory:
             small = {part: shown[f"active_bytes.small_pool.{part}"] for part in PARTS}
