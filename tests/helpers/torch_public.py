@@ -45,10 +45,10 @@ def parameters(value):
 
 def main():
     found = {}
-    for name in MODULES:
-        module = importlib.import_module(name)
+    modules = {name: importlib.import_module(name) for name in MODULES}  # each becomes a name of torch.cuda
+    for name, module in modules.items():
         found[name] = {one: parameters(getattr(module, one, None)) for one in sorted(public_names(module))}
-    print(json.dumps(found))
+    print(json.dumps([modules["torch.cuda"].torch.__version__, found]))
 
 
 if __name__ == "__main__":
