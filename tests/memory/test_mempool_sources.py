@@ -196,6 +196,7 @@ def fill_a_device(lends):
 
 
 @pytest.mark.own_process
+@pytest.mark.skipif("expandable_segments:False" in os.environ.get("ACCELRT_ALLOC_CONF", ""), reason="plain")
 def test_a_pool_serves_others_before_a_refusal_where_it_is_told_to():
     environment = {"ACCELRT_DRIVER": os.environ.get("ACCELRT_DRIVER", "host")}
     assert in_child(fill_a_device, True, **environment) == "False 4\n"

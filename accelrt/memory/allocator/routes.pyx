@@ -42,7 +42,8 @@ cdef int retain_pool(int device, uint64_t first, uint64_t second, bint user, siz
     return code
 
 
-cdef int set_up_pool(int device, uint64_t first, uint64_t second, const Source* source, bint whole, bint lends) noexcept nogil:
+cdef int set_up_pool(int device, uint64_t first, uint64_t second, const Source* source, bint whole,
+                     bint lends) noexcept nogil:
     cdef Pool* pool
     cdef PrivatePool* owner
     cdef int code = pool_of(device, &pool)

@@ -1,10 +1,39 @@
-"""Mistakes that torch.cuda and accelrt both refuse: the same expression on either module.
+"""What torch.cuda and accelrt both do, by the same expressions on either module: answers before the first use of
+a device, and mistakes that both refuse.
 
-Run as a program it prints, for torch.cuda and as JSON, the families of what each raises.
+Run as a program it prints as JSON what torch.cuda answers, with its warnings, and what it raises.
 """
 
 import json
 import warnings
+
+# Before the first use of a device: an expression, and what it answers.  A name that ends in "cached" warns.
+ANSWERS = (
+    ("cuda.is_initialized()", "False"),
+    ("cuda._is_in_bad_fork()", "False"),
+    ("cuda.memory_allocated()", "0"),
+    ("cuda.memory_allocated(1)", "0"),
+    ("cuda.memory.max_memory_allocated()", "0"),
+    ("cuda.memory_reserved('cuda')", "0"),
+    ("cuda.max_memory_reserved()", "0"),
+    ("cuda.memory_cached()", "0"),
+    ("cuda.max_memory_cached(0)", "0"),
+    ("dict(cuda.memory_stats())", "{}"),
+    ("cuda.memory_stats_as_nested_dict(0)", "{}"),
+    ("dict(cuda.host_memory_stats())", "{}"),
+    ("cuda.host_memory_stats_as_nested_dict()", "{}"),
+    ("cuda.memory_snapshot()", "[]"),
+    ("cuda.memory_snapshot((1, 2))", "[]"),
+    ("cuda.empty_cache()", "None"),
+    ("cuda.get_allocator_backend()", "'native'"),
+    ("cuda.stream(None).__enter__()", "None"),
+    ("cuda.set_stream(None)", "None"),
+    ("cuda.Event().query()", "True"),
+    ("cuda.Event().cuda_event", "0"),
+    ("cuda.Event().event_id", "0"),
+    ("cuda.Event().device", "None"),
+    ("cuda.is_initialized()", "False"),
+)
 
 # Expression, what torch raises, what programs look for in its text, whether torch needs a GPU for it.
 MISTAKES = (
@@ -37,7 +66,6 @@ MISTAKES = (
     ("cuda.Event(interprocess=True, enable_timing=True).record()", "RuntimeError", "", True),
     ("cuda.Event().ipc_handle()", "RuntimeError", "", True),
     ("cuda.CUDAGraph().replay()", "RuntimeError", "", True),
-    ("cuda.Stream(stream_id=0, device_index=99, device_type=1)", "RuntimeError", "", True),
 )
 
 
@@ -52,6 +80,14 @@ def raised(expression, cuda):
     return None
 
 
+def answered(expression, cuda):
+    """(repr of what it answers, the names of its warnings' kinds)"""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        found = repr(eval(expression, {"cuda": cuda}))
+    return found, [each.category.__name__ for each in told]
+
+
 def families(error):
     return [] if error is None else [kind.__name__ for kind in type(error).__mro__]
 
@@ -59,13 +95,16 @@ def families(error):
 def main():
     import torch
 
+    answers = {expression: answered(expression, torch.cuda) for expression, _ in ANSWERS}
     there = torch.cuda.is_available()
+    if there:
+        torch.cuda.init()
     found = {}
     for expression, _, _, gpu in MISTAKES:
         if there or not gpu:
             error = raised(expression, torch.cuda)
             found[expression] = families(error), str(error)
-    print(json.dumps(found))
+    print(json.dumps([answers, found]))
 
 
 if __name__ == "__main__":
