@@ -1,5 +1,5 @@
-"""What torch.cuda and accelrt both do, by the same expressions on either module: answers before the first use of
-a device, and mistakes that both refuse.
+"""What torch.cuda and accelrt both do, by the same expressions on either module: answers before the first use
+of a device, and mistakes that both refuse.
 
 Run as a program it prints as JSON what torch.cuda answers, with its warnings, and what it raises.
 """

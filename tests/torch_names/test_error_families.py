@@ -1,5 +1,5 @@
-"""What torch answers before the first use of a device, accelrt answers; what torch raises, accelrt's exception is
-an instance of too, with the words that programs look for."""
+"""What torch answers before the first use of a device, accelrt answers; what torch raises, accelrt's
+exception is an instance of too, with the words that programs look for."""
 
 import ast
 import importlib.util
