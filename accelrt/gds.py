@@ -58,8 +58,8 @@ def library() -> Any:
     """
     try:
         found = importlib.import_module("cuda.bindings.cufile")
-        found.get_version()
-    except (ImportError, RuntimeError) as error:
+        getattr(found, "get_version", found.use_count)()
+    except Exception as error:  # a missing library, or one that an old cuda-bindings calls otherwise
         raise NotSupportedError(
             f"GPUDirect Storage needs libcufile, which was not found ({str(error).splitlines()[0]}); it "
             "comes with the CUDA toolkit and the PyPI package nvidia-cufile (nvidia-cufile-cu12 for CUDA 12)",
@@ -239,7 +239,7 @@ class GdsFile:
         handle = self._registered("be deregistered")
         self.handle = None
         if self._library is not None:
-            self._library.handle_deregister(handle)
+            ask("cuFileHandleDeregister", self._library.handle_deregister, handle)
 
     def load_storage(self, storage: Any, offset: int = 0) -> None:
         """Fills memory from the file (cuFileRead).

@@ -106,7 +106,7 @@ cdef class MemPool:
             device.  Its library stays loaded.  Such a pool has plain segments, each from one call, and cannot sleep.
         use_on_oom: bool, whether the pool's free blocks serve requests outside of it that would be refused otherwise,
             as the last step before that; it takes virtual memory.  What is wholly idle in any MemPool goes back to the
-            device before, so that it serves others in any case.
+            device before, so that it serves others in any case.  What it served sleeps with the pool.
         no_split: bool, whether each request gets a segment, or a free one that is large enough, to itself: whole
             multiples of 2 MiB, in plain segments, which cannot sleep.
         limit: int, the most bytes to reserve from each device that it is used on; None is no limit of its own.
