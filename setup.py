@@ -52,9 +52,11 @@ def write_stubs():
     table = runpy.run_path(str(ROOT / "accelrt" / "core" / "names.py"))
     module_of, unlisted = table["module_of"], table["UNLISTED"].split()
     found = dict.fromkeys([*table["MODULES"].split(), *unlisted], "")
-    found |= module_of(table["NOW"]) | module_of(table["LATER"])
+    found |= module_of(table["NOW"]) | module_of(table["LATER"]) | module_of(table["UNDERSCORED"])
+    unlisted += module_of(table["UNDERSCORED"])
     write_stub("accelrt", found, unlisted, "__version__: str\n")
-    write_stub("accelrt/memory", module_of(table["MEMORY"]))
+    underscored = module_of(table["UNDERSCORED_MEMORY"])
+    write_stub("accelrt/memory", module_of(table["MEMORY"]) | underscored, underscored)
 
 
 def write_stub(package, found, unlisted=(), more=""):

@@ -23,6 +23,7 @@ from accelrt.runtime import init as lazy
 
 __version__ = "0.1.0"
 _later = names.module_of(names.LATER)
+_underscored = names.module_of(names.UNDERSCORED)
 _modules = {*names.MODULES.split(), *names.UNLISTED.split()}
 
 
@@ -40,8 +41,9 @@ def __getattr__(name: str) -> object:
     """What few programs ask for is imported when it is first asked for."""
     if name in _modules:
         return lazy.later(f"accelrt.{name}")
-    if name in _later:
-        found = globals()[name] = getattr(lazy.later(f"accelrt.{_later[name]}"), name)
+    if name in _later or name in _underscored:
+        module = _later.get(name) or _underscored[name]
+        found = globals()[name] = getattr(lazy.later(f"accelrt.{module}"), name)
         return found
     raise AttributeError(f"module 'accelrt' has no attribute {name!r}")
 

@@ -1,7 +1,8 @@
 """The exceptions that accelrt raises, and nothing else.
 
 Bad arguments raise Python's own ValueError and TypeError; what a driver answers raises CudaError or
-one of its kinds, which all are RuntimeErrors, as in torch.cuda.
+one of its kinds, which all are RuntimeErrors, as in torch.cuda.  Where torch raises another kind for the
+same mistake the exception is of that kind too: programs written for torch catch what they caught.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 __all__ = [
+    "AcceleratorError",
+    "ArgumentError",
+    "ArgumentTypeError",
     "CaptureError",
     "CompileError",
     "CompilerNotFoundError",
@@ -21,6 +25,8 @@ __all__ = [
     "ForkedError",
     "IdentityError",
     "InterfaceError",
+    "InvalidDeviceError",
+    "InvalidDeviceTypeError",
     "NotSupportedError",
     "OutOfMemoryError",
     "RaceError",
@@ -32,6 +38,7 @@ __all__ = [
     "SnapshotError",
     "SyncDebugError",
     "SyncDebugWarning",
+    "UnregisteredFileError",
 ]
 
 
@@ -42,6 +49,25 @@ def describe_codes(function: Callable[[int], tuple[str, str]]) -> None:
     """Sets what answers a status code's name and a sentence for it."""
     global _describe
     _describe = function
+
+
+class ArgumentError(ValueError, RuntimeError):
+    """An argument has a value that the call does not take; torch raises a RuntimeError there."""
+
+
+class ArgumentTypeError(TypeError, RuntimeError, AssertionError):
+    """An argument has a type that the call does not take; torch raises one of the others there."""
+
+
+class InvalidDeviceError(ArgumentError, AssertionError):
+    """What was given names no device of this process.
+
+    torch raises a RuntimeError, an AssertionError or a ValueError, by the call; this is all of them.
+    """
+
+
+class InvalidDeviceTypeError(InvalidDeviceError, TypeError):
+    """What was given is of a type that names no device."""
 
 
 class CudaError(RuntimeError):
@@ -68,8 +94,16 @@ class CudaError(RuntimeError):
         self.name = name
         self.call = call
 
+    @property
+    def error_code(self) -> int:
+        """The code, by the name that torch.AcceleratorError has for it."""
+        return self.code
+
     def __reduce__(self) -> tuple[object, ...]:
         return (type(self), (self.args[0], self.code, self.name, self.call), self.__dict__)
+
+
+AcceleratorError = CudaError  # the name that torch has for it
 
 
 class OutOfMemoryError(CudaError, MemoryError):
@@ -258,6 +292,10 @@ class ReadingError(RuntimeError):
         return (type(self), (self.args[0], self.code, self.name, self.reading))
 
 
+class UnregisteredFileError(RuntimeError, AssertionError):
+    """A GdsFile is closed, or not registered with cuFile, or is so already; torch asserts that."""
+
+
 class RecordError(ValueError):
     """A record of a file is malformed.
 
@@ -288,7 +326,7 @@ class SnapshotError(ValueError):
         return (type(self), (self.args[0], self.offset))
 
 
-class SettingsError(ValueError):
+class SettingsError(ArgumentError):
     """The allocator's settings string cannot be read, or asks for what cannot be had together.
 
     Attributes:

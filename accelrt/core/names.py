@@ -15,8 +15,9 @@ NOW = {
         synchronize
     """,
     "errors": """
-        CaptureError CompileError CompilerNotFoundError CudaError DeferredCudaCallError
-        DriverNotFoundError ForkedError IdentityError InterfaceError NotSupportedError OutOfMemoryError
+        AcceleratorError ArgumentError ArgumentTypeError CaptureError CompileError CompilerNotFoundError
+        CudaError DeferredCudaCallError DriverNotFoundError ForkedError IdentityError InterfaceError
+        InvalidDeviceError InvalidDeviceTypeError NotSupportedError OutOfMemoryError
         RaceError RaceWarning ReadingError SleepingMemoryError SnapshotError SyncDebugError SyncDebugWarning
     """,
     "graphs.capture": "graph is_current_stream_capturing",
@@ -24,8 +25,8 @@ NOW = {
     "graphs.hooks": "RemovableHandle",
     "graphs.nodes": "GraphNode",
     "memory.caching": """
-        caching_allocator_alloc caching_allocator_delete empty_cache record_stream
-        set_per_process_memory_fraction
+        caching_allocator_alloc caching_allocator_delete empty_cache get_per_process_memory_fraction
+        record_stream set_per_process_memory_fraction
     """,
     "memory.host_cache": """
         caching_host_allocator_alloc caching_host_allocator_delete host_empty_cache host_memory_stats
@@ -49,10 +50,12 @@ LATER = {
     "devices.context_limits": "get_limit reset_persisting_l2_cache set_limit",
     "runtime.cuda_status": "check_error cudaStatus cudart get_module_loading set_module_loading",
     "buffers.l2_cache": "access_policy_window",
-    "streams.stream": "ExternalStream",
+    "streams.stream": "ExternalStream StreamContext get_stream_from_external",
+    "green_contexts": "GreenContext",
     "graphs.callables": "GraphedCallable make_graphed_callables",
     "kernels.compiler": "ModuleImage compile compile_image link_images",
     "kernels.elementwise": "ElementwiseKernel elementwise",
+    "memory.backends.backend": "CUDAPluggableAllocator change_current_allocator get_allocator_backend",
     "memory.mempool": "MemPool use_mem_pool",
     "buffers.buffer": "RegisteredMemory is_pinned pinned_empty record_host_stream register_host",
     "buffers.copy": "use",
@@ -61,13 +64,17 @@ LATER = {
     "kernels.module": "Module host_kernel",
     "kernels.sleep": "sleep",
     "devices.versions": "driver_version runtime_version",
-    "devices.arch": "get_arch_list get_gencode_flags is_bf16_supported",
+    "devices.arch": "get_arch_list get_gencode_flags is_bf16_supported is_tf32_supported",
     "devices.device": "get_device_capability get_device_name get_device_properties",
     "memory.statistics": """
         max_memory_allocated max_memory_reserved memory_allocated memory_reserved memory_snapshot
         memory_stats reset_accumulated_memory_stats reset_peak_memory_stats
     """,
     "memory.summary_table": "memory_summary",
+    "memory.torch_names": """
+        host_memory_stats_as_nested_dict max_memory_cached memory_cached memory_stats_as_nested_dict
+        reset_max_memory_allocated reset_max_memory_cached
+    """,
     "random": """
         default_generators get_rng_state get_rng_state_all initial_seed manual_seed manual_seed_all
         seed seed_all set_rng_state set_rng_state_all
@@ -82,9 +89,19 @@ LATER = {
     """,
 }
 
+# Names that programs written for torch.cuda use although they begin with an underscore; imported later too.
+UNDERSCORED = {
+    "kernels.sleep": "_sleep",
+    "runtime.init": "_is_in_bad_fork _lazy_call _lazy_init",
+    "streams.stream": "_set_stream_by_id",
+}
+UNDERSCORED_MEMORY = {
+    "memory.torch_names": "_dump_snapshot _record_memory_history _set_allocator_settings _snapshot",
+}
+
 # Modules of accelrt that are public themselves: those that `from accelrt import *` brings, and the others.
 MODULES = "identity interface memory nvtx profiler publish sanitizer tunable"
-UNLISTED = "interop nvml random readings visible"
+UNLISTED = "gds green_contexts interop nvml random readings visible"
 
 # Of accelrt.memory; imported when it is asked for.
 MEMORY = {
@@ -95,7 +112,8 @@ MEMORY = {
     "memory.backends.callbacks": "CallbackAllocator",
     "memory.caching": """
         FreeMemoryCallback caching_allocator_alloc caching_allocator_delete empty_cache
-        enable_peer_access free_after record_stream register_free_memory_callback
+        enable_peer_access free_after get_per_process_memory_fraction record_stream
+        register_free_memory_callback
         set_per_process_memory_fraction
     """,
     "memory.history.recording": "annotate record_history tag",
@@ -118,6 +136,12 @@ MEMORY = {
         memory_stat memory_stats reset_accumulated_memory_stats reset_peak_memory_stats sleeping
     """,
     "memory.summary_table": "memory_summary",
+    "memory.torch_names": """
+        host_memory_stats_as_nested_dict max_memory_cached memory_cached memory_stats_as_nested_dict
+        reset_max_memory_allocated reset_max_memory_cached
+    """,
+    "devices.device": "mem_get_info",
+    "readings": "list_gpu_processes",
 }
 
 

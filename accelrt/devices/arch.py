@@ -7,7 +7,7 @@ from typing import Any
 from accelrt.devices.device import device_count, get_device_capability
 from accelrt.runtime import init
 
-__all__ = ["get_arch_list", "get_gencode_flags", "is_bf16_supported", "nvrtc_version"]
+__all__ = ["get_arch_list", "get_gencode_flags", "is_bf16_supported", "is_tf32_supported", "nvrtc_version"]
 
 NATIVE_BF16 = (8, 0)
 
@@ -59,6 +59,11 @@ def is_bf16_supported(including_emulation: bool = True) -> bool:
     if init.chosen_driver() == "host" or not init.is_available():
         return False
     return including_emulation or get_device_capability() >= NATIVE_BF16
+
+
+def is_tf32_supported() -> bool:
+    """Whether the current device computes with TF32: where it does with bfloat16 itself, as in torch."""
+    return is_bf16_supported(including_emulation=False)
 
 
 def nvrtc_version() -> tuple[int, int] | None:

@@ -7,6 +7,7 @@ import operator
 
 cimport cython
 
+from accelrt.errors import InvalidDeviceError, InvalidDeviceTypeError
 from accelrt.runtime import init
 from accelrt.driver.registry import active_device_count
 from accelrt.runtime.host_func cimport raise_callback_errors
@@ -101,7 +102,9 @@ cdef int ordinal_of_slow(object given) except -1:
         raise_status(NO_DEVICE, "device", ("device", given))
     if not 0 <= ordinal < count:
         allowed = f"0 to {count - 1}" if count > 1 else "0"
-        raise ValueError(f"device {given!r} does not exist; there are {count} devices, ordinals {allowed}")
+        raise InvalidDeviceError(
+            f"Invalid device id: device {given!r} does not exist; there are {count} devices, ordinals {allowed}"
+        )
     return ordinal
 
 
@@ -110,7 +113,9 @@ cdef object parse(object given):
     if type(given) is int:
         return given
     if isinstance(given, bool):
-        raise TypeError(f"device is {given!r}, a bool; pass an int, 'cuda:1', 'host:0', a device object or None")
+        raise InvalidDeviceTypeError(
+            f"device is {given!r}, a bool; pass an int, 'cuda:1', 'host:0', a device object or None"
+        )
     if isinstance(given, str):
         return parse_name(given)
     if isinstance(given, device):
@@ -124,7 +129,7 @@ cdef object parse(object given):
         pass
     index = getattr(given, "index", None)
     if callable(index) or not hasattr(given, "index"):
-        raise TypeError(
+        raise InvalidDeviceTypeError(
             f"device is {given!r} of type {type(given).__name__}; "
             "pass an int, 'cuda:1', 'host:0', an object with an index, or None"
         )
@@ -137,13 +142,13 @@ cdef int check_type(object given) except -1:
     if not isinstance(kind, str):
         return 0
     if kind not in TYPES:
-        raise ValueError(f"device {given!r} is of type {kind!r}; pass one of type 'cuda' or 'host'")
+        raise InvalidDeviceError(f"device {given!r} is of type {kind!r}; pass one of type 'cuda' or 'host'")
     return check_host(given, kind)
 
 
 cdef int check_host(object given, str kind) except -1:
     if kind == "host" and init.chosen_driver() == "cuda":
-        raise ValueError(
+        raise InvalidDeviceError(
             f"device {given!r} is the embedded host device, but this process runs on cuda; "
             "choose with ACCELRT_DRIVER=host or accelrt.init(driver='host')"
         )
@@ -155,7 +160,9 @@ cdef object parse_name(str name):
 
     match = re.fullmatch(NAME, name)
     if match is None:
-        raise ValueError(f"device {name!r} is not understood; write 'cuda', 'cuda:1', 'host' or 'host:0'")
+        raise InvalidDeviceError(
+            f"Invalid device string: {name!r} is not understood; write 'cuda', 'cuda:1', 'host' or 'host:0'"
+        )
     check_host(name, match[1])
     return None if match[2] is None else int(match[2])
 
@@ -355,7 +362,9 @@ def set_device(device):
         if device is not None and is_nowhere(device):
             return
         if device is None or parse(device) is None:
-            raise ValueError(f"device is {device!r}, which has no ordinal; pass an int, 'cuda:1' or 'host:0', for example")
+            raise InvalidDeviceError(
+                f"device is {device!r}, which has no ordinal; pass an int, 'cuda:1' or 'host:0', for example"
+            )
         ordinal = ordinal_of_slow(device)
     switch_to(ordinal)
 
@@ -433,8 +442,11 @@ def can_device_access_peer(device, peer_device):
     cdef int can = 0
     cdef int code
     if peer_device is None:
-        raise TypeError("peer_device is None; pass an int, 'cuda:1', 'host:0' or an object with an index")
-    other = ordinal_of(peer_device)
+        raise InvalidDeviceTypeError("peer_device is None; pass an int, 'cuda:1', 'host:0' or an object with an index")
+    try:
+        other = ordinal_of(peer_device)
+    except InvalidDeviceError as error:
+        raise type(error)(f"Invalid peer device id: {error}") from None
     if one == other:
         return False
     code = registry.active().can_access_peer(one, other, &can)

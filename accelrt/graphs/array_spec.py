@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from accelrt.arrays.array import Array
 from accelrt.buffers.buffer import Buffer, PinnedBuffer
+from accelrt.errors import ArgumentTypeError
 
 
 class ArraySpec(NamedTuple):
@@ -68,7 +69,7 @@ def spec_of_host_array(memory: Any, name: str) -> ArraySpec:
     try:
         array = host_array(memory)
     except (TypeError, ValueError, BufferError):
-        raise TypeError(
+        raise ArgumentTypeError(
             f"{name} is of type {type(memory).__name__}, which is no memory; pass a Buffer, a PinnedBuffer, "
             "an array with __cuda_array_interface__ or a contiguous host array; bind other arguments "
             "with functools.partial"

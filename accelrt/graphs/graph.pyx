@@ -14,7 +14,7 @@ from accelrt.devices.device cimport ordinal_of
 from accelrt.driver.capture_guard cimport count_out_capture, expect_capture
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport CAPTURE_GLOBAL, CAPTURE_RELAXED, CAPTURE_THREAD_LOCAL, CONDITION_IF, CONDITION_WHILE
-from accelrt.errors import CaptureError
+from accelrt.errors import ArgumentError, CaptureError
 from accelrt.graphs.hooks import add_hook, run_hooks
 from accelrt.graphs.nodes import GraphNode, list_edges, list_nodes, write_dot
 from accelrt.graphs.nodes cimport change_kernel_node, instantiate, read_kernel_node, update_exec
@@ -221,7 +221,7 @@ cdef class CUDAGraph:
         """
         mode = MODES.get(capture_error_mode)
         if mode is None:
-            raise ValueError(f"capture_error_mode is {capture_error_mode!r}; it may be {', '.join(MODES)}")
+            raise ArgumentError(f"capture_error_mode is {capture_error_mode!r}; it may be {', '.join(MODES)}")
         self.require_free()
         if PyList_GET_SIZE(self.capture_hooks):
             run_hooks(self.capture_hooks, self, True)

@@ -10,14 +10,19 @@ imported, by an entry point of the group accelrt.device_interfaces whose name is
     [project.entry-points."accelrt.device_interfaces"]
     xpu = "my_package.interface:XpuInterface"
 
-base      what a backend has to offer
-builtin   the interfaces of accelrt's own devices
-check     what keeps a class from being registered
-registry  which interface answers for which device
-worker    properties for processes that may not touch the driver
+Those of "xpu" and "hip" count Intel's and AMD's devices and have no more: unverified on hardware.
+
+base        what a backend has to offer
+builtin     the interfaces of accelrt's own devices
+check       what keeps a class from being registered
+generic     a stream and an event of any backend
+registry    which interface answers for which device
+unverified  the interfaces of Intel's and AMD's devices
+worker      properties for processes that may not touch the driver
 """
 
 from accelrt.interface.base import DeviceGuard, DeviceInterface, EventBase, StreamBase, Worker
+from accelrt.interface.generic import Event, Stream
 from accelrt.interface.registry import (
     get_interface_for_device,
     get_registered_device_interfaces,
@@ -29,7 +34,9 @@ __all__ = [
     "CachingWorker",
     "DeviceGuard",
     "DeviceInterface",
+    "Event",
     "EventBase",
+    "Stream",
     "StreamBase",
     "Worker",
     "get_interface_for_device",

@@ -29,6 +29,11 @@ BUILT_IN = {
     "cuda": "accelrt.interface.builtin:CudaInterface",
     "host": "accelrt.interface.builtin:HostInterface",
 }
+# Used where nobody registered another one, and no entry point of another package names one.
+UNVERIFIED = {
+    "hip": "accelrt.interface.unverified:HipInterface",
+    "xpu": "accelrt.interface.unverified:XpuInterface",
+}
 
 _registered: dict[str, Any] = dict(BUILT_IN)  # name -> class, or what will be asked for it
 _points: dict[str, EntryPoint] | None = None
@@ -86,6 +91,8 @@ def get_interface_for_device(device: Any) -> type[DeviceInterface]:
     point = points().get(kind)
     if point is not None:
         return resolved(kind, point)
+    if kind in UNVERIFIED:
+        return resolved_now(kind)
     there = ", ".join(sorted({*_registered, *points()}))
     raise NotImplementedError(
         f"there is no interface for device {device!r}; there are: {there}.  A package adds one with "
@@ -99,9 +106,10 @@ def get_registered_device_interfaces() -> list[tuple[str, type[DeviceInterface]]
     One that cannot be imported, or lacks something, is left out, and a RuntimeWarning says why.
     """
     found = []
-    for name, given in (points() | _registered).items():
+    for name, given in (UNVERIFIED | points() | _registered).items():
         try:
-            found.append((name, resolved(name, given)))
+            is_ours = isinstance(given, str) and given == UNVERIFIED.get(name)
+            found.append((name, resolved_now(name) if is_ours else resolved(name, given)))
         except Exception as error:  # what another package's import raises is its own affair
             warnings.warn(f"the interface for {name!r} cannot be used: {error}", RuntimeWarning, stacklevel=2)
     return sorted(found, key=lambda pair: (pair[0].partition(":")[0] not in BUILT_IN, pair[0]))
@@ -132,6 +140,11 @@ def resolved(name: str, found: Any) -> type[DeviceInterface]:
     return made
 
 
+def resolved_now(kind: str) -> type[DeviceInterface]:
+    """One of the unverified, which are not kept: what is registered or installed later goes before them."""
+    return check(kind, loaded(kind, UNVERIFIED[kind]))
+
+
 def loaded(name: str, found: Any) -> Any:
     if isinstance(found, EntryPoint):
         made = found.load()
@@ -139,7 +152,8 @@ def loaded(name: str, found: Any) -> Any:
     if not isinstance(found, str):
         return found()
     module, _, attribute = found.partition(":")
-    made = init.later(module) if found == BUILT_IN.get(name) else importlib.import_module(module)
+    is_ours = found in (BUILT_IN.get(name), UNVERIFIED.get(name))
+    made = init.later(module) if is_ours else importlib.import_module(module)
     for part in attribute.split("."):
         if not hasattr(made, part):
             wrong = (f"{module} has no {attribute}",)

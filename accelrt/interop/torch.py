@@ -281,25 +281,23 @@ def mempool_class(torch: ModuleType) -> type:
         """A pool of device memory, for torch.cuda.use_mem_pool and torch.cuda.graph.
 
         Arguments:
-            allocator: None; a pool of accelrt's takes its memory from the device alone.
-            use_on_oom: bool, of no effect: what is idle in a pool serves other requests before they fail.
-            no_split: False; accelrt splits blocks.
+            allocator: None; torch's objects do not tell their functions (accelrt.MemPool takes accelrt's).
+            use_on_oom, no_split: bool, as accelrt.MemPool has them.
         Raises:
-            NotSupportedError: allocator or no_split is given.
+            NotSupportedError: allocator is given.
         """
 
         def __init__(
             self, allocator: object = None, use_on_oom: bool = False, no_split: bool = False
         ) -> None:
-            if allocator is not None or no_split:
-                given = "no_split" if allocator is None else "allocator"
+            if allocator is not None:
                 raise not_supported(
                     "MemPool",
-                    f"torch.cuda.MemPool({given}=...) is not supported while accelrt is torch's allocator: "
-                    f"its pools take memory from the device and split it; leave {given} out",
+                    "torch.cuda.MemPool(allocator=...) is not supported while accelrt is torch's allocator: "
+                    "torch's objects do not tell their functions; leave allocator out",
                 )
             torch.cuda.init()
-            self._pool = MemPool(device=torch.cuda.current_device())
+            self._pool = MemPool(None, use_on_oom, no_split, device=torch.cuda.current_device())
 
         @property
         def id(self) -> tuple[int, int]:

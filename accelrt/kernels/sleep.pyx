@@ -75,3 +75,6 @@ def sleep(cycles, stream=None):
     number = checked_int(cycles, "cycles", 0, (1 << 63) - 1, "cycles of the device's clock as int")
     chosen = stream_of(stream, ordinal_of(None))
     kernel_for(chosen.device_index).launch(1, 1, (number,), stream=chosen)
+
+
+_sleep = sleep  # by torch.cuda's name

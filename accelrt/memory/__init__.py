@@ -10,6 +10,7 @@ explain        why a request was refused and what helps, found in those fields; 
 live_blocks    the live blocks of a device, with their stacks and tags
 live_report    report: what holds a device's memory now
 summary_table  memory_summary, as torch's
+torch_names    figures as nested dicts, and torch's deprecated names
 leaks          ACCELRT_LEAKS: what is still live when the process ends
 allocator/     the caching allocator, in nogil code
 backends/      other allocators behind the same functions
@@ -25,10 +26,12 @@ import importlib
 from accelrt.core import names
 
 _modules = names.module_of(names.MEMORY)
+_underscored = names.module_of(names.UNDERSCORED_MEMORY)
 __all__ = sorted(_modules)
 
 
 def __getattr__(name: str) -> object:
-    if name not in _modules:
+    module = _modules.get(name) or _underscored.get(name)
+    if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"accelrt.{_modules[name]}"), name)
+    return getattr(importlib.import_module(f"accelrt.{module}"), name)

@@ -15,16 +15,16 @@ from accelrt.devices.device cimport await_device, current_ordinal, ordinal_of, t
 cimport accelrt.driver.registry as registry
 from accelrt.driver.registry import cause_of_refusal as driver_refusal, driver_name
 from accelrt.driver.waiting cimport INTERRUPTED, drop_with_gil, make_thread_state, raise_interruption
-from accelrt.errors import CaptureError, OutOfMemoryError
+from accelrt.errors import ArgumentError, CaptureError, OutOfMemoryError
 cimport accelrt.memory.allocator.miss as ladder
 from accelrt.memory.allocator.event_ring cimport take_stack
 from accelrt.memory.allocator.history_types cimport CONTEXT_ALL
 from accelrt.memory.allocator.backing.peer_access cimport connect_peers
 from accelrt.memory.allocator.pool cimport (
-    MAX_DEVICES, allocate_interruptibly, empty, knows_stream, locate, pool_if_made, release, release_after, set_limit,
-    try_allocate, try_release, use_across, use_on,
+    MAX_DEVICES, allocate_interruptibly, empty, knows_stream, locate, pool_if_made, pool_of, release, release_after,
+    set_limit, try_allocate, try_release, use_across, use_on,
 )
-from accelrt.memory.allocator.read_stats cimport allocated_bytes, reserved_bytes
+from accelrt.memory.allocator.read_stats cimport allocated_bytes, limit_of, reserved_bytes
 from accelrt.memory.allocator.sizes cimport ROUND_LIMIT
 from accelrt.memory.allocator.suspended cimport suspended_pools, sweep_suspended
 from accelrt.memory.allocator.types cimport Pool
@@ -342,9 +342,9 @@ cdef uintptr_t checked_address_slow(object address) except? <uintptr_t>-1:
 
 cdef int raise_for_address(int code, str call, uintptr_t address) except -1:
     if code == NOT_ALLOCATED:
-        raise ValueError(
-            f"{call}: {address:#x} is not allocated: accelrt did not hand it out, or it was given back already; "
-            "pass the address that caching_allocator_alloc returned, once"
+        raise ArgumentError(
+            f"{call}: {address:#x} is not allocated (invalid device pointer): accelrt did not hand it out, or it was given "
+            "back already; pass the address that caching_allocator_alloc returned, once"
         )
     if code:
         raise_status(code, call, ("mem_ptr", address))
@@ -529,6 +529,30 @@ def set_per_process_memory_fraction(fraction, device=None):
             code = set_limit(ordinal, limit)
     if code:
         raise_status(code, "set_per_process_memory_fraction", ("fraction", share, "device", ordinal))
+
+
+def get_per_process_memory_fraction(device=None):
+    """The part of a device's memory that the allocator may reserve, as set_per_process_memory_fraction or the setting
+    per_process_memory_fraction limits it.
+
+    Arguments:
+        device: as in memory_stats.
+    Returns:
+        float from 0 to 1; 1.0 without a limit.  A limit is kept in whole bytes.
+    """
+    cdef int ordinal = ordinal_of(device)
+    cdef size_t total = 0, limit = 0
+    cdef Pool* pool
+    cdef int code
+    with nogil:
+        code = registry.active().device_memory(ordinal, &total)
+        if code == 0:
+            code = pool_of(ordinal, &pool)
+        if code == 0:
+            limit = limit_of(pool)
+    if code:
+        raise_status(code, "get_per_process_memory_fraction", ("device", ordinal))
+    return 1.0 if limit >= total else limit / <double>total
 
 
 # Python functions that are asked for memory before a request is refused

@@ -4,8 +4,8 @@ A hit keeps the GIL; whatever may wait lets go of it.
 """
 from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
 
-from accelrt.driver.registry import cause_of_refusal
-from accelrt.errors import OutOfMemoryError
+from accelrt.driver.registry import cause_of_refusal, opened_name
+from accelrt.errors import ArgumentError, OutOfMemoryError
 from accelrt.memory.caching cimport checked_size
 from accelrt.runtime.init import later
 from accelrt.runtime.release_queue cimport HOST_BYTES, dispose, drain
@@ -109,7 +109,7 @@ def caching_host_allocator_delete(mem_ptr):
     with nogil:
         code = release_pinned(address)
     if code == NOT_ALLOCATED:
-        raise ValueError(
+        raise ArgumentError(
             f"caching_host_allocator_delete: {address:#x} is not allocated: accelrt did not hand it out, or it was given "
             "back already; pass the address that caching_host_allocator_alloc returned, once"
         )
@@ -169,8 +169,10 @@ def host_memory_stats():
         "active_requests" and "active_bytes": blocks handed out, or given back and still in use on a stream, rounded
         as handed out; each ".current", ".peak", ".allocated", ".freed".  "num_host_alloc", "num_host_free": the
         driver's successes.  "host_alloc_time", "host_free_time": of those calls, in microseconds, each ".total",
-        ".max", ".min", ".count", ".avg".
+        ".max", ".min", ".count", ".avg".  {} before the first use of a device, as in torch.
     """
+    if opened_name() in ("sentinel", "forked"):
+        return {}
     cdef PinnedStats stats = read_pinned_stats()
     cdef dict answer = {}
     add_tally(answer, "allocations", stats.segments)

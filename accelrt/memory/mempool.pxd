@@ -2,6 +2,7 @@
 from libc.stdint cimport uint64_t
 
 from accelrt.memory.allocator.routes cimport PrivateStats
+from accelrt.memory.allocator.types cimport Source
 
 cdef uint64_t next_pool() noexcept  # a number that no pool of this process had; under the GIL
 
@@ -14,6 +15,10 @@ cdef class MemPool:
     cdef uint64_t number      # the pool's id is (0, number)
     cdef size_t most          # bytes to reserve on each device; SIZE_MAX: no limit
     cdef uint64_t held        # a bit for each device where this object is one of the pool's uses
+    cdef object plugged       # the allocator that was given, or None
+    cdef const Source* source  # where its segments come from; NULL: the device
+    cdef bint whole           # they are never split
+    cdef bint lends           # its free blocks serve the common pool before that refuses a request
     cdef readonly int device  # where it was made, an ordinal
     cdef object __weakref__
 

@@ -3,11 +3,22 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from accelrt.annotations import DeviceArgument
+from accelrt.memory.backends.backend import Allocator
 from accelrt.memory.sleep_mode import SleepResult
 
 class MemPool:
     device: int
-    def __init__(self, limit: int | None = None, device: DeviceArgument | None = None) -> None: ...
+    def __init__(
+        self,
+        allocator: Allocator | None = None,
+        use_on_oom: bool = False,
+        no_split: bool = False,
+        *,
+        limit: int | None = None,
+        device: DeviceArgument | None = None,
+    ) -> None: ...
+    @property
+    def allocator(self) -> Allocator | None: ...
     @property
     def id(self) -> tuple[int, int]: ...
     @property
@@ -21,7 +32,7 @@ class MemPool:
     def snapshot(self, device: DeviceArgument | None = None) -> list[dict[str, Any]]: ...
 
 class use_mem_pool:
-    def __init__(self, pool: MemPool, device: DeviceArgument | None = None) -> None: ...
+    def __init__(self, pool: MemPool | tuple[int, int], device: DeviceArgument | None = None) -> None: ...
     def __enter__(self) -> None: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -17,20 +17,21 @@ from libc.string cimport memset
 
 from accelrt.core.integers cimport exact_int
 from accelrt.devices.device cimport ordinal_of
+from accelrt.errors import ArgumentError
 from accelrt.memory.allocator.checkpoint cimport (
     CAPTURED, LENT, NO_SUCH_POOL, USED, WAITS, WENT, Saved, SavedBlock, SavedSegment, Turned, forget_saved,
     forget_turned, restore_pool, save_pool,
 )
 from accelrt.memory.allocator.private_pool cimport thread_number
 from accelrt.memory.allocator.read_stats import segments
-from accelrt.memory.allocator.routes cimport begin_pool, end_pool, read_private, release_pool, retain_pool
+from accelrt.memory.allocator.routes cimport begin_pool, end_pool, read_private, release_pool, retain_pool, set_up_pool
 from accelrt.memory.allocator.sizes cimport GRANULE, LARGE
 from accelrt.memory.allocator.stats cimport (
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, REQUESTED_BYTES, RESERVED_BYTES, SEGMENT,
 )
 from accelrt.memory.allocator.suspended cimport is_pool_suspended, suspended_pools, sweep_suspended
 from accelrt.memory.allocator.types cimport HOLE, LIVE, PLAIN
-from accelrt.memory.backends.backend cimport require_native
+from accelrt.memory.backends.backend cimport require_native, source_of
 from accelrt.memory.history.recording import name_all, tag
 from accelrt.memory.sleep_mode cimport put_to_sleep, wake_up
 from accelrt.status cimport FORKED, raise_status, refuse_copy, refuse_unmade
@@ -101,11 +102,18 @@ cdef class MemPool:
             ...                                 # what the capture allocates, too
 
     Arguments:
+        allocator: CUDAPluggableAllocator, whose functions the pool's segments come from and go back to; None is the
+            device.  Its library stays loaded.  Such a pool has plain segments, each from one call, and cannot sleep.
+        use_on_oom: bool, whether the pool's free blocks serve requests outside of it that would be refused otherwise,
+            as the last step before that; it takes virtual memory.  What is wholly idle in any MemPool goes back to the
+            device before, so that it serves others in any case.  What it served sleeps with the pool.
+        no_split: bool, whether each request gets a segment, or a free one that is large enough, to itself: whole
+            multiples of 2 MiB, in plain segments, which cannot sleep.
         limit: int, the most bytes to reserve from each device that it is used on; None is no limit of its own.
         device: int, "cuda:1", ...: where it comes into being; None is the current device.
     Raises:
         ValueError, TypeError: limit is negative, no int, or less than the 2 MiB that are the least to take from a
-            device; or device names none.
+            device; device names none; or allocator is none.
         NotSupportedError: the allocator's backend is not accelrt's own.
 
     What is idle in the pool is its own: empty_cache() inside use_mem_pool gives it back to the device, and so does
@@ -113,9 +121,13 @@ cdef class MemPool:
     graph uses the pool, every empty_cache() does.  What is live stays valid until it is given back.
     """
 
-    def __init__(self, limit=None, device=None):
+    def __init__(self, allocator=None, bint use_on_oom=False, bint no_split=False, *, limit=None, device=None):
         if self.number:
             raise RuntimeError("this MemPool is made already")
+        self.source = NULL if allocator is None else source_of(allocator)
+        self.plugged = allocator
+        self.lends = use_on_oom
+        self.whole = no_split
         self.most = SIZE_MAX if limit is None else checked_limit(limit)
         self.device = ordinal_of(device)
         require_native("MemPool")
@@ -139,6 +151,8 @@ cdef class MemPool:
             return 0
         with nogil:  # the pool's lock is held in calls of the driver that may wait for a function of Python's
             code = retain_pool(ordinal, 0, self.number, True, self.most)
+            if code == 0:
+                code = set_up_pool(ordinal, 0, self.number, self.source, self.whole, self.lends)
         if code == 0 and self.held >> ordinal & 1:  # another thread was as quick
             with nogil:
                 release_pool(ordinal, 0, self.number, True)
@@ -164,6 +178,11 @@ cdef class MemPool:
         if self.number == 0:
             refuse_unmade(self)
         return 0, self.number
+
+    @property
+    def allocator(self):
+        """What was given: the CUDAPluggableAllocator that its memory comes from; None for the device."""
+        return self.plugged
 
     @property
     def limit(self):
@@ -256,6 +275,8 @@ cdef class MemPool:
 
     def __repr__(self):
         limit = "" if self.most == SIZE_MAX else f", limit {self.most}"
+        if self.plugged is not None:
+            limit += f", memory of {self.plugged!r}"
         if is_pool_suspended(self.device, 0, self.number):
             limit += ", asleep"
         return f"<accelrt.MemPool {(0, self.number)} of device {self.device}{limit}>"
@@ -268,7 +289,8 @@ cdef class use_mem_pool:
             ...
 
     Arguments:
-        pool: MemPool.
+        pool: MemPool, or a pool's id, (int, int): MemPool.id, a graph's pool() or graph_pool_handle().  An id holds the
+            pool while the context is entered, and no longer.
         device: int, "cuda:1", ...; None is the device that is current when the context is entered.
     Raises:
         TypeError: pool is none.
@@ -279,61 +301,66 @@ cdef class use_mem_pool:
     inside, for what is allocated on its streams.  Memory goes back where it came from, wherever it is given back.
     """
 
-    cdef MemPool pool
-    cdef uint64_t number  # its, for the destructor
+    cdef MemPool pool       # None where an id was given
+    cdef uint64_t[2] number  # the pool's id
+    cdef bint made
     cdef object device
     cdef int ordinal      # while entered
     cdef uint64_t thread  # that entered it; 0: none
     cdef object __weakref__
 
     def __init__(self, pool, device=None):
-        if not isinstance(pool, MemPool):
-            raise TypeError(f"pool is {pool!r} of type {type(pool).__name__}; pass a MemPool")
-        if (<MemPool>pool).number == 0:
-            refuse_unmade(pool)
+        if not isinstance(pool, (MemPool, tuple)):
+            raise TypeError(f"pool is {pool!r} of type {type(pool).__name__}; pass a MemPool or its id")
         if self.thread:
             raise RuntimeError("this use_mem_pool is entered; make another one")
-        self.pool = pool
-        self.number = self.pool.number
+        read_pool_id(pool, self.number)
+        self.pool = pool if isinstance(pool, MemPool) else None
+        if self.pool is None and self.number[0] == 0 and self.number[1] == 0:
+            raise ArgumentError("pool is (0, 0), the id of the common pool, which serves outside of every use_mem_pool")
+        if self.pool is None:
+            require_native("use_mem_pool")
         self.device = device
+        self.made = True
 
     def __dealloc__(self):
         if self.thread:
             with nogil:
-                end_pool(self.ordinal, 0, self.number, self.thread)
+                end_pool(self.ordinal, self.number[0], self.number[1], self.thread)
 
     def __reduce__(self):
         refuse_copy(self, "it belongs to the thread that enters it; make another one of the same pool")
 
     def __enter__(self):
-        cdef uint64_t number
         cdef int code
-        if self.pool is None:
+        if not self.made:
             refuse_unmade(self)
         if self.thread:
             raise RuntimeError("this use_mem_pool is entered already; make one for each with statement")
         self.ordinal = ordinal_of(self.device)
-        self.pool.hold_on(self.ordinal)
-        number = self.pool.number
+        if self.pool is not None:
+            self.pool.hold_on(self.ordinal)
         with nogil:
-            code = begin_pool(self.ordinal, 0, number)
+            code = begin_pool(self.ordinal, self.number[0], self.number[1])
         if code:
-            raise_status(code, "use_mem_pool", ("pool", self.pool, "device", self.ordinal))
+            raise_status(code, "use_mem_pool", ("pool", self.shown(), "device", self.ordinal))
         self.thread = thread_number()
 
     def __exit__(self, kind, error, trace):
-        cdef uint64_t thread = self.thread, number
+        cdef uint64_t thread = self.thread
         cdef int code = 0
         self.thread = 0
         if thread:
-            number = self.pool.number
             with nogil:
-                code = end_pool(self.ordinal, 0, number, thread)
+                code = end_pool(self.ordinal, self.number[0], self.number[1], thread)
         if thread and thread != thread_number():
             raise RuntimeError("use_mem_pool was left by another thread than the one that entered it, which is out of it")
         if code and code != FORKED:
-            raise_status(code, "use_mem_pool", ("pool", self.pool, "device", self.ordinal))
+            raise_status(code, "use_mem_pool", ("pool", self.shown(), "device", self.ordinal))
         return False
+
+    cdef object shown(self):
+        return (self.number[0], self.number[1]) if self.pool is None else self.pool
 
 
 # sleep and wake
@@ -475,7 +502,7 @@ Restored.__doc__ = "What set_checkpoint_state changed, as lists of addresses."
 
 cdef int raise_reason(int code, str call, tuple pool, int ordinal) except -1:
     if code == NO_SUCH_POOL:
-        raise ValueError(
+        raise ArgumentError(
             f"{call}: device {ordinal} has no memory pool {pool}: nothing was allocated into it there, or nothing used it "
             "any more and its memory went back"
         )

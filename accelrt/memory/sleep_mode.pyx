@@ -61,9 +61,9 @@ cdef int raise_reason(int code, str call, tuple pool, int ordinal) except -1:
         )
     if code == IN_PLAIN:
         raise NotSupportedError(
-            f"{where} cannot sleep: the device's memory is in plain segments, whose addresses go when their memory goes; it "
+            f"{where} cannot sleep: its memory is in plain segments, whose addresses go when their memory goes; it "
             "takes virtual memory, which ACCELRT_ALLOC_CONF=expandable_segments:True (the default, where the device has it) "
-            "gives", NOT_SUPPORTED, "NOT_SUPPORTED", call,
+            "gives, and a MemPool without allocator and no_split", NOT_SUPPORTED, "NOT_SUPPORTED", call,
         )
     if code in REASONS:
         raise RuntimeError(f"{where}: {REASONS[code]}")

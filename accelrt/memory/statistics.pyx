@@ -2,13 +2,14 @@
 from libc.stdint cimport int64_t
 
 from accelrt.devices.device cimport count_devices, current_ordinal, known_devices, ordinal_of, parse
-from accelrt.driver.registry import driver_name
+from accelrt.driver.registry import opened_name
 from accelrt.memory.allocator.pool cimport MAX_DEVICES, pool_if_made
 from accelrt.memory.allocator.read_stats cimport (
     find_audit_failure, largest_free, max_split_of, peak_of, read_current, read_stats, reset_accumulated, reset_peaks,
     try_current,
 )
 from accelrt.memory.allocator.read_stats import segments
+from accelrt.memory.allocator.sizes cimport LARGE, SMALL
 from accelrt.memory.allocator.stats cimport (
     ACTIVE_BYTES, ALLOCATED_BYTES, STATS, RESERVED_BYTES, PER_HEAP, Counter, Stats, current_of,
 )
@@ -18,8 +19,9 @@ from accelrt.memory.history.recording import name_all, tag_stats
 
 
 cdef bint is_unused():
-    # Before first use: a figure that is asked for then opens no driver, so that the process may still fork.
-    return known_devices() == 0 and driver_name() == "sentinel"
+    # Before first use: a figure that is asked for then opens no driver, so that the process may still fork.  A child that
+    # was forked after it has no memory of its own either.
+    return known_devices() == 0 and opened_name() in ("sentinel", "forked")
 
 
 cdef Pool* pool_at(object device) except? NULL:
@@ -104,9 +106,30 @@ cdef dict PLACES = {
 }
 
 
-cdef Counter counter_of(const Stats* stats, int figure, int kind) noexcept nogil:
+cdef inline bint shares_segments(const Pool* pool) noexcept nogil:
+    # Whether small and large blocks lie in the same segments, which grow page by page.
+    return pool != NULL and pool.external == NULL and pool.settings.virtual_memory
+
+
+cdef Counter reserved_of_kind(const Stats* stats, int kind) noexcept nogil:
+    # Of segments that both kinds share: the small pool has what small blocks occupy, the large pool the rest.  What a
+    # small block takes leaves the large pool.
+    cdef Counter small = stats.counters[ACTIVE_BYTES][SMALL]
+    cdef Counter rest = stats.counters[RESERVED_BYTES][LARGE]
+    small.current = min(small.current, rest.current)  # what sleeps is not reserved
+    if kind == SMALL:
+        return small
+    rest.current -= small.current
+    rest.allocated += small.freed
+    rest.freed += small.allocated
+    return rest
+
+
+cdef Counter counter_of(const Stats* stats, int figure, int kind, bint shared) noexcept nogil:
     # kind 2 is both together, with the peak of the sum.
     cdef Counter total
+    if kind < 2 and shared and figure == RESERVED_BYTES:
+        return reserved_of_kind(stats, kind)
     if kind < 2:
         return stats.counters[figure][kind]
     total.current = stats.counters[figure][0].current + stats.counters[figure][1].current
@@ -155,6 +178,9 @@ def memory_stats(device=None):
         space; sleeping_bytes, which the device has back until their pools wake; largest_free_block, bytes;
         fragmentation, the part of the idle bytes outside that block, 0 to 1; "tag.NAME.allocated_bytes.current" and the
         like for each tag (accelrt.memory.tag), bytes and blocks.
+        Where segments grow (expandable_segments), small and large blocks share them.  reserved_bytes.small_pool is then
+        what small blocks occupy, live or pending, and large_pool the rest, idle memory included, with the peak of all;
+        segments and splits all count as large.
         {} before the first use of a device, as in torch; every other figure is 0 then, and none is a first use.
     """
     cdef Pool* pool = pool_at(device)
@@ -168,7 +194,7 @@ def memory_stats(device=None):
     answer = single_figures(&stats, pool)
     for figure in range(STATS):
         for kind in range(3):
-            fields = fields_of(counter_of(&stats, figure, kind))
+            fields = fields_of(counter_of(&stats, figure, kind, shares_segments(pool)))
             answer.update(zip([f"{FIGURE_NAMES[figure]}.{POOLS[kind]}.{field}" for field in FIELDS], fields))
     for name, fields in (
         ("oversize_allocations", fields_of(stats.oversize_allocations)),
@@ -201,7 +227,7 @@ def memory_stat(key, device=None):
     with nogil:
         stats = read_stats(pool)
     if place is not None:
-        return fields_of(counter_of(&stats, place[0], place[1]))[place[2]]
+        return fields_of(counter_of(&stats, place[0], place[1], shares_segments(pool)))[place[2]]
     single = single_figures(&stats, pool)
     if key in single:
         return single[key]
@@ -212,18 +238,26 @@ def memory_stat(key, device=None):
     raise KeyError(f"{key!r} is no key of memory_stats")
 
 
-def memory_snapshot(device=None):
+def memory_snapshot(device=None, include_traces=True, *, mempool_id=None):
     """The segments and blocks that the allocator holds.
 
     Arguments:
-        device: as in memory_stats, but None means all devices.
+        device: as in memory_stats, but None means all devices.  A tuple of two ints is a mempool_id, which is what torch
+            takes in this place.
+        include_traces: for torch's sake; there are none in segments.
+        mempool_id: (int, int), as MemPool.id: only the segments of that pool.
     Returns:
         list of dicts, one a segment, with torch's keys (torch.cuda.memory_snapshot) and "serial", the number
         of the segment in the order in which its device's were taken, and "asleep", whether its pool sleeps.
     Raises:
         NotSupportedError: the backend is not accelrt's own pool.
     """
-    return [segment for _, held, _ in read_states(device, "memory_snapshot") for segment in held]
+    if isinstance(device, tuple):
+        device, mempool_id = None, device
+    found = [segment for _, held, _ in read_states(device, "memory_snapshot") for segment in held]
+    if mempool_id is None or tuple(mempool_id) == (0, 0):
+        return found
+    return [segment for segment in found if segment["segment_pool_id"] == tuple(mempool_id)]
 
 
 def read_states(device, call):

@@ -214,6 +214,17 @@ def lazy_call(
         _seeds.append((call, origin, kind))
 
 
+def is_in_bad_fork() -> bool:
+    """Whether this process was forked from one that had initialised, so that it can use no device."""
+    return registry.opened_name() == "forked"
+
+
+# By torch.cuda's names.
+_lazy_call = lazy_call
+_lazy_init = init
+_is_in_bad_fork = is_in_bad_fork
+
+
 def wait_before_fork() -> None:
     """A fork in the middle of another thread's initialisation would leave it half open in the child."""
     _lock.acquire()

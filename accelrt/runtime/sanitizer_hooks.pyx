@@ -10,7 +10,7 @@ import warnings
 from cpython.buffer cimport PyBUF_READ
 from cpython.memoryview cimport PyMemoryView_FromMemory
 
-from accelrt.errors import SyncDebugError, SyncDebugWarning
+from accelrt.errors import ArgumentError, ArgumentTypeError, SyncDebugError, SyncDebugWarning
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport CAPTURE_NONE, STREAM_BLOCKING
 from accelrt.memory.host.pool cimport is_cached_pinned
@@ -49,13 +49,13 @@ def set_sync_debug_mode(debug_mode):
     if isinstance(debug_mode, numbers.Integral) and not isinstance(debug_mode, bool):
         debug_mode = int(debug_mode)
     if isinstance(debug_mode, bool) or not isinstance(debug_mode, (int, str)):
-        raise TypeError(f"debug_mode is {debug_mode!r} of type {type(debug_mode).__name__}; pass 0, 1, 2 or a name")
+        raise ArgumentTypeError(f"debug_mode is {debug_mode!r} of type {type(debug_mode).__name__}; pass 0, 1, 2 or a name")
     if debug_mode in SYNC_MODES:
         sync_mode = SYNC_MODES.index(debug_mode)
     elif isinstance(debug_mode, int) and 0 <= debug_mode <= 2:
         sync_mode = debug_mode
     else:
-        raise ValueError(f"debug_mode is {debug_mode!r}; it may be 0, 1, 2, {', '.join(map(repr, SYNC_MODES))}")
+        raise ArgumentError(f"debug_mode is {debug_mode!r}; it may be 0, 1, 2, {', '.join(map(repr, SYNC_MODES))}")
 
 
 def get_sync_debug_mode():

@@ -8,6 +8,7 @@ they captured.  What nogil code captured is destroyed when it is returned.
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
+from accelrt.errors import ArgumentError, ArgumentTypeError
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
 from accelrt.core.locks cimport add_count, load_count, spin_lock, spin_unlock, store_count
 from accelrt.runtime.host_func cimport raise_callback_errors
@@ -209,9 +210,9 @@ cdef class Event(Waitable):
 
     def __init__(self, bint enable_timing=False, bint blocking=False, bint interprocess=False, bint external=False):
         if interprocess and enable_timing:
-            raise ValueError("an interprocess event cannot keep time; pass enable_timing=False")
+            raise ArgumentError("an interprocess event cannot keep time; pass enable_timing=False")
         if interprocess and external:
-            raise ValueError("an event is interprocess or external, not both; make one for each purpose")
+            raise ArgumentError("an event is interprocess or external, not both; make one for each purpose")
         if self.handle:  # a second call would lose the driver's event that it has
             raise RuntimeError(f"{self!r} is made and recorded already; make another Event")
         self.device_index = -1
@@ -237,9 +238,9 @@ cdef class Event(Waitable):
         cdef int code
         cdef const char* given
         if not isinstance(handle, bytes):
-            raise TypeError(f"handle is {handle!r} of type {type(handle).__name__}; pass the bytes of ipc_handle()")
+            raise ArgumentTypeError(f"handle is {handle!r} of type {type(handle).__name__}; pass the bytes of ipc_handle()")
         if len(handle) != IPC_BYTES:
-            raise ValueError(f"handle has {len(handle)} bytes; ipc_handle() answers {IPC_BYTES}")
+            raise ArgumentError(f"handle has {len(handle)} bytes; ipc_handle() answers {IPC_BYTES}")
         given = handle
         with nogil:
             code = registry.active().ipc_event_open(ordinal, given, &event.handle)
@@ -262,7 +263,7 @@ cdef class Event(Waitable):
         cdef char[64] handle
         cdef int code
         if not self.flags & EVENT_INTERPROCESS:
-            raise ValueError("the event is this process's own; make it with Event(interprocess=True)")
+            raise ArgumentError("the event is this process's own; make it with Event(interprocess=True)")
         if self.handle == 0:
             self.ensure_handle(ordinal_of(None))
         with nogil:
@@ -292,7 +293,7 @@ cdef class Event(Waitable):
             self.handle = taken.handle
             self.device_index = ordinal
         elif self.device_index != ordinal:
-            raise ValueError(
+            raise ArgumentError(
                 f"the event belongs to device {self.device_index}, where it was first recorded, "
                 f"and the stream to device {ordinal}; use an event of its own for each device"
             )
@@ -455,12 +456,12 @@ cdef class Event(Waitable):
         cdef float milliseconds = 0
         cdef int code
         if not isinstance(end_event, Event):
-            raise TypeError(f"end_event is {end_event!r} of type {type(end_event).__name__}; pass an Event")
+            raise ArgumentTypeError(f"end_event is {end_event!r} of type {type(end_event).__name__}; pass an Event")
         end = end_event
         self.check_timed("first")
         end.check_timed("second")
         if self.device_index != end.device_index:
-            raise ValueError(
+            raise ArgumentError(
                 f"the first event is of device {self.device_index} and the second of device {end.device_index}; "
                 "times of two devices cannot be compared: record both on streams of one"
             )
@@ -486,6 +487,18 @@ cdef class Event(Waitable):
     def cuda_event(self):
         """The driver's handle, by torch's name for it: an int that fits a CUevent; 0 before the first record."""
         return self.handle
+
+    @property
+    def event_id(self):
+        """The driver's handle, by torch.Event's name for it; 0 before the first record."""
+        return self.handle
+
+    @property
+    def _as_parameter_(self):
+        """What ctypes passes to a C function: the handle as a pointer."""
+        import ctypes
+
+        return ctypes.c_void_p(self.handle)
 
     @property
     def device(self):

@@ -13,12 +13,15 @@ cdef class Stream:
     cdef bint made                  # initialised; a class that derives from it may have forgotten to
     cdef object __weakref__
 
+    cdef int open_by_id(self, object stream_id, int ordinal) except -1
+
 cdef class Waitable:                # an Event, as streams see it: events stand on streams
     cdef int record_in(self, Stream stream) except -1
     cdef int wait_in(self, Stream stream) except -1
 
 cdef class StreamContext:           # in which a stream is the current one of a thread
     cdef readonly object stream
+    cdef bint is_streams            # made by a Stream that is entered itself, which alone leaves it
     cdef int open                   # how often it is entered and not left, on all threads; each entry holds a reference
 
     cdef bint leave_slow(self) except -1

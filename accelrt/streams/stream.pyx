@@ -8,6 +8,7 @@ from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memmove
 
 from accelrt.core.integers cimport exact_int
+from accelrt.errors import ArgumentError, ArgumentTypeError
 from accelrt.devices.device cimport (
     count_devices, current_ordinal, device_at, device_total, ordinal_of, switch_back, switch_to,
 )
@@ -24,7 +25,7 @@ from accelrt.status cimport (
     INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, NOT_READY, NOT_SUPPORTED, NO_DEVICE, raise_status, refuse_copy,
     refuse_unmade,
 )
-from accelrt.streams.stream_pool cimport return_stream, take_stream
+from accelrt.streams.stream_pool cimport return_stream, share_stream, take_stream
 
 cdef extern from "<pthread.h>" nogil:
     int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept)
@@ -48,6 +49,7 @@ cdef extern from *:
 cdef enum:
     LEGACY = 0        # handles of default streams
     PER_THREAD = 2
+    CUDA_TYPE = 1     # torch's DeviceType::CUDA
 
 cdef object event_type = None
 cdef dict defaults = {}  # (ordinal, handle) -> the default Stream
@@ -190,7 +192,7 @@ cdef Stream stream_for(object stream, int ordinal, str what):
 
 
 cdef int raise_elsewhere(Stream stream, int ordinal, str what) except -1:
-    raise ValueError(
+    raise ArgumentError(
         f"stream is on device {stream.device_index}, {what} on {ordinal}; pass a stream of device {ordinal}, which may "
         f"wait for this one (Stream.wait_stream): handle {stream.handle:#x}"
     )
@@ -245,7 +247,7 @@ cdef int judge_handle(uintptr_t handle, int hint, str name) except -1:
     with nogil:
         code = device_of_stream(hint, handle, &device)
     if code == INVALID_HANDLE or code == INVALID_VALUE or code == INVALID_CONTEXT:
-        raise ValueError(
+        raise ArgumentError(
             f"{name} is {handle:#x}, which is no stream that the driver knows; pass the handle of one that is alive, "
             "or 0 for the default stream"
         )
@@ -285,6 +287,18 @@ cdef (int, int) priority_range_of(int ordinal):
     return least, greatest
 
 
+cdef int ordinal_of_parts(object device, object stream_id, object device_index, object device_type) except -1:
+    cdef int ordinal
+    if stream_id is None:
+        raise ArgumentTypeError("stream_id is None, with a device_index or a device_type; the three name a stream together")
+    if device_type is not None and exact_int(device_type, "device_type", "Stream.device_type") != CUDA_TYPE:
+        raise ArgumentError(f"device_type is {device_type!r}; the streams here are of type {CUDA_TYPE}, CUDA")
+    ordinal = ordinal_of(device if device_index is None else device_index)
+    if device is not None and ordinal_of(device) != ordinal:
+        raise ArgumentError(f"device is {device!r} and device_index {device_index!r}; pass one of them")
+    return ordinal
+
+
 cdef class Waitable:
     """A point in a stream's work that streams can wait for: the part of an Event that streams know of."""
 
@@ -307,9 +321,15 @@ cdef class Stream:
     Arguments:
         device: int, "cuda:1", "host:0", an object with an index, or None for the current device.
         priority: int, lower is more urgent; clamped to what the device has (Stream.priority_range()).
+        stream_id, device_index, device_type: int, what the properties of these names are of a stream that exists: then
+            this is another object of that stream, and keeps it.  priority is ignored.  Without stream_id they mean
+            nothing.
     Raises:
-        ValueError, TypeError: device names none, or priority is no int.
+        ValueError, TypeError: device names none, priority is no int, or no stream with that id is in use.
         CudaError: the driver made no stream.
+
+        with accelrt.Stream():  # as with accelrt.stream(...)
+            ...
 
     Every Stream has a driver stream to itself, which does not synchronise with the legacy default stream
     (CU_STREAM_NON_BLOCKING).  When it dies and its work is complete, another Stream gets the driver stream, and with
@@ -317,11 +337,14 @@ cdef class Stream:
     that runs is done, host functions included.
     """
 
-    def __init__(self, device=None, priority=0):
+    def __init__(self, device=None, priority=0, *, stream_id=None, device_index=None, device_type=None):
         cdef int ordinal = ordinal_of(device)
         cdef int least, greatest, level = 0
         if self.made:  # a second call would lose the driver stream that it has
             raise RuntimeError(f"{self!r} is made already; make another Stream")
+        if stream_id is not None or device_index is not None or device_type is not None:
+            self.open_by_id(stream_id, ordinal_of_parts(device, stream_id, device_index, device_type))
+            return
         if priority is not 0:
             level = read_priority(priority)
             least, greatest = priority_range_of(ordinal)
@@ -336,6 +359,25 @@ cdef class Stream:
             end_window(self.device_index, self.handle)
         if self.pooled != NULL:
             return_stream(self.pooled)
+
+    cdef int open_by_id(self, object stream_id, int ordinal) except -1:
+        cdef uintptr_t handle = handle_of(stream_id, "stream_id")
+        cdef int code = 0, found
+        if handle > PER_THREAD:
+            self.pooled = share_stream(ordinal, handle, &code)
+        if code:
+            raise ArgumentError(
+                f"stream_id is {handle:#x}, which is no stream in use of device {ordinal}: it is another device's, or the "
+                "Streams that had it are gone; keep the Stream for as long as its id is in use"
+            )
+        if self.pooled == NULL:  # a default stream or another library's
+            found = judge_handle(handle, ordinal, "stream_id")
+            if found != ordinal:
+                raise ArgumentError(f"stream_id {handle:#x} is a stream of device {found}, but device_index is {ordinal}")
+        self.handle = handle
+        self.device_index = ordinal
+        self.made = True
+        return 0
 
     @staticmethod
     def from_any(stream, device=None):
@@ -370,6 +412,30 @@ cdef class Stream:
         if not self.made:
             refuse_unmade(self)
         return self.handle
+
+    @property
+    def stream_id(self):
+        """int: with device_index and device_type, what names this stream to Stream(stream_id=...); the driver's handle."""
+        if not self.made:
+            refuse_unmade(self)
+        return self.handle
+
+    @property
+    def native_handle(self):
+        """The driver's handle, by torch.Stream's name for it."""
+        return self.cuda_stream
+
+    @property
+    def device_type(self):
+        """int, torch's number for CUDA, 1: it is the same for the host device, which "cuda" names too."""
+        return CUDA_TYPE
+
+    @property
+    def _as_parameter_(self):
+        """What ctypes passes to a C function: the handle as a pointer."""
+        import ctypes
+
+        return ctypes.c_void_p(self.cuda_stream)
 
     @property
     def priority(self):
@@ -508,6 +574,23 @@ cdef class Stream:
             refuse_unmade(self)
         enqueue_callback(self.device_index, self.handle, function)
 
+    def __enter__(self):
+        cdef StreamContext context = StreamContext(self)
+        context.is_streams = True
+        context.__enter__()
+        return self
+
+    def __exit__(self, kind, error, trace):
+        cdef StreamContext context
+        cdef int index
+        for index in range(entered.depth - 1 if entered != NULL else -1, -1, -1):
+            context = <StreamContext>entered.entries[index].context
+            if context.is_streams and context.stream is self:
+                return context.__exit__(kind, error, trace)
+        if is_forked:  # as in a context that was entered before the fork
+            return False
+        raise RuntimeError(f"{self!r} is not entered on this thread; nothing is changed")
+
     def __cuda_stream__(self):
         """(0, handle): the protocol by which CUDA libraries in Python hand streams to each other."""
         if not self.made:
@@ -586,6 +669,11 @@ def set_stream(stream):
     make_current(chosen)
 
 
+def _set_stream_by_id(stream_id, device_index, device_type):
+    """set_stream(Stream(stream_id=stream_id, device_index=device_index, device_type=device_type))"""
+    set_stream(Stream(stream_id=stream_id, device_index=device_index, device_type=device_type))
+
+
 def provide_event_type(kind):
     """Sets the class of the events that streams make: events import streams, and streams do not import events."""
     global event_type
@@ -627,6 +715,11 @@ class ExternalStream(Stream):
         self_.handle = handle
         self_.owner = owner
         self_.made = True
+
+
+def get_stream_from_external(data_ptr, device=None):
+    """ExternalStream(data_ptr, device), by torch.cuda's name for it."""
+    return ExternalStream(data_ptr, device)
 
 
 # --- contexts: a stream is a thread's current one for a while, and its device the current one -------------------
@@ -747,7 +840,7 @@ cdef int drop_inner(int index) except -1:
     cdef int inner
     for inner in range(entered.depth - 1, index, -1):
         context = entered.entries[inner].context
-        if Py_REFCNT(context) == (<StreamContext>context).open:
+        if Py_REFCNT(context) == (<StreamContext>context).open and not (<StreamContext>context).is_streams:
             unlink(inner)
     return entered.depth - 1 - index
 

@@ -7,11 +7,16 @@ cdef struct PooledStream:  # of one driver stream; both live as long as the proc
     int device
     int priority
     bint by_handle         # nogil code has it, and returns it by its handle; under the pool's lock
+    bint idle              # in the pool; under its lock
+    int sharers            # Streams made by its id, beside the first holder; under the pool's lock
     PooledStream* next     # in the pool: the one that was returned next
 
 # For Stream, with the GIL: an idle stream, or a new one.  Raises what the driver answers.
 cdef PooledStream* take_stream(int device, int priority) except NULL
 cdef void return_stream(PooledStream* stream) noexcept nogil  # its work may still run
+# For a Stream made by an id, which returns it as others do.  NULL where it is not of this pool, with INVALID_HANDLE in
+# out_code where it is but nobody holds it.
+cdef PooledStream* share_stream(int device, uintptr_t stream, int* out_code) noexcept nogil
 
 cdef size_t streams_in_use() noexcept nogil  # taken and not returned, on all devices
 

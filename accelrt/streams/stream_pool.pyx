@@ -53,12 +53,17 @@ cdef PooledStream* pop(Returned* queue) noexcept nogil:
     found = queue.first
     if found != NULL:
         queue.first = found.next
+        found.idle = False
     spin_unlock(&lock)
     return found
 
 
 cdef void push_locked(PooledStream* stream) noexcept nogil:
     cdef Returned* queue = returned_like(stream.device, stream.priority)
+    if stream.sharers:  # one of its holders is gone
+        stream.sharers -= 1
+        return
+    stream.idle = True
     stream.next = NULL
     if queue.first == NULL:
         queue.first = stream
@@ -71,6 +76,21 @@ cdef void return_stream(PooledStream* stream) noexcept nogil:
     spin_lock(&lock)
     push_locked(stream)
     spin_unlock(&lock)
+
+
+cdef PooledStream* share_stream(int device, uintptr_t stream, int* out_code) noexcept nogil:
+    # Takes the lock.
+    cdef PooledStream* found
+    out_code[0] = 0
+    spin_lock(&lock)
+    found = <PooledStream*>map_find(&streams, stream)
+    if found != NULL and (found.idle or found.device != device):
+        out_code[0] = INVALID_HANDLE
+        found = NULL
+    elif found != NULL:
+        found.sharers += 1
+    spin_unlock(&lock)
+    return found
 
 
 cdef int take_idle(int device, int priority, PooledStream** out_stream, const char** out_row) noexcept nogil:

@@ -130,7 +130,7 @@ def test_a_free_that_fails_is_told(rmm, on_host_memory, monkeypatch):
 def test_a_free_that_fails_is_written_by_pythons_own_hook(monkeypatch, capsys):
     monkeypatch.setattr(sys, "unraisablehook", sys.__unraisablehook__)
     ours._functions(0)[1](0x123000, 64, accelrt.Stream())
-    assert "ValueError: free_on: 0x123000 is not allocated" in capsys.readouterr().err
+    assert "ArgumentError: free_on: 0x123000 is not allocated" in capsys.readouterr().err
 
 
 @pytest.mark.host

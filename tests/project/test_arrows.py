@@ -31,6 +31,8 @@ FLOORS = (
     ("kernels",),
     ("graphs",),
     (
+        "gds",
+        "green_contexts",
         "identity",
         "publish",
         "random",
@@ -56,7 +58,7 @@ DOORS = {
         "routes",
         "suspended",
     },
-    "memory.backends": {"callbacks", "torch_hooks"},
+    "memory.backends": {"backend", "callbacks", "torch_hooks"},
     "memory.host": {"pool"},
     "memory.settings": {"apply", "settings"},
     "driver": {"capture_guard", "cuda.driver", "host.driver", "registry", "table", "waiting"},

@@ -22,6 +22,8 @@ OWNERS_IN_PYTHON = {
     "accelrt.graphs.hooks.RemovableHandle",
     "accelrt.interop.cuda_core._Resource",
     "accelrt.random.graph_states.GraphStates",
+    "accelrt.gds.GdsFile",
+    "accelrt.green_contexts.GreenContext",
 }
 # Their parts, which no user meets alone: programs, tables and records of one process.
 PARTS = {
@@ -37,6 +39,8 @@ PARTS = {
     "accelrt.cli.top.keys.Keys",
     "accelrt.cli.top.state.State",
     "accelrt.env.Variable",
+    "accelrt.gds.Description",
+    "accelrt.green_contexts.Part",
     "accelrt.viewer.html_page.ColumnWriter",
     "accelrt.viewer.memory_ranges.MappedRanges",
     "accelrt.viewer.snapshot_columns.DeviceRecording",

@@ -7,6 +7,7 @@ pytestmark = pytest.mark.own_process
 
 FIGURES = """
 import os
+import warnings
 import accelrt
 from accelrt import memory
 told = [
@@ -18,13 +19,20 @@ assert told == [0] * 8, told
 assert memory.memory_stats() == memory.memory_stats(1) == {}
 assert memory.memory_snapshot() == memory.memory_snapshot(0) == []
 assert memory.reset_peak_memory_stats() is None and memory.reset_accumulated_memory_stats(1) is None
-assert memory.host_memory_stats()["allocated_bytes.current"] == 0
+assert memory.host_memory_stats() == memory.host_memory_stats_as_nested_dict() == {}
+assert memory.memory_stats_as_nested_dict() == memory.memory_stats_as_nested_dict(1) == {}
+assert "0 B" in memory.memory_summary()
 memory.reset_peak_host_memory_stats(); memory.reset_accumulated_host_memory_stats()
 memory.audit(); memory.audit(0); memory.host_audit()
 memory.empty_cache(); memory.host_empty_cache()
 memory.allocator_settings(); memory.pinned_settings()
 assert memory.get_allocator_backend() == "native"
-assert not accelrt.is_initialized()
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", FutureWarning)
+    told = [memory.memory_cached(), memory.max_memory_cached(0), memory.reset_max_memory_allocated(),
+            memory.reset_max_memory_cached()]
+assert told == [0, 0, None, None], told
+assert not accelrt.is_initialized() and not accelrt._is_in_bad_fork()
 assert "libcuda" not in open("/proc/self/maps").read()
 """
 
@@ -48,9 +56,9 @@ def test_a_process_that_asked_may_fork_and_use_the_device_in_the_child():
 @pytest.mark.parametrize(
     ("call", "error"),
     [
-        ("memory_allocated('nonsense')", "ValueError"),
-        ("memory_stats(1.5)", "TypeError"),
-        ("memory_snapshot('cuda:x')", "ValueError"),
+        ("memory_allocated('nonsense')", "InvalidDeviceError"),
+        ("memory_stats(1.5)", "InvalidDeviceTypeError"),
+        ("memory_snapshot('cuda:x')", "InvalidDeviceError"),
         ("memory_stat('no.such.key')", "KeyError"),
     ],
 )
@@ -61,6 +69,22 @@ def test_what_names_no_device_and_no_figure_is_still_an_error(call, error):
         "except Exception as error:\n    print(type(error).__name__, is_initialized())"
     )
     assert run_code(code, ACCELRT_DRIVER="host") == f"{error} False\n"
+
+
+def test_figures_are_0_in_a_child_forked_after_the_first_use_as_in_torch():
+    code = (
+        "import accelrt, os\nfrom accelrt import memory\n"
+        "held, pinned = accelrt.Buffer(1000), accelrt.PinnedBuffer(1000)\n"
+        "pid = os.fork()\n"
+        "if pid == 0:\n"
+        "    print(accelrt._is_in_bad_fork(), accelrt.is_initialized(), memory.memory_allocated(),\n"
+        "          memory.max_memory_reserved(1), memory.memory_stats(0), memory.host_memory_stats(),\n"
+        "          memory.memory_snapshot(), memory.memory_stats_as_nested_dict(), flush=True)\n"
+        "    os._exit(0)\n"
+        "assert os.waitpid(pid, 0)[1] == 0\n"
+        "print(accelrt._is_in_bad_fork(), memory.memory_allocated())\n"
+    )
+    assert run_code(code, ACCELRT_DRIVER="host") == "True False 0 0 {} {} [] {}\nFalse 1024\n"
 
 
 def test_figures_are_of_the_device_once_it_is_used():

@@ -105,7 +105,7 @@ FORK = (
         "accelrt.Buffer(512)",
         "accelrt.synchronize()",
         "accelrt.current_device()",
-        "accelrt.memory_stats(0)",
+        "accelrt.mem_get_info(0)",
         "accelrt.Event().record()",
         "accelrt.get_device_properties(0)",
     ],

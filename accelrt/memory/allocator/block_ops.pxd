@@ -5,7 +5,7 @@ from libc.stdint cimport int64_t
 from accelrt.memory.allocator.address_table cimport list_block, unlist_block
 from accelrt.memory.allocator.free_list cimport remove
 from accelrt.memory.allocator.sizes cimport UNIT, worth_splitting
-from accelrt.memory.allocator.types cimport FREE, LIVE, Block, Heap, PoolSettings
+from accelrt.memory.allocator.types cimport ANY_REST, FREE, LIVE, Block, Heap, PoolSettings
 
 # The net change that an operation makes to the free blocks that count as splits (is_split).
 cdef struct Change:
@@ -22,6 +22,8 @@ cdef inline bint keeps_rest(const Block* block, size_t size) noexcept nogil:
     # Whether the remainder becomes a free block.  A plain block of max_split and more is handed out whole (suits).
     if block.segment.shape:
         return block.size > size
+    if block.segment.splits:
+        return block.segment.splits == ANY_REST and block.size > size
     return worth_splitting(block.size - size, block.segment.kind) and block.size < block.heap.settings.max_split
 
 

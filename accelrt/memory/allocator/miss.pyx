@@ -14,7 +14,7 @@ from accelrt.driver.waiting cimport INTERRUPTED, LOOK_NS, begin_slice, end_slice
 from accelrt.memory.allocator.address_table cimport ensure_places
 from accelrt.memory.allocator.backing.expandable cimport grow_pages, need_at_end, trim_all_expandable
 from accelrt.memory.allocator.backing.pages cimport release_page, evict
-from accelrt.memory.allocator.backing.plain cimport grow_plain, release_plain
+from accelrt.memory.allocator.backing.plain cimport grow_plain, release_plain, takes_plain
 from accelrt.memory.allocator.backing.stitching cimport (
     Found, drop_idle_stitched, find_pages, forget_missing, has_too_many_stitched, is_over_budget, mark_leaving,
     reset_budget, return_all_pages, reuse_stitched, stitch,
@@ -34,7 +34,7 @@ from accelrt.memory.allocator.stream_epochs cimport (
     cancel_device_wait, close_epochs, drop_progress_events, drop_waited, mark_all_quiescent, mark_replay, next_replay,
     poll_all, poll_progress,
 )
-from accelrt.memory.allocator.types cimport CLASSES, Block, Page, Replay, Use
+from accelrt.memory.allocator.types cimport CLASSES, Block, Page, PrivatePool, Replay, Use
 from accelrt.status cimport CAPTURE_UNSUPPORTED, CAP_REACHED, OUT_OF_MEMORY, POOL_CAP_REACHED, SLEEPING
 
 cdef enum:
@@ -105,14 +105,22 @@ cdef Block* borrowable_in(Pool* pool, Heap* heap, size_t size) noexcept nogil:
     return best
 
 
-cdef int borrow(Pool* pool, Request* request, int refusal, uintptr_t* out_address) noexcept nogil:
+cdef bint may_serve(const Heap* heap, const PrivatePool* owner, bint last) noexcept nogil:
+    # Whether a heap's free blocks may serve requests of a private pool, or of the common pool (NULL).
+    if heap.owner == owner:
+        return True
+    return last and owner == NULL and heap.owner.lends and not has_graphs(heap.owner) and heap.owner.suspension == NULL
+
+
+cdef int borrow(Pool* pool, Request* request, int refusal, bint last, uintptr_t* out_address) noexcept nogil:
     # Hands out a quiescent free block of another heap of the same pool; the given refusal if there is none.  Such a
     # block may be part of a page that a live block of its heap keeps there, so that the page cannot be taken as a whole.
+    # last: before the request is refused, also of the private pools that lend to the common one.
     cdef Heap* other = pool.heaps if pool.settings.virtual_memory else NULL
     cdef Block* best = NULL
     cdef Block* block
     while other != NULL:
-        if other != request.heap and other.owner == request.heap.owner and other.summary:
+        if other != request.heap and may_serve(other, request.heap.owner, last) and other.summary:
             block = borrowable_in(pool, other, request.size)
             if block != NULL and (best == NULL or precedes(block, best)):
                 best = block
@@ -131,8 +139,10 @@ cdef size_t least_segment(const Pool* pool, size_t size) noexcept nogil:
 
 cdef size_t plain_size(const Pool* pool, const Request* request) noexcept nogil:
     # The size of the plain segment that a request grows by.
-    if request.kind == SMALL:
+    if request.kind == SMALL or pool.settings.virtual_memory and request.size <= SMALL_LIMIT:
         return SMALL_SEGMENT
+    if request.heap.owner != NULL and request.heap.owner.whole:
+        return least_segment(pool, request.size)
     if request.size < min(<size_t>LARGE_LIMIT, pool.settings.large_segment):
         return pool.settings.large_segment
     return least_segment(pool, request.size)
@@ -208,8 +218,8 @@ cdef int stitch_pages(Pool* pool, Request* request) noexcept nogil:
 cdef int grow_or_stitch(Pool* pool, Request* request) noexcept nogil:
     # Gets more memory for the request's heap, if the device and the limits allow it; 0 means search again.
     cdef int code
-    if not pool.settings.virtual_memory:
-        code = collect(pool, plain_size(pool, request))
+    if takes_plain(pool, request.heap):
+        code = 0 if pool.settings.virtual_memory else collect(pool, plain_size(pool, request))
         return code if code else grow_plain(pool, request.heap, plain_size(pool, request))
     if not pool.settings.stitching:
         return grow_pages(pool, request.heap, need_at_end(pool, request.heap, request.size), True)
@@ -472,7 +482,7 @@ cdef int run_callbacks(Pool* pool, Request* request, int refusal, uintptr_t* out
 
 cdef int last_growth(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil:
     # Plain segments: grows by the least size that holds the request.
-    cdef size_t least = SMALL_SEGMENT if request.kind == SMALL else least_segment(pool, request.size)
+    cdef size_t least = SMALL_SEGMENT if request.size <= SMALL_LIMIT else least_segment(pool, request.size)
     cdef int code = grow_plain(pool, request.heap, least)
     return code if code else find(pool, request, out_address)
 
@@ -521,7 +531,7 @@ cdef int retry(Pool* pool, Request* request, uintptr_t* out_address) noexcept no
         request.across = True
         code = find_or_grow(pool, request, out_address)
     if refused(code) and request.size <= SMALL_LIMIT:
-        code = borrow(pool, request, code, out_address)
+        code = borrow(pool, request, code, False, out_address)
     if not refused(code):
         return code
     pool.stats.num_sync_all_streams += 1
@@ -532,10 +542,10 @@ cdef int retry(Pool* pool, Request* request, uintptr_t* out_address) noexcept no
         code = run_callbacks(pool, request, code, out_address)
     if refused(code):
         code = release_and_retry(pool, request, code, out_address)
-    if refused(code) and not pool.settings.virtual_memory:
+    if refused(code) and takes_plain(pool, request.heap):
         code = last_growth(pool, request, out_address)
     if refused(code):
-        code = borrow(pool, request, code, out_address)
+        code = borrow(pool, request, code, True, out_address)
     if refused(code):
         pool.stats.num_ooms += 1
         note_refusal(pool, request)

@@ -4,6 +4,7 @@
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
 
 from accelrt.memory.allocator.stats cimport STATS
+from accelrt.memory.allocator.types cimport Source
 
 cdef struct PrivateStats:  # by the statistics of stats.pxd, except those of splits
     bint known             # the device has such a pool
@@ -17,6 +18,10 @@ cdef struct PrivateStats:  # by the statistics of stats.pxd, except those of spl
 # finds no memory; limit is the most bytes that it reserves, SIZE_MAX for any number, and unused where a graph retains
 # it.  Before a graph releases its pool, it names the streams that it was replayed on.
 cdef int retain_pool(int device, uint64_t first, uint64_t second, bint user, size_t limit) noexcept nogil
+# Before anything is allocated in a pool that the caller retains: where its segments come from (NULL: the device), whether
+# they are never split, and whether its free blocks serve the common pool before that refuses a request.
+cdef int set_up_pool(int device, uint64_t first, uint64_t second, const Source* source, bint whole,
+                     bint lends) noexcept nogil
 cdef int release_pool(int device, uint64_t first, uint64_t second, bint user) noexcept nogil
 cdef void note_replays(int device, uint64_t first, uint64_t second, uintptr_t stream) noexcept nogil
 cdef void hide_replays(int device, uint64_t first, uint64_t second) noexcept nogil  # their streams are unknown

@@ -42,6 +42,22 @@ cdef int retain_pool(int device, uint64_t first, uint64_t second, bint user, siz
     return code
 
 
+cdef int set_up_pool(int device, uint64_t first, uint64_t second, const Source* source, bint whole,
+                     bint lends) noexcept nogil:
+    cdef Pool* pool
+    cdef PrivatePool* owner
+    cdef int code = pool_of(device, &pool)
+    if code:
+        return code
+    pthread_mutex_lock(&pool.lock)
+    owner = find_private(pool, first, second)
+    owner.source = source
+    owner.whole = whole
+    owner.lends = lends
+    pthread_mutex_unlock(&pool.lock)
+    return 0
+
+
 cdef int release_pool(int device, uint64_t first, uint64_t second, bint user) noexcept nogil:
     # FORKED if the pool belongs to the parent process.
     cdef Pool* pool = pool_if_made(device)

@@ -471,7 +471,7 @@ cdef int judge(Pool* pool, const PrivatePool* owner) noexcept nogil:
     # Why the pool cannot be suspended now; 0: it can.
     if owner == NULL or owner.uses == 0:
         return NOT_RETAINED
-    if not pool.settings.virtual_memory:
+    if not pool.settings.virtual_memory or owner.source != NULL or owner.whole:
         return IN_PLAIN
     if owner.suspension != NULL:
         return SUSPENDED

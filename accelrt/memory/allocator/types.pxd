@@ -63,6 +63,12 @@ cdef struct Suspension:
     size_t range_count
     Suspension* next
 
+# A library's functions that a private pool takes plain segments by, in place of the driver's; it lives as long as the
+# process.  They are called with the device current, in relaxed capture mode and outside the exclusive section.
+cdef struct Source:
+    void* (*alloc)(size_t size, int device, void* stream) noexcept nogil
+    void (*free)(void* address, size_t size, int device, void* stream) noexcept nogil
+
 # A private pool: the heaps that the captures of one graph pool handle, or a MemPool, allocate from.
 cdef struct PrivatePool:
     uint64_t[2] id
@@ -71,6 +77,9 @@ cdef struct PrivatePool:
     bint emptied           # its idle memory is being released although MemPools use it; no graph does
     uint64_t segments
     size_t limit           # most bytes to reserve
+    const Source* source   # where its segments come from; NULL: the driver
+    bint whole             # its segments are never split
+    bint lends             # its free blocks may serve requests of the common pool that would be refused otherwise
     size_t reserved
     size_t sleeping        # bytes of its suspended pages
     Suspension* suspension  # NULL: it is in use; else nothing is allocated from it
@@ -100,6 +109,11 @@ cdef enum:  # Block.state
     PENDING = 2  # freed, but another stream may still use it
     HOLE = 3     # one slot whose page is resident elsewhere or nowhere, or was released
     CACHED = 4   # freed to the last-freed cache (fast_path.pxd); made FREE before any other operation in its heap
+
+cdef enum:  # Segment.splits, of plain segments
+    BY_KIND = 0   # where the rest is worth splitting off
+    ANY_REST = 1
+    NO_REST = 2
 
 cdef enum:  # Segment.shape
     PLAIN = 0       # one allocation of the driver
@@ -173,6 +187,8 @@ cdef struct Segment:
     uint64_t serial
     int shape
     int kind             # SMALL or LARGE; LARGE unless PLAIN
+    int splits           # of a plain one: what rest of its blocks is split off
+    const Source* source  # of a plain one: where it came from; NULL: the driver
     bint incomplete      # a stitched segment that lost a page, or is being dropped: not used again
     Heap* heap           # the heap whose free lists its blocks return to
     Block* first         # the block at its start

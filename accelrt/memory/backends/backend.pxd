@@ -1,5 +1,6 @@
 # Which backend serves, for the modules beside it; and the backend pluggable: a library's two functions, in the ABI of
 # torch's CUDAPluggableAllocator.
+from accelrt.memory.allocator.types cimport Source
 from accelrt.memory.backends.external_types cimport Backend, ExternalPool
 
 # One a CUDAPluggableAllocator; it lives as long as the process, as the pools on it do.
@@ -20,7 +21,11 @@ cdef void leave(ExternalPool* pool, const Visit* visit) noexcept nogil
 
 cdef class Allocator:
     cdef Backend* backend  # NULL before __init__; pools may stand on it for as long as the process lives
+    cdef Source* source    # the same for one MemPool, and as long; NULL: it cannot be one's
     cdef object __weakref__
+
+# For a MemPool: the functions of a CUDAPluggableAllocator, whose library stays loaded from now on; else a TypeError.
+cdef const Source* source_of(object allocator) except NULL
 
 # Which backend serves, for the modules beside it.
 

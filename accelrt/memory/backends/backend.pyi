@@ -1,6 +1,8 @@
 import os
+from typing import Self
 
-class Allocator: ...
+class Allocator:
+    def allocator(self) -> Self: ...
 
 class CUDAPluggableAllocator(Allocator):
     path: str

@@ -13,11 +13,11 @@ from libc.stdlib cimport calloc, free
 from accelrt.driver.capture_guard cimport GONE, go_relaxed, is_captured_event, meaning_of, record_behind, restore_mode
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport EVENT_DISABLE_TIMING
-from accelrt.errors import NotSupportedError
+from accelrt.errors import ArgumentTypeError, NotSupportedError
 from accelrt.memory.allocator.pool cimport use_on
 cimport accelrt.memory.allocator.pool as native
 from accelrt.memory.allocator.read_stats cimport allocated_bytes, reserved_bytes
-from accelrt.memory.allocator.types cimport Pool
+from accelrt.memory.allocator.types cimport Pool, Source
 from accelrt.memory.backends.external_pool cimport cuda_malloc_async_backend
 from accelrt.memory.backends.external_types cimport ExternalPool, Record, Sharer
 from accelrt.memory.settings.apply cimport backend_name, choose_backend
@@ -194,12 +194,16 @@ cdef bint is_ours(str path) except -1:
 cdef class Allocator:
     """What change_current_allocator takes: the base of its kinds."""
 
+    def allocator(self):
+        """What MemPool(allocator=...) takes, as in torch: the object itself."""
+        return self
+
     def __reduce__(self):
         refuse_copy(self, "it stands for functions of this process; make another one of the same functions")
 
 
 cdef class CUDAPluggableAllocator(Allocator):
-    """An allocator in a shared library, for change_current_allocator.
+    """An allocator in a shared library, for change_current_allocator and MemPool.
 
     Arguments:
         path_to_so_file: str or path, of the library; one without a slash is looked for as dlopen does.
@@ -236,11 +240,27 @@ cdef class CUDAPluggableAllocator(Allocator):
         plug.alloc = <void* (*)(size_t, int, void*) noexcept nogil>alloc
         plug.free = <void (*)(void*, size_t, int, void*) noexcept nogil>give_back
         self.backend = &plug.backend
+        self.source = <Source*>calloc(1, sizeof(Source))
+        if self.source == NULL:
+            raise MemoryError("no host memory for an allocator's record")
+        self.source.alloc = plug.alloc
+        self.source.free = plug.free
         self.alloc_fn_name = alloc_fn_name
         self.free_fn_name = free_fn_name
 
     def __repr__(self):
         return f"<accelrt.memory.CUDAPluggableAllocator {self.alloc_fn_name}, {self.free_fn_name} of {self.path}>"
+
+
+cdef const Source* source_of(object allocator) except NULL:
+    if isinstance(allocator, Allocator) and (<Allocator>allocator).backend == NULL:
+        refuse_unmade(allocator)
+    if not isinstance(allocator, Allocator) or (<Allocator>allocator).source == NULL:
+        raise ArgumentTypeError(
+            f"allocator is {allocator!r} of type {type(allocator).__name__}; pass a CUDAPluggableAllocator, or None"
+        )
+    chosen_allocators.append(allocator)
+    return (<Allocator>allocator).source
 
 
 def change_current_allocator(allocator):

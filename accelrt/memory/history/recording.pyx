@@ -10,6 +10,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memset
 
 from accelrt.core.integers cimport exact_int
+from accelrt.errors import ArgumentError
 from accelrt.memory.allocator.event_ring cimport (
     clear_ring, copy_some, exchange_tag, first_event, read_tag, record_annotation, set_capture,
 )
@@ -120,14 +121,14 @@ def record_history(enabled="all", context="all", stacks="python", max_entries=DE
     if enabled is True or enabled is False:
         enabled = "all" if enabled else None
     if enabled not in (None, "state", "all"):
-        raise ValueError(f"enabled is {enabled!r}; pass None, 'state' or 'all'")
+        raise ArgumentError(f"enabled is {enabled!r}; pass None, 'state' or 'all'")
     if context not in CONTEXTS:
-        raise ValueError(f"context is {context!r}; pass None, 'state', 'alloc' or 'all'")
+        raise ArgumentError(f"context is {context!r}; pass None, 'state', 'alloc' or 'all'")
     if stacks not in ("python", "all"):
-        raise ValueError(f"stacks is {stacks!r}; pass 'python' or 'all'")
+        raise ArgumentError(f"stacks is {stacks!r}; pass 'python' or 'all'")
     max_entries = exact_int(max_entries, "max_entries", "a number of events as int")
     if max_entries < 1:
-        raise ValueError(f"max_entries is {max_entries}; keep one event or more")
+        raise ArgumentError(f"max_entries is {max_entries}; keep one event or more")
     with turn:
         settings.tags = wanted.tags
         settings.records = enabled == "all"

@@ -290,7 +290,8 @@ class Mirror(Offers):
         """The statistics are the same."""
         if not self.checking:
             return
-        model, real = self.models[device].statistics.flat, accelrt.memory_stats(device)
+        paged = isinstance(self.models[device], PagedModel)
+        model, real = self.models[device].statistics.shown(paged), accelrt.memory_stats(device)
         if not model.items() <= real.items():
             differing = [
                 f"{key}: {real.get(key)}, the model has {value}"

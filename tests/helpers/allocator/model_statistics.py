@@ -42,6 +42,18 @@ class Statistics:
     def count(self, name, by=1):
         self.flat[name] += by
 
+    def shown(self, virtual_memory):
+        """As memory_stats has it: of shared segments, the small pool has what small blocks occupy."""
+        shown = dict(self.flat)
+        if virtual_memory:
+            small = {part: shown[f"active_bytes.small_pool.{part}"] for part in PARTS}
+            small["current"] = min(small["current"], shown["reserved_bytes.all.current"])
+            shown.update({f"reserved_bytes.small_pool.{part}": figure for part, figure in small.items()})
+            shown["reserved_bytes.large_pool.current"] -= small["current"]
+            shown["reserved_bytes.large_pool.allocated"] += small["freed"]
+            shown["reserved_bytes.large_pool.freed"] += small["allocated"]
+        return shown
+
     def reset_peaks(self):
         for current, peak, _, _ in self.keys.values():
             self.flat[peak] = self.flat[current]

@@ -6,6 +6,7 @@ from accelrt.memory.allocator.stats cimport RESERVED_BYTES
 from accelrt.memory.allocator.types cimport Heap, Pool, Segment
 
 cdef int within_limits(Pool* pool, Heap* heap, size_t size) noexcept nogil  # 0, or which limit growth by size would pass
+cdef bint takes_plain(const Pool* pool, const Heap* heap) noexcept nogil  # the heap grows by plain segments
 cdef int grow_plain(Pool* pool, Heap* heap, size_t size) noexcept nogil
 cdef int release_plain(Pool* pool, size_t wanted) noexcept nogil  # idle segments: wanted bytes, or SIZE_MAX for all
 cdef void link_segment(Pool* pool, Segment* segment) noexcept nogil  # plain and expandable segments

@@ -2,7 +2,7 @@
 
 Every function here runs under the growth lock and in the exclusive section, unless it says otherwise.
 """
-from libc.stdint cimport SIZE_MAX, int64_t
+from libc.stdint cimport SIZE_MAX, int64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 
 from accelrt.memory.allocator.address_table cimport claim_addresses
@@ -11,19 +11,58 @@ from accelrt.memory.allocator.event_ring cimport record_event, stack_of_block
 from accelrt.memory.allocator.exclusive cimport call_unlocked, count_oversize, count_pool, put_free, reserved, take_free
 from accelrt.memory.allocator.history_types cimport SEGMENT_ALLOCATED, SEGMENT_FREED
 from accelrt.memory.allocator.metadata cimport append_hole, ensure_blocks
+from accelrt.memory.allocator.sizes cimport UNIT
 from accelrt.memory.allocator.stats cimport RESERVED_BYTES, SEGMENT
-from accelrt.memory.allocator.types cimport FREE, HOLE, PLAIN, Block
-from accelrt.status cimport CAP_REACHED, NO_HOST_MEMORY, POOL_CAP_REACHED
+from accelrt.memory.allocator.types cimport ANY_REST, BY_KIND, FREE, HOLE, NO_REST, PLAIN, Block
+from accelrt.status cimport CAP_REACHED, INVALID_VALUE, NO_HOST_MEMORY, OUT_OF_MEMORY, POOL_CAP_REACHED
 
 
-cdef int take_bytes(Pool* pool, void* segment) noexcept nogil:
+cdef int take_bytes(Pool* pool, void* about) noexcept nogil:
     # Run by call_unlocked, outside the exclusive section.
-    return pool.table.memory_alloc(pool.device, (<Segment*>segment).size, &(<Segment*>segment).address)
+    cdef Segment* segment = <Segment*>about
+    cdef int before, code
+    if segment.source == NULL:
+        return pool.table.memory_alloc(pool.device, segment.size, &segment.address)
+    code = enter_device(pool, &before)
+    if code:
+        return code
+    segment.address = <uintptr_t>segment.source.alloc(segment.size, pool.device, <void*>segment.heap.stream)
+    if segment.address & (UNIT - 1):
+        segment.source.free(<void*>segment.address, segment.size, pool.device, <void*>segment.heap.stream)
+        code = INVALID_VALUE
+    leave_device(pool, before)
+    return code if code or segment.address else OUT_OF_MEMORY
 
 
-cdef int give_bytes(Pool* pool, void* segment) noexcept nogil:
+cdef int give_bytes(Pool* pool, void* about) noexcept nogil:
     # Run by call_unlocked, outside the exclusive section.
-    return pool.table.memory_free(pool.device, (<Segment*>segment).address)
+    cdef Segment* segment = <Segment*>about
+    cdef int before, code
+    if segment.source == NULL:
+        return pool.table.memory_free(pool.device, segment.address)
+    code = enter_device(pool, &before)
+    if code == 0:
+        segment.source.free(<void*>segment.address, segment.size, pool.device, <void*>segment.heap.stream)
+        leave_device(pool, before)
+    return code
+
+
+cdef int enter_device(const Pool* pool, int* out_before) noexcept nogil:
+    # A library's functions allocate on the current device.
+    cdef int code = pool.table.current_device(out_before)
+    if code == 0 and out_before[0] != pool.device:
+        code = pool.table.set_device(pool.device)
+    return code
+
+
+cdef void leave_device(const Pool* pool, int before) noexcept nogil:
+    if before != pool.device:
+        pool.table.set_device(before)  # -1 where the thread had no device
+
+
+cdef bint takes_plain(const Pool* pool, const Heap* heap) noexcept nogil:
+    return not pool.settings.virtual_memory or (
+        heap.owner != NULL and (heap.owner.source != NULL or heap.owner.whole))
 
 
 cdef void link_segment(Pool* pool, Segment* segment) noexcept nogil:
@@ -80,6 +119,10 @@ cdef int grow_plain(Pool* pool, Heap* heap, size_t size) noexcept nogil:
     if segment == NULL:
         return NO_HOST_MEMORY
     segment.size = segment.held = size
+    segment.heap = heap
+    if heap.owner != NULL:
+        segment.source = heap.owner.source
+        segment.splits = NO_REST if heap.owner.whole else ANY_REST if pool.settings.virtual_memory else BY_KIND
     code = call_unlocked(pool, take_bytes, segment)
     if code == 0:
         code = ensure_blocks(heap, 1)
@@ -92,7 +135,6 @@ cdef int grow_plain(Pool* pool, Heap* heap, size_t size) noexcept nogil:
         return code
     segment.shape = PLAIN
     segment.kind = heap.kind
-    segment.heap = heap
     link_segment(pool, segment)
     count_owner(heap, size)
     pool.stats.num_device_alloc += 1

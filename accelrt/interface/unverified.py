@@ -1,0 +1,135 @@
+"""Backends that can only be counted: Intel's GPUs ("xpu") and AMD's ("hip").  Unverified on hardware.
+
+accelrt has no driver table for them, and was not tried on either.  Their interfaces count the devices by what
+the kernel lists, and every other call says what is missing.  A package that has the rest registers a class of
+its own under the same name, which takes the place of these.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, ClassVar
+
+from accelrt import visible
+from accelrt.errors import NotSupportedError
+from accelrt.interface.base import DeviceInterface, EventBase, StreamBase, Worker
+
+__all__ = ["HipInterface", "XpuInterface"]
+
+NODES = Path("/sys/class/kfd/kfd/topology/nodes")  # the amdgpu driver's list, with processors among its nodes
+CARDS = Path("/sys/class/drm")
+INTEL = "0x8086"
+
+
+def refuse(kind: str, call: str) -> NotSupportedError:
+    return NotSupportedError(
+        f"{call} of the interface {kind!r}: accelrt has no driver for these devices and only counts them "
+        "(unverified on hardware); register an interface of your own with register_interface_for_device, or "
+        "use 'cuda' or 'host'",
+        801,
+        "NOT_SUPPORTED",
+        call,
+    )
+
+
+def lacking(kind: str, call: str) -> Any:
+    """A method that says that it is not there."""
+
+    def refused(*arguments: Any, **named: Any) -> Any:
+        raise refuse(kind, call)
+
+    refused.__name__ = call.rpartition(".")[2]
+    refused.__doc__ = "Raises NotSupportedError."
+    return refused
+
+
+METHODS = (
+    *("current_device", "set_device", "exchange_device", "maybe_exchange_device", "stream", "current_stream"),
+    *("set_stream", "get_raw_stream", "synchronize", "get_device_properties", "get_compute_capability"),
+    *("is_bf16_supported", "memory_allocated"),
+)
+OF_STREAMS = ("query", "synchronize", "wait_event", "wait_stream", "record_event")
+OF_EVENTS = ("record", "wait", "query", "synchronize", "elapsed_time")
+OF_WORKERS = ("set_device", "current_device", "get_device_properties")
+
+
+def fill(interface: type[Any], kind: str) -> type[Any]:
+    """Gives an interface all that it lacks, as methods and classes that say so."""
+    for name in METHODS:
+        setattr(interface, name, staticmethod(lacking(kind, name)))
+    made = {
+        "Stream": (StreamBase, OF_STREAMS),
+        "Event": (EventBase, OF_EVENTS),
+        "Worker": (Worker, OF_WORKERS),
+        "device": (object, ("__enter__", "__exit__")),
+    }
+    for name, (base, methods) in made.items():
+        body: dict[str, Any] = {method: staticmethod(lacking(kind, f"{name}.{method}")) for method in methods}
+        if name != "Worker":
+            body["__init__"] = lacking(kind, name)
+        body["__module__"] = __name__
+        setattr(interface, name, type(f"{interface.__name__}.{name}", (base,), body))
+    interface.lacks = (*METHODS, *made)
+    return interface
+
+
+class XpuInterface(DeviceInterface):
+    """Intel's GPUs: counted, and no more.  Unverified on hardware.
+
+    Attributes:
+        lacks: tuple of str, the names that raise NotSupportedError.
+    """
+
+    lacks: ClassVar[tuple[str, ...]]
+
+    @staticmethod
+    def is_available() -> bool:
+        """False: accelrt cannot use them."""
+        return False
+
+    @staticmethod
+    def device_count() -> int:
+        """How many of Intel's GPUs the kernel lists to this process; ZE_AFFINITY_MASK is not looked at."""
+        found = 0
+        for node in CARDS.glob("renderD*"):
+            try:
+                found += (node / "device" / "vendor").read_text().strip() == INTEL
+            except OSError:
+                continue
+        return found
+
+
+class HipInterface(DeviceInterface):
+    """AMD's GPUs: counted, and no more.  Unverified on hardware.
+
+    Attributes:
+        lacks: tuple of str, the names that raise NotSupportedError.
+    """
+
+    lacks: ClassVar[tuple[str, ...]]
+
+    @staticmethod
+    def is_available() -> bool:
+        """False: accelrt cannot use them."""
+        return False
+
+    @staticmethod
+    def device_count() -> int:
+        """How many of AMD's GPUs a HIP program would see: those that the kernel lists, less what
+        ROCR_VISIBLE_DEVICES and HIP_VISIBLE_DEVICES hide.
+        """
+        uuids = []
+        for node in sorted(NODES.glob("*"), key=lambda path: int(path.name) if path.name.isdigit() else -1):
+            try:
+                facts = dict(line.split() for line in (node / "properties").read_text().splitlines())
+                if int(facts.get("simd_count", 0)):  # a processor has none
+                    uuids.append(f"GPU-{int(facts.get('unique_id', 0)):016x}")
+            except (OSError, ValueError):  # of a device that this process may not use
+                continue
+        named = (os.environ.get("ROCR_VISIBLE_DEVICES"), os.environ.get("HIP_VISIBLE_DEVICES"))
+        return len(visible.resolve_amd(*named, uuids))
+
+
+fill(XpuInterface, "xpu")
+fill(HipInterface, "hip")

@@ -1,0 +1,136 @@
+"""Names of torch.cuda.memory that give other functions' answers in another form, are deprecated there, or
+begin with an underscore and are used all the same."""
+
+from __future__ import annotations
+
+import warnings
+
+from accelrt.memory.history.recording import record_history
+from accelrt.memory.history.snapshot_file import dump_snapshot
+from accelrt.memory.history.snapshots import snapshot
+from accelrt.memory.host_cache import host_memory_stats
+from accelrt.memory.settings.apply import set_allocator_settings
+from accelrt.memory.statistics import (
+    max_memory_reserved,
+    memory_reserved,
+    memory_stats,
+    reset_peak_memory_stats,
+)
+
+TYPE_CHECKING = False  # typing's, which takes long to import
+if TYPE_CHECKING:
+    from typing import Any
+
+    from accelrt.annotations import DeviceArgument
+
+__all__ = [
+    "host_memory_stats_as_nested_dict",
+    "max_memory_cached",
+    "memory_cached",
+    "memory_stats_as_nested_dict",
+    "reset_max_memory_allocated",
+    "reset_max_memory_cached",
+]
+
+MOST_ENTRIES = 1 << 24  # that record_history keeps; torch's default is sys.maxsize
+
+
+def nested(figures: dict[str, Any]) -> dict[str, Any]:
+    """{"a.b": 1, "a.c": 2} as {"a": {"b": 1, "c": 2}}.  A tag stays one key, whatever its name."""
+    answer: dict[str, Any] = {}
+    for key, figure in figures.items():
+        parts = key.split(".")
+        if parts[0] == "tag":
+            parts = ["tag", ".".join(parts[1:-2]), *parts[-2:]]
+        place = answer
+        for part in parts[:-1]:
+            place = place.setdefault(part, {})
+        place[parts[-1]] = figure
+    return answer
+
+
+def memory_stats_as_nested_dict(device: DeviceArgument | None = None) -> dict[str, Any]:
+    """memory_stats(device), each part of a key a dict of its own: ["allocated_bytes"]["all"]["current"]."""
+    return nested(memory_stats(device))
+
+
+def host_memory_stats_as_nested_dict() -> dict[str, Any]:
+    """host_memory_stats(), each part of a key a dict of its own: ["active_bytes"]["peak"]."""
+    return nested(host_memory_stats())
+
+
+def memory_cached(device: DeviceArgument | None = None) -> int:
+    """Deprecated; see memory_reserved."""
+    warnings.warn(
+        "`accelrt.memory_cached` is torch.cuda's old name; call `accelrt.memory_reserved`",
+        FutureWarning,
+        stacklevel=2,
+    )
+    return memory_reserved(device)
+
+
+def max_memory_cached(device: DeviceArgument | None = None) -> int:
+    """Deprecated; see max_memory_reserved."""
+    warnings.warn(
+        "`accelrt.max_memory_cached` is torch.cuda's old name; call `accelrt.max_memory_reserved`",
+        FutureWarning,
+        stacklevel=2,
+    )
+    return max_memory_reserved(device)
+
+
+def reset_max_memory_allocated(device: DeviceArgument | None = None) -> None:
+    """Deprecated; see reset_peak_memory_stats, which this calls: it resets every peak, not this one alone."""
+    warn_of_all_peaks("reset_max_memory_allocated")
+    reset_peak_memory_stats(device)
+
+
+def reset_max_memory_cached(device: DeviceArgument | None = None) -> None:
+    """Deprecated; see reset_peak_memory_stats, which this calls: it resets every peak, not this one alone."""
+    warn_of_all_peaks("reset_max_memory_cached")
+    reset_peak_memory_stats(device)
+
+
+def warn_of_all_peaks(name: str) -> None:
+    warnings.warn(
+        f"`accelrt.{name}` resets every peak; call `accelrt.reset_peak_memory_stats`, which says so",
+        FutureWarning,
+        stacklevel=3,
+    )
+
+
+def _record_memory_history(
+    enabled: Any = "all",
+    context: Any = "all",
+    stacks: Any = "all",
+    max_entries: int = MOST_ENTRIES,
+    device: DeviceArgument | None = None,
+    clear_history: bool = False,
+    compile_context: bool = False,
+    global_record_annotations: bool = False,
+    skip_actions: list[str] | None = None,
+) -> None:
+    """record_history with torch's defaults.  compile_context and global_record_annotations are of torch's
+    compiler and profiler, and do nothing; neither does skip_actions, which makes torch's history shorter.
+    """
+    record_history(enabled, context, stacks, max_entries, device, clear_history)
+
+
+def _snapshot(device: DeviceArgument | None = None, augment_with_fx_traces: bool = False) -> dict[str, Any]:
+    """snapshot() of all devices, whatever device is, as in torch; there are no traces of FX here."""
+    return snapshot()
+
+
+def _dump_snapshot(filename: str = "dump_snapshot.pickle", augment_with_fx_traces: bool = False) -> None:
+    """dump_snapshot(filename, "torch"): a pickle that pytorch.org/memory_viz opens."""
+    dump_snapshot(filename, "torch")
+
+
+def _set_allocator_settings(env: str) -> None:
+    """Deprecated; see set_allocator_settings."""
+    warnings.warn(
+        "`accelrt.memory._set_allocator_settings` is torch's old name; call `set_allocator_settings`",
+        FutureWarning,
+        stacklevel=2,
+    )
+    set_allocator_settings(env)
