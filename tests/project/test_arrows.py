@@ -30,13 +30,18 @@ FLOORS = (
     ("buffers", "arrays"),
     ("kernels",),
     ("graphs",),
-    ("identity", "publish", "readings", "interface", "interop", "sanitizer", "api", "include", "traces"),
+    (
+        *("identity", "publish", "readings", "interface", "interop", "sanitizer", "api", "include", "traces"),
+        "sharing",
+    ),
     ("",),
     ("cli", "viewer", "__main__"),
 )
 # What modules outside of these packages may use of them; of memory/, what is not below its face.
 DOORS = {
     "memory.allocator": {
+        "exports",
+        "imports",
         "metadata",
         "pool",
         "private_pool",
