@@ -71,8 +71,13 @@ def _processes_of(ordinal: int) -> object:
     return lazy.later("accelrt.readings").gpu_processes(ordinal)
 
 
+def _sharing() -> object:
+    return lazy.later("accelrt.sharing.handles")
+
+
 _imported_in = _os.getpid()
 lazy.when_opened(_publish)
 lazy.when_opened(_record)
 lazy.when_opened(_report_leaks)  # after it: what is recorded already stays
 importlib.import_module("accelrt.memory.caching").ask_processes(_processes_of)
+importlib.import_module("accelrt.buffers.buffer").provide_sharing(_sharing)

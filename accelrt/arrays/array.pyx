@@ -14,7 +14,7 @@ from accelrt.arrays.layout cimport (
     set_contiguous,
 )
 from accelrt.buffers.buffer cimport Buffer, PinnedBuffer, raise_freed
-from accelrt.buffers.buffer import provide_slices, record_host_stream
+from accelrt.buffers.buffer import provide_slices, record_host_stream, share_memory
 from accelrt.devices.device cimport device_at
 from accelrt.memory.allocator.suspended cimport refuse_suspended, suspended_pools
 from accelrt.runtime import init
@@ -510,8 +510,19 @@ cdef class Array:
             raise ValueError(f"the memory is of a {type(self.base).__name__} of another library, which frees it; tell that "
                              "library which stream uses it, or keep this Array until the work is done")
 
+    def share(self, stream=None):
+        """A handle by which other processes open an Array on the same memory; see Buffer.share() and accelrt.sharing.
+
+        Raises:
+            ValueError: the memory was freed, or is no Buffer's: page-locked, or another library's.
+            NotSupportedError, SleepingMemoryError, RuntimeError: as of Buffer.share().
+        """
+        check_live(self, "this")
+        return share_memory(self, stream)
+
     def __reduce__(self):
-        refuse_copy(self, "it stands for memory; copy the elements with copy(), or send those of numpy()")
+        refuse_copy(self, "it stands for memory; copy the elements with copy(), or send those of numpy(); another process "
+                          "can open the same memory by share(), or where accelrt.sharing was imported")
 
     def __enter__(self):
         return self

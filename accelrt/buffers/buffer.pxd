@@ -12,6 +12,8 @@ cdef class Buffer:
     cdef readonly Stream stream     # whose order the memory follows; None before __init__
     cdef int exports                # DLPack tensors on the bytes that are alive
     cdef bint live                  # made, and not freed: what has no address may also have 0 bytes
+    cdef bint kept                  # the memory is released by the keeper's end, not by the Buffer
+    cdef object keeper              # of memory that other processes have too (accelrt/sharing); None once freed
     cdef object __weakref__
 
 cdef class PinnedBuffer:

@@ -1,5 +1,5 @@
 from collections.abc import Callable
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any, NoReturn, Self
 
 from numpy.typing import DTypeLike, NDArray
@@ -7,6 +7,7 @@ from numpy.typing import DTypeLike, NDArray
 from accelrt.annotations import DeviceArgument, Index, Memory
 from accelrt.arrays.array import Array
 from accelrt.devices.device import device as Device
+from accelrt.sharing.handles import MemoryHandle
 from accelrt.streams.stream import Stream
 
 class Buffer:
@@ -18,6 +19,7 @@ class Buffer:
         self, nbytes: int, device: DeviceArgument | None = None, stream: Stream | int | None = None
     ) -> None: ...
     def free(self) -> None: ...
+    def share(self, stream: Stream | int | None = None) -> MemoryHandle: ...
     def record_stream(self, stream: Stream | int) -> None: ...
     def copy_from(
         self,
@@ -74,6 +76,8 @@ class PinnedBuffer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
 
+def provide_sharing(function: Callable[[], ModuleType]) -> None: ...
+def share_memory(memory: Buffer | Array, stream: Stream | int | None) -> MemoryHandle: ...
 def provide_slices(function: Callable[[Buffer, Index], Array]) -> None: ...
 def provide_copies(copy_function: Callable[..., None], fill_function: Callable[..., None]) -> None: ...
 

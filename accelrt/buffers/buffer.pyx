@@ -58,10 +58,12 @@ cdef class Buffer:
         self.live = True
 
     def __dealloc__(self):
-        release_bytes(self.device_index, self.ptr)
+        if not self.kept:
+            release_bytes(self.device_index, self.ptr)
 
     def free(self):
-        """Gives the bytes back now; ptr and nbytes become 0.  Doing it again does nothing.
+        """Gives the bytes back now; ptr and nbytes become 0.  Doing it again does nothing.  Bytes that other processes
+        have (share()) go back once those have let go of them.
 
         Raises:
             BufferError: another library has the bytes through DLPack.
@@ -72,7 +74,25 @@ cdef class Buffer:
         self.ptr = 0
         self.nbytes = 0
         self.live = False
-        release_bytes(self.device_index, address)
+        if self.kept:
+            self.keeper = None
+        else:
+            release_bytes(self.device_index, address)
+
+    def share(self, stream=None):
+        """A handle by which other processes open the same bytes, see accelrt.sharing: queue.put(buffer.share()).
+
+        Arguments:
+            stream: Stream, or handle as int, after whose work so far the others use the bytes; None is the Buffer's own.
+        Returns:
+            accelrt.sharing.MemoryHandle, which pickles.  Keep it until the others have opened it.
+        Raises:
+            ValueError: the Buffer was freed, or is another process's memory itself.
+            NotSupportedError: the memory cannot be exported: the text says why, and what to do.
+            SleepingMemoryError: the memory sleeps.
+            RuntimeError: the stream is capturing.
+        """
+        return share_memory(self, stream)
 
     def record_stream(self, stream):
         """Says that another stream uses the bytes: once freed, they are not reused before that work is done.
@@ -159,7 +179,8 @@ cdef class Buffer:
         raise TypeError("a Buffer is device memory, whose bytes are not read one by one; copy it out with copy_to()")
 
     def __reduce__(self):
-        refuse_copy(self, "it owns its memory; copy the bytes with accelrt.copy(other, this), or send those of copy_to()")
+        refuse_copy(self, "it owns its memory; copy the bytes with accelrt.copy(other, this), or send those of copy_to(); "
+                    "another process can open the same memory by share(), or where accelrt.sharing was imported")
 
     def __enter__(self):
         return self
@@ -268,6 +289,20 @@ def provide_copies(copy_function, fill_function):
     """Sets what a buffer's methods copy and fill with: copies import buffers, and buffers do not import copies."""
     global copy, fill
     copy, fill = copy_function, fill_function
+
+
+cdef object sharing = None
+
+
+def provide_sharing(function):
+    """Sets what gives accelrt.sharing.handles, which is imported when memory is first shared: it imports buffers."""
+    global sharing
+    sharing = function
+
+
+def share_memory(memory, stream):
+    """A handle by which other processes open a Buffer, or an Array on one."""
+    return sharing().share(memory, stream)
 
 
 cdef object slice_of = None

@@ -63,6 +63,7 @@ LATER = {
     "kernels.kernel": "Kernel KernelAttributes Launcher",
     "kernels.module": "Module host_kernel",
     "kernels.sleep": "sleep",
+    "sharing.handles": "ipc_collect",
     "devices.versions": "driver_version runtime_version",
     "devices.arch": "get_arch_list get_gencode_flags is_bf16_supported is_tf32_supported",
     "devices.device": "get_device_capability get_device_name get_device_properties",
@@ -101,7 +102,7 @@ UNDERSCORED_MEMORY = {
 
 # Modules of accelrt that are public themselves: those that `from accelrt import *` brings, and the others.
 MODULES = "identity interface memory nvtx profiler publish sanitizer tunable"
-UNLISTED = "gds green_contexts interop nvml random readings visible"
+UNLISTED = "gds green_contexts interop nvml random readings sharing visible"
 
 # Of accelrt.memory; imported when it is asked for.
 MEMORY = {

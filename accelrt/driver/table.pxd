@@ -63,6 +63,11 @@ cdef struct Table:
     int (*memory_map)(uintptr_t address, size_t size, uintptr_t handle) noexcept nogil  # a handle whole, never a part
     int (*memory_access)(uintptr_t address, size_t size, int device) noexcept nogil  # read and write, for that device
     int (*memory_unmap)(uintptr_t address, size_t size) noexcept nogil  # waits for nothing: the caller does
+    # memory that another process may have: a handle of it leaves as a file descriptor, which the caller closes, and comes
+    # from one, which the caller may close at once; the bytes go with the last handle and mapping in any process
+    int (*physical_create_shared)(int device, size_t size, uintptr_t* out_handle) noexcept nogil
+    int (*physical_export)(uintptr_t handle, int* out_file) noexcept nogil  # INVALID_VALUE where physical_create made it
+    int (*physical_import)(int device, int file, uintptr_t* out_handle) noexcept nogil
 
     # memory: the driver's own stream-ordered pool
     int (*async_alloc)(int device, uintptr_t stream, size_t size, uintptr_t* out_address) noexcept nogil

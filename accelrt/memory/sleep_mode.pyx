@@ -13,7 +13,8 @@ from accelrt.memory.allocator.event_ring cimport take_stack
 from accelrt.memory.allocator.history_types cimport CONTEXT_ALL
 from accelrt.memory.allocator.pool cimport pool_if_made
 from accelrt.memory.allocator.suspend cimport (
-    BESIDE_CAPTURE, FREED_CAPTURED, IN_PLAIN, NOT_RETAINED, NOT_SUSPENDED, SUSPENDED, Moved, resume_pool, suspend_pool,
+    BESIDE_CAPTURE, EXPORTED, FREED_CAPTURED, IN_PLAIN, NOT_RETAINED, NOT_SUSPENDED, SUSPENDED, Moved, resume_pool,
+    suspend_pool,
 )
 from accelrt.memory.allocator.routes cimport read_private
 from accelrt.memory.allocator.types cimport Pool
@@ -47,6 +48,7 @@ cdef object result_of(Moved moved):
 cdef dict REASONS = {
     BESIDE_CAPTURE: "a capture is under way, beside which the device cannot be waited for; sleep before it or after its end",
     FREED_CAPTURED: "memory of it was freed that a stream uses which is capturing; end that capture first",
+    EXPORTED: "other processes have memory of it (accelrt.sharing); it can sleep once they have let go of it",
     SUSPENDED: "it sleeps already; wake it first",
     NOT_SUSPENDED: "it does not sleep",
 }

@@ -230,7 +230,7 @@ cdef class Event(Waitable):
             handle: bytes, what ipc_handle() answered in the other process, which keeps its event meanwhile.
         Raises:
             TypeError, ValueError: handle is no 64 bytes.
-            NotSupportedError: the driver cannot do it; the host device cannot.
+            NotSupportedError: the driver cannot do it.
             CudaError: the handle is of this process, or its event is gone.
         """
         cdef Event event = Event(interprocess=True)
@@ -258,7 +258,7 @@ cdef class Event(Waitable):
             bytes, 64 of them, to be sent to the other process in any way.
         Raises:
             ValueError: the event was not made with interprocess=True.
-            NotSupportedError: the driver cannot do it; the host device cannot.
+            NotSupportedError: the driver cannot do it.
         """
         cdef char[64] handle
         cdef int code

@@ -30,6 +30,11 @@ MADE_BY = {
     "module_load": "module_unload",
     "host_register": "host_unregister",
 }
+ALSO_MADE_BY = {
+    "physical_create_shared": "physical_create",
+    "physical_import": "physical_create",
+    "ipc_event_open": "event_create",
+}
 called = {}  # driver -> names of rows that a test called
 filled = {}
 
@@ -65,6 +70,8 @@ class Recorded:
             code = answer[0] if isinstance(answer, tuple) else answer
             if code == 0 and name in MADE_BY:
                 self.alive[name] += 1
+            if code == 0 and name in ALSO_MADE_BY:
+                self.alive[ALSO_MADE_BY[name]] += 1
             for maker, breaker in MADE_BY.items():
                 if code == 0 and name == breaker:
                     self.alive[maker] -= 1

@@ -31,19 +31,8 @@ FLOORS = (
     ("kernels",),
     ("graphs",),
     (
-        "gds",
-        "green_contexts",
-        "identity",
-        "publish",
-        "random",
-        "readings",
-        "interface",
-        "interop",
-        "sanitizer",
-        "api",
-        "include",
-        "traces",
-        "tunable",
+        *("gds", "green_contexts", "identity", "publish", "random", "readings", "interface", "interop"),
+        *("sanitizer", "sharing", "api", "include", "traces", "tunable"),
     ),
     ("",),
     ("cli", "viewer", "__main__"),
@@ -51,6 +40,8 @@ FLOORS = (
 # What modules outside of these packages may use of them; of memory/, what is not below its face.
 DOORS = {
     "memory.allocator": {
+        "exports",
+        "imports",
         "metadata",
         "pool",
         "private_pool",

@@ -28,7 +28,7 @@ def block(word, blocks=PYTHON):
     return found
 
 
-USE, ARRAYS, RANDOM, CAPTURE, SLEEP, TORCH, PEERS, BACKENDS = (
+USE, ARRAYS, RANDOM, CAPTURE, SLEEP, SHARE, TORCH, PEERS, BACKENDS = (
     block(word)
     for word in (
         "wait_event",
@@ -36,6 +36,7 @@ USE, ARRAYS, RANDOM, CAPTURE, SLEEP, TORCH, PEERS, BACKENDS = (
         "cuda.random.Generator",
         "cuda.graph(",
         "sleepable",
+        "accelrt.sharing",
         "interop.torch.install()",
         "interop.cupy",
         "select_backend",
@@ -60,7 +61,8 @@ def run(text, **environment):
 
 def test_every_block_is_among_those_that_are_tested():
     assert {language for language, _ in BLOCKS} == {"", "python", "cython"}
-    blocks = (USE, ARRAYS, RANDOM, CAPTURE, SLEEP, TORCH, PEERS, RESOURCES, BACKENDS, FROM_RESOURCES, TUNABLE)
+    blocks = (USE, ARRAYS, RANDOM, CAPTURE, SLEEP, SHARE, TORCH, PEERS, RESOURCES)
+    blocks += (BACKENDS, FROM_RESOURCES, TUNABLE)
     assert sorted(blocks) == list(range(len(PYTHON)))
     assert len(CYTHON) == 1
     assert len(PLAIN) == 4
@@ -77,6 +79,31 @@ def test_the_fastest_of_two_ways_is_found(tmp_path):
     candidate, most = run(PYTHON[TUNABLE], **settings).rsplit(maxsplit=1)
     assert (candidate in ("Default", "in rows"), float(most)) == (True, 6)
     assert f",{candidate}," in (tmp_path / "found0.csv").read_text()
+
+
+def test_processes_share_memory(tmp_path):
+    program = tmp_path / "shared.py"
+    program.write_text(PYTHON[SHARE])
+    environment = os.environ | {"ACCELRT_DRIVER": "host"}
+    done = subprocess.run(
+        [sys.executable, program], env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [
+        "[[42",
+        "42",
+        "42",
+        "42]",
+        "[42",
+        "42",
+        "42",
+        "42]",
+        "[42",
+        "42",
+        "42",
+        "42]]",
+    ]
+    assert done.stderr == ""
 
 
 @pytest.mark.parametrize("driver", [{}, {"CUDA_VISIBLE_DEVICES": ""}, {"ACCELRT_DRIVER": "host"}])

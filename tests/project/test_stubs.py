@@ -30,6 +30,7 @@ accelrt\.memory\.BACKEND
 accelrt\.memory\.settings\.settings\.Settings\.([a-z]\w+|__getattr__)
 .*\.copy\.Operand
 .*\.array\.HostMemory
+.*\.mapping\.(Mapping|SharedBytes)\.__init__
 .*\.graphs\.nodes\.(Handles|TYPES|RESULTS)
 .*\.graphs\.capture\.Branch
 .*\.graph\.(Body|MODES)

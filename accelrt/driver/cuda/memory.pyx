@@ -1,14 +1,16 @@
 """The memory rows of the cuda driver: plain, virtual, stream-ordered and host memory."""
 from libc.stdint cimport uint64_t, uintptr_t
 from libc.string cimport memset
+from posix.fcntl cimport F_SETFD, FD_CLOEXEC, fcntl
 
 from accelrt.driver.cuda.context cimport Symbol, device_total, devices, enter, enter_any, leave, resolve
 from accelrt.driver.cuda.types cimport (
     CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTREGISTER_PORTABLE, CU_MEMORYTYPE_HOST, CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
-    CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED, CU_MEM_LOCATION_TYPE_DEVICE,
+    CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+    CU_MEM_LOCATION_TYPE_DEVICE,
     CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CUdevice, CUdeviceptr, CUmemAccessDesc,
-    CUmemAllocationGranularity_flags, CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemPool_attribute,
-    CUmemoryPool, CUpointer_attribute, CUstream,
+    CUmemAllocationGranularity_flags, CUmemAllocationHandleType, CUmemAllocationProp, CUmemGenericAllocationHandle,
+    CUmemPool_attribute, CUmemoryPool, CUpointer_attribute, CUstream,
 )
 from accelrt.driver.table cimport Table
 from accelrt.status cimport INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED, SUCCESS
@@ -25,7 +27,12 @@ cdef extern from "cudaTypedefs.h" nogil:
     ctypedef int (*PFN_cuMemAddressFree_v10020)(CUdeviceptr, size_t) noexcept nogil  # address_free
     ctypedef int (*PFN_cuMemCreate_v10020)(
         CUmemGenericAllocationHandle*, size_t, const CUmemAllocationProp*,
-        unsigned long long) noexcept nogil  # physical_create
+        unsigned long long) noexcept nogil  # physical_create, physical_create_shared
+    ctypedef int (*PFN_cuMemExportToShareableHandle_v10020)(
+        void*, CUmemGenericAllocationHandle, CUmemAllocationHandleType,
+        unsigned long long) noexcept nogil  # physical_export
+    ctypedef int (*PFN_cuMemImportFromShareableHandle_v10020)(
+        CUmemGenericAllocationHandle*, void*, CUmemAllocationHandleType) noexcept nogil  # physical_import
     ctypedef int (*PFN_cuMemRelease_v10020)(CUmemGenericAllocationHandle) noexcept nogil  # physical_release
     ctypedef int (*PFN_cuMemMap_v10020)(
         CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long) noexcept nogil  # memory_map
@@ -133,14 +140,47 @@ cdef int address_free(uintptr_t address, size_t size) noexcept nogil:
     return cuMemAddressFree(address, size)
 
 
-cdef int physical_create(int device, size_t size, uintptr_t* out_handle) noexcept nogil:
+cdef int create(int device, size_t size, bint shared, uintptr_t* out_handle) noexcept nogil:
     cdef CUmemGenericAllocationHandle handle = 0
     cdef CUmemAllocationProp wanted
     cdef bint pushed = False
     cdef int code = enter(device, &pushed)
     if code == SUCCESS:
         wanted = pinned_on(device)
+        if shared:
+            wanted.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
         code = cuMemCreate(&handle, size, &wanted, 0)
+    out_handle[0] = handle if code == SUCCESS else 0
+    return leave(pushed, code)
+
+
+cdef int physical_create(int device, size_t size, uintptr_t* out_handle) noexcept nogil:
+    return create(device, size, False, out_handle)
+
+
+cdef int physical_create_shared(int device, size_t size, uintptr_t* out_handle) noexcept nogil:
+    return create(device, size, True, out_handle)
+
+
+cdef int physical_export(uintptr_t handle, int* out_file) noexcept nogil:
+    cdef int file = -1
+    cdef bint pushed = False
+    cdef int code = enter_any(&pushed)
+    if code == SUCCESS:
+        code = cuMemExportToShareableHandle(&file, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0)
+    if code == SUCCESS:
+        fcntl(file, F_SETFD, FD_CLOEXEC)
+    out_file[0] = file if code == SUCCESS else -1
+    return leave(pushed, code)
+
+
+cdef int physical_import(int device, int file, uintptr_t* out_handle) noexcept nogil:
+    cdef CUmemGenericAllocationHandle handle = 0
+    cdef bint pushed = False
+    cdef int code = enter(device, &pushed)
+    if code == SUCCESS:
+        code = cuMemImportFromShareableHandle(
+            &handle, <void*><uintptr_t>file, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
     out_handle[0] = handle if code == SUCCESS else 0
     return leave(pushed, code)
 

@@ -27,6 +27,7 @@ cdef extern from "cudaTypedefs.h" nogil:
     ctypedef int CUpointer_attribute
     ctypedef int CUmemPool_attribute
     ctypedef int CUmemAllocationType
+    ctypedef int CUmemAllocationHandleType
     ctypedef int CUmemAllocationGranularity_flags
     ctypedef int CUmemAccess_flags
     ctypedef int CUmemLocationType
@@ -54,6 +55,7 @@ cdef extern from "cudaTypedefs.h" nogil:
     int CU_MEM_ACCESS_FLAGS_PROT_READWRITE
     int CU_MEM_ALLOCATION_TYPE_PINNED
     int CU_MEM_ALLOC_GRANULARITY_RECOMMENDED
+    int CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
     int CU_MEM_LOCATION_TYPE_DEVICE
     unsigned int CU_MEMHOSTALLOC_PORTABLE
     unsigned int CU_MEMHOSTREGISTER_PORTABLE
@@ -83,6 +85,7 @@ cdef extern from "cudaTypedefs.h" nogil:
         int id
     ctypedef struct CUmemAllocationProp:
         CUmemAllocationType type
+        CUmemAllocationHandleType requestedHandleTypes
         CUmemLocation location
     ctypedef struct CUmemAccessDesc:
         CUmemLocation location

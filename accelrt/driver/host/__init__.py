@@ -5,6 +5,8 @@ memory   one sparse memory file a device, mapped where it is asked for; reservat
 queue    streams as queues, each served by a thread while it has work; the lock of all of them
 crew     threads that share a kernel's blocks with the one that serves its stream
 stream   the rows of streams, events, copies, fills and host functions
+shared_event  an event's state that several processes map, and the names of their files
+ipc      the rows between processes
 capture  captures, and graphs as lists of nodes
 graph    the rows of captures and graphs, and of kernel nodes
 kernel   the rows of modules, functions and launches: C functions that are called for each block

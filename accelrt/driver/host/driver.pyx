@@ -19,10 +19,12 @@ from accelrt.driver.host.kernel cimport (
     THREADS_AT_ONCE, count_modules, fill_kernel,
 )
 from accelrt.driver.host.crew cimport crew_open
+from accelrt.driver.host.ipc cimport fill_ipc
 from accelrt.driver.host.memory cimport (
-    HOST_MEMORY, PAGE, UNKNOWN_MEMORY, count_physicals, create, device_of, map_pages, memory_counts, memory_figures,
-    memory_open, memory_open_errno, open_pages, pinned_alloc, pinned_free, pinned_register, pinned_unregister,
-    plain_alloc, plain_free, release, reserve, take_lack_of_addresses, unmap_pages, unreserve,
+    HOST_MEMORY, PAGE, UNKNOWN_MEMORY, count_physicals, create, device_of, export_file, import_file, map_pages,
+    memory_counts, memory_figures, memory_open, memory_open_errno, open_pages, pinned_alloc, pinned_free,
+    pinned_register, pinned_unregister, plain_alloc, plain_free, release, reserve, take_lack_of_addresses,
+    unmap_pages, unreserve,
 )
 from accelrt.driver.host.queue cimport count_operations, count_streams, drain_device, lock, queue_open, unlock
 from accelrt.driver.host.stream cimport (
@@ -301,7 +303,22 @@ cdef int address_free(uintptr_t address, size_t size) noexcept nogil:
 
 cdef int physical_create(int device, size_t size, uintptr_t* out_handle) noexcept nogil:
     cdef int code = gate(device)
-    return code if code else create(device, size, out_handle)
+    return code if code else create(device, size, False, out_handle)
+
+
+cdef int physical_create_shared(int device, size_t size, uintptr_t* out_handle) noexcept nogil:
+    cdef int code = gate(device)
+    return code if code else create(device, size, True, out_handle)
+
+
+cdef int physical_export(uintptr_t handle, int* out_file) noexcept nogil:
+    cdef int code = gate_any()
+    return code if code else export_file(handle, out_file)
+
+
+cdef int physical_import(int device, int file, uintptr_t* out_handle) noexcept nogil:
+    cdef int code = gate(device)
+    return code if code else import_file(device, file, out_handle)
 
 
 cdef int physical_release(uintptr_t handle) noexcept nogil:
@@ -374,6 +391,7 @@ fill_driver(&table)
 fill_stream(&table)
 fill_graph(&table)
 fill_kernel(&table)
+fill_ipc(&table)
 finish_table(&table)
 offer("host", &table)
 explain_refusals(cause_of_refusal)

@@ -34,13 +34,17 @@ cdef enum:  # Range.kind
     RESERVED = 2    # addresses alone; MAPPED ranges lie inside
     PINNED = 3
     REGISTERED = 4
-    KINDS = 5
+    IMPORTED = 5    # another process's plain memory
+    KINDS = 6
 
-# Bytes of a device's file, held while its handle is alive or it is mapped.
+# Bytes of a device's file, or of a file of their own that other processes may have too, held while the handle is alive or
+# mapped.
 cdef struct Physical:
     int device
     size_t size
     long offset
+    int own        # the file of their own; -1: they are in the device's
+    bint charged   # to the device's capacity, since this process made them
     int mappings
     bint alive
 
@@ -80,7 +84,14 @@ cdef size_t count_physicals() noexcept nogil  # handles that are alive
 cdef bint is_reserved(uintptr_t address) noexcept nogil
 cdef int reserve(size_t size, size_t alignment, uintptr_t* out_address) noexcept nogil
 cdef int unreserve(uintptr_t address, size_t size) noexcept nogil
-cdef int create(int device, size_t size, uintptr_t* out_handle) noexcept nogil
+cdef int create(int device, size_t size, bint shared, uintptr_t* out_handle) noexcept nogil
+cdef int export_file(uintptr_t handle, int* out_file) noexcept nogil  # a new descriptor
+cdef int import_file(int device, int file, uintptr_t* out_handle) noexcept nogil  # keeps a descriptor of its own
+
+# Plain memory of other processes.
+cdef int name_plain(int device, uintptr_t address, char* out_ipc) noexcept nogil
+cdef int open_plain(int device, const char* handle, uintptr_t* out_address) noexcept nogil
+cdef int close_plain(int device, uintptr_t address) noexcept nogil
 cdef int release(uintptr_t handle) noexcept nogil
 cdef int map_pages(uintptr_t address, size_t size, uintptr_t handle) noexcept nogil
 cdef int open_pages(uintptr_t address, size_t size, int device) noexcept nogil

@@ -3,6 +3,9 @@
 An offset of the file is used once, so that what was mapped there before can never be seen again; its pages
 go back to the system when a hole is punched.  Pages that nobody touches cost nothing.
 
+Memory that other processes may have comes from a file of its own, whose descriptor is what they get; plain memory they
+find by the name of the device's file (shared_event.pxd).
+
 Virtual memory is reservations, physical handles, and handles mapped into reservations.  A handle may be mapped at
 several addresses at once, which then show the same bytes.
 """
@@ -10,10 +13,11 @@ from libc.stdint cimport uint32_t
 from libc.stdlib cimport calloc, free, malloc
 
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
+from accelrt.driver.host.shared_event cimport MEMORY_FILE, FileName, name_file, open_named
 from accelrt.core.locks cimport pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock
 from accelrt.status cimport (
     HOST_MEMORY_NOT_REGISTERED, HOST_MEMORY_REGISTERED, INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED, NO_HOST_MEMORY,
-    OUT_OF_MEMORY,
+    OPERATING_SYSTEM, OUT_OF_MEMORY,
 )
 
 cdef extern from *:
@@ -27,6 +31,7 @@ cdef extern from *:
     #include <linux/memfd.h>
     #include <pthread.h>
     #include <sys/mman.h>
+    #include <sys/stat.h>
     #include <sys/syscall.h>
     #include <unistd.h>
     static int accelrt_memory_file(void) {  /* or -errno */
@@ -37,12 +42,28 @@ cdef extern from *:
         close(file);
         return -error;
     }
+    static int accelrt_page_file(size_t size) {  /* or -1 */
+        int file = (int)syscall(SYS_memfd_create, "accelrt-page", MFD_CLOEXEC);
+        if (file >= 0 && ftruncate(file, (long)size)) {
+            close(file);
+            file = -1;
+        }
+        return file;
+    }
+    static int accelrt_copy_file(int file) { return fcntl(file, F_DUPFD_CLOEXEC, 3); }
+    static long accelrt_file_size(int file) {  /* or -1 */
+        struct stat found;
+        return fstat(file, &found) ? -1 : (long)found.st_size;
+    }
     static __thread int accelrt_lacks_addresses;  /* why the thread's last refusal for want of memory was one */
     static int accelrt_punch(int file, long offset, long size) {
         return (int)syscall(SYS_fallocate, file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, size);
     }
     """
     int memory_file "accelrt_memory_file"() noexcept nogil
+    int page_file "accelrt_page_file"(size_t size) noexcept nogil
+    int copy_file "accelrt_copy_file"(int file) noexcept nogil
+    long file_size "accelrt_file_size"(int file) noexcept nogil
     int close_file "close" (int file) noexcept nogil
     bint lacks_addresses "accelrt_lacks_addresses"
     int punch "accelrt_punch"(int file, long offset, long size) noexcept nogil
@@ -226,7 +247,7 @@ cdef bint is_known(uintptr_t address) noexcept nogil:
 cdef void memory_counts(size_t* counts) noexcept nogil:
     cdef int device
     pthread_mutex_lock(&lock)
-    counts[0] = alive[PLAIN]
+    counts[0] = alive[PLAIN] + alive[IMPORTED]
     counts[1] = 0
     for device in range(device_total):
         counts[1] += devices[device].used
@@ -371,6 +392,64 @@ cdef int plain_free(int device, uintptr_t address) noexcept nogil:
         munmap(<void*>address, found.charged)
         give_bytes(device, found.offset, found.charged)
         drop_range(&memory, found)
+    pthread_mutex_unlock(&lock)
+    return code
+
+
+cdef int name_plain(int device, uintptr_t address, char* out_ipc) noexcept nogil:
+    cdef const Range* found
+    cdef int code = INVALID_VALUE
+    pthread_mutex_lock(&lock)
+    found = containing(memory, address)
+    if found != NULL and found.start == address and found.kind == PLAIN and found.device == device:
+        code = name_file(devices[device].file, MEMORY_FILE, found.offset, found.charged, out_ipc)
+    pthread_mutex_unlock(&lock)
+    return code
+
+
+cdef int open_plain(int device, const char* handle, uintptr_t* out_address) noexcept nogil:
+    # Not charged: the process that made it pays for it.
+    cdef FileName name
+    cdef Range made
+    cdef void* room
+    cdef int file = -1
+    cdef int code = open_named(handle, MEMORY_FILE, &name, &file)
+    out_address[0] = 0
+    if code:
+        return code
+    room = find_room(name.size, PAGE)
+    made.size = made.charged = name.size
+    made.offset = name.offset
+    made.physical = NULL
+    made.device = device
+    made.kind = IMPORTED
+    made.open = True
+    made.start = <uintptr_t>room
+    if room == NULL:
+        code = OUT_OF_MEMORY
+    elif not show(room, name.size, file, name.offset, PROT_READ | PROT_WRITE):
+        code = OUT_OF_MEMORY
+    else:
+        pthread_mutex_lock(&lock)
+        code = add_range(&memory, &made)
+        pthread_mutex_unlock(&lock)
+    close_file(file)
+    if code and room != NULL:
+        munmap(room, name.size)
+    if code == 0:
+        out_address[0] = made.start
+    return code
+
+
+cdef int close_plain(int device, uintptr_t address) noexcept nogil:
+    cdef Range* found
+    cdef int code = INVALID_VALUE
+    pthread_mutex_lock(&lock)
+    found = containing(memory, address)
+    if found != NULL and found.start == address and found.kind == IMPORTED and found.device == device:
+        munmap(<void*>address, found.charged)
+        drop_range(&memory, found)
+        code = 0
     pthread_mutex_unlock(&lock)
     return code
 
@@ -524,24 +603,25 @@ cdef bint is_reserved(uintptr_t address) noexcept nogil:
     return answer
 
 
-cdef int create(int device, size_t size, uintptr_t* out_handle) noexcept nogil:
+cdef int add_physical(int device, size_t size, int own, bint charged, uintptr_t* out_handle) noexcept nogil:
+    # Takes the file where it succeeds.
     global next_handle
-    cdef Physical* made
+    cdef Physical* made = <Physical*>calloc(1, sizeof(Physical))
     cdef int code
-    out_handle[0] = 0
-    if size == 0 or size % PAGE:
-        return INVALID_VALUE
-    made = <Physical*>calloc(1, sizeof(Physical))
     if made == NULL:
         return NO_HOST_MEMORY
     made.device = device
     made.size = size
+    made.own = own
+    made.charged = charged
     made.alive = True
     lock_memory()
     code = map_reserve(&physicals)
-    if code == 0:
+    if code == 0 and charged:
         code = take_bytes(device, size, &made.offset)
     if code == 0:
+        if own >= 0:
+            made.offset = 0
         next_handle += 16
         map_insert(&physicals, next_handle, made)
         out_handle[0] = next_handle
@@ -551,11 +631,64 @@ cdef int create(int device, size_t size, uintptr_t* out_handle) noexcept nogil:
     return code
 
 
+cdef int create(int device, size_t size, bint shared, uintptr_t* out_handle) noexcept nogil:
+    cdef int own = -1
+    cdef int code
+    out_handle[0] = 0
+    if size == 0 or size % PAGE:
+        return INVALID_VALUE
+    if shared:
+        own = page_file(size)
+        if own < 0:
+            return OPERATING_SYSTEM
+    code = add_physical(device, size, own, True, out_handle)
+    if code and own >= 0:
+        close_file(own)
+    return code
+
+
+cdef int export_file(uintptr_t handle, int* out_file) noexcept nogil:
+    cdef const Physical* found
+    cdef int code = INVALID_VALUE
+    out_file[0] = -1
+    lock_memory()
+    found = <const Physical*>map_find(&physicals, handle)
+    if found != NULL and found.own >= 0:
+        out_file[0] = copy_file(found.own)
+        code = 0 if out_file[0] >= 0 else OPERATING_SYSTEM
+    unlock_memory()
+    return code
+
+
+cdef int import_file(int device, int file, uintptr_t* out_handle) noexcept nogil:
+    cdef long size = file_size(file)
+    cdef int own, code
+    out_handle[0] = 0
+    if size <= 0 or size % PAGE:
+        return INVALID_VALUE
+    own = copy_file(file)
+    if own < 0:
+        return OPERATING_SYSTEM
+    code = add_physical(device, size, own, False, out_handle)
+    if code:
+        close_file(own)
+    return code
+
+
 cdef void let_go(Physical* physical) noexcept nogil:
     if physical.alive or physical.mappings:
         return
-    give_bytes(physical.device, physical.offset, physical.size)
+    if physical.own < 0:
+        give_bytes(physical.device, physical.offset, physical.size)
+    else:
+        close_file(physical.own)
+        if physical.charged:
+            devices[physical.device].used -= physical.size
     free(physical)
+
+
+cdef int file_of_physical(const Physical* physical) noexcept nogil:
+    return physical.own if physical.own >= 0 else file_of(physical.device)
 
 
 cdef int release(uintptr_t handle) noexcept nogil:
@@ -590,7 +723,7 @@ cdef int map_pages(uintptr_t address, size_t size, uintptr_t handle) noexcept no
         code = NOT_SUPPORTED
     elif not is_clear(address, size):
         code = INVALID_VALUE
-    elif not show(<void*>address, size, file_of(physical.device), physical.offset, PROT_NONE):
+    elif not show(<void*>address, size, file_of_physical(physical), physical.offset, PROT_NONE):
         code = OUT_OF_MEMORY
     else:
         made.start = address

@@ -6,6 +6,7 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memmove, memset
 
 from accelrt.driver.host.memory cimport UNKNOWN_MEMORY, owner_of
+from accelrt.driver.host.shared_event cimport SharedEvent, drop_shared_event
 from accelrt.driver.table cimport host_fn
 from accelrt.driver.waiting cimport pthread_cond_t
 from accelrt.status cimport NO_HOST_MEMORY
@@ -36,6 +37,8 @@ cdef struct Ticket:
     int holders
     bint done
     double time_ms  # when it was marked, on the monotonic clock
+    SharedEvent* shared  # one of its holders: an event that other processes have too, and
+    uint64_t number      # which record of that this is; NULL where it is this process's own
 
 cdef struct Condition:
     uint64_t handle
@@ -166,6 +169,7 @@ cdef struct HostEvent:
     Ticket* ticket     # of the last record; NULL if never, or if that was captured
     uint64_t capture   # id of the capture that holds the last record, or 0
     Frontier frontier
+    SharedEvent* shared  # one of its holders; NULL unless it was made for several processes
 
 cdef void queue_open(long delay_us) noexcept nogil
 cdef void lock() noexcept nogil
@@ -183,6 +187,8 @@ cdef size_t count_operations() noexcept nogil
 cdef int enqueue(HostStream* stream, const Work* work, Ticket* ticket, void* staged) noexcept nogil
 cdef Ticket* mark(HostStream* stream, int* out_code) noexcept nogil  # NULL where nothing is left to do
 cdef int follow_legacy_order(HostStream* stream) noexcept nogil
+# A ticket that is marked when a record of another process is done: a thread of its own sleeps on that.  NULL: no memory.
+cdef Ticket* follow_shared(SharedEvent* event, uint64_t number) noexcept nogil
 cdef int wait_for(Ticket* ticket) noexcept nogil  # 0 or INTERRUPTED; opens the lock while it waits
 cdef int drain_device(int device) noexcept nogil   # -1 is all; opens the lock while it waits
 cdef void drop_plan(Plan* plan) noexcept nogil
@@ -203,6 +209,7 @@ cdef inline void drop_ticket(Ticket* ticket) noexcept nogil:
         return
     ticket.holders -= 1
     if ticket.holders == 0:
+        drop_shared_event(ticket.shared)
         free(ticket)
 
 

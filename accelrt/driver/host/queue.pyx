@@ -3,6 +3,7 @@
 One lock guards every queue, and no work runs under it.  A worker sleeps on its stream's condition and
 ends when nothing came for a while, so that idle streams cost no thread.
 """
+from libc.stdint cimport uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memmove, memset
 
@@ -10,6 +11,7 @@ from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remov
 from accelrt.core.locks cimport pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock
 from accelrt.driver.host.crew cimport share
 from accelrt.driver.host.memory cimport MAX_HOST_DEVICES
+from accelrt.driver.host.shared_event cimport complete_record, sleep_on
 from accelrt.driver.table cimport STREAM_BLOCKING
 from accelrt.driver.waiting cimport INTERRUPTED, is_interruptible, pause_on
 from accelrt.status cimport ILLEGAL_ADDRESS, LAUNCH_FAILED, NO_HOST_MEMORY
@@ -349,6 +351,34 @@ cdef int wait_for(Ticket* ticket) noexcept nogil:
     return 0
 
 
+cdef void* watch_shared(void* ticket_) noexcept nogil:
+    # A thread: only its own end of the ticket is its to drop.
+    cdef Ticket* ticket = <Ticket*>ticket_
+    sleep_on(ticket.shared, ticket.number)
+    lock()
+    ticket.time_ms = now_ms()
+    ticket.done = True
+    pthread_cond_broadcast(&done)
+    drop_ticket(ticket)
+    unlock()
+    return NULL
+
+
+cdef Ticket* follow_shared(SharedEvent* event, uint64_t number) noexcept nogil:
+    cdef Ticket* ticket = <Ticket*>calloc(1, sizeof(Ticket))
+    if ticket == NULL:
+        return NULL
+    event.holders += 1
+    ticket.shared = event
+    ticket.number = number
+    ticket.holders = 2  # the caller and the thread
+    if start(watch_shared, ticket):
+        ticket.holders = 1
+        drop_ticket(ticket)
+        return NULL
+    return ticket
+
+
 cdef HostStream* busy_stream(int device) noexcept nogil:
     cdef HostStream* stream = working
     while stream != NULL and device >= 0 and stream.device != device:
@@ -421,6 +451,8 @@ cdef void finish(HostStream* stream) noexcept nogil:
     if head.work.kind == RECORD:
         head.ticket.time_ms = now_ms()
         head.ticket.done = True
+        if head.ticket.shared != NULL:
+            complete_record(head.ticket.shared, head.ticket.number)
     stream.head = head.next
     if stream.head == NULL:
         unlink_working(stream)

@@ -16,13 +16,17 @@ from accelrt.driver.host.queue cimport (
     CALL, COPY, COPY_3D, DST_KNOWN, FILL, RECORD, SRC_KNOWN, WAIT, Capture, HostEvent, HostStream, Plan, Side, Ticket, Work,
     add_stream, clear_frontier, copy_frontier, drain_device, drop_stream, drop_ticket, drop_tickets, enqueue,
     find_of_any_device, find_stream, follow_legacy_order, hold_ticket, in_callback, is_legacy, lock, lost_code, lost_device,
-    mark, new_handle, unlock, wait_for,
+    follow_shared, mark, new_handle, unlock, wait_for,
+)
+from accelrt.driver.host.shared_event cimport (
+    SharedEvent, begin_record, complete_record, drop_shared_event, is_record_done, last_record,
+    make_shared_event,
 )
 from accelrt.driver.table cimport EVENT_DISABLE_TIMING, EVENT_INTERPROCESS, MAX_PITCH, STREAM_NON_BLOCKING, Table, host_fn
 from accelrt.status cimport (
     CAPTURED_EVENT, CAPTURE_INVALID, CAPTURE_ISOLATION, CAPTURE_UNSUPPORTED, DEINITIALIZED,
     ILLEGAL_STATE, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE, NOT_INITIALIZED, NOT_PERMITTED, NOT_READY,
-    NO_DEVICE, NO_HOST_MEMORY,
+    NO_DEVICE, NO_HOST_MEMORY, OPERATING_SYSTEM,
 )
 
 cdef extern from *:
@@ -421,17 +425,32 @@ pthread_atfork(&hold_still, &go_on, &shut_in_child)
 # --- events ------------------------------------------------------------------------------------------------
 
 cdef int event_create(int device, unsigned int flags, uintptr_t* out_event) noexcept nogil:
-    cdef HostEvent* made
+    cdef SharedEvent* shared = NULL
     cdef int code = gate(device)
     if code:
         return code
     if flags >= 8 or (flags & EVENT_INTERPROCESS and not flags & EVENT_DISABLE_TIMING):
         return INVALID_VALUE
-    made = <HostEvent*>calloc(1, sizeof(HostEvent))
+    if flags & EVENT_INTERPROCESS:
+        shared = make_shared_event()
+        if shared == NULL:
+            return OPERATING_SYSTEM
+    code = add_event(device, flags, shared, out_event)
+    if code:
+        lock()
+        drop_shared_event(shared)
+        unlock()
+    return code
+
+
+cdef int add_event(int device, unsigned int flags, SharedEvent* shared, uintptr_t* out_event) noexcept nogil:
+    cdef HostEvent* made = <HostEvent*>calloc(1, sizeof(HostEvent))
+    cdef int code
     if made == NULL:
         return NO_HOST_MEMORY
     made.device = device
     made.flags = flags
+    made.shared = shared
     lock()
     code = map_reserve(&events)
     if code == 0:
@@ -453,10 +472,15 @@ cdef int event_destroy(int device, uintptr_t event) noexcept nogil:
     found = <HostEvent*>map_remove(&events, event)
     if found != NULL:
         drop_ticket(found.ticket)
+        drop_shared_event(found.shared)
         clear_frontier(&found.frontier)
         free(found)
     unlock()
     return 0 if found != NULL else INVALID_HANDLE
+
+
+cdef HostEvent* find_event(uintptr_t event) noexcept nogil:
+    return <HostEvent*>map_find(&events, event)
 
 
 cdef size_t count_events() noexcept nogil:
@@ -486,13 +510,36 @@ cdef int record_now(HostEvent* event, HostStream* stream) noexcept nogil:
     ticket.holders = 1
     memset(&work, 0, sizeof(Work))
     work.kind = RECORD
+    if event.shared != NULL:
+        event.shared.holders += 1
+        ticket.shared = event.shared
+        ticket.number = begin_record(event.shared)
     code = enqueue(stream, &work, ticket, NULL)
     if code:
+        if event.shared != NULL:
+            complete_record(event.shared, ticket.number)
         drop_ticket(ticket)
         return code
     drop_ticket(event.ticket)
     event.ticket = ticket
     event.capture = 0
+    return 0
+
+
+cdef int last_ticket(HostEvent* event, Ticket** out_ticket) noexcept nogil:
+    # Under the lock: what stands for the event's last record, in whichever process; NULL where that is done, or there is
+    # none.  The caller drops it.
+    cdef uint64_t number
+    out_ticket[0] = NULL
+    if event.shared != NULL:
+        number = last_record(event.shared)
+        if number == 0 or is_record_done(event.shared, number):
+            return 0
+        if event.ticket == NULL or event.ticket.number != number:
+            out_ticket[0] = follow_shared(event.shared, number)
+            return 0 if out_ticket[0] != NULL else NO_HOST_MEMORY
+    if event.ticket != NULL and not event.ticket.done:
+        out_ticket[0] = hold_ticket(event.ticket)
     return 0
 
 
@@ -516,22 +563,27 @@ cdef int event_record(int device, uintptr_t event, uintptr_t stream) noexcept no
 
 
 cdef int wait_in_stream(HostStream* stream, HostEvent* event) noexcept nogil:
+    cdef Ticket* ticket = NULL
     cdef Work work
     cdef int code
     if stream.capture != NULL and stream.capture.broken:
         return CAPTURE_INVALID
     if event.capture:
         return join(stream, event.capture, &event.frontier)
-    if event.ticket == NULL:
+    if event.ticket == NULL and (event.shared == NULL or last_record(event.shared) == 0):
         return 0
     if stream.capture != NULL:
         return break_capture(stream, CAPTURE_ISOLATION)
-    if event.ticket.done:
-        return 0
+    code = last_ticket(event, &ticket)
+    if ticket == NULL:
+        return code
     code = follow_legacy_order(stream)
     memset(&work, 0, sizeof(Work))
     work.kind = WAIT
-    return code if code else enqueue(stream, &work, event.ticket, NULL)
+    if code == 0:
+        code = enqueue(stream, &work, ticket, NULL)
+    drop_ticket(ticket)
+    return code
 
 
 cdef int stream_wait_event(int device, uintptr_t stream, uintptr_t event) noexcept nogil:
@@ -656,7 +708,8 @@ cdef int ask_captured(uint64_t id) noexcept nogil:
 
 cdef int ask_event(uintptr_t event, bint wait) noexcept nogil:
     cdef HostEvent* found
-    cdef Ticket* ticket
+    cdef Ticket* ticket = NULL
+    cdef uint64_t number
     cdef int code
     lock()
     found = <HostEvent*>map_find(&events, event)
@@ -666,10 +719,14 @@ cdef int ask_event(uintptr_t event, bint wait) noexcept nogil:
         code = ask_captured(found.capture)
     else:
         code = check_unsafe()
-        ticket = hold_ticket(found.ticket)
-        if code == 0 and ticket != NULL and not ticket.done:
-            code = wait_for(ticket) if wait else NOT_READY
-        drop_ticket(ticket)
+        if code == 0 and not wait and found.shared != NULL:  # to ask takes no thread
+            number = last_record(found.shared)
+            code = 0 if number == 0 or is_record_done(found.shared, number) else NOT_READY
+        elif code == 0:
+            code = last_ticket(found, &ticket)
+            if ticket != NULL:
+                code = wait_for(ticket) if wait else NOT_READY
+            drop_ticket(ticket)
     unlock()
     return code
 

@@ -16,6 +16,8 @@ private_pool   private pools, and the routes of captures and threads that alloca
 routes         the entry points for private pools, as graphs and MemPools use them
 suspended      which private pools sleep, and whether memory is theirs
 suspend        sleep and wake: a pool's pages go back to the device and come again at the same addresses
+exports        the pages of live memory that other processes map
+imports        memory of other processes, and which streams use it
 checkpoint     the state of a private pool, saved and restored
 read_stats     a pool's statistics and its snapshot
 event_ring     the history: a ring of events, the figures of tags

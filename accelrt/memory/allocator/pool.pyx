@@ -33,6 +33,7 @@ from accelrt.memory.allocator.history_types cimport CONTEXT_ALL, CONTEXT_STATE, 
 from accelrt.memory.allocator.metadata cimport (
     PER_THREAD, add_use, gone, has_use, heap_of, heap_stream, lookup_heap, new_use, recycle_use,
 )
+from accelrt.memory.allocator.imports cimport use_imported
 from accelrt.memory.allocator.miss cimport Request, retry, find, release_with
 from accelrt.memory.allocator.pending cimport claim, defer, load_offers, note_wait, offer, poll, record_events, wait_all
 from accelrt.memory.allocator.pool_settings cimport load_flag, load_routed, rounded, store_flag, store_steps
@@ -494,7 +495,8 @@ cdef int use_across(int device, uintptr_t address, int stream_on, uintptr_t stre
     if code or address == 0:
         return code
     if pool.external != NULL:
-        return external_use_on(pool.external, address, stream_on, stream)
+        code = external_use_on(pool.external, address, stream_on, stream)
+        return use_imported(address, stream_on, heap_stream(stream)) if code == NOT_ALLOCATED else code
     if try_use_across(device, address, stream_on, stream) == 0:
         return 0
     lock_all(pool)
@@ -506,6 +508,8 @@ cdef int use_across(int device, uintptr_t address, int stream_on, uintptr_t stre
         if not has_use(block.uses, stream_on, stream):
             code = add_use(pool, &block.uses, stream_on, stream)
     unlock_all(pool, NULL)
+    if code == NOT_ALLOCATED:  # it may be another process's
+        code = use_imported(address, stream_on, heap_stream(stream))
     return code
 
 

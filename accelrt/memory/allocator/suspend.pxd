@@ -19,6 +19,7 @@ cdef enum:  # reasons for a refusal, beside status codes; nothing was changed th
     FREED_CAPTURED = 10104  # memory of it was freed that a stream uses which captures
     SUSPENDED = 10105
     NOT_SUSPENDED = 10106
+    EXPORTED = 10107        # other processes have memory of it
 
 # Waits for the work on the pool's memory, copies live memory to the host if keep, and gives the pages back.
 cdef int suspend_pool(int device, uint64_t first, uint64_t second, bint keep, Moved* moved) noexcept nogil

@@ -364,13 +364,20 @@ cdef int release_all(Pool* pool, Work* work) noexcept nogil:
     return code
 
 
+cdef int create_like(Pool* pool, const Page* page, uintptr_t* out_handle) noexcept nogil:
+    # The page's record changes once all of it is done.
+    if page.shareable:
+        return pool.table.physical_create_shared(pool.device, page.size, out_handle)
+    return pool.table.physical_create(pool.device, page.size, out_handle)
+
+
 cdef int create_all(Pool* pool, Work* work) noexcept nogil:
     # Of the sizes that the pages had: stops at the first refusal.
     cdef size_t index
     cdef int code = 0
     for index in range(work.page_count):
         if work.handles[index] == 0 and code == 0:
-            code = pool.table.physical_create(pool.device, work.pages[index].size, &work.handles[index])
+            code = create_like(pool, work.pages[index], &work.handles[index])
             work.calls += 1
             if code:
                 work.handles[index] = 0
@@ -475,7 +482,17 @@ cdef int judge(Pool* pool, const PrivatePool* owner) noexcept nogil:
         return IN_PLAIN
     if owner.suspension != NULL:
         return SUSPENDED
+    if is_exported(pool, owner):
+        return EXPORTED
     return BESIDE_CAPTURE if pool.captures else FREED_CAPTURED if is_deferred(pool, owner) else 0
+
+
+cdef bint is_exported(Pool* pool, const PrivatePool* owner) noexcept nogil:
+    # Whether other processes may have pages of the pool: they would keep the memory, and see nothing of what comes back.
+    cdef const Page* page = pool.first_page
+    while page != NULL and (page.exports == 0 or page.primary.segment.heap.owner != owner):
+        page = page.after
+    return page != NULL
 
 
 cdef uint64_t users_devices(Pool* pool, const PrivatePool* owner) noexcept nogil:

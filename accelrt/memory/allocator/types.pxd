@@ -163,6 +163,8 @@ cdef struct Page:
     Slot* resident   # where its bytes are in use; NULL while it is evicted
     Slot* primary    # its slot in an expandable segment
     Slot* slots      # all slots that it is mapped in
+    bint shareable   # other processes can map it
+    uint32_t exports  # how often it is exported now (exports.pyx)
     bint suspended   # its memory was given back, and it is mapped nowhere, until its pool is resumed
     Block* cover     # the covering block: at or before resident, in its segment's list; valid while mark is current
     uint64_t mark    # the search that last found it wholly free

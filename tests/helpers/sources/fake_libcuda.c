@@ -242,6 +242,7 @@ static const struct { const char *name; int since; void *function; } FUNCTIONS[]
     {"cuCtxGetStreamPriorityRange", 5050, wants_context}, {"cuMemAlloc", 3020, wants_context},
     {"cuMemFree", 3020, wants_context}, {"cuMemCreate", 10020, wants_context}, {"cuMemRelease", 10020, wants_context},
     {"cuMemMap", 10020, wants_context}, {"cuMemSetAccess", 10020, wants_context}, {"cuMemUnmap", 10020, wants_context},
+    {"cuMemExportToShareableHandle", 10020, wants_context}, {"cuMemImportFromShareableHandle", 10020, wants_context},
     {"cuMemHostAlloc", 2020, wants_context}, {"cuMemFreeHost", 2000, wants_context},
     {"cuMemHostRegister", 6050, wants_context}, {"cuMemHostUnregister", 4000, wants_context},
     {"cuStreamGetCtx", 9020, stream_context}, {"cuStreamDestroy", 4000, wants_context}, {"cuStreamGetFlags", 5050, wants_context},

@@ -8,6 +8,7 @@ Every function here runs under the growth lock and in the exclusive section, unl
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport calloc, free, realloc
 
+from accelrt.core.locks cimport load_count, store_count
 from accelrt.memory.allocator.address_table cimport claim_addresses
 from accelrt.memory.allocator.backing.peer_access cimport open_range
 from accelrt.memory.allocator.backing.plain cimport count_owner
@@ -276,6 +277,19 @@ cdef int free_addresses(Pool* pool, Segment* segment) noexcept nogil:
     return 0
 
 
+# --- pages for other processes ---------------------------------------------------------------------------------
+
+cdef long shareable = 0  # atomic; never 0 again
+
+
+cdef void make_pages_shareable() noexcept nogil:
+    store_count(&shareable, 1)
+
+
+cdef bint pages_are_shareable() noexcept nogil:
+    return load_count(&shareable) != 0
+
+
 # --- the driver ----------------------------------------------------------------------------------------------
 
 cdef int map_slots(Pool* pool, void* about) noexcept nogil:
@@ -327,12 +341,25 @@ cdef int create(Pool* pool, void* about) noexcept nogil:
     # Run by call_unlocked, outside the exclusive section.  Halves a size that is refused, down to a granule.
     cdef Creation* made = <Creation*>about
     cdef Page* page = made.page
-    cdef int code = pool.table.physical_create(pool.device, page.size, &page.handle)
+    cdef int code
+    page.shareable = pages_are_shareable()
+    code = create_memory(pool, page)
     while code == OUT_OF_MEMORY and page.size > pool.granule:
         page.size = round_up(page.size // 2, pool.granule)
-        code = pool.table.physical_create(pool.device, page.size, &page.handle)
+        code = create_memory(pool, page)
         made.calls += 1
     return code
+
+
+cdef int create_memory(Pool* pool, Page* page) noexcept nogil:
+    # A device that cannot make memory for other processes too makes it for this one.
+    cdef int code
+    if page.shareable:
+        code = pool.table.physical_create_shared(pool.device, page.size, &page.handle)
+        if code == 0 or code == OUT_OF_MEMORY:
+            return code
+        page.shareable = False
+    return pool.table.physical_create(pool.device, page.size, &page.handle)
 
 
 cdef int make_page(Pool* pool, size_t size, Page** out_page) noexcept nogil:

@@ -1,0 +1,24 @@
+# What other processes have to map to have a live block's bytes: the pages below it, or its plain segment.  Called with no
+# lock held and without the GIL.
+from libc.stdint cimport uint64_t, uintptr_t
+
+cdef struct ExportedPage:
+    uint64_t serial   # identifies the page while it lives
+    uintptr_t handle  # valid while the block lives
+    size_t size
+
+cdef struct Exported:
+    uintptr_t base     # where the first page, or the plain segment, begins
+    size_t size        # bytes from there on
+    uint64_t serial    # of a plain segment
+    size_t count       # pages; 0: a plain segment
+    size_t refused     # pages that were made for this process alone; if not 0, nothing was exported
+    ExportedPage* pages  # the caller frees them
+    bint is_private    # of a private pool
+
+cdef void share_new_pages() noexcept nogil  # pages that are made from now on may be exported, if the device can do that
+cdef bint are_pages_shared() noexcept nogil
+# NOT_ALLOCATED, NOT_SUPPORTED for memory of a backend that is not accelrt's own, SLEEPING, NO_HOST_MEMORY.  A pool does not
+# sleep while pages of it are exported.
+cdef int begin_export(int device, uintptr_t address, Exported* out_exported) noexcept nogil
+cdef void end_export(int device, uintptr_t address) noexcept nogil  # once for each begin_export, before the block is freed

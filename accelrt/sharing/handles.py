@@ -1,0 +1,216 @@
+"""What programs call: handles of memory, and how multiprocessing pickles Buffers and Arrays."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from multiprocessing.reduction import ForkingPickler
+
+from accelrt.arrays.array import Array
+from accelrt.buffers.buffer import Buffer
+from accelrt.sharing import consumer, mapping, producer
+from accelrt.streams.stream import current_stream
+
+TYPE_CHECKING = False  # typing's, which takes long to import
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+    from typing import Any, Self
+
+    from accelrt.annotations import DeviceArgument
+    from accelrt.streams.stream import Stream
+
+__all__ = ["MemoryHandle", "cancel_unopened", "ipc_collect", "register_reductions", "share", "statistics"]
+
+_turns = (
+    threading.RLock()
+)  # one that is held at a fork is its thread's alone, and the child has that thread alone
+
+Layout = tuple[int, tuple[int, ...], tuple[int, ...], "Any", bool]  # offset, shape, strides, dtype, readonly
+
+
+class MemoryHandle:
+    """Memory that other processes can open: it pickles, and its copy there has open().
+
+    In the owner's process it keeps the memory until close(), or its end; processes that opened it by then
+    keep it on.
+    """
+
+    def __init__(self, place: consumer.Place, layout: Layout | None, loan: int | None = None) -> None:
+        self._place = place
+        self._layout = layout
+        self._loan = loan  # None in every process but the owner's
+        self._made_in = os.getpid()
+
+    def open(self, device: DeviceArgument | None = None) -> Buffer | Array:
+        """The memory, as a Buffer, or an Array where one was shared, on the same bytes.
+
+        Arguments:
+            device: which device to expect it on; None is whichever it is, under the number that it has in
+            this process.
+        Returns:
+            Buffer or Array, whose stream is the current one of that device: its work follows the owner's.
+        Raises:
+            ValueError: this process does not see the device, or it is another one than device.
+            RuntimeError: the owner is gone or has closed the handle, or the stream is capturing.
+            PermissionError: the owner has another authkey.
+            CudaError: the driver refused.
+        """
+        buffer = open_place(self._place, device)
+        return buffer if self._layout is None else array_on(buffer, self._layout)
+
+    @property
+    def nbytes(self) -> int:
+        """int: the bytes of the whole Buffer."""
+        return self._place.nbytes
+
+    def close(self) -> None:
+        """No process opens it any more; doing it again does nothing, and so does doing it elsewhere."""
+        loan, self._loan = self._loan, None
+        if loan is not None and self._made_in == os.getpid():
+            producer.close_loan(loan)
+
+    def __del__(self) -> None:
+        if getattr(self, "_loan", None) is not None:
+            self.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (MemoryHandle, (self._place, self._layout))
+
+    def __repr__(self) -> str:
+        what = "an Array" if self._layout is not None else "a Buffer"
+        return (
+            f"<accelrt.sharing.MemoryHandle of {what} of {self.nbytes} bytes, of process {self._place.pid}>"
+        )
+
+
+def lend(
+    memory: Buffer | Array, stream: Stream | int | None, ticket: bool
+) -> tuple[consumer.Place, Layout | None, int]:
+    """Where others find the memory, how an Array lies in it, and the number of the loan."""
+    buffer = mapping.buffer_of(memory)
+    mapping.check_shareable(buffer)
+    chosen = mapping.pick_stream(buffer, stream)
+    mapping.refuse_capture(chosen, "share")
+    with _turns:
+        shared = mapping.share_bytes(buffer)
+    name, number = (
+        producer.lend(shared, chosen, ticket) if shared.ptr else ("", 0)
+    )  # of no bytes there is nothing to keep
+    place = consumer.Place(
+        name, os.getpid(), number, ticket, mapping.uuid_of(shared.device_index), shared.nbytes,
+        shared.ptr - shared.base, shared.size, shared.serial, shared.pages,
+    )  # fmt: skip
+    return place, layout_of(memory, buffer), number
+
+
+def layout_of(memory: Buffer | Array, buffer: Buffer) -> Layout | None:
+    if isinstance(memory, Buffer):
+        return None
+    offset = memory.ptr - buffer.ptr if memory.size else 0
+    return offset, memory.shape, memory.strides, memory.dtype, memory.readonly
+
+
+def array_on(buffer: Buffer, layout: Layout) -> Array:
+    offset, shape, strides, dtype, readonly = layout
+    return Array(buffer, shape, dtype, strides=strides, offset=offset, readonly=readonly)
+
+
+def share(memory: Buffer | Array, stream: Stream | int | None = None) -> MemoryHandle:
+    """A handle by which other processes open the same memory; see Buffer.share()."""
+    place, layout, loan = lend(memory, stream, False)
+    return MemoryHandle(place, layout, loan)
+
+
+def open_place(place: consumer.Place, device: DeviceArgument | None = None) -> Buffer:
+    try:
+        return open_checked(place, device)
+    except (ValueError, RuntimeError):
+        if place.ticket:
+            consumer.decline(place)
+        raise
+
+
+def open_checked(place: consumer.Place, device: DeviceArgument | None) -> Buffer:
+    ordinal = mapping.find_device(place.uuid)
+    if ordinal < 0:
+        raise ValueError(
+            f"memory of process {place.pid} is on the device with UUID {place.uuid.hex()}, which this "
+            "process does "
+            "not see; let CUDA_VISIBLE_DEVICES of both name it"
+        )
+    stream = current_stream(ordinal)
+    if device is not None and current_stream(device).device_index != ordinal:
+        raise ValueError(f"the memory is on device {ordinal} of this process, not on {device}; copy it there")
+    mapping.refuse_capture(stream, "open")
+    if place.nbytes == 0:
+        return Buffer(0, ordinal)
+    own, loan = producer.find_own(place.name, place.loan)
+    if not own:
+        return consumer.open_memory(place, stream)
+    if loan is None:
+        raise consumer.missing(place, "it was opened before, or its handle was closed")
+    if loan.event is not None:
+        stream.wait_event(loan.event)
+    buffer = mapping.local_buffer(loan.memory, stream)
+    buffer.record_stream(stream)  # a no-op where it is the stream that the memory was allocated on
+    return buffer
+
+
+def rebuild(place: consumer.Place, layout: Layout | None) -> Buffer | Array:
+    """What multiprocessing unpickles a Buffer or Array by."""
+    buffer = open_place(place)
+    return buffer if layout is None else array_on(buffer, layout)
+
+
+def reduce_memory(memory: Buffer | Array) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """What multiprocessing pickles one by: a ticket, which one process opens once."""
+    place, layout, _ = lend(memory, None, True)
+    return rebuild, (place, layout)
+
+
+def register_reductions() -> None:
+    for kind in (Buffer, Array):
+        ForkingPickler.register(kind, reduce_memory)
+
+
+def ipc_collect() -> None:
+    """Gives back memory of other processes that this one does not use any more, and waits until the owners
+    were told.
+
+    It happens by itself soon after the last Buffer or Array of it dies, as torch.cuda.ipc_collect() says of
+    tensors.
+    """
+    gc.collect()
+    consumer.collect()
+
+
+def cancel_unopened() -> int:
+    """Takes back what multiprocessing pickled and no process has opened, as where the one that was to get
+    it died.
+
+    Returns:
+        int, how many; opening one of them from now on fails.
+    """
+    return producer.cancel_tickets()
+
+
+def statistics() -> dict[str, int]:
+    """What this process shares, and what it has of others.
+
+    Returns:
+        dict: handles that are open here, unopened pickles, what was lent to other processes and not given
+        back (lent, and lent_bytes with what may still be opened), borrowers (processes that are connected);
+        opened, Buffers and Arrays of other processes; mapped, their mappings; owners, the processes that
+        they are of.
+    """
+    return {**producer.statistics(), **consumer.statistics()}

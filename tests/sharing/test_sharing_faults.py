@@ -1,0 +1,145 @@
+"""Drivers that refuse, in either process: the error says what, nothing is left, the next time works."""
+
+import gc
+import itertools
+import os
+
+import pytest
+from child import in_child, wrap_host
+from other_process import Other, opened, statistics, wait_until
+
+pytestmark = pytest.mark.host
+MIB = 1 << 20
+UNKNOWN, NOT_SUPPORTED = 999, 801
+OF_OPENING = (
+    "granularity",
+    "address_reserve",
+    "physical_import",
+    "memory_map",
+    "memory_access",
+    "ipc_event_open",
+)
+
+
+def held():
+    from accelrt.driver.host.driver import live_objects
+
+    gc.collect()
+    counts = live_objects()
+    return {kind: counts[kind] for kind in ("physical", "reservations", "bytes")}, len(
+        os.listdir("/proc/self/fd")
+    )
+
+
+def map_and_close(accelrt, mapping, shared):
+    made = mapping.reserve(0, shared.size)
+    for index, (_, size) in enumerate(shared.pages):
+        file = shared.export_page(index)
+        try:
+            made.add_page(file, size)
+        finally:
+            os.close(file)
+    made.finish()
+    assert (
+        made.buffer(shared.ptr - shared.base, shared.nbytes, accelrt.current_stream(), None)[:].numpy() == 3
+    ).all()
+    assert mapping.await_work(made, 0, 0)
+    assert made.close()
+
+
+def sweep():
+    faults = wrap_host()
+    import accelrt.sharing
+    from accelrt.sharing import mapping
+
+    buffer = accelrt.Buffer(5 * MIB)
+    buffer.fill(3)
+    shared = mapping.share_bytes(buffer)
+    assert len(shared.pages) == 3
+    map_and_close(accelrt, mapping, shared)
+    before = held()
+    for row in (*OF_OPENING[:-1], "physical_export"):
+        for call in itertools.count(1):
+            faults.arm(call=call, code=UNKNOWN, rows=[row])
+            said = ""
+            try:
+                map_and_close(accelrt, mapping, shared)
+            except accelrt.CudaError as error:
+                said = str(error)
+            assert not said or row in said
+            made = faults.fired()
+            faults.disarm()
+            assert held() == before, (row, call)
+            if made < call:
+                break
+    print("done")
+
+
+def test_a_mapping_that_fails_half_way_leaves_nothing():
+    assert in_child(sweep) == "done\n"
+
+
+def on_faults(kept):
+    wrap_host()
+
+
+def arm(kept, row):
+    from accelrt.driver import registry
+
+    registry.arm(call=2 if row == "memory_map" else 1, code=UNKNOWN, rows=[row])
+
+
+def disarm(kept):
+    from accelrt.driver import registry
+
+    registry.disarm()
+
+
+def two_processes():
+    faults = wrap_host()
+    import accelrt.sharing
+
+    other = Other()
+    other.call(on_faults)
+    array = accelrt.full((5 * MIB,), 3, "int8")
+    handle = array.share()
+    for row in OF_OPENING:
+        other.call(arm, row)
+        with pytest.raises(RuntimeError, match=row):
+            other.call(opened, handle)
+        other.call(disarm)
+        assert (other.call(opened, handle) == 3).all()
+    for row in ("physical_export", "ipc_event_export"):
+        faults.arm(call=1, code=UNKNOWN, rows=[row])
+        with pytest.raises(RuntimeError, match=rf"process \d+ could not hand over its memory: .*{row}"):
+            other.call(opened, handle)
+        faults.disarm()
+        assert (other.call(opened, handle) == 3).all()
+    assert other.call(statistics)["mapped"] == 0
+    handle.close()
+    wait_until(lambda: accelrt.sharing.statistics()["lent"] == 0)
+    other.stop()
+    print("done")
+
+
+def test_a_refusal_in_either_process_is_told_and_done_with():
+    assert in_child(two_processes) == "done\n"
+
+
+def no_shared_memory():
+    faults = wrap_host()
+    import accelrt.sharing
+
+    faults.arm(call=1, code=NOT_SUPPORTED, rows=["physical_create_shared"], mode="once")
+    array = accelrt.full((10,), 3, "int8")
+    faults.disarm()
+    assert (array.numpy() == 3).all()
+    with pytest.raises(
+        accelrt.NotSupportedError, match=r"1 of the 1 pages .* or because the device cannot make others"
+    ):
+        array.share()
+    print("done")
+
+
+def test_a_device_without_shared_memory_serves_its_own_process():
+    assert in_child(no_shared_memory) == "done\n"
