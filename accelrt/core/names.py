@@ -16,8 +16,9 @@ NOW = {
     """,
     "errors": """
         CaptureError CompileError CompilerNotFoundError CudaError DeferredCudaCallError
-        DriverNotFoundError ForkedError IdentityError InterfaceError NotSupportedError OutOfMemoryError
-        RaceError RaceWarning ReadingError SleepingMemoryError SnapshotError SyncDebugError SyncDebugWarning
+        DriverNotFoundError ForkedError IdentityError InterfaceError NcclError NotSupportedError
+        OutOfMemoryError RaceError RaceWarning ReadingError SleepingMemoryError SnapshotError SyncDebugError
+        SyncDebugWarning
     """,
     "graphs.capture": "graph is_current_stream_capturing",
     "graphs.graph": "CUDAGraph graph_pool_handle",
@@ -77,7 +78,7 @@ LATER = {
 
 # Modules of accelrt that are public themselves: those that `from accelrt import *` brings, and the others.
 MODULES = "identity interface memory publish sanitizer"
-UNLISTED = "interop nvml readings visible"
+UNLISTED = "comm interop nccl nvml readings visible"
 
 # Of accelrt.memory; imported when it is asked for.
 MEMORY = {
