@@ -1,7 +1,7 @@
 """torch.cuda.comm: arrays copied to, summed from, spread over and joined from the devices of one process.
 
-Copies and sums are put into the current streams of the devices that they touch, and each follows what was put there
-before.  Where NCCL is installed and the arrays lie on different devices, broadcasts and sums go by it.
+Copies and sums are put into the current streams of the devices that they touch, and each follows what was put
+there before.  Where NCCL is installed and the arrays lie on different devices, broadcasts and sums go by it.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ def broadcast_coalesced(
     ordinals = _ordinals(devices)
     if len({each.device_index for each in sources}) > 1:
         raise ValueError(
-            f"tensors are on devices {[each.device_index for each in sources]} (-1: the host); pass arrays of one device"
+            f"tensors are on devices {[each.device_index for each in sources]} (-1: the host); pass arrays "
+            "of one device"
         )
     found: list[list[Any]] = [[None] * len(sources) for _ in ordinals]
     for chunk in _chunks(sources, buffer_size):
@@ -114,9 +115,7 @@ def reduce_add(inputs: Sequence[Any], destination: DeviceArgument | None = None)
     root = None
     for index, each in enumerate(arrays):
         if each.device_index < 0:
-            raise AssertionError(
-                f"reduce_add expects all inputs to be on GPUs, but input {index} is on CPU"
-            )
+            raise AssertionError(f"reduce_add expects all inputs to be on GPUs, but input {index} is on CPU")
         if each.shape != arrays[0].shape:
             got, wanted = ("x".join(map(str, shape)) for shape in (each.shape, arrays[0].shape))
             raise ValueError(f"input {index} has invalid size: got {got}, but expected {wanted}")
@@ -125,9 +124,7 @@ def reduce_add(inputs: Sequence[Any], destination: DeviceArgument | None = None)
         if each.device_index == ordinal:
             root = index
     if root is None:
-        raise RuntimeError(
-            "reduce_add expects destination to be on the same GPU with one of the tensors"
-        )
+        raise RuntimeError("reduce_add expects destination to be on the same GPU with one of the tensors")
     if len(arrays) == 1:
         return arrays[0]
     if _by_nccl(arrays) and arrays[0].dtype.name not in ("int16", "uint16"):
@@ -183,8 +180,8 @@ def scatter(
     Arguments:
         tensor: array, on a device or in host memory.
         devices: ordinals or accelrt.devices; or else out.
-        chunk_sizes: iterable of int, each device's part of axis dim; None is equal parts, the last ones shorter
-            or left out.
+        chunk_sizes: iterable of int, each device's part of axis dim; None is equal parts, the last ones
+            shorter or left out.
         dim: int, the axis that is divided.
         streams: sequence of Stream or None, one a device: on which the copies to it are put, and its part is
             allocated; None is the current streams.
@@ -204,7 +201,8 @@ def scatter(
             )
         if chunk_sizes is not None:
             raise RuntimeError(
-                f"'chunk_sizes' must not be specified when 'out' is specified, but got chunk_sizes={chunk_sizes}"
+                "'chunk_sizes' must not be specified when 'out' is specified, but got "
+                f"chunk_sizes={chunk_sizes}"
             )
         parts = _split(source, [each.shape[axis] if each.ndim == source.ndim else -1 for each in out], axis)
         targets: list[Array | None] = list(out)
@@ -215,9 +213,13 @@ def scatter(
         ordinals = _ordinals(devices)
         if not ordinals:
             raise ValueError("devices is empty; pass at least one")
-        sizes = list(chunk_sizes) if chunk_sizes is not None else _equal_parts(source.shape[axis], len(ordinals))
+        sizes = (
+            list(chunk_sizes) if chunk_sizes is not None else _equal_parts(source.shape[axis], len(ordinals))
+        )
         if chunk_sizes is not None and len(sizes) != len(ordinals):
-            raise ValueError(f"chunk_sizes has {len(sizes)} elements, devices {len(ordinals)}; pass one for each")
+            raise ValueError(
+                f"chunk_sizes has {len(sizes)} elements, devices {len(ordinals)}; pass one for each"
+            )
         parts = _split(source, sizes, axis)
         targets = [None] * len(parts)
     if streams is not None and len(streams) < len(parts):
@@ -246,7 +248,8 @@ def gather(
     Arguments:
         tensors: sequence of arrays, whose lengths may differ along dim alone.
         dim: int, the axis.
-        destination: ordinal or accelrt.device, or "cpu" for page-locked host memory; None is the current device.
+        destination: ordinal or accelrt.device, or "cpu" for page-locked host memory; None is the current
+            device.
         out: Array to join them in, instead of a destination.
     Returns:
         Array.
@@ -259,8 +262,8 @@ def gather(
         raise ValueError("tensors is empty; pass at least one array")
     if all(each.ndim == 0 for each in arrays) and dim in (0, -1):
         warnings.warn(
-            "Was asked to gather along dimension 0, but all input tensors were scalars; will instead unsqueeze and "
-            "return a vector.",
+            "Was asked to gather along dimension 0, but all input tensors were scalars; will instead "
+            "unsqueeze and return a vector.",
             UserWarning,
             stacklevel=2,
         )
@@ -272,7 +275,8 @@ def gather(
             raise TypeError(f"tensors[{index}] is of {each.dtype}, the first of {first.dtype}")
         if each.ndim != first.ndim or rest != first.shape[:axis] + first.shape[axis + 1 :]:
             raise ValueError(
-                f"tensors[{index}] has shape {each.shape}, the first {first.shape}; they may differ along {axis} alone"
+                f"tensors[{index}] has shape {each.shape}, the first {first.shape}; they may differ along "
+                f"{axis} alone"
             )
     shape = (*first.shape[:axis], sum(each.shape[axis] for each in arrays), *first.shape[axis + 1 :])
     if out is None:
@@ -290,7 +294,7 @@ def gather(
     return out
 
 
-# --- parts -----------------------------------------------------------------------------------------------------
+# --- parts -----------------------------------------------------------------------------------------------
 
 
 def _ordinals(devices: Iterable[DeviceArgument]) -> list[int]:
@@ -330,7 +334,8 @@ def _check_alike(found: Array, name: str, wanted: Array) -> None:
         raise TypeError(f"{name} is of type {type(found).__name__}; pass an Array")
     if found.shape != wanted.shape or found.dtype != wanted.dtype:
         raise ValueError(
-            f"{name} has shape {found.shape} and type {found.dtype}; pass one of {wanted.shape} and {wanted.dtype}"
+            f"{name} has shape {found.shape} and type {found.dtype}; pass one of {wanted.shape} and "
+            f"{wanted.dtype}"
         )
 
 
@@ -366,7 +371,8 @@ def _add_all(arrays: list[Array], root: int) -> Array:
 
 
 def _chunks(arrays: list[Array], buffer_size: int) -> Iterator[list[int]]:
-    """The places of arrays that go together: of one type, and of so many bytes at most unless one alone has more."""
+    """The places of arrays that go together: of one type, and of so many bytes at most unless one alone has
+    more."""
     open_: dict[Any, tuple[list[int], int]] = {}
     for index, each in enumerate(arrays):
         chunk, held = open_.get(each.dtype, ([], 0))

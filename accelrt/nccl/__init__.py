@@ -1,5 +1,5 @@
-"""Collectives between devices, by NCCL through nccl4py (pip install "accelrt[nccl]"): torch.cuda.nccl's functions, for a
-process with several devices, and communicators, for one device a process too.
+"""Collectives between devices, by NCCL through nccl4py (pip install "accelrt[nccl]"): torch.cuda.nccl's
+functions, for a process with several devices, and communicators, for one device a process too.
 
     comm = accelrt.nccl.init_from_environment()      # under torchrun, mpirun or srun
     comm.all_reduce(gradients)                       # in place, on the current stream
@@ -7,12 +7,14 @@ process with several devices, and communicators, for one device a process too.
 Where accelrt runs on the host device, so do these: by a backend for tests alone, over shared memory.
 
 collectives      torch.cuda.nccl's functions: lists of arrays, one a device
-communicator     one rank of a communicator: its operations, errors and end; groups
+communicator     one rank of a communicator: its operations, errors and end
 element_types    elements and reductions by NCCL's numbers
+groups           groups of operations, and how operations are put into streams
 host_for_tests   the host backend: ranks on host devices
 launcher         what torchrun, mpirun and Slurm say of this process's place
 nvidia           NCCL: nccl4py and the library that it finds
 operands         arrays as collectives use them
+process_end      the interpreter's exit with communicators open, and forks
 reduction        sums of several ranks' elements, on the host
 rendezvous       the exchange of a communicator's id between processes, over TCP
 results          what NCCL's calls answer
@@ -30,8 +32,9 @@ from accelrt.nccl.collectives import (
     unique_id,
     version,
 )
-from accelrt.nccl.communicator import Communicator, group, group_end, group_start, init_all
+from accelrt.nccl.communicator import Communicator, init_all
 from accelrt.nccl.element_types import AVG, MAX, MIN, PROD, SUM
+from accelrt.nccl.groups import group, group_end, group_start
 from accelrt.nccl.launcher import Place, place_from_environment
 from accelrt.nccl.rendezvous import exchange, init_from_environment
 

@@ -13,8 +13,9 @@ from accelrt.arrays.array import Array
 from accelrt.arrays.create import asarray, from_dlpack
 from accelrt.buffers.buffer import Buffer
 from accelrt.errors import NotSupportedError
-from accelrt.nccl.communicator import Communicator, backend, group, init_all, stream_argument
+from accelrt.nccl.communicator import Communicator, backend, init_all
 from accelrt.nccl.element_types import SUM
+from accelrt.nccl.groups import group
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,8 +75,8 @@ def init_rank(num_ranks: int, uid: bytes, rank: int) -> Communicator:
 
 
 def is_available(tensors: Sequence[Any] | None = None) -> bool:
-    """Whether collectives of some arrays can be performed: NCCL is there, and they are contiguous, and each on a
-    device of its own.
+    """Whether collectives of some arrays can be performed: NCCL is there, and they are contiguous, and each
+    on a device of its own.
 
     Arguments:
         tensors: sequence of arrays; None asks whether NCCL is there at all.
@@ -160,6 +161,10 @@ def _communicators(
     return found
 
 
+def _stream(streams: Sequence[Any] | None, index: int) -> Any:
+    return None if streams is None else streams[index]
+
+
 def all_reduce(
     inputs: Sequence[Any],
     outputs: Sequence[Any] | None = None,
@@ -185,7 +190,7 @@ def all_reduce(
     with group():
         for index, comm in enumerate(found):
             out = None if outputs[index] is inputs[index] else outputs[index]
-            comm.all_reduce(inputs[index], out, op, stream_argument(streams, index))
+            comm.all_reduce(inputs[index], out, op, _stream(streams, index))
 
 
 def reduce(
@@ -226,7 +231,7 @@ def reduce(
     with group():
         for index, comm in enumerate(found):
             out = output if index == root and output is not inputs[root] else None
-            comm.reduce(inputs[index], out, root, op, stream_argument(streams, index))
+            comm.reduce(inputs[index], out, root, op, _stream(streams, index))
 
 
 def broadcast(
@@ -245,7 +250,7 @@ def broadcast(
     """
     with group():
         for index, comm in enumerate(_communicators(inputs, streams, comms)):
-            comm.broadcast(inputs[index], root, None, stream_argument(streams, index))
+            comm.broadcast(inputs[index], root, None, _stream(streams, index))
 
 
 def all_gather(
@@ -267,7 +272,7 @@ def all_gather(
     _check_length(outputs, "outputs", len(inputs))
     with group():
         for index, comm in enumerate(found):
-            comm.all_gather(inputs[index], outputs[index], stream_argument(streams, index))
+            comm.all_gather(inputs[index], outputs[index], _stream(streams, index))
 
 
 def reduce_scatter(
@@ -291,4 +296,4 @@ def reduce_scatter(
     _check_length(outputs, "outputs", len(inputs))
     with group():
         for index, comm in enumerate(found):
-            comm.reduce_scatter(inputs[index], outputs[index], op, stream_argument(streams, index))
+            comm.reduce_scatter(inputs[index], outputs[index], op, _stream(streams, index))

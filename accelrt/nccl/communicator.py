@@ -1,9 +1,7 @@
-"""Communicators: one rank each, with its operations, its errors and its end; and groups of operations."""
+"""Communicators: one rank each, with its operations, its errors and its end."""
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import os
 import sys
 import threading
@@ -14,27 +12,23 @@ from typing import TYPE_CHECKING
 
 from accelrt.devices.device import current_device, device, device_count
 from accelrt.errors import ForkedError, NcclError
-from accelrt.nccl import element_types, operands
+from accelrt.nccl import element_types, operands, process_end
+from accelrt.nccl.groups import InGraph, Joining, Operation, errors_of, groups
 from accelrt.nccl.results import BackendError, error_of
 from accelrt.runtime import init
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from types import ModuleType, TracebackType
+    from collections.abc import Sequence
+    from types import TracebackType
     from typing import Any, Self
 
     from accelrt.annotations import DeviceArgument
     from accelrt.arrays.array import Array
     from accelrt.streams.stream import Stream
 
-__all__ = ["Communicator", "backend", "group", "group_end", "group_start", "init_all", "stream_argument"]
+__all__ = ["Communicator", "backend", "init_all"]
 
-EXIT_SECONDS = 5  # that the interpreter's exit waits for operations under way
 POLL_SECONDS = 0.001
-
-_live: weakref.WeakSet[Communicator] = weakref.WeakSet()
-_abandoned: list[tuple[Any, object, int, Stream | None]] = []  # of communicators dropped without close()
-_exit_armed = False
 
 
 def backend() -> Any:
@@ -96,13 +90,15 @@ class Communicator:
         size = checked_number(num_ranks, "num_ranks", 1, (1 << 31) - 1)
         number = checked_number(rank, "rank", 0, size - 1)
         if not isinstance(unique_id, (bytes, bytearray)) or len(unique_id) != 128:
-            raise ValueError(f"unique_id is {unique_id!r:.60}; pass the 128 bytes of accelrt.nccl.unique_id()")
+            raise ValueError(
+                f"unique_id is {unique_id!r:.60}; pass the 128 bytes of accelrt.nccl.unique_id()"
+            )
         self._place(number, size, ordinal_of(device))
         name = bytes(unique_id)
-        if _groups.depth:
-            _groups.pending.append(_Joining(self, name))
+        if groups.depth:
+            groups.pending.append(Joining(self, name))
         else:
-            with self.device, _errors(f"init_rank({self._words})"):
+            with self.device, errors_of(f"init_rank({self._words})"):
                 self._adopt(self._backend.init_rank(size, name, number, self.device_index))
 
     def _clear(self) -> None:
@@ -111,7 +107,7 @@ class Communicator:
         self._why_none = "it was never made"
         self._pid = os.getpid()
         self._last_stream: Stream | None = None
-        self._in_graphs: weakref.WeakSet[_InGraph] = weakref.WeakSet()
+        self._in_graphs: weakref.WeakSet[InGraph] = weakref.WeakSet()
         self._lock = threading.RLock()
 
     def _place(self, rank: int, size: int, ordinal: int) -> None:
@@ -125,9 +121,7 @@ class Communicator:
 
     def _adopt(self, handle: object) -> None:
         self._handle = handle
-        if not _live and not _exit_armed:
-            atexit.register(_end_all)
-        _live.add(self)
+        process_end.add(self)
 
     # --- operations ---
 
@@ -146,7 +140,8 @@ class Communicator:
             op: "sum", "prod", "max", "min" or "avg", or accelrt.nccl.SUM and so on.
             stream: Stream or handle of this device, or None for the current stream.
         Raises:
-            ValueError, TypeError: an argument is of the wrong kind, size or place; NCCL has no such reduction.
+            ValueError, TypeError: an argument is of the wrong kind, size or place; NCCL has no such
+                reduction.
             NcclError: NCCL refused, or an operation before it failed; or the communicator is closed.
             ForkedError: the communicator is of the process that this one was forked from.
         """
@@ -200,12 +195,16 @@ class Communicator:
         source = operands.read(input, worker, "input", output is None and not at_root)
         target = source if output is None else operands.read(output, worker, "output", True)
         self._compare(target, "output", source, source.size, "input has")
-        reads, writes = ((source,) if at_root else ()), ((target,) if target is not source or not at_root else ())
+        reads, writes = (
+            ((source,) if at_root else ()),
+            ((target,) if target is not source or not at_root else ()),
+        )
         datatype, count, itemsize = element_types.moved_as(source.dtype, source.size)
         self._put("broadcast", worker, reads, writes, source, target, count, itemsize, datatype, 0, int(root))
 
     def all_gather(self, input: Any, output: Any, stream: Stream | int | None = None) -> None:
-        """Puts all ranks' arrays one behind the other, in the order of the ranks, on every rank (ncclAllGather).
+        """Puts all ranks' arrays one behind the other, in the order of the ranks, on every rank
+        (ncclAllGather).
 
         Arguments:
             input: as of all_reduce; it may be this rank's part of output.
@@ -218,9 +217,7 @@ class Communicator:
         target = operands.read(output, worker, "output", True)
         self._compare(target, "output", source, source.size * self.size, f"{self.size} inputs have")
         datatype, count, itemsize = element_types.moved_as(source.dtype, source.size)
-        self._put(
-            "all_gather", worker, (source,), (target,), source, target, count, itemsize, datatype, 0, 0
-        )
+        self._put("all_gather", worker, (source,), (target,), source, target, count, itemsize, datatype, 0, 0)
 
     def reduce_scatter(
         self, input: Any, output: Any, op: str | int = "sum", stream: Stream | int | None = None
@@ -240,8 +237,8 @@ class Communicator:
         self._reduce("reduce_scatter", worker, source, target, target.size, op, 0)
 
     def send(self, input: Any, peer: int, stream: Stream | int | None = None) -> None:
-        """Sends an array to one rank, which receives it (ncclSend).  Transfers that wait for each other, as in an
-        exchange, have to be in one group().
+        """Sends an array to one rank, which receives it (ncclSend).  Transfers that wait for each other, as
+        in an exchange, have to be in one group().
 
         Arguments:
             input: as of all_reduce.
@@ -279,7 +276,9 @@ class Communicator:
 
     def _compare(self, array: Array, name: str, other: Array, wanted: int, words: str) -> None:
         if array.dtype != other.dtype:
-            raise TypeError(f"input and output have one element type; one is {other.dtype}, {name} is {array.dtype}")
+            raise TypeError(
+                f"input and output have one element type; one is {other.dtype}, {name} is {array.dtype}"
+            )
         if array.size != wanted:
             raise ValueError(f"{name} has {array.size} elements, {words} {wanted}; pass an array of {wanted}")
 
@@ -289,9 +288,7 @@ class Communicator:
         datatype, number, count, itemsize = element_types.reduced_as(source.dtype, op, size)
         writes = () if target is None else (target,)
         reads = () if target is source and call != "reduce_scatter" else (source,)
-        self._put(
-            call, worker, reads, writes, source, target, count, itemsize, datatype, number, root
-        )
+        self._put(call, worker, reads, writes, source, target, count, itemsize, datatype, number, root)
 
     def _put(
         self,
@@ -305,9 +302,9 @@ class Communicator:
     ) -> None:
         if numbers[0] == 0:  # no elements: NCCL does nothing then
             return
-        operation = _Operation(self, call, worker, reads, writes, source, target, numbers)
-        if _groups.depth:
-            _groups.pending.append(operation)
+        operation = Operation(self, call, worker, reads, writes, source, target, numbers)
+        if groups.depth:
+            groups.pending.append(operation)
             return
         operation.begin()
         with self._lock:
@@ -317,7 +314,7 @@ class Communicator:
                 raise error_of(error.code, error.text, operation.words) from None
             finally:
                 operation.end()
-        _come_first_at_exit()
+        process_end.come_first()
 
     # --- errors ---
 
@@ -328,13 +325,15 @@ class Communicator:
             NcclError: an operation failed; abort() the communicator then.
         """
         self._check_open()
-        with self.device, _errors(f"check({self._words})"):
+        with self.device, errors_of(f"check({self._words})"):
             found = self._backend.async_error(self._handle)
         if found is not None:
-            raise error_of(*found, f"an operation of the communicator ({self._words})")
+            code, text = found
+            raise error_of(code, text, f"an operation of the communicator ({self._words})")
 
     def synchronize(self, stream: Stream | int | None = None, timeout: float | None = None) -> None:
-        """Waits until a stream's work is done, and looks after the other ranks meanwhile, which waiting for the
+        """Waits until a stream's work is done, and looks after the other ranks meanwhile, which waiting for
+        the
         stream alone does not: it never ends where a rank has gone.
 
         Arguments:
@@ -351,8 +350,8 @@ class Communicator:
             self.check()
             if end is not None and time.monotonic() > end:
                 raise TimeoutError(
-                    f"the work of {worker} is not done after {timeout} s: a rank may not have called the operation "
-                    f"that this one waits in; abort() ends it ({self._words})"
+                    f"the work of {worker} is not done after {timeout} s: a rank may not have called the "
+                    f"operation that this one waits in; abort() ends it ({self._words})"
                 )
             time.sleep(pause)
             pause = min(POLL_SECONDS, pause + POLL_SECONDS / 20)
@@ -361,12 +360,16 @@ class Communicator:
     def _check_open(self) -> None:
         if self._pid != os.getpid():
             raise ForkedError(
-                f"the communicator ({self._words}) is of the process that this one was forked from, where it still "
+                f"the communicator ({self._words}) is of the process that this one was forked from, where "
+                "it still "
                 "works; start processes by multiprocessing's 'spawn' or 'forkserver', and make one in each"
             )
         if self._handle is None:
             raise NcclError(
-                f"the communicator cannot be used: {self._why_none}; make another one", 5, "INVALID_USAGE", "check"
+                f"the communicator cannot be used: {self._why_none}; make another one",
+                5,
+                "INVALID_USAGE",
+                "check",
             )
 
     # --- its end ---
@@ -384,7 +387,7 @@ class Communicator:
         if not self._may_end("close"):
             return
         handle = self._take("it is closed")
-        with self.device, _errors(f"close({self._words})"):
+        with self.device, errors_of(f"close({self._words})"):
             if self._backend.async_error(handle) is None:
                 self._backend.destroy(handle)
             else:
@@ -401,7 +404,7 @@ class Communicator:
         if not self._may_end("abort"):
             return
         handle = self._take("it was aborted")
-        with self.device, _errors(f"abort({self._words})"):
+        with self.device, errors_of(f"abort({self._words})"):
             self._backend.abort(handle)
 
     def _may_end(self, call: str) -> bool:
@@ -409,7 +412,8 @@ class Communicator:
             return False
         if self._in_graphs:
             raise RuntimeError(
-                f"{call}() would wait for ever: {len(self._in_graphs)} captured operations of the communicator are in "
+                f"{call}() would wait for ever: {len(self._in_graphs)} captured operations of the "
+                "communicator are in "
                 "graphs; reset() or drop those first"
             )
         return True
@@ -418,7 +422,7 @@ class Communicator:
         handle, self._handle = self._handle, None
         self._why_none = why
         self._last_stream = None
-        _live.discard(self)
+        process_end.live.discard(self)
         return handle
 
     def __enter__(self) -> Self:
@@ -437,7 +441,7 @@ class Communicator:
         if getattr(self, "_handle", None) is None or self._pid != os.getpid() or sys.is_finalizing():
             return
         # To free it here could wait for other ranks, on any thread.
-        _abandoned.append((self._backend, self._handle, self.device_index, self._last_stream))
+        process_end.abandoned.append((self._backend, self._handle, self.device_index, self._last_stream))
         warnings.warn(
             f"{self!r} was dropped without close(); it is freed when the process ends",
             ResourceWarning,
@@ -454,7 +458,8 @@ class Communicator:
         if not hasattr(self, "rank"):
             return "<accelrt.nccl.Communicator, not made>"
         state = "" if self._handle is not None else f", {self._why_none}"
-        return f"<accelrt.nccl.Communicator rank {self.rank} of {self.size} on device {self.device_index}{state}>"
+        place = f"rank {self.rank} of {self.size} on device {self.device_index}"
+        return f"<accelrt.nccl.Communicator {place}{state}>"
 
 
 def init_all(devices: Sequence[DeviceArgument] | None = None) -> list[Communicator]:
@@ -471,7 +476,7 @@ def init_all(devices: Sequence[DeviceArgument] | None = None) -> list[Communicat
     if len(set(ordinals)) < len(ordinals) or not ordinals:
         raise ValueError(f"devices are {ordinals}; pass each device once, and at least one")
     module = backend()
-    with device(ordinals[0]), _errors(f"init_all(devices={ordinals})"):
+    with device(ordinals[0]), errors_of(f"init_all(devices={ordinals})"):
         handles = module.init_all(ordinals)
     made = []
     for rank, (ordinal, handle) in enumerate(zip(ordinals, handles, strict=True)):
@@ -481,246 +486,3 @@ def init_all(devices: Sequence[DeviceArgument] | None = None) -> list[Communicat
         comm._adopt(handle)
         made.append(comm)
     return made
-
-
-# --- groups --------------------------------------------------------------------------------------------------
-
-
-class _InGraph:
-    """What a graph keeps for each operation that it holds: its communicator, which then cannot be closed."""
-
-    def __init__(self, comm: Communicator) -> None:
-        self.comm = comm
-
-
-class _Operation:
-    """An operation that was called, and is put into its stream at once or at the end of its group."""
-
-    __slots__ = ("call", "captured", "comm", "numbers", "reads", "source", "stream", "target", "writes")
-
-    def __init__(
-        self,
-        comm: Communicator,
-        call: str,
-        stream: Stream,
-        reads: tuple[Array, ...],
-        writes: tuple[Array, ...],
-        source: Array | None,
-        target: Array | None,
-        numbers: tuple[int, ...],
-    ) -> None:
-        self.comm = comm
-        self.call = call
-        self.stream = stream
-        self.reads = reads
-        self.writes = writes
-        self.source = source
-        self.target = target
-        self.numbers = numbers
-        self.captured = False
-
-    def begin(self) -> None:
-        """Before any operation of the group is put into a stream; what raises here leaves all of them out."""
-        comm = self.comm
-        comm._check_open()
-        token = _InGraph(comm)
-        self.captured = operands.begin(self.stream, self.call, self.reads, self.writes, token)
-        if self.captured:
-            comm._in_graphs.add(token)
-
-    def issue(self, module: ModuleType) -> None:
-        comm = self.comm
-        with comm.device:
-            source = self.source.ptr if self.source is not None else 0
-            target = self.target.ptr if self.target is not None else 0
-            module.issue(comm._handle, self.stream, self.call, source, target, *self.numbers, self.captured)
-        if not self.captured:
-            comm._last_stream = self.stream
-
-    def end(self) -> None:
-        operands.note(self.stream, (*self.reads, *self.writes))
-
-    @property
-    def words(self) -> str:
-        count, itemsize, datatype, op, root = self.numbers
-        return (
-            f"{self.call}({self.comm._words}, count={count}, itemsize={itemsize}, datatype={datatype}, op={op}, "
-            f"root={root}, stream={self.stream.handle:#x})"
-        )
-
-
-class _Joining:
-    """A communicator that is made in a group, and is there at its end."""
-
-    __slots__ = ("comm", "handle", "name")
-    words = "init_rank in a group"
-
-    def __init__(self, comm: Communicator, name: bytes) -> None:
-        self.comm = comm
-        self.name = name
-        self.handle: object = None
-
-    def begin(self) -> None:
-        pass
-
-    def issue(self, module: Any) -> None:
-        comm = self.comm
-        with comm.device:
-            self.handle = module.init_rank(comm.size, self.name, comm.rank, comm.device_index)
-
-    def end(self) -> None:
-        self.comm._adopt(self.handle)
-
-
-class _Groups(threading.local):
-    """A thread's open groups, and what was called in them."""
-
-    def __init__(self) -> None:
-        self.depth = 0
-        self.pending: list[Any] = []
-
-
-_groups = _Groups()
-
-
-def group_start() -> None:
-    """Opens a group on this thread: what is called until group_end() is put into the streams there, all at once
-    (ncclGroupStart).  Groups may be nested; the outermost counts."""
-    _groups.depth += 1
-
-
-def group_end() -> None:
-    """Ends the group, and puts into the streams what was called in it.
-
-    Raises:
-        NcclError: NCCL refused an operation; those that came before it may be in their streams.
-        RuntimeError: no group is open on this thread.
-    """
-    if _groups.depth == 0:
-        raise RuntimeError("group_end() without group_start() on this thread")
-    _groups.depth -= 1
-    if _groups.depth == 0:
-        pending, _groups.pending = _groups.pending, []
-        if pending:
-            _perform(pending)
-
-
-@contextlib.contextmanager
-def group() -> Iterator[None]:
-    """A group as a context: operations of several communicators of one thread, or transfers that wait for each
-    other.  If its body raises, none of them is put into a stream.
-
-    with accelrt.nccl.group():
-        for comm, array in zip(comms, arrays):
-            comm.all_reduce(array)
-    """
-    group_start()
-    try:
-        yield
-    except BaseException:
-        _groups.depth -= 1
-        _groups.pending.clear()
-        raise
-    group_end()
-
-
-def _perform(pending: list[Any]) -> None:
-    """Puts the operations of a group into their streams."""
-    for each in pending:
-        each.begin()
-    module = pending[0].comm._backend
-    locks = [each._lock for each in sorted({each.comm for each in pending}, key=id)]
-    try:
-        for lock in locks:
-            lock.acquire()
-        _perform_group(pending, module)
-    finally:
-        for lock in reversed(locks):
-            lock.release()
-        if all(isinstance(each, _Operation) for each in pending):  # also after an error: some may be under way
-            for each in pending:
-                each.end()
-    for each in pending:
-        if isinstance(each, _Joining):
-            each.end()
-    _come_first_at_exit()
-
-
-def _perform_group(pending: list[Any], module: Any) -> None:
-    with pending[0].comm.device:
-        module.group_start()
-        for each in pending:
-            try:
-                with _errors_of(each):
-                    each.issue(module)
-            except BaseException:
-                module.group_abandon()
-                raise
-        with _errors(f"group_end(operations={len(pending)}, the first being {pending[0].words})"):
-            module.group_end()
-
-
-@contextlib.contextmanager
-def _errors(call: str) -> Iterator[None]:
-    """A backend's error as one of accelrt's."""
-    try:
-        yield
-    except BackendError as error:
-        raise error_of(error.code, error.text, call) from None
-
-
-@contextlib.contextmanager
-def _errors_of(operation: Any) -> Iterator[None]:
-    try:
-        yield
-    except BackendError as error:
-        raise error_of(error.code, error.text, operation.words) from None
-
-
-def stream_argument(streams: Sequence[Any] | None, index: int) -> Any:
-    """The stream of one of several arrays; None where none was given."""
-    return None if streams is None else streams[index]
-
-
-# --- the process's end, and forks ----------------------------------------------------------------------------
-
-
-def _come_first_at_exit() -> None:
-    # What the first operation registered waits for operations under way, and has to come after this.
-    global _exit_armed
-    if not _exit_armed:
-        _exit_armed = True
-        atexit.unregister(_end_all)
-        atexit.register(_end_all)
-
-
-def _end_all() -> None:
-    """The interpreter's exit: gives operations under way a while, and aborts communicators that were not closed.
-    Those that graphs use are left to the process's end."""
-    left = [
-        (each._backend, each._handle, each.device_index, each._last_stream)
-        for each in list(_live)
-        if each._pid == os.getpid() and not each._in_graphs
-    ]
-    for each in list(_live):
-        each._take("the interpreter ends")
-    end = time.monotonic() + EXIT_SECONDS
-    for module, handle, ordinal, stream in [*left, *_abandoned]:
-        with contextlib.suppress(Exception):
-            while stream is not None and not stream.query() and time.monotonic() < end:
-                if module.async_error(handle) is not None:
-                    break
-                time.sleep(POLL_SECONDS)
-        with contextlib.suppress(Exception), device(ordinal):
-            module.abort(handle)
-    _abandoned.clear()
-
-
-def _forget_in_child() -> None:
-    global _groups
-    _live.clear()
-    _abandoned.clear()
-    _groups = _Groups()
-
-
-os.register_at_fork(after_in_child=_forget_in_child)

@@ -39,7 +39,9 @@ def read_op(op: Any) -> int:
         return OPS[op.lower()]
     if isinstance(op, int) and not isinstance(op, bool) and op in OPS.values():
         return op
-    raise ValueError(f"op is {op!r}; it may be {', '.join(map(repr, OPS))}, or accelrt.nccl.SUM to AVG (0 to 4)")
+    raise ValueError(
+        f"op is {op!r}; it may be {', '.join(map(repr, OPS))}, or accelrt.nccl.SUM to AVG (0 to 4)"
+    )
 
 
 def reduced_as(dtype: Any, op: Any, count: int) -> tuple[int, int, int, int]:
@@ -50,8 +52,9 @@ def reduced_as(dtype: Any, op: Any, count: int) -> tuple[int, int, int, int]:
         op: as of read_op.
         count: how many elements.
     Returns:
-        (NCCL's data type, NCCL's reduction, elements for NCCL, bytes of one).  A complex number is two real ones for
-        sums and means; of bools, the sum and the maximum are "or", the product and the minimum are "and".
+        (NCCL's data type, NCCL's reduction, elements for NCCL, bytes of one).  A complex number is two real
+        ones for sums and means; of bools, the sum and the maximum are "or", the product and the minimum are
+        "and".
     Raises:
         TypeError: NCCL has no such reduction of such elements.
     """
@@ -65,14 +68,14 @@ def reduced_as(dtype: Any, op: Any, count: int) -> tuple[int, int, int, int]:
         return CODES[part], number, 2 * count, itemsize
     word = next(word for word, known in OPS.items() if known == number)
     raise TypeError(
-        f"NCCL has no {word!r} of {name}; it reduces {', '.join(CODES)}, bool but for 'avg', and complex64 and "
-        "complex128 by 'sum' and 'avg'"
+        f"NCCL has no {word!r} of {name}; it reduces {', '.join(CODES)}, bool but for 'avg', and complex64 "
+        "and complex128 by 'sum' and 'avg'"
     )
 
 
 def moved_as(dtype: Any, count: int) -> tuple[int, int, int]:
-    """How elements are moved: (NCCL's data type, elements for NCCL, bytes of one).  Those that NCCL does not know go
-    as bytes."""
+    """How elements are moved: (NCCL's data type, elements for NCCL, bytes of one).  Those that NCCL does not
+    know go as bytes."""
     if dtype.name in CODES:
         return CODES[dtype.name], count, dtype.itemsize
     return BYTE, count * dtype.itemsize, 1

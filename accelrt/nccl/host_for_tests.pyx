@@ -412,7 +412,7 @@ def unique_id():
 def path_of(name):
     """The file that the ranks of a communicator share."""
     if not name.startswith(MARK):
-        raise BackendError(INVALID_ARGUMENT, "the id is none of the host backend's: make it with unique_id() on host devices")
+        raise BackendError(INVALID_ARGUMENT, "the id is none of the host backend's: make it by unique_id() on host devices")
     folder = "/dev/shm" if os.path.isdir("/dev/shm") else tempfile.gettempdir()
     return f"{folder}/accelrt-nccl-for-tests-{os.getuid()}-{name[len(MARK):][:16].hex()}"
 
@@ -449,8 +449,8 @@ cdef int await_ranks(list ranks) except -1:
         for each in ranks:
             while load_count(&each.shared().joined) < each.size:
                 if time.monotonic() > end:
-                    raise BackendError(SYSTEM_ERROR, f"{load_count(&each.shared().joined)} of {each.size} ranks came within "
-                                                  f"{JOIN_SECONDS} s")
+                    came = load_count(&each.shared().joined)
+                    raise BackendError(SYSTEM_ERROR, f"{came} of {each.size} ranks came within {JOIN_SECONDS} s")
                 time.sleep(0.0005)
     except BaseException:
         for each in ranks:
@@ -509,7 +509,10 @@ def group_end():
 def group_abandon():
     """Ends it, and puts nothing into a stream."""
     global group_depth
+    cdef Rank each
     group_depth = 0
+    for each in joining:
+        each.leave(CLOSED)
     del grouped[:], joining[:]
 
 

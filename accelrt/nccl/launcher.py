@@ -23,7 +23,8 @@ class Place:
     Attributes:
         launcher: str, whose variables say so: "torchrun", "Open MPI", "MPICH" or "Slurm".
         rank, size: int, this process's number among all, and how many there are.
-        local_rank, local_size: the same among those of this machine; local_size is None where nothing says it.
+        local_rank, local_size: the same among those of this machine; local_size is None where nothing says
+            it.
         address, port: where rank 0 can be reached.
         taken: bool, whether the launcher itself listens on that port.
         job: str, what tells this job from others.
@@ -71,21 +72,22 @@ LAUNCHERS = (
 def place_from_environment(environ: Mapping[str, str] | None = None) -> Place:
     """This process's place, from the variables that its launcher set.
 
-    RANK, WORLD_SIZE and LOCAL_RANK (torchrun) count before OMPI_COMM_WORLD_* (Open MPI), PMI_* (MPICH) and SLURM_*.
-    MASTER_ADDR and MASTER_PORT say where rank 0 is; without them it is this machine where all processes are on it,
-    or the first node of Slurm's list.
+    RANK, WORLD_SIZE and LOCAL_RANK (torchrun) count before OMPI_COMM_WORLD_* (Open MPI), PMI_* (MPICH) and
+    SLURM_*. MASTER_ADDR and MASTER_PORT say where rank 0 is; without them it is this machine where all
+    processes are on it, or the first node of Slurm's list.
 
     Arguments:
         environ: mapping of str to str; None is os.environ.
     Raises:
-        ValueError: no launcher's variables are set, one is missing, or one is no number in range; the text names it.
+        ValueError: no launcher's variables are set, one is missing, or one is no number in range; the text
+            names it.
     """
     found = os.environ if environ is None else environ
     names = next((each for each in LAUNCHERS if found.get(each.rank)), None)
     if names is None:
         raise ValueError(
-            f"no launcher started this process: none of {', '.join(each.rank for each in LAUNCHERS)} is set; start it "
-            "by torchrun, mpirun or srun, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT"
+            f"no launcher started this process: none of {', '.join(each.rank for each in LAUNCHERS)} is "
+            "set; start it by torchrun, mpirun or srun, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT"
         )
     size = _number(found, names.size, 1, 1 << 20, names)
     rank = _number(found, names.rank, 0, size - 1, names)
@@ -141,7 +143,8 @@ def _address(names: Names, size: int, local_size: int | None, nodes: str) -> str
 
 
 def _port(found: Mapping[str, str], names: Names) -> int:
-    """A port for a job that names none: jobs on one machine are given different ones, as far as their numbers go."""
+    """A port for a job that names none: jobs on one machine are given different ones, as far as their numbers
+    go."""
     digits = re.findall(r"\d+", f"{found.get(names.job, '')} {found.get('SLURM_STEP_ID', '')}")
     if names.launcher == "torchrun" or not digits:
         return DEFAULT_PORT
@@ -157,5 +160,7 @@ def first_node(nodes: str) -> str:
     match = re.match(r"([^,\[\]]*)(?:\[(\d+)[^\]]*\]([^,\[\]]*))?(?=,|$)", nodes)
     name = match and "".join(part or "" for part in match.groups())
     if not name:
-        raise ValueError(f"SLURM_JOB_NODELIST={nodes!r} is no list of nodes; set MASTER_ADDR to rank 0's machine")
+        raise ValueError(
+            f"SLURM_JOB_NODELIST={nodes!r} is no list of nodes; set MASTER_ADDR to rank 0's machine"
+        )
     return name

@@ -1,11 +1,12 @@
 """NCCL: nccl4py's bindings, and the library that they load.
 
-nccl4py looks for libnccl.so.2 where pip's nvidia-nccl packages put it and where the system's loader does; what is
-loaded already, torch's say, it uses.  Where it finds none, the one beside torch is loaded for it.
+nccl4py looks for libnccl.so.2 where pip's nvidia-nccl packages put it and where the system's loader does;
+what is loaded already, torch's say, it uses.  Where it finds none, the one beside torch is loaded for it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib
 import importlib.util
@@ -37,7 +38,8 @@ __all__ = [
 ID_BYTES = 128  # NCCL_UNIQUE_ID_BYTES
 SUCCESS, IN_PROGRESS = 0, 7
 ADVICE = (
-    'pip install "accelrt[nccl]" brings nccl4py and NCCL for CUDA 13; for CUDA 12 install nccl4py and nvidia-nccl-cu12'
+    'pip install "accelrt[nccl]" brings nccl4py and NCCL for CUDA 13; for CUDA 12 install nccl4py and '
+    "nvidia-nccl-cu12"
 )
 LIBRARY = "libnccl.so.2"
 
@@ -146,10 +148,8 @@ def group_end() -> None:
 
 def group_abandon() -> None:
     """Ends a group in which a call failed; NCCL drops what it holds."""
-    try:
+    with contextlib.suppress(bindings().NCCLError):  # the failed call's own
         bindings().group_end()
-    except _bindings.NCCLError:
-        pass  # the failed call's own
 
 
 def issue(

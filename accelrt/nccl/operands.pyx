@@ -24,8 +24,8 @@ cdef Array import_array(object source, Stream stream, str name):
     # memory is given back to its owner.
     cdef PyObject* before
     if not (hasattr(source, "__dlpack__") or hasattr(source, "__cuda_array_interface__")):
-        raise TypeError(f"{name} is of type {type(source).__name__}; pass an Array, a Buffer, or an array with __dlpack__ or "
-                        "__cuda_array_interface__")
+        raise TypeError(f"{name} is of type {type(source).__name__}; pass an Array, a Buffer, or an array with "
+                        "__dlpack__ or __cuda_array_interface__")
     before = exchange_current(stream)
     try:
         return from_dlpack(source) if hasattr(source, "__dlpack__") else asarray(source, copy=False)

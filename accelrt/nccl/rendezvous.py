@@ -1,8 +1,10 @@
 """The exchange of a communicator's id: rank 0 listens on a TCP port, and the other ranks ask it.
 
-A question is HELLO, the job's key, and how many ranks there are, which one asks, and for which of the job's communicators;
-the answer is HELLO, a number and so many bytes.  Whoever asks for something else is cut off, and what listens on a port
-but answers something else is left alone: torchrun has a server of its own on MASTER_PORT, so that several ports in a row
+A question is HELLO, the job's key, and how many ranks there are, which one asks, and for which of the job's
+communicators; the answer is HELLO, a number and so many bytes.  Whoever asks for something else is cut off,
+and what listens on a port
+but answers something else is left alone: torchrun has a server of its own on MASTER_PORT, so that several
+    ports in a row
 are tried.  The id is no secret; run it in a network that is trusted, as NCCL's own connections need.
 """
 
@@ -43,10 +45,12 @@ _exchanged = 0  # of this process; the same on all ranks, which make their commu
 
 
 def init_from_environment(device: DeviceArgument | None = None, timeout: float = 300.0) -> Communicator:
-    """This process's rank of a communicator of all processes that a launcher started: torchrun, mpirun or Slurm.
+    """This process's rank of a communicator of all processes that a launcher started: torchrun, mpirun or
+    Slurm.
 
     Arguments:
-        device: ordinal or accelrt.device; None is the one whose ordinal is the process's local rank, or the only one.
+        device: ordinal or accelrt.device; None is the one whose ordinal is the process's local rank, or the
+            only one.
         timeout: seconds that the other processes may take to come.
     Raises:
         ValueError: the launcher's variables are not set or wrong; the text names the variable.
@@ -66,8 +70,8 @@ def _device_of(place: Place) -> int:
         return 0
     if place.local_rank >= count:
         raise ValueError(
-            f"local rank {place.local_rank} of {place.launcher} has no device: {count} are visible; start fewer "
-            "processes on a machine, or pass device"
+            f"local rank {place.local_rank} of {place.launcher} has no device: {count} are visible; start "
+            "fewer processes on a machine, or pass device"
         )
     return place.local_rank
 
@@ -144,7 +148,8 @@ class _Server:
             self.selector.close()
 
     def _listen(self) -> socket.socket:
-        """On the first port that is free; on the loopback interface alone where that is what the ranks ask."""
+        """On the first port that is free; on the loopback interface alone where that is what the ranks
+        ask."""
         local = self.place.address in ("127.0.0.1", "localhost", "::1")
         problems = []
         for port in _ports(self.place):
@@ -156,8 +161,8 @@ class _Server:
                 except OSError as error:
                     problems.append(f"{port}: {error.strerror or error}")
         raise RuntimeError(
-            f"rank 0 can listen on none of the ports {_words(_ports(self.place))} ({problems[-1]}); set MASTER_PORT to "
-            "one that is free, the same on all ranks"
+            f"rank 0 can listen on none of the ports {_words(_ports(self.place))} ({problems[-1]}); set "
+            "MASTER_PORT to one that is free, the same on all ranks"
         )
 
     def _bind(self, family: int, host: str, port: int, local: bool) -> socket.socket:
@@ -232,7 +237,8 @@ class _Server:
     def _give_up(self, listener: socket.socket) -> None:
         port = listener.getsockname()[1]
         raise TimeoutError(
-            f"ranks {_words(sorted(self.missing))} of {self.place.size} did not come to {self.place.address}:{port} "
+            f"ranks {_words(sorted(self.missing))} of {self.place.size} did not come to "
+            f"{self.place.address}:{port} "
             f"within {self.timeout:g} s"
             + "".join(f"; {text}" for text in dict.fromkeys(self.complaints))
             + "; check that all were started, with the same MASTER_ADDR and MASTER_PORT"
@@ -265,8 +271,10 @@ def _ask(place: Place, number: int, end: float, timeout: float) -> bytes:
                 return found
         time.sleep(max(0.0, min(PAUSE_SECONDS, end - time.monotonic())))
     raise TimeoutError(
-        f"rank {place.rank} of {place.size} found no rank 0 at {place.address}, ports {_words(_ports(place))}, within "
-        f"{timeout:g} s ({problem}); check that rank 0 was started, and MASTER_ADDR and MASTER_PORT ({place.launcher})"
+        f"rank {place.rank} of {place.size} found no rank 0 at {place.address}, ports "
+        f"{_words(_ports(place))}, within "
+        f"{timeout:g} s ({problem}); check that rank 0 was started, and MASTER_ADDR and MASTER_PORT "
+        f"({place.launcher})"
     )
 
 

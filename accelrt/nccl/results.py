@@ -16,7 +16,8 @@ RESULTS = {
     2: (
         "SYSTEM_ERROR",
         "a call of the system's failed",
-        "NCCL_DEBUG=WARN prints which; the network interface (NCCL_SOCKET_IFNAME) and /dev/shm are the usual causes",
+        "NCCL_DEBUG=WARN prints which; the network interface (NCCL_SOCKET_IFNAME) and /dev/shm are the "
+        "usual causes",
     ),
     3: ("INTERNAL_ERROR", "a check inside NCCL failed", "NCCL_DEBUG=WARN prints which"),
     4: ("INVALID_ARGUMENT", "an argument is not allowed", "NCCL_DEBUG=WARN prints which"),
@@ -51,6 +52,8 @@ class BackendError(Exception):
 
 def error_of(code: int, text: str, call: str) -> NcclError:
     """The error of a call, such as "all_reduce(rank=0, count=3)", that answered a number."""
-    name, meaning, advice = RESULTS.get(code, ("UNKNOWN", "an answer that is not known", "NCCL_DEBUG=WARN tells more"))
+    name, meaning, advice = RESULTS.get(
+        code, ("UNKNOWN", "an answer that is not known", "NCCL_DEBUG=WARN tells more")
+    )
     text = f"{call} answered {name} ({code}): {text or meaning}; {advice}"
     return NcclError(text, code, name, call.partition("(")[0])

@@ -31,6 +31,7 @@ FLOORS = (
     ("kernels",),
     ("graphs",),
     ("identity", "publish", "readings", "interface", "interop", "sanitizer", "api", "include", "traces"),
+    ("nccl", "comm"),
     ("",),
     ("cli", "viewer", "__main__"),
 )

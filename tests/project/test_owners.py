@@ -21,6 +21,7 @@ OWNERS_IN_PYTHON = {
     "accelrt.graphs.callables.GraphedCallable",
     "accelrt.graphs.hooks.RemovableHandle",
     "accelrt.interop.cuda_core._Resource",
+    "accelrt.nccl.communicator.Communicator",
 }
 # Their parts, which no user meets alone: programs, tables and records of one process.
 PARTS = {
@@ -57,6 +58,12 @@ PARTS = {
     "accelrt.memory.history.torch_form.EventPickler",
     "accelrt.memory.history.torch_form.Pickler",
     "accelrt.memory.history.torch_form.Template",
+    "accelrt.nccl.groups.Groups",
+    "accelrt.nccl.groups.InGraph",
+    "accelrt.nccl.groups.Joining",
+    "accelrt.nccl.groups.Operation",
+    "accelrt.nccl.rendezvous._Guest",
+    "accelrt.nccl.rendezvous._Server",
     "accelrt.publish.Writer",
     "accelrt.sanitizer.detector.Detector",
     "accelrt.sanitizer.scope.Captured",
