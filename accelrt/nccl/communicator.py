@@ -333,8 +333,7 @@ class Communicator:
 
     def synchronize(self, stream: Stream | int | None = None, timeout: float | None = None) -> None:
         """Waits until a stream's work is done, and looks after the other ranks meanwhile, which waiting for
-        the
-        stream alone does not: it never ends where a rank has gone.
+        the stream alone does not: it never ends where a rank has gone.
 
         Arguments:
             stream: Stream or handle of this device, or None for the current stream.

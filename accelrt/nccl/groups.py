@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from accelrt.arrays.array import Array
-    from accelrt.nccl.communicator import Communicator
     from accelrt.streams.stream import Stream
 
 __all__ = ["InGraph", "Joining", "Operation", "errors_of", "group", "group_end", "group_start", "groups"]
@@ -25,7 +24,7 @@ __all__ = ["InGraph", "Joining", "Operation", "errors_of", "group", "group_end",
 class InGraph:
     """What a graph keeps for each operation that it holds: its communicator, which then cannot be closed."""
 
-    def __init__(self, comm: Communicator) -> None:
+    def __init__(self, comm: Any) -> None:
         self.comm = comm
 
 
@@ -36,7 +35,7 @@ class Operation:
 
     def __init__(
         self,
-        comm: Communicator,
+        comm: Any,
         call: str,
         stream: Stream,
         reads: tuple[Array, ...],
@@ -91,7 +90,7 @@ class Joining:
     __slots__ = ("comm", "handle", "name")
     words = "init_rank in a group"
 
-    def __init__(self, comm: Communicator, name: bytes) -> None:
+    def __init__(self, comm: Any, name: bytes) -> None:
         self.comm = comm
         self.name = name
         self.handle: object = None

@@ -14,7 +14,6 @@ from accelrt.devices.device import device
 if TYPE_CHECKING:
     from typing import Any
 
-    from accelrt.nccl.communicator import Communicator
     from accelrt.streams.stream import Stream
 
 __all__ = ["abandoned", "add", "come_first", "live"]
@@ -22,12 +21,12 @@ __all__ = ["abandoned", "add", "come_first", "live"]
 EXIT_SECONDS = 5  # that the exit waits for operations under way
 POLL_SECONDS = 0.001
 
-live: weakref.WeakSet[Communicator] = weakref.WeakSet()
+live: weakref.WeakSet[Any] = weakref.WeakSet()
 abandoned: list[tuple[Any, object, int, Stream | None]] = []  # of communicators dropped without close()
 _registered = _comes_first = False
 
 
-def add(comm: Communicator) -> None:
+def add(comm: Any) -> None:
     """Notes a communicator, so that the exit ends it."""
     global _registered
     if not _registered:
