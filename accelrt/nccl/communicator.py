@@ -10,7 +10,7 @@ import warnings
 import weakref
 from typing import TYPE_CHECKING
 
-from accelrt.devices.device import current_device, device, device_count
+from accelrt.devices.device import current_device, device, device_count, synchronize
 from accelrt.errors import ForkedError, NcclError
 from accelrt.nccl import element_types, operands, process_end
 from accelrt.nccl.groups import InGraph, Joining, Operation, errors_of, groups
@@ -108,6 +108,7 @@ class Communicator:
         self._pid = os.getpid()
         self._last_stream: Stream | None = None
         self._in_graphs: weakref.WeakSet[InGraph] = weakref.WeakSet()
+        self._captures = False  # whether graphs have held operations of it
         self._lock = threading.RLock()
 
     def _place(self, rank: int, size: int, ordinal: int) -> None:
@@ -383,6 +384,10 @@ class Communicator:
             RuntimeError: graphs hold operations of it; reset them first.
             NcclError: NCCL refused.
         """
+        if self._captures and self._pid == os.getpid():
+            synchronize(
+                self.device_index
+            )  # what graphs that were dropped kept goes once their launches are over
         if not self._may_end("close"):
             return
         handle = self._take("it is closed")

@@ -62,6 +62,7 @@ class Operation:
         self.captured = operands.begin(self.stream, self.call, self.reads, self.writes, token)
         if self.captured:
             comm._in_graphs.add(token)
+            comm._captures = True
 
     def issue(self, module: ModuleType) -> None:
         comm = self.comm

@@ -164,7 +164,7 @@ def test_several_operations_of_a_group_come_in_their_order(comms):
 def test_memory_of_another_stream_is_not_handed_out_before_the_operation_is_done(comms):
     size, go = 1 << 20, threading.Event()
     streams = [accelrt.Stream(rank) for rank in range(2)]
-    nccl.all_reduce(on_devices(1), streams=streams, comms=comms)  # NCCL connects the ranks here
+    nccl.all_reduce(on_devices(size), streams=streams, comms=comms)  # NCCL connects the ranks here
     arrays = on_devices(size)
     for rank, each in enumerate(streams):
         each.wait_stream(accelrt.current_stream(rank))

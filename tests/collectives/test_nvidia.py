@@ -3,6 +3,7 @@ installed."""
 
 import importlib
 import inspect
+import os
 import sys
 import types
 
@@ -50,6 +51,7 @@ class StandIn(types.ModuleType):
 
 @pytest.fixture
 def stand_in(monkeypatch):
+    monkeypatch.setenv("NCCL_GRAPH_REGISTER", "0")
     made = StandIn()
     for name in ("nccl", "nccl.bindings"):
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
@@ -102,6 +104,18 @@ def test_a_group_that_failed_is_ended_quietly(stand_in):
     nvidia.group_abandon()
     with pytest.raises(BackendError):
         nvidia.group_end()
+
+
+@pytest.mark.parametrize(("given", "found"), [(None, "0"), ("1", "1")])
+def test_arrays_of_captured_operations_are_not_registered_unless_asked_for(
+    stand_in, monkeypatch, given, found
+):
+    monkeypatch.setattr(nvidia, "_bindings", None)
+    monkeypatch.setenv("NCCL_GRAPH_REGISTER", given or "")
+    if given is None:
+        monkeypatch.delenv("NCCL_GRAPH_REGISTER")
+    nvidia.bindings()
+    assert os.environ["NCCL_GRAPH_REGISTER"] == found
 
 
 def test_a_missing_or_old_nccl4py_is_named(monkeypatch):
