@@ -61,8 +61,8 @@ def bindings() -> Any:
             raise missing(f"nccl4py cannot be imported ({error})") from error
         if not hasattr(found, "Comm"):
             raise missing("this nccl4py is older than 0.6")
-        # NCCL would register the arrays of captured operations with the other ranks, and takes the first page of
-        # memory that grows page by page for all of it.
+        # NCCL would register the arrays of captured operations with the other ranks, and takes the first page
+        # of memory that grows page by page for all of it.
         os.environ.setdefault("NCCL_GRAPH_REGISTER", "0")
         load_library(found)
         _bindings = found

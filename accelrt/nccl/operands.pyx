@@ -5,6 +5,7 @@ from accelrt.arrays.array cimport Array
 from accelrt.arrays.create import asarray, from_dlpack
 from accelrt.buffers.buffer cimport Buffer
 from accelrt.buffers.operand cimport Operand, keep, note_use, read_array, record_for
+from accelrt.devices.device cimport switch_back, switch_to
 from accelrt.runtime.capture_record cimport OTHERS, Record, any_capture, keep_where_captured
 cimport accelrt.runtime.sanitizer_hooks as watch
 from accelrt.streams.stream cimport Stream, exchange_current, put_back, stream_for
@@ -23,14 +24,19 @@ cdef Array import_array(object source, Stream stream, str name):
     # DLPack and the CUDA Array Interface order the memory for the current stream, whose work has to be done before the
     # memory is given back to its owner.
     cdef PyObject* before
+    cdef int device
     if not (hasattr(source, "__dlpack__") or hasattr(source, "__cuda_array_interface__")):
         raise TypeError(f"{name} is of type {type(source).__name__}; pass an Array, a Buffer, or an array with "
                         "__dlpack__ or __cuda_array_interface__")
-    before = exchange_current(stream)
+    device = switch_to(stream.device_index)  # libraries record their events on the current device
     try:
-        return from_dlpack(source) if hasattr(source, "__dlpack__") else asarray(source, copy=False)
+        before = exchange_current(stream)
+        try:
+            return from_dlpack(source) if hasattr(source, "__dlpack__") else asarray(source, copy=False)
+        finally:
+            put_back(before)
     finally:
-        put_back(before)
+        switch_back(device)
 
 
 def read(source, Stream stream, str name, bint writable):
