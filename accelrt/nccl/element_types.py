@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
     from typing import Any
@@ -57,15 +59,26 @@ def reduced_as(dtype: Any, op: Any, count: int) -> tuple[int, int, int, int]:
         "and".
     Raises:
         TypeError: NCCL has no such reduction of such elements.
+        ValueError: as of read_op.
     """
+    if not isinstance(op, (int, str)):
+        read_op(op)
+    datatype, number, times, itemsize = _find_reduced(dtype, op)
+    return datatype, number, times * count, itemsize
+
+
+@lru_cache(maxsize=256, typed=True)  # the name of a dtype takes NumPy microseconds
+def _find_reduced(dtype: Any, op: Any) -> tuple[int, int, int, int]:
     number, name = read_op(op), dtype.name
+    if not dtype.isnative:
+        raise TypeError(f"NCCL reduces no elements of another byte order, such as {dtype.str}")
     if name in CODES:
-        return CODES[name], number, count, dtype.itemsize
+        return CODES[name], number, 1, dtype.itemsize
     if name == "bool" and number != AVG:
-        return BYTE, MAX if number in (SUM, MAX) else MIN, count, 1
+        return BYTE, MAX if number in (SUM, MAX) else MIN, 1, 1
     if name in PAIRS and number in (SUM, AVG):
         part, itemsize = PAIRS[name]
-        return CODES[part], number, 2 * count, itemsize
+        return CODES[part], number, 2, itemsize
     word = next(word for word, known in OPS.items() if known == number)
     raise TypeError(
         f"NCCL has no {word!r} of {name}; it reduces {', '.join(CODES)}, bool but for 'avg', and complex64 "
@@ -76,6 +89,12 @@ def reduced_as(dtype: Any, op: Any, count: int) -> tuple[int, int, int, int]:
 def moved_as(dtype: Any, count: int) -> tuple[int, int, int]:
     """How elements are moved: (NCCL's data type, elements for NCCL, bytes of one).  Those that NCCL does not
     know go as bytes."""
+    datatype, times, itemsize = _find_moved(dtype)
+    return datatype, times * count, itemsize
+
+
+@lru_cache(maxsize=256)
+def _find_moved(dtype: Any) -> tuple[int, int, int]:
     if dtype.name in CODES:
-        return CODES[dtype.name], count, dtype.itemsize
-    return BYTE, count * dtype.itemsize, 1
+        return CODES[dtype.name], 1, dtype.itemsize
+    return BYTE, dtype.itemsize, 1
