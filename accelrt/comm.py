@@ -15,6 +15,7 @@ from accelrt.arrays.array import Array
 from accelrt.arrays.create import empty, empty_like
 from accelrt.devices.device import current_device, device, device_count
 from accelrt.nccl.collectives import as_array
+from accelrt.nccl.element_types import reduced_as
 from accelrt.runtime import init
 from accelrt.streams.stream import stream as stream_context
 
@@ -127,7 +128,7 @@ def reduce_add(inputs: Sequence[Any], destination: DeviceArgument | None = None)
         raise RuntimeError("reduce_add expects destination to be on the same GPU with one of the tensors")
     if len(arrays) == 1:
         return arrays[0]
-    if _by_nccl(arrays) and arrays[0].dtype.name not in ("int16", "uint16"):
+    if _is_summed_by_nccl(arrays[0].dtype) and _by_nccl(arrays):
         result = _empty(arrays[root], arrays[root].shape, ordinal)
         nccl.reduce(arrays, output=result, root=root)
         return result
@@ -341,6 +342,14 @@ def _check_alike(found: Array, name: str, wanted: Array) -> None:
 
 def _by_nccl(arrays: list[Array]) -> bool:
     return len(arrays) > 1 and nccl.is_available(arrays)
+
+
+def _is_summed_by_nccl(dtype: Any) -> bool:
+    try:
+        reduced_as(dtype, nccl.SUM, 1)
+    except TypeError:
+        return False
+    return True
 
 
 def _copy_to_all(source: Array, targets: list[Array]) -> None:

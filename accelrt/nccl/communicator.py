@@ -67,7 +67,8 @@ class Communicator:
     """One rank of a group of devices that perform collectives together.
 
     Every rank has to call the same operations in the same order, with the same element types and sizes; an
-    operation is put into a stream and returns.  One thread at a time uses a communicator.
+    operation is put into a stream and returns.  One thread at a time uses a communicator; a thread with
+    several of them calls each operation for all in one group(), since the first one waits for the others.
 
     Making one waits for all other ranks: one process makes the ranks of several devices by init_all(), or
     in one group().
@@ -390,9 +391,12 @@ class Communicator:
             )  # what graphs that were dropped kept goes once their launches are over
         if not self._may_end("close"):
             return
+        last = self._last_stream
         handle = self._take("it is closed")
         with self.device, errors_of(f"close({self._words})"):
             if self._backend.async_error(handle) is None:
+                if last is not None:
+                    last.synchronize()
                 self._backend.destroy(handle)
             else:
                 self._backend.abort(handle)

@@ -66,6 +66,11 @@ def test_broadcast_coalesced_keeps_order_shapes_and_types(buffer_size):
         comm.broadcast_coalesced([given[0], found[1][0]], [0, 1])
 
 
+def test_elements_that_nccl_does_not_know_are_summed_too():
+    inputs = [accelrt.asarray(numbers(7, "int16"), device=rank) for rank in range(2)]
+    np.testing.assert_array_equal(comm.reduce_add(inputs, 1).numpy(), numbers(7, "int16") * 2)
+
+
 def test_reduce_add_sums_onto_the_destination():
     inputs = [accelrt.asarray(numbers((3, 4)) * (rank + 1), device=rank) for rank in range(2)]
     for destination in range(2):

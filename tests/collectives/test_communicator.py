@@ -12,6 +12,7 @@ from child import in_child
 
 import accelrt
 from accelrt import nccl
+from accelrt.nccl import process_end
 
 
 def arrays(size=1000):
@@ -65,8 +66,7 @@ def test_bad_arguments_are_refused_before_anything_is_put_into_a_stream(comms):
     freed.free()
     with pytest.raises(ValueError, match="freed"):
         comm.all_reduce(freed)
-    for each, array in zip(comms, arrays(), strict=True):  # both are still in step
-        each.all_reduce(array)
+    nccl.all_reduce(arrays(), comms=comms)  # both are still in step
     for each in comms:
         each.synchronize(timeout=30)
 
@@ -170,8 +170,7 @@ def test_ranks_are_made_in_a_group_and_by_threads(two_devices):
         each.close()
 
 
-@pytest.mark.host
-def test_ranks_of_one_thread_are_made_in_a_group():
+def test_ranks_of_one_thread_are_made_in_a_group(two_devices):
     name = nccl.unique_id()
     with nccl.group():
         comms = [nccl.Communicator(2, name, rank, rank) for rank in range(2)]
@@ -236,6 +235,72 @@ def test_a_graph_keeps_the_arrays_of_its_operations(comms):
 
 
 @pytest.mark.host
+def test_a_capture_of_another_thread_is_not_disturbed(comms):
+    graph, stream, given, total = accelrt.CUDAGraph(), accelrt.Stream(0), accelrt.zeros(64), arrays()
+    accelrt.synchronize(0)
+    began, go, errors = threading.Event(), threading.Event(), []
+
+    def capture():
+        try:
+            with accelrt.graph(graph, stream=stream):
+                given.fill_(3)
+                began.set()
+                go.wait(30)
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=capture)
+    thread.start()
+    began.wait(30)
+    streams = [accelrt.Stream(rank) for rank in range(2)]
+    try:
+        nccl.all_reduce(total, streams=streams, comms=comms)
+    finally:
+        go.set()
+        thread.join()
+    assert errors == []
+    for rank, each in enumerate(comms):
+        each.synchronize(streams[rank], timeout=30)
+    assert total[1].numpy()[0] == 3
+    graph.replay()
+    accelrt.synchronize(0)
+    assert given.numpy()[0] == 3
+    graph.reset()
+
+
+@pytest.mark.parametrize("kind", ["default_stream", "per_thread_stream"])
+def test_default_streams_are_streams(comms, kind):
+    given = arrays()
+    for rank in range(2):
+        accelrt.synchronize(rank)
+    nccl.all_reduce(given, streams=[getattr(accelrt, kind)(rank) for rank in range(2)], comms=comms)
+    for rank, each in enumerate(comms):
+        each.synchronize(getattr(accelrt, kind)(rank), timeout=60)
+    assert given[0].numpy()[0] == given[1].numpy()[0] == 3
+
+
+def race():
+    comms, given = nccl.init_all([0, 1]), arrays()
+    streams = [accelrt.Stream(rank) for rank in range(2)]
+    for rank, each in enumerate(streams):
+        each.wait_stream(accelrt.current_stream(rank))
+    nccl.all_reduce(given, streams=streams, comms=comms)
+    with pytest.raises(accelrt.RaceError, match="all_reduce"):
+        given[0].fill_(0)  # on the current stream, which has not waited
+    for rank, each in enumerate(streams):
+        accelrt.current_stream(rank).wait_stream(each)
+    given[0].fill_(0)
+    for each in comms:
+        each.close()
+    print("told")
+
+
+@pytest.mark.own_process
+def test_the_race_detector_is_told_of_collectives():
+    assert "told" in in_child(race, ACCELRT_SANITIZE="1")
+
+
+@pytest.mark.host
 def test_ranks_that_disagree_learn_of_it(comms):
     comms[0].broadcast(arrays(100_000)[0])  # more than a channel holds, so that it waits for the others
     comms[1].all_reduce(arrays(100_000)[1])
@@ -296,6 +361,7 @@ def test_a_child_of_a_fork_uses_and_closes_nothing_of_its_parents():
 def leave_with_an_operation_under_way(finished):
     comms = nccl.init_all([0, 1])
     given = arrays()
+    process_end.EXIT_SECONDS = 0.2
     comms[0].all_reduce(given[0])
     if finished:
         comms[1].all_reduce(given[1])
