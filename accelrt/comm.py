@@ -227,7 +227,12 @@ def scatter(
         raise ValueError(f"streams has {len(streams)} elements for {len(parts)} devices; pass one for each")
     found = []
     for index, (part, target, ordinal) in enumerate(zip(parts, targets, ordinals, strict=False)):
-        with stream_context(None if streams is None else streams[index]):
+        worker = None if streams is None else streams[index]
+        if worker is not None and worker.device_index != ordinal:
+            raise ValueError(
+                f"streams[{index}] is on device {worker.device_index}, the part that it copies goes to {ordinal}"
+            )
+        with stream_context(worker):
             if target is None:
                 target = part if ordinal == part.device_index else _empty(part, part.shape, ordinal)
             if target is not part:

@@ -73,7 +73,8 @@ class Ours:
 
     def calls(self, call, size):
         """A function that puts one such call into the stream."""
-        comm, stream, count = self.comm, self.stream, size // 4
+        comm, stream = self.comm, self.stream
+        count = size // 4 // comm.size * comm.size
         whole, other, part = self.whole[:count], self.other[:count], self.other[: count // self.comm.size]
         after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
 
@@ -112,7 +113,7 @@ class Torchs:
         self.torch.cuda.synchronize()
 
     def calls(self, call, size):
-        dist, count = self.dist, size // 4
+        dist, count = self.dist, size // 4 // self.comm.size * self.comm.size
         whole, other, part = self.whole[:count], self.other[:count], self.other[: count // self.comm.size]
         after, before = (self.comm.rank + 1) % self.comm.size, (self.comm.rank - 1) % self.comm.size
 

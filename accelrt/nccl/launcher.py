@@ -14,6 +14,7 @@ __all__ = ["Place", "place_from_environment"]
 
 DEFAULT_PORT = 29500  # torch's
 LOCAL = "127.0.0.1"
+JOB_PARTS = ("SLURM_STEP_ID", "TORCHELASTIC_RESTART_COUNT")
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ def place_from_environment(environ: Mapping[str, str] | None = None) -> Place:
         found.get("MASTER_ADDR") or _address(names, size, local_size, nodes),
         port,
         found.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
-        f"{names.launcher}:{found.get(names.job, '')}:{found.get('SLURM_STEP_ID', '')}",
+        ":".join((names.launcher, *(found.get(each, "") for each in (names.job, *JOB_PARTS)))),
     )
 
 

@@ -149,6 +149,11 @@ def test_scatter_and_gather_refuse_what_does_not_fit():
             r"\[1, 1\] along axis 0 do not make up its 4",
         ),
         (lambda: comm.scatter(array, [0, 1], dim=2), ValueError, "dim is 2"),
+        (
+            lambda: comm.scatter(array, [0], streams=[accelrt.Stream(1)]),
+            ValueError,
+            r"streams\[0\] is on device 1",
+        ),
         (lambda: comm.gather([]), ValueError, "tensors is empty"),
         (
             lambda: comm.gather([array, accelrt.zeros((4, 3), device=1)]),

@@ -47,6 +47,7 @@ def test_torchruns_variables():
     )
     assert (found.address, found.port, found.taken) == ("gpu001", 1234, False)
     assert read(**TORCHRUN, TORCHELASTIC_USE_AGENT_STORE="True").taken
+    assert read(**TORCHRUN, TORCHELASTIC_RESTART_COUNT="1").job != found.job  # what is left of the run before
 
 
 def test_open_mpis_variables():
