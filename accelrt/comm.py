@@ -230,7 +230,7 @@ def scatter(
         worker = None if streams is None else streams[index]
         if worker is not None and worker.device_index != ordinal:
             raise ValueError(
-                f"streams[{index}] is on device {worker.device_index}, the part that it copies goes to {ordinal}"
+                f"streams[{index}] is on device {worker.device_index}, its part goes to {ordinal}"
             )
         with stream_context(worker):
             if target is None:

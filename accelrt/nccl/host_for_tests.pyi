@@ -1,3 +1,5 @@
+from threading import local
+
 from accelrt.streams.stream import Stream
 
 NAMES: tuple[str, ...]
@@ -5,6 +7,12 @@ JOIN_SECONDS: int
 MARK: bytes
 ID_BYTES: int
 VERSION: int
+
+class OpenGroup(local):
+    depth: int
+    operations: list[tuple[Rank, Stream, tuple[int, ...], bool]]
+    joining: list[Rank]
+    def __init__(self) -> None: ...
 
 class Rank:
     rank: int

@@ -7,6 +7,7 @@ leaves to chance: ranks that disagree on what is next, and ranks that have gone.
 import mmap
 import os
 import tempfile
+import threading
 import time
 
 from libc.stdint cimport uint64_t, uintptr_t
@@ -394,9 +395,16 @@ cdef bint lives(long pid) except -1:
 
 # --- the backend ---------------------------------------------------------------------------------------------------
 
-cdef int group_depth = 0  # guarded by the GIL: groups of Communicators are issued at once
-cdef list grouped = []    # (rank, stream, operation, captured)
-cdef list joining = []    # ranks that the end of the group waits for
+class OpenGroup(threading.local):
+    """A thread's group."""
+
+    def __init__(self):
+        self.depth = 0
+        self.operations = []  # (rank, stream, operation, captured)
+        self.joining = []     # ranks that the end of the group waits for
+
+
+cdef object open_group = OpenGroup()
 
 
 def version():
@@ -467,8 +475,8 @@ def init_rank(int size, bytes name, int number, int device):
         made = open_rank(name, size, number, device)
     except OSError as error:
         raise BackendError(SYSTEM_ERROR, f"memory to share could not be made: {error}") from error
-    if group_depth:
-        joining.append(made)
+    if open_group.depth:
+        open_group.joining.append(made)
     else:
         await_ranks([made])
     return made
@@ -484,20 +492,18 @@ def init_all(list devices):
 
 def group_start():
     """What follows is put into the streams by group_end, as one."""
-    global group_depth
-    group_depth += 1
+    open_group.depth += 1
 
 
 def group_end():
     """Ends it, and puts into each stream what was for it, as one host function."""
-    global group_depth
     cdef Rank rank
     cdef dict found = {}
-    group_depth -= 1
-    if group_depth:
+    open_group.depth -= 1
+    if open_group.depth:
         return
-    operations, ranks = grouped[:], joining[:]
-    del grouped[:], joining[:]
+    operations, ranks = open_group.operations, open_group.joining
+    open_group.operations, open_group.joining = [], []
     if ranks:
         await_ranks(ranks)
     for rank, stream, operation, captured in operations:
@@ -508,12 +514,10 @@ def group_end():
 
 def group_abandon():
     """Ends it, and puts nothing into a stream."""
-    global group_depth
     cdef Rank each
-    group_depth = 0
-    for each in joining:
+    for each in open_group.joining:
         each.leave(CLOSED)
-    del grouped[:], joining[:]
+    open_group.depth, open_group.operations, open_group.joining = 0, [], []
 
 
 cdef int enqueue(Rank rank, Stream stream, list operations, bint captured) except -1:
@@ -539,8 +543,8 @@ def issue(Rank rank, Stream stream, str call, uintptr_t source, uintptr_t target
     if kind in (ALL_REDUCE, REDUCE, REDUCE_SCATTER) and size_of(datatype) == 0:
         raise BackendError(INVALID_ARGUMENT, "the host backend for tests reduces no elements of 8-bit floating point")
     operation = (kind, source, target, count, itemsize, datatype, op, root)
-    if group_depth:
-        grouped.append((rank, stream, operation, captured))
+    if open_group.depth:
+        open_group.operations.append((rank, stream, operation, captured))
     else:
         enqueue(rank, stream, [operation], captured)
 

@@ -152,6 +152,37 @@ def test_threads_that_never_chose_a_device_take_part(comms):
     assert accelrt.current_device() == 0
 
 
+@pytest.mark.host
+def test_groups_are_a_threads_own():
+    comms = [nccl.init_all([0, 1]) for _ in range(4)]
+    nccl.all_reduce(arrays(), comms=comms[0])
+    errors = []
+
+    def work(mine):
+        try:
+            streams = [accelrt.Stream(rank) for rank in range(2)]
+            for _ in range(25):
+                given = arrays()
+                for rank in range(2):
+                    streams[rank].wait_stream(accelrt.current_stream(rank))
+                nccl.all_reduce(given, streams=streams, comms=mine)
+                for rank, each in enumerate(streams):
+                    each.synchronize()
+                    assert given[rank].numpy()[-1] == 3
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(mine,)) for mine in comms]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert errors == []
+    for mine in comms:
+        for each in mine:
+            each.close()
+
+
 def test_ranks_are_made_in_a_group_and_by_threads(two_devices):
     name, made = nccl.unique_id(), []
     threads = [
