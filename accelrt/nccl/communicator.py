@@ -386,20 +386,31 @@ class Communicator:
             NcclError: NCCL refused.
         """
         if self._captures and self._pid == os.getpid():
-            synchronize(
-                self.device_index
-            )  # what graphs that were dropped kept goes once their launches are over
+            # What graphs that were dropped kept goes once their launches are over.
+            synchronize(self.device_index)
         if not self._may_end("close"):
             return
         last = self._last_stream
         handle = self._take("it is closed")
         with self.device, errors_of(f"close({self._words})"):
-            if self._backend.async_error(handle) is None:
-                if last is not None:
-                    last.synchronize()
-                self._backend.destroy(handle)
-            else:
+            try:
+                failed = self._backend.async_error(handle) is not None
+                if not failed and last is not None:
+                    self._await(last)
+            except BaseException:
                 self._backend.abort(handle)
+                raise
+            if failed:
+                self._backend.abort(handle)
+            else:
+                self._backend.destroy(handle)
+
+    def _await(self, stream: Stream) -> None:
+        try:
+            found = operands.stream_on(stream.handle, self.device_index)
+        except ValueError:  # another library's, which is gone, and its work with it
+            return
+        found.synchronize()
 
     def abort(self) -> None:
         """Ends the operations under way at once, which leaves their results undefined, and frees the rank

@@ -14,6 +14,7 @@ from libc.stdint cimport uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
+from accelrt.errors import CudaError
 from accelrt.core.locks cimport add_count, load_count, store_count
 from accelrt.nccl.reduction cimport reduce_elements, size_of
 from accelrt.nccl.results import BackendError
@@ -523,7 +524,11 @@ def group_abandon():
 cdef int enqueue(Rank rank, Stream stream, list operations, bint captured) except -1:
     # NCCL orders what is put into several streams of a rank; a capture's is ordered with the rest by its launch.
     if rank.last is not None and rank.last != stream and not captured:
-        stream.wait_stream(rank.last)
+        try:
+            stream.wait_stream(rank.last)
+        except CudaError as error:
+            if error.name != "INVALID_HANDLE":  # a stream that is gone, and its work with it
+                raise
     enqueue_callback(stream.device_index, stream.handle, lambda: rank.run(operations))
     if not captured:
         rank.last = stream
@@ -560,8 +565,6 @@ def abort(Rank rank):
 
 
 def destroy(Rank rank):
-    """Waits for what is under way, and leaves."""
-    if rank.last is not None and rank.trouble is None:
-        rank.last.synchronize()
+    """Leaves; what was under way has been waited for."""
     rank.last = None
     rank.leave(CLOSED)

@@ -107,6 +107,22 @@ def test_a_closed_communicator_says_so(comms):
     assert "it is closed" in repr(comms[0])
 
 
+@pytest.mark.host
+def test_what_close_raises_while_it_waits_leaves_nothing_open(comms):
+    stream = accelrt.Stream(0)
+
+    def fail():
+        raise ZeroDivisionError("in a host function")
+
+    comms[0].all_reduce(arrays()[0], stream=stream)
+    comms[1].all_reduce(arrays()[1])
+    stream.launch_host_func(fail)
+    with pytest.raises(ZeroDivisionError, match="in a host function"):
+        comms[0].close()
+    assert "closed" in repr(comms[0])
+    comms[1].close()
+
+
 def test_communicators_are_not_copied(comms):
     for attempt in (copy.copy, copy.deepcopy, pickle.dumps):
         with pytest.raises(TypeError, match="a Communicator cannot be pickled or copied"):
@@ -216,8 +232,8 @@ def test_operations_are_captured_and_replayed(comms):
     given, streams = arrays(), [accelrt.Stream(rank) for rank in range(2)]
     nccl.all_reduce(arrays(), streams=streams, comms=comms)  # NCCL connects the ranks here
     graphs = [accelrt.CUDAGraph() for _ in comms]
-    for each in streams:
-        each.synchronize()
+    for rank in range(2):
+        accelrt.synchronize(rank)
     for rank, each in enumerate(comms):
         with (
             accelrt.device(rank),
@@ -268,7 +284,8 @@ def test_a_graph_keeps_the_arrays_of_its_operations(comms):
 @pytest.mark.host
 def test_a_capture_of_another_thread_is_not_disturbed(comms):
     graph, stream, given, total = accelrt.CUDAGraph(), accelrt.Stream(0), accelrt.zeros(64), arrays()
-    accelrt.synchronize(0)
+    for rank in range(2):
+        accelrt.synchronize(rank)
     began, go, errors = threading.Event(), threading.Event(), []
 
     def capture():
