@@ -12,7 +12,7 @@ from accelrt.nccl.results import BackendError, error_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import ModuleType
+    from types import ModuleType, TracebackType
     from typing import Any
 
     from accelrt.arrays.array import Array
@@ -142,8 +142,7 @@ def group_end() -> None:
             process_end.come_first()
 
 
-@contextlib.contextmanager
-def group() -> Iterator[None]:
+class group:
     """A group as a context: operations of several communicators of one thread, or transfers that wait for
     each other.  If its body raises, none of them is put into a stream.
 
@@ -151,14 +150,20 @@ def group() -> Iterator[None]:
         for comm, array in zip(comms, arrays):
             comm.all_reduce(array)
     """
-    group_start()
-    try:
-        yield
-    except BaseException:
-        groups.depth -= 1
-        groups.pending.clear()
-        raise
-    group_end()
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        group_start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            group_end()
+        elif groups.depth:
+            groups.depth -= 1
+            groups.pending.clear()
 
 
 def perform(pending: list[Any]) -> None:

@@ -16,7 +16,10 @@ from accelrt.nccl import process_end
 
 
 def arrays(size=1000):
-    return [accelrt.full(size, rank + 1.0, "float32", rank) for rank in range(2)]
+    made = [accelrt.full(size, rank + 1.0, "float32", rank) for rank in range(2)]
+    for rank in range(2):
+        accelrt.current_stream(rank).synchronize()
+    return made
 
 
 def test_bad_arguments_are_refused_before_anything_is_put_into_a_stream(comms):
@@ -114,8 +117,9 @@ def test_what_close_raises_while_it_waits_leaves_nothing_open(comms):
     def fail():
         raise ZeroDivisionError("in a host function")
 
-    comms[0].all_reduce(arrays()[0], stream=stream)
-    comms[1].all_reduce(arrays()[1])
+    given = arrays()
+    comms[0].all_reduce(given[0], stream=stream)
+    comms[1].all_reduce(given[1])
     stream.launch_host_func(fail)
     with pytest.raises(ZeroDivisionError, match="in a host function"):
         comms[0].close()
@@ -350,8 +354,9 @@ def test_the_race_detector_is_told_of_collectives():
 
 @pytest.mark.host
 def test_ranks_that_disagree_learn_of_it(comms):
-    comms[0].broadcast(arrays(100_000)[0])  # more than a channel holds, so that it waits for the others
-    comms[1].all_reduce(arrays(100_000)[1])
+    given = arrays(100_000)  # more than a channel holds, so that a rank waits for the others
+    comms[0].broadcast(given[0])
+    comms[1].all_reduce(given[1])
     texts = []
     for each in comms:
         with pytest.raises(accelrt.NcclError, match=r"abort|disagree") as caught:
@@ -364,14 +369,15 @@ def test_ranks_that_disagree_learn_of_it(comms):
 
 @pytest.mark.host
 def test_an_operation_that_others_never_call_times_out_and_is_aborted(comms):
-    comms[0].all_reduce(arrays(100_000)[0])
+    given = arrays(100_000)
+    comms[0].all_reduce(given[0])
     with pytest.raises(TimeoutError, match=r"is not done after 0.05 s.*abort\(\) ends it"):
         comms[0].synchronize(timeout=0.05)
     comms[0].abort()
     accelrt.synchronize(0)
     with pytest.raises(accelrt.NcclError, match="it was aborted"):
         comms[0].check()
-    comms[1].all_reduce(arrays(100_000)[1])
+    comms[1].all_reduce(given[1])
     with pytest.raises(accelrt.NcclError, match="rank 0 has left") as caught:
         comms[1].synchronize(timeout=30)
     assert caught.value.code == 6

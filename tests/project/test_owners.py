@@ -59,6 +59,7 @@ PARTS = {
     "accelrt.memory.history.torch_form.Pickler",
     "accelrt.memory.history.torch_form.Template",
     "accelrt.nccl.groups.Groups",
+    "accelrt.nccl.groups.group",
     "accelrt.nccl.host_for_tests.OpenGroup",
     "accelrt.nccl.groups.InGraph",
     "accelrt.nccl.groups.Joining",
