@@ -53,7 +53,8 @@ def collectives():
 )
 def test_two_processes_meet_as_their_launcher_says(variables):
     found = launched.in_ranks(collectives, 2, variables=variables)
-    assert [out.split("\n")[0] for out in found] == [f"rank {rank} of 2 on device {rank}" for rank in (0, 1)]
+    for rank, out in enumerate(found):
+        assert f"rank {rank} of 2 on device {rank}" in out
 
 
 @pytest.mark.host
@@ -82,7 +83,7 @@ def captured():
 
 
 def test_a_graph_of_each_process_holds_its_operations():
-    assert launched.in_ranks(captured, 2) == ["replayed\n"] * 2
+    assert all("replayed" in out for out in launched.in_ranks(captured, 2))
 
 
 def wait_for_one_that_dies():
