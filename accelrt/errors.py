@@ -27,6 +27,7 @@ __all__ = [
     "InterfaceError",
     "InvalidDeviceError",
     "InvalidDeviceTypeError",
+    "NcclError",
     "NotSupportedError",
     "OutOfMemoryError",
     "RaceError",
@@ -176,6 +177,25 @@ class CaptureError(CudaError):
 
     broken_by: str | None = None
     broken_at: str | None = None
+
+
+class NcclError(RuntimeError):
+    """A call of NCCL's failed, or an operation that it had put into a stream.
+
+    Attributes:
+        code: int, the number of the ncclResult_t.
+        name: str, its name without the prefix, in capitals, such as "REMOTE_ERROR".
+        call: str, the operation that was asked for, such as "all_reduce".
+    """
+
+    def __init__(self, message: str, code: int = 3, name: str = "INTERNAL_ERROR", call: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+        self.name = name
+        self.call = call
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.args[0], self.code, self.name, self.call))
 
 
 class NotSupportedError(CudaError):

@@ -17,7 +17,7 @@ NOW = {
     "errors": """
         AcceleratorError ArgumentError ArgumentTypeError CaptureError CompileError CompilerNotFoundError
         CudaError DeferredCudaCallError DriverNotFoundError ForkedError IdentityError InterfaceError
-        InvalidDeviceError InvalidDeviceTypeError NotSupportedError OutOfMemoryError
+        InvalidDeviceError InvalidDeviceTypeError NcclError NotSupportedError OutOfMemoryError
         RaceError RaceWarning ReadingError SleepingMemoryError SnapshotError SyncDebugError SyncDebugWarning
     """,
     "graphs.capture": "graph is_current_stream_capturing",
@@ -102,7 +102,7 @@ UNDERSCORED_MEMORY = {
 
 # Modules of accelrt that are public themselves: those that `from accelrt import *` brings, and the others.
 MODULES = "identity interface memory nvtx profiler publish sanitizer tunable"
-UNLISTED = "gds green_contexts interop nvml random readings sharing visible"
+UNLISTED = "comm gds green_contexts interop nccl nvml random readings sharing visible"
 
 # Of accelrt.memory; imported when it is asked for.
 MEMORY = {

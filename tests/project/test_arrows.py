@@ -34,6 +34,7 @@ FLOORS = (
         *("gds", "green_contexts", "identity", "publish", "random", "readings", "interface", "interop"),
         *("sanitizer", "sharing", "api", "include", "traces", "tunable"),
     ),
+    ("nccl", "comm"),
     ("",),
     ("cli", "viewer", "__main__"),
 )

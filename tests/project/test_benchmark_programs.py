@@ -150,6 +150,19 @@ def test_losses_without_torchs_own_are_no_result(modules):
     assert [each["column"] for each in suite.errors] == [training.PLUGGED]
 
 
+def test_bandwidth_of_collectives_is_measured_by_nccl_tests_formula(modules):
+    factor = modules("bench_nccl").factor
+    assert [factor(call, 4) for call in ("all_reduce", "all_gather", "broadcast")] == [1.5, 0.75, 1]
+    done = start(
+        "bench_nccl", "--most-mib", "1", "--rounds", "1", "--calls", "all_reduce", "exchange", "--json"
+    )
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert [row["call"] for row in said["rows"]] == ["all_reduce", "exchange"]
+    assert all(row["GB/s"]["accelrt"] > 0 for row in said["rows"])
+    assert said["ranks"] == 2
+
+
 def test_a_sleep_and_a_wake_are_measured_and_checked():
     done = start("bench_sleep", "--gib", "0.1", "--json")
     assert done.returncode == 0, done.stderr

@@ -26,6 +26,7 @@ OWNERS_IN_PYTHON = {
     "accelrt.random.graph_states.GraphStates",
     "accelrt.gds.GdsFile",
     "accelrt.green_contexts.GreenContext",
+    "accelrt.nccl.communicator.Communicator",
 }
 # Their parts, which no user meets alone: programs, tables and records of one process.
 PARTS = {
@@ -64,6 +65,14 @@ PARTS = {
     "accelrt.memory.history.torch_form.EventPickler",
     "accelrt.memory.history.torch_form.Pickler",
     "accelrt.memory.history.torch_form.Template",
+    "accelrt.nccl.groups.Groups",
+    "accelrt.nccl.groups.group",
+    "accelrt.nccl.host_for_tests.OpenGroup",
+    "accelrt.nccl.groups.InGraph",
+    "accelrt.nccl.groups.Joining",
+    "accelrt.nccl.groups.Operation",
+    "accelrt.nccl.rendezvous._Guest",
+    "accelrt.nccl.rendezvous._Server",
     "accelrt.publish.Writer",
     "accelrt.random.defaults.DefaultGenerators",
     "accelrt.runtime.cuda_status.cudaStatus",

@@ -28,7 +28,7 @@ def block(word, blocks=PYTHON):
     return found
 
 
-USE, ARRAYS, RANDOM, CAPTURE, SLEEP, SHARE, TORCH, PEERS, BACKENDS = (
+USE, ARRAYS, RANDOM, CAPTURE, SLEEP, SHARE, COLLECTIVES, TORCH, PEERS, BACKENDS = (
     block(word)
     for word in (
         "wait_event",
@@ -37,6 +37,7 @@ USE, ARRAYS, RANDOM, CAPTURE, SLEEP, SHARE, TORCH, PEERS, BACKENDS = (
         "cuda.graph(",
         "sleepable",
         "accelrt.sharing",
+        "init_from_environment",
         "interop.torch.install()",
         "interop.cupy",
         "select_backend",
@@ -61,7 +62,7 @@ def run(text, **environment):
 
 def test_every_block_is_among_those_that_are_tested():
     assert {language for language, _ in BLOCKS} == {"", "python", "cython"}
-    blocks = (USE, ARRAYS, RANDOM, CAPTURE, SLEEP, SHARE, TORCH, PEERS, RESOURCES)
+    blocks = (USE, ARRAYS, RANDOM, CAPTURE, SLEEP, SHARE, COLLECTIVES, TORCH, PEERS, RESOURCES)
     blocks += (BACKENDS, FROM_RESOURCES, TUNABLE)
     assert sorted(blocks) == list(range(len(PYTHON)))
     assert len(CYTHON) == 1
@@ -104,6 +105,11 @@ def test_processes_share_memory(tmp_path):
         "42]]",
     ]
     assert done.stderr == ""
+
+
+def test_a_process_reduces_as_its_launcher_places_it():
+    check = "\nassert (gradients.numpy() == 1).all()\n"
+    run(PYTHON[COLLECTIVES] + check, ACCELRT_DRIVER="host", RANK="0", WORLD_SIZE="1")
 
 
 @pytest.mark.parametrize("driver", [{}, {"CUDA_VISIBLE_DEVICES": ""}, {"ACCELRT_DRIVER": "host"}])

@@ -1,0 +1,65 @@
+"""Collectives between devices, by NCCL through nccl4py (pip install "accelrt[nccl]"): torch.cuda.nccl's
+functions, for a process with several devices, and communicators, for one device a process too.
+
+    comm = accelrt.nccl.init_from_environment()      # under torchrun, mpirun or srun
+    comm.all_reduce(gradients)                       # in place, on the current stream
+
+Where accelrt runs on the host device, so do these: by a backend for tests alone, over shared memory.
+
+collectives      torch.cuda.nccl's functions: lists of arrays, one a device
+communicator     one rank of a communicator: its operations, errors and end
+element_types    elements and reductions by NCCL's numbers
+groups           groups of operations, and how operations are put into streams
+host_for_tests   the host backend: ranks on host devices
+launcher         what torchrun, mpirun and Slurm say of this process's place
+nvidia           NCCL: nccl4py and the library that it finds
+operands         arrays as collectives use them
+process_end      the interpreter's exit with communicators open, and forks
+reduction        sums of several ranks' elements, on the host
+rendezvous       the exchange of a communicator's id between processes, over TCP
+results          what NCCL's calls answer
+transport.pxd    ranks of the host backend as they lie in shared memory
+"""
+
+from accelrt.nccl.collectives import (
+    all_gather,
+    all_reduce,
+    broadcast,
+    init_rank,
+    is_available,
+    reduce,
+    reduce_scatter,
+    unique_id,
+    version,
+)
+from accelrt.nccl.communicator import Communicator, init_all
+from accelrt.nccl.element_types import AVG, MAX, MIN, PROD, SUM
+from accelrt.nccl.groups import group, group_end, group_start
+from accelrt.nccl.launcher import Place, place_from_environment
+from accelrt.nccl.rendezvous import exchange, init_from_environment
+
+__all__ = [
+    "AVG",
+    "MAX",
+    "MIN",
+    "PROD",
+    "SUM",
+    "Communicator",
+    "Place",
+    "all_gather",
+    "all_reduce",
+    "broadcast",
+    "exchange",
+    "group",
+    "group_end",
+    "group_start",
+    "init_all",
+    "init_from_environment",
+    "init_rank",
+    "is_available",
+    "place_from_environment",
+    "reduce",
+    "reduce_scatter",
+    "unique_id",
+    "version",
+]

@@ -1,0 +1,100 @@
+"""Elements and reductions by NCCL's numbers (ncclDataType_t, ncclRedOp_t)."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+TYPE_CHECKING = False  # typing's, which takes long to import
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = ["AVG", "MAX", "MIN", "PROD", "SUM", "moved_as", "reduced_as"]
+
+SUM, PROD, MAX, MIN, AVG = range(5)
+OPS = {"sum": SUM, "prod": PROD, "max": MAX, "min": MIN, "avg": AVG}
+BYTE = 1
+# By the name of NumPy's or of ml_dtypes' dtype.
+CODES = {
+    "int8": 0,
+    "uint8": 1,
+    "int32": 2,
+    "uint32": 3,
+    "int64": 4,
+    "uint64": 5,
+    "float16": 6,
+    "float32": 7,
+    "float64": 8,
+    "bfloat16": 9,
+    "float8_e4m3fn": 10,
+    "float8_e5m2": 11,
+}
+PAIRS = {"complex64": ("float32", 4), "complex128": ("float64", 8)}
+
+
+def read_op(op: Any) -> int:
+    """The number of a reduction: "sum", "prod", "max", "min" or "avg", or accelrt.nccl.SUM and so on.
+
+    Raises:
+        ValueError: there is none such.
+    """
+    if isinstance(op, str) and op.lower() in OPS:
+        return OPS[op.lower()]
+    if isinstance(op, int) and not isinstance(op, bool) and op in OPS.values():
+        return op
+    raise ValueError(
+        f"op is {op!r}; it may be {', '.join(map(repr, OPS))}, or accelrt.nccl.SUM to AVG (0 to 4)"
+    )
+
+
+def reduced_as(dtype: Any, op: Any, count: int) -> tuple[int, int, int, int]:
+    """How elements are reduced.
+
+    Arguments:
+        dtype: numpy.dtype.
+        op: as of read_op.
+        count: how many elements.
+    Returns:
+        (NCCL's data type, NCCL's reduction, elements for NCCL, bytes of one).  A complex number is two real
+        ones for sums and means; of bools, the sum and the maximum are "or", the product and the minimum are
+        "and".
+    Raises:
+        TypeError: NCCL has no such reduction of such elements.
+        ValueError: as of read_op.
+    """
+    if not isinstance(op, (int, str)):
+        read_op(op)
+    datatype, number, times, itemsize = _find_reduced(dtype, op)
+    return datatype, number, times * count, itemsize
+
+
+@lru_cache(maxsize=256, typed=True)  # the name of a dtype takes NumPy microseconds
+def _find_reduced(dtype: Any, op: Any) -> tuple[int, int, int, int]:
+    number, name = read_op(op), dtype.name
+    if not dtype.isnative:
+        raise TypeError(f"NCCL reduces no elements of another byte order, such as {dtype.str}")
+    if name in CODES:
+        return CODES[name], number, 1, dtype.itemsize
+    if name == "bool" and number != AVG:
+        return BYTE, MAX if number in (SUM, MAX) else MIN, 1, 1
+    if name in PAIRS and number in (SUM, AVG):
+        part, itemsize = PAIRS[name]
+        return CODES[part], number, 2, itemsize
+    word = next(word for word, known in OPS.items() if known == number)
+    raise TypeError(
+        f"NCCL has no {word!r} of {name}; it reduces {', '.join(CODES)}, bool but for 'avg', and complex64 "
+        "and complex128 by 'sum' and 'avg'"
+    )
+
+
+def moved_as(dtype: Any, count: int) -> tuple[int, int, int]:
+    """How elements are moved: (NCCL's data type, elements for NCCL, bytes of one).  Those that NCCL does not
+    know go as bytes."""
+    datatype, times, itemsize = _find_moved(dtype)
+    return datatype, times * count, itemsize
+
+
+@lru_cache(maxsize=256)
+def _find_moved(dtype: Any) -> tuple[int, int, int]:
+    if dtype.name in CODES:
+        return CODES[dtype.name], 1, dtype.itemsize
+    return BYTE, dtype.itemsize, 1

@@ -1,0 +1,203 @@
+"""NCCL: nccl4py's bindings, and the library that they load.
+
+nccl4py looks for libnccl.so.2 where pip's nvidia-nccl packages put it and where the system's loader does;
+what is loaded already, torch's say, it uses.  Where it finds none, the one beside torch is loaded for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import importlib.util
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from accelrt.errors import NotSupportedError
+from accelrt.nccl.results import BackendError
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from accelrt.streams.stream import Stream
+
+__all__ = [
+    "abort",
+    "async_error",
+    "destroy",
+    "group_abandon",
+    "group_end",
+    "group_start",
+    "init_all",
+    "init_rank",
+    "issue",
+    "unique_id",
+    "version",
+]
+
+ID_BYTES = 128  # NCCL_UNIQUE_ID_BYTES
+SUCCESS, IN_PROGRESS = 0, 7
+ADVICE = (
+    'pip install "accelrt[nccl]" brings nccl4py and NCCL for CUDA 13; for CUDA 12 install nccl4py and '
+    "nvidia-nccl-cu12"
+)
+LIBRARY = "libnccl.so.2"
+
+_bindings: Any = None
+
+
+def bindings() -> Any:
+    """nccl4py's low-level module, with a library loaded.
+
+    Raises:
+        NotSupportedError: nccl4py is not installed or too old, or there is no libnccl.so.2.
+    """
+    global _bindings
+    if _bindings is None:
+        try:
+            found = importlib.import_module("nccl.bindings.nccl")
+        except ImportError as error:
+            raise missing(f"nccl4py cannot be imported ({error})") from error
+        if not hasattr(found, "Comm"):
+            raise missing("this nccl4py is older than 0.6")
+        # NCCL would register the arrays of captured operations with the other ranks, and takes the first page
+        # of memory that grows page by page for all of it.
+        os.environ.setdefault("NCCL_GRAPH_REGISTER", "0")
+        load_library(found)
+        _bindings = found
+    return _bindings
+
+
+def missing(problem: str) -> NotSupportedError:
+    return NotSupportedError(f"{problem}; {ADVICE}", 801, "NOT_SUPPORTED", "accelrt.nccl")
+
+
+def load_library(found: Any) -> None:
+    """Has the bindings load libnccl, which they do at the first call."""
+    try:
+        found.get_version()
+        return
+    except Exception as error:  # of several classes of cuda.pathfinder's and nccl4py's
+        problem = error
+    for path in candidates():
+        try:
+            ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+            found.get_version()
+        except Exception:  # the first error tells more
+            continue
+        return
+    raise missing(f"no {LIBRARY} can be loaded ({problem})") from problem
+
+
+def candidates() -> list[Path]:
+    """Where torch has the library: in pip's package of it beside torch, or in torch's own folder."""
+    roots: list[str] = []
+    for name in ("nvidia", "torch"):
+        spec = importlib.util.find_spec(name)
+        roots += spec.submodule_search_locations or () if spec is not None else ()
+    parts = ("nccl/lib", "lib", "../nvidia/nccl/lib")
+    paths = [Path(root, part, LIBRARY) for root in roots for part in parts]
+    return [path for path in dict.fromkeys(paths) if path.is_file()]
+
+
+def answer(function: Any, *arguments: Any, comm: Any = None) -> Any:
+    """Calls a function of nccl4py's; its error as a BackendError."""
+    try:
+        return function(*arguments)
+    except _bindings.NCCLError as error:
+        raise BackendError(error.status, text_of(error, comm)) from error
+
+
+def text_of(error: Exception, comm: Any) -> str:
+    """What NCCL says of an error, with its last warning."""
+    last = ""
+    if comm is not None:
+        try:
+            last = _bindings.get_last_error(comm).strip()
+        except Exception:  # the error itself matters more
+            last = ""
+    return f"{error}; {last}" if last else str(error)
+
+
+def version() -> int:
+    """NCCL's number of its version, such as 22809 for 2.28.9."""
+    return int(bindings().get_version())
+
+
+def unique_id() -> bytes:
+    """128 bytes that name a communicator to be."""
+    return bytes(memoryview(answer(bindings().get_unique_id)).cast("B"))
+
+
+def init_rank(size: int, name: bytes, number: int, device: int) -> Any:
+    """One rank, on the device that is current; in a group, it is there when that ends."""
+    return answer(bindings().comm_init_rank, size, bytearray(name), number)
+
+
+def init_all(devices: list[int]) -> list[Any]:
+    """A rank for each device of this process's."""
+    return list(answer(bindings().comm_init_all, len(devices), devices))
+
+
+def group_start() -> None:
+    """What follows is put into the streams by group_end, as one."""
+    answer(bindings().group_start)
+
+
+def group_end() -> None:
+    """Ends it, and puts into the streams what was called since."""
+    answer(bindings().group_end)
+
+
+def group_abandon() -> None:
+    """Ends a group in which a call failed; NCCL drops what it holds."""
+    with contextlib.suppress(bindings().NCCLError):  # the failed call's own
+        bindings().group_end()
+
+
+def issue(
+    comm: Any,
+    stream: Stream,
+    call: str,
+    source: int,
+    target: int,
+    count: int,
+    itemsize: int,
+    datatype: int,
+    op: int,
+    root: int,
+    captured: bool,
+) -> None:
+    """Puts an operation into a stream, or into the group that is open."""
+    function = getattr(_bindings, call)
+    handle = stream.handle
+    if call in ("all_reduce", "reduce_scatter"):
+        arguments: tuple[int, ...] = (source, target, count, datatype, op)
+    elif call == "all_gather":
+        arguments = (source, target, count, datatype)
+    elif call == "broadcast":
+        arguments = (source, target, count, datatype, root)
+    elif call == "reduce":
+        arguments = (source, target, count, datatype, op, root)
+    else:
+        arguments = (source if call == "send" else target, count, datatype, root)
+    answer(function, *arguments, comm, handle, comm=comm)
+
+
+def async_error(comm: Any) -> tuple[int, str] | None:
+    """(code, text) of what went wrong since a call returned, or None."""
+    code = int(answer(bindings().comm_get_async_error, comm))
+    if code in (SUCCESS, IN_PROGRESS):
+        return None
+    return code, text_of(Exception(_bindings.get_error_string(code)), comm)
+
+
+def abort(comm: Any) -> None:
+    """Ends what is under way, and frees the rank."""
+    answer(bindings().comm_abort, comm)
+
+
+def destroy(comm: Any) -> None:
+    """Waits for what is under way, and frees the rank."""
+    answer(bindings().comm_destroy, comm)

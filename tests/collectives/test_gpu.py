@@ -1,0 +1,123 @@
+"""Collectives between two GPUs with other libraries' arrays, and beside torch's own NCCL."""
+
+import launched
+import numpy as np
+import pytest
+
+import accelrt
+from accelrt import nccl
+
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("two_devices")]
+
+
+def test_torchs_tensors_are_reduced_in_place(comms):
+    torch = pytest.importorskip("torch")
+    tensors = [torch.full((1000,), rank + 1.0, device=f"cuda:{rank}") for rank in range(2)]
+    nccl.all_reduce(tensors, comms=comms)
+    for each in comms:
+        each.synchronize(timeout=60)
+    for rank, each in enumerate(tensors):
+        with torch.cuda.device(rank):
+            assert each.cpu().eq(3).all()
+
+
+def test_bfloat16_tensors_of_torchs_are_reduced(comms):
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("ml_dtypes")
+    tensors = [torch.full((64,), rank + 1, dtype=torch.bfloat16, device=f"cuda:{rank}") for rank in range(2)]
+    nccl.all_reduce(tensors, comms=comms)
+    for each in comms:
+        each.synchronize(timeout=60)
+    assert tensors[1].cpu().eq(3).all()
+
+
+def test_cupys_arrays_are_reduced_in_place(comms):
+    cupy = pytest.importorskip("cupy")
+    arrays = []
+    for rank in range(2):
+        with cupy.cuda.Device(rank):
+            arrays.append(cupy.full(1000, rank + 1, cupy.float32))
+    nccl.all_reduce(arrays, comms=comms)
+    for each in comms:
+        each.synchronize(timeout=60)
+    for rank, each in enumerate(arrays):
+        with cupy.cuda.Device(rank):
+            assert (each.get() == 3).all()
+
+
+def test_memory_of_many_pages_is_reduced(comms):
+    size = 48 << 20  # 192 MiB: pages of several mappings
+    arrays = [accelrt.full(size, rank + 1.0, "float32", rank) for rank in range(2)]
+    nccl.all_reduce(arrays, comms=comms)
+    for each in arrays:
+        assert (each.numpy() == 3).all()
+
+
+def test_two_ranks_on_one_device_are_refused(two_devices):
+    with pytest.raises((accelrt.NcclError, ValueError)):
+        nccl.init_all([0, 0])
+
+
+def test_an_operation_that_the_other_rank_never_calls_is_aborted(two_devices):
+    comms = nccl.init_all([0, 1])
+    warm = [accelrt.zeros(1000, "float32", rank) for rank in range(2)]
+    nccl.all_reduce(warm, comms=comms)
+    for each in comms:
+        each.synchronize(timeout=60)
+    array = accelrt.full(1000, 1.0, "float32", 0)
+    comms[0].all_reduce(array)
+    with pytest.raises(TimeoutError, match=r"abort\(\) ends it"):
+        comms[0].synchronize(timeout=0.2)
+    for each in comms:
+        each.abort()
+    accelrt.synchronize(0)
+    accelrt.synchronize(1)
+
+
+def beside_torch(port):
+    import torch
+    import torch.distributed as dist
+
+    comm = nccl.init_from_environment()
+    torch.cuda.set_device(comm.rank)
+    dist.init_process_group(
+        "nccl", init_method=f"tcp://127.0.0.1:{port}", rank=comm.rank, world_size=comm.size
+    )
+    theirs = torch.full((1 << 20,), comm.rank + 1.0, device="cuda")
+    mine = accelrt.full(1 << 20, comm.rank + 1.0, "float32", comm.device_index)
+    dist.all_reduce(theirs)
+    comm.all_reduce(mine)
+    torch.cuda.synchronize()
+    comm.synchronize(timeout=60)
+    np.testing.assert_array_equal(mine.numpy(), theirs.cpu().numpy())
+    comm.close()
+    dist.destroy_process_group()
+    print("same")
+
+
+@pytest.mark.own_process
+def test_torch_distributed_runs_beside_it():
+    pytest.importorskip("torch")
+    assert all("same" in out for out in launched.in_ranks(beside_torch, 2, launched.free_port()))
+
+
+def many_pages_in_a_graph():
+    comm = nccl.init_from_environment()
+    with accelrt.device(comm.device_index):
+        array = accelrt.full(24 << 20, comm.rank + 1.0, "float32")
+        warm, graph, stream = accelrt.zeros(24 << 20, "float32"), accelrt.CUDAGraph(), accelrt.Stream()
+        comm.all_reduce(warm, stream=stream)
+        accelrt.synchronize()
+        with accelrt.graph(graph, stream=stream, capture_error_mode="thread_local"):
+            comm.all_reduce(array)
+        graph.replay()
+        accelrt.synchronize()
+        assert (array.numpy() == 3).all()
+    graph.reset()
+    comm.close()
+    print("replayed")
+
+
+@pytest.mark.own_process
+def test_a_graph_reduces_memory_of_many_pages():
+    assert all("replayed" in out for out in launched.in_ranks(many_pages_in_a_graph, 2))
