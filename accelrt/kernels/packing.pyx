@@ -259,7 +259,8 @@ cdef int refuse_buffer(Parameters parameters, const Parameter* parameter, Py_ssi
 cdef int refuse_elsewhere(Parameters parameters, Py_ssize_t index, object memory, int ordinal) except -1:
     raise ValueError(
         f"argument {index} of kernel {parameters.name!r} is memory ({type(memory).__name__}) on device {ordinal}, the "
-        f"kernel is on device {parameters.device_index}; copy it, or pass its address as int, after accelrt.memory.enable_peer_access()")
+        f"kernel is on device {parameters.device_index}; copy it, or pass its address as int, after "
+        "accelrt.memory.enable_peer_access()")
 
 
 cdef inline bint put_number(const Parameter* parameter, object number, char* out) except -1:
