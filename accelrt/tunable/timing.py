@@ -143,6 +143,7 @@ def written(function: Function, given: tuple[tuple[Any, ...], dict[str, Any]]) -
 
 def serves(name: str, function: Function, turns: Turns) -> bool:
     """Whether a candidate can do it: one that cannot returns NotImplemented or raises what says so."""
+    answer: Any = NotImplemented
     try:
         answer = turns.call(function)
         turns.stream.synchronize()

@@ -36,11 +36,13 @@ def saxpy(module):
 @pytest.fixture(autouse=True)
 def _no_module_left(_nothing_left_behind, request):
     """Modules that a test loaded are unloaded once its kernels and graphs are gone."""
+    from accelrt.driver.host import driver as host
+    from accelrt.kernels.sleep import forget_kernels
+
+    before = host.live_objects()["modules"] if ON_HOST and accelrt.is_initialized() else 0
     yield
     if not ON_HOST or not accelrt.is_initialized():
         return
-    from accelrt.driver.host import driver as host
-    from accelrt.kernels.sleep import forget_kernels
 
     for name in ("number", "saxpy"):  # which pytest holds until all teardowns are over
         request.node.funcargs.pop(name, None)
@@ -50,4 +52,4 @@ def _no_module_left(_nothing_left_behind, request):
     forget_kernels()
     accelrt.empty_cache()  # tries again what a stream's work held
     accelrt.synchronize()
-    assert host.live_objects()["modules"] == 0
+    assert host.live_objects()["modules"] <= before  # of kernels that other tests had compiled
