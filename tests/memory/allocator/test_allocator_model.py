@@ -163,8 +163,8 @@ def test_any_sequence_of_operations(settings, debug):
 @pytest.mark.parametrize(
     ("settings", "debug", "operations"),
     [
-        ("", "2", 100_000),
-        ("", "0", 40_000),
+        ("", "2", 50_000),
+        ("", "0", 25_000),
         ("expandable_segments:False", "2", 10_000),
         ("expandable_segments:False", "0", 10_000),
         ("stitching:False", "2", 5_000),
