@@ -8,6 +8,7 @@ import tracemalloc
 import numpy as np
 import pytest
 from made_up_history import MadeUpRecorder, made_events, made_history
+from mutations import mutated
 
 from accelrt.errors import SnapshotError
 from accelrt.memory.history import compact_form, snapshots
@@ -134,28 +135,6 @@ def test_a_compact_file_with_any_bit_changed_is_refused(tmp_path):
     for place in range(len(whole)):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
         refusal(path)
-
-
-def mutated(chance, content):
-    """A copy with one to eight changes of the sort that breaks formats."""
-    data = bytearray(content)
-    for _ in range(chance.randint(1, 8)):
-        place, length = chance.randrange(len(data)), chance.choice((1, 2, 4, 8, 30))
-        kind = chance.randrange(5)
-        if kind == 0:
-            data[place] ^= 1 << chance.randrange(8)
-        elif kind == 1:
-            data[place : place + length] = chance.choice((b"\xff", b"\0", b"\x7f")) * length
-        elif kind == 2:
-            del data[place : place + length]
-        elif kind == 3:
-            data[place:place] = chance.randbytes(length)
-        else:
-            source = chance.randrange(len(data))
-            data[place : place + length] = data[source : source + length]
-        if len(data) < 2:
-            break
-    return bytes(data)
 
 
 def test_a_mutated_pickle_is_a_snapshot_or_refused(tmp_path):
