@@ -74,8 +74,8 @@ def fill(interface: type[Any], kind: str) -> type[Any]:
     return interface
 
 
-class XpuInterface(DeviceInterface):
-    """Intel's GPUs: counted, and no more.  Unverified on hardware.
+class CountedInterface(DeviceInterface):
+    """Devices that are counted, and no more.
 
     Attributes:
         lacks: tuple of str, the names that raise NotSupportedError.
@@ -87,6 +87,10 @@ class XpuInterface(DeviceInterface):
     def is_available() -> bool:
         """False: accelrt cannot use them."""
         return False
+
+
+class XpuInterface(CountedInterface):
+    """Intel's GPUs.  Unverified on hardware."""
 
     @staticmethod
     def device_count() -> int:
@@ -100,19 +104,8 @@ class XpuInterface(DeviceInterface):
         return found
 
 
-class HipInterface(DeviceInterface):
-    """AMD's GPUs: counted, and no more.  Unverified on hardware.
-
-    Attributes:
-        lacks: tuple of str, the names that raise NotSupportedError.
-    """
-
-    lacks: ClassVar[tuple[str, ...]]
-
-    @staticmethod
-    def is_available() -> bool:
-        """False: accelrt cannot use them."""
-        return False
+class HipInterface(CountedInterface):
+    """AMD's GPUs.  Unverified on hardware."""
 
     @staticmethod
     def device_count() -> int:

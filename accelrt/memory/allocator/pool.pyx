@@ -657,14 +657,11 @@ cdef int make(int device) noexcept nogil:
         code = ensure_recording(pool, &wanted_history)
     elif code == 0 and pool.debug:
         code = ensure_stand_in(pool)
-    if code:
-        free(pool.stand_in)
-        free(pool)
-        return code
-    pthread_mutex_init(&pool.lock, NULL)
-    pthread_mutex_init(&pool.growth, NULL)
-    take_settings(pool)
-    if pool.external == NULL:
+    if code == 0:
+        pthread_mutex_init(&pool.lock, NULL)
+        pthread_mutex_init(&pool.growth, NULL)
+        take_settings(pool)
+    if code == 0 and pool.external == NULL:
         start_recording(pool, &wanted_history)
         code = join_peers(pool)
     if code:

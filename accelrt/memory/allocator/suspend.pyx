@@ -25,7 +25,7 @@ from accelrt.memory.allocator.exclusive cimport call_unlocked, count_pool, count
 from accelrt.memory.allocator.history_types cimport SLEPT, WOKEN
 from accelrt.memory.allocator.miss cimport release_free
 from accelrt.memory.allocator.pending cimport wait_all
-from accelrt.memory.allocator.pool cimport pool_if_made
+from accelrt.memory.allocator.pool cimport MAX_DEVICES, pool_if_made
 from accelrt.memory.allocator.private_pool cimport find_private, release_hold, retain
 from accelrt.memory.allocator.sizes cimport LARGE
 from accelrt.memory.allocator.stats cimport RESERVED_BYTES
@@ -40,7 +40,6 @@ from accelrt.status cimport BROKEN, CAP_REACHED, NO_HOST_MEMORY, OUT_OF_MEMORY
 cdef enum:
     CHUNK = 256 << 20    # bytes of page-locked memory in one piece: a copy of 64 MiB and more runs at the link's full speed
     BRIDGED = 64 << 10   # free bytes between two live blocks that are copied along, rather than begin another copy
-    DEVICES = 64
 
 # The pages and slots that a call changes, and what the driver has done to them so far.
 cdef struct Work:
@@ -321,7 +320,7 @@ cdef int await_devices(Pool* pool, void* about) noexcept nogil:
     # The pool's device, and those whose streams were recorded on its memory.
     cdef int device
     cdef int code = pool.table.device_synchronize(pool.device)
-    for device in range(DEVICES):
+    for device in range(MAX_DEVICES):
         if code == 0 and device != pool.device and (<Work*>about).devices >> device & 1:
             code = pool.table.device_synchronize(device)
     if code:

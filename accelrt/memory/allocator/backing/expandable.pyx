@@ -108,11 +108,16 @@ cdef int drop_expandable(Pool* pool, Segment* expandable) noexcept nogil:
     return 0
 
 
+cdef size_t doubled(size_t size, size_t most) noexcept nogil:
+    # As often as the result is at most that.
+    while size * 2 <= most:
+        size *= 2
+    return size
+
+
 cdef size_t size_ahead(Pool* pool, const Segment* expandable) noexcept nogil:
     # How large a page may be although less is needed: many small blocks will follow the one that did not fit.
-    cdef size_t size = pool.granule
-    while size * 2 <= expandable.size // AHEAD:
-        size *= 2
+    cdef size_t size = doubled(pool.granule, expandable.size // AHEAD)
     if expandable.held - expandable.size < size or within_limits(pool, expandable.heap, size):
         return 0
     return size
@@ -131,8 +136,7 @@ cdef size_t page_size(Pool* pool, const Segment* expandable, size_t need, size_t
     if pool.settings.page_size:
         size = round_up(pool.settings.page_size, pool.granule)
     else:
-        while size * 2 <= target:
-            size *= 2
+        size = doubled(size, target)
         if size < largest <= target:
             size = largest
         if mean < SMALL_MEAN:
