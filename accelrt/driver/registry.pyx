@@ -202,7 +202,8 @@ cdef class Rows(RowCalls):
 #
 # Modes: "once", the call is not made and answers the code; "onward", so does every one after it; "late", the call is made
 # and succeeds, and the next call that asks how the work went (a query or a synchronize) answers the code, as a GPU reports
-# a failed kernel.
+# a failed kernel; "slow", it and every one after it takes up to so many microseconds longer, as a GPU's calls for memory do,
+# while other threads go on.
 cdef extern from "<stdatomic.h>" nogil:
     ctypedef long long counter "atomic_llong"
     long long atomic_fetch_add(counter* object, long long value)
@@ -210,13 +211,17 @@ cdef extern from "<stdatomic.h>" nogil:
     void atomic_store(counter* object, long long value)
     bint atomic_compare_exchange_strong(counter* object, long long* expected, long long desired)
 
+cdef extern from "<unistd.h>" nogil:
+    int usleep(unsigned int microseconds)
+
 cdef enum:
     OFF = 0
     ONCE = 1
     ONWARD = 2
     LATE = 3
+    SLOW = 4
 
-cdef dict MODES = {"once": ONCE, "onward": ONWARD, "late": LATE}
+cdef dict MODES = {"once": ONCE, "onward": ONWARD, "late": LATE, "slow": SLOW}
 cdef tuple ASKING = ("device_synchronize", "stream_query", "stream_synchronize", "event_query", "event_synchronize")
 
 cdef Table fault_table
@@ -248,6 +253,8 @@ cdef int intercept(int row) noexcept nogil:
         return failure
     if armed == LATE and number == trigger:
         atomic_store(&owed, 1)
+    if armed == SLOW and number % 3 == 0:
+        usleep(<unsigned int>(number * 7919 % failure))
     return 0
 
 
@@ -263,17 +270,19 @@ def arm(long long call, int code, str mode="once", rows=None):
 
     Arguments:
         call: int, 1 is the next counted call.
-        code: int, the status code to answer.
-        mode: "once", "onward" or "late".
+        code: int, the status code to answer; in mode "slow" microseconds, at least 1.
+        mode: "once", "onward", "late" or "slow".
         rows: names of the rows that count and may fail; None is all but open and close.
     Raises:
-        ValueError: an unknown mode or row, or a call below 1.
+        ValueError: an unknown mode or row, a call below 1, or no time.
     """
     global trigger, failure
     if mode not in MODES:
         raise ValueError(f"mode {mode!r} is not known; the modes are {', '.join(MODES)}")
     if call < 1:
         raise ValueError(f"call is {call}; the first call is 1")
+    if mode == "slow" and code < 1:
+        raise ValueError(f"code is {code}; a slow call takes 1 microsecond or more")
     unknown = set(rows or ()) - set(ROW_NAMES)
     if unknown:
         raise ValueError(f"no such rows: {', '.join(sorted(unknown))}")

@@ -65,7 +65,16 @@ def under_way():
 
 
 def serve(own, inboxes, wanted, report, all_done):
-    """One process: sends as many arrays as it is to, and takes what comes until every other one has ended."""
+    """One process."""
+    try:
+        take_part(own, inboxes, wanted, report, all_done)
+    except accelrt.CudaError:
+        accelrt.memory.audit()  # which identity of the allocator is violated, where one is
+        raise
+
+
+def take_part(own, inboxes, wanted, report, all_done):
+    """Sends as many arrays as it is to, and takes what comes until every other process has ended."""
     for device in range(accelrt.device_count()):
         accelrt.full((1,), 1, device=device).numpy()
     before, chosen = descriptors(), random.Random(own)

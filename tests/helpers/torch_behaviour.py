@@ -1,7 +1,8 @@
 """What torch.cuda and accelrt both do, by the same expressions on either module: answers before the first use
 of a device, and mistakes that both refuse.
 
-Run as a program it prints as JSON what torch.cuda answers, with its warnings, and what it raises.
+Run as a program it prints as JSON what torch.cuda answers, with its warnings, what it raises, and which of
+the answers initialised it.
 """
 
 import json
@@ -95,7 +96,11 @@ def families(error):
 def main():
     import torch
 
-    answers = {expression: answered(expression, torch.cuda) for expression, _ in ANSWERS}
+    answers, initialised_by = {}, None
+    for expression, _ in ANSWERS:
+        answers[expression] = answered(expression, torch.cuda)
+        if initialised_by is None and torch.cuda.is_initialized():
+            initialised_by = expression
     there = torch.cuda.is_available()
     if there:
         torch.cuda.init()
@@ -104,7 +109,7 @@ def main():
         if there or not gpu:
             error = raised(expression, torch.cuda)
             found[expression] = families(error), str(error)
-    print(json.dumps([answers, found]))
+    print(json.dumps([answers, found, initialised_by]))
 
 
 if __name__ == "__main__":

@@ -373,22 +373,24 @@ cdef void count_change(Pool* pool, Heap* heap, int kind, Change net) noexcept no
 
 
 cdef void count_split(Pool* pool, Heap* heap, int stat, int kind, int64_t* base) noexcept nogil:
-    # Adds the net increase since the last operation's end to the accumulated value and raises the peak.
+    # Adds the net increase since the last operation's end to the accumulated value.
     cdef int64_t net = pool.total[kind][stat] - base[0]
     base[0] = pool.total[kind][stat]
     if net > 0:
         heap.stats[kind].cumulative[count_of(stat)] += net
         if not heap.awake:
             pool.asleep_cumulative[kind][stat] += net
-        raise_shown(pool, stat)
 
 
 cdef void count_splits(Pool* pool, Heap* heap) noexcept nogil:
-    # An operation counts its net change of the split blocks once, not at each step.
+    # An operation counts its net change of the split blocks once, not at each step.  Readers may see more afterwards though
+    # the change is negative: another operation, which has left the section, had lowered the total meanwhile.
     cdef int kind
     for kind in range(2):
         count_split(pool, heap, INACTIVE_SPLIT, kind, &pool.split_base[kind][0])
         count_split(pool, heap, INACTIVE_SPLIT_BYTES, kind, &pool.split_base[kind][1])
+    raise_shown(pool, INACTIVE_SPLIT)
+    raise_shown(pool, INACTIVE_SPLIT_BYTES)
 
 
 cdef void count_oversize(Counter* counter, int64_t amount) noexcept nogil:
