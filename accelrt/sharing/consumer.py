@@ -84,10 +84,12 @@ class Owner:
         wire.send(self.connection, {"who": _who})
 
     def forget(self) -> None:
+        """Under no exchange: another thread may be in one, whose descriptor must not become another file's."""
         with _lock:
             if _owners.get(self.name) is self:
                 del _owners[self.name]
-        self.connection.close()
+        with self.lock:
+            self.connection.close()
 
 
 class Mapped:
