@@ -249,9 +249,8 @@ class Generator:
             mean: float.  std: float, the standard deviation, 0 or more.
             The others, and what is raised, are uniform's.
 
-        On the host device numbers of float64 are a GPU's, but for those that its approximate reciprocal
-        rounds otherwise; of the narrower types sine and cosine differ from a GPU's by up to 2**-20
-        (accelrt/random/host_math.py).
+        On the host device the numbers are a GPU's, but for those of float64 that its approximate reciprocal
+        rounds otherwise (accelrt/random/host_math.py).
         """
         chosen = _stream_of(stream, self._ordinal)
         array = self._of_floats(out, chosen)

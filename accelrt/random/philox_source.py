@@ -27,10 +27,10 @@ from accelrt.kernels.elementwise_source import (
 )
 from accelrt.random.host_math import HOST_MATH
 from accelrt.random.philox_text import (
-    CUDA_HIGH,
     CUDA_MATH,
+    CUDA_PRODUCT,
     DRAWS,
-    HOST_HIGH,
+    HOST_PRODUCT,
     RANKED,
     WALKED,
     WIDTHS,
@@ -45,6 +45,7 @@ __all__ = [
     "signature",
 ]
 BLOCK = 256  # threads
+SPAN = 4  # threads whose neighbouring numbers one thread of a GPU draws, to write them at once
 
 
 class Form(NamedTuple):
@@ -103,25 +104,29 @@ def declared(form: Form) -> list[tuple[str, str]]:
     return listed + list(zip(parameters(form), "pqr", strict=False))
 
 
-def element(form: Form) -> str:
-    """The statements that write element number accelrt_i, for a drawn x or, of a permutation, its place."""
-    stored, lines = STORED[form.dtype], []
-    if form.axes:
-        count = "unsigned int" if form.name in STEPS else "accelrt_long"
-        lines.append(f"{count} accelrt_rest = accelrt_i; long long accelrt_step = 0;")
-        for axis in reversed(range(form.axes)):
-            length = f"({count})accelrt_layout.length[{axis}]"
-            lines += [
-                f"accelrt_step += (long long)(accelrt_rest % {length}) * accelrt_layout.stride[{axis}];",
-                f"accelrt_rest /= {length};",
-            ]
-        lines.append(f"{stored}* const accelrt_at = ({stored}*)((char*)accelrt_out + accelrt_step);")
-    else:
-        lines.append(f"{stored}* const accelrt_at = accelrt_out + accelrt_i;")
+def placed(form: Form) -> list[str]:
+    """The statements that find where element number accelrt_i is to be written."""
+    stored = STORED[form.dtype]
+    if not form.axes:
+        return [f"{stored}* const accelrt_at = accelrt_out + accelrt_i;"]
+    count = "unsigned int" if form.name in STEPS else "accelrt_long"
+    lines = [f"{count} accelrt_rest = accelrt_i; long long accelrt_step = 0;"]
+    for axis in reversed(range(form.axes)):
+        length = f"({count})accelrt_layout.length[{axis}]"
+        lines += [
+            f"accelrt_step += (long long)(accelrt_rest % {length}) * accelrt_layout.stride[{axis}];",
+            f"accelrt_rest /= {length};",
+        ]
+    return [*lines, f"{stored}* const accelrt_at = ({stored}*)((char*)accelrt_out + accelrt_step);"]
+
+
+def valued(form: Form) -> list[str]:
+    """The statements that make accelrt_element of a drawn x or, of a permutation, of the place accelrt_i."""
+    stored = STORED[form.dtype]
     store, integer = f"({stored})", "(long long)" if form.dtype in SIGNED else ""
     if form.dtype in IN_FLOAT:
         store, integer = f"accelrt_store_{form.dtype}", "(float)(long long)"
-    lines.append(f"{stored} accelrt_element;")
+    lines = [f"{stored} accelrt_element;"]
     place = (
         "accelrt_element = STORE(INTEGER(accelrt_place(accelrt_i, accelrt_n, accelrt_count, accelrt_seed)));"
     )
@@ -132,14 +137,22 @@ def element(form: Form) -> str:
             f"accelrt_load_{form.dtype}(accelrt_element)" if form.dtype in IN_FLOAT else "accelrt_element"
         )
         lines.append(f"if ({rounded} == r) accelrt_element = {store}(p);")
-    lines.append("*accelrt_at = accelrt_element;")
+    return lines
+
+
+def element(form: Form) -> str:
+    """The statements that write element number accelrt_i."""
+    return indented([*placed(form), *valued(form), "*accelrt_at = accelrt_element;"])
+
+
+def indented(lines: list[str]) -> str:
     return "".join(f"        {line}\n" for line in lines)
 
 
-def support(form: Form, halves: str, high: str, math: str) -> str:
+def support(form: Form, halves: str, product: str, math: str) -> str:
     """Everything that comes before the kernel."""
     found = halves + CONVERSIONS if form.dtype in IN_FLOAT else ""
-    found += high + WORDS
+    found += product + WORDS
     if form.axes:
         found += f"typedef struct {{ long long length[{form.axes}], stride[{form.axes}]; }} accelrt_axes;\n"
     if form.name in STEPS:
@@ -158,20 +171,30 @@ START = """\
 
 
 def begun(form: Form) -> str:
-    return START.replace("OUT", STORED[form.dtype])
+    schedule = "    const accelrt_keys accelrt_round_keys = accelrt_schedule(accelrt_seed);\n"
+    return START.replace("OUT", STORED[form.dtype]) + (schedule if form.name in STEPS else "")
 
 
 def cuda_source(form: Form) -> str:
     """CUDA C++ of one kernel."""
     listed = ", ".join(f"{kind} {name}" for kind, name in declared(form))
-    head = f'extern "C" __global__ void __launch_bounds__({BLOCK}, 8) accelrt_{form.name}({listed}) {{\n'
-    text = CUDA_START + support(form, CUDA_CONVERSIONS, CUDA_HIGH, CUDA_MATH) + head + begun(form)
+    spans = form.name in STEPS and not form.axes and WIDTHS[form.number] == 4
+    blocks = 4 if spans else 8  # of a multiprocessor: registers for the numbers of SPAN threads
+    head = (
+        f'extern "C" __global__ void __launch_bounds__({BLOCK}, {blocks}) accelrt_{form.name}({listed}) {{\n'
+    )
+    text = CUDA_START + support(form, CUDA_CONVERSIONS, CUDA_PRODUCT, CUDA_MATH) + head + begun(form)
     if form.name not in STEPS:
         loop = f"""\
     for (accelrt_long accelrt_i = blockIdx.x * {BLOCK}ull + threadIdx.x; accelrt_i < accelrt_n;
          accelrt_i += gridDim.x * {BLOCK}ull) {{
 """
         return text + loop + element(form) + "    }\n}\n"
+    return text + (spanning_loop(form) if spans else cuda_loop(form))
+
+
+def cuda_loop(form: Form) -> str:
+    """Each thread draws its own numbers."""
     width = WIDTHS[form.number]
     loop = f"""\
     const unsigned int accelrt_thread = blockIdx.x * {BLOCK}u + threadIdx.x;
@@ -179,7 +202,7 @@ def cuda_source(form: Form) -> str:
     for (unsigned int accelrt_first = accelrt_thread; accelrt_first < accelrt_n;
          accelrt_first += accelrt_all * {width}u, ++accelrt_count) {{
         {form.number} accelrt_numbers[{width}];
-        accelrt_draw(accelrt_philox(accelrt_count, accelrt_thread, accelrt_seed), accelrt_numbers);
+        accelrt_draw(accelrt_philox(accelrt_count, accelrt_thread, accelrt_round_keys), accelrt_numbers);
         #pragma unroll
         for (unsigned int accelrt_k = 0; accelrt_k < {width}u; ++accelrt_k) {{
         const unsigned int accelrt_i = accelrt_first + accelrt_k * accelrt_all;
@@ -187,14 +210,59 @@ def cuda_source(form: Form) -> str:
             break;
         const {form.number} x = accelrt_numbers[accelrt_k];
 """
-    return text + loop + element(form) + "        }\n    }\n}\n"
+    return loop + element(form) + "        }\n    }\n}\n"
+
+
+def spanning_loop(form: Form) -> str:
+    """Each thread draws every SPAN-th group of SPAN neighbours, whose numbers lie side by side."""
+    stored, width = STORED[form.dtype], WIDTHS[form.number]
+    bytes_ = f"{SPAN} * sizeof({stored})"
+    loop = f"""\
+    struct __align__({bytes_} < 16 ? {bytes_} : 16) accelrt_vector {{ {stored} at[{SPAN}]; }};
+    const unsigned int accelrt_all = gridDim.x * {BLOCK}u, accelrt_part = accelrt_all / {SPAN}u;
+    const unsigned int accelrt_place = blockIdx.x * {BLOCK}u + threadIdx.x;
+    const unsigned int accelrt_group = accelrt_place / accelrt_part;
+    const unsigned int accelrt_thread = accelrt_place % accelrt_part * {SPAN}u;
+    const unsigned int accelrt_most = (unsigned int)accelrt_n;
+    const unsigned int accelrt_whole =  // the elements below have a whole vector
+        (accelrt_long)accelrt_out % alignof(accelrt_vector) || accelrt_most < {SPAN}u
+        ? 0 : accelrt_most - {SPAN - 1}u;
+    accelrt_count += accelrt_group;
+    for (unsigned int accelrt_first = accelrt_group * {width}u * accelrt_all + accelrt_thread;
+         accelrt_first < accelrt_most;
+         accelrt_first += accelrt_all * {width * SPAN}u, accelrt_count += {SPAN}u) {{
+        {form.number} accelrt_numbers[{SPAN}][{width}];
+        #pragma unroll
+        for (unsigned int accelrt_s = 0; accelrt_s < {SPAN}u; ++accelrt_s)
+            accelrt_draw(accelrt_philox(accelrt_count, accelrt_thread + accelrt_s, accelrt_round_keys),
+                         accelrt_numbers[accelrt_s]);
+        #pragma unroll
+        for (unsigned int accelrt_k = 0; accelrt_k < {width}u; ++accelrt_k) {{
+        const unsigned int accelrt_i = accelrt_first + accelrt_k * accelrt_all;
+        accelrt_vector accelrt_made;
+        #pragma unroll
+        for (unsigned int accelrt_s = 0; accelrt_s < {SPAN}u; ++accelrt_s) {{
+        const {form.number} x = accelrt_numbers[accelrt_s][accelrt_k];
+"""
+    stores = f"""\
+        accelrt_made.at[accelrt_s] = accelrt_element;
+        }}
+        if (accelrt_i < accelrt_whole)
+            *(accelrt_vector*)(accelrt_out + accelrt_i) = accelrt_made;
+        else
+            #pragma unroll
+            for (unsigned int accelrt_s = 0; accelrt_s < {SPAN}u; ++accelrt_s)
+                if (accelrt_i + accelrt_s < accelrt_most)
+                    accelrt_out[accelrt_i + accelrt_s] = accelrt_made.at[accelrt_s];
+"""
+    return loop + indented(valued(form)) + stores + "        }\n    }\n}\n"
 
 
 def host_source(form: Form) -> str:
     """C of one kernel, which is called for each block."""
     name, listed = f"accelrt_{form.name}", declared(form)
     sizes = ", ".join(f"sizeof({kind})" for kind, _ in listed)
-    text = HOST_START + "#undef min\n#undef max\n" + support(form, HOST_CONVERSIONS, HOST_HIGH, HOST_MATH)
+    text = HOST_START + "#undef min\n#undef max\n" + support(form, HOST_CONVERSIONS, HOST_PRODUCT, HOST_MATH)
     text += f"""\
 extern const size_t {name}_parameters[];
 const size_t {name}_parameters[] = {{{sizes}, 0}};
@@ -224,7 +292,7 @@ void {name}(const accelrt_block* accelrt_where, void** accelrt_arguments) {{
         const accelrt_long accelrt_left = accelrt_n - accelrt_first;
         const int accelrt_used = accelrt_left < {BLOCK} ? (int)accelrt_left : {BLOCK};
         for (int t = 0; t < accelrt_used; ++t)
-            accelrt_drawn[t] = accelrt_philox(accelrt_count, accelrt_thread + t, accelrt_seed);
+            accelrt_drawn[t] = accelrt_philox(accelrt_count, accelrt_thread + t, accelrt_round_keys);
         for (int t = 0; t < accelrt_used; ++t)
             accelrt_draw(accelrt_drawn[t], accelrt_numbers[t]);
         for (int k = 0; k < {width}; ++k)

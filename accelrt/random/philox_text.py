@@ -5,11 +5,11 @@ from __future__ import annotations
 from accelrt.kernels.elementwise_source import HOST_START
 
 __all__ = [
-    "CUDA_HIGH",
     "CUDA_MATH",
+    "CUDA_PRODUCT",
     "CUDA_STATE",
     "DRAWS",
-    "HOST_HIGH",
+    "HOST_PRODUCT",
     "HOST_STATE",
     "RANKED",
     "STATE_SIGNATURE",
@@ -18,20 +18,35 @@ __all__ = [
     "WORDS",
 ]
 
-CUDA_HIGH = """\
-#define accelrt_high(x, y) __umulhi(x, y)
+# Both halves of a product.  NVRTC makes 64-bit operations of what C says, several times as many.
+CUDA_PRODUCT = """\
+#define accelrt_product(high, low, x, y) \\
+    asm("{ .reg .u64 all; mul.wide.u32 all, %2, %3; mov.b64 {%1, %0}, all; }" \\
+        : "=r"(high), "=r"(low) : "r"(x), "r"(y))
 """
-HOST_HIGH = """\
-#define accelrt_high(x, y) (accelrt_word)((accelrt_long)(x) * (y) >> 32)
+HOST_PRODUCT = """\
+#define accelrt_product(high, low, x, y) do { \\
+    const accelrt_long all = (accelrt_long)(x) * (y); \\
+    high = (accelrt_word)(all >> 32); \\
+    low = (accelrt_word)all; \\
+} while (0)
 """
 PHILOX = """\
 typedef unsigned int accelrt_word;
 typedef unsigned long long accelrt_long;
 typedef struct { accelrt_word at[4]; } accelrt_words;
-accelrt_inline accelrt_words accelrt_philox(accelrt_long low, accelrt_long high, accelrt_long key) {
+typedef struct { accelrt_word low[10], high[10]; } accelrt_keys;  /* of the rounds */
+accelrt_inline accelrt_keys accelrt_schedule(accelrt_long key) {
+    accelrt_keys keys;
+    for (int i = 0; i < 10; i++) {
+        keys.low[i] = (accelrt_word)key + i * 0x9E3779B9u;
+        keys.high[i] = (accelrt_word)(key >> 32) + i * 0xBB67AE85u;
+    }
+    return keys;
+}
+accelrt_inline accelrt_words accelrt_philox(accelrt_long low, accelrt_long high, accelrt_keys keys) {
     accelrt_word a = (accelrt_word)low, b = (accelrt_word)(low >> 32);
     accelrt_word c = (accelrt_word)high, d = (accelrt_word)(high >> 32);
-    accelrt_word k = (accelrt_word)key, l = (accelrt_word)(key >> 32);
 ROUNDS
     accelrt_words drawn;
     drawn.at[0] = a; drawn.at[1] = b; drawn.at[2] = c; drawn.at[3] = d;
@@ -40,13 +55,14 @@ ROUNDS
 """
 ROUND = """\
     {
-        const accelrt_word one = accelrt_high(0xD2511F53u, a), two = accelrt_high(0xCD9E8D57u, c);
-        const accelrt_word next = c * 0xCD9E8D57u;
-        c = one ^ d ^ l; d = a * 0xD2511F53u; a = two ^ b ^ k; b = next;
-        k += 0x9E3779B9u; l += 0xBB67AE85u;
+        accelrt_word one, two, low, next;
+        accelrt_product(one, low, a, 0xD2511F53u);
+        accelrt_product(two, next, c, 0xCD9E8D57u);
+        c = one ^ d ^ keys.high[NUMBER]; d = low;
+        a = two ^ b ^ keys.low[NUMBER]; b = next;
     }
 """
-WORDS = PHILOX.replace("ROUNDS\n", ROUND * 10)
+WORDS = PHILOX.replace("ROUNDS\n", "".join(ROUND.replace("NUMBER", str(number)) for number in range(10)))
 
 # Of a group: a drawn number in (0, 1] from 32 or 53 bits, each with one rounding after the integer's.
 UNIT_FLOAT = """\
@@ -133,7 +149,7 @@ accelrt_inline accelrt_word accelrt_mix(accelrt_word x) {
 """
 RANKED = """\
 accelrt_inline accelrt_long accelrt_key(accelrt_long count, accelrt_long thread, accelrt_long seed) {
-    const accelrt_words drawn = accelrt_philox(count, thread, seed);
+    const accelrt_words drawn = accelrt_philox(count, thread, accelrt_schedule(seed));
     return (accelrt_long)drawn.at[0] << 32 | drawn.at[1];
 }
 accelrt_inline accelrt_long accelrt_place(
@@ -154,9 +170,10 @@ WALKED = (
 accelrt_inline accelrt_long accelrt_place(
     accelrt_long i, accelrt_long n, accelrt_long count, accelrt_long seed) {
     accelrt_word keys[24];
+    const accelrt_keys rounds = accelrt_schedule(seed);
     int bits = 2;
     for (int k = 0; k < 6; k++) {
-        const accelrt_words drawn = accelrt_philox(count + k, 0, seed);
+        const accelrt_words drawn = accelrt_philox(count + k, 0, rounds);
         for (int j = 0; j < 4; j++)
             keys[4 * k + j] = drawn.at[j];
     }

@@ -84,7 +84,7 @@ class Owner:
         wire.send(self.connection, {"who": _who})
 
     def forget(self) -> None:
-        """Under no exchange: another thread may be in one, whose descriptor must not become another file's."""
+        """Between exchanges: a thread in one would write to a descriptor that became another file's."""
         with _lock:
             if _owners.get(self.name) is self:
                 del _owners[self.name]

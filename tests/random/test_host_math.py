@@ -80,3 +80,23 @@ def test_sine_and_cosine_of_an_angle_are_near(host):
     for x in np.linspace(0, 6.2831, 500).astype(np.float32):
         host.sincos_of(x, made.ctypes.data)
         assert np.abs(made - [sin(x), cos(x)]).max() < 6e-7 + pi * 2**-24
+
+
+@pytest.mark.parametrize(
+    ("angle", "sine", "cosine"),
+    [
+        (1e-7, 0x00000000, 0x3F800000),
+        (0.001, 0x3A83116D, 0x3F7FFFF7),
+        (0.5, 0x3EF57740, 0x3F60A940),
+        (0.7853982, 0x3F3504F3, 0x3F3504F2),
+        (1.5707964, 0x3F800000, 0x00000000),
+        (2.0, 0x3F68C7B6, 0xBED51130),
+        (4.0, 0xBF41BDCD, 0xBF27552F),
+        (5.5, 0xBF349E4B, 0x3F356B5F),
+        (6.2831855, 0xB4491200, 0x3F800000),
+    ],
+)
+def test_sine_and_cosine_have_a_gpus_bits(host, angle, sine, cosine):
+    made = np.empty(2, np.float32)
+    host.sincos_of(angle, made.ctypes.data)
+    assert made.view(np.uint32).tolist() == [sine, cosine]

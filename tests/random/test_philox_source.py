@@ -4,13 +4,15 @@ import pytest
 from nvrtc_found import NVRTC_MISSING
 
 import accelrt
-from accelrt.random.philox_source import Form, cuda_source
+from accelrt.random.philox_source import SPAN, Form, cuda_source
 from accelrt.random.philox_text import CUDA_STATE
 
 FORMS = [
     Form("uniform", "bfloat16", "float", 2),
     Form("normal", "float32", "float", 0),
     Form("normal", "float64", "double", 3),
+    Form("normal", "float64", "double", 0),
+    Form("uniform", "float16", "float", 0),
     Form("integers", "bool", "accelrt_word", 0),
     Form("integers", "uint64", "accelrt_long", 1),
     Form("bernoulli", "float16", "float", 0),
@@ -31,5 +33,6 @@ def test_every_kernel_compiles_without_a_warning():
 def test_normal_numbers_use_the_gpus_sines_as_curand_does():
     source = cuda_source(Form("normal", "float32", "float", 0))
     text = bytes(accelrt.compile_image(source, arch="compute_90", kind="ptx")).decode()
-    assert text.count("sin.approx.f32") == text.count("cos.approx.f32") == text.count("sqrt.rn.f32") == 2
-    assert text.count("mul.hi.u32") == 20  # and no product of 64 bits in Philox
+    groups = 2 * SPAN
+    assert text.count("sin.approx.f32") == text.count("cos.approx.f32") == text.count("sqrt.rn.f32") == groups
+    assert text.count("st.global.v4.f32") == 4  # whole vectors
