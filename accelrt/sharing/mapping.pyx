@@ -11,6 +11,7 @@ from accelrt.driver.capture_guard cimport (
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport EVENT_BLOCKING_SYNC, EVENT_DISABLE_TIMING
 from accelrt.errors import NotSupportedError
+from accelrt.memory.allocator.backing.page_files cimport keep_file, kept_file
 from accelrt.memory.allocator.exports cimport Exported, begin_export, end_export, share_new_pages
 from accelrt.memory.allocator.imports cimport StreamUse, add_imported, copy_uses, drop_imported
 from accelrt.memory.allocator.suspended cimport refuse_suspended, suspended_pools
@@ -121,18 +122,23 @@ cdef class SharedBytes:
         refuse_copy(self, "it owns memory of this process")
 
     def export_page(self, index):
-        """A file descriptor of one page, which the caller closes.
+        """A file descriptor of one page, and whether the caller is to close it: that of a page that was exported before is
+        kept while the page lives.
 
         Raises:
             CudaError: the driver refused.
         """
         cdef uintptr_t handle = self.handles[index]
-        cdef int file = -1, code
+        cdef int file, code = 0
+        cdef bint kept = True
         with nogil:
-            code = registry.active().physical_export(handle, &file)
+            file = kept_file(handle)
+            if file < 0:
+                code = registry.active().physical_export(handle, &file)
+                kept = code == 0 and keep_file(handle, file)
         if code:
             raise_status(code, "physical_export", ("handle", handle, "device", self.device_index))
-        return file
+        return file, not kept
 
     def export_segment(self):
         """The 64 bytes by which another process opens a plain segment (cuIpcGetMemHandle)."""

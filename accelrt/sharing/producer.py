@@ -154,15 +154,18 @@ def send_pages(connection: Connection[Any, Any], memory: SharedBytes) -> None:
     """Descriptors some at a time: a message has no room for those of large memory, nor has a process."""
     for first in range(0, len(memory.pages), wire.FILES_AT_ONCE):
         files: list[int] = []
+        own: list[int] = []
         try:
             for index in range(first, min(first + wire.FILES_AT_ONCE, len(memory.pages))):
-                files.append(memory.export_page(index))
+                file, is_own = memory.export_page(index)
+                files.append(file)
+                own += [file] * is_own
             wire.send_files(connection, files)
         except RuntimeError as error:
             wire.send(connection, {"error": str(error)})
             return
         finally:
-            for file in files:
+            for file in own:
                 os.close(file)
 
 

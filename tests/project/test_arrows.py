@@ -41,6 +41,7 @@ FLOORS = (
 # What modules outside of these packages may use of them; of memory/, what is not below its face.
 DOORS = {
     "memory.allocator": {
+        "backing.page_files",
         "exports",
         "imports",
         "metadata",

@@ -17,6 +17,7 @@ from accelrt.driver.capture_guard cimport enter_wait, leave_wait
 from accelrt.driver.table cimport STREAM_NON_BLOCKING
 from accelrt.memory.allocator.address_table cimport block_at
 from accelrt.memory.allocator.audit cimport audit_pool
+from accelrt.memory.allocator.backing.page_files cimport close_file
 from accelrt.memory.allocator.backing.peer_access cimport open_range
 from accelrt.memory.allocator.backing.plain cimport count_owner
 from accelrt.memory.allocator.backing.stitching cimport return_all_pages
@@ -354,6 +355,7 @@ cdef int release_all(Pool* pool, Work* work) noexcept nogil:
     cdef int code = 0
     for index in range(work.page_count):
         if work.handles[index] and code == 0:
+            close_file(work.handles[index])
             code = pool.table.physical_release(work.handles[index])
             work.calls += 1
             if code == 0:

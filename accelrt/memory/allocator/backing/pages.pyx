@@ -10,6 +10,7 @@ from libc.stdlib cimport calloc, free, realloc
 
 from accelrt.core.locks cimport load_count, store_count
 from accelrt.memory.allocator.address_table cimport claim_addresses
+from accelrt.memory.allocator.backing.page_files cimport close_file
 from accelrt.memory.allocator.backing.peer_access cimport open_range
 from accelrt.memory.allocator.backing.plain cimport count_owner
 from accelrt.memory.allocator.block_ops cimport split_off
@@ -430,6 +431,7 @@ cdef int release_page(Pool* pool, Page* page) noexcept nogil:
         slot = slot.after
     if code == 0 and page.handle:
         unlock_all(pool, NULL)
+        close_file(page.handle)
         code = pool.table.physical_release(page.handle)
         lock_all(pool)
         pool.stats.virtual_memory_calls += 1

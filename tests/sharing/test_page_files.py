@@ -1,0 +1,101 @@
+"""The descriptors of exported pages: made once, closed with the page, before it sleeps, in forked children."""
+
+import gc
+import os
+import resource
+
+import pytest
+from child import in_child
+
+import accelrt
+import accelrt.sharing
+from accelrt.sharing import mapping
+
+pytestmark = pytest.mark.own_process
+MIB = 1 << 20
+
+
+def descriptors():
+    return len(os.listdir("/proc/self/fd"))
+
+
+def export_all(shared):
+    """Every page once; how many descriptors the caller was to close."""
+    closed = 0
+    for index in range(len(shared.pages)):
+        file, is_own = shared.export_page(index)
+        assert os.fstat(file)
+        if is_own:
+            os.close(file)
+            closed += 1
+    return closed
+
+
+def shared_bytes(size):
+    return mapping.share_bytes(accelrt.Buffer(size))
+
+
+def test_a_descriptor_is_made_once_and_closed_with_its_page():
+    accelrt.Buffer(MIB)  # the driver opens what it needs
+    accelrt.empty_cache()
+    at_first = descriptors()
+    shared = shared_bytes(5 * MIB)
+    pages, before = len(shared.pages), descriptors()
+    assert [export_all(shared) for _ in range(3)] == [0, 0, 0]
+    assert descriptors() == before + pages
+    del shared
+    again = shared_bytes(5 * MIB)  # the same pages
+    export_all(again)
+    assert descriptors() == before + pages
+    del again
+    accelrt.empty_cache()
+    assert descriptors() == at_first
+
+
+def test_a_page_that_sleeps_has_none():
+    accelrt.empty_cache()
+    before = descriptors()
+    pool = accelrt.MemPool()
+    with accelrt.use_mem_pool(pool):
+        shared = shared_bytes(5 * MIB)
+        kept = accelrt.Buffer(MIB)
+    export_all(shared)
+    assert descriptors() > before
+    del shared
+    gc.collect()
+    accelrt.memory.sleep(pool)
+    assert descriptors() == before
+    accelrt.memory.wake(pool)
+    del kept
+
+
+def count_in_child():
+    shared = shared_bytes(5 * MIB)
+    before = descriptors()
+    export_all(shared)
+    assert descriptors() > before
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if descriptors() == before else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert export_all(shared) == 0  # the parent has its own
+    print("done")
+
+
+@pytest.mark.host
+def test_a_forked_child_has_none():
+    assert in_child(count_in_child) == "done\n"
+
+
+def fill_up():
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+    shared = shared_bytes(80 * MIB)
+    assert len(shared.pages) > 16
+    assert export_all(shared) == len(shared.pages) - 16
+    print("done")
+
+
+@pytest.mark.host
+def test_no_more_are_kept_than_a_quarter_of_what_may_be_open():
+    assert in_child(fill_up) == "done\n"
