@@ -1,4 +1,4 @@
-"""The descriptors of exported pages: made once, closed with the page, before it sleeps, in forked children."""
+"""The descriptors of exported pages: made once, closed with the page, before it sleeps, and by forks."""
 
 import gc
 import os
