@@ -11,9 +11,10 @@ from accelrt.driver.capture_guard cimport (
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport EVENT_BLOCKING_SYNC, EVENT_DISABLE_TIMING
 from accelrt.errors import NotSupportedError
-from accelrt.memory.allocator.exports cimport Exported, begin_export, end_export, share_new_pages
-from accelrt.memory.allocator.imports cimport StreamUse, add_imported, copy_uses, drop_imported
-from accelrt.memory.allocator.suspended cimport refuse_suspended, suspended_pools
+from accelrt.memory.allocator.interprocess cimport (
+    Exported, begin_export, end_export, share_new_pages, StreamUse, add_imported, copy_uses, drop_imported,
+)
+from accelrt.memory.allocator.private.suspended cimport refuse_suspended, suspended_pools
 from accelrt.memory.caching cimport release_bytes
 from accelrt.runtime.release_queue cimport drain
 cimport accelrt.runtime.sanitizer_hooks as watch

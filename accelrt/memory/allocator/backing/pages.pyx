@@ -1,4 +1,4 @@
-"""Physical pages and the slots in which they are mapped.
+"""Physical pages, the slots in which they are mapped, and the devices that may use them.
 
 A page is first mapped in an expandable segment of the heap that grew: its primary slot.  Stitched segments map it in
 further slots.  It is resident in at most one of them; the others are holes, so no byte is ever in two blocks.
@@ -8,14 +8,13 @@ Every function here runs under the growth lock and in the exclusive section, unl
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport calloc, free, realloc
 
-from accelrt.core.locks cimport load_count, store_count
+from accelrt.core.locks cimport load_count, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock, store_count
 from accelrt.memory.allocator.address_table cimport claim_addresses
-from accelrt.memory.allocator.backing.peer_access cimport open_range
 from accelrt.memory.allocator.backing.plain cimport count_owner
-from accelrt.memory.allocator.block_ops cimport split_off
 from accelrt.memory.allocator.event_ring cimport record_event
 from accelrt.memory.allocator.exclusive cimport call_unlocked, count_pool, lock_all, put_free, take_free, unlock_all
 from accelrt.memory.allocator.history_types cimport SEGMENT_MAPPED, SEGMENT_UNMAPPED
+from accelrt.memory.allocator.inline.block_ops cimport split_off
 from accelrt.memory.allocator.metadata cimport append_hole, ensure_blocks
 from accelrt.memory.allocator.sizes cimport LARGE, round_up
 from accelrt.memory.allocator.stats cimport RESERVED_BYTES
@@ -24,6 +23,11 @@ from accelrt.status cimport NO_HOST_MEMORY, OUT_OF_MEMORY
 
 cdef enum:
     RESERVED = 1 << 15  # granules of a reservation: 64 GiB
+    DEVICES = 64
+
+cdef Pool* joined[DEVICES]  # all pools with pages; they are never freed
+cdef bint connected
+cdef pthread_mutex_t joining  # guards both; the growth locks are taken under it
 
 # Arguments of the calls made by call_unlocked.
 cdef struct Run:
@@ -435,4 +439,83 @@ cdef int release_page(Pool* pool, Page* page) noexcept nogil:
         pool.stats.virtual_memory_calls += 1
     if code == 0:
         forget_page(pool, page)
+    return code
+
+
+# --- pages for other devices -----------------------------------------------------------------------------------
+#
+# Mapped pages are open to a device only where cuMemSetAccess says so; cuCtxEnablePeerAccess, which libraries call, opens
+# plain segments alone.  Once connect_peers was called, the pages of each pool are open to every device that has a pool and
+# can reach them.  A device without a pool would get a context by it, and is left out until its pool is made.
+
+cdef int open_range(Pool* pool, uintptr_t address, size_t size, long* calls) noexcept nogil:
+    # calls is raised by the driver's calls.
+    cdef int device
+    cdef int code = pool.table.memory_access(address, size, pool.device)
+    calls[0] += 1
+    for device in range(DEVICES if pool.peers else 0):
+        if code == 0 and pool.peers >> device & 1:
+            code = pool.table.memory_access(address, size, device)
+            calls[0] += 1
+    return code
+
+
+cdef int grant(Pool* pool, int device) noexcept nogil:
+    # Takes the growth lock, under which nobody maps or unmaps.
+    cdef const Page* page
+    cdef const Slot* slot
+    cdef int can = 0
+    cdef int code = pool.table.can_access_peer(device, pool.device, &can)
+    if code or not can:
+        return code
+    pthread_mutex_lock(&pool.growth)
+    page = pool.first_page if not pool.peers >> device & 1 else NULL
+    while page != NULL and code == 0:
+        slot = page.slots
+        while slot != NULL and code == 0:
+            if slot.mapped:
+                code = pool.table.memory_access(slot.address, slot.size, device)
+            slot = slot.after
+        page = page.after
+    if code == 0:
+        pool.peers |= <uint64_t>1 << device
+    pthread_mutex_unlock(&pool.growth)
+    return code
+
+
+cdef int connect(Pool* pool) noexcept nogil:
+    # With each other pool, both ways.
+    cdef Pool* other
+    cdef int device
+    cdef int code = 0
+    for device in range(DEVICES):
+        other = joined[device]
+        if code == 0 and other != NULL and other != pool:
+            code = grant(pool, other.device)
+            if code == 0:
+                code = grant(other, pool.device)
+    return code
+
+
+cdef int join_peers(Pool* pool) noexcept nogil:
+    cdef int code = 0
+    pthread_mutex_lock(&joining)
+    if connected:
+        code = connect(pool)
+    if code == 0:
+        joined[pool.device] = pool
+    pthread_mutex_unlock(&joining)
+    return code
+
+
+cdef int connect_peers() noexcept nogil:
+    global connected
+    cdef int device
+    cdef int code = 0
+    pthread_mutex_lock(&joining)
+    connected = True
+    for device in range(DEVICES):
+        if code == 0 and joined[device] != NULL:
+            code = connect(joined[device])
+    pthread_mutex_unlock(&joining)
     return code

@@ -1,7 +1,8 @@
 # Which pools are suspended (suspend.pxd), and whether memory is theirs.
 from libc.stdint cimport uint64_t, uintptr_t
 
-from accelrt.memory.allocator.types cimport Pool, PrivatePool, Suspension
+from accelrt.memory.allocator.private.private_types cimport PrivatePool, Suspension
+from accelrt.memory.allocator.types cimport Pool
 
 # Whether memory may be used.  Callers test suspended_pools first, which is 0 unless a pool of some device sleeps.
 cdef int suspended_pools  # written by suspended.pyx alone

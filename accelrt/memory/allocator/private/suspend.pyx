@@ -17,23 +17,22 @@ from accelrt.driver.capture_guard cimport enter_wait, leave_wait
 from accelrt.driver.table cimport STREAM_NON_BLOCKING
 from accelrt.memory.allocator.address_table cimport block_at
 from accelrt.memory.allocator.audit cimport audit_pool
-from accelrt.memory.allocator.backing.peer_access cimport open_range
+from accelrt.memory.allocator.backing.pages cimport open_range
 from accelrt.memory.allocator.backing.plain cimport count_owner
 from accelrt.memory.allocator.backing.stitching cimport return_all_pages
+from accelrt.memory.allocator.device_pools cimport MAX_DEVICES, pool_if_made
 from accelrt.memory.allocator.event_ring cimport drop_stack, record_event
 from accelrt.memory.allocator.exclusive cimport call_unlocked, count_pool, count_splits, lock_all, reserved, unlock_all
 from accelrt.memory.allocator.history_types cimport SLEPT, WOKEN
 from accelrt.memory.allocator.miss cimport release_free
 from accelrt.memory.allocator.pending cimport wait_all
-from accelrt.memory.allocator.pool cimport MAX_DEVICES, pool_if_made
-from accelrt.memory.allocator.private_pool cimport find_private, release_hold, retain
+from accelrt.memory.allocator.private.private_pool cimport find_private, release_hold, retain
+from accelrt.memory.allocator.private.private_types cimport Kept, PrivatePool, Suspension
+from accelrt.memory.allocator.private.suspended cimport delist, discard, enlist, note_ranges, sweep_suspended
 from accelrt.memory.allocator.sizes cimport LARGE
 from accelrt.memory.allocator.stats cimport RESERVED_BYTES
 from accelrt.memory.allocator.stream_epochs cimport cancel_device_wait, close_epochs, mark_all_quiescent
-from accelrt.memory.allocator.suspended cimport delist, discard, enlist, note_ranges, sweep_suspended
-from accelrt.memory.allocator.types cimport (
-    LIVE, STITCHED, Block, Heap, Kept, Page, Pool, PrivatePool, Segment, Slot, Suspension, Use,
-)
+from accelrt.memory.allocator.types cimport LIVE, STITCHED, Block, Heap, Page, Pool, Segment, Slot, Use
 from accelrt.memory.host.pool cimport allocate_pinned_on
 from accelrt.status cimport BROKEN, CAP_REACHED, NO_HOST_MEMORY, OUT_OF_MEMORY
 

@@ -6,11 +6,12 @@ from libc.stdint cimport uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc, qsort
 
 from accelrt.core.locks cimport pthread_mutex_lock, pthread_mutex_unlock, spin_lock, spin_unlock
+from accelrt.memory.allocator.device_pools cimport pool_if_made
 from accelrt.memory.allocator.exclusive cimport lock_all, unlock_all
-from accelrt.memory.allocator.pool cimport pool_if_made
-from accelrt.memory.allocator.private_pool cimport sum_of
+from accelrt.memory.allocator.private.private_pool cimport sum_of
+from accelrt.memory.allocator.private.private_types cimport Range
 from accelrt.memory.allocator.stats cimport ACTIVE
-from accelrt.memory.allocator.types cimport Heap, Range, Segment
+from accelrt.memory.allocator.types cimport Heap, Segment
 from accelrt.memory.host.pool cimport release_pinned
 from accelrt.status cimport NO_HOST_MEMORY, SLEEPING, raise_status
 
