@@ -12,10 +12,10 @@ from accelrt.errors import NotSupportedError, OutOfMemoryError
 from accelrt.memory.allocator.device_pools cimport pool_if_made
 from accelrt.memory.allocator.event_ring cimport take_stack
 from accelrt.memory.allocator.history_types cimport CONTEXT_ALL
+from accelrt.memory.allocator.private.private_types cimport Moved
 from accelrt.memory.allocator.private.routes cimport read_private
 from accelrt.memory.allocator.private.suspend cimport (
-    BESIDE_CAPTURE, EXPORTED, FREED_CAPTURED, IN_PLAIN, NOT_RETAINED, NOT_SUSPENDED, SUSPENDED, Moved, resume_pool,
-    suspend_pool,
+    BESIDE_CAPTURE, EXPORTED, FREED_CAPTURED, IN_PLAIN, NOT_RETAINED, NOT_SUSPENDED, SUSPENDED, resume_pool, suspend_pool,
 )
 from accelrt.memory.allocator.types cimport Pool
 from accelrt.memory.backends.backend cimport require_native

@@ -3,7 +3,7 @@
 private_types  the records: private pools, routes, replays, suspensions, functions of libraries
 private_pool   private pools, and the routes of captures and threads that allocate from them
 routes         the entry points, as graphs and MemPools use them
-suspended      which private pools sleep, and whether memory is theirs
+suspended      the records of pools that sleep: whether memory is theirs, the contents that the host keeps
 suspend        sleep and wake: a pool's pages go back to the device and come again at the same addresses
 checkpoint     the state of a private pool, saved and restored
 

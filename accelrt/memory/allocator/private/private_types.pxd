@@ -41,6 +41,16 @@ cdef struct Suspension:
     size_t range_count
     Suspension* next
 
+# What one call of suspend.pxd moved.
+cdef struct Moved:
+    size_t bytes         # physical memory that the device has back, or gave
+    size_t copied        # contents
+    int64_t ns           # the whole call took
+    int64_t copy_ns      # from the first copy on to the end of the last one
+    int64_t host_ns      # page-locked memory was made ready
+    const char* row      # of the driver's table, that answered an error; NULL: none did
+    bint down            # after a failed call: the pool is suspended
+
 # A library's functions that a private pool takes plain segments by, in place of the driver's; it lives as long as the
 # process.  They are called with the device current, in relaxed capture mode and outside the exclusive section.
 cdef struct Source:
