@@ -7,5 +7,5 @@ suspended      the records of pools that sleep: whether memory is theirs, the co
 suspend        sleep and wake: a pool's pages go back to the device and come again at the same addresses
 checkpoint     the state of a private pool, saved and restored
 
-memory/DESIGN.md (Private pools) says what they promise.
+DESIGN.md says when their memory goes back, and how they sleep and wake.
 """

@@ -2,7 +2,7 @@
 
 Segments, blocks, lists and the pages' records stay as they are.  A suspended page has no memory and is mapped nowhere, and
 nothing is allocated from its pool; blocks may be freed meanwhile.  So captured graphs, and whoever has an address, find
-everything in its place once the pool is resumed.  backing/DESIGN.md (Sleep and wake) gives the order of the steps.
+everything in its place once the pool is resumed.  DESIGN.md (Sleep and wake) gives the order of the steps.
 
 Both calls hold the growth lock from beginning to end: nobody else maps pages, or adds and removes segments and slots.
 Driver calls and copies are made outside the exclusive section, and only then do records change.
