@@ -1,23 +1,24 @@
 """The Cython API; see api.pxd."""
-cimport accelrt.status as status
 from accelrt.devices.device cimport current_ordinal
-cimport accelrt.driver.registry as registry
-cimport accelrt.graphs.nogil_graph as graphs
 from accelrt.driver.capture_guard cimport captures_open
+cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport EVENT_BLOCKING_SYNC, EVENT_DEFAULT, EVENT_DISABLE_TIMING
-cimport accelrt.memory.host.pool as pinned
+cimport accelrt.graphs.nogil_graph as graphs
+from accelrt.memory.allocator.device_pools cimport MAX_DEVICES, pool_if_made
 cimport accelrt.memory.allocator.pool as pool
-from accelrt.memory.allocator.private_pool cimport thread_number
+from accelrt.memory.allocator.private.private_pool cimport thread_number
+cimport accelrt.memory.allocator.private.routes as routes
+from accelrt.memory.allocator.private.suspended cimport is_suspended, suspended_pools
 cimport accelrt.memory.allocator.read_stats as readings
-cimport accelrt.memory.allocator.routes as routes
-from accelrt.memory.allocator.suspended cimport is_suspended, suspended_pools
+cimport accelrt.memory.host.pool as pinned
+cimport accelrt.status as status
 from accelrt.streams.event cimport note_record, return_event_handle, take_event_handle
 from accelrt.streams.stream cimport current_handle, device_of_stream
 cimport accelrt.streams.stream_pool as stream_pool
 
 
 cdef inline bint outside(int device) noexcept nogil:
-    return device < 0 or device >= pool.MAX_DEVICES
+    return device < 0 or device >= MAX_DEVICES
 
 
 cdef inline int judge(int device, uintptr_t stream) noexcept nogil:
@@ -69,7 +70,7 @@ cdef int end_pool(int device, uint64_t id0, uint64_t id1) noexcept nogil:
     cdef int code, count
     if outside(device):
         return INVALID_DEVICE
-    if pool.pool_if_made(device) == NULL:  # nothing was begun there, unless by the parent of this process
+    if pool_if_made(device) == NULL:  # nothing was begun there, unless by the parent of this process
         code = registry.active().device_count(&count)
         return code if code else INVALID_VALUE
     return routes.end_pool(device, id0, id1, thread_number())
@@ -103,11 +104,11 @@ cdef int release_after(int device, uintptr_t address, uintptr_t event) noexcept 
 
 
 cdef int64_t memory_allocated(int device) noexcept nogil:
-    return 0 if outside(device) else readings.allocated_bytes(pool.pool_if_made(device))
+    return 0 if outside(device) else readings.allocated_bytes(pool_if_made(device))
 
 
 cdef int64_t memory_reserved(int device) noexcept nogil:
-    return 0 if outside(device) else readings.reserved_bytes(pool.pool_if_made(device))
+    return 0 if outside(device) else readings.reserved_bytes(pool_if_made(device))
 
 
 cdef int stream_wait_event(int device, uintptr_t stream, uintptr_t event) noexcept nogil:

@@ -16,7 +16,7 @@ from accelrt.arrays.layout cimport (
 from accelrt.buffers.buffer cimport Buffer, PinnedBuffer, raise_freed
 from accelrt.buffers.buffer import provide_slices, record_host_stream, share_memory
 from accelrt.devices.device cimport device_at
-from accelrt.memory.allocator.suspended cimport refuse_suspended, suspended_pools
+from accelrt.memory.allocator.private.suspended cimport refuse_suspended, suspended_pools
 from accelrt.runtime import init
 from accelrt.status cimport refuse_copy, refuse_unmade
 from accelrt.streams.stream cimport Stream

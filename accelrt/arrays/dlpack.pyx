@@ -28,7 +28,7 @@ from accelrt.driver.capture_guard cimport ask_stream
 cimport accelrt.driver.registry as registry
 from accelrt.driver.waiting cimport drop_with_gil, make_thread_state
 from accelrt.memory.allocator.pool cimport use_across
-from accelrt.memory.allocator.suspended cimport refuse_suspended, suspended_pools
+from accelrt.memory.allocator.private.suspended cimport refuse_suspended, suspended_pools
 from accelrt.runtime import init
 from accelrt.runtime.capture_record cimport any_capture, record_on
 from accelrt.runtime.release_queue cimport keep_until_passed

@@ -14,7 +14,7 @@ cimport accelrt.driver.registry as registry
 from accelrt.driver.registry import driver_name
 from accelrt.driver.waiting cimport INTERRUPTED, begin_wait, end_wait
 from accelrt.memory.allocator.pool cimport use_across
-from accelrt.memory.allocator.suspended cimport refuse_suspended, suspended_pools
+from accelrt.memory.allocator.private.suspended cimport refuse_suspended, suspended_pools
 from accelrt.memory.caching cimport allocate_bytes, checked_request, release_bytes
 from accelrt.memory.host.pool cimport is_cached_pinned, use_pinned_on
 from accelrt.memory.host_cache cimport allocate_host_bytes, checked_host_size, release_host_bytes

@@ -5,7 +5,7 @@ from libc.stdint cimport uintptr_t
 
 from accelrt.arrays.array cimport Array
 from accelrt.buffers.buffer cimport Buffer, PinnedBuffer, raise_freed
-from accelrt.memory.allocator.suspended cimport refuse_suspended, suspended_pools
+from accelrt.memory.allocator.private.suspended cimport refuse_suspended, suspended_pools
 from accelrt.runtime.capture_record cimport Record, any_capture, keep_side, record_on
 from accelrt.streams.stream cimport Stream
 

@@ -12,8 +12,9 @@ from accelrt.devices.device cimport ordinal_of
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport CAPTURE_NONE
 from accelrt.driver.waiting cimport INTERRUPTED, begin_wait, end_wait
-from accelrt.memory.allocator.pool cimport pool_if_made, try_use_across, use_across
-from accelrt.memory.allocator.suspended cimport refuse_suspended, suspended_pools
+from accelrt.memory.allocator.device_pools cimport pool_if_made
+from accelrt.memory.allocator.pool cimport try_use_across, use_across
+from accelrt.memory.allocator.private.suspended cimport refuse_suspended, suspended_pools
 from accelrt.memory.host.pool cimport is_cached_pinned, use_pinned_on
 from accelrt.runtime import init
 from accelrt.runtime.capture_record cimport any_capture

@@ -15,7 +15,7 @@ cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport CAPTURE_ACTIVE, CAPTURE_NONE, CONDITION_WHILE
 from accelrt.graphs.graph cimport Body, CUDAGraph
 from accelrt.graphs.graph import provide_body_type
-from accelrt.memory.allocator.routes cimport begin_capture_on, end_capture
+from accelrt.memory.allocator.private.routes cimport begin_capture_on, end_capture
 from accelrt.memory.caching import empty_cache as empty_device_cache
 from accelrt.runtime.capture_record cimport (
     Record, close_capture, keep_side, open_capture, raise_broken, raise_unbegun, record_on,

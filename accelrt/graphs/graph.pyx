@@ -18,11 +18,11 @@ from accelrt.errors import ArgumentError, CaptureError
 from accelrt.graphs.hooks import add_hook, run_hooks
 from accelrt.graphs.nodes import GraphNode, list_edges, list_nodes, write_dot
 from accelrt.graphs.nodes cimport change_kernel_node, instantiate, read_kernel_node, update_exec
-from accelrt.memory.allocator.routes cimport (
+from accelrt.memory.allocator.private.routes cimport (
     PrivateStats, begin_capture_on, end_capture, expect_idle, hide_replays, note_replays, read_private, release_pool,
     retain_pool,
 )
-from accelrt.memory.allocator.suspended cimport is_pool_suspended, suspended_pools
+from accelrt.memory.allocator.private.suspended cimport is_pool_suspended, suspended_pools
 from accelrt.memory.mempool cimport MemPool, figures_of, next_pool, read_pool_id
 from accelrt.runtime.capture_record cimport (
     PoolUse, Record, Side, close_capture, mode_name, note_sides, open_capture, raise_broken, raise_unbegun,

@@ -12,10 +12,10 @@ from accelrt.core.locks cimport add_count, spin_lock, spin_unlock
 from accelrt.driver.capture_guard cimport count_out_capture, expect_capture
 cimport accelrt.driver.registry as registry
 from accelrt.graphs.nodes cimport instantiate
-from accelrt.memory.allocator.routes cimport (
+from accelrt.memory.allocator.private.routes cimport (
     begin_capture_on, end_capture, expect_idle, hide_replays, release_pool, retain_pool,
 )
-from accelrt.memory.allocator.suspended cimport is_pool_suspended, suspended_pools
+from accelrt.memory.allocator.private.suspended cimport is_pool_suspended, suspended_pools
 from accelrt.runtime.release_queue cimport (
     GRAPH, GRAPH_EXEC, drain_too, end_capture as end_on_driver, end_capture_again, give_back,
 )

@@ -8,7 +8,7 @@ from libc.stdint cimport uint64_t, uintptr_t
 from accelrt.devices.device cimport ordinal_of
 from accelrt.driver.capture_guard cimport count_out_capture, expect_capture
 from accelrt.graphs.graph import graph_pool_handle
-from accelrt.memory.allocator.routes cimport (
+from accelrt.memory.allocator.private.routes cimport (
     begin_capture_on, end_capture, expect_idle, hide_replays, release_pool, retain_pool,
 )
 from accelrt.runtime.capture_record cimport Record, close_capture, open_capture

@@ -16,17 +16,18 @@ cimport accelrt.driver.registry as registry
 from accelrt.driver.registry import cause_of_refusal as driver_refusal, driver_name
 from accelrt.driver.waiting cimport INTERRUPTED, drop_with_gil, make_thread_state, raise_interruption
 from accelrt.errors import ArgumentError, CaptureError, OutOfMemoryError
-cimport accelrt.memory.allocator.miss as ladder
+from accelrt.memory.allocator.backing.pages cimport connect_peers
+from accelrt.memory.allocator.device_pools cimport MAX_DEVICES, pool_if_made, pool_of
 from accelrt.memory.allocator.event_ring cimport take_stack
 from accelrt.memory.allocator.history_types cimport CONTEXT_ALL
-from accelrt.memory.allocator.backing.peer_access cimport connect_peers
+cimport accelrt.memory.allocator.miss as ladder
 from accelrt.memory.allocator.pool cimport (
-    MAX_DEVICES, allocate_interruptibly, empty, knows_stream, locate, pool_if_made, pool_of, release, release_after,
-    set_limit, try_allocate, try_release, use_across, use_on,
+    allocate_interruptibly, empty, knows_stream, locate, release, release_after, set_limit, try_allocate, try_release,
+    use_across, use_on,
 )
+from accelrt.memory.allocator.private.suspended cimport suspended_pools, sweep_suspended
 from accelrt.memory.allocator.read_stats cimport allocated_bytes, limit_of, reserved_bytes
 from accelrt.memory.allocator.sizes cimport ROUND_LIMIT
-from accelrt.memory.allocator.suspended cimport suspended_pools, sweep_suspended
 from accelrt.memory.allocator.types cimport Pool
 cimport accelrt.memory.backends.callbacks as callbacks
 from accelrt.memory.settings.apply cimport backend_name

@@ -4,22 +4,22 @@ A hit keeps the GIL; whatever may wait lets go of it.
 """
 from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
 
+from accelrt.core.integers cimport checked_address_int
+from accelrt.devices.device cimport await_device, ordinal_of
 from accelrt.driver.registry import cause_of_refusal, opened_name
 from accelrt.errors import ArgumentError, OutOfMemoryError
+from accelrt.memory.allocator.device_pools cimport MAX_DEVICES, pool_if_made
+from accelrt.memory.allocator.private.suspended cimport suspended_pools, sweep_suspended
 from accelrt.memory.caching cimport checked_size
-from accelrt.runtime.init import later
-from accelrt.runtime.release_queue cimport HOST_BYTES, dispose, drain
-from accelrt.devices.device cimport await_device, ordinal_of
-from accelrt.core.integers cimport checked_address_int
+from accelrt.memory.host.block cimport ROUND_LIMIT, PinnedStats, Tally, Timing
 from accelrt.memory.host.pool cimport (
     allocate_pinned_on, empty_pinned, pinned_audit_failure, read_pinned_stats, release_pinned, reset_pinned_peaks,
     reset_pinned_sums, try_allocate_pinned, try_release_pinned,
 )
-from accelrt.memory.host.block cimport ROUND_LIMIT, PinnedStats, Tally, Timing
-from accelrt.memory.allocator.pool cimport MAX_DEVICES, pool_if_made
-from accelrt.memory.allocator.suspended cimport suspended_pools, sweep_suspended
-from accelrt.status cimport NOT_ALLOCATED, NOT_READY, OUT_OF_MEMORY, raise_status
+from accelrt.runtime.init import later
+from accelrt.runtime.release_queue cimport HOST_BYTES, dispose, drain
 cimport accelrt.runtime.sanitizer_hooks as watch
+from accelrt.status cimport NOT_ALLOCATED, NOT_READY, OUT_OF_MEMORY, raise_status
 
 cdef size_t checked_host_size(object size, str name) except? 0:
     # An exact int is converted directly; anything else goes to the function that raises the precise error.

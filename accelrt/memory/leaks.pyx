@@ -16,8 +16,8 @@ from libc.stdlib cimport free
 from libc.string cimport strdup
 
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
+from accelrt.memory.allocator.device_pools cimport MAX_DEVICES, pool_if_made
 from accelrt.memory.allocator.holdings cimport LiveBlock, LivePool, list_live, list_live_pools
-from accelrt.memory.allocator.pool cimport MAX_DEVICES, pool_if_made
 from accelrt.memory.explain import stack_text
 from accelrt.memory.history.recording import is_recording, record_history
 from accelrt.memory.host.block cimport PinnedStats

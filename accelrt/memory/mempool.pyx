@@ -18,18 +18,20 @@ from libc.string cimport memset
 from accelrt.core.integers cimport exact_int
 from accelrt.devices.device cimport ordinal_of
 from accelrt.errors import ArgumentError
-from accelrt.memory.allocator.checkpoint cimport (
+from accelrt.memory.allocator.private.checkpoint cimport (
     CAPTURED, LENT, NO_SUCH_POOL, USED, WAITS, WENT, Saved, SavedBlock, SavedSegment, Turned, forget_saved,
     forget_turned, restore_pool, save_pool,
 )
-from accelrt.memory.allocator.private_pool cimport thread_number
+from accelrt.memory.allocator.private.private_pool cimport thread_number
+from accelrt.memory.allocator.private.routes cimport (
+    begin_pool, end_pool, read_private, release_pool, retain_pool, set_up_pool,
+)
+from accelrt.memory.allocator.private.suspended cimport is_pool_suspended, suspended_pools, sweep_suspended
 from accelrt.memory.allocator.read_stats import segments
-from accelrt.memory.allocator.routes cimport begin_pool, end_pool, read_private, release_pool, retain_pool, set_up_pool
 from accelrt.memory.allocator.sizes cimport GRANULE, LARGE
 from accelrt.memory.allocator.stats cimport (
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, REQUESTED_BYTES, RESERVED_BYTES, SEGMENT,
 )
-from accelrt.memory.allocator.suspended cimport is_pool_suspended, suspended_pools, sweep_suspended
 from accelrt.memory.allocator.types cimport HOLE, LIVE, PLAIN
 from accelrt.memory.backends.backend cimport require_native, source_of
 from accelrt.memory.history.recording import name_all, tag

@@ -13,9 +13,9 @@ from accelrt.devices.device cimport known_devices
 cimport accelrt.driver.registry as registry
 from accelrt.driver.registry import driver_name
 from accelrt.errors import OutOfMemoryError
+from accelrt.memory.allocator.device_pools cimport MAX_DEVICES, pool_if_made
 from accelrt.memory.allocator.holdings import holdings, rounded_request
-from accelrt.memory.allocator.pool cimport MAX_DEVICES, pool_if_made
-from accelrt.memory.allocator.routes cimport private_of
+from accelrt.memory.allocator.private.routes cimport private_of
 from accelrt.memory.explain import causes_of, pinned_text, text_of
 from accelrt.memory.history.recording import is_recording, tag_stats
 from accelrt.memory.host.block cimport PinnedStats

@@ -1,6 +1,6 @@
 """Sleep and wake of memory pools: what the calls answer, and the errors that they raise.
 
-MemPool.sleep() and accelrt.memory.sleep() (mempool.pyx) come here; allocator/suspend.pyx does the work.
+MemPool.sleep() and accelrt.memory.sleep() (mempool.pyx) come here; allocator/private/suspend.pyx does the work.
 """
 from collections import namedtuple
 
@@ -9,14 +9,14 @@ from libc.stdint cimport uint64_t
 from accelrt.devices.device cimport await_device
 from accelrt.driver.registry import cause_of_refusal
 from accelrt.errors import NotSupportedError, OutOfMemoryError
+from accelrt.memory.allocator.device_pools cimport pool_if_made
 from accelrt.memory.allocator.event_ring cimport take_stack
 from accelrt.memory.allocator.history_types cimport CONTEXT_ALL
-from accelrt.memory.allocator.pool cimport pool_if_made
-from accelrt.memory.allocator.suspend cimport (
-    BESIDE_CAPTURE, EXPORTED, FREED_CAPTURED, IN_PLAIN, NOT_RETAINED, NOT_SUSPENDED, SUSPENDED, Moved, resume_pool,
-    suspend_pool,
+from accelrt.memory.allocator.private.private_types cimport Moved
+from accelrt.memory.allocator.private.routes cimport read_private
+from accelrt.memory.allocator.private.suspend cimport (
+    BESIDE_CAPTURE, EXPORTED, FREED_CAPTURED, IN_PLAIN, NOT_RETAINED, NOT_SUSPENDED, SUSPENDED, resume_pool, suspend_pool,
 )
-from accelrt.memory.allocator.routes cimport read_private
 from accelrt.memory.allocator.types cimport Pool
 from accelrt.memory.backends.backend cimport require_native
 from accelrt.memory.caching cimport out_of_memory_to_wake

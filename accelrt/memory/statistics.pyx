@@ -3,7 +3,7 @@ from libc.stdint cimport int64_t
 
 from accelrt.devices.device cimport count_devices, current_ordinal, known_devices, ordinal_of, parse
 from accelrt.driver.registry import opened_name
-from accelrt.memory.allocator.pool cimport MAX_DEVICES, pool_if_made
+from accelrt.memory.allocator.device_pools cimport MAX_DEVICES, pool_if_made
 from accelrt.memory.allocator.read_stats cimport (
     find_audit_failure, largest_free, max_split_of, peak_of, read_current, read_stats, reset_accumulated, reset_peaks,
     try_current,

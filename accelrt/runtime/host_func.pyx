@@ -11,15 +11,15 @@ from cpython.exc cimport PyErr_SetObject, PyErr_WriteUnraisable
 from cpython.ref cimport Py_DECREF, Py_INCREF
 
 from accelrt.core.locks cimport add_count, load_count, store_count
-from accelrt.runtime.capture_record cimport KEPT, OTHERS, UNCAPTURED, keep_where_captured
-from accelrt.runtime.release_queue cimport begin_host_function, drain, end_host_function
 cimport accelrt.driver.registry as registry
 from accelrt.driver.waiting cimport (
     INTERRUPTED, abandon_waits, begin_wait, drop_with_gil, end_wait, make_thread_state, poll,
 )
-from accelrt.memory.allocator.pool cimport MAX_DEVICES
-from accelrt.status cimport DEINITIALIZED, NOT_READY, raise_status
+from accelrt.memory.allocator.device_pools cimport MAX_DEVICES
+from accelrt.runtime.capture_record cimport KEPT, OTHERS, UNCAPTURED, keep_where_captured
+from accelrt.runtime.release_queue cimport begin_host_function, drain, end_host_function
 cimport accelrt.runtime.sanitizer_hooks as watch
+from accelrt.status cimport DEINITIALIZED, NOT_READY, raise_status
 
 cdef extern from "<unistd.h>" nogil:
     int usleep(unsigned int us)

@@ -11,10 +11,10 @@ from accelrt.driver.capture_guard cimport (
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport EVENT_BLOCKING_SYNC, EVENT_DISABLE_TIMING
 from accelrt.errors import NotSupportedError
-from accelrt.memory.allocator.backing.page_files cimport keep_file, kept_file
-from accelrt.memory.allocator.exports cimport Exported, begin_export, end_export, share_new_pages
-from accelrt.memory.allocator.imports cimport StreamUse, add_imported, copy_uses, drop_imported
-from accelrt.memory.allocator.suspended cimport refuse_suspended, suspended_pools
+from accelrt.memory.allocator.interprocess cimport (
+    Exported, begin_export, end_export, export_page, share_new_pages, StreamUse, add_imported, copy_uses, drop_imported,
+)
+from accelrt.memory.allocator.private.suspended cimport refuse_suspended, suspended_pools
 from accelrt.memory.caching cimport release_bytes
 from accelrt.runtime.release_queue cimport drain
 cimport accelrt.runtime.sanitizer_hooks as watch
@@ -129,13 +129,10 @@ cdef class SharedBytes:
             CudaError: the driver refused.
         """
         cdef uintptr_t handle = self.handles[index]
-        cdef int file, code = 0
-        cdef bint kept = True
+        cdef int file = -1, code
+        cdef bint kept = False
         with nogil:
-            file = kept_file(handle)
-            if file < 0:
-                code = registry.active().physical_export(handle, &file)
-                kept = code == 0 and keep_file(handle, file)
+            code = export_page(handle, &file, &kept)
         if code:
             raise_status(code, "physical_export", ("handle", handle, "device", self.device_index))
         return file, not kept

@@ -8,22 +8,23 @@ they captured.  What nogil code captured is destroyed when it is returned.
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
-from accelrt.errors import ArgumentError, ArgumentTypeError
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
 from accelrt.core.locks cimport add_count, load_count, spin_lock, spin_unlock, store_count
-from accelrt.runtime.host_func cimport raise_callback_errors
-from accelrt.runtime.capture_record cimport UNCAPTURED, keep_where_captured
-from accelrt.runtime.release_queue cimport EVENT, dispose, drain
 from accelrt.devices.device cimport device_at, ordinal_of
 from accelrt.driver.capture_guard cimport captures_open, is_capturing
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport EVENT_BLOCKING_SYNC, EVENT_DISABLE_TIMING, EVENT_INTERPROCESS
 from accelrt.driver.waiting cimport begin_wait, end_wait
-from accelrt.memory.allocator.pool cimport MAX_DEVICES, stream_waits
+from accelrt.errors import ArgumentError, ArgumentTypeError
+from accelrt.memory.allocator.device_pools cimport MAX_DEVICES
+from accelrt.memory.allocator.pool cimport stream_waits
+from accelrt.runtime.capture_record cimport UNCAPTURED, keep_where_captured
+from accelrt.runtime.host_func cimport raise_callback_errors
+from accelrt.runtime.release_queue cimport EVENT, dispose, drain
+cimport accelrt.runtime.sanitizer_hooks as watch
 from accelrt.status cimport INVALID_HANDLE, NOT_READY, NO_HOST_MEMORY, raise_status, refuse_copy, refuse_unmade
 from accelrt.streams.stream cimport stream_of
 from accelrt.streams.stream import provide_event_type
-cimport accelrt.runtime.sanitizer_hooks as watch
 
 cdef extern from "<pthread.h>" nogil:
     int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept)

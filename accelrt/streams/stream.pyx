@@ -8,7 +8,6 @@ from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memmove
 
 from accelrt.core.integers cimport exact_int
-from accelrt.errors import ArgumentError, ArgumentTypeError
 from accelrt.devices.device cimport (
     count_devices, current_ordinal, device_at, device_total, ordinal_of, switch_back, switch_to,
 )
@@ -16,9 +15,11 @@ from accelrt.devices.device import set_device
 from accelrt.driver.capture_guard cimport go_relaxed, restore_mode
 cimport accelrt.driver.registry as registry
 from accelrt.driver.waiting cimport begin_wait, end_wait
-from accelrt.memory.allocator.pool cimport MAX_DEVICES, knows_stream
-from accelrt.runtime.host_func cimport enqueue_callback, raise_callback_errors
+from accelrt.errors import ArgumentError, ArgumentTypeError
+from accelrt.memory.allocator.device_pools cimport MAX_DEVICES
+from accelrt.memory.allocator.pool cimport knows_stream
 from accelrt.runtime import init
+from accelrt.runtime.host_func cimport enqueue_callback, raise_callback_errors
 from accelrt.runtime.release_queue cimport drain
 cimport accelrt.runtime.sanitizer_hooks as watch
 from accelrt.status cimport (

@@ -12,7 +12,7 @@ from accelrt.core.locks cimport spin_lock, spin_unlock
 from accelrt.driver.capture_guard cimport query_uncaptured
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport STREAM_NON_BLOCKING
-from accelrt.memory.allocator.pool cimport MAX_DEVICES
+from accelrt.memory.allocator.device_pools cimport MAX_DEVICES
 from accelrt.memory.allocator.metadata cimport trust_stream
 from accelrt.runtime.host_func cimport functions_wait
 cimport accelrt.runtime.sanitizer_hooks as watch

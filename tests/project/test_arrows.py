@@ -41,15 +41,14 @@ FLOORS = (
 # What modules outside of these packages may use of them; of memory/, what is not below its face.
 DOORS = {
     "memory.allocator": {
-        "backing.page_files",
-        "exports",
-        "imports",
+        "device_pools",
+        "interprocess",
         "metadata",
         "pool",
-        "private_pool",
+        "private.private_pool",
+        "private.routes",
+        "private.suspended",
         "read_stats",
-        "routes",
-        "suspended",
     },
     "memory.backends": {"backend", "callbacks", "torch_hooks"},
     "memory.host": {"pool"},

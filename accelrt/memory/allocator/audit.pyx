@@ -11,12 +11,12 @@ from libc.string cimport memcpy, memset
 from accelrt.memory.allocator.address_table cimport block_in, heap_at
 from accelrt.memory.allocator.backing.free_pages cimport NOWHERE, RANKED, has_pages, serves_others
 from accelrt.memory.allocator.backing.pages cimport slot_index
-from accelrt.memory.allocator.block_ops cimport Change, is_quiescent, is_split, joined_size, of_freeing
 from accelrt.memory.allocator.event_queue cimport Entry, Queue, next_filled
 from accelrt.memory.allocator.exclusive cimport counted, total_of
-from accelrt.memory.allocator.free_list cimport class_of, precedes
-from accelrt.memory.allocator.heap_stats cimport current, cumulative
 from accelrt.memory.allocator.history_types cimport TagFigures
+from accelrt.memory.allocator.inline.block_ops cimport Change, is_quiescent, is_split, joined_size, of_freeing
+from accelrt.memory.allocator.inline.free_list cimport class_of, precedes
+from accelrt.memory.allocator.inline.heap_stats cimport current, cumulative
 from accelrt.memory.allocator.sizes cimport UNIT
 from accelrt.memory.allocator.stats cimport (
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, BOTH, INACTIVE_SPLIT, INACTIVE_SPLIT_BYTES, REQUESTED_BYTES,

@@ -4,7 +4,8 @@
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 
 from accelrt.memory.allocator.history_types cimport Event, History, TagFigures
-from accelrt.memory.allocator.types cimport Block, Pool, PrivatePool
+from accelrt.memory.allocator.private.private_types cimport PrivatePool
+from accelrt.memory.allocator.types cimport Block, Pool
 
 # What a free needs to know of its block, which may be merged by then.
 cdef struct Freed:

@@ -9,13 +9,13 @@ from libc.string cimport memcpy
 from accelrt.core.locks cimport pthread_mutex_lock, pthread_mutex_trylock, pthread_mutex_unlock, spin_lock, spin_unlock
 from accelrt.driver.capture_guard cimport go_relaxed, restore_mode
 from accelrt.memory.allocator.backing.free_pages cimport file_heap
-from accelrt.memory.allocator.block_ops cimport (
+from accelrt.memory.allocator.event_ring cimport record_allocation, record_free_completed, record_free_requested
+from accelrt.memory.allocator.inline.block_ops cimport (
     Change, is_split, join, join_freed, make_live, of_freeing, of_taking, split_off,
 )
-from accelrt.memory.allocator.event_ring cimport record_allocation, record_free_completed, record_free_requested
-from accelrt.memory.allocator.fast_path cimport flush_cached
-from accelrt.memory.allocator.free_list cimport insert, remove
-from accelrt.memory.allocator.heap_stats cimport (
+from accelrt.memory.allocator.inline.fast_path cimport flush_cached
+from accelrt.memory.allocator.inline.free_list cimport insert, remove
+from accelrt.memory.allocator.inline.heap_stats cimport (
     add_stat, count_of, current, cumulative, lower_limits, update_headroom, is_over_limit, is_over_split_limit,
     use_split_headroom,
 )

@@ -8,17 +8,18 @@ from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memset
 
 from accelrt.core.handle_map cimport AddressMap, map_clear, map_find, map_insert, map_reserve
+from accelrt.memory.allocator.device_pools cimport pool_if_made
 from accelrt.memory.allocator.event_queue cimport Entry, Queue, next_filled
 from accelrt.memory.allocator.exclusive cimport (
     lock_all, reserved, total_of, try_lock_to_read, unlock_after_read, unlock_all,
 )
-from accelrt.memory.allocator.pool cimport pool_if_made
 from accelrt.memory.allocator.pool_settings cimport rounded
-from accelrt.memory.allocator.private_pool cimport has_graphs, is_captured, sum_of
+from accelrt.memory.allocator.private.private_pool cimport has_graphs, is_captured, sum_of
+from accelrt.memory.allocator.private.private_types cimport PrivatePool
 from accelrt.memory.allocator.read_stats cimport limit_of, read_stats
 from accelrt.memory.allocator.sizes cimport ROUND_LIMIT, SMALL
 from accelrt.memory.allocator.stats cimport ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, RESERVED_BYTES, Stats, current_of
-from accelrt.memory.allocator.types cimport FREE, LIVE, PENDING, PLAIN, Block, Heap, Pool, PrivatePool, Segment, Slot
+from accelrt.memory.allocator.types cimport FREE, LIVE, PENDING, PLAIN, Block, Heap, Pool, Segment, Slot
 
 cdef struct HeapHolding:      # of one heap
     uintptr_t stream

@@ -2,7 +2,8 @@
 # In the exclusive section, but for lookup_heap and what says otherwise.
 from libc.stdint cimport uintptr_t
 
-from accelrt.memory.allocator.types cimport HEAP_SLOTS, MAX_PROBES, Block, Heap, Pool, PrivatePool, Segment, Use
+from accelrt.memory.allocator.private.private_types cimport PrivatePool
+from accelrt.memory.allocator.types cimport HEAP_SLOTS, MAX_PROBES, Block, Heap, Pool, Segment, Use
 
 cdef extern from *:
     """

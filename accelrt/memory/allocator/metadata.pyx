@@ -10,8 +10,8 @@ from libc.string cimport memset
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
 from accelrt.core.locks cimport spin_lock, spin_unlock
 from accelrt.core.zero_pages cimport take_fresh
-from accelrt.memory.allocator.block_ops cimport recycle
 from accelrt.memory.allocator.exclusive cimport link_awake
+from accelrt.memory.allocator.inline.block_ops cimport recycle
 from accelrt.memory.allocator.sizes cimport UNIT
 from accelrt.memory.allocator.types cimport HOLE, MAX_PROBES
 from accelrt.status cimport NO_HOST_MEMORY

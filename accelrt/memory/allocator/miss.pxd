@@ -1,7 +1,8 @@
 # The miss: what an allocation does when its heap has no block that fits.  allocator/DESIGN.md lists the steps.
 from libc.stdint cimport uintptr_t
 
-from accelrt.memory.allocator.types cimport Heap, Pool, PrivatePool
+from accelrt.memory.allocator.private.private_types cimport PrivatePool
+from accelrt.memory.allocator.types cimport Heap, Pool
 
 cdef struct Request:
     size_t requested   # bytes

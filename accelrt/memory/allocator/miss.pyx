@@ -19,22 +19,23 @@ from accelrt.memory.allocator.backing.stitching cimport (
     Found, drop_idle_stitched, find_pages, forget_missing, has_too_many_stitched, is_over_budget, mark_leaving,
     reset_budget, return_all_pages, reuse_stitched, stitch,
 )
-from accelrt.memory.allocator.block_ops cimport is_heap_quiescent, is_quiescent, keeps_rest, suits
 from accelrt.memory.allocator.event_queue cimport Entry, put_entry
 from accelrt.memory.allocator.event_ring cimport record_event
 from accelrt.memory.allocator.exclusive cimport call_unlocked, hand_out, lock_all, reserved, total_of, unlock_all
-from accelrt.memory.allocator.free_list cimport best_fit, class_of, next_class, precedes
 from accelrt.memory.allocator.history_types cimport BORROWED, REFUSED
+from accelrt.memory.allocator.inline.block_ops cimport is_heap_quiescent, is_quiescent, keeps_rest, suits
+from accelrt.memory.allocator.inline.free_list cimport best_fit, class_of, next_class, precedes
 from accelrt.memory.allocator.metadata cimport PER_THREAD, add_use, ensure_blocks, heap_of, heap_stream
 from accelrt.memory.allocator.pending cimport await_event, poll, wait_all
-from accelrt.memory.allocator.private_pool cimport drop_empty, has_graphs, pool_for
+from accelrt.memory.allocator.private.private_pool cimport drop_empty, has_graphs, pool_for
+from accelrt.memory.allocator.private.private_types cimport PrivatePool, Replay
 from accelrt.memory.allocator.sizes cimport GRANULE, LARGE_LIMIT, SMALL, SMALL_LIMIT, SMALL_SEGMENT, round_up
 from accelrt.memory.allocator.stats cimport ALLOCATED_BYTES
 from accelrt.memory.allocator.stream_epochs cimport (
     cancel_device_wait, close_epochs, drop_progress_events, drop_waited, mark_all_quiescent, mark_replay, next_replay,
     poll_all, poll_progress,
 )
-from accelrt.memory.allocator.types cimport CLASSES, Block, Page, PrivatePool, Replay, Use
+from accelrt.memory.allocator.types cimport CLASSES, Block, Page, Use
 from accelrt.status cimport CAPTURE_UNSUPPORTED, CAP_REACHED, OUT_OF_MEMORY, POOL_CAP_REACHED, SLEEPING
 
 cdef enum:

@@ -3,12 +3,6 @@
 # comment says otherwise, not the GIL: a thread that holds a lock may be waiting for Python.
 from libc.stdint cimport uint64_t, uintptr_t
 
-from accelrt.memory.allocator.history_types cimport HistorySettings
-from accelrt.memory.allocator.types cimport PoolSettings, Pool
-
-cdef enum:
-    MAX_DEVICES = 64
-
 # Allocates, and frees, by the fast path if it can; else in the exclusive section, and a miss under the growth lock too.
 # Size 0 gives address 0, and freeing address 0 does nothing.
 cdef int allocate(int device, size_t size, uintptr_t stream, uintptr_t* out_address) noexcept nogil
@@ -40,15 +34,3 @@ cdef bint knows_stream(int device, uintptr_t stream) noexcept nogil
 # the number of the recording, unique in the process.
 cdef int release_after(int device, uintptr_t address, uintptr_t event, uint64_t record) noexcept nogil
 cdef int stream_waits(int device, uintptr_t stream, uint64_t record) noexcept nogil  # after the driver's call
-
-cdef int pool_of(int device, Pool** out_pool) noexcept nogil  # makes it if it does not exist
-cdef void want_settings(const PoolSettings* settings) noexcept nogil  # for pools that are made from now on
-cdef void want_level(int level) noexcept nogil  # likewise, the level of audits: 0 none, 1 counters, 2 everything
-# Of all pools, those that are made later too.  NO_HOST_MEMORY: some have it, some don't.  Callers take turns.
-cdef int set_history(const HistorySettings* settings) noexcept nogil
-# For callers that come without the GIL from Python, under no lock: whether operations of this level keep their stack
-# (history_types.pxd); and, with the GIL, takes the one of the operation that is about to begin.
-cdef bint wants_stack(int level) noexcept nogil
-cdef void take_stack_of(int device, int level) noexcept nogil
-cdef Pool* pool_if_made(int device) noexcept nogil  # NULL before the device's first allocation; takes no lock
-cdef void replace_settings(Pool* pool, const PoolSettings* settings) noexcept nogil  # in the exclusive section

@@ -1,4 +1,4 @@
-"""One device's caching allocator: the entry points, the making of pools, and their settings.
+"""One device's caching allocator: the entry points.
 
 Three kinds of locks, always taken in this order: growth, held by the one thread that takes memory from the device or
 releases it; lock, for bookkeeping; the locks of the heaps.  The fast path takes its heap's lock alone, routes and private
@@ -6,70 +6,40 @@ pools take lock, everything else takes lock and the heaps' locks (exclusive.pxd)
 of the driver that wait or may take long (queries and records of events are made inside), and none while a thread takes
 the GIL.
 """
-from libc.stdint cimport SIZE_MAX
-from libc.stdlib cimport calloc, free
-from libc.string cimport memcpy
-
 from accelrt.core.locks cimport (
-    pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_trylock, pthread_mutex_unlock, spin_lock,
-    spin_try, spin_unlock,
+    pthread_mutex_lock, pthread_mutex_trylock, pthread_mutex_unlock, spin_lock, spin_try, spin_unlock,
 )
-cimport accelrt.driver.registry as registry
 from accelrt.driver.waiting cimport is_main_thread
 from accelrt.memory.allocator.address_table cimport block_at, block_in, heap_at
 from accelrt.memory.allocator.audit cimport audit_pool, audit_between
-from accelrt.memory.allocator.backing.peer_access cimport join_peers
-from accelrt.memory.allocator.backing.stitching cimport free_block, reset_budget
+from accelrt.memory.allocator.backing.stitching cimport free_block
+from accelrt.memory.allocator.device_pools cimport MAX_DEVICES, listed_pool, pool_if_made, pool_of, wanted_context
 from accelrt.memory.allocator.event_queue cimport destroy_entries
 from accelrt.memory.allocator.event_ring cimport (
-    Freed, describe, drop_stack, ensure_history, new_ring, record_allocation, record_free, replace_ring, take_first_stack,
-    take_stack,
+    Freed, describe, drop_stack, record_allocation, record_free, take_first_stack, take_stack,
 )
 from accelrt.memory.allocator.exclusive cimport (
     count_freed, count_splits, hand_over, lock_all, lock_to_read, try_lock_to_read, unlock_after_read, unlock_all,
 )
-from accelrt.memory.allocator.fast_path cimport allocate_cached, free_cached, put, take
-from accelrt.memory.allocator.history_types cimport CONTEXT_ALL, CONTEXT_STATE, Event, HistorySettings
+from accelrt.memory.allocator.history_types cimport CONTEXT_ALL, CONTEXT_STATE
+from accelrt.memory.allocator.inline.fast_path cimport allocate_cached, free_cached, put, take
+from accelrt.memory.allocator.interprocess cimport use_imported
 from accelrt.memory.allocator.metadata cimport (
-    PER_THREAD, add_use, gone, has_use, heap_of, heap_stream, lookup_heap, new_use, recycle_use,
+    PER_THREAD, add_use, has_use, heap_of, heap_stream, lookup_heap, new_use, recycle_use,
 )
-from accelrt.memory.allocator.imports cimport use_imported
 from accelrt.memory.allocator.miss cimport Request, retry, find, release_with
 from accelrt.memory.allocator.pending cimport claim, defer, load_offers, note_wait, offer, poll, record_events, wait_all
-from accelrt.memory.allocator.pool_settings cimport load_flag, load_routed, rounded, store_flag, store_steps
-from accelrt.memory.allocator.private_pool cimport entered_pool, is_routed, note_peaks, pool_for
-from accelrt.memory.allocator.sizes cimport GRANULE, LARGE, ROUND_LIMIT, SMALL, SMALL_LIMIT, UNIT, kind_of, round_up
-from accelrt.memory.allocator.types cimport Block, CACHED, HEAP_SLOTS, Heap, LIVE, MAX_PROBES, PoolSettings, PrivatePool, Use
+from accelrt.memory.allocator.pool_settings cimport load_flag, load_routed, rounded
+from accelrt.memory.allocator.private.private_pool cimport entered_pool, is_routed, note_peaks, pool_for
+from accelrt.memory.allocator.private.private_types cimport PrivatePool
+from accelrt.memory.allocator.sizes cimport LARGE, ROUND_LIMIT, SMALL, SMALL_LIMIT, UNIT, kind_of, round_up
+from accelrt.memory.allocator.types cimport CACHED, LIVE, Block, Heap, Pool, Use
 from accelrt.memory.backends.external_pool cimport (
-    external_allocate, external_attach, external_empty, external_holds, external_release, external_set_limit,
-    external_use_on,
+    external_allocate, external_empty, external_holds, external_release, external_set_limit, external_use_on,
 )
 from accelrt.status cimport (
-    BROKEN, INVALID_DEVICE, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, NO_DEVICE, NO_HOST_MEMORY, OUT_OF_MEMORY, SLEEPING,
+    BROKEN, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, NO_HOST_MEMORY, OUT_OF_MEMORY, SLEEPING,
 )
-
-cdef extern from "<pthread.h>" nogil:
-    int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept)
-
-cdef extern from *:
-    """
-    #define load_pool(place) __atomic_load_n(place, __ATOMIC_ACQUIRE)
-    #define store_pool(place, pool) __atomic_store_n(place, pool, __ATOMIC_RELEASE)
-    #define load_context(place) __atomic_load_n(place, __ATOMIC_RELAXED)
-    #define store_context(place, context) __atomic_store_n(place, context, __ATOMIC_RELAXED)
-    """
-    Pool* load_pool(Pool** place) noexcept nogil
-    int load_context(const int* place) noexcept nogil
-    void store_context(int* place, int context) noexcept nogil
-    void store_pool(Pool** place, Pool* pool) noexcept nogil
-
-cdef Pool unmade              # in `pools` for each pool that is not made: it has no heaps
-cdef Heap nowhere             # in the heap table for each heap that is not made: never fast, and no stream has its handle
-cdef Pool* pools[MAX_DEVICES]
-cdef PoolSettings wanted      # of pools that are made from now on; under making
-cdef int wanted_level         # likewise, the level of audits
-cdef HistorySettings wanted_history  # of all pools; under making
-cdef pthread_mutex_t making   # held while a pool is made; other pools' growth locks are taken under it
 
 # hit_slow and give_back_slow, called through pointers: so the compiler keeps them out of the fast path's stack frame.
 cdef int (*leave_hit)(Pool*, size_t, uintptr_t, uintptr_t*, bint) noexcept nogil
@@ -145,8 +115,8 @@ cdef int give_back(Pool* pool, uintptr_t address, bint wait) noexcept nogil:
 
 
 # While a pool is audited (ACCELRT_DEBUG 1 and 2), has its history recorded or tags in use, a stand-in takes its place in
-# `pools`.  That has no heaps and no blocks, so every call gets here, takes the fast path on the pool itself, is noted and
-# audited.  Without one of the three the fast path checks nothing for them.
+# `pools` (device_pools.pxd).  That has no heaps and no blocks, so every call gets here, takes the fast path on the pool
+# itself, is noted and audited.  Without one of the three the fast path checks nothing for them.
 
 cdef int hit_slow(
     Pool* pool, size_t requested, uintptr_t stream, uintptr_t* out_address, bint wait,
@@ -154,7 +124,7 @@ cdef int hit_slow(
     cdef int code
     if not stands_in(pool):
         if pool.whole == NULL:
-            take_first_stack(load_context(&wanted_history.context))
+            take_first_stack(wanted_context())
         return NOT_READY
     pool = pool.whole
     take_stack(pool, CONTEXT_STATE, NULL)
@@ -208,32 +178,32 @@ cdef bint is_cached_at(const Pool* pool, uintptr_t address) noexcept nogil:
 
 
 cdef int allocate(int device, size_t size, uintptr_t stream, uintptr_t* out_address) noexcept nogil:
-    cdef int code = hit(load_pool(&pools[device]), size, stream, out_address, True)
+    cdef int code = hit(listed_pool(device), size, stream, out_address, True)
     if code == NOT_READY:
         return allocate_slow(device, size, stream, out_address, False)
     return code
 
 
 cdef int allocate_interruptibly(int device, size_t size, uintptr_t stream, uintptr_t* out_address) noexcept nogil:
-    cdef int code = hit(load_pool(&pools[device]), size, stream, out_address, True)
+    cdef int code = hit(listed_pool(device), size, stream, out_address, True)
     if code == NOT_READY:
         return allocate_slow(device, size, stream, out_address, is_main_thread())
     return code
 
 
 cdef int release(int device, uintptr_t address) noexcept nogil:
-    cdef int code = give_back(load_pool(&pools[device]), address, True)
+    cdef int code = give_back(listed_pool(device), address, True)
     if code == NOT_READY:
         return release_slow(device, address)
     return code
 
 
 cdef int try_allocate(int device, size_t size, uintptr_t stream, uintptr_t* out_address) noexcept nogil:
-    return hit(load_pool(&pools[device]), size, stream, out_address, False)
+    return hit(listed_pool(device), size, stream, out_address, False)
 
 
 cdef int try_release(int device, uintptr_t address) noexcept nogil:
-    return give_back(load_pool(&pools[device]), address, False)
+    return give_back(listed_pool(device), address, False)
 
 
 # --- the slow path -----------------------------------------------------------------------------------------
@@ -471,7 +441,7 @@ cdef int use_on(int device, uintptr_t address, uintptr_t stream) noexcept nogil:
 cdef int try_use_across(int device, uintptr_t address, int stream_on, uintptr_t stream) noexcept nogil:
     # 0 if the use needs no record, or has one already, as most have that come again and again.  Takes the heap's lock, if
     # that is free: uses change only in the exclusive section, which holds it.
-    cdef const Pool* pool = load_pool(&pools[device]).whole
+    cdef const Pool* pool = pool_if_made(device)
     cdef Heap* heap = heap_at(address)
     cdef const Block* block = NULL
     cdef bint known = False
@@ -556,214 +526,11 @@ cdef bint knows_stream(int device, uintptr_t stream) noexcept nogil:
     return heap != NULL and heap.trusted
 
 
-# --- pools are made ----------------------------------------------------------------------------------------
-
-cdef int pool_of(int device, Pool** out_pool) noexcept nogil:
-    cdef Pool* pool = load_pool(&pools[device]).whole
-    if pool == NULL:
-        return make_slow(device, out_pool)
-    out_pool[0] = pool
-    return 0
-
-
-cdef Pool* pool_if_made(int device) noexcept nogil:
-    return load_pool(&pools[device]).whole
-
-
-cdef int make_slow(int device, Pool** out_pool) noexcept nogil:
-    # Makes a device's pool if the device exists.  Takes the lock making.
-    cdef int count
-    cdef int code = registry.active().device_count(&count)  # the first use initialises here, without a lock
-    if code:
-        return code
-    if device >= count:
-        return INVALID_DEVICE if count else NO_DEVICE
-    pthread_mutex_lock(&making)
-    if pools[device] == &unmade:
-        code = make(device)
-    out_pool[0] = pools[device].whole
-    pthread_mutex_unlock(&making)
-    return code
-
-
-cdef void want_settings(const PoolSettings* settings) noexcept nogil:
-    global wanted
-    pthread_mutex_lock(&making)
-    wanted = settings[0]
-    pthread_mutex_unlock(&making)
-
-
-cdef void want_level(int level) noexcept nogil:
-    global wanted_level
-    pthread_mutex_lock(&making)
-    wanted_level = level
-    pthread_mutex_unlock(&making)
-
-
-cdef void replace_settings(Pool* pool, const PoolSettings* settings) noexcept nogil:
-    # In the exclusive section.  What stands before virtual_memory changes; what the fast path reads without a lock is
-    # stored atomically, or stays.
-    cdef size_t changing = <const char*>&settings.virtual_memory - <const char*>settings
-    cdef bint stitches = settings.stitching and pool.settings.virtual_memory
-    cdef int power
-    memcpy(&pool.settings, settings, changing)
-    pool.settings.stitching = stitches
-    for power in range(64):
-        store_steps(&pool.settings.divisions[power], settings.divisions[power])
-    store_flag(&pool.settings.rounds, settings.rounds)
-
-
-cdef Pool* new_pool(int device) noexcept nogil:
-    # A pool without heaps; NULL: no host memory.
-    cdef Pool* pool = <Pool*>calloc(1, sizeof(Pool))
-    cdef int index
-    if pool == NULL:
-        return NULL
-    pool.device = device
-    for index in range(HEAP_SLOTS + MAX_PROBES):
-        pool.heap_table[0][index] = pool.heap_table[1][index] = &nowhere
-    return pool
-
-
-cdef void take_settings(Pool* pool) noexcept nogil:
-    # Gives a pool that is made the wanted settings.  A device without virtual memory has plain segments, whatever is
-    # wanted.  Under the lock making.
-    cdef size_t granule = 0, total = 0
-    pool.settings = wanted
-    pool.granule = GRANULE
-    pool.limit = SIZE_MAX
-    reset_budget(pool)
-    if wanted.fraction < 1 and pool.table.device_memory(pool.device, &total) == 0:
-        pool.limit = <size_t>(wanted.fraction * total)
-    if not wanted.virtual_memory:
-        return
-    if pool.table.granularity(pool.device, &granule) or granule == 0:
-        pool.settings.virtual_memory = pool.settings.stitching = False
-    elif granule > GRANULE:
-        pool.granule = granule
-
-
-cdef int make(int device) noexcept nogil:
-    # Makes a pool with the wanted settings, and its stand-in if need be, and publishes it.  Under the lock making.
-    cdef Pool* pool = new_pool(device)
-    cdef int code
-    if pool == NULL:
-        return NO_HOST_MEMORY
-    pool.whole = pool
-    pool.debug = wanted_level
-    pool.table = registry.active()
-    code = external_attach(device, registry.active(), wanted_level, &pool.external)
-    if code == 0 and pool.external == NULL:
-        code = ensure_recording(pool, &wanted_history)
-    elif code == 0 and pool.debug:
-        code = ensure_stand_in(pool)
-    if code == 0:
-        pthread_mutex_init(&pool.lock, NULL)
-        pthread_mutex_init(&pool.growth, NULL)
-        take_settings(pool)
-    if code == 0 and pool.external == NULL:
-        start_recording(pool, &wanted_history)
-        code = join_peers(pool)
-    if code:
-        free(pool.stand_in)
-        free(pool)
-        return code
-    store_pool(&pools[device], pool if pool.stand_in == NULL else pool.stand_in)
-    return 0
-
-
-# --- what is recorded ----------------------------------------------------------------------------------------
-
-cdef int ensure_stand_in(Pool* pool) noexcept nogil:
-    if pool.stand_in == NULL:
-        pool.stand_in = new_pool(pool.device)
-        if pool.stand_in == NULL:
-            return NO_HOST_MEMORY
-        pool.stand_in.whole = pool
-    return 0
-
-
-cdef inline bint is_watched(const Pool* pool, const HistorySettings* settings) noexcept nogil:
-    return pool.debug != 0 or settings.records or settings.context or settings.tags
-
-
-cdef int ensure_recording(Pool* pool, const HistorySettings* settings) noexcept nogil:
-    # What may fail.  Of a pool that others use, without locks: only the thread whose turn it is (set_history) changes this.
-    cdef Event* ring
-    cdef int code = 0
-    if is_watched(pool, settings):
-        code = ensure_stand_in(pool)
-    if code == 0 and (settings.records or settings.context or settings.tags):
-        code = ensure_history(pool)
-    if code == 0 and settings.records and pool.history.capacity != settings.capacity:
-        ring = new_ring(settings.capacity)
-        if ring == NULL:
-            return NO_HOST_MEMORY
-        free(replace_ring(pool.history, ring, settings.capacity))
-    return code
-
-
-cdef void start_recording(Pool* pool, const HistorySettings* settings) noexcept nogil:
-    # Of a pool that others use, in the exclusive section: so no hit is under way, and no block is in a last-freed cache.
-    if pool.history != NULL:
-        pool.history.records = settings.records
-        store_context(&pool.history.context, settings.context)
-
-
-cdef bint wants_stack(int level) noexcept nogil:
-    return load_context(&wanted_history.context) >= level
-
-
-cdef void take_stack_of(int device, int level) noexcept nogil:
-    cdef const Pool* pool = pool_if_made(device)
-    if pool != NULL:
-        take_stack(pool, level, NULL)
-    else:
-        take_first_stack(load_context(&wanted_history.context))
-
-
-cdef int set_history(const HistorySettings* settings) noexcept nogil:
-    cdef Pool* pool
-    cdef int device, code
-    pthread_mutex_lock(&making)
-    wanted_history.records = settings.records
-    store_context(&wanted_history.context, settings.context)
-    wanted_history.capacity = settings.capacity
-    wanted_history.tags = settings.tags
-    pthread_mutex_unlock(&making)
-    for device in range(MAX_DEVICES):
-        pool = pool_if_made(device)
-        if pool == NULL or pool.external != NULL:
-            continue
-        code = ensure_recording(pool, settings)
-        if code:
-            return code
-        lock_all(pool)
-        start_recording(pool, settings)
-        store_pool(&pools[device], pool.stand_in if is_watched(pool, settings) else pool)
-        unlock_all(pool, NULL)
-    return 0
-
-
-cdef void forget_pools() noexcept nogil:
-    # At import, and in a forked child, which cannot use the parent's pools and locks that threads of the parent held.
-    cdef int device
-    pthread_mutex_init(&making, NULL)
-    for device in range(MAX_DEVICES):
-        store_pool(&pools[device], &unmade)
-
-
 cdef void prepare_module() noexcept nogil:
     # At import.
     global leave_hit, leave_give_back
-    cdef int index
     leave_hit = hit_slow
     leave_give_back = give_back_slow
-    nowhere.stream = gone()
-    for index in range(HEAP_SLOTS + MAX_PROBES):
-        unmade.heap_table[0][index] = unmade.heap_table[1][index] = &nowhere
-    forget_pools()
 
 
 prepare_module()
-pthread_atfork(NULL, NULL, &forget_pools)

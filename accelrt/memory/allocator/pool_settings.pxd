@@ -1,8 +1,23 @@
-# A pool's settings as the fast path reads them: without a lock.
+# A pool's settings, and how the fast path reads them: without a lock.
 from libc.stdint cimport uint64_t
 
 from accelrt.memory.allocator.sizes cimport UNIT, round_up
-from accelrt.memory.allocator.types cimport PoolSettings
+
+# Sizes in bytes.
+cdef struct PoolSettings:
+    bint stitching
+    double slack                 # growth slack, a fraction of the peak of live bytes; below 0: the stitching budget decides
+    size_t max_split             # plain blocks of this size and more are never split; SIZE_MAX: no such limit
+    size_t large_segment
+    size_t max_rounding          # a block of max_split and more serves a request that is smaller by less than this
+    double collect               # fraction of the limit above which growth first releases idle segments; 0: never
+    double fraction              # of the device's memory: the most that pools may reserve
+    # Those above change in the exclusive section.  The next two stay as the pool was made.  The fast path reads
+    # virtual_memory and the last two without a lock.
+    bint virtual_memory
+    size_t page_size             # 0: chosen by what is reserved
+    bint rounds                  # some element of divisions is not 0
+    unsigned char[64] divisions  # steps from a power of two to the next, by the lower one's exponent; 0: none
 
 cdef extern from *:
     """

@@ -6,13 +6,13 @@ from libc.string cimport memset
 from accelrt.core.locks cimport pthread_mutex_lock, pthread_mutex_trylock, pthread_mutex_unlock, spin_lock, spin_unlock
 from accelrt.memory.allocator.audit cimport audit_between
 from accelrt.memory.allocator.backing.stitching cimport restart_budget_count
+from accelrt.memory.allocator.device_pools cimport pool_if_made
 from accelrt.memory.allocator.event_ring cimport record_event, reset_tag_peaks
 from accelrt.memory.allocator.exclusive cimport counted, lock_all, lock_to_read, reserved, unlock_after_read, unlock_all
-from accelrt.memory.allocator.fast_path cimport flush_cached
-from accelrt.memory.allocator.free_list cimport next_class
-from accelrt.memory.allocator.heap_stats cimport current, reset_cumulative, lower_limits, cumulative
 from accelrt.memory.allocator.history_types cimport SNAPSHOT
-from accelrt.memory.allocator.pool cimport pool_if_made
+from accelrt.memory.allocator.inline.fast_path cimport flush_cached
+from accelrt.memory.allocator.inline.free_list cimport next_class
+from accelrt.memory.allocator.inline.heap_stats cimport current, reset_cumulative, lower_limits, cumulative
 from accelrt.memory.allocator.sizes cimport LARGE
 from accelrt.memory.allocator.stats cimport (
     ACTIVE_BYTES, ALLOCATED_BYTES, BOTH, STATS, RESERVED_BYTES, PER_HEAP, Counter, clear_counts, current_of,

@@ -1,6 +1,7 @@
 # How far each stream has finished with the memory that it freed, so that its free pages may serve other streams.  All in
 # the exclusive section.
-from accelrt.memory.allocator.types cimport Block, Heap, Pool, Replay
+from accelrt.memory.allocator.private.private_types cimport Replay
+from accelrt.memory.allocator.types cimport Block, Heap, Pool
 
 cdef void poll_progress(Pool* pool, Heap* heap) noexcept nogil  # updates heap.quiescent_epoch; never waits
 cdef void poll_others(Pool* pool, Heap* heap) noexcept nogil  # polls the heaps whose pages it may take

@@ -8,10 +8,10 @@ from accelrt.driver.capture_guard cimport (
     enter_wait, go_relaxed, is_captured_event, is_capturing, leave_wait, record_behind, restore_mode,
 )
 from accelrt.memory.allocator.backing.free_pages cimport file_heap, file_heaps, has_pages
-from accelrt.memory.allocator.block_ops cimport is_heap_quiescent
 from accelrt.memory.allocator.event_queue cimport Entry, put_entry, take_entry
-from accelrt.memory.allocator.private_pool cimport drop_replay, first_ending, forget_replays, has_graphs
-from accelrt.memory.allocator.types cimport PrivatePool, Replay
+from accelrt.memory.allocator.inline.block_ops cimport is_heap_quiescent
+from accelrt.memory.allocator.private.private_pool cimport drop_replay, first_ending, forget_replays, has_graphs
+from accelrt.memory.allocator.private.private_types cimport PrivatePool, Replay
 from accelrt.status cimport NOT_READY
 
 cdef void mark_quiescent(Heap* heap) noexcept nogil:

@@ -1,8 +1,10 @@
-# The allocator's records: settings, private pools, routes, blocks, pages, slots, segments, heaps, and a device's pool.
+# The allocator's records: blocks, pages, slots, segments, heaps, and a device's pool.  Those of its settings are in
+# pool_settings.pxd, those of private pools and routes in private/private_types.pxd, those of its history in
+# history_types.pxd.
 #
 # A heap's lock guards the heap's fields and its blocks, the pool's mutex (Pool.lock) everything else, unless a comment
-# says otherwise.  A thread in the exclusive section (exclusive.pxd) may read and write all of them.  pool_settings.pxd
-# lists what the fast path reads of the settings.  audit.pyx checks the identities of memory/allocator/DESIGN.md.
+# says otherwise.  A thread in the exclusive section (exclusive.pxd) may read and write all of them.  audit.pyx checks
+# the identities of DESIGN.md.
 from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
 
 from accelrt.core.handle_map cimport AddressMap
@@ -10,98 +12,10 @@ from accelrt.core.locks cimport pthread_mutex_t
 from accelrt.driver.table cimport Table
 from accelrt.memory.allocator.event_queue cimport Entry, Queues
 from accelrt.memory.allocator.history_types cimport History
-from accelrt.memory.allocator.stats cimport STATS, PER_HEAP, HeapStats, Stats
+from accelrt.memory.allocator.pool_settings cimport PoolSettings
+from accelrt.memory.allocator.private.private_types cimport PrivatePool, Route, Source
+from accelrt.memory.allocator.stats cimport PER_HEAP, HeapStats, Stats
 from accelrt.memory.backends.external_types cimport ExternalPool
-
-# The settings of a pool; sizes in bytes.
-cdef struct PoolSettings:
-    bint stitching
-    double slack                 # growth slack, a fraction of the peak of live bytes; below 0: the stitching budget decides
-    size_t max_split             # plain blocks of this size and more are never split; SIZE_MAX: no such limit
-    size_t large_segment
-    size_t max_rounding          # a block of max_split and more serves a request that is smaller by less than this
-    double collect               # fraction of the limit above which growth first releases idle segments; 0: never
-    double fraction              # of the device's memory: the most that pools may reserve
-    # Those above change in the exclusive section.  The next two stay as the pool was made.  The fast path reads
-    # virtual_memory and the last two without a lock.
-    bint virtual_memory
-    size_t page_size             # 0: chosen by what is reserved
-    bint rounds                  # some element of divisions is not 0
-    unsigned char[64] divisions  # steps from a power of two to the next, by the lower one's exponent; 0: none
-
-# A stream on which graphs were replayed that are destroyed now: their last replay may still be running.
-cdef struct Replay:
-    uintptr_t stream
-    bint waited           # the wait under way has waited for it already, or cannot
-    void* progress_event  # an Entry of event_queue.pxd, for an event behind the last replay; NULL: none
-    bint recorded         # whether that event is recorded
-    Replay* next
-
-# Live memory of a suspended pool whose contents the host keeps, and where: offset bytes from the start of its chunks.
-cdef struct Kept:
-    uintptr_t address
-    size_t size
-    size_t offset
-
-cdef struct Range:
-    uintptr_t low
-    uintptr_t high  # exclusive
-
-# A private pool that is suspended (suspend.pyx), or about to be.  The list of all of them, and ranges, are under that
-# module's lock; the rest is under the growth lock and in the exclusive section.
-cdef struct Suspension:
-    int device
-    uint64_t[2] id
-    bint orphan          # the private pool's record is gone
-    Kept* kept           # by order; NULL: nothing is kept
-    size_t kept_count
-    size_t kept_bytes    # of the chunks that hold contents
-    uintptr_t* chunks    # page-locked memory, of chunk_size bytes each but for the last
-    size_t chunk_count
-    size_t chunk_size
-    Range* ranges        # addresses of its segments, in ascending order
-    size_t range_count
-    Suspension* next
-
-# A library's functions that a private pool takes plain segments by, in place of the driver's; it lives as long as the
-# process.  They are called with the device current, in relaxed capture mode and outside the exclusive section.
-cdef struct Source:
-    void* (*alloc)(size_t size, int device, void* stream) noexcept nogil
-    void (*free)(void* address, size_t size, int device, void* stream) noexcept nogil
-
-# A private pool: the heaps that the captures of one graph pool handle, or a MemPool, allocate from.
-cdef struct PrivatePool:
-    uint64_t[2] id
-    int uses               # graphs, captures, MemPools and contexts that retain it; at 0 its segments may be released
-    int users              # those uses that are MemPools or contexts; equal to uses: no graph needs the idle memory
-    bint emptied           # its idle memory is being released although MemPools use it; no graph does
-    uint64_t segments
-    size_t limit           # most bytes to reserve
-    const Source* source   # where its segments come from; NULL: the driver
-    bint whole             # its segments are never split
-    bint lends             # its free blocks may serve requests of the common pool that would be refused otherwise
-    size_t reserved
-    size_t sleeping        # bytes of its suspended pages
-    Suspension* suspension  # NULL: it is in use; else nothing is allocated from it
-    int rest               # 2: no replay of a destroyed graph can run; 1: none after the wait that is under way; 0: may run
-    Replay* replays        # of destroyed graphs, while rest is 0
-    bint hidden            # replays may run on streams that are unknown or may not be queried: only the device tells
-    void* heaps            # the first of its Heaps, chained by sibling
-    PrivatePool* same_key  # next with the same key in Pool.private_index
-    PrivatePool* before    # in Pool.privates
-    bint ending            # in the list Pool.ending
-    PrivatePool* before_ending
-    PrivatePool* next_ending
-    int64_t[STATS] peak    # exact, but for the statistics of splits, which are read at allocations only
-    PrivatePool* next      # in Pool.privates
-
-# A route: a capture under way, or a thread in use_mem_pool, whose allocations go to a private pool.
-cdef struct Route:
-    uint64_t capture  # the driver's id of the capture; 0 for a thread, and until an expected capture is seen to run
-    uint64_t thread   # the thread's number (private_pool.pyx); 0 for a capture
-    uintptr_t origin  # the stream on which another library begins a capture that is expected; 0 for every other route
-    PrivatePool* owner
-    Route* next
 
 cdef enum:  # Block.state
     FREE = 0     # in a free list of its heap
@@ -164,7 +78,7 @@ cdef struct Page:
     Slot* primary    # its slot in an expandable segment
     Slot* slots      # all slots that it is mapped in
     bint shareable   # other processes can map it
-    uint32_t exports  # how often it is exported now (exports.pyx)
+    uint32_t exports  # how often it is exported now (interprocess.pyx)
     bint suspended   # its memory was given back, and it is mapped nowhere, until its pool is resumed
     Block* cover     # the covering block: at or before resident, in its segment's list; valid while mark is current
     uint64_t mark    # the search that last found it wholly free

@@ -1,6 +1,6 @@
 # Which backend serves, for the modules beside it; and the backend pluggable: a library's two functions, in the ABI of
 # torch's CUDAPluggableAllocator.
-from accelrt.memory.allocator.types cimport Source
+from accelrt.memory.allocator.private.private_types cimport Source
 from accelrt.memory.backends.external_types cimport Backend, ExternalPool
 
 # One a CUDAPluggableAllocator; it lives as long as the process, as the pools on it do.

@@ -14,10 +14,12 @@ from accelrt.driver.capture_guard cimport GONE, go_relaxed, is_captured_event, m
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport EVENT_DISABLE_TIMING
 from accelrt.errors import ArgumentTypeError, NotSupportedError
+from accelrt.memory.allocator.device_pools cimport MAX_DEVICES, pool_if_made
 from accelrt.memory.allocator.pool cimport use_on
 cimport accelrt.memory.allocator.pool as native
+from accelrt.memory.allocator.private.private_types cimport Source
 from accelrt.memory.allocator.read_stats cimport allocated_bytes, reserved_bytes
-from accelrt.memory.allocator.types cimport Pool, Source
+from accelrt.memory.allocator.types cimport Pool
 from accelrt.memory.backends.external_pool cimport cuda_malloc_async_backend
 from accelrt.memory.backends.external_types cimport ExternalPool, Record, Sharer
 from accelrt.memory.settings.apply cimport backend_name, choose_backend
@@ -398,7 +400,7 @@ cdef extern from *:
 
 
 cdef inline bint outside(int device) noexcept nogil:
-    return device < 0 or device >= native.MAX_DEVICES
+    return device < 0 or device >= MAX_DEVICES
 
 
 cdef void complain(const char* call, int device, int code) noexcept nogil:
@@ -406,7 +408,7 @@ cdef void complain(const char* call, int device, int code) noexcept nogil:
 
 
 cdef void complain_of_memory(size_t size, int device, int code) noexcept nogil:
-    cdef Pool* made = NULL if outside(device) else native.pool_if_made(device)
+    cdef Pool* made = NULL if outside(device) else pool_if_made(device)
     fprintf(
         stderr, "accelrt: accelrt_torch_alloc of %zu bytes on device %d answered %s: %s; accelrt reserved %lld "
         "bytes there, of which %lld are live\n", size, device, status_name(code), status_text(code),
@@ -453,7 +455,7 @@ cdef void torch_record_stream(void* address, void* stream) noexcept nogil:
 
 cdef void torch_reset() noexcept nogil:
     cdef int device, code
-    for device in range(native.MAX_DEVICES):
+    for device in range(MAX_DEVICES):
         code = native.empty(device)
         if code:
             complain("accelrt_torch_reset", device, code)

@@ -22,17 +22,15 @@ from accelrt.driver.capture_guard cimport count_out_capture, expect_capture
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport CAPTURE_ACTIVE, CAPTURE_NONE
 from accelrt.driver.waiting cimport drop_with_gil, make_thread_state
+from accelrt.memory.allocator.device_pools cimport MAX_DEVICES, pool_if_made, take_stack_of, wants_stack
 from accelrt.memory.allocator.history_types cimport CONTEXT_ALL, CONTEXT_STATE
-from accelrt.memory.allocator.pool cimport (
-    MAX_DEVICES, allocate, empty, locate, pool_if_made, release, set_limit, take_stack_of, try_allocate, use_across,
-    wants_stack,
-)
-from accelrt.memory.allocator.private_pool cimport thread_number
-from accelrt.memory.allocator.read_stats cimport active_bytes, allocated_bytes, largest_free, limit_of, reserved_bytes
-from accelrt.memory.allocator.routes cimport (
+from accelrt.memory.allocator.pool cimport allocate, empty, locate, release, set_limit, try_allocate, use_across
+from accelrt.memory.allocator.private.private_pool cimport thread_number
+from accelrt.memory.allocator.private.routes cimport (
     begin_pool, end_expected_capture, end_thread_route, expect_capture_on, expect_idle, hide_replays, release_pool,
     retain_pool,
 )
+from accelrt.memory.allocator.read_stats cimport active_bytes, allocated_bytes, largest_free, limit_of, reserved_bytes
 from accelrt.memory.allocator.types cimport Pool
 from accelrt.status cimport (
     CAP_REACHED, FORKED, INVALID_DEVICE, INVALID_VALUE, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, NO_HOST_MEMORY,

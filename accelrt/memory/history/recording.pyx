@@ -11,13 +11,13 @@ from libc.string cimport memset
 
 from accelrt.core.integers cimport exact_int
 from accelrt.errors import ArgumentError
+from accelrt.memory.allocator.device_pools cimport MAX_DEVICES, pool_if_made, set_history
 from accelrt.memory.allocator.event_ring cimport (
     clear_ring, copy_some, exchange_tag, first_event, read_tag, record_annotation, set_capture,
 )
 from accelrt.memory.allocator.history_types cimport (
     ANNOTATION_BEGIN, ANNOTATION_END, CONTEXT_NONE, MAX_TAGS, Event, History, HistorySettings, TagFigures,
 )
-from accelrt.memory.allocator.pool cimport MAX_DEVICES, pool_if_made, set_history
 from accelrt.memory.allocator.types cimport Pool
 from accelrt.status cimport refuse_copy
 

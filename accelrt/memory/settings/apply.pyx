@@ -3,9 +3,12 @@ from libc.stdint cimport SIZE_MAX
 
 from accelrt.core.integers cimport exact_int
 from accelrt.errors import SettingsError
+from accelrt.memory.allocator.device_pools cimport (
+    MAX_DEVICES, pool_if_made, replace_settings, want_level, want_settings,
+)
 from accelrt.memory.allocator.exclusive cimport lock_all, unlock_all
-from accelrt.memory.allocator.pool cimport MAX_DEVICES, pool_if_made, replace_settings, want_level, want_settings
-from accelrt.memory.allocator.types cimport PoolSettings, Pool
+from accelrt.memory.allocator.pool_settings cimport PoolSettings
+from accelrt.memory.allocator.types cimport Pool
 from accelrt.memory.backends.external_pool cimport choose, chosen_backend, cuda_malloc_async_backend
 from accelrt.memory.backends.external_types cimport Backend
 from accelrt.memory.host.block cimport PinnedSettings

@@ -55,7 +55,7 @@ class Key:
         self.allowed = allowed  # completes "it may be ..."
         self.read = read
         self.attribute = attribute or name.removesuffix("_mb")
-        self.field = field  # of PoolSettings (allocator/types.pxd), where a device's pool reads it as it is
+        self.field = field  # of PoolSettings (pool_settings.pxd), where a device's pool reads it as it is
         self.fixed = fixed  # why it cannot change after first use; empty where it can
 
 

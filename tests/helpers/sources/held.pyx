@@ -1,10 +1,10 @@
 """A device's pool that is locked for as long as a test wants, as a thread inside a call of the driver leaves it."""
 from libc.stdint cimport int64_t
 
-from accelrt.memory.allocator.pool cimport pool_if_made
-from accelrt.memory.allocator.types cimport Pool
-from accelrt.memory.allocator.exclusive cimport lock_all, unlock_all
 from accelrt.core.locks cimport pthread_mutex_lock, pthread_mutex_unlock
+from accelrt.memory.allocator.device_pools cimport pool_if_made
+from accelrt.memory.allocator.exclusive cimport lock_all, unlock_all
+from accelrt.memory.allocator.types cimport Pool
 
 cdef extern from *:
     """

@@ -1,6 +1,7 @@
 # Sleeping heaps, filed by whether they have free pages, so that a search opens only heaps that have some.  In the exclusive
 # section, or under the pool's mutex alone, which suffices for sleeping heaps.
-from accelrt.memory.allocator.types cimport Heap, Pool, PrivatePool
+from accelrt.memory.allocator.private.private_types cimport PrivatePool
+from accelrt.memory.allocator.types cimport Heap, Pool
 
 cdef enum:  # Heap.filed
     NOWHERE = 0     # awake, or without free pages for other heaps

@@ -8,8 +8,8 @@ Every function here runs in the exclusive section or under the pool's mutex (fre
 """
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 
-from accelrt.memory.allocator.block_ops cimport is_heap_quiescent
-from accelrt.memory.allocator.free_list cimport class_of, next_class
+from accelrt.memory.allocator.inline.block_ops cimport is_heap_quiescent
+from accelrt.memory.allocator.inline.free_list cimport class_of, next_class
 
 
 cdef bint has_pages(const Pool* pool, const Heap* heap) noexcept nogil:

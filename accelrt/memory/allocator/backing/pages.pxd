@@ -23,3 +23,19 @@ cdef int free_addresses(Pool* pool, Segment* segment) noexcept nogil
 cdef void evict(Pool* pool, Page* page) noexcept nogil  # its slot becomes a HOLE; no growth lock
 cdef void make_resident(Pool* pool, Slot* slot) noexcept nogil  # its page, here and free; no growth lock
 cdef void put_page(Pool* pool, Slot* slot) noexcept nogil  # the same without an event
+
+# Other devices than a pool's own; outside of the exclusive section.
+# Opens mapped addresses for the pool's device and for those that may use its pages.  Under the growth lock.
+cdef int open_range(Pool* pool, uintptr_t address, size_t size, long* calls) noexcept nogil
+# A pool that nobody uses yet.  Takes other pools' growth locks; a failure leaves it out.
+cdef int join_peers(Pool* pool) noexcept nogil
+# From now on devices that have pools may use each other's pages, as far as they can.  Takes the pools' growth locks.
+cdef int connect_peers() noexcept nogil
+
+# The file descriptors of pages that other processes map, kept while the page lives: to make one can take a driver half a
+# millisecond.  A descriptor keeps the page's memory, so it is closed before the page is released.  By the driver's handle of
+# the page; any thread, under any lock.
+cdef int kept_file(uintptr_t handle) noexcept nogil  # -1: none is kept; the page may not be released meanwhile
+# False: there is no room, or another thread was faster; the descriptor stays the caller's.
+cdef bint keep_file(uintptr_t handle, int file) noexcept nogil
+cdef void close_file(uintptr_t handle) noexcept nogil  # before the page is released

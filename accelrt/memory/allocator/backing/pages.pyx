@@ -1,4 +1,4 @@
-"""Physical pages and the slots in which they are mapped.
+"""Physical pages, the slots in which they are mapped, the devices that may use them, and their file descriptors.
 
 A page is first mapped in an expandable segment of the heap that grew: its primary slot.  Stitched segments map it in
 further slots.  It is resident in at most one of them; the others are holes, so no byte is ever in two blocks.
@@ -7,24 +7,47 @@ Every function here runs under the growth lock and in the exclusive section, unl
 """
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport calloc, free, realloc
+from posix.unistd cimport close
 
-from accelrt.core.locks cimport load_count, store_count
+from accelrt.core.locks cimport (
+    load_count, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock, spin_lock, spin_unlock, store_count,
+)
 from accelrt.memory.allocator.address_table cimport claim_addresses
-from accelrt.memory.allocator.backing.page_files cimport close_file
-from accelrt.memory.allocator.backing.peer_access cimport open_range
 from accelrt.memory.allocator.backing.plain cimport count_owner
-from accelrt.memory.allocator.block_ops cimport split_off
 from accelrt.memory.allocator.event_ring cimport record_event
 from accelrt.memory.allocator.exclusive cimport call_unlocked, count_pool, lock_all, put_free, take_free, unlock_all
 from accelrt.memory.allocator.history_types cimport SEGMENT_MAPPED, SEGMENT_UNMAPPED
+from accelrt.memory.allocator.inline.block_ops cimport split_off
 from accelrt.memory.allocator.metadata cimport append_hole, ensure_blocks
 from accelrt.memory.allocator.sizes cimport LARGE, round_up
 from accelrt.memory.allocator.stats cimport RESERVED_BYTES
 from accelrt.memory.allocator.types cimport HOLE, STITCHED, Block, Reservation
 from accelrt.status cimport NO_HOST_MEMORY, OUT_OF_MEMORY
 
+cdef extern from "<pthread.h>" nogil:
+    int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept)
+
+cdef extern from "<sys/resource.h>" nogil:
+    cdef enum:
+        RLIMIT_NOFILE
+    ctypedef unsigned long rlim_t
+    struct rlimit:
+        rlim_t rlim_cur
+    int getrlimit(int resource, rlimit* limits)
+
 cdef enum:
     RESERVED = 1 << 15  # granules of a reservation: 64 GiB
+    DEVICES = 64
+    MOST_FILES = 512
+
+cdef Pool* joined[DEVICES]  # all pools with pages; they are never freed
+cdef bint connected
+cdef pthread_mutex_t joining  # guards both; the growth locks are taken under it
+
+cdef uintptr_t[MOST_FILES] filed  # pages' handles, and their descriptors; under files_lock
+cdef int[MOST_FILES] files
+cdef long file_count = 0          # written under files_lock
+cdef int files_lock = 0
 
 # Arguments of the calls made by call_unlocked.
 cdef struct Run:
@@ -438,3 +461,148 @@ cdef int release_page(Pool* pool, Page* page) noexcept nogil:
     if code == 0:
         forget_page(pool, page)
     return code
+
+
+# --- pages for other devices -----------------------------------------------------------------------------------
+#
+# Mapped pages are open to a device only where cuMemSetAccess says so; cuCtxEnablePeerAccess, which libraries call, opens
+# plain segments alone.  Once connect_peers was called, the pages of each pool are open to every device that has a pool and
+# can reach them.  A device without a pool would get a context by it, and is left out until its pool is made.
+
+cdef int open_range(Pool* pool, uintptr_t address, size_t size, long* calls) noexcept nogil:
+    # calls is raised by the driver's calls.
+    cdef int device
+    cdef int code = pool.table.memory_access(address, size, pool.device)
+    calls[0] += 1
+    for device in range(DEVICES if pool.peers else 0):
+        if code == 0 and pool.peers >> device & 1:
+            code = pool.table.memory_access(address, size, device)
+            calls[0] += 1
+    return code
+
+
+cdef int grant(Pool* pool, int device) noexcept nogil:
+    # Takes the growth lock, under which nobody maps or unmaps.
+    cdef const Page* page
+    cdef const Slot* slot
+    cdef int can = 0
+    cdef int code = pool.table.can_access_peer(device, pool.device, &can)
+    if code or not can:
+        return code
+    pthread_mutex_lock(&pool.growth)
+    page = pool.first_page if not pool.peers >> device & 1 else NULL
+    while page != NULL and code == 0:
+        slot = page.slots
+        while slot != NULL and code == 0:
+            if slot.mapped:
+                code = pool.table.memory_access(slot.address, slot.size, device)
+            slot = slot.after
+        page = page.after
+    if code == 0:
+        pool.peers |= <uint64_t>1 << device
+    pthread_mutex_unlock(&pool.growth)
+    return code
+
+
+cdef int connect(Pool* pool) noexcept nogil:
+    # With each other pool, both ways.
+    cdef Pool* other
+    cdef int device
+    cdef int code = 0
+    for device in range(DEVICES):
+        other = joined[device]
+        if code == 0 and other != NULL and other != pool:
+            code = grant(pool, other.device)
+            if code == 0:
+                code = grant(other, pool.device)
+    return code
+
+
+cdef int join_peers(Pool* pool) noexcept nogil:
+    cdef int code = 0
+    pthread_mutex_lock(&joining)
+    if connected:
+        code = connect(pool)
+    if code == 0:
+        joined[pool.device] = pool
+    pthread_mutex_unlock(&joining)
+    return code
+
+
+cdef int connect_peers() noexcept nogil:
+    global connected
+    cdef int device
+    cdef int code = 0
+    pthread_mutex_lock(&joining)
+    connected = True
+    for device in range(DEVICES):
+        if code == 0 and joined[device] != NULL:
+            code = connect(joined[device])
+    pthread_mutex_unlock(&joining)
+    return code
+
+
+# --- descriptors ---------------------------------------------------------------------------------------------
+#
+# At most a quarter of what the process may have open.  A forked child closes its copies: they would keep the memory of its
+# parent's pages.
+
+cdef int file_place(uintptr_t handle) noexcept nogil:
+    # Under files_lock; -1: none.
+    cdef int place = <int>file_count - 1
+    while place >= 0 and filed[place] != handle:
+        place -= 1
+    return place
+
+
+cdef int kept_file(uintptr_t handle) noexcept nogil:
+    cdef int place, file
+    spin_lock(&files_lock)
+    place = file_place(handle)
+    file = files[place] if place >= 0 else -1
+    spin_unlock(&files_lock)
+    return file
+
+
+cdef bint has_room() noexcept nogil:
+    cdef rlimit limits
+    return file_count < MOST_FILES and getrlimit(RLIMIT_NOFILE, &limits) == 0 and <rlim_t>file_count < limits.rlim_cur // 4
+
+
+cdef bint keep_file(uintptr_t handle, int file) noexcept nogil:
+    cdef bint kept
+    spin_lock(&files_lock)
+    kept = file_place(handle) < 0 and has_room()
+    if kept:
+        filed[file_count] = handle
+        files[file_count] = file
+        store_count(&file_count, file_count + 1)
+    spin_unlock(&files_lock)
+    return kept
+
+
+cdef void close_file(uintptr_t handle) noexcept nogil:
+    cdef int place, file = -1
+    if load_count(&file_count) == 0:
+        return
+    spin_lock(&files_lock)
+    place = file_place(handle)
+    if place >= 0:
+        file = files[place]
+        filed[place] = filed[file_count - 1]
+        files[place] = files[file_count - 1]
+        store_count(&file_count, file_count - 1)
+    spin_unlock(&files_lock)
+    if file >= 0:
+        close(file)
+
+
+cdef void close_in_child() noexcept nogil:
+    global files_lock
+    files_lock = 0  # a thread of the parent's may have held it
+    for place in range(file_count):
+        close(files[place])
+    store_count(&file_count, 0)
+
+
+pthread_atfork(NULL, NULL, &close_in_child)

@@ -6,10 +6,10 @@ from libc.stdint cimport SIZE_MAX, int64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 
 from accelrt.memory.allocator.address_table cimport claim_addresses
-from accelrt.memory.allocator.block_ops cimport recycle
 from accelrt.memory.allocator.event_ring cimport record_event, stack_of_block
 from accelrt.memory.allocator.exclusive cimport call_unlocked, count_oversize, count_pool, put_free, reserved, take_free
 from accelrt.memory.allocator.history_types cimport SEGMENT_ALLOCATED, SEGMENT_FREED
+from accelrt.memory.allocator.inline.block_ops cimport recycle
 from accelrt.memory.allocator.metadata cimport append_hole, ensure_blocks
 from accelrt.memory.allocator.sizes cimport UNIT
 from accelrt.memory.allocator.stats cimport RESERVED_BYTES, SEGMENT

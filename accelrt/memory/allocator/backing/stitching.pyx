@@ -16,17 +16,18 @@ from accelrt.memory.allocator.backing.pages cimport (
     evict,
 )
 from accelrt.memory.allocator.backing.plain cimport has_no_replays
-from accelrt.memory.allocator.block_ops cimport absorb, is_quiescent
 from accelrt.memory.allocator.event_ring cimport record_event, stack_of_block
 from accelrt.memory.allocator.exclusive cimport count_splits, put_free, set_free, wake
-from accelrt.memory.allocator.free_list cimport class_of, next_class
-from accelrt.memory.allocator.heap_stats cimport cumulative
 from accelrt.memory.allocator.history_types cimport SEGMENT_MAPPED, STITCHED_TOGETHER, TAKEN_APART
+from accelrt.memory.allocator.inline.block_ops cimport absorb, is_quiescent
+from accelrt.memory.allocator.inline.free_list cimport class_of, next_class
+from accelrt.memory.allocator.inline.heap_stats cimport cumulative
 from accelrt.memory.allocator.metadata cimport ensure_blocks
+from accelrt.memory.allocator.private.private_types cimport PrivatePool
 from accelrt.memory.allocator.sizes cimport LARGE, SMALL
 from accelrt.memory.allocator.stats cimport ALLOCATION
 from accelrt.memory.allocator.stream_epochs cimport poll_progress, poll_others
-from accelrt.memory.allocator.types cimport CLASSES, FREE, HOLE, PLAIN, STITCHED, Fit, Page, PrivatePool, Slot
+from accelrt.memory.allocator.types cimport CLASSES, FREE, HOLE, PLAIN, STITCHED, Fit, Page, Slot
 from accelrt.status cimport NO_HOST_MEMORY, OUT_OF_MEMORY
 
 cdef enum:

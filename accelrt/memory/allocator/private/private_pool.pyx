@@ -9,11 +9,12 @@ from accelrt.core.handle_map cimport map_find, map_insert, map_remove, map_reser
 from accelrt.driver.table cimport CAPTURE_ACTIVE
 from accelrt.memory.allocator.backing.free_pages cimport file_heaps
 from accelrt.memory.allocator.event_queue cimport Entry, put_entry
-from accelrt.memory.allocator.heap_stats cimport current
+from accelrt.memory.allocator.inline.heap_stats cimport current
 from accelrt.memory.allocator.metadata cimport is_trusted, retire_heap
 from accelrt.memory.allocator.pool_settings cimport store_routed
+from accelrt.memory.allocator.private.private_types cimport Route
 from accelrt.memory.allocator.stats cimport BOTH, STATS, RESERVED_BYTES, SEGMENT, PER_HEAP
-from accelrt.memory.allocator.types cimport Heap, Route
+from accelrt.memory.allocator.types cimport Heap
 from accelrt.status cimport CAPTURE_IMPLICIT, INVALID_VALUE, NO_HOST_MEMORY
 
 cdef extern from *:

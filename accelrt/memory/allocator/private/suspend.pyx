@@ -2,45 +2,37 @@
 
 Segments, blocks, lists and the pages' records stay as they are.  A suspended page has no memory and is mapped nowhere, and
 nothing is allocated from its pool; blocks may be freed meanwhile.  So captured graphs, and whoever has an address, find
-everything in its place once the pool is resumed.  backing/DESIGN.md (Sleep and wake) gives the order of the steps.
+everything in its place once the pool is resumed.  DESIGN.md (Sleep and wake) gives the order of the steps.
 
 Both calls hold the growth lock from beginning to end: nobody else maps pages, or adds and removes segments and slots.
 Driver calls and copies are made outside the exclusive section, and only then do records change.
 """
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc, qsort
 from libc.string cimport memset
-from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 from accelrt.core.locks cimport pthread_mutex_lock, pthread_mutex_unlock
 from accelrt.driver.capture_guard cimport enter_wait, leave_wait
-from accelrt.driver.table cimport STREAM_NON_BLOCKING
-from accelrt.memory.allocator.address_table cimport block_at
 from accelrt.memory.allocator.audit cimport audit_pool
-from accelrt.memory.allocator.backing.page_files cimport close_file
-from accelrt.memory.allocator.backing.peer_access cimport open_range
+from accelrt.memory.allocator.backing.pages cimport close_file, open_range
 from accelrt.memory.allocator.backing.plain cimport count_owner
 from accelrt.memory.allocator.backing.stitching cimport return_all_pages
+from accelrt.memory.allocator.device_pools cimport MAX_DEVICES, pool_if_made
 from accelrt.memory.allocator.event_ring cimport drop_stack, record_event
 from accelrt.memory.allocator.exclusive cimport call_unlocked, count_pool, count_splits, lock_all, reserved, unlock_all
 from accelrt.memory.allocator.history_types cimport SLEPT, WOKEN
 from accelrt.memory.allocator.miss cimport release_free
 from accelrt.memory.allocator.pending cimport wait_all
-from accelrt.memory.allocator.pool cimport MAX_DEVICES, pool_if_made
-from accelrt.memory.allocator.private_pool cimport find_private, release_hold, retain
+from accelrt.memory.allocator.private.private_pool cimport find_private, release_hold, retain
+from accelrt.memory.allocator.private.private_types cimport PrivatePool, Suspension
+from accelrt.memory.allocator.private.suspended cimport (
+    copy_contents, delist, discard, drop_freed, enlist, note_contents, note_ranges, now, sweep_suspended, take_chunks,
+)
 from accelrt.memory.allocator.sizes cimport LARGE
 from accelrt.memory.allocator.stats cimport RESERVED_BYTES
 from accelrt.memory.allocator.stream_epochs cimport cancel_device_wait, close_epochs, mark_all_quiescent
-from accelrt.memory.allocator.suspended cimport delist, discard, enlist, note_ranges, sweep_suspended
-from accelrt.memory.allocator.types cimport (
-    LIVE, STITCHED, Block, Heap, Kept, Page, Pool, PrivatePool, Segment, Slot, Suspension, Use,
-)
-from accelrt.memory.host.pool cimport allocate_pinned_on
+from accelrt.memory.allocator.types cimport LIVE, STITCHED, Block, Heap, Page, Pool, Segment, Slot, Use
 from accelrt.status cimport BROKEN, CAP_REACHED, NO_HOST_MEMORY, OUT_OF_MEMORY
-
-cdef enum:
-    CHUNK = 256 << 20    # bytes of page-locked memory in one piece: a copy of 64 MiB and more runs at the link's full speed
-    BRIDGED = 64 << 10   # free bytes between two live blocks that are copied along, rather than begin another copy
 
 # The pages and slots that a call changes, and what the driver has done to them so far.
 cdef struct Work:
@@ -55,12 +47,6 @@ cdef struct Work:
     uint64_t devices      # to be waited for, a bit each
     long calls            # of the driver's virtual memory functions
     Moved* moved
-
-
-cdef int64_t now() noexcept nogil:
-    cdef timespec read
-    clock_gettime(CLOCK_MONOTONIC, &read)
-    return <int64_t>read.tv_sec * 1000000000 + read.tv_nsec
 
 
 # --- what a call changes -----------------------------------------------------------------------------------------
@@ -180,139 +166,6 @@ cdef void apply(Pool* pool, Work* work, bint suspended) noexcept nogil:
         work.moved.bytes += page.size
     pool.stats.virtual_memory_calls += work.calls
     work.calls = 0
-
-
-# --- contents ----------------------------------------------------------------------------------------------------
-
-cdef size_t count_live(const PrivatePool* owner, const Segment* segment, Kept* kept, size_t count) noexcept nogil:
-    # Counts the live blocks of the owner in a list of segments, and notes them if kept is not NULL; the new count.
-    cdef const Block* block
-    while segment != NULL:
-        block = segment.first if segment.heap.owner == owner else NULL
-        while block != NULL:
-            if block.state == LIVE:
-                if kept != NULL:
-                    kept[count].address = block.address
-                    kept[count].size = block.size
-                count += 1
-            block = block.after
-        segment = segment.after
-    return count
-
-
-cdef size_t count_all_live(Pool* pool, const PrivatePool* owner, Kept* kept) noexcept nogil:
-    cdef const Heap* heap = <const Heap*>owner.heaps
-    cdef size_t count = count_live(owner, pool.first, kept, 0)
-    while heap != NULL:
-        count = count_live(owner, heap.first_stitched, kept, count)
-        heap = heap.sibling
-    return count
-
-
-cdef int note_contents(Pool* pool, const PrivatePool* owner, Suspension* made) noexcept nogil:
-    # Lists the live memory, laid end to end on the host; where little lies between two blocks, that comes along.  Such a
-    # gap is mapped: it is smaller than a page, so each of its pages has bytes of one of the blocks.
-    cdef size_t count = count_all_live(pool, owner, NULL)
-    cdef size_t index, last
-    cdef Kept* before
-    made.kept = <Kept*>malloc((count + 1) * sizeof(Kept))
-    if made.kept == NULL:
-        return NO_HOST_MEMORY
-    made.kept_count = count_all_live(pool, owner, made.kept)
-    made.kept_bytes = 0
-    for index in range(made.kept_count):
-        if index:
-            before = &made.kept[index - 1]
-            last = before.address + before.size
-            if made.kept[index].address - last <= BRIDGED:
-                made.kept_bytes += made.kept[index].address - last
-        made.kept[index].offset = made.kept_bytes
-        made.kept_bytes += made.kept[index].size
-    made.chunk_size = CHUNK
-    made.chunk_count = (made.kept_bytes + CHUNK - 1) // CHUNK
-    made.chunks = <uintptr_t*>calloc(made.chunk_count + 1, sizeof(uintptr_t))
-    return 0 if made.chunks != NULL else NO_HOST_MEMORY
-
-
-cdef int take_chunks(Pool* pool, Suspension* made, Moved* moved) noexcept nogil:
-    # All of the host's memory before the first copy: what is refused then has cost nothing.
-    cdef size_t index
-    cdef int64_t start = now()
-    cdef int code = 0
-    for index in range(made.chunk_count):
-        if code == 0:
-            code = allocate_pinned_on(
-                pool.device, min(made.chunk_size, made.kept_bytes - index * made.chunk_size), &made.chunks[index])
-    moved.host_ns = now() - start
-    if code:
-        moved.row = "host_alloc"
-    return code
-
-
-cdef int copy_piece(Pool* pool, const Suspension* made, uintptr_t stream, uintptr_t address, size_t size, size_t offset,
-                    bint out) noexcept nogil:
-    # Copies contiguous memory, cut where the chunks end.
-    cdef size_t part
-    cdef uintptr_t host
-    cdef int code = 0
-    while size and code == 0:
-        part = min(size, made.chunk_size - offset % made.chunk_size)
-        host = made.chunks[offset // made.chunk_size] + offset % made.chunk_size
-        if out:
-            code = pool.table.copy_async(pool.device, stream, host, address, part)
-        else:
-            code = pool.table.copy_async(pool.device, stream, address, host, part)
-        address += part
-        offset += part
-        size -= part
-    return code
-
-
-cdef int copy_pieces(Pool* pool, const Suspension* made, uintptr_t stream, bint out, Moved* moved) noexcept nogil:
-    # Blocks that follow each other on the host as they do on the device are copied as one.  A block that was freed since
-    # has size 0 and ends a piece.
-    cdef const Kept* block
-    cdef uintptr_t address = 0
-    cdef size_t index, size = 0, offset = 0
-    cdef int code = 0
-    for index in range(made.kept_count):
-        block = &made.kept[index]
-        if size and block.size and block.address - address == block.offset - offset and (
-                block.address - address - size <= BRIDGED):
-            size = block.address + block.size - address
-            continue
-        if code == 0:
-            code = copy_piece(pool, made, stream, address, size, offset, out)
-            moved.copied += size
-        address, size, offset = block.address, block.size, block.offset
-    if code == 0:
-        code = copy_piece(pool, made, stream, address, size, offset, out)
-        moved.copied += size
-    return code
-
-
-cdef int copy_contents(Pool* pool, Suspension* made, bint out, Moved* moved) noexcept nogil:
-    # On a stream of its own, which is waited for whatever happened: the chunks may go then.
-    cdef uintptr_t stream = 0
-    cdef int64_t start
-    cdef int code, waited
-    moved.copied = 0
-    if made.kept_count == 0:
-        return 0
-    code = pool.table.stream_create(pool.device, STREAM_NON_BLOCKING, 0, &stream)
-    if code:
-        moved.row = "stream_create"
-        return code
-    start = now()
-    code = copy_pieces(pool, made, stream, out, moved)
-    waited = pool.table.stream_synchronize(pool.device, stream)
-    if waited:  # a copy may still be under way, and the memory is about to be unmapped or handed out
-        pool.table.device_synchronize(pool.device)
-    moved.copy_ns = now() - start
-    pool.table.stream_destroy(pool.device, stream)
-    if code or waited:
-        moved.row = "copy_async" if code else "stream_synchronize"
-    return code if code else waited
 
 
 # --- the driver: by call_unlocked, outside the exclusive section ----------------------------------------------------
@@ -649,18 +502,6 @@ cdef int end(Pool* pool, int code) noexcept nogil:
 
 
 # --- resume ----------------------------------------------------------------------------------------------------
-
-cdef void drop_freed(Pool* pool, PrivatePool* owner, Suspension* suspension) noexcept nogil:
-    # Contents of blocks that were freed meanwhile are not copied back.
-    cdef const Block* block
-    cdef Kept* kept
-    cdef size_t index
-    for index in range(suspension.kept_count):
-        kept = &suspension.kept[index]
-        block = block_at(pool, kept.address)
-        if block == NULL or block.state != LIVE or block.heap.owner != owner or block.size != kept.size:
-            kept.size = 0
-
 
 cdef int fill_in(Pool* pool, PrivatePool* owner, Work* work) noexcept nogil:
     # One attempt to get the pages back; a failure leaves the pool suspended.

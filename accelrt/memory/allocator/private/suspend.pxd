@@ -1,16 +1,9 @@
 # Sleep and wake: a private pool's pages go back to the device and come again at the same addresses.  Heaps sleep too, which
 # is another matter (exclusive.pyx), so here the pool is suspended and resumed.  Called with no lock held and, but for what
 # says otherwise, without the GIL.
-from libc.stdint cimport int64_t, uint64_t, uintptr_t
+from libc.stdint cimport uint64_t
 
-cdef struct Moved:       # what one call moved
-    size_t bytes         # physical memory that the device has back, or gave
-    size_t copied        # contents
-    int64_t ns           # the whole call took
-    int64_t copy_ns      # from the first copy on to the end of the last one
-    int64_t host_ns      # page-locked memory was made ready
-    const char* row      # of the driver's table, that answered an error; NULL: none did
-    bint down            # after a failed call: the pool is suspended
+from accelrt.memory.allocator.private.private_types cimport Moved
 
 cdef enum:  # reasons for a refusal, beside status codes; nothing was changed then
     NOT_RETAINED = 10101    # nothing retains such a pool on the device

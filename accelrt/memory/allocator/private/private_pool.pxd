@@ -2,7 +2,8 @@
 # of one thread inside use_mem_pool, go to a private pool.  Under the pool's mutex, except where a comment says otherwise.
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
 
-from accelrt.memory.allocator.types cimport Pool, PrivatePool, Replay
+from accelrt.memory.allocator.private.private_types cimport PrivatePool, Replay
+from accelrt.memory.allocator.types cimport Pool
 
 cdef PrivatePool* find_private(Pool* pool, uint64_t first, uint64_t second) noexcept nogil
 # One use more (makes the pool if need be), and one less.  user: of a MemPool or a use_mem_pool context; else of a graph.

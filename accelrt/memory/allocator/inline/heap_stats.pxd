@@ -3,7 +3,7 @@
 from libc.stdint cimport int64_t
 from libc.string cimport memset
 
-from accelrt.memory.allocator.block_ops cimport Change
+from accelrt.memory.allocator.inline.block_ops cimport Change
 from accelrt.memory.allocator.stats cimport (
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, ASKED, BLOCKS, BOTH, BYTES, COUNTS, INACTIVE_SPLIT,
     INACTIVE_SPLIT_BYTES, PER_HEAP, REQUESTED_BYTES, SPLITS, SPLIT_BYTES, HeapStats,

@@ -1,6 +1,8 @@
-# What other processes have to map to have a live block's bytes: the pages below it, or its plain segment.  Called with no
-# lock held and without the GIL.
+# Memory between processes: what others have to map to have a live block's bytes, and which streams use what this process has
+# mapped of theirs.
 from libc.stdint cimport uint64_t, uintptr_t
+
+# --- this process's memory: called with no lock held and without the GIL ---
 
 cdef struct ExportedPage:
     uint64_t serial   # identifies the page while it lives
@@ -22,3 +24,18 @@ cdef bint are_pages_shared() noexcept nogil
 # sleep while pages of it are exported.
 cdef int begin_export(int device, uintptr_t address, Exported* out_exported) noexcept nogil
 cdef void end_export(int device, uintptr_t address) noexcept nogil  # once for each begin_export, before the block is freed
+# A descriptor of a page, between the two: the allocator's, which keeps it while the page lives, or the caller's to close.
+cdef int export_page(uintptr_t handle, int* out_file, bint* out_kept) noexcept nogil
+
+# --- other processes' memory, which no pool has: any thread, under no lock or any lock but this module's own ---
+
+cdef struct StreamUse:
+    int device
+    uintptr_t stream
+    StreamUse* next
+
+cdef int add_imported(uintptr_t address, size_t size) noexcept nogil  # 0 or NO_HOST_MEMORY
+cdef void drop_imported(uintptr_t address) noexcept nogil
+cdef int use_imported(uintptr_t address, int device, uintptr_t stream) noexcept nogil  # NOT_ALLOCATED: it is none of these
+# The recorded uses, which the caller frees one by one; 0 or NO_HOST_MEMORY, with some of them.
+cdef int copy_uses(uintptr_t address, StreamUse** out_uses) noexcept nogil

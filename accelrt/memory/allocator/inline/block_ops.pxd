@@ -3,9 +3,10 @@
 from libc.stdint cimport int64_t
 
 from accelrt.memory.allocator.address_table cimport list_block, unlist_block
-from accelrt.memory.allocator.free_list cimport remove
+from accelrt.memory.allocator.inline.free_list cimport remove
+from accelrt.memory.allocator.pool_settings cimport PoolSettings
 from accelrt.memory.allocator.sizes cimport UNIT, worth_splitting
-from accelrt.memory.allocator.types cimport ANY_REST, FREE, LIVE, Block, Heap, PoolSettings
+from accelrt.memory.allocator.types cimport ANY_REST, FREE, LIVE, Block, Heap
 
 # The net change that an operation makes to the free blocks that count as splits (is_split).
 cdef struct Change:

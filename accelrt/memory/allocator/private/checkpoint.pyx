@@ -10,20 +10,19 @@ from libc.stdlib cimport calloc, malloc
 from accelrt.core.locks cimport pthread_mutex_lock, pthread_mutex_unlock
 from accelrt.memory.allocator.address_table cimport block_at, ensure_places, list_block, unlist_block
 from accelrt.memory.allocator.audit cimport audit_pool
-from accelrt.memory.allocator.block_ops cimport recycle
+from accelrt.memory.allocator.device_pools cimport pool_if_made
 from accelrt.memory.allocator.event_ring cimport (
     record_allocation, record_event, record_free_completed, record_free_requested,
 )
 from accelrt.memory.allocator.exclusive cimport count, count_splits, lock_all, put_free, take_free, unlock_all
 from accelrt.memory.allocator.history_types cimport SEGMENT_MAPPED, SEGMENT_UNMAPPED
+from accelrt.memory.allocator.inline.block_ops cimport recycle
 from accelrt.memory.allocator.metadata cimport append_hole, ensure_blocks
 from accelrt.memory.allocator.pending cimport poll
-from accelrt.memory.allocator.pool cimport pool_if_made
-from accelrt.memory.allocator.private_pool cimport find_private, is_captured, note_peaks
+from accelrt.memory.allocator.private.private_pool cimport find_private, is_captured, note_peaks
+from accelrt.memory.allocator.private.private_types cimport PrivatePool
 from accelrt.memory.allocator.stats cimport ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, REQUESTED_BYTES
-from accelrt.memory.allocator.types cimport (
-    FREE, HOLE, LIVE, PLAIN, EXPANDABLE, STITCHED, Block, Heap, Page, Pool, PrivatePool, Slot,
-)
+from accelrt.memory.allocator.types cimport FREE, HOLE, LIVE, PLAIN, EXPANDABLE, STITCHED, Block, Heap, Page, Pool, Slot
 from accelrt.status cimport BROKEN, NO_HOST_MEMORY, SLEEPING
 
 

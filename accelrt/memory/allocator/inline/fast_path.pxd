@@ -8,15 +8,16 @@
 from libc.stdint cimport uintptr_t
 
 from accelrt.memory.allocator.address_table cimport block_in, has_place
-from accelrt.memory.allocator.block_ops cimport (
+from accelrt.memory.allocator.inline.block_ops cimport (
     Change, join_freed, joined_size, keeps_rest, make_live, of_freeing, of_taking, split_off,
 )
-from accelrt.memory.allocator.free_list cimport best_fit, insert, remove
-from accelrt.memory.allocator.heap_stats cimport (
+from accelrt.memory.allocator.inline.free_list cimport best_fit, insert, remove
+from accelrt.memory.allocator.inline.heap_stats cimport (
     add_cached_rounds, add_given, add_taken, raise_limits, take_back_given, take_back_taken,
 )
+from accelrt.memory.allocator.pool_settings cimport PoolSettings
 from accelrt.memory.allocator.sizes cimport kind_of
-from accelrt.memory.allocator.types cimport CACHED, LIVE, PLAIN, STITCHED, Block, Heap, PoolSettings, Pool
+from accelrt.memory.allocator.types cimport CACHED, LIVE, PLAIN, STITCHED, Block, Heap, Pool
 from accelrt.status cimport NOT_READY
 
 cdef extern from *:

@@ -1,21 +1,30 @@
-"""Which pools are suspended, and whether memory is theirs: what everybody asks before memory is used.
+"""The records of suspended pools: which there are, whether memory is theirs, and the contents that the host keeps of it.
 
-The list of all of them is under a spin lock of this module's own, the last in the order of locks.
+Whether memory is theirs is what everybody asks before memory is used.  The list of all of them is under a spin lock of this
+module's own, the last in the order of locks; contents are noted, copied and dropped under the growth lock.
 """
-from libc.stdint cimport uint64_t, uintptr_t
+from libc.stdint cimport int64_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc, qsort
+from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 from accelrt.core.locks cimport pthread_mutex_lock, pthread_mutex_unlock, spin_lock, spin_unlock
+from accelrt.driver.table cimport STREAM_NON_BLOCKING
+from accelrt.memory.allocator.address_table cimport block_at
+from accelrt.memory.allocator.device_pools cimport pool_if_made
 from accelrt.memory.allocator.exclusive cimport lock_all, unlock_all
-from accelrt.memory.allocator.pool cimport pool_if_made
-from accelrt.memory.allocator.private_pool cimport sum_of
+from accelrt.memory.allocator.private.private_pool cimport sum_of
+from accelrt.memory.allocator.private.private_types cimport Kept, Range
 from accelrt.memory.allocator.stats cimport ACTIVE
-from accelrt.memory.allocator.types cimport Heap, Range, Segment
-from accelrt.memory.host.pool cimport release_pinned
+from accelrt.memory.allocator.types cimport LIVE, Block, Heap, Segment
+from accelrt.memory.host.pool cimport allocate_pinned_on, release_pinned
 from accelrt.status cimport NO_HOST_MEMORY, SLEEPING, raise_status
 
 cdef extern from "<pthread.h>" nogil:
     int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept)
+
+cdef enum:
+    CHUNK = 256 << 20    # bytes of page-locked memory in one piece: a copy of 64 MiB and more runs at the link's full speed
+    BRIDGED = 64 << 10   # free bytes between two live blocks that are copied along, rather than begin another copy
 
 cdef Suspension* suspensions = NULL  # under the lock
 cdef int lock = 0
@@ -172,6 +181,164 @@ cdef void forget_suspensions() noexcept nogil:
     suspended_pools = lock = 0
 
 
+cdef void discard(Suspension* suspension) noexcept nogil:
+    # It is in no list and no pool names it any more.
+    release_chunks(suspension)
+    free(suspension.ranges)
+    free(suspension)
+
+
+# --- contents ----------------------------------------------------------------------------------------------------
+
+cdef size_t count_live(const PrivatePool* owner, const Segment* segment, Kept* kept, size_t count) noexcept nogil:
+    # Counts the live blocks of the owner in a list of segments, and notes them if kept is not NULL; the new count.
+    cdef const Block* block
+    while segment != NULL:
+        block = segment.first if segment.heap.owner == owner else NULL
+        while block != NULL:
+            if block.state == LIVE:
+                if kept != NULL:
+                    kept[count].address = block.address
+                    kept[count].size = block.size
+                count += 1
+            block = block.after
+        segment = segment.after
+    return count
+
+
+cdef size_t count_all_live(Pool* pool, const PrivatePool* owner, Kept* kept) noexcept nogil:
+    cdef const Heap* heap = <const Heap*>owner.heaps
+    cdef size_t count = count_live(owner, pool.first, kept, 0)
+    while heap != NULL:
+        count = count_live(owner, heap.first_stitched, kept, count)
+        heap = heap.sibling
+    return count
+
+
+cdef int note_contents(Pool* pool, const PrivatePool* owner, Suspension* made) noexcept nogil:
+    # Lists the live memory, laid end to end on the host; where little lies between two blocks, that comes along.  Such a
+    # gap is mapped: it is smaller than a page, so each of its pages has bytes of one of the blocks.
+    cdef size_t count = count_all_live(pool, owner, NULL)
+    cdef size_t index, last
+    cdef Kept* before
+    made.kept = <Kept*>malloc((count + 1) * sizeof(Kept))
+    if made.kept == NULL:
+        return NO_HOST_MEMORY
+    made.kept_count = count_all_live(pool, owner, made.kept)
+    made.kept_bytes = 0
+    for index in range(made.kept_count):
+        if index:
+            before = &made.kept[index - 1]
+            last = before.address + before.size
+            if made.kept[index].address - last <= BRIDGED:
+                made.kept_bytes += made.kept[index].address - last
+        made.kept[index].offset = made.kept_bytes
+        made.kept_bytes += made.kept[index].size
+    made.chunk_size = CHUNK
+    made.chunk_count = (made.kept_bytes + CHUNK - 1) // CHUNK
+    made.chunks = <uintptr_t*>calloc(made.chunk_count + 1, sizeof(uintptr_t))
+    return 0 if made.chunks != NULL else NO_HOST_MEMORY
+
+
+cdef int64_t now() noexcept nogil:
+    cdef timespec read
+    clock_gettime(CLOCK_MONOTONIC, &read)
+    return <int64_t>read.tv_sec * 1000000000 + read.tv_nsec
+
+
+cdef int take_chunks(Pool* pool, Suspension* made, Moved* moved) noexcept nogil:
+    # All of the host's memory before the first copy: what is refused then has cost nothing.
+    cdef size_t index
+    cdef int64_t start = now()
+    cdef int code = 0
+    for index in range(made.chunk_count):
+        if code == 0:
+            code = allocate_pinned_on(
+                pool.device, min(made.chunk_size, made.kept_bytes - index * made.chunk_size), &made.chunks[index])
+    moved.host_ns = now() - start
+    if code:
+        moved.row = "host_alloc"
+    return code
+
+
+cdef int copy_piece(Pool* pool, const Suspension* made, uintptr_t stream, uintptr_t address, size_t size, size_t offset,
+                    bint out) noexcept nogil:
+    # Copies contiguous memory, cut where the chunks end.
+    cdef size_t part
+    cdef uintptr_t host
+    cdef int code = 0
+    while size and code == 0:
+        part = min(size, made.chunk_size - offset % made.chunk_size)
+        host = made.chunks[offset // made.chunk_size] + offset % made.chunk_size
+        if out:
+            code = pool.table.copy_async(pool.device, stream, host, address, part)
+        else:
+            code = pool.table.copy_async(pool.device, stream, address, host, part)
+        address += part
+        offset += part
+        size -= part
+    return code
+
+
+cdef int copy_pieces(Pool* pool, const Suspension* made, uintptr_t stream, bint out, Moved* moved) noexcept nogil:
+    # Blocks that follow each other on the host as they do on the device are copied as one.  A block that was freed since
+    # has size 0 and ends a piece.
+    cdef const Kept* block
+    cdef uintptr_t address = 0
+    cdef size_t index, size = 0, offset = 0
+    cdef int code = 0
+    for index in range(made.kept_count):
+        block = &made.kept[index]
+        if size and block.size and block.address - address == block.offset - offset and (
+                block.address - address - size <= BRIDGED):
+            size = block.address + block.size - address
+            continue
+        if code == 0:
+            code = copy_piece(pool, made, stream, address, size, offset, out)
+            moved.copied += size
+        address, size, offset = block.address, block.size, block.offset
+    if code == 0:
+        code = copy_piece(pool, made, stream, address, size, offset, out)
+        moved.copied += size
+    return code
+
+
+cdef int copy_contents(Pool* pool, Suspension* made, bint out, Moved* moved) noexcept nogil:
+    # On a stream of its own, which is waited for whatever happened: the chunks may go then.
+    cdef uintptr_t stream = 0
+    cdef int64_t start
+    cdef int code, waited
+    moved.copied = 0
+    if made.kept_count == 0:
+        return 0
+    code = pool.table.stream_create(pool.device, STREAM_NON_BLOCKING, 0, &stream)
+    if code:
+        moved.row = "stream_create"
+        return code
+    start = now()
+    code = copy_pieces(pool, made, stream, out, moved)
+    waited = pool.table.stream_synchronize(pool.device, stream)
+    if waited:  # a copy may still be under way, and the memory is about to be unmapped or handed out
+        pool.table.device_synchronize(pool.device)
+    moved.copy_ns = now() - start
+    pool.table.stream_destroy(pool.device, stream)
+    if code or waited:
+        moved.row = "copy_async" if code else "stream_synchronize"
+    return code if code else waited
+
+
+cdef void drop_freed(Pool* pool, PrivatePool* owner, Suspension* suspension) noexcept nogil:
+    # Contents of blocks that were freed meanwhile are not copied back.
+    cdef const Block* block
+    cdef Kept* kept
+    cdef size_t index
+    for index in range(suspension.kept_count):
+        kept = &suspension.kept[index]
+        block = block_at(pool, kept.address)
+        if block == NULL or block.state != LIVE or block.heap.owner != owner or block.size != kept.size:
+            kept.size = 0
+
+
 cdef void release_chunks(Suspension* suspension) noexcept nogil:
     # No copy may be under way.
     cdef size_t index
@@ -183,13 +350,6 @@ cdef void release_chunks(Suspension* suspension) noexcept nogil:
     suspension.chunks = NULL
     suspension.kept = NULL
     suspension.chunk_count = suspension.kept_count = suspension.kept_bytes = 0
-
-
-cdef void discard(Suspension* suspension) noexcept nogil:
-    # It is in no list and no pool names it any more.
-    release_chunks(suspension)
-    free(suspension.ranges)
-    free(suspension)
 
 
 # --- the end ---------------------------------------------------------------------------------------------------

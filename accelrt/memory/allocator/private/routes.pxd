@@ -3,8 +3,8 @@
 # section, so it is called without the GIL and with no lock held.
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
 
+from accelrt.memory.allocator.private.private_types cimport Source
 from accelrt.memory.allocator.stats cimport STATS
-from accelrt.memory.allocator.types cimport Source
 
 cdef struct PrivateStats:  # by the statistics of stats.pxd, except those of splits
     bint known             # the device has such a pool

@@ -1,7 +1,8 @@
-# Which pools are suspended (suspend.pxd), and whether memory is theirs.
-from libc.stdint cimport uint64_t, uintptr_t
+# The records of suspended pools (suspend.pxd): which there are, whether memory is theirs, and the contents that are kept.
+from libc.stdint cimport int64_t, uint64_t, uintptr_t
 
-from accelrt.memory.allocator.types cimport Pool, PrivatePool, Suspension
+from accelrt.memory.allocator.private.private_types cimport Moved, PrivatePool, Suspension
+from accelrt.memory.allocator.types cimport Pool
 
 # Whether memory may be used.  Callers test suspended_pools first, which is 0 unless a pool of some device sleeps.
 cdef int suspended_pools  # written by suspended.pyx alone
@@ -17,3 +18,11 @@ cdef int note_ranges(Pool* pool, const PrivatePool* owner, Suspension* made) noe
 cdef void enlist(Suspension* made) noexcept nogil  # under the growth lock, as delist
 cdef void delist(Suspension* gone) noexcept nogil
 cdef void discard(Suspension* suspension) noexcept nogil  # in no list any more; no copy is under way, no lock is held
+
+# Contents; failures leave the driver's row in moved.  What is live, in the exclusive section:
+cdef int note_contents(Pool* pool, const PrivatePool* owner, Suspension* made) noexcept nogil  # 0 or NO_HOST_MEMORY
+cdef void drop_freed(Pool* pool, PrivatePool* owner, Suspension* suspension) noexcept nogil  # of what was noted
+# Outside of it: page-locked memory for what was noted; the copies to it (out) or back, which are waited for.
+cdef int take_chunks(Pool* pool, Suspension* made, Moved* moved) noexcept nogil
+cdef int copy_contents(Pool* pool, Suspension* made, bint out, Moved* moved) noexcept nogil
+cdef int64_t now() noexcept nogil  # nanoseconds of the monotonic clock

@@ -9,14 +9,15 @@ from libc.string cimport memset
 from accelrt.core.locks cimport pthread_mutex_lock, pthread_mutex_unlock
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport CAPTURE_ACTIVE, CAPTURE_NONE
+from accelrt.memory.allocator.device_pools cimport pool_if_made, pool_of
 from accelrt.memory.allocator.exclusive cimport update_fast_path, lock_all, unlock_all
-from accelrt.memory.allocator.pool cimport pool_if_made, pool_of
-from accelrt.memory.allocator.private_pool cimport (
+from accelrt.memory.allocator.private.private_pool cimport (
     begin_expected_route, begin_route, end_expected_route, end_route, find_private, note_replay, pool_for, release_hold,
     reset_private_peaks, retain, sum_of,
 )
+from accelrt.memory.allocator.private.private_types cimport PrivatePool
 from accelrt.memory.allocator.stream_epochs cimport poll_all
-from accelrt.memory.allocator.types cimport Pool, PrivatePool
+from accelrt.memory.allocator.types cimport Pool
 from accelrt.memory.backends.external_pool cimport external_begin_capture, external_end_capture
 from accelrt.status cimport CAPTURE_INVALID, FORKED, NOT_SUPPORTED
 
