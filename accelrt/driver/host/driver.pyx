@@ -1,8 +1,7 @@
 """The host driver: an embedded device that executes on CPU threads and refuses what a GPU refuses.
 
-Beside it: memory (bytes and addresses, handles and mappings), queue (streams, threads, tickets), capture (captures and
-graphs), and stream and graph (the rows over those, and over events).  Here are the settings and the rows about
-devices and memory.
+Here are the settings and the rows about devices, and about memory where it is plain or page-locked; the package's
+docstring says where the others are.
 """
 import errno
 import os
@@ -13,6 +12,7 @@ from libc.string cimport memset
 
 from accelrt import env
 from accelrt.driver.host.capture cimport check_unsafe
+from accelrt.driver.host.event cimport count_events, fill_event
 from accelrt.driver.host.graph cimport fill_graph, graph_counts
 from accelrt.driver.host.kernel cimport (
     BLOCKS_AT_ONCE, MOST_DEEP, MOST_DEEP_GRID, MOST_SHARED, MOST_THREADS, MOST_WIDE_GRID, SHARED, SHARED_AT_ONCE,
@@ -21,15 +21,12 @@ from accelrt.driver.host.kernel cimport (
 from accelrt.driver.host.crew cimport crew_open
 from accelrt.driver.host.ipc cimport fill_ipc
 from accelrt.driver.host.memory cimport (
-    HOST_MEMORY, PAGE, UNKNOWN_MEMORY, count_physicals, create, device_of, export_file, import_file, map_pages,
-    memory_counts, memory_figures, memory_open, memory_open_errno, open_pages, pinned_alloc, pinned_free,
-    pinned_register, pinned_unregister, plain_alloc, plain_free, release, reserve, take_lack_of_addresses,
-    unmap_pages, unreserve,
+    HOST_MEMORY, UNKNOWN_MEMORY, device_of, memory_counts, memory_figures, memory_open, memory_open_errno, pinned_alloc,
+    pinned_free, pinned_register, pinned_unregister, plain_alloc, plain_free, take_lack_of_addresses,
 )
 from accelrt.driver.host.queue cimport count_operations, count_streams, drain_device, lock, queue_open, unlock
-from accelrt.driver.host.stream cimport (
-    count_events, fill_stream, gate, gate_any, gate_close, gate_devices, gate_is_new, gate_open,
-)
+from accelrt.driver.host.stream cimport fill_stream, gate, gate_any, gate_close, gate_devices, gate_is_new, gate_open
+from accelrt.driver.host.virtual_memory cimport count_physicals, fill_virtual_memory
 from accelrt.driver.registry cimport begin_table, finish_table, offer
 from accelrt.driver.registry import explain_refusals
 from accelrt.driver.table cimport TEXT_BYTES, Table
@@ -286,61 +283,6 @@ cdef int pointer_device(uintptr_t address, int* out_device) noexcept nogil:
     return 0
 
 
-cdef int granularity(int device, size_t* out_size) noexcept nogil:
-    out_size[0] = PAGE
-    return gate(device)
-
-
-cdef int address_reserve(size_t size, size_t alignment, uintptr_t* out_address) noexcept nogil:
-    cdef int code = gate_any()
-    return code if code else reserve(size, alignment, out_address)
-
-
-cdef int address_free(uintptr_t address, size_t size) noexcept nogil:
-    cdef int code = gate_any()
-    return code if code else unreserve(address, size)
-
-
-cdef int physical_create(int device, size_t size, uintptr_t* out_handle) noexcept nogil:
-    cdef int code = gate(device)
-    return code if code else create(device, size, False, out_handle)
-
-
-cdef int physical_create_shared(int device, size_t size, uintptr_t* out_handle) noexcept nogil:
-    cdef int code = gate(device)
-    return code if code else create(device, size, True, out_handle)
-
-
-cdef int physical_export(uintptr_t handle, int* out_file) noexcept nogil:
-    cdef int code = gate_any()
-    return code if code else export_file(handle, out_file)
-
-
-cdef int physical_import(int device, int file, uintptr_t* out_handle) noexcept nogil:
-    cdef int code = gate(device)
-    return code if code else import_file(device, file, out_handle)
-
-
-cdef int physical_release(uintptr_t handle) noexcept nogil:
-    cdef int code = gate_any()
-    return code if code else release(handle)
-
-
-cdef int memory_map(uintptr_t address, size_t size, uintptr_t handle) noexcept nogil:
-    cdef int code = gate_any()
-    return code if code else map_pages(address, size, handle)
-
-
-cdef int memory_access(uintptr_t address, size_t size, int device) noexcept nogil:
-    cdef int code = gate_any()
-    return code if code else open_pages(address, size, device)
-
-
-cdef int memory_unmap(uintptr_t address, size_t size) noexcept nogil:
-    cdef int code = gate_any()
-    return code if code else unmap_pages(address, size)
-
-
 cdef int host_alloc(int device, size_t size, uintptr_t* out_address) noexcept nogil:
     cdef int code = permitted(device)
     return code if code else pinned_alloc(size, out_address)
@@ -389,9 +331,11 @@ table.open = open_driver
 table.close = close_driver
 fill_driver(&table)
 fill_stream(&table)
+fill_event(&table)
 fill_graph(&table)
 fill_kernel(&table)
 fill_ipc(&table)
+fill_virtual_memory(&table)
 finish_table(&table)
 offer("host", &table)
 explain_refusals(cause_of_refusal)

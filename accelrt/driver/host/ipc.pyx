@@ -3,14 +3,28 @@ process that exported them.  Like a GPU's driver, they open nothing of this proc
 from libc.stdint cimport uintptr_t
 
 from accelrt.driver.host.capture cimport check_unsafe
-from accelrt.driver.host.memory cimport close_plain, name_plain, open_plain
+from accelrt.driver.host.event cimport add_event, find_event
+from accelrt.driver.host.memory cimport (
+    IMPORTED, PAGE, PLAIN, Range, add_range, containing, drop_range, drop_room, file_of, find_room, lock_memory, memory,
+    show, unlock_memory,
+)
 from accelrt.driver.host.queue cimport HostEvent, drain_device, lock, unlock
 from accelrt.driver.host.shared_event cimport (
-    EVENT_FILE, SharedEvent, drop_shared_event, name_file, open_shared_event,
+    EVENT_FILE, MEMORY_FILE, FileName, SharedEvent, drop_shared_event, name_file, open_named, open_shared_event,
 )
-from accelrt.driver.host.stream cimport add_event, find_event, gate
+from accelrt.driver.host.stream cimport gate
 from accelrt.driver.table cimport EVENT_DISABLE_TIMING, EVENT_INTERPROCESS, Table
-from accelrt.status cimport INVALID_HANDLE
+from accelrt.status cimport INVALID_HANDLE, INVALID_VALUE, OUT_OF_MEMORY
+
+cdef extern from * nogil:
+    """
+    #include <sys/mman.h>
+    #include <unistd.h>
+    """
+    int close_file "close" (int file) noexcept
+    enum:
+        PROT_READ
+        PROT_WRITE
 
 include "ipc_rows.pxi"
 
@@ -45,13 +59,67 @@ cdef int ipc_event_open(int device, const char* handle, uintptr_t* out_event) no
 
 
 cdef int ipc_memory_export(int device, uintptr_t address, char* out_ipc) noexcept nogil:
+    cdef const Range* found
     cdef int code = gate(device)
-    return code if code else name_plain(device, address, out_ipc)
+    if code:
+        return code
+    code = INVALID_VALUE
+    lock_memory()
+    found = containing(memory, address)
+    if found != NULL and found.start == address and found.kind == PLAIN and found.device == device:
+        code = name_file(file_of(device), MEMORY_FILE, found.offset, found.charged, out_ipc)
+    unlock_memory()
+    return code
 
 
 cdef int ipc_memory_open(int device, const char* handle, uintptr_t* out_address) noexcept nogil:
+    # Not charged: the process that made it pays for it.
+    cdef FileName name
+    cdef Range made
+    cdef void* room
+    cdef int file = -1
     cdef int code = gate(device)
-    return code if code else open_plain(device, handle, out_address)
+    if code:
+        return code
+    out_address[0] = 0
+    code = open_named(handle, MEMORY_FILE, &name, &file)
+    if code:
+        return code
+    room = find_room(name.size, PAGE)
+    made.size = made.charged = name.size
+    made.offset = name.offset
+    made.physical = NULL
+    made.device = device
+    made.kind = IMPORTED
+    made.open = True
+    made.start = <uintptr_t>room
+    if room == NULL:
+        code = OUT_OF_MEMORY
+    elif not show(room, name.size, file, name.offset, PROT_READ | PROT_WRITE):
+        code = OUT_OF_MEMORY
+    else:
+        lock_memory()
+        code = add_range(&memory, &made)
+        unlock_memory()
+    close_file(file)
+    if code and room != NULL:
+        drop_room(room, name.size)
+    if code == 0:
+        out_address[0] = made.start
+    return code
+
+
+cdef int close_opened(int device, uintptr_t address) noexcept nogil:
+    cdef Range* found
+    cdef int code = INVALID_VALUE
+    lock_memory()
+    found = containing(memory, address)
+    if found != NULL and found.start == address and found.kind == IMPORTED and found.device == device:
+        drop_room(<void*>address, found.charged)
+        drop_range(&memory, found)
+        code = 0
+    unlock_memory()
+    return code
 
 
 cdef int ipc_memory_close(int device, uintptr_t address) noexcept nogil:
@@ -63,4 +131,4 @@ cdef int ipc_memory_close(int device, uintptr_t address) noexcept nogil:
     if code == 0:
         code = drain_device(device)
     unlock()
-    return code if code else close_plain(device, address)
+    return code if code else close_opened(device, address)

@@ -3,21 +3,16 @@
 An offset of the file is used once, so that what was mapped there before can never be seen again; its pages
 go back to the system when a hole is punched.  Pages that nobody touches cost nothing.
 
-Memory that other processes may have comes from a file of its own, whose descriptor is what they get; plain memory they
-find by the name of the device's file (shared_event.pxd).
-
-Virtual memory is reservations, physical handles, and handles mapped into reservations.  A handle may be mapped at
-several addresses at once, which then show the same bytes.
+What is mapped, and what is reserved for mappings, is a range of addresses.  Reservations, physical handles and their
+mappings are in virtual_memory.pyx.
 """
 from libc.stdint cimport uint32_t
-from libc.stdlib cimport calloc, free, malloc
+from libc.stdlib cimport free, malloc
 
-from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
-from accelrt.driver.host.shared_event cimport MEMORY_FILE, FileName, name_file, open_named
 from accelrt.core.locks cimport pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock
 from accelrt.status cimport (
     HOST_MEMORY_NOT_REGISTERED, HOST_MEMORY_REGISTERED, INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED, NO_HOST_MEMORY,
-    OPERATING_SYSTEM, OUT_OF_MEMORY,
+    OUT_OF_MEMORY,
 )
 
 cdef extern from *:
@@ -31,7 +26,6 @@ cdef extern from *:
     #include <linux/memfd.h>
     #include <pthread.h>
     #include <sys/mman.h>
-    #include <sys/stat.h>
     #include <sys/syscall.h>
     #include <unistd.h>
     static int accelrt_memory_file(void) {  /* or -errno */
@@ -42,33 +36,16 @@ cdef extern from *:
         close(file);
         return -error;
     }
-    static int accelrt_page_file(size_t size) {  /* or -1 */
-        int file = (int)syscall(SYS_memfd_create, "accelrt-page", MFD_CLOEXEC);
-        if (file >= 0 && ftruncate(file, (long)size)) {
-            close(file);
-            file = -1;
-        }
-        return file;
-    }
-    static int accelrt_copy_file(int file) { return fcntl(file, F_DUPFD_CLOEXEC, 3); }
-    static long accelrt_file_size(int file) {  /* or -1 */
-        struct stat found;
-        return fstat(file, &found) ? -1 : (long)found.st_size;
-    }
     static __thread int accelrt_lacks_addresses;  /* why the thread's last refusal for want of memory was one */
     static int accelrt_punch(int file, long offset, long size) {
         return (int)syscall(SYS_fallocate, file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, size);
     }
     """
     int memory_file "accelrt_memory_file"() noexcept nogil
-    int page_file "accelrt_page_file"(size_t size) noexcept nogil
-    int copy_file "accelrt_copy_file"(int file) noexcept nogil
-    long file_size "accelrt_file_size"(int file) noexcept nogil
     int close_file "close" (int file) noexcept nogil
     bint lacks_addresses "accelrt_lacks_addresses"
     int punch "accelrt_punch"(int file, long offset, long size) noexcept nogil
     void* mmap(void* address, size_t size, int protection, int flags, int file, long offset) noexcept nogil
-    int mprotect(void* address, size_t size, int protection) noexcept nogil
     int munmap(void* address, size_t size) noexcept nogil
     enum:
         PROT_NONE
@@ -91,7 +68,8 @@ cdef pthread_mutex_t lock
 cdef Device[MAX_HOST_DEVICES] devices
 cdef int device_total = 0
 cdef int open_errno = 0   # why no memory file could be made
-cdef Range* memory = NULL  # everything but reservations
+cdef Range* memory = NULL
+cdef Range* reservations = NULL
 cdef uint32_t weight_seed = 0x2545F491
 cdef size_t[KINDS] alive  # ranges, by kind
 
@@ -127,11 +105,11 @@ cdef bint take_lack_of_addresses() noexcept nogil:
     return answer
 
 
-cdef void memory_lock() noexcept nogil:
+cdef void lock_memory() noexcept nogil:
     pthread_mutex_lock(&lock)
 
 
-cdef void memory_unlock() noexcept nogil:
+cdef void unlock_memory() noexcept nogil:
     pthread_mutex_unlock(&lock)
 
 
@@ -244,6 +222,14 @@ cdef bint is_known(uintptr_t address) noexcept nogil:
     return device_of(address) != UNKNOWN_MEMORY
 
 
+cdef bint is_reserved(uintptr_t address) noexcept nogil:
+    cdef bint answer
+    pthread_mutex_lock(&lock)
+    answer = containing(reservations, address) != NULL
+    pthread_mutex_unlock(&lock)
+    return answer
+
+
 cdef void memory_counts(size_t* counts) noexcept nogil:
     cdef int device
     pthread_mutex_lock(&lock)
@@ -258,14 +244,6 @@ cdef void memory_counts(size_t* counts) noexcept nogil:
 
 cdef int known_device(int device) noexcept nogil:
     return device >= 0 and device < device_total
-
-
-cdef void lock_memory() noexcept nogil:
-    pthread_mutex_lock(&lock)
-
-
-cdef void unlock_memory() noexcept nogil:
-    pthread_mutex_unlock(&lock)
 
 
 cdef int file_of(int device) noexcept nogil:
@@ -302,6 +280,10 @@ cdef int take_bytes(int device, size_t size, long* out_offset) noexcept nogil:
 cdef void give_bytes(int device, long offset, size_t size) noexcept nogil:
     # A hole that cannot be punched costs pages of the host, never correctness.
     punch(devices[device].file, offset, size)
+    uncharge(device, size)
+
+
+cdef void uncharge(int device, size_t size) noexcept nogil:
     devices[device].used -= size
 
 
@@ -396,64 +378,6 @@ cdef int plain_free(int device, uintptr_t address) noexcept nogil:
     return code
 
 
-cdef int name_plain(int device, uintptr_t address, char* out_ipc) noexcept nogil:
-    cdef const Range* found
-    cdef int code = INVALID_VALUE
-    pthread_mutex_lock(&lock)
-    found = containing(memory, address)
-    if found != NULL and found.start == address and found.kind == PLAIN and found.device == device:
-        code = name_file(devices[device].file, MEMORY_FILE, found.offset, found.charged, out_ipc)
-    pthread_mutex_unlock(&lock)
-    return code
-
-
-cdef int open_plain(int device, const char* handle, uintptr_t* out_address) noexcept nogil:
-    # Not charged: the process that made it pays for it.
-    cdef FileName name
-    cdef Range made
-    cdef void* room
-    cdef int file = -1
-    cdef int code = open_named(handle, MEMORY_FILE, &name, &file)
-    out_address[0] = 0
-    if code:
-        return code
-    room = find_room(name.size, PAGE)
-    made.size = made.charged = name.size
-    made.offset = name.offset
-    made.physical = NULL
-    made.device = device
-    made.kind = IMPORTED
-    made.open = True
-    made.start = <uintptr_t>room
-    if room == NULL:
-        code = OUT_OF_MEMORY
-    elif not show(room, name.size, file, name.offset, PROT_READ | PROT_WRITE):
-        code = OUT_OF_MEMORY
-    else:
-        pthread_mutex_lock(&lock)
-        code = add_range(&memory, &made)
-        pthread_mutex_unlock(&lock)
-    close_file(file)
-    if code and room != NULL:
-        munmap(room, name.size)
-    if code == 0:
-        out_address[0] = made.start
-    return code
-
-
-cdef int close_plain(int device, uintptr_t address) noexcept nogil:
-    cdef Range* found
-    cdef int code = INVALID_VALUE
-    pthread_mutex_lock(&lock)
-    found = containing(memory, address)
-    if found != NULL and found.start == address and found.kind == IMPORTED and found.device == device:
-        munmap(<void*>address, found.charged)
-        drop_range(&memory, found)
-        code = 0
-    pthread_mutex_unlock(&lock)
-    return code
-
-
 # --- page-locked memory ------------------------------------------------------------------------------------
 
 cdef int pinned_alloc(size_t size, uintptr_t* out_address) noexcept nogil:
@@ -534,280 +458,3 @@ cdef int pinned_unregister(uintptr_t address) noexcept nogil:
 
 
 pthread_mutex_init(&lock, NULL)
-
-
-# --- virtual memory -----------------------------------------------------------------------------------------
-
-# Virtual memory, guarded by the lock.
-cdef Range* reservations = NULL
-cdef AddressMap physicals
-cdef uintptr_t next_handle = 0x5000000000  # never reused
-
-
-cdef size_t count_physicals() noexcept nogil:
-    cdef size_t count
-    lock_memory()
-    count = physicals.count
-    unlock_memory()
-    return count
-
-
-cdef int reserve(size_t size, size_t alignment, uintptr_t* out_address) noexcept nogil:
-    cdef Range made
-    cdef void* room
-    cdef int code
-    out_address[0] = 0
-    if size == 0 or size % PAGE or alignment & (alignment - 1):
-        return INVALID_VALUE
-    room = find_room(size, max(alignment, <size_t>PAGE))
-    if room == NULL:
-        return OUT_OF_MEMORY
-    made.start = <uintptr_t>room
-    made.size = size
-    made.kind = RESERVED
-    made.device = UNKNOWN_MEMORY
-    made.open = False
-    lock_memory()
-    code = add_range(&reservations, &made)
-    unlock_memory()
-    if code:
-        drop_room(room, size)
-        return code
-    out_address[0] = made.start
-    return 0
-
-
-cdef int unreserve(uintptr_t address, size_t size) noexcept nogil:
-    cdef Range* found
-    cdef const Range* mapped
-    cdef int code = 0
-    lock_memory()
-    found = containing(reservations, address)
-    mapped = last_before(memory, address + size)
-    if found == NULL or found.start != address or found.size != size:
-        code = INVALID_VALUE
-    elif mapped != NULL and mapped.start >= address:
-        code = INVALID_VALUE  # something is mapped in it
-    else:
-        drop_range(&reservations, found)
-        drop_room(<void*>address, size)
-    unlock_memory()
-    return code
-
-
-cdef bint is_reserved(uintptr_t address) noexcept nogil:
-    cdef bint answer
-    lock_memory()
-    answer = containing(reservations, address) != NULL
-    unlock_memory()
-    return answer
-
-
-cdef int add_physical(int device, size_t size, int own, bint charged, uintptr_t* out_handle) noexcept nogil:
-    # Takes the file where it succeeds.
-    global next_handle
-    cdef Physical* made = <Physical*>calloc(1, sizeof(Physical))
-    cdef int code
-    if made == NULL:
-        return NO_HOST_MEMORY
-    made.device = device
-    made.size = size
-    made.own = own
-    made.charged = charged
-    made.alive = True
-    lock_memory()
-    code = map_reserve(&physicals)
-    if code == 0 and charged:
-        code = take_bytes(device, size, &made.offset)
-    if code == 0:
-        if own >= 0:
-            made.offset = 0
-        next_handle += 16
-        map_insert(&physicals, next_handle, made)
-        out_handle[0] = next_handle
-    unlock_memory()
-    if code:
-        free(made)
-    return code
-
-
-cdef int create(int device, size_t size, bint shared, uintptr_t* out_handle) noexcept nogil:
-    cdef int own = -1
-    cdef int code
-    out_handle[0] = 0
-    if size == 0 or size % PAGE:
-        return INVALID_VALUE
-    if shared:
-        own = page_file(size)
-        if own < 0:
-            return OPERATING_SYSTEM
-    code = add_physical(device, size, own, True, out_handle)
-    if code and own >= 0:
-        close_file(own)
-    return code
-
-
-cdef int export_file(uintptr_t handle, int* out_file) noexcept nogil:
-    cdef const Physical* found
-    cdef int code = INVALID_VALUE
-    out_file[0] = -1
-    lock_memory()
-    found = <const Physical*>map_find(&physicals, handle)
-    if found != NULL and found.own >= 0:
-        out_file[0] = copy_file(found.own)
-        code = 0 if out_file[0] >= 0 else OPERATING_SYSTEM
-    unlock_memory()
-    return code
-
-
-cdef int import_file(int device, int file, uintptr_t* out_handle) noexcept nogil:
-    cdef long size = file_size(file)
-    cdef int own, code
-    out_handle[0] = 0
-    if size <= 0 or size % PAGE:
-        return INVALID_VALUE
-    own = copy_file(file)
-    if own < 0:
-        return OPERATING_SYSTEM
-    code = add_physical(device, size, own, False, out_handle)
-    if code:
-        close_file(own)
-    return code
-
-
-cdef void let_go(Physical* physical) noexcept nogil:
-    if physical.alive or physical.mappings:
-        return
-    if physical.own < 0:
-        give_bytes(physical.device, physical.offset, physical.size)
-    else:
-        close_file(physical.own)
-        if physical.charged:
-            devices[physical.device].used -= physical.size
-    free(physical)
-
-
-cdef int file_of_physical(const Physical* physical) noexcept nogil:
-    return physical.own if physical.own >= 0 else file_of(physical.device)
-
-
-cdef int release(uintptr_t handle) noexcept nogil:
-    cdef Physical* found
-    lock_memory()
-    found = <Physical*>map_remove(&physicals, handle)
-    if found != NULL:
-        found.alive = False
-        let_go(found)
-    unlock_memory()
-    return 0 if found != NULL else INVALID_VALUE
-
-
-cdef bint is_clear(uintptr_t address, size_t size) noexcept nogil:
-    # Nothing is mapped in [address, address + size), and a reservation holds it whole.
-    cdef const Range* reservation = containing(reservations, address)
-    cdef const Range* mapped = last_before(memory, address + size)
-    if reservation == NULL or address + size > reservation.start + reservation.size:
-        return False
-    return mapped == NULL or mapped.start + mapped.size <= address
-
-
-cdef int map_pages(uintptr_t address, size_t size, uintptr_t handle) noexcept nogil:
-    cdef Physical* physical
-    cdef Range made
-    cdef int code = 0
-    lock_memory()
-    physical = <Physical*>map_find(&physicals, handle)
-    if physical == NULL or size == 0 or size % PAGE or address % PAGE:
-        code = INVALID_VALUE
-    elif size != physical.size:
-        code = NOT_SUPPORTED
-    elif not is_clear(address, size):
-        code = INVALID_VALUE
-    elif not show(<void*>address, size, file_of_physical(physical), physical.offset, PROT_NONE):
-        code = OUT_OF_MEMORY
-    else:
-        made.start = address
-        made.size = size
-        made.device = physical.device
-        made.kind = MAPPED
-        made.physical = physical
-        made.open = False
-        code = add_range(&memory, &made)
-        if code:
-            hide(<void*>address, size)
-        else:
-            physical.mappings += 1
-    unlock_memory()
-    return code
-
-
-cdef bint is_mapped(uintptr_t address, size_t size) noexcept nogil:
-    # [address, address + size) is a run of whole mappings.
-    cdef uintptr_t end = address + size
-    cdef Range* found
-    while address < end:
-        found = containing(memory, address)
-        if found == NULL or found.kind != MAPPED or found.start != address or address + found.size > end:
-            return False
-        address += found.size
-    return size > 0
-
-
-cdef int open_pages(uintptr_t address, size_t size, int device) noexcept nogil:
-    cdef uintptr_t at = address
-    cdef Range* found
-    cdef int code = 0
-    if not known_device(device):
-        return INVALID_DEVICE
-    lock_memory()
-    if not is_mapped(address, size):
-        code = INVALID_VALUE
-    while code == 0 and at < address + size:
-        found = containing(memory, at)
-        if mprotect(<void*>at, found.size, PROT_READ | PROT_WRITE):
-            code = OUT_OF_MEMORY
-        found.open = True
-        at += found.size
-    unlock_memory()
-    return code
-
-
-cdef bint is_whole(uintptr_t address, size_t size) noexcept nogil:
-    # Every mapping that [address, address + size) touches lies inside it, and a reservation around it.
-    cdef const Range* reservation = containing(reservations, address)
-    cdef const Range* mapped = last_before(memory, address + size)
-    cdef uintptr_t at = address + size
-    if reservation == NULL or address + size > reservation.start + reservation.size:
-        return False
-    while mapped != NULL and mapped.start + mapped.size > address:
-        if mapped.start < address or mapped.start + mapped.size > at:
-            return False
-        at = mapped.start
-        mapped = last_before(memory, at)
-    return True
-
-
-cdef void unmap_one(Range* found) noexcept nogil:
-    cdef Physical* physical = found.physical
-    hide(<void*>found.start, found.size)
-    physical.mappings -= 1
-    let_go(physical)
-    drop_range(&memory, found)
-
-
-cdef int unmap_pages(uintptr_t address, size_t size) noexcept nogil:
-    # Holes are no matter, a part of a mapping is.
-    cdef Range* found
-    cdef int code = 0
-    if size == 0:
-        return INVALID_VALUE
-    lock_memory()
-    if not is_whole(address, size):
-        code = INVALID_VALUE
-    while code == 0:
-        found = last_before(memory, address + size)
-        if found == NULL or found.start < address:
-            break
-        unmap_one(found)
-    unlock_memory()
-    return code
