@@ -21,7 +21,7 @@ from accelrt.driver.table cimport EVENT_BLOCKING_SYNC, EVENT_DISABLE_TIMING, EVE
 from accelrt.driver.waiting cimport begin_wait, end_wait
 from accelrt.memory.allocator.pool cimport MAX_DEVICES, stream_waits
 from accelrt.status cimport INVALID_HANDLE, NOT_READY, NO_HOST_MEMORY, raise_status, refuse_copy, refuse_unmade
-from accelrt.streams.stream cimport stream_of
+from accelrt.streams.current cimport stream_of
 from accelrt.streams.stream import provide_event_type
 cimport accelrt.runtime.sanitizer_hooks as watch
 

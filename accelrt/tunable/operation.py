@@ -14,7 +14,7 @@ from accelrt.devices.device import device as device_type
 from accelrt.driver.capture_guard import has_open_captures
 from accelrt.driver.registry import Rows
 from accelrt.graphs.capture import is_current_stream_capturing
-from accelrt.streams.stream import current_stream
+from accelrt.streams.current import current_stream
 from accelrt.tunable import arguments as argument_rules
 from accelrt.tunable import results, switches, untuned
 from accelrt.tunable.results_file import Result, check_field
