@@ -1,32 +1,25 @@
 """The host driver: an embedded device that executes on CPU threads and refuses what a GPU refuses.
 
-Here are the settings and the rows about devices, and about memory where it is plain or page-locked; the package's
-docstring says where the others are.
+Here are the settings and the rows about devices; the package's docstring says where the others are.
 """
 import errno
 import os
 
-from libc.stdint cimport uintptr_t
 from libc.stdio cimport snprintf
 from libc.string cimport memset
 
 from accelrt import env
-from accelrt.driver.host.capture cimport check_unsafe
+from accelrt.driver.host.crew cimport crew_open
 from accelrt.driver.host.event cimport count_events, fill_event
 from accelrt.driver.host.graph cimport fill_graph, graph_counts
 from accelrt.driver.host.kernel cimport (
     BLOCKS_AT_ONCE, MOST_DEEP, MOST_DEEP_GRID, MOST_SHARED, MOST_THREADS, MOST_WIDE_GRID, SHARED, SHARED_AT_ONCE,
     THREADS_AT_ONCE, count_modules, fill_kernel,
 )
-from accelrt.driver.host.crew cimport crew_open
-from accelrt.driver.host.ipc cimport fill_ipc
-from accelrt.driver.host.memory cimport (
-    HOST_MEMORY, UNKNOWN_MEMORY, device_of, memory_counts, memory_figures, memory_open, memory_open_errno, pinned_alloc,
-    pinned_free, pinned_register, pinned_unregister, plain_alloc, plain_free, take_lack_of_addresses,
-)
+from accelrt.driver.host.memory cimport count_physicals, fill_memory
 from accelrt.driver.host.queue cimport count_operations, count_streams, drain_device, lock, queue_open, unlock
+from accelrt.driver.host.ranges cimport memory_counts, memory_figures, memory_open, memory_open_errno, take_lack_of_addresses
 from accelrt.driver.host.stream cimport fill_stream, gate, gate_any, gate_close, gate_devices, gate_is_new, gate_open
-from accelrt.driver.host.virtual_memory cimport count_physicals, fill_virtual_memory
 from accelrt.driver.registry cimport begin_table, finish_table, offer
 from accelrt.driver.registry import explain_refusals
 from accelrt.driver.table cimport TEXT_BYTES, Table
@@ -238,71 +231,6 @@ cdef int enable_peer(int device, int peer) noexcept nogil:
     return PEER_ACCESS_UNSUPPORTED if code == 0 and device == peer else code
 
 
-# --- memory ------------------------------------------------------------------------------------------------
-
-cdef int quiet(int device) noexcept nogil:
-    # For what waits until the device's work is done, and is not permitted beside a capture.
-    cdef int code = gate(device)
-    if code:
-        return code
-    lock()
-    code = check_unsafe()
-    if code == 0:
-        code = drain_device(device)
-    unlock()
-    return code
-
-
-cdef int permitted(int device) noexcept nogil:
-    cdef int code = gate(device)
-    if code:
-        return code
-    lock()
-    code = check_unsafe()
-    unlock()
-    return code
-
-
-cdef int memory_alloc(int device, size_t size, uintptr_t* out_address) noexcept nogil:
-    cdef int code = permitted(device)
-    return code if code else plain_alloc(device, size, out_address)
-
-
-cdef int memory_free(int device, uintptr_t address) noexcept nogil:
-    cdef int code = quiet(device)
-    return code if code else plain_free(device, address)
-
-
-cdef int pointer_device(uintptr_t address, int* out_device) noexcept nogil:
-    cdef int code = gate_any()
-    cdef int owner = device_of(address)
-    out_device[0] = -1
-    if code or owner == UNKNOWN_MEMORY:
-        return code if code else INVALID_VALUE
-    out_device[0] = -1 if owner == HOST_MEMORY else owner
-    return 0
-
-
-cdef int host_alloc(int device, size_t size, uintptr_t* out_address) noexcept nogil:
-    cdef int code = permitted(device)
-    return code if code else pinned_alloc(size, out_address)
-
-
-cdef int host_free(int device, uintptr_t address) noexcept nogil:
-    cdef int code = quiet(device)
-    return code if code else pinned_free(address)
-
-
-cdef int host_register(int device, uintptr_t address, size_t size) noexcept nogil:
-    cdef int code = permitted(device)
-    return code if code else pinned_register(address, size)
-
-
-cdef int host_unregister(int device, uintptr_t address) noexcept nogil:
-    cdef int code = quiet(device)
-    return code if code else pinned_unregister(address)
-
-
 def live_objects():
     """What is alive on the host device, by kind: dict of counts; bytes are those held of every device.
 
@@ -334,8 +262,7 @@ fill_stream(&table)
 fill_event(&table)
 fill_graph(&table)
 fill_kernel(&table)
-fill_ipc(&table)
-fill_virtual_memory(&table)
+fill_memory(&table)
 finish_table(&table)
 offer("host", &table)
 explain_refusals(cause_of_refusal)

@@ -10,7 +10,8 @@ from accelrt.driver.host.queue cimport (
     drop_tickets, enqueue, find_stream, follow_legacy_order, follow_shared, hold_ticket, lock, new_handle, unlock, wait_for,
 )
 from accelrt.driver.host.shared_event cimport (
-    SharedEvent, begin_record, complete_record, drop_shared_event, is_record_done, last_record, make_shared_event,
+    EVENT_FILE, SharedEvent, begin_record, complete_record, drop_shared_event, is_record_done, last_record,
+    make_shared_event, name_file, open_shared_event,
 )
 from accelrt.driver.host.stream cimport gate, gate_any
 from accelrt.driver.table cimport EVENT_DISABLE_TIMING, EVENT_INTERPROCESS, Table
@@ -77,10 +78,6 @@ cdef int event_destroy(int device, uintptr_t event) noexcept nogil:
         free(found)
     unlock()
     return 0 if found != NULL else INVALID_HANDLE
-
-
-cdef HostEvent* find_event(uintptr_t event) noexcept nogil:
-    return <HostEvent*>map_find(&events, event)
 
 
 cdef size_t count_events() noexcept nogil:
@@ -363,4 +360,35 @@ cdef int event_elapsed(uintptr_t start, uintptr_t end, float* out_ms) noexcept n
     else:
         out_ms[0] = <float>(last.ticket.time_ms - first.ticket.time_ms)
     unlock()
+    return code
+
+
+# --- events of several processes, by handles of 64 bytes that name their files ------------------------------
+
+cdef int ipc_event_export(int device, uintptr_t event, char* out_ipc) noexcept nogil:
+    cdef HostEvent* found
+    cdef int code = gate(device)
+    if code:
+        return code
+    lock()
+    found = <HostEvent*>map_find(&events, event)
+    if found == NULL or found.device != device or found.shared == NULL:
+        code = INVALID_HANDLE
+    else:
+        code = name_file(found.shared.file, EVENT_FILE, 0, 0, out_ipc)
+    unlock()
+    return code
+
+
+cdef int ipc_event_open(int device, const char* handle, uintptr_t* out_event) noexcept nogil:
+    cdef SharedEvent* shared = NULL
+    cdef int code = gate(device)
+    if code == 0:
+        code = open_shared_event(handle, &shared)
+    if code == 0:
+        code = add_event(device, EVENT_DISABLE_TIMING | EVENT_INTERPROCESS, shared, out_event)
+        if code:
+            lock()
+            drop_shared_event(shared)
+            unlock()
     return code

@@ -4,13 +4,13 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
 from accelrt.driver.host.capture cimport abandon, add_node, break_capture, check_device, check_implicit, check_unsafe
-from accelrt.driver.host.memory cimport (
-    HOST_MEMORY, UNKNOWN_MEMORY, is_known, is_reserved, lock_memory, owner_of, unlock_memory,
-)
 from accelrt.driver.host.queue cimport (
     CALL, COPY, COPY_3D, DST_KNOWN, FILL, SRC_KNOWN, HostStream, Side, Ticket, Work, add_stream, drain_device, drop_stream,
     drop_ticket, enqueue, find_of_any_device, find_stream, follow_legacy_order, in_callback, is_legacy, lock, lost_code,
     lost_device, mark, unlock, wait_for,
+)
+from accelrt.driver.host.ranges cimport (
+    HOST_MEMORY, UNKNOWN_MEMORY, is_known, is_reserved, lock_memory, owner_of, unlock_memory,
 )
 from accelrt.driver.table cimport MAX_PITCH, STREAM_NON_BLOCKING, Table, host_fn
 from accelrt.status cimport (
