@@ -13,7 +13,8 @@ cimport accelrt.memory.allocator.read_stats as readings
 cimport accelrt.memory.host.pool as pinned
 cimport accelrt.status as status
 from accelrt.streams.event cimport note_record, return_event_handle, take_event_handle
-from accelrt.streams.stream cimport current_handle, device_of_stream
+from accelrt.streams.current cimport current_handle
+from accelrt.streams.stream cimport device_of_stream
 cimport accelrt.streams.stream_pool as stream_pool
 
 

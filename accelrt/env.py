@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BUILD_VARIABLES", "VARIABLES", "Variable", "read_size", "text", "value"]
 
-MOST_HOST_DEVICES = 64  # MAX_HOST_DEVICES of driver/host/memory.pxd
+MOST_HOST_DEVICES = 64  # MAX_HOST_DEVICES of driver/host/ranges.pxd
 MOST_HOST_THREADS = 64  # MOST_THREADS of driver/host/crew.pxd
 LEAST_BYTES = 1 << 21
 UNITS = {"": 1, "b": 1}

@@ -31,7 +31,7 @@ from accelrt.errors import (
 )
 from accelrt.graphs.capture import is_current_stream_capturing
 from accelrt.runtime import init
-from accelrt.streams.stream import current_stream
+from accelrt.streams.current import current_stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable

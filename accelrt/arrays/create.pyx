@@ -13,7 +13,8 @@ from accelrt.buffers.buffer cimport Buffer, PinnedBuffer
 from accelrt.buffers.operand cimport Operand, device_of_pointer, follow_producer
 from accelrt.devices.device cimport ordinal_of
 from accelrt.runtime import init
-from accelrt.streams.stream cimport Stream, current_of
+from accelrt.streams.current cimport current_of
+from accelrt.streams.stream cimport Stream
 
 
 cdef Array allocate(Py_ssize_t ndim, const Py_ssize_t* extents, object dtype, object device, object stream,

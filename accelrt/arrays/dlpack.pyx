@@ -34,7 +34,8 @@ from accelrt.runtime.capture_record cimport any_capture, record_on
 from accelrt.runtime.release_queue cimport keep_until_passed
 cimport accelrt.runtime.sanitizer_hooks as watch
 from accelrt.status cimport NOT_ALLOCATED, raise_status, refuse_copy
-from accelrt.streams.stream cimport Stream, current_handle, current_of, judge_handle, wrap
+from accelrt.streams.current cimport current_handle, current_of
+from accelrt.streams.stream cimport Stream, judge_handle, wrap
 
 cdef extern from *:
     """

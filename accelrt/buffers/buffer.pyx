@@ -22,7 +22,8 @@ from accelrt.runtime import init
 from accelrt.runtime.release_queue cimport HOST_REGISTRATION, dispose, drain
 cimport accelrt.runtime.sanitizer_hooks as watch
 from accelrt.status cimport NOT_ALLOCATED, raise_status, refuse_copy, refuse_unmade
-from accelrt.streams.stream cimport Stream, stream_for, stream_of
+from accelrt.streams.current cimport stream_for, stream_of
+from accelrt.streams.stream cimport Stream
 
 cdef enum:
     HOST = -1  # pointer_device's answer for memory that the driver knows and no device holds

@@ -27,7 +27,8 @@ from accelrt.runtime.capture_record cimport Record, any_capture
 from accelrt.runtime.host_func cimport functions_wait
 cimport accelrt.runtime.sanitizer_hooks as watch
 from accelrt.status cimport CAPTURE_UNSUPPORTED, NOT_READY, raise_status
-from accelrt.streams.stream cimport Stream, current_of, stream_for, stream_of
+from accelrt.streams.current cimport current_of, stream_for, stream_of
+from accelrt.streams.stream cimport Stream
 
 cdef enum:
     STAGED = 64 << 10  # bytes of ordinary host memory that a driver takes at once; more may wait for the stream

@@ -14,7 +14,8 @@ from accelrt.buffers.buffer import Buffer, PinnedBuffer
 from accelrt.buffers.copy import copy
 from accelrt.graphs.capture import graph
 from accelrt.graphs.graph import CUDAGraph
-from accelrt.streams.stream import Stream, stream
+from accelrt.streams.current import stream
+from accelrt.streams.stream import Stream
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -17,8 +17,8 @@ from accelrt.memory.caching import caching_allocator_alloc, caching_allocator_de
 from accelrt.memory.statistics import memory_stats, reset_peak_memory_stats
 from accelrt.runtime.init import chosen_driver
 from accelrt.streams.stream import Stream
+from accelrt.traces import load
 from accelrt.traces.trace import Trace
-from accelrt.traces.trace_file import load
 
 __all__ = ["Figures", "describe", "host_capacity", "replay", "run", "timed"]
 

@@ -20,7 +20,7 @@ from accelrt import env
 from accelrt.cli.text import Progress, human, table
 from accelrt.errors import SettingsError
 from accelrt.memory.settings import settings
-from accelrt.traces import npz_archive, trace_file
+from accelrt.traces import load, npz_archive
 from accelrt.traces.trace import Trace
 
 __all__ = ["Trial", "best_of", "candidates", "run"]
@@ -219,7 +219,7 @@ def run(
     """
     sizes = [env.read_size("--capacity", text) for text in capacities] or [0]
     tried = read_keys(keys)
-    trace = trace_file.load(path, device)
+    trace = load(path, device)
     if not any(trace.ops):
         raise ValueError(f"{path} has no allocation, so every settings string is as good as any other")
     for note in trace.notes:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from accelrt.cli import choice
 from accelrt.cli.text import table
-from accelrt.tunable import offline, results, untuned
+from accelrt.tunable import offline, results, results_file
 
 __all__ = ["run"]
 
@@ -30,7 +30,7 @@ def run(files: Sequence[str], modules: Sequence[str], driver: str | None, output
     Returns:
         the exit status: 1 where a line could not be tuned.
     """
-    lines = list(dict.fromkeys(line for file in files for line in untuned.read(file)))
+    lines = list(dict.fromkeys(line for file in files for line in results_file.read_untuned(file)))
     chosen = choice.open_driver(driver)
     print(chosen.line)
     for module in modules:

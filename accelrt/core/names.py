@@ -36,7 +36,8 @@ NOW = {
     "runtime.init": "init is_available is_initialized lazy_call",
     "runtime.sanitizer_hooks": "get_sync_debug_mode set_sync_debug_mode",
     "streams.event": "Event",
-    "streams.stream": "Stream current_stream default_stream per_thread_stream set_stream stream",
+    "streams.current": "current_stream set_stream stream",
+    "streams.stream": "Stream default_stream per_thread_stream",
 }
 
 # Imported when it is asked for.
@@ -50,7 +51,8 @@ LATER = {
     "devices.context_limits": "get_limit reset_persisting_l2_cache set_limit",
     "runtime.cuda_status": "check_error cudaStatus cudart get_module_loading set_module_loading",
     "buffers.l2_cache": "access_policy_window",
-    "streams.stream": "ExternalStream StreamContext get_stream_from_external",
+    "streams.current": "StreamContext",
+    "streams.stream": "ExternalStream get_stream_from_external",
     "green_contexts": "GreenContext",
     "graphs.callables": "GraphedCallable make_graphed_callables",
     "kernels.compiler": "ModuleImage compile compile_image link_images",
@@ -94,7 +96,7 @@ LATER = {
 UNDERSCORED = {
     "kernels.sleep": "_sleep",
     "runtime.init": "_is_in_bad_fork _lazy_call _lazy_init",
-    "streams.stream": "_set_stream_by_id",
+    "streams.current": "_set_stream_by_id",
 }
 UNDERSCORED_MEMORY = {
     "memory.torch_names": "_dump_snapshot _record_memory_history _set_allocator_settings _snapshot",

@@ -18,7 +18,8 @@ from accelrt.graphs.capture import graph, is_current_stream_capturing
 from accelrt.graphs.graph import CUDAGraph, graph_pool_handle
 from accelrt.graphs.pytree import LEAF, Layout, gather, names_of, put_together, take_apart
 from accelrt.memory.mempool import MemPool
-from accelrt.streams.stream import Stream, current_stream, stream
+from accelrt.streams.current import current_stream, stream
+from accelrt.streams.stream import Stream
 
 __all__ = ["GraphedCallable", "make_graphed_callables"]
 

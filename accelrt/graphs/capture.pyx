@@ -23,7 +23,8 @@ from accelrt.runtime.capture_record cimport (
 from accelrt.runtime.release_queue cimport BODY, dispose_capture
 cimport accelrt.runtime.sanitizer_hooks as watch
 from accelrt.status cimport raise_status, refuse_copy, refuse_unmade
-from accelrt.streams.stream cimport Stream, StreamContext, current_of
+from accelrt.streams.current cimport StreamContext, current_of
+from accelrt.streams.stream cimport Stream
 from accelrt.streams.stream import Stream as make_stream
 
 cdef enum:

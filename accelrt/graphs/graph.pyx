@@ -33,7 +33,7 @@ from accelrt.runtime.release_queue cimport (
 )
 cimport accelrt.runtime.sanitizer_hooks as watch
 from accelrt.status cimport CAPTURE_UNSUPPORTED, SLEEPING, raise_status, refuse_copy
-from accelrt.streams.stream cimport current_handle, current_of, stream_of
+from accelrt.streams.current cimport current_handle, current_of, stream_of
 
 MODES = {"global": CAPTURE_GLOBAL, "thread_local": CAPTURE_THREAD_LOCAL, "relaxed": CAPTURE_RELAXED}
 

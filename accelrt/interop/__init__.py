@@ -1,14 +1,13 @@
 """accelrt's memory and streams under other libraries, and their memory under accelrt.  A module is imported
 when it is asked for, its library when one of its functions is called.
 
-cuda_core          cuda.core: a MemoryResource of accelrt's, and memory from a resource of cuda.core's
-cupy               CuPy: device and page-locked memory, captures that CuPy begins
-cupy_memory        the memory as CuPy holds it
-external_captures  captures that another library begins, and the private pool that each has
-numba              numba-cuda: its memory manager
-peers              finds the libraries, and refuses what only a GPU's memory can be used for
-rmm                RMM: a resource of accelrt's, and memory from a resource of RMM's
-torch              torch: accelrt as its allocator
+cuda_core    cuda.core: a MemoryResource of accelrt's, and memory from a resource of cuda.core's
+cupy         CuPy: device and page-locked memory, captures that CuPy begins
+cupy_memory  the memory as CuPy holds it; captures that another library begins, and the pool that each has
+numba        numba-cuda: its memory manager
+peers        finds the libraries, and refuses what only a GPU's memory can be used for
+rmm          RMM: a resource of accelrt's, and memory from a resource of RMM's
+torch        torch: accelrt as its allocator
 """
 
 from typing import Any

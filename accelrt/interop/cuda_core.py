@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from accelrt.interop import peers
 from accelrt.memory.backends.callbacks import CallbackAllocator
 from accelrt.memory.caching import caching_allocator_alloc, caching_allocator_delete, free_on
-from accelrt.streams.stream import current_stream
+from accelrt.streams.current import current_stream
 
 if TYPE_CHECKING:
     from typing import Any

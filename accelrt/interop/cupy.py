@@ -15,7 +15,7 @@ import importlib
 
 from accelrt import errors
 from accelrt.interop import cupy_memory, peers
-from accelrt.interop.external_captures import ExternalCapture
+from accelrt.interop.cupy_memory import ExternalCapture
 
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:

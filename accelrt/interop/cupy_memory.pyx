@@ -1,19 +1,26 @@
-"""Memory of accelrt's caches as CuPy holds it, and which stream of CuPy's it follows.
+"""Memory of accelrt's caches as CuPy holds it, which stream of CuPy's it follows, and captures that CuPy begins.
 
 CuPy has one current stream a thread and device.  A block belongs to the one that was current when it was allocated.  If
 another one is current when CuPy drops it, that stream may have used it too, so it is recorded on the block first.
 """
+cimport cython
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid
-from libc.stdint cimport intptr_t, uintptr_t
+from libc.stdint cimport intptr_t, uint64_t, uintptr_t
 
 from accelrt.devices.device cimport ordinal_of
+from accelrt.driver.capture_guard cimport count_out_capture, expect_capture
 from accelrt.errors import OutOfMemoryError
+from accelrt.graphs.graph import graph_pool_handle
 from accelrt.memory.allocator.pool cimport use_across
+from accelrt.memory.allocator.private.routes cimport (
+    begin_capture_on, end_capture, expect_idle, hide_replays, release_pool, retain_pool,
+)
 from accelrt.memory.caching cimport allocate_bytes, checked_request, release_bytes
 from accelrt.memory.host.pool cimport use_pinned_on
 from accelrt.memory.host_cache cimport allocate_host_bytes, checked_host_size, release_host_bytes
+from accelrt.runtime.capture_record cimport Record, close_capture, open_capture
 cimport accelrt.runtime.sanitizer_hooks as watch
-from accelrt.status cimport refuse_copy
+from accelrt.status cimport raise_status, refuse_copy, refuse_unmade
 
 cdef extern from *:
     """
@@ -182,3 +189,99 @@ def allocate_pinned(size):
         raise as_theirs(error) from None
     block.size = wanted
     return host_pointer(block, 0)
+
+
+# --- captures that another library begins ------------------------------------------------------------------
+
+# Allocations on the captured streams come from a private pool of the capture's own, and nothing of accelrt's breaks it.
+
+@cython.no_gc_clear  # a destructor that finds no record would leave the stream in its capture
+cdef class ExternalCapture:
+    """One capture: make it, have the library begin the capture, call begun(); have the library end it, call over().
+
+    Arguments:
+        device: int, an ordinal.
+        stream: int, the handle of the stream that is going to capture.
+    Raises:
+        CudaError: the device has no pool, or no host memory for one.
+
+    The graph's memory serves others once the object is dropped, which has to live as long as the graph does, and once
+    the device is known to be past its replays.  Dropping it ends what begun() began.
+    """
+
+    cdef int ordinal
+    cdef uintptr_t stream
+    cdef uint64_t[2] pool_id
+    cdef uint64_t capture      # the driver's id of it, from begun() to over()
+    cdef bint retains_pool     # the pool counts it
+    cdef bint counted          # as a capture under way
+    cdef readonly list kept    # what captured copies of accelrt's read and write
+    cdef Record record         # from begun() to over()
+    cdef object __weakref__
+
+    def __init__(self, device, uintptr_t stream):
+        cdef int code
+        cdef int ordinal = ordinal_of(device)
+        if self.retains_pool:
+            raise RuntimeError("an ExternalCapture is of one capture; make another")
+        first, second = graph_pool_handle()
+        self.ordinal, self.stream, self.kept = ordinal, stream, []
+        self.pool_id[0], self.pool_id[1] = first, second
+        with nogil:
+            code = retain_pool(self.ordinal, self.pool_id[0], self.pool_id[1], False, 0)
+        if code:
+            raise_status(code, "capture_begin", ("device", device))
+        self.retains_pool = True
+        with nogil:
+            expect_idle(self.ordinal)
+            expect_capture()
+        self.counted = True
+
+    def __dealloc__(self):
+        self.leave()
+        if self.retains_pool:
+            with nogil:
+                hide_replays(self.ordinal, self.pool_id[0], self.pool_id[1])
+                release_pool(self.ordinal, self.pool_id[0], self.pool_id[1], False)
+
+    cdef int leave(self) noexcept:
+        cdef Record record = self.record
+        cdef uint64_t capture = self.capture
+        self.record = None
+        self.capture = 0
+        if self.counted:
+            self.counted = False
+            count_out_capture()
+        if capture:
+            with nogil:
+                end_capture(self.ordinal, capture)
+        if record is not None:
+            close_capture(record)
+        return 0
+
+    def begun(self):
+        """Sends what is allocated on the capturing streams to the private pool.
+
+        Raises:
+            CudaError: the stream does not capture.
+        """
+        cdef int code
+        if not self.counted or self.capture:
+            refuse_unmade(self)
+        with nogil:
+            code = begin_capture_on(self.ordinal, self.stream, self.pool_id[0], self.pool_id[1], &self.capture)
+        if code:
+            self.capture = 0
+            raise_status(code, "capture_begin", ("device", self.ordinal, "stream", self.stream))
+        self.record = open_capture(self.ordinal, self.stream, self.capture, self.kept, None)
+
+    def over(self):
+        """The library has ended the capture, or given it up.  Doing it again does nothing."""
+        self.leave()
+
+    def __reduce__(self):
+        refuse_copy(self, "it is of one capture; capture anew")
+
+    def __repr__(self):
+        state = "under way" if self.capture else "over"
+        return f"<accelrt.interop ExternalCapture of stream {self.stream:#x} on device {self.ordinal}, {state}>"

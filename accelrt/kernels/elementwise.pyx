@@ -19,7 +19,8 @@ from accelrt.arrays.layout cimport Extents, count_elements, set_contiguous
 from accelrt.buffers.buffer cimport Buffer, new_buffer
 from accelrt.kernels import elementwise_plan as decisions
 from accelrt.kernels.kernel cimport Dimensions, Kernel
-from accelrt.streams.stream cimport Stream, current_of, exchange_current, put_back, stream_of
+from accelrt.streams.current cimport current_of, exchange_current, put_back, stream_of
+from accelrt.streams.stream cimport Stream
 
 cdef extern from "Python.h":
     void* Py_TYPE(PyObject* thing) noexcept  # borrowed

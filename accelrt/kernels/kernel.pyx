@@ -24,7 +24,8 @@ from accelrt.runtime.release_queue cimport MODULE, dispose, keep_until_passed
 cimport accelrt.runtime.sanitizer_hooks as watch
 from accelrt.status cimport INVALID_VALUE, raise_status, refuse_copy, refuse_unmade
 from accelrt.status import explain_faults
-from accelrt.streams.stream cimport Stream, current_of, stream_for
+from accelrt.streams.current cimport current_of, stream_for
+from accelrt.streams.stream cimport Stream
 
 cdef enum:
     DYNAMIC_SHARED = 8    # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES

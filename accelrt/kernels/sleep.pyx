@@ -6,7 +6,8 @@ from accelrt.devices.device cimport ordinal_of
 from accelrt.driver.registry import driver_name
 from accelrt.kernels.kernel cimport Kernel
 from accelrt.kernels.module import Module, host_kernel
-from accelrt.streams.stream cimport Stream, stream_of
+from accelrt.streams.current cimport stream_of
+from accelrt.streams.stream cimport Stream
 
 cdef extern from *:
     """

@@ -39,7 +39,8 @@ from accelrt.status cimport (
     refuse_copy,
 )
 from accelrt.streams.event cimport Event
-from accelrt.streams.stream cimport Stream, current_handle, stream_for, stream_of
+from accelrt.streams.current cimport current_handle, stream_for, stream_of
+from accelrt.streams.stream cimport Stream
 
 cdef extern from *:
     """

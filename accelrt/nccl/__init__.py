@@ -6,9 +6,9 @@ functions, for a process with several devices, and communicators, for one device
 
 Where accelrt runs on the host device, so do these: by a backend for tests alone, over shared memory.
 
+codes            NCCL's numbers: elements, reductions, and what its calls answer
 collectives      torch.cuda.nccl's functions: lists of arrays, one a device
 communicator     one rank of a communicator: its operations, errors and end
-element_types    elements and reductions by NCCL's numbers
 groups           groups of operations, and how operations are put into streams
 host_for_tests   the host backend: ranks on host devices
 launcher         what torchrun, mpirun and Slurm say of this process's place
@@ -17,10 +17,10 @@ operands         arrays as collectives use them
 process_end      the interpreter's exit with communicators open, and forks
 reduction        sums of several ranks' elements, on the host
 rendezvous       the exchange of a communicator's id between processes, over TCP
-results          what NCCL's calls answer
 transport.pxd    ranks of the host backend as they lie in shared memory
 """
 
+from accelrt.nccl.codes import AVG, MAX, MIN, PROD, SUM
 from accelrt.nccl.collectives import (
     all_gather,
     all_reduce,
@@ -33,7 +33,6 @@ from accelrt.nccl.collectives import (
     version,
 )
 from accelrt.nccl.communicator import Communicator, init_all
-from accelrt.nccl.element_types import AVG, MAX, MIN, PROD, SUM
 from accelrt.nccl.groups import group, group_end, group_start
 from accelrt.nccl.launcher import Place, place_from_environment
 from accelrt.nccl.rendezvous import exchange, init_from_environment

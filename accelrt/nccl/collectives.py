@@ -13,8 +13,8 @@ from accelrt.arrays.array import Array
 from accelrt.arrays.create import asarray, from_dlpack
 from accelrt.buffers.buffer import Buffer
 from accelrt.errors import NotSupportedError
+from accelrt.nccl.codes import SUM
 from accelrt.nccl.communicator import Communicator, backend, init_all
-from accelrt.nccl.element_types import SUM
 from accelrt.nccl.groups import group
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from accelrt.devices.device import current_device, device, device_count, synchronize
 from accelrt.errors import ForkedError, NcclError
-from accelrt.nccl import element_types, operands, process_end
+from accelrt.nccl import codes, operands, process_end
+from accelrt.nccl.codes import BackendError, error_of
 from accelrt.nccl.groups import InGraph, Joining, Operation, errors_of, groups
-from accelrt.nccl.results import BackendError, error_of
 from accelrt.runtime import init
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ class Communicator:
             ((source,) if at_root else ()),
             ((target,) if target is not source or not at_root else ()),
         )
-        datatype, count, itemsize = element_types.moved_as(source.dtype, source.size)
+        datatype, count, itemsize = codes.moved_as(source.dtype, source.size)
         self._put("broadcast", worker, reads, writes, source, target, count, itemsize, datatype, 0, int(root))
 
     def all_gather(self, input: Any, output: Any, stream: Stream | int | None = None) -> None:
@@ -218,7 +218,7 @@ class Communicator:
         source = operands.read(input, worker, "input", False)
         target = operands.read(output, worker, "output", True)
         self._compare(target, "output", source, source.size * self.size, f"{self.size} inputs have")
-        datatype, count, itemsize = element_types.moved_as(source.dtype, source.size)
+        datatype, count, itemsize = codes.moved_as(source.dtype, source.size)
         self._put("all_gather", worker, (source,), (target,), source, target, count, itemsize, datatype, 0, 0)
 
     def reduce_scatter(
@@ -251,7 +251,7 @@ class Communicator:
         worker = self._begin(stream)
         number = self._peer(peer, "peer")
         source = operands.read(input, worker, "input", False)
-        datatype, count, itemsize = element_types.moved_as(source.dtype, source.size)
+        datatype, count, itemsize = codes.moved_as(source.dtype, source.size)
         self._put("send", worker, (source,), (), source, None, count, itemsize, datatype, 0, number)
 
     def recv(self, output: Any, peer: int, stream: Stream | int | None = None) -> None:
@@ -266,7 +266,7 @@ class Communicator:
         worker = self._begin(stream)
         number = self._peer(peer, "peer")
         target = operands.read(output, worker, "output", True)
-        datatype, count, itemsize = element_types.moved_as(target.dtype, target.size)
+        datatype, count, itemsize = codes.moved_as(target.dtype, target.size)
         self._put("recv", worker, (), (target,), None, target, count, itemsize, datatype, 0, number)
 
     def _begin(self, stream: Any) -> Stream:
@@ -287,7 +287,7 @@ class Communicator:
     def _reduce(
         self, call: str, worker: Stream, source: Array, target: Array | None, size: int, op: Any, root: int
     ) -> None:
-        datatype, number, count, itemsize = element_types.reduced_as(source.dtype, op, size)
+        datatype, number, count, itemsize = codes.reduced_as(source.dtype, op, size)
         writes = () if target is None else (target,)
         reads = () if target is source and call != "reduce_scatter" else (source,)
         self._put(call, worker, reads, writes, source, target, count, itemsize, datatype, number, root)

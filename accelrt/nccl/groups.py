@@ -8,7 +8,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from accelrt.nccl import operands, process_end
-from accelrt.nccl.results import BackendError, error_of
+from accelrt.nccl.codes import BackendError, error_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

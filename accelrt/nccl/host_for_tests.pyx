@@ -17,7 +17,7 @@ from libc.string cimport memcpy
 from accelrt.errors import CudaError
 from accelrt.core.locks cimport add_count, load_count, store_count
 from accelrt.nccl.reduction cimport reduce_elements, size_of
-from accelrt.nccl.results import BackendError
+from accelrt.nccl.codes import BackendError
 from accelrt.nccl.transport cimport (
     ABORTED, CAPACITY, CLOSED, COLLECTIVE, JOINED, MOST_RANKS, PAIR, Channel, Head, Part, Shared, Task, Trouble,
 )

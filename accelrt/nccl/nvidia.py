@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from accelrt.errors import NotSupportedError
-from accelrt.nccl.results import BackendError
+from accelrt.nccl.codes import BackendError
 
 if TYPE_CHECKING:
     from typing import Any

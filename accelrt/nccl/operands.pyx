@@ -8,7 +8,8 @@ from accelrt.buffers.operand cimport Operand, keep, note_use, read_array, record
 from accelrt.devices.device cimport switch_back, switch_to
 from accelrt.runtime.capture_record cimport OTHERS, Record, any_capture, keep_where_captured
 cimport accelrt.runtime.sanitizer_hooks as watch
-from accelrt.streams.stream cimport Stream, exchange_current, put_back, stream_for
+from accelrt.streams.current cimport exchange_current, put_back, stream_for
+from accelrt.streams.stream cimport Stream
 
 
 def stream_on(stream, int ordinal):

@@ -15,7 +15,7 @@ from accelrt.random import philox_source as source
 from accelrt.random import philox_text as texts
 from accelrt.random.philox_source import BLOCK, Form
 from accelrt.random.philox_text import WIDTHS
-from accelrt.streams.stream import StreamContext
+from accelrt.streams.current import StreamContext
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

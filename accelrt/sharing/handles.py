@@ -10,7 +10,7 @@ from multiprocessing.reduction import ForkingPickler
 from accelrt.arrays.array import Array
 from accelrt.buffers.buffer import Buffer
 from accelrt.sharing import consumer, mapping, producer
-from accelrt.streams.stream import current_stream
+from accelrt.streams.current import current_stream
 
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:

@@ -22,7 +22,8 @@ from accelrt.status cimport (
     INVALID_VALUE, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, NO_HOST_MEMORY, SLEEPING, raise_status, refuse_copy,
 )
 from accelrt.streams.event cimport return_event_handle, take_event_handle
-from accelrt.streams.stream cimport Stream, stream_for
+from accelrt.streams.current cimport stream_for
+from accelrt.streams.stream cimport Stream
 
 cdef enum:
     UUID_BYTES = 16

@@ -23,7 +23,7 @@ from accelrt.runtime.host_func cimport raise_callback_errors
 from accelrt.runtime.release_queue cimport EVENT, dispose, drain
 cimport accelrt.runtime.sanitizer_hooks as watch
 from accelrt.status cimport INVALID_HANDLE, NOT_READY, NO_HOST_MEMORY, raise_status, refuse_copy, refuse_unmade
-from accelrt.streams.stream cimport stream_of
+from accelrt.streams.current cimport stream_of
 from accelrt.streams.stream import provide_event_type
 
 cdef extern from "<pthread.h>" nogil:

@@ -1,5 +1,4 @@
-# Streams, and which one is current on this thread.
-from cpython.object cimport PyObject
+# Streams.
 from libc.stdint cimport uintptr_t
 
 from accelrt.streams.stream_pool cimport PooledStream
@@ -19,25 +18,22 @@ cdef class Waitable:                # an Event, as streams see it: events stand 
     cdef int record_in(self, Stream stream) except -1
     cdef int wait_in(self, Stream stream) except -1
 
-cdef class StreamContext:           # in which a stream is the current one of a thread
-    cdef readonly object stream
-    cdef bint is_streams            # made by a Stream that is entered itself, which alone leaves it
-    cdef int open                   # how often it is entered and not left, on all threads; each entry holds a reference
+cdef enum:  # handles of default streams
+    LEGACY = 0
+    PER_THREAD = 2
 
-    cdef bint leave_slow(self) except -1
-
-cdef uintptr_t current_handle(int ordinal) noexcept nogil  # this thread's stream of a device; no driver call
-cdef Stream current_of(int ordinal)
+cdef Stream default_of(int ordinal, uintptr_t handle)  # a device's default stream, LEGACY or PER_THREAD
 cdef Stream wrap(uintptr_t handle, int ordinal, object owner)  # a stream of others, judged already
-cdef int make_current(Stream stream) except -1  # of its own device; the current device stays
-cdef PyObject* exchange_current(Stream stream) except NULL  # the same; answers the one before, whose reference it gives
-cdef void put_back(PyObject* before) noexcept  # makes current what exchange_current answered, and takes the reference
-# None is that device's current one.  A handle is judged here: the answer's device is the one that it belongs to.
-cdef Stream stream_of(object stream, int ordinal)
-# The same, and a ValueError where the stream is on another device than the memory; what names that: "the buffer".
-cdef Stream stream_for(object stream, int ordinal, str what)
+cdef Stream other_stream(object stream, int ordinal)  # what is neither a Stream nor None, as stream_of (current.pxd)
 cdef uintptr_t handle_of(object handle, str name) except? 0  # of an int: TypeError, ValueError
 # The device of a handle; hint is the answer for those of default streams.  INVALID_HANDLE where the driver does not
 # know it, and hint where the driver cannot tell.
 cdef int device_of_stream(int hint, uintptr_t stream, int* out_device) noexcept nogil
 cdef int judge_handle(uintptr_t handle, int hint, str name) except -1  # the device, or a ValueError
+
+# What current.pyx gives: stream_of; how `with stream:` is entered and left.
+ctypedef Stream (*find_fn)(object stream, int ordinal)
+ctypedef int (*enter_fn)(Stream stream) except -1
+ctypedef bint (*leave_fn)(Stream stream) except -1
+
+cdef void provide_current(find_fn find_, enter_fn enter_, leave_fn leave_) noexcept

@@ -13,8 +13,7 @@ operation     Operation: the candidates, and which of them a call runs
 arguments     copies of arguments, their names in a file, and whether two results are the same
 timing        how candidates are timed, and the fastest
 results       what is known, by device model, and the validators
-results_file  files of results, which threads and processes share
-untuned       files of what was not tuned
+results_file  files of results, which threads and processes share, and of what was not tuned
 offline       tuning what such a file names
 """
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 from accelrt.devices.device import current_device
 from accelrt.tunable import operation as registered
-from accelrt.tunable import results, untuned
-from accelrt.tunable.results_file import Result
+from accelrt.tunable import results
+from accelrt.tunable.results_file import Result, read_untuned
 
 __all__ = ["tune_each", "tune_gemm_in_file", "tune_in_file"]
 
@@ -27,12 +27,12 @@ def tune_in_file(filename: str) -> list[Result]:
     Raises:
         OSError, ValueError: the file cannot be read, or a line is malformed.
     """
-    return tune_each(untuned.read(os.fspath(filename)), skip)
+    return tune_each(read_untuned(os.fspath(filename)), skip)
 
 
 def tune_gemm_in_file(filename: str) -> list[Result]:
     """The same for the operations whose names begin with Gemm or ScaledGemm alone, by torch's name."""
-    lines = [line for line in untuned.read(os.fspath(filename)) if line[0].startswith(GEMMS)]
+    lines = [line for line in read_untuned(os.fspath(filename)) if line[0].startswith(GEMMS)]
     return tune_each(lines, skip)
 
 

@@ -14,9 +14,9 @@ from accelrt.devices.device import device as device_type
 from accelrt.driver.capture_guard import has_open_captures
 from accelrt.driver.registry import Rows
 from accelrt.graphs.capture import is_current_stream_capturing
-from accelrt.streams.stream import current_stream
+from accelrt.streams.current import current_stream
 from accelrt.tunable import arguments as argument_rules
-from accelrt.tunable import results, switches, untuned
+from accelrt.tunable import results, results_file, switches
 from accelrt.tunable.results_file import Result, check_field
 from accelrt.tunable.timing import DEFAULT, Function, fastest
 
@@ -150,7 +150,8 @@ class Operation:
                     found = self.known(ordinal, params)  # another thread may have found it meanwhile
                     return found or self._functions[self.find(ordinal, params, args, kwargs).candidate]
         elif switches.record_untuned_is_enabled():
-            untuned.record(ordinal, self.name, params)
+            path = results.file_for(ordinal, "ACCELRT_TUNABLE_UNTUNED_FILENAME")
+            results_file.record_untuned(path, self.name, params)
         return self.default
 
     def tune(self, *args: Any, **kwargs: Any) -> Result:

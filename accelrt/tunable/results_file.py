@@ -1,23 +1,29 @@
-"""Files of results: torch's CSV.  Processes write one in turn, and a reader never sees half of one.
+"""Files of results and of what was not tuned: torch's CSV.  Processes write one in turn, and a reader never
+sees half of one.
 
     Validator,NAME,VALUE
     OPERATION,PARAMETERS,CANDIDATE,MILLISECONDS
 
 A writer holds a lock (flock) on the file, merges what the file says with what it knows, writes another file
 beside it and puts that in its place.  Who waited for the lock of the file that was replaced begins again.
+
+A file of what was not tuned has a line "OPERATION,PARAMETERS" for arguments of which no result was known.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
-__all__ = ["Key", "Result", "append_lines", "check_field", "merge", "read"]
+__all__ = ["Key", "Result", "append_lines", "check_field", "merge", "read", "read_untuned", "record_untuned"]
 
 Key = tuple[str, str]  # operation, parameters
+
+_recorded: set[tuple[str, str, str]] = set()  # file, operation, parameters: what was not tuned
 
 
 class Result(NamedTuple):
@@ -164,3 +170,34 @@ def append_lines(path: str, lines: list[str]) -> None:
     with locked(path) as descriptor, open(os.dup(descriptor), "r+", encoding="utf-8") as file:
         there = set(file.read().splitlines())
         file.write("".join(f"{line}\n" for line in dict.fromkeys(lines) if line not in there))
+
+
+def record_untuned(path: str, operation: str, params: str) -> None:
+    """Adds a line to a file, once a process; a file that cannot be written is told."""
+    entry = path, operation, params
+    if entry in _recorded:
+        return
+    _recorded.add(entry)
+    try:
+        append_lines(path, [f"{operation},{params}"])
+    except OSError as error:
+        warnings.warn(f"what is not tuned is not recorded: {error}", RuntimeWarning, stacklevel=4)
+
+
+def read_untuned(path: str) -> list[tuple[str, str]]:
+    """(operation, parameters) of each line, each once.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: a line is malformed; the text names it.
+    """
+    found: dict[tuple[str, str], None] = {}
+    with open(path, encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            fields = [field.strip() for field in line.split(",")]
+            if fields == [""] or fields[0] == "Validator":
+                continue
+            if len(fields) < 2 or not all(fields[:2]):
+                raise ValueError(f"{path}, line {number}: {line.strip()!r} is no line OPERATION,PARAMETERS")
+            found[fields[0], fields[1]] = None
+    return list(found)

@@ -2,7 +2,6 @@
 import it; the command line does.  Snapshots are torch's dicts (torch.cuda.memory._snapshot) or accelrt's,
 which say more.
 
-snapshot_input    a snapshot's file as a dict
 snapshot_columns  a snapshot as columns: events, the lifetimes of allocations, stacks, names
 memory_ranges     which addresses were mapped at which moment, from the last moment backwards
 html_page         one HTML file with all that the page needs in it

@@ -8,13 +8,13 @@ from timing import Work, nothing
 import accelrt
 from peers import on_host
 from peers.churn import churn
-from peers.depth import deep
+from peers.histories import Histories
 from peers.readings import Readings
 
 MIB = 1 << 20
 
 
-class Accelrt(Readings, cuda=accelrt):
+class Accelrt(Readings, Histories, cuda=accelrt):
     """Work on streams goes to one stream of its own, made current where the row says so."""
 
     def __init__(self, quick: bool):
@@ -37,25 +37,6 @@ class Accelrt(Readings, cuda=accelrt):
 
     def record(self, enabled="all", **how):
         accelrt.memory.record_history(enabled, **how)
-
-    def history_off(self):
-        return self.pair(512)
-
-    def history_events(self):
-        self.record(context=None)
-        return self.pair(512)
-
-    def history_state(self):
-        self.record("state", context="state")
-        return deep(self.pair(512), 20)
-
-    def history_stacks(self):
-        self.record(context="all")
-        return deep(self.pair(512), 20)
-
-    def history_ended(self):
-        self.record(None)
-        return self.pair(512)
 
     def history_tag(self):
         tag, pair = accelrt.memory.tag("benchmark"), self.pair(512)

@@ -7,13 +7,13 @@ import torch
 from timing import Work
 
 from peers.churn import churn
-from peers.depth import deep
+from peers.histories import Histories
 from peers.readings import Readings
 
 MIB = 1 << 20
 
 
-class Torch(Readings, cuda=torch.cuda):
+class Torch(Readings, Histories, cuda=torch.cuda):
     """Raw pointers come from the caching allocator, objects are tensors of bytes."""
 
     def __init__(self, quick):
@@ -37,25 +37,6 @@ class Torch(Readings, cuda=torch.cuda):
         torch.cuda.memory._record_memory_history(
             enabled, context=context, stacks="python", max_entries=max_entries
         )
-
-    def history_off(self):
-        return self.pair(512)
-
-    def history_events(self):
-        self.record()
-        return self.pair(512)
-
-    def history_state(self):
-        self.record("state", context="state")
-        return deep(self.pair(512), 20)
-
-    def history_stacks(self):
-        self.record(context="all")
-        return deep(self.pair(512), 20)
-
-    def history_ended(self):
-        self.record(None)
-        return self.pair(512)
 
     def dump(self, path):
         torch.cuda.memory._dump_snapshot(str(path))

@@ -11,7 +11,7 @@ import pytest
 
 from accelrt import NcclError, NotSupportedError
 from accelrt.nccl import nvidia
-from accelrt.nccl.results import BackendError, error_of
+from accelrt.nccl.codes import BackendError, error_of
 
 pytestmark = pytest.mark.own_process
 COLLECTIVE = ["sendbuff", "recvbuff"]

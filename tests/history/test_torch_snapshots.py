@@ -43,7 +43,7 @@ def torch_dumps(path):
 
 def read_both(path):
     from accelrt.memory import load_snapshot
-    from accelrt.traces.trace_file import load
+    from accelrt.traces import load
 
     assert load_snapshot(path) == open_with_torch(path)
     trace = load(path)

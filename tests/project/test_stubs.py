@@ -36,7 +36,7 @@ accelrt\.memory\.settings\.settings\.Settings\.([a-z]\w+|__getattr__)
 .*\.graph\.(Body|MODES)
 .*\.kernel\.Loaded
 .*\.elementwise\.Call
-.*\.stream\.(Currents|Entries|Waitable)
+.*\.streams\.(current\.(Currents|Entries)|stream\.Waitable)
 .*\.driver\.host\.driver\.S(IZE|CALE)
 .*\.PinnedBuffer\.__buffer__
 """

@@ -158,7 +158,7 @@ def test_threads_replay_one_graph_without_losing_an_offset(choose):
 @pytest.mark.parametrize("known", [False, True])
 def test_captures_of_other_libraries_are_refused_and_go_on(known):
     from accelrt.driver.registry import Rows, opened_name
-    from accelrt.interop.external_captures import ExternalCapture
+    from accelrt.interop.cupy_memory import ExternalCapture
 
     generator, out, stream = Generator(0), accelrt.empty(8, "f4"), accelrt.Stream(0)
     rows = Rows(opened_name())

@@ -2,7 +2,7 @@
 
 import pytest
 
-from accelrt.tunable import operation, results, switches, untuned
+from accelrt.tunable import operation, results, results_file, switches
 
 
 @pytest.fixture(autouse=True)
@@ -16,7 +16,7 @@ def tunable(tmp_path, monkeypatch):
     ):
         for name in names:
             monkeypatch.setattr(module, name, {})
-    for module, name in ((results, "_loaded"), (untuned, "_recorded"), (operation, "_tuning")):
+    for module, name in ((results, "_loaded"), (results_file, "_recorded"), (operation, "_tuning")):
         monkeypatch.setattr(module, name, set())
     for name, value in (("_filename", ""), ("_inserts_ordinal", True), ("_writes_itself", True)):
         monkeypatch.setattr(results, name, value)

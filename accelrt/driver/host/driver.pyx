@@ -1,35 +1,25 @@
 """The host driver: an embedded device that executes on CPU threads and refuses what a GPU refuses.
 
-Beside it: memory (bytes and addresses, handles and mappings), queue (streams, threads, tickets), capture (captures and
-graphs), and stream and graph (the rows over those, and over events).  Here are the settings and the rows about
-devices and memory.
+Here are the settings and the rows about devices; the package's docstring says where the others are.
 """
 import errno
 import os
 
-from libc.stdint cimport uintptr_t
 from libc.stdio cimport snprintf
 from libc.string cimport memset
 
 from accelrt import env
-from accelrt.driver.host.capture cimport check_unsafe
+from accelrt.driver.host.crew cimport crew_open
+from accelrt.driver.host.event cimport count_events, fill_event
 from accelrt.driver.host.graph cimport fill_graph, graph_counts
 from accelrt.driver.host.kernel cimport (
     BLOCKS_AT_ONCE, MOST_DEEP, MOST_DEEP_GRID, MOST_SHARED, MOST_THREADS, MOST_WIDE_GRID, SHARED, SHARED_AT_ONCE,
     THREADS_AT_ONCE, count_modules, fill_kernel,
 )
-from accelrt.driver.host.crew cimport crew_open
-from accelrt.driver.host.ipc cimport fill_ipc
-from accelrt.driver.host.memory cimport (
-    HOST_MEMORY, PAGE, UNKNOWN_MEMORY, count_physicals, create, device_of, export_file, import_file, map_pages,
-    memory_counts, memory_figures, memory_open, memory_open_errno, open_pages, pinned_alloc, pinned_free,
-    pinned_register, pinned_unregister, plain_alloc, plain_free, release, reserve, take_lack_of_addresses,
-    unmap_pages, unreserve,
-)
+from accelrt.driver.host.memory cimport count_physicals, fill_memory
 from accelrt.driver.host.queue cimport count_operations, count_streams, drain_device, lock, queue_open, unlock
-from accelrt.driver.host.stream cimport (
-    count_events, fill_stream, gate, gate_any, gate_close, gate_devices, gate_is_new, gate_open,
-)
+from accelrt.driver.host.ranges cimport memory_counts, memory_figures, memory_open, memory_open_errno, take_lack_of_addresses
+from accelrt.driver.host.stream cimport fill_stream, gate, gate_any, gate_close, gate_devices, gate_is_new, gate_open
 from accelrt.driver.registry cimport begin_table, finish_table, offer
 from accelrt.driver.registry import explain_refusals
 from accelrt.driver.table cimport TEXT_BYTES, Table
@@ -241,126 +231,6 @@ cdef int enable_peer(int device, int peer) noexcept nogil:
     return PEER_ACCESS_UNSUPPORTED if code == 0 and device == peer else code
 
 
-# --- memory ------------------------------------------------------------------------------------------------
-
-cdef int quiet(int device) noexcept nogil:
-    # For what waits until the device's work is done, and is not permitted beside a capture.
-    cdef int code = gate(device)
-    if code:
-        return code
-    lock()
-    code = check_unsafe()
-    if code == 0:
-        code = drain_device(device)
-    unlock()
-    return code
-
-
-cdef int permitted(int device) noexcept nogil:
-    cdef int code = gate(device)
-    if code:
-        return code
-    lock()
-    code = check_unsafe()
-    unlock()
-    return code
-
-
-cdef int memory_alloc(int device, size_t size, uintptr_t* out_address) noexcept nogil:
-    cdef int code = permitted(device)
-    return code if code else plain_alloc(device, size, out_address)
-
-
-cdef int memory_free(int device, uintptr_t address) noexcept nogil:
-    cdef int code = quiet(device)
-    return code if code else plain_free(device, address)
-
-
-cdef int pointer_device(uintptr_t address, int* out_device) noexcept nogil:
-    cdef int code = gate_any()
-    cdef int owner = device_of(address)
-    out_device[0] = -1
-    if code or owner == UNKNOWN_MEMORY:
-        return code if code else INVALID_VALUE
-    out_device[0] = -1 if owner == HOST_MEMORY else owner
-    return 0
-
-
-cdef int granularity(int device, size_t* out_size) noexcept nogil:
-    out_size[0] = PAGE
-    return gate(device)
-
-
-cdef int address_reserve(size_t size, size_t alignment, uintptr_t* out_address) noexcept nogil:
-    cdef int code = gate_any()
-    return code if code else reserve(size, alignment, out_address)
-
-
-cdef int address_free(uintptr_t address, size_t size) noexcept nogil:
-    cdef int code = gate_any()
-    return code if code else unreserve(address, size)
-
-
-cdef int physical_create(int device, size_t size, uintptr_t* out_handle) noexcept nogil:
-    cdef int code = gate(device)
-    return code if code else create(device, size, False, out_handle)
-
-
-cdef int physical_create_shared(int device, size_t size, uintptr_t* out_handle) noexcept nogil:
-    cdef int code = gate(device)
-    return code if code else create(device, size, True, out_handle)
-
-
-cdef int physical_export(uintptr_t handle, int* out_file) noexcept nogil:
-    cdef int code = gate_any()
-    return code if code else export_file(handle, out_file)
-
-
-cdef int physical_import(int device, int file, uintptr_t* out_handle) noexcept nogil:
-    cdef int code = gate(device)
-    return code if code else import_file(device, file, out_handle)
-
-
-cdef int physical_release(uintptr_t handle) noexcept nogil:
-    cdef int code = gate_any()
-    return code if code else release(handle)
-
-
-cdef int memory_map(uintptr_t address, size_t size, uintptr_t handle) noexcept nogil:
-    cdef int code = gate_any()
-    return code if code else map_pages(address, size, handle)
-
-
-cdef int memory_access(uintptr_t address, size_t size, int device) noexcept nogil:
-    cdef int code = gate_any()
-    return code if code else open_pages(address, size, device)
-
-
-cdef int memory_unmap(uintptr_t address, size_t size) noexcept nogil:
-    cdef int code = gate_any()
-    return code if code else unmap_pages(address, size)
-
-
-cdef int host_alloc(int device, size_t size, uintptr_t* out_address) noexcept nogil:
-    cdef int code = permitted(device)
-    return code if code else pinned_alloc(size, out_address)
-
-
-cdef int host_free(int device, uintptr_t address) noexcept nogil:
-    cdef int code = quiet(device)
-    return code if code else pinned_free(address)
-
-
-cdef int host_register(int device, uintptr_t address, size_t size) noexcept nogil:
-    cdef int code = permitted(device)
-    return code if code else pinned_register(address, size)
-
-
-cdef int host_unregister(int device, uintptr_t address) noexcept nogil:
-    cdef int code = quiet(device)
-    return code if code else pinned_unregister(address)
-
-
 def live_objects():
     """What is alive on the host device, by kind: dict of counts; bytes are those held of every device.
 
@@ -389,9 +259,10 @@ table.open = open_driver
 table.close = close_driver
 fill_driver(&table)
 fill_stream(&table)
+fill_event(&table)
 fill_graph(&table)
 fill_kernel(&table)
-fill_ipc(&table)
+fill_memory(&table)
 finish_table(&table)
 offer("host", &table)
 explain_refusals(cause_of_refusal)

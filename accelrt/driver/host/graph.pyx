@@ -10,12 +10,13 @@ from accelrt.driver.host.capture cimport (
     free_graph, keep_body, new_condition, plan_of, prepare_branch, prepare_set, shape_changed,
 )
 from accelrt.driver.host.kernel cimport find_function, make_launch
+from accelrt.driver.host.event cimport abandon_tickets, tickets_for
 from accelrt.driver.host.queue cimport (
     BRANCH, CALL, COPY, COPY_3D, FILL, KERNEL, RECORD, REPLAY, WAIT, Graph, HostFunction, HostStream, Launch, Node, Plan,
     Ticket, Work, drop_launch, drop_plan, drop_ticket,
     enqueue, find_stream, follow_legacy_order, is_legacy, lock, mark, new_handle, unlock,
 )
-from accelrt.driver.host.stream cimport abandon_tickets, gate, gate_any, tickets_for
+from accelrt.driver.host.stream cimport gate, gate_any
 from accelrt.driver.table cimport (
     CAPTURE_ACTIVE, CAPTURE_INVALIDATED, CAPTURE_NONE, CAPTURE_RELAXED, CONDITION_IF, CONDITION_WHILE, Table,
 )

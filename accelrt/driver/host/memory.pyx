@@ -1,20 +1,24 @@
-"""The host device's memory: one sparse memory file a device, mapped wherever it is asked for.
-
-An offset of the file is used once, so that what was mapped there before can never be seen again; its pages
-go back to the system when a hole is punched.  Pages that nobody touches cost nothing.
-
-Memory that other processes may have comes from a file of its own, whose descriptor is what they get; plain memory they
-find by the name of the device's file (shared_event.pxd).
+"""The host driver's rows for memory: plain, page-locked and virtual, and what other processes made.
 
 Virtual memory is reservations, physical handles, and handles mapped into reservations.  A handle may be mapped at
-several addresses at once, which then show the same bytes.
+several addresses at once, which then show the same bytes.  Virtual memory that other processes may have comes from a file of
+its own, whose descriptor is what they get.  Plain memory they find by the name of the device's file (shared_event.pxd), in
+handles of 64 bytes; like a GPU's driver, these rows open nothing of this process's own.
 """
-from libc.stdint cimport uint32_t
-from libc.stdlib cimport calloc, free, malloc
+from libc.stdint cimport uintptr_t
+from libc.stdlib cimport calloc, free
 
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
+from accelrt.driver.host.capture cimport check_unsafe
+from accelrt.driver.host.queue cimport drain_device, lock, unlock
+from accelrt.driver.host.ranges cimport (
+    HOST_MEMORY, IMPORTED, MAPPED, PAGE, PINNED, PLAIN, REGISTERED, RESERVED, UNKNOWN_MEMORY, Physical, Range, add_range,
+    containing, device_of, drop_range, drop_room, file_of, find_room, give_bytes, hide, known_device, last_before,
+    lock_memory, memory, reservations, rounded, show, take_bytes, take_pages, uncharge, unlock_memory,
+)
 from accelrt.driver.host.shared_event cimport MEMORY_FILE, FileName, name_file, open_named
-from accelrt.core.locks cimport pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock
+from accelrt.driver.host.stream cimport gate, gate_any
+from accelrt.driver.table cimport Table
 from accelrt.status cimport (
     HOST_MEMORY_NOT_REGISTERED, HOST_MEMORY_REGISTERED, INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED, NO_HOST_MEMORY,
     OPERATING_SYSTEM, OUT_OF_MEMORY,
@@ -25,23 +29,12 @@ cdef extern from *:
     #ifndef _GNU_SOURCE
     #define _GNU_SOURCE
     #endif
-    #include <errno.h>
     #include <fcntl.h>
-    #include <linux/falloc.h>
     #include <linux/memfd.h>
-    #include <pthread.h>
     #include <sys/mman.h>
     #include <sys/stat.h>
     #include <sys/syscall.h>
     #include <unistd.h>
-    static int accelrt_memory_file(void) {  /* or -errno */
-        int file = (int)syscall(SYS_memfd_create, "accelrt", MFD_CLOEXEC), error = errno;
-        if (file < 0) return -error;
-        if (ftruncate(file, 1L << 60) == 0) return file;
-        error = errno;
-        close(file);
-        return -error;
-    }
     static int accelrt_page_file(size_t size) {  /* or -1 */
         int file = (int)syscall(SYS_memfd_create, "accelrt-page", MFD_CLOEXEC);
         if (file >= 0 && ftruncate(file, (long)size)) {
@@ -55,296 +48,65 @@ cdef extern from *:
         struct stat found;
         return fstat(file, &found) ? -1 : (long)found.st_size;
     }
-    static __thread int accelrt_lacks_addresses;  /* why the thread's last refusal for want of memory was one */
-    static int accelrt_punch(int file, long offset, long size) {
-        return (int)syscall(SYS_fallocate, file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, size);
-    }
     """
-    int memory_file "accelrt_memory_file"() noexcept nogil
     int page_file "accelrt_page_file"(size_t size) noexcept nogil
     int copy_file "accelrt_copy_file"(int file) noexcept nogil
     long file_size "accelrt_file_size"(int file) noexcept nogil
     int close_file "close" (int file) noexcept nogil
-    bint lacks_addresses "accelrt_lacks_addresses"
-    int punch "accelrt_punch"(int file, long offset, long size) noexcept nogil
-    void* mmap(void* address, size_t size, int protection, int flags, int file, long offset) noexcept nogil
     int mprotect(void* address, size_t size, int protection) noexcept nogil
-    int munmap(void* address, size_t size) noexcept nogil
     enum:
         PROT_NONE
         PROT_READ
         PROT_WRITE
-        MAP_SHARED
-        MAP_PRIVATE
-        MAP_FIXED
-        MAP_ANONYMOUS
-        MAP_NORESERVE
-    void* MAP_FAILED
 
-cdef struct Device:
-    int file
-    size_t capacity
-    size_t used
-    long next_offset
+# Guarded by the lock of the memory.
+cdef AddressMap physicals
+cdef uintptr_t next_handle = 0x5000000000  # never reused
 
-cdef pthread_mutex_t lock
-cdef Device[MAX_HOST_DEVICES] devices
-cdef int device_total = 0
-cdef int open_errno = 0   # why no memory file could be made
-cdef Range* memory = NULL  # everything but reservations
-cdef uint32_t weight_seed = 0x2545F491
-cdef size_t[KINDS] alive  # ranges, by kind
+include "memory_rows.pxi"
 
 
-cdef int memory_open(int count, size_t capacity) noexcept nogil:
-    global device_total, open_errno
-    cdef int device
-    for device in range(count):
-        devices[device].file = memory_file()
-        devices[device].capacity = capacity
-        if devices[device].file < 0:
-            open_errno = -devices[device].file
-            close_files(device)
-            return NOT_SUPPORTED
-    device_total = count
+cdef int quiet(int device) noexcept nogil:
+    # For what waits until the device's work is done, and is not permitted beside a capture.
+    cdef int code = gate(device)
+    if code:
+        return code
+    lock()
+    code = check_unsafe()
+    if code == 0:
+        code = drain_device(device)
+    unlock()
+    return code
+
+
+cdef int permitted(int device) noexcept nogil:
+    cdef int code = gate(device)
+    if code:
+        return code
+    lock()
+    code = check_unsafe()
+    unlock()
+    return code
+
+
+cdef int pointer_device(uintptr_t address, int* out_device) noexcept nogil:
+    cdef int code = gate_any()
+    cdef int owner = device_of(address)
+    out_device[0] = -1
+    if code or owner == UNKNOWN_MEMORY:
+        return code if code else INVALID_VALUE
+    out_device[0] = -1 if owner == HOST_MEMORY else owner
     return 0
-
-
-cdef void close_files(int count) noexcept nogil:
-    cdef int device
-    for device in range(count):
-        close_file(devices[device].file)
-
-
-cdef int memory_open_errno() noexcept nogil:
-    return open_errno
-
-
-cdef bint take_lack_of_addresses() noexcept nogil:
-    global lacks_addresses
-    cdef bint answer = lacks_addresses
-    lacks_addresses = False
-    return answer
-
-
-cdef void memory_lock() noexcept nogil:
-    pthread_mutex_lock(&lock)
-
-
-cdef void memory_unlock() noexcept nogil:
-    pthread_mutex_unlock(&lock)
-
-
-# --- ranges ------------------------------------------------------------------------------------------------
-
-cdef Range* last_before(Range* ranges, uintptr_t end) noexcept nogil:
-    cdef Range* found = NULL
-    while ranges != NULL:
-        if ranges.start < end:
-            found = ranges
-            ranges = ranges.right
-        else:
-            ranges = ranges.left
-    return found
-
-
-cdef Range* containing(Range* ranges, uintptr_t address) noexcept nogil:
-    cdef Range* found = last_before(ranges, address + 1)
-    return found if found != NULL and address - found.start < found.size else NULL
-
-
-cdef uint32_t next_weight() noexcept nogil:
-    # xorshift32 (Marsaglia, 2003)
-    global weight_seed
-    weight_seed ^= weight_seed << 13
-    weight_seed ^= weight_seed >> 17
-    weight_seed ^= weight_seed << 5
-    return weight_seed
-
-
-cdef int add_range(Range** ranges, const Range* added) noexcept nogil:
-    cdef Range* made = <Range*>malloc(sizeof(Range))
-    cdef Range** low
-    cdef Range** high
-    cdef Range* rest
-    if made == NULL:
-        return NO_HOST_MEMORY
-    made[0] = added[0]
-    made.weight = next_weight()
-    while ranges[0] != NULL and ranges[0].weight >= made.weight:
-        ranges = &ranges[0].left if made.start < ranges[0].start else &ranges[0].right
-    rest = ranges[0]
-    ranges[0] = made
-    low, high = &made.left, &made.right
-    while rest != NULL:  # split what hung here into what starts below the range and what starts above it
-        if rest.start < made.start:
-            low[0] = rest
-            low = &rest.right
-            rest = rest.right
-        else:
-            high[0] = rest
-            high = &rest.left
-            rest = rest.left
-    low[0] = high[0] = NULL
-    alive[added.kind] += 1
-    return 0
-
-
-cdef void drop_range(Range** ranges, Range* dropped) noexcept nogil:
-    cdef Range* low = dropped.left
-    cdef Range* high = dropped.right
-    while ranges[0] != dropped:
-        ranges = &ranges[0].left if dropped.start < ranges[0].start else &ranges[0].right
-    while low != NULL and high != NULL:  # join the two halves
-        if low.weight >= high.weight:
-            ranges[0] = low
-            ranges = &low.right
-            low = low.right
-        else:
-            ranges[0] = high
-            ranges = &high.left
-            high = high.left
-    ranges[0] = low if low != NULL else high
-    alive[dropped.kind] -= 1
-    free(dropped)
-
-
-cdef int owner_of(uintptr_t address, size_t size) noexcept nogil:
-    cdef Range* found
-    cdef uintptr_t end = address + size
-    cdef int owner = UNKNOWN_MEMORY
-    pthread_mutex_lock(&lock)
-    found = containing(memory, address)
-    if found != NULL:
-        owner = found.device
-    while found != NULL and owner != UNKNOWN_MEMORY:
-        if not found.open or found.device != owner:
-            owner = UNKNOWN_MEMORY
-        elif found.start + found.size >= end:
-            break
-        else:
-            found = containing(memory, found.start + found.size)
-            if found == NULL:
-                owner = UNKNOWN_MEMORY
-    pthread_mutex_unlock(&lock)
-    return owner
-
-
-cdef int device_of(uintptr_t address) noexcept nogil:
-    cdef Range* found
-    cdef int owner
-    pthread_mutex_lock(&lock)
-    found = containing(memory, address)
-    owner = found.device if found != NULL else UNKNOWN_MEMORY
-    pthread_mutex_unlock(&lock)
-    return owner
-
-
-cdef bint is_known(uintptr_t address) noexcept nogil:
-    return device_of(address) != UNKNOWN_MEMORY
-
-
-cdef void memory_counts(size_t* counts) noexcept nogil:
-    cdef int device
-    pthread_mutex_lock(&lock)
-    counts[0] = alive[PLAIN] + alive[IMPORTED]
-    counts[1] = 0
-    for device in range(device_total):
-        counts[1] += devices[device].used
-    counts[2] = alive[RESERVED]
-    counts[3] = alive[PINNED] + alive[REGISTERED]
-    pthread_mutex_unlock(&lock)
-
-
-cdef int known_device(int device) noexcept nogil:
-    return device >= 0 and device < device_total
-
-
-cdef void lock_memory() noexcept nogil:
-    pthread_mutex_lock(&lock)
-
-
-cdef void unlock_memory() noexcept nogil:
-    pthread_mutex_unlock(&lock)
-
-
-cdef int file_of(int device) noexcept nogil:
-    return devices[device].file
-
-
-cdef int memory_figures(int device, size_t* out_free, size_t* out_total) noexcept nogil:
-    if device < 0 or device >= device_total:
-        return INVALID_DEVICE
-    pthread_mutex_lock(&lock)
-    out_free[0] = devices[device].capacity - devices[device].used
-    out_total[0] = devices[device].capacity
-    pthread_mutex_unlock(&lock)
-    return 0
-
-
-# --- bytes -------------------------------------------------------------------------------------------------
-
-cdef size_t rounded(size_t size, size_t unit) noexcept nogil:
-    return (size + unit - 1) & ~(unit - 1)
-
-
-cdef int take_bytes(int device, size_t size, long* out_offset) noexcept nogil:
-    global lacks_addresses
-    if size > devices[device].capacity - devices[device].used:
-        lacks_addresses = False
-        return OUT_OF_MEMORY
-    devices[device].used += size
-    out_offset[0] = devices[device].next_offset
-    devices[device].next_offset += size
-    return 0
-
-
-cdef void give_bytes(int device, long offset, size_t size) noexcept nogil:
-    # A hole that cannot be punched costs pages of the host, never correctness.
-    punch(devices[device].file, offset, size)
-    devices[device].used -= size
-
-
-cdef void* find_room(size_t size, size_t alignment) noexcept nogil:
-    # Addresses without access, aligned: what is too much at either end goes back.
-    cdef size_t padded = size + alignment
-    cdef char* start = <char*>mmap(NULL, padded, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
-    cdef char* aligned
-    global lacks_addresses
-    if <void*>start == MAP_FAILED:
-        lacks_addresses = True
-        return NULL
-    aligned = <char*>rounded(<size_t>start, alignment)
-    if aligned > start:
-        munmap(start, aligned - start)
-    if start + padded > aligned + size:
-        munmap(aligned + size, start + padded - aligned - size)
-    return aligned
-
-
-cdef bint show(void* address, size_t size, int file, long offset, int protection) noexcept nogil:
-    global lacks_addresses
-    cdef bint shown = mmap(
-        address, size, protection, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, file, offset) != MAP_FAILED
-    if not shown:
-        lacks_addresses = True
-    return shown
-
-
-cdef void hide(void* address, size_t size) noexcept nogil:
-    mmap(address, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0)
-
-
-cdef void drop_room(void* address, size_t size) noexcept nogil:
-    munmap(address, size)
 
 
 # --- plain memory ------------------------------------------------------------------------------------------
 
-cdef int plain_alloc(int device, size_t size, uintptr_t* out_address) noexcept nogil:
+cdef int memory_alloc(int device, size_t size, uintptr_t* out_address) noexcept nogil:
     cdef Range made
     cdef size_t unit = PAGE if size >= 1 << 20 else 4096
-    cdef int code
+    cdef int code = permitted(device)
+    if code:
+        return code
     if size == 0 or size >> 60:
         return INVALID_VALUE if size == 0 else OUT_OF_MEMORY
     made.size = size
@@ -353,13 +115,13 @@ cdef int plain_alloc(int device, size_t size, uintptr_t* out_address) noexcept n
     made.kind = PLAIN
     made.physical = NULL
     made.open = True
-    pthread_mutex_lock(&lock)
+    lock_memory()
     code = take_bytes(device, made.charged, &made.offset)
     if code == 0:
         code = place_plain(&made, unit)
         if code:
             give_bytes(device, made.offset, made.charged)
-    pthread_mutex_unlock(&lock)
+    unlock_memory()
     out_address[0] = made.start if code == 0 else 0
     return code
 
@@ -370,97 +132,40 @@ cdef int place_plain(Range* made, size_t unit) noexcept nogil:
     if room == NULL:
         return OUT_OF_MEMORY
     made.start = <uintptr_t>room
-    if not show(room, made.charged, devices[made.device].file, made.offset, PROT_READ | PROT_WRITE):
-        munmap(room, made.charged)
+    if not show(room, made.charged, file_of(made.device), made.offset, PROT_READ | PROT_WRITE):
+        drop_room(room, made.charged)
         return OUT_OF_MEMORY
     code = add_range(&memory, made)
     if code:
-        munmap(room, made.charged)
+        drop_room(room, made.charged)
     return code
 
 
-cdef int plain_free(int device, uintptr_t address) noexcept nogil:
+cdef int memory_free(int device, uintptr_t address) noexcept nogil:
     cdef Range* found
-    cdef int code = 0
-    if address == 0:
-        return 0
-    pthread_mutex_lock(&lock)
+    cdef int code = quiet(device)
+    if code or address == 0:
+        return code
+    lock_memory()
     found = containing(memory, address)
     if found == NULL or found.start != address or found.kind != PLAIN or found.device != device:
         code = INVALID_VALUE
     else:
-        munmap(<void*>address, found.charged)
+        drop_room(<void*>address, found.charged)
         give_bytes(device, found.offset, found.charged)
         drop_range(&memory, found)
-    pthread_mutex_unlock(&lock)
-    return code
-
-
-cdef int name_plain(int device, uintptr_t address, char* out_ipc) noexcept nogil:
-    cdef const Range* found
-    cdef int code = INVALID_VALUE
-    pthread_mutex_lock(&lock)
-    found = containing(memory, address)
-    if found != NULL and found.start == address and found.kind == PLAIN and found.device == device:
-        code = name_file(devices[device].file, MEMORY_FILE, found.offset, found.charged, out_ipc)
-    pthread_mutex_unlock(&lock)
-    return code
-
-
-cdef int open_plain(int device, const char* handle, uintptr_t* out_address) noexcept nogil:
-    # Not charged: the process that made it pays for it.
-    cdef FileName name
-    cdef Range made
-    cdef void* room
-    cdef int file = -1
-    cdef int code = open_named(handle, MEMORY_FILE, &name, &file)
-    out_address[0] = 0
-    if code:
-        return code
-    room = find_room(name.size, PAGE)
-    made.size = made.charged = name.size
-    made.offset = name.offset
-    made.physical = NULL
-    made.device = device
-    made.kind = IMPORTED
-    made.open = True
-    made.start = <uintptr_t>room
-    if room == NULL:
-        code = OUT_OF_MEMORY
-    elif not show(room, name.size, file, name.offset, PROT_READ | PROT_WRITE):
-        code = OUT_OF_MEMORY
-    else:
-        pthread_mutex_lock(&lock)
-        code = add_range(&memory, &made)
-        pthread_mutex_unlock(&lock)
-    close_file(file)
-    if code and room != NULL:
-        munmap(room, name.size)
-    if code == 0:
-        out_address[0] = made.start
-    return code
-
-
-cdef int close_plain(int device, uintptr_t address) noexcept nogil:
-    cdef Range* found
-    cdef int code = INVALID_VALUE
-    pthread_mutex_lock(&lock)
-    found = containing(memory, address)
-    if found != NULL and found.start == address and found.kind == IMPORTED and found.device == device:
-        munmap(<void*>address, found.charged)
-        drop_range(&memory, found)
-        code = 0
-    pthread_mutex_unlock(&lock)
+    unlock_memory()
     return code
 
 
 # --- page-locked memory ------------------------------------------------------------------------------------
 
-cdef int pinned_alloc(size_t size, uintptr_t* out_address) noexcept nogil:
-    global lacks_addresses
+cdef int host_alloc(int device, size_t size, uintptr_t* out_address) noexcept nogil:
     cdef Range made
     cdef void* room
-    cdef int code
+    cdef int code = permitted(device)
+    if code:
+        return code
     out_address[0] = 0
     if size == 0:
         return 0
@@ -468,94 +173,87 @@ cdef int pinned_alloc(size_t size, uintptr_t* out_address) noexcept nogil:
     made.kind = PINNED
     made.device = HOST_MEMORY
     made.open = True
-    room = mmap(NULL, made.size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
-    if room == MAP_FAILED:
-        lacks_addresses = True
+    room = take_pages(made.size)
+    if room == NULL:
         return OUT_OF_MEMORY
     made.start = <uintptr_t>room
-    pthread_mutex_lock(&lock)
+    lock_memory()
     code = add_range(&memory, &made)
-    pthread_mutex_unlock(&lock)
+    unlock_memory()
     if code:
-        munmap(room, made.size)
+        drop_room(room, made.size)
         return code
     out_address[0] = made.start
     return 0
 
 
-cdef int pinned_free(uintptr_t address) noexcept nogil:
+cdef int host_free(int device, uintptr_t address) noexcept nogil:
     cdef Range* found
-    cdef int code = INVALID_VALUE
-    if address == 0:
-        return 0
-    pthread_mutex_lock(&lock)
+    cdef int code = quiet(device)
+    if code or address == 0:
+        return code
+    code = INVALID_VALUE
+    lock_memory()
     found = containing(memory, address)
     if found != NULL and found.start == address and found.kind == PINNED:
-        munmap(<void*>address, found.size)
+        drop_room(<void*>address, found.size)
         drop_range(&memory, found)
         code = 0
-    pthread_mutex_unlock(&lock)
+    unlock_memory()
     return code
 
 
-cdef int pinned_register(uintptr_t address, size_t size) noexcept nogil:
+cdef int host_register(int device, uintptr_t address, size_t size) noexcept nogil:
     cdef Range made
     cdef const Range* found
-    cdef int code
-    if address == 0 or size == 0:
-        return INVALID_VALUE
+    cdef int code = permitted(device)
+    if code or address == 0 or size == 0:
+        return code if code else INVALID_VALUE
     made.start = address
     made.size = size
     made.kind = REGISTERED
     made.device = HOST_MEMORY
     made.open = True
-    pthread_mutex_lock(&lock)
+    lock_memory()
     found = last_before(memory, address + size)
     if found != NULL and found.start + found.size > address:
         code = HOST_MEMORY_REGISTERED if found.kind == REGISTERED else INVALID_VALUE
     else:
         code = add_range(&memory, &made)
-    pthread_mutex_unlock(&lock)
+    unlock_memory()
     return code
 
 
-cdef int pinned_unregister(uintptr_t address) noexcept nogil:
+cdef int host_unregister(int device, uintptr_t address) noexcept nogil:
     cdef Range* found
-    cdef int code = HOST_MEMORY_NOT_REGISTERED
-    pthread_mutex_lock(&lock)
+    cdef int code = quiet(device)
+    if code:
+        return code
+    code = HOST_MEMORY_NOT_REGISTERED
+    lock_memory()
     found = containing(memory, address)
     if found != NULL and found.start == address and found.kind == REGISTERED:
         drop_range(&memory, found)
         code = 0
     elif found != NULL:
         code = INVALID_VALUE
-    pthread_mutex_unlock(&lock)
+    unlock_memory()
     return code
 
 
-pthread_mutex_init(&lock, NULL)
+# --- virtual memory: reservations ---------------------------------------------------------------------------
+
+cdef int granularity(int device, size_t* out_size) noexcept nogil:
+    out_size[0] = PAGE
+    return gate(device)
 
 
-# --- virtual memory -----------------------------------------------------------------------------------------
-
-# Virtual memory, guarded by the lock.
-cdef Range* reservations = NULL
-cdef AddressMap physicals
-cdef uintptr_t next_handle = 0x5000000000  # never reused
-
-
-cdef size_t count_physicals() noexcept nogil:
-    cdef size_t count
-    lock_memory()
-    count = physicals.count
-    unlock_memory()
-    return count
-
-
-cdef int reserve(size_t size, size_t alignment, uintptr_t* out_address) noexcept nogil:
+cdef int address_reserve(size_t size, size_t alignment, uintptr_t* out_address) noexcept nogil:
     cdef Range made
     cdef void* room
-    cdef int code
+    cdef int code = gate_any()
+    if code:
+        return code
     out_address[0] = 0
     if size == 0 or size % PAGE or alignment & (alignment - 1):
         return INVALID_VALUE
@@ -577,10 +275,12 @@ cdef int reserve(size_t size, size_t alignment, uintptr_t* out_address) noexcept
     return 0
 
 
-cdef int unreserve(uintptr_t address, size_t size) noexcept nogil:
+cdef int address_free(uintptr_t address, size_t size) noexcept nogil:
     cdef Range* found
     cdef const Range* mapped
-    cdef int code = 0
+    cdef int code = gate_any()
+    if code:
+        return code
     lock_memory()
     found = containing(reservations, address)
     mapped = last_before(memory, address + size)
@@ -595,12 +295,14 @@ cdef int unreserve(uintptr_t address, size_t size) noexcept nogil:
     return code
 
 
-cdef bint is_reserved(uintptr_t address) noexcept nogil:
-    cdef bint answer
+# --- virtual memory: physical handles ----------------------------------------------------------------------
+
+cdef size_t count_physicals() noexcept nogil:
+    cdef size_t count
     lock_memory()
-    answer = containing(reservations, address) != NULL
+    count = physicals.count
     unlock_memory()
-    return answer
+    return count
 
 
 cdef int add_physical(int device, size_t size, int own, bint charged, uintptr_t* out_handle) noexcept nogil:
@@ -631,9 +333,19 @@ cdef int add_physical(int device, size_t size, int own, bint charged, uintptr_t*
     return code
 
 
+cdef int physical_create(int device, size_t size, uintptr_t* out_handle) noexcept nogil:
+    return create(device, size, False, out_handle)
+
+
+cdef int physical_create_shared(int device, size_t size, uintptr_t* out_handle) noexcept nogil:
+    return create(device, size, True, out_handle)
+
+
 cdef int create(int device, size_t size, bint shared, uintptr_t* out_handle) noexcept nogil:
     cdef int own = -1
-    cdef int code
+    cdef int code = gate(device)
+    if code:
+        return code
     out_handle[0] = 0
     if size == 0 or size % PAGE:
         return INVALID_VALUE
@@ -647,9 +359,12 @@ cdef int create(int device, size_t size, bint shared, uintptr_t* out_handle) noe
     return code
 
 
-cdef int export_file(uintptr_t handle, int* out_file) noexcept nogil:
+cdef int physical_export(uintptr_t handle, int* out_file) noexcept nogil:
     cdef const Physical* found
-    cdef int code = INVALID_VALUE
+    cdef int code = gate_any()
+    if code:
+        return code
+    code = INVALID_VALUE
     out_file[0] = -1
     lock_memory()
     found = <const Physical*>map_find(&physicals, handle)
@@ -660,10 +375,14 @@ cdef int export_file(uintptr_t handle, int* out_file) noexcept nogil:
     return code
 
 
-cdef int import_file(int device, int file, uintptr_t* out_handle) noexcept nogil:
-    cdef long size = file_size(file)
-    cdef int own, code
+cdef int physical_import(int device, int file, uintptr_t* out_handle) noexcept nogil:
+    cdef long size
+    cdef int own
+    cdef int code = gate(device)
+    if code:
+        return code
     out_handle[0] = 0
+    size = file_size(file)
     if size <= 0 or size % PAGE:
         return INVALID_VALUE
     own = copy_file(file)
@@ -683,7 +402,7 @@ cdef void let_go(Physical* physical) noexcept nogil:
     else:
         close_file(physical.own)
         if physical.charged:
-            devices[physical.device].used -= physical.size
+            uncharge(physical.device, physical.size)
     free(physical)
 
 
@@ -691,8 +410,11 @@ cdef int file_of_physical(const Physical* physical) noexcept nogil:
     return physical.own if physical.own >= 0 else file_of(physical.device)
 
 
-cdef int release(uintptr_t handle) noexcept nogil:
+cdef int physical_release(uintptr_t handle) noexcept nogil:
     cdef Physical* found
+    cdef int code = gate_any()
+    if code:
+        return code
     lock_memory()
     found = <Physical*>map_remove(&physicals, handle)
     if found != NULL:
@@ -701,6 +423,8 @@ cdef int release(uintptr_t handle) noexcept nogil:
     unlock_memory()
     return 0 if found != NULL else INVALID_VALUE
 
+
+# --- virtual memory: mappings ------------------------------------------------------------------------------
 
 cdef bint is_clear(uintptr_t address, size_t size) noexcept nogil:
     # Nothing is mapped in [address, address + size), and a reservation holds it whole.
@@ -711,10 +435,12 @@ cdef bint is_clear(uintptr_t address, size_t size) noexcept nogil:
     return mapped == NULL or mapped.start + mapped.size <= address
 
 
-cdef int map_pages(uintptr_t address, size_t size, uintptr_t handle) noexcept nogil:
+cdef int memory_map(uintptr_t address, size_t size, uintptr_t handle) noexcept nogil:
     cdef Physical* physical
     cdef Range made
-    cdef int code = 0
+    cdef int code = gate_any()
+    if code:
+        return code
     lock_memory()
     physical = <Physical*>map_find(&physicals, handle)
     if physical == NULL or size == 0 or size % PAGE or address % PAGE:
@@ -753,10 +479,12 @@ cdef bint is_mapped(uintptr_t address, size_t size) noexcept nogil:
     return size > 0
 
 
-cdef int open_pages(uintptr_t address, size_t size, int device) noexcept nogil:
+cdef int memory_access(uintptr_t address, size_t size, int device) noexcept nogil:
     cdef uintptr_t at = address
     cdef Range* found
-    cdef int code = 0
+    cdef int code = gate_any()
+    if code:
+        return code
     if not known_device(device):
         return INVALID_DEVICE
     lock_memory()
@@ -795,12 +523,12 @@ cdef void unmap_one(Range* found) noexcept nogil:
     drop_range(&memory, found)
 
 
-cdef int unmap_pages(uintptr_t address, size_t size) noexcept nogil:
+cdef int memory_unmap(uintptr_t address, size_t size) noexcept nogil:
     # Holes are no matter, a part of a mapping is.
     cdef Range* found
-    cdef int code = 0
-    if size == 0:
-        return INVALID_VALUE
+    cdef int code = gate_any()
+    if code or size == 0:
+        return code if code else INVALID_VALUE
     lock_memory()
     if not is_whole(address, size):
         code = INVALID_VALUE
@@ -809,5 +537,74 @@ cdef int unmap_pages(uintptr_t address, size_t size) noexcept nogil:
         if found == NULL or found.start < address:
             break
         unmap_one(found)
+    unlock_memory()
+    return code
+
+
+# --- plain memory of other processes ------------------------------------------------------------------------
+
+cdef int ipc_memory_export(int device, uintptr_t address, char* out_ipc) noexcept nogil:
+    cdef const Range* found
+    cdef int code = gate(device)
+    if code:
+        return code
+    code = INVALID_VALUE
+    lock_memory()
+    found = containing(memory, address)
+    if found != NULL and found.start == address and found.kind == PLAIN and found.device == device:
+        code = name_file(file_of(device), MEMORY_FILE, found.offset, found.charged, out_ipc)
+    unlock_memory()
+    return code
+
+
+cdef int ipc_memory_open(int device, const char* handle, uintptr_t* out_address) noexcept nogil:
+    # Not charged: the process that made it pays for it.
+    cdef FileName name
+    cdef Range made
+    cdef void* room
+    cdef int file = -1
+    cdef int code = gate(device)
+    if code:
+        return code
+    out_address[0] = 0
+    code = open_named(handle, MEMORY_FILE, &name, &file)
+    if code:
+        return code
+    room = find_room(name.size, PAGE)
+    made.size = made.charged = name.size
+    made.offset = name.offset
+    made.physical = NULL
+    made.device = device
+    made.kind = IMPORTED
+    made.open = True
+    made.start = <uintptr_t>room
+    if room == NULL:
+        code = OUT_OF_MEMORY
+    elif not show(room, name.size, file, name.offset, PROT_READ | PROT_WRITE):
+        code = OUT_OF_MEMORY
+    else:
+        lock_memory()
+        code = add_range(&memory, &made)
+        unlock_memory()
+    close_file(file)
+    if code and room != NULL:
+        drop_room(room, name.size)
+    if code == 0:
+        out_address[0] = made.start
+    return code
+
+
+cdef int ipc_memory_close(int device, uintptr_t address) noexcept nogil:
+    cdef Range* found
+    cdef int code = quiet(device)
+    if code:
+        return code
+    code = INVALID_VALUE
+    lock_memory()
+    found = containing(memory, address)
+    if found != NULL and found.start == address and found.kind == IMPORTED and found.device == device:
+        drop_room(<void*>address, found.charged)
+        drop_range(&memory, found)
+        code = 0
     unlock_memory()
     return code

@@ -5,7 +5,7 @@ from libc.stdint cimport uint64_t, uintptr_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memmove, memset
 
-from accelrt.driver.host.memory cimport UNKNOWN_MEMORY, owner_of
+from accelrt.driver.host.ranges cimport UNKNOWN_MEMORY, owner_of
 from accelrt.driver.host.shared_event cimport SharedEvent, drop_shared_event
 from accelrt.driver.table cimport host_fn
 from accelrt.driver.waiting cimport pthread_cond_t

@@ -10,7 +10,7 @@ from libc.string cimport memmove, memset
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
 from accelrt.core.locks cimport pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock
 from accelrt.driver.host.crew cimport share
-from accelrt.driver.host.memory cimport MAX_HOST_DEVICES
+from accelrt.driver.host.ranges cimport MAX_HOST_DEVICES
 from accelrt.driver.host.shared_event cimport complete_record, sleep_on
 from accelrt.driver.table cimport STREAM_BLOCKING
 from accelrt.driver.waiting cimport INTERRUPTED, is_interruptible, pause_on

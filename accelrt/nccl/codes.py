@@ -1,14 +1,16 @@
-"""Elements and reductions by NCCL's numbers (ncclDataType_t, ncclRedOp_t)."""
+"""NCCL's numbers: elements, reductions and answers (ncclDataType_t, ncclRedOp_t, ncclResult_t)."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 
+from accelrt.errors import NcclError
+
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["AVG", "MAX", "MIN", "PROD", "SUM", "moved_as", "reduced_as"]
+__all__ = ["AVG", "MAX", "MIN", "PROD", "SUM", "BackendError", "error_of", "moved_as", "reduced_as"]
 
 SUM, PROD, MAX, MIN, AVG = range(5)
 OPS = {"sum": SUM, "prod": PROD, "max": MAX, "min": MIN, "avg": AVG}
@@ -98,3 +100,56 @@ def _find_moved(dtype: Any) -> tuple[int, int, int]:
     if dtype.name in CODES:
         return CODES[dtype.name], 1, dtype.itemsize
     return BYTE, dtype.itemsize, 1
+
+
+# By the number: the name without its prefix, what it means, and what to do.
+RESULTS = {
+    1: (
+        "UNHANDLED_CUDA_ERROR",
+        "a call of CUDA's failed inside NCCL",
+        "NCCL_DEBUG=WARN prints which; two ranks on one device are refused so too",
+    ),
+    2: (
+        "SYSTEM_ERROR",
+        "a call of the system's failed",
+        "NCCL_DEBUG=WARN prints which; the network interface (NCCL_SOCKET_IFNAME) and /dev/shm are the "
+        "usual causes",
+    ),
+    3: ("INTERNAL_ERROR", "a check inside NCCL failed", "NCCL_DEBUG=WARN prints which"),
+    4: ("INVALID_ARGUMENT", "an argument is not allowed", "NCCL_DEBUG=WARN prints which"),
+    5: ("INVALID_USAGE", "the call is not allowed now", "NCCL_DEBUG=WARN prints why"),
+    6: (
+        "REMOTE_ERROR",
+        "another rank has failed or left",
+        "abort() this communicator, and make another one with the ranks that are left",
+    ),
+    7: ("IN_PROGRESS", "the call is not complete", "call again later"),
+    8: (
+        "TIMEOUT",
+        "a call took too long",
+        "abort() this communicator, and make another one with the ranks that are left",
+    ),
+}
+
+
+class BackendError(Exception):
+    """What a backend's call answered.
+
+    Attributes:
+        code: int, a number of ncclResult_t.
+        text: str, what else the backend says of it; may be empty.
+    """
+
+    def __init__(self, code: int, text: str = "") -> None:
+        super().__init__(code, text)
+        self.code = code
+        self.text = text
+
+
+def error_of(code: int, text: str, call: str) -> NcclError:
+    """The error of a call, such as "all_reduce(rank=0, count=3)", that answered a number."""
+    name, meaning, advice = RESULTS.get(
+        code, ("UNKNOWN", "an answer that is not known", "NCCL_DEBUG=WARN tells more")
+    )
+    text = f"{call} answered {name} ({code}): {text or meaning}; {advice}"
+    return NcclError(text, code, name, call.partition("(")[0])
