@@ -25,6 +25,13 @@ def pytest_collection_modifyitems(config, items):
         items[:] = [item for item in items if not item.get_closest_marker(other)]
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish():
+    """Takes what collection made out of the collector's sight, else each collection visits 200,000 objects."""
+    gc.collect()
+    gc.freeze()
+
+
 def live_things():
     """What the host driver says is alive, less what accelrt keeps for reuse: streams and idle events."""
     from accelrt.driver.host import driver as host
