@@ -13,7 +13,10 @@ def in_child(function, *arguments, **environment):
     The child has ACCELRT_DRIVER=host, every audit on, and the environment given on top of this process's.
     Raises AssertionError with the child's output if it fails.
     """
-    code = f"from {function.__module__} import {function.__name__} as scenario; scenario(*{arguments!r})"
+    code = (
+        f"import gc; from {function.__module__} import {function.__name__} as scenario; "
+        f"gc.freeze(); scenario(*{arguments!r})"  # a scenario that collects garbage visits its own only
+    )
     settings = {"ACCELRT_DRIVER": "host", "ACCELRT_DEBUG": "2"}
     settings["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     done = subprocess.run(
