@@ -45,7 +45,7 @@ def test_answers_before_the_first_use_are_torchs(torchs):
         expression: [answer, warnings_of(expression)] for expression, answer in torch_behaviour.ANSWERS
     }
     told = dict(torchs[0])
-    if told.pop("cuda.is_initialized()")[0] == "True":  # torch's stream(None) initialises where there is a GPU
+    if told.pop("cuda.is_initialized()")[0] == "True":  # with a GPU, torch's stream(None) initialises
         assert torchs[2] == "cuda.stream(None).__enter__()"
     del expected["cuda.is_initialized()"]
     assert told == expected

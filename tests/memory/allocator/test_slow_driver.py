@@ -1,5 +1,5 @@
-"""Threads that allocate and free while another one's call of the driver takes long: the identities hold at every
-moment, although an operation that waits for the driver is half done."""
+"""Threads that allocate and free while another one's call of the driver takes long: the identities hold at
+every moment, although an operation that waits for the driver is half done."""
 
 import random
 from concurrent.futures import ThreadPoolExecutor
