@@ -48,6 +48,7 @@ class Sweep:
         """Sweeps row by row where an error is to name the row, else over all calls in their order."""
         self.check_success(*self.path())
         self.level = self.settled()
+        gc.freeze()  # what the path imported: each failure's collection then visits its own garbage
         self.faults.reset_call_counts()
         self.check_success(*self.path())
         self.level = self.settled()

@@ -1,10 +1,26 @@
 """Runs a function of a test file, or source, in a process of its own."""
 
+import json
 import os
+import signal
 import subprocess
 import sys
 
 SECONDS = 600
+
+
+def interpreter(function, then, environment):
+    """Arguments of Popen: an interpreter that imports a function as scenario, and then runs a line of code.
+
+    What it imported is frozen meanwhile, so that a scenario which collects garbage visits its own only.
+    """
+    code = (
+        f"import gc; from {function.__module__} import {function.__name__} as scenario\n"
+        f"gc.freeze()\ntry: {then}\nfinally: gc.unfreeze()"
+    )
+    settings = {"ACCELRT_DRIVER": "host", "ACCELRT_DEBUG": "2"}
+    settings["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    return {"args": [sys.executable, "-P", "-c", code], "env": os.environ | settings | environment}
 
 
 def in_child(function, *arguments, **environment):
@@ -13,12 +29,8 @@ def in_child(function, *arguments, **environment):
     The child has ACCELRT_DRIVER=host, every audit on, and the environment given on top of this process's.
     Raises AssertionError with the child's output if it fails.
     """
-    code = f"from {function.__module__} import {function.__name__} as scenario; scenario(*{arguments!r})"
-    settings = {"ACCELRT_DRIVER": "host", "ACCELRT_DEBUG": "2"}
-    settings["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     done = subprocess.run(
-        [sys.executable, "-P", "-c", code],
-        env=os.environ | settings | environment,
+        **interpreter(function, f"scenario(*{arguments!r})", environment),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -27,6 +39,51 @@ def in_child(function, *arguments, **environment):
     )
     assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}"
     return done.stdout
+
+
+class Forks:
+    """An interpreter that has imported a function's module, and calls the function in a fork for each call.
+
+    For many calls after long imports.  The environment is in_child's; nothing is initialised before the
+    fork, which ends as an interpreter does.
+    """
+
+    def __init__(self, function, folder):
+        self.output = str(folder / "output")
+        self.process = subprocess.Popen(
+            **interpreter(function, "import child; child.serve(scenario)", {}),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def call(self, *arguments):
+        """Calls the function with arguments that JSON can say; raises AssertionError with what it printed."""
+        print(json.dumps([arguments, self.output]), file=self.process.stdin, flush=True)
+        status = self.process.stdout.readline().strip()
+        with open(self.output, errors="replace") as file:
+            assert status == "0", f"exit status {status}\n{file.read()}"
+
+    def close(self):
+        self.process.communicate()
+        assert self.process.returncode == 0
+
+
+def serve(function):
+    import accelrt
+
+    assert not accelrt.is_initialized()
+    for line in sys.stdin:
+        arguments, path = json.loads(line)
+        child = os.fork()
+        if child == 0:
+            signal.alarm(SECONDS)
+            output = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+            function(*arguments)
+            return
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 
 
 def run_code(code, **environment):

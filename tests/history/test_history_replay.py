@@ -67,6 +67,8 @@ def recording_changed_beside_threads():
         kept = []
         while not over.is_set():
             kept += steps(seed, 20, streams, pool)
+            while len(kept) > 100:  # the recordings may take long
+                accelrt.caching_allocator_delete(kept.pop(0)[0])
             seed += 1
         for address, _ in kept:
             accelrt.caching_allocator_delete(address)

@@ -41,11 +41,20 @@ def start(script, *arguments, **settings):
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
 
 
-@pytest.fixture(scope="module", params=SCRIPTS)
-def suite(request):
-    done = start(request.param, "--quick", "--json")
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+@pytest.fixture(scope="module")
+def all_run(tmp_path_factory):
+    """All benchmarks, run by one command: the finished process, and the folder of what it wrote."""
+    folder = tmp_path_factory.mktemp("benchmarks")
+    return start("run_all", "--quick", "--out", str(folder)), folder
+
+
+@pytest.fixture(params=SCRIPTS)
+def suite(request, all_run):
+    """What one of them said as JSON."""
+    _, folder = all_run
+    said = json.loads((folder / "RESULTS.json").read_text())["benchmarks"][f"{request.param}.py"]
+    assert "failed" not in said, said
+    return said
 
 
 def test_a_benchmark_fills_every_cell_of_accelrt(suite):
@@ -54,6 +63,12 @@ def test_a_benchmark_fills_every_cell_of_accelrt(suite):
     assert suite["rows"]
     for row in suite["rows"]:
         assert math.isfinite(row["cells"]["accelrt"]["value"]), row["key"]
+
+
+def test_a_benchmark_prints_nothing_but_its_json():
+    done = start("bench_graph", "--quick", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["rows"]
 
 
 def test_a_benchmark_gives_a_reason_for_every_empty_column(suite):
@@ -74,12 +89,12 @@ def test_a_replay_counts_bytes_that_add_up(suite):
         assert cell["value"] == cell["reserved"] / cell["live"]
 
 
-def test_all_benchmarks_run_with_one_command(tmp_path):
-    done = start("run_all", "--quick", "--out", str(tmp_path))
+def test_all_benchmarks_run_with_one_command(all_run):
+    done, folder = all_run
     assert done.returncode == 0, done.stderr
-    results = json.loads((tmp_path / "RESULTS.json").read_text())
+    results = json.loads((folder / "RESULTS.json").read_text())
     assert set(results["benchmarks"]) == {f"{script}.py" for script in SCRIPTS + OTHERS}
-    text = (tmp_path / "RESULTS.md").read_text()
+    text = (folder / "RESULTS.md").read_text()
     assert text.strip() == done.stdout.strip()
     for benchmark in results["benchmarks"].values():
         for row in benchmark["rows"]:

@@ -4,7 +4,7 @@ import contextlib
 
 import numpy as np
 import pytest
-from child import in_child
+from child import Forks
 from package_classes import CLASSES, EXTENSION, without_init
 
 import accelrt
@@ -43,9 +43,16 @@ def call_everything(name):
     accelrt.memory.audit()
 
 
+@pytest.fixture(scope="module")
+def forks(tmp_path_factory):
+    made = Forks(call_everything, tmp_path_factory.mktemp("forks"))
+    yield made
+    made.close()
+
+
 @pytest.mark.parametrize("name", sorted((EXTENSION | {"accelrt.streams.stream.ExternalStream"}) - EXEMPT))
-def test_what_was_never_initialised_crashes_nothing(name):
-    in_child(call_everything, name)
+def test_what_was_never_initialised_crashes_nothing(forks, name):
+    forks.call(name)
 
 
 def forgetful(kind):

@@ -133,8 +133,9 @@ class PagedModel(PhysicalPages):
 
     def find_pages(self, heap, across):
         """{free block: [the slots wholly in it]}, that a heap may have; others' only if across."""
-        for other in self.progress if across else ():
-            if other.pool == heap.pool and other != heap and self.has_pages(other):
+        with_pages = self.heaps_with_pages() if across else ()
+        for other in self.progress if with_pages else ():
+            if other.pool == heap.pool and other != heap and other in with_pages:
                 self.poll_progress(other)
         return {
             block: slots
@@ -160,12 +161,13 @@ class PagedModel(PhysicalPages):
         return None
 
     def make_stitched(self, heap, size, found):
-        chosen = []
+        chosen, total = [], 0
         for block in sorted(found, key=lambda block: (-block.size, block.place)):
             for slot in found[block]:
-                if sum(each.size for each in chosen) < size:
+                if total < size:
                     chosen.append(slot)
-        segment = self.new_segment(heap, STITCHED, sum(slot.size for slot in chosen))
+                    total += slot.size
+        segment = self.new_segment(heap, STITCHED, total)
         for slot in chosen:
             append_slot(segment, slot.page)
         self.stitched.append(segment)
@@ -217,13 +219,13 @@ class PagedModel(PhysicalPages):
 
     # streams
 
-    def has_pages(self, heap):
-        return any(
-            block.state is FREE and block.size >= GRANULE
+    def heaps_with_pages(self):
+        """The heaps with a free block that is as large as a page may be."""
+        return {
+            each.heap
             for each in self.all_segments()
-            if each.heap == heap
-            for block in each.blocks
-        )
+            if any(block.state is FREE and block.size >= GRANULE for block in each.blocks)
+        }
 
     def is_quiescent(self, block):
         return block.freed <= self.progress[block.segment.heap].quiescent_until
@@ -300,9 +302,7 @@ class PagedModel(PhysicalPages):
                 self.drop_stitched(segment)
         for page in list(self.pages):
             slot = page.resident
-            if slot.segment.heap.pool not in self.retained and any(
-                block.state is FREE and slot.within(block) for block in slot.segment.blocks
-            ):
+            if slot.segment.heap.pool not in self.retained and slot.is_free():
                 self.evict(page)
                 self.release_page(page)
         self.refused = math.inf

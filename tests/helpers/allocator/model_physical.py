@@ -1,7 +1,9 @@
 """Physical pages in the model of the allocator: where they are mapped and resident, and growth."""
 
 import math
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from model import Model
 from model_blocks import EXPANDABLE, FREE, HOLE, MIB, STITCHED, Block, Segment, round_up
@@ -9,6 +11,7 @@ from model_blocks import EXPANDABLE, FREE, HOLE, MIB, STITCHED, Block, Segment, 
 GRANULE = 2 * MIB
 GIB = 1 << 30
 RESERVED = 1 << 15  # granules of a reservation
+by_offset = attrgetter("offset")
 
 
 @dataclass(eq=False, slots=True)
@@ -29,8 +32,17 @@ class Slot:
     def is_resident(self):
         return self.page is not None and self.page.resident is self
 
-    def within(self, block):
-        return block.offset <= self.offset and self.offset + self.size <= block.end
+    @property
+    def end(self):
+        return self.offset + self.size
+
+    def index(self):
+        """Of the block, in its segment's blocks, that the slot begins in."""
+        return bisect_right(self.segment.blocks, self.offset, key=by_offset) - 1
+
+    def is_free(self):
+        block = self.segment.blocks[self.index()]
+        return block.state is FREE and self.end <= block.end
 
 
 class PhysicalPages(Model):
@@ -54,10 +66,10 @@ class PhysicalPages(Model):
     def evict(self, page):
         """The slot where the page is resident becomes a hole."""
         slot, blocks = page.resident, page.resident.segment.blocks
-        index = next(index for index, block in enumerate(blocks) if slot.within(block))
+        index = slot.index()
         block = blocks[index]
-        ends = [(block.offset, slot.offset), (slot.offset, slot.offset + slot.size)]
-        ends.append((slot.offset + slot.size, block.end))
+        assert slot.end <= block.end
+        ends = [(block.offset, slot.offset), (slot.offset, slot.end), (slot.end, block.end)]
         blocks[index : index + 1] = [
             Block(slot.segment, low, high - low, HOLE if low == slot.offset else FREE, freed=block.freed)
             for low, high in ends
@@ -290,7 +302,10 @@ def count_runs(slots):
 
 
 def whole_slots(block):
-    return [slot for slot in block.segment.slots if slot.within(block)]
+    slots = block.segment.slots
+    first = bisect_left(slots, block.offset, key=by_offset)
+    after = bisect_right(slots, block.end, key=attrgetter("end"))
+    return slots[first:after]
 
 
 def append_slot(segment, page):

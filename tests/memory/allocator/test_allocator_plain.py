@@ -13,8 +13,9 @@ HERE = Path(__file__).parent
 
 @pytest.mark.parametrize("name", ["statistics", "refusals", "threads"])
 def test_the_same_file_passes_with_plain_segments(name):
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider"]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", HERE / f"test_allocator_{name}.py"],
+        [*command, HERE / f"test_allocator_{name}.py"],
         env=os.environ | {"ACCELRT_ALLOC_CONF": "expandable_segments:False"},
         cwd=HERE.parents[2],
         stdout=subprocess.PIPE,
