@@ -19,8 +19,6 @@ from accelrt.streams.event import Event
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from multiprocessing.connection import Connection
-    from typing import Any
 
     from accelrt.buffers.buffer import Buffer
     from accelrt.sharing.mapping import Mapping
@@ -237,7 +235,7 @@ def ask(owner: Owner, place: Place, ending: Ending) -> bytes:
     connection = owner.connection
     files = ending.mapped is None
     wire.send(connection, {"do": "open", "loan": place.loan, "as": ending.number, "files": files})
-    answer = wire.receive(connection)
+    answer, some, failure = wire.receive_files(connection)
     if answer.get("error") == "gone":
         raise missing(place, "it was opened before" if place.ticket else "its owner has closed the handle")
     if "error" in answer:
@@ -248,27 +246,24 @@ def ask(owner: Owner, place: Place, ending: Ending) -> bytes:
         made.finish()
         ending.mapped = put_mapped(place, made)
     elif files:
-        ending.mapped = put_mapped(place, receive_pages(connection, place))
+        ending.mapped = put_mapped(place, receive_pages(connection, place, some, failure))
     return bytes.fromhex(answer["event"] or "")
 
 
-def receive_pages(connection: Connection[Any, Any], place: Place) -> Mapping:
-    """Takes all descriptors, also after a failure, so that the next message is read as such."""
-    failure: Exception | None = None
+def receive_pages(
+    connection: wire.Connection, place: Place, files: list[int], failure: Exception | None
+) -> Mapping:
+    """Maps the pages, of which the first descriptors came already, or failed to.  Takes all the others, also
+    after a failure, so that the next message is read as such."""
     made: Mapping | None = None
     done = 0
     try:
         made = mapping.reserve(mapping.find_device(place.uuid), place.size)
     except RuntimeError as error:
-        failure = error
-    while done < len(place.pages):
+        failure = failure or error
+    while True:
         some = place.pages[done : done + wire.FILES_AT_ONCE]
         done += len(some)
-        try:
-            files, fault = wire.receive_files(connection)
-        except wire.Unsent as error:  # nothing follows
-            raise RuntimeError(f"process {place.pid} could not hand over its memory: {error}") from error
-        failure = failure or fault
         try:
             if failure is None and made is not None:
                 add_pages(made, files, some)
@@ -277,6 +272,12 @@ def receive_pages(connection: Connection[Any, Any], place: Place) -> Mapping:
         finally:
             for file in files:
                 os.close(file)
+        if done >= len(place.pages):
+            break
+        message, files, fault = wire.receive_files(connection)
+        if "error" in message:  # nothing follows
+            raise RuntimeError(f"process {place.pid} could not hand over its memory: {message['error']}")
+        failure = failure or fault
     if failure is not None or made is None:
         raise failure or RuntimeError("nothing was mapped")
     made.finish()

@@ -20,7 +20,6 @@ from accelrt.streams.stream import default_stream
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
     import socket
-    from multiprocessing.connection import Connection
     from typing import Any
 
     from accelrt.sharing.mapping import SharedBytes
@@ -66,7 +65,7 @@ class Borrower:
     def __init__(self, taken: socket.socket) -> None:
         self.taken = taken
         self.who = ""  # the process, whichever of its connections
-        self.connection: Connection[Any, Any] | None = None
+        self.connection: wire.Connection | None = None
         self.life = -1  # a descriptor that can be read once the process has ended
         threading.Thread(target=self.serve, name="accelrt-sharing-lender", daemon=True).start()
 
@@ -83,10 +82,10 @@ class Borrower:
         finally:
             self.end()
 
-    def next_message(self, connection: Connection[Any, Any]) -> bool:
+    def next_message(self, connection: wire.Connection) -> bool:
         """Whether the process is there; a child that it forked may have its end of the connection too."""
-        ready = wait([connection] if self.life < 0 else [connection, self.life])
-        if connection not in ready:
+        ready = wait([connection.socket] if self.life < 0 else [connection.socket, self.life])
+        if connection.socket not in ready:
             return False
         message = wire.receive(connection)
         if message["do"] == "open":
@@ -97,7 +96,7 @@ class Borrower:
             take_back([(self.who, number) for number in message["done"]])
         return True
 
-    def hand_out(self, connection: Connection[Any, Any], number: int, name: int, files: bool) -> None:
+    def hand_out(self, connection: wire.Connection, number: int, name: int, files: bool) -> None:
         with _lock:
             loan = _loans.get(number)
             if loan is not None:
@@ -114,13 +113,13 @@ class Borrower:
                 answer["event"] = loan.event.ipc_handle().hex()
             if files and memory.serial is not None:
                 answer["segment"] = memory.export_segment().hex()
+            send_pages(connection, answer, memory, 0, len(memory.pages) if files else 0)
         except RuntimeError as error:
             take_back([(self.who, name)])
             wire.send(connection, {"error": str(error)})
             return
-        wire.send(connection, answer)
-        if files:
-            send_pages(connection, memory)
+        if files and len(memory.pages) > wire.FILES_AT_ONCE:
+            send_more_pages(connection, memory)
 
     def end(self) -> None:
         """The connection is gone; what the process has comes back when it has ended."""
@@ -150,23 +149,30 @@ def take_back(names: list[tuple[str, int]]) -> None:
     gone.clear()  # without the lock: memory goes back
 
 
-def send_pages(connection: Connection[Any, Any], memory: SharedBytes) -> None:
-    """Descriptors some at a time: a message has no room for those of large memory, nor has a process."""
-    for first in range(0, len(memory.pages), wire.FILES_AT_ONCE):
-        files: list[int] = []
-        own: list[int] = []
+def send_pages(
+    connection: wire.Connection, message: wire.Message, memory: SharedBytes, first: int, end: int
+) -> None:
+    """A message with the descriptors of some pages: at once it has no room for those of large memory."""
+    files: list[int] = []
+    own: list[int] = []
+    try:
+        for index in range(first, min(first + wire.FILES_AT_ONCE, end)):
+            file, is_own = memory.export_page(index)
+            files.append(file)
+            own += [file] * is_own
+        wire.send(connection, message | {"files": len(files)}, files)
+    finally:
+        for file in own:
+            os.close(file)
+
+
+def send_more_pages(connection: wire.Connection, memory: SharedBytes) -> None:
+    for first in range(wire.FILES_AT_ONCE, len(memory.pages), wire.FILES_AT_ONCE):
         try:
-            for index in range(first, min(first + wire.FILES_AT_ONCE, len(memory.pages))):
-                file, is_own = memory.export_page(index)
-                files.append(file)
-                own += [file] * is_own
-            wire.send_files(connection, files)
+            send_pages(connection, {}, memory, first, len(memory.pages))
         except RuntimeError as error:
             wire.send(connection, {"error": str(error)})
             return
-        finally:
-            for file in own:
-                os.close(file)
 
 
 def open_life(pid: int) -> int:

@@ -1,7 +1,8 @@
 """Two processes' connection: a Unix socket in the abstract namespace, which leaves no file behind.
 
 The kernel names the process at the other end, multiprocessing's authkey proves that it is a friend, and
-messages are JSON: nothing is unpickled.  File descriptors follow their message, some at a time.
+messages are JSON: nothing is unpickled.  A message is one packet, with the file descriptors that it brings:
+a thread that sends or receives one gives up the GIL once, and may have to wait for it again.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import secrets
 import socket
 import struct
 from multiprocessing import current_process
-from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
+from multiprocessing.connection import answer_challenge, deliver_challenge
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,18 +22,18 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FILES_AT_ONCE",
+    "Connection",
     "Message",
-    "Unsent",
     "accept",
     "connect",
     "listen",
     "receive",
     "receive_files",
     "send",
-    "send_files",
 ]
 
 FILES_AT_ONCE = 64  # descriptors in one message; Linux takes 253
+LARGEST = 1 << 16  # bytes of a message
 PATIENCE = 20  # seconds in which a process that connects has to prove itself
 CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 TIMEVAL = struct.Struct("ll")
@@ -40,14 +41,36 @@ TIMEVAL = struct.Struct("ll")
 Message = dict[str, "Any"]
 
 
-class Unsent(Exception):
-    """The other process says why it cannot send what was asked for."""
+class Connection:
+    """A socket whose packets are messages, as multiprocessing's challenges take it too."""
+
+    def __init__(self, taken: socket.socket) -> None:
+        self.socket = taken
+
+    def fileno(self) -> int:
+        return self.socket.fileno()
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def send_bytes(self, packet: bytes) -> None:
+        self.socket.send(packet)
+
+    def recv_bytes(self, maxlength: int = LARGEST) -> bytes:
+        packet = self.socket.recv(maxlength)
+        if not packet:
+            raise EOFError
+        return packet
+
+    def limit_waits(self, seconds: int) -> None:
+        """How long the socket waits for a packet; 0 is for ever."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, TIMEVAL.pack(seconds, 0))
 
 
 def listen() -> tuple[socket.socket, str]:
     """A listening socket, and its name."""
     name = f"accelrt-{os.getpid()}-{secrets.token_hex(8)}"
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         listener.bind(f"\0{name}")
         listener.listen(128)
@@ -61,7 +84,16 @@ def authkey() -> bytes:
     return bytes(current_process().authkey)
 
 
-def accept(taken: socket.socket) -> tuple[Connection[Any, Any], int]:
+def challenge(connection: Any) -> None:
+    """The other process proves that it has our authkey."""
+    deliver_challenge(connection, authkey())
+
+
+def answer(connection: Any) -> None:
+    answer_challenge(connection, authkey())
+
+
+def accept(taken: socket.socket) -> tuple[Connection, int]:
     """Proves both ends of a connection that was accepted; the other process's number with it.
 
     Raises:
@@ -69,82 +101,73 @@ def accept(taken: socket.socket) -> tuple[Connection[Any, Any], int]:
     """
     peer = taken.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
     pid, uid, _ = CREDENTIALS.unpack(peer)
-    connection: Connection[Any, Any] = Connection(taken.detach())
+    connection = Connection(taken)
     try:
-        limit_waits(connection, PATIENCE)
+        connection.limit_waits(PATIENCE)
         if uid not in (os.geteuid(), 0):
             raise PermissionError(f"process {pid} of user {uid} asked for memory of user {os.geteuid()}")
-        deliver_challenge(connection, authkey())
-        answer_challenge(connection, authkey())
-        limit_waits(connection, 0)
+        challenge(connection)
+        answer(connection)
+        connection.limit_waits(0)
     except BaseException:
         connection.close()
         raise
     return connection, pid
 
 
-def limit_waits(connection: Connection[Any, Any], seconds: int) -> None:
-    """How long the socket waits for a byte; 0 is for ever."""
-    with socket.socket(fileno=os.dup(connection.fileno())) as borrowed:
-        borrowed.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, TIMEVAL.pack(seconds, 0))
-
-
-def connect(name: str) -> Connection[Any, Any]:
+def connect(name: str) -> Connection:
     """A connection to the process that listens by that name.
 
     Raises:
         AuthenticationError: the two processes have other authkeys.
         EOFError, OSError: that process is gone.
     """
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as made:
-        made.connect(f"\0{name}")
-        connection: Connection[Any, Any] = Connection(made.detach())
+    connection = Connection(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
     try:
-        answer_challenge(connection, authkey())
-        deliver_challenge(connection, authkey())
+        connection.socket.connect(f"\0{name}")
+        answer(connection)
+        challenge(connection)
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def send(connection: Connection[Any, Any], message: Message) -> None:
-    connection.send_bytes(json.dumps(message).encode())
+def send(connection: Connection, message: Message, files: Sequence[int] = ()) -> None:
+    """A message with at most FILES_AT_ONCE descriptors, which stay the caller's."""
+    packet = json.dumps(message).encode()
+    if files:
+        socket.send_fds(connection.socket, [packet], files)
+    else:
+        connection.send_bytes(packet)
 
 
-def receive(connection: Connection[Any, Any]) -> Message:
-    found = json.loads(connection.recv_bytes())
+def read(packet: bytes) -> Message:
+    found = json.loads(packet)
     if not isinstance(found, dict):
         raise ValueError(f"a message is {found!r}; it has to be a dict")
     return found
 
 
-def send_files(connection: Connection[Any, Any], files: Sequence[int]) -> None:
-    """At most FILES_AT_ONCE descriptors, which stay the caller's."""
-    send(connection, {"files": len(files)})
-    with socket.socket(fileno=os.dup(connection.fileno())) as borrowed:
-        socket.send_fds(borrowed, [b"F"], files)
+def receive(connection: Connection) -> Message:
+    """A message that brings no descriptors."""
+    return read(connection.recv_bytes())
 
 
-def receive_files(connection: Connection[Any, Any]) -> tuple[list[int], RuntimeError | None]:
-    """The descriptors of one send_files, which are the caller's to close, or why this process could not
-    take them.
+def receive_files(connection: Connection) -> tuple[Message, list[int], RuntimeError | None]:
+    """A message, its descriptors, which are the caller's to close, and why this process could not take them.
 
     Raises:
         EOFError, OSError: the other process is gone.
-        Unsent: it could not send them, nor any after them.
     """
-    message = receive(connection)
-    if "error" in message:
-        raise Unsent(message["error"])
-    wanted = message["files"]
-    with socket.socket(fileno=os.dup(connection.fileno())) as borrowed:
-        byte, files, _, _ = socket.recv_fds(borrowed, 1, wanted, socket.MSG_CMSG_CLOEXEC)
-    if not byte:
+    packet, files, _, _ = socket.recv_fds(connection.socket, LARGEST, FILES_AT_ONCE, socket.MSG_CMSG_CLOEXEC)
+    if not packet:
         raise EOFError
+    message = read(packet)
+    wanted = message.get("files", 0)
     if len(files) == wanted:
-        return list(files), None
+        return message, list(files), None
     for file in files:
         os.close(file)
     limit = "this process may have no more (ulimit -n)"
-    return [], RuntimeError(f"{len(files)} of {wanted} file descriptors came: {limit}")
+    return message, [], RuntimeError(f"{len(files)} of {wanted} file descriptors came: {limit}")

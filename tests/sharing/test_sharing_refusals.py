@@ -150,12 +150,12 @@ def strangers():
     array = accelrt.full((3,), 1, "int8")
     handle = array.share()
     name = f"\0{handle._place.name}"
-    silent = socket.socket(socket.AF_UNIX)
+    silent = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     silent.connect(name)
-    for text in (b"", b"\0\0\0\5hello", b"\xff" * 64):
-        with socket.socket(socket.AF_UNIX) as made:
+    for packet in (b"", b"hello", b"\xff" * 64, b"[" * 100_000):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as made:
             made.connect(name)
-            made.sendall(text)
+            made.send(packet)
     other = Other()
     assert (other.call(opened, handle) == 1).all()
     other.stop()
