@@ -76,6 +76,7 @@ class Outcome:
         self.passed, self.skipped, self.failed = 0, 0, {}  # failed: name -> the last line of its error
         self.allocations = None  # that accelrt served, where it was counted
         self.trouble = ""  # why there are no results
+        self.crash = ""  # where Python was when a process of the suite died
 
     @property
     def ran(self):
@@ -123,6 +124,8 @@ def run_pytest(folder, cwd, library, arguments, jobs, extra=None, plugged=True):
             read_lines(said, outcome)
         if not outcome.ran:
             outcome.trouble = said[-2000:]
+        if "Fatal Python error" in said:
+            outcome.crash = "Fatal" + said.partition("Fatal")[2][:3000]
         outcome.allocations = sum(json.loads(path.read_text()) for path in Path(counts).glob("*.json"))
     return outcome
 
@@ -212,6 +215,8 @@ def run_suite(name, folder, jobs):
     )
     if outcome.trouble:
         print("   not all, or no results:", outcome.trouble)
+    if outcome.crash:
+        print("   a process died:", outcome.crash)
     for test, why in sorted(outcome.failed.items()):
         print(
             f"   {'fails without accelrt too' if test in without else 'FAILS'}: {test}: {' '.join(why)[:300]}"

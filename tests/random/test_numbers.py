@@ -57,6 +57,21 @@ def test_uniform_numbers_are_the_oracles_to_the_bit(dtype):
             assert drawer.get_offset() == offset + philox.used(size, width, SMALL)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
+def test_numbers_do_not_depend_on_where_memory_begins(dtype):
+    """A GPU writes four neighbours at once where they are aligned."""
+    for size in (1, 3, 4, 5, 4099):
+        whole = accelrt.full(size + 8, 77, dtype)
+        draws = []
+        for shift in (0, 1, 2, 3, 4):
+            drawer, part = generator(7), whole[shift : shift + size]
+            drawer.integers(part, 0, 50) if dtype == "int8" else drawer.uniform(part)
+            draws.append(read(part).copy())
+            assert (read(whole)[shift + size :] == 77).all()
+            whole.fill_(77)
+        assert all((each == draws[0]).all() for each in draws), (size, dtype)
+
+
 @pytest.mark.parametrize(("dtype", "error"), [("float32", 1e-5), ("float64", 1e-14)])
 def test_normal_numbers_are_the_oracles(dtype, error):
     for seed, size, offset in zip(SEEDS, SIZES[3:], (0, 4, 8, 2**32 - 4, 2**34), strict=True):
