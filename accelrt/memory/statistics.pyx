@@ -90,7 +90,7 @@ def max_memory_reserved(device=None):
     return read_peak(pool_at(device), RESERVED_BYTES)
 
 
-# In the order of the figures in memory/stats.pxd.
+# In the order of the figures in memory/allocator/stats.pxd.
 cdef tuple FIGURE_NAMES = (
     "allocation", "active", "inactive_split", "allocated_bytes", "active_bytes", "inactive_split_bytes",
     "requested_bytes", "segment", "reserved_bytes",

@@ -82,6 +82,7 @@ PARTS = {
     "accelrt.sharing.consumer.Owner",
     "accelrt.sharing.producer.Borrower",
     "accelrt.sharing.producer.Loan",
+    "accelrt.sharing.wire.Connection",
     "accelrt.sanitizer.detector.Detector",
     "accelrt.sanitizer.scope.Captured",
     "accelrt.sanitizer.scope.Scope",

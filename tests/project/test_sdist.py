@@ -10,6 +10,7 @@ import pytest
 from cli_command import ROOT
 
 pytestmark = pytest.mark.own_process
+FILTER = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # from Python 3.11.4 on
 # setup.py compiles; what goes into an sdist is said by pyproject.toml and MANIFEST.in.
 BUILD = """
 import sys
@@ -34,7 +35,7 @@ def unpacked(tmp_path_factory):
     assert done.returncode == 0, done.stdout + done.stderr
     (archive,) = folder.glob("accelrt-*.tar.gz")
     with tarfile.open(archive) as file:
-        file.extractall(folder, filter="data")
+        file.extractall(folder, **FILTER)
     (found,) = [path for path in folder.iterdir() if path.is_dir() and (path / "pyproject.toml").exists()]
     return found
 
