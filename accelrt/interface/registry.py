@@ -29,7 +29,7 @@ BUILT_IN = {
     "cuda": "accelrt.interface.builtin:CudaInterface",
     "host": "accelrt.interface.builtin:HostInterface",
 }
-# Used where nobody registered another one, and no entry point of another package names one.
+# Used where no other one is registered, and no entry point of another package names one.
 UNVERIFIED = {
     "hip": "accelrt.interface.unverified:HipInterface",
     "xpu": "accelrt.interface.unverified:XpuInterface",

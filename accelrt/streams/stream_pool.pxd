@@ -15,7 +15,7 @@ cdef struct PooledStream:  # of one driver stream; both live as long as the proc
 cdef PooledStream* take_stream(int device, int priority) except NULL
 cdef void return_stream(PooledStream* stream) noexcept nogil  # its work may still run
 # For a Stream made by an id, which returns it as others do.  NULL where it is not of this pool, with INVALID_HANDLE in
-# out_code where it is but nobody holds it.
+# out_code where it is but has no holder.
 cdef PooledStream* share_stream(int device, uintptr_t stream, int* out_code) noexcept nogil
 
 cdef size_t streams_in_use() noexcept nogil  # taken and not returned, on all devices

@@ -1,7 +1,7 @@
 """The host device's memory: one sparse memory file a device, mapped wherever it is asked for, and the addresses in use.
 
 An offset of the file is used once, so that what was mapped there before can never be seen again; its pages
-go back to the system when a hole is punched.  Pages that nobody touches cost nothing.
+go back to the system when a hole is punched.  Pages that are never touched cost nothing.
 
 What is mapped, and what is reserved for mappings, is a range of addresses; the rows are in memory.pyx.
 """

@@ -482,7 +482,7 @@ cdef int open_range(Pool* pool, uintptr_t address, size_t size, long* calls) noe
 
 
 cdef int grant(Pool* pool, int device) noexcept nogil:
-    # Takes the growth lock, under which nobody maps or unmaps.
+    # Takes the growth lock, under which no other thread maps or unmaps.
     cdef const Page* page
     cdef const Slot* slot
     cdef int can = 0
