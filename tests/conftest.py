@@ -45,8 +45,15 @@ def live_things():
     return {kind: counts[kind] for kind in kinds}
 
 
+def calls_of_gone_streams():
+    from accelrt.driver.host import driver as host
+
+    return host.calls_of_gone_streams() if ON_HOST else 0
+
+
 @pytest.fixture(autouse=True)
 def _nothing_left_behind(request):
+    calls = calls_of_gone_streams()
     yield
     import accelrt
 
@@ -63,6 +70,8 @@ def _nothing_left_behind(request):
     accelrt.memory.audit()
     accelrt.memory.host_audit()
     assert accelrt.host_memory_stats()["allocated_bytes.current"] == 0
+    if "gone_streams" not in request.keywords:
+        assert calls_of_gone_streams() == calls
     if ON_HOST:
         assert not any(live_things().values()), live_things()
 

@@ -29,7 +29,7 @@ from accelrt.runtime.capture_record cimport (
 )
 from accelrt.runtime.host_func cimport begin_runs, nodes_of, take_back_runs
 from accelrt.runtime.release_queue cimport (
-    CAPTURE, GRAPH, GRAPH_EXEC, dispose, dispose_capture, drain, give_back, keep_until_passed,
+    CAPTURE, GRAPH, GRAPH_EXEC, dispose, dispose_capture, drain, follow_capture, give_back, keep_until_passed,
 )
 cimport accelrt.runtime.sanitizer_hooks as watch
 from accelrt.status cimport CAPTURE_UNSUPPORTED, SLEEPING, raise_status, refuse_copy
@@ -187,6 +187,7 @@ cdef class CUDAGraph:
         self.stream = None
         with nogil:
             end_capture(self.ordinal, capture)
+            follow_capture()
         close_capture(record)
         return 0
 

@@ -17,7 +17,7 @@ from accelrt.memory.allocator.private.routes cimport (
 )
 from accelrt.memory.allocator.private.suspended cimport is_pool_suspended, suspended_pools
 from accelrt.runtime.release_queue cimport (
-    GRAPH, GRAPH_EXEC, drain_too, end_capture as end_on_driver, end_capture_again, give_back,
+    GRAPH, GRAPH_EXEC, drain_too, end_capture as end_on_driver, end_capture_again, follow_capture, give_back,
 )
 from accelrt.status cimport FORKED, ILLEGAL_STATE, INVALID_HANDLE, NO_HOST_MEMORY, SLEEPING
 
@@ -72,6 +72,7 @@ cdef void close_capture(Graph* graph) noexcept nogil:
     if graph.uses_pool:
         end_capture(graph.device, graph.capture)
         graph.uses_pool = False
+    follow_capture()
 
 
 cdef int abandon_capture(Graph* graph) noexcept nogil:

@@ -79,7 +79,8 @@ class _Resource:
         ValueError, TypeError: device names none.
 
     A buffer's memory belongs to the stream that it was allocated on.  Another one that it is closed on
-    counts as one that used the memory, which is not reused before that stream is past the close.
+    counts as one that used the memory, which is not reused before that stream is past the close.  Both have
+    to live until then.
     """
 
     _make_buffer: Any  # cuda.core's, of an address, bytes, a resource and a stream

@@ -15,7 +15,7 @@ import importlib
 
 from accelrt import errors
 from accelrt.interop import cupy_memory, peers
-from accelrt.interop.cupy_memory import ExternalCapture
+from accelrt.interop.cupy_memory import ExternalCapture, stream_goes
 
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["install", "is_installed", "uninstall"]
 
+LAST_DEFAULT = 2  # 0 to 2 are the default streams
 OLDEST = 14  # whose streams keep for a graph what its capture needs
 
 _undo: list[Callable[[], object]] = []  # what uninstall() calls, in this order
@@ -37,7 +38,8 @@ def install() -> None:
     to that stream's memory when CuPy drops it.  If another stream is current then, the block serves nothing
     else until the work that is on that one is done.  Streams that were current at neither time have to be
     named by accelrt.record_stream(array.data.ptr, stream), or be waited for, as with CuPy's own pool.  Let a
-    stream's work end before the stream dies: CuPy's next one may have its handle, and with it its memory.
+    stream's work end before the stream dies: from then on no memory waits for it, and CuPy's next one may
+    have its handle, and with it its memory.
 
     Captures that CuPy begins (Stream.begin_capture) allocate from a private pool each, which lives as long as
     the graph does; arrays made in one have to be kept as long as their contents are wanted.  accelrt.graph
@@ -73,6 +75,7 @@ def install() -> None:
     cuda.set_pinned_memory_allocator(cupy_memory.allocate_pinned)
     _undo.append(lambda: cuda.set_pinned_memory_allocator(_cupy.get_default_pinned_memory_pool().malloc))
     _watch_captures(cuda.stream._BaseStream)
+    _watch_deaths(cuda.Stream)
     _release_idle(before)
 
 
@@ -132,6 +135,23 @@ def _release_idle(allocator: object) -> None:
         release = getattr(pool, "free_all_blocks", None)
         if release is not None:
             release()
+
+
+def _watch_deaths(streams: Any) -> None:
+    """Lets streams that CuPy destroys say so before: the driver may crash if it is asked about them later."""
+    delete = streams.__del__
+
+    @functools.wraps(delete)
+    def __del__(self: Any, *arguments: object) -> None:
+        if getattr(self, "device_id", -1) >= 0 and self.ptr > LAST_DEFAULT:
+            stream_goes(self.device_id, self.ptr)
+        delete(self, *arguments)
+
+    def stop() -> None:
+        streams.__del__ = delete
+
+    streams.__del__ = __del__
+    _undo.append(stop)
 
 
 def _watch_captures(streams: Any) -> None:

@@ -11,14 +11,15 @@ from accelrt.devices.device cimport ordinal_of
 from accelrt.driver.capture_guard cimport count_out_capture, expect_capture
 from accelrt.errors import OutOfMemoryError
 from accelrt.graphs.graph import graph_pool_handle
-from accelrt.memory.allocator.pool cimport use_across
+from accelrt.memory.allocator.pool cimport forget_stream, use_across
 from accelrt.memory.allocator.private.routes cimport (
     begin_capture_on, end_capture, expect_idle, hide_replays, release_pool, retain_pool,
 )
 from accelrt.memory.caching cimport allocate_bytes, checked_request, release_bytes
-from accelrt.memory.host.pool cimport use_pinned_on
+from accelrt.memory.host.pool cimport forget_stream_pinned, use_pinned_on
 from accelrt.memory.host_cache cimport allocate_host_bytes, checked_host_size, release_host_bytes
 from accelrt.runtime.capture_record cimport Record, close_capture, open_capture
+from accelrt.runtime.release_queue cimport follow_capture
 cimport accelrt.runtime.sanitizer_hooks as watch
 from accelrt.status cimport raise_status, refuse_copy, refuse_unmade
 
@@ -191,6 +192,20 @@ def allocate_pinned(size):
     return host_pointer(block, 0)
 
 
+def stream_goes(int device, uintptr_t stream):
+    """A stream of CuPy's is about to be destroyed: its handle is not used any more afterwards.
+
+    Arguments:
+        device: int, the stream's ordinal.
+        stream: int, its handle.
+    """
+    if is_gone():
+        return
+    with nogil:
+        forget_stream(device, stream)
+        forget_stream_pinned(device, stream)
+
+
 # --- captures that another library begins ------------------------------------------------------------------
 
 # Allocations on the captured streams come from a private pool of the capture's own, and nothing of accelrt's breaks it.
@@ -255,6 +270,7 @@ cdef class ExternalCapture:
         if capture:
             with nogil:
                 end_capture(self.ordinal, capture)
+                follow_capture()
         if record is not None:
             close_capture(record)
         return 0

@@ -64,8 +64,8 @@ def resource(device: DeviceArgument | None = None) -> Any:
         ValueError, TypeError: device names none.
 
     Memory belongs to the stream that RMM names when it allocates.  Another one that it names when it frees
-    counts as one that used the memory, which is not reused before that stream is past the free.  Out of
-    memory is a MemoryError of RMM's, with accelrt's text.
+    counts as one that used the memory, which is not reused before that stream is past the free.  Both have to
+    live until then.  Out of memory is a MemoryError of RMM's, with accelrt's text.
     """
     peers.prepare_memory("accelrt.interop.rmm.resource")
     ordinal = peers.ordinal_of(device)

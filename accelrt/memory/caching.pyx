@@ -274,7 +274,8 @@ def caching_allocator_alloc(size, device=None, stream=None):
     Arguments:
         size: int, bytes.
         device: int, "cuda:1", "host:0", an object with an index; None is the current device.
-        stream: Stream, handle as int, or None for the current stream: the one whose order the memory follows.
+        stream: Stream, handle as int, or None for the current stream: the one whose order the memory follows.  One that
+            others own has to live until the memory is given back.
     Returns:
         int, the address, a multiple of 512; 0 for 0 bytes.
     Raises:

@@ -19,6 +19,9 @@ cdef void dispose(int kind, int device, uintptr_t handle) noexcept  # for destru
 # The same for a capture that did not end when it was told to, known by its stream and the driver's id; its id is
 # 0 where the driver did not say.  kind is CAPTURE or BODY.
 cdef void dispose_capture(int kind, int device, uintptr_t stream, uint64_t capture) noexcept
+# After the end of each capture of accelrt's: memory that was freed beside it is put behind the work of its streams, which
+# their owners may destroy from then on.  Takes the pools' locks, so it is called without the GIL.
+cdef void follow_capture() noexcept nogil
 # For nogil code, which does its own waiting: each answers the driver's code.
 cdef int give_back(int kind, int device, uintptr_t handle) noexcept nogil
 # out_graph is left alone where the stream is not in that capture any more.

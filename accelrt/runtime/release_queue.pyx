@@ -14,8 +14,8 @@ from accelrt.driver.capture_guard cimport (
 )
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport CAPTURE_ACTIVE, CAPTURE_NONE, EVENT_DISABLE_TIMING
-from accelrt.memory.allocator.pool cimport release
-from accelrt.memory.host.pool cimport release_pinned, tidy_pinned
+from accelrt.memory.allocator.pool cimport record_deferred_uses, release
+from accelrt.memory.host.pool cimport record_deferred_pinned, release_pinned, tidy_pinned
 from accelrt.runtime.capture_record cimport any_capture
 from accelrt.status cimport FORKED, NOT_READY, UNKNOWN
 
@@ -98,6 +98,12 @@ cdef void dispose(int kind, int device, uintptr_t handle) noexcept:
             code = give_back(kind, device, handle)
     if code and code != FORKED:
         wait(kind, device, handle)
+
+
+cdef void follow_capture() noexcept nogil:
+    if not in_host_function:
+        record_deferred_uses()
+        record_deferred_pinned()
 
 
 cdef bint still_in(int device, uintptr_t stream, uint64_t named) noexcept nogil:

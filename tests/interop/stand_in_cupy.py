@@ -86,6 +86,20 @@ class _BaseStream:
         return Graph(self.rows, graph, kept)
 
 
+class Stream(_BaseStream):
+    """One of accelrt's, or one of its own, which it destroys."""
+
+    def __init__(self, stream=None):
+        if stream is None:
+            _, handle = self.rows.stream_create(0, 1, 0)
+            stream = accelrt.ExternalStream(handle)
+        super().__init__(stream)
+
+    def __del__(self):
+        if isinstance(self.stream, accelrt.ExternalStream):
+            assert self.rows.stream_destroy(0, self.ptr) == 0
+
+
 class Pool:
     """CuPy's own: gives nothing."""
 
@@ -118,7 +132,7 @@ def make():
         get_current_stream=lambda device: SimpleNamespace(ptr=getattr(_BaseStream.current, "stream", 0)),
         alloc=lambda size: chosen.device(size),
         alloc_pinned_memory=lambda size: chosen.pinned(size),
-        Stream=_BaseStream,
+        Stream=Stream,
     )
     return SimpleNamespace(
         __version__="14.2.0",

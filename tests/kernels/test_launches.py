@@ -210,6 +210,7 @@ def test_threads_that_chose_no_device_launch(number, buffer):
 
 
 @pytest.mark.host
+@pytest.mark.gone_streams
 def test_a_dead_stream_is_refused_and_a_foreign_one_serves(number, buffer):
     from accelrt.driver.registry import Rows
 

@@ -12,6 +12,7 @@ from compiled import compile_libcuda
 
 import accelrt
 from accelrt import memory
+from accelrt.interop import cupy_memory
 
 pytestmark = pytest.mark.own_process
 ON_HOST = os.environ.get("ACCELRT_DRIVER", "host") == "host"
@@ -133,6 +134,28 @@ def streams_that_are_gone():
     memory.audit()
 
 
+def streams_that_go():
+    calls = started()
+    shared, own, freed = alloc(512, A), alloc(512, B), alloc(512, B)
+    accelrt.record_stream(shared, B)
+    accelrt.record_stream(freed, CAPTURING)
+    free(freed)
+    calls()
+    cupy_memory.stream_goes(0, B)
+    outlet = calls()[-1].split()[-1]
+    cupy_memory.stream_goes(0, CAPTURING)
+    calls()
+    free(shared)
+    free(own)
+    free(alloc(64, C))
+    freed = [line for line in calls() if line.startswith("free")]
+    assert sorted(freed) == sorted(
+        [f"free 2 on {A:#x}", *(f"free {n} on {outlet}" for n in (3, 4)), f"free 5 on {C:#x}"]
+    )
+    assert figures()[:2] == (0, 0)
+    memory.audit()
+
+
 def out_of_memory():
     calls = started()
     kept, gone = alloc(3 * MIB, A), alloc(4 * MIB, A)
@@ -171,6 +194,7 @@ def a_limit():
         shared_memory_follows,
         a_capturing_sharer_is_left_alone,
         streams_that_are_gone,
+        streams_that_go,
         out_of_memory,
         a_limit,
     ],

@@ -16,6 +16,7 @@ from compiled import compile_library, typed
 
 import accelrt
 from accelrt import memory
+from accelrt.interop import cupy_memory
 
 pytestmark = pytest.mark.own_process
 DRIVER = os.environ.get("ACCELRT_DRIVER", "host")
@@ -100,6 +101,17 @@ def shared_memory_stays(path):
     other.synchronize()
     accelrt.caching_allocator_delete(accelrt.caching_allocator_alloc(64))
     assert (books.live, figures()) == (0, (0, 0))
+    memory.audit()
+
+
+def a_stream_goes(path):
+    books, stream, other = plugged(path), accelrt.Stream(), accelrt.Stream()
+    address = accelrt.caching_allocator_alloc(MIB, stream=stream)
+    accelrt.record_stream(address, other)
+    for each in (stream, other):
+        cupy_memory.stream_goes(0, each.cuda_stream)
+    accelrt.caching_allocator_delete(address)
+    assert (books.stream, books.live, figures()) == (0, 0, (0, 0))  # 0 is the legacy stream
     memory.audit()
 
 
@@ -197,7 +209,7 @@ def captures(path):
 
 
 SCENARIOS = [contents_and_statistics, shared_memory_stays, a_full_library_waits, a_limit_holds]
-SCENARIOS += [devices_and_threads, captures]
+SCENARIOS += [devices_and_threads, captures, a_stream_goes]
 
 
 def round_trip(stream, other):

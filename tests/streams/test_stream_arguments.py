@@ -227,12 +227,14 @@ PAIRS = [(name, kind) for name in CALLS for kind in KINDS]
 
 
 @pytest.mark.parametrize(("name", "kind"), PAIRS, ids=[f"{name} on {kind}" for name, kind in PAIRS])
+@pytest.mark.gone_streams
 def test_a_call_works_on_a_stream_or_refuses_it(name, kind):
     accelrt.set_device(0)
     assert try_call(name, kind) == has_to_work(name, kind)
 
 
 @pytest.mark.parametrize("name", CALLS)
+@pytest.mark.gone_streams
 def test_threads_that_never_chose_a_device_find_the_same(name):
     for kind in [kind for other, kind in PAIRS if other == name]:
         assert in_thread(lambda kind=kind: try_call(name, kind)) == has_to_work(name, kind), kind

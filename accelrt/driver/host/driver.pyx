@@ -17,7 +17,9 @@ from accelrt.driver.host.kernel cimport (
     THREADS_AT_ONCE, count_modules, fill_kernel,
 )
 from accelrt.driver.host.memory cimport count_physicals, fill_memory
-from accelrt.driver.host.queue cimport count_operations, count_streams, drain_device, lock, queue_open, unlock
+from accelrt.driver.host.queue cimport (
+    count_gone_calls, count_operations, count_streams, drain_device, lock, queue_open, unlock,
+)
 from accelrt.driver.host.ranges cimport memory_counts, memory_figures, memory_open, memory_open_errno, take_lack_of_addresses
 from accelrt.driver.host.stream cimport fill_stream, gate, gate_any, gate_close, gate_devices, gate_is_new, gate_open
 from accelrt.driver.registry cimport begin_table, finish_table, offer
@@ -252,6 +254,17 @@ def live_objects():
         "host_allocations": memory[3], "graphs": graphs[0], "execs": graphs[1], "streams": streams,
         "events": events, "operations": queued, "modules": modules,
     }
+
+
+def calls_of_gone_streams():
+    """How many calls named a stream that had been destroyed, or an object of another kind.
+
+    For tests: where the host device answers INVALID_HANDLE, a GPU's driver may crash.
+    """
+    lock()
+    count = count_gone_calls()
+    unlock()
+    return count
 
 
 begin_table(&table, b"host")

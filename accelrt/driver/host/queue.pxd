@@ -183,6 +183,7 @@ cdef HostStream* find_of_any_device(int device, uintptr_t stream) noexcept nogil
 cdef void drop_stream(HostStream* stream) noexcept nogil
 cdef bint is_legacy(const HostStream* stream) noexcept nogil
 cdef size_t count_streams() noexcept nogil
+cdef size_t count_gone_calls() noexcept nogil  # that named a destroyed stream
 cdef size_t count_operations() noexcept nogil
 cdef int enqueue(HostStream* stream, const Work* work, Ticket* ticket, void* staged) noexcept nogil
 cdef Ticket* mark(HostStream* stream, int* out_code) noexcept nogil  # NULL where nothing is left to do

@@ -71,6 +71,8 @@ cdef enum:
     LINGER_MS = 50      # how long a worker waits for more
     LEGACY = 1          # handles that CUDA reserves
     PER_THREAD = 2
+    FIRST_HANDLE = 0x10000
+    HANDLE_STEP = 16
     SHARED_ALIGNMENT = 64  # of a block's shared memory
 
 cdef pthread_mutex_t mutex
@@ -79,7 +81,8 @@ cdef HostStream* working = NULL     # streams that have operations, dropped ones
 cdef AddressMap by_handle           # streams that are not dropped
 cdef HostStream* legacy[MAX_HOST_DEVICES]
 cdef int legacy_count = 0
-cdef uintptr_t last_handle = 0x10000  # never reused, so that a stale handle is refused
+cdef uintptr_t last_handle = FIRST_HANDLE  # never reused, so that a stale handle is refused
+cdef size_t gone_calls = 0  # under the lock
 cdef long delay = 0                 # microseconds before each operation
 cdef size_t operations = 0
 
@@ -101,7 +104,7 @@ cdef void unlock() noexcept nogil:
 
 cdef uintptr_t new_handle() noexcept nogil:
     global last_handle
-    last_handle += 16
+    last_handle += HANDLE_STEP
     return last_handle
 
 
@@ -209,7 +212,20 @@ cdef HostStream* find_of_any_device(int device, uintptr_t stream) noexcept nogil
         return legacy_of(device)
     if stream == PER_THREAD:
         return per_thread_of(device)
-    return <HostStream*>map_find(&by_handle, stream)
+    return made_stream(stream)
+
+
+cdef HostStream* made_stream(uintptr_t stream) noexcept nogil:
+    # Counts the calls that name a destroyed one, on which a GPU's driver may crash.
+    global gone_calls
+    cdef HostStream* found = <HostStream*>map_find(&by_handle, stream)
+    if found == NULL and FIRST_HANDLE < stream <= last_handle and stream % HANDLE_STEP == 0:
+        gone_calls += 1
+    return found
+
+
+cdef size_t count_gone_calls() noexcept nogil:
+    return gone_calls
 
 
 cdef HostStream* find_stream(int device, uintptr_t stream) noexcept nogil:

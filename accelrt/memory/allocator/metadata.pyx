@@ -87,14 +87,17 @@ cdef Block* append_hole(Segment* segment, size_t size) noexcept nogil:
 cdef Use* new_use(Pool* pool) noexcept nogil:
     cdef Use* use = pool.spare_uses
     if use == NULL:
-        return <Use*>calloc(1, sizeof(Use))
-    pool.spare_uses = use.next
+        use = <Use*>calloc(1, sizeof(Use))
+    else:
+        pool.spare_uses = use.next
+    pool.uses += use != NULL
     return use
 
 
 cdef void recycle_use(Pool* pool, Use* use) noexcept nogil:
     use.next = pool.spare_uses
     pool.spare_uses = use
+    pool.uses -= 1
 
 
 cdef bint has_use(const Use* uses, int device, uintptr_t stream) noexcept nogil:

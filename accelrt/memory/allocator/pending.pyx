@@ -15,7 +15,7 @@ from accelrt.memory.allocator.event_ring cimport record_event
 from accelrt.memory.allocator.exclusive cimport call_unlocked, count_freed
 from accelrt.memory.allocator.history_types cimport OFFERED
 from accelrt.memory.allocator.metadata cimport PER_THREAD, add_use, has_use, heap_of, recycle_use
-from accelrt.memory.allocator.types cimport PENDING, Use
+from accelrt.memory.allocator.types cimport LIVE, PENDING, Use
 from accelrt.status cimport CAPTURED_EVENT, NOT_READY, NO_HOST_MEMORY
 
 
@@ -222,6 +222,60 @@ cdef int record_events(Pool* pool) noexcept nogil:
         if block.events == 0:
             complete(pool, block)
     return 0
+
+
+cdef int record_all_events(Pool* pool) noexcept nogil:
+    # For the end of a capture, after which its streams may be destroyed at any time: the driver may not even be asked
+    # about one then.  Another capture may go on, so no block keeps those before it from being tried.
+    cdef Block** link = &pool.deferred
+    cdef Block* block
+    cdef int code, failure = 0
+    while link[0] != NULL:
+        block = link[0]
+        code = record_block_events(pool, block)
+        if code:
+            failure = failure if code == NOT_READY else code
+            link = &block.left
+            continue
+        link[0] = block.left
+        if block.events == 0:
+            complete(pool, block)
+    return failure
+
+
+cdef void drop_uses_of(Pool* pool, Block* block, int device, uintptr_t stream) noexcept nogil:
+    cdef Use** link = &block.uses
+    cdef Use* use
+    while link[0] != NULL:
+        use = link[0]
+        if use.stream == stream and use.device == device:
+            link[0] = use.next
+            recycle_use(pool, use)
+        else:
+            link = &use.next
+
+
+cdef void drop_uses(Pool* pool, int device, uintptr_t stream) noexcept nogil:
+    # Live blocks have uses by the stream if they were recorded, borrowed or claimed for it.
+    cdef Block** link = &pool.deferred
+    cdef Heap* heap = pool.heaps
+    cdef Block* block
+    cdef size_t index
+    while link[0] != NULL:
+        block = link[0]
+        drop_uses_of(pool, block, device, stream)
+        if block.uses != NULL:
+            link = &block.left
+            continue
+        link[0] = block.left
+        if block.events == 0:
+            complete(pool, block)
+    while heap != NULL and pool.uses:
+        for index in range(heap.blocks.capacity):
+            block = <Block*>heap.blocks.slots[index].value
+            if block != NULL and block.state == LIVE:
+                drop_uses_of(pool, block, device, stream)
+        heap = heap.next
 
 
 cdef int poll_queue(Pool* pool, Queue* queue) noexcept nogil:

@@ -30,6 +30,10 @@ cdef int try_use_across(int device, uintptr_t address, int stream_on, uintptr_t 
 # Whether memory was allocated on the stream and the stream lives as long as the process: then it is of this device.  Takes
 # no lock, and may answer False for such a stream.
 cdef bint knows_stream(int device, uintptr_t stream) noexcept nogil
+# After the end of a capture, while its streams live: what was freed beside it is put behind their work, on all devices.
+cdef void record_deferred_uses() noexcept nogil
+# Before a stream is destroyed that others own: the same, and no memory waits for it any more.
+cdef void forget_stream(int stream_on, uintptr_t stream) noexcept nogil
 # Frees memory as of a recorded event; a stream that waits for the same recording may get the memory at once.  record is
 # the number of the recording, unique in the process.
 cdef int release_after(int device, uintptr_t address, uintptr_t event, uint64_t record) noexcept nogil

@@ -28,14 +28,17 @@ from accelrt.memory.allocator.metadata cimport (
     PER_THREAD, add_use, has_use, heap_of, heap_stream, lookup_heap, new_use, recycle_use,
 )
 from accelrt.memory.allocator.miss cimport Request, retry, find, release_with
-from accelrt.memory.allocator.pending cimport claim, defer, load_offers, note_wait, offer, poll, record_events, wait_all
+from accelrt.memory.allocator.pending cimport (
+    claim, defer, drop_uses, load_offers, note_wait, offer, poll, record_all_events, record_events, wait_all,
+)
 from accelrt.memory.allocator.pool_settings cimport load_flag, load_routed, rounded
 from accelrt.memory.allocator.private.private_pool cimport entered_pool, is_routed, note_peaks, pool_for
 from accelrt.memory.allocator.private.private_types cimport PrivatePool
 from accelrt.memory.allocator.sizes cimport LARGE, ROUND_LIMIT, SMALL, SMALL_LIMIT, UNIT, kind_of, round_up
 from accelrt.memory.allocator.types cimport CACHED, LIVE, Block, Heap, Pool, Use
 from accelrt.memory.backends.external_pool cimport (
-    external_allocate, external_empty, external_holds, external_release, external_set_limit, external_use_on,
+    external_allocate, external_empty, external_forget_stream, external_holds, external_release, external_set_limit,
+    external_use_on,
 )
 from accelrt.status cimport (
     BROKEN, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, NO_HOST_MEMORY, OUT_OF_MEMORY, SLEEPING,
@@ -481,6 +484,46 @@ cdef int use_across(int device, uintptr_t address, int stream_on, uintptr_t stre
     if code == NOT_ALLOCATED:  # it may be another process's
         code = use_imported(address, stream_on, heap_stream(stream))
     return code
+
+
+cdef void record_deferred_of(Pool* pool, int stream_on, uintptr_t stream, bint goes) noexcept nogil:
+    # A failure to record leaves the block deferred: the next poll tries again, and its caller is told.
+    cdef bint any_use
+    pthread_mutex_lock(&pool.lock)
+    any_use = pool.deferred != NULL or goes and pool.uses
+    pthread_mutex_unlock(&pool.lock)
+    if not any_use:
+        return
+    lock_all(pool)
+    record_all_events(pool)
+    if goes:
+        drop_uses(pool, stream_on, heap_stream(stream))
+    if pool.heaps != NULL:
+        count_splits(pool, pool.heaps)
+    inspected(pool, 0)
+    unlock_all(pool, NULL)
+
+
+cdef void record_deferred_uses() noexcept nogil:
+    # Takes each pool's exclusive section.  A pool of another backend sends off what it kept at the end of the capture.
+    cdef Pool* pool
+    cdef int device
+    for device in range(MAX_DEVICES):
+        pool = pool_if_made(device)
+        if pool != NULL and pool.external == NULL:
+            record_deferred_of(pool, 0, 0, False)
+
+
+cdef void forget_stream(int stream_on, uintptr_t stream) noexcept nogil:
+    # Takes each pool's exclusive section.
+    cdef Pool* pool
+    cdef int device
+    for device in range(MAX_DEVICES):
+        pool = pool_if_made(device)
+        if pool != NULL and pool.external != NULL:
+            external_forget_stream(pool.external, stream_on, heap_stream(stream))
+        elif pool != NULL:
+            record_deferred_of(pool, stream_on, stream, True)
 
 
 cdef int release_after(int device, uintptr_t address, uintptr_t event, uint64_t record) noexcept nogil:

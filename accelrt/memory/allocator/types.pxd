@@ -252,6 +252,7 @@ cdef struct Pool:
     AddressMap private_index         # by their ids
     PrivatePool* ending              # private pools whose graphs are destroyed while replays may be running
     PrivatePool* only                # the one private pool whose idle memory is being released; NULL: all that may be
+    bint only_ended                  # only that of private pools without a use is
     Route* routes                    # the latest first
     uint64_t captures                # routes that are captures
     uint64_t routed                  # routes that are threads; read without a lock
@@ -263,6 +264,7 @@ cdef struct Pool:
     Entry* spare_entries             # records to reuse; their events are created and idle
     Entry* awaited                   # a thread waits for its event, unlocked: not to be reused or recorded again; or NULL
     Use* spare_uses
+    size_t uses                      # Use records of blocks and of offers
     const char* failed_identity      # the identity that a debug audit found to fail; NULL: none
     uint64_t audited_hits            # calls that took the fast path and were audited; 0 at level 0
     uint64_t audited_cached          # those of them that the last-freed cache served

@@ -300,6 +300,41 @@ cdef int external_use_on(ExternalPool* pool, uintptr_t address, int stream_on, u
     return code
 
 
+cdef void replace_stream(Record* record, int device, uintptr_t stream, uintptr_t heir, int home) noexcept nogil:
+    # A sharer with an event names its stream no more.
+    cdef Sharer** link = &record.sharers
+    cdef Sharer* sharer
+    if device == home and record.stream == stream:
+        record.stream = heir
+    while link[0] != NULL:
+        sharer = link[0]
+        if sharer.stream == stream and sharer.device == device and sharer.event == 0:
+            link[0] = sharer.next
+            free(sharer)
+        else:
+            link = &sharer.next
+
+
+cdef void external_forget_stream(ExternalPool* pool, int device, uintptr_t stream) noexcept nogil:
+    # What it would be given back on from now on is the outlet, behind its work, or the legacy stream for a library.
+    cdef Record* record
+    cdef uintptr_t heir = 0
+    cdef size_t index
+    lock_external(pool)
+    if pool.backend == &ordered and open_outlet(pool) == 0:
+        heir = pool.outlet
+        follow(pool, device, stream)
+    for index in range(pool.live.capacity):
+        record = <Record*>pool.live.slots[index].value
+        if record != NULL:
+            replace_stream(record, device, stream, heir, pool.device)
+    record = pool.oldest
+    while record != NULL:
+        replace_stream(record, device, stream, heir, pool.device)
+        record = record.next
+    unlock_external(pool)
+
+
 # --- taking ------------------------------------------------------------------------------------------------
 
 cdef inline bint refused(int code) noexcept nogil:

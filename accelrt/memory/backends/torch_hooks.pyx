@@ -24,7 +24,9 @@ from accelrt.driver.table cimport CAPTURE_ACTIVE, CAPTURE_NONE
 from accelrt.driver.waiting cimport drop_with_gil, make_thread_state
 from accelrt.memory.allocator.device_pools cimport MAX_DEVICES, pool_if_made, take_stack_of, wants_stack
 from accelrt.memory.allocator.history_types cimport CONTEXT_ALL, CONTEXT_STATE
-from accelrt.memory.allocator.pool cimport allocate, empty, locate, release, set_limit, try_allocate, use_across
+from accelrt.memory.allocator.pool cimport (
+    allocate, empty, locate, record_deferred_uses, release, set_limit, try_allocate, use_across,
+)
 from accelrt.memory.allocator.private.private_pool cimport thread_number
 from accelrt.memory.allocator.private.routes cimport (
     begin_pool, end_expected_capture, end_thread_route, expect_capture_on, expect_idle, hide_replays, release_pool,
@@ -32,6 +34,7 @@ from accelrt.memory.allocator.private.routes cimport (
 )
 from accelrt.memory.allocator.read_stats cimport active_bytes, allocated_bytes, largest_free, limit_of, reserved_bytes
 from accelrt.memory.allocator.types cimport Pool
+from accelrt.memory.host.pool cimport record_deferred_pinned
 from accelrt.status cimport (
     CAP_REACHED, FORKED, INVALID_DEVICE, INVALID_VALUE, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, NO_HOST_MEMORY,
     OUT_OF_MEMORY, POOL_CAP_REACHED, status_name, status_text,
@@ -375,6 +378,8 @@ cdef void end_use(Use* use) noexcept nogil:
     add_count(&open_captures, -1)
     count_out_capture()
     end_expected_capture(use.device, use.origin, use.id[0], use.id[1])
+    record_deferred_uses()
+    record_deferred_pinned()
 
 
 cdef void release_use(Use* use) noexcept nogil:

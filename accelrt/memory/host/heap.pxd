@@ -144,6 +144,8 @@ cdef int give_unused(PinnedPool* pool, PinnedSegment* segments) noexcept nogil
 # wait_all opens while it waits; none of it under the pool's lock.
 
 cdef void defer(PinnedPool* pool, PinnedBlock* block) noexcept nogil  # a PENDING block with uses
+cdef void record_all_events(PinnedPool* pool) noexcept nogil  # of PENDING blocks that had to be deferred
+cdef void finish(PinnedPool* pool, PinnedBlock* block) noexcept nogil  # of a PENDING block: no stream uses it any more
 cdef int poll(PinnedPool* pool) noexcept nogil  # frees what is complete; never waits
 cdef int wait_all(PinnedPool* pool) noexcept nogil  # frees what is pending now
 cdef int drop_spare_events(PinnedPool* pool) noexcept nogil  # gives the idle events back to the driver

@@ -415,7 +415,6 @@ cdef void drop_use(PinnedPool* pool, PinnedBlock* block) noexcept nogil:
 
 
 cdef void finish(PinnedPool* pool, PinnedBlock* block) noexcept nogil:
-    # No stream uses it any more.
     spin_lock(&pool.lock)
     count_freed(pool, block)
     if block.segment.uncached:
@@ -440,7 +439,7 @@ cdef void defer(PinnedPool* pool, PinnedBlock* block) noexcept nogil:
         finish(pool, block)
 
 
-cdef void settle(PinnedPool* pool) noexcept nogil:
+cdef void record_all_events(PinnedPool* pool) noexcept nogil:
     cdef PinnedBlock* left = pool.deferred
     cdef PinnedBlock* block
     pool.deferred = NULL
@@ -475,7 +474,7 @@ cdef int poll(PinnedPool* pool) noexcept nogil:
     cdef int mode
     cdef int code
     if pool.deferred != NULL:
-        settle(pool)
+        record_all_events(pool)
     if pool.pending == 0:
         return 0
     code = go_relaxed(registry.active(), &mode)
@@ -521,15 +520,18 @@ cdef int wait_oldest(PinnedPool* pool, Queue* queue) noexcept nogil:
 
 
 cdef int wait_unrecorded(PinnedPool* pool, PinnedBlock* block) noexcept nogil:
-    # No event can be recorded: the whole device's work is waited for instead.
-    cdef int code = 0
+    # No event can be recorded: the whole device's work is waited for instead.  Meanwhile the use may go with its stream.
+    cdef const PinnedUse* use
+    cdef int device, code = 0
     while block.uses != NULL and code == 0:
-        if is_capturing(registry.active(), block.uses.device, block.uses.stream, &code):
+        use = block.uses
+        device = use.device
+        if is_capturing(registry.active(), device, use.stream, &code):
             return NOT_READY
         pthread_mutex_unlock(&pool.order)
-        code = registry.active().device_synchronize(block.uses.device)
+        code = registry.active().device_synchronize(device)
         pthread_mutex_lock(&pool.order)
-        if code == 0:
+        if code == 0 and block.uses == use:
             drop_use(pool, block)
     return code
 

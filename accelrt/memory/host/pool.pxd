@@ -18,6 +18,10 @@ cdef int try_release_pinned(uintptr_t address) noexcept nogil
 cdef int use_pinned_on(uintptr_t address, int device, uintptr_t stream) noexcept nogil
 cdef bint is_cached_pinned(uintptr_t address) noexcept nogil  # whether live memory of the cache contains it
 cdef int empty_pinned() noexcept nogil  # waits for what is pending, then gives idle segments back
+# After the end of a capture, while its streams live; and before a stream is destroyed that others own
+# (memory/allocator/pool.pxd).
+cdef void record_deferred_pinned() noexcept nogil
+cdef void forget_stream_pinned(int device, uintptr_t stream) noexcept nogil
 cdef int tidy_pinned() noexcept nogil   # what had to wait for the end of a capture; never waits for work in use
 
 cdef PinnedStats read_pinned_stats() noexcept nogil

@@ -18,8 +18,8 @@ from accelrt.memory.host.block cimport (
 )
 from accelrt.memory.host.heap cimport (
     attach, block_of, count_freed, defer, detach_doomed, detach_idle, doom, drop_spare_events, find, find_unrounded,
-    forget_watch, give_memory, give_unused, hand_out, poll, set_free, stop_watch, take_memory, wait_all, watch,
-    watching,
+    finish, forget_watch, give_memory, give_unused, hand_out, poll, record_all_events, set_free, stop_watch, take_memory,
+    wait_all, watch, watching,
 )
 from accelrt.status cimport FORKED, INVALID_DEVICE, NOT_ALLOCATED, NOT_READY, NO_HOST_MEMORY, OUT_OF_MEMORY
 
@@ -118,6 +118,54 @@ cdef int tidy_pinned() noexcept nogil:
     code = poll(&pool)
     pthread_mutex_unlock(&pool.order)
     return code if code else give_back(False)
+
+
+cdef void drop_uses_of(PinnedBlock* block, int device, uintptr_t stream) noexcept nogil:
+    # Under lock.
+    cdef PinnedUse** link = &block.uses
+    cdef PinnedUse* use
+    while link[0] != NULL:
+        use = link[0]
+        if use.stream == stream and use.device == device:
+            link[0] = use.next
+            use.next = pool.spare_uses
+            pool.spare_uses = use
+        else:
+            link = &use.next
+
+
+cdef void drop_uses(int device, uintptr_t stream) noexcept nogil:
+    # Under order.
+    cdef PinnedBlock** link = &pool.deferred
+    cdef PinnedBlock* block
+    cdef size_t index
+    spin_lock(&pool.lock)
+    for index in range(pool.live.capacity):
+        block = <PinnedBlock*>pool.live.slots[index].value
+        if block != NULL:
+            drop_uses_of(block, device, stream)
+    spin_unlock(&pool.lock)
+    while link[0] != NULL:
+        block = link[0]
+        if block.uses != NULL:
+            link = &block.right
+            continue
+        link[0] = block.right
+        if block.events == 0:
+            finish(&pool, block)
+
+
+cdef void record_deferred_pinned() noexcept nogil:
+    pthread_mutex_lock(&pool.order)
+    record_all_events(&pool)
+    pthread_mutex_unlock(&pool.order)
+
+
+cdef void forget_stream_pinned(int device, uintptr_t stream) noexcept nogil:
+    pthread_mutex_lock(&pool.order)
+    record_all_events(&pool)
+    drop_uses(device, heap_stream(stream))
+    pthread_mutex_unlock(&pool.order)
 
 
 cdef int poll_unless_watched() noexcept nogil:

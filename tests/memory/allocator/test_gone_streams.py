@@ -6,6 +6,7 @@ from compiled import compile_library
 
 import accelrt
 from accelrt import memory
+from accelrt.driver.host.driver import calls_of_gone_streams
 
 pytestmark = pytest.mark.own_process
 MIB = 1 << 20
@@ -122,3 +123,66 @@ def kept_for_replays(path):
 )
 def test_a_stream_that_is_gone_uses_nothing_more(scenario, library):
     in_child(scenario, library)
+
+
+# --- a driver may not even be asked about a stream that is gone ---------------------------------------------
+
+
+def active():
+    return accelrt.memory_stats()["active.all.current"]
+
+
+def freed_in_its_own_capture(pinned):
+    stream, destroy = raw_stream()
+    graph, kept = accelrt.CUDAGraph(), accelrt.Buffer(64)
+    block = accelrt.PinnedBuffer(4096) if pinned else accelrt.Buffer(4096)
+    with accelrt.graph(graph, stream=stream):
+        kept.fill(1, stream=stream)
+        (accelrt.record_host_stream if pinned else accelrt.Buffer.record_stream)(block, stream)
+        block.free()
+    stream.synchronize()
+    assert destroy() == 0
+    if pinned:
+        accelrt.PinnedBuffer(3 * MIB).free()
+        accelrt.host_empty_cache()
+        assert accelrt.host_memory_stats()["active_requests.current"] == 0
+    else:
+        accelrt.Buffer(3 * MIB).free()
+        accelrt.empty_cache()
+        assert active() == 1
+    assert calls_of_gone_streams() == 0
+
+
+@pytest.mark.parametrize("pinned", [False, True], ids=["device", "page-locked"])
+def test_what_is_freed_in_a_capture_waits_for_its_stream_as_soon_as_that_is_over(pinned):
+    in_child(freed_in_its_own_capture, pinned)
+
+
+def freed_in_two_captures():
+    (first, destroy), second = raw_stream(), accelrt.Stream()
+    graphs, kept = [accelrt.CUDAGraph() for _ in range(2)], accelrt.Buffer(64)
+    blocks = {stream: accelrt.Buffer(4096) for stream in (first, second)}
+    for graph, stream in zip(graphs, (first, second), strict=True):
+        with accelrt.stream(stream):
+            graph.capture_begin(capture_error_mode="relaxed")
+            kept.fill(1, stream=stream)
+    for stream, block in blocks.items():
+        block.record_stream(stream)
+        block.free()
+    assert active() == 3
+    with accelrt.stream(first):
+        graphs[0].capture_end()
+    first.synchronize()
+    assert destroy() == 0
+    accelrt.Buffer(3 * MIB).free()
+    assert active() == 2  # all but the one that a capture still uses
+    with accelrt.stream(second):
+        graphs[1].capture_end()
+    second.synchronize()
+    accelrt.Buffer(5 * MIB).free()
+    assert active() == 1
+    assert calls_of_gone_streams() == 0
+
+
+def test_another_capture_that_goes_on_keeps_nothing_back():
+    in_child(freed_in_two_captures)

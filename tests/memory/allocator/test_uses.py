@@ -164,6 +164,7 @@ def test_a_use_on_another_stream_of_the_device_is_noted_by_copies_and_fills():
         assert found == []
 
 
+@pytest.mark.gone_streams
 def test_work_that_the_driver_refused_uses_nothing():
     if not ON_HOST:
         pytest.skip("a GPU's driver may crash on a stream that is gone")
