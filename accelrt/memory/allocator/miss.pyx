@@ -36,7 +36,7 @@ from accelrt.memory.allocator.stream_epochs cimport (
     poll_all, poll_progress,
 )
 from accelrt.memory.allocator.types cimport CLASSES, Block, Page, Use
-from accelrt.status cimport CAPTURE_UNSUPPORTED, CAP_REACHED, OUT_OF_MEMORY, POOL_CAP_REACHED, SLEEPING
+from accelrt.status cimport CAPTURE_UNSUPPORTED, CAP_REACHED, NOT_READY, OUT_OF_MEMORY, POOL_CAP_REACHED, SLEEPING
 
 cdef enum:
     CAPTURE_LAST = 908
@@ -305,14 +305,12 @@ cdef int wait_beside_capture(Pool* pool) noexcept nogil:
     return code
 
 
-cdef int wait_streams(Pool* pool) noexcept nogil:
-    # Waits for the device, so that what any stream freed may serve every other.  Beside a capture the driver refuses to
-    # wait for the device, so the streams are waited for one by one.
+cdef int wait_device(Pool* pool) noexcept nogil:
+    # Waits for the device, so that what any stream freed may serve every other.  NOT_READY beside a capture, where the
+    # driver refuses to.
     cdef int code
-    if pool.first_page == NULL and pool.stitched_count == 0:
-        return 0
     if pool.captures or not enter_wait():
-        return wait_beside_capture(pool)
+        return NOT_READY
     close_epochs(pool)
     code = call_unlocked(pool, await_device, NULL)
     leave_wait()
@@ -322,6 +320,15 @@ cdef int wait_streams(Pool* pool) noexcept nogil:
     mark_all_quiescent(pool)
     return_all_pages(pool)
     return 0
+
+
+cdef int wait_streams(Pool* pool) noexcept nogil:
+    # For the device, or beside a capture for the streams one by one.
+    cdef int code
+    if pool.first_page == NULL and pool.stitched_count == 0:
+        return 0
+    code = wait_device(pool)
+    return wait_beside_capture(pool) if code == NOT_READY else code
 
 
 cdef bint beside_capture(int code) noexcept nogil:
@@ -375,6 +382,21 @@ cdef int release_free(Pool* pool) noexcept nogil:
             code = 0
     drop_empty(pool)
     drop_progress_events(pool)
+    return code
+
+
+cdef int release_ended(Pool* pool) noexcept nogil:
+    # Gives back the idle memory of private pools that nobody uses, once the device was waited for; beside a capture nothing
+    # but plain segments.
+    cdef int code
+    pool.only_ended = True
+    code = release_plain(pool, SIZE_MAX)
+    if code == 0 and pool.settings.virtual_memory:
+        code = wait_device(pool)
+        if code == 0:
+            code = release_pages(pool)
+    drop_empty(pool)
+    pool.only_ended = False
     return code
 
 

@@ -3,7 +3,7 @@
 import threading
 
 import pytest
-from child import in_child
+from child import in_child, wrap_host
 
 import accelrt
 
@@ -38,6 +38,48 @@ def capture_again_and_again(size, rounds, waits):
 def test_memory_of_graphs_that_are_gone_serves_the_next_capture(waits, settings):
     in_child(capture_again_and_again, 10 * MIB, 20, waits, ACCELRT_ALLOC_CONF=settings, **ROOM)
     in_child(capture_again_and_again, 100, 80, waits, ACCELRT_ALLOC_CONF=settings, **ROOM)
+
+
+def reserve_up_to_a_bound(size, rounds, replays):
+    peak, foreign = 0, accelrt.ExternalStream(accelrt.Stream().cuda_stream)
+    for _ in range(rounds):
+        graph = accelrt.CUDAGraph()
+        capture_with_scratch(graph, size)
+        if replays:  # on a stream that accelrt may not ask
+            with accelrt.stream(foreign):
+                graph.replay()
+        graph.reset()
+        peak = max(peak, accelrt.memory_reserved())
+    assert peak <= 128 * MIB + 2 * (size + 2 * MIB)
+    accelrt.memory.audit()
+
+
+@pytest.mark.parametrize("settings", ["", "expandable_segments:False", "stitching:False"])
+@pytest.mark.parametrize("replays", [True, False])
+def test_graphs_that_are_gone_hold_memory_up_to_a_bound(replays, settings):
+    in_child(reserve_up_to_a_bound, 40 * MIB, 20, replays, ACCELRT_ALLOC_CONF=settings)
+    in_child(reserve_up_to_a_bound, 100, 100, replays, ACCELRT_ALLOC_CONF=settings)
+
+
+def keep_what_cannot_go_back():
+    faults = wrap_host()
+    for row in ("device_synchronize", "memory_unmap", "physical_release"):
+        for call in (1, 2, 30):
+            for _ in range(70):
+                graph = accelrt.CUDAGraph()
+                capture_with_scratch(graph, 100)
+                graph.reset()
+            faults.arm(call, 999, rows=[row])
+            capture_with_scratch(graph, 100)
+            faults.disarm()
+            accelrt.memory.audit()
+    graph.reset()
+    accelrt.empty_cache()
+    assert accelrt.memory_reserved() == 0
+
+
+def test_a_capture_begins_although_what_graphs_left_cannot_go_back():
+    in_child(keep_what_cannot_go_back)
 
 
 def capture_on_the_stream_of_replays(rounds):

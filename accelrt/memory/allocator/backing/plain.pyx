@@ -147,8 +147,11 @@ cdef int grow_plain(Pool* pool, Heap* heap, size_t size) noexcept nogil:
 
 cdef bint may_leave(const Pool* pool, const Heap* heap) noexcept nogil:
     # A MemPool in use keeps its idle memory, unless its user empties it or a request would otherwise fail (emptied).
-    # A pool that a graph holds keeps all of it.  pool.only restricts the answer to one private pool.
-    if pool.only != NULL and heap.owner != pool.only:
+    # A pool that a graph holds keeps all of it.  pool.only restricts the answer to one private pool, pool.only_ended to
+    # those that nobody uses.
+    if pool.only != NULL and heap.owner != pool.only or pool.only_ended and heap.owner == NULL:
+        return False
+    if pool.only_ended and heap.owner.uses:
         return False
     return heap.owner == NULL or heap.owner.uses == (heap.owner.users if heap.owner.emptied else 0)
 

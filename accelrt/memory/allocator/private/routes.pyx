@@ -11,6 +11,7 @@ cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport CAPTURE_ACTIVE, CAPTURE_NONE
 from accelrt.memory.allocator.device_pools cimport pool_if_made, pool_of
 from accelrt.memory.allocator.exclusive cimport update_fast_path, lock_all, unlock_all
+from accelrt.memory.allocator.miss cimport release_ended
 from accelrt.memory.allocator.private.private_pool cimport (
     begin_expected_route, begin_route, end_expected_route, end_route, find_private, note_replay, pool_for, release_hold,
     reset_private_peaks, retain, sum_of,
@@ -20,6 +21,9 @@ from accelrt.memory.allocator.stream_epochs cimport poll_all
 from accelrt.memory.allocator.types cimport Pool
 from accelrt.memory.backends.external_pool cimport external_begin_capture, external_end_capture
 from accelrt.status cimport CAPTURE_INVALID, FORKED, NOT_SUPPORTED
+
+cdef enum:
+    ENDED_LIMIT = 128 << 20  # reserved by graphs that are gone when the next capture begins
 
 
 cdef Pool* enter_made(int device) noexcept nogil:
@@ -138,14 +142,34 @@ cdef void private_of(int device, uintptr_t stream, uint64_t* out_id) noexcept no
 
 # --- routes --------------------------------------------------------------------------------------------------
 
+cdef size_t ended_bytes(const Pool* pool) noexcept nogil:
+    # Reserved by private pools that nobody uses any more.
+    cdef const PrivatePool* owner = pool.privates
+    cdef size_t answer = 0
+    while owner != NULL:
+        if owner.uses == 0:
+            answer += owner.reserved
+        owner = owner.next
+    return answer
+
+
 cdef void expect_idle(int device) noexcept nogil:
-    # Polls the streams of all heaps whose pages may serve others.
+    # Polls the streams of all heaps whose pages may serve others.  What graphs left behind serves no other graph, and a
+    # capture cannot wait for the device to give it back: beyond a bound that is done here.
     cdef Pool* pool = pool_if_made(device)
+    cdef bint much
     if pool == NULL or pool.external != NULL:
         return
     lock_all(pool)
     poll_all(pool)
+    much = ended_bytes(pool) > ENDED_LIMIT
     unlock_all(pool, NULL)
+    if much:
+        pthread_mutex_lock(&pool.growth)
+        lock_all(pool)
+        release_ended(pool)  # what cannot go back now stays as it is
+        unlock_all(pool, NULL)
+        pthread_mutex_unlock(&pool.growth)
 
 
 cdef int begin_capture(int device, uint64_t first, uint64_t second, uint64_t capture) noexcept nogil:
