@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["install", "is_installed", "uninstall"]
 
-LAST_DEFAULT = 2  # 0 to 2 are the default streams
 OLDEST = 14  # whose streams keep for a graph what its capture needs
 
 _undo: list[Callable[[], object]] = []  # what uninstall() calls, in this order
@@ -139,12 +138,12 @@ def _release_idle(allocator: object) -> None:
 
 def _watch_deaths(streams: Any) -> None:
     """Lets streams that CuPy destroys say so before: the driver may crash if it is asked about them later."""
-    delete = streams.__del__
+    delete, goes, last_default = streams.__del__, stream_goes, 2  # at exit the module's names are gone
 
     @functools.wraps(delete)
     def __del__(self: Any, *arguments: object) -> None:
-        if getattr(self, "device_id", -1) >= 0 and self.ptr > LAST_DEFAULT:
-            stream_goes(self.device_id, self.ptr)
+        if getattr(self, "device_id", -1) >= 0 and self.ptr > last_default:
+            goes(self.device_id, self.ptr)
         delete(self, *arguments)
 
     def stop() -> None:

@@ -346,6 +346,21 @@ def test_the_driver_is_not_asked_about_a_stream_that_cupy_destroyed(how):
     in_child(a_stream_goes, how)
 
 
+def names_gone_at_exit():
+    patch = pytest.MonkeyPatch()
+    cupy = stand_in_cupy.put_in_place(patch)
+    interop.install()
+    stream = cupy.cuda.Stream()
+    for name in [name for name in vars(interop) if not name.startswith("__")]:
+        vars(interop)[name] = None  # as the interpreter does when it ends
+    del stream
+
+
+@pytest.mark.own_process
+def test_a_stream_that_goes_at_exit_finds_what_it_needs():
+    assert in_child(names_gone_at_exit) == ""
+
+
 def a_borrower_goes():
     patch = pytest.MonkeyPatch()
     cupy = stand_in_cupy.put_in_place(patch)
