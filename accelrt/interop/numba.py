@@ -40,8 +40,9 @@ def install() -> None:
 
     numba does not say which stream an array is for.  So what it drops serves others once the work is done
     that is then on the default streams and on all of numba.cuda.stream(), for which an event on the legacy
-    default stream stands, and on those of numba.cuda.external_stream() that were made since and are alive.
-    What other streams do has to be named by accelrt.record_stream(address, stream), or waited for.
+    default stream stands, and on those of numba.cuda.external_stream() that were made since and are alive; so
+    the driver's stream has to live as long as numba's object.  What other streams do has to be named by
+    accelrt.record_stream(address, stream), or waited for.
 
     Mapped, write-combined and managed memory, and memory of the user's that is page-locked, stay numba's own.
     So do host arrays passed to a kernel, for whose copies newer versions take memory of cuda.core's.

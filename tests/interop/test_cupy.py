@@ -187,6 +187,35 @@ def test_a_capture_that_fails_leaves_cupy_and_accelrt_as_they_were(cupy):
         accelrt.Buffer(64).fill(0)
 
 
+def fork_and_join(cupy):
+    one, two = side_stream(cupy), side_stream(cupy)
+    forked, joined = cupy.cuda.Event(), cupy.cuda.Event()
+    x, shared = cupy.arange(1000.0), cupy.ones(1000)
+    with one:
+        one.begin_capture()
+        y = x * 100
+        forked.record(one)
+        two.wait_event(forked)
+        with two:
+            z = 3 * y + 1
+            del shared  # beside a capture of the stream that it waits for
+            joined.record(two)
+        one.wait_event(joined)
+        graph = one.end_capture()
+    graph.launch(one)
+    one.synchronize()
+    assert bool((z == 3 * (x * 100) + 1).all())
+
+
+def test_streams_that_took_part_in_captures_go_with_what_they_used(cupy):
+    fork_and_join(cupy)
+    bound = accelrt.memory_reserved(0) + 140 * MIB
+    for _ in range(150):
+        fork_and_join(cupy)
+        assert accelrt.memory_reserved(0) <= bound
+    accelrt.memory.audit()
+
+
 def test_raw_kernels_and_accelrts_arrays_share_memory(cupy):
     kernel = cupy.RawKernel(
         'extern "C" __global__ void twice(int* x, int n) { int i = blockIdx.x * blockDim.x + threadIdx.x; '
