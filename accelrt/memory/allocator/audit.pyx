@@ -17,6 +17,7 @@ from accelrt.memory.allocator.history_types cimport TagFigures
 from accelrt.memory.allocator.inline.block_ops cimport Change, is_quiescent, is_split, joined_size, of_freeing
 from accelrt.memory.allocator.inline.free_list cimport class_of, precedes
 from accelrt.memory.allocator.inline.heap_stats cimport current, cumulative
+from accelrt.memory.allocator.private.private_types cimport PrivatePool
 from accelrt.memory.allocator.sizes cimport UNIT
 from accelrt.memory.allocator.stats cimport (
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, BOTH, INACTIVE_SPLIT, INACTIVE_SPLIT_BYTES, REQUESTED_BYTES,
@@ -398,6 +399,17 @@ cdef const char* compare_tags(const Pool* pool, const Count* count) noexcept nog
     return NULL
 
 
+cdef const char* walk_privates(const Pool* pool) noexcept nogil:
+    cdef const PrivatePool* owner = pool.privates
+    cdef size_t ended = 0
+    while owner != NULL:
+        ended += 0 if owner.uses else owner.reserved
+        owner = owner.next
+    if ended != pool.ended:
+        return "the bytes of private pools without a use are counted"
+    return NULL
+
+
 cdef const char* walk(const Pool* pool) noexcept nogil:
     # Level 2: every check that needs a walk; the first failed identity, or NULL.
     cdef Count count
@@ -415,6 +427,8 @@ cdef const char* walk(const Pool* pool) noexcept nogil:
         found = compare_asleep(pool)
     if found == NULL:
         found = walk_filed(pool)
+    if found == NULL:
+        found = walk_privates(pool)
     if found == NULL:
         found = compare_tags(pool, &count)
     return compare_counters(pool, &count) if found == NULL else found

@@ -253,6 +253,8 @@ cdef struct Pool:
     PrivatePool* ending              # private pools whose graphs are destroyed while replays may be running
     PrivatePool* only                # the one private pool whose idle memory is being released; NULL: all that may be
     bint only_ended                  # only that of private pools without a use is
+    size_t ended                     # bytes that private pools without a use have reserved
+    size_t ended_kept                # those that could not be given back when it was tried last
     Route* routes                    # the latest first
     uint64_t captures                # routes that are captures
     uint64_t routed                  # routes that are threads; read without a lock

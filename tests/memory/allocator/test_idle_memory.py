@@ -82,6 +82,27 @@ def test_a_capture_begins_although_what_graphs_left_cannot_go_back():
     in_child(keep_what_cannot_go_back)
 
 
+def keep_live_memory_of_graphs_that_are_gone():
+    faults, kept = wrap_host(), []
+    for _ in range(5):
+        with accelrt.graph(accelrt.CUDAGraph()):
+            kept.append(accelrt.Buffer(40 * MIB))
+            kept[-1].fill(1)
+    faults.reset_call_counts()
+    for _ in range(20):
+        capture_with_scratch(accelrt.CUDAGraph(), 100)
+    assert faults.call_counts()["device_synchronize"] <= 1
+    kept.clear()
+    capture_with_scratch(accelrt.CUDAGraph(), 100)  # what became idle counts with the next 128 MiB
+    accelrt.memory.audit()
+    accelrt.empty_cache()
+    assert accelrt.memory_reserved() == 0
+
+
+def test_what_cannot_go_back_is_not_tried_at_each_capture():
+    in_child(keep_live_memory_of_graphs_that_are_gone)
+
+
 def capture_on_the_stream_of_replays(rounds):
     stream = accelrt.Stream()
     with accelrt.stream(stream):

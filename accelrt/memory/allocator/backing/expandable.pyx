@@ -155,7 +155,7 @@ cdef int fill_slot(Pool* pool, Segment* expandable, size_t index) noexcept nogil
     link_slot(slot, page)
     page.primary = slot
     expandable.heap.gaps -= 1
-    count_owner(expandable.heap, page.size)
+    count_owner(pool, expandable.heap, page.size)
     if page.size != slot.size:  # refused whole, so there is no room for it
         code = release_page(pool, page)
         return code if code else OUT_OF_MEMORY
@@ -199,7 +199,7 @@ cdef int append_pages(Pool* pool, Heap* heap, size_t need, size_t* count) noexce
                 release_page(pool, page)
                 return code
             page.primary = page.slots
-            count_owner(heap, page.size)
+            count_owner(pool, heap, page.size)
             need -= min(need, page.size)
             count[0] += 1
     return code

@@ -425,7 +425,7 @@ cdef void forget_page(Pool* pool, Page* page) noexcept nogil:
             if page.suspended:
                 slot.segment.heap.owner.sleeping -= page.size
             else:
-                count_owner(slot.segment.heap, -<long long>page.size)
+                count_owner(pool, slot.segment.heap, -<long long>page.size)
             slot.segment.heap.gaps += 1
         drop_slot(slot)
     if page.before == NULL:

@@ -15,8 +15,10 @@ cdef bint may_leave(const Pool* pool, const Heap* heap) noexcept nogil  # its id
 cdef bint has_no_replays(const Pool* pool, const Heap* heap) noexcept nogil  # and no replay of a destroyed graph may use it
 
 
-cdef inline void count_owner(Heap* heap, int64_t size) noexcept nogil:
+cdef inline void count_owner(Pool* pool, Heap* heap, int64_t size) noexcept nogil:
     # Adds to the reserved bytes of the heap's private pool; the device's pool is counted by count_pool.
     if heap.owner != NULL:
         heap.owner.reserved += size
+        if heap.owner.uses == 0:
+            pool.ended += size
         heap.owner.peak[RESERVED_BYTES] = max(heap.owner.peak[RESERVED_BYTES], <int64_t>heap.owner.reserved)

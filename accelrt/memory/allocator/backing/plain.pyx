@@ -136,7 +136,7 @@ cdef int grow_plain(Pool* pool, Heap* heap, size_t size) noexcept nogil:
     segment.shape = PLAIN
     segment.kind = heap.kind
     link_segment(pool, segment)
-    count_owner(heap, size)
+    count_owner(pool, heap, size)
     pool.stats.num_device_alloc += 1
     count_pool(pool, RESERVED_BYTES, segment.kind, size)
     record_event(pool, SEGMENT_ALLOCATED, segment.address, size, heap.stream, heap.owner)
@@ -178,7 +178,7 @@ cdef int release_segment(Pool* pool, Segment* segment) noexcept nogil:
         return code
     unlink_segment(pool, segment)
     record_event(pool, SEGMENT_FREED, segment.address, segment.size, segment.heap.stream, segment.heap.owner)
-    count_owner(segment.heap, -<int64_t>segment.size)
+    count_owner(pool, segment.heap, -<int64_t>segment.size)
     pool.stats.num_device_free += 1
     count_pool(pool, RESERVED_BYTES, segment.kind, -<long long>segment.size)
     block.state = FREE

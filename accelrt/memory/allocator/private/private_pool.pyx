@@ -71,6 +71,8 @@ cdef int retain(Pool* pool, uint64_t first, uint64_t second, bint user) noexcept
         found = make_private(pool, first, second)
         if found == NULL:
             return NO_HOST_MEMORY
+    if found.uses == 0:
+        pool.ended -= found.reserved
     found.uses += 1
     found.users += user
     if not user:
@@ -89,6 +91,8 @@ cdef int release_hold(Pool* pool, uint64_t first, uint64_t second, bint user) no
         return INVALID_VALUE
     found.uses -= 1
     found.users -= user
+    if found.uses == 0:
+        pool.ended += found.reserved
     if found.uses == 0 and found.segments == 0 and found.heaps == NULL:
         unlink(pool, found)
         return 0

@@ -20,10 +20,10 @@ from accelrt.memory.allocator.private.private_types cimport PrivatePool
 from accelrt.memory.allocator.stream_epochs cimport poll_all
 from accelrt.memory.allocator.types cimport Pool
 from accelrt.memory.backends.external_pool cimport external_begin_capture, external_end_capture
-from accelrt.status cimport CAPTURE_INVALID, FORKED, NOT_SUPPORTED
+from accelrt.status cimport CAPTURE_INVALID, FORKED, NOT_READY, NOT_SUPPORTED
 
 cdef enum:
-    ENDED_LIMIT = 128 << 20  # reserved by graphs that are gone when the next capture begins
+    ENDED_LIMIT = 128 << 20  # bytes that graphs may leave behind until a capture begins
 
 
 cdef Pool* enter_made(int device) noexcept nogil:
@@ -142,15 +142,10 @@ cdef void private_of(int device, uintptr_t stream, uint64_t* out_id) noexcept no
 
 # --- routes --------------------------------------------------------------------------------------------------
 
-cdef size_t ended_bytes(const Pool* pool) noexcept nogil:
-    # Reserved by private pools that nobody uses any more.
-    cdef const PrivatePool* owner = pool.privates
-    cdef size_t answer = 0
-    while owner != NULL:
-        if owner.uses == 0:
-            answer += owner.reserved
-        owner = owner.next
-    return answer
+cdef bint has_much_to_release(Pool* pool) noexcept nogil:
+    # Whether ended pools have reserved so much more since it was tried last.
+    pool.ended_kept = min(pool.ended_kept, pool.ended)
+    return pool.ended - pool.ended_kept > ENDED_LIMIT
 
 
 cdef void expect_idle(int device) noexcept nogil:
@@ -162,12 +157,13 @@ cdef void expect_idle(int device) noexcept nogil:
         return
     lock_all(pool)
     poll_all(pool)
-    much = ended_bytes(pool) > ENDED_LIMIT
+    much = has_much_to_release(pool)
     unlock_all(pool, NULL)
     if much:
         pthread_mutex_lock(&pool.growth)
         lock_all(pool)
-        release_ended(pool)  # what cannot go back now stays as it is
+        if release_ended(pool) != NOT_READY:  # what cannot go back, such as pages with live memory, stays as it is
+            pool.ended_kept = pool.ended
         unlock_all(pool, NULL)
         pthread_mutex_unlock(&pool.growth)
 

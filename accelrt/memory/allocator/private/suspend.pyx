@@ -157,7 +157,7 @@ cdef void apply(Pool* pool, Work* work, bint suspended) noexcept nogil:
         page.suspended = suspended
         pool.stats.sleeping_bytes += bytes_ if suspended else -bytes_
         page.primary.segment.heap.owner.sleeping += page.size if suspended else -page.size
-        count_owner(page.primary.segment.heap, -bytes_ if suspended else bytes_)
+        count_owner(pool, page.primary.segment.heap, -bytes_ if suspended else bytes_)
         count_pool(pool, RESERVED_BYTES, LARGE, -bytes_ if suspended else bytes_)
         if suspended:
             pool.stats.num_device_free += 1
