@@ -140,12 +140,19 @@ cdef int offer(Pool* pool, Block* block, uintptr_t event, uint64_t record) noexc
     return 0
 
 
+cdef void drop_claimant(Pool* pool, const Offer* found, Use** link) noexcept nogil:
+    cdef Use* claimant = link[0]
+    cdef Heap* heap
+    link[0] = claimant.next
+    if heap_of(pool, NULL, claimant.stream, found.block.heap.kind, &heap) == 0:
+        heap.offered -= 1
+    recycle_use(pool, claimant)
+
+
 cdef void withdraw(Pool* pool, Block* block) noexcept nogil:
     # Removes the block's offer, if it has one: its event is complete, or it was claimed.
     cdef Offer** link = &pool.offers
     cdef Offer* found
-    cdef Use* claimant
-    cdef Heap* heap
     while link[0] != NULL and link[0].block != block:
         link = &link[0].next
     found = link[0]
@@ -153,11 +160,7 @@ cdef void withdraw(Pool* pool, Block* block) noexcept nogil:
         return
     store_offers(link, found.next)
     while found.claimants != NULL:
-        claimant = found.claimants
-        found.claimants = claimant.next
-        if heap_of(pool, NULL, claimant.stream, block.heap.kind, &heap) == 0:
-            heap.offered -= 1
-        recycle_use(pool, claimant)
+        drop_claimant(pool, found, &found.claimants)
     free(found)
 
 
@@ -256,11 +259,22 @@ cdef void drop_uses_of(Pool* pool, Block* block, int device, uintptr_t stream) n
 
 
 cdef void drop_uses(Pool* pool, int device, uintptr_t stream) noexcept nogil:
-    # Live blocks have uses by the stream if they were recorded, borrowed or claimed for it.
+    # Live blocks have uses by the stream if they were recorded, borrowed or claimed for it.  What it could still claim, a
+    # later stream of the same handle may not.
     cdef Block** link = &pool.deferred
     cdef Heap* heap = pool.heaps
+    cdef Offer* found = pool.offers if device == pool.device else NULL
+    cdef Use** claimant
     cdef Block* block
     cdef size_t index
+    while found != NULL:
+        claimant = &found.claimants
+        while claimant[0] != NULL:
+            if claimant[0].stream == stream:
+                drop_claimant(pool, found, claimant)
+            else:
+                claimant = &claimant[0].next
+        found = found.next
     while link[0] != NULL:
         block = link[0]
         drop_uses_of(pool, block, device, stream)

@@ -1,5 +1,7 @@
 """Streams that are gone when memory which they used is given back: they use nothing more."""
 
+import threading
+
 import pytest
 from child import in_child
 from compiled import compile_library
@@ -7,6 +9,7 @@ from compiled import compile_library
 import accelrt
 from accelrt import memory
 from accelrt.driver.host.driver import calls_of_gone_streams
+from accelrt.interop.cupy_memory import stream_goes
 
 pytestmark = pytest.mark.own_process
 MIB = 1 << 20
@@ -186,3 +189,26 @@ def freed_in_two_captures():
 
 def test_another_capture_that_goes_on_keeps_nothing_back():
     in_child(freed_in_two_captures)
+
+
+def claimed_by_its_handle(goes):
+    stream, _ = raw_stream()
+    address, gate = accelrt.caching_allocator_alloc(4 * MIB), threading.Event()
+    accelrt.current_stream().launch_host_func(gate.wait)
+    event = accelrt.current_stream().record_event()
+    memory.free_after(address, event)
+    stream.wait_event(event)
+    if goes:
+        stream_goes(0, stream.cuda_stream)
+    again = accelrt.caching_allocator_alloc(4 * MIB, stream=stream)
+    assert (again == address) is not goes
+    memory.audit()
+    gate.set()
+    accelrt.synchronize()
+    accelrt.caching_allocator_delete(again)
+    check_device()
+
+
+@pytest.mark.parametrize("goes", [False, True])
+def test_memory_that_a_stream_waited_for_is_not_its_handles(goes):
+    in_child(claimed_by_its_handle, goes)
