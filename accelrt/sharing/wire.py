@@ -159,15 +159,20 @@ def receive_files(connection: Connection) -> tuple[Message, list[int], RuntimeEr
 
     Raises:
         EOFError, OSError: the other process is gone.
+        ValueError: its packet is no message; the descriptors that it brought are closed.
     """
     packet, files, _, _ = socket.recv_fds(connection.socket, LARGEST, FILES_AT_ONCE, socket.MSG_CMSG_CLOEXEC)
-    if not packet:
-        raise EOFError
-    message = read(packet)
-    wanted = message.get("files", 0)
-    if len(files) == wanted:
-        return message, list(files), None
-    for file in files:
-        os.close(file)
+    kept: list[int] = []
+    try:
+        if not packet:
+            raise EOFError
+        message = read(packet)
+        wanted = message.get("files", 0)
+        if len(files) == wanted:
+            kept = list(files)
+            return message, kept, None
+    finally:
+        for file in files if not kept else ():
+            os.close(file)
     limit = "this process may have no more (ulimit -n)"
     return message, [], RuntimeError(f"{len(files)} of {wanted} file descriptors came: {limit}")

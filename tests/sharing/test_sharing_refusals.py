@@ -1,7 +1,9 @@
 """What cannot be shared, or opened, says so, and why; nothing of it is kept."""
 
+import json
 import multiprocessing
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -12,6 +14,7 @@ from child import in_child
 from other_process import Other, drop, keep, make, opened, read, wait_until
 
 import accelrt.sharing
+from accelrt.sharing import wire
 
 MIB = 1 << 20
 
@@ -269,3 +272,18 @@ def test_what_was_made_there_can_be_read_without_a_device_chosen(other):
     del array
     accelrt.ipc_collect()
     other.call(drop, "made")
+
+
+@pytest.mark.parametrize("packet", [b"nonsense", b"[1]", json.dumps({"files": 2}).encode()])
+def test_descriptors_of_a_packet_that_is_no_message_are_closed(packet):
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    before = len(os.listdir("/proc/self/fd"))
+    with ours, theirs:
+        socket.send_fds(theirs, [packet], [theirs.fileno()])
+        try:
+            _, files, failure = wire.receive_files(wire.Connection(ours))
+        except ValueError:
+            files, failure = [], True
+        assert failure
+        assert files == []
+        assert len(os.listdir("/proc/self/fd")) == before
