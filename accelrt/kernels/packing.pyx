@@ -173,13 +173,15 @@ cdef object pack(Parameters parameters, tuple arguments, uintptr_t stream, Packe
         argument = <PyObject*>PyTuple_GET_ITEM(arguments, index)
         packed.pointers[index] = &packed.values[index]
         parameter = &unknown if parameters.count < 0 else &parameters.each[index]
+        if put_number(parameter, <object>argument, <char*>&packed.values[index]):
+            continue
         if isinstance(<object>argument, Buffer):
             put_buffer(parameters, parameter, index, <Buffer>argument, stream, packed)
         elif isinstance(<object>argument, Array) and is_plain(parameters, parameter, <Array>argument):
             if (<Array>argument).stream.handle != stream:
                 packed.shared = True
             (<uintptr_t*>&packed.values[index])[0] = (<Array>argument).ptr
-        elif not put_number(parameter, <object>argument, <char*>&packed.values[index]):
+        else:
             room = put_slow(parameters, parameter, index, <object>argument, packed, stream, room)
     if suspended_pools:
         refuse_sleeping(parameters, arguments, packed)
