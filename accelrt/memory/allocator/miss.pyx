@@ -386,15 +386,17 @@ cdef int release_free(Pool* pool) noexcept nogil:
 
 
 cdef int release_ended(Pool* pool) noexcept nogil:
-    # Gives back the idle memory of private pools that nobody uses, once the device was waited for; beside a capture nothing
-    # but plain segments.
-    cdef int code
+    # Gives back the idle memory of private pools that nobody uses, once the device was waited for, after which no event of
+    # a pending block is open; beside a capture nothing.
+    cdef int code = wait_device(pool)
+    if code == 0:
+        code = poll(pool)
+    if code:
+        return code
     pool.only_ended = True
     code = release_plain(pool, SIZE_MAX)
     if code == 0 and pool.settings.virtual_memory:
-        code = wait_device(pool)
-        if code == 0:
-            code = release_pages(pool)
+        code = release_pages(pool)
     drop_empty(pool)
     pool.only_ended = False
     return code

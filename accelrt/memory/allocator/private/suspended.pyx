@@ -1,7 +1,8 @@
 """The records of suspended pools: which there are, whether memory is theirs, and the contents that the host keeps of it.
 
 Whether memory is theirs is what everybody asks before memory is used.  The list of all of them is under a spin lock of this
-module's own, the last in the order of locks; contents are noted and copied under the growth lock, and dropped once no record leads to them.
+module's own, the last in the order of locks; contents are noted and copied under the growth lock, and dropped once no
+record leads to them.
 """
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc, qsort
