@@ -386,8 +386,8 @@ cdef int release_free(Pool* pool) noexcept nogil:
 
 
 cdef int release_ended(Pool* pool) noexcept nogil:
-    # Gives back the idle memory of private pools that nobody uses, once the device was waited for, after which no event of
-    # a pending block is open; beside a capture nothing.
+    # Gives back the idle memory of private pools without a use, once the device was waited for, after which the events of
+    # all pending blocks are complete; beside a capture nothing.
     cdef int code = wait_device(pool)
     if code == 0:
         code = poll(pool)

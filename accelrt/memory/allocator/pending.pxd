@@ -5,7 +5,7 @@ from accelrt.memory.allocator.types cimport Block, Heap, Offer, Pool
 
 cdef void defer(Pool* pool, Block* block) noexcept nogil  # makes it PENDING; record_events records its events
 cdef int record_events(Pool* pool) noexcept nogil  # of deferred blocks, except on streams that capture
-cdef int record_all_events(Pool* pool) noexcept nogil  # the same, of each that can have them: a capture has ended
+cdef void record_all_events(Pool* pool) noexcept nogil  # of each that can have them; others, after a failure too, stay
 cdef void drop_uses(Pool* pool, int device, uintptr_t stream) noexcept nogil  # of all blocks, by a stream that goes
 cdef int poll(Pool* pool) noexcept nogil  # frees blocks whose events are complete; never waits
 cdef int wait_all(Pool* pool) noexcept nogil  # frees what is pending now; waits outside the exclusive section

@@ -227,23 +227,19 @@ cdef int record_events(Pool* pool) noexcept nogil:
     return 0
 
 
-cdef int record_all_events(Pool* pool) noexcept nogil:
+cdef void record_all_events(Pool* pool) noexcept nogil:
     # For the end of a capture, after which its streams may be destroyed at any time: the driver may not even be asked
     # about one then.  Another capture may go on, so no block keeps those before it from being tried.
     cdef Block** link = &pool.deferred
     cdef Block* block
-    cdef int code, failure = 0
     while link[0] != NULL:
         block = link[0]
-        code = record_block_events(pool, block)
-        if code:
-            failure = failure if code == NOT_READY else code
+        if record_block_events(pool, block):
             link = &block.left
             continue
         link[0] = block.left
         if block.events == 0:
             complete(pool, block)
-    return failure
 
 
 cdef void drop_uses_of(Pool* pool, Block* block, int device, uintptr_t stream) noexcept nogil:

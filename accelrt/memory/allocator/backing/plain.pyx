@@ -148,7 +148,7 @@ cdef int grow_plain(Pool* pool, Heap* heap, size_t size) noexcept nogil:
 cdef bint may_leave(const Pool* pool, const Heap* heap) noexcept nogil:
     # A MemPool in use keeps its idle memory, unless its user empties it or a request would otherwise fail (emptied).
     # A pool that a graph holds keeps all of it.  pool.only restricts the answer to one private pool, pool.only_ended to
-    # those that nobody uses.
+    # those without a use.
     if pool.only != NULL and heap.owner != pool.only or pool.only_ended and heap.owner == NULL:
         return False
     if pool.only_ended and heap.owner.uses:
