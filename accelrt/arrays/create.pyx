@@ -7,7 +7,9 @@ from libc.string cimport memcpy
 from accelrt.arrays.array cimport Array, check_live, dtype_of, finish_array, new_array, numpy_module, wrap_numpy
 from accelrt.arrays.array import provide_methods
 from accelrt.arrays.dlpack cimport import_any
-from accelrt.arrays.layout cimport Extents, count_elements, is_c_contiguous, read_shape, read_strides, set_contiguous
+from accelrt.arrays.layout cimport (
+    Extents, count_elements, find_bounds, is_c_contiguous, read_shape, read_strides, set_contiguous,
+)
 from accelrt.arrays.strided cimport copy_array, fill_array
 from accelrt.buffers.buffer cimport Buffer, PinnedBuffer
 from accelrt.buffers.operand cimport Operand, device_of_pointer, follow_producer
@@ -151,6 +153,7 @@ cdef bint is_foreign(object source) except -1:
 cdef Array wrap_interface(object source):
     # The current stream of the memory's device comes after the stream that the array names.
     cdef Extents extents
+    cdef Py_ssize_t low, high
     cdef Operand side
     cdef Stream worker = None
     cdef Array made
@@ -163,6 +166,7 @@ cdef Array wrap_interface(object source):
     set_contiguous(ndim, extents, kind.itemsize)
     if found.strides is not None:
         read_strides(found.strides, ndim, extents + ndim)
+    find_bounds(ndim, extents, kind.itemsize, &low, &high)
     if device >= 0:
         worker = current_of(device)
         side.ordinal = device
@@ -178,6 +182,7 @@ cdef Array wrap_any(object source, object dtype, object stream):
     cdef Array found
     if isinstance(source, Array):
         found = source
+        check_live(found, "source")
     elif isinstance(source, (Buffer, PinnedBuffer)):
         found = Array(source)
     elif isinstance(source, numpy_module().ndarray):

@@ -5,6 +5,7 @@ another library.  Its deleter takes the GIL, on whichever thread it runs, and do
 """
 cimport cython
 from cpython.object cimport PyObject
+from cpython.pyport cimport PY_SSIZE_T_MAX
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_New, PyCapsule_SetName
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport int32_t, int64_t, uint64_t, uintptr_t
@@ -19,7 +20,7 @@ from accelrt.arrays.dlpack_abi cimport (
     DL_CPU, DL_CUDA, DL_CUDA_HOST, DL_CUDA_MANAGED, DL_IS_COPIED, DL_PADDED, DL_READ_ONLY, DLPACK_MAJOR, DLPACK_MINOR,
     DLDataType, DLManagedTensor, DLManagedTensorVersioned, DLPackExchangeAPI, DLTensor, set_error,
 )
-from accelrt.arrays.layout cimport MAX_NDIM, Extents, count_elements, read_shape, set_contiguous
+from accelrt.arrays.layout cimport MAX_NDIM, Extents, count_elements, find_bounds, read_shape, set_contiguous
 from accelrt.arrays.strided cimport copy_array
 from accelrt.buffers.buffer cimport Buffer, PinnedBuffer
 from accelrt.buffers.operand cimport captures_apart, device_of_pointer
@@ -408,7 +409,7 @@ cdef class ImportedTensor:
 
 
 cdef Array wrap_tensor(ImportedTensor owner, DLTensor* tensor, uint64_t flags):
-    cdef Py_ssize_t axis, ndim = tensor.ndim
+    cdef Py_ssize_t axis, low, high, ndim = tensor.ndim
     cdef int device = -1
     cdef Stream stream = None
     cdef Array made
@@ -429,11 +430,26 @@ cdef Array wrap_tensor(ImportedTensor owner, DLTensor* tensor, uint64_t flags):
             raise BufferError(f"a DLPack tensor has an axis of {tensor.shape[axis]} elements")
         made.extents[axis] = tensor.shape[axis]
         if tensor.strides != NULL:
-            made.extents[ndim + axis] = tensor.strides[axis] * made.itemsize
+            made.extents[ndim + axis] = bytes_of_stride(tensor, axis, made.itemsize)
     if tensor.strides == NULL:
         set_contiguous(ndim, made.extents, made.itemsize)
-    finish_array(made)
+    try:
+        find_bounds(ndim, made.extents, made.itemsize, &low, &high)
+        finish_array(made)
+    except ValueError as error:
+        raise BufferError(f"a DLPack tensor cannot be in memory: {error}") from None
     return made
+
+
+cdef Py_ssize_t bytes_of_stride(DLTensor* tensor, Py_ssize_t axis, Py_ssize_t itemsize) except? -1:
+    # Where an axis has no second element its stride means nothing, and producers write anything there.
+    cdef Py_ssize_t limit = PY_SSIZE_T_MAX // itemsize
+    if -limit <= tensor.strides[axis] <= limit:
+        return tensor.strides[axis] * itemsize
+    if tensor.shape[axis] > 1:
+        raise BufferError(f"a DLPack tensor has a stride of {tensor.strides[axis]} elements of {itemsize} bytes; no memory "
+                          "reaches so far")
+    return 0
 
 
 cdef int raise_device(int kind) except -1:

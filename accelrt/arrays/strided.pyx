@@ -268,8 +268,7 @@ cdef int copy_array(Array dst, Array src, bint blocking, object stream) except -
         return 0
     check_overlap(dst)
     if dst.device_index < 0 and src.device_index < 0:
-        numpy_module().copyto(dst.numpy(), src.numpy())
-        return 0
+        return copy_on_host(dst, src)
     if dst.device_index >= 0 and src.device_index >= 0 and dst.device_index != src.device_index:
         return copy_between(dst, src, stream)
     merge_axes(&piece, &to, &origin)
@@ -280,6 +279,15 @@ cdef int copy_array(Array dst, Array src, bint blocking, object stream) except -
     if is_ordinary(dst) or is_ordinary(src):
         return copy_staged(dst, src, blocking, stream)
     return copy_piece(dst, to, src, origin, &piece, blocking, stream)
+
+
+cdef int copy_on_host(Array dst, Array src) except -1:
+    # Where both share bytes NumPy does not always copy as if by memory of its own (x[0:40:2] = x[8:28]).
+    cdef object elements = src.numpy()
+    if may_share(dst, src):
+        elements = elements.copy()
+    numpy_module().copyto(dst.numpy(), elements)
+    return 0
 
 
 cdef int copy_whole(Array dst, uintptr_t to, Array src, uintptr_t origin, size_t size, bint blocking,

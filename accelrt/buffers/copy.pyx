@@ -7,7 +7,7 @@ from cpython.number cimport PyIndex_Check
 from libc.stdint cimport uintptr_t
 from libc.string cimport memcpy
 
-from accelrt.arrays.array cimport Array
+from accelrt.arrays.array cimport Array, numpy_module
 from accelrt.buffers.buffer cimport Buffer, PinnedBuffer, raise_freed
 from accelrt.buffers.buffer import provide_copies
 from accelrt.buffers.operand cimport (
@@ -241,6 +241,30 @@ cdef int raise_refused(int code, Stream worker, uintptr_t dst, uintptr_t src, si
                                        "size", size))
 
 
+cdef object element_type(object side):
+    # NumPy's type of what a side holds, or None: a Buffer, bytes, uint8, records and strings are bytes to a copy.
+    if isinstance(side, (Buffer, PinnedBuffer, bytes, bytearray)):
+        return None
+    numpy = numpy_module()
+    kind = getattr(side, "dtype", None)
+    if not isinstance(kind, numpy.dtype):
+        try:
+            interface = getattr(side, "__cuda_array_interface__", None)
+            kind = numpy.dtype(memoryview(side).format if interface is None else interface["typestr"])
+        except (BufferError, KeyError, TypeError, ValueError):
+            return None  # read_operand() refuses what is no memory
+    return None if issubclass(kind.type, (numpy.uint8, numpy.flexible)) else kind
+
+
+cdef int check_types(object dst, object src) except -1:
+    cdef object to = element_type(dst)
+    cdef object origin = None if to is None else element_type(src)
+    if origin is not None and to is not origin and to != origin:
+        raise TypeError(f"dst holds elements of {to} and src of {origin}: nothing is converted here; convert them first, or "
+                        "pass nbytes to copy the bytes as they are")
+    return 0
+
+
 def copy(dst, src, nbytes=None, *, dst_offset=0, src_offset=0, stream=None, bint blocking=True):
     """Copies bytes between any two of host, device and another device.
 
@@ -248,7 +272,8 @@ def copy(dst, src, nbytes=None, *, dst_offset=0, src_offset=0, stream=None, bint
         dst: Buffer, contiguous Array, an object with __cuda_array_interface__, or a contiguous writable buffer (numpy array,
             bytearray, PinnedBuffer).
         src: the same, writable or not.
-        nbytes: int; None is all of src from src_offset on, which has to fit.
+        nbytes: int; None is all of src from src_offset on, which has to fit.  Where both sides have a type of elements
+            other than uint8, it has to be one type, unless nbytes is given.
         dst_offset, src_offset: int, bytes to skip at either side.
         stream: Stream, handle as int, or None: the current stream of dst's device, or of src's where dst is on
             the host.  Between two devices it is one of either, where 0, 1 and 2 name default streams of src's, and None
@@ -259,7 +284,7 @@ def copy(dst, src, nbytes=None, *, dst_offset=0, src_offset=0, stream=None, bint
     Raises:
         ValueError: a length or offset does not fit, both sides are host memory, a Buffer was freed, or the stream is
             none or on another device.
-        TypeError: a side is no memory, or holds Python objects.
+        TypeError: a side is no memory, or holds Python objects, or the sides' types differ.
         CaptureError: the copy is between two devices and its stream is capturing, or either device's current stream
             is where none is given; this breaks the capture.
         CudaError: the driver refused.
@@ -267,10 +292,14 @@ def copy(dst, src, nbytes=None, *, dst_offset=0, src_offset=0, stream=None, bint
             that was put in goes on, and what it uses is kept alive until it is done.
     """
     cdef Operand to, origin
-    cdef View view_to = read_operand(&to, dst, "dst", True)
-    cdef View view_origin = read_operand(&origin, src, "src", False)
+    cdef View view_to, view_origin
     cdef uintptr_t dst_address = 0, src_address = 0
-    cdef size_t size = measure(&to, &origin, nbytes, dst_offset, src_offset, &dst_address, &src_address)
+    cdef size_t size
+    if nbytes is None and not isinstance(dst, Buffer) and not isinstance(src, Buffer):
+        check_types(dst, src)
+    view_to = read_operand(&to, dst, "dst", True)
+    view_origin = read_operand(&origin, src, "src", False)
+    size = measure(&to, &origin, nbytes, dst_offset, src_offset, &dst_address, &src_address)
     if to.ordinal < 0 and origin.ordinal < 0:
         raise ValueError("both sides are host memory; copy those with numpy or a slice")
     copy_operands(&to, dst_address, &origin, src_address, size, stream, blocking, dst, src, view_to, view_origin)

@@ -48,15 +48,44 @@ def test_copies_between_views_are_numpys(data, shape, to, origin):
     assert (seen(dst) == dst_model).all()
 
 
-@settings(max_examples=200, deadline=None)
-@given(st.data(), SHAPES)
-def test_copies_within_one_array_are_as_if_by_a_copy(data, shape):
-    array, model = filled(shape, "device")
+@settings(max_examples=300, deadline=None)
+@given(st.data(), SHAPES, PLACES)
+def test_copies_within_one_array_are_as_if_by_a_copy(data, shape, place):
+    array, model = filled(shape, place)
+    array = accelrt.asarray(array, device="cpu") if place == "numpy" else array
     first, second = data.draw(hnp.basic_indices(shape)), data.draw(hnp.basic_indices(shape))
-    if np.shape(model[first]) == np.shape(model[second]) and isinstance(model[first], np.ndarray):
-        model[first] = model[second].copy()
+    if isinstance(model[first], np.ndarray) and isinstance(model[second], np.ndarray):
+        try:
+            model[first] = model[second].copy()
+        except ValueError:
+            return
         array[first].copy_(array[second])
         assert (array.numpy() == model).all()
+
+
+@pytest.mark.parametrize("place", ["device", "pinned", "numpy"])
+@pytest.mark.parametrize(
+    ("to", "origin"),
+    [
+        (np.s_[0:40:2], np.s_[8:28]),
+        (np.s_[0:38], np.s_[2:40]),
+        (np.s_[2:40], np.s_[0:38]),
+        (np.s_[::-1], np.s_[:]),
+        (np.s_[0:20], np.s_[3:4]),
+    ],
+)
+def test_ranges_that_share_elements_are_copied_as_they_were(place, to, origin):
+    model = np.arange(40.0)
+    array = accelrt.asarray(model.copy(), device="cpu" if place == "numpy" else None)
+    if place == "pinned":
+        array = accelrt.empty(40, "f8", pin_memory=True).copy_(model)
+    array[to].copy_(array[origin])
+    model[to] = model[origin].copy()
+    assert array.numpy().tolist() == model.tolist()
+    if place == "pinned":
+        array.copy_(np.arange(40.0))
+        array[to] = array.numpy()[origin]
+        assert array.numpy().tolist() == model.tolist()
 
 
 @settings(max_examples=150, deadline=None)
@@ -158,6 +187,45 @@ def test_arrays_are_taken_by_copies_and_fills_of_bytes():
             accelrt.copy(out, scattered)
         with pytest.raises(ValueError, match="whose bytes are not one piece"):
             accelrt.fill(scattered, 0)
+
+
+TYPED = {
+    "array": lambda dtype: accelrt.zeros(12, dtype),
+    "pinned": lambda dtype: accelrt.empty(12, dtype, pin_memory=True),
+    "numpy": lambda dtype: np.zeros(12, dtype),
+    "memoryview": lambda dtype: memoryview(np.zeros(12, dtype)),
+    "bytes": lambda dtype: bytearray(48),
+    "buffer": lambda dtype: accelrt.Buffer(48),
+}
+
+
+@pytest.mark.parametrize("to", TYPED)
+@pytest.mark.parametrize("origin", TYPED)
+def test_copies_of_bytes_refuse_sides_whose_types_differ(to, origin):
+    if {to, origin}.isdisjoint({"array", "buffer"}):
+        return
+    typed = {"array", "pinned", "numpy", "memoryview"}.issuperset({to, origin})
+    for dst, src in (("f8", "f4"), ("f4", "i4"), ("f4", ">f4"), ("f4", "f2")):
+        sides = TYPED[to](dst), TYPED[origin](src)
+        if typed:
+            text = "dst holds elements of .* and src of .*: nothing is converted here"
+            with pytest.raises(TypeError, match=text):
+                accelrt.copy(*sides)
+        accelrt.copy(*sides, nbytes=24)
+    for dst, src in (("f4", "f4"), ("f4", "u1"), ("u1", "u1")):
+        accelrt.copy(TYPED[to](dst), TYPED[origin](src), **({"nbytes": 12} if dst == "u1" else {}))
+
+
+def test_memory_that_was_freed_is_no_array():
+    array = accelrt.zeros(3)
+    array.free()
+    for make in (accelrt.asarray, accelrt.from_dlpack, lambda freed: accelrt.asarray(freed, copy=False)):
+        with pytest.raises(ValueError, match="was freed"):
+            make(array)
+    buffer = accelrt.Buffer(8)
+    buffer.free()
+    with pytest.raises(ValueError, match="was freed"):
+        accelrt.asarray(buffer)
 
 
 def test_arrays_are_made_of_what_is_given():

@@ -205,6 +205,21 @@ def test_tensors_that_cannot_be_taken_go_back(changes, text):
     assert producer.deleted == len(producer.asked)
 
 
+@pytest.mark.parametrize("stride", [1 << 61, 1 << 62, (1 << 63) - 1, -(1 << 62), -(1 << 63)])
+def test_strides_that_no_memory_reaches_are_refused(stride):
+    given = np.zeros((2, 3), "f4")
+    for lengths in ((2, 3), (9, 1)):
+        producer = Producer(given)
+        producer.shape[:], producer.strides[:] = lengths, (stride, 1)
+        with pytest.raises(BufferError, match=r"no memory reaches so far|reach beyond all memory"):
+            accelrt.from_dlpack(producer)
+        gc.collect()
+        assert producer.deleted == 1
+    producer = Producer(given)  # an axis of one element has no stride to speak of
+    producer.shape[:], producer.strides[:] = (1, 3), (stride, 1)
+    assert accelrt.from_dlpack(producer).numpy().tolist() == [[0, 0, 0]]
+
+
 @pytest.mark.host
 def test_gpu_tensors_are_refused_on_the_host_device():
     for kind in (2, 13):

@@ -56,7 +56,8 @@ cdef int claim_addresses(Heap* heap, uintptr_t address, size_t size) noexcept no
         elif start < address:
             code = divide(place, address, heap_at(start), heap)
         elif end - start < PLACE:
-            code = divide(place, end, heap, heap_at(end))
+            # Who has the place's last byte: between the end and an old border the place may name a heap without memory there.
+            code = divide(place, end, heap, heap_at(start + PLACE - 1))
         else:
             store_heap_at(place, heap)
         start += PLACE
