@@ -1,4 +1,5 @@
-"""Which driver this process runs on; and, for tests above all, its rows as Python methods, and calls that fail.
+"""Which driver this process runs on; and, for tests above all, its rows as Python methods, calls that fail, and calls in
+which a thread stops.
 
 Drivers offer their table when their module is imported; init picks one and activates it.  Nothing
 here opens a driver library.
@@ -238,9 +239,12 @@ cdef bint[128] asks        # rows that report a late failure
 include "fault_rows.pxi"
 
 
-cdef int intercept(int row) noexcept nogil:
+cdef int intercept(int row, long long* out_point) noexcept nogil:
+    # Before each call.  out_point: where the thread is to park behind the call, for park_at; else unchanged.
     cdef long long number, armed, one = 1
     atomic_fetch_add(&calls[row], 1)
+    if atomic_load(&watched):
+        watch(row, out_point)
     if asks[row] and atomic_load(&owed) and atomic_compare_exchange_strong(&owed, &one, 0):
         return failure
     if not counted[row]:
@@ -321,7 +325,275 @@ def reset_call_counts():
         atomic_store(&calls[index], 0)
 
 
+# --- parking: a thread that stops at a chosen call until it is told to go on ---------------------------------
+
+#     registry.park("memory_unmap", when="after", thread=other.ident)
+#     ...                                        # the other thread calls the row
+#     registry.await_parked(10)                  # it stands behind the call; anything may be done beside it
+#     registry.go_on()
+#
+# One thread parks at a time; the others pass.  Watched is whether a point is set or calls are traced: while neither is,
+# a call reads that one word.  The mutex is held for no call of a driver's and without the GIL.
+cdef extern from *:
+    """
+    #include <pthread.h>
+    #include <time.h>
+    static pthread_mutex_t accelrt_parking = PTHREAD_MUTEX_INITIALIZER;
+    static pthread_cond_t accelrt_moved;  /* a thread parked, or is told to go on */
+    static void accelrt_begin_parking(void) {
+        pthread_condattr_t monotonic;
+        pthread_condattr_init(&monotonic);
+        pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+        pthread_mutex_init(&accelrt_parking, NULL);
+        pthread_cond_init(&accelrt_moved, &monotonic);
+        pthread_condattr_destroy(&monotonic);
+    }
+    static void accelrt_lock_parking(void) { pthread_mutex_lock(&accelrt_parking); }
+    static void accelrt_unlock_parking(void) { pthread_mutex_unlock(&accelrt_parking); }
+    static void accelrt_tell_moved(void) { pthread_cond_broadcast(&accelrt_moved); }
+    static long long accelrt_parking_ns(void) {
+        struct timespec now;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        return now.tv_sec * 1000000000LL + now.tv_nsec;
+    }
+    /* Nonzero once the time is past. */
+    static int accelrt_await_moved(long long until) {
+        struct timespec end = {until / 1000000000, until % 1000000000};
+        return pthread_cond_timedwait(&accelrt_moved, &accelrt_parking, &end);
+    }
+    """
+    void begin_parking "accelrt_begin_parking" () noexcept nogil
+    void lock_parking "accelrt_lock_parking" () noexcept nogil
+    void unlock_parking "accelrt_unlock_parking" () noexcept nogil
+    void tell_moved "accelrt_tell_moved" () noexcept nogil
+    bint await_moved "accelrt_await_moved" (long long until) noexcept nogil
+    long long parking_ns "accelrt_parking_ns" () noexcept nogil
+    unsigned long PyThread_get_thread_ident() noexcept nogil
+    bint PyGILState_Check() noexcept nogil
+
+ctypedef struct Call:
+    unsigned long thread
+    int row
+    bint holds_gil
+
+cdef enum:
+    TRACED_CALLS = 1 << 16
+
+cdef enum Place:  # what became of the point that was set
+    NO_POINT
+    EXPECTED    # no thread has come to it
+    PARKED      # a thread stands there
+    OVERDUE     # it went on by itself, at its limit
+    UNPARKABLE  # it held the GIL, so that nobody could have told it to go on
+
+cdef counter watched             # a point is set, or calls are traced
+cdef bint tracing = False
+# The rest under the mutex.
+cdef Place place = NO_POINT
+cdef long long point = 0         # number of the point that is set; a thread that parked at an earlier one leaves
+cdef int point_row = -1          # -1: whichever
+cdef unsigned long point_thread = 0  # 0: whichever
+cdef long long point_calls = 0   # calls that match until the one that parks
+cdef bint point_after = False
+cdef long long point_ns = 0      # how long the thread stays at most
+cdef int parked_row = -1
+cdef Call[TRACED_CALLS] traced
+cdef int traced_count = 0
+
+
+cdef void watch(int row, long long* out_point) noexcept nogil:
+    cdef unsigned long thread = PyThread_get_thread_ident()
+    cdef bint holds_gil = PyGILState_Check()
+    lock_parking()
+    if tracing and traced_count < TRACED_CALLS:
+        note_call(row, thread, holds_gil)
+    if place == EXPECTED and point_row in (-1, row) and point_thread in (0, thread):
+        meet_point(row, holds_gil, out_point)
+    unlock_parking()
+
+
+cdef void note_call(int row, unsigned long thread, bint holds_gil) noexcept nogil:
+    global traced_count
+    traced[traced_count].thread = thread
+    traced[traced_count].row = row
+    traced[traced_count].holds_gil = holds_gil
+    traced_count += 1
+
+
+cdef void meet_point(int row, bint holds_gil, long long* out_point) noexcept nogil:
+    global place, point_calls, parked_row
+    point_calls -= 1
+    if point_calls:
+        return
+    parked_row = row
+    if holds_gil:
+        place = UNPARKABLE
+        tell_moved()
+    elif point_after:
+        out_point[0] = point
+    else:
+        stay(point)
+
+
+cdef void stay(long long number) noexcept nogil:
+    # Under the mutex, which is open while the thread waits.
+    global place
+    cdef long long until = parking_ns() + point_ns
+    place = PARKED
+    tell_moved()
+    while place == PARKED and point == number:
+        if await_moved(until) and place == PARKED and point == number:
+            place = OVERDUE
+    tell_moved()
+
+
+cdef void park_at(long long number) noexcept nogil:
+    lock_parking()
+    if place == EXPECTED and point == number:
+        stay(number)
+    unlock_parking()
+
+
+cdef Place set_point(Place now, int row, long long number, bint after, unsigned long thread, long long ns) noexcept nogil:
+    # What became of the point before; a thread that stands there goes on.
+    global place, point, point_row, point_calls, point_after, point_thread, point_ns
+    cdef Place before
+    lock_parking()
+    before = place
+    place = now
+    point += 1
+    point_row, point_calls, point_after, point_thread, point_ns = row, number, after, thread, ns
+    atomic_store(&watched, tracing or now == EXPECTED)
+    tell_moved()
+    unlock_parking()
+    return before
+
+
+def park(row=None, long long number=1, str when="before", thread=None, double limit=10.0):
+    """Has a thread stop at a call of the table "faults" until go_on; the other threads' calls pass.
+
+    A point that was set before is forgotten, and a thread that stands there goes on.  A call with the GIL held cannot
+    stop, for nobody could tell it to go on; await_parked and go_on say so.
+
+    Arguments:
+        row: name of the row to stop at; None for any.
+        number: int, which of the calls that match, 1 for the next.
+        when: "before" the driver's call is made, or "after" it.
+        thread: identifier of the thread to stop (threading.Thread.ident); None for whichever comes.
+        limit: float, seconds after which the thread goes on by itself.
+    Raises:
+        ValueError: an unknown row or when, a number below 1, or a limit that is not above 0.
+    """
+    if row is not None and row not in ROW_NAMES:
+        raise ValueError(f"no such row: {row}")
+    if when not in ("before", "after"):
+        raise ValueError(f"when is {when!r}; it is 'before' or 'after'")
+    if number < 1:
+        raise ValueError(f"number is {number}; the next call is 1")
+    if not 0 < limit < 1e6:
+        raise ValueError(f"limit is {limit}; it is seconds, above 0 and below a million")
+    cdef int index = -1 if row is None else ROW_NAMES.index(row)
+    cdef unsigned long ident = 0 if thread is None else thread
+    set_point(EXPECTED, index, number, when == "after", ident, <long long>(limit * 1e9))
+
+
+def await_parked(double timeout):
+    """Waits until a thread has come to the point that park set, without the GIL.
+
+    Arguments:
+        timeout: float, seconds.
+    Returns: the name of the row that it stands at, or None where no thread came in time.
+    Raises:
+        RuntimeError: no point is set; the thread held the GIL there, so did not stop; or it went on at its limit.
+    """
+    cdef long long until = parking_ns() + <long long>(min(max(timeout, 0), 1e6) * 1e9)
+    cdef Place found
+    cdef int row
+    with nogil:
+        lock_parking()
+        while place == EXPECTED:
+            if await_moved(until):
+                break
+        found, row = place, parked_row
+        unlock_parking()
+    if found == NO_POINT:
+        raise RuntimeError("no point is set; call park first")
+    refuse_missed(found, row)
+    return None if found == EXPECTED else ROW_NAMES[row]
+
+
+cdef int refuse_missed(Place found, int row) except -1:
+    if found == UNPARKABLE:
+        raise RuntimeError(f"the thread holds the GIL in {ROW_NAMES[row]}, so it did not park")
+    if found == OVERDUE:
+        raise RuntimeError(f"the thread that parked at {ROW_NAMES[row]} went on by itself, at its limit")
+    return 0
+
+
+def go_on():
+    """Lets the parked thread go on, and forgets the point.
+
+    Returns: whether a thread stood there; False where none came, or no point is set.
+    Raises:
+        RuntimeError: the thread held the GIL there, so did not stop; or it went on at its limit.
+    """
+    cdef Place found = set_point(NO_POINT, -1, 0, False, 0, 0)
+    refuse_missed(found, parked_row)
+    return found == PARKED
+
+
+def begin_trace():
+    """Begins to write down which thread calls which row of the table "faults"; forgets what was written before."""
+    set_trace(True)
+
+
+def end_trace():
+    """Ends what begin_trace began; traced_calls still answers."""
+    set_trace(False)
+
+
+cdef void set_trace(bint on) noexcept nogil:
+    global tracing, traced_count
+    lock_parking()
+    if on:
+        traced_count = 0
+    tracing = on
+    atomic_store(&watched, on or place == EXPECTED)
+    unlock_parking()
+
+
+def traced_calls(thread=None):
+    """The calls since begin_trace, in their order: those of one thread, or of all.  The first 65,536 are kept.
+
+    Arguments:
+        thread: identifier of a thread (threading.Thread.ident); None for all threads.
+    Returns: list of (row: str, holds_gil: bool): the row, and whether its caller held the GIL, where park cannot stop it.
+    """
+    cdef unsigned long ident = 0 if thread is None else thread
+    cdef int index, count
+    with nogil:
+        lock_parking()
+        count = traced_count
+        unlock_parking()
+    return [
+        (ROW_NAMES[traced[index].row], bool(traced[index].holds_gil))
+        for index in range(count) if ident in (0, traced[index].thread)
+    ]
+
+
+cdef void forget_parking() noexcept nogil:
+    # In a forked child, whose parent's threads are not here; and at import.
+    global place, tracing, traced_count
+    begin_parking()
+    place = NO_POINT
+    tracing = False
+    traced_count = 0
+    atomic_store(&watched, 0)
+
+
 cdef int set_up_faults() except -1:
+    forget_parking()
+    pthread_atfork(NULL, NULL, &forget_parking)
     begin_table(&fault_table, b"faults")
     fill_fault(&fault_table)
     for index, name in enumerate(ROW_NAMES):

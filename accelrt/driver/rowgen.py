@@ -1,8 +1,8 @@
 """Reads driver/table.pxd and the drivers' modules, and writes what can be written from them alone.
 
-Three sets of rows only forward: those of the table that initialises at first use, those of the table
-that injects faults, and those that Python sees.  Each is derived from the contract at build time, so
-that a row is declared once.  A driver fills the rows that its modules define: a module that includes
+Three sets of rows do little more than forward: those of the table that initialises at first use, those of
+the table that injects faults, and those that Python sees.  Each is derived from the contract at build time,
+so that a row is declared once.  A driver fills the rows that its modules define: a module that includes
 NAME_rows.pxi has in it fill_NAME, which puts every function that bears a row's name into the table, and, in
 the cuda driver, asks the library for the functions whose types the module declares.  setup.py calls
 write_all() before it cythonizes.
@@ -83,6 +83,21 @@ def forward(prefix: str, before: str, target: str, row: Row, index: int) -> str:
         f"    if code:\n"
         f"        return code\n"
         f"    return {target}.{row.name}({row.names})\n"
+    )
+
+
+def intercepted(row: Row, index: int) -> str:
+    """One row of the table that injects faults: a thread may stop before the call, or behind it."""
+    return (
+        f"cdef int fault_{row.name}({row.signature}) noexcept nogil:\n"
+        f"    cdef long long point = 0\n"
+        f"    cdef int code = intercept({index}, &point)\n"
+        f"    if code:\n"
+        f"        return code\n"
+        f"    code = wrapped.{row.name}({row.names})\n"
+        f"    if point:\n"
+        f"        park_at(point)\n"
+        f"    return code\n"
     )
 
 
@@ -213,7 +228,7 @@ def render() -> dict[str, str]:
     registry += [forward("sentinel", "bring_up()", "active()", row, i) for i, row in enumerate(rows)]
     registry += [fill(prefix, rows) for prefix in ("unfilled", "forked", "sentinel")]
     registry += [count_filled(rows), names]
-    faults = [forward("fault", "intercept({index})", "wrapped", row, i) for i, row in enumerate(rows)]
+    faults = [intercepted(row, i) for i, row in enumerate(rows)]
     faults.append(fill("fault", rows))
     calls = ["cdef class RowCalls:\n    cdef Table* table\n", *map(python_call, rows)]
     return {

@@ -1,0 +1,203 @@
+"""Threads that stop at a chosen call of the table "faults", and go on when they are told to."""
+
+import os
+import threading
+import time
+
+import pytest
+from child import in_child, wrap_host
+
+pytestmark = [pytest.mark.host, pytest.mark.own_process]
+SECONDS = 20  # until a test that fails stops waiting
+
+
+class Caller:
+    """A thread that calls a function, which begins when it is told to."""
+
+    def __init__(self, function):
+        self.function, self.answer, self.begun = function, None, threading.Event()
+        self.thread = threading.Thread(target=self.run, daemon=True)
+        self.thread.start()
+        self.ident = self.thread.ident
+
+    def run(self):
+        self.begun.wait()
+        self.answer = self.function()
+
+    def begin(self):
+        self.begun.set()
+
+    def is_done(self, timeout=0.0):
+        self.thread.join(timeout)
+        return not self.thread.is_alive()
+
+
+def rows_and_faults():
+    from accelrt.driver.registry import Rows
+
+    return wrap_host(), Rows("faults")
+
+
+def refusal(function, *arguments):
+    with pytest.raises((RuntimeError, ValueError)) as raised:
+        function(*arguments)
+    return str(raised.value)
+
+
+def parks_before_and_after():
+    faults, rows = rows_and_faults()
+    for when, made in (("before", False), ("after", True)):
+        _, event = rows.event_create(0, 0)
+        caller = Caller(lambda event=event: rows.event_destroy(0, event))
+        faults.park("event_destroy", when=when, thread=caller.ident, limit=SECONDS)
+        caller.begin()
+        assert faults.await_parked(SECONDS) == "event_destroy"
+        assert not caller.is_done()
+        assert (rows.event_query(0, event) != 0) == made
+        assert faults.go_on()
+        assert caller.is_done(SECONDS)
+        assert caller.answer == 0
+        assert not faults.go_on()
+
+
+def test_a_thread_parks_before_a_call_or_behind_it():
+    in_child(parks_before_and_after)
+
+
+def parks_one_thread_at_the_nth_call():
+    faults, rows = rows_and_faults()
+    counted = []
+
+    def calls():
+        for _ in range(5):
+            counted.append(rows.device_count()[1])
+            rows.memory_info(0)
+
+    caller = Caller(calls)
+    faults.park("device_count", number=3, thread=caller.ident, limit=SECONDS)
+    for _ in range(10):  # other threads' calls neither count nor stop
+        rows.device_count()
+    caller.begin()
+    assert faults.await_parked(SECONDS) == "device_count"
+    assert len(counted) == 2
+    others = [Caller(rows.device_count) for _ in range(4)]
+    for other in others:
+        other.begin()
+    assert all(other.is_done(SECONDS) for other in others)
+    assert faults.go_on()
+    assert caller.is_done(SECONDS)
+    assert len(counted) == 5
+
+    caller = Caller(calls)
+    faults.park(number=4, when="after", limit=SECONDS)  # any row, of whichever thread
+    caller.begin()
+    assert faults.await_parked(SECONDS) == "memory_info"
+    assert len(counted) == 7
+    faults.park("event_create", limit=SECONDS)  # a new point lets go of who stands at the old one
+    assert caller.is_done(SECONDS)
+    assert faults.await_parked(0.0) is None
+    assert not faults.go_on()
+
+
+def test_only_the_chosen_call_of_the_chosen_thread_parks():
+    in_child(parks_one_thread_at_the_nth_call)
+
+
+def goes_on_at_the_limit():
+    faults, rows = rows_and_faults()
+    caller = Caller(rows.device_count)
+    faults.park("device_count", thread=caller.ident, limit=0.05)
+    caller.begin()
+    assert caller.is_done(SECONDS)
+    assert caller.answer == (0, 2)
+    told = "the thread that parked at device_count went on by itself, at its limit"
+    assert refusal(faults.await_parked, 0) == told
+    assert refusal(faults.go_on) == told
+    assert not faults.go_on()
+    assert refusal(faults.await_parked, 0) == "no point is set; call park first"
+
+
+def test_a_parked_thread_goes_on_at_its_limit_and_says_so():
+    in_child(goes_on_at_the_limit)
+
+
+def passes_with_the_gil():
+    import accelrt
+
+    faults = wrap_host()
+    accelrt.current_device()
+    faults.begin_trace()
+    assert accelrt.current_device() == 0
+    assert faults.traced_calls() == [("current_device", True)]
+    faults.end_trace()
+    for when in ("before", "after"):
+        faults.park("current_device", when=when, limit=SECONDS)
+        begun = time.monotonic()
+        assert accelrt.current_device() == 0
+        told = "the thread holds the GIL in current_device, so it did not park"
+        assert refusal(faults.await_parked, SECONDS) == told
+        assert refusal(faults.go_on) == told
+        assert time.monotonic() - begun < SECONDS
+
+
+def test_a_call_with_the_gil_held_does_not_park():
+    in_child(passes_with_the_gil)
+
+
+def traces_by_thread():
+    faults, rows = rows_and_faults()
+
+    def calls():
+        code, event = rows.event_create(0, 0)
+        rows.event_destroy(0, event)
+        return code
+
+    caller = Caller(calls)
+    faults.begin_trace()
+    rows.device_count()
+    caller.begin()
+    assert caller.is_done(SECONDS)
+    faults.end_trace()
+    rows.device_count()
+    assert faults.traced_calls(caller.ident) == [("event_create", False), ("event_destroy", False)]
+    assert faults.traced_calls(threading.get_ident()) == [("device_count", False)]
+    assert len(faults.traced_calls()) == 3
+    faults.begin_trace()
+    assert faults.traced_calls() == []
+
+
+def test_calls_are_traced_by_thread():
+    in_child(traces_by_thread)
+
+
+def forks_beside_a_parked_thread():
+    faults, rows = rows_and_faults()
+    caller = Caller(rows.device_count)
+    faults.park("device_count", thread=caller.ident, limit=SECONDS)
+    faults.begin_trace()
+    caller.begin()
+    assert faults.await_parked(SECONDS)
+    child = os.fork()
+    if child == 0:
+        assert not faults.go_on()
+        assert faults.traced_calls() == []
+        rows.device_count()
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert not caller.is_done()
+    assert faults.go_on()
+    assert caller.is_done(SECONDS)
+
+
+def test_a_forked_child_has_no_point_and_the_parent_keeps_its():
+    in_child(forks_beside_a_parked_thread)
+
+
+def test_what_park_cannot_do_is_refused():
+    from accelrt.driver import registry
+
+    assert refusal(registry.park, "no_such_row") == "no such row: no_such_row"
+    assert refusal(registry.park, None, 0) == "number is 0; the next call is 1"
+    assert refusal(registry.park, None, 1, "during") == "when is 'during'; it is 'before' or 'after'"
+    limit = refusal(registry.park, None, 1, "before", None, 0)
+    assert limit == "limit is 0.0; it is seconds, above 0 and below a million"
