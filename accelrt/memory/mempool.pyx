@@ -296,7 +296,8 @@ cdef class use_mem_pool:
         device: int, "cuda:1", ...; None is the device that is current when the context is entered.
     Raises:
         TypeError: pool is none.
-        RuntimeError: the same context is entered twice, or left by another thread than the one that entered it.
+        RuntimeError: the same context is entered twice, left without being entered, or left by another thread than the
+            one that entered it.
         NotSupportedError: the allocator's backend is not accelrt's own.
 
     Other threads allocate where they did.  Contexts nest, and the innermost counts; so does a capture that begins
@@ -350,12 +351,13 @@ cdef class use_mem_pool:
 
     def __exit__(self, kind, error, trace):
         cdef uint64_t thread = self.thread
-        cdef int code = 0
+        cdef int code
+        if thread == 0:
+            raise RuntimeError("this use_mem_pool is not entered, or was left already; allocations go where they went")
         self.thread = 0
-        if thread:
-            with nogil:
-                code = end_pool(self.ordinal, self.number[0], self.number[1], thread)
-        if thread and thread != thread_number():
+        with nogil:
+            code = end_pool(self.ordinal, self.number[0], self.number[1], thread)
+        if thread != thread_number():
             raise RuntimeError("use_mem_pool was left by another thread than the one that entered it, which is out of it")
         if code and code != FORKED:
             raise_status(code, "use_mem_pool", ("pool", self.shown(), "device", self.ordinal))
@@ -418,11 +420,18 @@ cdef class sleepable(use_mem_pool):
         if self.tag is None:
             refuse_unmade(self)
         use_mem_pool.__enter__(self)
-        self.tag.__enter__()
+        try:
+            self.tag.__enter__()
+        except BaseException:
+            use_mem_pool.__exit__(self, None, None, None)
+            raise
 
     def __exit__(self, kind, error, trace):
-        self.tag.__exit__(kind, error, trace)
-        return use_mem_pool.__exit__(self, kind, error, trace)
+        try:
+            self.tag.__exit__(kind, error, trace)
+        finally:
+            use_mem_pool.__exit__(self, kind, error, trace)
+        return False
 
 
 cdef int read_sleeper(object pool, int ordinal, uint64_t* out_id) except -1:

@@ -98,13 +98,15 @@ def test_a_context_serves_one_thread_at_a_time():
         except RuntimeError as error:
             errors.append(str(error))
 
-    with context:
-        with pytest.raises(RuntimeError, match="entered already"):
-            context.__enter__()
-        thread = threading.Thread(target=leave)
-        thread.start()
-        thread.join()
-        assert where() == NOWHERE
+    context.__enter__()
+    with pytest.raises(RuntimeError, match="entered already"):
+        context.__enter__()
+    thread = threading.Thread(target=leave)
+    thread.start()
+    thread.join()
+    assert where() == NOWHERE
+    with pytest.raises(RuntimeError, match="was left already"):
+        context.__exit__(None, None, None)
     assert "another thread" in errors[0]
     assert pool.use_count() == 1
 

@@ -34,7 +34,7 @@ def leave(context):
 
 
 STREAMS = ("stream", "stream of the last device", "stream None", "device", "device None", "device_of")
-KINDS = (*STREAMS, "use_mem_pool", "graph", "if_", "while_")
+KINDS = (*STREAMS, "use_mem_pool", "sleepable", "tag", "graph", "if_", "while_")
 
 
 def kinds():
@@ -48,6 +48,8 @@ def kinds():
         "device None": lambda: accelrt.device(None),
         "device_of": lambda: accelrt.device_of(flag),
         "use_mem_pool": lambda: accelrt.use_mem_pool(pool),
+        "sleepable": lambda: accelrt.memory.sleepable("kept"),
+        "tag": lambda: accelrt.memory.tag("kept"),
         "graph": lambda: accelrt.graph(graph),
         "if_": lambda: graph.if_(flag),
         "while_": lambda: graph.while_(flag),
@@ -114,6 +116,18 @@ def test_what_is_entered_in_itself_is_left_step_by_step(unchanged, kind):
                 assert (accelrt.current_stream(), accelrt.current_device())[1] == outer[1]
             assert accelrt.current_stream() is stream
         assert (accelrt.current_stream(), accelrt.current_device()) == outer
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "stream None"])  # which enters nothing
+def test_leaving_what_is_not_entered_is_an_error(unchanged, kind):
+    context = kinds()[kind]()
+    with pytest.raises(RuntimeError, match="not entered"):
+        leave(context)
+    if kind in (*STREAMS, "use_mem_pool", "sleepable", "tag"):
+        with context:
+            pass
+        with pytest.raises(RuntimeError, match="not entered"):
+            leave(context)
 
 
 def test_a_stream_context_says_what_is_wrong():
