@@ -20,6 +20,7 @@ from accelrt.arrays.array import Array
 from accelrt.arrays.create import asarray
 from accelrt.buffers.buffer import Buffer
 from accelrt.buffers.copy import use
+from accelrt.core.owners import Descriptor, Owned, open_descriptor
 from accelrt.devices.device import device
 from accelrt.errors import (
     ArgumentTypeError,
@@ -172,8 +173,8 @@ class GdsFile:
         handle: int, cuFile's; None while the file is not registered with it.
     """
 
-    handle: int | None = None
-    fd: int = -1
+    _file: Descriptor | None = None
+    _handle: Owned[int] | None = None
     _pid: int = -1
 
     def __init__(self, filename: str | os.PathLike[str], flags: int) -> None:
@@ -182,7 +183,7 @@ class GdsFile:
         self.filename = filename
         self.flags = flags
         self._pid = os.getpid()
-        self.fd = os.open(filename, flags | direct | os.O_CLOEXEC, 0o666)
+        self._file = open_descriptor(filename, flags | direct)
         try:
             self.register_handle()
         except BaseException:
@@ -201,8 +202,19 @@ class GdsFile:
         self.close()
 
     def __del__(self) -> None:
+        # What it owns goes back by itself, but the handle has to go before the descriptor does.
         with suppress(Exception):  # the interpreter may be ending, and cuFile be gone
             self.close()
+
+    @property
+    def fd(self) -> int:
+        """The file descriptor; -1 once it is closed."""
+        return -1 if self._file is None or self._file.closed else self._file.fileno()
+
+    @property
+    def handle(self) -> int | None:
+        """cuFile's handle; None while the file is not registered with it."""
+        return None if self._handle is None else self._handle.value
 
     def __repr__(self) -> str:
         state = "closed" if self.fd < 0 else f"fd {self.fd}"
@@ -210,13 +222,14 @@ class GdsFile:
 
     def close(self) -> None:
         """Deregisters and closes the file; does nothing where that was done before."""
-        fd, self.fd = self.fd, -1
+        is_mine = self._pid == os.getpid()
         try:
-            if self.handle is not None and self._pid == os.getpid():
+            if is_mine and self.handle is not None:
                 self.deregister_handle()
         finally:
-            if fd >= 0:
-                os.close(fd)
+            # Still registered where that was interrupted: then close() may be called again.
+            if self._file is not None and not (is_mine and self.handle is not None):
+                self._file.close()
 
     def register_handle(self) -> None:
         """Registers the file with cuFile (cuFileHandleRegister); a file is registered when it is opened.
@@ -228,18 +241,23 @@ class GdsFile:
             raise UnregisteredFileError(f"{self!r} is registered already; call deregister_handle() first")
         if self.fd < 0:
             raise UnregisteredFileError(f"{self!r} cannot be registered; open another GdsFile")
-        if self._library is None:
-            self.handle = self.fd
+        library, file = self._library, self._file
+        if library is None:
+            self._handle = Owned(int, (self.fd,), bool)  # nothing to give back
             return
         told = Description(OPAQUE_FD, self.fd, None)
-        self.handle = ask("cuFileHandleRegister", self._library.handle_register, ctypes.addressof(told))
+
+        def register(address: int) -> Owned[int]:
+            return Owned(library.handle_register, (address,), library.handle_deregister, keep=file)
+
+        self._handle = ask("cuFileHandleRegister", register, ctypes.addressof(told))
 
     def deregister_handle(self) -> None:
         """Ends that (cuFileHandleDeregister); the file stays open."""
         handle = self._registered("be deregistered")
-        self.handle = None
-        if self._library is not None:
-            ask("cuFileHandleDeregister", self._library.handle_deregister, handle)
+        owned = self._handle
+        if owned is not None:
+            ask("cuFileHandleDeregister", lambda _: owned.close(), handle)
 
     def load_storage(self, storage: Any, offset: int = 0) -> None:
         """Fills memory from the file (cuFileRead).
