@@ -27,6 +27,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from accelrt.core import files
 from accelrt.devices.device import device_count, get_device_properties, mem_get_info
 from accelrt.memory.statistics import max_memory_reserved, memory_allocated, memory_reserved
 from accelrt.runtime import init
@@ -203,10 +204,8 @@ def pool(ordinal: int, driver: str) -> Pool:
 def write(path: Path, what: Published) -> None:
     beside = path.with_suffix(".new")
     beside.unlink(missing_ok=True)  # whatever a process of the same number left: a new file is opened
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with open(descriptor, "w", encoding="utf-8") as file:
-        file.write(json.dumps({"format": FORMAT} | asdict(what)))
-    os.replace(beside, path)
+    content = json.dumps({"format": FORMAT} | asdict(what)).encode()
+    files.write(path, [content], private=True, beside=beside)
 
 
 def look_into(place: Path) -> list[Published]:

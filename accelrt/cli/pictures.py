@@ -9,9 +9,11 @@ from typing import Any
 
 from accelrt import memory
 from accelrt.cli.text import human
+from accelrt.core import files
 
 __all__ = ["run"]
 
+MOST_BYTES = 1 << 36  # as memory/history/snapshot_file.py has it
 SUFFIXES = {"view": ".html", "plot": ".png", "export-trace": ".trace.json"}
 
 
@@ -61,17 +63,17 @@ def read_snapshot(path: str | Path) -> dict[str, Any]:
         OSError: the file cannot be read.
         ValueError: it holds no snapshot; the text says what was expected.
     """
+    files.check_regular(path)  # to open a pipe would wait for its writer
     with open(path, "rb") as file:
         is_json = file.read(1) in (b"{", b"[")
     return read_json(path) if is_json else memory.load_snapshot(path)
 
 
 def read_json(path: str | Path) -> dict[str, Any]:
-    with open(path, "rb") as file:
-        try:
-            found = json.load(file)
-        except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-            raise ValueError(f"{path} is no snapshot: JSON was expected ({error})") from None
+    try:
+        found = json.loads(files.read(path, MOST_BYTES))
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f"{path} is no snapshot: JSON was expected ({error})") from None
     if not isinstance(found, dict):
         raise ValueError(f"{path} is no snapshot: an object with 'segments' and 'device_traces' was expected")
     return found

@@ -16,6 +16,7 @@ from _thread import allocate_lock
 from hashlib import blake2b
 
 from accelrt import env
+from accelrt.core import files
 from accelrt.kernels.image import ModuleImage
 
 TYPE_CHECKING = False
@@ -162,18 +163,11 @@ def write_fields(name: str, fields: Iterable[bytes]) -> None:
     path = path_of(name)
     folder = os.path.dirname(path)
     unfinished = f"{path}.{os.urandom(8).hex()}{UNFINISHED}"
+    parts = [MAGIC, blake2b(payload, digest_size=DIGEST_BYTES).digest(), payload]
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
-        file = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    except OSError:
-        return
-    try:
-        with open(file, "wb") as out:
-            out.write(MAGIC + blake2b(payload, digest_size=DIGEST_BYTES).digest())
-            out.write(payload)
-        os.rename(unfinished, path)
+        files.write(path, parts, private=True, beside=unfinished)
     except OSError:  # a full disk, say
-        remove(unfinished)
         return
     trim(folder, most)
 
@@ -192,19 +186,12 @@ def trim(folder: str, most: int) -> None:
                 if entry.name.endswith(SUFFIX):
                     kept.append((facts.st_mtime_ns, facts.st_size, entry.path))
                 elif entry.name.endswith(UNFINISHED) and now - facts.st_mtime > ABANDONED:
-                    remove(entry.path)
+                    files.remove(entry.path)
     except OSError:
         return
     total = sum(size for _, size, _ in kept)
     for _, size, path in sorted(kept):
         if total <= most:
             return
-        remove(path)
+        files.remove(path)
         total -= size
-
-
-def remove(path: str) -> None:
-    try:  # noqa: SIM105  contextlib takes long to import
-        os.unlink(path)
-    except OSError:
-        pass

@@ -7,11 +7,12 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from accelrt.annotations import DeviceArgument
+from accelrt.core import files
 from accelrt.devices.device import get_device_capability
 from accelrt.errors import CompileError, NotSupportedError
 from accelrt.kernels import cache as kept
 from accelrt.kernels import includes, jitlink, known_compiler, nvrtc
-from accelrt.kernels.image import KINDS, ModuleImage, arch_name, arch_number
+from accelrt.kernels.image import KINDS, MOST_BYTES, ModuleImage, arch_name, arch_number
 from accelrt.kernels.module import Module
 from accelrt.runtime import init
 
@@ -65,8 +66,7 @@ def read_sources(source: Source | Sequence[Source], name: str | None) -> tuple[d
         text: object = each
         if isinstance(each, os.PathLike):
             path = os.path.abspath(each)
-            with open(path, "rb") as file:
-                text = file.read()
+            text = files.read(path, MOST_BYTES)
             folders.append(os.path.dirname(path))
             called = name or path
         if called in texts:
@@ -386,8 +386,7 @@ def image_of(given: ModuleImage | bytes | os.PathLike[str]) -> ModuleImage:
     if isinstance(given, ModuleImage):
         return given
     if isinstance(given, os.PathLike):
-        with open(given, "rb") as file:
-            given = file.read()
+        given = files.read(given, MOST_BYTES)
     if not isinstance(given, bytes):
         raise TypeError(f"an image is a ModuleImage, bytes or a path, not {type(given).__name__}")
     return ModuleImage(given, jitlink.input_kind(given), "")

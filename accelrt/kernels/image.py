@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 
+from accelrt.core import files
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["KINDS", "ModuleImage", "arch_name", "arch_number"]
+__all__ = ["KINDS", "MOST_BYTES", "ModuleImage", "arch_name", "arch_number"]
 
+MOST_BYTES = 1 << 32  # of a file of code that is read
 KINDS = ("cubin", "ptx", "ltoir")
 
 
@@ -54,8 +57,7 @@ class ModuleImage:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the data to a file, which Module.load and link_images take; the names are not in it."""
-        with open(path, "wb") as file:
-            file.write(self.data)
+        files.write(path, [self.data])
 
 
 def arch_name(arch: object) -> str:

@@ -11,6 +11,9 @@ from __future__ import annotations
 import os
 import re
 
+from accelrt.core import files
+from accelrt.kernels.image import MOST_BYTES
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -91,8 +94,7 @@ def candidates(name: str, beside: str, folders: Sequence[str]) -> list[str]:
 
 def content_of(path: str) -> bytes | None:
     try:
-        with open(path, "rb") as file:
-            return file.read()
+        return files.read(path, MOST_BYTES)
     except OSError:
         return None
 

@@ -6,12 +6,14 @@ from cpython.pycapsule cimport PyCapsule_CheckExact, PyCapsule_GetName, PyCapsul
 from libc.stdint cimport uintptr_t
 from libc.stdlib cimport calloc, free
 
+from accelrt.core import files
 from accelrt.core.integers cimport checked_address_int
 from accelrt.devices.device cimport ordinal_of
 from accelrt.driver.capture_guard cimport go_relaxed, restore_mode
 cimport accelrt.driver.registry as registry
 from accelrt.driver.registry import driver_name
 from accelrt.driver.table cimport LOG_BYTES
+from accelrt.kernels.image import MOST_BYTES
 from accelrt.kernels.kernel cimport Loaded, make_kernel
 from accelrt.kernels.signature import parse_signature
 from accelrt.runtime.release_queue cimport drain
@@ -108,8 +110,7 @@ cdef tuple read_image(object image):
     if isinstance(image, (str, os.PathLike)):
         path = os.path.abspath(os.fspath(image))
         what = f"file {os.fsdecode(path)}"
-        with open(path, "rb") as file:
-            data = file.read()
+        data = files.read(path, MOST_BYTES)
         check_image(data)
         if driver_name() != "cuda" and data[:4] == b"\x7fELF":
             return os.fsencode(path), what  # so that libraries beside it, and debuggers, find it

@@ -5,23 +5,30 @@ sees half of one.
     OPERATION,PARAMETERS,CANDIDATE,MILLISECONDS
 
 A writer holds a lock (flock) on the file, merges what the file says with what it knows, writes another file
-beside it and puts that in its place.  Who waited for the lock of the file that was replaced begins again.
+beside it (core/files.py) and puts that in its place.  Who waited for the lock of the file that was
+replaced begins again.
 
 A file of what was not tuned has a line "OPERATION,PARAMETERS" for arguments of which no result was known.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import stat
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
+from accelrt.core import files
+
 __all__ = ["Key", "Result", "append_lines", "check_field", "merge", "read", "read_untuned", "record_untuned"]
 
 Key = tuple[str, str]  # operation, parameters
+
+MOST_BYTES = 1 << 26  # of a file that is read
 
 _recorded: set[tuple[str, str, str]] = set()  # file, operation, parameters: what was not tuned
 
@@ -59,11 +66,15 @@ def read(path: str) -> tuple[dict[str, str], dict[Key, Result]]:
     """(validators, results) of a file.
 
     Raises:
-        OSError: it cannot be read; FileNotFoundError: it is not there.
+        OSError: it cannot be read, is no regular file, or has more than 64 MiB; FileNotFoundError: it is
+            not there.
         ValueError: a line is malformed; the text names the line.
     """
-    with open(path, encoding="utf-8") as file:
-        return parse(file, path)
+    return parse(lines_of(path), path)
+
+
+def lines_of(path: str) -> list[str]:
+    return files.read(path, MOST_BYTES).decode().splitlines()
 
 
 def parse(lines: Iterator[str] | list[str], path: str) -> tuple[dict[str, str], dict[Key, Result]]:
@@ -101,8 +112,11 @@ def milliseconds(fields: list[str], path: str, number: int) -> float:
 def locked(path: str) -> Iterator[int]:
     """The descriptor of a file, made if need be, while no other process that asks has it."""
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        files.check_regular(path)  # a pipe would keep its reader waiting
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, 0o666)
         try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise files.irregular(path)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(descriptor), os.stat(path)):
@@ -137,7 +151,7 @@ def merge(
             os.replace(path, f"{path}.rejected")
             results = {}
         merged = known | results | fresh
-        replace(path, text_of(validators, merged))
+        files.write(path, [text_of(validators, merged).encode()])
     return merged
 
 
@@ -147,20 +161,6 @@ def text_of(validators: dict[str, str], results: dict[Key, Result]) -> str:
     return "".join(lines)
 
 
-def replace(path: str, text: str) -> None:
-    beside = f"{path}.{os.getpid()}.new"
-    try:
-        with open(beside, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(beside)
-        raise
-
-
 def append_lines(path: str, lines: list[str]) -> None:
     """Adds lines to a file that it does not have yet.
 
@@ -168,7 +168,10 @@ def append_lines(path: str, lines: list[str]) -> None:
         OSError: it cannot be written.
     """
     with locked(path) as descriptor, open(os.dup(descriptor), "r+", encoding="utf-8") as file:
-        there = set(file.read().splitlines())
+        content = file.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise OSError(errno.EFBIG, f"the file has more than {MOST_BYTES:,} bytes", path)
+        there = set(content.splitlines())
         file.write("".join(f"{line}\n" for line in dict.fromkeys(lines) if line not in there))
 
 
@@ -192,12 +195,11 @@ def read_untuned(path: str) -> list[tuple[str, str]]:
         ValueError: a line is malformed; the text names it.
     """
     found: dict[tuple[str, str], None] = {}
-    with open(path, encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
-            fields = [field.strip() for field in line.split(",")]
-            if fields == [""] or fields[0] == "Validator":
-                continue
-            if len(fields) < 2 or not all(fields[:2]):
-                raise ValueError(f"{path}, line {number}: {line.strip()!r} is no line OPERATION,PARAMETERS")
-            found[fields[0], fields[1]] = None
+    for number, line in enumerate(lines_of(path), 1):
+        fields = [field.strip() for field in line.split(",")]
+        if fields == [""] or fields[0] == "Validator":
+            continue
+        if len(fields) < 2 or not all(fields[:2]):
+            raise ValueError(f"{path}, line {number}: {line.strip()!r} is no line OPERATION,PARAMETERS")
+        found[fields[0], fields[1]] = None
     return list(found)

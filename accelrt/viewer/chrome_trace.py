@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
+from accelrt.core import files
 from accelrt.viewer.snapshot_columns import DeviceRecording, Recording
 
 __all__ = ["trace_events", "write_trace"]
@@ -145,16 +146,11 @@ def write_trace(snapshot: Mapping[str, Any], path: str | Path, largest: int = 20
         ValueError: the snapshot is not what torch's format says, or largest is below 0.
         OSError: the file cannot be written.
     """
-    events = trace_events(Recording(snapshot), largest)
-    first = next(events)
-    with open(path, "w", encoding="ascii") as file:
-        file.write('{"displayTimeUnit": "ns", "traceEvents": [\n')
-        write_one(file, first)
-        for event in events:
-            file.write(",\n")
-            write_one(file, event)
-        file.write("\n]}\n")
+    files.write(path, lines(trace_events(Recording(snapshot), largest)))
 
 
-def write_one(file: IO[str], event: dict[str, Any]) -> None:
-    file.write(json.dumps(event, separators=(",", ":")))
+def lines(events: Iterator[dict[str, Any]]) -> Iterator[bytes]:
+    yield b'{"displayTimeUnit": "ns", "traceEvents": [\n'
+    for number, event in enumerate(events):
+        yield (",\n" if number else "").encode() + json.dumps(event, separators=(",", ":")).encode("ascii")
+    yield b"\n]}\n"

@@ -14,12 +14,13 @@ import json
 import struct
 import zlib
 from collections.abc import Mapping
-from importlib.resources import files
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from accelrt.core import files
 from accelrt.viewer.memory_ranges import Range
 from accelrt.viewer.snapshot_columns import Column, DeviceRecording, Recording
 
@@ -104,7 +105,7 @@ def make_page(snapshot: Mapping[str, Any], title: str) -> str:
         ValueError: the snapshot is not what torch's format says; the text says where.
     """
     packed = zlib.compress(pack(Recording(snapshot), title), LEVEL)
-    assets = files("accelrt.viewer") / "assets"
+    assets = resources.files("accelrt.viewer") / "assets"
     style = (assets / "viewer.css").read_text("utf-8")
     script = "\n".join((assets / name).read_text("utf-8") for name in SCRIPTS)
     script = f'"use strict";\n(() => {{\n{script}\n}})();\n'
@@ -130,5 +131,5 @@ def write_page(snapshot: Mapping[str, Any], path: str | Path, title: str | None 
     """Writes the page of a snapshot; arguments and raises as of make_page.  Returns its size in bytes."""
     path = Path(path)
     page = make_page(snapshot, path.stem if title is None else title).encode("utf-8", "replace")
-    path.write_bytes(page)
+    files.write(path, [page])
     return len(page)

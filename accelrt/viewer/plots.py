@@ -6,6 +6,7 @@ The suffix of the file chooses the format: PNG, SVG or PDF.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from itertools import pairwise
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from accelrt.core import files
 from accelrt.viewer.memory_ranges import joined
 from accelrt.viewer.snapshot_columns import Column, DeviceRecording, Recording
 
@@ -308,4 +310,6 @@ def write_plot(
     if not found:
         known = ", ".join(str(each.device) for each in recording.devices)
         raise ValueError(f"device {device} is not in the snapshot, which has {known}")
-    KINDS[kind](found[0]).savefig(path, dpi=110)
+    picture = io.BytesIO()
+    KINDS[kind](found[0]).savefig(picture, dpi=110, format=Path(path).suffix[1:].lower())
+    files.write(path, [picture.getvalue()])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import stat
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from accelrt.core import files
 from accelrt.errors import SnapshotError
 from accelrt.memory.history import compact_form, torch_form
 from accelrt.memory.history.memory_history import History
@@ -50,15 +50,7 @@ def dump_snapshot(path: str | os.PathLike[str], format: str | None = None) -> No
 
 def write_history(path: Path, history: History, format: str) -> None:
     """Writes a history in "torch" or "compact" form; the file is whole or is not there."""
-    beside = path.with_name(f"{path.name}.{os.getpid()}.new")
-    try:
-        with open(beside, "wb") as file:
-            file.writelines(FORMATS[format](history))
-        os.replace(beside, path)
-    except BaseException:
-        with suppress(OSError):
-            beside.unlink()
-        raise
+    files.write(path, FORMATS[format](history))
 
 
 def load_snapshot(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -84,10 +76,13 @@ def load_snapshot(path: str | os.PathLike[str]) -> dict[str, Any]:
 def load_history(path: str | os.PathLike[str]) -> History | dict[str, Any]:
     """The same, but a compact file as the arrays that it holds."""
     name = os.fspath(path)
+    irregular = f"{name} is no regular file, as a snapshot was expected to be"
+    if stat.S_ISFIFO(os.stat(path).st_mode):  # to open a pipe would wait for its writer
+        raise SnapshotError(irregular)
     with open(path, "rb") as file:
         facts = os.fstat(file.fileno())
         if not stat.S_ISREG(facts.st_mode):
-            raise SnapshotError(f"{name} is no regular file, as a snapshot was expected to be")
+            raise SnapshotError(irregular)
         if facts.st_size > MOST_BYTES:
             raise SnapshotError(f"{name} has {facts.st_size:,} bytes; a snapshot has {MOST_BYTES:,} at most")
         first = file.read(len(compact_form.MAGIC))
