@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from accelrt.core import files
+from accelrt.core.printable import printable
 from accelrt.devices.device import device_count, get_device_properties, mem_get_info
 from accelrt.memory.statistics import max_memory_reserved, memory_allocated, memory_reserved
 from accelrt.runtime import init
@@ -105,7 +106,8 @@ class Writer(threading.Thread):
                 self.over.wait(self.seconds)
         except (OSError, RuntimeError) as error:  # no disk, or no device any more: the process goes on
             if sys.stderr is not None:
-                print(f"accelrt: what the pools hold is no longer published: {error}", file=sys.stderr)
+                told = f"accelrt: what the pools hold is no longer published: {error}"
+                print(printable(told), file=sys.stderr)
 
     def finish(self) -> None:
         self.over.set()

@@ -10,7 +10,7 @@ import accelrt
 from accelrt.cli.choice import open_driver
 from accelrt.cli.pipeline import PipelineFigures, pipeline_part
 from accelrt.cli.replay import Figures, describe, host_capacity, replay, timed
-from accelrt.cli.text import human, pairs
+from accelrt.cli.text import human, pairs, put
 from accelrt.devices.device import mem_get_info, synchronize
 from accelrt.memory.caching import empty_cache
 from accelrt.memory.statistics import audit, memory_allocated, memory_reserved
@@ -83,14 +83,14 @@ def show(trace: Trace) -> bool:
     """Both parts and the end, with what they say; whether all went well."""
     divisor = fitting(trace)
     scaled = f", sizes divided by {divisor} to fit the device" if divisor > 1 else ""
-    print(f"trace of a GPT-2 training run{scaled}", flush=True)
+    put(f"trace of a GPT-2 training run{scaled}", flush=True)
     replayed = replay_part(trace.shrunk(divisor) if divisor > 1 else trace, wanted=True)
-    print(describe(replayed))
-    print("pipeline of copies on two streams, once as it is, then as a graph", flush=True)
+    put(describe(replayed))
+    put("pipeline of copies on two streams, once as it is, then as a graph", flush=True)
     piped = pipeline_part()
-    print(describe_pipeline(piped))
+    put(describe_pipeline(piped))
     release_everything()
-    print("memory allocated at the end: 0 bytes; the allocator's audit found nothing")
+    put("memory allocated at the end: 0 bytes; the allocator's audit found nothing")
     return replayed.ooms == 0 and piped.passed
 
 
@@ -98,10 +98,10 @@ def run(driver: str | None = None) -> int:
     """The command.  Returns its exit status: 0 and PASS, or 1 and FAIL."""
     try:
         trace = load_trace()
-        print(open_driver(driver, needed=host_capacity(trace)).line, flush=True)
+        put(open_driver(driver, needed=host_capacity(trace)).line, flush=True)
         passed = show(trace)
     except Exception as error:  # whatever it is, the demo says that it failed
-        print(f"{type(error).__name__}: {error}")
+        put(f"{type(error).__name__}: {error}")
         passed = False
-    print("PASS" if passed else "FAIL")
+    put("PASS" if passed else "FAIL")
     return 0 if passed else 1

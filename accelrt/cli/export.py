@@ -16,6 +16,7 @@ from typing import Any
 
 from accelrt.cli.choice import need
 from accelrt.cli.sample import Device, Process, Sample, Sampler
+from accelrt.cli.text import put
 from accelrt.devices import versions
 
 __all__ = ["Collector", "run"]
@@ -212,7 +213,7 @@ def run(address: str, port: int, once: bool) -> int:
     server, thread = client.start_http_server(port, address, registry)
     try:
         host = f"[{address}]" if ":" in address else address
-        print(f"serving http://{host}:{server.server_port}/metrics", flush=True)
+        put(f"serving http://{host}:{server.server_port}/metrics", flush=True)
         over.wait()
     finally:
         server.shutdown()

@@ -13,7 +13,8 @@ from typing import Any
 from accelrt import env
 from accelrt.cli.choice import need
 from accelrt.cli.facts import collect
-from accelrt.cli.text import human, pairs, table
+from accelrt.cli.text import human, pairs, put, table
+from accelrt.core.printable import printable_lines
 
 __all__ = ["run"]
 
@@ -128,14 +129,15 @@ def shown(name: str, value: Any) -> str:
 
 def show(text: str) -> None:
     """Prints it, with colours where a person looks on; never a line broken or cut."""
+    text = printable_lines(text)
     if not sys.stdout.isatty():
-        print(text)
+        put(text)
         return
     try:
         console = need("rich", "rich.console", "info").Console(highlight=False)
         drawn = need("rich", "rich.text", "info").Text(text)
     except ImportError:
-        print(text)
+        put(text)
         return
     drawn.highlight_regex(TITLES, "bold cyan")
     drawn.highlight_regex(PROBLEMS, "red")

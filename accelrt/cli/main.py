@@ -18,6 +18,7 @@ from contextlib import suppress
 from typing import Any
 
 from accelrt import __version__
+from accelrt.cli.text import put
 
 __all__ = ["main"]
 
@@ -57,7 +58,7 @@ class Parser(argparse.ArgumentParser):
         if file is None or file is sys.stderr:
             say(message.rstrip())
         else:
-            print(message, end="", file=file)
+            put(message.removesuffix("\n"), file)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -321,6 +322,6 @@ def failed(command: str, error: object, status: int) -> int:
 def say(text: str) -> None:
     """A line on standard error, if that takes it."""
     try:
-        print(text, file=sys.stderr, flush=True)
+        put(text, sys.stderr, flush=True)
     except (OSError, ValueError):
         give_up(sys.stderr)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from accelrt import memory
-from accelrt.cli.text import human
+from accelrt.cli.text import human, put
 from accelrt.core import files
 
 __all__ = ["run"]
@@ -43,7 +43,7 @@ def run(given: argparse.Namespace) -> int:
         from accelrt.viewer.chrome_trace import write_trace
 
         write_trace(snapshot, output, given.largest)
-    print(f"{output} ({human(output.stat().st_size)})")
+    put(f"{output} ({human(output.stat().st_size)})")
     if given.command == "view" and given.opens:
         import webbrowser
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from accelrt.cli.text import human
+from accelrt.cli.text import human, put
 from accelrt.errors import SnapshotError
 from accelrt.memory.history import compact_form
 
@@ -39,7 +39,7 @@ def run(program: Sequence[str], output: str, stacks: str = "none") -> int:
         child = subprocess.Popen(words, env=os.environ | settings)
     except OSError as error:
         advice = f"; write accelrt record -- python {words[0]}" if words[0].endswith(".py") else ""
-        print(f"accelrt record: {words[0]} cannot be run: {error.strerror}{advice}", file=sys.stderr)
+        put(f"accelrt record: {words[0]} cannot be run: {error.strerror}{advice}", file=sys.stderr)
         return NOT_RUN
     status = wait(child)
     tell(path, began)
@@ -86,7 +86,7 @@ def tell(path: Path, began: float) -> None:
     if not found:
         found = [f"the program used no device through accelrt, and {path.name} was not written"]
     for line in found:
-        print(f"accelrt record: {line}", file=sys.stderr)
+        put(f"accelrt record: {line}", file=sys.stderr)
 
 
 def about(path: Path) -> str:

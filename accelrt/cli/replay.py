@@ -10,7 +10,7 @@ from operator import length_hint
 from time import perf_counter_ns
 
 from accelrt.cli.choice import open_driver
-from accelrt.cli.text import Progress, human, pairs, table
+from accelrt.cli.text import Progress, human, pairs, put, table
 from accelrt.devices.device import mem_get_info
 from accelrt.errors import OutOfMemoryError
 from accelrt.memory.caching import caching_allocator_alloc, caching_allocator_delete
@@ -195,16 +195,16 @@ def run(
     """The command.  Returns its exit status."""
     trace = load(path, device)
     for note in trace.notes:
-        print(f"accelrt replay: {note}", file=sys.stderr)
+        put(f"accelrt replay: {note}", file=sys.stderr)
     chosen = open_driver(driver, memory, host_capacity(trace))
     if not as_json:
-        print(chosen.line, flush=True)
+        put(chosen.line, flush=True)
     passes = replay_often(trace, repeat, wanted=not as_json)
     if as_json:
         objects = [asdict(one) for one in passes]
         print(json.dumps(objects if repeat > 1 else objects[0]))
     else:
-        print(describe(passes[0]) if repeat == 1 else describe_all(passes))
+        put(describe(passes[0]) if repeat == 1 else describe_all(passes))
     return 1 if told_refusals(trace, passes) else 0
 
 
@@ -213,7 +213,7 @@ def told_refusals(trace: Trace, passes: Sequence[Figures]) -> bool:
     ooms = max(one.ooms for one in passes)
     if ooms:
         advice = "give it more by --memory" if chosen_driver() == "host" else "use a device with more"
-        print(
+        put(
             f"accelrt replay: out of memory: {ooms:,} of {sum(trace.ops):,} allocations were refused; the "
             f"trace has up to {human(trace.peak_live)} live, the device has {human(mem_get_info()[1])}; "
             f"{advice}",

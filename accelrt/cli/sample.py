@@ -15,6 +15,7 @@ from typing import Any
 from uuid import UUID
 
 from accelrt import identity, nvml, publish, readings
+from accelrt.core.printable import printable
 from accelrt.errors import NotSupportedError, ReadingError
 from accelrt.readings import amd
 from accelrt.runtime import init
@@ -250,7 +251,7 @@ def command_of(pid: int) -> str:
         text = given.decode(errors="replace")
     except OSError:
         return "?"
-    return "".join(letter if letter.isprintable() else " " for letter in text).strip()
+    return printable(text).strip()
 
 
 def add_pools(

@@ -5,8 +5,20 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from typing import IO
 
-__all__ = ["Progress", "human", "pairs", "short", "table"]
+from accelrt.core.printable import printable_lines
+
+__all__ = ["Progress", "human", "pairs", "put", "short", "table"]
+
+
+def put(text: str, file: IO[str] | None = None, flush: bool = False) -> None:
+    """Prints a text, of which no letter does more than to be shown.
+
+    Arguments:
+        file: None is standard output.
+    """
+    print(printable_lines(text), file=file, flush=flush)
 
 
 def human(size: int) -> str:
@@ -76,6 +88,6 @@ class Progress:
             self.drawn = 0
 
     def write(self, line: str) -> None:
-        sys.stderr.write("\r" + line)
+        sys.stderr.write("\r" + line)  # figures alone
         sys.stderr.flush()
         self.drawn = max(self.drawn, len(line))

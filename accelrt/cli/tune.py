@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from accelrt import env
-from accelrt.cli.text import Progress, human, table
+from accelrt.cli.text import Progress, human, put, table
 from accelrt.errors import SettingsError
 from accelrt.memory.settings import settings
 from accelrt.traces import load, npz_archive
@@ -223,7 +223,7 @@ def run(
     if not any(trace.ops):
         raise ValueError(f"{path} has no allocation, so every settings string is as good as any other")
     for note in trace.notes:
-        print(f"accelrt tune: {note}", file=sys.stderr)
+        put(f"accelrt tune: {note}", file=sys.stderr)
     answers, bad = [], 0
     with tempfile.TemporaryDirectory(prefix="accelrt-tune-") as folder:
         archive = Path(folder, "trace.npz")
@@ -236,8 +236,8 @@ def run(
             answers.append({"capacity": size or None, "best": asdict(best), "trials": trials})
             if not as_json:
                 capacity = f"; memory of {human(size)}" if size else ""
-                print(f"{tuner.line}; peak live {trace.peak_live:,} bytes{capacity}")
-                print(describe(tuner, best), flush=True)
+                put(f"{tuner.line}; peak live {trace.peak_live:,} bytes{capacity}")
+                put(describe(tuner, best), flush=True)
     if as_json:
         print(json.dumps({"peak_live": trace.peak_live, "events": len(trace), "runs": answers}))
     return 1 if bad else 0

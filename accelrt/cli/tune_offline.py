@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from accelrt.cli import choice
-from accelrt.cli.text import table
+from accelrt.cli.text import put, table
 from accelrt.tunable import offline, results, results_file
 
 __all__ = ["run"]
@@ -32,7 +32,7 @@ def run(files: Sequence[str], modules: Sequence[str], driver: str | None, output
     """
     lines = list(dict.fromkeys(line for file in files for line in results_file.read_untuned(file)))
     chosen = choice.open_driver(driver)
-    print(chosen.line)
+    put(chosen.line)
     for module in modules:
         load(module)
     if output is not None:
@@ -45,12 +45,12 @@ def run(files: Sequence[str], modules: Sequence[str], driver: str | None, output
     found = offline.tune_each(lines, tell)
     if found:
         rows = [[one.operation, one.params, one.candidate, f"{one.time:.4g}"] for one in found]
-        print(table(["operation", "arguments", "fastest", "ms"], rows))
+        put(table(["operation", "arguments", "fastest", "ms"], rows))
     known = len(lines) - len(found) - len(skipped)
     place = results.get_filename()
-    print(f"{len(found)} tuned, {known} known before, {len(skipped)} left out; results in {place}")
+    put(f"{len(found)} tuned, {known} known before, {len(skipped)} left out; results in {place}")
     for line in skipped:
-        print(line, file=sys.stderr)
+        put(line, file=sys.stderr)
     return 1 if skipped else 0
 
 

@@ -13,7 +13,7 @@ from accelrt.driver.capture_guard cimport go_relaxed, restore_mode
 cimport accelrt.driver.registry as registry
 from accelrt.driver.registry import driver_name
 from accelrt.driver.table cimport LOG_BYTES
-from accelrt.kernels.image import MOST_BYTES
+from accelrt.kernels.image import MOST_BYTES as _MOST_BYTES
 from accelrt.kernels.kernel cimport Loaded, make_kernel
 from accelrt.kernels.signature import parse_signature
 from accelrt.runtime.release_queue cimport drain
@@ -110,7 +110,7 @@ cdef tuple read_image(object image):
     if isinstance(image, (str, os.PathLike)):
         path = os.path.abspath(os.fspath(image))
         what = f"file {os.fsdecode(path)}"
-        data = files.read(path, MOST_BYTES)
+        data = files.read(path, _MOST_BYTES)
         check_image(data)
         if driver_name() != "cuda" and data[:4] == b"\x7fELF":
             return os.fsencode(path), what  # so that libraries beside it, and debuggers, find it

@@ -6,6 +6,9 @@ request, alone or with the device's free memory.  Advice names no option that is
 
 from __future__ import annotations
 
+import os
+
+from accelrt.core.printable import printable
 from accelrt.memory.settings.settings import merge, parse
 
 TYPE_CHECKING = False  # typing's, which takes long to import
@@ -13,8 +16,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-__all__ = ["Cause", "causes_of", "count_text", "pinned_text", "size_text", "stack_text", "text_of"]
+__all__ = ["Cause", "callers", "causes_of", "count_text", "pinned_text", "size_text", "stack_text", "text_of"]
 
+PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + "/"
 MOST_LINES = 25
 MOST_CAUSES = 4
 MOST_NAMED = 3  # pools, streams, processes, stacks, tags that a text names of each
@@ -51,10 +55,26 @@ def size_text(size: int) -> str:
     return f"{size} bytes"
 
 
+def callers(frames: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The frames of a stack from the one on that called accelrt; all of them where there are no others.
+
+    Frames of the interpreter's own functions between the two are left out as well.
+    """
+    for number, frame in enumerate(frames):
+        file: str = frame["filename"]
+        is_program = file.startswith(PACKAGE + "cli/")
+        is_own = file == "accelrt" or (file.startswith(PACKAGE) and not is_program)
+        is_interpreter = not frame["line"] and file.rpartition("/")[2].startswith(("python", "libpython"))
+        if not is_own and not is_interpreter:
+            return frames[number:]
+    return frames
+
+
 def stack_text(frames: list[dict[str, Any]]) -> str:
-    """The innermost frames of a stack on one line."""
-    shown = [f"{one['name']} ({one['filename'].rpartition('/')[2]}:{one['line']})" for one in frames[:3]]
-    return " < ".join(shown) or "no stack was recorded"
+    """The innermost frames of a stack on one line, from the one on that called accelrt."""
+    called = callers(frames)[:3]
+    shown = [f"{one['name']} ({one['filename'].rpartition('/')[2]}:{one['line']})" for one in called]
+    return printable(" < ".join(shown)) or "no stack was recorded"
 
 
 def count_text(count: int, noun: str) -> str:

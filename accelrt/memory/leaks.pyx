@@ -16,6 +16,7 @@ from libc.stdlib cimport free
 from libc.string cimport strdup
 
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
+from accelrt.core.printable import printable
 from accelrt.memory.allocator.device_pools cimport MAX_DEVICES, pool_if_made
 from accelrt.memory.allocator.holdings cimport LiveBlock, LivePool, list_live, list_live_pools
 from accelrt.memory.explain import stack_text
@@ -69,7 +70,7 @@ cdef str describe(dict block, object owner):
 
 
 cdef int note(uintptr_t address, str text) except -1:
-    cdef bytes encoded = text.encode(errors="replace").replace(b"\0", b"?")
+    cdef bytes encoded = printable(text).encode(errors="replace")
     cdef char* copy
     if not encoded or map_reserve(&notes):
         return 0

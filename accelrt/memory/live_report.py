@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from accelrt.core.printable import printable
 from accelrt.devices.device import mem_get_info
 from accelrt.memory.allocator.holdings import holdings
 from accelrt.memory.explain import count_text, pool_text, size_text, stack_text, stream_text
@@ -143,7 +144,7 @@ def stream_lines(data: dict[str, Any], top: int) -> list[str]:
 
 
 def tag_lines(data: dict[str, Any], top: int) -> list[str]:
-    tags = [(name or "no tag", held) for name, held in data["tags"].items() if held]
+    tags = [(printable(name) or "no tag", held) for name, held in data["tags"].items() if held]
     if not tags:
         return []
     return ["By tag", *(row(name, size_text(held)) for name, held in tags[:top]), *more(len(tags), top)]

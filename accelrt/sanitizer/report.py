@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from accelrt.core.printable import printable
 from accelrt.sanitizer.order import Clock, Timeline, reached
 
 __all__ = ["Access", "Allocation", "Clash", "Line", "Report", "caller", "changed_report", "race_report"]
@@ -23,7 +24,7 @@ class Line(NamedTuple):
     function: str
 
     def __str__(self) -> str:
-        return f"{self.filename}:{self.number} in {self.function}"
+        return printable(f"{self.filename}:{self.number} in {self.function}")
 
 
 def caller() -> Line:

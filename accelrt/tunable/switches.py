@@ -11,6 +11,7 @@ import sys
 from typing import Any, NamedTuple
 
 from accelrt import env
+from accelrt.core.printable import printable
 from accelrt.devices.device import get_device_properties
 
 __all__ = [
@@ -85,7 +86,7 @@ def count(value: int, name: str) -> int:
 def say(level: int, text: str) -> None:
     """Tells standard error what is done, where ACCELRT_TUNABLE_VERBOSE is at least level."""
     if values["VERBOSE"] >= level and sys.stderr is not None:
-        print(f"accelrt.tunable: {text}", file=sys.stderr)
+        print(printable(f"accelrt.tunable: {text}"), file=sys.stderr)
 
 
 def enable(val: bool = True) -> None:

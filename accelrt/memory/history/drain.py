@@ -15,6 +15,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from accelrt import env
+from accelrt.core.printable import printable
 from accelrt.errors import NotSupportedError
 from accelrt.memory.history import compact_form, recording
 from accelrt.memory.history.packed_events import EVENT_BYTES
@@ -121,7 +122,7 @@ class Drain(threading.Thread):
 
 def say(text: str) -> None:
     if sys.stderr is not None:
-        print(f"accelrt: {text}", file=sys.stderr)
+        print(printable(f"accelrt: {text}"), file=sys.stderr)
 
 
 def start(path: str, stacks: str = "none", forked: bool = False) -> None:
