@@ -1,6 +1,7 @@
 # Graphs: work that was captured once and is replayed.
 from libc.stdint cimport uint64_t, uintptr_t
 
+from accelrt.graphs.nodes cimport NodeChange
 from accelrt.runtime.capture_record cimport Record
 from accelrt.streams.stream cimport Stream
 
@@ -27,6 +28,8 @@ cdef class CUDAGraph:
     cdef int busy                    # threads that begin or end its capture or one of a body, and may have released the GIL
     cdef list branches               # the bodies of conditional nodes that are being captured, innermost last; or None
     cdef list kept                   # what the nodes point at
+    cdef dict kernels                # the Kernels among them, by the driver's handle; None until one is looked for
+    cdef dict changes                # handles of kernel nodes -> NodeChange: what they use since they were changed
     cdef list calls                  # the host functions among them
     cdef list sides                  # the memory among them
     cdef list capture_hooks          # RemovableHandles, before and after; a list of its own once there was one
@@ -52,7 +55,10 @@ cdef class CUDAGraph:
     cdef int begin_on(self, Stream stream, int mode, object pool) except -1
     cdef int open_on(self, Stream stream) except -1
     cdef int keep(self, list kept) except -1
-    cdef int keep_more(self, list added) except -1
+    cdef dict own_kernels(self)
+    cdef int note_change(self, NodeChange change, uintptr_t stream) except -1
+    cdef bint keep_change(self, uintptr_t node, NodeChange made, bint whole) except -1
+    cdef bint let_go(self, NodeChange before, NodeChange after, uintptr_t stream) except -1
     cdef int take_over(self, CUDAGraph other) except -1
     cdef int require_free(self) except -1
     cdef int require_alike(self, CUDAGraph other) except -1
@@ -62,6 +68,7 @@ cdef class CUDAGraph:
     cdef int launch(self, uintptr_t handle) except -1
     cdef int launch_random(self, uintptr_t handle) except -1
     cdef int refuse_sleeping(self) except -1
+    cdef int refuse_asleep(self, list things) except -1
     cdef int note_stream(self, uintptr_t handle) except -1
     cdef list own_capture_hooks(self)
     cdef list own_replay_hooks(self)

@@ -17,7 +17,8 @@ from accelrt.driver.table cimport CAPTURE_GLOBAL, CAPTURE_RELAXED, CAPTURE_THREA
 from accelrt.errors import ArgumentError, CaptureError
 from accelrt.graphs.hooks import add_hook, run_hooks
 from accelrt.graphs.nodes import GraphNode, list_edges, list_nodes, write_dot
-from accelrt.graphs.nodes cimport change_kernel_node, instantiate, read_kernel_node, update_exec
+from accelrt.graphs.nodes cimport NodeChange, change_kernel_node, instantiate, kernels_in, read_kernel_node, update_exec
+from accelrt.kernels.kernel cimport Kernel
 from accelrt.memory.allocator.private.routes cimport (
     PrivateStats, begin_capture_on, end_capture, expect_idle, hide_replays, note_replays, read_private, release_pool,
     retain_pool,
@@ -132,7 +133,7 @@ cdef class CUDAGraph:
             watch.note_dropped(self.capture)
         if self.uses_others_memory:
             for handle in self.launched_on:
-                keep_until_passed(self.ordinal, handle, self.kept)
+                keep_until_passed(self.ordinal, handle, (self.kept, self.changes))
         if exec_:
             dispose(GRAPH_EXEC, self.ordinal, exec_)
         if graph:
@@ -141,6 +142,7 @@ cdef class CUDAGraph:
             self.drop_pool()
         self.uses_others_memory = False
         self.kept = self.calls = self.sides = self.launched_on = self.random = None
+        self.kernels = self.changes = None
         self.last_stream = UINTPTR_MAX
         self.node_count = 0
         self.busy -= 1
@@ -339,6 +341,7 @@ cdef class CUDAGraph:
         self.kept = kept
         self.calls = nodes_of(kept)
         self.sides = [thing for thing in kept if isinstance(thing, Side)]
+        self.kernels = self.changes = None
         self.launched_on = None
         self.last_stream = UINTPTR_MAX
         self.rare = CALLBACKS * (len(self.calls) > 0) | UNREADY * (self.exec_ == 0) | self.rare & HOOKS
@@ -461,10 +464,20 @@ cdef class CUDAGraph:
 
     cdef int refuse_sleeping(self) except -1:
         # The graph's own pool, and those whose memory its nodes are known to use.
-        cdef PoolUse use
+        cdef NodeChange change
         if is_pool_suspended(self.ordinal, self.pool_id[0], self.pool_id[1]):
             raise_status(SLEEPING, "replay", ("pool", (self.pool_id[0], self.pool_id[1]), "device", self.ordinal))
-        for thing in self.kept:
+        self.refuse_asleep(self.kept)
+        for change in (self.changes or {}).values():
+            while change is not None:
+                for things in change.things:
+                    self.refuse_asleep(things)
+                change = change.before
+        return 0
+
+    cdef int refuse_asleep(self, list things) except -1:
+        cdef PoolUse use
+        for thing in things or ():
             if isinstance(thing, PoolUse):
                 use = thing
                 if is_pool_suspended(use.ordinal, use.id[0], use.id[1]):
@@ -478,6 +491,8 @@ cdef class CUDAGraph:
             self.launched_on = {}
         if handle not in self.launched_on:
             self.uses_others_memory = note_sides(self.sides, self.ordinal, handle) or self.uses_others_memory
+            for change in (self.changes or {}).values():
+                self.note_change(change, handle)
             stream = current_of(self.ordinal)
             self.launched_on[handle] = None if stream.pooled != NULL else stream
         self.last_stream = handle
@@ -523,7 +538,8 @@ cdef class CUDAGraph:
         return 0
 
     cdef int take_over(self, CUDAGraph other) except -1:
-        cdef object stays = (self.kept, self.launched_on)
+        cdef object stays = (self.kept, self.changes, self.launched_on)
+        cdef object changes = None if other.changes is None else dict(other.changes)
         cdef bint shown
         if self.uses_others_memory:
             for handle in self.launched_on:
@@ -539,7 +555,9 @@ cdef class CUDAGraph:
         self.capture = other.capture
         self.random = other.random
         self.uses_others_memory = False
-        return self.keep(other.kept)
+        self.keep(other.kept)
+        self.changes = changes
+        return 0
 
     def reset(self):
         """Forgets the capture: its pool's memory can go back to the device once nothing in it is live.
@@ -643,7 +661,7 @@ cdef class CUDAGraph:
         self.require_calm()
         self.busy += 1
         try:
-            return read_kernel_node(graph, handle, self.kept)
+            return read_kernel_node(graph, handle, self.own_kernels(), self.changes.get(handle))
         finally:
             self.busy -= 1
 
@@ -662,30 +680,70 @@ cdef class CUDAGraph:
             TypeError, ValueError: an argument does not fit; see Kernel.launch.
             RuntimeError: as raw_cuda_graph; or another thread changes this graph just now.
 
-        Replays under way are left alone.  What the new arguments point at is kept from now on as what was captured is,
-        and that stays kept.  The race detector takes a replay for what the node launches now; where several launches of the
+        Replays under way are left alone.  What the new arguments point at is kept as what was captured is, until the node is
+        changed again and replays under way are past; what was captured stays kept.  bytes that the node had before, as
+        KernelParams tells them, keep what they kept; memory that other bytes and ints are addresses of is the caller's to
+        keep.  The race detector takes a replay for what the node launches now; where several launches of the
         capture may be the node's, for theirs too.
         """
         cdef uintptr_t graph = self.raw_cuda_graph()
         cdef uintptr_t handle = node_id(node)
-        cdef list added
+        cdef NodeChange made = NodeChange.__new__(NodeChange)
+        cdef bint begun = False, left = False
         self.require_calm()
         self.busy += 1
         try:
-            added = change_kernel_node(
-                graph, self.exec_, handle, self.ordinal, self.capture, self.kept, kernel, grid, block, shared, args)
+            change_kernel_node(graph, self.exec_, handle, self.ordinal, self.capture, self.own_kernels(),
+                               self.changes.get(handle), made, &begun, kernel, grid, block, shared, args)
+            left = self.keep_change(handle, made, True)
+        except BaseException:
+            if begun and self.changes.get(handle) is not made:
+                self.keep_change(handle, made, False)
+            raise
         finally:
             self.busy -= 1
-        self.keep_more(added)
+        if left:
+            drain()
 
-    cdef int keep_more(self, list added) except -1:
-        # The streams of earlier replays are told too: those that come find them known.
-        cdef list sides = [thing for thing in added if isinstance(thing, Side)]
-        self.kept = self.kept + added  # the old list may be another graph's too
-        self.sides = self.sides + sides
-        for handle in self.launched_on or ():
-            self.uses_others_memory = note_sides(sides, self.ordinal, handle) or self.uses_others_memory
+    cdef dict own_kernels(self):
+        # Of the capture, by their handles; makes room for changes too.
+        if self.kernels is None:
+            self.kernels = kernels_in(self.kept)
+        if self.changes is None:
+            self.changes = {}
+        return self.kernels
+
+    cdef int note_change(self, NodeChange change, uintptr_t stream) except -1:
+        while change is not None:
+            self.uses_others_memory = note_sides(change.sides, self.ordinal, stream) or self.uses_others_memory
+            change = change.before
         return 0
+
+    cdef bint keep_change(self, uintptr_t node, NodeChange made, bint whole) except -1:
+        # The streams of earlier replays are told too: those that come find them known.  Answers whether something that is
+        # kept no more waits for them.
+        cdef NodeChange before = self.changes.get(node)
+        cdef bint left = False
+        made.before = before  # also where something is refused here
+        self.changes[node] = made
+        for handle in self.launched_on or ():
+            self.note_change(made, handle)
+            left = (whole and self.let_go(before, made, handle)) or left
+        if whole:
+            made.before = None
+        return left
+
+    cdef bint let_go(self, NodeChange before, NodeChange after, uintptr_t stream) except -1:
+        # What a change used that another takes the place of: allocators of accelrt know that replays use it, and of the rest
+        # nothing goes before the stream is past them.
+        cdef list found = []
+        while before is not None:
+            found += [thing for thing in before.foreign(self.ordinal, stream, after)
+                      if not isinstance(thing, Kernel) or self.kernels.get((<Kernel>thing).handle) is not thing]
+            before = before.before
+        if found:
+            keep_until_passed(self.ordinal, stream, found)
+        return len(found) > 0
 
     def edges(self):
         """The dependencies in a graph that was kept, as a list of (id, id of the node that comes after it).

@@ -13,6 +13,8 @@ class KernelParams(NamedTuple):
     shared: int
     arguments: tuple[object, ...] | None
 
+class NodeChange: ...
+
 class GraphNode(NamedTuple):
     id: int
     type: str

@@ -10,8 +10,8 @@ from accelrt.driver.capture_guard cimport go_relaxed, restore_mode
 cimport accelrt.driver.registry as registry
 from accelrt.errors import CudaError, NotSupportedError
 from accelrt.kernels.kernel cimport Dimensions, Kernel, make_kernel, read_dimensions, read_shared
-from accelrt.kernels.packing cimport uses_of
-from accelrt.runtime.capture_record cimport Record
+from accelrt.kernels.packing cimport keep_memory, uses_of
+from accelrt.runtime.capture_record cimport Record, Side, note_sides
 cimport accelrt.runtime.sanitizer_hooks as watch
 from accelrt.status cimport GRAPH_UPDATE_FAILURE, INVALID_VALUE, raise_status
 from accelrt.status import status_error
@@ -154,12 +154,70 @@ def list_nodes(uintptr_t graph, owner=None):
 
 # --- kernel nodes ----------------------------------------------------------------------------------------------
 
-cdef Kernel kernel_of(uintptr_t function, list kept):
+cdef class NodeChange:
+    """What a kernel node launches since it was changed, and what that uses."""
+
+    cdef int gather(self, Record record) except -1:
+        # What an argument uses, or the kernel; None is room for what uses nothing.
+        if record is None:
+            self.things.append(None)
+            return 0
+        self.things.append(record.kept)
+        self.sides += [thing for thing in record.kept if isinstance(thing, Side)]
+        return 0
+
+    cdef list foreign(self, int device, uintptr_t stream, NodeChange after):
+        # What has to live until a stream is past its replays once this change gives way to another: memory of no allocator
+        # of accelrt's, and functions.
+        cdef list found = [], things
+        cdef Py_ssize_t index
+        cdef set stays = {id(thing) for things in after.things if things for thing in things}
+        for things in self.things:
+            for index in range(1, len(things) if things else 0):
+                if isinstance(things[index], Side) and id(things[index - 1]) not in stays and note_sides(
+                        [things[index]], device, stream):
+                    found.append(things[index - 1])
+        return found
+
+
+cdef dict kernels_in(list kept):
+    return {(<Kernel>thing).handle: thing for thing in kept if isinstance(thing, Kernel)}
+
+
+cdef Kernel kernel_of(uintptr_t function, dict kernels, NodeChange change):
     # Of those that the graph keeps.
-    for thing in kept:
-        if isinstance(thing, Kernel) and (<Kernel>thing).handle == function:
-            return thing
-    return None
+    if change is not None and change.kernel.handle == function:
+        return change.kernel
+    return kernels.get(function)
+
+
+cdef Record recorded():
+    cdef Record record = Record.__new__(Record)
+    record.kept = []
+    return record
+
+
+cdef int gather_uses(NodeChange made, Kernel kernel, tuple given, NodeChange change, tuple values) except -1:
+    # Arguments that are bytes may be the values that the node had: then they use what these did.
+    cdef Py_ssize_t index, place
+    cdef Record record = recorded()
+    cdef list alone = [0] * len(given)
+    made.kernel, made.things, made.sides = kernel, [], []
+    kernel.keep_with(record, ())
+    made.gather(record)
+    for index in range(len(given)):
+        argument, record = given[index], None
+        if isinstance(argument, bytes) and change is not None:
+            record = recorded()
+            for place in range(len(values or ())):
+                if values[place] == argument and place + 1 < len(change.things) and change.things[place + 1]:
+                    record.kept += change.things[place + 1]
+        elif not isinstance(argument, (bytes, int, float)):
+            record, alone[index] = recorded(), argument
+            keep_memory(kernel.takes, tuple(alone), record)
+            alone[index] = 0
+        made.gather(record)
+    return 0
 
 
 cdef tuple read_arguments(uintptr_t function, const void** values):
@@ -174,7 +232,7 @@ cdef tuple read_arguments(uintptr_t function, const void** values):
     return tuple(found) if code == INVALID_VALUE else None
 
 
-cdef object read_kernel_node(uintptr_t graph, uintptr_t node, list kept):
+cdef object read_kernel_node(uintptr_t graph, uintptr_t node, dict kernels, NodeChange change):
     cdef unsigned int[7] size
     cdef uintptr_t function = 0, arguments = 0
     cdef Kernel kernel
@@ -185,7 +243,7 @@ cdef object read_kernel_node(uintptr_t graph, uintptr_t node, list kept):
     if code:
         raise_status(code, "kernel_node", ("graph", graph, "node", node),
                      "it is no kernel node of this graph" if code == INVALID_VALUE else "")
-    kernel = kernel_of(function, kept)
+    kernel = kernel_of(function, kernels, change)
     return KernelParams(
         kernel, "" if kernel is None else kernel.name, function, (size[0], size[1], size[2]), (size[3], size[4], size[5]),
         size[6], read_arguments(function, <const void**>arguments))
@@ -199,14 +257,14 @@ cdef tuple addresses_in(arguments):
     ])
 
 
-cdef list change_kernel_node(uintptr_t graph, uintptr_t exec_, uintptr_t node, int ordinal, uint64_t capture, list kept,
-                             object kernel, object grid, object block, object shared, object arguments):
-    # Answers what has to be kept from now on.
-    cdef object before = read_kernel_node(graph, node, kept)
+cdef int change_kernel_node(uintptr_t graph, uintptr_t exec_, uintptr_t node, int ordinal, uint64_t capture, dict kernels,
+                            NodeChange change, NodeChange made, bint* out_begun, object kernel, object grid, object block,
+                            object shared, object arguments) except -1:
+    cdef object before = read_kernel_node(graph, node, kernels, change)
     cdef Kernel to = kernel if kernel is not None else before.kernel
     cdef Dimensions size
-    cdef Record record = Record.__new__(Record)
     cdef tuple given
+    out_begun[0] = False
     read_dimensions(before.grid if grid is None else grid, "grid", size.grid)
     read_dimensions(before.block if block is None else block, "block", size.block)
     size.shared = read_shared(before.shared if shared is None else shared)
@@ -219,15 +277,15 @@ cdef list change_kernel_node(uintptr_t graph, uintptr_t exec_, uintptr_t node, i
     if to.device_index != ordinal:
         raise ValueError(f"kernel {to.name!r} is on device {to.device_index}, the graph on {ordinal}")
     given = tuple(arguments)
-    record.kept = []
-    to.keep_with(record, given)
+    gather_uses(made, to, given, change, before.arguments)
     if exec_:  # which may refuse what the graph takes
         to.change_node(graph, exec_, node, &size, given)
+        out_begun[0] = True
     to.change_node(graph, 0, node, &size, given)
     if watch.sanitizing:
         watch.note_changed(capture, (before.name, addresses_in(before.arguments)),
                            (to.name, addresses_in(given), tuple(uses_of(to.takes, given))))
-    return record.kept
+    return 0
 
 
 def write_dot(uintptr_t graph, path, bint verbose):

@@ -4,11 +4,13 @@ import copy
 import gc
 import os
 import pickle
+import tempfile
 import threading
 import weakref
 
 import numpy as np
 import pytest
+from child import in_child, wrap_host
 from kernel_sources import image_for, numbers
 
 import accelrt
@@ -101,6 +103,133 @@ def test_new_memory_is_kept_with_the_old(image):
     stream.synchronize()
     accelrt.empty_cache()  # gives back what waited for the replays
     assert kept() is None
+
+
+@pytest.mark.parametrize("replays", [False, True])
+def test_what_a_change_used_goes_with_the_next_change(image, replays):
+    graph, buffer = captured(image)
+    node, live = kernel_node(graph), accelrt.memory_allocated()
+    for value in range(50):
+        graph.set_kernel_node_params(node, args=(accelrt.Buffer(1 << 20), value))
+        if replays:
+            graph.replay()
+    accelrt.synchronize()
+    accelrt.empty_cache()
+    assert accelrt.memory_allocated() == live + (1 << 20)
+    graph.set_kernel_node_params(node, args=(buffer, 9))
+    graph.replay()
+    assert (read(buffer) == numbers(9)).all()
+    accelrt.empty_cache()
+    assert accelrt.memory_allocated() == live
+
+
+def test_what_a_change_used_stays_while_a_replay_uses_it(image):
+    graph, buffer = captured(image)
+    node, stream, gate = kernel_node(graph), accelrt.Stream(), threading.Event()
+    first = accelrt.Buffer(4 * COUNT)
+    graph.set_kernel_node_params(node, args=(first, 3))
+    stream.launch_host_func(gate.wait)
+    with accelrt.stream(stream):
+        graph.replay()
+    address, gone = first.ptr, weakref.ref(first)
+    del first
+    graph.set_kernel_node_params(node, args=(buffer, 4))
+    gc.collect()
+    assert gone() is None
+    others = [accelrt.Buffer(4 * COUNT) for _ in range(8)]
+    assert address not in {other.ptr for other in others}
+    gate.set()
+    stream.synchronize()
+
+
+def test_a_function_stays_loaded_while_a_replay_runs_it(image):
+    graph, buffer = captured(image)
+    node, stream, gate = kernel_node(graph), accelrt.Stream(), threading.Event()
+    own = node.params.kernel
+    other = accelrt.Module(image).function("number", "uint32_t* at, uint32_t value")
+    try:
+        graph.set_kernel_node_params(node, kernel=other, args=(buffer, 3))
+    except accelrt.CudaError:
+        pytest.skip("this driver takes no other function in an instance")
+    function = weakref.ref(other)
+    stream.launch_host_func(gate.wait)
+    with accelrt.stream(stream):
+        graph.replay()
+    graph.set_kernel_node_params(node, kernel=own, args=(buffer, 4))
+    del other
+    gc.collect()
+    assert function() is not None
+    gate.set()
+    stream.synchronize()
+    accelrt.empty_cache()
+    gc.collect()
+    assert function() is None
+    graph.replay()
+    assert (read(buffer) == numbers(4)).all()
+
+
+def test_bytes_that_a_node_had_keep_what_they_point_at(image):
+    graph, _ = captured(image)
+    node, other = kernel_node(graph), accelrt.Buffer(4 * COUNT)
+    graph.set_kernel_node_params(node, args=(other, 8))
+    kept = weakref.ref(other)
+    del other
+    node.params = node.params._replace(grid=(2, 1, 1))
+    graph.set_kernel_node_params(node, block=32)
+    graph.set_kernel_node_params(node, args=(node.params.arguments[0], 7))
+    gc.collect()
+    assert kept() is not None
+    graph.replay()
+    assert (read(kept())[:64] == numbers(7, 64)).all()
+    graph.set_kernel_node_params(node, args=(accelrt.Buffer(4 * COUNT), 7))
+    gc.collect()
+    assert kept() is None
+
+
+def change_halfway():
+    """What becomes of the memory of two changes where the graph refuses what its instance took."""
+    from accelrt.driver import registry
+
+    wrap_host()
+    with tempfile.TemporaryDirectory() as folder:
+        graph, buffer = captured(image_for("host", folder))
+    node, other, third = kernel_node(graph), accelrt.Buffer(4 * COUNT), accelrt.Buffer(4 * COUNT)
+    graph.set_kernel_node_params(node, args=(other, 8))
+    before, after = weakref.ref(other), weakref.ref(third)
+    registry.arm(2, 999, "once", ["kernel_node_set"])
+    with pytest.raises(accelrt.CudaError, match="kernel_node_set"):
+        graph.set_kernel_node_params(node, args=(third, 9))
+    del other, third
+    gc.collect()
+    kept = before() is not None, after() is not None
+    graph.set_kernel_node_params(node, args=(buffer, 1))
+    gc.collect()
+    print(kept, before(), after())
+
+
+@pytest.mark.own_process
+@pytest.mark.host
+def test_a_change_that_only_the_instance_took_keeps_both_sides():
+    assert in_child(change_halfway) == "(True, True) None None\n"
+
+
+def test_nodes_of_a_large_graph_are_found_and_changed(image):
+    graph, buffer = accelrt.CUDAGraph(keep_graph=True), accelrt.Buffer(4 * COUNT)
+    kernel = accelrt.Module(image).function("number", "uint32_t* at, uint32_t value")
+    with accelrt.graph(graph):
+        for value in range(300):
+            kernel[4, 64](buffer, value)
+            buffer.fill(0)
+    graph.instantiate()
+    nodes = graph.nodes()
+    assert [node.type for node in nodes] == ["kernel", "memset"] * 300
+    for index, node in enumerate(nodes[::2]):
+        assert node.params.arguments[1] == index.to_bytes(4, "little")
+        graph.set_kernel_node_params(node, args=(buffer, index + 1))
+        assert node.params.arguments[1] == (index + 1).to_bytes(4, "little")
+    for memset in nodes[1::100]:
+        with pytest.raises(accelrt.CudaError, match="it is no kernel node of this graph"):
+            _ = memset.params
 
 
 def read_late(memory, stream):

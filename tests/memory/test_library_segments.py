@@ -1,4 +1,4 @@
-"""Segments of a library's memory that begin and end anywhere: every block stays with the pool that it came from."""
+"""Segments of a library that begin and end anywhere: every block stays with the pool that it came from."""
 
 import ctypes
 import random

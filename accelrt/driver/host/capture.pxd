@@ -1,7 +1,7 @@
 # The host device's captures and graphs.  All under the queue's lock.
 from libc.stdint cimport uint64_t, uintptr_t
 
-from accelrt.driver.host.queue cimport Capture, Frontier, Graph, HostStream, Launch, Plan, Work
+from accelrt.driver.host.queue cimport Capture, Frontier, Graph, HostStream, Launch, Node, Plan, Work
 
 cdef enum:  # numbers of CUgraphExecUpdateResult
     TOPOLOGY_CHANGED = 2
@@ -25,6 +25,8 @@ cdef void free_graph(Graph* graph) noexcept nogil
 cdef Plan* plan_of(const Graph* graph) noexcept nogil  # NULL where the host has no memory
 # A copy of a plan in which a KERNEL node, of a body too, launches something else; NULL as above.
 cdef Plan* change_plan(const Plan* plan, uintptr_t node, Launch* launch, bint* out_found) noexcept nogil
+cdef Node* find_node(Node* nodes, int count, uintptr_t handle) noexcept nogil  # of a graph or a plan; NULL where it is none
+cdef Node* find_planned(const Plan* plan, uintptr_t handle) noexcept nogil  # the same, of its bodies too
 # 0, or what changed, and at which node of the graph
 cdef int shape_changed(const Plan* plan, const Graph* graph, uintptr_t* out_node) noexcept nogil
 

@@ -406,6 +406,27 @@ cdef Plan* change_plan(const Plan* plan, uintptr_t node, Launch* launch, bint* o
     return made
 
 
+cdef Node* find_node(Node* nodes, int count, uintptr_t handle) noexcept nogil:
+    # By bisection: handles grow in the order in which nodes are added.
+    cdef int low = 0, high = count, middle
+    while low < high:
+        middle = (low + high) >> 1
+        if nodes[middle].handle < handle:
+            low = middle + 1
+        else:
+            high = middle
+    return &nodes[low] if low < count and nodes[low].handle == handle else NULL
+
+
+cdef Node* find_planned(const Plan* plan, uintptr_t handle) noexcept nogil:
+    cdef Node* found = find_node(plan.nodes, plan.count, handle)
+    cdef int index
+    for index in range(plan.count if found == NULL else 0):
+        if found == NULL and plan.nodes[index].work.plan != NULL:
+            found = find_planned(plan.nodes[index].work.plan, handle)
+    return found
+
+
 cdef bint same_after(const Frontier* one, const Frontier* other) noexcept nogil:
     cdef int index
     if one.count != other.count:

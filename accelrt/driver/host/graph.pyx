@@ -7,7 +7,7 @@ from libc.string cimport memset
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
 from accelrt.driver.host.capture cimport (
     add_node, begin, beside_capture, break_capture, change_plan, check_implicit, check_unsafe, end, exchange_mode, find_body,
-    free_graph, keep_body, new_condition, plan_of, prepare_branch, prepare_set, shape_changed,
+    find_node, find_planned, free_graph, keep_body, new_condition, plan_of, prepare_branch, prepare_set, shape_changed,
 )
 from accelrt.driver.host.kernel cimport find_function, make_launch
 from accelrt.driver.host.event cimport abandon_tickets, tickets_for
@@ -360,18 +360,17 @@ cdef int graph_edges(uintptr_t graph, size_t room, void* origins, void* targets,
 
 cdef int graph_node_type(uintptr_t graph, uintptr_t node, int* out_type) noexcept nogil:
     cdef Graph* found
-    cdef int index
+    cdef Node* place
     cdef int code = gate_any()
     if code:
         return code
     code = INVALID_VALUE
     lock()
     found = find_graph(graph)
-    if found != NULL:
-        for index in range(found.count):
-            if found.nodes[index].handle == node:
-                out_type[0] = type_of(found.nodes[index].work.kind)
-                code = 0
+    place = NULL if found == NULL else find_node(found.nodes, found.count, node)
+    if place != NULL:
+        out_type[0] = type_of(place.work.kind)
+        code = 0
     unlock()
     return code
 
@@ -494,12 +493,8 @@ cdef int capture_begin_to(int device, uintptr_t stream, uintptr_t body, int mode
 cdef Node* find_kernel_node(uintptr_t graph, uintptr_t node) noexcept nogil:
     # Under the lock; NULL where it is none.
     cdef Graph* found = find_graph(graph)
-    cdef int index
-    if found != NULL:
-        for index in range(found.count):
-            if found.nodes[index].handle == node and found.nodes[index].work.kind == KERNEL:
-                return &found.nodes[index]
-    return NULL
+    cdef Node* place = NULL if found == NULL else find_node(found.nodes, found.count, node)
+    return place if place != NULL and place.work.kind == KERNEL else NULL
 
 
 cdef int kernel_node(uintptr_t graph, uintptr_t node, uintptr_t* out_function, unsigned int* out_grid_x, unsigned int* out_grid_y, unsigned int* out_grid_z, unsigned int* out_block_x, unsigned int* out_block_y, unsigned int* out_block_z, unsigned int* out_shared_bytes, uintptr_t* out_arguments) noexcept nogil:  # no-cython-lint
@@ -522,12 +517,21 @@ cdef int kernel_node(uintptr_t graph, uintptr_t node, uintptr_t* out_function, u
 
 
 cdef int change_exec(uintptr_t exec_, uintptr_t node, Launch* launch) noexcept nogil:
-    # Launches under way keep the old plan.
+    # Launches under way keep the old plan; without them it is changed in place.
     cdef Exec* found = <Exec*>map_find(&execs, exec_)
     cdef Plan* plan
+    cdef Node* place
     cdef bint changed = False
     if found == NULL:
         return INVALID_VALUE
+    if found.plan.holders == 1:
+        place = find_planned(found.plan, node)
+        if place == NULL or place.work.kind != KERNEL:
+            return INVALID_VALUE
+        drop_launch(place.work.launch)
+        place.work.launch = launch
+        launch.holders += 1
+        return 0
     plan = change_plan(found.plan, node, launch, &changed)
     if plan == NULL or not changed:
         drop_plan(plan)

@@ -56,7 +56,7 @@ cdef int claim_addresses(Heap* heap, uintptr_t address, size_t size) noexcept no
         elif start < address:
             code = divide(place, address, heap_at(start), heap)
         elif end - start < PLACE:
-            # Who has the place's last byte: between the end and an old border the place may name a heap without memory there.
+            # The heap of the place's last byte: behind an old border the place may name one without memory there.
             code = divide(place, end, heap, heap_at(start + PLACE - 1))
         else:
             store_heap_at(place, heap)
