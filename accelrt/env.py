@@ -6,6 +6,7 @@ that names the variable, the value and what is allowed; an empty one counts as n
 
 from __future__ import annotations
 
+import math
 import os
 
 TYPE_CHECKING = False
@@ -153,6 +154,18 @@ def read_mebibytes(name: str, given: str) -> int:
     return int(digits)
 
 
+def read_seconds(name: str, given: str) -> float:
+    """Seconds, greater than 0; infinite for "inf"."""
+    word = given.strip().lower()
+    if word == "inf":
+        return math.inf
+    whole, point, part = word.partition(".")
+    digits = whole + part
+    if not is_number(digits) or not whole or (point and not part) or float(word) == 0:
+        raise refusal(name, given, "a number of seconds greater than 0, such as 600 or 0.5, or inf")
+    return float(word)
+
+
 def read_folder(name: str, given: str) -> str:
     """The absolute path of a folder; "~" and "$XDG_CACHE_HOME" at its start are replaced."""
     cache = os.environ.get("XDG_CACHE_HOME") or ""
@@ -196,6 +209,24 @@ VARIABLES = {
             "0",
             "threads that run a kernel of the host driver, 1 to 64; 0 is one for each processor",
             number_to(MOST_HOST_THREADS),
+        ),
+        Variable(
+            "ACCELRT_NCCL_TIMEOUT",
+            "600",
+            "seconds, or inf, that other ranks may take to come, and to call an operation that is waited for",
+            read_seconds,
+        ),
+        Variable(
+            "ACCELRT_NCCL_EXIT_TIMEOUT",
+            "5",
+            "seconds, or inf, that the process's end waits for collectives under way",
+            read_seconds,
+        ),
+        Variable(
+            "ACCELRT_RENDEZVOUS_KEY",
+            "",
+            "a secret of the job, the same for all ranks, without which nobody takes a rank's place",
+            as_it_is,
         ),
         Variable("ACCELRT_ALLOC_CONF", "", "the allocator's settings, key:value,key:value", as_it_is),
         Variable(

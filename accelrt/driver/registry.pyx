@@ -227,6 +227,7 @@ cdef tuple ASKING = ("device_synchronize", "stream_query", "stream_synchronize",
 
 cdef Table fault_table
 cdef Table* wrapped = NULL
+cdef str wrapped_name = ""
 cdef counter[128] calls    # by row
 cdef counter total         # counted calls since arm
 cdef counter mode          # OFF, ONCE, ...; set last by arm
@@ -264,9 +265,15 @@ cdef int intercept(int row, long long* out_point) noexcept nogil:
 
 def wrap(str driver):
     """Wraps the table of a driver ("host" or "cuda"); the table "faults" then forwards to it."""
-    global wrapped
+    global wrapped, wrapped_name
     wrapped = table_named(driver)
+    wrapped_name = driver
     fault_table.rows = wrapped.rows
+
+
+def wrapped_driver():
+    """The driver whose table "faults" forwards to: "host" or "cuda"; "" where none was wrapped."""
+    return wrapped_name
 
 
 def arm(long long call, int code, str mode="once", rows=None):

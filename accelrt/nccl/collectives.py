@@ -5,14 +5,17 @@ The communicators of a list of devices are made at its first use, and kept until
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
 import warnings
 from typing import TYPE_CHECKING
 
 from accelrt.arrays.array import Array
 from accelrt.arrays.create import asarray, from_dlpack
 from accelrt.buffers.buffer import Buffer
-from accelrt.errors import NotSupportedError
+from accelrt.errors import NcclError, NotSupportedError
+from accelrt.nccl import operands, process_end
 from accelrt.nccl.codes import SUM
 from accelrt.nccl.communicator import Communicator, backend, init_all
 from accelrt.nccl.groups import group
@@ -38,7 +41,16 @@ __all__ = [
 CPU, CUDA, MANAGED = 1, 2, 13  # DLDeviceType
 
 _made: dict[tuple[int, ...], list[Communicator]] = {}
-os.register_at_fork(after_in_child=_made.clear)
+_making = threading.RLock()  # a signal's handler may come in between
+
+
+def _forget_in_child() -> None:
+    global _making
+    _made.clear()
+    _making = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
 
 
 def version() -> tuple[int, int, int]:
@@ -117,15 +129,6 @@ def as_array(source: Any) -> Array:
     )
 
 
-def _device_of(source: Any) -> int:
-    if isinstance(source, (Array, Buffer)):
-        return source.device_index
-    if hasattr(source, "__dlpack_device__"):
-        kind, number = source.__dlpack_device__()
-        return int(number) if kind in (CUDA, MANAGED) else -1
-    return as_array(source).device_index
-
-
 def _check_list(arrays: Any, name: str) -> None:
     if isinstance(arrays, (Array, Buffer, str, bytes)) or not hasattr(arrays, "__len__"):
         raise TypeError(
@@ -135,34 +138,126 @@ def _check_list(arrays: Any, name: str) -> None:
         raise ValueError(f"{name} is empty; pass an array for each device")
 
 
-def _check_length(found: Any, name: str, wanted: int) -> None:
-    if len(found) != wanted:
-        raise ValueError(f"{name} has {len(found)} elements, inputs {wanted}; pass one for each device")
+def _check_length(given: Any, name: str, wanted: int) -> None:
+    if len(given) != wanted:
+        raise ValueError(f"{name} has {len(given)} elements, inputs {wanted}; pass one for each device")
 
 
-def _communicators(
-    inputs: Sequence[Any], streams: Sequence[Any] | None, comms: Sequence[Communicator] | None
-) -> Sequence[Communicator]:
-    _check_list(inputs, "inputs")
-    if streams is not None:
-        _check_length(streams, "streams", len(inputs))
-    if comms is not None:
-        _check_length(comms, "comms", len(inputs))
-        for each in comms:
+def _device_of(source: Any) -> int:
+    if isinstance(source, (Array, Buffer)):
+        return source.device_index
+    if hasattr(source, "__dlpack_device__"):
+        kind, number = source.__dlpack_device__()
+        return int(number) if kind in (CUDA, MANAGED) else -1
+    return as_array(source).device_index
+
+
+class _Call:
+    """The arguments of a function over lists, read and compared before any collective is put into a stream.
+
+    Attributes:
+        comms: list of Communicator, one a device.
+        streams: list of Stream.
+        inputs: list of Array.
+    """
+
+    def __init__(self, inputs: Any, streams: Any, comms: Any, written: bool) -> None:
+        _check_list(inputs, "inputs")
+        self._given = list(inputs)
+        if streams is not None:
+            _check_length(streams, "streams", len(self._given))
+        self.comms = self._find_communicators(comms)
+        self.streams = [
+            operands.stream_on(None if streams is None else streams[index], comm.device_index)
+            for index, comm in enumerate(self.comms)
+        ]
+        self.inputs = [self._read(each, index, "inputs", written) for index, each in enumerate(self._given)]
+        self._compare(self.inputs, "inputs", self.inputs[0].size, f"inputs[0] has {self.inputs[0].size}")
+
+    def read_outputs(self, outputs: Any, parts: int, times: int) -> list[Array]:
+        """The arrays that are written, each of the inputs' size times a number, or divided by one."""
+        _check_list(outputs, "outputs")
+        _check_length(outputs, "outputs", len(self.inputs))
+        arrays = [
+            self.inputs[index] if each is self._given[index] else self._read(each, index, "outputs", True)
+            for index, each in enumerate(outputs)
+        ]
+        size = self.inputs[0].size
+        if size % parts:
+            raise ValueError(
+                f"inputs[0] has {size} elements; pass a multiple of {parts}, as many for each device"
+            )
+        wanted = size // parts * times
+        self._compare(arrays, "outputs", wanted, f"for inputs of {size} it should have {wanted}")
+        return arrays
+
+    def read_output(self, output: Any, root: int) -> Array | None:
+        """The array that is written on one device; None where that is its input."""
+        if output is None or output is self._given[root]:
+            return None
+        array = self._read(output, root, "output", True)
+        self._compare([array], "output", self.inputs[0].size, f"inputs[0] has {self.inputs[0].size}")
+        return array
+
+    def _find_communicators(self, comms: Any) -> list[Communicator]:
+        if comms is None:
+            devices = tuple(_device_of(each) for each in self._given)
+            if min(devices) < 0 or len(set(devices)) < len(devices):
+                raise ValueError(
+                    f"inputs are on devices {list(devices)} (-1: the host); pass one on each device"
+                )
+            return _communicators_of(devices)
+        _check_length(comms, "comms", len(self._given))
+        for index, each in enumerate(comms):
             if not isinstance(each, Communicator):
-                raise TypeError(f"comms has an element of type {type(each).__name__}; pass Communicators")
+                raise TypeError(f"comms[{index}] is of type {type(each).__name__}; pass Communicators")
+        if len({id(each) for each in comms}) < len(comms):
+            raise ValueError("comms has a Communicator twice; pass one for each device")
+        return list(comms)
+
+    def _read(self, source: Any, index: int, name: str, written: bool) -> Array:
+        place = name if name == "output" else f"{name}[{index}]"
+        return operands.read(source, self.streams[index], place, written)
+
+    def _compare(self, arrays: list[Array], name: str, size: int, words: str) -> None:
+        wanted = self.inputs[0].dtype
+        for index, each in enumerate(arrays):
+            place = name if name == "output" else f"{name}[{index}]"
+            if each.dtype != wanted:
+                raise TypeError(
+                    f"{place} is of {each.dtype}, inputs[0] of {wanted}; all arrays have one element type"
+                )
+            if each.size != size:
+                raise ValueError(f"{place} has {each.size} elements, {words}; pass arrays of one size")
+
+
+def _communicators_of(devices: tuple[int, ...]) -> list[Communicator]:
+    """Those that are kept for these devices, or new ones.
+
+    Raises:
+        NcclError: an operation of those that are kept failed; the next call makes new ones.
+    """
+    process_end.check_running()
+    with _making:
+        comms = _made.get(devices)
+        if comms is not None and all(each._hold.is_open for each in comms):
+            try:
+                for each in comms:
+                    each.check()
+                return comms
+            except NcclError:
+                _drop(devices)
+                raise
+        if comms is not None:
+            _drop(devices)
+        comms = _made[devices] = init_all(devices)
         return comms
-    devices = tuple(_device_of(each) for each in inputs)
-    if min(devices) < 0 or len(set(devices)) < len(devices):
-        raise ValueError(f"inputs are on devices {list(devices)} (-1: the host); pass one on each device")
-    found = _made.get(devices)
-    if found is None or any(each._handle is None for each in found):
-        found = _made[devices] = init_all(devices)
-    return found
 
 
-def _stream(streams: Sequence[Any] | None, index: int) -> Any:
-    return None if streams is None else streams[index]
+def _drop(devices: tuple[int, ...]) -> None:
+    for each in _made.pop(devices):
+        with contextlib.suppress(Exception):  # what made it unusable tells more
+            each.abort()
 
 
 def all_reduce(
@@ -181,16 +276,17 @@ def all_reduce(
         streams: sequence of Stream, handle or None, one a device; None is the devices' current streams.
         comms: sequence of Communicator, one a device; None is those of this process's devices.
     Raises:
-        as of Communicator.all_reduce.
+        TypeError, ValueError: the arrays differ in size or element type, or two are on one device; nothing
+            was put into a stream.
+        NcclError: an earlier call of these devices failed meanwhile; the next one makes new communicators.
+        and as of Communicator.all_reduce.
     """
-    found = _communicators(inputs, streams, comms)
-    outputs = inputs if outputs is None else outputs
-    _check_list(outputs, "outputs")
-    _check_length(outputs, "outputs", len(inputs))
+    call = _Call(inputs, streams, comms, outputs is None)
+    targets = call.inputs if outputs is None else call.read_outputs(outputs, 1, 1)
     with group():
-        for index, comm in enumerate(found):
-            out = None if outputs[index] is inputs[index] else outputs[index]
-            comm.all_reduce(inputs[index], out, op, _stream(streams, index))
+        for index, comm in enumerate(call.comms):
+            out = None if targets[index] is call.inputs[index] else targets[index]
+            comm.all_reduce(call.inputs[index], out, op, call.streams[index])
 
 
 def reduce(
@@ -213,9 +309,8 @@ def reduce(
     Raises:
         as of Communicator.reduce.
     """
-    found = _communicators(inputs, streams, comms)
-    if not -len(inputs) <= root < len(inputs):
-        raise ValueError(f"root is {root}; it goes from 0 to {len(inputs) - 1}")
+    _check_list(inputs, "inputs")
+    root = _read_root(root, len(inputs))
     if outputs is not None and output is not None:
         raise ValueError("'output' and 'outputs' can not be both specified; pass output, a single array")
     if outputs is None and isinstance(output, (list, tuple)):
@@ -227,11 +322,21 @@ def reduce(
             stacklevel=2,
         )
         output = outputs[root]
-    root %= len(inputs)
+    call = _Call(inputs, streams, comms, False)
+    target = call.read_output(output, root)
     with group():
-        for index, comm in enumerate(found):
-            out = output if index == root and output is not inputs[root] else None
-            comm.reduce(inputs[index], out, root, op, _stream(streams, index))
+        for index, comm in enumerate(call.comms):
+            out = target if index == root else None
+            comm.reduce(call.inputs[index], out, call.comms[root].rank, op, call.streams[index])
+
+
+def _read_root(root: Any, count: int) -> int:
+    if isinstance(root, bool) or not hasattr(root, "__index__"):
+        raise TypeError(f"root is {root!r} of type {type(root).__name__}; pass an int")
+    number = int(root.__index__())
+    if not -count <= number < count:
+        raise ValueError(f"root is {number}; it goes from 0 to {count - 1}")
+    return number % count
 
 
 def broadcast(
@@ -248,9 +353,12 @@ def broadcast(
     Raises:
         as of Communicator.broadcast.
     """
+    _check_list(inputs, "inputs")
+    root = _read_root(root, len(inputs))
+    call = _Call(inputs, streams, comms, False)
     with group():
-        for index, comm in enumerate(_communicators(inputs, streams, comms)):
-            comm.broadcast(inputs[index], root, None, _stream(streams, index))
+        for index, comm in enumerate(call.comms):
+            comm.broadcast(call.inputs[index], call.comms[root].rank, None, call.streams[index])
 
 
 def all_gather(
@@ -267,12 +375,11 @@ def all_gather(
     Raises:
         as of Communicator.all_gather.
     """
-    found = _communicators(inputs, streams, comms)
-    _check_list(outputs, "outputs")
-    _check_length(outputs, "outputs", len(inputs))
+    call = _Call(inputs, streams, comms, False)
+    targets = call.read_outputs(outputs, 1, call.comms[0].size)
     with group():
-        for index, comm in enumerate(found):
-            comm.all_gather(inputs[index], outputs[index], _stream(streams, index))
+        for index, comm in enumerate(call.comms):
+            comm.all_gather(call.inputs[index], targets[index], call.streams[index])
 
 
 def reduce_scatter(
@@ -291,9 +398,8 @@ def reduce_scatter(
     Raises:
         as of Communicator.reduce_scatter.
     """
-    found = _communicators(inputs, streams, comms)
-    _check_list(outputs, "outputs")
-    _check_length(outputs, "outputs", len(inputs))
+    call = _Call(inputs, streams, comms, False)
+    targets = call.read_outputs(outputs, call.comms[0].size, 1)
     with group():
-        for index, comm in enumerate(found):
-            comm.reduce_scatter(inputs[index], outputs[index], op, _stream(streams, index))
+        for index, comm in enumerate(call.comms):
+            comm.reduce_scatter(call.inputs[index], targets[index], op, call.streams[index])

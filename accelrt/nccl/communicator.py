@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 import sys
 import threading
@@ -13,8 +15,10 @@ from typing import TYPE_CHECKING
 from accelrt.devices.device import current_device, device, device_count, synchronize
 from accelrt.errors import ForkedError, NcclError
 from accelrt.nccl import codes, operands, process_end
-from accelrt.nccl.codes import BackendError, error_of
-from accelrt.nccl.groups import InGraph, Joining, Operation, errors_of, groups
+from accelrt.nccl.codes import error_of
+from accelrt.nccl.groups import InGraph, Joining, Operation, await_ready, errors_of, groups, perform
+from accelrt.nccl.hold import Hold, Turn
+from accelrt.nccl.limits import POLL_SECONDS, seconds_of
 from accelrt.runtime import init
 
 if TYPE_CHECKING:
@@ -28,13 +32,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Communicator", "backend", "init_all"]
 
-POLL_SECONDS = 0.001
-
 
 def backend() -> Any:
     """The module that performs collectives: NCCL, or on the host device the one for tests."""
-    host = init.chosen_driver() == "host"
-    return init.later("accelrt.nccl.host_for_tests" if host else "accelrt.nccl.nvidia")
+    return init.later("accelrt.nccl.host_for_tests" if init.runs_on_host() else "accelrt.nccl.nvidia")
 
 
 def ordinal_of(argument: DeviceArgument | None) -> int:
@@ -67,8 +68,9 @@ class Communicator:
     """One rank of a group of devices that perform collectives together.
 
     Every rank has to call the same operations in the same order, with the same element types and sizes; an
-    operation is put into a stream and returns.  One thread at a time uses a communicator; a thread with
-    several of them calls each operation for all in one group(), since the first one waits for the others.
+    operation is put into a stream and returns.  One thread at a time uses a communicator, but for abort(),
+    check() and synchronize(), which any thread may call; a thread with several of them calls each operation
+    for all in one group(), since the first one waits for the others.
 
     Making one waits for all other ranks: one process makes the ranks of several devices by init_all(), or
     in one group().
@@ -78,16 +80,25 @@ class Communicator:
         unique_id: bytes, of unique_id() on one of them, the same on all.
         rank: int, this one's number, from 0.
         device: ordinal or accelrt.device, or None for the current one.
+        timeout: seconds that other ranks may take: to come now, and later in synchronize() and close();
+            None is ACCELRT_NCCL_TIMEOUT (600), math.inf is without limit.
     Raises:
         NcclError: NCCL refused; two ranks on one device are refused.
+        TimeoutError: other ranks did not come; the text names them where that is known.
         NotSupportedError: nccl4py or libnccl.so.2 is not installed.
         ValueError, TypeError: an argument is out of range or of the wrong kind.
     """
 
     def __init__(
-        self, num_ranks: int, unique_id: bytes, rank: int, device: DeviceArgument | None = None
+        self,
+        num_ranks: int,
+        unique_id: bytes,
+        rank: int,
+        device: DeviceArgument | None = None,
+        timeout: float | None = None,
     ) -> None:
         self._clear()
+        self.timeout = seconds_of(timeout, "ACCELRT_NCCL_TIMEOUT")
         size = checked_number(num_ranks, "num_ranks", 1, (1 << 31) - 1)
         number = checked_number(rank, "rank", 0, size - 1)
         if not isinstance(unique_id, (bytes, bytearray)) or len(unique_id) != 128:
@@ -100,17 +111,18 @@ class Communicator:
             groups.pending.append(Joining(self, name))
         else:
             with self.device, errors_of(f"init_rank({self._words})"):
-                self._adopt(self._backend.init_rank(size, name, number, self.device_index))
+                process_end.check_running()
+                handle = self._backend.init_rank(size, name, number, self.device_index, self.timeout)
+                self._adopt(handle)
+            await_ready([self])
 
     def _clear(self) -> None:
         # First: __del__ sees objects whose making failed.
-        self._handle: object = None
-        self._why_none = "it was never made"
+        self._hold = Hold()
         self._pid = os.getpid()
         self._last_stream: Stream | None = None
         self._in_graphs: weakref.WeakSet[InGraph] = weakref.WeakSet()
         self._captures = False  # whether graphs have held operations of it
-        self._lock = threading.RLock()
 
     def _place(self, rank: int, size: int, ordinal: int) -> None:
         self._backend: Any = backend()
@@ -118,11 +130,11 @@ class Communicator:
         self.size = size
         self.device_index = ordinal
         self.device = device(ordinal)
-        self._why_none = "its group has not ended"
+        self._hold.explain("its group has not ended")
         self._words = f"rank={rank}, ranks={size}, device={ordinal}"
 
     def _adopt(self, handle: object) -> None:
-        self._handle = handle
+        self._hold.give(handle)
         process_end.add(self)
 
     # --- operations ---
@@ -308,15 +320,7 @@ class Communicator:
         if groups.depth:
             groups.pending.append(operation)
             return
-        operation.begin()
-        with self._lock:
-            try:
-                operation.issue(self._backend)
-            except BackendError as error:
-                raise error_of(error.code, error.text, operation.words) from None
-            finally:
-                operation.end()
-        process_end.come_first()
+        perform([operation])
 
     # --- errors ---
 
@@ -326,9 +330,8 @@ class Communicator:
         Raises:
             NcclError: an operation failed; abort() the communicator then.
         """
-        self._check_open()
-        with self.device, errors_of(f"check({self._words})"):
-            found = self._backend.async_error(self._handle)
+        with self._turn() as (handle,), self.device, errors_of(f"check({self._words})"):
+            found = self._backend.async_error(handle)
         if found is not None:
             code, text = found
             raise error_of(code, text, f"an operation of the communicator ({self._words})")
@@ -339,110 +342,192 @@ class Communicator:
 
         Arguments:
             stream: Stream or handle of this device, or None for the current stream.
-            timeout: seconds, or None to wait as long as it takes.
+            timeout: seconds; None is what the communicator was made with, math.inf is without limit.
         Raises:
-            NcclError: an operation failed; abort() the communicator then.
-            TimeoutError: the work is not done after that time.
+            NcclError: an operation failed, or another thread called abort(); abort() the communicator then.
+            TimeoutError: the work is not done after that time; the text names the ranks that it waits for
+                where that is known.  abort() ends it.
         """
         worker = self._begin(stream)
-        end = None if timeout is None else time.monotonic() + timeout
+        self._await(worker, self.timeout if timeout is None else seconds_of(timeout, ""))
+        self.check()
+
+    def _await(self, worker: Stream, seconds: float) -> None:
+        end = time.monotonic() + seconds
         pause = 0.0
         while not worker.query():
             self.check()
-            if end is not None and time.monotonic() > end:
+            if time.monotonic() > end:
                 raise TimeoutError(
-                    f"the work of {worker} is not done after {timeout} s: a rank may not have called the "
-                    f"operation that this one waits in; abort() ends it ({self._words})"
+                    f"the work of {worker} is not done after {seconds:g} s{self._awaited()}: a rank may not "
+                    f"have called the operation that this one waits in; abort() ends it ({self._words})"
                 )
             time.sleep(pause)
             pause = min(POLL_SECONDS, pause + POLL_SECONDS / 20)
-        self.check()
 
-    def _check_open(self) -> None:
+    def _awaited(self) -> str:
+        """The ranks that an operation under way waits for, for errors; empty where that is not known."""
+        with self._turn() as (handle,):
+            found = self._backend.awaited(handle)
+        return f", which waits for {found}" if found else ""
+
+    def _turn(self, ordered: bool = False) -> Turn:
+        self._check_process()
+        return Turn([self._hold], ordered)
+
+    def _check_process(self) -> None:
         if self._pid != os.getpid():
             raise ForkedError(
                 f"the communicator ({self._words}) is of the process that this one was forked from, where "
                 "it still "
                 "works; start processes by multiprocessing's 'spawn' or 'forkserver', and make one in each"
             )
-        if self._handle is None:
-            raise NcclError(
-                f"the communicator cannot be used: {self._why_none}; make another one",
-                5,
-                "INVALID_USAGE",
-                "check",
-            )
+
+    def _check_open(self) -> None:
+        self._check_process()
+        if not self._hold.is_open:
+            raise self._hold.refuse()
 
     # --- its end ---
 
-    def close(self) -> None:
+    def close(self, timeout: float | None = None) -> None:
         """Waits for the operations under way, and frees the rank (ncclCommDestroy).  All ranks have to do it.
 
         After an error it frees the rank without waiting, as abort() does.  Closed twice, or in a child of a
         fork, it does nothing.
 
+        Arguments:
+            timeout: seconds; None is what the communicator was made with, math.inf is without limit.
         Raises:
             RuntimeError: graphs hold operations of it; reset them first.
-            NcclError: NCCL refused.
+            TimeoutError: the operations are not done after that time; abort() ends them.
+            NcclError: NCCL refused, or another thread called abort() meanwhile.
         """
-        if self._captures and self._pid == os.getpid():
-            # What graphs that were dropped kept goes once their launches are over.
-            synchronize(self.device_index)
-        if not self._may_end("close"):
+        seconds = self.timeout if timeout is None else seconds_of(timeout, "")
+        if not self._may_end("close", seconds):
             return
-        last = self._last_stream
-        handle = self._take("it is closed")
-        with self.device, errors_of(f"close({self._words})"):
-            try:
-                failed = self._backend.async_error(handle) is not None
-                if not failed and last is not None:
-                    self._await(last)
-            except BaseException:
-                self._backend.abort(handle)
-                raise
-            if failed:
-                self._backend.abort(handle)
-            else:
-                self._backend.destroy(handle)
+        with self._turn() as (handle,), self.device, errors_of(f"close({self._words})"):
+            failed = self._backend.async_error(handle) is not None
+        last = None if failed else self._find_last()
+        if last is not None:
+            self._await_last(last, seconds)
+        self._free("it is closed", "close", failed)
 
-    def _await(self, stream: Stream) -> None:
+    def _find_last(self) -> Stream | None:
+        last = self._last_stream
         try:
-            found = operands.stream_on(stream.handle, self.device_index)
+            return None if last is None else operands.stream_on(last.handle, self.device_index)
         except ValueError:  # another library's, which is gone, and its work with it
-            return
-        found.synchronize()
+            return None
+
+    def _await_last(self, last: Stream, seconds: float) -> None:
+        try:
+            self._await(last, seconds)
+        except TimeoutError:
+            raise
+        except BaseException:
+            with contextlib.suppress(Exception):  # the first error tells more
+                self._free("it is closed", "close", True)
+            raise
 
     def abort(self) -> None:
         """Ends the operations under way at once, which leaves their results undefined, and frees the rank
-        (ncclCommAbort).  Any thread may do it.
+        (ncclCommAbort).  Any thread may do it, beside whatever others do with the communicator: they get
+        an NcclError.
+
+        A thread that is inside a call of NCCL's is waited for, at most as long as the communicator's
+        timeout; it frees the rank then as it returns.  Where graphs hold operations of it, what is under
+        way is ended (by NCCL where it has ncclCommRevoke), and the rank is not yet freed.
 
         Raises:
-            RuntimeError: graphs hold operations of it; reset them first.
+            RuntimeError: graphs hold operations of it; reset them, and call it again.
+            TimeoutError: another thread does not return from NCCL.
             NcclError: NCCL refused.
         """
-        if not self._may_end("abort"):
+        if not self._hold.has_handle or self._pid != os.getpid():
             return
-        handle = self._take("it was aborted")
-        with self.device, errors_of(f"abort({self._words})"):
-            self._backend.abort(handle)
-
-    def _may_end(self, call: str) -> bool:
-        if self._handle is None or self._pid != os.getpid():
-            return False
         if self._in_graphs:
-            raise RuntimeError(
-                f"{call}() would wait for ever: {len(self._in_graphs)} captured operations of the "
-                "communicator are in "
-                "graphs; reset() or drop those first"
-            )
+            with contextlib.suppress(NcclError), self._turn() as (handle,), self.device:
+                self._backend.revoke(handle)
+            self._refuse_graphs("abort")
+        self._free("it was aborted", "abort", True)
+
+    def _may_end(self, call: str, seconds: float) -> bool:
+        if not self._hold.has_handle or self._pid != os.getpid():
+            return False
+        if self._captures and self._in_graphs:
+            # What graphs that were dropped kept goes once their launches are over.
+            self._await_device(seconds)
+        if self._in_graphs:
+            self._refuse_graphs(call)
         return True
 
-    def _take(self, why: str) -> object:
-        handle, self._handle = self._handle, None
-        self._why_none = why
+    def _await_device(self, seconds: float) -> None:
+        """Waits for the device's work, but no longer than that: a rank that has stopped may hold it up."""
+        found: list[BaseException] = []
+
+        def wait() -> None:
+            try:
+                synchronize(self.device_index)
+            except BaseException as error:
+                found.append(error)
+
+        thread = threading.Thread(target=wait, name="accelrt-nccl-close", daemon=True)
+        thread.start()
+        thread.join(None if seconds == math.inf else seconds)
+        if found:
+            raise found[0]
+        if thread.is_alive():
+            raise TimeoutError(
+                f"the work of {self.device} is not done after {seconds:g} s{self._awaited()}; abort() ends "
+                f"what is under way of the communicator ({self._words})"
+            )
+
+    def _refuse_graphs(self, call: str) -> None:
+        raise RuntimeError(
+            f"{call}() would wait for ever: {len(self._in_graphs)} captured operations of the communicator "
+            "are in graphs; reset() or drop those first"
+        )
+
+    def _free(self, why: str, call: str, at_once: bool) -> None:
+        """Takes the handle, so that later calls are refused, and frees it once nobody is inside."""
+        module, hold, place = self._backend, self._hold, self.device
+        handle = None
+
+        def free() -> None:
+            with place:
+                (module.abort if at_once else module.destroy)(handle)
+
+        try:
+            handle = hold.take(why)
+            if handle is None:  # another thread ends it
+                if not at_once:
+                    raise hold.refuse()
+                return
+            self._await_calls(call)
+        except BaseException:
+            if handle is not None and not hold.free_late(free):
+                free()
+            raise
+        if self._in_graphs:  # a capture came in between
+            hold.give(handle)
+            self._refuse_graphs(call)
         self._last_stream = None
         process_end.live.discard(self)
-        return handle
+        if hold.is_busy and hold.free_late(free):  # a signal's handler, inside of what it interrupts
+            return
+        with errors_of(f"{call}({self._words})"):
+            free()
+
+    def _await_calls(self, call: str) -> None:
+        end = time.monotonic() + self.timeout
+        while self._hold.is_busy and not self._hold.is_mine:
+            if time.monotonic() > end:
+                raise TimeoutError(
+                    f"{call}({self._words}) waited {self.timeout:g} s for a thread that is inside a call of "
+                    "the backend; the rank is freed as soon as that returns"
+                )
+            time.sleep(POLL_SECONDS)
 
     def __enter__(self) -> Self:
         self._check_open()
@@ -457,10 +542,12 @@ class Communicator:
             self.abort()
 
     def __del__(self) -> None:
-        if getattr(self, "_handle", None) is None or self._pid != os.getpid() or sys.is_finalizing():
+        hold = getattr(self, "_hold", None)
+        if hold is None or not hold.has_handle or self._pid != os.getpid() or sys.is_finalizing():
             return
         # To free it here could wait for other ranks, on any thread.
-        process_end.abandoned.append((self._backend, self._handle, self.device_index, self._last_stream))
+        handle = hold.take("it was dropped")
+        process_end.abandoned.append((self._backend, handle, self.device_index, self._last_stream))
         warnings.warn(
             f"{self!r} was dropped without close(); it is freed when the process ends",
             ResourceWarning,
@@ -476,16 +563,19 @@ class Communicator:
     def __repr__(self) -> str:
         if not hasattr(self, "rank"):
             return "<accelrt.nccl.Communicator, not made>"
-        state = "" if self._handle is not None else f", {self._why_none}"
+        state = "" if self._hold.has_handle else f", {self._hold.why}"
         place = f"rank {self.rank} of {self.size} on device {self.device_index}"
         return f"<accelrt.nccl.Communicator {place}{state}>"
 
 
-def init_all(devices: Sequence[DeviceArgument] | None = None) -> list[Communicator]:
+def init_all(
+    devices: Sequence[DeviceArgument] | None = None, timeout: float | None = None
+) -> list[Communicator]:
     """One communicator for each of several devices of this process (ncclCommInitAll).
 
     Arguments:
         devices: ordinals or accelrt.devices, each once; None is all.
+        timeout: as of Communicator.
     Returns:
         list of Communicator, the rank of each its place in it.
     Raises:
@@ -494,14 +584,18 @@ def init_all(devices: Sequence[DeviceArgument] | None = None) -> list[Communicat
     ordinals = list(range(device_count())) if devices is None else [ordinal_of(each) for each in devices]
     if len(set(ordinals)) < len(ordinals) or not ordinals:
         raise ValueError(f"devices are {ordinals}; pass each device once, and at least one")
+    seconds = seconds_of(timeout, "ACCELRT_NCCL_TIMEOUT")
     module = backend()
     with device(ordinals[0]), errors_of(f"init_all(devices={ordinals})"):
-        handles = module.init_all(ordinals)
+        process_end.check_running()
+        handles = module.init_all(ordinals, seconds)
     made = []
     for rank, (ordinal, handle) in enumerate(zip(ordinals, handles, strict=True)):
         comm = Communicator.__new__(Communicator)
         comm._clear()
+        comm.timeout = seconds
         comm._place(rank, len(ordinals), ordinal)
         comm._adopt(handle)
         made.append(comm)
+    await_ready(made)
     return made

@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from typing import TYPE_CHECKING
 
 from accelrt.nccl import operands, process_end
 from accelrt.nccl.codes import BackendError, error_of
+from accelrt.nccl.hold import Turn
+from accelrt.nccl.limits import POLL_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,7 +21,18 @@ if TYPE_CHECKING:
     from accelrt.arrays.array import Array
     from accelrt.streams.stream import Stream
 
-__all__ = ["InGraph", "Joining", "Operation", "errors_of", "group", "group_end", "group_start", "groups"]
+__all__ = [
+    "InGraph",
+    "Joining",
+    "Operation",
+    "await_ready",
+    "errors_of",
+    "group",
+    "group_end",
+    "group_start",
+    "groups",
+    "perform",
+]
 
 
 class InGraph:
@@ -57,24 +71,20 @@ class Operation:
     def begin(self) -> None:
         """Before any operation of the group is put into a stream; what raises here leaves all of them out."""
         comm = self.comm
-        comm._check_open()
         token = InGraph(comm)
         self.captured = operands.begin(self.stream, self.call, self.reads, self.writes, token)
         if self.captured:
             comm._in_graphs.add(token)
             comm._captures = True
 
-    def issue(self, module: ModuleType) -> None:
+    def issue(self, module: ModuleType, handle: object) -> None:
         comm = self.comm
         with comm.device:
             source = self.source.ptr if self.source is not None else 0
             target = self.target.ptr if self.target is not None else 0
-            module.issue(comm._handle, self.stream, self.call, source, target, *self.numbers, self.captured)
+            module.issue(handle, self.stream, self.call, source, target, *self.numbers, self.captured)
         if not self.captured:
             comm._last_stream = self.stream
-
-    def end(self) -> None:
-        operands.note(self.stream, (*self.reads, *self.writes))
 
     @property
     def words(self) -> str:
@@ -96,16 +106,10 @@ class Joining:
         self.name = name
         self.handle: object = None
 
-    def begin(self) -> None:
-        pass
-
-    def issue(self, module: Any) -> None:
+    def issue(self, module: Any, handle: None) -> None:
         comm = self.comm
         with comm.device:
-            self.handle = module.init_rank(comm.size, self.name, comm.rank, comm.device_index)
-
-    def end(self) -> None:
-        self.comm._adopt(self.handle)
+            self.handle = module.init_rank(comm.size, self.name, comm.rank, comm.device_index, comm.timeout)
 
 
 class Groups(threading.local):
@@ -139,7 +143,6 @@ def group_end() -> None:
         pending, groups.pending = groups.pending, []
         if pending:
             perform(pending)
-            process_end.come_first()
 
 
 class group:
@@ -167,38 +170,99 @@ class group:
 
 
 def perform(pending: list[Any]) -> None:
-    """Puts the operations of a group into their streams."""
-    for each in pending:
-        each.begin()
+    """Puts operations into their streams: all at once, those of a group."""
+    process_end.check_running()
+    operations = [each for each in pending if isinstance(each, Operation)]
+    joining = [each for each in pending if isinstance(each, Joining)]
+    comms = list({id(each.comm): each.comm for each in operations}.values())
+    for comm in comms:
+        comm._check_process()
     module = pending[0].comm._backend
-    locks = [each._lock for each in sorted({each.comm for each in pending}, key=id)]
     try:
-        for lock in locks:
-            lock.acquire()
-        perform_group(pending, module)
+        with Turn([comm._hold for comm in comms], True) as handles:
+            perform_in_turn(pending, operations, module, dict(zip(comms, handles, strict=True)))
+        for each in joining:
+            each.comm._adopt(each.handle)
+            each.handle = None
+    except BaseException:
+        for each in joining:
+            if each.handle is not None:
+                with contextlib.suppress(Exception):  # the first error tells more
+                    module.abort(each.handle)
+        raise
+    await_ready([each.comm for each in joining])
+    process_end.come_first()
+
+
+def perform_in_turn(
+    pending: list[Any], operations: list[Operation], module: Any, handles: dict[Any, Any]
+) -> None:
+    for each in operations:
+        each.begin()
+    try:
+        if len(pending) == len(operations) == 1:
+            with errors_of_operation(pending[0]):
+                pending[0].issue(module, handles[pending[0].comm])
+        else:
+            perform_group(pending, module, handles)
+        if module.MAY_TAKE_LONG:
+            for comm, handle in handles.items():
+                settle(comm, handle, f"{operations[0].words}", module)
     finally:
-        for lock in reversed(locks):
-            lock.release()
-        for each in pending:
-            if isinstance(each, Operation):  # also after an error: it may be under way
-                each.end()
-    for each in pending:
-        if isinstance(each, Joining):
-            each.end()
+        # Also after an error: it may be under way.
+        operands.note([(each.stream, (*each.reads, *each.writes)) for each in operations])
 
 
-def perform_group(pending: list[Any], module: Any) -> None:
+def perform_group(pending: list[Any], module: Any, handles: dict[Any, Any]) -> None:
     with pending[0].comm.device:
         module.group_start()
         for each in pending:
             try:
                 with errors_of_operation(each):
-                    each.issue(module)
+                    each.issue(module, handles.get(each.comm))
             except BaseException:
                 module.group_abandon()
                 raise
         with errors_of(f"group_end(operations={len(pending)}, the first being {pending[0].words})"):
             module.group_end()
+
+
+def settle(comm: Any, handle: Any, call: str, module: Any) -> None:
+    """Waits until a call of the backend that may go on after it returned is over.
+
+    Raises:
+        NcclError: it failed, or another thread called abort().
+        TimeoutError: it takes longer than the communicator's timeout.
+    """
+    end, pause = time.monotonic() + comm.timeout, 0.0
+    while True:
+        with errors_of(call):
+            if not module.in_progress(handle):
+                return
+        if not comm._hold.is_open:
+            raise comm._hold.refuse()
+        if time.monotonic() > end:
+            awaited = module.awaited(handle)
+            raise TimeoutError(
+                f"{call} is not complete after {comm.timeout:g} s"
+                + (f", and waits for {awaited}" if awaited else ": other ranks may not have come")
+                + "; check that their processes were started and run, and abort() the communicator"
+            )
+        time.sleep(pause)
+        pause = min(POLL_SECONDS, pause + POLL_SECONDS / 20)
+
+
+def await_ready(comms: list[Any]) -> None:
+    """Waits until all ranks of new communicators have come; where they do not, frees what there is."""
+    try:
+        for comm in comms:
+            with comm._turn() as (handle,), comm.device:
+                settle(comm, handle, f"init_rank({comm._words})", comm._backend)
+    except BaseException:
+        for comm in comms:
+            with contextlib.suppress(Exception):  # the first error tells more
+                comm._free("its ranks did not all come", "init_rank", True)
+        raise
 
 
 @contextlib.contextmanager

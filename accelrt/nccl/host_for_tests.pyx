@@ -4,8 +4,11 @@ It makes programs that use accelrt.nccl run, and be tested, where there is no GP
 functions in its stream's order, so that they can be captured.  Nothing in it is meant to be fast.  It finds what NCCL
 leaves to chance: ranks that disagree on what is next, and ranks that have gone.
 """
+import fcntl
 import mmap
 import os
+import socket
+import stat
 import tempfile
 import threading
 import time
@@ -19,7 +22,7 @@ from accelrt.core.locks cimport add_count, load_count, store_count
 from accelrt.nccl.reduction cimport reduce_elements, size_of
 from accelrt.nccl.codes import BackendError
 from accelrt.nccl.transport cimport (
-    ABORTED, CAPACITY, CLOSED, COLLECTIVE, JOINED, MOST_RANKS, PAIR, Channel, Head, Part, Shared, Task, Trouble,
+    ABORTED, ABSENT, CAPACITY, CLOSED, COLLECTIVE, JOINED, MOST_RANKS, PAIR, Channel, Head, Part, Shared, Task, Trouble,
 )
 from accelrt.runtime.host_func cimport enqueue_callback
 from accelrt.status cimport refuse_copy
@@ -52,13 +55,15 @@ cdef enum Result:  # ncclResult_t
     INVALID_ARGUMENT = 4
     INVALID_USAGE = 5
     REMOTE_ERROR = 6
+    TIMED_OUT = 8
 
 cdef enum:
     PAUSE_US = 50
     SLICE = 1000  # pauses between two looks at whether the others' processes live
 
+GONE = ("", "Z", "X")  # states of a process: a zombie waits for its parent to ask how it ended
 NAMES = ("", "all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "send or recv", "send or recv")
-JOIN_SECONDS = 60
+MAY_TAKE_LONG = False  # calls are over when they return
 MARK = b"accelrt host for tests\0"
 ID_BYTES = 128  # NCCL_UNIQUE_ID_BYTES
 VERSION = 0     # NCCL's are greater
@@ -199,41 +204,51 @@ cdef bint advance(Shared* shared, int rank, Task* tasks, int count, bint* out_ov
     return moved
 
 
-cdef int find_gone(Shared* shared, int rank, Task* tasks, int count) noexcept nogil:
-    # A rank that has left and is still to send or to take something, or -1.
+cdef int find_gone(Shared* shared, int rank, Task* tasks, int count, long* out_awaited) noexcept nogil:
+    # A rank that has left and is still to send or to take something, or -1.  out_awaited: a bit for each rank that is.
     cdef int number, index
     cdef Part* part
-    cdef long state
+    cdef long state, awaited = 0
+    out_awaited[0] = 0
     for number in range(count):
         for index in range(tasks[number].count):
             part = &tasks[number].parts[index]
             if part.begun and part.done == part.nbytes:
                 continue
+            awaited |= <long>1 << part.peer
             state = load_count(&shared.state[part.peer])
             if state == ABORTED or (state == CLOSED and (
                     part.sends or held(channel_of(shared, tasks[number].lane, part.peer, rank)) == 0)):
                 return part.peer
+    out_awaited[0] = awaited
     return -1
 
 
-cdef int work(Shared* shared, int rank, Task* tasks, int count, bint* out_over, Trouble* trouble) noexcept nogil:
-    # Until all is done, something is wrong, or it is time to look after the other processes.
+cdef bint work(
+    Shared* shared, int rank, Task* tasks, int count, bint* out_over, long* out_awaited, Trouble* trouble
+) noexcept nogil:
+    # Until all is done, something is wrong, or it is time to look after the other processes.  Answers whether anything
+    # came or went.
     cdef int pauses = 0, gone
+    cdef long awaited = 0
+    cdef bint moved = False
     while pauses < SLICE:
         if load_count(&shared.state[rank]) != JOINED:
             trouble.code = INVALID_USAGE
-            return 0
+            return moved
         if advance(shared, rank, tasks, count, out_over, trouble):
+            moved = True
             continue
         if out_over[0] or trouble.code:
-            return 0
-        gone = find_gone(shared, rank, tasks, count)
+            return moved
+        gone = find_gone(shared, rank, tasks, count, &awaited)
+        store_count(out_awaited, awaited)
         if gone >= 0 and not advance(shared, rank, tasks, count, out_over, trouble):
             trouble.code, trouble.peer = REMOTE_ERROR, gone
-            return 0
+            return moved
         usleep(PAUSE_US)
         pauses += 1
-    return 0
+    return moved
 
 
 # --- operations ----------------------------------------------------------------------------------------------------
@@ -294,6 +309,9 @@ cdef class Rank:
     cdef readonly int device
     cdef readonly object trouble  # (code, text) or None
     cdef object path              # of the memory's file, while it has a name
+    cdef int file                 # its descriptor, which keeps the name from being cleared away, or -1
+    cdef double timeout           # seconds that an operation waits for ranks that do nothing
+    cdef long awaited             # a bit for each rank that the operation under way waits for
     cdef char[::1] memory
     cdef long pid
     cdef Stream last              # that an operation was put into
@@ -314,12 +332,15 @@ cdef class Rank:
         return 0
 
     cdef int forget_name(self) except -1:
-        if self.path is not None:
+        path, file = self.path, self.file
+        self.path, self.file = None, -1
+        if path is not None:
             try:
-                os.unlink(self.path)
+                os.unlink(path)
             except FileNotFoundError:
                 pass
-            self.path = None
+        if file >= 0:
+            os.close(file)
         return 0
 
     cdef int fail(self, int code, str text) except -1:
@@ -332,7 +353,8 @@ cdef class Rank:
         cdef Shared* shared = self.shared()
         cdef int count = len(operations), number, parts = 2 * self.size
         cdef Trouble trouble
-        cdef bint over = False
+        cdef bint over = False, moved
+        cdef double waited = 0, began
         cdef Task* tasks
         cdef Part* room
         if self.trouble is not None:
@@ -347,14 +369,24 @@ cdef class Rank:
                 plan(&tasks[number], self.rank, self.size, operations[number])
             trouble.code = 0
             while not over and not trouble.code:
+                began = time.monotonic()
                 with nogil:
-                    work(shared, self.rank, tasks, count, &over, &trouble)
+                    moved = work(shared, self.rank, tasks, count, &over, &self.awaited, &trouble)
                 if not over and not trouble.code:
                     self.look_after_others(&trouble)
+                # A second at most, for this process may have been stopped itself.
+                waited = 0 if moved else waited + min(time.monotonic() - began, 1.0)
+                if not over and not trouble.code and waited > self.timeout:
+                    trouble.code = TIMED_OUT
             if trouble.code:
-                self.fail(trouble.code, describe(&trouble))
+                self.fail(trouble.code, self.describe(&trouble))
                 swap_count(&shared.state[self.rank], JOINED, ABORTED)  # the others are not left waiting
+        except BaseException:
+            self.fail(SYSTEM_ERROR, "the operation could not be performed: an exception was raised in it")
+            swap_count(&shared.state[self.rank], JOINED, ABORTED)
+            raise
         finally:
+            store_count(&self.awaited, 0)
             free(tasks)
             free(room)
         return 0
@@ -363,18 +395,41 @@ cdef class Rank:
         cdef Shared* shared = self.shared()
         cdef int peer
         for peer in range(self.size):
-            if load_count(&shared.state[peer]) == JOINED and not lives(load_count(&shared.pid[peer])):
+            if load_count(&shared.state[peer]) == JOINED and self.state_of(peer) in GONE:
                 trouble.code, trouble.peer = REMOTE_ERROR, peer
         return 0
 
+    cdef str state_of(self, int peer):
+        # The letter of its process's state (proc(5)), or "" where there is none any more.
+        cdef Shared* shared = self.shared()
+        state, started = look_up(load_count(&shared.pid[peer]))
+        return state if started == load_count(&shared.started[peer]) else ""
 
-cdef str describe(const Trouble* trouble):
-    if trouble.code == INVALID_USAGE:
-        return "the communicator was aborted"
-    if trouble.code == REMOTE_ERROR:
-        return f"rank {trouble.peer} has left, or its process has ended"
-    return (f"the ranks disagree: rank {trouble.peer} is at {name_of(&trouble.theirs)}, this one at "
-            f"{name_of(&trouble.ours)}")
+    cdef str describe(self, const Trouble* trouble):
+        if trouble.code == INVALID_USAGE:
+            return "the communicator was aborted"
+        if trouble.code == REMOTE_ERROR:
+            return (f"rank {trouble.peer} has left, or its process has ended "
+                    f"(process {load_count(&self.shared().pid[trouble.peer])})")
+        if trouble.code == TIMED_OUT:
+            return f"nothing came within {self.timeout:g} s from {self.name_awaited()}"
+        return (f"the ranks disagree: rank {trouble.peer} is at {name_of(&trouble.theirs)}, this one at "
+                f"{name_of(&trouble.ours)}")
+
+    cdef str name_awaited(self):
+        cdef Shared* shared = self.shared()
+        cdef long awaited = load_count(&self.awaited)
+        cdef int peer
+        cdef list names = []
+        for peer in range(self.size):
+            joined = load_count(&shared.state[peer]) != ABSENT
+            if self.path is not None and not joined:
+                names.append(f"rank {peer}, which has not come")
+            elif awaited >> peer & 1:
+                state = self.state_of(peer)
+                word = ", which is stopped" if state in ("T", "t") else ", which has ended" if state in GONE else ""
+                names.append(f"rank {peer} (process {load_count(&shared.pid[peer])} on {socket.gethostname()}{word})")
+        return " and ".join(names)
 
 
 cdef str name_of(const Head* head):
@@ -385,13 +440,14 @@ cdef str name_of(const Head* head):
     return text
 
 
-cdef bint lives(long pid) except -1:
-    # A process that has ended may wait for its parent to ask how.
+cdef tuple look_up(long pid):
+    # The letter of a process's state, and when it started, in ticks since the system did: numbers are given anew.
     try:
         with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] not in "ZX"
+            fields = file.read().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
-        return False
+        return "", 0
+    return fields[0], int(fields[19])
 
 
 # --- the backend ---------------------------------------------------------------------------------------------------
@@ -402,10 +458,16 @@ class OpenGroup(threading.local):
     def __init__(self):
         self.depth = 0
         self.operations = []  # (rank, stream, operation, captured)
-        self.joining = []     # ranks that the end of the group waits for
 
 
 cdef object open_group = OpenGroup()
+
+
+def forget_group():
+    open_group.depth, open_group.operations = 0, []
+
+
+os.register_at_fork(after_in_child=forget_group)
 
 
 def version():
@@ -418,77 +480,134 @@ def unique_id():
     return (MARK + os.urandom(32)).ljust(ID_BYTES, b"\0")
 
 
-def path_of(name):
+def path_of(bytes name not None):
     """The file that the ranks of a communicator share."""
     if not name.startswith(MARK):
         raise BackendError(INVALID_ARGUMENT, "the id is none of the host backend's: make it by unique_id() on host devices")
+    return prefix() + name[len(MARK):][:16].hex()
+
+
+cdef str prefix():
     folder = "/dev/shm" if os.path.isdir("/dev/shm") else tempfile.gettempdir()
-    return f"{folder}/accelrt-nccl-for-tests-{os.getuid()}-{name[len(MARK):][:16].hex()}"
+    return f"{folder}/accelrt-nccl-for-tests-{os.getuid()}-"
 
 
-cdef Rank open_rank(bytes name, int size, int number, int device):
+cdef int clear_away() except -1:
+    # Files of communicators whose ranks never all came, and were killed: nobody has them locked any more.
+    folder, start = os.path.split(prefix())
+    for name in os.listdir(folder):
+        if not name.startswith(start):
+            continue
+        path = os.path.join(folder, name)
+        try:
+            file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.unlink(path)
+        except OSError:  # it is in use, or was cleared away
+            pass
+        finally:
+            os.close(file)
+    return 0
+
+
+cdef int open_file(str path) except -1:
+    # The file, locked against being cleared away; one that was while it was opened is opened anew.
+    cdef int file
+    while True:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH)
+            found = os.fstat(file)
+            if found.st_uid != os.getuid() or not stat.S_ISREG(found.st_mode):
+                raise PermissionError(f"{path} is another user's")
+            if found.st_nlink:
+                return file
+        except BaseException:
+            os.close(file)
+            raise
+        os.close(file)
+
+
+cdef Rank open_rank(bytes name, int size, int number, int device, double timeout):
     cdef Rank made = Rank.__new__(Rank)
     cdef Shared* shared
+    made.file = -1
     if size > MOST_RANKS:
         raise BackendError(INVALID_ARGUMENT, f"the host backend for tests has at most {MOST_RANKS} ranks")
     path = path_of(name)
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    clear_away()
+    made.file = open_file(path)
     try:
         nbytes = sizeof(Shared) + 2 * size * size * sizeof(Channel)
-        if os.fstat(file).st_size < nbytes:
-            os.ftruncate(file, nbytes)
-        made.memory = mmap.mmap(file, nbytes)
-    finally:
+        os.posix_fallocate(made.file, 0, nbytes)  # a page that is not there at its use would be a SIGBUS
+        made.memory = mmap.mmap(made.file, nbytes)
+        made.path, made.rank, made.size, made.device, made.pid = path, number, size, device, os.getpid()
+        made.timeout = timeout
+        shared = made.shared()
+        if not swap_count(&shared.size, 0, size) and shared.size != size:
+            raise BackendError(INVALID_ARGUMENT, f"another rank says that there are {shared.size} ranks")
+        if not swap_count(&shared.pid[number], 0, made.pid):
+            raise BackendError(INVALID_ARGUMENT, f"rank {number} is taken, by process {shared.pid[number]}")
+    except BaseException:
+        file, made.file, made.path = made.file, -1, None  # the name is of those who came before
         os.close(file)
-    made.path, made.rank, made.size, made.device, made.pid = path, number, size, device, os.getpid()
-    shared = made.shared()
-    if not swap_count(&shared.size, 0, size) and shared.size != size:
-        raise BackendError(INVALID_ARGUMENT, f"another rank says that there are {shared.size} ranks")
-    if not swap_count(&shared.pid[number], 0, made.pid):
-        raise BackendError(INVALID_ARGUMENT, f"rank {number} is taken, by process {shared.pid[number]}")
+        raise
+    store_count(&shared.started[number], look_up(made.pid)[1])
     store_count(&shared.state[number], JOINED)
     add_count(&shared.joined, 1)
     return made
 
 
-cdef int await_ranks(list ranks) except -1:
-    cdef Rank each
-    cdef double end = time.monotonic() + JOIN_SECONDS
+def init_rank(int size, bytes name not None, int number, int device, double timeout):
+    """One rank; it is in progress until the others have come."""
     try:
-        for each in ranks:
-            while load_count(&each.shared().joined) < each.size:
-                if time.monotonic() > end:
-                    came = load_count(&each.shared().joined)
-                    raise BackendError(SYSTEM_ERROR, f"{came} of {each.size} ranks came within {JOIN_SECONDS} s")
-                time.sleep(0.0005)
-    except BaseException:
-        for each in ranks:
-            each.leave(CLOSED)
-        raise
-    for each in ranks:
-        each.forget_name()
-    return 0
-
-
-def init_rank(int size, bytes name, int number, int device):
-    """One rank; waits for the others, in a group at its end."""
-    try:
-        made = open_rank(name, size, number, device)
+        return open_rank(name, size, number, device, timeout)
     except OSError as error:
         raise BackendError(SYSTEM_ERROR, f"memory to share could not be made: {error}") from error
-    if open_group.depth:
-        open_group.joining.append(made)
-    else:
-        await_ranks([made])
-    return made
 
 
-def init_all(list devices):
+def init_all(list devices not None, double timeout):
     """A rank for each device."""
     name = unique_id()
-    made = [open_rank(name, len(devices), number, device) for number, device in enumerate(devices)]
-    await_ranks(made)
+    made = []
+    try:
+        for number, device in enumerate(devices):
+            made.append(init_rank(len(devices), name, number, device, timeout))
+    except BaseException:
+        for each in made:
+            abort(each)
+        raise
     return made
+
+
+def in_progress(Rank rank not None):
+    """Whether other ranks are still to come.
+
+    Raises:
+        BackendError: one has left.
+    """
+    cdef Shared* shared = rank.shared()
+    cdef int peer
+    cdef long state
+    if rank.path is None:
+        return False
+    if load_count(&shared.joined) >= rank.size:
+        rank.forget_name()
+        return False
+    for peer in range(rank.size):
+        state = load_count(&shared.state[peer])
+        if state in (CLOSED, ABORTED) or (state == JOINED and rank.state_of(peer) in GONE):
+            raise BackendError(REMOTE_ERROR, f"rank {peer} has left, or its process has ended "
+                                             f"(process {load_count(&shared.pid[peer])})")
+    return True
+
+
+def awaited(Rank rank not None):
+    """str, the ranks that it waits for; empty where there are none."""
+    return rank.name_awaited()
 
 
 def group_start():
@@ -503,22 +622,23 @@ def group_end():
     open_group.depth -= 1
     if open_group.depth:
         return
-    operations, ranks = open_group.operations, open_group.joining
-    open_group.operations, open_group.joining = [], []
-    if ranks:
-        await_ranks(ranks)
+    operations, open_group.operations = open_group.operations, []
     for rank, stream, operation, captured in operations:
         found.setdefault((id(rank), stream.handle), (rank, stream, captured, []))[3].append(operation)
-    for rank, stream, captured, together in found.values():
-        enqueue(rank, stream, together, captured)
+    try:
+        for rank, stream, captured, together in found.values():
+            enqueue(rank, stream, together, captured)
+    except BaseException as error:
+        for rank, _, captured, _ in found.values():
+            if not captured:  # a half of the group may be under way, and would wait for the other
+                rank.fail(SYSTEM_ERROR, f"an operation of its group could not be put into a stream: {error}")
+                rank.leave(ABORTED)
+        raise
 
 
 def group_abandon():
     """Ends it, and puts nothing into a stream."""
-    cdef Rank each
-    for each in open_group.joining:
-        each.leave(CLOSED)
-    open_group.depth, open_group.operations, open_group.joining = 0, [], []
+    forget_group()
 
 
 cdef int enqueue(Rank rank, Stream stream, list operations, bint captured) except -1:
@@ -535,16 +655,22 @@ cdef int enqueue(Rank rank, Stream stream, list operations, bint captured) excep
     return 0
 
 
-def issue(Rank rank, Stream stream, str call, uintptr_t source, uintptr_t target, size_t count, size_t itemsize,
-          int datatype, int op, int root, bint captured):
+def issue(Rank rank not None, Stream stream not None, str call not None, uintptr_t source, uintptr_t target, size_t count,
+          size_t itemsize, int datatype, int op, int root, bint captured):
     """Puts an operation into a stream, at the end of the group where there is one.
 
     Arguments:
         call: str, one of NAMES, or "send", "recv", where root is the peer.
         count: elements; of a rank's part, where the ranks' parts are gathered or scattered.
+    Raises:
+        BackendError: an operation before it failed, or the rank has left.
     """
     cdef int kind = SEND if call == "send" else RECV if call == "recv" else NAMES.index(call)
-    rank.shared()
+    cdef Shared* shared = rank.shared()
+    if rank.trouble is not None:
+        raise BackendError(*rank.trouble)
+    if load_count(&shared.state[rank.rank]) != JOINED:
+        raise BackendError(INVALID_USAGE, "the rank has left")
     if kind in (ALL_REDUCE, REDUCE, REDUCE_SCATTER) and size_of(datatype) == 0:
         raise BackendError(INVALID_ARGUMENT, "the host backend for tests reduces no elements of 8-bit floating point")
     operation = (kind, source, target, count, itemsize, datatype, op, root)
@@ -554,17 +680,24 @@ def issue(Rank rank, Stream stream, str call, uintptr_t source, uintptr_t target
         enqueue(rank, stream, [operation], captured)
 
 
-def async_error(Rank rank):
+def async_error(Rank rank not None):
     """(code, text) of what went wrong in a stream, or None."""
     return rank.trouble
 
 
-def abort(Rank rank):
+def revoke(Rank rank not None):
     """Ends what is under way; the other ranks learn of it."""
+    rank.fail(INVALID_USAGE, "the communicator was aborted")
     rank.leave(ABORTED)
 
 
-def destroy(Rank rank):
+def abort(Rank rank not None):
+    """Ends what is under way, and leaves; the other ranks learn of it."""
+    rank.last = None
+    rank.leave(ABORTED)
+
+
+def destroy(Rank rank not None):
     """Leaves; what was under way has been waited for."""
     rank.last = None
     rank.leave(CLOSED)

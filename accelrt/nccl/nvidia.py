@@ -1,5 +1,10 @@
 """NCCL: nccl4py's bindings, and the library that they load.
 
+Communicators are made non-blocking (ncclConfig_t.blocking = 0, which NCCL_COMM_BLOCKING overrides): no call
+waits for other ranks, so that who ends a communicator beside an operation waits for microseconds only, and
+ncclCommAbort is never called while another thread is inside of a call with the same handle.  What goes on
+after a call returned is asked for by in_progress.
+
 nccl4py looks for libnccl.so.2 where pip's nvidia-nccl packages put it and where the system's loader does;
 what is loaded already, torch's say, it uses.  Where it finds none, the one beside torch is loaded for it.
 """
@@ -14,6 +19,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from accelrt.devices.device import device as current_device
 from accelrt.errors import NotSupportedError
 from accelrt.nccl.codes import BackendError
 
@@ -25,13 +31,16 @@ if TYPE_CHECKING:
 __all__ = [
     "abort",
     "async_error",
+    "awaited",
     "destroy",
     "group_abandon",
     "group_end",
     "group_start",
+    "in_progress",
     "init_all",
     "init_rank",
     "issue",
+    "revoke",
     "unique_id",
     "version",
 ]
@@ -43,6 +52,7 @@ ADVICE = (
     "nvidia-nccl-cu12"
 )
 LIBRARY = "libnccl.so.2"
+MAY_TAKE_LONG = True  # calls may go on after they returned
 
 _bindings: Any = None
 
@@ -130,14 +140,50 @@ def unique_id() -> bytes:
     return bytes(memoryview(answer(bindings().get_unique_id)).cast("B"))
 
 
-def init_rank(size: int, name: bytes, number: int, device: int) -> Any:
-    """One rank, on the device that is current; in a group, it is there when that ends."""
-    return answer(bindings().comm_init_rank, size, bytearray(name), number)
+def init_rank(size: int, name: bytes, number: int, device: int, timeout: float) -> Any:
+    """One rank, on the device that is current; it is there once it is no longer in progress, and in a group
+    once that ended, too."""
+    if not hasattr(bindings(), "comm_init_rank_config"):
+        return answer(_bindings.comm_init_rank, size, bytearray(name), number)
+    config = _bindings.Config()
+    config.blocking = 0
+    return answer(_bindings.comm_init_rank_config, size, bytearray(name), number, config.ptr)
 
 
-def init_all(devices: list[int]) -> list[Any]:
-    """A rank for each device of this process's."""
-    return list(answer(bindings().comm_init_all, len(devices), devices))
+def init_all(devices: list[int], timeout: float) -> list[Any]:
+    """A rank for each device of this process's, as of init_rank."""
+    name = unique_id()
+    group_start()
+    made = []
+    try:
+        for number, ordinal in enumerate(devices):
+            with current_device(ordinal):
+                made.append(init_rank(len(devices), name, number, ordinal, timeout))
+    except BaseException:
+        group_abandon()
+        for each in made:
+            with contextlib.suppress(BackendError):  # the first error tells more
+                abort(each)
+        raise
+    group_end()
+    return made
+
+
+def in_progress(comm: Any) -> bool:
+    """Whether a call goes on that has returned.
+
+    Raises:
+        BackendError: it failed.
+    """
+    code = int(answer(bindings().comm_get_async_error, comm))
+    if code not in (SUCCESS, IN_PROGRESS):
+        raise BackendError(code, text_of(Exception(_bindings.get_error_string(code)), comm))
+    return code == IN_PROGRESS
+
+
+def awaited(comm: Any) -> str:
+    """Which ranks are waited for: NCCL does not tell."""
+    return ""
 
 
 def group_start() -> None:
@@ -193,8 +239,15 @@ def async_error(comm: Any) -> tuple[int, str] | None:
     return code, text_of(Exception(_bindings.get_error_string(code)), comm)
 
 
+def revoke(comm: Any) -> None:
+    """Ends what is under way, where NCCL can (ncclCommRevoke), and frees nothing."""
+    if hasattr(bindings(), "comm_revoke"):
+        with contextlib.suppress(Exception):  # the library may be older than the bindings
+            _bindings.comm_revoke(comm, 0)
+
+
 def abort(comm: Any) -> None:
-    """Ends what is under way, and frees the rank."""
+    """Ends what is under way, and frees the rank.  No other thread may be inside of a call with it."""
     answer(bindings().comm_abort, comm)
 
 

@@ -102,11 +102,24 @@ def begin(Stream stream, str call, tuple reads, tuple writes, object token):
     return any_capture() and keep_where_captured(stream.device_index, stream.handle, token) == OTHERS
 
 
-def note(Stream stream, tuple arrays):
-    """What comes after it: memory of another stream's is not handed out again before the collective is done."""
+def note(list uses not None):
+    """What comes after collectives: memory of another stream's is not handed out again before they are done.
+
+    Arguments:
+        uses: list of (Stream, tuple of Array).  Nothing interrupts the notes between two of them.
+    """
     cdef Operand side
     cdef Array array
-    for array in arrays:
-        if array.live:
-            read_array(&side, array, "array", False)
-            note_use(&side, stream, False, False)
+    cdef Stream stream
+    cdef tuple arrays
+    error = None
+    for stream, arrays in uses:
+        for array in arrays:
+            try:
+                if array.live:
+                    read_array(&side, array, "array", False)
+                    note_use(&side, stream, False, False)
+            except Exception as refused:  # the others are noted all the same
+                error = error or refused
+    if error is not None:
+        raise error

@@ -9,17 +9,18 @@ import time
 import weakref
 from typing import TYPE_CHECKING
 
+from accelrt import env
 from accelrt.devices.device import device
+from accelrt.errors import NcclError
+from accelrt.nccl.hold import end_all, has_ended
+from accelrt.nccl.limits import POLL_SECONDS
 
 if TYPE_CHECKING:
     from typing import Any
 
     from accelrt.streams.stream import Stream
 
-__all__ = ["abandoned", "add", "come_first", "live"]
-
-EXIT_SECONDS = 5  # that the exit waits for operations under way
-POLL_SECONDS = 0.001
+__all__ = ["abandoned", "add", "check_running", "come_first", "live"]
 
 live: weakref.WeakSet[Any] = weakref.WeakSet()
 abandoned: list[tuple[Any, object, int, Stream | None]] = []  # of communicators dropped without close()
@@ -38,30 +39,52 @@ def add(comm: Any) -> None:
 def come_first() -> None:
     """After the first operation: what that registered waits for operations under way, and comes later so."""
     global _comes_first
-    if not _comes_first:
+    if not _comes_first and has_ended() is None:
         _comes_first = True
         atexit.unregister(_end_all)
         atexit.register(_end_all)
 
 
+def check_running() -> None:
+    """Refuses what begins once the interpreter ends: nobody would end it.
+
+    Raises:
+        NcclError: it does.
+    """
+    why = has_ended()
+    if why is not None:
+        raise NcclError(f"no collective can begin: {why}", 5, "INVALID_USAGE", "check")
+
+
 def _end_all() -> None:
-    """Gives operations under way a while, and aborts the communicators that were not closed.  Those that
-    graphs use are left to the process's end."""
+    """Refuses what begins from now on, on threads that still run too; gives operations under way a while, and
+    aborts the communicators that were not closed."""
+    end_all("the interpreter ends")
+    end = time.monotonic() + float(env.value("ACCELRT_NCCL_EXIT_TIMEOUT"))
+    mine = [each for each in list(live) if each._pid == os.getpid()]
+    for each in mine:  # threads that were inside a call
+        while each._hold.is_busy and not each._hold.is_mine and time.monotonic() < end:
+            time.sleep(POLL_SECONDS)
     left = []
-    for each in list(live):
-        if each._pid == os.getpid() and not each._in_graphs:
-            left.append((each._backend, each._handle, each.device_index, each._last_stream))
-        each._take("the interpreter ends")
-    end = time.monotonic() + EXIT_SECONDS
-    for module, handle, _, stream in [*left, *abandoned]:
+    for each in mine:
+        busy, last, captured = each._hold.is_busy, each._last_stream, bool(each._in_graphs)
+        handle = each._hold.take("the interpreter ends")
+        if handle is not None and not busy:
+            left.append((each._backend, handle, each.device_index, last, captured))
+    given = [*left, *((*each, False) for each in abandoned)]
+    for module, handle, _, stream, _ in given:
         with contextlib.suppress(Exception):
             while stream is not None and not stream.query() and time.monotonic() < end:
                 if module.async_error(handle) is not None:
                     break
                 time.sleep(POLL_SECONDS)
-    for module, handle, ordinal, _ in [*left, *abandoned]:
+    for module, handle, ordinal, _, captured in given:
+        # Those that graphs use are left to the process's end where the backend would wait for the graphs.
         with contextlib.suppress(Exception), device(ordinal):
-            module.abort(handle)
+            if captured:
+                module.revoke(handle)
+            else:
+                module.abort(handle)
     abandoned.clear()
 
 

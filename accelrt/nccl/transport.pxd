@@ -27,6 +27,7 @@ cdef struct Shared:         # the head of the memory; the channels follow
     long joined             # how many
     long[MOST_RANKS] state
     long[MOST_RANKS] pid
+    long[MOST_RANKS] started    # when the process did, in ticks: its number is given anew once it has ended
 
 cdef struct Part:           # what goes between this rank and one other
     int peer

@@ -49,6 +49,16 @@ def chosen_driver() -> str:
     return "cuda" if name == "auto" else name
 
 
+def runs_on_host() -> bool:
+    """Whether the driver is the host device's, also behind a test's "faults".
+
+    Raises:
+        ValueError: as of chosen_driver.
+    """
+    name = chosen_driver()
+    return (registry.wrapped_driver() if name == "faults" else name) == "host"
+
+
 def is_initialized() -> bool:
     """Whether this process has initialised a driver."""
     return _initialized_pid == os.getpid()

@@ -9,7 +9,6 @@ from child import in_child
 
 import accelrt
 from accelrt import nccl
-from accelrt.nccl import process_end
 
 
 def arrays(size=1000):
@@ -202,7 +201,6 @@ def test_a_child_of_a_fork_uses_and_closes_nothing_of_its_parents():
 def leave_with_an_operation_under_way(finished):
     comms = nccl.init_all([0, 1])
     given = arrays()
-    process_end.EXIT_SECONDS = 0.2
     comms[0].all_reduce(given[0])
     if finished:
         comms[1].all_reduce(given[1])
@@ -211,5 +209,5 @@ def leave_with_an_operation_under_way(finished):
 
 @pytest.mark.own_process
 @pytest.mark.parametrize("finished", [True, False])
-def test_the_interpreter_ends_with_communicators_open(finished, monkeypatch):
-    assert "left" in in_child(leave_with_an_operation_under_way, finished)
+def test_the_interpreter_ends_with_communicators_open(finished):
+    assert "left" in in_child(leave_with_an_operation_under_way, finished, ACCELRT_NCCL_EXIT_TIMEOUT="0.2")

@@ -65,6 +65,7 @@ PARTS = {
     "accelrt.memory.history.torch_form.EventPickler",
     "accelrt.memory.history.torch_form.Pickler",
     "accelrt.memory.history.torch_form.Template",
+    "accelrt.nccl.collectives._Call",
     "accelrt.nccl.groups.Groups",
     "accelrt.nccl.groups.group",
     "accelrt.nccl.host_for_tests.OpenGroup",
