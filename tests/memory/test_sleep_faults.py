@@ -139,3 +139,27 @@ def fork_asleep():
 @pytest.mark.host
 def test_a_child_leaves_the_parents_sleep_alone_and_a_process_may_end_with_it():
     in_child(fork_asleep)
+
+
+def keep_streams():
+    from accelrt.driver.host import driver as host
+
+    faults = wrap_host()
+    pool = accelrt.MemPool()
+    buffers, contents = make(pool)
+    streams = []
+    for _ in range(4):
+        for step in (pool.sleep, pool.wake):
+            faults.arm(call=1, code=UNKNOWN, mode="once", rows=["stream_destroy"])
+            step()
+            assert faults.fired() == 1
+            faults.disarm()
+            streams.append(host.live_objects()["streams"])
+        assert_contents(buffers, contents)
+    pool.sleep()
+    print(len(set(streams)), host.live_objects()["streams"] - streams[0])
+
+
+@pytest.mark.host
+def test_a_stream_that_the_driver_keeps_is_used_again():
+    assert in_child(keep_streams) == "1 -1\n"

@@ -1,7 +1,11 @@
-"""What the build says of CUDA's headers, and that it needs nothing else of CUDA's."""
+"""What the build says of CUDA's headers, that it needs nothing else of it, and what an editable install is."""
 
 import importlib.util
 import re
+import shutil
+import subprocess
+import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -63,3 +67,62 @@ def test_no_source_needs_another_packages_declarations():
     assert len(sources) > 100
     found = {match[0].strip() for path in sources for match in foreign.finditer(path.read_text())}
     assert not [line for line in found if "cimport" in line]
+
+
+def write_package(folder):
+    """A package of accelrt's layout and settings, with nothing to compile."""
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, folder)
+    for name in ("accelrt", "accelrt/core", "tests/helpers", "benchmarks"):
+        (folder / name).mkdir(parents=True)
+    for name in (
+        "accelrt/__init__.py",
+        "accelrt/core/__init__.py",
+        "accelrt/core/shapes.pxd",
+        "accelrt/py.typed",
+    ):
+        (folder / name).touch()
+    (folder / "accelrt/core/shapes.pyi").write_text("SIDES: int\n")
+    (folder / "accelrt/core/shapes.pxd").write_text("cdef int sides() noexcept nogil\n")
+
+
+@pytest.fixture
+def editable(tmp_path):
+    """A folder of packages into which such a package was installed with -e, and the package's own."""
+    source, wheels, installed = tmp_path / "source", tmp_path / "wheels", tmp_path / "installed"
+    source.mkdir()
+    write_package(source)
+    build = "import sys; from setuptools import build_meta; build_meta.build_editable(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", build, wheels], cwd=source, check=True, capture_output=True)
+    (wheel,) = wheels.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(installed)
+    return installed, source
+
+
+def test_an_editable_install_is_a_plain_path(editable):
+    installed, source = editable
+    (path,) = installed.glob("*.pth")
+    assert path.read_text().split() == [str(source)]
+    assert not list(installed.glob("*.py"))
+
+
+def test_type_checkers_and_cython_see_through_an_editable_install(editable, tmp_path):
+    installed, _ = editable
+    run = f"import site, sys; site.addsitedir({str(installed)!r}); "
+    (tmp_path / "uses.py").write_text("from accelrt.core.shapes import SIDES\nreveal_type(SIDES)\n")
+    (tmp_path / "uses_c.pyx").write_text("from accelrt.core.shapes cimport sides\n")
+    main = "from Cython.Compiler.Main import main; sys.argv = ['cython', '-3', 'uses_c.pyx']; main(command_line=1)"
+    subprocess.run([sys.executable, "-P", "-c", run + main], cwd=tmp_path, check=True, capture_output=True)
+    pytest.importorskip("mypy")
+    paths = [line for path in installed.glob("*.pth") for line in path.read_text().split()]
+    checked = subprocess.run(
+        [sys.executable, "-m", "mypy", "--cache-dir", tmp_path / "cache", "uses.py"],
+        cwd=tmp_path,
+        env={"MYPYPATH": ":".join(paths)},
+        capture_output=True,
+        text=True,
+    )
+    assert 'Revealed type is "' in checked.stdout
+    assert "int" in checked.stdout
+    assert "import-not-found" not in checked.stdout

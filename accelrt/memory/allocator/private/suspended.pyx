@@ -9,9 +9,10 @@ from libc.stdlib cimport calloc, free, malloc, qsort
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 from accelrt.core.locks cimport pthread_mutex_lock, pthread_mutex_unlock, spin_lock, spin_unlock
+from accelrt.driver.capture_guard cimport DONE, GONE, meaning_of
 from accelrt.driver.table cimport STREAM_NON_BLOCKING
 from accelrt.memory.allocator.address_table cimport block_at
-from accelrt.memory.allocator.device_pools cimport pool_if_made
+from accelrt.memory.allocator.device_pools cimport MAX_DEVICES, pool_if_made
 from accelrt.memory.allocator.exclusive cimport lock_all, unlock_all
 from accelrt.memory.allocator.private.private_pool cimport sum_of
 from accelrt.memory.allocator.private.private_types cimport Kept, Range
@@ -304,6 +305,16 @@ cdef int copy_pieces(Pool* pool, const Suspension* made, uintptr_t stream, bint 
     return code
 
 
+# For each device a stream that the driver refused to take back: the next contents are copied on it.  Under the growth lock.
+cdef uintptr_t[MAX_DEVICES] spare_streams
+
+
+cdef int take_stream(Pool* pool, uintptr_t* out_stream) noexcept nogil:
+    out_stream[0] = spare_streams[pool.device]
+    spare_streams[pool.device] = 0
+    return pool.table.stream_create(pool.device, STREAM_NON_BLOCKING, 0, out_stream) if out_stream[0] == 0 else 0
+
+
 cdef int copy_contents(Pool* pool, Suspension* made, bint out, Moved* moved) noexcept nogil:
     # On a stream of its own, which is waited for whatever happened: the chunks may go then.
     cdef uintptr_t stream = 0
@@ -312,7 +323,7 @@ cdef int copy_contents(Pool* pool, Suspension* made, bint out, Moved* moved) noe
     moved.copied = 0
     if made.kept_count == 0:
         return 0
-    code = pool.table.stream_create(pool.device, STREAM_NON_BLOCKING, 0, &stream)
+    code = take_stream(pool, &stream)
     if code:
         moved.row = "stream_create"
         return code
@@ -322,7 +333,8 @@ cdef int copy_contents(Pool* pool, Suspension* made, bint out, Moved* moved) noe
     if waited:  # a copy may still be under way, and the memory is about to be unmapped or handed out
         pool.table.device_synchronize(pool.device)
     moved.copy_ns = now() - start
-    pool.table.stream_destroy(pool.device, stream)
+    if meaning_of(pool.table.stream_destroy(pool.device, stream)) not in (DONE, GONE):
+        spare_streams[pool.device] = stream
     if code or waited:
         moved.row = "copy_async" if code else "stream_synchronize"
     return code if code else waited
