@@ -3,6 +3,7 @@ from libc.stdint cimport uintptr_t
 
 from accelrt.arrays.dlpack_abi cimport DLPackExchangeAPI
 from accelrt.streams.stream cimport Stream
+from accelrt.uses.access cimport Export
 
 cdef enum Owner:       # what an Array's base is
     OTHERS = 0         # an object of another library, which frees the memory when it dies
@@ -22,6 +23,7 @@ cdef class Array:
     cdef Owner owner
     cdef bint live                    # made, and not freed
     cdef int exports                  # DLPack tensors of this Array that are alive
+    cdef Export export                # listed while there are any
     cdef Py_ssize_t* extents          # ndim lengths, then ndim strides in bytes; room where they fit in it
     cdef Py_ssize_t[8] room
     cdef Py_ssize_t* steps            # strides in elements, as DLPack has them, once they were asked for; or NULL
@@ -49,9 +51,13 @@ cdef object numpy_module()
 cdef int raise_dead(Array array, str name) except -1  # why check_live refuses it
 
 
+cdef inline bint is_live(Array array) noexcept:
+    return array.live and (array.owner != DEVICE_BUFFER or is_held(array.base))
+
+
 cdef inline int check_live(Array array, str name) except -1:
     # ValueError where the memory was freed, also by the Buffer that the Array views.
-    if array.live and (array.owner != DEVICE_BUFFER or is_held(array.base)):
+    if is_live(array):
         return 0
     return raise_dead(array, name)
 

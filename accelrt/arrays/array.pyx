@@ -4,6 +4,7 @@ import operator
 cimport cython
 from cpython.long cimport PyLong_CheckExact
 from cpython.number cimport PyIndex_Check
+from cpython.object cimport PyObject
 from cpython.pycapsule cimport PyCapsule_New
 from libc.stdint cimport uintptr_t
 from libc.stdlib cimport free, malloc
@@ -20,6 +21,7 @@ from accelrt.memory.allocator.private.suspended cimport refuse_suspended, suspen
 from accelrt.runtime import init
 from accelrt.status cimport refuse_copy, refuse_unmade
 from accelrt.streams.stream cimport Stream
+from accelrt.uses.access cimport Deferral, defer_release, deferral_for
 
 cdef enum:
     ROOM = 4  # axes that need no memory of their own
@@ -155,6 +157,8 @@ cdef int finish_array(Array array) except -1:
 
 
 cdef Array new_view(Array source, uintptr_t ptr, Py_ssize_t ndim):
+    # The caller's code may have freed the memory since it gave the first argument.
+    check_live(source, "this")
     return new_array(source.base, ptr, source.device_index, source.stream, source.dtype, ndim, source.readonly)
 
 
@@ -187,23 +191,24 @@ cdef class Array:
         if self.live or self.dtype is not None:
             raise RuntimeError("an Array is initialised once")
         kind = dtype_of(dtype)
-        base, ptr, nbytes, device_index, stream, fixed = memory_of(memory)
         skip = operator.index(offset)
+        ndim = read_shape(0 if shape is None else shape, extents)
+        if strides is not None and shape is not None:
+            read_strides(strides, ndim, extents + ndim)
+        base, ptr, nbytes, device_index, stream, fixed = memory_of(memory)  # behind all of the caller's code
         if not 0 <= skip <= nbytes:
             raise ValueError(f"offset is {skip}; it goes from 0 to the {nbytes} bytes of the memory")
         if shape is None:
             if strides is not None or (nbytes - skip) % kind.itemsize:
                 raise ValueError(f"shape is None: the {nbytes - skip} bytes from offset {skip} on have to be a multiple of "
                                  f"the {kind.itemsize} of {kind}, and strides None")
-            shape = (nbytes - skip) // kind.itemsize
-        ndim = read_shape(shape, extents)
+            extents[0] = (nbytes - skip) // kind.itemsize
         count_elements(ndim, extents, kind.itemsize)
         if strides is None:
             set_contiguous(ndim, extents, kind.itemsize)
-        else:
-            read_strides(strides, ndim, extents + ndim)
         find_bounds(ndim, extents, kind.itemsize, &low, &high)
         if skip + low < 0 or skip + high > nbytes:
+            shape = tuple([extents[axis] for axis in range(ndim)])
             raise ValueError(f"an array of shape {shape} and {kind} at offset {skip} takes bytes {skip + low} to "
                              f"{skip + high} of the memory, which has {nbytes}")
         start(self, base, ptr + skip, device_index, stream, kind, ndim, readonly or fixed)
@@ -365,6 +370,7 @@ cdef class Array:
             if nbytes % itemsize or (itemsize < self.itemsize and self.itemsize % itemsize):
                 raise ValueError(f"the last axis has {nbytes} bytes, in elements of {self.itemsize}; {kind} has {itemsize}, "
                                  "of which that has to be a multiple, and where they are fewer, each element too")
+        check_live(self, "this")  # dtype may be any object
         view = new_array(self.base, self.ptr, self.device_index, self.stream, kind, self.ndim, self.readonly)
         memcpy(view.extents, self.extents, 2 * self.ndim * sizeof(Py_ssize_t))
         if itemsize != self.itemsize:
@@ -474,7 +480,9 @@ cdef class Array:
         Raises:
             BufferError: other libraries' arrays on the memory are alive.
         """
+        cdef Deferral deferral
         base = self.base
+        deferral = None if base is None or self.owner != OTHERS else deferral_for(<PyObject*>base)
         if not self.live:
             return
         if self.exports:
@@ -492,6 +500,8 @@ cdef class Array:
         self.owner = OTHERS
         self.base = None
         self.ptr = 0
+        if deferral is not None:
+            defer_release(deferral, NULL, 0, 0, base)
 
     def record_stream(self, stream):
         """Says that another stream uses the memory: once freed, it is not reused before that work is done.

@@ -14,7 +14,7 @@ from libc.string cimport memcpy, memset
 
 cimport accelrt.arrays.array as arrays
 from accelrt.arrays.array cimport (
-    DEVICE_BUFFER, PINNED_BUFFER, Array, check_live, finish_array, new_array, numpy_module, wrap_numpy,
+    DEVICE_BUFFER, PINNED_BUFFER, Array, check_live, finish_array, is_live, new_array, numpy_module, wrap_numpy,
 )
 from accelrt.arrays.dlpack_abi cimport (
     DL_CPU, DL_CUDA, DL_CUDA_HOST, DL_CUDA_MANAGED, DL_IS_COPIED, DL_PADDED, DL_READ_ONLY, DLPACK_MAJOR, DLPACK_MINOR,
@@ -37,6 +37,7 @@ cimport accelrt.runtime.sanitizer_hooks as watch
 from accelrt.status cimport NOT_ALLOCATED, raise_status, refuse_copy
 from accelrt.streams.current cimport current_handle, current_of
 from accelrt.streams.stream cimport Stream, judge_handle, wrap
+from accelrt.uses.access cimport link_export, unlink_export
 
 cdef extern from *:
     """
@@ -163,9 +164,9 @@ cdef object device_pair(Array array):
 
 
 cdef inline int describe(Array array, DLTensor* out, uint64_t* out_flags) except -1:
+    # Everything but the shape and the strides.
     if suspended_pools:
         refuse_suspended(array.ptr, "this Array")
-    # Everything but the shape and the strides.
     cdef long code = code_of(array.dtype)
     out.data = <void*>array.ptr
     place_of(array, &out.device.device_type, &out.device.device_id)
@@ -209,6 +210,8 @@ cdef inline int describe_whole(Array array, DLTensor* out, int64_t* numbers, uin
 cdef void let_go(PyObject* array) noexcept:
     cdef Array held = <Array>array
     held.exports -= 1
+    if held.exports == 0:
+        unlink_export(&held.export)
     if held.owner == DEVICE_BUFFER:
         (<Buffer>held.base).exports -= 1
     elif held.owner == PINNED_BUFFER:
@@ -219,6 +222,8 @@ cdef void let_go(PyObject* array) noexcept:
 cdef void hold(Array array) noexcept:
     Py_INCREF(array)
     array.exports += 1
+    if array.exports == 1:
+        link_export(&array.export, array.ptr, <PyObject*>array)
     if array.owner == DEVICE_BUFFER:
         (<Buffer>array.base).exports += 1
     elif array.owner == PINNED_BUFFER:
@@ -269,9 +274,14 @@ cdef DLManagedTensorVersioned* make_versioned(Array array, bint copied) except N
         sizeof(DLManagedTensorVersioned) + 2 * array.ndim * sizeof(int64_t))
     if made == NULL:
         raise MemoryError("no host memory for a DLPack tensor")
+    if not is_live(array):  # the caller's code ran before, and the stream was waited for
+        free(made)
+        check_live(array, "this")
+    hold(array)  # before the looks: sleep() closes the pool before it looks for exports
     try:
         describe_whole(array, &made.dl_tensor, <int64_t*>(made + 1), &made.flags)
     except BaseException:
+        let_go(<PyObject*>array)
         free(made)
         raise
     made.flags |= DL_IS_COPIED if copied else 0
@@ -279,7 +289,6 @@ cdef DLManagedTensorVersioned* make_versioned(Array array, bint copied) except N
     made.version.minor = DLPACK_MINOR
     made.manager_ctx = <void*>array
     made.deleter = delete_versioned
-    hold(array)
     return made
 
 
@@ -292,17 +301,21 @@ cdef DLManagedTensor* make_unversioned(Array array) except NULL:
     made = <DLManagedTensor*>malloc(sizeof(DLManagedTensor) + 2 * array.ndim * sizeof(int64_t))
     if made == NULL:
         raise MemoryError("no host memory for a DLPack tensor")
+    if not is_live(array):  # the caller's code ran before, and the stream was waited for
+        free(made)
+        check_live(array, "this")
+    hold(array)
     try:
         describe_whole(array, &made.dl_tensor, <int64_t*>(made + 1), &flags)
         if flags & DL_PADDED:
             raise BufferError(f"an unversioned DLPack tensor has no {array.dtype} of a byte an element; ask for a versioned "
                               "one, max_version=(1, 1)")
     except BaseException:
+        let_go(<PyObject*>array)
         free(made)
         raise
     made.manager_ctx = <void*>array
     made.deleter = delete_unversioned
-    hold(array)
     return made
 
 

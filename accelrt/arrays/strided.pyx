@@ -12,13 +12,17 @@ from accelrt.arrays.layout cimport MAX_NDIM, find_bounds, set_contiguous
 from accelrt.buffers.buffer cimport Buffer, PinnedBuffer
 from accelrt.buffers.copy cimport copy_operands, worker_for
 from accelrt.buffers.copy import fill
-from accelrt.buffers.operand cimport Operand, finish, is_asynchronous, keep, note_use, read_array, record_for
+from accelrt.buffers.operand cimport (
+    Operand, enter_use, finish, is_asynchronous, keep, leave_use, note_use, read_array, record_for,
+)
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport MAX_PITCH
 from accelrt.runtime.capture_record cimport Record
 cimport accelrt.runtime.sanitizer_hooks as watch
 from accelrt.status cimport raise_status
+from accelrt.streams.current cimport stream_of
 from accelrt.streams.stream cimport Stream
+from accelrt.uses.access cimport Access
 
 cdef enum:
     LOOKS = 3  # axes at the end that one call of the driver takes at most: bytes of a row, rows, slices
@@ -261,8 +265,11 @@ cdef int check_sides(Array dst, Array src) except -1:
 
 cdef int copy_array(Array dst, Array src, bint blocking, object stream) except -1:
     cdef Piece piece
-    cdef uintptr_t to = dst.ptr, origin = src.ptr
+    cdef uintptr_t to, origin
+    if stream is not None and max(src.device_index, dst.device_index) >= 0:  # the caller's code comes first
+        stream = stream_of(stream, src.device_index if src.device_index >= 0 else dst.device_index)
     check_sides(dst, src)
+    to, origin = dst.ptr, src.ptr
     broadcast(&piece, dst, src)
     if dst.size == 0:
         return 0
@@ -305,6 +312,7 @@ cdef int copy_piece(Array dst, uintptr_t to, Array src, uintptr_t origin, Piece*
     cdef Operand dst_side, src_side
     cdef bint kept_dst = False, kept_src = False
     cdef Record record
+    cdef Access access
     cdef int code
     read_array(&dst_side, dst, "dst", True)
     read_array(&src_side, src, "src", False)
@@ -313,18 +321,24 @@ cdef int copy_piece(Array dst, uintptr_t to, Array src, uintptr_t origin, Piece*
     if watch.sanitizing:
         announce(src, "r", worker)
         announce(dst, "w", worker)
-    record = record_for(worker)
-    if record is not None:
-        kept_dst, kept_src = keep(&dst_side, None, record), keep(&src_side, None, record)
-    code = put_piece_in(piece, worker, to, origin)
-    note_use(&dst_side, worker, kept_dst, blocking)  # also where a later part was refused
-    note_use(&src_side, worker, kept_src, blocking)
-    if code:
-        raise_status(code, "copy_3d", ("device", worker.device_index, "stream", worker.handle, "dst", to, "src", origin,
-                                       "shape", dst.shape, "dst_strides", dst.strides, "src_strides", src.strides))
-    if blocking:
-        finish(worker, &dst_side if dst.device_index < 0 else &src_side if src.device_index < 0 else NULL, dst, src, None,
-               None)
+    enter_use(&access, &dst_side, dst, &src_side, src)
+    try:
+        record = record_for(worker)
+        if record is not None:
+            kept_dst, kept_src = keep(&dst_side, None, record), keep(&src_side, None, record)
+        code = put_piece_in(piece, worker, to, origin)
+        note_use(&dst_side, worker, kept_dst, blocking)  # also where a later part was refused
+        note_use(&src_side, worker, kept_src, blocking)
+        if code:
+            raise_status(code, "copy_3d", ("device", worker.device_index, "stream", worker.handle, "dst", to, "src",
+                                           origin, "shape", dst.shape, "dst_strides", dst.strides, "src_strides",
+                                           src.strides))
+        if blocking:  # until then page-locked memory is this copy's alone, of which its cache was not told
+            access.enqueued = True
+            finish(worker, &dst_side if dst.device_index < 0 else &src_side if src.device_index < 0 else NULL, dst, src,
+                   None, None)
+    finally:
+        leave_use(&access)
     return 0
 
 
@@ -385,13 +399,17 @@ cdef int width_of(bytes element) except -1:
 
 cdef int fill_array(Array dst, object value, object stream) except -1:
     cdef Piece piece
-    cdef uintptr_t to = dst.ptr, origin = 0
+    cdef uintptr_t to, origin = 0
     cdef int width
     check_live(dst, "this")
     if dst.readonly:
         raise ValueError("this is a read-only Array; fill one that can be written")
     element = numpy_module().empty((), dst.dtype)
     element[()] = value
+    if stream is not None and dst.device_index >= 0:
+        stream = stream_of(stream, dst.device_index)
+    check_live(dst, "this")  # the value's and the stream's code came before
+    to = dst.ptr
     if dst.size == 0:
         return 0
     if dst.device_index < 0:

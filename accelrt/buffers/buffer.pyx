@@ -7,6 +7,8 @@ from cpython.buffer cimport (
     PyObject_GetBuffer,
 )
 
+from cpython.object cimport PyObject
+
 from accelrt.core.integers cimport checked_address_int
 from accelrt.devices.device cimport device_at, ordinal_of
 from accelrt.driver.capture_guard cimport enter_wait, go_relaxed, leave_wait, restore_mode
@@ -24,6 +26,7 @@ cimport accelrt.runtime.sanitizer_hooks as watch
 from accelrt.status cimport NOT_ALLOCATED, raise_status, refuse_copy, refuse_unmade
 from accelrt.streams.current cimport stream_for, stream_of
 from accelrt.streams.stream cimport Stream
+from accelrt.uses.access cimport Access, Deferral, begin_use_of, defer_release, deferral_for, end_use_of
 
 cdef enum:
     HOST = -1  # pointer_device's answer for memory that the driver knows and no device holds
@@ -47,14 +50,18 @@ cdef class Buffer:
 
     def __init__(self, nbytes, device=None, stream=None):
         cdef size_t size
+        cdef int ordinal
+        cdef Stream order
         if isinstance(stream, Stream) and device is None:
             device = (<Stream>stream).device_index
         size = checked_request(nbytes, "nbytes", device)
-        if self.ptr:
+        ordinal = ordinal_of(device)
+        order = stream_for(stream, ordinal, "the buffer")
+        if self.stream is not None:  # Arrays may name the memory that it had
             raise RuntimeError("a Buffer is initialised once")
-        self.device_index = ordinal_of(device)
-        self.stream = stream_for(stream, self.device_index, "the buffer")
-        self.ptr = allocate_bytes(self.device_index, size, self.stream.handle)
+        self.device_index = ordinal
+        self.stream = order
+        self.ptr = allocate_bytes(ordinal, size, order.handle)
         self.nbytes = size
         self.live = True
 
@@ -64,18 +71,23 @@ cdef class Buffer:
 
     def free(self):
         """Gives the bytes back now; ptr and nbytes become 0.  Doing it again does nothing.  Bytes that other processes
-        have (share()) go back once those have let go of them.
+        have (share()) go back once those have let go of them; those that another thread is just putting work on into a
+        stream, once the work is there.
 
         Raises:
             BufferError: another library has the bytes through DLPack.
         """
+        cdef Deferral deferral = deferral_for(<PyObject*>self)
         cdef uintptr_t address = self.ptr
         if self.exports:
             raise BufferError(f"{self.exports} DLPack tensors on this Buffer are alive; drop them before free()")
         self.ptr = 0
         self.nbytes = 0
         self.live = False
-        if self.kept:
+        if deferral is not None:
+            keeper, self.keeper = self.keeper, None
+            defer_release(deferral, release_bytes, self.device_index, 0 if self.kept else address, keeper)
+        elif self.kept:
             self.keeper = None
         else:
             release_bytes(self.device_index, address)
@@ -104,15 +116,19 @@ cdef class Buffer:
             ValueError: the driver knows no such stream, or the Buffer was freed.
         """
         cdef Stream chosen = stream_of(stream, self.device_index)
+        cdef uintptr_t address = self.ptr
+        cdef Access access
         cdef int code
         if not self.live:
             raise_freed(self, "this")
+        begin_use_of(&access, <PyObject*>self, NULL)
         with nogil:
-            code = use_across(self.device_index, self.ptr, chosen.device_index, chosen.handle)
+            code = use_across(self.device_index, address, chosen.device_index, chosen.handle)
+        end_use_of(&access)
         if code:
-            raise_status(code, "record_stream", ("ptr", self.ptr, "stream", chosen.handle))
+            raise_status(code, "record_stream", ("ptr", address, "stream", chosen.handle))
         if watch.sanitizing:
-            watch.note_use_on(self.ptr, chosen.device_index, chosen.handle)
+            watch.note_use_on(address, chosen.device_index, chosen.handle)
 
     def copy_from(self, src, nbytes=None, *, offset=0, src_offset=0, stream=None, blocking=True):
         """Copies into the buffer; see accelrt.copy.
@@ -239,13 +255,17 @@ cdef class PinnedBuffer:
         Raises:
             BufferError: an array or memoryview on it is alive.
         """
+        cdef Deferral deferral = deferral_for(<PyObject*>self)
         cdef uintptr_t address = self.ptr
         if self.exports:
             raise BufferError(f"{self.exports} views of this PinnedBuffer are alive; drop them before free()")
         self.ptr = 0
         self.nbytes = 0
         self.live = False
-        release_host_bytes(address)
+        if deferral is not None:
+            defer_release(deferral, release_locked, 0, address, None)
+        else:
+            release_host_bytes(address)
 
     def __getbuffer__(self, Py_buffer* view, int flags):
         if not self.live:
@@ -271,6 +291,10 @@ cdef class PinnedBuffer:
 
     def __repr__(self):
         return f"<accelrt.PinnedBuffer {self.nbytes} bytes at {self.ptr:#x}>"
+
+
+cdef void release_locked(int device, uintptr_t address) noexcept:
+    release_host_bytes(address)
 
 
 cdef int raise_freed(object owner, str name) except -1:

@@ -11,8 +11,8 @@ from accelrt.arrays.array cimport Array, numpy_module
 from accelrt.buffers.buffer cimport Buffer, PinnedBuffer, raise_freed
 from accelrt.buffers.buffer import provide_copies
 from accelrt.buffers.operand cimport (
-    Operand, View, captures_apart, finish, follow_producer, is_asynchronous, keep, may_capture, note_use, raise_scattered,
-    read_array, read_operand, record_for,
+    Operand, View, captures_apart, enter_use, finish, follow_producer, is_asynchronous, keep, leave_use, may_capture,
+    note_use, raise_scattered, read_array, read_operand, record_for,
 )
 from accelrt.core.integers cimport checked_address_int, checked_int, exact_int
 from accelrt.devices.device cimport ordinal_of
@@ -29,6 +29,7 @@ cimport accelrt.runtime.sanitizer_hooks as watch
 from accelrt.status cimport CAPTURE_UNSUPPORTED, NOT_READY, raise_status
 from accelrt.streams.current cimport current_of, stream_for, stream_of
 from accelrt.streams.stream cimport Stream
+from accelrt.uses.access cimport Access
 
 cdef enum:
     STAGED = 64 << 10  # bytes of ordinary host memory that a driver takes at once; more may wait for the stream
@@ -119,14 +120,14 @@ cdef int await_earlier(Stream stream, bint blocking) except -1:
 
 
 cdef int copy_between(Operand* dst, uintptr_t to, Operand* src, uintptr_t origin, size_t size, object stream,
-                      bint blocking) except -1:
+                      bint blocking, object dst_given, object src_given) except -1:
     # Where the caller chose no stream, the source's does the copy, and the current ones of both devices are ordered
     # around it.
     cdef Stream worker = stream_of(stream, src.ordinal)
     cdef Stream other = current_of(dst.ordinal)
     cdef bint around = stream is None
     cdef Record record
-    cdef int code
+    cdef Access access
     if worker.device_index != src.ordinal and worker.device_index != dst.ordinal:
         raise ValueError(f"stream is on device {worker.device_index}; a copy between devices takes one of src's, "
                          f"device {src.ordinal}, or of dst's, device {dst.ordinal}")
@@ -144,22 +145,31 @@ cdef int copy_between(Operand* dst, uintptr_t to, Operand* src, uintptr_t origin
         worker.wait_stream(other)
     if watch.sanitizing:
         announce(dst, to, src, origin, size, worker)
-    record = record_for(worker)
-    keep(dst, None, record)
-    keep(src, None, record)
-    with nogil:
-        code = registry.active().copy_across(
-            worker.device_index, worker.handle, dst.ordinal, to, src.ordinal, origin, size)
-    if code:
-        raise_status(code, "copy_across", ("stream_device", worker.device_index, "stream", worker.handle, "dst_device",
-                                           dst.ordinal, "dst", to, "src_device", src.ordinal, "src", origin,
-                                           "size", size), NOT_CAPTURED if code == CAPTURE_UNSUPPORTED else "")
-    note_use(src, worker, False, blocking)
-    if not around or dst.owner_stream != other.handle:
-        note_use(dst, worker, False, blocking)
+    enter_use(&access, dst, dst_given, src, src_given)
+    try:
+        record = record_for(worker)
+        keep(dst, None, record)
+        keep(src, None, record)
+        put_across(worker, dst.ordinal, to, src.ordinal, origin, size)
+        note_use(src, worker, False, blocking)
+        if not around or dst.owner_stream != other.handle:
+            note_use(dst, worker, False, blocking)
+    finally:
+        leave_use(&access)
     if around:  # what follows in the order of the other device's current stream follows the copy
         other.wait_stream(worker)
-    return finish(worker, NULL, <object>dst.source, <object>src.source, None, None) if blocking else 0
+    return finish(worker, NULL, dst_given, src_given, None, None) if blocking else 0
+
+
+cdef int put_across(Stream worker, int dst_ordinal, uintptr_t dst, int src_ordinal, uintptr_t src, size_t size) except -1:
+    cdef int code
+    with nogil:
+        code = registry.active().copy_across(worker.device_index, worker.handle, dst_ordinal, dst, src_ordinal, src, size)
+    if code:
+        raise_status(code, "copy_across", ("stream_device", worker.device_index, "stream", worker.handle, "dst_device",
+                                           dst_ordinal, "dst", dst, "src_device", src_ordinal, "src", src,
+                                           "size", size), NOT_CAPTURED if code == CAPTURE_UNSUPPORTED else "")
+    return 0
 
 
 cdef int await_slow(Operand* to, bint blocking) except -1:
@@ -309,9 +319,10 @@ cdef int copy_operands(Operand* to, uintptr_t dst_address, Operand* origin, uint
                        object stream, bint blocking, object dst, object src, View view_to, View view_origin) except -1:
     cdef Stream worker
     cdef Record record
+    cdef Access access
     cdef bint kept_to = False, kept_origin = False
     if to.ordinal != origin.ordinal and to.ordinal >= 0 and origin.ordinal >= 0:
-        return copy_between(to, dst_address, origin, src_address, size, stream, blocking)
+        return copy_between(to, dst_address, origin, src_address, size, stream, blocking, dst, src)
     worker = worker_for(stream, max(to.ordinal, origin.ordinal))
     if watch.sync_mode:
         await_slow(to, blocking)
@@ -320,18 +331,23 @@ cdef int copy_operands(Operand* to, uintptr_t dst_address, Operand* origin, uint
         follow_producer(origin, worker)
     if watch.sanitizing:
         announce(to, dst_address, origin, src_address, size, worker)
-    record = record_for(worker)
-    if record is not None:
-        kept_to, kept_origin = keep(to, view_to, record), keep(origin, view_origin, record)
-    if to.ordered and origin.ordered:
-        put_in(worker, dst_address, src_address, size)
-    else:
-        put_in_slow(to, origin, worker, dst_address, src_address, size, blocking)
-    note_use(to, worker, kept_to, blocking)
-    note_use(origin, worker, kept_origin, blocking)
-    if blocking:
-        finish(worker, to if to.ordinal < 0 else origin if origin.ordinal < 0 else NULL,
-               dst, src, view_to, view_origin)
+    enter_use(&access, to, dst, origin, src)
+    try:
+        record = record_for(worker)
+        if record is not None:
+            kept_to, kept_origin = keep(to, view_to, record), keep(origin, view_origin, record)
+        if to.ordered and origin.ordered:
+            put_in(worker, dst_address, src_address, size)
+        else:
+            put_in_slow(to, origin, worker, dst_address, src_address, size, blocking)
+        note_use(to, worker, kept_to, blocking)
+        note_use(origin, worker, kept_origin, blocking)
+        if blocking:  # until then page-locked memory is this copy's alone, of which its cache was not told
+            access.enqueued = True
+            finish(worker, to if to.ordinal < 0 else origin if origin.ordinal < 0 else NULL,
+                   dst, src, view_to, view_origin)
+    finally:
+        leave_use(&access)
     return 0
 
 
@@ -361,6 +377,16 @@ cdef inline unsigned int checked_element(object value, int width) except? 0:
     return number
 
 
+cdef int put_fill_in(Stream worker, uintptr_t dst, unsigned int element, int width, size_t count) except -1:
+    cdef int code
+    with nogil:
+        code = registry.active().fill(worker.device_index, worker.handle, dst, element, width, count)
+    if code:
+        raise_status(code, "fill", ("device", worker.device_index, "stream", worker.handle, "dst", dst, "value", element,
+                                    "width", width, "count", count))
+    return 0
+
+
 def fill(dst, value=0, count=None, *, width=1, offset=0, stream=None, bint blocking=False):
     """Sets elements of device memory to one value (cuMemsetD8Async and its kin).
 
@@ -385,7 +411,8 @@ def fill(dst, value=0, count=None, *, width=1, offset=0, stream=None, bint block
     cdef Stream worker
     cdef size_t skip = 0, elements
     cdef unsigned int element
-    cdef int code, bytes_
+    cdef Access access
+    cdef int bytes_
     if to.ordinal < 0:
         raise TypeError(f"dst of type {type(dst).__name__} is host memory; fill takes a Buffer or a CUDA array")
     bytes_ = checked_width(width)
@@ -404,13 +431,13 @@ def fill(dst, value=0, count=None, *, width=1, offset=0, stream=None, bint block
         follow_producer(&to, worker)
     if watch.sanitizing:
         watch.note_access(worker.device_index, worker.handle, to.address + skip, bytes_ * elements, "w", "fill")
-    keep(&to, view, record_for(worker))
-    with nogil:
-        code = registry.active().fill(worker.device_index, worker.handle, to.address + skip, element, bytes_, elements)
-    if code:
-        raise_status(code, "fill", ("device", worker.device_index, "stream", worker.handle, "dst", to.address + skip,
-                                    "value", value, "width", bytes_, "count", elements))
-    note_use(&to, worker, False, blocking)
+    enter_use(&access, &to, dst, NULL, None)
+    try:
+        keep(&to, view, record_for(worker))
+        put_fill_in(worker, to.address + skip, element, bytes_, elements)
+        note_use(&to, worker, False, blocking)
+    finally:
+        leave_use(&access)
     if blocking:
         finish(worker, NULL, dst, None, view, None)
 

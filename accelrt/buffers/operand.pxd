@@ -8,6 +8,7 @@ from accelrt.buffers.buffer cimport Buffer, PinnedBuffer, raise_freed
 from accelrt.memory.allocator.private.suspended cimport refuse_suspended, suspended_pools
 from accelrt.runtime.capture_record cimport Record, any_capture, keep_side, record_on
 from accelrt.streams.stream cimport Stream
+from accelrt.uses.access cimport Access, begin_use_of, end_use_of
 
 cdef struct Operand:      # one side of a copy
     uintptr_t address
@@ -38,6 +39,11 @@ cdef int note_pinned(Operand* side, Stream stream) except -1
 cdef int note_elsewhere(Operand* side, Stream stream) except -1
 cdef bint is_asynchronous(Operand* side) except -1
 cdef bint may_capture(Stream stream) noexcept
+# Behind all of the caller's code: begins a use of one or two sides (accelrt/uses), origin may be NULL, once more sees that
+# what was given as dst and src has the memory that was read, and refuses memory that sleeps.  leave_use ends it.
+cdef int look_again(Operand* side, object source, str name) except -1
+cdef bint uses_owner(const Access* access, PyObject* owner) noexcept  # for begin_use, whose first is a tuple of memory
+cdef int refuse_sides(Access* access, Operand* to, Operand* origin) except -1
 # Waits for the stream.  host: the side in host memory, or NULL.  The rest is what the work uses.
 cdef int finish(Stream stream, Operand* host, object dst, object src, View view_to, View view_origin) except -1
 
@@ -75,6 +81,20 @@ cdef inline View read_operand(Operand* made, object source, str name, bint writa
             raise_scattered(source, name)
         return None
     return read_operand_slow(made, source, name, writable)
+
+
+cdef inline int enter_use(Access* access, Operand* to, object dst, Operand* origin, object src) except -1:
+    look_again(to, dst, "dst")
+    if origin != NULL:
+        look_again(origin, src, "src")
+    begin_use_of(access, to.source, NULL if origin == NULL else origin.source)
+    if suspended_pools:
+        refuse_sides(access, to, origin)
+    return 0
+
+
+cdef inline void leave_use(Access* access) noexcept:
+    end_use_of(access)
 
 
 cdef inline int note_use(Operand* side, Stream stream, bint kept, bint blocking) except -1:

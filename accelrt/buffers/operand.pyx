@@ -1,13 +1,16 @@
 """The sides of copies and fills: what callers give as memory, read; and what has to know of its use."""
+cimport cython
 from cpython.buffer cimport (
     PyBUF_ANY_CONTIGUOUS, PyBUF_FORMAT, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer,
 )
 from cpython.object cimport PyObject
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from libc.stdint cimport uint64_t, uintptr_t
 from libc.string cimport strchr
 
 from accelrt.arrays.array cimport DEVICE_BUFFER, OTHERS, Array, check_live
-from accelrt.buffers.buffer cimport Buffer
+from accelrt.buffers.buffer cimport Buffer, PinnedBuffer, raise_freed
 from accelrt.devices.device cimport ordinal_of
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport CAPTURE_NONE
@@ -21,8 +24,9 @@ from accelrt.runtime.capture_record cimport any_capture
 from accelrt.runtime.host_func cimport raise_callback_errors
 from accelrt.runtime.release_queue cimport keep_until_passed
 cimport accelrt.runtime.sanitizer_hooks as watch
-from accelrt.status cimport NOT_ALLOCATED, NOT_READY, NO_HOST_MEMORY, raise_status
+from accelrt.status cimport NOT_ALLOCATED, NOT_READY, NO_HOST_MEMORY, raise_status, refuse_copy
 from accelrt.streams.stream cimport Stream, judge_handle, wrap
+from accelrt.uses.access cimport Access, PyThread_get_thread_ident, begin_use, end_use, end_use_of
 
 cdef enum:
     LEGACY = 1   # the protocol's handle of the legacy default stream, for which we have 0 as well
@@ -169,6 +173,117 @@ cdef int read_array(Operand* made, Array array, str name, bint writable) except 
     elif array.owner == OTHERS:
         made.ordered = is_cached_pinned(array.ptr)
     return 0
+
+
+cdef int look_again(Operand* side, object source, str name) except -1:
+    # The caller's code, and other threads, may have freed it since it was read.
+    if isinstance(source, Array):
+        check_live(<Array>source, name)
+        side.source = <PyObject*>(<Array>source).base
+        if (<Array>source).ptr != side.address:
+            raise_freed(source, name)
+    elif isinstance(source, Buffer):
+        if not (<Buffer>source).live or (<Buffer>source).ptr != side.address:
+            raise_freed(source, name)
+    elif isinstance(source, PinnedBuffer):
+        if not (<PinnedBuffer>source).live or (<PinnedBuffer>source).ptr != side.address:
+            raise_freed(source, name)
+    return 0
+
+
+cdef int refuse_sides(Access* access, Operand* to, Operand* origin) except -1:
+    try:
+        refuse_suspended(to.address, "dst")
+        if origin != NULL:
+            refuse_suspended(origin.address, "src")
+    except BaseException:
+        end_use_of(access)
+        raise
+    return 0
+
+
+cdef bint uses_owner(const Access* access, PyObject* owner) noexcept:
+    cdef PyObject* argument
+    cdef Py_ssize_t index
+    for index in range(PyTuple_GET_SIZE(<object>access.first)):
+        argument = <PyObject*>PyTuple_GET_ITEM(<object>access.first, index)
+        if argument == owner or (isinstance(<object>argument, Array)
+                                 and <PyObject*>(<Array>argument).base == owner):
+            return True
+    return False
+
+
+@cython.no_gc_clear  # the use names what is in the tuple
+cdef class MemoryUse:
+    """A use of memory by calls that Python code makes: collectives, files.  All of the caller's code has run before.
+
+        with MemoryUse("all_reduce", arrays):
+            ...                            # the calls; sleep() and frees of the memory wait for the end
+
+    Arguments:
+        call: str, for errors.
+        memory: sequence of Buffers, Arrays, PinnedBuffers and whatever else, of which nothing is known.
+    Raises:
+        ValueError: some of it was freed.
+        SleepingMemoryError: some of it sleeps.
+    """
+
+    cdef str call
+    cdef tuple memory
+    cdef Access access
+    cdef bint entered
+
+    def __init__(self, str call not None, memory):
+        if self.entered:
+            raise RuntimeError("a MemoryUse is entered; make another one")
+        self.call = call
+        self.memory = tuple(memory)
+
+    def __enter__(self):
+        if self.entered or self.memory is None:
+            raise RuntimeError("a MemoryUse is entered once at a time")
+        for each in self.memory:
+            look_live(each, self.call)
+        begin_use(&self.access, uses_owner, <PyObject*>self.memory)
+        self.access.thread = PyThread_get_thread_ident()
+        self.entered = True
+        Py_INCREF(self)  # a use that is never left stays under way
+        if suspended_pools:
+            try:
+                for each in self.memory:
+                    refuse_suspended(address_in(each), self.call)
+            except BaseException:
+                self.leave()
+                raise
+        return self
+
+    def __exit__(self, kind, error, trace):
+        self.leave()
+        return False
+
+    cdef void leave(self) noexcept:
+        if self.entered:
+            self.entered = False
+            end_use(&self.access)
+            Py_DECREF(self)
+
+    def __reduce__(self):
+        refuse_copy(self, "it is a use of memory by this process")
+
+
+cdef int look_live(object memory, str name) except -1:
+    if isinstance(memory, Array):
+        return check_live(<Array>memory, name)
+    if isinstance(memory, Buffer) and not (<Buffer>memory).live or (
+            isinstance(memory, PinnedBuffer) and not (<PinnedBuffer>memory).live):
+        raise_freed(memory, name)
+    return 0
+
+
+cdef uintptr_t address_in(object memory) noexcept:
+    if isinstance(memory, Array):
+        return (<Array>memory).ptr
+    return (<Buffer>memory).ptr if isinstance(memory, Buffer) else 0
 
 
 cdef int raise_scattered(Array array, str name) except -1:

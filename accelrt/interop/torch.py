@@ -313,9 +313,13 @@ def mempool_class(torch: ModuleType) -> type:
             """How many hold the pool: this object, contexts and graphs."""
             return self._pool.use_count()
 
-        def sleep(self, keep: str = "host") -> SleepResult:
-            """Gives the pool's memory back to its device, until wake(); see accelrt.MemPool.sleep."""
-            return self._pool.sleep(keep)
+        def sleep(self, keep: str = "host", *, exports: str = "refuse") -> SleepResult:
+            """Gives the pool's memory back to its device, until wake(); see accelrt.MemPool.sleep.
+
+            torch's tensors of the pool are no exports: they own their memory, and accelrt sees nothing of what torch
+            does with it.  Until wake() nothing may touch them but their deletion.
+            """
+            return self._pool.sleep(keep, exports=exports)
 
         def wake(self) -> SleepResult:
             """Takes memory for a pool that sleeps, at the same addresses; see accelrt.MemPool.wake."""

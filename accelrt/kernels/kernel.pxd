@@ -1,9 +1,10 @@
 # Kernels and their launches.
 from libc.stdint cimport uintptr_t
 
-from accelrt.kernels.packing cimport Parameters
+from accelrt.kernels.packing cimport Packed, Parameters
 from accelrt.runtime.capture_record cimport Record
 from accelrt.streams.stream cimport Stream
+from accelrt.uses.access cimport Access
 
 cdef struct Dimensions:
     unsigned int[3] grid   # blocks
@@ -33,6 +34,8 @@ cdef class Kernel:
 
     cdef int require_made(self) except -1
     cdef int note_stream(self, Stream stream) except -1
+    cdef int prepare_slow(self, Packed* packed, unsigned int shared, Stream stream, tuple arguments) except -1
+    cdef int end_asleep(self, Access* access, Packed* packed, tuple arguments) except -1  # ends a use of memory that sleeps
     cdef int keep_with(self, Record record, tuple arguments) except -1  # with a graph
     # A kernel node of a graph, or for exec_ of an instance of it, becomes a launch of this kernel.
     cdef int change_node(self, uintptr_t graph, uintptr_t exec_, uintptr_t node, const Dimensions* size,

@@ -1,7 +1,7 @@
 """Kernel: a function that a device runs, and its launches.
 
-A launch packs the arguments on the C stack, calls the driver without the GIL, and then tells the allocators of memory
-that belongs to other streams.  What is rare leaves by functions whose names end in _slow or is behind a flag.
+A launch packs the arguments on the C stack, tells the allocators of memory that belongs to other streams, and calls the
+driver without the GIL, in a use of the arguments (accelrt/uses).  What is rare leaves by functions whose names end in _slow or is behind a flag.
 """
 from collections import namedtuple
 
@@ -12,12 +12,14 @@ from cpython.ref cimport Py_INCREF, Py_XDECREF
 from libc.stdint cimport UINTPTR_MAX, uintptr_t
 from libc.string cimport memset
 
+from accelrt.buffers.operand cimport uses_owner
 from accelrt.core.integers cimport checked_int
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport LAUNCH_COOPERATIVE, LAUNCH_PROGRAMMATIC
 from accelrt.kernels.packing cimport (
-    Packed, announce_memory, follow_producers, keep_memory, make_parameters, note_memory, pack,
+    Packed, announce_memory, follow_producers, keep_memory, look_again, make_parameters, note_memory, pack, refuse_asleep,
 )
+from accelrt.memory.allocator.private.suspended cimport suspended_pools
 from accelrt.runtime import init
 from accelrt.runtime.capture_record cimport OTHER_HOST, Record, any_capture, keep_side, record_on
 from accelrt.runtime.release_queue cimport MODULE, dispose, keep_until_passed
@@ -26,6 +28,7 @@ from accelrt.status cimport INVALID_VALUE, raise_status, refuse_copy, refuse_unm
 from accelrt.status import explain_faults
 from accelrt.streams.current cimport current_of, stream_for
 from accelrt.streams.stream cimport Stream
+from accelrt.uses.access cimport Access, begin_use, end_use
 
 cdef enum:
     DYNAMIC_SHARED = 8    # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -251,11 +254,30 @@ cdef class Kernel:
 
     cdef int launch_on(self, const Dimensions* size, const Extras* extras, Stream stream, tuple arguments) except -1:
         cdef Packed packed
-        cdef Record record = None
+        cdef Access access
         cdef object _room = pack(self.takes, arguments, stream.handle, &packed)
         cdef int code
-        if size.shared > self.most_shared:
-            self.permit_shared(size.shared)
+        if stream.handle != self.last_stream:
+            self.note_stream(stream)
+        if packed.ran or packed.shared or size.shared > self.most_shared or watch.sanitizing or any_capture():
+            self.prepare_slow(&packed, size.shared, stream, arguments)
+        begin_use(&access, uses_owner, <PyObject*>arguments)
+        if suspended_pools:
+            self.end_asleep(&access, &packed, arguments)
+        with nogil:  # a full queue may wait for a function of Python's
+            code = put_in(self, size, extras, stream.handle, packed.pointers)
+        end_use(&access)
+        if code:
+            self.raise_refused(code, size, stream)
+        note_name(self.name, stream)
+        return 0
+
+    cdef int prepare_slow(self, Packed* packed, unsigned int shared, Stream stream, tuple arguments) except -1:
+        # Everything that may give up the GIL, or run code of the caller's.  What the launch uses is noted before it, so that
+        # a free in another thread meanwhile waits for it.
+        cdef Record record = None
+        if shared > self.most_shared:
+            self.permit_shared(shared)
         if packed.foreign:
             follow_producers(self.takes, arguments, stream)
         if any_capture():
@@ -264,15 +286,16 @@ cdef class Kernel:
                 self.keep_with(record, arguments)
         if watch.sanitizing:
             announce_memory(self.takes, arguments, stream, self.name)
-        with nogil:  # a full queue may wait for a function of Python's
-            code = put_in(self, size, extras, stream.handle, packed.pointers)
-        if code:
-            self.raise_refused(code, size, stream)
-        note_name(self.name, stream)
-        if stream.handle != self.last_stream:
-            self.note_stream(stream)
         if packed.shared:
             note_memory(self.takes, arguments, stream, record is not None)
+        return look_again(self.takes, arguments, packed)
+
+    cdef int end_asleep(self, Access* access, Packed* packed, tuple arguments) except -1:
+        try:
+            refuse_asleep(self.takes, arguments, packed)
+        except BaseException:
+            end_use(access)
+            raise
         return 0
 
     cdef int keep_with(self, Record record, tuple arguments) except -1:
@@ -285,6 +308,8 @@ cdef class Kernel:
         cdef Packed packed
         cdef object _room = pack(self.takes, arguments, UINTPTR_MAX, &packed)
         cdef int code
+        if suspended_pools:
+            refuse_asleep(self.takes, arguments, &packed)
         if size.shared > self.most_shared:
             self.permit_shared(size.shared)
         with nogil:

@@ -36,6 +36,7 @@ cdef struct Packed:
     Value* values
     bint shared        # some memory is not the launching stream's own: note_memory has to look
     bint foreign       # some arrays name a stream that wrote them: follow_producers has to look
+    bint ran           # code of the caller's, or another thread, ran since the memory was read: look_again has to look
     void* room[INLINE]
     Value place[INLINE]
 
@@ -60,5 +61,9 @@ cdef int keep_memory(Parameters parameters, tuple arguments, Record record) exce
 # The same while the race detector is on, which is told.
 cdef int announce_memory(Parameters parameters, tuple arguments, Stream stream, str call) except -1
 cdef list uses_of(Parameters parameters, tuple arguments)  # what it is told: (address, bytes, "r" or "w")
-# After it: other streams' memory is not handed out before the kernel is done with it.
+# The same: other streams' memory is not handed out before the kernel is done with it.  A launch that is refused after it
+# leaves a use too many, which costs a free an event.
 cdef int note_memory(Parameters parameters, tuple arguments, Stream stream, bint captured) except -1
+# Directly before the use begins (accelrt/uses): whether each Buffer and Array still has the memory that was packed.
+cdef int look_again(Parameters parameters, tuple arguments, const Packed* packed) except -1
+cdef int refuse_asleep(Parameters parameters, tuple arguments, const Packed* packed) except -1  # inside the use

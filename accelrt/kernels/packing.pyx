@@ -167,6 +167,7 @@ cdef object pack(Parameters parameters, tuple arguments, uintptr_t stream, Packe
     elif count != parameters.count:
         refuse_count(parameters, count)
     packed.pointers, packed.values, packed.shared, packed.foreign = packed.room, packed.place, False, False
+    packed.ran = False
     if count > INLINE:
         room = make_room(packed, count)
     for index in range(count):
@@ -182,19 +183,38 @@ cdef object pack(Parameters parameters, tuple arguments, uintptr_t stream, Packe
                 packed.shared = True
             (<uintptr_t*>&packed.values[index])[0] = (<Array>argument).ptr
         else:
+            packed.ran = True
             room = put_slow(parameters, parameter, index, <object>argument, packed, stream, room)
-    if suspended_pools:
-        refuse_sleeping(parameters, arguments, packed)
     return room
 
 
-cdef int refuse_sleeping(Parameters parameters, tuple arguments, Packed* packed) except -1:
-    # Buffers, Arrays and addresses given as int; what others' arrays are, put_slow has read.
+cdef int refuse_asleep(Parameters parameters, tuple arguments, const Packed* packed) except -1:
+    # What may be an address: memory, and ints where the signature says pointer.
     cdef Py_ssize_t index
     for index, argument in enumerate(arguments):
-        if isinstance(argument, (Buffer, Array)) or (
-                isinstance(argument, int) and parameters.count >= 0 and parameters.each[index].kind == POINTER):
-            refuse_suspended((<uintptr_t*>packed.pointers[index])[0], place_of(index, parameters))
+        if isinstance(argument, int):
+            if parameters.count < 0 or parameters.each[index].kind != POINTER:
+                continue
+        elif isinstance(argument, float) or (parameters.count >= 0 and not takes_pointer(&parameters.each[index])):
+            continue
+        refuse_suspended((<uintptr_t*>packed.pointers[index])[0], place_of(index, parameters))
+    return 0
+
+
+cdef int look_again(Parameters parameters, tuple arguments, const Packed* packed) except -1:
+    cdef Py_ssize_t index
+    cdef uintptr_t address
+    for index in range(PyTuple_GET_SIZE(arguments)):
+        argument = <object>PyTuple_GET_ITEM(arguments, index)
+        address = (<uintptr_t*>packed.pointers[index])[0]
+        if isinstance(argument, Array):
+            check_live(<Array>argument, place_of(index, parameters))
+        elif isinstance(argument, Buffer):
+            if not (<Buffer>argument).live or (<Buffer>argument).ptr != address:
+                raise_freed(argument, place_of(index, parameters))
+        elif isinstance(argument, PinnedBuffer):
+            if not (<PinnedBuffer>argument).live or (<PinnedBuffer>argument).ptr != address:
+                raise_freed(argument, place_of(index, parameters))
     return 0
 
 

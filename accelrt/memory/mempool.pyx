@@ -212,7 +212,7 @@ cdef class MemPool:
         """Sets the pool's peaks on a device, None being its own, to the current figures."""
         self.read(device, True)
 
-    def sleep(self, keep="host", device=None):
+    def sleep(self, keep="host", device=None, *, exports="refuse"):
         """Gives the pool's memory back to its device, until wake(); addresses stay, so that pointers, Buffers, Arrays and
         captured graphs over it are valid again then.
 
@@ -241,7 +241,8 @@ cdef class MemPool:
         """
         if self.number == 0:
             refuse_unmade(self)
-        return put_to_sleep("MemPool.sleep", self.device if device is None else ordinal_of(device), 0, self.number, keep)
+        return put_to_sleep("MemPool.sleep", self.device if device is None else ordinal_of(device), 0, self.number, keep,
+                            exports)
 
     def wake(self, device=None):
         """Takes memory from the device for a pool that sleeps, at the same addresses, and copies the contents back.
@@ -461,7 +462,7 @@ cdef int sleeper_device(object pool, object device) except -1:
     return (<MemPool>pool).device if device is None and isinstance(pool, MemPool) else ordinal_of(device)
 
 
-def sleep(pool, keep="host", device=None):
+def sleep(pool, keep="host", device=None, *, exports="refuse"):
     """Gives a memory pool's memory back to its device, until wake(); see MemPool.sleep.
 
     Arguments:
@@ -478,7 +479,7 @@ def sleep(pool, keep="host", device=None):
     cdef uint64_t[2] name
     cdef int ordinal = sleeper_device(pool, device)
     read_sleeper(pool, ordinal, name)
-    return put_to_sleep("memory.sleep", ordinal, name[0], name[1], keep)
+    return put_to_sleep("memory.sleep", ordinal, name[0], name[1], keep, exports)
 
 
 def wake(pool, device=None):

@@ -15,7 +15,8 @@ from accelrt.memory.allocator.history_types cimport CONTEXT_ALL
 from accelrt.memory.allocator.private.private_types cimport Moved
 from accelrt.memory.allocator.private.routes cimport read_private
 from accelrt.memory.allocator.private.suspend cimport (
-    BESIDE_CAPTURE, EXPORTED, FREED_CAPTURED, IN_PLAIN, NOT_RETAINED, NOT_SUSPENDED, SUSPENDED, resume_pool, suspend_pool,
+    BESIDE_CAPTURE, EXPORTED, FREED_CAPTURED, IN_PLAIN, NOT_RETAINED, NOT_SUSPENDED, SUSPENDED, begin_suspension,
+    cancel_suspension, finish_suspension, resume_pool,
 )
 from accelrt.memory.allocator.types cimport Pool
 from accelrt.memory.backends.backend cimport require_native
@@ -23,8 +24,13 @@ from accelrt.memory.caching cimport out_of_memory_to_wake
 from accelrt.runtime.release_queue cimport drain
 cimport accelrt.runtime.sanitizer_hooks as watch
 from accelrt.status cimport CAP_REACHED, NOT_SUPPORTED, OUT_OF_MEMORY, raise_status
+from accelrt.uses.access cimport await_uses, exported_from
 
 cdef tuple KEEPS = ("host", "discard")
+cdef tuple EXPORTS = ("refuse", "ignore")
+
+cdef enum:
+    NAMED = 4  # Arrays that the refusal of a sleep names
 
 
 class SleepResult(namedtuple("SleepResult", ("bytes", "copied", "seconds", "copy_seconds", "host_seconds"))):
@@ -79,20 +85,56 @@ cdef void take_stack_of(int ordinal, const char* entry) noexcept:
         take_stack(pool, CONTEXT_ALL, entry)
 
 
-cdef object put_to_sleep(str call, int ordinal, uint64_t first, uint64_t second, object keep):
+cdef int refuse_exports(str call, int ordinal, uint64_t first, uint64_t second) except -1:
+    # What other libraries hold, they would use without asking.
+    cdef list arrays = exported_from(ordinal, first, second)
+    if not arrays:
+        return 0
+    names = ", ".join([repr(array) for array in arrays[:NAMED]])
+    more = f" and {len(arrays) - NAMED} more" if len(arrays) > NAMED else ""
+    raise BufferError(
+        f"{call}: other libraries have memory of pool {(first, second)} of device {ordinal} by DLPack, from {len(arrays)} "
+        f"Array{'s' if len(arrays) > 1 else ''}: {names}{more}; they would read and write what is gone.  Drop their arrays, or "
+        "pass exports='ignore' and leave these alone until the pool is awake again")
+
+
+cdef int close_and_wait(str call, int ordinal, uint64_t first, uint64_t second, bint ignores) except -1:
+    # Uses are refused from the first step on, and those that began before have reached the driver after the second.
+    cdef int code
+    with nogil:
+        code = begin_suspension(ordinal, first, second)
+    raise_reason(code, call, (first, second), ordinal)
+    if code:
+        raise_status(code, call, ("pool", (first, second), "device", ordinal))
+    try:
+        await_uses(call)
+        if not ignores:
+            refuse_exports(call, ordinal, first, second)
+        await_device(ordinal)  # on the main thread, where the wait ends at a signal; no more work is put on the memory
+    except BaseException:
+        with nogil:
+            cancel_suspension(ordinal, first, second)
+        raise
+    return 0
+
+
+cdef object put_to_sleep(str call, int ordinal, uint64_t first, uint64_t second, object keep, object exports):
     cdef Moved moved
-    cdef bint keeps
+    cdef bint keeps, ignores
     cdef int code
     if keep not in KEEPS:
         raise ValueError(f"keep is {keep!r}; it may be 'host', to keep the contents in page-locked memory, or 'discard'")
-    keeps = keep == "host"
+    if exports not in EXPORTS:
+        raise ValueError(f"exports is {exports!r}; it may be 'refuse', or 'ignore' where nobody touches what other libraries "
+                         "have of the memory")
+    keeps, ignores = keep == "host", exports == "ignore"
     require_native(call)
     watch.before_wait(call)
     drain()
-    await_device(ordinal)  # on the main thread: there the wait ends at a signal
+    close_and_wait(call, ordinal, first, second, ignores)
     take_stack_of(ordinal, "sleep")
     with nogil:
-        code = suspend_pool(ordinal, first, second, keeps, &moved)
+        code = finish_suspension(ordinal, first, second, keeps, &moved)
     raise_reason(code, call, (first, second), ordinal)
     row = call if moved.row == NULL else moved.row.decode()
     if code == OUT_OF_MEMORY and row == "host_alloc":

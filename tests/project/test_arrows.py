@@ -23,6 +23,7 @@ FLOORS = (
         "devices.versions",
     ),  # asked before a driver is open
     ("memory.allocator", "memory.backends", "memory.host", "memory.settings"),
+    ("uses",),
     ("runtime", "profiler"),
     ("devices",),
     ("streams",),

@@ -166,6 +166,11 @@ cdef void mark_asleep(Pool* pool, Heap* heap) noexcept nogil:
         heap = heap.filed_after
 
 
+cdef inline bint is_down(const PrivatePool* owner) noexcept nogil:
+    # Whether its pages have no memory: it is suspended, and not only about to be.
+    return owner.suspension != NULL and not owner.suspension.closing
+
+
 cdef void mark_leaving(Pool* pool) noexcept nogil:
     # Heaps that are awake, BUSY or UNSEARCHED; ranked ones, filed anew first; and sleeping heaps of MemPools being emptied
     # and of suspended pools.
@@ -181,7 +186,7 @@ cdef void mark_leaving(Pool* pool) noexcept nogil:
             mark_heap(pool, heap, False, NULL)
         heap = heap.next_awake
     while owner != NULL:
-        heap = <Heap*>owner.heaps if owner.emptied or owner.suspension != NULL else NULL
+        heap = <Heap*>owner.heaps if owner.emptied or is_down(owner) else NULL
         while heap != NULL:
             if has_no_replays(pool, heap) and not heap.awake:
                 mark_heap(pool, heap, False, NULL)

@@ -30,6 +30,7 @@ cdef struct Range:
 cdef struct Suspension:
     int device
     uint64_t[2] id
+    bint closing         # uses that began before are still waited for: the memory is all there, and stays
     bint orphan          # the private pool's record is gone
     Kept* kept           # by order; NULL: nothing is kept
     size_t kept_count

@@ -14,6 +14,11 @@ cdef enum:  # reasons for a refusal, beside status codes; nothing was changed th
     NOT_SUSPENDED = 10106
     EXPORTED = 10107        # other processes have memory of it
 
-# Waits for the work on the pool's memory, copies live memory to the host if keep, and gives the pages back.
-cdef int suspend_pool(int device, uint64_t first, uint64_t second, bint keep, Moved* moved) noexcept nogil
+# Suspending has two halves.  After the first one nothing is allocated from the pool, and uses of its memory are refused.
+# Then the caller waits until the uses that began before have ended, and calls one of the other two, whatever happens.
+cdef int begin_suspension(int device, uint64_t first, uint64_t second) noexcept nogil
+# Waits for the work on the pool's memory, copies live memory to the host if keep, and gives the pages back.  After a
+# failure the pool is in use again, unless moved.down says otherwise.
+cdef int finish_suspension(int device, uint64_t first, uint64_t second, bint keep, Moved* moved) noexcept nogil
+cdef void cancel_suspension(int device, uint64_t first, uint64_t second) noexcept nogil  # it is in use again
 cdef int resume_pool(int device, uint64_t first, uint64_t second, Moved* moved) noexcept nogil

@@ -4,8 +4,10 @@ Segments, blocks, lists and the pages' records stay as they are.  A suspended pa
 nothing is allocated from its pool; blocks may be freed meanwhile.  So captured graphs, and whoever has an address, find
 everything in its place once the pool is resumed.  DESIGN.md (Sleep and wake) gives the order of the steps.
 
-Both calls hold the growth lock from beginning to end: nobody else maps pages, or adds and removes segments and slots.
-Driver calls and copies are made outside the exclusive section, and only then do records change.
+A pool is suspended in two halves, between which no lock is held: the first refuses its memory to later users, the second
+takes it away; in between the caller waits for the uses that began before (accelrt/uses).  The second half, and resuming,
+hold the growth lock from beginning to end: nobody else maps pages, or adds and removes segments and slots.  Driver calls
+and copies are made outside the exclusive section, and only then do records change.
 """
 from libc.stdint cimport int64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc, qsort
@@ -334,8 +336,11 @@ cdef int judge(Pool* pool, const PrivatePool* owner) noexcept nogil:
         return NOT_RETAINED
     if not pool.settings.virtual_memory or owner.source != NULL or owner.whole:
         return IN_PLAIN
-    if owner.suspension != NULL:
-        return SUSPENDED
+    return SUSPENDED if owner.suspension != NULL else judge_work(pool, owner)
+
+
+cdef int judge_work(Pool* pool, const PrivatePool* owner) noexcept nogil:
+    # The part of it that may have changed once the uses under way have ended.
     if is_exported(pool, owner):
         return EXPORTED
     return BESIDE_CAPTURE if pool.captures else FREED_CAPTURED if is_deferred(pool, owner) else 0
@@ -383,6 +388,7 @@ cdef Suspension* close_pool(Pool* pool, PrivatePool* owner) noexcept nogil:
         return NULL
     made.device = pool.device
     made.id = owner.id
+    made.closing = True
     owner.suspension = made
     enlist(made)
     return made
@@ -431,9 +437,8 @@ cdef int suspend_locked(Pool* pool, PrivatePool* owner, Work* work, Suspension**
     # A release that the driver refused half way is undone by resuming the pool.
     cdef const char* row
     cdef int code
-    work.suspension = close_pool(pool, owner)
-    if work.suspension == NULL:
-        return NO_HOST_MEMORY
+    work.suspension = owner.suspension
+    owner.suspension.closing = False
     code = empty_out(pool, owner, work)
     end_work(work)
     if code and work.moved.down:
@@ -446,7 +451,32 @@ cdef int suspend_locked(Pool* pool, PrivatePool* owner, Work* work, Suspension**
     return code
 
 
-cdef int suspend_pool(int device, uint64_t first, uint64_t second, bint keep, Moved* moved) noexcept nogil:
+cdef int begin_suspension(int device, uint64_t first, uint64_t second) noexcept nogil:
+    cdef Pool* pool = pool_if_made(device)
+    cdef PrivatePool* owner
+    cdef int code
+    sweep_suspended(device)
+    owner = begin(pool, first, second)
+    code = judge(pool, owner) if pool != NULL else NOT_RETAINED
+    if code == 0:
+        code = retain(pool, first, second, True)  # its record stays until the end of the suspension's other half
+    if code == 0 and close_pool(pool, owner) == NULL:
+        code = NO_HOST_MEMORY
+        release_hold(pool, first, second, True)
+    return end(pool, code)
+
+
+cdef void cancel_suspension(int device, uint64_t first, uint64_t second) noexcept nogil:
+    cdef Pool* pool = pool_if_made(device)
+    cdef PrivatePool* owner = begin(pool, first, second)
+    cdef Suspension* gone = owner.suspension
+    open_pool(owner)
+    release_hold(pool, first, second, True)
+    end(pool, 0)
+    discard(gone)
+
+
+cdef int finish_suspension(int device, uint64_t first, uint64_t second, bint keep, Moved* moved) noexcept nogil:
     cdef Pool* pool = pool_if_made(device)
     cdef PrivatePool* owner
     cdef Suspension* gone = NULL
@@ -457,18 +487,17 @@ cdef int suspend_pool(int device, uint64_t first, uint64_t second, bint keep, Mo
     memset(&work, 0, sizeof(Work))
     work.keep = keep
     work.moved = moved
-    sweep_suspended(device)
     owner = begin(pool, first, second)
-    code = judge(pool, owner) if pool != NULL else NOT_RETAINED
+    pool.stats.num_sync_all_streams += 1
+    code = wait_all(pool)
     if code == 0:
-        retain(pool, first, second, True)  # its record stays while the locks are released
-        pool.stats.num_sync_all_streams += 1
-        code = wait_all(pool)
-        if code == 0:
-            code = judge(pool, owner)
-        if code == 0:
-            code = suspend_locked(pool, owner, &work, &gone)
-        release_hold(pool, first, second, True)
+        code = judge_work(pool, owner)
+    if code == 0:
+        code = suspend_locked(pool, owner, &work, &gone)
+    else:
+        gone = owner.suspension
+        open_pool(owner)
+    release_hold(pool, first, second, True)
     code = end(pool, code)
     if gone != NULL:
         discard(gone)
@@ -550,7 +579,7 @@ cdef int resume_pool(int device, uint64_t first, uint64_t second, Moved* moved) 
     owner = begin(pool, first, second)
     if owner == NULL:
         code = NOT_RETAINED
-    elif owner.suspension == NULL:
+    elif owner.suspension == NULL or owner.suspension.closing:
         code = NOT_SUSPENDED
     else:
         code = retain(pool, first, second, True)

@@ -71,6 +71,18 @@ cdef int device_of(uintptr_t address) noexcept nogil:
     return device
 
 
+cdef bint is_of_suspended(int device, uint64_t first, uint64_t second, uintptr_t address) noexcept nogil:
+    cdef const Suspension* found
+    cdef bint answer
+    spin_lock(&lock)
+    found = suspensions
+    while found != NULL and not is_of(found, device, first, second):
+        found = found.next
+    answer = found != NULL and has_address(found, address)
+    spin_unlock(&lock)
+    return answer
+
+
 cdef inline bint is_in(const Segment* segment, uintptr_t address) noexcept nogil:
     # Whether one of the listed segments is a suspended pool's and has the address.
     while segment != NULL:

@@ -1,0 +1,171 @@
+"""Uses of memory that are under way: what frees and sleeps wait for, see access.pxd and DESIGN.md."""
+from cpython.object cimport PyObject
+from libc.stdint cimport uint64_t, uintptr_t
+
+from accelrt.core.readers cimport await_readers, forget_readers
+from accelrt.memory.allocator.private.suspended cimport is_of_suspended, refuse_suspended
+
+cdef extern from "Python.h":
+    int PyErr_CheckSignals() except -1
+
+cdef extern from "<unistd.h>" nogil:
+    int usleep(unsigned int us)
+
+cdef extern from "<pthread.h>" nogil:
+    int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept)
+
+cdef enum:
+    PAUSE_US = 50  # most uses end within microseconds; what waits for a stream takes as long as that
+
+cdef Deferral waiting = None  # the first of those that wait
+cdef Export* first_export = NULL
+
+
+# --- frees ---------------------------------------------------------------------------------------------------------
+
+cdef inline bint is_named(const Access* access, PyObject* owner) noexcept:
+    if access.names != NULL:
+        return access.names(access, owner)
+    return access.first == owner or access.second == owner
+
+
+cdef class Deferral:
+    """What is given back once the uses that were under way have ended."""
+
+    def __init__(self):
+        raise TypeError("a Deferral is made by a free() beside a use")
+
+
+cdef Deferral deferral_slow(PyObject* owner):
+    cdef const Access* access = door.newest
+    cdef Deferral made
+    while access != NULL and not is_named(access, owner):
+        access = access.before
+    if access == NULL:
+        return None
+    made = Deferral.__new__(Deferral)
+    made.last = access.serial
+    return made
+
+
+cdef void defer_release(Deferral deferral, releasing release, int device, uintptr_t address, object thing) noexcept:
+    global waiting
+    deferral.release = release
+    deferral.device = device
+    deferral.address = address
+    deferral.thing = thing
+    deferral.after = waiting
+    waiting = deferral
+    door.deferred = True
+    give_deferred()  # the use may have ended meanwhile
+
+
+cdef Deferral take_due():
+    # One whose uses have ended; None: there is none.
+    global waiting
+    cdef Deferral before = None, deferral = waiting
+    while deferral is not None and door.oldest != NULL and door.oldest.serial <= deferral.last:
+        before, deferral = deferral, deferral.after
+    if deferral is None:
+        return None
+    if before is None:
+        waiting = deferral.after
+    else:
+        before.after = deferral.after
+    deferral.after = None
+    door.deferred = waiting is not None
+    return deferral
+
+
+cdef void give_deferred() noexcept:
+    # What is dropped may run Python code, which may free and use other memory.
+    cdef Deferral deferral = take_due()
+    while deferral is not None:
+        if deferral.release != NULL:
+            deferral.release(deferral.device, deferral.address)
+        deferral.thing = None
+        deferral = take_due()
+
+
+# --- sleeps ----------------------------------------------------------------------------------------------------------
+
+cdef bint is_under_way(uint64_t last) noexcept:
+    # Whether a use that began no later than `last` has not reached the driver yet.
+    cdef const Access* access = door.oldest
+    while access != NULL and access.serial <= last:
+        if not access.enqueued:
+            return True
+        access = access.next
+    return False
+
+
+cdef int refuse_inside(str call) except -1:
+    cdef unsigned long thread = PyThread_get_thread_ident()
+    cdef const Access* access = door.oldest
+    while access != NULL:
+        if access.thread == thread and not access.enqueued:
+            raise RuntimeError(f"{call}: the calling thread is in the midst of a use of memory, from which this was called (by a "
+                               "finalizer or a signal's handler); call it after that")
+        access = access.next
+    return 0
+
+
+cdef int await_uses(str call) except -1:
+    cdef uint64_t last
+    refuse_inside(call)
+    last = door.serial
+    with nogil:
+        await_readers(&readers)
+    while is_under_way(last):
+        with nogil:
+            usleep(PAUSE_US)
+        PyErr_CheckSignals()
+    return 0
+
+
+cdef int raise_sleeping(uintptr_t address, str name) except -1:
+    return refuse_suspended(address, name)
+
+
+# --- exports --------------------------------------------------------------------------------------------------------
+
+cdef void link_export(Export* export, uintptr_t address, PyObject* array) noexcept:
+    global first_export
+    export.address = address
+    export.array = array
+    export.before = NULL
+    export.next = first_export
+    if first_export != NULL:
+        first_export.before = export
+    first_export = export
+
+
+cdef void unlink_export(Export* export) noexcept:
+    global first_export
+    if export.next != NULL:
+        export.next.before = export.before
+    if export.before != NULL:
+        export.before.next = export.next
+    else:
+        first_export = export.next
+
+
+cdef list exported_from(int device, unsigned long long first, unsigned long long second):
+    cdef list arrays = []
+    cdef const Export* export = first_export
+    while export != NULL:
+        if export.address and is_of_suspended(device, first, second, export.address):
+            arrays.append(<object>export.array)
+        export = export.next
+    return arrays
+
+
+# --- forks ----------------------------------------------------------------------------------------------------------
+
+cdef void forget_uses() noexcept nogil:
+    # In a forked child: other threads' stacks are gone, and what they used is the parent's.
+    door.oldest = door.newest = NULL
+    forget_readers(&readers)
+
+
+pthread_atfork(NULL, NULL, &forget_uses)
