@@ -1,4 +1,4 @@
 """The door that every use of memory goes through on its way to the driver; DESIGN.md says in which order.
 
-access  uses under way: who begins one, what waits for their end; and the memory that other libraries have by DLPack
+access  uses under way, and what waits for their end; the memory that other libraries have by DLPack
 """
