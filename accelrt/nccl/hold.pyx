@@ -90,9 +90,8 @@ cdef class Hold:
 
     def refuse(self):
         """The error that calls get."""
-        return NcclError(
-            f"the communicator cannot be used: {ended or self.why}; make another one", INVALID_USAGE, "INVALID_USAGE", "check"
-        )
+        text = f"the communicator cannot be used: {ended or self.why}; make another one"
+        return NcclError(text, INVALID_USAGE, "INVALID_USAGE", "check")
 
     cdef object enter(self):
         if self.handle is None or ended is not None:

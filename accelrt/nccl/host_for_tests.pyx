@@ -332,15 +332,19 @@ cdef class Rank:
         return 0
 
     cdef int forget_name(self) except -1:
+        # Once all have come; before that the last one does, so that who comes late finds that others have left.
         path, file = self.path, self.file
         self.path, self.file = None, -1
-        if path is not None:
-            try:
+        try:
+            if path is not None:
+                if load_count(&self.shared().joined) < self.size:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 os.unlink(path)
-            except FileNotFoundError:
-                pass
-        if file >= 0:
-            os.close(file)
+        except (BlockingIOError, FileNotFoundError):
+            pass
+        finally:
+            if file >= 0:
+                os.close(file)
         return 0
 
     cdef int fail(self, int code, str text) except -1:
@@ -487,7 +491,8 @@ def path_of(bytes name not None):
     return prefix() + name[len(MARK):][:16].hex()
 
 
-cdef str prefix():
+def prefix():
+    """How the names of these files begin; this user's."""
     folder = "/dev/shm" if os.path.isdir("/dev/shm") else tempfile.gettempdir()
     return f"{folder}/accelrt-nccl-for-tests-{os.getuid()}-"
 

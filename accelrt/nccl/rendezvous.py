@@ -1,17 +1,22 @@
 """The exchange of a communicator's id: rank 0 listens on a TCP port, and the other ranks ask it.
 
-A question is HELLO, the job's key, and how many ranks there are, which one asks, and for which of the job's
-communicators; the answer is HELLO, a number and so many bytes.  Whoever asks for something else is cut off,
-and what listens on a port
-but answers something else is left alone: torchrun has a server of its own on MASTER_PORT, so that several
-    ports in a row
-are tried.  The id is no secret; run it in a network that is trusted, as NCCL's own connections need.
+All messages but the first two carry an HMAC of the job's key, so that with a secret (ACCELRT_RENDEZVOUS_KEY,
+the same for all ranks) nobody else takes a rank's place, nor rank 0's.  Without one the key is made of what
+the launcher says of the job, which keeps jobs apart but no stranger out who knows it: run it in a network
+that is trusted then.  The id itself is not encrypted, as NCCL's own connections are not.
+
+Rank 0 gives the id once all ranks have come, and both sides go on once all have confirmed it, so that a rank
+that is missing, has stopped, or exists twice is an error that names it, on every rank.  What listens on a
+port but answers something else is left alone: torchrun has a server of its own on MASTER_PORT, so that
+several ports in a row are tried.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
+import hmac
 import os
 import selectors
 import socket
@@ -19,10 +24,12 @@ import struct
 import time
 from typing import TYPE_CHECKING
 
+from accelrt import env
 from accelrt.devices.device import device_count
 from accelrt.nccl.collectives import unique_id
 from accelrt.nccl.communicator import Communicator
 from accelrt.nccl.launcher import place_from_environment
+from accelrt.nccl.limits import seconds_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,36 +39,44 @@ if TYPE_CHECKING:
 
 __all__ = ["exchange", "init_from_environment"]
 
-HELLO = b"accelrt rendezvous 1\0\0\0\0"
-QUESTION = struct.Struct("<24s16sIII")  # HELLO, key, ranks, rank, communicator
-ANSWER = struct.Struct("<24siI")  # HELLO, 0 or 1 where the bytes are an error's text, bytes
-DONE = b"\1"
+HELLO = b"accelrt rendezvous 2\0\0\0\0"
+# HELLO, job, ranks, rank, communicator, token of the process, nonce of the connection, process id, host
+QUESTION = struct.Struct("<24s16sIII16s16sI64s")
+CHALLENGE = struct.Struct("<24s16s")  # HELLO, rank 0's nonce
+MESSAGE = struct.Struct("<BI")  # kind, bytes that follow, behind which comes their HMAC
+ID, REFUSAL, GIVES_UP, STRANGER, GO = range(5)  # kinds
+PROOF_BYTES = 32
+NONCE_BYTES = 16
 PORTS = 8  # in a row that are tried
 MOST_BYTES = 1 << 16
-SILENCE_SECONDS = 5.0  # after which a connection that says nothing is cut off
+MOST_STRANGERS = 256  # connections that have not proved to be a rank
+SILENCE_SECONDS = 5.0  # after which such a connection is cut off
+FAREWELL_SECONDS = 2.0  # that rank 0 takes to tell the others why it gives up
 PAUSE_SECONDS = 0.05
 
 _exchanged = 0  # of this process; the same on all ranks, which make their communicators in the same order
+_token = os.urandom(16)  # tells a process that asks again from another one
 
 
-def init_from_environment(device: DeviceArgument | None = None, timeout: float = 300.0) -> Communicator:
+def init_from_environment(device: DeviceArgument | None = None, timeout: float | None = None) -> Communicator:
     """This process's rank of a communicator of all processes that a launcher started: torchrun, mpirun or
     Slurm.
 
     Arguments:
         device: ordinal or accelrt.device; None is the one whose ordinal is the process's local rank, or the
             only one.
-        timeout: seconds that the other processes may take to come.
+        timeout: seconds that the other processes may take to come, and later those of Communicator; None is
+            ACCELRT_NCCL_TIMEOUT (600), math.inf is without limit.
     Raises:
         ValueError: the launcher's variables are not set or wrong; the text names the variable.
-        TimeoutError: ranks did not come; the text names them.
-        RuntimeError: the ranks do not agree on how many there are.
+        TimeoutError: ranks did not come, or stopped; the text names them.
+        RuntimeError: the ranks do not agree on how many there are, or two processes have one rank.
         and as of Communicator.
     """
     place = place_from_environment()
     ordinal = _device_of(place) if device is None else device
     name = exchange(unique_id, place, timeout)
-    return Communicator(place.size, name, place.rank, ordinal)
+    return Communicator(place.size, name, place.rank, ordinal, timeout)
 
 
 def _device_of(place: Place) -> int:
@@ -76,30 +91,50 @@ def _device_of(place: Place) -> int:
     return place.local_rank
 
 
-def exchange(make: Callable[[], bytes], place: Place | None = None, timeout: float = 300.0) -> bytes:
-    """Gives bytes of rank 0's to all ranks, each of which calls this once, in the same order.
+def exchange(make: Callable[[], bytes], place: Place | None = None, timeout: float | None = None) -> bytes:
+    """Gives bytes of rank 0's to all ranks, each of which calls this once, in the same order.  It returns
+    once all have them.
 
     Arguments:
-        make: function without arguments; rank 0's is called.
+        make: function without arguments; rank 0's is called, and gives at most 65536 bytes.
         place: Place; None is place_from_environment().
-        timeout: seconds that the ranks may take to come.
+        timeout: seconds that the ranks may take to come; None is ACCELRT_NCCL_TIMEOUT (600), math.inf is
+            without limit.
     Raises:
         TimeoutError, RuntimeError, ValueError: as of init_from_environment.
     """
     global _exchanged
     where = place_from_environment() if place is None else place
+    seconds = seconds_of(timeout, "ACCELRT_NCCL_TIMEOUT")
     number, _exchanged = _exchanged, _exchanged + 1
-    end = time.monotonic() + timeout
+    end = time.monotonic() + seconds
     if where.rank == 0:
         given = make()
+        if len(given) > MOST_BYTES:
+            raise ValueError(f"{len(given)} bytes are too many to exchange; give at most {MOST_BYTES}")
         if where.size > 1:
-            _Server(where, number, given, end, timeout).serve()
+            _Server(where, number, given, end, seconds).serve()
         return given
-    return _ask(where, number, end, timeout)
+    return _Asker(where, number, end, seconds, _token).ask()
+
+
+def _job(place: Place) -> bytes:
+    """What tells this job's questions from another's; it is no secret."""
+    return hashlib.sha256(f"{place.job}|{place.address}|{place.port}".encode()).digest()[:16]
 
 
 def _key(place: Place) -> bytes:
-    return hashlib.sha256(f"{place.job}|{place.address}|{place.port}".encode()).digest()[:16]
+    secret = env.text("ACCELRT_RENDEZVOUS_KEY").encode()
+    return hashlib.sha256(b"accelrt rendezvous key\0" + _job(place) + secret).digest()
+
+
+def _proof(key: bytes, *parts: bytes) -> bytes:
+    return hmac.digest(key, b"\0".join(parts), "sha256")
+
+
+def _message(key: bytes, kind: int, data: bytes) -> bytes:
+    head = MESSAGE.pack(kind, len(data)) + data
+    return head + _proof(key, b"message", head)
 
 
 def _ports(place: Place) -> range:
@@ -108,11 +143,41 @@ def _ports(place: Place) -> range:
 
 
 def _reset_in_child() -> None:
-    global _exchanged
+    global _exchanged, _token
     _exchanged = 0
+    _token = os.urandom(16)
 
 
 os.register_at_fork(after_in_child=_reset_in_child)
+
+
+class _Guest:
+    """A connection to rank 0.
+
+    Attributes:
+        said: bytes received and not yet read; out: bytes still to be sent.
+        rank: int, that it has proved to be, or None; words: who says so.
+        session: bytes, the key of its further messages.
+        confirmed: bool, whether it has said that it has the id.
+    """
+
+    def __init__(self) -> None:
+        self.said = b""
+        self.out = b""
+        self.question = b""
+        self.nonce = os.urandom(NONCE_BYTES)
+        self.rank: int | None = None
+        self.session = b""
+        self.token = b""
+        self.words = ""
+        self.has_id = False
+        self.confirmed = False
+        self.is_leaving = False  # cut off once all is sent
+        self.came = time.monotonic()
+
+    def read_question(self) -> bytes:
+        self.question, self.said = self.said[: QUESTION.size], self.said[QUESTION.size :]
+        return self.question
 
 
 class _Server:
@@ -124,30 +189,62 @@ class _Server:
         self.given = given
         self.end = end
         self.timeout = timeout
-        self.missing = set(range(1, place.size))
+        self.key = _key(place)
+        self.ranks: dict[int, tuple[socket.socket, _Guest]] = {}
         self.complaints: list[str] = []
+        self.all_came = False
         self.selector = selectors.DefaultSelector()
 
     def serve(self) -> None:
-        listener = self._listen()
-        try:
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._close)
+            listener = self._listen(stack)
             listener.setblocking(False)
             self.selector.register(listener, selectors.EVENT_READ)
-            while self.missing:
-                if time.monotonic() > self.end:
-                    self._give_up(listener)
-                for key, _ in self.selector.select(PAUSE_SECONDS):
-                    if key.fileobj is listener:
-                        self._accept(listener)
-                    else:
-                        self._read(key.fileobj, key.data)  # type: ignore[arg-type]
-                self._cut_off_the_silent()
-        finally:
-            for key in list(self.selector.get_map().values()):
-                key.fileobj.close()  # type: ignore[union-attr]
-            self.selector.close()
+            try:
+                while not self._is_complete():
+                    if time.monotonic() > self.end:
+                        self._give_up(listener)
+                    self._turn(listener)
+                for peer, guest in list(self.ranks.values()):
+                    self._send(peer, guest, _message(guest.session, GO, b""))
+            except (RuntimeError, TimeoutError) as error:
+                self._tell_all(REFUSAL if isinstance(error, RuntimeError) else GIVES_UP, str(error))
+                raise
+            finally:
+                self._flush()
 
-    def _listen(self) -> socket.socket:
+    def _close(self) -> None:
+        for key in list(self.selector.get_map().values()):
+            key.fileobj.close()  # type: ignore[union-attr]
+        self.selector.close()
+
+    def _is_complete(self) -> bool:
+        return len(self.ranks) == self.place.size - 1 and all(
+            guest.confirmed for _, guest in self.ranks.values()
+        )
+
+    def _turn(self, listener: socket.socket) -> None:
+        """Takes what has come, and what can be sent."""
+        for key, events in self.selector.select(PAUSE_SECONDS):
+            if key.fileobj is listener:
+                self._accept(listener)
+                continue
+            peer: socket.socket = key.fileobj  # type: ignore[assignment]
+            if events & selectors.EVENT_WRITE:
+                self._send(peer, key.data, b"")
+            if events & selectors.EVENT_READ:
+                self._receive(peer, key.data)
+        self._cut_off_the_silent()
+        if not self.all_came and len(self.ranks) == self.place.size - 1:
+            self.all_came = True
+        if self.all_came:
+            for peer, guest in list(self.ranks.values()):
+                if not guest.has_id:
+                    guest.has_id = True
+                    self._send(peer, guest, _message(guest.session, ID, self.given))
+
+    def _listen(self, stack: contextlib.ExitStack) -> socket.socket:
         """On the first port that is free; on the loopback interface alone where that is what the ranks
         ask."""
         local = self.place.address in ("127.0.0.1", "localhost", "::1")
@@ -157,7 +254,7 @@ class _Server:
                 if local and family == socket.AF_INET:
                     host = "127.0.0.1"
                 try:
-                    return self._bind(family, host, port, local)
+                    return stack.enter_context(self._bind(family, host, port, local))
                 except OSError as error:
                     problems.append(f"{port}: {error.strerror or error}")
         raise RuntimeError(
@@ -181,125 +278,279 @@ class _Server:
         return made
 
     def _accept(self, listener: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            peer, _ = listener.accept()
-            peer.setblocking(False)
-            self.selector.register(peer, selectors.EVENT_READ, _Guest())
-
-    def _read(self, peer: socket.socket, guest: _Guest) -> None:
+        strangers = self._strangers()
         try:
-            data = peer.recv(QUESTION.size + len(DONE) - len(guest.said))
-        except BlockingIOError:
+            peer, _ = listener.accept()
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                self.complaints.append(f"a connection could not be taken ({error.strerror})")
+                if strangers:
+                    self._cut_off(*strangers[0])
+                else:
+                    time.sleep(PAUSE_SECONDS)  # the listener stays ready
+            return
+        try:
+            peer.setblocking(False)
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            self.selector.register(peer, selectors.EVENT_READ, _Guest())
+        except BaseException:
+            peer.close()
+            raise
+        if len(strangers) >= MOST_STRANGERS:
+            self._cut_off(*strangers[0])
+
+    def _strangers(self) -> list[tuple[socket.socket, _Guest]]:
+        found = [
+            (key.fileobj, key.data)
+            for key in self.selector.get_map().values()
+            if isinstance(key.data, _Guest) and key.data.rank is None
+        ]
+        return sorted(found, key=lambda each: each[1].came)  # type: ignore[arg-type]
+
+    def _receive(self, peer: socket.socket, guest: _Guest) -> None:
+        try:
+            data = peer.recv(4096)
+        except (BlockingIOError, InterruptedError):
             return
         except OSError:
             data = b""
         guest.said += data
-        if not data or not HELLO.startswith(guest.said[: len(HELLO)]):
-            self._cut_off(peer)
-        elif guest.rank is None and len(guest.said) >= QUESTION.size:
-            self._answer(peer, guest)
-        if guest.rank is not None and guest.said[QUESTION.size :] == DONE:
-            self.missing.discard(guest.rank)
-            self._cut_off(peer)
+        if not data or len(guest.said) > 4096:
+            self._cut_off(peer, guest)
+        elif guest.is_leaving:
+            guest.said = b""
+        elif guest.rank is not None:
+            self._read_confirmation(peer, guest)
+        elif guest.question:
+            self._read_proof(peer, guest)
+        elif not HELLO.startswith(guest.said[: len(HELLO)]):
+            self._cut_off(peer, guest)
+        elif len(guest.said) >= QUESTION.size:
+            self._challenge(peer, guest)
 
-    def _answer(self, peer: socket.socket, guest: _Guest) -> None:
-        _, key, size, rank, number = QUESTION.unpack(guest.said[: QUESTION.size])
-        if key != _key(self.place) or (number != self.number and size == self.place.size):
-            self._cut_off(peer)  # another job's, or early for the next communicator: it asks again
+    def _challenge(self, peer: socket.socket, guest: _Guest) -> None:
+        _, job, size, _, number, _, _, _, _ = QUESTION.unpack(guest.read_question())
+        if job != _job(self.place) or (number != self.number and size == self.place.size):
+            self._cut_off(peer, guest)  # another job's, or early for the next communicator: it asks again
             return
-        if size != self.place.size or not 0 < rank < size:
+        self._send(peer, guest, CHALLENGE.pack(HELLO, guest.nonce))
+        if guest.said:
+            self._read_proof(peer, guest)
+
+    def _read_proof(self, peer: socket.socket, guest: _Guest) -> None:
+        if len(guest.said) < PROOF_BYTES:
+            return
+        proof, guest.said = guest.said[:PROOF_BYTES], guest.said[PROOF_BYTES:]
+        _, _, size, rank, _, token, _, process, host = QUESTION.unpack(guest.question)
+        words = f"process {process} on {host.rstrip(bytes(1)).decode(errors='replace')}"
+        guest.session = _proof(self.key, b"session", guest.question, guest.nonce)
+        if not hmac.compare_digest(proof, _proof(self.key, b"rank", guest.question, guest.nonce)):
+            self._complain(f"{words!a}, as rank {rank}, has another ACCELRT_RENDEZVOUS_KEY than rank 0")
+            self._send(peer, guest, _message(guest.session, STRANGER, b""))
+            guest.is_leaving = True
+        elif size != self.place.size or not 0 < rank < size:
             text = f"rank {rank} says that there are {size} ranks, rank 0 that there are {self.place.size}"
-        elif rank not in self.missing:
-            text = f"rank {rank} asked twice: two processes have that number"
+            self._complain(text)
+            self._send(peer, guest, _message(guest.session, REFUSAL, text.encode()))
+            guest.is_leaving = True
         else:
-            guest.rank = rank
-            self._send(peer, ANSWER.pack(HELLO, 0, len(self.given)) + self.given)
+            guest.rank, guest.token, guest.words = rank, token, words
+            self._admit(peer, guest, rank)
+
+    def _admit(self, peer: socket.socket, guest: _Guest, rank: int) -> None:
+        if rank in self.ranks:
+            before, first = self.ranks[rank]
+            if first.token != guest.token:
+                text = f"two processes are rank {rank}: {first.words}, and {guest.words}"
+                self._send(peer, guest, _message(guest.session, REFUSAL, text.encode()))
+                raise RuntimeError(f"{text}; give each its own number")
+            self._cut_off(before, first)  # its connection broke, and it asks again
+        self.ranks[rank] = peer, guest
+
+    def _read_confirmation(self, peer: socket.socket, guest: _Guest) -> None:
+        if len(guest.said) < PROOF_BYTES:
             return
-        self.complaints.append(text)
-        self._send(peer, ANSWER.pack(HELLO, 1, len(text)) + text.encode())
-        self._cut_off(peer)
+        if not hmac.compare_digest(guest.said, _proof(guest.session, b"done")) or not guest.has_id:
+            self._cut_off(peer, guest)
+            return
+        guest.said, guest.confirmed = b"", True
 
-    def _send(self, peer: socket.socket, data: bytes) -> None:
-        with contextlib.suppress(OSError):  # it asks again where it did not get it
-            peer.sendall(data)
+    def _complain(self, text: str) -> None:
+        if len(self.complaints) < 16:
+            self.complaints.append(text)
 
-    def _cut_off(self, peer: socket.socket) -> None:
+    def _send(self, peer: socket.socket, guest: _Guest, data: bytes) -> None:
+        guest.out += data
+        try:
+            guest.out = guest.out[peer.send(guest.out) :] if guest.out else b""
+        except (BlockingIOError, InterruptedError):
+            pass
+        except OSError:  # it asks again where it did not get it
+            self._cut_off(peer, guest)
+            return
+        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if guest.out else 0)
+        with contextlib.suppress(KeyError, ValueError):
+            self.selector.modify(peer, wanted, guest)
+
+    def _cut_off(self, peer: socket.socket, guest: _Guest) -> None:
         with contextlib.suppress(KeyError, ValueError):
             self.selector.unregister(peer)
+        if guest.rank is not None and self.ranks.get(guest.rank, (None,))[0] is peer:
+            del self.ranks[guest.rank]  # who comes next may have the number
         peer.close()
 
     def _cut_off_the_silent(self) -> None:
         now = time.monotonic()
-        for key in list(self.selector.get_map().values()):
-            if isinstance(key.data, _Guest) and now - key.data.came > SILENCE_SECONDS:
-                self._cut_off(key.fileobj)  # type: ignore[arg-type]
+        for peer, guest in self._strangers():
+            if now - guest.came > SILENCE_SECONDS or (guest.is_leaving and not guest.out):
+                self._cut_off(peer, guest)
+
+    def _tell_all(self, kind: int, text: str) -> None:
+        for peer, guest in list(self.ranks.values()):
+            self._send(peer, guest, _message(guest.session, kind, text.encode()[:MOST_BYTES]))
+
+    def _flush(self) -> None:
+        """Sends what is left, to those that take it within a while."""
+        end = time.monotonic() + FAREWELL_SECONDS
+        while time.monotonic() < end:
+            waiting = [
+                (key.fileobj, key.data)
+                for key in self.selector.get_map().values()
+                if isinstance(key.data, _Guest) and key.data.out
+            ]
+            if not waiting:
+                return
+            for peer, guest in waiting:
+                self._send(peer, guest, b"")  # type: ignore[arg-type]
+            time.sleep(PAUSE_SECONDS / 10)
 
     def _give_up(self, listener: socket.socket) -> None:
-        port = listener.getsockname()[1]
+        missing = [rank for rank in range(1, self.place.size) if rank not in self.ranks]
+        silent = [
+            f"rank {rank} ({guest.words})"
+            for rank, (_, guest) in sorted(self.ranks.items())
+            if self.all_came and not guest.confirmed
+        ]
+        where = f"{self.place.address}:{listener.getsockname()[1]}"
+        problems = []
+        if missing:
+            problems.append(f"ranks {_words(missing)} of {self.place.size} did not come to {where}")
+        if silent:
+            problems.append(f"{', '.join(silent[:16])} came to {where} and did not answer any more")
         raise TimeoutError(
-            f"ranks {_words(sorted(self.missing))} of {self.place.size} did not come to "
-            f"{self.place.address}:{port} "
-            f"within {self.timeout:g} s"
+            f"{' and '.join(problems)} within {self.timeout:g} s"
             + "".join(f"; {text}" for text in dict.fromkeys(self.complaints))
-            + "; check that all were started, with the same MASTER_ADDR and MASTER_PORT"
+            + "; check that all were started and run, with the same MASTER_ADDR and MASTER_PORT"
         )
 
 
-class _Guest:
-    """A connection to rank 0."""
-
-    def __init__(self) -> None:
-        self.said = b""
-        self.rank: int | None = None
-        self.came = time.monotonic()
+class _GivesUp(Exception):
+    """Rank 0 did, and said why."""
 
 
-def _ask(place: Place, number: int, end: float, timeout: float) -> bytes:
+class _Asker:
     """Another rank's side."""
-    problem = "nothing answers there"
-    while time.monotonic() < end:
-        for port in _ports(place):
-            left = end - time.monotonic()
-            if left <= 0:
-                break
-            try:
-                found = _ask_at(place, port, number, min(left, SILENCE_SECONDS))
-            except OSError as error:
-                problem = f"port {port}: {error.strerror or error}"
-                continue
-            if found is not None:
-                return found
-        time.sleep(max(0.0, min(PAUSE_SECONDS, end - time.monotonic())))
-    raise TimeoutError(
-        f"rank {place.rank} of {place.size} found no rank 0 at {place.address}, ports "
-        f"{_words(_ports(place))}, within "
-        f"{timeout:g} s ({problem}); check that rank 0 was started, and MASTER_ADDR and MASTER_PORT "
-        f"({place.launcher})"
-    )
 
+    def __init__(self, place: Place, number: int, end: float, timeout: float, token: bytes) -> None:
+        self.place = place
+        self.number = number
+        self.end = end
+        self.timeout = timeout
+        self.token = token
+        self.key = _key(place)
+        self.problem = "nothing answers there"
+        self.mismatch = ""  # of keys, which tells more
+        self.reached = ""  # where rank 0 answered, and what it did not say since
 
-def _ask_at(place: Place, port: int, number: int, seconds: float) -> bytes | None:
-    """The bytes; None where something else listens there."""
-    with socket.create_connection((place.address, port), timeout=seconds) as connection:
-        connection.sendall(QUESTION.pack(HELLO, _key(place), place.size, place.rank, number))
-        head = _receive(connection, ANSWER.size)
+    def ask(self) -> bytes:
+        place = self.place
+        while time.monotonic() < self.end:
+            for port in _ports(place):
+                if time.monotonic() >= self.end:
+                    break
+                try:
+                    found = self._ask_at(port)
+                except OSError as error:
+                    self.problem = f"port {port}: {error.strerror or error}"
+                    continue
+                except _GivesUp as error:
+                    raise TimeoutError(f"rank 0 gave up: {error} ({place.launcher})") from None
+                if found is not None:
+                    return found
+            time.sleep(max(0.0, min(PAUSE_SECONDS, self.end - time.monotonic())))
+        if self.reached:
+            raise TimeoutError(
+                f"rank {place.rank} of {place.size} reached rank 0 at {place.address}:{self.reached} within "
+                f"{self.timeout:g} s; check that all ranks were started and run ({place.launcher})"
+            )
+        raise TimeoutError(
+            f"rank {place.rank} of {place.size} found no rank 0 at {place.address}, ports "
+            f"{_words(_ports(place))}, within "
+            f"{self.timeout:g} s ({self.mismatch or self.problem}); check that rank 0 was started, and "
+            f"MASTER_ADDR and MASTER_PORT ({place.launcher})"
+        )
+
+    def _ask_at(self, port: int) -> bytes | None:
+        """The bytes; None where something else listens there."""
+        place = self.place
+        soon = min(self.end, time.monotonic() + SILENCE_SECONDS)
+        limit = max(0.001, soon - time.monotonic())
+        with socket.create_connection((place.address, port), timeout=limit) as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            host = socket.gethostname().encode()[:64]
+            nonce = os.urandom(NONCE_BYTES)
+            numbers = (place.size, place.rank, self.number)
+            question = QUESTION.pack(HELLO, _job(place), *numbers, self.token, nonce, os.getpid(), host)
+            connection.sendall(question)
+            head = _receive(connection, CHALLENGE.size, soon)
+            if head is None or head[: len(HELLO)] != HELLO:
+                return None
+            theirs = head[len(HELLO) :]
+            connection.sendall(_proof(self.key, b"rank", question, theirs))
+            session = _proof(self.key, b"session", question, theirs)
+            self.reached = f"{port}, which did not say that all ranks had come"
+            data = self._await(connection, port, session, ID)
+            if data is None:
+                return None
+            connection.sendall(_proof(session, b"done"))
+            self.reached = f"{port}, which did not say that all ranks had the id"
+            return None if self._await(connection, port, session, GO) is None else data
+
+    def _await(self, connection: socket.socket, port: int, session: bytes, kind: int) -> bytes | None:
+        """The bytes of rank 0's next message; None where it is none of its, or the connection broke.
+
+        Raises:
+            RuntimeError: it refuses this process.
+        """
+        head = _receive(connection, MESSAGE.size, self.end)
         if head is None:
             return None
-        hello, wrong, size = ANSWER.unpack(head)
-        if hello != HELLO or size > MOST_BYTES:
+        found, size = MESSAGE.unpack(head)
+        rest = _receive(connection, size + PROOF_BYTES, self.end) if size <= MOST_BYTES else None
+        if rest is None:
             return None
-        data = _receive(connection, size)
-        if data is None:
+        data, proof = rest[:size], rest[size:]
+        if not hmac.compare_digest(proof, _proof(session, b"message", head + data)):
+            self.reached = ""
+            self.mismatch = f"port {port}: what answers there has another ACCELRT_RENDEZVOUS_KEY"
             return None
-        if wrong:
-            raise RuntimeError(f"rank 0 refuses this process: {data.decode()} ({place.launcher})")
-        connection.sendall(DONE)
-        return data
+        if found == GIVES_UP:
+            raise _GivesUp(data.decode(errors="replace"))
+        if found == REFUSAL:
+            raise RuntimeError(
+                f"rank 0 refuses this process: {data.decode(errors='replace')} ({self.place.launcher})"
+            )
+        return data if found == kind else None
 
 
-def _receive(connection: socket.socket, size: int) -> bytes | None:
+def _receive(connection: socket.socket, size: int, end: float) -> bytes | None:
+    """So many bytes; None where the connection ends before."""
     found = b""
     while len(found) < size:
+        left = end - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("timed out")
+        connection.settimeout(None if left == float("inf") else left)
         part = connection.recv(size - len(found))
         if not part:
             return None

@@ -1,7 +1,8 @@
 """The exchange of a communicator's id over TCP: who is let in, who is not, and what each is told."""
 
+import os
+import signal
 import socket
-import struct
 import threading
 import time
 
@@ -43,7 +44,7 @@ class Ranks:
         self.found = {}
         self.threads = []
 
-    def start(self, where, timeout=20.0, name=None, number=0):
+    def start(self, where, timeout=20.0, name=None, number=0, token=None):
         def run():
             end = time.monotonic() + timeout
             try:
@@ -51,7 +52,8 @@ class Ranks:
                     rendezvous._Server(where, number, ID, end, timeout).serve()
                     self.found[name or 0] = ID
                 else:
-                    self.found[name or where.rank] = rendezvous._ask(where, number, end, timeout)
+                    asker = rendezvous._Asker(where, number, end, timeout, token or os.urandom(16))
+                    self.found[name or where.rank] = asker.ask()
             except Exception as error:
                 self.found[name or where.rank] = error
 
@@ -62,6 +64,32 @@ class Ranks:
         for each in self.threads:
             each.join(60)
         return self.found
+
+
+def question(where, token=bytes(16)):
+    numbers = (where.size, where.rank, 0)
+    job = rendezvous._job(where)
+    return rendezvous.QUESTION.pack(rendezvous.HELLO, job, *numbers, token, bytes(16), 77, b"nowhere")
+
+
+def connect(port):
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            return socket.create_connection(("127.0.0.1", port), timeout=5)
+        except ConnectionRefusedError:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
+def claim(where, token):
+    """A connection that has proved to be a rank, as far as this process's key goes."""
+    connection = connect(where.port)
+    connection.sendall(question(where, token))
+    answer = connection.recv(rendezvous.CHALLENGE.size, socket.MSG_WAITALL)
+    nonce = answer[len(rendezvous.HELLO) :]
+    connection.sendall(rendezvous._proof(rendezvous._key(where), b"rank", question(where, token), nonce))
+    return connection
 
 
 @pytest.fixture
@@ -94,7 +122,7 @@ def test_strangers_are_cut_off_and_change_nothing(ranks):
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
         strangers[-1].sendall(said)
-    other_job = rendezvous.QUESTION.pack(rendezvous.HELLO, bytes(16), 2, 1, 0)
+    other_job = question(place(1, 2, port, job="another"))
     with socket.create_connection(("127.0.0.1", port), timeout=5) as guess:
         guess.sendall(other_job)
         assert guess.recv(1) == b""  # no id for it
@@ -126,14 +154,16 @@ def test_something_else_on_the_port_is_left_alone(ranks, monkeypatch):
         assert ranks.join() == {0: ID, 1: ID}
 
 
-def test_ranks_that_do_not_come_are_named(ranks):
+def test_ranks_that_do_not_come_are_named_to_all_that_came(ranks):
     port = launched.free_port()
-    ranks.start(place(0, 4, port), timeout=0.5)
+    ranks.start(place(0, 4, port), timeout=0.7)
     ranks.start(place(2, 4, port), timeout=20)
     found = ranks.join()
-    assert found[2] == ID
-    with pytest.raises(TimeoutError, match=r"ranks 1, 3 of 4 did not come to 127.0.0.1:\d+ within 0.5 s"):
+    text = r"ranks 1, 3 of 4 did not come to 127.0.0.1:\d+ within 0.7 s"
+    with pytest.raises(TimeoutError, match=text):
         raise found[0]
+    with pytest.raises(TimeoutError, match=f"rank 0 gave up: {text}"):
+        raise found[2]
 
 
 def test_a_rank_without_rank_zero_says_where_it_looked():
@@ -155,16 +185,132 @@ def test_ranks_that_disagree_on_their_number_are_told(ranks):
         raise found[0]
 
 
-def test_a_number_given_twice_is_refused_once_the_first_has_its_id(ranks):
+def test_two_processes_with_one_number_are_told_so_as_is_everybody_else(ranks):
+    port, text = launched.free_port(), r"two processes are rank 1: process \d+ on .*, and process \d+ on"
+    ranks.start(place(0, 4, port))
+    with claim(place(2, 4, port), bytes(16)) as other:
+        ranks.start(place(1, 4, port))
+        ranks.start(place(1, 4, port), name="twin")
+        found = ranks.join()
+        kind, size = rendezvous.MESSAGE.unpack(other.recv(rendezvous.MESSAGE.size, socket.MSG_WAITALL))
+        assert kind == rendezvous.REFUSAL
+        assert b"two processes are rank 1" in other.recv(size, socket.MSG_WAITALL)
+    for name in (0, 1, "twin"):
+        with pytest.raises(RuntimeError, match=text):
+            raise found[name]
+
+
+def test_a_process_that_asks_again_takes_its_own_place(ranks):
+    port, token = launched.free_port(), bytes(16)
+    ranks.start(place(0, 3, port))
+    with claim(place(1, 3, port), token):  # and says no more
+        ranks.start(place(1, 3, port), token=token)
+        ranks.start(place(2, 3, port))
+        assert ranks.join() == {0: ID, 1: ID, 2: ID}
+
+
+def test_a_rank_whose_connection_broke_makes_room_for_another_process(ranks):
     port = launched.free_port()
-    ranks.start(place(0, 3, port), timeout=2)
+    ranks.start(place(0, 3, port))
+    claim(place(1, 3, port), bytes(16)).close()
     ranks.start(place(1, 3, port))
+    ranks.start(place(2, 3, port))
+    assert ranks.join() == {0: ID, 1: ID, 2: ID}
+
+
+def test_rank_zero_does_not_go_on_without_a_rank_that_came_and_stopped(ranks):
+    port = launched.free_port()
+    ranks.start(place(0, 3, port), timeout=1)
+    with claim(place(1, 3, port), bytes(16)):
+        ranks.start(place(2, 3, port))
+        found = ranks.join()
+    text = r"rank 1 \(process 77 on nowhere\) came to .* and did not answer any more within 1 s"
+    for name in (0, 2):
+        with pytest.raises(TimeoutError, match=text):
+            raise found[name]
+
+
+@pytest.mark.parametrize("said", [0, 1, 2])
+def test_whoever_stops_halfway_without_a_proof_holds_up_nobody(ranks, said):
+    port = launched.free_port()
+    ranks.start(place(0, 2, port))
+    with connect(port) as stranger:
+        asked = question(place(1, 2, port))
+        stranger.sendall((asked[:30], asked, asked + bytes(31))[said])
+        ranks.start(place(1, 2, port))
+        assert ranks.join() == {0: ID, 1: ID}
+
+
+def test_many_strangers_take_no_place_for_good(ranks, monkeypatch):
+    monkeypatch.setattr(rendezvous, "MOST_STRANGERS", 8)
+    port = launched.free_port()
+    ranks.start(place(0, 2, port))
+    strangers = [connect(port) for _ in range(20)]
+    ranks.start(place(1, 2, port))
+    assert ranks.join() == {0: ID, 1: ID}
+    for each in strangers:
+        each.close()
+
+
+def test_a_moment_without_descriptors_does_not_end_it(ranks, monkeypatch):
+    accept, refused = socket.socket.accept, []
+
+    def refuse_twice(listener):
+        if len(refused) < 2:
+            refused.append(listener)
+            raise OSError(24, "Too many open files")
+        return accept(listener)
+
+    monkeypatch.setattr(socket.socket, "accept", refuse_twice)
+    port = launched.free_port()
+    ranks.start(place(0, 2, port))
+    ranks.start(place(1, 2, port))
+    assert ranks.join() == {0: ID, 1: ID}
+    assert len(refused) == 2
+
+
+def test_who_has_no_secret_takes_no_ranks_place(ranks, monkeypatch):
+    port = launched.free_port()
+    monkeypatch.setenv("ACCELRT_RENDEZVOUS_KEY", "one")
+    ranks.start(place(0, 2, port), timeout=1.5)
+    connect(port).close()  # it has read its key
+    monkeypatch.setenv("ACCELRT_RENDEZVOUS_KEY", "another")
+    ranks.start(place(1, 2, port), timeout=0.5)
     ranks.threads[1].join(20)
-    ranks.start(place(1, 3, port), name="twin")
+    with pytest.raises(TimeoutError, match="what answers there has another ACCELRT_RENDEZVOUS_KEY"):
+        raise ranks.found[1]
     found = ranks.join()
-    assert found[1] == ID
-    with pytest.raises(RuntimeError, match="rank 1 asked twice: two processes have that number"):
-        raise found["twin"]
+    with pytest.raises(TimeoutError, match=r"ranks 1 of 2 did not come.*as rank 1, has another ACCELRT_REND"):
+        raise found[0]
+
+
+def test_ranks_with_one_secret_meet_beside_one_without(ranks, monkeypatch):
+    port = launched.free_port()
+    monkeypatch.setenv("ACCELRT_RENDEZVOUS_KEY", "one")
+    ranks.start(place(0, 2, port))
+    connect(port).close()
+    monkeypatch.delenv("ACCELRT_RENDEZVOUS_KEY")
+    stranger = claim(place(1, 2, port), bytes(16))
+    monkeypatch.setenv("ACCELRT_RENDEZVOUS_KEY", "one")
+    ranks.start(place(1, 2, port))
+    assert ranks.join() == {0: ID, 1: ID}
+    stranger.close()
+
+
+def exchange_in_process():
+    print(nccl.exchange(lambda: ID, timeout=60) == ID, flush=True)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_is_stopped_and_continued_comes_all_the_same(rank):
+    port = launched.free_port()
+    processes = [launched.start(exchange_in_process, each, 3, port) for each in range(2)]
+    processes[rank].send_signal(signal.SIGSTOP)
+    processes.append(launched.start(exchange_in_process, 2, 3, port))
+    time.sleep(0.3)  # whatever they have reached by then
+    processes[rank].send_signal(signal.SIGCONT)
+    for each in processes:
+        assert launched.finish(each) == (0, "True\n")
 
 
 def test_an_early_rank_of_the_next_communicator_waits_for_it(ranks):
@@ -179,6 +325,6 @@ def test_an_early_rank_of_the_next_communicator_waits_for_it(ranks):
     assert ranks.join() == {0: ID, 1: ID, "next": ID, "zero again": ID}
 
 
-def test_answers_are_packed_alike_on_every_machine():
-    assert rendezvous.QUESTION.size == struct.calcsize("<24s16sIII") == 52
+def test_questions_are_packed_alike_on_every_machine():
+    assert rendezvous.QUESTION.size == 24 + 16 + 3 * 4 + 16 + 16 + 4 + 64
     assert len(rendezvous.HELLO) == 24
