@@ -205,6 +205,12 @@ VARIABLES = {
             number_to(10**9),
         ),
         Variable(
+            "ACCELRT_HOST_END_DELAY_US",
+            "0",
+            "microseconds within each end of a capture of the host driver",
+            number_to(10**9),
+        ),
+        Variable(
             "ACCELRT_HOST_THREADS",
             "0",
             "threads that run a kernel of the host driver, 1 to 64; 0 is one for each processor",

@@ -9,6 +9,9 @@ import pytest
 
 os.environ.setdefault("ACCELRT_DRIVER", "host")
 os.environ.setdefault("ACCELRT_DEBUG", "2")
+os.environ.setdefault(
+    "ACCELRT_HOST_END_DELAY_US", "50"
+)  # other threads' calls come in between, and are counted
 ON_HOST = os.environ["ACCELRT_DRIVER"] == "host"
 
 # A shell has what it starts in the background ignore interrupts, and so would the programs that tests start.
@@ -51,12 +54,20 @@ def calls_of_gone_streams():
     return host.calls_of_gone_streams() if ON_HOST else 0
 
 
+def calls_beside_ends():
+    from accelrt.driver.host import driver as host
+
+    return host.calls_beside_ends() if ON_HOST else 0
+
+
 @pytest.fixture(autouse=True)
 def _nothing_left_behind(request):
-    calls = calls_of_gone_streams()
+    calls, beside_ends = calls_of_gone_streams(), calls_beside_ends()
     yield
     import accelrt
 
+    if "beside_ends" not in request.keywords:
+        assert calls_beside_ends() == beside_ends
     if "own_process" in request.keywords or not accelrt.is_initialized():
         return
     gc.collect()

@@ -334,11 +334,10 @@ cdef bint is_asynchronous(Operand* side) except -1:
 
 cdef bint may_capture(Stream stream) noexcept:
     # Perhaps for another library: asking for such a stream would break its capture.
-    cdef uint64_t capture = 0
     cdef int status = CAPTURE_NONE
     cdef int code
     with nogil:
-        code = registry.active().capture_status(stream.device_index, stream.handle, &status, &capture)
+        code = registry.active().stream_is_capturing(stream.device_index, stream.handle, &status)
     return code != 0 or status != CAPTURE_NONE
 
 

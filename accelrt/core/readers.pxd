@@ -13,10 +13,10 @@ cdef extern from *:
     #include <sched.h>
     #include <string.h>
     #include <unistd.h>
-    #define ACCELRT_SHARDS 16
+    #define accelrt_shard_count 16
     typedef struct { long counts[2]; char apart[48]; } accelrt_shard;
     typedef struct {
-        accelrt_shard shards[ACCELRT_SHARDS] __attribute__((aligned(64)));
+        accelrt_shard shards[accelrt_shard_count] __attribute__((aligned(64)));
         long half __attribute__((aligned(64)));  /* 0 or 1, where threads count themselves */
         int turn;                                /* one at a time waits */
     } accelrt_readers;
@@ -32,7 +32,7 @@ cdef extern from *:
     }
     static inline void accelrt_leave_readers(long *count) { __atomic_sub_fetch(count, 1, __ATOMIC_RELEASE); }
     static inline void accelrt_await_half(accelrt_readers *all, long half) {
-        for (int shard = 0; shard < ACCELRT_SHARDS; shard++)
+        for (int shard = 0; shard < accelrt_shard_count; shard++)
             for (int round = 0; __atomic_load_n(&all->shards[shard].counts[half], __ATOMIC_SEQ_CST); round++)
                 if (round > 10000) usleep(50);  /* a driver's call that waits for a stream, say */
                 else if (round > 100) sched_yield();

@@ -22,6 +22,40 @@ cdef void count_out_capture() noexcept nogil  # after it ended, or did not begin
 cdef bint enter_wait() noexcept nogil
 cdef void leave_wait() noexcept nogil  # after an enter_wait that answered True
 
+# While one thread ends a capture, a driver crashes where another asks it anything about the capture's streams but
+# stream_is_capturing.  So the active table is a driver's with rows of the guard over those that name a stream or an event:
+# each says that it asks, and the row capture_end waits until nobody does.  Who comes meanwhile waits for the end.
+cdef Table* guard_table(Table* table, Table* blank) noexcept nogil  # blank: a table with no row filled
+
+cdef extern from *:
+    """
+    /* One for each thread that asks; only the thread itself writes inside and may_wait. */
+    typedef struct accelrt_asker {
+        long inside __attribute__((aligned(64)));  /* calls begun and not over, one within the other */
+        int may_wait;    /* the outermost is one that may wait within the driver */
+        int taken;       /* a thread has it */
+        int farewells;   /* how often its thread's end was put off */
+        struct accelrt_asker *next;
+    } accelrt_asker;
+    """
+    ctypedef struct Asker "accelrt_asker":
+        pass
+
+# For rows: waits while a capture ends, unless the thread is inside already.  The answer is for leave_asking, on the same
+# thread, and may be NULL.
+cdef Asker* enter_asking(bint may_wait) noexcept nogil
+cdef void leave_asking(Asker* asker) noexcept nogil
+# For what is asked on accelrt's own account: False where a capture ends just now, so that it is to be asked later.
+# Never waits; may nest, and rows may be called inside.
+cdef bint try_asking() noexcept nogil
+cdef void stop_asking() noexcept nogil  # after a try_asking that answered True, on the same thread
+cdef bint is_ending() noexcept nogil    # whether a capture ends just now
+
+# Captures that others end, who say so afterwards or never.  From before one begins until it is said to be over no stream
+# is recorded on accelrt's own account.
+cdef void expect_told_capture() noexcept nogil  # as expect_capture
+cdef void count_out_told_capture() noexcept nogil
+
 cdef int meaning_of(int code) noexcept nogil
 # Whether the stream is captured, by accelrt or another library; for the legacy default stream, whether one is that it
 # would wait for.

@@ -6,9 +6,9 @@ always sees the other.  The mutex is only for sleeping, and the last in the lock
 from libc.stdint cimport uint64_t
 
 from accelrt.core.locks cimport (
-    add_count, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock, store_count,
+    add_count, load_count, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock, store_count,
 )
-from accelrt.driver.table cimport CAPTURE_NONE, CAPTURE_RELAXED
+from accelrt.driver.table cimport CAPTURE_NONE, CAPTURE_RELAXED, host_fn
 from accelrt.status cimport (
     CAPTURED_EVENT, CAPTURE_IMPLICIT, CAPTURE_UNSUPPORTED, CAPTURE_WRONG_THREAD, DEINITIALIZED, INVALID_CONTEXT,
     INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE, NOT_READY,
@@ -41,6 +41,7 @@ cdef pthread_mutex_t gate        # for the condition variable alone
 cdef pthread_cond_t none_inside
 captures = 0
 cdef long waits = 0              # threads inside
+cdef long told_captures = 0      # that others end
 
 
 cdef void expect_capture() noexcept nogil:
@@ -62,6 +63,18 @@ cdef void count_out_capture() noexcept nogil:
     add_count(&captures, -1)
 
 
+cdef void expect_told_capture() noexcept nogil:
+    # After await_askers everybody who looked before has left, and later looks see the count.
+    expect_capture()
+    add_count(&told_captures, 1)
+    await_askers()
+
+
+cdef void count_out_told_capture() noexcept nogil:
+    add_count(&told_captures, -1)
+    count_out_capture()
+
+
 cdef bint enter_wait() noexcept nogil:
     if load_count(&captures):
         return False
@@ -77,6 +90,202 @@ cdef void leave_wait() noexcept nogil:
         pthread_mutex_lock(&gate)
         pthread_cond_broadcast(&none_inside)
         pthread_mutex_unlock(&gate)
+
+
+# --- the end of a capture -------------------------------------------------------------------------------------
+
+# Each thread writes that it asks into a place of its own, by plain stores, and then looks whether a capture ends.  A thread
+# that ends one says so, has every processor that runs a thread of this process pass a memory barrier (membarrier(2)), and
+# then reads all the places: so of the two at least one sees the other, and asking costs no atomic operation.  Where the
+# kernel has no such call, those who ask pass a barrier themselves.
+#
+# A thread that asks waits for nothing of accelrt's, but the driver may let it wait: for room in a full queue, or for the
+# stream's work where a copy is of ordinary memory.  What it waits for may want the thread that ends the capture.  So that
+# one has patience, not for ever: such a call has looked at the capture long before, at its begin.
+cdef extern from *:
+    """
+    #include <pthread.h>
+    #include <sched.h>
+    #include <stdlib.h>
+    #include <string.h>
+    #include <sys/syscall.h>
+    #include <time.h>
+    #include <unistd.h>
+    #define accelrt_patience_ns 1000000000LL     /* with a call that waits for nothing */
+    #define accelrt_waiting_ns 10000000LL        /* with one that may wait within the driver */
+    enum { accelrt_barrier_all = 1 << 3, accelrt_barrier_register = 1 << 4 };  /* MEMBARRIER_CMD_*PRIVATE_EXPEDITED */
+    static accelrt_asker *accelrt_askers;        /* of all threads; places are used again, and never freed */
+    static __thread accelrt_asker *accelrt_me;
+    static pthread_key_t accelrt_farewell;
+    static int accelrt_ending;                   /* a capture ends */
+    static int accelrt_fenced;                   /* the kernel has no barrier for all */
+    static long accelrt_sleepers;                /* threads that wait for the end asleep */
+    static pthread_mutex_t accelrt_one_end;      /* one capture ends at a time */
+    static pthread_mutex_t accelrt_end_lock;     /* for the condition alone */
+    static pthread_cond_t accelrt_end_over;
+
+    static int accelrt_barrier(int command) { return (int)syscall(SYS_membarrier, command, 0, 0); }
+    static void accelrt_say_farewell(void *place) {
+        /* Other libraries' threads may call from destructors of their own: the place goes in the last round of them. */
+        accelrt_asker *asker = place;
+        if (++asker->farewells < 3) { pthread_setspecific(accelrt_farewell, asker); return; }
+        accelrt_me = NULL;
+        asker->farewells = 0;
+        __atomic_store_n(&asker->taken, 0, __ATOMIC_RELEASE);
+    }
+    static __attribute__((noinline)) accelrt_asker *accelrt_enlist(void) {
+        accelrt_asker *asker = __atomic_load_n(&accelrt_askers, __ATOMIC_ACQUIRE);
+        int free = 0;
+        for (; asker != NULL; asker = asker->next, free = 0)
+            if (!__atomic_load_n(&asker->taken, __ATOMIC_RELAXED)
+                && __atomic_compare_exchange_n(&asker->taken, &free, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) break;
+        if (asker == NULL) {
+            asker = aligned_alloc(64, sizeof *asker);
+            if (asker == NULL) return NULL;  /* asks unguarded: without these bytes the process is lost anyway */
+            memset(asker, 0, sizeof *asker);
+            asker->taken = 1;
+            asker->next = __atomic_load_n(&accelrt_askers, __ATOMIC_RELAXED);
+            while (!__atomic_compare_exchange_n(&accelrt_askers, &asker->next, asker, 1, __ATOMIC_SEQ_CST,
+                                                __ATOMIC_RELAXED)) { }
+        }
+        accelrt_me = asker;
+        pthread_setspecific(accelrt_farewell, asker);
+        return asker;
+    }
+    static inline int accelrt_enter(accelrt_asker *me, int may_wait) {
+        /* Whether the thread may go on: no capture ends, or it was inside before. */
+        long inside = me->inside;
+        if (inside) { __atomic_store_n(&me->inside, inside + 1, __ATOMIC_RELAXED); return 1; }
+        __atomic_store_n(&me->may_wait, may_wait, __ATOMIC_RELAXED);
+        __atomic_store_n(&me->inside, 1, __ATOMIC_RELAXED);
+        if (__builtin_expect(accelrt_fenced, 0)) __atomic_thread_fence(__ATOMIC_SEQ_CST);
+        else __atomic_signal_fence(__ATOMIC_SEQ_CST);
+        return __builtin_expect(!__atomic_load_n(&accelrt_ending, __ATOMIC_ACQUIRE), 1);
+    }
+    static inline void accelrt_leave(accelrt_asker *me) {
+        if (me != NULL) __atomic_store_n(&me->inside, me->inside - 1, __ATOMIC_RELEASE);
+    }
+    static __attribute__((noinline)) void accelrt_await_end(void) {
+        for (int round = 0; round < 200; round++) {
+            if (!__atomic_load_n(&accelrt_ending, __ATOMIC_ACQUIRE)) return;
+            if (round >= 100) sched_yield();
+        }
+        pthread_mutex_lock(&accelrt_end_lock);
+        __atomic_add_fetch(&accelrt_sleepers, 1, __ATOMIC_SEQ_CST);
+        while (__atomic_load_n(&accelrt_ending, __ATOMIC_SEQ_CST)) pthread_cond_wait(&accelrt_end_over, &accelrt_end_lock);
+        __atomic_sub_fetch(&accelrt_sleepers, 1, __ATOMIC_SEQ_CST);
+        pthread_mutex_unlock(&accelrt_end_lock);
+    }
+    static inline accelrt_asker *accelrt_enter_asking(int may_wait) {
+        accelrt_asker *me = accelrt_me;
+        if (__builtin_expect(me == NULL, 0) && (me = accelrt_enlist()) == NULL) return NULL;
+        while (!accelrt_enter(me, may_wait)) { accelrt_leave(me); accelrt_await_end(); }
+        return me;
+    }
+    static int accelrt_try_asking(void) {
+        accelrt_asker *me = accelrt_me;
+        if (me == NULL && (me = accelrt_enlist()) == NULL) return 0;
+        if (accelrt_enter(me, 0)) return 1;
+        accelrt_leave(me);
+        return 0;
+    }
+    static long long accelrt_clock(void) {
+        struct timespec now;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        return now.tv_sec * 1000000000LL + now.tv_nsec;
+    }
+    static void accelrt_await_asker(accelrt_asker *asker) {
+        long long begun = 0, waited;
+        for (int round = 0; __atomic_load_n(&asker->inside, __ATOMIC_ACQUIRE); round++) {
+            if (round < 200) continue;
+            if (begun == 0) begun = accelrt_clock();
+            waited = accelrt_clock() - begun;
+            if (waited > (__atomic_load_n(&asker->may_wait, __ATOMIC_RELAXED) ? accelrt_waiting_ns : accelrt_patience_ns))
+                return;
+            if (waited > 100000) usleep(50);
+            else sched_yield();
+        }
+    }
+    static void accelrt_await_askers(void) {
+        if (accelrt_fenced || accelrt_barrier(accelrt_barrier_all)) __atomic_thread_fence(__ATOMIC_SEQ_CST);
+        for (accelrt_asker *asker = __atomic_load_n(&accelrt_askers, __ATOMIC_ACQUIRE); asker != NULL; asker = asker->next)
+            if (asker != accelrt_me) accelrt_await_asker(asker);
+    }
+    static void accelrt_begin_end(void) {
+        pthread_mutex_lock(&accelrt_one_end);
+        __atomic_store_n(&accelrt_ending, 1, __ATOMIC_SEQ_CST);
+        accelrt_await_askers();
+    }
+    static void accelrt_finish_end(void) {
+        __atomic_store_n(&accelrt_ending, 0, __ATOMIC_SEQ_CST);
+        if (__atomic_load_n(&accelrt_sleepers, __ATOMIC_SEQ_CST)) {
+            pthread_mutex_lock(&accelrt_end_lock);
+            pthread_cond_broadcast(&accelrt_end_over);
+            pthread_mutex_unlock(&accelrt_end_lock);
+        }
+        pthread_mutex_unlock(&accelrt_one_end);
+    }
+    static void accelrt_begin_asking_anew(void) {
+        /* At import, and in a forked child, whose one thread is inside nothing. */
+        for (accelrt_asker *asker = accelrt_askers; asker != NULL; asker = asker->next) {
+            asker->inside = 0;
+            asker->taken = asker == accelrt_me;
+        }
+        accelrt_ending = 0;
+        accelrt_sleepers = 0;
+        pthread_mutex_init(&accelrt_one_end, NULL);
+        pthread_mutex_init(&accelrt_end_lock, NULL);
+        pthread_cond_init(&accelrt_end_over, NULL);
+        accelrt_fenced = accelrt_barrier(accelrt_barrier_register) != 0;
+    }
+    static void accelrt_make_farewell(void) { pthread_key_create(&accelrt_farewell, accelrt_say_farewell); }
+    """
+    Asker* enter_asking_here "accelrt_enter_asking" (bint may_wait) noexcept nogil
+    void leave_asking_here "accelrt_leave" (Asker* asker) noexcept nogil
+    bint try_asking_here "accelrt_try_asking" () noexcept nogil
+    Asker* this_asker "accelrt_me"
+    int ending "accelrt_ending"
+    int load_flag "__atomic_load_n" (int* flag, int order) noexcept nogil
+    int ACQUIRE "__ATOMIC_ACQUIRE"
+    void await_askers "accelrt_await_askers" () noexcept nogil
+    void begin_end "accelrt_begin_end" () noexcept nogil
+    void finish_end "accelrt_finish_end" () noexcept nogil
+    void begin_asking_anew "accelrt_begin_asking_anew" () noexcept nogil
+    void make_farewell "accelrt_make_farewell" () noexcept nogil
+
+cdef Table guarded_table
+cdef Table* inner = NULL    # the driver's, under the guard
+
+include "guarded_rows.pxi"
+
+
+cdef Table* guard_table(Table* table, Table* blank) noexcept nogil:
+    global inner, guarded_table
+    if table != &guarded_table:
+        inner = table
+    guarded_table = inner[0]
+    fill_guarded(&guarded_table, inner, blank)
+    return &guarded_table
+
+
+cdef Asker* enter_asking(bint may_wait) noexcept nogil:
+    return enter_asking_here(may_wait)
+
+
+cdef void leave_asking(Asker* asker) noexcept nogil:
+    leave_asking_here(asker)
+
+
+cdef bint try_asking() noexcept nogil:
+    return try_asking_here()
+
+
+cdef void stop_asking() noexcept nogil:
+    leave_asking_here(this_asker)
+
+
+cdef bint is_ending() noexcept nogil:
+    return load_flag(&ending, ACQUIRE) != 0
 
 
 # --- what may be asked, and what is answered ------------------------------------------------------------------
@@ -100,9 +309,8 @@ cdef bint is_captured_event(int code) noexcept nogil:
 
 cdef bint is_capturing(Table* table, int device, uintptr_t stream, int* out_code) noexcept nogil:
     # The legacy default stream may not even be asked beside a capture of a stream that waits for it.
-    cdef uint64_t capture = 0
     cdef int status = CAPTURE_NONE
-    cdef int code = table.capture_status(device, stream, &status, &capture)
+    cdef int code = table.stream_is_capturing(device, stream, &status)
     out_code[0] = 0 if code == CAPTURE_IMPLICIT else code
     return code == CAPTURE_IMPLICIT or (code == 0 and status != CAPTURE_NONE)
 
@@ -111,16 +319,19 @@ cdef int query_uncaptured(Table* table, int device, uintptr_t stream, const char
     # To query a capturing stream would break its capture, and to query any stream in another mode than relaxed would
     # break one that another thread has open in global mode.
     cdef int mode, code
-    out_row[0] = b"capture_status"
-    if is_capturing(table, device, stream, &code):
+    out_row[0] = b"stream_is_capturing"
+    if not try_asking():
         return NOT_READY
+    if is_capturing(table, device, stream, &code):
+        code = NOT_READY
     if code == 0:
         out_row[0] = b"capture_mode_exchange"
         code = go_relaxed(table, &mode)
-    if code == 0:
-        out_row[0] = b"stream_query"
-        code = table.stream_query(device, stream)
-        restore_mode(table, mode)
+        if code == 0:
+            out_row[0] = b"stream_query"
+            code = table.stream_query(device, stream)
+            restore_mode(table, mode)
+    stop_asking()
     return code
 
 
@@ -152,13 +363,16 @@ cdef int record_and_look(Table* table, int device, uintptr_t event, uintptr_t st
 cdef int record_behind(Table* table, int device, uintptr_t event, uintptr_t stream) noexcept nogil:
     # On the legacy default stream an event breaks a capture of a stream that waits for it; which streams do, and
     # which of them capture, may change between the look and the record.
-    cdef int code
-    if stream > LEGACY_LAST:
-        return record_and_look(table, device, event, stream)
-    if not enter_wait():
+    cdef int code = NOT_READY
+    cdef bint legacy = stream <= LEGACY_LAST
+    if legacy and not enter_wait():
         return NOT_READY
-    code = record_and_look(table, device, event, stream)
-    leave_wait()
+    if try_asking():
+        if load_count(&told_captures) == 0:
+            code = record_and_look(table, device, event, stream)
+        stop_asking()
+    if legacy:
+        leave_wait()
     return code
 
 
@@ -166,10 +380,13 @@ cdef void begin_anew() noexcept nogil:
     # Now, and in a forked child, where the parent's captures and waits do not exist.
     store_count(&waits, 0)
     store_count(&captures, 0)
+    store_count(&told_captures, 0)
     pthread_mutex_init(&gate, NULL)
     pthread_cond_init(&none_inside, NULL)
+    begin_asking_anew()
 
 
+make_farewell()
 begin_anew()
 pthread_atfork(NULL, NULL, &begin_anew)
 
@@ -202,3 +419,8 @@ cdef void restore_mode(Table* table, int before) noexcept nogil:
 def has_open_captures():
     """Whether a capture of this process's is open or about to begin, on any thread."""
     return captures_open()
+
+
+def is_capture_ending():
+    """Whether a thread of this process's ends a capture just now, so that what is about streams has to wait."""
+    return is_ending()

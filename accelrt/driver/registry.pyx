@@ -9,6 +9,7 @@ import importlib
 from libc.string cimport memset
 from libc.stdint cimport uint64_t, uintptr_t
 
+from accelrt.driver.capture_guard cimport guard_table
 from accelrt.driver.table cimport Table, TABLE_VERSION, host_fn
 from accelrt.driver.waiting cimport are_abandoned, begin_wait, drop_with_gil, end_wait, make_thread_state
 from accelrt.status cimport FORKED, INIT_FAILED, NOT_SUPPORTED, keep_init_error, raise_status, refuse_copy
@@ -59,6 +60,14 @@ cdef Table* table_named(str name) except NULL:
 
 
 cdef int activate(Table* table) except -1:
+    # The guard stands under the faults: a thread that is made to wait there does not count as one that asks.
+    global wrapped
+    cdef Table blank
+    begin_table(&blank, table.name)
+    if table == &fault_table:
+        wrapped = guard_table(wrapped, &blank)
+    else:
+        table = guard_table(table, &blank)
     store_table(&in_use, table)
     return 0
 

@@ -1,11 +1,11 @@
 """Reads driver/table.pxd and the drivers' modules, and writes what can be written from them alone.
 
-Three sets of rows do little more than forward: those of the table that initialises at first use, those of
-the table that injects faults, and those that Python sees.  Each is derived from the contract at build time,
-so that a row is declared once.  A driver fills the rows that its modules define: a module that includes
-NAME_rows.pxi has in it fill_NAME, which puts every function that bears a row's name into the table, and, in
-the cuda driver, asks the library for the functions whose types the module declares.  setup.py calls
-write_all() before it cythonizes.
+Four sets of rows do little more than forward: those of the table that initialises at first use, those of
+the table that injects faults, those that the end of a capture excludes, and those that Python sees.  Each is
+derived from the contract at build time, so that a row is declared once.  A driver fills the rows that its
+modules define: a module that includes NAME_rows.pxi has in it fill_NAME, which puts every function that bears
+a row's name into the table, and, in the cuda driver, asks the library for the functions whose types the
+module declares.  setup.py calls write_all() before it cythonizes.
 """
 
 import re
@@ -21,6 +21,13 @@ BUFFERS = {
     "out_log": (4096, "out_log.decode(errors='replace')"),
     "out_ipc": (64, "(<char*>out_ipc)[:64]"),
 }
+# Rows that name a stream or an event and are not held back: one may be asked at any time, two wait, so that
+# their drivers hold back the calls that they are made of.
+AT_ANY_TIME = ("stream_is_capturing", "stream_synchronize", "event_synchronize")
+# Rows that may wait within the driver, for room in a queue or for work of the stream.
+MAY_WAIT = re.compile(
+    "copy|fill|kernel_launch|graph_launch|graph_upload|stream_host_func|async_|conditional_"
+)
 DEFINED = re.compile(r"^cdef int (\w+)\(", re.M)
 INCLUDED = re.compile(r'^include "(\w+)_rows\.pxi"', re.M)
 SYMBOL = re.compile(r"ctypedef int \(\*PFN_(cu\w+)_v(\d+)\)\([^)]*\) noexcept nogil  # (.+)")
@@ -99,6 +106,36 @@ def intercepted(row: Row, index: int) -> str:
         f"        park_at(point)\n"
         f"    return code\n"
     )
+
+
+def is_guarded(row: Row) -> bool:
+    """Whether a row is about a stream or an event, so that no capture may end meanwhile."""
+    named = {"stream", "event", "start"} & {argument.name for argument in row.arguments}
+    return bool(named) and row.name not in AT_ANY_TIME
+
+
+def guarded(row: Row) -> str:
+    """One row of the table that the end of a capture excludes; the end itself excludes all the others."""
+    if row.name == "capture_end":
+        before, after = "cdef int code", "finish_end()"
+        call = f"    begin_end()\n    code = inner.{row.name}({row.names})\n"
+    else:
+        may_wait = MAY_WAIT.match(row.name) is not None
+        before, after = f"cdef Asker* asker = enter_asking({may_wait})", "leave_asking(asker)"
+        call = f"    cdef int code = inner.{row.name}({row.names})\n"
+    return (
+        f"cdef int guarded_{row.name}({row.signature}) noexcept nogil:\n"
+        f"    {before}\n{call}    {after}\n    return code\n"
+    )
+
+
+def guard(rows: list[Row]) -> str:
+    """The function that puts the guarded rows over those that a driver fills."""
+    lines = "\n".join(
+        f"    if table.{name} != blank.{name}:\n        to.{name} = guarded_{name}"
+        for name in (row.name for row in rows)
+    )
+    return f"cdef void fill_guarded(Table* to, Table* table, Table* blank) noexcept nogil:\n{lines}\n"
 
 
 def constant(prefix: str, answer: str, row: Row) -> str:
@@ -230,10 +267,12 @@ def render() -> dict[str, str]:
     registry += [count_filled(rows), names]
     faults = [intercepted(row, i) for i, row in enumerate(rows)]
     faults.append(fill("fault", rows))
+    held_back = [row for row in rows if is_guarded(row)]
     calls = ["cdef class RowCalls:\n    cdef Table* table\n", *map(python_call, rows)]
     return {
         "registry_rows.pxi": "\n\n".join(registry),
         "fault_rows.pxi": "\n\n".join(faults),
+        "guarded_rows.pxi": "\n\n".join([*map(guarded, held_back), guard(held_back)]),
         "python_rows.pxi": "\n".join(calls),
         **render_drivers(rows),
     }

@@ -10,6 +10,8 @@
 #     the thread had before, be it nothing or a context of another library; only set_device leaves it changed;
 #     a row given none needs none: it runs in whatever is current, else in the context of some device;
 #   - capture_status answers an id of 0 unless the capture is ACTIVE;
+#   - while a thread is in capture_end, a driver may crash on any call about the streams of that capture, or an event
+#     recorded in it, but for stream_is_capturing: the active table holds such calls back (capture_guard.pxd);
 #   - out_text has TEXT_BYTES bytes, out_log LOG_BYTES, out_uuid 16, out_ipc 64;
 #   - no row takes the GIL, runs Python or waits for a lock of ours, except where its comment says so; and
 #     device_synchronize, stream_synchronize and event_synchronize between begin_wait and end_wait (waiting.pxd), where
@@ -20,7 +22,7 @@ from libc.stdint cimport uint64_t, uintptr_t
 ctypedef void (*host_fn)(void* data) noexcept nogil
 
 cdef enum:
-    TABLE_VERSION = 7
+    TABLE_VERSION = 8
     TEXT_BYTES = 256
     LOG_BYTES = 4096
 
@@ -148,6 +150,8 @@ cdef struct Table:
     int (*conditional_set)(int device, uintptr_t stream, uint64_t condition, uintptr_t address) noexcept nogil
     int (*conditional_add)(int device, uintptr_t stream, uint64_t condition, int kind, uintptr_t* out_body) noexcept nogil
     int (*capture_begin_to)(int device, uintptr_t stream, uintptr_t body, int mode) noexcept nogil
+    # the status of capture_status alone; may be asked of a stream at any time
+    int (*stream_is_capturing)(int device, uintptr_t stream, int* out_status) noexcept nogil
 
     # kernels; arguments are pointers to the values, which are read before a row returns.  An image is PTX, a cubin or a
     # fatbin for a GPU; for the host device a shared object's bytes, or the path of one (host/kernel.pyx says what is in it)

@@ -34,12 +34,11 @@ cdef enum:
 def is_current_stream_capturing():
     """Whether the calling thread's current stream is captured, by accelrt or by another library.
 
-    The driver is asked (cuStreamGetCaptureInfo).
+    The driver is asked (cuStreamIsCapturing).
     """
     cdef int ordinal = ordinal_of(None)
-    cdef uint64_t capture = 0
     cdef int status = CAPTURE_NONE
-    cdef int code = registry.active().capture_status(ordinal, current_of(ordinal).handle, &status, &capture)
+    cdef int code = registry.active().stream_is_capturing(ordinal, current_of(ordinal).handle, &status)
     return code == 0 and status != CAPTURE_NONE
 
 

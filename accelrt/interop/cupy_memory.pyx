@@ -8,7 +8,7 @@ from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid
 from libc.stdint cimport intptr_t, uint64_t, uintptr_t
 
 from accelrt.devices.device cimport ordinal_of
-from accelrt.driver.capture_guard cimport count_out_capture, expect_capture
+from accelrt.driver.capture_guard cimport count_out_told_capture, expect_told_capture
 from accelrt.errors import OutOfMemoryError
 from accelrt.graphs.graph import graph_pool_handle
 from accelrt.memory.allocator.pool cimport forget_stream, use_across
@@ -249,7 +249,7 @@ cdef class ExternalCapture:
         self.retains_pool = True
         with nogil:
             expect_idle(self.ordinal)
-            expect_capture()
+            expect_told_capture()
         self.counted = True
 
     def __dealloc__(self):
@@ -262,14 +262,15 @@ cdef class ExternalCapture:
     cdef int leave(self) noexcept:
         cdef Record record = self.record
         cdef uint64_t capture = self.capture
+        cdef bint counted = self.counted
         self.record = None
         self.capture = 0
-        if self.counted:
-            self.counted = False
-            count_out_capture()
-        if capture:
+        self.counted = False
+        if counted:
+            count_out_told_capture()
             with nogil:
-                end_capture(self.ordinal, capture)
+                if capture:
+                    end_capture(self.ordinal, capture)
                 follow_capture()
         if record is not None:
             close_capture(record)

@@ -35,11 +35,10 @@ cdef class Record:
 
     cdef bint find_breakage(self) noexcept:
         # Whether the driver says that it is broken.
-        cdef uint64_t capture = 0
         cdef int status = 0
         cdef int code
         with nogil:
-            code = registry.active().capture_status(self.ordinal, self.origin, &status, &capture)
+            code = registry.active().stream_is_capturing(self.ordinal, self.origin, &status)
         return code == 0 and status == CAPTURE_INVALIDATED
 
 

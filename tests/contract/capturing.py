@@ -24,6 +24,7 @@ def fills(rows, stream, device, *values):
 def broken(rows, stream, device=0):
     """Ends a capture that an earlier call broke; the process is as before."""
     assert rows.ok("capture_status", device, stream)[0] == INVALIDATED
+    assert rows.ok("stream_is_capturing", device, stream) == INVALIDATED
     code, graph = rows.capture_end(device, stream)
     assert (code, graph) == (INVALID, 0)
     assert rows.ok("capture_status", device, stream)[0] == NONE

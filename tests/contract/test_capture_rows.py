@@ -26,8 +26,10 @@ from capturing import (
 
 def test_status_names_the_capture(rows, device, stream):
     assert rows.ok("capture_status", 0, stream) == (NONE, 0)
+    assert rows.ok("stream_is_capturing", 0, stream) == NONE
     rows.ok("capture_begin", 0, stream, GLOBAL)
     status, first = rows.ok("capture_status", 0, stream)
+    assert rows.ok("stream_is_capturing", 0, stream) == ACTIVE
     assert status == ACTIVE
     rows.ok("graph_destroy", rows.ok("capture_end", 0, stream))
     rows.ok("capture_begin", 0, stream, GLOBAL)

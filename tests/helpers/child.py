@@ -16,7 +16,9 @@ def interpreter(function, then, environment):
     """
     code = (
         f"import gc; from {function.__module__} import {function.__name__} as scenario\n"
-        f"gc.freeze()\ntry: {then}\nfinally: gc.unfreeze()"
+        f"gc.freeze()\ntry: {then}\nfinally: gc.unfreeze()\n"
+        "host = __import__('sys').modules.get('accelrt.driver.host.driver')\n"
+        "assert host is None or host.calls_beside_ends() == 0, 'a call about a capture that was being ended'"
     )
     settings = {"ACCELRT_DRIVER": "host", "ACCELRT_DEBUG": "2"}
     settings["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))

@@ -12,13 +12,15 @@ CUDA runtime and every other library of the process use.
 **Waits.**  The main thread has to look for signals while a row waits.  The driver has no wait with an end, so such a
 wait asks for an event: the user's own, or one recorded for it behind the stream's or the device's work so far.  A
 stream is not asked itself for long: while other threads put work in, it might never be found idle.  Without brackets
-(waiting.pxd) a row waits as the driver does.
+(waiting.pxd) a row waits as the driver does, for an event too: the end of a capture excludes every call about a stream
+(capture_guard.pxd), and must not be kept waiting for its work.
 """
 from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.stdint cimport uintptr_t
 from libc.stdlib cimport calloc, free
 
 from accelrt.core.locks cimport pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock
+from accelrt.driver.capture_guard cimport Asker, enter_asking, leave_asking
 from accelrt.driver.cuda.types cimport (
     CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS, CU_GET_PROC_ADDRESS_LEGACY_STREAM, CUcontext, CUdevice,
     CUdevice_attribute, CUevent, CUlimit, CUuuid,
@@ -27,7 +29,7 @@ from accelrt.driver.table cimport EVENT_DISABLE_TIMING, TEXT_BYTES, Table
 from accelrt.driver.waiting cimport INTERRUPTED, is_interruptible, pause_on, poll, poll_briefly, pthread_cond_t
 from accelrt.status cimport (
     INVALID_CONTEXT, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE, NOT_READY, NOT_SUPPORTED, NO_DEVICE,
-    PEER_ACCESS_ENABLED, SUCCESS,
+    OUT_OF_MEMORY, PEER_ACCESS_ENABLED, SUCCESS,
 )
 
 cdef extern from "cudaTypedefs.h" nogil:
@@ -60,6 +62,7 @@ ctypedef int (*PFN_cuCtxRecordEvent_v12050)(CUcontext, CUevent) noexcept nogil  
 cdef extern from *:
     """
     #include <pthread.h>
+    #define accelrt_exchange(place, event) __atomic_exchange_n(place, event, __ATOMIC_ACQ_REL)
     static int accelrt_start_thread(void* (*run)(void*), void* data) {
         pthread_t thread;
         int code = pthread_create(&thread, NULL, run, data);
@@ -67,6 +70,7 @@ cdef extern from *:
         return code;
     }
     """
+    uintptr_t exchange_event "accelrt_exchange" (uintptr_t* place, uintptr_t event) noexcept nogil
     int start_thread "accelrt_start_thread" (void* (*run)(void*) noexcept nogil, void* data) noexcept nogil
     int pthread_cond_init(pthread_cond_t* condition, void* attributes) noexcept nogil
     int pthread_cond_signal(pthread_cond_t* condition) noexcept nogil
@@ -80,7 +84,7 @@ cdef struct Errand:  # a wait for a device on a thread of its own
     bint done
 
 cdef Table rows
-cdef uintptr_t[MOST_DEVICES] spares      # an event of each device; the main thread's alone
+cdef uintptr_t[MOST_DEVICES] spares      # an event of each device, or 0; taken and put by exchange_event alone
 # Which value means an exception differs between releases of cuda-bindings, so the exception itself is asked for.
 ctypedef int (*init_fn)(unsigned int flags) except * nogil
 ctypedef int (*error_name_fn)(int code, const char** out_name) except * nogil
@@ -398,50 +402,68 @@ cdef int fill_waits(Table* table, Table* blank) except -1:
 # events of our own
 
 cdef int take_event(int device, uintptr_t* out_event) noexcept nogil:
-    out_event[0] = spares[device] if 0 <= device < MOST_DEVICES else 0
-    if out_event[0]:
-        spares[device] = 0
-        return SUCCESS
-    return rows.event_create(device, EVENT_DISABLE_TIMING, out_event)
+    out_event[0] = exchange_event(&spares[device], 0) if 0 <= device < MOST_DEVICES else 0
+    return SUCCESS if out_event[0] else rows.event_create(device, EVENT_DISABLE_TIMING, out_event)
 
 
 cdef void put_event(int device, uintptr_t event) noexcept nogil:
     # It may be pending yet, after an interruption: a new record leaves the old one alone.
-    if spares[device]:
-        rows.event_destroy(device, event)
-    else:
-        spares[device] = event
+    cdef uintptr_t before = exchange_event(&spares[device], event)
+    if before:
+        rows.event_destroy(device, before)
 
 
-cdef int await_event(int device, uintptr_t event) noexcept nogil:
-    # The last word is that of the driver's own wait, which returns at once.
-    cdef int code = poll(rows.event_query, device, event)
-    return rows.event_synchronize(device, event) if code == SUCCESS else code
+# rows, held back while a capture ends
+
+cdef int query_event(int device, uintptr_t event) noexcept nogil:
+    cdef Asker* asker = enter_asking(False)
+    cdef int code = rows.event_query(device, event)
+    leave_asking(asker)
+    return code
 
 
-# rows
+cdef int query_stream(int device, uintptr_t stream) noexcept nogil:
+    cdef Asker* asker = enter_asking(False)
+    cdef int code = rows.stream_query(device, stream)
+    leave_asking(asker)
+    return code
+
+
+cdef int record_stream(int device, uintptr_t event, uintptr_t stream) noexcept nogil:
+    cdef Asker* asker = enter_asking(False)
+    cdef int code = rows.event_record(device, event, stream)
+    leave_asking(asker)
+    return code
+
+
+# waits
 
 cdef int synchronize_event(int device, uintptr_t event) noexcept nogil:
-    return await_event(device, event) if is_interruptible() else rows.event_synchronize(device, event)
+    # The first question is refused where the event was captured; the driver's own wait names one that was not.
+    cdef int code = poll(query_event, device, event) if is_interruptible() else query_event(device, event)
+    return rows.event_synchronize(device, event) if code == NOT_READY else code
+
+
+cdef int await_record(int device, uintptr_t stream) noexcept nogil:
+    # Behind the stream's work so far.
+    cdef uintptr_t event = 0
+    cdef int code = take_event(device, &event)
+    if code != SUCCESS:
+        return code
+    code = record_stream(device, event, stream)
+    if code == SUCCESS:
+        code = synchronize_event(device, event)
+    put_event(device, event)
+    return code
 
 
 cdef int synchronize_stream(int device, uintptr_t stream) noexcept nogil:
-    cdef uintptr_t event = 0
-    cdef int code
-    if not is_interruptible():
-        return rows.stream_synchronize(device, stream)
-    code = poll_briefly(rows.stream_query, device, stream)
-    if code == SUCCESS:
-        return rows.stream_synchronize(device, stream)
+    cdef int code = poll_briefly(query_stream, device, stream) if is_interruptible() else query_stream(device, stream)
     if code != NOT_READY:
         return code
-    code = take_event(device, &event)
-    if code != SUCCESS:
+    code = await_record(device, stream)
+    if code in (INVALID_CONTEXT, INVALID_HANDLE, OUT_OF_MEMORY):  # a stream of another context takes no event of this one
         return rows.stream_synchronize(device, stream)
-    code = rows.event_record(device, event, stream)
-    if code == SUCCESS:
-        code = await_event(device, event)
-    put_event(device, event)
     return code
 
 
@@ -464,7 +486,7 @@ cdef int synchronize_device(int device) noexcept nogil:
     if cuCtxRecordEvent != NULL and take_event(device, &event) == SUCCESS:
         code = record_device(device, event)
         if code == SUCCESS:
-            code = await_event(device, event)
+            code = synchronize_event(device, event)
         put_event(device, event)
     if code in (INVALID_VALUE, INVALID_CONTEXT, INVALID_HANDLE, NOT_SUPPORTED):
         return await_elsewhere(device)

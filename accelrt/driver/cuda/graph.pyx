@@ -27,6 +27,8 @@ cdef extern from "cudaTypedefs.h" nogil:
     ctypedef int (*PFN_cuStreamEndCapture_v10000)(CUstream, CUgraph*) noexcept nogil  # capture_end
     ctypedef int (*PFN_cuStreamGetCaptureInfo_v10010)(
         CUstream, CUstreamCaptureStatus*, cuuint64_t*) noexcept nogil  # capture_status
+    ctypedef int (*PFN_cuStreamIsCapturing_v10000)(
+        CUstream, CUstreamCaptureStatus*) noexcept nogil  # capture_status, stream_is_capturing
     ctypedef int (*PFN_cuThreadExchangeStreamCaptureMode_v10010)(
         CUstreamCaptureMode*) noexcept nogil  # capture_mode_exchange
     ctypedef int (*PFN_cuGraphDestroy_v10000)(CUgraph) noexcept nogil  # graph_destroy
@@ -125,14 +127,28 @@ cdef int capture_end(int device, uintptr_t stream, uintptr_t* out_graph) noexcep
 
 
 cdef int capture_status(int device, uintptr_t stream, int* out_status, uint64_t* out_id) noexcept nogil:
+    # Only an active capture is asked for its id: a stream that another library's thread takes out of its capture just now
+    # must not be named to cuStreamGetCaptureInfo.
     cdef CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE
     cdef cuuint64_t identity = 0
     cdef bint pushed = False
     cdef int code = enter_for(device, stream, &pushed)
     if code == SUCCESS:
+        code = cuStreamIsCapturing(<CUstream>stream, &status)
+    if code == SUCCESS and status == CU_STREAM_CAPTURE_STATUS_ACTIVE:
         code = cuStreamGetCaptureInfo(<CUstream>stream, &status, &identity)
     out_status[0] = status
     out_id[0] = identity if status == CU_STREAM_CAPTURE_STATUS_ACTIVE else 0
+    return leave(pushed, code)
+
+
+cdef int stream_is_capturing(int device, uintptr_t stream, int* out_status) noexcept nogil:
+    cdef CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE
+    cdef bint pushed = False
+    cdef int code = enter_for(device, stream, &pushed)
+    if code == SUCCESS:
+        code = cuStreamIsCapturing(<CUstream>stream, &status)
+    out_status[0] = status
     return leave(pushed, code)
 
 

@@ -18,7 +18,8 @@ from accelrt.driver.host.kernel cimport (
 )
 from accelrt.driver.host.memory cimport count_physicals, fill_memory
 from accelrt.driver.host.queue cimport (
-    count_gone_calls, count_operations, count_streams, drain_device, lock, queue_open, unlock,
+    count_calls_beside_ends, count_gone_calls, count_operations, count_streams, delay_ends, drain_device, lock, queue_open,
+    unlock,
 )
 from accelrt.driver.host.ranges cimport memory_counts, memory_figures, memory_open, memory_open_errno, take_lack_of_addresses
 from accelrt.driver.host.stream cimport fill_stream, gate, gate_any, gate_close, gate_devices, gate_is_new, gate_open
@@ -49,7 +50,8 @@ def read_settings():
 
     Returns:
         dict: devices (ACCELRT_HOST_DEVICES, 2), memory in bytes of each (ACCELRT_HOST_MEMORY, 1GiB), delay_us in
-        microseconds before each operation (ACCELRT_HOST_DELAY_US, 0), threads that a kernel runs on
+        microseconds before each operation (ACCELRT_HOST_DELAY_US, 0), end_delay_us in microseconds within each end of a
+        capture (ACCELRT_HOST_END_DELAY_US, 0), threads that a kernel runs on
         (ACCELRT_HOST_THREADS, 0: as many as the process may use processors).
     Raises:
         ValueError: one is malformed; the text names it, its value and what is allowed.
@@ -58,6 +60,7 @@ def read_settings():
         "devices": env.value("ACCELRT_HOST_DEVICES"),
         "memory": env.value("ACCELRT_HOST_MEMORY"),
         "delay_us": env.value("ACCELRT_HOST_DELAY_US"),
+        "end_delay_us": env.value("ACCELRT_HOST_END_DELAY_US"),
         "threads": env.value("ACCELRT_HOST_THREADS"),
     }
 
@@ -75,18 +78,18 @@ cdef int open_with_settings() noexcept:
     cdef int code
     cdef int devices
     cdef size_t memory
-    cdef long delay_us
+    cdef long delay_us, end_delay_us
     cdef int threads
     try:  # an interruption too is the caller's to hear of, and nothing was opened
         settings = read_settings()
         devices, memory, delay_us = settings["devices"], settings["memory"], settings["delay_us"]
-        threads = settings["threads"]
+        end_delay_us, threads = settings["end_delay_us"], settings["threads"]
     except BaseException as error:
         keep_init_error(error)
         return INIT_FAILED
     code = memory_open(devices, memory)
     if code == 0:
-        queue_open(delay_us)
+        queue_open(delay_us, end_delay_us)
         crew_open(threads)
         gate_open(devices)
     return code
@@ -265,6 +268,26 @@ def calls_of_gone_streams():
     count = count_gone_calls()
     unlock()
     return count
+
+
+def calls_beside_ends():
+    """How many calls were about a stream, or an event, of a capture that another thread was ending; with
+    stream_is_capturing alone not counted.
+
+    For tests: the host device answers them, where a GPU's driver may crash.  There are some only where ends take their
+    time (delay_capture_ends).
+    """
+    lock()
+    count = count_calls_beside_ends()
+    unlock()
+    return count
+
+
+def delay_capture_ends(long microseconds):
+    """How long each end of a capture takes from now on, other threads' calls coming in between; for tests."""
+    lock()
+    delay_ends(microseconds)
+    unlock()
 
 
 begin_table(&table, b"host")

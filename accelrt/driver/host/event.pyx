@@ -4,10 +4,12 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
+from accelrt.driver.capture_guard cimport Asker, enter_asking, leave_asking
 from accelrt.driver.host.capture cimport add_node, break_capture, capture_of, check_implicit, check_unsafe, join
 from accelrt.driver.host.queue cimport (
     RECORD, WAIT, Capture, HostEvent, HostStream, Plan, Ticket, Work, clear_frontier, copy_frontier, drop_ticket,
-    drop_tickets, enqueue, find_stream, follow_legacy_order, follow_shared, hold_ticket, lock, new_handle, unlock, wait_for,
+    drop_tickets, enqueue, find_stream, follow_legacy_order, follow_shared, hold_ticket, lock, new_handle,
+    note_beside_end, unlock, wait_for,
 )
 from accelrt.driver.host.shared_event cimport (
     EVENT_FILE, SharedEvent, begin_record, complete_record, drop_shared_event, is_record_done, last_record,
@@ -62,6 +64,13 @@ cdef int add_event(int device, unsigned int flags, SharedEvent* shared, uintptr_
     if code:
         free(made)
     return code
+
+
+cdef HostEvent* find_event(uintptr_t event) noexcept nogil:
+    cdef HostEvent* found = <HostEvent*>map_find(&events, event)
+    if found != NULL and found.capture:
+        note_beside_end(capture_of(found.capture))
+    return found
 
 
 cdef int event_destroy(int device, uintptr_t event) noexcept nogil:
@@ -147,7 +156,7 @@ cdef int event_record(int device, uintptr_t event, uintptr_t stream) noexcept no
     if code:
         return code
     lock()
-    found = <HostEvent*>map_find(&events, event)
+    found = find_event(event)
     on = find_stream(device, stream)
     if found == NULL or on == NULL or found.device != device:
         code = INVALID_HANDLE
@@ -190,7 +199,7 @@ cdef int stream_wait_event(int device, uintptr_t stream, uintptr_t event) noexce
     if code:
         return code
     lock()
-    found = <HostEvent*>map_find(&events, event)
+    found = find_event(event)
     waiter = find_stream(device, stream)
     if found == NULL or waiter == NULL:
         code = INVALID_HANDLE
@@ -216,7 +225,7 @@ cdef int add_point(int kind, int device, uintptr_t stream, uintptr_t event) noex
     work.kind = kind
     work.event = event
     lock()
-    found = <HostEvent*>map_find(&events, event)
+    found = find_event(event)
     on = find_stream(device, stream)
     if found == NULL or on == NULL or (kind == RECORD and found.device != device):
         code = INVALID_HANDLE
@@ -304,12 +313,14 @@ cdef int ask_captured(uint64_t id) noexcept nogil:
 
 
 cdef int ask_event(uintptr_t event, bint wait) noexcept nogil:
+    # A wait's question is held back while a capture ends, and the wait itself is not.
+    cdef Asker* asker = enter_asking(False) if wait else NULL
     cdef HostEvent* found
     cdef Ticket* ticket = NULL
     cdef uint64_t number
     cdef int code
     lock()
-    found = <HostEvent*>map_find(&events, event)
+    found = find_event(event)
     if found == NULL:
         code = INVALID_HANDLE
     elif found.capture:
@@ -321,9 +332,10 @@ cdef int ask_event(uintptr_t event, bint wait) noexcept nogil:
             code = 0 if number == 0 or is_record_done(found.shared, number) else NOT_READY
         elif code == 0:
             code = last_ticket(found, &ticket)
-            if ticket != NULL:
-                code = wait_for(ticket) if wait else NOT_READY
-            drop_ticket(ticket)
+    leave_asking(asker)
+    if ticket != NULL:
+        code = wait_for(ticket) if wait else NOT_READY
+        drop_ticket(ticket)
     unlock()
     return code
 
@@ -347,8 +359,8 @@ cdef int event_elapsed(uintptr_t start, uintptr_t end, float* out_ms) noexcept n
     if code:
         return code
     lock()
-    first = <HostEvent*>map_find(&events, start)
-    last = <HostEvent*>map_find(&events, end)
+    first = find_event(start)
+    last = find_event(end)
     if first == NULL or last == NULL or (first.flags | last.flags) & EVENT_DISABLE_TIMING:
         code = INVALID_HANDLE
     elif first.capture or last.capture:
@@ -371,7 +383,7 @@ cdef int ipc_event_export(int device, uintptr_t event, char* out_ipc) noexcept n
     if code:
         return code
     lock()
-    found = <HostEvent*>map_find(&events, event)
+    found = find_event(event)
     if found == NULL or found.device != device or found.shared == NULL:
         code = INVALID_HANDLE
     else:

@@ -14,7 +14,7 @@ from accelrt.driver.host.event cimport abandon_tickets, tickets_for
 from accelrt.driver.host.queue cimport (
     BRANCH, CALL, COPY, COPY_3D, FILL, KERNEL, RECORD, REPLAY, WAIT, Graph, HostFunction, HostStream, Launch, Node, Plan,
     Ticket, Work, drop_launch, drop_plan, drop_ticket,
-    enqueue, find_stream, follow_legacy_order, is_legacy, lock, mark, new_handle, unlock,
+    enqueue, find_stream, follow_legacy_order, hold_end_open, is_legacy, lock, mark, new_handle, peek_stream, unlock,
 )
 from accelrt.driver.host.stream cimport gate, gate_any
 from accelrt.driver.table cimport (
@@ -68,6 +68,8 @@ cdef int capture_end(int device, uintptr_t stream, uintptr_t* out_graph) noexcep
         return code
     lock()
     found = find_stream(device, stream)
+    if found != NULL and hold_end_open(found):
+        found = find_stream(device, stream)
     code = INVALID_HANDLE if found == NULL else map_reserve(&graphs)
     if code == 0:
         code = end(found, &graph)
@@ -96,6 +98,24 @@ cdef int capture_status(int device, uintptr_t stream, int* out_status, uint64_t*
     elif found.capture != NULL:
         out_status[0] = CAPTURE_INVALIDATED if found.capture.broken else CAPTURE_ACTIVE
         out_id[0] = 0 if found.capture.broken else found.capture.id
+    unlock()
+    return code
+
+
+cdef int stream_is_capturing(int device, uintptr_t stream, int* out_status) noexcept nogil:
+    cdef HostStream* found
+    cdef int code = gate(device)
+    out_status[0] = CAPTURE_NONE
+    if code:
+        return code
+    lock()
+    found = peek_stream(device, stream)
+    if found == NULL:
+        code = INVALID_HANDLE
+    elif is_legacy(found):
+        code = CAPTURE_IMPLICIT if beside_capture(found) else 0
+    elif found.capture != NULL:
+        out_status[0] = CAPTURE_INVALIDATED if found.capture.broken else CAPTURE_ACTIVE
     unlock()
     return code
 

@@ -141,6 +141,7 @@ cdef struct Capture:
     int mode
     uint64_t thread    # that began it
     bint broken
+    bint ending        # a thread is in capture_end, where a delay lets others come between
     bint unjoined      # a stream that had joined it was destroyed
     Graph* graph       # NULL where it was another's body, and that one is gone
     HostStream* streams  # all that are in it, chained by captured
@@ -171,7 +172,7 @@ cdef struct HostEvent:
     Frontier frontier
     SharedEvent* shared  # one of its holders; NULL unless it was made for several processes
 
-cdef void queue_open(long delay_us) noexcept nogil
+cdef void queue_open(long delay_us, long end_delay_us) noexcept nogil
 cdef void lock() noexcept nogil
 cdef void unlock() noexcept nogil
 
@@ -183,7 +184,12 @@ cdef HostStream* find_of_any_device(int device, uintptr_t stream) noexcept nogil
 cdef void drop_stream(HostStream* stream) noexcept nogil
 cdef bint is_legacy(const HostStream* stream) noexcept nogil
 cdef size_t count_streams() noexcept nogil
+cdef HostStream* peek_stream(int device, uintptr_t stream) noexcept nogil  # for what may be asked while a capture ends
 cdef size_t count_gone_calls() noexcept nogil  # that named a destroyed stream
+cdef size_t count_calls_beside_ends() noexcept nogil
+cdef void note_beside_end(const Capture* capture) noexcept nogil  # a call is about it, or an event of it; or NULL
+cdef bint hold_end_open(HostStream* stream) noexcept nogil  # opens the lock while it waits; whether it did
+cdef void delay_ends(long delay_us) noexcept nogil
 cdef size_t count_operations() noexcept nogil
 cdef int enqueue(HostStream* stream, const Work* work, Ticket* ticket, void* staged) noexcept nogil
 cdef Ticket* mark(HostStream* stream, int* out_code) noexcept nogil  # NULL where nothing is left to do

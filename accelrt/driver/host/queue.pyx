@@ -83,12 +83,15 @@ cdef HostStream* legacy[MAX_HOST_DEVICES]
 cdef int legacy_count = 0
 cdef uintptr_t last_handle = FIRST_HANDLE  # never reused, so that a stale handle is refused
 cdef size_t gone_calls = 0  # under the lock
+cdef size_t calls_beside_ends = 0   # under the lock: of streams whose capture another thread was ending
 cdef long delay = 0                 # microseconds before each operation
+cdef long end_delay = 0             # microseconds within capture_end
 cdef size_t operations = 0
 
 
-cdef void queue_open(long delay_us) noexcept nogil:
-    global delay
+cdef void queue_open(long delay_us, long end_delay_us) noexcept nogil:
+    global delay, end_delay
+    end_delay = end_delay_us
     pthread_cond_init(&done, NULL)
     at_thread_end(drop_per_thread)
     delay = delay_us
@@ -208,6 +211,13 @@ cdef void drop_per_thread(void* streams_) noexcept nogil:
 
 
 cdef HostStream* find_of_any_device(int device, uintptr_t stream) noexcept nogil:
+    cdef HostStream* found = look_up(device, stream)
+    if found != NULL:
+        note_beside_end(found.capture)
+    return found
+
+
+cdef HostStream* look_up(int device, uintptr_t stream) noexcept nogil:
     if stream == 0 or stream == LEGACY:
         return legacy_of(device)
     if stream == PER_THREAD:
@@ -226,6 +236,43 @@ cdef HostStream* made_stream(uintptr_t stream) noexcept nogil:
 
 cdef size_t count_gone_calls() noexcept nogil:
     return gone_calls
+
+
+cdef void note_beside_end(const Capture* capture) noexcept nogil:
+    # Counts the calls about a capture that another thread is ending, on which a GPU's driver crashes.
+    global calls_beside_ends
+    if capture != NULL and capture.ending:
+        calls_beside_ends += 1
+
+
+cdef size_t count_calls_beside_ends() noexcept nogil:
+    return calls_beside_ends
+
+
+cdef bint hold_end_open(HostStream* stream) noexcept nogil:
+    cdef Capture* capture = stream.capture
+    cdef int device = stream.device
+    cdef uintptr_t handle = stream.handle
+    if end_delay == 0 or capture == NULL or capture.origin != stream:
+        return False
+    capture.ending = True
+    unlock()
+    sleep_us(end_delay)
+    lock()
+    stream = look_up(device, handle)
+    if stream != NULL and stream.capture == capture:  # else the stream was destroyed, and its capture with it
+        capture.ending = False
+    return True
+
+
+cdef void delay_ends(long delay_us) noexcept nogil:
+    global end_delay
+    end_delay = delay_us
+
+
+cdef HostStream* peek_stream(int device, uintptr_t stream) noexcept nogil:
+    cdef HostStream* found = look_up(device, stream)
+    return found if found != NULL and found.device == device else NULL
 
 
 cdef HostStream* find_stream(int device, uintptr_t stream) noexcept nogil:

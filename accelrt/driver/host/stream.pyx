@@ -3,6 +3,7 @@ from libc.stdint cimport uintptr_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
+from accelrt.driver.capture_guard cimport Asker, enter_asking, leave_asking
 from accelrt.driver.host.capture cimport abandon, add_node, break_capture, check_device, check_implicit, check_unsafe
 from accelrt.driver.host.queue cimport (
     CALL, COPY, COPY_3D, DST_KNOWN, FILL, SRC_KNOWN, HostStream, Side, Ticket, Work, add_stream, drain_device, drop_stream,
@@ -280,9 +281,8 @@ cdef int stream_device(int device, uintptr_t stream, int* out_device) noexcept n
     return code
 
 
-cdef int look(HostStream* stream, bint wait) noexcept nogil:
-    # Under the lock: whether a stream is idle, now or after waiting for it.
-    cdef Ticket* ticket
+cdef int look(HostStream* stream, Ticket** out_ticket) noexcept nogil:
+    # Under the lock: whether a stream is idle; or, unless NULL, a ticket of its work, for the caller to wait for.
     cdef int code
     if stream == NULL:
         return INVALID_HANDLE
@@ -295,12 +295,9 @@ cdef int look(HostStream* stream, bint wait) noexcept nogil:
         code = follow_legacy_order(stream)
     if code or stream.head == NULL:
         return code
-    if not wait:
+    if out_ticket == NULL:
         return NOT_READY
-    ticket = mark(stream, &code)
-    if ticket != NULL:
-        code = wait_for(ticket)
-        drop_ticket(ticket)
+    out_ticket[0] = mark(stream, &code)
     return code
 
 
@@ -309,17 +306,25 @@ cdef int stream_query(int device, uintptr_t stream) noexcept nogil:
     if code:
         return code
     lock()
-    code = look(find_stream(device, stream), False)
+    code = look(find_stream(device, stream), NULL)
     unlock()
     return code
 
 
 cdef int stream_synchronize(int device, uintptr_t stream) noexcept nogil:
+    # The look is held back while a capture ends, the wait is not.
+    cdef Ticket* ticket = NULL
+    cdef Asker* asker
     cdef int code = gate(device)
     if code:
         return code
+    asker = enter_asking(False)
     lock()
-    code = look(find_stream(device, stream), True)
+    code = look(find_stream(device, stream), &ticket)
+    leave_asking(asker)
+    if ticket != NULL:
+        code = wait_for(ticket)
+        drop_ticket(ticket)
     unlock()
     return code if code else gate(device)
 

@@ -18,7 +18,7 @@ from accelrt.core.locks cimport (
     add_count, load_count, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock,
     store_count,
 )
-from accelrt.driver.capture_guard cimport count_out_capture, expect_capture
+from accelrt.driver.capture_guard cimport count_out_told_capture, expect_told_capture
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport CAPTURE_ACTIVE, CAPTURE_NONE
 from accelrt.driver.waiting cimport drop_with_gil, make_thread_state
@@ -246,7 +246,8 @@ cdef struct Use:
     uint64_t[2] id     # accelrt's
     uint64_t thread    # the number of the thread that began it
     uintptr_t origin   # of a capture: the stream that it was to begin on
-    uint64_t capture   # the driver's id of it, once it was seen to run
+    uint64_t capture   # the driver's id of it, once its own thread saw it run
+    bint seen          # another thread did
     Use* next
 
 cdef enum:  # Use.state
@@ -328,10 +329,12 @@ cdef int begin_capture_use(Use* use) noexcept nogil:
     if code:
         return code
     expect_idle(device)
-    expect_capture()
+    expect_told_capture()
     code = expect_capture_on(device, use.origin, first, second)
     if code:
-        count_out_capture()
+        count_out_told_capture()
+        record_deferred_uses()
+        record_deferred_pinned()
         release_pool(device, first, second, False)
         return code
     add_count(&open_captures, 1)
@@ -376,7 +379,7 @@ cdef void end_use(Use* use) noexcept nogil:
         end_thread_route(use.device, use.id[0], use.id[1], use.thread)
         return
     add_count(&open_captures, -1)
-    count_out_capture()
+    count_out_told_capture()
     end_expected_capture(use.device, use.origin, use.id[0], use.id[1])
     record_deferred_uses()
     record_deferred_pinned()
@@ -434,16 +437,22 @@ cdef void hook_release_pool(int device, uint64_t first, uint64_t second) noexcep
 
 cdef bint is_over(Use* use) noexcept nogil:
     # torch says nothing of a capture that fails, to begin or to end; the driver says whether its stream still captures.  A
-    # capture that never ran is over for certain only on its own thread, which is past the attempt to begin it.
+    # capture that never ran is over for certain only on its own thread, which is past the attempt to begin it.  Another
+    # thread may be ending it just now, and so asks for the status alone: which capture it is only the own thread asks.
     cdef uint64_t capture = 0
     cdef int status = CAPTURE_NONE
+    if registry.active().stream_is_capturing(use.device, use.origin, &status):
+        return False
+    if use.thread != thread_number():
+        use.seen = use.seen or status == CAPTURE_ACTIVE
+        return status == CAPTURE_NONE and (use.seen or use.capture != 0)
     if registry.active().capture_status(use.device, use.origin, &status, &capture):
         return False
     if status == CAPTURE_ACTIVE and use.capture == 0:
         use.capture = capture
     if status != CAPTURE_NONE:
         return status == CAPTURE_ACTIVE and capture != use.capture
-    return use.capture != 0 or use.thread == thread_number()
+    return True
 
 
 cdef bint take_ended(Use* out_use, bint* out_lost) noexcept nogil:

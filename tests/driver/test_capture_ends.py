@@ -1,0 +1,231 @@
+"""While one thread ends a capture, no call about its streams or events reaches the driver.
+
+The host device holds each end open for a while, and counts the calls that come in between.
+"""
+
+import threading
+
+import numpy as np
+import pytest
+from child import in_child
+
+import accelrt
+from accelrt.driver import rowgen
+from accelrt.driver.capture_guard import is_capture_ending
+from accelrt.driver.registry import Rows
+
+pytestmark = pytest.mark.host
+END_US = 20_000
+SECONDS = 60
+UNFILLED = {"async_alloc", "async_free", "stream_window_set", "stream_window_get"}  # of the host device
+CHANGING = {"capture_begin", "capture_begin_to", "capture_end", "stream_destroy", "event_destroy"}
+GUARDED = {row.name for row in rowgen.read_rows() if rowgen.is_guarded(row)} - UNFILLED - CHANGING
+WAITING = {"stream_synchronize", "event_synchronize"}
+# Those that the host device looks a stream or an event up for, whatever their other arguments are.
+LOOKING = {
+    "stream_priority", "stream_flags", "stream_query", "stream_device", "stream_synchronize",
+    "stream_wait_event", "event_query", "event_synchronize", "event_elapsed", "capture_status",
+}  # fmt: skip
+
+
+@pytest.fixture
+def host():
+    from accelrt.driver.host import driver
+
+    accelrt.init()
+    driver.delay_capture_ends(END_US)
+    yield driver
+    driver.delay_capture_ends(50)
+
+
+class Ending:
+    """A capture of a stream, its end on a thread of its own and held open; and what was asked meanwhile."""
+
+    def __init__(self, mode="relaxed"):
+        self.stream, self.side, self.mode = accelrt.Stream(), accelrt.Stream(), mode
+        self.event, self.error = accelrt.Event(), None
+        self.memory = accelrt.Buffer(64, stream=self.stream)
+        self.captured = threading.Event()
+        self.thread = threading.Thread(target=self.capture)
+
+    def capture(self):
+        try:
+            graph = accelrt.CUDAGraph()
+            with accelrt.graph(graph, stream=self.stream, capture_error_mode=self.mode):
+                self.memory.fill(1)
+                self.event.record(self.stream)
+                self.side.wait_event(self.event)
+                self.stream.wait_stream(self.side)
+        except accelrt.CaptureError as error:
+            self.error = error
+
+    def __enter__(self):
+        self.thread.start()
+        while not is_capture_ending():
+            assert self.thread.is_alive()
+        return self
+
+    def __exit__(self, *_):
+        self.thread.join(SECONDS)
+        assert not self.thread.is_alive()
+
+
+def call(rows, name, ending):
+    row = next(row for row in rowgen.read_rows() if row.name == name)
+    values = {
+        "stream": ending.stream.cuda_stream,
+        "event": ending.event.cuda_event,
+        "start": ending.event.cuda_event,
+        "end": ending.event.cuda_event,
+    }
+    given = [values.get(argument.name, 0) for argument in row.arguments if not argument.is_out]
+    return getattr(rows, name)(*given)
+
+
+@pytest.mark.beside_ends
+@pytest.mark.parametrize("name", sorted(LOOKING))
+def test_the_host_device_counts_calls_about_a_capture_that_is_being_ended(host, name):
+    ending, before = Ending(), host.calls_beside_ends()
+    with ending:
+        if name in WAITING:  # their drivers hold back the look themselves
+            Rows("host").stream_flags(0, ending.stream.cuda_stream)
+        else:
+            call(Rows("host"), name, ending)
+    assert host.calls_beside_ends() > before
+
+
+@pytest.mark.parametrize("name", sorted(GUARDED | WAITING))
+def test_every_row_about_a_stream_or_an_event_waits_until_the_end_is_over(host, name):
+    ending, before = Ending(), host.calls_beside_ends()
+    with ending:
+        call(Rows(), name, ending)
+        assert not is_capture_ending() or not ending.thread.is_alive()
+    assert host.calls_beside_ends() == before
+
+
+def test_whether_a_stream_captures_is_answered_at_any_time(host):
+    ending, before = Ending(), host.calls_beside_ends()
+    with ending:
+        code, status = Rows().stream_is_capturing(0, ending.stream.cuda_stream)
+        assert is_capture_ending()
+        assert (code, status) == (0, 1)
+    assert Rows().stream_is_capturing(0, ending.stream.cuda_stream) == (0, 0)
+    assert host.calls_beside_ends() == before
+
+
+def test_memory_that_a_captured_stream_used_is_freed_at_once_while_the_capture_ends(host):
+    host.delay_capture_ends(20 * END_US)
+    ending, before = Ending(), host.calls_beside_ends()
+    memory = accelrt.Buffer(1000)
+    memory.record_stream(ending.stream)
+    memory.record_stream(ending.side)
+    pinned = accelrt.PinnedBuffer(5000)
+    accelrt.record_host_stream(pinned, ending.side)
+    with ending:
+        memory.free()
+        pinned.free()
+        assert is_capture_ending()  # what was to be recorded behind the streams is put off
+    assert host.calls_beside_ends() == before
+    accelrt.synchronize()
+    accelrt.empty_cache()
+    assert accelrt.memory_stats()["active.all.current"] == 1  # that of the capture
+    assert accelrt.host_memory_stats()["active_requests.current"] == 0
+
+
+def test_the_end_does_not_wait_for_a_copy_that_waits_for_its_stream(host):
+    # The copy's stream waits for what this thread does after the end.
+    go, copying = threading.Event(), accelrt.Stream()
+    source, target = accelrt.Buffer(64, stream=copying), np.zeros(64, np.uint8)
+    source.fill(7, stream=copying)
+    copying.launch_host_func(go.wait)
+    sides = (target.ctypes.data, source.ptr, 64)
+    reader = threading.Thread(target=Rows().copy, args=(0, copying.cuda_stream, *sides))
+    reader.start()
+    with Ending():
+        pass
+    go.set()
+    reader.join(SECONDS)
+    assert (target == 7).all()
+
+
+def test_captures_end_one_after_the_other(host):
+    before, graphs = host.calls_beside_ends(), []
+
+    def capture():
+        stream = accelrt.Stream()
+        with accelrt.Buffer(64, stream=stream) as memory:
+            for n in range(5):
+                graph = accelrt.CUDAGraph()
+                with accelrt.graph(graph, stream=stream, capture_error_mode="thread_local"):
+                    memory.fill(n)
+                with accelrt.stream(stream):
+                    graph.replay()
+                out = np.zeros(64, np.uint8)
+                memory.copy_to(out, stream=stream)
+                graphs.append((out == n).all())
+
+    host.delay_capture_ends(500)
+    threads = [threading.Thread(target=capture) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(SECONDS)
+    assert len(graphs) == 40
+    assert all(graphs)
+    assert host.calls_beside_ends() == before
+
+
+def ask_of_all_streams():
+    from accelrt.driver.host import driver as host
+
+    accelrt.init()
+    host.delay_capture_ends(2000)
+    streams = [accelrt.Stream() for _ in range(4)]
+    memory = [accelrt.Buffer(256, stream=stream) for stream in streams]
+    over, errors, made = threading.Event(), [], [0] * 6
+
+    def ask(number):
+        event, pool = accelrt.Event(), accelrt.MemPool()
+        own = accelrt.Stream()
+        calls = [
+            lambda stream: accelrt.Buffer(1000, stream=own).record_stream(stream),
+            lambda stream: accelrt.record_host_stream(accelrt.PinnedBuffer(5000), stream),
+            lambda stream: (event.record(own), own.query(), event.query(), own.synchronize()),
+            lambda stream: stream.priority,
+            lambda stream: accelrt.empty_cache(),
+            lambda stream: [accelrt.Buffer((3 << 20) + 4096 * n, stream=own) for n in range(4)],
+            lambda stream: (accelrt.memory_stats(), accelrt.is_current_stream_capturing()),
+        ]
+        try:
+            while not over.is_set():
+                with accelrt.use_mem_pool(pool), accelrt.stream(own):
+                    calls[made[number] % len(calls)](streams[(made[number] + number) % len(streams)])
+                made[number] += 1
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=ask, args=(n,)) for n in range(len(made))]
+    for thread in threads:
+        thread.start()
+    try:
+        for n in range(60):
+            graph = accelrt.CUDAGraph()
+            with accelrt.graph(graph, stream=streams[0], capture_error_mode="thread_local"):
+                memory[0].fill(n)
+                for other in streams[1:]:
+                    other.wait_stream(streams[0])
+                    streams[0].wait_stream(other)
+            with accelrt.stream(streams[0]):
+                graph.replay()
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+    assert not errors, errors
+    assert all(made), made
+    accelrt.synchronize()
+    assert host.calls_beside_ends() == 0
+
+
+def test_threads_that_ask_of_all_streams_meet_no_end_of_a_capture():
+    in_child(ask_of_all_streams)
