@@ -10,7 +10,10 @@ compiler            compile, compile_image and link_images
 image               ModuleImage; the names of architectures
 nvrtc, jitlink      the calls of NVRTC and nvJitLink
 known_compiler      which NVRTC there is, without loading it
-c_compiler          the C compiler, for kernels of the host device
+host_compiler       the compilers of C and C++, for kernels of the host device
+host_cuda           CUDA C++ for the host device; its headers are in cuda_on_host/
+build_process       a compiler's run, of which nothing stays
+apart               calls that no signal's exception interrupts
 cache               what was compiled, kept in memory and in files
 includes            which files a source may include, for the cache's keys
 diagnostics         a compiler's messages with the source's lines

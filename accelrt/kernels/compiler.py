@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from accelrt.annotations import DeviceArgument
 from accelrt.core import files
 from accelrt.devices.device import get_device_capability
-from accelrt.errors import CompileError, NotSupportedError
+from accelrt.errors import CompileError
 from accelrt.kernels import cache as kept
-from accelrt.kernels import includes, jitlink, known_compiler, nvrtc
+from accelrt.kernels import host_compiler, host_cuda, includes, jitlink, known_compiler, nvrtc
 from accelrt.kernels.image import KINDS, MOST_BYTES, ModuleImage, arch_name, arch_number
 from accelrt.kernels.module import Module
 from accelrt.runtime import init
@@ -25,12 +25,20 @@ if TYPE_CHECKING:
 __all__ = ["ModuleImage", "compile", "compile_image", "link_images"]
 
 ARCH_OPTION = re.compile(r"--?(gpu-architecture|arch)(=|$)")
-NOT_SUPPORTED = 801  # CUDA_ERROR_NOT_SUPPORTED
+HOST = "host"  # the architecture of the host device
 LTO_OPTION = re.compile(r"--?(dlink-time-opt|dlto)$")
 
 
 class DeviceArch(str):
     """A device's architecture: where the compiler is older than the device, PTX does as well."""
+
+
+class Known(NamedTuple):
+    """What a key says of the C++ compiler, by the names of nvrtc.Compiler's attributes."""
+
+    name: str
+    stamp: bytes
+    folders: tuple[str, ...]
 
 
 class Request(NamedTuple):
@@ -106,38 +114,33 @@ def compile(
     cache: bool = True,
     device: DeviceArgument | None = None,
 ) -> Module:
-    """Compiles CUDA C++ by NVRTC and loads it onto a device.
+    """Compiles CUDA C++ and loads it onto a device.
+
+    NVRTC compiles for a GPU, the system's C++ compiler for the host device, where the threads of a block run
+    in turn (accelrt/kernels/DESIGN.md says what they may use).
 
         module = accelrt.compile(source, name_expressions=["scale<float>"])
         scale = module.function("scale<float>")
 
     Arguments:
-        arch: as compile_image takes it; None for the device's.
-        kind: str, "cubin" or "ptx", which the driver compiles when it loads it.
+        arch: as compile_image takes it; None for the device's.  The host device takes no notice of it.
+        kind: str, "cubin" or "ptx", which the driver compiles when it loads it; the same.
         device: int, "cuda:1", an object with an index; None is the current device.
         The others are compile_image's.
     Returns:
         Module.
     Raises:
-        NotSupportedError: the device is the host device, which runs no CUDA code.
-        The others of compile_image and of Module.
+        Those of compile_image and of Module.
     """
-    if init.chosen_driver() == "host":
-        raise NotSupportedError(
-            "the host device runs no CUDA code; compile_image compiles without a GPU, and host_kernel and "
-            "elementwise make kernels of the host device",
-            NOT_SUPPORTED,
-            "NOT_SUPPORTED",
-            "module_load",
-        )
     if kind == "ltoir":
         raise ValueError(
             "kind='ltoir' is not loaded before link_images; leave kind out, or use compile_image"
         )
+    on_host = is_host_chosen(device)
     image = compile_image(
         source,
-        arch=device_arch(device) if arch is None else arch,
-        kind=kind,
+        arch="host" if on_host else device_arch(device) if arch is None else arch,
+        kind=None if on_host else kind,
         options=options,
         headers=headers,
         include_paths=include_paths,
@@ -162,7 +165,9 @@ def compile_image(
     name: str | None = None,
     cache: bool = True,
 ) -> ModuleImage:
-    """Compiles CUDA C++ by NVRTC; needs no GPU where arch is given.
+    """Compiles CUDA C++ by NVRTC, or for the host device by the system's C++ compiler.
+
+    It needs no GPU where arch is given.
 
     Headers of CUDA's toolkit, such as cuda_fp16.h, are found where they are installed.  Several sources are
     compiled to LTO-IR each and linked by nvJitLink, which optimises across them.
@@ -171,9 +176,11 @@ def compile_image(
         source: str or bytes, the text; or a path, whose folder is searched for what it includes; or a list or
             tuple of these.
         arch: str, int or pair, what to compile for: "sm_90", 90 or (9, 0) for machine code, "compute_90" for
-            PTX; None for the current device.
-        kind: str, "cubin", "ptx" or "ltoir"; None for cubin, for PTX where arch is "compute_...".
-        options: sequence of str, NVRTC's other options (NVRTC documentation, "Supported Compile Options").
+            PTX, "host" for the host device; None for the current device.
+        kind: str, "cubin", "ptx" or "ltoir"; None for cubin, for PTX where arch is "compute_..."; the host
+            device has shared objects alone.
+        options: sequence of str, NVRTC's other options (NVRTC documentation, "Supported Compile Options"), of
+            which the host device heeds those for macros, headers and the language's version.
         headers: mapping of str, from what an #include says to the header's text; comes before all files.
         include_paths: sequence of paths, the folders where other headers are looked for.
         name_expressions: sequence of str, such as "scale<float>": templates to instantiate, and C++ names
@@ -185,13 +192,14 @@ def compile_image(
         A ModuleImage.
     Raises:
         CompileError: the compiler or linker refused it; the text shows its messages with the source's lines.
-        CompilerNotFoundError: NVRTC or nvJitLink is not installed.
+        CompilerNotFoundError: NVRTC or nvJitLink is not installed, or there is no C++ compiler.
         TypeError, ValueError: an argument is of the wrong type, or not allowed.
         OSError: a path cannot be read.
     """
     texts, folders = read_sources(source, name)
-    arch = device_arch() if arch is None else arch
-    target = arch_name(arch)
+    if arch is None:
+        arch = HOST if is_host_chosen() else device_arch()
+    target = HOST if arch == HOST else arch_name(arch)
     request = Request(
         texts,
         [*folders, *paths_of(include_paths)],
@@ -206,7 +214,29 @@ def compile_image(
         texts_of(name_expressions, "name_expressions"),
         texts_of(link_options, "link_options"),
     )
+    if target == HOST:
+        return find_or_build_on_host(request) if cache else build_on_host(request)
     return find_or_build(request) if cache else build(request, known_compiler.load())
+
+
+def find_or_build_on_host(request: Request) -> ModuleImage:
+    """The same as find_or_build for the host device."""
+    compiler = host_compiler.cpp_compiler()
+    stamp = compiler.stamp + " ".join(compiler.flags).encode()
+    known = Known(compiler.path, stamp, (host_compiler.HEADERS,))
+    key = key_of(request, known)
+    found = kept.lookup(key) if key else None
+    if found is None:
+        found = build_on_host(request)
+        if key and key == key_of(request, known):  # else a header changed meanwhile
+            kept.store(key, found)
+    return found
+
+
+def build_on_host(request: Request) -> ModuleImage:
+    return host_cuda.build(
+        request.texts, request.folders, request.options, request.headers, request.expressions
+    )
 
 
 def find_or_build(request: Request) -> ModuleImage:
@@ -244,12 +274,25 @@ def device_arch(device: DeviceArgument | None = None) -> DeviceArch:
     )
 
 
+def is_host_chosen(device: DeviceArgument | None = None) -> bool:
+    """Whether a device, None for the current one, is of the host; opens no driver where the choice tells."""
+    if init.chosen_driver() in ("cuda", "host"):
+        return init.chosen_driver() == "host"
+    return init.is_available() and get_device_capability(device) == (0, 0)
+
+
 def is_host(device: int) -> bool:
     """Whether a device is a host device, behind a table of tests too."""
     return get_device_capability(device) == (0, 0)
 
 
 def kind_of(kind: str | None, arch: str) -> str:
+    if arch == HOST:
+        if kind not in (None, "so"):
+            raise ValueError(
+                f"kind={kind!r} is for a GPU; the host device loads shared objects, leave kind out"
+            )
+        return "so"
     if kind is None:
         return "cubin" if arch.startswith("sm_") else "ptx"
     if kind not in KINDS:
@@ -270,7 +313,7 @@ def checked_options(given: Sequence[str]) -> tuple[str, ...]:
     return options
 
 
-def key_of(request: Request, compiler: nvrtc.Compiler) -> str:
+def key_of(request: Request, compiler: nvrtc.Compiler | Known) -> str:
     """The key in the cache; "" where not all is known that the result depends on."""
     texts = [*request.texts.values(), *request.headers.values()]
     found = includes.folders_of(request.options)
@@ -284,7 +327,8 @@ def key_of(request: Request, compiler: nvrtc.Compiler) -> str:
             return ""
         files = read
     lists = (request.options, request.expressions, request.link_options, request.folders)
-    linker = "{}.{}".format(*jitlink.version()) if len(request.texts) > 1 else ""
+    linked = len(request.texts) > 1 and request.arch != HOST
+    linker = "{}.{}".format(*jitlink.version()) if linked else ""
     parts = [compiler.name, request.arch, request.kind, str(request.exact), linker]
     for each in (*lists, [part for pair in request.texts.items() for part in pair]):
         parts += [str(len(each)), *each]

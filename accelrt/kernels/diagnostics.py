@@ -12,9 +12,10 @@ __all__ = ["error_text"]
 
 SHOWN = 5  # errors; the log has all of them
 AROUND = 2  # lines before and after the one that an error is about
-# "name(3): error: text" of NVRTC, and "name:3:7: error: text" of C compilers.
+# "name(3): error: text" of NVRTC, and "name:3:7: error: text" of compilers of C and C++.
 ERROR = re.compile(
-    r"^(?P<name>.+?)(?:\((?P<line>\d+)\)|:(?P<row>\d+)(?::\d+)?): (?P<text>(?:\w+ )?error\b.*)$", re.M
+    r"^(?P<name>.+?)(?:\((?P<line>\d+)\)|:(?P<row>\d+)(?::(?P<column>\d+))?): (?P<text>(?:\w+ )?error\b.*)$",
+    re.M,
 )
 UNPLACED = re.compile(r"^(?:\S+: )?(?:fatal )?error\b.*$", re.M)
 
@@ -30,7 +31,8 @@ def error_text(log: str, sources: Mapping[str, str]) -> str:
     parts = []
     for error in found[:SHOWN]:
         line = int(error["line"] or error["row"])
-        parts.append(f"{error['name']}, line {line}: {error['text']}")
+        column = f", column {error['column']}" if error["column"] else ""
+        parts.append(f"{error['name']}, line {line}{column}: {error['text']}")
         if error["name"] in sources:
             parts.append(excerpt(sources[error["name"]], line))
     parts += [error[0] for error in UNPLACED.finditer(log)][:SHOWN] if not found else []

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy
 
 from accelrt.arrays.array import Array
-from accelrt.kernels import c_compiler, compiler
+from accelrt.kernels import compiler, host_compiler
 from accelrt.kernels.elementwise_layout import (
     Piece,
     broadcast,
@@ -366,7 +366,8 @@ class Declared:
 def load(text: Text, axes: int, vector: int, wide: bool, device: int, options: Sequence[str]) -> Any:
     """The compiled kernel on a device."""
     if compiler.is_host(device):
-        image = c_compiler.compile_c(host_source(text, axes), f"{text.name}.c")
+        source, sources = host_source(text, axes)
+        image = host_compiler.compile_cpp(source, f"{text.name}.cpp", sources)
     else:
         source = cuda_source(text, axes, vector, wide)
         arch = compiler.device_arch(device)

@@ -89,23 +89,7 @@ accelrt_inline unsigned short accelrt_store_float16(float value) {
 #define accelrt_float_of(bits) __uint_as_float(bits)
 #define accelrt_bits_of(value) __float_as_uint(value)
 """
-HOST_START = """\
-#include <math.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-#include <tgmath.h>
-#undef I
-#define accelrt_inline static inline
-#define min(a, b) ((a) < (b) ? (a) : (b))
-#define max(a, b) ((a) > (b) ? (a) : (b))
-typedef struct {
-    unsigned int grid[3], block[3], index[3], shared_bytes;
-    void* shared;
-    int* failed;
-} accelrt_block;
-"""
+HOST_START = '#include "accelrt_functions.hpp"\n'
 HOST_CONVERSIONS = """\
 accelrt_inline float accelrt_float_of(unsigned int bits) {
     float value;
@@ -147,7 +131,7 @@ accelrt_inline unsigned short accelrt_store_bfloat16(float value) {
 }
 """
 # Complex numbers by C's names: creal, cimag, conj, cabs, carg, exp, log, sqrt; and make_complex(re, im).
-CUDA_COMPLEX = """\
+COMPLEX_NUMBERS = """\
 template <bool> struct accelrt_if {};
 template <> struct accelrt_if<true> { typedef int type; };
 template <class T> struct accelrt_complex {
@@ -223,15 +207,6 @@ template <class T, class U> accelrt_inline auto make_complex(T real, U imaginary
     return accelrt_complex<accelrt_part>((accelrt_part)real, (accelrt_part)imaginary);
 }
 """
-HOST_COMPLEX = """\
-typedef float _Complex accelrt_complex64;
-typedef double _Complex accelrt_complex128;
-#define accelrt_part(real, imaginary) __typeof__((real) + (imaginary) + 0.0f)
-#define make_complex(real, imaginary) \\
-    __builtin_complex((accelrt_part(real, imaginary))(real), (accelrt_part(real, imaginary))(imaginary))
-#undef cabs
-#define cabs(z) fabs(z)  /* of <tgmath.h>: of z's type */
-"""
 
 
 class Parameter(NamedTuple):
@@ -299,6 +274,17 @@ class Text(NamedTuple):
     preamble: str
 
 
+class Marks(NamedTuple):
+    """Directives around the parts of a text that a user wrote, which messages call by names of their own."""
+
+    preamble: str = ""
+    operation: str = ""
+    behind: str = ""
+
+
+NO_MARKS = Marks()
+
+
 def read_parameters(text: str, what: str) -> tuple[Parameter, ...]:
     """The declarations of a text such as "T x, float32 scale".
 
@@ -331,14 +317,19 @@ def read_parameters(text: str, what: str) -> tuple[Parameter, ...]:
     return tuple(found)
 
 
-def support(text: Text, halves: str, complexes: str) -> str:
+def support(text: Text, halves: str) -> str:
     """What the kernel needs for its types: functions between 16-bit floats and float, complex numbers."""
     types = {each.dtype for each in text.operands}
-    return (halves + CONVERSIONS if types & {*IN_FLOAT} else "") + (complexes if types & {*COMPLEX} else "")
+    conversions = halves + CONVERSIONS if types & {*IN_FLOAT} else ""
+    return conversions + (COMPLEX_NUMBERS if types & {*COMPLEX} else "")
 
 
-def operation(text: Text) -> str:
-    """The typedefs of the placeholders, the preamble, and a function that computes one element."""
+def operation(text: Text, marks: Marks = NO_MARKS) -> str:
+    """The typedefs of the placeholders, the preamble, and a function that computes one element.
+
+    Arguments:
+        marks: what comes before the preamble, the operation, and what is behind each.
+    """
     operands = text.operands
     lines = [f"typedef {computed} {placeholder};" for placeholder, computed in text.types.items()]
     takes = ["const long long i", "const long long n"]
@@ -349,9 +340,10 @@ def operation(text: Text) -> str:
     ]
     outputs = [each for each in operands if each.is_output and not each.raw]
     takes += [f"{each.computed}* accelrt_out_{each.name}" for each in outputs]
-    lines += [text.preamble, f"accelrt_inline void accelrt_operation({', '.join(takes)}) {{"]
+    lines += [f"{marks.preamble}{text.preamble}{marks.behind}"]
+    lines += [f"accelrt_inline void accelrt_operation({', '.join(takes)}) {{"]
     lines += [f"    {each.computed} {each.name} = 0;" for each in outputs]
-    lines += ["    {", text.body, "    ;}"]
+    lines += ["    {", f"{marks.operation}{text.body}{marks.behind}", "    ;}"]
     lines += [f"    *accelrt_out_{each.name} = {each.name};" for each in outputs]
     return "\n".join([*lines, "}\n"])
 
@@ -417,7 +409,7 @@ def cuda_source(text: Text, axes: int, vector: int, wide: bool) -> str:
     listed = ", ".join(f"{kind} const {called}" for kind, called in parameters(text.operands, axes))
     head = f'extern "C" __global__ void __launch_bounds__({BLOCK}) {text.name}({listed}) {{\n'
     inner = cuda_strided(text.operands, axes, wide) if axes else cuda_contiguous(text.operands, vector)
-    start = CUDA_START + support(text, CUDA_CONVERSIONS, CUDA_COMPLEX) + layout_type(text.operands, axes)
+    start = CUDA_START + support(text, CUDA_CONVERSIONS) + layout_type(text.operands, axes)
     return start + operation(text) + head + inner + "}\n"
 
 
@@ -506,15 +498,19 @@ def strided_elements(arrays: Iterable[Operand]) -> dict[str, str]:
     return found
 
 
-def host_source(text: Text, axes: int) -> str:
-    """C of one kernel, which is called for each block of CHUNK elements (kernels/DESIGN.md)."""
+def host_source(text: Text, axes: int) -> tuple[str, dict[str, str]]:
+    """C++ of one kernel, which is called for each block of CHUNK elements (kernels/DESIGN.md).
+
+    Returns:
+        (text, dict from the names that messages have for the parts that a user wrote to these parts).
+    """
     listed, name = parameters(text.operands, axes), text.name
     sizes = ", ".join(f"sizeof({kind})" for kind, _ in listed)
     head = [
+        'extern "C" {',
         f"extern const size_t {name}_parameters[];",
         f"const size_t {name}_parameters[] = {{{sizes}, 0}};",
-        f"extern void {name}(const accelrt_block* accelrt_where, void** accelrt_arguments);",
-        f"void {name}(const accelrt_block* accelrt_where, void** accelrt_arguments) {{",
+        f"void accelrt_block_{name}(const accelrt_block* accelrt_where, void** accelrt_arguments) {{",
     ]
     lines = [
         f"{kind} const {called} = *({kind} const*)accelrt_arguments[{number}];"
@@ -527,8 +523,12 @@ def host_source(text: Text, axes: int) -> str:
         "const long long accelrt_end = accelrt_last < accelrt_n ? accelrt_last : accelrt_n;",
     ]
     lines += host_strided(text.operands, axes) if axes else host_contiguous(text.operands)
-    start = HOST_START + support(text, HOST_CONVERSIONS, HOST_COMPLEX) + layout_type(text.operands, axes)
-    return start + operation(text) + indented(head, 0) + indented(lines, 1) + "}\n"
+    start = HOST_START + support(text, HOST_CONVERSIONS) + layout_type(text.operands, axes)
+    sources = {f"preamble of {name}": text.preamble, f"operation of {name}": text.body}
+    preamble, body = (f'#line 1 "{part}"\n' for part in sources)
+    # What is behind a part belongs to the kernel's own text, whichever line it is on.
+    marks = Marks(preamble, body, f'\n#line 1 "{name}"\n')
+    return start + operation(text, marks) + indented(head, 0) + indented(lines, 1) + "}\n}\n", sources
 
 
 def host_contiguous(operands: Sequence[Operand]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from hashlib import blake2b
 
 from accelrt.core import files
 
@@ -10,10 +11,34 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["KINDS", "MOST_BYTES", "ModuleImage", "arch_name", "arch_number"]
+__all__ = ["KINDS", "MOST_BYTES", "SEAL", "ModuleImage", "arch_name", "arch_number", "sealed", "unsealed"]
 
 MOST_BYTES = 1 << 32  # of a file of code that is read
 KINDS = ("cubin", "ptx", "ltoir")
+
+
+SEAL = b"accelrt shared object 1\n"  # behind a shared object, and before the digest of what is before it
+DIGEST_BYTES = 32
+
+
+def sealed(data: bytes) -> bytes:
+    """A shared object with a digest of it behind; the dynamic linker reads no further than the object."""
+    return data + SEAL + blake2b(data, digest_size=DIGEST_BYTES).digest()
+
+
+def unsealed(data: bytes) -> bytes:
+    """What sealed() was given; others' objects as they are.
+
+    Raises:
+        ValueError: it is not what was sealed.
+    """
+    start = len(data) - len(SEAL) - DIGEST_BYTES
+    if start < 0 or data[start : start + len(SEAL)] != SEAL:
+        return data
+    whole = data[:start]
+    if blake2b(whole, digest_size=DIGEST_BYTES).digest() != data[start + len(SEAL) :]:
+        raise ValueError("the image is not what accelrt compiled; it is damaged: compile it again")
+    return whole
 
 
 class ModuleImage:

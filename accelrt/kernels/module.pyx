@@ -14,6 +14,7 @@ cimport accelrt.driver.registry as registry
 from accelrt.driver.registry import driver_name
 from accelrt.driver.table cimport LOG_BYTES
 from accelrt.kernels.image import MOST_BYTES as _MOST_BYTES
+from accelrt.kernels.image import unsealed
 from accelrt.kernels.kernel cimport Loaded, make_kernel
 from accelrt.kernels.signature import parse_signature
 from accelrt.runtime.release_queue cimport drain
@@ -32,8 +33,8 @@ cdef str NOT_HERE = (
     "name expression"
 )
 cdef str NOT_HERE_ON_HOST = (
-    "the shared object does not export it, or not its {0}_parameters; see accelrt/kernels/DESIGN.md for what a kernel of "
-    "the host device exports"
+    "the module has no kernel of that name; declare one in CUDA C extern \"C\", or compile it with the name as a name "
+    "expression; one in C is exported beside its {0}_parameters (accelrt/kernels/DESIGN.md)"
 )
 
 
@@ -87,7 +88,8 @@ cdef uintptr_t function_of(Loaded loaded, str name, str meaning) except 0:
 
 
 def check_image(bytes data):
-    """Raises ValueError where an image in the ELF format, a cubin or a shared object, is shorter than it says."""
+    """Raises ValueError where an image in the ELF format, a cubin or a shared object, is shorter than it says, or is not
+    what accelrt compiled any more."""
     if data[:4] != b"\x7fELF":
         if not data:
             raise ValueError("the image is empty")
@@ -96,6 +98,7 @@ def check_image(bytes data):
         headers, each = int.from_bytes(data[40:48], "little"), int.from_bytes(data[58:60], "little")
         whole = headers + each * int.from_bytes(data[60:62], "little")
         if headers and whole <= len(data):
+            unsealed(data)
             return
         text = f"of which {whole} should be there" if headers else "without section headers, which tell its length"
     else:

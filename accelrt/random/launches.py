@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from accelrt.arrays.array import Array
 from accelrt.arrays.create import asarray
-from accelrt.kernels import c_compiler, compiler
+from accelrt.kernels import compiler, host_compiler
 from accelrt.kernels.elementwise_layout import Piece, collapse, overlaps_itself
 from accelrt.kernels.elementwise_source import MOST_AXES, STORED
 from accelrt.kernels.module import Module
@@ -230,7 +230,7 @@ def load(form: Form | str, device: int) -> Any:
     name = f"accelrt_{form}" if isinstance(form, str) else f"accelrt_{form.name}"
     if compiler.is_host(device):
         text = texts.HOST_STATE if isinstance(form, str) else host_target() + source.host_source(form)
-        image = c_compiler.compile_c(text, f"{name}.c")
+        image = host_compiler.compile_c(text, f"{name}.c")
     else:
         text = texts.CUDA_STATE if isinstance(form, str) else source.cuda_source(form)
         image = compiler.compile_image(text, arch=compiler.device_arch(device), name=f"{name}.cu")

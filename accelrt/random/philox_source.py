@@ -21,7 +21,6 @@ from accelrt.kernels.elementwise_source import (
     CUDA_CONVERSIONS,
     CUDA_START,
     HOST_CONVERSIONS,
-    HOST_START,
     IN_FLOAT,
     STORED,
 )
@@ -31,6 +30,7 @@ from accelrt.random.philox_text import (
     CUDA_PRODUCT,
     DRAWS,
     HOST_PRODUCT,
+    HOST_START,
     RANKED,
     WALKED,
     WIDTHS,
@@ -262,7 +262,7 @@ def host_source(form: Form) -> str:
     """C of one kernel, which is called for each block."""
     name, listed = f"accelrt_{form.name}", declared(form)
     sizes = ", ".join(f"sizeof({kind})" for kind, _ in listed)
-    text = HOST_START + "#undef min\n#undef max\n" + support(form, HOST_CONVERSIONS, HOST_PRODUCT, HOST_MATH)
+    text = HOST_START + support(form, HOST_CONVERSIONS, HOST_PRODUCT, HOST_MATH)
     text += f"""\
 extern const size_t {name}_parameters[];
 const size_t {name}_parameters[] = {{{sizes}, 0}};

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from accelrt.kernels.elementwise_source import HOST_START
-
 __all__ = [
     "CUDA_MATH",
     "CUDA_PRODUCT",
     "CUDA_STATE",
     "DRAWS",
     "HOST_PRODUCT",
+    "HOST_START",
     "HOST_STATE",
     "RANKED",
     "STATE_SIGNATURE",
@@ -18,6 +17,22 @@ __all__ = [
     "WORDS",
 ]
 
+# C, with what a kernel of the host device is called with (accelrt/kernels/DESIGN.md).
+HOST_START = """\
+#include <math.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <tgmath.h>
+#undef I
+#define accelrt_inline static inline
+typedef struct {
+    unsigned int grid[3], block[3], index[3], shared_bytes;
+    void* shared;
+    int* failed;
+} accelrt_block;
+"""
 # Both halves of a product.  NVRTC makes 64-bit operations of what C says, several times as many.
 CUDA_PRODUCT = """\
 #define accelrt_product(high, low, x, y) \\

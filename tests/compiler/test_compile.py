@@ -4,6 +4,7 @@ import os
 import pickle
 
 import pytest
+from child import in_child
 from nvrtc_found import NVRTC_MISSING
 
 import accelrt
@@ -158,7 +159,12 @@ def test_an_image_is_pickled():
     assert (again.data, again.names, again.arch) == (image.data, image.names, image.arch)
 
 
-@pytest.mark.skipif(os.environ["ACCELRT_DRIVER"] != "host", reason="there is a device to compile for")
-def test_without_a_device_the_architecture_has_to_be_given():
+def compile_for_no_device():
     with pytest.raises(ValueError, match=r"there is no CUDA device .* give arch, such as arch='sm_90'"):
         accelrt.compile_image(SCALE)
+
+
+@pytest.mark.own_process
+@pytest.mark.skipif(os.environ["ACCELRT_DRIVER"] != "host", reason="there is a device to compile for")
+def test_without_a_device_the_architecture_has_to_be_given():
+    in_child(compile_for_no_device, ACCELRT_DRIVER="cuda")

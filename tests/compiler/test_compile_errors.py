@@ -141,7 +141,7 @@ def test_a_missing_compiler_says_what_brings_it(monkeypatch):
 def test_a_log_without_places_is_shown_whole():
     assert error_text("ld: it went wrong\n", {}) == "ld: it went wrong"
     assert error_text("a.c:2:1: fatal error: x\n", {"a.c": "1\n2\n"}).splitlines() == [
-        "a.c, line 2: fatal error: x",
+        "a.c, line 2, column 1: fatal error: x",
         "     1 | 1",
         ">    2 | 2",
     ]

@@ -49,13 +49,6 @@ def test_elementwise_of_many_elements_reaches_each():
     assert (read(shifted) == x[1:] - 1).all()
 
 
-@pytest.mark.host
-def test_the_host_device_says_what_compiles_there():
-    with pytest.raises(accelrt.NotSupportedError, match="the host device runs no CUDA code; compile_image"):
-        accelrt.compile(SCALE, arch=90)
-
-
-@pytest.mark.gpu
 def test_an_image_for_a_link_is_not_loaded():
     with pytest.raises(ValueError, match="kind='ltoir' is not loaded before link_images"):
         accelrt.compile(SCALE, kind="ltoir")

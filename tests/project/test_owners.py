@@ -54,6 +54,7 @@ PARTS = {
     "accelrt.graphs.callables.Turns",
     "accelrt.interop.peers.StreamsByHandle",
     "accelrt.interop.rmm._Handle",
+    "accelrt.kernels.apart.Call",
     "accelrt.memory.explain.Case",
     "accelrt.memory.explain.Cause",
     "accelrt.memory.history.compact_form.KnownNames",

@@ -9,9 +9,9 @@ from nvrtc_found import NVRTC_MISSING
 from ptx_steps import run
 
 import accelrt
-from accelrt.kernels.c_compiler import compile_c
-from accelrt.kernels.elementwise_source import HOST_START
+from accelrt.kernels.host_compiler import compile_c
 from accelrt.random.host_math import HOST_MATH
+from accelrt.random.philox_text import HOST_START
 
 needs_nvrtc = pytest.mark.skipif(bool(NVRTC_MISSING), reason=NVRTC_MISSING)
 CUDA = r"""

@@ -5,8 +5,8 @@ arguments' values; `accelrt/kernels/DESIGN.md` has the declaration.  The blocks 
 thread that serves the stream, which others help where there is much to do (`crew.pyx`).
 
 A module is a shared object: `module_load` takes its path, which contains a slash and ends with a NUL, or its bytes, an
-ELF image whose length the section headers tell.  For a kernel NAME it exports NAME and `const size_t NAME_parameters[]`,
-the sizes of its parameters, with 0 at the end.  `module_register` makes a module of one function at an address.
+ELF image whose length the section headers tell.  For a kernel NAME it exports `accelrt_block_NAME`, or NAME, and
+`const size_t NAME_parameters[]`, the sizes of its parameters, with 0 at the end.  `module_register` makes a module of one function at an address.
 
 A module that is unloaded lives on until no work in a queue or a graph names its functions.  Libraries are opened and
 closed under no lock, since their initialisers may do anything.
@@ -290,6 +290,7 @@ cdef int add_function(
 
 cdef int look_up(HostModule* module, const char* name, HostFunction** out_function) noexcept nogil:
     # Under the lock, which the library's symbols do not need, but the module does.
+    cdef char[512] first
     cdef char[512] second
     cdef const size_t* sizes
     cdef size_t count = 0
@@ -301,7 +302,10 @@ cdef int look_up(HostModule* module, const char* name, HostFunction** out_functi
         return 0
     if module.library == NULL or snprintf(second, sizeof(second), "%s_parameters", name) >= <int>sizeof(second):
         return NOT_FOUND
-    found = dlsym(module.library, name)
+    snprintf(first, sizeof(first), "accelrt_block_%s", name)
+    found = dlsym(module.library, first)
+    if found == NULL:
+        found = dlsym(module.library, name)
     sizes = <const size_t*>dlsym(module.library, second)
     if found == NULL or sizes == NULL:
         return NOT_FOUND

@@ -1,0 +1,25 @@
+// What CUDA declares in device code, for a C++ compiler of the host: types, mathematical functions and intrinsics.
+// Elementwise kernels of the host device begin with this; kernels in CUDA C with accelrt_kernels.hpp.
+#pragma once
+
+#include <cfenv>
+#include <climits>
+#include <cfloat>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <ctime>
+#include <limits>
+#include <type_traits>
+#include <utility>
+
+#include <math.h>  // the overloads for float, outside of std too
+#include <stdlib.h>
+
+#include "accelrt_types.hpp"
+
+#include "accelrt_math.hpp"
+
+#include "accelrt_intrinsics.hpp"

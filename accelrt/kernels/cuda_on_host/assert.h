@@ -1,0 +1,7 @@
+// assert in device code: a thread that fails ends its kernel, and the device is lost.
+#undef assert
+#ifdef NDEBUG
+#define assert(condition) ((void)0)
+#else
+#define assert(condition) ((condition) ? (void)0 : accelrt_assertion_failed(#condition, __FILE__, __LINE__))
+#endif
