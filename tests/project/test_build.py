@@ -1,4 +1,4 @@
-"""What the build says of CUDA's headers, that it needs nothing else of it, and what an editable install is."""
+"""What the build says of CUDA's headers, that it needs nothing more of it, and of editable installs."""
 
 import importlib.util
 import re
@@ -112,8 +112,12 @@ def test_type_checkers_and_cython_see_through_an_editable_install(editable, tmp_
     run = f"import site, sys; site.addsitedir({str(installed)!r}); "
     (tmp_path / "uses.py").write_text("from accelrt.core.shapes import SIDES\nreveal_type(SIDES)\n")
     (tmp_path / "uses_c.pyx").write_text("from accelrt.core.shapes cimport sides\n")
-    main = "from Cython.Compiler.Main import main; sys.argv = ['cython', '-3', 'uses_c.pyx']; main(command_line=1)"
-    subprocess.run([sys.executable, "-P", "-c", run + main], cwd=tmp_path, check=True, capture_output=True)
+    run_cython = (
+        "from Cython.Compiler.Main import main; sys.argv[1:] = ['-3', 'uses_c.pyx']; main(command_line=1)"
+    )
+    subprocess.run(
+        [sys.executable, "-P", "-c", run + run_cython], cwd=tmp_path, check=True, capture_output=True
+    )
     pytest.importorskip("mypy")
     paths = [line for path in installed.glob("*.pth") for line in path.read_text().split()]
     checked = subprocess.run(
