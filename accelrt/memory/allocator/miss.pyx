@@ -387,10 +387,15 @@ cdef int release_free(Pool* pool) noexcept nogil:
 
 cdef int release_ended(Pool* pool) noexcept nogil:
     # Gives back the idle memory of private pools without a use, once the device was waited for, after which the events of
-    # all pending blocks are complete; beside a capture nothing.
+    # all pending blocks are complete; beside a capture nothing.  Blocks that become free only then are not known to be
+    # quiescent before the device was waited for once more.
+    cdef uint64_t pending
     cdef int code = wait_device(pool)
     if code == 0:
+        pending = pool.pending
         code = poll(pool)
+        if code == 0 and pool.pending < pending:
+            code = wait_device(pool)
     if code:
         return code
     pool.only_ended = True
