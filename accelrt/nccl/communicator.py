@@ -17,7 +17,7 @@ from accelrt.errors import ForkedError, NcclError
 from accelrt.nccl import codes, operands, process_end
 from accelrt.nccl.codes import error_of
 from accelrt.nccl.groups import InGraph, Joining, Operation, await_ready, errors_of, groups, perform
-from accelrt.nccl.hold import Hold, Turn
+from accelrt.nccl.hold import Hold, Turn, calls_of
 from accelrt.nccl.limits import POLL_SECONDS, seconds_of
 from accelrt.runtime import init
 
@@ -330,8 +330,7 @@ class Communicator:
         Raises:
             NcclError: an operation failed; abort() the communicator then.
         """
-        with self._turn() as (handle,), self.device, errors_of(f"check({self._words})"):
-            found = self._backend.async_error(handle)
+        found = self._find_error("check")
         if found is not None:
             code, text = found
             raise error_of(code, text, f"an operation of the communicator ({self._words})")
@@ -371,6 +370,12 @@ class Communicator:
             found = self._backend.awaited(handle)
         return f", which waits for {found}" if found else ""
 
+    def _find_error(self, call: str) -> tuple[int, str] | None:
+        with self._turn() as (handle,), self.device, errors_of(f"{call}({self._words})"):
+            with calls_of([self._hold]):
+                found: tuple[int, str] | None = self._backend.async_error(handle)
+            return found
+
     def _turn(self, ordered: bool = False) -> Turn:
         self._check_process()
         return Turn([self._hold], ordered)
@@ -406,8 +411,7 @@ class Communicator:
         seconds = self.timeout if timeout is None else seconds_of(timeout, "")
         if not self._may_end("close", seconds):
             return
-        with self._turn() as (handle,), self.device, errors_of(f"close({self._words})"):
-            failed = self._backend.async_error(handle) is not None
+        failed = self._find_error("close") is not None
         last = None if failed else self._find_last()
         if last is not None:
             self._await_last(last, seconds)
@@ -447,7 +451,12 @@ class Communicator:
         if not self._hold.has_handle or self._pid != os.getpid():
             return
         if self._in_graphs:
-            with contextlib.suppress(NcclError), self._turn() as (handle,), self.device:
+            with (
+                contextlib.suppress(NcclError),
+                self._turn() as (handle,),
+                calls_of([self._hold]),
+                self.device,
+            ):
                 self._backend.revoke(handle)
             self._refuse_graphs("abort")
         self._free("it was aborted", "abort", True)

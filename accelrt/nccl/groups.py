@@ -8,9 +8,10 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from accelrt.buffers.operand import MemoryUse
 from accelrt.nccl import operands, process_end
 from accelrt.nccl.codes import BackendError, error_of
-from accelrt.nccl.hold import Turn
+from accelrt.nccl.hold import Turn, calls_of
 from accelrt.nccl.limits import POLL_SECONDS
 
 if TYPE_CHECKING:
@@ -45,7 +46,18 @@ class InGraph:
 class Operation:
     """An operation that was called, and is put into its stream at once or at the end of its group."""
 
-    __slots__ = ("call", "captured", "comm", "numbers", "reads", "source", "stream", "target", "writes")
+    __slots__ = (
+        "addresses",
+        "call",
+        "captured",
+        "comm",
+        "numbers",
+        "reads",
+        "source",
+        "stream",
+        "target",
+        "writes",
+    )
 
     def __init__(
         self,
@@ -67,12 +79,16 @@ class Operation:
         self.target = target
         self.numbers = numbers
         self.captured = False
+        self.addresses = (0, 0)
 
     def begin(self) -> None:
         """Before any operation of the group is put into a stream; what raises here leaves all of them out."""
         comm = self.comm
         token = InGraph(comm)
-        self.captured = operands.begin(self.stream, self.call, self.reads, self.writes, token)
+        self.captured, source, target = operands.begin(
+            self.stream, self.call, self.reads, self.writes, self.source, self.target, token
+        )
+        self.addresses = (source, target)
         if self.captured:
             comm._in_graphs.add(token)
             comm._captures = True
@@ -80,9 +96,7 @@ class Operation:
     def issue(self, module: ModuleType, handle: object) -> None:
         comm = self.comm
         with comm.device:
-            source = self.source.ptr if self.source is not None else 0
-            target = self.target.ptr if self.target is not None else 0
-            module.issue(handle, self.stream, self.call, source, target, *self.numbers, self.captured)
+            module.issue(handle, self.stream, self.call, *self.addresses, *self.numbers, self.captured)
         if not self.captured:
             comm._last_stream = self.stream
 
@@ -198,19 +212,20 @@ def perform_in_turn(
     pending: list[Any], operations: list[Operation], module: Any, handles: dict[Any, Any]
 ) -> None:
     for each in operations:
-        each.begin()
-    try:
-        if len(pending) == len(operations) == 1:
-            with errors_of_operation(pending[0]):
-                pending[0].issue(module, handles[pending[0].comm])
-        else:
-            perform_group(pending, module, handles)
+        operands.announce(each.stream, each.call, each.reads, each.writes)
+    used = [array for each in operations for array in (*each.reads, *each.writes)]
+    with MemoryUse(pending[0].words.partition("(")[0], used):
+        for each in operations:
+            each.begin()
+        with calls_of([comm._hold for comm in handles]):
+            if len(pending) == len(operations) == 1:
+                with errors_of_operation(pending[0]):
+                    pending[0].issue(module, handles[pending[0].comm])
+            else:
+                perform_group(pending, module, handles)
         if module.MAY_TAKE_LONG:
             for comm, handle in handles.items():
-                settle(comm, handle, f"{operations[0].words}", module)
-    finally:
-        # Also after an error: it may be under way.
-        operands.note([(each.stream, (*each.reads, *each.writes)) for each in operations])
+                settle(comm, handle, operations[0].words, module)
 
 
 def perform_group(pending: list[Any], module: Any, handles: dict[Any, Any]) -> None:
@@ -236,7 +251,7 @@ def settle(comm: Any, handle: Any, call: str, module: Any) -> None:
     """
     end, pause = time.monotonic() + comm.timeout, 0.0
     while True:
-        with errors_of(call):
+        with calls_of([comm._hold]), errors_of(call):
             if not module.in_progress(handle):
                 return
         if not comm._hold.is_open:

@@ -29,13 +29,15 @@ cdef class Hold:
     cdef readonly str why
     cdef dict inside      # by thread: in how many calls with the handle it is
     cdef object late      # function that frees the handle once nobody is inside
-    cdef readonly object order  # RLock: one thread at a time puts operations into streams
+    cdef readonly object order    # RLock: one thread at a time puts operations into streams
+    cdef readonly object calling  # RLock: one thread at a time is in a call of the backend; after `order`
     cdef object __weakref__
 
     def __cinit__(self):
         self.why = "it was never made"
         self.inside = {}
         self.order = threading.RLock()
+        self.calling = threading.RLock()
 
     def __reduce__(self):
         refuse_copy(self, "it is of a communicator")
@@ -117,6 +119,47 @@ cdef class Hold:
         return 0
 
 
+cdef class Locks:
+    """A context that holds some locks, which an interruption while it takes them leaves free.
+
+    Arguments:
+        locks: list of RLock, in the order in which all threads take them.
+    """
+
+    cdef list locks
+    cdef int taken
+    cdef object __weakref__
+
+    def __init__(self, list locks not None):
+        self.locks = locks
+
+    def __reduce__(self):
+        refuse_copy(self, "it is what a thread does now")
+
+    def __enter__(self):
+        try:
+            while self.taken < len(self.locks):
+                self.locks[self.taken].acquire()
+                self.taken += 1
+        except BaseException:
+            self.release()
+            raise
+
+    def __exit__(self, kind, error, trace):
+        self.release()
+
+    cdef int release(self) except -1:
+        while self.taken:
+            self.taken -= 1
+            self.locks[self.taken].release()
+        return 0
+
+
+def calls_of(list holds not None):
+    """Locks for a call of the backend with these communicators' handles: NCCL lets one thread at a time in."""
+    return Locks([(<Hold>hold).calling for hold in sorted(holds, key=id)])
+
+
 cdef class Turn:
     """A context in which the handles of some communicators stay alive; it gives the list of them.
 
@@ -128,27 +171,22 @@ cdef class Turn:
     """
 
     cdef list holds
-    cdef list locked   # in the order that all threads take them in
-    cdef bint ordered
-    cdef int locks
+    cdef Locks locks
     cdef int entered
     cdef object __weakref__
+
+    def __init__(self, list holds not None, bint ordered):
+        self.holds = holds
+        self.locks = Locks([(<Hold>hold).order for hold in sorted(holds, key=id)] if ordered else [])
 
     def __reduce__(self):
         refuse_copy(self, "it is what a thread does now")
 
-    def __init__(self, list holds not None, bint ordered):
-        self.holds = holds
-        self.ordered = ordered
-        self.locked = sorted(holds, key=id) if ordered else []
-
     def __enter__(self):
         cdef Hold hold
         cdef list handles = []
+        self.locks.__enter__()
         try:
-            for hold in self.locked:
-                hold.order.acquire()
-                self.locks += 1
             for hold in self.holds:
                 handle = hold.enter()
                 self.entered += 1
@@ -163,14 +201,13 @@ cdef class Turn:
 
     cdef int end(self) except -1:
         cdef Hold hold
-        while self.entered:
-            self.entered -= 1
-            hold = self.holds[self.entered]
-            hold.leave()
-        while self.locks:
-            self.locks -= 1
-            hold = self.locked[self.locks]
-            hold.order.release()
+        try:
+            while self.entered:
+                self.entered -= 1
+                hold = self.holds[self.entered]
+                hold.leave()
+        finally:
+            self.locks.release()
         return 0
 
 

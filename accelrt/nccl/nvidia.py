@@ -2,8 +2,8 @@
 
 Communicators are made non-blocking (ncclConfig_t.blocking = 0, which NCCL_COMM_BLOCKING overrides): no call
 waits for other ranks, so that who ends a communicator beside an operation waits for microseconds only, and
-ncclCommAbort is never called while another thread is inside of a call with the same handle.  What goes on
-after a call returned is asked for by in_progress.
+ncclCommAbort is never called while another thread is inside of a call with the same handle (NCCL User Guide,
+"Thread Safety" and "Fault Tolerance").  What goes on after a call returned is asked for by in_progress.
 
 nccl4py looks for libnccl.so.2 where pip's nvidia-nccl packages put it and where the system's loader does;
 what is loaded already, torch's say, it uses.  Where it finds none, the one beside torch is loaded for it.

@@ -1,7 +1,8 @@
-"""Arrays as collectives use them: read and checked, kept alive by the graph of a capture, noted on the stream."""
+"""Arrays as collectives use them: read and checked, noted on the stream, kept alive by the graph of a capture."""
 from cpython.object cimport PyObject
+from libc.stdint cimport uintptr_t
 
-from accelrt.arrays.array cimport Array
+from accelrt.arrays.array cimport Array, check_live
 from accelrt.arrays.create import asarray, from_dlpack
 from accelrt.buffers.buffer cimport Buffer
 from accelrt.buffers.operand cimport Operand, keep, note_use, read_array, record_for
@@ -72,54 +73,43 @@ def read(source, Stream stream, str name, bint writable):
     return array
 
 
-def begin(Stream stream, str call, tuple reads, tuple writes, object token):
-    """What comes before a collective is put into its stream.
+def announce(Stream stream not None, str call not None, tuple reads not None, tuple writes not None):
+    """Tells the race detector of a collective, before its use of the memory begins.
 
-    The race detector is told, and where the stream captures for a graph of accelrt's, the graph keeps the arrays and the
-    token alive.
-
-    Returns:
-        bool, whether the stream is in a capture.
     Raises:
         RaceError: nothing orders it with earlier work on the same bytes.
+    """
+    if watch.sanitizing:
+        uses = [((<Array>each).ptr, (<Array>each).size * (<Array>each).itemsize, "r") for each in reads]
+        uses += [((<Array>each).ptr, (<Array>each).size * (<Array>each).itemsize, "w") for each in writes]
+        watch.note_launch(stream.device_index, stream.handle, call, [use for use in uses if use[1]])
+
+
+def begin(Stream stream not None, str call not None, tuple reads not None, tuple writes not None, Array source, Array target,
+          token not None):
+    """What comes before a collective is put into its stream, within the use of its memory (MemoryUse).
+
+    Where the stream captures for a graph of accelrt's, the graph keeps the arrays and the token alive.  The allocators learn
+    of the stream now, so that memory which another thread frees meanwhile is not handed out before the collective is done.
+
+    Returns:
+        (bool, whether the stream is in a capture; int, int, the addresses of source and target, 0 for None).
+    Raises:
         ValueError: an array was freed meanwhile.
     """
     cdef Operand side
     cdef Array array
     cdef Record record
-    if watch.sanitizing:
-        uses = [((<Array>each).ptr, (<Array>each).size * (<Array>each).itemsize, "r") for each in reads]
-        uses += [((<Array>each).ptr, (<Array>each).size * (<Array>each).itemsize, "w") for each in writes]
-        watch.note_launch(stream.device_index, stream.handle, call, [use for use in uses if use[1]])
+    cdef uintptr_t origin = 0 if source is None else source.ptr, to = 0 if target is None else target.ptr
+    for array in (*reads, *writes):
+        check_live(array, call)
     record = record_for(stream)
     for array in (*reads, *writes):
         read_array(&side, array, call, False)
         if record is not None:
             keep(&side, None, record)
+        note_use(&side, stream, False, False)
     if record is not None:
         record.kept.append(token)
-        return True
-    return any_capture() and keep_where_captured(stream.device_index, stream.handle, token) == OTHERS
-
-
-def note(list uses not None):
-    """What comes after collectives: memory of another stream's is not handed out again before they are done.
-
-    Arguments:
-        uses: list of (Stream, tuple of Array).  Nothing interrupts the notes between two of them.
-    """
-    cdef Operand side
-    cdef Array array
-    cdef Stream stream
-    cdef tuple arrays
-    error = None
-    for stream, arrays in uses:
-        for array in arrays:
-            try:
-                if array.live:
-                    read_array(&side, array, "array", False)
-                    note_use(&side, stream, False, False)
-            except Exception as refused:  # the others are noted all the same
-                error = error or refused
-    if error is not None:
-        raise error
+        return True, origin, to
+    return any_capture() and keep_where_captured(stream.device_index, stream.handle, token) == OTHERS, origin, to

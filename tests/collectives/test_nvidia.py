@@ -29,6 +29,11 @@ class StandIn(types.ModuleType):
     NCCLError = NCCLError
     Comm = object
     failing = None
+    states = ()  # what comm_get_async_error answers in turn, before 6
+
+    class Config:
+        blocking = None
+        ptr = 4096
 
     def __init__(self):
         super().__init__("nccl.bindings.nccl")
@@ -42,9 +47,16 @@ class StandIn(types.ModuleType):
             self.calls.append((name, *arguments))
             if name == self.failing:
                 raise NCCLError(6)
-            return {"get_version": 22809, "get_last_error": "socket closed", "comm_get_async_error": 6}.get(
-                name
-            )
+            if name == "comm_get_async_error" and self.states:
+                return self.states.pop(0)
+            if name.startswith("comm_init"):
+                return f"comm {arguments[2]}"
+            return {
+                "get_unique_id": bytes(128),
+                "get_version": 22809,
+                "get_last_error": "socket closed",
+                "comm_get_async_error": 6,
+            }.get(name)
 
         return call
 
@@ -106,6 +118,42 @@ def test_a_group_that_failed_is_ended_quietly(stand_in):
         nvidia.group_end()
 
 
+def test_communicators_are_made_so_that_no_call_waits_for_other_ranks(stand_in, monkeypatch):
+    configs = []
+    monkeypatch.setattr(
+        stand_in, "Config", lambda: configs.append(StandIn.Config()) or configs[-1], raising=False
+    )
+    assert nvidia.init_rank(2, bytes(128), 1, 0, 5.0) == "comm 1"
+    assert stand_in.calls == [("comm_init_rank_config", 2, bytearray(128), 1, 4096)]
+    assert [each.blocking for each in configs] == [0]
+    stand_in.calls.clear()
+    assert nvidia.init_all([0, 1], 5.0) == ["comm 0", "comm 1"]
+    names = [call[0] for call in stand_in.calls]
+    assert names == ["get_unique_id", "group_start", *["comm_init_rank_config"] * 2, "group_end"]
+
+
+def test_a_rank_that_cannot_be_made_frees_those_before_it(stand_in, monkeypatch):
+    stand_in.failing = "comm_init_rank_config"
+    with pytest.raises(BackendError):
+        nvidia.init_all([0, 1], 5.0)
+    assert stand_in.calls[-1] == ("group_end",)
+
+
+def test_what_goes_on_after_a_call_returned_is_asked_for(stand_in):
+    stand_in.states = [7, 0]
+    assert nvidia.in_progress("comm")
+    assert not nvidia.in_progress("comm")
+    with pytest.raises(BackendError, match="socket closed"):
+        nvidia.in_progress("comm")
+    assert nvidia.awaited("comm") == ""
+
+
+def test_a_library_without_revoke_is_left_alone(stand_in):
+    stand_in.failing = "comm_revoke"
+    nvidia.revoke("comm")
+    assert stand_in.calls == [("comm_revoke", "comm", 0)]
+
+
 @pytest.mark.parametrize(("given", "found"), [(None, "0"), ("1", "1")])
 def test_arrays_of_captured_operations_are_not_registered_unless_asked_for(
     stand_in, monkeypatch, given, found
@@ -164,7 +212,8 @@ def test_nccl4py_takes_what_is_given():
         "send": ["sendbuff", "count", "datatype", "peer", "comm", "stream"],
         "recv": ["recvbuff", "count", "datatype", "peer", "comm", "stream"],
         "comm_init_rank": ["nranks", "comm_id", "rank"],
-        "comm_init_all": ["ndev", "devlist"],
+        "comm_init_rank_config": ["nranks", "comm_id", "rank", "config"],
+        "comm_revoke": ["comm", "revoke_flags"],
         "comm_get_async_error": ["comm"],
         "get_last_error": ["comm"],
         "comm_abort": ["comm"],
@@ -175,6 +224,10 @@ def test_nccl4py_takes_what_is_given():
     }
     for name, parameters in expected.items():
         assert list(inspect.signature(getattr(bindings, name)).parameters) == parameters
+    config = bindings.Config()
+    config.blocking = 0
+    assert config.ptr
+    bindings.check_status(nvidia.IN_PROGRESS)  # raises nothing
     try:
         version = nvidia.version()
     except NotSupportedError:

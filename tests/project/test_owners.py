@@ -73,6 +73,8 @@ PARTS = {
     "accelrt.nccl.groups.InGraph",
     "accelrt.nccl.groups.Joining",
     "accelrt.nccl.groups.Operation",
+    "accelrt.nccl.rendezvous._Asker",
+    "accelrt.nccl.rendezvous._GivesUp",
     "accelrt.nccl.rendezvous._Guest",
     "accelrt.nccl.rendezvous._Server",
     "accelrt.publish.Writer",

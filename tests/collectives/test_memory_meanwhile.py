@@ -1,0 +1,101 @@
+"""Memory that is freed, or put to sleep, while a collective of another thread is on its way to its stream."""
+
+import pytest
+from parking_backend import ParkingBackend, Worker
+
+import accelrt
+from accelrt import nccl
+
+pytestmark = [pytest.mark.host, pytest.mark.usefixtures("two_devices")]
+SIZE = 1 << 18
+POINTS = [(call, when) for call in ("group_start", "issue", "group_end") for when in ("before", "after")]
+
+
+@pytest.fixture
+def backend(comms):
+    made = ParkingBackend(comms[0]._backend)
+    for each in comms:
+        each._backend = made
+    yield made
+    made.go_on()
+
+
+def add_up(comms, arrays):
+    with nccl.group():
+        for comm, array in zip(comms, arrays, strict=True):
+            comm.all_reduce(array)
+
+
+def in_pools(pools):
+    arrays = []
+    for rank, pool in enumerate(pools):
+        with accelrt.use_mem_pool(pool):
+            arrays.append(accelrt.full(SIZE, rank + 1, "float32", rank))
+        accelrt.synchronize(rank)
+    return arrays
+
+
+@pytest.mark.parametrize(("call", "when"), POINTS)
+def test_memory_that_is_freed_meanwhile_serves_nobody_else_before(comms, backend, call, when):
+    arrays = [accelrt.full(SIZE, rank + 1, "float32", rank) for rank in range(2)]
+    for rank in range(2):
+        accelrt.synchronize(rank)
+    address = arrays[0].ptr
+    backend.park(call, when)
+    one = Worker(add_up, comms, arrays)
+    assert backend.parked.wait(20)
+    arrays[0].free()
+    other = accelrt.full(SIZE, 9, "float32", 0)
+    assert other.ptr != address
+    backend.go_on()
+    assert one.end() is None
+    comms[1].synchronize(timeout=20)
+    assert (arrays[1].numpy() == 3).all()
+    assert (other.numpy() == 9).all()
+    del one
+
+
+@pytest.mark.parametrize(("call", "when"), POINTS)
+def test_a_pool_that_is_to_sleep_meanwhile_waits_for_the_collective(comms, backend, call, when):
+    pools = [accelrt.MemPool(), accelrt.MemPool()]
+    arrays = in_pools(pools)
+    backend.park(call, when)
+    one = Worker(add_up, comms, arrays)
+    assert backend.parked.wait(20)
+    two = Worker(pools[0].sleep)
+    two.join(0.05)
+    assert two.is_alive()
+    backend.go_on()
+    assert one.end() is two.end() is None
+    with pytest.raises(accelrt.SleepingMemoryError):
+        comms[0].all_reduce(arrays[0])
+    pools[0].wake()
+    for rank, each in enumerate(comms):
+        each.synchronize(timeout=20)
+        assert (arrays[rank].numpy() == 3).all()
+    del one, two
+
+
+def test_a_group_with_memory_that_sleeps_is_left_out_as_a_whole(comms, backend):
+    pools = [accelrt.MemPool(), accelrt.MemPool()]
+    arrays = in_pools(pools)
+    with pytest.raises(accelrt.SleepingMemoryError), nccl.group():
+        for comm, array in zip(comms, arrays, strict=True):
+            comm.all_reduce(array)
+        pools[0].sleep()
+    assert "issue" not in backend.calls
+    pools[0].wake()
+    add_up(comms, arrays)
+    for rank, each in enumerate(comms):
+        each.synchronize(timeout=20)
+        assert (arrays[rank].numpy() == 3).all()
+
+
+def test_a_group_with_memory_that_was_freed_is_left_out_as_a_whole(comms, backend):
+    arrays = [accelrt.full(SIZE, rank + 1, "float32", rank) for rank in range(2)]
+    with pytest.raises(ValueError, match="freed"), nccl.group():
+        for comm, array in zip(comms, arrays, strict=True):
+            comm.all_reduce(array)
+        arrays[1].free()
+    assert "issue" not in backend.calls
+    assert (arrays[0].numpy() == 1).all()
