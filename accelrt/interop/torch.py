@@ -15,7 +15,7 @@ from types import ModuleType
 import accelrt.memory as memory
 from accelrt.driver import registry
 from accelrt.errors import NotSupportedError
-from accelrt.memory import statistics
+from accelrt.memory import statistics, torch_names
 from accelrt.memory.backends import torch_hooks
 from accelrt.memory.history import recording, snapshots
 from accelrt.memory.mempool import MemPool
@@ -234,10 +234,20 @@ def snapshot(which: Any = None) -> dict[str, Any]:
 
 
 def record_history(
-    enabled: Any, context: Any, stacks: Any, max_entries: int, clear_history: bool = False, *others: object
+    enabled: Any,
+    context: Any,
+    stacks: Any,
+    max_entries: int,
+    clear_history: bool = False,
+    compile_context: bool = False,
+    global_record_annotations: bool = False,
+    skip_actions: Any = (),
+    *others: Any,
 ) -> None:
-    """As torch._C._cuda_record_memory_history; others are of torch's compiler."""
-    recording.record_history(enabled, context, stacks, max_entries, clear_history=clear_history)
+    """As torch._C._cuda_record_memory_history; others are record_pinned_host_memory and record_cuda."""
+    torch_names._record_memory_history(
+        enabled, context, stacks, max_entries, None, clear_history, False, False, skip_actions, *others
+    )
 
 
 def record_history_as_before(
@@ -247,12 +257,16 @@ def record_history_as_before(
     context_of_events: bool = False,
     c_frames: bool = False,
     clear_history: bool = False,
-    *others: object,
+    compile_context: bool = False,
+    global_record_annotations: bool = False,
+    skip_actions: Any = (),
+    *others: Any,
 ) -> None:
     """As torch._C._cuda_record_memory_history_legacy."""
-    context: Any = ("all" if context_of_events else "state") if record_context else None
-    recording.record_history(
-        enabled, context, "all" if c_frames else "python", max_entries, clear_history=clear_history
+    torch_names._record_memory_history(
+        enabled,
+        *(record_context, max_entries, context_of_events, None, c_frames, clear_history),
+        *(False, False, skip_actions, *others),
     )
 
 

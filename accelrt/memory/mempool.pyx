@@ -268,8 +268,13 @@ cdef class MemPool:
             refuse_unmade(self)
         return bool(is_pool_suspended(self.device if device is None else ordinal_of(device), 0, self.number))
 
-    def snapshot(self, device=None):
-        """The pool's segments on a device, None being its own, as memory_snapshot gives them."""
+    def snapshot(self, include_traces=True, *, device=None):
+        """The pool's segments on a device, as memory_snapshot gives them.
+
+        Arguments:
+            include_traces: for torch's sake; there are none in segments.
+            device: int, "cuda:1", ...; None is the pool's own.
+        """
         ordinal = self.device if device is None else ordinal_of(device)
         return [segment for segment in name_all(segments(ordinal)[0]) if segment["segment_pool_id"] == self.id]
 

@@ -8,7 +8,7 @@ from accelrt.memory.allocator.read_stats cimport (
     find_audit_failure, largest_free, max_split_of, peak_of, read_current, read_stats, reset_accumulated, reset_peaks,
     try_current,
 )
-from accelrt.memory.allocator.read_stats import segments
+from accelrt.memory.allocator.read_stats import record_snapshot, segments
 from accelrt.memory.allocator.sizes cimport LARGE, SMALL
 from accelrt.memory.allocator.stats cimport (
     ACTIVE_BYTES, ALLOCATED_BYTES, STATS, RESERVED_BYTES, PER_HEAP, Counter, Stats, current_of,
@@ -254,7 +254,10 @@ def memory_snapshot(device=None, include_traces=True, *, mempool_id=None):
     """
     if isinstance(device, tuple):
         device, mempool_id = None, device
-    found = [segment for _, held, _ in read_states(device, "memory_snapshot") for segment in held]
+    states = read_states(device, "memory_snapshot")
+    for ordinal, _, _ in states:
+        record_snapshot(ordinal)
+    found = [segment for _, held, _ in states for segment in held]
     if mempool_id is None or tuple(mempool_id) == (0, 0):
         return found
     return [segment for segment in found if segment["segment_pool_id"] == tuple(mempool_id)]

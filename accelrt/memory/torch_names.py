@@ -19,7 +19,8 @@ from accelrt.memory.statistics import (
 
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
-    from typing import Any
+    from collections.abc import Sequence
+    from typing import Any, Literal
 
     from accelrt.annotations import DeviceArgument
 
@@ -100,6 +101,32 @@ def warn_of_all_peaks(name: str) -> None:
 
 
 def _record_memory_history(
+    enabled: Literal["state", "all"] | bool | None = "all", *args: Any, **named: Any
+) -> None:
+    """record_history with torch's defaults and arguments.
+
+    Arguments:
+        enabled: "all", "state", or None, which ends the recording and clears it, as in torch.
+        context, stacks: as of record_history; "all" by default.
+        max_entries: int; torch's default is sys.maxsize.
+        device, clear_history, skip_actions: as of record_history.
+        compile_context, global_record_annotations: of torch's compiler and profiler; they do nothing.
+        record_pinned_host_memory: True is a RuntimeWarning: page-locked memory has no history here.
+        record_cuda: False records nothing.
+
+    A bool for enabled is torch's older form: (enabled, record_context=True, trace_alloc_max_entries=1,
+    trace_alloc_record_context=False, device=None, record_context_cpp=False, clear_history=False, ...).
+
+    Raises:
+        ValueError, TypeError: as record_history; an argument is not known.
+    """
+    if isinstance(enabled, bool):
+        _record_as_before(enabled, *args, **named)
+    else:
+        _record(enabled, *args, **named)
+
+
+def _record(
     enabled: Any = "all",
     context: Any = "all",
     stacks: Any = "all",
@@ -108,12 +135,52 @@ def _record_memory_history(
     clear_history: bool = False,
     compile_context: bool = False,
     global_record_annotations: bool = False,
-    skip_actions: list[str] | None = None,
+    skip_actions: Sequence[str] | None = None,
+    record_pinned_host_memory: bool = False,
+    record_cuda: bool = True,
 ) -> None:
-    """record_history with torch's defaults.  compile_context and global_record_annotations are of torch's
-    compiler and profiler, and do nothing; neither does skip_actions, which makes torch's history shorter.
-    """
-    record_history(enabled, context, stacks, max_entries, device, clear_history)
+    if record_pinned_host_memory:
+        warnings.warn(
+            "record_pinned_host_memory does nothing: accelrt records device memory alone; "
+            "host_memory_stats() has the figures of page-locked memory",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+    if not record_cuda:
+        enabled = None
+    clear = clear_history or enabled is None
+    record_history(enabled, context, stacks, max_entries, device, clear, skip_actions)
+
+
+def _record_as_before(
+    enabled: bool,
+    record_context: bool = True,
+    trace_alloc_max_entries: int = 1,
+    trace_alloc_record_context: bool = False,
+    device: DeviceArgument | None = None,
+    record_context_cpp: bool = False,
+    clear_history: bool = False,
+    compile_context: bool = False,
+    global_record_annotations: bool = False,
+    skip_actions: Sequence[str] | None = None,
+    record_pinned_host_memory: bool = False,
+    record_cuda: bool = True,
+) -> None:
+    context = "alloc" if trace_alloc_record_context else "state" if record_context else None
+    _record(
+        "all" if enabled else None,
+        context,
+        "all" if record_context_cpp else "python",
+        trace_alloc_max_entries,
+        device,
+        clear_history,
+        skip_actions=skip_actions,
+        record_pinned_host_memory=record_pinned_host_memory,
+        record_cuda=record_cuda,
+    )
+
+
+_record_memory_history.__wrapped__ = _record  # type: ignore[attr-defined]  # what inspect.signature tells
 
 
 def _snapshot(device: DeviceArgument | None = None, augment_with_fx_traces: bool = False) -> dict[str, Any]:

@@ -179,6 +179,7 @@ cdef void start_recording(Pool* pool, const HistorySettings* settings) noexcept 
     # Of a pool that others use, in the exclusive section: so no hit is under way, and no block is in a last-freed cache.
     if pool.history != NULL:
         pool.history.records = settings.records
+        pool.history.skipped = settings.skipped
         store_context(&pool.history.context, settings.context)
 
 
@@ -205,6 +206,7 @@ cdef int set_history(const HistorySettings* settings) noexcept nogil:
     wanted_history.records = settings.records
     store_context(&wanted_history.context, settings.context)
     wanted_history.capacity = settings.capacity
+    wanted_history.skipped = settings.skipped
     wanted_history.tags = settings.tags
     pthread_mutex_unlock(&making)
     for device in range(MAX_DEVICES):

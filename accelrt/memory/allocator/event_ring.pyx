@@ -98,6 +98,8 @@ cdef inline bint keeps_stack(int context, int action) noexcept nogil:
 
 cdef inline void push(History* history, Event* event) noexcept nogil:
     # Under the history's lock.  The time is read under it, so that it rises.
+    if history.skipped >> event.action & 1:
+        return
     event.time_ns = now_ns()
     event.thread = thread_number()
     event.stack = stack if stack and keeps_stack(history.context, event.action) else 0

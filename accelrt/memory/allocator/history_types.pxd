@@ -48,6 +48,7 @@ cdef struct HistorySettings:
     bint records      # events
     int context
     size_t capacity   # events of the ring
+    uint32_t skipped  # a bit for each action whose events are not kept
     bint tags         # some thread has used a tag: never false again
 
 cdef struct TagFigures:
@@ -63,6 +64,7 @@ cdef struct History:
     int lock
     int context        # read without the lock
     bint records       # events are recorded
+    uint32_t skipped   # a bit for each action whose events are not
     size_t capacity    # events
     size_t place       # where the next one goes
     uint64_t next      # its number

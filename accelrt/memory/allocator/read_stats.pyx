@@ -8,7 +8,9 @@ from accelrt.memory.allocator.audit cimport audit_between
 from accelrt.memory.allocator.backing.stitching cimport restart_budget_count
 from accelrt.memory.allocator.device_pools cimport pool_if_made
 from accelrt.memory.allocator.event_ring cimport record_event, reset_tag_peaks
-from accelrt.memory.allocator.exclusive cimport counted, lock_all, lock_to_read, reserved, unlock_after_read, unlock_all
+from accelrt.memory.allocator.exclusive cimport (
+    counted, lock_all, lock_to_read, reserved, total_of, unlock_after_read, unlock_all,
+)
 from accelrt.memory.allocator.history_types cimport SNAPSHOT
 from accelrt.memory.allocator.inline.fast_path cimport flush_cached
 from accelrt.memory.allocator.inline.free_list cimport next_class
@@ -338,7 +340,6 @@ cdef View* copy_blocks(Pool* pool, size_t* out_count, uint64_t* out_mark) noexce
             out_count[0] = view_segments(views, heap.first_stitched, out_count[0])
             heap = heap.next
     if pool.history != NULL:
-        record_event(pool, SNAPSHOT, 0, reserved(pool), 0, NULL)
         out_mark[0] = pool.history.next
     unlock_all(pool, NULL)
     return views
@@ -394,6 +395,17 @@ cdef list segments_of(int device, const View* views, size_t count):
             segment["active_size"] += view.size
             segment["requested_size"] += view.requested
     return segments
+
+
+def record_snapshot(int device):
+    """Notes in a device's history that a snapshot was made, which has its events: as torch's, with the active bytes."""
+    cdef Pool* pool = pool_if_made(device)
+    if pool == NULL or pool.external != NULL or pool.history == NULL:
+        return
+    with nogil:
+        lock_all(pool)
+        record_event(pool, SNAPSHOT, 0, total_of(pool, ACTIVE_BYTES), 0, NULL)
+        unlock_all(pool, NULL)
 
 
 def segments(int device):

@@ -78,6 +78,7 @@ def entries(
             "tag": tag,
             "thread": thread,
             "pool": pool,
+            "pool_id": pool,
         }
         for action, address, size, stream, time, stack, tag, thread, pool in zip(
             events["action"].tolist(),

@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Literal
 
@@ -10,6 +11,7 @@ def record_history(
     max_entries: int = 1000000,
     device: DeviceArgument | None = None,
     clear_history: bool = False,
+    skip_actions: Sequence[str] | None = None,
 ) -> None: ...
 def is_recording(device: DeviceArgument | None = None) -> bool: ...
 def copy_events(device: int, start: int, count: int) -> tuple[bytes, int, int]: ...

@@ -10,6 +10,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memset
 
 from accelrt.core.integers cimport exact_int
+from accelrt.devices.device cimport current_ordinal
 from accelrt.errors import ArgumentError
 from accelrt.memory.allocator.device_pools cimport MAX_DEVICES, pool_if_made, set_history
 from accelrt.memory.allocator.event_ring cimport (
@@ -26,13 +27,34 @@ cdef extern from "stack_walk.h":
     #include "stack_walk.h"
     #include <pthread.h>
     static int forget_stack_guard_in_children(void) { return pthread_atfork(NULL, NULL, forget_stack_guard); }
+    /* A name of C++ as it is written in source; to be freed, NULL where it is none.  libstdc++ has the function, and is there
+     * where a library of C++ is. */
+    static char *plain_name(const char *symbol) {
+        typedef char *(*Demangle)(const char *, char *, size_t *, int *);
+        static Demangle demangle;
+        int status = 0;
+        if (strncmp(symbol, "_Z", 2)) return NULL;
+        if (!demangle) {
+            void *library = dlopen("libstdc++.so.6", RTLD_LAZY | RTLD_NOLOAD);
+            demangle = (Demangle)dlsym(library ? library : RTLD_DEFAULT, "__cxa_demangle");
+        }
+        return demangle ? demangle(symbol, NULL, NULL, &status) : NULL;
+    }
     static PyObject *name_of_address(const void *address, const char **file) {
         Dl_info found;
+        char place[32];
         *file = "";
         if (!dladdr(address, &found)) return PyUnicode_FromFormat("%p", address);
         *file = found.dli_fname ? found.dli_fname : "";
-        if (found.dli_sname) return PyUnicode_DecodeUTF8(found.dli_sname, (Py_ssize_t)strlen(found.dli_sname), "replace");
-        return PyUnicode_FromFormat("+0x%zx", (size_t)((const char *)address - (const char *)found.dli_fbase));
+        if (!found.dli_sname) { /* of a static function, say */
+            snprintf(place, sizeof(place), "+0x%zx", (size_t)((const char *)address - (const char *)found.dli_fbase));
+            return PyUnicode_FromString(place);
+        }
+        char *plain = plain_name(found.dli_sname);
+        const char *name = plain ? plain : found.dli_sname;
+        PyObject *text = PyUnicode_DecodeUTF8(name, (Py_ssize_t)strlen(name), "replace");
+        free(plain);
+        return text;
     }
     static PyObject *file_of_code(const void *code) { return Py_NewRef(((PyCodeObject *)code)->co_filename); }
     static PyObject *name_of_code(const void *code) { return Py_NewRef(((PyCodeObject *)code)->co_name); }
@@ -43,6 +65,7 @@ cdef extern from "stack_walk.h":
         PYTHON_FRAME
         C_FRAME
         NAMED_FRAME
+        ENTRY_FRAME
     ctypedef struct StackFrame:
         const void* code
         int offset
@@ -63,6 +86,7 @@ cdef enum:
     CHUNK = 4096              # events that are copied while the history's lock is held
 
 cdef HistorySettings wanted   # under turn
+cdef bint is_on = False       # the same
 cdef object turn = allocate_lock()
 cdef dict cached_frames = {}  # number of a stack -> its list of dicts
 cdef list tag_names = [""]
@@ -70,6 +94,7 @@ cdef dict tag_numbers = {}
 cdef list annotation_names = [""]
 cdef dict annotation_numbers = {}
 
+cdef str INTERPRETER_LOOP = "_PyEval_EvalFrameDefault"
 cdef dict CONTEXTS = {None: 0, "state": 1, "alloc": 2, "all": 3}
 
 
@@ -96,7 +121,7 @@ cdef int put_into_force(HistorySettings settings) except -1:
 
 
 def record_history(enabled="all", context="all", stacks="python", max_entries=DEFAULT_ENTRIES, device=None,
-                   clear_history=False):
+                   clear_history=False, skip_actions=None):
     """Records what happens to device memory: torch.cuda.memory._record_memory_history.
 
     Arguments:
@@ -104,11 +129,13 @@ def record_history(enabled="all", context="all", stacks="python", max_entries=DE
             was recorded stays.  True is "all", False is None.
         context: which stacks are kept: None, none; "state", those of live memory; "alloc", those of allocations in the
             events too; "all", those of frees as well.
-        stacks: "python", frames of Python, which a thread has while it holds the GIL; "all", frames of C before them.
+        stacks: "python", frames of Python, which a thread has while it holds the GIL; "all", those of C and C++ too,
+            where they were called.
         max_entries: int, events that each device keeps, 64 bytes each, of which those reached take memory; the
             newest stay, and dropped_events says how many are gone.  More than 2**24 count as 2**24.
         device: for torch's sake; all devices are recorded.
         clear_history: whether what was recorded before goes.
+        skip_actions: sequence of str, actions of events that are not kept: "free_requested", say.
     Raises:
         ValueError, TypeError: an argument is none of those.
         MemoryError: the host has no memory for the events; the recording goes on as before.
@@ -116,6 +143,7 @@ def record_history(enabled="all", context="all", stacks="python", max_entries=DE
     A frame of a stack is kept as its code object and place, so the cost of an event grows with the depth of the stack, up
     to 128 frames; the outermost beyond that are left out.  Memory of other backends (select_backend) is not recorded.
     """
+    global is_on
     cdef HistorySettings settings
     cdef int ordinal
     if enabled is True or enabled is False:
@@ -129,22 +157,40 @@ def record_history(enabled="all", context="all", stacks="python", max_entries=DE
     max_entries = exact_int(max_entries, "max_entries", "a number of events as int")
     if max_entries < 1:
         raise ArgumentError(f"max_entries is {max_entries}; keep one event or more")
+    skipped = bits_of(skip_actions)
     with turn:
         settings.tags = wanted.tags
         settings.records = enabled == "all"
+        settings.skipped = skipped
         settings.context = CONTEXTS[context] if enabled is not None else CONTEXT_NONE
         settings.capacity = min(max_entries, MOST_ENTRIES)
         set_c_frames(stacks == "all")
         put_into_force(settings)
+        is_on = enabled is not None
         if clear_history:
             for ordinal in range(MAX_DEVICES):
                 if history_of(ordinal) != NULL:
                     clear_ring(history_of(ordinal))
 
 
+cdef uint32_t bits_of(object actions) except? 0:
+    cdef uint32_t bits = 0
+    if not actions:
+        return 0
+    from accelrt.memory.history.packed_events import ACTIONS  # NumPy's, which takes long to import
+
+    if isinstance(actions, str):
+        raise ArgumentError(f"skip_actions is {actions!r}; pass a list of actions, such as [{actions!r}]")
+    for action in actions:
+        if action not in ACTIONS:
+            raise ArgumentError(f"skip_actions has {action!r}; an action is one of {', '.join(ACTIONS)}")
+        bits |= <uint32_t>1 << <int>ACTIONS.index(action)
+    return bits
+
+
 def is_recording(device=None):
     """Whether record_history is on, for stacks or for events."""
-    return wanted.records or wanted.context != 0
+    return is_on
 
 
 cdef uint32_t number_of(str name, list names, dict numbers, object most, str what) except 0:
@@ -236,11 +282,11 @@ cdef class annotate:
             self.number = number_of(self.name, annotation_names, annotation_numbers, MOST_ANNOTATIONS, "annotation")
 
     def __enter__(self):
-        mark_all(ANNOTATION_BEGIN, self.number)
+        mark(ANNOTATION_BEGIN, self.number)
         return self
 
     def __exit__(self, *exception):
-        mark_all(ANNOTATION_END, self.number)
+        mark(ANNOTATION_END, self.number)
 
     def __reduce__(self):
         refuse_copy(self, "it is entered on threads; make another with the same name")
@@ -249,11 +295,17 @@ cdef class annotate:
         return f"<accelrt.memory.annotate {self.name!r}>"
 
 
-cdef void mark_all(int action, uint32_t number) noexcept:
-    cdef int ordinal
-    for ordinal in range(MAX_DEVICES if wanted.records else 0):
-        if history_of(ordinal) != NULL:
-            record_annotation(pool_if_made(ordinal), action, number)
+cdef void mark(int action, uint32_t number) noexcept:
+    # Once: in the history of the current device, or of the first that has one.
+    cdef int here = 0
+    if not wanted.records:
+        return
+    if current_ordinal(&here) or not 0 <= here < MAX_DEVICES or history_of(here) == NULL:
+        here = 0
+        while here < MAX_DEVICES and history_of(here) == NULL:
+            here += 1
+    if here < MAX_DEVICES:
+        record_annotation(pool_if_made(here), action, number)
 
 
 # --- reading -----------------------------------------------------------------------------------------------------
@@ -319,25 +371,37 @@ def dropped_events(device=None):
     return sum([max(event_range(ordinal)[0] - history_begin(ordinal), 0) for ordinal in ordinals])
 
 
-cdef list read_frames(uint32_t number):
-    cdef StackFrame[STACK_FRAMES] frames
-    cdef uint32_t index, count = copy_stack(number, frames)
+cdef dict read_frame(const StackFrame* frame):
     cdef const char* file
+    if frame.kind == C_FRAME:
+        name = name_of_address(frame.code, &file)
+        return {"filename": file.decode("utf-8", "replace"), "line": 0, "name": name}
+    if frame.kind == NAMED_FRAME:
+        return {"filename": "accelrt", "line": 0, "name": (<const char*>frame.code).decode()}
+    line = line_of_code(frame.code, frame.offset)
+    return {"filename": file_of_code(frame.code), "line": line, "name": name_of_code(frame.code)}
+
+
+cdef list read_frames(uint32_t number):
+    # Python's frames stand behind C's.  Each of the interpreter's loops is replaced by the frames that it ran: those up to
+    # the one that C called.
+    cdef StackFrame[STACK_FRAMES] frames
+    cdef uint32_t index, python = 0, count = copy_stack(number, frames)
+    cdef dict frame
+    while python < count and frames[python].kind in (C_FRAME, NAMED_FRAME):
+        python += 1
     found = []
-    for index in range(count):
-        if frames[index].kind == PYTHON_FRAME:
-            found.append({
-                "filename": file_of_code(frames[index].code),
-                "line": line_of_code(frames[index].code, frames[index].offset),
-                "name": name_of_code(frames[index].code),
-            })
-        elif frames[index].kind == C_FRAME:
-            name = name_of_address(frames[index].code, &file)
-            found.append({"filename": file.decode("utf-8", "replace"), "line": 0, "name": name})
-        else:
-            name = (<const char*>frames[index].code).decode()
-            found.append({"filename": "accelrt", "line": 0, "name": name})
-    return found
+    for index in range(python):
+        frame = read_frame(&frames[index])
+        if frame["name"] != INTERPRETER_LOOP:
+            found.append(frame)
+            continue
+        while python < count:
+            found.append(read_frame(&frames[python]))
+            python += 1
+            if frames[python - 1].kind == ENTRY_FRAME:
+                break
+    return found + [read_frame(&frames[index]) for index in range(python, count)]
 
 
 def frames_of(number):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from accelrt.memory.allocator.read_stats import record_snapshot
 from accelrt.memory.history import recording
 from accelrt.memory.history.memory_history import History, collected
 from accelrt.memory.settings.apply import allocator_settings
@@ -39,4 +40,8 @@ def history_now(device: DeviceArgument | None, call: str) -> History:
     Arguments:
         call: str, who asks, for the error of another backend.
     """
-    return collected(recording, read_states(device, call), allocator_settings())
+    states = read_states(device, call)
+    found = collected(recording, states, allocator_settings())
+    for ordinal, _, _ in states:
+        record_snapshot(ordinal)
+    return found

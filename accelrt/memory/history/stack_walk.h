@@ -16,7 +16,8 @@
 #include <string.h>
 
 enum { STACK_FRAMES = 128, C_FRAMES = 64, STACKS = 1 << 20 };
-enum { PYTHON_FRAME = 0, C_FRAME = 1, NAMED_FRAME = 2 };
+/* An entry frame is Python's too: the one that C called, with which a call of the interpreter's loop began. */
+enum { PYTHON_FRAME = 0, C_FRAME = 1, NAMED_FRAME = 2, ENTRY_FRAME = 3 };
 
 typedef struct {
     const void *code; /* PyCodeObject *, address or const char * */
@@ -108,7 +109,7 @@ static uint32_t keep_stack(const StackFrame *frames, uint32_t count) {
             if (kept) {
                 memcpy(kept, frames, count * sizeof(StackFrame));
                 for (uint32_t i = 0; i < count; i++)
-                    if (frames[i].kind == PYTHON_FRAME) Py_INCREF((PyObject *)frames[i].code);
+                    if (frames[i].kind == PYTHON_FRAME || frames[i].kind == ENTRY_FRAME) Py_INCREF((PyObject *)frames[i].code);
                 kept_stacks[kept_count] = (KeptStack){hash, count, kept};
                 number = stack_index[slot] = ++kept_count;
             }
@@ -118,14 +119,39 @@ static uint32_t keep_stack(const StackFrame *frames, uint32_t count) {
     return number;
 }
 
+#if PY_VERSION_HEX < 0x030D0000
+/* The interpreter keeps a record on the C stack for each call of its loop, which names the innermost frame that runs there.
+ * So a frame was entered from C if its caller is the one that the next record names.  (struct _frame, pycore_frame.h) */
+typedef struct {
+    PyObject_HEAD
+    PyFrameObject *back;
+    struct _PyInterpreterFrame *running;
+} FrameStart;
+typedef _PyCFrame *LoopRecord;
+static LoopRecord first_record(void) { return PyThreadState_Get()->cframe; }
+static int was_entered(LoopRecord *record, PyFrameObject *caller) {
+    LoopRecord outer = *record ? (*record)->previous : NULL;
+    if (!caller || !outer || outer->current_frame != ((FrameStart *)caller)->running) return 0;
+    *record = outer;
+    return 1;
+}
+#else
+/* Not told by the interpreter: all frames stand where its innermost loop does. */
+typedef int LoopRecord;
+static LoopRecord first_record(void) { return 0; }
+static int was_entered(LoopRecord *record, PyFrameObject *caller) { return 0; }
+#endif
+
 /* Python's frames of the calling thread, which holds the GIL; what does not fit is left out, the outermost first. */
 static uint32_t walk_python(StackFrame *frames, uint32_t count) {
     PyFrameObject *frame = PyThreadState_GetFrame(PyThreadState_Get());
+    LoopRecord record = first_record();
     while (frame && count < STACK_FRAMES) {
         PyCodeObject *code = PyFrame_GetCode(frame);
-        frames[count++] = (StackFrame){code, PyFrame_GetLasti(frame), PYTHON_FRAME};
-        Py_DECREF(code); /* the frame has it, and runs until the stack is kept */
         PyFrameObject *back = PyFrame_GetBack(frame);
+        int kind = was_entered(&record, back) ? ENTRY_FRAME : PYTHON_FRAME;
+        frames[count++] = (StackFrame){code, PyFrame_GetLasti(frame), kind};
+        Py_DECREF(code); /* the frame has it, and runs until the stack is kept */
         Py_DECREF(frame);
         frame = back;
     }

@@ -44,6 +44,7 @@ KEYS = (
     "tag",
     "thread",
     "pool",
+    "pool_id",
     "name",
 )
 
@@ -246,10 +247,12 @@ class EventPickler:
             template.constant(self.keys[key])
             template.integers(values)
         noted = bool(are_annotations(events[:1]).any())
+        pools = self.pools_of(events)
         references = [
             ("frames", looked_up(self.stacks, events["stack"])),
             ("tag", looked_up(self.tags, np.zeros_like(events["tag"]) if noted else events["tag"])),
-            ("pool", self.pools_of(events)),
+            ("pool", pools),
+            ("pool_id", pools),  # as torch calls it
         ]
         for key, numbers in references + ([("name", looked_up(self.names, events["tag"]))] if noted else []):
             template.constant(self.keys[key])
