@@ -8,7 +8,6 @@ from accelrt.memory.allocator.device_pools cimport MAX_DEVICES, pool_if_made
 cimport accelrt.memory.allocator.pool as pool
 from accelrt.memory.allocator.private.private_pool cimport thread_number
 cimport accelrt.memory.allocator.private.routes as routes
-from accelrt.memory.allocator.private.suspended cimport is_suspended, suspended_pools
 cimport accelrt.memory.allocator.read_stats as readings
 cimport accelrt.memory.host.pool as pinned
 cimport accelrt.status as status
@@ -16,6 +15,7 @@ from accelrt.streams.event cimport note_record, return_event_handle, take_event_
 from accelrt.streams.current cimport current_handle
 from accelrt.streams.stream cimport device_of_stream
 cimport accelrt.streams.stream_pool as stream_pool
+from accelrt.uses.access cimport begin_nogil_use, end_nogil_use, is_awake
 
 
 cdef inline bint outside(int device) noexcept nogil:
@@ -181,15 +181,21 @@ cdef int event_return(int device, uintptr_t event) noexcept nogil:
 
 
 cdef int copy(int device, uintptr_t stream, uintptr_t dst, uintptr_t src, size_t size) noexcept nogil:
-    if suspended_pools and (is_suspended(dst) or is_suspended(src)):
-        return SLEEPING
-    return registry.active().copy(device, stream, dst, src, size)
+    cdef long* section = begin_nogil_use()
+    cdef int code = SLEEPING
+    if is_awake(dst) and is_awake(src):
+        code = registry.active().copy(device, stream, dst, src, size)
+    end_nogil_use(section)
+    return code
 
 
 cdef int fill(int device, uintptr_t stream, uintptr_t dst, unsigned int value, int width, size_t count) noexcept nogil:
-    if suspended_pools and is_suspended(dst):
-        return SLEEPING
-    return registry.active().fill(device, stream, dst, value, width, count)
+    cdef long* section = begin_nogil_use()
+    cdef int code = SLEEPING
+    if is_awake(dst):
+        code = registry.active().fill(device, stream, dst, value, width, count)
+    end_nogil_use(section)
+    return code
 
 
 cdef int kernel_launch(

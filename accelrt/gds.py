@@ -20,6 +20,7 @@ from accelrt.arrays.array import Array
 from accelrt.arrays.create import asarray
 from accelrt.buffers.buffer import Buffer
 from accelrt.buffers.copy import use
+from accelrt.buffers.operand import MemoryUse
 from accelrt.core.owners import Descriptor, Owned, open_descriptor
 from accelrt.devices.device import device
 from accelrt.errors import (
@@ -297,7 +298,7 @@ class GdsFile:
             raise ValueError(f"offset is {offset}; a place in a file is 0 or more")
         view = reach(storage, "storage", load)
         done, nbytes = 0, view.nbytes
-        with device(view.device_index):
+        with device(view.device_index), MemoryUse(call, [view]):
             while done < nbytes:
                 moved = self._move(call, handle, view.ptr, nbytes - done, offset, done, load)
                 if moved <= 0:

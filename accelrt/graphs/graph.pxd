@@ -46,6 +46,8 @@ cdef class CUDAGraph:
     cdef object __weakref__
 
     cdef int make_exec(self) except -1
+    cdef int drop_exec(self) except -1
+    cdef CUDAGraph move_out(self)
     cdef int require_calm(self) except -1  # before a thread counts itself to the busy ones
     cdef int abandon(self) noexcept
     cdef int drop_pool(self) noexcept

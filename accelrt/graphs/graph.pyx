@@ -7,6 +7,7 @@ import warnings
 
 cimport cython
 from cpython.list cimport PyList_GET_SIZE
+from cpython.object cimport PyObject
 from libc.stdint cimport UINTPTR_MAX, uint64_t, uintptr_t
 
 from accelrt.core.integers cimport checked_address_int
@@ -35,6 +36,7 @@ from accelrt.runtime.release_queue cimport (
 cimport accelrt.runtime.sanitizer_hooks as watch
 from accelrt.status cimport CAPTURE_UNSUPPORTED, SLEEPING, raise_status, refuse_copy
 from accelrt.streams.current cimport current_handle, current_of, stream_of
+from accelrt.uses.access cimport Access, Deferral, begin_use, defer_release, deferral_for, end_use
 
 MODES = {"global": CAPTURE_GLOBAL, "thread_local": CAPTURE_THREAD_LOCAL, "relaxed": CAPTURE_RELAXED}
 
@@ -363,9 +365,21 @@ cdef class CUDAGraph:
         if code:
             raise_status(code, "graph_instantiate", ("device", self.ordinal))
         if self.exec_:
-            dispose(GRAPH_EXEC, self.ordinal, self.exec_)
+            self.drop_exec()
         self.exec_ = made
         self.rare &= ~UNREADY
+        return 0
+
+    cdef int drop_exec(self) except -1:
+        # Not beside a replay in another thread.
+        cdef Deferral deferral = deferral_for(<PyObject*>self)
+        cdef CUDAGraph last
+        if deferral is None:
+            dispose(GRAPH_EXEC, self.ordinal, self.exec_)
+            return 0
+        last = CUDAGraph.__new__(CUDAGraph)
+        last.exec_, last.ordinal = self.exec_, self.ordinal
+        defer_release(deferral, NULL, 0, 0, last)
         return 0
 
     def instantiate(self):
@@ -407,12 +421,15 @@ cdef class CUDAGraph:
             Exception: whatever a hook raised.
         """
         cdef uintptr_t handle = current_handle(self.ordinal)
+        cdef Access access
         cdef int code
         if self.rare or handle != self.last_stream or watch.sanitizing or suspended_pools:
             self.replay_slow(handle)
             return
+        begin_use(&access, NULL, <PyObject*>self)
         with nogil:
             code = registry.active().graph_launch(self.ordinal, self.exec_, handle)
+        end_use(&access)
         if code:
             raise_status(code, "graph_launch", ("graph_exec", self.exec_, "stream", handle))
 
@@ -446,7 +463,8 @@ cdef class CUDAGraph:
             states.after(stream)
 
     cdef int launch(self, uintptr_t handle) except -1:
-        cdef list calls = self.calls
+        cdef list calls
+        cdef Access access
         cdef int code
         if suspended_pools:
             self.refuse_sleeping()
@@ -454,9 +472,17 @@ cdef class CUDAGraph:
             self.note_stream(handle)
         if watch.sanitizing:
             watch.note_replay(self.ordinal, handle, self.capture)
-        begin_runs(calls)
-        with nogil:
-            code = registry.active().graph_launch(self.ordinal, self.exec_, handle)
+        self.require_ready()  # other threads had the GIL
+        begin_use(&access, NULL, <PyObject*>self)
+        try:
+            calls = self.calls
+            if suspended_pools:
+                self.refuse_sleeping()
+            begin_runs(calls)
+            with nogil:
+                code = registry.active().graph_launch(self.ordinal, self.exec_, handle)
+        finally:
+            end_use(&access)
         if code:
             take_back_runs(calls)
             raise_status(code, "graph_launch", ("graph_exec", self.exec_, "stream", handle))
@@ -565,10 +591,27 @@ cdef class CUDAGraph:
         Raises:
             RuntimeError: another thread begins, ends or drops the capture just now.
         """
+        cdef Deferral deferral
         self.require_calm()
+        deferral = deferral_for(<PyObject*>self) if self.record is None else None
+        if deferral is not None:  # another thread is just replaying it
+            defer_release(deferral, NULL, 0, 0, self.move_out())
         self.abandon()
         self.registered = ()
         drain()
+
+    cdef CUDAGraph move_out(self):
+        # What abandon() gives back goes to another object, which does so when it dies.
+        cdef CUDAGraph made = CUDAGraph.__new__(CUDAGraph)
+        made.exec_, made.graph, self.exec_, self.graph = self.exec_, self.graph, 0, 0
+        made.ordinal, made.pool_id[0], made.pool_id[1] = self.ordinal, self.pool_id[0], self.pool_id[1]
+        made.kept, made.changes, made.launched_on = self.kept, self.changes, self.launched_on
+        made.calls, made.random, made.kernels = self.calls, self.random, self.kernels
+        made.uses_others_memory, self.uses_others_memory = self.uses_others_memory, False
+        made.retains_pool, self.retains_pool = self.retains_pool, False
+        made.shown, made.last_stream = self.shown, self.last_stream
+        self.shown = False
+        return made
 
     def register_generator_state(self, generator):
         """Lets captures of this graph draw from a generator; each replay goes on where the generator is then, and moves it

@@ -15,11 +15,12 @@ from accelrt.graphs.nodes cimport instantiate
 from accelrt.memory.allocator.private.routes cimport (
     begin_capture_on, end_capture, expect_idle, hide_replays, release_pool, retain_pool,
 )
-from accelrt.memory.allocator.private.suspended cimport is_pool_suspended, suspended_pools
+from accelrt.memory.allocator.private.suspended cimport is_pool_suspended
 from accelrt.runtime.release_queue cimport (
     GRAPH, GRAPH_EXEC, drain_too, end_capture as end_on_driver, end_capture_again, follow_capture, give_back,
 )
 from accelrt.status cimport FORKED, ILLEGAL_STATE, INVALID_HANDLE, NO_HOST_MEMORY, SLEEPING
+from accelrt.uses.access cimport any_asleep, begin_nogil_use, end_nogil_use
 
 cdef extern from "<pthread.h>" nogil:
     int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept)
@@ -242,13 +243,19 @@ cdef int instantiate_graph(uintptr_t graph) noexcept nogil:
 
 cdef int launch_graph(uintptr_t graph, uintptr_t stream) noexcept nogil:
     cdef Graph* found = find(graph)
+    cdef long* section
+    cdef int code
     if found == NULL:
         return INVALID_HANDLE
     if found.state != READY:
         return ILLEGAL_STATE
-    if suspended_pools and is_pool_suspended(found.device, found.pool[0], found.pool[1]):
-        return SLEEPING
-    return registry.active().graph_launch(found.device, found.raw_exec, stream)
+    section = begin_nogil_use()
+    if any_asleep() and is_pool_suspended(found.device, found.pool[0], found.pool[1]):
+        code = SLEEPING
+    else:
+        code = registry.active().graph_launch(found.device, found.raw_exec, stream)
+    end_nogil_use(section)
+    return code
 
 
 # --- figures -------------------------------------------------------------------------------------------------

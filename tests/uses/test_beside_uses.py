@@ -1,0 +1,299 @@
+"""What other threads do to memory while a use of it is on its way to the driver: sleep(), free(), reset()."""
+
+import ctypes
+import time
+
+import numpy as np
+import pytest
+from beside import SECONDS, Caller, park
+from child import in_child, wrap_host
+
+import accelrt
+
+pytestmark = [pytest.mark.host, pytest.mark.own_process]
+SIZE = 4096
+
+
+@ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p))
+def set_first(where, arguments):
+    ctypes.c_uint8.from_address(ctypes.c_size_t.from_address(arguments[0]).value).value = 7
+
+
+class Scene:
+    """Memory of a pool that holds 7s, and every use of it: a name, the row that it calls, and the function."""
+
+    def __init__(self):
+        self.pool = accelrt.MemPool()
+        with accelrt.use_mem_pool(self.pool):
+            self.array = accelrt.full(SIZE, 7, "u1")
+        self.out = accelrt.zeros(SIZE, "u1")
+        self.far = accelrt.zeros(SIZE, "u1", device=1)
+        self.pinned = accelrt.PinnedBuffer(SIZE)
+        self.same = accelrt.elementwise("uint8 x", "uint8 y", "y = x")
+        self.raw = accelrt.host_kernel(set_first, "uint8_t* at")
+        self.same(self.array, out=self.out)
+        accelrt.synchronize()
+
+    def uses(self):
+        array, out = self.array, self.out
+        return {
+            "copy_ from": ("copy_async", lambda: out.copy_(array)),
+            "copy_ to": ("copy_async", lambda: array.copy_(out)),
+            "copy to page-locked memory": ("copy_async", lambda: accelrt.copy(self.pinned, array)),
+            "copy from page-locked memory": (
+                "copy_async",
+                lambda: accelrt.copy(array, self.pinned, blocking=False),
+            ),
+            "numpy": ("copy", array.numpy),
+            "copy of ordinary memory": ("copy", lambda: array.copy_(np.full(SIZE, 7, "u1"))),
+            "copy between devices": ("copy_across", lambda: self.far.copy_(array)),
+            "strided copy": ("copy_3d", lambda: out[: SIZE // 2].copy_(array[::2])),
+            "fill_": ("fill", lambda: array.fill_(7)),
+            "Buffer.fill": ("fill", lambda: array.base.fill(7)),
+            "elementwise": ("kernel_launch", lambda: self.same(array, out=out)),
+            "launch": ("kernel_launch", lambda: self.raw[1, 1](array)),
+            "launch on another stream": (
+                "kernel_launch",
+                lambda stream=accelrt.Stream(): self.raw.launch(1, 1, (array.base,), stream=stream),
+            ),
+        }
+
+
+def refill(scene):
+    scene.out.fill_(7)
+    np.frombuffer(scene.pinned, "u1")[:] = 7
+    accelrt.synchronize()
+
+
+def until(condition):
+    end = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+def sleeps_beside(faults, scene, name, row, use):
+    refill(scene)
+    caller = park(faults, row, use)
+    unmapped = faults.call_counts()["memory_unmap"]
+    sleeper = Caller(scene.pool.sleep).begin()
+    until(scene.pool.is_asleep)
+    with pytest.raises(accelrt.SleepingMemoryError):
+        scene.array.numpy()
+    assert not sleeper.is_done(0.05), f"sleep() did not wait for {name}"
+    assert faults.call_counts()["memory_unmap"] == unmapped
+    assert faults.go_on()
+    caller.result()
+    assert sleeper.result().bytes
+    scene.pool.wake()
+    assert (scene.array.numpy() == 7).all(), name
+
+
+def sleep_beside_every_use():
+    faults, scene = wrap_host(), Scene()
+    for name, (row, use) in scene.uses().items():
+        sleeps_beside(faults, scene, name, row, use)
+    accelrt.synchronize()
+    accelrt.memory.audit()
+
+
+def test_sleep_waits_for_every_use_that_began_before():
+    in_child(sleep_beside_every_use)
+
+
+def frees_beside(faults, name):
+    scene = Scene()
+    refill(scene)
+    row, use = scene.uses()[name]
+    address, buffer = scene.array.ptr, scene.array.base
+    caller = park(faults, row, use)
+    buffer.free()
+    assert buffer.ptr == 0
+    assert scene.pool.stats()["allocated_bytes.current"] == SIZE, f"freed beside {name}"
+    with accelrt.use_mem_pool(scene.pool):
+        other = accelrt.full(SIZE, 9, "u1")
+        assert other.ptr != address
+        assert faults.go_on()
+        caller.result()
+        accelrt.synchronize()
+        assert (other.numpy() == 9).all()
+        assert scene.pool.stats()["allocated_bytes.current"] == SIZE, f"not freed after {name}"
+        if name != "launch on another stream":
+            assert accelrt.empty(SIZE, "u1").ptr == address
+    with pytest.raises(ValueError, match="freed"):
+        use()
+
+
+def free_beside_every_use():
+    faults = wrap_host()
+    for name in Scene().uses():
+        frees_beside(faults, name)
+    accelrt.memory.audit()
+
+
+def test_memory_that_is_freed_beside_a_use_goes_back_after_it():
+    in_child(free_beside_every_use)
+
+
+def free_of_page_locked_memory():
+    faults = wrap_host()
+    scene, stream = Scene(), accelrt.Stream()
+    for blocking, row in ((False, "copy_async"), (True, "stream_synchronize")):
+        pinned = accelrt.PinnedBuffer(SIZE)
+        address = pinned.ptr
+        copy = park(
+            faults, row, lambda p=pinned, b=blocking: accelrt.copy(scene.out, p, stream=stream, blocking=b)
+        )
+        pinned.free()
+        other = accelrt.PinnedBuffer(SIZE)
+        assert other.ptr != address
+        assert faults.go_on()
+        copy.result()
+        stream.synchronize()
+        accelrt.synchronize()
+        again = accelrt.PinnedBuffer(SIZE)
+        assert again.ptr == address
+        del other, again
+
+
+def test_page_locked_memory_that_is_freed_beside_a_copy_goes_back_after_it():
+    in_child(free_of_page_locked_memory)
+
+
+def replays():
+    faults, scene = wrap_host(), Scene()
+    graph, seen = accelrt.CUDAGraph(), []
+    with accelrt.graph(graph, pool=scene.pool):
+        inner = accelrt.Array(accelrt.Buffer(SIZE))
+        inner.copy_(scene.array)
+        scene.out.copy_(inner)
+    for hooked in (False, True):
+        if hooked:
+            graph.register_replay_pre_hook(seen.append)
+        graph.replay()
+        accelrt.synchronize()
+        sleeps_beside(faults, scene, "replay", "graph_launch", graph.replay)
+    scene.out.fill_(0)
+    accelrt.synchronize()
+    caller = park(faults, "graph_launch", graph.replay)
+    destroyed = faults.call_counts()["graph_exec_destroy"]
+    graph.reset()
+    assert faults.call_counts()["graph_exec_destroy"] == destroyed
+    with pytest.raises(RuntimeError, match="nothing to replay"):
+        graph.replay()
+    assert faults.go_on()
+    caller.result()
+    assert faults.call_counts()["graph_exec_destroy"] == destroyed + 1
+    assert (scene.out.numpy() == 7).all()
+
+
+def test_sleep_and_reset_wait_for_a_replay():
+    in_child(replays)
+
+
+def failing_uses():
+    # A use that the driver refuses ends as well.
+    faults, scene = wrap_host(), Scene()
+    for name, (row, use) in scene.uses().items():
+        faults.arm(1, 999, "once", [row])
+        with pytest.raises(accelrt.CudaError):
+            use()
+        faults.disarm()
+        assert Caller(scene.pool.sleep).begin().result().bytes, name
+        scene.pool.wake()
+
+
+def test_a_use_that_fails_does_not_hold_a_sleep_up():
+    in_child(failing_uses)
+
+
+def interrupted_sleep():
+    import signal
+    import threading
+
+    faults, scene = wrap_host(), Scene()
+    row, use = scene.uses()["fill_"]
+    caller = park(faults, row, use)
+    main = threading.main_thread().ident
+
+    def interrupt():
+        until(scene.pool.is_asleep)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    Caller(interrupt).begin()
+    with pytest.raises(KeyboardInterrupt):
+        scene.pool.sleep()
+    assert not scene.pool.is_asleep()
+    faults.go_on()
+    caller.result()
+    assert (scene.array.numpy() == 7).all()
+    assert scene.pool.sleep().bytes
+
+
+def test_an_interruption_ends_the_wait_of_a_sleep():
+    in_child(interrupted_sleep)
+
+
+def sleep_inside_a_use():
+    from accelrt.buffers.operand import MemoryUse
+
+    scene = Scene()
+    with MemoryUse("a collective", [scene.array, scene.out]):
+        with pytest.raises(RuntimeError, match="in the midst of a use"):
+            scene.pool.sleep()
+        sleeper = Caller(scene.pool.sleep).begin()
+        until(scene.pool.is_asleep)
+        assert not sleeper.is_done(0.05)
+        with pytest.raises(accelrt.SleepingMemoryError), MemoryUse("another", [scene.array]):
+            pass
+        with pytest.raises(RuntimeError, match="does not sleep"):
+            scene.pool.wake()  # not yet
+        with pytest.raises(RuntimeError, match="sleeps already"):
+            Caller(scene.pool.sleep).begin().result()
+        scene.out.free()
+        assert accelrt.memory_allocated(0) >= 2 * SIZE
+    sleeper.result()
+    scene.pool.wake()
+    with pytest.raises(ValueError, match="freed"), MemoryUse("one more", [scene.out]):
+        pass
+
+
+def test_calls_that_python_makes_are_uses_too():
+    in_child(sleep_inside_a_use)
+
+
+def readers_and_sleeps():
+    import threading
+
+    scene, stop, wrong, refused = Scene(), threading.Event(), [], []
+    uses = [use for name, (_, use) in scene.uses().items() if "to" not in name and "from page" not in name]
+
+    def work(use):
+        while not stop.is_set():
+            try:
+                answer = use()
+            except accelrt.SleepingMemoryError:
+                refused.append(1)
+            else:
+                if isinstance(answer, np.ndarray) and not (answer == 7).all():
+                    wrong.append(answer)
+
+    threads = [threading.Thread(target=work, args=(use,)) for use in uses]
+    for thread in threads:
+        thread.start()
+    end = time.monotonic() + 2
+    while time.monotonic() < end:
+        scene.pool.sleep()
+        scene.pool.wake()
+    stop.set()
+    for thread in threads:
+        thread.join()
+    accelrt.synchronize()
+    assert not wrong
+    assert refused
+    assert (scene.array.numpy() == 7).all()
+    accelrt.memory.audit()
+
+
+def test_uses_beside_sleeps_for_two_seconds():
+    in_child(readers_and_sleeps)
