@@ -17,6 +17,7 @@ from hashlib import blake2b
 
 from accelrt import env
 from accelrt.core import files
+from accelrt.core.owners import open_descriptor
 from accelrt.kernels.image import ModuleImage
 
 TYPE_CHECKING = False
@@ -123,19 +124,14 @@ def read_fields(name: str) -> list[bytes] | None:
     if bound() == 0:
         return None
     try:
-        file = os.open(path_of(name), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with open_descriptor(path_of(name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK) as file:
+            facts = os.fstat(file.fileno())
+            if facts.st_uid != os.geteuid():
+                return None
+            data = os.read(file.fileno(), facts.st_size)
+            os.utime(file.fileno())  # when it was last used, which is what the oldest are told by
     except OSError:
         return None
-    try:
-        facts = os.fstat(file)
-        if facts.st_uid != os.geteuid():
-            return None
-        data = os.read(file, facts.st_size)
-        os.utime(file)  # when it was last used, which is what the oldest are told by
-    except OSError:
-        return None
-    finally:
-        os.close(file)
     return unpack(data, name)
 
 

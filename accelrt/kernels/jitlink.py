@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from accelrt.errors import CompileError, CompilerNotFoundError
+from accelrt.kernels.apart import call_apart
 from accelrt.kernels.image import ModuleImage
 from accelrt.kernels.nvrtc import ADVICE, reason_of
 from accelrt.runtime import init
@@ -67,6 +68,12 @@ def link(images: Sequence[ModuleImage], kind: str, options: Sequence[str]) -> Mo
         CompilerNotFoundError: nvJitLink is not installed.
     """
     nvjitlink = library()
+    return call_apart(lambda _: link_with(nvjitlink, images, kind, options))
+
+
+def link_with(
+    nvjitlink: Any, images: Sequence[ModuleImage], kind: str, options: Sequence[str]
+) -> ModuleImage:
     name = "nvJitLink {}.{}".format(*nvjitlink.version())
     names = {expression: lowered for image in images for expression, lowered in image.names.items()}
     flags = list(options)

@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from accelrt.errors import CompileError, CompilerNotFoundError
+from accelrt.kernels.apart import call_apart
 from accelrt.kernels.diagnostics import error_text
 from accelrt.kernels.image import ModuleImage
 from accelrt.runtime import init
@@ -185,6 +186,10 @@ def compile_program(program: Program) -> ModuleImage:
         CompilerNotFoundError: NVRTC is not installed.
     """
     compiler = load()
+    return call_apart(lambda _: compile_with(compiler, program))
+
+
+def compile_with(compiler: Compiler, program: Program) -> ModuleImage:
     names = [name.encode() for name in program.headers]
     texts = [text.encode() for text in program.headers.values()]
     try:
