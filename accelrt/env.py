@@ -131,6 +131,17 @@ def read_size(name: str, given: str) -> int:
     return size
 
 
+def read_seconds(name: str, given: str) -> float:
+    """Seconds, more than 0; "inf" for no limit."""
+    try:
+        seconds = float(given)
+    except ValueError:
+        seconds = 0.0
+    if not seconds > 0:
+        raise ValueError(f"{name}={given!r} is no number of seconds above 0; inf is without a limit")
+    return seconds
+
+
 def read_tolerances(name: str, given: str) -> tuple[float, float] | None:
     """(atol, rtol) of "1e-5_1e-3", both 1e-5 for 1 and so on; None for 0."""
     word = given.strip().lower()
@@ -271,6 +282,12 @@ VARIABLES = {
             "512",
             "how large that folder may grow, in MiB; 0 keeps nothing on disk",
             number_to(1 << 20),
+        ),
+        Variable(
+            "ACCELRT_SHARING_TIMEOUT",
+            "30",
+            "seconds that a process waits for another one whose memory it opens, or that opens its own",
+            read_seconds,
         ),
         Variable(
             "ACCELRT_TUNABLE_ENABLED",

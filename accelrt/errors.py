@@ -30,6 +30,7 @@ __all__ = [
     "NcclError",
     "NotSupportedError",
     "OutOfMemoryError",
+    "PeerTimeoutError",
     "RaceError",
     "RaceWarning",
     "ReadingError",
@@ -69,6 +70,10 @@ class InvalidDeviceError(ArgumentError, AssertionError):
 
 class InvalidDeviceTypeError(InvalidDeviceError, TypeError):
     """What was given is of a type that names no device."""
+
+
+class PeerTimeoutError(RuntimeError, TimeoutError):
+    """Another process, on which this one depends, did not do its part in time; the text names it."""
 
 
 class CudaError(RuntimeError):

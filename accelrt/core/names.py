@@ -18,7 +18,8 @@ NOW = {
         AcceleratorError ArgumentError ArgumentTypeError CaptureError CompileError CompilerNotFoundError
         CudaError DeferredCudaCallError DriverNotFoundError ForkedError IdentityError InterfaceError
         InvalidDeviceError InvalidDeviceTypeError NcclError NotSupportedError OutOfMemoryError
-        RaceError RaceWarning ReadingError SleepingMemoryError SnapshotError SyncDebugError SyncDebugWarning
+        PeerTimeoutError RaceError RaceWarning ReadingError SleepingMemoryError SnapshotError SyncDebugError
+        SyncDebugWarning
     """,
     "graphs.capture": "graph is_current_stream_capturing",
     "graphs.graph": "CUDAGraph graph_pool_handle",

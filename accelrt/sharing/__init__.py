@@ -20,10 +20,11 @@ programs' to order.  Whole pages are mapped, so memory beside what was shared ca
 process too; it has to have the same user and multiprocessing's authkey.
 
 handles   share() and open(), and what multiprocessing pickles
-producer  the owner's side: what is lent to whom, and the thread that hands it out
-consumer  the other side: what was opened, and the thread that tells the owner when it is done with
-wire      how two processes connect and prove themselves, messages and file descriptors
+producer  the owner's side: the threads that hand memory to other processes; loans: what is lent
+consumer  the other side: the threads that give memory back; leases: what is opened
+wire      how two processes connect and prove themselves, and messages; packets: sockets and descriptors
 mapping   exported pages, and pages of others at addresses of this process
+threads   threads that outlive every exception
 """
 
 from accelrt.sharing.handles import (

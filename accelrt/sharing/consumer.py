@@ -1,42 +1,58 @@
 """The other side: memory of other processes that this one has opened.
 
 What is mapped once serves all that is opened of the same pages.  A Buffer of such memory keeps a Lease;
-when that dies a thread waits until no stream's work uses the memory, unmaps it, and tells the owner.
+when that dies, a thread of its owner's waits until no stream's work uses the memory, unmaps it, and tells the
+owner.  Each owner has a thread, connections and a queue to itself, so that one which is stopped holds up
+nobody else.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import threading
+import time
+import warnings
+from collections import deque
 from itertools import count
 from multiprocessing import AuthenticationError
 from queue import Empty, SimpleQueue
 
-from accelrt.sharing import mapping, wire
+from accelrt.errors import PeerTimeoutError
+from accelrt.sharing import leases, mapping, wire
+from accelrt.sharing.leases import Ending, Lease, Tally
+from accelrt.sharing.threads import Service
 from accelrt.streams.event import Event
 
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from accelrt.buffers.buffer import Buffer
     from accelrt.sharing.mapping import Mapping
+    from accelrt.sharing.packets import Files
     from accelrt.streams.stream import Stream
 
 __all__ = ["Place", "collect", "decline", "missing", "open_memory", "statistics"]
 
-AGAIN = 0.005  # seconds between two looks at memory that a capture keeps from being asked for
-LATE = 10.0  # seconds that collect() waits for
+MOST_LATE = 64  # what this process may have of one owner's that is over and not given back
+MOST_LATE_BYTES = 256 << 20
+MOST_TOLD = 256  # of what is over, told in one message
+MOST_IDLE = 4  # connections to one owner, kept for the next exchange
+FIRST_PAUSE, LONGEST_PAUSE = 0.0005, 0.05  # seconds between two looks at work that is under way
+QUICK = 0.005  # seconds in which an owner's answer is waited for before anything else is looked at
+LONGEST_RETRY = 5.0  # seconds until an owner that did not answer is tried again
+UNUSED = 10.0  # seconds after which an owner's thread ends that nothing was opened of
+DOUBTS = 10  # failures after which an owner counts as gone of which the system does not tell whether it lives
 
 _lock = threading.RLock()
 _owners: dict[str, Owner] = {}
-_mapped: dict[tuple[object, ...], Mapped] = {}
-_ended: SimpleQueue[Ending | threading.Event] = SimpleQueue()
 _names = count(1)  # of what this process has opened
+_numbers = count(1)  # of connections
 _who = ""  # this process, to owners
-_thread: threading.Thread | None = None
-_leases = 0
+_segment_turns = (
+    threading.Lock()
+)  # of one plain segment there is one mapping; held for no wait for another process
+_event_turns = threading.Lock()  # of one event of another process's, this one has one object at a time
 
 
 class Place:
@@ -69,61 +85,244 @@ class Place:
         return (self.name, self.uuid, self.segment, self.pages)  # numbers are of one device
 
 
+class GoneError(ConnectionError):
+    """The process whose memory is opened has ended."""
+
+
+class Mark:
+    """A place in an owner's queue: set once all that ended before it has been given back."""
+
+    __slots__ = ("before", "passed")
+
+    def __init__(self) -> None:
+        self.before: list[Ending] | None = None
+        self.passed = threading.Event()
+
+
 class Owner:
-    """The connection to one process whose memory is opened."""
+    """A process whose memory this one has, and the thread that gives it back."""
 
-    def __init__(self, name: str) -> None:
-        global _who
-        with _lock:
-            _who = _who or f"{os.getpid()}-{secrets.token_hex(8)}"
+    def __init__(self, name: str, pid: int) -> None:
         self.name = name
-        self.lock = threading.Lock()  # of whole exchanges
-        self.connection = wire.connect(name)
-        wire.send(self.connection, {"who": _who})
+        self.pid = pid
+        self.peer = 0  # its number in this process's namespace, once it was connected to
+        self.tally = Tally()
+        self.idle: list[wire.Connection] = []
+        self.ended: SimpleQueue[Ending | Mark | int] = SimpleQueue()
+        self.giving = GiveBack(self)
 
-    def forget(self) -> None:
-        """Between exchanges: a thread in one would write to a descriptor that became another file's."""
+    def describe(self) -> str:
+        return wire.describe(self.peer or self.pid)
+
+    def connect(self, deadline: float) -> wire.Connection:
+        """A new connection.
+
+        Raises:
+            GoneError: it has ended, or another process has its name.
+            AuthenticationError: it has another authkey.
+            TimeoutError, EOFError, OSError: it does not answer, or broke off.
+        """
+        try:
+            connection, self.peer = wire.connect(self.name, self.peer, deadline)
+        except (ConnectionRefusedError, wire.OtherPeerError) as error:
+            raise GoneError(f"nobody listens at its name any more ({error})") from error
+        connection.number = next(_numbers)
+        wire.send(connection, {"who": who(), "connection": connection.number}, deadline)
+        if wire.receive(connection, deadline).get("welcome") != connection.number:
+            raise wire.BrokenPeerError("it did not welcome the connection")
+        return connection
+
+    def take_connection(self, deadline: float) -> wire.Connection:
+        try:
+            return self.idle.pop()
+        except IndexError:
+            return self.connect(deadline)
+
+    def keep_connection(self, connection: wire.Connection) -> None:
+        if len(self.idle) < MOST_IDLE:
+            self.idle.append(connection)
+        else:
+            connection.close()
+
+    def hold_back(self, nbytes: int, limit: float, deadline: float) -> None:
+        """Waits while too much of what this process had of the owner has not been given back."""
+        pause, tally = FIRST_PAUSE, self.tally
+        while tally.late >= MOST_LATE or (tally.late and tally.late_bytes + nbytes > MOST_LATE_BYTES):
+            if time.monotonic() >= deadline:
+                raise PeerTimeoutError(
+                    f"no more memory of {self.describe()} was opened within {limit:g} s: {tally.late} "
+                    f"Buffers of {tally.late_bytes} bytes that were dropped here are not given back, since "
+                    f"{self.giving.reason()}"
+                )
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+
+class GiveBack:
+    """What an owner's thread does: it gives back what has ended, whatever happens."""
+
+    def __init__(self, owner: Owner) -> None:
+        self.owner = owner
+        self.service = Service(
+            f"accelrt-sharing-borrower-{owner.pid}",
+            f"memory of process {owner.pid} is given back later",
+            self.step,
+        )
+        self.working: deque[Ending] = deque()  # work uses the memory, or the driver keeps it
+        self.untold: deque[Ending] = deque()  # the owner has to be told
+        self.declined: list[int] = []  # tickets of which it has to be told
+        self.marks: list[Mark] = []
+        self.line: wire.Connection | None = None  # to the owner, for this thread alone
+        self.told: list[Ending] | None = None  # it was told of these, and has not answered
+        self.told_declined: list[int] = []
+        self.pause = FIRST_PAUSE
+        self.next_try = 0.0
+        self.retry = FIRST_PAUSE
+        self.doubts = 0
+        self.gone = False
+
+    def reason(self) -> str:
+        """Why something is not given back, for an error."""
+        if self.told is not None or self.untold:
+            return "that process was told of it and does not answer"
+        return "this process's own work uses it still"
+
+    def step(self) -> bool:
+        """One round of the thread; False: it is not needed any more."""
+        if not self.take_ended():
+            return self.goes_on()
+        before = (len(self.working), len(self.untold), self.told is None)
+        self.let_go()
+        self.tell()
+        if before != (len(self.working), len(self.untold), self.told is None):
+            self.pause = FIRST_PAUSE
+        self.pass_marks()
+        return True
+
+    def has_work(self) -> bool:
+        left = mapping.close_left()
+        return (
+            bool(self.working or self.untold or self.declined or self.marks or left) or self.told is not None
+        )
+
+    def take_ended(self) -> bool:
+        """Takes what ended, and waits for it where nothing else is to be done; whether there is something."""
+        wait = UNUSED
+        if self.has_work():
+            wait = self.pause
+            self.pause = min(2 * self.pause, LONGEST_PAUSE)
+        try:
+            self.take(self.owner.ended.get(timeout=wait))
+            self.pause = FIRST_PAUSE
+            while True:
+                self.take(self.owner.ended.get_nowait())
+        except Empty:
+            return self.has_work()
+
+    def take(self, ended: Ending | Mark | int) -> None:
+        if isinstance(ended, Ending):
+            self.working.append(ended)
+        elif isinstance(ended, Mark):
+            ended.before = [*self.working, *self.untold, *(self.told or ())]
+            self.marks.append(ended)
+        else:
+            self.declined.append(ended)
+
+    def let_go(self) -> None:
+        for _ in range(len(self.working)):
+            ending = self.working[0]
+            if ending.is_idle() and ending.let_go():
+                self.untold.append(ending)
+            else:
+                self.working.append(ending)
+            self.working.popleft()
+
+    def tell(self) -> None:
+        """Tells the owner as much as one message holds, and takes its answer, if it has come."""
+        if time.monotonic() < self.next_try:
+            return
+        try:
+            self.take_answer()
+            if self.told is None and (self.untold or self.declined):
+                self.send_some()
+                self.take_answer()
+        except Exception as error:
+            self.judge(error)
+
+    def send_some(self) -> None:
+        deadline = wire.deadline_in(wire.limit_of(None))
+        if self.gone:
+            self.come_back([*self.untold])
+            self.untold.clear()
+            self.declined.clear()
+            return
+        never_asked = [ending for ending in self.untold if ending.connection == 0]
+        if never_asked:
+            self.come_back(never_asked)
+            self.untold = deque(ending for ending in self.untold if ending.connection)
+            if not self.untold and not self.declined:
+                return
+        if self.line is None:
+            self.line = self.owner.connect(deadline)
+        some = [ending for ending, _ in zip(self.untold, range(MOST_TOLD), strict=False)]
+        done = [[ending.connection, ending.number] for ending in some]
+        wire.send(self.line, {"do": "end", "done": done, "declined": self.declined[:MOST_TOLD]}, deadline)
+        self.told, self.told_declined = some, self.declined[:MOST_TOLD]
+
+    def take_answer(self) -> None:
+        if self.told is None or self.line is None or not self.line.wait_readable(wire.deadline_in(QUICK)):
+            return
+        wire.receive(self.line, wire.deadline_in(QUICK))
+        told, self.told = self.told, None
+        self.come_back(told)
+        for _ in told:
+            self.untold.popleft()
+        del self.declined[: len(self.told_declined)]
+        self.retry, self.doubts = FIRST_PAUSE, 0
+
+    def come_back(self, endings: list[Ending]) -> None:
+        for ending in endings:
+            ending.come_back()
+
+    def judge(self, error: Exception) -> None:
+        """After a failure: the owner is gone, or is told later on a new connection."""
+        line, self.line, self.told = self.line, None, None
+        if line is not None:
+            line.close()
+        self.doubts += not (isinstance(error, TimeoutError) or wire.is_ours(error))
+        peer = self.owner.peer
+        ended = not wire.is_alive(peer) if peer else self.doubts >= DOUBTS
+        self.gone = self.gone or isinstance(error, GoneError) or ended
+        self.next_try = 0.0 if self.gone else time.monotonic() + self.retry
+        self.retry = min(2 * self.retry, LONGEST_RETRY)
+
+    def pass_marks(self) -> None:
+        for mark in self.marks:
+            mark.before = [ending for ending in mark.before or () if not ending.is_back]
+            if not mark.before:
+                mark.passed.set()
+        self.marks = [mark for mark in self.marks if mark.before]
+
+    def goes_on(self) -> bool:
+        """Whether the thread is needed: where nothing was opened for a while, it and the connections end."""
+        owner = self.owner
         with _lock:
-            if _owners.get(self.name) is self:
-                del _owners[self.name]
-        with self.lock:
-            self.connection.close()
+            if owner.tally.leases or not owner.ended.empty():
+                return True
+            self.service.thread = None
+            if _owners.get(owner.name) is owner:
+                del _owners[owner.name]
+        for connection in (*owner.idle, *([self.line] if self.line is not None else [])):
+            connection.close()
+        return False
 
 
-class Mapped:
-    """Pages or a segment of another process, and how many leases need them."""
-
-    __slots__ = ("key", "memory", "users")
-
-    def __init__(self, key: tuple[object, ...], memory: Mapping) -> None:
-        self.key = key
-        self.memory = memory
-        self.users = 0
-
-
-class Ending:
-    """What is left of a Lease that died: work to wait for, a mapping to close, an owner to tell."""
-
-    __slots__ = ("mapped", "name", "number", "stream")
-
-    def __init__(self, name: str, number: int, stream: Stream) -> None:
-        self.name = name  # of the owner
-        self.number = number
-        self.mapped: Mapped | None = None  # nothing was mapped, or not by this one any more
-        self.stream: Stream | None = stream  # None: it was waited for
-
-
-class Lease:
-    """What a Buffer of another process's memory keeps: its end gives the memory back."""
-
-    def __init__(self, ending: Ending) -> None:
-        self.ending = ending
-        self.ended = _ended
-        self.pid = os.getpid()
-
-    def __del__(self, getpid: Callable[[], int] = os.getpid) -> None:
-        if self.pid == getpid():  # not in a forked child, whose parent has it
-            self.ended.put(self.ending)
+def who() -> str:
+    """This process, to owners: the same on all of its connections."""
+    global _who
+    with _lock:
+        _who = _who or f"{os.getpid()}-{secrets.token_hex(8)}"
+        return _who
 
 
 def missing(place: Place, what: str) -> RuntimeError:
@@ -134,28 +333,58 @@ def missing(place: Place, what: str) -> RuntimeError:
     )
 
 
-def owner_at(name: str) -> Owner:
-    """The connection to a process, made where there is none.
+def owner_of(place: Place) -> Owner:
+    """The owner, whose thread runs.  Under the lock.
 
     Raises:
-        AuthenticationError, EOFError, OSError: as of wire.connect().
+        RuntimeError: the system gives no thread.
     """
-    with _lock:
-        found = _owners.get(name)
-    if found is not None:
-        return found
-    made = Owner(name)
-    with _lock:
-        kept = _owners.setdefault(name, made)
-    if kept is not made:
-        made.connection.close()
-    return kept
+    owner = _owners.get(place.name)
+    if owner is None:
+        owner = _owners[place.name] = Owner(place.name, place.pid)
+    owner.giving.service.ensure()
+    return owner
 
 
-def owner_of(place: Place) -> Owner:
+def open_memory(place: Place, stream: Stream, timeout: float | None = None) -> Buffer:
+    """A Buffer on another process's memory, on the stream's device; the stream comes after its owner's work.
+
+    Raises:
+        RuntimeError: the owner is gone, or has closed the handle.
+        PeerTimeoutError: it did not answer in time.
+        PermissionError: it has another authkey.
+        CudaError: the driver refused.
+    """
+    limit = wire.limit_of(timeout)
+    deadline = wire.deadline_in(limit)
+    with _lock:
+        owner = owner_of(place)
+        ending = Ending(next(_names), place.nbytes, stream, owner.tally)
+        lease = Lease(owner.ended, ending)  # whatever happens from here on, it ends
     try:
-        return owner_at(place.name)
-    except AuthenticationError as error:
+        owner.hold_back(place.nbytes, limit, deadline)
+        with mapping.Relaxed():
+            event = exchange(owner, place, ending, deadline)
+            if event:
+                wait_for_owner(stream, event)
+        assert ending.memory is not None
+        return ending.memory.buffer(place.offset, place.nbytes, stream, lease)
+    except BaseException as error:
+        lease.end()  # now, whoever keeps the exception
+        raise_plainly(error, owner, place, limit)
+        raise
+
+
+def raise_plainly(error: BaseException, owner: Owner, place: Place, limit: float) -> None:
+    """Raises what a failure means to the caller of open(), where that is more than it says itself."""
+    if isinstance(error, PeerTimeoutError) or wire.is_ours(error):
+        return
+    if isinstance(error, TimeoutError):
+        raise PeerTimeoutError(
+            f"{owner.describe()} did not hand over its memory within {limit:g} s; wait for longer by "
+            "open(timeout=) or ACCELRT_SHARING_TIMEOUT, or see what holds it up"
+        ) from error
+    if isinstance(error, AuthenticationError):
         raise PermissionError(
             f"process {place.pid} refused to hand over memory: the two processes have different "
             "authkeys; start "
@@ -163,222 +392,144 @@ def owner_of(place: Place) -> Owner:
             "the same "
             "bytes in both"
         ) from error
-    except (EOFError, OSError) as error:
-        raise missing(place, "that process is gone") from error
-
-
-def open_memory(place: Place, stream: Stream) -> Buffer:
-    """A Buffer on another process's memory, on the stream's device; the stream comes after its owner's work.
-
-    Raises:
-        RuntimeError: the owner is gone, or has closed the handle.
-        PermissionError: it has another authkey.
-        CudaError: the driver refused.
-    """
-    owner = owner_of(place)
-    ending = Ending(place.name, next(_names), stream)
-    lease = Lease(ending)  # whatever happens from here on, it ends
-    start()
-    mode = mapping.relax()
-    try:
-        with owner.lock:  # so of one place there is one mapping
-            ending.mapped = take_mapped(place)
-            event = ask(owner, place, ending)
-            if event:  # under the lock too: of one event, this process has one object at a time
-                stream.wait_event(Event.from_ipc_handle(stream.device_index, event))
-    except (EOFError, OSError) as error:
-        owner.forget()
+    if isinstance(error, (EOFError, OSError)):
         raise missing(
             place, f"that process is gone, or broke off ({error or type(error).__name__})"
         ) from error
-    except (RuntimeError, ValueError):
-        raise
-    except BaseException:  # an interruption in the middle of an exchange
-        owner.forget()
-        raise
-    finally:
-        mapping.restore(mode)
-    assert ending.mapped is not None
-    return ending.mapped.memory.buffer(place.offset, place.nbytes, stream, lease)
 
 
-def decline(place: Place) -> None:
-    """Tells the owner that a ticket will not be used, if it can be told."""
+def wait_for_owner(stream: Stream, handle: bytes) -> None:
+    with _event_turns:
+        stream.wait_event(Event.from_ipc_handle(stream.device_index, handle))
+
+
+def attach(ending: Ending, place: Place, deadline: float) -> bool:
+    """Whether the memory is mapped already, and the lease uses that."""
+    while True:
+        answer = ending.attach(place.key)
+        if answer is not None:
+            return bool(answer)
+        if time.monotonic() >= deadline:
+            raise TimeoutError("another thread unmaps the memory")
+        time.sleep(FIRST_PAUSE)
+
+
+def exchange(owner: Owner, place: Place, ending: Ending, deadline: float) -> bytes:
+    """Maps what is not mapped, and answers the handle of the owner's event, or no bytes.
+
+    A connection on which anything failed is closed: what was under way on it is nobody's any more.
+    """
+    files = not attach(ending, place, deadline)
+    connection = owner.take_connection(deadline)
     try:
-        owner = owner_at(place.name)
-        with owner.lock:
-            wire.send(owner.connection, {"do": "decline", "loan": place.loan})
-    except (AuthenticationError, EOFError, OSError):
-        pass
-
-
-def take_mapped(place: Place) -> Mapped | None:
-    with _lock:
-        found = _mapped.get(place.key)
-        if found is not None:
-            found.users += 1
-    return found
-
-
-def put_mapped(place: Place, memory: Mapping) -> Mapped:
-    """The mapping of a place, which is another thread's where that was faster."""
-    with _lock:
-        found = _mapped.setdefault(place.key, Mapped(place.key, memory))
-        found.users += 1
-    if found.memory is not memory:
-        memory.close()
-    return found
-
-
-def ask(owner: Owner, place: Place, ending: Ending) -> bytes:
-    """One exchange: maps what is not mapped, and answers the handle of the owner's event, or no bytes."""
-    connection = owner.connection
-    files = ending.mapped is None
-    wire.send(connection, {"do": "open", "loan": place.loan, "as": ending.number, "files": files})
-    answer, some, failure = wire.receive_files(connection)
+        ending.connection = connection.number
+        answer = ask(connection, place, ending, files, deadline)
+        event = bytes.fromhex(answer.get("event") or "")
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        connection.close()
+        raise wire.BrokenPeerError(f"{type(error).__name__}: {error}") from error
+    except BaseException:
+        connection.close()
+        raise
+    owner.keep_connection(connection)
     if answer.get("error") == "gone":
         raise missing(place, "it was opened before" if place.ticket else "its owner has closed the handle")
     if "error" in answer:
         raise RuntimeError(f"process {place.pid} could not hand over its memory: {answer['error']}")
-    if files and place.segment is not None:
-        device = mapping.find_device(place.uuid)
-        made = mapping.open_segment(device, bytes.fromhex(answer["segment"]), place.size)
-        made.finish()
-        ending.mapped = put_mapped(place, made)
-    elif files:
-        ending.mapped = put_mapped(place, receive_pages(connection, place, some, failure))
-    return bytes.fromhex(answer["event"] or "")
+    return event
 
 
-def receive_pages(
-    connection: wire.Connection, place: Place, files: list[int], failure: Exception | None
-) -> Mapping:
-    """Maps the pages, of which the first descriptors came already, or failed to.  Takes all the others, also
-    after a failure, so that the next message is read as such."""
-    made: Mapping | None = None
+def ask(
+    connection: wire.Connection, place: Place, ending: Ending, files: bool, deadline: float
+) -> wire.Message:
+    """The owner's answer; the lease has a mapping unless that says why not."""
+    wire.send(connection, {"do": "open", "loan": place.loan, "as": ending.number, "files": files}, deadline)
+    answer, some = wire.receive_files(connection, deadline)
+    if "error" in answer or not files:
+        return answer
+    if place.segment is not None:
+        open_segment(place, ending, bytes.fromhex(answer["segment"]), deadline)
+        return answer
+    made = mapping.reserve(mapping.find_device(place.uuid), place.size)
     done = 0
-    try:
-        made = mapping.reserve(mapping.find_device(place.uuid), place.size)
-    except RuntimeError as error:
-        failure = failure or error
     while True:
-        some = place.pages[done : done + wire.FILES_AT_ONCE]
+        add_pages(made, some, place.pages[done : done + len(some)])
         done += len(some)
-        try:
-            if failure is None and made is not None:
-                add_pages(made, files, some)
-        except (RuntimeError, ValueError) as error:
-            failure = error
-        finally:
-            for file in files:
-                os.close(file)
+        some.close()
         if done >= len(place.pages):
             break
-        message, files, fault = wire.receive_files(connection)
-        if "error" in message:  # nothing follows
-            raise RuntimeError(f"process {place.pid} could not hand over its memory: {message['error']}")
-        failure = failure or fault
-    if failure is not None or made is None:
-        raise failure or RuntimeError("nothing was mapped")
+        message, some = wire.receive_files(connection, deadline)
+        if "error" in message or not len(some):
+            return {"error": message.get("error", "it sent no descriptors")}
     made.finish()
-    return made
+    ending.publish(place.key, made)
+    return answer
 
 
-def add_pages(made: Mapping, files: list[int], pages: tuple[tuple[int, int], ...]) -> None:
+def add_pages(made: Mapping, files: Files, pages: tuple[tuple[int, int], ...]) -> None:
     for file, (_, size) in zip(files, pages, strict=True):
         made.add_page(file, size)
 
 
-# --- the end of leases ----------------------------------------------------------------------
+def open_segment(place: Place, ending: Ending, handle: bytes, deadline: float) -> None:
+    """Maps a plain segment unless another thread did so meanwhile: a driver maps it once, at one address."""
+    with _segment_turns:
+        if not attach(ending, place, deadline):
+            made = mapping.open_segment(mapping.find_device(place.uuid), handle, place.size)
+            made.finish()
+            ending.publish(place.key, made)
 
 
-def start() -> None:
-    global _thread
-    with _lock:
-        if _thread is None:
-            _thread = threading.Thread(
-                target=give_back_all, args=(_ended,), name="accelrt-sharing-borrower", daemon=True
-            )
-            _thread.start()
-
-
-def give_back_all(ended: SimpleQueue[Ending | threading.Event]) -> None:
-    """The thread: takes leases that ended, and tries again what a capture keeps from being told."""
-    waiting: list[Ending] = []
-    while True:
-        try:
-            taken = ended.get(timeout=AGAIN if waiting else None)
-            if isinstance(taken, Ending):
-                waiting.append(taken)
-            else:
-                taken.set()
-            del taken
-        except Empty:
-            pass
-        waiting = [ending for ending in waiting if not give_back(ending)]
-
-
-def give_back(ending: Ending) -> bool:
-    """Whether the owner was told, or is gone."""
-    mapped, stream = ending.mapped, ending.stream
-    if mapped is not None and stream is not None:
-        if not mapping.await_work(mapped.memory, stream.device_index, stream.handle):
-            return False
-        ending.stream = None
+def decline(place: Place) -> None:
+    """Has the owner told that a ticket will not be used."""
+    try:
         with _lock:
-            mapped.users -= 1
-            if mapped.users:
-                ending.mapped = None
-            else:
-                del _mapped[mapped.key]
-    if ending.mapped is not None:
-        if not ending.mapped.memory.close():
-            return False
-        ending.mapped = None
-    tell(ending)
-    return True
-
-
-def tell(ending: Ending) -> None:
-    """That the memory is done with; on a new connection where an interruption broke the old one."""
-    for _ in range(2):
-        try:
-            owner = owner_at(ending.name)
-        except (AuthenticationError, EOFError, OSError):
-            return
-        try:
-            with owner.lock:
-                wire.send(owner.connection, {"do": "end", "done": [ending.number]})
-            return
-        except OSError:
-            owner.forget()
-
-
-def collect() -> None:
-    """Waits until the leases that ended before have been given back, as far as no capture holds them up."""
-    if _thread is None:
+            owner_of(place).ended.put(place.loan)
+    except Exception:  # no thread: the owner keeps it until cancel_unopened()
         return
-    passed = threading.Event()
-    _ended.put(passed)
-    passed.wait(LATE)
+
+
+def collect(timeout: float | None = None) -> int:
+    """Waits until the leases that ended before have been given back; how many are not.
+
+    Warns of each owner whose memory stays, and says why.
+    """
+    limit = wire.limit_of(timeout)
+    deadline = wire.deadline_in(limit)
+    marks: list[tuple[Owner, Mark]] = []
+    with _lock:
+        for owner in _owners.values():
+            owner.giving.service.ensure()
+            marks.append((owner, Mark()))
+            owner.ended.put(marks[-1][1])
+    left = 0
+    for owner, mark in marks:
+        wait = None if math.isinf(deadline) else max(deadline - time.monotonic(), 0)
+        if not mark.passed.wait(wait):
+            count_left = len(mark.before or ()) or owner.tally.late
+            left += count_left
+            warnings.warn(
+                f"{count_left} Buffers of {owner.describe()} were not given back within {limit:g} s: "
+                f"{owner.giving.reason()}",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+    return left
 
 
 def statistics() -> dict[str, int]:
     with _lock:
-        opened = sum(mapped.users for mapped in _mapped.values())
-        return {"opened": opened, "mapped": len(_mapped), "owners": len(_owners)}
+        owners = len(_owners)
+    return {**leases.statistics(), "owners": owners}
 
 
 def forget() -> None:
     """In a forked child: the connections and the memory are the parent's."""
-    global _lock, _thread, _ended, _who
-    _lock = threading.RLock()
-    for owner in _owners.values():
-        owner.connection.close()
-    _inherited.append((dict(_owners), dict(_mapped), _ended))  # whose ends are the parent's
+    global _lock, _segment_turns, _event_turns, _who
+    _lock, _segment_turns, _event_turns = threading.RLock(), threading.Lock(), threading.Lock()
+    _inherited.append((dict(_owners), leases.forget()))  # whose ends are the parent's
     _owners.clear()
-    _mapped.clear()
-    _thread, _ended, _who = None, SimpleQueue(), ""
+    _who = ""
 
 
 _inherited: list[object] = []

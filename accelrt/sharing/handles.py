@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import threading
+from multiprocessing.queues import Queue
 from multiprocessing.reduction import ForkingPickler
 
 from accelrt.arrays.array import Array
 from accelrt.buffers.buffer import Buffer
 from accelrt.sharing import consumer, mapping, producer
+from accelrt.sharing.loans import Loan
 from accelrt.streams.current import current_stream
 
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
-    from typing import Any, Self
+    from typing import Any, NoReturn, Self
 
     from accelrt.annotations import DeviceArgument
     from accelrt.streams.stream import Stream
@@ -37,27 +40,33 @@ class MemoryHandle:
     keep it on.
     """
 
-    def __init__(self, place: consumer.Place, layout: Layout | None, loan: int | None = None) -> None:
+    def __init__(self, place: consumer.Place, layout: Layout | None, loan: Loan | None = None) -> None:
+        if not isinstance(place, consumer.Place) or not isinstance(loan, (Loan, type(None))):
+            raise TypeError(
+                f"a MemoryHandle is made by share(), not of {type(place).__name__} and {type(loan).__name__}"
+            )
         self._place = place
         self._layout = layout
-        self._loan = loan  # None in every process but the owner's
-        self._made_in = os.getpid()
+        self._loan = loan  # whose end is the handle's; None in every process but the owner's
 
-    def open(self, device: DeviceArgument | None = None) -> Buffer | Array:
+    def open(self, device: DeviceArgument | None = None, *, timeout: float | None = None) -> Buffer | Array:
         """The memory, as a Buffer, or an Array where one was shared, on the same bytes.
 
         Arguments:
             device: which device to expect it on; None is whichever it is, under the number that it has in
             this process.
+            timeout: float, seconds that the owner may take to answer, and until memory of its that this
+            process let go of has been given back, where that is much; None is ACCELRT_SHARING_TIMEOUT.
         Returns:
             Buffer or Array, whose stream is the current one of that device: its work follows the owner's.
         Raises:
             ValueError: this process does not see the device, or it is another one than device.
             RuntimeError: the owner is gone or has closed the handle, or the stream is capturing.
+            PeerTimeoutError: it took too long; a TimeoutError, and a RuntimeError.
             PermissionError: the owner has another authkey.
             CudaError: the driver refused.
         """
-        buffer = open_place(self._place, device)
+        buffer = open_place(self._place, device, timeout)
         return buffer if self._layout is None else array_on(buffer, self._layout)
 
     @property
@@ -67,13 +76,7 @@ class MemoryHandle:
 
     def close(self) -> None:
         """No process opens it any more; doing it again does nothing, and so does doing it elsewhere."""
-        loan, self._loan = self._loan, None
-        if loan is not None and self._made_in == os.getpid():
-            producer.close_loan(loan)
-
-    def __del__(self) -> None:
-        if getattr(self, "_loan", None) is not None:
-            self.close()
+        self._loan = None
 
     def __enter__(self) -> Self:
         return self
@@ -95,22 +98,24 @@ class MemoryHandle:
 
 def lend(
     memory: Buffer | Array, stream: Stream | int | None, ticket: bool
-) -> tuple[consumer.Place, Layout | None, int]:
-    """Where others find the memory, how an Array lies in it, and the number of the loan."""
+) -> tuple[consumer.Place, Layout | None, Loan | None]:
+    """Where others find the memory, how an Array lies in it, and the loan; of no bytes there is none."""
     buffer = mapping.buffer_of(memory)
     mapping.check_shareable(buffer)
     chosen = mapping.pick_stream(buffer, stream)
     mapping.refuse_capture(chosen, "share")
+    uuid = mapping.uuid_of(buffer.device_index)
     with _turns:
         shared = mapping.share_bytes(buffer)
-    name, number = (
-        producer.lend(shared, chosen, ticket) if shared.ptr else ("", 0)
-    )  # of no bytes there is nothing to keep
+    name, loan = producer.lend(shared, chosen, ticket) if shared.ptr else ("", None)
     place = consumer.Place(
-        name, os.getpid(), number, ticket, mapping.uuid_of(shared.device_index), shared.nbytes,
+        name, os.getpid(), 0 if loan is None else loan.number, ticket, uuid, shared.nbytes,
         shared.ptr - shared.base, shared.size, shared.serial, shared.pages,
     )  # fmt: skip
-    return place, layout_of(memory, buffer), number
+    layout = layout_of(memory, buffer)
+    if loan is not None:
+        loan.offer()  # the last step: from here on a ticket is kept until it is opened
+    return place, layout, loan
 
 
 def layout_of(memory: Buffer | Array, buffer: Buffer) -> Layout | None:
@@ -131,16 +136,18 @@ def share(memory: Buffer | Array, stream: Stream | int | None = None) -> MemoryH
     return MemoryHandle(place, layout, loan)
 
 
-def open_place(place: consumer.Place, device: DeviceArgument | None = None) -> Buffer:
+def open_place(
+    place: consumer.Place, device: DeviceArgument | None = None, timeout: float | None = None
+) -> Buffer:
     try:
-        return open_checked(place, device)
-    except (ValueError, RuntimeError):
-        if place.ticket:
+        return open_checked(place, device, timeout)
+    except BaseException:
+        if place.ticket and not producer.drop_own_ticket(place.name, place.loan):
             consumer.decline(place)
         raise
 
 
-def open_checked(place: consumer.Place, device: DeviceArgument | None) -> Buffer:
+def open_checked(place: consumer.Place, device: DeviceArgument | None, timeout: float | None) -> Buffer:
     ordinal = mapping.find_device(place.uuid)
     if ordinal < 0:
         raise ValueError(
@@ -156,7 +163,7 @@ def open_checked(place: consumer.Place, device: DeviceArgument | None) -> Buffer
         return Buffer(0, ordinal)
     own, loan = producer.find_own(place.name, place.loan)
     if not own:
-        return consumer.open_memory(place, stream)
+        return consumer.open_memory(place, stream, timeout)
     if loan is None:
         raise consumer.missing(place, "it was opened before, or its handle was closed")
     if loan.event is not None:
@@ -173,9 +180,33 @@ def rebuild(place: consumer.Place, layout: Layout | None) -> Buffer | Array:
 
 
 def reduce_memory(memory: Buffer | Array) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """What multiprocessing pickles one by: a ticket, which one process opens once."""
-    place, layout, _ = lend(memory, None, True)
+    """What multiprocessing pickles one by: a ticket, which one process opens once.
+
+    A thread that feeds a Queue has no caller to raise to, and whoever gets from the Queue would wait for
+    ever: there an error is pickled instead, and raised where it is unpickled.
+    """
+    try:
+        place, layout, _ = lend(memory, None, True)
+    except Exception as error:
+        if not feeds_queue():
+            raise
+        return raise_refusal, (os.getpid(), type(error).__name__, str(error))
     return rebuild, (place, layout)
+
+
+def feeds_queue() -> bool:
+    """Whether the calling thread feeds a multiprocessing.Queue that only prints the errors that it meets."""
+    frame = sys._getframe()
+    while frame is not None:
+        if frame.f_code is Queue._feed.__code__:  # type: ignore[attr-defined]
+            return frame.f_locals.get("onerror") is Queue._on_queue_feeder_error  # type: ignore[attr-defined]
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
+
+
+def raise_refusal(pid: int, kind: str, text: str) -> NoReturn:
+    """What the process that gets from a Queue unpickles where the other one could not share."""
+    raise RuntimeError(f"process {pid} put memory into a Queue that it could not share: {kind}: {text}")
 
 
 def register_reductions() -> None:
@@ -183,15 +214,21 @@ def register_reductions() -> None:
         ForkingPickler.register(kind, reduce_memory)
 
 
-def ipc_collect() -> None:
+def ipc_collect(timeout: float | None = None) -> int:
     """Gives back memory of other processes that this one does not use any more, and waits until the owners
-    were told.
+    have it.
 
     It happens by itself soon after the last Buffer or Array of it dies, as torch.cuda.ipc_collect() says of
-    tensors.
+    tensors.  What is not given back in time, since work uses it or an owner does not answer, is named by a
+    RuntimeWarning, and given back later.
+
+    Arguments:
+        timeout: float, seconds; None is ACCELRT_SHARING_TIMEOUT.
+    Returns:
+        int, how many Buffers and Arrays are not given back.
     """
     gc.collect()
-    consumer.collect()
+    return consumer.collect(timeout)
 
 
 def cancel_unopened() -> int:

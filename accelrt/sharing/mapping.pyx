@@ -5,30 +5,28 @@ from libc.stdlib cimport free
 
 from accelrt.arrays.array cimport DEVICE_BUFFER, Array, check_live
 from accelrt.buffers.buffer cimport Buffer, raise_freed
-from accelrt.driver.capture_guard cimport (
-    DONE, LATER, enter_wait, go_relaxed, is_capturing, leave_wait, meaning_of, record_behind, restore_mode,
-)
+from accelrt.driver.capture_guard cimport enter_wait, go_relaxed, is_capturing, leave_wait, restore_mode
 cimport accelrt.driver.registry as registry
-from accelrt.driver.table cimport EVENT_BLOCKING_SYNC, EVENT_DISABLE_TIMING
 from accelrt.errors import NotSupportedError
 from accelrt.memory.allocator.interprocess cimport (
-    Exported, begin_export, end_export, export_page, share_new_pages, StreamUse, add_imported, copy_uses, drop_imported,
+    Exported, begin_export, end_export, export_page, share_new_pages, add_imported, drop_imported,
 )
 from accelrt.memory.allocator.private.suspended cimport refuse_suspended, suspended_pools
 from accelrt.memory.caching cimport release_bytes
 from accelrt.runtime.release_queue cimport drain
 cimport accelrt.runtime.sanitizer_hooks as watch
 from accelrt.status cimport (
-    INVALID_VALUE, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, NO_HOST_MEMORY, SLEEPING, raise_status, refuse_copy,
+    ASSERT, DEINITIALIZED, HARDWARE_STACK_ERROR, ILLEGAL_ADDRESS, LAUNCH_FAILED, LAUNCH_OUT_OF_RESOURCES, LAUNCH_TIMEOUT,
+    NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, SLEEPING, raise_status, refuse_copy,
 )
-from accelrt.streams.event cimport return_event_handle, take_event_handle
 from accelrt.streams.current cimport stream_for
 from accelrt.streams.stream cimport Stream
 
 cdef enum:
     UUID_BYTES = 16
     IPC_BYTES = 64
-    PER_THREAD = 2  # CU_STREAM_PER_THREAD
+    CONTEXT_IS_DESTROYED = 709
+    CONFIRMED = 2  # answers in a row that the device is lost
 
 
 def share_pages():
@@ -270,22 +268,36 @@ def pick_stream(Buffer buffer, stream):
 
 # --- the other processes' side ---------------------------------------------------------------------------------------
 
+cdef list _left = []  # Mappings that nothing refers to any more, and that the driver refused to close
+
+
+cdef class Relaxed:
+    """The context in which the calling thread breaks no capture of another thread by what it asks of the driver."""
+
+    cdef int mode
+
+    def __enter__(self):
+        self.mode = relax()
+        return self
+
+    def __exit__(self, kind, error, trace):
+        restore_mode(registry.active(), self.mode)
+
+
 cdef class Mapping:
     """Memory of another process at addresses of this one; unmapped by close(), which waits for nothing."""
-
-    cdef readonly int device_index
-    cdef readonly uintptr_t base
-    cdef readonly size_t size
-    cdef size_t mapped       # bytes from base on
-    cdef bint plain          # a plain segment
-    cdef bint noted
-    cdef object __weakref__
 
     def __init__(self):
         raise TypeError("a Mapping is made by reserve() or open_segment()")
 
     def __dealloc__(self):
-        self.unmap()
+        cdef Mapping other
+        if self.base and self.unmap():
+            other = Mapping.__new__(Mapping)  # what the driver refuses is tried again, by close_left
+            other.device_index, other.base, other.size, other.mapped = self.device_index, self.base, self.size, self.mapped
+            other.plain, other.noted, other.half_closed, other.lost = self.plain, self.noted, self.half_closed, self.lost
+            self.base = 0
+            _left.append(other)
 
     def __reduce__(self):
         refuse_copy(self, "it owns addresses of this process")
@@ -303,10 +315,11 @@ cdef class Mapping:
             raise_status(code, "physical_import", ("device", device, "file", file))
         with nogil:
             code = registry.active().memory_map(address, size, handle)
+            if code == 0:
+                self.mapped += size
             registry.active().physical_release(handle)  # the mapping alone keeps the memory
         if code:
             raise_status(code, "memory_map", ("address", address, "size", size, "handle", handle))
-        self.mapped += size
 
     def finish(self):
         """Opens the pages for the device, and begins to note which streams use them."""
@@ -327,24 +340,36 @@ cdef class Mapping:
         self.noted = True
 
     cdef int unmap(self) noexcept:
-        # What the driver refuses beside a capture, to close a plain segment, is tried again by the caller.
-        cdef uintptr_t base = self.base
+        # 0, or NOT_READY where the driver refused: beside a capture, say.  Then it is to be tried again.
         cdef int code
-        if base == 0:
+        if self.base == 0:
             return 0
         with nogil:
-            code = close_segment(self.device_index, base) if self.plain else close_pages(base, self.mapped, self.size)
-        if code == NOT_READY or meaning_of(code) == LATER:
+            code = close_segment(self.device_index, self.base) if self.plain else self.close_pages()
+        self.lost = self.lost + 1 if is_lost(code) else 0
+        if code and self.lost < CONFIRMED:
             return NOT_READY
         if self.noted:
-            drop_imported(base)
-        self.base = 0
+            drop_imported(self.base)
+            self.noted = False
         if watch.sanitizing:
-            watch.note_forgotten(base, self.size)  # other memory may come to be there
+            watch.note_forgotten(self.base, self.size)  # other memory may come to be there
+        self.base = 0
         return 0
 
+    cdef int close_pages(self) noexcept nogil:
+        cdef int code = 0
+        if self.mapped:
+            code = registry.active().memory_unmap(self.base, self.mapped)
+        if code == 0:
+            self.mapped = 0
+            self.half_closed = True
+            code = registry.active().address_free(self.base, self.size)
+        return code
+
     def close(self):
-        """Unmaps it; whether that was done: a driver refuses it beside a capture."""
+        """Unmaps it; whether that was done: whatever a driver answers but that the device is lost, it is to be tried
+        again."""
         return self.unmap() == 0
 
     def buffer(self, size_t offset, size_t nbytes, Stream stream not None, keeper):
@@ -360,6 +385,24 @@ cdef class Mapping:
         return made
 
 
+def close_left():
+    """Tries again to close what nothing refers to any more and the driver refused to close; how many are left."""
+    cdef Mapping one
+    for _ in range(len(_left)):
+        try:
+            one = _left.pop(0)
+        except IndexError:  # another thread was faster
+            break
+        del one  # comes back to the list where it is refused again
+    return len(_left)
+
+
+cdef bint is_lost(int code) noexcept nogil:
+    # Whether the device runs nothing any more, and never will: it was lost to a fault, or its context or driver is gone.
+    return (code == DEINITIALIZED or code == CONTEXT_IS_DESTROYED or ILLEGAL_ADDRESS <= code <= LAUNCH_TIMEOUT
+            and code != LAUNCH_OUT_OF_RESOURCES or code == ASSERT or HARDWARE_STACK_ERROR <= code <= LAUNCH_FAILED)
+
+
 cdef int close_segment(int device, uintptr_t base) noexcept nogil:
     # The driver may wait for the device's work in it.
     cdef int mode
@@ -371,11 +414,6 @@ cdef int close_segment(int device, uintptr_t base) noexcept nogil:
             restore_mode(registry.active(), mode)
         leave_wait()
     return code
-
-
-cdef int close_pages(uintptr_t base, size_t mapped, size_t size) noexcept nogil:
-    cdef int code = registry.active().memory_unmap(base, mapped) if mapped else 0
-    return code if code else registry.active().address_free(base, size)
 
 
 def reserve(int device, size_t size):
@@ -430,50 +468,3 @@ def local_buffer(SharedBytes memory not None, Stream stream not None):
     made.keeper = memory
     made.live = True
     return made
-
-
-# --- the end of a use ------------------------------------------------------------------------------------------------
-
-cdef int await_stream(int device, uintptr_t stream) noexcept nogil:
-    # Until the stream's work so far is done.  NOT_READY: it cannot be told now, for a capture is under way.
-    cdef uintptr_t event = 0
-    cdef int mode, meaning
-    cdef int code
-    if stream == PER_THREAD:  # another thread's: the legacy stream comes behind it
-        stream = 0
-    code = take_event_handle(device, EVENT_DISABLE_TIMING | EVENT_BLOCKING_SYNC, &event)
-    if code:
-        return NOT_READY if code == NO_HOST_MEMORY else code
-    meaning = meaning_of(record_behind(registry.active(), device, event, stream))
-    if meaning == DONE:
-        code = go_relaxed(registry.active(), &mode)
-        if code == 0:
-            code = registry.active().event_synchronize(device, event)
-            restore_mode(registry.active(), mode)
-        if code == INVALID_VALUE:  # a capture took the event: it is recorded anew
-            code = NOT_READY
-    return_event_handle(device, event)
-    return NOT_READY if meaning == LATER else code
-
-
-def await_work(Mapping mapping not None, int device, uintptr_t stream):
-    """Waits until no stream's work uses the mapping: the one given, and those that were recorded.
-
-    Returns:
-        bool, False where a capture keeps it from being told; then it is to be called again.
-    """
-    cdef StreamUse* use = NULL
-    cdef StreamUse* next_use
-    cdef uintptr_t base = mapping.base
-    cdef int code
-    with nogil:
-        code = await_stream(device, stream)
-        if code != NOT_READY and copy_uses(base, &use):
-            code = NOT_READY
-        while use != NULL:
-            next_use = use.next
-            if code != NOT_READY:
-                code = await_stream(use.device, use.stream)
-            free(use)
-            use = next_use
-    return code != NOT_READY

@@ -1,110 +1,164 @@
-"""The owner's side: the loans of this process's memory, and the threads that hand it to other processes.
+"""The owner's side: the threads that hand this process's memory to other processes.
 
-A loan is what one share() or one pickling made: the memory, and the event behind the owner's work.  It is
-kept by this process until it is closed or, where it is for one opening alone (a ticket), until it was
-opened; and by each process that opened it, until that says that its work is done, or is dead.  When a
-connection ends, the kernel is asked whether the process has ended: only then has its GPU work ended too.
+What a process opened it keeps until it says that its work is done, or has ended; the kernel tells of that
+(pidfds), for only then has its GPU work ended too.  Connections may end before: a process has several, and
+closes one whose exchange was interrupted.
 """
 
 from __future__ import annotations
 
+import errno
 import os
+import select
 import threading
+import time
+from collections import deque
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import wait
 
-from accelrt.sharing import mapping, wire
-from accelrt.streams.event import Event
+from accelrt.sharing import loans, mapping, wire
+from accelrt.sharing.loans import Loan
+from accelrt.sharing.threads import Service, report
 from accelrt.streams.stream import default_stream
 
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
-    import socket
-    from typing import Any
-
     from accelrt.sharing.mapping import SharedBytes
     from accelrt.streams.stream import Stream
 
-__all__ = ["cancel_tickets", "close_loan", "find_own", "lend", "statistics"]
+__all__ = ["cancel_tickets", "drop_own_ticket", "find_own", "lend", "statistics"]
 
-MOST_EVENTS = 512  # of one process; a driver has no more than some thousands for all
 PER_THREAD = 2  # the handle of the calling thread's default stream
-# What a connection may end by.
-ENDED = (EOFError, OSError, AuthenticationError, RuntimeError, ValueError, KeyError, TypeError)
+LOOK_EVERY = 1.0  # seconds between two looks at processes whose end the kernel does not tell
+RETRY_EVERY = 0.05  # seconds until a thread is tried again that could not start
+# What a connection may end by, and what says that it ends by another process's doing, or by its end.
+ENDED = (EOFError, OSError, AuthenticationError, KeyError, TypeError, ValueError)
+BROKEN_LISTENER = (errno.EBADF, errno.EINVAL, errno.ENOTSOCK)
 
-_lock = threading.RLock()  # held for no call of a driver's that waits
-_events: dict[int, list[Event]] = {}  # by device, of loans that ended
-_event_count = 0
-_loans: dict[int, Loan] = {}  # those that may be opened, by number
-_next_number = 0
-_listener: socket.socket | None = None
-_name = ""  # of the socket; empty before the first loan
-_borrowers: set[Borrower] = set()
-_lent: dict[tuple[str, int], Loan] = {}  # by process, and the name that it gave
-
-
-class Loan:
-    """Memory that others may open, and the event that says when they may use it."""
-
-    __slots__ = ("event", "memory", "number", "ticket")
-
-    def __init__(self, memory: SharedBytes, event: Event | None, ticket: bool) -> None:
-        self.memory = memory
-        self.event = event  # None: the work was waited for
-        self.ticket = ticket
-        self.number = 0
-
-    def __del__(self, free: Any = _events) -> None:
-        if self.event is not None:
-            free.setdefault(self.memory.device_index, []).append(self.event)
+_lock = threading.RLock()  # held for no call of a driver's, and for no wait
+_borrowers: dict[str, Borrower] = {}  # processes, by the names that they gave themselves
+_offer: Offer | None = None  # where this process listens
 
 
 class Borrower:
-    """One connection of a process that opens memory, and the thread that serves it."""
+    """A process that opens memory: its connections, and what it has."""
 
-    def __init__(self, taken: socket.socket) -> None:
-        self.taken = taken
-        self.who = ""  # the process, whichever of its connections
-        self.connection: wire.Connection | None = None
-        self.life = -1  # a descriptor that can be read once the process has ended
+    def __init__(self, who: str, pid: int, life: int) -> None:
+        self.who = who
+        self.pid = pid
+        self.life = life  # a descriptor that can be read once it has ended; -1: it has to be looked at
+        self.began = start_of(pid) if life < 0 else None
+        self.connections: dict[int, Lender] = {}
+        self.lent: dict[int, Loan] = {}  # by the names that it gave
+        self.over = False
+
+    def has_ended(self) -> bool:
+        """Of one whose end the kernel tells, it is told by that."""
+        return self.life < 0 and (self.began is None or start_of(self.pid) != self.began)
+
+    def is_watched(self) -> bool:
+        return self.life >= 0 or self.over or bool(self.connections) or not self.lent
+
+    def forget(self) -> dict[int, Loan]:
+        """It has ended, or has nothing any more.  Under the lock; what it had is let go of without it."""
+        self.over = True
+        had, self.lent = self.lent, {}
+        if _borrowers.get(self.who) is self:
+            del _borrowers[self.who]
+        for lender in self.connections.values():
+            lender.connection.shutdown()  # a child that it forked may have the other end too
+        if self.life >= 0:
+            if _offer is not None:
+                _offer.forget_life(self.life)
+            os.close(self.life)
+            self.life = -1
+        return had
+
+
+class Lender:
+    """One connection, and the thread that serves it."""
+
+    def __init__(self, connection: wire.Connection) -> None:
+        self.connection = connection
+        self.deadline = wire.deadline_in(wire.limit_of(None))  # until when it has to begin
+        self.process: Borrower | None = None
+        self.number = 0  # of the process's connections
+        self.cut: set[int] = set()  # names of what was given back before it was handed out
+
+    def begin(self) -> None:
         threading.Thread(target=self.serve, name="accelrt-sharing-lender", daemon=True).start()
 
     def serve(self) -> None:
+        had: dict[int, Loan] = {}
         try:
             mapping.relax()  # for the thread's life
-            self.connection, pid = wire.accept(self.taken)
-            self.life = open_life(pid)
-            self.who = str(wire.receive(self.connection)["who"])
-            while self.next_message(self.connection):
+            self.introduce()
+            while self.next_message():
                 pass
         except ENDED:
             pass
+        except BaseException as error:
+            report("a process that opens memory was not served", error)
         finally:
-            self.end()
+            had = self.end()
+        had.clear()
+        while self.process is not None and not self.process.is_watched():
+            time.sleep(LOOK_EVERY)
+            self.end().clear()
 
-    def next_message(self, connection: wire.Connection) -> bool:
-        """Whether the process is there; a child that it forked may have its end of the connection too."""
-        ready = wait([connection.socket] if self.life < 0 else [connection.socket, self.life])
-        if connection.socket not in ready:
-            return False
-        message = wire.receive(connection)
+    def introduce(self) -> None:
+        """Both ends prove themselves, and the process says which one it is."""
+        pid = wire.accept(self.connection, self.deadline)
+        message = wire.receive(self.connection, self.deadline)
+        who, self.number = str(message["who"]), int(message["connection"])
+        life = -1
+        with _lock:
+            known = who in _borrowers
+        if not known:
+            life = open_life(self.connection, pid)
+        with _lock:
+            process = _borrowers.get(who)
+            if process is None:
+                process = _borrowers[who] = Borrower(who, pid, life)
+                if life >= 0 and _offer is not None:
+                    _offer.watch_life(process)
+            elif life >= 0:
+                os.close(life)
+            if process.pid != pid:
+                raise ValueError(f"process {pid} gave itself the name of process {process.pid}")
+            process.connections[self.number] = self
+            self.process = process
+        self.send({"welcome": self.number})
+
+    def send(self, message: wire.Message, files: list[int] | None = None) -> None:
+        wire.send(self.connection, message, wire.deadline_in(wire.limit_of(None)), files or ())
+
+    def next_message(self) -> bool:
+        message = wire.receive(self.connection)
         if message["do"] == "open":
-            self.hand_out(connection, message["loan"], message["as"], message["files"])
-        elif message["do"] == "decline":
-            close_loan(message["loan"])
-        else:
-            take_back([(self.who, number) for number in message["done"]])
+            self.hand_out(int(message["loan"]), int(message["as"]), bool(message["files"]))
+        elif message["do"] == "end":
+            self.take_back(message["done"], message["declined"])
+            self.send({"taken": len(message["done"])})
         return True
 
-    def hand_out(self, connection: wire.Connection, number: int, name: int, files: bool) -> None:
+    def take_loan(self, number: int, name: int) -> Loan | None:
+        """The loan, which the process has from now on; None: there is none, or it was given back already."""
+        process = self.process
         with _lock:
-            loan = _loans.get(number)
+            loan = loans.find(number)
+            if process is None or process.over:
+                raise EOFError("the process has ended")
+            if name in self.cut:
+                self.cut.discard(name)
+                return None
             if loan is not None:
-                _lent[self.who, name] = loan
-                if loan.ticket:
-                    del _loans[number]
+                process.lent[name] = loan
+            return loan
+
+    def hand_out(self, number: int, name: int, files: bool) -> None:
+        loan = self.take_loan(number, name)
         if loan is None:
-            wire.send(connection, {"error": "gone"})
+            self.send({"error": "gone"})
             return
         memory = loan.memory
         answer: wire.Message = {"event": None, "segment": None}
@@ -113,198 +167,245 @@ class Borrower:
                 answer["event"] = loan.event.ipc_handle().hex()
             if files and memory.serial is not None:
                 answer["segment"] = memory.export_segment().hex()
-            send_pages(connection, answer, memory, 0, len(memory.pages) if files else 0)
+            count = len(memory.pages) if files else 0
+            self.send_pages(answer, memory, 0, count)
+            for first in range(wire.FILES_AT_ONCE, count, wire.FILES_AT_ONCE):
+                self.send_pages({}, memory, first, count)
         except RuntimeError as error:
-            take_back([(self.who, name)])
-            wire.send(connection, {"error": str(error)})
-            return
-        if files and len(memory.pages) > wire.FILES_AT_ONCE:
-            send_more_pages(connection, memory)
+            self.take_back([[self.number, name]], [])
+            self.send({"error": str(error)})
 
-    def end(self) -> None:
-        """The connection is gone; what the process has comes back when it has ended."""
-        if self.connection is not None:
-            self.connection.close()
-        self.taken.close()
-        with _lock:
-            _borrowers.discard(self)
-            last = all(other.who != self.who for other in _borrowers)
-            has = any(who == self.who for who, _ in _lent)
-        if last and has and self.life >= 0:
-            wait([self.life])  # its GPU work may still be under way until then
-            with _lock:
-                last = all(other.who != self.who for other in _borrowers)
-        if self.life >= 0:
-            os.close(self.life)
-        if last:
-            with _lock:
-                names = [name for name in _lent if name[0] == self.who]
-            take_back(names)
-
-
-def take_back(names: list[tuple[str, int]]) -> None:
-    """Ends what processes have of this one's memory, by process and the name that it gave."""
-    with _lock:
-        gone = [_lent.pop(name, None) for name in names]
-    gone.clear()  # without the lock: memory goes back
-
-
-def send_pages(
-    connection: wire.Connection, message: wire.Message, memory: SharedBytes, first: int, end: int
-) -> None:
-    """A message with the descriptors of some pages: at once it has no room for those of large memory."""
-    files: list[int] = []
-    own: list[int] = []
-    try:
-        for index in range(first, min(first + wire.FILES_AT_ONCE, end)):
-            file, is_own = memory.export_page(index)
-            files.append(file)
-            own += [file] * is_own
-        wire.send(connection, message | {"files": len(files)}, files)
-    finally:
-        for file in own:
-            os.close(file)
-
-
-def send_more_pages(connection: wire.Connection, memory: SharedBytes) -> None:
-    for first in range(wire.FILES_AT_ONCE, len(memory.pages), wire.FILES_AT_ONCE):
+    def send_pages(self, message: wire.Message, memory: SharedBytes, first: int, end: int) -> None:
+        """A message with the descriptors of some pages: at once it has no room for those of large memory."""
+        files: list[int] = []
+        own: list[int] = []
         try:
-            send_pages(connection, {}, memory, first, len(memory.pages))
-        except RuntimeError as error:
-            wire.send(connection, {"error": str(error)})
+            for index in range(first, min(first + wire.FILES_AT_ONCE, end)):
+                file, is_own = memory.export_page(index)
+                files.append(file)
+                own += [file] * is_own
+            self.send(message | {"files": len(files)}, files)
+        finally:
+            for file in own:
+                os.close(file)
+
+    def take_back(self, done: list[list[int]], declined: list[int]) -> None:
+        """Ends what the process has, by connection and name, and tickets that it will not use.
+
+        What it asked for on a connection that it has closed since may not have been handed out yet: then it
+        will not be.
+        """
+        process = self.process
+        gone: list[Loan | None] = []
+        if process is None:
             return
+        with _lock:
+            for connection, name in done:
+                loan = process.lent.pop(name, None)
+                lender = process.connections.get(connection)
+                if loan is None and lender is not None:
+                    lender.cut.add(name)
+                gone.append(loan)
+            gone += [loans.drop_ticket(number) for number in declined]
+        gone.clear()  # without the lock: memory goes back
+
+    def end(self) -> dict[int, Loan]:
+        """The connection is gone; what the process has comes back when it has ended."""
+        process = self.process
+        with _lock:
+            self.connection.close()
+            if process is None:
+                return {}
+            if process.connections.get(self.number) is self:
+                del process.connections[self.number]
+            if process.over or process.connections:
+                return {}
+            if process.lent and not process.has_ended():
+                return {}
+            return process.forget()
 
 
-def open_life(pid: int) -> int:
-    """A descriptor by which the end of a process is seen; -1 where the system has none, or it ended."""
+class Offer:
+    """Where this process listens, and the thread that accepts and sees processes end."""
+
+    def __init__(self) -> None:
+        self.poll = select.epoll()
+        self.listener, self.name = wire.listen()
+        self.lives: dict[int, Borrower] = {}
+        self.waiting: deque[Lender] = deque()  # connections whose thread could not start
+        self.service = Service(
+            "accelrt-sharing-listener", "a process that opens memory has to wait", self.serve
+        )
+        self.poll.register(self.listener.fileno(), select.EPOLLIN)
+
+    def watch_life(self, process: Borrower) -> None:
+        try:
+            self.poll.register(process.life, select.EPOLLIN)
+            self.lives[process.life] = process
+        except OSError:
+            os.close(process.life)
+            process.life, process.began = -1, start_of(process.pid)
+
+    def forget_life(self, life: int) -> None:
+        if self.lives.pop(life, None) is not None:
+            self.poll.unregister(life)
+
+    def serve(self) -> None:
+        """One round of the thread."""
+        try:
+            ready = self.poll.poll(RETRY_EVERY if self.waiting else -1)
+        except OSError as error:
+            self.judge(error)
+            raise
+        for file, _ in ready:
+            process = self.lives.get(file)
+            if process is not None:
+                end_process(process)
+        self.begin_waiting()
+        if any(file == self.listener.fileno() for file, _ in ready):
+            self.accept_one()
+
+    def accept_one(self) -> None:
+        try:
+            connection = self.listener.accept()
+        except OSError as error:
+            self.judge(error)
+            if error.errno != errno.ECONNABORTED:
+                raise
+            return
+        if connection is not None:
+            self.waiting.append(Lender(connection))
+            self.begin_waiting()
+
+    def begin_waiting(self) -> None:
+        while self.waiting:
+            lender = self.waiting[0]
+            if time.monotonic() < lender.deadline:
+                lender.begin()  # an exception of which has it tried again
+            else:
+                lender.connection.close()
+            self.waiting.popleft()
+
+    def judge(self, error: OSError) -> None:
+        """Where somebody closed all descriptors of this process, their numbers may be others' by now."""
+        global _offer
+        if error.errno in BROKEN_LISTENER:
+            self.listener.abandon()
+            _inherited.append(self.poll)
+            with _lock:
+                self.service.thread = None
+                if _offer is self:
+                    _offer = None
+
+
+def end_process(process: Borrower) -> None:
+    """It has ended: all that it had comes back."""
+    with _lock:
+        had = process.forget() if not process.over else {}
+    had.clear()  # without the lock: memory goes back
+
+
+def start_of(pid: int) -> bytes | None:
+    """When a process began, by the kernel's count; None where there is none of that number."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            state, *rest = file.read().rpartition(b")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return None if state in b"ZX" else rest[18]
+
+
+def open_life(connection: wire.Connection, pid: int) -> int:
+    """A descriptor by which the end of a process is seen; -1 where this process can have none."""
+    life = connection.take_life()
+    if life >= 0:
+        return int(life)
     try:
         return os.pidfd_open(pid)
     except (OSError, AttributeError):
         return -1
 
 
-def take_event(device: int) -> Event | None:
-    """An event for one loan; None where the process has too many."""
-    global _event_count
-    with _lock:
-        free = _events.setdefault(device, [])
-        if free:
-            return free.pop()
-        if _event_count >= MOST_EVENTS:
-            return None
-        _event_count += 1
-    return Event(interprocess=True)
-
-
-def record_work(stream: Stream) -> Event | None:
-    """The event behind a stream's work; None where that was waited for instead."""
-    device = stream.device_index
+def record_work(loan: Loan, stream: Stream) -> None:
+    """Has others come after the stream's work: by an event, or by waiting where there are too many."""
     if stream.handle == PER_THREAD:  # others cannot name this thread's; the legacy stream comes behind it
-        stream = default_stream(device)
-    event = take_event(device)
-    if event is None:
+        stream = default_stream(stream.device_index)
+    if not loan.record(stream):
         stream.synchronize()
-        return None
-    try:
-        event.record(stream)
-    except BaseException:
-        global _event_count
-        with _lock:
-            _event_count -= 1
-        raise
-    return event
 
 
-def lend(memory: SharedBytes, stream: Stream, ticket: bool) -> tuple[str, int]:
-    """The name by which other processes find this one, and the number of a new loan."""
-    global _next_number
-    event = record_work(stream)
-    loan = Loan(memory, event, ticket)
-    with _lock:
-        name = start()
-        _next_number += 1
-        loan.number = _next_number
-        _loans[loan.number] = loan
-    return name, loan.number
+def lend(memory: SharedBytes, stream: Stream, ticket: bool) -> tuple[str, Loan]:
+    """The name by which other processes find this one, and a new loan, which is the caller's to offer."""
+    loan = Loan(memory, ticket)
+    record_work(loan, stream)
+    return start(), loan
 
 
 def start() -> str:
-    """The name of this process's socket, which listens from the first call on."""
-    global _listener, _name
-    if _listener is None:
-        _listener, _name = wire.listen()
-        threading.Thread(
-            target=accept_all, args=(_listener,), name="accelrt-sharing-listener", daemon=True
-        ).start()
-    return _name
+    """The name of this process's socket, which listens from the first call on.
 
-
-def accept_all(listener: socket.socket) -> None:
-    while True:
-        try:
-            taken, _ = listener.accept()
-        except OSError:
-            return
-        with _lock:
-            _borrowers.add(Borrower(taken))
-
-
-def close_loan(number: int) -> None:
-    """No other process opens it any more; those that did keep it."""
+    Raises:
+        OSError, RuntimeError: the system gives no descriptor, or no thread.
+    """
+    global _offer
     with _lock:
-        loan = _loans.pop(number, None)
+        if _offer is None:
+            _offer = Offer()
+        _offer.service.ensure()
+        return _offer.name
+
+
+def drop_own_ticket(name: str, number: int) -> bool:
+    """Whether that is this process's socket; the ticket will not be opened then."""
+    with _lock:
+        if _offer is None or name != _offer.name:
+            return not name
+        loan = loans.drop_ticket(number)
     del loan  # without the lock
+    return True
 
 
 def find_own(name: str, number: int) -> tuple[bool, Loan | None]:
     """Whether that is this process's socket, and the loan, which a ticket ends."""
     with _lock:
-        if not name or name != _name:
+        if not name or _offer is None or name != _offer.name:
             return False, None
-        loan = _loans.get(number)
-        if loan is not None and loan.ticket:
-            del _loans[number]
-        return True, loan
+        return True, loans.find(number)
 
 
 def cancel_tickets() -> int:
     with _lock:
-        gone = [_loans.pop(number) for number in [n for n, loan in _loans.items() if loan.ticket]]
+        gone = loans.drop_tickets()
     return len(gone)
 
 
 def statistics() -> dict[str, int]:
     with _lock:
-        kept = {id(loan.memory): loan.memory.nbytes for loan in (*_loans.values(), *_lent.values())}
-        return {
-            "handles": sum(not loan.ticket for loan in _loans.values()),
-            "unopened": sum(loan.ticket for loan in _loans.values()),
-            "lent": len(_lent),
-            "lent_bytes": sum(kept.values()),
-            "borrowers": len(_borrowers),
-        }
+        live = loans.live()
+        lent = [loan for process in _borrowers.values() for loan in process.lent.values()]
+        connected = sum(bool(process.connections) for process in _borrowers.values())
+    kept = {id(loan.memory): loan.memory.nbytes for loan in (*live, *lent)}
+    return {
+        "handles": sum(not loan.ticket for loan in live),
+        "unopened": sum(loan.ticket for loan in live),
+        "lent": len(lent),
+        "lent_bytes": sum(kept.values()),
+        "borrowers": connected,
+    }
 
 
 def forget() -> None:
     """In a forked child, which has none of its parent's threads and may not use its memory."""
-    global _lock, _listener, _name, _event_count
+    global _lock, _offer
     _lock = threading.RLock()
-    if _listener is not None:
-        _listener.close()
-    for borrower in _borrowers:
-        if borrower.connection is not None:
-            borrower.connection.close()
-        borrower.taken.close()
-        if borrower.life >= 0:
-            os.close(borrower.life)
-    _inherited.append(
-        (dict(_loans), set(_borrowers), dict(_lent), dict(_events))
-    )  # whose ends are the parent's
-    _loans.clear()
-    _lent.clear()
+    _inherited.append((loans.forget(), dict(_borrowers), _offer))  # whose ends are the parent's
+    if _offer is not None:
+        _offer.poll.close()
+    for process in _borrowers.values():
+        if process.life >= 0:
+            os.close(process.life)
     _borrowers.clear()
-    _events.clear()
-    _listener, _name, _event_count = None, "", 0
+    _offer = None
 
 
 _inherited: list[object] = []

@@ -1,83 +1,110 @@
 """Two processes' connection: a Unix socket in the abstract namespace, which leaves no file behind.
 
 The kernel names the process at the other end, multiprocessing's authkey proves that it is a friend, and
-messages are JSON: nothing is unpickled.  A message is one packet, with the file descriptors that it brings:
-a thread that sends or receives one gives up the GIL once, and may have to wait for it again.
+messages are JSON: nothing is unpickled.  A message is one packet, with the file descriptors that it brings.
+Whoever waits for the other process says until when.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import secrets
-import socket
-import struct
-from multiprocessing import current_process
+import time
+from multiprocessing import AuthenticationError, current_process
 from multiprocessing.connection import answer_challenge, deliver_challenge
+
+from accelrt import env
+from accelrt.sharing import packets
+from accelrt.sharing.packets import FILES_AT_ONCE, FOREVER, Connection
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
+    from accelrt.sharing.packets import Files
+
 __all__ = [
     "FILES_AT_ONCE",
+    "BrokenPeerError",
     "Connection",
     "Message",
+    "OtherPeerError",
     "accept",
     "connect",
+    "deadline_in",
+    "describe",
     "listen",
     "receive",
     "receive_files",
     "send",
 ]
 
-FILES_AT_ONCE = 64  # descriptors in one message; Linux takes 253
-LARGEST = 1 << 16  # bytes of a message
-PATIENCE = 20  # seconds in which a process that connects has to prove itself
-CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
-TIMEVAL = struct.Struct("ll")
+OURS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)  # what this process lacks, not the other
 
 Message = dict[str, "Any"]
 
 
-class Connection:
-    """A socket whose packets are messages, as multiprocessing's challenges take it too."""
-
-    def __init__(self, taken: socket.socket) -> None:
-        self.socket = taken
-
-    def fileno(self) -> int:
-        return self.socket.fileno()
-
-    def close(self) -> None:
-        self.socket.close()
-
-    def send_bytes(self, packet: bytes) -> None:
-        self.socket.send(packet)
-
-    def recv_bytes(self, maxlength: int = LARGEST) -> bytes:
-        packet = self.socket.recv(maxlength)
-        if not packet:
-            raise EOFError
-        return packet
-
-    def limit_waits(self, seconds: int) -> None:
-        """How long the socket waits for a packet; 0 is for ever."""
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, TIMEVAL.pack(seconds, 0))
+class BrokenPeerError(ConnectionError):
+    """What is at the other end does not speak as one of ours does."""
 
 
-def listen() -> tuple[socket.socket, str]:
+class OtherPeerError(BrokenPeerError):
+    """At the other end there is another process, or another user's, than the one that was meant."""
+
+
+def is_ours(error: BaseException) -> bool:
+    """Whether this process lacks something, not the other one."""
+    return isinstance(error, OSError) and error.errno in OURS
+
+
+def is_alive(pid: int) -> bool:
+    """Whether there is a process of that number; one that was stopped is alive."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def limit_of(timeout: float | None) -> float:
+    """The seconds that an argument says, or ACCELRT_SHARING_TIMEOUT.
+
+    Raises:
+        TypeError, ValueError: it is no positive number.
+    """
+    if timeout is None:
+        return float(env.value("ACCELRT_SHARING_TIMEOUT"))
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
+        raise TypeError(f"timeout is {timeout!r} of type {type(timeout).__name__}; pass seconds, or None")
+    if not timeout > 0:
+        raise ValueError(f"timeout is {timeout!r}; it has to be more than 0 seconds")
+    return float(timeout)
+
+
+def deadline_in(seconds: float) -> float:
+    return time.monotonic() + seconds
+
+
+def describe(pid: int) -> str:
+    """A process for an error: its number, its name and whether it is stopped, as far as the system tells."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            name, _, rest = file.read().decode(errors="replace").rpartition(")")
+    except OSError:
+        return f"process {pid}"
+    state = ", which is stopped" if rest.split()[0] in "Tt" else ""
+    return f"process {pid} ({name.partition('(')[2]!r}{state})"
+
+
+def listen() -> tuple[packets.Listener, str]:
     """A listening socket, and its name."""
     name = f"accelrt-{os.getpid()}-{secrets.token_hex(8)}"
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    try:
-        listener.bind(f"\0{name}")
-        listener.listen(128)
-    except BaseException:
-        listener.close()
-        raise
-    return listener, name
+    return packets.Listener(name), name
 
 
 def authkey() -> bytes:
@@ -93,86 +120,100 @@ def answer(connection: Any) -> None:
     answer_challenge(connection, authkey())
 
 
-def accept(taken: socket.socket) -> tuple[Connection, int]:
-    """Proves both ends of a connection that was accepted; the other process's number with it.
+def check_user(connection: Connection) -> int:
+    """The other process's number; PermissionError where it is of another user, who is not root."""
+    pid, uid = connection.peer
+    if uid not in (os.geteuid(), 0):
+        raise PermissionError(f"process {pid} is of user {uid}, and this one of user {os.geteuid()}")
+    return int(pid)
+
+
+def prove(connection: Connection, deadline: float, first: Any, second: Any) -> None:
+    """Proves both ends to each other; what multiprocessing makes of garbage is a BrokenPeerError."""
+    connection.deadline = deadline
+    try:
+        first(connection)
+        second(connection)
+    except (AuthenticationError, EOFError, OSError):
+        raise
+    except Exception as error:
+        raise BrokenPeerError(f"{type(error).__name__}: {error}") from error
+    connection.deadline = FOREVER
+
+
+def accept(connection: Connection, deadline: float) -> int:
+    """Proves both ends of a connection that was accepted; the other process's number.
 
     Raises:
-        AuthenticationError, EOFError, OSError: it is no friend, or went away.
+        AuthenticationError, EOFError, OSError: it is no friend, went away, or said nothing by the deadline.
     """
-    peer = taken.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
-    pid, uid, _ = CREDENTIALS.unpack(peer)
-    connection = Connection(taken)
+    pid = check_user(connection)
+    prove(connection, deadline, challenge, answer)
+    return pid
+
+
+def connect(name: str, wanted: int, deadline: float) -> tuple[Connection, int]:
+    """A connection to the process that listens by that name, and that process's number.
+
+    Arguments:
+        wanted: the number that it has to have, since it had it before; 0 where it is not known.
+    Raises:
+        OtherPeerError: somebody else has its name.
+        AuthenticationError: the two processes have other authkeys.
+        TimeoutError: it does not answer.
+        EOFError, OSError: it is gone, or is no process of ours.
+    """
+    connection = packets.connect(name, deadline)
     try:
-        connection.limit_waits(PATIENCE)
-        if uid not in (os.geteuid(), 0):
-            raise PermissionError(f"process {pid} of user {uid} asked for memory of user {os.geteuid()}")
-        challenge(connection)
-        answer(connection)
-        connection.limit_waits(0)
-    except BaseException:
-        connection.close()
-        raise
+        pid = check_user(connection)
+    except PermissionError as error:
+        raise OtherPeerError(str(error)) from error
+    if wanted not in (0, pid):
+        raise OtherPeerError(f"process {pid} has the name of process {wanted}")
+    prove(connection, deadline, answer, challenge)
     return connection, pid
 
 
-def connect(name: str) -> Connection:
-    """A connection to the process that listens by that name.
-
-    Raises:
-        AuthenticationError: the two processes have other authkeys.
-        EOFError, OSError: that process is gone.
-    """
-    connection = Connection(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
-    try:
-        connection.socket.connect(f"\0{name}")
-        answer(connection)
-        challenge(connection)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def send(connection: Connection, message: Message, files: Sequence[int] = ()) -> None:
+def send(connection: Connection, message: Message, deadline: float, files: Sequence[int] = ()) -> None:
     """A message with at most FILES_AT_ONCE descriptors, which stay the caller's."""
-    packet = json.dumps(message).encode()
-    if files:
-        socket.send_fds(connection.socket, [packet], files)
-    else:
-        connection.send_bytes(packet)
+    connection.send(json.dumps(message).encode(), files, deadline)
 
 
 def read(packet: bytes) -> Message:
-    found = json.loads(packet)
-    if not isinstance(found, dict):
-        raise ValueError(f"a message is {found!r}; it has to be a dict")
-    return found
+    if not packet:
+        raise EOFError("the connection was closed")
+    try:
+        message = json.loads(packet)
+    except (ValueError, RecursionError) as error:
+        raise BrokenPeerError(f"{packet[:40]!r} is no message: {error}") from error
+    if not isinstance(message, dict):
+        raise BrokenPeerError(f"a message is {message!r}; it has to be a dict")
+    return message
 
 
-def receive(connection: Connection) -> Message:
-    """A message that brings no descriptors."""
-    return read(connection.recv_bytes())
-
-
-def receive_files(connection: Connection) -> tuple[Message, list[int], RuntimeError | None]:
-    """A message, its descriptors, which are the caller's to close, and why this process could not take them.
+def receive(connection: Connection, deadline: float = FOREVER) -> Message:
+    """A message that brings no descriptors.
 
     Raises:
+        TimeoutError: none came.
         EOFError, OSError: the other process is gone.
-        ValueError: its packet is no message; the descriptors that it brought are closed.
     """
-    packet, files, _, _ = socket.recv_fds(connection.socket, LARGEST, FILES_AT_ONCE, socket.MSG_CMSG_CLOEXEC)
-    kept: list[int] = []
-    try:
-        if not packet:
-            raise EOFError
-        message = read(packet)
-        wanted = message.get("files", 0)
-        if len(files) == wanted:
-            kept = list(files)
-            return message, kept, None
-    finally:
-        for file in files if not kept else ():
-            os.close(file)
-    limit = "this process may have no more (ulimit -n)"
-    return message, [], RuntimeError(f"{len(files)} of {wanted} file descriptors came: {limit}")
+    packet, files = connection.receive(deadline)
+    files.close()
+    return read(packet)
+
+
+def receive_files(connection: Connection, deadline: float) -> tuple[Message, Files]:
+    """A message and its descriptors.
+
+    Raises:
+        RuntimeError: this process could not take all of them.
+        TimeoutError, EOFError, OSError: as of receive().
+    """
+    packet, files = connection.receive(deadline)
+    message = read(packet)
+    wanted = message.get("files", 0)
+    if len(files) != wanted:
+        limit = "this process may have no more (ulimit -n)"
+        raise RuntimeError(f"{len(files)} of {wanted} file descriptors came: {limit}")
+    return message, files

@@ -3,7 +3,7 @@
 import json
 import multiprocessing
 import os
-import socket
+import secrets
 import subprocess
 import sys
 import threading
@@ -14,7 +14,7 @@ from child import in_child
 from other_process import Other, drop, keep, make, opened, read, wait_until
 
 import accelrt.sharing
-from accelrt.sharing import wire
+from accelrt.sharing import packets, wire
 
 MIB = 1 << 20
 
@@ -276,14 +276,12 @@ def test_what_was_made_there_can_be_read_without_a_device_chosen(other):
 
 @pytest.mark.parametrize("packet", [b"nonsense", b"[1]", json.dumps({"files": 2}).encode()])
 def test_descriptors_of_a_packet_that_is_no_message_are_closed(packet):
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    name = f"accelrt-test-{secrets.token_hex(8)}"
+    listener = packets.Listener(name)
+    ours = packets.connect(name, packets.FOREVER)
+    theirs = listener.accept()
     before = len(os.listdir("/proc/self/fd"))
-    with ours, theirs:
-        socket.send_fds(theirs, [packet], [theirs.fileno()])
-        try:
-            _, files, failure = wire.receive_files(wire.Connection(ours))
-        except ValueError:
-            files, failure = [], True
-        assert failure
-        assert files == []
-        assert len(os.listdir("/proc/self/fd")) == before
+    theirs.send(packet, [theirs.fileno()])
+    with pytest.raises((wire.BrokenPeerError, RuntimeError)):
+        wire.receive_files(ours, packets.FOREVER)
+    assert len(os.listdir("/proc/self/fd")) == before
