@@ -115,7 +115,8 @@ cdef extern from *:
     #define accelrt_waiting_ns 10000000LL        /* with one that may wait within the driver */
     enum { accelrt_barrier_all = 1 << 3, accelrt_barrier_register = 1 << 4 };  /* MEMBARRIER_CMD_*PRIVATE_EXPEDITED */
     static accelrt_asker *accelrt_askers;        /* of all threads; places are used again, and never freed */
-    static __thread accelrt_asker *accelrt_me;
+    /* Within the threads' static storage: else each use of it is a call. */
+    static __thread accelrt_asker *accelrt_me __attribute__((tls_model("initial-exec")));
     static pthread_key_t accelrt_farewell;
     static int accelrt_ending;                   /* a capture ends */
     static int accelrt_fenced;                   /* the kernel has no barrier for all */
