@@ -10,8 +10,10 @@ codes            NCCL's numbers: elements, reductions, and what its calls answer
 collectives      torch.cuda.nccl's functions: lists of arrays, one a device
 communicator     one rank of a communicator: its operations, errors and end
 groups           groups of operations, and how operations are put into streams
+hold             who is in a call with a communicator's handle, so that nobody frees it
 host_for_tests   the host backend: ranks on host devices
 launcher         what torchrun, mpirun and Slurm say of this process's place
+limits           how long other ranks are waited for
 nvidia           NCCL: nccl4py and the library that it finds
 operands         arrays as collectives use them
 process_end      the interpreter's exit with communicators open, and forks
