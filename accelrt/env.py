@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-__all__ = ["BUILD_VARIABLES", "VARIABLES", "Variable", "read_size", "text", "value"]
+__all__ = ["BUILD_VARIABLES", "SECRETS", "VARIABLES", "Variable", "read_size", "text", "value"]
 
 MOST_HOST_DEVICES = 64  # MAX_HOST_DEVICES of driver/host/ranges.pxd
 MOST_HOST_THREADS = 64  # MOST_THREADS of driver/host/crew.pxd
@@ -369,6 +369,8 @@ VARIABLES = {
         ),
     )
 }
+
+SECRETS = ("ACCELRT_RENDEZVOUS_KEY",)  # whose values nothing prints
 
 # setup.py reads these when the package is built; they say nothing to a program that runs.
 BUILD_VARIABLES = {

@@ -166,6 +166,7 @@ def asked(row: str, ordinal: int) -> Any:
 def settings() -> dict[str, str]:
     """The variables that accelrt reads, and those that look as if it did."""
     found = {name: os.environ.get(name, f"{default} (not set)") for name, default in DEFAULTS.items()}
+    found |= {name: "set (it is not shown)" for name in env.SECRETS if env.text(name)}
     known = (*DEFAULTS, *env.BUILD_VARIABLES)
     strange = sorted(name for name in os.environ if name.startswith("ACCELRT_") and name not in known)
     return found | {name: f"{os.environ[name]} (accelrt has no such setting)" for name in strange}

@@ -110,3 +110,9 @@ def test_a_command_is_asked_for():
     done = accelrt()
     assert done.returncode == 2
     assert "COMMAND" in done.stderr
+
+
+def test_a_secret_is_not_shown():
+    found = facts(ACCELRT_RENDEZVOUS_KEY="open sesame")["settings"]
+    assert found["ACCELRT_RENDEZVOUS_KEY"] == "set (it is not shown)"
+    assert facts()["settings"]["ACCELRT_RENDEZVOUS_KEY"] == "empty (not set)"
