@@ -12,6 +12,7 @@ nvrtc, jitlink      the calls of NVRTC and nvJitLink
 known_compiler      which NVRTC there is, without loading it
 host_compiler       the compilers of C and C++, for kernels of the host device
 host_cuda           CUDA C++ for the host device; its headers are in cuda_on_host/
+host_functions      what functions of host_kernel take, and calls of plain ones
 build_process       a compiler's run, of which nothing stays
 apart               calls that no signal's exception interrupts
 cache               what was compiled, kept in memory and in files

@@ -192,12 +192,19 @@ def build(
         command = [compiler.path, *compiler.flags, *flags, "-E", "-P", "scan.cpp", "-o", "scanned.txt"]
         done = run_checked(command, scanned, "scanned.txt", called, sources)
         found.append(find_kernels(done.data.decode(errors="replace")))
-    names = {expression: f"{EXPRESSION}{number}" for number, expression in enumerate(expressions)}
+    kernels = {*found[0].kernels, *found[0].templates}
+    names, wanted = {}, {}
+    for number, expression in enumerate(expressions):
+        word = re.split(r"[<\s(]", expression.strip().removeprefix("&"), maxsplit=1)[0].rpartition("::")[2]
+        if word in kernels or "<" in expression:
+            names[expression] = wanted[expression] = f"{EXPRESSION}{number}"
+        else:
+            names[expression] = word  # a variable, whose name C++ leaves as it is outside of namespaces
     shared = list(dict.fromkeys(symbol for each in found for symbol in each.shared))
     for number, (name, text) in enumerate(texts.items()):
         parts = [started(name, text), exports(found[number])]
         if number == 0:
-            parts += [expression_exports(names, found[0].waits), dynamic_memory(shared)]
+            parts += [expression_exports(wanted, found[0].waits), dynamic_memory(shared)]
         files[f"source{number}.cpp"] = "".join(parts)
     sources |= {f"name expression {expression}": expression for expression in expressions}
     inputs = [f"source{number}.cpp" for number in range(len(texts))]

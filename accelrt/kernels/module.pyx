@@ -13,6 +13,7 @@ from accelrt.driver.capture_guard cimport go_relaxed, restore_mode
 cimport accelrt.driver.registry as registry
 from accelrt.driver.registry import driver_name
 from accelrt.driver.table cimport LOG_BYTES
+from accelrt.kernels import host_functions as plain
 from accelrt.kernels.image import MOST_BYTES as _MOST_BYTES
 from accelrt.kernels.image import unsealed
 from accelrt.kernels.kernel cimport Loaded, make_kernel
@@ -200,7 +201,6 @@ cdef class Module:
             (address as int, bytes).
         Raises:
             CudaError: the module has no such variable.
-            NotSupportedError: on the host device.
         """
         cdef Loaded loaded = self.held()
         cdef bytes encoded = str(self.names.get(name, name)).encode()
@@ -254,42 +254,15 @@ cdef uintptr_t address_of(object function) except 0:
     return <uintptr_t>address
 
 
-def host_kernel(function, signature, *, str name=None, device=None):
-    """A kernel of the host device that is a C function of this process.
-
-        @numba.cfunc(types.void(types.voidptr, types.CPointer(types.voidptr)))
-        def saxpy(where, arguments): ...
-        kernel = accelrt.host_kernel(saxpy, "float, const float*, float*, int")
-
-    Arguments:
-        function: void (*)(const accelrt_block *where, void **arguments), called once for each block (the declaration is
-            in accelrt/kernels/DESIGN.md): an address as int, a function of ctypes or cffi, numba's cfunc, or a capsule
-            of a Cython module's __pyx_capi__.  It is kept alive as long as a launch or a graph needs it.
-        signature: the parameters; see Module.function.  It has to be given, since nothing else tells their sizes.
-        name: str, for errors and graphs; None is the function's own.
-        device: as of Module.
-    Returns:
-        Kernel.
-    Raises:
-        NotSupportedError: the device is no host device.
-        ValueError, TypeError: the function is none, or the signature.
-
-    It runs on a thread of the device's, and may not call the driver.  A function of ctypes that runs Python takes the
-    GIL, and is not called after the interpreter's exit began.
-    """
-    cdef uintptr_t address = address_of(function), module = 0
-    cdef list parsed
-    cdef int ordinal, code
-    if signature is None:
-        raise TypeError("signature is None; a host kernel needs one, such as 'const float*, float*, int'")
-    parsed = parse_signature(signature)
-    ordinal = ordinal_of(device)
-    if name is None:
-        name = str(getattr(function, "__name__", None) or f"function at {address:#x}")
+cdef Loaded register(object function, uintptr_t address, str name, object signature, int ordinal):
+    # A module of one function.
+    cdef list parsed = parse_signature(signature)
+    cdef Loaded loaded = Loaded.__new__(Loaded)
+    cdef uintptr_t module = 0
     cdef bytes text = name.encode()
     cdef const char* encoded = text
-    cdef Loaded loaded = Loaded.__new__(Loaded)
     cdef size_t* sizes = <size_t*>calloc(len(parsed) + 1, sizeof(size_t))
+    cdef int code
     if sizes == NULL:
         raise MemoryError("no host memory for a kernel's parameters")
     for index, (_, size, _) in enumerate(parsed):
@@ -302,4 +275,73 @@ def host_kernel(function, signature, *, str name=None, device=None):
     loaded.device_index = ordinal
     loaded.handle = module
     loaded.owner = function
+    return loaded
+
+
+cdef object wrap_plain(object function, uintptr_t address, str name, object signature, int ordinal):
+    # A kernel that calls a function of C, which knows nothing of blocks: code of its own for each function.
+    cdef uintptr_t target = 0
+    cdef size_t size = 0
+    cdef bytes variable = plain.TARGET.encode()
+    cdef const char* encoded = variable
+    cdef Loaded loaded
+    cdef int code
+    called, image = plain.compile_call(name, signature)
+    loaded = load(ordinal, bytes(image), f"a call of {name}")
+    code = registry.active().module_global(loaded.handle, encoded, &target, &size)
+    if code:
+        raise_status(code, "module_global", ("name", plain.TARGET))
+    (<uintptr_t*>target)[0] = address
+    loaded.owner = function
+    return make_kernel(loaded, function_of(loaded, called, ""), ordinal, name, signature)
+
+
+def host_kernel(function, signature, *, str name=None, device=None):
+    """A kernel of the host device that is a C function of this process, or the text of one.
+
+        @numba.cfunc(types.void(types.voidptr, types.CPointer(types.voidptr)))
+        def saxpy(where, arguments): ...
+        kernel = accelrt.host_kernel(saxpy, "float, const float*, float*, int")
+
+    Arguments:
+        function: void (*)(const accelrt_block *where, void **arguments), called once for each block (the declaration is
+            in accelrt/kernels/DESIGN.md): an address as int, a function of ctypes or cffi, numba's cfunc, or a capsule
+            of a Cython module's __pyx_capi__.  It is kept alive as long as a launch or a graph needs it.  One whose types
+            say that it takes the signature's parameters instead is called with their values, once for each block, too.
+            An address tells no types: it has to be of a function that takes a block.
+            Or a str, the text of such a function in C or C++, which has CUDA's device functions.
+        signature: the parameters; see Module.function.  It has to be given, since nothing else tells their sizes.
+        name: str, for errors and graphs; None is the function's own.  Of a text, which of its functions it is.
+        device: as of Module.
+    Returns:
+        Kernel.
+    Raises:
+        NotSupportedError: the device is no host device.
+        CompileError, CompilerNotFoundError: of a text, and of a function that takes the signature's parameters.
+        ValueError, TypeError: the function is none, its types fit neither way or are not known, or the signature.
+
+    It runs on a thread of the device's, and may not call the driver.  A function of ctypes that runs Python takes the
+    GIL, and is not called after the interpreter's exit began.
+    """
+    cdef uintptr_t address = 0
+    cdef Loaded loaded
+    cdef int ordinal
+    if signature is None:
+        raise TypeError("signature is None; a host kernel needs one, such as 'const float*, float*, int'")
+    if not isinstance(signature, str):
+        signature = list(signature)
+    count = len(parse_signature(signature))
+    if isinstance(function, str):
+        ordinal = ordinal_of(device)
+        called, image = plain.compile_text(function, signature, name)
+        loaded = load(ordinal, bytes(image), f"the text of {called}")
+        return make_kernel(loaded, function_of(loaded, called, ""), ordinal, called, signature)
+    address = address_of(function)
+    for_blocks = plain.is_called_for_blocks(function, count)
+    ordinal = ordinal_of(device)
+    if name is None:
+        name = str(getattr(function, "__name__", None) or f"function at {address:#x}")
+    if not for_blocks:
+        return wrap_plain(function, address, name, signature, ordinal)
+    loaded = register(function, address, name, signature, ordinal)
     return make_kernel(loaded, function_of(loaded, name, ""), ordinal, name, signature)

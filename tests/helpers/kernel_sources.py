@@ -71,6 +71,8 @@ typedef struct {
     int *failed;
 } accelrt_block;
 
+uint32_t total = 7;
+
 const size_t number_parameters[] = {8, 4, 0};
 void number(const accelrt_block *where, void **arguments) {
     uint32_t *at = *(uint32_t **)arguments[0], value = *(uint32_t *)arguments[1];

@@ -179,6 +179,7 @@ def test_a_function_of_ctypes_is_a_kernel_and_is_kept_alive():
 def test_functions_of_c_libraries_and_addresses_are_kernels(tmp_path):
     library = ctypes.CDLL(str(compile_source(SOURCE, tmp_path, "number")))
     address = ctypes.cast(library.number, ctypes.c_void_p).value
+    library.number.argtypes = SUM._argtypes_
     for function in (library.number, address, np.uint64(address)):
         kernel = accelrt.host_kernel(function, "uint32_t*, uint32_t", device="host:0")
         assert (written(kernel) == numbers(3)).all()
@@ -187,11 +188,92 @@ def test_functions_of_c_libraries_and_addresses_are_kernels(tmp_path):
 
 @pytest.mark.host
 def test_what_is_no_function_is_refused():
-    with pytest.raises(TypeError, match="function is 'text'"):
+    with pytest.raises(ValueError, match="the text defines none; it should define one function void NAME"):
         accelrt.host_kernel("text", "int")
+    with pytest.raises(TypeError, match=r"function is 1.5"):
+        accelrt.host_kernel(1.5, "int")
     with pytest.raises(ValueError, match="function is a NULL pointer"):
         accelrt.host_kernel(0, "int")
     with pytest.raises(TypeError, match="signature is None"):
         accelrt.host_kernel(4096, None)
     with pytest.raises(accelrt.CudaError, match="module_register"):
         accelrt.host_kernel(4096, ["struct[4096]"] * 2)
+
+
+PLAIN = """
+#include <complex.h>
+#include <stdbool.h>
+#include <stdint.h>
+void mix(double* out, int8_t a, uint16_t b, float c, double d, bool e, float _Complex f, const int64_t* g) {
+    out[0] += a + b + c + d + e + crealf(f) + cimagf(f) + g[0];
+}
+void pair(void* to, void* from) { *(int64_t*)to = *(int64_t*)from + 1; }
+"""
+
+
+@pytest.mark.host
+def test_a_plain_function_of_c_is_called_with_the_values_of_its_arguments(tmp_path):
+    library = ctypes.CDLL(str(compile_source(PLAIN, tmp_path, "plain")))
+    signature = "double*, int8_t, uint16_t, float, double, bool, complex64, const int64_t*"
+    with pytest.raises(
+        TypeError, match=r"nothing tells what 'mix' takes; set its argtypes: \(c_void_p, POINTER"
+    ):
+        accelrt.host_kernel(library.mix, signature)
+    kinds = [ctypes.c_int8, ctypes.c_uint16, ctypes.c_float, ctypes.c_double, ctypes.c_bool, ctypes.c_void_p]
+    library.mix.argtypes = [ctypes.c_void_p, *kinds, ctypes.c_void_p]
+    with pytest.raises(TypeError, match=r"the function takes 8 arguments .* and its signature has 1"):
+        accelrt.host_kernel(library.mix, "double*")
+    out, given = accelrt.zeros(1, "f8"), accelrt.full(1, 1000, "i8")
+    kernel = accelrt.host_kernel(library.mix, signature)
+    kernel[1, 32](out, -5, 7, 0.5, 0.25, True, 20 + 30j, given)
+    assert out.numpy().tolist() == [1053.75]
+    library.pair.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+    other, to = accelrt.host_kernel(library.pair, "int64_t*, const int64_t*"), accelrt.zeros(1, "i8")
+    other[1, 1](to, given)
+    kernel[2, 1](out, 1, 1, 0, 0, False, 0, given)
+    assert (to.numpy().tolist(), out.numpy().tolist()) == ([1001], [3057.75])
+    library.pair.argtypes = [ctypes.c_void_p, ctypes.c_int64]
+    with pytest.raises(TypeError, match="parameter 1 of the signature is passed by value"):
+        accelrt.host_kernel(library.pair, ["void*", "struct[24]"])
+
+
+@pytest.mark.host
+def test_a_text_is_compiled_and_its_function_launched():
+    text = """
+    static float twice(float x) { return 2 * x; }
+    void k(const accelrt_block* where, void** arguments) {
+        float* x = *(float**)arguments[0];
+        x[where->index[0]] = twice(x[where->index[0]]) + rsqrtf(*(float*)arguments[1]);
+    }
+    """
+    kernel, x = accelrt.host_kernel(text, "float*, float"), accelrt.full(3, 5, "f4")
+    kernel[3, 1](x, 4.0)
+    assert (kernel.name, x.numpy().tolist()) == ("k", [10.5] * 3)
+    with pytest.raises(
+        accelrt.CompileError, match=r"k.c, line 5, column 30: error: 'twice' was not declared"
+    ):
+        accelrt.host_kernel(text.replace("static float twice", "static float thrice"), "float*, float")
+    other = text.replace("void k", "void other")
+    with pytest.raises(ValueError, match="the text defines k, other; it should define one"):
+        accelrt.host_kernel(text + other, "float*, float")
+
+
+@pytest.mark.host
+def test_variables_of_a_module_on_the_host_are_found():
+    source = """
+    __constant__ float factors[3] = {1, 2, 3};
+    __device__ int count;
+    extern "C" __global__ void k(float* at) { at[threadIdx.x] *= factors[threadIdx.x]; atomicAdd(&count, 1); }
+    """
+    with accelrt.compile(source, name_expressions=["&count"]) as module:
+        address, size = module.global_address("factors")
+        assert size == 12
+        (ctypes.c_float * 3).from_address(address)[:] = [4, 5, 6]
+        x = accelrt.full(3, 2, "f4")
+        module.function("k")[1, 3](x)
+        assert x.numpy().tolist() == [8, 10, 12]
+        address, size = module.global_address("&count")
+        assert (ctypes.c_int.from_address(address).value, size) == (3, 4)
+        for missing in ("k", "nothing"):
+            with pytest.raises(accelrt.CudaError, match="module_global"):
+                module.global_address(missing)

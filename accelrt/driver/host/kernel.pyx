@@ -31,7 +31,12 @@ from accelrt.status cimport (
 
 cdef extern from *:
     """
+    #ifndef _GNU_SOURCE
+    #define _GNU_SOURCE
+    #endif
     #include <dlfcn.h>
+    #include <elf.h>
+    #include <link.h>
     #include <stdio.h>
     #include <string.h>
     #include <sys/mman.h>
@@ -72,7 +77,19 @@ cdef extern from *:
             return accelrt_open_image(image, number);
         return strchr(image, '/') ? dlopen(image, RTLD_NOW | RTLD_LOCAL) : NULL;
     }
+    /* Where an object of a library lies, and its size; not functions, nor variables that each thread has. */
+    static int accelrt_find_object(void* library, const char* name, void** address, size_t* size) {
+        Dl_info info;
+        ElfW(Sym)* symbol = NULL;
+        *address = dlsym(library, name);
+        if (*address == NULL || !dladdr1(*address, &info, (void**)&symbol, RTLD_DL_SYMENT) || symbol == NULL
+                || info.dli_saddr != *address || ELF64_ST_TYPE(symbol->st_info) != STT_OBJECT)
+            return 0;
+        *size = symbol->st_size;
+        return 1;
+    }
     """
+    int find_object "accelrt_find_object"(void* library, const char* name, void** address, size_t* size) noexcept nogil
     void* open_library "accelrt_open_library"(const char* image, unsigned long number) noexcept nogil
     void* dlsym(void* library, const char* name) noexcept nogil
     int dlclose(void* library) noexcept nogil
@@ -327,6 +344,30 @@ cdef int module_function(uintptr_t module, const char* name, uintptr_t* out_func
     if code == 0:
         out_function[0] = found.handle
     unlock()
+    return code
+
+
+cdef int module_global(uintptr_t module, const char* name, uintptr_t* out_address, size_t* out_size) noexcept nogil:
+    # The module keeps its library, which is closed under no lock, as long as its owner may ask.
+    cdef HostModule* of_
+    cdef void* library = NULL
+    cdef void* address = NULL
+    cdef int code = gate_any()
+    out_address[0] = out_size[0] = 0
+    if code:
+        return code
+    lock()
+    of_ = <HostModule*>map_find(&modules, module)
+    if of_ == NULL:
+        code = INVALID_HANDLE
+    else:
+        library = of_.library
+    if code == 0 and (library == NULL or not find_object(library, name, &address, out_size)):
+        out_size[0] = 0
+        code = NOT_FOUND
+    unlock()
+    if code == 0:
+        out_address[0] = <uintptr_t>address
     return code
 
 
