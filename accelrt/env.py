@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BUILD_VARIABLES", "SECRETS", "VARIABLES", "Variable", "read_size", "text", "value"]
 
+PREFIX = "ACCELRT_"
 MOST_HOST_DEVICES = 64  # MAX_HOST_DEVICES of driver/host/ranges.pxd
 MOST_HOST_THREADS = 64  # MOST_THREADS of driver/host/crew.pxd
 LEAST_BYTES = 1 << 21
@@ -24,6 +26,9 @@ for _power, _letter in enumerate("kmgt", 1):
     UNITS |= {_letter: 1024**_power, f"{_letter}ib": 1024**_power, f"{_letter}b": 1000**_power}
 ON = ("1", "true", "yes", "on")
 OFF = ("0", "false", "no", "off")
+
+
+_warned = False
 
 
 class Variable:
@@ -57,6 +62,35 @@ def value(name: str) -> Any:
         ValueError: the text is not allowed; the error names the variable, the text and what is allowed.
     """
     return VARIABLES[name].read(name, text(name) or VARIABLES[name].default)
+
+
+def unknown() -> list[tuple[str, str]]:
+    """The ACCELRT_ variables of the environment that nothing reads, each with the known name that is nearest
+    to it, or "".  ACCELRT_TEST_ is for those who test.
+    """
+    known = VARIABLES.keys() | BUILD_VARIABLES.keys()
+    others = [name for name in os.environ if name.startswith(PREFIX) and name not in known]
+    others = [name for name in others if not name.startswith("ACCELRT_TEST_")]
+    if not others:
+        return []
+    from difflib import get_close_matches  # long to import
+
+    bare = {name.removeprefix(PREFIX): name for name in known}
+    found = [(name, get_close_matches(name.removeprefix(PREFIX), bare, 1)) for name in sorted(others)]
+    return [(name, bare[nearest[0]] if nearest else "") for name, nearest in found]
+
+
+def warn_of_unknown() -> None:
+    """Warns of those, once a process."""
+    global _warned
+    if _warned:
+        return
+    _warned = True
+    for name, nearest in unknown():
+        advice = f"; {nearest} is" if nearest else "; `accelrt info` lists those that are"
+        warnings.warn(
+            f"{name} is no variable of accelrt's and has no effect{advice}", RuntimeWarning, stacklevel=1
+        )
 
 
 def refusal(name: str, given: str, allowed: str) -> ValueError:

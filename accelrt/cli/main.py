@@ -200,7 +200,7 @@ def add_pictures(commands: Any) -> None:
     for command, suffix in ((view, ".html"), (plot, ".png"), (trace, ".trace.json")):
         command.add_argument("snapshot", metavar="SNAPSHOT", help="torch's or accelrt's")
         command.add_argument(
-            "-o", "--output", metavar=f"OUT{suffix}", help=f"default: the snapshot's name, with {suffix}"
+            "-o", "--output", metavar=f"OUT{suffix}", help=f"default: the snapshot's name and {suffix}"
         )
 
 

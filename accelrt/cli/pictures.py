@@ -27,7 +27,7 @@ def run(given: argparse.Namespace) -> int:
         ImportError: plot, and Matplotlib is not installed.
     """
     source = Path(given.snapshot)
-    output = Path(given.output or source.with_suffix(SUFFIXES[given.command]))
+    output = Path(given.output or source.with_name(source.name + SUFFIXES[given.command]))
     if output.exists() and output.samefile(source):
         raise ValueError(f"the output {output} is the snapshot itself; name another with -o")
     snapshot = read_snapshot(source)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from accelrt.cli.text import human, put
+from accelrt.core import files
 from accelrt.errors import SnapshotError
 from accelrt.memory.history import compact_form
 
@@ -32,6 +34,7 @@ def run(program: Sequence[str], output: str, stacks: str = "none") -> int:
     if not words:
         raise ValueError("no program is given; write accelrt record -- python script.py")
     path = Path(output).absolute()
+    check_place(path)
     remove(path)
     began = time.time()
     settings = {"ACCELRT_RECORD": str(path), "ACCELRT_RECORD_STACKS": stacks}
@@ -44,6 +47,19 @@ def run(program: Sequence[str], output: str, stacks: str = "none") -> int:
     status = wait(child)
     tell(path, began)
     return status
+
+
+def check_place(path: Path) -> None:
+    """Refuses a file that cannot be made, before the program has run for nothing.
+
+    Raises:
+        OSError: its folder is not there or lets nobody write, or something else than a file is at its place.
+    """
+    if not path.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "no such folder for the trace", str(path.parent))
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, "the folder of the trace cannot be written", str(path.parent))
+    files.check_regular(path)
 
 
 def remove(path: Path) -> None:
@@ -77,16 +93,25 @@ def wait(child: subprocess.Popen[bytes]) -> int:
 
 def tell(path: Path, began: float) -> None:
     """Says on standard error what was recorded, by the program and by the processes that it started."""
-    beside = sorted(path.parent.glob(f"{path.name}.*"))
-    files = [
-        path,
-        *(each for each in beside if each.suffix[1:].isdigit() and each.stat().st_mtime >= began - 1),
-    ]
-    found = [line for line in map(about, files) if line]
+    traces = [path, *sorted(each for each in path.parent.iterdir() if is_beside(each, path, began))]
+    found = [line for line in map(about, traces) if line]
     if not found:
         found = [f"the program used no device through accelrt, and {path.name} was not written"]
     for line in found:
         put(f"accelrt record: {line}", file=sys.stderr)
+
+
+def is_beside(each: Path, path: Path, began: float) -> bool:
+    """Whether a file is the trace of another process of the program: PATH.PID or PATH.PID.NUMBER."""
+    if not (
+        each.name.startswith(f"{path.name}.")
+        and each.name[len(path.name) + 1 :].replace(".", "0").isdecimal()
+    ):
+        return False
+    try:
+        return each.stat().st_mtime >= began - 1
+    except OSError:  # it went away
+        return False
 
 
 def about(path: Path) -> str:

@@ -159,6 +159,12 @@ class DeviceInterface:
         """Makes a stream the current one of its device, for the calling thread."""
         raise NotImplementedError
 
+    @classmethod
+    def _set_stream_by_id(cls, stream_id: int, device_index: int, device_type: int) -> None:
+        """Makes the stream that has these three properties the current one of its device."""
+        kind: Any = cls.Stream
+        cls.set_stream(kind(stream_id=stream_id, device_index=device_index, device_type=device_type))
+
     @staticmethod
     def get_raw_stream(device_idx: int) -> int:
         """The current stream of a device as the number that the backend's own calls take."""
@@ -194,6 +200,18 @@ class DeviceInterface:
     def memory_allocated(device: Any = None) -> int:
         """Bytes that the backend's allocator has handed out on a device."""
         raise NotImplementedError
+
+
+class NoDevice:
+    """DeviceInterface.device, in whose place an interface has its own: the context in which a device, an
+    ordinal or None, is the current one.
+    """
+
+    def __new__(cls, device: Any) -> Self:
+        raise NotImplementedError
+
+
+DeviceInterface.device, DeviceInterface.Worker = NoDevice, Worker
 
 
 class DeviceGuard:

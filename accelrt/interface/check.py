@@ -108,7 +108,7 @@ def takes(function: Any, arguments: tuple[Any, ...]) -> bool:
 
 def guard(interface: type) -> tuple[list[str], list[str]]:
     found = getattr(interface, "device", None)
-    if found is None:
+    if found is None or found is DeviceInterface.device:
         return ["device"], []
     if not isinstance(found, type):
         return [], [f"device is {found!r}, not a class of contexts"]
@@ -117,7 +117,7 @@ def guard(interface: type) -> tuple[list[str], list[str]]:
 
 def worker(interface: type) -> tuple[list[str], list[str]]:
     found = getattr(interface, "Worker", None)
-    if found is None:
+    if found is None or found is DeviceInterface.Worker:
         return ["Worker"], []
     if not isinstance(found, type):
         return [], [f"Worker is {found!r}, not a class"]

@@ -101,7 +101,8 @@ def get_interface_for_device(device: Any) -> type[DeviceInterface]:
 
 
 def get_registered_device_interfaces() -> list[tuple[str, type[DeviceInterface]]]:
-    """Every name that has a backend, and the backend: the built-in ones first.
+    """Every name that has a backend, and the backend: the built-in ones first.  Each device of a built-in one
+    that is there has a name too: "cuda", "cuda:0", "cuda:1".  They are counted without initialising.
 
     One that cannot be imported, or lacks something, is left out, and a RuntimeWarning says why.
     """
@@ -112,7 +113,17 @@ def get_registered_device_interfaces() -> list[tuple[str, type[DeviceInterface]]
             found.append((name, resolved_now(name) if is_ours else resolved(name, given)))
         except Exception as error:  # what another package's import raises is its own affair
             warnings.warn(f"the interface for {name!r} cannot be used: {error}", RuntimeWarning, stacklevel=2)
-    return sorted(found, key=lambda pair: (pair[0].partition(":")[0] not in BUILT_IN, pair[0]))
+    known = {name for name, _ in found}
+    for name, interface in [*found]:
+        count = interface.device_count() if name in BUILT_IN and interface.is_available() else 0
+        devices = [f"{name}:{ordinal}" for ordinal in range(count)]
+        found += [(each, interface) for each in devices if each not in known]
+    return sorted(found, key=place)
+
+
+def place(pair: tuple[str, Any]) -> tuple[bool, str, int]:
+    kind, _, ordinal = pair[0].partition(":")
+    return kind not in BUILT_IN, kind, int(ordinal or -1)
 
 
 def names_of(device: Any) -> tuple[str, str]:

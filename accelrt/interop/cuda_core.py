@@ -39,7 +39,10 @@ def __getattr__(name: str) -> Any:
     # The class derives from one of cuda.core's, which is imported for it.
     if name != "MemoryResource":
         raise AttributeError(f"module 'accelrt.interop.cuda_core' has no attribute {name!r}")
-    library = _load()
+    try:
+        library = _load()
+    except ImportError as error:  # getattr with a default, help() and inspect expect this one
+        raise AttributeError(f"accelrt.interop.cuda_core.{name} cannot be made: {error}") from error
     with _making:
         return globals().get(name) or globals().setdefault(name, _make_class(library))
 

@@ -30,6 +30,10 @@ _underscored = names.module_of(names.UNDERSCORED_MEMORY)
 __all__ = sorted(_modules)
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> object:
     module = _modules.get(name) or _underscored.get(name)
     if module is None:

@@ -38,6 +38,8 @@ cdef enum:
     DESCRIBED = 10000  # blocks that are described, the largest
 
 cdef AddressMap notes          # address -> what Python knew of the block there, a C string
+cdef size_t reachable_blocks = 0  # that were live when the exit began; those that are not at its end, Python freed
+cdef size_t reachable_bytes = 0
 cdef int owner_process = 0     # that asked for the report; 0: none did
 
 
@@ -83,12 +85,17 @@ cdef int note(uintptr_t address, str text) except -1:
 
 def write_down():
     """Keeps what is known of the blocks that are live now, for the report."""
+    global reachable_blocks, reachable_bytes
     cdef int ordinal
     gc.collect()
     known = owners()
+    reachable_blocks = reachable_bytes = 0
     for ordinal in range(MAX_DEVICES):
         if pool_if_made(ordinal) != NULL:
-            for block in live_blocks(ordinal)[:DESCRIBED]:
+            found = live_blocks(ordinal)
+            reachable_blocks += len(found)
+            reachable_bytes += sum([block["size"] for block in found])
+            for block in found[:DESCRIBED]:
                 note(block["address"], describe(named(block), known.get(block["address"])))
 
 
@@ -144,7 +151,12 @@ cdef void report_block(const LiveBlock* block) noexcept nogil:
     fprintf(stderr, "\n")
 
 
+cdef size_t live_blocks_left = 0
+cdef size_t live_bytes_left = 0
+
+
 cdef void report_memory(int device) noexcept nogil:
+    global live_blocks_left, live_bytes_left
     cdef LiveBlock[SHOWN] blocks
     cdef size_t count = 0, total = 0, index
     if not list_live(device, blocks, SHOWN, &count, &total):
@@ -154,6 +166,8 @@ cdef void report_memory(int device) noexcept nogil:
     if count == 0:
         return
     head()
+    live_blocks_left += count
+    live_bytes_left += total
     fprintf(stderr, "  device %d: ", device)
     print_size(total)
     fprintf(stderr, " of memory in %zu block%s\n", count, plural(count))
@@ -176,6 +190,19 @@ cdef void report_pools(int device) noexcept nogil:
         fprintf(stderr, ", live ")
         print_size(pools[index].live)
         fprintf(stderr, "\n")
+
+
+cdef void report_reachable() noexcept nogil:
+    # Of what was live when the exit began, the rest.
+    cdef size_t blocks
+    if not headed:
+        fprintf(stderr, "accelrt: nothing is live at the end of process %d (ACCELRT_LEAKS)\n", getpid())
+    if reachable_blocks <= live_blocks_left or reachable_bytes < live_bytes_left:
+        return
+    blocks = reachable_blocks - live_blocks_left
+    fprintf(stderr, "  still reachable when the exit began, and freed by it: ")
+    print_size(reachable_bytes - live_bytes_left)
+    fprintf(stderr, " of memory in %zu block%s\n", blocks, plural(blocks))
 
 
 cdef void report_at_exit() noexcept nogil:
@@ -201,3 +228,4 @@ cdef void report_at_exit() noexcept nogil:
     if events > 0:
         head()
         fprintf(stderr, "  events: %ld\n", events)
+    report_reachable()

@@ -149,6 +149,7 @@ def open_driver(name: str) -> None:
     env.value("ACCELRT_PUBLISH")  # malformed ones are named before the driver is opened
     env.value("ACCELRT_LEAKS")
     env.value("ACCELRT_RECORD_STACKS")
+    env.warn_of_unknown()
     apply.read_environment()
     code = registry.open_and_activate(name)
     if code:

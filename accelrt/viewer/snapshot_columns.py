@@ -10,6 +10,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from heapq import merge
+from itertools import islice
+from reprlib import Repr
 from typing import Any
 
 import numpy as np
@@ -32,6 +34,14 @@ MOVES = ("segment_map", "segment_unmap", "stitch", "unstitch")  # of pages
 POOL_KEYS = ("pool", "segment_pool_id", "pool_id")
 SIZE_LIMIT = 1 << 63
 ACTION_LIMIT = 256
+MOST_FRAMES = 4096  # of a stack, the innermost
+SHOWN = 120  # characters of a value in an error
+LONGEST = 4096  # characters of a setting
+ABSENT: Any = object()
+SHORT, LONG = Repr(), Repr()
+SHORT.maxlevel, LONG.maxlevel = 2, 3
+LONG.maxdict = LONG.maxlist = LONG.maxtuple = 64
+LONG.maxstring = LONG.maxother = LONGEST
 Column = Any  # an array of one dimension
 
 
@@ -52,6 +62,16 @@ class Index:
         return found
 
 
+def brief(value: Any) -> str:
+    """What a value is, in a few words, however large what it refers to is."""
+    return SHORT.repr(value)[:SHOWN]
+
+
+def plain(value: Any) -> str:
+    """A value as text, of a bounded length."""
+    return (value if type(value) is str else LONG.repr(value))[:LONGEST]
+
+
 def number(value: Any, what: str) -> int:
     """An integer from 0 on, below 2**64.
 
@@ -59,7 +79,7 @@ def number(value: Any, what: str) -> int:
         ValueError: it is none.
     """
     if type(value) is not int or not 0 <= value < 1 << 64:
-        raise ValueError(f"{what} is {value!r:.80}; an integer from 0 to 2**64 - 1 is needed")
+        raise ValueError(f"{what} is {brief(value)}; an integer from 0 to 2**64 - 1 is needed")
     return value
 
 
@@ -74,7 +94,7 @@ def listed(value: Any, what: str) -> Any:
     if value is None:
         return ()
     if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Collection):
-        raise ValueError(f"{what} is {value!r:.80}; a list is needed")
+        raise ValueError(f"{what} is {brief(value)}; a list is needed")
     return value
 
 
@@ -83,7 +103,7 @@ def described(value: Any, what: str) -> Mapping[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise ValueError(f"{what} is {value!r:.80}; a dict is needed")
+        raise ValueError(f"{what} is {brief(value)}; a dict is needed")
     return value
 
 
@@ -115,6 +135,9 @@ class Recording:
         self.frame_index = Index()
         self.stack_index = Index(())
         self.known_lists: dict[int, tuple[Any, int]] = {}
+        self.seen: dict[
+            int, Any
+        ] = {}  # lists that may stand in one place alone; kept, as those of known_lists
         more = described(snapshot.get("accelrt"), "accelrt")
         traces = self.of_devices(snapshot, "device_traces")
         events = self.of_devices(more, "events")
@@ -126,7 +149,7 @@ class Recording:
         used = set(by_device) | {n for n, each in enumerate(traces) if len(each)}
         used |= {n for n, each in enumerate(events) if len(each)}
         settings = described(snapshot.get("allocator_settings"), "allocator_settings")
-        self.settings = {str(key): str(value) for key, value in settings.items()}
+        self.settings = {plain(key): plain(value) for key, value in settings.items()}
         marks = list(listed(snapshot.get("external_annotations"), "external_annotations"))
         dropped = list(listed(more.get("dropped"), "dropped"))
         self.devices = []
@@ -139,10 +162,18 @@ class Recording:
             made.read_annotations(marks)
             self.devices.append(made)
         self.known_lists.clear()
+        self.seen.clear()
 
-    @staticmethod
-    def of_devices(source: Mapping[str, Any], key: str) -> list[Any]:
-        return [listed(each, f"{key}[{place}]") for place, each in enumerate(listed(source.get(key), key))]
+    def of_devices(self, source: Mapping[str, Any], key: str) -> list[Any]:
+        return [self.once(each, f"{key}[{place}]") for place, each in enumerate(listed(source.get(key), key))]
+
+    def once(self, value: Any, what: str) -> Any:
+        """A list as it is.  One that stands in several places would be shown at many times its size."""
+        found = listed(value, what)
+        if len(found) and id(found) in self.seen:
+            raise ValueError(f"{what} is a list that stands in another place too; a snapshot has each once")
+        self.seen[id(found)] = found
+        return found
 
     @property
     def strings(self) -> list[str]:
@@ -157,7 +188,7 @@ class Recording:
         return self.stack_index.values
 
     def string(self, text: Any) -> int:
-        return self.string_index.place(text if type(text) is str else str(text))
+        return self.string_index.place(text if type(text) is str else plain(text))
 
     def stack(self, frames: Any) -> int:
         """The place of a stack; a list that was seen before is known by its identity."""
@@ -167,9 +198,9 @@ class Recording:
         if known is not None:
             return known[1]
         places = []
-        for frame in listed(frames, "frames"):
+        for frame in islice(listed(frames, "frames"), MOST_FRAMES):
             if not isinstance(frame, Mapping):
-                raise ValueError(f"a frame is {frame!r:.80}; a dict of filename, line and name is needed")
+                raise ValueError(f"a frame is {brief(frame)}; a dict of filename, line and name is needed")
             line = frame.get("line", 0)
             key = (
                 self.string(frame.get("filename", "")),
@@ -268,7 +299,7 @@ class DeviceRecording:
             stack = recording.stack(segment.get("frames"))
             self.final.append(Range(address, total, -1, 0, stream, pool, stack, kind))
             at = address
-            for each in listed(segment.get("blocks"), f"{what}: blocks"):
+            for each in recording.once(segment.get("blocks"), f"{what}: blocks"):
                 block = described(each, f"{what}: a block")
                 at = number(block.get("address", at), f"{what}: a block's address")
                 size = size_of(block.get("size"), f"{what}: a block's size")
@@ -289,7 +320,7 @@ class DeviceRecording:
                 try:
                     first, second = found
                 except (TypeError, ValueError):
-                    raise ValueError(f"{what}: {key} is {found!r:.80}; two integers are needed") from None
+                    raise ValueError(f"{what}: {key} is {brief(found)}; two integers are needed") from None
                 return self.pool_index.place((number(first, f"{what}: {key}"), number(second, key)))
         return None
 
@@ -319,16 +350,17 @@ class DeviceRecording:
                 stacks.append(seen[1] if seen else recording.stack(frames))
                 tags.append(recording.string(get("tag") or get("name") or get("user_metadata") or ""))
                 pool = get("pool")
-                if type(pool) is not tuple or pool not in pool_places:
+                # Of two integers: the hash of tuples in tuples may take any time.
+                is_pair = type(pool) is tuple and len(pool) == 2 and type(pool[0]) is type(pool[1]) is int
+                place = pool_places.get(pool, ABSENT) if is_pair else ABSENT
+                if place is ABSENT:
                     place = self.pool_of(entry, f"{what} {index}")
-                    if type(pool) is tuple:
+                    if is_pair:
                         pool_places[pool] = place
-                    pools.append(place)
-                else:
-                    pools.append(pool_places[pool])
+                pools.append(place)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(
-                f"{what} {index} is {entry!r:.120}; a dict with action, addr, size, stream and time_us is "
+                f"{what} {index} is {brief(entry)}; a dict with action, addr, size, stream and time_us is "
                 f"needed ({type(error).__name__}: {error})"
             ) from None
         columns = {"addr": addresses, "size": sizes, "stream": streams, "time_us": times, "thread": threads}
@@ -336,7 +368,7 @@ class DeviceRecording:
             check_integers(column, what, key)
         self.first_us = times[0] if times else 0
         self.times = np.maximum.accumulate(np.array(times, np.float64)) - self.first_us
-        actions = [self.action_index.place(str(name)) for name in names]
+        actions = [self.action_index.place(plain(name)) for name in names]
         if len(self.actions) > ACTION_LIMIT:
             raise ValueError(f"{what}s have {len(self.actions)} actions; at most {ACTION_LIMIT} can be shown")
         self.action = np.array(actions, np.uint8)
@@ -502,12 +534,10 @@ class DeviceRecording:
             try:
                 if int(mark.get("device", self.device)) == self.device:
                     time = number(int(mark["time_us"]), "time_us") - self.first_us
-                    edges.append(
-                        (str(mark["stage"]) == "START", float(time), recording.string(mark["name"]), 0)
-                    )
+                    edges.append((mark["stage"] == "START", float(time), recording.string(mark["name"]), 0))
             except (KeyError, TypeError, AttributeError, ValueError) as error:
                 raise ValueError(
-                    f"external_annotations[{place}] is {mark!r:.120}; a dict with stage, name, device and "
+                    f"external_annotations[{place}] is {brief(mark)}; a dict with stage, name, device and "
                     f"time_us is needed ({type(error).__name__}: {error})"
                 ) from None
         if not edges:

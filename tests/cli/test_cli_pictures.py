@@ -18,12 +18,21 @@ def snapshot(tmp_path_factory):
 
 def test_view_writes_one_page_beside_the_snapshot(snapshot):
     done = accelrt("view", snapshot)
-    page = snapshot.with_suffix(".html")
+    page = snapshot.with_name("taken.json.html")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"{page} (")
     text = page.read_text()
     assert "<title>taken.json - accelrt memory</title>" in text
     assert "://" not in text
+
+
+def test_snapshots_of_one_stem_have_pages_of_their_own(snapshot):
+    other = snapshot.with_name("taken.txt")
+    other.write_bytes(snapshot.read_bytes())
+    assert [accelrt("view", path).returncode for path in (snapshot, other)] == [0, 0]
+    pages = [snapshot.with_name(f"{path.name}.html").read_text() for path in (snapshot, other)]
+    assert ["<title>taken.json - " in page for page in pages] == [True, False]
+    assert "<title>taken.txt - " in pages[1]
 
 
 def test_open_gives_the_page_to_the_browser(snapshot, tmp_path):

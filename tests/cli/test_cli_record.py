@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 from cli_command import accelrt
@@ -148,6 +149,36 @@ def test_what_cannot_be_run_is_said(tmp_path, words, status, text):
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("place", "text"),
+    [
+        ("missing/folder/x", "no such folder for the trace"),
+        ("file/x", "no such folder for the trace"),
+        ("", "not a regular file"),
+        ("pipe", "not a regular file"),
+        ("/dev/full", "not a regular file"),
+    ],
+)
+def test_a_trace_that_cannot_be_written_is_refused_before_the_program_runs(tmp_path, place, text):
+    (tmp_path / "file").write_text("a letter")
+    os.mkfifo(tmp_path / "pipe")
+    done = accelrt("record", "-o", tmp_path / place, "--", sys.executable, "-c", "print('ran')")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert text in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_names_with_signs_of_patterns_are_names(tmp_path):
+    output = tmp_path / "t[1]*.bin"
+    (tmp_path / "t1.bin.123").write_text("not ours")
+    code = "import os, accelrt\nif os.fork() == 0:\n    accelrt.Buffer(64)\n    raise SystemExit\nos.wait()"
+    done = accelrt("record", "-o", output, "--", sys.executable, "-c", code)
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert " events in " in line
+    assert f"{output}." in line
+
+
 def test_only_a_trace_is_written_over(tmp_path):
     output = tmp_path / "out.accelrt"
     output.write_text("a letter")
@@ -174,6 +205,14 @@ def test_the_variable_leaves_a_file_that_is_there_alone(tmp_path):
     assert output.read_text() == "a letter"
     (beside,) = tmp_path.glob("there.*")
     assert actions(load_snapshot(beside)).count("alloc") == 6
+
+
+def test_a_device_is_no_file_for_a_recording(tmp_path):
+    done = run_with_variable(tmp_path, "/dev/full", "print('well')")
+    assert (done.returncode, done.stdout) == (0, "well\n")
+    assert "what the allocator does is not recorded" in done.stderr
+    assert "not a regular file: '/dev/full'" in done.stderr
+    assert not list(Path("/dev").glob("full.*"))
 
 
 def test_a_file_that_cannot_be_written_does_not_stop_the_program(tmp_path):

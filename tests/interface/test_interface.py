@@ -84,8 +84,31 @@ def test_cuda_and_host_are_built_in():
     assert accelrt.get_interface_for_device("cuda:1") is cuda
     assert accelrt.get_interface_for_device(accelrt.device(0)) is accelrt.get_interface_for_device(HERE)
     names = [name for name, _ in accelrt.get_registered_device_interfaces()]
-    assert names[:2] == ["cuda", "host"]
+    devices = [f"{HERE}:{ordinal}" for ordinal in range(accelrt.device_count())]
+    assert [name for name in names if name.startswith(HERE)] == [HERE, *devices]
+    assert [name for name in names if ":" not in name][:2] == ["cuda", "host"]
+    assert accelrt.get_interface_for_device(devices[-1]).device_count() == len(devices)
     assert issubclass(cuda, accelrt.DeviceInterface)
+
+
+def test_what_the_base_has_for_an_interface_to_replace():
+    base = accelrt.DeviceInterface
+    with pytest.raises(NotImplementedError):
+        base.device(0)
+    with pytest.raises(NotImplementedError):
+        base.Worker.get_device_properties(0)
+    for name in ("device", "Worker"):
+        with pytest.raises(accelrt.InterfaceError, match=f"it lacks {name}"):
+            accelrt.register_interface_for_device("xpu", make_interface(**{name: None}))
+
+
+def test_a_stream_is_made_current_by_the_three_properties_that_name_it():
+    found = accelrt.get_interface_for_device(HERE)
+    stream = accelrt.Stream()
+    before = accelrt.current_stream()
+    found._set_stream_by_id(stream.stream_id, stream.device_index, stream.device_type)
+    assert accelrt.current_stream() == stream
+    accelrt.set_stream(before)
 
 
 def test_an_unknown_device_is_an_error_that_names_those_there_are():

@@ -62,7 +62,7 @@ def find_broken_ones(folder):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         names = [name for name, _ in accelrt.get_registered_device_interfaces()]
-    assert names == ["cuda", "host", "hip", "xpu"]
+    assert [name for name in names if ":" not in name] == ["cuda", "host", "hip", "xpu"]
     assert sorted(str(one.message).split(" cannot ")[0] for one in caught) == [
         "the interface for 'gone'",
         "the interface for 'half'",

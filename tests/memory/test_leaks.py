@@ -1,4 +1,4 @@
-"""ACCELRT_LEAKS=1: what is still live when the process has ended is on stderr, and nothing else."""
+"""ACCELRT_LEAKS=1: what is still live when the process has ended is on stderr, and how much was reachable."""
 
 import re
 
@@ -8,6 +8,7 @@ from child import run_code
 pytestmark = [pytest.mark.own_process]
 KEEP = "import accelrt, ctypes\nkeep = lambda thing: ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))\n"
 MIB = 1 << 20
+REACHABLE = "  still reachable when the exit began, and freed by it: "
 
 
 def leaks(code, **environment):
@@ -29,7 +30,23 @@ def test_a_program_that_leaves_only_variables_behind_leaks_nothing():
         "atexit.register(lambda: accelrt.caching_allocator_delete(late.pop()))\n"
         "print('end')\n"
     )
-    assert out == "end\n"
+    lines = out.splitlines()
+    assert lines[0] == "end"
+    assert re.fullmatch(r"accelrt: nothing is live at the end of process \d+ \(ACCELRT_LEAKS\)", lines[1])
+    assert lines[2:] == [f"{REACHABLE}1.00 MiB of memory in 3 blocks"]
+
+
+def test_what_is_live_and_what_was_reachable_are_told_apart():
+    out = leaks("kept = accelrt.Buffer(1000)\nlost = accelrt.caching_allocator_alloc(2000)\n")
+    lines = out.splitlines()
+    assert "still live at the end of process" in lines[0]
+    assert lines[1] == "  device 0: 2048 bytes of memory in 1 block"
+    assert lines[-1] == f"{REACHABLE}1024 bytes of memory in 1 block"
+
+
+def test_a_program_that_leaves_nothing_is_told_so():
+    out = leaks("accelrt.Buffer(1000).free()\n")
+    assert re.fullmatch(r"accelrt: nothing is live at the end of process \d+ \(ACCELRT_LEAKS\)\n", out)
 
 
 def test_memory_is_listed_with_its_owner_the_largest_first():

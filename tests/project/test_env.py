@@ -68,6 +68,26 @@ def test_empty_is_not_set(name):
     )
 
 
+UNKNOWN = """
+import warnings, accelrt
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    for _ in range(3):
+        accelrt.init()
+        accelrt.device_count()
+print(*(str(each.message) for each in caught), sep="\\n")
+"""
+
+
+def test_a_variable_that_nothing_reads_is_told_once_with_the_nearest_that_is():
+    others = {"ACCELRT_HOST_DEVISES": "3", "ACCELRT_ZZZZ": "1", "ACCELRT_TEST_SEED": "1"}
+    out = run_code(UNKNOWN, **({"ACCELRT_DRIVER": "host", "ACCELRT_BUILD": "debug"} | others))
+    assert out.splitlines() == [
+        "ACCELRT_HOST_DEVISES is no variable of accelrt's and has no effect; ACCELRT_HOST_DEVICES is",
+        "ACCELRT_ZZZZ is no variable of accelrt's and has no effect; `accelrt info` lists those that are",
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "publishes"),
     [("no", False), ("False", False), ("off", False), ("0", False), ("yes", True), ("1", True)],

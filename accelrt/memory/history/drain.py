@@ -15,6 +15,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from accelrt import env
+from accelrt.core import files
 from accelrt.core.printable import printable
 from accelrt.errors import NotSupportedError
 from accelrt.memory.history import compact_form, recording
@@ -152,6 +153,7 @@ def start(path: str, stacks: str = "none", forked: bool = False) -> None:
 
 def opened(path: str, devices: int, forked: bool) -> Drain:
     """A file of its own for this process: nobody's is written over."""
+    files.check_regular(path)
     names = [f"{path}.{os.getpid()}", *(f"{path}.{os.getpid()}.{number}" for number in range(2, FIRST_NAMES))]
     for name in names if forked else [path, *names]:
         try:

@@ -347,16 +347,25 @@ def checked(found: Any, name: str) -> None:
     if not isinstance(found, dict) or not {"segments", "device_traces"} <= found.keys():
         raise SnapshotError(f"{name}: a dict with segments and device_traces was expected, as torch's are")
     known: set[int] = set()  # lists of frames that were looked through, by id()
+    seen: set[int] = set()  # the other lists
     segments, traces = (wanted(found, key, list, name) for key in ("segments", "device_traces"))
     for index, segment in enumerate(segments):
-        check_segment(segment, f"{name}: segments[{index}]", known)
+        check_segment(segment, f"{name}: segments[{index}]", known, seen)
     for device, trace in enumerate(traces):
+        check_once(trace, f"{name}: device_traces[{device}]", seen)
         check_events(trace, f"{name}: device_traces[{device}]", known)
     for key, kind in (("allocator_settings", dict), ("external_annotations", list)):
         if key in found:
             wanted(found, key, kind, name)
     if OWN in found:
-        check_own(wanted(found, OWN, dict, name), f"{name}: {OWN}", known)
+        check_own(wanted(found, OWN, dict, name), f"{name}: {OWN}", known, seen)
+
+
+def check_once(items: Any, where: str, seen: set[int]) -> None:
+    """Refuses a list that stands in several places, as only stacks may: a small file could hold many."""
+    if items and id(items) in seen:
+        raise SnapshotError(f"{where}: the same list as in another place, where each was expected once")
+    seen.add(id(items))
 
 
 def wanted(place: Any, key: str, kind: type, where: str) -> Any:
@@ -377,10 +386,11 @@ def brief(value: object) -> str:
     return f"{kind} {value!r:.40}" if isinstance(value, (int, str, float)) else kind
 
 
-def check_segment(segment: Any, where: str, known: set[int]) -> None:
+def check_segment(segment: Any, where: str, known: set[int], seen: set[int]) -> None:
     for key in ("device", "address", "total_size", "stream"):
         wanted(segment, key, int, where)
     check_frames(segment, where, known)
+    check_once(segment.get("blocks"), f"{where}.blocks", seen)
     for index, block in enumerate(wanted(segment, "blocks", list, where)):
         place = f"{where}.blocks[{index}]"
         wanted(block, "size", int, place)
@@ -432,11 +442,12 @@ def check_event(event: Any, where: str, known: set[int]) -> None:
     check_frames(event, where, known)
 
 
-def check_own(own: dict[str, Any], where: str, known: set[int]) -> None:
+def check_own(own: dict[str, Any], where: str, known: set[int], seen: set[int]) -> None:
     version = wanted(own, "version", int, where)
     if version != VERSION:
         raise SnapshotError(f"{where}: version {version}, of a newer accelrt; {VERSION} was expected")
     for device, events in enumerate(wanted(own, "events", list, where)):
+        check_once(events, f"{where}.events[{device}]", seen)
         check_events(events, f"{where}.events[{device}]", known)
     for key in ("dropped", "tags"):
         wanted(own, key, list, where)
