@@ -26,6 +26,7 @@ cdef class CUDAGraph:
     cdef Record record               # of the capture under way, or None
     cdef int mode                    # of the capture
     cdef int busy                    # threads that begin or end its capture or one of a body, and may have released the GIL
+    cdef int uses                    # threads that read its graph or upload it, and may have released the GIL
     cdef list branches               # the bodies of conditional nodes that are being captured, innermost last; or None
     cdef list kept                   # what the nodes point at
     cdef dict kernels                # the Kernels among them, by the driver's handle; None until one is looked for
@@ -49,6 +50,11 @@ cdef class CUDAGraph:
     cdef int drop_exec(self) except -1
     cdef CUDAGraph move_out(self)
     cdef int require_calm(self) except -1  # before a thread counts itself to the busy ones
+    cdef int require_unused(self) except -1      # before what others may be reading is dropped
+    cdef int require_unreplayed(self) except -1  # before a change of what others may be replaying
+    cdef int raise_used(self) except -1
+    cdef void begin_change(self) noexcept
+    cdef void end_change(self) noexcept
     cdef int abandon(self) noexcept
     cdef int drop_pool(self) noexcept
     cdef int leave_branches(self) noexcept

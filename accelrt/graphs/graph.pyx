@@ -201,6 +201,24 @@ cdef class CUDAGraph:
                                "thread a CUDAGraph of its own, or let one of them use it at a time")
         return 0
 
+    cdef int require_unused(self) except -1:
+        # Before what the driver uses for other threads just now is changed or destroyed.
+        self.require_calm()
+        if self.uses:
+            self.raise_used()
+        return 0
+
+    cdef int require_unreplayed(self) except -1:
+        # Before what is instantiated is changed in place.
+        self.require_unused()
+        if deferral_for(<PyObject*>self) is not None:
+            self.raise_used()
+        return 0
+
+    cdef int raise_used(self) except -1:
+        raise RuntimeError("another thread replays or reads this CUDAGraph just now; give each thread a CUDAGraph of its "
+                           "own, or let one of them use it at a time")
+
     cdef int require_free(self) except -1:
         self.require_calm()
         if self.record is not None or self.exec_ or self.graph:
@@ -354,20 +372,23 @@ cdef class CUDAGraph:
         cdef uintptr_t graph = self.graph, made = 0
         cdef bint keep = self.keep_graph
         cdef int code, left = 0
+        self.require_unused()
         if not keep:
-            self.graph = 0  # another thread may reset this one meanwhile
+            self.graph = 0
+        self.begin_change()
         with nogil:
             code = instantiate(self.ordinal, graph, &made)
             if not keep:
                 left = give_back(GRAPH, self.ordinal, graph)
         if left:
             dispose(GRAPH, self.ordinal, graph)
+        if code == 0:
+            if self.exec_:
+                self.drop_exec()
+            self.exec_ = made
+        self.end_change()
         if code:
             raise_status(code, "graph_instantiate", ("device", self.ordinal))
-        if self.exec_:
-            self.drop_exec()
-        self.exec_ = made
-        self.rare &= ~UNREADY
         return 0
 
     cdef int drop_exec(self) except -1:
@@ -382,11 +403,22 @@ cdef class CUDAGraph:
         defer_release(deferral, NULL, 0, 0, last)
         return 0
 
+    cdef void begin_change(self) noexcept:
+        # Until end_change other threads are refused; replays too, for which nothing is ready.
+        self.busy += 1
+        self.rare |= UNREADY
+
+    cdef void end_change(self) noexcept:
+        self.busy -= 1
+        if self.exec_:
+            self.rare &= ~UNREADY
+
     def instantiate(self):
         """Makes a graph that was kept ready to replay (cuGraphInstantiate); anew, where it was ready already.
 
         Raises:
-            RuntimeError: this CUDAGraph was not made with keep_graph=True, or holds no capture.
+            RuntimeError: this CUDAGraph was not made with keep_graph=True, or holds no capture; or another thread
+                reads or changes it just now.
             CudaError: the driver refused.
         """
         self.raw_cuda_graph()
@@ -398,17 +430,19 @@ cdef class CUDAGraph:
         Arguments:
             stream: Stream in whose order it goes; None is the current one of the graph's device.
         Raises:
-            RuntimeError: nothing is captured.
+            RuntimeError: nothing is captured, or another thread changes this graph just now.
             CudaError: the driver refused.
         """
-        cdef Stream chosen
+        cdef Stream chosen = stream_of(stream, self.ordinal)
         cdef int code
         if self.exec_ == 0:
             self.raw_cuda_graph()
             self.make_exec()
-        chosen = stream_of(stream, self.ordinal)
+        self.require_calm()
+        self.uses += 1
         with nogil:
             code = registry.active().graph_upload(self.ordinal, self.exec_, chosen.handle)
+        self.uses -= 1
         if code:
             raise_status(code, "graph_upload", ("graph_exec", self.exec_, "stream", chosen.handle))
 
@@ -416,24 +450,27 @@ cdef class CUDAGraph:
         """Puts the captured work into the current stream of the graph's device (cuGraphLaunch).
 
         Raises:
-            RuntimeError: nothing is captured.
+            RuntimeError: nothing is captured, or another thread changes this graph just now.
             CudaError: the driver refused.
             Exception: whatever a hook raised.
         """
         cdef uintptr_t handle = current_handle(self.ordinal)
+        cdef uintptr_t exec_
         cdef Access access
         cdef int code
         if self.rare or handle != self.last_stream or watch.sanitizing or suspended_pools:
             self.replay_slow(handle)
             return
+        exec_ = self.exec_
         begin_use(&access, NULL, <PyObject*>self)
         with nogil:
-            code = registry.active().graph_launch(self.ordinal, self.exec_, handle)
+            code = registry.active().graph_launch(self.ordinal, exec_, handle)
         end_use(&access)
         if code:
-            raise_status(code, "graph_launch", ("graph_exec", self.exec_, "stream", handle))
+            raise_status(code, "graph_launch", ("graph_exec", exec_, "stream", handle))
 
     cdef int require_ready(self) except -1:
+        self.require_calm()
         if self.exec_:
             return 0
         if self.graph == 0 or self.record is not None:
@@ -463,6 +500,7 @@ cdef class CUDAGraph:
             states.after(stream)
 
     cdef int launch(self, uintptr_t handle) except -1:
+        cdef uintptr_t exec_
         cdef list calls
         cdef Access access
         cdef int code
@@ -479,13 +517,14 @@ cdef class CUDAGraph:
             if suspended_pools:
                 self.refuse_sleeping()
             begin_runs(calls)
+            exec_ = self.exec_
             with nogil:
-                code = registry.active().graph_launch(self.ordinal, self.exec_, handle)
+                code = registry.active().graph_launch(self.ordinal, exec_, handle)
         finally:
             end_use(&access)
         if code:
             take_back_runs(calls)
-            raise_status(code, "graph_launch", ("graph_exec", self.exec_, "stream", handle))
+            raise_status(code, "graph_launch", ("graph_exec", exec_, "stream", handle))
         return 0
 
     cdef int refuse_sleeping(self) except -1:
@@ -530,7 +569,8 @@ cdef class CUDAGraph:
         Arguments:
             other: CUDAGraph, made with keep_graph=True, that holds a capture of the same device.  It stays as it is.
         Raises:
-            RuntimeError: this graph is not ready to replay, or the other holds no graph.
+            RuntimeError: this graph is not ready to replay, or the other holds no graph; or another thread uses one of
+                them just now.
             CudaError: the shapes differ; the text names the driver's reason and the node.  This graph is unchanged.
 
         Replays that are under way are left alone.  What this graph kept alive, memory and functions, it gives up for
@@ -543,19 +583,25 @@ cdef class CUDAGraph:
             raise TypeError(f"other is {other!r} of type {type(other).__name__}; pass a CUDAGraph")
         to = other
         self.require_alike(to)
+        self.require_unreplayed()
         first, second = to.pool_id[0], to.pool_id[1]
-        with nogil:
-            code = retain_pool(to.ordinal, first, second, False, 0)
-        if code:
-            raise_status(code, "graph_update", ("pool", (first, second)))
+        to.uses += 1
+        self.begin_change()
         try:
-            self.require_alike(to)  # other threads had the GIL
-            update_exec(self.exec_, to.graph)
-        except BaseException:
             with nogil:
-                release_pool(to.ordinal, first, second, False)
-            raise
-        self.take_over(to)
+                code = retain_pool(to.ordinal, first, second, False, 0)
+            if code:
+                raise_status(code, "graph_update", ("pool", (first, second)))
+            try:
+                update_exec(self.exec_, to.graph)
+            except BaseException:
+                with nogil:
+                    release_pool(to.ordinal, first, second, False)
+                raise
+            self.take_over(to)
+        finally:
+            self.end_change()
+            to.uses -= 1
 
     cdef int require_alike(self, CUDAGraph other) except -1:
         other.raw_cuda_graph()
@@ -589,10 +635,10 @@ cdef class CUDAGraph:
         """Forgets the capture: its pool's memory can go back to the device once nothing in it is live.
 
         Raises:
-            RuntimeError: another thread begins, ends or drops the capture just now.
+            RuntimeError: another thread begins, ends or drops the capture, or reads it, just now.
         """
         cdef Deferral deferral
-        self.require_calm()
+        self.require_unused()
         deferral = deferral_for(<PyObject*>self) if self.record is None else None
         if deferral is not None:  # another thread is just replaying it
             defer_release(deferral, NULL, 0, 0, self.move_out())
@@ -659,8 +705,10 @@ cdef class CUDAGraph:
         """The driver's graph (CUgraph) as int; valid until reset() and no longer than this object.
 
         Raises:
-            RuntimeError: this CUDAGraph was not made with keep_graph=True, or holds no graph.
+            RuntimeError: this CUDAGraph was not made with keep_graph=True, or holds no graph; or another thread changes
+                it just now.
         """
+        self.require_calm()
         if self.graph and self.record is None:
             self.shown = True
             return self.graph
@@ -686,7 +734,12 @@ cdef class CUDAGraph:
         Raises:
             RuntimeError: as raw_cuda_graph.
         """
-        return list_nodes(self.raw_cuda_graph(), self)
+        graph = self.raw_cuda_graph()
+        self.uses += 1
+        try:
+            return list_nodes(graph, self)
+        finally:
+            self.uses -= 1
 
     def kernel_node_params(self, node):
         """What a kernel node of a graph that was kept launches (cuGraphKernelNodeGetParams).
@@ -733,7 +786,7 @@ cdef class CUDAGraph:
         cdef uintptr_t handle = node_id(node)
         cdef NodeChange made = NodeChange.__new__(NodeChange)
         cdef bint begun = False, left = False
-        self.require_calm()
+        self.require_unreplayed()
         self.busy += 1
         try:
             change_kernel_node(graph, self.exec_, handle, self.ordinal, self.capture, self.own_kernels(),
@@ -794,7 +847,12 @@ cdef class CUDAGraph:
         Raises:
             RuntimeError: as raw_cuda_graph.
         """
-        return list_edges(self.raw_cuda_graph())
+        graph = self.raw_cuda_graph()
+        self.uses += 1
+        try:
+            return list_edges(graph)
+        finally:
+            self.uses -= 1
 
     def enable_debug_mode(self):
         """Lets the next capture keep its graph, as keep_graph=True would, so that it can be dumped."""
@@ -810,7 +868,12 @@ cdef class CUDAGraph:
             RuntimeError: as raw_cuda_graph.
             CudaError: the file cannot be written.
         """
-        write_dot(self.raw_cuda_graph(), debug_path, verbose)
+        graph = self.raw_cuda_graph()
+        self.uses += 1
+        try:
+            write_dot(graph, debug_path, verbose)
+        finally:
+            self.uses -= 1
 
     def if_(self, flag):
         """The context in which work is captured that replays do only if an integer in device memory is not 0.

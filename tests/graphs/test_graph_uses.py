@@ -1,0 +1,82 @@
+"""A CUDAGraph that one thread uses while another changes it: refused, and nothing of the driver's is lost."""
+
+import threading
+
+import pytest
+from child import in_child, wrap_host
+
+pytestmark = [pytest.mark.host, pytest.mark.own_process]
+SECONDS = 20
+USED = "another thread replays or reads this CUDAGraph just now"
+CHANGED = "another thread begins, ends or drops a capture of this CUDAGraph just now"
+
+
+def captured(accelrt, memory, value):
+    graph = accelrt.CUDAGraph(keep_graph=True)
+    with accelrt.graph(graph):
+        memory.fill_(value)
+    graph.instantiate()
+    return graph
+
+
+def beside(faults, row, first, second):
+    """The text with which the second call is refused while the first stands before a row."""
+    errors = []
+
+    def call():
+        try:
+            first()
+        except Exception as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=call)
+    faults.park(row, limit=SECONDS)
+    thread.start()
+    assert faults.await_parked(SECONDS) == row
+    with pytest.raises(RuntimeError) as refused:
+        second()
+    assert faults.go_on()
+    thread.join()
+    assert errors == []
+    return str(refused.value)
+
+
+def use_and_change():
+    faults = wrap_host()
+    import accelrt
+    from accelrt.driver.host import driver as host
+
+    memory = accelrt.zeros(64, "f4")
+    graph, other = captured(accelrt, memory, 1), captured(accelrt, memory, 2)
+    graph.replay()
+    before = host.live_objects()
+    assert beside(faults, "graph_launch", graph.replay, lambda: graph.update(other)).startswith(USED)
+    for use, row in (
+        (graph.upload, "graph_upload"),
+        (lambda: graph.debug_dump("/dev/null"), "graph_dot"),
+    ):
+        for change in (graph.reset, graph.instantiate, lambda: graph.update(other)):
+            assert beside(faults, row, use, change).startswith(USED), (row, change)
+    for change, row in (
+        (graph.instantiate, "graph_instantiate"),
+        (lambda: graph.update(other), "graph_update"),
+    ):
+        for use in (graph.replay, graph.upload, graph.reset, graph.nodes, graph.edges):
+            assert beside(faults, row, change, use).startswith(CHANGED), (row, use)
+            if row == "graph_update":
+                graph.reset()
+                with accelrt.graph(graph):
+                    memory.fill_(1)
+                graph.instantiate()
+        if row == "graph_update":  # the one that is read for it may be replayed, and not be dropped
+            assert beside(faults, row, change, other.reset).startswith(USED)
+    other.replay()
+    graph.replay()
+    assert (memory.numpy() == 2).all()
+    after = host.live_objects()
+    assert after["execs"] == before["execs"]
+    assert after["graphs"] <= before["graphs"]
+
+
+def test_what_another_thread_uses_is_not_changed():
+    in_child(use_and_change)
