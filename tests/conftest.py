@@ -20,12 +20,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leaves out what the markers say is for the other device."""
-    other = "gpu" if ON_HOST else "host"
-    left_out = [item for item in items if item.get_closest_marker(other)]
+    """Leaves out what the markers say is for the other device, and long sweeps that were not asked for."""
+    other = {"gpu" if ON_HOST else "host"}
+    if "full_sweep" not in config.getoption("markexpr"):
+        other.add("full_sweep")
+    left_out = [item for item in items if any(map(item.get_closest_marker, other))]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not item.get_closest_marker(other)]
+        items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.hookimpl(trylast=True)

@@ -272,12 +272,21 @@ cdef int intercept(int row, long long* out_point) noexcept nogil:
     return 0
 
 
-def wrap(str driver):
-    """Wraps the table of a driver ("host" or "cuda"); the table "faults" then forwards to it."""
+def wrap(str driver, bint posing=False):
+    """Wraps the table of a driver; the table "faults" then forwards to it.  Before accelrt is initialised.
+
+    Arguments:
+        driver: "host" or "cuda".
+        posing: bool, whether the table bears the driver's name, so that accelrt does with it what it does with that
+            driver alone: NumPy sees the host device's memory, say, and collectives run there.
+    """
     global wrapped, wrapped_name
     wrapped = table_named(driver)
     wrapped_name = driver
     fault_table.rows = wrapped.rows
+    fault_table.name = b"faults"
+    if posing:
+        fault_table.name = wrapped.name
 
 
 def wrapped_driver():

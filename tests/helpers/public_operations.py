@@ -1,0 +1,494 @@
+"""The table of accelrt's public operations, derived from its public names, and a scene of objects for them.
+
+Each public method and attribute of a class, each public function, and some statements that take several of
+them (ADDED) is an operation.  What an object or an argument is, a recipe says: by its role in MAKERS, by an
+argument's name in ARGUMENTS.  A new method joins by itself; where an argument has no recipe, operations()
+raises, and says so.
+
+An operation touches objects, by role.  Two operations that touch one object are a pair.
+"""
+
+import functools
+import inspect
+import os
+import re
+
+import numpy as np
+
+import accelrt
+import accelrt.random
+
+NBYTES = 4096
+HOST = np.full(NBYTES, 7, np.uint8)
+
+
+def in_pool(scene, make):
+    with accelrt.use_mem_pool(scene.pool):
+        return make()
+
+
+def graph_of(scene):
+    captured = accelrt.CUDAGraph(keep_graph=True)
+    with accelrt.graph(captured, stream=scene.capture_stream):
+        scene.array.fill_(5)
+    captured.instantiate()
+    return captured
+
+
+def recorded_event(scene):
+    event = accelrt.Event(enable_timing=True)
+    event.record(scene.stream)
+    return event
+
+
+def filled_buffer(scene):
+    buffer = in_pool(scene, lambda: accelrt.Buffer(NBYTES))
+    buffer.fill(1)
+    return buffer
+
+
+def filled_pinned(scene):
+    pinned = accelrt.PinnedBuffer(NBYTES)
+    np.frombuffer(pinned, np.uint8)[:] = 3
+    return pinned
+
+
+# Role -> how to make the object.  An object is made when an operation of the trial first names it.
+MAKERS = {
+    "pool": lambda scene: accelrt.MemPool(),
+    "buffer": filled_buffer,
+    "array": lambda scene: in_pool(scene, lambda: accelrt.full(NBYTES // 4, 2, "f4")),
+    "pinned": filled_pinned,
+    "address": lambda scene: accelrt.caching_allocator_alloc(NBYTES),
+    "host_address": lambda scene: accelrt.caching_host_allocator_alloc(NBYTES),
+    "stream": lambda scene: accelrt.Stream(),
+    "capture_stream": lambda scene: accelrt.Stream(),
+    "event": recorded_event,
+    "graph": graph_of,
+    "unused_graph": lambda scene: accelrt.CUDAGraph(),
+    "node": lambda scene: scene.graph.nodes()[0],
+    "hook": lambda scene: scene.graph.register_replay_hook(int),
+    "generator": lambda scene: accelrt.random.Generator("cuda"),
+    "locked": lambda scene: accelrt.register_host(np.zeros(NBYTES, np.uint8)),
+    "flag": lambda scene: accelrt.zeros(1, "i4"),
+    "integers": lambda scene: accelrt.zeros(64, "i8"),
+    "checkpoint": lambda scene: accelrt.memory.get_checkpoint_state(scene.pool),
+}
+# Class -> the role of its objects.
+SUBJECTS = {
+    "Array": "array",
+    "Buffer": "buffer",
+    "CUDAGraph": "graph",
+    "Event": "event",
+    "MemPool": "pool",
+    "PinnedBuffer": "pinned",
+    "RegisteredMemory": "locked",
+    "RemovableHandle": "hook",
+    "Stream": "stream",
+    "random.Generator": "generator",
+}
+# Classes of which no object is shared: values, contexts (ADDED has them as statements), kernels.
+NO_SUBJECTS = {
+    "CUDAPluggableAllocator",
+    "DeviceInterface",
+    "DeviceProperties",
+    "EccErrors",
+    "ElementwiseKernel",
+    "ExternalStream",
+    "GpuProcess",
+    "GraphNode",
+    "GraphedCallable",
+    "GreenContext",
+    "Kernel",
+    "KernelAttributes",
+    "KernelParams",
+    "Launcher",
+    "MemoryInfo",
+    "Module",
+    "ModuleImage",
+    "NvlinkTraffic",
+    "PcieLink",
+    "PcieTraffic",
+    "PowerLimits",
+    "RemappedRows",
+    "StreamContext",
+    "TemperatureLimits",
+    "cudaStatus",
+    "device",
+    "device_of",
+    "graph",
+    "use_mem_pool",
+}
+# What else an object is part of: memory of a pool, an event of a stream's work.
+PARTS = {
+    "pool": {"pool", "buffer", "array", "allocator"},
+    "graph": {"graph", "array"},
+    "node": {"graph"},
+    "hook": {"hook", "graph"},
+    "event": {"event", "stream"},
+    "address": {"address", "allocator"},
+    "host_address": {"host_address", "pinned"},
+    "locked": {"locked", "pinned"},
+    "checkpoint": {"pool"},
+    "flag": set(),
+    "integers": set(),
+    "unused_graph": set(),
+    "capture_stream": set(),
+}
+# Argument -> the role of the object, or what makes it; "Class.method.argument" goes before "argument".
+ARGUMENTS = {
+    "dst": lambda scene: np.zeros(NBYTES, np.uint8),
+    "src": lambda scene: HOST,
+    "Array.copy_.src": lambda scene: np.full(NBYTES // 4, 7, np.float32),
+    "copy.dst": "buffer",
+    "copy.src": lambda scene: HOST,
+    "fill.dst": "buffer",
+    "Array.fill_.value": lambda scene: 6,
+    "value": lambda scene: 6,
+    "stream": "stream",
+    "event": "event",
+    "end_event": "event",
+    "axes": lambda scene: (0,),
+    "shape": lambda scene: (NBYTES // 8, 2),
+    "dtype": lambda scene: "i4",
+    "memory": "buffer",
+    "record_host_stream.memory": "pinned",
+    "is_pinned.memory": "pinned",
+    "register_host.memory": lambda scene: np.zeros(NBYTES, np.uint8),
+    "mem_ptr": "address",
+    "caching_host_allocator_delete.mem_ptr": "host_address",
+    "size": lambda scene: NBYTES,
+    "function": lambda scene: int,
+    "hook": lambda scene: int,
+    "fn": lambda scene: lambda *given: False,
+    "debug_path": lambda scene: os.devnull,
+    "path": lambda scene: os.devnull,
+    "node": "node",
+    "other": "graph",
+    "empty_like.other": "array",
+    "zeros_like.other": "array",
+    "full_like.other": "array",
+    "flag": "flag",
+    "generator": "generator",
+    "source": "array",
+    "pool": "pool",
+    "pool_id": "pool",
+    "state": "checkpoint",
+    "settings": lambda scene: "garbage_collection_threshold:0.9",
+    "fraction": lambda scene: 0.9,
+    "key": lambda scene: "allocated_bytes.all.current",
+    "expected_addresses": lambda scene: set(),
+    "address": lambda scene: scene.buffer.ptr,
+    "num_bytes": lambda scene: NBYTES,
+    "seed": lambda scene: 5,
+    "new_state": lambda scene: accelrt.get_rng_state(),
+    "new_states": lambda scene: accelrt.get_rng_state_all(),
+    "cycles": lambda scene: 1000,
+    "name": lambda scene: "a name",
+    "debug_mode": lambda scene: 0,
+    "device": lambda scene: 0,
+    "peer_device": lambda scene: 1,
+    "out": "array",
+    "integers.out": "integers",
+    "permutation.out": "integers",
+    "low": lambda scene: 9,
+    "offset": lambda scene: 8,
+    "Generator.set_state.state": lambda scene: scene.generator.get_state(),
+}
+# Functions without an object among their arguments -> the role that they touch.
+ROLES = (
+    (r"memory\.(record_history|snapshot|dump_snapshot)|memory_snapshot", "recorder"),
+    (r"memory\.\w+|\w*memory\w*|caching_allocator\w+|empty_cache|mem_get_info", "allocator"),
+    (r"(host_|pinned_|configure_pinned|caching_host)\w*|reset_\w+_host_memory_stats", "pinned"),
+    (r"(get_|set_|initial_|manual_)?(rng_state|seed)\w*", "generator"),
+    (r"(get|set)_\w+", "settings"),
+    (r"synchronize|current_stream|default_stream|per_thread_stream|is_current_stream_capturing", "stream"),
+    (r"empty|zeros|full", "allocator"),
+    (r"graph_pool_handle", "pool"),
+)
+# Operation -> why it is left out.
+LEFT_OUT = {
+    "CUDAGraph.capture_begin": "the statement graph() has it, with its end",
+    "CUDAGraph.capture_end": "the statement graph() has it",
+    "CUDAGraph.set_kernel_node_params": "the graph here has no kernel",
+    "CUDAGraph.kernel_node_params": "the graph here has no kernel",
+    "CUDAGraph.if_": "only in a capture",
+    "CUDAGraph.while_": "only in a capture",
+    "Event.from_ipc_handle": "of another process",
+    "Event.ipc_handle": "of another process",
+    "Stream.from_any": "makes another object",
+    "Stream.launch_host_func": "ADDED has it",
+    "Array.share": "tests/sharing has it",
+    "Buffer.share": "tests/sharing has it",
+    "memory.annotate": "a context",
+    "memory.select_backend": "before first use",
+    "memory.load_snapshot": "reads a file",
+    "change_current_allocator": "before first use",
+    "cudart": "a module",
+    "get_interface_for_device": "classes of torch's interfaces",
+    "get_stream_from_external": "makes another object",
+    "init": "before first use",
+    "memory.check_pool_live_allocations": "raises wherever memory is live",
+    "memory.set_checkpoint_state": "ends what it is told of",
+    "sleep": "needs a compiled kernel",
+    "set_module_loading": "before first use",
+    "set_limit": "of a GPU",
+    "get_limit": "of a GPU",
+    "set_stream": "of the calling thread",
+    "set_device": "of the calling thread",
+    "memory.register_free_memory_callback": "ADDED has it, with its end",
+    "memory.attach_out_of_memory_observer": "ADDED has it, with its end",
+    "memory.record_history": "ADDED has it, with its end",
+    "memory.set_allocator_settings": "ADDED has it, with its end",
+    "memory.tag_pool": "within use_mem_pool",
+    "caching_allocator_alloc": "ADDED has it, with its end",
+    "caching_host_allocator_alloc": "ADDED has it, with its end",
+    "check_error": "a number",
+    "compile": "no shared object",
+    "compile_image": "no shared object",
+    "link_images": "no shared object",
+    "elementwise": "no shared object",
+    "host_kernel": "no shared object",
+    "lazy_call": "calls what it is given",
+    "make_graphed_callables": "tests/graphs has it",
+    "register_interface_for_device": "classes of torch's interfaces",
+}
+
+
+def captured(scene):
+    with accelrt.graph(scene.unused_graph, stream=scene.capture_stream, capture_error_mode="thread_local"):
+        scene.array.fill_(9)
+
+
+def allocated_in_pool(scene):
+    with accelrt.use_mem_pool(scene.pool):
+        return accelrt.Buffer(NBYTES)
+
+
+def slept(scene):
+    scene.pool.sleep()
+    scene.pool.wake()
+
+
+def allocated_on_stream(scene):
+    with accelrt.stream(scene.stream):
+        accelrt.Buffer(NBYTES).free()
+
+
+def recorded(scene):
+    accelrt.memory.record_history(max_entries=100)
+    try:
+        accelrt.Buffer(NBYTES).free()
+    finally:
+        accelrt.memory.record_history(None)
+
+
+def observed(scene):
+    callback = accelrt.memory.register_free_memory_callback(lambda device, nbytes: False)
+    observer = accelrt.memory.attach_out_of_memory_observer(lambda *given: None)
+    observer.remove()
+    callback.remove()
+
+
+def raw_memory(scene):
+    accelrt.caching_allocator_delete(accelrt.caching_allocator_alloc(NBYTES))
+    accelrt.caching_allocator_delete(accelrt.caching_allocator_alloc(NBYTES, stream=scene.stream))
+
+
+def raw_pinned(scene):
+    accelrt.caching_host_allocator_delete(accelrt.caching_host_allocator_alloc(NBYTES))
+
+
+def set_and_reset(scene):
+    accelrt.memory.set_allocator_settings("garbage_collection_threshold:0.5")
+    accelrt.memory.set_allocator_settings("garbage_collection_threshold:0")
+
+
+# Name -> the roles that it touches, and the statement.
+ADDED = {
+    "with graph()": ({"array", "capture_stream"}, captured),
+    "with use_mem_pool(): Buffer()": ({"pool"}, allocated_in_pool),
+    "MemPool.sleep, wake": ({"pool"}, slept),
+    "with stream(): Buffer()": ({"stream"}, allocated_on_stream),
+    "record_history, None": ({"recorder"}, recorded),
+    "callbacks": ({"allocator"}, observed),
+    "caching_allocator_alloc, delete": ({"allocator", "stream"}, raw_memory),
+    "caching_host_allocator_alloc, delete": ({"pinned"}, raw_pinned),
+    "settings": ({"settings", "allocator"}, set_and_reset),
+    "Buffer()": ({"allocator"}, lambda scene: accelrt.Buffer(3 << 20)),
+    "PinnedBuffer()": ({"pinned"}, lambda scene: accelrt.PinnedBuffer(1 << 20)),
+    "numpy.from_dlpack": ({"array"}, lambda scene: np.from_dlpack(scene.array)),
+    "launch_host_func": ({"stream"}, lambda scene: scene.stream.launch_host_func(int)),
+    "Array[]": ({"array"}, lambda scene: scene.array[1:5]),
+    "Array[] =": ({"array"}, lambda scene: scene.array.__setitem__(slice(0, 8, 2), 6)),
+    "Buffer[]": ({"buffer"}, lambda scene: scene.buffer[1:5]),
+    "repr(Array)": ({"array"}, lambda scene: repr(scene.array)),
+    "repr(Buffer)": ({"buffer"}, lambda scene: repr(scene.buffer)),
+    "repr(CUDAGraph)": ({"graph"}, lambda scene: repr(scene.graph)),
+    "repr(MemPool)": ({"pool"}, lambda scene: repr(scene.pool)),
+    "del CUDAGraph": ({"graph"}, lambda scene: scene.forget("graph")),
+    "del Array": ({"array"}, lambda scene: scene.forget("array")),
+    "del Event": ({"event"}, lambda scene: scene.forget("event")),
+    "del Stream": ({"stream"}, lambda scene: scene.forget("stream")),
+    "del MemPool": ({"pool"}, lambda scene: scene.forget("pool")),
+}
+
+
+class Scene:
+    """The objects of one trial, by role; each is made when it is first named."""
+
+    def __init__(self):
+        self.made = {}
+
+    def __getattr__(self, role):
+        if role not in MAKERS:
+            raise AttributeError(role)
+        if role not in self.made:
+            self.made[role] = MAKERS[role](self)
+        return self.made[role]
+
+    def forget(self, role):
+        self.made.pop(role, None)
+
+    def prepare(self, roles):
+        for role in sorted(roles & MAKERS.keys()):
+            getattr(self, role)
+        accelrt.synchronize()
+
+    def contents(self):
+        """Role -> the bytes of its memory, or the name of the error that reading them raises."""
+        pool = self.made.get("pool")
+        if pool is not None and pool.is_asleep():
+            pool.wake()
+        del pool
+        accelrt.synchronize()
+        return {role: read(self.made[role]) for role in ("buffer", "array", "pinned") if role in self.made}
+
+    def end(self):
+        """Gives back what no object of Python's owns."""
+        for role, free in (
+            ("address", accelrt.caching_allocator_delete),
+            ("host_address", accelrt.caching_host_allocator_delete),
+        ):
+            if role in self.made:
+                try:
+                    free(self.made[role])
+                except RuntimeError:
+                    continue  # an operation of the trial did
+        self.made.clear()
+
+
+def read(memory):
+    found = np.zeros(NBYTES, np.uint8)
+    try:
+        accelrt.copy(found, memory, NBYTES)
+    except Exception as error:
+        return type(error).__name__
+    return found
+
+
+class Operation:
+    """A public operation: its name, what it touches, and the call."""
+
+    def __init__(self, name, roles, call):
+        self.name, self.call = name, call
+        self.needs = set(roles)
+        self.touches = set().union(*(PARTS.get(role, {role}) for role in roles))
+
+    def __repr__(self):
+        return self.name
+
+
+def operations():
+    """All operations, in the order of their names.
+
+    Raises LookupError: an argument, a class or a function has no recipe.
+    """
+    found = [Operation(name, roles, call) for name, (roles, call) in ADDED.items()]
+    public = {name: getattr(accelrt, name) for name in accelrt.__all__}
+    public |= {f"memory.{name}": getattr(accelrt.memory, name) for name in accelrt.memory.__all__}
+    public |= {"random.Generator": accelrt.random.Generator}
+    for name, thing in sorted(public.items()):
+        if name.startswith("memory.") and name.removeprefix("memory.") in accelrt.__all__:
+            continue
+        if isinstance(thing, type):
+            found += of_class(name, thing)
+        elif callable(thing) and not isinstance(thing, type(inspect)) and name not in LEFT_OUT:
+            found += of_function(name, thing)
+    return sorted(found, key=lambda each: each.name)
+
+
+def of_class(name, kind):
+    if name not in SUBJECTS:
+        if name in NO_SUBJECTS or name.startswith("memory.") or issubclass(kind, BaseException | Warning):
+            return []
+        raise LookupError(
+            f"accelrt.{name}: say in SUBJECTS how one is made, or in NO_SUBJECTS that none is shared"
+        )
+    role, found = SUBJECTS[name], []
+    for attribute in sorted(each for each in dir(kind) if not each.startswith("_")):
+        full = f"{name.removeprefix('random.')}.{attribute}"
+        if full in LEFT_OUT:
+            continue
+        if callable(getattr(kind, attribute)):
+            found += with_arguments(full, inspect.signature(getattr(kind, attribute)), role, attribute)
+        else:
+            found.append(Operation(full, {role}, functools.partial(read_attribute, role, attribute)))
+    return found
+
+
+def read_attribute(role, attribute, scene):
+    return getattr(getattr(scene, role), attribute)
+
+
+def of_function(name, function):
+    return with_arguments(name, inspect.signature(function), None, function)
+
+
+def with_arguments(name, signature, role, target):
+    """The operation with the arguments that it needs, and once more with a stream where it takes one."""
+    parameters = list(signature.parameters.values())
+    if role is not None and parameters and parameters[0].name == "self":
+        del parameters[0]
+    needed = [
+        each.name for each in parameters if each.default is each.empty and each.kind != each.VAR_KEYWORD
+    ]
+    given = {argument: recipe(name, argument) for argument in needed}
+    found = [called(name, role, target, given)]
+    if "stream" in signature.parameters and "stream" not in given:
+        found.append(called(f"{name}(stream=)", role, target, given | {"stream": "stream"}))
+    return [each for each in found if each.needs or each.touches]
+
+
+def recipe(name, argument):
+    for key in (f"{name}.{argument}", f"{name.rpartition('.')[2]}.{argument}", argument):
+        if key in ARGUMENTS:
+            return ARGUMENTS[key]
+    raise LookupError(
+        f"{name} needs an argument {argument!r}: add a recipe for {name}.{argument} to ARGUMENTS"
+    )
+
+
+def called(name, role, target, given):
+    roles = {each for each in given.values() if isinstance(each, str)} | ({role} if role else set())
+    if not roles:
+        roles = {each for pattern, each in ROLES if re.fullmatch(pattern, name)}
+
+    def call(scene):
+        arguments = {
+            argument: getattr(scene, value) if isinstance(value, str) else value(scene)
+            for argument, value in given.items()
+        }
+        function = target if role is None else getattr(getattr(scene, role), target)
+        return (
+            function(*arguments.values())
+            if len(arguments) == 1 and "stream" not in arguments
+            else function(**arguments)
+        )
+
+    return Operation(name, roles, call)
+
+
+def pairs(found):
+    """Every two operations that touch an object together, in both orders, and each with itself."""
+    return [(one, other) for one in found for other in found if one.touches & other.touches]

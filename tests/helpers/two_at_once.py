@@ -1,0 +1,363 @@
+"""Two operations at once: the first stops at a call of the driver's, the second runs, the first goes on.
+
+    runner = Runner()
+    runner.try_pair(first, second)      # at each of the first's calls, before and behind it
+
+After each trial: both have ended, each with its result or an error that it documents; what the memory holds
+is what one of the two orders leaves; the audits find nothing; nothing is left once the objects are gone.
+"""
+
+import argparse
+import faulthandler
+import gc
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import zlib
+from pathlib import Path
+
+import numpy as np
+from child import in_child, wrap_host
+from public_operations import Scene, operations, pairs
+
+import accelrt
+from accelrt.driver import registry
+from accelrt.driver.host import driver as host
+
+GIVE_UP = 20.0  # seconds after which somebody waits for ever
+PATIENCE = (
+    0.01  # seconds for the second party; one that takes longer waits for the first, or is slow: both are fair
+)
+# Codes that say that something was asked of the driver which accelrt should not have asked.
+WRONG = {1, 400, 700, 709, 719, 999, -6}
+REFUSALS = (accelrt.CudaError, ValueError, RuntimeError, BufferError, TypeError)
+
+
+class Worker:
+    """A thread that does what it is told to, one thing at a time."""
+
+    def __init__(self, name):
+        self.jobs, self.ended = queue.SimpleQueue(), threading.Event()
+        self.result = self.error = None
+        self.thread = threading.Thread(target=self.run, name=name, daemon=True)
+        self.thread.start()
+        self.ident = self.thread.ident
+
+    def run(self):
+        while True:
+            operation, scene = self.jobs.get()
+            try:
+                self.result = operation.call(scene)
+            except BaseException as error:
+                self.error = error.with_traceback(None)
+            del operation, scene
+            self.ended.set()
+
+    def begin(self, operation, scene):
+        self.result = self.error = None
+        self.ended.clear()
+        self.jobs.put((operation, scene))
+
+    def wait(self, seconds=GIVE_UP):
+        return self.ended.wait(seconds)
+
+
+class Stuck(AssertionError):
+    """A party that waits for ever; the process is of no more use."""
+
+
+class Runner:
+    """Tries pairs in this process, on the table "faults"."""
+
+    def __init__(self, folder):
+        self.folder = Path(folder)
+        self.workers = Worker("first"), Worker("second")
+        self.calls, self.outcomes = {}, {}
+        self.mistakes = mistakes()
+
+    def write_down(self, name, text):
+        (self.folder / name).write_text(text)
+
+    def add(self, name, text):
+        with open(self.folder / name, "a") as file:
+            file.write(text)
+
+    def report(self, text):
+        self.add("found", text.replace("\n", " ") + "\n")
+
+    # -- one operation alone, and two in order
+
+    def points_of(self, operation):
+        """(number, row) of each call that a thread can stop at."""
+        if operation.name not in self.calls:
+            self.alone(operation)  # what only a first call does is no point of the others
+            scene = Scene()
+            scene.prepare(operation.needs)
+            registry.begin_trace()
+            self.run(self.workers[0], operation, scene)
+            registry.end_trace()
+            calls = registry.traced_calls(self.workers[0].ident)
+            self.finish(scene)
+            self.calls[operation.name] = [
+                (number, row) for number, (row, holds_gil) in enumerate(calls, 1) if not holds_gil
+            ]
+        return self.calls[operation.name]
+
+    def alone(self, *operations):
+        """The kinds of outcome of operations one after the other, and what the memory holds then."""
+        scene = Scene()
+        scene.prepare(set().union(*(each.needs for each in operations)))
+        kinds = [
+            self.run(worker, each, scene) for worker, each in zip(self.workers, operations, strict=False)
+        ]
+        return kinds, self.finish(scene)
+
+    def run(self, worker, operation, scene):
+        worker.begin(operation, scene)
+        if not worker.wait():
+            self.give_up(f"{operation} alone")
+        return kind_of(worker)
+
+    def orders(self, first, second):
+        """The outcomes of both orders: kinds by operation, and contents."""
+        names = (first.name, second.name)
+        if names not in self.outcomes:
+            kinds, contents = self.alone(first, second)
+            others, other_contents = self.alone(second, first)
+            self.outcomes[names] = [(kinds, contents), (others[::-1], other_contents)]
+        return self.outcomes[names]
+
+    # -- one trial
+
+    def try_pair(self, first, second, places=None):
+        """Stops the first at each place, or at some."""
+        for number, row in self.points_of(first):
+            for when in ("before", "after"):
+                if places is None or (number, when) in places:
+                    self.try_point(first, second, number, row, when)
+
+    def try_point(self, first, second, number, row, when):
+        where = f"{first} stopped {when} {row} (call {number}), beside {second}"
+        self.write_down("where", where)
+        scene = Scene()
+        scene.prepare(first.needs | second.needs)
+        one, other = self.workers
+        registry.park(number=number, when=when, thread=one.ident, limit=GIVE_UP)
+        one.begin(first, scene)
+        self.await_point(one, where)
+        other.begin(second, scene)
+        other.wait(PATIENCE)
+        try:
+            registry.go_on()
+        except RuntimeError as error:
+            if "holds the GIL" not in str(error):
+                raise
+        if not one.wait() or not other.wait():
+            self.give_up(where)
+        kinds = [kind_of(one), kind_of(other)]
+        self.add("trials", ".")
+        self.judge(first, second, where, kinds, self.finish(scene))
+
+    def await_point(self, worker, where):
+        end = time.monotonic() + GIVE_UP
+        while time.monotonic() < end:
+            try:
+                if registry.await_parked(0.0005) is not None or worker.ended.is_set():
+                    return
+            except RuntimeError:
+                return  # it holds the GIL there, this time
+        self.give_up(where)
+
+    def finish(self, scene):
+        """What the memory holds; then nothing is left of the scene."""
+        contents = scene.contents()
+        for worker in self.workers:
+            worker.result = worker.error = None
+        scene.end()
+        accelrt.memory.audit()
+        accelrt.memory.host_audit()
+        return contents
+
+    # -- judging
+
+    def judge(self, first, second, where, kinds, contents):
+        if mistakes() != self.mistakes:
+            self.report(f"{where}: streams that are gone or whose capture is ending were named: {mistakes()}")
+            self.mistakes = mistakes()
+        orders = self.orders(first, second)
+        for place, kind in enumerate(
+            kinds
+        ):  # an error's text names handles, so its name and code are compared
+            usual = {order[place] for order, _ in orders}
+            if kind not in usual and is_wrong(kind):
+                self.report(f"{where}: {(first, second)[place]} ended with {kind}; in order: {usual}")
+        if "generator" in first.touches | second.touches:
+            return  # what is drawn depends on who comes first, and where it lies on who writes last
+        for role, held in contents.items():
+            allowed = [each[role] for _, each in orders if role in each]
+            if not is_one_of(held, allowed, any(kind != "done" for kind in kinds)):
+                self.report(f"{where}: {role} holds {shown(held)}; in order: {[*map(shown, allowed)]}")
+
+    def give_up(self, where):
+        print(f"STUCK: {where}", flush=True)
+        faulthandler.dump_traceback(all_threads=True)
+        raise Stuck(where)
+
+    def check_left(self, where):
+        """Whether anything is left once no scene is."""
+        gc.collect()
+        for ordinal in range(accelrt.device_count()):
+            accelrt.synchronize(ordinal)
+        accelrt.empty_cache()
+        accelrt.host_empty_cache()
+        counts = host.live_objects()
+        left = {
+            kind: counts[kind]
+            for kind in ("allocations", "host_allocations", "graphs", "execs")
+            if counts[kind]
+        }
+        left |= {"bytes": accelrt.memory_allocated()} if accelrt.memory_allocated() else {}
+        if left:
+            self.report(f"{where}: left {left}")
+
+
+def mistakes():
+    """Calls that named a stream which was gone, or whose capture another thread was ending."""
+    return host.calls_of_gone_streams(), host.calls_beside_ends()
+
+
+def kind_of(worker):
+    if worker.error is None:
+        return "done"
+    code = getattr(worker.error, "code", None)
+    return f"{type(worker.error).__name__} {code if isinstance(code, int) else ''}: {str(worker.error)[:150]}"
+
+
+def is_wrong(kind):
+    """Whether an outcome is neither a result nor an error that accelrt documents."""
+    if kind == "done":
+        return False
+    name, _, code = kind.partition(":")[0].partition(" ")
+    if code.lstrip("-").isdigit():
+        return int(code) in WRONG
+    return name in (
+        "AttributeError",
+        "TypeError",
+        "KeyError",
+        "IndexError",
+        "AssertionError",
+        "SystemError",
+        "NameError",
+    )
+
+
+def is_one_of(held, allowed, refused):
+    """Whether each byte is that of one of the orders; where one was refused, anything."""
+    if isinstance(held, str):
+        return refused or any(isinstance(each, str) for each in allowed)
+    arrays = [each for each in allowed if not isinstance(each, str)]
+    if refused or not arrays:
+        return True
+    return bool(np.all(np.any([held == each for each in arrays], axis=0)))
+
+
+def shown(held):
+    if isinstance(held, str):
+        return held
+    values, counts = np.unique(held, return_counts=True)
+    return dict(zip(values.tolist()[:6], counts.tolist()[:6], strict=True))
+
+
+def chosen(first, second, points):
+    """One place of a pair, the same in each run, so that all pairs together cover the places evenly."""
+    number = zlib.crc32(f"{first} {second}".encode())
+    point = points[number % len(points)][0]
+    return {(point, ("before", "after")[number // 64 % 2])}
+
+
+def selected(found, part, parts, names):
+    """The pairs of one part of all; names has those alone of which an operation bears one of the names."""
+    return [
+        (one, other)
+        for one, other in pairs(found)
+        if zlib.crc32(f"{one} {other}".encode()) % parts == part
+        and (not names or one.name in names or other.name in names)
+    ]
+
+
+def try_from(start, folder, quick, part, parts, names):
+    """In a process of its own: tries the pairs from one on.  Each trial is written down before it begins."""
+    wrap_host(posing=True)
+    faulthandler.enable()
+    accelrt.Buffer(64).free()
+    runner, tried = Runner(folder), selected(operations(), part, parts, names)
+    gc.collect()
+    gc.freeze()
+    last = None
+    for index, (one, other) in enumerate(tried[start:], start):
+        runner.write_down("index", str(index))
+        points = runner.points_of(one)
+        if not points:
+            continue
+        if last is not None and one.name != last:
+            runner.check_left(last)
+        last = one.name
+        runner.try_pair(one, other, chosen(one, other, points) if quick else None)
+    runner.check_left(last)
+    gc.unfreeze()
+
+
+def sweep(folder, quick=True, part=0, parts=1, names=()):
+    """Tries the pairs of one part, in processes of which another goes on where one dies or is stuck.
+
+    Returns: figures as a dict, and a list of what was found.
+    """
+    folder.mkdir(exist_ok=True)
+    begun, start, found = time.monotonic(), 0, []
+    for name in ("found", "trials", "where", "index"):
+        (folder / name).write_text("")
+    while True:
+        try:
+            in_child(try_from, start, str(folder), quick, part, parts, tuple(names), ACCELRT_DEBUG="2")
+            break
+        except (AssertionError, subprocess.TimeoutExpired) as error:
+            where = (folder / "where").read_text()
+            found.append(f"{where}: the process died or was stuck:\n{str(error)[-3000:]}")
+            after = int((folder / "index").read_text() or -1) + 1
+            if after <= start and not where:
+                raise
+            start = max(after, start + 1)
+    found += (folder / "found").read_text().splitlines()
+    table = operations()
+    figures = {
+        "operations": len(table),
+        "pairs": len(selected(table, part, parts, names)),
+        "points": len((folder / "trials").read_text()),
+        "seconds": round(time.monotonic() - begun, 1),
+    }
+    return figures, found
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="one place of each pair")
+    parser.add_argument("--part", type=int, default=0)
+    parser.add_argument("--parts", type=int, default=1)
+    parser.add_argument("--folder", default=None, help="where to write what was found")
+    parser.add_argument("names", nargs="*", help="operations; all where none is named")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(options.folder or temporary)
+        figures, found = sweep(folder, options.quick, options.part, options.parts, options.names)
+    print(*found, sep="\n")
+    print(figures)
+    sys.exit(bool(found))
+
+
+if __name__ == "__main__":
+    from two_at_once import main  # processes import what they run by its module's name
+
+    main()
