@@ -225,7 +225,7 @@ cdef int find_gone(Shared* shared, int rank, Task* tasks, int count, long* out_a
 
 
 cdef bint work(
-    Shared* shared, int rank, Task* tasks, int count, bint* out_over, long* out_awaited, Trouble* trouble
+    Shared* shared, int rank, Task* tasks, int count, long* steps, bint* out_over, long* out_awaited, Trouble* trouble
 ) noexcept nogil:
     # Until all is done, something is wrong, or it is time to look after the other processes.  Answers whether anything
     # came or went.
@@ -236,8 +236,15 @@ cdef bint work(
         if load_count(&shared.state[rank]) != JOINED:
             trouble.code = INVALID_USAGE
             return moved
+        if load_count(steps) == 0:
+            moved = True  # what is held up waits for nobody
+            usleep(PAUSE_US)
+            pauses += 1
+            continue
         if advance(shared, rank, tasks, count, out_over, trouble):
             moved = True
+            if load_count(steps) > 0:
+                add_count(steps, -1)
             continue
         if out_over[0] or trouble.code:
             return moved
@@ -311,6 +318,7 @@ cdef class Rank:
     cdef object path              # of the memory's file, while it has a name
     cdef int file                 # its descriptor, which keeps the name from being cleared away, or -1
     cdef double timeout           # seconds that an operation waits for ranks that do nothing
+    cdef long steps               # that it takes before it is held up (hold_up), or -1
     cdef long awaited             # a bit for each rank that the operation under way waits for
     cdef char[::1] memory
     cdef long pid
@@ -375,8 +383,8 @@ cdef class Rank:
             while not over and not trouble.code:
                 began = time.monotonic()
                 with nogil:
-                    moved = work(shared, self.rank, tasks, count, &over, &self.awaited, &trouble)
-                if not over and not trouble.code:
+                    moved = work(shared, self.rank, tasks, count, &self.steps, &over, &self.awaited, &trouble)
+                if not over and not trouble.code and load_count(&self.steps) != 0:
                     self.look_after_others(&trouble)
                 # A second at most, for this process may have been stopped itself.
                 waited = 0 if moved else waited + min(time.monotonic() - began, 1.0)
@@ -539,7 +547,7 @@ cdef int open_file(str path) except -1:
 cdef Rank open_rank(bytes name, int size, int number, int device, double timeout):
     cdef Rank made = Rank.__new__(Rank)
     cdef Shared* shared
-    made.file = -1
+    made.file = made.steps = -1
     if size > MOST_RANKS:
         raise BackendError(INVALID_ARGUMENT, f"the host backend for tests has at most {MOST_RANKS} ranks")
     path = path_of(name)
@@ -613,6 +621,22 @@ def in_progress(Rank rank not None):
 def awaited(Rank rank not None):
     """str, the ranks that it waits for; empty where there are none."""
     return rank.name_awaited()
+
+
+def hold_up(Rank rank not None, long steps):
+    """For tests: has a rank do so many more steps of messages, and then nothing, as if its process were stopped.
+
+    Arguments:
+        steps: int; -1 lets it go on.
+    """
+    store_count(&rank.steps, steps)
+
+
+def impersonate(Rank rank not None, long pid):
+    """For tests: has the other ranks take a rank for another process's, which can be stopped and killed."""
+    cdef Shared* shared = rank.shared()
+    store_count(&shared.started[rank.rank], look_up(pid)[1])
+    store_count(&shared.pid[rank.rank], pid)
 
 
 def group_start():
