@@ -165,17 +165,6 @@ def read_size(name: str, given: str) -> int:
     return size
 
 
-def read_seconds(name: str, given: str) -> float:
-    """Seconds, more than 0; "inf" for no limit."""
-    try:
-        seconds = float(given)
-    except ValueError:
-        seconds = 0.0
-    if not seconds > 0:
-        raise ValueError(f"{name}={given!r} is no number of seconds above 0; inf is without a limit")
-    return seconds
-
-
 def read_tolerances(name: str, given: str) -> tuple[float, float] | None:
     """(atol, rtol) of "1e-5_1e-3", both 1e-5 for 1 and so on; None for 0."""
     word = given.strip().lower()

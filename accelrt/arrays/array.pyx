@@ -15,7 +15,7 @@ from accelrt.arrays.layout cimport (
     set_contiguous,
 )
 from accelrt.buffers.buffer cimport Buffer, PinnedBuffer, raise_freed
-from accelrt.buffers.buffer import provide_slices, record_host_stream, share_memory
+from accelrt.buffers.buffer import feeds_queue, provide_slices, record_host_stream, reduce_memory, share_memory
 from accelrt.devices.device cimport device_at
 from accelrt.memory.allocator.private.suspended cimport refuse_suspended, suspended_pools
 from accelrt.runtime import init
@@ -531,6 +531,8 @@ cdef class Array:
         return share_memory(self, stream)
 
     def __reduce__(self):
+        if feeds_queue():
+            return reduce_memory(self)
         refuse_copy(self, "it stands for memory; copy the elements with copy(), or send those of numpy(); another process "
                           "can open the same memory by share(), or where accelrt.sharing was imported")
 

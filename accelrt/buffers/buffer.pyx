@@ -1,6 +1,8 @@
 """Owners of memory, which free it when they die, or when told to; and memory of the user's, page-locked for a while."""
 import numbers
 import operator
+import sys
+import threading
 
 from cpython.buffer cimport (
     PyBUF_ANY_CONTIGUOUS, PyBUF_SIMPLE, PyBUF_STRIDED_RO, PyBuffer_FillInfo, PyBuffer_Release, PyObject_CheckBuffer,
@@ -196,6 +198,8 @@ cdef class Buffer:
         raise TypeError("a Buffer is device memory, whose bytes are not read one by one; copy it out with copy_to()")
 
     def __reduce__(self):
+        if feeds_queue():
+            return reduce_memory(self)
         refuse_copy(self, "it owns its memory; copy the bytes with accelrt.copy(other, this), or send those of copy_to(); "
                     "another process can open the same memory by share(), or where accelrt.sharing was imported")
 
@@ -323,6 +327,17 @@ def provide_sharing(function):
     """Sets what gives accelrt.sharing.handles, which is imported when memory is first shared: it imports buffers."""
     global sharing
     sharing = function
+
+
+def feeds_queue():
+    """Whether the calling thread feeds a multiprocessing.Queue: it has no caller to raise to, and who gets from the Queue
+    would wait for ever, so that what cannot be shared is pickled as an error (accelrt.sharing.handles)."""
+    return "multiprocessing.queues" in sys.modules and threading.current_thread().name == "QueueFeederThread"
+
+
+def reduce_memory(memory):
+    """What such a thread pickles a Buffer or Array by."""
+    return sharing().reduce_memory(memory)
 
 
 def share_memory(memory, stream):

@@ -20,19 +20,21 @@ from multiprocessing import AuthenticationError
 from queue import Empty, SimpleQueue
 
 from accelrt.errors import PeerTimeoutError
-from accelrt.sharing import leases, mapping, wire
+from accelrt.sharing import leases, mapping, producer, wire
 from accelrt.sharing.leases import Ending, Lease, Tally
 from accelrt.sharing.threads import Service
 from accelrt.streams.event import Event
 
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
+    from typing import Any
+
     from accelrt.buffers.buffer import Buffer
     from accelrt.sharing.mapping import Mapping
     from accelrt.sharing.packets import Files
     from accelrt.streams.stream import Stream
 
-__all__ = ["Place", "collect", "decline", "missing", "open_memory", "statistics"]
+__all__ = ["Place", "collect", "decline_unclaimed", "missing", "open_memory", "statistics"]
 
 MOST_LATE = 64  # what this process may have of one owner's that is over and not given back
 MOST_LATE_BYTES = 256 << 20
@@ -76,9 +78,13 @@ class Place:
         self.pages = pages  # number and bytes of each
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (Place, tuple(getattr(self, name) for name in (
+        return (Place, self.values)
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        return tuple(getattr(self, name) for name in (
             "name", "pid", "loan", "ticket", "uuid", "nbytes", "offset", "size", "segment", "pages",
-        )))  # fmt: skip
+        ))  # fmt: skip
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -333,15 +339,15 @@ def missing(place: Place, what: str) -> RuntimeError:
     )
 
 
-def owner_of(place: Place) -> Owner:
+def owner_of(name: str, pid: int) -> Owner:
     """The owner, whose thread runs.  Under the lock.
 
     Raises:
         RuntimeError: the system gives no thread.
     """
-    owner = _owners.get(place.name)
+    owner = _owners.get(name)
     if owner is None:
-        owner = _owners[place.name] = Owner(place.name, place.pid)
+        owner = _owners[name] = Owner(name, pid)
     owner.giving.service.ensure()
     return owner
 
@@ -358,7 +364,7 @@ def open_memory(place: Place, stream: Stream, timeout: float | None = None) -> B
     limit = wire.limit_of(timeout)
     deadline = wire.deadline_in(limit)
     with _lock:
-        owner = owner_of(place)
+        owner = owner_of(place.name, place.pid)
         ending = Ending(next(_names), place.nbytes, stream, owner.tally)
         lease = Lease(owner.ended, ending)  # whatever happens from here on, it ends
     try:
@@ -480,13 +486,21 @@ def open_segment(place: Place, ending: Ending, handle: bytes, deadline: float) -
             ending.publish(place.key, made)
 
 
-def decline(place: Place) -> None:
-    """Has the owner told that a ticket will not be used."""
-    try:
-        with _lock:
-            owner_of(place).ended.put(place.loan)
-    except Exception:  # no thread: the owner keeps it until cancel_unopened()
-        return
+def decline_unclaimed() -> None:
+    """Has owners told of the tickets that will not be used."""
+    while True:
+        ticket = leases.next_unclaimed()
+        if ticket is None:
+            return
+        claim = leases.Claim(*ticket)  # until the owner's queue has it
+        name, pid, loan = ticket
+        try:
+            if not producer.drop_own_ticket(name, loan):
+                with _lock:
+                    owner_of(name, pid).ended.put(loan)
+        except RuntimeError:  # no thread now; the claim's end has it tried again
+            return
+        claim.settle()
 
 
 def collect(timeout: float | None = None) -> int:
@@ -497,6 +511,7 @@ def collect(timeout: float | None = None) -> int:
     limit = wire.limit_of(timeout)
     deadline = wire.deadline_in(limit)
     marks: list[tuple[Owner, Mark]] = []
+    decline_unclaimed()
     with _lock:
         for owner in _owners.values():
             owner.giving.service.ensure()

@@ -11,7 +11,7 @@ from multiprocessing.reduction import ForkingPickler
 
 from accelrt.arrays.array import Array
 from accelrt.buffers.buffer import Buffer
-from accelrt.sharing import consumer, mapping, producer
+from accelrt.sharing import consumer, leases, mapping, producer
 from accelrt.sharing.loans import Loan
 from accelrt.streams.current import current_stream
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn, Self
 
     from accelrt.annotations import DeviceArgument
+    from accelrt.sharing.leases import Claim
     from accelrt.streams.stream import Stream
 
 __all__ = ["MemoryHandle", "cancel_unopened", "ipc_collect", "register_reductions", "share", "statistics"]
@@ -112,10 +113,7 @@ def lend(
         name, os.getpid(), 0 if loan is None else loan.number, ticket, uuid, shared.nbytes,
         shared.ptr - shared.base, shared.size, shared.serial, shared.pages,
     )  # fmt: skip
-    layout = layout_of(memory, buffer)
-    if loan is not None:
-        loan.offer()  # the last step: from here on a ticket is kept until it is opened
-    return place, layout, loan
+    return place, layout_of(memory, buffer), loan
 
 
 def layout_of(memory: Buffer | Array, buffer: Buffer) -> Layout | None:
@@ -133,21 +131,14 @@ def array_on(buffer: Buffer, layout: Layout) -> Array:
 def share(memory: Buffer | Array, stream: Stream | int | None = None) -> MemoryHandle:
     """A handle by which other processes open the same memory; see Buffer.share()."""
     place, layout, loan = lend(memory, stream, False)
+    if loan is not None:
+        loan.offer()
     return MemoryHandle(place, layout, loan)
 
 
 def open_place(
     place: consumer.Place, device: DeviceArgument | None = None, timeout: float | None = None
 ) -> Buffer:
-    try:
-        return open_checked(place, device, timeout)
-    except BaseException:
-        if place.ticket and not producer.drop_own_ticket(place.name, place.loan):
-            consumer.decline(place)
-        raise
-
-
-def open_checked(place: consumer.Place, device: DeviceArgument | None, timeout: float | None) -> Buffer:
     ordinal = mapping.find_device(place.uuid)
     if ordinal < 0:
         raise ValueError(
@@ -173,10 +164,17 @@ def open_checked(place: consumer.Place, device: DeviceArgument | None, timeout: 
     return buffer
 
 
-def rebuild(place: consumer.Place, layout: Layout | None) -> Buffer | Array:
-    """What multiprocessing unpickles a Buffer or Array by."""
-    buffer = open_place(place)
-    return buffer if layout is None else array_on(buffer, layout)
+def open_ticket(values: tuple[Any, ...], layout: Layout | None, claim: Claim) -> Buffer | Array:
+    """What a pickled Buffer or Array becomes."""
+    try:
+        buffer = open_place(consumer.Place(*values))
+        memory = buffer if layout is None else array_on(buffer, layout)
+        claim.settle()
+        return memory
+    except BaseException:
+        claim.decline()  # now, whoever keeps the exception
+        consumer.decline_unclaimed()
+        raise
 
 
 def reduce_memory(memory: Buffer | Array) -> tuple[Callable[..., Any], tuple[Any, ...]]:
@@ -185,13 +183,19 @@ def reduce_memory(memory: Buffer | Array) -> tuple[Callable[..., Any], tuple[Any
     A thread that feeds a Queue has no caller to raise to, and whoever gets from the Queue would wait for
     ever: there an error is pickled instead, and raised where it is unpickled.
     """
+    loan: Loan | None = None
     try:
-        place, layout, _ = lend(memory, None, True)
-    except Exception as error:
-        if not feeds_queue():
+        place, layout, loan = lend(memory, None, True)
+        pickled = leases.rebuild, (place.values, layout)
+        if loan is not None:
+            loan.offer()  # the last step: it is kept until it is opened
+        return pickled
+    except BaseException as error:
+        if loan is not None:
+            loan.withdraw()
+        if not isinstance(error, Exception) or not feeds_queue():
             raise
         return raise_refusal, (os.getpid(), type(error).__name__, str(error))
-    return rebuild, (place, layout)
 
 
 def feeds_queue() -> bool:
@@ -210,6 +214,7 @@ def raise_refusal(pid: int, kind: str, text: str) -> NoReturn:
 
 
 def register_reductions() -> None:
+    leases.provide_opening(open_ticket)
     for kind in (Buffer, Array):
         ForkingPickler.register(kind, reduce_memory)
 

@@ -21,6 +21,8 @@ from accelrt.status cimport NOT_READY
 from accelrt.streams.event cimport return_event_handle, take_event_handle
 from accelrt.streams.stream cimport PER_THREAD, Stream
 
+from queue import Empty, SimpleQueue
+
 cdef enum:
     CONFIRMED = 2  # answers in a row that the device is lost
     DOUBTFUL = 4   # refusals in a row until the whole device is waited for instead of a stream
@@ -306,6 +308,56 @@ cdef class Lease:
         self.queue.put(self.ending)
 
 
+# --- tickets ---------------------------------------------------------------------------------------------------------
+
+_unclaimed = SimpleQueue()  # (name, pid, loan) of tickets that will not be used, whose owners have to be told
+_open_ticket = None
+
+
+@cython.no_gc
+cdef class Claim:
+    """A ticket that came here: unless it is settled, its end has the owner told that it will not be used."""
+
+    cdef object ticket
+    cdef int pid
+
+    def __init__(self, str name, int pid, long loan):
+        self.pid = getpid()
+        self.ticket = (name, pid, loan)
+
+    def __dealloc__(self):
+        self.decline()
+
+    def settle(self):
+        """It was used."""
+        self.ticket = None
+
+    def decline(self):
+        ticket, self.ticket = self.ticket, None
+        if ticket is not None and self.pid == getpid():
+            _unclaimed.put(ticket)
+
+
+def next_unclaimed():
+    """(name, pid, loan) of a ticket whose owner has to be told that it will not be used; None."""
+    try:
+        return _unclaimed.get_nowait()
+    except Empty:
+        return None
+
+
+def provide_opening(function):
+    """Sets what opens a ticket: it gets the values of a Place, the layout and the Claim."""
+    global _open_ticket
+    _open_ticket = function
+
+
+def rebuild(tuple values not None, layout):
+    """What multiprocessing unpickles a Buffer or Array by: the ticket is claimed before anything can be interrupted."""
+    claim = Claim(values[0], values[1], values[2])
+    return _open_ticket(values, layout, claim)
+
+
 def statistics():
     """How many Buffers of other processes this one has opened, and how many mappings they lie on."""
     cdef Mapping memory
@@ -321,7 +373,7 @@ def forget():
     Returns:
         What has to be kept for ever, so that nothing of it ends here.
     """
-    global _mapped
-    kept = _mapped
-    _mapped = {}
+    global _mapped, _unclaimed
+    kept = (_mapped, _unclaimed)
+    _mapped, _unclaimed = {}, SimpleQueue()
     return kept

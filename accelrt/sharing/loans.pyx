@@ -86,6 +86,12 @@ cdef class Loan:
             _loans[self.number] = weakref.ref(self)
 
 
+    def withdraw(self):
+        """Nobody finds it any more."""
+        _tickets.pop(self.number, None)
+        _loans.pop(self.number, None)
+
+
 def find(long number):
     """The loan of that number, or None; who finds a ticket has taken it."""
     reference = _loans.get(number)

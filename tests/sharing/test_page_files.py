@@ -35,7 +35,7 @@ def shared_bytes(size):
     return mapping.share_bytes(accelrt.Buffer(size))
 
 
-def test_a_descriptor_is_made_once_and_closed_with_its_page():
+def make_once():
     accelrt.Buffer(MIB)  # the driver opens what it needs
     accelrt.empty_cache()
     at_first = descriptors()
@@ -52,6 +52,10 @@ def test_a_descriptor_is_made_once_and_closed_with_its_page():
     assert descriptors() == at_first
 
 
+def test_a_descriptor_is_made_once_and_closed_with_its_page():
+    in_child(make_once, ACCELRT_DRIVER=os.environ["ACCELRT_DRIVER"])
+
+
 def sleep_and_wake(pool):
     """How many descriptors there are meanwhile."""
     accelrt.memory.sleep(pool)
@@ -60,7 +64,7 @@ def sleep_and_wake(pool):
     return found
 
 
-def test_a_page_that_sleeps_has_none():
+def export_and_sleep():
     pool = accelrt.MemPool()
     with accelrt.use_mem_pool(pool):
         shared = shared_bytes(5 * MIB)
@@ -76,6 +80,10 @@ def test_a_page_that_sleeps_has_none():
     gc.collect()
     assert sleep_and_wake(pool) == before
     del kept
+
+
+def test_a_page_that_sleeps_has_none():
+    in_child(export_and_sleep, ACCELRT_DRIVER=os.environ["ACCELRT_DRIVER"])
 
 
 def count_in_child():

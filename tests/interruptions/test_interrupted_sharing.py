@@ -1,0 +1,149 @@
+"""KeyboardInterrupt at every place of sharing and opening memory: nothing stays lent, open or mapped."""
+
+import gc
+import os
+import pickle
+import threading
+from multiprocessing.reduction import ForkingPickler
+
+import pytest
+from every_bytecode import interrupt_everywhere
+from other_process import Other, make, statistics, wait_until
+
+import accelrt
+import accelrt.sharing
+from accelrt.sharing import consumer, handles, producer, wire
+
+MODULES = [consumer, handles, producer, wire]
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def owner():
+    made = Other()
+    yield made
+    made.stop()
+
+
+def share_made(kept):
+    kept["handle"] = kept["made"].share()
+    return kept["handle"]
+
+
+@pytest.fixture
+def handle(owner):
+    owner.call(make, "made", 3 * MIB // 4, 5)
+    made = owner.call(share_made)
+    accelrt.ipc_collect()
+    yield made
+    accelrt.ipc_collect()
+    owner.call(dict.clear)
+    wait_until(lambda: owner.call(statistics)["lent_bytes"] == 0)
+
+
+class Kept:
+    """What this process and the owner have; after an operation it has to be the same."""
+
+    def __init__(self, owner):
+        self.owner = owner
+        self.files = len(os.listdir("/proc/self/fd"))
+
+    def check(self, *_):
+        gc.collect()
+        assert accelrt.ipc_collect() == 0
+        told = accelrt.sharing.statistics()
+        assert not any(told[name] for name in ("opened", "mapped", "unopened", "handles", "lent")), told
+        told = self.owner.call(statistics)
+        assert not any(told[name] for name in ("unopened", "lent")), told
+        assert len(os.listdir("/proc/self/fd")) <= self.files + 8  # connections that are kept
+        assert threading.active_count() < 8
+
+
+def open_and_drop(handle):
+    memory = handle.open()
+    assert memory.size
+    del memory
+
+
+def test_opening(owner, handle):
+    reached, _ = interrupt_everywhere(open_and_drop, MODULES, lambda: handle, Kept(owner).check)
+    assert reached > 50
+    assert (handle.open().numpy() == 5).all()
+
+
+def drop_connections(handle):
+    for one in consumer._owners.values():
+        one.idle.clear()
+    return handle
+
+
+def test_opening_by_a_new_connection(owner, handle):
+    reached, _ = interrupt_everywhere(
+        open_and_drop, MODULES, lambda: drop_connections(handle), Kept(owner).check
+    )
+    assert reached > 90
+
+
+def test_collecting(owner, handle):
+    def operation(handle):
+        memory = handle.open()
+        del memory
+        accelrt.ipc_collect()
+
+    interrupt_everywhere(operation, [consumer], lambda: handle, Kept(owner).check)
+
+
+def pickled_there(kept):
+    made = accelrt.full((3 * MIB // 4,), 7, "int32")
+    return bytes(ForkingPickler.dumps(made))
+
+
+def load_and_drop(pickled):
+    assert pickle.loads(pickled).size
+
+
+def test_opening_a_ticket(owner):
+    reached, _ = interrupt_everywhere(
+        load_and_drop, MODULES, lambda: owner.call(pickled_there), Kept(owner).check
+    )
+    assert reached > 50
+
+
+def share_and_close(array):
+    handle = array.share()
+    handle.close()
+    array.share()
+
+
+def test_sharing(owner):
+    array = accelrt.full((MIB,), 3, "int8")
+    reached, _ = interrupt_everywhere(share_and_close, MODULES, lambda: array, Kept(owner).check)
+    assert reached > 40
+    with array.share() as handle:
+        assert handle.open().ptr == array.ptr
+    array.base.free()
+    assert accelrt.memory_allocated() == 0
+
+
+def test_pickling(owner):
+    array = accelrt.full((MIB,), 3, "int8")
+
+    def operation(_):
+        ForkingPickler.dumps(array)
+        accelrt.sharing.cancel_unopened()
+
+    kept = Kept(owner)
+
+    def check(_):
+        accelrt.sharing.cancel_unopened()  # the pickle was made, and then it was interrupted
+        kept.check()
+
+    interrupt_everywhere(operation, MODULES, check=check)
+
+
+def test_an_interrupted_pickle_leaves_no_ticket():
+    array = accelrt.full((MIB,), 3, "int8")
+    reached, escaped = interrupt_everywhere(handles.reduce_memory, [handles, producer], lambda: array)
+    assert escaped > 20
+    assert accelrt.sharing.statistics()["unopened"] == reached - escaped + 1  # of those that were made
+    accelrt.sharing.cancel_unopened()

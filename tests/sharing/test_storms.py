@@ -1,0 +1,10 @@
+"""Processes that are stopped, killed, interrupted and without descriptors while they share memory."""
+
+import shared_memory_storm as storm
+
+
+def test_a_storm_leaves_nothing_and_blocks_nobody():
+    told = storm.Storm(1500, seed=5, a_turn=100).run()
+    storm.judge(told)
+    assert told["found"]["opened"] > 500
+    assert all(told["trouble"][kind] for kind in ("stopped", "signals", "exhausted")), told["trouble"]
