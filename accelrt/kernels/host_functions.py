@@ -82,8 +82,9 @@ def parameters_of_ctypes(ctypes: Any, function: Any) -> list[str]:
         takes = getattr(type(function), "_argtypes_", None)
     if takes is None:
         raise TypeError(
-            f"nothing tells what {function.__name__!r} takes; set its argtypes: (c_void_p, POINTER(c_void_p)) "
-            f"where it is {BLOCK_FUNCTION}, else those of the signature, and it is called once for each block"
+            f"nothing tells what {function.__name__!r} takes; set its argtypes: (c_void_p, "
+            f"POINTER(c_void_p)) where it is {BLOCK_FUNCTION}, else those of the signature, and it is called "
+            "once for each block"
         )
     return [word_of_ctypes(ctypes, each) for each in takes]
 
@@ -122,8 +123,8 @@ def compile_call(name: str, given: str | Iterable[str]) -> tuple[str, ModuleImag
         word = WORDS.get((kinds[kind], size))
         if word is None:
             raise TypeError(
-                f"parameter {number} of the signature is passed by value, and how a plain function of C takes "
-                f"it is not known here; pass a pointer, or a function that is {BLOCK_FUNCTION}"
+                f"parameter {number} of the signature is passed by value, and how a plain function of C "
+                f"takes it is not known here; pass a pointer, or a function that is {BLOCK_FUNCTION}"
             )
         words.append(word)
     called = name_for(name)
