@@ -13,14 +13,14 @@ from accelrt.buffers.buffer cimport Buffer, PinnedBuffer
 from accelrt.buffers.copy cimport copy_operands, worker_for
 from accelrt.buffers.copy import fill
 from accelrt.buffers.operand cimport (
-    Operand, enter_use, finish, is_asynchronous, keep, leave_use, note_use, read_array, record_for,
+    Operand, captures_apart, enter_use, finish, is_asynchronous, keep, leave_use, note_use, read_array, record_for,
 )
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport MAX_PITCH
-from accelrt.runtime.capture_record cimport Record
+from accelrt.runtime.capture_record cimport Record, any_capture
 cimport accelrt.runtime.sanitizer_hooks as watch
 from accelrt.status cimport raise_status
-from accelrt.streams.current cimport stream_of
+from accelrt.streams.current cimport current_of, stream_of
 from accelrt.streams.stream cimport Stream
 from accelrt.uses.access cimport Access
 
@@ -375,9 +375,17 @@ cdef int copy_between(Array dst, Array src, object stream) except -1:
     # Of two devices: as one piece, for which each side is packed on its own device where it is not one.
     cdef Array origin = src, to = dst
     cdef bint alike = dst.shape == src.shape
-    if stream is not None and not (alike and dst.dense() and src.dense()):
+    cdef bint scattered = not (alike and dst.dense() and src.dense())
+    cdef Stream near, far
+    if stream is not None and scattered:
         raise ValueError("a copy of scattered elements between two devices works on a stream of each; pass no stream, and "
                          "make those that it is to use current")
+    if scattered and any_capture():
+        near, far = current_of(src.device_index), current_of(dst.device_index)
+        if captures_apart(near, far) or captures_apart(far, near):
+            raise ValueError("a captured copy of scattered elements between two devices works on the current stream of each, "
+                             "and one of the two is not in the capture; have it wait for the other first, or copy from "
+                             "and to contiguous arrays")
     if not src.dense():
         origin = packed_on(src, src.device_index, worker_for(None, src.device_index))
         copy_array(origin, src, False, None)

@@ -19,14 +19,14 @@ from accelrt.devices.device cimport ordinal_of
 from accelrt.driver.capture_guard cimport go_relaxed, restore_mode
 cimport accelrt.driver.registry as registry
 from accelrt.driver.waiting cimport begin_wait, end_wait, is_main_thread
-from accelrt.memory.caching cimport checked_size
+from accelrt.memory.caching cimport checked_size, connect_devices
 from accelrt.memory.host.pool cimport use_pinned_on
 from accelrt.memory.host_cache cimport allocate_host_bytes, release_host_bytes
 from accelrt.runtime import init
 from accelrt.runtime.capture_record cimport Record, any_capture
 from accelrt.runtime.host_func cimport functions_wait
 cimport accelrt.runtime.sanitizer_hooks as watch
-from accelrt.status cimport CAPTURE_UNSUPPORTED, NOT_READY, raise_status
+from accelrt.status cimport NOT_READY, PEER_ACCESS_UNSUPPORTED, raise_status
 from accelrt.streams.current cimport current_of, stream_for, stream_of
 from accelrt.streams.stream cimport Stream
 from accelrt.uses.access cimport Access
@@ -37,10 +37,9 @@ cdef enum:
 
 cdef tuple ACCESS_MODES = ("r", "w", "rw")
 
-cdef str NOT_CAPTURED = (
-    "a copy between two devices cannot be captured, and this one broke the capture, which takes copies within a device "
-    "and to and from host memory; capture each device's work in a graph of its own and copy between the replays, or "
-    "capture a copy to a PinnedBuffer and one from it"
+cdef str NO_ACCESS = (
+    "a captured copy between two devices needs each to reach the other's memory (can_device_access_peer); nothing was "
+    "captured, and the capture goes on: capture a copy to a PinnedBuffer and one from it, or copy between the replays"
 )
 
 
@@ -125,7 +124,7 @@ cdef int copy_between(Operand* dst, uintptr_t to, Operand* src, uintptr_t origin
     # around it.
     cdef Stream worker = stream_of(stream, src.ordinal)
     cdef Stream other = current_of(dst.ordinal)
-    cdef bint around = stream is None
+    cdef bint around = stream is None, captured
     cdef Record record
     cdef Access access
     if worker.device_index != src.ordinal and worker.device_index != dst.ordinal:
@@ -136,11 +135,14 @@ cdef int copy_between(Operand* dst, uintptr_t to, Operand* src, uintptr_t origin
     if src.producer or dst.producer:
         follow_producer(src, worker)
         follow_producer(dst, worker)
-    if around and any_capture():  # one of the two alone captures: it is for the driver to refuse the copy, not the waits
+    if around and any_capture():  # where one of the two alone captures, it does the copy, and waits for nothing outside
         if captures_apart(other, worker):
             worker, around = other, False
         elif captures_apart(worker, other):
             around = False
+    captured = may_capture(worker)
+    if captured:
+        open_to_each_other(dst.ordinal, src.ordinal)
     if around:
         worker.wait_stream(other)
     if watch.sanitizing:
@@ -150,7 +152,10 @@ cdef int copy_between(Operand* dst, uintptr_t to, Operand* src, uintptr_t origin
         record = record_for(worker)
         keep(dst, None, record)
         keep(src, None, record)
-        put_across(worker, dst.ordinal, to, src.ordinal, origin, size)
+        if captured:
+            put_in(worker, to, origin, size)
+        else:
+            put_across(worker, dst.ordinal, to, src.ordinal, origin, size)
         note_use(src, worker, False, blocking)
         if not around or dst.owner_stream != other.handle:
             note_use(dst, worker, False, blocking)
@@ -161,6 +166,17 @@ cdef int copy_between(Operand* dst, uintptr_t to, Operand* src, uintptr_t origin
     return finish(worker, NULL, dst_given, src_given, None, None) if blocking else 0
 
 
+cdef int open_to_each_other(int dst_ordinal, int src_ordinal) except -1:
+    # A capture takes no cuMemcpyPeerAsync, but the copy of a device that reaches both sides.  May wait for a miss.
+    cdef int code
+    with nogil:
+        code = connect_devices(dst_ordinal, src_ordinal)
+    if code:
+        raise_status(code, "enable_peer", ("device", dst_ordinal, "peer", src_ordinal),
+                     NO_ACCESS if code == PEER_ACCESS_UNSUPPORTED else "")
+    return 0
+
+
 cdef int put_across(Stream worker, int dst_ordinal, uintptr_t dst, int src_ordinal, uintptr_t src, size_t size) except -1:
     cdef int code
     with nogil:
@@ -168,7 +184,7 @@ cdef int put_across(Stream worker, int dst_ordinal, uintptr_t dst, int src_ordin
     if code:
         raise_status(code, "copy_across", ("stream_device", worker.device_index, "stream", worker.handle, "dst_device",
                                            dst_ordinal, "dst", dst, "src_device", src_ordinal, "src", src,
-                                           "size", size), NOT_CAPTURED if code == CAPTURE_UNSUPPORTED else "")
+                                           "size", size))
     return 0
 
 
@@ -295,9 +311,8 @@ def copy(dst, src, nbytes=None, *, dst_offset=0, src_offset=0, stream=None, bint
         ValueError: a length or offset does not fit, both sides are host memory, a Buffer was freed, or the stream is
             none or on another device.
         TypeError: a side is no memory, or holds Python objects, or the sides' types differ.
-        CaptureError: the copy is between two devices and its stream is capturing, or either device's current stream
-            is where none is given; this breaks the capture.
-        CudaError: the driver refused.
+        CudaError: the driver refused; or the copy is between two devices that do not reach each other's memory, and its
+            stream is capturing (PEER_ACCESS_UNSUPPORTED), which leaves the capture as it was.
         KeyboardInterrupt: Ctrl-C while it waits, on the main thread, or what another signal's handler raised; work
             that was put in goes on, and what it uses is kept alive until it is done.
     """

@@ -114,10 +114,11 @@ cdef struct Table:
     # copies and fills: ordered on the stream; host memory that is not page-locked is read before the
     # row returns, and written before the row returns; copy_peer takes a stream of src_on, fill a width of
     # 1, 2 or 4 bytes; copy_async is copy for callers who know that no side is such host memory, and never waits for it;
-    # copy_across is copy_peer on a stream of either device, on_device; no capture takes a copy between two devices:
-    # CAPTURE_UNSUPPORTED, and the capture is broken; copy_3d copies depth slices of height rows of width bytes, where
-    # rows begin a pitch apart (width or more, MAX_PITCH at most) and slices so many lines of a pitch (height or more; of
-    # one slice they say nothing): all on the stream's device or in page-locked memory, and never in ordinary host memory
+    # copy_across is copy_peer on a stream of either device, on_device; no capture takes these two: CAPTURE_UNSUPPORTED,
+    # and the capture is broken; what is captured between devices that reach each other is copy_async; copy_3d copies depth
+    # slices of height rows of width bytes, where rows begin a pitch apart (width or more, MAX_PITCH at most) and slices so
+    # many lines of a pitch (height or more; of one slice they say nothing): all on the stream's device or in page-locked
+    # memory, and never in ordinary host memory
     int (*copy)(int device, uintptr_t stream, uintptr_t dst, uintptr_t src, size_t size) noexcept nogil
     int (*copy_peer)(int dst_on, uintptr_t dst, int src_on, uintptr_t src, size_t size, uintptr_t stream) noexcept nogil
     int (*fill)(int device, uintptr_t stream, uintptr_t dst, unsigned int value, int width, size_t count) noexcept nogil

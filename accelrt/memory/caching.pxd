@@ -7,3 +7,5 @@ cdef size_t checked_size(object size, str name) except? <size_t>-1  # bytes; Typ
 cdef void keep_interrupt(object error) noexcept  # raised by the calling thread's allocation as soon as that is over
 cdef object out_of_memory_to_wake(int ordinal, tuple pool, object size, int code, str call, str waking)  # the error
 cdef void release_bytes(int ordinal, uintptr_t address) noexcept  # for destructors
+# Opens the memory of two devices to each other, for a captured copy between them.  Takes the pools' growth locks.
+cdef int connect_devices(int device, int other) noexcept nogil

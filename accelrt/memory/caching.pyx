@@ -16,7 +16,7 @@ cimport accelrt.driver.registry as registry
 from accelrt.driver.registry import cause_of_refusal as driver_refusal, driver_name
 from accelrt.driver.waiting cimport INTERRUPTED, drop_with_gil, make_thread_state, raise_interruption
 from accelrt.errors import ArgumentError, CaptureError, OutOfMemoryError
-from accelrt.memory.allocator.backing.pages cimport connect_peers
+from accelrt.memory.allocator.backing.pages cimport connect_peers, connect_two
 from accelrt.memory.allocator.device_pools cimport MAX_DEVICES, pool_if_made, pool_of
 from accelrt.memory.allocator.event_ring cimport take_stack
 from accelrt.memory.allocator.history_types cimport CONTEXT_ALL
@@ -457,7 +457,8 @@ def enable_peer_access():
     whether it was allocated before this call or after, once something was allocated on both.  Each further device
     makes growth of the others dearer by one driver call.  The modules of accelrt.interop call it, since the
     libraries under which they put accelrt expect of its memory what cudaDeviceEnablePeerAccess does for their own.
-    Copies between devices need none of it.  Memory of a backend other than native stays as that has it.
+    Copies between devices need none of it; a captured one opens its two devices to each other itself.  Memory of a
+    backend other than native stays as that has it.
 
     Raises:
         CudaError: the driver refused for memory that there is; calling it again tries again.
@@ -467,6 +468,10 @@ def enable_peer_access():
         code = connect_peers()
     if code:
         raise_status(code, "memory_access")
+
+
+cdef int connect_devices(int device, int other) noexcept nogil:
+    return connect_two(registry.active(), device, other)
 
 
 def empty_cache():

@@ -150,6 +150,30 @@ def test_a_copy_between_devices_breaks_the_capture(rows, device, mode, of):
     rows.ok("memory_free", last, far)
 
 
+@pytest.mark.parametrize("of", ["src", "dst"])
+def test_a_copy_by_a_device_that_reaches_both_sides_is_captured(rows, device, of):
+    last = rows.ok("device_count") - 1
+    if last == 0 or not (rows.ok("can_access_peer", 0, last) and rows.ok("can_access_peer", last, 0)):
+        pytest.skip("this driver has no two devices that reach each other's memory")
+    for one, other in ((0, last), (last, 0)):
+        rows.ok("enable_peer", one, other)
+    far, on = rows.ok("memory_alloc", last, 4096), 0 if of == "src" else last
+    stream = rows.ok("stream_create", on, 1, 0)
+    rows.ok("capture_begin", on, stream, THREAD_LOCAL)
+    rows.ok("copy_async", on, stream, far, device, 4096)
+    graph = rows.ok("capture_end", on, stream)
+    exec_ = rows.ok("graph_instantiate", on, graph, 0)
+    rows.ok("fill", 0, 0, device, 9, 1, 4096)
+    rows.ok("device_synchronize", 0)
+    rows.ok("graph_launch", on, exec_, stream)
+    rows.ok("stream_synchronize", on, stream)
+    assert (rows.read(far, 4096) == 9).all()
+    rows.ok("graph_exec_destroy", exec_)
+    rows.ok("graph_destroy", graph)
+    rows.ok("stream_destroy", on, stream)
+    rows.ok("memory_free", last, far)
+
+
 def ended_elsewhere(rows, stream):
     """What another thread is answered when it ends the capture."""
     answers = []

@@ -109,7 +109,7 @@ cdef struct Work:
     Launch* launch     # of a KERNEL, one of its holders
     bint repeats       # a BRANCH that runs while, not if
     int known          # DST_KNOWN, SRC_KNOWN: memory that the driver knew, and has to know when it runs
-    bint across        # a COPY between two devices, which no capture takes
+    bint across        # a COPY of copy_peer or copy_across, which no capture takes
 
 cdef struct Operation:
     Work work

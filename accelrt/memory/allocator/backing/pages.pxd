@@ -2,6 +2,7 @@
 # released during driver calls.
 from libc.stdint cimport uintptr_t
 
+from accelrt.driver.table cimport Table
 from accelrt.memory.allocator.types cimport Heap, Page, Pool, Segment, Slot
 
 cdef int make_page(Pool* pool, size_t size, Page** out_page) noexcept nogil  # or smaller, if the device refuses the size
@@ -31,6 +32,9 @@ cdef int open_range(Pool* pool, uintptr_t address, size_t size, long* calls) noe
 cdef int join_peers(Pool* pool) noexcept nogil
 # From now on devices that have pools may use each other's pages, as far as they can.  Takes the pools' growth locks.
 cdef int connect_peers() noexcept nogil
+# Opens what two devices have now and will have to each other, pages and plain segments; PEER_ACCESS_UNSUPPORTED where they
+# cannot reach each other.  Breaks no capture.  Takes the growth locks of both.
+cdef int connect_two(Table* table, int device, int other) noexcept nogil
 
 # The file descriptors of pages that other processes map, kept while the page lives: to make one can take a driver half a
 # millisecond.  A descriptor keeps the page's memory, so it is closed before the page is released.  By the driver's handle of

@@ -12,6 +12,7 @@ from posix.unistd cimport close
 from accelrt.core.locks cimport (
     load_count, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock, spin_lock, spin_unlock, store_count,
 )
+from accelrt.driver.capture_guard cimport go_relaxed, restore_mode
 from accelrt.memory.allocator.address_table cimport claim_addresses
 from accelrt.memory.allocator.backing.plain cimport count_owner
 from accelrt.memory.allocator.event_ring cimport record_event
@@ -22,7 +23,7 @@ from accelrt.memory.allocator.metadata cimport append_hole, ensure_blocks
 from accelrt.memory.allocator.sizes cimport LARGE, round_up
 from accelrt.memory.allocator.stats cimport RESERVED_BYTES
 from accelrt.memory.allocator.types cimport HOLE, STITCHED, Block, Reservation
-from accelrt.status cimport NO_HOST_MEMORY, OUT_OF_MEMORY
+from accelrt.status cimport NO_HOST_MEMORY, OUT_OF_MEMORY, PEER_ACCESS_UNSUPPORTED
 
 cdef extern from "<pthread.h>" nogil:
     int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept)
@@ -42,6 +43,7 @@ cdef enum:
 
 cdef Pool* joined[DEVICES]  # all pools with pages; they are never freed
 cdef bint connected
+cdef long[DEVICES][DEVICES] connections  # 1: the pools of both are there, and open to each other
 cdef pthread_mutex_t joining  # guards both; the growth locks are taken under it
 
 cdef uintptr_t[MOST_FILES] filed  # pages' handles, and their descriptors; under files_lock
@@ -539,6 +541,46 @@ cdef int connect_peers() noexcept nogil:
         if code == 0 and joined[device] != NULL:
             code = connect(joined[device])
     pthread_mutex_unlock(&joining)
+    return code
+
+
+cdef int grant_both(Table* table, int device, int other) noexcept nogil:
+    # A device whose pool is made later is opened by the next call.
+    cdef bint both
+    cdef int code = 0
+    pthread_mutex_lock(&joining)
+    both = joined[device] != NULL and joined[other] != NULL
+    if joined[device] != NULL:
+        code = grant(joined[device], other)
+    if code == 0 and joined[other] != NULL:
+        code = grant(joined[other], device)
+    pthread_mutex_unlock(&joining)
+    if code == 0:
+        code = table.enable_peer(device, other)
+    if code == 0:
+        code = table.enable_peer(other, device)
+    if code == 0 and both:
+        store_count(&connections[device][other], 1)
+        store_count(&connections[other][device], 1)
+    return code
+
+
+cdef int connect_two(Table* table, int device, int other) noexcept nogil:
+    cdef int can = 0, mode
+    cdef int code = 0
+    if load_count(&connections[device][other]):
+        return 0
+    code = table.can_access_peer(device, other, &can)
+    if code == 0 and can:
+        code = table.can_access_peer(other, device, &can)
+    if code == 0 and not can:
+        code = PEER_ACCESS_UNSUPPORTED
+    if code == 0:
+        code = go_relaxed(table, &mode)
+    if code:
+        return code
+    code = grant_both(table, device, other)
+    restore_mode(table, mode)
     return code
 
 
