@@ -330,8 +330,8 @@ def mempool_class(torch: ModuleType) -> type:
         def sleep(self, keep: str = "host", *, exports: str = "refuse") -> SleepResult:
             """Gives the pool's memory back to its device, until wake(); see accelrt.MemPool.sleep.
 
-            torch's tensors of the pool are no exports: they own their memory, and accelrt sees nothing of what
-            torch does with it.  Until wake() nothing may touch them but their deletion.
+            torch's tensors of the pool are no exports: they own their memory, and accelrt sees nothing of
+            what torch does with it.  Until wake() nothing may touch them but their deletion.
             """
             return self._pool.sleep(keep, exports=exports)
 

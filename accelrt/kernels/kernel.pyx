@@ -1,7 +1,8 @@
 """Kernel: a function that a device runs, and its launches.
 
 A launch packs the arguments on the C stack, tells the allocators of memory that belongs to other streams, and calls the
-driver without the GIL, in a use of the arguments (accelrt/uses).  What is rare leaves by functions whose names end in _slow or is behind a flag.
+driver without the GIL, in a use of the arguments (accelrt/uses).  What is rare leaves by functions whose names end in
+_slow or is behind a flag.
 """
 from collections import namedtuple
 

@@ -25,7 +25,7 @@ from accelrt.buffers.operand cimport (
     Operand, follow_producer, is_asynchronous, keep, note_use, read_array, read_interface, read_operand,
 )
 cimport accelrt.driver.registry as registry
-from accelrt.memory.allocator.private.suspended cimport refuse_suspended, suspended_pools
+from accelrt.memory.allocator.private.suspended cimport refuse_suspended
 from accelrt.runtime import init
 from accelrt.runtime.capture_record cimport Record
 cimport accelrt.runtime.sanitizer_hooks as watch

@@ -220,24 +220,33 @@ cdef class MemPool:
             keep: "host" copies what is live to page-locked memory; "discard" lets the contents go: after wake() they are
                 undefined.  What is free in the pool is never kept.
             device: int, "cuda:1", ...; None is the pool's own.  Each device's part sleeps by itself.
+            exports: "refuse" raises BufferError where other libraries have memory of the pool by DLPack; "ignore" sleeps
+                all the same.  Until wake() nobody may then touch those arrays, with the CPU or a device.
         Returns:
             SleepResult: bytes and seconds.
         Raises:
+            BufferError: tensors that DLPack made of the pool's memory are alive.
             OutOfMemoryError: no page-locked memory for the contents.
             NotSupportedError: the device's memory is in plain segments (expandable_segments:False, or a device without
                 virtual memory), or the allocator's backend is not accelrt's own.
-            RuntimeError: it sleeps already, or a capture is under way on the device.
-            ValueError: keep is neither, or the pool was never used on that device.
+            RuntimeError: it sleeps already, or a capture is under way on the device, or the calling thread is in the midst
+                of a use of memory.
+            ValueError: keep or exports is neither, or the pool was never used on that device.
             CudaError: the driver refused, or work on the device failed.
+            KeyboardInterrupt: Ctrl-C while it waits, on the main thread; the pool is then as it was.
 
-        It waits for the device's work.  The first sleep takes the page-locked memory from the driver, which is slower than
-        the copies (host_seconds; pinned_num_register_threads of ACCELRT_ALLOC_CONF shares it among threads); the cache keeps
+        First it refuses later uses of the memory; then it waits for those that other threads have begun, until they are in
+        their streams, and for the device's work.  The first sleep takes the page-locked memory from the driver, which is
+        slower than the copies (host_seconds; pinned_num_register_threads of ACCELRT_ALLOC_CONF shares it among threads); the cache keeps
         it for the next one, until host_empty_cache().  After an error the pool is as it was; only where the driver refused
         to take memory back and then to give it again does it sleep (is_asleep), and wake() can be tried again.
 
-        While it sleeps, memory of it may be freed; allocations from it, copies, fills, launches and exports of it and
-        replays of graphs over it raise SleepingMemoryError.  What accelrt does not see, a kernel of others or a pointer
-        handed out before, must not touch it.
+        While it sleeps, memory of it may be freed; allocations from it, copies, fills, launches, collectives and exports of
+        it, reads and writes of files and replays of graphs over it raise SleepingMemoryError, until wake() has brought the
+        contents back.  What accelrt does not see must not touch it: a kernel of others, an address that was handed out
+        before, torch's tensors where accelrt is torch's allocator, whose memory sleeps with the pool.  An export by DLPack
+        is known from its making to its deleter's call.  The CUDA Array Interface and DLPack's tensors without an owner
+        (the C exchange API's) have no end, and stop no sleep: whoever took an address from them lets go of it before.
         """
         if self.number == 0:
             refuse_unmade(self)
@@ -476,6 +485,7 @@ def sleep(pool, keep="host", device=None, *, exports="refuse"):
             sleepable(tag) sleeps.
         keep: "host" or "discard".
         device: int, "cuda:1", ...; None is a MemPool's own, else the current device.
+        exports: "refuse" or "ignore".
     Returns:
         SleepResult.
     Raises:

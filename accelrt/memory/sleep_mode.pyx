@@ -94,8 +94,8 @@ cdef int refuse_exports(str call, int ordinal, uint64_t first, uint64_t second) 
     more = f" and {len(arrays) - NAMED} more" if len(arrays) > NAMED else ""
     raise BufferError(
         f"{call}: other libraries have memory of pool {(first, second)} of device {ordinal} by DLPack, from {len(arrays)} "
-        f"Array{'s' if len(arrays) > 1 else ''}: {names}{more}; they would read and write what is gone.  Drop their arrays, or "
-        "pass exports='ignore' and leave these alone until the pool is awake again")
+        f"Array{'s' if len(arrays) > 1 else ''}: {names}{more}; they would read and write what is gone.  Drop their arrays, "
+        "or pass exports='ignore' and leave these alone until the pool is awake again")
 
 
 cdef int close_and_wait(str call, int ordinal, uint64_t first, uint64_t second, bint ignores) except -1:
@@ -125,8 +125,8 @@ cdef object put_to_sleep(str call, int ordinal, uint64_t first, uint64_t second,
     if keep not in KEEPS:
         raise ValueError(f"keep is {keep!r}; it may be 'host', to keep the contents in page-locked memory, or 'discard'")
     if exports not in EXPORTS:
-        raise ValueError(f"exports is {exports!r}; it may be 'refuse', or 'ignore' where nobody touches what other libraries "
-                         "have of the memory")
+        raise ValueError(f"exports is {exports!r}; it may be 'refuse', or 'ignore' where nobody touches what other "
+                         "libraries have of the memory")
     keeps, ignores = keep == "host", exports == "ignore"
     require_native(call)
     watch.before_wait(call)

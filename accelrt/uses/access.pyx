@@ -104,8 +104,8 @@ cdef int refuse_inside(str call) except -1:
     cdef const Access* access = door.oldest
     while access != NULL:
         if access.thread == thread and not access.enqueued:
-            raise RuntimeError(f"{call}: the calling thread is in the midst of a use of memory, from which this was called (by a "
-                               "finalizer or a signal's handler); call it after that")
+            raise RuntimeError(f"{call}: the calling thread is in the midst of a use of memory, from which this was called "
+                               "(by a finalizer or a signal's handler); call it after that")
         access = access.next
     return 0
 
@@ -163,8 +163,23 @@ cdef list exported_from(int device, unsigned long long first, unsigned long long
 # --- forks ----------------------------------------------------------------------------------------------------------
 
 cdef void forget_uses() noexcept nogil:
-    # In a forked child: other threads' stacks are gone, and what they used is the parent's.
+    # In a forked child: other threads are gone, and their stacks with them.  The forking thread may be in a use, from which
+    # a signal's handler forked, say.
+    cdef unsigned long thread = PyThread_get_thread_ident()
+    cdef Access* access = door.oldest
+    cdef Access* after
     door.oldest = door.newest = NULL
+    while access != NULL:
+        after = access.next
+        if access.thread == thread:
+            access.next = NULL
+            access.before = door.newest
+            if door.newest != NULL:
+                door.newest.next = access
+            else:
+                door.oldest = access
+            door.newest = access
+        access = after
     forget_readers(&readers)
 
 

@@ -20,7 +20,7 @@ def set_first(where, arguments):
 
 
 class Scene:
-    """Memory of a pool that holds 7s, and every use of it: a name, the row that it calls, and the function."""
+    """Memory of a pool that holds 7s, and every use of it: a name, its row, and the function."""
 
     def __init__(self):
         self.pool = accelrt.MemPool()
@@ -29,6 +29,7 @@ class Scene:
         self.out = accelrt.zeros(SIZE, "u1")
         self.far = accelrt.zeros(SIZE, "u1", device=1)
         self.pinned = accelrt.PinnedBuffer(SIZE)
+        self.stream = accelrt.Stream()
         self.same = accelrt.elementwise("uint8 x", "uint8 y", "y = x")
         self.raw = accelrt.host_kernel(set_first, "uint8_t* at")
         self.same(self.array, out=self.out)
@@ -54,7 +55,7 @@ class Scene:
             "launch": ("kernel_launch", lambda: self.raw[1, 1](array)),
             "launch on another stream": (
                 "kernel_launch",
-                lambda stream=accelrt.Stream(): self.raw.launch(1, 1, (array.base,), stream=stream),
+                lambda: self.raw.launch(1, 1, (array.base,), stream=self.stream),
             ),
         }
 
@@ -99,6 +100,25 @@ def sleep_beside_every_use():
 
 def test_sleep_waits_for_every_use_that_began_before():
     in_child(sleep_beside_every_use)
+
+
+def sleep_beside_the_c_library():
+    faults, scene = wrap_host(), Scene()
+    library, size = ctypes.CDLL(accelrt.get_library()), ctypes.c_size_t
+    handle = size(accelrt.current_stream().cuda_stream)
+    inside, outside = size(scene.array.ptr), size(scene.out.ptr)
+    uses = {
+        "accelrt_copy to": ("copy", lambda: library.accelrt_copy(0, handle, inside, outside, size(512))),
+        "accelrt_copy from": ("copy", lambda: library.accelrt_copy(0, handle, outside, inside, size(512))),
+        "accelrt_fill": ("fill", lambda: library.accelrt_fill(0, handle, inside, 7, 1, size(512))),
+    }
+    assert library.accelrt_fill(0, handle, inside, 7, 1, size(512)) == 0  # which initialises the library
+    for name, (row, use) in uses.items():
+        sleeps_beside(faults, scene, name, row, use)
+
+
+def test_sleep_waits_for_uses_by_the_c_library():
+    in_child(sleep_beside_the_c_library)
 
 
 def frees_beside(faults, name):

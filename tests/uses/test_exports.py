@@ -65,7 +65,7 @@ def sleeps_by_tag():
     with memory.sleepable("weights of the test"):
         array = accelrt.zeros(4096, "u1")
     view = exported(array)
-    with pytest.raises(BufferError, match="memory.sleep: other libraries have memory of pool"):
+    with pytest.raises(BufferError, match=r"memory\.sleep: other libraries have memory of pool"):
         memory.sleep("weights of the test")
     memory.sleep("weights of the test", exports="ignore")
     memory.wake("weights of the test")
