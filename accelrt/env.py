@@ -309,7 +309,8 @@ VARIABLES = {
         Variable(
             "ACCELRT_SHARING_TIMEOUT",
             "30",
-            "seconds that a process waits for another one whose memory it opens, or that opens its own",
+            "seconds that a process waits for another one: whose memory it opens, that opens its own, or "
+            "that keeps a file of tuning results locked",
             read_seconds,
         ),
         Variable(

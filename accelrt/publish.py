@@ -100,19 +100,28 @@ class Writer(threading.Thread):
         self.over = threading.Event()
 
     def run(self) -> None:
-        try:
-            while not self.over.is_set():
+        failed = False
+        while not self.over.is_set():
+            try:
                 write(self.path, reading())
-                self.over.wait(self.seconds)
-        except (OSError, RuntimeError) as error:  # no disk, or no device any more: the process goes on
-            if sys.stderr is not None:
-                told = f"accelrt: what the pools hold is no longer published: {error}"
-                print(printable(told), file=sys.stderr)
+                failed = False
+            except Exception as error:  # a full disk, no descriptor, a lost device: it may pass
+                if not failed:
+                    tell(error)
+                failed = True
+            self.over.wait(self.seconds)
 
     def finish(self) -> None:
         self.over.set()
         self.join(LAST_SECONDS)
         remove(self.path)
+
+
+def tell(error: Exception) -> None:
+    with suppress(Exception):  # no descriptor, or one that is closed
+        if sys.stderr is not None:
+            text = f"what the pools hold is not published at present: {str(error) or type(error).__name__}"
+            print(printable(f"accelrt: {text}"), file=sys.stderr)
 
 
 def start(seconds: float = SECONDS) -> None:

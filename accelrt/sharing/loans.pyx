@@ -85,7 +85,6 @@ cdef class Loan:
         else:
             _loans[self.number] = weakref.ref(self)
 
-
     def withdraw(self):
         """Nobody finds it any more."""
         _tickets.pop(self.number, None)

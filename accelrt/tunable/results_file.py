@@ -17,17 +17,21 @@ import errno
 import fcntl
 import os
 import stat
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
+from accelrt import env
 from accelrt.core import files
+from accelrt.errors import PeerTimeoutError
 
 __all__ = ["Key", "Result", "append_lines", "check_field", "merge", "read", "read_untuned", "record_untuned"]
 
 Key = tuple[str, str]  # operation, parameters
 
+FIRST_PAUSE, LONGEST_PAUSE = 0.001, 0.1  # seconds between two attempts to lock a file
 MOST_BYTES = 1 << 26  # of a file that is read
 
 _recorded: set[tuple[str, str, str]] = set()  # file, operation, parameters: what was not tuned
@@ -108,16 +112,55 @@ def milliseconds(fields: list[str], path: str, number: int) -> float:
     return found
 
 
+def take_lock(descriptor: int, path: str) -> None:
+    """Waits for the lock of a file until ACCELRT_SHARING_TIMEOUT.
+
+    Raises:
+        PeerTimeoutError: another process has it all the time; it is an OSError too.
+    """
+    limit = env.value("ACCELRT_SHARING_TIMEOUT")
+    deadline, pause = time.monotonic() + limit, FIRST_PAUSE
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                holders = ", ".join(f"process {pid}" for pid in lock_holders(descriptor)) or "another process"
+                raise PeerTimeoutError(f"{holders} kept {path} locked for more than {limit:g} s") from None
+        time.sleep(pause)
+        pause = min(2 * pause, LONGEST_PAUSE)
+
+
+def lock_holders(descriptor: int) -> list[int]:
+    """The processes that have a file locked by flock, as far as the system tells (proc_locks(5))."""
+    try:
+        with open("/proc/locks") as file:
+            entries = [line.split() for line in file]
+    except OSError:
+        return []
+    inode = str(os.fstat(descriptor).st_ino)
+    return [
+        int(entry[4])
+        for entry in entries
+        if entry[1] == "FLOCK" and entry[5].rpartition(":")[2] == inode and int(entry[4]) > 0
+    ]
+
+
 @contextmanager
 def locked(path: str) -> Iterator[int]:
-    """The descriptor of a file, made if need be, while no other process that asks has it."""
+    """The descriptor of a file, made if need be, while no other process that asks has it.
+
+    Raises:
+        OSError: it cannot be opened, or another process has it for too long.
+    """
     while True:
         files.check_regular(path)  # a pipe would keep its reader waiting
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, 0o666)
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise files.irregular(path)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            take_lock(descriptor, path)
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(descriptor), os.stat(path)):
                     yield descriptor

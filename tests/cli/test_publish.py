@@ -33,7 +33,8 @@ def publish_and_look():
     end = time.monotonic() + 60
     while time.monotonic() < end:  # until the writer came round to it
         told = accelrt.publish.published()
-        if told and told[0].pools[0].live == 3 * MIB:
+        pool = told[0].pools[0] if told else None
+        if pool and (pool.live, pool.reserved) == (3 * MIB, accelrt.memory_reserved(0)):
             break
     (one,) = told
     assert (one.pid, one.driver) == (os.getpid(), "host")
@@ -163,3 +164,28 @@ def test_a_period_has_to_be_positive():
     code = "import accelrt\naccelrt.publish.start(0)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "ValueError: seconds is 0; it has to be positive" in done.stderr
+
+
+def fail_twice(*_):
+    """What stands for writing: twice it is refused, in ways that pass and ways that nobody foresaw."""
+    fail_twice.calls += 1
+    if fail_twice.calls <= 2:
+        raise (OSError(24, "Too many open files"), ZeroDivisionError("a bug"))[fail_twice.calls - 1]
+    fail_twice.passed.set()
+
+
+def publish_in_trouble():
+    import threading
+
+    fail_twice.calls, fail_twice.passed = 0, threading.Event()
+    publish.write = fail_twice
+    publish.start(0.001)
+    assert fail_twice.passed.wait(30)
+    publish.stop()
+
+
+def test_the_writer_outlives_what_it_cannot_write(tmp_path):
+    told = in_child(publish_in_trouble, XDG_RUNTIME_DIR=str(tmp_path))
+    assert (
+        told == "accelrt: what the pools hold is not published at present: [Errno 24] Too many open files\n"
+    )

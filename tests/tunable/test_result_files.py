@@ -249,3 +249,25 @@ def test_torchs_results_are_read(tunable):
         validators, results = results_file.read(str(path))
         assert "PT_VERSION" in validators
         assert results.keys() >= found.keys()
+
+
+def test_a_file_that_another_process_keeps_locked_is_waited_for_until_the_limit(tmp_path, monkeypatch):
+    path = tmp_path / "results.csv"
+    monkeypatch.setenv("ACCELRT_SHARING_TIMEOUT", "0.2")
+    code = (
+        "import fcntl, sys\n"
+        "file = open(sys.argv[1], 'w')\n"
+        "fcntl.flock(file, fcntl.LOCK_EX)\n"
+        "print('locked', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", code, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdout.readline() == "locked\n"
+    kept = rf"process {holder.pid} kept {path} locked for more than 0\.2 s"
+    with pytest.raises(accelrt.PeerTimeoutError, match=kept):
+        results_file.append_lines(str(path), ["a line"])
+    holder.communicate()
+    results_file.append_lines(str(path), ["a line"])
+    assert path.read_text() == "a line\n"
