@@ -9,12 +9,13 @@ Where accelrt runs on the host device, so do these: by a backend for tests alone
 codes            NCCL's numbers: elements, reductions, and what its calls answer
 collectives      torch.cuda.nccl's functions: lists of arrays, one a device
 communicator     one rank of a communicator: its operations, errors and end
-groups           groups of operations, and how operations are put into streams
+groups           how operations are put into streams, alone or in groups
 hold             who is in a call with a communicator's handle, so that nobody frees it
 host_for_tests   the host backend: ranks on host devices
 launcher         what torchrun, mpirun and Slurm say of this process's place
 limits           how long other ranks are waited for
 nvidia           NCCL: nccl4py and the library that it finds
+open_groups      a thread's open groups
 operands         arrays as collectives use them
 process_end      the interpreter's exit with communicators open, and forks
 reduction        sums of several ranks' elements, on the host
@@ -35,8 +36,8 @@ from accelrt.nccl.collectives import (
     version,
 )
 from accelrt.nccl.communicator import Communicator, init_all
-from accelrt.nccl.groups import group, group_end, group_start
 from accelrt.nccl.launcher import Place, place_from_environment
+from accelrt.nccl.open_groups import group, group_end, group_start
 from accelrt.nccl.rendezvous import exchange, init_from_environment
 
 __all__ = [

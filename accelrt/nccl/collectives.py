@@ -18,7 +18,7 @@ from accelrt.errors import NcclError, NotSupportedError
 from accelrt.nccl import operands, process_end
 from accelrt.nccl.codes import SUM
 from accelrt.nccl.communicator import Communicator, backend, init_all
-from accelrt.nccl.groups import group
+from accelrt.nccl.open_groups import group
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

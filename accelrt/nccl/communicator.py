@@ -16,9 +16,10 @@ from accelrt.devices.device import current_device, device, device_count, synchro
 from accelrt.errors import ForkedError, NcclError
 from accelrt.nccl import codes, operands, process_end
 from accelrt.nccl.codes import error_of
-from accelrt.nccl.groups import InGraph, Joining, Operation, await_ready, errors_of, groups, perform
-from accelrt.nccl.hold import Hold, Turn, calls_of
+from accelrt.nccl.groups import InGraph, Joining, Operation, await_ready, errors_of, perform
+from accelrt.nccl.hold import Hold, Once, Turn, calls_of
 from accelrt.nccl.limits import POLL_SECONDS, seconds_of
+from accelrt.nccl.open_groups import groups
 from accelrt.runtime import init
 
 if TYPE_CHECKING:
@@ -503,10 +504,11 @@ class Communicator:
         module, hold, place = self._backend, self._hold, self.device
         handle = None
 
-        def free() -> None:
+        def free_now() -> None:
             with place:
                 (module.abort if at_once else module.destroy)(handle)
 
+        free = Once(free_now)
         try:
             handle = hold.take(why)
             if handle is None:  # another thread ends it
@@ -514,19 +516,19 @@ class Communicator:
                     raise hold.refuse()
                 return
             self._await_calls(call)
+            if self._in_graphs:  # a capture came in between
+                hold.give(handle)
+                handle = None
+                self._refuse_graphs(call)
+            self._last_stream = None
+            process_end.live.discard(self)
+            if not hold.free_late(free):  # it does for a signal's handler, inside of what it interrupts
+                with errors_of(f"{call}({self._words})"):
+                    free()
         except BaseException:
             if handle is not None and not hold.free_late(free):
                 free()
             raise
-        if self._in_graphs:  # a capture came in between
-            hold.give(handle)
-            self._refuse_graphs(call)
-        self._last_stream = None
-        process_end.live.discard(self)
-        if hold.is_busy and hold.free_late(free):  # a signal's handler, inside of what it interrupts
-            return
-        with errors_of(f"{call}({self._words})"):
-            free()
 
     def _await_calls(self, call: str) -> None:
         end = time.monotonic() + self.timeout

@@ -1,10 +1,8 @@
-"""Groups of operations, and how operations are put into their streams."""
+"""Operations, and how they are put into their streams, alone or in groups."""
 
 from __future__ import annotations
 
 import contextlib
-import os
-import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -16,7 +14,7 @@ from accelrt.nccl.limits import POLL_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import ModuleType, TracebackType
+    from types import ModuleType
     from typing import Any
 
     from accelrt.arrays.array import Array
@@ -28,10 +26,6 @@ __all__ = [
     "Operation",
     "await_ready",
     "errors_of",
-    "group",
-    "group_end",
-    "group_start",
-    "groups",
     "perform",
 ]
 
@@ -126,63 +120,6 @@ class Joining:
             self.handle = module.init_rank(comm.size, self.name, comm.rank, comm.device_index, comm.timeout)
 
 
-class Groups(threading.local):
-    """A thread's open groups, and what was called in them."""
-
-    def __init__(self) -> None:
-        self.depth = 0
-        self.pending: list[Any] = []
-
-
-groups = Groups()
-
-
-def group_start() -> None:
-    """Opens a group on this thread: what is called until group_end() is put into the streams there, all at
-    once (ncclGroupStart).  Groups may be nested; the outermost counts."""
-    groups.depth += 1
-
-
-def group_end() -> None:
-    """Ends the group, and puts into the streams what was called in it.
-
-    Raises:
-        NcclError: NCCL refused an operation; those that came before it may be in their streams.
-        RuntimeError: no group is open on this thread.
-    """
-    if groups.depth == 0:
-        raise RuntimeError("group_end() without group_start() on this thread")
-    groups.depth -= 1
-    if groups.depth == 0:
-        pending, groups.pending = groups.pending, []
-        if pending:
-            perform(pending)
-
-
-class group:
-    """A group as a context: operations of several communicators of one thread, or transfers that wait for
-    each other.  If its body raises, none of them is put into a stream.
-
-    with accelrt.nccl.group():
-        for comm, array in zip(comms, arrays):
-            comm.all_reduce(array)
-    """
-
-    __slots__ = ()
-
-    def __enter__(self) -> None:
-        group_start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            group_end()
-        elif groups.depth:
-            groups.depth -= 1
-            groups.pending.clear()
-
-
 def perform(pending: list[Any]) -> None:
     """Puts operations into their streams: all at once, those of a group."""
     process_end.check_running()
@@ -230,16 +167,16 @@ def perform_in_turn(
 
 def perform_group(pending: list[Any], module: Any, handles: dict[Any, Any]) -> None:
     with pending[0].comm.device:
-        module.group_start()
-        for each in pending:
-            try:
+        try:
+            module.group_start()
+            for each in pending:
                 with errors_of_operation(each):
                     each.issue(module, handles.get(each.comm))
-            except BaseException:
-                module.group_abandon()
-                raise
-        with errors_of(f"group_end(operations={len(pending)}, the first being {pending[0].words})"):
-            module.group_end()
+            with errors_of(f"group_end(operations={len(pending)}, the first being {pending[0].words})"):
+                module.group_end()
+        except BaseException:
+            module.group_abandon()  # also one that was ended, or not begun: an interruption does not say
+            raise
 
 
 def settle(comm: Any, handle: Any, call: str, module: Any) -> None:
@@ -295,11 +232,3 @@ def errors_of_operation(operation: Any) -> Iterator[None]:
         yield
     except BackendError as error:
         raise error_of(error.code, error.text, operation.words) from None
-
-
-def _forget_in_child() -> None:
-    groups.depth = 0
-    groups.pending = []
-
-
-os.register_at_fork(after_in_child=_forget_in_child)

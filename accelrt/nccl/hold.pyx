@@ -119,6 +119,28 @@ cdef class Hold:
         return 0
 
 
+cdef class Once:
+    """Calls a function at the first call, and does nothing at later ones: who was interrupted may call it again.
+
+    Arguments:
+        function: callable without arguments.
+    """
+
+    cdef object function
+    cdef object __weakref__
+
+    def __init__(self, function not None):
+        self.function = function
+
+    def __reduce__(self):
+        refuse_copy(self, "it may have been called")
+
+    def __call__(self):
+        function, self.function = self.function, None
+        if function is not None:
+            function()
+
+
 cdef class Locks:
     """A context that holds some locks, which an interruption while it takes them leaves free.
 

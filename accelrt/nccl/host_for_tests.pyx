@@ -30,6 +30,8 @@ from accelrt.streams.stream cimport Stream
 
 cdef extern from "<unistd.h>" nogil:
     int usleep(unsigned int us)
+    int close(int file)
+    int getpid()
 
 cdef extern from *:
     """
@@ -324,6 +326,15 @@ cdef class Rank:
     cdef long pid
     cdef Stream last              # that an operation was put into
     cdef object __weakref__
+
+    def __dealloc__(self):
+        # One that was dropped before anybody could end it: its file is cleared away by whoever makes the next one.
+        if self.pid != getpid():
+            return
+        if self.memory is not None:
+            swap_count(&(<Shared*>&self.memory[0]).state[self.rank], JOINED, ABORTED)
+        if self.file >= 0:
+            close(self.file)
 
     def __reduce__(self):
         refuse_copy(self, "it is a rank of this process's")

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from accelrt.devices.device import device as current_device
 from accelrt.errors import NotSupportedError
-from accelrt.nccl.codes import BackendError
+from accelrt.nccl.codes import BYTE, BackendError
 
 if TYPE_CHECKING:
     from typing import Any
@@ -197,8 +197,10 @@ def group_end() -> None:
 
 
 def group_abandon() -> None:
-    """Ends a group in which a call failed; NCCL drops what it holds."""
-    with contextlib.suppress(bindings().NCCLError):  # the failed call's own
+    """Ends a group in which a call failed, or that was interrupted; NCCL drops what it holds."""
+    with contextlib.suppress(Exception):  # which fails, so that NCCL takes the group for failed
+        bindings().all_reduce(0, 0, 0, BYTE, 0, _bindings.Comm(), 0)
+    with contextlib.suppress(bindings().NCCLError):  # the failed call's own, or no group is open
         bindings().group_end()
 
 

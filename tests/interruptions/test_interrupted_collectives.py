@@ -1,0 +1,163 @@
+"""KeyboardInterrupt at every place of accelrt.nccl: no lock, group, descriptor, file or rank stays."""
+
+import contextlib
+import gc
+import glob
+import threading
+import time
+
+import launched
+import pytest
+from every_bytecode import Held, interrupt_everywhere
+
+import accelrt
+from accelrt import nccl
+from accelrt.nccl import collectives, host_for_tests, open_groups, process_end, rendezvous
+from accelrt.nccl.launcher import Place
+
+pytestmark = pytest.mark.host
+MODULES = [f"accelrt.nccl.{name}" for name in ("communicator", "groups", "collectives", "process_end")]
+
+
+class Ranks:
+    def __init__(self):
+        self.comms = nccl.init_all([0, 1], timeout=20)
+        self.arrays = [accelrt.full(10, rank + 1, "float32", rank) for rank in range(2)]
+
+
+def settle(comms):
+    """Ends what there is, on another thread: it would wait for a lock that stayed taken."""
+    told = []
+
+    def end():
+        for each in comms:
+            for lock in (each._hold.order, each._hold.calling):
+                told.append(lock.acquire(timeout=10))
+                lock.release()
+            told.append(not each._hold.is_busy)
+            each.abort()
+
+    thread = threading.Thread(target=end)
+    thread.start()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert all(told)
+    assert open_groups.groups.depth == 0
+    assert open_groups.groups.pending == []
+    for rank in range(2):
+        accelrt.synchronize(rank)
+
+
+def check(ranks):
+    settle(ranks.comms)
+    assert not any(each._hold.has_handle for each in process_end.live)
+
+
+def in_group(ranks):
+    with nccl.group():
+        for comm, array in zip(ranks.comms, ranks.arrays, strict=True):
+            comm.all_reduce(array)
+    for comm in ranks.comms:
+        comm.synchronize(timeout=20)
+
+
+def test_a_group():
+    places, raised = interrupt_everywhere(in_group, MODULES, Ranks, check)
+    assert raised == places > 50
+
+
+def end_both(ranks):
+    ranks.comms[0].abort()
+    ranks.comms[1].close()
+
+
+def test_the_end_of_communicators():
+    places, raised = interrupt_everywhere(end_both, MODULES, Ranks, check)
+    assert raised == places > 20
+
+
+def make(found):
+    found += nccl.init_all([0, 1], timeout=20)
+
+
+def check_made(found):
+    # Those that were made and not yet handed over are the exit's.
+    rest = list(process_end.live)
+    settle([*found, *(each for each in rest if each not in found)])
+    gc.collect()
+    process_end.abandoned.clear()
+    for each in nccl.init_all([0, 1]):  # clears away
+        each.close()
+    assert glob.glob(host_for_tests.prefix() + "*") == []
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_the_making_of_communicators():
+    check_made([])
+    held = Held()
+    places, raised = interrupt_everywhere(make, MODULES, list, check_made)
+    held.check()
+    assert raised == places > 10
+
+
+def lists(arrays):
+    nccl.all_reduce(arrays)
+
+
+def two_arrays():
+    return [accelrt.full(10, rank + 1, "float32", rank) for rank in range(2)]
+
+
+def check_lists(arrays):
+    nccl.all_reduce(arrays)  # with the communicators that are kept, or new ones
+    for rank in range(2):
+        accelrt.synchronize(rank)
+    for devices in list(collectives._made):
+        comms = collectives._made[devices]
+        settle(comms)
+        collectives._drop(devices)
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_function_over_a_list():
+    places, raised = interrupt_everywhere(lists, MODULES, two_arrays, check_lists)
+    assert raised == places > 50
+    settle(list(process_end.live))
+    process_end.abandoned.clear()
+
+
+class Meeting:
+    """Rank 0 or 1 on this thread, and the other one on another."""
+
+    def __init__(self, rank):
+        port = launched.free_port()
+        places = [Place("torchrun", each, 2, each, 2, "127.0.0.1", port, False, "job") for each in range(2)]
+        end = time.monotonic() + 0.3
+        server = rendezvous._Server(places[0], 0, bytes(128), end, 0.3)
+        asker = rendezvous._Asker(places[1], 0, end, 0.3, bytes(16))
+        self.mine, other = (server.serve, asker.ask) if rank == 0 else (asker.ask, server.serve)
+        self.thread = threading.Thread(target=self.run, args=(other,))
+        self.thread.start()
+
+    def run(self, function):
+        with contextlib.suppress(TimeoutError, OSError):
+            function()
+
+    def end(self):
+        self.thread.join(20)
+        assert not self.thread.is_alive()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rendezvous(rank):
+    held = Held()
+
+    def meet(meeting):
+        with contextlib.suppress(TimeoutError):
+            meeting.mine()
+
+    places, raised = interrupt_everywhere(
+        meet, [rendezvous], lambda: Meeting(rank), Meeting.end, places=range(1, 120, 11)
+    )
+    held.check()
+    assert raised == places > 5
