@@ -53,11 +53,18 @@ def describe_codes(function: Callable[[int], tuple[str, str]]) -> None:
     _describe = function
 
 
-class ArgumentError(ValueError, RuntimeError):
+class Plain(Exception):
+    """One of a text alone, as inspect.signature tells."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+
+
+class ArgumentError(Plain, ValueError, RuntimeError):
     """An argument has a value that the call does not take; torch raises a RuntimeError there."""
 
 
-class ArgumentTypeError(TypeError, RuntimeError, AssertionError):
+class ArgumentTypeError(Plain, TypeError, RuntimeError, AssertionError):
     """An argument has a type that the call does not take; torch raises one of the others there."""
 
 
@@ -72,7 +79,7 @@ class InvalidDeviceTypeError(InvalidDeviceError, TypeError):
     """What was given is of a type that names no device."""
 
 
-class PeerTimeoutError(RuntimeError, TimeoutError):
+class PeerTimeoutError(Plain, RuntimeError, TimeoutError):
     """Another process, on which this one depends, did not do its part in time; the text names it."""
 
 
@@ -230,19 +237,19 @@ class CompileError(RuntimeError):
         return (type(self), (self.args[0], self.log, self.source_name, self.compiler))
 
 
-class CompilerNotFoundError(RuntimeError):
+class CompilerNotFoundError(Plain, RuntimeError):
     """The compiler or linker that a kernel needs is not installed; the text says how to install it."""
 
 
-class DriverNotFoundError(RuntimeError):
+class DriverNotFoundError(Plain, RuntimeError):
     """No driver, or no device, of the kind that was asked for."""
 
 
-class ForkedError(RuntimeError):
+class ForkedError(Plain, RuntimeError):
     """A child forked after initialisation used the device."""
 
 
-class DeferredCudaCallError(Exception):
+class DeferredCudaCallError(Plain, Exception):
     """A call queued by lazy_call failed at initialisation; the text ends with who queued it."""
 
 
@@ -261,19 +268,19 @@ class RaceError(RuntimeError):
         return (type(self), (self.args[0],))
 
 
-class RaceWarning(UserWarning):
+class RaceWarning(Plain, UserWarning):
     """The same, where the race detector is told to warn."""
 
 
-class SyncDebugError(RuntimeError):
+class SyncDebugError(Plain, RuntimeError):
     """A call would have waited for the device, which set_sync_debug_mode("error") forbids."""
 
 
-class SyncDebugWarning(UserWarning):
+class SyncDebugWarning(Plain, UserWarning):
     """A call waits for the device, which set_sync_debug_mode("warn") tells."""
 
 
-class IdentityError(RuntimeError):
+class IdentityError(Plain, RuntimeError):
     """What the driver says of a device is not what NVML says of it; the text shows both."""
 
 
@@ -317,7 +324,7 @@ class ReadingError(RuntimeError):
         return (type(self), (self.args[0], self.code, self.name, self.reading))
 
 
-class UnregisteredFileError(RuntimeError, AssertionError):
+class UnregisteredFileError(Plain, RuntimeError, AssertionError):
     """A GdsFile is closed, or not registered with cuFile, or is so already; torch asserts that."""
 
 

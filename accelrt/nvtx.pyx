@@ -1,3 +1,4 @@
+# cython: embedsignature=False
 """Marks and ranges in the timeline of a profiler (NVIDIA Tools Extension), with torch.cuda.nvtx's names.
 
     accelrt.nvtx.mark("batch read")
@@ -83,7 +84,8 @@ cdef str text_of(object msg):
 
 
 cdef class Domain:
-    """Marks and ranges under a name of their own, which a profiler can show or leave out as a whole; see get_domain.
+    """Domain(*args)\n--\n\n\
+    Marks and ranges under a name of their own, which a profiler can show or leave out as a whole; see get_domain.
 
     Attributes:
         name: str.

@@ -1,3 +1,4 @@
+# cython: embedsignature=False
 """Array: memory with a shape, a type and strides.  Views share the memory; nothing here reads it."""
 import operator
 
@@ -164,7 +165,8 @@ cdef Array new_view(Array source, uintptr_t ptr, Py_ssize_t ndim):
 
 @cython.no_gc_clear  # __dealloc__ needs the base
 cdef class Array:
-    """Memory with a shape, a type and strides: a view of a Buffer, of page-locked memory, or of another library's
+    """Array(memory, shape=None, dtype="uint8", *, strides=None, offset=0, readonly=False)\n--\n\n\
+    Memory with a shape, a type and strides: a view of a Buffer, of page-locked memory, or of another library's
     array.  accelrt.empty(), zeros(), full(), asarray() and from_dlpack() make one with its memory.
 
         numbers = accelrt.Array(buffer, (3, 4), "float32", offset=64)

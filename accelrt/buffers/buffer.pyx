@@ -1,3 +1,4 @@
+# cython: embedsignature=False
 """Owners of memory, which free it when they die, or when told to; and memory of the user's, page-locked for a while."""
 import numbers
 import operator
@@ -35,7 +36,8 @@ cdef enum:
 
 
 cdef class Buffer:
-    """Bytes on a device, from the caching allocator; freed with the object.
+    """Buffer(nbytes, device=None, stream=None)\n--\n\n\
+    Bytes on a device, from the caching allocator; freed with the object.
 
         with accelrt.Buffer(1 << 20) as buffer:
             buffer.copy_from(array)
@@ -225,7 +227,8 @@ cdef Buffer new_buffer(size_t nbytes, Stream stream):
 
 
 cdef class PinnedBuffer:
-    """Page-locked host memory from the cache, which copies read and write without a stage and asynchronously.
+    """PinnedBuffer(nbytes, device=None)\n--\n\n\
+    Page-locked host memory from the cache, which copies read and write without a stage and asynchronously.
     It has the buffer protocol: numpy.frombuffer(pinned, dtype) is an array on it.
 
     Arguments:
@@ -486,7 +489,8 @@ cdef int unlock_pages(int device, uintptr_t address) noexcept nogil:
 
 
 cdef class RegisteredMemory:
-    """Memory of the user's own, page-locked until unregister() or the object's end (cuMemHostRegister).
+    """RegisteredMemory(memory, device=None)\n--\n\n\
+    Memory of the user's own, page-locked until unregister() or the object's end (cuMemHostRegister).
 
         with accelrt.register_host(array):
             buffer.copy_from(array, blocking=False)

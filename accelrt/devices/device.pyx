@@ -1,3 +1,4 @@
+# cython: embedsignature=False
 """Devices: how many, which one is current, and what a caller may call one.
 
 The current device is the driver's own current context of the calling thread, so that accelrt and other
@@ -187,7 +188,8 @@ cdef bint is_nowhere(object given) except -1:
 
 @cython.freelist(8)
 cdef class device:
-    """A device, and the context in which it is the current one.
+    """device(device)\n--\n\n\
+    A device, and the context in which it is the current one.
 
         with accelrt.device(1):
             ...

@@ -1,3 +1,4 @@
+# cython: embedsignature=False
 """The contexts in which work is captured: of a graph, and of the body of a conditional node.
 
 A conditional node is a part of a graph that a replay does or leaves out.  Its condition is set on the device, by a node
@@ -45,7 +46,9 @@ def is_current_stream_capturing():
 # --- the context of a graph ----------------------------------------------------------------------------------
 
 cdef class graph:
-    """The context in which work is captured into a graph instead of run.
+    """graph(cuda_graph, pool=None, stream=None, capture_error_mode="global", *, \
+    synchronize=False, empty_cache=False)\n--\n\n\
+    The context in which work is captured into a graph instead of run.
 
     Arguments:
         cuda_graph: CUDAGraph.

@@ -1,3 +1,4 @@
+# cython: embedsignature=False
 """Graphs: work that is captured from streams once and replayed in one call.
 
 A capture is a transaction: whatever fails in it, the stream leaves the capture, the memory goes back to
@@ -87,7 +88,8 @@ def provide_body_type(kind):
 
 @cython.no_gc_clear  # a destructor that finds no record would leave the stream in its capture
 cdef class CUDAGraph:
-    """Work captured from streams, to be replayed any number of times.
+    """CUDAGraph(keep_graph=False)\n--\n\n\
+    Work captured from streams, to be replayed any number of times.
 
         g = accelrt.CUDAGraph()
         with accelrt.graph(g):

@@ -16,7 +16,12 @@ class RemovableHandle:
     It keeps the hook alive, and not the object that the hook is registered with.
     """
 
-    __slots__ = ("__weakref__", "before", "hook", "place")
+    __slots__ = {
+        "__weakref__": None,
+        "before": "bool, whether it is called before what it is registered with, not after.",
+        "hook": "the function.",
+        "place": "list of RemovableHandle, where it is registered.",
+    }
 
     def __init__(self, place: list[RemovableHandle], hook: Callable[[Any], object], before: bool) -> None:
         self.place = place

@@ -1,3 +1,4 @@
+# cython: embedsignature=False
 """Elementwise kernels: a line of C for one element, computed for every element of arrays.
 
 What a call needs to know of its types, shapes and strides is decided once (elementwise_plan.py), and found again by the
@@ -242,7 +243,8 @@ cdef object wrap(object value, object stream):
 
 
 cdef class ElementwiseKernel:
-    """What elementwise() makes; called with arrays and numbers.
+    """ElementwiseKernel(inputs, outputs, operation, name="elementwise", preamble="", options=())\n--\n\n\
+    What elementwise() makes; called with arrays and numbers.
 
     Attributes:
         inputs, outputs: tuple, the declarations.

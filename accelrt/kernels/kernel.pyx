@@ -1,3 +1,4 @@
+# cython: embedsignature=False
 """Kernel: a function that a device runs, and its launches.
 
 A launch packs the arguments on the C stack, tells the allocators of memory that belongs to other streams, and calls the
@@ -159,7 +160,8 @@ cdef Kernel make_kernel(Loaded loaded, uintptr_t handle, int device_index, str n
 
 @cython.no_gc_clear  # the destructor keeps the module until the launches are past
 cdef class Kernel:
-    """A function that a device runs; of a Module, or made by host_kernel.
+    """Kernel()\n--\n\n\
+    A function that a device runs; of a Module, or made by host_kernel.
 
         kernel = module.function("saxpy", "float a, const float* x, float* y, int n")
         kernel[blocks, threads](2.0, x, y, n)
@@ -461,7 +463,8 @@ cdef inline int put_in(
 
 @cython.freelist(16)
 cdef class Launcher:
-    """A kernel with the size of its launches: what kernel[grid, block] is.  Calling it launches; it may be kept, and
+    """Launcher()\n--\n\n\
+    A kernel with the size of its launches: what kernel[grid, block] is.  Calling it launches; it may be kept, and
     called by several threads."""
 
     def __init__(self):

@@ -1,3 +1,4 @@
+# cython: embedsignature=False
 """Modules: code that is loaded onto a device, with the kernels in it; and kernels of the host device by pointer."""
 import os
 import sys
@@ -127,7 +128,8 @@ cdef tuple read_image(object image):
 
 
 cdef class Module:
-    """Code that is loaded onto a device.
+    """Module(image, device=None)\n--\n\n\
+    Code that is loaded onto a device.
 
         with accelrt.Module("kernels.cubin") as module:
             saxpy = module.function("saxpy", "float a, const float* x, float* y, int n")

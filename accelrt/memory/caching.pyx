@@ -1,3 +1,4 @@
+# cython: embedsignature=False
 """The caching allocator as Python sees it: torch.cuda.memory's names for raw pointers.
 
 A hit keeps the GIL; whatever may wait lets go of it.
@@ -583,7 +584,8 @@ cdef tuple registered = ()  # of FreeMemoryCallback, in order; replaced as a who
 
 
 cdef class FreeMemoryCallback:
-    """A registered function; remove() ends it.  Made by register_free_memory_callback."""
+    """FreeMemoryCallback()\n--\n\n\
+    A registered function; remove() ends it.  Made by register_free_memory_callback."""
 
     cdef object function
     cdef object __weakref__

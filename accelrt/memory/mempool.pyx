@@ -1,3 +1,4 @@
+# cython: embedsignature=False
 """Memory pools of the user's own: what a thread allocates inside use_mem_pool lies apart from the rest; and the state of
 a pool, kept and gone back to: torch._C's _cuda_getCheckpointState and its kin.
 
@@ -95,7 +96,8 @@ cdef dict figures_of(PrivateStats stats):
 
 
 cdef class MemPool:
-    """A pool of device memory apart from the rest, as torch.cuda.MemPool.
+    """MemPool(allocator=None, use_on_oom=False, no_split=False, *, limit=None, device=None)\n--\n\n\
+    A pool of device memory apart from the rest, as torch.cuda.MemPool.
 
         pool = accelrt.MemPool(limit=1 << 30)
         with accelrt.use_mem_pool(pool):
@@ -300,7 +302,8 @@ cdef class MemPool:
 
 
 cdef class use_mem_pool:
-    """The context in which what the calling thread allocates on a device comes from a pool.
+    """use_mem_pool(pool, device=None)\n--\n\n\
+    The context in which what the calling thread allocates on a device comes from a pool.
 
         with accelrt.use_mem_pool(pool):
             ...
@@ -412,7 +415,8 @@ def tag_pool(name):
 
 
 cdef class sleepable(use_mem_pool):
-    """The context in which what the calling thread allocates has a tag and can be put to sleep by it.
+    """sleepable(name)\n--\n\n\
+    The context in which what the calling thread allocates has a tag and can be put to sleep by it.
 
         with accelrt.memory.sleepable("weights"):
             weights = load()
@@ -540,7 +544,8 @@ cdef int raise_reason(int code, str call, tuple pool, int ordinal) except -1:
 
 
 cdef class PoolCheckpoint:
-    """The state of a memory pool at one moment: its segments and blocks.  Made by get_checkpoint_state.
+    """PoolCheckpoint()\n--\n\n\
+    The state of a memory pool at one moment: its segments and blocks.  Made by get_checkpoint_state.
 
     It does not hold the pool's memory: a MemPool, or a graph that was captured into the pool, does.
     """

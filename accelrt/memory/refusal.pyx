@@ -1,3 +1,4 @@
+# cython: embedsignature=False
 """The out of memory error: its fields, its text, and the functions that are told of it.
 
 Nothing here holds a lock, allocates device memory, or is run before a request was refused.  What fails while the figures
@@ -207,7 +208,8 @@ cdef tuple observers = ()  # of OutOfMemoryObserver, in order; replaced as a who
 
 
 cdef class OutOfMemoryObserver:
-    """A registered function; remove() ends it.  Made by attach_out_of_memory_observer."""
+    """OutOfMemoryObserver()\n--\n\n\
+    A registered function; remove() ends it.  Made by attach_out_of_memory_observer."""
 
     cdef object function
     cdef object __weakref__

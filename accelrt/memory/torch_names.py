@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import warnings
 
+from accelrt.core import files
 from accelrt.memory.history.recording import record_history
 from accelrt.memory.history.snapshot_file import dump_snapshot
 from accelrt.memory.history.snapshots import snapshot
@@ -180,9 +181,6 @@ def _record_as_before(
     )
 
 
-_record_memory_history.__wrapped__ = _record  # type: ignore[attr-defined]  # what inspect.signature tells
-
-
 def _snapshot(device: DeviceArgument | None = None, augment_with_fx_traces: bool = False) -> dict[str, Any]:
     """snapshot() of all devices, whatever device is, as in torch; there are no traces of FX here."""
     return snapshot()
@@ -191,6 +189,30 @@ def _snapshot(device: DeviceArgument | None = None, augment_with_fx_traces: bool
 def _dump_snapshot(filename: str = "dump_snapshot.pickle", augment_with_fx_traces: bool = False) -> None:
     """dump_snapshot(filename, "torch"): a pickle that pytorch.org/memory_viz opens."""
     dump_snapshot(filename, "torch")
+
+
+def _save_segment_usage(filename: str = "output.svg", snapshot: dict[str, Any] | None = None) -> None:
+    """Writes a flame graph of all segments, with their blocks and the stacks of live ones, as SVG.
+
+    Arguments:
+        filename: str or path.
+        snapshot: dict, of _snapshot() or load_snapshot(); None is the state now.
+    Raises:
+        OSError: the file cannot be written.
+    """
+    write_flame_graph(filename, snapshot, "of_segments", "segments")
+
+
+def _save_memory_usage(filename: str = "output.svg", snapshot: dict[str, Any] | None = None) -> None:
+    """The same of live memory alone, by stream and stack."""
+    write_flame_graph(filename, snapshot, "of_memory", "live memory")
+
+
+def write_flame_graph(filename: str, given: dict[str, Any] | None, kind: str, title: str) -> None:
+    from accelrt.memory.history import flame_svg  # which few programs need
+
+    paths = getattr(flame_svg, kind)(snapshot() if given is None else given)
+    files.write(filename, [flame_svg.flame_graph(paths, title).encode("utf-8", "replace")])
 
 
 def _set_allocator_settings(env: str) -> None:

@@ -83,6 +83,7 @@ class Generator:
 
     @property
     def device(self) -> device_type:
+        """The device whose numbers it draws."""
         return device_type(self._ordinal)
 
     @property
@@ -92,6 +93,7 @@ class Generator:
 
     @property
     def geometry(self) -> tuple[int, int]:
+        """(int, int): the multiprocessors, and threads of each, of the device that it draws like."""
         if self._geometry is not None:
             return self._geometry
         if self._own_geometry is None:

@@ -1,3 +1,4 @@
+# cython: embedsignature=False
 """Which stream is current on each thread, and the contexts that change that.
 
 One file, since the contexts exchange the pointers of the thread's current streams themselves: calls into another
@@ -312,7 +313,8 @@ cdef int drop_inner(int index) except -1:
 
 @cython.freelist(8)
 cdef class StreamContext:
-    """The context in which a stream, and its device, are current; see stream()."""
+    """StreamContext(stream)\n--\n\n\
+    The context in which a stream, and its device, are current; see stream()."""
 
     def __init__(self, stream):
         if stream is not None and not isinstance(stream, Stream):

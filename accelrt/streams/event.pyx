@@ -1,3 +1,4 @@
+# cython: embedsignature=False
 """Events: points in a stream's work that others can wait for, ask about and time; and the pool of driver events.
 
 The driver's event is taken from the pool at the first record.  Events without the interprocess flag are handed out again
@@ -194,7 +195,8 @@ cdef void leave(PooledEvent* event) noexcept:
 
 
 cdef class Event(Waitable):
-    """A point in a stream's work.
+    """Event(enable_timing=False, blocking=False, interprocess=False, external=False)\n--\n\n\
+    A point in a stream's work.
 
     Arguments:
         enable_timing: bool, keep the time at which the point was passed, for elapsed_time.

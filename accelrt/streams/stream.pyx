@@ -1,3 +1,4 @@
+# cython: embedsignature=False
 """Streams: queues of work on a device, the driver's own or other libraries'.
 
 Which one is current on a thread, and the contexts that change that, are in current.pyx, which gives this module what a
@@ -185,7 +186,8 @@ cdef Waitable event_of(object event):
 
 
 cdef class Stream:
-    """A queue of work on one device: what is put in runs in that order.
+    """Stream(device=None, priority=0, *, stream_id=None, device_index=None, device_type=None)\n--\n\n\
+    A queue of work on one device: what is put in runs in that order.
 
     Arguments:
         device: int, "cuda:1", "host:0", an object with an index, or None for the current device.

@@ -177,10 +177,12 @@ class Operation:
         return self._arguments(params)
 
     def ordinal_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+        """The ordinal of the device that a call runs on: its arrays', or the current one."""
         found = argument_rules.ordinal_of_arrays([args, kwargs])
         return current_device() if found is None else found
 
     def known(self, ordinal: int, params: str) -> Function | None:
+        """The candidate that results name for a device and arguments; None where there is none."""
         result = results.find(ordinal, self.name, params)
         if result is None:
             return None
@@ -195,6 +197,7 @@ class Operation:
         return found
 
     def find(self, ordinal: int, params: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Result:
+        """Times the candidates with a call's arguments, and keeps the fastest."""
         switches.say(2, f"{self.name}({params}): {len(self._functions)} candidates")
         with device_type(ordinal):
             stream = current_stream(ordinal)

@@ -1,3 +1,4 @@
+# cython: embedsignature=False
 """Where the allocator's memory comes from: accelrt's own pool, the driver's, or a library's.
 
 The choice is the process's, and is made before the first use of any device's memory.  The library's functions are the
@@ -205,7 +206,8 @@ cdef class Allocator:
 
 
 cdef class CUDAPluggableAllocator(Allocator):
-    """An allocator in a shared library, for change_current_allocator and MemPool.
+    """CUDAPluggableAllocator(path_to_so_file, alloc_fn_name, free_fn_name)\n--\n\n\
+    An allocator in a shared library, for change_current_allocator and MemPool.
 
     Arguments:
         path_to_so_file: str or path, of the library; one without a slash is looked for as dlopen does.

@@ -1,3 +1,4 @@
+# cython: embedsignature=False
 """Memory from two Python functions, for libraries whose allocators are Python objects.
 
 The functions run with the GIL, with the device current, in relaxed capture mode, and without the pool's lock.  The
@@ -138,7 +139,8 @@ cdef int give(ExternalPool* pool, const Record* record) noexcept nogil:
 # --- the allocator --------------------------------------------------------------------------------------------
 
 cdef class CallbackAllocator(Allocator):
-    """An allocator of two Python functions, for change_current_allocator.
+    """CallbackAllocator(allocate, free, name="callbacks")\n--\n\n\
+    An allocator of two Python functions, for change_current_allocator.
 
     Arguments:
         allocate: callable as allocate(size, device, stream): bytes, an ordinal, and a stream's handle as int.  It

@@ -9,6 +9,7 @@ compact_form    a history as a streamed file of sections with checksums, and bac
 torch_form      the same as a pickle that torch's viewers open, and back
 unpickler       pickles of plain data alone, read without running anything of them
 snapshot_file   dump_snapshot and load_snapshot
+flame_svg       flame graphs of a snapshot (torch's _save_memory_usage and _save_segment_usage)
 drain           a program's events, written to a file while it runs (ACCELRT_RECORD)
 
 The events themselves are in memory/allocator/event_ring.  DESIGN.md describes the files.

@@ -1,3 +1,4 @@
+# cython: embedsignature=False
 """The recorder: which events, stacks and tags the allocator keeps of what programs do.
 
 Nothing is paid while it is off and no tag was used: then no stand-in leads the fast path to it (memory/allocator/pool.pyx).
@@ -204,7 +205,8 @@ cdef uint32_t number_of(str name, list names, dict numbers, object most, str wha
 
 
 cdef class tag:
-    """Gives what the thread allocates inside a name, whose bytes memory_stats, snapshots and errors tell.
+    """tag(name)\n--\n\n\
+    Gives what the thread allocates inside a name, whose bytes memory_stats, snapshots and errors tell.
 
         with accelrt.memory.tag("kv cache"):
             keys = accelrt.empty((1024, 1024), dtype="float16")
@@ -259,7 +261,8 @@ cdef class tag:
 
 
 cdef class annotate:
-    """Marks a part of the program in the recorded events: torch's external annotations.
+    """annotate(name)\n--\n\n\
+    Marks a part of the program in the recorded events: torch's external annotations.
 
         with accelrt.memory.annotate("forward"):
             ...

@@ -1,0 +1,113 @@
+"""Flame graphs of a snapshot as SVG: torch.cuda.memory._save_segment_usage and _save_memory_usage.
+
+Every box is a name, as wide as the bytes below it; what is inside it stands above it.  Hovering tells the
+bytes.
+"""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING
+
+from accelrt.core.printable import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing import Any
+
+__all__ = ["flame_graph", "of_memory", "of_segments"]
+
+WIDTH, HEIGHT = 1200.0, 16  # of the picture, and of a box
+LEAST = 0.3  # of a box's width; narrower ones are left out
+DEEPEST = 256  # names of a path
+LETTER = 7.0  # width of one
+COLOURS = ("#e5735f", "#e89b5a", "#e3bb54", "#c9b458", "#d98a7b", "#dfa878")
+
+Path = tuple[str, ...]  # the outermost name first
+
+
+def frame_name(frame: dict[str, Any]) -> str:
+    return f"{frame['name']} ({frame['filename'].rpartition('/')[2]}:{frame['line']})"
+
+
+def stack_of(place: dict[str, Any]) -> Path:
+    """The names of a stack, the outermost first."""
+    return tuple(frame_name(frame) for frame in (place.get("frames") or [])[:DEEPEST][::-1])
+
+
+def of_memory(snapshot: dict[str, Any]) -> Iterator[tuple[Path, int]]:
+    """The live blocks of a snapshot by stream and by the stack that allocated them."""
+    for segment in snapshot["segments"]:
+        for block in segment["blocks"]:
+            if block["state"] != "inactive":
+                yield (f"stream {segment['stream']:#x}", *stack_of(block)), block["size"]
+
+
+def of_segments(snapshot: dict[str, Any]) -> Iterator[tuple[Path, int]]:
+    """All blocks of a snapshot by stream, by segment and by state, the live ones by stack too."""
+    for segment in snapshot["segments"]:
+        place = f"stream {segment['stream']:#x}", f"segment {segment['address']:#x}"
+        for block in segment["blocks"]:
+            yield (*place, block["state"], *stack_of(block)), block["size"]
+
+
+class Box:
+    """A name, and the boxes inside it by theirs."""
+
+    __slots__ = ("inside", "size")
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.inside: dict[str, Box] = {}
+
+
+def tree_of(paths: Iterable[tuple[Path, int]]) -> Box:
+    root = Box()
+    for path, size in paths:
+        box = root
+        box.size += size
+        for name in path:
+            box = box.inside.setdefault(name, Box())
+            box.size += size
+    return root
+
+
+def flame_graph(paths: Iterable[tuple[Path, int]], title: str) -> str:
+    """The picture, a text of SVG.
+
+    Arguments:
+        paths: (names, bytes), the outermost name first.
+        title: str, the lowest box.
+    """
+    root = tree_of(paths)
+    scale = WIDTH / max(root.size, 1)
+    boxes, deepest = [], 0
+    todo = [(title, root, 0, 0.0)]
+    while todo:
+        name, box, depth, left = todo.pop()
+        if box.size * scale < LEAST:
+            continue
+        boxes.append((name, box.size, depth, left))
+        deepest = max(deepest, depth)
+        for inner, inside in sorted(box.inside.items()):
+            todo.append((inner, inside, depth + 1, left))
+            left += inside.size * scale
+    height = (deepest + 1) * HEIGHT
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH:.0f}" height="{height}" '
+        f'font-family="monospace" font-size="11">'
+    ]
+    lines += [drawn(*box, scale, height) for box in boxes]
+    return "\n".join([*lines, "</svg>", ""])
+
+
+def drawn(name: str, size: int, depth: int, left: float, scale: float, height: int) -> str:
+    top, width = height - (depth + 1) * HEIGHT, size * scale
+    text = printable(name)
+    shown = text[: int((width - 4) / LETTER)] if width > 3 * LETTER else ""
+    return (
+        f"<g><title>{escape(text)}: {size:,} bytes</title>"
+        f'<rect x="{left:.2f}" y="{top}" width="{width:.2f}" height="{HEIGHT - 1}" '
+        f'fill="{COLOURS[sum(name.encode(errors="replace")) % len(COLOURS)]}"/>'
+        f'<text x="{left + 2:.2f}" y="{top + 11}">{escape(shown)}</text></g>'
+    )

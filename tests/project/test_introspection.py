@@ -1,0 +1,118 @@
+"""What help(), dir() and inspect find: names, signatures and texts of what is public."""
+
+import ast
+import importlib
+import inspect
+import pydoc
+import sys
+from pathlib import Path
+
+import pytest
+from child import run_code
+
+import accelrt
+
+PACKAGE = Path(accelrt.__file__).parent
+MODULES = (
+    *("accelrt", "accelrt.memory", "accelrt.random", "accelrt.nccl", "accelrt.sharing", "accelrt.tunable"),
+    *("accelrt.gds", "accelrt.green_contexts", "accelrt.nvtx", "accelrt.interface", "accelrt.sanitizer"),
+    *("accelrt.traces", "accelrt.readings", "accelrt.interop", "accelrt.profiler", "accelrt.comm"),
+)
+
+
+def public_classes():
+    found = {}
+    for name in MODULES:
+        module = importlib.import_module(name)
+        for each in getattr(module, "__all__", ()):
+            thing = getattr(module, each)
+            if isinstance(thing, type) and thing.__module__.startswith("accelrt"):
+                found.setdefault(thing, f"{name}.{each}")
+    return found
+
+
+CLASSES = public_classes()
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in MODULES if hasattr(importlib.import_module(name), "__all__")]
+)
+def test_dir_has_the_public_names(name):
+    module = importlib.import_module(name)
+    assert set(module.__all__) <= set(dir(module))
+
+
+@pytest.mark.parametrize("kind", CLASSES, ids=CLASSES.values())
+def test_a_class_tells_its_signature_and_what_it_is(kind):
+    assert inspect.signature(kind)
+    text = inspect.getdoc(kind)
+    assert text
+    assert "--" not in text.splitlines()[0]
+
+
+def stub_parameters():
+    """Class -> the names of its __init__'s parameters, as the stubs of compiled modules have them."""
+    for path in PACKAGE.rglob("*.pyi"):
+        module = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
+        for node in ast.parse(path.read_text()).body:
+            inits = [
+                each
+                for each in getattr(node, "body", ())
+                if isinstance(node, ast.ClassDef) and getattr(each, "name", "") == "__init__"
+            ]
+            if inits:
+                yield module, node.name, inits
+
+
+def test_signatures_of_compiled_classes_are_those_of_the_stubs():
+    compared = 0
+    for module, name, inits in stub_parameters():
+        kind = getattr(importlib.import_module(module), name, None)
+        if kind not in CLASSES or not getattr(kind, "__text_signature__", None):
+            continue
+        told = inspect.signature(kind).parameters.values()
+        names = [each.name for each in told if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+        stubs = [
+            [each.arg for each in (*init.args.posonlyargs, *init.args.args, *init.args.kwonlyargs)][1:]
+            for init in inits
+        ]
+        assert any(set(stub) <= set(names) for stub in stubs), (name, names, stubs)
+        assert set(names) <= {each for stub in stubs for each in stub}, (name, names, stubs)
+        compared += 1
+    assert compared > 12
+
+
+def test_methods_and_properties_of_python_have_texts():
+    missing = [
+        f"{name}.{attribute}"
+        for kind, name in CLASSES.items()
+        for attribute, value in vars(kind).items()
+        if not attribute.startswith("_") and (inspect.isfunction(value) or isinstance(value, property))
+        if not value.__doc__
+    ]
+    assert missing == []
+
+
+def test_a_module_for_a_library_that_is_not_there_can_be_looked_at():
+    code = """
+import inspect, pydoc, sys
+sys.modules["cuda.core"] = None
+from accelrt.interop import cuda_core
+assert getattr(cuda_core, "MemoryResource", None) is None
+assert "MemoryResource" in dir(cuda_core)
+assert "from_resource" in pydoc.render_doc(cuda_core)
+inspect.getmembers(cuda_core)
+try:
+    cuda_core.MemoryResource
+except AttributeError as error:
+    print(error)
+"""
+    told = run_code(code, ACCELRT_DRIVER="host")
+    assert told.startswith("accelrt.interop.cuda_core.MemoryResource cannot be made: ")
+    assert "pip install cuda-core brings it" in told
+
+
+def test_help_renders_every_class():
+    for kind, name in CLASSES.items():
+        assert kind.__name__ in pydoc.plain(pydoc.render_doc(kind)), name
+    assert "accelrt" in sys.modules
