@@ -101,9 +101,22 @@ class Recording {
     return line ? `${file}:${line}` : file;
   }
 
-  // A stack in a few words: its innermost frame.
-  brief(stack) {
+  // The frames of a stack from the one on that called accelrt; all of them where there are no others.
+  callersOf(stack) {
     const frames = this.framesOf(stack);
+    const start = frames.findIndex((frame) => !this.isInner(frame));
+    return start > 0 ? frames.subarray(start) : frames;
+  }
+
+  // Whether a frame is of C, in accelrt or in the interpreter.
+  isInner(index) {
+    const { file, line } = this.frame(index);
+    return !line && (file === "accelrt" || /\/accelrt\/.*\.so$|(^|\/)(lib)?python[^/]*$/.test(file));
+  }
+
+  // A stack in a few words: the innermost of those frames.
+  brief(stack) {
+    const frames = this.callersOf(stack);
     return this.briefFrame(frames.length ? frames[0] : -1);
   }
 
@@ -136,7 +149,7 @@ class Device {
     this.allocations = columns(header.allocations);
     this.ranges = columns(header.ranges);
     this.allocationCount = this.allocations.size.length;
-    const first = (stack) => (recording.framesOf(stack).length ? recording.framesOf(stack)[0] : -1);
+    const first = (stack) => (recording.framesOf(stack).length ? recording.callersOf(stack)[0] : -1);
     const innermost = Int32Array.from(recording.stackEnds, (_, stack) => first(stack));
     this.allocations.frame = this.allocations.stack.map((stack) => innermost[stack]);
     this.rangeCount = this.ranges.size.length;

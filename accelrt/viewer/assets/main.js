@@ -254,9 +254,10 @@ class App {
     return null;
   }
 
-  frames(stack, most = Infinity) {
+  frames(stack, most = Infinity, fromCaller = false) {
     const { recording } = this;
-    return [...recording.framesOf(stack).subarray(0, most)].map((frame) => [recording.frame(frame).name, recording.where(frame)]);
+    const found = fromCaller ? recording.callersOf(stack) : recording.framesOf(stack);
+    return [...found.subarray(0, most)].map((frame) => [recording.frame(frame).name, recording.where(frame)]);
   }
 
   showTip(found, event) {
@@ -264,8 +265,8 @@ class App {
     tip.hidden = !said;
     if (!said) return;
     const few = said.pairs.filter(([name]) => !["Address", "Block", "Allocated", "Freed", "Free again"].includes(name));
-    const shown = this.frames(said.stack, 6);
-    const more = this.recording.framesOf(said.stack).length - shown.length;
+    const shown = this.frames(said.stack, 6, true);
+    const more = this.recording.callersOf(said.stack).length - shown.length;
     tip.replaceChildren(
       make("b", { text: said.title }),
       ...few.map(([name, text]) => make("div", { text: `${name}: ${text}` })),
