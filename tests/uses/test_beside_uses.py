@@ -102,6 +102,42 @@ def test_sleep_waits_for_every_use_that_began_before():
     in_child(sleep_beside_every_use)
 
 
+def reads_beside_a_wake():
+    # The pages are there already, and the contents are not.
+    faults, scene = wrap_host(), Scene()
+    scene.pool.sleep()
+    for row in ("physical_create", "memory_map", "copy_async", "stream_synchronize"):
+        waker = park(faults, row, scene.pool.wake)
+        assert scene.pool.is_asleep()
+        for _, use in scene.uses().values():
+            with pytest.raises(accelrt.SleepingMemoryError):
+                Caller(use).begin().result()
+        faults.go_on()
+        waker.result()
+        assert (scene.array.numpy() == 7).all()
+        scene.pool.sleep()
+
+
+def test_nobody_reads_before_a_wake_has_brought_the_contents_back():
+    in_child(reads_beside_a_wake)
+
+
+def sleep_beside_a_draw():
+    faults, scene = wrap_host(), Scene()
+    with accelrt.use_mem_pool(scene.pool):
+        numbers = accelrt.zeros(64, "f4")
+    generator = accelrt.random.Generator(0)
+    generator.uniform(numbers)
+    sleeps_beside(faults, scene, "a draw", "kernel_launch", lambda: generator.uniform(numbers))
+    offset = generator.get_offset()
+    assert (numbers.numpy() != 0).any()
+    assert generator.get_offset() == offset
+
+
+def test_sleep_waits_for_random_numbers():
+    in_child(sleep_beside_a_draw)
+
+
 def sleep_beside_the_c_library():
     faults, scene = wrap_host(), Scene()
     library, size = ctypes.CDLL(accelrt.get_library()), ctypes.c_size_t
