@@ -29,7 +29,7 @@ cimport accelrt.runtime.sanitizer_hooks as watch
 from accelrt.status cimport NOT_READY, PEER_ACCESS_UNSUPPORTED, raise_status
 from accelrt.streams.current cimport current_of, stream_for, stream_of
 from accelrt.streams.stream cimport Stream
-from accelrt.uses.access cimport Access
+from accelrt.uses.access cimport Access, refuse_sleeping
 
 cdef enum:
     STAGED = 64 << 10  # bytes of ordinary host memory that a driver takes at once; more may wait for the stream
@@ -55,6 +55,7 @@ def device_span(source, str name="flag"):
         read_operand(&made, source, name, False)
     if made.ordinal < 0:
         raise TypeError(f"{name} of type {type(source).__name__} is no device memory; pass a Buffer or a CUDA array")
+    refuse_sleeping(made.address, name)
     return made.ordinal, made.address, made.nbytes
 
 

@@ -5,7 +5,7 @@ from libc.stdint cimport uintptr_t
 
 from accelrt.arrays.array cimport Array
 from accelrt.buffers.buffer cimport Buffer, PinnedBuffer, raise_freed
-from accelrt.memory.allocator.private.suspended cimport refuse_suspended, suspended_pools
+from accelrt.memory.allocator.private.suspended cimport suspended_pools
 from accelrt.runtime.capture_record cimport Record, any_capture, keep_side, record_on
 from accelrt.streams.stream cimport Stream
 from accelrt.uses.access cimport Access, begin_use_of, end_use_of
@@ -60,8 +60,6 @@ cdef inline View read_operand(Operand* made, object source, str name, bint writa
         made.ordinal = (<Buffer>source).device_index
         made.block = made.address
         if made.address:
-            if suspended_pools:
-                refuse_suspended(made.address, name)
             made.owned = True
             made.owner_stream = (<Buffer>source).stream.handle
         elif not (<Buffer>source).live:

@@ -108,8 +108,6 @@ cdef int read_interface(Operand* made, object interface, str name, bint writable
     # What the driver knows is no ordinary host memory.
     cdef int device = -1
     made.address, made.nbytes, made.producer = init.later("accelrt.buffers.cuda_array").read(interface, name, writable)
-    if suspended_pools:
-        refuse_suspended(made.address, name)
     if made.address:
         device = device_of_pointer(made.address)
     else:
@@ -154,8 +152,6 @@ cdef int read_array(Operand* made, Array array, str name, bint writable) except 
     check_live(array, name)
     if writable and array.readonly:
         raise ValueError(f"{name} is a read-only Array; pass one that can be written")
-    if suspended_pools:
-        refuse_suspended(array.ptr, name)
     made.source = <PyObject*>array.base
     made.address = made.block = array.ptr
     made.nbytes = array.size * array.itemsize

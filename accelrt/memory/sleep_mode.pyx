@@ -103,8 +103,8 @@ cdef int close_and_wait(str call, int ordinal, uint64_t first, uint64_t second, 
     cdef int code
     with nogil:
         code = begin_suspension(ordinal, first, second)
-    raise_reason(code, call, (first, second), ordinal)
     if code:
+        raise_reason(code, call, (first, second), ordinal)
         raise_status(code, call, ("pool", (first, second), "device", ordinal))
     try:
         await_uses(call)
