@@ -12,9 +12,10 @@ from other_process import Other, make, statistics, wait_until
 
 import accelrt
 import accelrt.sharing
-from accelrt.sharing import consumer, handles, producer, wire
+from accelrt.sharing import consumer, handles, packets, producer, threads, wire
 
 MODULES = [consumer, handles, producer, wire]
+THREADS = [threads]
 MIB = 1 << 20
 
 
@@ -147,3 +148,50 @@ def test_an_interrupted_pickle_leaves_no_ticket():
     assert escaped > 20
     assert accelrt.sharing.statistics()["unopened"] == reached - escaped + 1  # of those that were made
     accelrt.sharing.cancel_unopened()
+
+
+def end_offer():
+    """This process listens no more, as before its first share()."""
+    offer, producer._offer = producer._offer, None
+    if offer is not None:
+        offer.service.thread = None
+        packets.connect(offer.name, packets.FOREVER)  # has its thread look up
+        wait_until(lambda: count_threads("accelrt-sharing-listener") == 0)
+
+
+def count_threads(name):
+    return sum(thread.name.startswith(name) for thread in threading.enumerate())
+
+
+def test_the_first_share():
+    array = accelrt.full((MIB,), 3, "int8")
+    array.share()
+    files = len(os.listdir("/proc/self/fd"))
+
+    def check(_):
+        array.share()
+        assert count_threads("accelrt-sharing-listener") == 1
+        end_offer()
+        assert accelrt.sharing.statistics()["handles"] == 0
+
+    end_offer()
+    reached, _ = interrupt_everywhere(share_and_drop, [producer, *THREADS], lambda: array, check)
+    assert reached > 15
+    wait_until(lambda: gc.collect() + len(os.listdir("/proc/self/fd")) <= files + 4)
+
+
+def share_and_drop(array):
+    array.share()
+
+
+def test_the_first_open(owner, handle, monkeypatch):
+    monkeypatch.setattr(consumer, "UNUSED", 0.02)
+
+    def prepare():
+        wait_until(lambda: not consumer._owners and count_threads("accelrt-sharing-borrower") == 0)
+        return handle
+
+    accelrt.ipc_collect()
+
+    reached, _ = interrupt_everywhere(open_and_drop, [consumer, *THREADS], prepare, Kept(owner).check)
+    assert reached > 50
