@@ -6,6 +6,7 @@ that names the variable, the value and what is allowed; an empty one counts as n
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
 
@@ -185,6 +186,18 @@ def read_mebibytes(name: str, given: str) -> int:
     if digits != "-1" and not (is_number(digits) and int(digits) < 1 << 20):
         raise ValueError(f"{name}={given!r} is no number of MiB from 0 to {(1 << 20) - 1}, nor -1")
     return int(digits)
+
+
+def read_seconds(name: str, given: str) -> float:
+    """Seconds, greater than 0; infinite for "inf"."""
+    word = given.strip().lower()
+    if word == "inf":
+        return math.inf
+    whole, point, part = word.partition(".")
+    digits = whole + part
+    if not is_number(digits) or not whole or (point and not part) or float(word) == 0:
+        raise refusal(name, given, "a number of seconds greater than 0, such as 600 or 0.5, or inf")
+    return float(word)
 
 
 def read_folder(name: str, given: str) -> str:
