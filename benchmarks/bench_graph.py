@@ -1,16 +1,63 @@
 """Graphs of ten copies of 1 KiB within the device, from Python.
 
 Capture and instantiation are one figure, and the old graph's destruction is part of it.  Replay is the call
-alone; the work itself takes the device longer.
+alone; the work itself takes the device longer.  The threads beside the last capture run loops without the
+GIL: the end of a capture waits until none of them is in a call, and keeps them out.
 """
 
+import os
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import threads
 from rows import Goal, Row
 from suite import run
+from timing import FULL, QUICK, Work, measure
+from worker import Worker
 
+HERE = Path(__file__).parent
+FOLDER = "BENCH_GRAPH_FOLDER"  # where the processes keep what they compiled
+ASKERS = 8
 ROWS = [
     Row("replay_10", "replay() of 10 nodes", Goal(100, plus="raw C"), batch=50),
     Row("capture_10", "capture and instantiate 10 nodes", Goal(1.2, times="raw C"), batch=20),
+    Row("capture_asked", f"the same beside {ASKERS} threads that record and ask", batch=20),
 ]
 
+
+@contextmanager
+def asking(subjects: list[tuple[int, int, int]]) -> Iterator[None]:
+    """A thread for each (device, stream, event), which records and asks all the time."""
+    module = threads.compiled(HERE / "raw" / "nogil_askers.pyx", os.environ[FOLDER])
+    crowd = [threading.Thread(target=module.ask, args=subject) for subject in subjects]
+    module.stop(False)
+    for thread in crowd:
+        thread.start()
+    try:
+        yield
+    finally:
+        module.stop(True)
+        for thread in crowd:
+            thread.join()
+
+
+def more(worker: Worker) -> None:
+    """The row beside other threads, for the library that has them."""
+    budget = QUICK if worker.quick else FULL
+    peer = worker.peer
+
+    def captures() -> dict:
+        with asking(peer.asked(ASKERS)):
+            return measure(Work(peer.captured("thread_local")), 20, peer.stream.synchronize, budget)
+
+    if hasattr(peer, "asked"):
+        worker.attempt("capture_asked", captures)
+
+
 if __name__ == "__main__":
-    run("graph", ROWS, ["torch", "CuPy", "cuda.core"])
+    with tempfile.TemporaryDirectory() as made:
+        os.environ.setdefault(FOLDER, made)
+        run("graph", ROWS, ["torch", "CuPy", "cuda.core"], more)

@@ -383,9 +383,9 @@ cdef int copy_between(Array dst, Array src, object stream) except -1:
     if scattered and any_capture():
         near, far = current_of(src.device_index), current_of(dst.device_index)
         if captures_apart(near, far) or captures_apart(far, near):
-            raise ValueError("a captured copy of scattered elements between two devices works on the current stream of each, "
-                             "and one of the two is not in the capture; have it wait for the other first, or copy from "
-                             "and to contiguous arrays")
+            raise ValueError("a captured copy of scattered elements between two devices works on the current stream of "
+                             "each, and one of the two is not in the capture; have it wait for the other first, or copy "
+                             "from and to contiguous arrays")
     if not src.dense():
         origin = packed_on(src, src.device_index, worker_for(None, src.device_index))
         copy_array(origin, src, False, None)

@@ -137,14 +137,14 @@ class Accelrt(Readings, Histories, cuda=accelrt):
 
     # --- graphs ---
 
-    def captured(self):
+    def captured(self, mode="global"):
         to, origin = (accelrt.Buffer(1024, stream=self.stream) for _ in range(2))
         graph, stream, copy = accelrt.CUDAGraph, self.stream, accelrt.copy
         accelrt.set_stream(stream)
 
         def capture():
             made = graph()
-            made.capture_begin()
+            made.capture_begin(capture_error_mode=mode)
             for _ in range(10):
                 copy(to, origin, stream=stream, blocking=False)
             made.capture_end()
@@ -154,6 +154,16 @@ class Accelrt(Readings, Histories, cuda=accelrt):
 
     def capture_10(self):
         return self.captured()
+
+    def asked(self, count):
+        # (device, stream, event) of each thread that records and asks beside captures.
+        self.asked_of = [(accelrt.Stream(), accelrt.Event()) for _ in range(count)]
+        for stream, event in self.asked_of:
+            event.record(stream)
+        return [
+            (self.stream.device_index, stream.cuda_stream, event.cuda_event)
+            for stream, event in self.asked_of
+        ]
 
     def replay_10(self):
         return self.captured()().replay

@@ -7,6 +7,7 @@ import threading
 
 import numpy as np
 import pytest
+from capture_ends import storm
 from child import in_child
 
 import accelrt
@@ -229,3 +230,14 @@ def ask_of_all_streams():
 
 def test_threads_that_ask_of_all_streams_meet_no_end_of_a_capture():
     in_child(ask_of_all_streams)
+
+
+def eight_threads(devices):
+    rounds, wrong = storm(1.5, 8, devices)
+    assert rounds
+    assert wrong == 0
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_eight_threads_capture_copy_free_and_replay_with_the_right_contents(devices):
+    in_child(eight_threads, devices, ACCELRT_HOST_END_DELAY_US="200")
