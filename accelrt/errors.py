@@ -87,8 +87,8 @@ class CudaError(RuntimeError):
     """A driver call failed.
 
     Arguments:
-        message: str; or an int, a code of the CUDA driver or runtime, of which the text and the name are
-            made, as in torch.cuda.CudaError.
+        message: str; or an int, a code of the CUDA driver or runtime, whose name and text by the runtime are
+            taken, as in torch.cuda.CudaError.
         code, name, call: see the attributes.
 
     Attributes:

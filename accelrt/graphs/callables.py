@@ -219,8 +219,9 @@ def make_graphed_callables(
     callables: Any,
     sample_args: tuple[Any, ...],
     num_warmup_iters: int = 3,
-    *,
+    allow_unused_input: bool = False,
     pool: tuple[int, int] | CUDAGraph | MemPool | None = None,
+    *,
     graphs: Sequence[CUDAGraph] | None = None,
     capture_error_mode: str = "global",
 ) -> Any:
@@ -235,6 +236,7 @@ def make_graphed_callables(
             Buffers, PinnedBuffers, CUDA arrays and contiguous host arrays, in tuples, lists and dicts as one
             likes, and None.  They become the memory that the graphs read, and hold what was copied in last.
         num_warmup_iters: int, 0 or more: runs of each function before the captures.
+        allow_unused_input: bool, torch's, which is about gradients: a function may leave any argument unused.
         pool: (int, int) from graph_pool_handle(), another graph's pool() or MemPool.id, or a MemPool, for
             memory that other graphs share; None is one of their own.  All the functions share it.
         graphs: a sequence of CUDAGraphs to capture into, one for each function, with the hooks that a caller
@@ -263,6 +265,8 @@ def make_graphed_callables(
     functions = callables if isinstance(callables, tuple) else (callables,)
     samples = sample_args if isinstance(callables, tuple) else (sample_args,)
     check_calls(functions, samples, num_warmup_iters)
+    if not isinstance(allow_unused_input, bool):
+        raise TypeError(f"allow_unused_input is {allow_unused_input!r}; pass a bool")
     made = [CUDAGraph() for _ in functions] if graphs is None else list(graphs)
     check_graphs(made, len(functions))
     inputs = [Inputs(sample, current_device()) for sample in samples]

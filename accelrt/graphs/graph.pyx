@@ -58,7 +58,7 @@ def graph_pool_handle():
 
 
 cdef int read_pool(object pool, int ordinal, uint64_t* out_id) except -1:
-    if pool is None:
+    if pool is None or isinstance(pool, tuple) and pool == (0, 0):
         out_id[0], out_id[1] = 0, next_pool()
         return 0
     if isinstance(pool, CUDAGraph):
@@ -233,7 +233,8 @@ cdef class CUDAGraph:
 
         Arguments:
             pool: (int, int) from graph_pool_handle(), another graph's pool() or MemPool.id, or a MemPool, to share
-                memory with the graphs that use it and never replay at the same time; None is a pool of its own.
+                memory with the graphs that use it and never replay at the same time; None, and (0, 0) as in torch, are a
+                pool of its own.
             capture_error_mode: "global", "thread_local" or "relaxed": which threads' unsafe calls, such as
                 raw allocations, break the capture (CUDA driver API, CUstreamCaptureMode).
         Raises:

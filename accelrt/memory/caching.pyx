@@ -9,7 +9,7 @@ import numbers
 from cpython.exc cimport PyErr_Clear, PyErr_SetObject, PyErr_WriteUnraisable
 from cpython.long cimport PyLong_CheckExact
 from cpython.ref cimport PyObject, Py_DECREF, Py_INCREF
-from libc.stdint cimport SIZE_MAX
+from libc.stdint cimport SIZE_MAX, uint64_t
 
 from accelrt.core.integers cimport checked_address_int, exact_int
 from accelrt.devices.device cimport await_device, current_ordinal, ordinal_of, this_thread
@@ -23,7 +23,7 @@ from accelrt.memory.allocator.event_ring cimport take_stack
 from accelrt.memory.allocator.history_types cimport CONTEXT_ALL
 cimport accelrt.memory.allocator.miss as ladder
 from accelrt.memory.allocator.pool cimport (
-    allocate_interruptibly, empty, knows_stream, locate, release, release_after, set_limit, try_allocate, try_release,
+    allocate_interruptibly, empty_named, knows_stream, locate, release, release_after, set_limit, try_allocate, try_release,
     use_across, use_on,
 )
 from accelrt.memory.allocator.private.suspended cimport suspended_pools, sweep_suspended
@@ -243,10 +243,9 @@ cdef object unexplained(int ordinal, object size, int code, str cause, object fa
     cdef size_t free = 0, capacity = 0
     with nogil:
         registry.active().memory_info(ordinal, &free, &capacity)  # a refusal leaves zeros, which say so
-    words = "Host device" if driver_name() == "host" else "CUDA"
+    facts = {"driver": driver_name(), "device": ordinal, "requested": size, "capacity": capacity, "free": free}
     error = OutOfMemoryError(
-        f"{words} out of memory. Tried to allocate {size / 1048576:.2f} MiB. Device {ordinal} has a total capacity of "
-        f"{capacity / 1048576:.2f} MiB of which {free / 1048576:.2f} MiB is free.\n"
+        f"{later('accelrt.memory.explain').first_line(facts)}\n"
         f"{cause or 'The rest could not be read'} ({type(failure).__name__}: {failure})",
         code, "OUT_OF_MEMORY", "allocate",
     )
@@ -484,29 +483,45 @@ def empty_cache():
         CudaError: the driver refused; the memory then stays cached.
         KeyboardInterrupt: Ctrl-C while it waits, on the main thread, or what another signal's handler raised.
     """
-    cdef Pool* pool
-    cdef bint waits
-    cdef int ordinal, code
+    cdef int ordinal
     watch.before_wait("empty_cache")
     drain()
     for ordinal in range(MAX_DEVICES):
-        pool = pool_if_made(ordinal)
-        if pool != NULL:
-            # Pages are unmapped once the device is idle; whole segments need no such wait.
-            with nogil:
-                waits = pool.settings.virtual_memory and reserved_bytes(pool) > allocated_bytes(pool)
-            if waits:
-                await_device(ordinal)
-            take_stack(pool, CONTEXT_ALL, "empty_cache")
-            with nogil:
-                code = empty(ordinal)
-            if code:
-                raise_status(code, "empty_cache", ("device", ordinal))
-            if suspended_pools:
-                with nogil:
-                    sweep_suspended(ordinal)
+        empty_device(ordinal, NULL, "empty_cache")
     if watch.sanitizing:
         watch.note_emptied()
+
+
+cdef int empty_device(int ordinal, const uint64_t* name, str call) except -1:
+    # name: of the private pool to empty; NULL: all that empty_cache gives back.
+    cdef Pool* pool = pool_if_made(ordinal)
+    cdef bint waits
+    cdef int code
+    if pool == NULL:
+        return 0
+    # Pages are unmapped once the device is idle; whole segments need no such wait.
+    with nogil:
+        waits = pool.settings.virtual_memory and reserved_bytes(pool) > allocated_bytes(pool)
+    if waits:
+        await_device(ordinal)
+    take_stack(pool, CONTEXT_ALL, "empty_cache")
+    with nogil:
+        code = empty_named(ordinal, name)
+    if code:
+        raise_status(code, call, ("device", ordinal))
+    if suspended_pools:
+        with nogil:
+            sweep_suspended(ordinal)
+    return 0
+
+
+cdef int empty_pool(int ordinal, const uint64_t* name, str call) except -1:
+    watch.before_wait(call)
+    drain()
+    empty_device(ordinal, name, call)
+    if watch.sanitizing:
+        watch.note_emptied()
+    return 0
 
 
 def set_per_process_memory_fraction(fraction, device=None):

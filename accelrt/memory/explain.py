@@ -25,7 +25,11 @@ MOST_NAMED = 3  # pools, streams, processes, stacks, tags that a text names of e
 MIB = 1 << 20
 DRIVERS_OWN = 768 * MIB  # what contexts take of a device at most, roughly: no sign of another user of it
 UNUSABLE = 32 * MIB  # of a GPU's free memory: the last of it is refused
-UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+UNITS = (
+    (1 << 30, "GiB"),
+    (1 << 20, "MiB"),
+    (1 << 10, "KiB"),
+)  # torch has no larger one, and programs look for it
 
 
 class Cause:

@@ -34,6 +34,7 @@ from accelrt.memory.allocator.stats cimport (
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, REQUESTED_BYTES, RESERVED_BYTES, SEGMENT,
 )
 from accelrt.memory.allocator.types cimport HOLE, LIVE, PLAIN
+from accelrt.memory.caching cimport empty_pool
 from accelrt.memory.backends.backend cimport require_native, source_of
 from accelrt.memory.history.recording import name_all, tag
 from accelrt.memory.sleep_mode cimport put_to_sleep, wake_up
@@ -120,9 +121,9 @@ cdef class MemPool:
             device; device names none; or allocator is none.
         NotSupportedError: the allocator's backend is not accelrt's own.
 
-    What is idle in the pool is its own: empty_cache() inside use_mem_pool gives it back to the device, and so does
-    a request that would run out of memory, unless a graph uses the pool.  When the object dies, and no context and no
-    graph uses the pool, every empty_cache() does.  What is live stays valid until it is given back.
+    What is idle in the pool is its own: its empty_cache() gives it back to the device, as accelrt.empty_cache() inside
+    use_mem_pool does, and a request that would run out of memory, unless a graph uses the pool.  When the object dies, and
+    no context and no graph uses the pool, every empty_cache() does.  What is live stays valid until it is given back.
     """
 
     def __init__(self, allocator=None, bint use_on_oom=False, bint no_split=False, *, limit=None, device=None):
@@ -213,6 +214,21 @@ cdef class MemPool:
     def reset_peak_stats(self, device=None):
         """Sets the pool's peaks on a device, None being its own, to the current figures."""
         self.read(device, True)
+
+    def empty_cache(self, device=None):
+        """Gives the pool's idle memory back to its device, or to its allocator, after waiting for what other streams use of
+        it.  What is live stays, and where a graph uses the pool all of it does.
+
+        Arguments:
+            device: int, "cuda:1", ...; None is the pool's own.
+        Raises:
+            CudaError: the driver refused; the memory then stays the pool's.
+            KeyboardInterrupt: Ctrl-C while it waits, on the main thread, or what another signal's handler raised.
+        """
+        cdef uint64_t[2] name = [0, self.number]
+        if self.number == 0:
+            refuse_unmade(self)
+        empty_pool(self.device if device is None else ordinal_of(device), name, "MemPool.empty_cache")
 
     def sleep(self, keep="host", device=None, *, exports="refuse"):
         """Gives the pool's memory back to its device, until wake(); addresses stay, so that pointers, Buffers, Arrays and
@@ -629,8 +645,14 @@ cdef dict segment_dict(const Saved* saved, const SavedSegment* segment):
     }
 
 
+cdef tuple pool_and_device(object pool, object device):
+    # torch._C's functions name the device first.
+    swapped = isinstance(device, (MemPool, tuple)) and not isinstance(pool, (MemPool, tuple))
+    return (device, pool) if swapped else (pool, device)
+
+
 def get_checkpoint_state(pool_id, device=None):
-    """Takes down the state of a memory pool (torch._C._cuda_getCheckpointState).
+    """Takes down the state of a memory pool (torch._C._cuda_getCheckpointState, whose order of arguments is taken too).
 
     Arguments:
         pool_id: (int, int), as MemPool.id, CUDAGraph.pool() and graph_pool_handle() give it; or a MemPool.
@@ -644,6 +666,7 @@ def get_checkpoint_state(pool_id, device=None):
     """
     cdef PoolCheckpoint state = PoolCheckpoint.__new__(PoolCheckpoint)
     require_native("get_checkpoint_state")
+    pool_id, device = pool_and_device(pool_id, device)
     state.fill(pool_id, ordinal_of(device))
     return state
 
@@ -690,7 +713,8 @@ def set_checkpoint_state(state):
 
 
 def check_pool_live_allocations(pool_id, expected_addresses, device=None):
-    """Whether exactly these addresses are live in a pool (torch._C._cuda_checkPoolLiveAllocations).
+    """Whether exactly these addresses are live in a pool (torch._C._cuda_checkPoolLiveAllocations, whose order of arguments,
+    the device, the pool and the addresses, is taken too).
 
     Arguments:
         pool_id: (int, int) or MemPool, as for get_checkpoint_state.
@@ -703,8 +727,11 @@ def check_pool_live_allocations(pool_id, expected_addresses, device=None):
         NotSupportedError: the allocator's backend is not accelrt's own.
     """
     cdef uint64_t[2] name
-    cdef int ordinal = ordinal_of(device)
+    cdef int ordinal
     cdef bint known
+    if not isinstance(pool_id, (MemPool, tuple)) and isinstance(expected_addresses, (MemPool, tuple)):
+        pool_id, expected_addresses, device = expected_addresses, device, pool_id
+    ordinal = ordinal_of(device)
     require_native("check_pool_live_allocations")
     read_pool_id(pool_id, name)
     with nogil:

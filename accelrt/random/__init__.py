@@ -12,6 +12,8 @@ defaults       the devices' default generators, and functions of them
 """
 
 from accelrt.random.defaults import (
+    _get_rng_state_offset,
+    _set_rng_state_offset,
     default_generators,
     fork_rng,
     get_rng_state,
@@ -28,6 +30,8 @@ from accelrt.random.generator import Generator
 
 __all__ = [
     "Generator",
+    "_get_rng_state_offset",
+    "_set_rng_state_offset",
     "default_generators",
     "fork_rng",
     "get_rng_state",

@@ -7,11 +7,11 @@ seeds of its own; one that comes after it cannot use the devices.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from accelrt.devices.device import current_device, device_count
 from accelrt.random.generator import Generator, _defaults
-from accelrt.random.seeds import ordinal_of, random_seed, read_state, seed_of
+from accelrt.random.seeds import checked_offset, ordinal_of, random_seed, read_state, seed_of
 from accelrt.runtime import init
 
 if TYPE_CHECKING:
@@ -22,14 +22,16 @@ if TYPE_CHECKING:
 __all__ = ["default_generators"]
 
 
-class DefaultGenerators:
+class DefaultGenerators(tuple[Generator, ...]):
     """default_generators[i] is the generator that device i has by default; the first use of one initialises
-    accelrt."""
+    accelrt.  It is a tuple, as torch's, whose items are made when they are asked for."""
 
     def __len__(self) -> int:
         return device_count()
 
-    def __getitem__(self, index: int) -> Generator:
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return tuple(self[place] for place in range(*index.indices(len(self))))
         init.init()
         count = device_count()
         if not -count <= index < count:
@@ -45,6 +47,26 @@ class DefaultGenerators:
     def __iter__(self) -> Iterator[Generator]:
         return (self[index] for index in range(len(self)))
 
+    def __contains__(self, generator: object) -> bool:
+        return generator in tuple(self)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or tuple(self) == other
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = object.__hash__
+
+    def __add__(self, other: Any) -> Any:
+        return tuple(self) + tuple(other)
+
+    def index(self, *given: Any) -> int:
+        return tuple(self).index(*given)
+
+    def count(self, generator: object) -> int:
+        return tuple(self).count(generator)
+
     def __repr__(self) -> str:
         return "<accelrt.random.default_generators>"
 
@@ -57,7 +79,8 @@ default_generators = DefaultGenerators()
 
 def of_device(device: DeviceArgument | None) -> Generator:
     init.init()
-    return default_generators[ordinal_of(device)]
+    found: Generator = default_generators[ordinal_of(device)]
+    return found
 
 
 def manual_seed(seed: int) -> None:
@@ -72,7 +95,12 @@ def manual_seed(seed: int) -> None:
     before what lazy_call queued, in order with those of the other functions here.
     """
     number = seed_of(seed)
-    init.lazy_call(lambda: default_generators[current_device()].manual_seed(number), seed=True)
+
+    def call() -> None:
+        if device_count():
+            default_generators[current_device()].manual_seed(number)
+
+    init.lazy_call(call, seed=True)
 
 
 def manual_seed_all(seed: int) -> None:
@@ -89,7 +117,12 @@ def manual_seed_all(seed: int) -> None:
 def seed() -> None:
     """Seeds the current device's default generator from the system's entropy; without a device it does
     nothing."""
-    init.lazy_call(lambda: default_generators[current_device()].seed(), state=True)
+
+    def call() -> None:
+        if device_count():
+            default_generators[current_device()].seed()
+
+    init.lazy_call(call, state=True)
 
 
 def seed_all() -> None:
@@ -115,6 +148,24 @@ def get_rng_state(device: DeviceArgument | None = "cuda") -> bytes:
         device: int, "cuda:1", an object with an index; None or "cuda" is the current device.
     """
     return of_device(named(device)).get_state()
+
+
+def _get_rng_state_offset(device: DeviceArgument | None = "cuda") -> int:
+    """The offset of a device's default generator; initialises accelrt.  Arguments as of get_rng_state."""
+    return of_device(named(device)).get_offset()
+
+
+def _set_rng_state_offset(offset: int, device: DeviceArgument | None = "cuda") -> None:
+    """Has a device's default generator go to an offset, now or once accelrt is initialised.
+
+    Arguments:
+        offset: int, a multiple of 4 below 2**64.
+        device: as of get_rng_state.
+    Raises:
+        TypeError, ValueError: it is no offset.
+    """
+    number = checked_offset(offset)
+    init.lazy_call(lambda: of_device(named(device)).set_offset(number), state=True)
 
 
 def get_rng_state_all() -> list[bytes]:

@@ -8,7 +8,7 @@ import warnings
 from accelrt.driver import registry
 from accelrt.errors import CudaError, ForkedError
 from accelrt.runtime import init
-from accelrt.status import FORK_TEXT, name_of, status_error
+from accelrt.status import FORK_TEXT, status_error
 
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
@@ -25,13 +25,13 @@ _watching = False
 
 
 class cudaStatus:
-    """Numbers of cudaError by the names that torch.cuda has for two of them.
+    """torch.cuda.cudaStatus.
 
-    ERROR_NOT_READY is 600, CUDA's number since 10.1; torch's class has the older 34.
+    ERROR_NOT_READY is 34, as in torch; what CUDA's calls have answered since 10.1 is 600, cudaErrorNotReady.
     """
 
     SUCCESS: int = 0
-    ERROR_NOT_READY: int = 600
+    ERROR_NOT_READY: int = 34
 
 
 def cudart() -> ModuleType:
@@ -60,8 +60,7 @@ def check_error(res: int) -> None:
     """
     code = int(res)
     if code:
-        text = init.later("accelrt.runtime.cuda_runtime").cudaGetErrorString(code)
-        raise CudaError(f"{text} ({code})", code, name_of(code))
+        raise CudaError(code)
 
 
 def set_module_loading(mode: str) -> None:

@@ -10,8 +10,8 @@ from _thread import RLock, get_ident
 from accelrt import env
 from accelrt.core import env_watch
 from accelrt.driver import registry
-from accelrt.errors import DeferredCudaCallError, DriverNotFoundError, ForkedError
-from accelrt.status import FORK_TEXT, text_of
+from accelrt.errors import DeferredCudaCallError, DriverNotFoundError, ForkedError, describe_codes
+from accelrt.status import FORK_TEXT, describe, name_of, text_of
 
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
@@ -82,6 +82,19 @@ def later(name: str) -> Any:
         with _lock:
             found = _imported[name] = importlib.import_module(name)
     return found
+
+
+def words_of(code: int) -> tuple[str, str]:
+    """A code's name and what the CUDA runtime says of it; of accelrt's own codes, below 0, its sentence."""
+    if code < 0:
+        return describe(code)
+    try:
+        return name_of(code), later("accelrt.runtime.cuda_runtime").cudaGetErrorString(code)
+    except ImportError:  # without the runtime's Python package
+        return describe(code)
+
+
+describe_codes(words_of)
 
 
 def is_available() -> bool:

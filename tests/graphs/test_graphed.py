@@ -253,3 +253,31 @@ def test_threads_may_call_at_the_same_time():
         thread.join()
     assert not caught
     assert (content(step(uploaded(pattern(9)))) == np.roll(pattern(9), SIZE // 2)).all()
+
+
+def test_torchs_arguments_are_taken_by_their_places():
+    source, pool = accelrt.Buffer(64), accelrt.graph_pool_handle()
+    source.fill(3)
+    graphs = [accelrt.CUDAGraph()]
+
+    def ignoring(used, unused):
+        result = accelrt.Buffer(used.nbytes)
+        accelrt.copy(result, used, blocking=False)
+        return result
+
+    called = accelrt.make_graphed_callables(
+        ignoring, (source, accelrt.Buffer(8)), 1, True, pool, graphs=graphs
+    )
+    out = bytearray(64)
+    called(source, accelrt.Buffer(8)).copy_to(out)
+    assert out == bytes([3] * 64)
+    assert graphs[0].pool() == pool
+
+
+def test_the_pool_of_two_zeros_is_one_of_the_graphs_own():
+    first, second = accelrt.CUDAGraph(), accelrt.CUDAGraph()
+    buffer = accelrt.Buffer(64)
+    for graph in (first, second):
+        with accelrt.graph(graph, pool=(0, 0)):
+            buffer.fill(1)
+    assert len({first.pool(), second.pool(), (0, 0)}) == 3

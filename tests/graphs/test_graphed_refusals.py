@@ -82,6 +82,7 @@ BAD_MAKES = [
     (copied, (3,), {}, TypeError, r"sample_args\[0\] is of type int, which is no memory"),
     (copied, (b"bytes",), {}, ValueError, "read-only"),
     (copied, (), {"num_warmup_iters": -1}, ValueError, "num_warmup_iters is -1"),
+    (copied, (), {"allow_unused_input": 1}, TypeError, "allow_unused_input is 1; pass a bool"),
     (copied, (), {"num_warmup_iters": 1.0}, TypeError, "num_warmup_iters is 1.0 of type float"),
     (copied, (), {"graphs": []}, ValueError, "0 CUDAGraphs, not 1"),
     (copied, (), {"graphs": [3]}, TypeError, "graphs holds 3"),

@@ -39,21 +39,27 @@ def tags_within_tags():
     assert figure("outer") == MIB + 1024 + 2 * MIB
     assert figure("inner") == 3 * MIB
     assert figure("outer", "allocation") == 3
+    assert figure("outer", "requested_bytes") == MIB + 1000 + 2 * MIB
+    assert figure("inner", "requested_bytes") == 3 * MIB
     free(second)
     free(fourth)
     assert figure("inner") == 0
     assert figure("inner", field="peak") == 3 * MIB
+    assert (
+        figure("inner", "requested_bytes", "peak") == figure("inner", "requested_bytes", "freed") == 3 * MIB
+    )
     assert figure("outer", field="freed") == 2 * MIB
     memory.reset_peak_memory_stats(0)
     assert figure("inner", field="peak") == 0
     assert figure("outer", field="peak") == MIB + 1024
+    assert figure("outer", "requested_bytes", "peak") == MIB + 1000
     state = {
         block["address"]: block["tag"] for segment in memory.memory_snapshot(0) for block in segment["blocks"]
     }
     assert [state[address] for address in (plain, first, third, after)] == ["", "outer", "outer", ""]
     for address in (plain, first, third, after):
         free(address)
-    assert figure("outer") == figure("outer", "allocation") == 0
+    assert figure("outer") == figure("outer", "allocation") == figure("outer", "requested_bytes") == 0
 
 
 @pytest.mark.parametrize("level", ["0", "2"])

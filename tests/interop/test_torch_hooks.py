@@ -86,7 +86,9 @@ def memory(path):
     assert caller.alloc(0) is None
     code, text = caller.alloc(1 << 50)
     assert code == 1
-    assert text.startswith("CUDA out of memory. Tried to allocate")
+    capacity = accelrt.mem_get_info(0)[1] / (1 << 30)
+    words = "CUDA out of memory. Tried to allocate 1048576.00 GiB. GPU 0 has a total capacity of"
+    assert text.startswith(f"{words} {capacity:.2f} GiB of which ")
     assert text.endswith("[accelrt_torch_hook_alloc]"), text
     code, text = caller.alloc(1000, 99)
     assert code == 2

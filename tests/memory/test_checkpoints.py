@@ -198,3 +198,15 @@ def test_things_that_name_no_pool_or_state_are_refused():
             memory.get_checkpoint_state(wrong)
         with pytest.raises(TypeError):
             memory.set_checkpoint_state(wrong)
+
+
+def test_torchs_order_of_arguments_is_taken():
+    pool = accelrt.MemPool()
+    with accelrt.use_mem_pool(pool):
+        buffer = accelrt.Buffer(1000)
+    for given in ((pool,), (pool.id, 0), (0, pool.id), (0, pool), ("cuda:0", pool.id)):
+        state = memory.get_checkpoint_state(*given)
+        assert (state.pool_id, state.device, state.live_addresses) == (pool.id, 0, [buffer.ptr])
+    for given in ((pool, [buffer.ptr]), (pool.id, {buffer.ptr}, 0), (0, pool.id, {buffer.ptr})):
+        assert memory.check_pool_live_allocations(*given)
+    assert not memory.check_pool_live_allocations(0, pool, ())

@@ -294,3 +294,42 @@ def serve_from_a_dead_pool():
 
 def test_pages_of_a_pool_that_nothing_uses_serve_others_after_the_device_was_waited_for():
     in_child(serve_from_a_dead_pool, ACCELRT_HOST_MEMORY="64MiB", ACCELRT_ALLOC_CONF="stitching:True")
+
+
+@pytest.mark.parametrize("no_split", [False, True])
+def test_a_live_pools_idle_memory_goes_back_by_hand(no_split):
+    pool, other = accelrt.MemPool(no_split=no_split), accelrt.MemPool()
+    for each in (pool, other):
+        with accelrt.use_mem_pool(each):
+            kept = accelrt.Buffer(32 << 20)
+            accelrt.Buffer(48 << 20).record_stream(accelrt.Stream())
+            if each is other:
+                kept.free()
+            else:
+                live = kept
+    common = accelrt.Buffer(64 << 20)
+    common.free()
+    reserved = accelrt.memory_reserved()
+    assert pool.stats()["reserved_bytes.current"] >= 80 << 20
+    pool.empty_cache()
+    assert pool.stats()["reserved_bytes.current"] == 32 << 20
+    assert accelrt.memory_reserved() == reserved - (48 << 20)
+    pool.empty_cache(device=0)
+    live.free()
+    pool.empty_cache()
+    assert pool.stats()["reserved_bytes.current"] == 0
+    assert accelrt.memory_reserved() == reserved - (80 << 20)
+    accelrt.memory.audit()
+
+
+def test_memory_of_a_pool_that_a_graph_uses_is_not_given_back():
+    pool, graph = accelrt.MemPool(), accelrt.CUDAGraph()
+    with accelrt.graph(graph, pool=pool):
+        accelrt.Buffer(1000).fill(1)
+    reserved = pool.stats()["reserved_bytes.current"]
+    pool.empty_cache()
+    assert pool.stats()["reserved_bytes.current"] == reserved > 0
+    del graph
+    gc.collect()
+    pool.empty_cache()
+    assert pool.stats()["reserved_bytes.current"] == 0

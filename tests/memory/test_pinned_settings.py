@@ -88,6 +88,7 @@ def test_each_setting_and_each_pair_works(chosen):
         ("pinned_use_background_threads", "True", TypeError),
         ("pinned_num_register_threads", 0, ValueError),
         ("pinned_num_register_threads", 129, ValueError),
+        ("pinned_num_register_threads", 7, ValueError),
         ("pinned_num_register_threads", 2.0, TypeError),
         ("pinned_max_round_threshold_mb", -1, ValueError),
         ("pinned_max_cached_size_mb", 1 << 40, ValueError),
@@ -102,7 +103,7 @@ def test_values_that_are_none_are_refused_and_change_nothing(name, value, error)
 
 def test_memory_may_come_from_the_operating_system_and_be_registered():
     fresh()
-    accelrt.configure_pinned(pinned_use_cuda_host_register=True, pinned_num_register_threads=3)
+    accelrt.configure_pinned(pinned_use_cuda_host_register=True, pinned_num_register_threads=4)
     array = accelrt.pinned_empty(10 * MIB + 4097, np.uint8)
     assert accelrt.is_pinned(array)
     assert not array.any()

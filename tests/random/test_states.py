@@ -224,3 +224,27 @@ def test_states_of_all_devices_are_kept_and_put_back():
     assert accelrt.get_rng_state_all() == before
     accelrt.set_rng_state(np.frombuffer(before[0][:8] + (12).to_bytes(8, "little"), np.uint8), 1)
     assert accelrt.default_generators[1].get_offset() == 12
+
+
+def test_the_default_generators_are_a_tuple():
+    defaults, count = accelrt.default_generators, accelrt.device_count()
+    assert isinstance(defaults, tuple)
+    assert (len(defaults), len([*defaults]), len(tuple(defaults))) == (count, count, count)
+    assert defaults[:1] == (defaults[0],)
+    assert defaults == tuple(defaults)
+    assert defaults != ()
+    assert defaults[0] in defaults
+    assert accelrt.random.Generator(0) not in defaults
+    assert (defaults.index(defaults[-1]), defaults.count(defaults[0])) == (count - 1, 1)
+    assert defaults.__add__((None,)) == (*defaults, None)
+    assert next(reversed(defaults)) is defaults[-1]
+
+
+def test_the_offset_of_a_default_generator_is_read_and_set():
+    accelrt.manual_seed(5)
+    accelrt.random._set_rng_state_offset(8)
+    assert accelrt.random._get_rng_state_offset() == accelrt.default_generators[0].get_offset() == 8
+    assert accelrt.initial_seed() == 5
+    with pytest.raises(ValueError, match="offset"):
+        accelrt.random._set_rng_state_offset(3)
+    accelrt.manual_seed(5)

@@ -41,10 +41,14 @@ def test_success_is_no_error_and_all_else_is_raised(runtime):
 def test_an_error_is_made_of_a_code_alone():
     error = accelrt.CudaError(np.int32(INVALID_VALUE))
     assert (error.code, error.name, error.call) == (INVALID_VALUE, "INVALID_VALUE", "")
-    assert str(error) == "an argument is out of the range that the call takes (1)"
+    assert str(error) == "invalid argument (1)"
+    with pytest.raises(accelrt.CudaError) as raised:
+        accelrt.check_error(INVALID_VALUE)
+    assert str(raised.value) == str(error)
+    assert "an identity of the allocator is violated" in str(accelrt.CudaError(-6))
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
     assert accelrt.CudaError("text").code == 999
-    assert (accelrt.cudaStatus.SUCCESS, accelrt.cudaStatus.ERROR_NOT_READY) == (0, 600)
+    assert (accelrt.cudaStatus.SUCCESS, accelrt.cudaStatus.ERROR_NOT_READY) == (0, 34)
 
 
 def test_host_memory_is_page_locked_and_let_go(runtime):

@@ -8,6 +8,7 @@ from child import in_child
 
 import accelrt
 
+ARGUMENT_ERRORS = (TypeError, ValueError, LookupError, accelrt.CompileError)
 ARGUMENTS = [
     *(
         (),
@@ -50,7 +51,7 @@ def judge(name, given, error):
     if isinstance(error, accelrt.CudaError):
         assert NO_DEVICE in str(error), (name, given, error)
         return True
-    assert name == "init" or isinstance(error, (TypeError, ValueError, LookupError)), (name, given, error)
+    assert name == "init" or isinstance(error, ARGUMENT_ERRORS), (name, given, error)
     assert "ordinals" not in str(error), (name, given, error)
     return False
 
@@ -99,6 +100,19 @@ def stay():
         accelrt.set_stream(None)
     accelrt.Event().query()
     accelrt.empty_cache()
+
+
+def seed_nothing():
+    accelrt.init(driver="host")
+    accelrt.manual_seed(3)
+    accelrt.manual_seed_all(3)
+    accelrt.random.seed()
+    accelrt.random.seed_all()
+    print(accelrt.device_count(), accelrt.default_generators[:])
+
+
+def test_seeding_without_a_device_does_nothing():
+    assert in_child(seed_nothing, ACCELRT_HOST_DEVICES="0") == "0 ()\n"
 
 
 def test_what_needs_no_device_needs_none():

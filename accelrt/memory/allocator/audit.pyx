@@ -32,6 +32,7 @@ cdef struct Count:
     size_t free_blocks
     unsigned long long events
     int64_t tagged        # bytes of live blocks that have a tag
+    int64_t tagged_requested
     int64_t tagged_blocks
 
 
@@ -52,6 +53,7 @@ cdef void count_block(Count* count, const Block* block, int split_kind) noexcept
         count.counters[ALLOCATED_BYTES][kind] += block.size
     if block.state == LIVE and block.tag:
         count.tagged += block.size
+        count.tagged_requested += block.requested
         count.tagged_blocks += 1
     if block.state == FREE:
         count.free_blocks += 1
@@ -394,7 +396,8 @@ cdef const char* compare_tags(const Pool* pool, const Count* count) noexcept nog
     if pool.history == NULL:
         return NULL
     sums = pool.history.tags
-    if sums.bytes_ != count.tagged or sums.blocks != count.tagged_blocks:
+    if (sums.bytes_ != count.tagged or sums.requested != count.tagged_requested
+            or sums.blocks != count.tagged_blocks):
         return "the figures of all tags add up to the live blocks that have one"
     return NULL
 

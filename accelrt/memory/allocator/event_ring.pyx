@@ -134,19 +134,22 @@ cdef void record_event(
     spin_unlock(&history.lock)
 
 
-cdef inline void add_tagged(History* history, uint32_t number, int64_t size) noexcept nogil:
-    # Under the history's lock.  size below 0: the block is freed.
-    add_to(&history.tags[0], size)
-    add_to(&history.tags[number], size)
+cdef inline void add_tagged(History* history, uint32_t number, int64_t size, int64_t requested) noexcept nogil:
+    # Under the history's lock.  Both below 0: the block is freed.
+    add_to(&history.tags[0], size, requested)
+    add_to(&history.tags[number], size, requested)
 
 
-cdef inline void add_to(TagFigures* figures, int64_t size) noexcept nogil:
+cdef inline void add_to(TagFigures* figures, int64_t size, int64_t requested) noexcept nogil:
     cdef int64_t blocks = 1 if size >= 0 else -1
     figures.bytes_ += size
+    figures.requested += requested
     figures.blocks += blocks
     if size >= 0:
         figures.allocated_bytes += size
+        figures.allocated_requested += requested
         figures.allocated_blocks += 1
+        figures.peak_requested = max(figures.peak_requested, figures.requested)
         figures.peak_bytes = max(figures.peak_bytes, figures.bytes_)
         figures.peak_blocks = max(figures.peak_blocks, figures.blocks)
 
@@ -168,7 +171,7 @@ cdef void record_allocation(Pool* pool, Block* block, bint claimed) noexcept nog
     event.device = pool.device
     spin_lock(&history.lock)
     if tag:
-        add_tagged(history, tag, block.size)
+        add_tagged(history, tag, block.size, block.requested)
     if history.records:
         if claimed:
             event.action = CLAIMED
@@ -208,7 +211,7 @@ cdef void record_free(Pool* pool, uintptr_t address, const Freed* freed, bint co
     fill(&event, pool, address, freed)
     spin_lock(&history.lock)
     if freed.tag:
-        add_tagged(history, freed.tag, -<int64_t>freed.size)
+        add_tagged(history, freed.tag, -<int64_t>freed.size, -<int64_t>freed.requested)
     if history.records:
         event.action = FREE_REQUESTED
         push(history, &event)
@@ -338,6 +341,7 @@ cdef void reset_tag_peaks(History* history) noexcept nogil:
     spin_lock(&history.lock)
     for number in range(MAX_TAGS):
         history.tags[number].peak_bytes = history.tags[number].bytes_
+        history.tags[number].peak_requested = history.tags[number].requested
         history.tags[number].peak_blocks = history.tags[number].blocks
     spin_unlock(&history.lock)
 

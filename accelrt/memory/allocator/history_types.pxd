@@ -55,6 +55,9 @@ cdef struct TagFigures:
     int64_t bytes_       # of live blocks, as allocated
     int64_t peak_bytes
     int64_t allocated_bytes
+    int64_t requested    # the bytes that were asked for
+    int64_t peak_requested
+    int64_t allocated_requested
     int64_t blocks
     int64_t peak_blocks
     int64_t allocated_blocks

@@ -22,4 +22,5 @@ cdef int find(Pool* pool, Request* request, uintptr_t* out_address) noexcept nog
 cdef int retry(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil  # and under the growth lock
 cdef int release_free(Pool* pool) noexcept nogil  # likewise; gives idle memory back to the device
 cdef int release_ended(Pool* pool) noexcept nogil  # that of private pools without a use alone; NOT_READY beside a capture
+cdef int release_own(Pool* pool, PrivatePool* owner) noexcept nogil  # only that of a private pool, unless graphs use it
 cdef int release_with(Pool* pool, PrivatePool* owner) noexcept nogil  # and that of a MemPool, unless graphs use it

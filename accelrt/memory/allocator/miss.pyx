@@ -421,7 +421,7 @@ cdef int release_with(Pool* pool, PrivatePool* owner) noexcept nogil:
 
 
 cdef int release_own(Pool* pool, PrivatePool* owner) noexcept nogil:
-    # After POOL_CAP_REACHED: only the private pool's idle memory can lift its own limit, so only that is released.
+    # After POOL_CAP_REACHED only the private pool's idle memory can lift its own limit.
     cdef int code
     if owner == NULL or has_graphs(owner):
         return 0

@@ -18,6 +18,7 @@ cdef int try_release(int device, uintptr_t address) noexcept nogil
 cdef int locate(int hint, uintptr_t address, int* out_device) noexcept nogil  # hint: tried first; or NOT_ALLOCATED
 # Whether it is live memory of a private pool, and which one's.
 cdef bint in_private(int device, uintptr_t address, uint64_t* out_id) noexcept nogil
+cdef int empty_named(int device, const uint64_t* name) noexcept nogil  # the same of one private pool, unless graphs use it
 cdef int empty(int device) noexcept nogil  # waits for pending blocks, then releases idle memory
 cdef int set_limit(int device, size_t limit) noexcept nogil
 

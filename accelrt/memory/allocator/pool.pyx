@@ -27,12 +27,12 @@ from accelrt.memory.allocator.interprocess cimport use_imported
 from accelrt.memory.allocator.metadata cimport (
     PER_THREAD, add_use, has_use, heap_of, heap_stream, lookup_heap, new_use, recycle_use,
 )
-from accelrt.memory.allocator.miss cimport Request, retry, find, release_with
+from accelrt.memory.allocator.miss cimport Request, retry, find, release_own, release_with
 from accelrt.memory.allocator.pending cimport (
     claim, defer, drop_uses, load_offers, note_wait, offer, poll, record_all_events, record_events, wait_all,
 )
 from accelrt.memory.allocator.pool_settings cimport load_flag, load_routed, rounded
-from accelrt.memory.allocator.private.private_pool cimport entered_pool, is_routed, note_peaks, pool_for
+from accelrt.memory.allocator.private.private_pool cimport entered_pool, find_private, is_routed, note_peaks, pool_for
 from accelrt.memory.allocator.private.private_types cimport PrivatePool
 from accelrt.memory.allocator.sizes cimport LARGE, ROUND_LIMIT, SMALL, SMALL_LIMIT, UNIT, kind_of, round_up
 from accelrt.memory.allocator.types cimport CACHED, LIVE, Block, Heap, Pool, Use
@@ -398,6 +398,10 @@ cdef bint in_private(int device, uintptr_t address, uint64_t* out_id) noexcept n
 cdef int empty(int device) noexcept nogil:
     # Takes the growth lock and the exclusive section.  Also empties the private pool that the calling thread has entered
     # (use_mem_pool), unless a graph retains it.
+    return empty_named(device, NULL)
+
+
+cdef int empty_named(int device, const uint64_t* name) noexcept nogil:
     cdef Pool* pool = pool_if_made(device)
     cdef int code
     if pool == NULL:
@@ -408,8 +412,10 @@ cdef int empty(int device) noexcept nogil:
     lock_all(pool)
     pool.stats.num_sync_all_streams += 1
     code = wait_all(pool)
-    if code == 0:
+    if code == 0 and name == NULL:
         code = release_with(pool, entered_pool(pool))
+    elif code == 0:
+        code = release_own(pool, find_private(pool, name[0], name[1]))
     if code == 0:
         code = destroy_entries(pool.table, &pool.spare_entries)
     if pool.heaps != NULL:

@@ -100,8 +100,17 @@ cdef double mib(int64_t size) noexcept nogil:
     return size / 1048576.0
 
 
+cdef double amount(size_t size) noexcept nogil:
+    # In what unit_of answers.
+    return size / 1073741824.0 if size >= 1 << 30 else mib(size)
+
+
+cdef const char* unit_of(size_t size) noexcept nogil:
+    return b"GiB" if size >= 1 << 30 else b"MiB"
+
+
 cdef int explain_memory(char* text, int device, size_t size) noexcept nogil:
-    # Takes no GIL: torch may hold locks of its own here.
+    # Takes no GIL: torch may hold locks of its own here.  It begins with torch's words, which programs look for.
     cdef Pool* pool = pool_if_made(device)
     cdef size_t room = 0, capacity = 0
     cdef size_t limit = limit_of(pool)
@@ -109,12 +118,12 @@ cdef int explain_memory(char* text, int device, size_t size) noexcept nogil:
     cdef int written
     registry.active().memory_info(device, &room, &capacity)  # a refusal leaves zeros
     written = snprintf(
-        text, HOOK_TEXT, "CUDA out of memory. Tried to allocate %.2f MiB (%zu bytes) on device %d, from accelrt, which "
-        "is torch's allocator here. The device has %.2f MiB, %.2f of them free. accelrt reserved %.2f MiB: %.2f are live, "
-        "%.2f given back but in use on another stream, %.2f idle, of which the largest piece has %.2f. "
-        "accelrt.memory.report() shows what holds it.", mib(size), size,
-        device, mib(capacity), mib(room), mib(reserved), mib(live), mib(active - live), mib(reserved - active),
-        mib(largest_free(pool)))
+        text, HOOK_TEXT, "CUDA out of memory. Tried to allocate %.2f %s. GPU %d has a total capacity of %.2f %s of which "
+        "%.2f %s is free. It is %zu bytes of accelrt, torch's allocator here. accelrt reserved %.2f MiB: "
+        "%.2f are live, %.2f given back but in use on another stream, %.2f idle, of which the largest piece has %.2f. "
+        "accelrt.memory.report() shows what holds it.", amount(size), unit_of(size), device, amount(capacity),
+        unit_of(capacity), amount(room), unit_of(room), size, mib(reserved), mib(live), mib(active - live),
+        mib(reserved - active), mib(largest_free(pool)))
     if limit < SIZE_MAX and written > 0 and written < HOOK_TEXT:
         snprintf(text + written, HOOK_TEXT - written, " The limit is %.2f MiB (set_per_process_memory_fraction).",
                  mib(limit))

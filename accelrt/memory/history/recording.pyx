@@ -439,8 +439,8 @@ def tag_stats(int device):
     """The figures of each tag that a device's memory has had.
 
     Returns:
-        dict: name -> {"allocated_bytes": ..., "allocation": ...}, each a dict of current, peak, allocated and freed;
-        peaks since the start or reset_peak_memory_stats.
+        dict: name -> {"allocated_bytes": ..., "requested_bytes": ..., "allocation": ...}, each a dict of current, peak,
+        allocated and freed; allocated_bytes are of whole blocks, requested_bytes what was asked for; peaks since the start or reset_peak_memory_stats.
     """
     cdef History* history = history_of(device)
     cdef TagFigures figures
@@ -451,6 +451,7 @@ def tag_stats(int device):
         if figures.allocated_blocks:
             answer[tag_names[number]] = {
                 "allocated_bytes": tag_counter(figures.bytes_, figures.peak_bytes, figures.allocated_bytes),
+                "requested_bytes": tag_counter(figures.requested, figures.peak_requested, figures.allocated_requested),
                 "allocation": tag_counter(figures.blocks, figures.peak_blocks, figures.allocated_blocks),
             }
     return answer

@@ -89,8 +89,8 @@ cdef size_t checked_limit(object value, str name) except? 0:
 
 cdef int checked_threads(object value) except -1:
     value = exact_int(value, "pinned_num_register_threads", "an int")
-    if not 1 <= value <= MAX_REGISTER_THREADS:
-        raise ValueError(f"pinned_num_register_threads is {value}; it goes from 1 to {MAX_REGISTER_THREADS}")
+    if not 1 <= value <= MAX_REGISTER_THREADS or value & value - 1:
+        raise ValueError(f"pinned_num_register_threads is {value}; it is a power of two from 1 to {MAX_REGISTER_THREADS}")
     return value
 
 
@@ -238,7 +238,7 @@ def configure_pinned(
     Arguments:
         pinned_use_cuda_host_register: bool (False), take memory of the operating system's and register it
             (cuMemHostRegister) instead of the driver's own (cuMemHostAlloc).
-        pinned_num_register_threads: int from 1 to 128 (1), threads that touch the pages of memory to be registered.
+        pinned_num_register_threads: int, a power of two from 1 to 128 (1), threads that touch the pages of memory to be registered.
         pinned_max_round_threshold_mb: int, MiB, or None for no limit (None): larger requests are rounded up to whole
             pages only.
         pinned_max_cached_size_mb: int, MiB, or None for no limit (None): larger requests are taken from the driver
