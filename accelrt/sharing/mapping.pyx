@@ -269,6 +269,7 @@ def pick_stream(Buffer buffer, stream):
 # --- the other processes' side ---------------------------------------------------------------------------------------
 
 cdef list _left = []  # Mappings that nothing refers to any more, and that the driver refused to close
+cdef list _unreleased = []  # handles of pages that it refused to release
 
 
 cdef class Relaxed:
@@ -306,7 +307,7 @@ cdef class Mapping:
         """Maps the next page, of a descriptor that stays the caller's."""
         cdef uintptr_t handle = 0, address = self.base + self.mapped
         cdef int device = self.device_index
-        cdef int code
+        cdef int code, kept
         if size > self.size - self.mapped:
             raise ValueError(f"a page of {size} bytes does not fit behind {self.mapped} of {self.size}")
         with nogil:
@@ -317,7 +318,9 @@ cdef class Mapping:
             code = registry.active().memory_map(address, size, handle)
             if code == 0:
                 self.mapped += size
-            registry.active().physical_release(handle)  # the mapping alone keeps the memory
+            kept = registry.active().physical_release(handle)  # the mapping alone keeps the memory
+        if kept:
+            _unreleased.append(handle)
         if code:
             raise_status(code, "memory_map", ("address", address, "size", size, "handle", handle))
 
@@ -388,13 +391,24 @@ cdef class Mapping:
 def close_left():
     """Tries again to close what nothing refers to any more and the driver refused to close; how many are left."""
     cdef Mapping one
+    cdef uintptr_t handle
+    cdef int code
+    for _ in range(len(_unreleased)):
+        try:
+            handle = _unreleased.pop(0)
+        except IndexError:  # another thread was faster
+            break
+        with nogil:
+            code = registry.active().physical_release(handle)
+        if code and not is_lost(code):
+            _unreleased.append(handle)
     for _ in range(len(_left)):
         try:
             one = _left.pop(0)
         except IndexError:  # another thread was faster
             break
         del one  # comes back to the list where it is refused again
-    return len(_left)
+    return len(_left) + len(_unreleased)
 
 
 cdef bint is_lost(int code) noexcept nogil:

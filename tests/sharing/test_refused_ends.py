@@ -148,6 +148,12 @@ def unmap_later():
             faults.disarm()
             assert mapping.close_left() == 0
             assert live_objects() == before
+    faults.arm(call=1, code=999, mode="once", rows=["physical_release"])
+    assert (handle.open().numpy() == 5).all()
+    assert faults.fired() >= 1
+    faults.disarm()
+    assert accelrt.ipc_collect() == 0
+    wait_until(lambda: live_objects() == before)
     owner.stop()
 
 

@@ -299,6 +299,24 @@ def refuse_to_start(thread):
     raise RuntimeError("can't start new thread")
 
 
+def test_a_system_without_pidfds_still_sees_a_process_end(monkeypatch):
+    monkeypatch.setattr(producer, "open_life", lambda connection, pid: -1)
+    monkeypatch.setattr(producer, "LOOK_EVERY", 0.01)
+    opener = Other()
+    array = accelrt.full((MIB,), 7, "int8")
+    opener.call(keep, "array", array)
+    opener.call(close_connections)
+    wait_until(lambda: accelrt.sharing.statistics()["borrowers"] == 0)
+    assert accelrt.sharing.statistics()["lent"] == 1  # it lives, and has it
+    opener.kill()
+    wait_until(lambda: accelrt.sharing.statistics()["lent"] == 0)
+
+
+def close_connections(kept):
+    for owner in consumer._owners.values():
+        owner.idle.clear()
+
+
 # --- names that somebody else has --------------------------------------------------------------------
 
 
