@@ -85,6 +85,7 @@ def test_python_and_nogil_code_take_events_from_one_pool(graphs, stream):
     assert recorded_event(stream)[1] == handle
 
 
+@pytest.mark.host  # a GPU's driver may give a new event the address of one that was destroyed
 def test_an_event_that_nogil_code_captured_is_not_handed_out_again(graphs, stream):
     graph, other = graphs.BareGraph(), graphs.lease(0)
     handle = recorded_event(stream)[1]
