@@ -30,6 +30,28 @@ def pytest_collection_modifyitems(config, items):
         items[:] = [item for item in items if item not in left_out]
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item):
+    return (yield from skip_without_cpp())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    return (yield from skip_without_cpp())
+
+
+def skip_without_cpp():
+    """Skips what needs a C++ compiler for the host device's kernels where there is none."""
+    from accelrt.errors import CompilerNotFoundError
+
+    try:
+        return (yield)
+    except CompilerNotFoundError as error:
+        if "C++ compiler" not in str(error):
+            raise
+        pytest.skip(str(error))
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish():
     """Freezes what pytest has made by now: 200,000 objects that each collection of garbage would visit."""

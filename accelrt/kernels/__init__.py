@@ -8,6 +8,7 @@ limits              why a driver refuses a launch
 sleep               sleep
 compiler            compile, compile_image and link_images
 image               ModuleImage; the names of architectures
+elf_image           whether a shared object is whole
 nvrtc, jitlink      the calls of NVRTC and nvJitLink
 known_compiler      which NVRTC there is, without loading it
 host_compiler       the compilers of C and C++, for kernels of the host device

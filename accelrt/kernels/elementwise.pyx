@@ -477,7 +477,7 @@ def elementwise(inputs, outputs, operation, *, name="elementwise", preamble="", 
         z = axpy(x, 2.5)
 
     It is compiled when it is first called with arrays of some types: by NVRTC for a GPU, where the operation
-    is CUDA C++; by the C compiler for the host device, where it is C with <math.h> and <tgmath.h>.
+    is CUDA C++; by the system's C++ compiler for the host device, where it is C++17 with CUDA's device functions.
 
     Arguments:
         inputs: str, declarations such as "T x, float32 y": a type and a name each.  A type is one of NumPy's

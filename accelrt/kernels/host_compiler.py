@@ -116,12 +116,11 @@ def stamp_of(path: str) -> bytes:
 def header_digest() -> bytes:
     """Of the contents of the headers that C++ texts include."""
     made = blake2b(digest_size=32)
-    for name in sorted(os.listdir(HEADERS)):
-        path = os.path.join(HEADERS, name)
-        if os.path.isfile(path):
-            with open(path, "rb") as file:
-                content = file.read()
-            made.update(f"{name} {len(content)} ".encode() + content)
+    paths = [os.path.join(folder, name) for folder, _, names in os.walk(HEADERS) for name in names]
+    for path in sorted(paths):
+        with open(path, "rb") as file:
+            content = file.read()
+        made.update(f"{path} {len(content)} ".encode() + content)
     return made.digest()
 
 

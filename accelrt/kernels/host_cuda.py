@@ -219,19 +219,32 @@ def started(name: str, text: str) -> str:
 
 
 def exports(found: Found) -> str:
-    waits = "true" if found.waits else "false"
-    lines = [line_directive(1, "accelrt")]
-    lines += [f"ACCELRT_EXPORT({name}, {waits}, {called})\n" for name, called in found.kernels.items()]
-    return "".join(lines)
+    lines = [export(name, called, found.waits) for name, called in found.kernels.items()]
+    return line_directive(1, "accelrt") + "".join(lines)
 
 
 def expression_exports(names: Mapping[str, str], waits: bool) -> str:
     lines = []
     for expression, symbol in names.items():
         lines.append(line_directive(1, f"name expression {expression}"))
-        called = expression.strip().removeprefix("&")
-        lines.append(f"ACCELRT_EXPORT({symbol}, {'true' if waits else 'false'}, {called})\n")
+        lines.append(export(symbol, expression.strip().removeprefix("&"), waits))
     return "".join(lines)
+
+
+def export(symbol: str, kernel: str, waits: bool) -> str:
+    """What the host device calls for each block of a kernel, and the sizes of its parameters.
+
+    It is one line, so that messages name the expression that the kernel was asked for by.
+    """
+    kind = f"accelrt_host::Kernel<accelrt_kind_{symbol}>"
+    return (
+        f"typedef decltype(&{kernel}) accelrt_kind_{symbol}; "
+        f"static void accelrt_thread_{symbol}(void** values) {{ {kind}::call(&{kernel}, values); }} "
+        f'extern "C" {{ void accelrt_block_{symbol}(const accelrt_block* block, void** values) {{ '
+        f"accelrt_host::run_block(block, values, accelrt_thread_{symbol}, {str(waits).lower()}); }} "
+        f"extern const {kind}::Sizes {symbol}_parameters; "
+        f"const {kind}::Sizes {symbol}_parameters = {kind}::sizes(); }}\n"
+    )
 
 
 def dynamic_memory(symbols: Sequence[str]) -> str:

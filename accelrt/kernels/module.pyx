@@ -16,6 +16,7 @@ from accelrt.driver.registry import driver_name
 from accelrt.driver.table cimport LOG_BYTES
 from accelrt.kernels import host_functions as plain
 from accelrt.kernels.image import MOST_BYTES as _MOST_BYTES
+from accelrt.kernels.elf_image import check_shared_object
 from accelrt.kernels.image import unsealed
 from accelrt.kernels.kernel cimport Loaded, make_kernel
 from accelrt.kernels.signature import parse_signature
@@ -90,8 +91,8 @@ cdef uintptr_t function_of(Loaded loaded, str name, str meaning) except 0:
 
 
 def check_image(bytes data):
-    """Raises ValueError where an image in the ELF format, a cubin or a shared object, is shorter than it says, or is not
-    what accelrt compiled any more."""
+    """Raises ValueError where an image in the ELF format, a cubin or a shared object, is shorter than it says, is not what
+    accelrt compiled any more, or has tables that the host's dynamic linker would follow out of it."""
     if data[:4] != b"\x7fELF":
         if not data:
             raise ValueError("the image is empty")
@@ -100,7 +101,9 @@ def check_image(bytes data):
         headers, each = int.from_bytes(data[40:48], "little"), int.from_bytes(data[58:60], "little")
         whole = headers + each * int.from_bytes(data[60:62], "little")
         if headers and whole <= len(data):
-            unsealed(data)
+            whole_ = unsealed(data)
+            if whole_ is data and driver_name() != "cuda":
+                check_shared_object(data)
             return
         text = f"of which {whole} should be there" if headers else "without section headers, which tell its length"
     else:

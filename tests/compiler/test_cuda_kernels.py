@@ -346,3 +346,69 @@ def test_kinds_of_a_gpu_are_refused():
         accelrt.compile_image(TOTAL, kind="ptx")
     with pytest.raises(ValueError, match="leads out of a folder"):
         accelrt.compile(TOTAL, headers={"../outside.h": ""})
+
+
+HALVES = r"""
+#include <cuda_fp16.h>
+#include <cuda_bf16.h>
+#include <cuComplex.h>
+#include <math_constants.h>
+extern "C" __global__ void k(float* at) {
+    const __half a = __float2half(1.0f / 3), b = __hfma(a, __half(3.0f), __half(0.5f));
+    const __nv_bfloat16 c = __float2bfloat16(1.0f / 3);
+    at[0] = __half2float(a); at[1] = __half2float(b); at[2] = __bfloat162float(c);
+    at[3] = __half2float(__float2half(65520.0f)); at[4] = __half2float(__float2half(1e-7f));
+    at[5] = __half_as_ushort(a); at[6] = __hgt(a, b) ? 1 : 0; at[7] = __half2float(hsqrt(__half(2.0f)));
+    const cuFloatComplex z = cuCdivf(make_cuFloatComplex(1, 2), make_cuFloatComplex(3, -4));
+    at[8] = cuCrealf(z); at[9] = cuCimagf(z); at[10] = cuCabsf(make_cuFloatComplex(3, 4));
+    at[11] = CUDART_PI_F;
+}
+"""
+
+
+@pytest.mark.host
+def test_numbers_of_16_bits_and_complex_ones_have_cudas_names():
+    found = launched(HALVES, np.zeros(12, np.float32), block=1)
+    third = np.float16(1 / 3)
+    expected = [third, np.float16(1.5), 0.333984375, np.inf, np.float16(1e-7), third.view(np.uint16), 0]
+    assert found[:8].tolist() == [np.float32(each) for each in (*expected, np.float16(2**0.5))]
+    assert found[8:].tolist() == pytest.approx([-0.2, 0.4, 5, np.pi])
+
+
+@pytest.mark.host
+def test_groups_within_a_block_synchronise_and_shuffle():
+    source = r"""
+    #include <cooperative_groups.h>
+    #include <cuda/std/type_traits>
+    namespace cg = cooperative_groups;
+    static_assert(cuda::std::is_same<int, int>::value, "of the standard library");
+    extern "C" __global__ void k(int* at) {
+        __shared__ int parts[8];
+        const cg::thread_block block = cg::this_thread_block();
+        const auto tile = cg::tiled_partition<8>(block);
+        int value = block.thread_rank();
+        for (int by = tile.size() / 2; by; by /= 2)
+            value += tile.shfl_down(value, by);
+        if (tile.thread_rank() == 0)
+            parts[tile.meta_group_rank()] = value;
+        block.sync();
+        at[threadIdx.x] = parts[threadIdx.x % 8] + 10000 * __popc(tile.ballot(tile.thread_rank() < 3));
+        if (threadIdx.x % 5 == 0) {
+            const cg::coalesced_group group = cg::coalesced_threads();
+            at[threadIdx.x] = 1000000 * group.shfl((int)threadIdx.x, 1) + group.thread_rank();
+        }
+    }"""
+    found = launched(source, np.zeros(64, np.int32), block=64)
+    sums = np.arange(64).reshape(8, 8).sum(1)
+    expected = np.tile(sums, 8) + 30000
+    for lane in range(0, 64, 5):
+        others = [each for each in range(0, 64, 5) if each // 32 == lane // 32]
+        expected[lane] = 1000000 * others[1] + others.index(lane)
+    assert found.tolist() == expected.tolist()
+
+
+def test_elementwise_operations_add_to_raw_arrays_atomically():
+    kernel = accelrt.elementwise("int32 x", "raw int32 counts", "atomicAdd(&counts[x], 1)", name="histogram")
+    x, counts = np.arange(100000, dtype=np.int32) % 7, to_device(np.zeros(7, np.int32))
+    kernel(to_device(x), out=counts)
+    assert read(counts).tolist() == np.bincount(x).tolist()

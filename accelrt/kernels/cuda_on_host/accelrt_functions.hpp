@@ -23,3 +23,11 @@
 #include "accelrt_math.hpp"
 
 #include "accelrt_intrinsics.hpp"
+
+#ifdef accelrt_with_threads
+accelrt_inline void accelrt_yield();
+#else
+accelrt_inline void accelrt_yield() {}
+#endif
+
+#include "accelrt_atomics.hpp"

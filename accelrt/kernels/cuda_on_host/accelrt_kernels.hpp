@@ -7,11 +7,10 @@
 
 #else
 
+#define accelrt_with_threads
 #include "accelrt_functions.hpp"
 
 #include "accelrt_threads.hpp"
-
-#include "accelrt_atomics.hpp"
 
 #include "assert.h"
 

@@ -412,18 +412,6 @@ template <class... A> struct Kernel<void (*)(A...)> {
 
 }  // namespace accelrt_host
 
-#define ACCELRT_EXPORT(symbol, waits, ...)                                                                       \
-    static void accelrt_thread_##symbol(void** arguments) {                                                      \
-        accelrt_host::Kernel<decltype(&__VA_ARGS__)>::call(&__VA_ARGS__, arguments);                             \
-    }                                                                                                            \
-    extern "C" {                                                                                                 \
-    __attribute__((visibility("default"))) void accelrt_block_##symbol(const accelrt_block* block, void** arguments) { \
-        accelrt_host::run_block(block, arguments, accelrt_thread_##symbol, waits);                               \
-    }                                                                                                            \
-    extern __attribute__((visibility("default"))) const accelrt_host::Kernel<decltype(&__VA_ARGS__)>::Sizes symbol##_parameters; \
-    const accelrt_host::Kernel<decltype(&__VA_ARGS__)>::Sizes symbol##_parameters = accelrt_host::Kernel<decltype(&__VA_ARGS__)>::sizes(); \
-    }
-
 // --- barriers, fences and votes, by CUDA's names ---------------------------------------------------------------------------
 
 accelrt_inline void accelrt_yield() { accelrt_host::yield(); }
