@@ -16,7 +16,6 @@ from accelrt.driver.capture_guard import is_capture_ending
 from accelrt.driver.registry import Rows
 
 pytestmark = pytest.mark.host
-END_US = 20_000
 SECONDS = 60
 UNFILLED = {"async_alloc", "async_free", "stream_window_set", "stream_window_get"}  # of the host device
 CHANGING = {"capture_begin", "capture_begin_to", "capture_end", "stream_destroy", "event_destroy"}
@@ -34,15 +33,16 @@ def host():
     from accelrt.driver.host import driver
 
     accelrt.init()
-    driver.delay_capture_ends(END_US)
+    driver.delay_capture_ends(0, hold=True)
     yield driver
     driver.delay_capture_ends(50)
 
 
 class Ending:
-    """A capture of a stream, its end on a thread of its own and held open; and what was asked meanwhile."""
+    """A capture of a stream, whose end on a thread of its own is held open until release()."""
 
-    def __init__(self, mode="relaxed"):
+    def __init__(self, host, mode="relaxed"):
+        self.host = host
         self.stream, self.side, self.mode = accelrt.Stream(), accelrt.Stream(), mode
         self.event, self.error = accelrt.Event(), None
         self.memory = accelrt.Buffer(64, stream=self.stream)
@@ -62,13 +62,18 @@ class Ending:
 
     def __enter__(self):
         self.thread.start()
-        while not is_capture_ending():
+        while not self.host.held_capture_ends():
             assert self.thread.is_alive()
+        assert is_capture_ending()
         return self
 
-    def __exit__(self, *_):
+    def release(self):
+        self.host.delay_capture_ends(0)
         self.thread.join(SECONDS)
         assert not self.thread.is_alive()
+
+    def __exit__(self, *_):
+        self.release()
 
 
 def call(rows, name, ending):
@@ -86,7 +91,7 @@ def call(rows, name, ending):
 @pytest.mark.beside_ends
 @pytest.mark.parametrize("name", sorted(LOOKING))
 def test_the_host_device_counts_calls_about_a_capture_that_is_being_ended(host, name):
-    ending, before = Ending(), host.calls_beside_ends()
+    ending, before = Ending(host), host.calls_beside_ends()
     with ending:
         if name in WAITING:  # their drivers hold back the look themselves
             Rows("host").stream_flags(0, ending.stream.cuda_stream)
@@ -97,26 +102,34 @@ def test_the_host_device_counts_calls_about_a_capture_that_is_being_ended(host, 
 
 @pytest.mark.parametrize("name", sorted(GUARDED | WAITING))
 def test_every_row_about_a_stream_or_an_event_waits_until_the_end_is_over(host, name):
-    ending, before = Ending(), host.calls_beside_ends()
-    with ending:
+    ending, before, order = Ending(host), host.calls_beside_ends(), []
+
+    def ask():
         call(Rows(), name, ending)
-        assert not is_capture_ending() or not ending.thread.is_alive()
+        order.append(host.held_capture_ends())
+
+    with ending:
+        thread = threading.Thread(target=ask)
+        thread.start()
+        while thread.native_id is None:
+            pass
+        assert order == []
+    thread.join(SECONDS)
+    assert order == [0]
     assert host.calls_beside_ends() == before
 
 
 def test_whether_a_stream_captures_is_answered_at_any_time(host):
-    ending, before = Ending(), host.calls_beside_ends()
+    ending, before = Ending(host), host.calls_beside_ends()
     with ending:
-        code, status = Rows().stream_is_capturing(0, ending.stream.cuda_stream)
-        assert is_capture_ending()
-        assert (code, status) == (0, 1)
+        assert Rows().stream_is_capturing(0, ending.stream.cuda_stream) == (0, 1)
+        assert host.held_capture_ends() == 1
     assert Rows().stream_is_capturing(0, ending.stream.cuda_stream) == (0, 0)
     assert host.calls_beside_ends() == before
 
 
 def test_memory_that_a_captured_stream_used_is_freed_at_once_while_the_capture_ends(host):
-    host.delay_capture_ends(20 * END_US)
-    ending, before = Ending(), host.calls_beside_ends()
+    ending, before = Ending(host), host.calls_beside_ends()
     memory = accelrt.Buffer(1000)
     memory.record_stream(ending.stream)
     memory.record_stream(ending.side)
@@ -125,7 +138,7 @@ def test_memory_that_a_captured_stream_used_is_freed_at_once_while_the_capture_e
     with ending:
         memory.free()
         pinned.free()
-        assert is_capture_ending()  # what was to be recorded behind the streams is put off
+        assert host.held_capture_ends() == 1  # what was to be recorded behind the streams is put off
     assert host.calls_beside_ends() == before
     accelrt.synchronize()
     accelrt.empty_cache()
@@ -142,7 +155,7 @@ def test_the_end_does_not_wait_for_a_copy_that_waits_for_its_stream(host):
     sides = (target.ctypes.data, source.ptr, 64)
     reader = threading.Thread(target=Rows().copy, args=(0, copying.cuda_stream, *sides))
     reader.start()
-    with Ending():
+    with Ending(host):
         pass
     go.set()
     reader.join(SECONDS)

@@ -75,6 +75,36 @@ def test_a_signal_ends_every_wait(library):
     in_child(interrupts, True, LD_LIBRARY_PATH=library, ACCELRT_DRIVER="cuda")
 
 
+def waits_by_an_event():
+    """Off the main thread too, a stream is named only to ask it and to record an event."""
+    import accelrt
+
+    accelrt.init()
+    fake = ctypes.CDLL("libcuda.so.1")
+    stream = accelrt.Stream()
+
+    def wait():
+        stream.synchronize()
+        calls(fake)
+        fake.fake_busy(1)
+        ending = threading.Timer(0.02, fake.fake_busy, (0,))
+        ending.start()
+        stream.synchronize()
+        found.extend(calls(fake))
+        ending.join()
+
+    found = []
+    thread = threading.Thread(target=wait)
+    thread.start()
+    thread.join()
+    assert found == [f"record on {stream.cuda_stream:#x}", "synchronize"]  # both of the event
+    assert fake.fake_synchronized() == 0
+
+
+def test_no_wait_names_its_stream_for_as_long_as_it_lasts(library):
+    in_child(waits_by_an_event, LD_LIBRARY_PATH=library, ACCELRT_DRIVER="cuda")
+
+
 def test_where_a_devices_work_cannot_be_recorded_another_thread_waits(library):
     missing = "cuCtxRecordEvent"
     in_child(interrupts, False, LD_LIBRARY_PATH=library, ACCELRT_DRIVER="cuda", FAKE_MISSING=missing)

@@ -18,8 +18,8 @@ from accelrt.driver.host.kernel cimport (
 )
 from accelrt.driver.host.memory cimport count_physicals, fill_memory
 from accelrt.driver.host.queue cimport (
-    count_calls_beside_ends, count_gone_calls, count_operations, count_streams, delay_ends, drain_device, lock, queue_open,
-    unlock,
+    count_calls_beside_ends, count_gone_calls, count_held_ends, count_operations, count_streams, delay_ends, drain_device, lock,
+    queue_open, unlock,
 )
 from accelrt.driver.host.ranges cimport memory_counts, memory_figures, memory_open, memory_open_errno, take_lack_of_addresses
 from accelrt.driver.host.stream cimport fill_stream, gate, gate_any, gate_close, gate_devices, gate_is_new, gate_open
@@ -283,11 +283,23 @@ def calls_beside_ends():
     return count
 
 
-def delay_capture_ends(long microseconds):
-    """How long each end of a capture takes from now on, other threads' calls coming in between; for tests."""
+def delay_capture_ends(long microseconds, bint hold=False):
+    """How long each end of a capture takes from now on, other threads' calls coming in between; for tests.
+
+    Arguments:
+        hold: bool, and not before this is called again without it.
+    """
     lock()
-    delay_ends(microseconds)
+    delay_ends(microseconds, hold)
     unlock()
+
+
+def held_capture_ends():
+    """How many threads are within the end of a capture just now; for tests."""
+    lock()
+    count = count_held_ends()
+    unlock()
+    return count
 
 
 begin_table(&table, b"host")

@@ -189,7 +189,8 @@ cdef size_t count_gone_calls() noexcept nogil  # that named a destroyed stream
 cdef size_t count_calls_beside_ends() noexcept nogil
 cdef void note_beside_end(const Capture* capture) noexcept nogil  # a call is about it, or an event of it; or NULL
 cdef bint hold_end_open(HostStream* stream) noexcept nogil  # opens the lock while it waits; whether it did
-cdef void delay_ends(long delay_us) noexcept nogil
+cdef void delay_ends(long delay_us, bint hold) noexcept nogil  # hold: until it is called again
+cdef int count_held_ends() noexcept nogil
 cdef size_t count_operations() noexcept nogil
 cdef int enqueue(HostStream* stream, const Work* work, Ticket* ticket, void* staged) noexcept nogil
 cdef Ticket* mark(HostStream* stream, int* out_code) noexcept nogil  # NULL where nothing is left to do

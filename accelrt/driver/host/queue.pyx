@@ -8,7 +8,9 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memmove, memset
 
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
-from accelrt.core.locks cimport pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock
+from accelrt.core.locks cimport (
+    load_count, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock, store_count,
+)
 from accelrt.driver.host.crew cimport share
 from accelrt.driver.host.ranges cimport MAX_HOST_DEVICES
 from accelrt.driver.host.shared_event cimport complete_record, sleep_on
@@ -86,6 +88,8 @@ cdef size_t gone_calls = 0  # under the lock
 cdef size_t calls_beside_ends = 0   # under the lock: of streams whose capture another thread was ending
 cdef long delay = 0                 # microseconds before each operation
 cdef long end_delay = 0             # microseconds within capture_end
+cdef long holding_ends = 0          # whether capture_end goes on only when it is 0 again
+cdef int held_ends = 0              # calls of capture_end that are held open; under the lock
 cdef size_t operations = 0
 
 
@@ -253,21 +257,31 @@ cdef bint hold_end_open(HostStream* stream) noexcept nogil:
     cdef Capture* capture = stream.capture
     cdef int device = stream.device
     cdef uintptr_t handle = stream.handle
-    if end_delay == 0 or capture == NULL or capture.origin != stream:
+    global held_ends
+    if (end_delay == 0 and not holding_ends) or capture == NULL or capture.origin != stream:
         return False
     capture.ending = True
+    held_ends += 1
     unlock()
     sleep_us(end_delay)
+    while load_count(&holding_ends):
+        sleep_us(100)
     lock()
+    held_ends -= 1
     stream = look_up(device, handle)
     if stream != NULL and stream.capture == capture:  # else the stream was destroyed, and its capture with it
         capture.ending = False
     return True
 
 
-cdef void delay_ends(long delay_us) noexcept nogil:
+cdef void delay_ends(long delay_us, bint hold) noexcept nogil:
     global end_delay
     end_delay = delay_us
+    store_count(&holding_ends, hold)
+
+
+cdef int count_held_ends() noexcept nogil:
+    return held_ends
 
 
 cdef HostStream* peek_stream(int device, uintptr_t stream) noexcept nogil:
