@@ -257,7 +257,8 @@ cdef class MemPool:
         their streams, and for the device's work.  The first sleep takes the page-locked memory from the driver, which is
         slower than the copies (host_seconds; pinned_num_register_threads of ACCELRT_ALLOC_CONF shares it among threads); the
         cache keeps it for the next one, until host_empty_cache().  After an error the pool is as it was; only where the
-        driver refused to take memory back and then to give it again does it sleep (is_asleep), and wake() can be tried again.
+        driver refused to take memory back and then to give it again does it sleep (is_asleep), and wake() can be tried
+        again.
 
         While it sleeps, memory of it may be freed; allocations from it, copies, fills, launches, collectives and exports of
         it, reads and writes of files and replays of graphs over it raise SleepingMemoryError, until wake() has brought the

@@ -318,6 +318,34 @@ def test_calls_that_python_makes_are_uses_too():
     in_child(sleep_inside_a_use)
 
 
+def fork_inside_a_use():
+    import os
+
+    from accelrt.buffers.operand import MemoryUse
+
+    faults, scene = wrap_host(), Scene()
+    row, use = scene.uses()["fill_"]
+    other = MemoryUse("before", [scene.out])
+    other.__enter__()
+    caller = park(faults, row, use)
+    with MemoryUse("a collective", [scene.array]):
+        child = os.fork()
+    other.__exit__(None, None, None)
+    if child == 0:
+        for _ in range(3):
+            with MemoryUse("in the child", [1]):
+                pass
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    faults.go_on()
+    caller.result()
+    assert scene.pool.sleep().bytes
+
+
+def test_a_fork_inside_a_use_leaves_a_child_that_can_end_it():
+    in_child(fork_inside_a_use)
+
+
 def readers_and_sleeps():
     import threading
 
