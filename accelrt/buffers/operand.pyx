@@ -4,7 +4,6 @@ from cpython.buffer cimport (
     PyBUF_ANY_CONTIGUOUS, PyBUF_FORMAT, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer,
 )
 from cpython.object cimport PyObject
-from cpython.ref cimport Py_DECREF, Py_INCREF
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from libc.stdint cimport uint64_t, uintptr_t
 from libc.string cimport strchr
@@ -235,6 +234,9 @@ cdef class MemoryUse:
         self.call = call
         self.memory = tuple(memory)
 
+    def __dealloc__(self):
+        self.leave()  # where an interrupt came between __enter__ and the block
+
     def __enter__(self):
         if self.entered or self.memory is None:
             raise RuntimeError("a MemoryUse is entered once at a time")
@@ -243,7 +245,6 @@ cdef class MemoryUse:
         begin_use(&self.access, uses_owner, <PyObject*>self.memory)
         self.access.thread = PyThread_get_thread_ident()
         self.entered = True
-        Py_INCREF(self)  # a use that is never left stays under way
         if suspended_pools:
             try:
                 for each in self.memory:
@@ -261,7 +262,6 @@ cdef class MemoryUse:
         if self.entered:
             self.entered = False
             end_use(&self.access)
-            Py_DECREF(self)
 
     def __reduce__(self):
         refuse_copy(self, "it is a use of memory by this process")

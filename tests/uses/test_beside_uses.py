@@ -312,6 +312,8 @@ def sleep_inside_a_use():
     scene.pool.wake()
     with pytest.raises(ValueError, match="freed"), MemoryUse("one more", [scene.out]):
         pass
+    MemoryUse("interrupted", [scene.array]).__enter__()  # which nothing can leave any more
+    assert scene.pool.sleep().bytes
 
 
 def test_calls_that_python_makes_are_uses_too():
