@@ -285,3 +285,11 @@ def test_descriptors_of_a_packet_that_is_no_message_are_closed(packet):
     with pytest.raises((wire.BrokenPeerError, RuntimeError)):
         wire.receive_files(ours, packets.FOREVER)
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_handle_is_made_by_share_alone():
+    array = accelrt.full((3,), 1, "int8")
+    with array.share() as handle:
+        for arguments in ((handle._place, None, 7), (7, None), (handle._place, None, "loan")):
+            with pytest.raises(TypeError, match=r"a MemoryHandle is made by share\(\)"):
+                accelrt.sharing.MemoryHandle(*arguments)
