@@ -17,6 +17,7 @@ import random
 import resource
 import signal
 import sys
+import threading
 import time
 import warnings
 
@@ -47,8 +48,9 @@ def interrupt(number, frame):
         raise Interrupted
 
 
-def descriptors():
-    return len(os.listdir("/proc/self/fd"))
+def kept():
+    """What this process has that a storm might leave."""
+    return {"descriptors": len(os.listdir("/proc/self/fd")), "threads": threading.active_count()}
 
 
 def exhaust(moment):
@@ -82,9 +84,7 @@ def own(pipe, seed):
     while accelrt.sharing.statistics()["lent"] and time.monotonic() < end:
         time.sleep(0.01)
     gc.collect()
-    pipe.send(
-        accelrt.sharing.statistics() | {"bytes": accelrt.memory_allocated(), "descriptors": descriptors()}
-    )
+    pipe.send(accelrt.sharing.statistics() | {"bytes": accelrt.memory_allocated()} | kept())
     pipe.recv()
 
 
@@ -175,7 +175,7 @@ def opens(pipe, seed):
     opener.handles = []
     gc.collect()
     left = accelrt.ipc_collect(SECONDS)
-    pipe.send(accelrt.sharing.statistics() | {"left": left, "descriptors": descriptors()})
+    pipe.send(accelrt.sharing.statistics() | {"left": left} | kept())
     pipe.recv()
 
 
@@ -326,9 +326,11 @@ def judge(told):
     for left in told["openers"]:
         assert (left["left"], left["opened"], left["mapped"]) == (0, 0, 0), told
         assert left["descriptors"] < 60, told
+        assert left["threads"] <= 1 + left["owners"], told
     for left in told["owners"]:
         assert (left["lent"], left["bytes"], left["handles"], left["unopened"]) == (0, 0, 0, 0), told
         assert left["descriptors"] < 80, told
+        assert left["threads"] <= 2 + 6 * left["borrowers"], told  # lenders of the connections that are kept
 
 
 def main():
