@@ -19,7 +19,7 @@ from accelrt.status cimport (
 
 cdef enum:
     API_VERSION = 1   # raised when a signature below changes
-    API_REVISION = 3  # raised when functions are added; a module that uses one not installed cannot be imported
+    API_REVISION = 4  # raised when functions are added; a module that uses one not installed cannot be imported
 
 # --- place ---
 
@@ -151,6 +151,11 @@ cdef const char* status_text(int code) noexcept nogil  # a sentence
 # Takes the GIL and raises what a code stands for, as Python's functions do; call names what answered it.  Answers -1, as
 # functions of Python's C API do that set an exception.
 cdef int raise_failure(int code, const char* call) except -1 nogil
+
+# Writes what Python's error would say now of a request of allocate that was answered OUT_OF_MEMORY: what holds the memory,
+# and what to do.  At most room bytes, the last of them 0; answers the text's length without that, or 0 where it cannot be
+# told.  Takes the GIL.
+cdef size_t explain_refusal(int device, size_t size, uintptr_t stream, char* out_text, size_t room) noexcept nogil
 
 # The version and the revision of the accelrt that is installed.
 cdef int api_version() noexcept nogil

@@ -1,4 +1,6 @@
 """The Cython API; see api.pxd."""
+from libc.string cimport memcpy
+
 from accelrt.devices.device cimport current_ordinal
 from accelrt.driver.capture_guard cimport captures_open
 cimport accelrt.driver.registry as registry
@@ -10,6 +12,7 @@ from accelrt.memory.allocator.private.private_pool cimport thread_number
 cimport accelrt.memory.allocator.private.routes as routes
 cimport accelrt.memory.allocator.read_stats as readings
 cimport accelrt.memory.host.pool as pinned
+from accelrt.runtime.init import later
 cimport accelrt.status as status
 from accelrt.streams.event cimport note_record, return_event_handle, take_event_handle
 from accelrt.streams.current cimport current_handle
@@ -265,6 +268,26 @@ cdef int raise_failure(int code, const char* call) except -1 nogil:
     with gil:
         status.raise_status(code, call.decode())
     return 0
+
+
+cdef size_t explain_refusal(int device, size_t size, uintptr_t stream, char* out_text, size_t room) noexcept nogil:
+    with gil:
+        return write_refusal(device, size, stream, out_text, room)
+
+
+cdef size_t write_refusal(int device, size_t size, uintptr_t stream, char* out_text, size_t room) noexcept:
+    cdef bytes text
+    cdef size_t written
+    try:
+        explained = later("accelrt.memory.refusal").explained
+        text = str(explained(device, size, stream, OUT_OF_MEMORY, "", None)).encode()
+    except Exception:  # the status code has to do
+        text = b""
+    written = min(<size_t>len(text), room - 1) if room else 0
+    if room:
+        memcpy(out_text, <const char*>text, written)
+        out_text[written] = 0
+    return len(text)
 
 
 cdef int api_version() noexcept nogil:

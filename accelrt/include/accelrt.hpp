@@ -28,6 +28,9 @@ public:
         : std::runtime_error(std::string(call) + " answered " + accelrt_status_name(code) + " (" +
                              std::to_string(code) + "): " + accelrt_status_text(code)),
           code_(code) {}
+    // With an explanation, on lines of its own.
+    error(int code, const char *call, const std::string &explanation)
+        : std::runtime_error(std::string(error(code, call).what()) + "\n" + explanation), code_(code) {}
     int code() const noexcept { return code_; }
     const char *name() const noexcept { return accelrt_status_name(code_); } // "OUT_OF_MEMORY"
 
@@ -39,6 +42,16 @@ private:
 inline void check(int code, const char *call) {
     if (code != ACCELRT_SUCCESS)
         throw error(code, call);
+}
+
+// The same for an allocation: out of memory says what holds the memory, as in Python.  Takes the GIL then.
+inline void check_allocated(int code, int device, std::size_t size, std::uintptr_t stream) {
+    if (code != ACCELRT_OUT_OF_MEMORY)
+        return check(code, "allocate");
+    std::string text(8192, '\0');
+    const std::size_t length = accelrt_explain_refusal(device, size, stream, &text[0], text.size());
+    text.resize(length < text.size() ? length : text.size() - 1);
+    throw error(code, "allocate", text);
 }
 
 // Imports accelrt and compares versions; best called when a library is loaded.
@@ -170,7 +183,8 @@ public:
 private:
     static std::uintptr_t allocate(std::size_t size, stream_ref order) {
         std::uintptr_t address = 0;
-        check(accelrt_allocate(order.device(), size, order.handle(), &address), "allocate");
+        check_allocated(accelrt_allocate(order.device(), size, order.handle(), &address), order.device(), size,
+                        order.handle());
         return address;
     }
     std::size_t size_;

@@ -26,7 +26,7 @@ WIDTH = 110
 
 # What a function answers where accelrt cannot be imported, if that is not a status code.
 UNLOADED = {
-    **dict.fromkeys(("api_version", "api_revision", "memory_allocated", "memory_reserved"), "0"),
+    **dict.fromkeys(("api_version", "api_revision", "memory_allocated", "memory_reserved", "explain_refusal"), "0"),
     "raise_failure": "raise_unloaded()",
     "status_name": "unloaded_name(code)",
     "status_text": "unloaded_text(code)",
@@ -57,7 +57,7 @@ BEFORE = """\
    Threads: any thread may call any function at any time, with or without the GIL, unless the function's
    comment says otherwise.  Without it is better: a call may wait for another thread's call of the driver, and
    that for a function of Python's.  Apart from the first call and the first use, only
-   accelrt_raise_failure takes the GIL. */
+   accelrt_raise_failure and accelrt_explain_refusal take the GIL. */
 #ifndef ACCELRT_H
 #define ACCELRT_H
 

@@ -147,3 +147,10 @@ def test_a_library_is_built_by_path_and_by_name(tmp_path):
     folder = str(Path(accelrt.get_library()).parent)
     assert compile_against("c_door", tmp_path)
     assert compile_against("c_door", tmp_path, links=["-L", folder, "-laccelrt"])
+
+
+def test_the_changelog_names_the_version_and_the_revision():
+    text = (PACKAGE / "api.pxd").read_text()
+    version, revision = (re.search(rf"API_{word} = (\d+)", text)[1] for word in ("VERSION", "REVISION"))
+    changelog = (PACKAGE.parent / "CHANGELOG.md").read_text()
+    assert f"(version {version}, revision {revision})" in changelog

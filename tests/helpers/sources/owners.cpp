@@ -47,6 +47,8 @@ EXPORT int refusals(int device) {
         REQUIRE(error.code() == ACCELRT_OUT_OF_MEMORY);
         REQUIRE(std::string(error.name()) == "OUT_OF_MEMORY");
         REQUIRE(std::string(error.what()).find("allocate answered OUT_OF_MEMORY (2): ") == 0);
+        REQUIRE(std::string(error.what()).find("out of memory. Tried to allocate ") != std::string::npos);
+        REQUIRE(std::string(error.what()).find("has a total capacity of") != std::string::npos);
     }
     accelrt::event mark(device);
     REQUIRE(accelrt_event_return(device, mark.handle()) == ACCELRT_SUCCESS);
