@@ -508,7 +508,7 @@ class Communicator:
             with place:
                 (module.abort if at_once else module.destroy)(handle)
 
-        free = Once(free_now)
+        free = Once(free_now).run
         try:
             handle = hold.take(why)
             if handle is None:  # another thread ends it

@@ -135,7 +135,8 @@ cdef class Once:
     def __reduce__(self):
         refuse_copy(self, "it may have been called")
 
-    def __call__(self):
+    def run(self):
+        """Calls it, if nobody has."""
         function, self.function = self.function, None
         if function is not None:
             function()

@@ -4,6 +4,7 @@ import os
 import threading
 
 from accelrt.nccl.groups import perform
+from accelrt.status cimport refuse_copy
 
 
 class Groups(threading.local):
@@ -49,6 +50,9 @@ cdef class group:
     """
 
     cdef object __weakref__
+
+    def __reduce__(self):
+        refuse_copy(self, "it is of a thread")
 
     def __enter__(self):
         groups.depth += 1

@@ -1,8 +1,14 @@
 """Collectives between two GPUs with other libraries' arrays, and beside torch's own NCCL."""
 
+import os
+import signal
+import sys
+import threading
+
 import launched
 import numpy as np
 import pytest
+from parking_backend import Worker
 
 import accelrt
 from accelrt import nccl
@@ -51,6 +57,75 @@ def test_memory_of_many_pages_is_reduced(comms):
     nccl.all_reduce(arrays, comms=comms)
     for each in arrays:
         assert (each.numpy() == 3).all()
+
+
+def abort_all(comms):
+    """Each on a thread of its own: NCCL may have one wait for the others."""
+    for each in [Worker(comm.abort) for comm in comms]:
+        assert each.end() is None
+
+
+def test_abort_ends_a_kernel_that_waits_for_another_rank(two_devices):
+    comms, arrays = nccl.init_all([0, 1]), [accelrt.zeros(1000, "float32", rank) for rank in range(2)]
+    nccl.all_reduce(arrays, comms=comms)
+    for rank, each in enumerate(comms):
+        each.synchronize(timeout=60)
+        accelrt.synchronize(rank)
+    comms[0].all_reduce(arrays[0])
+    with pytest.raises(TimeoutError, match=r"abort\(\) ends it"):
+        comms[0].synchronize(timeout=0.5)
+    abort_all(comms)
+    accelrt.synchronize(0)
+    with pytest.raises(accelrt.NcclError, match="it was aborted"):
+        comms[0].all_reduce(arrays[0])
+
+
+def test_abort_beside_operations_of_another_thread(two_devices):
+    for _ in range(5):
+        comms, arrays = nccl.init_all([0, 1]), [accelrt.zeros(1000, "float32", rank) for rank in range(2)]
+        started = threading.Event()
+
+        def work(comms=comms, arrays=arrays, started=started):
+            while True:
+                nccl.all_reduce(arrays, comms=comms)
+                started.set()
+
+        one = Worker(work)
+        assert started.wait(60)
+        abort_all(comms)
+        assert isinstance(one.end(), accelrt.NcclError)
+        for rank in range(2):
+            accelrt.synchronize(rank)
+
+
+def stop_and_go_on():
+    comm = nccl.init_from_environment()
+    array = accelrt.full(1000, comm.rank + 1.0, "float32", comm.device_index)
+    comm.all_reduce(array)
+    comm.synchronize(timeout=60)
+    if comm.rank == 1:
+        sys.stdout.flush()
+        os.kill(os.getpid(), signal.SIGSTOP)
+    comm.all_reduce(array)
+    if comm.rank == 0:
+        with pytest.raises(TimeoutError):
+            comm.synchronize(timeout=1)
+        print("waits", flush=True)
+    comm.synchronize(timeout=60)
+    print(array.numpy()[0], flush=True)
+    comm.close()
+
+
+@pytest.mark.own_process
+def test_a_rank_that_is_stopped_and_continued_gives_the_result():
+    port = launched.free_port()
+    ranks = [launched.start(stop_and_go_on, rank, 2, port) for rank in range(2)]
+    assert ranks[0].stdout.readline() == "waits\n"
+    ranks[1].send_signal(signal.SIGCONT)
+    assert ranks[0].stdout.read() == "6.0\n"
+    assert launched.finish(ranks[1]) == (0, "6.0\n")
+    assert ranks[0].wait(60) == 0
+    ranks[0].stdout.close()
 
 
 def test_two_ranks_on_one_device_are_refused(two_devices):
