@@ -4,6 +4,7 @@ on, and leaves nothing behind."""
 import gc
 import os
 import signal
+import traceback
 
 import pytest
 
@@ -49,7 +50,9 @@ def skip_without_cpp():
     except CompilerNotFoundError as error:
         if "C++ compiler" not in str(error):
             raise
-        pytest.skip(str(error))
+        reason = str(error)
+        traceback.clear_frames(error.__traceback__)
+    pytest.skip(reason)  # without the error, whose frames hold what the test had made
 
 
 @pytest.hookimpl(trylast=True)
