@@ -13,7 +13,7 @@ from accelrt.buffers.buffer cimport Buffer, PinnedBuffer, raise_freed
 from accelrt.devices.device cimport ordinal_of
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport CAPTURE_NONE
-from accelrt.driver.waiting cimport INTERRUPTED, begin_wait, end_wait
+from accelrt.driver.waiting cimport begin_wait, end_wait
 from accelrt.memory.allocator.device_pools cimport pool_if_made
 from accelrt.memory.allocator.pool cimport try_use_across, use_across
 from accelrt.memory.allocator.private.suspended cimport refuse_suspended, suspended_pools
@@ -344,7 +344,7 @@ cdef int finish(Stream stream, Operand* host, object dst, object src, View view_
         code = registry.active().stream_synchronize(stream.device_index, stream.handle)
     if code and host != NULL and host.address:
         note_pinned(host, stream)  # the copy may still be under way
-    if code == INTERRUPTED:
+    if code:
         keep_until_passed(stream.device_index, stream.handle, (dst, src, view_to, view_origin))
     end_wait(code)
     if code:

@@ -56,7 +56,12 @@ cdef bint is_ending() noexcept nogil    # whether a capture ends just now
 cdef void expect_told_capture() noexcept nogil  # as expect_capture
 cdef void count_out_told_capture() noexcept nogil
 
-cdef int meaning_of(int code) noexcept nogil
+cdef int meaning_of(int code) noexcept nogil  # of record_behind's answer; of other rows' after as_refusal
+# Whether an answer says that the device runs nothing more, so that nothing is in use.
+cdef bint is_device_lost(int code) noexcept nogil
+# The answer of a row that names no stream, or an event of accelrt's: a refusal says nothing of a stream, so what would
+# read as GONE becomes NOT_READY, unless the device is lost.
+cdef int as_refusal(int code) noexcept nogil
 # Whether the stream is captured, by accelrt or another library; for the legacy default stream, whether one is that it
 # would wait for.
 cdef bint is_capturing(Table* table, int device, uintptr_t stream, int* out_code) noexcept nogil
@@ -64,6 +69,8 @@ cdef bint is_capturing(Table* table, int device, uintptr_t stream, int* out_code
 cdef int ask_stream(Table* table, int device, uintptr_t stream) noexcept nogil
 # The same for a stream on which no capture can begin meanwhile; row is the driver's call that answered.
 cdef int query_uncaptured(Table* table, int device, uintptr_t stream, const char** out_row) noexcept nogil
+# After a refusal that reads as GONE: whether the stream, asked once more, has no work.
+cdef bint is_idle_or_gone(Table* table, int device, uintptr_t stream) noexcept nogil
 # Records an event of accelrt's behind the stream's work.  NOT_READY where that would be, or may have become, part of
 # a capture; the event must be recorded anew before it is asked then.
 cdef int record_behind(Table* table, int device, uintptr_t event, uintptr_t stream) noexcept nogil

@@ -10,8 +10,9 @@ from accelrt.core.locks cimport (
 )
 from accelrt.driver.table cimport CAPTURE_NONE, CAPTURE_RELAXED, host_fn
 from accelrt.status cimport (
-    CAPTURED_EVENT, CAPTURE_IMPLICIT, CAPTURE_UNSUPPORTED, CAPTURE_WRONG_THREAD, DEINITIALIZED, INVALID_CONTEXT,
-    INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE, NOT_READY,
+    ASSERT, CAPTURED_EVENT, CAPTURE_IMPLICIT, CAPTURE_UNSUPPORTED, CAPTURE_WRONG_THREAD, DEINITIALIZED,
+    HARDWARE_STACK_ERROR, ILLEGAL_ADDRESS, INVALID_CONTEXT, INVALID_DEVICE, INVALID_HANDLE, INVALID_PC,
+    INVALID_VALUE, LAUNCH_FAILED, LAUNCH_TIMEOUT, NOT_READY,
 )
 
 cdef extern from "<pthread.h>" nogil:
@@ -35,6 +36,7 @@ cdef extern from *:
 cdef enum:
     CONTEXT_IS_DESTROYED = 709
     LEGACY_LAST = 1  # 0 and 1 are the legacy default stream
+    PER_THREAD = 2   # a default stream, as are those; the larger ones are handles
     SPINS = 1000     # looks before a capture that begins sleeps: some ten microseconds
 
 cdef pthread_mutex_t gate        # for the condition variable alone
@@ -303,6 +305,18 @@ cdef int meaning_of(int code) noexcept nogil:
     return FAILED
 
 
+cdef bint is_device_lost(int code) noexcept nogil:
+    # A device whose work failed runs no more of it; a context that is destroyed, or a driver that is closed, has none.
+    if code == CONTEXT_IS_DESTROYED or code == DEINITIALIZED or code == LAUNCH_FAILED:
+        return True
+    return code == ILLEGAL_ADDRESS or code == LAUNCH_TIMEOUT or code == ASSERT or (
+        HARDWARE_STACK_ERROR <= code <= INVALID_PC)
+
+
+cdef int as_refusal(int code) noexcept nogil:
+    return NOT_READY if meaning_of(code) == GONE and not is_device_lost(code) else code
+
+
 cdef bint is_captured_event(int code) noexcept nogil:
     # The second is what it answers once the capture is over.
     return code == CAPTURED_EVENT or code == INVALID_VALUE
@@ -346,6 +360,17 @@ cdef int ask_stream(Table* table, int device, uintptr_t stream) noexcept nogil:
     return code
 
 
+cdef bint is_idle_or_gone(Table* table, int device, uintptr_t stream) noexcept nogil:
+    # A refusal may be another's: of a stream that is gone every question is refused, which device it is of too.
+    cdef int belongs = 0
+    cdef int code = ask_stream(table, device, stream)
+    if meaning_of(code) == GONE and stream > PER_THREAD and try_asking():
+        code = table.stream_device(device, stream, &belongs)
+        stop_asking()
+        return meaning_of(code) == GONE or code == INVALID_VALUE
+    return code == 0
+
+
 cdef int record_and_look(Table* table, int device, uintptr_t event, uintptr_t stream) noexcept nogil:
     # A capture that the stream took part in in between is either seen afterwards, or over: then the event answers
     # INVALID_VALUE, and asking for it breaks nothing.  To record it did not break the capture either.
@@ -354,10 +379,10 @@ cdef int record_and_look(Table* table, int device, uintptr_t event, uintptr_t st
         return NOT_READY
     if code == 0:
         code = table.event_record(device, event, stream)
-        if meaning_of(code) == GONE and ask_stream(table, device, stream) == NOT_READY:
-            return NOT_READY  # a stream of another context, say, that lives but takes no event of this one
     if code == 0 and is_capturing(table, device, stream, &code):
         return NOT_READY
+    if meaning_of(code) == GONE and not is_idle_or_gone(table, device, stream):
+        return NOT_READY  # a stream of another context, say, that lives but takes no event of this one
     return NOT_READY if meaning_of(code) == LATER else code
 
 

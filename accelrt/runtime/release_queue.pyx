@@ -10,14 +10,15 @@ from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdlib cimport calloc, free
 
 from accelrt.driver.capture_guard cimport (
-    LATER, ask_stream, enter_wait, go_relaxed, is_captured_event, leave_wait, meaning_of, record_behind, restore_mode,
+    GONE, as_refusal, ask_stream, enter_wait, go_relaxed, is_captured_event, is_device_lost, is_idle_or_gone, leave_wait,
+    meaning_of, record_behind, restore_mode,
 )
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport CAPTURE_ACTIVE, CAPTURE_NONE, EVENT_DISABLE_TIMING
 from accelrt.memory.allocator.pool cimport record_deferred_uses, release
 from accelrt.memory.host.pool cimport record_deferred_pinned, release_pinned, tidy_pinned
 from accelrt.runtime.capture_record cimport any_capture
-from accelrt.status cimport FORKED, NOT_READY, UNKNOWN
+from accelrt.status cimport FORKED, NOT_READY
 
 cdef extern from "<pthread.h>" nogil:
     int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept)
@@ -180,9 +181,11 @@ cdef Waiting* wait(int kind, int device, uintptr_t handle) noexcept:
 cdef int mark(int device, uintptr_t stream, uintptr_t* out_event) noexcept nogil:
     # Puts an event behind the stream's work, unless there is none.
     cdef int code = ask_stream(registry.active(), device, stream)
+    if meaning_of(code) == GONE and not is_device_lost(code) and not is_idle_or_gone(registry.active(), device, stream):
+        code = NOT_READY
     if code != NOT_READY:
         return code
-    code = registry.active().event_create(device, EVENT_DISABLE_TIMING, out_event)
+    code = as_refusal(registry.active().event_create(device, EVENT_DISABLE_TIMING, out_event))
     if code:
         return code
     code = record_behind(registry.active(), device, out_event[0], stream)
@@ -202,7 +205,7 @@ cdef int look(int device, uintptr_t stream, uintptr_t* event) noexcept nogil:
         return code
     code = registry.active().event_query(device, event[0])
     restore_mode(registry.active(), mode)
-    if not is_captured_event(code):
+    if is_device_lost(code) or not (is_captured_event(code) or meaning_of(code) == GONE):
         return code
     registry.active().event_destroy(device, event[0])
     event[0] = 0
@@ -212,7 +215,7 @@ cdef int look(int device, uintptr_t stream, uintptr_t* event) noexcept nogil:
 cdef bint passed(int device, uintptr_t stream, uintptr_t* event) noexcept nogil:
     # A stream that is gone, or whose device failed, uses nothing more; and what cannot be asked now is asked again.
     cdef int code = look(device, stream, event)
-    if meaning_of(code) == LATER or code == UNKNOWN:
+    if code and meaning_of(code) != GONE and not is_device_lost(code):
         return False
     if event[0]:
         registry.active().event_destroy(device, event[0])

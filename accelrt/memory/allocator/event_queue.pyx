@@ -5,7 +5,9 @@ Every function needs the lock of the queues' owner: a pool's exclusive section, 
 from libc.stdlib cimport calloc, free, realloc
 
 from accelrt.core.handle_map cimport map_find, map_insert, map_remove, map_reserve
-from accelrt.driver.capture_guard cimport DONE, FAILED, GONE, is_captured_event, meaning_of, record_behind
+from accelrt.driver.capture_guard cimport (
+    DONE, FAILED, GONE, as_refusal, is_captured_event, is_device_lost, meaning_of, record_behind,
+)
 from accelrt.driver.table cimport EVENT_DISABLE_TIMING
 from accelrt.status cimport NO_HOST_MEMORY, NOT_READY
 
@@ -120,7 +122,7 @@ cdef int enqueue(Table* table, Queues* queues, Entry** spare, int device, uintpt
         return NO_HOST_MEMORY
     code = take_entry(table, device, spare, &entry)
     if code:
-        return code
+        return as_refusal(code)
     code = record_behind(table, device, entry.event, stream)
     if code:
         put_entry(spare, entry)
@@ -130,12 +132,12 @@ cdef int enqueue(Table* table, Queues* queues, Entry** spare, int device, uintpt
 
 
 cdef int query_entry(Table* table, const Queue* queue, Entry* entry) noexcept nogil:
-    # Queries an entry's event.  The answer for a captured event means nothing, so it is recorded again: the block then
-    # waits also for work enqueued since.
+    # Queries an entry's event.  The answer for a captured event means nothing, nor does a refusal, so it is recorded again:
+    # the block then waits also for work enqueued since.
     cdef int code
     if not entry.lost:
         code = table.event_query(queue.device, entry.event)
-        if not is_captured_event(code):
+        if is_device_lost(code) or not (is_captured_event(code) or meaning_of(code) == GONE):
             return code
         entry.lost = True
     code = record_behind(table, queue.device, entry.event, queue.stream)

@@ -9,7 +9,9 @@ from libc.stdlib cimport free
 from libc.string cimport memset
 
 from accelrt.core.locks cimport pthread_mutex_lock, pthread_mutex_unlock
-from accelrt.driver.capture_guard cimport FAILED, GONE, enter_wait, is_captured_event, leave_wait, meaning_of
+from accelrt.driver.capture_guard cimport (
+    FAILED, GONE, enter_wait, is_captured_event, is_device_lost, leave_wait, meaning_of,
+)
 from accelrt.driver.waiting cimport INTERRUPTED, LOOK_NS, begin_slice, end_slice, is_to_end
 from accelrt.memory.allocator.address_table cimport ensure_places
 from accelrt.memory.allocator.backing.expandable cimport grow_pages, need_at_end, trim_all_expandable
@@ -264,10 +266,10 @@ cdef int await_replay(Pool* pool, Replay* found) noexcept nogil:
     found.recorded = False
     code = call_unlocked(pool, await_event, entry)
     put_entry(&pool.spare_entries, entry)
-    if code == 0 or meaning_of(code) == GONE:
+    if code == 0 or is_device_lost(code):
         drop_waited(pool, found)
         return 0
-    return 0 if is_captured_event(code) else code
+    return 0 if is_captured_event(code) or meaning_of(code) == GONE else code
 
 
 cdef int wait_progress(Pool* pool, Heap* heap) noexcept nogil:

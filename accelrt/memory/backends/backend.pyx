@@ -11,7 +11,9 @@ from libc.stdint cimport SIZE_MAX, uintptr_t
 from libc.stdio cimport fprintf, stderr
 from libc.stdlib cimport calloc, free
 
-from accelrt.driver.capture_guard cimport GONE, go_relaxed, is_captured_event, meaning_of, record_behind, restore_mode
+from accelrt.driver.capture_guard cimport (
+    GONE, as_refusal, go_relaxed, is_captured_event, is_device_lost, meaning_of, record_behind, restore_mode,
+)
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport EVENT_DISABLE_TIMING
 from accelrt.errors import ArgumentTypeError, NotSupportedError
@@ -79,7 +81,7 @@ cdef int give(ExternalPool* pool, const Record* record) noexcept nogil:
 cdef int mark(ExternalPool* pool, Sharer* sharer) noexcept nogil:
     # The event after which the stream does not use the memory any more.
     cdef uintptr_t event = 0
-    cdef int code = pool.table.event_create(sharer.device, EVENT_DISABLE_TIMING, &event)
+    cdef int code = as_refusal(pool.table.event_create(sharer.device, EVENT_DISABLE_TIMING, &event))
     if code == 0:
         code = record_behind(pool.table, sharer.device, event, sharer.stream)
         if code:
@@ -116,11 +118,12 @@ cdef int drop_done(ExternalPool* pool, Record* record, bint wait) noexcept nogil
             code = pool.table.event_synchronize(sharer.device, sharer.event)
         else:
             code = pool.table.event_query(sharer.device, sharer.event)
-        if is_captured_event(code):  # it says nothing: recorded anew next time
+        if not is_device_lost(code) and (is_captured_event(code) or meaning_of(code) == GONE):
+            # It says nothing: recorded anew next time.
             pool.table.event_destroy(sharer.device, sharer.event)
             sharer.event = 0
             return NOT_READY
-        if code == 0 or meaning_of(code) == GONE:
+        if code == 0 or is_device_lost(code):
             code = pool.table.event_destroy(sharer.device, sharer.event)
         if code == 0:
             record.sharers = sharer.next

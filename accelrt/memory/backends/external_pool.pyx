@@ -598,6 +598,8 @@ cdef int ordered_give(ExternalPool* pool, const Record* record) noexcept nogil:
         return code
     lock_external(pool)
     code = open_outlet(pool)
+    if code == 0:
+        code = follow(pool, pool.device, record.stream)  # not gone, perhaps: then the outlet waits for it
     unlock_external(pool)
     return code if code else pool.table.async_free(pool.device, pool.outlet, record.address)
 

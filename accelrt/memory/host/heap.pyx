@@ -10,7 +10,7 @@ from libc.string cimport memmove
 from accelrt.core.handle_map cimport map_find
 from accelrt.core.locks cimport pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock, spin_lock, spin_unlock
 from accelrt.driver.capture_guard cimport (
-    GONE, enter_wait, go_relaxed, is_captured_event, is_capturing, leave_wait, meaning_of, restore_mode,
+    GONE, enter_wait, go_relaxed, is_captured_event, is_capturing, is_device_lost, leave_wait, meaning_of, restore_mode,
 )
 cimport accelrt.driver.registry as registry
 from accelrt.memory.allocator.event_queue cimport (
@@ -508,10 +508,10 @@ cdef int wait_oldest(PinnedPool* pool, Queue* queue) noexcept nogil:
     code = synchronize(entry.device, entry.event)
     pthread_mutex_lock(&pool.order)
     pool.awaited -= 1
-    if code == 0 or meaning_of(code) == GONE:
+    if code == 0 or is_device_lost(code):
         complete(pool, entry)
         return 0
-    if is_captured_event(code):  # the next poll records it anew
+    if is_captured_event(code) or meaning_of(code) == GONE:  # the next poll records it anew
         entry.lost = True
         code = 0
     put_back(&pool.queues, queue, entry)
