@@ -26,7 +26,9 @@ WIDTH = 110
 
 # What a function answers where accelrt cannot be imported, if that is not a status code.
 UNLOADED = {
-    **dict.fromkeys(("api_version", "api_revision", "memory_allocated", "memory_reserved", "explain_refusal"), "0"),
+    **dict.fromkeys(
+        ("api_version", "api_revision", "memory_allocated", "memory_reserved", "explain_refusal"), "0"
+    ),
     "raise_failure": "raise_unloaded()",
     "status_name": "unloaded_name(code)",
     "status_text": "unloaded_text(code)",

@@ -28,7 +28,7 @@ cdef extern from "stack_walk.h":
     #include "stack_walk.h"
     #include <pthread.h>
     static int forget_stack_guard_in_children(void) { return pthread_atfork(NULL, NULL, forget_stack_guard); }
-    /* A name of C++ as it is written in source; to be freed, NULL where it is none.  libstdc++ has the function, and is there
+    /* A name of C++ as it is written in source; to be freed, NULL where it is none.  libstdc++ has the function and is there
      * where a library of C++ is. */
     static char *plain_name(const char *symbol) {
         typedef char *(*Demangle)(const char *, char *, size_t *, int *);
@@ -440,7 +440,8 @@ def tag_stats(int device):
 
     Returns:
         dict: name -> {"allocated_bytes": ..., "requested_bytes": ..., "allocation": ...}, each a dict of current, peak,
-        allocated and freed; allocated_bytes are of whole blocks, requested_bytes what was asked for; peaks since the start or reset_peak_memory_stats.
+        allocated and freed; allocated_bytes are of whole blocks, requested_bytes what was asked for; peaks since the start
+        or reset_peak_memory_stats.
     """
     cdef History* history = history_of(device)
     cdef TagFigures figures

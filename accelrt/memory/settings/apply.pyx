@@ -238,7 +238,8 @@ def configure_pinned(
     Arguments:
         pinned_use_cuda_host_register: bool (False), take memory of the operating system's and register it
             (cuMemHostRegister) instead of the driver's own (cuMemHostAlloc).
-        pinned_num_register_threads: int, a power of two from 1 to 128 (1), threads that touch the pages of memory to be registered.
+        pinned_num_register_threads: int, a power of two from 1 to 128 (1), threads that touch the pages of memory to be
+            registered.
         pinned_max_round_threshold_mb: int, MiB, or None for no limit (None): larger requests are rounded up to whole
             pages only.
         pinned_max_cached_size_mb: int, MiB, or None for no limit (None): larger requests are taken from the driver
