@@ -25,7 +25,7 @@ class _Range(Protocol):
 
 class Domain:
     name: str
-    def __init__(self, *args: object, **kwargs: object) -> None: ...
+    def __init__(self, *args: object) -> None: ...
     def mark(
         self,
         msg: str,

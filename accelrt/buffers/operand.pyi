@@ -1,9 +1,9 @@
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 class MemoryUse:
-    def __init__(self, call: str, memory: Iterable[Any]) -> None: ...
+    def __init__(self, call: str, memory: Iterable[object]) -> None: ...
     def __enter__(self) -> Self: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

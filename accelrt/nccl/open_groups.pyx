@@ -41,7 +41,8 @@ def group_end():
 
 
 cdef class group:
-    """A group as a context: operations of several communicators of one thread, or transfers that wait for
+    """group()\n--\n\n\
+    A group as a context: operations of several communicators of one thread, or transfers that wait for
     each other.  If its body raises, none of them is put into a stream.
 
     with accelrt.nccl.group():

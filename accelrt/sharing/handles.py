@@ -18,7 +18,7 @@ from accelrt.streams.current import current_stream
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
+    from types import FrameType, TracebackType
     from typing import Any, NoReturn, Self
 
     from accelrt.annotations import DeviceArgument
@@ -200,11 +200,11 @@ def reduce_memory(memory: Buffer | Array) -> tuple[Callable[..., Any], tuple[Any
 
 def feeds_queue() -> bool:
     """Whether the calling thread feeds a multiprocessing.Queue that only prints the errors that it meets."""
-    frame = sys._getframe()
+    frame: FrameType | None = sys._getframe()
     while frame is not None:
         if frame.f_code is Queue._feed.__code__:  # type: ignore[attr-defined]
             return frame.f_locals.get("onerror") is Queue._on_queue_feeder_error  # type: ignore[attr-defined]
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return False
 
 
