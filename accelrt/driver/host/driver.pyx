@@ -18,8 +18,8 @@ from accelrt.driver.host.kernel cimport (
 )
 from accelrt.driver.host.memory cimport count_physicals, fill_memory
 from accelrt.driver.host.queue cimport (
-    count_calls_beside_ends, count_gone_calls, count_held_ends, count_operations, count_streams, delay_ends, drain_device, lock,
-    queue_open, unlock,
+    count_calls_beside_ends, count_gone_calls, count_held_ends, count_operations, count_streams, delay_ends, drain_device,
+    lock, queue_open, unlock,
 )
 from accelrt.driver.host.ranges cimport memory_counts, memory_figures, memory_open, memory_open_errno, take_lack_of_addresses
 from accelrt.driver.host.stream cimport fill_stream, gate, gate_any, gate_close, gate_devices, gate_is_new, gate_open

@@ -88,16 +88,19 @@ if LAST:
         assert accelrt.memory_stats(0)["active_bytes.all.current"] == accelrt.memory_allocated(0)
 
     @pytest.mark.parametrize("of", [0, LAST], ids=["src", "dst"])
-    def test_a_copy_between_devices_that_no_capture_takes_keeps_neither_side(of):
+    def test_a_captured_copy_between_devices_keeps_both_sides_as_long_as_its_graph(of):
         worker = accelrt.Stream(of)
         src, dst = accelrt.Buffer(SIZE, 0), accelrt.Buffer(SIZE, LAST)
         addresses = src.ptr, dst.ptr
         graph = accelrt.CUDAGraph()
-        with pytest.raises(accelrt.CaptureError), accelrt.graph(graph, stream=worker):
+        with accelrt.graph(graph, stream=worker):
             accelrt.copy(dst, src, stream=worker, blocking=False)
+        del src, dst
+        assert not overtake(addresses[0], 0)
+        assert not overtake(addresses[1], LAST)
+        graph.reset()
         accelrt.synchronize(0)
         accelrt.synchronize(LAST)
-        del src, dst
         assert overtake(addresses[0], 0)
         assert overtake(addresses[1], LAST)
 
