@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from accelrt.core import files
+from accelrt.core.owners import Opener
 from accelrt.core.printable import printable
 from accelrt.devices.device import device_count, get_device_properties, mem_get_info
 from accelrt.memory.statistics import max_memory_reserved, memory_allocated, memory_reserved
@@ -260,9 +261,7 @@ def read(path: Path) -> Published | None:
         ValueError, RecursionError: it is malformed.
     """
     # O_NONBLOCK: opening a fifo would wait for somebody to write into it.
-    with open(
-        path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK | os.O_NOFOLLOW)
-    ) as file:
+    with open(path, "rb", opener=Opener(os.O_NONBLOCK | os.O_NOFOLLOW)) as file:
         facts = os.fstat(file.fileno())
         if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.getuid():
             raise ValueError("it is no regular file of this user's")

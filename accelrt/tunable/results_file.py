@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 from accelrt import env
 from accelrt.core import files
+from accelrt.core.owners import open_descriptor
 from accelrt.errors import PeerTimeoutError
 
 __all__ = ["Key", "Result", "append_lines", "check_field", "merge", "read", "read_untuned", "record_untuned"]
@@ -156,7 +157,8 @@ def locked(path: str) -> Iterator[int]:
     """
     while True:
         files.check_regular(path)  # a pipe would keep its reader waiting
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, 0o666)
+        file = open_descriptor(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_NOCTTY)
+        descriptor = file.fileno()
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise files.irregular(path)
@@ -167,7 +169,7 @@ def locked(path: str) -> Iterator[int]:
                     return
         finally:
             fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child that was forked meanwhile has the descriptor too
-            os.close(descriptor)
+            file.close()
 
 
 def merge(
