@@ -9,13 +9,12 @@ CUDA's do where no tool listens.
 from __future__ import annotations
 
 import ctypes
-import importlib
 import operator
-from types import ModuleType
 from typing import ClassVar, SupportsIndex
 
 from accelrt.driver.registry import Rows
 from accelrt.runtime import init
+from accelrt.runtime.error_texts import bindings, error_text
 from accelrt.status import status_error
 
 __all__ = [
@@ -33,7 +32,6 @@ __all__ = [
 
 INVALID_VALUE = 1
 REGISTER_FLAGS = 0b1111  # cudaHostRegisterPortable, Mapped, IoMemory and ReadOnly
-UNKNOWN_TEXT = "unrecognized error code"  # as the runtime says it
 
 
 class cudaError(int):
@@ -56,10 +54,6 @@ class cudaError(int):
 cudaError.success = cudaError(0)
 
 
-def bindings() -> ModuleType:
-    return importlib.import_module("cuda.bindings.runtime")
-
-
 def is_cuda() -> bool:
     """Whether the runtime makes the calls, rather than the driver that is in use."""
     return init.chosen_driver() == "cuda"
@@ -77,25 +71,14 @@ def current_ordinal() -> int:
     return max(int(ordinal), 0)
 
 
-def told(code: int, asked: str) -> str:
-    """What the runtime says of an error; both functions answer without a driver."""
-    runtime = bindings()
-    try:
-        error = runtime.cudaError_t(operator.index(code))
-    except ValueError:
-        return UNKNOWN_TEXT
-    text: bytes = getattr(runtime, asked)(error)[1]
-    return text.decode()
-
-
 def cudaGetErrorString(error: int) -> str:
     """A few words for an error: cudaGetErrorString(cudaError(2)) is "out of memory"."""
-    return told(error, "cudaGetErrorString")
+    return error_text(error, "cudaGetErrorString")
 
 
 def cudaGetErrorName(error: int) -> str:
     """An error's name: cudaGetErrorName(cudaError(2)) is "cudaErrorMemoryAllocation"."""
-    return told(error, "cudaGetErrorName")
+    return error_text(error, "cudaGetErrorName")
 
 
 def cudaProfilerStart() -> cudaError:

@@ -89,7 +89,7 @@ def words_of(code: int) -> tuple[str, str]:
     if code < 0:
         return describe(code)
     try:
-        return name_of(code), later("accelrt.runtime.cuda_runtime").cudaGetErrorString(code)
+        return name_of(code), later("accelrt.runtime.error_texts").error_text(code, "cudaGetErrorString")
     except ImportError:  # without the runtime's Python package
         return describe(code)
 
