@@ -468,6 +468,8 @@ cdef int synchronize_stream(int device, uintptr_t stream) noexcept nogil:
 
 
 cdef int record_device(int device, uintptr_t event) noexcept nogil:
+    # Names all streams of the device.
+    cdef Asker* asker = enter_asking(False)
     cdef CUcontext primary = NULL
     cdef bint pushed = False
     cdef int code = primary_of(device, &primary)
@@ -475,21 +477,22 @@ cdef int record_device(int device, uintptr_t event) noexcept nogil:
         code = enter(device, &pushed)
     if code == SUCCESS:
         code = cuCtxRecordEvent(primary, <CUevent>event)
-    return leave(pushed, code)
+    code = leave(pushed, code)
+    leave_asking(asker)
+    return code
 
 
 cdef int synchronize_device(int device) noexcept nogil:
+    # The driver's own wait looks at all streams, for as long as it lasts: it dies beside the end of a capture too.
     cdef uintptr_t event = 0
     cdef int code = NOT_SUPPORTED
-    if not is_interruptible():
-        return rows.device_synchronize(device)
     if cuCtxRecordEvent != NULL and take_event(device, &event) == SUCCESS:
         code = record_device(device, event)
         if code == SUCCESS:
             code = synchronize_event(device, event)
         put_event(device, event)
     if code in (INVALID_VALUE, INVALID_CONTEXT, INVALID_HANDLE, NOT_SUPPORTED):
-        return await_elsewhere(device)
+        return await_elsewhere(device) if is_interruptible() else rows.device_synchronize(device)
     return code
 
 
