@@ -163,13 +163,34 @@ def out_of_memory():
     calls()
     again = alloc(4 * MIB, B)  # the pool is in pieces: what is given back goes back to the device first
     asked = f"alloc {4 * MIB} on {B:#x}"
-    assert calls() == [asked, f"record on {B:#x}", "synchronize", "trim", asked]
+    assert calls() == [asked, f"record on {B:#x}", "trim", asked]  # the work was over
     with pytest.raises(accelrt.OutOfMemoryError, match="backend 'cudaMallocAsync'") as caught:
         alloc(2 * MIB, B)
     assert (caught.value.live, caught.value.requested) == (7 * MIB, 2 * MIB)
     stats = accelrt.memory_stats(0)
     assert (stats["num_alloc_retries"], stats["num_ooms"]) == (2, 1)
     free(again)
+    free(kept)
+    memory.audit()
+
+
+def out_of_memory_beside_work():
+    calls = started()
+    kept, gone = alloc(3 * MIB, A), alloc(4 * MIB, A)
+    free(gone)
+    calls()
+    library, taken = ctypes.CDLL("libcuda.so.1"), []
+    library.fake_busy(1)
+    thread = threading.Thread(target=lambda: taken.append(alloc(4 * MIB, B)))
+    thread.start()
+    while not library.fake_waiting():
+        assert thread.is_alive()
+    asked = f"alloc {4 * MIB} on {B:#x}"
+    assert calls() == [asked, f"record on {B:#x}", "synchronize"]
+    library.fake_busy(0)
+    thread.join()
+    assert calls() == ["trim", asked]
+    free(taken[0])
     free(kept)
     memory.audit()
 
@@ -196,6 +217,7 @@ def a_limit():
         streams_that_are_gone,
         streams_that_go,
         out_of_memory,
+        out_of_memory_beside_work,
         a_limit,
     ],
     ids=lambda function: function.__name__,

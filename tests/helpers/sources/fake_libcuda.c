@@ -76,7 +76,9 @@ static int stream_context(uintptr_t stream, uintptr_t *out) {
     return *out ? wants_context() : INVALID_HANDLE;
 }
 static int left(int code) { return code == 0 && busy ? NOT_READY : code; }
-static int await(int code) { while (left(code) == NOT_READY) usleep(1000); return code; }
+static volatile int waiting;
+EXPORT int fake_waiting(void) { return waiting; }  /* whether a thread waits just now */
+static int await(int code) { for (; left(code) == NOT_READY; waiting = 0) { waiting = 1; usleep(1000); } return code; }
 static int stream_query(void) { return left(wants_context()); }
 static int event_query(uintptr_t event) { return left(event ? 0 : INVALID_VALUE); }
 static int stream_synchronize(void) { synchronized++; return await(wants_context()); }
