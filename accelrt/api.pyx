@@ -271,6 +271,10 @@ cdef int raise_failure(int code, const char* call) except -1 nogil:
 
 
 cdef size_t explain_refusal(int device, size_t size, uintptr_t stream, char* out_text, size_t room) noexcept nogil:
+    if outside(device):
+        if room:
+            out_text[0] = 0
+        return 0
     with gil:
         return write_refusal(device, size, stream, out_text, room)
 

@@ -6,7 +6,6 @@ that names the variable, the value and what is allowed; an empty one counts as n
 
 from __future__ import annotations
 
-import math
 import os
 import warnings
 
@@ -192,7 +191,7 @@ def read_seconds(name: str, given: str) -> float:
     """Seconds, greater than 0; infinite for "inf"."""
     word = given.strip().lower()
     if word == "inf":
-        return math.inf
+        return float("inf")
     whole, point, part = word.partition(".")
     digits = whole + part
     if not is_number(digits) or not whole or (point and not part) or float(word) == 0:

@@ -57,8 +57,15 @@ def graph_pool_handle():
     return 0, next_pool()
 
 
+cdef bint is_no_pool(object pool) noexcept:
+    # torch's id of no pool; by ints alone, whose comparison is no caller's code.
+    if type(pool) is not tuple or len(pool) != 2 or type(pool[0]) is not int or type(pool[1]) is not int:
+        return False
+    return pool[0] == 0 and pool[1] == 0
+
+
 cdef int read_pool(object pool, int ordinal, uint64_t* out_id) except -1:
-    if pool is None or isinstance(pool, tuple) and pool == (0, 0):
+    if pool is None or is_no_pool(pool):
         out_id[0], out_id[1] = 0, next_pool()
         return 0
     if isinstance(pool, CUDAGraph):

@@ -32,7 +32,7 @@ class Call(Generic[T]):
         self._lock = allocate_lock()
         self._over = allocate_lock()
         self._over.acquire()
-        self._began = False
+        self._began = self._ended = False
         self._result: list[T] = []
         self._error: BaseException | None = None
         self.is_cancelled = False
@@ -47,6 +47,7 @@ class Call(Generic[T]):
         except BaseException as error:
             self._error = error
         finally:
+            self._ended = True
             self._over.release()
 
     def wait(self) -> T:
@@ -63,7 +64,7 @@ class Call(Generic[T]):
         with self._lock:
             self.is_cancelled = True
             began, stop = self._began, self.on_cancel
-        if began:
+        if began and not self._ended:
             if stop is not None:
                 stop()
             self._over.acquire(True, PATIENCE)

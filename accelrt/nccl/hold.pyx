@@ -208,6 +208,8 @@ cdef class Turn:
     def __enter__(self):
         cdef Hold hold
         cdef list handles = []
+        if self.locks is None:
+            raise RuntimeError("this Turn was never initialised; make one with Turn(holds, ordered)")
         self.locks.__enter__()
         try:
             for hold in self.holds:
@@ -220,7 +222,8 @@ cdef class Turn:
         return handles
 
     def __exit__(self, kind, error, trace):
-        self.end()
+        if self.locks is not None:
+            self.end()
 
     cdef int end(self) except -1:
         cdef Hold hold

@@ -14,7 +14,7 @@ ORDINALS = [-1, 63, 64, 1000, 2**31 - 1, -(2**31)]
 INVALID_DEVICE, INVALID_HANDLE = 101, 400
 INVALID_VALUE, NOT_ALLOCATED = 1, -4
 OTHERS = {"end_pool": INVALID_VALUE, "record_pinned_stream": NOT_ALLOCATED}  # of ordinals below 64
-FIGURES = {"memory_allocated", "memory_reserved"}  # bytes, and no code
+FIGURES = {"explain_refusal", "memory_allocated", "memory_reserved"}  # bytes, and no code
 TYPES = {
     "int": ctypes.c_int,
     "bint": ctypes.c_int,

@@ -75,11 +75,11 @@ def set_one_thing_by_turns():
     assert (accelrt.pinned_settings()["pinned_max_cached_size_mb"], limit()) == (4, "limited")
     accelrt.memory.set_allocator_settings(text)
     assert (accelrt.pinned_settings()["pinned_max_cached_size_mb"], limit()) == (8, "unlimited")
-    accelrt.configure_pinned(pinned_max_cached_size_mb=4, pinned_num_register_threads=3)
-    assert accelrt.memory.allocator_settings()["pinned_num_register_threads"] == 3
+    accelrt.configure_pinned(pinned_max_cached_size_mb=4, pinned_num_register_threads=4)
+    assert accelrt.memory.allocator_settings()["pinned_num_register_threads"] == 4
     accelrt.memory.set_allocator_settings("pinned_max_cached_size_mb:default")
     assert accelrt.pinned_settings()["pinned_max_cached_size_mb"] is None
-    assert accelrt.pinned_settings()["pinned_num_register_threads"] == 3
+    assert accelrt.pinned_settings()["pinned_num_register_threads"] == 4
 
 
 CALLS = {
