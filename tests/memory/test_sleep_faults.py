@@ -101,6 +101,13 @@ def test_every_failure_leaves_the_contents(step, code, mode):
     print(in_child(sweep, step, code, mode))
 
 
+@pytest.mark.host
+@pytest.mark.parametrize("step", ["sleep", "wake"])
+def test_copies_under_way_keep_what_they_use_whatever_is_refused(step):
+    # Each takes a while, so that it is still under way when the call after it is refused.
+    print(in_child(sweep, step, UNKNOWN, "once", ACCELRT_HOST_DELAY_US="1000"))
+
+
 def refuse_host_memory():
     faults = wrap_host()
     pool = accelrt.MemPool()

@@ -5,6 +5,7 @@ import os
 import threading
 
 import pytest
+import refusals_while_busy
 from child import in_child, wrap_host
 from other_process import Other, make, opened, statistics, wait_until
 
@@ -13,6 +14,7 @@ import accelrt
 pytestmark = pytest.mark.host
 MIB = 1 << 20
 LOST = 700
+ALL_LOST = (LOST, 709, 719)
 CODES = (1, 2, 201, 400, 600, LOST, 900, 999)
 OF_ENDS = (
     *(
@@ -73,7 +75,7 @@ def count_looks(giving):
     return looks
 
 
-def sweep_ends(setting, rows):
+def sweep_ends(setting, rows, codes=CODES):
     faults, consumer = prepare_opener()
     from accelrt.driver.host.driver import live_objects
 
@@ -83,10 +85,10 @@ def sweep_ends(setting, rows):
     del array
     hit, before = set(), None
     for row in rows:
-        for code in CODES:
+        for code in codes:
             for mode in ("once", "onward"):
                 arming = {"call": 1, "mode": mode}
-                if code == LOST and mode == "onward":
+                if code in ALL_LOST and mode == "onward":
                     continue  # what is under way on a lost device never ends
                 if end_while_working(faults, consumer, handle, [row], {"code": code, **arming}):
                     hit.add(row)
@@ -112,6 +114,13 @@ def test_work_under_way_keeps_its_memory_whatever_the_driver_answers():
 def test_work_under_way_keeps_a_plain_segment_whatever_the_driver_answers():
     rows = ("event_record", "ipc_memory_close")
     assert "event_record" in in_child(sweep_ends, "expandable_segments:False", rows, ACCELRT_DEBUG="0")
+
+
+@pytest.mark.full_sweep
+@pytest.mark.parametrize("setting", ["True", "False"])
+def test_work_under_way_keeps_its_memory_whatever_code_is_answered(setting):
+    every = (*refusals_while_busy.CODES, *ALL_LOST)
+    assert in_child(sweep_ends, f"expandable_segments:{setting}", OF_ENDS, every, ACCELRT_DEBUG="0")
 
 
 def unmap_later():
