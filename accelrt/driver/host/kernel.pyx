@@ -6,7 +6,8 @@ thread that serves the stream, which others help where there is much to do (`cre
 
 A module is a shared object: `module_load` takes its path, which contains a slash and ends with a NUL, or its bytes, an
 ELF image whose length the section headers tell.  For a kernel NAME it exports `accelrt_block_NAME`, or NAME, and
-`const size_t NAME_parameters[]`, the sizes of its parameters, with 0 at the end.  `module_register` makes a module of one function at an address.
+`const size_t NAME_parameters[]`, the sizes of its parameters, with 0 at the end.  `module_register` makes a module of one
+function at an address.
 
 A module that is unloaded lives on until no work in a queue or a graph names its functions.  Libraries are opened and
 closed under no lock, since their initialisers may do anything.
