@@ -114,7 +114,8 @@ class Writer(threading.Thread):
 
     def finish(self) -> None:
         self.over.set()
-        self.join(LAST_SECONDS)
+        if self.is_alive():  # one that has not begun writes nothing
+            self.join(LAST_SECONDS)
         remove(self.path)
 
 
@@ -150,7 +151,11 @@ def start(seconds: float = SECONDS) -> None:
     if _writer is None:
         atexit.register(stop)
     _writer = (os.getpid(), writer)
-    writer.start()
+    try:
+        writer.start()
+    except BaseException:  # no thread can be started, or an interruption
+        stop()
+        raise
 
 
 def stop() -> None:
@@ -160,8 +165,8 @@ def stop() -> None:
     global _writer
     if _writer is not None and _writer[0] == os.getpid():
         writer = _writer[1]
+        writer.finish()  # once more, where an interruption ended it
         _writer = (0, writer)
-        writer.finish()
 
 
 def folder() -> Path:

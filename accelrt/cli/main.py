@@ -19,6 +19,7 @@ from typing import Any
 
 from accelrt import __version__
 from accelrt.cli.text import put
+from accelrt.core.owners import open_descriptor
 
 __all__ = ["main"]
 
@@ -275,8 +276,7 @@ def repair_streams() -> bool:
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
             # The descriptor is the lowest that is free, which is the stream's own.
-            null = os.open(os.devnull, os.O_RDWR)
-            setattr(sys, name, os.fdopen(null, "r" if name == "stdin" else "w"))
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115  as the streams stay
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -306,8 +306,9 @@ def silent(status: int) -> int:
 
 def give_up(stream: Any) -> None:
     """Nothing is written to a stream any more, not even what it still holds at the exit."""
-    with suppress(OSError, ValueError):  # not a file, where another stream was put into its place
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    # ValueError: not a file, where another stream was put into its place.
+    with suppress(OSError, ValueError), open_descriptor(os.devnull, os.O_WRONLY) as null:
+        os.dup2(null.fileno(), stream.fileno())
 
 
 def failed(command: str, error: object, status: int) -> int:

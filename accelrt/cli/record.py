@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from accelrt.cli.text import human, put
@@ -39,12 +39,11 @@ def run(program: Sequence[str], output: str, stacks: str = "none") -> int:
     began = time.time()
     settings = {"ACCELRT_RECORD": str(path), "ACCELRT_RECORD_STACKS": stacks}
     try:
-        child = subprocess.Popen(words, env=os.environ | settings)
+        status = run_program(words, os.environ | settings)
     except OSError as error:
         advice = f"; write accelrt record -- python {words[0]}" if words[0].endswith(".py") else ""
         put(f"accelrt record: {words[0]} cannot be run: {error.strerror}{advice}", file=sys.stderr)
         return NOT_RUN
-    status = wait(child)
     tell(path, began)
     return status
 
@@ -78,15 +77,35 @@ def remove(path: Path) -> None:
     path.unlink()
 
 
-def wait(child: subprocess.Popen[bytes]) -> int:
-    """Waits for a program's end, and passes on the signals that are meant for it."""
-    before = {each: signal.signal(each, lambda number, _: child.send_signal(number)) for each in FORWARDED}
-    # A terminal interrupts the program too, which decides what to do.
-    before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.SIG_IGN)
+def run_program(words: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Runs a program to its end, and passes on the signals that are meant for it, early ones too.
+
+    A terminal's interruption reaches the program as well, which decides what to do; here it does nothing.
+
+    Raises:
+        OSError: the program cannot be run.
+    """
+    child: subprocess.Popen[bytes] | None = None
+    early: list[int] = []
+
+    def forward(number: int, frame: object) -> None:
+        if child is None:
+            early.append(number)
+        else:
+            child.send_signal(number)
+
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, *FORWARDED)}
     try:
+        # A function, which no program inherits, as it would inherit SIG_IGN.
+        signal.signal(signal.SIGINT, lambda number, frame: None)
+        for each in FORWARDED:
+            signal.signal(each, forward)
+        child = subprocess.Popen(words, env=environment)
+        for number in early:
+            child.send_signal(number)
         status = child.wait()
     finally:
-        for each, handler in before.items():
+        for each, handler in reversed(before.items()):  # SIGINT last: until then nothing is interrupted
             signal.signal(each, handler)
     return status if status >= 0 else 128 - status
 

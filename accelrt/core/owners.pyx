@@ -5,7 +5,6 @@ and a destructor that Python runs may be interrupted too.  What is here takes an
 gives back in another: no interruption comes in between.
 """
 import os
-import socket
 
 from accelrt.status cimport refuse_copy
 
@@ -134,6 +133,7 @@ def receive(sock, size_t size, int count, int flags=0):
     Raises:
         OSError: recvmsg failed.
     """
+    import socket  # which takes long, and whoever calls this has it
     cdef list taken = []
     data, parts, answered, _ = sock.recvmsg(size, socket.CMSG_SPACE(count * sizeof(int)), flags | socket.MSG_CMSG_CLOEXEC)
     for level, kind, content in parts:

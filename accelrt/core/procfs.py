@@ -9,6 +9,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from accelrt.core.owners import open_descriptor
+
 __all__ = ["Listed", "listed", "pci_bus_id"]
 
 ROOT = Path("/proc/driver/nvidia")
@@ -62,7 +64,7 @@ def listed() -> list[Listed] | None:
 def may_open(node: Path) -> bool:
     """Whether this process may use a card; raises OSError where that cannot be told."""
     try:
-        os.close(os.open(node, os.O_RDWR | os.O_CLOEXEC))
+        open_descriptor(node, os.O_RDWR).close()
     except (FileNotFoundError, PermissionError):
         return False
     return True

@@ -503,11 +503,13 @@ cdef class CUDAGraph:
         if states is None:
             return self.launch(handle)
         stream = current_of(self.ordinal)
-        states.before(stream)
-        try:
-            return self.launch(handle)
-        finally:
-            states.after(stream)
+        # Taken here, since no interruption comes between two steps of compiled code.
+        with states.lock:
+            states.prepare(stream)
+            try:
+                return self.launch(handle)
+            finally:
+                states.event.record(stream)
 
     cdef int launch(self, uintptr_t handle) except -1:
         cdef uintptr_t exec_

@@ -69,13 +69,17 @@ def install() -> None:
         _functions_of("cupy_backends.cuda.stream"),
     )
     before = cuda.get_allocator()
-    cuda.set_allocator(cupy_memory.allocate)
-    _undo.append(lambda: _restore(before))
-    cuda.set_pinned_memory_allocator(cupy_memory.allocate_pinned)
-    _undo.append(lambda: cuda.set_pinned_memory_allocator(_cupy.get_default_pinned_memory_pool().malloc))
-    _watch_captures(cuda.stream._BaseStream)
-    _watch_deaths(cuda.Stream)
-    _release_idle(before)
+    try:  # what undoes a step is registered before the step
+        _undo.append(lambda: _restore(before))
+        cuda.set_allocator(cupy_memory.allocate)
+        _undo.append(lambda: cuda.set_pinned_memory_allocator(_cupy.get_default_pinned_memory_pool().malloc))
+        cuda.set_pinned_memory_allocator(cupy_memory.allocate_pinned)
+        _watch_captures(cuda.stream._BaseStream)
+        _watch_deaths(cuda.Stream)
+        _release_idle(before)
+    except BaseException:
+        uninstall()
+        raise
 
 
 def uninstall() -> None:
@@ -149,8 +153,8 @@ def _watch_deaths(streams: Any) -> None:
     def stop() -> None:
         streams.__del__ = delete
 
-    streams.__del__ = __del__
     _undo.append(stop)
+    streams.__del__ = __del__
 
 
 def _watch_captures(streams: Any) -> None:
@@ -187,5 +191,5 @@ def _watch_captures(streams: Any) -> None:
     def stop() -> None:
         streams.begin_capture, streams.end_capture = begin, end
 
-    streams.begin_capture, streams.end_capture = begin_capture, end_capture
     _undo.append(stop)
+    streams.begin_capture, streams.end_capture = begin_capture, end_capture

@@ -60,11 +60,15 @@ def install() -> None:
     cuda, driver = _import()
     manager = _manager_class()
     _before = driver._memory_manager
-    cuda.set_memory_manager(manager)
-    for context in _contexts(driver):
-        if not isinstance(context.memory_manager, manager):
-            _replaced.append((context, context.memory_manager))
-            context.memory_manager = manager(context=context)
+    try:
+        cuda.set_memory_manager(manager)
+        for context in _contexts(driver):
+            if not isinstance(context.memory_manager, manager):
+                _replaced.append((context, context.memory_manager))
+                context.memory_manager = manager(context=context)
+    except BaseException:
+        uninstall()
+        raise
 
 
 def uninstall() -> None:
@@ -74,11 +78,12 @@ def uninstall() -> None:
     if not is_installed():
         return
     _, driver = _import()
-    driver._memory_manager = _before or driver.NumbaCUDAMemoryManager
+    theirs = _before or driver.NumbaCUDAMemoryManager
     for context in _contexts(driver):
         if isinstance(context.memory_manager, _manager):
             own = [manager for known, manager in _replaced if known is context]
-            context.memory_manager = own[0] if own else driver._memory_manager(context=context)
+            context.memory_manager = own[0] if own else theirs(context=context)
+    driver._memory_manager = theirs  # last: from here on it counts as uninstalled
     _before = None
     _replaced.clear()
 

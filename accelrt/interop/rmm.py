@@ -104,13 +104,14 @@ def uninstall(device: DeviceArgument | None = None) -> None:
     ordinal = peers.ordinal_of(device)
     if ordinal not in _replaced:
         return
-    if not is_installed(ordinal):
-        found = _load().get_per_device_resource(ordinal)
+    found = _load().get_per_device_resource(ordinal)
+    if not is_installed(ordinal) and found is not _replaced[ordinal]:
         raise RuntimeError(
             f"RMM's resource of device {ordinal} is {found!r}, set after install(); set the one that you "
             "want with rmm.mr.set_per_device_resource"
         )
-    _load().set_per_device_resource(ordinal, _replaced.pop(ordinal))
+    _load().set_per_device_resource(ordinal, _replaced[ordinal])
+    del _replaced[ordinal]
 
 
 def is_installed(device: DeviceArgument | None = None) -> bool:

@@ -69,14 +69,23 @@ def install() -> None:
     require_cuda(torch)
     memory.enable_peer_access()
     allocator = plug(torch)
-    replaced = replace_statistics(torch)
+    replaced: list[tuple[Any, str, Any]] = []
+    _installed = allocator  # before torch has it, so that an interruption does not take it away from torch
     try:
+        replace_statistics(torch, replaced)
         torch.cuda.memory.change_current_allocator(allocator)
+        torch_hooks.answer_cache_info(torch._C.__file__.encode())
     except RuntimeError as error:
+        _installed = None
         restore(replaced)
         raise too_late() from error
-    _installed = allocator
-    torch_hooks.answer_cache_info(torch._C.__file__.encode())
+    except BaseException:
+        if torch.cuda.memory.get_allocator_backend() == "pluggable":
+            torch_hooks.answer_cache_info(torch._C.__file__.encode())
+        else:
+            _installed = None
+            restore(replaced)
+        raise
 
 
 def is_installed() -> bool:
@@ -158,22 +167,20 @@ def plug(torch: ModuleType) -> Any:
 # --- what torch.cuda reads ----------------------------------------------------------------------------------
 
 
-def replace_statistics(torch: ModuleType) -> list[tuple[Any, str, Any]]:
+def replace_statistics(torch: ModuleType, replaced: list[tuple[Any, str, Any]]) -> None:
     """Puts accelrt's figures where torch.cuda's functions look them up, and MemPool where users do.
 
-    Returns:
-        list of (module, name, what stood there), for restore.
+    Arguments:
+        replaced: list to which (module, name, what stood there) is appended, for restore.
     """
     mempool = mempool_class(torch)
     wanted = [(torch._C, name, function) for name, function in FUNCTIONS.items()]
     wanted += [(torch.cuda.memory, "MemPool", mempool), (torch.cuda, "MemPool", mempool)]
     wanted.append((torch._C, "_cuda_init", initialize_before(torch._C._cuda_init)))
-    replaced = []
     for module, name, new in wanted:
         if hasattr(module, name):
             replaced.append((module, name, getattr(module, name)))
             setattr(module, name, new)
-    return replaced
 
 
 def restore(replaced: list[tuple[Any, str, Any]]) -> None:

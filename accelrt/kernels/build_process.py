@@ -11,6 +11,7 @@ import os
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
+from accelrt.core.owners import open_descriptor
 from accelrt.kernels.apart import Call, call_apart
 from accelrt.runtime import init
 
@@ -61,9 +62,9 @@ def build(call: Call[Outcome], command: Sequence[str], files: Mapping[str, str],
     tempfile, shutil = init.later("tempfile"), init.later("shutil")
     remove_abandoned(tempfile.gettempdir())
     folder = tempfile.mkdtemp(prefix=PREFIX)
-    lock = -1
+    lock = None
     try:
-        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        lock = open_descriptor(folder, os.O_RDONLY | os.O_DIRECTORY)
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         for name, text in files.items():
             path = os.path.join(folder, name)
@@ -79,8 +80,8 @@ def build(call: Call[Outcome], command: Sequence[str], files: Mapping[str, str],
         return Outcome(code, log.replace(folder + os.sep, ""), output, data)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        if lock >= 0:
-            os.close(lock)
+        if lock is not None:
+            lock.close()
 
 
 def run(call: Call[Outcome], command: Sequence[str], folder: str) -> tuple[int | None, str, str]:
@@ -129,11 +130,11 @@ def remove_abandoned(place: str) -> None:
         return
     for path in names:
         try:
-            file = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            file = open_descriptor(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         except OSError:
             continue
         try:
-            facts = os.fstat(file)
+            facts = os.fstat(file.fileno())
             if facts.st_uid != os.geteuid() or time.time() - facts.st_mtime < UNLOCKED:
                 continue
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -141,4 +142,4 @@ def remove_abandoned(place: str) -> None:
         except OSError:  # its owner is at work
             continue
         finally:
-            os.close(file)
+            file.close()

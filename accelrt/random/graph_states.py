@@ -43,34 +43,23 @@ class GraphStates:
             self.places[state] = memory, used + words
         return memory, used
 
-    def before(self, stream: Stream) -> None:
-        """Puts in front of a replay what its kernels begin with; after() has to follow."""
+    def prepare(self, stream: Stream) -> None:
+        """Puts in front of a replay what its kernels begin with.
+
+        The caller holds the lock until it has launched the replay and recorded the event behind it.
+        """
         if capture_of(stream.device_index, stream.handle)[0]:
             raise RuntimeError(
                 "a graph that draws random numbers cannot be replayed into a capture, which would repeat "
                 "them; capture its work instead"
             )
         put = kernel_for("state", stream.device_index)
-        self.lock.acquire()
-        try:
-            if (
-                self.event is not None
-            ):  # a handle may be another stream's by now, or stand for one of each thread
-                self.event.wait(stream)
-            for state, (memory, words) in self.places.items():
-                put.launch(1, 1, (memory, *state.take(words)), stream=stream)
-        except BaseException:
-            self.lock.release()
-            raise
-
-    def after(self, stream: Stream) -> None:
-        """The replay is launched, or was refused."""
-        try:
-            if self.event is None:
-                self.event = Event()
-            self.event.record(stream)
-        finally:
-            self.lock.release()
+        if self.event is None:
+            self.event = Event()
+        else:  # a handle may be another stream's by now, or stand for one of each thread
+            self.event.wait(stream)
+        for state, (memory, words) in self.places.items():
+            put.launch(1, 1, (memory, *state.take(words)), stream=stream)
 
     def __reduce__(self) -> tuple[object, ...]:
         raise TypeError("a GraphStates cannot be pickled or copied: it is of one graph; capture another one")

@@ -212,7 +212,7 @@ def append_lines(path: str, lines: list[str]) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    with locked(path) as descriptor, open(os.dup(descriptor), "r+", encoding="utf-8") as file:
+    with locked(path) as descriptor, open(descriptor, "r+", encoding="utf-8", closefd=False) as file:
         content = file.read(MOST_BYTES + 1)
         if len(content) > MOST_BYTES:
             raise OSError(errno.EFBIG, f"the file has more than {MOST_BYTES:,} bytes", path)

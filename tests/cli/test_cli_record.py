@@ -251,7 +251,8 @@ class Ring(MadeUpRecorder):
 def test_the_ring_is_written_in_chunks_with_what_they_name(tmp_path, monkeypatch):
     monkeypatch.setattr(drain, "CHUNK", 1000)
     history = made_history(2500)
-    made = drain.Drain(str(tmp_path / "a"), Ring(history), 2)
+    made = drain.Drain(Ring(history), 2)
+    made.create(str(tmp_path / "a"))
     for device in range(2):
         made.copy(device)
     with open(tmp_path / "a", "rb") as file:
@@ -261,12 +262,13 @@ def test_the_ring_is_written_in_chunks_with_what_they_name(tmp_path, monkeypatch
     for key in ("device_traces", "external_annotations"):
         assert found[key] == wanted[key]
     assert found["accelrt"]["events"] == wanted["accelrt"]["events"]
-    os.close(made.file)
+    made.abandon()
 
 
 def test_what_the_ring_lost_is_counted(tmp_path, capsys):
     ring = Ring(made_history(100, devices=1))
-    made = drain.Drain(str(tmp_path / "a"), ring, 1)
+    made = drain.Drain(ring, 1)
+    made.create(str(tmp_path / "a"))
     made.copy(0)
     ring.oldest = 120
     made.copy(0)

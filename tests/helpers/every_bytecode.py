@@ -19,6 +19,16 @@ import signal
 import sys
 import threading
 
+import pytest
+
+
+def some_places(step):
+    """Parametrises a test by places: every so many, from two of them on; the full sweep has all."""
+    some = [pytest.param(range(first, 1 << 30, step), id=f"from {first}") for first in (1, 1 + step // 2)]
+    return pytest.mark.parametrize(
+        "places", [*some, pytest.param(None, id="all", marks=pytest.mark.full_sweep)]
+    )
+
 
 class Pend:
     """PEND + number marks a signal as pending; no call, behind which the trace function would raise."""
@@ -51,6 +61,13 @@ def covered_by(code, offset):
     return next((each.target for each in entries if each.start <= offset < each.end), None)
 
 
+def interrupt(frame):
+    """What a signal does here: nothing where it is ignored, and else what its handler does."""
+    handler = signal.getsignal(signal.SIGINT)
+    if callable(handler):
+        handler(signal.SIGINT, frame)
+
+
 class Interrupter:
     """Traces the main thread, and interrupts it at the place with a number, from 1."""
 
@@ -77,7 +94,7 @@ class Interrupter:
         if (before, frame.f_lasti) in behind:
             self.passed += 1
             if self.passed == self.number:
-                raise KeyboardInterrupt
+                interrupt(frame)
         if frame.f_lasti in pending:
             self.passed += 1
             if self.passed == self.number:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # signal's own functions are Python's
 import os
 import select
 import signal
 import sys
 import termios
 import tty
-from typing import Any, Self
+from functools import partial
+from typing import Self
+
+from accelrt.core.owners import Owned, open_descriptor, pipe
 
 __all__ = ["ENDED", "RESIZED", "Keys"]
 
@@ -26,32 +30,39 @@ class Keys:
 
     def __enter__(self) -> Self:
         self.waiting: list[str] = []
-        self.opened = not sys.stdin.isatty()
-        self.terminal = os.open("/dev/tty", os.O_RDONLY) if self.opened else sys.stdin.fileno()
-        self.before = termios.tcgetattr(self.terminal)
-        self.wake, self.resized = os.pipe()
-        self.handler: Any = signal.signal(signal.SIGWINCH, self.resize)
+        opened = None if sys.stdin.isatty() else open_descriptor("/dev/tty", os.O_RDONLY)
+        self.terminal: int = sys.stdin.fileno() if opened is None else opened.fileno()
+        self.wake, resized = pipe()
+        # What was before comes back with the objects, if an interruption comes before or within __exit__.
+        self.mode = Owned(
+            termios.tcgetattr,
+            (self.terminal,),
+            partial(termios.tcsetattr, self.terminal, termios.TCSADRAIN),
+            keep=opened,
+        )
+        self.handler = Owned(
+            _signal.signal,
+            (signal.SIGWINCH, lambda number, frame: os.write(resized.fileno(), b"\0")),
+            partial(_signal.signal, signal.SIGWINCH),
+        )
         tty.setcbreak(self.terminal)
         return self
 
     def __exit__(self, *error: object) -> None:
-        signal.signal(signal.SIGWINCH, self.handler)
-        termios.tcsetattr(self.terminal, termios.TCSADRAIN, self.before)
-        for descriptor in (self.wake, self.resized, *([self.terminal] if self.opened else [])):
-            os.close(descriptor)
-
-    def resize(self, number: int, frame: object) -> None:
-        os.write(self.resized, b"\0")
+        self.handler.close()
+        self.mode.close()
+        self.wake.close()
 
     def read(self, seconds: float) -> str | None:
         """The next key: a letter (arrows are j and k), RESIZED or ENDED; None where none comes in time."""
         if self.waiting:
             return self.waiting.pop(0)
-        ready, _, _ = select.select([self.terminal, self.wake], [], [], max(seconds, 0))
+        wake = self.wake.fileno()
+        ready, _, _ = select.select([self.terminal, wake], [], [], max(seconds, 0))
         if not ready:
             return None
-        if self.wake in ready:
-            os.read(self.wake, 64)
+        if wake in ready:
+            os.read(wake, 64)
             return RESIZED
         try:
             typed = os.read(self.terminal, 64)

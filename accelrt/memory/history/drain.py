@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from accelrt import env
 from accelrt.core import files
+from accelrt.core.owners import Descriptor, Owned, open_descriptor
 from accelrt.core.printable import printable
 from accelrt.errors import NotSupportedError
 from accelrt.memory.history import compact_form, recording
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["Drain", "start", "start_by_environment", "stop"]
 
 SECONDS = 0.1  # between two looks at the ring
+FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
 CHUNK = 1 << 18  # events of one copy, each of which costs some waits for the GIL
 LAST_SECONDS = 10.0  # how long a process that ends waits for the thread
 FIRST_NAMES = 1000  # names that are tried for the file
@@ -40,16 +42,13 @@ class Drain(threading.Thread):
     """Appends what a recorder has to a file.
 
     Arguments:
-        path: str, of a file that is not there yet.
         recorder: Recorder.
         devices: int.
-    Raises:
-        OSError: the file cannot be made.
     """
 
-    def __init__(self, path: str, recorder: Any, devices: int) -> None:
+    def __init__(self, recorder: Any, devices: int) -> None:
         super().__init__(name="accelrt-record", daemon=True)
-        self.path = path
+        self.path = ""
         self.pid = os.getpid()
         self.recorder = recorder
         self.devices = devices
@@ -58,9 +57,31 @@ class Drain(threading.Thread):
         self.events: Counter[int] = Counter()
         self.missing: Counter[int] = Counter()
         self.over = threading.Event()
+        self.ending = False
         self.failure: OSError | None = None
-        self.file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        self.file: Owned[Descriptor] = Owned.__new__(Owned)
+
+    def create(self, path: str) -> None:
+        """Makes the file.
+
+        Arguments:
+            path: str, of a file that is not there yet.
+        Raises:
+            OSError: it cannot be made.
+        """
+        self.path = path
+        # One step makes the file and keeps it: abandon() removes what this made, and nothing else.
+        self.file.__init__(open_descriptor, (path, FLAGS), Descriptor.close)  # type: ignore[misc]
         self.write([compact_form.beginning(compact_form.RECORDING)])
+
+    def abandon(self) -> None:
+        """Ends the recording before it has begun, and removes the file."""
+        self.over.set()
+        if self.is_alive():
+            self.join(LAST_SECONDS)
+        if self.file.value is not None:
+            files.remove(self.path)
+            self.file.close()
 
     def run(self) -> None:
         while not self.over.wait(SECONDS) and self.failure is None:
@@ -86,9 +107,10 @@ class Drain(threading.Thread):
     def write(self, parts: list[bytes]) -> None:
         """Appends to the file; a full disk ends the recording and not the program."""
         content = memoryview(b"".join(parts))
+        assert self.file.value is not None
         try:
             while content:
-                content = content[os.write(self.file, content) :]
+                content = content[os.write(self.file.value.fileno(), content) :]
         except OSError as error:
             self.failure = error
             say(f"what the allocator does is no longer recorded in {self.path}: {error}")
@@ -100,9 +122,10 @@ class Drain(threading.Thread):
         self.over.set()
         self.join(LAST_SECONDS)
         if not self.is_alive():  # else it hangs in a write, and the file stays without an end
-            if self.failure is None:
+            if self.failure is None and not self.ending:
+                self.ending = True  # an end that was interrupted is not begun again
                 self.write_end()
-            os.close(self.file)
+            self.file.close()
         missing = self.missing.total()
         if missing:
             every = missing + self.events.total()
@@ -142,22 +165,27 @@ def start(path: str, stacks: str = "none", forked: bool = False) -> None:
     recording.record_history(
         "all", context=None if stacks == "none" else "all", stacks="all" if stacks == "all" else "python"
     )
+    drain = Drain(recording, device_count())
     try:
-        _drain = opened(os.path.abspath(path), device_count(), forked)
+        create_file(drain, os.path.abspath(path), forked)
+        atexit.register(stop)
+        drain.start()
+        _drain = drain
     except OSError as error:
         say(f"what the allocator does is not recorded: {error}")
-        return
-    atexit.register(stop)
-    _drain.start()
+    except BaseException:
+        drain.abandon()
+        raise
 
 
-def opened(path: str, devices: int, forked: bool) -> Drain:
+def create_file(drain: Drain, path: str, forked: bool) -> None:
     """A file of its own for this process: nobody's is written over."""
     files.check_regular(path)
-    names = [f"{path}.{os.getpid()}", *(f"{path}.{os.getpid()}.{number}" for number in range(2, FIRST_NAMES))]
-    for name in names if forked else [path, *names]:
+    own = f"{path}.{os.getpid()}"
+    for number in range(1 if forked else 0, FIRST_NAMES):
+        name = path if number == 0 else own if number == 1 else f"{own}.{number}"
         try:
-            return Drain(name, recording, devices)
+            return drain.create(name)
         except FileExistsError:
             continue
     raise FileExistsError(f"{path} and {FIRST_NAMES} names like it are there already")
@@ -174,5 +202,5 @@ def stop() -> None:
     """Ends the recording and its file."""
     global _drain
     if _drain is not None and _drain.pid == os.getpid():
-        ended, _drain = _drain, None
-        ended.finish()
+        _drain.finish()  # once more, where an interruption ended it
+        _drain = None

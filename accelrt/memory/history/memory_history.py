@@ -114,8 +114,8 @@ class History:
 def gc_paused() -> Iterator[None]:
     """Keeps the collector from looking again and again through millions of new objects."""
     was = gc.isenabled()
-    gc.disable()
     try:
+        gc.disable()
         yield
     finally:
         if was:
