@@ -1,4 +1,4 @@
-"""KeyboardInterrupt at every place of graphed callables, random numbers and sleep: no memory or lock stays."""
+"""KeyboardInterrupt at every place of graphed callables, random numbers, sleep: no memory or lock stays."""
 
 import gc
 import threading
