@@ -146,9 +146,11 @@ def _watch_deaths(streams: Any) -> None:
 
     @functools.wraps(delete)
     def __del__(self: Any, *arguments: object) -> None:
-        if getattr(self, "device_id", -1) >= 0 and self.ptr > last_default:
-            goes(self.device_id, self.ptr)
-        delete(self, *arguments)
+        own = getattr(self, "device_id", -1) >= 0 and self.ptr > last_default
+        if not own or goes(
+            self.device_id, self.ptr
+        ):  # else nothing can follow its work, and the stream stays
+            delete(self, *arguments)
 
     def stop() -> None:
         streams.__del__ = delete

@@ -8,7 +8,13 @@ from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid
 from libc.stdint cimport intptr_t, uint64_t, uintptr_t
 
 from accelrt.devices.device cimport ordinal_of
-from accelrt.driver.capture_guard cimport count_out_told_capture, expect_told_capture
+from accelrt.driver cimport registry
+from accelrt.driver.capture_guard cimport (
+    ask_stream, count_out_told_capture, expect_told_capture, go_relaxed, is_capturing, is_device_lost, is_idle_or_gone,
+    restore_mode,
+)
+from accelrt.driver.registry import driver_name
+from accelrt.driver.table cimport EVENT_DISABLE_TIMING, STREAM_NON_BLOCKING, Table
 from accelrt.errors import OutOfMemoryError
 from accelrt.graphs.graph import graph_pool_handle
 from accelrt.memory.allocator.pool cimport forget_stream, use_across
@@ -21,7 +27,7 @@ from accelrt.memory.host_cache cimport allocate_host_bytes, checked_host_size, r
 from accelrt.runtime.capture_record cimport Record, close_capture, open_capture
 from accelrt.runtime.release_queue cimport follow_capture
 cimport accelrt.runtime.sanitizer_hooks as watch
-from accelrt.status cimport raise_status, refuse_copy, refuse_unmade
+from accelrt.status cimport INVALID_DEVICE, raise_status, refuse_copy, refuse_unmade
 
 cdef extern from *:
     """
@@ -32,6 +38,19 @@ cdef extern from *:
     #endif
     """
     bint is_gone "accelrt_is_gone"() nogil
+
+cdef extern from *:
+    """
+    /* Whether the place was empty and has the stream now; else its stream is stored. */
+    static inline int accelrt_put_heir(uintptr_t *place, uintptr_t *stream) {
+        uintptr_t found = 0;
+        if (__atomic_compare_exchange_n(place, &found, *stream, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+            return 1;
+        *stream = found;
+        return 0;
+    }
+    """
+    bint put_heir "accelrt_put_heir" (uintptr_t* place, uintptr_t* stream) nogil
 
 ctypedef int (*DeviceFunction)(int skip_dispatch) except? -1
 ctypedef intptr_t (*StreamFunction)(int device) except? -1
@@ -192,18 +211,80 @@ def allocate_pinned(size):
     return host_pointer(block, 0)
 
 
+cdef enum:
+    MOST_DEVICES = 64
+
+cdef uintptr_t[MOST_DEVICES] heirs  # one a device, for good: streams that stand in the place of destroyed ones
+
+
+cdef int heir_of(Table* table, int device, uintptr_t* out_heir) noexcept nogil:
+    cdef uintptr_t made = 0
+    cdef int code = 0
+    if not 0 <= device < MOST_DEVICES:
+        return INVALID_DEVICE
+    out_heir[0] = heirs[device]
+    if out_heir[0] == 0:
+        code = table.stream_create(device, STREAM_NON_BLOCKING, 0, &made)
+        if code == 0:
+            out_heir[0] = made
+            if not put_heir(&heirs[device], out_heir):
+                table.stream_destroy(device, made)
+    return code
+
+
+cdef int bequeath(Table* table, int device, uintptr_t stream, uintptr_t* out_heir) noexcept nogil:
+    # The heir waits for the stream's work.  Nobody else uses the stream, so it is in no capture that could begin now.
+    cdef uintptr_t event = 0
+    cdef int mode
+    cdef int code = go_relaxed(table, &mode)
+    if code:
+        return code
+    code = heir_of(table, device, out_heir)
+    if code == 0:
+        code = table.event_create(device, EVENT_DISABLE_TIMING, &event)
+    if code == 0:
+        code = table.event_record(device, event, stream)
+        if code == 0:
+            code = table.stream_wait_event(device, out_heir[0], event)
+        table.event_destroy(device, event)
+    restore_mode(table, mode)
+    return code
+
+
+cdef bint find_heir(int device, uintptr_t stream, uintptr_t* out_heir) noexcept nogil:
+    # False where the stream may have work, and nothing can be put behind it.
+    cdef Table* table = registry.active()
+    cdef int captured
+    cdef int code = ask_stream(table, device, stream)
+    out_heir[0] = 0
+    if code == 0 or is_device_lost(code) or is_capturing(table, device, stream, &captured):
+        return True
+    if bequeath(table, device, stream, out_heir) == 0:
+        return True
+    out_heir[0] = 0
+    return is_idle_or_gone(table, device, stream)
+
+
 def stream_goes(int device, uintptr_t stream):
-    """A stream of CuPy's is about to be destroyed: its handle is not used any more afterwards.
+    """A stream of CuPy's is about to be destroyed, perhaps with work under way: its handle is not used any more afterwards,
+    and memory that its work uses waits for that.
 
     Arguments:
         device: int, the stream's ordinal.
         stream: int, its handle.
+    Returns:
+        bool: whether it may be destroyed; not where the driver refuses to put anything behind its work.
     """
-    if is_gone():
-        return
+    cdef uintptr_t heir = 0
+    cdef bint known
+    if is_gone() or driver_name() in ("sentinel", "forked"):
+        return True
     with nogil:
-        forget_stream(device, stream)
-        forget_stream_pinned(device, stream)
+        known = find_heir(device, stream, &heir)
+        if known:
+            forget_stream(device, stream, heir)
+            forget_stream_pinned(device, stream, heir)
+    return known
 
 
 # --- captures that another library begins ------------------------------------------------------------------

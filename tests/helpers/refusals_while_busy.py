@@ -264,7 +264,7 @@ class DropShared(Case):
 
 
 class GiveToLibrary(Case):
-    """Memory of a library's allocator, in the place of accelrt's, is freed; all that is free is waited for then."""
+    """Memory of a library's allocator, in the place of accelrt's, is freed, and then waited for."""
 
     def begin(self):
         path = os.environ["BOOKS"]  # sources/pluggable.c
@@ -386,7 +386,7 @@ def settle():
 
 
 def trials_of(rows, codes, sweep):
-    """What is tried: each row, each code, at the first, the second and every call, or one of these in turn."""
+    """Trials: each row, each code, at the first, the second and every call, or at one of these in turn."""
     for number, (row, count) in enumerate(rows.items()):
         for turn, code in enumerate(codes, number):
             ways = [(1, "once"), (1, "onward"), *([(2, "once")] if count > 1 else [])]
@@ -415,11 +415,11 @@ def try_case(name, codes=CODES, sweep=True):
     print(trials)
 
 
-# --- the stream-ordered pool, on the stand-in for NVIDIA's library -------------------------------------------
+# --- the stream-ordered pool, on the stand-in for NVIDIA's library -----------------------------------
 
 
 class Ordered:
-    """Memory of the driver's stream-ordered pool: a free may be told to it only behind the work of all streams.
+    """Memory of the driver's stream-ordered pool, which may hear of a free only behind all streams' work.
 
     The stand-in says which calls came; while it is busy, no stream is idle.
     """

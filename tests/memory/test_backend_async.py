@@ -156,6 +156,28 @@ def streams_that_go():
     memory.audit()
 
 
+def a_stream_that_goes_at_work():
+    calls = started()
+    shared, own = alloc(512, A), alloc(512, B)
+    accelrt.record_stream(shared, B)
+    calls()
+    library = ctypes.CDLL("libcuda.so.1")
+    library.fake_busy(1)
+    assert cupy_memory.stream_goes(0, B)
+    record, wait = calls()
+    heir = wait.removeprefix("wait on ")
+    assert record == f"record on {B:#x}"
+    free(own)
+    assert calls() == [f"free 3 on {heir}"]
+    free(shared)
+    *order, last = calls()
+    assert order[0::2] == [f"record on {A:#x}", f"record on {heir}"]
+    assert last.startswith("free 2 on ")
+    library.fake_busy(0)
+    assert figures()[:2] == (0, 0)
+    memory.audit()
+
+
 def out_of_memory():
     calls = started()
     kept, gone = alloc(3 * MIB, A), alloc(4 * MIB, A)
@@ -216,6 +238,7 @@ def a_limit():
         a_capturing_sharer_is_left_alone,
         streams_that_are_gone,
         streams_that_go,
+        a_stream_that_goes_at_work,
         out_of_memory,
         out_of_memory_beside_work,
         a_limit,

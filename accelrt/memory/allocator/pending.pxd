@@ -6,7 +6,8 @@ from accelrt.memory.allocator.types cimport Block, Heap, Offer, Pool
 cdef void defer(Pool* pool, Block* block) noexcept nogil  # makes it PENDING; record_events records its events
 cdef int record_events(Pool* pool) noexcept nogil  # of deferred blocks, except on streams that capture
 cdef void record_all_events(Pool* pool) noexcept nogil  # of each that can have them; others, after a failure too, stay
-cdef void drop_uses(Pool* pool, int device, uintptr_t stream) noexcept nogil  # of all blocks, by a stream that goes
+# Uses of all blocks by a stream that goes: they are its heir's, or of none where that is 0 (forget_stream of pool.pxd).
+cdef void hand_on_uses(Pool* pool, int device, uintptr_t stream, uintptr_t heir) noexcept nogil
 cdef int poll(Pool* pool) noexcept nogil  # frees blocks whose events are complete; never waits
 cdef int wait_all(Pool* pool) noexcept nogil  # frees what is pending now; waits outside the exclusive section
 cdef int await_event(Pool* pool, void* entry) noexcept nogil  # an UnlockedCall (exclusive.pxd): waits for an Entry's event

@@ -242,19 +242,25 @@ cdef void record_all_events(Pool* pool) noexcept nogil:
             complete(pool, block)
 
 
-cdef void drop_uses_of(Pool* pool, Block* block, int device, uintptr_t stream) noexcept nogil:
+cdef void hand_on_uses_of(Pool* pool, Block* block, int device, uintptr_t stream, uintptr_t heir) noexcept nogil:
     cdef Use** link = &block.uses
     cdef Use* use
+    cdef bint known = heir == 0 or has_use(block.uses, device, heir)
     while link[0] != NULL:
         use = link[0]
         if use.stream == stream and use.device == device:
+            if not known:
+                known = True
+                use.stream = heir
+                link = &use.next
+                continue
             link[0] = use.next
             recycle_use(pool, use)
         else:
             link = &use.next
 
 
-cdef void drop_uses(Pool* pool, int device, uintptr_t stream) noexcept nogil:
+cdef void hand_on_uses(Pool* pool, int device, uintptr_t stream, uintptr_t heir) noexcept nogil:
     # Live blocks have uses by the stream if they were recorded, borrowed or claimed for it.  What it could still claim, a
     # later stream of the same handle may not.
     cdef Block** link = &pool.deferred
@@ -273,7 +279,7 @@ cdef void drop_uses(Pool* pool, int device, uintptr_t stream) noexcept nogil:
         found = found.next
     while link[0] != NULL:
         block = link[0]
-        drop_uses_of(pool, block, device, stream)
+        hand_on_uses_of(pool, block, device, stream, heir)
         if block.uses != NULL:
             link = &block.left
             continue
@@ -284,7 +290,7 @@ cdef void drop_uses(Pool* pool, int device, uintptr_t stream) noexcept nogil:
         for index in range(heap.blocks.capacity):
             block = <Block*>heap.blocks.slots[index].value
             if block != NULL and block.state == LIVE:
-                drop_uses_of(pool, block, device, stream)
+                hand_on_uses_of(pool, block, device, stream, heir)
         heap = heap.next
 
 

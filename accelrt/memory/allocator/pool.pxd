@@ -33,8 +33,9 @@ cdef int try_use_across(int device, uintptr_t address, int stream_on, uintptr_t 
 cdef bint knows_stream(int device, uintptr_t stream) noexcept nogil
 # After the end of a capture, while its streams live: what was freed beside it is put behind their work, on all devices.
 cdef void record_deferred_uses() noexcept nogil
-# Before a stream is destroyed that others own: the same, and no memory waits for it any more.
-cdef void forget_stream(int stream_on, uintptr_t stream) noexcept nogil
+# Before a stream is destroyed that others own: the same, and what used memory on it did so on its heir from now on, a
+# stream of the same device's that waits for its work; 0: it has no work.
+cdef void forget_stream(int stream_on, uintptr_t stream, uintptr_t heir) noexcept nogil
 # Frees memory as of a recorded event; a stream that waits for the same recording may get the memory at once.  record is
 # the number of the recording, unique in the process.
 cdef int release_after(int device, uintptr_t address, uintptr_t event, uint64_t record) noexcept nogil

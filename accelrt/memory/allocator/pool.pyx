@@ -29,7 +29,7 @@ from accelrt.memory.allocator.metadata cimport (
 )
 from accelrt.memory.allocator.miss cimport Request, retry, find, release_own, release_with
 from accelrt.memory.allocator.pending cimport (
-    claim, defer, drop_uses, load_offers, note_wait, offer, poll, record_all_events, record_events, wait_all,
+    claim, defer, hand_on_uses, load_offers, note_wait, offer, poll, record_all_events, record_events, wait_all,
 )
 from accelrt.memory.allocator.pool_settings cimport load_flag, load_routed, rounded
 from accelrt.memory.allocator.private.private_pool cimport entered_pool, find_private, is_routed, note_peaks, pool_for
@@ -492,7 +492,7 @@ cdef int use_across(int device, uintptr_t address, int stream_on, uintptr_t stre
     return code
 
 
-cdef void record_deferred_of(Pool* pool, int stream_on, uintptr_t stream, bint goes) noexcept nogil:
+cdef void record_deferred_of(Pool* pool, int stream_on, uintptr_t stream, uintptr_t heir, bint goes) noexcept nogil:
     # A failure to record leaves the block deferred: the next poll tries again, and its caller is told.
     cdef bint any_use
     pthread_mutex_lock(&pool.lock)
@@ -503,7 +503,7 @@ cdef void record_deferred_of(Pool* pool, int stream_on, uintptr_t stream, bint g
     lock_all(pool)
     record_all_events(pool)
     if goes:
-        drop_uses(pool, stream_on, heap_stream(stream))
+        hand_on_uses(pool, stream_on, heap_stream(stream), heir)
     if pool.heaps != NULL:
         count_splits(pool, pool.heaps)
     inspected(pool, 0)
@@ -517,19 +517,19 @@ cdef void record_deferred_uses() noexcept nogil:
     for device in range(MAX_DEVICES):
         pool = pool_if_made(device)
         if pool != NULL and pool.external == NULL:
-            record_deferred_of(pool, 0, 0, False)
+            record_deferred_of(pool, 0, 0, 0, False)
 
 
-cdef void forget_stream(int stream_on, uintptr_t stream) noexcept nogil:
+cdef void forget_stream(int stream_on, uintptr_t stream, uintptr_t heir) noexcept nogil:
     # Takes each pool's exclusive section.
     cdef Pool* pool
     cdef int device
     for device in range(MAX_DEVICES):
         pool = pool_if_made(device)
         if pool != NULL and pool.external != NULL:
-            external_forget_stream(pool.external, stream_on, heap_stream(stream))
+            external_forget_stream(pool.external, stream_on, heap_stream(stream), heir)
         elif pool != NULL:
-            record_deferred_of(pool, stream_on, stream, True)
+            record_deferred_of(pool, stream_on, stream, heir, True)
 
 
 cdef int release_after(int device, uintptr_t address, uintptr_t event, uint64_t record) noexcept nogil:

@@ -19,7 +19,7 @@ cdef int external_use_on(ExternalPool* pool, uintptr_t address, int stream_on, u
 cdef bint external_holds(ExternalPool* pool, uintptr_t address) noexcept nogil
 cdef int external_empty(ExternalPool* pool) noexcept nogil
 cdef int external_set_limit(ExternalPool* pool, size_t limit) noexcept nogil
-cdef void external_forget_stream(ExternalPool* pool, int device, uintptr_t stream) noexcept nogil
+cdef void external_forget_stream(ExternalPool* pool, int device, uintptr_t stream, uintptr_t heir) noexcept nogil
 cdef int external_begin_capture(ExternalPool* pool) noexcept nogil
 cdef int external_end_capture(ExternalPool* pool) noexcept nogil
 

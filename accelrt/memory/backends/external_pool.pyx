@@ -300,37 +300,43 @@ cdef int external_use_on(ExternalPool* pool, uintptr_t address, int stream_on, u
     return code
 
 
-cdef void replace_stream(Record* record, int device, uintptr_t stream, uintptr_t heir, int home) noexcept nogil:
+cdef void replace_stream(
+    Record* record, int device, uintptr_t stream, uintptr_t heir, uintptr_t owner, int home,
+) noexcept nogil:
     # A sharer with an event names its stream no more.
     cdef Sharer** link = &record.sharers
     cdef Sharer* sharer
     if device == home and record.stream == stream:
-        record.stream = heir
+        record.stream = owner
     while link[0] != NULL:
         sharer = link[0]
         if sharer.stream == stream and sharer.device == device and sharer.event == 0:
+            if heir:
+                sharer.stream = heir
+                continue
             link[0] = sharer.next
             free(sharer)
         else:
             link = &sharer.next
 
 
-cdef void external_forget_stream(ExternalPool* pool, int device, uintptr_t stream) noexcept nogil:
-    # What it would be given back on from now on is the outlet, behind its work, or the legacy stream for a library.
+cdef void external_forget_stream(ExternalPool* pool, int device, uintptr_t stream, uintptr_t heir) noexcept nogil:
+    # What it would be given back on is its heir, behind its work; where it has none the outlet, or the legacy stream for a
+    # library.
     cdef Record* record
-    cdef uintptr_t heir = 0
+    cdef uintptr_t owner = heir
     cdef size_t index
     lock_external(pool)
-    if pool.backend == &ordered and open_outlet(pool) == 0:
-        heir = pool.outlet
+    if heir == 0 and pool.backend == &ordered and open_outlet(pool) == 0:
+        owner = pool.outlet
         follow(pool, device, stream)
     for index in range(pool.live.capacity):
         record = <Record*>pool.live.slots[index].value
         if record != NULL:
-            replace_stream(record, device, stream, heir, pool.device)
+            replace_stream(record, device, stream, heir, owner, pool.device)
     record = pool.oldest
     while record != NULL:
-        replace_stream(record, device, stream, heir, pool.device)
+        replace_stream(record, device, stream, heir, owner, pool.device)
         record = record.next
     unlock_external(pool)
 

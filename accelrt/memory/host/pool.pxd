@@ -21,7 +21,7 @@ cdef int empty_pinned() noexcept nogil  # waits for what is pending, then gives 
 # After the end of a capture, while its streams live; and before a stream is destroyed that others own
 # (memory/allocator/pool.pxd).
 cdef void record_deferred_pinned() noexcept nogil
-cdef void forget_stream_pinned(int device, uintptr_t stream) noexcept nogil
+cdef void forget_stream_pinned(int device, uintptr_t stream, uintptr_t heir) noexcept nogil
 cdef int tidy_pinned() noexcept nogil   # what had to wait for the end of a capture; never waits for work in use
 
 cdef PinnedStats read_pinned_stats() noexcept nogil

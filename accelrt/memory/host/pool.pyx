@@ -120,13 +120,17 @@ cdef int tidy_pinned() noexcept nogil:
     return code if code else give_back(False)
 
 
-cdef void drop_uses_of(PinnedBlock* block, int device, uintptr_t stream) noexcept nogil:
-    # Under lock.
+cdef void hand_on_uses_of(PinnedBlock* block, int device, uintptr_t stream, uintptr_t heir) noexcept nogil:
+    # Under lock.  A block that several streams of one heir's used has several uses by it, which is no harm.
     cdef PinnedUse** link = &block.uses
     cdef PinnedUse* use
     while link[0] != NULL:
         use = link[0]
         if use.stream == stream and use.device == device:
+            if heir:
+                use.stream = heir
+                link = &use.next
+                continue
             link[0] = use.next
             use.next = pool.spare_uses
             pool.spare_uses = use
@@ -134,7 +138,7 @@ cdef void drop_uses_of(PinnedBlock* block, int device, uintptr_t stream) noexcep
             link = &use.next
 
 
-cdef void drop_uses(int device, uintptr_t stream) noexcept nogil:
+cdef void hand_on_uses(int device, uintptr_t stream, uintptr_t heir) noexcept nogil:
     # Under order.
     cdef PinnedBlock** link = &pool.deferred
     cdef PinnedBlock* block
@@ -143,7 +147,7 @@ cdef void drop_uses(int device, uintptr_t stream) noexcept nogil:
     for index in range(pool.live.capacity):
         block = <PinnedBlock*>pool.live.slots[index].value
         if block != NULL:
-            drop_uses_of(block, device, stream)
+            hand_on_uses_of(block, device, stream, heir)
     spin_unlock(&pool.lock)
     while link[0] != NULL:
         block = link[0]
@@ -161,10 +165,10 @@ cdef void record_deferred_pinned() noexcept nogil:
     pthread_mutex_unlock(&pool.order)
 
 
-cdef void forget_stream_pinned(int device, uintptr_t stream) noexcept nogil:
+cdef void forget_stream_pinned(int device, uintptr_t stream, uintptr_t heir) noexcept nogil:
     pthread_mutex_lock(&pool.order)
     record_all_events(&pool)
-    drop_uses(device, heap_stream(stream))
+    hand_on_uses(device, heap_stream(stream), heir)
     pthread_mutex_unlock(&pool.order)
 
 

@@ -1,13 +1,17 @@
 """Streams that are gone when memory which they used is given back: they use nothing more."""
 
+import contextlib
+import ctypes
 import threading
 
+import numpy as np
 import pytest
-from child import in_child
-from compiled import compile_library
+from child import in_child, wrap_host
+from compiled import compile_library, typed
 
 import accelrt
 from accelrt import memory
+from accelrt.driver import registry as faults
 from accelrt.driver.host.driver import calls_of_gone_streams
 from accelrt.interop.cupy_memory import stream_goes
 
@@ -212,3 +216,115 @@ def claimed_by_its_handle(goes):
 @pytest.mark.parametrize("goes", [False, True])
 def test_memory_that_a_stream_waited_for_is_not_its_handles(goes):
     in_child(claimed_by_its_handle, goes)
+
+
+# --- streams that are destroyed with work under way ---------------------------------------------------------
+
+
+class Working:
+    """A stream of somebody else's, destroyed while its work waits: behind that it fills, or reads, memory."""
+
+    def __init__(self, use, code=0):
+        stream, destroy = raw_stream()
+        self.gate = threading.Event()
+        stream.launch_host_func(lambda: self.gate.wait(20))
+        use(stream)
+        faults.arm(call=1, code=code or 999, mode="onward", rows=["event_record" if code else "open"])
+        self.goes = stream_goes(0, stream.cuda_stream)
+        faults.disarm()
+        if self.goes:
+            assert destroy() == 0
+
+    def end(self):
+        self.gate.set()
+        accelrt.synchronize()
+        assert calls_of_gone_streams() == 0
+
+
+def freed_after_its_stream(code):
+    wrap_host()
+    memory_, held = accelrt.Buffer(4 * MIB), np.zeros(4 * MIB, np.uint8)
+    working = Working(lambda stream: memory_.fill(0xAB, stream=stream), code)
+    assert working.goes is not bool(code)
+    memory_.free()
+    again = accelrt.Buffer(4 * MIB)
+    again.fill(9)
+    accelrt.current_stream().synchronize()
+    working.end()
+    again.copy_to(held)
+    assert (held == 9).all()
+    again.free()
+    check_device()
+
+
+def freed_before_its_stream():
+    # Refused at first, its event is not recorded before the stream goes.
+    wrap_host()
+    memory_, held = accelrt.Buffer(4 * MIB), np.zeros(4 * MIB, np.uint8)
+
+    def use(stream):
+        memory_.fill(0xAB, stream=stream)
+        faults.arm(call=1, code=999, mode="once", rows=["event_record"])
+        with contextlib.suppress(accelrt.CudaError):
+            memory_.free()
+        assert faults.fired() == 1
+
+    working = Working(use)
+    again = accelrt.Buffer(4 * MIB)
+    again.fill(9)
+    accelrt.current_stream().synchronize()
+    working.end()
+    again.copy_to(held)
+    assert (held == 9).all()
+    again.free()
+    check_device()
+
+
+def read_after_its_stream():
+    wrap_host()
+    memory_, into, held = accelrt.PinnedBuffer(MIB), accelrt.Buffer(MIB), np.zeros(MIB, np.uint8)
+    np.frombuffer(memory_, np.uint8)[:] = 3
+    working = Working(lambda stream: into.copy_from(memory_, stream=stream, blocking=False))
+    memory_.free()
+    again = accelrt.PinnedBuffer(MIB)
+    np.frombuffer(again, np.uint8)[:] = 9
+    working.end()
+    into.copy_to(held)
+    assert (held == 3).all()
+
+
+def given_back_after_its_stream(path):
+    wrap_host()
+    memory.change_current_allocator(memory.CUDAPluggableAllocator(path, "books_alloc", "books_free"))
+    live = typed(ctypes.CDLL(path), "books_live")
+    shared, other = accelrt.caching_allocator_alloc(MIB), accelrt.Stream()
+    working = Working(lambda stream: accelrt.record_stream(shared, stream))
+    accelrt.record_stream(shared, other)
+    accelrt.caching_allocator_delete(shared)
+    accelrt.caching_allocator_delete(accelrt.caching_allocator_alloc(64))
+    assert live() == MIB
+    working.end()
+    accelrt.caching_allocator_delete(accelrt.caching_allocator_alloc(64))
+    assert live() == 0
+    memory.audit()
+
+
+@pytest.mark.host
+@pytest.mark.parametrize("code", [0, 2, 400, 999])
+def test_memory_waits_for_a_stream_that_was_destroyed_at_work(code):
+    in_child(freed_after_its_stream, code)
+
+
+@pytest.mark.host
+def test_memory_that_had_no_event_waits_for_a_stream_that_was_destroyed_at_work():
+    in_child(freed_before_its_stream)
+
+
+@pytest.mark.host
+def test_page_locked_memory_waits_for_a_stream_that_was_destroyed_at_work():
+    in_child(read_after_its_stream)
+
+
+@pytest.mark.host
+def test_a_librarys_memory_waits_for_a_stream_that_was_destroyed_at_work(library):
+    in_child(given_back_after_its_stream, library)
