@@ -165,6 +165,62 @@ class FreePinned(Case):
         self.memory = self.into = None
 
 
+class FreeAndMiss(Case):
+    """Memory is freed and asked for again where a limit leaves no other: the request waits, or is refused."""
+
+    def prepare(self):
+        self.again = None
+        accelrt.set_per_process_memory_fraction(NBYTES / accelrt.mem_get_info()[1], 0)
+        super().prepare()
+
+    def act(self):
+        self.memory.free()
+        self.again = accelrt.Buffer(NBYTES)
+
+    def look(self):
+        assert self.lost or self.again is None, "memory that is in use was handed out"
+
+    def take(self):
+        return []
+
+    def finish(self):
+        self.memory = self.again = None
+        accelrt.set_per_process_memory_fraction(1.0, 0)
+
+
+class CopyAndFree(Case):
+    """A copy raises where it is to wait for its end; the page-locked memory that it writes is freed."""
+
+    def prepare(self):
+        super().prepare()
+        self.memory.fill(5)
+        self.into, self.taken = accelrt.PinnedBuffer(NBYTES), []
+
+    def fill(self, stream):
+        self.stream = stream
+
+    def act(self):
+        if self.lost:
+            return  # the copy would run on the host device, which lives
+        try:
+            self.memory.copy_to(self.into, stream=self.stream)
+        finally:
+            self.into = self.into.free()
+
+    def take(self):
+        self.taken = [accelrt.PinnedBuffer(NBYTES) for _ in range(2)]
+        for each in self.taken:
+            np.frombuffer(each, np.uint8)[:] = 9
+        return []
+
+    def finish(self):
+        for each in self.taken:
+            held = np.frombuffer(each, np.uint8)
+            assert (held == 9).all(), f"memory that a copy writes was handed out: it holds {np.unique(held)}"
+            del held
+        self.memory = self.into = self.stream = self.taken = None
+
+
 class DropGraph(Case):
     """A graph is replayed and dropped, with the memory that it uses."""
 
@@ -329,7 +385,7 @@ CASES = {
     each.__name__: each
     for each in (
         *(Free, FreeAndAllocate, FreePool, FreeOnItsStream, FreePinned, DropGraph, EmptyPool, Sleep, Restore),
-        *(DropShared, GiveToLibrary, GiveToFunctions, GivePoolToLibrary),
+        *(FreeAndMiss, CopyAndFree, DropShared, GiveToLibrary, GiveToFunctions, GivePoolToLibrary),
     )
 }
 

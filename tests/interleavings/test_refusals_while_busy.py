@@ -28,7 +28,7 @@ def run(request):
     def run(name, codes, sweep=False, **environment):
         if name in OF_LIBRARIES:
             environment["BOOKS"] = request.getfixturevalue("books")
-        assert int(in_child(try_case, name, codes, sweep, **environment)) >= 3 * len(codes)
+        assert int(in_child(try_case, name, codes, sweep, **environment)) >= 2 * len(codes)
 
     return run
 
