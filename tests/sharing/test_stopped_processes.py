@@ -94,9 +94,10 @@ def test_a_stopped_owner_holds_up_no_other_one(mortal, other):
         opener.start()
         del first, second
         with pytest.warns(
-            RuntimeWarning, match=rf"1 Buffers of process {mortal.process.pid} .*stopped.* does not"
+            RuntimeWarning, match=rf"[12] Buffers of process {mortal.process.pid} .*stopped.* does not"
         ):
-            assert accelrt.ipc_collect(timeout=2 * LITTLE) == 1
+            # What the opener began to open counts too, once it has given up.
+            assert accelrt.ipc_collect(timeout=2 * LITTLE) in (1, 2)
         wait_until(lambda: other.call(statistics)["lent"] == 0)
         opener.join()
         assert waiting

@@ -35,6 +35,8 @@ cdef int connect_peers() noexcept nogil
 # Opens what two devices have now and will have to each other, pages and plain segments; PEER_ACCESS_UNSUPPORTED where they
 # cannot reach each other.  Breaks no capture.  Takes the growth locks of both.
 cdef int connect_two(Table* table, int device, int other) noexcept nogil
+# A pool that has no pages is its own device's alone again, unless connect_peers was called.  Takes its growth lock.
+cdef void close_empty(Pool* pool) noexcept nogil
 
 # The file descriptors of pages that other processes map, kept while the page lives: to make one can take a driver half a
 # millisecond.  A descriptor keeps the page's memory, so it is closed before the page is released.  By the driver's handle of

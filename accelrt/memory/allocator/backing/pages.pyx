@@ -565,6 +565,13 @@ cdef int grant_both(Table* table, int device, int other) noexcept nogil:
     return code
 
 
+cdef void close_empty(Pool* pool) noexcept nogil:
+    pthread_mutex_lock(&pool.growth)
+    if not connected and pool.first_page == NULL:
+        pool.peers = 0
+    pthread_mutex_unlock(&pool.growth)
+
+
 cdef int connect_two(Table* table, int device, int other) noexcept nogil:
     cdef int can = 0, mode
     cdef int code = 0
