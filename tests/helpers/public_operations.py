@@ -12,11 +12,15 @@ import functools
 import inspect
 import os
 import re
+import tempfile
 
 import numpy as np
+from kernel_sources import image_for
 
 import accelrt
+import accelrt.nccl
 import accelrt.random
+import accelrt.sharing
 
 NBYTES = 4096
 HOST = np.full(NBYTES, 7, np.uint8)
@@ -53,6 +57,12 @@ def filled_pinned(scene):
     return pinned
 
 
+@functools.cache
+def image():
+    with tempfile.TemporaryDirectory() as folder:
+        return image_for("host", folder)
+
+
 # Role -> how to make the object.  An object is made when an operation of the trial first names it.
 MAKERS = {
     "pool": lambda scene: accelrt.MemPool(),
@@ -73,6 +83,10 @@ MAKERS = {
     "flag": lambda scene: accelrt.zeros(1, "i4"),
     "integers": lambda scene: accelrt.zeros(64, "i8"),
     "checkpoint": lambda scene: accelrt.memory.get_checkpoint_state(scene.pool),
+    "communicator": lambda scene: accelrt.nccl.Communicator(1, accelrt.nccl.unique_id(), 0, 0, timeout=10),
+    "module": lambda scene: accelrt.Module(image()),
+    "kernel": lambda scene: scene.module.function("number"),
+    "handle": lambda scene: scene.array.share(),
 }
 # Class -> the role of its objects.
 SUBJECTS = {
@@ -80,14 +94,18 @@ SUBJECTS = {
     "Buffer": "buffer",
     "CUDAGraph": "graph",
     "Event": "event",
+    "Kernel": "kernel",
     "MemPool": "pool",
+    "Module": "module",
     "PinnedBuffer": "pinned",
     "RegisteredMemory": "locked",
     "RemovableHandle": "hook",
     "Stream": "stream",
+    "nccl.Communicator": "communicator",
     "random.Generator": "generator",
+    "sharing.MemoryHandle": "handle",
 }
-# Classes of which no object is shared: values, contexts (ADDED has them as statements), kernels.
+# Classes of which no object is shared: values, contexts (ADDED has them as statements).
 NO_SUBJECTS = {
     "CUDAPluggableAllocator",
     "DeviceInterface",
@@ -99,12 +117,10 @@ NO_SUBJECTS = {
     "GraphNode",
     "GraphedCallable",
     "GreenContext",
-    "Kernel",
     "KernelAttributes",
     "KernelParams",
     "Launcher",
     "MemoryInfo",
-    "Module",
     "ModuleImage",
     "NvlinkTraffic",
     "PcieLink",
@@ -130,6 +146,8 @@ PARTS = {
     "host_address": {"host_address", "pinned"},
     "locked": {"locked", "pinned"},
     "checkpoint": {"pool"},
+    "kernel": {"kernel", "module"},
+    "handle": {"handle", "array"},
     "flag": set(),
     "integers": set(),
     "unused_graph": set(),
@@ -189,6 +207,14 @@ ARGUMENTS = {
     "device": lambda scene: 0,
     "peer_device": lambda scene: 1,
     "out": "array",
+    "input": "array",
+    "output": "array",
+    "Kernel.occupancy.block": lambda scene: 64,
+    "Kernel.max_active_clusters.grid": lambda scene: 4,
+    "Kernel.max_active_clusters.block": lambda scene: 64,
+    "Kernel.max_active_clusters.cluster": lambda scene: 1,
+    "Module.function.name": lambda scene: "number",
+    "Module.global_address.name": lambda scene: "total",
     "integers.out": "integers",
     "permutation.out": "integers",
     "low": lambda scene: 9,
@@ -214,12 +240,14 @@ LEFT_OUT = {
     "CUDAGraph.kernel_node_params": "the graph here has no kernel",
     "CUDAGraph.if_": "only in a capture",
     "CUDAGraph.while_": "only in a capture",
+    "Communicator.send": "ADDED has it, with what receives it",
+    "Communicator.recv": "ADDED has it, with what sends it",
+    "Kernel.launch": "ADDED has it, with arguments",
+    "Module.load": "makes another object",
     "Event.from_ipc_handle": "of another process",
     "Event.ipc_handle": "of another process",
     "Stream.from_any": "makes another object",
     "Stream.launch_host_func": "ADDED has it",
-    "Array.share": "tests/sharing has it",
-    "Buffer.share": "tests/sharing has it",
     "memory.annotate": "a context",
     "memory.select_backend": "before first use",
     "memory.load_snapshot": "reads a file",
@@ -304,6 +332,16 @@ def set_and_reset(scene):
     accelrt.memory.set_allocator_settings("garbage_collection_threshold:0")
 
 
+def sent_to_itself(scene):
+    with accelrt.nccl.group():
+        scene.communicator.send(scene.array, 0)
+        scene.communicator.recv(scene.array, 0)
+
+
+def launched(scene):
+    scene.kernel.launch(4, 64, (scene.array, 9), stream=scene.stream)
+
+
 # Name -> the roles that it touches, and the statement.
 ADDED = {
     "with graph()": ({"array", "capture_stream"}, captured),
@@ -330,6 +368,17 @@ ADDED = {
     "del Array": ({"array"}, lambda scene: scene.forget("array")),
     "del Event": ({"event"}, lambda scene: scene.forget("event")),
     "del Stream": ({"stream"}, lambda scene: scene.forget("stream")),
+    "with group(): send, recv": ({"communicator", "array"}, sent_to_itself),
+    "nccl.all_reduce": ({"array"}, lambda scene: accelrt.nccl.all_reduce([scene.array])),
+    "Kernel.launch": ({"kernel", "array", "stream"}, launched),
+    "Kernel[]()": ({"kernel", "array"}, lambda scene: scene.kernel[4, 64](scene.array, 9)),
+    "ipc_collect": ({"handle"}, lambda scene: accelrt.sharing.ipc_collect()),
+    "cancel_unopened": ({"handle"}, lambda scene: accelrt.sharing.cancel_unopened()),
+    "sharing.statistics": ({"handle"}, lambda scene: accelrt.sharing.statistics()),
+    "del Communicator": ({"communicator"}, lambda scene: scene.forget("communicator")),
+    "del Kernel": ({"kernel"}, lambda scene: scene.forget("kernel")),
+    "del Module": ({"module"}, lambda scene: scene.forget("module")),
+    "del MemoryHandle": ({"handle"}, lambda scene: scene.forget("handle")),
     "del MemPool": ({"pool"}, lambda scene: scene.forget("pool")),
 }
 
@@ -375,6 +424,8 @@ class Scene:
                     free(self.made[role])
                 except RuntimeError:
                     continue  # an operation of the trial did
+        if "communicator" in self.made:
+            self.made["communicator"].abort()
         self.made.clear()
 
 
@@ -407,7 +458,11 @@ def operations():
     found = [Operation(name, roles, call) for name, (roles, call) in ADDED.items()]
     public = {name: getattr(accelrt, name) for name in accelrt.__all__}
     public |= {f"memory.{name}": getattr(accelrt.memory, name) for name in accelrt.memory.__all__}
-    public |= {"random.Generator": accelrt.random.Generator}
+    public |= {
+        "nccl.Communicator": accelrt.nccl.Communicator,
+        "random.Generator": accelrt.random.Generator,
+        "sharing.MemoryHandle": accelrt.sharing.MemoryHandle,
+    }
     for name, thing in sorted(public.items()):
         if name.startswith("memory.") and name.removeprefix("memory.") in accelrt.__all__:
             continue
@@ -427,7 +482,7 @@ def of_class(name, kind):
         )
     role, found = SUBJECTS[name], []
     for attribute in sorted(each for each in dir(kind) if not each.startswith("_")):
-        full = f"{name.removeprefix('random.')}.{attribute}"
+        full = f"{name.rpartition('.')[2]}.{attribute}"
         if full in LEFT_OUT:
             continue
         if callable(getattr(kind, attribute)):

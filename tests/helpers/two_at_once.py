@@ -24,8 +24,10 @@ from child import in_child, wrap_host
 from public_operations import Scene, operations, pairs
 
 import accelrt
+import accelrt.sharing
 from accelrt.driver import registry
 from accelrt.driver.host import driver as host
+from accelrt.nccl import collectives, process_end
 
 GIVE_UP = 20.0  # seconds after which somebody waits for ever
 PATIENCE = (
@@ -224,6 +226,13 @@ class Runner:
             if counts[kind]
         }
         left |= {"bytes": accelrt.memory_allocated()} if accelrt.memory_allocated() else {}
+        accelrt.sharing.ipc_collect()
+        shared = accelrt.sharing.statistics()
+        left |= {kind: shared[kind] for kind in ("handles", "lent", "opened", "mapped") if shared[kind]}
+        # Of functions over lists, those of one device are kept.
+        kept = {comm for comms in collectives._made.values() for comm in comms}
+        live = sum(each._hold.has_handle for each in process_end.live if each not in kept)
+        left |= {"communicators": live} if live else {}
         if left:
             self.report(f"{where}: left {left}")
 
@@ -325,7 +334,7 @@ def sweep(folder, quick=True, part=0, parts=1, names=()):
         (folder / name).write_text("")
     while True:
         try:
-            in_child(try_from, start, str(folder), quick, part, parts, tuple(names), ACCELRT_DEBUG="2")
+            in_child(try_from, start, str(folder), quick, part, parts, tuple(names), ACCELRT_DEBUG="2", ACCELRT_SHARING_TIMEOUT="10")
             break
         except (AssertionError, subprocess.TimeoutExpired) as error:
             where = (folder / "where").read_text()

@@ -37,8 +37,8 @@ def test_two_operations_at_once_at_every_place(tmp_path, part):
 
 def test_every_class_with_objects_to_share_has_operations():
     found = operations()
-    assert len(found) > 250
-    assert len(pairs(found)) > 15_000
+    assert len(found) > 300
+    assert len(pairs(found)) > 25_000
     touched = set().union(*(each.touches for each in found))
     assert touched >= {*SUBJECTS.values(), "address", "allocator", "recorder", "settings"}
 
