@@ -215,20 +215,21 @@ def tuning(ordinal: int) -> Iterator[bool]:
     if has_open_captures() or is_capturing(ordinal):
         yield False
         return
-    with _starting:
-        free = ordinal not in _tuning
-        _tuning.add(ordinal)
-    if not free:
-        yield False
-        return
-    rows = Rows()
-    code, before = rows.capture_mode_exchange(RELAXED)
+    rows, exchanged, free = Rows(), list[tuple[int, int]](), False
     try:
-        yield True
+        with _starting:
+            free = ordinal not in _tuning
+            _tuning.add(ordinal)
+        if free:
+            # One step of compiled code, so that no interruption loses the mode that was before.
+            exchanged.extend(map(rows.capture_mode_exchange, (RELAXED,)))
+        yield free
     finally:
-        if code == 0:
-            rows.capture_mode_exchange(before)
-        _tuning.discard(ordinal)
+        for code, before in exchanged:
+            if code == 0:
+                rows.capture_mode_exchange(before)
+        if free:
+            _tuning.discard(ordinal)
 
 
 def is_capturing(ordinal: int) -> bool:
