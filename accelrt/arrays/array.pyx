@@ -281,7 +281,11 @@ cdef class Array:
         return index(self, key)
 
     def __setitem__(self, key, value):
-        """Copies into those elements, as copy_() does, or fills them with a number."""
+        """Copies into those elements, as copy_() does, or fills them with a number.
+
+        Elements that do not lie together take several steps in the stream, each of which reads what the last one wrote; what
+        another thread writes there meanwhile is copied on.
+        """
         check_live(self, "this")
         copies.assign(index(self, key), value)
 

@@ -240,6 +240,10 @@ LEFT_OUT = {
     "CUDAGraph.kernel_node_params": "the graph here has no kernel",
     "CUDAGraph.if_": "only in a capture",
     "CUDAGraph.while_": "only in a capture",
+    "Communicator.all_gather(stream=)": "all_reduce(stream=) goes the same way",
+    "Communicator.broadcast(stream=)": "all_reduce(stream=) goes the same way",
+    "Communicator.reduce(stream=)": "all_reduce(stream=) goes the same way",
+    "Communicator.reduce_scatter(stream=)": "all_reduce(stream=) goes the same way",
     "Communicator.send": "ADDED has it, with what receives it",
     "Communicator.recv": "ADDED has it, with what sends it",
     "Kernel.launch": "ADDED has it, with arguments",
@@ -281,6 +285,11 @@ LEFT_OUT = {
     "make_graphed_callables": "tests/graphs has it",
     "register_interface_for_device": "classes of torch's interfaces",
 }
+
+
+# Operations of several copies, each of which reads what the last one wrote: what another thread writes there
+# meanwhile is copied on.
+IN_STEPS = {"Array[] ="}
 
 
 def captured(scene):
@@ -510,7 +519,7 @@ def with_arguments(name, signature, role, target):
     ]
     given = {argument: recipe(name, argument) for argument in needed}
     found = [called(name, role, target, given)]
-    if "stream" in signature.parameters and "stream" not in given:
+    if "stream" in signature.parameters and "stream" not in given and f"{name}(stream=)" not in LEFT_OUT:
         found.append(called(f"{name}(stream=)", role, target, given | {"stream": "stream"}))
     return [each for each in found if each.needs or each.touches]
 
