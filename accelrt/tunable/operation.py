@@ -225,11 +225,13 @@ def tuning(ordinal: int) -> Iterator[bool]:
             exchanged.extend(map(rows.capture_mode_exchange, (RELAXED,)))
         yield free
     finally:
-        for code, before in exchanged:
-            if code == 0:
-                rows.capture_mode_exchange(before)
-        if free:
-            _tuning.discard(ordinal)
+        try:
+            for code, before in exchanged:
+                if code == 0:
+                    rows.capture_mode_exchange(before)
+        finally:
+            if free:
+                _tuning.discard(ordinal)
 
 
 def is_capturing(ordinal: int) -> bool:
