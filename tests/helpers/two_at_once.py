@@ -78,7 +78,7 @@ class Runner:
         self.folder = Path(folder)
         self.workers = Worker("first"), Worker("second")
         self.calls, self.outcomes = {}, {}
-        self.contents = {}  # by names: what the memory may hold, as in self.outcomes and where streams are in no order
+        self.contents = {}  # by names: what the memory may hold, by outcome and where streams are in no order
         self.mistakes = mistakes()
 
     def write_down(self, name, text):
