@@ -7,8 +7,9 @@ import threading
 
 import numpy as np
 import pytest
+from beside import Caller, park
 from capture_ends import storm
-from child import in_child
+from child import in_child, wrap_host
 
 import accelrt
 from accelrt.driver import rowgen
@@ -254,3 +255,34 @@ def eight_threads(devices):
 @pytest.mark.parametrize("devices", [1, 2])
 def test_eight_threads_capture_copy_free_and_replay_with_the_right_contents(devices):
     in_child(eight_threads, devices, ACCELRT_HOST_END_DELAY_US="200")
+
+
+def gives_back_as_of_an_event():
+    # The watch stream is the allocator's own, so what another thread ends does not make the event a captured one.
+    from accelrt.driver.host import driver
+
+    faults = wrap_host()
+    driver.delay_capture_ends(0, hold=True)
+    stream = accelrt.Stream()
+    address = accelrt.caching_allocator_alloc(4096, stream=stream)
+    done = stream.record_event()
+    rows = Rows()
+    _, captured = rows.stream_create(0, 1, 0)
+    assert rows.capture_begin(0, captured, 2) == 0
+    giver = park(faults, "stream_wait_event", lambda: accelrt.memory.free_after(address, done), "after")
+    ender = Caller(lambda: rows.capture_end(0, captured)).begin()
+    while not driver.held_capture_ends():
+        assert not ender.is_done()
+    assert faults.go_on()
+    assert not giver.is_done(0.05)
+    driver.delay_capture_ends(0)
+    giver.result()
+    code, graph = ender.result()
+    assert (code, rows.graph_destroy(graph)) == (0, 0)
+    accelrt.synchronize()
+    accelrt.memory.audit()
+    assert driver.calls_beside_ends() == 0
+
+
+def test_memory_given_back_as_of_an_event_waits_for_the_end_of_a_capture():
+    in_child(gives_back_as_of_an_event)

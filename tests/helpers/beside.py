@@ -37,10 +37,10 @@ class Caller:
         return self.answer
 
 
-def park(faults, row, function):
-    """A Caller that stands before its call of a row."""
+def park(faults, row, function, when="before"):
+    """A Caller that stands before, or after, its call of a row."""
     caller = Caller(function)
-    faults.park(row, thread=caller.ident, limit=SECONDS)
+    faults.park(row, when=when, thread=caller.ident, limit=SECONDS)
     caller.begin()
     if faults.await_parked(SECONDS) != row:
         caller.result()

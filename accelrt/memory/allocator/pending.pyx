@@ -5,7 +5,9 @@ Everything here runs in the exclusive section, which is released only while an e
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport calloc, free
 
-from accelrt.driver.capture_guard cimport GONE, go_relaxed, is_captured_event, meaning_of, record_behind, restore_mode
+from accelrt.driver.capture_guard cimport (
+    GONE, go_relaxed, is_captured_event, is_capturing, meaning_of, restore_mode,
+)
 from accelrt.driver.table cimport STREAM_NON_BLOCKING
 from accelrt.memory.allocator.backing.stitching cimport free_block
 from accelrt.memory.allocator.event_queue cimport (
@@ -91,15 +93,17 @@ cdef int ensure_watch(Pool* pool) noexcept nogil:
 
 cdef int watch(Pool* pool, Queue* queue, Block* block, uintptr_t event) noexcept nogil:
     # Queues an event of the pool's own behind the caller's event, which the caller may record again at any time.
+    # The watch stream takes part in a capture only where it waited for a captured event, so one look tells: unlike a
+    # caller's stream it need not be left alone beside captures that end meanwhile.
     cdef Entry* entry
     cdef int code = take_entry(pool.table, pool.device, &pool.spare_entries, &entry)
     if code:
         return code
     code = pool.table.stream_wait_event(pool.device, pool.watch, event)
+    if code == 0 and is_capturing(pool.table, pool.device, pool.watch, &code):
+        code = CAPTURED_EVENT
     if code == 0:
-        code = record_behind(pool.table, pool.device, entry.event, pool.watch)
-        if code == NOT_READY:  # the caller's event was captured, and the watch stream joined its capture
-            code = CAPTURED_EVENT
+        code = pool.table.event_record(pool.device, entry.event, pool.watch)
     if code:
         put_entry(&pool.spare_entries, entry)
         return code
