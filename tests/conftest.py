@@ -87,15 +87,23 @@ def calls_beside_ends():
     return host.calls_beside_ends() if ON_HOST else 0
 
 
+def frees_under_work():
+    from accelrt.driver.host import driver as host
+
+    return host.frees_under_work() if ON_HOST else 0
+
+
 @pytest.fixture(autouse=True)
 def _nothing_left_behind(request):
-    calls, beside_ends = calls_of_gone_streams(), calls_beside_ends()
+    calls, beside_ends, frees = calls_of_gone_streams(), calls_beside_ends(), frees_under_work()
     yield
     import accelrt
     from accelrt.memory import caching
 
     if "beside_ends" not in request.keywords:
         assert calls_beside_ends() == beside_ends
+    if "frees_under_work" not in request.keywords:
+        assert frees_under_work() == frees
     if "own_process" in request.keywords or not accelrt.is_initialized():
         return
     gc.collect()
@@ -112,6 +120,8 @@ def _nothing_left_behind(request):
     assert accelrt.host_memory_stats()["allocated_bytes.current"] == 0
     if "gone_streams" not in request.keywords:
         assert calls_of_gone_streams() == calls
+    if "frees_under_work" not in request.keywords:
+        assert frees_under_work() == frees
     if ON_HOST:
         assert not any(live_things().values()), live_things()
 

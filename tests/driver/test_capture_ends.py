@@ -258,7 +258,7 @@ def test_eight_threads_capture_copy_free_and_replay_with_the_right_contents(devi
 
 
 def gives_back_as_of_an_event():
-    # The watch stream is the allocator's own, so what another thread ends does not make the event a captured one.
+    # The watch stream is the allocator's own, so another thread's end makes the event no captured one.
     from accelrt.driver.host import driver
 
     faults = wrap_host()

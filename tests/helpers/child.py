@@ -18,7 +18,9 @@ def interpreter(function, then, environment):
         f"import gc; from {function.__module__} import {function.__name__} as scenario\n"
         f"gc.freeze()\ntry: {then}\nfinally: gc.unfreeze()\n"
         "host = __import__('sys').modules.get('accelrt.driver.host.driver')\n"
-        "assert host is None or host.calls_beside_ends() == 0, 'a call about a capture that was being ended'"
+        "if host is not None:\n"
+        "    assert host.calls_beside_ends() == 0, 'a call about a capture that was being ended'\n"
+        "    assert host.frees_under_work() == 0, 'memory was taken away under queued work'"
     )
     settings = {"ACCELRT_DRIVER": "host", "ACCELRT_DEBUG": "2"}
     settings["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))

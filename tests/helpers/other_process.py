@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import sys
 import time
 import traceback
 
@@ -26,6 +27,8 @@ def serve(pipe, environment):
         del message
         try:
             answer = (True, function(kept, *arguments))
+            host = sys.modules.get("accelrt.driver.host.driver")
+            assert host is None or host.frees_under_work() == 0, "memory was taken away under queued work"
         except Exception as error:
             answer = (False, f"{type(error).__name__}: {error}\n{traceback.format_exc()}")
         del arguments, function

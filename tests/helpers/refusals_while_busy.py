@@ -3,7 +3,7 @@
 A stream waits in a host function; behind it stands a fill of the memory.  Then what would let the memory go
 is done, and one call of the driver's, or all from one on, answers a code instead.  After it memory of the
 same size is taken and filled, the host function ends, and the fill runs: neither may it find its memory
-unmapped, which loses the host device, nor may its bytes appear in memory that was handed out meanwhile.
+unmapped, which the host device counts, nor may its bytes appear in memory that was handed out meanwhile.
 
 Codes that mean the device is lost let memory go.  There the fill is over before, so that the host device
 lives, and what the stream waits for is a host function alone.
@@ -23,6 +23,7 @@ from child import wrap_host
 import accelrt
 from accelrt import memory as allocators
 from accelrt.driver import registry
+from accelrt.driver.host import driver as host
 
 NBYTES = 4 << 20
 LOST = (700, 709, 719)  # the device, and its work with it
@@ -426,6 +427,7 @@ def attempt(case, fault=None):
         thread.join()
         registry.end_trace()
     accelrt.synchronize()
+    assert host.frees_under_work() == 0, "memory was taken away under queued work"
     check_filled(taken)
     case.finish()
     calls = registry.traced_calls(thread.ident)

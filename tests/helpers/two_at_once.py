@@ -191,7 +191,7 @@ class Runner:
 
     def judge(self, first, second, where, kinds, contents):
         if mistakes() != self.mistakes:
-            self.report(f"{where}: streams that are gone or whose capture is ending were named: {mistakes()}")
+            self.report(f"{where}: calls on which a GPU dies: {mistakes()}")
             self.mistakes = mistakes()
         orders = self.orders(first, second)
         for place, kind in enumerate(
@@ -240,8 +240,8 @@ class Runner:
 
 
 def mistakes():
-    """Calls that named a stream which was gone, or whose capture another thread was ending."""
-    return host.calls_of_gone_streams(), host.calls_beside_ends()
+    """Calls that named a stream which was gone, or whose capture was ending, or took memory under work."""
+    return host.calls_of_gone_streams(), host.calls_beside_ends(), host.frees_under_work()
 
 
 def kind_of(worker):

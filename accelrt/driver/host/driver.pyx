@@ -16,7 +16,7 @@ from accelrt.driver.host.kernel cimport (
     BLOCKS_AT_ONCE, MOST_DEEP, MOST_DEEP_GRID, MOST_SHARED, MOST_THREADS, MOST_WIDE_GRID, SHARED, SHARED_AT_ONCE,
     THREADS_AT_ONCE, count_modules, fill_kernel,
 )
-from accelrt.driver.host.memory cimport count_physicals, fill_memory
+from accelrt.driver.host.memory cimport count_physicals, count_takings, fill_memory
 from accelrt.driver.host.queue cimport (
     count_calls_beside_ends, count_gone_calls, count_held_ends, count_operations, count_streams, delay_ends, drain_device,
     lock, queue_open, unlock,
@@ -279,6 +279,18 @@ def calls_beside_ends():
     """
     lock()
     count = count_calls_beside_ends()
+    unlock()
+    return count
+
+
+def frees_under_work():
+    """How many times memory was unmapped, unregistered or closed while queued work named it, or freed while work that the
+    call does not wait for did; the arguments of kernels, and replays under way, count as their work.
+
+    For tests: the host device may have the work done before, where a GPU faults.
+    """
+    lock()
+    count = count_takings()
     unlock()
     return count
 

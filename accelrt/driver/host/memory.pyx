@@ -7,10 +7,14 @@ handles of 64 bytes; like a GPU's driver, these rows open nothing of this proces
 """
 from libc.stdint cimport uintptr_t
 from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy
 
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
 from accelrt.driver.host.capture cimport check_unsafe
-from accelrt.driver.host.queue cimport drain_device, lock, unlock
+from accelrt.driver.host.queue cimport (
+    BRANCH, COPY, COPY_3D, FILL, KERNEL, REPLAY, SET, HostStream, Launch, Operation, Plan, Work, drain_device, lock,
+    lost_device, unlock, working,
+)
 from accelrt.driver.host.ranges cimport (
     HOST_MEMORY, IMPORTED, MAPPED, PAGE, PINNED, PLAIN, REGISTERED, RESERVED, UNKNOWN_MEMORY, Physical, Range, add_range,
     containing, device_of, drop_range, drop_room, file_of, find_room, give_bytes, hide, known_device, last_before,
@@ -89,6 +93,100 @@ cdef int permitted(int device) noexcept nogil:
     return code
 
 
+# --- memory that is taken away under queued work -------------------------------------------------------------
+
+cdef size_t takings = 0  # under the queue's lock
+
+
+cdef inline bint overlap(uintptr_t start, size_t size, uintptr_t other, size_t other_size) noexcept nogil:
+    return start < other + other_size and other < start + size
+
+
+cdef bint is_argument(const Launch* launch, uintptr_t start, size_t size) noexcept nogil:
+    # Any aligned word of an argument may be a pointer; another number is hardly ever one of the range's addresses.
+    cdef size_t index, at
+    cdef uintptr_t word
+    for index in range(launch.function.count):
+        for at in range(launch.function.sizes[index] // sizeof(word)):
+            memcpy(&word, <const char*>launch.arguments[index] + at * sizeof(word), sizeof(word))
+            if word - start < size:
+                return True
+    return False
+
+
+cdef bint plan_names(const Plan* plan, uintptr_t start, size_t size) noexcept nogil:
+    cdef int index
+    for index in range(plan.count):
+        if work_names(&plan.nodes[index].work, False, start, size):
+            return True
+    return False
+
+
+cdef bint work_names(const Work* work, bint staged, uintptr_t start, size_t size) noexcept nogil:
+    # staged: of a COPY, its source's bytes were taken when it was queued.
+    if work.kind == COPY:
+        return overlap(start, size, work.dst, work.size) or (not staged and overlap(start, size, work.src, work.size))
+    if work.kind == COPY_3D:
+        return overlap(start, size, work.dst, work.to.span) or overlap(start, size, work.src, work.origin.span)
+    if work.kind == FILL:
+        return overlap(start, size, work.dst, work.size * work.width)
+    if work.kind == SET:
+        return overlap(start, size, work.src, sizeof(unsigned int))
+    if work.kind == KERNEL:
+        return is_argument(work.launch, start, size)
+    return (work.kind == REPLAY or work.kind == BRANCH) and plan_names(work.plan, start, size)
+
+
+cdef bint queue_names(uintptr_t start, size_t size) noexcept nogil:
+    # The work of a device that is lost is over.
+    cdef const HostStream* stream = working
+    cdef const Operation* operation
+    while stream != NULL:
+        operation = stream.head if lost_device() != stream.device + 1 else NULL
+        while operation != NULL:
+            if work_names(&operation.work, operation.staged != NULL, start, size):
+                return True
+            operation = operation.next
+        stream = stream.after
+    return False
+
+
+cdef void note_unmapping(uintptr_t start, size_t size) noexcept nogil:
+    # Counts memory that goes while work under way names it, where a GPU faults.  By the CUDA driver API's pages on memory
+    # cuMemFree may wait for work by itself, and cuMemFreeHost is known to: what is left after the wait counts, which is
+    # other devices' work.  cuMemUnmap, cuMemHostUnregister and cuIpcCloseMemHandle promise no wait, so there the work before
+    # the host device's own wait counts.  cuMemRelease takes nothing that is mapped.
+    global takings
+    cdef bint whole
+    lock()
+    if working != NULL:
+        lock_memory()
+        whole = is_whole(start, size)
+        unlock_memory()
+        takings += whole and queue_names(start, size)
+    unlock()
+
+
+cdef void note_taking(uintptr_t start, int kind, int device) noexcept nogil:
+    # The same of a whole range, unless the row is going to refuse.
+    global takings
+    cdef const Range* found
+    cdef size_t size = 0
+    lock()
+    if working != NULL:
+        lock_memory()
+        found = containing(memory, start)
+        if found != NULL and found.start == start and found.kind == kind and found.device == device:
+            size = found.size
+        unlock_memory()
+        takings += size > 0 and queue_names(start, size)
+    unlock()
+
+
+cdef size_t count_takings() noexcept nogil:
+    return takings
+
+
 cdef int pointer_device(uintptr_t address, int* out_device) noexcept nogil:
     cdef int code = gate_any()
     cdef int owner = device_of(address)
@@ -146,6 +244,7 @@ cdef int memory_free(int device, uintptr_t address) noexcept nogil:
     cdef int code = quiet(device)
     if code or address == 0:
         return code
+    note_taking(address, PLAIN, device)
     lock_memory()
     found = containing(memory, address)
     if found == NULL or found.start != address or found.kind != PLAIN or found.device != device:
@@ -192,6 +291,7 @@ cdef int host_free(int device, uintptr_t address) noexcept nogil:
     cdef int code = quiet(device)
     if code or address == 0:
         return code
+    note_taking(address, PINNED, HOST_MEMORY)
     code = INVALID_VALUE
     lock_memory()
     found = containing(memory, address)
@@ -226,7 +326,10 @@ cdef int host_register(int device, uintptr_t address, size_t size) noexcept nogi
 
 cdef int host_unregister(int device, uintptr_t address) noexcept nogil:
     cdef Range* found
-    cdef int code = quiet(device)
+    cdef int code = permitted(device)
+    if code == 0:
+        note_taking(address, REGISTERED, HOST_MEMORY)
+        code = quiet(device)
     if code:
         return code
     code = HOST_MEMORY_NOT_REGISTERED
@@ -529,6 +632,7 @@ cdef int memory_unmap(uintptr_t address, size_t size) noexcept nogil:
     cdef int code = gate_any()
     if code or size == 0:
         return code if code else INVALID_VALUE
+    note_unmapping(address, size)
     lock_memory()
     if not is_whole(address, size):
         code = INVALID_VALUE
@@ -596,7 +700,10 @@ cdef int ipc_memory_open(int device, const char* handle, uintptr_t* out_address)
 
 cdef int ipc_memory_close(int device, uintptr_t address) noexcept nogil:
     cdef Range* found
-    cdef int code = quiet(device)
+    cdef int code = permitted(device)
+    if code == 0:
+        note_taking(address, IMPORTED, device)
+        code = quiet(device)
     if code:
         return code
     code = INVALID_VALUE

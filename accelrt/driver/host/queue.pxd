@@ -172,6 +172,8 @@ cdef struct HostEvent:
     Frontier frontier
     SharedEvent* shared  # one of its holders; NULL unless it was made for several processes
 
+cdef HostStream* working  # the first of those that have operations, dropped ones too; guarded by the lock
+
 cdef void queue_open(long delay_us, long end_delay_us) noexcept nogil
 cdef void lock() noexcept nogil
 cdef void unlock() noexcept nogil

@@ -79,7 +79,7 @@ cdef enum:
 
 cdef pthread_mutex_t mutex
 cdef pthread_cond_t done            # a ticket was marked, or a queue drained
-cdef HostStream* working = NULL     # streams that have operations, dropped ones too
+cdef HostStream* working = NULL
 cdef AddressMap by_handle           # streams that are not dropped
 cdef HostStream* legacy[MAX_HOST_DEVICES]
 cdef int legacy_count = 0
