@@ -6,6 +6,7 @@ documentation, "Metric and label naming").  A device that lacks a reading has no
 
 from __future__ import annotations
 
+import queue
 import signal
 import sys
 import threading
@@ -15,6 +16,7 @@ from pathlib import PurePath
 from typing import Any
 
 from accelrt.cli.choice import need
+from accelrt.cli.interrupts import HeldInterrupts
 from accelrt.cli.sample import Device, Process, Sample, Sampler
 from accelrt.cli.text import put
 from accelrt.devices import versions
@@ -208,16 +210,23 @@ def run(address: str, port: int, once: bool) -> int:
     if once:
         sys.stdout.buffer.write(client.generate_latest(registry))  # UTF-8, whatever the locale says
         return 0
-    over = threading.Event()
-    before = signal.signal(signal.SIGTERM, lambda number, frame: over.set())
+    over: queue.SimpleQueue[None] = queue.SimpleQueue()  # which a signal's handler may put into at any time
+    with HeldInterrupts(lambda: over.put(None)):
+        before = signal.signal(signal.SIGTERM, lambda number, frame: over.put(None))
+        try:
+            serve(client, address, port, registry, over)
+        finally:
+            signal.signal(signal.SIGTERM, before)
+    return 0
+
+
+def serve(client: Any, address: str, port: int, registry: Any, over: queue.SimpleQueue[None]) -> None:
     server, thread = client.start_http_server(port, address, registry)
     try:
         host = f"[{address}]" if ":" in address else address
         put(f"serving http://{host}:{server.server_port}/metrics", flush=True)
-        over.wait()
+        over.get()
     finally:
         server.shutdown()
         server.server_close()
         thread.join()
-        signal.signal(signal.SIGTERM, before)
-    return 0

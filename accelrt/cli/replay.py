@@ -10,6 +10,7 @@ from operator import length_hint
 from time import perf_counter_ns
 
 from accelrt.cli.choice import open_driver
+from accelrt.cli.interrupts import HeldInterrupts
 from accelrt.cli.text import Progress, human, pairs, put, table
 from accelrt.devices.device import mem_get_info
 from accelrt.errors import OutOfMemoryError
@@ -55,8 +56,8 @@ class Replayer:
         self.addresses = [0] * trace.slot_count
         self.wanted = wanted
 
-    def run(self) -> tuple[int, int]:
-        """One pass; (nanoseconds, out-of-memory errors)."""
+    def run(self, interrupts: HeldInterrupts) -> tuple[int, int]:
+        """One pass; (nanoseconds, out-of-memory errors).  An interruption ends it between two chunks."""
         progress = Progress(len(self.rows), self.wanted)
         nanoseconds = ooms = 0
         try:
@@ -64,6 +65,9 @@ class Replayer:
                 took, refused = self.run_chunk(start)
                 nanoseconds += took
                 ooms += refused
+                if interrupts.came:
+                    self.free(self.trace.prefix(start + CHUNK).left)
+                    raise KeyboardInterrupt
                 progress.update(start)
         finally:
             progress.finish()
@@ -120,11 +124,12 @@ def figures_of(replayer: Replayer) -> Figures:
     trace = replayer.trace
     reset_peak_memory_stats()
     before = memory_stats()["virtual_memory_calls"]
-    nanoseconds, ooms = replayer.run()
-    try:
-        after = memory_stats()
-    finally:
-        replayer.free(trace.left)
+    with HeldInterrupts() as interrupts:  # behind an allocation its address would be nobody's
+        nanoseconds, ooms = replayer.run(interrupts)
+        try:
+            after = memory_stats()
+        finally:
+            replayer.free(trace.left)
     reserved = after["reserved_bytes.all.peak"]
     return Figures(
         driver=chosen_driver(),

@@ -8,6 +8,10 @@ import os
 
 from accelrt.status cimport refuse_copy
 
+cdef extern from "Python.h":
+    int PyThreadState_SetAsyncExc(unsigned long thread, object error) except -1
+    unsigned long PyThread_get_thread_ident() noexcept
+
 cdef extern from "<unistd.h>" nogil:
     int close_number "close" (int fd)
     int getpid()
@@ -225,3 +229,69 @@ cdef class Owned:
         self.taken = self.release = self.keep = None
         if release is not None and self.pid == getpid():
             release(taken)
+
+
+cdef class Taker:
+    """A function for other libraries to call, of which the last step alone takes something, and is a compiled one.
+
+        library.set_allocator(Taker(lambda size, stream: (size, device, handle_of(stream)), caching_allocator_alloc))
+
+    In a function of Python's an interruption would come between what takes and the return.
+
+    Arguments:
+        prepare: function of what the library passes; answers the arguments of take, as a tuple.
+        take: compiled function, whose answer the library gets.
+    """
+
+    cdef object prepare
+    cdef object take
+    cdef object __weakref__
+
+    def __init__(self, prepare, take):
+        self.prepare, self.take = prepare, take
+
+    def __call__(self, *arguments):
+        return self.take(*self.prepare(*arguments))
+
+    def __reduce__(self):
+        refuse_copy(self, "it takes what is this process's; make another one")
+
+
+cdef class Releaser:
+    """The same for what gives something back, which an interruption puts off: it is raised behind the call.
+
+    Arguments:
+        prepare: function of what the library passes; answers the arguments of release, as a tuple.  After an interruption
+            it is called again.
+        release: compiled function.
+        report: function of an exception and this object, called with what prepare or release raised; None raises it.
+    """
+
+    cdef object prepare
+    cdef object release
+    cdef object report
+    cdef object __weakref__
+
+    def __init__(self, prepare, release, report=None):
+        self.prepare, self.release, self.report = prepare, release, report
+
+    def __call__(self, *arguments):
+        cdef bint interrupted = False
+        prepared = None
+        try:
+            while prepared is None:
+                try:
+                    prepared = self.prepare(*arguments)
+                except KeyboardInterrupt:
+                    interrupted = True
+            self.release(*prepared)
+        except Exception as error:
+            if self.report is None:
+                raise
+            self.report(error, self)
+        finally:
+            if interrupted:
+                PyThreadState_SetAsyncExc(PyThread_get_thread_ident(), KeyboardInterrupt)
+
+    def __reduce__(self):
+        refuse_copy(self, "it gives back what is this process's; make another one")

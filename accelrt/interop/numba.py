@@ -14,6 +14,7 @@ import ctypes
 import weakref
 
 from accelrt import errors, memory
+from accelrt.core.owners import Owned, Releaser
 from accelrt.devices.device import mem_get_info
 from accelrt.interop import peers
 from accelrt.runtime import init
@@ -156,30 +157,35 @@ def _define(cuda: Any, driver: Any) -> Any:
 
         def memalloc(self, size: int) -> Any:
             device = self.device
+            release = _releaser(memory.record_stream, memory.caching_allocator_delete, self)
+            request = (max(size, 1), device, _owner_of(device))
             try:
-                address = memory.caching_allocator_alloc(max(size, 1), device, _owner_of(device))
+                owned = Owned(memory.caching_allocator_alloc, request, release)
             except errors.OutOfMemoryError as error:
                 raise refusal(error) from None
-            finalizer = _finalizer(memory.record_stream, memory.caching_allocator_delete, self, address)
-            pointer = ctypes.c_void_p(address)
-            block = driver.AutoFreePointer(weakref.proxy(self.context), pointer, size, finalizer=finalizer)
-            self.blocks[address] = block
-            return block.own()
+            address: int = owned.value  # type: ignore[assignment]  # which is not given back yet
+            pointer, context = ctypes.c_void_p(address), weakref.proxy(self.context)
+            block = driver.AutoFreePointer(context, pointer, size, finalizer=owned.close)
+            try:
+                self.blocks[address] = block
+                return block.own()
+            except BaseException:
+                self.blocks.pop(address, None)
+                raise
 
         def memhostalloc(
             self, size: int, mapped: bool = False, portable: bool = False, wc: bool = False
         ) -> Any:
             if mapped or wc:
                 return super().memhostalloc(size, mapped, portable, wc)
+            release = _releaser(memory.record_host_stream, memory.caching_host_allocator_delete, self)
             try:
-                address = memory.caching_host_allocator_alloc(max(size, 1))
+                owned = Owned(memory.caching_host_allocator_alloc, (max(size, 1),), release)
             except errors.OutOfMemoryError as error:
                 raise refusal(error) from None
-            finalizer = _finalizer(
-                memory.record_host_stream, memory.caching_host_allocator_delete, self, address
-            )
+            address = owned.value
             pointer = address if getattr(driver, "USE_NV_BINDING", True) else ctypes.c_void_p(address)
-            return cuda.PinnedMemory(weakref.proxy(self.context), pointer, size, finalizer=finalizer)
+            return cuda.PinnedMemory(weakref.proxy(self.context), pointer, size, finalizer=owned.close)
 
         def get_memory_info(self) -> Any:
             """Free is what the driver has, and what accelrt's cache holds idle."""
@@ -215,19 +221,17 @@ def _note_streams(context: Any, streams: weakref.WeakValueDictionary[int, Any]) 
     context.create_external_stream = create_external_stream
 
 
-def _finalizer(
-    record: Callable[[int, Any], None], free: Callable[[int], None], manager: Any, address: int
-) -> Callable[[], None]:
+def _releaser(record: Callable[[int, Any], None], free: Callable[[int], None], manager: Any) -> Releaser:
     """What frees memory of a manager, behind the work that may use it.  numba's own streams and those of
     threads are blocking, so that an event on the legacy default stream is behind their work too."""
     device, external, blocks = manager.device, manager.streams, manager.blocks
 
-    def finalize() -> None:
+    def record_all(address: int) -> tuple[int]:
         blocks.pop(address, None)
         alive = [stream() for stream in external.valuerefs()]  # a copy: others may make streams meanwhile
         for stream in (default_stream(device), *[int(each) for each in alive if each is not None]):
             with contextlib.suppress(errors.CudaError, ValueError):  # no work of a stream that is gone
                 record(address, stream)
-        free(address)
+        return (address,)
 
-    return finalize
+    return Releaser(record_all, free)

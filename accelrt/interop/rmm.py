@@ -10,9 +10,11 @@ RMM calls Python for each allocation and each free (rmm.mr.CallbackMemoryResourc
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from accelrt.core.owners import Releaser, Taker
 from accelrt.interop import peers
 from accelrt.memory.backends.callbacks import CallbackAllocator, report
 from accelrt.memory.caching import caching_allocator_alloc, free_on
@@ -37,16 +39,14 @@ def _load() -> Any:
 
 def _functions(ordinal: int) -> tuple[Callable[..., int], Callable[..., None]]:
     # What RMM calls: accelrt's pool, on the stream that RMM names.
-    def allocate(nbytes: int, stream: Any) -> int:
-        return caching_allocator_alloc(nbytes, ordinal, peers.stream_handle(stream))
+    def for_allocation(nbytes: int, stream: Any) -> tuple[int, int, int]:
+        return nbytes, ordinal, peers.stream_handle(stream)
 
-    def deallocate(address: int, nbytes: int, stream: Any) -> None:
-        try:
-            free_on(address, ordinal, peers.stream_handle(stream))
-        except Exception as error:  # RMM would leave it behind for whatever call of Python's comes next
-            report(error, deallocate)
+    def for_free(address: int, nbytes: int, stream: Any) -> tuple[int, int, int]:
+        return address, ordinal, peers.stream_handle(stream)
 
-    return allocate, deallocate
+    # What a free raises is reported, for RMM would leave it behind for whatever call of Python's comes next.
+    return Taker(for_allocation, caching_allocator_alloc), Releaser(for_free, free_on, report)
 
 
 def resource(device: DeviceArgument | None = None) -> Any:
@@ -189,11 +189,11 @@ def from_rmm(resource: Any = None) -> CallbackAllocator:
             found = chosen[device] = _checked(mr.get_per_device_resource(device), mr)
         return found
 
-    def allocate(size: int, device: int, stream: int) -> int:
-        address: int = resource_of(device).allocate(size, streams.of(stream))
-        return address
+    def for_allocation(size: int, device: int, stream: int) -> tuple[Any, int, Any]:
+        return resource_of(device).allocate, size, streams.of(stream)
 
-    def free(address: int, size: int, device: int, stream: int) -> None:
-        chosen[device].deallocate(address, size, streams.of(stream))
+    def for_free(address: int, size: int, device: int, stream: int) -> tuple[Any, int, int, Any]:
+        return chosen[device].deallocate, address, size, streams.of(stream)
 
-    return CallbackAllocator(allocate, free, "rmm")
+    allocate: Taker[int] = Taker(for_allocation, operator.call)
+    return CallbackAllocator(allocate, Releaser(for_free, operator.call), "rmm")

@@ -33,6 +33,7 @@ PARTS = {
     "accelrt.annotations.DeviceLike",
     "accelrt.cli.choice.Chosen",
     "accelrt.cli.export.Collector",
+    "accelrt.cli.interrupts.HeldInterrupts",
     "accelrt.cli.main.Parser",
     "accelrt.cli.pipeline.Pipeline",
     "accelrt.cli.text.Progress",
