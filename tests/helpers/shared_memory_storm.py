@@ -222,12 +222,12 @@ class Storm:
         return Part(self.context, function, self.seed)
 
     def renew(self):
-        """Each owner has other memory, and one may be out of descriptors for a moment."""
+        """Each owner has other memory, and one may be out of descriptors for a moment, at first for certain."""
         for owner in self.owners:
             owner.pipe.send("more")
             number, handle = owner.pipe.recv()
             self.handles[owner] = [*self.handles[owner][1 - KEPT :], (number, handle)]
-        if self.chosen.random() < 0.2:
+        if not self.counts["exhausted"] or self.chosen.random() < 0.2:
             owner = self.chosen.choice(self.owners)
             owner.pipe.send("exhaust")
             self.counts["exhausted"] += 1
