@@ -11,7 +11,7 @@ from accelrt.errors import NotSupportedError
 from accelrt.memory.allocator.interprocess cimport (
     Exported, begin_export, end_export, export_page, share_new_pages, add_imported, drop_imported,
 )
-from accelrt.memory.allocator.private.suspended cimport refuse_suspended, suspended_pools
+from accelrt.memory.allocator.private.suspended cimport has_suspended_pools, refuse_suspended
 from accelrt.memory.caching cimport release_bytes
 from accelrt.runtime.release_queue cimport drain
 cimport accelrt.runtime.sanitizer_hooks as watch
@@ -237,7 +237,7 @@ def check_shareable(Buffer buffer):
     """The errors of share_bytes that need no export: memory that was freed, or that sleeps."""
     if not buffer.live:
         raise_freed(buffer, "this")
-    if suspended_pools:
+    if has_suspended_pools():
         refuse_suspended(buffer.ptr, "this Buffer")
 
 

@@ -14,13 +14,19 @@ __all__ = ["Service", "report"]
 
 FIRST_PAUSE = 0.001  # seconds after an exception; each further one doubles it
 LONGEST_PAUSE = 1.0
+DEINITIALIZED = 4  # CudaError.code of a driver that is shut down
 
 _reported: set[tuple[str, type, object]] = set()
 
 
 def report(what: str, error: BaseException) -> None:
-    """Warns of an error that no caller hears of, once of each kind.  Raises nothing."""
+    """Warns of an error that no caller hears of, once of each kind.  Raises nothing.
+
+    A driver that the process's end has closed is no news: threads may look at it once more.
+    """
     try:
+        if getattr(error, "code", None) == DEINITIALIZED:
+            return
         kind = (what, type(error), getattr(error, "errno", None) or getattr(error, "code", None))
         if kind in _reported:
             return
