@@ -18,7 +18,7 @@ from accelrt.arrays.layout cimport (
 from accelrt.buffers.buffer cimport Buffer, PinnedBuffer, raise_freed
 from accelrt.buffers.buffer import feeds_queue, provide_slices, record_host_stream, reduce_memory, share_memory
 from accelrt.devices.device cimport device_at
-from accelrt.memory.allocator.private.suspended cimport refuse_suspended, suspended_pools
+from accelrt.memory.allocator.private.suspended cimport has_suspended_pools, refuse_suspended
 from accelrt.runtime import init
 from accelrt.status cimport refuse_copy, refuse_unmade
 from accelrt.streams.stream cimport Stream
@@ -444,7 +444,7 @@ cdef class Array:
         if self.device_index < 0 or init.chosen_driver() == "host":
             raise AttributeError("this Array is no memory of a GPU; numpy() and __dlpack__ give it to others")
         check_live(self, "this")
-        if suspended_pools:
+        if has_suspended_pools():
             refuse_suspended(self.ptr, "this Array")
         return {
             "shape": self.shape, "typestr": self.dtype.str, "data": (self.ptr, bool(self.readonly)), "version": 3,

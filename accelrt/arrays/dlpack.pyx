@@ -29,7 +29,7 @@ from accelrt.driver.capture_guard cimport ask_stream
 cimport accelrt.driver.registry as registry
 from accelrt.driver.waiting cimport drop_with_gil, make_thread_state
 from accelrt.memory.allocator.pool cimport use_across
-from accelrt.memory.allocator.private.suspended cimport refuse_suspended, suspended_pools
+from accelrt.memory.allocator.private.suspended cimport has_suspended_pools, refuse_suspended
 from accelrt.runtime import init
 from accelrt.runtime.capture_record cimport any_capture, record_on
 from accelrt.runtime.release_queue cimport keep_until_passed
@@ -165,7 +165,7 @@ cdef object device_pair(Array array):
 
 cdef inline int describe(Array array, DLTensor* out, uint64_t* out_flags) except -1:
     # Everything but the shape and the strides.
-    if suspended_pools:
+    if has_suspended_pools():
         refuse_suspended(array.ptr, "this Array")
     cdef long code = code_of(array.dtype)
     out.data = <void*>array.ptr

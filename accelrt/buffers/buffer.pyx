@@ -19,7 +19,7 @@ cimport accelrt.driver.registry as registry
 from accelrt.driver.registry import driver_name
 from accelrt.driver.waiting cimport INTERRUPTED, begin_wait, end_wait
 from accelrt.memory.allocator.pool cimport use_across
-from accelrt.memory.allocator.private.suspended cimport refuse_suspended, suspended_pools
+from accelrt.memory.allocator.private.suspended cimport has_suspended_pools, refuse_suspended
 from accelrt.memory.caching cimport allocate_bytes, checked_request, release_bytes
 from accelrt.memory.host.pool cimport is_cached_pinned, use_pinned_on
 from accelrt.memory.host_cache cimport allocate_host_bytes, checked_host_size, release_host_bytes
@@ -170,7 +170,7 @@ cdef class Buffer:
             raise AttributeError("a buffer of the host device is no CUDA array; numpy reads it through copy_to")
         if not self.live:
             raise_freed(self, "this")
-        if suspended_pools:
+        if has_suspended_pools():
             refuse_suspended(self.ptr, "this Buffer")
         return {
             "shape": (self.nbytes,), "typestr": "|u1", "data": (self.ptr, False), "version": 3,

@@ -5,7 +5,7 @@ from libc.stdint cimport uintptr_t
 
 from accelrt.arrays.array cimport Array
 from accelrt.buffers.buffer cimport Buffer, PinnedBuffer, raise_freed
-from accelrt.memory.allocator.private.suspended cimport suspended_pools
+from accelrt.memory.allocator.private.suspended cimport has_suspended_pools
 from accelrt.runtime.capture_record cimport Record, any_capture, keep_side, record_on
 from accelrt.streams.stream cimport Stream
 from accelrt.uses.access cimport Access, begin_use_of, end_use_of
@@ -86,7 +86,7 @@ cdef inline int enter_use(Access* access, Operand* to, object dst, Operand* orig
     if origin != NULL:
         look_again(origin, src, "src")
     begin_use_of(access, to.source, NULL if origin == NULL else origin.source)
-    if suspended_pools:
+    if has_suspended_pools():
         refuse_sides(access, to, origin)
     return 0
 

@@ -16,7 +16,7 @@ from accelrt.driver.table cimport CAPTURE_NONE
 from accelrt.driver.waiting cimport begin_wait, end_wait
 from accelrt.memory.allocator.device_pools cimport pool_if_made
 from accelrt.memory.allocator.pool cimport try_use_across, use_across
-from accelrt.memory.allocator.private.suspended cimport refuse_suspended, suspended_pools
+from accelrt.memory.allocator.private.suspended cimport has_suspended_pools, refuse_suspended
 from accelrt.memory.host.pool cimport is_cached_pinned, use_pinned_on
 from accelrt.runtime import init
 from accelrt.runtime.capture_record cimport any_capture
@@ -245,7 +245,7 @@ cdef class MemoryUse:
         begin_use(&self.access, uses_owner, <PyObject*>self.memory)
         self.access.thread = PyThread_get_thread_ident()
         self.entered = True
-        if suspended_pools:
+        if has_suspended_pools():
             try:
                 for each in self.memory:
                     refuse_suspended(address_in(each), self.call)

@@ -25,7 +25,7 @@ from accelrt.memory.allocator.private.routes cimport (
     PrivateStats, begin_capture_on, end_capture, expect_idle, hide_replays, note_replays, read_private, release_pool,
     retain_pool,
 )
-from accelrt.memory.allocator.private.suspended cimport is_pool_suspended, suspended_pools
+from accelrt.memory.allocator.private.suspended cimport has_suspended_pools, is_pool_suspended
 from accelrt.memory.mempool cimport MemPool, figures_of, next_pool, read_pool_id
 from accelrt.runtime.capture_record cimport (
     PoolUse, Record, Side, close_capture, mode_name, note_sides, open_capture, raise_broken, raise_unbegun,
@@ -468,7 +468,7 @@ cdef class CUDAGraph:
         cdef uintptr_t exec_
         cdef Access access
         cdef int code
-        if self.rare or handle != self.last_stream or watch.sanitizing or suspended_pools:
+        if self.rare or handle != self.last_stream or watch.sanitizing or has_suspended_pools():
             self.replay_slow(handle)
             return
         exec_ = self.exec_
@@ -516,7 +516,7 @@ cdef class CUDAGraph:
         cdef list calls
         cdef Access access
         cdef int code
-        if suspended_pools:
+        if has_suspended_pools():
             self.refuse_sleeping()
         if handle != self.last_stream:
             self.note_stream(handle)
@@ -526,7 +526,7 @@ cdef class CUDAGraph:
         begin_use(&access, NULL, <PyObject*>self)
         try:
             calls = self.calls
-            if suspended_pools:
+            if has_suspended_pools():
                 self.refuse_sleeping()
             begin_runs(calls)
             exec_ = self.exec_

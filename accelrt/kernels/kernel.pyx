@@ -21,7 +21,7 @@ from accelrt.driver.table cimport LAUNCH_COOPERATIVE, LAUNCH_PROGRAMMATIC
 from accelrt.kernels.packing cimport (
     Packed, announce_memory, follow_producers, keep_memory, look_again, make_parameters, note_memory, pack, refuse_asleep,
 )
-from accelrt.memory.allocator.private.suspended cimport suspended_pools
+from accelrt.memory.allocator.private.suspended cimport has_suspended_pools
 from accelrt.runtime import init
 from accelrt.runtime.capture_record cimport OTHER_HOST, Record, any_capture, keep_side, record_on
 from accelrt.runtime.release_queue cimport MODULE, dispose, keep_until_passed
@@ -265,7 +265,7 @@ cdef class Kernel:
         if packed.ran or packed.shared or size.shared > self.most_shared or watch.sanitizing or any_capture():
             self.prepare_slow(&packed, size.shared, stream, arguments)
         begin_use(&access, uses_owner, <PyObject*>arguments)
-        if suspended_pools:
+        if has_suspended_pools():
             self.end_asleep(&access, &packed, arguments)
         with nogil:  # a full queue may wait for a function of Python's
             code = put_in(self, size, extras, stream.handle, packed.pointers)
@@ -311,7 +311,7 @@ cdef class Kernel:
         cdef Packed packed
         cdef object _room = pack(self.takes, arguments, UINTPTR_MAX, &packed)
         cdef int code
-        if suspended_pools:
+        if has_suspended_pools():
             refuse_asleep(self.takes, arguments, &packed)
         if size.shared > self.most_shared:
             self.permit_shared(size.shared)

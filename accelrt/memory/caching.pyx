@@ -26,7 +26,7 @@ from accelrt.memory.allocator.pool cimport (
     allocate_interruptibly, empty_named, knows_stream, locate, release, release_after, set_limit, try_allocate, try_release,
     use_across, use_on,
 )
-from accelrt.memory.allocator.private.suspended cimport suspended_pools, sweep_suspended
+from accelrt.memory.allocator.private.suspended cimport has_suspended_pools, sweep_suspended
 from accelrt.memory.allocator.read_stats cimport allocated_bytes, limit_of, reserved_bytes
 from accelrt.memory.allocator.sizes cimport ROUND_LIMIT
 from accelrt.memory.allocator.types cimport Pool
@@ -523,7 +523,7 @@ cdef int empty_device(int ordinal, const uint64_t* name, str call) except -1:
         code = empty_named(ordinal, name)
     if code:
         raise_status(code, call, ("device", ordinal))
-    if suspended_pools:
+    if has_suspended_pools():
         with nogil:
             sweep_suspended(ordinal)
     return 0

@@ -9,7 +9,7 @@ from accelrt.devices.device cimport await_device, ordinal_of
 from accelrt.driver.registry import cause_of_refusal, opened_name
 from accelrt.errors import ArgumentError, OutOfMemoryError
 from accelrt.memory.allocator.device_pools cimport MAX_DEVICES, pool_if_made
-from accelrt.memory.allocator.private.suspended cimport suspended_pools, sweep_suspended
+from accelrt.memory.allocator.private.suspended cimport has_suspended_pools, sweep_suspended
 from accelrt.memory.caching cimport checked_size
 from accelrt.memory.host.block cimport ROUND_LIMIT, PinnedStats, Tally, Timing
 from accelrt.memory.host.pool cimport (
@@ -129,7 +129,7 @@ def host_empty_cache():
     cdef int ordinal, code
     watch.before_wait("host_empty_cache")
     drain()
-    if suspended_pools:
+    if has_suspended_pools():
         for ordinal in range(MAX_DEVICES):
             with nogil:
                 sweep_suspended(ordinal)

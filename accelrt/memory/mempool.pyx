@@ -27,7 +27,7 @@ from accelrt.memory.allocator.private.private_pool cimport thread_number
 from accelrt.memory.allocator.private.routes cimport (
     begin_pool, end_pool, read_private, release_pool, retain_pool, set_up_pool,
 )
-from accelrt.memory.allocator.private.suspended cimport is_pool_suspended, suspended_pools, sweep_suspended
+from accelrt.memory.allocator.private.suspended cimport has_suspended_pools, is_pool_suspended, sweep_suspended
 from accelrt.memory.allocator.read_stats import segments
 from accelrt.memory.allocator.sizes cimport GRANULE, LARGE
 from accelrt.memory.allocator.stats cimport (
@@ -145,7 +145,7 @@ cdef class MemPool:
             for ordinal in range(64):
                 if self.held >> ordinal & 1:
                     release_pool(ordinal, 0, self.number, True)  # in a forked child there is nothing to let go of
-                    if suspended_pools:
+                    if has_suspended_pools():
                         sweep_suspended(ordinal)
 
     cdef int hold_on(self, int ordinal) except -1:

@@ -17,7 +17,7 @@ from cpython.ref cimport Py_INCREF, Py_XDECREF
 from libc.stdint cimport uint64_t, uintptr_t
 
 from accelrt.core.readers cimport Readers, enter_readers, leave_readers
-from accelrt.memory.allocator.private.suspended cimport is_suspended, suspended_pools
+from accelrt.memory.allocator.private.suspended cimport has_suspended_pools, is_suspended
 
 cdef extern from "Python.h":
     unsigned long PyThread_get_thread_ident() noexcept nogil
@@ -134,7 +134,7 @@ cdef inline void end_use_of(Access* access) noexcept:
 
 cdef inline int refuse_sleeping(uintptr_t address, str name) except -1:
     # Inside a use: SleepingMemoryError where the memory's pool sleeps, or is about to.
-    return raise_sleeping(address, name) if suspended_pools else 0
+    return raise_sleeping(address, name) if has_suspended_pools() else 0
 
 
 cdef inline Deferral deferral_for(PyObject* owner):
@@ -142,13 +142,6 @@ cdef inline Deferral deferral_for(PyObject* owner):
 
 
 # --- nogil code: between the two stand the look, is_awake, and the driver's call ---
-
-cdef extern from *:
-    """
-    #define load_whole(place) __atomic_load_n(place, __ATOMIC_SEQ_CST)
-    """
-    int load_whole(int* place) noexcept nogil
-
 
 cdef inline long* begin_nogil_use() noexcept nogil:
     return enter_readers(&readers)
@@ -159,7 +152,7 @@ cdef inline void end_nogil_use(long* section) noexcept nogil:
 
 
 cdef inline bint any_asleep() noexcept nogil:
-    return load_whole(&suspended_pools) != 0
+    return has_suspended_pools()
 
 
 cdef inline bint is_awake(uintptr_t address) noexcept nogil:

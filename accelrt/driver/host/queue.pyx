@@ -94,8 +94,8 @@ cdef size_t operations = 0
 
 
 cdef void queue_open(long delay_us, long end_delay_us) noexcept nogil:
-    global delay, end_delay
-    end_delay = end_delay_us
+    global delay
+    store_count(&end_delay, end_delay_us)
     pthread_cond_init(&done, NULL)
     at_thread_end(drop_per_thread)
     delay = delay_us
@@ -257,13 +257,14 @@ cdef bint hold_end_open(HostStream* stream) noexcept nogil:
     cdef Capture* capture = stream.capture
     cdef int device = stream.device
     cdef uintptr_t handle = stream.handle
+    cdef long microseconds = load_count(&end_delay)
     global held_ends
-    if (end_delay == 0 and not holding_ends) or capture == NULL or capture.origin != stream:
+    if (microseconds == 0 and not load_count(&holding_ends)) or capture == NULL or capture.origin != stream:
         return False
     capture.ending = True
     held_ends += 1
     unlock()
-    sleep_us(end_delay)
+    sleep_us(microseconds)
     while load_count(&holding_ends):
         sleep_us(100)
     lock()
@@ -275,8 +276,7 @@ cdef bint hold_end_open(HostStream* stream) noexcept nogil:
 
 
 cdef void delay_ends(long delay_us, bint hold) noexcept nogil:
-    global end_delay
-    end_delay = delay_us
+    store_count(&end_delay, delay_us)
     store_count(&holding_ends, hold)
 
 

@@ -1,11 +1,16 @@
 # The records of suspended pools (suspend.pxd): which there are, whether memory is theirs, and the contents that are kept.
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
 
+from accelrt.core.locks cimport load_count
 from accelrt.memory.allocator.private.private_types cimport Moved, PrivatePool, Suspension
 from accelrt.memory.allocator.types cimport Pool
 
-# Whether memory may be used.  Callers test suspended_pools first, which is 0 unless a pool of some device sleeps.
-cdef int suspended_pools  # written by suspended.pyx alone
+# Whether memory may be used.  Callers ask has_suspended_pools first: whether a pool of any device sleeps.
+cdef long suspended_pools  # written by suspended.pyx alone
+
+cdef inline bint has_suspended_pools() noexcept nogil:
+    return load_count(&suspended_pools) != 0
+
 cdef bint is_pool_suspended(int device, uint64_t first, uint64_t second) noexcept nogil  # with or without the GIL
 cdef bint is_suspended(uintptr_t address) noexcept nogil  # any address in it; takes pools' locks, so without the GIL
 # Whether the address lies in a segment that the pool had when it was closed; while the pool is suspended, or about to be.

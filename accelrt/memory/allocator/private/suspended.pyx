@@ -8,7 +8,7 @@ from libc.stdint cimport int64_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc, qsort
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
-from accelrt.core.locks cimport pthread_mutex_lock, pthread_mutex_unlock, spin_lock, spin_unlock
+from accelrt.core.locks cimport add_count, pthread_mutex_lock, pthread_mutex_unlock, spin_lock, spin_unlock, store_count
 from accelrt.driver.capture_guard cimport DONE, GONE, meaning_of
 from accelrt.driver.table cimport STREAM_NON_BLOCKING
 from accelrt.memory.allocator.address_table cimport block_at
@@ -169,30 +169,30 @@ cdef void add_range(Suspension* made, const Segment* segment) noexcept nogil:
 
 
 cdef void enlist(Suspension* made) noexcept nogil:
-    global suspensions, suspended_pools
+    global suspensions
     spin_lock(&lock)
     made.next = suspensions
     suspensions = made
-    suspended_pools += 1
+    add_count(&suspended_pools, 1)
     spin_unlock(&lock)
 
 
 cdef void delist(Suspension* gone) noexcept nogil:
-    global suspended_pools
     cdef Suspension** link = &suspensions
     spin_lock(&lock)
     while link[0] != gone:
         link = &link[0].next
     link[0] = gone.next
-    suspended_pools -= 1
+    add_count(&suspended_pools, -1)
     spin_unlock(&lock)
 
 
 cdef void forget_suspensions() noexcept nogil:
     # At import, and in a forked child: the pools are the parent's.
-    global suspensions, suspended_pools, lock
+    global suspensions, lock
     suspensions = NULL
-    suspended_pools = lock = 0
+    lock = 0
+    store_count(&suspended_pools, 0)
 
 
 cdef void discard(Suspension* suspension) noexcept nogil:
@@ -381,7 +381,6 @@ cdef void release_chunks(Suspension* suspension) noexcept nogil:
 
 cdef Suspension* unlink_orphans(int device) noexcept nogil:
     # Those whose private pool's record is gone, chained by next.
-    global suspended_pools
     cdef Suspension** link = &suspensions
     cdef Suspension* gone = NULL
     cdef Suspension* found
@@ -390,7 +389,7 @@ cdef Suspension* unlink_orphans(int device) noexcept nogil:
         found = link[0]
         if found.device == device and found.orphan:
             link[0] = found.next
-            suspended_pools -= 1
+            add_count(&suspended_pools, -1)
             found.next = gone
             gone = found
         else:
@@ -423,7 +422,7 @@ cdef void sweep_suspended(int device) noexcept nogil:
     cdef Pool* pool = pool_if_made(device)
     cdef Suspension* gone
     cdef Suspension* after
-    if pool == NULL or suspended_pools == 0:
+    if pool == NULL or not has_suspended_pools():
         return
     pthread_mutex_lock(&pool.growth)
     lock_all(pool)
