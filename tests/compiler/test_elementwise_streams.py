@@ -141,7 +141,7 @@ def sweep():
             registry.disarm()
         kernel.unload()
         gc.collect()
-        for _ in range(3):  # a graph that goes may leave a kernel, and that its module, behind the frees' events
+        for _ in range(3):  # a graph leaves a kernel, and that its module, behind the frees' events
             accelrt.synchronize()
             accelrt.empty_cache()
         counts = host.live_objects()

@@ -222,7 +222,7 @@ class Storm:
         return Part(self.context, function, self.seed)
 
     def renew(self):
-        """Each owner has other memory, and one may be out of descriptors for a moment, at first for certain."""
+        """Each owner has other memory; one may lack descriptors for a moment, and does in the first turn."""
         for owner in self.owners:
             owner.pipe.send("more")
             number, handle = owner.pipe.recv()
