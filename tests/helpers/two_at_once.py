@@ -132,7 +132,7 @@ class Runner:
             others, other_contents = self.alone(second, first)
             self.outcomes[names] = [(kinds, contents), (others[::-1], other_contents)]
             # Work on streams of its own is in no order with the other's, so either may be the last to write.
-            apart = [each for each in (first, second) if "stream" in f"{first} {second}"]
+            apart = [each for each in (first, second) if "stream" in first.needs | second.needs]
             self.contents[names] = [contents, other_contents, *(self.alone(each)[1] for each in apart)]
         return self.outcomes[names]
 
