@@ -20,18 +20,21 @@ cdef extern from "<unistd.h>" nogil:
 cdef class Descriptor:
     """A file descriptor, which is closed with the object.
 
-    Made by open_descriptor, pipe, receive, take_over and duplicate.  It is a context manager and has fileno().
+    Made by open_descriptor, open_pidfd, pipe, receive, take_over and duplicate.  It is a context manager and has fileno().
     """
-
-    cdef int number  # -1 once it is closed or detached
-    cdef object __weakref__
 
     def __cinit__(self):
         self.number = -1
 
     def __dealloc__(self):
-        if self.number >= 0:
-            close_number(self.number)
+        self.release()
+
+    cdef int release(self) except -1:
+        cdef int number = self.number
+        self.number = -1
+        if number >= 0:
+            close_number(number)
+        return 0
 
     def __reduce__(self):
         refuse_copy(self, "it owns a file descriptor; duplicate() makes another one of the same file")
@@ -88,7 +91,26 @@ cdef class Descriptor:
             OSError: the process has no room for one.
             ValueError: it is closed.
         """
-        return take_over(os.dup(self.fileno()))
+        return own(os.dup(self.fileno()))
+
+
+cdef Descriptor own(int number):
+    cdef Descriptor taken = Descriptor.__new__(Descriptor)
+    taken.number = number
+    return taken
+
+
+cdef int own_all(list taken, const int* numbers, size_t count) except -1:
+    cdef size_t index, owned = 0
+    try:
+        while owned < count:
+            taken.append(own(numbers[owned]))
+            owned += 1
+    except BaseException:
+        for index in range(owned, count):
+            close_number(numbers[index])
+        raise
+    return 0
 
 
 def take_over(int number):
@@ -97,9 +119,7 @@ def take_over(int number):
     Arguments:
         number: int.
     """
-    cdef Descriptor taken = Descriptor.__new__(Descriptor)
-    taken.number = number
-    return taken
+    return own(number)
 
 
 def open_descriptor(path, int flags, int mode=0o666):
@@ -112,7 +132,17 @@ def open_descriptor(path, int flags, int mode=0o666):
     Raises:
         OSError: the file cannot be opened so.
     """
-    return take_over(os.open(path, flags | os.O_CLOEXEC, mode))
+    return own(os.open(path, flags | os.O_CLOEXEC, mode))
+
+
+def open_pidfd(int pid):
+    """os.pidfd_open as a Descriptor, which can be read once the process has ended.
+
+    Raises:
+        OSError: there is no such process, or this one has no room for it.
+        AttributeError: this Python cannot open one.
+    """
+    return own(os.pidfd_open(pid))
 
 
 def pipe():
@@ -122,7 +152,7 @@ def pipe():
         OSError: the process has no room for them.
     """
     reading, writing = os.pipe()
-    return take_over(reading), take_over(writing)
+    return own(reading), own(writing)
 
 
 def receive(sock, size_t size, int count, int flags=0):
@@ -142,17 +172,14 @@ def receive(sock, size_t size, int count, int flags=0):
     data, parts, answered, _ = sock.recvmsg(size, socket.CMSG_SPACE(count * sizeof(int)), flags | socket.MSG_CMSG_CLOEXEC)
     for level, kind, content in parts:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            take_all(taken, content)
+            own_content(taken, content)
     return data, taken, answered
 
 
-cdef int take_all(list taken, bytes content) except -1:
+cdef int own_content(list taken, bytes content) except -1:
     # The last number may be cut off where there was no room for it; the kernel closed that one.
     cdef const char* start = content
-    cdef size_t index
-    for index in range(<size_t>len(content) // sizeof(int)):
-        taken.append(take_over((<int*>start)[index]))
-    return 0
+    return own_all(taken, <const int*>start, <size_t>len(content) // sizeof(int))
 
 
 cdef class Opener:

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from accelrt.buffers.buffer import Buffer
+    from accelrt.core.owners import Descriptor
     from accelrt.sharing.mapping import Mapping
-    from accelrt.sharing.packets import Files
     from accelrt.streams.stream import Stream
 
 __all__ = ["Place", "collect", "decline_unclaimed", "missing", "open_memory", "statistics"]
@@ -461,7 +461,7 @@ def ask(
     while True:
         add_pages(made, some, place.pages[done : done + len(some)])
         done += len(some)
-        some.close()
+        some.clear()
         if done >= len(place.pages):
             break
         message, some = wire.receive_files(connection, deadline)
@@ -472,9 +472,9 @@ def ask(
     return answer
 
 
-def add_pages(made: Mapping, files: Files, pages: tuple[tuple[int, int], ...]) -> None:
+def add_pages(made: Mapping, files: list[Descriptor], pages: tuple[tuple[int, int], ...]) -> None:
     for file, (_, size) in zip(files, pages, strict=True):
-        made.add_page(file, size)
+        made.add_page(file.fileno(), size)
 
 
 def open_segment(place: Place, ending: Ending, handle: bytes, deadline: float) -> None:

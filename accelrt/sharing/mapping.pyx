@@ -5,6 +5,7 @@ from libc.stdlib cimport free
 
 from accelrt.arrays.array cimport DEVICE_BUFFER, Array, check_live
 from accelrt.buffers.buffer cimport Buffer, raise_freed
+from accelrt.core.owners cimport own
 from accelrt.driver.capture_guard cimport enter_wait, go_relaxed, is_capturing, leave_wait, restore_mode
 cimport accelrt.driver.registry as registry
 from accelrt.errors import NotSupportedError
@@ -121,8 +122,8 @@ cdef class SharedBytes:
         refuse_copy(self, "it owns memory of this process")
 
     def export_page(self, index):
-        """A file descriptor of one page, and whether the caller is to close it: that of a page that was exported before is
-        kept while the page lives.
+        """A file descriptor of one page, and the Descriptor that owns it, with which it is closed; None where the page keeps
+        it while it lives, for others that open it.
 
         Raises:
             CudaError: the driver refused.
@@ -134,7 +135,7 @@ cdef class SharedBytes:
             code = export_page(handle, &file, &kept)
         if code:
             raise_status(code, "physical_export", ("handle", handle, "device", self.device_index))
-        return file, not kept
+        return file, None if kept else own(file)
 
     def export_segment(self):
         """The 64 bytes by which another process opens a plain segment (cuIpcGetMemHandle)."""

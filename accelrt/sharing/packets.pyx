@@ -1,15 +1,17 @@
 """Sockets of packets with file descriptors, whose waits all have a limit.
 
 A packet is sent or received by one call, which gives up the GIL once.  Whatever a call took from the system belongs to
-an object before Python code runs again, so that an interruption loses no descriptor.
+a Descriptor before Python code runs again, so that an interruption loses none.
 """
 from libc.errno cimport EAGAIN, EINTR
 
 from cpython.exc cimport PyErr_CheckSignals
 
+from accelrt.core.owners cimport Descriptor, own, own_all
 from accelrt.status cimport refuse_copy
 
 import os
+import weakref
 
 cdef extern from *:
     """
@@ -129,7 +131,6 @@ cdef extern from *:
         int file, const char* data, size_t size, const int* files, int count) noexcept nogil
     int receive_packet "accelrt_receive_packet" (
         int file, char* data, size_t size, size_t* out_size, int* files, int* out_count) noexcept nogil
-    int close_file "close" (int file) noexcept nogil
     int shut_down "shutdown" (int file, int how) noexcept nogil
     int usleep(unsigned int microseconds) noexcept nogil
     int ETIMEDOUT, ETOOMANYREFS, SHUT_RDWR
@@ -143,64 +144,31 @@ cdef enum:
 FILES_AT_ONCE = MOST_FILES
 FOREVER = float("inf")
 
-cdef set _open = set()    # descriptors of all sockets of this module
-cdef long generation = 0  # of processes: a forked child has none of the sockets that its parent opened
+cdef object _open = weakref.WeakSet()  # Descriptors of all sockets of this module: a forked child closes them
 
 
 cdef int raise_errno(int code, str what) except -1:
     raise OSError(code, f"{what}: {os.strerror(code)}")
 
 
-cdef class Files:
-    """File descriptors that came in a packet, closed by close(), or with the object."""
-
-    cdef int[MOST_FILES] files
-    cdef readonly int count
-
-    def __len__(self):
-        return self.count
-
-    def __getitem__(self, int index):
-        if not 0 <= index < self.count:
-            raise IndexError(f"{index} of {self.count} descriptors")
-        return self.files[index]
-
-    def __iter__(self):
-        return iter([self.files[index] for index in range(self.count)])
-
-    def close(self):
-        cdef int index, count = self.count
-        self.count = 0
-        for index in range(count):
-            close_file(self.files[index])
-
-    def __dealloc__(self):
-        self.close()
-
-    def __reduce__(self):
-        refuse_copy(self, "it owns descriptors of this process")
-
-
 cdef class Endpoint:
-    """A socket; closed by close(), or with the object, in the process that opened it alone."""
+    """A socket; closed by close(), or with the object."""
 
-    cdef int file
-    cdef long made_in
+    cdef Descriptor file
     cdef object __weakref__
 
     def __cinit__(self):
-        self.file = -1
-        self.made_in = generation
+        self.file = own(-1)
 
     def __reduce__(self):
         refuse_copy(self, "it owns a socket of this process")
 
     def fileno(self):
-        return self.file
+        return self.file.number
 
     cdef int adopt(self, int file) except -1:
-        self.file = file
-        _open.add(file)
+        self.file = own(file)
+        _open.add(self.file)
         return 0
 
     cdef int open(self) except -1:
@@ -210,19 +178,11 @@ cdef class Endpoint:
         return self.adopt(file)
 
     def close(self):
-        cdef int file = self.file
-        self.file = -1
-        if file >= 0 and self.made_in == generation:
-            _open.discard(file)
-            close_file(file)
+        self.file.release()
 
     def abandon(self):
         """Forgets the socket: its number is another file's by now."""
-        _open.discard(self.file)
-        self.file = -1
-
-    def __dealloc__(self):
-        self.close()
+        self.file.number = -1
 
 
 cdef class Listener(Endpoint):
@@ -234,7 +194,7 @@ cdef class Listener(Endpoint):
         if not 0 < len(text) <= LONGEST_NAME:
             raise ValueError(f"{name!r} is no name of a socket")
         self.open()
-        code = listen_at(self.file, text, len(text), backlog)
+        code = listen_at(self.file.number, text, len(text), backlog)
         if code:
             self.close()
             raise_errno(code, f"nothing can listen at {name!r}")
@@ -248,7 +208,7 @@ cdef class Listener(Endpoint):
         cdef Connection made = Connection.__new__(Connection)
         cdef int file, code
         with nogil:
-            code = accept_one(self.file, &file)
+            code = accept_one(self.file.number, &file)
         if code == EAGAIN:
             return None
         if code:
@@ -278,20 +238,20 @@ cdef class Connection(Endpoint):
     def peer(self):
         """The process at the other end, (pid, uid): that which connected, or which listens."""
         cdef int pid = 0, uid = 0
-        cdef int code = peer_of(self.file, &pid, &uid)
+        cdef int code = peer_of(self.file.number, &pid, &uid)
         if code:
             raise_errno(code, "the process at the other end is not known")
         return pid, uid
 
-    def take_life(self):
-        """A descriptor that can be read once the process at the other end has ended, the caller's to close; -1 where the
-        system has none."""
-        return pidfd_of_peer(self.file)
+    def open_life(self):
+        """A Descriptor that can be read once the process at the other end has ended; None where the system has none."""
+        cdef int life = pidfd_of_peer(self.file.number)
+        return own(life) if life >= 0 else None
 
     def shutdown(self):
         """Ends the connection for both ends; whoever waits in a call of this object's is told."""
-        if self.file >= 0:
-            shut_down(self.file, SHUT_RDWR)
+        if self.file.number >= 0:
+            shut_down(self.file.number, SHUT_RDWR)
 
     cdef int check_wait(self, int code, str what) except -1:
         # After a wait: raises, or returns for another attempt.
@@ -308,7 +268,7 @@ cdef class Connection(Endpoint):
         cdef int code = EAGAIN
         while code:
             with nogil:
-                code = await_file(self.file, POLLIN, deadline)
+                code = await_file(self.file.number, POLLIN, deadline)
             if code == ETIMEDOUT:
                 return False
             self.check_wait(code, "nothing came")
@@ -333,9 +293,9 @@ cdef class Connection(Endpoint):
             count += 1
         while code:
             with nogil:
-                code = send_packet(self.file, data, size, numbers, count)
+                code = send_packet(self.file.number, data, size, numbers, count)
                 if code == EAGAIN:
-                    code = await_file(self.file, POLLOUT, until)
+                    code = await_file(self.file.number, POLLOUT, until)
                     code = code if code else EAGAIN
                 elif code == ETOOMANYREFS and clock_now() < until:  # descriptors under way that nobody took yet
                     usleep(1000)
@@ -347,23 +307,25 @@ cdef class Connection(Endpoint):
         """The next packet, and its descriptors.
 
         Returns:
-            (bytes, Files); b"" where the other end was closed.
+            (bytes, list of Descriptors); b"" where the other end was closed.
         Raises:
             TimeoutError: nothing came.
             OSError: the connection broke.
         """
         cdef char[LARGEST] data
         cdef size_t size = 0
-        cdef Files files = Files.__new__(Files)
+        cdef int[MOST_FILES] numbers
+        cdef int count = 0, code = EAGAIN
+        cdef list files = []
         cdef double until = self.deadline if deadline is None else deadline
-        cdef int code = EAGAIN
         while code:
             with nogil:
-                code = receive_packet(self.file, data, LARGEST, &size, files.files, &files.count)
+                code = receive_packet(self.file.number, data, LARGEST, &size, numbers, &count)
                 if code == EAGAIN:
-                    code = await_file(self.file, POLLIN, until)
+                    code = await_file(self.file.number, POLLIN, until)
                     code = code if code else EAGAIN
             self.check_wait(code, "nothing came")
+        own_all(files, numbers, count)
         return data[:size], files
 
     # --- as multiprocessing's challenges call it ---
@@ -373,7 +335,7 @@ cdef class Connection(Endpoint):
 
     def recv_bytes(self, maxlength=LARGEST):
         packet, files = self.receive()
-        files.close()
+        files.clear()  # which a challenge has none of
         if not packet:
             raise EOFError("the connection was closed")
         if len(packet) > maxlength:
@@ -399,7 +361,7 @@ def connect(str name, double deadline):
     made.open()
     while code:
         with nogil:
-            code = connect_to(made.file, data, length)
+            code = connect_to(made.file.number, data, length)
             if code == EAGAIN:
                 usleep(2000)
                 code = ETIMEDOUT if clock_now() >= deadline else EINTR
@@ -408,12 +370,10 @@ def connect(str name, double deadline):
 
 
 def forget():
-    """In a forked child: closes what it inherited; the objects are of no use any more, and close nothing."""
-    global generation
-    generation += 1
+    """In a forked child, which has none of the sockets that its parent opened: closes what it inherited."""
+    cdef Descriptor file
     for file in _open:
-        close_file(file)
-    _open.clear()
+        file.release()
 
 
 os.register_at_fork(after_in_child=forget)

@@ -7,6 +7,7 @@ closes one whose exchange was interrupted.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import select
@@ -15,6 +16,7 @@ import time
 from collections import deque
 from multiprocessing import AuthenticationError
 
+from accelrt.core.owners import open_pidfd
 from accelrt.sharing import loans, mapping, wire
 from accelrt.sharing.loans import Loan
 from accelrt.sharing.threads import Service, report
@@ -22,6 +24,7 @@ from accelrt.streams.stream import default_stream
 
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
+    from accelrt.core.owners import Descriptor
     from accelrt.sharing.mapping import SharedBytes
     from accelrt.streams.stream import Stream
 
@@ -42,21 +45,21 @@ _offer: Offer | None = None  # where this process listens
 class Borrower:
     """A process that opens memory: its connections, and what it has."""
 
-    def __init__(self, who: str, pid: int, life: int) -> None:
+    def __init__(self, who: str, pid: int, life: Descriptor | None) -> None:
         self.who = who
         self.pid = pid
-        self.life = life  # a descriptor that can be read once it has ended; -1: it has to be looked at
-        self.began = start_of(pid) if life < 0 else None
+        self.life = life  # can be read once it has ended; None: it has to be looked at
+        self.began = start_of(pid) if life is None else None
         self.connections: dict[int, Lender] = {}
         self.lent: dict[int, Loan] = {}  # by the names that it gave
         self.over = False
 
     def has_ended(self) -> bool:
         """Of one whose end the kernel tells, it is told by that."""
-        return self.life < 0 and (self.began is None or start_of(self.pid) != self.began)
+        return self.life is None and (self.began is None or start_of(self.pid) != self.began)
 
     def is_watched(self) -> bool:
-        return self.life >= 0 or self.over or bool(self.connections) or not self.lent
+        return self.life is not None or self.over or bool(self.connections) or not self.lent
 
     def forget(self) -> dict[int, Loan]:
         """It has ended, or has nothing any more.  Under the lock; what it had is let go of without it."""
@@ -66,11 +69,11 @@ class Borrower:
             del _borrowers[self.who]
         for lender in self.connections.values():
             lender.connection.shutdown()  # a child that it forked may have the other end too
-        if self.life >= 0:
+        if self.life is not None:
             if _offer is not None:
                 _offer.forget_life(self.life)
-            os.close(self.life)
-            self.life = -1
+            self.life.close()
+            self.life = None
         return had
 
 
@@ -110,7 +113,7 @@ class Lender:
         pid = wire.accept(self.connection, self.deadline)
         message = wire.receive(self.connection, self.deadline)
         who, self.number = str(message["who"]), int(message["connection"])
-        life = -1
+        life = None
         with _lock:
             known = who in _borrowers
         if not known:
@@ -119,10 +122,8 @@ class Lender:
             process = _borrowers.get(who)
             if process is None:
                 process = _borrowers[who] = Borrower(who, pid, life)
-                if life >= 0 and _offer is not None:
-                    _offer.watch_life(process)
-            elif life >= 0:
-                os.close(life)
+                if life is not None and _offer is not None:
+                    _offer.watch_life(process, life)
             if process.pid != pid:
                 raise ValueError(f"process {pid} gave itself the name of process {process.pid}")
             process.connections[self.number] = self
@@ -177,17 +178,8 @@ class Lender:
 
     def send_pages(self, message: wire.Message, memory: SharedBytes, first: int, end: int) -> None:
         """A message with the descriptors of some pages: at once it has no room for those of large memory."""
-        files: list[int] = []
-        own: list[int] = []
-        try:
-            for index in range(first, min(first + wire.FILES_AT_ONCE, end)):
-                file, is_own = memory.export_page(index)
-                files.append(file)
-                own += [file] * is_own
-            self.send(message | {"files": len(files)}, files)
-        finally:
-            for file in own:
-                os.close(file)
+        pages = [memory.export_page(index) for index in range(first, min(first + wire.FILES_AT_ONCE, end))]
+        self.send(message | {"files": len(pages)}, [file for file, _ in pages])
 
     def take_back(self, done: list[list[int]], declined: list[int]) -> None:
         """Ends what the process has, by connection and name, and tickets that it will not use.
@@ -238,17 +230,16 @@ class Offer:
         )
         self.poll.register(self.listener.fileno(), select.EPOLLIN)
 
-    def watch_life(self, process: Borrower) -> None:
+    def watch_life(self, process: Borrower, life: Descriptor) -> None:
         try:
-            self.poll.register(process.life, select.EPOLLIN)
-            self.lives[process.life] = process
+            self.poll.register(life.fileno(), select.EPOLLIN)
+            self.lives[life.fileno()] = process
         except OSError:
-            os.close(process.life)
-            process.life, process.began = -1, start_of(process.pid)
+            process.life, process.began = None, start_of(process.pid)
 
-    def forget_life(self, life: int) -> None:
-        if self.lives.pop(life, None) is not None:
-            self.poll.unregister(life)
+    def forget_life(self, life: Descriptor) -> None:
+        if self.lives.pop(life.fileno(), None) is not None:
+            self.poll.unregister(life.fileno())
 
     def serve(self) -> None:
         """One round of the thread."""
@@ -315,15 +306,13 @@ def start_of(pid: int) -> bytes | None:
     return None if state in b"ZX" else rest[18]
 
 
-def open_life(connection: wire.Connection, pid: int) -> int:
-    """A descriptor by which the end of a process is seen; -1 where this process can have none."""
-    life = connection.take_life()
-    if life >= 0:
-        return int(life)
-    try:
-        return os.pidfd_open(pid)
-    except (OSError, AttributeError):
-        return -1
+def open_life(connection: wire.Connection, pid: int) -> Descriptor | None:
+    """By which the end of a process is seen; None where this process can have none."""
+    life = connection.open_life()
+    if life is None:
+        with contextlib.suppress(OSError, AttributeError):
+            life = open_pidfd(pid)
+    return life
 
 
 def record_work(loan: Loan, stream: Stream) -> None:
@@ -402,8 +391,8 @@ def forget() -> None:
     if _offer is not None:
         _offer.poll.close()
     for process in _borrowers.values():
-        if process.life >= 0:
-            os.close(process.life)
+        if process.life is not None:
+            process.life.close()
     _borrowers.clear()
     _offer = None
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from accelrt.sharing.packets import Files
+    from accelrt.core.owners import Descriptor
 
 __all__ = [
     "FILES_AT_ONCE",
@@ -199,11 +199,11 @@ def receive(connection: Connection, deadline: float = FOREVER) -> Message:
         EOFError, OSError: the other process is gone.
     """
     packet, files = connection.receive(deadline)
-    files.close()
+    files.clear()
     return read(packet)
 
 
-def receive_files(connection: Connection, deadline: float) -> tuple[Message, Files]:
+def receive_files(connection: Connection, deadline: float) -> tuple[Message, list[Descriptor]]:
     """A message and its descriptors.
 
     Raises:

@@ -8,7 +8,8 @@ import sys
 import pytest
 from every_bytecode import Held, interrupt_everywhere
 
-from accelrt.core.owners import Opener, Owned, open_descriptor, pipe, receive, take_over
+from accelrt.core.owners import Opener, Owned, open_descriptor, open_pidfd, pipe, receive, take_over
+from accelrt.sharing import packets
 
 pytestmark = pytest.mark.own_process
 THIS = [sys.modules[__name__]]
@@ -77,6 +78,49 @@ def test_descriptors_that_come_through_a_socket_are_never_lost(tmp_path):
     path.write_bytes(b"1234")
     reached, escaped = interrupt_everywhere(pass_descriptors, THIS, prepare=lambda: path, check=Held().check)
     assert reached == escaped > 15
+
+
+def meet():
+    """A listener, and the two ends of a connection through it."""
+    name = f"accelrt-test-{os.getpid()}"
+    listener = packets.Listener(name)
+    return listener, packets.connect(name, packets.FOREVER), listener.accept()
+
+
+def pass_packets(path):
+    _, ours, theirs = meet()
+    file, life = open_descriptor(path, os.O_RDONLY), ours.open_life() or open_pidfd(os.getpid())
+    assert os.readlink(f"/proc/self/fd/{life.fileno()}") in ("anon_inode:[pidfd]", "pidfd:[pidfd]")
+    ours.send(b"two", [file.fileno()] * 2)
+    packet, files = theirs.receive()
+    assert packet == b"two"
+    assert [os.pread(each.fileno(), 1, 3) for each in files] == [b"4"] * 2
+    files.pop()
+    ours.close()
+    assert theirs.receive() == (b"", [])
+
+
+def test_what_packets_bring_is_never_lost(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"1234")
+    reached, escaped = interrupt_everywhere(pass_packets, THIS, prepare=lambda: path, check=Held().check)
+    assert reached == escaped > 20
+
+
+def test_a_forked_child_has_no_sockets_and_closes_none():
+    ends = meet()
+    numbers = [each.fileno() for each in ends]
+    child = os.fork()
+    if child == 0:
+        gone = [each.fileno() for each in ends] == [-1] * 3
+        taken = [open_descriptor(os.devnull, os.O_RDONLY) for _ in ends]  # of the same numbers
+        same = sorted(each.fileno() for each in taken) == sorted(numbers)
+        for end in ends:
+            end.close()
+        os._exit(0 if gone and same and all(os.fstat(each.fileno()) for each in taken) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    ends[1].send(b"still ours")
+    assert ends[2].receive()[0] == b"still ours"
 
 
 class Library:

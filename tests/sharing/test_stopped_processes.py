@@ -301,7 +301,7 @@ def refuse_to_start(thread):
 
 
 def test_a_system_without_pidfds_still_sees_a_process_end(monkeypatch):
-    monkeypatch.setattr(producer, "open_life", lambda connection, pid: -1)
+    monkeypatch.setattr(producer, "open_life", lambda connection, pid: None)
     monkeypatch.setattr(producer, "LOOK_EVERY", 0.01)
     opener = Other()
     array = accelrt.full((MIB,), 7, "int8")
