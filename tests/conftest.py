@@ -127,6 +127,28 @@ def _nothing_left_behind(request):
 
 
 @pytest.fixture
+def fresh_tunable(tmp_path, monkeypatch):
+    """accelrt.tunable as in a fresh process: nothing is known or registered; a test may set its switches.
+
+    Answers a folder of the test's own, which is the current one and gets the files.
+    """
+    from accelrt.tunable import operation, results, results_file, switches
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(switches, "values", dict(switches.values))
+    for module, name in (
+        *((results, name) for name in ("_known", "_unwritten", "_validators", "_paths")),
+        (operation, "operations"),
+    ):
+        monkeypatch.setattr(module, name, {})
+    for module, name in ((results, "_loaded"), (results_file, "_recorded"), (operation, "_tuning")):
+        monkeypatch.setattr(module, name, set())
+    for name, value in (("_filename", ""), ("_inserts_ordinal", True), ("_writes_itself", True)):
+        monkeypatch.setattr(results, name, value)
+    return tmp_path
+
+
+@pytest.fixture
 def full():
     """Blocks of 2 MiB that fill what a limit of 32 MiB allows."""
     import accelrt

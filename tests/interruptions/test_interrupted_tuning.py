@@ -21,26 +21,10 @@ OPERATIONS = [arguments, operation, results, results_file, switches, timing, fil
 ANSWER = '{"driver": "host", "peak_reserved": 9, "ooms": 0, "driver_calls": 1, "ns_per_event": 1.0}'
 
 
-@pytest.fixture
-def results_here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(switches, "values", dict(switches.values, MAX_TUNING_ITERATIONS=1))
-    for module, names in (
-        (results, ("_known", "_unwritten", "_validators", "_paths")),
-        (operation, ("operations",)),
-    ):
-        for name in names:
-            monkeypatch.setattr(module, name, {})
-    for module, name in ((results, "_loaded"), (results_file, "_recorded"), (operation, "_tuning")):
-        monkeypatch.setattr(module, name, set())
-    for name, value in (("_filename", ""), ("_inserts_ordinal", True), ("_writes_itself", True)):
-        monkeypatch.setattr(results, name, value)
-    return tmp_path
-
-
 @some_places(41)
-def test_tuning_an_operation(results_here, places):
+def test_tuning_an_operation(fresh_tunable, places):
     """No events or copies of arguments stay, nor the mark that an operation is being tuned."""
+    switches.values["MAX_TUNING_ITERATIONS"] = 1
 
     def add(array):
         array.fill_(2)
@@ -49,7 +33,7 @@ def test_tuning_an_operation(results_here, places):
         chosen = operation.Operation("fill", add)
         chosen.candidate("other", lambda array: array.fill_(2))
         chosen.tune(array)
-        results.write_file(str(results_here / "results.csv"))
+        results.write_file(str(fresh_tunable / "results.csv"))
 
     array = accelrt.full(64, 1, "f4")
     work(array)
