@@ -62,6 +62,14 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _only_its_own_objects_are_visited():
+    """Freezes what the modules before have imported and keep: a test that collects for each of many places
+    would visit it each time."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_sessionfinish():
     gc.unfreeze()  # so that the interpreter's end finds all there is
 
