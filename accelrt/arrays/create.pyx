@@ -193,8 +193,8 @@ cdef Array wrap_any(object source, object dtype, object stream):
         found = wrap_interface(source)
     else:
         found = wrap_numpy(numpy_module().asarray(source, dtype))
-    if dtype is not None and found.dtype != dtype_of(dtype):
-        raise TypeError(f"dtype is {dtype_of(dtype)}, but source has {found.dtype}, and nothing is converted here; convert "
+    if dtype is not None and found.dtype != dtype:
+        raise TypeError(f"dtype is {dtype}, but source has {found.dtype}, and nothing is converted here; convert "
                         "it first, or name the bytes' type with view()")
     return found
 
@@ -216,18 +216,23 @@ def asarray(source, dtype=None, device=None, stream=None, *, copy=None):
         ValueError: copy is False and one is needed.
         TypeError: source is no array, holds Python objects, or has another dtype.
     """
-    cdef Array found = wrap_any(source, dtype, stream)
+    cdef Array found
     cdef Array made
-    cdef int ordinal
-    if device is None and found.device_index >= 0 or isinstance(device, str) and device == "cpu":
-        ordinal = found.device_index if device is None else -1
-    elif device is None and isinstance(stream, Stream):
-        ordinal = (<Stream>stream).device_index
-    else:
+    cdef int ordinal = -1
+    cdef bint copies = copy is not None and copy  # what may run the caller's code comes before the look at the source
+    cdef bint refuses = copy is not None and not copies
+    if dtype is not None:
+        dtype = dtype_of(dtype)
+    if device is not None and not (isinstance(device, str) and device == "cpu"):
         ordinal = ordinal_of(device)
-    if ordinal == found.device_index and not copy:
+    found = wrap_any(source, dtype, stream)
+    if device is None and found.device_index >= 0:
+        ordinal = found.device_index
+    elif device is None:
+        ordinal = (<Stream>stream).device_index if isinstance(stream, Stream) else ordinal_of(None)
+    if ordinal == found.device_index and not copies:
         return found
-    if copy is not None and not copy:
+    if refuses:
         raise ValueError("copy is False, but the elements are elsewhere; pass copy=None, or their own device")
     if ordinal < 0:
         made = allocate_like(found, None, None, None) if found.device_index < 0 else pinned_like(found)

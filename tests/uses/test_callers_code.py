@@ -47,8 +47,24 @@ class Freeing:
     def __ge__(self, other):
         return self.free() >= other
 
+    def __bool__(self):
+        return bool(self.free())
+
     def __str__(self):
         return "Freeing"
+
+
+class FreeingAttributes(Freeing):
+    """One that frees memory where it is asked for its type or its index, as a dtype or a device is."""
+
+    @property
+    def dtype(self):
+        self.free()
+        return np.dtype("u1")
+
+    @property
+    def index(self):
+        return self.free()
 
 
 def array():
@@ -103,6 +119,10 @@ USES = {
     "Array at an offset": (buffer, lambda x, evil: accelrt.Array(x, 1, offset=evil), 9),
     "Array with strides": (buffer, lambda x, evil: accelrt.Array(x, (1,), strides=(evil,)), 1),
     "Array on page-locked memory": (pinned, lambda x, evil: accelrt.Array(x, evil), 9),
+    "asarray of a type": (array, lambda x, evil: accelrt.asarray(x, evil), 0),
+    "asarray on a device": (array, lambda x, evil: accelrt.asarray(x, device=evil), 0),
+    "asarray with or without a copy": (array, lambda x, evil: accelrt.asarray(x, copy=evil), 0),
+    "asarray on a stream": (array, lambda x, evil: accelrt.asarray(x, stream=evil, copy=True), 0),
     "DLPack": (array, lambda x, evil: x.__dlpack__(dl_device=evil), None),
     "DLPack of a version": (array, lambda x, evil: x.__dlpack__(max_version=(evil, 0)), 1),
 }
@@ -114,7 +134,8 @@ def test_memory_that_an_argument_frees_is_refused_and_others_are_left_alone(name
     if "between" in name and accelrt.device_count() < 2:
         pytest.skip("takes two devices")
     memory = make()
-    evil = Freeing(memory, memory.__dlpack_device__() if value is None else value)
+    kind = FreeingAttributes if "asarray" in name else Freeing
+    evil = kind(memory, memory.__dlpack_device__() if value is None else value)
     with pytest.raises(ValueError, match="freed") as caught:
         use(memory, evil)
     accelrt.synchronize()
