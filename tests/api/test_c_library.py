@@ -72,6 +72,25 @@ def test_memory_is_of_the_pool_that_python_uses(library):
     assert library.release(0, 0) == 0
 
 
+def test_a_refusal_is_explained_in_as_many_bytes_as_there_are(library):
+    explain = typed(
+        ctypes.CDLL(accelrt.get_library()),
+        "accelrt_explain_refusal",
+        ctypes.c_size_t,
+        [ctypes.c_int, ctypes.c_size_t, HANDLE, ctypes.c_char_p, ctypes.c_size_t],
+    )
+    text = ctypes.create_string_buffer(1 << 16)
+    length = explain(0, 1 << 50, 0, text, len(text))
+    assert length == len(text.value) < len(text)
+    assert "Tried to allocate 1048576.00 GiB" in text.value.decode()
+    short = ctypes.create_string_buffer(b"x" * 20)
+    assert explain(0, 1 << 50, 0, short, 10) >= 9
+    assert short.raw[:11] == text.value[:9] + b"\0x"
+    assert explain(0, 1 << 50, 0, None, 0) > 0
+    assert explain(accelrt.device_count(), 1, 0, short, 10) == 0
+    assert short.value == b""
+
+
 def test_the_current_stream_is_that_of_the_calling_thread(library):
     found, stream = ctypes.c_size_t(1), accelrt.Stream()
     with accelrt.stream(stream):

@@ -298,3 +298,31 @@ def test_a_graph_that_was_not_kept_or_is_gone_tells_nothing(image):
     gc.collect()
     with pytest.raises(RuntimeError, match="the CUDAGraph of this node is gone"):
         _ = node.params
+
+
+def calls_of_changes():
+    """The driver's calls of 50 changes to a graph of two nodes, and to one of a thousand."""
+    with tempfile.TemporaryDirectory() as folder:
+        image = image_for("host", folder)
+    faults, found = wrap_host(), []
+    kernel = accelrt.Module(image).function("number", "uint32_t* at, uint32_t value")
+    buffer = accelrt.Buffer(4 * COUNT)
+    for nodes in (2, 1000):
+        graph = accelrt.CUDAGraph(keep_graph=True)
+        with accelrt.graph(graph):
+            for _ in range(nodes):
+                kernel[4, 64](buffer, 5)
+        graph.instantiate()
+        node = graph.nodes()[nodes // 2]
+        faults.reset_call_counts()
+        for value in range(50):
+            graph.set_kernel_node_params(node, args=(buffer, value))
+        found.append({row: count for row, count in faults.call_counts().items() if count})
+    assert found[0] == found[1], found
+    assert found[0]["kernel_node_set"] == 100  # the node of the graph, and that of what is replayed
+
+
+@pytest.mark.host
+@pytest.mark.own_process
+def test_a_change_costs_as_many_calls_in_a_large_graph():
+    in_child(calls_of_changes)

@@ -49,6 +49,23 @@ def test_a_snapshot_is_told_by_the_next_one_with_the_active_bytes():
     in_child(a_snapshot_of_itself)
 
 
+def events_of_a_pool():
+    memory._record_memory_history()
+    pool = accelrt.MemPool()
+    with accelrt.use_mem_pool(pool):
+        kept = allocate_here()
+    free_there(kept)
+    free_there(allocate_here())
+    assert [(entry["action"], entry["pool_id"]) for entry in trace()] == [
+        *((action, pool.id) for action in ("segment_map", "alloc", "free_requested", "free_completed")),
+        *((action, (0, 0)) for action in ("segment_map", "alloc", "free_requested", "free_completed")),
+    ]
+
+
+def test_an_event_names_the_pool_of_its_memory():
+    in_child(events_of_a_pool)
+
+
 def none_clears():
     for context in ("alloc", "all", "state"):
         memory._record_memory_history(context=context)
