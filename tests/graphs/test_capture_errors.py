@@ -5,6 +5,7 @@ import threading
 
 import numpy as np
 import pytest
+from child import in_child, wrap_host
 
 import accelrt
 
@@ -165,3 +166,34 @@ def test_a_capture_ended_by_another_thread_is_gone_and_said_so():
         assert not graph.is_capturing
         assert not accelrt.is_current_stream_capturing()
     assert works_again()
+
+
+def streams_after_refusals():
+    """Captures of which one call is refused, again and again, leave no stream more than others do."""
+    faults = wrap_host()
+    from accelrt.driver.host import driver as host
+
+    def settled():
+        works_again()
+        accelrt.synchronize()
+        accelrt.empty_cache()
+        return host.live_objects()["streams"]
+
+    before = settled()
+    for code in (600, 999):
+        for row in ("stream_query", "stream_is_capturing", "capture_status", "capture_end"):
+            for call in range(1, 6):
+                faults.arm(call=call, code=code, mode="once", rows=[row])
+                try:
+                    works_again()
+                except accelrt.CudaError:
+                    pass
+                finally:
+                    faults.disarm()
+    assert settled() <= before + 1, (before, settled())
+
+
+@pytest.mark.host
+@pytest.mark.own_process
+def test_refused_calls_of_captures_leave_no_stream_behind():
+    in_child(streams_after_refusals)
