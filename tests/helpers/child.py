@@ -16,7 +16,7 @@ def interpreter(function, then, environment):
     """
     code = (
         f"import gc; from {function.__module__} import {function.__name__} as scenario\n"
-        f"gc.freeze()\ntry: {then}\nfinally: gc.unfreeze()\n"
+        f"gc.freeze()\n{then}\n"
         "host = __import__('sys').modules.get('accelrt.driver.host.driver')\n"
         "if host is not None:\n"
         "    assert host.calls_beside_ends() == 0, 'a call about a capture that was being ended'\n"
@@ -34,7 +34,7 @@ def in_child(function, *arguments, **environment):
     Raises AssertionError with the child's output if it fails.
     """
     done = subprocess.run(
-        **interpreter(function, f"scenario(*{arguments!r})", environment),
+        **interpreter(function, f"try: scenario(*{arguments!r})\nfinally: gc.unfreeze()", environment),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -49,7 +49,8 @@ class Forks:
     """An interpreter that has imported a function's module, and calls the function in a fork for each call.
 
     For many calls after long imports.  The environment is in_child's; nothing is initialised before the
-    fork, which ends as an interpreter does.
+    fork, which ends as an interpreter does, but that what was imported stays frozen: to collect all modules
+    once more for each call takes far longer than the call.
     """
 
     def __init__(self, function, folder):
