@@ -119,6 +119,10 @@ class Model(Audited, Offers):
         return 20 * MIB if size < 10 * MIB else round_up(size, 2 * MIB)
 
     def reserved(self):
+        """By the statistics, which the audit holds against held()."""
+        return self.statistics.flat["reserved_bytes.all.current"]
+
+    def held(self):
         return sum(segment.size for segment in self.segments)
 
     def is_within_limits(self, size):
@@ -288,5 +292,5 @@ class Model(Audited, Offers):
             nets = [net + new - old for net, new, old in zip(nets, stats, segment.counted, strict=True)]
             segment.counted = stats
         self.touched = {}
-        for net, (stat, kind) in sorted(zip(nets, PER_HEAP_KINDS, strict=True)):
+        for net, (stat, kind) in sorted(each for each in zip(nets, PER_HEAP_KINDS, strict=True) if each[0]):
             self.statistics.change(stat, kind, net)

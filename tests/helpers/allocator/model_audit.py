@@ -45,5 +45,5 @@ class Audited:
             assert flat[f"{stat}.{kind}_pool.current"] == total, (stat, kind)
         for stat in STATS:
             assert flat[f"{stat}.all.peak"] >= flat[f"{stat}.all.current"]
-        assert flat["reserved_bytes.all.current"] == self.reserved()
-        assert self.reserved() + flat["sleeping_bytes"] == flat["active_bytes.all.current"] + free
+        assert flat["reserved_bytes.all.current"] == self.held()
+        assert self.held() + flat["sleeping_bytes"] == flat["active_bytes.all.current"] + free

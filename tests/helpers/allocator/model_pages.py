@@ -142,7 +142,8 @@ class PagedModel(PhysicalPages):
             for segment in self.all_segments()
             if segment.heap.pool == heap.pool
             for block in segment.blocks
-            if block.state is FREE and (segment.heap == heap or (across and self.is_quiescent(block)))
+            if block.size >= GRANULE and block.state is FREE
+            if segment.heap == heap or (across and self.is_quiescent(block))
             if (slots := whole_slots(block))
         }
 
@@ -221,11 +222,13 @@ class PagedModel(PhysicalPages):
 
     def heaps_with_pages(self):
         """The heaps with a free block that is as large as a page may be."""
-        return {
-            each.heap
-            for each in self.all_segments()
-            if any(block.state is FREE and block.size >= GRANULE for block in each.blocks)
-        }
+        found = set()
+        for segment in self.all_segments():
+            for block in segment.blocks if segment.heap not in found else ():
+                if block.size >= GRANULE and block.state is FREE:
+                    found.add(segment.heap)
+                    break
+        return found
 
     def is_quiescent(self, block):
         return block.freed <= self.progress[block.segment.heap].quiescent_until

@@ -55,7 +55,7 @@ class PhysicalPages(Model):
         self.reservations = []  # of addresses: a byte for each granule, 1 where a segment has it
         self.refused = math.inf  # the reserved bytes that the device last refused to growth within the slack
 
-    def reserved(self):
+    def held(self):
         return sum(page.size for page in self.pages if not page.suspended)
 
     def usual_growth(self, size):
@@ -302,6 +302,8 @@ def count_runs(slots):
 
 
 def whole_slots(block):
+    if block.size < GRANULE:  # most free blocks
+        return []
     slots = block.segment.slots
     first = bisect_left(slots, block.offset, key=by_offset)
     after = bisect_right(slots, block.end, key=attrgetter("end"))

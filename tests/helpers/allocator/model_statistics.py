@@ -35,9 +35,14 @@ class Statistics:
 
     def add(self, name, net):
         current, peak, allocated, freed = self.keys[name]
-        self.flat[current] += net
-        self.flat[peak] = max(self.flat[peak], self.flat[current])
-        self.flat[allocated if net > 0 else freed] += abs(net)
+        flat = self.flat
+        flat[current] += net
+        if flat[current] > flat[peak]:
+            flat[peak] = flat[current]
+        if net > 0:
+            flat[allocated] += net
+        else:
+            flat[freed] -= net
 
     def count(self, name, by=1):
         self.flat[name] += by
