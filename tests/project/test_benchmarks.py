@@ -66,7 +66,7 @@ def test_a_benchmark_fills_every_cell_of_accelrt(suite):
 
 
 def test_a_benchmark_prints_nothing_but_its_json():
-    done = start("bench_graph", "--quick", "--json")
+    done = start("bench_stream", "--quick", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["rows"]
 
