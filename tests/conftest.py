@@ -106,7 +106,6 @@ def _nothing_left_behind(request):
     calls, beside_ends, frees = calls_of_gone_streams(), calls_beside_ends(), frees_under_work()
     yield
     import accelrt
-    from accelrt.memory import caching
 
     if "beside_ends" not in request.keywords:
         assert calls_beside_ends() == beside_ends
@@ -122,7 +121,6 @@ def _nothing_left_behind(request):
     for ordinal in range(accelrt.device_count()):
         assert accelrt.memory_allocated(ordinal) == 0
         assert accelrt.memory_reserved(ordinal) == 0
-    caching._close_empty_pools()
     accelrt.memory.audit()
     accelrt.memory.host_audit()
     assert accelrt.host_memory_stats()["allocated_bytes.current"] == 0

@@ -17,7 +17,7 @@ cimport accelrt.driver.registry as registry
 from accelrt.driver.registry import cause_of_refusal as driver_refusal, driver_name
 from accelrt.driver.waiting cimport INTERRUPTED, drop_with_gil, make_thread_state, raise_interruption
 from accelrt.errors import ArgumentError, CaptureError, OutOfMemoryError
-from accelrt.memory.allocator.backing.pages cimport close_empty, connect_peers, connect_two
+from accelrt.memory.allocator.backing.pages cimport connect_peers, connect_two
 from accelrt.memory.allocator.device_pools cimport MAX_DEVICES, pool_if_made, pool_of
 from accelrt.memory.allocator.event_ring cimport take_stack
 from accelrt.memory.allocator.history_types cimport CONTEXT_ALL
@@ -468,20 +468,6 @@ def enable_peer_access():
         code = connect_peers()
     if code:
         raise_status(code, "memory_access")
-
-
-def _close_empty_pools():
-    """Has pools without pages be their own device's alone again, which captured copies opened to each other.
-
-    For programs that count the driver's calls: growth of an open pool takes one more for each device.
-    """
-    cdef Pool* pool
-    cdef int device
-    for device in range(MAX_DEVICES):
-        pool = pool_if_made(device)
-        if pool != NULL:
-            with nogil:
-                close_empty(pool)
 
 
 cdef int connect_devices(int device, int other) noexcept nogil:

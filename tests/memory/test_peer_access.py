@@ -1,10 +1,15 @@
 """Memory of one device that the kernels of another use."""
 
+import gc
+import threading
+
 import numpy as np
 import pytest
 from child import in_child, wrap_host
 
 import accelrt
+from accelrt.driver.host.driver import opened_to
+from accelrt.driver.registry import Rows
 
 pytestmark = pytest.mark.own_process
 MIB = 1 << 20
@@ -26,6 +31,11 @@ def opened(faults, action):
 
 def on(device, size):
     return accelrt.Buffer(size, device=device)
+
+
+def on_stream(device, size):
+    """The same on a stream of its own, which others' captures let the allocator wait for."""
+    return accelrt.Buffer(size, stream=accelrt.Stream(device))
 
 
 def count_grants():
@@ -85,6 +95,157 @@ def refuse_grants():
 @pytest.mark.host
 def test_a_refusal_is_told_and_tried_again():
     in_child(refuse_grants, ACCELRT_HOST_DEVICES="2")
+
+
+def capture_copy(src, dst):
+    """A copy from one device to another in a graph, which then goes."""
+    stream, graph = accelrt.Stream(0), accelrt.CUDAGraph()
+    with accelrt.graph(graph, stream=stream, capture_error_mode="relaxed"):
+        accelrt.copy(dst, src, stream=stream, blocking=False)
+    graph.reset()
+
+
+def devices_of(*buffers):
+    return [opened_to(buffer.ptr) for buffer in buffers]
+
+
+def reserved():
+    gc.collect()
+    accelrt.empty_cache()
+    return [accelrt.memory_reserved(device) for device in (0, 1)]
+
+
+def close_with_the_last_page():
+    faults = wrap_host()
+    for _ in range(3):
+        src, dst = on(0, 4 * MIB), on(1, 4 * MIB)
+        assert devices_of(src, dst) == [[0], [1]]
+        capture_copy(src, dst)
+        assert devices_of(src, dst) == [[0, 1], [0, 1]]
+        kept = on(0, 4 * MIB)
+        del src
+        accelrt.empty_cache()
+        more = on(0, 64 * MIB)
+        assert devices_of(kept, more) == [[0, 1], [0, 1]]  # pages were left, and the pool is open as before
+        before = faults.call_counts()["memory_access"]
+        capture_copy(kept, dst)
+        assert faults.call_counts()["memory_access"] == before
+        del kept, more, dst
+        assert reserved() == [0, 0]
+
+
+@pytest.mark.host
+def test_a_pool_that_a_copy_opened_closes_with_its_last_page():
+    in_child(close_with_the_last_page, ACCELRT_HOST_DEVICES="2")
+
+
+def stay_open():
+    accelrt.memory.enable_peer_access()
+    del_first = on(0, MIB), on(1, MIB)
+    assert devices_of(*del_first) == [[0, 1], [0, 1]]
+    del del_first
+    assert reserved() == [0, 0]
+    first, second = on(1, MIB), on(0, MIB)
+    assert devices_of(first, second) == [[0, 1], [0, 1]]
+
+
+@pytest.mark.host
+def test_a_pool_that_was_opened_for_good_stays_open_without_pages():
+    in_child(stay_open, ACCELRT_HOST_DEVICES="2")
+
+
+class Foreign:
+    """Memory of a device that is not of its pool, and keeps no page there."""
+
+    def __init__(self, device, size):
+        code, address = Rows().memory_alloc(device, size)
+        assert code == 0
+        self.__cuda_array_interface__ = {
+            "shape": (size,),
+            "typestr": "|u1",
+            "data": (address, False),
+            "version": 3,
+        }
+
+
+def release_between(row, number, waits):
+    """The last page goes, and another one comes, while a copy of memory outside the pools opens both."""
+    faults = wrap_host()
+    foreign = [Foreign(device, 4 * MIB) for device in (0, 1)]
+    pages = [on_stream(0, 64 * MIB), on(1, 64 * MIB)]
+    assert devices_of(*pages) == [[0], [1]]
+    copying = threading.Thread(target=capture_copy, args=foreign)
+    faults.park(row, number)
+    copying.start()
+    assert faults.await_parked(20) == row
+    before = accelrt.memory_stats(0)["num_device_free"]
+    pages[0].free()
+    releasing = threading.Thread(target=accelrt.empty_cache)
+    releasing.start()
+    releasing.join(0.05 if waits else None)
+    if not waits:
+        assert accelrt.memory_reserved(0) == 0
+        pages[0] = on_stream(0, 64 * MIB)
+    faults.go_on()
+    copying.join()
+    releasing.join()
+    if waits:
+        accelrt.empty_cache()
+        assert accelrt.memory_reserved(0) == 0
+        pages[0] = on_stream(0, 64 * MIB)
+    assert accelrt.memory_stats(0)["num_device_free"] > before
+    capture_copy(*pages)
+    assert devices_of(*pages) == [[0, 1], [0, 1]]
+    accelrt.memory.audit()
+
+
+@pytest.mark.host
+@pytest.mark.parametrize(
+    ("row", "number", "waits"),
+    [
+        ("can_access_peer", 1, False),
+        ("memory_access", 1, True),  # the first of 32 pages, which are opened under their pool's lock
+        ("memory_access", 33, True),  # the first of the other device's
+        ("enable_peer", 1, False),
+        ("enable_peer", 2, False),
+    ],
+)
+def test_the_last_page_goes_while_two_devices_are_connected(row, number, waits):
+    in_child(release_between, row, number, waits, ACCELRT_HOST_DEVICES="2")
+
+
+def copy_beside_releases(rounds):
+    accelrt.init()
+    failures = []
+
+    def work(device, release):
+        try:
+            for index in range(rounds):
+                src, dst = (on_stream(each, (1 + index % 5) * 4 * MIB) for each in (device, 1 - device))
+                capture_copy(src, dst)
+                assert devices_of(src, dst) == [[0, 1], [0, 1]]
+                src.free()
+                dst.free()
+                if release:
+                    accelrt.empty_cache()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=pair) for pair in ((0, True), (1, True), (0, False))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures
+    assert reserved() == [0, 0]
+    accelrt.memory.audit()
+    src, dst = on(0, MIB), on(1, MIB)
+    assert devices_of(src, dst) == [[0], [1]]
+
+
+@pytest.mark.host
+def test_copies_beside_threads_that_release_pages_reach_both_sides():
+    in_child(copy_beside_releases, 60, ACCELRT_HOST_DEVICES="2")
 
 
 def check_kernels(enable_first):

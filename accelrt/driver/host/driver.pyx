@@ -5,6 +5,7 @@ Here are the settings and the rows about devices; the package's docstring says w
 import errno
 import os
 
+from libc.stdint cimport uint64_t, uintptr_t
 from libc.stdio cimport snprintf
 from libc.string cimport memset
 
@@ -16,7 +17,7 @@ from accelrt.driver.host.kernel cimport (
     BLOCKS_AT_ONCE, MOST_DEEP, MOST_DEEP_GRID, MOST_SHARED, MOST_THREADS, MOST_WIDE_GRID, SHARED, SHARED_AT_ONCE,
     THREADS_AT_ONCE, count_modules, fill_kernel,
 )
-from accelrt.driver.host.memory cimport count_physicals, count_takings, fill_memory
+from accelrt.driver.host.memory cimport count_physicals, count_takings, devices_with_access, fill_memory
 from accelrt.driver.host.queue cimport (
     count_calls_beside_ends, count_gone_calls, count_held_ends, count_operations, count_streams, delay_ends, drain_device,
     lock, queue_open, unlock,
@@ -293,6 +294,15 @@ def frees_under_work():
     count = count_takings()
     unlock()
     return count
+
+
+def opened_to(uintptr_t address):
+    """The devices that may use a mapped page, as memory_access was told: list of ordinals, empty where there is none.
+
+    For tests: kernels of the host device reach all memory.
+    """
+    cdef uint64_t devices = devices_with_access(address)
+    return [device for device in range(64) if devices >> device & 1]
 
 
 def delay_capture_ends(long microseconds, bint hold=False):

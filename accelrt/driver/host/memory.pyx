@@ -5,7 +5,7 @@ several addresses at once, which then show the same bytes.  Virtual memory that 
 its own, whose descriptor is what they get.  Plain memory they find by the name of the device's file (shared_event.pxd), in
 handles of 64 bytes; like a GPU's driver, these rows open nothing of this process's own.
 """
-from libc.stdint cimport uintptr_t
+from libc.stdint cimport uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
@@ -561,6 +561,7 @@ cdef int memory_map(uintptr_t address, size_t size, uintptr_t handle) noexcept n
         made.kind = MAPPED
         made.physical = physical
         made.open = False
+        made.open_to = 0
         code = add_range(&memory, &made)
         if code:
             hide(<void*>address, size)
@@ -598,9 +599,21 @@ cdef int memory_access(uintptr_t address, size_t size, int device) noexcept nogi
         if mprotect(<void*>at, found.size, PROT_READ | PROT_WRITE):
             code = OUT_OF_MEMORY
         found.open = True
+        found.open_to |= <uint64_t>1 << device
         at += found.size
     unlock_memory()
     return code
+
+
+cdef uint64_t devices_with_access(uintptr_t address) noexcept nogil:
+    cdef const Range* found
+    cdef uint64_t devices = 0
+    lock_memory()
+    found = containing(memory, address)
+    if found != NULL and found.kind == MAPPED:
+        devices = found.open_to
+    unlock_memory()
+    return devices
 
 
 cdef bint is_whole(uintptr_t address, size_t size) noexcept nogil:

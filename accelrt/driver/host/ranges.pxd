@@ -1,5 +1,5 @@
 # The host device's memory.  Every function of the first group takes and leaves its own lock.
-from libc.stdint cimport uint32_t, uintptr_t
+from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 
 cdef enum:
     MAX_HOST_DEVICES = 64
@@ -51,6 +51,7 @@ cdef struct Range:
     int device           # whose memory; -1 for host memory
     int kind
     bint open            # readable and writable
+    uint64_t open_to     # devices that memory_access named, a bit each (MAPPED)
     uint32_t weight      # of the tree that it is in
     Range* left
     Range* right

@@ -181,6 +181,8 @@ cdef const char* walk_segments(const Pool* pool, Count* count) noexcept nogil:
         if not keeps_slots(page):
             return "the slots of a page name the page and each other"
         page = page.after
+    if pool.first_page == NULL and pool.peers and not pool.stays_open:
+        return "a pool without pages is open to no other device"
     if resident_bytes != pages:
         return "a page is resident in exactly one slot"
     if sleeping != pool.stats.sleeping_bytes:

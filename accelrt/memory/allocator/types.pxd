@@ -213,6 +213,7 @@ cdef struct Pool:
     PoolSettings settings
     size_t granule                   # the smallest page, in bytes
     uint64_t peers                   # other devices that may use its pages, a bit each; under the growth lock
+    bint stays_open                  # to those, without pages too; under the growth lock
     ExternalPool* external           # fixed; NULL: memory is this allocator's own; else the fields below are unused
     size_t limit                     # most bytes to reserve
     uint64_t next_serial

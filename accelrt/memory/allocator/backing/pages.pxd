@@ -32,11 +32,10 @@ cdef int open_range(Pool* pool, uintptr_t address, size_t size, long* calls) noe
 cdef int join_peers(Pool* pool) noexcept nogil
 # From now on devices that have pools may use each other's pages, as far as they can.  Takes the pools' growth locks.
 cdef int connect_peers() noexcept nogil
-# Opens what two devices have now and will have to each other, pages and plain segments; PEER_ACCESS_UNSUPPORTED where they
+# Opens the memory that two devices have to each other: plain segments for good, and the pages of a pool, with those to come,
+# until its last one is released.  So memory that is live meanwhile is open from then on.  PEER_ACCESS_UNSUPPORTED where they
 # cannot reach each other.  Breaks no capture.  Takes the growth locks of both.
 cdef int connect_two(Table* table, int device, int other) noexcept nogil
-# A pool that has no pages is its own device's alone again, unless connect_peers was called.  Takes its growth lock.
-cdef void close_empty(Pool* pool) noexcept nogil
 
 # The file descriptors of pages that other processes map, kept while the page lives: to make one can take a driver half a
 # millisecond.  A descriptor keeps the page's memory, so it is closed before the page is released.  By the driver's handle of

@@ -43,8 +43,8 @@ cdef enum:
 
 cdef Pool* joined[DEVICES]  # all pools with pages; they are never freed
 cdef bint connected
-cdef long[DEVICES][DEVICES] connections  # 1: the pools of both are there, and open to each other
-cdef pthread_mutex_t joining  # guards both; the growth locks are taken under it
+cdef long[DEVICES][DEVICES] reached  # 1: plain segments of both are open to each other, for good
+cdef pthread_mutex_t joining  # guards joined and connected; the growth locks are taken under it
 
 cdef uintptr_t[MOST_FILES] filed  # pages' handles, and their descriptors; under files_lock
 cdef int[MOST_FILES] files
@@ -438,6 +438,8 @@ cdef void forget_page(Pool* pool, Page* page) noexcept nogil:
         pool.last_page = page.before
     else:
         page.after.before = page.before
+    if pool.first_page == NULL and not pool.stays_open:
+        pool.peers = 0
     if page.suspended:
         pool.stats.sleeping_bytes -= page.size
     else:
@@ -469,7 +471,8 @@ cdef int release_page(Pool* pool, Page* page) noexcept nogil:
 #
 # Mapped pages are open to a device only where cuMemSetAccess says so; cuCtxEnablePeerAccess, which libraries call, opens
 # plain segments alone.  Once connect_peers was called, the pages of each pool are open to every device that has a pool and
-# can reach them.  A device without a pool would get a context by it, and is left out until its pool is made.
+# can reach them.  A device without a pool would get a context by it, and is left out until its pool is made.  What
+# connect_two opened is the pool's own again with its last page: each open device makes growth dearer by a call.
 
 cdef int open_range(Pool* pool, uintptr_t address, size_t size, long* calls) noexcept nogil:
     # calls is raised by the driver's calls.
@@ -483,16 +486,11 @@ cdef int open_range(Pool* pool, uintptr_t address, size_t size, long* calls) noe
     return code
 
 
-cdef int grant(Pool* pool, int device) noexcept nogil:
-    # Takes the growth lock, under which no other thread maps or unmaps.
-    cdef const Page* page
+cdef int open_pages(Pool* pool, int device) noexcept nogil:
+    # Those that there are and those to come.  Under the growth lock, under which no other thread maps or unmaps.
+    cdef const Page* page = pool.first_page if not pool.peers >> device & 1 else NULL
     cdef const Slot* slot
-    cdef int can = 0
-    cdef int code = pool.table.can_access_peer(device, pool.device, &can)
-    if code or not can:
-        return code
-    pthread_mutex_lock(&pool.growth)
-    page = pool.first_page if not pool.peers >> device & 1 else NULL
+    cdef int code = 0
     while page != NULL and code == 0:
         slot = page.slots
         while slot != NULL and code == 0:
@@ -502,6 +500,35 @@ cdef int grant(Pool* pool, int device) noexcept nogil:
         page = page.after
     if code == 0:
         pool.peers |= <uint64_t>1 << device
+    return code
+
+
+cdef int open_for_good(Pool* pool, int device) noexcept nogil:
+    # To a device that can reach it.  Takes the growth lock.
+    cdef int can = 0
+    cdef int code = pool.table.can_access_peer(device, pool.device, &can)
+    if code or not can:
+        return code
+    pthread_mutex_lock(&pool.growth)
+    pool.stays_open = True
+    code = open_pages(pool, device)
+    pthread_mutex_unlock(&pool.growth)
+    return code
+
+
+cdef int open_while_used(int owner, int device) noexcept nogil:
+    # The pool of `owner`, while it has pages.  Takes its growth lock: only under that is it known whether it has any, and
+    # who may use them, for another thread may release the last page, or make the first.
+    cdef Pool* pool
+    cdef int code = 0
+    pthread_mutex_lock(&joining)
+    pool = joined[owner]
+    pthread_mutex_unlock(&joining)
+    if pool == NULL:
+        return 0
+    pthread_mutex_lock(&pool.growth)
+    if pool.first_page != NULL:
+        code = open_pages(pool, device)
     pthread_mutex_unlock(&pool.growth)
     return code
 
@@ -514,9 +541,9 @@ cdef int connect(Pool* pool) noexcept nogil:
     for device in range(DEVICES):
         other = joined[device]
         if code == 0 and other != NULL and other != pool:
-            code = grant(pool, other.device)
+            code = open_for_good(pool, other.device)
             if code == 0:
-                code = grant(other, pool.device)
+                code = open_for_good(other, pool.device)
     return code
 
 
@@ -544,49 +571,37 @@ cdef int connect_peers() noexcept nogil:
     return code
 
 
-cdef int grant_both(Table* table, int device, int other) noexcept nogil:
-    # A device whose pool is made later is opened by the next call.
-    cdef bint both
-    cdef int code = 0
-    pthread_mutex_lock(&joining)
-    both = joined[device] != NULL and joined[other] != NULL
-    if joined[device] != NULL:
-        code = grant(joined[device], other)
-    if code == 0 and joined[other] != NULL:
-        code = grant(joined[other], device)
-    pthread_mutex_unlock(&joining)
+cdef int check_reach(Table* table, int device, int other) noexcept nogil:
+    cdef int can = 0
+    cdef int code = table.can_access_peer(device, other, &can)
+    if code == 0 and can:
+        code = table.can_access_peer(other, device, &can)
+    return PEER_ACCESS_UNSUPPORTED if code == 0 and not can else code
+
+
+cdef int open_both(Table* table, int device, int other) noexcept nogil:
+    cdef int code = open_while_used(device, other)
     if code == 0:
-        code = table.enable_peer(device, other)
+        code = open_while_used(other, device)
+    if code or load_count(&reached[device][other]):
+        return code
+    code = table.enable_peer(device, other)
     if code == 0:
         code = table.enable_peer(other, device)
-    if code == 0 and both:
-        store_count(&connections[device][other], 1)
-        store_count(&connections[other][device], 1)
+    if code == 0:
+        store_count(&reached[device][other], 1)
+        store_count(&reached[other][device], 1)
     return code
 
 
-cdef void close_empty(Pool* pool) noexcept nogil:
-    pthread_mutex_lock(&pool.growth)
-    if not connected and pool.first_page == NULL:
-        pool.peers = 0
-    pthread_mutex_unlock(&pool.growth)
-
-
 cdef int connect_two(Table* table, int device, int other) noexcept nogil:
-    cdef int can = 0, mode
-    cdef int code = 0
-    if load_count(&connections[device][other]):
-        return 0
-    code = table.can_access_peer(device, other, &can)
-    if code == 0 and can:
-        code = table.can_access_peer(other, device, &can)
-    if code == 0 and not can:
-        code = PEER_ACCESS_UNSUPPORTED
+    cdef int mode
+    cdef int code = 0 if load_count(&reached[device][other]) else check_reach(table, device, other)
     if code == 0:
         code = go_relaxed(table, &mode)
     if code:
         return code
-    code = grant_both(table, device, other)
+    code = open_both(table, device, other)
     restore_mode(table, mode)
     return code
 
