@@ -302,13 +302,13 @@ cdef class Releaser:
     def __init__(self, prepare, release, report=None):
         self.prepare, self.release, self.report = prepare, release, report
 
-    def __call__(self, *arguments):
+    def __call__(self, *arguments, **named):
         cdef bint interrupted = False
         prepared = None
         try:
             while prepared is None:
                 try:
-                    prepared = self.prepare(*arguments)
+                    prepared = self.prepare(*arguments, **named)
                 except KeyboardInterrupt:
                     interrupted = True
             self.release(*prepared)

@@ -14,16 +14,27 @@ cuda.core.Device().create_stream(accelrt.Stream()) is accelrt's stream as one of
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import inspect
+import operator
 import threading
 from typing import TYPE_CHECKING
 
+from accelrt.core.owners import Owned, Releaser
+from accelrt.errors import CudaError
 from accelrt.interop import peers
 from accelrt.memory.backends.callbacks import CallbackAllocator
-from accelrt.memory.caching import caching_allocator_alloc, caching_allocator_delete, free_on
+from accelrt.memory.caching import (
+    caching_allocator_alloc,
+    caching_allocator_delete,
+    free_on,
+    record_stream,
+)
 from accelrt.streams.current import current_stream
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from accelrt.annotations import DeviceArgument
@@ -84,6 +95,12 @@ class _Resource:
     A buffer's memory belongs to the stream that it was allocated on.  Another one that it is closed on
     counts as one that used the memory, which is not reused before that stream is past the close.  Both have
     to live until then.
+
+    Attributes:
+        deallocate: function of ptr, int, the address; size, int, bytes; and stream, the one that the buffer
+            is closed on, None being the one that it was allocated on.  It gives a buffer's memory back:
+            cuda.core calls it when a buffer is closed or dies.  ValueError: the address is not allocated, or
+            was given back before.
     """
 
     _make_buffer: Any  # cuda.core's, of an address, bytes, a resource and a stream
@@ -91,7 +108,10 @@ class _Resource:
     def __init__(self, device: DeviceArgument | None = None) -> None:
         peers.prepare_memory("accelrt.interop.cuda_core.MemoryResource")
         self._ordinal = peers.ordinal_of(getattr(device, "device_id", device))
-        self._unfinished: set[int] = set()  # addresses whose buffers are being made
+        # By address, until the buffer is closed.
+        self._owned: dict[int, Owned[int]] = {}
+        # In the object, for a method would be a function of Python's, where an interruption loses the memory.
+        self.deallocate = Releaser(_for_free(self._owned, self._ordinal), operator.call)
 
     def allocate(self, size: int, stream: Any = None) -> Any:
         """A cuda.core.Buffer of accelrt's memory.
@@ -105,33 +125,15 @@ class _Resource:
             ValueError, TypeError: size is negative or no int, or stream is none, or is on another device.
         """
         handle = _handle_of(current_stream(self._ordinal) if stream is None else stream)
-        address = caching_allocator_alloc(size, self._ordinal, handle)
-        self._unfinished.add(address)
+        owned = Owned(caching_allocator_alloc, (size, self._ordinal, handle), caching_allocator_delete)
+        address: Any = owned.value
+        self._owned[address] = owned
         try:
             return self._make_buffer(address, size, self, handle)
         except BaseException:
-            if address in self._unfinished:  # else the half-made buffer gave it back
-                caching_allocator_delete(address)
+            self._owned.pop(address, None)  # first: from the close on the address may be another buffer's
+            owned.close()
             raise
-        finally:
-            self._unfinished.discard(address)
-
-    def deallocate(self, ptr: Any, size: int, stream: Any = None) -> None:
-        """Gives a buffer's memory back; what cuda.core calls when a buffer is closed or dies.
-
-        Arguments:
-            ptr: int, the address.
-            size: int, bytes.
-            stream: the one that it is closed on; None is the one that it was allocated on.
-        Raises:
-            ValueError: the address is not allocated, or was given back before.
-        """
-        address = int(ptr)
-        self._unfinished.discard(address)
-        if stream is None:
-            caching_allocator_delete(address)
-        else:
-            free_on(address, self._ordinal, _handle_of(stream))
 
     @property
     def is_device_accessible(self) -> bool:
@@ -156,6 +158,24 @@ class _Resource:
 
     def __repr__(self) -> str:
         return f"<accelrt.interop.cuda_core.MemoryResource of device {self._ordinal}>"
+
+
+def _for_free(owned: dict[int, Owned[int]], ordinal: int) -> Callable[..., tuple[Any, ...]]:
+    """What prepares to give memory of a resource back; called again where that is interrupted."""
+
+    def prepare(ptr: Any, size: int, stream: Any = None) -> tuple[Any, ...]:
+        address = int(ptr)
+        handle = None if stream is None else _handle_of(stream)
+        if address in owned:
+            if handle is not None:
+                with contextlib.suppress(CudaError, ValueError):  # no work of a stream that is gone
+                    record_stream(address, handle)
+            return owned.pop, address, None  # the last one who has it, but for allocate()
+        if handle is None:
+            return caching_allocator_delete, address
+        return free_on, address, ordinal, handle
+
+    return prepare
 
 
 def _make_class(library: Any) -> Any:
@@ -235,7 +255,8 @@ def from_resource(*resources: Any) -> CallbackAllocator:
         raise TypeError(
             "from_resource() was given no resource; pass a cuda.core.MemoryResource for each device"
         )
-    streams, buffers = _streams(library), {}
+    streams = _streams(library)
+    buffers: dict[int, Owned[Any]] = {}
 
     def allocate(size: int, device: int, stream: int) -> int:
         if device not in chosen:
@@ -243,17 +264,20 @@ def from_resource(*resources: Any) -> CallbackAllocator:
                 f"from_resource was given resources of the devices {sorted(chosen)}, and none of device "
                 f"{device}; pass one for each device that is used"
             )
+        theirs = streams.of(stream)
+        take = functools.partial(chosen[device].allocate, size, stream=theirs)
         try:
-            buffer = chosen[device].allocate(size, stream=streams.of(stream))
+            owned = Owned(take, (), operator.methodcaller("close", theirs))
         except Exception as error:
             if "OUT_OF_MEMORY" in str(error):  # cuda.core has no class for it
                 raise MemoryError(str(error)) from error
             raise
+        buffer: Any = owned.value
         address = int(buffer.handle)
-        buffers[address] = buffer
+        buffers[address] = owned
         return address
 
-    def free(address: int, size: int, device: int, stream: int) -> None:
-        buffers.pop(address).close(streams.of(stream))
+    def for_free(address: int, size: int, device: int, stream: int) -> tuple[int, None]:
+        return address, None
 
-    return CallbackAllocator(allocate, free, "cuda.core")
+    return CallbackAllocator(allocate, Releaser(for_free, buffers.pop), "cuda.core")

@@ -1,5 +1,6 @@
-"""KeyboardInterrupt at every place where numba and RMM get accelrt's memory, or give it theirs."""
+"""KeyboardInterrupt at every place where numba, RMM and cuda.core get accelrt's memory, or give it theirs."""
 
+import functools
 import gc
 import sys
 import weakref
@@ -9,7 +10,8 @@ import pytest
 from every_bytecode import interrupt_everywhere
 
 import accelrt
-from accelrt.interop import numba, peers, rmm
+from accelrt.core.owners import Owned
+from accelrt.interop import cuda_core, numba, peers, rmm
 
 pytestmark = pytest.mark.host
 
@@ -156,4 +158,96 @@ def test_memory_that_accelrt_has_of_rmm(monkeypatch):
         assert resource.live == {}
 
     reached, escaped = interrupt_everywhere(use, [rmm, peers], check=check)
+    assert reached == escaped > 5
+
+
+# --- cuda.core --------------------------------------------------------------------------------------
+
+
+LEGACY = ForeignStream()
+
+
+def make_buffer(address, size, resource, *, stream):
+    """Stands in for a buffer of cuda.core's, which gives its address back when it is closed or dies."""
+    return Owned(int, (address,), functools.partial(resource.deallocate, size=size, stream=stream))
+
+
+def make_unstreamed(address, size, resource):
+    """The same before cuda.core 1.2: of no stream."""
+    return Owned(int, (address,), functools.partial(resource.deallocate, size=size))
+
+
+class CoreResource:
+    """A stand-in for cuda.core.MemoryResource, and one for its buffers."""
+
+    is_device_accessible, device_id = True, 0
+
+    def __init__(self):
+        self.live = {}
+
+    def allocate(self, size, *, stream):
+        assert stream is LEGACY
+        address = 4096 * (1 + len(self.live))
+        self.live[address] = size
+        return Piece(self, address)
+
+
+class Piece:
+    def __init__(self, resource, address):
+        self.resource, self.handle = resource, address
+
+    def close(self, stream=None):
+        self.resource.live.pop(self.handle, None)
+
+    __del__ = close
+
+
+@pytest.fixture
+def core(monkeypatch):
+    library = SimpleNamespace(
+        Buffer=SimpleNamespace(from_handle=make_buffer),
+        LEGACY_DEFAULT_STREAM=LEGACY,
+        MemoryResource=CoreResource,
+        Stream=SimpleNamespace(from_handle=lambda handle: ForeignStream()),
+    )
+    monkeypatch.setattr(peers, "load", lambda name, package: library)
+    monkeypatch.setattr(peers, "prepare_memory", lambda call: None)
+    return library
+
+
+@pytest.mark.parametrize("make", [make_buffer, make_unstreamed])
+def test_memory_that_cuda_core_has(core, make):
+    core.Buffer.from_handle = make
+    resource = cuda_core._make_class(core)()
+
+    def use(_):
+        closed = resource.allocate(1000, stream=ForeignStream())
+        assert accelrt.memory_allocated() == 1024
+        closed.close()
+        closed.close()
+        dropped = resource.allocate(1000, stream=ForeignStream())
+        del dropped
+
+    def check(_):
+        check_memory()
+        assert resource._owned == {}
+
+    reached, escaped = interrupt_everywhere(use, [cuda_core, peers], check=check)
+    assert reached == escaped > 20
+
+
+def test_memory_that_accelrt_has_of_cuda_core(core):
+    resource = CoreResource()
+    allocator = cuda_core.from_resource(resource)
+
+    def use(_):
+        address = allocator.allocate(1000, 0, 0)
+        assert resource.live == {address: 1000}
+        allocator.free(address, 1000, 0, 0)
+        assert resource.live == {}
+
+    def check(_):
+        assert resource.live == {}
+
+    reached, escaped = interrupt_everywhere(use, [cuda_core, peers], check=check)
     assert reached == escaped > 5
