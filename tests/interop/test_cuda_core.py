@@ -2,9 +2,11 @@
 
 Without a GPU cuda.core makes buffers of memory that it is given; the first tests give it host memory."""
 
+import contextlib
 import copy
 import pickle
 import threading
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -191,18 +193,40 @@ def host_resource(core, ordinal=0, limit=8 * MIB):
 
 
 class Streams:
-    """Stands in for cuda.core's streams: without a GPU it takes none when it closes a buffer."""
+    """Stands in for cuda.core's streams: without a GPU it takes none when it closes a buffer.
+
+    The second one that it takes would hang, in cuda.bindings' lock around the loading of libcuda, which the
+    first one leaves locked: it found no library, in a call with an exception set already.
+    """
 
     def __init__(self, library):
-        pass
+        self.asked = 0
 
     def of(self, handle):
-        return None
+        self.asked += 1
+
+
+@contextlib.contextmanager
+def streams_stood_in():
+    """Has from_resource take Streams, and use them."""
+    made = []
+
+    def make(library):
+        made.append(Streams(library))
+        return made[-1]
+
+    with mock.patch.object(ours, "_streams", make):  # an error where there is none of that name
+        yield
+    assert all(each.asked for each in made)
 
 
 def from_resources():
+    with streams_stood_in():
+        use_two_resources()
+
+
+def use_two_resources():
     core = ours._load()
-    ours._Streams = Streams
     resources = [host_resource(core, ordinal) for ordinal in (0, 1)]
     memory.change_current_allocator(ours.from_resource(*resources))
     assert memory.get_allocator_backend() == "cuda.core"
@@ -215,7 +239,6 @@ def from_resources():
 
 def from_one_of_two():
     core = ours._load()
-    ours._Streams = Streams
     memory.change_current_allocator(ours.from_resource(host_resource(core, 1)))
     with pytest.raises(RuntimeError, match=r"resources of the devices \[1\], and none of device 0"):
         accelrt.Buffer(64, device=0)
