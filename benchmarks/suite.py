@@ -17,6 +17,7 @@ from worker import Worker, work
 
 RAW = "raw C"
 TIMEOUT = 75  # seconds for one library's rows of one benchmark
+TIMEOUT_ON_HOST = 900  # of machines that are slow or busy, and that have one library to measure
 ROUNDS = 3  # of all libraries in turn
 
 
@@ -28,7 +29,7 @@ class Suite:
     rows: list[Row]
     columns: list[str]
     quick: bool = False
-    timeout: float = TIMEOUT
+    timeout: float = field(default_factory=lambda: TIMEOUT_ON_HOST if peers.on_host() else TIMEOUT)
     cells: dict[str, dict[str, dict]] = field(default_factory=dict)  # by row, then by column
     errors: list[dict[str, str]] = field(default_factory=list)
     absent: dict[str, str] = field(default_factory=dict)  # by column, why

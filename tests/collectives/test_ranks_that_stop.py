@@ -205,8 +205,7 @@ def test_the_file_of_ranks_that_were_killed_is_cleared_away(processes):
     assert path in files()
     processes.signal(0, signal.SIGKILL)
     processes.running[0].wait()
-    assert path in files()
-    for each in nccl.init_all([0, 1]):
+    for each in nccl.init_all([0, 1]):  # unless another process has cleared it away
         each.close()
     assert path not in files()
 

@@ -4,7 +4,7 @@ import threading
 
 import numpy as np
 import pytest
-from child import in_child
+from child import in_child, settle
 from device_arrays import read, to_device
 
 import accelrt
@@ -117,8 +117,6 @@ def step(kernel):
 
 
 def sweep():
-    import gc
-
     from accelrt.driver import registry
     from accelrt.driver.host import driver as host
 
@@ -140,10 +138,7 @@ def sweep():
         finally:
             registry.disarm()
         kernel.unload()
-        gc.collect()
-        for _ in range(3):  # a graph leaves a kernel, and that its module, behind the frees' events
-            accelrt.synchronize()
-            accelrt.empty_cache()
+        settle()
         counts = host.live_objects()
         left = (counts["modules"], counts["graphs"], accelrt.memory_allocated())
         assert left == (0, 0, 0), (call, left)

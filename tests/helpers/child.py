@@ -123,3 +123,19 @@ def waits():
 
     counts = faults.call_counts()
     return counts["event_synchronize"] + counts["device_synchronize"] + counts["memory_free"]
+
+
+def settle():
+    """Waits for all work, and gives back what it kept.
+
+    What goes may leave more behind work of its own: a graph its kernels, and a kernel its module.
+    """
+    import gc
+
+    import accelrt
+
+    for _ in range(3):
+        gc.collect()
+        for ordinal in range(accelrt.device_count()):
+            accelrt.synchronize(ordinal)
+        accelrt.empty_cache()

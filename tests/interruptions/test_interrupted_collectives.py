@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import glob
+import os
 import threading
 import time
 
@@ -93,7 +94,9 @@ def check_made(found):
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_the_making_of_communicators():
+def test_the_making_of_communicators(monkeypatch):
+    mine = f"{host_for_tests.prefix()}{os.getpid()}-"  # other processes have theirs at the same time
+    monkeypatch.setattr(host_for_tests, "prefix", lambda: mine)
     check_made([])
     held = Held()
     places, raised = interrupt_everywhere(make, MODULES, list, check_made)

@@ -1,9 +1,7 @@
 """Drivers that refuse a call, and kernels that fail."""
 
-import gc
-
 import pytest
-from child import in_child
+from child import in_child, settle
 
 pytestmark = pytest.mark.own_process
 
@@ -46,10 +44,7 @@ def step(accelrt, image):
 def left(accelrt):
     from accelrt.driver.host import driver as host
 
-    gc.collect()
-    for ordinal in range(accelrt.device_count()):
-        accelrt.synchronize(ordinal)
-    accelrt.empty_cache()
+    settle()
     counts = host.live_objects()
     return counts["modules"], counts["graphs"], counts["execs"], accelrt.memory_allocated()
 

@@ -38,7 +38,7 @@ def modules(monkeypatch):
 def start(script, *arguments, **settings):
     environment = {**os.environ, "ACCELRT_DRIVER": "host", "ACCELRT_DEBUG": "1", **settings}
     command = [sys.executable, str(FOLDER / f"{script}.py"), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=1200)
 
 
 @pytest.fixture(scope="module")

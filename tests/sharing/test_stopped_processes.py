@@ -179,7 +179,7 @@ def release(kept):
 
 def test_many_leases_are_given_back_by_few_messages(other):
     with accelrt.full((8,), 7, "int8").share() as handle:
-        assert other.call(count_messages, handle) < 20
+        assert other.call(count_messages, handle) < 50  # leases
     wait_until(lambda: accelrt.sharing.statistics()["lent"] == 0)
 
 
