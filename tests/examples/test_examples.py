@@ -27,6 +27,7 @@ STARTED = re.findall(r"^\| `python ([^`]+)` \|", (EXAMPLES / "README.md").read_t
 def run(command, **environment):
     """Starts an example as its reader would; what it printed."""
     settings = {"PYTHONPATH": str(Path(accelrt.__file__).parents[1]), "CC": shlex.join(COMPILER)}
+    settings["CFLAGS"] = "-O0 -g0"  # of extensions, whose compilation is most of what they take
     if CXX is not None:
         settings["CXX"] = shlex.join(CXX)
     done = subprocess.run(

@@ -24,7 +24,7 @@ def build():
     done = subprocess.run(
         [sys.executable, "setup.py", "build_ext", "--inplace"],
         cwd=folder.name,
-        env=without_cuda | {"PYTHONPATH": root, "CFLAGS": "-O1"},
+        env=without_cuda | {"PYTHONPATH": root, "CFLAGS": "-O1 -g0"},
         capture_output=True,
         text=True,
         timeout=300,

@@ -36,7 +36,7 @@ def modules(monkeypatch):
 
 
 def start(script, *arguments, **settings):
-    environment = {**os.environ, "ACCELRT_DRIVER": "host", "ACCELRT_DEBUG": "1", **settings}
+    environment = {**os.environ, "ACCELRT_DRIVER": "host", "ACCELRT_DEBUG": "1", "CFLAGS": "-g0", **settings}
     command = [sys.executable, str(FOLDER / f"{script}.py"), *arguments]
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=1200)
 
