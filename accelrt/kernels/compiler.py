@@ -221,7 +221,7 @@ def compile_image(
 
 def find_or_build_on_host(request: Request) -> ModuleImage:
     """The same as find_or_build for the host device."""
-    compiler = host_compiler.cpp_compiler()
+    compiler = host_compiler.find_compiler("c++")
     stamp = compiler.stamp + " ".join(compiler.flags).encode()
     known = Known(compiler.path, stamp, (host_compiler.HEADERS,))
     key = key_of(request, known)

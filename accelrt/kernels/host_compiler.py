@@ -1,6 +1,6 @@
 """The system's compilers, which make kernels of the host device: C and C++ into the bytes of a shared object.
 
-C++ texts find CUDA's device functions in the headers of `cuda_on_host/`.
+Texts find the headers of `cuda_on_host/` before the system's; in C++ these have CUDA's device functions.
 """
 
 from __future__ import annotations
@@ -20,11 +20,17 @@ from accelrt.runtime import init
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["HEADERS", "Compiler", "compile_c", "compile_cpp", "cpp_compiler", "line_directive", "run_checked"]
+__all__ = [
+    "HEADERS",
+    "Compiler",
+    "compile_c",
+    "compile_cpp",
+    "find_compiler",
+    "line_directive",
+    "run_checked",
+]
 
 HEADERS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "cuda_on_host")
-C_COMPILERS = ("cc", "gcc", "clang")
-CPP_COMPILERS = ("c++", "g++", "clang++")
 # No instructions beyond those of every machine of the architecture: machines may share the cache's folder.
 FLAGS = ("-O3", "-fPIC", "-shared", "-fno-math-errno", "-ffp-contract=off", "-pipe")
 C_FLAGS = ("-std=gnu11", *FLAGS)
@@ -39,9 +45,6 @@ CPP_FLAGS = (
     "-fno-threadsafe-statics",
     "-U_FORTIFY_SOURCE",  # threads of a block jump from stack to stack
 )
-GCC_FLAGS = (
-    "-fno-gnu-unique",
-)  # else templates' variables are one in all modules, and none is ever unloaded
 LINK_FLAGS = ("-Wl,-Bsymbolic", "-Wl,--no-undefined", "-Wl,--as-needed", "-lm")
 UNDEFINED = re.compile(r"undefined reference to [`'](?P<name>[\w:~]+)")
 
@@ -59,47 +62,59 @@ class Compiler(NamedTuple):
     stamp: bytes
 
 
-_c: Compiler | None = None
-_cpp: Compiler | None = None
+class Language(NamedTuple):
+    """What is asked of a compiler of C, or of C++.
+
+    Attributes:
+        names: tuple of str, of compilers, the one to take first.  flags: tuple of str.
+        gcc_flags: tuple of str, which clang does not know.  suffix: str, of files.
+        lack: str, what is said where there is none, with the names put in.
+    """
+
+    names: tuple[str, ...]
+    flags: tuple[str, ...]
+    gcc_flags: tuple[str, ...]
+    suffix: str
+    lack: str
 
 
-def c_compiler() -> Compiler:
-    """The C compiler, looked for once.
+LANGUAGES = {
+    "c": Language(
+        ("cc", "gcc", "clang"),
+        C_FLAGS,
+        (),
+        "c",
+        "the host device's kernels are compiled by a C compiler, and none of {names} is in PATH; install "
+        "one, such as gcc",
+    ),
+    "c++": Language(
+        ("c++", "g++", "clang++"),
+        CPP_FLAGS,
+        ("-fno-gnu-unique",),  # else templates' variables are one in all modules, and none is ever unloaded
+        "cpp",
+        "elementwise kernels and CUDA C of the host device are compiled by a C++ compiler, and none of "
+        "{names} is in PATH; install one, such as the package g++ of Debian and Ubuntu, or gcc-c++ of Fedora",
+    ),
+}
+_found: dict[str, Compiler] = {}  # by language
+
+
+def find_compiler(language: str) -> Compiler:
+    """The compiler of "c" or "c++", looked for once.
 
     Raises:
         CompilerNotFoundError: there is none.
     """
-    global _c
-    if _c is None:
-        path = first_in_path(C_COMPILERS)
+    found = _found.get(language)
+    if found is None:
+        wanted = LANGUAGES[language]
+        path = first_in_path(wanted.names)
         if path is None:
-            raise CompilerNotFoundError(
-                "the host device's kernels are compiled by a C compiler, and none of "
-                f"{', '.join(C_COMPILERS)} is in PATH; install one, such as gcc"
-            )
-        _c = Compiler(path, C_FLAGS, stamp_of(path))
-    return _c
-
-
-def cpp_compiler() -> Compiler:
-    """The C++ compiler, looked for once.
-
-    Raises:
-        CompilerNotFoundError: there is none.
-    """
-    global _cpp
-    if _cpp is None:
-        path = first_in_path(CPP_COMPILERS)
-        if path is None:
-            raise CompilerNotFoundError(
-                "elementwise kernels and CUDA C of the host device are compiled by a C++ compiler, and "
-                f"none of {', '.join(CPP_COMPILERS)} is in PATH; install one, such as the package g++ of "
-                "Debian and Ubuntu, or gcc-c++ of Fedora"
-            )
+            raise CompilerNotFoundError(wanted.lack.format(names=", ".join(wanted.names)))
         is_clang = "clang" in os.path.basename(os.path.realpath(path))
-        flags = (*CPP_FLAGS, *(() if is_clang else GCC_FLAGS))
-        _cpp = Compiler(path, flags, stamp_of(path) + header_digest())
-    return _cpp
+        flags = wanted.flags if is_clang else wanted.flags + wanted.gcc_flags
+        found = _found[language] = Compiler(path, flags, stamp_of(path) + header_digest())
+    return found
 
 
 def first_in_path(names: Sequence[str]) -> str | None:
@@ -114,7 +129,7 @@ def stamp_of(path: str) -> bytes:
 
 
 def header_digest() -> bytes:
-    """Of the contents of the headers that C++ texts include."""
+    """Of the contents of the headers that texts may include."""
     made = blake2b(digest_size=32)
     paths = [os.path.join(folder, name) for folder, _, names in os.walk(HEADERS) for name in names]
     for path in sorted(paths):
@@ -134,30 +149,28 @@ def compile_c(text: str, name: str) -> ModuleImage:
     """A shared object of C, from the cache where it is there.
 
     Arguments:
-        text: str, the source; its key in the cache counts no files beside those of the system.
+        text: str, the source, which may include the headers of HEADERS; its key in the cache counts those,
+            and no others.
         name: str, what messages call it.
     Raises:
         CompileError: the compiler refused it.
         CompilerNotFoundError: there is none.
     """
-    compiler = c_compiler()
-    return find_or_compile("c", compiler, text, name, {name: text})
+    return find_or_compile("c", text, name, {name: text})
 
 
 def compile_cpp(text: str, name: str, sources: Mapping[str, str]) -> ModuleImage:
-    """The same of C++, which may include the headers of HEADERS.
+    """The same of C++.
 
     Arguments:
         sources: mapping from the names of the parts that a user wrote, as the text's #line directives have
             them, to those parts.
     """
-    compiler = cpp_compiler()
-    return find_or_compile("c++", compiler, text, name, {**sources, name: text})
+    return find_or_compile("c++", text, name, {**sources, name: text})
 
 
-def find_or_compile(
-    language: str, compiler: Compiler, text: str, name: str, sources: Mapping[str, str]
-) -> ModuleImage:
+def find_or_compile(language: str, text: str, name: str, sources: Mapping[str, str]) -> ModuleImage:
+    compiler = find_compiler(language)
     fields = [language, " ".join(compiler.flags + LINK_FLAGS), name, text]
     key = kept.digest([compiler.stamp, *(field.encode(errors="surrogateescape") for field in fields)])
     found = kept.lookup(key)
@@ -170,7 +183,7 @@ def find_or_compile(
 def compile_text(
     language: str, compiler: Compiler, text: str, name: str, sources: Mapping[str, str]
 ) -> ModuleImage:
-    suffix = "c" if language == "c" else "cpp"
+    suffix = LANGUAGES[language].suffix
     command = [
         compiler.path,
         *compiler.flags,

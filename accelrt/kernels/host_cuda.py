@@ -179,7 +179,7 @@ def build(
         CompilerNotFoundError: there is none.
         ValueError: a header's name leads out of the folder that the headers are put into.
     """
-    compiler = host_compiler.cpp_compiler()
+    compiler = host_compiler.find_compiler("c++")
     flags = ["-I", "{folder}/headers", "-I", HEADERS]
     flags += [part for folder in folders for part in ("-I", folder)]
     flags += host_options(options)

@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 __all__ = ["BLOCK_FUNCTION", "TARGET", "compile_call", "compile_text", "is_called_for_blocks"]
 
 BLOCK_FUNCTION = "void (*)(const accelrt_block *where, void **arguments)"
+# The kernel of a text that may fail an assertion, which leaves the function; a setjmp for each block.
+ASSERTING = """\
+void accelrt_block_{name}(const accelrt_block* where, void** arguments) {{
+    accelrt_host::run_whole(&{name}, where, arguments);
+}}
+"""
 TARGET = "accelrt_target"  # the variable that holds the address of a plain function
 NAME = re.compile(r"[A-Za-z_]\w*")
 DEFINED = re.compile(r"\bvoid\s+(?P<name>[A-Za-z_]\w*)\s*\(\s*const\s+(?:struct\s+)?accelrt_block\b")
@@ -160,10 +166,12 @@ def compile_text(text: str, given: str | Iterable[str], name: str | None) -> tup
     chosen = defined[0] if name is None else name
     sizes = "".join(f"{size}, " for _, size, _ in signature.parse_signature(given))
     whole = (
-        '#include "accelrt_functions.hpp"\nextern "C" {\n'
+        '#include "accelrt_blocks.hpp"\nextern "C" {\n'
         + host_compiler.line_directive(1, f"{chosen}.c")
         + text
         + f'\n#line 1 "accelrt"\nextern const size_t {chosen}_parameters[];\n'
-        + f"const size_t {chosen}_parameters[] = {{{sizes}0}};\n}}\n"
+        + f"const size_t {chosen}_parameters[] = {{{sizes}0}};\n"
+        + (ASSERTING.format(name=chosen) if "assert" in text else "")
+        + "}\n"
     )
     return chosen, host_compiler.compile_cpp(whole, f"{chosen}.cpp", {f"{chosen}.c": text})

@@ -8,10 +8,12 @@ import weakref
 
 import numpy as np
 import pytest
+from child import in_child
 from compiled import compile_source
 from kernel_sources import PTX, SOURCE, numbers
 
 import accelrt
+from accelrt.kernels import host_compiler
 
 COUNT = 256
 ON_HOST = os.environ.get("ACCELRT_DRIVER", "host") == "host"
@@ -256,6 +258,59 @@ def test_a_text_is_compiled_and_its_function_launched():
     other = text.replace("void k", "void other")
     with pytest.raises(ValueError, match="the text defines k, other; it should define one"):
         accelrt.host_kernel(text + other, "float*, float")
+
+
+ASSERTING = """
+#include <assert.h>
+static void check(int32_t* at, unsigned int block) { assert(at[block] != 7); }
+void k(const accelrt_block* where, void** arguments) {
+    int32_t* at = *(int32_t**)arguments[0];
+    check(at, where->index[0]);
+    at[where->index[0]] += 1;
+}
+"""
+
+
+def launch_asserting():
+    kernel, at = accelrt.host_kernel(ASSERTING, "int32_t*"), accelrt.zeros(3, "i4")
+    kernel[3, 1](at)
+    assert at.numpy().tolist() == [1, 1, 1]
+    at[1].fill_(7)
+    try:
+        kernel[3, 1](at)
+        accelrt.synchronize()
+    except accelrt.CudaError as error:
+        print("told", error.name)
+        os._exit(0)  # the device is lost, and with it what an end would give back
+
+
+@pytest.mark.host
+@pytest.mark.own_process
+def test_an_assertion_of_a_text_ends_its_kernel_and_loses_the_device():
+    printed = in_child(launch_asserting)
+    assert "k.c:3: block: [1,0,0] Assertion `at[block] != 7` failed." in printed
+    assert "told LAUNCH_FAILED" in printed
+
+
+@pytest.mark.host
+def test_an_assertion_of_a_text_can_be_left_out():
+    kernel, at = accelrt.host_kernel("#define NDEBUG\n" + ASSERTING, "int32_t*"), accelrt.zeros(1, "i4")
+    at.fill_(7)
+    kernel[1, 1](at)
+    assert at.numpy().tolist() == [8]
+
+
+@pytest.mark.host
+@pytest.mark.parametrize(("language", "compiler"), [("c", "compile_c"), ("c++", "compile_cpp")])
+def test_texts_of_either_language_find_the_headers_of_the_host_device(language, compiler):
+    text = "#include <assert.h>\nint f(int x) { assert(x); return x; }\n"
+    if language == "c++":
+        text = '#include "accelrt_blocks.hpp"\n' + text
+    more = () if language == "c" else ({},)
+    assert len(bytes(getattr(host_compiler, compiler)(text, "f", *more))) > 1000
+    found = host_compiler.find_compiler(language)
+    assert found is host_compiler.find_compiler(language)
+    assert host_compiler.header_digest() in found.stamp  # a header that changes has texts compiled anew
 
 
 @pytest.mark.host
