@@ -5,6 +5,7 @@ ranges   one sparse memory file a device, mapped where it is asked for; the addr
 memory   the rows of plain, page-locked and virtual memory, and of what other processes made
 queue    streams as queues, each served by a thread while it has work; the lock of all of them
 crew     threads that share a kernel's blocks with the one that serves its stream
+frontier what a captured event, or the next work of a capturing stream, comes after
 stream   the rows of streams, copies, fills and host functions; whether a row may do its work
 event    the rows of events
 shared_event  an event's state that several processes map, and the names of their files

@@ -1,7 +1,8 @@
 # The host device's captures and graphs.  All under the queue's lock.
 from libc.stdint cimport uint64_t, uintptr_t
 
-from accelrt.driver.host.queue cimport Capture, Frontier, Graph, HostStream, Launch, Node, Plan, Work
+from accelrt.driver.host.frontier cimport Frontier
+from accelrt.driver.host.queue cimport Capture, Graph, HostStream, Launch, Node, Plan, Work
 
 cdef enum:  # numbers of CUgraphExecUpdateResult
     TOPOLOGY_CHANGED = 2

@@ -8,9 +8,10 @@ from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memset
 
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
+from accelrt.driver.host.frontier cimport clear_frontier, copy_frontier, join_frontier
 from accelrt.driver.host.queue cimport (
-    BRANCH, CALL, KERNEL, SET, SRC_KNOWN, Condition, Launch, Node, clear_frontier, copy_frontier, drop_condition,
-    drop_launch, drop_plan, is_legacy, join_frontier, new_handle,
+    BRANCH, CALL, KERNEL, SET, SRC_KNOWN, Condition, Launch, Node, drop_condition, drop_launch, drop_plan, is_legacy,
+    new_handle,
 )
 from accelrt.driver.host.ranges cimport UNKNOWN_MEMORY, owner_of
 from accelrt.driver.table cimport CAPTURE_GLOBAL, CAPTURE_RELAXED, STREAM_BLOCKING

@@ -6,10 +6,10 @@ from libc.string cimport memset
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
 from accelrt.driver.capture_guard cimport Asker, enter_asking, leave_asking
 from accelrt.driver.host.capture cimport add_node, break_capture, capture_of, check_implicit, check_unsafe, join
+from accelrt.driver.host.frontier cimport clear_frontier, copy_frontier
 from accelrt.driver.host.queue cimport (
-    RECORD, WAIT, Capture, HostEvent, HostStream, Plan, Ticket, Work, clear_frontier, copy_frontier, drop_ticket,
-    drop_tickets, enqueue, find_stream, follow_legacy_order, follow_shared, hold_ticket, lock, new_handle,
-    note_beside_end, unlock, wait_for,
+    RECORD, WAIT, Capture, HostEvent, HostStream, Plan, Ticket, Work, drop_ticket, drop_tickets, enqueue, find_stream,
+    follow_legacy_order, follow_shared, hold_ticket, lock, new_handle, note_beside_end, unlock, wait_for,
 )
 from accelrt.driver.host.shared_event cimport (
     EVENT_FILE, SharedEvent, begin_record, complete_record, drop_shared_event, is_record_done, last_record,

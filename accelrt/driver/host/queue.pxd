@@ -2,14 +2,14 @@
 #
 # Work waits for tickets: a record makes one; waits, synchronisation and the legacy stream's implicit order hold it.
 from libc.stdint cimport uint64_t, uintptr_t
-from libc.stdlib cimport free, realloc
+from libc.stdlib cimport free
 from libc.string cimport memmove, memset
 
+from accelrt.driver.host.frontier cimport Frontier
 from accelrt.driver.host.ranges cimport UNKNOWN_MEMORY, owner_of
 from accelrt.driver.host.shared_event cimport SharedEvent, drop_shared_event
 from accelrt.driver.table cimport host_fn
 from accelrt.driver.waiting cimport pthread_cond_t
-from accelrt.status cimport NO_HOST_MEMORY
 
 cdef enum:  # kinds of work
     COPY = 0
@@ -26,12 +26,6 @@ cdef enum:  # kinds of work
 cdef enum:  # Work.known
     DST_KNOWN = 1
     SRC_KNOWN = 2
-
-# Nodes that an event, or the next work of a stream, comes after.
-cdef struct Frontier:
-    int* nodes
-    int count
-    int capacity
 
 cdef struct Ticket:
     int holders
@@ -227,43 +221,6 @@ cdef inline void drop_tickets(Ticket** tickets, int count) noexcept nogil:
     cdef int index
     for index in range(count):
         drop_ticket(tickets[index])
-
-
-# Frontiers.
-
-cdef inline void clear_frontier(Frontier* frontier) noexcept nogil:
-    free(frontier.nodes)
-    memset(frontier, 0, sizeof(Frontier))
-
-
-cdef inline int add_to_frontier(Frontier* frontier, int node) noexcept nogil:
-    cdef int* larger
-    cdef int index
-    for index in range(frontier.count):
-        if frontier.nodes[index] == node:
-            return 0
-    if frontier.count == frontier.capacity:
-        larger = <int*>realloc(frontier.nodes, (2 * frontier.capacity + 4) * sizeof(int))
-        if larger == NULL:
-            return NO_HOST_MEMORY
-        frontier.nodes = larger
-        frontier.capacity = 2 * frontier.capacity + 4
-    frontier.nodes[frontier.count] = node
-    frontier.count += 1
-    return 0
-
-
-cdef inline int join_frontier(Frontier* to, const Frontier* origin) noexcept nogil:
-    cdef int index
-    cdef int code = 0
-    for index in range(origin.count):
-        code = code or add_to_frontier(to, origin.nodes[index])
-    return code
-
-
-cdef inline int copy_frontier(Frontier* to, const Frontier* origin) noexcept nogil:
-    to.count = 0
-    return join_frontier(to, origin)
 
 
 # What the host device's work does to bytes.

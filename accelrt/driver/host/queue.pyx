@@ -12,6 +12,7 @@ from accelrt.core.locks cimport (
     load_count, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock, store_count,
 )
 from accelrt.driver.host.crew cimport share
+from accelrt.driver.host.frontier cimport clear_frontier
 from accelrt.driver.host.ranges cimport MAX_HOST_DEVICES
 from accelrt.driver.host.shared_event cimport complete_record, sleep_on
 from accelrt.driver.table cimport STREAM_BLOCKING
