@@ -1,6 +1,7 @@
 """The Cython API; see api.pxd."""
 from libc.string cimport memcpy
 
+from accelrt.core.slots cimport Slot
 from accelrt.devices.device cimport current_ordinal
 from accelrt.driver.capture_guard cimport captures_open
 cimport accelrt.driver.registry as registry
@@ -184,8 +185,10 @@ cdef int event_return(int device, uintptr_t event) noexcept nogil:
 
 
 cdef int copy(int device, uintptr_t stream, uintptr_t dst, uintptr_t src, size_t size) noexcept nogil:
-    cdef long* section = begin_nogil_use()
+    cdef Slot* section = begin_nogil_use()
     cdef int code = SLEEPING
+    if section == NULL:
+        return NO_HOST_MEMORY
     if is_awake(dst) and is_awake(src):
         code = registry.active().copy(device, stream, dst, src, size)
     end_nogil_use(section)
@@ -193,8 +196,10 @@ cdef int copy(int device, uintptr_t stream, uintptr_t dst, uintptr_t src, size_t
 
 
 cdef int fill(int device, uintptr_t stream, uintptr_t dst, unsigned int value, int width, size_t count) noexcept nogil:
-    cdef long* section = begin_nogil_use()
+    cdef Slot* section = begin_nogil_use()
     cdef int code = SLEEPING
+    if section == NULL:
+        return NO_HOST_MEMORY
     if is_awake(dst):
         code = registry.active().fill(device, stream, dst, value, width, count)
     end_nogil_use(section)

@@ -7,6 +7,6 @@ locks       pthread's mutexes; spin locks of one word; counters and pointers tha
 names       the public names, and the module that each is of
 owners      file descriptors and handles with an owner from the first moment on
 procfs      the cards that NVIDIA's kernel driver lists in /proc
-readers     sections that are passed in nanoseconds, and a wait until all who were inside have left
+slots       sections that are passed in nanoseconds, and a wait until all who were inside have left
 zero_pages  zeroed memory whose pages cost nothing before they are written to
 """

@@ -6,6 +6,7 @@
 from libc.stdint cimport uintptr_t
 
 from accelrt.core.locks cimport load_count
+from accelrt.core.slots cimport Slot
 from accelrt.driver.table cimport Table
 
 cdef enum Meaning:  # of a driver's answer about a stream, to memory that the stream used
@@ -27,24 +28,10 @@ cdef void leave_wait() noexcept nogil  # after an enter_wait that answered True
 # each says that it asks, and the row capture_end waits until nobody does.  Who comes meanwhile waits for the end.
 cdef Table* guard_table(Table* table, Table* blank) noexcept nogil  # blank: a table with no row filled
 
-cdef extern from *:
-    """
-    /* One for each thread that asks; only the thread itself writes inside and may_wait. */
-    typedef struct accelrt_asker {
-        long inside __attribute__((aligned(64)));  /* calls begun and not over, one within the other */
-        int may_wait;    /* the outermost is one that may wait within the driver */
-        int taken;       /* a thread has it */
-        int farewells;   /* how often its thread's end was put off */
-        struct accelrt_asker *next;
-    } accelrt_asker;
-    """
-    ctypedef struct Asker "accelrt_asker":
-        pass
-
-# For rows: waits while a capture ends, unless the thread is inside already.  The answer is for leave_asking, on the same
-# thread, and may be NULL.
-cdef Asker* enter_asking(bint may_wait) noexcept nogil
-cdef void leave_asking(Asker* asker) noexcept nogil
+# For rows: waits while a capture ends, unless the thread is inside already.  may_wait: the call may wait within the driver.
+# The answer is for leave_asking, on the same thread, and may be NULL.
+cdef Slot* enter_asking(bint may_wait) noexcept nogil
+cdef void leave_asking(Slot* asker) noexcept nogil
 # For what is asked on accelrt's own account: False where a capture ends just now, so that it is to be asked later.
 # Never waits; may nest, and rows may be called inside.
 cdef bint try_asking() noexcept nogil

@@ -8,6 +8,7 @@ from libc.stdint cimport uint64_t
 from accelrt.core.locks cimport (
     add_count, load_count, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock, store_count,
 )
+from accelrt.core.slots cimport Slot, my_slot
 from accelrt.driver.table cimport CAPTURE_NONE, CAPTURE_RELAXED, host_fn
 from accelrt.status cimport (
     ASSERT, CAPTURED_EVENT, CAPTURE_IMPLICIT, CAPTURE_UNSUPPORTED, CAPTURE_WRONG_THREAD, DEINITIALIZED,
@@ -25,6 +26,7 @@ cdef extern from "<pthread.h>" nogil:
 
 cdef extern from *:
     """
+    #include <limits.h>
     #if defined(__x86_64__) || defined(__i386__)
     #define accelrt_pause() __builtin_ia32_pause()
     #else
@@ -96,165 +98,120 @@ cdef void leave_wait() noexcept nogil:
 
 # --- the end of a capture -------------------------------------------------------------------------------------
 
-# Each thread writes that it asks into a place of its own, by plain stores, and then looks whether a capture ends.  A thread
-# that ends one says so, has every processor that runs a thread of this process pass a memory barrier (membarrier(2)), and
-# then reads all the places: so of the two at least one sees the other, and asking costs no atomic operation.  Where the
-# kernel has no such call, those who ask pass a barrier themselves.
+# Each thread enters a section of its slot (core/slots.pxd) to ask, and then looks whether a capture ends: one word, 0 while
+# all may go on.  A thread that ends one writes that word, fences the slots, and waits until each has left the section that
+# it was in.  A call that is held back yields before it sleeps: most ends are over by then, and threads that are woken take
+# the processor from the one that captures.
 #
 # A thread that asks waits for nothing of accelrt's, but the driver may let it wait: for room in a full queue, or for the
 # stream's work where a copy is of ordinary memory.  What it waits for may want the thread that ends the capture.  So that
 # one has patience, not for ever: such a call has looked at the capture long before, at its begin.
 cdef extern from *:
     """
-    #include <pthread.h>
+    #include <linux/futex.h>
     #include <sched.h>
-    #include <stdlib.h>
-    #include <string.h>
-    #include <sys/syscall.h>
     #include <time.h>
-    #include <unistd.h>
     #define accelrt_patience_ns 1000000000LL     /* with a call that waits for nothing */
-    #define accelrt_waiting_ns 10000000LL        /* with one that may wait within the driver */
-    enum { accelrt_barrier_all = 1 << 3, accelrt_barrier_register = 1 << 4 };  /* MEMBARRIER_CMD_*PRIVATE_EXPEDITED */
-    static accelrt_asker *accelrt_askers;        /* of all threads; places are used again, and never freed */
-    /* Within the threads' static storage: else each use of it is a call. */
-    static __thread accelrt_asker *accelrt_me __attribute__((tls_model("initial-exec")));
-    static pthread_key_t accelrt_farewell;
-    static int accelrt_ending;                   /* a capture ends */
-    static int accelrt_fenced;                   /* the kernel has no barrier for all */
-    static long accelrt_sleepers;                /* threads that wait for the end asleep */
+    #define accelrt_waiting_ns 10000000LL        /* with one that may wait within the driver, whose slot is marked */
+    enum { accelrt_ends = 1, accelrt_needs_fence = 2 };
+    static int accelrt_held;                     /* a capture ends; the kernel has no barrier for all */
+    static int accelrt_sleepers;                 /* threads that wait for the end asleep */
     static pthread_mutex_t accelrt_one_end;      /* one capture ends at a time */
-    static pthread_mutex_t accelrt_end_lock;     /* for the condition alone */
-    static pthread_cond_t accelrt_end_over;
 
-    static int accelrt_barrier(int command) { return (int)syscall(SYS_membarrier, command, 0, 0); }
-    static void accelrt_say_farewell(void *place) {
-        /* Other libraries' threads may call from destructors of their own: the place goes in the last round of them. */
-        accelrt_asker *asker = place;
-        if (++asker->farewells < 3) { pthread_setspecific(accelrt_farewell, asker); return; }
-        accelrt_me = NULL;
-        asker->farewells = 0;
-        __atomic_store_n(&asker->taken, 0, __ATOMIC_RELEASE);
-    }
-    static __attribute__((noinline)) accelrt_asker *accelrt_enlist(void) {
-        accelrt_asker *asker = __atomic_load_n(&accelrt_askers, __ATOMIC_ACQUIRE);
-        int free = 0;
-        for (; asker != NULL; asker = asker->next, free = 0)
-            if (!__atomic_load_n(&asker->taken, __ATOMIC_RELAXED)
-                && __atomic_compare_exchange_n(&asker->taken, &free, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) break;
-        if (asker == NULL) {
-            asker = aligned_alloc(64, sizeof *asker);
-            if (asker == NULL) return NULL;  /* asks unguarded: without these bytes the process is lost anyway */
-            memset(asker, 0, sizeof *asker);
-            asker->taken = 1;
-            asker->next = __atomic_load_n(&accelrt_askers, __ATOMIC_RELAXED);
-            while (!__atomic_compare_exchange_n(&accelrt_askers, &asker->next, asker, 1, __ATOMIC_SEQ_CST,
-                                                __ATOMIC_RELAXED)) { }
-        }
-        accelrt_me = asker;
-        pthread_setspecific(accelrt_farewell, asker);
-        return asker;
-    }
-    static inline int accelrt_enter(accelrt_asker *me, int may_wait) {
-        /* Whether the thread may go on: no capture ends, or it was inside before. */
-        long inside = me->inside;
-        if (inside) { __atomic_store_n(&me->inside, inside + 1, __ATOMIC_RELAXED); return 1; }
-        __atomic_store_n(&me->may_wait, may_wait, __ATOMIC_RELAXED);
-        __atomic_store_n(&me->inside, 1, __ATOMIC_RELAXED);
-        if (__builtin_expect(accelrt_fenced, 0)) __atomic_thread_fence(__ATOMIC_SEQ_CST);
-        else __atomic_signal_fence(__ATOMIC_SEQ_CST);
-        return __builtin_expect(!__atomic_load_n(&accelrt_ending, __ATOMIC_ACQUIRE), 1);
-    }
-    static inline void accelrt_leave(accelrt_asker *me) {
-        if (me != NULL) __atomic_store_n(&me->inside, me->inside - 1, __ATOMIC_RELEASE);
-    }
-    static __attribute__((noinline)) void accelrt_await_end(void) {
+    static int accelrt_load_held(void) { return __atomic_load_n(&accelrt_held, __ATOMIC_SEQ_CST); }
+    static void accelrt_await_end(void) {
+        int held;
         for (int round = 0; round < 200; round++) {
-            if (!__atomic_load_n(&accelrt_ending, __ATOMIC_ACQUIRE)) return;
-            if (round >= 100) sched_yield();
+            if (!(accelrt_load_held() & accelrt_ends)) return;
+            if (round < 100) accelrt_pause();
+            else sched_yield();
         }
-        pthread_mutex_lock(&accelrt_end_lock);
         __atomic_add_fetch(&accelrt_sleepers, 1, __ATOMIC_SEQ_CST);
-        while (__atomic_load_n(&accelrt_ending, __ATOMIC_SEQ_CST)) pthread_cond_wait(&accelrt_end_over, &accelrt_end_lock);
+        while ((held = accelrt_load_held()) & accelrt_ends)
+            syscall(SYS_futex, &accelrt_held, FUTEX_WAIT_PRIVATE, held, NULL, NULL, 0);
         __atomic_sub_fetch(&accelrt_sleepers, 1, __ATOMIC_SEQ_CST);
-        pthread_mutex_unlock(&accelrt_end_lock);
     }
-    static inline accelrt_asker *accelrt_enter_asking(int may_wait) {
-        accelrt_asker *me = accelrt_me;
-        if (__builtin_expect(me == NULL, 0) && (me = accelrt_enlist()) == NULL) return NULL;
-        while (!accelrt_enter(me, may_wait)) { accelrt_leave(me); accelrt_await_end(); }
+    /* Into a section, whichever: False where a capture ends and the thread was in none; then it is in none. */
+    static int accelrt_enter_slowly(accelrt_slot *me, int may_wait) {
+        if (!accelrt_enter_outermost(me, may_wait)) { accelrt_enter_inner(me); return 1; }
+        if (accelrt_slots_fenced) __atomic_thread_fence(__ATOMIC_SEQ_CST);
+        if (!(accelrt_load_held() & accelrt_ends)) return 1;
+        accelrt_leave_slot(me);
+        return 0;
+    }
+    __attribute__((noinline, cold)) static accelrt_slot *accelrt_enter_asking_slow(int entered, int may_wait) {
+        accelrt_slot *me = accelrt_my_slot;
+        if (entered) accelrt_leave_slot(me);
+        if (me == NULL && (me = accelrt_take_slot()) == NULL)
+            return NULL;  /* asks unguarded: without these bytes the process is lost anyway */
+        while (!accelrt_enter_slowly(me, may_wait)) accelrt_await_end();
         return me;
     }
+    static inline accelrt_slot *accelrt_enter_asking(int may_wait) {
+        accelrt_slot *me = accelrt_my_slot;
+        int entered = __builtin_expect(me != NULL, 1) && accelrt_enter_outermost(me, may_wait);
+        if (__builtin_expect(entered && !__atomic_load_n(&accelrt_held, __ATOMIC_ACQUIRE), 1)) return me;
+        return accelrt_enter_asking_slow(entered, may_wait);
+    }
+    static inline void accelrt_leave_asking(accelrt_slot *me) {
+        if (__builtin_expect(me != NULL, 1)) accelrt_leave_slot(me);
+    }
     static int accelrt_try_asking(void) {
-        accelrt_asker *me = accelrt_me;
-        if (me == NULL && (me = accelrt_enlist()) == NULL) return 0;
-        if (accelrt_enter(me, 0)) return 1;
-        accelrt_leave(me);
-        return 0;
+        accelrt_slot *me = accelrt_my_slot;
+        return (me != NULL || (me = accelrt_take_slot()) != NULL) && accelrt_enter_slowly(me, 0);
     }
     static long long accelrt_clock(void) {
         struct timespec now;
         clock_gettime(CLOCK_MONOTONIC, &now);
         return now.tv_sec * 1000000000LL + now.tv_nsec;
     }
-    static void accelrt_await_asker(accelrt_asker *asker) {
-        long long begun = 0, waited;
-        for (int round = 0; __atomic_load_n(&asker->inside, __ATOMIC_ACQUIRE); round++) {
+    static void accelrt_await_asker(accelrt_slot *asker) {
+        uint64_t section = accelrt_section_of(asker);
+        long long patience = section & accelrt_slot_mark ? accelrt_waiting_ns : accelrt_patience_ns, begun = 0, waited;
+        for (int round = 0; section && !accelrt_has_left(asker, section); round++) {
             if (round < 200) continue;
             if (begun == 0) begun = accelrt_clock();
             waited = accelrt_clock() - begun;
-            if (waited > (__atomic_load_n(&asker->may_wait, __ATOMIC_RELAXED) ? accelrt_waiting_ns : accelrt_patience_ns))
-                return;
-            if (waited > 100000) usleep(50);
+            if (waited > patience) return;
+            if (waited > 1000000) usleep(50);
             else sched_yield();
         }
     }
     static void accelrt_await_askers(void) {
-        if (accelrt_fenced || accelrt_barrier(accelrt_barrier_all)) __atomic_thread_fence(__ATOMIC_SEQ_CST);
-        for (accelrt_asker *asker = __atomic_load_n(&accelrt_askers, __ATOMIC_ACQUIRE); asker != NULL; asker = asker->next)
-            if (asker != accelrt_me) accelrt_await_asker(asker);
+        if (!accelrt_fence_slots()) return;
+        for (accelrt_slot *asker = accelrt_first_slot(); asker != NULL; asker = asker->next)
+            if (asker != accelrt_my_slot) accelrt_await_asker(asker);
     }
     static void accelrt_begin_end(void) {
         pthread_mutex_lock(&accelrt_one_end);
-        __atomic_store_n(&accelrt_ending, 1, __ATOMIC_SEQ_CST);
+        __atomic_fetch_or(&accelrt_held, accelrt_ends, __ATOMIC_SEQ_CST);
         accelrt_await_askers();
     }
     static void accelrt_finish_end(void) {
-        __atomic_store_n(&accelrt_ending, 0, __ATOMIC_SEQ_CST);
-        if (__atomic_load_n(&accelrt_sleepers, __ATOMIC_SEQ_CST)) {
-            pthread_mutex_lock(&accelrt_end_lock);
-            pthread_cond_broadcast(&accelrt_end_over);
-            pthread_mutex_unlock(&accelrt_end_lock);
-        }
+        __atomic_fetch_and(&accelrt_held, ~accelrt_ends, __ATOMIC_SEQ_CST);
+        if (__atomic_load_n(&accelrt_sleepers, __ATOMIC_SEQ_CST))
+            syscall(SYS_futex, &accelrt_held, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
         pthread_mutex_unlock(&accelrt_one_end);
     }
     static void accelrt_begin_asking_anew(void) {
-        /* At import, and in a forked child, whose one thread is inside nothing. */
-        for (accelrt_asker *asker = accelrt_askers; asker != NULL; asker = asker->next) {
-            asker->inside = 0;
-            asker->taken = asker == accelrt_me;
-        }
-        accelrt_ending = 0;
+        /* At import, and in a forked child, where no capture ends. */
+        accelrt_open_slots();
+        accelrt_held = accelrt_slots_fenced ? accelrt_needs_fence : 0;
         accelrt_sleepers = 0;
         pthread_mutex_init(&accelrt_one_end, NULL);
-        pthread_mutex_init(&accelrt_end_lock, NULL);
-        pthread_cond_init(&accelrt_end_over, NULL);
-        accelrt_fenced = accelrt_barrier(accelrt_barrier_register) != 0;
     }
-    static void accelrt_make_farewell(void) { pthread_key_create(&accelrt_farewell, accelrt_say_farewell); }
     """
-    Asker* enter_asking_here "accelrt_enter_asking" (bint may_wait) noexcept nogil
-    void leave_asking_here "accelrt_leave" (Asker* asker) noexcept nogil
+    Slot* enter_asking_here "accelrt_enter_asking" (bint may_wait) noexcept nogil
+    void leave_asking_here "accelrt_leave_asking" (Slot* asker) noexcept nogil
     bint try_asking_here "accelrt_try_asking" () noexcept nogil
-    Asker* this_asker "accelrt_me"
-    int ending "accelrt_ending"
+    int held "accelrt_held"
+    int ENDS "accelrt_ends"
     int load_flag "__atomic_load_n" (int* flag, int order) noexcept nogil
     int ACQUIRE "__ATOMIC_ACQUIRE"
     void await_askers "accelrt_await_askers" () noexcept nogil
     void begin_end "accelrt_begin_end" () noexcept nogil
     void finish_end "accelrt_finish_end" () noexcept nogil
     void begin_asking_anew "accelrt_begin_asking_anew" () noexcept nogil
-    void make_farewell "accelrt_make_farewell" () noexcept nogil
 
 cdef Table guarded_table
 cdef Table* inner = NULL    # the driver's, under the guard
@@ -271,11 +228,11 @@ cdef Table* guard_table(Table* table, Table* blank) noexcept nogil:
     return &guarded_table
 
 
-cdef Asker* enter_asking(bint may_wait) noexcept nogil:
+cdef Slot* enter_asking(bint may_wait) noexcept nogil:
     return enter_asking_here(may_wait)
 
 
-cdef void leave_asking(Asker* asker) noexcept nogil:
+cdef void leave_asking(Slot* asker) noexcept nogil:
     leave_asking_here(asker)
 
 
@@ -284,11 +241,11 @@ cdef bint try_asking() noexcept nogil:
 
 
 cdef void stop_asking() noexcept nogil:
-    leave_asking_here(this_asker)
+    leave_asking_here(my_slot)
 
 
 cdef bint is_ending() noexcept nogil:
-    return load_flag(&ending, ACQUIRE) != 0
+    return (load_flag(&held, ACQUIRE) & ENDS) != 0
 
 
 # --- what may be asked, and what is answered ------------------------------------------------------------------
@@ -412,7 +369,6 @@ cdef void begin_anew() noexcept nogil:
     begin_asking_anew()
 
 
-make_farewell()
 begin_anew()
 pthread_atfork(NULL, NULL, &begin_anew)
 

@@ -121,7 +121,7 @@ def guarded(row: Row) -> str:
         call = f"    begin_end()\n    code = inner.{row.name}({row.names})\n"
     else:
         may_wait = MAY_WAIT.match(row.name) is not None
-        before, after = f"cdef Asker* asker = enter_asking({may_wait})", "leave_asking(asker)"
+        before, after = f"cdef Slot* asker = enter_asking_here({may_wait})", "leave_asking_here(asker)"
         call = f"    cdef int code = inner.{row.name}({row.names})\n"
     return (
         f"cdef int guarded_{row.name}({row.signature}) noexcept nogil:\n"

@@ -9,6 +9,7 @@ from libc.string cimport memset
 
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
 from accelrt.core.locks cimport add_count, spin_lock, spin_unlock
+from accelrt.core.slots cimport Slot
 from accelrt.driver.capture_guard cimport count_out_capture, expect_capture
 cimport accelrt.driver.registry as registry
 from accelrt.graphs.nodes cimport instantiate
@@ -243,13 +244,15 @@ cdef int instantiate_graph(uintptr_t graph) noexcept nogil:
 
 cdef int launch_graph(uintptr_t graph, uintptr_t stream) noexcept nogil:
     cdef Graph* found = find(graph)
-    cdef long* section
+    cdef Slot* section
     cdef int code
     if found == NULL:
         return INVALID_HANDLE
     if found.state != READY:
         return ILLEGAL_STATE
     section = begin_nogil_use()
+    if section == NULL:
+        return NO_HOST_MEMORY
     if any_asleep() and is_pool_suspended(found.device, found.pool[0], found.pool[1]):
         code = SLEEPING
     else:

@@ -11,12 +11,12 @@
 # - sleep() waits until all uses begun before have ended (await_uses).
 #
 # Uses by Python code are records on their thread's stack, in a list that the GIL guards: two links, and no atomic
-# operation.  Uses by nogil code count themselves in `readers`.
+# operation.  Uses by nogil code are sections of their thread's slot (core/slots.pxd).
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF, Py_XDECREF
 from libc.stdint cimport uint64_t, uintptr_t
 
-from accelrt.core.readers cimport Readers, enter_readers, leave_readers
+from accelrt.core.slots cimport Slot, leave_slot
 from accelrt.memory.allocator.private.suspended cimport has_suspended_pools, is_suspended
 
 cdef extern from "Python.h":
@@ -43,7 +43,6 @@ cdef struct Door:       # under the GIL
     bint deferred         # whether Deferrals wait
 
 cdef Door door
-cdef Readers readers    # of nogil code
 
 # What is given back once uses under way have ended.
 cdef class Deferral:
@@ -143,12 +142,12 @@ cdef inline Deferral deferral_for(PyObject* owner):
 
 # --- nogil code: between the two stand the look, is_awake, and the driver's call ---
 
-cdef inline long* begin_nogil_use() noexcept nogil:
-    return enter_readers(&readers)
+# The answer is for end_nogil_use, on the same thread; NULL where there is no memory to begin one.  May nest.
+cdef Slot* begin_nogil_use() noexcept nogil
 
 
-cdef inline void end_nogil_use(long* section) noexcept nogil:
-    leave_readers(section)
+cdef inline void end_nogil_use(Slot* section) noexcept nogil:
+    leave_slot(section)
 
 
 cdef inline bint any_asleep() noexcept nogil:

@@ -2,7 +2,10 @@
 from cpython.object cimport PyObject
 from libc.stdint cimport uint64_t, uintptr_t
 
-from accelrt.core.readers cimport await_readers, forget_readers
+from accelrt.core.slots cimport (
+    Slot, enter_inner, enter_outermost, fence_slots, first_slot, has_left, my_slot, open_slots, section_of, slots_fenced,
+    take_slot,
+)
 from accelrt.memory.allocator.private.suspended cimport is_of_suspended, refuse_suspended
 
 cdef extern from "Python.h":
@@ -11,14 +14,49 @@ cdef extern from "Python.h":
 cdef extern from "<unistd.h>" nogil:
     int usleep(unsigned int us)
 
+cdef extern from "<sched.h>" nogil:
+    int sched_yield()
+
+cdef extern from *:
+    """
+    #define pass_barrier() __atomic_thread_fence(__ATOMIC_SEQ_CST)
+    #define likely_true(condition) __builtin_expect(!!(condition), 1)
+    """
+    void pass_barrier() noexcept nogil
+    bint likely_true(bint condition) noexcept nogil
+
 cdef extern from "<pthread.h>" nogil:
     int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept)
 
 cdef enum:
     PAUSE_US = 50  # most uses end within microseconds; what waits for a stream takes as long as that
+    SHORT = 100    # looks at a section before the thread yields
+    LONG = 10000   # looks before it sleeps between them
 
 cdef Deferral waiting = None  # the first of those that wait
 cdef Export* first_export = NULL
+
+
+# --- uses by nogil code --------------------------------------------------------------------------------------------
+
+cdef Slot* begin_nogil_use_slow() noexcept nogil:
+    # The thread's first use, or one within another.
+    cdef Slot* mine = my_slot
+    if mine == NULL:
+        mine = take_slot()
+    if mine != NULL and not enter_outermost(mine, 0):
+        enter_inner(mine)
+    pass_barrier()
+    return mine
+
+
+cdef Slot* begin_nogil_use() noexcept nogil:
+    cdef Slot* mine = my_slot
+    if likely_true(mine != NULL) and likely_true(enter_outermost(mine, 0)):
+        if slots_fenced:
+            pass_barrier()
+        return mine
+    return begin_nogil_use_slow()
 
 
 # --- frees ---------------------------------------------------------------------------------------------------------
@@ -110,12 +148,31 @@ cdef int refuse_inside(str call) except -1:
     return 0
 
 
+cdef void await_sections() noexcept nogil:
+    cdef Slot* slot
+    cdef uint64_t section
+    cdef int rounds
+    if not fence_slots():
+        return
+    slot = first_slot()
+    while slot != NULL:
+        section = section_of(slot) if slot != my_slot else 0
+        rounds = 0
+        while section and not has_left(slot, section):
+            rounds += 1
+            if rounds > LONG:
+                usleep(PAUSE_US)
+            elif rounds > SHORT:
+                sched_yield()
+        slot = slot.next
+
+
 cdef int await_uses(str call) except -1:
     cdef uint64_t last
     refuse_inside(call)
     last = door.serial
     with nogil:
-        await_readers(&readers)
+        await_sections()
     while is_under_way(last):
         with nogil:
             usleep(PAUSE_US)
@@ -180,7 +237,8 @@ cdef void forget_uses() noexcept nogil:
                 door.oldest = access
             door.newest = access
         access = after
-    forget_readers(&readers)
+    open_slots()
 
 
+open_slots()
 pthread_atfork(NULL, NULL, &forget_uses)

@@ -20,7 +20,8 @@ from libc.stdint cimport uintptr_t
 from libc.stdlib cimport calloc, free
 
 from accelrt.core.locks cimport pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock
-from accelrt.driver.capture_guard cimport Asker, enter_asking, leave_asking
+from accelrt.core.slots cimport Slot
+from accelrt.driver.capture_guard cimport enter_asking, leave_asking
 from accelrt.driver.cuda.types cimport (
     CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS, CU_GET_PROC_ADDRESS_LEGACY_STREAM, CUcontext, CUdevice,
     CUdevice_attribute, CUevent, CUlimit, CUuuid,
@@ -416,21 +417,21 @@ cdef void put_event(int device, uintptr_t event) noexcept nogil:
 # rows, held back while a capture ends
 
 cdef int query_event(int device, uintptr_t event) noexcept nogil:
-    cdef Asker* asker = enter_asking(False)
+    cdef Slot* asker = enter_asking(False)
     cdef int code = rows.event_query(device, event)
     leave_asking(asker)
     return code
 
 
 cdef int query_stream(int device, uintptr_t stream) noexcept nogil:
-    cdef Asker* asker = enter_asking(False)
+    cdef Slot* asker = enter_asking(False)
     cdef int code = rows.stream_query(device, stream)
     leave_asking(asker)
     return code
 
 
 cdef int record_stream(int device, uintptr_t event, uintptr_t stream) noexcept nogil:
-    cdef Asker* asker = enter_asking(False)
+    cdef Slot* asker = enter_asking(False)
     cdef int code = rows.event_record(device, event, stream)
     leave_asking(asker)
     return code
@@ -469,7 +470,7 @@ cdef int synchronize_stream(int device, uintptr_t stream) noexcept nogil:
 
 cdef int record_device(int device, uintptr_t event) noexcept nogil:
     # Names all streams of the device.
-    cdef Asker* asker = enter_asking(False)
+    cdef Slot* asker = enter_asking(False)
     cdef CUcontext primary = NULL
     cdef bint pushed = False
     cdef int code = primary_of(device, &primary)

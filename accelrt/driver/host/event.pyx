@@ -4,7 +4,8 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
-from accelrt.driver.capture_guard cimport Asker, enter_asking, leave_asking
+from accelrt.core.slots cimport Slot
+from accelrt.driver.capture_guard cimport enter_asking, leave_asking
 from accelrt.driver.host.capture cimport add_node, break_capture, capture_of, check_implicit, check_unsafe, join
 from accelrt.driver.host.frontier cimport clear_frontier, copy_frontier
 from accelrt.driver.host.queue cimport (
@@ -314,7 +315,7 @@ cdef int ask_captured(uint64_t id) noexcept nogil:
 
 cdef int ask_event(uintptr_t event, bint wait) noexcept nogil:
     # A wait's question is held back while a capture ends, and the wait itself is not.
-    cdef Asker* asker = enter_asking(False) if wait else NULL
+    cdef Slot* asker = enter_asking(False) if wait else NULL
     cdef HostEvent* found
     cdef Ticket* ticket = NULL
     cdef uint64_t number

@@ -3,7 +3,8 @@ from libc.stdint cimport uintptr_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
-from accelrt.driver.capture_guard cimport Asker, enter_asking, leave_asking
+from accelrt.core.slots cimport Slot
+from accelrt.driver.capture_guard cimport enter_asking, leave_asking
 from accelrt.driver.host.capture cimport abandon, add_node, break_capture, check_device, check_implicit, check_unsafe
 from accelrt.driver.host.queue cimport (
     CALL, COPY, COPY_3D, DST_KNOWN, FILL, SRC_KNOWN, HostStream, Side, Ticket, Work, add_stream, drain_device, drop_stream,
@@ -314,7 +315,7 @@ cdef int stream_query(int device, uintptr_t stream) noexcept nogil:
 cdef int stream_synchronize(int device, uintptr_t stream) noexcept nogil:
     # The look is held back while a capture ends, the wait is not.
     cdef Ticket* ticket = NULL
-    cdef Asker* asker
+    cdef Slot* asker
     cdef int code = gate(device)
     if code:
         return code
