@@ -41,7 +41,7 @@ cdef bint is_asynchronous(Operand* side) except -1
 cdef bint may_capture(Stream stream) noexcept
 # Behind all of the caller's code: begins a use of one or two sides (accelrt/uses), origin may be NULL, once more sees that
 # what was given as dst and src has the memory that was read, and refuses memory that sleeps.  leave_use ends it.
-cdef int look_again(Operand* side, object source, str name) except -1
+cdef int look_again_slow(Operand* side, object source, str name) except -1
 cdef bint uses_owner(const Access* access, PyObject* owner) noexcept  # for begin_use, whose first is a tuple of memory
 cdef int refuse_sides(Access* access, Operand* to, Operand* origin) except -1
 # Waits for the stream.  host: the side in host memory, or NULL.  The rest is what the work uses.
@@ -79,6 +79,12 @@ cdef inline View read_operand(Operand* made, object source, str name, bint writa
             raise_scattered(source, name)
         return None
     return read_operand_slow(made, source, name, writable)
+
+
+cdef inline int look_again(Operand* side, object source, str name) except -1:
+    if type(source) is Buffer and (<Buffer>source).live and (<Buffer>source).ptr == side.address:
+        return 0
+    return look_again_slow(side, source, name)
 
 
 cdef inline int enter_use(Access* access, Operand* to, object dst, Operand* origin, object src) except -1:

@@ -170,7 +170,7 @@ cdef int read_array(Operand* made, Array array, str name, bint writable) except 
     return 0
 
 
-cdef int look_again(Operand* side, object source, str name) except -1:
+cdef int look_again_slow(Operand* side, object source, str name) except -1:
     # The caller's code, and other threads, may have freed it since it was read.
     if isinstance(source, Array):
         check_live(<Array>source, name)
