@@ -10,7 +10,7 @@ from accelrt.driver.host.capture cimport add_node, break_capture, capture_of, ch
 from accelrt.driver.host.frontier cimport clear_frontier, copy_frontier
 from accelrt.driver.host.queue cimport (
     RECORD, WAIT, Capture, HostEvent, HostStream, Plan, Ticket, Work, drop_ticket, drop_tickets, enqueue, find_stream,
-    follow_legacy_order, follow_shared, hold_ticket, lock, new_handle, note_beside_end, unlock, wait_for,
+    follow_legacy_order, follow_shared, hold_ticket, lock, new_handle, new_ticket, note_beside_end, unlock, wait_for,
 )
 from accelrt.driver.host.shared_event cimport (
     EVENT_FILE, SharedEvent, begin_record, complete_record, drop_shared_event, is_record_done, last_record,
@@ -111,10 +111,9 @@ cdef int record_now(HostEvent* event, HostStream* stream) noexcept nogil:
     cdef Ticket* ticket
     if code:
         return code
-    ticket = <Ticket*>calloc(1, sizeof(Ticket))
+    ticket = new_ticket()
     if ticket == NULL:
         return NO_HOST_MEMORY
-    ticket.holders = 1
     memset(&work, 0, sizeof(Work))
     work.kind = RECORD
     if event.shared != NULL:
@@ -294,11 +293,10 @@ cdef int tickets_for(const Plan* plan, void** out_tickets) noexcept nogil:
         if work.kind == WAIT:
             tickets[index] = hold_ticket(event.ticket) if event != NULL else NULL
             continue
-        tickets[index] = <Ticket*>calloc(1, sizeof(Ticket))
+        tickets[index] = new_ticket()
         if tickets[index] == NULL:
             abandon_tickets(plan, tickets)
             return NO_HOST_MEMORY
-        tickets[index].holders = 1
         if event != NULL:
             record_at_launch(event, tickets[index])
     return 0

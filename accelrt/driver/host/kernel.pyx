@@ -14,7 +14,7 @@ closed under no lock, since their initialisers may do anything.
 """
 from libc.stdint cimport uintptr_t
 from libc.stdio cimport snprintf
-from libc.stdlib cimport calloc, free
+from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset, strcmp, strlen
 
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
@@ -523,7 +523,7 @@ cdef int make_launch(
         size = function.offsets[index] + function.sizes[index]
     # One allocation: the launch, pointers, and what they point at, aligned as malloc's.
     size += sizeof(Launch) + count * sizeof(void*) + MOST_ALIGNED
-    made = <Launch*>calloc(1, size)
+    made = <Launch*>malloc(size)
     if made == NULL:
         return NO_HOST_MEMORY
     made.arguments = <void**>(made + 1)

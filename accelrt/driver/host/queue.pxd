@@ -2,7 +2,7 @@
 #
 # Work waits for tickets: a record makes one; waits, synchronisation and the legacy stream's implicit order hold it.
 from libc.stdint cimport uint64_t, uintptr_t
-from libc.stdlib cimport free
+from libc.stdlib cimport free, malloc
 from libc.string cimport memmove, memset
 
 from accelrt.driver.host.frontier cimport Frontier
@@ -200,6 +200,15 @@ cdef void drop_condition(Condition* condition) noexcept nogil
 cdef void drop_launch(Launch* launch) noexcept nogil
 cdef void drop_module(HostModule* module) noexcept nogil
 cdef HostModule* take_unused_modules() noexcept nogil  # for the caller to close, without the lock
+
+
+cdef inline Ticket* new_ticket() noexcept nogil:
+    # With one holder; NULL where there is no memory.  Not by calloc, which takes no block from the thread's own cache.
+    cdef Ticket* made = <Ticket*>malloc(sizeof(Ticket))
+    if made != NULL:
+        memset(made, 0, sizeof(Ticket))
+        made.holders = 1
+    return made
 
 
 cdef inline Ticket* hold_ticket(Ticket* ticket) noexcept nogil:

@@ -4,7 +4,7 @@ One lock guards every queue, and no work runs under it.  A worker sleeps on its 
 ends when nothing came for a while, so that idle streams cost no thread.
 """
 from libc.stdint cimport uint64_t
-from libc.stdlib cimport calloc, free
+from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memmove, memset
 
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
@@ -77,6 +77,7 @@ cdef enum:
     FIRST_HANDLE = 0x10000
     HANDLE_STEP = 16
     SHARED_ALIGNMENT = 64  # of a block's shared memory
+    MOST_SPARE = 1024      # operations that are kept to be used again, some 250 bytes each
 
 cdef pthread_mutex_t mutex
 cdef pthread_cond_t done            # a ticket was marked, or a queue drained
@@ -92,6 +93,8 @@ cdef long end_delay = 0             # microseconds within capture_end
 cdef long holding_ends = 0          # whether capture_end goes on only when it is 0 again
 cdef int held_ends = 0              # calls of capture_end that are held open; under the lock
 cdef size_t operations = 0
+cdef Operation* spare_operations = NULL  # to be used again; under the lock
+cdef int spare_count = 0
 
 
 cdef void queue_open(long delay_us, long end_delay_us) noexcept nogil:
@@ -343,19 +346,41 @@ cdef void unlink_working(HostStream* stream) noexcept nogil:
         stream.after.before = stream.before
 
 
+cdef Operation* take_operation() noexcept nogil:
+    # The thread that does the work gives back what another takes, which malloc's caches of threads would not pass on.
+    global spare_operations, spare_count
+    cdef Operation* found = spare_operations
+    if found == NULL:
+        return <Operation*>malloc(sizeof(Operation))
+    spare_operations = found.next
+    spare_count -= 1
+    return found
+
+
+cdef void give_operation(Operation* operation) noexcept nogil:
+    global spare_operations, spare_count
+    if spare_count == MOST_SPARE:
+        free(operation)
+        return
+    operation.next = spare_operations
+    spare_operations = operation
+    spare_count += 1
+
+
 cdef int enqueue(HostStream* stream, const Work* work, Ticket* ticket, void* staged) noexcept nogil:
     global operations
-    cdef Operation* made = <Operation*>calloc(1, sizeof(Operation))
+    cdef Operation* made = take_operation()  # all of it is written below
     if made == NULL:
         return NO_HOST_MEMORY
     if not stream.busy:
         if start(serve, stream):
-            free(made)
+            give_operation(made)
             return NO_HOST_MEMORY
         stream.busy = True
     made.work = work[0]
     made.ticket = hold_ticket(ticket)
     made.staged = staged
+    made.next = NULL
     if work.plan != NULL:
         work.plan.holders += 1
     if work.launch != NULL:
@@ -377,11 +402,10 @@ cdef Ticket* mark(HostStream* stream, int* out_code) noexcept nogil:
     out_code[0] = 0
     if stream.head == NULL:
         return NULL
-    ticket = <Ticket*>calloc(1, sizeof(Ticket))
+    ticket = new_ticket()
     if ticket == NULL:
         out_code[0] = NO_HOST_MEMORY
         return NULL
-    ticket.holders = 1
     memset(&work, 0, sizeof(Work))
     work.kind = RECORD
     out_code[0] = enqueue(stream, &work, ticket, NULL)
@@ -443,7 +467,7 @@ cdef void* watch_shared(void* ticket_) noexcept nogil:
 
 
 cdef Ticket* follow_shared(SharedEvent* event, uint64_t number) noexcept nogil:
-    cdef Ticket* ticket = <Ticket*>calloc(1, sizeof(Ticket))
+    cdef Ticket* ticket = new_ticket()
     if ticket == NULL:
         return NULL
     event.holders += 1
@@ -541,7 +565,7 @@ cdef void finish(HostStream* stream) noexcept nogil:
     drop_plan(head.work.plan)
     drop_launch(head.work.launch)
     free(head.staged)
-    free(head)
+    give_operation(head)
     pthread_cond_broadcast(&done)
 
 
