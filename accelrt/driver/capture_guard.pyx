@@ -26,7 +26,6 @@ cdef extern from "<pthread.h>" nogil:
 
 cdef extern from *:
     """
-    #include <limits.h>
     #if defined(__x86_64__) || defined(__i386__)
     #define accelrt_pause() __builtin_ia32_pause()
     #else
@@ -108,6 +107,7 @@ cdef void leave_wait() noexcept nogil:
 # one has patience, not for ever: such a call has looked at the capture long before, at its begin.
 cdef extern from *:
     """
+    #include <limits.h>
     #include <linux/futex.h>
     #include <sched.h>
     #include <time.h>

@@ -16,12 +16,12 @@ from accelrt.graphs.nodes cimport instantiate
 from accelrt.memory.allocator.private.routes cimport (
     begin_capture_on, end_capture, expect_idle, hide_replays, release_pool, retain_pool,
 )
-from accelrt.memory.allocator.private.suspended cimport is_pool_suspended
+from accelrt.memory.allocator.private.suspended cimport has_suspended_pools, is_pool_suspended
 from accelrt.runtime.release_queue cimport (
     GRAPH, GRAPH_EXEC, drain_too, end_capture as end_on_driver, end_capture_again, follow_capture, give_back,
 )
 from accelrt.status cimport FORKED, ILLEGAL_STATE, INVALID_HANDLE, NO_HOST_MEMORY, SLEEPING
-from accelrt.uses.access cimport any_asleep, begin_nogil_use, end_nogil_use
+from accelrt.uses.access cimport begin_nogil_use, end_nogil_use
 
 cdef extern from "<pthread.h>" nogil:
     int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept)
@@ -253,7 +253,7 @@ cdef int launch_graph(uintptr_t graph, uintptr_t stream) noexcept nogil:
     section = begin_nogil_use()
     if section == NULL:
         return NO_HOST_MEMORY
-    if any_asleep() and is_pool_suspended(found.device, found.pool[0], found.pool[1]):
+    if has_suspended_pools() and is_pool_suspended(found.device, found.pool[0], found.pool[1]):
         code = SLEEPING
     else:
         code = registry.active().graph_launch(found.device, found.raw_exec, stream)

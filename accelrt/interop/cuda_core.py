@@ -161,7 +161,7 @@ class _Resource:
 
 
 def _for_free(owned: dict[int, Owned[int]], ordinal: int) -> Callable[..., tuple[Any, ...]]:
-    """What prepares to give memory of a resource back; called again where that is interrupted."""
+    """A function that prepares to give memory of a resource back, called again where it is interrupted."""
 
     def prepare(ptr: Any, size: int, stream: Any = None) -> tuple[Any, ...]:
         address = int(ptr)

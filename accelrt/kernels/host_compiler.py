@@ -63,7 +63,7 @@ class Compiler(NamedTuple):
 
 
 class Language(NamedTuple):
-    """What is asked of a compiler of C, or of C++.
+    """A language of kernels' texts, and its compilers.
 
     Attributes:
         names: tuple of str, of compilers, the one to take first.  flags: tuple of str.
@@ -96,7 +96,7 @@ LANGUAGES = {
         "{names} is in PATH; install one, such as the package g++ of Debian and Ubuntu, or gcc-c++ of Fedora",
     ),
 }
-_found: dict[str, Compiler] = {}  # by language
+_compilers: dict[str, Compiler] = {}  # by language
 
 
 def find_compiler(language: str) -> Compiler:
@@ -105,16 +105,16 @@ def find_compiler(language: str) -> Compiler:
     Raises:
         CompilerNotFoundError: there is none.
     """
-    found = _found.get(language)
-    if found is None:
+    compiler = _compilers.get(language)
+    if compiler is None:
         wanted = LANGUAGES[language]
         path = first_in_path(wanted.names)
         if path is None:
             raise CompilerNotFoundError(wanted.lack.format(names=", ".join(wanted.names)))
         is_clang = "clang" in os.path.basename(os.path.realpath(path))
         flags = wanted.flags if is_clang else wanted.flags + wanted.gcc_flags
-        found = _found[language] = Compiler(path, flags, stamp_of(path) + header_digest())
-    return found
+        compiler = _compilers[language] = Compiler(path, flags, stamp_of(path) + header_digest())
+    return compiler
 
 
 def first_in_path(names: Sequence[str]) -> str | None:

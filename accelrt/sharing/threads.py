@@ -6,6 +6,8 @@ import threading
 import time
 import warnings
 
+from accelrt.errors import CudaError
+
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -14,7 +16,6 @@ __all__ = ["Service", "report"]
 
 FIRST_PAUSE = 0.001  # seconds after an exception; each further one doubles it
 LONGEST_PAUSE = 1.0
-DEINITIALIZED = 4  # CudaError.code of a driver that is shut down
 
 _reported: set[tuple[str, type, object]] = set()
 
@@ -25,7 +26,7 @@ def report(what: str, error: BaseException) -> None:
     A driver that the process's end has closed is no news: threads may look at it once more.
     """
     try:
-        if getattr(error, "code", None) == DEINITIALIZED:
+        if isinstance(error, CudaError) and error.name == "DEINITIALIZED":
             return
         kind = (what, type(error), getattr(error, "errno", None) or getattr(error, "code", None))
         if kind in _reported:

@@ -150,9 +150,5 @@ cdef inline void end_nogil_use(Slot* section) noexcept nogil:
     leave_slot(section)
 
 
-cdef inline bint any_asleep() noexcept nogil:
-    return has_suspended_pools()
-
-
 cdef inline bint is_awake(uintptr_t address) noexcept nogil:
-    return not any_asleep() or not is_suspended(address)
+    return not has_suspended_pools() or not is_suspended(address)

@@ -4,7 +4,7 @@ import os
 
 import numpy as np
 import pytest
-from child import in_child
+from child import in_child, tell_loss
 from device_arrays import read, to_device
 
 import accelrt
@@ -267,12 +267,7 @@ def test_what_cannot_be_compiled_is_told_with_its_place(source, said):
 def launch_alone(source):
     array = accelrt.zeros(64, "i4")
     kernel = accelrt.compile(source, cache=False).function("k")
-    try:
-        kernel[2, 32](array)
-        accelrt.synchronize()
-    except accelrt.CudaError as error:
-        print("told", error.name)
-        os._exit(0)  # the device is lost, and with it what an end would give back
+    tell_loss(lambda: kernel[2, 32](array))
 
 
 @pytest.mark.host

@@ -5,7 +5,7 @@ import threading
 
 import numpy as np
 import pytest
-from child import in_child, wrap_host
+from child import in_child, settle, wrap_host
 
 import accelrt
 
@@ -175,8 +175,7 @@ def streams_after_refusals():
 
     def settled():
         works_again()
-        accelrt.synchronize()
-        accelrt.empty_cache()
+        settle()
         return host.live_objects()["streams"]
 
     before = settled()

@@ -125,6 +125,21 @@ def waits():
     return counts["event_synchronize"] + counts["device_synchronize"] + counts["memory_free"]
 
 
+def tell_loss(work):
+    """Calls a function whose work loses the device, tells the error's name, and ends the process.
+
+    Nothing is given back, for what is on a lost device never comes back.
+    """
+    import accelrt
+
+    try:
+        work()
+        accelrt.synchronize()
+    except accelrt.CudaError as error:
+        print("told", error.name, flush=True)
+        os._exit(0)
+
+
 def settle():
     """Waits for all work, and gives back what it kept.
 

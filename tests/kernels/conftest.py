@@ -1,9 +1,9 @@
 """One module of kernels: PTX on a GPU, a shared object that the C compiler made on the host device."""
 
-import gc
 import os
 
 import pytest
+from child import settle
 from kernel_sources import image_for
 
 import accelrt
@@ -46,10 +46,6 @@ def _no_module_left(_nothing_left_behind, request):
 
     for name in ("number", "saxpy"):  # which pytest holds until all teardowns are over
         request.node.funcargs.pop(name, None)
-    gc.collect()
-    for ordinal in range(accelrt.device_count()):
-        accelrt.synchronize(ordinal)
     forget_kernels()
-    accelrt.empty_cache()  # tries again what a stream's work held
-    accelrt.synchronize()
+    settle()
     assert host.live_objects()["modules"] <= before  # of kernels that other tests had compiled

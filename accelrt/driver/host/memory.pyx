@@ -606,12 +606,12 @@ cdef int memory_access(uintptr_t address, size_t size, int device) noexcept nogi
 
 
 cdef uint64_t devices_with_access(uintptr_t address) noexcept nogil:
-    cdef const Range* found
+    cdef const Range* page
     cdef uint64_t devices = 0
     lock_memory()
-    found = containing(memory, address)
-    if found != NULL and found.kind == MAPPED:
-        devices = found.open_to
+    page = containing(memory, address)
+    if page != NULL and page.kind == MAPPED:
+        devices = page.open_to
     unlock_memory()
     return devices
 

@@ -349,12 +349,12 @@ cdef void unlink_working(HostStream* stream) noexcept nogil:
 cdef Operation* take_operation() noexcept nogil:
     # The thread that does the work gives back what another takes, which malloc's caches of threads would not pass on.
     global spare_operations, spare_count
-    cdef Operation* found = spare_operations
-    if found == NULL:
+    cdef Operation* spare = spare_operations
+    if spare == NULL:
         return <Operation*>malloc(sizeof(Operation))
-    spare_operations = found.next
+    spare_operations = spare.next
     spare_count -= 1
-    return found
+    return spare
 
 
 cdef void give_operation(Operation* operation) noexcept nogil:
