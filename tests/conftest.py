@@ -161,11 +161,14 @@ def full():
 
     total = accelrt.mem_get_info()[1]
     accelrt.set_per_process_memory_fraction((32 << 20) / total, 0)
-    blocks = [accelrt.caching_allocator_alloc(2 << 20, 0) for _ in range(16)]
-    yield blocks
-    accelrt.set_per_process_memory_fraction(1.0, 0)
-    for address in blocks:
-        accelrt.caching_allocator_delete(address)
+    blocks = []
+    try:
+        blocks += (accelrt.caching_allocator_alloc(2 << 20, 0) for _ in range(16))
+        yield blocks
+    finally:
+        accelrt.set_per_process_memory_fraction(1.0, 0)
+        for address in blocks:
+            accelrt.caching_allocator_delete(address)
 
 
 @pytest.hookimpl(optionalhook=True)

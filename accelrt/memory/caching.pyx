@@ -9,7 +9,7 @@ import numbers
 from cpython.exc cimport PyErr_Clear, PyErr_SetObject, PyErr_WriteUnraisable
 from cpython.long cimport PyLong_CheckExact
 from cpython.ref cimport PyObject, Py_DECREF, Py_INCREF
-from libc.stdint cimport SIZE_MAX, uint64_t
+from libc.stdint cimport uint64_t
 
 from accelrt.core.integers cimport checked_address_int, exact_int
 from accelrt.devices.device cimport await_device, current_ordinal, ordinal_of, this_thread
@@ -28,6 +28,7 @@ from accelrt.memory.allocator.pool cimport (
 )
 from accelrt.memory.allocator.private.suspended cimport has_suspended_pools, sweep_suspended
 from accelrt.memory.allocator.read_stats cimport allocated_bytes, limit_of, reserved_bytes
+from accelrt.memory.allocator.pool_settings cimport limit_of_fraction
 from accelrt.memory.allocator.sizes cimport ROUND_LIMIT
 from accelrt.memory.allocator.types cimport Pool
 cimport accelrt.memory.backends.callbacks as callbacks
@@ -549,7 +550,7 @@ def set_per_process_memory_fraction(fraction, device=None):
     with nogil:
         code = registry.active().device_memory(ordinal, &total)
         if code == 0:
-            limit = SIZE_MAX if share == 1 else <size_t>(share * total)
+            limit = limit_of_fraction(share, total)
             code = set_limit(ordinal, limit)
     if code:
         raise_status(code, "set_per_process_memory_fraction", ("fraction", share, "device", ordinal))

@@ -4,6 +4,7 @@ import ctypes
 
 import numpy as np
 import pytest
+from child import in_child
 
 import accelrt
 from accelrt import memory
@@ -221,6 +222,18 @@ def test_numpys_ints_are_ints(kind):
 def test_numpys_floats_are_fractions(fraction):
     memory.set_per_process_memory_fraction(fraction)
     memory.set_per_process_memory_fraction(1.0)
+
+
+def fraction_of_bytes():
+    total, nbytes = accelrt.mem_get_info()[1], 32 << 20
+    assert int(nbytes / total * total) == nbytes - 1
+    memory.set_per_process_memory_fraction(nbytes / total)
+    assert memory.get_per_process_memory_fraction() * total == nbytes
+
+
+@pytest.mark.own_process
+def test_a_fraction_made_of_bytes_allows_all_of_them():
+    in_child(fraction_of_bytes, ACCELRT_HOST_MEMORY="85016772608")
 
 
 @pytest.mark.parametrize("fraction", ["0.5", True, None, 1j, np.True_], ids=repr)

@@ -203,7 +203,7 @@ def test_templates_are_instantiated_by_name_expressions():
         assert (read(one) == 4).all()
         assert (read(other) == -2 * np.arange(5)).all()
         with pytest.raises(
-            accelrt.CudaError, match=r'no kernel of that name; declare one in CUDA C extern "C"'
+            accelrt.CudaError, match=r'no kernel of that name; .*declare (it|one in CUDA C) extern "C"'
         ):
             module.function("missing")
 

@@ -128,7 +128,7 @@ INTRINSICS = {
     "__brev(1u)": 0x80000000,
     "(long long)__brevll(2ull)": 1 << 62,
     "__byte_perm(0x33221100u, 0x77665544u, 0x7250u)": 0x77225500,
-    "__byte_perm(0x80u, 0u, 0x8888u)": 0xFFFFFFFF,
+    "__byte_perm(0x80u, 0u, 0x8888u)": 0x80808080,
     "__mul24(-3, 5)": -15,
     "__umul24(0xFF000003u, 5u)": 15,
     "__mulhi(-(1 << 30), 12)": -3,

@@ -369,7 +369,7 @@ def test_garbage_in_place_of_an_unknown_owner_is_an_error(mortal):
     mortal.kill()
     wait_until(lambda: accelrt.ipc_collect() == 0)
     consumer._owners.pop(handle._place.name, None)
-    with claimed(handle._place.name), pytest.raises(RuntimeError, match=r"broke off \(AssertionError"):
+    with claimed(handle._place.name), pytest.raises(RuntimeError, match=r"broke off \(A\w+Error: .*garbage"):
         handle.open()
     consumer._owners.pop(handle._place.name, None)
 

@@ -141,12 +141,12 @@ accelrt_inline unsigned long long __brevll(unsigned long long x) {
 accelrt_inline unsigned int __brev(unsigned int x) { return (unsigned int)(__brevll(x) >> 32); }
 accelrt_inline unsigned int __byte_perm(unsigned int x, unsigned int y, unsigned int selector) {
     const unsigned long long bytes = (unsigned long long)y << 32 | x;
-    unsigned int made = 0;
+    unsigned int chosen = 0;
     for (int k = 0; k < 4; k++) {
-        const unsigned int choice = selector >> 4 * k, byte = (unsigned int)(bytes >> 8 * (choice & 7)) & 0xff;
-        made |= (choice & 8 ? (byte & 0x80 ? 0xffu : 0u) : byte) << 8 * k;
+        const unsigned int place = selector >> 4 * k & 7;  // a GPU does not look at the fourth bit (seen on an H100)
+        chosen |= ((unsigned int)(bytes >> 8 * place) & 0xff) << 8 * k;
     }
-    return made;
+    return chosen;
 }
 accelrt_inline unsigned int __funnelshift_l(unsigned int low, unsigned int high, unsigned int shift) {
     return (unsigned int)(((unsigned long long)high << 32 | low) << (shift & 31) >> 32);

@@ -16,6 +16,7 @@ from accelrt.memory.allocator.exclusive cimport lock_all, unlock_all
 from accelrt.memory.allocator.history_types cimport Event
 from accelrt.memory.allocator.metadata cimport gone
 from accelrt.memory.allocator.pool_settings cimport store_flag, store_steps
+from accelrt.memory.allocator.pool_settings cimport limit_of_fraction
 from accelrt.memory.allocator.sizes cimport GRANULE
 from accelrt.memory.allocator.types cimport HEAP_SLOTS, MAX_PROBES, Heap
 from accelrt.memory.backends.external_pool cimport external_attach
@@ -106,7 +107,7 @@ cdef void take_settings(Pool* pool) noexcept nogil:
     pool.limit = SIZE_MAX
     reset_budget(pool)
     if wanted.fraction < 1 and pool.table.device_memory(pool.device, &total) == 0:
-        pool.limit = <size_t>(wanted.fraction * total)
+        pool.limit = limit_of_fraction(wanted.fraction, total)
     if not wanted.virtual_memory:
         return
     if pool.table.granularity(pool.device, &granule) or granule == 0:

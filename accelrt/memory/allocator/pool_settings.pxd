@@ -1,5 +1,5 @@
 # A pool's settings, and how the fast path reads them: without a lock.
-from libc.stdint cimport uint64_t
+from libc.stdint cimport SIZE_MAX, uint64_t
 
 from accelrt.memory.allocator.sizes cimport UNIT, round_up
 
@@ -42,3 +42,8 @@ cdef inline size_t rounded(const PoolSettings* settings, size_t size) noexcept n
     if steps > 1 and size > UNIT * steps:
         return round_up(size, (<size_t>1 << power) // steps)
     return round_up(size, UNIT)
+
+
+cdef inline size_t limit_of_fraction(double fraction, size_t total) noexcept nogil:
+    # To the nearest byte, so that n / total allows n bytes; all of a device is no limit.
+    return SIZE_MAX if fraction == 1 else <size_t>(fraction * total + 0.5)

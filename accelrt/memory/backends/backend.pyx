@@ -7,7 +7,7 @@ direction, this module's file is such a library: it exports accelrt's pool in th
 """
 import os
 
-from libc.stdint cimport SIZE_MAX, uintptr_t
+from libc.stdint cimport uintptr_t
 from libc.stdio cimport fprintf, stderr
 from libc.stdlib cimport calloc, free
 
@@ -20,6 +20,7 @@ from accelrt.errors import ArgumentTypeError, NotSupportedError
 from accelrt.memory.allocator.device_pools cimport MAX_DEVICES, pool_if_made
 from accelrt.memory.allocator.pool cimport use_on
 cimport accelrt.memory.allocator.pool as native
+from accelrt.memory.allocator.pool_settings cimport limit_of_fraction
 from accelrt.memory.allocator.private.private_types cimport Source
 from accelrt.memory.allocator.read_stats cimport allocated_bytes, reserved_bytes
 from accelrt.memory.allocator.types cimport Pool
@@ -474,7 +475,7 @@ cdef void torch_memory_fraction(double fraction, int device) noexcept nogil:
     if code == 0:
         code = registry.active().device_memory(device, &total)
     if code == 0:
-        code = native.set_limit(device, SIZE_MAX if fraction == 1 else <size_t>(fraction * total))
+        code = native.set_limit(device, limit_of_fraction(fraction, total))
     if code:
         complain("accelrt_torch_memory_fraction", device, code)
 

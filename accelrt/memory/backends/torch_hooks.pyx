@@ -33,6 +33,7 @@ from accelrt.memory.allocator.private.routes cimport (
     retain_pool,
 )
 from accelrt.memory.allocator.read_stats cimport active_bytes, allocated_bytes, largest_free, limit_of, reserved_bytes
+from accelrt.memory.allocator.pool_settings cimport limit_of_fraction
 from accelrt.memory.allocator.types cimport Pool
 from accelrt.memory.host.pool cimport record_deferred_pinned
 from accelrt.status cimport (
@@ -225,7 +226,7 @@ cdef void hook_memory_fraction(double fraction, int device) noexcept nogil:
     if code == 0:
         code = registry.active().device_memory(device, &total)
     if code == 0:
-        code = set_limit(device, SIZE_MAX if fraction == 1 else <size_t>(fraction * total))
+        code = set_limit(device, limit_of_fraction(fraction, total))
     enter_gil(state)
     if code:
         complain("set_per_process_memory_fraction for torch", device, code)

@@ -7,7 +7,7 @@ from accelrt.memory.allocator.device_pools cimport (
     MAX_DEVICES, pool_if_made, replace_settings, want_level, want_settings,
 )
 from accelrt.memory.allocator.exclusive cimport lock_all, unlock_all
-from accelrt.memory.allocator.pool_settings cimport PoolSettings
+from accelrt.memory.allocator.pool_settings cimport PoolSettings, limit_of_fraction
 from accelrt.memory.allocator.types cimport Pool
 from accelrt.memory.backends.external_pool cimport choose, chosen_backend, cuda_malloc_async_backend
 from accelrt.memory.backends.external_types cimport Backend
@@ -40,7 +40,7 @@ cdef void update_pool(Pool* pool, const PoolSettings* wanted, bint limits) noexc
     lock_all(pool)
     replace_settings(pool, wanted)
     if limits and pool.table.device_memory(pool.device, &total) == 0:
-        pool.limit = SIZE_MAX if wanted.fraction == 1 else <size_t>(wanted.fraction * total)
+        pool.limit = limit_of_fraction(wanted.fraction, total)
     unlock_all(pool, NULL)
 
 
