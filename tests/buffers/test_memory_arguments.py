@@ -228,7 +228,7 @@ def fraction_of_bytes():
     total, nbytes = accelrt.mem_get_info()[1], 32 << 20
     assert int(nbytes / total * total) == nbytes - 1
     memory.set_per_process_memory_fraction(nbytes / total)
-    assert memory.get_per_process_memory_fraction() * total == nbytes
+    assert round(memory.get_per_process_memory_fraction() * total) == nbytes
 
 
 @pytest.mark.own_process
