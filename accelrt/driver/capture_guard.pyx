@@ -8,6 +8,7 @@ from libc.stdint cimport uint64_t
 from accelrt.core.locks cimport (
     add_count, load_count, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock, store_count,
 )
+from accelrt.core.process cimport FORK_GATE, at_fork
 from accelrt.core.slots cimport Slot, my_slot
 from accelrt.driver.table cimport CAPTURE_NONE, CAPTURE_RELAXED, host_fn
 from accelrt.status cimport (
@@ -22,7 +23,6 @@ cdef extern from "<pthread.h>" nogil:
     int pthread_cond_init(pthread_cond_t* condition, void* attributes)
     int pthread_cond_wait(pthread_cond_t* condition, pthread_mutex_t* mutex)
     int pthread_cond_broadcast(pthread_cond_t* condition)
-    int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept)
 
 cdef extern from *:
     """
@@ -370,7 +370,7 @@ cdef void begin_anew() noexcept nogil:
 
 
 begin_anew()
-pthread_atfork(NULL, NULL, &begin_anew)
+at_fork("driver.capture_guard", FORK_GATE, NULL, NULL, &begin_anew)
 
 
 # --- a thread's capture mode around calls that a driver refuses beside a capture --------------------------

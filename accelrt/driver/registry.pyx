@@ -9,13 +9,12 @@ import importlib
 from libc.string cimport memset
 from libc.stdint cimport uint64_t, uintptr_t
 
+from accelrt.core.process cimport FORK_DRIVER, at_fork
+from accelrt.core.process import call_at_exit
 from accelrt.driver.capture_guard cimport guard_table
 from accelrt.driver.table cimport Table, TABLE_VERSION, host_fn
 from accelrt.driver.waiting cimport are_abandoned, begin_wait, drop_with_gil, end_wait, make_thread_state
 from accelrt.status cimport FORKED, INIT_FAILED, NOT_SUPPORTED, keep_init_error, raise_status, refuse_copy
-
-cdef extern from "<pthread.h>" nogil:
-    int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept)
 
 include "registry_rows.pxi"
 
@@ -618,7 +617,7 @@ cdef void forget_parking() noexcept nogil:
 
 cdef int set_up_faults() except -1:
     forget_parking()
-    pthread_atfork(NULL, NULL, &forget_parking)
+    at_fork("driver.registry.parking", FORK_DRIVER, NULL, NULL, &forget_parking)
     begin_table(&fault_table, b"faults")
     fill_fault(&fault_table)
     for index, name in enumerate(ROW_NAMES):
@@ -632,5 +631,6 @@ begin_table(&sentinel_table, b"sentinel")
 fill_sentinel(&sentinel_table)
 begin_table(&forked_table, b"forked")
 fill_forked(&forked_table)
-pthread_atfork(NULL, NULL, &after_fork_in_child)
+at_fork("driver.registry", FORK_DRIVER, NULL, NULL, &after_fork_in_child)
+call_at_exit("driver.registry", "driver", close_active)
 set_up_faults()

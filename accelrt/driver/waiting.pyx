@@ -2,12 +2,13 @@
 
 This is the one place that says how long to wait before looking again.
 """
-import os
 import threading
 
 from cpython.exc cimport PyErr_CheckSignals
 
 from accelrt.core.locks cimport pthread_mutex_lock, pthread_mutex_unlock
+from accelrt.core.process cimport FORK_THREAD_STATES, at_fork
+from accelrt.core.process import call_at_fork
 from accelrt.status cimport NOT_READY
 
 cdef extern from *:
@@ -210,20 +211,22 @@ cdef int poll_briefly(question ask, int device, uintptr_t handle) noexcept nogil
 # --- threads that come to run Python -------------------------------------------------------------------------
 
 # CPython makes a thread state under a lock of the runtime's and without the GIL, and before 3.12 a child that was forked
-# meanwhile waits for that lock for ever.  So accelrt makes them under a lock of its own too, which a fork takes.  They are
-# deleted with the GIL, which a thread that forks holds anyway.
+# meanwhile waits for that lock for ever.  So accelrt makes them under a lock of its own too, which a fork takes.  (Later
+# ones have the child renew the lock, or hold it in a fork themselves: then whoever makes a state waits for the fork, which
+# may not wait for him.)  They are deleted with the GIL, which a thread that forks holds anyway.
 cdef extern from *:
     """
     #include <pthread.h>
     #include <sched.h>
+    #define accelrt_guards_states (PY_VERSION_HEX < 0x030C0000)
     static pthread_mutex_t accelrt_making = PTHREAD_MUTEX_INITIALIZER;
 
     static int accelrt_make(void) {
         PyThreadState* made;
         if (PyGILState_GetThisThreadState() != NULL) return 0;
-        pthread_mutex_lock(&accelrt_making);
+        if (accelrt_guards_states) pthread_mutex_lock(&accelrt_making);
         made = PyThreadState_New(PyInterpreterState_Main());
-        pthread_mutex_unlock(&accelrt_making);
+        if (accelrt_guards_states) pthread_mutex_unlock(&accelrt_making);
         if (made == NULL) Py_FatalError("accelrt: the host has no memory for a thread state");
         return 1;
     }
@@ -232,6 +235,7 @@ cdef extern from *:
 
     static void accelrt_before_fork(void) {
         PyThreadState* held = NULL;
+        if (!accelrt_guards_states) return;
         for (int attempt = 0; attempt < 1000; attempt++) {
             if (pthread_mutex_trylock(&accelrt_making) == 0) return;
             sched_yield();
@@ -241,13 +245,14 @@ cdef extern from *:
         pthread_mutex_lock(&accelrt_making);
         if (held != NULL) PyEval_RestoreThread(held);
     }
-    static void accelrt_after_fork(void) { pthread_mutex_unlock(&accelrt_making); }
+    static void accelrt_after_fork(void) {
+        if (accelrt_guards_states) pthread_mutex_unlock(&accelrt_making);
+    }
     """
     bint make "accelrt_make" () noexcept nogil
     void drop "accelrt_drop" () noexcept
     void before_fork "accelrt_before_fork" () noexcept nogil
     void after_fork "accelrt_after_fork" () noexcept nogil
-    int pthread_atfork(void (*prepare)() noexcept nogil, void (*parent)() noexcept nogil, void (*child)() noexcept nogil)
 
 
 cdef bint make_thread_state() noexcept nogil:
@@ -266,5 +271,5 @@ def note_main_thread():
 
 
 note_main_thread()
-os.register_at_fork(after_in_child=note_main_thread)
-pthread_atfork(&before_fork, &after_fork, &after_fork)
+call_at_fork("driver.waiting", "main thread", child=note_main_thread)
+at_fork("driver.waiting", FORK_THREAD_STATES, &before_fork, &after_fork, &after_fork)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import atexit
 import importlib
 import os
 from _thread import RLock, get_ident
 
 from accelrt import env
-from accelrt.core import env_watch
+from accelrt.core import env_watch, process
 from accelrt.driver import registry
 from accelrt.errors import DeferredCudaCallError, DriverNotFoundError, ForkedError, describe_codes
 from accelrt.status import FORK_TEXT, describe, name_of, text_of
@@ -169,10 +168,7 @@ def open_driver(name: str) -> None:
         raise DriverNotFoundError(reason(name, code))
     _opened = name
     env_watch.remember(name)
-    atexit.unregister(registry.close_active)  # of an attempt that failed after this
-    atexit.register(registry.close_active)
-    atexit.unregister(apply.close)
-    atexit.register(apply.close)  # runs first
+    process.come_first_at_exit()
     for call in _when_opened:
         call()
     if name == "cuda" and not _warned_of_old:
@@ -255,7 +251,10 @@ def wait_before_fork() -> None:
 
 
 def go_on_in_parent() -> None:
-    _lock.release()
+    try:
+        _lock.release()
+    except RuntimeError:  # another thread has it: an interruption ended the wait
+        return
 
 
 def forget_in_child() -> None:
@@ -264,5 +263,5 @@ def forget_in_child() -> None:
     _initializing_thread = None
 
 
-os.register_at_fork(before=wait_before_fork, after_in_parent=go_on_in_parent, after_in_child=forget_in_child)
+process.call_at_fork("runtime.init", "initialisation", wait_before_fork, go_on_in_parent, forget_in_child)
 registry.on_first_use(init)

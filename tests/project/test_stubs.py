@@ -28,6 +28,7 @@ accelrt\.memory\.backends\.external_pool
 .*\.mempool\.REASONS
 accelrt\.memory\.BACKEND
 accelrt\.memory\.settings\.settings\.Settings\.([a-z]\w+|__getattr__)
+.*\.process\.PythonFunctions
 .*\.copy\.Operand
 .*\.array\.HostMemory
 .*\.mapping\.(Mapping|SharedBytes)\.__init__

@@ -3,6 +3,7 @@ from libc.stdint cimport uintptr_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
+from accelrt.core.process cimport FORK_HOST_DRIVER, at_fork
 from accelrt.core.slots cimport Slot
 from accelrt.driver.capture_guard cimport enter_asking, leave_asking
 from accelrt.driver.host.capture cimport abandon, add_node, break_capture, check_device, check_implicit, check_unsafe
@@ -353,7 +354,6 @@ cdef extern from *:
     """
     int read_state() noexcept nogil
     void write_state(int value) noexcept nogil
-    int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept) nogil
 
 cdef enum:
     CLOSED = -1  # other values: 0 is not open yet, n is open with n - 1 devices
@@ -412,4 +412,4 @@ cdef void shut_in_child() noexcept nogil:
     go_on()
 
 
-pthread_atfork(&hold_still, &go_on, &shut_in_child)
+at_fork("driver.host.stream", FORK_HOST_DRIVER, &hold_still, &go_on, &shut_in_child)

@@ -8,6 +8,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
 from accelrt.core.locks cimport pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock
+from accelrt.core.process cimport FORK_POOLS, at_fork
 cimport accelrt.driver.registry as registry
 from accelrt.memory.allocator.backing.pages cimport join_peers
 from accelrt.memory.allocator.backing.stitching cimport reset_budget
@@ -21,9 +22,6 @@ from accelrt.memory.allocator.sizes cimport GRANULE
 from accelrt.memory.allocator.types cimport HEAP_SLOTS, MAX_PROBES, Heap
 from accelrt.memory.backends.external_pool cimport external_attach
 from accelrt.status cimport INVALID_DEVICE, NO_DEVICE, NO_HOST_MEMORY
-
-cdef extern from "<pthread.h>" nogil:
-    int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept)
 
 cdef extern from *:
     """
@@ -242,4 +240,4 @@ cdef void prepare_module() noexcept nogil:
 
 
 prepare_module()
-pthread_atfork(NULL, NULL, &forget_pools)
+at_fork("memory.allocator.device_pools", FORK_POOLS, NULL, NULL, &forget_pools)

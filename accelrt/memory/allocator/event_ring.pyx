@@ -8,6 +8,7 @@ from libc.stdlib cimport calloc, malloc
 from libc.string cimport memcpy
 
 from accelrt.core.locks cimport spin_lock, spin_unlock
+from accelrt.core.process cimport FORK_POOLS, at_fork
 from accelrt.memory.allocator.history_types cimport (
     ALLOCATED, CLAIMED, CONTEXT_ALL, CONTEXT_ALLOC, CONTEXT_STATE, FREE_COMPLETED, FREE_REQUESTED, MAX_TAGS, REFUSED,
     SEGMENT_ALLOCATED, SEGMENT_MAPPED, STITCHED_TOGETHER,
@@ -44,9 +45,6 @@ cdef extern from *:
     int load_context(const History* history) noexcept nogil
     const History* load_history(History* const* place) noexcept nogil
     void store_history(History** place, History* history) noexcept nogil
-
-cdef extern from "<pthread.h>" nogil:
-    int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept)
 
 cdef Capture capture = NULL
 
@@ -346,4 +344,4 @@ cdef void reset_tag_peaks(History* history) noexcept nogil:
     spin_unlock(&history.lock)
 
 
-pthread_atfork(NULL, NULL, &forget_thread)
+at_fork("memory.allocator.event_ring", FORK_POOLS, NULL, NULL, &forget_thread)

@@ -7,6 +7,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
 from accelrt.core.locks cimport spin_lock, spin_unlock
+from accelrt.core.process cimport FORK_POOLS, at_fork
 cimport accelrt.driver.registry as registry
 from accelrt.memory.allocator.address_table cimport block_at
 from accelrt.memory.allocator.backing.pages cimport (
@@ -16,9 +17,6 @@ from accelrt.memory.allocator.device_pools cimport pool_if_made
 from accelrt.memory.allocator.exclusive cimport lock_all, unlock_all
 from accelrt.memory.allocator.types cimport LIVE, PLAIN, Block, Page, Pool, Segment
 from accelrt.status cimport NOT_ALLOCATED, NOT_SUPPORTED, NO_HOST_MEMORY, SLEEPING
-
-cdef extern from "<pthread.h>" nogil:
-    int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept)
 
 cdef struct Imported:
     uintptr_t address
@@ -243,4 +241,4 @@ cdef int copy_uses(uintptr_t address, StreamUse** out_uses) noexcept nogil:
     return code
 
 
-pthread_atfork(NULL, NULL, &forget_imported)
+at_fork("memory.allocator.interprocess", FORK_POOLS, NULL, NULL, &forget_imported)

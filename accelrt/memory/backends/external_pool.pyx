@@ -11,6 +11,7 @@ from accelrt.core.handle_map cimport map_find, map_insert, map_remove, map_reser
 from accelrt.core.locks cimport (
     pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_trylock, pthread_mutex_unlock,
 )
+from accelrt.core.process cimport FORK_POOLS, at_fork
 from accelrt.driver.capture_guard cimport (
     FAILED, GONE, enter_wait, go_relaxed, is_captured_event, is_capturing, leave_wait, meaning_of, record_behind,
     restore_mode,
@@ -28,9 +29,6 @@ from accelrt.status cimport (
     BROKEN, CAP_REACHED, ILLEGAL_STATE, INVALID_VALUE, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, NO_CAPTURE_MEMORY,
     NO_HOST_MEMORY, NO_STREAM_POOL, OUT_OF_MEMORY,
 )
-
-cdef extern from "<pthread.h>" nogil:
-    int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept)
 
 cdef extern from *:
     """
@@ -717,4 +715,4 @@ ordered.trim = ordered_trim
 ordered.read_reserved = read_reserved
 ordered.reset_reserved_peak = reset_reserved_peak
 forget_choice()
-pthread_atfork(NULL, NULL, &forget_choice)
+at_fork("memory.backends.external_pool", FORK_POOLS, NULL, NULL, &forget_choice)

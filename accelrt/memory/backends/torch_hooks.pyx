@@ -18,6 +18,7 @@ from accelrt.core.locks cimport (
     add_count, load_count, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock,
     store_count,
 )
+from accelrt.core.process cimport FORK_POOLS, at_fork
 from accelrt.driver.capture_guard cimport count_out_told_capture, expect_told_capture
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport CAPTURE_ACTIVE, CAPTURE_NONE
@@ -46,9 +47,6 @@ cdef extern from "Python.h" nogil:
     int PyGILState_Check()
     void PyEval_RestoreThread(void* state)
     void* PyEval_SaveThread()
-
-cdef extern from "<pthread.h>" nogil:
-    int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept)
 
 # --- what torch calls ----------------------------------------------------------------------------------------
 
@@ -510,7 +508,7 @@ cdef void forget_uses() noexcept nogil:
 
 
 forget_uses()
-pthread_atfork(NULL, NULL, &forget_uses)
+at_fork("memory.backends.torch_hooks", FORK_POOLS, NULL, NULL, &forget_uses)
 hooks.alloc = hook_alloc
 hooks.free = hook_free
 hooks.record_stream = hook_record_stream

@@ -9,6 +9,7 @@ from libc.string cimport memset
 
 from accelrt.core.handle_map cimport map_find
 from accelrt.core.locks cimport pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, spin_lock, spin_unlock
+from accelrt.core.process cimport FORK_POOLS, at_fork
 from accelrt.driver.capture_guard cimport enter_wait, leave_wait
 from accelrt.memory.allocator.event_queue cimport Entry, Queue, next_filled
 from accelrt.memory.allocator.metadata cimport heap_stream
@@ -22,9 +23,6 @@ from accelrt.memory.host.heap cimport (
     wait_all, watch, watching,
 )
 from accelrt.status cimport FORKED, INVALID_DEVICE, NOT_ALLOCATED, NOT_READY, NO_HOST_MEMORY, OUT_OF_MEMORY
-
-cdef extern from "<pthread.h>" nogil:
-    int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept)
 
 cdef PinnedPool pool
 cdef bint forked = False  # the parent had such memory: what this process gives back may be the parent's
@@ -403,7 +401,7 @@ pool.settings.round_limit = SIZE_MAX
 pool.settings.cache_limit = SIZE_MAX
 pool.settings.register_threads = 1
 pthread_mutex_init(&pool.order, NULL)
-pthread_atfork(NULL, NULL, &forget_in_child)
+at_fork("memory.host.pool", FORK_POOLS, NULL, NULL, &forget_in_child)
 
 
 # --- the identities of the page-locked memory; memory/DESIGN.md lists them --------------------------------

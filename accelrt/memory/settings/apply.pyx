@@ -2,6 +2,7 @@
 from libc.stdint cimport SIZE_MAX
 
 from accelrt.core.integers cimport exact_int
+from accelrt.core.process import call_at_exit
 from accelrt.errors import SettingsError
 from accelrt.memory.allocator.device_pools cimport (
     MAX_DEVICES, pool_if_made, replace_settings, want_level, want_settings,
@@ -279,3 +280,6 @@ def close():
     """Before the driver is closed: ends the thread that polls for page-locked memory; none is started any more."""
     with nogil:
         close_pinned()
+
+
+call_at_exit("memory.settings.apply", "pools", close)

@@ -10,8 +10,10 @@ from libc.stdlib cimport calloc, free, realloc
 from posix.unistd cimport close
 
 from accelrt.core.locks cimport (
-    load_count, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock, spin_lock, spin_unlock, store_count,
+    load_count, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock, spin_lock, spin_unlock,
+    store_count,
 )
+from accelrt.core.process cimport FORK_POOLS, at_fork
 from accelrt.driver.capture_guard cimport go_relaxed, restore_mode
 from accelrt.memory.allocator.address_table cimport claim_addresses
 from accelrt.memory.allocator.backing.plain cimport count_owner
@@ -24,9 +26,6 @@ from accelrt.memory.allocator.sizes cimport LARGE, round_up
 from accelrt.memory.allocator.stats cimport RESERVED_BYTES
 from accelrt.memory.allocator.types cimport HOLE, STITCHED, Block, Reservation
 from accelrt.status cimport NO_HOST_MEMORY, OUT_OF_MEMORY, PEER_ACCESS_UNSUPPORTED
-
-cdef extern from "<pthread.h>" nogil:
-    int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept)
 
 cdef extern from "<sys/resource.h>" nogil:
     cdef enum:
@@ -663,10 +662,11 @@ cdef void close_file(uintptr_t handle) noexcept nogil:
 
 cdef void close_in_child() noexcept nogil:
     global files_lock
-    files_lock = 0  # a thread of the parent's may have held it
+    files_lock = 0  # a thread of the parent's may have held this, or that
+    pthread_mutex_init(&joining, NULL)
     for place in range(file_count):
         close(files[place])
     store_count(&file_count, 0)
 
 
-pthread_atfork(NULL, NULL, &close_in_child)
+at_fork("memory.allocator.backing.pages", FORK_POOLS, NULL, NULL, &close_in_child)

@@ -9,6 +9,7 @@ from libc.stdlib cimport calloc, free, malloc, qsort
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 from accelrt.core.locks cimport add_count, pthread_mutex_lock, pthread_mutex_unlock, spin_lock, spin_unlock, store_count
+from accelrt.core.process cimport FORK_POOLS, at_fork
 from accelrt.driver.capture_guard cimport DONE, GONE, meaning_of
 from accelrt.driver.table cimport STREAM_NON_BLOCKING
 from accelrt.memory.allocator.address_table cimport block_at
@@ -20,9 +21,6 @@ from accelrt.memory.allocator.stats cimport ACTIVE
 from accelrt.memory.allocator.types cimport LIVE, Block, Heap, Segment
 from accelrt.memory.host.pool cimport allocate_pinned_on, release_pinned
 from accelrt.status cimport NO_HOST_MEMORY, SLEEPING, raise_status
-
-cdef extern from "<pthread.h>" nogil:
-    int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept)
 
 cdef enum:
     CHUNK = 256 << 20    # bytes of page-locked memory in one piece: a copy of 64 MiB and more runs at the link's full speed
@@ -436,4 +434,4 @@ cdef void sweep_suspended(int device) noexcept nogil:
 
 
 forget_suspensions()
-pthread_atfork(NULL, NULL, &forget_suspensions)
+at_fork("memory.allocator.private.suspended", FORK_POOLS, NULL, NULL, &forget_suspensions)

@@ -1,0 +1,371 @@
+"""What happens in a fork and at the end of the process: every module's part, in one order each.
+
+A module registers what it does, once, when it is imported, and says its rank; so the order does not depend on which
+module is imported first.  The process has one pthread_atfork, one os.register_at_fork and one atexit function of
+accelrt's: these.
+"""
+import atexit
+import os
+import threading  # whose own part in a child comes before ours
+
+from cpython.exc cimport PyErr_SetObject, PyErr_WriteUnraisable
+from libc.string cimport strcmp
+
+from accelrt.core.locks cimport pthread_mutex_init, pthread_mutex_t, pthread_mutex_unlock
+
+cdef extern from *:
+    """
+    #include <pthread.h>
+    #include <unistd.h>
+    static int accelrt_is_hooked;  /* stays where an import is interrupted and tried again */
+    /* Whoever holds the mutex in a fork may be waiting for the GIL. */
+    static void accelrt_lock_without_gil(pthread_mutex_t* mutex) {
+        PyThreadState* held = NULL;
+        if (pthread_mutex_trylock(mutex) == 0) return;
+        if (PyGILState_Check()) held = PyEval_SaveThread();
+        pthread_mutex_lock(mutex);
+        if (held != NULL) PyEval_RestoreThread(held);
+    }
+    """
+    int is_hooked "accelrt_is_hooked"
+    void lock_without_gil "accelrt_lock_without_gil" (pthread_mutex_t* mutex) noexcept nogil
+    int pthread_atfork(fork_hook prepare, fork_hook parent, fork_hook child) nogil
+    int getpid() nogil
+    unsigned long PyThread_get_thread_ident() noexcept nogil
+
+# The ranks of forks, as ForkRank has them, each with why it stands where it does.
+FORK_ORDER = (
+    ("main thread", "whose signals are looked for: known before anything waits"),
+    ("host driver", "its locks are taken last and given back first: threads enter it with any other lock held"),
+    ("gate", "of captures, which asks no lock of the others"),
+    ("driver", "from here on every row refuses, whatever the rest of a child calls"),
+    ("pools", "the parent's memory: forgotten once no row can be called for it"),
+    ("uses", "the parent's uses of that memory"),
+    ("runtime", "what was on its way out, host functions, and the race detector's hooks"),
+    ("devices", "counted anew, so that the next use is refused"),
+    ("streams", "and events: of the devices"),
+    ("history", "recorders write on streams' behalf"),
+    ("kernels", "images, which are no device's: only the lock is new"),
+    ("graphs", "they hold streams, memory and kernels"),
+    ("tunable", "operations, which run all of those"),
+    ("connections", "closed before those who speak over them forget their owners"),
+    ("sharing", "loans and leases, whose ends are the parent's"),
+    ("collectives", "communicators, whose ranks are the parent's"),
+    ("readings", "a reading may hold NVML for milliseconds, which is waited for with no lock of a driver's held"),
+    ("initialisation", "waited for before all other locks, for it takes any of them"),
+    ("thread states", "waiting for one may give up the GIL, before which no other lock of C's may be held"),
+)
+# The ranks of the end of the process, each with why it stands where it does.
+EXIT_ORDER = (
+    ("collectives", "operations under way end or are aborted; host functions may wait for them"),
+    ("host functions", "those under way run, and no other starts; what follows finds the streams without Python's work"),
+    ("leaks", "what is live is written down, and garbage collected, while the recorder still sees the frees"),
+    ("recorder", "the file gets its end, with every segment that is left"),
+    ("publishing", "the process's figures end with the process"),
+    ("tunable", "results go to their files, while devices can still be asked for their names"),
+    ("race detector", "what was found is told, once nothing above uses memory any more"),
+    ("pools", "the thread that polls for page-locked memory ends, for it calls the driver"),
+    ("driver", "closed, once it has finished what still runs"),
+    ("callbacks", "no Python function is asked for memory, or told of frees, by what the interpreter's end destroys"),
+)
+cdef dict fork_ranks = {name: rank for rank, (name, _) in enumerate(FORK_ORDER)}
+cdef dict exit_ranks = {name: rank for rank, (name, _) in enumerate(EXIT_ORDER)}
+
+
+# --- the trace, for tests ---------------------------------------------------------------------------------------------
+
+cdef enum:
+    MOST_TRACED = 512
+
+cdef struct Step:
+    const char* phase
+    const char* name
+
+cdef Step[MOST_TRACED] steps
+cdef int step_count = 0
+cdef bint tracing = False
+
+
+cdef void trace(const char* phase, const char* name) noexcept nogil:
+    # By one thread at a time: the one that forks, with the mutex or the GIL, or the one that ends the process.
+    global step_count
+    if tracing and step_count < MOST_TRACED:
+        steps[step_count].phase, steps[step_count].name = phase, name
+        step_count += 1
+
+
+def begin_trace():
+    """Begins to write down what runs around forks and at the exit; forgets what was written before."""
+    global tracing, step_count
+    step_count = 0
+    tracing = True
+
+
+def traced():
+    """What ran since begin_trace: list of (phase, name), the first 512."""
+    return [(steps[index].phase.decode(), steps[index].name.decode()) for index in range(step_count)]
+
+
+# --- around a fork, in C ----------------------------------------------------------------------------------------------
+
+cdef enum:
+    MOST_FUNCTIONS = 64
+
+cdef struct ForkFunctions:
+    const char* name
+    ForkRank rank
+    fork_hook prepare
+    fork_hook parent
+    fork_hook child
+
+cdef ForkFunctions[MOST_FUNCTIONS] functions  # by rank, then by name
+cdef int function_count = 0
+cdef pthread_mutex_t table  # of the two; a thread that forks has it meanwhile, so that no child finds half an entry
+
+
+cdef bint stands_before(const ForkFunctions* one, const char* name, ForkRank rank) noexcept nogil:
+    return one.rank < rank or one.rank == rank and strcmp(one.name, name) < 0
+
+
+cdef void drop_name(const char* name) noexcept nogil:
+    # With the mutex.
+    global function_count
+    cdef int index, kept = 0
+    for index in range(function_count):
+        if strcmp(functions[index].name, name) != 0:
+            functions[kept] = functions[index]
+            kept += 1
+    function_count = kept
+
+
+cdef int at_fork(
+    const char* name, ForkRank rank, fork_hook prepare, fork_hook parent, fork_hook child,
+) except -1 nogil:
+    global function_count
+    cdef int place
+    cdef bint full
+    lock_without_gil(&table)
+    drop_name(name)
+    full = function_count == MOST_FUNCTIONS
+    if not full:
+        place = function_count
+        while place > 0 and not stands_before(&functions[place - 1], name, rank):
+            functions[place] = functions[place - 1]
+            place -= 1
+        functions[place] = ForkFunctions(name, rank, prepare, parent, child)
+        function_count += 1
+    pthread_mutex_unlock(&table)
+    if full:
+        with gil:
+            raise MemoryError(f"{name.decode()}: there is room for {MOST_FUNCTIONS} modules' functions around a fork")
+    return 0
+
+
+cdef void prepare_in_c() noexcept nogil:
+    cdef int index
+    lock_without_gil(&table)
+    for index in range(function_count - 1, -1, -1):
+        if functions[index].prepare != NULL:
+            trace("prepare", functions[index].name)
+            functions[index].prepare()
+
+
+cdef void go_on_in_c() noexcept nogil:
+    cdef int index
+    for index in range(function_count):
+        if functions[index].parent != NULL:
+            trace("parent", functions[index].name)
+            functions[index].parent()
+    pthread_mutex_unlock(&table)
+
+
+cdef void begin_anew_in_c() noexcept nogil:
+    cdef int index
+    for index in range(function_count):
+        if functions[index].child != NULL:
+            trace("child", functions[index].name)
+            functions[index].child()
+    pthread_mutex_unlock(&table)
+
+
+# --- around a fork, in Python -----------------------------------------------------------------------------------------
+
+cdef class PythonFunctions:
+    """What a module does around a fork in Python; at the exit it is parent alone."""
+
+    cdef str name
+    cdef bytes traced_name
+    cdef int rank
+    cdef object before
+    cdef object parent
+    cdef object child
+    cdef int ended_in  # the process at whose exit it ran
+
+
+cdef list python_functions = []  # by rank, then by name; replaced and never changed
+cdef dict under_way = {}         # thread -> the functions that were run before its fork
+
+
+cdef bint precedes(PythonFunctions one, PythonFunctions other):
+    return one.rank < other.rank or one.rank == other.rank and one.name < other.name
+
+
+cdef list with_functions(list known, PythonFunctions added):
+    cdef PythonFunctions each
+    cdef list others = [each for each in known if each.name != added.name]
+    cdef Py_ssize_t place = len([each for each in others if precedes(each, added)])
+    others.insert(place, added)
+    return others
+
+
+cdef PythonFunctions functions_of(str name, dict ranks, str rank, before, parent, child):
+    cdef PythonFunctions made = PythonFunctions()
+    if rank not in ranks:
+        raise ValueError(f"{name}: no rank is called {rank!r}; there are {', '.join(ranks)}")
+    made.name, made.rank, made.before, made.parent, made.child = name, ranks[rank], before, parent, child
+    made.traced_name = name.encode()
+    made.ended_in = 0
+    return made
+
+
+cdef void run(PythonFunctions entry, object function, const char* phase) noexcept:
+    # Whatever it raises is told, and the rest runs.
+    if function is None:
+        return
+    trace(phase, entry.traced_name)
+    try:
+        function()
+    except BaseException as error:
+        PyErr_SetObject(type(error), error)
+        PyErr_WriteUnraisable(function)
+
+
+def call_at_fork(str name, str rank, before=None, parent=None, child=None):
+    """Has Python functions called around each os.fork(): before it, with ranks in reverse, then in both processes.
+
+    What they raise goes to sys.unraisablehook, and the others still run; parent runs also where its before was
+    interrupted.  A name that is there already, as of a module that is imported again, is replaced.
+
+    Arguments:
+        name: str, the module's, without "accelrt.".
+        rank: str, of FORK_ORDER.
+        before, parent, child: callables of no arguments, or None.
+    """
+    global python_functions
+    python_functions = with_functions(python_functions, functions_of(name, fork_ranks, rank, before, parent, child))
+
+
+def _before_fork():
+    cdef PythonFunctions entry
+    cdef list before = python_functions
+    under_way[PyThread_get_thread_ident()] = before
+    for entry in reversed(before):
+        run(entry, entry.before, "before")
+
+
+def _after_in_parent():
+    # Those registered meanwhile have nothing to undo.
+    cdef PythonFunctions entry
+    for entry in under_way.pop(PyThread_get_thread_ident(), ()):
+        run(entry, entry.parent, "after in parent")
+
+
+def _after_in_child():
+    cdef PythonFunctions entry
+    under_way.clear()
+    for entry in python_functions:
+        run(entry, entry.child, "after in child")
+
+
+# --- the end of the process -------------------------------------------------------------------------------------------
+
+cdef list exit_functions = []  # by rank, then by name; replaced and never changed
+cdef int placed_in = 0         # the process whose atexit has _run_at_exit
+
+
+def call_at_exit(str name, str rank, function):
+    """Has a function called at the interpreter's exit, at its rank, once a process.
+
+    A child of a fork ends by itself, and calls them too.  What they raise goes to sys.unraisablehook, and the others still
+    run.  When they are all called is come_first_at_exit's to say, not this one's.  A name that is there already is replaced.
+
+    Arguments:
+        name: str, the module's, without "accelrt.".
+        rank: str, of EXIT_ORDER.
+        function: callable of no arguments.
+    """
+    global exit_functions
+    exit_functions = with_functions(exit_functions, functions_of(name, exit_ranks, rank, None, function, None))
+    if placed_in != getpid():
+        come_first_at_exit()
+
+
+def come_first_at_exit():
+    """Has the exit's functions called before all that atexit knows until now: when a driver was opened.
+
+    So the program's own functions find the driver open if they were registered after its first use.  What registers here
+    later takes its place by rank and does not move the others.  multiprocessing empties atexit in a child (from Python 3.13
+    on), which opens a driver of its own.
+    """
+    global placed_in
+    atexit.unregister(_run_at_exit)
+    atexit.register(_run_at_exit)
+    placed_in = getpid()
+
+
+cdef PythonFunctions next_at_exit(int process):
+    cdef PythonFunctions entry
+    for entry in exit_functions:
+        if entry.ended_in != process:
+            return entry
+    return None
+
+
+def _run_at_exit():
+    # Another thread may import a module meanwhile, which registers.
+    cdef int process = getpid()
+    cdef PythonFunctions entry = next_at_exit(process)
+    while entry is not None:
+        entry.ended_in = process
+        run(entry, entry.parent, "exit")
+        entry = next_at_exit(process)
+
+
+# --- who is registered ------------------------------------------------------------------------------------------------
+
+def registered_at_fork():
+    """What runs around a fork: list of (rank, name, "C" or "Python", phases) in the order in which a child runs it."""
+    cdef PythonFunctions entry
+    cdef ForkFunctions[MOST_FUNCTIONS] copied
+    cdef int index, count
+    with nogil:
+        lock_without_gil(&table)
+        copied, count = functions, function_count
+        pthread_mutex_unlock(&table)
+    found = []
+    for index in range(count):
+        hooks = (copied[index].prepare != NULL, copied[index].parent != NULL, copied[index].child != NULL)
+        found.append((FORK_ORDER[copied[index].rank][0], copied[index].name.decode(), "C", phases_of(hooks)))
+    for entry in python_functions:
+        hooks = (entry.before is not None, entry.parent is not None, entry.child is not None)
+        found.append((FORK_ORDER[entry.rank][0], entry.name, "Python", phases_of(hooks)))
+    return found
+
+
+cdef tuple phases_of(tuple hooks):
+    return tuple([phase for phase, there in zip(("prepare", "parent", "child"), hooks) if there])
+
+
+def registered_at_exit():
+    """What runs at the exit: list of (rank, name), in that order."""
+    cdef PythonFunctions entry
+    return [(EXIT_ORDER[entry.rank][0], entry.name) for entry in exit_functions]
+
+
+assert len(FORK_ORDER) == FORK_RANKS
+assert threading.main_thread()
+pthread_mutex_init(&table, NULL)
+if not is_hooked and pthread_atfork(&prepare_in_c, &go_on_in_c, &begin_anew_in_c):
+    raise MemoryError("no host memory for a function at a fork")
+is_hooked = True
+os.register_at_fork(before=_before_fork, after_in_parent=_after_in_parent, after_in_child=_after_in_child)
