@@ -18,6 +18,7 @@ import importlib
 import threading
 from typing import TYPE_CHECKING, NamedTuple
 
+from accelrt.core import process
 from accelrt.devices.device import mem_get_info
 from accelrt.errors import ArgumentError, ArgumentTypeError, NotSupportedError
 from accelrt.runtime import init
@@ -58,6 +59,15 @@ class Part:
 
 _parts: dict[Key, Part] = {}
 _making = threading.Lock()
+
+
+def forget_in_child() -> None:
+    global _making
+    _parts.clear()
+    _making = threading.Lock()
+
+
+process.call_at_fork("green_contexts", "tools", child=forget_in_child)
 
 
 def driver() -> Any:

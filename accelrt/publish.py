@@ -11,7 +11,6 @@ ACCELRT_PUBLISH=1 starts it when accelrt initialises; start() at any time.
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
 import re
@@ -27,7 +26,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from accelrt.core import files
+from accelrt.core import files, process
 from accelrt.core.owners import Opener
 from accelrt.core.printable import printable
 from accelrt.devices.device import device_count, get_device_properties, mem_get_info
@@ -148,8 +147,6 @@ def start(seconds: float = SECONDS) -> None:
     except OSError as error:
         warnings.warn(f"what the pools hold is not published: {error}", RuntimeWarning, stacklevel=2)
         return
-    if _writer is None:
-        atexit.register(stop)
     _writer = (os.getpid(), writer)
     try:
         writer.start()
@@ -354,3 +351,6 @@ def namespace() -> str:
         return os.readlink("/proc/self/ns/pid")
     except OSError:
         return ""
+
+
+process.call_at_exit("publish", "publishing", stop)

@@ -47,7 +47,7 @@ FORK_ORDER = (
     ("history", "recorders write on streams' behalf"),
     ("kernels", "images, which are no device's: only the lock is new"),
     ("graphs", "they hold streams, memory and kernels"),
-    ("tunable", "operations, which run all of those"),
+    ("tools", "what only builds on the rest: operations, green contexts, classes for other libraries"),
     ("connections", "closed before those who speak over them forget their owners"),
     ("sharing", "loans and leases, whose ends are the parent's"),
     ("collectives", "communicators, whose ranks are the parent's"),

@@ -8,6 +8,7 @@ import operator
 
 cimport cython
 
+from accelrt.core.process cimport FORK_DEVICES, at_fork
 from accelrt.errors import InvalidDeviceError, InvalidDeviceTypeError
 from accelrt.runtime import init
 from accelrt.driver.registry import active_device_count
@@ -24,9 +25,6 @@ cdef extern from "Python.h":
     bint PyLong_CheckExact(object thing)
     long PyLong_AsLongAndOverflow(object number, int* overflow) except? -1
     unsigned long PyThread_get_thread_ident() nogil
-
-cdef extern from "<pthread.h>" nogil:
-    int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept)
 
 cdef tuple TYPES = ("cuda", "host")
 cdef str NAME = r"(cuda|host)(?::(0|[1-9][0-9]*))?"
@@ -491,4 +489,4 @@ def get_device_capability(device=None):
     return found.major, found.minor
 
 
-pthread_atfork(NULL, NULL, &forget_devices)
+at_fork("devices.device", FORK_DEVICES, NULL, NULL, &forget_devices)

@@ -9,6 +9,7 @@ from libc.string cimport memset
 
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
 from accelrt.core.locks cimport add_count, spin_lock, spin_unlock
+from accelrt.core.process cimport FORK_GRAPHS, at_fork
 from accelrt.core.slots cimport Slot
 from accelrt.driver.capture_guard cimport count_out_capture, expect_capture
 cimport accelrt.driver.registry as registry
@@ -22,9 +23,6 @@ from accelrt.runtime.release_queue cimport (
 )
 from accelrt.status cimport FORKED, ILLEGAL_STATE, INVALID_HANDLE, NO_HOST_MEMORY, SLEEPING
 from accelrt.uses.access cimport begin_nogil_use, end_nogil_use
-
-cdef extern from "<pthread.h>" nogil:
-    int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept)
 
 cdef enum:
     OWN_POOL = 1  # second half of the id of a graph's own pool, which no pool of Python's has
@@ -289,4 +287,4 @@ cdef int read_raw_graph(uintptr_t graph, uintptr_t* out_graph, uintptr_t* out_ex
 
 
 drain_too(retry_refused)
-pthread_atfork(NULL, NULL, &forget_graphs)
+at_fork("graphs.nogil_graph", FORK_GRAPHS, NULL, NULL, &forget_graphs)

@@ -21,6 +21,7 @@ import operator
 import threading
 from typing import TYPE_CHECKING
 
+from accelrt.core import process
 from accelrt.core.owners import Owned, Releaser
 from accelrt.errors import CudaError
 from accelrt.interop import peers
@@ -44,6 +45,14 @@ if TYPE_CHECKING:
 __all__ = ["MemoryResource", "from_resource"]
 
 _making = threading.Lock()
+
+
+def _renew_lock() -> None:
+    global _making
+    _making = threading.Lock()
+
+
+process.call_at_fork("interop.cuda_core", "tools", child=_renew_lock)
 
 
 def __getattr__(name: str) -> Any:

@@ -16,7 +16,7 @@ from _thread import allocate_lock
 from hashlib import blake2b
 
 from accelrt import env
-from accelrt.core import files
+from accelrt.core import files, process
 from accelrt.core.owners import open_descriptor
 from accelrt.kernels.image import ModuleImage
 
@@ -107,7 +107,7 @@ def renew_lock() -> None:
     _lock = allocate_lock()
 
 
-os.register_at_fork(after_in_child=renew_lock)
+process.call_at_fork("kernels.cache", "kernels", child=renew_lock)
 
 
 def bound() -> int:

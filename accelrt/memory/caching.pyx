@@ -3,7 +3,6 @@
 
 A hit keeps the GIL; whatever may wait lets go of it.
 """
-import atexit
 import numbers
 
 from cpython.exc cimport PyErr_Clear, PyErr_SetObject, PyErr_WriteUnraisable
@@ -12,6 +11,7 @@ from cpython.ref cimport PyObject, Py_DECREF, Py_INCREF
 from libc.stdint cimport uint64_t
 
 from accelrt.core.integers cimport checked_address_int, exact_int
+from accelrt.core.process import call_at_exit
 from accelrt.devices.device cimport await_device, current_ordinal, ordinal_of, this_thread
 cimport accelrt.driver.registry as registry
 from accelrt.driver.registry import cause_of_refusal as driver_refusal, driver_name
@@ -692,5 +692,5 @@ def _stop_asking():
     set_over()
 
 
-atexit.register(_stop_asking)
+call_at_exit("memory.caching", "callbacks", _stop_asking)
 callbacks.on_failure = keep_failure

@@ -5,7 +5,6 @@ What the interpreter frees as it ends, such as the variables of modules, is no l
 runs after that (Py_AtExit), when there is no Python any more.  What Python knows of each block, its stack, its tag and the
 object that owns it, is written down before, when the exit begins.
 """
-import atexit
 import gc
 import os
 import warnings
@@ -17,6 +16,7 @@ from libc.string cimport strdup
 
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
 from accelrt.core.printable import printable
+from accelrt.core.process import call_at_exit
 from accelrt.memory.allocator.device_pools cimport MAX_DEVICES, pool_if_made
 from accelrt.memory.allocator.holdings cimport LiveBlock, LivePool, list_live, list_live_pools
 from accelrt.memory.explain import stack_text
@@ -84,9 +84,11 @@ cdef int note(uintptr_t address, str text) except -1:
 
 
 def write_down():
-    """Keeps what is known of the blocks that are live now, for the report."""
+    """Keeps what is known of the blocks that are live now, for the report that this process asked for."""
     global reachable_blocks, reachable_bytes
     cdef int ordinal
+    if owner_process != getpid():
+        return
     gc.collect()
     known = owners()
     reachable_blocks = reachable_bytes = 0
@@ -110,8 +112,6 @@ def start():
         warnings.warn(told, RuntimeWarning, stacklevel=1)
         return
     owner_process = os.getpid()
-    atexit.unregister(write_down)
-    atexit.register(write_down)
     if not is_recording():
         record_history("state", "state")
 
@@ -229,3 +229,6 @@ cdef void report_at_exit() noexcept nogil:
         head()
         fprintf(stderr, "  events: %ld\n", events)
     report_reachable()
+
+
+call_at_exit("memory.leaks", "leaks", write_down)

@@ -6,7 +6,6 @@ The communicators of a list of devices are made at its first use, and kept until
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import warnings
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 from accelrt.arrays.array import Array
 from accelrt.arrays.create import asarray, from_dlpack
 from accelrt.buffers.buffer import Buffer
+from accelrt.core import process
 from accelrt.errors import NcclError, NotSupportedError
 from accelrt.nccl import operands, process_end
 from accelrt.nccl.codes import SUM
@@ -50,7 +50,7 @@ def _forget_in_child() -> None:
     _making = threading.RLock()
 
 
-os.register_at_fork(after_in_child=_forget_in_child)
+process.call_at_fork("nccl.collectives", "collectives", child=_forget_in_child)
 
 
 def version() -> tuple[int, int, int]:

@@ -142,7 +142,6 @@ def perform(pending: list[Any]) -> None:
                     module.abort(each.handle)
         raise
     await_ready([each.comm for each in joining])
-    process_end.come_first()
 
 
 def perform_in_turn(

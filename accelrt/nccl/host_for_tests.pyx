@@ -19,6 +19,7 @@ from libc.string cimport memcpy
 
 from accelrt.errors import CudaError
 from accelrt.core.locks cimport add_count, load_count, store_count
+from accelrt.core.process import call_at_fork
 from accelrt.nccl.reduction cimport reduce_elements, size_of
 from accelrt.nccl.codes import BackendError
 from accelrt.nccl.transport cimport (
@@ -490,7 +491,7 @@ def forget_group():
     open_group.depth, open_group.operations = 0, []
 
 
-os.register_at_fork(after_in_child=forget_group)
+call_at_fork("nccl.host_for_tests", "collectives", child=forget_group)
 
 
 def version():

@@ -1,8 +1,8 @@
 """A thread's open groups, counted where no signal comes in between: a group that stayed open would hold back whatever the
 thread calls later."""
-import os
 import threading
 
+from accelrt.core.process import call_at_fork
 from accelrt.nccl.groups import perform
 from accelrt.status cimport refuse_copy
 
@@ -71,4 +71,4 @@ def forget_in_child():
     groups.pending = []
 
 
-os.register_at_fork(after_in_child=forget_in_child)
+call_at_fork("nccl.open_groups", "collectives", child=forget_in_child)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
 import time
@@ -10,6 +9,7 @@ import weakref
 from typing import TYPE_CHECKING
 
 from accelrt import env
+from accelrt.core import process
 from accelrt.devices.device import device
 from accelrt.errors import NcclError
 from accelrt.nccl.hold import end_all, has_ended
@@ -20,29 +20,15 @@ if TYPE_CHECKING:
 
     from accelrt.streams.stream import Stream
 
-__all__ = ["abandoned", "add", "check_running", "come_first", "live"]
+__all__ = ["abandoned", "add", "check_running", "live"]
 
 live: weakref.WeakSet[Any] = weakref.WeakSet()
 abandoned: list[tuple[Any, object, int, Stream | None]] = []  # of communicators dropped without close()
-_registered = _comes_first = False
 
 
 def add(comm: Any) -> None:
     """Notes a communicator, so that the exit ends it."""
-    global _registered
-    if not _registered:
-        _registered = True
-        atexit.register(_end_all)
     live.add(comm)
-
-
-def come_first() -> None:
-    """After the first operation: what that registered waits for operations under way, and comes later so."""
-    global _comes_first
-    if not _comes_first and has_ended() is None:
-        _comes_first = True
-        atexit.unregister(_end_all)
-        atexit.register(_end_all)
 
 
 def check_running() -> None:
@@ -93,4 +79,5 @@ def _forget_in_child() -> None:
     abandoned.clear()
 
 
-os.register_at_fork(after_in_child=_forget_in_child)
+process.call_at_fork("nccl.process_end", "collectives", child=_forget_in_child)
+process.call_at_exit("nccl.process_end", "collectives", _end_all)

@@ -25,6 +25,7 @@ import time
 from typing import TYPE_CHECKING
 
 from accelrt import env
+from accelrt.core import process
 from accelrt.devices.device import device_count
 from accelrt.nccl.collectives import unique_id
 from accelrt.nccl.communicator import Communicator
@@ -148,7 +149,7 @@ def _reset_in_child() -> None:
     _token = os.urandom(16)
 
 
-os.register_at_fork(after_in_child=_reset_in_child)
+process.call_at_fork("nccl.rendezvous", "collectives", child=_reset_in_child)
 
 
 class _Guest:

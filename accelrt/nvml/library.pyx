@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport calloc, free
 
+from accelrt.core.process cimport FORK_READINGS, at_fork
 from accelrt.core.procfs import pci_bus_id
 from accelrt.errors import ReadingError
 
@@ -26,7 +27,6 @@ cdef extern from "<pthread.h>" nogil:
     int pthread_rwlock_rdlock(pthread_rwlock_t* lock)
     int pthread_rwlock_wrlock(pthread_rwlock_t* lock)
     int pthread_rwlock_unlock(pthread_rwlock_t* lock)
-    int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept)
 
 ctypedef int (*init_fn)() noexcept nogil
 
@@ -204,7 +204,7 @@ def code_text(int code):
 
 
 pthread_rwlock_init(&lock, NULL)
-pthread_atfork(&wait_before_fork, &go_on_in_parent, &forget_in_child)
+at_fork("nvml.library", FORK_READINGS, &wait_before_fork, &go_on_in_parent, &forget_in_child)
 
 
 # cards

@@ -12,6 +12,7 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
 cimport accelrt.core.env_watch as env_watch
+from accelrt.core.process cimport FORK_READINGS, at_fork
 cimport accelrt.devices.device as devices
 from accelrt.errors import DriverNotFoundError, NotSupportedError, ReadingError
 from accelrt.nvml.library cimport (
@@ -22,9 +23,6 @@ from accelrt.nvml.library import code_name, code_text
 from accelrt.runtime import init
 from accelrt.status cimport refuse_unmade
 from accelrt import identity
-
-cdef extern from "<pthread.h>" nogil:
-    int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept)
 
 cdef extern from *:
     """
@@ -197,7 +195,7 @@ def reading_error(str reading, Target target, int code):
     return ReadingError(text, code, name, reading)
 
 
-pthread_atfork(NULL, NULL, &forget_table)
+at_fork("readings.nvml_calls", FORK_READINGS, NULL, NULL, &forget_table)
 
 
 # calls

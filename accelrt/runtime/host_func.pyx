@@ -4,13 +4,14 @@ A function runs on a thread of the driver.  What it raises is kept and raised by
 finds its work complete: the first errors with their tracebacks, the rest counted.  What no call has
 raised by the interpreter's exit goes to sys.unraisablehook.
 """
-import atexit
 import sys
 
 from cpython.exc cimport PyErr_SetObject, PyErr_WriteUnraisable
 from cpython.ref cimport Py_DECREF, Py_INCREF
+from libc.string cimport memset
 
 from accelrt.core.locks cimport add_count, load_count, store_count
+from accelrt.core.process import call_at_exit, call_at_fork
 cimport accelrt.driver.registry as registry
 from accelrt.driver.waiting cimport (
     INTERRUPTED, abandon_waits, begin_wait, drop_with_gil, end_wait, make_thread_state, poll,
@@ -35,7 +36,6 @@ cdef long outstanding = 0                   # runs enqueued from Python and not 
 cdef long[MAX_DEVICES] outstanding_on       # of them, those of each device
 cdef list errors = []     # of (error, function)
 cdef long more_errors = 0  # that came later and were not kept
-cdef bint at_exit = False
 cdef bint is_exiting = False
 cdef long closing = 0      # 1: the interpreter ends, so that no function runs any more
 
@@ -159,7 +159,6 @@ cdef int enqueue_callback(int device, uintptr_t stream, object function) except 
         raise TypeError(f"a host function is called with nothing, but {function!r} cannot be called")
     if is_exiting:
         refuse_at_exit("stream_host_func", ("device", device, "stream", stream, "fn", function))
-    finish_at_exit()
     drain()
     cdef int taken = keep_where_captured(device, stream, host_call)
     if taken == UNCAPTURED:
@@ -214,14 +213,6 @@ cdef void show_errors() noexcept:
         more_errors = 0
 
 
-cdef int finish_at_exit() except -1:
-    global at_exit
-    if not at_exit:
-        atexit.register(finish)
-        at_exit = True
-    return 0
-
-
 cdef int ask_device(int device, uintptr_t unused) noexcept nogil:
     # Whether functions are left that the device will run: one that failed says so, and runs none.
     cdef size_t free_bytes, total_bytes
@@ -264,3 +255,18 @@ def finish():
         sys.setswitchinterval(interval)
         store_count(&closing, 1)
         show_errors()
+
+
+def forget_in_child():
+    """In a forked child, where the parent's functions do not run: the parent tells what they raised."""
+    global more_errors, is_exiting
+    errors.clear()
+    more_errors = 0
+    store_count(&outstanding, 0)
+    memset(outstanding_on, 0, sizeof(outstanding_on))
+    is_exiting = False
+    store_count(&closing, 0)
+
+
+call_at_exit("runtime.host_func", "host functions", finish)
+call_at_fork("runtime.host_func", "runtime", child=forget_in_child)

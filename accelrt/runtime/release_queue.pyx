@@ -9,6 +9,7 @@ from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdlib cimport calloc, free
 
+from accelrt.core.process cimport FORK_RUNTIME, at_fork
 from accelrt.driver.capture_guard cimport (
     GONE, as_refusal, ask_stream, enter_wait, go_relaxed, is_captured_event, is_device_lost, is_idle_or_gone, leave_wait,
     meaning_of, record_behind, restore_mode,
@@ -19,9 +20,6 @@ from accelrt.memory.allocator.pool cimport record_deferred_uses, release
 from accelrt.memory.host.pool cimport record_deferred_pinned, release_pinned, tidy_pinned
 from accelrt.runtime.capture_record cimport any_capture
 from accelrt.status cimport FORKED, NOT_READY
-
-cdef extern from "<pthread.h>" nogil:
-    int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept)
 
 cdef extern from *:
     """
@@ -281,4 +279,4 @@ cdef void drain_too(draining more) noexcept:
     drain_more = more
 
 
-pthread_atfork(NULL, NULL, &forget_waiting)
+at_fork("runtime.release_queue", FORK_RUNTIME, NULL, NULL, &forget_waiting)

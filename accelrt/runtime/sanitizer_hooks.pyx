@@ -2,14 +2,13 @@
 
 The detector itself is plain Python, in accelrt/sanitizer, which turns it on.
 """
-import atexit
 import numbers
-import os
 import warnings
 
 from cpython.buffer cimport PyBUF_READ
 from cpython.memoryview cimport PyMemoryView_FromMemory
 
+from accelrt.core.process import call_at_exit, call_at_fork
 from accelrt.errors import ArgumentError, ArgumentTypeError, SyncDebugError, SyncDebugWarning
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport CAPTURE_NONE, STREAM_BLOCKING
@@ -248,5 +247,6 @@ def finish():
         detector.finish()
 
 
-atexit.register(finish)
-os.register_at_fork(after_in_child=stop)  # the child cannot use the device, and the detector may be in use
+call_at_exit("runtime.sanitizer_hooks", "race detector", finish)
+# The child cannot use the device, and the detector may be in use.
+call_at_fork("runtime.sanitizer_hooks", "runtime", child=stop)

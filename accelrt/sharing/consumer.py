@@ -19,6 +19,7 @@ from itertools import count
 from multiprocessing import AuthenticationError
 from queue import Empty, SimpleQueue
 
+from accelrt.core.process import call_at_fork
 from accelrt.errors import PeerTimeoutError
 from accelrt.sharing import leases, mapping, producer, wire
 from accelrt.sharing.leases import Ending, Lease, Tally
@@ -548,4 +549,4 @@ def forget() -> None:
 
 
 _inherited: list[object] = []
-os.register_at_fork(after_in_child=forget)
+call_at_fork("sharing.consumer", "sharing", child=forget)

@@ -8,6 +8,7 @@ from libc.errno cimport EAGAIN, EINTR
 from cpython.exc cimport PyErr_CheckSignals
 
 from accelrt.core.owners cimport Descriptor, own, own_all
+from accelrt.core.process import call_at_fork
 from accelrt.status cimport refuse_copy
 
 import os
@@ -376,4 +377,4 @@ def forget():
         file.release()
 
 
-os.register_at_fork(after_in_child=forget)
+call_at_fork("sharing.packets", "connections", child=forget)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import select
 import threading
 import time
@@ -17,6 +16,7 @@ from collections import deque
 from multiprocessing import AuthenticationError
 
 from accelrt.core.owners import open_pidfd
+from accelrt.core.process import call_at_fork
 from accelrt.sharing import loans, mapping, wire
 from accelrt.sharing.loans import Loan
 from accelrt.sharing.threads import Service, report
@@ -398,4 +398,4 @@ def forget() -> None:
 
 
 _inherited: list[object] = []
-os.register_at_fork(after_in_child=forget)
+call_at_fork("sharing.producer", "sharing", child=forget)

@@ -9,6 +9,7 @@ from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memmove
 
+from accelrt.core.process cimport FORK_STREAMS, at_fork
 from accelrt.devices.device cimport (
     count_devices, current_ordinal, device_total, ordinal_of, switch_back, switch_to,
 )
@@ -18,9 +19,6 @@ from accelrt.memory.allocator.device_pools cimport MAX_DEVICES
 from accelrt.runtime import init
 from accelrt.status cimport NO_DEVICE, raise_status, refuse_copy, refuse_unmade
 from accelrt.streams.stream cimport LEGACY, default_of, other_stream, provide_current
-
-cdef extern from "<pthread.h>" nogil:
-    int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept)
 
 cdef extern from "Python.h":
     PyObject* PyThreadState_GetDict()  # borrowed
@@ -78,12 +76,6 @@ cdef class Currents:
         for ordinal in range(MAX_DEVICES):
             Py_XDECREF(self.array[ordinal].stream)
         free(self.array)
-
-
-cdef void forget_streams() noexcept nogil:
-    # In a forked child: the next use goes the slow way and is told about the fork.
-    global currents
-    currents = NULL
 
 
 cdef uintptr_t current_handle(int ordinal) noexcept nogil:
@@ -228,9 +220,10 @@ cdef class Entries:
         free(self.entered.entries)
 
 
-cdef void forget_entries() noexcept nogil:
-    # In a forked child: to leave a context that was entered before the fork does nothing.
-    global entered, is_forked
+cdef void forget_in_child() noexcept nogil:
+    # The next use goes the slow way and is told about the fork; to leave a context that was entered before does nothing.
+    global currents, entered, is_forked
+    currents = NULL
     entered = NULL
     is_forked = is_used
 
@@ -465,5 +458,4 @@ def stream(stream):
 
 
 provide_current(&stream_of, &enter_own, &leave_own)
-pthread_atfork(NULL, NULL, &forget_streams)
-pthread_atfork(NULL, NULL, &forget_entries)
+at_fork("streams.current", FORK_STREAMS, NULL, NULL, &forget_in_child)

@@ -11,6 +11,7 @@ from libc.string cimport memset
 
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
 from accelrt.core.locks cimport add_count, load_count, spin_lock, spin_unlock, store_count
+from accelrt.core.process cimport FORK_STREAMS, at_fork
 from accelrt.devices.device cimport device_at, ordinal_of
 from accelrt.driver.capture_guard cimport captures_open, is_capturing
 cimport accelrt.driver.registry as registry
@@ -26,9 +27,6 @@ cimport accelrt.runtime.sanitizer_hooks as watch
 from accelrt.status cimport INVALID_HANDLE, NOT_READY, NO_HOST_MEMORY, raise_status, refuse_copy, refuse_unmade
 from accelrt.streams.current cimport stream_of
 from accelrt.streams.stream import provide_event_type
-
-cdef extern from "<pthread.h>" nogil:
-    int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept)
 
 cdef enum:
     IPC_BYTES = 64
@@ -519,5 +517,5 @@ cdef bint is_pending(Event event) noexcept:
     return code == NOT_READY
 
 
-pthread_atfork(NULL, NULL, &forget_events)
+at_fork("streams.event", FORK_STREAMS, NULL, NULL, &forget_events)
 provide_event_type(Event)

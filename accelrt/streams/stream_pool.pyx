@@ -9,6 +9,7 @@ from libc.string cimport memset
 
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_reserve
 from accelrt.core.locks cimport spin_lock, spin_unlock
+from accelrt.core.process cimport FORK_STREAMS, at_fork
 from accelrt.driver.capture_guard cimport query_uncaptured
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport STREAM_NON_BLOCKING
@@ -17,9 +18,6 @@ from accelrt.memory.allocator.metadata cimport trust_stream
 from accelrt.runtime.host_func cimport functions_wait
 cimport accelrt.runtime.sanitizer_hooks as watch
 from accelrt.status cimport INVALID_HANDLE, NOT_READY, NO_HOST_MEMORY, raise_status
-
-cdef extern from "<pthread.h>" nogil:
-    int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept)
 
 cdef struct Returned:  # streams of one device and priority, the one returned first at the front
     PooledStream* first
@@ -233,4 +231,4 @@ cdef size_t streams_in_use() noexcept nogil:
     return count
 
 
-pthread_atfork(NULL, NULL, &forget_streams)
+at_fork("streams.stream_pool", FORK_STREAMS, NULL, NULL, &forget_streams)

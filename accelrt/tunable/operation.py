@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from _thread import allocate_lock
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar, overload
 
+from accelrt.core import process
 from accelrt.devices.device import current_device
 from accelrt.devices.device import device as device_type
 from accelrt.driver.capture_guard import has_open_captures
@@ -36,7 +36,7 @@ def forget_in_child() -> None:
     _tuning.clear()
 
 
-os.register_at_fork(after_in_child=forget_in_child)
+process.call_at_fork("tunable.operation", "tools", child=forget_in_child)
 
 
 class Operation:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import sys
 import warnings
@@ -10,6 +9,7 @@ from _thread import RLock
 from collections.abc import Callable
 
 from accelrt import env
+from accelrt.core import process
 from accelrt.devices.device import current_device, get_device_properties
 from accelrt.devices.versions import driver_version
 from accelrt.runtime import init
@@ -48,7 +48,7 @@ def forget_in_child() -> None:
     _lock = RLock()
 
 
-os.register_at_fork(after_in_child=forget_in_child)
+process.call_at_fork("tunable.results", "tools", child=forget_in_child)
 
 
 def model_of(ordinal: int) -> str:
@@ -281,4 +281,4 @@ def finish() -> None:
             write_or_warn(ordinal)
 
 
-atexit.register(finish)
+process.call_at_exit("tunable.results", "tunable", finish)

@@ -2,6 +2,7 @@
 from cpython.object cimport PyObject
 from libc.stdint cimport uint64_t, uintptr_t
 
+from accelrt.core.process cimport FORK_USES, at_fork
 from accelrt.core.slots cimport (
     Slot, enter_inner, enter_outermost, fence_slots, first_slot, has_left, my_slot, open_slots, section_of, slots_fenced,
     take_slot,
@@ -24,9 +25,6 @@ cdef extern from *:
     """
     void pass_barrier() noexcept nogil
     bint likely_true(bint condition) noexcept nogil
-
-cdef extern from "<pthread.h>" nogil:
-    int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept)
 
 cdef enum:
     PAUSE_US = 50  # most uses end within microseconds; what waits for a stream takes as long as that
@@ -241,4 +239,4 @@ cdef void forget_uses() noexcept nogil:
 
 
 open_slots()
-pthread_atfork(NULL, NULL, &forget_uses)
+at_fork("uses.access", FORK_USES, NULL, NULL, &forget_uses)

@@ -47,8 +47,7 @@ def record_into(path):
 
 
 @pytest.fixture
-def not_at_exit(monkeypatch):
-    monkeypatch.setattr(drain.atexit, "register", lambda function: None)
+def small_ring(monkeypatch):
     accelrt.memory.record_history(max_entries=100)  # not each time anew with a ring of a million
     monkeypatch.setattr(drain.recording, "record_history", lambda *enabled, **options: None)
     yield
@@ -57,7 +56,7 @@ def not_at_exit(monkeypatch):
 
 
 @some_places(45)
-@pytest.mark.usefixtures("not_at_exit")
+@pytest.mark.usefixtures("small_ring")
 def test_an_interrupted_recording_ends(tmp_path, places):
     record_into(tmp_path / "first")
     held = Held()
@@ -76,7 +75,7 @@ def test_an_interrupted_recording_ends(tmp_path, places):
     assert escaped == reached
 
 
-@pytest.mark.usefixtures("not_at_exit")
+@pytest.mark.usefixtures("small_ring")
 def test_a_recording_that_did_not_begin_leaves_no_file(tmp_path):
     record_into(tmp_path / "first")
     (tmp_path / "trace").write_bytes(b"of somebody else")
@@ -97,7 +96,7 @@ def test_a_recording_that_did_not_begin_leaves_no_file(tmp_path):
     assert reached == escaped > 20
 
 
-@pytest.mark.usefixtures("not_at_exit")
+@pytest.mark.usefixtures("small_ring")
 def test_a_recording_whose_thread_cannot_start_leaves_no_file(tmp_path, monkeypatch):
     def refuse(self):
         raise RuntimeError("can't start new thread")

@@ -5,14 +5,13 @@ The functions run with the GIL, with the device current, in relaxed capture mode
 thread may hold the pool's relief, which is recursive, and which nothing waits for with the GIL held: so a function may
 use accelrt, and even free and allocate its memory.
 """
-import atexit
-
 from cpython.exc cimport PyErr_Fetch, PyErr_Restore, PyErr_SetObject, PyErr_WriteUnraisable
 from cpython.ref cimport PyObject, Py_INCREF
 from libc.stdint cimport uintptr_t
 from libc.stdlib cimport calloc
 
 from accelrt.core.integers cimport checked_address_int
+from accelrt.core.process import call_at_exit
 from accelrt.driver.waiting cimport drop_with_gil, make_thread_state
 from accelrt.memory.backends.backend cimport Pluggable, Visit, enter, fill_pluggable, leave
 from accelrt.memory.backends.external_types cimport ExternalPool, Record
@@ -195,4 +194,4 @@ def _stop_calling():
     store_over()
 
 
-atexit.register(_stop_calling)
+call_at_exit("memory.backends.callbacks", "callbacks", _stop_calling)

@@ -7,7 +7,6 @@ loses its last tenth of a second.  The end of the process adds its segments, its
 
 from __future__ import annotations
 
-import atexit
 import os
 import sys
 import threading
@@ -15,7 +14,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from accelrt import env
-from accelrt.core import files
+from accelrt.core import files, process
 from accelrt.core.owners import Descriptor, Owned, open_descriptor
 from accelrt.core.printable import printable
 from accelrt.errors import NotSupportedError
@@ -168,7 +167,6 @@ def start(path: str, stacks: str = "none", forked: bool = False) -> None:
     drain = Drain(recording, device_count())
     try:
         create_file(drain, os.path.abspath(path), forked)
-        atexit.register(stop)
         drain.start()
         _drain = drain
     except OSError as error:
@@ -204,3 +202,6 @@ def stop() -> None:
     if _drain is not None and _drain.pid == os.getpid():
         _drain.finish()  # once more, where an interruption ended it
         _drain = None
+
+
+process.call_at_exit("memory.history.drain", "recorder", stop)

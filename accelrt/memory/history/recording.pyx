@@ -3,7 +3,6 @@
 
 Nothing is paid while it is off and no tag was used: then no stand-in leads the fast path to it (memory/allocator/pool.pyx).
 """
-import os
 from _thread import allocate_lock, get_ident
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
@@ -11,6 +10,8 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memset
 
 from accelrt.core.integers cimport exact_int
+from accelrt.core.process cimport FORK_HISTORY, at_fork
+from accelrt.core.process import call_at_fork
 from accelrt.devices.device cimport current_ordinal
 from accelrt.errors import ArgumentError
 from accelrt.memory.allocator.device_pools cimport MAX_DEVICES, pool_if_made, set_history
@@ -26,8 +27,6 @@ from accelrt.status cimport refuse_copy
 cdef extern from "stack_walk.h":
     """
     #include "stack_walk.h"
-    #include <pthread.h>
-    static int forget_stack_guard_in_children(void) { return pthread_atfork(NULL, NULL, forget_stack_guard); }
     /* A name of C++ as it is written in source; to be freed, NULL where it is none.  libstdc++ has the function and is there
      * where a library of C++ is. */
     static char *plain_name(const char *symbol) {
@@ -74,7 +73,7 @@ cdef extern from "stack_walk.h":
     uint32_t take_stack_of_thread(const char* entry, uint32_t before) noexcept nogil
     uint32_t copy_stack(uint32_t number, StackFrame* frames) noexcept nogil
     void set_c_frames(bint wanted) noexcept nogil
-    int forget_stack_guard_in_children()
+    void forget_stack_guard() noexcept nogil
     object name_of_address(const void* address, const char** file)
     object file_of_code(const void* code)
     object name_of_code(const void* code)
@@ -472,8 +471,7 @@ def name_all(list segments):
 memset(&wanted, 0, sizeof(wanted))
 wanted.capacity = DEFAULT_ENTRIES
 set_capture(take_stack_of_thread)
-if forget_stack_guard_in_children():
-    raise MemoryError("no host memory for a handler of forks")
+at_fork("memory.history.recording", FORK_HISTORY, NULL, NULL, &forget_stack_guard)
 
 
 def _begin_anew():
@@ -481,4 +479,4 @@ def _begin_anew():
     turn = allocate_lock()
 
 
-os.register_at_fork(after_in_child=_begin_anew)
+call_at_fork("memory.history.recording", "history", child=_begin_anew)
