@@ -178,6 +178,23 @@ def a_stream_that_goes_at_work():
     memory.audit()
 
 
+def a_trim_waits_for_the_streams_that_gave():
+    calls = started()
+    kept = accelrt.Stream()
+    own = f"{kept.cuda_stream:#x}"
+    for stream in (kept.cuda_stream, A, kept.cuda_stream):
+        free(alloc(512, stream))
+    calls()
+    accelrt.empty_cache()
+    waits = calls()
+    assert waits[waits.index(f"record on {own}") + 1] == "synchronize"
+    assert waits[-1] == "trim"
+    assert not any(f"{A:#x}" in line for line in waits)  # it may have been destroyed since
+    accelrt.empty_cache()
+    assert not any(own in line for line in calls())
+    memory.audit()
+
+
 def out_of_memory():
     calls = started()
     kept, gone = alloc(3 * MIB, A), alloc(4 * MIB, A)
@@ -239,6 +256,7 @@ def a_limit():
         streams_that_are_gone,
         streams_that_go,
         a_stream_that_goes_at_work,
+        a_trim_waits_for_the_streams_that_gave,
         out_of_memory,
         out_of_memory_beside_work,
         a_limit,

@@ -6,8 +6,9 @@ as it likes, may call accelrt, and may take the GIL.  So relief is recursive, an
 """
 from libc.stdint cimport SIZE_MAX, UINT64_MAX, int64_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
+from libc.string cimport memset
 
-from accelrt.core.handle_map cimport map_find, map_insert, map_remove, map_reserve
+from accelrt.core.handle_map cimport AddressMap, map_clear, map_find, map_insert, map_remove, map_reserve
 from accelrt.core.locks cimport (
     pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_trylock, pthread_mutex_unlock,
 )
@@ -17,7 +18,7 @@ from accelrt.driver.capture_guard cimport (
     restore_mode,
 )
 from accelrt.driver.table cimport EVENT_DISABLE_TIMING, STREAM_NON_BLOCKING
-from accelrt.memory.allocator.metadata cimport heap_stream
+from accelrt.memory.allocator.metadata cimport heap_stream, is_trusted
 from accelrt.memory.allocator.miss cimport on_refusal
 from accelrt.memory.allocator.sizes cimport LARGE, kind_of
 from accelrt.memory.allocator.stats cimport (
@@ -598,6 +599,11 @@ cdef int ordered_take(ExternalPool* pool, Record* record) noexcept nogil:
 cdef int ordered_give(ExternalPool* pool, const Record* record) noexcept nogil:
     # Where the stream is gone, there is no order to keep, and the outlet's is as good as any.
     cdef int code = pool.table.async_free(pool.device, record.stream, record.address)
+    if code == 0 and record.stream != pool.outlet and is_trusted(record.stream):
+        lock_external(pool)
+        if map_find(&pool.givers, record.stream) == NULL and map_reserve(&pool.givers) == 0:
+            map_insert(&pool.givers, record.stream, pool)  # any value but NULL: the map is a set
+        unlock_external(pool)
     if meaning_of(code) != GONE or record.stream == pool.outlet:
         return code
     lock_external(pool)
@@ -679,14 +685,24 @@ cdef int wait_for(ExternalPool* pool, uintptr_t stream) noexcept nogil:
 
 
 cdef int ordered_trim(ExternalPool* pool, uintptr_t stream) noexcept nogil:
-    # What was given back on other streams, and is not reached there yet, stays; the driver reuses it by itself.
+    # The driver sees that what was given back on a stream is idle when a wait names that stream; one for all streams of
+    # the device, by an event, does not do (seen on an H100).  What was given back on streams that may be destroyed
+    # stays, and the driver reuses it by itself.
+    cdef AddressMap givers
     cdef uintptr_t outlet
+    cdef size_t index
     lock_external(pool)
     outlet = pool.outlet
+    givers = pool.givers
+    memset(&pool.givers, 0, sizeof(AddressMap))
     unlock_external(pool)
     cdef int code = wait_for(pool, stream)
     if code == 0 and outlet:
         code = wait_for(pool, outlet)
+    for index in range(givers.capacity):
+        if code == 0 and givers.slots[index].value != NULL:
+            code = wait_for(pool, givers.slots[index].key)
+    map_clear(&givers)
     return code if code else pool.table.async_trim(pool.device, 0)
 
 

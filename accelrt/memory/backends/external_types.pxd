@@ -58,6 +58,7 @@ cdef struct ExternalPool:
     size_t departing_bytes
     uintptr_t outlet         # the backend's own stream, made when it needs one
     uintptr_t event          # the backend's own event, likewise
+    AddressMap givers        # streams, alive as long as the process, on which memory went back since it was last trimmed
     const char* audit_failure  # the identity that a debug audit found untrue
     Stats stats
 
