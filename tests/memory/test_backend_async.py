@@ -187,7 +187,7 @@ def a_trim_waits_for_the_streams_that_gave():
     calls()
     accelrt.empty_cache()
     waits = calls()
-    assert waits[waits.index(f"record on {own}") + 1] == "synchronize"
+    assert sorted(waits[:-1]) == ["record on 0", f"record on {own}"]
     assert waits[-1] == "trim"
     assert not any(f"{A:#x}" in line for line in waits)  # it may have been destroyed since
     accelrt.empty_cache()
