@@ -5,6 +5,7 @@ main      the arguments, the commands by name, and how they end
 choice    which driver a command runs on, and the packages that some need
 pictures  view, plot and export-trace
 facts     what info reports
+process_order  info --process: what happens in a fork and at the end of a process
 sample    one look at all devices and processes: what top, export and info show
 pipeline  the second part of the demo
 record    a program that records what its allocator does

@@ -67,6 +67,11 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--version", action="version", version=f"accelrt {__version__}")
     commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND")
     info = commands.add_parser("info", help="versions, the driver and why it, devices, settings")
+    info.add_argument(
+        "--process",
+        action="store_true",
+        help="instead: what accelrt does around a fork and at the end of a process, in order",
+    )
     demo = commands.add_parser("demo", help="a real trace and a captured pipeline, checked; PASS or FAIL")
     replay = commands.add_parser("replay", help="a recorded trace through the allocator")
     replay.add_argument(
@@ -213,6 +218,10 @@ def dispatch(given: argparse.Namespace) -> int:
         from accelrt.cli import pictures
 
         return pictures.run(given)
+    if given.command == "info" and given.process:
+        from accelrt.cli import process_order
+
+        return process_order.run(given.as_json)
     if given.command == "info":
         from accelrt.cli import info
 

@@ -6,7 +6,7 @@ integers    what callers may pass as a number
 locks       pthread's mutexes; spin locks of one word; counters and pointers that several threads share
 names       the public names, and the module that each is of
 owners      file descriptors and handles with an owner from the first moment on
-process     what happens in a fork and at the end of the process, in one order each
+process     what happens in a fork and at the end of the process, in one order each (DESIGN.md)
 procfs      the cards that NVIDIA's kernel driver lists in /proc
 slots       sections that are passed in nanoseconds, and a wait until all who were inside have left
 zero_pages  zeroed memory whose pages cost nothing before they are written to

@@ -7,7 +7,7 @@ from collections import namedtuple
 from libc.stdint cimport uint64_t
 
 from accelrt.devices.device cimport await_device
-from accelrt.driver.registry import cause_of_refusal
+from accelrt.driver.registry import cause_of_refusal, opened_name
 from accelrt.errors import NotSupportedError, OutOfMemoryError
 from accelrt.memory.allocator.device_pools cimport pool_if_made
 from accelrt.memory.allocator.event_ring cimport take_stack
@@ -23,7 +23,7 @@ from accelrt.memory.backends.backend cimport require_native
 from accelrt.memory.caching cimport out_of_memory_to_wake
 from accelrt.runtime.release_queue cimport drain
 cimport accelrt.runtime.sanitizer_hooks as watch
-from accelrt.status cimport CAP_REACHED, NOT_SUPPORTED, OUT_OF_MEMORY, raise_status
+from accelrt.status cimport CAP_REACHED, FORKED, NOT_SUPPORTED, OUT_OF_MEMORY, raise_status
 from accelrt.uses.access cimport await_uses, exported_from
 
 cdef tuple KEEPS = ("host", "discard")
@@ -63,6 +63,8 @@ cdef dict REASONS = {
 cdef int raise_reason(int code, str call, tuple pool, int ordinal) except -1:
     where = f"{call}: pool {pool} of device {ordinal}"
     if code == NOT_RETAINED:
+        if opened_name() == "forked":
+            raise_status(FORKED, call, ("pool", pool, "device", ordinal))
         raise ValueError(
             f"{call}: device {ordinal} has no memory pool {pool} in use: nothing was allocated into it there, or no "
             "MemPool, context or graph uses it any more"

@@ -1,16 +1,22 @@
 """The order of what happens around forks and at the end of the process, whoever registers when."""
 
+import multiprocessing.process
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
+import traceback
 
 import pytest
 from child import in_child, run_code
+from other_process import Other, keep, look, make
 
 import accelrt
+import accelrt.sharing
+from accelrt import nccl
 from accelrt.core import process
 
 pytestmark = pytest.mark.own_process
@@ -23,6 +29,8 @@ def forked(function):
         status = 1
         try:
             status = function() or 0
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(status)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
@@ -81,10 +89,12 @@ def test_what_a_python_function_raises_is_told_and_the_others_run():
     out = run_code(
         "import os, sys\n"
         "from accelrt.core import process\n"
-        "sys.unraisablehook = lambda told: print('told', told.exc_value, told.object.__name__, flush=True)\n"
+        "def say(*words):\n"
+        "    os.write(1, (' '.join(words) + '\\n').encode())  # at once: two processes write\n"
+        "sys.unraisablehook = lambda told: say('told', str(told.exc_value), told.object.__name__)\n"
         "def function(name, fails):\n"
         "    def function():\n"
-        "        print(name, flush=True)\n"
+        "        say(name)\n"
         "        if fails:\n"
         "            raise fails(name)\n"
         "    function.__name__ = f'function_{name}'\n"
@@ -125,6 +135,25 @@ def test_an_exit_function_runs_once_and_one_that_is_registered_late_takes_its_pl
     )
     wanted = ["registered after", "first", "middle", "early rank", "last", "registered before"]
     assert out.splitlines() == wanted
+
+
+def test_a_child_whose_atexit_was_emptied_is_placed_by_its_driver():
+    out = run_code(
+        "import accelrt, atexit, os, sys\n"
+        "from accelrt.core import process\n"
+        "process.call_at_exit('~', 'callbacks', lambda: print('ended', os.getpid(), flush=True))\n"
+        "pid = os.fork()\n"
+        "if pid == 0:\n"
+        "    atexit._clear()  # as multiprocessing does from Python 3.13 on\n"
+        "    accelrt.init(driver='host')\n"
+        "    print('child', os.getpid(), flush=True)\n"
+        "    sys.exit()\n"
+        "os.wait()\n"
+        "print('parent', os.getpid(), flush=True)\n"
+    )
+    (*_, child), (*_, ended), (*_, parent), (*_, last) = map(str.split, out.splitlines())
+    assert (child, parent) == (ended, last)
+    assert child != parent
 
 
 def test_forks_beside_threads_that_register_and_allocate():
@@ -230,3 +259,185 @@ def test_an_exit_beside_daemon_threads_that_go_on():
     assert done.returncode == 3, done.stderr
     text = done.stdout
     assert 0 < text.index("('exit', 'memory.settings.apply')") < text.index("('exit', 'driver.registry')")
+
+
+class Scene:
+    """Everything that registers, in the middle of its work."""
+
+    def __init__(self):
+        self.other = Other()
+        self.lent = accelrt.full((1000,), 3, "int8")
+        self.other.call(keep, "lent", self.lent)
+        self.borrowed = self.other.call(make, "borrowed", 100, 7)
+        self.pool = accelrt.MemPool()
+        with accelrt.use_mem_pool(self.pool):
+            self.asleep = accelrt.full((1000,), 5, "int8")
+        self.pool.sleep()
+        self.pinned = accelrt.PinnedBuffer(4096)
+        self.comms = nccl.init_all([0, 1])
+        self.terms = [accelrt.full((10,), 1 + rank, "int32", device=rank) for rank in range(2)]
+        self.comms[0].all_reduce(self.terms[0])  # rank 1 has not come
+        self.go_on, self.ran = threading.Event(), []
+        self.streams = [accelrt.Stream() for _ in range(2)]
+        for stream in self.streams:
+            stream.launch_host_func(lambda: self.ran.append(self.go_on.wait(30)))
+        self.capture_over = threading.Event()
+        opened = [threading.Event() for _ in range(2)]
+        for each in opened:
+            threading.Thread(target=self.capture, args=(each,), daemon=True).start()
+        for each in opened:
+            assert each.wait(30)
+
+    def capture(self, opened):
+        buffer = accelrt.Buffer(1000)
+        graph = accelrt.CUDAGraph()
+        with accelrt.graph(graph, stream=accelrt.Stream(), capture_error_mode="thread_local"):
+            buffer.fill(1)
+            opened.set()
+            self.capture_over.wait()
+
+    def go_on_in_parent(self):
+        """All of it ends as if nobody had forked."""
+        self.capture_over.set()
+        self.comms[1].all_reduce(self.terms[1])
+        for comm in self.comms:
+            comm.synchronize()
+        self.go_on.set()
+        for stream in self.streams:
+            stream.synchronize()
+        self.pool.wake()
+        assert [int(term.numpy()[0]) for term in self.terms] == [3, 3]
+        assert self.ran == [True, True]
+        assert (self.asleep.numpy() == 5).all()
+        assert (self.borrowed.numpy() == 7).all()
+        assert (self.other.call(look, "lent") == 3).all()
+        for comm in self.comms:
+            comm.close()
+
+
+EVERYTHING = {"ACCELRT_LEAKS": "1", "ACCELRT_PUBLISH": "1", "ACCELRT_NCCL_EXIT_TIMEOUT": "0.2"}
+
+
+def watched(tmp_path):
+    return EVERYTHING | {"ACCELRT_RECORD": str(tmp_path / "trace"), "XDG_RUNTIME_DIR": str(tmp_path)}
+
+
+def steps_listed(*phases):
+    """What the trace of a fork is to have, from the lists."""
+    entries = process.registered_at_fork()
+    wanted = []
+    for phase in phases:
+        language = "C" if phase in ("prepare", "parent", "child") else "Python"
+        kind = {"before": "prepare", "after in parent": "parent", "after in child": "child"}.get(phase, phase)
+        names = [name for _, name, spoken, kinds in entries if spoken == language and kind in kinds]
+        wanted += [(phase, name) for name in (reversed(names) if kind == "prepare" else names)]
+    return wanted
+
+
+def test_forks_in_the_middle_of_everything(tmp_path):
+    assert "went on" in in_child(fork_in_the_middle, **watched(tmp_path))
+
+
+def fork_in_the_middle():
+    scene = Scene()
+    process.begin_trace()
+    assert forked(lambda: signal.alarm(60) or check_child(scene)) == 0
+    assert process.traced() == steps_listed("before", "prepare", "parent", "after in parent")
+    # Another one, of a thread that is not the main one.
+    statuses = []
+    thread = threading.Thread(target=lambda: statuses.append(forked(lambda: check_use(scene))))
+    thread.start()
+    thread.join()
+    assert statuses == [0]
+    scene.go_on_in_parent()
+    print("went on")
+
+
+def check_child(scene):
+    assert process.traced() == steps_listed("before", "prepare", "child", "after in child")
+    check_use(scene)
+    return forked(lambda: check_use(scene))  # a child of the child
+
+
+def check_use(scene):
+    signal.alarm(60)
+    assert len(os.listdir("/proc/self/task")) == 1
+    uses = (scene.pool.wake, scene.pool.sleep, scene.streams[0].synchronize, scene.lent.share)
+    for use in (*uses, lambda: accelrt.Buffer(1)):
+        with pytest.raises(accelrt.ForkedError):
+            use()
+    with pytest.raises(accelrt.ForkedError):
+        scene.comms[0].check()
+    assert accelrt.sharing.statistics()["handles"] == accelrt.sharing.statistics()["lent"] == 0
+
+
+ENDS = [
+    *(
+        "nccl.process_end",
+        "runtime.host_func",
+        "fails",
+        "memory.leaks",
+        "memory.history.drain",
+        "publish",
+        "ran",
+    ),
+    *("runtime.sanitizer_hooks", "memory.settings.apply", "driver.registry", "memory.backends.callbacks"),
+    "memory.caching",
+]
+
+
+def check_ends(out):
+    ended = re.search(r"ended (.*)", out)[1]
+    assert re.findall(r"'exit', '([^']*)'", ended) == [*ENDS, "~"]
+    assert "OSError: in the middle of the exit" in out
+
+
+def trace_exit(scene):
+    def fail():
+        raise OSError("in the middle of the exit")
+
+    process.begin_trace()
+    process.call_at_exit("fails", "leaks", fail)
+    process.call_at_exit("ran", "publishing", lambda: print("ran", scene.ran, flush=True))
+    process.call_at_exit("~", "callbacks", lambda: print("ended", process.traced(), flush=True))
+
+
+def test_the_process_ends_in_the_middle_of_everything(tmp_path):
+    out = in_child(end_in_the_middle, **watched(tmp_path))
+    assert "ran [True, True]" in out
+    check_ends(out)
+    assert out.index("ended") < out.index("still live at the end of process")
+    segments = accelrt.memory.load_snapshot(tmp_path / "trace")["segments"]
+    assert any(block["state"] == "active_allocated" for segment in segments for block in segment["blocks"])
+    pid = re.search(r"still live at the end of process (\d+)", out)[1]
+    assert not (tmp_path / "accelrt" / f"{pid}.json").exists()  # it publishes no more
+
+
+def end_in_the_middle():
+    scene = Scene()
+    trace_exit(scene)
+    timer = threading.Timer(0.3, scene.go_on.set)
+    timer.daemon = True  # else the exit would wait for it first
+    timer.start()
+
+
+def test_a_child_in_the_middle_of_everything_ends_as_an_interpreter_does(tmp_path):
+    out = in_child(end_in_child, **watched(tmp_path))
+    check_ends(out)
+    assert "went on" in out
+    assert "ran []" in out  # its parent's functions are not waited for
+    assert out.count("at the end of process") == 1  # the parent's report
+
+
+def end_in_child():
+    scene = Scene()
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(60)
+        # multiprocessing would end its parent's children.
+        multiprocessing.process._children.clear()
+        trace_exit(scene)
+        sys.exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    scene.go_on_in_parent()
+    print("went on")
