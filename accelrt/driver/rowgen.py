@@ -4,8 +4,8 @@ Four sets of rows do little more than forward: those of the table that initialis
 the table that injects faults, those that the end of a capture excludes, and those that Python sees.  Each is
 derived from the contract at build time, so that a row is declared once.  A driver fills the rows that its
 modules define: a module that includes NAME_rows.pxi has in it fill_NAME, which puts every function that bears
-a row's name into the table, and, in the cuda driver, asks the library for the functions whose types the
-module declares.  setup.py calls write_all() before it cythonizes.
+a row's name into the table, and, in the cuda driver, asks the library for the functions whose types
+cuda/functions.pxd declares.  setup.py calls write_all() before it cythonizes.
 """
 
 import re
@@ -189,11 +189,11 @@ def python_call(row: Row) -> str:
 
 
 def read_symbols(text: str) -> list[Symbol]:
-    """The functions of libcuda that a module of the cuda driver has typed.
+    """The functions of libcuda that the cuda driver has typed.
 
     Each is a pointer's type as cudaTypedefs.h names it, which ends in the version of the ABI, and a
     comment: the rows that cannot work without the function, or "needed" where opening fails without it, or
-    "not needed" where the module itself looks whether it is there.
+    "not needed" where the driver itself looks whether it is there.
     """
     found = []
     for name, version, note in SYMBOL.findall(text):
@@ -214,23 +214,25 @@ def filled_rows(text: str, rows: list[Row]) -> str:
     return "\n".join(f"    table.{row.name} = {row.name}" for row in rows if row.name in defined)
 
 
-def fill_cuda_module(module: str, text: str, declared: str, rows: list[Row]) -> str:
-    """The functions that a module of the cuda driver calls, and fill_NAME, which asks the library for them.
+def fill_cuda(text: str, functions: str, declared: str, rows: list[Row]) -> str:
+    """The pointers to libcuda's functions that are typed in functions, and fill_driver, which asks for them.
 
-    A second version of one function bears it in its name.  What the module's .pxd declares is left to it.
+    A second version of one function bears it in its name.  What the driver's .pxd declares is left to it.
     """
     names: dict[Symbol, str] = {}
     entries: list[str] = []
-    for symbol in read_symbols(declared + text):
+    for symbol in read_symbols(functions):
         taken = symbol.name in names.values()
         names[symbol] = f"{symbol.name}_v{symbol.version}" if taken else symbol.name
         start = f'Symbol(b"{symbol.name}", {symbol.version}, <void**>&{names[symbol]}'
         places = [f"<void**>&table.{row}" for row in symbol.rows] or ["NULL"]
         entries += [f"        {start}, {place}, {symbol.needed})," for place in places]
+    pointers = {symbol.type: name for symbol, name in names.items() if symbol.type not in declared}
     return "\n".join(
         [
-            *(f"cdef {symbol.type} {name}" for symbol, name in names.items() if symbol.type not in declared),
-            f"cdef int fill_{module}(Table* table, Table* blank) except -1:",
+            f"from accelrt.driver.cuda.functions cimport {', '.join(pointers)}",
+            *(f"cdef {type_} {name}" for type_, name in pointers.items()),
+            "cdef int fill_driver(Table* table, Table* blank) except -1:",
             f"    cdef Symbol[{len(entries)}] symbols = [",
             *entries,
             "    ]",
@@ -249,8 +251,9 @@ def render_drivers(rows: list[Row]) -> dict[str, str]:
         if module not in INCLUDED.findall(text):
             continue
         if driver == "cuda":
+            functions = path.with_name("functions.pxd").read_text()
             declared = path.with_suffix(".pxd").read_text()
-            files[f"cuda/{module}_rows.pxi"] = fill_cuda_module(module, text, declared, rows)
+            files["cuda/driver_rows.pxi"] = fill_cuda(text, functions, declared, rows)
         else:
             files[f"{driver}/{module}_rows.pxi"] = fill_module(module, text, rows)
     return files

@@ -1,1 +1,92 @@
-# NVIDIA's driver behind the driver table; reached through the registry, never by cimport.
+# Devices, and their primary contexts made current for one call.  No other module cimports this.
+from libc.stdint cimport uintptr_t
+
+from accelrt.core.locks cimport pthread_mutex_t
+from accelrt.driver.cuda.functions cimport PFN_cuCtxGetCurrent_v4000
+from accelrt.driver.cuda.types cimport CUcontext, CUdevice, CUgraph, CUgraphEdgeData, CUgraphNode
+from accelrt.driver.waiting cimport pthread_cond_t
+from accelrt.status cimport INVALID_DEVICE, SUCCESS
+
+# One function of the library; rowgen.py writes them from the types of the pointers.
+cdef struct Symbol:
+    const char* name  # without a version suffix
+    int version       # 12000 is 12.0
+    void** function   # where its address goes; NULL is left there where the driver lacks it
+    void** row        # the row that cannot work without it; NULL where there is no such row
+    bint needed       # by every row: opening fails without it
+
+cdef extern from *:
+    CUcontext load_context "accelrt_load_pointer" (CUcontext* place) noexcept nogil
+    void store_context "accelrt_store_pointer" (CUcontext* place, CUcontext context) noexcept nogil
+    uintptr_t load_function "accelrt_load_pointer" (uintptr_t* place) noexcept nogil
+    void store_function "accelrt_store_pointer" (uintptr_t* place, uintptr_t function) noexcept nogil
+
+cdef enum:
+    MOST_DEVICES = 64
+    LAST_DEFAULT_STREAM = 2  # 0, 1 and 2 name a default stream of whichever context is current
+
+cdef enum:  # kinds of memory
+    PAGEABLE = 0  # host memory that is not page-locked
+    PAGE_LOCKED = 1
+    ON_DEVICE = 2
+
+cdef struct Device:
+    CUdevice handle     # written at open
+    CUcontext primary   # NULL until the device is first needed; then the same for ever
+    int reads_pageable  # whether it reaches host memory that is not page-locked; written at open
+
+cdef struct Errand:  # a wait for a device on a thread of its own
+    pthread_mutex_t lock
+    pthread_cond_t over
+    int device
+    int code
+    int holders      # that thread, and the one that waits for it
+    bint done
+
+cdef struct Site:  # where a stream's next node goes
+    CUgraph graph
+    const CUgraphNode* after
+    const CUgraphEdgeData* edges
+    size_t count
+
+cdef int device_total              # written at open
+cdef Device[MOST_DEVICES] devices  # by ordinal
+cdef PFN_cuCtxGetCurrent_v4000 cuCtxGetCurrent
+
+cdef int enter_slow(int device, CUcontext current, bint* out_pushed) noexcept nogil
+cdef int enter_any_slow(bint* out_pushed) noexcept nogil
+cdef void pop_context() noexcept nogil
+
+
+# Makes the device's primary context current; every enter has its leave.  Where it is current already,
+# as it mostly is, this is one call of the driver (some 20 ns) and leave is none.
+cdef inline int enter(int device, bint* out_pushed) noexcept nogil:
+    cdef CUcontext current = NULL
+    cdef int code
+    if not 0 <= device < device_total:
+        return INVALID_DEVICE
+    code = cuCtxGetCurrent(&current)
+    if code == SUCCESS and (current == NULL or current != load_context(&devices[device].primary)):
+        return enter_slow(device, current, out_pushed)
+    return code
+
+
+# The same for rows that name no device: whichever context the thread has will do; where it has none, it gets that
+# of a device which has one.
+cdef inline int enter_any(bint* out_pushed) noexcept nogil:
+    cdef CUcontext current = NULL
+    cdef int code = cuCtxGetCurrent(&current)
+    return enter_any_slow(out_pushed) if code == SUCCESS and current == NULL else code
+
+
+# The same for calls that want a context only to know whose default stream is meant (driver/cuda/DESIGN.md names them).
+cdef inline int enter_for(int device, uintptr_t stream, bint* out_pushed) noexcept nogil:
+    if stream > LAST_DEFAULT_STREAM:
+        return SUCCESS
+    return enter(device, out_pushed)
+
+
+cdef inline int leave(bint pushed, int code) noexcept nogil:
+    if pushed:
+        pop_context()
+    return code
