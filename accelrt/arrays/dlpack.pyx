@@ -69,16 +69,6 @@ cdef list recent_kept = [None] * RECENT
 cdef dict dtypes = {}      # code | bits << 8 -> numpy.dtype
 cdef int driver_is_host = -1
 
-# ml_dtypes' names -> (code, bits) of DLPack
-cdef dict EXTENDED = {
-    "bfloat16": (4, 16), "float8_e3m4": (7, 8), "float8_e4m3": (8, 8), "float8_e4m3b11fnuz": (9, 8),
-    "float8_e4m3fn": (10, 8), "float8_e4m3fnuz": (11, 8), "float8_e5m2": (12, 8), "float8_e5m2fnuz": (13, 8),
-    "float8_e8m0fnu": (14, 8), "float6_e2m3fn": (15, 6), "float6_e3m2fn": (16, 6), "float4_e2m1fn": (17, 4),
-    "int4": (0, 4), "uint4": (1, 4), "int2": (0, 2), "uint2": (1, 2),
-}
-cdef dict KINDS = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}  # NumPy's -> DLPack's code
-cdef dict WIDTHS = {"i": (8, 16, 32, 64), "u": (8, 16, 32, 64), "f": (16, 32, 64), "c": (64, 128), "b": (8,)}  # in bits
-
 
 cdef inline bint on_host_driver() except -1:
     # It never changes once a driver is open, which an Array's memory has seen to, but for a fork's child.
@@ -111,12 +101,10 @@ cdef long code_of_slow(object dtype, uintptr_t place) except -1:
 cdef object find_code(object dtype):
     if not dtype.isnative:
         raise BufferError(f"DLPack has no {dtype}, whose bytes are in another order than this machine's")
-    if dtype.type.__module__.partition(".")[0] == "ml_dtypes" and dtype.name in EXTENDED:
-        code, bits = EXTENDED[dtype.name]
-        return code | bits << 8 | (DL_PADDED << 16 if bits < 8 else 0)
-    if dtype.kind not in KINDS or 8 * dtype.itemsize not in WIDTHS[dtype.kind]:
+    known = init.later("accelrt.core.dtypes").BY_NAME.get(dtype.name)
+    if known is None or dtype.type.__module__.partition(".")[0] != ("ml_dtypes" if known.of_ml_dtypes else "numpy"):
         raise BufferError(f"DLPack has no {dtype}; export a view of its bytes: array.view('uint8')")
-    return KINDS[dtype.kind] | dtype.itemsize << 11
+    return known.dlpack | known.bits << 8 | (DL_PADDED << 16 if known.bits < 8 else 0)
 
 
 cdef object dtype_of_code(DLDataType dtype):
@@ -130,17 +118,17 @@ cdef object dtype_of_code(DLDataType dtype):
 
 
 cdef object find_dtype(int code, int bits):
-    for kind, number in KINDS.items():
-        if code == number and bits in WIDTHS[kind]:
-            return numpy_module().dtype(f"{kind}{bits // 8}")
-    for name, known in EXTENDED.items():
-        if known == (code, bits):
+    for known in init.later("accelrt.core.dtypes").DTYPES:
+        if known.dlpack == code and known.bits == bits:
+            if not known.of_ml_dtypes:
+                return numpy_module().dtype(known.name)
             try:
                 import ml_dtypes
 
-                return numpy_module().dtype(getattr(ml_dtypes, name))
+                return numpy_module().dtype(getattr(ml_dtypes, known.name))
             except (ImportError, AttributeError):
-                raise BufferError(f"a DLPack tensor is of {name}, for which ml_dtypes has to be installed") from None
+                raise BufferError(
+                    f"a DLPack tensor is of {known.name}, for which ml_dtypes has to be installed") from None
     raise BufferError(f"a DLPack tensor is of type code {code} with {bits} bits, which NumPy has no dtype for")
 
 

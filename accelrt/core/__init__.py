@@ -1,5 +1,6 @@
 """What every other package builds on; nothing here knows of CUDA.
 
+dtypes      the types of elements, one row each
 env_watch   whether the variables that say which devices there are changed since init
 handle_map  a hash table from addresses or handles to records
 integers    what callers may pass as a number

@@ -159,7 +159,7 @@ cdef Call make_call(object plan, const Key* key, Py_ssize_t count, object others
         operand = &made.operands[index]
         operand.takes, operand.given = NO_NUMBER, plan.spans[index] is not None
         limits = decisions.LIMITS.get(plan.dtypes[index])
-        if plan.dtypes[index] in ("float16", "bfloat16", "float32", "float64"):
+        if plan.dtypes[index] in decisions.FLOATS:
             operand.takes = REAL
         elif limits is not None and plan.dtypes[index] != "bool":
             operand.takes, operand.least, operand.most = INTEGER, limits[0], min(limits[1], (1 << 63) - 1)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy
 
 from accelrt.arrays.array import Array
+from accelrt.core.dtypes import BY_NAME
 from accelrt.kernels import compiler, host_compiler
 from accelrt.kernels.elementwise_layout import (
     Piece,
@@ -23,6 +24,7 @@ from accelrt.kernels.elementwise_source import (
     BLOCK,
     CHUNK,
     COMPLEX,
+    FLOATS,
     IN_FLOAT,
     MOST_AXES,
     MOST_PARAMETERS,
@@ -44,15 +46,12 @@ from accelrt.runtime import init
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["Declared", "Plan"]
+__all__ = ["FLOATS", "Declared", "Plan"]
 
 MOST_BLOCKS = (1 << 31) - 1
 NARROW = 1 << 31  # elements below which a strided kernel counts in 32 bits
 NUMBERS = (bool, int, float, complex, numpy.number, numpy.bool_)
-LIMITS = {"bool": (0, 1)}  # the least and the greatest integer of a type
-for _bits in (8, 16, 32, 64):
-    LIMITS[f"uint{_bits}"] = (0, (1 << _bits) - 1)
-    LIMITS[f"int{_bits}"] = (-1 << _bits - 1, (1 << _bits - 1) - 1)
+LIMITS = {name: limits for name in STORED if (limits := BY_NAME[name].limits)}
 
 
 class Plan(NamedTuple):
@@ -385,7 +384,7 @@ def stored_name(dtype: numpy.dtype[Any], what: str) -> str:
 
 
 def itemsize_of(name: str) -> int:
-    return 2 if name in IN_FLOAT else numpy.dtype(name).itemsize
+    return BY_NAME[name].bits // 8
 
 
 def dtype_named(name: str) -> Any:

@@ -14,6 +14,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+from accelrt.core.dtypes import BY_NAME, DTYPES
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
@@ -21,6 +23,7 @@ __all__ = [
     "BLOCK",
     "CHUNK",
     "COMPLEX",
+    "FLOATS",
     "IN_FLOAT",
     "MOST_AXES",
     "MOST_PARAMETERS",
@@ -43,25 +46,10 @@ MOST_AXES = 8
 MOST_PARAMETERS = 32
 
 # NumPy's name of a type -> how it is stored; what the body computes with is the same, but for 16-bit floats.
-STORED = {
-    "bool": "bool",
-    "int8": "signed char",
-    "int16": "short",
-    "int32": "int",
-    "int64": "long long",
-    "uint8": "unsigned char",
-    "uint16": "unsigned short",
-    "uint32": "unsigned int",
-    "uint64": "unsigned long long",
-    "float16": "unsigned short",
-    "bfloat16": "unsigned short",
-    "float32": "float",
-    "float64": "double",
-    "complex64": "accelrt_complex64",
-    "complex128": "accelrt_complex128",
-}
-COMPLEX = ("complex64", "complex128")
-IN_FLOAT = ("float16", "bfloat16")
+STORED = {dtype.name: dtype.stored for dtype in DTYPES if dtype.stored}
+COMPLEX = tuple(name for name in STORED if BY_NAME[name].kind == "complex")
+FLOATS = tuple(name for name in STORED if BY_NAME[name].kind == "float")
+IN_FLOAT = tuple(name for name in FLOATS if BY_NAME[name].bits == 16)  # computed with in 32 bits
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 WORDS = """
     i n alignas and auto bitand bitor bool break case catch char class compl const constexpr continue

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from accelrt.core.dtypes import DTYPES
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -16,38 +18,12 @@ POINTER_SIZE = 8
 
 Parsed = tuple[int, int, bool]  # kind, bytes, whether the kernel may write through it
 
-_SIGNED = {
-    1: "signed char|int8_t|int8",
-    2: "short|short int|signed short|int16_t|int16",
-    4: "int|signed|signed int|int32_t|int32",
-    8: "long|long int|long long|long long int|signed long|signed long long|ssize_t|ptrdiff_t|intptr_t|"
-    "int64_t|int64",
-}
-_UNSIGNED = {
-    1: "char|unsigned char|uint8_t|uint8|uchar",
-    2: "unsigned short|unsigned short int|uint16_t|uint16|ushort",
-    4: "unsigned|unsigned int|uint32_t|uint32|uint",
-    8: "unsigned long|unsigned long int|unsigned long long|unsigned long long int|size_t|uintptr_t|"
-    "uint64_t|uint64|ulong",
-}
-_OTHERS = {
-    ("float", 2): "half|__half|float16",
-    ("float", 4): "float|float32",
-    ("float", 8): "double|float64",
-    ("bytes", 2): "__nv_bfloat16|bfloat16",
-    ("bool", 1): "bool|_Bool",
-    ("complex", 8): "complex64|complex<float>|float complex|float2",
-    ("complex", 16): "complex128|complex<double>|double complex|double2",
-}
+# What of C has no arithmetic for it passes as bytes.
 TYPES: dict[str, tuple[str, int]] = {
-    name: (kind, size)
-    for table in (
-        {("signed", size): names for size, names in _SIGNED.items()},
-        {("unsigned", size): names for size, names in _UNSIGNED.items()},
-        _OTHERS,
-    )
-    for (kind, size), names in table.items()
-    for name in names.split("|")
+    word: ("bytes" if dtype.of_ml_dtypes else dtype.kind, dtype.bits // 8)
+    for dtype in DTYPES
+    for word in dtype.words.split("|")
+    if word
 }
 STRUCT = re.compile(r"struct\[(\d+)\]")
 QUALIFIERS = re.compile(r"\b(?:__restrict__|__restrict|restrict|volatile|std::|thrust::|cuda::)")

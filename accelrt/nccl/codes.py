@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from accelrt.core.dtypes import DTYPES
 from accelrt.errors import NcclError
 
 TYPE_CHECKING = False  # typing's, which takes long to import
@@ -15,21 +16,7 @@ __all__ = ["AVG", "MAX", "MIN", "PROD", "SUM", "BackendError", "error_of", "move
 SUM, PROD, MAX, MIN, AVG = range(5)
 OPS = {"sum": SUM, "prod": PROD, "max": MAX, "min": MIN, "avg": AVG}
 BYTE = 1
-# By the name of NumPy's or of ml_dtypes' dtype.
-CODES = {
-    "int8": 0,
-    "uint8": 1,
-    "int32": 2,
-    "uint32": 3,
-    "int64": 4,
-    "uint64": 5,
-    "float16": 6,
-    "float32": 7,
-    "float64": 8,
-    "bfloat16": 9,
-    "float8_e4m3fn": 10,
-    "float8_e5m2": 11,
-}
+CODES = {dtype.name: dtype.nccl for dtype in DTYPES if dtype.nccl is not None}
 PAIRS = {"complex64": ("float32", 4), "complex128": ("float64", 8)}
 
 

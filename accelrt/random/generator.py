@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy
 
+from accelrt.core.dtypes import BY_NAME
 from accelrt.devices.device import device as device_type
 from accelrt.devices.device import get_device_properties
 from accelrt.kernels.elementwise_plan import LIMITS, dtype_named
+from accelrt.kernels.elementwise_source import FLOATS
 from accelrt.random.graph_states import GraphStates, find_states
 from accelrt.random.launches import checked_array, name_of, plan_for
 from accelrt.random.seeds import (
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["Generator", "is_default"]
 
 MOST_THREADS = 1 << 26  # of a geometry: kernels step by 16 times as many elements, in 32 bits
-EXACT = {"float16": 1 << 11, "bfloat16": 1 << 8, "float32": 1 << 24, "float64": 1 << 53}
+EXACT = {name: 1 << BY_NAME[name].precision for name in FLOATS}  # all integers up to it are exact
 WIDE_RANGE = 1 << 28  # from here on integers are drawn of 64 bits, as torch's are
 
 _defaults: dict[int, Generator] = {}

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from accelrt.core.dtypes import BY_NAME
 from accelrt.kernels.elementwise_source import (
     CONVERSIONS,
     CUDA_CONVERSIONS,
@@ -73,7 +74,7 @@ STEPS = {
     "bernoulli": ("unit", (None,), "accelrt_element = STORE(x < p);"),
 }
 SIGNS = {"float": "float", "double": "double", "accelrt_word": "uint32_t", "accelrt_long": "uint64_t"}
-SIGNED = ("bool", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64")
+SIGNED = tuple(name for name in STORED if BY_NAME[name].kind in ("bool", "signed", "float"))
 
 
 def parameters(form: Form) -> list[str]:
