@@ -15,14 +15,15 @@ from accelrt.core import process
 __all__ = ["collect", "import_all", "run"]
 
 ABOVE = ("accelrt.__main__", "accelrt.cli", "accelrt.viewer")  # which register nothing
+FOR_TESTS = "accelrt.driver.testing"  # which no program imports
 FORK = "around a fork (children in this order, C's before Python's; locks are taken in reverse)"
 EXIT = "at the end of a process"
 
 
 def import_all() -> None:
-    """Imports every module, since each registers when it is imported; opens no driver."""
+    """Imports every module that a program may, since each registers when it is imported; opens no driver."""
     for module in pkgutil.walk_packages(accelrt.__path__, "accelrt."):
-        if not module.name.startswith(ABOVE):
+        if not module.name.startswith((*ABOVE, FOR_TESTS)):
             with suppress(ImportError):  # of another library that is not installed
                 importlib.import_module(module.name)
 

@@ -1,8 +1,8 @@
 """The seam between accelrt and a device: one table of function pointers, and two drivers that fill it.
 
 table          the contract: the struct, a row a function
-registry       the active table, and which driver this process runs on; for tests and benchmarks, rows as
-               Python methods, and a table of which a chosen call fails
+registry       the active table, and which driver this process runs on; rows as Python methods
+testing        for tests alone: a table of which a chosen call fails, or in which a thread stops
 rowgen         writes the rows that only forward, and what the drivers' modules fill
 capture_guard  keeps captures and waits for a device apart; a thread's capture mode
 waiting        waits that a signal may end; thread states for threads that come to run Python

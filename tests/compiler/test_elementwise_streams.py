@@ -117,26 +117,26 @@ def step(kernel):
 
 
 def sweep():
-    from accelrt.driver import registry
+    from accelrt.driver import testing
     from accelrt.driver.host import driver as host
 
-    registry.wrap("host")
+    testing.wrap("host")
     accelrt.init(driver="faults")
     kernel = accelrt.elementwise("T x, T y", "T z", "z = x * y + x", name="swept")
     step(kernel)
     call, codes = 0, set()
     while True:
         call += 1
-        registry.arm(call, 719, "once")
+        testing.arm(call, 719, "once")
         try:
             step(kernel)
         except accelrt.CudaError as error:
             codes.add(error.code)
         else:
-            if registry.fired() < call:
+            if testing.fired() < call:
                 break
         finally:
-            registry.disarm()
+            testing.disarm()
         kernel.unload()
         settle()
         counts = host.live_objects()

@@ -194,10 +194,10 @@ def test_a_forked_child_has_no_point_and_the_parent_keeps_its():
 
 
 def test_what_park_cannot_do_is_refused():
-    from accelrt.driver import registry
+    from accelrt.driver import testing
 
-    assert refusal(registry.park, "no_such_row") == "no such row: no_such_row"
-    assert refusal(registry.park, None, 0) == "number is 0; the next call is 1"
-    assert refusal(registry.park, None, 1, "during") == "when is 'during'; it is 'before' or 'after'"
-    limit = refusal(registry.park, None, 1, "before", None, 0)
+    assert refusal(testing.park, "no_such_row") == "no such row: no_such_row"
+    assert refusal(testing.park, None, 0) == "number is 0; the next call is 1"
+    assert refusal(testing.park, None, 1, "during") == "when is 'during'; it is 'before' or 'after'"
+    limit = refusal(testing.park, None, 1, "before", None, 0)
     assert limit == "limit is 0.0; it is seconds, above 0 and below a million"

@@ -156,17 +156,17 @@ def test_memory_that_slept_is_reached_by_a_replay(streams):
 
 
 def refused(row, code):
-    registry = wrap_host()
+    faults = wrap_host()
     accelrt.init(driver="faults")
     stream, graph = accelrt.Stream(0), accelrt.CUDAGraph()
     src, dst = accelrt.Buffer(SIZE, 0), accelrt.Buffer(SIZE, LAST)
     src.fill(4, blocking=True)
     dst.fill(0, blocking=True)
     with accelrt.graph(graph, stream=stream):
-        registry.arm(1, code, "once", [row])
+        faults.arm(1, code, "once", [row])
         with pytest.raises(accelrt.CudaError) as caught:
             accelrt.copy(dst, src, stream=stream, blocking=False)
-        registry.disarm()
+        faults.disarm()
         assert caught.value.code == code
         if code == PEER_ACCESS_UNSUPPORTED:
             assert "the capture goes on: capture a copy to a PinnedBuffer and one from it" in str(

@@ -188,7 +188,7 @@ def test_bytes_that_a_node_had_keep_what_they_point_at(image):
 
 def change_halfway():
     """What becomes of the memory of two changes where the graph refuses what its instance took."""
-    from accelrt.driver import registry
+    from accelrt.driver import testing
 
     wrap_host()
     with tempfile.TemporaryDirectory() as folder:
@@ -196,7 +196,7 @@ def change_halfway():
     node, other, third = kernel_node(graph), accelrt.Buffer(4 * COUNT), accelrt.Buffer(4 * COUNT)
     graph.set_kernel_node_params(node, args=(other, 8))
     before, after = weakref.ref(other), weakref.ref(third)
-    registry.arm(2, 999, "once", ["kernel_node_set"])
+    testing.arm(2, 999, "once", ["kernel_node_set"])
     with pytest.raises(accelrt.CudaError, match="kernel_node_set"):
         graph.set_kernel_node_params(node, args=(third, 9))
     del other, third

@@ -110,7 +110,7 @@ def wrap_host(posing=False):
     posing: whether the table passes for the host device's own.
     """
     import accelrt
-    from accelrt.driver import registry as faults
+    from accelrt.driver import testing as faults
 
     faults.wrap("host", posing)
     accelrt.init(driver="faults")
@@ -119,7 +119,7 @@ def wrap_host(posing=False):
 
 def waits():
     """How often this process has called a row that waits for a device's work; after wrap_host."""
-    from accelrt.driver import registry as faults
+    from accelrt.driver import testing as faults
 
     counts = faults.call_counts()
     return counts["event_synchronize"] + counts["device_synchronize"] + counts["memory_free"]

@@ -22,7 +22,7 @@ from child import wrap_host
 
 import accelrt
 from accelrt import memory as allocators
-from accelrt.driver import registry
+from accelrt.driver import testing
 from accelrt.driver.host import driver as host
 
 NBYTES = 4 << 20
@@ -412,25 +412,25 @@ def attempt(case, fault=None):
     busy, taken = Busy(case.fill, case.lost), []
     thread = threading.Thread(target=act, args=(case,))
     try:
-        registry.begin_trace()
+        testing.begin_trace()
         if fault is not None:
-            registry.arm(**fault)
+            testing.arm(**fault)
         thread.start()
         thread.join(PATIENCE)
-        registry.disarm()
+        testing.disarm()
         case.look()
         if not thread.is_alive():  # else it waits for the work, as it may
             taken = case.take()
     finally:
-        registry.disarm()
+        testing.disarm()
         busy.gate.set()
         thread.join()
-        registry.end_trace()
+        testing.end_trace()
     accelrt.synchronize()
     assert host.frees_under_work() == 0, "memory was taken away under queued work"
     check_filled(taken)
     case.finish()
-    calls = registry.traced_calls(thread.ident)
+    calls = testing.traced_calls(thread.ident)
     return {row: sum(row == other for other, _ in calls) for row, _ in calls}
 
 
@@ -485,7 +485,7 @@ class Ordered:
     STREAMS = (0x300, 0x310, 0x320)
 
     def __init__(self):
-        registry.wrap("cuda")
+        testing.wrap("cuda")
         accelrt.init(driver="faults")
         allocators.select_backend("cudaMallocAsync")
         self.library, self.text = ctypes.CDLL("libcuda.so.1"), ctypes.create_string_buffer(1 << 16)
@@ -503,18 +503,18 @@ class Ordered:
             accelrt.record_stream(address, stream)
         self.calls()
         self.library.fake_busy(1)
-        registry.begin_trace()
+        testing.begin_trace()
         if fault is not None:
-            registry.arm(**fault)
+            testing.arm(**fault)
         try:
             with contextlib.suppress(accelrt.CudaError):
                 accelrt.caching_allocator_delete(address)
-            rows = [row for row, _ in registry.traced_calls(threading.get_ident())]
+            rows = [row for row, _ in testing.traced_calls(threading.get_ident())]
             with contextlib.suppress(accelrt.CudaError):
                 accelrt.caching_allocator_delete(accelrt.caching_allocator_alloc(64))
         finally:
-            registry.disarm()
-            registry.end_trace()
+            testing.disarm()
+            testing.end_trace()
             self.library.fake_busy(0)
         calls = self.calls()
         if fault is None or fault["code"] not in LOST:

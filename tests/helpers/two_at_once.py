@@ -25,7 +25,7 @@ from public_operations import IN_STEPS, Scene, operations, pairs
 
 import accelrt
 import accelrt.sharing
-from accelrt.driver import registry
+from accelrt.driver import testing
 from accelrt.driver.host import driver as host
 from accelrt.nccl import collectives, process_end
 
@@ -99,10 +99,10 @@ class Runner:
             self.alone(operation)  # what only a first call does is no point of the others
             scene = Scene()
             scene.prepare(operation.needs)
-            registry.begin_trace()
+            testing.begin_trace()
             self.run(self.workers[0], operation, scene)
-            registry.end_trace()
-            calls = registry.traced_calls(self.workers[0].ident)
+            testing.end_trace()
+            calls = testing.traced_calls(self.workers[0].ident)
             self.finish(scene)
             self.calls[operation.name] = [
                 (number, row) for number, (row, holds_gil) in enumerate(calls, 1) if not holds_gil
@@ -151,13 +151,13 @@ class Runner:
         scene = Scene()
         scene.prepare(first.needs | second.needs)
         one, other = self.workers
-        registry.park(number=number, when=when, thread=one.ident, limit=GIVE_UP)
+        testing.park(number=number, when=when, thread=one.ident, limit=GIVE_UP)
         one.begin(first, scene)
         self.await_point(one, where)
         other.begin(second, scene)
         other.wait(PATIENCE)
         try:
-            registry.go_on()
+            testing.go_on()
         except RuntimeError as error:
             if "holds the GIL" not in str(error):
                 raise
@@ -171,7 +171,7 @@ class Runner:
         end = time.monotonic() + GIVE_UP
         while time.monotonic() < end:
             try:
-                if registry.await_parked(0.0005) is not None or worker.ended.is_set():
+                if testing.await_parked(0.0005) is not None or worker.ended.is_set():
                     return
             except RuntimeError:
                 return  # it holds the GIL there, this time

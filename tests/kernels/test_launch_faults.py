@@ -12,11 +12,11 @@ def opened():
     from kernel_sources import image_for
 
     import accelrt
-    from accelrt.driver import registry
+    from accelrt.driver import testing
 
-    registry.wrap("host")
+    testing.wrap("host")
     accelrt.init(driver="faults")
-    return accelrt, registry, image_for("host", tempfile.mkdtemp())
+    return accelrt, testing, image_for("host", tempfile.mkdtemp())
 
 
 def step(accelrt, image):
@@ -50,22 +50,22 @@ def left(accelrt):
 
 
 def sweep():
-    accelrt, registry, image = opened()
+    accelrt, testing, image = opened()
     assert step(accelrt, image) == 3
     assert left(accelrt) == (0, 0, 0, 0)
     call, codes = 0, set()
     while True:
         call += 1
-        registry.arm(call, 719, "once")
+        testing.arm(call, 719, "once")
         try:
             step(accelrt, image)
         except accelrt.CudaError as error:
             codes.add(error.code)
         else:
-            if registry.fired() < call:
+            if testing.fired() < call:
                 break
         finally:
-            registry.disarm()
+            testing.disarm()
         assert left(accelrt) == (0, 0, 0, 0), call
     assert codes == {719}
     assert call > 20
@@ -77,17 +77,17 @@ def test_whatever_call_fails_the_error_is_told_and_nothing_is_left():
 
 
 def late():
-    accelrt, registry, image = opened()
+    accelrt, testing, image = opened()
     kernel = accelrt.Module(image).function("number", "uint32_t* at, uint32_t value")
     buffer = accelrt.Buffer(1024)
     kernel[4, 64](buffer, 1)
-    registry.arm(1, 700, "late", ["kernel_launch"])
+    testing.arm(1, 700, "late", ["kernel_launch"])
     kernel[4, 64](buffer, 1)
     with pytest.raises(
         accelrt.CudaError, match=r"ILLEGAL_ADDRESS .*; the kernels .* last, .*: 'number' on d"
     ):
         accelrt.synchronize()
-    registry.disarm()
+    testing.disarm()
 
 
 @pytest.mark.host

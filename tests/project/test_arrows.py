@@ -133,6 +133,11 @@ def test_others_use_a_package_by_its_doors(package):
     assert sorted(use for use in used if use[1] not in DOORS[package]) == []
 
 
+def test_nothing_uses_the_table_that_is_for_tests():
+    assert "accelrt.driver.testing" in uses()
+    assert [module for module, others in uses().items() if "accelrt.driver.testing" in others] == []
+
+
 def test_a_use_is_seen_wherever_it_stands():
     found = uses()
     assert "accelrt.core.locks" in found["accelrt.memory.host.pool"]  # a cimport

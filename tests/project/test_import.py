@@ -32,6 +32,17 @@ def test_import_starts_no_thread_and_initialises_nothing():
     assert out.split() == ["1", "False"]
 
 
+def test_a_program_never_imports_the_table_that_is_for_tests():
+    out = run_code(
+        "import sys, accelrt\ngraph = accelrt.CUDAGraph()\n"
+        "with accelrt.graph(graph):\n    accelrt.Buffer(64).fill(1)\n"
+        "graph.replay()\naccelrt.synchronize()\n"
+        "print('accelrt.driver.registry' in sys.modules, 'accelrt.driver.testing' in sys.modules)",
+        ACCELRT_DRIVER="host",
+    )
+    assert out.split() == ["True", "False"]
+
+
 def test_counting_devices_initialises_nothing():
     out = run_code(
         "import accelrt\nbefore = accelrt.device_count()\n"

@@ -78,7 +78,7 @@ def test_functions_run_and_no_capture_breaks_beside_one_that_a_daemon_thread_has
 def test_functions_of_a_device_that_failed_are_not_waited_for():
     out = run_code(
         "import accelrt, threading\n"
-        "from accelrt.driver import registry as faults\n"
+        "from accelrt.driver import testing as faults\n"
         "faults.wrap('host')\n"
         "accelrt.init(driver='faults')\n"
         "accelrt.Stream().launch_host_func(threading.Event().wait)\n"

@@ -59,7 +59,7 @@ def at_call(number):
 
 def opening_the_driver(number):
     """The driver's open row answers, the first time, as where another failed."""
-    from accelrt.driver import registry as faults
+    from accelrt.driver import testing as faults
 
     faults.wrap("host")
     if number == 1:

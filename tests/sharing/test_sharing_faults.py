@@ -101,15 +101,15 @@ def on_faults(kept):
 
 
 def arm(kept, row):
-    from accelrt.driver import registry
+    from accelrt.driver import testing
 
-    registry.arm(call=2 if row == "memory_map" else 1, code=UNKNOWN, rows=[row])
+    testing.arm(call=2 if row == "memory_map" else 1, code=UNKNOWN, rows=[row])
 
 
 def disarm(kept):
-    from accelrt.driver import registry
+    from accelrt.driver import testing
 
-    registry.disarm()
+    testing.disarm()
 
 
 def two_processes():

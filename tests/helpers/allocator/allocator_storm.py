@@ -7,7 +7,7 @@ from allocator_mirror import OWN_STREAMS, capacity
 from model_blocks import round_up
 
 import accelrt
-from accelrt.driver import registry as faults
+from accelrt.driver import testing as faults
 
 CODES = (1, 2, 2, 2, 999)  # INVALID_VALUE, OUT_OF_MEMORY, UNKNOWN
 PAGES = (

@@ -11,7 +11,7 @@ from compiled import compile_library, typed
 
 import accelrt
 from accelrt import memory
-from accelrt.driver import registry as faults
+from accelrt.driver import testing as faults
 from accelrt.driver.host.driver import calls_of_gone_streams
 from accelrt.interop.cupy_memory import stream_goes
 

@@ -8,7 +8,7 @@ import pytest
 from child import in_child, wrap_host
 
 import accelrt
-from accelrt.driver import registry
+from accelrt.driver import testing
 
 pytestmark = [pytest.mark.own_process, pytest.mark.host]
 
@@ -35,7 +35,7 @@ def work(streams, seed):
 
 def threads_side_by_side(count):
     wrap_host()
-    registry.arm(call=1, code=1500, mode="slow", rows=MAPPING)
+    testing.arm(call=1, code=1500, mode="slow", rows=MAPPING)
     streams = [accelrt.Stream(0) for _ in range(count)]
     with ThreadPoolExecutor(THREADS) as threads:
         for each in [threads.submit(work, streams, seed) for seed in range(THREADS)]:
@@ -43,7 +43,7 @@ def threads_side_by_side(count):
     accelrt.synchronize()
     accelrt.memory.audit()
     assert accelrt.memory_allocated(0) == 0
-    registry.disarm()
+    testing.disarm()
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -53,4 +53,4 @@ def test_identities_hold_while_the_driver_is_slow(count):
 
 def test_a_slow_call_takes_some_time():
     with pytest.raises(ValueError, match="code is 0; a slow call takes 1 microsecond or more"):
-        registry.arm(call=1, code=0, mode="slow")
+        testing.arm(call=1, code=0, mode="slow")
