@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from child import in_child, tell_loss
 from device_arrays import read, to_device
+from peer_checks import IF, WHILE, Launcher, rounds
 
 import accelrt
 
@@ -407,3 +408,58 @@ def test_elementwise_operations_add_to_raw_arrays_atomically():
     x, counts = np.arange(100000, dtype=np.int32) % 7, to_device(np.zeros(7, np.int32))
     kernel(to_device(x), out=counts)
     assert read(counts).tolist() == np.bincount(x).tolist()
+
+
+CONDITIONS = r"""
+extern "C" __device__ __cudart_builtin__ void CUDARTAPI
+cudaGraphSetConditional(cudaGraphConditionalHandle condition, unsigned int value);
+extern "C" __global__ void decide(cudaGraphConditionalHandle condition, unsigned int value) {
+    cudaGraphSetConditional(condition, value);
+}
+extern "C" __global__ void repeat(cudaGraphConditionalHandle condition, int* left) {
+    cudaGraphSetConditional(condition, --*left > 0);
+}
+"""
+
+
+@pytest.mark.host
+def test_a_kernel_sets_the_condition_of_a_branch():
+    with accelrt.compile(CONDITIONS) as module:
+        launch = Launcher(module, ["decide"])
+        assert [rounds(launch, IF, after=[np.uint32(value)]) for value in (0, 1, 0, 9)] == [0, 1, 0, 1]
+
+
+@pytest.mark.host
+def test_a_kernel_in_the_body_of_a_loop_ends_it():
+    with accelrt.compile(CONDITIONS) as module:
+        launch = Launcher(module, ["repeat"])
+        assert [rounds(launch, WHILE, after=[np.array([left], np.int32)]) for left in (1, 6)] == [1, 6]
+
+
+@pytest.mark.host
+def test_kernels_that_depend_on_each_other_run_in_the_order_of_their_stream():
+    source = r"""
+    #include <cuda_device_runtime_api.h>
+    #include <driver_types.h>
+    extern "C" __global__ void first(int* at) { cudaTriggerProgrammaticLaunchCompletion(); at[0] = 5; }
+    extern "C" __global__ void second(int* at) { cudaGridDependencySynchronize(); at[1] = at[0] + 1; }
+    """
+    array = to_device(np.zeros(2, np.int32))
+    with accelrt.compile(source) as module:
+        module.function("first").launch(1, 1, (array,))
+        module.function("second").launch(1, 1, (array,), programmatic=True)
+        assert read(array).tolist() == [5, 6]
+
+
+@pytest.mark.host
+@pytest.mark.parametrize("returned", [0, 31])
+def test_the_last_thread_of_a_block_sleeps(returned):
+    source = r"""
+    extern "C" __global__ void k(long long* at) {
+        if (threadIdx.x) return;
+        __syncthreads();
+        const long long began = clock64();
+        for (int i = 0; i < 5; i++) __nanosleep(3000000000u);
+        at[0] = clock64() - began;
+    }"""
+    assert launched(source, np.zeros(1, np.int64), block=1 + returned)[0] >= 5_000_000

@@ -489,11 +489,10 @@ cdef int new_condition(HostStream* stream, uint64_t* out_condition) noexcept nog
     made = <Condition*>calloc(1, sizeof(Condition))
     if made == NULL:
         return NO_HOST_MEMORY
-    made.handle = new_handle()
     made.holders = 1
     made.next = stream.capture.graph.conditions
     stream.capture.graph.conditions = made
-    out_condition[0] = made.handle
+    out_condition[0] = <uintptr_t>&made.value
     return 0
 
 
@@ -502,7 +501,7 @@ cdef Condition* condition_of(const HostStream* stream, uint64_t condition) noexc
     cdef Condition* found = NULL
     while graph != NULL and found == NULL:
         found = graph.conditions
-        while found != NULL and found.handle != condition:
+        while found != NULL and <uintptr_t>&found.value != condition:
             found = found.next
         graph = graph.within
     return found

@@ -35,9 +35,8 @@ cdef struct Ticket:
     uint64_t number      # which record of that this is; NULL where it is this process's own
 
 cdef struct Condition:
-    uint64_t handle
+    unsigned int value  # one launch that reads it runs at a time; its address is the handle, where kernels set it
     int holders         # its graph, and every node that names it
-    unsigned int value  # one launch that reads it runs at a time
     Condition* next     # of the same graph
 
 # What a kernel is told of the block that it is called for: accelrt_block of kernels/DESIGN.md.

@@ -12,6 +12,8 @@
 
 #include "accelrt_threads.hpp"
 
+#include "accelrt_device_runtime.hpp"
+
 #include "assert.h"
 
 // Inline assembly is PTX; an error here names its line.

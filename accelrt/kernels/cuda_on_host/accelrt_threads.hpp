@@ -438,7 +438,14 @@ accelrt_inline int __syncthreads_or(int predicate) { return __syncthreads_count(
 accelrt_inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 accelrt_inline void __threadfence_block() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 accelrt_inline void __threadfence_system() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
-accelrt_inline void __nanosleep(unsigned int) { accelrt_yield(); }
+// A thread that is the last of its block sleeps, for a millisecond at most as on a GPU; others give each other their turn.
+accelrt_inline void __nanosleep(unsigned int nanoseconds) {
+    const struct timespec duration = {0, nanoseconds < 1000000 ? (long)nanoseconds : 1000000};
+    if (accelrt_host::running->alive > 1)
+        accelrt_yield();
+    else
+        nanosleep(&duration, NULL);
+}
 
 namespace accelrt_host {
 

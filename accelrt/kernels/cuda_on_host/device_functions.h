@@ -1,0 +1,1 @@
+// What CUDA declares here, device code of the host has already.
