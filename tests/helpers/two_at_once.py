@@ -78,7 +78,7 @@ class Runner:
         self.folder = Path(folder)
         self.workers = Worker("first"), Worker("second")
         self.calls, self.outcomes = {}, {}
-        self.contents = {}  # by names: what the memory may hold, by outcome and where streams are in no order
+        self.contents = {}  # by an operation's name: what the memory holds after it alone
         self.mistakes = mistakes()
 
     def write_down(self, name, text):
@@ -125,16 +125,28 @@ class Runner:
         return kind_of(worker)
 
     def orders(self, first, second):
-        """The outcomes of both orders: kinds by operation, and contents."""
+        """The outcomes of both orders, of each the kinds of the two operations and the contents."""
         names = (first.name, second.name)
         if names not in self.outcomes:
             kinds, contents = self.alone(first, second)
             others, other_contents = self.alone(second, first)
             self.outcomes[names] = [(kinds, contents), (others[::-1], other_contents)]
-            # Work on streams of its own is in no order with the other's, so either may be the last to write.
-            apart = [each for each in (first, second) if "stream" in first.needs | second.needs]
-            self.contents[names] = [contents, other_contents, *(self.alone(each)[1] for each in apart)]
+            # The pair the other way round has the same two orders.
+            self.outcomes[names[::-1]] = [(others, other_contents), (kinds[::-1], contents)]
         return self.outcomes[names]
+
+    def allowed_contents(self, first, second):
+        """What the memory may hold after two operations at once."""
+        allowed = [contents for _, contents in self.orders(first, second)]
+        # Work on streams of its own is in no order with the other's, so either may be the last to write.
+        if "stream" in first.needs | second.needs:
+            allowed += [self.contents_alone(first), self.contents_alone(second)]
+        return allowed
+
+    def contents_alone(self, operation):
+        if operation.name not in self.contents:
+            self.contents[operation.name] = self.alone(operation)[1]
+        return self.contents[operation.name]
 
     # -- one trial
 
@@ -204,8 +216,9 @@ class Runner:
             return  # what is drawn depends on who comes first, and where it lies on who writes last
         if first.name in IN_STEPS:
             return
+        allowed_contents = self.allowed_contents(first, second)
         for role, held in contents.items():
-            allowed = [each[role] for each in self.contents[first.name, second.name] if role in each]
+            allowed = [each[role] for each in allowed_contents if role in each]
             if not is_one_of(held, allowed, any(kind != "done" for kind in kinds)):
                 self.report(f"{where}: {role} holds {shown(held)}; in order: {[*map(shown, allowed)]}")
 
@@ -294,11 +307,14 @@ def chosen(first, second, points):
 
 
 def selected(found, part, parts, names):
-    """The pairs of one part of all; names has those alone of which an operation bears one of the names."""
+    """The pairs of one part of all; a pair and the same the other way round are of one part.
+
+    names: where there are any, only pairs of which an operation bears one of them.
+    """
     return [
         (one, other)
         for one, other in pairs(found)
-        if zlib.crc32(f"{one} {other}".encode()) % parts == part
+        if zlib.crc32(" ".join(sorted((one.name, other.name))).encode()) % parts == part
         and (not names or one.name in names or other.name in names)
     ]
 
