@@ -307,7 +307,8 @@ def test_a_system_without_pidfds_still_sees_a_process_end(monkeypatch):
     array = accelrt.full((MIB,), 7, "int8")
     opener.call(keep, "array", array)
     opener.call(close_connections)
-    wait_until(lambda: accelrt.sharing.statistics()["borrowers"] == 0)
+    (borrower,) = (each for each in producer._borrowers.values() if each.pid == opener.process.pid)
+    wait_until(lambda: not borrower.connections)
     assert accelrt.sharing.statistics()["lent"] == 1  # it lives, and has it
     opener.kill()
     wait_until(lambda: accelrt.sharing.statistics()["lent"] == 0)
