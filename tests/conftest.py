@@ -7,6 +7,7 @@ import signal
 import traceback
 
 import pytest
+from child import close_server
 
 os.environ.setdefault("ACCELRT_DRIVER", "host")
 os.environ.setdefault("ACCELRT_DEBUG", "2")
@@ -71,6 +72,7 @@ def _only_its_own_objects_are_visited():
 
 
 def pytest_sessionfinish():
+    close_server()
     gc.unfreeze()  # so that the interpreter's end finds all there is
 
 

@@ -1,94 +1,99 @@
 """Runs a function of a test file, or source, in a process of its own."""
 
-import json
 import os
-import signal
 import subprocess
 import sys
 
+from fork_server import ForkServer
+
 SECONDS = 600
-
-
-def interpreter(function, then, environment):
-    """Arguments of Popen: an interpreter that imports a function as scenario, and then runs a line of code.
-
-    What it imported is frozen meanwhile, so that a scenario which collects garbage visits its own only.
-    """
-    code = (
-        f"import gc; from {function.__module__} import {function.__name__} as scenario\n"
-        f"gc.freeze()\n{then}\n"
-        "host = __import__('sys').modules.get('accelrt.driver.host.driver')\n"
-        "if host is not None:\n"
-        "    assert host.calls_beside_ends() == 0, 'a call about a capture that was being ended'\n"
-        "    assert host.frees_under_work() == 0, 'memory was taken away under queued work'"
-    )
-    settings = {"ACCELRT_DRIVER": "host", "ACCELRT_DEBUG": "2"}
-    settings["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-    return {"args": [sys.executable, "-P", "-c", code], "env": os.environ | settings | environment}
+AT_START = dict(os.environ)  # before any test changes it
+ENDING = """
+host = __import__('sys').modules.get('accelrt.driver.host.driver')
+if host is not None:
+    assert host.calls_beside_ends() == 0, 'a call about a capture that was being ended'
+    assert host.frees_under_work() == 0, 'memory was taken away under queued work'
+"""
+_servers = []  # in_child's one, once it is needed
 
 
 def in_child(function, *arguments, **environment):
-    """Calls function(*arguments) in a fresh interpreter and returns what it printed.
+    """Calls function(*arguments) in a process of its own and returns what it printed.
 
-    The child has ACCELRT_DRIVER=host, every audit on, and the environment given on top of this process's.
+    The child has ACCELRT_DRIVER=host, every audit on, and the environment given on top of this process's.  It
+    is a fork of an interpreter that has imported numpy and pytest (fork_server.py), and a fresh interpreter
+    where the environment has what is read at its start.
     Raises AssertionError with the child's output if it fails.
     """
-    done = subprocess.run(
-        **interpreter(function, f"try: scenario(*{arguments!r})\nfinally: gc.unfreeze()", environment),
+    environment = child_environment(os.environ, environment)
+    if not _servers or _servers[0].closed:
+        _servers[:] = [ForkServer(child_environment(AT_START, {}), "import numpy, pytest")]
+    if _servers[0].suits(environment):
+        done = _servers[0].run(program(function, arguments), environment, SECONDS)
+    else:
+        done = run_fresh(function, arguments, environment)
+    assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}"
+    return done.stdout
+
+
+def in_fresh_interpreter(function, *arguments, **environment):
+    """As in_child, for what asks about an interpreter's start, or its imports: never a fork."""
+    done = run_fresh(function, arguments, child_environment(os.environ, environment))
+    assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}"
+    return done.stdout
+
+
+def child_environment(inherited, environment):
+    settings = {"ACCELRT_DRIVER": "host", "ACCELRT_DEBUG": "2"}
+    settings["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    return inherited | settings | environment
+
+
+def program(function, arguments):
+    """Source that calls a function of a module."""
+    named = f"from {function.__module__} import {function.__name__} as scenario"
+    return f"{named}\nscenario(*{arguments!r})\n{ENDING}"
+
+
+def run_fresh(function, arguments, environment):
+    """What is imported is frozen meanwhile, so that a function which collects garbage visits its own only."""
+    named = f"import gc; from {function.__module__} import {function.__name__} as scenario; gc.freeze()"
+    code = f"{named}\ntry: scenario(*{arguments!r})\nfinally: gc.unfreeze()\n{ENDING}"
+    return subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         timeout=SECONDS,
         check=False,
     )
-    assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}"
-    return done.stdout
+
+
+def close_server():
+    """Ends the interpreter that in_child's children are forks of."""
+    while _servers:
+        _servers.pop().close()
 
 
 class Forks:
-    """An interpreter that has imported a function's module, and calls the function in a fork for each call.
+    """Calls a function of a test file in forks of an interpreter that has imported the file and accelrt.
 
-    For many calls after long imports.  The environment is in_child's; nothing is initialised before the
-    fork, which ends as an interpreter does, but that what was imported stays frozen: to collect all modules
-    once more for each call takes far longer than the call.
+    For many calls after long imports; nothing is initialised before a fork.
     """
 
-    def __init__(self, function, folder):
-        self.output = str(folder / "output")
-        self.process = subprocess.Popen(
-            **interpreter(function, "import child; child.serve(scenario)", {}),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+    def __init__(self, function):
+        self.function, self.environment = function, child_environment(os.environ, {})
+        imports = f"import accelrt, {function.__module__}; assert not accelrt.is_initialized()"
+        self.server = ForkServer(self.environment, imports)
 
     def call(self, *arguments):
-        """Calls the function with arguments that JSON can say; raises AssertionError with what it printed."""
-        print(json.dumps([arguments, self.output]), file=self.process.stdin, flush=True)
-        status = self.process.stdout.readline().strip()
-        with open(self.output, errors="replace") as file:
-            assert status == "0", f"exit status {status}\n{file.read()}"
+        """Calls the function; raises AssertionError with what it printed."""
+        done = self.server.run(program(self.function, arguments), self.environment, SECONDS)
+        assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}"
 
     def close(self):
-        self.process.communicate()
-        assert self.process.returncode == 0
-
-
-def serve(function):
-    import accelrt
-
-    assert not accelrt.is_initialized()
-    for line in sys.stdin:
-        arguments, path = json.loads(line)
-        child = os.fork()
-        if child == 0:
-            signal.alarm(SECONDS)
-            output = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-            os.dup2(output, 1)
-            os.dup2(output, 2)
-            function(*arguments)
-            return
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+        self.server.close()
 
 
 def run_code(code, **environment):

@@ -6,7 +6,7 @@ import threading
 
 import numpy
 import pytest
-from child import in_child
+from child import in_child, in_fresh_interpreter
 
 import accelrt
 from accelrt import memory
@@ -84,7 +84,7 @@ def lines_and_order():
 
 
 def test_frames_are_innermost_first_and_kept_once():
-    in_child(lines_and_order)
+    in_fresh_interpreter(lines_and_order)  # the whole stack is compared
 
 
 def first_allocation_of_the_process():
@@ -115,7 +115,7 @@ def caches_emptied(context):
 @pytest.mark.parametrize("context", ["alloc", "all"])
 @pytest.mark.parametrize("settings", ["expandable_segments:True", "expandable_segments:False"])
 def test_segments_that_are_freed_have_the_frame_of_empty_cache(context, settings):
-    in_child(caches_emptied, context, ACCELRT_ALLOC_CONF=settings)
+    in_fresh_interpreter(caches_emptied, context, ACCELRT_ALLOC_CONF=settings)  # a fork's stack begins deeper
 
 
 def off_and_on_again():

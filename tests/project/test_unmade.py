@@ -44,10 +44,10 @@ def call_everything(name):
 
 
 @pytest.fixture(scope="module")
-def forks(tmp_path_factory):
-    made = Forks(call_everything, tmp_path_factory.mktemp("forks"))
-    yield made
-    made.close()
+def forks():
+    forks = Forks(call_everything)
+    yield forks
+    forks.close()
 
 
 @pytest.mark.parametrize("name", sorted((EXTENSION | {"accelrt.streams.stream.ExternalStream"}) - EXEMPT))
