@@ -349,9 +349,30 @@ def vector(name, operation):
         same(launch(196, 256, x, y, np.zeros_like(x), np.uint64(50000))[2], operation(x, y))
 
 
+def vector_of_floats(name, operation):
+    @check(f"{name}(float*,float*,float*,size_t)")
+    def run(launch):
+        x, y = numbers(50000, np.float32), numbers(50000, np.float32, 1)
+        same(launch(196, 256, x, y, np.zeros_like(x), np.uint64(50000))[2], operation(x, y))
+
+
 vector("vector_add", np.add)
 vector("vector_multiply", np.multiply)
 vector("vector_subtract", np.subtract)
+vector_of_floats("vector_add", np.add)
+vector_of_floats("vector_sub", np.subtract)
+
+
+@check("fill(int*,int,int)")
+def _(launch):
+    same(launch(4, 32, np.zeros(128, np.int32), 42, 100)[0], [42] * 100 + [0] * 28)
+
+
+@check("check_cluster_info(unsignedint*,unsignedint*,unsignedint*)")
+def _(launch):
+    held = [to_device(np.zeros(3, np.uint32)) for _ in range(3)]
+    launch.kernel().launch(8, 32, held, cluster=2)
+    same([read(each) for each in held], [[8, 1, 1], [4, 1, 1], [32, 1, 1]])
 
 
 @check("A()", companions=True)

@@ -145,7 +145,7 @@ def kernels_of(code):
         end = closing(code, at, "()") if at > 0 else len(code)
         body = re.match(r"\s*\{", code[end + 1 :])
         words = NAME.findall(code[match.end() : at])
-        if body and words:
+        if body and words and not re.search(r"[;{}$=]", code[match.end() : at]):
             types = (
                 ",".join(map(type_of, code[at + 1 : end].split(","))) if code[at + 1 : end].strip() else ""
             )
@@ -176,6 +176,8 @@ def read_file(path):
         for line, plain, text in pieces
         if "__global__" in plain
     ]
+    unread += [Unread(text.path, text.line) for text in texts if not text.kernels]
+    texts = [text for text in texts if text.kernels]
     calls = [
         Elementwise(str(path), node.lineno, tuple(argument.value for argument in node.args))
         for node in ast.walk(tree)

@@ -463,3 +463,18 @@ def test_the_last_thread_of_a_block_sleeps(returned):
         at[0] = clock64() - began;
     }"""
     assert launched(source, np.zeros(1, np.int64), block=1 + returned)[0] >= 5_000_000
+
+
+@pytest.mark.host
+def test_a_grid_tells_its_blocks_apart():
+    source = r"""
+    #include <cooperative_groups.h>
+    extern "C" __global__ void k(unsigned int* at) {
+        const cooperative_groups::grid_group grid = cooperative_groups::this_grid();
+        const dim3 size = grid.dim_blocks(), place = grid.block_index();
+        at[grid.block_rank()] = place.x + 10 * place.y + 100 * place.z
+            + 1000 * (size.x + 10 * size.y + 100 * size.z);
+    }"""
+    found = launched(source, np.zeros(24, np.uint32), grid=(2, 3, 4), block=1)
+    z, y, x = np.meshgrid(range(4), range(3), range(2), indexing="ij")
+    assert found.tolist() == (432000 + x + 10 * y + 100 * z).ravel().tolist()

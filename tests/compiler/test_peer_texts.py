@@ -24,6 +24,7 @@ class TestSomething:
         other = "__global__ void of_$cond_type_str() {}".replace("$cond_type_str", "bool")
         unknown = f"__global__ void known_later_{nargs + 1}() {{ }}"
         helper = "__device__ int twice(int x) { return 2 * x; }"
+        pattern = "__global__ $signature { for (int i = 0; i < 9; i++) {} }"
         again = f"__global__ void foo{nargs}({args_str}) {{ }}"
         cupy.ElementwiseKernel("T x", "T y", "y = x")
 '''
@@ -36,13 +37,14 @@ def texts(tmp_path):
 
 
 def test_texts_are_found_with_the_keys_of_their_kernels(texts):
-    first, second, third, unread, elementwise = texts
+    first, second, third, unread, pattern, elementwise = texts
     assert [kernel.key for kernel in first.kernels] == ["scale(float*,unsignedint)", "shift(T,T*)"]
     assert (first.line, first.code.startswith("__device__ int twice(int x);")) == (7, True)
     assert [kernel.key for kernel in second.kernels] == ["foo2(int,int)"]
     assert third.code == "__global__ void of_unsigned int() {}"
     assert first.companions == ("__device__ int twice(int x) { return 2 * x; }",)
     assert unread.line == CHECKOUT[: CHECKOUT.index("unknown")].count("\n") + 1
+    assert pattern == peer_texts.Unread(unread.path, unread.line + 2)
     assert elementwise.arguments == ("T x", "T y", "y = x")
 
 

@@ -29,6 +29,8 @@ struct grid_group {
     static unsigned long long size() { return num_blocks() * thread_block::size(); }
     static unsigned long long num_threads() { return size(); }
     static dim3 group_dim() { return gridDim; }
+    static dim3 dim_blocks() { return gridDim; }
+    static dim3 block_index() { return blockIdx; }
     static void sync() {
         if (!is_valid())
             accelrt_host::fail_because("grid.sync() of several blocks, which do not wait for each other on the host device");
