@@ -33,6 +33,7 @@ from types import ModuleType
 # begin() does what the start does with PYTHONPATH.
 READ_LATE = ("ACCELRT_", "CUDA_", "FAKE_", "PYTEST_CURRENT_TEST", "PYTHONPATH", "XDG_RUNTIME_DIR")
 LONGEST = 1 << 20  # bytes of a message
+LOOK_EVERY = 0.005  # seconds between two looks at a program whose end the kernel does not tell
 
 
 class ForkServer:
@@ -199,9 +200,16 @@ def search_path(folders):
 
 def await_end(program, connection):
     """The exit status of a program, which is killed where the client closes the socket first."""
-    end = os.pidfd_open(program)
-    ready, _, _ = select.select([end, connection], [], [])
-    if end not in ready:
-        os.kill(program, signal.SIGKILL)
-    os.close(end)
-    return os.waitstatus_to_exitcode(os.waitpid(program, 0)[1])
+    try:
+        ends = [os.pidfd_open(program)]
+    except OSError:  # the system has none: the program is looked at again and again
+        ends = []
+    ended, status = os.waitpid(program, os.WNOHANG)
+    while not ended:
+        ready, _, _ = select.select([*ends, connection], [], [], None if ends else LOOK_EVERY)
+        if connection in ready:
+            os.kill(program, signal.SIGKILL)
+        ended, status = os.waitpid(program, 0 if ready else os.WNOHANG)
+    for end in ends:
+        os.close(end)
+    return os.waitstatus_to_exitcode(status)

@@ -190,6 +190,23 @@ def test_an_output_that_is_kept_open_too_long_is_an_error(mortal, environment, t
     os.kill(int(await_line(tmp_path / "pid")), signal.SIGKILL)
 
 
+NO_PIDFDS = """
+import errno, os
+def refuse(pid):
+    raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+os.pidfd_open = refuse
+"""
+
+
+def test_a_system_without_pidfds_still_tells_of_ends(environment):
+    with contextlib.closing(ForkServer(environment, NO_PIDFDS)) as server:
+        done = server.run("import time; time.sleep(0.02); raise SystemExit(7)", environment, SECONDS)
+        assert done.returncode == 7
+        with pytest.raises(subprocess.TimeoutExpired):
+            server.run("import time; time.sleep(600)", environment, 1)
+    assert server.process.returncode == 0
+
+
 def test_a_server_that_dies_is_told_of(mortal, environment):
     with pytest.raises(AssertionError, match="the fork server ended with status -9"):
         mortal.run("import os, signal; os.kill(os.getppid(), signal.SIGKILL)", environment, SECONDS)
