@@ -18,7 +18,7 @@ __all__ = ["BUILD_VARIABLES", "SECRETS", "VARIABLES", "Variable", "read_size", "
 
 PREFIX = "ACCELRT_"
 MOST_HOST_DEVICES = 64  # MAX_HOST_DEVICES of driver/host/ranges.pxd
-MOST_HOST_THREADS = 64  # MOST_THREADS of driver/host/crew.pxd
+MOST_HOST_THREADS = 64  # MOST_CREW of driver/host/queue.pxd
 LEAST_BYTES = 1 << 21
 UNITS = {"": 1, "b": 1}
 for _power, _letter in enumerate("kmgt", 1):

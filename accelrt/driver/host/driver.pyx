@@ -10,8 +10,6 @@ from libc.stdio cimport snprintf
 from libc.string cimport memset
 
 from accelrt import env
-from accelrt.driver.host.crew cimport crew_open
-from accelrt.driver.host.event cimport count_events, fill_event
 from accelrt.driver.host.graph cimport fill_graph, graph_counts
 from accelrt.driver.host.kernel cimport (
     BLOCKS_AT_ONCE, MOST_DEEP, MOST_DEEP_GRID, MOST_SHARED, MOST_THREADS, MOST_WIDE_GRID, SHARED, SHARED_AT_ONCE,
@@ -19,11 +17,13 @@ from accelrt.driver.host.kernel cimport (
 )
 from accelrt.driver.host.memory cimport count_physicals, count_takings, devices_with_access, fill_memory
 from accelrt.driver.host.queue cimport (
-    count_calls_beside_ends, count_gone_calls, count_held_ends, count_operations, count_streams, delay_ends, drain_device,
-    lock, queue_open, unlock,
+    count_calls_beside_ends, count_gone_calls, count_held_ends, count_operations, count_streams, crew_open, delay_ends,
+    drain_device, lock, queue_open, unlock,
 )
 from accelrt.driver.host.ranges cimport memory_counts, memory_figures, memory_open, memory_open_errno, take_lack_of_addresses
-from accelrt.driver.host.stream cimport fill_stream, gate, gate_any, gate_close, gate_devices, gate_is_new, gate_open
+from accelrt.driver.host.stream cimport (
+    count_events, fill_stream, gate, gate_any, gate_close, gate_devices, gate_is_new, gate_open,
+)
 from accelrt.driver.registry cimport begin_table, finish_table, offer
 from accelrt.driver.registry import explain_refusals
 from accelrt.driver.table cimport TEXT_BYTES, Table
@@ -329,7 +329,6 @@ table.open = open_driver
 table.close = close_driver
 fill_driver(&table)
 fill_stream(&table)
-fill_event(&table)
 fill_graph(&table)
 fill_kernel(&table)
 fill_memory(&table)

@@ -5,18 +5,17 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
-from accelrt.driver.host.capture cimport (
-    add_node, begin, beside_capture, break_capture, change_plan, check_implicit, check_unsafe, end, exchange_mode, find_body,
-    find_node, find_planned, free_graph, keep_body, new_condition, plan_of, prepare_branch, prepare_set, shape_changed,
-)
 from accelrt.driver.host.kernel cimport find_function, make_launch
-from accelrt.driver.host.event cimport abandon_tickets, tickets_for
 from accelrt.driver.host.queue cimport (
-    BRANCH, CALL, COPY, COPY_3D, FILL, KERNEL, RECORD, REPLAY, WAIT, Graph, HostFunction, HostStream, Launch, Node, Plan,
-    Ticket, Work, drop_launch, drop_plan, drop_ticket,
-    enqueue, find_stream, follow_legacy_order, hold_end_open, is_legacy, lock, mark, new_handle, peek_stream, unlock,
+    BRANCH, CALL, COPY, COPY_3D, FILL, KERNEL, RECORD, REPLAY, WAIT, Graph, HostFunction, HostStream, Launch, Node,
+    Plan, Ticket, Work, drop_launch, drop_plan, drop_ticket, enqueue, find_stream, follow_legacy_order, hold_end_open,
+    is_legacy, lock, mark, new_handle, peek_stream, unlock,
 )
-from accelrt.driver.host.stream cimport gate, gate_any
+from accelrt.driver.host.stream cimport (
+    abandon_tickets, add_node, begin_capture, beside_capture, break_capture, change_plan, check_implicit, check_unsafe,
+    end_capture, exchange_mode, find_body, find_node, find_planned, free_graph, gate, gate_any, keep_body,
+    new_condition, plan_of, prepare_branch, prepare_set, shape_changed, tickets_for,
+)
 from accelrt.driver.table cimport (
     CAPTURE_ACTIVE, CAPTURE_INVALIDATED, CAPTURE_NONE, CAPTURE_RELAXED, CONDITION_IF, CONDITION_WHILE, Table,
 )
@@ -54,7 +53,7 @@ cdef int capture_begin(int device, uintptr_t stream, int mode) noexcept nogil:
         return code
     lock()
     found = find_stream(device, stream)
-    code = INVALID_HANDLE if found == NULL else begin(found, NULL, mode)
+    code = INVALID_HANDLE if found == NULL else begin_capture(found, NULL, mode)
     unlock()
     return code
 
@@ -72,7 +71,7 @@ cdef int capture_end(int device, uintptr_t stream, uintptr_t* out_graph) noexcep
         found = find_stream(device, stream)
     code = INVALID_HANDLE if found == NULL else map_reserve(&graphs)
     if code == 0:
-        code = end(found, &graph)
+        code = end_capture(found, &graph)
     if code == 0 and graph.within != NULL:
         out_graph[0] = graph.handle
     elif code == 0:
@@ -503,7 +502,7 @@ cdef int capture_begin_to(int device, uintptr_t stream, uintptr_t body, int mode
     if found == NULL or to == NULL:
         code = INVALID_VALUE if found != NULL else INVALID_HANDLE
     else:
-        code = begin(found, to, mode)
+        code = begin_capture(found, to, mode)
     unlock()
     return code
 

@@ -2,7 +2,7 @@
 
 A kernel is a C function that is called once for each block of the grid, with the block's place and pointers to the
 arguments' values; `accelrt/kernels/DESIGN.md` has the declaration.  The blocks of a launch run on the
-thread that serves the stream, which others help where there is much to do (`crew.pyx`).
+thread that serves the stream, which others help where there is much to do (`queue.pyx`).
 
 A module is a shared object: `module_load` takes its path, which contains a slash and ends with a NUL, or its bytes, an
 ELF image whose length the section headers tell.  For a kernel NAME it exports `accelrt_block_NAME`, or NAME, and
@@ -18,12 +18,11 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset, strcmp, strlen
 
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
-from accelrt.driver.host.capture cimport check_unsafe
 from accelrt.driver.host.queue cimport (
     KERNEL, HostFunction, HostModule, Launch, Work, drop_launch, drop_module, find_stream, kernel_fn, lock, new_handle,
     take_unused_modules, unlock,
 )
-from accelrt.driver.host.stream cimport gate, gate_any, put_in
+from accelrt.driver.host.stream cimport check_unsafe, gate, gate_any, put_in
 from accelrt.driver.table cimport LAUNCH_COOPERATIVE, LAUNCH_PROGRAMMATIC, LOG_BYTES, Table
 from accelrt.status cimport (
     COOPERATIVE_LAUNCH_TOO_LARGE, INVALID_CLUSTER_SIZE, INVALID_HANDLE, INVALID_IMAGE, INVALID_VALUE, NOT_FOUND,

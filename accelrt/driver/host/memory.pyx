@@ -10,18 +10,17 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
-from accelrt.driver.host.capture cimport check_unsafe
 from accelrt.driver.host.queue cimport (
     BRANCH, COPY, COPY_3D, FILL, KERNEL, REPLAY, SET, HostStream, Launch, Operation, Plan, Work, drain_device, lock,
     lost_device, unlock, working,
 )
 from accelrt.driver.host.ranges cimport (
-    HOST_MEMORY, IMPORTED, MAPPED, PAGE, PINNED, PLAIN, REGISTERED, RESERVED, UNKNOWN_MEMORY, Physical, Range, add_range,
-    containing, device_of, drop_range, drop_room, file_of, find_room, give_bytes, hide, known_device, last_before,
-    lock_memory, memory, reservations, rounded, show, take_bytes, take_pages, uncharge, unlock_memory,
+    HOST_MEMORY, IMPORTED, MAPPED, PAGE, PINNED, PLAIN, REGISTERED, RESERVED, UNKNOWN_MEMORY, Physical, Range,
+    add_range, containing, device_of, drop_range, drop_room, file_of, find_room, give_bytes, hide, known_device,
+    last_before, lock_memory, memory, reservations, rounded, show, take_bytes, take_pages, uncharge, unlock_memory,
 )
 from accelrt.driver.host.shared_event cimport MEMORY_FILE, FileName, name_file, open_named
-from accelrt.driver.host.stream cimport gate, gate_any
+from accelrt.driver.host.stream cimport check_unsafe, gate, gate_any
 from accelrt.driver.table cimport Table
 from accelrt.status cimport (
     HOST_MEMORY_NOT_REGISTERED, HOST_MEMORY_REGISTERED, INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED, NO_HOST_MEMORY,

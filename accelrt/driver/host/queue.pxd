@@ -269,3 +269,9 @@ cdef void clear_conditions(const Plan* plan) noexcept nogil  # when a launch beg
 cdef int lost_device() noexcept nogil    # 0, or 1 + the device whose work touched memory that is gone, or failed
 cdef int lost_code() noexcept nogil      # what it answers from then on
 cdef bint in_callback() noexcept nogil   # the calling thread runs a host function
+
+# Threads that help with kernels.
+cdef enum:
+    MOST_CREW = 64
+
+cdef void crew_open(int wanted) noexcept nogil  # 0: as many as the process may use processors

@@ -2,6 +2,12 @@
 
 One lock guards every queue, and no work runs under it.  A worker sleeps on its stream's condition and
 ends when nothing came for a while, so that idle streams cost no thread.
+
+The crew are threads that share the blocks of a kernel with the thread that serves its stream.  That thread begins
+alone, and asks for help when it has been at work for as long as waking others takes: small kernels run in the order of
+their blocks, on one thread.  Then whoever is free takes some of the blocks that are left, fewer the fewer there are.
+The threads are started when they are first needed, serve all streams, and last as long as the process.  A lock of their
+own guards what is left of each kernel; no block runs under it.
 """
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport calloc, free, malloc
@@ -11,18 +17,21 @@ from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remov
 from accelrt.core.locks cimport (
     load_count, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock, store_count,
 )
-from accelrt.driver.host.crew cimport share
 from accelrt.driver.host.frontier cimport clear_frontier
 from accelrt.driver.host.ranges cimport MAX_HOST_DEVICES
 from accelrt.driver.host.shared_event cimport complete_record, sleep_on
 from accelrt.driver.table cimport STREAM_BLOCKING
-from accelrt.driver.waiting cimport INTERRUPTED, is_interruptible, pause_on
+from accelrt.driver.waiting cimport INTERRUPTED, is_interruptible, pause_on, pthread_cond_t
 from accelrt.status cimport ILLEGAL_ADDRESS, LAUNCH_FAILED, NO_HOST_MEMORY
 
 cdef extern from *:
     """
+    #ifndef _GNU_SOURCE
+    #define _GNU_SOURCE
+    #endif
     #include <errno.h>
     #include <pthread.h>
+    #include <sched.h>
     #include <stdint.h>
     #include <time.h>
     static __thread void* accelrt_per_thread[64];
@@ -57,6 +66,15 @@ cdef extern from *:
         pthread_attr_destroy(&attributes);
         return code;
     }
+    static long long accelrt_now_ns(void) {
+        struct timespec now;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        return now.tv_sec * 1000000000LL + now.tv_nsec;
+    }
+    static int accelrt_processors(void) {
+        cpu_set_t set;
+        return sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
+    }
     """
     void** per_thread "accelrt_per_thread"
     void at_thread_end "accelrt_at_thread_end" (void (*end)(void*) noexcept nogil) noexcept nogil
@@ -64,6 +82,8 @@ cdef extern from *:
     double now_ms "accelrt_now_ms"() noexcept nogil
     void sleep_us "accelrt_sleep_us"(long us) noexcept nogil
     int linger "accelrt_linger"(pthread_cond_t* wake, pthread_mutex_t* mutex, long ms) noexcept nogil
+    long long now_ns "accelrt_now_ns"() noexcept nogil
+    int processors "accelrt_processors"() noexcept nogil
     int start "accelrt_start"(void* (*serve)(void*) noexcept nogil, void* stream) noexcept nogil
     int pthread_cond_init(pthread_cond_t* condition, void* attributes) noexcept nogil
     int pthread_cond_wait(pthread_cond_t* condition, pthread_mutex_t* mutex) noexcept nogil
@@ -95,6 +115,30 @@ cdef int held_ends = 0              # calls of capture_end that are held open; u
 cdef size_t operations = 0
 cdef Operation* spare_operations = NULL  # to be used again; under the lock
 cdef int spare_count = 0
+
+# The crew, under its own lock.  A part_fn does count parts of a task from first on; False: no more of them are to be done.
+# On any thread, under no lock.
+ctypedef bint (*part_fn)(const void* task, unsigned long long first, unsigned long long count) noexcept nogil
+
+cdef enum:
+    ALONE_NS = 50000  # that a thread works alone for
+    TURNS = 4         # a thread takes its part of the rest in so many turns
+
+cdef struct Job:      # what is left of a kernel; on the stack of the thread that serves its stream
+    part_fn run
+    const void* task
+    unsigned long long next
+    unsigned long long count
+    int helpers       # that are at work on it
+    bint over         # a part said no
+    Job* following
+
+cdef pthread_mutex_t crew_mutex
+cdef pthread_cond_t offered  # a job was added
+cdef pthread_cond_t left     # a helper has left a job
+cdef Job* jobs = NULL        # with parts that nobody has taken
+cdef int threads = 1         # that may work on one kernel; written at open
+cdef int helpers = 0         # that were started
 
 
 cdef void queue_open(long delay_us, long end_delay_us) noexcept nogil:
@@ -718,3 +762,94 @@ cdef void perform(const Work* work, const void* staged, int device) noexcept nog
         work.condition.value = (<const unsigned int*>work.src)[0]
     elif work.kind == BRANCH:
         run_branch(work, device)
+
+
+# --- the crew ----------------------------------------------------------------------------------------------
+
+cdef void crew_open(int wanted) noexcept nogil:
+    global threads
+    threads = min(wanted if wanted else processors(), MOST_CREW)
+
+
+cdef void take_part(Job* job) noexcept nogil:
+    # Under the lock, which it opens.
+    cdef unsigned long long first, count
+    cdef bint on
+    while job.next < job.count and not job.over:
+        first, count = job.next, max((job.count - job.next) // (TURNS * threads), 1ULL)
+        job.next += count
+        pthread_mutex_unlock(&crew_mutex)
+        on = job.run(job.task, first, count)
+        pthread_mutex_lock(&crew_mutex)
+        if not on:
+            job.over = True
+
+
+cdef Job* find_job() noexcept nogil:
+    cdef Job* job = jobs
+    while job != NULL and (job.over or job.next >= job.count):
+        job = job.following
+    return job
+
+
+cdef void* help_out(void* unused) noexcept nogil:
+    cdef Job* job
+    pthread_mutex_lock(&crew_mutex)
+    while True:
+        job = find_job()
+        if job == NULL:
+            pthread_cond_wait(&offered, &crew_mutex)
+            continue
+        job.helpers += 1
+        take_part(job)
+        job.helpers -= 1
+        pthread_cond_broadcast(&left)
+
+
+cdef void add_job(Job* job) noexcept nogil:
+    global jobs, helpers
+    while helpers < threads - 1 and start(help_out, NULL) == 0:
+        helpers += 1
+    job.following = jobs
+    jobs = job
+    pthread_cond_broadcast(&offered)
+
+
+cdef void remove_job(Job* job) noexcept nogil:
+    global jobs
+    cdef Job** place = &jobs
+    while place[0] != job:
+        place = &place[0].following
+    place[0] = job.following
+
+
+# Returns when all parts are done, or one said no and those under way are.
+cdef void share(part_fn run, const void* task, unsigned long long count) noexcept nogil:
+    cdef Job job
+    cdef unsigned long long done = 0, step = 1
+    cdef long long began
+    if threads == 1 or count == 1:
+        run(task, 0, count)
+        return
+    began = now_ns()
+    while now_ns() - began < ALONE_NS:
+        step = min(step, count - done)
+        if not run(task, done, step):
+            return
+        done += step
+        step *= 2
+        if done == count:
+            return
+    job.run, job.task, job.next, job.count, job.helpers, job.over = run, task, done, count, 0, False
+    pthread_mutex_lock(&crew_mutex)
+    add_job(&job)
+    take_part(&job)
+    remove_job(&job)
+    while job.helpers:
+        pthread_cond_wait(&left, &crew_mutex)
+    pthread_mutex_unlock(&crew_mutex)
+
+
+pthread_mutex_init(&crew_mutex, NULL)
+pthread_cond_init(&offered, NULL)
+pthread_cond_init(&left, NULL)
