@@ -7,12 +7,12 @@ from accelrt.driver.capture_guard cimport captures_open
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport EVENT_BLOCKING_SYNC, EVENT_DEFAULT, EVENT_DISABLE_TIMING
 cimport accelrt.graphs.nogil_graph as graphs
-from accelrt.memory.allocator.device_pools cimport MAX_DEVICES, pool_if_made
-cimport accelrt.memory.allocator.pool as pool
-from accelrt.memory.allocator.private.private_pool cimport thread_number
-cimport accelrt.memory.allocator.private.routes as routes
-cimport accelrt.memory.allocator.read_stats as readings
-cimport accelrt.memory.host.pool as pinned
+from accelrt.allocator.device_pools cimport MAX_DEVICES, pool_if_made
+cimport accelrt.allocator.pool as pool
+from accelrt.allocator.private.private_pool cimport thread_number
+cimport accelrt.allocator.private.routes as routes
+cimport accelrt.allocator.read_stats as readings
+cimport accelrt.allocator.pinned.pool as pinned
 from accelrt.runtime.init import later
 cimport accelrt.status as status
 from accelrt.streams.event cimport note_record, return_event_handle, take_event_handle

@@ -17,10 +17,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from accelrt.arrays.array import Array
+from accelrt.arrays.buffer import Buffer
+from accelrt.arrays.copy import use
 from accelrt.arrays.create import asarray
-from accelrt.buffers.buffer import Buffer
-from accelrt.buffers.copy import use
-from accelrt.buffers.operand import MemoryUse
+from accelrt.arrays.operand import MemoryUse
 from accelrt.core.owners import Descriptor, Owned, open_descriptor
 from accelrt.devices.device import device
 from accelrt.errors import (

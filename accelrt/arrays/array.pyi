@@ -5,7 +5,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from accelrt.annotations import Index, Shape
-from accelrt.buffers.buffer import Buffer, PinnedBuffer
+from accelrt.arrays.buffer import Buffer, PinnedBuffer
 from accelrt.devices.device import device as Device
 from accelrt.sharing.handles import MemoryHandle
 from accelrt.streams.stream import Stream

@@ -15,10 +15,10 @@ from accelrt.arrays.layout cimport (
     MAX_NDIM, Extents, count_elements, find_bounds, is_c_contiguous, read_new_shape, read_shape, read_strides, reshaped,
     set_contiguous,
 )
-from accelrt.buffers.buffer cimport Buffer, PinnedBuffer, raise_freed
-from accelrt.buffers.buffer import feeds_queue, provide_slices, record_host_stream, reduce_memory, share_memory
+from accelrt.arrays.buffer cimport Buffer, PinnedBuffer, raise_freed
+from accelrt.arrays.buffer import feeds_queue, provide_slices, record_host_stream, reduce_memory, share_memory
 from accelrt.devices.device cimport device_at
-from accelrt.memory.allocator.private.suspended cimport has_suspended_pools, refuse_suspended
+from accelrt.allocator.private.suspended cimport has_suspended_pools, refuse_suspended
 from accelrt.runtime import init
 from accelrt.status cimport refuse_copy, refuse_unmade
 from accelrt.streams.stream cimport Stream

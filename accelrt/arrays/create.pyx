@@ -11,8 +11,8 @@ from accelrt.arrays.layout cimport (
     Extents, count_elements, find_bounds, is_c_contiguous, read_shape, read_strides, set_contiguous,
 )
 from accelrt.arrays.strided cimport copy_array, fill_array
-from accelrt.buffers.buffer cimport Buffer, PinnedBuffer
-from accelrt.buffers.operand cimport Operand, device_of_pointer, follow_producer
+from accelrt.arrays.buffer cimport Buffer, PinnedBuffer
+from accelrt.arrays.operand cimport Operand, device_of_pointer, follow_producer
 from accelrt.devices.device cimport ordinal_of
 from accelrt.runtime import init
 from accelrt.streams.current cimport current_of
@@ -157,7 +157,7 @@ cdef Array wrap_interface(object source):
     cdef Operand side
     cdef Stream worker = None
     cdef Array made
-    found = init.later("accelrt.buffers.cuda_array").describe(source.__cuda_array_interface__, "source")
+    found = init.later("accelrt.arrays.cuda_array").describe(source.__cuda_array_interface__, "source")
     kind = dtype_of(found.dtype)
     cdef uintptr_t address = found.address
     cdef Py_ssize_t ndim = read_shape(found.lengths, extents)

@@ -22,14 +22,14 @@ from accelrt.arrays.dlpack_abi cimport (
 )
 from accelrt.arrays.layout cimport MAX_NDIM, Extents, count_elements, find_bounds, read_shape, set_contiguous
 from accelrt.arrays.strided cimport copy_array
-from accelrt.buffers.buffer cimport Buffer, PinnedBuffer
-from accelrt.buffers.operand cimport captures_apart, device_of_pointer
+from accelrt.arrays.buffer cimport Buffer, PinnedBuffer
+from accelrt.arrays.operand cimport captures_apart, device_of_pointer
 from accelrt.devices.device cimport count_devices
 from accelrt.driver.capture_guard cimport ask_stream
 cimport accelrt.driver.registry as registry
 from accelrt.driver.waiting cimport drop_with_gil, make_thread_state
-from accelrt.memory.allocator.pool cimport use_across
-from accelrt.memory.allocator.private.suspended cimport has_suspended_pools, refuse_suspended
+from accelrt.allocator.pool cimport use_across
+from accelrt.allocator.private.suspended cimport has_suspended_pools, refuse_suspended
 from accelrt.runtime import init
 from accelrt.runtime.capture_record cimport any_capture, record_on
 from accelrt.runtime.release_queue cimport keep_until_passed

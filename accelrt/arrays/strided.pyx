@@ -9,10 +9,10 @@ from libc.string cimport memcpy
 
 from accelrt.arrays.array cimport PINNED_BUFFER, Array, check_live, new_array, finish_array, numpy_module
 from accelrt.arrays.layout cimport MAX_NDIM, find_bounds, set_contiguous
-from accelrt.buffers.buffer cimport Buffer, PinnedBuffer
-from accelrt.buffers.copy cimport copy_operands, worker_for
-from accelrt.buffers.copy import fill
-from accelrt.buffers.operand cimport (
+from accelrt.arrays.buffer cimport Buffer, PinnedBuffer
+from accelrt.arrays.copy cimport copy_operands, worker_for
+from accelrt.arrays.copy import fill
+from accelrt.arrays.operand cimport (
     Operand, captures_apart, enter_use, finish, is_asynchronous, keep, leave_use, note_use, read_array, record_for,
 )
 cimport accelrt.driver.registry as registry

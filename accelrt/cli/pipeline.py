@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
-from accelrt.buffers.buffer import Buffer, PinnedBuffer
-from accelrt.buffers.copy import copy
+from accelrt.arrays.buffer import Buffer, PinnedBuffer
+from accelrt.arrays.copy import copy
 from accelrt.graphs.capture import graph
 from accelrt.graphs.graph import CUDAGraph
 from accelrt.streams.current import stream

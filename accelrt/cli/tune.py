@@ -17,9 +17,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from accelrt import env
+from accelrt.allocator.settings import settings
 from accelrt.cli.text import Progress, human, put, table
 from accelrt.errors import SettingsError
-from accelrt.memory.settings import settings
 from accelrt.traces import load, npz_archive
 from accelrt.traces.trace import Trace
 

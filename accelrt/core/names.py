@@ -6,10 +6,10 @@ that type checkers read (accelrt/__init__.pyi, accelrt/memory/__init__.pyi).
 
 # Imported with accelrt, in this order.
 NOW = {
-    "buffers.buffer": "Buffer PinnedBuffer",
+    "arrays.buffer": "Buffer PinnedBuffer",
     "arrays.array": "Array",
     "arrays.create": "asarray empty empty_like from_dlpack full full_like zeros zeros_like",
-    "buffers.copy": "copy fill",
+    "arrays.copy": "copy fill",
     "devices.device": """
         can_device_access_peer current_device device device_count device_of mem_get_info set_device
         synchronize
@@ -33,7 +33,7 @@ NOW = {
         caching_host_allocator_alloc caching_host_allocator_delete host_empty_cache host_memory_stats
         reset_accumulated_host_memory_stats reset_peak_host_memory_stats
     """,
-    "memory.settings.apply": "configure_pinned pinned_settings",
+    "allocator.settings.apply": "configure_pinned pinned_settings",
     "runtime.init": "init is_available is_initialized lazy_call",
     "runtime.sanitizer_hooks": "get_sync_debug_mode set_sync_debug_mode",
     "streams.event": "Event",
@@ -51,17 +51,17 @@ LATER = {
     "devices.properties": "DeviceProperties",
     "devices.context_limits": "get_limit reset_persisting_l2_cache set_limit",
     "runtime.cuda_status": "check_error cudaStatus cudart get_module_loading set_module_loading",
-    "buffers.l2_cache": "access_policy_window",
+    "arrays.l2_cache": "access_policy_window",
     "streams.current": "StreamContext",
     "streams.stream": "ExternalStream get_stream_from_external",
     "green_contexts": "GreenContext",
     "graphs.callables": "GraphedCallable make_graphed_callables",
     "kernels.compiler": "ModuleImage compile compile_image link_images",
     "kernels.elementwise": "ElementwiseKernel elementwise",
-    "memory.backends.backend": "CUDAPluggableAllocator change_current_allocator get_allocator_backend",
+    "allocator.external.backend": "CUDAPluggableAllocator change_current_allocator get_allocator_backend",
     "memory.mempool": "MemPool use_mem_pool",
-    "buffers.buffer": "RegisteredMemory is_pinned pinned_empty record_host_stream register_host",
-    "buffers.copy": "use",
+    "arrays.buffer": "RegisteredMemory is_pinned pinned_empty record_host_stream register_host",
+    "arrays.copy": "use",
     "graphs.nodes": "KernelParams",
     "kernels.kernel": "Kernel KernelAttributes Launcher",
     "kernels.module": "Module host_kernel",
@@ -112,11 +112,11 @@ UNLISTED = "comm gds green_contexts interop nccl nvml random readings sharing vi
 
 # Of accelrt.memory; imported when it is asked for.
 MEMORY = {
-    "buffers.buffer": "RegisteredMemory is_pinned pinned_empty record_host_stream register_host",
-    "memory.backends.backend": """
+    "arrays.buffer": "RegisteredMemory is_pinned pinned_empty record_host_stream register_host",
+    "allocator.external.backend": """
         CUDAPluggableAllocator change_current_allocator get_allocator_backend library_path select_backend
     """,
-    "memory.backends.callbacks": "CallbackAllocator",
+    "allocator.external.callbacks": "CallbackAllocator",
     "memory.caching": """
         FreeMemoryCallback caching_allocator_alloc caching_allocator_delete empty_cache
         enable_peer_access free_after get_per_process_memory_fraction record_stream
@@ -137,7 +137,7 @@ MEMORY = {
     """,
     "memory.refusal": "OutOfMemoryObserver attach_out_of_memory_observer",
     "memory.sleep_mode": "SleepResult",
-    "memory.settings.apply": "allocator_settings configure_pinned pinned_settings set_allocator_settings",
+    "allocator.settings.apply": "allocator_settings configure_pinned pinned_settings set_allocator_settings",
     "memory.statistics": """
         audit max_memory_allocated max_memory_reserved memory_allocated memory_reserved memory_snapshot
         memory_stat memory_stats reset_accumulated_memory_stats reset_peak_memory_stats sleeping

@@ -10,8 +10,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from accelrt.buffers.buffer import Buffer
-from accelrt.buffers.copy import copy
+from accelrt.arrays.buffer import Buffer
+from accelrt.arrays.copy import copy
 from accelrt.devices.device import current_device
 from accelrt.graphs.array_spec import ArraySpec, host_bytes, require_alike, spec_of
 from accelrt.graphs.capture import graph, is_current_stream_capturing

@@ -9,14 +9,14 @@ cimport cython
 from cpython.object cimport PyObject
 from libc.stdint cimport uint64_t, uintptr_t
 
-from accelrt.buffers.copy import device_span
+from accelrt.arrays.copy import device_span
 from accelrt.devices.device cimport ordinal_of, this_thread
 from accelrt.devices.device import synchronize as synchronize_device
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport CAPTURE_ACTIVE, CAPTURE_NONE, CONDITION_WHILE
 from accelrt.graphs.graph cimport Body, CUDAGraph
 from accelrt.graphs.graph import provide_body_type
-from accelrt.memory.allocator.private.routes cimport begin_capture_on, end_capture
+from accelrt.allocator.private.routes cimport begin_capture_on, end_capture
 from accelrt.memory.caching import empty_cache as empty_device_cache
 from accelrt.runtime.capture_record cimport (
     Record, close_capture, keep_side, open_capture, raise_broken, raise_unbegun, record_on,

@@ -21,11 +21,11 @@ from accelrt.graphs.hooks import add_hook, run_hooks
 from accelrt.graphs.nodes import GraphNode, list_edges, list_nodes, write_dot
 from accelrt.graphs.nodes cimport NodeChange, change_kernel_node, instantiate, kernels_in, read_kernel_node, update_exec
 from accelrt.kernels.kernel cimport Kernel
-from accelrt.memory.allocator.private.routes cimport (
+from accelrt.allocator.private.routes cimport (
     PrivateStats, begin_capture_on, end_capture, expect_idle, hide_replays, note_replays, read_private, release_pool,
     retain_pool,
 )
-from accelrt.memory.allocator.private.suspended cimport has_suspended_pools, is_pool_suspended
+from accelrt.allocator.private.suspended cimport has_suspended_pools, is_pool_suspended
 from accelrt.memory.mempool cimport MemPool, figures_of, next_pool, read_pool_id
 from accelrt.runtime.capture_record cimport (
     PoolUse, Record, Side, close_capture, mode_name, note_sides, open_capture, raise_broken, raise_unbegun,

@@ -14,10 +14,10 @@ from accelrt.core.slots cimport Slot
 from accelrt.driver.capture_guard cimport count_out_capture, expect_capture
 cimport accelrt.driver.registry as registry
 from accelrt.graphs.nodes cimport instantiate
-from accelrt.memory.allocator.private.routes cimport (
+from accelrt.allocator.private.routes cimport (
     begin_capture_on, end_capture, expect_idle, hide_replays, release_pool, retain_pool,
 )
-from accelrt.memory.allocator.private.suspended cimport has_suspended_pools, is_pool_suspended
+from accelrt.allocator.private.suspended cimport has_suspended_pools, is_pool_suspended
 from accelrt.runtime.release_queue cimport (
     GRAPH, GRAPH_EXEC, drain_too, end_capture as end_on_driver, end_capture_again, follow_capture, give_back,
 )

@@ -21,11 +21,11 @@ import operator
 import threading
 from typing import TYPE_CHECKING
 
+from accelrt.allocator.external.callbacks import CallbackAllocator
 from accelrt.core import process
 from accelrt.core.owners import Owned, Releaser
 from accelrt.errors import CudaError
 from accelrt.interop import peers
-from accelrt.memory.backends.callbacks import CallbackAllocator
 from accelrt.memory.caching import (
     caching_allocator_alloc,
     caching_allocator_delete,

@@ -17,12 +17,12 @@ from accelrt.driver.registry import driver_name
 from accelrt.driver.table cimport EVENT_DISABLE_TIMING, STREAM_NON_BLOCKING, Table
 from accelrt.errors import OutOfMemoryError
 from accelrt.graphs.graph import graph_pool_handle
-from accelrt.memory.allocator.pool cimport forget_stream, use_across
-from accelrt.memory.allocator.private.routes cimport (
+from accelrt.allocator.pool cimport forget_stream, use_across
+from accelrt.allocator.private.routes cimport (
     begin_capture_on, end_capture, expect_idle, hide_replays, release_pool, retain_pool,
 )
 from accelrt.memory.caching cimport allocate_bytes, checked_request, release_bytes
-from accelrt.memory.host.pool cimport forget_stream_pinned, use_pinned_on
+from accelrt.allocator.pinned.pool cimport forget_stream_pinned, use_pinned_on
 from accelrt.memory.host_cache cimport allocate_host_bytes, checked_host_size, release_host_bytes
 from accelrt.runtime.capture_record cimport Record, close_capture, open_capture
 from accelrt.runtime.release_queue cimport follow_capture

@@ -3,7 +3,7 @@
 From then on every tensor on a GPU lies in accelrt's pool.  record_stream, empty_cache, limits,
 torch.cuda.graph, make_graphed_callables, MemPool and use_mem_pool work as with torch's own allocator, and
 torch.cuda's statistics are accelrt's; a torch.cuda.MemPool also has sleep() and wake().
-accelrt/memory/backends/DESIGN.md says how.
+accelrt/allocator/external/DESIGN.md says how.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import importlib
 from types import ModuleType
 
 import accelrt.memory as memory
+from accelrt.allocator.external import torch_hooks
 from accelrt.driver import registry
 from accelrt.errors import NotSupportedError
 from accelrt.memory import statistics, torch_names
-from accelrt.memory.backends import torch_hooks
 from accelrt.memory.history import recording, snapshots
 from accelrt.memory.mempool import MemPool
 from accelrt.runtime import init as runtime

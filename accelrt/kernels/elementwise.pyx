@@ -17,7 +17,7 @@ from libc.string cimport memcmp, memcpy, memset
 from accelrt.arrays.array cimport Array, check_live, finish_array, new_array
 from accelrt.arrays.create import asarray
 from accelrt.arrays.layout cimport Extents, count_elements, set_contiguous
-from accelrt.buffers.buffer cimport Buffer, new_buffer
+from accelrt.arrays.buffer cimport Buffer, new_buffer
 from accelrt.kernels import elementwise_plan as decisions
 from accelrt.kernels.kernel cimport Dimensions, Kernel
 from accelrt.streams.current cimport current_of, exchange_current, put_back, stream_of

@@ -14,14 +14,14 @@ from cpython.ref cimport Py_INCREF, Py_XDECREF
 from libc.stdint cimport UINTPTR_MAX, uintptr_t
 from libc.string cimport memset
 
-from accelrt.buffers.operand cimport uses_owner
+from accelrt.arrays.operand cimport uses_owner
 from accelrt.core.integers cimport checked_int
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport LAUNCH_COOPERATIVE, LAUNCH_PROGRAMMATIC
 from accelrt.kernels.packing cimport (
     Packed, announce_memory, follow_producers, keep_memory, look_again, make_parameters, note_memory, pack, refuse_asleep,
 )
-from accelrt.memory.allocator.private.suspended cimport has_suspended_pools
+from accelrt.allocator.private.suspended cimport has_suspended_pools
 from accelrt.runtime import init
 from accelrt.runtime.capture_record cimport OTHER_HOST, Record, any_capture, keep_side, record_on
 from accelrt.runtime.release_queue cimport MODULE, dispose, keep_until_passed

@@ -20,12 +20,12 @@ from libc.string cimport memcpy
 
 from accelrt.arrays.array cimport DEVICE_BUFFER, Array, check_live, is_held
 from accelrt.arrays.layout cimport find_bounds
-from accelrt.buffers.buffer cimport Buffer, PinnedBuffer, raise_freed
-from accelrt.buffers.operand cimport (
+from accelrt.arrays.buffer cimport Buffer, PinnedBuffer, raise_freed
+from accelrt.arrays.operand cimport (
     Operand, follow_producer, is_asynchronous, keep, note_use, read_array, read_interface, read_operand,
 )
 cimport accelrt.driver.registry as registry
-from accelrt.memory.allocator.private.suspended cimport refuse_suspended
+from accelrt.allocator.private.suspended cimport refuse_suspended
 from accelrt.runtime import init
 from accelrt.runtime.capture_record cimport Record
 cimport accelrt.runtime.sanitizer_hooks as watch

@@ -1,4 +1,4 @@
-"""The caching allocator: accelrt.memory.memory_stats() and the rest of torch.cuda.memory's names.
+"""The face of the allocator: accelrt.memory.memory_stats() and the rest of torch.cuda.memory's names.
 
 caching        raw pointers: allocate, free, record other streams, limit; functions that are asked for memory
 statistics     memory_stats, peaks, snapshot, audit
@@ -12,13 +12,10 @@ live_report    report: what holds a device's memory now
 summary_table  memory_summary, as torch's
 torch_names    figures as nested dicts, and torch's deprecated names
 leaks          ACCELRT_LEAKS: what is still live when the process ends
-allocator/     the caching allocator, in nogil code
-backends/      other allocators behind the same functions
 history/       what happened to memory: events, stacks, tags; snapshots
-host/          page-locked memory, in nogil code
-settings/      the settings string
 
-A public name is found in its module when it is asked for.  DESIGN.md says how all of it works.
+A public name is found in its module when it is asked for.  DESIGN.md says how all of it works,
+together with the allocator's own pages.
 """
 
 import importlib

@@ -17,22 +17,22 @@ cimport accelrt.driver.registry as registry
 from accelrt.driver.registry import cause_of_refusal as driver_refusal, driver_name
 from accelrt.driver.waiting cimport INTERRUPTED, drop_with_gil, make_thread_state, raise_interruption
 from accelrt.errors import ArgumentError, CaptureError, OutOfMemoryError
-from accelrt.memory.allocator.backing.pages cimport connect_peers, connect_two
-from accelrt.memory.allocator.device_pools cimport MAX_DEVICES, pool_if_made, pool_of
-from accelrt.memory.allocator.event_ring cimport take_stack
-from accelrt.memory.allocator.history_types cimport CONTEXT_ALL
-cimport accelrt.memory.allocator.miss as ladder
-from accelrt.memory.allocator.pool cimport (
+from accelrt.allocator.backing.pages cimport connect_peers, connect_two
+from accelrt.allocator.device_pools cimport MAX_DEVICES, pool_if_made, pool_of
+from accelrt.allocator.event_ring cimport take_stack
+from accelrt.allocator.history_types cimport CONTEXT_ALL
+cimport accelrt.allocator.miss as ladder
+from accelrt.allocator.pool cimport (
     allocate_interruptibly, empty_named, knows_stream, locate, release, release_after, set_limit, try_allocate, try_release,
     use_across, use_on,
 )
-from accelrt.memory.allocator.private.suspended cimport has_suspended_pools, sweep_suspended
-from accelrt.memory.allocator.read_stats cimport allocated_bytes, limit_of, reserved_bytes
-from accelrt.memory.allocator.pool_settings cimport limit_of_fraction
-from accelrt.memory.allocator.sizes cimport ROUND_LIMIT
-from accelrt.memory.allocator.types cimport Pool
-cimport accelrt.memory.backends.callbacks as callbacks
-from accelrt.memory.settings.apply cimport backend_name
+from accelrt.allocator.private.suspended cimport has_suspended_pools, sweep_suspended
+from accelrt.allocator.read_stats cimport allocated_bytes, limit_of, reserved_bytes
+from accelrt.allocator.pool_settings cimport limit_of_fraction
+from accelrt.allocator.sizes cimport ROUND_LIMIT
+from accelrt.allocator.types cimport Pool
+cimport accelrt.allocator.external.callbacks as callbacks
+from accelrt.allocator.settings.apply cimport backend_name
 from accelrt.runtime.init import later
 from accelrt.runtime.release_queue cimport DEVICE_BYTES, any_waits, dispose, drain
 cimport accelrt.runtime.sanitizer_hooks as watch

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 
+from accelrt.allocator.settings.settings import merge, parse
 from accelrt.core.printable import printable
-from accelrt.memory.settings.settings import merge, parse
 
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:

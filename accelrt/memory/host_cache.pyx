@@ -8,11 +8,11 @@ from accelrt.core.integers cimport checked_address_int
 from accelrt.devices.device cimport await_device, ordinal_of
 from accelrt.driver.registry import cause_of_refusal, opened_name
 from accelrt.errors import ArgumentError, OutOfMemoryError
-from accelrt.memory.allocator.device_pools cimport MAX_DEVICES, pool_if_made
-from accelrt.memory.allocator.private.suspended cimport has_suspended_pools, sweep_suspended
+from accelrt.allocator.device_pools cimport MAX_DEVICES, pool_if_made
+from accelrt.allocator.private.suspended cimport has_suspended_pools, sweep_suspended
 from accelrt.memory.caching cimport checked_size
-from accelrt.memory.host.block cimport ROUND_LIMIT, PinnedStats, Tally, Timing
-from accelrt.memory.host.pool cimport (
+from accelrt.allocator.pinned.block cimport ROUND_LIMIT, PinnedStats, Tally, Timing
+from accelrt.allocator.pinned.pool cimport (
     allocate_pinned_on, empty_pinned, pinned_audit_failure, read_pinned_stats, release_pinned, reset_pinned_peaks,
     reset_pinned_sums, try_allocate_pinned, try_release_pinned,
 )

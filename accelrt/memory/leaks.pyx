@@ -17,12 +17,12 @@ from libc.string cimport strdup
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
 from accelrt.core.printable import printable
 from accelrt.core.process import call_at_exit
-from accelrt.memory.allocator.device_pools cimport MAX_DEVICES, pool_if_made
-from accelrt.memory.allocator.holdings cimport LiveBlock, LivePool, list_live, list_live_pools
+from accelrt.allocator.device_pools cimport MAX_DEVICES, pool_if_made
+from accelrt.allocator.holdings cimport LiveBlock, LivePool, list_live, list_live_pools
 from accelrt.memory.explain import stack_text
 from accelrt.memory.history.recording import is_recording, record_history
-from accelrt.memory.host.block cimport PinnedStats
-from accelrt.memory.host.pool cimport read_pinned_stats
+from accelrt.allocator.pinned.block cimport PinnedStats
+from accelrt.allocator.pinned.pool cimport read_pinned_stats
 from accelrt.memory.live_blocks import live_blocks, named
 from accelrt.streams.event cimport events_in_use
 from accelrt.streams.stream_pool cimport streams_in_use

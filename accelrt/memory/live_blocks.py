@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from accelrt.memory.allocator.read_stats import segments
+from accelrt.allocator.read_stats import segments
 from accelrt.memory.history.recording import frames_of, tag_name
 from accelrt.memory.statistics import memory_stats
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from accelrt.allocator.holdings import holdings
+from accelrt.allocator.settings.apply import allocator_settings
 from accelrt.core.printable import printable
 from accelrt.devices.device import mem_get_info
-from accelrt.memory.allocator.holdings import holdings
 from accelrt.memory.explain import count_text, pool_text, size_text, stack_text, stream_text
 from accelrt.memory.history.recording import is_recording, tag_stats
 from accelrt.memory.host_cache import host_memory_stats
 from accelrt.memory.live_blocks import by_stack, live_blocks, named, sleeping_bytes
-from accelrt.memory.settings.apply import allocator_settings
 from accelrt.memory.statistics import ordinal_for_figures
 
 TYPE_CHECKING = False  # typing's, which takes long to import

@@ -1,8 +1,8 @@
 # Memory pools of the user's own.
 from libc.stdint cimport uint64_t
 
-from accelrt.memory.allocator.private.private_types cimport Source
-from accelrt.memory.allocator.private.routes cimport PrivateStats
+from accelrt.allocator.private.private_types cimport Source
+from accelrt.allocator.private.routes cimport PrivateStats
 
 cdef uint64_t next_pool() noexcept  # a number that no pool of this process had; under the GIL
 

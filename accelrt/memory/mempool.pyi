@@ -2,8 +2,8 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, NamedTuple
 
+from accelrt.allocator.external.backend import Allocator
 from accelrt.annotations import DeviceArgument
-from accelrt.memory.backends.backend import Allocator
 from accelrt.memory.sleep_mode import SleepResult
 
 class MemPool:

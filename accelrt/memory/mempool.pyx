@@ -19,23 +19,23 @@ from libc.string cimport memset
 from accelrt.core.integers cimport exact_int
 from accelrt.devices.device cimport ordinal_of
 from accelrt.errors import ArgumentError
-from accelrt.memory.allocator.private.checkpoint cimport (
+from accelrt.allocator.private.checkpoint cimport (
     CAPTURED, LENT, NO_SUCH_POOL, USED, WAITS, WENT, Saved, SavedBlock, SavedSegment, Turned, forget_saved,
     forget_turned, restore_pool, save_pool,
 )
-from accelrt.memory.allocator.private.private_pool cimport thread_number
-from accelrt.memory.allocator.private.routes cimport (
+from accelrt.allocator.private.private_pool cimport thread_number
+from accelrt.allocator.private.routes cimport (
     begin_pool, end_pool, read_private, release_pool, retain_pool, set_up_pool,
 )
-from accelrt.memory.allocator.private.suspended cimport has_suspended_pools, is_pool_suspended, sweep_suspended
-from accelrt.memory.allocator.read_stats import segments
-from accelrt.memory.allocator.sizes cimport GRANULE, LARGE
-from accelrt.memory.allocator.stats cimport (
+from accelrt.allocator.private.suspended cimport has_suspended_pools, is_pool_suspended, sweep_suspended
+from accelrt.allocator.read_stats import segments
+from accelrt.allocator.sizes cimport GRANULE, LARGE
+from accelrt.allocator.stats cimport (
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, REQUESTED_BYTES, RESERVED_BYTES, SEGMENT,
 )
-from accelrt.memory.allocator.types cimport HOLE, LIVE, PLAIN
+from accelrt.allocator.types cimport HOLE, LIVE, PLAIN
 from accelrt.memory.caching cimport empty_pool
-from accelrt.memory.backends.backend cimport require_native, source_of
+from accelrt.allocator.external.backend cimport require_native, source_of
 from accelrt.memory.history.recording import name_all, tag
 from accelrt.memory.sleep_mode cimport put_to_sleep, wake_up
 from accelrt.status cimport FORKED, raise_status, refuse_copy, refuse_unmade

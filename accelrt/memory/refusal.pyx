@@ -14,16 +14,16 @@ from accelrt.devices.device cimport known_devices
 cimport accelrt.driver.registry as registry
 from accelrt.driver.registry import driver_name
 from accelrt.errors import OutOfMemoryError
-from accelrt.memory.allocator.device_pools cimport MAX_DEVICES, pool_if_made
-from accelrt.memory.allocator.holdings import holdings, rounded_request
-from accelrt.memory.allocator.private.routes cimport private_of
+from accelrt.allocator.device_pools cimport MAX_DEVICES, pool_if_made
+from accelrt.allocator.holdings import holdings, rounded_request
+from accelrt.allocator.private.routes cimport private_of
 from accelrt.memory.explain import causes_of, pinned_text, text_of
 from accelrt.memory.history.recording import is_recording, tag_stats
-from accelrt.memory.host.block cimport PinnedStats
-from accelrt.memory.host.pool cimport read_pinned_stats
+from accelrt.allocator.pinned.block cimport PinnedStats
+from accelrt.allocator.pinned.pool cimport read_pinned_stats
 from accelrt.memory.live_blocks import by_stack, sleeping_bytes
-from accelrt.memory.settings.apply import allocator_settings
-from accelrt.memory.settings.apply cimport backend_name
+from accelrt.allocator.settings.apply import allocator_settings
+from accelrt.allocator.settings.apply cimport backend_name
 from accelrt.status cimport CAP_REACHED, OUT_OF_MEMORY, POOL_CAP_REACHED, refuse_copy
 
 cdef extern from *:

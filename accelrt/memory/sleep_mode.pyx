@@ -9,17 +9,17 @@ from libc.stdint cimport uint64_t
 from accelrt.devices.device cimport await_device
 from accelrt.driver.registry import cause_of_refusal, opened_name
 from accelrt.errors import NotSupportedError, OutOfMemoryError
-from accelrt.memory.allocator.device_pools cimport pool_if_made
-from accelrt.memory.allocator.event_ring cimport take_stack
-from accelrt.memory.allocator.history_types cimport CONTEXT_ALL
-from accelrt.memory.allocator.private.private_types cimport Moved
-from accelrt.memory.allocator.private.routes cimport read_private
-from accelrt.memory.allocator.private.suspend cimport (
+from accelrt.allocator.device_pools cimport pool_if_made
+from accelrt.allocator.event_ring cimport take_stack
+from accelrt.allocator.history_types cimport CONTEXT_ALL
+from accelrt.allocator.private.private_types cimport Moved
+from accelrt.allocator.private.routes cimport read_private
+from accelrt.allocator.private.suspend cimport (
     BESIDE_CAPTURE, EXPORTED, FREED_CAPTURED, IN_PLAIN, NOT_RETAINED, NOT_SUSPENDED, SUSPENDED, begin_suspension,
     cancel_suspension, finish_suspension, resume_pool,
 )
-from accelrt.memory.allocator.types cimport Pool
-from accelrt.memory.backends.backend cimport require_native
+from accelrt.allocator.types cimport Pool
+from accelrt.allocator.external.backend cimport require_native
 from accelrt.memory.caching cimport out_of_memory_to_wake
 from accelrt.runtime.release_queue cimport drain
 cimport accelrt.runtime.sanitizer_hooks as watch

@@ -3,18 +3,18 @@ from libc.stdint cimport int64_t
 
 from accelrt.devices.device cimport count_devices, current_ordinal, known_devices, ordinal_of, parse
 from accelrt.driver.registry import opened_name
-from accelrt.memory.allocator.device_pools cimport MAX_DEVICES, pool_if_made
-from accelrt.memory.allocator.read_stats cimport (
+from accelrt.allocator.device_pools cimport MAX_DEVICES, pool_if_made
+from accelrt.allocator.read_stats cimport (
     find_audit_failure, largest_free, max_split_of, peak_of, read_current, read_stats, reset_accumulated, reset_peaks,
     try_current,
 )
-from accelrt.memory.allocator.read_stats import record_snapshot, segments
-from accelrt.memory.allocator.sizes cimport LARGE, SMALL
-from accelrt.memory.allocator.stats cimport (
+from accelrt.allocator.read_stats import record_snapshot, segments
+from accelrt.allocator.sizes cimport LARGE, SMALL
+from accelrt.allocator.stats cimport (
     ACTIVE_BYTES, ALLOCATED_BYTES, STATS, RESERVED_BYTES, PER_HEAP, Counter, Stats, current_of,
 )
-from accelrt.memory.allocator.types cimport Pool
-from accelrt.memory.backends.backend cimport require_native
+from accelrt.allocator.types cimport Pool
+from accelrt.allocator.external.backend cimport require_native
 from accelrt.memory.history.recording import name_all, tag_stats
 
 
@@ -90,7 +90,7 @@ def max_memory_reserved(device=None):
     return read_peak(pool_at(device), RESERVED_BYTES)
 
 
-# In the order of the figures in memory/allocator/stats.pxd.
+# In the order of the figures in allocator/stats.pxd.
 cdef tuple FIGURE_NAMES = (
     "allocation", "active", "inactive_split", "allocated_bytes", "active_bytes", "inactive_split_bytes",
     "requested_bytes", "segment", "reserved_bytes",
@@ -303,7 +303,7 @@ def audited_hits(device=None):
 
 
 def audit(device=None):
-    """Walks every identity of the allocator (accelrt/memory/allocator/DESIGN.md).
+    """Walks every identity of the allocator (accelrt/allocator/DESIGN.md).
 
     Arguments:
         device: as in memory_stats, but None means all devices.

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import warnings
 
+from accelrt.allocator.settings.apply import set_allocator_settings
 from accelrt.core import files
 from accelrt.memory.history.recording import record_history
 from accelrt.memory.history.snapshot_file import dump_snapshot
 from accelrt.memory.history.snapshots import snapshot
 from accelrt.memory.host_cache import host_memory_stats
-from accelrt.memory.settings.apply import set_allocator_settings
 from accelrt.memory.statistics import (
     max_memory_reserved,
     memory_reserved,

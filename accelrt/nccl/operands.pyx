@@ -4,8 +4,8 @@ from libc.stdint cimport uintptr_t
 
 from accelrt.arrays.array cimport Array, check_live
 from accelrt.arrays.create import asarray, from_dlpack
-from accelrt.buffers.buffer cimport Buffer
-from accelrt.buffers.operand cimport Operand, keep, note_use, read_array, record_for
+from accelrt.arrays.buffer cimport Buffer
+from accelrt.arrays.operand cimport Operand, keep, note_use, read_array, record_for
 from accelrt.devices.device cimport switch_back, switch_to
 from accelrt.runtime.capture_record cimport OTHERS, Record, any_capture, keep_where_captured
 cimport accelrt.runtime.sanitizer_hooks as watch

@@ -6,8 +6,8 @@ from accelrt import errors
 from accelrt.core.handle_map cimport map_clear, map_find, map_insert, map_reserve
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport CAPTURE_ACTIVE, CAPTURE_GLOBAL, CAPTURE_INVALIDATED
-from accelrt.memory.host.pool cimport is_cached_pinned, use_pinned_on
-from accelrt.memory.allocator.pool cimport in_private, use_across
+from accelrt.allocator.pinned.pool cimport is_cached_pinned, use_pinned_on
+from accelrt.allocator.pool cimport in_private, use_across
 from accelrt.status import status_error, watch_errors
 from accelrt.status cimport CAPTURE_IMPLICIT, CAPTURE_INVALID, NO_HOST_MEMORY, NOT_ALLOCATED, raise_status
 cimport accelrt.runtime.sanitizer_hooks as watch

@@ -16,7 +16,7 @@ cimport accelrt.driver.registry as registry
 from accelrt.driver.waiting cimport (
     INTERRUPTED, abandon_waits, begin_wait, drop_with_gil, end_wait, make_thread_state, poll,
 )
-from accelrt.memory.allocator.device_pools cimport MAX_DEVICES
+from accelrt.allocator.device_pools cimport MAX_DEVICES
 from accelrt.runtime.capture_record cimport KEPT, OTHERS, UNCAPTURED, keep_where_captured
 from accelrt.runtime.release_queue cimport begin_host_function, drain, end_host_function
 cimport accelrt.runtime.sanitizer_hooks as watch

@@ -156,7 +156,7 @@ def open_driver(name: str) -> None:
         from accelrt.driver.host import driver as host
 
         host.read_settings()  # a malformed setting is named here, before the driver refuses it
-    from accelrt.memory.settings import apply
+    from accelrt.allocator.settings import apply
 
     env.value("ACCELRT_PUBLISH")  # malformed ones are named before the driver is opened
     env.value("ACCELRT_LEAKS")

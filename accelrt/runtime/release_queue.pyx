@@ -16,8 +16,8 @@ from accelrt.driver.capture_guard cimport (
 )
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport CAPTURE_ACTIVE, CAPTURE_NONE, EVENT_DISABLE_TIMING
-from accelrt.memory.allocator.pool cimport record_deferred_uses, release
-from accelrt.memory.host.pool cimport record_deferred_pinned, release_pinned, tidy_pinned
+from accelrt.allocator.pool cimport record_deferred_uses, release
+from accelrt.allocator.pinned.pool cimport record_deferred_pinned, release_pinned, tidy_pinned
 from accelrt.runtime.capture_record cimport any_capture
 from accelrt.status cimport FORKED, NOT_READY
 

@@ -12,7 +12,7 @@ from accelrt.core.process import call_at_exit, call_at_fork
 from accelrt.errors import ArgumentError, ArgumentTypeError, SyncDebugError, SyncDebugWarning
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport CAPTURE_NONE, STREAM_BLOCKING
-from accelrt.memory.host.pool cimport is_cached_pinned
+from accelrt.allocator.pinned.pool cimport is_cached_pinned
 from accelrt.status cimport CAPTURE_IMPLICIT
 
 SYNC_MODES = ("default", "warn", "error")

@@ -9,7 +9,7 @@ events, waits, synchronisation, and what the caches hand out and have back.  Off
 from __future__ import annotations
 
 from accelrt import env
-from accelrt.buffers.copy import use
+from accelrt.arrays.copy import use
 from accelrt.runtime.sanitizer_hooks import (
     capture_of,
     fingerprint,

@@ -30,7 +30,7 @@ TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
     from typing import Any
 
-    from accelrt.buffers.buffer import Buffer
+    from accelrt.arrays.buffer import Buffer
     from accelrt.core.owners import Descriptor
     from accelrt.sharing.mapping import Mapping
     from accelrt.streams.stream import Stream

@@ -10,7 +10,7 @@ from multiprocessing.queues import Queue
 from multiprocessing.reduction import ForkingPickler
 
 from accelrt.arrays.array import Array
-from accelrt.buffers.buffer import Buffer
+from accelrt.arrays.buffer import Buffer
 from accelrt.sharing import consumer, leases, mapping, producer
 from accelrt.sharing.loans import Loan
 from accelrt.streams.current import current_stream

@@ -15,7 +15,7 @@ from accelrt.driver.capture_guard cimport (
 )
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport EVENT_DISABLE_TIMING
-from accelrt.memory.allocator.interprocess cimport StreamUse, copy_uses
+from accelrt.allocator.interprocess cimport StreamUse, copy_uses
 from accelrt.sharing.mapping cimport Mapping, is_lost
 from accelrt.status cimport NOT_READY
 from accelrt.streams.event cimport return_event_handle, take_event_handle

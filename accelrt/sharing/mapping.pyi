@@ -1,5 +1,5 @@
 from accelrt.arrays.array import Array
-from accelrt.buffers.buffer import Buffer
+from accelrt.arrays.buffer import Buffer
 from accelrt.core.owners import Descriptor
 from accelrt.streams.stream import Stream
 

@@ -4,15 +4,15 @@ from libc.stdint cimport uintptr_t
 from libc.stdlib cimport free
 
 from accelrt.arrays.array cimport DEVICE_BUFFER, Array, check_live
-from accelrt.buffers.buffer cimport Buffer, raise_freed
+from accelrt.arrays.buffer cimport Buffer, raise_freed
 from accelrt.core.owners cimport own
 from accelrt.driver.capture_guard cimport enter_wait, go_relaxed, is_capturing, leave_wait, restore_mode
 cimport accelrt.driver.registry as registry
 from accelrt.errors import NotSupportedError
-from accelrt.memory.allocator.interprocess cimport (
+from accelrt.allocator.interprocess cimport (
     Exported, begin_export, end_export, export_page, share_new_pages, add_imported, drop_imported,
 )
-from accelrt.memory.allocator.private.suspended cimport has_suspended_pools, refuse_suspended
+from accelrt.allocator.private.suspended cimport has_suspended_pools, refuse_suspended
 from accelrt.memory.caching cimport release_bytes
 from accelrt.runtime.release_queue cimport drain
 cimport accelrt.runtime.sanitizer_hooks as watch

@@ -15,7 +15,7 @@ from accelrt.devices.device cimport (
 )
 from accelrt.devices.device import set_device
 from accelrt.errors import ArgumentError
-from accelrt.memory.allocator.device_pools cimport MAX_DEVICES
+from accelrt.allocator.device_pools cimport MAX_DEVICES
 from accelrt.runtime import init
 from accelrt.status cimport NO_DEVICE, raise_status, refuse_copy, refuse_unmade
 from accelrt.streams.stream cimport LEGACY, default_of, other_stream, provide_current

@@ -18,8 +18,8 @@ cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport EVENT_BLOCKING_SYNC, EVENT_DISABLE_TIMING, EVENT_INTERPROCESS
 from accelrt.driver.waiting cimport begin_wait, end_wait
 from accelrt.errors import ArgumentError, ArgumentTypeError
-from accelrt.memory.allocator.device_pools cimport MAX_DEVICES
-from accelrt.memory.allocator.pool cimport stream_waits
+from accelrt.allocator.device_pools cimport MAX_DEVICES
+from accelrt.allocator.pool cimport stream_waits
 from accelrt.runtime.capture_record cimport UNCAPTURED, keep_where_captured
 from accelrt.runtime.host_func cimport raise_callback_errors
 from accelrt.runtime.release_queue cimport EVENT, dispose, drain

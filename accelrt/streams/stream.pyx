@@ -14,7 +14,7 @@ from accelrt.driver.capture_guard cimport go_relaxed, restore_mode
 cimport accelrt.driver.registry as registry
 from accelrt.driver.waiting cimport begin_wait, end_wait
 from accelrt.errors import ArgumentError, ArgumentTypeError
-from accelrt.memory.allocator.pool cimport knows_stream
+from accelrt.allocator.pool cimport knows_stream
 from accelrt.runtime import init
 from accelrt.runtime.host_func cimport enqueue_callback, raise_callback_errors
 from accelrt.runtime.release_queue cimport drain

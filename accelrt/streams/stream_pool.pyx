@@ -13,8 +13,8 @@ from accelrt.core.process cimport FORK_STREAMS, at_fork
 from accelrt.driver.capture_guard cimport query_uncaptured
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport STREAM_NON_BLOCKING
-from accelrt.memory.allocator.device_pools cimport MAX_DEVICES
-from accelrt.memory.allocator.metadata cimport trust_stream
+from accelrt.allocator.device_pools cimport MAX_DEVICES
+from accelrt.allocator.metadata cimport trust_stream
 from accelrt.runtime.host_func cimport functions_wait
 cimport accelrt.runtime.sanitizer_hooks as watch
 from accelrt.status cimport INVALID_HANDLE, NOT_READY, NO_HOST_MEMORY, raise_status

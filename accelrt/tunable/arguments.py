@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from accelrt.arrays.array import Array
+from accelrt.arrays.buffer import Buffer
 from accelrt.arrays.create import asarray
-from accelrt.buffers.buffer import Buffer
 from accelrt.tunable.switches import Tolerances
 
 __all__ = ["copied", "differs", "made_of", "name_of", "nbytes_of", "ordinal_of_arrays"]

@@ -17,7 +17,7 @@ from cpython.ref cimport Py_INCREF, Py_XDECREF
 from libc.stdint cimport uint64_t, uintptr_t
 
 from accelrt.core.slots cimport Slot, leave_slot
-from accelrt.memory.allocator.private.suspended cimport has_suspended_pools, is_suspended
+from accelrt.allocator.private.suspended cimport has_suspended_pools, is_suspended
 
 cdef extern from "Python.h":
     unsigned long PyThread_get_thread_ident() noexcept nogil

@@ -7,7 +7,7 @@ from accelrt.core.slots cimport (
     Slot, enter_inner, enter_outermost, fence_slots, first_slot, has_left, my_slot, open_slots, section_of, slots_fenced,
     take_slot,
 )
-from accelrt.memory.allocator.private.suspended cimport is_of_suspended, refuse_suspended
+from accelrt.allocator.private.suspended cimport is_of_suspended, refuse_suspended
 
 cdef extern from "Python.h":
     int PyErr_CheckSignals() except -1

@@ -6,8 +6,8 @@ import re
 import pytest
 from cli_command import TRACES, accelrt, write_trace
 
+from accelrt.allocator.settings import settings
 from accelrt.cli.tune import CHOICES, Trial, best_of, candidates
-from accelrt.memory.settings import settings
 
 pytestmark = pytest.mark.own_process
 MIB = 1 << 20

@@ -26,8 +26,8 @@ class Torch:
         import torch
 
         import accelrt
+        from accelrt.allocator.external import torch_hooks
         from accelrt.interop import torch as interop
-        from accelrt.memory.backends import torch_hooks
 
         self.torch, self.accelrt, self.interop, self.hooks = torch, accelrt, interop, torch_hooks
         self.on_gpu = on_gpu

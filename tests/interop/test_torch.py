@@ -15,7 +15,7 @@ import torch_scenarios
 from child import in_child
 
 import accelrt
-from accelrt.memory.backends import torch_hooks
+from accelrt.allocator.external import torch_hooks
 
 pytestmark = pytest.mark.own_process
 NAMES = list(torch_scenarios.SCENARIOS)

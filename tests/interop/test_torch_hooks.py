@@ -12,7 +12,7 @@ from child import in_child
 from compiled import CXX, SANITIZE, SOURCES
 
 import accelrt
-from accelrt.memory.backends import torch_hooks
+from accelrt.allocator.external import torch_hooks
 
 pytestmark = [
     pytest.mark.own_process,

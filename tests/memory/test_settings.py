@@ -10,9 +10,9 @@ from hypothesis import given, reject
 from hypothesis import strategies as st
 from settings_samples import BAD, COMPANION, GOOD, MIB, attributes
 
+from accelrt.allocator.settings.keys import KEYS, read_divisions, written
+from accelrt.allocator.settings.settings import Settings, from_environment, parse, rounded_size
 from accelrt.errors import SettingsError
-from accelrt.memory.settings.keys import KEYS, read_divisions, written
-from accelrt.memory.settings.settings import Settings, from_environment, parse, rounded_size
 
 
 def each(samples):
@@ -210,8 +210,8 @@ def test_a_rounded_size_is_the_least_of_the_steps_that_suffice(count, size):
 def test_reading_settings_loads_nothing_heavy():
     code = (
         "import collections.abc, sys, accelrt\nbefore = set(sys.modules)\n"
-        "from accelrt.memory.settings import settings\n"
+        "from accelrt.allocator.settings import settings\n"
         "settings.parse('roundup_power2_divisions:[4:2,>:8]')\nprint(sorted(set(sys.modules) - before))"
     )
-    package = "accelrt.memory.settings"
+    package = "accelrt.allocator.settings"
     assert eval(run_code(code)) == [f"{package}.{name}" for name in ("keys", "settings")]

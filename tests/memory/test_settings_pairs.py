@@ -7,11 +7,11 @@ import pytest
 from settings_samples import COMPANION, GOOD, MIB, attributes
 
 import accelrt
+from accelrt.allocator.settings.keys import CONTRADICTIONS, KEYS, NEEDS
+from accelrt.allocator.settings.settings import Settings, merge, parse
 from accelrt.errors import SettingsError
-from accelrt.memory.settings.keys import CONTRADICTIONS, KEYS, NEEDS
-from accelrt.memory.settings.settings import Settings, merge, parse
 
-DESIGN = (Path(accelrt.__file__).parent / "memory" / "settings" / "DESIGN.md").read_text()
+DESIGN = (Path(accelrt.__file__).parent / "allocator" / "settings" / "DESIGN.md").read_text()
 WITHOUT_GROWTH = ["max_split_size_mb:64", "backend:cudaMallocAsync", "expandable_segments:False"]
 FIXED = ("backend", "expandable_segments", "piece_size_mb")
 

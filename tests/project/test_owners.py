@@ -111,7 +111,7 @@ def is_data(kind):
         or kind.__module__.startswith(
             (
                 *("accelrt.interface.", "accelrt.kernels.elementwise", "accelrt.kernels.image"),
-                *("accelrt.memory.setting", "accelrt.random.generator", "accelrt.readings."),
+                *("accelrt.allocator.settings.", "accelrt.random.generator", "accelrt.readings."),
                 *("accelrt.sanitizer.", "accelrt.tunable."),
             )
         )

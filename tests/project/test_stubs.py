@@ -20,14 +20,14 @@ ROOT = Path(accelrt.__file__).parent
 ALLOWED = r"""
 .*\.__pyx_capi__
 .*\.__test__
-accelrt\.memory\.(allocator|host)(\..*)?
-accelrt\.memory\.backends\.external_pool
+accelrt\.allocator(\.(?!external|settings).*)?
+accelrt\.allocator\.external\.external_pool
 .*\.?__reduce_cython__
 .*\.?__setstate_cython__
 .*\.RowCalls\..*
 .*\.mempool\.REASONS
 accelrt\.memory\.BACKEND
-accelrt\.memory\.settings\.settings\.Settings\.([a-z]\w+|__getattr__)
+accelrt\.allocator\.settings\.settings\.Settings\.([a-z]\w+|__getattr__)
 .*\.process\.PythonFunctions
 .*\.copy\.Operand
 .*\.array\.HostMemory

@@ -213,7 +213,11 @@ def test_import_and_fork_at_once():
 def import_beside_forks():
     """Modules register in C, by import, while another thread forks."""
     names = [
-        *("accelrt.graphs.nogil_graph", "accelrt.driver.host.driver", "accelrt.memory.backends.torch_hooks"),
+        *(
+            "accelrt.graphs.nogil_graph",
+            "accelrt.driver.host.driver",
+            "accelrt.allocator.external.torch_hooks",
+        ),
         *("accelrt.nvml.library", "accelrt.readings.nvml_calls"),
     ]
     imported = threading.Event()
@@ -232,7 +236,7 @@ def import_beside_forks():
         count += 1
     thread.join()
     known = {name for _, name, *_ in process.registered_at_fork()}
-    assert {"driver.host.stream", "memory.backends.torch_hooks"} <= known
+    assert {"driver.host.stream", "allocator.external.torch_hooks"} <= known
 
 
 def test_an_exit_beside_daemon_threads_that_go_on():
@@ -258,7 +262,7 @@ def test_an_exit_beside_daemon_threads_that_go_on():
     )
     assert done.returncode == 3, done.stderr
     text = done.stdout
-    assert 0 < text.index("('exit', 'memory.settings.apply')") < text.index("('exit', 'driver.registry')")
+    assert 0 < text.index("('exit', 'allocator.settings.apply')") < text.index("('exit', 'driver.registry')")
 
 
 class Scene:
@@ -382,7 +386,12 @@ ENDS = [
         "publish",
         "ran",
     ),
-    *("runtime.sanitizer_hooks", "memory.settings.apply", "driver.registry", "memory.backends.callbacks"),
+    *(
+        "runtime.sanitizer_hooks",
+        "allocator.settings.apply",
+        "driver.registry",
+        "allocator.external.callbacks",
+    ),
     "memory.caching",
 ]
 

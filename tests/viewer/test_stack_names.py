@@ -27,7 +27,7 @@ const told = stacks.map((stack) => {
 console.log(JSON.stringify(told));
 """
 INNER = [
-    ["/x/accelrt/memory/allocator/pool.cpython-311-x86_64-linux-gnu.so", 0, "+0x582e"],
+    ["/x/accelrt/allocator/pool.cpython-311-x86_64-linux-gnu.so", 0, "+0x582e"],
     ["/usr/lib/libpython3.11.so.1.0", 0, "PyObject_Vectorcall"],
 ]
 

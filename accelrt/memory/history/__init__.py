@@ -12,5 +12,5 @@ snapshot_file   dump_snapshot and load_snapshot
 flame_svg       flame graphs of a snapshot (torch's _save_memory_usage and _save_segment_usage)
 drain           a program's events, written to a file while it runs (ACCELRT_RECORD)
 
-The events themselves are in memory/allocator/event_ring.  DESIGN.md describes the files.
+The events themselves are in allocator/event_ring.  DESIGN.md describes the files.
 """

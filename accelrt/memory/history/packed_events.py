@@ -23,7 +23,7 @@ __all__ = [
 Events = NDArray[np.void]  # of dtype EVENT
 Frames = list[dict[str, Any]]  # filename, line and name of each, the innermost first
 
-# struct Event of memory/allocator/history_types.pxd; little-endian.
+# struct Event of allocator/history_types.pxd; little-endian.
 EVENT = np.dtype(
     [
         ("time_ns", "<u8"),  # since the epoch

@@ -1,7 +1,7 @@
 # cython: embedsignature=False
 """The recorder: which events, stacks and tags the allocator keeps of what programs do.
 
-Nothing is paid while it is off and no tag was used: then no stand-in leads the fast path to it (memory/allocator/pool.pyx).
+Nothing is paid while it is off and no tag was used: then no stand-in leads the fast path to it (allocator/pool.pyx).
 """
 from _thread import allocate_lock, get_ident
 
@@ -14,14 +14,14 @@ from accelrt.core.process cimport FORK_HISTORY, at_fork
 from accelrt.core.process import call_at_fork
 from accelrt.devices.device cimport current_ordinal
 from accelrt.errors import ArgumentError
-from accelrt.memory.allocator.device_pools cimport MAX_DEVICES, pool_if_made, set_history
-from accelrt.memory.allocator.event_ring cimport (
+from accelrt.allocator.device_pools cimport MAX_DEVICES, pool_if_made, set_history
+from accelrt.allocator.event_ring cimport (
     clear_ring, copy_some, exchange_tag, first_event, read_tag, record_annotation, set_capture,
 )
-from accelrt.memory.allocator.history_types cimport (
+from accelrt.allocator.history_types cimport (
     ANNOTATION_BEGIN, ANNOTATION_END, CONTEXT_NONE, MAX_TAGS, Event, History, HistorySettings, TagFigures,
 )
-from accelrt.memory.allocator.types cimport Pool
+from accelrt.allocator.types cimport Pool
 from accelrt.status cimport refuse_copy
 
 cdef extern from "stack_walk.h":
@@ -458,7 +458,7 @@ def tag_stats(int device):
 
 
 def name_all(list segments):
-    """Puts frames and names for the numbers of stacks and tags in segments of memory/allocator/read_stats; the list."""
+    """Puts frames and names for the numbers of stacks and tags in segments of allocator/read_stats; the list."""
     cdef dict segment, block
     for segment in segments:
         segment["frames"] = frames_of(segment["frames"])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from accelrt.memory.allocator.read_stats import record_snapshot
+from accelrt.allocator.read_stats import record_snapshot
+from accelrt.allocator.settings.apply import allocator_settings
 from accelrt.memory.history import recording
 from accelrt.memory.history.memory_history import History, collected
-from accelrt.memory.settings.apply import allocator_settings
 from accelrt.memory.statistics import read_states
 
 if TYPE_CHECKING:

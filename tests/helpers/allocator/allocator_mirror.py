@@ -17,8 +17,8 @@ from model_offers import WATCH
 from model_pages import PagedModel
 
 import accelrt
+from accelrt.allocator.settings.settings import from_environment
 from accelrt.driver.registry import Rows
-from accelrt.memory.settings.settings import from_environment
 
 OWN_STREAMS = tuple(range(1, 1 + int(os.environ.get("ACCELRT_TEST_STREAMS", "3"))))
 

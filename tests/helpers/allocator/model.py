@@ -1,4 +1,4 @@
-"""One device's caching allocator in slow, plain Python: a model of memory/allocator/DESIGN.md.
+"""One device's caching allocator in slow, plain Python: a model of allocator/DESIGN.md.
 
 This module holds what both modes do and what plain segments do; model_pages.py adds virtual memory.  No
 module of the model imports accelrt.  A place is (serial of the segment, offset in it), never an address.

@@ -1,10 +1,10 @@
 """Damage to an allocator's heaps as a fault in its fast path would leave it, for tests of the audits."""
 from libc.stdint cimport int64_t, uintptr_t
 
-from accelrt.memory.allocator.address_table cimport block_in, heap_at
-from accelrt.memory.allocator.inline.free_list cimport remove
-from accelrt.memory.allocator.stats cimport ALLOCATION, BLOCKS, BOTH, SPLITS, HeapStats
-from accelrt.memory.allocator.types cimport Block, Heap
+from accelrt.allocator.address_table cimport block_in, heap_at
+from accelrt.allocator.inline.free_list cimport remove
+from accelrt.allocator.stats cimport ALLOCATION, BLOCKS, BOTH, SPLITS, HeapStats
+from accelrt.allocator.types cimport Block, Heap
 
 
 cdef Heap* heap_of(uintptr_t address) except NULL:

@@ -1,8 +1,8 @@
 """How many heaps and queues searches and polls go by, for tests of what they cost."""
-from accelrt.memory.allocator.backing.free_pages cimport BUSY, RANKED, UNSEARCHED
-from accelrt.memory.allocator.device_pools cimport pool_if_made
-from accelrt.memory.allocator.event_queue cimport Queue, next_filled
-from accelrt.memory.allocator.types cimport Heap, Pool
+from accelrt.allocator.backing.free_pages cimport BUSY, RANKED, UNSEARCHED
+from accelrt.allocator.device_pools cimport pool_if_made
+from accelrt.allocator.event_queue cimport Queue, next_filled
+from accelrt.allocator.types cimport Heap, Pool
 
 
 def filed(int device=0):

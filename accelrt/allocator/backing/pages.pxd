@@ -1,0 +1,46 @@
+# Physical pages and the slots in which they are mapped.  Under the growth lock and in the exclusive section, which is
+# released during driver calls.
+from libc.stdint cimport uintptr_t
+
+from accelrt.driver.table cimport Table
+from accelrt.allocator.types cimport Heap, Page, Pool, Segment, Slot
+
+cdef int make_page(Pool* pool, size_t size, Page** out_page) noexcept nogil  # or smaller, if the device refuses the size
+cdef int create_memory(Pool* pool, Page* page) noexcept nogil  # its handle, of its size; outside the exclusive section
+# Pages made from now on may be mapped by other processes, if the device can make such memory (which takes a few
+# microseconds longer).  Any thread, under any lock.
+cdef void make_pages_shareable() noexcept nogil
+cdef bint pages_are_shareable() noexcept nogil
+cdef int release_page(Pool* pool, Page* page) noexcept nogil  # one that is resident nowhere: unmaps it too
+cdef int map_run(Pool* pool, Segment* segment, size_t first, size_t count) noexcept nogil  # slots that have pages
+cdef int unmap_slot(Pool* pool, Slot* slot) noexcept nogil
+cdef int add_slot(Segment* segment, Page* page) noexcept nogil  # at its end, over a HOLE
+cdef void link_slot(Slot* slot, Page* page) noexcept nogil  # into the page's list
+cdef void drop_slot(Slot* slot) noexcept nogil  # out of its page's list
+cdef size_t slot_index(const Segment* segment, uintptr_t address) noexcept nogil  # first at or after it; slot_count: none
+cdef Segment* new_segment(Pool* pool, Heap* heap, int shape) noexcept nogil  # NULL: no host memory
+cdef int reserve_addresses(Pool* pool, Segment* segment, size_t room) noexcept nogil
+cdef int free_addresses(Pool* pool, Segment* segment) noexcept nogil
+cdef void evict(Pool* pool, Page* page) noexcept nogil  # its slot becomes a HOLE; no growth lock
+cdef void make_resident(Pool* pool, Slot* slot) noexcept nogil  # its page, here and free; no growth lock
+cdef void put_page(Pool* pool, Slot* slot) noexcept nogil  # the same without an event
+
+# Other devices than a pool's own; outside of the exclusive section.
+# Opens mapped addresses for the pool's device and for those that may use its pages.  Under the growth lock.
+cdef int open_range(Pool* pool, uintptr_t address, size_t size, long* calls) noexcept nogil
+# For a pool that is not in use yet.  Takes other pools' growth locks; a failure leaves it out.
+cdef int join_peers(Pool* pool) noexcept nogil
+# From now on devices that have pools may use each other's pages, as far as they can.  Takes the pools' growth locks.
+cdef int connect_peers() noexcept nogil
+# Opens the memory that two devices have to each other: plain segments for good, and the pages of a pool, with those to come,
+# until its last one is released.  So memory that is live meanwhile is open from then on.  PEER_ACCESS_UNSUPPORTED where they
+# cannot reach each other.  Breaks no capture.  Takes the growth locks of both.
+cdef int connect_two(Table* table, int device, int other) noexcept nogil
+
+# The file descriptors of pages that other processes map, kept while the page lives: to make one can take a driver half a
+# millisecond.  A descriptor keeps the page's memory, so it is closed before the page is released.  By the driver's handle of
+# the page; any thread, under any lock.
+cdef int kept_file(uintptr_t handle) noexcept nogil  # -1: none is kept; the page may not be released meanwhile
+# False: there is no room, or another thread was faster; the descriptor stays the caller's.
+cdef bint keep_file(uintptr_t handle, int file) noexcept nogil
+cdef void close_file(uintptr_t handle) noexcept nogil  # before the page is released

@@ -1,0 +1,31 @@
+# Stitching: one block made of free pages that are not contiguous.  Under the growth lock and in the exclusive section.
+from accelrt.allocator.types cimport Block, Heap, Pool, Segment
+
+cdef struct Run:  # a free block, and the bytes of the whole pages in it
+    Block* block
+    size_t pages
+
+cdef struct Found:  # of one search at a time; the caller frees runs.  Ranked heaps are not in it
+    Run* runs
+    size_t count
+    size_t capacity
+
+cdef size_t find_pages(Pool* pool, Heap* heap, bint across, Found* found) noexcept nogil  # marks pages it may take; bytes
+cdef void mark_leaving(Pool* pool) noexcept nogil  # marks wholly free, quiescent pages that may go back
+cdef bint reuse_stitched(Pool* pool, Heap* heap, size_t size) noexcept nogil  # of marked pages; no driver call
+cdef int stitch(Pool* pool, Heap* heap, size_t size, Found* found) noexcept nogil  # of marked pages, newly mapped
+cdef void free_block(Pool* pool, Block* block) noexcept nogil  # from LIVE or PENDING; no growth lock
+cdef void return_pages(Pool* pool, Block* block) noexcept nogil  # of a free block; no growth lock
+cdef void return_all_pages(Pool* pool) noexcept nogil  # pages that heaps keep (Heap.keeps_pages)
+cdef bint has_too_many_stitched(const Pool* pool) noexcept nogil  # then drop those that are idle
+cdef int drop_idle_stitched(Pool* pool) noexcept nogil  # those that hold no page and that no work uses
+cdef void forget_missing(Pool* pool) noexcept nogil  # after pages were released: clears Fit.missing
+
+# The stitching budget: whether new stitched segments are worth what they cost.  In the exclusive section, but for
+# reset_budget of a pool that is being made.
+
+cdef void reset_budget(Pool* pool) noexcept nogil  # to the most, as for an empty pool
+cdef bint is_over_budget(Pool* pool) noexcept nogil
+cdef void restart_budget_count(Pool* pool) noexcept nogil  # before the allocation counters restart at 0
+cdef void charge_budget(Pool* pool, size_t pages) noexcept nogil  # for a new stitched segment of so many pages
+cdef void refund_budget(Pool* pool, size_t pages) noexcept nogil  # for a stitched segment that is reused

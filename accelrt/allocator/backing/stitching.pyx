@@ -1,0 +1,613 @@
+"""Stitching: one block made of free pages that are not contiguous.
+
+A stitched segment maps whole free pages a second time, one after the other, and is kept.  When bytes in it are freed,
+wholly free pages return at once to their expandable segments, so the position of free memory depends only on what is
+live; and the oldest stitched segment that fits is reused first.  So work that repeats finds at every step the stitched
+segments of the round before, and calls the driver no more.
+
+Every function here runs under the growth lock and in the exclusive section, unless it says otherwise.
+"""
+from libc.stdint cimport SIZE_MAX, int64_t, uint32_t
+from libc.stdlib cimport free, malloc, qsort, realloc
+
+from accelrt.allocator.backing.free_pages cimport RANKED, file_heap, first_ranked, rank, serves_others
+from accelrt.allocator.backing.pages cimport (
+    add_slot, drop_slot, free_addresses, reserve_addresses, map_run, new_segment, make_resident, slot_index, unmap_slot,
+    evict,
+)
+from accelrt.allocator.backing.plain cimport has_no_replays
+from accelrt.allocator.event_ring cimport record_event, stack_of_block
+from accelrt.allocator.exclusive cimport count_splits, put_free, set_free, wake
+from accelrt.allocator.history_types cimport SEGMENT_MAPPED, STITCHED_TOGETHER, TAKEN_APART
+from accelrt.allocator.inline.block_ops cimport absorb, is_quiescent
+from accelrt.allocator.inline.free_list cimport class_of, next_class
+from accelrt.allocator.inline.heap_stats cimport cumulative
+from accelrt.allocator.metadata cimport ensure_blocks
+from accelrt.allocator.private.private_types cimport PrivatePool
+from accelrt.allocator.sizes cimport LARGE, SMALL
+from accelrt.allocator.stats cimport ALLOCATION
+from accelrt.allocator.stream_epochs cimport poll_progress, poll_others
+from accelrt.allocator.types cimport CLASSES, FREE, HOLE, PLAIN, STITCHED, Fit, Page, Slot
+from accelrt.status cimport NO_HOST_MEMORY, OUT_OF_MEMORY
+
+cdef enum:
+    MAX_STITCHED = 16384       # stitched segments of a pool; above, idle ones are dropped
+    WASTE = 6                  # a reused stitched segment may be larger than the size by one part in this
+    MAX_BUDGET = 8192          # the stitching budget stays within plus and minus this; an allocation earns 1
+    STITCH_PRICE = 64          # besides 1 a page; work that reuses its segments makes fewer than one in so many allocations
+
+
+cdef int keep(Found* found, Block* block, size_t pages) noexcept nogil:
+    # Appends a block with whole free pages to what was found.
+    cdef Run* larger
+    if found.count == found.capacity:
+        larger = <Run*>realloc(found.runs, (2 * found.capacity + 64) * sizeof(Run))
+        if larger == NULL:
+            return NO_HOST_MEMORY
+        found.runs = larger
+        found.capacity = 2 * found.capacity + 64
+    found.runs[found.count].block = block
+    found.runs[found.count].pages = pages
+    found.count += 1
+    return 0
+
+
+cdef size_t mark_block(Pool* pool, Block* block) noexcept nogil:
+    # Marks the pages wholly inside the block, and sets their covering block; their bytes.
+    cdef const Segment* segment = block.segment
+    cdef size_t index = slot_index(segment, block.address)
+    cdef size_t bytes_ = 0
+    cdef Slot* slot
+    while index < segment.slot_count:
+        slot = segment.slots[index]
+        if slot.address + slot.size > block.address + block.size:
+            break
+        slot.page.mark = pool.search
+        slot.page.cover = block
+        bytes_ += slot.size
+        index += 1
+    return bytes_
+
+
+cdef size_t mark_tree(Pool* pool, Block* node, bint own, Found* found) noexcept nogil:
+    # Marks the pages of a free list's quiescent blocks, or of all blocks if own; their bytes.
+    cdef size_t bytes_ = 0, marked_bytes
+    while node != NULL:
+        bytes_ += mark_tree(pool, node.left, own, found)
+        if own or is_quiescent(node):
+            marked_bytes = mark_block(pool, node)
+            if marked_bytes and (found == NULL or keep(found, node, marked_bytes) == 0):
+                bytes_ += marked_bytes
+                note_top(node)
+        node = node.right
+    return bytes_
+
+
+cdef inline void note_top(const Block* block) noexcept nogil:
+    # Keeps the heap's largest block with pages, the first by order among equals.
+    cdef Heap* heap = block.heap
+    if block.size > heap.top_size or (block.size == heap.top_size and block.order < heap.top_order):
+        heap.top_size = block.size
+        heap.top_order = block.order
+
+
+cdef size_t mark_heap(Pool* pool, Heap* heap, bint own, Found* found) noexcept nogil:
+    # Marks the free pages of a heap for this search; found may be NULL.  A ranked heap is filed anew first.
+    cdef int index = next_class(heap, class_of(pool.granule) - 1)
+    if heap.filed == RANKED:
+        file_heap(pool, heap)
+    heap.found = pool.search
+    heap.pages = heap.top_size = 0
+    while index >= 0:
+        heap.pages += mark_tree(pool, heap.trees[index], own, found)
+        index = next_class(heap, index) if index + 1 < CLASSES else -1
+    return heap.pages
+
+
+cdef inline bint is_found(const Pool* pool, const Page* page) noexcept nogil:
+    # Whether this search marked the page, or an earlier one did in a heap that has been ranked since.
+    cdef const Heap* heap
+    if page.resident == NULL:
+        return False
+    heap = page.resident.segment.heap
+    return page.mark == heap.found and (heap.found == pool.search or (pool.finds_ranked and heap.filed == RANKED))
+
+
+cdef size_t find_among(Pool* pool, Heap* heap, Found* found) noexcept nogil:
+    # The heap's own free pages, and the quiescent ones of heaps that are awake or BUSY.
+    cdef Heap* other = pool.awake
+    cdef size_t bytes_ = 0
+    while other != NULL:
+        if other == heap or serves_others(other):
+            bytes_ += mark_heap(pool, other, other == heap, found)
+        other = other.next_awake
+    other = pool.busy
+    while other != NULL:
+        if serves_others(other):
+            bytes_ += mark_heap(pool, other, False, found)
+        other = other.filed_after
+    return bytes_
+
+
+cdef size_t find_in_private(Pool* pool, Heap* heap, Found* found) noexcept nogil:
+    # The heap's own free pages, and the quiescent ones of the same private pool.
+    cdef Heap* other = <Heap*>heap.owner.heaps
+    cdef size_t bytes_ = 0
+    while other != NULL:
+        bytes_ += mark_heap(pool, other, other == heap, found)
+        other = other.sibling
+    return bytes_
+
+
+cdef size_t find_pages(Pool* pool, Heap* heap, bint across, Found* found) noexcept nogil:
+    # The heap's own pages at once; those of other streams once quiescent; those of private pools once no graph or MemPool
+    # uses the pool, and only for common heaps: a private pool takes pages from its own heaps alone.
+    found.count = 0
+    pool.search += 1
+    pool.finds_ranked = False
+    if not across:
+        return mark_heap(pool, heap, True, found)
+    poll_others(pool, heap)
+    wake(pool, heap)
+    if heap.owner != NULL:
+        return find_in_private(pool, heap, found)
+    while pool.unsearched != NULL:
+        mark_heap(pool, pool.unsearched, False, NULL)
+        rank(pool, pool.unsearched)
+    pool.finds_ranked = True
+    return find_among(pool, heap, found) + pool.ranked_pages
+
+
+cdef void mark_asleep(Pool* pool, Heap* heap) noexcept nogil:
+    # The heaps of a list of free_pages.pxd that may give memory back.
+    while heap != NULL:
+        if has_no_replays(pool, heap):
+            mark_heap(pool, heap, False, NULL)
+        heap = heap.filed_after
+
+
+cdef inline bint is_down(const PrivatePool* owner) noexcept nogil:
+    # Whether its pages have no memory: it is suspended, and not only about to be.
+    return owner.suspension != NULL and not owner.suspension.closing
+
+
+cdef void mark_leaving(Pool* pool) noexcept nogil:
+    # Heaps that are awake, BUSY or UNSEARCHED; ranked ones, filed anew first; and sleeping heaps of MemPools being emptied
+    # and of suspended pools.
+    cdef Heap* heap = pool.awake
+    cdef PrivatePool* owner = pool.privates
+    pool.search += 1
+    while pool.ranked != NULL:
+        file_heap(pool, pool.ranked)
+    mark_asleep(pool, pool.busy)
+    mark_asleep(pool, pool.unsearched)
+    while heap != NULL:
+        if has_no_replays(pool, heap):
+            mark_heap(pool, heap, False, NULL)
+        heap = heap.next_awake
+    while owner != NULL:
+        heap = <Heap*>owner.heaps if owner.emptied or is_down(owner) else NULL
+        while heap != NULL:
+            if has_no_replays(pool, heap) and not heap.awake:
+                mark_heap(pool, heap, False, NULL)
+            heap = heap.sibling
+        owner = owner.next
+
+
+cdef int ensure_moves(Pool* pool, Page** pages, size_t count) noexcept nogil:
+    # Two spare records for each page to be evicted, in the heap that it is evicted from.
+    cdef size_t index
+    cdef int code = 0
+    cdef Heap* heap
+    for index in range(count):
+        pages[index].resident.segment.heap.moves += 1
+    for index in range(count):
+        heap = pages[index].resident.segment.heap
+        if heap.moves and code == 0:
+            code = ensure_blocks(heap, 2 * heap.moves + 2)
+        heap.moves = 0
+    return code
+
+
+# --- reuse ---------------------------------------------------------------------------------------------------
+
+cdef int add_fit(Segment* stitched) noexcept nogil:
+    # Records the sizes that the segment serves: those for which it would be made, and those it exceeds by at most a sixth.
+    cdef Heap* heap = stitched.heap
+    cdef Fit* larger
+    if heap.fit_count == heap.fit_capacity:
+        larger = <Fit*>realloc(heap.fits, (2 * heap.fit_capacity + 32) * sizeof(Fit))
+        if larger == NULL:
+            return NO_HOST_MEMORY
+        heap.fits = larger
+        heap.fit_capacity = 2 * heap.fit_capacity + 32
+    larger = &heap.fits[heap.fit_count]
+    larger.most = stitched.size
+    larger.least = min(
+        stitched.size - stitched.slots[stitched.slot_count - 1].size + 1, stitched.size - stitched.size // (WASTE + 1),
+    )
+    larger.stitched = stitched
+    larger.missing = NULL
+    heap.fit_count += 1
+    return 0
+
+
+cdef void drop_fit(Segment* stitched) noexcept nogil:
+    # The segment is not reused any more.
+    cdef Heap* heap = stitched.heap
+    cdef size_t index, kept = 0
+    for index in range(heap.fit_count):
+        if heap.fits[index].stitched != stitched:
+            heap.fits[kept] = heap.fits[index]
+            kept += 1
+    heap.fit_count = kept
+
+
+cdef bint is_ready(const Pool* pool, Fit* fit) noexcept nogil:
+    # Whether all of its pages are marked.  The page that was missing last time is tested first: that refuses most stitched
+    # segments without reading them.
+    cdef const Segment* stitched = fit.stitched
+    cdef size_t index
+    if fit.missing != NULL and not is_found(pool, fit.missing):
+        return False
+    if stitched.incomplete or stitched.evicted != stitched.slot_count:
+        return False
+    for index in range(stitched.slot_count):
+        if not is_found(pool, stitched.slots[index].page):
+            fit.missing = stitched.slots[index].page
+            return False
+    return True
+
+
+cdef void forget_missing(Pool* pool) noexcept nogil:
+    cdef Heap* heap = pool.heaps
+    cdef size_t index
+    while heap != NULL:
+        for index in range(heap.fit_count):
+            heap.fits[index].missing = NULL
+        heap = heap.next
+
+
+cdef void open_stitched(Pool* pool, Segment* stitched) noexcept nogil:
+    # All of its pages become resident in it, and all of its holes one free block, freed now.
+    cdef Block* block = stitched.first
+    cdef size_t index
+    for index in range(stitched.slot_count):
+        stitched.slots[index].page.resident = stitched.slots[index]
+        stitched.slots[index].hole = NULL
+    record_event(pool, SEGMENT_MAPPED, stitched.address, stitched.size, stitched.heap.stream, stitched.heap.owner)
+    stitched.evicted = 0
+    while block.after != NULL:
+        absorb(stitched.heap, block, block.after)
+    block.epoch = stitched.heap.last_freed = stitched.heap.epoch
+    put_free(pool, block)
+
+
+cdef bint move_pages_in(Pool* pool, Segment* stitched) noexcept nogil:
+    # Evicts the pages from where they are resident; False if the host has no memory for the records.
+    cdef size_t index
+    for index in range(stitched.slot_count):
+        if ensure_blocks(stitched.slots[index].page.resident.segment.heap, 2):
+            return False
+    for index in range(stitched.slot_count):
+        ensure_blocks(stitched.slots[index].page.resident.segment.heap, 2)
+        evict(pool, stitched.slots[index].page)
+    open_stitched(pool, stitched)
+    return True
+
+
+cdef bint reuse_stitched(Pool* pool, Heap* heap, size_t size) noexcept nogil:
+    # Tests the heap's stitched segments, oldest first, by their Fits, which are contiguous in memory.
+    cdef Fit* found = heap.fits
+    cdef const Fit* end = found + heap.fit_count
+    while found != end:
+        if found.least <= size <= found.most and is_ready(pool, found):
+            refund_budget(pool, found.stitched.slot_count)
+            return move_pages_in(pool, found.stitched)
+        found += 1
+    return False
+
+
+cdef void return_pages(Pool* pool, Block* block) noexcept nogil:
+    # Pages wholly inside the free block become resident in their expandable segments; those of other heaps only if the block
+    # is quiescent, else the heap keeps them (Heap.keeps_pages).  Exclusive section; no growth lock.
+    cdef Segment* stitched = block.segment
+    cdef Heap* heap = stitched.heap
+    cdef size_t first = slot_index(stitched, block.address)
+    cdef size_t index = first
+    cdef Slot* slot
+    cdef Slot* primary
+    cdef uint32_t epoch = block.epoch
+    if <int>(epoch - stitched.used) > 0:
+        stitched.used = epoch
+    while index < stitched.slot_count:
+        slot = stitched.slots[index]
+        if slot.address + slot.size > block.address + block.size:
+            break
+        index += 1
+        primary = slot.page.primary
+        if primary.segment.heap != heap and not is_quiescent(block):
+            poll_progress(pool, heap)
+            if not is_quiescent(block):
+                pool.heaps_keeping_pages += not heap.keeps_pages
+                heap.keeps_pages = True
+                continue
+        if ensure_blocks(heap, 2):
+            return
+        slot.page.cover = block
+        evict(pool, slot.page)
+        primary.hole.epoch = epoch if primary.segment.heap == heap else primary.segment.heap.quiescent_epoch
+        make_resident(pool, primary)
+        block = slot.hole.after
+        if block == NULL or block.state != FREE:
+            break
+
+
+cdef void free_block(Pool* pool, Block* block) noexcept nogil:
+    # Exclusive section; no growth lock.
+    cdef Heap* heap = block.heap
+    block = set_free(pool, block)
+    if block.segment.shape == STITCHED:
+        return_pages(pool, block)
+    elif block.segment.shape == PLAIN:
+        block.segment.idle_since = pool.allocations
+    count_splits(pool, heap)
+
+
+cdef void return_all_pages(Pool* pool) noexcept nogil:
+    # Tries return_pages again for every free block in the stitched segments of heaps that keep pages.
+    cdef Heap* heap = pool.heaps
+    cdef Segment* stitched
+    cdef Block* block
+    cdef Block* after
+    cdef int64_t left = pool.heaps_keeping_pages
+    while heap != NULL and left:
+        if heap.keeps_pages:
+            left -= 1
+            pool.heaps_keeping_pages -= 1
+            heap.keeps_pages = False
+            poll_progress(pool, heap)
+            stitched = heap.first_stitched
+            while stitched != NULL:
+                block = stitched.first
+                while block != NULL:
+                    after = block.after
+                    while after != NULL and after.state == HOLE:
+                        after = after.after
+                    if block.state == FREE:
+                        return_pages(pool, block)
+                    block = after
+                stitched = stitched.after
+        heap = heap.next
+
+
+# --- new stitched segments -----------------------------------------------------------------------------------
+
+cdef int by_size(const void* one, const void* other) noexcept nogil:
+    # For qsort: larger first, then by order.
+    cdef const Block* a = (<const Run*>one).block
+    cdef const Block* b = (<const Run*>other).block
+    if a.size != b.size:
+        return -1 if a.size > b.size else 1
+    return -1 if a.order < b.order else 1
+
+
+cdef bint suffices_before(const Found* found, const Heap* ranked, size_t size) noexcept nogil:
+    # Whether the blocks that precede all blocks of the ranked heap have enough pages.
+    cdef const Block* block
+    cdef size_t index, total = 0
+    for index in range(found.count):
+        block = found.runs[index].block
+        if block.size < ranked.top_size or (block.size == ranked.top_size and block.order > ranked.top_order):
+            break
+        total += found.runs[index].pages
+    return total >= size
+
+
+cdef void sort_found(Pool* pool, Found* found, size_t size) noexcept nogil:
+    # By (size descending, order).  Ranked heaps are opened until their blocks cannot be needed, twice as many each round.
+    cdef size_t _step, wanted = 1
+    cdef Heap* heap
+    qsort(found.runs, found.count, sizeof(Run), &by_size)
+    heap = first_ranked(pool) if pool.finds_ranked else NULL
+    while heap != NULL and not suffices_before(found, heap, size):
+        for _step in range(wanted):
+            if heap == NULL:
+                break
+            mark_heap(pool, heap, False, found)
+            heap = first_ranked(pool)
+        wanted *= 2
+        qsort(found.runs, found.count, sizeof(Run), &by_size)
+
+
+cdef size_t choose(Pool* pool, Found* found, size_t size, Page** pages) noexcept nogil:
+    # Pages from the largest free blocks first, so that few blocks are cut; their count, or 0 if too few are left.
+    cdef size_t index, number, count = 0, total = 0
+    cdef const Segment* segment
+    cdef const Block* block
+    sort_found(pool, found, size)
+    for index in range(found.count):
+        block = found.runs[index].block
+        segment = block.segment
+        number = slot_index(segment, block.address)
+        while total < size and number < segment.slot_count:
+            if segment.slots[number].page == NULL or segment.slots[number].page.cover != block:
+                break
+            if segment.slots[number].page.mark != pool.search:
+                break
+            pages[count] = segment.slots[number].page
+            count += 1
+            total += segment.slots[number].size
+            number += 1
+    return count if total >= size else 0
+
+
+cdef void link_stitched(Pool* pool, Segment* stitched) noexcept nogil:
+    cdef Heap* heap = stitched.heap
+    stitched.before = heap.last_stitched
+    if heap.last_stitched == NULL:
+        heap.first_stitched = stitched
+    else:
+        heap.last_stitched.after = stitched
+    heap.last_stitched = stitched
+    pool.stitched_count += 1
+
+
+cdef int drop_stitched(Pool* pool, Segment* stitched) noexcept nogil:
+    # A segment that is idle, or was never opened.  After a failure it is incomplete, and is tried again when memory is
+    # given back next.
+    cdef Heap* heap = stitched.heap
+    cdef size_t index
+    cdef int code = 0
+    stitched.incomplete = True
+    drop_fit(stitched)
+    for index in range(stitched.slot_count):
+        if code == 0:
+            code = unmap_slot(pool, stitched.slots[index])
+    if code == 0 and stitched.held:
+        code = free_addresses(pool, stitched)
+    if code:
+        return code
+    if stitched.before != NULL:
+        stitched.before.after = stitched.after
+    else:
+        heap.first_stitched = stitched.after
+    if stitched.after != NULL:
+        stitched.after.before = stitched.before
+    else:
+        heap.last_stitched = stitched.before
+    pool.stitched_count -= 1
+    record_event(pool, TAKEN_APART, stitched.address, stitched.size, heap.stream, heap.owner)
+    for index in range(stitched.slot_count):
+        drop_slot(stitched.slots[index])
+        stitched.slots[index].hole.state = FREE
+        stitched.slots[index].hole.left = heap.spare
+        heap.spare = stitched.slots[index].hole
+        free(stitched.slots[index])
+    free(stitched.slots)
+    free(stitched)
+    return 0
+
+
+cdef int drop_idle_stitched(Pool* pool) noexcept nogil:
+    # Not segments that the stream's work may still use, although their pages already serve the same stream elsewhere.
+    cdef Heap* heap = pool.heaps
+    cdef Segment* stitched
+    cdef Segment* after
+    cdef int code = 0
+    while heap != NULL and code == 0:
+        stitched = heap.first_stitched if has_no_replays(pool, heap) else NULL
+        while stitched != NULL and code == 0:
+            after = stitched.after
+            if stitched.evicted == stitched.slot_count and <int>(heap.quiescent_epoch - stitched.used) >= 0:
+                code = drop_stitched(pool, stitched)
+            stitched = after
+        heap = heap.next
+    return code
+
+
+cdef int make_stitched(Pool* pool, Heap* heap, Page** pages, size_t count) noexcept nogil:
+    # The pages are resident nowhere during the driver calls, so that no hit takes them; after a failure they become
+    # resident where they were.
+    cdef Segment* stitched = new_segment(pool, heap, STITCHED)
+    cdef Slot** old_slots = <Slot**>malloc(count * sizeof(Slot*))
+    cdef size_t index, size = 0
+    cdef int code = ensure_moves(pool, pages, count)
+    if stitched == NULL or old_slots == NULL or code:
+        free(stitched)
+        free(old_slots)
+        return NO_HOST_MEMORY
+    stitched.serial = pool.next_serial
+    stitched.used = heap.quiescent_epoch
+    pool.next_serial += 1
+    for index in range(count):
+        size += pages[index].size
+        old_slots[index] = pages[index].resident
+    for index in range(count):
+        evict(pool, pages[index])
+    link_stitched(pool, stitched)
+    code = reserve_addresses(pool, stitched, size)
+    for index in range(count):
+        if code == 0:
+            code = add_slot(stitched, pages[index])
+    stitched.evicted = stitched.slot_count
+    if code == 0:
+        code = add_fit(stitched)
+    if code == 0:
+        code = map_run(pool, stitched, 0, count)
+    for index in range(stitched.slot_count):
+        if stitched.slots[index].mapped:
+            pool.stats.stitched_bytes += stitched.slots[index].size
+    if code == 0:
+        charge_budget(pool, count)
+        stitched.stack = stack_of_block(pool)
+        record_event(pool, STITCHED_TOGETHER, stitched.address, size, heap.stream, heap.owner)
+        open_stitched(pool, stitched)
+    else:
+        for index in range(count):
+            make_resident(pool, old_slots[index])
+        drop_stitched(pool, stitched)
+    free(old_slots)
+    return code
+
+
+cdef bint has_too_many_stitched(const Pool* pool) noexcept nogil:
+    return pool.stitched_count >= MAX_STITCHED
+
+
+cdef int stitch(Pool* pool, Heap* heap, size_t size, Found* found) noexcept nogil:
+    # OUT_OF_MEMORY if the marked pages do not suffice any more.
+    cdef Page** pages = <Page**>malloc((size // pool.granule + 1) * sizeof(Page*))
+    cdef size_t count
+    cdef int code = OUT_OF_MEMORY
+    if pages == NULL:
+        return NO_HOST_MEMORY
+    count = choose(pool, found, size, pages)
+    if count:
+        code = make_stitched(pool, heap, pages, count)
+    free(pages)
+    return code
+
+
+# --- the stitching budget: whether new stitched segments are worth what they cost ---------------------------
+
+cdef int64_t allocations(const Pool* pool) noexcept nogil:
+    # All allocations since the last reset_accumulated, of the fast and the slow path.  In the exclusive section.
+    cdef const Heap* heap = pool.awake
+    cdef int64_t answer = pool.asleep_cumulative[SMALL][ALLOCATION] + pool.asleep_cumulative[LARGE][ALLOCATION]
+    while heap != NULL:
+        answer += cumulative(heap, SMALL, ALLOCATION) + cumulative(heap, LARGE, ALLOCATION)
+        heap = heap.next_awake
+    return answer
+
+
+cdef void reset_budget(Pool* pool) noexcept nogil:
+    pool.stitch_budget = MAX_BUDGET
+    pool.refused = SIZE_MAX
+
+
+cdef void earn_budget(Pool* pool) noexcept nogil:
+    # Adds the allocations since the last call, so the fast path need not count them.  In the exclusive section.
+    cdef int64_t count = allocations(pool)
+    pool.stitch_budget = min(<int64_t>MAX_BUDGET, pool.stitch_budget + count - pool.budget_allocations)
+    pool.budget_allocations = count
+
+
+cdef bint is_over_budget(Pool* pool) noexcept nogil:
+    earn_budget(pool)
+    return pool.stitch_budget < 0
+
+
+cdef void restart_budget_count(Pool* pool) noexcept nogil:
+    earn_budget(pool)
+    pool.budget_allocations = 0
+
+
+cdef void charge_budget(Pool* pool, size_t pages) noexcept nogil:
+    earn_budget(pool)
+    pool.stitch_budget = max(-<int64_t>MAX_BUDGET, pool.stitch_budget - <int64_t>(STITCH_PRICE + pages))
+
+
+cdef void refund_budget(Pool* pool, size_t pages) noexcept nogil:
+    earn_budget(pool)
+    pool.stitch_budget = min(<int64_t>MAX_BUDGET, pool.stitch_budget + <int64_t>(STITCH_PRICE + pages))

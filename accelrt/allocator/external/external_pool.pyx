@@ -1,0 +1,734 @@
+"""Memory that does not come from accelrt's own pool: records, statistics, and the order of going back.
+
+Two locks a pool, always taken in this order: relief, held by the one thread that sends leaving records off,
+and lock, held for bookkeeping.  A backend's rows run without lock, since a plugged library may take as long
+as it likes, may call accelrt, and may take the GIL.  So relief is recursive, and is never waited for with the GIL held.
+"""
+from libc.stdint cimport SIZE_MAX, UINT64_MAX, int64_t, uint64_t, uintptr_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memset
+
+from accelrt.core.handle_map cimport AddressMap, map_clear, map_find, map_insert, map_remove, map_reserve
+from accelrt.core.locks cimport (
+    pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_trylock, pthread_mutex_unlock,
+)
+from accelrt.core.process cimport FORK_POOLS, at_fork
+from accelrt.driver.capture_guard cimport (
+    FAILED, GONE, enter_wait, go_relaxed, is_captured_event, is_capturing, leave_wait, meaning_of, record_behind,
+    restore_mode,
+)
+from accelrt.driver.table cimport EVENT_DISABLE_TIMING, STREAM_NON_BLOCKING
+from accelrt.allocator.metadata cimport heap_stream, is_trusted
+from accelrt.allocator.miss cimport on_refusal
+from accelrt.allocator.sizes cimport LARGE, kind_of
+from accelrt.allocator.stats cimport (
+    ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, STATS, REQUESTED_BYTES, RESERVED_BYTES, SEGMENT, Counter,
+    clear_counts, current_of, decrease, increase,
+)
+from accelrt.allocator.external.external_types cimport Backend, ExternalPool, Record, Sharer, lock_external, unlock_external
+from accelrt.status cimport (
+    BROKEN, CAP_REACHED, ILLEGAL_STATE, INVALID_VALUE, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, NO_CAPTURE_MEMORY,
+    NO_HOST_MEMORY, NO_STREAM_POOL, OUT_OF_MEMORY,
+)
+
+cdef extern from *:
+    """
+    static void init_recursive(pthread_mutex_t* mutex) {
+        pthread_mutexattr_t attributes;
+        pthread_mutexattr_init(&attributes);
+        pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_RECURSIVE);
+        pthread_mutex_init(mutex, &attributes);
+        pthread_mutexattr_destroy(&attributes);
+    }
+    """
+    void init_recursive(pthread_mutex_t* mutex) noexcept nogil
+
+cdef enum:
+    PATIENCE = 8  # leaving records that an allocation looks at
+
+cdef enum:  # CUmemPool_attribute
+    RELEASE_THRESHOLD = 4
+    RESERVED_CURRENT = 5
+    RESERVED_HIGH = 6
+
+cdef pthread_mutex_t choice      # the pool's locks are not taken under it
+cdef const Backend* chosen = NULL
+cdef bint settled = False        # a pool was made, so the choice stands
+cdef Backend ordered             # cudaMallocAsync, the stream-ordered allocator
+
+
+# --- the choice --------------------------------------------------------------------------------------------
+
+cdef int choose(const Backend* backend) noexcept nogil:
+    global chosen
+    cdef int code = 0
+    pthread_mutex_lock(&choice)
+    if settled and backend != chosen:
+        code = ILLEGAL_STATE
+    else:
+        chosen = backend
+    pthread_mutex_unlock(&choice)
+    return code
+
+
+cdef const Backend* chosen_backend() noexcept nogil:
+    cdef const Backend* answer
+    pthread_mutex_lock(&choice)
+    answer = chosen
+    pthread_mutex_unlock(&choice)
+    return answer
+
+
+cdef int external_attach(int device, Table* table, int debug, ExternalPool** out_pool) noexcept nogil:
+    global settled
+    cdef int code = 0
+    out_pool[0] = NULL
+    pthread_mutex_lock(&choice)
+    if chosen != NULL:
+        code = make(device, table, debug, out_pool)
+    settled = settled or code == 0
+    pthread_mutex_unlock(&choice)
+    return code
+
+
+cdef int make(int device, Table* table, int debug, ExternalPool** out_pool) noexcept nogil:
+    cdef ExternalPool* pool = <ExternalPool*>calloc(1, sizeof(ExternalPool))
+    cdef int code
+    if pool == NULL:
+        return NO_HOST_MEMORY
+    pthread_mutex_init(&pool.lock, NULL)
+    init_recursive(&pool.relief)
+    pool.backend = chosen
+    pool.table = table
+    pool.device = device
+    pool.debug = debug
+    pool.limit = SIZE_MAX
+    code = pool.backend.open(pool)
+    if code:
+        free(pool)
+        return code
+    out_pool[0] = pool
+    return 0
+
+
+# --- bookkeeping, under the lock -----------------------------------------------------------------------------
+
+cdef void count_taken(ExternalPool* pool, const Record* record) noexcept nogil:
+    cdef int kind = kind_of(record.size)
+    increase(&pool.stats, ALLOCATION, kind, 1)
+    increase(&pool.stats, ALLOCATED_BYTES, kind, record.size)
+    increase(&pool.stats, ACTIVE, kind, 1)
+    increase(&pool.stats, ACTIVE_BYTES, kind, record.size)
+    increase(&pool.stats, REQUESTED_BYTES, kind, record.size)
+    pool.stats.num_device_alloc += 1
+    if pool.backend.read_reserved == NULL:
+        increase(&pool.stats, SEGMENT, kind, 1)
+        increase(&pool.stats, RESERVED_BYTES, kind, record.size)
+
+
+cdef void count_gone(ExternalPool* pool, const Record* record) noexcept nogil:
+    cdef int kind = kind_of(record.size)
+    decrease(&pool.stats, ACTIVE, kind, 1)
+    decrease(&pool.stats, ACTIVE_BYTES, kind, record.size)
+    decrease(&pool.stats, REQUESTED_BYTES, kind, record.size)
+    pool.stats.num_device_free += 1
+    if pool.backend.read_reserved == NULL:
+        decrease(&pool.stats, SEGMENT, kind, 1)
+        decrease(&pool.stats, RESERVED_BYTES, kind, record.size)
+
+
+cdef void begin_departure(ExternalPool* pool, const Record* record) noexcept nogil:
+    pool.departing += 1
+    pool.departing_bytes += record.size
+
+
+cdef void end_departure(ExternalPool* pool, const Record* record) noexcept nogil:
+    pool.departing -= 1
+    pool.departing_bytes -= record.size
+
+
+cdef void append_leaving(ExternalPool* pool, Record* record) noexcept nogil:
+    record.next = NULL
+    if pool.oldest == NULL:
+        pool.oldest = record
+    else:
+        pool.newest.next = record
+    pool.newest = record
+    pool.leaving += 1
+
+
+cdef Record* detach_oldest(ExternalPool* pool) noexcept nogil:
+    # NULL where none is leaving, and during a capture of ours: what a capturing thread gives back would
+    # become part of the graph, or break it.
+    cdef Record* record = pool.oldest
+    if record == NULL or pool.captures:
+        return NULL
+    pool.oldest = record.next
+    pool.leaving -= 1
+    begin_departure(pool, record)
+    return record
+
+
+cdef int inspected(ExternalPool* pool, int code) noexcept nogil:
+    # The debug audit after an operation; what it found stays to be read.
+    cdef bint broken
+    if pool.debug < 2:
+        return code
+    lock_external(pool)
+    if pool.audit_failure == NULL:
+        pool.audit_failure = external_audit_failure(pool)
+    broken = pool.audit_failure != NULL
+    unlock_external(pool)
+    return BROKEN if broken and code == 0 else code
+
+
+cdef int not_capturing(ExternalPool* pool, int device, uintptr_t stream) noexcept nogil:
+    cdef int code
+    return NOT_READY if is_capturing(pool.table, device, stream, &code) else code
+
+
+# --- giving back -------------------------------------------------------------------------------------------
+
+cdef int give(ExternalPool* pool, const Record* record) noexcept nogil:
+    # Given back on a stream that begins to capture, it would become part of the capture, so none begins meanwhile.
+    cdef int code
+    if not enter_wait():
+        return NOT_READY
+    code = pool.backend.give(pool, record)
+    leave_wait()
+    return code
+
+
+cdef int depart(ExternalPool* pool, Record* record, bint wait) noexcept nogil:
+    # Without the lock: no other thread can reach the record.  What cannot go yet joins the leaving records.
+    cdef int code = 0
+    if record.sharers != NULL:
+        code = pool.backend.part(pool, record, wait)
+    if code == 0:
+        code = give(pool, record)
+    lock_external(pool)
+    end_departure(pool, record)
+    if code == 0:
+        count_gone(pool, record)
+    else:
+        append_leaving(pool, record)
+    unlock_external(pool)
+    if code == 0:
+        free(record)
+    return 0 if code == NOT_READY else code
+
+
+cdef int send_off(ExternalPool* pool, size_t most, bint wait) noexcept nogil:
+    # Under relief.  Those that stay go to the end of the queue, so that each gets its turn.
+    cdef Record* record
+    cdef size_t left
+    cdef int code = 0
+    lock_external(pool)
+    left = min(most, pool.leaving)
+    unlock_external(pool)
+    while left and code == 0:
+        lock_external(pool)
+        record = detach_oldest(pool)
+        unlock_external(pool)
+        if record == NULL:
+            break
+        code = depart(pool, record, wait)
+        left -= 1
+    return code
+
+
+cdef int send_off_if_any(ExternalPool* pool, size_t most) noexcept nogil:
+    # The thread that holds relief is at it already.
+    cdef bint idle
+    cdef int code
+    lock_external(pool)
+    idle = pool.oldest == NULL or pool.captures != 0
+    unlock_external(pool)
+    if idle or pthread_mutex_trylock(&pool.relief):
+        return 0
+    code = send_off(pool, most, False)
+    pthread_mutex_unlock(&pool.relief)
+    return code
+
+
+cdef int external_release(ExternalPool* pool, uintptr_t address) noexcept nogil:
+    # The record leaves the map before the backend hears of it, and may hand the address out again.
+    cdef Record* record
+    cdef int kind
+    cdef bint stays
+    lock_external(pool)
+    record = <Record*>map_remove(&pool.live, address)
+    if record == NULL:
+        unlock_external(pool)
+        return NOT_ALLOCATED
+    kind = kind_of(record.size)
+    decrease(&pool.stats, ALLOCATION, kind, 1)
+    decrease(&pool.stats, ALLOCATED_BYTES, kind, record.size)
+    stays = pool.captures != 0
+    if stays:
+        append_leaving(pool, record)
+    else:
+        begin_departure(pool, record)
+    unlock_external(pool)
+    return inspected(pool, 0 if stays else depart(pool, record, False))
+
+
+cdef int external_use_on(ExternalPool* pool, uintptr_t address, int stream_on, uintptr_t stream) noexcept nogil:
+    cdef Record* record
+    cdef Sharer* sharer
+    cdef int code = 0
+    lock_external(pool)
+    record = <Record*>map_find(&pool.live, address)
+    if record == NULL:
+        code = NOT_ALLOCATED
+    elif record.stream != stream or stream_on != pool.device:
+        stream = heap_stream(stream)
+        sharer = record.sharers
+        while sharer != NULL and not (sharer.stream == stream and sharer.device == stream_on):
+            sharer = sharer.next
+        if sharer == NULL:
+            sharer = <Sharer*>calloc(1, sizeof(Sharer))
+            if sharer == NULL:
+                code = NO_HOST_MEMORY
+            else:
+                sharer.stream = stream
+                sharer.device = stream_on
+                sharer.next = record.sharers
+                record.sharers = sharer
+    unlock_external(pool)
+    return code
+
+
+cdef void replace_stream(
+    Record* record, int device, uintptr_t stream, uintptr_t heir, uintptr_t owner, int home,
+) noexcept nogil:
+    # A sharer with an event names its stream no more.
+    cdef Sharer** link = &record.sharers
+    cdef Sharer* sharer
+    if device == home and record.stream == stream:
+        record.stream = owner
+    while link[0] != NULL:
+        sharer = link[0]
+        if sharer.stream == stream and sharer.device == device and sharer.event == 0:
+            if heir:
+                sharer.stream = heir
+                continue
+            link[0] = sharer.next
+            free(sharer)
+        else:
+            link = &sharer.next
+
+
+cdef void external_forget_stream(ExternalPool* pool, int device, uintptr_t stream, uintptr_t heir) noexcept nogil:
+    # What it would be given back on is its heir, behind its work; where it has none the outlet, or the legacy stream for a
+    # library.
+    cdef Record* record
+    cdef uintptr_t owner = heir
+    cdef size_t index
+    lock_external(pool)
+    if heir == 0 and pool.backend == &ordered and open_outlet(pool) == 0:
+        owner = pool.outlet
+        follow(pool, device, stream)
+    for index in range(pool.live.capacity):
+        record = <Record*>pool.live.slots[index].value
+        if record != NULL:
+            replace_stream(record, device, stream, heir, owner, pool.device)
+    record = pool.oldest
+    while record != NULL:
+        replace_stream(record, device, stream, heir, owner, pool.device)
+        record = record.next
+    unlock_external(pool)
+
+
+# --- taking ------------------------------------------------------------------------------------------------
+
+cdef inline bint refused(int code) noexcept nogil:
+    return code == OUT_OF_MEMORY or code == CAP_REACHED
+
+
+cdef int admit(ExternalPool* pool, const Record* record) noexcept nogil:
+    # Promises the bytes, so that threads that ask at once stay within the limit together.
+    cdef size_t held
+    cdef int code = 0
+    lock_external(pool)
+    if pool.captures:
+        code = not_capturing(pool, pool.device, record.stream)
+        if code == NOT_READY:
+            code = NO_CAPTURE_MEMORY
+    held = current_of(&pool.stats, ACTIVE_BYTES) + pool.promised
+    if code == 0 and (held > pool.limit or record.size > pool.limit - held):
+        code = CAP_REACHED
+    if code == 0:
+        pool.promised += record.size
+    unlock_external(pool)
+    return code
+
+
+cdef int file_record(ExternalPool* pool, Record* record) noexcept nogil:
+    # Under the lock.
+    if map_find(&pool.live, record.address) != NULL:
+        pool.audit_failure = "the backend hands out no address twice"
+        return BROKEN
+    if map_reserve(&pool.live):
+        return NO_HOST_MEMORY
+    map_insert(&pool.live, record.address, record)
+    count_taken(pool, record)
+    return 0
+
+
+cdef int take(ExternalPool* pool, Record* record) noexcept nogil:
+    cdef int code = admit(pool, record)
+    if code:
+        return code
+    code = pool.backend.take(pool, record)
+    lock_external(pool)
+    pool.promised -= record.size
+    if code == 0:
+        code = file_record(pool, record)
+    unlock_external(pool)
+    if code == NO_HOST_MEMORY and record.address:
+        pool.backend.give(pool, record)
+    return code
+
+
+cdef int retry(ExternalPool* pool, Record* record) noexcept nogil:
+    # Everything that is leaving goes, idle memory goes back to the device, and the backend is asked once more.
+    cdef bint capturing
+    cdef int code
+    pthread_mutex_lock(&pool.relief)
+    lock_external(pool)
+    pool.stats.num_alloc_retries += 1
+    pool.stats.num_sync_all_streams += 1
+    capturing = pool.captures != 0
+    unlock_external(pool)
+    code = 0 if capturing else send_off(pool, SIZE_MAX, True)
+    if code == 0 and not capturing:
+        code = pool.backend.trim(pool, record.stream)
+    if code == 0:
+        code = take(pool, record)
+    pthread_mutex_unlock(&pool.relief)
+    if refused(code):
+        lock_external(pool)
+        pool.stats.num_ooms += 1
+        unlock_external(pool)
+    return code
+
+
+cdef int external_allocate(ExternalPool* pool, size_t size, uintptr_t stream, uintptr_t* out_address) noexcept nogil:
+    # size is neither 0 nor absurd.
+    cdef Record* record
+    cdef int code = send_off_if_any(pool, PATIENCE)
+    out_address[0] = 0
+    if code:
+        return code
+    record = <Record*>calloc(1, sizeof(Record))
+    if record == NULL:
+        return NO_HOST_MEMORY
+    record.size = size
+    record.stream = stream
+    code = take(pool, record)
+    if refused(code) and on_refusal != NULL and on_refusal(pool.device, size):
+        code = take(pool, record)
+    if refused(code):
+        code = retry(pool, record)
+    if code:
+        free(record)
+        return code
+    record.stream = heap_stream(stream)
+    out_address[0] = record.address
+    return inspected(pool, 0)
+
+
+# --- the rest ------------------------------------------------------------------------------------------------
+
+cdef bint external_holds(ExternalPool* pool, uintptr_t address) noexcept nogil:
+    cdef bint answer
+    lock_external(pool)
+    answer = map_find(&pool.live, address) != NULL
+    unlock_external(pool)
+    return answer
+
+
+cdef int external_empty(ExternalPool* pool) noexcept nogil:
+    cdef bint capturing
+    cdef int code = 0
+    pthread_mutex_lock(&pool.relief)
+    lock_external(pool)
+    capturing = pool.captures != 0
+    pool.stats.num_sync_all_streams += 1
+    unlock_external(pool)
+    if not capturing:
+        code = send_off(pool, SIZE_MAX, True)
+        if code == 0:
+            code = pool.backend.trim(pool, 0)
+    pthread_mutex_unlock(&pool.relief)
+    return inspected(pool, code)
+
+
+cdef int external_set_limit(ExternalPool* pool, size_t limit) noexcept nogil:
+    lock_external(pool)
+    pool.limit = limit
+    unlock_external(pool)
+    return 0
+
+
+cdef int external_begin_capture(ExternalPool* pool) noexcept nogil:
+    lock_external(pool)
+    pool.captures += 1
+    unlock_external(pool)
+    return 0
+
+
+cdef int external_end_capture(ExternalPool* pool) noexcept nogil:
+    # A failure to send off keeps the record leaving; it is tried again at the next allocation.
+    cdef int code = INVALID_VALUE
+    lock_external(pool)
+    if pool.captures:
+        pool.captures -= 1
+        code = 0
+    unlock_external(pool)
+    send_off_if_any(pool, SIZE_MAX)
+    return code
+
+
+cdef void forget_choice() noexcept nogil:
+    # In a forked child too: the thread that held the lock is not in it.
+    pthread_mutex_init(&choice, NULL)
+
+
+cdef Stats external_stats(ExternalPool* pool) noexcept nogil:
+    # A driver that refuses to say what it holds leaves zeros.
+    cdef Stats stats
+    lock_external(pool)
+    stats = pool.stats
+    unlock_external(pool)
+    if pool.backend.read_reserved != NULL:
+        pool.backend.read_reserved(pool, &stats)
+    return stats
+
+
+cdef size_t external_limit(ExternalPool* pool) noexcept nogil:
+    cdef size_t limit
+    lock_external(pool)
+    limit = pool.limit
+    unlock_external(pool)
+    return limit
+
+
+cdef void external_reset_peaks(ExternalPool* pool) noexcept nogil:
+    cdef int figure, kind
+    lock_external(pool)
+    for figure in range(STATS):
+        for kind in range(2):
+            pool.stats.counters[figure][kind].peak = pool.stats.counters[figure][kind].current
+        pool.stats.peak_all[figure] = current_of(&pool.stats, figure)
+    unlock_external(pool)
+    if pool.backend.reset_reserved_peak != NULL:
+        pool.backend.reset_reserved_peak(pool)
+
+
+cdef void external_reset_accumulated(ExternalPool* pool) noexcept nogil:
+    cdef int figure, kind
+    cdef Counter* counter
+    lock_external(pool)
+    for figure in range(STATS):
+        for kind in range(2):
+            counter = &pool.stats.counters[figure][kind]
+            counter.allocated = counter.freed = 0
+    clear_counts(&pool.stats)
+    unlock_external(pool)
+
+
+cdef const char* external_audit(ExternalPool* pool) noexcept nogil:
+    cdef const char* found
+    lock_external(pool)
+    found = pool.audit_failure if pool.audit_failure != NULL else external_audit_failure(pool)
+    unlock_external(pool)
+    return found
+
+
+cdef const char* external_audit_failure(ExternalPool* pool) noexcept nogil:
+    cdef const Record* record
+    cdef size_t index, live_bytes = 0, leaving = 0, leaving_bytes = 0
+    for index in range(pool.live.capacity):
+        record = <const Record*>pool.live.slots[index].value
+        if record != NULL:
+            if record.address != pool.live.slots[index].key or record.size == 0:
+                return "a live address has its own record, of more than no bytes"
+            live_bytes += record.size
+    record = pool.oldest
+    while record != NULL:
+        leaving += 1
+        leaving_bytes += record.size
+        record = record.next
+    if leaving != pool.leaving:
+        return "the count of leaving records is that of their queue"
+    return compare(pool, live_bytes, leaving_bytes + pool.departing_bytes)
+
+
+cdef const char* compare(ExternalPool* pool, int64_t live_bytes, int64_t parting_bytes) noexcept nogil:
+    if current_of(&pool.stats, ALLOCATION) != <int64_t>pool.live.count:
+        return "every live address is counted once"
+    if current_of(&pool.stats, ALLOCATED_BYTES) != live_bytes:
+        return "allocated_bytes are those of the live addresses"
+    if current_of(&pool.stats, ACTIVE) != <int64_t>(pool.live.count + pool.leaving + pool.departing):
+        return "active = live + leaving + departing, in blocks"
+    if current_of(&pool.stats, ACTIVE_BYTES) != live_bytes + parting_bytes:
+        return "active = live + leaving + departing, in bytes"
+    if current_of(&pool.stats, REQUESTED_BYTES) != current_of(&pool.stats, ACTIVE_BYTES):
+        return "an external block is as large as was asked"
+    return NULL
+
+
+# --- the backend cudaMallocAsync -----------------------------------------------------------------------------
+
+cdef const Backend* cuda_malloc_async_backend() noexcept nogil:
+    return &ordered
+
+
+cdef int ordered_open(ExternalPool* pool) noexcept nogil:
+    # Without a threshold the pool gives everything back at each synchronize.
+    cdef int code = pool.table.async_set(pool.device, RELEASE_THRESHOLD, UINT64_MAX)
+    return NO_STREAM_POOL if code == NOT_SUPPORTED else code
+
+
+cdef int ordered_take(ExternalPool* pool, Record* record) noexcept nogil:
+    return pool.table.async_alloc(pool.device, record.stream, record.size, &record.address)
+
+
+cdef int ordered_give(ExternalPool* pool, const Record* record) noexcept nogil:
+    # Where the stream is gone, there is no order to keep, and the outlet's is as good as any.
+    cdef int code = pool.table.async_free(pool.device, record.stream, record.address)
+    if code == 0 and record.stream != pool.outlet and is_trusted(record.stream):
+        lock_external(pool)
+        if map_find(&pool.givers, record.stream) == NULL and map_reserve(&pool.givers) == 0:
+            map_insert(&pool.givers, record.stream, pool)  # any value but NULL: the map is a set
+        unlock_external(pool)
+    if meaning_of(code) != GONE or record.stream == pool.outlet:
+        return code
+    lock_external(pool)
+    code = open_outlet(pool)
+    if code == 0:
+        code = follow(pool, pool.device, record.stream)  # not gone, perhaps: then the outlet waits for it
+    unlock_external(pool)
+    return code if code else pool.table.async_free(pool.device, pool.outlet, record.address)
+
+
+cdef int open_outlet(ExternalPool* pool) noexcept nogil:
+    cdef int code = 0
+    if pool.outlet == 0:
+        code = pool.table.stream_create(pool.device, STREAM_NON_BLOCKING, 0, &pool.outlet)
+    if code == 0 and pool.event == 0:
+        code = pool.table.event_create(pool.device, EVENT_DISABLE_TIMING, &pool.event)
+    return code
+
+
+cdef int follow_event(ExternalPool* pool, int device, uintptr_t event, uintptr_t stream) noexcept nogil:
+    # To wait for a capturing stream would draw the outlet into the capture; to wait for an event of a capture that is
+    # over is refused.  A stream that is gone is not followed.
+    cdef int code = record_behind(pool.table, device, event, stream)
+    if meaning_of(code) == GONE:
+        return 0
+    if code == 0:
+        code = pool.table.stream_wait_event(pool.device, pool.outlet, event)
+    return NOT_READY if is_captured_event(code) else code
+
+
+cdef int follow(ExternalPool* pool, int device, uintptr_t stream) noexcept nogil:
+    # The outlet waits for what is in the stream now; a wait keeps what its event was recorded for, so one event serves
+    # all streams of the device.  A stream of another device takes an event of its own device's.
+    cdef uintptr_t event = 0
+    cdef int code
+    if device == pool.device:
+        return follow_event(pool, device, pool.event, stream)
+    code = pool.table.event_create(device, EVENT_DISABLE_TIMING, &event)
+    if code == 0:
+        code = follow_event(pool, device, event, stream)
+        pool.table.event_destroy(device, event)
+    return code
+
+
+cdef int ordered_part(ExternalPool* pool, Record* record, bint wait) noexcept nogil:
+    # A failure half way is taken up where it was left.
+    cdef Sharer* sharer
+    lock_external(pool)
+    cdef int code = open_outlet(pool)
+    if code == 0 and record.stream != pool.outlet:
+        code = follow(pool, pool.device, record.stream)
+        if code == 0:
+            record.stream = pool.outlet
+    while code == 0 and record.sharers != NULL:
+        sharer = record.sharers
+        code = follow(pool, sharer.device, sharer.stream)
+        if code == 0:
+            record.sharers = sharer.next
+            free(sharer)
+    unlock_external(pool)
+    return code
+
+
+cdef int wait_for(ExternalPool* pool, uintptr_t stream) noexcept nogil:
+    # In relaxed mode: to wait breaks a global-mode capture of any thread otherwise.
+    cdef uintptr_t event = 0
+    cdef int mode
+    cdef int code = go_relaxed(pool.table, &mode)
+    if code:
+        return code
+    code = pool.table.event_create(pool.device, EVENT_DISABLE_TIMING, &event)
+    if code == 0:
+        code = record_behind(pool.table, pool.device, event, stream)
+        if code == 0:
+            code = pool.table.event_synchronize(pool.device, event)
+        pool.table.event_destroy(pool.device, event)
+    restore_mode(pool.table, mode)
+    return code if meaning_of(code) == FAILED and not is_captured_event(code) else 0
+
+
+cdef int ordered_trim(ExternalPool* pool, uintptr_t stream) noexcept nogil:
+    # The driver sees that what was given back on a stream is idle when a wait names that stream; one for all streams of
+    # the device, by an event, does not do (seen on an H100).  What was given back on streams that may be destroyed
+    # stays, and the driver reuses it by itself.
+    cdef AddressMap givers
+    cdef uintptr_t outlet
+    cdef size_t index
+    lock_external(pool)
+    outlet = pool.outlet
+    givers = pool.givers
+    memset(&pool.givers, 0, sizeof(AddressMap))
+    unlock_external(pool)
+    cdef int code = wait_for(pool, stream)
+    if code == 0 and outlet:
+        code = wait_for(pool, outlet)
+    for index in range(givers.capacity):
+        if code == 0 and givers.slots[index].value != NULL:
+            code = wait_for(pool, givers.slots[index].key)
+    map_clear(&givers)
+    return code if code else pool.table.async_trim(pool.device, 0)
+
+
+cdef int read_reserved(ExternalPool* pool, Stats* stats) noexcept nogil:
+    # The driver has one figure, no kinds: it stands with the large ones.
+    cdef uint64_t current = 0, high = 0
+    cdef int code = pool.table.async_get(pool.device, RESERVED_CURRENT, &current)
+    if code == 0:
+        code = pool.table.async_get(pool.device, RESERVED_HIGH, &high)
+    stats.counters[RESERVED_BYTES][LARGE].current = current
+    stats.counters[RESERVED_BYTES][LARGE].peak = high
+    stats.peak_all[RESERVED_BYTES] = high
+    return code
+
+
+cdef int reset_reserved_peak(ExternalPool* pool) noexcept nogil:
+    return pool.table.async_set(pool.device, RESERVED_HIGH, 0)
+
+
+ordered.name = b"cudaMallocAsync"
+ordered.open = ordered_open
+ordered.take = ordered_take
+ordered.part = ordered_part
+ordered.give = ordered_give
+ordered.trim = ordered_trim
+ordered.read_reserved = read_reserved
+ordered.reset_reserved_peak = reset_reserved_peak
+forget_choice()
+at_fork("allocator.external.external_pool", FORK_POOLS, NULL, NULL, &forget_choice)

@@ -1,0 +1,161 @@
+# The fast path: an allocation or a free that needs one heap alone, under the heap's lock.  An operation that needs more
+# answers NOT_READY, and the caller takes the slow path.
+#
+# The last-freed cache holds a block that is freed and allocated by turns while nothing else happens in its heap.  The
+# first round takes the usual way, which proves that the block is the best fit for its size and that neither of its two
+# states passes a limit.  Later rounds only change the block's state.  Lists and statistics stay as with the block live;
+# flush_cached() brings them up to date before any other operation or reader uses the heap.
+from libc.stdint cimport uintptr_t
+
+from accelrt.allocator.address_table cimport block_in, has_place
+from accelrt.allocator.inline.block_ops cimport (
+    Change, join_freed, joined_size, keeps_rest, make_live, of_freeing, of_taking, split_off,
+)
+from accelrt.allocator.inline.free_list cimport best_fit, insert, remove
+from accelrt.allocator.inline.heap_stats cimport (
+    add_cached_rounds, add_given, add_taken, raise_limits, take_back_given, take_back_taken,
+)
+from accelrt.allocator.pool_settings cimport PoolSettings
+from accelrt.allocator.sizes cimport kind_of
+from accelrt.allocator.types cimport CACHED, LIVE, PLAIN, STITCHED, Block, Heap, Pool
+from accelrt.status cimport NOT_READY
+
+cdef extern from *:
+    """
+    /* For exits that are rare: so the compiler keeps what lies behind them out of the fast path's code and stack frame. */
+    #if defined(__GNUC__) && __GNUC__ >= 9
+    #define rarely(condition) __builtin_expect_with_probability(!!(condition), 0, 1.0)
+    #else
+    #define rarely(condition) (condition)
+    #endif
+    """
+    bint rarely(bint condition) noexcept nogil
+
+
+cdef inline bint allocate_cached(Heap* heap, size_t size, size_t requested, uintptr_t* out_address) noexcept nogil:
+    # Allocates from the last-freed cache; False if it has no freed block of exactly this size and request.
+    # Under the heap's lock.
+    cdef Block* block = heap.cached
+    if block == NULL or block.state != CACHED or block.size != size or block.requested != requested:
+        return False
+    block.state = LIVE
+    heap.cached_rounds += 1
+    out_address[0] = block.address
+    return True
+
+
+cdef inline bint free_cached(Heap* heap, uintptr_t address) noexcept nogil:
+    # Frees to the last-freed cache; False if the address is not that of the cached block, live and unshared.  Under the
+    # heap's lock.
+    cdef Block* block = heap.cached
+    if block == NULL or block.address != address or block.state != LIVE or block.uses != NULL:
+        return False
+    block.state = CACHED
+    return True
+
+
+# The usual way remembers the block that was freed last: if the next operation allocates it again, the block is cached.
+# Under the heap's lock.
+
+cdef inline void note_freed(Heap* heap, const Block* block, const Block* joined, size_t size) noexcept nogil:
+    heap.freed_last = joined if joined == block else NULL
+    heap.freed_last_size = size
+
+
+cdef inline void note_allocated(Heap* heap, Block* block, size_t size) noexcept nogil:
+    if block == heap.freed_last and size == heap.freed_last_size:
+        heap.cached = block
+        heap.cached_rounds = 0
+    heap.freed_last = NULL
+
+
+cdef inline void free_counted(Heap* heap, Block* block) noexcept nogil:
+    # Merges a block that is counted as freed, and inserts the result into its free list.  Under the heap's lock.
+    cdef size_t size = block.size
+    cdef Block* joined = join_freed(heap, block)
+    insert(heap, joined)
+    note_freed(heap, block, joined, size)
+
+
+cdef inline void flush_cached(Heap* heap) noexcept nogil:
+    # Empties the cache: counts its rounds, and merges the block if it is freed.  Under the heap's lock.  No limit can be
+    # passed: the first round had both states within the limits, and limits fall only in the exclusive section, which
+    # flushes the cache first.
+    cdef Block* block = heap.cached
+    cdef Change change
+    heap.cached = NULL
+    heap.freed_last = NULL
+    if block == NULL:
+        return
+    change = of_freeing(block)
+    add_cached_rounds(heap, block, heap.cached_rounds, change)
+    if block.state == CACHED:
+        block.state = LIVE
+        add_given(heap, block.kind, block.size, block.requested, block.segment.kind, change)
+        free_counted(heap, block)
+
+
+cdef inline int take(
+    Heap* heap, const PoolSettings* settings, size_t size, size_t requested, uintptr_t* out_address,
+) noexcept nogil:
+    # Allocates size bytes by the best fit; 0 or NOT_READY.  Under the heap's lock.
+    cdef Block* block
+    cdef Change change
+    cdef bint splits
+    cdef int kind = kind_of(size)
+    if not heap.fast:
+        return NOT_READY
+    if heap.cached != NULL:
+        flush_cached(heap)
+    block = best_fit(heap, size) if heap.summary else NULL
+    if block == NULL or block.size >= settings.max_split:
+        return NOT_READY
+    if heap.spare == NULL or not has_place(heap):
+        return NOT_READY
+    splits = keeps_rest(block, size)
+    change = of_taking(block, size, splits)
+    if not splits:
+        size = block.size
+    if rarely(add_taken(heap, kind, size, requested, block.segment.kind, change)):
+        if not heap.sole:
+            take_back_taken(heap, kind, size, requested, block.segment.kind, change)
+            return NOT_READY
+        raise_limits(heap)
+    remove(heap, block)
+    if splits:
+        split_off(heap, block, size)
+        insert(heap, block.after)
+    make_live(block, requested, kind)
+    note_allocated(heap, block, size)
+    out_address[0] = block.address
+    return 0
+
+
+cdef inline int put(const Pool* pool, Heap* heap, uintptr_t address) noexcept nogil:
+    # Frees a block by merging it; 0 or NOT_READY.  Under the heap's lock.  The map of a sleeping heap must not be read: the
+    # exclusive section, which may change it, does not lock the heap.
+    cdef Block* block
+    cdef Change change
+    if not heap.fast:
+        return NOT_READY
+    block = block_in(heap, address)
+    if block == NULL or block.state != LIVE or block.uses != NULL:
+        return NOT_READY
+    if block.size >= heap.settings.max_split:  # also counted as oversize, in the slow path
+        return NOT_READY
+    if heap.cached != NULL:
+        flush_cached(heap)
+    if block.segment.shape == STITCHED and joined_size(block) >= block.segment.least_slot:  # pages may have to be returned
+        return NOT_READY
+    change = of_freeing(block)
+    if rarely(add_given(heap, block.kind, block.size, block.requested, block.segment.kind, change)):
+        if not heap.sole:
+            take_back_given(heap, block.kind, block.size, block.requested, block.segment.kind, change)
+            return NOT_READY
+        raise_limits(heap)
+    if block.segment.shape == PLAIN:
+        block.segment.idle_since = pool.allocations
+    elif block.segment.shape == STITCHED:
+        block.segment.used = heap.epoch
+    free_counted(heap, block)
+    return 0

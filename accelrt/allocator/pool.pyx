@@ -1,0 +1,585 @@
+"""One device's caching allocator: the entry points.
+
+Three kinds of locks, always taken in this order: growth, held by the one thread that takes memory from the device or
+releases it; lock, for bookkeeping; the locks of the heaps.  The fast path takes its heap's lock alone, routes and private
+pools take lock, everything else takes lock and the heaps' locks (exclusive.pxd).  None but growth is held in calls
+of the driver that wait or may take long (queries and records of events are made inside), and none while a thread takes
+the GIL.
+"""
+from accelrt.core.locks cimport (
+    pthread_mutex_lock, pthread_mutex_trylock, pthread_mutex_unlock, spin_lock, spin_try, spin_unlock,
+)
+from accelrt.driver.waiting cimport is_main_thread
+from accelrt.allocator.address_table cimport block_at, block_in, heap_at
+from accelrt.allocator.audit cimport audit_pool, audit_between
+from accelrt.allocator.backing.stitching cimport free_block
+from accelrt.allocator.device_pools cimport MAX_DEVICES, listed_pool, pool_if_made, pool_of, wanted_context
+from accelrt.allocator.event_queue cimport destroy_entries
+from accelrt.allocator.event_ring cimport (
+    Freed, describe, drop_stack, record_allocation, record_free, take_first_stack, take_stack,
+)
+from accelrt.allocator.exclusive cimport (
+    count_freed, count_splits, hand_over, lock_all, lock_to_read, try_lock_to_read, unlock_after_read, unlock_all,
+)
+from accelrt.allocator.history_types cimport CONTEXT_ALL, CONTEXT_STATE
+from accelrt.allocator.inline.fast_path cimport allocate_cached, free_cached, put, take
+from accelrt.allocator.interprocess cimport use_imported
+from accelrt.allocator.metadata cimport (
+    PER_THREAD, add_use, has_use, heap_of, heap_stream, lookup_heap, new_use, recycle_use,
+)
+from accelrt.allocator.miss cimport Request, retry, find, release_own, release_with
+from accelrt.allocator.pending cimport (
+    claim, defer, hand_on_uses, load_offers, note_wait, offer, poll, record_all_events, record_events, wait_all,
+)
+from accelrt.allocator.pool_settings cimport load_flag, load_routed, rounded
+from accelrt.allocator.private.private_pool cimport entered_pool, find_private, is_routed, note_peaks, pool_for
+from accelrt.allocator.private.private_types cimport PrivatePool
+from accelrt.allocator.sizes cimport LARGE, ROUND_LIMIT, SMALL, SMALL_LIMIT, UNIT, kind_of, round_up
+from accelrt.allocator.types cimport CACHED, LIVE, Block, Heap, Pool, Use
+from accelrt.allocator.external.external_pool cimport (
+    external_allocate, external_empty, external_forget_stream, external_holds, external_release, external_set_limit,
+    external_use_on,
+)
+from accelrt.status cimport (
+    BROKEN, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, NO_HOST_MEMORY, OUT_OF_MEMORY, SLEEPING,
+)
+
+# hit_slow and give_back_slow, called through pointers: so the compiler keeps them out of the fast path's stack frame.
+cdef int (*leave_hit)(Pool*, size_t, uintptr_t, uintptr_t*, bint) noexcept nogil
+cdef int (*leave_give_back)(Pool*, uintptr_t, bint) noexcept nogil
+
+
+# --- the fast path ---------------------------------------------------------------------------------------
+
+cdef inline int serve(
+    Pool* pool, size_t requested, uintptr_t stream, uintptr_t* out_address, bint wait, bint noted,
+) noexcept nogil:
+    # Allocates by the fast path; NOT_READY: take the slow path.  Takes the heap's lock; if not wait, a lock that is held
+    # also gives NOT_READY.  noted is known where this is compiled: the event is noted under the same lock.
+    cdef size_t size
+    cdef Heap* heap
+    cdef int code
+    # One comparison for 0 and for impossible sizes; the slow path tells them apart.
+    if (requested - 1) >> ROUND_LIMIT:
+        return NOT_READY
+    # A thread in use_mem_pool has a route to a private pool.  Its counter is read only if the pool has such routes.
+    if load_routed(&pool.routed) and is_routed():
+        return NOT_READY
+    size = round_up(requested, UNIT) if not load_flag(&pool.settings.rounds) else rounded(&pool.settings, requested)
+    heap = lookup_heap(pool.heap_table[pool.settings.virtual_memory or size > SMALL_LIMIT], stream)
+    if heap == NULL:
+        return NOT_READY if noted else leave_hit(pool, requested, stream, out_address, wait)
+    if wait:
+        spin_lock(&heap.lock)
+    elif not spin_try(&heap.lock):
+        return NOT_READY
+    code = 0 if allocate_cached(heap, size, requested, out_address) else take(
+        heap, &pool.settings, size, requested, out_address)
+    if noted and code == 0:
+        record_allocation(pool, found_by_hit(heap, out_address[0]), False)
+    spin_unlock(&heap.lock)
+    return code
+
+
+cdef inline int take_back(Pool* pool, uintptr_t address, bint wait, bint noted) noexcept nogil:
+    # Frees by the fast path, as serve allocates.
+    cdef Heap* heap = heap_at(address)
+    cdef const Block* block = NULL
+    cdef Freed freed
+    cdef int code
+    if heap == NULL or heap.settings != &pool.settings:
+        return NOT_READY if noted else leave_give_back(pool, address, wait)
+    if wait:
+        spin_lock(&heap.lock)
+    elif not spin_try(&heap.lock):
+        return NOT_READY
+    if noted and heap.fast:
+        block = found_by_hit(heap, address)
+        if block != NULL:
+            freed = describe(block)
+    code = 0 if free_cached(heap, address) else put(pool, heap, address)
+    if noted and code == 0 and block != NULL:
+        record_free(pool, address, &freed, True)
+    spin_unlock(&heap.lock)
+    return code
+
+
+cdef inline Block* found_by_hit(Heap* heap, uintptr_t address) noexcept nogil:
+    # Under the heap's lock, of a heap that is fast.
+    return heap.cached if heap.cached != NULL and heap.cached.address == address else block_in(heap, address)
+
+
+cdef int hit(Pool* pool, size_t requested, uintptr_t stream, uintptr_t* out_address, bint wait) noexcept nogil:
+    return serve(pool, requested, stream, out_address, wait, False)
+
+
+cdef int give_back(Pool* pool, uintptr_t address, bint wait) noexcept nogil:
+    return take_back(pool, address, wait, False)
+
+
+# While a pool is audited (ACCELRT_DEBUG 1 and 2), has its history recorded or tags in use, a stand-in takes its place in
+# `pools` (device_pools.pxd).  That has no heaps and no blocks, so every call gets here, takes the fast path on the pool
+# itself, is noted and audited.  Without one of the three the fast path checks nothing for them.
+
+cdef int hit_slow(
+    Pool* pool, size_t requested, uintptr_t stream, uintptr_t* out_address, bint wait,
+) noexcept nogil:
+    cdef int code
+    if not stands_in(pool):
+        if pool.whole == NULL:
+            take_first_stack(wanted_context())
+        return NOT_READY
+    pool = pool.whole
+    take_stack(pool, CONTEXT_STATE, NULL)
+    code = serve(pool, requested, stream, out_address, wait, True)
+    if code == NOT_READY:
+        return code
+    drop_stack()
+    return audited(pool, out_address[0], wait) if code == 0 and pool.debug else code
+
+
+cdef int give_back_slow(Pool* pool, uintptr_t address, bint wait) noexcept nogil:
+    cdef int code
+    if not stands_in(pool):
+        return NOT_READY
+    pool = pool.whole
+    take_stack(pool, CONTEXT_ALL, NULL)
+    code = take_back(pool, address, wait, True)
+    if code == NOT_READY:
+        return code
+    drop_stack()
+    return audited(pool, address, wait) if code == 0 and pool.debug else code
+
+
+cdef inline bint stands_in(const Pool* pool) noexcept nogil:
+    return pool.whole != pool and pool.whole != NULL
+
+
+cdef int audited(Pool* pool, uintptr_t address, bint wait) noexcept nogil:
+    # Audits after a hit, with the heaps as the fast path left them; the caller holds no lock.  A caller that must not wait,
+    # since it holds the GIL, is not audited while another thread has the pool's mutex: the next audit walks the same heaps.
+    cdef int code
+    if wait:
+        lock_to_read(pool)
+    elif not try_lock_to_read(pool):
+        return 0
+    pool.audited_hits += 1
+    pool.audited_cached += is_cached_at(pool, address)
+    if pool.failed_identity == NULL:
+        pool.failed_identity = audit_between(pool, pool.debug)
+    code = 0 if pool.failed_identity == NULL else BROKEN
+    unlock_after_read(pool)
+    return code
+
+
+cdef bint is_cached_at(const Pool* pool, uintptr_t address) noexcept nogil:
+    # Whether the last-freed cache served the call.  In the exclusive section.
+    cdef const Block* block = block_at(pool, address)
+    if block == NULL or block.heap.cached != block:
+        return False
+    return block.state == CACHED or block.heap.cached_rounds > 0
+
+
+cdef int allocate(int device, size_t size, uintptr_t stream, uintptr_t* out_address) noexcept nogil:
+    cdef int code = hit(listed_pool(device), size, stream, out_address, True)
+    if code == NOT_READY:
+        return allocate_slow(device, size, stream, out_address, False)
+    return code
+
+
+cdef int allocate_interruptibly(int device, size_t size, uintptr_t stream, uintptr_t* out_address) noexcept nogil:
+    cdef int code = hit(listed_pool(device), size, stream, out_address, True)
+    if code == NOT_READY:
+        return allocate_slow(device, size, stream, out_address, is_main_thread())
+    return code
+
+
+cdef int release(int device, uintptr_t address) noexcept nogil:
+    cdef int code = give_back(listed_pool(device), address, True)
+    if code == NOT_READY:
+        return release_slow(device, address)
+    return code
+
+
+cdef int try_allocate(int device, size_t size, uintptr_t stream, uintptr_t* out_address) noexcept nogil:
+    return hit(listed_pool(device), size, stream, out_address, False)
+
+
+cdef int try_release(int device, uintptr_t address) noexcept nogil:
+    return give_back(listed_pool(device), address, False)
+
+
+# --- the slow path -----------------------------------------------------------------------------------------
+
+cdef int prepare(Pool* pool, Request* request, size_t size, uintptr_t stream) noexcept nogil:
+    # Fills a request: its size, and the heap that the stream allocates from.  Polls if the heap has pending blocks, but not
+    # during captures.  In the exclusive section.
+    cdef PrivatePool* owner = NULL
+    cdef int code = pool_for(pool, stream, &owner)
+    request.requested = size
+    request.size = rounded(&pool.settings, size)
+    request.stream = stream
+    request.kind = LARGE if pool.settings.virtual_memory else kind_of(request.size)
+    if code == 0 and owner != NULL and owner.suspension != NULL:
+        code = SLEEPING
+    if code == 0:
+        code = heap_of(pool, owner, heap_stream(stream), request.kind, &request.heap)
+    if code == 0 and request.heap.pending and pool.captures == 0:
+        code = poll(pool)
+    return code
+
+
+cdef int inspected(Pool* pool, int code) noexcept nogil:
+    # The first failed identity stays in the pool, for readers.
+    if pool.debug and pool.failed_identity == NULL:
+        pool.failed_identity = audit_pool(pool, pool.debug)
+    return BROKEN if pool.failed_identity != NULL and code == 0 else code
+
+
+cdef int allocate_slow(
+    int device, size_t size, uintptr_t stream, uintptr_t* out_address, bint interruptible,
+) noexcept nogil:
+    # Allocates in the exclusive section; a miss also takes the growth lock.
+    cdef Pool* pool
+    cdef Request request
+    cdef int code
+    out_address[0] = 0
+    if size == 0:
+        return 0
+    if size >> ROUND_LIMIT:
+        return OUT_OF_MEMORY
+    code = pool_of(device, &pool)
+    if code:
+        return code
+    if pool.external != NULL:
+        drop_stack()
+        return external_allocate(pool.external, size, stream, out_address)
+    request.heap = NULL
+    request.interruptible = interruptible
+    lock_all(pool)
+    pool.allocations += 1
+    code = prepare(pool, &request, size, stream)
+    if code == 0 and request.heap.offered and request.stream != PER_THREAD:  # whose waits are not known
+        code = take_offer(pool, &request, out_address)
+    if code == 0 and out_address[0] == 0:
+        code = find(pool, &request, out_address)
+        if code == OUT_OF_MEMORY:
+            code = allocate_missing(pool, &request, out_address)
+    if code and request.heap != NULL:
+        count_splits(pool, request.heap)
+    if code == 0 and request.heap.owner != NULL:
+        note_peaks(pool, request.heap.owner)
+    code = inspected(pool, code)
+    unlock_all(pool, request.heap)
+    drop_stack()
+    return code
+
+
+cdef int allocate_missing(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil:
+    # Retries under the growth lock, which comes before the inner lock: if another thread holds it, and so may be growing the
+    # pool, the exclusive section is released for the wait, and the request begins anew.
+    cdef int code = 0
+    cdef bint waited = pthread_mutex_trylock(&pool.growth) != 0
+    if waited:
+        unlock_all(pool, NULL)
+        pthread_mutex_lock(&pool.growth)
+        lock_all(pool)
+        code = prepare(pool, request, request.requested, request.stream)
+    if code == 0:
+        code = find(pool, request, out_address) if waited else OUT_OF_MEMORY
+        if code == OUT_OF_MEMORY:
+            code = retry(pool, request, out_address)
+    pthread_mutex_unlock(&pool.growth)
+    return code
+
+
+cdef int take_offer(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil:
+    # Allocates by claiming an offered block; address 0 if none suits.  The claimant is recorded as a use, so the block
+    # returns to its heap behind the claimant's work.  In the exclusive section.
+    cdef Use* use = new_use(pool)
+    cdef Block* block
+    if use == NULL:
+        return NO_HOST_MEMORY
+    block = claim(pool, request.heap, request.size)
+    if block == NULL:
+        recycle_use(pool, use)
+        return 0
+    use.stream = request.stream
+    use.device = pool.device
+    use.next = block.uses
+    block.uses = use
+    block.heap.pending -= 1
+    hand_over(pool, block, request.requested)
+    out_address[0] = block.address
+    return 0
+
+
+cdef int release_slow(int device, uintptr_t address) noexcept nogil:
+    # Frees in the exclusive section; a block that other streams use becomes pending.
+    cdef Pool* pool
+    cdef Block* block
+    cdef Heap* heap = NULL
+    cdef int code
+    if address == 0:
+        return 0
+    code = pool_of(device, &pool)
+    if code:
+        return code
+    if pool.external != NULL:
+        return external_release(pool.external, address)
+    lock_all(pool)
+    block = live_at(pool, address)
+    if block == NULL:
+        code = NOT_ALLOCATED
+    else:
+        heap = block.heap
+        count_freed(pool, block)
+        if block.uses == NULL:
+            free_block(pool, block)
+        else:
+            # If recording fails, the block stays pending, and the next poll tries again.
+            defer(pool, block)
+            record_events(pool)
+        code = inspected(pool, code)
+    unlock_all(pool, heap)
+    drop_stack()
+    return code
+
+
+cdef Block* live_at(Pool* pool, uintptr_t address) noexcept nogil:
+    # NULL: no live block of this pool begins there.  In the exclusive section, where no block is CACHED.
+    cdef Block* block = block_at(pool, address)
+    return NULL if block == NULL or block.state != LIVE else block
+
+
+cdef bint holds(Pool* pool, uintptr_t address) noexcept nogil:
+    # Whether the address is live memory of this pool.  Takes the exclusive section.
+    cdef bint answer
+    if pool.external != NULL:
+        return external_holds(pool.external, address)
+    lock_all(pool)
+    answer = live_at(pool, address) != NULL
+    unlock_all(pool, NULL)
+    return answer
+
+
+cdef int locate(int hint, uintptr_t address, int* out_device) noexcept nogil:
+    # Searches the pools that exist, from the hint's on; takes their exclusive sections one by one.
+    cdef int step, device
+    cdef Pool* pool
+    cdef int code = pool_of(hint, &pool)
+    if code:
+        return code
+    for step in range(MAX_DEVICES):
+        device = (hint + step) % MAX_DEVICES
+        pool = pool_if_made(device)
+        if pool != NULL and holds(pool, address):
+            out_device[0] = device
+            return 0
+    return NOT_ALLOCATED
+
+
+cdef bint in_private(int device, uintptr_t address, uint64_t* out_id) noexcept nogil:
+    # Takes the exclusive section.
+    cdef Pool* pool = pool_if_made(device)
+    cdef Block* block
+    cdef bint answer
+    if pool == NULL:
+        return False
+    lock_all(pool)
+    block = live_at(pool, address)
+    answer = block != NULL and block.heap.owner != NULL
+    if answer:
+        out_id[0], out_id[1] = block.heap.owner.id[0], block.heap.owner.id[1]
+    unlock_all(pool, NULL)
+    return answer
+
+
+cdef int empty(int device) noexcept nogil:
+    # Takes the growth lock and the exclusive section.  Also empties the private pool that the calling thread has entered
+    # (use_mem_pool), unless a graph retains it.
+    return empty_named(device, NULL)
+
+
+cdef int empty_named(int device, const uint64_t* name) noexcept nogil:
+    cdef Pool* pool = pool_if_made(device)
+    cdef int code
+    if pool == NULL:
+        return 0
+    if pool.external != NULL:
+        return external_empty(pool.external)
+    pthread_mutex_lock(&pool.growth)
+    lock_all(pool)
+    pool.stats.num_sync_all_streams += 1
+    code = wait_all(pool)
+    if code == 0 and name == NULL:
+        code = release_with(pool, entered_pool(pool))
+    elif code == 0:
+        code = release_own(pool, find_private(pool, name[0], name[1]))
+    if code == 0:
+        code = destroy_entries(pool.table, &pool.spare_entries)
+    if pool.heaps != NULL:
+        count_splits(pool, pool.heaps)
+    code = inspected(pool, code)
+    unlock_all(pool, NULL)
+    pthread_mutex_unlock(&pool.growth)
+    drop_stack()
+    return code
+
+
+cdef int set_limit(int device, size_t limit) noexcept nogil:
+    # Takes the exclusive section.
+    cdef Pool* pool
+    cdef int code = pool_of(device, &pool)
+    if code:
+        return code
+    if pool.external != NULL:
+        return external_set_limit(pool.external, limit)
+    lock_all(pool)
+    pool.limit = limit
+    unlock_all(pool, NULL)
+    return 0
+
+
+# --- memory that more than one stream uses: they are recorded, or an event says when it is free -------------
+
+cdef int use_on(int device, uintptr_t address, uintptr_t stream) noexcept nogil:
+    return use_across(device, address, device, stream)
+
+
+cdef int try_use_across(int device, uintptr_t address, int stream_on, uintptr_t stream) noexcept nogil:
+    # 0 if the use needs no record, or has one already, as most have that come again and again.  Takes the heap's lock, if
+    # that is free: uses change only in the exclusive section, which holds it.
+    cdef const Pool* pool = pool_if_made(device)
+    cdef Heap* heap = heap_at(address)
+    cdef const Block* block = NULL
+    cdef bint known = False
+    if pool == NULL or heap == NULL or heap.settings != &pool.settings or not spin_try(&heap.lock):
+        return NOT_READY
+    if heap.fast:
+        block = block_in(heap, address)
+    if block != NULL and block.state == LIVE:
+        known = heap.stream == stream and stream_on == device
+        known = known or has_use(block.uses, stream_on, heap_stream(stream))
+    spin_unlock(&heap.lock)
+    return 0 if known else NOT_READY
+
+
+cdef int use_across(int device, uintptr_t address, int stream_on, uintptr_t stream) noexcept nogil:
+    # A use of the block's own stream is not recorded, nor one that is recorded already.  The per-thread default stream is
+    # never a block's own.
+    cdef Pool* pool
+    cdef Block* block
+    cdef int code = pool_of(device, &pool)
+    if code or address == 0:
+        return code
+    if pool.external != NULL:
+        code = external_use_on(pool.external, address, stream_on, stream)
+        return use_imported(address, stream_on, heap_stream(stream)) if code == NOT_ALLOCATED else code
+    if try_use_across(device, address, stream_on, stream) == 0:
+        return 0
+    lock_all(pool)
+    block = live_at(pool, address)
+    if block == NULL:
+        code = NOT_ALLOCATED
+    elif block.heap.stream != stream or stream_on != device:
+        stream = heap_stream(stream)
+        if not has_use(block.uses, stream_on, stream):
+            code = add_use(pool, &block.uses, stream_on, stream)
+    unlock_all(pool, NULL)
+    if code == NOT_ALLOCATED:  # it may be another process's
+        code = use_imported(address, stream_on, heap_stream(stream))
+    return code
+
+
+cdef void record_deferred_of(Pool* pool, int stream_on, uintptr_t stream, uintptr_t heir, bint goes) noexcept nogil:
+    # A failure to record leaves the block deferred: the next poll tries again, and its caller is told.
+    cdef bint any_use
+    pthread_mutex_lock(&pool.lock)
+    any_use = pool.deferred != NULL or goes and pool.uses
+    pthread_mutex_unlock(&pool.lock)
+    if not any_use:
+        return
+    lock_all(pool)
+    record_all_events(pool)
+    if goes:
+        hand_on_uses(pool, stream_on, heap_stream(stream), heir)
+    if pool.heaps != NULL:
+        count_splits(pool, pool.heaps)
+    inspected(pool, 0)
+    unlock_all(pool, NULL)
+
+
+cdef void record_deferred_uses() noexcept nogil:
+    # Takes each pool's exclusive section.  A pool of another backend sends off what it kept at the end of the capture.
+    cdef Pool* pool
+    cdef int device
+    for device in range(MAX_DEVICES):
+        pool = pool_if_made(device)
+        if pool != NULL and pool.external == NULL:
+            record_deferred_of(pool, 0, 0, 0, False)
+
+
+cdef void forget_stream(int stream_on, uintptr_t stream, uintptr_t heir) noexcept nogil:
+    # Takes each pool's exclusive section.
+    cdef Pool* pool
+    cdef int device
+    for device in range(MAX_DEVICES):
+        pool = pool_if_made(device)
+        if pool != NULL and pool.external != NULL:
+            external_forget_stream(pool.external, stream_on, heap_stream(stream), heir)
+        elif pool != NULL:
+            record_deferred_of(pool, stream_on, stream, heir, True)
+
+
+cdef int release_after(int device, uintptr_t address, uintptr_t event, uint64_t record) noexcept nogil:
+    # Frees a live block as of the event, and offers it to the streams that wait for this recording.
+    cdef Pool* pool
+    cdef Block* block
+    cdef int code = pool_of(device, &pool)
+    if code:
+        return code
+    if pool.external != NULL:
+        return NOT_SUPPORTED
+    lock_all(pool)
+    block = live_at(pool, address)
+    if block == NULL:
+        code = NOT_ALLOCATED
+    else:
+        code = offer(pool, block, event, record)
+        code = inspected(pool, code)
+    unlock_all(pool, NULL)
+    return code
+
+
+cdef int stream_waits(int device, uintptr_t stream, uint64_t record) noexcept nogil:
+    # Most waits find no offer: those take no lock.
+    cdef Pool* pool = pool_if_made(device)
+    cdef int code
+    if pool == NULL or load_offers(&pool.offers) == NULL:
+        return 0
+    lock_all(pool)
+    code = note_wait(pool, stream, record)
+    unlock_all(pool, NULL)
+    return code
+
+
+cdef bint knows_stream(int device, uintptr_t stream) noexcept nogil:
+    # Without a lock: looks only in the table of common heaps, in which some heaps may have no slot.
+    cdef Pool* pool = pool_if_made(device)
+    cdef Heap* heap = NULL
+    if pool != NULL and pool.external == NULL:
+        heap = lookup_heap(pool.heap_table[LARGE], stream)
+        if heap == NULL:
+            heap = lookup_heap(pool.heap_table[SMALL], stream)
+    return heap != NULL and heap.trusted
+
+
+cdef void prepare_module() noexcept nogil:
+    # At import.
+    global leave_hit, leave_give_back
+    leave_hit = hit_slow
+    leave_give_back = give_back_slow
+
+
+prepare_module()
