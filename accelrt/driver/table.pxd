@@ -155,7 +155,7 @@ cdef struct Table:
     int (*stream_is_capturing)(int device, uintptr_t stream, int* out_status) noexcept nogil
 
     # kernels; arguments are pointers to the values, which are read before a row returns.  An image is PTX, a cubin or a
-    # fatbin for a GPU; for the host device a shared object's bytes, or the path of one (host/kernel.pyx says what is in it)
+    # fatbin for a GPU; for the host device a shared object's bytes, or the path of one (host/driver.pyx says what is in it)
     int (*module_load)(int device, const char* image, uintptr_t* out_module) noexcept nogil
     int (*module_unload)(int device, uintptr_t module) noexcept nogil
     int (*module_function)(uintptr_t module, const char* name, uintptr_t* out_function) noexcept nogil
