@@ -74,7 +74,8 @@ cdef struct Table:
     # memory: the driver's own stream-ordered pool
     int (*async_alloc)(int device, uintptr_t stream, size_t size, uintptr_t* out_address) noexcept nogil
     int (*async_free)(int device, uintptr_t stream, uintptr_t address) noexcept nogil
-    int (*async_trim)(int device, size_t keep) noexcept nogil
+    # Gives idle memory back but for so many bytes; event: 0, or one that is over, whose stream's frees are then seen.
+    int (*async_trim)(int device, uintptr_t event, size_t keep) noexcept nogil
     int (*async_get)(int device, int attribute, uint64_t* out_value) noexcept nogil  # CUmemPool_attribute numbers
     int (*async_set)(int device, int attribute, uint64_t value) noexcept nogil
 

@@ -228,7 +228,7 @@ def test_the_drivers_own_pool(rows):
     rows.ok("async_free", 0, 0, answer[1])
     rows.ok("stream_synchronize", 0, 0)
     rows.ok("async_set", 0, 4, rows.ok("async_get", 0, 4))  # RELEASE_THRESHOLD
-    rows.ok("async_trim", 0, 0)
+    rows.ok("async_trim", 0, 0, 0)
 
 
 def test_a_page_locked_copy_is_seen_by_both_sides(rows):

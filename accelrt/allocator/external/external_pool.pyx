@@ -599,7 +599,7 @@ cdef int ordered_take(ExternalPool* pool, Record* record) noexcept nogil:
 cdef int ordered_give(ExternalPool* pool, const Record* record) noexcept nogil:
     # Where the stream is gone, there is no order to keep, and the outlet's is as good as any.
     cdef int code = pool.table.async_free(pool.device, record.stream, record.address)
-    if code == 0 and record.stream != pool.outlet and is_trusted(record.stream):
+    if code == 0 and is_trusted(record.stream):
         lock_external(pool)
         if map_find(&pool.givers, record.stream) == NULL and map_reserve(&pool.givers) == 0:
             map_insert(&pool.givers, record.stream, pool)  # any value but NULL: the map is a set
@@ -667,8 +667,9 @@ cdef int ordered_part(ExternalPool* pool, Record* record, bint wait) noexcept no
     return code
 
 
-cdef int wait_for(ExternalPool* pool, uintptr_t stream) noexcept nogil:
-    # In relaxed mode: to wait breaks a global-mode capture of any thread otherwise.
+cdef int trim_behind(ExternalPool* pool, uintptr_t stream) noexcept nogil:
+    # Once the stream's work so far is done; at once where it is gone, or captures.  In relaxed mode: to wait breaks a
+    # global-mode capture of any thread otherwise.
     cdef uintptr_t event = 0
     cdef int mode
     cdef int code = go_relaxed(pool.table, &mode)
@@ -679,15 +680,19 @@ cdef int wait_for(ExternalPool* pool, uintptr_t stream) noexcept nogil:
         code = record_behind(pool.table, pool.device, event, stream)
         if code == 0:
             code = pool.table.event_synchronize(pool.device, event)
+        if code == 0:
+            code = pool.table.async_trim(pool.device, event, 0)
+        elif meaning_of(code) != FAILED or is_captured_event(code):
+            code = pool.table.async_trim(pool.device, 0, 0)
         pool.table.event_destroy(pool.device, event)
     restore_mode(pool.table, mode)
-    return code if meaning_of(code) == FAILED and not is_captured_event(code) else 0
+    return code
 
 
 cdef int ordered_trim(ExternalPool* pool, uintptr_t stream) noexcept nogil:
-    # The driver sees that what was given back on a stream is idle when a wait names that stream; one for all streams of
-    # the device, by an event, does not do (seen on an H100).  What was given back on streams that may be destroyed
-    # stays, and the driver reuses it by itself.
+    # The driver sees that what was given back on a stream is idle when it waits for an event of that stream.  An event of
+    # all streams of the device does not do, nor does the question whether one is over (seen on an H100).  What was given
+    # back on streams that may be destroyed stays, and the driver reuses it by itself.
     cdef AddressMap givers
     cdef uintptr_t outlet
     cdef size_t index
@@ -696,14 +701,14 @@ cdef int ordered_trim(ExternalPool* pool, uintptr_t stream) noexcept nogil:
     givers = pool.givers
     memset(&pool.givers, 0, sizeof(AddressMap))
     unlock_external(pool)
-    cdef int code = wait_for(pool, stream)
+    cdef int code = trim_behind(pool, stream)
     if code == 0 and outlet:
-        code = wait_for(pool, outlet)
+        code = trim_behind(pool, outlet)
     for index in range(givers.capacity):
         if code == 0 and givers.slots[index].value != NULL:
-            code = wait_for(pool, givers.slots[index].key)
+            code = trim_behind(pool, givers.slots[index].key)
     map_clear(&givers)
-    return code if code else pool.table.async_trim(pool.device, 0)
+    return code
 
 
 cdef int read_reserved(ExternalPool* pool, Stats* stats) noexcept nogil:

@@ -657,9 +657,11 @@ cdef int async_free(int device, uintptr_t stream, uintptr_t address) noexcept no
     return leave(pushed, code)
 
 
-cdef int async_trim(int device, size_t keep) noexcept nogil:
+cdef int async_trim(int device, uintptr_t event, size_t keep) noexcept nogil:
     cdef CUmemoryPool pool = NULL
     cdef int code = default_pool(device, &pool)
+    if code == SUCCESS and event:
+        code = event_synchronize(device, event)  # the driver's own
     if code == SUCCESS:
         code = cuMemPoolTrimTo(pool, keep)
     return code
