@@ -199,10 +199,13 @@ def test_odd_sizes_are_refused(rows, page):
 
 
 def test_addresses_alone_cost_nothing(rows, page):
-    free, _ = rows.ok("memory_info", 0)
-    room = rows.ok("address_reserve", 1 << 40, 0)
-    assert rows.ok("memory_info", 0)[0] == free
-    rows.ok("address_free", room, 1 << 40)
+    costs = []
+    while 0 not in costs and len(costs) < 50:  # of a GPU other processes take memory meanwhile
+        free, _ = rows.ok("memory_info", 0)
+        room = rows.ok("address_reserve", 1 << 40, 0)
+        costs.append(free - rows.ok("memory_info", 0)[0])
+        rows.ok("address_free", room, 1 << 40)
+    assert 0 in costs
 
 
 def test_mapping_goes_on_while_work_runs(rows, page):
