@@ -170,3 +170,35 @@ def keep_streams():
 @pytest.mark.host
 def test_a_stream_that_the_driver_keeps_is_used_again():
     assert in_child(keep_streams) == "1 -1\n"
+
+
+def refuse_all_waits(step):
+    # Each copy takes a while; while it is under way, neither the stream nor the device can be waited for.
+    faults = wrap_host()
+    pool = accelrt.MemPool()
+    buffers, contents = make(pool)
+    if step == "wake":
+        pool.sleep()
+    waits = ["stream_synchronize", "device_synchronize"]
+    faults.arm(call=3 if step == "sleep" else 1, code=UNKNOWN, mode="onward", rows=waits)  # of the copies
+    try:
+        with pytest.raises(accelrt.CudaError, match="stream_synchronize"):
+            pool.sleep() if step == "sleep" else pool.wake()
+    finally:
+        faults.disarm()
+    assert pool.is_asleep() == (step == "wake")
+    if step == "wake":
+        pool.wake()
+    for buffer, content in zip(buffers, contents, strict=True):
+        content += 1
+        buffer.copy_from(content)  # a copy of the first attempt would come after this
+    accelrt.synchronize()
+    assert_contents(buffers, contents)
+    memory.audit()
+    memory.host_audit()
+
+
+@pytest.mark.host
+@pytest.mark.parametrize("step", ["sleep", "wake"])
+def test_copies_that_cannot_be_waited_for_keep_what_they_use(step):
+    in_child(refuse_all_waits, step, ACCELRT_HOST_DELAY_US="3000")

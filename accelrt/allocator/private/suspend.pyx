@@ -28,7 +28,8 @@ from accelrt.allocator.pending cimport wait_all
 from accelrt.allocator.private.private_pool cimport find_private, release_hold, retain
 from accelrt.allocator.private.private_types cimport PrivatePool, Suspension
 from accelrt.allocator.private.suspended cimport (
-    copy_contents, delist, discard, drop_freed, enlist, note_contents, note_ranges, now, sweep_suspended, take_chunks,
+    await_copies, copy_contents, delist, discard, drop_freed, enlist, note_contents, note_ranges, now, sweep_suspended,
+    take_chunks,
 )
 from accelrt.allocator.sizes cimport LARGE
 from accelrt.allocator.stats cimport RESERVED_BYTES
@@ -307,7 +308,11 @@ cdef int take_down(Pool* pool, void* about) noexcept nogil:
 cdef int bring_up(Pool* pool, void* about) noexcept nogil:
     # Creates pages, maps them and copies the contents; what fails is undone.  Without the contents the pool is of no use.
     cdef Work* work = <Work*>about
-    cdef int code = create_all(pool, work)
+    cdef int code = await_copies(pool, work.moved)
+    if code:
+        work.moved.down = True
+        return code
+    code = create_all(pool, work)
     if code == 0:
         code = map_all(pool, work)
     if code == 0:
@@ -315,7 +320,8 @@ cdef int bring_up(Pool* pool, void* about) noexcept nogil:
     work.moved.down = code != 0
     if code:
         work.moved.copied = 0
-        if unmap_all(pool, work) == 0:  # a page that stays mapped somewhere keeps its memory, for the next attempt
+        # A page that stays mapped somewhere keeps its memory, for the next attempt.
+        if not work.moved.copying and unmap_all(pool, work) == 0:
             release_all(pool, work)
     return code
 

@@ -31,5 +31,6 @@ cdef int note_contents(Pool* pool, const PrivatePool* owner, Suspension* made) n
 cdef void drop_freed(Pool* pool, PrivatePool* owner, Suspension* suspension) noexcept nogil  # of what was noted
 # Outside of it: page-locked memory for what was noted; the copies to it (out) or back, which are waited for.
 cdef int take_chunks(Pool* pool, Suspension* made, Moved* moved) noexcept nogil
+cdef int await_copies(Pool* pool, Moved* moved) noexcept nogil
 cdef int copy_contents(Pool* pool, Suspension* made, bint out, Moved* moved) noexcept nogil
 cdef int64_t now() noexcept nogil  # nanoseconds of the monotonic clock

@@ -6,11 +6,12 @@ record leads to them.
 """
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc, qsort
+from libc.string cimport memset
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 from accelrt.core.locks cimport add_count, pthread_mutex_lock, pthread_mutex_unlock, spin_lock, spin_unlock, store_count
 from accelrt.core.process cimport FORK_POOLS, at_fork
-from accelrt.driver.capture_guard cimport DONE, GONE, meaning_of
+from accelrt.driver.capture_guard cimport DONE, GONE, is_device_lost, meaning_of
 from accelrt.driver.table cimport STREAM_NON_BLOCKING
 from accelrt.allocator.address_table cimport block_at
 from accelrt.allocator.device_pools cimport MAX_DEVICES, pool_if_made
@@ -19,7 +20,7 @@ from accelrt.allocator.private.private_pool cimport sum_of
 from accelrt.allocator.private.private_types cimport Kept, Range
 from accelrt.allocator.stats cimport ACTIVE
 from accelrt.allocator.types cimport LIVE, Block, Heap, Segment
-from accelrt.allocator.pinned.pool cimport allocate_pinned_on, release_pinned
+from accelrt.allocator.pinned.pool cimport allocate_pinned_on, release_pinned, use_pinned_on
 from accelrt.status cimport NO_HOST_MEMORY, SLEEPING, raise_status
 
 cdef enum:
@@ -190,6 +191,8 @@ cdef void forget_suspensions() noexcept nogil:
     global suspensions, lock
     suspensions = NULL
     lock = 0
+    memset(spare_streams, 0, sizeof(spare_streams))
+    memset(spares_copy, 0, sizeof(spares_copy))
     store_count(&suspended_pools, 0)
 
 
@@ -315,8 +318,22 @@ cdef int copy_pieces(Pool* pool, const Suspension* made, uintptr_t stream, bint 
     return code
 
 
-# For each device a stream that the driver refused to take back: the next contents are copied on it.  Under the growth lock.
+# For each device a stream that the driver refused to take back or to wait for: the next contents are copied on it, so that
+# they come behind what it may still copy.  Under the growth lock.
 cdef uintptr_t[MAX_DEVICES] spare_streams
+cdef bint[MAX_DEVICES] spares_copy  # it may have copies under way, which use the pages and the chunks of a failed call
+
+
+cdef int await_copies(Pool* pool, Moved* moved) noexcept nogil:
+    # Before pages are changed again: copies that an earlier call could not wait for.
+    cdef int code = 0
+    if spares_copy[pool.device]:
+        code = pool.table.stream_synchronize(pool.device, spare_streams[pool.device])
+        if code == 0 or is_device_lost(code):
+            spares_copy[pool.device] = False
+        else:
+            moved.row = "stream_synchronize"
+    return code
 
 
 cdef int take_stream(Pool* pool, uintptr_t* out_stream) noexcept nogil:
@@ -326,10 +343,12 @@ cdef int take_stream(Pool* pool, uintptr_t* out_stream) noexcept nogil:
 
 
 cdef int copy_contents(Pool* pool, Suspension* made, bint out, Moved* moved) noexcept nogil:
-    # On a stream of its own, which is waited for whatever happened: the chunks may go then.
+    # On a stream of its own, which is waited for whatever happened: the chunks and the pages may go then, but where even the
+    # wait for the device is refused (moved.copying).
     cdef uintptr_t stream = 0
     cdef int64_t start
-    cdef int code, waited
+    cdef size_t index
+    cdef int code, waited, settled
     moved.copied = 0
     if made.kept_count == 0:
         return 0
@@ -340,10 +359,15 @@ cdef int copy_contents(Pool* pool, Suspension* made, bint out, Moved* moved) noe
     start = now()
     code = copy_pieces(pool, made, stream, out, moved)
     waited = pool.table.stream_synchronize(pool.device, stream)
-    if waited:  # a copy may still be under way, and the memory is about to be unmapped or handed out
-        pool.table.device_synchronize(pool.device)
+    if waited and not is_device_lost(waited):
+        settled = pool.table.device_synchronize(pool.device)
+        moved.copying = settled != 0 and not is_device_lost(settled)
     moved.copy_ns = now() - start
-    if meaning_of(pool.table.stream_destroy(pool.device, stream)) not in (DONE, GONE):
+    if moved.copying:
+        spares_copy[pool.device] = True
+        for index in range(made.chunk_count):
+            use_pinned_on(made.chunks[index], pool.device, stream)  # who gives a chunk back waits for the copies
+    if moved.copying or meaning_of(pool.table.stream_destroy(pool.device, stream)) not in (DONE, GONE):
         spare_streams[pool.device] = stream
     if code or waited:
         moved.row = "copy_async" if code else "stream_synchronize"
@@ -363,7 +387,7 @@ cdef void drop_freed(Pool* pool, PrivatePool* owner, Suspension* suspension) noe
 
 
 cdef void release_chunks(Suspension* suspension) noexcept nogil:
-    # No copy may be under way.
+    # A chunk that a copy may still use was said to be used by its stream (copy_contents).
     cdef size_t index
     for index in range(suspension.chunk_count):
         if suspension.chunks[index]:
