@@ -342,14 +342,14 @@ def registered_at_fork():
         lock_without_gil(&table)
         copied, count = functions, function_count
         pthread_mutex_unlock(&table)
-    found = []
+    entries = []
     for index in range(count):
         hooks = (copied[index].prepare != NULL, copied[index].parent != NULL, copied[index].child != NULL)
-        found.append((FORK_ORDER[copied[index].rank][0], copied[index].name.decode(), "C", phases_of(hooks)))
+        entries.append((FORK_ORDER[copied[index].rank][0], copied[index].name.decode(), "C", phases_of(hooks)))
     for entry in python_functions:
         hooks = (entry.before is not None, entry.parent is not None, entry.child is not None)
-        found.append((FORK_ORDER[entry.rank][0], entry.name, "Python", phases_of(hooks)))
-    return found
+        entries.append((FORK_ORDER[entry.rank][0], entry.name, "Python", phases_of(hooks)))
+    return entries
 
 
 cdef tuple phases_of(tuple hooks):

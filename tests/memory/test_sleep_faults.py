@@ -194,6 +194,11 @@ def refuse_all_waits(step):
         buffer.copy_from(content)  # a copy of the first attempt would come after this
     accelrt.synchronize()
     assert_contents(buffers, contents)
+    calls = faults.call_counts()["stream_synchronize"]
+    pool.sleep()
+    pool.wake()
+    assert faults.call_counts()["stream_synchronize"] == calls + 2  # nothing is left to wait for
+    assert_contents(buffers, contents)
     memory.audit()
     memory.host_audit()
 

@@ -51,7 +51,6 @@ cdef struct Moved:
     int64_t host_ns      # page-locked memory was made ready
     const char* row      # of the driver's table, that answered an error; NULL: none did
     bint down            # after a failed call: the pool is suspended
-    bint copying         # after a failed call: the driver refused to wait for the copies, which may be under way
 
 # A library's functions that a private pool takes plain segments by, in place of the driver's; it lives as long as the
 # process.  They are called with the device current, in relaxed capture mode and outside the exclusive section.

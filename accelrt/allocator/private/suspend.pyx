@@ -28,8 +28,8 @@ from accelrt.allocator.pending cimport wait_all
 from accelrt.allocator.private.private_pool cimport find_private, release_hold, retain
 from accelrt.allocator.private.private_types cimport PrivatePool, Suspension
 from accelrt.allocator.private.suspended cimport (
-    await_copies, copy_contents, delist, discard, drop_freed, enlist, note_contents, note_ranges, now, sweep_suspended,
-    take_chunks,
+    await_copies, copy_contents, delist, discard, drop_freed, enlist, may_still_copy, note_contents, note_ranges, now,
+    sweep_suspended, take_chunks,
 )
 from accelrt.allocator.sizes cimport LARGE
 from accelrt.allocator.stats cimport RESERVED_BYTES
@@ -321,7 +321,7 @@ cdef int bring_up(Pool* pool, void* about) noexcept nogil:
     if code:
         work.moved.copied = 0
         # A page that stays mapped somewhere keeps its memory, for the next attempt.
-        if not work.moved.copying and unmap_all(pool, work) == 0:
+        if not may_still_copy(pool) and unmap_all(pool, work) == 0:
             release_all(pool, work)
     return code
 

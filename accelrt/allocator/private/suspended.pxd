@@ -31,6 +31,7 @@ cdef int note_contents(Pool* pool, const PrivatePool* owner, Suspension* made) n
 cdef void drop_freed(Pool* pool, PrivatePool* owner, Suspension* suspension) noexcept nogil  # of what was noted
 # Outside of it: page-locked memory for what was noted; the copies to it (out) or back, which are waited for.
 cdef int take_chunks(Pool* pool, Suspension* made, Moved* moved) noexcept nogil
+cdef bint may_still_copy(const Pool* pool) noexcept nogil  # an earlier call, whose copies could not be waited for
 cdef int await_copies(Pool* pool, Moved* moved) noexcept nogil
 cdef int copy_contents(Pool* pool, Suspension* made, bint out, Moved* moved) noexcept nogil
 cdef int64_t now() noexcept nogil  # nanoseconds of the monotonic clock

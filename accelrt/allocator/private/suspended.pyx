@@ -324,6 +324,10 @@ cdef uintptr_t[MAX_DEVICES] spare_streams
 cdef bint[MAX_DEVICES] spares_copy  # it may have copies under way, which use the pages and the chunks of a failed call
 
 
+cdef bint may_still_copy(const Pool* pool) noexcept nogil:
+    return spares_copy[pool.device]
+
+
 cdef int await_copies(Pool* pool, Moved* moved) noexcept nogil:
     # Before pages are changed again: copies that an earlier call could not wait for.
     cdef int code = 0
@@ -344,7 +348,7 @@ cdef int take_stream(Pool* pool, uintptr_t* out_stream) noexcept nogil:
 
 cdef int copy_contents(Pool* pool, Suspension* made, bint out, Moved* moved) noexcept nogil:
     # On a stream of its own, which is waited for whatever happened: the chunks and the pages may go then, but where even the
-    # wait for the device is refused (moved.copying).
+    # wait for the device is refused (may_still_copy).
     cdef uintptr_t stream = 0
     cdef int64_t start
     cdef size_t index
@@ -359,15 +363,15 @@ cdef int copy_contents(Pool* pool, Suspension* made, bint out, Moved* moved) noe
     start = now()
     code = copy_pieces(pool, made, stream, out, moved)
     waited = pool.table.stream_synchronize(pool.device, stream)
-    if waited and not is_device_lost(waited):
+    settled = 0 if is_device_lost(waited) else waited
+    if settled:
         settled = pool.table.device_synchronize(pool.device)
-        moved.copying = settled != 0 and not is_device_lost(settled)
+    spares_copy[pool.device] = settled != 0 and not is_device_lost(settled)
     moved.copy_ns = now() - start
-    if moved.copying:
-        spares_copy[pool.device] = True
+    if spares_copy[pool.device]:
         for index in range(made.chunk_count):
             use_pinned_on(made.chunks[index], pool.device, stream)  # who gives a chunk back waits for the copies
-    if moved.copying or meaning_of(pool.table.stream_destroy(pool.device, stream)) not in (DONE, GONE):
+    if spares_copy[pool.device] or meaning_of(pool.table.stream_destroy(pool.device, stream)) not in (DONE, GONE):
         spare_streams[pool.device] = stream
     if code or waited:
         moved.row = "copy_async" if code else "stream_synchronize"
