@@ -32,7 +32,7 @@ DIRECTIVES = {
     "wraparound": False,
     "cdivision": True,
     "initializedcheck": False,
-    "embedsignature": True,
+    "embedsignature": False,  # inspect.signature reads the functions themselves
     "freethreading_compatible": False,
     "auto_pickle": False,  # a copy made field by field would own what the original owns
 }

@@ -64,7 +64,7 @@ def _record() -> None:
 
 def _report_leaks() -> None:
     if env.value("ACCELRT_LEAKS"):
-        lazy.later("accelrt.memory.leaks").start()
+        lazy.later("accelrt.memory.live").start()
 
 
 def _processes_of(ordinal: int) -> object:
@@ -80,4 +80,4 @@ lazy.when_opened(_publish)
 lazy.when_opened(_record)
 lazy.when_opened(_report_leaks)  # after it: what is recorded already stays
 importlib.import_module("accelrt.memory.caching").ask_processes(_processes_of)
-importlib.import_module("accelrt.arrays.buffer").provide_sharing(_sharing)
+importlib.import_module("accelrt.arrays.array").provide_sharing(_sharing)

@@ -2,23 +2,22 @@
 from libc.string cimport memcpy
 
 from accelrt.core.slots cimport Slot
-from accelrt.devices.device cimport current_ordinal
-from accelrt.driver.capture_guard cimport captures_open
+from accelrt.devices.device cimport current_ordinal, ordinal_of
+from accelrt.driver.guard cimport captures_open
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport EVENT_BLOCKING_SYNC, EVENT_DEFAULT, EVENT_DISABLE_TIMING
-cimport accelrt.graphs.nogil_graph as graphs
-from accelrt.allocator.device_pools cimport MAX_DEVICES, pool_if_made
+cimport accelrt.graphs.nodes as graphs
+from accelrt.allocator.pool cimport MAX_DEVICES, pool_if_made
 cimport accelrt.allocator.pool as pool
-from accelrt.allocator.private.private_pool cimport thread_number
+from accelrt.allocator.heaps cimport thread_number
 cimport accelrt.allocator.private.routes as routes
-cimport accelrt.allocator.read_stats as readings
-cimport accelrt.allocator.pinned.pool as pinned
+cimport accelrt.allocator.readers as readings
+cimport accelrt.allocator.pinned.cache as pinned
 from accelrt.runtime.init import later
 cimport accelrt.status as status
 from accelrt.streams.event cimport note_record, return_event_handle, take_event_handle
-from accelrt.streams.current cimport current_handle
-from accelrt.streams.stream cimport device_of_stream
-cimport accelrt.streams.stream_pool as stream_pool
+from accelrt.streams.stream cimport current_handle, device_of_stream
+cimport accelrt.streams.stream as stream_pool
 from accelrt.uses.access cimport begin_nogil_use, end_nogil_use, is_awake
 
 
@@ -288,8 +287,8 @@ cdef size_t write_refusal(int device, size_t size, uintptr_t stream, char* out_t
     cdef bytes text
     cdef size_t written
     try:
-        explained = later("accelrt.memory.refusal").explained
-        text = str(explained(device, size, stream, OUT_OF_MEMORY, "", None)).encode()
+        explained = later("accelrt.memory.live").explained
+        text = str(explained(ordinal_of(device), size, stream, OUT_OF_MEMORY, "", None)).encode()
     except Exception:  # the status code has to do
         text = b""
     written = min(<size_t>len(text), room - 1) if room else 0

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 from accelrt import nccl
 from accelrt.arrays.array import Array
-from accelrt.arrays.create import empty, empty_like
+from accelrt.arrays.exchange import empty, empty_like
 from accelrt.devices.device import current_device, device, device_count
 from accelrt.nccl.codes import reduced_as
 from accelrt.nccl.collectives import as_array
 from accelrt.runtime import init
-from accelrt.streams.current import stream as stream_context
+from accelrt.streams.stream import stream as stream_context
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -16,12 +16,10 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from accelrt.arrays.array import Array
-from accelrt.arrays.buffer import Buffer
-from accelrt.arrays.copy import use
-from accelrt.arrays.create import asarray
-from accelrt.arrays.operand import MemoryUse
-from accelrt.core.owners import Descriptor, Owned, open_descriptor
+from accelrt.arrays.array import Array, Buffer
+from accelrt.arrays.copy import MemoryUse, use
+from accelrt.arrays.exchange import asarray
+from accelrt.core.process import Descriptor, Owned, open_descriptor
 from accelrt.devices.device import device
 from accelrt.errors import (
     ArgumentTypeError,
@@ -31,9 +29,9 @@ from accelrt.errors import (
     NotSupportedError,
     UnregisteredFileError,
 )
-from accelrt.graphs.capture import is_current_stream_capturing
+from accelrt.graphs.graph import is_current_stream_capturing
 from accelrt.runtime import init
-from accelrt.streams.current import current_stream
+from accelrt.streams.stream import current_stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -23,8 +23,7 @@ from accelrt.devices.device import mem_get_info
 from accelrt.errors import ArgumentError, ArgumentTypeError, NotSupportedError
 from accelrt.runtime import init
 from accelrt.status import status_error
-from accelrt.streams.current import StreamContext, current_stream
-from accelrt.streams.stream import ExternalStream, Stream
+from accelrt.streams.stream import ExternalStream, Stream, StreamContext, current_stream
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from accelrt import nvml, visible
-from accelrt.core import env_watch, procfs
+from accelrt.core import process, procfs
 from accelrt.devices import discovery
 from accelrt.driver.registry import Rows
 from accelrt.errors import IdentityError, ReadingError
@@ -72,7 +72,7 @@ def table() -> list[Identity]:
     if init.is_initialized():
         rows = opened_rows()
         if found:
-            check(rows, found, lost, *env_watch.at_init())
+            check(rows, found, lost, *process.at_init())
         return joined(rows, found)
     return expected(found, lost, os.environ.get(discovery.VISIBLE), os.environ.get(visible.ORDER))
 

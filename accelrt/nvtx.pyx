@@ -1,4 +1,3 @@
-# cython: embedsignature=False
 """Marks and ranges in the timeline of a profiler (NVIDIA Tools Extension), with torch.cuda.nvtx's names.
 
     accelrt.nvtx.mark("batch read")

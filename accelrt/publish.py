@@ -27,10 +27,10 @@ from pathlib import Path
 from typing import Any
 
 from accelrt.core import files, process
-from accelrt.core.owners import Opener
 from accelrt.core.printable import printable
+from accelrt.core.process import Opener
 from accelrt.devices.device import device_count, get_device_properties, mem_get_info
-from accelrt.memory.statistics import max_memory_reserved, memory_allocated, memory_reserved
+from accelrt.memory.caching import max_memory_reserved, memory_allocated, memory_reserved
 from accelrt.runtime import init
 
 __all__ = ["Pool", "Published", "folder", "published", "start", "stop"]

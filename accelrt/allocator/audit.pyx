@@ -9,10 +9,9 @@ from libc.stdint cimport SIZE_MAX, int64_t
 from libc.string cimport memcpy, memset
 
 from accelrt.allocator.address_table cimport block_in, heap_at
-from accelrt.allocator.backing.free_pages cimport NOWHERE, RANKED, has_pages, serves_others
+from accelrt.allocator.heaps cimport NOWHERE, RANKED, counted, has_pages, serves_others, total_of
 from accelrt.allocator.backing.pages cimport slot_index
 from accelrt.allocator.event_queue cimport Entry, Queue, next_filled
-from accelrt.allocator.exclusive cimport counted, total_of
 from accelrt.allocator.history_types cimport TagFigures
 from accelrt.allocator.inline.block_ops cimport Change, is_quiescent, is_split, joined_size, of_freeing
 from accelrt.allocator.inline.free_list cimport class_of, precedes
@@ -298,7 +297,7 @@ cdef size_t quiescent_pages(const Heap* heap, const Block* node) noexcept nogil:
 
 
 cdef const char* check_ranked(const Heap* heap) noexcept nogil:
-    # The free pages of a ranked heap (backing/free_pages.pxd) are marked, and it has the right sum of their bytes.
+    # The free pages of a ranked heap (heaps.pxd) are marked, and it has the right sum of their bytes.
     cdef size_t total = 0, pages
     cdef int index
     for index in range(CLASSES):

@@ -34,7 +34,7 @@ cdef Queue* queue_of(Queues* queues, int device, uintptr_t stream) noexcept nogi
 cdef Queue* next_filled(const Queues* queues, size_t number) noexcept nogil  # first non-empty one from number on; NULL
 cdef Queue* busy_queue(const Queues* queues) noexcept nogil  # first whose oldest event can be waited for; NULL
 # Records an event behind the stream's work and queues it for the block.  NOT_READY if the stream captures, as of
-# record_behind (driver/capture_guard.pxd).
+# record_behind (driver/guard.pxd).
 cdef int enqueue(Table* table, Queues* queues, Entry** spare, int device, uintptr_t stream, void* block) noexcept nogil
 cdef void push(Queues* queues, Queue* queue, Entry* entry, void* block) noexcept nogil  # at the end, as the newest
 cdef void put_back(Queues* queues, Queue* queue, Entry* entry) noexcept nogil  # at the start, as the oldest

@@ -5,7 +5,7 @@ Every function needs the lock of the queues' owner: a pool's exclusive section, 
 from libc.stdlib cimport calloc, free, realloc
 
 from accelrt.core.handle_map cimport map_find, map_insert, map_remove, map_reserve
-from accelrt.driver.capture_guard cimport (
+from accelrt.driver.guard cimport (
     DONE, FAILED, GONE, as_refusal, is_captured_event, is_device_lost, meaning_of, record_behind,
 )
 from accelrt.driver.table cimport EVENT_DISABLE_TIMING

@@ -1,9 +1,35 @@
-# The miss: what an allocation does when its heap has no block that fits.  allocator/DESIGN.md lists the steps.
-from libc.stdint cimport uintptr_t
+# Blocks that were freed while another stream may still use them.  All in the exclusive section.
+from libc.stdint cimport uint64_t, uintptr_t
 
 from accelrt.allocator.private.private_types cimport PrivatePool
-from accelrt.allocator.types cimport Heap, Pool
+from accelrt.allocator.types cimport Block, Heap, Offer, Pool
 
+cdef void defer(Pool* pool, Block* block) noexcept nogil  # makes it PENDING; record_events records its events
+cdef int record_events(Pool* pool) noexcept nogil  # of deferred blocks, except on streams that capture
+cdef void record_all_events(Pool* pool) noexcept nogil  # of each that can have them; others, after a failure too, stay
+# Uses of all blocks by a stream that goes: they are its heir's, or of none where that is 0 (forget_stream of pool.pxd).
+cdef void hand_on_uses(Pool* pool, int device, uintptr_t stream, uintptr_t heir) noexcept nogil
+cdef int poll(Pool* pool) noexcept nogil  # frees blocks whose events are complete; never waits
+cdef int wait_all(Pool* pool) noexcept nogil  # frees what is pending now; waits outside the exclusive section
+cdef int await_event(Pool* pool, void* entry) noexcept nogil  # an UnlockedCall (heaps.pxd): waits for an Entry's event
+
+# Offers: blocks that are free as of an event of the caller's.  record numbers one recording of that event: streams that
+# wait for this recording may claim the block at once.
+cdef extern from *:
+    """
+    #define load_offers(place) __atomic_load_n(place, __ATOMIC_RELAXED)
+    #define store_offers(place, offer) __atomic_store_n(place, offer, __ATOMIC_RELAXED)
+    """
+    # Of the pool's list.  Outside the exclusive section a load only says whether there are offers.
+    Offer* load_offers(Offer** place) noexcept nogil
+    void store_offers(Offer** place, Offer* offer) noexcept nogil
+
+cdef int offer(Pool* pool, Block* block, uintptr_t event, uint64_t record) noexcept nogil  # a LIVE block; it is PENDING then
+cdef int note_wait(Pool* pool, uintptr_t stream, uint64_t record) noexcept nogil  # the stream waits for that recording
+cdef Block* claim(Pool* pool, const Heap* heap, size_t size) noexcept nogil  # a block that its stream may have; NULL: none
+
+
+# The miss: what an allocation does when its heap has no block that fits.  allocator/DESIGN.md lists the steps.
 cdef struct Request:
     size_t requested   # bytes
     size_t size        # bytes, rounded up

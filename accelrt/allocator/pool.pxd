@@ -1,12 +1,106 @@
+# Each device's pool: it is made at its first use, with the settings that are wanted then.  Devices are valid ordinals.
+# Callers hold none of the pool's locks and, unless a comment says otherwise, not the GIL.
+from libc.stdint cimport uint64_t, uintptr_t
+
+from accelrt.allocator.history_types cimport HistorySettings
+from accelrt.allocator.pool_settings cimport PoolSettings
+from accelrt.allocator.types cimport Pool
+
+cdef enum:
+    MAX_DEVICES = 64
+
+cdef extern from *:
+    """
+    #define load_pool(place) __atomic_load_n(place, __ATOMIC_ACQUIRE)
+    """
+    Pool* load_pool(Pool** place) noexcept nogil
+
+# What the fast path looks at: the pool, a stand-in while it is watched (pool.pyx), or one that is not made.  Written by
+# pool.pyx alone.
+cdef Pool* pools[MAX_DEVICES]
+
+cdef int make_pool(int device, Pool** out_pool) noexcept nogil  # where pool_of finds none; a device that does not exist too
+
+
+cdef inline Pool* listed_pool(int device) noexcept nogil:
+    # Never NULL.  Any thread, without a lock, as the next.
+    return load_pool(&pools[device])
+
+
+cdef inline Pool* pool_if_made(int device) noexcept nogil:
+    # NULL before the device's first allocation.
+    return listed_pool(device).whole
+
+
+cdef inline int pool_of(int device, Pool** out_pool) noexcept nogil:
+    # Makes it if it does not exist.
+    cdef Pool* pool = pool_if_made(device)
+    if pool == NULL:
+        return make_pool(device, out_pool)
+    out_pool[0] = pool
+    return 0
+
+
+cdef void want_settings(const PoolSettings* settings) noexcept nogil  # for pools that are made from now on
+cdef void want_level(int level) noexcept nogil  # likewise, the level of audits: 0 none, 1 counters, 2 everything
+cdef void replace_settings(Pool* pool, const PoolSettings* settings) noexcept nogil  # in the exclusive section
+# Of all pools, those that are made later too.  NO_HOST_MEMORY: some have it, some don't.  Callers take turns.
+cdef int set_history(const HistorySettings* settings) noexcept nogil
+# For callers that come without the GIL from Python, under no lock: whether operations of this level keep their stack
+# (history_types.pxd); and, with the GIL, takes the one of the operation that is about to begin.
+cdef bint wants_stack(int level) noexcept nogil
+cdef void take_stack_of(int device, int level) noexcept nogil
+cdef int wanted_context() noexcept nogil  # which operations of pools that are yet to be made keep their stack
+
+
+# Memory between processes: what others have to map to have a live block's bytes, and which streams use what this process has
+# mapped of theirs.
+# --- this process's memory: called with no lock held and without the GIL ---
+
+cdef struct ExportedPage:
+    uint64_t serial   # identifies the page while it lives
+    uintptr_t handle  # valid while the block lives
+    size_t size
+
+cdef struct Exported:
+    uintptr_t base     # where the first page, or the plain segment, begins
+    size_t size        # bytes from there on
+    uint64_t serial    # of a plain segment
+    size_t count       # pages; 0: a plain segment
+    size_t refused     # pages that were made for this process alone; if not 0, nothing was exported
+    ExportedPage* pages  # the caller frees them
+    bint is_private    # of a private pool
+
+cdef void share_new_pages() noexcept nogil  # pages that are made from now on may be exported, if the device can do that
+cdef bint are_pages_shared() noexcept nogil
+# NOT_ALLOCATED, NOT_SUPPORTED for memory of a backend that is not accelrt's own, SLEEPING, NO_HOST_MEMORY.  A pool does not
+# sleep while pages of it are exported.
+cdef int begin_export(int device, uintptr_t address, Exported* out_exported) noexcept nogil
+cdef void end_export(int device, uintptr_t address) noexcept nogil  # once for each begin_export, before the block is freed
+# A descriptor of a page, between the two: the allocator's, which keeps it while the page lives, or the caller's to close.
+cdef int export_page(uintptr_t handle, int* out_file, bint* out_kept) noexcept nogil
+
+# --- other processes' memory, which no pool has: any thread, under no lock or any lock but this module's own ---
+
+cdef struct StreamUse:
+    int device
+    uintptr_t stream
+    StreamUse* next
+
+cdef int add_imported(uintptr_t address, size_t size) noexcept nogil  # 0 or NO_HOST_MEMORY
+cdef void drop_imported(uintptr_t address) noexcept nogil
+cdef int use_imported(uintptr_t address, int device, uintptr_t stream) noexcept nogil  # NOT_ALLOCATED: it is none of these
+# The recorded uses, which the caller frees one by one; 0 or NO_HOST_MEMORY, with some of them.
+cdef int copy_uses(uintptr_t address, StreamUse** out_uses) noexcept nogil
+
+
 # One device's caching allocator: the entry points.  A device is a valid ordinal; its pool is made at the first use.
 # Addresses are those that allocate returned; 0 stands for no memory.  Callers hold none of the pool's locks and, unless a
 # comment says otherwise, not the GIL: a thread that holds a lock may be waiting for Python.
-from libc.stdint cimport uint64_t, uintptr_t
-
 # Allocates, and frees, by the fast path if it can; else in the exclusive section, and a miss under the growth lock too.
 # Size 0 gives address 0, and freeing address 0 does nothing.
 cdef int allocate(int device, size_t size, uintptr_t stream, uintptr_t* out_address) noexcept nogil
-# For callers that can raise: on the main thread, a wait for memory in use ends with INTERRUPTED (driver/waiting.pxd) if
+# For callers that can raise: on the main thread, a wait for memory in use ends with INTERRUPTED (driver/guard.pxd) if
 # the handler of a signal raised an exception.
 cdef int allocate_interruptibly(int device, size_t size, uintptr_t stream, uintptr_t* out_address) noexcept nogil
 cdef int release(int device, uintptr_t address) noexcept nogil

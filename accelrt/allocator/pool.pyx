@@ -1,48 +1,521 @@
-"""One device's caching allocator: the entry points.
+"""The devices' pools: allocations and frees, and memory that other processes have."""
+from libc.stdint cimport SIZE_MAX
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy, memset
 
-Three kinds of locks, always taken in this order: growth, held by the one thread that takes memory from the device or
-releases it; lock, for bookkeeping; the locks of the heaps.  The fast path takes its heap's lock alone, routes and private
-pools take lock, everything else takes lock and the heaps' locks (exclusive.pxd).  None but growth is held in calls
-of the driver that wait or may take long (queries and records of events are made inside), and none while a thread takes
-the GIL.
-"""
-from accelrt.core.locks cimport (
-    pthread_mutex_lock, pthread_mutex_trylock, pthread_mutex_unlock, spin_lock, spin_try, spin_unlock,
-)
-from accelrt.driver.waiting cimport is_main_thread
 from accelrt.allocator.address_table cimport block_at, block_in, heap_at
-from accelrt.allocator.audit cimport audit_pool, audit_between
-from accelrt.allocator.backing.stitching cimport free_block
-from accelrt.allocator.device_pools cimport MAX_DEVICES, listed_pool, pool_if_made, pool_of, wanted_context
+from accelrt.allocator.audit cimport audit_between, audit_pool
+from accelrt.allocator.backing.pages cimport (
+    join_peers, keep_file, kept_file, make_pages_shareable, pages_are_shareable, slot_index,
+)
+from accelrt.allocator.backing.stitching cimport free_block, reset_budget
 from accelrt.allocator.event_queue cimport destroy_entries
 from accelrt.allocator.event_ring cimport (
-    Freed, describe, drop_stack, record_allocation, record_free, take_first_stack, take_stack,
+    describe, drop_stack, ensure_history, Freed, new_ring, record_allocation, record_free, replace_ring,
+    take_first_stack, take_stack,
 )
-from accelrt.allocator.exclusive cimport (
-    count_freed, count_splits, hand_over, lock_all, lock_to_read, try_lock_to_read, unlock_after_read, unlock_all,
-)
-from accelrt.allocator.history_types cimport CONTEXT_ALL, CONTEXT_STATE
-from accelrt.allocator.inline.fast_path cimport allocate_cached, free_cached, put, take
-from accelrt.allocator.interprocess cimport use_imported
-from accelrt.allocator.metadata cimport (
-    PER_THREAD, add_use, has_use, heap_of, heap_stream, lookup_heap, new_use, recycle_use,
-)
-from accelrt.allocator.miss cimport Request, retry, find, release_own, release_with
-from accelrt.allocator.pending cimport (
-    claim, defer, hand_on_uses, load_offers, note_wait, offer, poll, record_all_events, record_events, wait_all,
-)
-from accelrt.allocator.pool_settings cimport load_flag, load_routed, rounded
-from accelrt.allocator.private.private_pool cimport entered_pool, find_private, is_routed, note_peaks, pool_for
-from accelrt.allocator.private.private_types cimport PrivatePool
-from accelrt.allocator.sizes cimport LARGE, ROUND_LIMIT, SMALL, SMALL_LIMIT, UNIT, kind_of, round_up
-from accelrt.allocator.types cimport CACHED, LIVE, Block, Heap, Pool, Use
 from accelrt.allocator.external.external_pool cimport (
-    external_allocate, external_empty, external_forget_stream, external_holds, external_release, external_set_limit,
-    external_use_on,
+    external_allocate, external_attach, external_empty, external_forget_stream, external_holds, external_release,
+    external_set_limit, external_use_on,
 )
+from accelrt.allocator.heaps cimport (
+    PER_THREAD, add_use, count_freed, count_splits, entered_pool, find_private, gone, hand_over, has_use, heap_of,
+    heap_stream, is_routed, lock_all, lock_to_read, lookup_heap, new_use, note_peaks, pool_for, recycle_use,
+    try_lock_to_read, unlock_after_read, unlock_all,
+)
+from accelrt.allocator.history_types cimport CONTEXT_ALL, CONTEXT_STATE, Event
+from accelrt.allocator.inline.fast_path cimport allocate_cached, free_cached, put, take
+from accelrt.allocator.miss cimport (
+    claim, defer, find, hand_on_uses, load_offers, note_wait, offer, poll, record_all_events, record_events,
+    release_own, release_with, Request, retry, wait_all,
+)
+from accelrt.allocator.pool_settings cimport limit_of_fraction, load_flag, load_routed, rounded, store_flag, store_steps
+from accelrt.allocator.private.private_types cimport PrivatePool
+from accelrt.allocator.sizes cimport GRANULE, LARGE, ROUND_LIMIT, SMALL, SMALL_LIMIT, UNIT, kind_of, round_up
+from accelrt.allocator.types cimport CACHED, HEAP_SLOTS, LIVE, MAX_PROBES, PLAIN, Block, Heap, Page, Pool, Segment, Use
+from accelrt.core.locks cimport (
+    pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_trylock, pthread_mutex_unlock, spin_lock,
+    spin_try, spin_unlock,
+)
+from accelrt.core.process cimport FORK_POOLS, at_fork
+from accelrt.driver.guard cimport is_main_thread
+cimport accelrt.driver.registry as registry
 from accelrt.status cimport (
-    BROKEN, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, NO_HOST_MEMORY, OUT_OF_MEMORY, SLEEPING,
+    BROKEN, INVALID_DEVICE, NO_DEVICE, NO_HOST_MEMORY, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY,
+    SLEEPING,
 )
+
+
+# --- device pools -----------------------------------------------------------------------------------------------------
+# Each device's pool: its making, the settings that are wanted of pools, and what is recorded in them.
+#
+# A pool is made at the first use of its device, and never freed.  The lock making is held meanwhile, under which other
+# pools' growth locks are taken (backing/pages.pyx, join_peers).
+
+cdef extern from *:
+    """
+    #define store_pool(place, pool) __atomic_store_n(place, pool, __ATOMIC_RELEASE)
+    #define load_context(place) __atomic_load_n(place, __ATOMIC_RELAXED)
+    #define store_context(place, context) __atomic_store_n(place, context, __ATOMIC_RELAXED)
+    """
+    void store_pool(Pool** place, Pool* pool) noexcept nogil
+    int load_context(const int* place) noexcept nogil
+    void store_context(int* place, int context) noexcept nogil
+
+cdef Pool unmade              # in `pools` for each pool that is not made: it has no heaps
+cdef Heap nowhere             # in the heap table for each heap that is not made: never fast, and no stream has its handle
+cdef PoolSettings wanted      # of pools that are made from now on; under making
+cdef int wanted_level         # likewise, the level of audits
+cdef HistorySettings wanted_history  # of all pools; under making
+cdef pthread_mutex_t making   # held while a pool is made; other pools' growth locks are taken under it
+
+
+cdef int make_pool(int device, Pool** out_pool) noexcept nogil:
+    # Makes a device's pool if the device exists.  Takes the lock making.
+    cdef int count
+    cdef int code = registry.active().device_count(&count)  # the first use initialises here, without a lock
+    if code:
+        return code
+    if device >= count:
+        return INVALID_DEVICE if count else NO_DEVICE
+    pthread_mutex_lock(&making)
+    if pools[device] == &unmade:
+        code = make(device)
+    out_pool[0] = pools[device].whole
+    pthread_mutex_unlock(&making)
+    return code
+
+
+cdef void want_settings(const PoolSettings* settings) noexcept nogil:
+    global wanted
+    pthread_mutex_lock(&making)
+    wanted = settings[0]
+    pthread_mutex_unlock(&making)
+
+
+cdef void want_level(int level) noexcept nogil:
+    global wanted_level
+    pthread_mutex_lock(&making)
+    wanted_level = level
+    pthread_mutex_unlock(&making)
+
+
+cdef void replace_settings(Pool* pool, const PoolSettings* settings) noexcept nogil:
+    # In the exclusive section.  What stands before virtual_memory changes; what the fast path reads without a lock is
+    # stored atomically, or stays.
+    cdef size_t changing = <const char*>&settings.virtual_memory - <const char*>settings
+    cdef bint stitches = settings.stitching and pool.settings.virtual_memory
+    cdef int power
+    memcpy(&pool.settings, settings, changing)
+    pool.settings.stitching = stitches
+    for power in range(64):
+        store_steps(&pool.settings.divisions[power], settings.divisions[power])
+    store_flag(&pool.settings.rounds, settings.rounds)
+
+
+cdef Pool* new_pool(int device) noexcept nogil:
+    # A pool without heaps; NULL: no host memory.
+    cdef Pool* pool = <Pool*>calloc(1, sizeof(Pool))
+    cdef int index
+    if pool == NULL:
+        return NULL
+    pool.device = device
+    for index in range(HEAP_SLOTS + MAX_PROBES):
+        pool.heap_table[0][index] = pool.heap_table[1][index] = &nowhere
+    return pool
+
+
+cdef void take_settings(Pool* pool) noexcept nogil:
+    # Gives a pool that is made the wanted settings.  A device without virtual memory has plain segments, whatever is
+    # wanted.  Under the lock making.
+    cdef size_t granule = 0, total = 0
+    pool.settings = wanted
+    pool.granule = GRANULE
+    pool.limit = SIZE_MAX
+    reset_budget(pool)
+    if wanted.fraction < 1 and pool.table.device_memory(pool.device, &total) == 0:
+        pool.limit = limit_of_fraction(wanted.fraction, total)
+    if not wanted.virtual_memory:
+        return
+    if pool.table.granularity(pool.device, &granule) or granule == 0:
+        pool.settings.virtual_memory = pool.settings.stitching = False
+    elif granule > GRANULE:
+        pool.granule = granule
+
+
+cdef int make(int device) noexcept nogil:
+    # Makes a pool with the wanted settings, and its stand-in if need be, and publishes it.  Under the lock making.
+    cdef Pool* pool = new_pool(device)
+    cdef int code
+    if pool == NULL:
+        return NO_HOST_MEMORY
+    pool.whole = pool
+    pool.debug = wanted_level
+    pool.table = registry.active()
+    code = external_attach(device, registry.active(), wanted_level, &pool.external)
+    if code == 0 and pool.external == NULL:
+        code = ensure_recording(pool, &wanted_history)
+    elif code == 0 and pool.debug:
+        code = ensure_stand_in(pool)
+    if code == 0:
+        pthread_mutex_init(&pool.lock, NULL)
+        pthread_mutex_init(&pool.growth, NULL)
+        take_settings(pool)
+    if code == 0 and pool.external == NULL:
+        start_recording(pool, &wanted_history)
+        code = join_peers(pool)
+    if code:
+        free(pool.stand_in)
+        free(pool)
+        return code
+    store_pool(&pools[device], pool if pool.stand_in == NULL else pool.stand_in)
+    return 0
+
+
+# --- what is recorded ----------------------------------------------------------------------------------------
+
+cdef int ensure_stand_in(Pool* pool) noexcept nogil:
+    if pool.stand_in == NULL:
+        pool.stand_in = new_pool(pool.device)
+        if pool.stand_in == NULL:
+            return NO_HOST_MEMORY
+        pool.stand_in.whole = pool
+    return 0
+
+
+cdef inline bint is_watched(const Pool* pool, const HistorySettings* settings) noexcept nogil:
+    return pool.debug != 0 or settings.records or settings.context or settings.tags
+
+
+cdef int ensure_recording(Pool* pool, const HistorySettings* settings) noexcept nogil:
+    # What may fail.  Of a pool that others use, without locks: only the thread whose turn it is (set_history) changes this.
+    cdef Event* ring
+    cdef int code = 0
+    if is_watched(pool, settings):
+        code = ensure_stand_in(pool)
+    if code == 0 and (settings.records or settings.context or settings.tags):
+        code = ensure_history(pool)
+    if code == 0 and settings.records and pool.history.capacity != settings.capacity:
+        ring = new_ring(settings.capacity)
+        if ring == NULL:
+            return NO_HOST_MEMORY
+        free(replace_ring(pool.history, ring, settings.capacity))
+    return code
+
+
+cdef void start_recording(Pool* pool, const HistorySettings* settings) noexcept nogil:
+    # Of a pool that others use, in the exclusive section: so no hit is under way, and no block is in a last-freed cache.
+    if pool.history != NULL:
+        pool.history.records = settings.records
+        pool.history.skipped = settings.skipped
+        store_context(&pool.history.context, settings.context)
+
+
+cdef int wanted_context() noexcept nogil:
+    return load_context(&wanted_history.context)
+
+
+cdef bint wants_stack(int level) noexcept nogil:
+    return wanted_context() >= level
+
+
+cdef void take_stack_of(int device, int level) noexcept nogil:
+    cdef const Pool* pool = pool_if_made(device)
+    if pool != NULL:
+        take_stack(pool, level, NULL)
+    else:
+        take_first_stack(wanted_context())
+
+
+cdef int set_history(const HistorySettings* settings) noexcept nogil:
+    cdef Pool* pool
+    cdef int device, code
+    pthread_mutex_lock(&making)
+    wanted_history.records = settings.records
+    store_context(&wanted_history.context, settings.context)
+    wanted_history.capacity = settings.capacity
+    wanted_history.skipped = settings.skipped
+    wanted_history.tags = settings.tags
+    pthread_mutex_unlock(&making)
+    for device in range(MAX_DEVICES):
+        pool = pool_if_made(device)
+        if pool == NULL or pool.external != NULL:
+            continue
+        code = ensure_recording(pool, settings)
+        if code:
+            return code
+        lock_all(pool)
+        start_recording(pool, settings)
+        store_pool(&pools[device], pool.stand_in if is_watched(pool, settings) else pool)
+        unlock_all(pool, NULL)
+    return 0
+
+
+cdef void renew_pools() noexcept nogil:
+    # At import, and in a forked child, which cannot use the parent's pools and locks that threads of the parent held.
+    cdef int device
+    pthread_mutex_init(&making, NULL)
+    for device in range(MAX_DEVICES):
+        store_pool(&pools[device], &unmade)
+
+
+cdef void prepare_pools() noexcept nogil:
+    # At import.
+    cdef int index
+    nowhere.stream = gone()
+    for index in range(HEAP_SLOTS + MAX_PROBES):
+        unmade.heap_table[0][index] = unmade.heap_table[1][index] = &nowhere
+    renew_pools()
+
+
+prepare_pools()
+
+
+# --- interprocess -----------------------------------------------------------------------------------------------------
+# Memory between processes.
+#
+# Of this process's, which pages a live block is made of, and how often each of them is exported.  Of other processes', which
+# this one has mapped, the streams that were recorded as using it, until it is given back.
+
+cdef struct Imported:
+    uintptr_t address
+    size_t size
+    StreamUse* uses
+    Imported* next
+
+cdef int lock = 0
+cdef Imported* imported = NULL  # the latest first; under the lock
+
+
+# --- this process's memory -------------------------------------------------------------------------------------
+
+cdef void share_new_pages() noexcept nogil:
+    make_pages_shareable()
+
+
+cdef bint are_pages_shared() noexcept nogil:
+    return pages_are_shareable()
+
+
+cdef Block* live_block(const Pool* pool, uintptr_t address) noexcept nogil:
+    cdef Block* block = block_at(pool, address)
+    return block if block != NULL and block.state == LIVE else NULL
+
+
+cdef size_t first_slot(const Block* block) noexcept nogil:
+    return slot_index(block.segment, block.address + 1) - 1
+
+
+cdef size_t end_slot(const Block* block) noexcept nogil:
+    return slot_index(block.segment, block.address + block.size)
+
+
+cdef int list_pages(const Block* block, Exported* made) noexcept nogil:
+    # In the exclusive section.
+    cdef const Segment* segment = block.segment
+    cdef size_t first = first_slot(block), end = end_slot(block), index
+    cdef Page* page
+    made.pages = <ExportedPage*>calloc(end - first, sizeof(ExportedPage))
+    if made.pages == NULL:
+        return NO_HOST_MEMORY
+    made.count = end - first
+    made.base = segment.slots[first].address
+    made.size = segment.slots[end - 1].address + segment.slots[end - 1].size - made.base
+    for index in range(first, end):
+        page = segment.slots[index].page
+        made.pages[index - first].serial = page.serial
+        made.pages[index - first].handle = page.handle
+        made.pages[index - first].size = page.size
+        made.refused += not page.shareable
+    return 0
+
+
+cdef void count_exports(const Block* block, int change) noexcept nogil:
+    # In the exclusive section.
+    cdef size_t index
+    for index in range(first_slot(block), end_slot(block)):
+        block.segment.slots[index].page.exports += change
+
+
+cdef int export_block(const Block* block, Exported* made) noexcept nogil:
+    # In the exclusive section.
+    cdef int code
+    made.is_private = block.heap.owner != NULL
+    if block.heap.owner != NULL and block.heap.owner.suspension != NULL:
+        return SLEEPING
+    if block.segment.shape == PLAIN:
+        made.base = block.segment.address
+        made.size = block.segment.size
+        made.serial = block.segment.serial
+        return 0
+    code = list_pages(block, made)
+    if code == 0 and made.refused == 0:
+        count_exports(block, 1)
+    return code
+
+
+cdef int begin_export(int device, uintptr_t address, Exported* out_exported) noexcept nogil:
+    cdef Pool* pool = pool_if_made(device)
+    cdef const Block* block
+    cdef int code
+    memset(out_exported, 0, sizeof(Exported))
+    if pool == NULL:
+        return NOT_ALLOCATED
+    if pool.external != NULL:
+        return NOT_SUPPORTED
+    lock_all(pool)
+    block = live_block(pool, address)
+    code = export_block(block, out_exported) if block != NULL else NOT_ALLOCATED
+    unlock_all(pool, NULL)
+    if code or out_exported.refused:
+        free(out_exported.pages)
+        out_exported.pages = NULL
+    return code
+
+
+cdef void end_export(int device, uintptr_t address) noexcept nogil:
+    cdef Pool* pool = pool_if_made(device)
+    cdef const Block* block
+    if pool == NULL or pool.external != NULL:
+        return
+    lock_all(pool)
+    block = live_block(pool, address)
+    if block != NULL and block.segment.shape != PLAIN:
+        count_exports(block, -1)
+    unlock_all(pool, NULL)
+
+
+cdef int export_page(uintptr_t handle, int* out_file, bint* out_kept) noexcept nogil:
+    cdef int code = 0
+    out_file[0] = kept_file(handle)
+    out_kept[0] = True
+    if out_file[0] < 0:
+        code = registry.active().physical_export(handle, out_file)
+        out_kept[0] = code == 0 and keep_file(handle, out_file[0])
+    return code
+
+
+# --- other processes' memory -----------------------------------------------------------------------------------
+
+cdef void forget_imported() noexcept nogil:
+    # In a forked child, which may not use the device: a thread of the parent's may have held the lock.
+    global lock, imported
+    lock = 0
+    imported = NULL
+
+
+cdef Imported* around(uintptr_t address) noexcept nogil:
+    cdef Imported* found = imported
+    while found != NULL and address - found.address >= found.size:
+        found = found.next
+    return found
+
+
+cdef int add_imported(uintptr_t address, size_t size) noexcept nogil:
+    global imported
+    cdef Imported* made = <Imported*>calloc(1, sizeof(Imported))
+    if made == NULL:
+        return NO_HOST_MEMORY
+    made.address = address
+    made.size = size
+    spin_lock(&lock)
+    made.next = imported
+    imported = made
+    spin_unlock(&lock)
+    return 0
+
+
+cdef void free_uses(StreamUse* uses) noexcept nogil:
+    cdef StreamUse* next_use
+    while uses != NULL:
+        next_use = uses.next
+        free(uses)
+        uses = next_use
+
+
+cdef void drop_imported(uintptr_t address) noexcept nogil:
+    cdef Imported** link
+    cdef Imported* found
+    spin_lock(&lock)
+    link = &imported
+    while link[0] != NULL and link[0].address != address:
+        link = &link[0].next
+    found = link[0]
+    if found != NULL:
+        link[0] = found.next
+    spin_unlock(&lock)
+    if found != NULL:
+        free_uses(found.uses)
+        free(found)
+
+
+cdef int use_imported(uintptr_t address, int device, uintptr_t stream) noexcept nogil:
+    cdef StreamUse* made = NULL
+    cdef StreamUse* use
+    cdef Imported* found
+    cdef int code = NOT_ALLOCATED
+    if imported == NULL:
+        return code
+    made = <StreamUse*>calloc(1, sizeof(StreamUse))
+    if made == NULL:
+        return NO_HOST_MEMORY
+    made.device = device
+    made.stream = stream
+    spin_lock(&lock)
+    found = around(address)
+    if found != NULL:
+        code = 0
+        use = found.uses
+        while use != NULL and (use.stream != stream or use.device != device):
+            use = use.next
+        if use == NULL:
+            made.next = found.uses
+            found.uses = made
+            made = NULL
+    spin_unlock(&lock)
+    free(made)
+    return code
+
+
+cdef int copy_uses(uintptr_t address, StreamUse** out_uses) noexcept nogil:
+    cdef Imported* found
+    cdef const StreamUse* use
+    cdef StreamUse* made
+    cdef int code = 0
+    out_uses[0] = NULL
+    spin_lock(&lock)
+    found = around(address)
+    use = found.uses if found != NULL else NULL
+    while use != NULL and code == 0:
+        made = <StreamUse*>calloc(1, sizeof(StreamUse))
+        if made == NULL:
+            code = NO_HOST_MEMORY
+        else:
+            made.device = use.device
+            made.stream = use.stream
+            made.next = out_uses[0]
+            out_uses[0] = made
+        use = use.next
+    spin_unlock(&lock)
+    return code
+
+
+cdef void forget_in_child() noexcept nogil:
+    renew_pools()
+    forget_imported()
+
+
+at_fork("allocator.pool", FORK_POOLS, NULL, NULL, &forget_in_child)
+
+
+# --- pool -------------------------------------------------------------------------------------------------------------
+# One device's caching allocator: the entry points.
+#
+# Three kinds of locks, always taken in this order: growth, held by the one thread that takes memory from the device or
+# releases it; lock, for bookkeeping; the locks of the heaps.  The fast path takes its heap's lock alone, routes and private
+# pools take lock, everything else takes lock and the heaps' locks (heaps.pxd).  None but growth is held in calls
+# of the driver that wait or may take long (queries and records of events are made inside), and none while a thread takes
+# the GIL.
 
 # hit_slow and give_back_slow, called through pointers: so the compiler keeps them out of the fast path's stack frame.
 cdef int (*leave_hit)(Pool*, size_t, uintptr_t, uintptr_t*, bint) noexcept nogil
@@ -118,7 +591,7 @@ cdef int give_back(Pool* pool, uintptr_t address, bint wait) noexcept nogil:
 
 
 # While a pool is audited (ACCELRT_DEBUG 1 and 2), has its history recorded or tags in use, a stand-in takes its place in
-# `pools` (device_pools.pxd).  That has no heaps and no blocks, so every call gets here, takes the fast path on the pool
+# `pools` (pool.pxd).  That has no heaps and no blocks, so every call gets here, takes the fast path on the pool
 # itself, is noted and audited.  Without one of the three the fast path checks nothing for them.
 
 cdef int hit_slow(
@@ -575,11 +1048,11 @@ cdef bint knows_stream(int device, uintptr_t stream) noexcept nogil:
     return heap != NULL and heap.trusted
 
 
-cdef void prepare_module() noexcept nogil:
+cdef void prepare_exits() noexcept nogil:
     # At import.
     global leave_hit, leave_give_back
     leave_hit = hit_slow
     leave_give_back = give_back_slow
 
 
-prepare_module()
+prepare_exits()

@@ -3,7 +3,7 @@
 # history_types.pxd.
 #
 # A heap's lock guards the heap's fields and its blocks, the pool's mutex (Pool.lock) everything else, unless a comment
-# says otherwise.  A thread in the exclusive section (exclusive.pxd) may read and write all of them.  audit.pyx checks
+# says otherwise.  A thread in the exclusive section (heaps.pxd) may read and write all of them.  audit.pyx checks
 # the identities of DESIGN.md.
 from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
 
@@ -78,7 +78,7 @@ cdef struct Page:
     Slot* primary    # its slot in an expandable segment
     Slot* slots      # all slots that it is mapped in
     bint shareable   # other processes can map it
-    uint32_t exports  # how often it is exported now (interprocess.pyx)
+    uint32_t exports  # how often it is exported now (pool.pyx)
     bint suspended   # its memory was given back, and it is mapped nowhere, until its pool is resumed
     Block* cover     # the covering block: at or before resident, in its segment's list; valid while mark is current
     uint64_t mark    # the search that last found it wholly free
@@ -162,7 +162,7 @@ cdef struct Heap:
     bint stale                    # update_headroom has to follow: a limit changed, or what is pending
     int64_t seen                  # headroom of BLOCKS, both kinds, when the exclusive section was last left
     uint32_t rounds_idle          # entries of the exclusive section in a row without a hit in between
-    int filed                     # while asleep: which of the pool's collections has it (free_pages.pxd)
+    int filed                     # while asleep: which of the pool's collections has it (heaps.pxd)
     Heap* filed_after             # next in that list, or a child in that tree
     size_t gaps                   # slots of its expandable segments whose pages were released
     bint keeps_pages              # pages of other heaps are free in its stitched segments until its stream's work is done
@@ -233,7 +233,7 @@ cdef struct Pool:
     Heap* heaps
     Heap* last_heap
     int heap_count
-    AddressMap heap_index            # by heap_key (metadata.pyx); heaps of one key are chained
+    AddressMap heap_index            # by heap_key (heaps.pyx); heaps of one key are chained
     char* heap_slab                  # records of heaps that were allocated together
     int unused_heaps                 # how many of them are left
     Heap* spare_heaps                # heaps of private pools that are gone, chained by sibling

@@ -1,10 +1,86 @@
-# Arrays: memory with a shape, a type and strides.
+# Shapes and strides as plain numbers: an Array's extents are ndim lengths, then ndim strides in bytes.  Nothing here
+# looks at memory, takes a lock or needs the GIL, but for the functions that raise.
+from cpython.buffer cimport Py_buffer
 from libc.stdint cimport uintptr_t
 
 from accelrt.arrays.dlpack_abi cimport DLPackExchangeAPI
 from accelrt.streams.stream cimport Stream
 from accelrt.uses.access cimport Export
 
+cdef enum:
+    MAX_NDIM = 64  # NumPy's limit
+
+ctypedef Py_ssize_t[2 * MAX_NDIM] Extents
+
+# Lengths and strides of the result in the order of NumPy's reshape without a copy; False where only a copy can do it.
+cdef bint reshaped(Py_ssize_t ndim, const Py_ssize_t* extents, Py_ssize_t new_ndim, Py_ssize_t* new_extents) noexcept nogil
+# Reads a shape, an int or a sequence of ints, of 0 or more each; answers ndim.
+cdef Py_ssize_t read_shape(object shape, Py_ssize_t* lengths) except -1
+# Reads a shape of which one length may be -1, for `size` elements.
+cdef Py_ssize_t read_new_shape(object shape, Py_ssize_t size, Py_ssize_t* lengths) except -1
+# Reads strides in bytes, of any sign.
+cdef int read_strides(object strides, Py_ssize_t ndim, Py_ssize_t* out_strides) except -1
+# The number of elements; OverflowError's place is a ValueError where their bytes pass what an address can reach.
+cdef Py_ssize_t count_elements(Py_ssize_t ndim, const Py_ssize_t* lengths, Py_ssize_t itemsize) except -1
+# The bytes from the first element's address to the lowest and past the highest that some element has: low <= 0 <= high.
+cdef int find_bounds(Py_ssize_t ndim, const Py_ssize_t* extents, Py_ssize_t itemsize, Py_ssize_t* out_low,
+                     Py_ssize_t* out_high) except -1
+
+
+cdef inline void set_contiguous(Py_ssize_t ndim, Py_ssize_t* extents, Py_ssize_t itemsize) noexcept nogil:
+    # The strides of C order, for the lengths given.
+    cdef Py_ssize_t axis, step = itemsize
+    for axis in range(ndim - 1, -1, -1):
+        extents[ndim + axis] = step
+        step *= max(extents[axis], 1)
+
+
+cdef inline bint is_c_contiguous(Py_ssize_t ndim, const Py_ssize_t* extents, Py_ssize_t itemsize) noexcept nogil:
+    # Whether the elements lie one behind the other in C order.  The stride of an axis of one element does not matter.
+    cdef Py_ssize_t axis, step = itemsize
+    cdef bint dense = True
+    for axis in range(ndim - 1, -1, -1):
+        if extents[axis] == 0:
+            return True
+        if extents[axis] != 1:
+            dense = dense and extents[ndim + axis] == step
+            step *= extents[axis]
+    return dense
+
+
+# Owners of memory: Buffer on a device, PinnedBuffer on the host, page-locked; and the user's own memory, page-locked for
+# as long as a RegisteredMemory lives.
+cdef class Buffer:
+    cdef readonly uintptr_t ptr     # 0 once freed, and for 0 bytes
+    cdef readonly size_t nbytes
+    cdef readonly int device_index
+    cdef readonly Stream stream     # whose order the memory follows; None before __init__
+    cdef int exports                # DLPack tensors on the bytes that are alive
+    cdef bint live                  # made, and not freed: what has no address may also have 0 bytes
+    cdef bint kept                  # the memory is released by the keeper's end, not by the Buffer
+    cdef object keeper              # of memory that other processes have too (accelrt/sharing); None once freed
+    cdef object __weakref__
+
+cdef class PinnedBuffer:
+    cdef readonly uintptr_t ptr     # 0 once freed, and for 0 bytes
+    cdef readonly size_t nbytes
+    cdef int exports                # views of the bytes that are alive
+    cdef bint live                  # as of a Buffer
+    cdef object __weakref__
+
+cdef class RegisteredMemory:
+    cdef readonly uintptr_t ptr   # 0 once unregistered, and for 0 bytes
+    cdef readonly size_t nbytes
+    cdef int device_index         # whose driver locked it
+    cdef Py_buffer view           # keeps the memory where it is
+    cdef bint viewed
+    cdef object __weakref__
+
+cdef Buffer new_buffer(size_t nbytes, Stream stream)  # on the stream's device; for callers who know that both will do
+cdef int raise_freed(object owner, str name) except -1  # ValueError: it was freed, or never made
+
+
+# Arrays: memory with a shape, a type and strides.
 cdef enum Owner:       # what an Array's base is
     OTHERS = 0         # an object of another library, which frees the memory when it dies
     DEVICE_BUFFER = 1  # a Buffer, which may be freed before its views are
@@ -37,7 +113,7 @@ cdef Array new_array(object base, uintptr_t ptr, int device_index, Stream stream
                      bint readonly)
 cdef int finish_array(Array array) except -1  # counts the elements; before it the Array is not live
 cdef Array new_view(Array source, uintptr_t ptr, Py_ssize_t ndim)  # the same, of the same memory
-# What Array.__dlpack__ and Array.__dlpack_device__ call, and what other libraries' C code calls: set by dlpack.pyx, which
+# What Array.__dlpack__ and Array.__dlpack_device__ call, and what other libraries' C code calls: set by exchange.pyx, which
 # stands on arrays.
 ctypedef object (*dlpack_function)(Array array, object stream, object max_version, object dl_device, object copy)
 ctypedef object (*dlpack_device_function)(Array array)

@@ -1,11 +1,136 @@
-# Copies, for the modules that copy what they have read themselves.
+# One side of a copy or fill: whose memory it is, where, and who has to be told of its use.
+from cpython.buffer cimport Py_buffer
+from cpython.object cimport PyObject
 from libc.stdint cimport uintptr_t
 
-from accelrt.arrays.operand cimport Operand, View
+from accelrt.allocator.private.sleep cimport has_suspended_pools
+from accelrt.arrays.array cimport Array, Buffer, PinnedBuffer, raise_freed
+from accelrt.runtime.lifetimes cimport any_capture, keep_side, Record, record_on
 from accelrt.streams.stream cimport Stream
+from accelrt.uses.access cimport Access, begin_use_of, end_use_of
 
+cdef struct Operand:      # one side of a copy
+    uintptr_t address
+    size_t nbytes
+    int ordinal           # -1 for host memory
+    bint ordered          # copies read or write it in their stream's order: it is no ordinary host memory
+    bint owned            # by an allocator of ours, which files it under the stream below
+    uintptr_t owner_stream  # ANY where that is unknown: the memory may be an allocator's of ours, or not
+    uintptr_t block       # where the owner's memory begins: the allocators know it by that
+    uintptr_t producer    # of an array of others: the stream that wrote it last, in their words; 0: wait for none
+    PyObject* source      # borrowed: an argument of the caller's
+
+cdef class View:          # a buffer of Python's that a side of a copy borrows, and the object that it is of
+    cdef object source
+    cdef Py_buffer buffer
+    cdef bint borrowed
+
+cdef int device_of_pointer(uintptr_t address) except -2  # the driver's answer: -1 for host memory that it knows
+# Of a __cuda_array_interface__; the caller sets source and ordered.
+cdef int read_interface(Operand* made, object interface, str name, bint writable) except -1
+cdef View read_operand_slow(Operand* made, object source, str name, bint writable)
+# Of an Array of any strides: the address is its first element's, and the bytes are its elements'.
+cdef int read_array(Operand* made, Array array, str name, bint writable) except -1
+cdef int raise_scattered(Array array, str name) except -1
+cdef bint captures_apart(Stream worker, Stream producer) except -1
+cdef int follow_producer(Operand* side, Stream worker) except -1
+cdef int note_pinned(Operand* side, Stream stream) except -1
+cdef int note_elsewhere(Operand* side, Stream stream) except -1
+cdef bint is_asynchronous(Operand* side) except -1
+cdef bint may_capture(Stream stream) noexcept
+# Behind all of the caller's code: begins a use of one or two sides (accelrt/uses), origin may be NULL, once more sees that
+# what was given as dst and src has the memory that was read, and refuses memory that sleeps.  leave_use ends it.
+cdef int look_again_slow(Operand* side, object source, str name) except -1
+cdef bint uses_owner(const Access* access, PyObject* owner) noexcept  # for begin_use, whose first is a tuple of memory
+cdef int refuse_sides(Access* access, Operand* to, Operand* origin) except -1
+# Waits for the stream.  host: the side in host memory, or NULL.  The rest is what the work uses.
+cdef int finish(Stream stream, Operand* host, object dst, object src, View view_to, View view_origin) except -1
+
+
+cdef inline View read_operand(Operand* made, object source, str name, bint writable):
+    # Answers what has to live as long as the side is used, where source alone does not do, or None.
+    made.source = <PyObject*>source
+    made.ordered = True
+    made.owned = False
+    made.producer = 0
+    if isinstance(source, Buffer):
+        made.address = (<Buffer>source).ptr
+        made.nbytes = (<Buffer>source).nbytes
+        made.ordinal = (<Buffer>source).device_index
+        made.block = made.address
+        if made.address:
+            made.owned = True
+            made.owner_stream = (<Buffer>source).stream.handle
+        elif not (<Buffer>source).live:
+            raise_freed(source, name)
+        return None
+    if isinstance(source, PinnedBuffer):
+        made.address = (<PinnedBuffer>source).ptr
+        made.nbytes = (<PinnedBuffer>source).nbytes
+        made.ordinal = -1
+        made.block = made.address
+        if not made.address and not (<PinnedBuffer>source).live:
+            raise_freed(source, name)
+        return None
+    if isinstance(source, Array):
+        read_array(made, source, name, writable)
+        if not (<Array>source).dense():
+            raise_scattered(source, name)
+        return None
+    return read_operand_slow(made, source, name, writable)
+
+
+cdef inline int look_again(Operand* side, object source, str name) except -1:
+    if type(source) is Buffer and (<Buffer>source).live and (<Buffer>source).ptr == side.address:
+        return 0
+    return look_again_slow(side, source, name)
+
+
+cdef inline int enter_use(Access* access, Operand* to, object dst, Operand* origin, object src) except -1:
+    look_again(to, dst, "dst")
+    if origin != NULL:
+        look_again(origin, src, "src")
+    begin_use_of(access, to.source, NULL if origin == NULL else origin.source)
+    if has_suspended_pools():
+        refuse_sides(access, to, origin)
+    return 0
+
+
+cdef inline void leave_use(Access* access) noexcept:
+    end_use_of(access)
+
+
+cdef inline int note_use(Operand* side, Stream stream, bint kept, bint blocking) except -1:
+    # Once the driver took the work: what it refused uses nothing.
+    if side.owned and (side.owner_stream != stream.handle or side.ordinal != stream.device_index):
+        note_elsewhere(side, stream)
+    if side.ordinal < 0 and not blocking and side.address and not kept:
+        note_pinned(side, stream)
+    return 0
+
+
+cdef inline bint keep(Operand* side, View view, Record record) except -1:
+    # What a captured copy points at lives as long as the graph.  Memory of the graph's own pool does so anyway, and
+    # may be used again by what is captured after it was freed.  Before the work is put in: a node's memory is never
+    # without an owner.
+    return record is not None and keep_side(record, side.source, view, side.ordinal, side.block)
+
+
+cdef inline Record record_for(Stream stream):
+    if any_capture():
+        return record_on(stream.device_index, stream.handle)
+    return None
+
+
+# Copies, for the modules that copy what they have read themselves.
 # size bytes from one side to the other, of which one is on a device; stream and blocking as of copy().  dst to view_origin
 # are what has to live as long as a wait that was interrupted.
 cdef int copy_operands(Operand* to, uintptr_t dst_address, Operand* origin, uintptr_t src_address, size_t size,
                        object stream, bint blocking, object dst, object src, View view_to, View view_origin) except -1
 cdef Stream worker_for(object stream, int ordinal)  # of that device; None is its current stream
+
+
+# Copies and fills of Arrays of any strides.
+# As Array.copy_, from an Array of the same type whose shape can be broadcast.
+cdef int copy_array(Array dst, Array src, bint blocking, object stream) except -1
+cdef int fill_array(Array dst, object value, object stream) except -1  # as Array.fill_

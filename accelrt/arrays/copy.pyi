@@ -1,7 +1,18 @@
-from typing import Literal
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Literal, Self
 
 from accelrt.annotations import Memory
 from accelrt.streams.stream import Stream
+
+class MemoryUse:
+    def __init__(self, call: str, memory: Iterable[object]) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> Literal[False]: ...
+
+class View: ...
 
 def copy(
     dst: Memory,

@@ -12,8 +12,7 @@ from accelrt.cli.pipeline import PipelineFigures, pipeline_part
 from accelrt.cli.replay import Figures, describe, host_capacity, replay, timed
 from accelrt.cli.text import human, pairs, put
 from accelrt.devices.device import mem_get_info, synchronize
-from accelrt.memory.caching import empty_cache
-from accelrt.memory.statistics import audit, memory_allocated, memory_reserved
+from accelrt.memory.caching import audit, empty_cache, memory_allocated, memory_reserved
 from accelrt.runtime.init import chosen_driver
 from accelrt.traces.npz_archive import load
 from accelrt.traces.trace import Trace

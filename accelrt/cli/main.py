@@ -19,7 +19,7 @@ from typing import Any
 
 from accelrt import __version__
 from accelrt.cli.text import put
-from accelrt.core.owners import open_descriptor
+from accelrt.core.process import open_descriptor
 
 __all__ = ["main"]
 

@@ -14,8 +14,12 @@ from accelrt.cli.interrupts import HeldInterrupts
 from accelrt.cli.text import Progress, human, pairs, put, table
 from accelrt.devices.device import mem_get_info
 from accelrt.errors import OutOfMemoryError
-from accelrt.memory.caching import caching_allocator_alloc, caching_allocator_delete
-from accelrt.memory.statistics import memory_stats, reset_peak_memory_stats
+from accelrt.memory.caching import (
+    caching_allocator_alloc,
+    caching_allocator_delete,
+    memory_stats,
+    reset_peak_memory_stats,
+)
 from accelrt.runtime.init import chosen_driver
 from accelrt.streams.stream import Stream
 from accelrt.traces import load

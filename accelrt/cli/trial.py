@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from accelrt.cli.choice import open_driver
 from accelrt.cli.replay import host_capacity, replay
 from accelrt.devices.device import mem_get_info
-from accelrt.memory.caching import set_per_process_memory_fraction
-from accelrt.memory.statistics import memory_stats
+from accelrt.memory.caching import memory_stats, set_per_process_memory_fraction
 from accelrt.traces.npz_archive import load
 
 __all__ = ["main"]

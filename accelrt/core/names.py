@@ -6,9 +6,8 @@ that type checkers read (accelrt/__init__.pyi, accelrt/memory/__init__.pyi).
 
 # Imported with accelrt, in this order.
 NOW = {
-    "arrays.buffer": "Buffer PinnedBuffer",
-    "arrays.array": "Array",
-    "arrays.create": "asarray empty empty_like from_dlpack full full_like zeros zeros_like",
+    "arrays.array": "Array Buffer PinnedBuffer",
+    "arrays.exchange": "asarray empty empty_like from_dlpack full full_like zeros zeros_like",
     "arrays.copy": "copy fill",
     "devices.device": """
         can_device_access_peer current_device device device_count device_of mem_get_info set_device
@@ -21,24 +20,20 @@ NOW = {
         PeerTimeoutError RaceError RaceWarning ReadingError SleepingMemoryError SnapshotError SyncDebugError
         SyncDebugWarning
     """,
-    "graphs.capture": "graph is_current_stream_capturing",
-    "graphs.graph": "CUDAGraph graph_pool_handle",
+    "graphs.graph": "CUDAGraph graph graph_pool_handle is_current_stream_capturing",
     "graphs.hooks": "RemovableHandle",
     "graphs.nodes": "GraphNode",
     "memory.caching": """
-        caching_allocator_alloc caching_allocator_delete empty_cache get_per_process_memory_fraction
-        record_stream set_per_process_memory_fraction
-    """,
-    "memory.host_cache": """
-        caching_host_allocator_alloc caching_host_allocator_delete host_empty_cache host_memory_stats
-        reset_accumulated_host_memory_stats reset_peak_host_memory_stats
+        caching_allocator_alloc caching_allocator_delete caching_host_allocator_alloc
+        caching_host_allocator_delete empty_cache get_per_process_memory_fraction host_empty_cache
+        host_memory_stats record_stream reset_accumulated_host_memory_stats reset_peak_host_memory_stats
+        set_per_process_memory_fraction
     """,
     "allocator.settings.apply": "configure_pinned pinned_settings",
     "runtime.init": "init is_available is_initialized lazy_call",
-    "runtime.sanitizer_hooks": "get_sync_debug_mode set_sync_debug_mode",
+    "uses.access": "get_sync_debug_mode set_sync_debug_mode",
     "streams.event": "Event",
-    "streams.current": "current_stream set_stream stream",
-    "streams.stream": "Stream default_stream per_thread_stream",
+    "streams.stream": "Stream current_stream default_stream per_thread_stream set_stream stream",
 }
 
 # Imported when it is asked for.
@@ -52,27 +47,25 @@ LATER = {
     "devices.context_limits": "get_limit reset_persisting_l2_cache set_limit",
     "runtime.cuda_status": "check_error cudaStatus cudart get_module_loading set_module_loading",
     "arrays.l2_cache": "access_policy_window",
-    "streams.current": "StreamContext",
-    "streams.stream": "ExternalStream get_stream_from_external",
+    "streams.stream": "ExternalStream StreamContext get_stream_from_external",
     "green_contexts": "GreenContext",
     "graphs.callables": "GraphedCallable make_graphed_callables",
     "kernels.compiler": "ModuleImage compile compile_image link_images",
     "kernels.elementwise": "ElementwiseKernel elementwise",
-    "allocator.external.backend": "CUDAPluggableAllocator change_current_allocator get_allocator_backend",
+    "allocator.external.backends": "CUDAPluggableAllocator change_current_allocator get_allocator_backend",
     "memory.mempool": "MemPool use_mem_pool",
-    "arrays.buffer": "RegisteredMemory is_pinned pinned_empty record_host_stream register_host",
+    "arrays.array": "RegisteredMemory is_pinned pinned_empty record_host_stream register_host",
     "arrays.copy": "use",
     "graphs.nodes": "KernelParams",
     "kernels.kernel": "Kernel KernelAttributes Launcher",
-    "kernels.module": "Module host_kernel",
-    "kernels.sleep": "sleep",
+    "kernels.module": "Module host_kernel sleep",
     "sharing.handles": "ipc_collect",
     "devices.versions": "driver_version runtime_version",
     "devices.arch": "get_arch_list get_gencode_flags is_bf16_supported is_tf32_supported",
     "devices.device": "get_device_capability get_device_name get_device_properties",
-    "memory.statistics": """
-        max_memory_allocated max_memory_reserved memory_allocated memory_reserved memory_snapshot
-        memory_stats reset_accumulated_memory_stats reset_peak_memory_stats
+    "memory.caching": """
+        max_memory_allocated max_memory_reserved memory_allocated memory_reserved memory_snapshot memory_stats
+        reset_accumulated_memory_stats reset_peak_memory_stats
     """,
     "memory.summary_table": "memory_summary",
     "memory.torch_names": """
@@ -80,8 +73,8 @@ LATER = {
         reset_max_memory_allocated reset_max_memory_cached
     """,
     "random": """
-        default_generators get_rng_state get_rng_state_all initial_seed manual_seed manual_seed_all
-        seed seed_all set_rng_state set_rng_state_all
+        default_generators get_rng_state get_rng_state_all initial_seed manual_seed manual_seed_all seed
+        seed_all set_rng_state set_rng_state_all
     """,
     "readings": """
         EccErrors GpuProcess MemoryInfo NvlinkTraffic PcieLink PcieTraffic PowerLimits RemappedRows
@@ -95,9 +88,9 @@ LATER = {
 
 # Names that programs written for torch.cuda use although they begin with an underscore; imported later too.
 UNDERSCORED = {
-    "kernels.sleep": "_sleep",
+    "kernels.module": "_sleep",
     "runtime.init": "_is_in_bad_fork _lazy_call _lazy_init",
-    "streams.current": "_set_stream_by_id",
+    "streams.stream": "_set_stream_by_id",
 }
 UNDERSCORED_MEMORY = {
     "memory.torch_names": """
@@ -112,36 +105,30 @@ UNLISTED = "comm gds green_contexts interop nccl nvml random readings sharing vi
 
 # Of accelrt.memory; imported when it is asked for.
 MEMORY = {
-    "arrays.buffer": "RegisteredMemory is_pinned pinned_empty record_host_stream register_host",
-    "allocator.external.backend": """
-        CUDAPluggableAllocator change_current_allocator get_allocator_backend library_path select_backend
+    "arrays.array": "RegisteredMemory is_pinned pinned_empty record_host_stream register_host",
+    "allocator.external.backends": """
+        CUDAPluggableAllocator CallbackAllocator change_current_allocator get_allocator_backend library_path
+        select_backend
     """,
-    "allocator.external.callbacks": "CallbackAllocator",
     "memory.caching": """
-        FreeMemoryCallback caching_allocator_alloc caching_allocator_delete empty_cache
-        enable_peer_access free_after get_per_process_memory_fraction record_stream
-        register_free_memory_callback
-        set_per_process_memory_fraction
+        FreeMemoryCallback audit caching_allocator_alloc caching_allocator_delete caching_host_allocator_alloc
+        caching_host_allocator_delete empty_cache enable_peer_access free_after
+        get_per_process_memory_fraction host_audit host_empty_cache host_memory_stats max_memory_allocated
+        max_memory_reserved memory_allocated memory_reserved memory_snapshot memory_stat memory_stats
+        record_stream register_free_memory_callback reset_accumulated_host_memory_stats
+        reset_accumulated_memory_stats reset_peak_host_memory_stats reset_peak_memory_stats
+        set_per_process_memory_fraction sleeping
     """,
     "memory.history.recording": "annotate record_history tag",
     "memory.history.snapshot_file": "dump_snapshot load_snapshot",
     "memory.history.snapshots": "snapshot",
-    "memory.host_cache": """
-        caching_host_allocator_alloc caching_host_allocator_delete host_audit host_empty_cache
-        host_memory_stats reset_accumulated_host_memory_stats reset_peak_host_memory_stats
-    """,
     "memory.live_report": "report report_data",
     "memory.mempool": """
-        MemPool PoolCheckpoint check_pool_live_allocations get_checkpoint_state set_checkpoint_state
-        sleep sleepable tag_pool use_mem_pool wake
+        MemPool PoolCheckpoint SleepResult check_pool_live_allocations get_checkpoint_state
+        set_checkpoint_state sleep sleepable tag_pool use_mem_pool wake
     """,
-    "memory.refusal": "OutOfMemoryObserver attach_out_of_memory_observer",
-    "memory.sleep_mode": "SleepResult",
+    "memory.live": "OutOfMemoryObserver attach_out_of_memory_observer",
     "allocator.settings.apply": "allocator_settings configure_pinned pinned_settings set_allocator_settings",
-    "memory.statistics": """
-        audit max_memory_allocated max_memory_reserved memory_allocated memory_reserved memory_snapshot
-        memory_stat memory_stats reset_accumulated_memory_stats reset_peak_memory_stats sleeping
-    """,
     "memory.summary_table": "memory_summary",
     "memory.torch_names": """
         host_memory_stats_as_nested_dict max_memory_cached memory_cached memory_stats_as_nested_dict

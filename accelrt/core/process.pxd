@@ -32,3 +32,25 @@ cdef enum ForkRank:
 cdef int at_fork(
     const char* name, ForkRank rank, fork_hook prepare, fork_hook parent, fork_hook child,
 ) except -1 nogil
+
+
+# The environment's variables that say which devices there are, and whether they changed.
+cdef bint changed() noexcept nogil  # perhaps, since init; four words are compared, so that hot paths can ask
+cdef int warn() except -1  # with the GIL: looks closer, and says once a process that a change has no effect
+cdef bint is_same(object one, object other) noexcept  # as current() answered
+cdef object current(int which)  # the value's own object, to be compared by identity; None where not set
+
+
+# File descriptors with an owner, for modules whose own code takes them from the system.
+cdef class Descriptor:
+    cdef int number  # -1 once it is closed or detached
+    cdef object __weakref__
+
+    # Closes it where it is open, whatever the system says: for what has nothing left to write, such as a socket.
+    cdef int release(self) except -1
+
+
+cdef Descriptor own(int number)
+
+# Each of `count` numbers as a Descriptor that is added to a list; where there is no memory for one, all are closed.
+cdef int own_all(list taken, const int* numbers, size_t count) except -1

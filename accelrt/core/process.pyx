@@ -7,11 +7,15 @@ accelrt's: these.
 import atexit
 import os
 import threading  # whose own part in a child comes before ours
-
+import warnings
 from cpython.exc cimport PyErr_SetObject, PyErr_WriteUnraisable
 from libc.string cimport strcmp
 
 from accelrt.core.locks cimport pthread_mutex_init, pthread_mutex_t, pthread_mutex_unlock
+from accelrt.status cimport refuse_copy
+
+
+# --- process ----------------------------------------------------------------------------------------------------------
 
 cdef extern from *:
     """
@@ -127,12 +131,12 @@ cdef bint stands_before(const ForkFunctions* one, const char* name, ForkRank ran
     return one.rank < rank or one.rank == rank and strcmp(one.name, name) < 0
 
 
-cdef void drop_name(const char* name) noexcept nogil:
+cdef void drop_entry(const char* name, ForkRank rank) noexcept nogil:
     # With the mutex.
     global function_count
     cdef int index, kept = 0
     for index in range(function_count):
-        if strcmp(functions[index].name, name) != 0:
+        if functions[index].rank != rank or strcmp(functions[index].name, name) != 0:
             functions[kept] = functions[index]
             kept += 1
     function_count = kept
@@ -145,7 +149,7 @@ cdef int at_fork(
     cdef int place
     cdef bint full
     lock_without_gil(&table)
-    drop_name(name)
+    drop_entry(name, rank)
     full = function_count == MOST_FUNCTIONS
     if not full:
         place = function_count
@@ -212,7 +216,7 @@ cdef bint precedes(PythonFunctions one, PythonFunctions other):
 
 cdef list with_functions(list known, PythonFunctions added):
     cdef PythonFunctions each
-    cdef list others = [each for each in known if each.name != added.name]
+    cdef list others = [each for each in known if each.name != added.name or each.rank != added.rank]
     cdef Py_ssize_t place = len([each for each in others if precedes(each, added)])
     others.insert(place, added)
     return others
@@ -244,7 +248,7 @@ def call_at_fork(str name, str rank, before=None, parent=None, child=None):
     """Has Python functions called around each os.fork(): before it, with ranks in reverse, then in both processes.
 
     What they raise goes to sys.unraisablehook, and the others still run; parent runs also where its before was
-    interrupted.  A name that is there already, as of a module that is imported again, is replaced.
+    interrupted.  What the name has at the rank already, as of a module that is imported again, is replaced.
 
     Arguments:
         name: str, the module's, without "accelrt.".
@@ -287,7 +291,8 @@ def call_at_exit(str name, str rank, function):
     """Has a function called at the interpreter's exit, at its rank, once a process.
 
     A child of a fork ends by itself, and calls them too.  What they raise goes to sys.unraisablehook, and the others still
-    run.  When they are all called is come_first_at_exit's to say, not this one's.  A name that is there already is replaced.
+    run.  When they are all called is come_first_at_exit's to say, not this one's.  What the name has at the
+    rank is replaced.
 
     Arguments:
         name: str, the module's, without "accelrt.".
@@ -369,3 +374,430 @@ if not is_hooked and pthread_atfork(&prepare_in_c, &go_on_in_c, &begin_anew_in_c
     raise MemoryError("no host memory for a function at a fork")
 is_hooked = True
 os.register_at_fork(before=_before_fork, after_in_parent=_after_in_parent, after_in_child=_after_in_child)
+
+
+# --- env watch --------------------------------------------------------------------------------------------------------
+# The environment's variables that say which devices there are.
+#
+# Before init they are read anew whenever devices are counted.  After init a change has no effect, and a caller that
+# counts is told so once.
+
+NAMES = {"cuda": ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"), "host": ("ACCELRT_HOST_DEVICES", "ACCELRT_HOST_MEMORY")}
+
+cdef extern from *:
+    """
+    #include <string.h>
+    extern char **environ;
+    static char **accelrt_array;             /* the process's environment when it was looked through */
+    static long accelrt_end;                 /* where it ended: a variable that comes new stands there */
+    static long accelrt_slots[2];            /* where the two variables stood; the end where they are not set */
+    static char *accelrt_texts[2];
+
+    static void accelrt_look(const char *first, const char *second) {
+        const char *names[2] = {first, second};
+        accelrt_array = environ;
+        for (accelrt_end = 0; environ[accelrt_end]; accelrt_end++) {}
+        for (int i = 0; i < 2; i++) {
+            size_t length = strlen(names[i]);
+            accelrt_slots[i] = accelrt_end;
+            for (long at = 0; at < accelrt_end; at++)
+                if (!strncmp(environ[at], names[i], length) && environ[at][length] == '=') accelrt_slots[i] = at;
+            accelrt_texts[i] = environ[accelrt_slots[i]];
+        }
+    }
+
+    /* os.environ sets variables with setenv, which puts another string into a variable's slot, moves the slots
+       behind one that is unset, and appends what is new. */
+    static int accelrt_moved(void) {
+        return environ != accelrt_array || environ[accelrt_end] ||
+            environ[accelrt_slots[0]] != accelrt_texts[0] || environ[accelrt_slots[1]] != accelrt_texts[1];
+    }
+    """
+    void look "accelrt_look"(const char* first, const char* second) nogil
+    bint moved "accelrt_moved"() nogil
+
+cdef dict data = getattr(os.environ, "_data", {})  # keeps values as objects that a change replaces
+cdef tuple encoded = tuple(os.environ.encodekey(name) for name in NAMES["cuda"])
+cdef tuple names = NAMES["cuda"]
+cdef tuple values_at_init = (None, None)
+cdef bint is_watching = False
+
+
+cdef object current(int which):
+    return data.get(encoded[which])
+
+
+cdef bint is_same(object one, object other) noexcept:
+    return one is current(0) and other is current(1)
+
+
+cdef bint changed() noexcept nogil:
+    return is_watching and moved()
+
+
+cdef int warn() except -1:
+    global is_watching
+    now = tuple([os.environ.get(name) for name in names])
+    if now == values_at_init:  # another variable, or the same value set again
+        look_again()
+        return 0
+    is_watching = False
+    for name, was, value in zip(names, values_at_init, now, strict=True):
+        if was != value:
+            warnings.warn(
+                f"{name} is now {shown(value)}, but was {shown(was)} when accelrt initialised; the change has no "
+                "effect in this process: set it before the first use of a device", RuntimeWarning, stacklevel=2)
+    return 0
+
+
+cdef int look_again() except -1:
+    first, second = (name.encode() for name in names)
+    look(first, second)
+    return 0
+
+
+cdef str shown(object value):
+    return "not set" if value is None else repr(value)
+
+
+def check():
+    """Says once that a change of these variables since init has no effect."""
+    if changed():
+        warn()
+
+
+def remember(str driver):
+    """Notes what the variables are, as of now, for a driver that has just opened: "cuda" or "host"."""
+    global names, values_at_init, is_watching
+    names = NAMES.get(driver, NAMES["host"])
+    values_at_init = tuple([os.environ.get(name) for name in names])
+    look_again()
+    is_watching = True
+
+
+def at_init():
+    """CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER as the driver read them; None for one that was not set.  After init."""
+    return values_at_init if names == NAMES["cuda"] else (None, None)
+
+
+# --- owners -----------------------------------------------------------------------------------------------------------
+# File descriptors, and handles of other libraries, with an owner from the first moment on.
+#
+# What a function answers is lost where a KeyboardInterrupt comes between the call and the bytecode that keeps the answer,
+# and a destructor that Python runs may be interrupted too.  What is here takes and keeps in one step of compiled code, and
+# gives back in another: no interruption comes in between.
+
+cdef extern from "Python.h":
+    int PyThreadState_SetAsyncExc(unsigned long thread, object error) except -1
+    unsigned long PyThread_get_thread_ident() noexcept
+
+cdef extern from "<unistd.h>" nogil:
+    int close_number "close" (int fd)
+    int getpid()
+
+
+cdef class Descriptor:
+    """A file descriptor, which is closed with the object.
+
+    Made by open_descriptor, open_pidfd, pipe, receive, take_over and duplicate.  It is a context manager and has fileno().
+    """
+
+    def __cinit__(self):
+        self.number = -1
+
+    def __dealloc__(self):
+        self.release()
+
+    cdef int release(self) except -1:
+        cdef int number = self.number
+        self.number = -1
+        if number >= 0:
+            close_number(number)
+        return 0
+
+    def __reduce__(self):
+        refuse_copy(self, "it owns a file descriptor; duplicate() makes another one of the same file")
+
+    def __repr__(self):
+        return f"<accelrt.core.process.Descriptor {'closed' if self.number < 0 else self.number}>"
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        self.close()
+
+    @property
+    def closed(self):
+        """Whether it was closed or detached."""
+        return self.number < 0
+
+    def fileno(self):
+        """The number.
+
+        Raises:
+            ValueError: it is closed.
+        """
+        if self.number < 0:
+            raise ValueError("the file descriptor is closed")
+        return self.number
+
+    def detach(self):
+        """The number, which is the caller's from now on; for a call that takes it over in the same expression.
+
+        Raises:
+            ValueError: it is closed.
+        """
+        number = self.fileno()
+        self.number = -1
+        return number
+
+    def close(self):
+        """Closes it; does nothing where that was done before.
+
+        Raises:
+            OSError: what was written before could not be, as files on a network say; it is closed all the same.
+        """
+        cdef int number = self.number
+        self.number = -1
+        if number >= 0:
+            os.close(number)
+
+    def duplicate(self):
+        """Another Descriptor of the same open file.
+
+        Raises:
+            OSError: the process has no room for one.
+            ValueError: it is closed.
+        """
+        return own(os.dup(self.fileno()))
+
+
+cdef Descriptor own(int number):
+    cdef Descriptor taken = Descriptor.__new__(Descriptor)
+    taken.number = number
+    return taken
+
+
+cdef int own_all(list taken, const int* numbers, size_t count) except -1:
+    cdef size_t index, owned = 0
+    try:
+        while owned < count:
+            taken.append(own(numbers[owned]))
+            owned += 1
+    except BaseException:
+        for index in range(owned, count):
+            close_number(numbers[index])
+        raise
+    return 0
+
+
+def take_over(int number):
+    """An open descriptor as a Descriptor, whose it is from now on.
+
+    Arguments:
+        number: int.
+    """
+    return own(number)
+
+
+def open_descriptor(path, int flags, int mode=0o666):
+    """os.open with O_CLOEXEC, as a Descriptor.
+
+    Arguments:
+        path: str, bytes or os.PathLike.
+        flags: int, of os.open.
+        mode: int, the permissions of a file that is made.
+    Raises:
+        OSError: the file cannot be opened so.
+    """
+    return own(os.open(path, flags | os.O_CLOEXEC, mode))
+
+
+def open_pidfd(int pid):
+    """os.pidfd_open as a Descriptor, which can be read once the process has ended.
+
+    Raises:
+        OSError: there is no such process, or this one has no room for it.
+        AttributeError: this Python cannot open one.
+    """
+    return own(os.pidfd_open(pid))
+
+
+def pipe():
+    """os.pipe as two Descriptors: the end to read from, and the one to write to.
+
+    Raises:
+        OSError: the process has no room for them.
+    """
+    reading, writing = os.pipe()
+    return own(reading), own(writing)
+
+
+def receive(sock, size_t size, int count, int flags=0):
+    """socket.recv_fds as Descriptors, which are closed on exec.
+
+    Arguments:
+        sock: socket.socket of AF_UNIX.
+        size: int, bytes of data at most.
+        count: int, descriptors at most; more than come at a time would be lost.
+        flags: int, of recvmsg.
+    Returns: the data as bytes, a list of Descriptors, and the flags of recvmsg's answer.
+    Raises:
+        OSError: recvmsg failed.
+    """
+    import socket  # which takes long, and whoever calls this has it
+    cdef list taken = []
+    data, parts, answered, _ = sock.recvmsg(size, socket.CMSG_SPACE(count * sizeof(int)), flags | socket.MSG_CMSG_CLOEXEC)
+    for level, kind, content in parts:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            own_content(taken, content)
+    return data, taken, answered
+
+
+cdef int own_content(list taken, bytes content) except -1:
+    # The last number may be cut off where there was no room for it; the kernel closed that one.
+    cdef const char* start = content
+    return own_all(taken, <const int*>start, <size_t>len(content) // sizeof(int))
+
+
+cdef class Opener:
+    """What open() takes as its opener: open(path, "wb", opener=Opener(os.O_EXCL, 0o600)).
+
+    A function of Python's would have the number in a local name.
+
+    Arguments:
+        flags: int, added to those that follow from open's mode.
+        mode: int, the permissions of a file that is made.
+        replace: bool, whether the flags replace those, which for "wb" truncate the file.
+    """
+
+    cdef int flags
+    cdef int mode
+    cdef bint replace
+
+    def __init__(self, int flags, int mode=0o666, bint replace=False):
+        self.flags, self.mode, self.replace = flags, mode, replace
+
+    def __call__(self, path, int flags):
+        return os.open(path, (0 if self.replace else flags) | self.flags | os.O_CLOEXEC, self.mode)
+
+
+cdef class Owned:
+    """What a function answers, given back by another function once, at the latest when the object goes.
+
+        handle = Owned(library.open, (path,), library.close)
+        library.read(handle.value)
+
+    Given back in the process that took it, and not by a forked child.  Both functions should be compiled ones: in one
+    of Python's an interruption may come before it returns.
+
+    Arguments:
+        take: function, called with the arguments.
+        arguments: tuple.
+        release: function of what take answered.
+        keep: kept alive until then: the Descriptor of a file that is registered, say.
+    Raises:
+        what take raises.
+    """
+
+    cdef object taken
+    cdef object release
+    cdef object keep
+    cdef int pid
+    cdef object __weakref__
+
+    def __init__(self, take, tuple arguments, release, keep=None):
+        self.close()
+        self.keep = keep
+        self.pid = getpid()
+        self.taken = take(*arguments)
+        self.release = release
+
+    def __del__(self):
+        self.close()
+
+    def __reduce__(self):
+        refuse_copy(self, "what it owns is given back once")
+
+    @property
+    def value(self):
+        """What take answered; None once it was given back."""
+        return self.taken
+
+    def close(self):
+        """Gives it back; does nothing where that was done before, or in a forked child.
+
+        Raises:
+            what release raises; it counts as given back all the same.
+        """
+        taken, release, _keep = self.taken, self.release, self.keep
+        self.taken = self.release = self.keep = None
+        if release is not None and self.pid == getpid():
+            release(taken)
+
+
+cdef class Taker:
+    """A function for other libraries to call, of which the last step alone takes something, and is a compiled one.
+
+        library.set_allocator(Taker(lambda size, stream: (size, device, handle_of(stream)), caching_allocator_alloc))
+
+    In a function of Python's an interruption would come between what takes and the return.
+
+    Arguments:
+        prepare: function of what the library passes; answers the arguments of take, as a tuple.
+        take: compiled function, whose answer the library gets.
+    """
+
+    cdef object prepare
+    cdef object take
+    cdef object __weakref__
+
+    def __init__(self, prepare, take):
+        self.prepare, self.take = prepare, take
+
+    def __call__(self, *arguments):
+        return self.take(*self.prepare(*arguments))
+
+    def __reduce__(self):
+        refuse_copy(self, "it takes what is this process's; make another one")
+
+
+cdef class Releaser:
+    """The same for what gives something back, which an interruption puts off: it is raised behind the call.
+
+    Arguments:
+        prepare: function of what the library passes; answers the arguments of release, as a tuple.  After an interruption
+            it is called again.
+        release: compiled function.
+        report: function of an exception and this object, called with what prepare or release raised; None raises it.
+    """
+
+    cdef object prepare
+    cdef object release
+    cdef object report
+    cdef object __weakref__
+
+    def __init__(self, prepare, release, report=None):
+        self.prepare, self.release, self.report = prepare, release, report
+
+    def __call__(self, *arguments, **named):
+        cdef bint interrupted = False
+        prepared = None
+        try:
+            while prepared is None:
+                try:
+                    prepared = self.prepare(*arguments, **named)
+                except KeyboardInterrupt:
+                    interrupted = True
+            self.release(*prepared)
+        except Exception as error:
+            if self.report is None:
+                raise
+            self.report(error, self)
+        finally:
+            if interrupted:
+                PyThreadState_SetAsyncExc(PyThread_get_thread_ident(), KeyboardInterrupt)
+
+    def __reduce__(self):
+        refuse_copy(self, "it gives back what is this process's; make another one")

@@ -9,7 +9,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from accelrt.core.owners import open_descriptor
+from accelrt.core.process import open_descriptor
 
 __all__ = ["Listed", "listed", "pci_bus_id"]
 

@@ -1,4 +1,3 @@
-# cython: embedsignature=False
 """Devices: how many, which one is current, and what a caller may call one.
 
 The current device is the driver's own current context of the calling thread, so that accelrt and other
@@ -12,14 +11,12 @@ from accelrt.core.process cimport FORK_DEVICES, at_fork
 from accelrt.errors import InvalidDeviceError, InvalidDeviceTypeError
 from accelrt.runtime import init
 from accelrt.driver.registry import active_device_count
-from accelrt.runtime.host_func cimport raise_callback_errors
-from accelrt.runtime.release_queue cimport drain
-cimport accelrt.core.env_watch as env_watch
+from accelrt.runtime.lifetimes cimport drain, raise_callback_errors
+cimport accelrt.core.process as env_watch
 cimport accelrt.driver.registry as registry
-from accelrt.driver.capture_guard cimport enter_wait, leave_wait
-from accelrt.driver.waiting cimport begin_wait, end_wait, is_main_thread
+from accelrt.driver.guard cimport begin_wait, end_wait, enter_wait, is_main_thread, leave_wait
 from accelrt.status cimport CAPTURE_UNSUPPORTED, CAPTURE_WRONG_THREAD, NO_DEVICE, raise_status, refuse_unmade
-cimport accelrt.runtime.sanitizer_hooks as watch
+cimport accelrt.uses.access as watch
 
 cdef extern from "Python.h":
     bint PyLong_CheckExact(object thing)

@@ -11,10 +11,10 @@
 #     a row given none needs none: it runs in whatever is current, else in the context of some device;
 #   - capture_status answers an id of 0 unless the capture is ACTIVE;
 #   - while a thread is in capture_end, a driver may crash on any call about the streams of that capture, or an event
-#     recorded in it, but for stream_is_capturing: the active table holds such calls back (capture_guard.pxd);
+#     recorded in it, but for stream_is_capturing: the active table holds such calls back (guard.pxd);
 #   - out_text has TEXT_BYTES bytes, out_log LOG_BYTES, out_uuid 16, out_ipc 64;
 #   - no row takes the GIL, runs Python or waits for a lock of ours, except where its comment says so; and
-#     device_synchronize, stream_synchronize and event_synchronize between begin_wait and end_wait (waiting.pxd), where
+#     device_synchronize, stream_synchronize and event_synchronize between begin_wait and end_wait (guard.pxd), where
 #     they look for signals and may answer INTERRUPTED.
 # Rows are only ever added, at the end of their group, with TABLE_VERSION raised.
 from libc.stdint cimport uint64_t, uintptr_t

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from accelrt.arrays.array import Array
-from accelrt.arrays.buffer import Buffer, PinnedBuffer
+from accelrt.arrays.array import Array, Buffer, PinnedBuffer
 from accelrt.errors import ArgumentTypeError
 
 

@@ -10,16 +10,14 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from accelrt.arrays.buffer import Buffer
+from accelrt.arrays.array import Buffer
 from accelrt.arrays.copy import copy
 from accelrt.devices.device import current_device
 from accelrt.graphs.array_spec import ArraySpec, host_bytes, require_alike, spec_of
-from accelrt.graphs.capture import graph, is_current_stream_capturing
-from accelrt.graphs.graph import CUDAGraph, graph_pool_handle
+from accelrt.graphs.graph import CUDAGraph, graph, graph_pool_handle, is_current_stream_capturing
 from accelrt.graphs.pytree import LEAF, Layout, gather, names_of, put_together, take_apart
 from accelrt.memory.mempool import MemPool
-from accelrt.streams.current import current_stream, stream
-from accelrt.streams.stream import Stream
+from accelrt.streams.stream import Stream, current_stream, stream
 
 __all__ = ["GraphedCallable", "make_graphed_callables"]
 

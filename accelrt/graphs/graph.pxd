@@ -2,7 +2,7 @@
 from libc.stdint cimport uint64_t, uintptr_t
 
 from accelrt.graphs.nodes cimport NodeChange
-from accelrt.runtime.capture_record cimport Record
+from accelrt.runtime.lifetimes cimport Record
 from accelrt.streams.stream cimport Stream
 
 cdef enum:  # CUDAGraph.rare: why a replay is not the driver's call alone
@@ -11,7 +11,7 @@ cdef enum:  # CUDAGraph.rare: why a replay is not the driver's call alone
     HOOKS = 4      # functions were registered to be called around it
     RANDOM = 8     # its random numbers begin where a generator is
 
-cdef class Body:                     # of a conditional node, as CUDAGraph sees it; capture.pyx has the rest
+cdef class Body:                     # of a conditional node, as CUDAGraph sees it; graph.pyx has the rest
     cdef int leave(self) noexcept    # ends its capture, if that is under way
 
 cdef class CUDAGraph:

@@ -1,6 +1,7 @@
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from types import TracebackType
 
 from accelrt.annotations import Memory
 from accelrt.graphs.hooks import RemovableHandle
@@ -55,3 +56,21 @@ class CUDAGraph:
 
 def graph_pool_handle() -> tuple[int, int]: ...
 def provide_body_type(kind: type) -> None: ...
+
+class graph:
+    def __init__(
+        self,
+        cuda_graph: CUDAGraph,
+        pool: tuple[int, int] | CUDAGraph | MemPool | None = None,
+        stream: Stream | None = None,
+        capture_error_mode: str = "global",
+        *,
+        synchronize: bool = False,
+        empty_cache: bool = False,
+    ) -> None: ...
+    def __enter__(self) -> None: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+def is_current_stream_capturing() -> bool: ...

@@ -2,7 +2,7 @@
 from libc.stdint cimport uint64_t, uintptr_t
 
 from accelrt.kernels.kernel cimport Kernel
-from accelrt.runtime.capture_record cimport Record
+from accelrt.runtime.lifetimes cimport Record
 
 cdef int instantiate(int ordinal, uintptr_t graph, uintptr_t* out_exec) noexcept nogil  # a status code
 cdef int update_exec(uintptr_t exec_, uintptr_t graph) except -1  # raises why it was refused
@@ -24,3 +24,22 @@ cdef object read_kernel_node(uintptr_t graph, uintptr_t node, dict kernels, Node
 cdef int change_kernel_node(uintptr_t graph, uintptr_t exec_, uintptr_t node, int ordinal, uint64_t capture, dict kernels,
                             NodeChange change, NodeChange made, bint* out_begun, object kernel, object grid, object block,
                             object shared, object arguments) except -1
+
+
+# Graphs of nogil code, for api.pyx.  A graph is named by the address of its record; one that is not, or no longer,
+# a graph's answers INVALID_HANDLE.  Any thread, without the GIL; what changes a graph, one thread at a time.
+cdef enum:  # states
+    EMPTY = 0      # its capture failed
+    CAPTURING = 1
+    CAPTURED = 2
+    READY = 3      # to be launched
+
+cdef int begin_graph(int device, uintptr_t stream, int mode, uint64_t id0, uint64_t id1,
+                     uintptr_t* out_graph) noexcept nogil
+cdef int end_graph(uintptr_t graph) noexcept nogil
+cdef int instantiate_graph(uintptr_t graph) noexcept nogil
+cdef int launch_graph(uintptr_t graph, uintptr_t stream) noexcept nogil
+cdef int read_graph(uintptr_t graph, int* out_state, size_t* out_nodes) noexcept nogil
+cdef int read_graph_pool(uintptr_t graph, uint64_t* out_id0, uint64_t* out_id1) noexcept nogil
+cdef int read_raw_graph(uintptr_t graph, uintptr_t* out_graph, uintptr_t* out_exec) noexcept nogil
+cdef int destroy_graph(uintptr_t graph) noexcept nogil  # in any state

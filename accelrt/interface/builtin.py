@@ -20,11 +20,10 @@ from accelrt.devices.device import (
 )
 from accelrt.interface.base import DeviceInterface
 from accelrt.interface.worker import CachingWorker
-from accelrt.memory.statistics import memory_allocated
+from accelrt.memory.caching import memory_allocated
 from accelrt.runtime import init
-from accelrt.streams.current import current_stream, set_stream, stream
 from accelrt.streams.event import Event
-from accelrt.streams.stream import Stream
+from accelrt.streams.stream import Stream, current_stream, set_stream, stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -21,9 +21,9 @@ import operator
 import threading
 from typing import TYPE_CHECKING
 
-from accelrt.allocator.external.callbacks import CallbackAllocator
+from accelrt.allocator.external.backends import CallbackAllocator
 from accelrt.core import process
-from accelrt.core.owners import Owned, Releaser
+from accelrt.core.process import Owned, Releaser
 from accelrt.errors import CudaError
 from accelrt.interop import peers
 from accelrt.memory.caching import (
@@ -32,7 +32,7 @@ from accelrt.memory.caching import (
     free_on,
     record_stream,
 )
-from accelrt.streams.current import current_stream
+from accelrt.streams.stream import current_stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,7 +9,7 @@ from libc.stdint cimport intptr_t, uint64_t, uintptr_t
 
 from accelrt.devices.device cimport ordinal_of
 from accelrt.driver cimport registry
-from accelrt.driver.capture_guard cimport (
+from accelrt.driver.guard cimport (
     ask_stream, count_out_told_capture, expect_told_capture, go_relaxed, is_capturing, is_device_lost, is_idle_or_gone,
     restore_mode,
 )
@@ -21,12 +21,12 @@ from accelrt.allocator.pool cimport forget_stream, use_across
 from accelrt.allocator.private.routes cimport (
     begin_capture_on, end_capture, expect_idle, hide_replays, release_pool, retain_pool,
 )
-from accelrt.memory.caching cimport allocate_bytes, checked_request, release_bytes
-from accelrt.allocator.pinned.pool cimport forget_stream_pinned, use_pinned_on
-from accelrt.memory.host_cache cimport allocate_host_bytes, checked_host_size, release_host_bytes
-from accelrt.runtime.capture_record cimport Record, close_capture, open_capture
-from accelrt.runtime.release_queue cimport follow_capture
-cimport accelrt.runtime.sanitizer_hooks as watch
+from accelrt.memory.caching cimport (
+    allocate_bytes, allocate_host_bytes, checked_host_size, checked_request, release_bytes, release_host_bytes,
+)
+from accelrt.allocator.pinned.cache cimport forget_stream_pinned, use_pinned_on
+from accelrt.runtime.lifetimes cimport close_capture, follow_capture, open_capture, Record
+cimport accelrt.uses.access as watch
 from accelrt.status cimport INVALID_DEVICE, raise_status, refuse_copy, refuse_unmade
 
 cdef extern from *:

@@ -14,7 +14,7 @@ import ctypes
 import weakref
 
 from accelrt import errors, memory
-from accelrt.core.owners import Owned, Releaser
+from accelrt.core.process import Owned, Releaser
 from accelrt.devices.device import mem_get_info
 from accelrt.interop import peers
 from accelrt.runtime import init

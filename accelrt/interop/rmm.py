@@ -14,8 +14,8 @@ import operator
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from accelrt.allocator.external.callbacks import CallbackAllocator, report
-from accelrt.core.owners import Releaser, Taker
+from accelrt.allocator.external.backends import CallbackAllocator, report
+from accelrt.core.process import Releaser, Taker
 from accelrt.interop import peers
 from accelrt.memory.caching import caching_allocator_alloc, free_on
 

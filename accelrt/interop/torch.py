@@ -13,10 +13,10 @@ import importlib
 from types import ModuleType
 
 import accelrt.memory as memory
-from accelrt.allocator.external import torch_hooks
+from accelrt.allocator.external import backends
 from accelrt.driver import registry
 from accelrt.errors import NotSupportedError
-from accelrt.memory import statistics, torch_names
+from accelrt.memory import caching, torch_names
 from accelrt.memory.history import recording, snapshots
 from accelrt.memory.mempool import MemPool
 from accelrt.runtime import init as runtime
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from accelrt.memory.sleep_mode import SleepResult
+    from accelrt.memory.mempool import SleepResult
 
 __all__ = ["install", "is_installed", "uninstall"]
 
 CODE = 801  # CUDA_ERROR_NOT_SUPPORTED
 
-# The functions of torch_hooks, by the method of torch's allocator that takes each.
+# The functions of backends.pyx, by the method of torch's allocator that takes each.
 SETTERS = {
     "set_init_fn": "init",
     "set_reset_fn": "reset",
@@ -74,14 +74,14 @@ def install() -> None:
     try:
         replace_statistics(torch, replaced)
         torch.cuda.memory.change_current_allocator(allocator)
-        torch_hooks.answer_cache_info(torch._C.__file__.encode())
+        backends.answer_cache_info(torch._C.__file__.encode())
     except RuntimeError as error:
         _installed = None
         restore(replaced)
         raise too_late() from error
     except BaseException:
         if torch.cuda.memory.get_allocator_backend() == "pluggable":
-            torch_hooks.answer_cache_info(torch._C.__file__.encode())
+            backends.answer_cache_info(torch._C.__file__.encode())
         else:
             _installed = None
             restore(replaced)
@@ -145,7 +145,7 @@ def require_cuda(torch: ModuleType) -> None:
 
 def plug(torch: ModuleType) -> Any:
     """A torch.cuda.memory.CUDAPluggableAllocator with every hook."""
-    lacking, raises = torch_hooks.prepare(torch._C.__file__.encode(), torch._C._cuda_getCurrentRawStream)
+    lacking, raises = backends.prepare(torch._C.__file__.encode(), torch._C._cuda_getCurrentRawStream)
     if lacking is not None or not raises:
         raise refuse(
             f"torch {torch.__version__} lacks {lacking or 'the C++ exception for a lack of memory'}; torch "
@@ -153,7 +153,7 @@ def plug(torch: ModuleType) -> Any:
         )
     import ctypes
 
-    path = torch_hooks.__file__
+    path = backends.__file__
     symbols = ctypes.CDLL(path)
     allocator = torch.cuda.memory.CUDAPluggableAllocator(
         path, "accelrt_torch_hook_alloc", "accelrt_torch_hook_free"
@@ -210,7 +210,7 @@ def is_used() -> bool:
 def nested_stats(device: int) -> dict[str, Any]:
     """accelrt.memory_stats with a dict for each part of a key, as torch keeps it."""
     answer: dict[str, Any] = {}
-    for key, value in statistics.memory_stats(device).items():
+    for key, value in caching.memory_stats(device).items():
         *parts, last = key.split(".")
         place = answer
         for part in parts:
@@ -222,9 +222,9 @@ def nested_stats(device: int) -> dict[str, Any]:
 def torchs_id(pool: tuple[int, int]) -> tuple[int, int]:
     """The id by which torch knows a private pool: its own, or for accelrt's the one that MemPool.id gives."""
     first, second = pool
-    if first & torch_hooks.TORCH_MARK:
-        return first ^ torch_hooks.TORCH_MARK, second
-    return (0, second | torch_hooks.TORCH_MARK) if second else (0, 0)
+    if first & backends.TORCH_MARK:
+        return first ^ backends.TORCH_MARK, second
+    return (0, second | backends.TORCH_MARK) if second else (0, 0)
 
 
 def snapshot(which: Any = None) -> dict[str, Any]:
@@ -280,18 +280,18 @@ def record_history_as_before(
 # By their names in torch._C: every function of torch.cuda and torch.accelerator looks them up there.
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "_cuda_memoryStats": nested_stats,
-    "_cuda_resetPeakMemoryStats": lambda device: statistics.reset_peak_memory_stats(device),
-    "_cuda_resetAccumulatedMemoryStats": lambda device: statistics.reset_accumulated_memory_stats(device),
+    "_cuda_resetPeakMemoryStats": lambda device: caching.reset_peak_memory_stats(device),
+    "_cuda_resetAccumulatedMemoryStats": lambda device: caching.reset_accumulated_memory_stats(device),
     "_cuda_memorySnapshot": snapshot,
     "_cuda_record_memory_history": record_history,
     "_cuda_record_memory_history_legacy": record_history_as_before,
     "_cuda_isHistoryEnabled": lambda: recording.is_recording(),
-    "_cuda_getMemoryFraction": torch_hooks.limit_fraction,
+    "_cuda_getMemoryFraction": backends.limit_fraction,
     "_accelerator_isAllocatorInitialized": lambda: is_used(),
     "_accelerator_emptyCache": lambda: memory.empty_cache(),
     "_accelerator_getDeviceStats": nested_stats,
-    "_accelerator_resetPeakStats": lambda device: statistics.reset_peak_memory_stats(device),
-    "_accelerator_resetAccumulatedStats": lambda device: statistics.reset_accumulated_memory_stats(device),
+    "_accelerator_resetPeakStats": lambda device: caching.reset_peak_memory_stats(device),
+    "_accelerator_resetAccumulatedStats": lambda device: caching.reset_accumulated_memory_stats(device),
 }
 
 

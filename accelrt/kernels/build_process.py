@@ -11,7 +11,7 @@ import os
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from accelrt.core.owners import open_descriptor
+from accelrt.core.process import open_descriptor
 from accelrt.kernels.apart import Call, call_apart
 from accelrt.runtime import init
 

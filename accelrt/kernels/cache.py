@@ -17,7 +17,7 @@ from hashlib import blake2b
 
 from accelrt import env
 from accelrt.core import files, process
-from accelrt.core.owners import open_descriptor
+from accelrt.core.process import open_descriptor
 from accelrt.kernels.image import ModuleImage
 
 TYPE_CHECKING = False

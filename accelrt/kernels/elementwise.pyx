@@ -1,4 +1,3 @@
-# cython: embedsignature=False
 """Elementwise kernels: a line of C for one element, computed for every element of arrays.
 
 What a call needs to know of its types, shapes and strides is decided once (elementwise_plan.py), and found again by the
@@ -14,14 +13,13 @@ from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE, PyTuple_New, PyTu
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
 from libc.string cimport memcmp, memcpy, memset
 
-from accelrt.arrays.array cimport Array, check_live, finish_array, new_array
-from accelrt.arrays.create import asarray
-from accelrt.arrays.layout cimport Extents, count_elements, set_contiguous
-from accelrt.arrays.buffer cimport Buffer, new_buffer
+from accelrt.arrays.array cimport (
+    Array, Buffer, check_live, count_elements, Extents, finish_array, new_array, new_buffer, set_contiguous,
+)
+from accelrt.arrays.exchange import asarray
 from accelrt.kernels import elementwise_plan as decisions
 from accelrt.kernels.kernel cimport Dimensions, Kernel
-from accelrt.streams.current cimport current_of, exchange_current, put_back, stream_of
-from accelrt.streams.stream cimport Stream
+from accelrt.streams.stream cimport current_of, exchange_current, put_back, Stream, stream_of
 
 cdef extern from "Python.h":
     void* Py_TYPE(PyObject* thing) noexcept  # borrowed

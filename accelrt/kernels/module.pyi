@@ -5,6 +5,7 @@ from typing import SupportsBytes
 
 from accelrt.annotations import DeviceArgument
 from accelrt.kernels.kernel import Kernel
+from accelrt.streams.stream import Stream
 
 _Image = str | os.PathLike[str] | bytes | bytearray | memoryview | SupportsBytes
 
@@ -30,3 +31,9 @@ def host_kernel(
     name: str | None = None,
     device: DeviceArgument | None = None,
 ) -> Kernel: ...
+
+PTX: bytes
+
+def forget_kernels() -> None: ...
+def sleep(cycles: int, stream: Stream | int | None = None) -> None: ...
+def _sleep(cycles: int, stream: Stream | int | None = None) -> None: ...

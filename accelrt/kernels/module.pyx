@@ -1,27 +1,29 @@
-# cython: embedsignature=False
-"""Modules: code that is loaded onto a device, with the kernels in it; and kernels of the host device by pointer."""
+"""Modules: code that is loaded onto a device, with its kernels; kernels of the host device by pointer; and sleep."""
 import os
 import sys
-
 from cpython.pycapsule cimport PyCapsule_CheckExact, PyCapsule_GetName, PyCapsule_GetPointer
-from libc.stdint cimport uintptr_t
+from libc.stdint cimport int64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 
 from accelrt.core import files
-from accelrt.core.integers cimport checked_address_int
+from accelrt.core.integers cimport checked_address_int, checked_int
 from accelrt.devices.device cimport ordinal_of
-from accelrt.driver.capture_guard cimport go_relaxed, restore_mode
-cimport accelrt.driver.registry as registry
+from accelrt.driver.guard cimport go_relaxed, restore_mode
 from accelrt.driver.registry import driver_name
+cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport LOG_BYTES
 from accelrt.kernels import host_functions as plain
-from accelrt.kernels.image import MOST_BYTES as _MOST_BYTES
 from accelrt.kernels.elf_image import check_shared_object
-from accelrt.kernels.image import unsealed
-from accelrt.kernels.kernel cimport Loaded, make_kernel
+from accelrt.kernels.image import MOST_BYTES as _MOST_BYTES, unsealed
+from accelrt.kernels.kernel cimport Kernel, Loaded, make_kernel
 from accelrt.kernels.signature import parse_signature
-from accelrt.runtime.release_queue cimport drain
+from accelrt.runtime.lifetimes cimport drain
 from accelrt.status cimport INVALID_IMAGE, NOT_FOUND, raise_status, refuse_copy, refuse_unmade, status_text
+from accelrt.streams.stream cimport Stream, stream_of
+
+
+# --- module -----------------------------------------------------------------------------------------------------------
+# Modules: code that is loaded onto a device, with the kernels in it; and kernels of the host device by pointer.
 
 cdef enum:
     ELF_HEADER = 64  # bytes
@@ -350,3 +352,78 @@ def host_kernel(function, signature, *, str name=None, device=None):
         return wrap_plain(function, address, name, signature, ordinal)
     loaded = register(function, address, name, signature, ordinal)
     return make_kernel(loaded, function_of(loaded, name, ""), ordinal, name, signature)
+
+
+# --- sleep ------------------------------------------------------------------------------------------------------------
+# sleep: a kernel that takes a given time.
+
+cdef extern from *:
+    """
+    #include <errno.h>
+    #include <time.h>
+    static void accelrt_sleep_ns(long long ns) {
+        struct timespec rest = {ns / 1000000000, ns % 1000000000};
+        while (nanosleep(&rest, &rest) == -1 && errno == EINTR) {}
+    }
+    """
+    void sleep_ns "accelrt_sleep_ns"(long long ns) noexcept nogil
+
+PTX = b"""
+.version 6.4
+.target sm_50
+.address_size 64
+
+.visible .entry accelrt_sleep (.param .u64 given)
+{
+    .reg .pred %more;
+    .reg .u64 %cycles, %start, %now;
+    ld.param.u64 %cycles, [given];
+    mov.u64 %start, %clock64;
+again:
+    mov.u64 %now, %clock64;
+    sub.u64 %now, %now, %start;
+    setp.lt.u64 %more, %now, %cycles;
+    @%more bra again;
+    ret;
+}
+"""
+cdef dict kernels = {}  # by ordinal
+
+
+cdef void sleep_block(const void* where, void** arguments) noexcept nogil:
+    sleep_ns((<int64_t*>arguments[0])[0])
+
+
+def forget_kernels():
+    """Unloads what sleep loaded; it is loaded again when it is needed."""
+    kernels.clear()
+
+
+cdef Kernel kernel_for(int ordinal):
+    made = kernels.get(ordinal)
+    if made is None:
+        if driver_name() == "cuda":
+            made = Module(PTX, ordinal).function("accelrt_sleep", "int64_t cycles")
+        else:
+            made = host_kernel(<size_t>&sleep_block, "int64_t cycles", name="accelrt_sleep", device=ordinal)
+        made = kernels.setdefault(ordinal, made)
+    return made
+
+
+def sleep(cycles, stream=None):
+    """Puts a kernel into a stream that takes so many cycles of the device's clock (torch.cuda._sleep).
+
+    Arguments:
+        cycles: int, of a multiprocessor's clock, which runs at 1 to 2 GHz; on the host device a cycle is a nanosecond.
+        stream: Stream, handle as int, or None for the current stream of the current device.
+    Raises:
+        ValueError, TypeError: cycles is negative or no int, or the stream is none.
+        CudaError: the driver refused.
+    """
+    cdef Stream chosen
+    number = checked_int(cycles, "cycles", 0, (1 << 63) - 1, "cycles of the device's clock as int")
+    chosen = stream_of(stream, ordinal_of(None))
+    kernel_for(chosen.device_index).launch(1, 1, (number,), stream=chosen)
+
+
+_sleep = sleep  # by torch.cuda's name

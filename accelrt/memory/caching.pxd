@@ -10,3 +10,9 @@ cdef object out_of_memory_to_wake(int ordinal, tuple pool, object size, int code
 cdef void release_bytes(int ordinal, uintptr_t address) noexcept  # for destructors
 # Opens the memory of two devices to each other, for a captured copy between them.  Takes the pools' growth locks.
 cdef int connect_devices(int device, int other) noexcept nogil
+
+
+# The page-locked cache's Python border, for the modules beside it.
+cdef size_t checked_host_size(object size, str name) except? 0  # bytes; TypeError, ValueError, OutOfMemoryError
+cdef uintptr_t allocate_host_bytes(object device, size_t size) except? 0  # raises OutOfMemoryError; device None: current
+cdef void release_host_bytes(uintptr_t address) noexcept  # for destructors

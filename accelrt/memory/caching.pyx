@@ -1,48 +1,63 @@
-# cython: embedsignature=False
-"""The caching allocator as Python sees it: torch.cuda.memory's names for raw pointers.
-
-A hit keeps the GIL; whatever may wait lets go of it.
-"""
+"""The allocator as Python sees it: torch.cuda.memory's names for addresses, page-locked memory and statistics."""
 import numbers
-
 from cpython.exc cimport PyErr_Clear, PyErr_SetObject, PyErr_WriteUnraisable
-from cpython.long cimport PyLong_CheckExact
-from cpython.ref cimport PyObject, Py_DECREF, Py_INCREF
-from libc.stdint cimport uint64_t
+from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
+from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
+from libc.stdint cimport int64_t, uint64_t
 
-from accelrt.core.integers cimport checked_address_int, exact_int
-from accelrt.core.process import call_at_exit
-from accelrt.devices.device cimport await_device, current_ordinal, ordinal_of, this_thread
-cimport accelrt.driver.registry as registry
-from accelrt.driver.registry import cause_of_refusal as driver_refusal, driver_name
-from accelrt.driver.waiting cimport INTERRUPTED, drop_with_gil, make_thread_state, raise_interruption
-from accelrt.errors import ArgumentError, CaptureError, OutOfMemoryError
 from accelrt.allocator.backing.pages cimport connect_peers, connect_two
-from accelrt.allocator.device_pools cimport MAX_DEVICES, pool_if_made, pool_of
 from accelrt.allocator.event_ring cimport take_stack
+from accelrt.allocator.external.backends cimport require_native
+cimport accelrt.allocator.external.backends as callbacks
 from accelrt.allocator.history_types cimport CONTEXT_ALL
 cimport accelrt.allocator.miss as ladder
-from accelrt.allocator.pool cimport (
-    allocate_interruptibly, empty_named, knows_stream, locate, release, release_after, set_limit, try_allocate, try_release,
-    use_across, use_on,
+from accelrt.allocator.pinned.block cimport HOST_ROUND_LIMIT, PinnedStats, Tally, Timing
+from accelrt.allocator.pinned.cache cimport (
+    allocate_pinned_on, empty_pinned, pinned_audit_failure, read_pinned_stats, release_pinned, reset_pinned_peaks,
+    reset_pinned_sums, try_allocate_pinned, try_release_pinned,
 )
-from accelrt.allocator.private.suspended cimport has_suspended_pools, sweep_suspended
-from accelrt.allocator.read_stats cimport allocated_bytes, limit_of, reserved_bytes
+from accelrt.allocator.pool cimport (
+    MAX_DEVICES, allocate_interruptibly, empty_named, knows_stream, locate, pool_if_made, pool_of, release,
+    release_after, set_limit, try_allocate, try_release, use_across, use_on,
+)
 from accelrt.allocator.pool_settings cimport limit_of_fraction
-from accelrt.allocator.sizes cimport ROUND_LIMIT
-from accelrt.allocator.types cimport Pool
-cimport accelrt.allocator.external.callbacks as callbacks
+from accelrt.allocator.private.sleep cimport has_suspended_pools, sweep_suspended
+from accelrt.allocator.readers cimport (
+    allocated_bytes, find_audit_failure, largest_free, limit_of, max_split_of, peak_of, read_current, read_stats,
+    reserved_bytes, reset_accumulated, reset_peaks, try_current,
+)
+from accelrt.allocator.readers import record_snapshot, segments
 from accelrt.allocator.settings.apply cimport backend_name
+from accelrt.allocator.sizes cimport LARGE, ROUND_LIMIT, SMALL
+from accelrt.allocator.stats cimport (
+    ACTIVE_BYTES, ALLOCATED_BYTES, PER_HEAP, RESERVED_BYTES, STATS, Counter, current_of, Stats,
+)
+from accelrt.allocator.types cimport Pool
+from accelrt.core.integers cimport checked_address_int, exact_int
+from accelrt.core.process import call_at_exit
+from accelrt.devices.device cimport (
+    await_device, count_devices, current_ordinal, known_devices, ordinal_of, parse, this_thread,
+)
+from accelrt.driver.guard cimport INTERRUPTED, drop_with_gil, make_thread_state, raise_interruption
+from accelrt.driver.registry import cause_of_refusal, cause_of_refusal as driver_refusal, driver_name, opened_name
+cimport accelrt.driver.registry as registry
+from accelrt.errors import ArgumentError, CaptureError, OutOfMemoryError
+from accelrt.memory.history.recording import name_all, tag_stats
 from accelrt.runtime.init import later
-from accelrt.runtime.release_queue cimport DEVICE_BYTES, any_waits, dispose, drain
-cimport accelrt.runtime.sanitizer_hooks as watch
+from accelrt.runtime.lifetimes cimport DEVICE_BYTES, HOST_BYTES, any_waits, dispose, drain
 from accelrt.status cimport (
-    CAPTURED_EVENT, CAP_REACHED, INVALID_DEVICE, NOT_ALLOCATED, NOT_READY, OUT_OF_MEMORY, POOL_CAP_REACHED, raise_status,
-    refuse_copy,
+    CAP_REACHED, CAPTURED_EVENT, INVALID_DEVICE, NOT_ALLOCATED, NOT_READY, OUT_OF_MEMORY, POOL_CAP_REACHED,
+    raise_status, refuse_copy,
 )
 from accelrt.streams.event cimport Event
-from accelrt.streams.current cimport current_handle, stream_for, stream_of
-from accelrt.streams.stream cimport Stream
+from accelrt.streams.stream cimport current_handle, Stream, stream_for, stream_of
+cimport accelrt.uses.access as watch
+
+
+# --- caching ----------------------------------------------------------------------------------------------------------
+# The caching allocator as Python sees it: torch.cuda.memory's names for raw pointers.
+#
+# A hit keeps the GIL; whatever may wait lets go of it.
 
 cdef extern from *:
     """
@@ -219,7 +234,7 @@ cdef object out_of_memory(int ordinal, object size, uintptr_t stream, int code):
     cause = driver_refusal() if code == OUT_OF_MEMORY and size >> ROUND_LIMIT == 0 else ""
     module = None
     try:
-        module = later("accelrt.memory.refusal")
+        module = later("accelrt.memory.live")
         error = module.explained(ordinal, size, stream, code, cause, process_source)
     except Exception as failure:
         error = unexplained(ordinal, size, code, cause, failure)
@@ -234,7 +249,7 @@ cdef object out_of_memory(int ordinal, object size, uintptr_t stream, int code):
 cdef object out_of_memory_to_wake(int ordinal, tuple pool, object size, int code, str call, str waking):
     # Beside the retry ladder: a pool's pages that the device does not give again.
     try:
-        return later("accelrt.memory.refusal").explained_wake(ordinal, pool, size, code, call, waking, process_source)
+        return later("accelrt.memory.live").explained_wake(ordinal, pool, size, code, call, waking, process_source)
     except Exception as failure:
         return unexplained(ordinal, size, code, waking, failure)
 
@@ -694,3 +709,502 @@ def _stop_asking():
 
 call_at_exit("memory.caching", "callbacks", _stop_asking)
 callbacks.on_failure = keep_failure
+
+
+# --- host cache -------------------------------------------------------------------------------------------------------
+# The cache of page-locked host memory as Python sees it: torch.cuda's names for its figures.
+#
+# A hit keeps the GIL; whatever may wait lets go of it.
+
+cdef size_t checked_host_size(object size, str name) except? 0:
+    # An exact int is converted directly; anything else goes to the function that raises the precise error.
+    cdef int overflow = 0
+    cdef long long value
+    if PyLong_CheckExact(size):
+        value = PyLong_AsLongLongAndOverflow(size, &overflow)
+        if value >= 0 and not overflow and not value >> HOST_ROUND_LIMIT:
+            return value
+    return checked_size(size, name)
+
+
+cdef uintptr_t allocate_host_bytes(object device, size_t size) except? 0:
+    cdef uintptr_t address = 0
+    cdef int ordinal = -1
+    cdef int code = try_allocate_pinned(size, &address)
+    if code == NOT_READY:
+        if device is not None:  # checked even where the cache has memory, by the caller
+            ordinal = ordinal_of(device)
+        with nogil:
+            code = allocate_pinned_on(ordinal, size, &address)
+    if code == OUT_OF_MEMORY:
+        raise out_of_host_memory(size)
+    if code:
+        raise_status(code, "allocate_pinned", ("size", size))
+    if watch.sanitizing:
+        watch.note_allocated(-1, 0, address, size)
+    return address
+
+
+cdef object out_of_host_memory(size_t size):
+    # Whatever fails while the state is read leaves a short text.
+    cause = cause_of_refusal()
+    try:
+        return later("accelrt.memory.live").explained_pinned(size, cause)
+    except Exception as failure:
+        error = OutOfMemoryError(
+            f"Host out of memory. Tried to allocate {size} bytes of page-locked memory, which the driver refused. "
+            f"{cause or 'The rest could not be read'} ({type(failure).__name__}: {failure})",
+            OUT_OF_MEMORY, "OUT_OF_MEMORY", "allocate_pinned",
+        )
+        error.requested = size
+        return error
+
+
+cdef void release_host_bytes(uintptr_t address) noexcept:
+    if watch.sanitizing:
+        watch.note_freed(address)
+    if address and try_release_pinned(address) == NOT_READY:
+        dispose(HOST_BYTES, 0, address)
+
+
+def caching_host_allocator_alloc(size):
+    """Allocates page-locked host memory from the cache; copies read and write it asynchronously.
+
+    Arguments:
+        size: int, bytes.
+    Returns:
+        int, the address, a multiple of 64, and of 4096 for sizes from 32 KiB on; 0 for 0 bytes.
+    Raises:
+        OutOfMemoryError: the driver has no such memory, even after the cache's idle memory went back.
+        ValueError, TypeError: size is negative or no int.
+    """
+    return allocate_host_bytes(None, checked_host_size(size, "size"))
+
+
+cdef uintptr_t checked_host_address(object mem_ptr) except? 0:
+    return checked_address_int(mem_ptr, "mem_ptr")
+
+
+def caching_host_allocator_delete(mem_ptr):
+    """Gives page-locked memory back to the cache.  Work on a stream that was recorded for it may still be under
+    way: the memory is handed out again when that is done.
+
+    Arguments:
+        mem_ptr: int, an address that caching_host_allocator_alloc returned; 0 does nothing.
+    Raises:
+        ValueError: the address is not allocated, or was given back before.
+        TypeError: mem_ptr is no int.
+    """
+    cdef uintptr_t address = checked_host_address(mem_ptr)
+    cdef int code
+    if watch.sanitizing:
+        watch.note_freed(address)
+    if address == 0 or try_release_pinned(address) == 0:
+        return
+    with nogil:
+        code = release_pinned(address)
+    if code == NOT_ALLOCATED:
+        raise ArgumentError(
+            f"caching_host_allocator_delete: {address:#x} is not allocated: accelrt did not hand it out, or it was given "
+            "back already; pass the address that caching_host_allocator_alloc returned, once"
+        )
+    if code:
+        raise_status(code, "caching_host_allocator_delete", ("mem_ptr", address))
+
+
+def host_empty_cache():
+    """Gives the idle page-locked memory back to the driver, after waiting for memory in use on streams.  While a
+    capture is under way nothing goes back.
+
+    Raises:
+        CudaError: the driver refused; the memory then stays cached.
+        KeyboardInterrupt: Ctrl-C while it waits, on the main thread, or what another signal's handler raised.
+    """
+    cdef PinnedStats stats
+    cdef int ordinal, code
+    watch.before_wait("host_empty_cache")
+    drain()
+    if has_suspended_pools():
+        for ordinal in range(MAX_DEVICES):
+            with nogil:
+                sweep_suspended(ordinal)
+    stats = read_pinned_stats()
+    if stats.segments.current > stats.blocks.current:  # the driver waits for the device before it frees one
+        for ordinal in range(MAX_DEVICES):
+            if pool_if_made(ordinal) != NULL:
+                await_device(ordinal)
+    with nogil:
+        code = empty_pinned()
+    if code:
+        raise_status(code, "host_empty_cache")
+
+
+cdef int add_tally(dict answer, str name, Tally tally) except -1:
+    answer[f"{name}.current"] = tally.current
+    answer[f"{name}.peak"] = tally.peak
+    answer[f"{name}.allocated"] = tally.allocated
+    answer[f"{name}.freed"] = tally.freed
+    return 0
+
+
+cdef int add_timing(dict answer, str name, Timing timing) except -1:
+    answer[f"{name}.total"] = timing.total
+    answer[f"{name}.max"] = timing.largest
+    answer[f"{name}.min"] = timing.least
+    answer[f"{name}.count"] = timing.count
+    answer[f"{name}.avg"] = timing.total // timing.count if timing.count else 0
+    return 0
+
+
+def host_memory_stats():
+    """The figures of the page-locked memory, with torch's keys (torch.cuda.host_memory_stats).
+
+    Returns:
+        dict: "allocations" and "allocated_bytes": memory taken from the driver, in calls and bytes;
+        "active_requests" and "active_bytes": blocks handed out, or given back and still in use on a stream, rounded
+        as handed out; each ".current", ".peak", ".allocated", ".freed".  "num_host_alloc", "num_host_free": the
+        driver's successes.  "host_alloc_time", "host_free_time": of those calls, in microseconds, each ".total",
+        ".max", ".min", ".count", ".avg".  {} before the first use of a device, as in torch.
+    """
+    if opened_name() in ("sentinel", "forked"):
+        return {}
+    cdef PinnedStats stats = read_pinned_stats()
+    cdef dict answer = {}
+    add_tally(answer, "allocations", stats.segments)
+    add_tally(answer, "allocated_bytes", stats.segment_bytes)
+    add_tally(answer, "active_requests", stats.blocks)
+    add_tally(answer, "active_bytes", stats.block_bytes)
+    add_timing(answer, "host_alloc_time", stats.take)
+    add_timing(answer, "host_free_time", stats.give)
+    answer["num_host_alloc"] = stats.take.count
+    answer["num_host_free"] = stats.give.count
+    return dict(sorted(answer.items()))
+
+
+def reset_peak_host_memory_stats():
+    """Sets every peak of the page-locked memory to the current figure."""
+    reset_pinned_peaks()
+
+
+def reset_accumulated_host_memory_stats():
+    """Sets the "allocated" and "freed" figures of the page-locked memory, its counts of driver calls and their times
+    to 0."""
+    reset_pinned_sums()
+
+
+def host_audit():
+    """Walks every identity of the page-locked memory (accelrt/memory/DESIGN.md).
+
+    Raises:
+        AssertionError: one is violated; the text says which.
+    """
+    cdef const char* found
+    with nogil:
+        found = pinned_audit_failure()
+    if found != NULL:
+        raise AssertionError(found.decode())
+
+
+# --- statistics -------------------------------------------------------------------------------------------------------
+# The caching allocator's figures as Python sees them, with torch.cuda.memory's names.
+
+cdef bint is_unused():
+    # Before first use: a figure that is asked for then opens no driver, so that the process may still fork.  A child that
+    # was forked after it has no memory of its own either.
+    return known_devices() == 0 and opened_name() in ("sentinel", "forked")
+
+
+cdef Pool* pool_at(object device) except? NULL:
+    # NULL before the device's first allocation.
+    cdef int ordinal = 0
+    if known_devices() == 0 and is_unused():
+        if device is not None:
+            parse(device)
+        return NULL
+    if device is not None or current_ordinal(&ordinal):
+        ordinal = ordinal_of(device)
+    return pool_if_made(ordinal)
+
+
+def ordinal_for_figures(device=None):
+    """The ordinal that a report is of; None before first use, which it is not."""
+    if is_unused():
+        pool_at(device)
+        return None
+    return ordinal_of(device)
+
+
+cdef int64_t current_of_pool(Pool* pool, int figure) noexcept:
+    # Like a hit, with the GIL unless another thread has the pool's lock.
+    cdef int64_t answer
+    if not try_current(pool, figure, &answer):
+        with nogil:
+            answer = read_current(pool, figure)
+    return answer
+
+
+cdef int64_t read_peak(Pool* pool, int figure) noexcept:
+    cdef int64_t answer
+    with nogil:
+        answer = peak_of(pool, figure)
+    return answer
+
+
+def memory_allocated(device=None):
+    """Bytes of live blocks of a device, rounded as allocated: to 512, and not at all by another backend."""
+    return current_of_pool(pool_at(device), ALLOCATED_BYTES)
+
+
+def memory_reserved(device=None):
+    """Bytes that the allocator holds from a device, live and idle, without what sleeps; with the backend
+    cudaMallocAsync, what the driver's pool holds for everybody in the process."""
+    return current_of_pool(pool_at(device), RESERVED_BYTES)
+
+
+def sleeping(device=None):
+    """Bytes of pools that sleep: live or idle, they keep their addresses, and the device has the memory back."""
+    cdef Pool* pool = pool_at(device)
+    cdef Stats stats
+    with nogil:
+        stats = read_stats(pool)
+    return stats.sleeping_bytes
+
+
+def max_memory_allocated(device=None):
+    """The most that memory_allocated was since the start or reset_peak_memory_stats."""
+    return read_peak(pool_at(device), ALLOCATED_BYTES)
+
+
+def max_memory_reserved(device=None):
+    """The most that memory_reserved was since the start or reset_peak_memory_stats."""
+    return read_peak(pool_at(device), RESERVED_BYTES)
+
+
+# In the order of the figures in allocator/stats.pxd.
+cdef tuple FIGURE_NAMES = (
+    "allocation", "active", "inactive_split", "allocated_bytes", "active_bytes", "inactive_split_bytes",
+    "requested_bytes", "segment", "reserved_bytes",
+)
+cdef tuple POOLS = ("small_pool", "large_pool", "all")
+cdef tuple FIELDS = ("current", "peak", "allocated", "freed")
+# Key of a figure -> (figure, pool, field), as numbers.
+cdef dict PLACES = {
+    f"{name}.{pool}.{field}": (figure, kind, part)
+    for figure, name in enumerate(FIGURE_NAMES)
+    for kind, pool in enumerate(POOLS)
+    for part, field in enumerate(FIELDS)
+}
+
+
+cdef inline bint shares_segments(const Pool* pool) noexcept nogil:
+    # Whether small and large blocks lie in the same segments, which grow page by page.
+    return pool != NULL and pool.external == NULL and pool.settings.virtual_memory
+
+
+cdef Counter reserved_of_kind(const Stats* stats, int kind) noexcept nogil:
+    # Of segments that both kinds share: the small pool has what small blocks occupy, the large pool the rest.  What a
+    # small block takes leaves the large pool.
+    cdef Counter small = stats.counters[ACTIVE_BYTES][SMALL]
+    cdef Counter rest = stats.counters[RESERVED_BYTES][LARGE]
+    small.current = min(small.current, rest.current)  # what sleeps is not reserved
+    if kind == SMALL:
+        return small
+    rest.current -= small.current
+    rest.allocated += small.freed
+    rest.freed += small.allocated
+    return rest
+
+
+cdef Counter counter_of(const Stats* stats, int figure, int kind, bint shared) noexcept nogil:
+    # kind 2 is both together, with the peak of the sum.
+    cdef Counter total
+    if kind < 2 and shared and figure == RESERVED_BYTES:
+        return reserved_of_kind(stats, kind)
+    if kind < 2:
+        return stats.counters[figure][kind]
+    total.current = stats.counters[figure][0].current + stats.counters[figure][1].current
+    total.peak = stats.peak_all[figure]
+    total.allocated = stats.counters[figure][0].allocated + stats.counters[figure][1].allocated
+    total.freed = stats.counters[figure][0].freed + stats.counters[figure][1].freed
+    return total
+
+
+cdef tuple fields_of(Counter counter):
+    return counter.current, counter.peak, counter.allocated, counter.freed
+
+
+cdef dict single_figures(const Stats* stats, Pool* pool):
+    cdef int64_t idle = current_of(stats, RESERVED_BYTES) + stats.sleeping_bytes - current_of(stats, ACTIVE_BYTES)
+    cdef int64_t largest, limit
+    with nogil:
+        largest = largest_free(pool)
+        limit = max_split_of(pool)
+    return {
+        "num_alloc_retries": stats.num_alloc_retries,
+        "num_ooms": stats.num_ooms,
+        "num_sync_all_streams": stats.num_sync_all_streams,
+        "num_device_alloc": stats.num_device_alloc,
+        "num_device_free": stats.num_device_free,
+        "max_split_size": limit,
+        "virtual_memory_calls": stats.virtual_memory_calls,
+        "stitched_bytes": stats.stitched_bytes,
+        "reserved_addresses": stats.reserved_addresses,
+        "sleeping_bytes": stats.sleeping_bytes,
+        "largest_free_block": largest,
+        "fragmentation": 1 - largest / idle if idle else 0.0,
+    }
+
+
+def memory_stats(device=None):
+    """The allocator's figures for one device, with torch's keys (torch.cuda.memory_stats) and some more.
+
+    Arguments:
+        device: int, "cuda:1", ...; None is the current device.
+    Returns:
+        dict: "allocated_bytes.all.current" and the like: nine figures, for all and the small and large pools,
+        current, peak, allocated and freed, in blocks or bytes; "oversize_allocations.current" and the like;
+        counts of retries, failures and device calls.  Beyond torch's: virtual_memory_calls, calls of the
+        driver's virtual memory; stitched_bytes, mapped a second time; reserved_addresses, bytes of address
+        space; sleeping_bytes, which the device has back until their pools wake; largest_free_block, bytes;
+        fragmentation, the part of the idle bytes outside that block, 0 to 1; "tag.NAME.allocated_bytes.current" and the
+        like for each tag (accelrt.memory.tag), bytes and blocks.
+        Where segments grow (expandable_segments), small and large blocks share them.  reserved_bytes.small_pool is then
+        what small blocks occupy, live or pending, and large_pool the rest, idle memory included, with the peak of all;
+        segments and splits all count as large.
+        {} before the first use of a device, as in torch; every other figure is 0 then, and none is a first use.
+    """
+    cdef Pool* pool = pool_at(device)
+    if pool == NULL and is_unused():
+        return {}
+    cdef Stats stats
+    cdef int figure, kind
+    cdef dict answer
+    with nogil:
+        stats = read_stats(pool)
+    answer = single_figures(&stats, pool)
+    for figure in range(STATS):
+        for kind in range(3):
+            fields = fields_of(counter_of(&stats, figure, kind, shares_segments(pool)))
+            answer.update(zip([f"{FIGURE_NAMES[figure]}.{POOLS[kind]}.{field}" for field in FIELDS], fields))
+    for name, fields in (
+        ("oversize_allocations", fields_of(stats.oversize_allocations)),
+        ("oversize_segments", fields_of(stats.oversize_segments)),
+    ):
+        answer.update(zip([f"{name}.{field}" for field in FIELDS], fields))
+    if pool != NULL and pool.history != NULL:
+        for tag, figures in tag_stats(pool.device).items():
+            for name, fields in figures.items():
+                answer.update({f"tag.{tag}.{name}.{field}": value for field, value in fields.items()})
+    return dict(sorted(answer.items()))
+
+
+def memory_stat(key, device=None):
+    """One figure of memory_stats, without the others.
+
+    Arguments:
+        key: str, a key of memory_stats.
+        device: as in memory_stats.
+    Returns:
+        int, or float for "fragmentation".
+    Raises:
+        KeyError: there is no such key.
+    """
+    cdef Pool* pool = pool_at(device)
+    cdef Stats stats
+    place = PLACES.get(key)
+    if place is not None and place[1] == 2 and place[2] == 0 and place[0] < PER_HEAP:
+        return current_of_pool(pool, place[0])
+    with nogil:
+        stats = read_stats(pool)
+    if place is not None:
+        return fields_of(counter_of(&stats, place[0], place[1], shares_segments(pool)))[place[2]]
+    single = single_figures(&stats, pool)
+    if key in single:
+        return single[key]
+    name, _, field = str(key).partition(".")
+    if field in FIELDS and name in ("oversize_allocations", "oversize_segments"):
+        counter = stats.oversize_allocations if name == "oversize_allocations" else stats.oversize_segments
+        return fields_of(counter)[FIELDS.index(field)]
+    raise KeyError(f"{key!r} is no key of memory_stats")
+
+
+def memory_snapshot(device=None, include_traces=True, *, mempool_id=None):
+    """The segments and blocks that the allocator holds.
+
+    Arguments:
+        device: as in memory_stats, but None means all devices.  A tuple of two ints is a mempool_id, which is what torch
+            takes in this place.
+        include_traces: for torch's sake; there are none in segments.
+        mempool_id: (int, int), as MemPool.id: only the segments of that pool.
+    Returns:
+        list of dicts, one a segment, with torch's keys (torch.cuda.memory_snapshot) and "serial", the number
+        of the segment in the order in which its device's were taken, and "asleep", whether its pool sleeps.
+    Raises:
+        NotSupportedError: the backend is not accelrt's own pool.
+    """
+    if isinstance(device, tuple):
+        device, mempool_id = None, device
+    states = read_states(device, "memory_snapshot")
+    for ordinal, _, _ in states:
+        record_snapshot(ordinal)
+    found = [segment for _, held, _ in states for segment in held]
+    if mempool_id is None or tuple(mempool_id) == (0, 0):
+        return found
+    return [segment for segment in found if segment["segment_pool_id"] == tuple(mempool_id)]
+
+
+def read_states(device, call):
+    """What a device's pool holds, or every device's.
+
+    Returns:
+        list of (int, list, int): an ordinal, its segments as memory_snapshot gives them, and the number of the first
+        event that came later; of every device that is known, or of the one that was asked for.
+    """
+    require_native(call)
+    if is_unused():
+        pool_at(device)
+        return []
+    ordinals = range(count_devices()) if device is None else (ordinal_of(device),)
+    states = [(ordinal, segments(ordinal)) for ordinal in ordinals]
+    return [(ordinal, name_all(held), mark) for ordinal, (held, mark) in states]
+
+
+def reset_peak_memory_stats(device=None):
+    """Sets every peak of a device to the current figure."""
+    cdef Pool* pool = pool_at(device)
+    with nogil:
+        reset_peaks(pool)
+
+
+def reset_accumulated_memory_stats(device=None):
+    """Sets a device's "allocated" and "freed" figures, and its counts of retries and failures, to 0."""
+    cdef Pool* pool = pool_at(device)
+    with nogil:
+        reset_accumulated(pool)
+
+
+def audited_hits(device=None):
+    """What took the allocator's fast path under ACCELRT_DEBUG 1 or 2, for tests: the calls that were audited, and
+    those among them that freed or allocated a block by turns.  (0, 0) at level 0, where nothing is counted."""
+    cdef Pool* pool = pool_at(device)
+    if pool == NULL:
+        return 0, 0
+    return pool.audited_hits, pool.audited_cached
+
+
+def audit(device=None):
+    """Walks every identity of the allocator (accelrt/allocator/DESIGN.md).
+
+    Arguments:
+        device: as in memory_stats, but None means all devices.
+    Raises:
+        AssertionError: one is violated; the text says which, and on which device.
+    """
+    if is_unused():
+        pool_at(device)
+        return
+    ordinals = range(MAX_DEVICES) if device is None else (ordinal_of(device),)
+    for ordinal in ordinals:
+        found = find_audit_failure(pool_if_made(ordinal))
+        if found is not None:
+            raise AssertionError(f"device {ordinal}: violated: {found}")

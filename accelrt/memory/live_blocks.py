@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from accelrt.allocator.read_stats import segments
+from accelrt.allocator.readers import segments
 from accelrt.memory.history.recording import frames_of, tag_name
-from accelrt.memory.statistics import memory_stats
 
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["by_stack", "live_blocks", "named", "sleeping_bytes"]
-
-
-def sleeping_bytes(ordinal: int) -> int:
-    """Bytes of a device's pools that are asleep."""
-    held: int = memory_stats(ordinal).get("sleeping_bytes", 0)
-    return held
+__all__ = ["by_stack", "live_blocks", "named"]
 
 
 def live_blocks(ordinal: int) -> list[dict[str, Any]]:

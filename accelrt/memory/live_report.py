@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from accelrt.allocator.holdings import holdings
+from accelrt.allocator.readers import holdings
 from accelrt.allocator.settings.apply import allocator_settings
 from accelrt.core.printable import printable
 from accelrt.devices.device import mem_get_info
+from accelrt.memory.caching import host_memory_stats, ordinal_for_figures
 from accelrt.memory.explain import count_text, pool_text, size_text, stack_text, stream_text
 from accelrt.memory.history.recording import is_recording, tag_stats
-from accelrt.memory.host_cache import host_memory_stats
-from accelrt.memory.live_blocks import by_stack, live_blocks, named, sleeping_bytes
-from accelrt.memory.statistics import ordinal_for_figures
+from accelrt.memory.live_blocks import by_stack, live_blocks, named
 
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ def report_data(device: DeviceArgument | None = None, top: int = 10) -> dict[str
     free, capacity = mem_get_info(ordinal)
     data: dict[str, Any] = {"device": ordinal, "capacity": capacity, "free": free}
     data |= holdings(ordinal) or dict.fromkeys(
-        ("reserved", "live", "pending", "idle", "largest_free", "stitched"), 0
+        ("reserved", "live", "pending", "idle", "largest_free", "stitched", "sleeping"), 0
     )
     for name in ("pools", "streams", "events"):
         data.setdefault(name, [])
@@ -71,7 +70,6 @@ def report_data(device: DeviceArgument | None = None, top: int = 10) -> dict[str
     data["streams"].sort(key=lambda stream: -(stream["live"] + stream["pending"] + stream["idle"]))
     data["events"].sort(key=lambda queue: -queue["bytes"])
     data["fragmentation"] = 1 - data["largest_free"] / data["idle"] if data["idle"] else 0.0
-    data["sleeping"] = sleeping_bytes(ordinal)
     blocks = [] if data.get("external") else live_blocks(ordinal)
     tags = {name: stats["allocated_bytes"]["current"] for name, stats in tag_stats(ordinal).items()}
     return data | {

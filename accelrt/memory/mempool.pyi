@@ -2,9 +2,15 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from accelrt.allocator.external.backend import Allocator
+from accelrt.allocator.external.backends import Allocator
 from accelrt.annotations import DeviceArgument
-from accelrt.memory.sleep_mode import SleepResult
+
+class SleepResult(NamedTuple):
+    bytes: int
+    copied: int
+    seconds: float
+    copy_seconds: float
+    host_seconds: float
 
 class MemPool:
     device: int

@@ -1,44 +1,214 @@
-# cython: embedsignature=False
-"""Memory pools of the user's own: what a thread allocates inside use_mem_pool lies apart from the rest; and the state of
-a pool, kept and gone back to: torch._C's _cuda_getCheckpointState and its kin.
-
-A pool is held by the object, by each context that is entered and by each graph that was captured into it.
-Once nothing holds it, its idle memory goes back to the device as everybody's does; what is live stays valid
-until it is given back.
-
-A program that captures several graphs into one pool, to replay them along different paths, needs the pool to be as
-it was at a branch: then what is captured next lies where nothing of that path is live.
-"""
+"""Memory pools of the user's own: what is allocated in them, their checkpoints and their sleep."""
 import operator
 from collections import namedtuple
-
 from cpython.number cimport PyIndex_Check
 from libc.stdint cimport SIZE_MAX, UINT64_MAX, uint64_t
 from libc.string cimport memset
 
-from accelrt.core.integers cimport exact_int
-from accelrt.devices.device cimport ordinal_of
-from accelrt.errors import ArgumentError
-from accelrt.allocator.private.checkpoint cimport (
-    CAPTURED, LENT, NO_SUCH_POOL, USED, WAITS, WENT, Saved, SavedBlock, SavedSegment, Turned, forget_saved,
-    forget_turned, restore_pool, save_pool,
-)
-from accelrt.allocator.private.private_pool cimport thread_number
+from accelrt.allocator.event_ring cimport take_stack
+from accelrt.allocator.external.backends cimport require_native, source_of
+from accelrt.allocator.heaps cimport thread_number
+from accelrt.allocator.history_types cimport CONTEXT_ALL
+from accelrt.allocator.pool cimport pool_if_made
+from accelrt.allocator.private.private_types cimport Moved
 from accelrt.allocator.private.routes cimport (
-    begin_pool, end_pool, read_private, release_pool, retain_pool, set_up_pool,
+    CAPTURED, LENT, NO_SUCH_POOL, USED, WAITS, WENT, begin_pool, end_pool, forget_saved, forget_turned, read_private,
+    release_pool, restore_pool, retain_pool, save_pool, Saved, SavedBlock, SavedSegment, set_up_pool, Turned,
 )
-from accelrt.allocator.private.suspended cimport has_suspended_pools, is_pool_suspended, sweep_suspended
-from accelrt.allocator.read_stats import segments
+from accelrt.allocator.private.sleep cimport (
+    BESIDE_CAPTURE, EXPORTED, FREED_CAPTURED, IN_PLAIN, NOT_RETAINED, NOT_SUSPENDED, SUSPENDED, begin_suspension,
+    cancel_suspension, finish_suspension, has_suspended_pools, is_pool_suspended, resume_pool, sweep_suspended,
+)
+from accelrt.allocator.readers import segments
 from accelrt.allocator.sizes cimport GRANULE, LARGE
 from accelrt.allocator.stats cimport (
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, REQUESTED_BYTES, RESERVED_BYTES, SEGMENT,
 )
-from accelrt.allocator.types cimport HOLE, LIVE, PLAIN
-from accelrt.memory.caching cimport empty_pool
-from accelrt.allocator.external.backend cimport require_native, source_of
+from accelrt.allocator.types cimport HOLE, LIVE, PLAIN, Pool
+from accelrt.core.integers cimport exact_int
+from accelrt.devices.device cimport await_device, ordinal_of
+from accelrt.driver.registry import cause_of_refusal, opened_name
+from accelrt.errors import ArgumentError, NotSupportedError, OutOfMemoryError
+from accelrt.memory.caching cimport empty_pool, out_of_memory_to_wake
 from accelrt.memory.history.recording import name_all, tag
-from accelrt.memory.sleep_mode cimport put_to_sleep, wake_up
-from accelrt.status cimport FORKED, raise_status, refuse_copy, refuse_unmade
+from accelrt.runtime.lifetimes cimport drain
+from accelrt.status cimport CAP_REACHED, FORKED, NOT_SUPPORTED, OUT_OF_MEMORY, raise_status, refuse_copy, refuse_unmade
+from accelrt.uses.access cimport await_uses, exported_from
+cimport accelrt.uses.access as watch
+
+
+# --- sleep mode -------------------------------------------------------------------------------------------------------
+# Sleep and wake of memory pools: what the calls answer, and the errors that they raise.
+#
+# MemPool.sleep() and accelrt.memory.sleep() (mempool.pyx) come here; allocator/private/sleep.pyx does the work.
+
+cdef tuple KEEPS = ("host", "discard")
+cdef tuple EXPORTS = ("refuse", "ignore")
+
+cdef enum:
+    NAMED = 4  # Arrays that the refusal of a sleep names
+
+
+class SleepResult(namedtuple("SleepResult", ("bytes", "copied", "seconds", "copy_seconds", "host_seconds"))):
+    """What a sleep or a wake moved.
+
+    Attributes:
+        bytes: int, physical memory that the device has back (sleep), or that was taken from it (wake).
+        copied: int, bytes of contents that went to the host, or came from there; 0 with keep="discard".
+        seconds: float, of the whole call, with the wait for the device's work.
+        copy_seconds: float, from the first copy to the end of the last: copied / copy_seconds is the link's rate.
+        host_seconds: float, to get page-locked memory; near 0 where the cache had it, as from the second sleep on.
+    """
+
+    __slots__ = ()
+
+
+cdef object result_of(Moved moved):
+    return SleepResult(moved.bytes, moved.copied, moved.ns / 1e9, moved.copy_ns / 1e9, moved.host_ns / 1e9)
+
+
+cdef dict SLEEP_REASONS = {
+    BESIDE_CAPTURE: "a capture is under way, beside which the device cannot be waited for; sleep before it or after its end",
+    FREED_CAPTURED: "memory of it was freed that a stream uses which is capturing; end that capture first",
+    EXPORTED: "other processes have memory of it (accelrt.sharing); it can sleep once they have let go of it",
+    SUSPENDED: "it sleeps already; wake it first",
+    NOT_SUSPENDED: "it does not sleep",
+}
+
+
+cdef int raise_sleep_reason(int code, str call, tuple pool, int ordinal) except -1:
+    where = f"{call}: pool {pool} of device {ordinal}"
+    if code == NOT_RETAINED:
+        if opened_name() == "forked":
+            raise_status(FORKED, call, ("pool", pool, "device", ordinal))
+        raise ValueError(
+            f"{call}: device {ordinal} has no memory pool {pool} in use: nothing was allocated into it there, or no "
+            "MemPool, context or graph uses it any more"
+        )
+    if code == IN_PLAIN:
+        raise NotSupportedError(
+            f"{where} cannot sleep: its memory is in plain segments, whose addresses go when their memory goes; it "
+            "takes virtual memory, which ACCELRT_ALLOC_CONF=expandable_segments:True (the default, where the device has it) "
+            "gives, and a MemPool without allocator and no_split", NOT_SUPPORTED, "NOT_SUPPORTED", call,
+        )
+    if code in SLEEP_REASONS:
+        raise RuntimeError(f"{where}: {SLEEP_REASONS[code]}")
+    return 0
+
+
+cdef void take_stack_of(int ordinal, const char* entry) noexcept:
+    # For the history, with the GIL; sleep.pyx drops it.
+    cdef const Pool* pool = pool_if_made(ordinal)
+    if pool != NULL:
+        take_stack(pool, CONTEXT_ALL, entry)
+
+
+cdef int refuse_exports(str call, int ordinal, uint64_t first, uint64_t second) except -1:
+    # What other libraries hold, they would use without asking.
+    cdef list arrays = exported_from(ordinal, first, second)
+    if not arrays:
+        return 0
+    names = ", ".join([repr(array) for array in arrays[:NAMED]])
+    more = f" and {len(arrays) - NAMED} more" if len(arrays) > NAMED else ""
+    raise BufferError(
+        f"{call}: other libraries have memory of pool {(first, second)} of device {ordinal} by DLPack, from {len(arrays)} "
+        f"Array{'s' if len(arrays) > 1 else ''}: {names}{more}; they would read and write what is gone.  Drop their arrays, "
+        "or pass exports='ignore' and leave these alone until the pool is awake again")
+
+
+cdef int close_and_wait(str call, int ordinal, uint64_t first, uint64_t second, bint ignores) except -1:
+    # Uses are refused from the first step on, and those that began before have reached the driver after the second.
+    cdef int code
+    with nogil:
+        code = begin_suspension(ordinal, first, second)
+    if code:
+        raise_sleep_reason(code, call, (first, second), ordinal)
+        raise_status(code, call, ("pool", (first, second), "device", ordinal))
+    try:
+        await_uses(call)
+        if not ignores:
+            refuse_exports(call, ordinal, first, second)
+        await_device(ordinal)  # on the main thread, where the wait ends at a signal; no more work is put on the memory
+    except BaseException:
+        with nogil:
+            cancel_suspension(ordinal, first, second)
+        raise
+    return 0
+
+
+cdef object put_to_sleep(str call, int ordinal, uint64_t first, uint64_t second, object keep, object exports):
+    cdef Moved moved
+    cdef bint keeps, ignores
+    cdef int code
+    if keep not in KEEPS:
+        raise ValueError(f"keep is {keep!r}; it may be 'host', to keep the contents in page-locked memory, or 'discard'")
+    if exports not in EXPORTS:
+        raise ValueError(f"exports is {exports!r}; it may be 'refuse', or 'ignore' where nobody touches what other "
+                         "libraries have of the memory")
+    keeps, ignores = keep == "host", exports == "ignore"
+    require_native(call)
+    watch.before_wait(call)
+    drain()
+    close_and_wait(call, ordinal, first, second, ignores)
+    take_stack_of(ordinal, "sleep")
+    with nogil:
+        code = finish_suspension(ordinal, first, second, keeps, &moved)
+    raise_sleep_reason(code, call, (first, second), ordinal)
+    row = call if moved.row == NULL else moved.row.decode()
+    if code == OUT_OF_MEMORY and row == "host_alloc":
+        cause = cause_of_refusal()
+        raise OutOfMemoryError(
+            f"{call}: the driver has no page-locked host memory for the contents of pool {(first, second)} of device "
+            f"{ordinal}; nothing was changed; {cause or 'let the process lock more memory (ulimit -l)'}, call "
+            "host_empty_cache() where its idle pieces do not fit, or pass keep='discard' if the contents may go",
+            OUT_OF_MEMORY, "OUT_OF_MEMORY", "host_alloc",
+        )
+    if code:
+        left = "it sleeps all the same: its pages could not be had back; wake it" if moved.down else "it is as it was"
+        raise_status(code, row, ("pool", (first, second), "device", ordinal, "keep", keep),
+                     f"{call} did not put the pool to sleep, and {left}")
+    if watch.sanitizing:
+        watch.note_device_reached(ordinal)
+    return result_of(moved)
+
+
+cdef object wake_up(str call, int ordinal, uint64_t first, uint64_t second):
+    cdef Moved moved
+    cdef size_t asleep
+    cdef int code
+    require_native(call)
+    watch.before_wait(call)
+    drain()
+    take_stack_of(ordinal, "wake")
+    with nogil:
+        code = resume_pool(ordinal, first, second, &moved)
+    raise_sleep_reason(code, call, (first, second), ordinal)
+    if code == OUT_OF_MEMORY or code == CAP_REACHED:
+        what = "its limit (set_per_process_memory_fraction) leaves" if code == CAP_REACHED else "the device has"
+        with nogil:
+            asleep = read_private(ordinal, first, second, False).sleeping
+        raise out_of_memory_to_wake(
+            ordinal, (first, second), asleep, code, call,
+            f"{call}: {what} no room on device {ordinal} for the pages of pool {(first, second)}, even after the idle "
+            "memory went back; it sleeps on, and its contents are kept",
+        )
+    if code:
+        raise_status(code, call if moved.row == NULL else moved.row.decode(),
+                     ("pool", (first, second), "device", ordinal),
+                     f"{call} failed: the pool sleeps on, and its contents are kept; wake it again")
+    return result_of(moved)
+
+
+# --- mempool ----------------------------------------------------------------------------------------------------------
+# Memory pools of the user's own: what a thread allocates inside use_mem_pool lies apart from the rest; and the state of
+# a pool, kept and gone back to: torch._C's _cuda_getCheckpointState and its kin.
+#
+# A pool is held by the object, by each context that is entered and by each graph that was captured into it.
+# Once nothing holds it, its idle memory goes back to the device as everybody's does; what is live stays valid
+# until it is given back.
+#
+# A program that captures several graphs into one pool, to replay them along different paths, needs the pool to be as
+# it was at a branch: then what is captured next lies where nothing of that path is live.
 
 cdef dict SHOWN = {
     "allocation": ALLOCATION, "active": ACTIVE, "allocated_bytes": ALLOCATED_BYTES, "active_bytes": ACTIVE_BYTES,
@@ -534,7 +704,7 @@ def wake(pool, device=None):
 
 # checkpoints
 
-REASONS = {
+CHECKPOINT_REASONS = {
     WAITS: "memory of it that was given back is in use on other streams, or waits for a capture to end; synchronise "
            "first, outside captures",
     CAPTURED: "a capture allocates from it; end that first",
@@ -548,14 +718,14 @@ Restored = namedtuple("Restored", ("became_live", "freed"))
 Restored.__doc__ = "What set_checkpoint_state changed, as lists of addresses."
 
 
-cdef int raise_reason(int code, str call, tuple pool, int ordinal) except -1:
+cdef int raise_checkpoint_reason(int code, str call, tuple pool, int ordinal) except -1:
     if code == NO_SUCH_POOL:
         raise ArgumentError(
             f"{call}: device {ordinal} has no memory pool {pool}: nothing was allocated into it there, or nothing used it "
             "any more and its memory went back"
         )
-    if code in REASONS:
-        raise RuntimeError(f"{call}: not possible with pool {pool} of device {ordinal} now: {REASONS[code]}")
+    if code in CHECKPOINT_REASONS:
+        raise RuntimeError(f"{call}: not possible with pool {pool} of device {ordinal} now: {CHECKPOINT_REASONS[code]}")
     raise_status(code, call, ("pool_id", pool, "device", ordinal))
     return 0
 
@@ -583,7 +753,7 @@ cdef class PoolCheckpoint:
         with nogil:
             code = save_pool(ordinal, first, second, &self.saved)
         if code:
-            raise_reason(code, "get_checkpoint_state", (first, second), ordinal)
+            raise_checkpoint_reason(code, "get_checkpoint_state", (first, second), ordinal)
         self.filled = True
         return 0
 
@@ -704,7 +874,7 @@ def set_checkpoint_state(state):
         code = restore_pool(&checked.saved, &turned)
     try:
         if code:
-            raise_reason(code, "set_checkpoint_state", checked.pool_id, checked.saved.device)
+            raise_checkpoint_reason(code, "set_checkpoint_state", checked.pool_id, checked.saved.device)
         return Restored(
             [turned.live[index] for index in range(turned.live_count)],
             [turned.freed[index] for index in range(turned.freed_count)],
@@ -738,7 +908,7 @@ def check_pool_live_allocations(pool_id, expected_addresses, device=None):
     with nogil:
         known = read_private(ordinal, name[0], name[1], False).known
     if not known:
-        raise_reason(NO_SUCH_POOL, "check_pool_live_allocations", (name[0], name[1]), ordinal)
+        raise_checkpoint_reason(NO_SUCH_POOL, "check_pool_live_allocations", (name[0], name[1]), ordinal)
     pool = (name[0], name[1])
     live = {
         block["address"] for segment in segments(ordinal)[0] if segment["segment_pool_id"] == pool

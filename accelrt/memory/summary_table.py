@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from accelrt.memory.statistics import memory_stats, ordinal_for_figures
+from accelrt.memory.caching import memory_stats, ordinal_for_figures
 
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:

@@ -10,9 +10,8 @@ import threading
 import warnings
 from typing import TYPE_CHECKING
 
-from accelrt.arrays.array import Array
-from accelrt.arrays.buffer import Buffer
-from accelrt.arrays.create import asarray, from_dlpack
+from accelrt.arrays.array import Array, Buffer
+from accelrt.arrays.exchange import asarray, from_dlpack
 from accelrt.core import process
 from accelrt.errors import NcclError, NotSupportedError
 from accelrt.nccl import operands, process_end

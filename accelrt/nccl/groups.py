@@ -6,7 +6,7 @@ import contextlib
 import time
 from typing import TYPE_CHECKING
 
-from accelrt.arrays.operand import MemoryUse
+from accelrt.arrays.copy import MemoryUse
 from accelrt.nccl import operands, process_end
 from accelrt.nccl.codes import BackendError, error_of
 from accelrt.nccl.hold import Turn, calls_of

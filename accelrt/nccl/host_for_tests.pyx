@@ -25,7 +25,7 @@ from accelrt.nccl.codes import BackendError
 from accelrt.nccl.transport cimport (
     ABORTED, ABSENT, CAPACITY, CLOSED, COLLECTIVE, JOINED, MOST_RANKS, PAIR, Channel, Head, Part, Shared, Task, Trouble,
 )
-from accelrt.runtime.host_func cimport enqueue_callback
+from accelrt.runtime.lifetimes cimport enqueue_callback
 from accelrt.status cimport refuse_copy
 from accelrt.streams.stream cimport Stream
 

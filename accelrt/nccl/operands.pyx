@@ -2,15 +2,13 @@
 from cpython.object cimport PyObject
 from libc.stdint cimport uintptr_t
 
-from accelrt.arrays.array cimport Array, check_live
-from accelrt.arrays.create import asarray, from_dlpack
-from accelrt.arrays.buffer cimport Buffer
-from accelrt.arrays.operand cimport Operand, keep, note_use, read_array, record_for
+from accelrt.arrays.array cimport Array, Buffer, check_live
+from accelrt.arrays.exchange import asarray, from_dlpack
+from accelrt.arrays.copy cimport Operand, keep, note_use, read_array, record_for
 from accelrt.devices.device cimport switch_back, switch_to
-from accelrt.runtime.capture_record cimport OTHERS, Record, any_capture, keep_where_captured
-cimport accelrt.runtime.sanitizer_hooks as watch
-from accelrt.streams.current cimport exchange_current, put_back, stream_for
-from accelrt.streams.stream cimport Stream
+from accelrt.runtime.lifetimes cimport OTHERS, Record, any_capture, keep_where_captured
+cimport accelrt.uses.access as watch
+from accelrt.streams.stream cimport exchange_current, put_back, Stream, stream_for
 
 
 def stream_on(stream, int ordinal):

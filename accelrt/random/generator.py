@@ -25,9 +25,8 @@ from accelrt.random.seeds import (
 )
 from accelrt.random.state import State
 from accelrt.runtime import init
-from accelrt.runtime.capture_record import capture_of
-from accelrt.streams.current import current_stream
-from accelrt.streams.stream import Stream
+from accelrt.runtime.lifetimes import capture_of
+from accelrt.streams.stream import Stream, current_stream
 
 if TYPE_CHECKING:
     from accelrt.annotations import DeviceArgument

@@ -11,9 +11,9 @@ from __future__ import annotations
 from _thread import RLock
 from typing import TYPE_CHECKING
 
-from accelrt.arrays.create import empty
+from accelrt.arrays.exchange import empty
 from accelrt.random.launches import kernel_for
-from accelrt.runtime.capture_record import capture_of
+from accelrt.runtime.lifetimes import capture_of
 from accelrt.streams.event import Event
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from accelrt.arrays.array import Array
-from accelrt.arrays.create import asarray
+from accelrt.arrays.exchange import asarray
 from accelrt.kernels import compiler, host_compiler
 from accelrt.kernels.elementwise_layout import Piece, collapse, overlaps_itself
 from accelrt.kernels.elementwise_source import MOST_AXES, STORED
@@ -15,7 +15,7 @@ from accelrt.random import philox_source as source
 from accelrt.random import philox_text as texts
 from accelrt.random.philox_source import BLOCK, Form
 from accelrt.random.philox_text import WIDTHS
-from accelrt.streams.current import StreamContext
+from accelrt.streams.stream import StreamContext
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,7 @@ from libc.stdint cimport uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
-cimport accelrt.core.env_watch as env_watch
+cimport accelrt.core.process as env_watch
 from accelrt.core.process cimport FORK_READINGS, at_fork
 cimport accelrt.devices.device as devices
 from accelrt.errors import DriverNotFoundError, NotSupportedError, ReadingError

@@ -7,7 +7,7 @@ import os
 from _thread import RLock, get_ident
 
 from accelrt import env
-from accelrt.core import env_watch, process
+from accelrt.core import process
 from accelrt.driver import registry
 from accelrt.errors import DeferredCudaCallError, DriverNotFoundError, ForkedError, describe_codes
 from accelrt.status import FORK_TEXT, describe, name_of, text_of
@@ -100,7 +100,7 @@ def is_available() -> bool:
     """Whether there is a device to use.  Opens no driver, so that a fork after it is safe."""
     if not is_initialized():
         return count_unopened() > 0
-    env_watch.check()
+    process.check()
     return registry.active_device_count() > 0
 
 
@@ -123,7 +123,7 @@ def init(driver: str | None = None) -> None:
             return
         wanted = driver_wanted(driver)
         if is_initialized() and not _queued and not _seeds:
-            env_watch.check()
+            process.check()
             return
         _initializing_thread = get_ident()
         try:
@@ -167,7 +167,7 @@ def open_driver(name: str) -> None:
     if code:
         raise DriverNotFoundError(reason(name, code))
     _opened = name
-    env_watch.remember(name)
+    process.remember(name)
     process.come_first_at_exit()
     for call in _when_opened:
         call()

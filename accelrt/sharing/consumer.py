@@ -21,8 +21,8 @@ from queue import Empty, SimpleQueue
 
 from accelrt.core.process import call_at_fork
 from accelrt.errors import PeerTimeoutError
-from accelrt.sharing import leases, mapping, producer, wire
-from accelrt.sharing.leases import Ending, Lease, Tally
+from accelrt.sharing import mapping, producer, wire
+from accelrt.sharing.mapping import Ending, Lease, Tally
 from accelrt.sharing.threads import Service
 from accelrt.streams.event import Event
 
@@ -30,8 +30,8 @@ TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
     from typing import Any
 
-    from accelrt.arrays.buffer import Buffer
-    from accelrt.core.owners import Descriptor
+    from accelrt.arrays.array import Buffer
+    from accelrt.core.process import Descriptor
     from accelrt.sharing.mapping import Mapping
     from accelrt.streams.stream import Stream
 
@@ -490,10 +490,10 @@ def open_segment(place: Place, ending: Ending, handle: bytes, deadline: float) -
 def decline_unclaimed() -> None:
     """Has owners told of the tickets that will not be used."""
     while True:
-        ticket = leases.next_unclaimed()
+        ticket = mapping.next_unclaimed()
         if ticket is None:
             return
-        claim = leases.Claim(*ticket)  # until the owner's queue has it
+        claim = mapping.Claim(*ticket)  # until the owner's queue has it
         name, pid, loan = ticket
         try:
             if not producer.drop_own_ticket(name, loan):
@@ -536,14 +536,14 @@ def collect(timeout: float | None = None) -> int:
 def statistics() -> dict[str, int]:
     with _lock:
         owners = len(_owners)
-    return {**leases.statistics(), "owners": owners}
+    return {**mapping.statistics(), "owners": owners}
 
 
 def forget() -> None:
     """In a forked child: the connections and the memory are the parent's."""
     global _lock, _segment_turns, _event_turns, _who
     _lock, _segment_turns, _event_turns = threading.RLock(), threading.Lock(), threading.Lock()
-    _inherited.append((dict(_owners), leases.forget()))  # whose ends are the parent's
+    _inherited.append((dict(_owners), mapping.forget_leases()))  # whose ends are the parent's
     _owners.clear()
     _who = ""
 

@@ -9,11 +9,10 @@ import threading
 from multiprocessing.queues import Queue
 from multiprocessing.reduction import ForkingPickler
 
-from accelrt.arrays.array import Array
-from accelrt.arrays.buffer import Buffer
-from accelrt.sharing import consumer, leases, mapping, producer
-from accelrt.sharing.loans import Loan
-from accelrt.streams.current import current_stream
+from accelrt.arrays.array import Array, Buffer
+from accelrt.sharing import consumer, mapping, producer
+from accelrt.sharing.mapping import Loan
+from accelrt.streams.stream import current_stream
 
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn, Self
 
     from accelrt.annotations import DeviceArgument
-    from accelrt.sharing.leases import Claim
+    from accelrt.sharing.mapping import Claim
     from accelrt.streams.stream import Stream
 
 __all__ = ["MemoryHandle", "cancel_unopened", "ipc_collect", "register_reductions", "share", "statistics"]
@@ -186,7 +185,7 @@ def reduce_memory(memory: Buffer | Array) -> tuple[Callable[..., Any], tuple[Any
     loan: Loan | None = None
     try:
         place, layout, loan = lend(memory, None, True)
-        pickled = leases.rebuild, (place.values, layout)
+        pickled = mapping.rebuild, (place.values, layout)
         if loan is not None:
             loan.offer()  # the last step: it is kept until it is opened
         return pickled
@@ -214,7 +213,7 @@ def raise_refusal(pid: int, kind: str, text: str) -> NoReturn:
 
 
 def register_reductions() -> None:
-    leases.provide_opening(open_ticket)
+    mapping.provide_opening(open_ticket)
     for kind in (Buffer, Array):
         ForkingPickler.register(kind, reduce_memory)
 

@@ -10,7 +10,7 @@ cdef class Mapping:
     cdef bint noted               # streams that use it are noted
     cdef int lost                 # answers in a row that the device is lost
     cdef bint half_closed         # its pages are unmapped, its addresses not given back yet
-    cdef readonly long users      # leases that need it; written by leases.pyx
+    cdef readonly long users      # leases that need it; written by mapping.pyx
     cdef bint closing             # a thread unmaps it now
     cdef object __weakref__
 

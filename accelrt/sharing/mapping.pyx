@@ -1,27 +1,415 @@
-"""Memory that several processes have: in its owner's process the pages that are exported, in another one the addresses at
-which they are mapped.  handles.py, producer.py and consumer.py say who tells whom what."""
+"""Memory between processes: packets with descriptors, mappings, what is opened and what is lent."""
+cimport cython
+import os
+import weakref
+from cpython.exc cimport PyErr_CheckSignals
+from libc.errno cimport EAGAIN, EINTR
 from libc.stdint cimport uintptr_t
-from libc.stdlib cimport free
+from libc.stdlib cimport calloc, free
+from posix.unistd cimport getpid
+from queue import Empty, SimpleQueue
 
-from accelrt.arrays.array cimport DEVICE_BUFFER, Array, check_live
-from accelrt.arrays.buffer cimport Buffer, raise_freed
-from accelrt.core.owners cimport own
-from accelrt.driver.capture_guard cimport enter_wait, go_relaxed, is_capturing, leave_wait, restore_mode
+from accelrt.allocator.pool cimport (
+    add_imported, begin_export, copy_uses, drop_imported, end_export, export_page, Exported, share_new_pages,
+    StreamUse,
+)
+from accelrt.allocator.private.sleep cimport has_suspended_pools, refuse_suspended
+from accelrt.arrays.array cimport DEVICE_BUFFER, Array, Buffer, check_live, raise_freed
+from accelrt.core.process cimport Descriptor, own, own_all
+from accelrt.core.process import call_at_fork
+from accelrt.driver.guard cimport (
+    DONE, LATER, ask_stream, enter_wait, go_relaxed, is_captured_event, is_capturing, leave_wait, meaning_of,
+    record_behind, restore_mode,
+)
 cimport accelrt.driver.registry as registry
+from accelrt.driver.table cimport EVENT_DISABLE_TIMING
 from accelrt.errors import NotSupportedError
-from accelrt.allocator.interprocess cimport (
-    Exported, begin_export, end_export, export_page, share_new_pages, add_imported, drop_imported,
-)
-from accelrt.allocator.private.suspended cimport has_suspended_pools, refuse_suspended
 from accelrt.memory.caching cimport release_bytes
-from accelrt.runtime.release_queue cimport drain
-cimport accelrt.runtime.sanitizer_hooks as watch
+from accelrt.runtime.lifetimes cimport drain
 from accelrt.status cimport (
-    ASSERT, DEINITIALIZED, HARDWARE_STACK_ERROR, ILLEGAL_ADDRESS, LAUNCH_FAILED, LAUNCH_OUT_OF_RESOURCES, LAUNCH_TIMEOUT,
-    NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, SLEEPING, raise_status, refuse_copy,
+    ASSERT, DEINITIALIZED, HARDWARE_STACK_ERROR, ILLEGAL_ADDRESS, LAUNCH_FAILED, LAUNCH_OUT_OF_RESOURCES,
+    LAUNCH_TIMEOUT, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, SLEEPING, raise_status, refuse_copy,
 )
-from accelrt.streams.current cimport stream_for
-from accelrt.streams.stream cimport Stream
+from accelrt.streams.event cimport Event, return_event_handle, take_event_handle
+from accelrt.streams.stream cimport PER_THREAD, Stream, stream_for
+cimport accelrt.uses.access as watch
+
+
+# --- packets ----------------------------------------------------------------------------------------------------------
+# Sockets of packets with file descriptors, whose waits all have a limit.
+#
+# A packet is sent or received by one call, which gives up the GIL once.  Whatever a call took from the system belongs to
+# a Descriptor before Python code runs again, so that an interruption loses none.
+
+cdef extern from *:
+    """
+    #include <errno.h>
+    #include <fcntl.h>
+    #include <math.h>
+    #include <poll.h>
+    #include <stddef.h>
+    #include <string.h>
+    #include <sys/socket.h>
+    #include <sys/un.h>
+    #include <time.h>
+    #include <unistd.h>
+    enum { accelrt_most_files = 64 };
+
+    static double accelrt_clock_now(void) {  /* as time.monotonic() */
+        struct timespec now;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+    }
+    /* 0: there is something to be done; ETIMEDOUT, EINTR or what poll says. */
+    static int accelrt_await_file(int file, short wanted, double deadline) {
+        struct pollfd entry = {file, wanted, 0};
+        int wait = -1, code;
+        if (!isinf(deadline)) {
+            double left = (deadline - accelrt_clock_now()) * 1e3;
+            if (left <= 0) return ETIMEDOUT;
+            wait = left > 1e9 ? 1000000000 : (int)left + 1;
+        }
+        code = poll(&entry, 1, wait);
+        return code < 0 ? errno : code ? 0 : EAGAIN;
+    }
+    static int accelrt_make_socket(int *out_file) {
+        *out_file = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        return *out_file < 0 ? errno : 0;
+    }
+    static socklen_t accelrt_fill_address(struct sockaddr_un *address, const char *name, size_t length) {
+        memset(address, 0, sizeof *address);
+        address->sun_family = AF_UNIX;
+        memcpy(address->sun_path + 1, name, length);  /* in the abstract namespace: a zero before the name */
+        return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + length);
+    }
+    static int accelrt_listen_at(int file, const char *name, size_t length, int backlog) {
+        struct sockaddr_un address;
+        socklen_t size = accelrt_fill_address(&address, name, length);
+        if (bind(file, (struct sockaddr *)&address, size)) return errno;
+        return listen(file, backlog) ? errno : 0;
+    }
+    /* EAGAIN: the other's queue is full, so it accepts nothing at present. */
+    static int accelrt_connect_to(int file, const char *name, size_t length) {
+        struct sockaddr_un address;
+        socklen_t size = accelrt_fill_address(&address, name, length);
+        return connect(file, (struct sockaddr *)&address, size) ? errno : 0;
+    }
+    static int accelrt_accept_one(int file, int *out_file) {
+        *out_file = accept4(file, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        return *out_file < 0 ? errno : 0;
+    }
+    static int accelrt_peer_of(int file, int *out_pid, int *out_uid) {
+        struct ucred peer;
+        socklen_t size = sizeof peer;
+        if (getsockopt(file, SOL_SOCKET, SO_PEERCRED, &peer, &size)) return errno;
+        *out_pid = peer.pid;
+        *out_uid = (int)peer.uid;
+        return 0;
+    }
+    static int accelrt_pidfd_of_peer(int file) {  /* Linux 6.5; -1 where the system cannot */
+        int life = -1;
+        socklen_t size = sizeof life;
+        return getsockopt(file, SOL_SOCKET, 77 /* SO_PEERPIDFD */, &life, &size) ? -1 : life;
+    }
+    static int accelrt_send_packet(int file, const char *data, size_t size, const int *files, int count) {
+        char control[CMSG_SPACE(accelrt_most_files * sizeof(int))] __attribute__((aligned(8)));
+        struct iovec part = {(void *)data, size};
+        struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+        if (count) {
+            struct cmsghdr *head;
+            memset(control, 0, sizeof control);
+            message.msg_control = control;
+            message.msg_controllen = CMSG_SPACE(count * sizeof(int));
+            head = CMSG_FIRSTHDR(&message);
+            head->cmsg_level = SOL_SOCKET;
+            head->cmsg_type = SCM_RIGHTS;
+            head->cmsg_len = CMSG_LEN(count * sizeof(int));
+            memcpy(CMSG_DATA(head), files, count * sizeof(int));
+        }
+        return sendmsg(file, &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 ? errno : 0;
+    }
+    static int accelrt_receive_packet(int file, char *data, size_t size, size_t *out_size, int *files, int *out_count) {
+        char control[CMSG_SPACE(accelrt_most_files * sizeof(int))] __attribute__((aligned(8)));
+        struct iovec part = {data, size};
+        struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control,
+                                 .msg_controllen = sizeof control};
+        struct cmsghdr *head;
+        ssize_t got = recvmsg(file, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+        *out_count = 0;
+        if (got < 0) return errno;
+        *out_size = (size_t)got;
+        for (head = CMSG_FIRSTHDR(&message); head; head = CMSG_NXTHDR(&message, head))
+            if (head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_RIGHTS) {
+                int count = (int)((head->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+                memcpy(files + *out_count, CMSG_DATA(head), count * sizeof(int));
+                *out_count += count;
+            }
+        return 0;
+    }
+    """
+    double clock_now "accelrt_clock_now" () noexcept nogil
+    int await_file "accelrt_await_file" (int file, short wanted, double deadline) noexcept nogil
+    int make_socket "accelrt_make_socket" (int* out_file) noexcept nogil
+    int listen_at "accelrt_listen_at" (int file, const char* name, size_t length, int backlog) noexcept nogil
+    int connect_to "accelrt_connect_to" (int file, const char* name, size_t length) noexcept nogil
+    int accept_one "accelrt_accept_one" (int file, int* out_file) noexcept nogil
+    int peer_of "accelrt_peer_of" (int file, int* out_pid, int* out_uid) noexcept nogil
+    int pidfd_of_peer "accelrt_pidfd_of_peer" (int file) noexcept nogil
+    int send_packet "accelrt_send_packet" (
+        int file, const char* data, size_t size, const int* files, int count) noexcept nogil
+    int receive_packet "accelrt_receive_packet" (
+        int file, char* data, size_t size, size_t* out_size, int* files, int* out_count) noexcept nogil
+    int shut_down "shutdown" (int file, int how) noexcept nogil
+    int usleep(unsigned int microseconds) noexcept nogil
+    int ETIMEDOUT, ETOOMANYREFS, SHUT_RDWR
+    short POLLIN, POLLOUT
+
+cdef enum:
+    LARGEST = 65536     # bytes of a packet
+    MOST_FILES = 64     # descriptors of a packet; Linux takes 253
+    LONGEST_NAME = 100  # bytes; Linux takes 107
+
+FILES_AT_ONCE = MOST_FILES
+FOREVER = float("inf")
+
+cdef object _open = weakref.WeakSet()  # Descriptors of all sockets of this module: a forked child closes them
+
+
+cdef int raise_errno(int code, str what) except -1:
+    raise OSError(code, f"{what}: {os.strerror(code)}")
+
+
+cdef class Endpoint:
+    """A socket; closed by close(), or with the object."""
+
+    cdef Descriptor file
+    cdef object __weakref__
+
+    def __cinit__(self):
+        self.file = own(-1)
+
+    def __reduce__(self):
+        refuse_copy(self, "it owns a socket of this process")
+
+    def fileno(self):
+        return self.file.number
+
+    cdef int adopt(self, int file) except -1:
+        self.file = own(file)
+        _open.add(self.file)
+        return 0
+
+    cdef int open(self) except -1:
+        cdef int file, code = make_socket(&file)
+        if code:
+            raise_errno(code, "no socket could be made")
+        return self.adopt(file)
+
+    def close(self):
+        self.file.release()
+
+    def abandon(self):
+        """Forgets the socket: its number is another file's by now."""
+        self.file.number = -1
+
+
+cdef class Listener(Endpoint):
+    """A socket in the abstract namespace that other processes connect to."""
+
+    def __init__(self, str name, int backlog=128):
+        cdef bytes text = name.encode()
+        cdef int code
+        if not 0 < len(text) <= LONGEST_NAME:
+            raise ValueError(f"{name!r} is no name of a socket")
+        self.open()
+        code = listen_at(self.file.number, text, len(text), backlog)
+        if code:
+            self.close()
+            raise_errno(code, f"nothing can listen at {name!r}")
+
+    def accept(self):
+        """The next connection; None where nobody waits for one.
+
+        Raises:
+            OSError: as of accept(2); what waits stays in the queue.
+        """
+        cdef Connection made = Connection.__new__(Connection)
+        cdef int file, code
+        with nogil:
+            code = accept_one(self.file.number, &file)
+        if code == EAGAIN:
+            return None
+        if code:
+            raise_errno(code, "a connection was not accepted")
+        made.adopt(file)
+        return made
+
+
+cdef class Connection(Endpoint):
+    """One end of a connection.
+
+    Attributes:
+        deadline: float, of time.monotonic(), until when each call waits that is given no other; FOREVER at first.
+        number: int, the caller's.
+    """
+
+    cdef public double deadline
+    cdef public long number
+
+    def __cinit__(self):
+        self.deadline = FOREVER
+
+    def __init__(self):
+        raise TypeError("a Connection is made by connect() or Listener.accept()")
+
+    @property
+    def peer(self):
+        """The process at the other end, (pid, uid): that which connected, or which listens."""
+        cdef int pid = 0, uid = 0
+        cdef int code = peer_of(self.file.number, &pid, &uid)
+        if code:
+            raise_errno(code, "the process at the other end is not known")
+        return pid, uid
+
+    def open_life(self):
+        """A Descriptor that can be read once the process at the other end has ended; None where the system has none."""
+        cdef int life = pidfd_of_peer(self.file.number)
+        return own(life) if life >= 0 else None
+
+    def shutdown(self):
+        """Ends the connection for both ends; whoever waits in a call of this object's is told."""
+        if self.file.number >= 0:
+            shut_down(self.file.number, SHUT_RDWR)
+
+    cdef int check_wait(self, int code, str what) except -1:
+        # After a wait: raises, or returns for another attempt.
+        if code == EINTR:
+            return PyErr_CheckSignals()
+        if code == ETIMEDOUT:
+            raise TimeoutError(f"{what}: it took too long")
+        if code and code != EAGAIN:
+            raise_errno(code, what)
+        return 0
+
+    def wait_readable(self, double deadline):
+        """Whether a packet came, or the other end was closed, by the deadline."""
+        cdef int code = EAGAIN
+        while code:
+            with nogil:
+                code = await_file(self.file.number, POLLIN, deadline)
+            if code == ETIMEDOUT:
+                return False
+            self.check_wait(code, "nothing came")
+        return True
+
+    def send(self, bytes packet not None, files=(), deadline=None):
+        """Sends a packet with at most FILES_AT_ONCE descriptors, which stay the caller's.
+
+        Raises:
+            TimeoutError: the other end takes nothing.
+            OSError: it is gone.
+        """
+        cdef int[MOST_FILES] numbers
+        cdef int count = 0, code = EAGAIN
+        cdef const char* data = packet
+        cdef size_t size = len(packet)
+        cdef double until = self.deadline if deadline is None else deadline
+        if not 0 < size <= LARGEST or len(files) > MOST_FILES:
+            raise ValueError(f"a packet of {size} bytes and {len(files)} descriptors")
+        for file in files:
+            numbers[count] = file
+            count += 1
+        while code:
+            with nogil:
+                code = send_packet(self.file.number, data, size, numbers, count)
+                if code == EAGAIN:
+                    code = await_file(self.file.number, POLLOUT, until)
+                    code = code if code else EAGAIN
+                elif code == ETOOMANYREFS and clock_now() < until:  # descriptors under way that nobody took yet
+                    usleep(1000)
+                    code = EINTR
+            self.check_wait(code, "nothing could be sent")
+        return None
+
+    def receive(self, deadline=None):
+        """The next packet, and its descriptors.
+
+        Returns:
+            (bytes, list of Descriptors); b"" where the other end was closed.
+        Raises:
+            TimeoutError: nothing came.
+            OSError: the connection broke.
+        """
+        cdef char[LARGEST] data
+        cdef size_t size = 0
+        cdef int[MOST_FILES] numbers
+        cdef int count = 0, code = EAGAIN
+        cdef list files = []
+        cdef double until = self.deadline if deadline is None else deadline
+        while code:
+            with nogil:
+                code = receive_packet(self.file.number, data, LARGEST, &size, numbers, &count)
+                if code == EAGAIN:
+                    code = await_file(self.file.number, POLLIN, until)
+                    code = code if code else EAGAIN
+            self.check_wait(code, "nothing came")
+        own_all(files, numbers, count)
+        return data[:size], files
+
+    # --- as multiprocessing's challenges call it ---
+
+    def send_bytes(self, packet):
+        self.send(packet)
+
+    def recv_bytes(self, maxlength=LARGEST):
+        packet, files = self.receive()
+        files.clear()  # which a challenge has none of
+        if not packet:
+            raise EOFError("the connection was closed")
+        if len(packet) > maxlength:
+            raise OSError(f"a packet of {len(packet)} bytes; {maxlength} were expected")
+        return packet
+
+
+def connect(str name, double deadline):
+    """A connection to the process that listens by that name.
+
+    Raises:
+        TimeoutError: it accepts nobody.
+        ConnectionRefusedError: nobody listens.
+        OSError: as of socket(2) and connect(2).
+    """
+    cdef Connection made = Connection.__new__(Connection)
+    cdef bytes text = name.encode()
+    cdef const char* data = text
+    cdef size_t length = len(text)
+    cdef int code = EAGAIN
+    if not 0 < length <= LONGEST_NAME:
+        raise ValueError(f"{name!r} is no name of a socket")
+    made.open()
+    while code:
+        with nogil:
+            code = connect_to(made.file.number, data, length)
+            if code == EAGAIN:
+                usleep(2000)
+                code = ETIMEDOUT if clock_now() >= deadline else EINTR
+        made.check_wait(code, f"nobody answered at {name!r}")
+    return made
+
+
+def forget_sockets():
+    """In a forked child, which has none of the sockets that its parent opened: closes what it inherited."""
+    cdef Descriptor file
+    for file in _open:
+        file.release()
+
+
+call_at_fork("sharing.mapping", "connections", child=forget_sockets)
+
+
+# --- mapping ----------------------------------------------------------------------------------------------------------
+# Memory that several processes have: in its owner's process the pages that are exported, in another one the addresses at
+# which they are mapped.  handles.py, producer.py and consumer.py say who tells whom what.
 
 cdef enum:
     UUID_BYTES = 16
@@ -483,3 +871,491 @@ def local_buffer(SharedBytes memory not None, Stream stream not None):
     made.keeper = memory
     made.live = True
     return made
+
+
+# --- leases -----------------------------------------------------------------------------------------------------------
+# What this process has opened of others: the mappings, by what they map, and the leases on them.
+#
+# A Buffer of another process's memory keeps a Lease.  That ends with it, in one step that nothing can interrupt, and
+# leaves an Ending in the queue of the memory's owner: the streams' work to wait for, the mapping to let go of, and the
+# number that the owner is to be told.  Everything here is done by one call each, so that a thread of Python's sees all
+# of it or nothing.
+
+cdef enum:
+    DOUBTFUL = 4   # refusals in a row until the whole device is waited for instead of a stream
+
+cdef struct Awaited:    # the work of one stream
+    int device
+    uintptr_t stream
+    uintptr_t event     # behind the work; 0: not recorded yet
+    int lost            # answers in a row that the device is lost
+    int refused         # refusals in a row, whichever
+    Awaited* next
+
+cdef dict _mapped = {}  # what is mapped -> Mapping that may be used
+
+
+# --- work to wait for ----------------------------------------------------------------------------------------------
+
+cdef int record(Awaited* work) noexcept nogil:
+    cdef uintptr_t event = 0
+    cdef uintptr_t stream = 0 if work.stream == PER_THREAD else work.stream  # another thread's: the legacy one follows it
+    cdef int code = take_event_handle(work.device, EVENT_DISABLE_TIMING, &event)
+    if code:
+        return code
+    code = record_behind(registry.active(), work.device, event, stream)
+    if meaning_of(code) == DONE:
+        work.event = event
+    else:
+        return_event_handle(work.device, event)
+    return code
+
+
+cdef int query(Awaited* work) noexcept nogil:
+    cdef int mode
+    cdef int code = go_relaxed(registry.active(), &mode)
+    if code == 0:
+        code = registry.active().event_query(work.device, work.event)
+        restore_mode(registry.active(), mode)
+    return code
+
+
+cdef void drop_event(Awaited* work) noexcept nogil:
+    if work.event:
+        return_event_handle(work.device, work.event)
+        work.event = 0
+
+
+cdef int wait_for_device(int device) noexcept nogil:
+    cdef int mode
+    cdef int code = NOT_READY
+    if enter_wait():
+        code = go_relaxed(registry.active(), &mode)
+        if code == 0:
+            code = registry.active().device_synchronize(device)
+            restore_mode(registry.active(), mode)
+        leave_wait()
+    return code
+
+
+cdef int look_otherwise(Awaited* work, int code) noexcept nogil:
+    # After a refusal that may mean anything.  A stream that is idle needs no event; where it cannot be asked either, as one
+    # of another library's that is destroyed, the whole device is waited for.
+    if meaning_of(code) == LATER:
+        return code
+    work.refused += 1
+    code = ask_stream(registry.active(), work.device, 0 if work.stream == PER_THREAD else work.stream)
+    if code and meaning_of(code) != LATER and work.refused >= DOUBTFUL:
+        code = wait_for_device(work.device)
+    return code
+
+
+cdef bint is_done(Awaited* work) noexcept nogil:
+    # Only success means it, or a device that is lost, which says so whatever it is asked.
+    cdef int code
+    if work.event == 0:
+        code = record(work)
+        if code:
+            code = look_otherwise(work, code)
+            if code == 0:
+                return True
+        else:
+            code = query(work)
+    else:
+        code = query(work)
+    if code == 0 and work.event:
+        drop_event(work)
+        return True
+    if meaning_of(code) != LATER or is_captured_event(code):
+        drop_event(work)  # it is recorded anew
+    work.lost = work.lost + 1 if is_lost(code) else 0
+    if work.lost >= CONFIRMED:
+        drop_event(work)
+        return True
+    return False
+
+
+@cython.no_gc
+cdef class Tally:
+    """What this process has of one owner, and what of it is over and not given back.
+
+    Attributes:
+        leases: int, Leases that live, or whose memory is not given back yet.
+        late: int, of those the ones that ended; late_bytes: their bytes.
+    """
+
+    cdef readonly long leases
+    cdef readonly long late
+    cdef readonly size_t late_bytes
+
+
+@cython.no_gc
+cdef class Ending:
+    """What is left of a Lease that died: work to wait for, a mapping to let go of, an owner to tell.
+
+    Attributes:
+        number: int, the name that this process gave to what it opened.
+        connection: int, the number of the connection on which it asked for that; 0 where it did not.
+    """
+
+    cdef readonly long number
+    cdef public long connection
+    cdef readonly size_t nbytes
+    cdef readonly Mapping memory
+    cdef Stream stream
+    cdef Tally tally
+    cdef object key
+    cdef Awaited* works
+    cdef bint listed       # works has what was under way when the lease ended
+    cdef bint counted      # among the memory's users
+    cdef bint ended        # the lease is dead
+    cdef readonly bint is_back
+
+    def __init__(self, long number, size_t nbytes, Stream stream not None, Tally tally not None):
+        self.number = number
+        self.nbytes = nbytes
+        self.stream = stream
+        self.tally = tally
+
+    def __dealloc__(self):
+        cdef Awaited* work
+        while self.works != NULL:
+            work = self.works
+            self.works = work.next
+            drop_event(work)
+            free(work)
+
+    def attach(self, key):
+        """Has the lease use what is mapped already.
+
+        Returns:
+            bool; None where it is being unmapped, and has to be looked for again.
+        """
+        cdef Mapping found = _mapped.get(key)
+        if found is None:
+            return False
+        if found.closing:
+            return None
+        self.use(key, found)
+        return True
+
+    def publish(self, key, Mapping made not None):
+        """Has the lease use what it mapped, and others too; or another's mapping, which was faster."""
+        cdef Mapping found = _mapped.get(key)
+        if found is None or found.closing:
+            found = _mapped[key] = made
+        self.use(key, found)
+
+    cdef int use(self, key, Mapping memory) except -1:
+        self.key = key
+        self.memory = memory
+        self.counted = True
+        memory.users += 1
+        return 0
+
+    cdef int list_works(self) except -1:
+        cdef StreamUse* use = NULL
+        cdef StreamUse* next_use
+        cdef int code = self.add_work(self.stream.device_index, self.stream.handle)
+        if code == 0:
+            code = copy_uses(self.memory.base, &use)
+        while use != NULL:
+            next_use = use.next
+            if code == 0 and (use.device != self.stream.device_index or use.stream != self.stream.handle):
+                code = self.add_work(use.device, use.stream)
+            free(use)
+            use = next_use
+        if code:
+            raise MemoryError("the streams that use another process's memory could not be listed")
+        self.listed = True
+        return 0
+
+    cdef int add_work(self, int device, uintptr_t stream) noexcept:
+        cdef Awaited* work = self.works
+        while work != NULL:
+            if work.device == device and work.stream == stream:
+                return 0
+            work = work.next
+        work = <Awaited*>calloc(1, sizeof(Awaited))
+        if work == NULL:
+            return -1
+        work.device = device
+        work.stream = stream
+        work.next = self.works
+        self.works = work
+        return 0
+
+    def is_idle(self):
+        """Whether no stream's work uses the memory any more.  Waits for nothing, but for a device that answers neither for
+        its streams nor for events behind their work."""
+        cdef Awaited** link
+        cdef Awaited* work
+        cdef bint done
+        if self.memory is None:
+            return True
+        if not self.listed:
+            self.list_works()
+        link = &self.works
+        while link[0] != NULL:
+            work = link[0]
+            with nogil:
+                done = is_done(work)
+            if done:
+                link[0] = work.next
+                free(work)
+            else:
+                link = &work.next
+        return self.works == NULL
+
+    def let_go(self):
+        """Unmaps what no other lease uses; False where the driver refuses, and it is to be called again."""
+        cdef Mapping memory = self.memory
+        cdef bint done
+        if memory is None:
+            return True
+        if self.counted:
+            self.counted = False
+            memory.users -= 1
+        if memory.users == 0 and memory.base:  # only the owner's thread comes here
+            memory.closing = True
+            done = memory.unmap() == 0
+            if (done or memory.half_closed) and _mapped.get(self.key) is memory:
+                del _mapped[self.key]
+            memory.closing = memory.half_closed
+            if not done:
+                return False
+        self.memory = None
+        return True
+
+    def come_back(self):
+        """The owner was told, or is gone."""
+        if self.ended and not self.is_back:
+            self.is_back = True
+            self.tally.leases -= 1
+            self.tally.late -= 1
+            self.tally.late_bytes -= self.nbytes
+
+
+@cython.no_gc
+cdef class Lease:
+    """What a Buffer of another process's memory keeps: its end puts an Ending into a queue."""
+
+    cdef object queue
+    cdef readonly Ending ending
+    cdef int pid
+
+    def __init__(self, queue, Ending ending not None):
+        self.pid = getpid()
+        self.ending = ending
+        ending.tally.leases += 1
+        self.queue = queue
+
+    def __dealloc__(self):
+        self.end()
+
+    def end(self):
+        """Gives the memory back; doing it again does nothing."""
+        if self.queue is None or self.pid != getpid():  # never made, or a forked child's copy: its parent has it
+            return
+        if self.ending.ended:
+            return
+        self.ending.ended = True
+        self.ending.tally.late += 1
+        self.ending.tally.late_bytes += self.ending.nbytes
+        self.queue.put(self.ending)
+
+
+# --- tickets ---------------------------------------------------------------------------------------------------------
+
+_unclaimed = SimpleQueue()  # (name, pid, loan) of tickets that will not be used, whose owners have to be told
+_open_ticket = None
+
+
+@cython.no_gc
+cdef class Claim:
+    """A ticket that came here: unless it is settled, its end has the owner told that it will not be used."""
+
+    cdef object ticket
+    cdef int pid
+
+    def __init__(self, str name, int pid, long loan):
+        self.pid = getpid()
+        self.ticket = (name, pid, loan)
+
+    def __dealloc__(self):
+        self.decline()
+
+    def settle(self):
+        """It was used."""
+        self.ticket = None
+
+    def decline(self):
+        ticket, self.ticket = self.ticket, None
+        if ticket is not None and self.pid == getpid():
+            _unclaimed.put(ticket)
+
+
+def next_unclaimed():
+    """(name, pid, loan) of a ticket whose owner has to be told that it will not be used; None."""
+    try:
+        return _unclaimed.get_nowait()
+    except Empty:
+        return None
+
+
+def provide_opening(function):
+    """Sets what opens a ticket: it gets the values of a Place, the layout and the Claim."""
+    global _open_ticket
+    _open_ticket = function
+
+
+def rebuild(tuple values not None, layout):
+    """What multiprocessing unpickles a Buffer or Array by: the ticket is claimed before anything can be interrupted."""
+    claim = Claim(values[0], values[1], values[2])
+    return _open_ticket(values, layout, claim)
+
+
+def statistics():
+    """How many Buffers of other processes this one has opened, and how many mappings they lie on."""
+    cdef Mapping memory
+    cdef long opened = 0
+    for memory in list(_mapped.values()):
+        opened += memory.users
+    return {"opened": opened, "mapped": len(_mapped)}
+
+
+def forget_leases():
+    """In a forked child: all of it is the parent's.
+
+    Returns:
+        What has to be kept for ever, so that nothing of it ends here.
+    """
+    global _mapped, _unclaimed
+    kept = (_mapped, _unclaimed)
+    _mapped, _unclaimed = {}, SimpleQueue()
+    return kept
+
+
+# --- loans ------------------------------------------------------------------------------------------------------------
+# What this process lends: each loan is the memory and the event that says when others may use it.
+#
+# A handle keeps its loan; a ticket, which nobody keeps here, is kept by a table until it is opened.  So whatever is
+# interrupted between the making of a loan and that of its handle leaves nothing behind.  Each call here is one step.
+
+cdef enum:
+    MOST_EVENTS = 512  # of one process; a driver has no more than some thousands for all
+
+cdef dict _loans = {}         # number -> weak reference to a Loan
+cdef dict _tickets = {}       # number -> Loan that nobody opened yet
+cdef dict _spare_events = {}  # device -> Events of loans that ended
+cdef long _event_count = 0    # of loans, and spare ones
+cdef long _last_number = 0
+
+
+@cython.no_gc
+cdef class Loan:
+    """Memory that others may open, and the event behind the owner's work.
+
+    Attributes:
+        number: int, by which others ask for it.
+        memory: SharedBytes.
+        event: Event; None where the work was waited for.
+        ticket: bool, opened once.
+    """
+
+    cdef readonly long number
+    cdef readonly object memory
+    cdef readonly Event event
+    cdef readonly bint ticket
+    cdef int event_device
+    cdef int pid
+    cdef object __weakref__
+
+    def __init__(self, memory, bint ticket):
+        global _last_number
+        if not isinstance(memory, SharedBytes):
+            raise TypeError(f"memory is of type {type(memory).__name__}; it has to be a SharedBytes")
+        self.pid = getpid()
+        self.memory = memory
+        self.ticket = ticket
+        _last_number += 1
+        self.number = _last_number
+
+    def __reduce__(self):
+        refuse_copy(self, "it is of this process; its MemoryHandle pickles")
+
+    def __dealloc__(self):
+        if self.pid != getpid():
+            return
+        _loans.pop(self.number, None)
+        if self.event is not None:
+            _spare_events.setdefault(self.event_device, []).append(self.event)
+
+    def record(self, Stream stream not None):
+        """Records an event of the loan behind a stream's work; False where the process has too many of them."""
+        global _event_count
+        cdef list spare = _spare_events.setdefault(stream.device_index, [])
+        if self.event is None:
+            if not spare and _event_count >= MOST_EVENTS:
+                return False
+            if spare:
+                self.event = spare.pop()
+            else:
+                self.event = Event(interprocess=True)
+                _event_count += 1
+            self.event_device = stream.device_index
+        self.event.record(stream)
+        return True
+
+    def offer(self):
+        """From now on others find it: a handle while somebody keeps the Loan, a ticket until it is taken."""
+        if self.ticket:
+            _tickets[self.number] = self
+        else:
+            _loans[self.number] = weakref.ref(self)
+
+    def withdraw(self):
+        """Nobody finds it any more."""
+        _tickets.pop(self.number, None)
+        _loans.pop(self.number, None)
+
+
+def find(long number):
+    """The loan of that number, or None; who finds a ticket has taken it."""
+    reference = _loans.get(number)
+    return _tickets.pop(number, None) if reference is None else reference()
+
+
+def drop_ticket(long number):
+    """Takes back a ticket that will not be opened; the Loan, to be let go of, or None."""
+    return _tickets.pop(number, None)
+
+
+def drop_tickets():
+    """Takes back all tickets.
+
+    Returns:
+        list of Loans.
+    """
+    global _tickets
+    gone = list(_tickets.values())
+    _tickets = {}
+    return gone
+
+
+def live():
+    """The loans that others may open: a list."""
+    found = [reference() for reference in list(_loans.values())]
+    return [loan for loan in found if loan is not None] + list(_tickets.values())
+
+
+def forget_loans():
+    """In a forked child, which may not use its parent's memory.
+
+    Returns:
+        What has to be kept for ever, so that nothing of it ends here.
+    """
+    global _loans, _tickets, _spare_events, _event_count
+    kept = (live(), _spare_events)
+    _loans, _tickets, _spare_events, _event_count = {}, {}, {}, 0
+    return kept

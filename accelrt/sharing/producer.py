@@ -15,16 +15,15 @@ import time
 from collections import deque
 from multiprocessing import AuthenticationError
 
-from accelrt.core.owners import open_pidfd
-from accelrt.core.process import call_at_fork
-from accelrt.sharing import loans, mapping, wire
-from accelrt.sharing.loans import Loan
+from accelrt.core.process import call_at_fork, open_pidfd
+from accelrt.sharing import mapping, wire
+from accelrt.sharing.mapping import Loan
 from accelrt.sharing.threads import Service, report
 from accelrt.streams.stream import default_stream
 
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
-    from accelrt.core.owners import Descriptor
+    from accelrt.core.process import Descriptor
     from accelrt.sharing.mapping import SharedBytes
     from accelrt.streams.stream import Stream
 
@@ -146,7 +145,7 @@ class Lender:
         """The loan, which the process has from now on; None: there is none, or it was given back already."""
         process = self.process
         with _lock:
-            loan = loans.find(number)
+            loan = mapping.find(number)
             if process is None or process.over:
                 raise EOFError("the process has ended")
             if name in self.cut:
@@ -198,7 +197,7 @@ class Lender:
                 if loan is None and lender is not None:
                     lender.cut.add(name)
                 gone.append(loan)
-            gone += [loans.drop_ticket(number) for number in declined]
+            gone += [mapping.drop_ticket(number) for number in declined]
         gone.clear()  # without the lock: memory goes back
 
     def end(self) -> dict[int, Loan]:
@@ -349,7 +348,7 @@ def drop_own_ticket(name: str, number: int) -> bool:
     with _lock:
         if _offer is None or name != _offer.name:
             return not name
-        loan = loans.drop_ticket(number)
+        loan = mapping.drop_ticket(number)
     del loan  # without the lock
     return True
 
@@ -359,18 +358,18 @@ def find_own(name: str, number: int) -> tuple[bool, Loan | None]:
     with _lock:
         if not name or _offer is None or name != _offer.name:
             return False, None
-        return True, loans.find(number)
+        return True, mapping.find(number)
 
 
 def cancel_tickets() -> int:
     with _lock:
-        gone = loans.drop_tickets()
+        gone = mapping.drop_tickets()
     return len(gone)
 
 
 def statistics() -> dict[str, int]:
     with _lock:
-        live = loans.live()
+        live = mapping.live()
         lent = [loan for process in _borrowers.values() for loan in process.lent.values()]
         connected = sum(bool(process.connections) for process in _borrowers.values())
     kept = {id(loan.memory): loan.memory.nbytes for loan in (*live, *lent)}
@@ -387,7 +386,7 @@ def forget() -> None:
     """In a forked child, which has none of its parent's threads and may not use its memory."""
     global _lock, _offer
     _lock = threading.RLock()
-    _inherited.append((loans.forget(), dict(_borrowers), _offer))  # whose ends are the parent's
+    _inherited.append((mapping.forget_loans(), dict(_borrowers), _offer))  # whose ends are the parent's
     if _offer is not None:
         _offer.poll.close()
     for process in _borrowers.values():

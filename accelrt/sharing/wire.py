@@ -16,15 +16,15 @@ from multiprocessing import AuthenticationError, current_process
 from multiprocessing.connection import answer_challenge, deliver_challenge
 
 from accelrt import env
-from accelrt.sharing import packets
-from accelrt.sharing.packets import FILES_AT_ONCE, FOREVER, Connection
+from accelrt.sharing import mapping
+from accelrt.sharing.mapping import FILES_AT_ONCE, FOREVER, Connection
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from accelrt.core.owners import Descriptor
+    from accelrt.core.process import Descriptor
 
 __all__ = [
     "FILES_AT_ONCE",
@@ -101,10 +101,10 @@ def describe(pid: int) -> str:
     return f"process {pid} ({name.partition('(')[2]!r}{state})"
 
 
-def listen() -> tuple[packets.Listener, str]:
+def listen() -> tuple[mapping.Listener, str]:
     """A listening socket, and its name."""
     name = f"accelrt-{os.getpid()}-{secrets.token_hex(8)}"
-    return packets.Listener(name), name
+    return mapping.Listener(name), name
 
 
 def authkey() -> bytes:
@@ -168,7 +168,7 @@ def connect(name: str, wanted: int, deadline: float) -> tuple[Connection, int]:
         TimeoutError: it does not answer.
         EOFError, OSError: it is gone, or is no process of ours.
     """
-    connection = packets.connect(name, deadline)
+    connection = mapping.connect(name, deadline)
     try:
         pid = check_user(connection)
     except PermissionError as error:

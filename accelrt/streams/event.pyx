@@ -1,4 +1,3 @@
-# cython: embedsignature=False
 """Events: points in a stream's work that others can wait for, ask about and time; and the pool of driver events.
 
 The driver's event is taken from the pool at the first record.  Events without the interprocess flag are handed out again
@@ -13,19 +12,15 @@ from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remov
 from accelrt.core.locks cimport add_count, load_count, spin_lock, spin_unlock, store_count
 from accelrt.core.process cimport FORK_STREAMS, at_fork
 from accelrt.devices.device cimport device_at, ordinal_of
-from accelrt.driver.capture_guard cimport captures_open, is_capturing
+from accelrt.driver.guard cimport begin_wait, captures_open, end_wait, is_capturing
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport EVENT_BLOCKING_SYNC, EVENT_DISABLE_TIMING, EVENT_INTERPROCESS
-from accelrt.driver.waiting cimport begin_wait, end_wait
 from accelrt.errors import ArgumentError, ArgumentTypeError
-from accelrt.allocator.device_pools cimport MAX_DEVICES
-from accelrt.allocator.pool cimport stream_waits
-from accelrt.runtime.capture_record cimport UNCAPTURED, keep_where_captured
-from accelrt.runtime.host_func cimport raise_callback_errors
-from accelrt.runtime.release_queue cimport EVENT, dispose, drain
-cimport accelrt.runtime.sanitizer_hooks as watch
+from accelrt.allocator.pool cimport MAX_DEVICES, stream_waits
+from accelrt.runtime.lifetimes cimport EVENT, UNCAPTURED, dispose, drain, keep_where_captured, raise_callback_errors
+cimport accelrt.uses.access as watch
 from accelrt.status cimport INVALID_HANDLE, NOT_READY, NO_HOST_MEMORY, raise_status, refuse_copy, refuse_unmade
-from accelrt.streams.current cimport stream_of
+from accelrt.streams.stream cimport stream_of
 from accelrt.streams.stream import provide_event_type
 
 cdef enum:

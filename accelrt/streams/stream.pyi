@@ -1,7 +1,7 @@
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from ctypes import c_void_p
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar, overload
 
 from accelrt.annotations import DeviceArgument
 from accelrt.devices.device import device as Device
@@ -71,3 +71,27 @@ class ExternalStream(Stream):
     def __init__(
         self, stream_ptr: int, device: DeviceArgument | None = None, owner: object = None
     ) -> None: ...
+
+_Y = TypeVar("_Y")
+_S = TypeVar("_S")
+_R = TypeVar("_R")
+
+def current_stream(device: DeviceArgument | None = None) -> Stream: ...
+def set_stream(stream: Stream | None) -> None: ...
+def _set_stream_by_id(stream_id: int, device_index: int, device_type: int) -> None: ...
+
+class StreamContext:
+    stream: Stream | None
+    def __init__(self, stream: Stream | None) -> None: ...
+    def __enter__(self) -> Stream | None: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+    @overload
+    def follow(self, steps: Coroutine[_Y, _S, _R]) -> Coroutine[_Y, _S, _R]: ...
+    @overload
+    def follow(self, steps: Generator[_Y, _S, _R]) -> Generator[_Y, _S, _R]: ...
+    @overload
+    def follow(self, steps: AsyncGenerator[_Y, _S]) -> AsyncGenerator[_Y, _S]: ...
+
+def stream(stream: Stream | None) -> StreamContext: ...

@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from accelrt.arrays.array import Array
-from accelrt.arrays.buffer import Buffer
-from accelrt.arrays.create import asarray
+from accelrt.arrays.array import Array, Buffer
+from accelrt.arrays.exchange import asarray
 from accelrt.tunable.switches import Tolerances
 
 __all__ = ["copied", "differs", "made_of", "name_of", "nbytes_of", "ordinal_of_arrays"]

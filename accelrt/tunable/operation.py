@@ -11,10 +11,10 @@ from typing import Any, TypeVar, overload
 from accelrt.core import process
 from accelrt.devices.device import current_device
 from accelrt.devices.device import device as device_type
-from accelrt.driver.capture_guard import has_open_captures
+from accelrt.driver.guard import has_open_captures
 from accelrt.driver.registry import Rows
-from accelrt.graphs.capture import is_current_stream_capturing
-from accelrt.streams.current import current_stream
+from accelrt.graphs.graph import is_current_stream_capturing
+from accelrt.streams.stream import current_stream
 from accelrt.tunable import arguments as argument_rules
 from accelrt.tunable import results, results_file, switches
 from accelrt.tunable.results_file import Result, check_field

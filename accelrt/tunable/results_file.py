@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from accelrt import env
 from accelrt.core import files
-from accelrt.core.owners import open_descriptor
+from accelrt.core.process import open_descriptor
 from accelrt.errors import PeerTimeoutError
 
 __all__ = ["Key", "Result", "append_lines", "check_field", "merge", "read", "read_untuned", "record_untuned"]

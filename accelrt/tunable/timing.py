@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from accelrt.arrays.buffer import Buffer
+from accelrt.arrays.array import Buffer
 from accelrt.devices.device import get_device_properties
 from accelrt.errors import CompileError, CudaError, NotSupportedError, OutOfMemoryError
 from accelrt.streams.event import Event

@@ -13,7 +13,7 @@ from child import in_child, wrap_host
 
 import accelrt
 from accelrt.driver import rowgen
-from accelrt.driver.capture_guard import is_capture_ending
+from accelrt.driver.guard import is_capture_ending
 from accelrt.driver.registry import Rows
 
 pytestmark = pytest.mark.host

@@ -61,7 +61,7 @@ def the_fast_path_is_back_after_a_capture(t):
     source = t.tensor(t.numbers(1000))
     graph, last = captured_copies(t, source)
     assert [use[2:] for use in t.hooks.open_uses()] == [("capture", "ended")]
-    from accelrt.memory.statistics import audited_hits
+    from accelrt.memory.caching import audited_hits
 
     before = audited_hits(0)[0]
     for _ in range(10):

@@ -26,10 +26,10 @@ class Torch:
         import torch
 
         import accelrt
-        from accelrt.allocator.external import torch_hooks
+        from accelrt.allocator.external import backends
         from accelrt.interop import torch as interop
 
-        self.torch, self.accelrt, self.interop, self.hooks = torch, accelrt, interop, torch_hooks
+        self.torch, self.accelrt, self.interop, self.hooks = torch, accelrt, interop, backends
         self.on_gpu = on_gpu
         if on_gpu:
             interop.install()

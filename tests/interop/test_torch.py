@@ -15,7 +15,7 @@ import torch_scenarios
 from child import in_child
 
 import accelrt
-from accelrt.allocator.external import torch_hooks
+from accelrt.allocator.external import backends
 
 pytestmark = pytest.mark.own_process
 NAMES = list(torch_scenarios.SCENARIOS)
@@ -88,7 +88,7 @@ def test_after_torchs_first_allocation_it_is_refused():
 def another_is_plugged():
     import torch
 
-    path = torch_hooks.__file__
+    path = backends.__file__
     other = torch.cuda.memory.CUDAPluggableAllocator(
         path, "accelrt_torch_hook_alloc", "accelrt_torch_hook_free"
     )
@@ -128,7 +128,7 @@ def torch_like(cuda="13.0", initialized=False):
     torch.__version__ = "2.11.0"
     torch.version = types.SimpleNamespace(cuda=cuda)
     torch.cuda = types.SimpleNamespace(is_initialized=lambda: initialized)
-    torch._C = types.SimpleNamespace(__file__=torch_hooks.__file__, _cuda_getCurrentRawStream=int)
+    torch._C = types.SimpleNamespace(__file__=backends.__file__, _cuda_getCurrentRawStream=int)
     sys.modules["torch"] = torch
     return torch
 

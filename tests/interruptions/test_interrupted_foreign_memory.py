@@ -10,7 +10,7 @@ import pytest
 from every_bytecode import interrupt_everywhere
 
 import accelrt
-from accelrt.core.owners import Owned
+from accelrt.core.process import Owned
 from accelrt.interop import cuda_core, numba, peers, rmm
 
 pytestmark = pytest.mark.host

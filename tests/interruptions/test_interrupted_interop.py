@@ -123,7 +123,7 @@ class Torch(ModuleType):
 def test_torch(monkeypatch):
     monkeypatch.setattr(torch_interop, "require_cuda", lambda torch: None)
     monkeypatch.setattr(torch_interop, "plug", lambda torch: object())
-    monkeypatch.setattr(torch_interop.torch_hooks, "answer_cache_info", lambda path: None)
+    monkeypatch.setattr(torch_interop.backends, "answer_cache_info", lambda path: None)
 
     def prepare():
         torch = Torch()

@@ -8,8 +8,8 @@ import sys
 import pytest
 from every_bytecode import Held, interrupt_everywhere
 
-from accelrt.core.owners import Opener, Owned, open_descriptor, open_pidfd, pipe, receive, take_over
-from accelrt.sharing import packets
+from accelrt.core.process import Opener, Owned, open_descriptor, open_pidfd, pipe, receive, take_over
+from accelrt.sharing import mapping
 
 pytestmark = pytest.mark.own_process
 THIS = [sys.modules[__name__]]
@@ -83,8 +83,8 @@ def test_descriptors_that_come_through_a_socket_are_never_lost(tmp_path):
 def meet():
     """A listener, and the two ends of a connection through it."""
     name = f"accelrt-test-{os.getpid()}"
-    listener = packets.Listener(name)
-    return listener, packets.connect(name, packets.FOREVER), listener.accept()
+    listener = mapping.Listener(name)
+    return listener, mapping.connect(name, mapping.FOREVER), listener.accept()
 
 
 def pass_packets(path):
@@ -168,12 +168,12 @@ def test_what_is_owned_keeps_what_it_needs_and_is_not_a_childs():
 def test_a_closed_descriptor_says_so():
     file = open_descriptor(os.devnull, os.O_RDONLY)
     assert not os.get_inheritable(file.fileno())
-    assert repr(file) == f"<accelrt.core.owners.Descriptor {file.fileno()}>"
+    assert repr(file) == f"<accelrt.core.process.Descriptor {file.fileno()}>"
     taken = take_over(file.detach())
     assert file.closed
     taken.close()
     taken.close()
-    assert repr(taken) == "<accelrt.core.owners.Descriptor closed>"
+    assert repr(taken) == "<accelrt.core.process.Descriptor closed>"
     for use in (taken.fileno, taken.detach, taken.duplicate):
         with pytest.raises(ValueError, match="the file descriptor is closed"):
             use()

@@ -15,7 +15,7 @@ from accelrt import publish
 from accelrt.cli import main, record
 from accelrt.cli.top import keys
 from accelrt.core import files
-from accelrt.core.owners import open_descriptor
+from accelrt.core.process import open_descriptor
 from accelrt.memory import torch_names
 from accelrt.memory.history import (
     compact_form,

@@ -12,7 +12,7 @@ from other_process import Other, make, statistics, wait_until
 
 import accelrt
 import accelrt.sharing
-from accelrt.sharing import consumer, handles, packets, producer, threads, wire
+from accelrt.sharing import consumer, handles, mapping, producer, threads, wire
 
 MODULES = [consumer, handles, producer, wire]
 THREADS = [threads]
@@ -159,7 +159,7 @@ def end_offer():
     offer, producer._offer = producer._offer, None
     if offer is not None:
         offer.service.thread = None
-        packets.connect(offer.name, packets.FOREVER)  # has its thread look up
+        mapping.connect(offer.name, mapping.FOREVER)  # has its thread look up
         wait_until(lambda: count_threads("accelrt-sharing-listener") == 0)
 
 

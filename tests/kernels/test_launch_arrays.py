@@ -5,7 +5,7 @@ import pytest
 from kernel_sources import numbers
 
 import accelrt
-from accelrt.arrays.create import empty, zeros
+from accelrt.arrays.exchange import empty, zeros
 
 COUNT = 256
 

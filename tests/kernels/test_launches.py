@@ -8,7 +8,7 @@ import pytest
 from kernel_sources import numbers
 
 import accelrt
-from accelrt.arrays.create import zeros
+from accelrt.arrays.exchange import zeros
 
 COUNT = 256
 

@@ -221,19 +221,19 @@ def test_stacks_and_tags_are_told_while_history_is_recorded():
 
 
 def broken_explanation():
-    from accelrt.memory import refusal
+    from accelrt.memory import live
 
     told = []
-    refusal.causes_of = lambda facts: 1 / 0
+    live.causes_of = lambda facts: 1 / 0
     accelrt.memory.attach_out_of_memory_observer(lambda *figures: told.append(figures))
     error = refused(DEVICE + MIB)
     assert str(error).endswith("The rest could not be read (ZeroDivisionError: division by zero)")
     assert told == [(0, DEVICE + MIB, DEVICE, DEVICE)]
-    refusal.explained_pinned = None
+    live.explained_pinned = None
     resource.setrlimit(resource.RLIMIT_AS, (2 << 30, resource.getrlimit(resource.RLIMIT_AS)[1]))
     with pytest.raises(accelrt.OutOfMemoryError, match=r"ulimit -v.*TypeError"):
         accelrt.PinnedBuffer(4 << 30)
-    sys.modules["accelrt.memory.refusal"] = None
+    sys.modules["accelrt.memory.live"] = None
     from accelrt.runtime import init
 
     init._imported.clear()

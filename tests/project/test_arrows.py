@@ -42,19 +42,15 @@ FLOORS = (
 # What other packages may use of these; memory/, the allocator's face, may use all of it.
 DOORS = {
     "allocator": {
-        "device_pools",
-        "interprocess",
-        "metadata",
+        "heaps",
         "pool",
-        "private.private_pool",
-        "private.routes",
-        "private.suspended",
-        "read_stats",
-        *("external.backend", "external.callbacks", "external.torch_hooks"),
-        "pinned.pool",
+        *("private.routes", "private.sleep"),
+        "readers",
+        "external.backends",
+        "pinned.cache",
         *("settings.apply", "settings.settings"),
     },
-    "driver": {"capture_guard", "cuda.driver", "host.driver", "registry", "table", "waiting"},
+    "driver": {"guard", "cuda.driver", "host.driver", "registry", "table"},
 }
 FACES = {"allocator": ("memory",)}
 STATEMENT = re.compile(r"^[ \t]*(?:from[ \t]+(accelrt[\w.]*)[ \t]+)?c?import[ \t]+(\([^)]*\)|[^\n#]+)", re.M)
@@ -158,7 +154,7 @@ def test_nothing_uses_the_table_that_is_for_tests():
 
 def test_a_use_is_seen_wherever_it_stands():
     found = uses()
-    assert "accelrt.core.locks" in found["accelrt.allocator.pinned.pool"]  # a cimport
+    assert "accelrt.core.locks" in found["accelrt.allocator.pinned.cache"]  # a cimport
     assert "accelrt.publish" in found["accelrt"]  # a string that is imported later
     assert set(circle({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}})) == {"a", "b", "c"}
     assert circle({"a": {"b"}, "b": {"c"}, "d": {"a"}}) == []

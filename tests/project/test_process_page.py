@@ -19,7 +19,7 @@ CALLS = re.compile(
 # What only these may call.
 ALLOWED = {
     "core/process.pyx": {"pthread_atfork", "register_at_fork", "atexit.register", "atexit.unregister"},
-    "memory/leaks.pyx": {"Py_AtExit"},  # reports what the interpreter's end did not free
+    "memory/live.pyx": {"Py_AtExit"},  # reports what the interpreter's end did not free
 }
 
 
@@ -97,7 +97,7 @@ def test_the_command_prints_the_lists():
             if entry["language"] == language
         ]
         assert listed == sorted(listed) != []
-    assert [entry["module"] for entry in found["exit"]][:2] == ["nccl.process_end", "runtime.host_func"]
+    assert [entry["module"] for entry in found["exit"]][:2] == ["nccl.process_end", "runtime.lifetimes"]
     text = command("info", "--process").stdout
     for entry in (*found["fork"], *found["exit"]):
         assert re.search(rf"(?m)^  {entry['rank']} +{entry['module']}\b", text)

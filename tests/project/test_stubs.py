@@ -25,7 +25,7 @@ accelrt\.allocator\.external\.external_pool
 .*\.?__reduce_cython__
 .*\.?__setstate_cython__
 .*\.RowCalls\..*
-.*\.mempool\.REASONS
+.*\.mempool\.(CHECKPOINT|SLEEP)_REASONS
 accelrt\.memory\.BACKEND
 accelrt\.allocator\.settings\.settings\.Settings\.([a-z]\w+|__getattr__)
 .*\.process\.PythonFunctions
@@ -33,11 +33,14 @@ accelrt\.allocator\.settings\.settings\.Settings\.([a-z]\w+|__getattr__)
 .*\.array\.HostMemory
 .*\.mapping\.(Mapping|SharedBytes)\.__init__
 .*\.graphs\.nodes\.(Handles|TYPES|RESULTS)
-.*\.graphs\.capture\.Branch
-.*\.graph\.(Body|MODES)
-.*\.kernel\.Loaded
+.*\.exchange\.(ImportedTensor|fill_exchange_api)
+.*\.guard\.note_main_thread
+.*\.graph\.(Body|Branch|MODES)
+.*\.kernel\.(Loaded|Parameters|Room)
+.*\.lifetimes\.(HostCall|SHORT_TURN|finish_host_functions|forget_in_child)
+.*\.access\.Deferral
 .*\.elementwise\.Call
-.*\.streams\.(current\.(Currents|Entries)|stream\.Waitable)
+.*\.stream\.(Currents|Entries|Waitable)
 .*\.driver\.host\.driver\.S(IZE|CALE)
 .*\.PinnedBuffer\.__buffer__
 """

@@ -94,7 +94,7 @@ UNMADE = {
     "graph(pool=MemPool)": lambda: accelrt.graph(accelrt.CUDAGraph(), forgetful(accelrt.MemPool)).__enter__(),
     "use_mem_pool.__enter__": lambda: forgetful(accelrt.use_mem_pool).__enter__(),
     "graph.__enter__": lambda: forgetful(accelrt.graph).__enter__(),
-    "Branch.__enter__": lambda: forgetful(CLASSES["accelrt.graphs.capture.Branch"]).__enter__(),
+    "Branch.__enter__": lambda: forgetful(CLASSES["accelrt.graphs.graph.Branch"]).__enter__(),
     "device.__enter__": lambda: forgetful(accelrt.device).__enter__(),
     "set_device(device)": lambda: accelrt.set_device(forgetful(accelrt.device)),
     "change_current_allocator": lambda: accelrt.memory.change_current_allocator(

@@ -14,7 +14,7 @@ from child import in_child
 from other_process import Other, drop, keep, make, opened, read, wait_until
 
 import accelrt.sharing
-from accelrt.sharing import packets, wire
+from accelrt.sharing import mapping, wire
 
 MIB = 1 << 20
 
@@ -277,13 +277,13 @@ def test_what_was_made_there_can_be_read_without_a_device_chosen(other):
 @pytest.mark.parametrize("packet", [b"nonsense", b"[1]", json.dumps({"files": 2}).encode()])
 def test_descriptors_of_a_packet_that_is_no_message_are_closed(packet):
     name = f"accelrt-test-{secrets.token_hex(8)}"
-    listener = packets.Listener(name)
-    ours = packets.connect(name, packets.FOREVER)
+    listener = mapping.Listener(name)
+    ours = mapping.connect(name, mapping.FOREVER)
     theirs = listener.accept()
     before = len(os.listdir("/proc/self/fd"))
     theirs.send(packet, [theirs.fileno()])
     with pytest.raises((wire.BrokenPeerError, RuntimeError)):
-        wire.receive_files(ours, packets.FOREVER)
+        wire.receive_files(ours, mapping.FOREVER)
     assert len(os.listdir("/proc/self/fd")) == before
 
 

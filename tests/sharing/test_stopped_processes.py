@@ -17,7 +17,7 @@ from child import in_child
 from other_process import Other, drop, keep, make, opened, statistics, wait_until
 
 import accelrt.sharing
-from accelrt.sharing import consumer, packets, producer, threads, wire
+from accelrt.sharing import consumer, mapping, producer, threads, wire
 
 MIB = 1 << 20
 LITTLE = 0.2  # seconds
@@ -133,7 +133,7 @@ def lenders():
 def test_who_connects_and_says_nothing_costs_a_thread_until_it_goes(mortal):
     handle = accelrt.full((MIB,), 7, "int8").share()
     before = lenders()
-    silent = packets.connect(handle._place.name, packets.FOREVER)
+    silent = mapping.connect(handle._place.name, mapping.FOREVER)
     assert silent.receive()[0]  # the challenge
     assert (mortal.call(opened, handle) == 7).all()
     silent.close()

@@ -291,7 +291,7 @@ def test_an_interruption_ends_the_wait_of_a_sleep():
 
 
 def sleep_inside_a_use():
-    from accelrt.arrays.operand import MemoryUse
+    from accelrt.arrays.copy import MemoryUse
 
     scene = Scene()
     with MemoryUse("a collective", [scene.array, scene.out]):
@@ -323,7 +323,7 @@ def test_calls_that_python_makes_are_uses_too():
 def fork_inside_a_use():
     import os
 
-    from accelrt.arrays.operand import MemoryUse
+    from accelrt.arrays.copy import MemoryUse
 
     faults, scene = wrap_host(), Scene()
     row, use = scene.uses()["fill_"]

@@ -1,10 +1,32 @@
+# Plain segments: one allocation of the device each.  Under the growth lock and in the exclusive section, which is
+# released during driver calls.
+from libc.stdint cimport int64_t, uintptr_t
+
+from accelrt.allocator.stats cimport RESERVED_BYTES
+from accelrt.allocator.types cimport Heap, Page, Pool, Segment, Slot
+from accelrt.driver.table cimport Table
+
+cdef int within_limits(Pool* pool, Heap* heap, size_t size) noexcept nogil  # 0, or which limit growth by size would pass
+cdef bint takes_plain(const Pool* pool, const Heap* heap) noexcept nogil  # the heap grows by plain segments
+cdef int grow_plain(Pool* pool, Heap* heap, size_t size) noexcept nogil
+cdef int release_plain(Pool* pool, size_t wanted) noexcept nogil  # idle segments: wanted bytes, or SIZE_MAX for all
+cdef void link_segment(Pool* pool, Segment* segment) noexcept nogil  # plain and expandable segments
+cdef void unlink_segment(Pool* pool, Segment* segment) noexcept nogil
+cdef bint may_leave(const Pool* pool, const Heap* heap) noexcept nogil  # its idle memory may go back to the device
+cdef bint has_no_replays(const Pool* pool, const Heap* heap) noexcept nogil  # and no replay of a destroyed graph may use it
+
+
+cdef inline void count_owner(Pool* pool, Heap* heap, int64_t size) noexcept nogil:
+    # Adds to the reserved bytes of the heap's private pool; the device's pool is counted by count_pool.
+    if heap.owner != NULL:
+        heap.owner.reserved += size
+        if heap.owner.uses == 0:
+            pool.ended += size
+        heap.owner.peak[RESERVED_BYTES] = max(heap.owner.peak[RESERVED_BYTES], <int64_t>heap.owner.reserved)
+
+
 # Physical pages and the slots in which they are mapped.  Under the growth lock and in the exclusive section, which is
 # released during driver calls.
-from libc.stdint cimport uintptr_t
-
-from accelrt.driver.table cimport Table
-from accelrt.allocator.types cimport Heap, Page, Pool, Segment, Slot
-
 cdef int make_page(Pool* pool, size_t size, Page** out_page) noexcept nogil  # or smaller, if the device refuses the size
 cdef int create_memory(Pool* pool, Page* page) noexcept nogil  # its handle, of its size; outside the exclusive section
 # Pages made from now on may be mapped by other processes, if the device can make such memory (which takes a few
@@ -44,3 +66,10 @@ cdef int kept_file(uintptr_t handle) noexcept nogil  # -1: none is kept; the pag
 # False: there is no room, or another thread was faster; the descriptor stays the caller's.
 cdef bint keep_file(uintptr_t handle, int file) noexcept nogil
 cdef void close_file(uintptr_t handle) noexcept nogil  # before the page is released
+
+
+# Expandable segments, in which the pages of a heap are mapped first.  Under the growth lock and in the exclusive
+# section, which is released during driver calls.
+cdef size_t need_at_end(const Pool* pool, const Heap* heap, size_t size) noexcept nogil  # for a block of the size to fit
+cdef int grow_pages(Pool* pool, Heap* heap, size_t need, bint at_end) noexcept nogil  # in gaps too, or only at_end
+cdef int trim_all_expandable(Pool* pool) noexcept nogil  # frees trailing addresses without pages

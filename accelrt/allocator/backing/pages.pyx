@@ -1,31 +1,248 @@
-"""Physical pages, the slots in which they are mapped, the devices that may use them, and their file descriptors.
-
-A page is first mapped in an expandable segment of the heap that grew: its primary slot.  Stitched segments map it in
-further slots.  It is resident in at most one of them; the others are holes, so no byte is ever in two blocks.
-
-Every function here runs under the growth lock and in the exclusive section, unless it says otherwise.
-"""
-from libc.stdint cimport uint64_t
+"""A pool's memory of the device: plain segments, pages, and the expandable segments that they are mapped in."""
+from libc.stdint cimport SIZE_MAX, int64_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, realloc
 from posix.unistd cimport close
 
+from accelrt.allocator.address_table cimport claim_addresses
+from accelrt.allocator.event_ring cimport record_event, stack_of_block
+from accelrt.allocator.heaps cimport (
+    append_hole, call_unlocked, count_oversize, count_pool, ensure_blocks, lock_all, put_free, reserved, take_free,
+    total_of, unlock_all,
+)
+from accelrt.allocator.history_types cimport SEGMENT_ALLOCATED, SEGMENT_FREED, SEGMENT_MAPPED, SEGMENT_UNMAPPED
+from accelrt.allocator.inline.block_ops cimport recycle, split_off
+from accelrt.allocator.sizes cimport LARGE, UNIT, round_up
+from accelrt.allocator.stats cimport ALLOCATED_BYTES, ALLOCATION, RESERVED_BYTES, SEGMENT, current_of
+from accelrt.allocator.types cimport (
+    ANY_REST, BY_KIND, EXPANDABLE, FREE, HOLE, NO_REST, PLAIN, STITCHED, Block, Page, Reservation, Segment, Slot,
+)
 from accelrt.core.locks cimport (
     load_count, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock, spin_lock, spin_unlock,
     store_count,
 )
 from accelrt.core.process cimport FORK_POOLS, at_fork
-from accelrt.driver.capture_guard cimport go_relaxed, restore_mode
-from accelrt.allocator.address_table cimport claim_addresses
-from accelrt.allocator.backing.plain cimport count_owner
-from accelrt.allocator.event_ring cimport record_event
-from accelrt.allocator.exclusive cimport call_unlocked, count_pool, lock_all, put_free, take_free, unlock_all
-from accelrt.allocator.history_types cimport SEGMENT_MAPPED, SEGMENT_UNMAPPED
-from accelrt.allocator.inline.block_ops cimport split_off
-from accelrt.allocator.metadata cimport append_hole, ensure_blocks
-from accelrt.allocator.sizes cimport LARGE, round_up
-from accelrt.allocator.stats cimport RESERVED_BYTES
-from accelrt.allocator.types cimport HOLE, STITCHED, Block, Reservation
-from accelrt.status cimport NO_HOST_MEMORY, OUT_OF_MEMORY, PEER_ACCESS_UNSUPPORTED
+from accelrt.driver.guard cimport go_relaxed, restore_mode
+from accelrt.status cimport (
+    CAP_REACHED, INVALID_VALUE, NO_HOST_MEMORY, NOT_SUPPORTED, OUT_OF_MEMORY, PEER_ACCESS_UNSUPPORTED,
+    POOL_CAP_REACHED,
+)
+
+
+# --- plain ------------------------------------------------------------------------------------------------------------
+# Plain segments: one allocation of the device each, and the limits on growth.
+#
+# Every function here runs under the growth lock and in the exclusive section, unless it says otherwise.
+
+cdef int take_bytes(Pool* pool, void* about) noexcept nogil:
+    # Run by call_unlocked, outside the exclusive section.
+    cdef Segment* segment = <Segment*>about
+    cdef int before, code
+    if segment.source == NULL:
+        return pool.table.memory_alloc(pool.device, segment.size, &segment.address)
+    code = enter_device(pool, &before)
+    if code:
+        return code
+    segment.address = <uintptr_t>segment.source.alloc(segment.size, pool.device, <void*>segment.heap.stream)
+    if segment.address & (UNIT - 1):
+        segment.source.free(<void*>segment.address, segment.size, pool.device, <void*>segment.heap.stream)
+        code = INVALID_VALUE
+    leave_device(pool, before)
+    return code if code or segment.address else OUT_OF_MEMORY
+
+
+cdef int give_bytes(Pool* pool, void* about) noexcept nogil:
+    # Run by call_unlocked, outside the exclusive section.
+    cdef Segment* segment = <Segment*>about
+    cdef int before, code
+    if segment.source == NULL:
+        return pool.table.memory_free(pool.device, segment.address)
+    code = enter_device(pool, &before)
+    if code == 0:
+        segment.source.free(<void*>segment.address, segment.size, pool.device, <void*>segment.heap.stream)
+        leave_device(pool, before)
+    return code
+
+
+cdef int enter_device(const Pool* pool, int* out_before) noexcept nogil:
+    # A library's functions allocate on the current device.
+    cdef int code = pool.table.current_device(out_before)
+    if code == 0 and out_before[0] != pool.device:
+        code = pool.table.set_device(pool.device)
+    return code
+
+
+cdef void leave_device(const Pool* pool, int before) noexcept nogil:
+    if before != pool.device:
+        pool.table.set_device(before)  # -1 where the thread had no device
+
+
+cdef bint takes_plain(const Pool* pool, const Heap* heap) noexcept nogil:
+    return not pool.settings.virtual_memory or (
+        heap.owner != NULL and (heap.owner.source != NULL or heap.owner.whole))
+
+
+cdef void link_segment(Pool* pool, Segment* segment) noexcept nogil:
+    # Gives the segment its serial, appends it to the pool's list and counts it.
+    segment.stack = stack_of_block(pool)
+    segment.serial = pool.next_serial
+    pool.next_serial += 1
+    segment.before = pool.last
+    segment.after = NULL
+    if pool.last == NULL:
+        pool.first = segment
+    else:
+        pool.last.after = segment
+    pool.last = segment
+    if segment.heap.owner != NULL:
+        segment.heap.owner.segments += 1
+        segment.heap.owner.peak[SEGMENT] = max(segment.heap.owner.peak[SEGMENT], <int64_t>segment.heap.owner.segments)
+    count_pool(pool, SEGMENT, segment.kind, 1)
+    if segment.shape == PLAIN and segment.size >= pool.settings.max_split:
+        count_oversize(&pool.stats.oversize_segments, 1)
+
+
+cdef void unlink_segment(Pool* pool, Segment* segment) noexcept nogil:
+    # Takes the segment out of the pool's list and the counts.
+    if segment.before == NULL:
+        pool.first = segment.after
+    else:
+        segment.before.after = segment.after
+    if segment.after == NULL:
+        pool.last = segment.before
+    else:
+        segment.after.before = segment.before
+    if segment.heap.owner != NULL:
+        segment.heap.owner.segments -= 1
+    count_pool(pool, SEGMENT, segment.kind, -1)
+    if segment.shape == PLAIN and segment.size >= pool.settings.max_split:
+        count_oversize(&pool.stats.oversize_segments, -1)
+
+
+cdef int within_limits(Pool* pool, Heap* heap, size_t size) noexcept nogil:
+    # The private pool's limit first: memory elsewhere cannot help against it.
+    if heap.owner != NULL and (size > heap.owner.limit or heap.owner.reserved > heap.owner.limit - size):
+        return POOL_CAP_REACHED
+    return CAP_REACHED if reserved(pool) + size > pool.limit else 0
+
+
+cdef int grow_plain(Pool* pool, Heap* heap, size_t size) noexcept nogil:
+    # Takes one segment from the device, as one free block.  The driver call is made outside the exclusive section.
+    cdef Segment* segment
+    cdef int code = within_limits(pool, heap, size)
+    if code:
+        return code
+    segment = <Segment*>calloc(1, sizeof(Segment))
+    if segment == NULL:
+        return NO_HOST_MEMORY
+    segment.size = segment.held = size
+    segment.heap = heap
+    if heap.owner != NULL:
+        segment.source = heap.owner.source
+        segment.splits = NO_REST if heap.owner.whole else ANY_REST if pool.settings.virtual_memory else BY_KIND
+    code = call_unlocked(pool, take_bytes, segment)
+    if code == 0:
+        code = ensure_blocks(heap, 1)
+        if code == 0:
+            code = claim_addresses(heap, segment.address, size)
+        if code:
+            call_unlocked(pool, give_bytes, segment)
+    if code:
+        free(segment)
+        return code
+    segment.shape = PLAIN
+    segment.kind = heap.kind
+    link_segment(pool, segment)
+    count_owner(pool, heap, size)
+    pool.stats.num_device_alloc += 1
+    count_pool(pool, RESERVED_BYTES, segment.kind, size)
+    record_event(pool, SEGMENT_ALLOCATED, segment.address, size, heap.stream, heap.owner)
+    append_hole(segment, size).epoch = heap.quiescent_epoch  # new memory: no work uses it yet
+    put_free(pool, segment.first)
+    return 0
+
+
+cdef bint may_leave(const Pool* pool, const Heap* heap) noexcept nogil:
+    # A MemPool in use keeps its idle memory, unless its user empties it or a request would otherwise fail (emptied).
+    # A pool that a graph holds keeps all of it.  pool.only restricts the answer to one private pool, pool.only_ended to
+    # those without a use.
+    if pool.only != NULL and heap.owner != pool.only or pool.only_ended and heap.owner == NULL:
+        return False
+    if pool.only_ended and heap.owner.uses:
+        return False
+    return heap.owner == NULL or heap.owner.uses == (heap.owner.users if heap.owner.emptied else 0)
+
+
+cdef bint has_no_replays(const Pool* pool, const Heap* heap) noexcept nogil:
+    return may_leave(pool, heap) and (heap.owner == NULL or heap.owner.rest == 2)
+
+
+cdef bint is_idle(const Pool* pool, const Segment* segment) noexcept nogil:
+    # Whether a plain segment is one free block and may go back.
+    return (segment.shape == PLAIN and segment.first.state == FREE and segment.first.after == NULL
+            and may_leave(pool, segment.heap))
+
+
+cdef int release_segment(Pool* pool, Segment* segment) noexcept nogil:
+    # The block is a HOLE during the driver call, so that no hit takes it.
+    cdef Block* block = segment.first
+    cdef int code
+    take_free(pool, block)
+    block.state = HOLE
+    code = call_unlocked(pool, give_bytes, segment)
+    if code:
+        put_free(pool, block)
+        return code
+    unlink_segment(pool, segment)
+    record_event(pool, SEGMENT_FREED, segment.address, segment.size, segment.heap.stream, segment.heap.owner)
+    count_owner(pool, segment.heap, -<int64_t>segment.size)
+    pool.stats.num_device_free += 1
+    count_pool(pool, RESERVED_BYTES, segment.kind, -<long long>segment.size)
+    block.state = FREE
+    recycle(segment.heap, block)
+    free(segment)
+    return 0
+
+
+cdef Segment* longest_idle(Pool* pool) noexcept nogil:
+    # Walks all segments of the pool.
+    cdef Segment* segment = pool.first
+    cdef Segment* found = NULL
+    while segment != NULL:
+        if is_idle(pool, segment) and (found == NULL or segment.idle_since < found.idle_since):
+            found = segment
+        segment = segment.after
+    return found
+
+
+cdef int release_plain(Pool* pool, size_t wanted) noexcept nogil:
+    # All idle segments in order, or the longest idle first until wanted bytes went back.  Only the holder of the growth
+    # lock links and unlinks segments, so a walk survives the release of the exclusive section.
+    cdef Segment* segment = pool.first
+    cdef Segment* after
+    cdef size_t size, done = 0
+    cdef int code = 0
+    while segment != NULL and code == 0 and wanted == SIZE_MAX:
+        after = segment.after
+        if is_idle(pool, segment):
+            code = release_segment(pool, segment)
+        segment = after
+    while wanted != SIZE_MAX and done < wanted and code == 0:
+        segment = longest_idle(pool)
+        if segment == NULL:
+            break
+        size = segment.size
+        code = release_segment(pool, segment)
+        done += size
+    return code
+
+
+# --- pages ------------------------------------------------------------------------------------------------------------
+# Physical pages, the slots in which they are mapped, the devices that may use them, and their file descriptors.
+#
+# A page is first mapped in an expandable segment of the heap that grew: its primary slot.  Stitched segments map it in
+# further slots.  It is resident in at most one of them; the others are holes, so no byte is ever in two blocks.
+#
+# Every function here runs under the growth lock and in the exclusive section, unless it says otherwise.
 
 cdef extern from "<sys/resource.h>" nogil:
     cdef enum:
@@ -670,3 +887,267 @@ cdef void close_in_child() noexcept nogil:
 
 
 at_fork("allocator.backing.pages", FORK_POOLS, NULL, NULL, &close_in_child)
+
+
+# --- expandable -------------------------------------------------------------------------------------------------------
+# Expandable segments: how they grow, page by page, and how trailing addresses without pages are cut off.
+#
+# Every function here runs under the growth lock and in the exclusive section, which is released during driver calls.
+
+cdef enum:
+    CHECKED = 256 << 20  # a growth by so much is refused if the device has less, before pages are taken from others in vain
+    PAGES_WANTED = 64    # a page is at most this part of the reserved bytes, so that a partly used one wastes little;
+    MAX_PAGES = 512      # and at most LARGEST_PAGE, unless that made more pages than this,
+    LARGEST_PAGE = 16 << 20
+    MEDIUM_PAGE = 6 << 20   # and at most this instead, from ROOMY reserved bytes on, if the blocks have a mean size of
+    MEDIUM_LEAST = 4 << 20  # so much and more (smaller ones fill the ends of pages that larger ones leave)
+    MEDIUM_MOST = 20 << 20  # and less than this (of larger blocks there are few, so few ends)
+    ROOMY = 1 << 30
+    SMALL_MEAN = 1 << 20    # mean size of blocks below which a page may be larger than what is needed,
+    AHEAD = 256             # up to this part of its expandable segment
+    HUGE = 256 << 20     # mean size of blocks from which on
+    HUGE_PARTS = 3       # a page may be this part of it: stitching such a block from more pages would cost too many calls
+    FIRST_SIZE = 32      # addresses of a heap's first expandable segment, as a power of two: 4 GiB,
+    SMALL_SIZE = 26      # or 64 MiB where the pool has MANY segments: the driver maps pages that are far apart more slowly
+    MANY = 64
+    LATER_SIZE = 34      # and of each later one: 16 GiB
+    INTEGRATED = 18      # CU_DEVICE_ATTRIBUTE_INTEGRATED
+
+
+cdef int ensure_capacity(Pool* pool, Heap* heap, size_t need) noexcept nogil:
+    # Makes a new last segment if the heap's has fewer than need addresses left.
+    cdef Segment* expandable = heap.expandable
+    cdef size_t room = <size_t>1 << (FIRST_SIZE if current_of(&pool.stats, SEGMENT) < MANY else SMALL_SIZE)
+    cdef int code
+    if expandable != NULL and expandable.held - expandable.size >= need:
+        return 0
+    if expandable != NULL:
+        room = <size_t>1 << (FIRST_SIZE if expandable.held < <size_t>1 << FIRST_SIZE else LATER_SIZE)
+    expandable = new_segment(pool, heap, EXPANDABLE)
+    if expandable == NULL:
+        return NO_HOST_MEMORY
+    code = reserve_addresses(pool, expandable, max(room, need))
+    if code:
+        free(expandable)
+        return code
+    link_segment(pool, expandable)
+    heap.expandable = expandable
+    return 0
+
+
+cdef int trim_expandable(Pool* pool, Segment* expandable) noexcept nogil:
+    # Cuts off trailing slots without pages.  If the driver refuses to free an empty segment's addresses, the segment
+    # stays, empty, and is tried again when pages are released next.
+    cdef Slot* slot
+    cdef Block* block
+    while expandable.slot_count and expandable.slots[expandable.slot_count - 1].page == NULL:
+        slot = expandable.slots[expandable.slot_count - 1]
+        block = slot.hole
+        expandable.last = block.before
+        if expandable.last == NULL:
+            expandable.first = NULL
+        else:
+            expandable.last.after = NULL
+        block.state = FREE
+        block.left = expandable.heap.spare
+        expandable.heap.spare = block
+        expandable.heap.gaps -= 1
+        expandable.slot_count -= 1
+        expandable.size -= slot.size
+        free(slot)
+    return drop_expandable(pool, expandable) if expandable.size == 0 else 0
+
+
+cdef int trim_all_expandable(Pool* pool) noexcept nogil:
+    # Stops at the first failure.
+    cdef Segment* expandable = pool.first
+    cdef Segment* after
+    cdef int code = 0
+    while expandable != NULL and code == 0:
+        after = expandable.after
+        if expandable.shape == EXPANDABLE:
+            code = trim_expandable(pool, expandable)
+        expandable = after
+    return code
+
+
+cdef int drop_expandable(Pool* pool, Segment* expandable) noexcept nogil:
+    # Frees the addresses and the records of an empty segment.
+    cdef int code = free_addresses(pool, expandable)
+    if code:
+        return code
+    if expandable.heap.expandable == expandable:
+        expandable.heap.expandable = NULL
+    unlink_segment(pool, expandable)
+    free(expandable.slots)
+    free(expandable)
+    return 0
+
+
+cdef size_t doubled(size_t size, size_t most) noexcept nogil:
+    # As often as the result is at most that.
+    while size * 2 <= most:
+        size *= 2
+    return size
+
+
+cdef size_t size_ahead(Pool* pool, const Segment* expandable) noexcept nogil:
+    # How large a page may be although less is needed: many small blocks will follow the one that did not fit.
+    cdef size_t size = doubled(pool.granule, expandable.size // AHEAD)
+    if expandable.held - expandable.size < size or within_limits(pool, expandable.heap, size):
+        return 0
+    return size
+
+
+cdef size_t page_size(Pool* pool, const Segment* expandable, size_t need, size_t whole) noexcept nogil:
+    # The size of the next page, of a growth by whole that still needs need; backing/DESIGN.md (Growing) gives the rule.
+    cdef size_t size = pool.granule
+    cdef size_t total = max(<size_t>reserved(pool), need)
+    cdef size_t mean = (total_of(pool, ALLOCATED_BYTES) + whole) // (total_of(pool, ALLOCATION) + 1)
+    cdef bint medium = MEDIUM_LEAST <= mean < MEDIUM_MOST and total >= ROOMY
+    cdef size_t largest = round_up(MEDIUM_PAGE, pool.granule) if medium else LARGEST_PAGE
+    cdef size_t target = min(total // PAGES_WANTED, max(largest, total // MAX_PAGES))
+    if mean >= HUGE:
+        target = max(target, min(max(total, whole), mean) // HUGE_PARTS)
+    if pool.settings.page_size:
+        size = round_up(pool.settings.page_size, pool.granule)
+    else:
+        size = doubled(size, target)
+        if size < largest <= target:
+            size = largest
+        if mean < SMALL_MEAN:
+            need = max(need, size_ahead(pool, expandable))
+    return min(size, need)
+
+
+cdef int fill_slot(Pool* pool, Segment* expandable, size_t index) noexcept nogil:
+    # Makes and maps a page for a slot that lost its page.  The page must be as large as the slot: one that the device
+    # halved is released again, OUT_OF_MEMORY.
+    cdef Slot* slot = expandable.slots[index]
+    cdef Page* page
+    cdef int code = make_page(pool, slot.size, &page)
+    if code:
+        return code
+    link_slot(slot, page)
+    page.primary = slot
+    expandable.heap.gaps -= 1
+    count_owner(pool, expandable.heap, page.size)
+    if page.size != slot.size:  # refused whole, so there is no room for it
+        code = release_page(pool, page)
+        return code if code else OUT_OF_MEMORY
+    code = map_run(pool, expandable, index, 1)
+    if code:
+        release_page(pool, page)
+        return code
+    slot.hole.epoch = expandable.heap.quiescent_epoch
+    make_resident(pool, slot)
+    return 0
+
+
+cdef int fill_gaps(Pool* pool, Heap* heap, size_t* need) noexcept nogil:
+    # Growth first fills slots that lost their pages, in order, as far as each is no larger than what is still needed.
+    cdef Segment* expandable = pool.first if heap.gaps else NULL
+    cdef size_t index
+    cdef int code
+    while expandable != NULL:
+        if expandable.heap == heap and expandable.shape == EXPANDABLE:
+            for index in range(expandable.slot_count):
+                if expandable.slots[index].page == NULL and expandable.slots[index].size <= need[0]:
+                    code = fill_slot(pool, expandable, index)
+                    if code:
+                        return code
+                    need[0] -= expandable.slots[index].size
+        expandable = expandable.after
+    return 0
+
+
+cdef int append_pages(Pool* pool, Heap* heap, size_t need, size_t* count) noexcept nogil:
+    # All pages are made before one is mapped, so a refusal only has to release pages.
+    cdef Segment* expandable = heap.expandable
+    cdef Page* page
+    cdef size_t whole = need
+    cdef int code = 0
+    while need and code == 0:
+        code = make_page(pool, page_size(pool, expandable, need, whole), &page)
+        if code == 0:
+            code = add_slot(expandable, page)
+            if code:
+                release_page(pool, page)
+                return code
+            page.primary = page.slots
+            count_owner(pool, heap, page.size)
+            need -= min(need, page.size)
+            count[0] += 1
+    return code
+
+
+cdef void abandon_pages(Pool* pool, Segment* expandable, size_t first) noexcept nogil:
+    # After a failure: releases the appended pages that are not resident yet, and cuts off their slots.
+    cdef size_t index
+    for index in range(first, expandable.slot_count):
+        if expandable.slots[index].page != NULL and expandable.slots[index].page.resident == NULL:
+            release_page(pool, expandable.slots[index].page)
+    trim_expandable(pool, expandable)
+
+
+cdef size_t need_at_end(const Pool* pool, const Heap* heap, size_t size) noexcept nogil:
+    # A free block at the end counts towards the size; it is smaller than the size, else it would have been the fit.
+    cdef const Segment* expandable = heap.expandable
+    cdef size_t need
+    if expandable != NULL and expandable.last != NULL and expandable.last.state == FREE and expandable.last.size < size:
+        need = round_up(size - expandable.last.size, pool.granule)
+        if expandable.held - expandable.size >= need:
+            return need
+    return round_up(size, pool.granule)
+
+
+cdef int read_free(Pool* pool, void* about) noexcept nogil:
+    # Run by call_unlocked, outside the exclusive section.  NOT_SUPPORTED for a device that shares the host's memory: what
+    # the system would give up, its cache of files say, is not in the driver's figure.
+    cdef size_t total = 0
+    cdef int shared = 0
+    cdef int code = pool.table.device_attribute(pool.device, INTEGRATED, &shared)
+    if code == 0 and shared:
+        code = NOT_SUPPORTED
+    return code if code else pool.table.memory_info(pool.device, <size_t*>about, &total)
+
+
+cdef bint is_hopeless(Pool* pool, size_t need) noexcept nogil:
+    # Whether the device has less than a large growth needs.  Made page by page, it would leave other processes nothing
+    # until it is refused.
+    cdef size_t free_bytes = 0
+    return need >= CHECKED and call_unlocked(pool, read_free, &free_bytes) == 0 and need > free_bytes
+
+
+cdef int grow_pages(Pool* pool, Heap* heap, size_t need, bint at_end) noexcept nogil:
+    # Grows by need, rounded up to granules.  On failure every page made is free, released, or resident nowhere.
+    cdef Segment* expandable
+    cdef size_t first, index, count = 0
+    cdef int code
+    need = round_up(need, pool.granule)
+    code = within_limits(pool, heap, need)
+    if code == 0 and is_hopeless(pool, need):
+        code = OUT_OF_MEMORY
+    if code:
+        return code
+    if not at_end:
+        code = fill_gaps(pool, heap, &need)
+        if code or need == 0:
+            return code
+    code = ensure_capacity(pool, heap, need)
+    if code:
+        return code
+    expandable = heap.expandable
+    first = expandable.slot_count
+    code = append_pages(pool, heap, need, &count)
+    if code == 0:
+        code = map_run(pool, expandable, first, count)
+    if code:
+        abandon_pages(pool, expandable, first)
+        return code
+    code = ensure_blocks(heap, 2)
+    need = expandable.address + expandable.size - expandable.slots[first].address
+    record_event(pool, SEGMENT_MAPPED, expandable.slots[first].address, need, heap.stream, heap.owner)
+    for index in range(first, first + count):
+        put_page(pool, expandable.slots[index])
+    return code

@@ -13,12 +13,12 @@ from accelrt.core.locks cimport (
     pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_trylock, pthread_mutex_unlock,
 )
 from accelrt.core.process cimport FORK_POOLS, at_fork
-from accelrt.driver.capture_guard cimport (
+from accelrt.driver.guard cimport (
     FAILED, GONE, enter_wait, go_relaxed, is_captured_event, is_capturing, leave_wait, meaning_of, record_behind,
     restore_mode,
 )
 from accelrt.driver.table cimport EVENT_DISABLE_TIMING, STREAM_NON_BLOCKING
-from accelrt.allocator.metadata cimport heap_stream, is_trusted
+from accelrt.allocator.heaps cimport heap_stream, is_trusted
 from accelrt.allocator.miss cimport on_refusal
 from accelrt.allocator.sizes cimport LARGE, kind_of
 from accelrt.allocator.stats cimport (

@@ -16,9 +16,9 @@ cdef enum:
     LARGE = 1
     SMALL_LIMIT = 1 << 20   # the largest small block
     SMALL_SEGMENT = 2 << 20
-    CLASSES = 448           # of sizes below 2**ROUND_LIMIT: seven words of a bit map
+    CLASSES = 448           # of sizes below 2**HOST_ROUND_LIMIT: seven words of a bit map
     WORDS = 7
-    ROUND_LIMIT = 60        # requests of 2**60 bytes and more are refused unseen
+    HOST_ROUND_LIMIT = 60        # requests of 2**60 bytes and more are refused unseen
 
 cdef extern from *:
     int log2_floor "63 - __builtin_clzll" (unsigned long long value) noexcept nogil

@@ -1,7 +1,7 @@
 # The records of private pools: the heaps that captures and threads allocate from, the routes that lead there, the sleep of
 # a pool, and the replays after which its memory may serve others.
 #
-# The pool's mutex guards them, unless a comment says otherwise.  A thread in the exclusive section (exclusive.pxd) may read
+# The pool's mutex guards them, unless a comment says otherwise.  A thread in the exclusive section (heaps.pxd) may read
 # and write all of them.
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
 
@@ -25,8 +25,8 @@ cdef struct Range:
     uintptr_t low
     uintptr_t high  # exclusive
 
-# A private pool that is suspended (suspend.pyx), or about to be.  The list of all of them, and ranges, are under the lock
-# of suspended.pyx; the rest is under the growth lock and in the exclusive section.
+# A private pool that is suspended (sleep.pyx), or about to be.  The list of all of them, and ranges, are under the lock
+# of sleep.pyx; the rest is under the growth lock and in the exclusive section.
 cdef struct Suspension:
     int device
     uint64_t[2] id
@@ -42,7 +42,7 @@ cdef struct Suspension:
     size_t range_count
     Suspension* next
 
-# What one call of suspend.pxd moved.
+# What one call of sleep.pxd moved.
 cdef struct Moved:
     size_t bytes         # physical memory that the device has back, or gave
     size_t copied        # contents
@@ -87,7 +87,7 @@ cdef struct PrivatePool:
 # A route: a capture under way, or a thread in use_mem_pool, whose allocations go to a private pool.
 cdef struct Route:
     uint64_t capture  # the driver's id of the capture; 0 for a thread, and until an expected capture is seen to run
-    uint64_t thread   # the thread's number (private_pool.pyx); 0 for a capture
+    uint64_t thread   # the thread's number (heaps.pyx); 0 for a capture
     uintptr_t origin  # the stream on which another library begins a capture that is expected; 0 for every other route
     PrivatePool* owner
     Route* next

@@ -4,16 +4,16 @@ from libc.stdint cimport SIZE_MAX
 from accelrt.core.integers cimport exact_int
 from accelrt.core.process import call_at_exit
 from accelrt.errors import SettingsError
-from accelrt.allocator.device_pools cimport (
+from accelrt.allocator.pool cimport (
     MAX_DEVICES, pool_if_made, replace_settings, want_level, want_settings,
 )
-from accelrt.allocator.exclusive cimport lock_all, unlock_all
+from accelrt.allocator.heaps cimport lock_all, unlock_all
 from accelrt.allocator.pool_settings cimport PoolSettings, limit_of_fraction
 from accelrt.allocator.types cimport Pool
 from accelrt.allocator.external.external_pool cimport choose, chosen_backend, cuda_malloc_async_backend
 from accelrt.allocator.external.external_types cimport Backend
 from accelrt.allocator.pinned.block cimport PinnedSettings
-from accelrt.allocator.pinned.pool cimport close_pinned, read_pinned_settings, set_pinned_settings
+from accelrt.allocator.pinned.cache cimport close_pinned, read_pinned_settings, set_pinned_settings
 
 MAX_REGISTER_THREADS = 128
 UNCHANGED = object()

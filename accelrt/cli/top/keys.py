@@ -12,7 +12,7 @@ import tty
 from functools import partial
 from typing import Self
 
-from accelrt.core.owners import Owned, open_descriptor, pipe
+from accelrt.core.process import Owned, open_descriptor, pipe
 
 __all__ = ["ENDED", "RESIZED", "Keys"]
 

@@ -20,8 +20,8 @@ library of CUDA's is linked.  Conditional nodes are of CUDA 12.3 on.
 **Waits.**  The main thread has to look for signals while a row waits.  The driver has no wait with an end, so such a
 wait asks for an event: the user's own, or one recorded for it behind the stream's or the device's work so far.  A
 stream is not asked itself for long: while other threads put work in, it might never be found idle.  Without brackets
-(waiting.pxd) a row waits as the driver does, for an event too: the end of a capture excludes every call about a stream
-(capture_guard.pxd), and must not be kept waiting for its work.
+(guard.pxd) a row waits as the driver does, for an event too: the end of a capture excludes every call about a stream
+(guard.pxd), and must not be kept waiting for its work.
 """
 from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.stdint cimport uint64_t, uintptr_t
@@ -33,7 +33,9 @@ from posix.unistd cimport getpid
 
 from accelrt.core.locks cimport pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock
 from accelrt.core.slots cimport Slot
-from accelrt.driver.capture_guard cimport enter_asking, go_relaxed, leave_asking, restore_mode
+from accelrt.driver.guard cimport (
+    INTERRUPTED, enter_asking, go_relaxed, is_interruptible, leave_asking, pause_on, poll, poll_briefly, restore_mode,
+)
 from accelrt.driver.cuda.types cimport (
     CUDA_KERNEL_NODE_PARAMS, CUDA_MEMCPY3D_v2, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS, CU_EVENT_RECORD_EXTERNAL,
     CU_EVENT_WAIT_EXTERNAL, CU_GET_PROC_ADDRESS_LEGACY_STREAM, CU_GRAPH_COND_ASSIGN_DEFAULT,
@@ -55,7 +57,6 @@ from accelrt.driver.registry cimport begin_table, finish_table, offer
 from accelrt.driver.table cimport (
     EVENT_DISABLE_TIMING, LAUNCH_COOPERATIVE, LAUNCH_PROGRAMMATIC, LOG_BYTES, TEXT_BYTES, Table, host_fn,
 )
-from accelrt.driver.waiting cimport INTERRUPTED, is_interruptible, pause_on, poll, poll_briefly
 from accelrt.status cimport (
     ILLEGAL_STATE, INIT_FAILED, INVALID_CONTEXT, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE, NOT_READY,
     NOT_SUPPORTED, NO_DEVICE, NO_HOST_MEMORY, OUT_OF_MEMORY, PEER_ACCESS_ENABLED, SUCCESS, keep_init_error,

@@ -9,7 +9,7 @@ from accelrt.driver.host.frontier cimport Frontier
 from accelrt.driver.host.ranges cimport UNKNOWN_MEMORY, owner_of
 from accelrt.driver.host.shared_event cimport SharedEvent, drop_shared_event
 from accelrt.driver.table cimport host_fn
-from accelrt.driver.waiting cimport pthread_cond_t
+from accelrt.driver.guard cimport pthread_cond_t
 
 cdef enum:  # kinds of work
     COPY = 0

@@ -21,7 +21,7 @@ from accelrt.driver.host.frontier cimport clear_frontier
 from accelrt.driver.host.ranges cimport MAX_HOST_DEVICES
 from accelrt.driver.host.shared_event cimport complete_record, sleep_on
 from accelrt.driver.table cimport STREAM_BLOCKING
-from accelrt.driver.waiting cimport INTERRUPTED, is_interruptible, pause_on, pthread_cond_t
+from accelrt.driver.guard cimport INTERRUPTED, is_interruptible, pause_on, pthread_cond_t
 from accelrt.status cimport ILLEGAL_ADDRESS, LAUNCH_FAILED, NO_HOST_MEMORY
 
 cdef extern from *:

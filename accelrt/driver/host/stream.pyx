@@ -13,7 +13,7 @@ from libc.string cimport memcpy, memset
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
 from accelrt.core.process cimport FORK_HOST_DRIVER, at_fork
 from accelrt.core.slots cimport Slot
-from accelrt.driver.capture_guard cimport enter_asking, leave_asking
+from accelrt.driver.guard cimport enter_asking, leave_asking
 from accelrt.driver.host.frontier cimport clear_frontier, copy_frontier, join_frontier
 from accelrt.driver.host.queue cimport (
     BRANCH, CALL, COPY, COPY_3D, DST_KNOWN, FILL, KERNEL, RECORD, SET, SRC_KNOWN, WAIT, Capture, Condition, HostEvent,

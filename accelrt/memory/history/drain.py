@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 from accelrt import env
 from accelrt.allocator.settings.apply import allocator_settings
 from accelrt.core import files, process
-from accelrt.core.owners import Descriptor, Owned, open_descriptor
 from accelrt.core.printable import printable
+from accelrt.core.process import Descriptor, Owned, open_descriptor
 from accelrt.errors import NotSupportedError
+from accelrt.memory.caching import read_states
 from accelrt.memory.history import compact_form, recording
 from accelrt.memory.history.packed_events import EVENT_BYTES
-from accelrt.memory.statistics import read_states
 
 if TYPE_CHECKING:
     from typing import Any

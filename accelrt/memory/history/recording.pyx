@@ -1,4 +1,3 @@
-# cython: embedsignature=False
 """The recorder: which events, stacks and tags the allocator keeps of what programs do.
 
 Nothing is paid while it is off and no tag was used: then no stand-in leads the fast path to it (allocator/pool.pyx).
@@ -14,7 +13,7 @@ from accelrt.core.process cimport FORK_HISTORY, at_fork
 from accelrt.core.process import call_at_fork
 from accelrt.devices.device cimport current_ordinal
 from accelrt.errors import ArgumentError
-from accelrt.allocator.device_pools cimport MAX_DEVICES, pool_if_made, set_history
+from accelrt.allocator.pool cimport MAX_DEVICES, pool_if_made, set_history
 from accelrt.allocator.event_ring cimport (
     clear_ring, copy_some, exchange_tag, first_event, read_tag, record_annotation, set_capture,
 )
@@ -458,7 +457,7 @@ def tag_stats(int device):
 
 
 def name_all(list segments):
-    """Puts frames and names for the numbers of stacks and tags in segments of allocator/read_stats; the list."""
+    """Puts frames and names for the numbers of stacks and tags in segments of allocator/readers; the list."""
     cdef dict segment, block
     for segment in segments:
         segment["frames"] = frames_of(segment["frames"])

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from accelrt.allocator.read_stats import record_snapshot
+from accelrt.allocator.readers import record_snapshot
 from accelrt.allocator.settings.apply import allocator_settings
+from accelrt.memory.caching import read_states
 from accelrt.memory.history import recording
 from accelrt.memory.history.memory_history import History, collected
-from accelrt.memory.statistics import read_states
 
 if TYPE_CHECKING:
     from typing import Any

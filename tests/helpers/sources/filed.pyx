@@ -1,6 +1,6 @@
 """How many heaps and queues searches and polls go by, for tests of what they cost."""
-from accelrt.allocator.backing.free_pages cimport BUSY, RANKED, UNSEARCHED
-from accelrt.allocator.device_pools cimport pool_if_made
+from accelrt.allocator.heaps cimport BUSY, RANKED, UNSEARCHED
+from accelrt.allocator.pool cimport pool_if_made
 from accelrt.allocator.event_queue cimport Queue, next_filled
 from accelrt.allocator.types cimport Heap, Pool
 

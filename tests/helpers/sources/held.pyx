@@ -2,8 +2,8 @@
 from libc.stdint cimport int64_t
 
 from accelrt.core.locks cimport pthread_mutex_lock, pthread_mutex_unlock
-from accelrt.allocator.device_pools cimport pool_if_made
-from accelrt.allocator.exclusive cimport lock_all, unlock_all
+from accelrt.allocator.pool cimport pool_if_made
+from accelrt.allocator.heaps cimport lock_all, unlock_all
 from accelrt.allocator.types cimport Pool
 
 cdef extern from *:

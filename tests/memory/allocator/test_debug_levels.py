@@ -8,7 +8,7 @@ from child import in_child
 from compiled import compile_extension
 
 import accelrt
-from accelrt.memory.statistics import audited_hits
+from accelrt.memory.caching import audited_hits
 
 pytestmark = pytest.mark.own_process
 

@@ -1,0 +1,195 @@
+# Blocks of page-locked memory.  Free lists, splitting and merging: all under the pool's lock; no driver is known here.
+from libc.stdint cimport uint64_t, uintptr_t
+
+from accelrt.allocator.pinned.block cimport (
+    FREE, LIVE, WORDS, add, class_above, class_below, kind_of, lowest_bit, PinnedBlock, PinnedPool, PinnedSegment,
+    PinnedSettings, PinnedStats, subtract,
+)
+from accelrt.core.handle_map cimport map_insert, map_remove, map_reserve
+from accelrt.status cimport NO_HOST_MEMORY, NOT_READY
+
+cdef PinnedSegment* new_segment(uintptr_t address, size_t size, int kind) noexcept nogil  # of no pool yet; NULL: no room
+cdef void drop_segment(PinnedSegment* segment) noexcept nogil
+cdef int attach(PinnedPool* pool, PinnedSegment* segment) noexcept nogil  # its one block becomes free
+cdef void detach(PinnedPool* pool, PinnedSegment* segment) noexcept nogil  # its one block is free, or LEAVING
+cdef void doom(PinnedPool* pool, PinnedBlock* block) noexcept nogil  # of an uncached segment, in no list
+cdef PinnedSegment* detach_doomed(PinnedPool* pool) noexcept nogil  # a list
+cdef PinnedSegment* detach_idle(PinnedPool* pool) noexcept nogil  # with those that are one free block
+cdef PinnedBlock* find_unrounded(PinnedPool* pool, size_t size) noexcept nogil  # as find, for sizes of no class
+cdef PinnedSegment* segment_of(PinnedPool* pool, uintptr_t address) noexcept nogil  # that contains it; or NULL
+cdef PinnedBlock* block_of(PinnedPool* pool, uintptr_t address) noexcept nogil  # live, contains it; or NULL
+cdef PinnedBlock* new_block_slow(PinnedPool* pool) noexcept nogil
+
+
+cdef inline void flip_start(PinnedBlock* block) noexcept nogil:
+    cdef size_t index = (block.address - block.segment.address) // block.segment.unit
+    block.segment.starts[index >> 6] ^= <uint64_t>1 << (index & 63)
+
+
+cdef inline void insert(PinnedPool* pool, PinnedBlock* block) noexcept nogil:
+    cdef int place = class_below(block.size), kind = block.segment.kind
+    cdef PinnedBlock** head = &pool.free[kind][place]
+    block.state = FREE
+    block.left = NULL
+    block.right = head[0]
+    if head[0] != NULL:
+        head[0].left = block
+    head[0] = block
+    pool.filled[kind][place >> 6] |= <uint64_t>1 << (place & 63)
+
+
+cdef inline void remove(PinnedPool* pool, PinnedBlock* block) noexcept nogil:
+    cdef int place, kind
+    if block.right != NULL:
+        block.right.left = block.left
+    if block.left != NULL:
+        block.left.right = block.right
+        return
+    place, kind = class_below(block.size), block.segment.kind
+    pool.free[kind][place] = block.right
+    if block.right == NULL:
+        pool.filled[kind][place >> 6] &= ~(<uint64_t>1 << (place & 63))
+
+
+cdef inline PinnedBlock* find(PinnedPool* pool, size_t size) noexcept nogil:
+    # The latest freed of the smallest class that suffices, or NULL.
+    cdef int kind = kind_of(size), place = class_above(size)
+    cdef int word = place >> 6
+    cdef uint64_t filled = pool.filled[kind][word] & (~<uint64_t>0 << (place & 63))
+    while filled == 0:
+        word += 1
+        if word >= WORDS:
+            return NULL
+        filled = pool.filled[kind][word]
+    return pool.free[kind][64 * word + lowest_bit(filled)]
+
+
+cdef inline int split_off(PinnedPool* pool, PinnedBlock* block, size_t size) noexcept nogil:
+    # Keeps the low end; the rest becomes free.
+    cdef PinnedBlock* rest = pool.spare_blocks
+    if rest == NULL:
+        rest = new_block_slow(pool)
+        if rest == NULL:
+            return NO_HOST_MEMORY
+    pool.spare_blocks = rest.right
+    rest.address = block.address + size
+    rest.size = block.size - size
+    rest.segment = block.segment
+    rest.before = block
+    rest.after = block.after
+    if rest.after != NULL:
+        rest.after.before = rest
+    block.after = rest
+    block.size = size
+    flip_start(rest)
+    insert(pool, rest)
+    return 0
+
+
+cdef inline void absorb(PinnedPool* pool, PinnedBlock* block, PinnedBlock* upper) noexcept nogil:
+    # The neighbour above, in no list, becomes part of the block.
+    flip_start(upper)
+    block.size += upper.size
+    block.after = upper.after
+    if block.after != NULL:
+        block.after.before = block
+    upper.right = pool.spare_blocks
+    pool.spare_blocks = upper
+
+
+cdef inline void set_free(PinnedPool* pool, PinnedBlock* block) noexcept nogil:
+    # A block in no list goes into one, with its free neighbours.
+    cdef PinnedBlock* lower = block.before
+    if block.after != NULL and block.after.state == FREE:
+        remove(pool, block.after)
+        absorb(pool, block, block.after)
+    if lower != NULL and lower.state == FREE:
+        remove(pool, lower)
+        absorb(pool, lower, block)
+        block = lower
+    insert(pool, block)
+
+
+cdef inline int hand_out(PinnedPool* pool, PinnedBlock* block, size_t size) noexcept nogil:
+    # Of a free block that suffices; without room for a record it stays free.
+    if map_reserve(&pool.live):
+        return NO_HOST_MEMORY
+    remove(pool, block)
+    if block.size > size and split_off(pool, block, size):
+        insert(pool, block)
+        return NO_HOST_MEMORY
+    block.state = LIVE
+    map_insert(&pool.live, block.address, block)
+    add(&pool.stats.blocks, 1)
+    add(&pool.stats.block_bytes, block.size)
+    return 0
+
+
+cdef inline void count_freed(PinnedPool* pool, PinnedBlock* block) noexcept nogil:
+    map_remove(&pool.live, block.address)
+    subtract(&pool.stats.blocks, 1)
+    subtract(&pool.stats.block_bytes, block.size)
+
+# Page-locked memory of the driver's: taken and given back, whole segments at a time.  Never under a lock.
+
+# A segment in no pool yet; device -1 is the calling thread's current one.
+cdef int take_memory(PinnedPool* pool, int device, size_t size, int kind, PinnedSegment** out_segment) noexcept nogil
+# Gives a list of detached segments back, after the work of their devices; those that the driver keeps are
+# attached again.
+cdef int give_memory(PinnedPool* pool, PinnedSegment* segments) noexcept nogil
+# The same for what no work ever used: waits for nothing, so that it may be called beside a capture.
+cdef int give_unused(PinnedPool* pool, PinnedSegment* segments) noexcept nogil
+
+# Page-locked blocks that were given back while a stream may still use them.  All under the pool's order, which
+# wait_all opens while it waits; none of it under the pool's lock.
+
+cdef void defer(PinnedPool* pool, PinnedBlock* block) noexcept nogil  # a PENDING block with uses
+cdef void record_all_events(PinnedPool* pool) noexcept nogil  # of PENDING blocks that had to be deferred
+cdef void finish(PinnedPool* pool, PinnedBlock* block) noexcept nogil  # of a PENDING block: no stream uses it any more
+cdef int poll(PinnedPool* pool) noexcept nogil  # frees what is complete; never waits
+cdef int wait_all(PinnedPool* pool) noexcept nogil  # frees what is pending now
+cdef int drop_spare_events(PinnedPool* pool) noexcept nogil  # gives the idle events back to the driver
+
+
+# The thread that polls page-locked blocks in use, where the settings ask for one.
+
+cdef void watch(PinnedPool* pool) noexcept nogil  # under order: something is pending; starts or wakes the thread
+cdef void stop_watch(PinnedPool* pool, bint for_good) noexcept nogil  # waits for it; no lock held
+cdef bint watching() noexcept nogil  # under order
+cdef void forget_watch() noexcept nogil  # in a forked child, which has no such thread
+
+
+# The cache of page-locked host memory: the public nogil face of allocator/pinned/.  Addresses are what
+# allocate_pinned wrote; 0 stands for no memory.  A function answers a status code.
+# size bytes, page-locked, for every device; a multiple of 64, of 4096 from 32 KiB on, 0 for size 0.  A miss takes
+# more from the driver of the calling thread's current device.
+cdef int allocate_pinned(size_t size, uintptr_t* out_address) noexcept nogil
+cdef int allocate_pinned_on(int device, size_t size, uintptr_t* out_address) noexcept nogil  # of that device's driver
+cdef int release_pinned(uintptr_t address) noexcept nogil  # NOT_ALLOCATED where it is not live
+# The same for callers that hold the GIL: no driver call; NOT_READY where the full one has to be called without it.
+cdef int try_allocate_pinned(size_t size, uintptr_t* out_address) noexcept nogil
+cdef int try_release_pinned(uintptr_t address) noexcept nogil
+
+# Work on the stream uses the memory that contains the address: once released, it is not handed out before that
+# work is done.  NOT_ALLOCATED where no live memory of the cache contains it.
+cdef int use_pinned_on(uintptr_t address, int device, uintptr_t stream) noexcept nogil
+cdef bint is_cached_pinned(uintptr_t address) noexcept nogil  # whether live memory of the cache contains it
+cdef int empty_pinned() noexcept nogil  # waits for what is pending, then gives idle segments back
+# After the end of a capture, while its streams live; and before a stream is destroyed that others own
+# (allocator/pool.pxd).
+cdef void record_deferred_pinned() noexcept nogil
+cdef void forget_stream_pinned(int device, uintptr_t stream, uintptr_t heir) noexcept nogil
+cdef int tidy_pinned() noexcept nogil   # what had to wait for the end of a capture; never waits for work in use
+
+cdef PinnedStats read_pinned_stats() noexcept nogil
+cdef void reset_pinned_peaks() noexcept nogil
+cdef void reset_pinned_sums() noexcept nogil
+cdef PinnedSettings read_pinned_settings() noexcept nogil
+cdef void set_pinned_settings(PinnedSettings settings) noexcept nogil
+cdef void close_pinned() noexcept nogil  # at exit: the polling thread ends
+cdef const char* pinned_audit_failure() noexcept nogil  # NULL where every identity holds
+
+
+# The identities of the page-locked memory, walked.
+
+cdef const char* audit_failure(PinnedPool* pool) noexcept nogil  # under order and lock; NULL where all hold

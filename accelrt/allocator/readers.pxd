@@ -1,0 +1,43 @@
+# A pool's statistics, each read at one moment.  A NULL pool was never used: all its statistics are 0.  A thread may hold the
+# pool's mutex in a call of the driver that waits for a Python function, so all but try_current are called without the
+# GIL.  Each takes the locks it needs; the caller holds none.
+from libc.stdint cimport int64_t, uintptr_t
+
+from accelrt.allocator.stats cimport Stats
+from accelrt.allocator.types cimport Pool
+
+# The current value of a per-heap statistic, or the reserved bytes.  try_current returns False where it would have to wait.
+cdef int64_t read_current(Pool* pool, int stat) noexcept nogil
+cdef bint try_current(Pool* pool, int stat, int64_t* out_answer) noexcept nogil
+cdef int64_t allocated_bytes(Pool* pool) noexcept nogil
+cdef int64_t active_bytes(Pool* pool) noexcept nogil
+cdef int64_t reserved_bytes(Pool* pool) noexcept nogil
+cdef int64_t peak_of(Pool* pool, int stat) noexcept nogil  # of the sum of both kinds
+cdef size_t largest_free(Pool* pool) noexcept nogil  # bytes of the largest free block of any heap
+cdef int64_t max_split_of(Pool* pool) noexcept nogil  # bytes; -1: no limit
+cdef size_t limit_of(Pool* pool) noexcept nogil  # most bytes to reserve; SIZE_MAX: no limit
+cdef Stats read_stats(Pool* pool) noexcept nogil
+cdef void reset_peaks(Pool* pool) noexcept nogil
+cdef void reset_accumulated(Pool* pool) noexcept nogil
+cdef object find_audit_failure(Pool* pool)  # the failed identity as str, or None; releases the GIL meanwhile
+
+
+# What a device's pool holds; readers.pyx says what of it Python sees.  The caller holds no lock.
+cdef struct LiveBlock:
+    uintptr_t address
+    size_t size
+    uintptr_t stream
+
+cdef struct LivePool:      # a private pool that is in use, or has live memory
+    unsigned long long first   # its id
+    unsigned long long second
+    int users              # MemPools and contexts that retain it
+    int graphs             # graphs and captures that do
+    size_t reserved
+    size_t live
+
+# The live blocks of a device, for the end of the process: how many there are and their bytes, and the largest of them, as
+# many as there is room for, the largest first.  False where another thread has the pool's lock, so that nothing was read.
+# Without the GIL or Python.
+cdef bint list_live(int device, LiveBlock* blocks, size_t room, size_t* out_count, size_t* out_bytes) noexcept nogil
+cdef size_t list_live_pools(int device, LivePool* pools, size_t room) noexcept nogil  # how many were written

@@ -1,0 +1,938 @@
+"""Arrays of new memory, and memory exchanged with other libraries by DLPack."""
+cimport cython
+import sys
+from cpython.object cimport PyObject
+from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_New, PyCapsule_SetName
+from cpython.pyport cimport PY_SSIZE_T_MAX
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from libc.stdint cimport int32_t, int64_t, uint64_t, uintptr_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy, memset
+
+from accelrt.allocator.pool cimport use_across
+from accelrt.allocator.private.sleep cimport has_suspended_pools, refuse_suspended
+from accelrt.arrays.array cimport (
+    DEVICE_BUFFER, MAX_NDIM, PINNED_BUFFER, Array, Buffer, check_live, count_elements, dtype_of, Extents, find_bounds,
+    finish_array, is_c_contiguous, is_live, new_array, numpy_module, PinnedBuffer, read_shape, read_strides,
+    set_contiguous, wrap_numpy,
+)
+from accelrt.arrays.array import provide_methods
+cimport accelrt.arrays.array as arrays
+from accelrt.arrays.copy cimport captures_apart, copy_array, device_of_pointer, fill_array, follow_producer, Operand
+from accelrt.arrays.dlpack_abi cimport (
+    DL_CPU, DL_CUDA, DL_CUDA_HOST, DL_CUDA_MANAGED, DL_IS_COPIED, DL_PADDED, DL_READ_ONLY, DLPACK_MAJOR, DLPACK_MINOR,
+    DLDataType, DLManagedTensor, DLManagedTensorVersioned, DLPackExchangeAPI, DLTensor, set_error,
+)
+from accelrt.devices.device cimport count_devices, ordinal_of
+from accelrt.driver.guard cimport ask_stream, drop_with_gil, make_thread_state
+cimport accelrt.driver.registry as registry
+from accelrt.runtime import init
+from accelrt.runtime.lifetimes cimport any_capture, keep_until_passed, record_on
+from accelrt.status cimport NOT_ALLOCATED, raise_status, refuse_copy
+from accelrt.streams.stream cimport current_handle, current_of, judge_handle, Stream, wrap
+from accelrt.uses.access cimport link_export, unlink_export
+cimport accelrt.uses.access as watch
+
+
+# --- dlpack -----------------------------------------------------------------------------------------------------------
+# DLPack both ways: capsules of either kind, and the C functions of DLPack's exchange API.
+#
+# An export holds the Array, and counts on its Buffer or PinnedBuffer, so that free() does not take the memory from under
+# another library.  Its deleter takes the GIL, on whichever thread it runs, and does nothing once the interpreter is gone.
+
+cdef extern from *:
+    """
+    #if PY_VERSION_HEX >= 0x030D0000
+    #define accelrt_is_gone() (!Py_IsInitialized() || Py_IsFinalizing())
+    #else
+    #define accelrt_is_gone() (!Py_IsInitialized() || _Py_IsFinalizing())
+    #endif
+    """
+    bint is_gone "accelrt_is_gone"() nogil
+
+cdef extern from "Python.h":
+    bint has_gil "PyGILState_Check"() nogil
+
+cdef enum:
+    NO_ORDER = -1    # values of stream
+    LEGACY = 1
+    RECENT = 16
+
+cdef const char* VERSIONED = "dltensor_versioned"
+cdef const char* USED_VERSIONED = "used_dltensor_versioned"
+cdef const char* UNVERSIONED = "dltensor"
+cdef const char* USED_UNVERSIONED = "used_dltensor"
+
+cdef dict type_codes = {}  # numpy.dtype -> code | bits << 8 | DL_PADDED << 16
+cdef uintptr_t[RECENT] recent_types  # addresses of the types that recent_kept keeps
+cdef long[RECENT] recent_codes
+cdef list recent_kept = [None] * RECENT
+cdef dict dtypes = {}      # code | bits << 8 -> numpy.dtype
+cdef int driver_is_host = -1
+
+
+cdef inline bint on_host_driver() except -1:
+    # It never changes once a driver is open, which an Array's memory has seen to, but for a fork's child.
+    global driver_is_host
+    if driver_is_host < 0:
+        driver_is_host = init.chosen_driver() == "host"
+    return driver_is_host
+
+
+# --- types --------------------------------------------------------------------------------------------------------
+
+cdef inline long code_of(object dtype) except -1:
+    # By identity first: NumPy's types are single objects, and their hash costs more than an export.
+    cdef uintptr_t place = (<uintptr_t><void*>dtype >> 4) % RECENT
+    if recent_types[place] == <uintptr_t><void*>dtype:
+        return recent_codes[place]
+    return code_of_slow(dtype, place)
+
+
+cdef long code_of_slow(object dtype, uintptr_t place) except -1:
+    found = type_codes.get(dtype)
+    if found is None:
+        found = type_codes[dtype] = find_code(dtype)
+    recent_kept[place] = dtype
+    recent_types[place] = <uintptr_t><void*>dtype
+    recent_codes[place] = found
+    return found
+
+
+cdef object find_code(object dtype):
+    if not dtype.isnative:
+        raise BufferError(f"DLPack has no {dtype}, whose bytes are in another order than this machine's")
+    known = init.later("accelrt.core.dtypes").BY_NAME.get(dtype.name)
+    if known is None or dtype.type.__module__.partition(".")[0] != ("ml_dtypes" if known.of_ml_dtypes else "numpy"):
+        raise BufferError(f"DLPack has no {dtype}; export a view of its bytes: array.view('uint8')")
+    return known.dlpack | known.bits << 8 | (DL_PADDED << 16 if known.bits < 8 else 0)
+
+
+cdef object dtype_of_code(DLDataType dtype):
+    cdef long key = dtype.code | dtype.bits << 8
+    found = dtypes.get(key) if dtype.lanes == 1 else None
+    if found is None:
+        if dtype.lanes != 1:
+            raise BufferError(f"a DLPack tensor has elements of {dtype.lanes} lanes; an Array has none of several")
+        found = dtypes[key] = find_dtype(dtype.code, dtype.bits)
+    return found
+
+
+cdef object find_dtype(int code, int bits):
+    for known in init.later("accelrt.core.dtypes").DTYPES:
+        if known.dlpack == code and known.bits == bits:
+            if not known.of_ml_dtypes:
+                return numpy_module().dtype(known.name)
+            try:
+                import ml_dtypes
+
+                return numpy_module().dtype(getattr(ml_dtypes, known.name))
+            except (ImportError, AttributeError):
+                raise BufferError(
+                    f"a DLPack tensor is of {known.name}, for which ml_dtypes has to be installed") from None
+    raise BufferError(f"a DLPack tensor is of type code {code} with {bits} bits, which NumPy has no dtype for")
+
+
+# --- exports --------------------------------------------------------------------------------------------------------
+
+cdef inline int place_of(Array array, int32_t* out_type, int32_t* out_id) except -1:
+    out_id[0] = 0
+    if on_host_driver():
+        out_type[0] = DL_CPU
+    elif array.device_index >= 0:
+        out_type[0], out_id[0] = DL_CUDA, array.device_index
+    else:
+        out_type[0] = DL_CUDA_HOST if array.owner == PINNED_BUFFER else DL_CPU
+    return 0
+
+
+cdef object device_pair(Array array):
+    cdef int32_t kind = 0, number = 0
+    place_of(array, &kind, &number)
+    return kind, number
+
+
+cdef inline int describe(Array array, DLTensor* out, uint64_t* out_flags) except -1:
+    # Everything but the shape and the strides.
+    if has_suspended_pools():
+        refuse_suspended(array.ptr, "this Array")
+    cdef long code = code_of(array.dtype)
+    out.data = <void*>array.ptr
+    place_of(array, &out.device.device_type, &out.device.device_id)
+    out.ndim = <int32_t>array.ndim
+    out.dtype.code = code & 0xFF
+    out.dtype.bits = code >> 8 & 0xFF
+    out.dtype.lanes = 1
+    out.byte_offset = 0
+    out_flags[0] = <uint64_t>(code >> 16) | (DL_READ_ONLY if array.readonly else 0)
+    return 0
+
+
+cdef inline int write_steps(Array array, int64_t* steps) except -1:
+    # A division costs as much as the rest of an axis, and C order needs none.
+    cdef Py_ssize_t axis, stride, dense = 1
+    for axis in range(array.ndim - 1, -1, -1):
+        stride = array.extents[array.ndim + axis]
+        if stride == dense * array.itemsize:
+            steps[axis] = dense
+            dense *= array.extents[axis]
+            continue
+        if stride % array.itemsize:
+            raise BufferError(f"strides {array.strides} are no multiples of the {array.itemsize} bytes of {array.dtype}, "
+                              "and DLPack counts in elements; export a copy()")
+        steps[axis] = stride // array.itemsize
+    return 0
+
+
+cdef inline int describe_whole(Array array, DLTensor* out, int64_t* numbers, uint64_t* out_flags) except -1:
+    # With the shape and the strides, which numbers has room for.
+    cdef Py_ssize_t axis
+    describe(array, out, out_flags)
+    for axis in range(array.ndim):
+        numbers[axis] = array.extents[axis]
+    write_steps(array, numbers + array.ndim)
+    out.shape = numbers
+    out.strides = numbers + array.ndim
+    return 0
+
+
+cdef void let_go(PyObject* array) noexcept:
+    cdef Array held = <Array>array
+    held.exports -= 1
+    if held.exports == 0:
+        unlink_export(&held.export)
+    if held.owner == DEVICE_BUFFER:
+        (<Buffer>held.base).exports -= 1
+    elif held.owner == PINNED_BUFFER:
+        (<PinnedBuffer>held.base).exports -= 1
+    Py_DECREF(held)
+
+
+cdef void hold(Array array) noexcept:
+    Py_INCREF(array)
+    array.exports += 1
+    if array.exports == 1:
+        link_export(&array.export, array.ptr, <PyObject*>array)
+    if array.owner == DEVICE_BUFFER:
+        (<Buffer>array.base).exports += 1
+    elif array.owner == PINNED_BUFFER:
+        (<PinnedBuffer>array.base).exports += 1
+
+
+cdef void delete_holder(void* holder) noexcept nogil:
+    # On any thread of any library.
+    cdef bint made
+    if is_gone():
+        return
+    if has_gil():  # to take it again would cost more than the rest
+        (<void (*)(PyObject*) noexcept nogil><void*>let_go)(<PyObject*>holder)
+        return
+    made = make_thread_state()
+    with gil:
+        drop_with_gil(made)
+        let_go(<PyObject*>holder)
+
+
+cdef void delete_versioned(void* tensor) noexcept nogil:
+    delete_holder((<DLManagedTensorVersioned*>tensor).manager_ctx)
+    free(tensor)
+
+
+cdef void delete_unversioned(void* tensor) noexcept nogil:
+    delete_holder((<DLManagedTensor*>tensor).manager_ctx)
+    free(tensor)
+
+
+cdef void drop_versioned(object capsule) noexcept:
+    cdef DLManagedTensorVersioned* tensor
+    if PyCapsule_IsValid(capsule, VERSIONED):
+        tensor = <DLManagedTensorVersioned*>PyCapsule_GetPointer(capsule, VERSIONED)
+        tensor.deleter(tensor)
+
+
+cdef void drop_unversioned(object capsule) noexcept:
+    cdef DLManagedTensor* tensor
+    if PyCapsule_IsValid(capsule, UNVERSIONED):
+        tensor = <DLManagedTensor*>PyCapsule_GetPointer(capsule, UNVERSIONED)
+        tensor.deleter(tensor)
+
+
+cdef DLManagedTensorVersioned* make_versioned(Array array, bint copied) except NULL:
+    # One piece of memory: the tensor, its shape, its strides.
+    cdef DLManagedTensorVersioned* made = <DLManagedTensorVersioned*>malloc(
+        sizeof(DLManagedTensorVersioned) + 2 * array.ndim * sizeof(int64_t))
+    if made == NULL:
+        raise MemoryError("no host memory for a DLPack tensor")
+    if not is_live(array):  # the caller's code ran before, and the stream was waited for
+        free(made)
+        check_live(array, "this")
+    hold(array)  # before the looks: sleep() closes the pool before it looks for exports
+    try:
+        describe_whole(array, &made.dl_tensor, <int64_t*>(made + 1), &made.flags)
+    except BaseException:
+        let_go(<PyObject*>array)
+        free(made)
+        raise
+    made.flags |= DL_IS_COPIED if copied else 0
+    made.version.major = DLPACK_MAJOR
+    made.version.minor = DLPACK_MINOR
+    made.manager_ctx = <void*>array
+    made.deleter = delete_versioned
+    return made
+
+
+cdef DLManagedTensor* make_unversioned(Array array) except NULL:
+    cdef uint64_t flags
+    cdef DLManagedTensor* made
+    if array.readonly:
+        raise BufferError("the Array is read-only, which an unversioned DLPack tensor cannot say; ask for a versioned one, "
+                          "max_version=(1, 0), or export a copy()")
+    made = <DLManagedTensor*>malloc(sizeof(DLManagedTensor) + 2 * array.ndim * sizeof(int64_t))
+    if made == NULL:
+        raise MemoryError("no host memory for a DLPack tensor")
+    if not is_live(array):  # the caller's code ran before, and the stream was waited for
+        free(made)
+        check_live(array, "this")
+    hold(array)
+    try:
+        describe_whole(array, &made.dl_tensor, <int64_t*>(made + 1), &flags)
+        if flags & DL_PADDED:
+            raise BufferError(f"an unversioned DLPack tensor has no {array.dtype} of a byte an element; ask for a versioned "
+                              "one, max_version=(1, 1)")
+    except BaseException:
+        let_go(<PyObject*>array)
+        free(made)
+        raise
+    made.manager_ctx = <void*>array
+    made.deleter = delete_unversioned
+    return made
+
+
+cdef object export(Array array, object stream, object max_version, object dl_device, object copy):
+    cdef bint copied = copy is not None and copy
+    cdef Array given = array
+    if dl_device is not None and tuple(dl_device) != device_pair(array):
+        if tuple(dl_device) != (DL_CPU, 0) or (copy is not None and not copy):
+            raise BufferError(f"dl_device is {dl_device} and copy {copy}; the Array is on {device_pair(array)}, and is "
+                              f"exported there, or copied to ({DL_CPU}, 0)")
+        given, copied, stream = copied_to_host(array), True, None
+    elif copied:
+        given = array.copy(stream=array.stream)
+    order_consumer(given, stream)
+    if max_version is not None and max_version[0] >= 1:
+        return PyCapsule_New(make_versioned(given, copied), VERSIONED, drop_versioned)
+    return PyCapsule_New(make_unversioned(given), UNVERSIONED, drop_unversioned)
+
+
+cdef Array copied_to_host(Array array):
+    cdef Array made = wrap_numpy(numpy_module().empty(array.shape, array.dtype))
+    copy_array(made, array, True, array.stream)
+    return made
+
+
+cdef int order_consumer(Array array, object stream) except -1:
+    # The consumer's stream comes after what was put into the Array's; on the CPU the consumer has none.
+    cdef int device = array.device_index
+    cdef uintptr_t handle
+    cdef Stream consumer
+    if type(stream) is int and stream == NO_ORDER:
+        return 0
+    if device < 0 or on_host_driver():
+        if stream is not None:
+            raise ValueError(f"stream is {stream!r}; host memory is exported with None, or -1 for no order")
+        if device >= 0 and record_on(device, array.stream.handle) is None:
+            array.stream.synchronize()
+        return 0
+    if stream is None:
+        handle = LEGACY
+    elif isinstance(stream, int) and not isinstance(stream, bool) and 0 < stream < 1 << 64:
+        handle = stream
+    elif isinstance(stream, int) and not isinstance(stream, bool):
+        raise ValueError(f"stream is {stream}; 1 is the legacy default stream, 2 the per-thread one, -1 orders nothing, "
+                         "others are handles, and 0 is ambiguous")
+    else:
+        raise TypeError(f"stream is {stream!r} of type {type(stream).__name__}; pass a handle as int, -1 or None")
+    if (handle if handle != LEGACY else 0) == (array.stream.handle if array.stream.handle != LEGACY else 0):
+        return 0
+    consumer = wrap(handle if handle != LEGACY else 0, judge_handle(handle, device, "stream"), None)
+    if not any_capture() or not (captures_apart(consumer, array.stream) or captures_apart(array.stream, consumer)):
+        consumer.wait_stream(array.stream)
+    return note_consumer(array, consumer.device_index, consumer.handle)
+
+
+cdef int note_consumer(Array array, int device, uintptr_t handle) except -1:
+    # Once freed, the memory is not reused before the consumer's work is done.
+    cdef uintptr_t block
+    cdef int ordinal = array.device_index
+    cdef int code
+    if array.owner != DEVICE_BUFFER:
+        return 0
+    block = (<Buffer>array.base).ptr
+    with nogil:
+        code = use_across(ordinal, block, device, handle)
+    if code and code != NOT_ALLOCATED:
+        raise_status(code, "record_stream", ("ptr", block, "stream", handle))
+    if watch.sanitizing:
+        watch.note_use_on(block, device, handle)
+    return 0
+
+
+# --- imports --------------------------------------------------------------------------------------------------------
+
+@cython.no_gc_clear  # __dealloc__ needs the stream
+cdef class ImportedTensor:
+    """Another library's DLPack tensor, given back when it dies: after the work in the Array's stream then."""
+
+    cdef DLManagedTensorVersioned* versioned
+    cdef DLManagedTensor* unversioned
+    cdef Stream stream
+
+    def __dealloc__(self):
+        cdef ImportedTensor late
+        cdef int ordinal, code
+        cdef uintptr_t handle
+        if (self.versioned != NULL or self.unversioned != NULL) and self.stream is not None:
+            ordinal, handle = self.stream.device_index, self.stream.handle
+            with nogil:
+                code = ask_stream(registry.active(), ordinal, handle)
+            if code:
+                late = ImportedTensor.__new__(ImportedTensor)
+                late.versioned, late.unversioned = self.versioned, self.unversioned
+                self.versioned = NULL
+                self.unversioned = NULL
+                keep_until_passed(ordinal, handle, late)
+        if self.versioned != NULL and self.versioned.deleter != NULL:
+            self.versioned.deleter(self.versioned)
+        if self.unversioned != NULL and self.unversioned.deleter != NULL:
+            self.unversioned.deleter(self.unversioned)
+
+    def __reduce__(self):
+        refuse_copy(self, "it gives the tensor back when it dies")
+
+
+cdef Array wrap_tensor(ImportedTensor owner, DLTensor* tensor, uint64_t flags):
+    cdef Py_ssize_t axis, low, high, ndim = tensor.ndim
+    cdef int device = -1
+    cdef Stream stream = None
+    cdef Array made
+    if not 0 <= ndim <= MAX_NDIM:
+        raise BufferError(f"a DLPack tensor has {ndim} axes; an Array has at most {MAX_NDIM}")
+    if tensor.dtype.bits < 8 and not flags & DL_PADDED:
+        raise BufferError(f"a DLPack tensor has packed elements of {tensor.dtype.bits} bits; an Array's have whole bytes")
+    dtype = dtype_of_code(tensor.dtype)
+    if tensor.device.device_type == DL_CUDA or tensor.device.device_type == DL_CUDA_MANAGED:
+        device = device_of_tensor(tensor)
+        stream = owner.stream = current_of(device)
+    elif tensor.device.device_type != DL_CPU and tensor.device.device_type != DL_CUDA_HOST:
+        raise_device(tensor.device.device_type)
+    made = new_array(owner, <uintptr_t>tensor.data + tensor.byte_offset, device, stream, dtype, ndim,
+                     flags & DL_READ_ONLY != 0)
+    for axis in range(ndim):
+        if tensor.shape[axis] < 0:
+            raise BufferError(f"a DLPack tensor has an axis of {tensor.shape[axis]} elements")
+        made.extents[axis] = tensor.shape[axis]
+        if tensor.strides != NULL:
+            made.extents[ndim + axis] = bytes_of_stride(tensor, axis, made.itemsize)
+    if tensor.strides == NULL:
+        set_contiguous(ndim, made.extents, made.itemsize)
+    try:
+        find_bounds(ndim, made.extents, made.itemsize, &low, &high)
+        finish_array(made)
+    except ValueError as error:
+        raise BufferError(f"a DLPack tensor cannot be in memory: {error}") from None
+    return made
+
+
+cdef Py_ssize_t bytes_of_stride(DLTensor* tensor, Py_ssize_t axis, Py_ssize_t itemsize) except? -1:
+    # Where an axis has no second element its stride means nothing, and producers write anything there.
+    cdef Py_ssize_t limit = PY_SSIZE_T_MAX // itemsize
+    if -limit <= tensor.strides[axis] <= limit:
+        return tensor.strides[axis] * itemsize
+    if tensor.shape[axis] > 1:
+        raise BufferError(f"a DLPack tensor has a stride of {tensor.strides[axis]} elements of {itemsize} bytes; no memory "
+                          "reaches so far")
+    return 0
+
+
+cdef int raise_device(int kind) except -1:
+    raise BufferError(f"a DLPack tensor is on a device of type {kind}; accelrt takes 1 (CPU), and on GPUs 2 (CUDA), 3 (CUDA "
+                      "host) and 13 (CUDA managed); copy it to one of these first")
+
+
+cdef int device_of_tensor(DLTensor* tensor) except -1:
+    cdef int device = tensor.device.device_id
+    count_devices()
+    if on_host_driver():
+        raise BufferError("a DLPack tensor is on a GPU, and accelrt uses the host device; use ACCELRT_DRIVER=cuda")
+    if tensor.device.device_type == DL_CUDA_MANAGED and tensor.data != NULL:
+        device = device_of_pointer(<uintptr_t>tensor.data)
+    if not 0 <= device < count_devices():
+        raise BufferError(f"a DLPack tensor is on GPU {device}; accelrt sees {count_devices()}")
+    return device
+
+
+cdef Array take_capsule(object capsule):
+    # It is used from here on: what fails gives the tensor back.
+    cdef ImportedTensor owner = ImportedTensor.__new__(ImportedTensor)
+    if PyCapsule_IsValid(capsule, VERSIONED):
+        owner.versioned = <DLManagedTensorVersioned*>PyCapsule_GetPointer(capsule, VERSIONED)
+        PyCapsule_SetName(capsule, USED_VERSIONED)
+        return take_versioned(owner)
+    if PyCapsule_IsValid(capsule, UNVERSIONED):
+        owner.unversioned = <DLManagedTensor*>PyCapsule_GetPointer(capsule, UNVERSIONED)
+        PyCapsule_SetName(capsule, USED_UNVERSIONED)
+        return wrap_tensor(owner, &owner.unversioned.dl_tensor, 0)
+    raise BufferError(f"__dlpack__() returned {capsule!r}, which is no DLPack capsule, or one that was used already")
+
+
+cdef Array take_versioned(ImportedTensor owner):
+    if owner.versioned.version.major != DLPACK_MAJOR:
+        raise BufferError(f"a DLPack tensor is of version {owner.versioned.version.major}."
+                          f"{owner.versioned.version.minor}; accelrt takes {DLPACK_MAJOR}.x")
+    return wrap_tensor(owner, &owner.versioned.dl_tensor, owner.versioned.flags)
+
+
+cdef object ask_capsule(object source):
+    # Producers of before DLPack 1.0 know no max_version.  A stream that captures is not named to them: it would wait for
+    # work outside of the capture, which breaks that.
+    cdef object arguments = {}
+    cdef Stream worker
+    cdef int kind
+    kind, number = source.__dlpack_device__()
+    if kind == DL_CUDA or kind == DL_CUDA_MANAGED:
+        if on_host_driver():
+            raise BufferError("source is on a GPU, and accelrt uses the host device; use ACCELRT_DRIVER=cuda")
+        if not 0 <= number < count_devices():
+            raise BufferError(f"source is on GPU {number}; accelrt sees {count_devices()}")
+        worker = current_of(number)
+        apart = any_capture() and record_on(number, worker.handle) is not None
+        arguments["stream"] = NO_ORDER if apart else worker.handle or LEGACY
+    elif kind != DL_CPU and kind != DL_CUDA_HOST:
+        raise_device(kind)
+    try:
+        return source.__dlpack__(max_version=(DLPACK_MAJOR, DLPACK_MINOR), **arguments)
+    except TypeError as error:
+        try:
+            return source.__dlpack__(**arguments)
+        except TypeError:
+            raise error from None
+
+
+cdef Array import_any(object source):
+    if not hasattr(source, "__dlpack__") or not hasattr(source, "__dlpack_device__"):
+        raise TypeError(f"source is of type {type(source).__name__}, which has no __dlpack__ and __dlpack_device__; pass an "
+                        "array, or use accelrt.asarray()")
+    return take_capsule(ask_capsule(source))
+
+
+# --- DLPack's exchange API ------------------------------------------------------------------------------------------
+
+cdef Array allocate_alike(DLTensor* prototype):
+    # With the prototype's shape, type and device; memory of the CPU is page-locked.
+    cdef Extents extents
+    cdef Py_ssize_t ndim = read_shape([prototype.shape[axis] for axis in range(prototype.ndim)], extents)
+    cdef object dtype = dtype_of_code(prototype.dtype)
+    cdef Py_ssize_t nbytes = dtype.itemsize * count_elements(ndim, extents, dtype.itemsize)
+    cdef Buffer buffer
+    cdef PinnedBuffer pinned
+    cdef Array made
+    if prototype.device.device_type == DL_CUDA:
+        buffer = Buffer(nbytes, device_of_tensor(prototype))
+        made = new_array(buffer, buffer.ptr, buffer.device_index, buffer.stream, dtype, ndim, False)
+    elif prototype.device.device_type == DL_CPU or prototype.device.device_type == DL_CUDA_HOST:
+        pinned = PinnedBuffer(nbytes)
+        made = new_array(pinned, pinned.ptr, -1, None, dtype, ndim, False)
+    else:
+        raise_device(prototype.device.device_type)
+    memcpy(made.extents, extents, ndim * sizeof(Py_ssize_t))
+    set_contiguous(ndim, made.extents, made.itemsize)
+    finish_array(made)
+    return made
+
+
+cdef int allocate_tensor(DLTensor* prototype, DLManagedTensorVersioned** out, void* error_ctx,
+                         set_error SetError) noexcept with gil:
+    out[0] = NULL
+    try:
+        out[0] = make_versioned(allocate_alike(prototype), False)
+        return 0
+    except BaseException as error:
+        kind, text = type(error).__name__.encode(), str(error).encode()
+        SetError(error_ctx, kind, text)
+        return -1
+
+
+cdef int tensor_of_object(void* thing, DLManagedTensorVersioned** out) except -1:
+    cdef Array array = <Array>thing
+    cdef uintptr_t handle
+    out[0] = NULL
+    check_live(array, "this")
+    out[0] = make_versioned(array, False)
+    if array.device_index >= 0:  # the consumer works on the current stream
+        handle = current_handle(array.device_index)
+        if handle != array.stream.handle:
+            try:
+                note_consumer(array, array.device_index, handle)
+            except BaseException:
+                delete_versioned(out[0])
+                out[0] = NULL
+                raise
+    return 0
+
+
+cdef int object_of_tensor(DLManagedTensorVersioned* tensor, void** out) except -1:
+    cdef ImportedTensor owner = ImportedTensor.__new__(ImportedTensor)
+    cdef Array made
+    out[0] = NULL
+    owner.versioned = tensor
+    made = take_versioned(owner)
+    Py_INCREF(made)
+    out[0] = <void*>made
+    return 0
+
+
+cdef int describe_object(void* thing, DLTensor* out) except -1:
+    # The shape and the strides are the Array's own.
+    cdef Array array = <Array>thing
+    cdef uint64_t flags
+    cdef Py_ssize_t* steps
+    check_live(array, "this")
+    describe(array, out, &flags)
+    if flags:
+        raise BufferError(f"{array!r} is read-only, or has elements of less than a byte: a DLTensor alone does not say so")
+    if array.steps == NULL:
+        steps = <Py_ssize_t*>malloc((array.ndim + 1) * sizeof(Py_ssize_t))
+        if steps == NULL:
+            raise MemoryError("no host memory for an Array's strides")
+        try:
+            write_steps(array, <int64_t*>steps)
+        except BaseException:
+            free(steps)
+            raise
+        array.steps = steps
+    out.shape = <int64_t*>array.extents
+    out.strides = <int64_t*>array.steps
+    return 0
+
+
+cdef int find_stream(int32_t kind, int32_t device, void** out) except -1:
+    out[0] = NULL
+    if kind == DL_CUDA:
+        if not 0 <= device < count_devices():
+            raise BufferError(f"there is no GPU {device}; accelrt sees {count_devices()}")
+        out[0] = <void*>current_handle(device)
+    return 0
+
+
+def fill_exchange_api():
+    """Points the exchange API of Arrays, and their methods, at the functions of this module."""
+    cdef DLPackExchangeAPI* api = &arrays.exchange_api
+    memset(api, 0, sizeof(DLPackExchangeAPI))
+    api.version.major = DLPACK_MAJOR
+    api.version.minor = DLPACK_MINOR
+    api.managed_tensor_allocator = allocate_tensor
+    api.managed_tensor_from_py_object_no_sync = <int (*)(void*, DLManagedTensorVersioned**) noexcept>tensor_of_object
+    api.managed_tensor_to_py_object_no_sync = <int (*)(DLManagedTensorVersioned*, void**) noexcept>object_of_tensor
+    api.dltensor_from_py_object_no_sync = <int (*)(void*, DLTensor*) noexcept>describe_object
+    api.current_work_stream = <int (*)(int32_t, int32_t, void**) noexcept>find_stream
+    arrays.export_dlpack = export
+    arrays.find_dlpack_device = device_pair
+
+
+fill_exchange_api()
+
+
+# --- create -----------------------------------------------------------------------------------------------------------
+# Arrays with memory of their own or of others', and what the methods of Arrays do with memory.
+
+cdef Array allocate(Py_ssize_t ndim, const Py_ssize_t* extents, object dtype, object device, object stream,
+                    bint pinned):
+    # With the extents' strides, which fill the memory.
+    cdef Py_ssize_t nbytes = dtype.itemsize * count_elements(ndim, extents, dtype.itemsize)
+    cdef Buffer buffer
+    cdef PinnedBuffer locked
+    cdef Array made
+    if pinned:
+        if stream is not None:
+            raise ValueError("pin_memory=True makes host memory, which follows no stream's order; pass no stream")
+        locked = PinnedBuffer(nbytes, device)
+        made = new_array(locked, locked.ptr, -1, None, dtype, ndim, False)
+    else:
+        buffer = Buffer(nbytes, device, stream)
+        made = new_array(buffer, buffer.ptr, buffer.device_index, buffer.stream, dtype, ndim, False)
+    memcpy(made.extents, extents, 2 * ndim * sizeof(Py_ssize_t))
+    finish_array(made)
+    return made
+
+
+cdef Array allocate_shaped(object shape, object dtype, object device, object stream, bint pinned):
+    cdef Extents extents
+    cdef Py_ssize_t ndim = read_shape(shape, extents)
+    kind = dtype_of(dtype)
+    set_contiguous(ndim, extents, kind.itemsize)
+    return allocate(ndim, extents, kind, device, stream, pinned)
+
+
+def empty(shape, dtype=float, device=None, stream=None, *, bint pin_memory=False):
+    """An Array with memory of its own, whose contents are not set.
+
+    Arguments:
+        shape: int or tuple of int.
+        dtype: anything that numpy.dtype takes, but without Python objects.
+        device: int, "cuda:1", "host:0", an object with an index; None is the current device, or the stream's.
+        stream: Stream, handle as int, or None for the current stream: the one whose order the memory follows.
+        pin_memory: bool, page-locked host memory instead of the device's.
+    Returns:
+        Array, C-contiguous.
+    Raises:
+        OutOfMemoryError: the device, or the host, has no room.
+        ValueError, TypeError: an argument is out of range, or of the wrong kind.
+    """
+    return allocate_shaped(shape, dtype, device, stream, pin_memory)
+
+
+def zeros(shape, dtype=float, device=None, stream=None):
+    """An Array of zero bytes, which are set in its stream's order; see empty()."""
+    cdef Array made = allocate_shaped(shape, dtype, device, stream, False)
+    made.base.fill(0, stream=made.stream)
+    return made
+
+
+cdef Array allocate_like(Array other, object dtype, object device, object stream):
+    # In the other's place, and in its order of axes where its elements fill their memory.
+    cdef Extents extents
+    check_live(other, "other")
+    kind = other.dtype if dtype is None else dtype_of(dtype)
+    if device is None and stream is None and other.device_index >= 0:
+        device = other.device_index
+    memcpy(extents, other.extents, other.ndim * sizeof(Py_ssize_t))
+    set_contiguous(other.ndim, extents, kind.itemsize)
+    if other.itemsize == kind.itemsize and fills_memory(other):
+        memcpy(extents + other.ndim, other.extents + other.ndim, other.ndim * sizeof(Py_ssize_t))
+    return allocate(other.ndim, extents, kind, device, stream, other.device_index < 0 and device is None)
+
+
+cdef bint fills_memory(Array other) except -1:
+    # Whether some order of the axes makes it contiguous.
+    cdef Extents sorted_
+    cdef Py_ssize_t place, axis
+    order = sorted(range(other.ndim), key=lambda axis_: (-other.extents[other.ndim + axis_], axis_))
+    for place in range(other.ndim):
+        axis = order[place]
+        sorted_[place] = other.extents[axis]
+        sorted_[other.ndim + place] = other.extents[other.ndim + axis]
+    return is_c_contiguous(other.ndim, sorted_, other.itemsize)
+
+
+def empty_like(Array other not None, dtype=None, device=None, stream=None):
+    """An Array of another one's shape, whose contents are not set.
+
+    Arguments:
+        other: Array.
+        dtype: None is the other's.
+        device, stream: None is the other's device and the current stream; page-locked memory for a host Array.
+    Returns:
+        Array; its axes lie in the other's order where the other's elements fill their memory, else in C order.
+    """
+    return allocate_like(other, dtype, device, stream)
+
+
+def zeros_like(Array other not None, dtype=None, device=None, stream=None):
+    """An Array of zero bytes of another one's shape, on a device; see empty_like()."""
+    cdef Array made
+    check_live(other, "other")
+    if other.device_index < 0 and device is None:
+        raise ValueError("other is in host memory; pass the device that the Array of zeros is to be on")
+    made = allocate_like(other, dtype, device, stream)
+    made.base.fill(0, stream=made.stream)
+    return made
+
+
+def full(shape, value, dtype=None, device=None, stream=None):
+    """An Array of which every element is one number, set in its stream's order; see empty().
+
+    Arguments:
+        value: anything that NumPy makes a number of.
+        dtype: None is NumPy's for the value.
+    """
+    if dtype is None:
+        dtype = numpy_module().asarray(value).dtype
+    made = allocate_shaped(shape, dtype, device, stream, False)
+    fill_array(made, value, (<Array>made).stream)
+    return made
+
+
+def full_like(Array other not None, value, dtype=None, device=None, stream=None):
+    """An Array of another one's shape, of which every element is one number; see empty_like() and full()."""
+    cdef Array made = allocate_like(other, dtype, device, stream)
+    fill_array(made, value, made.stream)
+    return made
+
+
+# --- memory of others, without a copy ---------------------------------------------------------------------------
+
+cdef bint is_foreign(object source) except -1:
+    return (isinstance(source, (Array, Buffer, PinnedBuffer, numpy_module().ndarray))
+            or hasattr(source, "__cuda_array_interface__") or hasattr(source, "__dlpack__"))
+
+
+cdef Array wrap_interface(object source):
+    # The current stream of the memory's device comes after the stream that the array names.
+    cdef Extents extents
+    cdef Py_ssize_t low, high
+    cdef Operand side
+    cdef Stream worker = None
+    cdef Array made
+    found = init.later("accelrt.arrays.cuda_array").describe(source.__cuda_array_interface__, "source")
+    kind = dtype_of(found.dtype)
+    cdef uintptr_t address = found.address
+    cdef Py_ssize_t ndim = read_shape(found.lengths, extents)
+    cdef int device = device_of_pointer(address) if address else ordinal_of(None)
+    count_elements(ndim, extents, kind.itemsize)
+    set_contiguous(ndim, extents, kind.itemsize)
+    if found.strides is not None:
+        read_strides(found.strides, ndim, extents + ndim)
+    find_bounds(ndim, extents, kind.itemsize, &low, &high)
+    if device >= 0:
+        worker = current_of(device)
+        side.ordinal = device
+        side.producer = found.stream if address else 0
+        follow_producer(&side, worker)
+    made = new_array(source, address, device, worker, kind, ndim, found.readonly)
+    memcpy(made.extents, extents, 2 * ndim * sizeof(Py_ssize_t))
+    finish_array(made)
+    return made
+
+
+cdef Array wrap_any(object source, object dtype, object stream):
+    cdef Array found
+    if isinstance(source, Array):
+        found = source
+        check_live(found, "source")
+    elif isinstance(source, (Buffer, PinnedBuffer)):
+        found = Array(source)
+    elif isinstance(source, numpy_module().ndarray):
+        found = wrap_numpy(source)
+    elif hasattr(source, "__dlpack__") and hasattr(source, "__dlpack_device__"):
+        found = import_any(source)
+    elif hasattr(source, "__cuda_array_interface__"):
+        found = wrap_interface(source)
+    else:
+        found = wrap_numpy(numpy_module().asarray(source, dtype))
+    if dtype is not None and found.dtype != dtype:
+        raise TypeError(f"dtype is {dtype}, but source has {found.dtype}, and nothing is converted here; convert "
+                        "it first, or name the bytes' type with view()")
+    return found
+
+
+def asarray(source, dtype=None, device=None, stream=None, *, copy=None):
+    """An Array of what is given: without a copy where it is on the device, else a copy there.
+
+    Arguments:
+        source: Array, Buffer, PinnedBuffer, NumPy array, another library's array (__cuda_array_interface__,
+            __dlpack__), or what NumPy makes an array of.
+        dtype: None is the source's.  Only what NumPy makes an array of, lists say, is converted.
+        device: int, "cuda:1", "host:0", an object with an index, or "cpu" for host memory; None is the source's device,
+            or for host memory the current one, or the stream's.
+        stream: Stream, handle as int, or None for the current stream: that of a copy, and of memory that it makes.
+        copy: bool; True always copies, False never does, None copies where it has to.
+    Returns:
+        Array.
+    Raises:
+        ValueError: copy is False and one is needed.
+        TypeError: source is no array, holds Python objects, or has another dtype.
+    """
+    cdef Array found
+    cdef Array made
+    cdef int ordinal = -1
+    cdef bint copies = copy is not None and copy  # what may run the caller's code comes before the look at the source
+    cdef bint refuses = copy is not None and not copies
+    if dtype is not None:
+        dtype = dtype_of(dtype)
+    if device is not None and not (isinstance(device, str) and device == "cpu"):
+        ordinal = ordinal_of(device)
+    found = wrap_any(source, dtype, stream)
+    if device is None and found.device_index >= 0:
+        ordinal = found.device_index
+    elif device is None:
+        ordinal = (<Stream>stream).device_index if isinstance(stream, Stream) else ordinal_of(None)
+    if ordinal == found.device_index and not copies:
+        return found
+    if refuses:
+        raise ValueError("copy is False, but the elements are elsewhere; pass copy=None, or their own device")
+    if ordinal < 0:
+        made = allocate_like(found, None, None, None) if found.device_index < 0 else pinned_like(found)
+        copy_array(made, found, True, stream)
+        return made
+    made = allocate_like(found, None, ordinal, stream)
+    copy_array(made, found, found.device_index < 0, made.stream if stream is None else stream)
+    return made
+
+
+cdef Array pinned_like(Array other):
+    cdef Extents extents
+    memcpy(extents, other.extents, other.ndim * sizeof(Py_ssize_t))
+    set_contiguous(other.ndim, extents, other.itemsize)
+    return allocate(other.ndim, extents, other.dtype, None if other.device_index < 0 else other.device_index, None, True)
+
+
+def from_dlpack(source, device=None, *, copy=None):
+    """An Array of another library's array, by DLPack and without a copy where it can be.
+
+    Arguments:
+        source: object with __dlpack__ and __dlpack_device__, of memory of the CPU or of a GPU.
+        device: int, "cuda:1", "host:0", an object with an index, or "cpu" for host memory; None is the source's.
+        copy: bool; True always copies, False never does, None copies where the device is another.
+    Returns:
+        Array.  On a GPU its stream is the current one, which waits for the source's work; the source is given back once
+        no Array is left of it and that stream's work then is done.  What other streams do with it has to be waited for.
+        Memory of the CPU is host memory also where it is the host device's.
+    Raises:
+        BufferError: the source is on no device of accelrt's, or of a type without a dtype.
+        ValueError: copy is False and the device is another.
+        TypeError: source has no __dlpack__.
+    """
+    cdef Array found = source if isinstance(source, Array) else import_any(source)
+    if device is None:
+        device = "cpu" if found.device_index < 0 else found.device_index
+    return asarray(found, device=device, copy=copy)
+
+
+# --- what an Array's methods do with memory ----------------------------------------------------------------------
+
+def copy_into(Array dst, src, bint non_blocking, stream):
+    cdef Array source
+    check_live(dst, "this")
+    source = src if isinstance(src, Array) else wrap_any(src, None if is_foreign(src) else dst.dtype, stream)
+    copy_array(dst, source, not non_blocking and (dst.device_index < 0 or source.device_index < 0), stream)
+    return dst
+
+
+def fill_into(Array dst, value, stream):
+    fill_array(dst, value, stream)
+
+
+def assign(Array dst, value):
+    if isinstance(value, (int, float, complex)) or isinstance(value, numpy_module().generic):
+        fill_array(dst, value, None)
+    else:
+        copy_into(dst, value, False, None)
+
+
+def copied(Array array, stream):
+    cdef Array made
+    if array.device_index < 0:
+        made = pinned_like(array)
+    else:
+        made = allocate_shaped(array.shape, array.dtype, array.device_index, stream, False)
+    copy_array(made, array, False, stream)
+    return made
+
+
+def to_numpy(Array array):
+    made = numpy_module().empty(array.shape, array.dtype)
+    copy_array(wrap_numpy(made), array, True, None)
+    return made
+
+
+provide_methods(sys.modules[__name__])

@@ -1,0 +1,683 @@
+"""Waits that a signal ends, and the gate between captures and waits."""
+import threading
+from cpython.exc cimport PyErr_CheckSignals
+from libc.stdint cimport uint64_t
+
+from accelrt.core.locks cimport (
+    add_count, load_count, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock, store_count,
+)
+from accelrt.core.process cimport FORK_GATE, FORK_THREAD_STATES, at_fork
+from accelrt.core.process import call_at_fork
+from accelrt.core.slots cimport my_slot, Slot
+from accelrt.driver.table cimport CAPTURE_NONE, CAPTURE_RELAXED, host_fn
+from accelrt.status cimport (
+    ASSERT, CAPTURE_IMPLICIT, CAPTURE_UNSUPPORTED, CAPTURE_WRONG_THREAD, CAPTURED_EVENT, DEINITIALIZED,
+    HARDWARE_STACK_ERROR, ILLEGAL_ADDRESS, INVALID_CONTEXT, INVALID_DEVICE, INVALID_HANDLE, INVALID_PC, INVALID_VALUE,
+    LAUNCH_FAILED, LAUNCH_TIMEOUT, NOT_READY,
+)
+
+
+# --- waiting ----------------------------------------------------------------------------------------------------------
+# Waits that a signal may end, and thread states for threads that come to run Python.
+#
+# This is the one place that says how long to wait before looking again.
+
+cdef extern from *:
+    """
+    #include <pthread.h>
+    #include <time.h>
+    static __thread int accelrt_listening;         /* brackets open, on the main thread only */
+    static __thread int accelrt_sleeps;
+    static __thread int accelrt_slicing;           /* a wait under a lock, which is to end soon */
+    static __thread long long accelrt_look_at;     /* when signals are looked for next; 0 where nothing was waited for */
+    static int accelrt_abandoned;
+    #define is_abandoned() __atomic_load_n(&accelrt_abandoned, __ATOMIC_ACQUIRE)
+    #define set_abandoned() __atomic_store_n(&accelrt_abandoned, 1, __ATOMIC_RELEASE)
+
+    static inline long long accelrt_now(void) {
+        struct timespec now;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        return now.tv_sec * 1000000000LL + now.tv_nsec;
+    }
+    /* Nonzero where a signal came. */
+    static inline int accelrt_sleep(long ns) {
+        struct timespec rest = {0, ns};
+        return nanosleep(&rest, NULL);
+    }
+    static inline void accelrt_spin(long long until) {
+        while (accelrt_now() < until) {
+    #if defined(__x86_64__)
+            __builtin_ia32_pause();
+    #elif defined(__aarch64__)
+            __asm__ volatile("yield");
+    #endif
+        }
+    }
+    static int accelrt_wait(pthread_cond_t* wake, pthread_mutex_t* mutex, long ns) {
+        struct timespec until;
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_nsec += ns;
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
+        return pthread_cond_timedwait(wake, mutex, &until);
+    }
+    """
+    int listening "accelrt_listening"
+    int wants_sleep "accelrt_sleeps"
+    int slicing "accelrt_slicing"
+    long long look_at "accelrt_look_at"
+    bint is_abandoned() noexcept nogil
+    void set_abandoned() noexcept nogil
+    long long now_ns "accelrt_now" () noexcept nogil
+    bint sleep_ns "accelrt_sleep" (long ns) noexcept nogil
+    void spin "accelrt_spin" (long long until) noexcept nogil
+    int wait_ns "accelrt_wait" (pthread_cond_t* wake, pthread_mutex_t* mutex, long ns) noexcept nogil
+    unsigned long PyThread_get_thread_ident() noexcept nogil
+
+cdef enum:
+    SHARE = 64                   # the gap between two questions is this part of the time waited
+    SPIN_NS = 20 * 1000          # how long a wait that sleeps spins first
+    OVERSLEEP_NS = 50 * 1000     # by which the kernel lets a thread sleep longer than it asked
+    SLEEP_NS = 100 * 1000        # the shortest gap that is slept, and the longest of all
+    LONG_SLEEP_NS = 1000 * 1000  # the longest of a wait that sleeps
+
+cdef unsigned long main_thread = 0
+cdef object raised = None  # what a handler raised, on its way to end_wait
+
+
+cdef bint is_main_thread() noexcept nogil:
+    return PyThread_get_thread_ident() == main_thread
+
+
+cdef void begin_wait(bint sleeps) noexcept:
+    global listening, wants_sleep, look_at
+    if not is_main_thread():
+        return
+    listening += 1
+    wants_sleep = sleeps
+    look_at = 0  # most waits find nothing to wait for, and read no clock
+
+
+cdef int end_wait(int code) except -1:
+    global listening
+    if listening:
+        listening -= 1
+    if code == INTERRUPTED:
+        raise_interruption()
+    return 0
+
+
+cdef int raise_interruption() except -1:
+    global raised
+    error = raised
+    raised = None
+    raise KeyboardInterrupt if error is None else error  # none where the exit was interrupted before
+
+
+cdef bint handle_signals() noexcept:
+    # A handler may wait itself, with brackets of its own.
+    global listening, wants_sleep, raised
+    cdef int before = listening, slept = wants_sleep
+    cdef bint found = False
+    listening = 0
+    try:
+        PyErr_CheckSignals()
+    except BaseException as error:
+        raised = error
+        found = True
+    listening = before
+    wants_sleep = slept
+    return found
+
+
+cdef bint is_to_end() noexcept nogil:
+    global look_at
+    cdef bint found
+    if slicing or is_abandoned():
+        return True
+    with gil:
+        found = handle_signals()
+    look_at = now_ns() + LOOK_NS
+    return found
+
+
+cdef void abandon_waits() noexcept nogil:
+    set_abandoned()
+
+
+cdef bint are_abandoned() noexcept nogil:
+    return is_abandoned()
+
+
+cdef bint is_interruptible() noexcept nogil:
+    return listening > 0 or slicing
+
+
+cdef void begin_slice(long long ns) noexcept nogil:
+    global slicing, wants_sleep, look_at
+    slicing = True
+    wants_sleep = False
+    look_at = now_ns() + ns
+
+
+cdef void end_slice() noexcept nogil:
+    global slicing
+    slicing = False
+
+
+cdef bint pause_on(pthread_cond_t* wake, pthread_mutex_t* mutex) noexcept nogil:
+    global look_at
+    cdef bint found
+    if not is_abandoned():
+        if look_at == 0:
+            look_at = now_ns() + LOOK_NS
+        wait_ns(wake, mutex, LOOK_NS)
+        if now_ns() < look_at:
+            return False
+    pthread_mutex_unlock(mutex)
+    found = is_to_end()
+    pthread_mutex_lock(mutex)
+    return found
+
+
+cdef long long gap_after(long long waited) noexcept nogil:
+    # What comes between two questions.  Sleeping is left to gaps that the kernel can keep.
+    if wants_sleep and waited > SPIN_NS:
+        return min(max(waited // SHARE, SLEEP_NS), LONG_SLEEP_NS)
+    return min(waited // SHARE, SLEEP_NS)
+
+
+cdef int poll(question ask, int device, uintptr_t handle) noexcept nogil:
+    global look_at
+    cdef long long begun, now, gap
+    cdef int code = ask(device, handle)
+    if code != NOT_READY:
+        return code
+    begun = now_ns()
+    if look_at == 0:
+        look_at = begun + LOOK_NS
+    while code == NOT_READY:
+        now = now_ns()
+        if (now >= look_at or is_abandoned()) and is_to_end():
+            return INTERRUPTED
+        gap = gap_after(now - begun)
+        if gap < SLEEP_NS:
+            spin(now + gap)
+        elif sleep_ns(gap - OVERSLEEP_NS) and is_to_end():
+            return INTERRUPTED
+        code = ask(device, handle)
+    return code
+
+
+cdef int poll_briefly(question ask, int device, uintptr_t handle) noexcept nogil:
+    cdef long long end
+    cdef int code = ask(device, handle)
+    if code == NOT_READY:
+        end = now_ns() + SPIN_NS
+        while code == NOT_READY and now_ns() < end:
+            code = ask(device, handle)
+    return code
+
+
+# --- threads that come to run Python -------------------------------------------------------------------------
+
+# CPython makes a thread state under a lock of the runtime's and without the GIL, and before 3.12 a child that was forked
+# meanwhile waits for that lock for ever.  So accelrt makes them under a lock of its own too, which a fork takes.  (Later
+# ones have the child renew the lock, or hold it in a fork themselves: then whoever makes a state waits for the fork, which
+# may not wait for him.)  They are deleted with the GIL, which a thread that forks holds anyway.
+cdef extern from *:
+    """
+    #include <pthread.h>
+    #include <sched.h>
+    #define accelrt_guards_states (PY_VERSION_HEX < 0x030C0000)
+    static pthread_mutex_t accelrt_making = PTHREAD_MUTEX_INITIALIZER;
+
+    static int accelrt_make(void) {
+        PyThreadState* made;
+        if (PyGILState_GetThisThreadState() != NULL) return 0;
+        if (accelrt_guards_states) pthread_mutex_lock(&accelrt_making);
+        made = PyThreadState_New(PyInterpreterState_Main());
+        if (accelrt_guards_states) pthread_mutex_unlock(&accelrt_making);
+        if (made == NULL) Py_FatalError("accelrt: the host has no memory for a thread state");
+        return 1;
+    }
+    /* It counts as one PyGILState_Ensure that was not released yet. */
+    static void accelrt_drop(void) { PyGILState_Release(PyGILState_LOCKED); }
+
+    static void accelrt_before_fork(void) {
+        PyThreadState* held = NULL;
+        if (!accelrt_guards_states) return;
+        for (int attempt = 0; attempt < 1000; attempt++) {
+            if (pthread_mutex_trylock(&accelrt_making) == 0) return;
+            sched_yield();
+        }
+        /* Its holder waits for the GIL, as tracemalloc has every allocation do. */
+        if (PyGILState_Check()) held = PyEval_SaveThread();
+        pthread_mutex_lock(&accelrt_making);
+        if (held != NULL) PyEval_RestoreThread(held);
+    }
+    static void accelrt_after_fork(void) {
+        if (accelrt_guards_states) pthread_mutex_unlock(&accelrt_making);
+    }
+    """
+    bint make "accelrt_make" () noexcept nogil
+    void drop "accelrt_drop" () noexcept
+    void before_fork "accelrt_before_fork" () noexcept nogil
+    void after_fork "accelrt_after_fork" () noexcept nogil
+
+
+cdef bint make_thread_state() noexcept nogil:
+    return make()
+
+
+cdef void drop_with_gil(bint made) noexcept:
+    if made:
+        drop()
+
+
+def note_main_thread():
+    """The thread that Python's signal handlers run on: the main one, and in a child the one that forked."""
+    global main_thread
+    main_thread = threading.main_thread().ident
+
+
+note_main_thread()
+call_at_fork("driver.guard", "main thread", child=note_main_thread)
+at_fork("driver.guard", FORK_THREAD_STATES, &before_fork, &after_fork, &after_fork)
+
+
+# --- capture guard ----------------------------------------------------------------------------------------------------
+# Captures of accelrt's, and what would break them or be broken by them: each keeps out of the other's way.
+#
+# Two counts, each written before the other is read, so that of a capture that begins and a thread that enters one
+# always sees the other.  The mutex is only for sleeping, and the last in the lock order.
+
+cdef extern from "<pthread.h>" nogil:
+    ctypedef struct pthread_cond_t:
+        pass
+    int pthread_cond_init(pthread_cond_t* condition, void* attributes)
+    int pthread_cond_wait(pthread_cond_t* condition, pthread_mutex_t* mutex)
+    int pthread_cond_broadcast(pthread_cond_t* condition)
+
+cdef extern from *:
+    """
+    #if defined(__x86_64__) || defined(__i386__)
+    #define accelrt_pause() __builtin_ia32_pause()
+    #else
+    #define accelrt_pause() __asm__ volatile("" ::: "memory")
+    #endif
+    """
+    void pause "accelrt_pause" () noexcept nogil
+
+cdef enum:
+    CONTEXT_IS_DESTROYED = 709
+    LEGACY_LAST = 1  # 0 and 1 are the legacy default stream
+    PER_THREAD = 2   # a default stream, as are those; the larger ones are handles
+    SPINS = 1000     # looks before a capture that begins sleeps: some ten microseconds
+
+cdef pthread_mutex_t gate        # for the condition variable alone
+cdef pthread_cond_t none_inside
+captures = 0
+cdef long waits = 0              # threads inside
+cdef long told_captures = 0      # that others end
+
+
+cdef void expect_capture() noexcept nogil:
+    # Counted at once, so that no thread enters in between.  Most threads inside make one query, which ends sooner
+    # than a sleeping thread wakes.
+    cdef int _round
+    add_count(&captures, 1)
+    for _round in range(SPINS):
+        if load_count(&waits) == 0:
+            return
+        pause()
+    pthread_mutex_lock(&gate)
+    while load_count(&waits) > 0:
+        pthread_cond_wait(&none_inside, &gate)
+    pthread_mutex_unlock(&gate)
+
+
+cdef void count_out_capture() noexcept nogil:
+    add_count(&captures, -1)
+
+
+cdef void expect_told_capture() noexcept nogil:
+    # After await_askers everybody who looked before has left, and later looks see the count.
+    expect_capture()
+    add_count(&told_captures, 1)
+    await_askers()
+
+
+cdef void count_out_told_capture() noexcept nogil:
+    add_count(&told_captures, -1)
+    count_out_capture()
+
+
+cdef bint enter_wait() noexcept nogil:
+    if load_count(&captures):
+        return False
+    add_count(&waits, 1)
+    if load_count(&captures) == 0:
+        return True
+    leave_wait()
+    return False
+
+
+cdef void leave_wait() noexcept nogil:
+    if add_count(&waits, -1) == 0 and load_count(&captures):
+        pthread_mutex_lock(&gate)
+        pthread_cond_broadcast(&none_inside)
+        pthread_mutex_unlock(&gate)
+
+
+# --- the end of a capture -------------------------------------------------------------------------------------
+
+# Each thread enters a section of its slot (core/slots.pxd) to ask, and then looks whether a capture ends: one word, 0 while
+# all may go on.  A thread that ends one writes that word, fences the slots, and waits until each has left the section that
+# it was in.  A call that is held back yields before it sleeps: most ends are over by then, and threads that are woken take
+# the processor from the one that captures.
+#
+# A thread that asks waits for nothing of accelrt's, but the driver may let it wait: for room in a full queue, or for the
+# stream's work where a copy is of ordinary memory.  What it waits for may want the thread that ends the capture.  So that
+# one has patience, not for ever: such a call has looked at the capture long before, at its begin.
+cdef extern from *:
+    """
+    #include <limits.h>
+    #include <linux/futex.h>
+    #include <sched.h>
+    #include <time.h>
+    #define accelrt_patience_ns 1000000000LL     /* with a call that waits for nothing */
+    #define accelrt_waiting_ns 10000000LL        /* with one that may wait within the driver, whose slot is marked */
+    enum { accelrt_ends = 1, accelrt_needs_fence = 2 };
+    static int accelrt_held;                     /* a capture ends; the kernel has no barrier for all */
+    static int accelrt_sleepers;                 /* threads that wait for the end asleep */
+    static pthread_mutex_t accelrt_one_end;      /* one capture ends at a time */
+
+    static int accelrt_load_held(void) { return __atomic_load_n(&accelrt_held, __ATOMIC_SEQ_CST); }
+    static void accelrt_await_end(void) {
+        int held;
+        for (int round = 0; round < 200; round++) {
+            if (!(accelrt_load_held() & accelrt_ends)) return;
+            if (round < 100) accelrt_pause();
+            else sched_yield();
+        }
+        __atomic_add_fetch(&accelrt_sleepers, 1, __ATOMIC_SEQ_CST);
+        while ((held = accelrt_load_held()) & accelrt_ends)
+            syscall(SYS_futex, &accelrt_held, FUTEX_WAIT_PRIVATE, held, NULL, NULL, 0);
+        __atomic_sub_fetch(&accelrt_sleepers, 1, __ATOMIC_SEQ_CST);
+    }
+    /* Into a section, whichever: False where a capture ends and the thread was in none; then it is in none. */
+    static int accelrt_enter_slowly(accelrt_slot *me, int may_wait) {
+        if (!accelrt_enter_outermost(me, may_wait)) { accelrt_enter_inner(me); return 1; }
+        if (accelrt_slots_fenced) __atomic_thread_fence(__ATOMIC_SEQ_CST);
+        if (!(accelrt_load_held() & accelrt_ends)) return 1;
+        accelrt_leave_slot(me);
+        return 0;
+    }
+    __attribute__((noinline, cold)) static accelrt_slot *accelrt_enter_asking_slow(int entered, int may_wait) {
+        accelrt_slot *me = accelrt_my_slot;
+        if (entered) accelrt_leave_slot(me);
+        if (me == NULL && (me = accelrt_take_slot()) == NULL)
+            return NULL;  /* asks unguarded: without these bytes the process is lost anyway */
+        while (!accelrt_enter_slowly(me, may_wait)) accelrt_await_end();
+        return me;
+    }
+    static inline accelrt_slot *accelrt_enter_asking(int may_wait) {
+        accelrt_slot *me = accelrt_my_slot;
+        int entered = __builtin_expect(me != NULL, 1) && accelrt_enter_outermost(me, may_wait);
+        if (__builtin_expect(entered && !__atomic_load_n(&accelrt_held, __ATOMIC_ACQUIRE), 1)) return me;
+        return accelrt_enter_asking_slow(entered, may_wait);
+    }
+    static inline void accelrt_leave_asking(accelrt_slot *me) {
+        if (__builtin_expect(me != NULL, 1)) accelrt_leave_slot(me);
+    }
+    static int accelrt_try_asking(void) {
+        accelrt_slot *me = accelrt_my_slot;
+        return (me != NULL || (me = accelrt_take_slot()) != NULL) && accelrt_enter_slowly(me, 0);
+    }
+    static long long accelrt_clock(void) {
+        struct timespec now;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        return now.tv_sec * 1000000000LL + now.tv_nsec;
+    }
+    static void accelrt_await_asker(accelrt_slot *asker) {
+        uint64_t section = accelrt_section_of(asker);
+        long long patience = section & accelrt_slot_mark ? accelrt_waiting_ns : accelrt_patience_ns, begun = 0, waited;
+        for (int round = 0; section && !accelrt_has_left(asker, section); round++) {
+            if (round < 200) continue;
+            if (begun == 0) begun = accelrt_clock();
+            waited = accelrt_clock() - begun;
+            if (waited > patience) return;
+            if (waited > 1000000) usleep(50);
+            else sched_yield();
+        }
+    }
+    static void accelrt_await_askers(void) {
+        if (!accelrt_fence_slots()) return;
+        for (accelrt_slot *asker = accelrt_first_slot(); asker != NULL; asker = asker->next)
+            if (asker != accelrt_my_slot) accelrt_await_asker(asker);
+    }
+    static void accelrt_begin_end(void) {
+        pthread_mutex_lock(&accelrt_one_end);
+        __atomic_fetch_or(&accelrt_held, accelrt_ends, __ATOMIC_SEQ_CST);
+        accelrt_await_askers();
+    }
+    static void accelrt_finish_end(void) {
+        __atomic_fetch_and(&accelrt_held, ~accelrt_ends, __ATOMIC_SEQ_CST);
+        if (__atomic_load_n(&accelrt_sleepers, __ATOMIC_SEQ_CST))
+            syscall(SYS_futex, &accelrt_held, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+        pthread_mutex_unlock(&accelrt_one_end);
+    }
+    static void accelrt_begin_asking_anew(void) {
+        /* At import, and in a forked child, where no capture ends. */
+        accelrt_open_slots();
+        accelrt_held = accelrt_slots_fenced ? accelrt_needs_fence : 0;
+        accelrt_sleepers = 0;
+        pthread_mutex_init(&accelrt_one_end, NULL);
+    }
+    """
+    Slot* enter_asking_here "accelrt_enter_asking" (bint may_wait) noexcept nogil
+    void leave_asking_here "accelrt_leave_asking" (Slot* asker) noexcept nogil
+    bint try_asking_here "accelrt_try_asking" () noexcept nogil
+    int held "accelrt_held"
+    int ENDS "accelrt_ends"
+    int load_flag "__atomic_load_n" (int* flag, int order) noexcept nogil
+    int ACQUIRE "__ATOMIC_ACQUIRE"
+    void await_askers "accelrt_await_askers" () noexcept nogil
+    void begin_end "accelrt_begin_end" () noexcept nogil
+    void finish_end "accelrt_finish_end" () noexcept nogil
+    void begin_asking_anew "accelrt_begin_asking_anew" () noexcept nogil
+
+cdef Table guarded_table
+cdef Table* inner = NULL    # the driver's, under the guard
+
+include "guarded_rows.pxi"
+
+
+cdef Table* guard_table(Table* table, Table* blank) noexcept nogil:
+    global inner, guarded_table
+    if table != &guarded_table:
+        inner = table
+    guarded_table = inner[0]
+    fill_guarded(&guarded_table, inner, blank)
+    return &guarded_table
+
+
+cdef Slot* enter_asking(bint may_wait) noexcept nogil:
+    return enter_asking_here(may_wait)
+
+
+cdef void leave_asking(Slot* asker) noexcept nogil:
+    leave_asking_here(asker)
+
+
+cdef bint try_asking() noexcept nogil:
+    return try_asking_here()
+
+
+cdef void stop_asking() noexcept nogil:
+    leave_asking_here(my_slot)
+
+
+cdef bint is_ending() noexcept nogil:
+    return (load_flag(&held, ACQUIRE) & ENDS) != 0
+
+
+# --- what may be asked, and what is answered ------------------------------------------------------------------
+
+cdef int meaning_of(int code) noexcept nogil:
+    if code == 0:
+        return DONE
+    if code == NOT_READY or CAPTURE_UNSUPPORTED <= code <= CAPTURE_WRONG_THREAD:
+        return LATER
+    if code == INVALID_HANDLE or code == INVALID_CONTEXT or code == CONTEXT_IS_DESTROYED:
+        return GONE
+    if code == INVALID_DEVICE or code == DEINITIALIZED:
+        return GONE
+    return FAILED
+
+
+cdef bint is_device_lost(int code) noexcept nogil:
+    # A device whose work failed runs no more of it; a context that is destroyed, or a driver that is closed, has none.
+    if code == CONTEXT_IS_DESTROYED or code == DEINITIALIZED or code == LAUNCH_FAILED:
+        return True
+    return code == ILLEGAL_ADDRESS or code == LAUNCH_TIMEOUT or code == ASSERT or (
+        HARDWARE_STACK_ERROR <= code <= INVALID_PC)
+
+
+cdef int as_refusal(int code) noexcept nogil:
+    return NOT_READY if meaning_of(code) == GONE and not is_device_lost(code) else code
+
+
+cdef bint is_captured_event(int code) noexcept nogil:
+    # The second is what it answers once the capture is over.
+    return code == CAPTURED_EVENT or code == INVALID_VALUE
+
+
+cdef bint is_capturing(Table* table, int device, uintptr_t stream, int* out_code) noexcept nogil:
+    # The legacy default stream may not even be asked beside a capture of a stream that waits for it.
+    cdef int status = CAPTURE_NONE
+    cdef int code = table.stream_is_capturing(device, stream, &status)
+    out_code[0] = 0 if code == CAPTURE_IMPLICIT else code
+    return code == CAPTURE_IMPLICIT or (code == 0 and status != CAPTURE_NONE)
+
+
+cdef int query_uncaptured(Table* table, int device, uintptr_t stream, const char** out_row) noexcept nogil:
+    # To query a capturing stream would break its capture, and to query any stream in another mode than relaxed would
+    # break one that another thread has open in global mode.
+    cdef int mode, code
+    out_row[0] = b"stream_is_capturing"
+    if not try_asking():
+        return NOT_READY
+    if is_capturing(table, device, stream, &code):
+        code = NOT_READY
+    if code == 0:
+        out_row[0] = b"capture_mode_exchange"
+        code = go_relaxed(table, &mode)
+        if code == 0:
+            out_row[0] = b"stream_query"
+            code = table.stream_query(device, stream)
+            restore_mode(table, mode)
+    stop_asking()
+    return code
+
+
+cdef int ask_stream(Table* table, int device, uintptr_t stream) noexcept nogil:
+    cdef const char* row
+    cdef int code
+    if not enter_wait():
+        return NOT_READY
+    code = query_uncaptured(table, device, stream, &row)
+    leave_wait()
+    return code
+
+
+cdef bint is_idle_or_gone(Table* table, int device, uintptr_t stream) noexcept nogil:
+    # A refusal may be another's: of a stream that is gone every question is refused, which device it is of too.
+    cdef int belongs = 0
+    cdef int code = ask_stream(table, device, stream)
+    if meaning_of(code) == GONE and stream > PER_THREAD and try_asking():
+        code = table.stream_device(device, stream, &belongs)
+        stop_asking()
+        return meaning_of(code) == GONE or code == INVALID_VALUE
+    return code == 0
+
+
+cdef int record_and_look(Table* table, int device, uintptr_t event, uintptr_t stream) noexcept nogil:
+    # A capture that the stream took part in in between is either seen afterwards, or over: then the event answers
+    # INVALID_VALUE, and asking for it breaks nothing.  To record it did not break the capture either.
+    cdef int code
+    if is_capturing(table, device, stream, &code):
+        return NOT_READY
+    if code == 0:
+        code = table.event_record(device, event, stream)
+    if code == 0 and is_capturing(table, device, stream, &code):
+        return NOT_READY
+    if meaning_of(code) == GONE and not is_idle_or_gone(table, device, stream):
+        return NOT_READY  # a stream of another context, say, that lives but takes no event of this one
+    return NOT_READY if meaning_of(code) == LATER else code
+
+
+cdef int record_behind(Table* table, int device, uintptr_t event, uintptr_t stream) noexcept nogil:
+    # On the legacy default stream an event breaks a capture of a stream that waits for it; which streams do, and
+    # which of them capture, may change between the look and the record.
+    cdef int code = NOT_READY
+    cdef bint legacy = stream <= LEGACY_LAST
+    if legacy and not enter_wait():
+        return NOT_READY
+    if try_asking():
+        if load_count(&told_captures) == 0:
+            code = record_and_look(table, device, event, stream)
+        stop_asking()
+    if legacy:
+        leave_wait()
+    return code
+
+
+cdef void begin_anew() noexcept nogil:
+    # Now, and in a forked child, where the parent's captures and waits do not exist.
+    store_count(&waits, 0)
+    store_count(&captures, 0)
+    store_count(&told_captures, 0)
+    pthread_mutex_init(&gate, NULL)
+    pthread_cond_init(&none_inside, NULL)
+    begin_asking_anew()
+
+
+begin_anew()
+at_fork("driver.guard", FORK_GATE, NULL, NULL, &begin_anew)
+
+
+# --- a thread's capture mode around calls that a driver refuses beside a capture --------------------------
+
+cdef extern from *:
+    """
+    static __thread int accelrt_owed;  /* 1 + the mode that this thread ought to be in; 0 where it is */
+    """
+    int owed "accelrt_owed"
+
+
+cdef int go_relaxed(Table* table, int* out_before) noexcept nogil:
+    global owed
+    cdef int code = table.capture_mode_exchange(CAPTURE_RELAXED, out_before)
+    if code == 0 and owed:
+        out_before[0] = owed - 1
+        owed = 0
+    return code
+
+
+cdef void restore_mode(Table* table, int before) noexcept nogil:
+    global owed
+    cdef int relaxed
+    if table.capture_mode_exchange(before, &relaxed) and table.capture_mode_exchange(before, &relaxed):
+        owed = before + 1
+
+
+def has_open_captures():
+    """Whether a capture of this process's is open or about to begin, on any thread."""
+    return captures_open()
+
+
+def is_capture_ending():
+    """Whether a thread of this process's ends a capture just now, so that what is about streams has to wait."""
+    return is_ending()

@@ -1,0 +1,112 @@
+# Captures that accelrt began and has not ended.
+from cpython.object cimport PyObject
+from libc.stdint cimport uint64_t, uintptr_t
+
+from accelrt.core.handle_map cimport AddressMap
+from accelrt.driver.guard cimport captures_open
+
+cdef enum:
+    PINNED = -1      # page-locked memory of the cache's
+    OTHER_HOST = -2  # any other host memory
+
+cdef enum:          # what keep_where_captured answers
+    UNCAPTURED = 0  # the stream is in no capture
+    KEPT = 1        # it captures for a graph of ours, which keeps the thing
+    OTHERS = 2      # it captures for another library, which keeps nothing
+
+cdef class Record:            # of one capture, while it is under way
+    cdef uint64_t capture     # the driver's id
+    cdef readonly int ordinal
+    cdef uintptr_t origin     # the stream that it began on
+    cdef list kept            # what its graph will keep alive
+    cdef uintptr_t[2] recent  # the objects that came to be kept last; 0: none yet
+    cdef AddressMap sources   # those that came before them
+    cdef set pools            # of (ordinal, id) of the private pools that kept has a PoolUse of; or None
+    cdef Record outer         # of the graph that this capture is a body of, whose sources count; or None
+    cdef object breakage      # a Breakage, once it is known to be broken
+    cdef public object random  # where its random numbers begin (accelrt.random); None of other libraries' graphs
+
+    cdef bint find_breakage(self) noexcept
+
+cdef class Side:              # memory that a captured node uses; kept with what keeps it alive
+    cdef int ordinal          # of device memory; or PINNED, OTHER_HOST
+    cdef uintptr_t address
+
+cdef class PoolUse:           # a private pool, memory of which a captured node uses; the pool may be put to sleep
+    cdef int ordinal
+    cdef uint64_t[2] id
+
+# other: the record of the graph that this capture is a body of, or None
+cdef Record open_capture(int ordinal, uintptr_t origin, uint64_t capture, list kept, Record other)
+cdef int close_capture(Record record) except -1
+# The record of the graph that a stream captures for, or None.  The driver is asked, unless the capture began there.
+cdef Record record_on(int device, uintptr_t stream)
+# Asks the driver, once.
+cdef int keep_where_captured(int device, uintptr_t stream, object thing) except -1
+# Keeps what uses memory of an object, with what record_on answered: once an object, and never for memory of
+# private pools.  ordinal is -1 for host memory; keeper is what has to be kept rather than source, which it holds, or None.
+cdef int keep_side_slow(Record record, object source, object keeper, int ordinal, uintptr_t address) except -1
+# Tells the allocators that a stream uses what a graph's nodes use; True where some of it belongs to no allocator of accelrt.
+cdef bint note_sides(list sides, int device, uintptr_t stream) except *
+cdef str mode_name(int mode)
+# What begin_capture_on answered after call began a capture of the stream.
+cdef int raise_unbegun(int code, str call, object stream, int mode) except -1
+cdef int raise_broken(Record record, int code, str call, tuple arguments) except -1  # at a capture's end
+
+
+cdef inline bint any_capture() noexcept:
+    return captures_open()
+
+
+cdef inline int keep_side(Record record, PyObject* source, object keeper, int ordinal, uintptr_t address) except -1:
+    # Work that repeats uses few objects.
+    if record.recent[0] == <uintptr_t>source or record.recent[1] == <uintptr_t>source:
+        return 1
+    return keep_side_slow(record, <object>source, keeper, ordinal, address)
+
+
+# Driver objects on their way out: given back now, or when it is safe.
+ctypedef void (*draining)() noexcept nogil
+
+cdef enum:  # kinds
+    GRAPH = 0
+    GRAPH_EXEC = 1
+    HOST_REGISTRATION = 2
+    EVENT = 3
+    CAPTURE = 4  # dispose_capture's
+    BODY = 5     # the same, of what is captured into a conditional node
+    REPLAYS = 6  # keep_until_passed's
+    DEVICE_BYTES = 7  # an address of the caching allocator's
+    HOST_BYTES = 8    # of its page-locked memory's
+    MODULE = 9
+
+cdef void dispose(int kind, int device, uintptr_t handle) noexcept  # for destructors: never raises, never waits
+# The same for a capture that did not end when it was told to, known by its stream and the driver's id; its id is
+# 0 where the driver did not say.  kind is CAPTURE or BODY.
+cdef void dispose_capture(int kind, int device, uintptr_t stream, uint64_t capture) noexcept
+# After the end of each capture of accelrt's: memory that was freed beside it is put behind the work of its streams, which
+# their owners may destroy from then on.  Takes the pools' locks, so it is called without the GIL.
+cdef void follow_capture() noexcept nogil
+# For nogil code, which does its own waiting: each answers the driver's code.
+cdef int give_back(int kind, int device, uintptr_t handle) noexcept nogil
+# out_graph is left alone where the stream is not in that capture any more.
+cdef int end_capture(int device, uintptr_t stream, uint64_t capture, uintptr_t* out_graph) noexcept nogil
+# The same for a capture that is not counted (guard.pxd) any more: NOT_READY where others are open.
+cdef int end_capture_again(int device, uintptr_t stream, uint64_t capture, uintptr_t* out_graph) noexcept nogil
+# Keeps a thing alive until the work that is in a stream now is complete.
+cdef void keep_until_passed(int device, uintptr_t stream, object thing) noexcept
+cdef void drain() noexcept  # tries again what could not be given back
+cdef bint any_waits() noexcept  # whether there is something
+# Around a host function, on the driver's thread: it must not call the driver, and what dies there waits.
+cdef void begin_host_function() noexcept nogil
+cdef void end_host_function() noexcept nogil
+cdef void drain_too(draining more) noexcept  # and what nogil code could not; one, once and for all
+
+
+# Python functions in a stream's order.
+cdef int enqueue_callback(int device, uintptr_t stream, object function) except -1
+cdef list nodes_of(list kept)  # those of what a capture kept that its graph's launches run; empty where none
+cdef int begin_runs(list nodes) except -1  # before a launch, which may run them at once
+cdef void take_back_runs(list nodes) noexcept  # after a launch that was refused
+cdef bint functions_wait() noexcept  # some that were launched from Python have not run yet
+cdef int raise_callback_errors() except -1  # what functions raised since it was last asked; several as a group

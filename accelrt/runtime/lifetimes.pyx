@@ -1,0 +1,815 @@
+"""What has to live until work has passed it: records of captures, host functions, and late releases."""
+import sys
+from collections import namedtuple
+from cpython.exc cimport PyErr_SetObject, PyErr_WriteUnraisable
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from libc.stdlib cimport calloc, free
+from libc.string cimport memset
+
+from accelrt import errors
+from accelrt.allocator.pinned.cache cimport (
+    is_cached_pinned, record_deferred_pinned, release_pinned, tidy_pinned, use_pinned_on,
+)
+from accelrt.allocator.pool cimport MAX_DEVICES, in_private, record_deferred_uses, release, use_across
+from accelrt.core.handle_map cimport map_clear, map_find, map_insert, map_reserve
+from accelrt.core.locks cimport add_count, load_count, store_count
+from accelrt.core.process cimport FORK_RUNTIME, at_fork
+from accelrt.core.process import call_at_exit, call_at_fork
+from accelrt.driver.guard cimport (
+    GONE, INTERRUPTED, abandon_waits, as_refusal, ask_stream, begin_wait, drop_with_gil, end_wait, enter_wait,
+    go_relaxed, is_captured_event, is_device_lost, is_idle_or_gone, leave_wait, make_thread_state, meaning_of, poll,
+    record_behind, restore_mode,
+)
+cimport accelrt.driver.registry as registry
+from accelrt.driver.table cimport (
+    CAPTURE_ACTIVE, CAPTURE_GLOBAL, CAPTURE_INVALIDATED, CAPTURE_NONE, EVENT_DISABLE_TIMING,
+)
+from accelrt.status cimport (
+    CAPTURE_IMPLICIT, CAPTURE_INVALID, DEINITIALIZED, FORKED, NO_HOST_MEMORY, NOT_ALLOCATED, NOT_READY, raise_status,
+)
+from accelrt.status import status_error, watch_errors
+cimport accelrt.uses.access as watch
+
+
+# --- capture record ---------------------------------------------------------------------------------------------------
+# Captures under way: what their nodes point at has to live as long as the graph, and what broke them has to be told.
+
+cdef list captures = []    # Records, the newest last: there are few; guarded by the GIL
+cdef Record latest = None  # that began and is not over
+
+# What broke a capture: the error's text, the row that answered it, "file:line", and the function and thread there.
+Breakage = namedtuple("Breakage", "text call place scene")
+
+
+cdef class Side:
+    """Memory that a captured node reads or writes; kept with what keeps it alive."""
+
+
+cdef class PoolUse:
+    """A private pool, memory of which a captured node reads or writes."""
+
+
+cdef class Record:
+    """One capture, while it is under way."""
+
+    def __dealloc__(self):
+        map_clear(&self.sources)
+
+    cdef bint find_breakage(self) noexcept:
+        # Whether the driver says that it is broken.
+        cdef int status = 0
+        cdef int code
+        with nogil:
+            code = registry.active().stream_is_capturing(self.ordinal, self.origin, &status)
+        return code == 0 and status == CAPTURE_INVALIDATED
+
+
+cdef Record open_capture(int ordinal, uintptr_t origin, uint64_t capture, list kept, Record other):
+    global latest
+    cdef Record record = Record.__new__(Record)
+    record.ordinal = ordinal
+    record.origin = origin
+    record.capture = capture
+    record.kept = kept
+    record.outer = other
+    captures.append(record)
+    latest = record
+    return record
+
+
+cdef int close_capture(Record record) except -1:
+    global latest
+    if latest is record:
+        latest = None
+    if record in captures:
+        captures.remove(record)
+    return 0
+
+
+# --- what is kept --------------------------------------------------------------------------------------------
+
+cdef Record record_on(int device, uintptr_t stream):
+    cdef Record record = latest
+    if record is None or record.origin != stream or record.ordinal != device:
+        record = find_record(device, stream)
+    while record is not None and record.outer is not None:
+        record = record.outer
+    return record
+
+
+cdef Record find_record(int device, uintptr_t stream):
+    cdef Record record
+    for record in captures:
+        if record.origin == stream and record.ordinal == device:
+            return record
+    return ask_for_record(device, stream)
+
+
+cdef Record ask_for_record(int device, uintptr_t stream):
+    cdef bint captured
+    return ask_driver(device, stream, &captured) if captures else None
+
+
+cdef Record ask_driver(int device, uintptr_t stream, bint* out_captured):
+    # A thing that is not kept although the capture goes on would be a node's dangling pointer, so this may raise.
+    cdef Record record
+    cdef uint64_t capture = 0
+    cdef int status = 0
+    cdef int code
+    out_captured[0] = False
+    with nogil:  # another thread's copy may hold the driver's lock until a function of Python's has run
+        code = registry.active().capture_status(device, stream, &status, &capture)
+    if code == CAPTURE_IMPLICIT:  # the legacy stream while another one captures: it does not capture itself
+        return None
+    if code:
+        raise_status(code, "capture_status", ("device", device, "stream", stream))
+    out_captured[0] = status == CAPTURE_ACTIVE
+    if out_captured[0]:
+        for record in captures:
+            if record.capture == capture:
+                return record
+    return None
+
+
+cdef int keep_where_captured(int device, uintptr_t stream, object thing) except -1:
+    cdef bint captured = False
+    cdef Record record = ask_driver(device, stream, &captured)
+    if record is None:
+        return OTHERS if captured else UNCAPTURED
+    record.kept.append(thing)
+    return KEPT
+
+
+def capture_of(int device, uintptr_t stream):
+    """Whether a stream captures, and the Record of the graph of accelrt's that it captures for, or None."""
+    cdef bint captured = False
+    cdef Record record = ask_driver(device, stream, &captured)
+    while record is not None and record.outer is not None:
+        record = record.outer
+    return captured, record
+
+
+cdef int note_source(Record record, uintptr_t source) except -1:
+    # The third is the first that needs the map.
+    cdef uintptr_t oldest = record.recent[1]
+    if oldest:
+        if map_reserve(&record.sources):
+            raise MemoryError("no host memory to note what a capture keeps alive")
+        map_insert(&record.sources, oldest, <void*>oldest)
+    record.recent[1] = record.recent[0]
+    record.recent[0] = source
+    return 0
+
+
+cdef int keep_side_slow(Record record, object source, object keeper, int ordinal, uintptr_t address) except -1:
+    cdef Side side
+    cdef uintptr_t key = <uintptr_t><void*>source
+    cdef uint64_t[2] pool
+    cdef bint private = False
+    if map_find(&record.sources, key) != NULL:
+        return 1
+    if ordinal >= 0:
+        with nogil:
+            private = in_private(ordinal, address, pool)
+    if private:
+        note_pool(record, ordinal, pool[0], pool[1])
+        return 0
+    record.kept.append(source if keeper is None else keeper)
+    note_source(record, key)
+    side = Side.__new__(Side)
+    side.ordinal = ordinal if ordinal >= 0 else PINNED if is_cached_pinned(address) else OTHER_HOST
+    side.address = address
+    record.kept.append(side)
+    return 1
+
+
+cdef int note_pool(Record record, int ordinal, uint64_t first, uint64_t second) except -1:
+    # Once a pool.
+    cdef PoolUse use
+    name = (ordinal, first, second)
+    if record.pools is None:
+        record.pools = set()
+    if name not in record.pools:
+        use = PoolUse.__new__(PoolUse)
+        use.ordinal = ordinal
+        use.id[0], use.id[1] = first, second
+        record.kept.append(use)
+        record.pools.add(name)
+    return 0
+
+
+cdef bint note_sides(list sides, int device, uintptr_t stream) except *:
+    cdef bint others = False
+    cdef Side side
+    cdef int code
+    for side in sides:
+        code = NOT_ALLOCATED
+        with nogil:
+            if side.ordinal == PINNED:
+                code = use_pinned_on(side.address, device, stream)
+            elif side.ordinal >= 0:
+                code = use_across(side.ordinal, side.address, device, stream)
+        if code == 0 and watch.sanitizing:
+            watch.note_use_on(side.address, device, stream)
+        if code == NO_HOST_MEMORY:
+            raise_status(code, "record_stream", ("ptr", side.address, "stream", stream))
+        others = others or code != 0
+    return others
+
+
+# --- what breaks them ----------------------------------------------------------------------------------------
+
+cdef tuple place_of_caller():
+    # The innermost line of Python that is not accelrt's own.
+    import threading
+
+    frame = sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "accelrt":
+        frame = frame.f_back
+    scene = f"in {frame.f_code.co_name}, thread {threading.current_thread().name}"
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}", scene
+
+
+cdef object cause_of(Record record):
+    breakage = record.breakage
+    return errors.CaptureError(
+        f"{breakage.text}; this broke the capture, at {breakage.place}, {breakage.scene}", CAPTURE_INVALID,
+        "STREAM_CAPTURE_INVALIDATED", breakage.call,
+    )
+
+
+def note_error(error):
+    """Sees every error of a driver call before it is raised: notes which captures it broke, and lets an error that
+    an earlier one is the cause of say so."""
+    cdef Record record
+    for record in list(captures):
+        if record.breakage is None and record.find_breakage():
+            record.breakage = Breakage(str(error), error.call, *place_of_caller())
+        elif record.breakage is not None and error.code == CAPTURE_INVALID and error.__cause__ is None:
+            explain(error, record)
+
+
+cdef int explain(object error, Record record) except -1:
+    error.__cause__ = cause_of(record)
+    error.broken_by = record.breakage.call
+    error.broken_at = record.breakage.place
+    return 0
+
+
+cdef str mode_name(int mode):
+    return ("global", "thread_local", "relaxed")[mode]  # by the driver's numbers
+
+
+cdef int raise_unbegun(int code, str call, object stream, int mode) except -1:
+    if code != CAPTURE_INVALID:
+        return raise_status(code, "capture_status", ("stream", stream))
+    calls = "a wait for the device, or a question or a wait for this stream"
+    advice = "keep such calls away and begin it anew"
+    if mode == CAPTURE_GLOBAL:
+        calls += ", or another call that mode 'global' forbids"
+        advice += ", or pass capture_error_mode='thread_local'"
+    raise errors.CaptureError(
+        f"{call}(stream={stream!r}, mode={mode_name(mode)!r}) answered STREAM_CAPTURE_INVALIDATED ({code}): a call of "
+        f"another thread broke the capture as soon as it began: {calls}; {advice}",
+        code, "STREAM_CAPTURE_INVALIDATED", call,
+    )
+
+
+cdef int raise_broken(Record record, int code, str call, tuple arguments) except -1:
+    breakage = record.breakage
+    error = status_error(code, call, arguments)
+    if breakage is None or not isinstance(error, errors.CaptureError):
+        raise error
+    error.args = (f"{error}; the call that broke it was {breakage.call} at {breakage.place}, {breakage.scene}",)
+    explain(error, record)
+    raise error
+
+
+watch_errors(note_error)
+
+
+# --- release queue ----------------------------------------------------------------------------------------------------
+# Driver objects on their way out.
+#
+# A destructor can run anywhere: in another thread's capture, on a driver that refuses just now, in a host function,
+# where a call of the driver may wait for the function's own end, at the interpreter's exit.  What cannot be given
+# back at once waits here and is tried again by drain, which synchronising calls, empty_cache and the end of a
+# capture make.
+
+cdef extern from *:
+    """
+    static __thread int accelrt_in_host_function;
+    """
+    int in_host_function "accelrt_in_host_function"
+
+cdef struct Waiting:
+    int kind
+    int device
+    uintptr_t handle
+    uint64_t capture  # of a CAPTURE
+    uintptr_t event   # of REPLAYS: behind them, or 0 where the stream could not take one yet
+    PyObject* kept    # of REPLAYS: a reference
+    Waiting* next
+
+cdef Waiting* waiting = NULL  # guarded by the GIL
+cdef draining drain_more = NULL
+
+
+cdef void forget_waiting() noexcept nogil:
+    global waiting
+    waiting = NULL  # the parent's objects
+
+
+cdef void begin_host_function() noexcept nogil:
+    global in_host_function
+    in_host_function += 1
+
+
+cdef void end_host_function() noexcept nogil:
+    global in_host_function
+    in_host_function -= 1
+
+
+cdef bint any_waits() noexcept:
+    return waiting != NULL
+
+
+cdef int give_back_bytes(int kind, int device, uintptr_t address) noexcept nogil:
+    # A refusal can only mean that the process was forked, or that the bytes are gone already.
+    if kind == DEVICE_BYTES:
+        release(device, address)
+    else:
+        release_pinned(address)
+    return 0
+
+
+cdef int give_back(int kind, int device, uintptr_t handle) noexcept nogil:
+    # A driver refuses some of these beside a capture, and breaks the capture, unless the caller is relaxed.
+    cdef int mode, code
+    if kind == DEVICE_BYTES or kind == HOST_BYTES:
+        return give_back_bytes(kind, device, handle)
+    if kind == GRAPH:
+        return registry.active().graph_destroy(handle)
+    if kind == EVENT:
+        return registry.active().event_destroy(device, handle)
+    code = go_relaxed(registry.active(), &mode)
+    if code:
+        return code
+    if kind == GRAPH_EXEC:
+        code = registry.active().graph_exec_destroy(handle)
+    elif kind == MODULE:
+        code = registry.active().module_unload(device, handle)
+    else:
+        code = registry.active().host_unregister(device, handle)
+    restore_mode(registry.active(), mode)
+    return code
+
+
+cdef void dispose(int kind, int device, uintptr_t handle) noexcept:
+    cdef int code = NOT_READY
+    if not in_host_function:
+        with nogil:
+            code = give_back(kind, device, handle)
+    if code and code != FORKED:
+        wait(kind, device, handle)
+
+
+cdef void follow_capture() noexcept nogil:
+    if not in_host_function:
+        record_deferred_uses()
+        record_deferred_pinned()
+
+
+cdef bint still_in(int device, uintptr_t stream, uint64_t named) noexcept nogil:
+    # Whether the stream is in the capture that had that id, 0 for a broken one, a moment ago.
+    cdef uint64_t found = 0
+    cdef int status = CAPTURE_NONE
+    cdef int code = registry.active().capture_status(device, stream, &status, &found)
+    return code != 0 or (status != CAPTURE_NONE and found == named)
+
+
+cdef int end_capture(int device, uintptr_t stream, uint64_t capture, uintptr_t* out_graph) noexcept nogil:
+    # Answers 0 where the stream is not in that capture any more, whichever thread ended it.  The driver names an
+    # active capture only; a broken one has to be ended whichever it is, and is over although the driver says why.
+    cdef uint64_t found = 0
+    cdef int status = CAPTURE_NONE
+    cdef int code = registry.active().capture_status(device, stream, &status, &found)
+    if code or status == CAPTURE_NONE or (status == CAPTURE_ACTIVE and capture and found != capture):
+        return code
+    code = registry.active().capture_end(device, stream, out_graph)
+    return code if code and still_in(device, stream, found) else 0
+
+
+cdef int end_capture_again(int device, uintptr_t stream, uint64_t capture, uintptr_t* out_graph) noexcept nogil:
+    # No other capture begins meanwhile, which on the same stream might be taken for this one.
+    cdef int code = NOT_READY
+    if enter_wait():
+        code = end_capture(device, stream, capture, out_graph)
+        leave_wait()
+    return code
+
+
+cdef void dispose_capture(int kind, int device, uintptr_t stream, uint64_t capture) noexcept:
+    cdef uintptr_t graph = 0
+    cdef int code = NOT_READY
+    if not in_host_function:
+        with nogil:
+            code = end_capture(device, stream, capture, &graph)
+    close_disposal(kind, device, stream, capture, graph, code)
+
+
+cdef void dispose_capture_again(const Waiting* entry) noexcept:
+    cdef uintptr_t graph = 0
+    cdef int code
+    with nogil:
+        code = end_capture_again(entry.device, entry.handle, entry.capture, &graph)
+    close_disposal(entry.kind, entry.device, entry.handle, entry.capture, graph, code)
+
+
+cdef void close_disposal(int kind, int device, uintptr_t stream, uint64_t capture, uintptr_t graph, int code) noexcept:
+    cdef Waiting* entry
+    if graph and kind == CAPTURE:  # a body belongs to its node
+        dispose(GRAPH, device, graph)
+    if code and code != FORKED:
+        entry = wait(kind, device, stream)
+        if entry != NULL:
+            entry.capture = capture
+
+
+cdef Waiting* wait(int kind, int device, uintptr_t handle) noexcept:
+    global waiting
+    cdef Waiting* entry = <Waiting*>calloc(1, sizeof(Waiting))
+    if entry == NULL:
+        return NULL  # without 64 bytes for the note the handle is lost, and so, soon, is the process
+    entry.kind = kind
+    entry.device = device
+    entry.handle = handle
+    entry.next = waiting
+    waiting = entry
+    return entry
+
+
+# --- what replays use ----------------------------------------------------------------------------------------
+
+cdef int mark(int device, uintptr_t stream, uintptr_t* out_event) noexcept nogil:
+    # Puts an event behind the stream's work, unless there is none.
+    cdef int code = ask_stream(registry.active(), device, stream)
+    if meaning_of(code) == GONE and not is_device_lost(code) and not is_idle_or_gone(registry.active(), device, stream):
+        code = NOT_READY
+    if code != NOT_READY:
+        return code
+    code = as_refusal(registry.active().event_create(device, EVENT_DISABLE_TIMING, out_event))
+    if code:
+        return code
+    code = record_behind(registry.active(), device, out_event[0], stream)
+    if code:
+        registry.active().event_destroy(device, out_event[0])
+        out_event[0] = 0
+    return code if code else NOT_READY
+
+
+cdef int look(int device, uintptr_t stream, uintptr_t* event) noexcept nogil:
+    # 0 where the work is complete.
+    cdef int mode, code
+    if event[0] == 0:
+        return mark(device, stream, event)
+    code = go_relaxed(registry.active(), &mode)
+    if code:
+        return code
+    code = registry.active().event_query(device, event[0])
+    restore_mode(registry.active(), mode)
+    if is_device_lost(code) or not (is_captured_event(code) or meaning_of(code) == GONE):
+        return code
+    registry.active().event_destroy(device, event[0])
+    event[0] = 0
+    return mark(device, stream, event)
+
+
+cdef bint passed(int device, uintptr_t stream, uintptr_t* event) noexcept nogil:
+    # A stream that is gone, or whose device failed, uses nothing more; and what cannot be asked now is asked again.
+    cdef int code = look(device, stream, event)
+    if code and meaning_of(code) != GONE and not is_device_lost(code):
+        return False
+    if event[0]:
+        registry.active().event_destroy(device, event[0])
+    return True
+
+
+cdef void keep_until_passed(int device, uintptr_t stream, object thing) noexcept:
+    cdef uintptr_t event = 0
+    cdef Waiting* entry
+    cdef bint over = False
+    if not in_host_function:
+        with nogil:
+            over = passed(device, stream, &event)
+    if over:
+        return
+    Py_INCREF(thing)  # for good, where there is no memory for the note
+    entry = wait(REPLAYS, device, stream)
+    if entry != NULL:
+        entry.event = event
+        entry.kept = <PyObject*>thing
+
+
+cdef void drain() noexcept:
+    global waiting
+    cdef Waiting* left
+    cdef Waiting* entry
+    if any_capture() or in_host_function:
+        return
+    left = waiting
+    waiting = NULL
+    while left != NULL:
+        entry = left
+        left = entry.next
+        if entry.kind == REPLAYS:
+            retry_replays(entry)
+            continue
+        if entry.kind == CAPTURE or entry.kind == BODY:
+            dispose_capture_again(entry)
+        else:
+            dispose(entry.kind, entry.device, entry.handle)
+        free(entry)
+    with nogil:
+        if drain_more != NULL:
+            drain_more()
+        tidy_pinned()  # what it is refused stays pending, and the next miss is told
+
+
+cdef void retry_replays(Waiting* entry) noexcept:
+    global waiting
+    cdef bint over
+    with nogil:
+        over = passed(entry.device, entry.handle, &entry.event)
+    if not over:
+        entry.next = waiting
+        waiting = entry
+        return
+    Py_DECREF(<object>entry.kept)
+    free(entry)
+
+
+cdef void drain_too(draining more) noexcept:
+    global drain_more
+    drain_more = more
+
+
+at_fork("runtime.lifetimes", FORK_RUNTIME, NULL, NULL, &forget_waiting)
+
+
+# --- host func --------------------------------------------------------------------------------------------------------
+# Python functions in a stream's order: cuLaunchHostFunc with a Python callable.
+#
+# A function runs on a thread of the driver.  What it raises is kept and raised by the next synchronize, or query that
+# finds its work complete: the first function_errors with their tracebacks, the rest counted.  What no call has
+# raised by the interpreter's exit goes to sys.unraisablehook.
+
+cdef extern from "<unistd.h>" nogil:
+    int usleep(unsigned int us)
+
+cdef enum:
+    MOST_ERRORS = 32   # that are kept; a traceback holds the variables of all its frames
+    REFUSAL_US = 1000  # so that a thread which tries again and again leaves the GIL to the functions under way
+    UNCOUNTED = -1
+
+SHORT_TURN = 5e-5  # seconds
+
+cdef long outstanding = 0                   # runs enqueued from Python and not yet over
+cdef long[MAX_DEVICES] outstanding_on       # of them, those of each device
+cdef list function_errors = []     # of (error, function)
+cdef long more_errors = 0  # that came later and were not kept
+cdef bint is_exiting = False
+cdef long closing = 0      # 1: the interpreter ends, so that no function runs any more
+
+
+cdef class HostCall:
+    """A function on its way to a stream.  Each run that is enqueued holds a reference of its own, so that the
+    function outlives a graph that dies while a launch of it is under way.  Launches by the Cython API hold
+    none: there the caller keeps the graph."""
+
+    cdef object function
+    cdef int device
+    cdef long runs     # enqueued from Python and not yet over, each with its reference
+    cdef bint is_node  # of a graph that keeps it: every launch runs it
+    cdef object mark   # its place in the order, for the race detector; None while that is off
+
+    def __init__(self, function, int device):
+        self.function = function
+        self.device = device
+
+
+cdef void count_run(int device, long change) noexcept nogil:
+    add_count(&outstanding, change)
+    add_count(&outstanding_on[device], change)
+
+
+cdef void begin_run(HostCall host_call) noexcept:
+    Py_INCREF(host_call)
+    host_call.runs += 1
+    count_run(host_call.device, 1)
+
+
+cdef int end_run(HostCall host_call) noexcept:
+    # Answers the device to count the run out of, or UNCOUNTED.
+    cdef int device = host_call.device
+    if host_call.runs == 0:
+        return UNCOUNTED
+    host_call.runs -= 1
+    Py_DECREF(host_call)
+    return device
+
+
+cdef void take_back_run(HostCall host_call) noexcept:
+    cdef int device = end_run(host_call)
+    if device != UNCOUNTED:
+        count_run(device, -1)
+
+
+cdef void run(void* data) noexcept nogil:
+    # On a thread of the driver, which must not wait for an interpreter that ends: the exit goes on once the run is
+    # counted out, so that comes after the last use of the GIL.
+    cdef bint made
+    cdef int device
+    if load_count(&closing) == 0:
+        made = make_thread_state()
+        with gil:
+            drop_with_gil(made)
+            device = call(<HostCall>data)
+        if device != UNCOUNTED:
+            count_run(device, -1)
+
+
+cdef int call(HostCall host_call) noexcept:
+    cdef int device
+    begin_host_function()
+    call_function(host_call)
+    device = end_run(host_call)
+    end_host_function()
+    return device
+
+
+cdef void call_function(HostCall host_call) noexcept:
+    if host_call.mark is not None:
+        watch.begin_host_function(host_call.mark)
+    try:
+        host_call.function()
+    except BaseException as error:
+        note_function_error(error, host_call.function)
+    if host_call.mark is not None:
+        watch.end_host_function()
+
+
+cdef void note_function_error(object error, object function) noexcept:
+    global more_errors
+    if len(function_errors) < MOST_ERRORS:
+        function_errors.append((error, function))
+    else:
+        more_errors += 1
+
+
+cdef bint functions_wait() noexcept:
+    return load_count(&outstanding) > 0
+
+
+cdef list nodes_of(list kept):
+    return [thing for thing in kept if isinstance(thing, HostCall) and (<HostCall>thing).is_node]
+
+
+cdef int begin_runs(list nodes) except -1:
+    if nodes and is_exiting:
+        refuse_at_exit("graph_launch", ("host_functions", len(nodes)))
+    for node in nodes:
+        begin_run(node)
+    return 0
+
+
+cdef void take_back_runs(list nodes) noexcept:
+    for node in nodes:
+        take_back_run(node)
+
+
+cdef int refuse_at_exit(str call, tuple arguments) except -1:
+    with nogil:
+        usleep(REFUSAL_US)
+    return raise_status(DEINITIALIZED, call, arguments)
+
+
+cdef int enqueue_callback(int device, uintptr_t stream, object function) except -1:
+    cdef HostCall host_call = HostCall(function, device)
+    cdef int code
+    if not callable(function):
+        raise TypeError(f"a host function is called with nothing, but {function!r} cannot be called")
+    if is_exiting:
+        refuse_at_exit("stream_host_func", ("device", device, "stream", stream, "fn", function))
+    drain()
+    cdef int taken = keep_where_captured(device, stream, host_call)
+    if taken == UNCAPTURED:
+        begin_run(host_call)
+    elif taken == OTHERS:
+        Py_INCREF(host_call)  # for good: their graph may launch it at any time, and nothing says when it is destroyed
+    if watch.sanitizing:
+        host_call.mark = watch.note_host_function(device, stream)
+    cdef void* data = <void*>host_call
+    with nogil:
+        code = registry.active().stream_host_func(device, stream, run, data)
+    if code:
+        if taken == UNCAPTURED:
+            take_back_run(host_call)
+        elif taken == OTHERS:
+            Py_DECREF(host_call)
+        raise_status(code, "stream_host_func", ("device", device, "stream", stream, "fn", function))
+    host_call.is_node = taken == KEPT
+    return 0
+
+
+cdef int raise_callback_errors() except -1:
+    if function_errors:
+        raise take_errors()
+    return 0
+
+
+cdef object take_errors():
+    global more_errors
+    cdef list found = [error for error, _ in function_errors]
+    cdef long more = more_errors
+    del function_errors[:len(found)]  # more may have come
+    more_errors -= more
+    if len(found) == 1:
+        return found[0]
+    text = f"{len(found) + more} host functions raised"
+    return BaseExceptionGroup(text + f"; the first {len(found)} are here" if more else text, found)
+
+
+cdef void show_error(object error, object function) noexcept:
+    PyErr_SetObject(type(error), error)
+    PyErr_WriteUnraisable(function)
+
+
+cdef void show_errors() noexcept:
+    global more_errors
+    while function_errors:
+        error, function = function_errors.pop(0)
+        show_error(error, function)
+    if more_errors:
+        show_error(RuntimeError(f"{more_errors} more host functions raised"), None)
+        more_errors = 0
+
+
+cdef int ask_device(int device, uintptr_t unused) noexcept nogil:
+    # Whether functions are left that the device will run: one that failed says so, and runs none.
+    cdef size_t free_bytes, total_bytes
+    cdef int code
+    if load_count(&outstanding_on[device]) == 0:
+        return 0
+    code = registry.active().memory_info(device, &free_bytes, &total_bytes)
+    return code if code else NOT_READY
+
+
+cdef int await_all() except -1:
+    # Not by device_synchronize: a driver refuses that beside a capture that another thread has open, and breaks it.
+    cdef int device, count = 0, code = 0
+    if not functions_wait() or registry.active().device_count(&count):
+        return 0
+    begin_wait(True)
+    with nogil:
+        for device in range(count):
+            if code != INTERRUPTED:
+                code = poll(ask_device, device, 0)
+    if code == INTERRUPTED:
+        abandon_waits()
+    end_wait(code)
+    return 0
+
+
+def finish_host_functions():
+    """The interpreter's exit: takes no more functions, lets those that are on their way run, then lets none start.
+
+    Raises what a signal's handler raises, Ctrl-C's for one; then nothing is waited for any more.
+    """
+    global is_exiting
+    is_exiting = True
+    interval = sys.getswitchinterval()
+    try:
+        # Daemon threads that go on would have each function wait for its turn for so long.
+        sys.setswitchinterval(SHORT_TURN)
+        await_all()
+    finally:
+        sys.setswitchinterval(interval)
+        store_count(&closing, 1)
+        show_errors()
+
+
+def forget_in_child():
+    """In a forked child, where the parent's functions do not run: the parent tells what they raised."""
+    global more_errors, is_exiting
+    function_errors.clear()
+    more_errors = 0
+    store_count(&outstanding, 0)
+    memset(outstanding_on, 0, sizeof(outstanding_on))
+    is_exiting = False
+    store_count(&closing, 0)
+
+
+call_at_exit("runtime.lifetimes", "host functions", finish_host_functions)
+call_at_fork("runtime.lifetimes", "runtime", child=forget_in_child)
