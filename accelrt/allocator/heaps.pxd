@@ -23,8 +23,6 @@ cdef void recycle_use(Pool* pool, Use* use) noexcept nogil
 cdef bint has_use(const Use* uses, int device, uintptr_t stream) noexcept nogil
 # Adds a use by a stream of that device, as the first; 0 or NO_HOST_MEMORY.
 cdef int add_use(Pool* pool, Use** uses, int device, uintptr_t stream) noexcept nogil
-cdef Heap* find_heap(const Pool* pool, const PrivatePool* owner, uintptr_t stream, int kind) noexcept nogil  # or NULL
-cdef void retire_heap(Pool* pool, Heap* heap) noexcept nogil  # its private pool is gone: a later heap reuses it
 cdef int heap_of(Pool* pool, PrivatePool* owner, uintptr_t stream, int kind, Heap** out_heap) noexcept nogil  # or makes it
 
 
@@ -142,7 +140,6 @@ cdef bint try_lock_to_read(Pool* pool) noexcept nogil  # False if another thread
 cdef void unlock_after_read(Pool* pool) noexcept nogil
 # In the exclusive section: locks a sleeping heap, for the fast path to use from the next unlock_all on.
 cdef void wake(Pool* pool, Heap* heap) noexcept nogil
-cdef void link_awake(Pool* pool, Heap* heap) noexcept nogil  # a new heap, which the caller has locked
 # Enables or disables the fast path in each heap, after the first capture began or the last one ended.  Under the pool's
 # mutex alone, which guards private pools and routes; locks the heaps one by one.
 cdef void update_fast_path(Pool* pool) noexcept nogil

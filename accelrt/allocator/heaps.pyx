@@ -179,6 +179,7 @@ cdef uintptr_t heap_key(const PrivatePool* owner, uintptr_t stream, int kind) no
 
 
 cdef Heap* find_heap(const Pool* pool, const PrivatePool* owner, uintptr_t stream, int kind) noexcept nogil:
+    # Or NULL.
     cdef Heap* heap = <Heap*>map_find(&pool.heap_index, heap_key(owner, stream, kind))
     while heap != NULL and (heap.stream != stream or heap.owner != owner or heap.kind != kind):
         heap = heap.same_key
@@ -196,6 +197,7 @@ cdef void index_heap(Pool* pool, Heap* heap) noexcept nogil:
 
 
 cdef void retire_heap(Pool* pool, Heap* heap) noexcept nogil:
+    # Its private pool is gone: a later heap reuses it.
     # Removes a heap from the index and keeps its record for the next one.
     cdef uintptr_t key = heap_key(heap.owner, heap.stream, heap.kind)
     cdef Heap* first = <Heap*>map_remove(&pool.heap_index, key)
@@ -868,6 +870,7 @@ cdef void wake(Pool* pool, Heap* heap) noexcept nogil:
 
 
 cdef void link_awake(Pool* pool, Heap* heap) noexcept nogil:
+    # A new heap, which the caller has locked.
     heap.awake = True
     heap.rounds_idle = 0
     heap.next_awake = pool.awake

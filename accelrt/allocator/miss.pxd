@@ -11,7 +11,6 @@ cdef void record_all_events(Pool* pool) noexcept nogil  # of each that can have 
 cdef void hand_on_uses(Pool* pool, int device, uintptr_t stream, uintptr_t heir) noexcept nogil
 cdef int poll(Pool* pool) noexcept nogil  # frees blocks whose events are complete; never waits
 cdef int wait_all(Pool* pool) noexcept nogil  # frees what is pending now; waits outside the exclusive section
-cdef int await_event(Pool* pool, void* entry) noexcept nogil  # an UnlockedCall (heaps.pxd): waits for an Entry's event
 
 # Offers: blocks that are free as of an event of the caller's.  record numbers one recording of that event: streams that
 # wait for this recording may claim the block at once.
@@ -43,7 +42,6 @@ cdef struct Request:
 # NULL while no callback is registered.
 cdef int (*on_refusal)(int device, size_t size) noexcept nogil
 
-cdef bint refused(int code) noexcept nogil  # by the device or by a limit, not another failure
 cdef int find(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil  # in the exclusive section; no growth
 cdef int retry(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil  # and under the growth lock
 cdef int release_free(Pool* pool) noexcept nogil  # likewise; gives idle memory back to the device

@@ -356,6 +356,7 @@ cdef int poll(Pool* pool) noexcept nogil:
 
 
 cdef int await_event(Pool* pool, void* entry) noexcept nogil:
+    # An UnlockedCall (heaps.pxd): waits for an Entry's event.
     return pool.table.event_synchronize((<Entry*>entry).device, (<Entry*>entry).event)
 
 
@@ -406,6 +407,7 @@ cdef double THRIFTY_SLACK = 0.25  # growth slack over budget, as a part of the p
 
 
 cdef bint refused(int code) noexcept nogil:
+    # By the device or by a limit, not another failure.
     return code == OUT_OF_MEMORY or code == CAP_REACHED or code == POOL_CAP_REACHED
 
 

@@ -50,7 +50,6 @@ cdef int set_history(const HistorySettings* settings) noexcept nogil
 # (history_types.pxd); and, with the GIL, takes the one of the operation that is about to begin.
 cdef bint wants_stack(int level) noexcept nogil
 cdef void take_stack_of(int device, int level) noexcept nogil
-cdef int wanted_context() noexcept nogil  # which operations of pools that are yet to be made keep their stack
 
 
 # Memory between processes: what others have to map to have a live block's bytes, and which streams use what this process has
@@ -72,7 +71,6 @@ cdef struct Exported:
     bint is_private    # of a private pool
 
 cdef void share_new_pages() noexcept nogil  # pages that are made from now on may be exported, if the device can do that
-cdef bint are_pages_shared() noexcept nogil
 # NOT_ALLOCATED, NOT_SUPPORTED for memory of a backend that is not accelrt's own, SLEEPING, NO_HOST_MEMORY.  A pool does not
 # sleep while pages of it are exported.
 cdef int begin_export(int device, uintptr_t address, Exported* out_exported) noexcept nogil
@@ -89,7 +87,6 @@ cdef struct StreamUse:
 
 cdef int add_imported(uintptr_t address, size_t size) noexcept nogil  # 0 or NO_HOST_MEMORY
 cdef void drop_imported(uintptr_t address) noexcept nogil
-cdef int use_imported(uintptr_t address, int device, uintptr_t stream) noexcept nogil  # NOT_ALLOCATED: it is none of these
 # The recorded uses, which the caller frees one by one; 0 or NO_HOST_MEMORY, with some of them.
 cdef int copy_uses(uintptr_t address, StreamUse** out_uses) noexcept nogil
 

@@ -212,6 +212,7 @@ cdef void start_recording(Pool* pool, const HistorySettings* settings) noexcept 
 
 
 cdef int wanted_context() noexcept nogil:
+    # Which operations of pools that are yet to be made keep their stack.
     return load_context(&wanted_history.context)
 
 
@@ -450,6 +451,7 @@ cdef void drop_imported(uintptr_t address) noexcept nogil:
 
 
 cdef int use_imported(uintptr_t address, int device, uintptr_t stream) noexcept nogil:
+    # NOT_ALLOCATED: it is none of these.
     cdef StreamUse* made = NULL
     cdef StreamUse* use
     cdef Imported* found

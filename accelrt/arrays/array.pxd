@@ -12,12 +12,8 @@ cdef enum:
 
 ctypedef Py_ssize_t[2 * MAX_NDIM] Extents
 
-# Lengths and strides of the result in the order of NumPy's reshape without a copy; False where only a copy can do it.
-cdef bint reshaped(Py_ssize_t ndim, const Py_ssize_t* extents, Py_ssize_t new_ndim, Py_ssize_t* new_extents) noexcept nogil
 # Reads a shape, an int or a sequence of ints, of 0 or more each; answers ndim.
 cdef Py_ssize_t read_shape(object shape, Py_ssize_t* lengths) except -1
-# Reads a shape of which one length may be -1, for `size` elements.
-cdef Py_ssize_t read_new_shape(object shape, Py_ssize_t size, Py_ssize_t* lengths) except -1
 # Reads strides in bytes, of any sign.
 cdef int read_strides(object strides, Py_ssize_t ndim, Py_ssize_t* out_strides) except -1
 # The number of elements; OverflowError's place is a ValueError where their bytes pass what an address can reach.
@@ -112,7 +108,6 @@ cdef class Array:
 cdef Array new_array(object base, uintptr_t ptr, int device_index, Stream stream, object dtype, Py_ssize_t ndim,
                      bint readonly)
 cdef int finish_array(Array array) except -1  # counts the elements; before it the Array is not live
-cdef Array new_view(Array source, uintptr_t ptr, Py_ssize_t ndim)  # the same, of the same memory
 # What Array.__dlpack__ and Array.__dlpack_device__ call, and what other libraries' C code calls: set by exchange.pyx, which
 # stands on arrays.
 ctypedef object (*dlpack_function)(Array array, object stream, object max_version, object dl_device, object copy)

@@ -85,6 +85,7 @@ cdef Py_ssize_t read_shape(object shape, Py_ssize_t* lengths) except -1:
 
 
 cdef Py_ssize_t read_new_shape(object shape, Py_ssize_t size, Py_ssize_t* lengths) except -1:
+    # Reads a shape of which one length may be -1, for `size` elements.
     cdef tuple given = lengths_of(shape)
     cdef Py_ssize_t ndim = checked_ndim(given, "shape")
     cdef object total = 1
@@ -155,6 +156,8 @@ cdef int find_bounds(Py_ssize_t ndim, const Py_ssize_t* extents, Py_ssize_t item
 
 cdef bint reshaped(Py_ssize_t ndim, const Py_ssize_t* extents, Py_ssize_t new_ndim,
                    Py_ssize_t* new_extents) noexcept nogil:
+    # Lengths and strides of the result in the order of NumPy's reshape without a copy; False where only a copy can do
+    # it.
     # Groups of old axes and of new ones that hold as many elements are matched from the front; a group of old axes
     # has to be one run of even steps.
     cdef Extents old
@@ -892,6 +895,7 @@ cdef int finish_array(Array array) except -1:
 
 
 cdef Array new_view(Array source, uintptr_t ptr, Py_ssize_t ndim):
+    # The same, of the same memory.
     # The caller's code may have freed the memory since it gave the first argument.
     check_live(source, "this")
     return new_array(source.base, ptr, source.device_index, source.stream, source.dtype, ndim, source.readonly)

@@ -37,14 +37,11 @@ cdef int follow_producer(Operand* side, Stream worker) except -1
 cdef int note_pinned(Operand* side, Stream stream) except -1
 cdef int note_elsewhere(Operand* side, Stream stream) except -1
 cdef bint is_asynchronous(Operand* side) except -1
-cdef bint may_capture(Stream stream) noexcept
 # Behind all of the caller's code: begins a use of one or two sides (accelrt/uses), origin may be NULL, once more sees that
 # what was given as dst and src has the memory that was read, and refuses memory that sleeps.  leave_use ends it.
 cdef int look_again_slow(Operand* side, object source, str name) except -1
 cdef bint uses_owner(const Access* access, PyObject* owner) noexcept  # for begin_use, whose first is a tuple of memory
 cdef int refuse_sides(Access* access, Operand* to, Operand* origin) except -1
-# Waits for the stream.  host: the side in host memory, or NULL.  The rest is what the work uses.
-cdef int finish(Stream stream, Operand* host, object dst, object src, View view_to, View view_origin) except -1
 
 
 cdef inline View read_operand(Operand* made, object source, str name, bint writable):
@@ -127,7 +124,6 @@ cdef inline Record record_for(Stream stream):
 # are what has to live as long as a wait that was interrupted.
 cdef int copy_operands(Operand* to, uintptr_t dst_address, Operand* origin, uintptr_t src_address, size_t size,
                        object stream, bint blocking, object dst, object src, View view_to, View view_origin) except -1
-cdef Stream worker_for(object stream, int ordinal)  # of that device; None is its current stream
 
 
 # Copies and fills of Arrays of any strides.

@@ -347,6 +347,7 @@ cdef bint may_capture(Stream stream) noexcept:
 
 
 cdef int finish(Stream stream, Operand* host, object dst, object src, View view_to, View view_origin) except -1:
+    # Waits for the stream.  host: the side in host memory, or NULL.  The rest is what the work uses.
     cdef int code
     begin_wait(False)
     with nogil:
@@ -713,6 +714,7 @@ cdef inline int checked_width(object width) except -1:
 
 
 cdef Stream worker_for(object stream, int ordinal):
+    # Of that device; None is its current stream.
     if isinstance(stream, Stream) and (<Stream>stream).device_index == ordinal and (<Stream>stream).made:
         return <Stream>stream
     return stream_for(stream, ordinal, "the memory")

@@ -519,6 +519,7 @@ cdef object ask_capsule(object source):
 
 
 cdef Array import_any(object source):
+    # Without a copy; of an object with __dlpack__.
     if not hasattr(source, "__dlpack__") or not hasattr(source, "__dlpack_device__"):
         raise TypeError(f"source is of type {type(source).__name__}, which has no __dlpack__ and __dlpack_device__; pass an "
                         "array, or use accelrt.asarray()")

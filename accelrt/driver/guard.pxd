@@ -82,11 +82,6 @@ cdef Table* guard_table(Table* table, Table* blank) noexcept nogil  # blank: a t
 # The answer is for leave_asking, on the same thread, and may be NULL.
 cdef Slot* enter_asking(bint may_wait) noexcept nogil
 cdef void leave_asking(Slot* asker) noexcept nogil
-# For what is asked on accelrt's own account: False where a capture ends just now, so that it is to be asked later.
-# Never waits; may nest, and rows may be called inside.
-cdef bint try_asking() noexcept nogil
-cdef void stop_asking() noexcept nogil  # after a try_asking that answered True, on the same thread
-cdef bint is_ending() noexcept nogil    # whether a capture ends just now
 
 # Captures that others end, who say so afterwards or never.  From before one begins until it is said to be over no stream
 # is recorded on accelrt's own account.

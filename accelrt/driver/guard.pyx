@@ -516,10 +516,13 @@ cdef bint try_asking() noexcept nogil:
 
 
 cdef void stop_asking() noexcept nogil:
+    # After a try_asking that answered True, on the same thread.
     leave_asking_here(my_slot)
 
 
 cdef bint is_ending() noexcept nogil:
+    # For what is asked on accelrt's own account: False where a capture ends just now, so that it is to be asked later.
+    # Never waits; may nest, and rows may be called inside. whether a capture ends just now.
     return (load_flag(&held, ACQUIRE) & ENDS) != 0
 
 

@@ -10,7 +10,6 @@ cdef Table* in_use  # written by registry.pyx alone; others call active()
 
 cdef void begin_table(Table* table, const char* name) noexcept nogil  # all rows NOT_SUPPORTED
 cdef void finish_table(Table* table) noexcept nogil  # counts the rows filled since
-cdef int activate(Table* table) except -1  # init's last step; the table lives for ever
 cdef Table* table_named(str name) except NULL  # imports the driver's module; opens nothing
 cdef void offer(str name, Table* table)  # a driver's module calls it when it is imported
 cdef void offer_over(str name, Table* table, Table** wrapped)  # the same of a table that forwards to wrapped[0]

@@ -65,6 +65,7 @@ cdef Table* table_named(str name) except NULL:
 
 
 cdef int activate(Table* table) except -1:
+    # Init's last step; the table lives for ever.
     # The guard stands under the outer table: a thread that is made to wait there does not count as one that asks.
     cdef Table blank
     begin_table(&blank, table.name)

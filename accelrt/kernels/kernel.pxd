@@ -52,22 +52,10 @@ cdef class Parameters:  # of one kernel
 
     cdef Parameter* at(self, Py_ssize_t index) noexcept
 
-cdef Parameters make_parameters(uintptr_t function, str name, int device_index, object signature)
-# Fills packed, whose pointers are valid as long as the arguments and the answer, which is None unless memory was needed.
-cdef object pack(Parameters parameters, tuple arguments, uintptr_t stream, Packed* packed)
-# Before the launch: it comes behind what the owners of others' arrays put into their streams.
-cdef int follow_producers(Parameters parameters, tuple arguments, Stream stream) except -1
 # The same in a capture: what the arguments point at is kept by its record.
 cdef int keep_memory(Parameters parameters, tuple arguments, Record record) except -1
 # The same while the race detector is on, which is told.
-cdef int announce_memory(Parameters parameters, tuple arguments, Stream stream, str call) except -1
 cdef list uses_of(Parameters parameters, tuple arguments)  # what it is told: (address, bytes, "r" or "w")
-# The same: other streams' memory is not handed out before the kernel is done with it.  A launch that is refused after it
-# leaves a use too many, which costs a free an event.
-cdef int note_memory(Parameters parameters, tuple arguments, Stream stream, bint captured) except -1
-# Directly before the use begins (accelrt/uses): whether each Buffer and Array still has the memory that was packed.
-cdef int look_again(Parameters parameters, tuple arguments, const Packed* packed) except -1
-cdef int refuse_asleep(Parameters parameters, tuple arguments, const Packed* packed) except -1  # inside the use
 
 
 # Kernels and their launches.

@@ -169,6 +169,8 @@ cdef object make_room(Packed* packed, Py_ssize_t count):
 
 
 cdef object pack(Parameters parameters, tuple arguments, uintptr_t stream, Packed* packed):
+    # Fills packed, whose pointers are valid as long as the arguments and the answer, which is None unless memory was
+    # needed.
     cdef Py_ssize_t count = PyTuple_GET_SIZE(arguments), index
     cdef object room = None
     cdef PyObject* argument
@@ -201,6 +203,8 @@ cdef object pack(Parameters parameters, tuple arguments, uintptr_t stream, Packe
 
 
 cdef int refuse_asleep(Parameters parameters, tuple arguments, const Packed* packed) except -1:
+    # Directly before the use begins (accelrt/uses): whether each Buffer and Array still has the memory that was packed.
+    # inside the use.
     # What may be an address: memory, and ints where the signature says pointer.
     cdef Py_ssize_t index
     for index, argument in enumerate(arguments):
@@ -520,6 +524,7 @@ cdef list uses_of(Parameters parameters, tuple arguments):
 
 
 cdef int follow_producers(Parameters parameters, tuple arguments, Stream stream) except -1:
+    # Before the launch: it comes behind what the owners of others' arrays put into their streams.
     cdef Py_ssize_t index
     cdef Operand memory
     for index, argument in enumerate(arguments):
@@ -529,6 +534,8 @@ cdef int follow_producers(Parameters parameters, tuple arguments, Stream stream)
 
 
 cdef int note_memory(Parameters parameters, tuple arguments, Stream stream, bint captured) except -1:
+    # The same: other streams' memory is not handed out before the kernel is done with it.  A launch that is refused
+    # after it leaves a use too many, which costs a free an event.
     # Page-locked memory of a captured launch the graph keeps.
     cdef Py_ssize_t index
     cdef Operand memory

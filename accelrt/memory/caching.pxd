@@ -5,7 +5,6 @@ cdef uintptr_t allocate_bytes(int ordinal, size_t size, uintptr_t stream) except
 cdef size_t checked_request(object size, str name, object device) except? <size_t>-1  # of an allocation there
 cdef size_t checked_size(object size, str name) except? <size_t>-1  # bytes; TypeError, ValueError, OutOfMemoryError
 cdef int empty_pool(int ordinal, const uint64_t* name, str call) except -1  # gives back a private pool's idle memory
-cdef void keep_interrupt(object error) noexcept  # raised by the calling thread's allocation as soon as that is over
 cdef object out_of_memory_to_wake(int ordinal, tuple pool, object size, int code, str call, str waking)  # the error
 cdef void release_bytes(int ordinal, uintptr_t address) noexcept  # for destructors
 # Opens the memory of two devices to each other, for a captured copy between them.  Takes the pools' growth locks.

@@ -156,6 +156,7 @@ cdef int allocate_slow(int ordinal, size_t size, uintptr_t stream, uintptr_t* ou
 
 
 cdef void keep_interrupt(object error) noexcept:
+    # Raised by the calling thread's allocation as soon as that is over.
     # Code without Python between here and the caller, such as the Cython API's, cannot raise: there the thread raises
     # an error of the type at its next step of Python.
     global kept

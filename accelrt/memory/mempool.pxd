@@ -4,10 +4,6 @@ from libc.stdint cimport uint64_t
 from accelrt.allocator.private.private_types cimport Source
 from accelrt.allocator.private.routes cimport PrivateStats
 
-# Answer a SleepResult; call is what the user called, for errors.
-cdef object put_to_sleep(str call, int ordinal, uint64_t first, uint64_t second, object keep, object exports)
-cdef object wake_up(str call, int ordinal, uint64_t first, uint64_t second)
-
 
 # Memory pools of the user's own.
 cdef uint64_t next_pool() noexcept  # a number that no pool of this process had; under the GIL

@@ -173,6 +173,7 @@ cdef object put_to_sleep(str call, int ordinal, uint64_t first, uint64_t second,
 
 
 cdef object wake_up(str call, int ordinal, uint64_t first, uint64_t second):
+    # Answer a SleepResult; call is what the user called, for errors.
     cdef Moved moved
     cdef size_t asleep
     cdef int code

@@ -11,11 +11,3 @@ cdef class Target:
     cdef const char* letters  # of key
     cdef Device handle        # good for one session
     cdef uint64_t session     # the session that gave the handle; 0 before there was one
-
-cdef object target_of(object device)  # a Target, or an OtherVendor for other platforms
-
-# Answers OK, holds the session and gives the handle in it; or a code, and holds nothing.
-cdef int begin(Target target, Device* out) noexcept nogil
-cdef void end() noexcept nogil
-# What to do about a code: 1, try once more; or raises.  tries counts up.
-cdef bint again(str reading, Target target, int code, int* tries) except -1

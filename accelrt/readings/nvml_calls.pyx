@@ -72,6 +72,7 @@ def target_for(device=None):
 
 
 cdef object target_of(object device):
+    # A Target, or an OtherVendor for other platforms.
     cdef Py_ssize_t ordinal
     cdef int now = 0
     if is_stale or not is_current():
@@ -163,10 +164,12 @@ cdef int begin(Target target, Device* out) noexcept nogil:
 
 
 cdef void end() noexcept nogil:
+    # Answers OK, holds the session and gives the handle in it; or a code, and holds nothing.
     let_go()
 
 
 cdef bint again(str reading, Target target, int code, int* tries) except -1:
+    # What to do about a code: 1, try once more; or raises.  tries counts up.
     cdef uint64_t number = target.session
     if code == UNINITIALIZED and tries[0] == 0:
         tries[0] = 1  # another user of the library in this process closed more sessions than it opened

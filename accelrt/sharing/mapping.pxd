@@ -16,6 +16,3 @@ cdef class Mapping:
 
     cdef int unmap(self) noexcept
     cdef int close_pages(self) noexcept nogil
-
-# Only such a code, or success, says that nothing uses the device's memory any more; any other means: later.
-cdef bint is_lost(int code) noexcept nogil

@@ -801,6 +801,7 @@ def close_left():
 
 
 cdef bint is_lost(int code) noexcept nogil:
+    # Only such a code, or success, says that nothing uses the device's memory any more; any other means: later.
     # Whether the device runs nothing any more, and never will: it was lost to a fault, or its context or driver is gone.
     return (code == DEINITIALIZED or code == CONTEXT_IS_DESTROYED or ILLEGAL_ADDRESS <= code <= LAUNCH_TIMEOUT
             and code != LAUNCH_OUT_OF_RESOURCES or code == ASSERT or HARDWARE_STACK_ERROR <= code <= LAUNCH_FAILED)

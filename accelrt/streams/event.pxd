@@ -10,11 +10,6 @@ cdef struct PooledEvent:   # of one driver event
     bint captured          # by nogil code, which has it; under the pool's lock
     PooledEvent* next      # in the pool
 
-# An event that was returned, or NULL where there is none with these flags.  It may still be pending: recording it anew
-# leaves those who wait for its last record alone.
-cdef PooledEvent* take_event(int device, unsigned int flags) noexcept nogil
-cdef int make_event(int device, unsigned int flags, PooledEvent** out_event) noexcept nogil  # a new one
-cdef void return_event(PooledEvent* event) noexcept nogil  # no graph has it any more
 
 cdef long events_in_use() noexcept nogil  # taken and not returned, on all devices
 

@@ -58,6 +58,7 @@ cdef PooledEvent* take_event(int device, unsigned int flags) noexcept nogil:
 
 
 cdef int make_event(int device, unsigned int flags, PooledEvent** out_event) noexcept nogil:
+    # A new one.
     # Needs no lock; the driver's call may wait.
     cdef PooledEvent* event = <PooledEvent*>calloc(1, sizeof(PooledEvent))
     cdef int code
@@ -97,6 +98,8 @@ cdef long events_in_use() noexcept nogil:
 
 
 cdef void return_event(PooledEvent* event) noexcept nogil:
+    # An event that was returned, or NULL where there is none with these flags.  It may still be pending: recording it
+    # anew leaves those who wait for its last record alone. no graph has it any more.
     spin_lock(&lock)
     event.next = returned[event.device][event.flags]
     returned[event.device][event.flags] = event

@@ -11,12 +11,6 @@ cdef struct PooledStream:  # of one driver stream; both live as long as the proc
     int sharers            # Streams made by its id, beside the first holder; under the pool's lock
     PooledStream* next     # in the pool: the one that was returned next
 
-# For Stream, with the GIL: an idle stream, or a new one.  Raises what the driver answers.
-cdef PooledStream* take_stream(int device, int priority) except NULL
-cdef void return_stream(PooledStream* stream) noexcept nogil  # its work may still run
-# For a Stream made by an id, which returns it as others do.  NULL where it is not of this pool, with INVALID_HANDLE in
-# out_code where it is but has no holder.
-cdef PooledStream* share_stream(int device, uintptr_t stream, int* out_code) noexcept nogil
 
 cdef size_t streams_in_use() noexcept nogil  # taken and not returned, on all devices
 
@@ -45,10 +39,7 @@ cdef enum:  # handles of default streams
     LEGACY = 0
     PER_THREAD = 2
 
-cdef Stream default_of(int ordinal, uintptr_t handle)  # a device's default stream, LEGACY or PER_THREAD
 cdef Stream wrap(uintptr_t handle, int ordinal, object owner)  # a stream of others, judged already
-cdef Stream other_stream(object stream, int ordinal)  # what is neither a Stream nor None, as stream_of (stream.pxd)
-cdef uintptr_t handle_of(object handle, str name) except? 0  # of an int: TypeError, ValueError
 # The device of a handle; hint is the answer for those of default streams.  INVALID_HANDLE where the driver does not
 # know it, and hint where the driver cannot tell.
 cdef int device_of_stream(int hint, uintptr_t stream, int* out_device) noexcept nogil
@@ -58,8 +49,6 @@ cdef int judge_handle(uintptr_t handle, int hint, str name) except -1  # the dev
 ctypedef Stream (*find_fn)(object stream, int ordinal)
 ctypedef int (*enter_fn)(Stream stream) except -1
 ctypedef bint (*leave_fn)(Stream stream) except -1
-
-cdef void provide_current(find_fn find_, enter_fn enter_, leave_fn leave_) noexcept
 
 
 # Which stream is current on this thread.
@@ -72,7 +61,6 @@ cdef class StreamContext:           # in which a stream is the current one of a 
 
 cdef uintptr_t current_handle(int ordinal) noexcept nogil  # this thread's stream of a device; no driver call
 cdef Stream current_of(int ordinal)
-cdef int make_current(Stream stream) except -1  # of its own device; the current device stays
 cdef PyObject* exchange_current(Stream stream) except NULL  # the same; answers the one before, whose reference it gives
 cdef void put_back(PyObject* before) noexcept  # makes current what exchange_current answered, and takes the reference
 # None is that device's current one.  A handle is judged here: the answer's device is the one that it belongs to.

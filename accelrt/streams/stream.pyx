@@ -88,12 +88,15 @@ cdef void push_locked(PooledStream* stream) noexcept nogil:
 
 
 cdef void return_stream(PooledStream* stream) noexcept nogil:
+    # For Stream, with the GIL: an idle stream, or a new one.  Raises what the driver answers. its work may still run.
     spin_lock(&lock)
     push_locked(stream)
     spin_unlock(&lock)
 
 
 cdef PooledStream* share_stream(int device, uintptr_t stream, int* out_code) noexcept nogil:
+    # For a Stream made by an id, which returns it as others do.  NULL where it is not of this pool, with INVALID_HANDLE
+    # in out_code where it is but has no holder.
     # Takes the lock.
     cdef PooledStream* found
     out_code[0] = 0
@@ -265,6 +268,7 @@ cdef leave_fn leave = NULL
 
 
 cdef Stream default_of(int ordinal, uintptr_t handle):
+    # A device's default stream, LEGACY or PER_THREAD.
     found = defaults.get((ordinal, handle))
     if found is None:
         found = defaults.setdefault((ordinal, handle), wrap(handle, ordinal, None))
@@ -304,6 +308,7 @@ cdef bint is_handle(object stream) except -1:
 
 
 cdef uintptr_t handle_of(object handle, str name) except? 0:
+    # Of an int: TypeError, ValueError.
     cdef object number = exact_int(handle, name, "the stream's handle as an int")
     if number < 0 or number >> 64:
         raise ValueError(f"{name} is {number}; a handle is an int from 0 to 2**64 - 1")
@@ -861,6 +866,7 @@ cdef Stream current_slow(int ordinal):
 
 
 cdef int make_current(Stream stream) except -1:
+    # Of its own device; the current device stays.
     global currents
     cdef Currents owner
     cdef PyObject* before

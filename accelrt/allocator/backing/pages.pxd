@@ -6,13 +6,9 @@ from accelrt.allocator.stats cimport RESERVED_BYTES
 from accelrt.allocator.types cimport Heap, Page, Pool, Segment, Slot
 from accelrt.driver.table cimport Table
 
-cdef int within_limits(Pool* pool, Heap* heap, size_t size) noexcept nogil  # 0, or which limit growth by size would pass
 cdef bint takes_plain(const Pool* pool, const Heap* heap) noexcept nogil  # the heap grows by plain segments
 cdef int grow_plain(Pool* pool, Heap* heap, size_t size) noexcept nogil
 cdef int release_plain(Pool* pool, size_t wanted) noexcept nogil  # idle segments: wanted bytes, or SIZE_MAX for all
-cdef void link_segment(Pool* pool, Segment* segment) noexcept nogil  # plain and expandable segments
-cdef void unlink_segment(Pool* pool, Segment* segment) noexcept nogil
-cdef bint may_leave(const Pool* pool, const Heap* heap) noexcept nogil  # its idle memory may go back to the device
 cdef bint has_no_replays(const Pool* pool, const Heap* heap) noexcept nogil  # and no replay of a destroyed graph may use it
 
 
@@ -25,10 +21,6 @@ cdef inline void count_owner(Pool* pool, Heap* heap, int64_t size) noexcept nogi
         heap.owner.peak[RESERVED_BYTES] = max(heap.owner.peak[RESERVED_BYTES], <int64_t>heap.owner.reserved)
 
 
-# Physical pages and the slots in which they are mapped.  Under the growth lock and in the exclusive section, which is
-# released during driver calls.
-cdef int make_page(Pool* pool, size_t size, Page** out_page) noexcept nogil  # or smaller, if the device refuses the size
-cdef int create_memory(Pool* pool, Page* page) noexcept nogil  # its handle, of its size; outside the exclusive section
 # Pages made from now on may be mapped by other processes, if the device can make such memory (which takes a few
 # microseconds longer).  Any thread, under any lock.
 cdef void make_pages_shareable() noexcept nogil
@@ -37,7 +29,6 @@ cdef int release_page(Pool* pool, Page* page) noexcept nogil  # one that is resi
 cdef int map_run(Pool* pool, Segment* segment, size_t first, size_t count) noexcept nogil  # slots that have pages
 cdef int unmap_slot(Pool* pool, Slot* slot) noexcept nogil
 cdef int add_slot(Segment* segment, Page* page) noexcept nogil  # at its end, over a HOLE
-cdef void link_slot(Slot* slot, Page* page) noexcept nogil  # into the page's list
 cdef void drop_slot(Slot* slot) noexcept nogil  # out of its page's list
 cdef size_t slot_index(const Segment* segment, uintptr_t address) noexcept nogil  # first at or after it; slot_count: none
 cdef Segment* new_segment(Pool* pool, Heap* heap, int shape) noexcept nogil  # NULL: no host memory
@@ -45,7 +36,6 @@ cdef int reserve_addresses(Pool* pool, Segment* segment, size_t room) noexcept n
 cdef int free_addresses(Pool* pool, Segment* segment) noexcept nogil
 cdef void evict(Pool* pool, Page* page) noexcept nogil  # its slot becomes a HOLE; no growth lock
 cdef void make_resident(Pool* pool, Slot* slot) noexcept nogil  # its page, here and free; no growth lock
-cdef void put_page(Pool* pool, Slot* slot) noexcept nogil  # the same without an event
 
 # Other devices than a pool's own; outside of the exclusive section.
 # Opens mapped addresses for the pool's device and for those that may use its pages.  Under the growth lock.

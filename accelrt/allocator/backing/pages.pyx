@@ -82,6 +82,7 @@ cdef bint takes_plain(const Pool* pool, const Heap* heap) noexcept nogil:
 
 
 cdef void link_segment(Pool* pool, Segment* segment) noexcept nogil:
+    # Plain and expandable segments.
     # Gives the segment its serial, appends it to the pool's list and counts it.
     segment.stack = stack_of_block(pool)
     segment.serial = pool.next_serial
@@ -119,6 +120,7 @@ cdef void unlink_segment(Pool* pool, Segment* segment) noexcept nogil:
 
 
 cdef int within_limits(Pool* pool, Heap* heap, size_t size) noexcept nogil:
+    # 0, or which limit growth by size would pass.
     # The private pool's limit first: memory elsewhere cannot help against it.
     if heap.owner != NULL and (size > heap.owner.limit or heap.owner.reserved > heap.owner.limit - size):
         return POOL_CAP_REACHED
@@ -162,6 +164,7 @@ cdef int grow_plain(Pool* pool, Heap* heap, size_t size) noexcept nogil:
 
 
 cdef bint may_leave(const Pool* pool, const Heap* heap) noexcept nogil:
+    # Its idle memory may go back to the device.
     # A MemPool in use keeps its idle memory, unless its user empties it or a request would otherwise fail (emptied).
     # A pool that a graph holds keeps all of it.  pool.only restricts the answer to one private pool, pool.only_ended to
     # those without a use.
@@ -341,6 +344,7 @@ cdef int add_slot(Segment* segment, Page* page) noexcept nogil:
 
 
 cdef void link_slot(Slot* slot, Page* page) noexcept nogil:
+    # Into the page's list.
     slot.page = page
     slot.before = NULL
     slot.after = page.slots
@@ -394,6 +398,7 @@ cdef void make_resident(Pool* pool, Slot* slot) noexcept nogil:
 
 
 cdef void put_page(Pool* pool, Slot* slot) noexcept nogil:
+    # The same without an event.
     # Without an event.
     cdef Block* block = slot.hole
     slot.hole = NULL
@@ -594,6 +599,8 @@ cdef int create(Pool* pool, void* about) noexcept nogil:
 
 
 cdef int create_memory(Pool* pool, Page* page) noexcept nogil:
+    # Physical pages and the slots in which they are mapped.  Under the growth lock and in the exclusive section, which
+    # is released during driver calls. its handle, of its size; outside the exclusive section.
     # A device that cannot make memory for other processes too makes it for this one.
     cdef int code
     if page.shareable:
@@ -605,6 +612,7 @@ cdef int create_memory(Pool* pool, Page* page) noexcept nogil:
 
 
 cdef int make_page(Pool* pool, size_t size, Page** out_page) noexcept nogil:
+    # Or smaller, if the device refuses the size.
     # The page is in the pool's list and counted, but resident nowhere.
     cdef Page* page = <Page*>calloc(1, sizeof(Page))
     cdef Creation made

@@ -4,7 +4,6 @@ from accelrt.allocator.private.private_types cimport Replay
 from accelrt.allocator.types cimport Block, Heap, Pool, Segment
 
 cdef void poll_progress(Pool* pool, Heap* heap) noexcept nogil  # updates heap.quiescent_epoch; never waits
-cdef void poll_others(Pool* pool, Heap* heap) noexcept nogil  # polls the heaps whose pages it may take
 cdef void poll_all(Pool* pool) noexcept nogil  # polls all but graphs' heaps, and the replays of destroyed graphs
 # Streams that may still run a replay of a destroyed graph, to wait for one by one where a wait for the device is refused.
 cdef Replay* next_replay(Pool* pool) noexcept nogil  # the next one that is not marked waited; NULL: none
@@ -33,7 +32,6 @@ cdef void mark_leaving(Pool* pool) noexcept nogil  # marks wholly free, quiescen
 cdef bint reuse_stitched(Pool* pool, Heap* heap, size_t size) noexcept nogil  # of marked pages; no driver call
 cdef int stitch(Pool* pool, Heap* heap, size_t size, Found* found) noexcept nogil  # of marked pages, newly mapped
 cdef void free_block(Pool* pool, Block* block) noexcept nogil  # from LIVE or PENDING; no growth lock
-cdef void return_pages(Pool* pool, Block* block) noexcept nogil  # of a free block; no growth lock
 cdef void return_all_pages(Pool* pool) noexcept nogil  # pages that heaps keep (Heap.keeps_pages)
 cdef bint has_too_many_stitched(const Pool* pool) noexcept nogil  # then drop those that are idle
 cdef int drop_idle_stitched(Pool* pool) noexcept nogil  # those that hold no page and that no work uses
@@ -45,5 +43,3 @@ cdef void forget_missing(Pool* pool) noexcept nogil  # after pages were released
 cdef void reset_budget(Pool* pool) noexcept nogil  # to the most, as for an empty pool
 cdef bint is_over_budget(Pool* pool) noexcept nogil
 cdef void restart_budget_count(Pool* pool) noexcept nogil  # before the allocation counters restart at 0
-cdef void charge_budget(Pool* pool, size_t pages) noexcept nogil  # for a new stitched segment of so many pages
-cdef void refund_budget(Pool* pool, size_t pages) noexcept nogil  # for a stitched segment that is reused

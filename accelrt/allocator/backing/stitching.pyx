@@ -104,6 +104,7 @@ cdef void poll_progress(Pool* pool, Heap* heap) noexcept nogil:
 
 
 cdef void poll_others(Pool* pool, Heap* heap) noexcept nogil:
+    # Polls the heaps whose pages it may take.
     # Of the heaps that are awake or busy (heaps.pxd), or, for a private pool's heap, of that pool.
     cdef Heap* other = <Heap*>heap.owner.heaps if heap.owner != NULL else pool.awake
     while other != NULL:
@@ -589,6 +590,7 @@ cdef bint reuse_stitched(Pool* pool, Heap* heap, size_t size) noexcept nogil:
 
 
 cdef void return_pages(Pool* pool, Block* block) noexcept nogil:
+    # Of a free block; no growth lock.
     # Pages wholly inside the free block become resident in their expandable segments; those of other heaps only if the block
     # is quiescent, else the heap keeps them (Heap.keeps_pages).  Exclusive section; no growth lock.
     cdef Segment* stitched = block.segment
@@ -884,10 +886,12 @@ cdef void restart_budget_count(Pool* pool) noexcept nogil:
 
 
 cdef void charge_budget(Pool* pool, size_t pages) noexcept nogil:
+    # For a new stitched segment of so many pages.
     earn_budget(pool)
     pool.stitch_budget = max(-<int64_t>MAX_BUDGET, pool.stitch_budget - <int64_t>(STITCH_PRICE + pages))
 
 
 cdef void refund_budget(Pool* pool, size_t pages) noexcept nogil:
+    # For a stitched segment that is reused.
     earn_budget(pool)
     pool.stitch_budget = min(<int64_t>MAX_BUDGET, pool.stitch_budget + <int64_t>(STITCH_PRICE + pages))

@@ -11,15 +11,11 @@ cdef struct Pluggable:
     void* (*alloc)(size_t size, int device, void* stream) noexcept nogil
     void (*free)(void* address, size_t size, int device, void* stream) noexcept nogil
 
-cdef void fill_pluggable(Pluggable* plug) noexcept nogil  # all but the two functions
 
 cdef struct Visit:  # what a thread was before it went to a pool's device
     int device
     int mode
 
-# A library's functions run between these: with the pool's device current, in relaxed capture mode.
-cdef int enter(ExternalPool* pool, Visit* visit) noexcept nogil
-cdef void leave(ExternalPool* pool, const Visit* visit) noexcept nogil
 
 cdef class Allocator:
     cdef Backend* backend  # NULL before __init__; pools may stand on it for as long as the process lives

@@ -68,6 +68,7 @@ cdef int enter(ExternalPool* pool, Visit* visit) noexcept nogil:
 
 
 cdef void leave(ExternalPool* pool, const Visit* visit) noexcept nogil:
+    # A library's functions run between these: with the pool's device current, in relaxed capture mode.
     restore_mode(pool.table, visit.mode)
     if visit.device != pool.device:
         pool.table.set_device(visit.device)  # -1 where the thread had no device
@@ -170,6 +171,7 @@ cdef int trim(ExternalPool* pool, uintptr_t stream) noexcept nogil:
 
 
 cdef void fill_pluggable(Pluggable* plug) noexcept nogil:
+    # All but the two functions.
     plug.backend.name = b"pluggable"
     plug.backend.open = open_device
     plug.backend.take = take

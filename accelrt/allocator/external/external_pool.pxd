@@ -23,8 +23,6 @@ cdef void external_forget_stream(ExternalPool* pool, int device, uintptr_t strea
 cdef int external_begin_capture(ExternalPool* pool) noexcept nogil
 cdef int external_end_capture(ExternalPool* pool) noexcept nogil
 
-# For backends: NOT_READY where the stream is captured, whose work then cannot be waited for.
-cdef int not_capturing(ExternalPool* pool, int device, uintptr_t stream) noexcept nogil
 
 # Its figures; each but the last takes its lock.
 
@@ -33,4 +31,3 @@ cdef size_t external_limit(ExternalPool* pool) noexcept nogil
 cdef void external_reset_peaks(ExternalPool* pool) noexcept nogil
 cdef void external_reset_accumulated(ExternalPool* pool) noexcept nogil
 cdef const char* external_audit(ExternalPool* pool) noexcept nogil  # what is violated now, or was in a debug audit
-cdef const char* external_audit_failure(ExternalPool* pool) noexcept nogil  # under the lock; NULL where all is well

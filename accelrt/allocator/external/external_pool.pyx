@@ -183,6 +183,7 @@ cdef int inspected(ExternalPool* pool, int code) noexcept nogil:
 
 
 cdef int not_capturing(ExternalPool* pool, int device, uintptr_t stream) noexcept nogil:
+    # For backends: NOT_READY where the stream is captured, whose work then cannot be waited for.
     cdef int code
     return NOT_READY if is_capturing(pool.table, device, stream, &code) else code
 
@@ -548,6 +549,7 @@ cdef const char* external_audit(ExternalPool* pool) noexcept nogil:
 
 
 cdef const char* external_audit_failure(ExternalPool* pool) noexcept nogil:
+    # Under the lock; NULL where all is well.
     cdef const Record* record
     cdef size_t index, live_bytes = 0, leaving = 0, leaving_bytes = 0
     for index in range(pool.live.capacity):

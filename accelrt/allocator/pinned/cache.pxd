@@ -8,16 +8,6 @@ from accelrt.allocator.pinned.block cimport (
 from accelrt.core.handle_map cimport map_insert, map_remove, map_reserve
 from accelrt.status cimport NO_HOST_MEMORY, NOT_READY
 
-cdef PinnedSegment* new_segment(uintptr_t address, size_t size, int kind) noexcept nogil  # of no pool yet; NULL: no room
-cdef void drop_segment(PinnedSegment* segment) noexcept nogil
-cdef int attach(PinnedPool* pool, PinnedSegment* segment) noexcept nogil  # its one block becomes free
-cdef void detach(PinnedPool* pool, PinnedSegment* segment) noexcept nogil  # its one block is free, or LEAVING
-cdef void doom(PinnedPool* pool, PinnedBlock* block) noexcept nogil  # of an uncached segment, in no list
-cdef PinnedSegment* detach_doomed(PinnedPool* pool) noexcept nogil  # a list
-cdef PinnedSegment* detach_idle(PinnedPool* pool) noexcept nogil  # with those that are one free block
-cdef PinnedBlock* find_unrounded(PinnedPool* pool, size_t size) noexcept nogil  # as find, for sizes of no class
-cdef PinnedSegment* segment_of(PinnedPool* pool, uintptr_t address) noexcept nogil  # that contains it; or NULL
-cdef PinnedBlock* block_of(PinnedPool* pool, uintptr_t address) noexcept nogil  # live, contains it; or NULL
 cdef PinnedBlock* new_block_slow(PinnedPool* pool) noexcept nogil
 
 
@@ -130,35 +120,6 @@ cdef inline void count_freed(PinnedPool* pool, PinnedBlock* block) noexcept nogi
     subtract(&pool.stats.blocks, 1)
     subtract(&pool.stats.block_bytes, block.size)
 
-# Page-locked memory of the driver's: taken and given back, whole segments at a time.  Never under a lock.
-
-# A segment in no pool yet; device -1 is the calling thread's current one.
-cdef int take_memory(PinnedPool* pool, int device, size_t size, int kind, PinnedSegment** out_segment) noexcept nogil
-# Gives a list of detached segments back, after the work of their devices; those that the driver keeps are
-# attached again.
-cdef int give_memory(PinnedPool* pool, PinnedSegment* segments) noexcept nogil
-# The same for what no work ever used: waits for nothing, so that it may be called beside a capture.
-cdef int give_unused(PinnedPool* pool, PinnedSegment* segments) noexcept nogil
-
-# Page-locked blocks that were given back while a stream may still use them.  All under the pool's order, which
-# wait_all opens while it waits; none of it under the pool's lock.
-
-cdef void defer(PinnedPool* pool, PinnedBlock* block) noexcept nogil  # a PENDING block with uses
-cdef void record_all_events(PinnedPool* pool) noexcept nogil  # of PENDING blocks that had to be deferred
-cdef void finish(PinnedPool* pool, PinnedBlock* block) noexcept nogil  # of a PENDING block: no stream uses it any more
-cdef int poll(PinnedPool* pool) noexcept nogil  # frees what is complete; never waits
-cdef int wait_all(PinnedPool* pool) noexcept nogil  # frees what is pending now
-cdef int drop_spare_events(PinnedPool* pool) noexcept nogil  # gives the idle events back to the driver
-
-
-# The thread that polls page-locked blocks in use, where the settings ask for one.
-
-cdef void watch(PinnedPool* pool) noexcept nogil  # under order: something is pending; starts or wakes the thread
-cdef void stop_watch(PinnedPool* pool, bint for_good) noexcept nogil  # waits for it; no lock held
-cdef bint watching() noexcept nogil  # under order
-cdef void forget_watch() noexcept nogil  # in a forked child, which has no such thread
-
-
 # The cache of page-locked host memory: the public nogil face of allocator/pinned/.  Addresses are what
 # allocate_pinned wrote; 0 stands for no memory.  A function answers a status code.
 # size bytes, page-locked, for every device; a multiple of 64, of 4096 from 32 KiB on, 0 for size 0.  A miss takes
@@ -188,8 +149,3 @@ cdef PinnedSettings read_pinned_settings() noexcept nogil
 cdef void set_pinned_settings(PinnedSettings settings) noexcept nogil
 cdef void close_pinned() noexcept nogil  # at exit: the polling thread ends
 cdef const char* pinned_audit_failure() noexcept nogil  # NULL where every identity holds
-
-
-# The identities of the page-locked memory, walked.
-
-cdef const char* audit_failure(PinnedPool* pool) noexcept nogil  # under order and lock; NULL where all hold

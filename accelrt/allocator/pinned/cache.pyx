@@ -49,6 +49,7 @@ cdef PinnedBlock* new_block_slow(PinnedPool* pool) noexcept nogil:
 
 
 cdef PinnedSegment* new_segment(uintptr_t address, size_t size, int kind) noexcept nogil:
+    # Of no pool yet; NULL: no room.
     cdef PinnedSegment* segment = <PinnedSegment*>calloc(1, sizeof(PinnedSegment))
     if segment == NULL:
         return NULL
@@ -94,6 +95,7 @@ cdef int reserve_segment(PinnedPool* pool) noexcept nogil:
 
 
 cdef int attach(PinnedPool* pool, PinnedSegment* segment) noexcept nogil:
+    # Its one block becomes free.
     cdef PinnedBlock* block = pool.spare_blocks
     cdef size_t index
     if block == NULL:
@@ -121,6 +123,7 @@ cdef int attach(PinnedPool* pool, PinnedSegment* segment) noexcept nogil:
 
 
 cdef void detach(PinnedPool* pool, PinnedSegment* segment) noexcept nogil:
+    # Its one block is free, or LEAVING.
     cdef size_t index = position(pool, segment.address) - 1
     cdef PinnedBlock* block = segment.first
     if block.state == FREE:
@@ -136,12 +139,14 @@ cdef void detach(PinnedPool* pool, PinnedSegment* segment) noexcept nogil:
 
 
 cdef void doom(PinnedPool* pool, PinnedBlock* block) noexcept nogil:
+    # Of an uncached segment, in no list.
     block.state = LEAVING
     block.segment.next = pool.doomed
     pool.doomed = block.segment
 
 
 cdef PinnedSegment* detach_doomed(PinnedPool* pool) noexcept nogil:
+    # A list.
     cdef PinnedSegment* segments = pool.doomed
     cdef PinnedSegment* segment = segments
     pool.doomed = NULL
@@ -152,6 +157,7 @@ cdef PinnedSegment* detach_doomed(PinnedPool* pool) noexcept nogil:
 
 
 cdef PinnedSegment* detach_idle(PinnedPool* pool) noexcept nogil:
+    # With those that are one free block.
     cdef PinnedSegment* idle = detach_doomed(pool)
     cdef PinnedSegment* segment
     cdef size_t index = pool.segment_count
@@ -166,6 +172,7 @@ cdef PinnedSegment* detach_idle(PinnedPool* pool) noexcept nogil:
 
 
 cdef PinnedBlock* find_unrounded(PinnedPool* pool, size_t size) noexcept nogil:
+    # As find, for sizes of no class.
     # A size between two classes: blocks of just this size are in the list of the class below it, among others.
     cdef PinnedBlock* block = pool.free[kind_of(size)][class_below(size)]
     cdef int left = LOOKS
@@ -178,6 +185,7 @@ cdef PinnedBlock* find_unrounded(PinnedPool* pool, size_t size) noexcept nogil:
 
 
 cdef PinnedSegment* segment_of(PinnedPool* pool, uintptr_t address) noexcept nogil:
+    # That contains it; or NULL.
     cdef size_t index = position(pool, address)
     cdef PinnedSegment* segment
     if index == 0:
@@ -187,6 +195,7 @@ cdef PinnedSegment* segment_of(PinnedPool* pool, uintptr_t address) noexcept nog
 
 
 cdef PinnedBlock* block_of(PinnedPool* pool, uintptr_t address) noexcept nogil:
+    # Live, contains it; or NULL.
     # Most callers pass a block's start.  Else the bits below the address's own lead to it: 64 units a step.
     cdef PinnedBlock* block = <PinnedBlock*>map_find(&pool.live, address)
     cdef PinnedSegment* segment
@@ -307,6 +316,7 @@ cdef int take_relaxed(int device, size_t size, PinnedSettings* settings, uintptr
 
 
 cdef int take_memory(PinnedPool* pool, int device, size_t size, int kind, PinnedSegment** out_segment) noexcept nogil:
+    # A segment in no pool yet; device -1 is the calling thread's current one.
     cdef PinnedSettings settings
     cdef PinnedSegment* segment
     cdef uintptr_t address = 0
@@ -366,10 +376,13 @@ cdef void take_back(PinnedPool* pool, PinnedSegment* segment) noexcept nogil:
 
 
 cdef int give_memory(PinnedPool* pool, PinnedSegment* segments) noexcept nogil:
+    # Gives a list of detached segments back, after the work of their devices; those that the driver keeps are attached
+    # again.
     return give_segments(pool, segments, True)
 
 
 cdef int give_unused(PinnedPool* pool, PinnedSegment* segments) noexcept nogil:
+    # The same for what no work ever used: waits for nothing, so that it may be called beside a capture.
     return give_segments(pool, segments, False)
 
 
@@ -398,6 +411,7 @@ cdef int give_segments(PinnedPool* pool, PinnedSegment* segments, bint used) noe
 # blocks that were given back while a stream may still use them
 
 cdef int drop_spare_events(PinnedPool* pool) noexcept nogil:
+    # Gives the idle events back to the driver.
     cdef int device, code = 0
     for device in range(DEVICES):
         if code == 0:
@@ -425,6 +439,7 @@ cdef void drop_use(PinnedPool* pool, PinnedBlock* block) noexcept nogil:
 
 
 cdef void finish(PinnedPool* pool, PinnedBlock* block) noexcept nogil:
+    # Of a PENDING block: no stream uses it any more.
     spin_lock(&pool.lock)
     count_freed(pool, block)
     if block.segment.uncached:
@@ -440,6 +455,7 @@ cdef void put_deferred(PinnedPool* pool, PinnedBlock* block) noexcept nogil:
 
 
 cdef void defer(PinnedPool* pool, PinnedBlock* block) noexcept nogil:
+    # A PENDING block with uses.
     # A block whose events cannot be recorded now waits with the rest of its uses, and is tried again.
     while block.uses != NULL and record_use(pool, block, block.uses) == 0:
         drop_use(pool, block)
@@ -450,6 +466,7 @@ cdef void defer(PinnedPool* pool, PinnedBlock* block) noexcept nogil:
 
 
 cdef void record_all_events(PinnedPool* pool) noexcept nogil:
+    # Of PENDING blocks that had to be deferred.
     cdef PinnedBlock* left = pool.deferred
     cdef PinnedBlock* block
     pool.deferred = NULL
@@ -479,6 +496,7 @@ cdef int poll_queue(PinnedPool* pool, Queue* queue) noexcept nogil:
 
 
 cdef int poll(PinnedPool* pool) noexcept nogil:
+    # Frees what is complete; never waits.
     # Asking for an event breaks a global-mode capture of any thread, unless the requester is relaxed.
     cdef Queue* queue
     cdef int mode
@@ -569,6 +587,7 @@ cdef int wait_deferred(PinnedPool* pool) noexcept nogil:
 
 
 cdef int wait_all(PinnedPool* pool) noexcept nogil:
+    # Frees what is pending now.
     # What is given back while this waits is not waited for.
     cdef Queue* queue
     cdef long left
@@ -659,6 +678,7 @@ cdef void* run(void* data) noexcept nogil:
 
 
 cdef void watch(PinnedPool* pool) noexcept nogil:
+    # Under order: something is pending; starts or wakes the thread.
     # Without a thread, misses poll as they do without the setting.
     global it
     if it == NULL:
@@ -673,6 +693,7 @@ cdef void watch(PinnedPool* pool) noexcept nogil:
 
 
 cdef void stop_watch(PinnedPool* pool, bint for_good) noexcept nogil:
+    # Waits for it; no lock held.
     cdef bint join = False
     pthread_mutex_lock(&pool.order)
     if it != NULL:
@@ -689,10 +710,12 @@ cdef void stop_watch(PinnedPool* pool, bint for_good) noexcept nogil:
 
 
 cdef bint watching() noexcept nogil:
+    # Under order.
     return it != NULL and it.running and not it.stopping
 
 
 cdef void forget_watch() noexcept nogil:
+    # In a forked child, which has no such thread.
     global it
     it = NULL
 
@@ -1211,6 +1234,7 @@ cdef const char* check_counts(PinnedPool* pool, Walk* walk) noexcept nogil:
 
 
 cdef const char* audit_failure(PinnedPool* pool) noexcept nogil:
+    # Under order and lock; NULL where all hold.
     cdef Walk walk = Walk(0, 0, 0, 0, 0, 0)
     cdef const char* found
     cdef uintptr_t end = 0

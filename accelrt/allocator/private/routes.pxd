@@ -33,7 +33,6 @@ cdef void private_of(int device, uintptr_t stream, uint64_t* out_id) noexcept no
 
 # Before a capture begins: polls progress, since the capturing stream cannot be queried until the capture ends.
 cdef void expect_idle(int device) noexcept nogil
-cdef int begin_capture(int device, uint64_t first, uint64_t second, uint64_t capture) noexcept nogil
 # After the driver's capture_begin on the stream: gets the capture's id and begins its route.  CAPTURE_INVALID, with
 # id 0, if the capture was invalidated or ended already; the caller then ends whatever capture the stream is in.
 cdef int begin_capture_on(int device, uintptr_t stream, uint64_t first, uint64_t second,

@@ -20,22 +20,6 @@ cdef int refuse_suspended(uintptr_t address, str name) except -1
 # Gives back the host's copies for pools that nothing retains and in which nothing is live.  With no lock held.
 cdef void sweep_suspended(int device) noexcept nogil
 
-# For sleep.pyx.
-cdef int note_ranges(Pool* pool, const PrivatePool* owner, Suspension* made) noexcept nogil  # in the exclusive section
-cdef void enlist(Suspension* made) noexcept nogil  # under the growth lock, as delist
-cdef void delist(Suspension* gone) noexcept nogil
-cdef void discard(Suspension* suspension) noexcept nogil  # in no list any more; no copy is under way, no lock is held
-
-# Contents; failures leave the driver's row in moved.  What is live, in the exclusive section:
-cdef int note_contents(Pool* pool, const PrivatePool* owner, Suspension* made) noexcept nogil  # 0 or NO_HOST_MEMORY
-cdef void drop_freed(Pool* pool, PrivatePool* owner, Suspension* suspension) noexcept nogil  # of what was noted
-# Outside of it: page-locked memory for what was noted; the copies to it (out) or back, which are waited for.
-cdef int take_chunks(Pool* pool, Suspension* made, Moved* moved) noexcept nogil
-cdef bint may_still_copy(const Pool* pool) noexcept nogil  # an earlier call, whose copies could not be waited for
-cdef int await_copies(Pool* pool, Moved* moved) noexcept nogil
-cdef int copy_contents(Pool* pool, Suspension* made, bint out, Moved* moved) noexcept nogil
-cdef int64_t now() noexcept nogil  # nanoseconds of the monotonic clock
-
 
 # Sleep and wake: a private pool's pages go back to the device and come again at the same addresses.  Heaps sleep too, which
 # is another matter (heaps.pyx), so here the pool is suspended and resumed.  Called with no lock held and, but for what

@@ -141,6 +141,7 @@ cdef int by_low(const void* one, const void* other) noexcept nogil:
 
 
 cdef int note_ranges(Pool* pool, const PrivatePool* owner, Suspension* made) noexcept nogil:
+    # In the exclusive section.
     # The addresses of the pool's segments, for is_suspended.
     cdef const Segment* segment = pool.first
     cdef const Heap* heap = <const Heap*>owner.heaps
@@ -180,6 +181,7 @@ cdef void add_range(Suspension* made, const Segment* segment) noexcept nogil:
 
 
 cdef void enlist(Suspension* made) noexcept nogil:
+    # Under the growth lock, as delist.
     global suspensions
     spin_lock(&lock)
     made.next = suspensions
@@ -209,6 +211,7 @@ cdef void forget_suspensions() noexcept nogil:
 
 
 cdef void discard(Suspension* suspension) noexcept nogil:
+    # For sleep.pyx. in no list any more; no copy is under way, no lock is held.
     # It is in no list and no pool names it any more.
     release_chunks(suspension)
     free(suspension.ranges)
@@ -243,6 +246,7 @@ cdef size_t count_all_live(Pool* pool, const PrivatePool* owner, Kept* kept) noe
 
 
 cdef int note_contents(Pool* pool, const PrivatePool* owner, Suspension* made) noexcept nogil:
+    # 0 or NO_HOST_MEMORY.
     # Lists the live memory, laid end to end on the host; where little lies between two blocks, that comes along.  Such a
     # gap is mapped: it is smaller than a page, so each of its pages has bytes of one of the blocks.
     cdef size_t count = count_all_live(pool, owner, NULL)
@@ -268,6 +272,8 @@ cdef int note_contents(Pool* pool, const PrivatePool* owner, Suspension* made) n
 
 
 cdef int64_t now() noexcept nogil:
+    # Outside of it: page-locked memory for what was noted; the copies to it (out) or back, which are waited for.
+    # nanoseconds of the monotonic clock.
     cdef timespec read
     clock_gettime(CLOCK_MONOTONIC, &read)
     return <int64_t>read.tv_sec * 1000000000 + read.tv_nsec
@@ -337,6 +343,7 @@ cdef bint[MAX_DEVICES] spares_copy  # it may have copies under way, which use th
 
 
 cdef bint may_still_copy(const Pool* pool) noexcept nogil:
+    # An earlier call, whose copies could not be waited for.
     return spares_copy[pool.device]
 
 
@@ -391,6 +398,7 @@ cdef int copy_contents(Pool* pool, Suspension* made, bint out, Moved* moved) noe
 
 
 cdef void drop_freed(Pool* pool, PrivatePool* owner, Suspension* suspension) noexcept nogil:
+    # Contents; failures leave the driver's row in moved.  What is live, in the exclusive section: of what was noted.
     # Contents of blocks that were freed meanwhile are not copied back.
     cdef const Block* block
     cdef Kept* kept
