@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 from accelrt import nccl
 from accelrt.arrays.array import Array
 from accelrt.arrays.exchange import empty, empty_like
-from accelrt.devices.device import current_device, device, device_count
-from accelrt.nccl.codes import reduced_as
-from accelrt.nccl.collectives import as_array
+from accelrt.devices.device import device
+from accelrt.nccl.codes import OPERATIONS, numbers_of
+from accelrt.nccl.communicator import ordinal_of
+from accelrt.nccl.operands import as_array
 from accelrt.runtime import init
 from accelrt.streams.stream import stream as stream_context
 
@@ -59,11 +60,12 @@ def broadcast(
             _check_alike(each, f"out[{index}]", source)
         _copy_to_all(source, list(out))
         return tuple(out)
-    made, kept = [], _ordinals(devices or ())
-    for ordinal in kept:
-        made.append(source if ordinal == source.device_index else _empty(source, source.shape, ordinal))
-    _copy_to_all(source, [each for each in made if each is not source])
-    return tuple(made)
+    copies = [
+        source if ordinal == source.device_index else _empty(source, source.shape, ordinal)
+        for ordinal in [ordinal_of(each) for each in devices or ()]
+    ]
+    _copy_to_all(source, [each for each in copies if each is not source])
+    return tuple(copies)
 
 
 def broadcast_coalesced(
@@ -81,7 +83,7 @@ def broadcast_coalesced(
         ValueError, TypeError: as of broadcast, or the arrays are on several devices.
     """
     sources = [as_array(each) for each in tensors]
-    ordinals = _ordinals(devices)
+    ordinals = [ordinal_of(each) for each in devices]
     if len({each.device_index for each in sources}) > 1:
         raise ValueError(
             f"tensors are on devices {[each.device_index for each in sources]} (-1: the host); pass arrays "
@@ -111,7 +113,7 @@ def reduce_add(inputs: Sequence[Any], destination: DeviceArgument | None = None)
         TypeError: the types differ.
         RuntimeError: no array is on the destination.
     """
-    ordinal = current_device() if destination is None else _ordinals([destination])[0]
+    ordinal = ordinal_of(destination)
     arrays = [as_array(each) for each in inputs]
     root = None
     for index, each in enumerate(arrays):
@@ -211,7 +213,7 @@ def scatter(
     else:
         if devices is None:
             raise RuntimeError("one of 'devices' and 'out' must be specified, but got neither")
-        ordinals = _ordinals(devices)
+        ordinals = [ordinal_of(each) for each in devices]
         if not ordinals:
             raise ValueError("devices is empty; pass at least one")
         sizes = (
@@ -303,14 +305,6 @@ def gather(
 # --- parts -----------------------------------------------------------------------------------------------
 
 
-def _ordinals(devices: Iterable[DeviceArgument]) -> list[int]:
-    found = [current_device() if each is None else device(each).index for each in devices]
-    for ordinal in found:
-        if not 0 <= ordinal < device_count():
-            raise ValueError(f"device {ordinal} does not exist; ordinals go from 0 to {device_count() - 1}")
-    return found
-
-
 def _destination(given: DeviceArgument | None) -> int:
     if isinstance(given, int) and given == HOST:
         warnings.warn(
@@ -322,7 +316,7 @@ def _destination(given: DeviceArgument | None) -> int:
         return HOST
     if isinstance(given, str) and given == "cpu":
         return HOST
-    return current_device() if given is None else _ordinals([given])[0]
+    return ordinal_of(given)
 
 
 def _axis(dim: int, ndim: int) -> int:
@@ -351,7 +345,7 @@ def _by_nccl(arrays: list[Array]) -> bool:
 
 def _is_summed_by_nccl(dtype: Any) -> bool:
     try:
-        reduced_as(dtype, nccl.SUM, 1)
+        numbers_of(OPERATIONS["reduce"], dtype, nccl.SUM, 1)
     except TypeError:
         return False
     return True
@@ -410,11 +404,8 @@ def _flatten(arrays: list[Array]) -> Array:
 
 def _unflatten(flat: Array, arrays: list[Array]) -> list[Array]:
     """Views of it with the shapes of arrays."""
-    found, start = [], 0
-    for each in arrays:
-        found.append(flat[start : start + each.size].reshape(each.shape))
-        start += each.size
-    return found
+    parts = _split(flat, [each.size for each in arrays], 0)
+    return [part.reshape(each.shape) for part, each in zip(parts, arrays, strict=True)]
 
 
 def _equal_parts(length: int, count: int) -> list[int]:

@@ -1,8 +1,7 @@
 """The types of elements: one row for each, from which every table by type is made.
 
 What a new type needs is a row here.  Elementwise kernels and random numbers take it once `stored` says how a
-kernel stores it, collectives once `nccl` is its number (of which nccl/reduction.pxd has a copy, for C), and
-signatures by its `words`.
+kernel stores it, collectives once `nccl` is its number, and signatures by its `words`.
 """
 
 from __future__ import annotations

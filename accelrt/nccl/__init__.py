@@ -6,21 +6,17 @@ functions, for a process with several devices, and communicators, for one device
 
 Where accelrt runs on the host device, so do these: by a backend for tests alone, over shared memory.
 
-codes            NCCL's numbers: elements, reductions, and what its calls answer
+codes            NCCL's operations, and its numbers: elements, reductions, and what its calls answer
 collectives      torch.cuda.nccl's functions: lists of arrays, one a device
 communicator     one rank of a communicator: its operations, errors and end
 groups           how operations are put into streams, alone or in groups
-hold             who is in a call with a communicator's handle, so that nobody frees it
-host_for_tests   the host backend: ranks on host devices
+host_for_tests   the host backend: ranks on host devices, over shared memory
 launcher         what torchrun, mpirun and Slurm say of this process's place
 limits           how long other ranks are waited for
 nvidia           NCCL: nccl4py and the library that it finds
-open_groups      a thread's open groups
-operands         arrays as collectives use them
+operands         what a group uses until it has ended: arrays, communicators' handles, and the group itself
 process_end      the interpreter's exit with communicators open, and forks
-reduction        sums of several ranks' elements, on the host
 rendezvous       the exchange of a communicator's id between processes, over TCP
-transport.pxd    ranks of the host backend as they lie in shared memory
 """
 
 from accelrt.nccl.codes import AVG, MAX, MIN, PROD, SUM
@@ -37,7 +33,7 @@ from accelrt.nccl.collectives import (
 )
 from accelrt.nccl.communicator import Communicator, init_all
 from accelrt.nccl.launcher import Place, place_from_environment
-from accelrt.nccl.open_groups import group, group_end, group_start
+from accelrt.nccl.operands import group, group_end, group_start
 from accelrt.nccl.rendezvous import exchange, init_from_environment
 
 __all__ = [

@@ -1,23 +1,64 @@
-"""NCCL's numbers: elements, reductions and answers (ncclDataType_t, ncclRedOp_t, ncclResult_t)."""
+"""NCCL's operations, and its numbers: ncclDataType_t, ncclRedOp_t and ncclResult_t."""
 
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
 
 from accelrt.core.dtypes import DTYPES
 from accelrt.errors import NcclError
 
-TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["AVG", "MAX", "MIN", "PROD", "SUM", "BackendError", "error_of", "moved_as", "reduced_as"]
+__all__ = [
+    "AVG",
+    "MAX",
+    "MIN",
+    "OPERATIONS",
+    "PARTS",
+    "PROD",
+    "SUM",
+    "WHOLE",
+    "BackendError",
+    "Kind",
+    "error_of",
+    "numbers_of",
+]
 
 SUM, PROD, MAX, MIN, AVG = range(5)
 OPS = {"sum": SUM, "prod": PROD, "max": MAX, "min": MIN, "avg": AVG}
 BYTE = 1
 CODES = {dtype.name: dtype.nccl for dtype in DTYPES if dtype.nccl is not None}
 PAIRS = {"complex64": ("float32", 4), "complex128": ("float64", 8)}
+NONE, WHOLE, PARTS = range(3)
+
+
+class Kind(NamedTuple):
+    """An operation, from which follow its checks, its arguments of NCCL's, and what the host backend does.
+
+    Attributes:
+        source, target: int, of what a rank reads and writes: NONE, WHOLE, or PARTS, a part for each rank.
+        reduces: bool, whether several ranks' elements become one.
+        root: str, what its number of a rank means: the only one whose "source" is read, or whose "target" is
+            written; the "peer" of a transfer; "" where it has none.
+    """
+
+    source: int
+    target: int
+    reduces: bool = False
+    root: str = ""
+
+
+OPERATIONS = {
+    "all_reduce": Kind(WHOLE, WHOLE, reduces=True),
+    "reduce": Kind(WHOLE, WHOLE, reduces=True, root="target"),
+    "broadcast": Kind(WHOLE, WHOLE, root="source"),
+    "all_gather": Kind(WHOLE, PARTS),
+    "reduce_scatter": Kind(PARTS, WHOLE, reduces=True),
+    "send": Kind(WHOLE, NONE, root="peer"),
+    "recv": Kind(NONE, WHOLE, root="peer"),
+}
 
 
 def read_op(op: Any) -> int:
@@ -35,25 +76,25 @@ def read_op(op: Any) -> int:
     )
 
 
-def reduced_as(dtype: Any, op: Any, count: int) -> tuple[int, int, int, int]:
-    """How elements are reduced.
+def numbers_of(kind: Kind, dtype: Any, op: Any, count: int) -> tuple[int, int, int, int]:
+    """How an operation's elements go through NCCL.
 
     Arguments:
         dtype: numpy.dtype.
-        op: as of read_op.
+        op: as of read_op; looked at where the operation reduces.
         count: how many elements.
     Returns:
-        (NCCL's data type, NCCL's reduction, elements for NCCL, bytes of one).  A complex number is two real
+        (elements for NCCL, bytes of one, NCCL's data type, NCCL's reduction).  A complex number is two real
         ones for sums and means; of bools, the sum and the maximum are "or", the product and the minimum are
-        "and".
+        "and".  What is not reduced and NCCL does not know goes as bytes.
     Raises:
         TypeError: NCCL has no such reduction of such elements.
         ValueError: as of read_op.
     """
-    if not isinstance(op, (int, str)):
+    if kind.reduces and not isinstance(op, (int, str)):
         read_op(op)
-    datatype, number, times, itemsize = _find_reduced(dtype, op)
-    return datatype, number, times * count, itemsize
+    times, itemsize, datatype, number = _find_reduced(dtype, op) if kind.reduces else _find_moved(dtype)
+    return times * count, itemsize, datatype, number
 
 
 @lru_cache(maxsize=256, typed=True)  # the name of a dtype takes NumPy microseconds
@@ -62,12 +103,12 @@ def _find_reduced(dtype: Any, op: Any) -> tuple[int, int, int, int]:
     if not dtype.isnative:
         raise TypeError(f"NCCL reduces no elements of another byte order, such as {dtype.str}")
     if name in CODES:
-        return CODES[name], number, 1, dtype.itemsize
+        return 1, dtype.itemsize, CODES[name], number
     if name == "bool" and number != AVG:
-        return BYTE, MAX if number in (SUM, MAX) else MIN, 1, 1
+        return 1, 1, BYTE, MAX if number in (SUM, MAX) else MIN
     if name in PAIRS and number in (SUM, AVG):
         part, itemsize = PAIRS[name]
-        return CODES[part], number, 2, itemsize
+        return 2, itemsize, CODES[part], number
     word = next(word for word, known in OPS.items() if known == number)
     raise TypeError(
         f"NCCL has no {word!r} of {name}; it reduces {', '.join(CODES)}, bool but for 'avg', and complex64 "
@@ -75,18 +116,11 @@ def _find_reduced(dtype: Any, op: Any) -> tuple[int, int, int, int]:
     )
 
 
-def moved_as(dtype: Any, count: int) -> tuple[int, int, int]:
-    """How elements are moved: (NCCL's data type, elements for NCCL, bytes of one).  Those that NCCL does not
-    know go as bytes."""
-    datatype, times, itemsize = _find_moved(dtype)
-    return datatype, times * count, itemsize
-
-
 @lru_cache(maxsize=256)
-def _find_moved(dtype: Any) -> tuple[int, int, int]:
+def _find_moved(dtype: Any) -> tuple[int, int, int, int]:
     if dtype.name in CODES:
-        return CODES[dtype.name], 1, dtype.itemsize
-    return BYTE, dtype.itemsize, 1
+        return 1, dtype.itemsize, CODES[dtype.name], SUM
+    return dtype.itemsize, 1, BYTE, SUM
 
 
 # By the number: the name without its prefix, what it means, and what to do.

@@ -11,13 +11,12 @@ import warnings
 from typing import TYPE_CHECKING
 
 from accelrt.arrays.array import Array, Buffer
-from accelrt.arrays.exchange import asarray, from_dlpack
 from accelrt.core import process
 from accelrt.errors import NcclError, NotSupportedError
 from accelrt.nccl import operands, process_end
 from accelrt.nccl.codes import SUM
 from accelrt.nccl.communicator import Communicator, backend, init_all
-from accelrt.nccl.open_groups import group
+from accelrt.nccl.operands import group
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -99,33 +98,13 @@ def is_available(tensors: Sequence[Any] | None = None) -> bool:
     devices = set()
     for tensor in tensors or ():
         try:
-            array = as_array(tensor)
+            array = operands.as_array(tensor)
         except (TypeError, ValueError, BufferError):
             return False
         if not array.is_contiguous or array.device_index < 0 or array.device_index in devices:
             return False
         devices.add(array.device_index)
     return True
-
-
-def as_array(source: Any) -> Array:
-    """An Array of what is given, on a device or the host, without a copy.
-
-    Raises:
-        TypeError, BufferError, ValueError: it is no array.
-    """
-    if isinstance(source, Array):
-        return source
-    if isinstance(source, Buffer):
-        return Array(source)
-    if hasattr(source, "__dlpack__"):
-        return from_dlpack(source)
-    if hasattr(source, "__cuda_array_interface__"):
-        return asarray(source, copy=False)
-    raise TypeError(
-        f"{type(source).__name__} is no array; pass an Array, a Buffer, or an array with __dlpack__ or "
-        "__cuda_array_interface__"
-    )
 
 
 def _check_list(arrays: Any, name: str) -> None:
@@ -148,7 +127,7 @@ def _device_of(source: Any) -> int:
     if hasattr(source, "__dlpack_device__"):
         kind, number = source.__dlpack_device__()
         return int(number) if kind in (CUDA, MANAGED) else -1
-    return as_array(source).device_index
+    return operands.as_array(source).device_index
 
 
 class _Call:
@@ -160,7 +139,7 @@ class _Call:
         inputs: list of Array.
     """
 
-    def __init__(self, inputs: Any, streams: Any, comms: Any, written: bool) -> None:
+    def __init__(self, inputs: Any, streams: Any, comms: Any, written: bool = False) -> None:
         _check_list(inputs, "inputs")
         self._given = list(inputs)
         if streams is not None:
@@ -170,15 +149,33 @@ class _Call:
             operands.stream_on(None if streams is None else streams[index], comm.device_index)
             for index, comm in enumerate(self.comms)
         ]
-        self.inputs = [self._read(each, index, "inputs", written) for index, each in enumerate(self._given)]
-        self._compare(self.inputs, "inputs", self.inputs[0].size, f"inputs[0] has {self.inputs[0].size}")
+        self.inputs = [
+            self._read(each, index, f"inputs[{index}]", written) for index, each in enumerate(self._given)
+        ]
+        size = self.inputs[0].size
+        for index, each in enumerate(self.inputs):
+            self._compare(each, f"inputs[{index}]", size, f"inputs[0] has {size}")
 
-    def read_outputs(self, outputs: Any, parts: int, times: int) -> list[Array]:
+    def put(self, call: str, outputs: Sequence[Array | None] | None = None, *arguments: Any) -> None:
+        """Calls an operation of all communicators, as one group.
+
+        Arguments:
+            outputs: arrays that are written, each in the place of its input where that is None.
+            arguments: of Communicator._call behind the stream.
+        """
+        each = zip(self.comms, self.inputs, outputs or [None] * len(self.comms), self.streams, strict=True)
+        with group():
+            for comm, source, target, stream in each:
+                comm._call(call, source, target, stream, *arguments)
+
+    def read_outputs(self, outputs: Any, parts: int = 1, times: int = 1) -> list[Array]:
         """The arrays that are written, each of the inputs' size times a number, or divided by one."""
         _check_list(outputs, "outputs")
         _check_length(outputs, "outputs", len(self.inputs))
         arrays = [
-            self.inputs[index] if each is self._given[index] else self._read(each, index, "outputs", True)
+            self.inputs[index]
+            if each is self._given[index]
+            else self._read(each, index, f"outputs[{index}]", True)
             for index, each in enumerate(outputs)
         ]
         size = self.inputs[0].size
@@ -187,16 +184,18 @@ class _Call:
                 f"inputs[0] has {size} elements; pass a multiple of {parts}, as many for each device"
             )
         wanted = size // parts * times
-        self._compare(arrays, "outputs", wanted, f"for inputs of {size} it should have {wanted}")
+        for index, each in enumerate(arrays):
+            self._compare(each, f"outputs[{index}]", wanted, f"for inputs of {size} it should have {wanted}")
         return arrays
 
-    def read_output(self, output: Any, root: int) -> Array | None:
-        """The array that is written on one device; None where that is its input."""
-        if output is None or output is self._given[root]:
-            return None
-        array = self._read(output, root, "output", True)
-        self._compare([array], "output", self.inputs[0].size, f"inputs[0] has {self.inputs[0].size}")
-        return array
+    def read_output(self, output: Any, root: int) -> list[Array | None]:
+        """The same of one device alone; None where that is its input."""
+        arrays: list[Array | None] = [None] * len(self.inputs)
+        if output is not None and output is not self._given[root]:
+            arrays[root] = array = self._read(output, root, "output", True)
+            size = self.inputs[0].size
+            self._compare(array, "output", size, f"inputs[0] has {size}")
+        return arrays
 
     def _find_communicators(self, comms: Any) -> list[Communicator]:
         if comms is None:
@@ -215,19 +214,16 @@ class _Call:
         return list(comms)
 
     def _read(self, source: Any, index: int, name: str, written: bool) -> Array:
-        place = name if name == "output" else f"{name}[{index}]"
-        return operands.read(source, self.streams[index], place, written)
+        return operands.read(source, self.streams[index], name, written)
 
-    def _compare(self, arrays: list[Array], name: str, size: int, words: str) -> None:
+    def _compare(self, array: Array, name: str, size: int, words: str) -> None:
         wanted = self.inputs[0].dtype
-        for index, each in enumerate(arrays):
-            place = name if name == "output" else f"{name}[{index}]"
-            if each.dtype != wanted:
-                raise TypeError(
-                    f"{place} is of {each.dtype}, inputs[0] of {wanted}; all arrays have one element type"
-                )
-            if each.size != size:
-                raise ValueError(f"{place} has {each.size} elements, {words}; pass arrays of one size")
+        if array.dtype != wanted:
+            raise TypeError(
+                f"{name} is of {array.dtype}, inputs[0] of {wanted}; all arrays have one element type"
+            )
+        if array.size != size:
+            raise ValueError(f"{name} has {array.size} elements, {words}; pass arrays of one size")
 
 
 def _communicators_of(devices: tuple[int, ...]) -> list[Communicator]:
@@ -281,11 +277,7 @@ def all_reduce(
         and as of Communicator.all_reduce.
     """
     call = _Call(inputs, streams, comms, outputs is None)
-    targets = call.inputs if outputs is None else call.read_outputs(outputs, 1, 1)
-    with group():
-        for index, comm in enumerate(call.comms):
-            out = None if targets[index] is call.inputs[index] else targets[index]
-            comm.all_reduce(call.inputs[index], out, op, call.streams[index])
+    call.put("all_reduce", None if outputs is None else call.read_outputs(outputs), op)
 
 
 def reduce(
@@ -321,21 +313,14 @@ def reduce(
             stacklevel=2,
         )
         output = outputs[root]
-    call = _Call(inputs, streams, comms, False)
-    target = call.read_output(output, root)
-    with group():
-        for index, comm in enumerate(call.comms):
-            out = target if index == root else None
-            comm.reduce(call.inputs[index], out, call.comms[root].rank, op, call.streams[index])
+    call = _Call(inputs, streams, comms)
+    call.put("reduce", call.read_output(output, root), op, call.comms[root].rank)
 
 
 def _read_root(root: Any, count: int) -> int:
-    if isinstance(root, bool) or not hasattr(root, "__index__"):
-        raise TypeError(f"root is {root!r} of type {type(root).__name__}; pass an int")
-    number = int(root.__index__())
-    if not -count <= number < count:
-        raise ValueError(f"root is {number}; it goes from 0 to {count - 1}")
-    return number % count
+    if hasattr(root, "__index__") and -count <= root.__index__() < 0:
+        root = root.__index__() + count
+    return operands.checked_number(root, "root", 0, count - 1)
 
 
 def broadcast(
@@ -354,10 +339,8 @@ def broadcast(
     """
     _check_list(inputs, "inputs")
     root = _read_root(root, len(inputs))
-    call = _Call(inputs, streams, comms, False)
-    with group():
-        for index, comm in enumerate(call.comms):
-            comm.broadcast(call.inputs[index], call.comms[root].rank, None, call.streams[index])
+    call = _Call(inputs, streams, comms)
+    call.put("broadcast", None, None, call.comms[root].rank)
 
 
 def all_gather(
@@ -374,11 +357,8 @@ def all_gather(
     Raises:
         as of Communicator.all_gather.
     """
-    call = _Call(inputs, streams, comms, False)
-    targets = call.read_outputs(outputs, 1, call.comms[0].size)
-    with group():
-        for index, comm in enumerate(call.comms):
-            comm.all_gather(call.inputs[index], targets[index], call.streams[index])
+    call = _Call(inputs, streams, comms)
+    call.put("all_gather", call.read_outputs(outputs, times=call.comms[0].size))
 
 
 def reduce_scatter(
@@ -397,8 +377,5 @@ def reduce_scatter(
     Raises:
         as of Communicator.reduce_scatter.
     """
-    call = _Call(inputs, streams, comms, False)
-    targets = call.read_outputs(outputs, call.comms[0].size, 1)
-    with group():
-        for index, comm in enumerate(call.comms):
-            comm.reduce_scatter(call.inputs[index], targets[index], op, call.streams[index])
+    call = _Call(inputs, streams, comms)
+    call.put("reduce_scatter", call.read_outputs(outputs, parts=call.comms[0].size), op)

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING
 
 from accelrt.devices.device import current_device, device, device_count, synchronize
 from accelrt.errors import ForkedError, NcclError
-from accelrt.nccl import codes, operands, process_end
-from accelrt.nccl.codes import error_of
-from accelrt.nccl.groups import InGraph, Joining, Operation, await_ready, errors_of, perform
-from accelrt.nccl.hold import Hold, Once, Turn, calls_of
+from accelrt.nccl import operands, process_end
+from accelrt.nccl.codes import OPERATIONS, PARTS, error_of, numbers_of
+from accelrt.nccl.groups import InGraph, Joining, Operation, errors_of, perform
 from accelrt.nccl.limits import POLL_SECONDS, seconds_of
-from accelrt.nccl.open_groups import groups
+from accelrt.nccl.operands import Hold, Turn, calls_of, checked_number, groups, put
 from accelrt.runtime import init
 
 if TYPE_CHECKING:
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
 
     from accelrt.annotations import DeviceArgument
     from accelrt.arrays.array import Array
+    from accelrt.nccl.codes import Kind
     from accelrt.streams.stream import Stream
 
 __all__ = ["Communicator", "backend", "init_all"]
@@ -49,20 +49,6 @@ def ordinal_of(argument: DeviceArgument | None) -> int:
     if not 0 <= ordinal < device_count():
         raise ValueError(f"device {argument!r} does not exist; ordinals go from 0 to {device_count() - 1}")
     return ordinal
-
-
-def checked_number(value: Any, name: str, least: int, most: int) -> int:
-    """An int argument from least to most.
-
-    Raises:
-        TypeError, ValueError: it is none.
-    """
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name} is {value!r} of type {type(value).__name__}; pass an int")
-    number = int(value.__index__())
-    if not least <= number <= most:
-        raise ValueError(f"{name} is {number}; it goes from {least} to {most}")
-    return number
 
 
 class Communicator:
@@ -98,45 +84,34 @@ class Communicator:
         device: DeviceArgument | None = None,
         timeout: float | None = None,
     ) -> None:
-        self._clear()
-        self.timeout = seconds_of(timeout, "ACCELRT_NCCL_TIMEOUT")
+        seconds = seconds_of(timeout, "ACCELRT_NCCL_TIMEOUT")
         size = checked_number(num_ranks, "num_ranks", 1, (1 << 31) - 1)
         number = checked_number(rank, "rank", 0, size - 1)
         if not isinstance(unique_id, (bytes, bytearray)) or len(unique_id) != 128:
             raise ValueError(
                 f"unique_id is {unique_id!r:.60}; pass the 128 bytes of accelrt.nccl.unique_id()"
             )
-        self._place(number, size, ordinal_of(device))
-        name = bytes(unique_id)
-        if groups.depth:
-            groups.pending.append(Joining(self, name))
-        else:
-            with self.device, errors_of(f"init_rank({self._words})"):
-                process_end.check_running()
-                handle = self._backend.init_rank(size, name, number, self.device_index, self.timeout)
-                self._adopt(handle)
-            await_ready([self])
+        self._place(number, size, ordinal_of(device), seconds)
+        words = "init_rank in a group" if groups.depth else f"init_rank({self._words})"
+        put(Joining(self, bytes(unique_id), words), perform)
 
-    def _clear(self) -> None:
-        # First: __del__ sees objects whose making failed.
-        self._hold = Hold()
-        self._pid = os.getpid()
-        self._last_stream: Stream | None = None
-        self._in_graphs: weakref.WeakSet[InGraph] = weakref.WeakSet()
-        self._captures = False  # whether graphs have held operations of it
-
-    def _place(self, rank: int, size: int, ordinal: int) -> None:
+    def _place(self, rank: int, size: int, ordinal: int, timeout: float) -> None:
         self._backend: Any = backend()
         self.rank = rank
         self.size = size
         self.device_index = ordinal
         self.device = device(ordinal)
-        self._hold.explain("its group has not ended")
+        self.timeout = timeout
         self._words = f"rank={rank}, ranks={size}, device={ordinal}"
+        self._pid = os.getpid()
+        self._last_stream: Stream | None = None
+        self._in_graphs: weakref.WeakSet[InGraph] = weakref.WeakSet()
+        self._captures = False  # whether graphs have held operations of it
+        self._hold = Hold("its group has not ended")  # last: __del__ looks for it
 
     def _adopt(self, handle: object) -> None:
         self._hold.give(handle)
-        process_end.add(self)
+        process_end.live.add(self)
 
     # --- operations ---
 
@@ -160,11 +135,7 @@ class Communicator:
             NcclError: NCCL refused, or an operation before it failed; or the communicator is closed.
             ForkedError: the communicator is of the process that this one was forked from.
         """
-        worker = self._begin(stream)
-        source = operands.read(input, worker, "input", output is None)
-        target = source if output is None else operands.read(output, worker, "output", True)
-        self._compare(target, "output", source, source.size, "input has")
-        self._reduce("all_reduce", worker, source, target, source.size, op, 0)
+        self._call("all_reduce", input, output, stream, op)
 
     def reduce(
         self,
@@ -183,14 +154,7 @@ class Communicator:
         Raises:
             as of all_reduce.
         """
-        worker = self._begin(stream)
-        at_root = self._peer(root, "root") == self.rank
-        source = operands.read(input, worker, "input", at_root and output is None)
-        target = None
-        if at_root:
-            target = source if output is None else operands.read(output, worker, "output", True)
-            self._compare(target, "output", source, source.size, "input has")
-        self._reduce("reduce", worker, source, target, source.size, op, int(root))
+        self._call("reduce", input, output, stream, op, root)
 
     def broadcast(
         self, input: Any, root: int = 0, output: Any = None, stream: Stream | int | None = None
@@ -205,17 +169,7 @@ class Communicator:
         Raises:
             as of all_reduce.
         """
-        worker = self._begin(stream)
-        at_root = self._peer(root, "root") == self.rank
-        source = operands.read(input, worker, "input", output is None and not at_root)
-        target = source if output is None else operands.read(output, worker, "output", True)
-        self._compare(target, "output", source, source.size, "input has")
-        reads, writes = (
-            ((source,) if at_root else ()),
-            ((target,) if target is not source or not at_root else ()),
-        )
-        datatype, count, itemsize = codes.moved_as(source.dtype, source.size)
-        self._put("broadcast", worker, reads, writes, source, target, count, itemsize, datatype, 0, int(root))
+        self._call("broadcast", input, output, stream, root=root)
 
     def all_gather(self, input: Any, output: Any, stream: Stream | int | None = None) -> None:
         """Puts all ranks' arrays one behind the other, in the order of the ranks, on every rank
@@ -227,12 +181,7 @@ class Communicator:
         Raises:
             as of all_reduce.
         """
-        worker = self._begin(stream)
-        source = operands.read(input, worker, "input", False)
-        target = operands.read(output, worker, "output", True)
-        self._compare(target, "output", source, source.size * self.size, f"{self.size} inputs have")
-        datatype, count, itemsize = codes.moved_as(source.dtype, source.size)
-        self._put("all_gather", worker, (source,), (target,), source, target, count, itemsize, datatype, 0, 0)
+        self._call("all_gather", input, output, stream)
 
     def reduce_scatter(
         self, input: Any, output: Any, op: str | int = "sum", stream: Stream | int | None = None
@@ -245,11 +194,7 @@ class Communicator:
         Raises:
             as of all_reduce.
         """
-        worker = self._begin(stream)
-        source = operands.read(input, worker, "input", False)
-        target = operands.read(output, worker, "output", True)
-        self._compare(source, "input", target, target.size * self.size, f"{self.size} outputs have")
-        self._reduce("reduce_scatter", worker, source, target, target.size, op, 0)
+        self._call("reduce_scatter", input, output, stream, op)
 
     def send(self, input: Any, peer: int, stream: Stream | int | None = None) -> None:
         """Sends an array to one rank, which receives it (ncclSend).  Transfers that wait for each other, as
@@ -261,11 +206,7 @@ class Communicator:
         Raises:
             as of all_reduce.
         """
-        worker = self._begin(stream)
-        number = self._peer(peer, "peer")
-        source = operands.read(input, worker, "input", False)
-        datatype, count, itemsize = codes.moved_as(source.dtype, source.size)
-        self._put("send", worker, (source,), (), source, None, count, itemsize, datatype, 0, number)
+        self._call("send", input, None, stream, root=peer)
 
     def recv(self, output: Any, peer: int, stream: Stream | int | None = None) -> None:
         """Receives what one rank sends (ncclRecv), of the same size.
@@ -276,52 +217,54 @@ class Communicator:
         Raises:
             as of all_reduce.
         """
+        self._call("recv", None, output, stream, root=peer)
+
+    def _call(self, call: str, input: Any, output: Any, stream: Any, op: Any = None, root: Any = 0) -> None:
+        """Reads an operation's arguments, and puts it into the stream, or into the group that is open."""
+        kind = OPERATIONS[call]
         worker = self._begin(stream)
-        number = self._peer(peer, "peer")
-        target = operands.read(output, worker, "output", True)
-        datatype, count, itemsize = codes.moved_as(target.dtype, target.size)
-        self._put("recv", worker, (), (target,), None, target, count, itemsize, datatype, 0, number)
+        name = "peer" if kind.root == "peer" else "root"
+        number = checked_number(root, name, 0, self.size - 1) if kind.root else 0
+        at_root = number == self.rank
+        gives = kind.root == "source" and at_root  # in place it only reads
+        gets = bool(kind.target) and (kind.root != "target" or at_root)
+        is_in_place = output is None and kind.source == kind.target
+        source: Any = None
+        target: Any = None
+        if kind.source:
+            source = operands.read(input, worker, "input", is_in_place and gets and not gives)
+        if gets:
+            target = source if is_in_place else operands.read(output, worker, "output", True)
+        if source is not None and target is not None:
+            self._compare(source, target, kind)
+        reads = (source,) if source is not None and (gives or kind.root != "source") else ()
+        writes = (target,) if target is not None else ()
+        if source is target:
+            reads, writes = (reads, ()) if gives else ((), writes)
+        # The array of which every rank has as many elements, as NCCL counts them.
+        counted = target if source is None or kind.source == PARTS else source
+        numbers = numbers_of(kind, counted.dtype, op, counted.size)
+        if numbers[0]:  # without elements NCCL does nothing
+            operation = Operation(self, call, worker, reads, writes, source, target, (*numbers, number))
+            put(operation, perform)
 
     def _begin(self, stream: Any) -> Stream:
         self._check_open()
         return operands.stream_on(stream, self.device_index)
 
-    def _peer(self, value: Any, name: str) -> int:
-        return checked_number(value, name, 0, self.size - 1)
-
-    def _compare(self, array: Array, name: str, other: Array, wanted: int, words: str) -> None:
+    def _compare(self, source: Array, target: Array, kind: Kind) -> None:
+        array, name, other, others = target, "output", source, "input"
+        if kind.source == PARTS:
+            array, name, other, others = source, "input", target, "output"
+        wanted, words = other.size, f"{others} has"
+        if PARTS in (kind.source, kind.target):
+            wanted, words = wanted * self.size, f"{self.size} {others}s have"
         if array.dtype != other.dtype:
             raise TypeError(
                 f"input and output have one element type; one is {other.dtype}, {name} is {array.dtype}"
             )
         if array.size != wanted:
             raise ValueError(f"{name} has {array.size} elements, {words} {wanted}; pass an array of {wanted}")
-
-    def _reduce(
-        self, call: str, worker: Stream, source: Array, target: Array | None, size: int, op: Any, root: int
-    ) -> None:
-        datatype, number, count, itemsize = codes.reduced_as(source.dtype, op, size)
-        writes = () if target is None else (target,)
-        reads = () if target is source and call != "reduce_scatter" else (source,)
-        self._put(call, worker, reads, writes, source, target, count, itemsize, datatype, number, root)
-
-    def _put(
-        self,
-        call: str,
-        worker: Stream,
-        reads: tuple[Array, ...],
-        writes: tuple[Array, ...],
-        source: Array | None,
-        target: Array | None,
-        *numbers: int,
-    ) -> None:
-        if numbers[0] == 0:  # no elements: NCCL does nothing then
-            return
-        operation = Operation(self, call, worker, reads, writes, source, target, numbers)
-        if groups.depth:
-            groups.pending.append(operation)
-            return
-        perform([operation])
 
     # --- errors ---
 
@@ -377,16 +320,16 @@ class Communicator:
                 found: tuple[int, str] | None = self._backend.async_error(handle)
             return found
 
-    def _turn(self, ordered: bool = False) -> Turn:
+    def _turn(self) -> Turn:
         self._check_process()
-        return Turn([self._hold], ordered)
+        return Turn([self._hold], [])
 
     def _check_process(self) -> None:
         if self._pid != os.getpid():
             raise ForkedError(
-                f"the communicator ({self._words}) is of the process that this one was forked from, where "
-                "it still "
-                "works; start processes by multiprocessing's 'spawn' or 'forkserver', and make one in each"
+                f"the communicator ({self._words}) is of the process that this one was forked from, where it "
+                "still works; start processes by multiprocessing's 'spawn' or 'forkserver', and make one in "
+                "each"
             )
 
     def _check_open(self) -> None:
@@ -504,11 +447,10 @@ class Communicator:
         module, hold, place = self._backend, self._hold, self.device
         handle = None
 
-        def free_now() -> None:
+        def free() -> None:
             with place:
                 (module.abort if at_once else module.destroy)(handle)
 
-        free = Once(free_now).run
         try:
             handle = hold.take(why)
             if handle is None:  # another thread ends it
@@ -522,12 +464,11 @@ class Communicator:
                 self._refuse_graphs(call)
             self._last_stream = None
             process_end.live.discard(self)
-            if not hold.free_late(free):  # it does for a signal's handler, inside of what it interrupts
-                with errors_of(f"{call}({self._words})"):
-                    free()
+            with errors_of(f"{call}({self._words})"):
+                hold.free(free)  # later for a signal's handler, which is inside of what it interrupts
         except BaseException:
-            if handle is not None and not hold.free_late(free):
-                free()
+            if handle is not None:
+                hold.free(free)
             raise
 
     def _await_calls(self, call: str) -> None:
@@ -572,7 +513,7 @@ class Communicator:
         )
 
     def __repr__(self) -> str:
-        if not hasattr(self, "rank"):
+        if not hasattr(self, "_hold"):
             return "<accelrt.nccl.Communicator, not made>"
         state = "" if self._hold.has_handle else f", {self._hold.why}"
         place = f"rank {self.rank} of {self.size} on device {self.device_index}"
@@ -596,17 +537,12 @@ def init_all(
     if len(set(ordinals)) < len(ordinals) or not ordinals:
         raise ValueError(f"devices are {ordinals}; pass each device once, and at least one")
     seconds = seconds_of(timeout, "ACCELRT_NCCL_TIMEOUT")
-    module = backend()
-    with device(ordinals[0]), errors_of(f"init_all(devices={ordinals})"):
+    call = f"init_all(devices={ordinals})"
+    with device(ordinals[0]), errors_of(call):
         process_end.check_running()
-        handles = module.init_all(ordinals, seconds)
-    made = []
-    for rank, (ordinal, handle) in enumerate(zip(ordinals, handles, strict=True)):
-        comm = Communicator.__new__(Communicator)
-        comm._clear()
-        comm.timeout = seconds
-        comm._place(rank, len(ordinals), ordinal)
-        comm._adopt(handle)
-        made.append(comm)
-    await_ready(made)
-    return made
+        name = backend().unique_id()
+    comms = [Communicator.__new__(Communicator) for _ in ordinals]
+    for rank, (comm, ordinal) in enumerate(zip(comms, ordinals, strict=True)):
+        comm._place(rank, len(ordinals), ordinal, seconds)
+    perform([Joining(comm, name, call) for comm in comms], call)
+    return comms

@@ -4,30 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from accelrt.arrays.copy import MemoryUse
 from accelrt.nccl import operands, process_end
 from accelrt.nccl.codes import BackendError, error_of
-from accelrt.nccl.hold import Turn, calls_of
 from accelrt.nccl.limits import POLL_SECONDS
+from accelrt.nccl.operands import calls_of, turn_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import ModuleType
     from typing import Any
 
     from accelrt.arrays.array import Array
     from accelrt.streams.stream import Stream
 
-__all__ = [
-    "InGraph",
-    "Joining",
-    "Operation",
-    "await_ready",
-    "errors_of",
-    "perform",
-]
+__all__ = ["InGraph", "Joining", "Operation", "await_ready", "errors_of", "perform"]
 
 
 class InGraph:
@@ -37,62 +30,37 @@ class InGraph:
         self.comm = comm
 
 
+@dataclass(slots=True, eq=False)
 class Operation:
     """An operation that was called, and is put into its stream at once or at the end of its group."""
 
-    __slots__ = (
-        "addresses",
-        "call",
-        "captured",
-        "comm",
-        "numbers",
-        "reads",
-        "source",
-        "stream",
-        "target",
-        "writes",
-    )
-
-    def __init__(
-        self,
-        comm: Any,
-        call: str,
-        stream: Stream,
-        reads: tuple[Array, ...],
-        writes: tuple[Array, ...],
-        source: Array | None,
-        target: Array | None,
-        numbers: tuple[int, ...],
-    ) -> None:
-        self.comm = comm
-        self.call = call
-        self.stream = stream
-        self.reads = reads
-        self.writes = writes
-        self.source = source
-        self.target = target
-        self.numbers = numbers
-        self.captured = False
-        self.addresses = (0, 0)
+    comm: Any
+    call: str
+    stream: Stream
+    reads: tuple[Array, ...]
+    writes: tuple[Array, ...]
+    source: Array | None
+    target: Array | None
+    numbers: tuple[int, ...]  # of the backends' issue(): elements, bytes of one, data type, reduction, rank
+    captured: bool = False
+    addresses: tuple[int, int] = (0, 0)
 
     def begin(self) -> None:
         """Before any operation of the group is put into a stream; what raises here leaves all of them out."""
-        comm = self.comm
-        token = InGraph(comm)
+        token = InGraph(self.comm)
         self.captured, source, target = operands.begin(
             self.stream, self.call, self.reads, self.writes, self.source, self.target, token
         )
-        self.addresses = (source, target)
+        self.addresses = source, target
         if self.captured:
-            comm._in_graphs.add(token)
-            comm._captures = True
+            self.comm._in_graphs.add(token)
+            self.comm._captures = True
 
-    def issue(self, module: ModuleType, handle: object) -> None:
-        comm = self.comm
-        with comm.device:
+    def issue(self, module: Any, handle: object) -> None:
+        with self.comm.device:
             module.issue(handle, self.stream, self.call, *self.addresses, *self.numbers, self.captured)
         if not self.captured:
-            comm._last_stream = self.stream
+            self.comm._last_stream = self.stream
 
     @property
     def words(self) -> str:
@@ -103,16 +71,14 @@ class Operation:
         )
 
 
+@dataclass(slots=True, eq=False)
 class Joining:
-    """A communicator that is made in a group, and is there at its end."""
+    """A communicator that is made, and is there once its group has ended."""
 
-    __slots__ = ("comm", "handle", "name")
-    words = "init_rank in a group"
-
-    def __init__(self, comm: Any, name: bytes) -> None:
-        self.comm = comm
-        self.name = name
-        self.handle: object = None
+    comm: Any
+    name: bytes
+    words: str
+    handle: object = None
 
     def issue(self, module: Any, handle: None) -> None:
         comm = self.comm
@@ -120,8 +86,13 @@ class Joining:
             self.handle = module.init_rank(comm.size, self.name, comm.rank, comm.device_index, comm.timeout)
 
 
-def perform(pending: list[Any]) -> None:
-    """Puts operations into their streams: all at once, those of a group."""
+def perform(pending: list[Any], call: str = "") -> None:
+    """Puts operations into their streams, and makes communicators: all at once, those of a group.
+
+    Arguments:
+        pending: list of Operation and Joining.
+        call: str, that errors name; the operations themselves where it is empty.
+    """
     process_end.check_running()
     operations = [each for each in pending if isinstance(each, Operation)]
     joining = [each for each in pending if isinstance(each, Joining)]
@@ -130,8 +101,8 @@ def perform(pending: list[Any]) -> None:
         comm._check_process()
     module = pending[0].comm._backend
     try:
-        with Turn([comm._hold for comm in comms], True) as handles:
-            perform_in_turn(pending, operations, module, dict(zip(comms, handles, strict=True)))
+        with turn_of([comm._hold for comm in comms]) as handles:
+            perform_in_turn(pending, operations, module, dict(zip(comms, handles, strict=True)), call)
         for each in joining:
             each.comm._adopt(each.handle)
             each.handle = None
@@ -145,7 +116,7 @@ def perform(pending: list[Any]) -> None:
 
 
 def perform_in_turn(
-    pending: list[Any], operations: list[Operation], module: Any, handles: dict[Any, Any]
+    pending: list[Any], operations: list[Operation], module: Any, handles: dict[Any, Any], call: str
 ) -> None:
     for each in operations:
         operands.announce(each.stream, each.call, each.reads, each.writes)
@@ -154,24 +125,25 @@ def perform_in_turn(
         for each in operations:
             each.begin()
         with calls_of([comm._hold for comm in handles]):
-            if len(pending) == len(operations) == 1:
-                with errors_of_operation(pending[0]):
-                    pending[0].issue(module, handles[pending[0].comm])
+            if len(pending) == 1:
+                with errors_of(call or pending[0]):
+                    pending[0].issue(module, handles.get(pending[0].comm))
             else:
-                perform_group(pending, module, handles)
+                perform_group(pending, module, handles, call)
         if module.MAY_TAKE_LONG:
             for comm, handle in handles.items():
                 settle(comm, handle, operations[0].words, module)
 
 
-def perform_group(pending: list[Any], module: Any, handles: dict[Any, Any]) -> None:
+def perform_group(pending: list[Any], module: Any, handles: dict[Any, Any], call: str) -> None:
+    words = call or f"group_end(operations={len(pending)}, the first being {pending[0].words})"
     with pending[0].comm.device:
         try:
             module.group_start()
             for each in pending:
-                with errors_of_operation(each):
+                with errors_of(call or each):
                     each.issue(module, handles.get(each.comm))
-            with errors_of(f"group_end(operations={len(pending)}, the first being {pending[0].words})"):
+            with errors_of(words):
                 module.group_end()
         except BaseException:
             module.group_abandon()  # also one that was ended, or not begun: an interruption does not say
@@ -217,17 +189,13 @@ def await_ready(comms: list[Any]) -> None:
 
 
 @contextlib.contextmanager
-def errors_of(call: str) -> Iterator[None]:
-    """A backend's error as one of accelrt's."""
+def errors_of(call: Any) -> Iterator[None]:
+    """A backend's error as one of accelrt's.
+
+    Arguments:
+        call: str, or an Operation or a Joining, whose words are it.
+    """
     try:
         yield
     except BackendError as error:
-        raise error_of(error.code, error.text, call) from None
-
-
-@contextlib.contextmanager
-def errors_of_operation(operation: Any) -> Iterator[None]:
-    try:
-        yield
-    except BackendError as error:
-        raise error_of(error.code, error.text, operation.words) from None
+        raise error_of(error.code, error.text, getattr(call, "words", call)) from None

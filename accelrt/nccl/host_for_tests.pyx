@@ -3,8 +3,14 @@
 It makes programs that use accelrt.nccl run, and be tested, where there is no GPU: each rank's collectives are host
 functions in its stream's order, so that they can be captured.  Nothing in it is meant to be fast.  It finds what NCCL
 leaves to chance: ranks that disagree on what is next, and ranks that have gone.
+
+A rank shows a chunk of its elements in a slot, and may show the next one once all who need it have taken it.  All ranks
+take all chunks that they need and compute the result themselves, in the order of the ranks, so that all get the same bits.
 """
+import contextlib
 import fcntl
+import functools
+import glob
 import mmap
 import os
 import socket
@@ -13,18 +19,16 @@ import tempfile
 import threading
 import time
 
-from libc.stdint cimport uint64_t, uintptr_t
-from libc.stdlib cimport calloc, free
+import numpy
+
+from libc.stdint cimport uintptr_t
 from libc.string cimport memcpy
 
-from accelrt.errors import CudaError
-from accelrt.core.locks cimport add_count, load_count, store_count
+from accelrt.core.dtypes import DTYPES
+from accelrt.core.locks cimport load_count, store_count
 from accelrt.core.process import call_at_fork
-from accelrt.nccl.reduction cimport reduce_elements, size_of
-from accelrt.nccl.codes import BackendError
-from accelrt.nccl.transport cimport (
-    ABORTED, ABSENT, CAPACITY, CLOSED, COLLECTIVE, JOINED, MOST_RANKS, PAIR, Channel, Head, Part, Shared, Task, Trouble,
-)
+from accelrt.errors import CudaError
+from accelrt.nccl.codes import AVG, MAX, MIN, OPERATIONS, PARTS, PROD, SUM, BackendError
 from accelrt.runtime.lifetimes cimport enqueue_callback
 from accelrt.status cimport refuse_copy
 from accelrt.streams.stream cimport Stream
@@ -42,17 +46,6 @@ cdef extern from *:
     """
     bint swap_count "accelrt_swap_count"(long* count, long before, long after) noexcept nogil
 
-ctypedef const char* Address
-
-cdef enum Kind:
-    ALL_REDUCE = 1
-    REDUCE = 2
-    BROADCAST = 3
-    ALL_GATHER = 4
-    REDUCE_SCATTER = 5
-    SEND = 6
-    RECV = 7
-
 cdef enum Result:  # ncclResult_t
     SYSTEM_ERROR = 2
     INVALID_ARGUMENT = 4
@@ -60,262 +53,77 @@ cdef enum Result:  # ncclResult_t
     REMOTE_ERROR = 6
     TIMED_OUT = 8
 
-cdef enum:
-    PAUSE_US = 50
-    SLICE = 1000  # pauses between two looks at whether the others' processes live
+cdef enum State:   # of a rank
+    ABSENT = 0
+    JOINED = 1
+    CLOSED = 2
+    ABORTED = 3
 
+cdef enum:
+    MOST_RANKS = 16
+    CHUNK = 1 << 15      # bytes
+    LABEL = 128          # bytes
+    PAUSE_US = 50        # the shortest pause of who waits for others
+    LONG_PAUSE_US = 1000
+
+cdef struct Slot:              # where one rank shows chunks, one after the other, to one other rank or to all
+    long[MOST_RANKS] unread    # 1 for each rank that has still to take the chunk
+    char[LABEL] label          # of the operation: ranks that disagree find out
+    char[CHUNK] chunk
+
+cdef struct Shared:            # the head of the memory; size slots for each rank follow, and its slot for all
+    long size                  # ranks; 0 before the first joined
+    long[MOST_RANKS] state
+    long[MOST_RANKS] pid
+    long[MOST_RANKS] started   # when the process did, in ticks: its number is given anew once it has ended
+
+LOOK_SECONDS = 0.05    # between two looks at whether the others' processes live
 GONE = ("", "Z", "X")  # states of a process: a zombie waits for its parent to ask how it ended
-NAMES = ("", "all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "send or recv", "send or recv")
 MAY_TAKE_LONG = False  # calls are over when they return
 MARK = b"accelrt host for tests\0"
-ID_BYTES = 128  # NCCL_UNIQUE_ID_BYTES
-VERSION = 0     # NCCL's are greater
+ID_BYTES = 128         # NCCL_UNIQUE_ID_BYTES
+
+BY_NUMBER = {dtype.nccl: dtype for dtype in DTYPES if dtype.nccl is not None}
+REDUCTIONS = {
+    SUM: numpy.add,
+    PROD: numpy.multiply,
+    MAX: lambda one, other: numpy.where(other > one, other, one),
+    MIN: lambda one, other: numpy.where(other < one, other, one),
+    AVG: numpy.add,
+}
 
 
-# --- one message after the other through channels ------------------------------------------------------------------
+def reduce_chunks(list chunks not None, int datatype, int op):
+    """The bytes that several ranks' elements are reduced to.
 
-cdef size_t put(Channel* channel, const char* source, size_t most) noexcept nogil:
-    # Answers how many bytes went in.
-    cdef size_t written = <size_t>channel.written
-    cdef size_t room = CAPACITY - (written - <size_t>load_count(&channel.read))
-    cdef size_t size = min(most, room), at = written % CAPACITY, first = min(size, CAPACITY - at)
-    memcpy(channel.ring + at, source, first)
-    memcpy(channel.ring, source + first, size - first)
-    store_count(&channel.written, <long>(written + size))
-    return size
-
-
-cdef size_t held(Channel* channel) noexcept nogil:
-    return <size_t>load_count(&channel.written) - <size_t>channel.read
-
-
-cdef size_t take(Channel* channel, char* target, size_t most) noexcept nogil:
-    cdef size_t read = <size_t>channel.read
-    cdef size_t size = min(most, held(channel)), at = read % CAPACITY, first = min(size, CAPACITY - at)
-    memcpy(target, channel.ring + at, first)
-    memcpy(target + first, channel.ring, size - first)
-    store_count(&channel.read, <long>(read + size))
-    return size
+    Floats of less than 32 bits are computed in single precision and rounded once; a mean of integers is rounded towards 0.
+    """
+    dtype = BY_NUMBER[datatype]
+    stored = numpy.dtype(dtype.name)
+    computed = numpy.dtype("float32") if dtype.kind == "float" and dtype.bits < 32 else stored
+    with numpy.errstate(all="ignore"):
+        total = functools.reduce(REDUCTIONS[op], [numpy.frombuffer(each, stored).astype(computed) for each in chunks])
+        if op == AVG:
+            ranks = computed.type(len(chunks))
+            total = total / ranks if dtype.kind == "float" else (total - numpy.fmod(total, ranks)) // ranks
+        return total.astype(stored).tobytes()
 
 
-cdef Channel* channel_of(Shared* shared, int lane, int writer, int reader) noexcept nogil:
-    cdef long size = shared.size
-    return <Channel*>(shared + 1) + (lane * size + writer) * size + reader
-
-
-cdef bint begin_part(Task* task, Part* part, Channel* channel, Trouble* trouble) noexcept nogil:
-    # The head of the message.  Answers whether it has passed.
-    cdef Head head
-    if part.sends:
-        if CAPACITY - (<size_t>channel.written - <size_t>load_count(&channel.read)) < sizeof(Head):
-            return False
-        head.nbytes, head.meaning = part.nbytes, task.meaning
-        put(channel, <char*>&head, sizeof(Head))
-    else:
-        if held(channel) < sizeof(Head):
-            return False
-        take(channel, <char*>&head, sizeof(Head))
-        if head.nbytes != part.nbytes or head.meaning != task.meaning:
-            trouble.code, trouble.peer, trouble.theirs = INVALID_ARGUMENT, part.peer, head
-            trouble.ours.nbytes, trouble.ours.meaning = part.nbytes, task.meaning
-            return False
-    part.begun = True
-    return True
-
-
-cdef bint reduce_some(Shared* shared, int rank, Task* task) noexcept nogil:
-    # As many elements as all ranks have sent, and of a result in the summand's place, as this one has sent.
-    cdef Address[MOST_RANKS] summands
-    cdef char[MOST_RANKS][256] taken
-    cdef size_t item = size_of(task.datatype), span = min(task.nbytes - task.done, <size_t>256)
-    cdef int index
-    cdef Part* part
-    for index in range(task.count):
-        part = &task.parts[index]
-        if part.sends:
-            if task.in_place:
-                span = min(span, part.done - task.done if part.done > task.done else <size_t>0)
-        elif not part.begun:
-            return False
-        else:
-            span = min(span, held(channel_of(shared, task.lane, part.peer, rank)))
-    span -= span % item
-    if span == 0:
-        return False
-    summands[rank] = task.own + task.done
-    for index in range(task.count):
-        part = &task.parts[index]
-        if not part.sends:
-            take(channel_of(shared, task.lane, part.peer, rank), taken[part.peer], span)
-            summands[part.peer] = taken[part.peer]
-            part.done += span
-    reduce_elements(task.out + task.done, summands, <int>shared.size, span // item, task.datatype, task.op)
-    task.done += span
-    return True
-
-
-cdef bint is_over(const Task* task) noexcept nogil:
-    cdef int index
-    for index in range(task.count):
-        if not task.parts[index].begun or task.parts[index].done < task.parts[index].nbytes:
-            return False
-    return True
-
-
-cdef bint advance(Shared* shared, int rank, Task* tasks, int count, bint* out_over, Trouble* trouble) noexcept nogil:
-    # One round over the operations of a group.  A message waits for those before it on its channel.
-    cdef bint[2][2][MOST_RANKS] busy
-    cdef bint moved = False
-    cdef int number, index
-    cdef size_t size
-    cdef Task* task
-    cdef Part* part
-    cdef Channel* channel
-    for index in range(2 * 2 * MOST_RANKS):
-        (&busy[0][0][0])[index] = False
-    out_over[0] = True
-    for number in range(count):
-        task = &tasks[number]
-        if is_over(task):
-            continue
-        for index in range(task.count):
-            part = &task.parts[index]
-            if (part.begun and part.done == part.nbytes) or busy[task.lane][part.sends][part.peer]:
-                continue
-            if part.sends:
-                channel = channel_of(shared, task.lane, rank, part.peer)
-            else:
-                channel = channel_of(shared, task.lane, part.peer, rank)
-            if not part.begun:
-                moved |= begin_part(task, part, channel, trouble)
-                if trouble.code:
-                    return False
-            if part.begun and part.at != NULL:
-                if part.sends:
-                    size = put(channel, part.at + part.done, part.nbytes - part.done)
-                else:
-                    size = take(channel, part.at + part.done, part.nbytes - part.done)
-                part.done += size
-                moved |= size > 0
-        if task.reduces:
-            moved |= reduce_some(shared, rank, task)
-        for index in range(task.count):
-            part = &task.parts[index]
-            if not part.begun or part.done < part.nbytes:
-                busy[task.lane][part.sends][part.peer] = True
-        out_over[0] &= is_over(task)
-    return moved
-
-
-cdef int find_gone(Shared* shared, int rank, Task* tasks, int count, long* out_awaited) noexcept nogil:
-    # A rank that has left and is still to send or to take something, or -1.  out_awaited: a bit for each rank that is.
-    cdef int number, index
-    cdef Part* part
-    cdef long state, awaited = 0
-    out_awaited[0] = 0
-    for number in range(count):
-        for index in range(tasks[number].count):
-            part = &tasks[number].parts[index]
-            if part.begun and part.done == part.nbytes:
-                continue
-            awaited |= <long>1 << part.peer
-            state = load_count(&shared.state[part.peer])
-            if state == ABORTED or (state == CLOSED and (
-                    part.sends or held(channel_of(shared, tasks[number].lane, part.peer, rank)) == 0)):
-                return part.peer
-    out_awaited[0] = awaited
-    return -1
-
-
-cdef bint work(
-    Shared* shared, int rank, Task* tasks, int count, long* steps, bint* out_over, long* out_awaited, Trouble* trouble
-) noexcept nogil:
-    # Until all is done, something is wrong, or it is time to look after the other processes.  Answers whether anything
-    # came or went.
-    cdef int pauses = 0, gone
-    cdef long awaited = 0
-    cdef bint moved = False
-    while pauses < SLICE:
-        if load_count(&shared.state[rank]) != JOINED:
-            trouble.code = INVALID_USAGE
-            return moved
-        if load_count(steps) == 0:
-            moved = True  # what is held up waits for nobody
-            usleep(PAUSE_US)
-            pauses += 1
-            continue
-        if advance(shared, rank, tasks, count, out_over, trouble):
-            moved = True
-            if load_count(steps) > 0:
-                add_count(steps, -1)
-            continue
-        if out_over[0] or trouble.code:
-            return moved
-        gone = find_gone(shared, rank, tasks, count, &awaited)
-        store_count(out_awaited, awaited)
-        if gone >= 0 and not advance(shared, rank, tasks, count, out_over, trouble):
-            trouble.code, trouble.peer = REMOTE_ERROR, gone
-            return moved
-        usleep(PAUSE_US)
-        pauses += 1
-    return moved
-
-
-# --- operations ----------------------------------------------------------------------------------------------------
-
-cdef int add_part(Task* task, int peer, bint sends, char* at, size_t nbytes) noexcept:
-    cdef Part* part = &task.parts[task.count]
-    part.peer, part.sends, part.at, part.nbytes = peer, sends, at, nbytes
-    task.count += 1
-    return 0
-
-
-cdef int plan(Task* task, int rank, int size, tuple operation) except -1:
-    # operation: (kind, address read, address written, elements, bytes of one, datatype, op, root or peer)
-    cdef int kind = operation[0], root = operation[7], peer
-    cdef char* source = <char*><uintptr_t>operation[1]
-    cdef char* target = <char*><uintptr_t>operation[2]
-    cdef size_t nbytes = <size_t>operation[3] * <size_t>operation[4]
-    cdef bint from_me = kind == BROADCAST and rank == root
-    task.datatype, task.op, task.nbytes = operation[5], operation[6], nbytes
-    task.lane = PAIR if kind >= SEND else COLLECTIVE
-    task.meaning = <uint64_t>SEND if kind >= SEND else (
-        <uint64_t>kind | <uint64_t>(task.datatype + 1) << 8 | <uint64_t>(task.op + 1) << 16 | <uint64_t>(root + 1) << 24)
-    if kind == SEND or kind == RECV:
-        add_part(task, root, kind == SEND, source if kind == SEND else target, nbytes)
-        return 0
-    task.own, task.out = source, target
-    task.in_place = kind == ALL_REDUCE and source == target
-    if kind == REDUCE_SCATTER:
-        task.own = source + rank * nbytes
-    task.reduces = kind == ALL_REDUCE or kind == REDUCE_SCATTER or (kind == REDUCE and rank == root)
-    for peer in range(size):
-        if peer == rank:
-            continue
-        if kind == ALL_REDUCE or kind == ALL_GATHER or from_me or (kind == REDUCE and peer == root):
-            add_part(task, peer, True, source, nbytes)
-        elif kind == REDUCE_SCATTER:
-            add_part(task, peer, True, source + peer * nbytes, nbytes)
-        if task.reduces:
-            add_part(task, peer, False, NULL, nbytes)
-        elif kind == ALL_GATHER:
-            add_part(task, peer, False, target + peer * nbytes, nbytes)
-        elif kind == BROADCAST and peer == root:
-            add_part(task, peer, False, target, nbytes)
-    if kind == ALL_GATHER:
-        target = target + rank * nbytes
-    if (kind == ALL_GATHER or from_me) and source != target:
-        memcpy(target, source, nbytes)
-    if task.reduces and size == 1:
-        reduce_elements(target, <const char**>&source, 1, operation[3], task.datatype, task.op)
-    return 0
+cdef tuple look_up(long pid):
+    # The letter of a process's state (proc(5)), and when it started, in ticks since the system did.
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            fields = file.read().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return "", 0
+    return fields[0], int(fields[19])
 
 
 cdef class Rank:
     """One rank of a communicator: its place in the shared memory, and what went wrong."""
 
     cdef readonly int rank
-    cdef readonly int size
+    cdef readonly int size        # 0 before it has joined
     cdef readonly int device
     cdef readonly object trouble  # (code, text) or None
     cdef object path              # of the memory's file, while it has a name
@@ -328,11 +136,15 @@ cdef class Rank:
     cdef Stream last              # that an operation was put into
     cdef object __weakref__
 
+    def __cinit__(self):
+        self.file = self.steps = -1
+        self.pid = getpid()
+
     def __dealloc__(self):
         # One that was dropped before anybody could end it: its file is cleared away by whoever makes the next one.
         if self.pid != getpid():
             return
-        if self.memory is not None:
+        if self.size:
             swap_count(&(<Shared*>&self.memory[0]).state[self.rank], JOINED, ABORTED)
         if self.file >= 0:
             close(self.file)
@@ -341,12 +153,33 @@ cdef class Rank:
         refuse_copy(self, "it is a rank of this process's")
 
     cdef Shared* shared(self) except NULL:
-        if self.memory is None or self.pid != os.getpid():
+        if self.memory is None or self.pid != getpid():
             raise BackendError(INVALID_USAGE, "the rank is closed, or another process's")
         return <Shared*>&self.memory[0]
 
+    cdef Slot* slot(self, int writer, int reader) except NULL:
+        # Where one rank shows to another one, or to all, whose number is size.
+        return <Slot*>(self.shared() + 1) + writer * (self.size + 1) + reader
+
+    cdef long state(self, int peer) except -1:
+        return load_count(&self.shared().state[peer])
+
+    cdef int join(self, int size, int number) except -1:
+        cdef Shared* shared = self.shared()
+        if not swap_count(&shared.size, 0, size) and shared.size != size:
+            raise BackendError(INVALID_ARGUMENT, f"another rank says that there are {shared.size} ranks")
+        if not swap_count(&shared.pid[number], 0, self.pid):
+            raise BackendError(INVALID_ARGUMENT, f"rank {number} is taken, by process {shared.pid[number]}")
+        store_count(&shared.started[number], look_up(self.pid)[1])
+        store_count(&shared.state[number], JOINED)
+        self.rank, self.size = number, size
+        return 0
+
+    cdef bint have_all_come(self) except -1:
+        return all([self.state(peer) != ABSENT for peer in range(self.size)])
+
     cdef int leave(self, long state) except -1:
-        if self.memory is not None and self.pid == os.getpid():
+        if self.size and self.pid == getpid():
             swap_count(&self.shared().state[self.rank], JOINED, state)
             self.forget_name()
         return 0
@@ -357,7 +190,7 @@ cdef class Rank:
         self.path, self.file = None, -1
         try:
             if path is not None:
-                if load_count(&self.shared().joined) < self.size:
+                if not self.have_all_come():
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 os.unlink(path)
         except (BlockingIOError, FileNotFoundError):
@@ -368,141 +201,168 @@ cdef class Rank:
         return 0
 
     cdef int fail(self, int code, str text) except -1:
+        # The others are not left waiting.
         if self.trouble is None:
             self.trouble = (code, text)
-        return 0
+        return self.leave(ABORTED)
 
     cdef int run(self, list operations) except -1:
         # On a thread of the host driver.
-        cdef Shared* shared = self.shared()
-        cdef int count = len(operations), number, parts = 2 * self.size
-        cdef Trouble trouble
-        cdef bint over = False, moved
-        cdef double waited = 0, began
-        cdef Task* tasks
-        cdef Part* room
         if self.trouble is not None:
             return 0
-        tasks = <Task*>calloc(count, sizeof(Task))
-        room = <Part*>calloc(count * parts, sizeof(Part))
         try:
-            if tasks == NULL or room == NULL:
-                raise MemoryError("no host memory for a collective")
-            for number in range(count):
-                tasks[number].parts = room + number * parts
-                plan(&tasks[number], self.rank, self.size, operations[number])
-            trouble.code = 0
-            while not over and not trouble.code:
-                began = time.monotonic()
-                with nogil:
-                    moved = work(shared, self.rank, tasks, count, &self.steps, &over, &self.awaited, &trouble)
-                if not over and not trouble.code and load_count(&self.steps) != 0:
-                    self.look_after_others(&trouble)
-                # A second at most, for this process may have been stopped itself.
-                waited = 0 if moved else waited + min(time.monotonic() - began, 1.0)
-                if not over and not trouble.code and waited > self.timeout:
-                    trouble.code = TIMED_OUT
-            if trouble.code:
-                self.fail(trouble.code, self.describe(&trouble))
-                swap_count(&shared.state[self.rank], JOINED, ABORTED)  # the others are not left waiting
+            self.perform([(each[0], self.pass_chunks(*each[1:])) for each in operations])
+        except BackendError as error:
+            self.fail(error.code, error.text)
         except BaseException:
             self.fail(SYSTEM_ERROR, "the operation could not be performed: an exception was raised in it")
-            swap_count(&shared.state[self.rank], JOINED, ABORTED)
             raise
         finally:
-            store_count(&self.awaited, 0)
-            free(tasks)
-            free(room)
+            self.awaited = 0
         return 0
 
-    cdef int look_after_others(self, Trouble* trouble) except -1:
-        cdef Shared* shared = self.shared()
+    cdef int perform(self, list passing) except -1:
+        # Until all is done, something is wrong, or others did nothing for too long.
+        cdef double idle = 0, now, looked = time.monotonic()
+        cdef unsigned int pause = PAUSE_US
+        while passing:
+            if self.state(self.rank) != JOINED:
+                raise BackendError(INVALID_USAGE, "the communicator was aborted")
+            if self.steps and self.advance(passing):
+                self.steps -= self.steps > 0
+                idle, pause = 0, PAUSE_US
+                continue
+            now = time.monotonic()
+            with nogil:
+                usleep(pause)
+            pause = min(2 * pause, <unsigned int>LONG_PAUSE_US)
+            if self.steps == 0:  # what is held up waits for nobody
+                continue
+            # A second at most, for this process may have been stopped itself.
+            idle += min(time.monotonic() - now, 1.0)
+            looks = now > looked + LOOK_SECONDS
+            if looks:
+                looked = now
+            error = self.find_gone(self.awaited, looks)
+            if error is None and idle > self.timeout:
+                error = BackendError(TIMED_OUT, f"nothing came within {self.timeout:g} s from {awaited(self)}")
+            if error is not None:
+                if not self.advance(passing):  # what is needed may have come before the rank left
+                    raise error
+                idle = 0
+        return 0
+
+    cdef bint advance(self, list passing) except -1:
+        # One round over the operations of a group; each waits for those before it in its lane.  Answers whether any got on.
+        cdef long awaited = 0
+        cdef bint has_moved = False
+        cdef set busy = set()
+        for each in list(passing):
+            lane, chunks = each
+            if lane in busy:
+                continue
+            waits_for = next(chunks, None)
+            has_moved |= not waits_for
+            if waits_for is None:
+                passing.remove(each)
+            else:
+                busy.add(lane)
+                awaited |= waits_for
+        self.awaited = awaited
+        return has_moved
+
+    def pass_chunks(self, str call not None, uintptr_t source, uintptr_t target, size_t count, size_t itemsize, int datatype,
+                    int op, int root):
+        """Performs an operation, chunk by chunk: an iterator of the ranks that it waits for, a bit for each; 0 after a step.
+
+        Arguments:
+            as of issue().
+        """
+        cdef size_t nbytes = count * itemsize, done = 0, total, size
+        cdef int part, writer, reader, own = self.rank
+        cdef char* into
+        cdef Slot* slot
+        kind, everyone = OPERATIONS[call], range(self.size)
+        is_transfer, is_spread = kind.root == "peer", kind.source == PARTS
+        shows = kind.source and (kind.root != "source" or root == own)
+        takes = kind.target and (kind.root != "target" or root == own)
+        writers = [root] if kind.root in ("source", "peer") else everyone
+        label = f"send or recv of {nbytes} bytes a rank".encode() if is_transfer else (
+            f"{call} of {nbytes} bytes a rank (datatype {datatype}, op {op}, root {root})".encode())
+        total = nbytes * self.size if is_spread else nbytes
+        while done < total:
+            part, size = done // nbytes, min(nbytes - done % nbytes, <size_t>CHUNK)
+            if shows:
+                slot = self.slot(own, root if is_transfer else self.size)
+                while waits_for := unread(slot, self.size):
+                    yield waits_for
+                memcpy(slot.chunk, <char*>source + done, size)
+                memcpy(slot.label, <char*>label, len(label) + 1)
+                for reader in [part] if is_spread else [root] if kind.root in ("target", "peer") else everyone:
+                    store_count(&slot.unread[reader], 1)
+                yield 0
+            if takes and (not is_spread or part == own):
+                reader = own if is_transfer else self.size
+                while waits_for := self.find_unshown(writers, reader):
+                    yield waits_for
+                self.check_labels(writers, reader, label)
+                into = <char*>target + done % nbytes
+                if kind.reduces:
+                    result = reduce_chunks([self.slot(writer, reader).chunk[:size] for writer in writers], datatype, op)
+                    memcpy(into, <char*>result, size)
+                for writer in writers:
+                    slot = self.slot(writer, reader)
+                    if kind.target == PARTS:
+                        into = <char*>target + writer * nbytes + done % nbytes
+                    if not kind.reduces and (writer != own or into != <char*>source + done):  # which may be read-only
+                        memcpy(into, slot.chunk, size)
+                    store_count(&slot.unread[own], 0)
+                yield 0
+            done += size
+
+    cdef long find_unshown(self, object writers, int reader) except -1:
+        cdef long waits_for = 0
+        cdef int writer
+        for writer in writers:
+            waits_for |= (not load_count(&self.slot(writer, reader).unread[self.rank])) << writer
+        return waits_for
+
+    cdef int check_labels(self, object writers, int reader, bytes label) except -1:
+        cdef int writer
+        for writer in writers:
+            shown = <bytes>self.slot(writer, reader).label
+            if shown != label:
+                raise BackendError(INVALID_ARGUMENT, f"the ranks disagree: rank {writer} is at {shown.decode()}, "
+                                                     f"this one at {label.decode()}")
+        return 0
+
+    cdef object find_gone(self, long awaited, bint looks):
+        # The error where a rank that is waited for has left, or where it looks, where any rank's process has ended.
         cdef int peer
         for peer in range(self.size):
-            if load_count(&shared.state[peer]) == JOINED and self.state_of(peer) in GONE:
-                trouble.code, trouble.peer = REMOTE_ERROR, peer
-        return 0
+            state = self.state(peer)
+            if (state in (CLOSED, ABORTED) and awaited >> peer & 1) or (
+                    looks and state == JOINED and self.process_state(peer) in GONE):
+                return BackendError(REMOTE_ERROR, f"rank {peer} has left, or its process has ended "
+                                                  f"(process {load_count(&self.shared().pid[peer])})")
+        return None
 
-    cdef str state_of(self, int peer):
-        # The letter of its process's state (proc(5)), or "" where there is none any more.
+    cdef str process_state(self, int peer):
+        # "" where there is none any more: its number may have been given anew.
         cdef Shared* shared = self.shared()
         state, started = look_up(load_count(&shared.pid[peer]))
         return state if started == load_count(&shared.started[peer]) else ""
 
-    cdef str describe(self, const Trouble* trouble):
-        if trouble.code == INVALID_USAGE:
-            return "the communicator was aborted"
-        if trouble.code == REMOTE_ERROR:
-            return (f"rank {trouble.peer} has left, or its process has ended "
-                    f"(process {load_count(&self.shared().pid[trouble.peer])})")
-        if trouble.code == TIMED_OUT:
-            return f"nothing came within {self.timeout:g} s from {self.name_awaited()}"
-        return (f"the ranks disagree: rank {trouble.peer} is at {name_of(&trouble.theirs)}, this one at "
-                f"{name_of(&trouble.ours)}")
 
-    cdef str name_awaited(self):
-        cdef Shared* shared = self.shared()
-        cdef long awaited = load_count(&self.awaited)
-        cdef int peer
-        cdef list names = []
-        for peer in range(self.size):
-            joined = load_count(&shared.state[peer]) != ABSENT
-            if self.path is not None and not joined:
-                names.append(f"rank {peer}, which has not come")
-            elif awaited >> peer & 1:
-                state = self.state_of(peer)
-                word = ", which is stopped" if state in ("T", "t") else ", which has ended" if state in GONE else ""
-                names.append(f"rank {peer} (process {load_count(&shared.pid[peer])} on {socket.gethostname()}{word})")
-        return " and ".join(names)
+cdef long unread(Slot* slot, int size) noexcept:
+    cdef long waits_for = 0
+    cdef int reader
+    for reader in range(size):
+        waits_for |= load_count(&slot.unread[reader]) << reader
+    return waits_for
 
 
-cdef str name_of(const Head* head):
-    cdef uint64_t meaning = head.meaning
-    text = f"{NAMES[meaning & 255]} of {head.nbytes} bytes a rank"
-    if meaning >> 8:
-        text += f" (datatype {(meaning >> 8 & 255) - 1}, op {(meaning >> 16 & 255) - 1}, root {(meaning >> 24) - 1})"
-    return text
-
-
-cdef tuple look_up(long pid):
-    # The letter of a process's state, and when it started, in ticks since the system did: numbers are given anew.
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            fields = file.read().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return "", 0
-    return fields[0], int(fields[19])
-
-
-# --- the backend ---------------------------------------------------------------------------------------------------
-
-class OpenGroup(threading.local):
-    """A thread's group."""
-
-    def __init__(self):
-        self.depth = 0
-        self.operations = []  # (rank, stream, operation, captured)
-
-
-cdef object open_group = OpenGroup()
-
-
-def forget_group():
-    open_group.depth, open_group.operations = 0, []
-
-
-call_at_fork("nccl.host_for_tests", "collectives", child=forget_group)
-
-
-def version():
-    """NCCL's number of its version; 0, which NCCL never had, for this backend."""
-    return VERSION
-
-
-def unique_id():
-    """128 bytes that name a communicator to be."""
-    return (MARK + os.urandom(32)).ljust(ID_BYTES, b"\0")
-
+# --- the shared memory ---------------------------------------------------------------------------------------------
 
 def path_of(bytes name not None):
     """The file that the ranks of a communicator share."""
@@ -519,22 +379,14 @@ def prefix():
 
 cdef int clear_away() except -1:
     # Files of communicators whose ranks never all came, and were killed: nobody has them locked any more.
-    folder, start = os.path.split(prefix())
-    for name in os.listdir(folder):
-        if not name.startswith(start):
-            continue
-        path = os.path.join(folder, name)
-        try:
+    for path in glob.glob(glob.escape(prefix()) + "*"):
+        with contextlib.suppress(OSError):  # it is in use, or was cleared away
             file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except OSError:
-            continue
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.unlink(path)
-        except OSError:  # it is in use, or was cleared away
-            pass
-        finally:
-            os.close(file)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.unlink(path)
+            finally:
+                os.close(file)
     return 0
 
 
@@ -545,10 +397,10 @@ cdef int open_file(str path) except -1:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(file, fcntl.LOCK_SH)
-            found = os.fstat(file)
-            if found.st_uid != os.getuid() or not stat.S_ISREG(found.st_mode):
+            status = os.fstat(file)
+            if status.st_uid != os.getuid() or not stat.S_ISREG(status.st_mode):
                 raise PermissionError(f"{path} is another user's")
-            if found.st_nlink:
+            if status.st_nlink:
                 return file
         except BaseException:
             os.close(file)
@@ -556,56 +408,44 @@ cdef int open_file(str path) except -1:
         os.close(file)
 
 
-cdef Rank open_rank(bytes name, int size, int number, int device, double timeout):
-    cdef Rank made = Rank.__new__(Rank)
-    cdef Shared* shared
-    made.file = made.steps = -1
-    if size > MOST_RANKS:
-        raise BackendError(INVALID_ARGUMENT, f"the host backend for tests has at most {MOST_RANKS} ranks")
-    path = path_of(name)
-    clear_away()
-    made.file = open_file(path)
-    try:
-        nbytes = sizeof(Shared) + 2 * size * size * sizeof(Channel)
-        os.posix_fallocate(made.file, 0, nbytes)  # a page that is not there at its use would be a SIGBUS
-        made.memory = mmap.mmap(made.file, nbytes)
-        made.path, made.rank, made.size, made.device, made.pid = path, number, size, device, os.getpid()
-        made.timeout = timeout
-        shared = made.shared()
-        if not swap_count(&shared.size, 0, size) and shared.size != size:
-            raise BackendError(INVALID_ARGUMENT, f"another rank says that there are {shared.size} ranks")
-        if not swap_count(&shared.pid[number], 0, made.pid):
-            raise BackendError(INVALID_ARGUMENT, f"rank {number} is taken, by process {shared.pid[number]}")
-    except BaseException:
-        file, made.file, made.path = made.file, -1, None  # the name is of those who came before
-        os.close(file)
-        raise
-    store_count(&shared.started[number], look_up(made.pid)[1])
-    store_count(&shared.state[number], JOINED)
-    add_count(&shared.joined, 1)
-    return made
+# --- the backend ---------------------------------------------------------------------------------------------------
+
+class OpenGroup(threading.local):
+    """A thread's group: a list of (rank, stream, operation, captured), or None where none is open."""
+
+    operations = None
+
+
+cdef object open_group = OpenGroup()
+
+
+def version():
+    """NCCL's number of its version; 0, which NCCL never had, for this backend."""
+    return 0
+
+
+def unique_id():
+    """128 bytes that name a communicator to be."""
+    return (MARK + os.urandom(32)).ljust(ID_BYTES, b"\0")
 
 
 def init_rank(int size, bytes name not None, int number, int device, double timeout):
     """One rank; it is in progress until the others have come."""
+    cdef Rank rank = Rank()
+    if size > MOST_RANKS:
+        raise BackendError(INVALID_ARGUMENT, f"the host backend for tests has at most {MOST_RANKS} ranks")
+    path = path_of(name)
     try:
-        return open_rank(name, size, number, device, timeout)
+        clear_away()
+        rank.file = open_file(path)
+        nbytes = sizeof(Shared) + size * (size + 1) * sizeof(Slot)
+        os.posix_fallocate(rank.file, 0, nbytes)  # a page that is not there at its use would be a SIGBUS
+        rank.memory = mmap.mmap(rank.file, nbytes)
+        rank.join(size, number)
     except OSError as error:
         raise BackendError(SYSTEM_ERROR, f"memory to share could not be made: {error}") from error
-
-
-def init_all(list devices not None, double timeout):
-    """A rank for each device."""
-    name = unique_id()
-    made = []
-    try:
-        for number, device in enumerate(devices):
-            made.append(init_rank(len(devices), name, number, device, timeout))
-    except BaseException:
-        for each in made:
-            abort(each)
-        raise
-    return made
+    rank.device, rank.timeout, rank.path = device, timeout, path
+    return rank
 
 
 def in_progress(Rank rank not None):
@@ -614,34 +454,40 @@ def in_progress(Rank rank not None):
     Raises:
         BackendError: one has left.
     """
-    cdef Shared* shared = rank.shared()
-    cdef int peer
-    cdef long state
+    rank.shared()
     if rank.path is None:
         return False
-    if load_count(&shared.joined) >= rank.size:
+    if rank.have_all_come():
         rank.forget_name()
         return False
-    for peer in range(rank.size):
-        state = load_count(&shared.state[peer])
-        if state in (CLOSED, ABORTED) or (state == JOINED and rank.state_of(peer) in GONE):
-            raise BackendError(REMOTE_ERROR, f"rank {peer} has left, or its process has ended "
-                                             f"(process {load_count(&shared.pid[peer])})")
+    error = rank.find_gone(-1, True)
+    if error is not None:
+        raise error
     return True
 
 
 def awaited(Rank rank not None):
     """str, the ranks that it waits for; empty where there are none."""
-    return rank.name_awaited()
+    cdef int peer
+    cdef list names = []
+    for peer in range(rank.size):
+        if rank.path is not None and rank.state(peer) == ABSENT:
+            names.append(f"rank {peer}, which has not come")
+        elif rank.awaited >> peer & 1:
+            state = rank.process_state(peer)
+            word = ", which is stopped" if state in ("T", "t") else ", which has ended" if state in GONE else ""
+            pid = load_count(&rank.shared().pid[peer])
+            names.append(f"rank {peer} (process {pid} on {socket.gethostname()}{word})")
+    return " and ".join(names)
 
 
 def hold_up(Rank rank not None, long steps):
-    """For tests: has a rank do so many more steps of messages, and then nothing, as if its process were stopped.
+    """For tests: has a rank do so many more steps of operations, and then nothing, as if its process were stopped.
 
     Arguments:
         steps: int; -1 lets it go on.
     """
-    store_count(&rank.steps, steps)
+    rank.steps = steps
 
 
 def impersonate(Rank rank not None, long pid):
@@ -653,33 +499,32 @@ def impersonate(Rank rank not None, long pid):
 
 def group_start():
     """What follows is put into the streams by group_end, as one."""
-    open_group.depth += 1
+    open_group.operations = []
 
 
 def group_end():
     """Ends it, and puts into each stream what was for it, as one host function."""
     cdef Rank rank
-    cdef dict found = {}
-    open_group.depth -= 1
-    if open_group.depth:
-        return
-    operations, open_group.operations = open_group.operations, []
+    cdef dict together = {}
+    operations, open_group.operations = open_group.operations, None
     for rank, stream, operation, captured in operations:
-        found.setdefault((id(rank), stream.handle), (rank, stream, captured, []))[3].append(operation)
+        together.setdefault((id(rank), stream.handle), (rank, stream, captured, []))[3].append(operation)
     try:
-        for rank, stream, captured, together in found.values():
-            enqueue(rank, stream, together, captured)
+        for rank, stream, captured, those in together.values():
+            enqueue(rank, stream, those, captured)
     except BaseException as error:
-        for rank, _, captured, _ in found.values():
+        for rank, _, captured, _ in together.values():
             if not captured:  # a half of the group may be under way, and would wait for the other
                 rank.fail(SYSTEM_ERROR, f"an operation of its group could not be put into a stream: {error}")
-                rank.leave(ABORTED)
         raise
 
 
 def group_abandon():
     """Ends it, and puts nothing into a stream."""
-    forget_group()
+    open_group.operations = None
+
+
+call_at_fork("nccl.host_for_tests", "collectives", child=group_abandon)
 
 
 cdef int enqueue(Rank rank, Stream stream, list operations, bint captured) except -1:
@@ -701,21 +546,22 @@ def issue(Rank rank not None, Stream stream not None, str call not None, uintptr
     """Puts an operation into a stream, at the end of the group where there is one.
 
     Arguments:
-        call: str, one of NAMES, or "send", "recv", where root is the peer.
+        call: str, a key of codes.OPERATIONS.
+        source, target: int, addresses; 0 where the operation or the rank has none.
         count: elements; of a rank's part, where the ranks' parts are gathered or scattered.
+        itemsize: bytes of one.
+        datatype, op: int, an ncclDataType_t and an ncclRedOp_t.
+        root: int, that rank, or the peer of a transfer.
     Raises:
         BackendError: an operation before it failed, or the rank has left.
     """
-    cdef int kind = SEND if call == "send" else RECV if call == "recv" else NAMES.index(call)
-    cdef Shared* shared = rank.shared()
     if rank.trouble is not None:
         raise BackendError(*rank.trouble)
-    if load_count(&shared.state[rank.rank]) != JOINED:
+    if rank.state(rank.rank) != JOINED:
         raise BackendError(INVALID_USAGE, "the rank has left")
-    if kind in (ALL_REDUCE, REDUCE, REDUCE_SCATTER) and size_of(datatype) == 0:
-        raise BackendError(INVALID_ARGUMENT, "the host backend for tests reduces no elements of 8-bit floating point")
-    operation = (kind, source, target, count, itemsize, datatype, op, root)
-    if open_group.depth:
+    lane = (call, root) if OPERATIONS[call].root == "peer" else ()
+    operation = (lane, call, source, target, count, itemsize, datatype, op, root)
+    if open_group.operations is not None:
         open_group.operations.append((rank, stream, operation, captured))
     else:
         enqueue(rank, stream, [operation], captured)
@@ -729,7 +575,6 @@ def async_error(Rank rank not None):
 def revoke(Rank rank not None):
     """Ends what is under way; the other ranks learn of it."""
     rank.fail(INVALID_USAGE, "the communicator was aborted")
-    rank.leave(ABORTED)
 
 
 def abort(Rank rank not None):

@@ -19,9 +19,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from accelrt.devices.device import device as current_device
 from accelrt.errors import NotSupportedError
-from accelrt.nccl.codes import BYTE, BackendError
+from accelrt.nccl.codes import BYTE, OPERATIONS, BackendError
 
 if TYPE_CHECKING:
     from typing import Any
@@ -37,7 +36,6 @@ __all__ = [
     "group_end",
     "group_start",
     "in_progress",
-    "init_all",
     "init_rank",
     "issue",
     "revoke",
@@ -150,25 +148,6 @@ def init_rank(size: int, name: bytes, number: int, device: int, timeout: float) 
     return answer(_bindings.comm_init_rank_config, size, bytearray(name), number, config.ptr)
 
 
-def init_all(devices: list[int], timeout: float) -> list[Any]:
-    """A rank for each device of this process's, as of init_rank."""
-    name = unique_id()
-    group_start()
-    made = []
-    try:
-        for number, ordinal in enumerate(devices):
-            with current_device(ordinal):
-                made.append(init_rank(len(devices), name, number, ordinal, timeout))
-    except BaseException:
-        group_abandon()
-        for each in made:
-            with contextlib.suppress(BackendError):  # the first error tells more
-                abort(each)
-        raise
-    group_end()
-    return made
-
-
 def in_progress(comm: Any) -> bool:
     """Whether a call goes on that has returned.
 
@@ -218,19 +197,10 @@ def issue(
     captured: bool,
 ) -> None:
     """Puts an operation into a stream, or into the group that is open."""
-    function = getattr(_bindings, call)
-    handle = stream.handle
-    if call in ("all_reduce", "reduce_scatter"):
-        arguments: tuple[int, ...] = (source, target, count, datatype, op)
-    elif call == "all_gather":
-        arguments = (source, target, count, datatype)
-    elif call == "broadcast":
-        arguments = (source, target, count, datatype, root)
-    elif call == "reduce":
-        arguments = (source, target, count, datatype, op, root)
-    else:
-        arguments = (source if call == "send" else target, count, datatype, root)
-    answer(function, *arguments, comm, handle, comm=comm)
+    kind = OPERATIONS[call]
+    sides = [address for address, part in ((source, kind.source), (target, kind.target)) if part]
+    numbers = [count, datatype, *([op] if kind.reduces else ()), *([root] if kind.root else ())]
+    answer(getattr(_bindings, call), *sides, *numbers, comm, stream.handle, comm=comm)
 
 
 def async_error(comm: Any) -> tuple[int, str] | None:

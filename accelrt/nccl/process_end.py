@@ -12,23 +12,18 @@ from accelrt import env
 from accelrt.core import process
 from accelrt.devices.device import device
 from accelrt.errors import NcclError
-from accelrt.nccl.hold import end_all, has_ended
 from accelrt.nccl.limits import POLL_SECONDS
+from accelrt.nccl.operands import end_all, has_ended
 
 if TYPE_CHECKING:
     from typing import Any
 
     from accelrt.streams.stream import Stream
 
-__all__ = ["abandoned", "add", "check_running", "live"]
+__all__ = ["abandoned", "check_running", "live"]
 
-live: weakref.WeakSet[Any] = weakref.WeakSet()
+live: weakref.WeakSet[Any] = weakref.WeakSet()  # communicators that the exit ends
 abandoned: list[tuple[Any, object, int, Stream | None]] = []  # of communicators dropped without close()
-
-
-def add(comm: Any) -> None:
-    """Notes a communicator, so that the exit ends it."""
-    live.add(comm)
 
 
 def check_running() -> None:

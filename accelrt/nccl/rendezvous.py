@@ -156,13 +156,15 @@ class _Guest:
     """A connection to rank 0.
 
     Attributes:
+        peer: socket.
         said: bytes received and not yet read; out: bytes still to be sent.
         rank: int, that it has proved to be, or None; words: who says so.
         session: bytes, the key of its further messages.
         confirmed: bool, whether it has said that it has the id.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, peer: socket.socket) -> None:
+        self.peer = peer
         self.said = b""
         self.out = b""
         self.question = b""
@@ -176,10 +178,6 @@ class _Guest:
         self.is_leaving = False  # cut off once all is sent
         self.came = time.monotonic()
 
-    def read_question(self) -> bytes:
-        self.question, self.said = self.said[: QUESTION.size], self.said[QUESTION.size :]
-        return self.question
-
 
 class _Server:
     """Rank 0's side."""
@@ -191,7 +189,7 @@ class _Server:
         self.end = end
         self.timeout = timeout
         self.key = _key(place)
-        self.ranks: dict[int, tuple[socket.socket, _Guest]] = {}
+        self.ranks: dict[int, _Guest] = {}
         self.complaints: list[str] = []
         self.all_came = False
         self.selector = selectors.DefaultSelector()
@@ -207,8 +205,8 @@ class _Server:
                     if time.monotonic() > self.end:
                         self._give_up(listener)
                     self._turn(listener)
-                for peer, guest in list(self.ranks.values()):
-                    self._send(peer, guest, _message(guest.session, GO, b""))
+                for guest in list(self.ranks.values()):
+                    self._say(guest, GO)
             except (RuntimeError, TimeoutError) as error:
                 self._tell_all(REFUSAL if isinstance(error, RuntimeError) else GIVES_UP, str(error))
                 raise
@@ -222,7 +220,7 @@ class _Server:
 
     def _is_complete(self) -> bool:
         return len(self.ranks) == self.place.size - 1 and all(
-            guest.confirmed for _, guest in self.ranks.values()
+            guest.confirmed for guest in self.ranks.values()
         )
 
     def _turn(self, listener: socket.socket) -> None:
@@ -231,19 +229,17 @@ class _Server:
             if key.fileobj is listener:
                 self._accept(listener)
                 continue
-            peer: socket.socket = key.fileobj  # type: ignore[assignment]
             if events & selectors.EVENT_WRITE:
-                self._send(peer, key.data, b"")
+                self._send(key.data)
             if events & selectors.EVENT_READ:
-                self._receive(peer, key.data)
+                self._receive(key.data)
         self._cut_off_the_silent()
-        if not self.all_came and len(self.ranks) == self.place.size - 1:
-            self.all_came = True
+        self.all_came |= len(self.ranks) == self.place.size - 1
         if self.all_came:
-            for peer, guest in list(self.ranks.values()):
+            for guest in list(self.ranks.values()):
                 if not guest.has_id:
                     guest.has_id = True
-                    self._send(peer, guest, _message(guest.session, ID, self.given))
+                    self._say(guest, ID, self.given)
 
     def _listen(self, stack: contextlib.ExitStack) -> socket.socket:
         """On the first port that is free; on the loopback interface alone where that is what the ranks
@@ -251,9 +247,8 @@ class _Server:
         local = self.place.address in ("127.0.0.1", "localhost", "::1")
         problems = []
         for port in _ports(self.place):
-            for family, host in ((socket.AF_INET6, "::1" if local else "::"), (socket.AF_INET, "")):
-                if local and family == socket.AF_INET:
-                    host = "127.0.0.1"
+            hosts = ("::1", "127.0.0.1") if local else ("::", "")
+            for family, host in zip((socket.AF_INET6, socket.AF_INET), hosts, strict=True):
                 try:
                     return stack.enter_context(self._bind(family, host, port, local))
                 except OSError as error:
@@ -286,59 +281,58 @@ class _Server:
             if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
                 self.complaints.append(f"a connection could not be taken ({error.strerror})")
                 if strangers:
-                    self._cut_off(*strangers[0])
+                    self._cut_off(strangers[0])
                 else:
                     time.sleep(PAUSE_SECONDS)  # the listener stays ready
             return
         try:
             peer.setblocking(False)
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            self.selector.register(peer, selectors.EVENT_READ, _Guest())
+            self.selector.register(peer, selectors.EVENT_READ, _Guest(peer))
         except BaseException:
             peer.close()
             raise
         if len(strangers) >= MOST_STRANGERS:
-            self._cut_off(*strangers[0])
+            self._cut_off(strangers[0])
 
-    def _strangers(self) -> list[tuple[socket.socket, _Guest]]:
-        found = [
-            (key.fileobj, key.data)
-            for key in self.selector.get_map().values()
-            if isinstance(key.data, _Guest) and key.data.rank is None
-        ]
-        return sorted(found, key=lambda each: each[1].came)  # type: ignore[arg-type]
+    def _guests(self) -> list[_Guest]:
+        return [key.data for key in list(self.selector.get_map().values()) if key.data is not None]
 
-    def _receive(self, peer: socket.socket, guest: _Guest) -> None:
+    def _strangers(self) -> list[_Guest]:
+        return sorted((each for each in self._guests() if each.rank is None), key=lambda each: each.came)
+
+    def _receive(self, guest: _Guest) -> None:
         try:
-            data = peer.recv(4096)
+            data = guest.peer.recv(4096)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
             data = b""
         guest.said += data
         if not data or len(guest.said) > 4096:
-            self._cut_off(peer, guest)
+            self._cut_off(guest)
         elif guest.is_leaving:
             guest.said = b""
         elif guest.rank is not None:
-            self._read_confirmation(peer, guest)
+            self._read_confirmation(guest)
         elif guest.question:
-            self._read_proof(peer, guest)
+            self._read_proof(guest)
         elif not HELLO.startswith(guest.said[: len(HELLO)]):
-            self._cut_off(peer, guest)
+            self._cut_off(guest)
         elif len(guest.said) >= QUESTION.size:
-            self._challenge(peer, guest)
+            self._challenge(guest)
 
-    def _challenge(self, peer: socket.socket, guest: _Guest) -> None:
-        _, job, size, _, number, _, _, _, _ = QUESTION.unpack(guest.read_question())
+    def _challenge(self, guest: _Guest) -> None:
+        guest.question, guest.said = guest.said[: QUESTION.size], guest.said[QUESTION.size :]
+        _, job, size, _, number, _, _, _, _ = QUESTION.unpack(guest.question)
         if job != _job(self.place) or (number != self.number and size == self.place.size):
-            self._cut_off(peer, guest)  # another job's, or early for the next communicator: it asks again
+            self._cut_off(guest)  # another job's, or early for the next communicator: it asks again
             return
-        self._send(peer, guest, CHALLENGE.pack(HELLO, guest.nonce))
+        self._send(guest, CHALLENGE.pack(HELLO, guest.nonce))
         if guest.said:
-            self._read_proof(peer, guest)
+            self._read_proof(guest)
 
-    def _read_proof(self, peer: socket.socket, guest: _Guest) -> None:
+    def _read_proof(self, guest: _Guest) -> None:
         if len(guest.said) < PROOF_BYTES:
             return
         proof, guest.said = guest.said[:PROOF_BYTES], guest.said[PROOF_BYTES:]
@@ -346,90 +340,88 @@ class _Server:
         words = f"process {process} on {host.rstrip(bytes(1)).decode(errors='replace')}"
         guest.session = _proof(self.key, b"session", guest.question, guest.nonce)
         if not hmac.compare_digest(proof, _proof(self.key, b"rank", guest.question, guest.nonce)):
-            self._complain(f"{words!a}, as rank {rank}, has another ACCELRT_RENDEZVOUS_KEY than rank 0")
-            self._send(peer, guest, _message(guest.session, STRANGER, b""))
-            guest.is_leaving = True
+            text = f"{words!a}, as rank {rank}, has another ACCELRT_RENDEZVOUS_KEY than rank 0"
+            self._dismiss(guest, text, STRANGER)
         elif size != self.place.size or not 0 < rank < size:
             text = f"rank {rank} says that there are {size} ranks, rank 0 that there are {self.place.size}"
-            self._complain(text)
-            self._send(peer, guest, _message(guest.session, REFUSAL, text.encode()))
-            guest.is_leaving = True
+            self._dismiss(guest, text, REFUSAL, text.encode())
         else:
             guest.rank, guest.token, guest.words = rank, token, words
-            self._admit(peer, guest, rank)
+            self._admit(guest, rank)
 
-    def _admit(self, peer: socket.socket, guest: _Guest, rank: int) -> None:
+    def _admit(self, guest: _Guest, rank: int) -> None:
         if rank in self.ranks:
-            before, first = self.ranks[rank]
+            first = self.ranks[rank]
             if first.token != guest.token:
                 text = f"two processes are rank {rank}: {first.words}, and {guest.words}"
-                self._send(peer, guest, _message(guest.session, REFUSAL, text.encode()))
+                self._say(guest, REFUSAL, text.encode())
                 raise RuntimeError(f"{text}; give each its own number")
-            self._cut_off(before, first)  # its connection broke, and it asks again
-        self.ranks[rank] = peer, guest
+            self._cut_off(first)  # its connection broke, and it asks again
+        self.ranks[rank] = guest
 
-    def _read_confirmation(self, peer: socket.socket, guest: _Guest) -> None:
+    def _read_confirmation(self, guest: _Guest) -> None:
         if len(guest.said) < PROOF_BYTES:
             return
         if not hmac.compare_digest(guest.said, _proof(guest.session, b"done")) or not guest.has_id:
-            self._cut_off(peer, guest)
+            self._cut_off(guest)
             return
         guest.said, guest.confirmed = b"", True
 
-    def _complain(self, text: str) -> None:
+    def _dismiss(self, guest: _Guest, complaint: str, kind: int, data: bytes = b"") -> None:
         if len(self.complaints) < 16:
-            self.complaints.append(text)
+            self.complaints.append(complaint)
+        self._say(guest, kind, data)
+        guest.is_leaving = True
 
-    def _send(self, peer: socket.socket, guest: _Guest, data: bytes) -> None:
+    def _say(self, guest: _Guest, kind: int, data: bytes = b"") -> None:
+        self._send(guest, _message(guest.session, kind, data))
+
+    def _send(self, guest: _Guest, data: bytes = b"") -> None:
         guest.out += data
         try:
-            guest.out = guest.out[peer.send(guest.out) :] if guest.out else b""
+            guest.out = guest.out[guest.peer.send(guest.out) :] if guest.out else b""
         except (BlockingIOError, InterruptedError):
             pass
         except OSError:  # it asks again where it did not get it
-            self._cut_off(peer, guest)
+            self._cut_off(guest)
             return
         wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if guest.out else 0)
         with contextlib.suppress(KeyError, ValueError):
-            self.selector.modify(peer, wanted, guest)
+            self.selector.modify(guest.peer, wanted, guest)
 
-    def _cut_off(self, peer: socket.socket, guest: _Guest) -> None:
+    def _cut_off(self, guest: _Guest) -> None:
         with contextlib.suppress(KeyError, ValueError):
-            self.selector.unregister(peer)
-        if guest.rank is not None and self.ranks.get(guest.rank, (None,))[0] is peer:
+            self.selector.unregister(guest.peer)
+        if guest.rank is not None and self.ranks.get(guest.rank) is guest:
             del self.ranks[guest.rank]  # who comes next may have the number
-        peer.close()
+        guest.peer.close()
 
     def _cut_off_the_silent(self) -> None:
         now = time.monotonic()
-        for peer, guest in self._strangers():
+        for guest in self._strangers():
             if now - guest.came > SILENCE_SECONDS or (guest.is_leaving and not guest.out):
-                self._cut_off(peer, guest)
+                self._cut_off(guest)
 
     def _tell_all(self, kind: int, text: str) -> None:
-        for peer, guest in list(self.ranks.values()):
-            self._send(peer, guest, _message(guest.session, kind, text.encode()[:MOST_BYTES]))
+        for guest in list(self.ranks.values()):
+            self._say(guest, kind, text.encode()[:MOST_BYTES])
 
     def _flush(self) -> None:
         """Sends what is left, to those that take it within a while."""
         end = time.monotonic() + FAREWELL_SECONDS
         while time.monotonic() < end:
-            waiting = [
-                (key.fileobj, key.data)
-                for key in self.selector.get_map().values()
-                if isinstance(key.data, _Guest) and key.data.out
-            ]
+            waiting = [each for each in self._guests() if each.out]
             if not waiting:
                 return
-            for peer, guest in waiting:
-                self._send(peer, guest, b"")  # type: ignore[arg-type]
+            for guest in waiting:
+                self._send(guest)
             time.sleep(PAUSE_SECONDS / 10)
 
     def _give_up(self, listener: socket.socket) -> None:
         missing = [rank for rank in range(1, self.place.size) if rank not in self.ranks]
         silent = [
             f"rank {rank} ({guest.words})"
-            for rank, (_, guest) in sorted(self.ranks.items())
+            for rank, guest in sorted(self.ranks.items())
             if self.all_came and not guest.confirmed
         ]
         where = f"{self.place.address}:{listener.getsockname()[1]}"
@@ -486,8 +478,8 @@ class _Asker:
             )
         raise TimeoutError(
             f"rank {place.rank} of {place.size} found no rank 0 at {place.address}, ports "
-            f"{_words(_ports(place))}, within "
-            f"{self.timeout:g} s ({self.mismatch or self.problem}); check that rank 0 was started, and "
+            f"{_words(_ports(place))}, within {self.timeout:g} s "
+            f"({self.mismatch or self.problem}); check that rank 0 was started, and "
             f"MASTER_ADDR and MASTER_PORT ({place.launcher})"
         )
 

@@ -63,6 +63,17 @@ def test_bfloat16_is_reduced():
         np.testing.assert_array_equal(each.numpy().astype("float32"), values(0, 100) + values(1, 100))
 
 
+@pytest.mark.host
+@pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2"])
+def test_floats_of_8_bits_are_reduced(name):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    arrays = on_devices(100, getattr(ml_dtypes, name))
+    nccl.all_reduce(arrays)
+    expected = (values(0, 100) + values(1, 100)).astype(getattr(ml_dtypes, name))
+    for each in arrays:
+        np.testing.assert_array_equal(each.numpy().astype("float32"), expected.astype("float32"))
+
+
 def test_complex_numbers_are_summed_and_bools_are_joined_by_or():
     numbers = [np.array([1 + 2j, 3 - 1j], "complex64") * (rank + 1) for rank in range(2)]
     arrays = [accelrt.asarray(each, device=rank) for rank, each in enumerate(numbers)]

@@ -9,9 +9,8 @@ import types
 
 import pytest
 
-import accelrt
-from accelrt import NcclError, NotSupportedError
-from accelrt.nccl import nvidia
+from accelrt import NcclError, NotSupportedError, nccl
+from accelrt.nccl import communicator, nvidia
 from accelrt.nccl.codes import BackendError, error_of
 
 pytestmark = pytest.mark.own_process
@@ -119,6 +118,8 @@ def test_a_group_that_failed_is_ended_quietly(stand_in):
         nvidia.group_end()
 
 
+@pytest.mark.host
+@pytest.mark.usefixtures("two_devices")
 def test_communicators_are_made_so_that_no_call_waits_for_other_ranks(stand_in, monkeypatch):
     configs = []
     monkeypatch.setattr(
@@ -128,16 +129,29 @@ def test_communicators_are_made_so_that_no_call_waits_for_other_ranks(stand_in, 
     assert stand_in.calls == [("comm_init_rank_config", 2, bytearray(128), 1, 4096)]
     assert [each.blocking for each in configs] == [0]
     stand_in.calls.clear()
-    assert nvidia.init_all([0, accelrt.device_count() - 1], 5.0) == ["comm 0", "comm 1"]
+    stand_in.states = [7, 0, 0]
+    monkeypatch.setattr(communicator, "backend", lambda: nvidia)
+    comms = nccl.init_all([0, 1], timeout=5)
+    assert [each._hold.take("of the test") for each in comms] == ["comm 0", "comm 1"]
     names = [call[0] for call in stand_in.calls]
-    assert names == ["get_unique_id", "group_start", *["comm_init_rank_config"] * 2, "group_end"]
+    assert names[:5] == ["get_unique_id", "group_start", *["comm_init_rank_config"] * 2, "group_end"]
+    assert names[5:] == ["comm_get_async_error"] * 3
 
 
-def test_a_rank_that_cannot_be_made_frees_those_before_it(stand_in, monkeypatch):
+@pytest.mark.host
+@pytest.mark.usefixtures("two_devices")
+def test_ranks_that_cannot_be_made_free_those_before_them(stand_in, monkeypatch):
+    stand_in.failing = "group_end"
+    monkeypatch.setattr(communicator, "backend", lambda: nvidia)
+    with pytest.raises(NcclError, match=r"init_all\(devices=\[0, 1\]\) answered REMOTE_ERROR") as caught:
+        nccl.init_all([0, 1], timeout=5)
+    assert caught.value.call == "init_all"
+    assert stand_in.calls[-3:] == [("group_end",), ("comm_abort", "comm 0"), ("comm_abort", "comm 1")]
+    stand_in.calls.clear()
     stand_in.failing = "comm_init_rank_config"
-    with pytest.raises(BackendError):
-        nvidia.init_all([0, 1], 5.0)
-    assert stand_in.calls[-1] == ("group_end",)
+    with pytest.raises(NcclError, match=r"init_all\(devices"):
+        nccl.init_all([0, 1], timeout=5)
+    assert [each[0] for each in stand_in.calls[-2:]] == ["all_reduce", "group_end"]
 
 
 def test_what_goes_on_after_a_call_returned_is_asked_for(stand_in):

@@ -97,7 +97,7 @@ def is_done(ranks):
 
 @pytest.mark.parametrize("call", CALLS)
 def test_a_rank_that_goes_on_at_any_step_gives_the_result(call):
-    for steps in itertools.accumulate(itertools.count()):  # 0, 1, 3, 6, ...: a reduction takes hundreds
+    for steps in itertools.accumulate(itertools.count()):  # 0, 1, 3, 6, ...
         with ranks_of(call, steps) as ranks:
             done = is_done(ranks)
             ranks.go_on()

@@ -209,5 +209,3 @@ def test_the_backend_refuses_none():
     for function in (host_for_tests.path_of, lambda name: host_for_tests.init_rank(1, name, 0, 0, 1.0)):
         with pytest.raises(TypeError, match="None"):
             function(None)
-    with pytest.raises(TypeError, match="None"):
-        host_for_tests.init_all(None, 1.0)

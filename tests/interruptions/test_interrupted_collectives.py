@@ -13,7 +13,7 @@ from every_bytecode import Held, interrupt_everywhere
 
 import accelrt
 from accelrt import nccl
-from accelrt.nccl import collectives, host_for_tests, open_groups, process_end, rendezvous
+from accelrt.nccl import collectives, host_for_tests, operands, process_end, rendezvous
 from accelrt.nccl.launcher import Place
 
 pytestmark = pytest.mark.host
@@ -44,8 +44,8 @@ def settle(comms):
     thread.join(30)
     assert not thread.is_alive()
     assert all(told)
-    assert open_groups.groups.depth == 0
-    assert open_groups.groups.pending == []
+    assert operands.groups.depth == 0
+    assert operands.groups.pending == []
     for rank in range(2):
         accelrt.synchronize(rank)
 

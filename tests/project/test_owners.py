@@ -70,7 +70,7 @@ PARTS = {
     "accelrt.memory.history.torch_form.Pickler",
     "accelrt.memory.history.torch_form.Template",
     "accelrt.nccl.collectives._Call",
-    "accelrt.nccl.open_groups.Groups",
+    "accelrt.nccl.operands.Groups",
     "accelrt.nccl.host_for_tests.OpenGroup",
     "accelrt.nccl.groups.InGraph",
     "accelrt.nccl.groups.Joining",
