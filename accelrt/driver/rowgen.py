@@ -321,6 +321,8 @@ def check_handle(row: Row, value: str, type_: str) -> None:
 def gated(body: Body, lock: str) -> str:
     """A row of the host driver, with the gate and the lock around what is left of it."""
     row, handles = body.row, [a for a in body.arguments if a.type in LOOK_UPS]
+    if handles and body.kind != "locked":
+        raise ValueError(f"{row.name}_{body.kind} takes {handles[0].name} without the lock")
     gate = "gate(device)" if "device" in row.types else "gate_any()"
     declared, look_ups, answer = "", "", body.call
     for handle in reversed(handles):
