@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 __all__ = ["BUILD_VARIABLES", "SECRETS", "VARIABLES", "Variable", "read_size", "text", "value"]
 
 PREFIX = "ACCELRT_"
-MOST_HOST_DEVICES = 64  # MAX_HOST_DEVICES of driver/host/ranges.pxd
-MOST_HOST_THREADS = 64  # MOST_CREW of driver/host/queue.pxd
+DRIVERS = ("cuda", "host")  # each a module driver/NAME/driver.pyx
+MOST_HOST_DEVICES = 64  # MAX_HOST_DEVICES of driver/host/machine.pxd
+MOST_HOST_THREADS = 64  # MOST_CREW of driver/host/machine.pxd
 LEAST_BYTES = 1 << 21
 UNITS = {"": 1, "b": 1}
 for _power, _letter in enumerate("kmgt", 1):
@@ -220,7 +221,7 @@ VARIABLES = {
             "ACCELRT_DRIVER",
             "auto",
             "the driver: auto, which is cuda; cuda; or host",
-            one_of("auto", "cuda", "host"),
+            one_of("auto", *DRIVERS),
         ),
         Variable(
             "ACCELRT_HOST_DEVICES",

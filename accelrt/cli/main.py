@@ -17,13 +17,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from accelrt import __version__
+from accelrt import __version__, env
 from accelrt.cli.text import put
 from accelrt.core.process import open_descriptor
 
 __all__ = ["main"]
 
-DRIVERS = ("auto", "cuda", "host")
+DRIVERS = ("auto", *env.DRIVERS)
 LEAST_SECONDS = 0.1
 SORTS = {"memory": "m", "reserved": "r", "live": "l", "pid": "p", "device": "d", "user": "u", "command": "c"}
 PORT = 9484

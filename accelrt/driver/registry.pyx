@@ -8,6 +8,7 @@ import importlib
 from libc.string cimport memset
 from libc.stdint cimport uint64_t, uintptr_t
 
+from accelrt import env
 from accelrt.core.process cimport FORK_DRIVER, at_fork
 from accelrt.core.process import call_at_exit
 from accelrt.driver.guard cimport are_abandoned, begin_wait, drop_with_gil, end_wait, guard_table, make_thread_state
@@ -16,7 +17,7 @@ from accelrt.status cimport FORKED, INIT_FAILED, NOT_SUPPORTED, keep_init_error,
 
 include "registry_rows.pxi"
 
-DRIVERS = {"cuda": "accelrt.driver.cuda.driver", "host": "accelrt.driver.host.driver", "faults": "accelrt.driver.testing"}
+DRIVERS = {**{name: f"accelrt.driver.{name}.driver" for name in env.DRIVERS}, "faults": "accelrt.driver.testing"}
 
 cdef Table sentinel_table
 cdef Table forked_table

@@ -2,10 +2,21 @@
 
 Four sets of rows do little more than forward: those of the table that initialises at first use, those of
 the table that injects faults, those that the end of a capture excludes, and those that Python sees.  Each is
-derived from the contract at build time, so that a row is declared once.  A driver fills the rows that its
-modules define: a module that includes NAME_rows.pxi has in it fill_NAME, which puts every function that bears
-a row's name into the table, and, in the cuda driver, asks the library for the functions whose types
-cuda/functions.pxd declares.  setup.py calls write_all() before it cythonizes.
+derived from the contract at build time, so that a row is declared once.
+
+A driver's module that includes NAME_rows.pxi has in it fill_NAME, which puts every row of the module's into
+the table.  A row is a function that bears its name, or is derived from what the driver says of it:
+
+- a comment in cuda/functions.pxd, "# memory_free(address)": the row is this one call of a function of
+  libcuda, in the context of its device, or in any where it names none;
+- a function ROW_entered of the cuda driver: the row calls it in such a context;
+- a function ROW_gated of the host driver: the row calls it where the gate permits it;
+- a function ROW_locked of the host driver: so too, and under the lock, in memory.pyx the memory's and
+  elsewhere the queue's.  A stream, event, graph and so on that it takes as a pointer is found by its handle;
+  what is none is refused, in the order of the arguments.
+
+What a derived row answers through its arguments is 0 where the row is refused.  setup.py calls write_all()
+before it cythonizes.
 """
 
 import re
@@ -30,7 +41,25 @@ MAY_WAIT = re.compile(
 )
 DEFINED = re.compile(r"^cdef int (\w+)\(", re.M)
 INCLUDED = re.compile(r'^include "(\w+)_rows\.pxi"', re.M)
-SYMBOL = re.compile(r"ctypedef int \(\*PFN_(cu\w+)_v(\d+)\)\([^)]*\) noexcept nogil  # (.+)")
+BODY = re.compile(r"^cdef int (\w+)_(entered|gated|locked)\(([^)]*)\) noexcept nogil:", re.M)
+SYMBOL = re.compile(r"ctypedef int \(\*PFN_(cu\w+)_v(\d+)\)\(([^)]*)\) noexcept nogil  # (.+)")
+NOTED = re.compile(r"(\w+)(?:\(([^)]*)\))?")
+# What libcuda takes for the handles that rows name.
+HANDLES = {
+    **{"stream": "CUstream", "event": "CUevent", "start": "CUevent", "end": "CUevent"},
+    **{"graph": "CUgraph", "body": "CUgraph", "exec_": "CUgraphExec", "exec": "CUgraphExec"},
+    **{"node": "CUgraphNode", "module": "CUmodule", "function": "CUfunction"},
+    **{"handle": "CUmemGenericAllocationHandle"},
+}
+# How the host driver finds what a handle names, and what it answers where that is nothing.
+LOOK_UPS = {
+    "HostStream*": ("find_stream(device, {})", "INVALID_HANDLE"),
+    "HostEvent*": ("find_event({})", "INVALID_HANDLE"),
+    "HostFunction*": ("find_function({})", "INVALID_HANDLE"),
+    "HostModule*": ("find_module({})", "INVALID_HANDLE"),
+    "Graph*": ("find_graph({})", "INVALID_VALUE"),
+    "Exec*": ("find_exec({})", "INVALID_VALUE"),
+}
 
 
 @dataclass(frozen=True)
@@ -56,6 +85,30 @@ class Row:
     def names(self) -> str:
         return ", ".join(a.name for a in self.arguments)
 
+    @property
+    def types(self) -> dict[str, str]:
+        return {a.name: a.type for a in self.arguments}
+
+    @property
+    def clears(self) -> str:
+        """The lines that set to 0 what the row answers, but for texts."""
+        outs = [a.name for a in self.arguments if a.is_out and a.type != "char*"]
+        return "".join(f"    {name}[0] = 0\n" for name in outs)
+
+
+@dataclass(frozen=True)
+class Body:
+    """What is left of a row that is derived: a function ROW_entered, ROW_gated or ROW_locked."""
+
+    row: Row
+    kind: str
+    arguments: tuple[Argument, ...]
+
+    @property
+    def call(self) -> str:
+        passed = (a.name + "_" * (a.type in LOOK_UPS) for a in self.arguments)
+        return f"{self.row.name}_{self.kind}({', '.join(passed)})"
+
 
 @dataclass(frozen=True)
 class Symbol:
@@ -63,8 +116,10 @@ class Symbol:
 
     name: str
     version: int
+    parameters: tuple[str, ...]  # their types
     needed: bool
-    rows: tuple[str, ...]
+    in_context: bool  # whether it is called in one
+    rows: dict[str, tuple[str, ...] | None]  # what each passes; None where the driver's module has it
 
     @property
     def type(self) -> str:
@@ -77,9 +132,17 @@ def read_rows(path: Path = HERE / "table.pxd") -> list[Row]:
     for line in path.read_text().splitlines():
         match = ROW.match(line)
         if match:
-            words = [part.rsplit(" ", 1) for part in match[2].split(", ") if part]
-            rows.append(Row(match[1], tuple(Argument(type_, name) for type_, name in words)))
+            rows.append(Row(match[1], read_arguments(match[2])))
     return rows
+
+
+def read_arguments(text: str) -> tuple[Argument, ...]:
+    return tuple(Argument(*part.rsplit(" ", 1)) for part in split(text))
+
+
+def split(text: str) -> tuple[str, ...]:
+    """The parts between commas, over several lines too."""
+    return tuple(" ".join(part.split()) for part in text.split(",") if part.strip())
 
 
 def forward(prefix: str, before: str, target: str, row: Row, index: int) -> str:
@@ -193,50 +256,143 @@ def read_symbols(text: str) -> list[Symbol]:
 
     Each is a pointer's type as cudaTypedefs.h names it, which ends in the version of the ABI, and a
     comment: the rows that cannot work without the function, or "needed" where opening fails without it, or
-    "not needed" where the driver itself looks whether it is there.
+    "not needed" where the driver itself looks whether it is there.  Behind a row that is this one call stands
+    what it passes; "no context: " before it says that it is called in none.
     """
-    found = []
-    for name, version, note in SYMBOL.findall(text):
-        said = note.partition(";")[0]
-        rows = () if said in ("needed", "not needed") else tuple(said.split(", "))
-        found.append(Symbol(name, int(version), said == "needed", rows))
-    return found
+    symbols = []
+    for name, version, parameters, note in SYMBOL.findall(text):
+        mark, _, noted = re.split("[;#]", note)[0].strip().rpartition(": ")
+        needed, unneeded = noted == "needed", noted == "not needed"
+        calls = [] if needed or unneeded else NOTED.finditer(noted)
+        rows = {call[1]: None if call[2] is None else split(call[2]) for call in calls}
+        symbols.append(Symbol(name, int(version), split(parameters), needed, mark != "no context", rows))
+    return symbols
 
 
-def fill_module(module: str, text: str, rows: list[Row]) -> str:
-    """fill_NAME of a module of the host driver: every function that bears a row's name."""
-    lines = filled_rows(text, rows)
-    return f"cdef void fill_{module}(Table* table) noexcept nogil:\n{lines}\n"
+def context_of(row: Row) -> tuple[str, str]:
+    """The lines that enter a row's context, and what the row answers behind its call."""
+    enter = "enter(device, &pushed)" if "device" in row.types else "enter_any(&pushed)"
+    return f"    cdef bint pushed = False\n    cdef int code = {enter}\n", "leave(pushed, code)"
 
 
-def filled_rows(text: str, rows: list[Row]) -> str:
-    defined = set(DEFINED.findall(text))
+def row_around(row: Row, call: str, context: tuple[str, str], declared: str = "", after: str = "") -> str:
+    """A row of the cuda driver with its context around a call."""
+    enter, answer = context
+    return (
+        f"cdef int {row.name}({row.signature}) noexcept nogil:\n{declared}{enter}{row.clears}"
+        f"    if code == SUCCESS:\n        code = {call}\n{after}    return {answer}\n"
+    )
+
+
+def one_call(row: Row, symbol: Symbol, pointer: str, given: tuple[str, ...]) -> str:
+    """A row of the cuda driver that is one call.
+
+    What has another type there is cast; an answer is written to a variable of that type first.  What takes
+    the device itself is called in no context.
+    """
+    types, declared, after, passed, known = row.types, "", "", [], []
+    for value, type_ in zip(given, symbol.parameters, strict=True):
+        check_handle(row, value, type_.rstrip("*"))
+        if type_ == "CUdevice":
+            known.append(f"0 <= {value} < device_total")
+            value = f"devices[{value}].handle"
+        elif value.startswith("out_") and types[value] not in (type_, "char*"):
+            declared += f"    cdef {type_[:-1]} new_{value} = <{type_[:-1]}>0\n"
+            after += f"    if code == SUCCESS:\n        {value}[0] = <{types[value][:-1]}>new_{value}\n"
+            value = f"&new_{value}"
+        elif types.get(value, type_) != type_:
+            value = f"<{type_}>{value}"
+        passed.append(value)
+    context = context_of(row)
+    if known or not symbol.in_context:
+        refusal = f" if {' and '.join(known)} else INVALID_DEVICE" if known else ""
+        context = f"    cdef int code = SUCCESS{refusal}\n", "code"
+    return row_around(row, f"{pointer}({', '.join(passed)})", context, declared, after)
+
+
+def check_handle(row: Row, value: str, type_: str) -> None:
+    """Raises ValueError where a handle would be cast to another's type, which no compiler sees."""
+    name = value.removeprefix("out_")
+    wanted = HANDLES.get(name, "no handle")
+    if value in row.types and wanted != type_ and (name in HANDLES or type_ in HANDLES.values()):
+        raise ValueError(f"{row.name} passes {value} ({wanted}) for a {type_}")
+
+
+def gated(body: Body, lock: str) -> str:
+    """A row of the host driver, with the gate and the lock around what is left of it."""
+    row, handles = body.row, [a for a in body.arguments if a.type in LOOK_UPS]
+    if handles and body.kind != "locked":
+        raise ValueError(f"{row.name}_{body.kind} takes {handles[0].name} without the lock")
+    gate = "gate(device)" if "device" in row.types else "gate_any()"
+    declared, look_ups, answer = "", "", body.call
+    for handle in reversed(handles):
+        look_up, refusal = LOOK_UPS[handle.type]
+        declared += f"    cdef {handle.type} {handle.name}_\n"
+        look_ups = f"    {handle.name}_ = {look_up.format(handle.name)}\n{look_ups}"
+        answer = f"{refusal} if {handle.name}_ == NULL else {answer}"
+    lines = f"    return {answer}\n"
+    if body.kind == "locked":
+        lines = f"    {lock}()\n{look_ups}    code = {answer}\n    un{lock}()\n    return code\n"
+    return (
+        f"cdef int {row.name}({row.signature}) noexcept nogil:\n{declared}"
+        f"    cdef int code = {gate}\n{row.clears}    if code:\n        return code\n{lines}"
+    )
+
+
+def read_bodies(text: str, rows: list[Row]) -> list[Body]:
+    by_name = {row.name: row for row in rows}
+    return [Body(by_name[name], kind, read_arguments(taken)) for name, kind, taken in BODY.findall(text)]
+
+
+def fill_rows(text: str, derived: list[str], rows: list[Row]) -> str:
+    """The lines that put every row of a module, and those derived for it, into the table."""
+    defined = set(DEFINED.findall("\n".join([text, *derived])))
     return "\n".join(f"    table.{row.name} = {row.name}" for row in rows if row.name in defined)
 
 
+def fill_host(module: str, text: str, rows: list[Row]) -> str:
+    """The derived rows of a module of the host driver, and fill_NAME."""
+    lock = "lock_memory" if module == "memory" else "lock"
+    derived = [gated(body, lock) for body in read_bodies(text, rows)]
+    filled = fill_rows(text, derived, rows)
+    return "\n\n".join([*derived, f"cdef void fill_{module}(Table* table) noexcept nogil:\n{filled}\n"])
+
+
 def fill_cuda(text: str, functions: str, declared: str, rows: list[Row]) -> str:
-    """The pointers to libcuda's functions that are typed in functions, and fill_driver, which asks for them.
+    """The pointers to libcuda's functions, the derived rows, and fill_driver, which asks for the functions.
 
     A second version of one function bears it in its name.  What the driver's .pxd declares is left to it.
     """
-    names: dict[Symbol, str] = {}
+    by_name = {row.name: row for row in rows}
+    pointers: dict[str, str] = {}  # by type
     entries: list[str] = []
+    derived = [row_around(each.row, each.call, context_of(each.row)) for each in read_bodies(text, rows)]
     for symbol in read_symbols(functions):
-        taken = symbol.name in names.values()
-        names[symbol] = f"{symbol.name}_v{symbol.version}" if taken else symbol.name
-        start = f'Symbol(b"{symbol.name}", {symbol.version}, <void**>&{names[symbol]}'
+        taken = symbol.name in pointers.values()
+        pointer = f"{symbol.name}_v{symbol.version}" if taken else symbol.name
+        pointers[symbol.type] = pointer
+        start = f'Symbol(b"{symbol.name}", {symbol.version}, <void**>&{pointer}'
         places = [f"<void**>&table.{row}" for row in symbol.rows] or ["NULL"]
         entries += [f"        {start}, {place}, {symbol.needed})," for place in places]
-    pointers = {symbol.type: name for symbol, name in names.items() if symbol.type not in declared}
+        derived += [
+            one_call(by_name[row], symbol, pointer, passed)
+            for row, passed in symbol.rows.items()
+            if passed is not None
+        ]
+    own = {type_: pointer for type_, pointer in pointers.items() if type_ not in declared}
+    types = sorted(set(re.findall(r"\b(?:CU|cuuint)\w+", "\n".join(derived))))
     return "\n".join(
         [
-            f"from accelrt.driver.cuda.functions cimport {', '.join(pointers)}",
-            *(f"cdef {type_} {name}" for type_, name in pointers.items()),
+            f"from accelrt.driver.cuda.functions cimport {', '.join(own)}",
+            f"from accelrt.driver.cuda.types cimport {', '.join(types)}",
+            "from accelrt.driver.table cimport TEXT_BYTES, host_fn",
+            *(f"cdef {type_} {pointer}" for type_, pointer in own.items()),
+            *derived,
             "cdef int fill_driver(Table* table, Table* blank) except -1:",
             f"    cdef Symbol[{len(entries)}] symbols = [",
             *entries,
             "    ]",
-            filled_rows(text, rows),
+            fill_rows(text, derived, rows),
             f"    return resolve(symbols, {len(entries)}, table, blank)",
             "",
         ]
@@ -255,7 +411,7 @@ def render_drivers(rows: list[Row]) -> dict[str, str]:
             declared = path.with_suffix(".pxd").read_text()
             files["cuda/driver_rows.pxi"] = fill_cuda(text, functions, declared, rows)
         else:
-            files[f"{driver}/{module}_rows.pxi"] = fill_module(module, text, rows)
+            files[f"{driver}/{module}_rows.pxi"] = fill_host(module, text, rows)
     return files
 
 

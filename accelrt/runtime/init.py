@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = ["chosen_driver", "init", "is_available", "is_initialized", "lazy_call"]
 
-DRIVERS = ("auto", "cuda", "host")
 HOST_ADVICE = "for the embedded host device set ACCELRT_DRIVER=host or call accelrt.init(driver='host')"
 
 _lock = RLock()
@@ -144,7 +143,7 @@ def driver_wanted(driver: str | None) -> str:
         raise ForkedError(FORK_TEXT)
     wanted = chosen_driver() if driver in (None, "auto") else driver
     if wanted not in registry.DRIVERS:
-        raise ValueError(f"driver {driver!r} is not known; it may be {', '.join(DRIVERS)}")
+        raise ValueError(f"driver {driver!r} is not known; it may be {', '.join(('auto', *env.DRIVERS))}")
     if active != "sentinel" and driver not in (None, "auto") and wanted != active:
         raise RuntimeError(f"driver {wanted!r} was asked for, but this process already runs on {active!r}")
     return wanted

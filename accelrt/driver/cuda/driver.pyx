@@ -2,26 +2,13 @@
 
 Importing this module loads no library and makes no call; open does.  Until then the table has no row but open and close.
 
-**The library.**  The only calls of accelrt that go through cuda.bindings, which finds and loads libcuda.  Its functions
-are taken by name from the module when a driver is opened, not cimported, so that a build fits every cuda-bindings of
-CUDA 12.9 and 13 and needs none itself.  They raise Python exceptions where libcuda or one of its functions is missing,
-and take the GIL to do so.  Here, at open, that is welcome; in a row it is not.  So the rows call the addresses that
-libcuda itself gives out, and this module fetches them.
+Here are the rows that are more than one call of the library's; rowgen.py derives the others from functions.pxd, and puts
+around a function ROW_entered what makes the row's context current.  `driver/cuda/DESIGN.md` says how the library is
+called, which context each row runs in, how conditions are set, and how waits look for signals.
 
-**Contexts.**  A primary context is retained when its device is first needed and never released: it is the one that the
-CUDA runtime and every other library of the process use.  A stream or an event that was created knows its context, yet
-the driver looks for some things in the current one (memory that is mapped from several handles, say), so that every row
-but event_query has its device's current.
-
-**Conditions.**  Only a kernel can set a condition (cudaGraphSetConditional).  Ours is the few lines of PTX below, compiled
-by the driver itself when a device first needs it: the driver resolves the name while it does, so no toolkit and no
-library of CUDA's is linked.  Conditional nodes are of CUDA 12.3 on.
-
-**Waits.**  The main thread has to look for signals while a row waits.  The driver has no wait with an end, so such a
-wait asks for an event: the user's own, or one recorded for it behind the stream's or the device's work so far.  A
-stream is not asked itself for long: while other threads put work in, it might never be found idle.  Without brackets
-(guard.pxd) a row waits as the driver does, for an event too: the end of a capture excludes every call about a stream
-(guard.pxd), and must not be kept waiting for its work.
+The only calls that go through cuda.bindings, which finds and loads libcuda, are made at open, where its exceptions are
+welcome; in a row they are not.  Its functions are taken by name from the module, not cimported, so that a build fits every
+cuda-bindings of CUDA 12.9 and 13 and needs none itself.
 """
 from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.stdint cimport uint64_t, uintptr_t
@@ -37,26 +24,23 @@ from accelrt.driver.guard cimport (
     INTERRUPTED, enter_asking, go_relaxed, is_interruptible, leave_asking, pause_on, poll, poll_briefly, restore_mode,
 )
 from accelrt.driver.cuda.types cimport (
-    CUDA_KERNEL_NODE_PARAMS, CUDA_MEMCPY3D_v2, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS, CU_EVENT_RECORD_EXTERNAL,
-    CU_EVENT_WAIT_EXTERNAL, CU_GET_PROC_ADDRESS_LEGACY_STREAM, CU_GRAPH_COND_ASSIGN_DEFAULT,
-    CU_GRAPH_NODE_TYPE_CONDITIONAL, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS, CU_JIT_ERROR_LOG_BUFFER,
-    CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW, CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
-    CU_LAUNCH_ATTRIBUTE_COOPERATIVE, CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, CU_MEMHOSTALLOC_PORTABLE,
-    CU_MEMHOSTREGISTER_PORTABLE, CU_MEMORYTYPE_HOST, CU_MEMORYTYPE_UNIFIED, CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
-    CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-    CU_MEM_LOCATION_TYPE_DEVICE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
-    CU_STREAM_CAPTURE_STATUS_ACTIVE, CU_STREAM_CAPTURE_STATUS_NONE, CU_STREAM_SET_CAPTURE_DEPENDENCIES,
-    CUaccessProperty, CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction, CUfunction_attribute,
-    CUgraph, CUgraphConditionalHandle, CUgraphEdgeData, CUgraphExec, CUgraphExecUpdateResultInfo, CUgraphNode,
-    CUgraphNodeParams, CUgraphNodeType, CUhostFn, CUipcEventHandle, CUipcMemHandle, CUjit_option, CUlaunchAttribute,
-    CUlaunchAttributeValue, CUlaunchConfig, CUlimit, CUmemAccessDesc, CUmemAllocationProp, CUmemGenericAllocationHandle,
-    CUmemPool_attribute, CUmemoryPool, CUmodule, CUmoduleLoadingMode, CUpointer_attribute, CUstream,
-    CUstreamCaptureMode, CUstreamCaptureStatus, CUuuid, cuuint64_t,
+    CUDA_KERNEL_NODE_PARAMS, CUDA_MEMCPY3D_v2, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS,
+    CU_GET_PROC_ADDRESS_LEGACY_STREAM, CU_GRAPH_COND_ASSIGN_DEFAULT, CU_GRAPH_NODE_TYPE_CONDITIONAL,
+    CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS, CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES,
+    CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW, CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, CU_LAUNCH_ATTRIBUTE_COOPERATIVE,
+    CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, CU_MEMORYTYPE_HOST, CU_MEMORYTYPE_UNIFIED,
+    CU_MEM_ACCESS_FLAGS_PROT_READWRITE, CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED,
+    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, CU_MEM_LOCATION_TYPE_DEVICE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+    CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_STREAM_CAPTURE_STATUS_ACTIVE, CU_STREAM_CAPTURE_STATUS_NONE,
+    CU_STREAM_SET_CAPTURE_DEPENDENCIES, CUaccessProperty, CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent,
+    CUfunction, CUgraph, CUgraphConditionalHandle, CUgraphEdgeData, CUgraphExec, CUgraphExecUpdateResultInfo,
+    CUgraphNode, CUgraphNodeParams, CUipcEventHandle, CUipcMemHandle, CUjit_option, CUlaunchAttribute,
+    CUlaunchAttributeValue, CUlaunchConfig, CUmemAccessDesc, CUmemAllocationProp, CUmemGenericAllocationHandle,
+    CUmemPool_attribute, CUmemoryPool, CUmodule, CUpointer_attribute, CUstream, CUstreamCaptureMode,
+    CUstreamCaptureStatus, cuuint64_t,
 )
 from accelrt.driver.registry cimport begin_table, finish_table, offer
-from accelrt.driver.table cimport (
-    EVENT_DISABLE_TIMING, LAUNCH_COOPERATIVE, LAUNCH_PROGRAMMATIC, LOG_BYTES, TEXT_BYTES, Table, host_fn,
-)
+from accelrt.driver.table cimport EVENT_DISABLE_TIMING, LAUNCH_COOPERATIVE, LAUNCH_PROGRAMMATIC, LOG_BYTES, Table
 from accelrt.status cimport (
     ILLEGAL_STATE, INIT_FAILED, INVALID_CONTEXT, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE, NOT_READY,
     NOT_SUPPORTED, NO_DEVICE, NO_HOST_MEMORY, OUT_OF_MEMORY, PEER_ACCESS_ENABLED, SUCCESS, keep_init_error,
@@ -217,18 +201,13 @@ cdef int bring_up() except -1:
     global reason
     cdef int code = start_library()
     if code == SUCCESS:
-        code = fill_all()
+        code = fill_driver(&table, &blank)
+        fill_waits(&table, &blank)
+        finish_table(&table)
     if code == SUCCESS:
         code = count_devices()
         if code != SUCCESS:
             reason = f"the driver started, but asking for its devices answered code {code}"
-    return code
-
-
-cdef int fill_all() except -1:
-    cdef int code = fill_driver(&table, &blank)
-    fill_waits(&table, &blank)
-    finish_table(&table)
     return code
 
 
@@ -357,69 +336,17 @@ cdef int set_device(int device) noexcept nogil:
     return cuCtxSetCurrent(primary)  # NULL leaves the thread without
 
 
-cdef int device_synchronize(int device) noexcept nogil:
-    cdef bint pushed = False
-    cdef int code = enter(device, &pushed)
-    if code == SUCCESS:
-        code = cuCtxSynchronize()
-    return leave(pushed, code)
-
-
 # what a device is
-
-cdef int driver_version(int* out_version) noexcept nogil:
-    return cuDriverGetVersion(out_version)
-
 
 cdef int device_count(int* out_count) noexcept nogil:
     out_count[0] = device_total
     return SUCCESS
 
 
-cdef int device_name(int device, char* out_text) noexcept nogil:
-    if not 0 <= device < device_total:
-        return INVALID_DEVICE
-    return cuDeviceGetName(out_text, TEXT_BYTES, devices[device].handle)
-
-
-cdef int device_uuid(int device, char* out_uuid) noexcept nogil:
-    if not 0 <= device < device_total:
-        return INVALID_DEVICE
-    return cuDeviceGetUuid(<CUuuid*>out_uuid, devices[device].handle)
-
-
-cdef int device_pci_bus_id(int device, char* out_text) noexcept nogil:
-    if not 0 <= device < device_total:
-        return INVALID_DEVICE
-    return cuDeviceGetPCIBusId(out_text, TEXT_BYTES, devices[device].handle)
-
-
 cdef int device_attribute(int device, int attribute, int* out_value) noexcept nogil:
     if not 0 <= device < device_total:
         return INVALID_DEVICE
     return cuDeviceGetAttribute(out_value, <CUdevice_attribute>attribute, devices[device].handle)
-
-
-cdef int device_memory(int device, size_t* out_total) noexcept nogil:
-    if not 0 <= device < device_total:
-        return INVALID_DEVICE
-    return cuDeviceTotalMem(out_total, devices[device].handle)
-
-
-cdef int memory_info(int device, size_t* out_free, size_t* out_total) noexcept nogil:
-    cdef bint pushed = False
-    cdef int code = enter(device, &pushed)
-    if code == SUCCESS:
-        code = cuMemGetInfo(out_free, out_total)
-    return leave(pushed, code)
-
-
-# peers
-
-cdef int can_access_peer(int device, int peer, int* out_can) noexcept nogil:
-    if not (0 <= device < device_total and 0 <= peer < device_total):
-        return INVALID_DEVICE
-    return cuDeviceCanAccessPeer(out_can, devices[device].handle, devices[peer].handle)
 
 
 cdef int enable_peer(int device, int peer) noexcept nogil:
@@ -435,51 +362,7 @@ cdef int enable_peer(int device, int peer) noexcept nogil:
     return leave(pushed, code)
 
 
-# limits
-
-cdef int limit_get(int device, int limit, size_t* out_value) noexcept nogil:
-    cdef bint pushed = False
-    cdef int code = enter(device, &pushed)
-    if code == SUCCESS:
-        code = cuCtxGetLimit(out_value, <CUlimit>limit)
-    return leave(pushed, code)
-
-
-cdef int limit_set(int device, int limit, size_t value) noexcept nogil:
-    cdef bint pushed = False
-    cdef int code = enter(device, &pushed)
-    if code == SUCCESS:
-        code = cuCtxSetLimit(<CUlimit>limit, value)
-    return leave(pushed, code)
-
-
-cdef int l2_reset(int device) noexcept nogil:
-    cdef bint pushed = False
-    cdef int code = enter(device, &pushed)
-    if code == SUCCESS:
-        code = cuCtxResetPersistingL2Cache()
-    return leave(pushed, code)
-
-
 # memory: plain
-
-cdef int memory_alloc(int device, size_t size, uintptr_t* out_address) noexcept nogil:
-    cdef bint pushed = False
-    cdef CUdeviceptr address = 0
-    cdef int code = enter(device, &pushed)
-    if code == SUCCESS:
-        code = cuMemAlloc(&address, size)
-    out_address[0] = address if code == SUCCESS else 0
-    return leave(pushed, code)
-
-
-cdef int memory_free(int device, uintptr_t address) noexcept nogil:
-    cdef bint pushed = False
-    cdef int code = enter(device, &pushed)
-    if code == SUCCESS:
-        code = cuMemFree(address)
-    return leave(pushed, code)
-
 
 cdef int pointer_device(uintptr_t address, int* out_device) noexcept nogil:
     cdef unsigned int kind = 0
@@ -534,36 +417,22 @@ cdef int granularity(int device, size_t* out_size) noexcept nogil:
     return cuMemGetAllocationGranularity(out_size, &wanted, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED)
 
 
-cdef int address_reserve(size_t size, size_t alignment, uintptr_t* out_address) noexcept nogil:
-    cdef CUdeviceptr address = 0
-    cdef int code = cuMemAddressReserve(&address, size, alignment, 0, 0)
-    out_address[0] = address if code == SUCCESS else 0
+cdef int create_physical(int device, size_t size, bint shared, uintptr_t* out_handle) noexcept nogil:
+    cdef CUmemGenericAllocationHandle handle = 0
+    cdef CUmemAllocationProp wanted = pinned_on(device)
+    cdef int code
+    if shared:
+        wanted.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+    code = cuMemCreate(&handle, size, &wanted, 0)
+    out_handle[0] = handle if code == SUCCESS else 0
     return code
 
 
-cdef int address_free(uintptr_t address, size_t size) noexcept nogil:
-    return cuMemAddressFree(address, size)
-
-
-cdef int create_physical(int device, size_t size, bint shared, uintptr_t* out_handle) noexcept nogil:
-    cdef CUmemGenericAllocationHandle handle = 0
-    cdef CUmemAllocationProp wanted
-    cdef bint pushed = False
-    cdef int code = enter(device, &pushed)
-    if code == SUCCESS:
-        wanted = pinned_on(device)
-        if shared:
-            wanted.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
-        code = cuMemCreate(&handle, size, &wanted, 0)
-    out_handle[0] = handle if code == SUCCESS else 0
-    return leave(pushed, code)
-
-
-cdef int physical_create(int device, size_t size, uintptr_t* out_handle) noexcept nogil:
+cdef int physical_create_entered(int device, size_t size, uintptr_t* out_handle) noexcept nogil:
     return create_physical(device, size, False, out_handle)
 
 
-cdef int physical_create_shared(int device, size_t size, uintptr_t* out_handle) noexcept nogil:
+cdef int physical_create_shared_entered(int device, size_t size, uintptr_t* out_handle) noexcept nogil:
     return create_physical(device, size, True, out_handle)
 
 
@@ -579,52 +448,13 @@ cdef int physical_export(uintptr_t handle, int* out_file) noexcept nogil:
     return leave(pushed, code)
 
 
-cdef int physical_import(int device, int file, uintptr_t* out_handle) noexcept nogil:
-    cdef CUmemGenericAllocationHandle handle = 0
-    cdef bint pushed = False
-    cdef int code = enter(device, &pushed)
-    if code == SUCCESS:
-        code = cuMemImportFromShareableHandle(
-            &handle, <void*><uintptr_t>file, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
-    out_handle[0] = handle if code == SUCCESS else 0
-    return leave(pushed, code)
-
-
-cdef int physical_release(uintptr_t handle) noexcept nogil:
-    cdef bint pushed = False
-    cdef int code = enter_any(&pushed)
-    if code == SUCCESS:
-        code = cuMemRelease(handle)
-    return leave(pushed, code)
-
-
-cdef int memory_map(uintptr_t address, size_t size, uintptr_t handle) noexcept nogil:
-    cdef bint pushed = False
-    cdef int code = enter_any(&pushed)
-    if code == SUCCESS:
-        code = cuMemMap(address, size, 0, handle, 0)
-    return leave(pushed, code)
-
-
-cdef int memory_access(uintptr_t address, size_t size, int device) noexcept nogil:
+cdef int memory_access_entered(uintptr_t address, size_t size, int device) noexcept nogil:
     cdef CUmemAccessDesc access
-    cdef bint pushed = False
-    cdef int code = enter(device, &pushed)
-    if code == SUCCESS:
-        memset(&access, 0, sizeof(access))
-        access.location.type = CU_MEM_LOCATION_TYPE_DEVICE
-        access.location.id = devices[device].handle
-        access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-        code = cuMemSetAccess(address, size, &access, 1)
-    return leave(pushed, code)
-
-
-cdef int memory_unmap(uintptr_t address, size_t size) noexcept nogil:
-    cdef bint pushed = False
-    cdef int code = enter_any(&pushed)
-    if code == SUCCESS:
-        code = cuMemUnmap(address, size)
-    return leave(pushed, code)
+    memset(&access, 0, sizeof(access))
+    access.location.type = CU_MEM_LOCATION_TYPE_DEVICE
+    access.location.id = devices[device].handle
+    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+    return cuMemSetAccess(address, size, &access, 1)
 
 
 # memory: stream-ordered, always the device's default pool, so that it is shared with other users of that
@@ -637,25 +467,14 @@ cdef int default_pool(int device, CUmemoryPool* out_pool) noexcept nogil:
     return cuDeviceGetDefaultMemPool(out_pool, devices[device].handle)
 
 
-cdef int async_alloc(int device, uintptr_t stream, size_t size, uintptr_t* out_address) noexcept nogil:
+cdef int async_alloc_entered(int device, uintptr_t stream, size_t size, uintptr_t* out_address) noexcept nogil:
     cdef CUmemoryPool pool = NULL
     cdef CUdeviceptr address = 0
-    cdef bint pushed = False
-    cdef int code = enter(device, &pushed)
-    if code == SUCCESS:
-        code = default_pool(device, &pool)
+    cdef int code = default_pool(device, &pool)
     if code == SUCCESS:
         code = cuMemAllocFromPoolAsync(&address, size, pool, <CUstream>stream)
     out_address[0] = address if code == SUCCESS else 0
-    return leave(pushed, code)
-
-
-cdef int async_free(int device, uintptr_t stream, uintptr_t address) noexcept nogil:
-    cdef bint pushed = False
-    cdef int code = enter(device, &pushed)
-    if code == SUCCESS:
-        code = cuMemFreeAsync(address, <CUstream>stream)
-    return leave(pushed, code)
+    return code
 
 
 cdef int async_trim(int device, uintptr_t event, size_t keep) noexcept nogil:
@@ -686,85 +505,7 @@ cdef int async_set(int device, int attribute, uint64_t value) noexcept nogil:
     return code
 
 
-# memory: host
-
-cdef int host_alloc(int device, size_t size, uintptr_t* out_address) noexcept nogil:
-    cdef void* address = NULL
-    cdef bint pushed = False
-    cdef int code = enter(device, &pushed)
-    if code == SUCCESS:
-        code = cuMemHostAlloc(&address, size, CU_MEMHOSTALLOC_PORTABLE)
-    out_address[0] = <uintptr_t>address if code == SUCCESS else 0
-    return leave(pushed, code)
-
-
-cdef int host_free(int device, uintptr_t address) noexcept nogil:
-    cdef bint pushed = False
-    cdef int code = enter(device, &pushed)
-    if code == SUCCESS:
-        code = cuMemFreeHost(<void*>address)
-    return leave(pushed, code)
-
-
-cdef int host_register(int device, uintptr_t address, size_t size) noexcept nogil:
-    cdef bint pushed = False
-    cdef int code = enter(device, &pushed)
-    if code == SUCCESS:
-        code = cuMemHostRegister(<void*>address, size, CU_MEMHOSTREGISTER_PORTABLE)
-    return leave(pushed, code)
-
-
-cdef int host_unregister(int device, uintptr_t address) noexcept nogil:
-    cdef bint pushed = False
-    cdef int code = enter(device, &pushed)
-    if code == SUCCESS:
-        code = cuMemHostUnregister(<void*>address)
-    return leave(pushed, code)
-
-
-# streams
-
-cdef int stream_priority_range(int device, int* out_least, int* out_greatest) noexcept nogil:
-    cdef bint pushed = False
-    cdef int code = enter(device, &pushed)
-    if code == SUCCESS:
-        code = cuCtxGetStreamPriorityRange(out_least, out_greatest)
-    return leave(pushed, code)
-
-
-cdef int stream_create(int device, unsigned int flags, int priority, uintptr_t* out_stream) noexcept nogil:
-    cdef CUstream stream = NULL
-    cdef bint pushed = False
-    cdef int code = enter(device, &pushed)
-    if code == SUCCESS:
-        code = cuStreamCreateWithPriority(&stream, flags, priority)
-    out_stream[0] = <uintptr_t>stream if code == SUCCESS else 0
-    return leave(pushed, code)
-
-
-cdef int stream_destroy(int device, uintptr_t stream) noexcept nogil:
-    cdef bint pushed = False
-    cdef int code = enter(device, &pushed)
-    if code == SUCCESS:
-        code = cuStreamDestroy(<CUstream>stream)
-    return leave(pushed, code)
-
-
-cdef int stream_priority(int device, uintptr_t stream, int* out_priority) noexcept nogil:
-    cdef bint pushed = False
-    cdef int code = enter(device, &pushed)
-    if code == SUCCESS:
-        code = cuStreamGetPriority(<CUstream>stream, out_priority)
-    return leave(pushed, code)
-
-
-cdef int stream_flags(int device, uintptr_t stream, unsigned int* out_flags) noexcept nogil:
-    cdef bint pushed = False
-    cdef int code = enter(device, &pushed)
-    if code == SUCCESS:
-        code = cuStreamGetFlags(<CUstream>stream, out_flags)
-    return leave(pushed, code)
-
+# streams, copies and fills
 
 cdef int stream_device(int device, uintptr_t stream, int* out_device) noexcept nogil:
     # Of a context that is no primary one, the driver says whose it is.  What a thread has current stays.
@@ -782,156 +523,42 @@ cdef int stream_device(int device, uintptr_t stream, int* out_device) noexcept n
     return leave(pushed, code)
 
 
-cdef int stream_query(int device, uintptr_t stream) noexcept nogil:
-    cdef bint pushed = False
-    cdef int code = enter(device, &pushed)
-    if code == SUCCESS:
-        code = cuStreamQuery(<CUstream>stream)
-    return leave(pushed, code)
-
-
-cdef int stream_synchronize(int device, uintptr_t stream) noexcept nogil:
-    cdef bint pushed = False
-    cdef int code = enter(device, &pushed)
-    if code == SUCCESS:
-        code = cuStreamSynchronize(<CUstream>stream)
-    return leave(pushed, code)
-
-
-cdef int stream_wait_event(int device, uintptr_t stream, uintptr_t event) noexcept nogil:
-    cdef bint pushed = False
-    cdef int code = enter(device, &pushed)
-    if code == SUCCESS:
-        code = cuStreamWaitEvent(<CUstream>stream, <CUevent>event, 0)
-    return leave(pushed, code)
-
-
-cdef int stream_wait_external(int device, uintptr_t stream, uintptr_t event) noexcept nogil:
-    cdef bint pushed = False
-    cdef int code = enter(device, &pushed)
-    if code == SUCCESS:
-        code = cuStreamWaitEvent(<CUstream>stream, <CUevent>event, CU_EVENT_WAIT_EXTERNAL)
-    return leave(pushed, code)
-
-
-cdef int stream_host_func(int device, uintptr_t stream, host_fn fn, void* data) noexcept nogil:
-    cdef bint pushed = False
-    cdef int code = enter(device, &pushed)
-    if code == SUCCESS:
-        code = cuLaunchHostFunc(<CUstream>stream, <CUhostFn>fn, data)
-    return leave(pushed, code)
-
-
-cdef int stream_window_set(int device, uintptr_t stream, uintptr_t address, size_t size, float hit_ratio, int hit,
-                           int miss) noexcept nogil:
+cdef int stream_window_set_entered(
+    uintptr_t stream, uintptr_t address, size_t size, float hit_ratio, int hit, int miss
+) noexcept nogil:
     cdef CUlaunchAttributeValue value
-    cdef bint pushed = False
-    cdef int code = enter(device, &pushed)
     memset(&value, 0, sizeof(value))
     value.accessPolicyWindow.base_ptr = <void*>address
     value.accessPolicyWindow.num_bytes = size
     value.accessPolicyWindow.hitRatio = hit_ratio
     value.accessPolicyWindow.hitProp = <CUaccessProperty>hit
     value.accessPolicyWindow.missProp = <CUaccessProperty>miss
-    if code == SUCCESS:
-        code = cuStreamSetAttribute(<CUstream>stream, CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW, &value)
-    return leave(pushed, code)
+    return cuStreamSetAttribute(<CUstream>stream, CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW, &value)
 
 
-cdef int stream_window_get(int device, uintptr_t stream, uintptr_t* out_address, size_t* out_size, float* out_hit_ratio,
-                           int* out_hit, int* out_miss) noexcept nogil:
+cdef int stream_window_get_entered(
+    uintptr_t stream, uintptr_t* out_address, size_t* out_size, float* out_hit_ratio, int* out_hit, int* out_miss
+) noexcept nogil:
     cdef CUlaunchAttributeValue value
-    cdef bint pushed = False
-    cdef int code = enter(device, &pushed)
+    cdef int code
     memset(&value, 0, sizeof(value))
-    if code == SUCCESS:
-        code = cuStreamGetAttribute(<CUstream>stream, CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW, &value)
+    code = cuStreamGetAttribute(<CUstream>stream, CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW, &value)
     out_address[0] = <uintptr_t>value.accessPolicyWindow.base_ptr
     out_size[0] = value.accessPolicyWindow.num_bytes
     out_hit_ratio[0] = value.accessPolicyWindow.hitRatio
     out_hit[0] = value.accessPolicyWindow.hitProp
     out_miss[0] = value.accessPolicyWindow.missProp
-    return leave(pushed, code)
+    return code
 
 
-# events
-
-cdef int event_create(int device, unsigned int flags, uintptr_t* out_event) noexcept nogil:
-    cdef CUevent event = NULL
-    cdef bint pushed = False
-    cdef int code = enter(device, &pushed)
-    if code == SUCCESS:
-        code = cuEventCreate(&event, flags)
-    out_event[0] = <uintptr_t>event if code == SUCCESS else 0
-    return leave(pushed, code)
-
-
-cdef int event_destroy(int device, uintptr_t event) noexcept nogil:
-    cdef bint pushed = False
-    cdef int code = enter(device, &pushed)
-    if code == SUCCESS:
-        code = cuEventDestroy(<CUevent>event)
-    return leave(pushed, code)
-
-
-cdef int event_record(int device, uintptr_t event, uintptr_t stream) noexcept nogil:
-    cdef bint pushed = False
-    cdef int code = enter(device, &pushed)
-    if code == SUCCESS:
-        code = cuEventRecord(<CUevent>event, <CUstream>stream)
-    return leave(pushed, code)
-
-
-cdef int event_record_external(int device, uintptr_t event, uintptr_t stream) noexcept nogil:
-    cdef bint pushed = False
-    cdef int code = enter(device, &pushed)
-    if code == SUCCESS:
-        code = cuEventRecordWithFlags(<CUevent>event, <CUstream>stream, CU_EVENT_RECORD_EXTERNAL)
-    return leave(pushed, code)
-
-
-cdef int event_query(int device, uintptr_t event) noexcept nogil:
-    # No context: see driver/cuda/DESIGN.md.
-    return cuEventQuery(<CUevent>event)
-
-
-cdef int event_synchronize(int device, uintptr_t event) noexcept nogil:
-    cdef bint pushed = False
-    cdef int code = enter(device, &pushed)
-    if code == SUCCESS:
-        code = cuEventSynchronize(<CUevent>event)
-    return leave(pushed, code)
-
-
-cdef int event_elapsed(uintptr_t start, uintptr_t end, float* out_ms) noexcept nogil:
-    cdef bint pushed = False
-    cdef int code = enter_any(&pushed)
-    if code == SUCCESS:
-        code = cuEventElapsedTime(out_ms, <CUevent>start, <CUevent>end)
-    return leave(pushed, code)
-
-
-# copies and fills
-
-cdef int copy(int device, uintptr_t stream, uintptr_t dst, uintptr_t src, size_t size) noexcept nogil:
+cdef int copy_entered(int device, uintptr_t stream, uintptr_t dst, uintptr_t src, size_t size) noexcept nogil:
     # A device that cannot reach pageable memory has it staged by the calling thread, which is what the
     # row promises.  One that can may leave the copy to its engines and return (CUDA driver API, "API
     # synchronization behavior": such a copy "might be synchronous"), so there the row waits.
-    cdef bint pushed = False
-    cdef int code = enter(device, &pushed)
-    if code == SUCCESS:
-        code = cuMemcpyAsync(dst, src, size, <CUstream>stream)
+    cdef int code = cuMemcpyAsync(dst, src, size, <CUstream>stream)
     if code == SUCCESS and devices[device].reads_pageable and needs_wait(dst, src):
         code = wait_slow(<CUstream>stream)
-    return leave(pushed, code)
-
-
-cdef int copy_async(int device, uintptr_t stream, uintptr_t dst, uintptr_t src, size_t size) noexcept nogil:
-    cdef bint pushed = False
-    cdef int code = enter(device, &pushed)
-    if code == SUCCESS:
-        code = cuMemcpyAsync(dst, src, size, <CUstream>stream)
-    return leave(pushed, code)
+    return code
 
 
 cdef bint needs_wait(uintptr_t dst, uintptr_t src) noexcept nogil:
@@ -968,67 +595,41 @@ cdef int copy_across(int on_device, uintptr_t stream, int dst_on, uintptr_t dst,
     return leave(pushed, code)
 
 
-cdef int copy_3d(int device, uintptr_t stream, uintptr_t dst, size_t dst_pitch, size_t dst_lines, uintptr_t src,
-                 size_t src_pitch, size_t src_lines, size_t width, size_t height, size_t depth) noexcept nogil:
+cdef int copy_3d_entered(
+    uintptr_t stream, uintptr_t dst, size_t dst_pitch, size_t dst_lines, uintptr_t src, size_t src_pitch, size_t src_lines,
+    size_t width, size_t height, size_t depth
+) noexcept nogil:
     # The driver sees from the addresses which side is where (cuMemcpy3DAsync, CU_MEMORYTYPE_UNIFIED).  It wants slices as
     # high as the copy, of one slice too, where they say nothing.
     cdef CUDA_MEMCPY3D_v2 params
-    cdef bint pushed = False
-    cdef int code = enter(device, &pushed)
-    if code == SUCCESS and width and height and depth:
-        memset(&params, 0, sizeof(params))
-        params.srcMemoryType = CU_MEMORYTYPE_UNIFIED
-        params.srcDevice = src
-        params.srcPitch = src_pitch
-        params.srcHeight = src_lines if depth > 1 else height
-        params.dstMemoryType = CU_MEMORYTYPE_UNIFIED
-        params.dstDevice = dst
-        params.dstPitch = dst_pitch
-        params.dstHeight = dst_lines if depth > 1 else height
-        params.WidthInBytes = width
-        params.Height = height
-        params.Depth = depth
-        code = cuMemcpy3DAsync(&params, <CUstream>stream)
-    return leave(pushed, code)
+    if not (width and height and depth):
+        return SUCCESS
+    memset(&params, 0, sizeof(params))
+    params.srcMemoryType = CU_MEMORYTYPE_UNIFIED
+    params.srcDevice = src
+    params.srcPitch = src_pitch
+    params.srcHeight = src_lines if depth > 1 else height
+    params.dstMemoryType = CU_MEMORYTYPE_UNIFIED
+    params.dstDevice = dst
+    params.dstPitch = dst_pitch
+    params.dstHeight = dst_lines if depth > 1 else height
+    params.WidthInBytes = width
+    params.Height = height
+    params.Depth = depth
+    return cuMemcpy3DAsync(&params, <CUstream>stream)
 
 
-cdef int fill(int device, uintptr_t stream, uintptr_t dst, unsigned int value, int width, size_t count) noexcept nogil:
-    cdef bint pushed = False
-    cdef int code = enter(device, &pushed)
-    if code == SUCCESS:
-        code = fill_here(<CUstream>stream, dst, value, width, count)
-    return leave(pushed, code)
-
-
-cdef int fill_here(CUstream stream, CUdeviceptr dst, unsigned int value, int width, size_t count) noexcept nogil:
+cdef int fill_entered(uintptr_t stream, uintptr_t dst, unsigned int value, int width, size_t count) noexcept nogil:
     if width == 1:
-        return cuMemsetD8Async(dst, <unsigned char>value, count, stream)
+        return cuMemsetD8Async(dst, <unsigned char>value, count, <CUstream>stream)
     if width == 2:
-        return cuMemsetD16Async(dst, <unsigned short>value, count, stream)
+        return cuMemsetD16Async(dst, <unsigned short>value, count, <CUstream>stream)
     if width == 4:
-        return cuMemsetD32Async(dst, value, count, stream)
+        return cuMemsetD32Async(dst, value, count, <CUstream>stream)
     return INVALID_VALUE
 
 
 # capture
-
-cdef int capture_begin(int device, uintptr_t stream, int mode) noexcept nogil:
-    cdef bint pushed = False
-    cdef int code = enter(device, &pushed)
-    if code == SUCCESS:
-        code = cuStreamBeginCapture(<CUstream>stream, <CUstreamCaptureMode>mode)
-    return leave(pushed, code)
-
-
-cdef int capture_end(int device, uintptr_t stream, uintptr_t* out_graph) noexcept nogil:
-    cdef CUgraph graph = NULL
-    cdef bint pushed = False
-    cdef int code = enter(device, &pushed)
-    if code == SUCCESS:
-        code = cuStreamEndCapture(<CUstream>stream, &graph)
-    out_graph[0] = <uintptr_t>graph if code == SUCCESS else 0
-    return leave(pushed, code)
-
 
 cdef int capture_status(int device, uintptr_t stream, int* out_status, uint64_t* out_id) noexcept nogil:
     # Only an active capture is asked for its id: a stream that another library's thread takes out of its capture just now
@@ -1065,169 +666,76 @@ cdef int capture_mode_exchange(int mode, int* out_before) noexcept nogil:
 
 # graphs
 
-cdef int graph_destroy(uintptr_t graph) noexcept nogil:
-    cdef bint pushed = False
-    cdef int code = enter_any(&pushed)
-    if code == SUCCESS:
-        code = cuGraphDestroy(<CUgraph>graph)
-    return leave(pushed, code)
-
-
-cdef int graph_node_count(uintptr_t graph, size_t* out_count) noexcept nogil:
-    cdef bint pushed = False
-    cdef int code = enter_any(&pushed)
-    if code == SUCCESS:
-        code = cuGraphGetNodes(<CUgraph>graph, NULL, out_count)
-    return leave(pushed, code)
-
-
-cdef int graph_dot(uintptr_t graph, const char* path, unsigned int flags) noexcept nogil:
-    cdef bint pushed = False
-    cdef int code = enter_any(&pushed)
-    if code == SUCCESS:
-        code = cuGraphDebugDotPrint(<CUgraph>graph, path, flags)
-    return leave(pushed, code)
-
-
-cdef int graph_instantiate(int device, uintptr_t graph, uint64_t flags, uintptr_t* out_exec) noexcept nogil:
-    cdef CUgraphExec made = NULL
-    cdef bint pushed = False
-    cdef int code = enter(device, &pushed)
-    if code == SUCCESS:
-        code = cuGraphInstantiateWithFlags(&made, <CUgraph>graph, flags)
-    out_exec[0] = <uintptr_t>made if code == SUCCESS else 0
-    return leave(pushed, code)
-
-
-cdef int graph_update(uintptr_t exec_, uintptr_t graph, int* out_result, uintptr_t* out_node) noexcept nogil:
-    cdef CUgraphExecUpdateResultInfo told
-    cdef bint pushed = False
-    cdef int code = enter_any(&pushed)
-    memset(&told, 0, sizeof(told))
-    if code == SUCCESS:
-        code = cuGraphExecUpdate(<CUgraphExec>exec_, <CUgraph>graph, &told)
-    out_result[0] = told.result
-    out_node[0] = <uintptr_t>told.errorNode
-    return leave(pushed, code)
-
-
-cdef int graph_upload(int device, uintptr_t exec_, uintptr_t stream) noexcept nogil:
-    cdef bint pushed = False
-    cdef int code = enter(device, &pushed)
-    if code == SUCCESS:
-        code = cuGraphUpload(<CUgraphExec>exec_, <CUstream>stream)
-    return leave(pushed, code)
-
-
-cdef int graph_launch(int device, uintptr_t exec_, uintptr_t stream) noexcept nogil:
-    cdef bint pushed = False
-    cdef int code = enter(device, &pushed)
-    if code == SUCCESS:
-        code = cuGraphLaunch(<CUgraphExec>exec_, <CUstream>stream)
-    return leave(pushed, code)
-
-
-cdef int graph_exec_destroy(uintptr_t exec_) noexcept nogil:
-    cdef bint pushed = False
-    cdef int code = enter_any(&pushed)
-    if code == SUCCESS:
-        code = cuGraphExecDestroy(<CUgraphExec>exec_)
-    return leave(pushed, code)
+cdef int graph_update_entered(uintptr_t exec_, uintptr_t graph, int* out_result, uintptr_t* out_node) noexcept nogil:
+    cdef CUgraphExecUpdateResultInfo outcome
+    cdef int code
+    memset(&outcome, 0, sizeof(outcome))
+    code = cuGraphExecUpdate(<CUgraphExec>exec_, <CUgraph>graph, &outcome)
+    out_result[0] = outcome.result
+    out_node[0] = <uintptr_t>outcome.errorNode
+    return code
 
 
 # between processes: the handles are 64 bytes that travel as they are
 
-cdef int ipc_event_export(int device, uintptr_t event, char* out_ipc) noexcept nogil:
+cdef int ipc_event_export_entered(uintptr_t event, char* out_ipc) noexcept nogil:
     cdef CUipcEventHandle handle
-    cdef bint pushed = False
-    cdef int code = enter(device, &pushed)
-    if code == SUCCESS:
-        code = cuIpcGetEventHandle(&handle, <CUevent>event)
+    cdef int code = cuIpcGetEventHandle(&handle, <CUevent>event)
     if code == SUCCESS:
         memcpy(out_ipc, &handle, sizeof(handle))
-    return leave(pushed, code)
+    return code
 
 
-cdef int ipc_event_open(int device, const char* handle, uintptr_t* out_event) noexcept nogil:
-    cdef CUipcEventHandle given
+cdef int ipc_event_open_entered(const char* handle, uintptr_t* out_event) noexcept nogil:
+    cdef CUipcEventHandle copied
     cdef CUevent event = NULL
-    cdef bint pushed = False
-    cdef int code = enter(device, &pushed)
-    memcpy(&given, handle, sizeof(given))
-    if code == SUCCESS:
-        code = cuIpcOpenEventHandle(&event, given)
+    cdef int code
+    memcpy(&copied, handle, sizeof(copied))
+    code = cuIpcOpenEventHandle(&event, copied)
     out_event[0] = <uintptr_t>event if code == SUCCESS else 0
-    return leave(pushed, code)
+    return code
 
 
-cdef int ipc_memory_export(int device, uintptr_t address, char* out_ipc) noexcept nogil:
+cdef int ipc_memory_export_entered(uintptr_t address, char* out_ipc) noexcept nogil:
     cdef CUipcMemHandle handle
-    cdef bint pushed = False
-    cdef int code = enter(device, &pushed)
-    if code == SUCCESS:
-        code = cuIpcGetMemHandle(&handle, address)
+    cdef int code = cuIpcGetMemHandle(&handle, address)
     if code == SUCCESS:
         memcpy(out_ipc, &handle, sizeof(handle))
-    return leave(pushed, code)
+    return code
 
 
-cdef int ipc_memory_open(int device, const char* handle, uintptr_t* out_address) noexcept nogil:
-    cdef CUipcMemHandle given
+cdef int ipc_memory_open_entered(const char* handle, uintptr_t* out_address) noexcept nogil:
+    cdef CUipcMemHandle copied
     cdef CUdeviceptr address = 0
-    cdef bint pushed = False
-    cdef int code = enter(device, &pushed)
-    memcpy(&given, handle, sizeof(given))
-    if code == SUCCESS:
-        code = cuIpcOpenMemHandle(&address, given, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)
+    cdef int code
+    memcpy(&copied, handle, sizeof(copied))
+    code = cuIpcOpenMemHandle(&address, copied, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)
     out_address[0] = address if code == SUCCESS else 0
-    return leave(pushed, code)
-
-
-cdef int ipc_memory_close(int device, uintptr_t address) noexcept nogil:
-    cdef bint pushed = False
-    cdef int code = enter(device, &pushed)
-    if code == SUCCESS:
-        code = cuIpcCloseMemHandle(address)
-    return leave(pushed, code)
+    return code
 
 
 # what a graph is made of
 
-cdef int graph_nodes(uintptr_t graph, size_t room, void* nodes, size_t* out_count) noexcept nogil:
-    cdef bint pushed = False
-    cdef int code = enter_any(&pushed)
+cdef int graph_nodes_entered(uintptr_t graph, size_t room, void* nodes, size_t* out_count) noexcept nogil:
     out_count[0] = room
-    if code == SUCCESS:
-        code = cuGraphGetNodes(<CUgraph>graph, <CUgraphNode*>nodes if room else NULL, out_count)
-    return leave(pushed, code)
+    return cuGraphGetNodes(<CUgraph>graph, <CUgraphNode*>nodes if room else NULL, out_count)
 
 
-cdef int graph_edges(uintptr_t graph, size_t room, void* origins, void* targets, size_t* out_count) noexcept nogil:
+cdef int graph_edges_entered(
+    uintptr_t graph, size_t room, void* origins, void* targets, size_t* out_count
+) noexcept nogil:
     # Without room for the edges' data the driver refuses to list edges that carry any (LOSSY_QUERY).
     cdef CUgraphEdgeData* data = NULL
-    cdef bint pushed = False
     cdef int code
     out_count[0] = room
     if room:
         data = <CUgraphEdgeData*>calloc(room, sizeof(CUgraphEdgeData))
         if data == NULL:
             return NO_HOST_MEMORY
-    code = enter_any(&pushed)
-    if code == SUCCESS:
-        code = cuGraphGetEdges(<CUgraph>graph, <CUgraphNode*>origins if room else NULL,
-                               <CUgraphNode*>targets if room else NULL, data, out_count)
+    code = cuGraphGetEdges(<CUgraph>graph, <CUgraphNode*>origins if room else NULL,
+                           <CUgraphNode*>targets if room else NULL, data, out_count)
     free(data)
-    return leave(pushed, code)
-
-
-cdef int graph_node_type(uintptr_t graph, uintptr_t node, int* out_type) noexcept nogil:
-    cdef CUgraphNodeType found = <CUgraphNodeType>0
-    cdef bint pushed = False
-    cdef int code = enter_any(&pushed)
-    if code == SUCCESS:
-        code = cuGraphNodeGetType(<CUgraphNode>node, &found)
-    out_type[0] = found
-    return leave(pushed, code)
+    return code
 
 
 # conditional nodes
@@ -1241,20 +749,15 @@ cdef int find_site(uintptr_t stream, Site* out_site) noexcept nogil:
     return ILLEGAL_STATE if code == SUCCESS and status != CU_STREAM_CAPTURE_STATUS_ACTIVE else code
 
 
-cdef int conditional_create(int device, uintptr_t stream, uint64_t* out_condition) noexcept nogil:
-    cdef CUgraphConditionalHandle made = 0
-    cdef CUcontext context = NULL
+cdef int conditional_create_entered(int device, uintptr_t stream, uint64_t* out_condition) noexcept nogil:
+    cdef CUgraphConditionalHandle condition = 0
     cdef Site site
-    cdef bint pushed = False
-    cdef int code = enter(device, &pushed)
+    cdef int code = find_site(stream, &site)
     if code == SUCCESS:
-        code = find_site(stream, &site)
-    if code == SUCCESS:
-        code = primary_of(device, &context)
-    if code == SUCCESS:
-        code = cuGraphConditionalHandleCreate(&made, site.graph, context, 0, CU_GRAPH_COND_ASSIGN_DEFAULT)
-    out_condition[0] = made
-    return leave(pushed, code)
+        code = cuGraphConditionalHandleCreate(
+            &condition, site.graph, load_context(&devices[device].primary), 0, CU_GRAPH_COND_ASSIGN_DEFAULT)
+    out_condition[0] = condition
+    return code
 
 
 cdef int setter_of(int device, uintptr_t* out_function) noexcept nogil:
@@ -1279,81 +782,44 @@ cdef int setter_of(int device, uintptr_t* out_function) noexcept nogil:
     return code
 
 
-cdef int conditional_set(int device, uintptr_t stream, uint64_t condition, uintptr_t address) noexcept nogil:
+cdef int conditional_set_entered(int device, uintptr_t stream, uint64_t condition, uintptr_t address) noexcept nogil:
     cdef void* arguments[2]
     cdef uintptr_t function = 0
     cdef Site site
-    cdef bint pushed = False
-    cdef int code = enter(device, &pushed)
+    cdef int code = find_site(stream, &site)  # outside a graph the kernel would fault
     arguments[0] = &condition
     arguments[1] = &address
-    if code == SUCCESS:
-        code = find_site(stream, &site)  # outside a graph the kernel would fault
     if code == SUCCESS:
         code = setter_of(device, &function)
     if code == SUCCESS:
         code = rows.kernel_launch(device, stream, function, 1, 1, 1, 1, 1, 1, 0, arguments)
-    return leave(pushed, code)
-
-
-cdef int conditional_add(int device, uintptr_t stream, uint64_t condition, int kind, uintptr_t* out_body) noexcept nogil:
-    cdef CUcontext context = NULL
-    cdef Site site
-    cdef bint pushed = False
-    cdef int code = enter(device, &pushed)
-    out_body[0] = 0
-    if code == SUCCESS:
-        code = find_site(stream, &site)
-    if code == SUCCESS:
-        code = primary_of(device, &context)
-    if code == SUCCESS:
-        code = add_node(context, &site, stream, condition, kind, out_body)
-    return leave(pushed, code)
-
-
-cdef int add_node(
-    CUcontext context, Site* site, uintptr_t stream, uint64_t condition, int kind, uintptr_t* out_body
-) noexcept nogil:
-    cdef CUgraphNodeParams given
-    cdef CUgraphNode node = NULL
-    cdef int code
-    memset(&given, 0, sizeof(given))
-    given.type = CU_GRAPH_NODE_TYPE_CONDITIONAL
-    given.conditional.handle = condition
-    given.conditional.type = kind
-    given.conditional.size = 1
-    given.conditional.ctx = context
-    code = cuGraphAddNode(&node, site.graph, site.after, site.edges, site.count, &given)
-    if code == SUCCESS:
-        code = cuStreamUpdateCaptureDependencies(<CUstream>stream, &node, NULL, 1, CU_STREAM_SET_CAPTURE_DEPENDENCIES)
-    if code == SUCCESS:
-        out_body[0] = <uintptr_t>given.conditional.phGraph_out[0]
     return code
 
 
-cdef int capture_begin_to(int device, uintptr_t stream, uintptr_t body, int mode) noexcept nogil:
-    cdef bint pushed = False
-    cdef int code = enter(device, &pushed)
+cdef int conditional_add_entered(
+    int device, uintptr_t stream, uint64_t condition, int kind, uintptr_t* out_body
+) noexcept nogil:
+    cdef CUgraphNodeParams params
+    cdef CUgraphNode node = NULL
+    cdef Site site
+    cdef int code = find_site(stream, &site)
+    if code != SUCCESS:
+        return code
+    memset(&params, 0, sizeof(params))
+    params.type = CU_GRAPH_NODE_TYPE_CONDITIONAL
+    params.conditional.handle = condition
+    params.conditional.type = kind
+    params.conditional.size = 1
+    params.conditional.ctx = load_context(&devices[device].primary)
+    code = cuGraphAddNode(&node, site.graph, site.after, site.edges, site.count, &params)
     if code == SUCCESS:
-        code = cuStreamBeginCaptureToGraph(<CUstream>stream, <CUgraph>body, NULL, NULL, 0, <CUstreamCaptureMode>mode)
-    return leave(pushed, code)
+        code = cuStreamUpdateCaptureDependencies(<CUstream>stream, &node, NULL, 1, CU_STREAM_SET_CAPTURE_DEPENDENCIES)
+    if code == SUCCESS:
+        out_body[0] = <uintptr_t>params.conditional.phGraph_out[0]
+    return code
 
 
 # modules and their functions
-
-cdef int module_loading(int* out_mode) noexcept nogil:
-    return cuModuleGetLoadingMode(<CUmoduleLoadingMode*>out_mode)
-
-
-cdef int module_load(int device, const char* image, uintptr_t* out_module) noexcept nogil:
-    cdef CUmodule module = NULL
-    cdef bint pushed = False
-    cdef int code = enter(device, &pushed)
-    if code == SUCCESS:
-        code = cuModuleLoadData(&module, image)
-    out_module[0] = <uintptr_t>module if code == SUCCESS else 0
-    return leave(pushed, code)
-
 
 cdef int module_log(int device, const char* image, char* out_log) noexcept nogil:
     # What NVIDIA's loader finds wrong is in the log of errors; a module that it loads is given back.
@@ -1369,91 +835,7 @@ cdef int module_log(int device, const char* image, char* out_log) noexcept nogil
     return leave(pushed, code)
 
 
-cdef int module_unload(int device, uintptr_t module) noexcept nogil:
-    cdef bint pushed = False
-    cdef int code = enter(device, &pushed)
-    if code == SUCCESS:
-        code = cuModuleUnload(<CUmodule>module)
-    return leave(pushed, code)
-
-
-cdef int module_function(uintptr_t module, const char* name, uintptr_t* out_function) noexcept nogil:
-    cdef CUfunction function = NULL
-    cdef bint pushed = False
-    cdef int code = enter_any(&pushed)
-    if code == SUCCESS:
-        code = cuModuleGetFunction(&function, <CUmodule>module, name)
-    out_function[0] = <uintptr_t>function if code == SUCCESS else 0
-    return leave(pushed, code)
-
-
-cdef int module_global(uintptr_t module, const char* name, uintptr_t* out_address, size_t* out_size) noexcept nogil:
-    cdef CUdeviceptr address = 0
-    cdef bint pushed = False
-    cdef int code = enter_any(&pushed)
-    out_size[0] = 0
-    if code == SUCCESS:
-        code = cuModuleGetGlobal(&address, out_size, <CUmodule>module, name)
-    out_address[0] = address if code == SUCCESS else 0
-    return leave(pushed, code)
-
-
-cdef int function_attribute(uintptr_t function, int attribute, int* out_value) noexcept nogil:
-    cdef bint pushed = False
-    cdef int code = enter_any(&pushed)
-    out_value[0] = 0
-    if code == SUCCESS:
-        code = cuFuncGetAttribute(out_value, <CUfunction_attribute>attribute, <CUfunction>function)
-    return leave(pushed, code)
-
-
-cdef int function_attribute_set(uintptr_t function, int attribute, int value) noexcept nogil:
-    cdef bint pushed = False
-    cdef int code = enter_any(&pushed)
-    if code == SUCCESS:
-        code = cuFuncSetAttribute(<CUfunction>function, <CUfunction_attribute>attribute, value)
-    return leave(pushed, code)
-
-
-cdef int function_parameter(uintptr_t function, size_t index, size_t* out_offset, size_t* out_size) noexcept nogil:
-    cdef bint pushed = False
-    cdef int code = enter_any(&pushed)
-    out_offset[0] = out_size[0] = 0
-    if code == SUCCESS:
-        code = cuFuncGetParamInfo(<CUfunction>function, index, out_offset, out_size)
-    return leave(pushed, code)
-
-
-cdef int occupancy_blocks(uintptr_t function, int threads, size_t shared_bytes, int* out_blocks) noexcept nogil:
-    cdef bint pushed = False
-    cdef int code = enter_any(&pushed)
-    out_blocks[0] = 0
-    if code == SUCCESS:
-        code = cuOccupancyMaxActiveBlocksPerMultiprocessor(out_blocks, <CUfunction>function, threads, shared_bytes)
-    return leave(pushed, code)
-
-
-cdef int occupancy_block_size(
-    uintptr_t function, size_t shared_bytes, int limit, int* out_grid, int* out_threads
-) noexcept nogil:
-    cdef bint pushed = False
-    cdef int code = enter_any(&pushed)
-    out_grid[0] = out_threads[0] = 0
-    if code == SUCCESS:
-        code = cuOccupancyMaxPotentialBlockSize(out_grid, out_threads, <CUfunction>function, NULL, shared_bytes, limit)
-    return leave(pushed, code)
-
-
 # launches
-
-cdef int kernel_launch(int device, uintptr_t stream, uintptr_t function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, void** arguments) noexcept nogil:  # no-cython-lint
-    cdef bint pushed = False
-    cdef int code = enter(device, &pushed)
-    if code == SUCCESS:
-        code = cuLaunchKernel(<CUfunction>function, grid_x, grid_y, grid_z, block_x, block_y, block_z,
-                              shared_bytes, <CUstream>stream, arguments, NULL)
-    return leave(pushed, code)
-
 
 cdef void describe_launch(
     CUlaunchConfig* config, uintptr_t stream, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,
@@ -1485,11 +867,13 @@ cdef void add_cluster(CUlaunchConfig* config, unsigned int x, unsigned int y, un
     added.value.clusterDim.z = z
 
 
-cdef int kernel_launch_with(int device, uintptr_t stream, uintptr_t function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, void** arguments, unsigned int flags, unsigned int cluster_x, unsigned int cluster_y, unsigned int cluster_z) noexcept nogil:  # no-cython-lint
+cdef int kernel_launch_with_entered(
+    uintptr_t stream, uintptr_t function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,
+    unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, void** arguments,
+    unsigned int flags, unsigned int cluster_x, unsigned int cluster_y, unsigned int cluster_z
+) noexcept nogil:
     cdef CUlaunchConfig config
     cdef CUlaunchAttribute[3] attributes
-    cdef bint pushed = False
-    cdef int code = enter(device, &pushed)
     describe_launch(&config, stream, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes)
     config.attrs = attributes
     if flags & LAUNCH_COOPERATIVE:
@@ -1498,57 +882,55 @@ cdef int kernel_launch_with(int device, uintptr_t stream, uintptr_t function, un
         add_attribute(&config, CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION).value.programmaticStreamSerializationAllowed = 1  # no-cython-lint
     if cluster_x:
         add_cluster(&config, cluster_x, cluster_y, cluster_z)
-    if code == SUCCESS:
-        code = cuLaunchKernelEx(&config, <CUfunction>function, arguments, NULL)
-    return leave(pushed, code)
+    return cuLaunchKernelEx(&config, <CUfunction>function, arguments, NULL)
 
 
-cdef int occupancy_clusters(int device, uintptr_t function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, unsigned int cluster_x, unsigned int cluster_y, unsigned int cluster_z, int* out_clusters) noexcept nogil:  # no-cython-lint
+cdef int occupancy_clusters_entered(
+    uintptr_t function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x,
+    unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, unsigned int cluster_x, unsigned int cluster_y,
+    unsigned int cluster_z, int* out_clusters
+) noexcept nogil:
     cdef CUlaunchConfig config
     cdef CUlaunchAttribute[1] attributes
-    cdef bint pushed = False
-    cdef int code = enter(device, &pushed)
-    out_clusters[0] = 0
     describe_launch(&config, 0, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes)
     config.attrs = attributes
     add_cluster(&config, cluster_x, cluster_y, cluster_z)
-    if code == SUCCESS:
-        code = cuOccupancyMaxActiveClusters(out_clusters, <CUfunction>function, &config)
-    return leave(pushed, code)
+    return cuOccupancyMaxActiveClusters(out_clusters, <CUfunction>function, &config)
 
 
 # kernel nodes
 
-cdef int kernel_node(uintptr_t graph, uintptr_t node, uintptr_t* out_function, unsigned int* out_grid_x, unsigned int* out_grid_y, unsigned int* out_grid_z, unsigned int* out_block_x, unsigned int* out_block_y, unsigned int* out_block_z, unsigned int* out_shared_bytes, uintptr_t* out_arguments) noexcept nogil:  # no-cython-lint
-    cdef CUDA_KERNEL_NODE_PARAMS found
-    cdef bint pushed = False
-    cdef int code = enter_any(&pushed)
-    memset(&found, 0, sizeof(found))
-    if code == SUCCESS:
-        code = cuGraphKernelNodeGetParams(<CUgraphNode>node, &found)
-    out_function[0] = <uintptr_t>found.func
-    out_grid_x[0], out_grid_y[0], out_grid_z[0] = found.gridDimX, found.gridDimY, found.gridDimZ
-    out_block_x[0], out_block_y[0], out_block_z[0] = found.blockDimX, found.blockDimY, found.blockDimZ
-    out_shared_bytes[0] = found.sharedMemBytes
-    out_arguments[0] = <uintptr_t>found.kernelParams
-    return leave(pushed, code)
+cdef int kernel_node_entered(
+    uintptr_t node, uintptr_t* out_function, unsigned int* out_grid_x, unsigned int* out_grid_y, unsigned int* out_grid_z,
+    unsigned int* out_block_x, unsigned int* out_block_y, unsigned int* out_block_z, unsigned int* out_shared_bytes,
+    uintptr_t* out_arguments
+) noexcept nogil:
+    cdef CUDA_KERNEL_NODE_PARAMS params
+    cdef int code
+    memset(&params, 0, sizeof(params))
+    code = cuGraphKernelNodeGetParams(<CUgraphNode>node, &params)
+    out_function[0] = <uintptr_t>params.func
+    out_grid_x[0], out_grid_y[0], out_grid_z[0] = params.gridDimX, params.gridDimY, params.gridDimZ
+    out_block_x[0], out_block_y[0], out_block_z[0] = params.blockDimX, params.blockDimY, params.blockDimZ
+    out_shared_bytes[0] = params.sharedMemBytes
+    out_arguments[0] = <uintptr_t>params.kernelParams
+    return code
 
 
-cdef int kernel_node_set(uintptr_t graph, uintptr_t exec_, uintptr_t node, uintptr_t function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, void** arguments) noexcept nogil:  # no-cython-lint
-    cdef CUDA_KERNEL_NODE_PARAMS given
-    cdef bint pushed = False
-    cdef int code = enter_any(&pushed)
-    memset(&given, 0, sizeof(given))
-    given.func = <CUfunction>function
-    given.gridDimX, given.gridDimY, given.gridDimZ = grid_x, grid_y, grid_z
-    given.blockDimX, given.blockDimY, given.blockDimZ = block_x, block_y, block_z
-    given.sharedMemBytes = shared_bytes
-    given.kernelParams = arguments
-    if code == SUCCESS and exec_:
-        code = cuGraphExecKernelNodeSetParams(<CUgraphExec>exec_, <CUgraphNode>node, &given)
-    elif code == SUCCESS:
-        code = cuGraphKernelNodeSetParams(<CUgraphNode>node, &given)
-    return leave(pushed, code)
+cdef int kernel_node_set_entered(
+    uintptr_t exec_, uintptr_t node, uintptr_t function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,
+    unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, void** arguments
+) noexcept nogil:
+    cdef CUDA_KERNEL_NODE_PARAMS params
+    memset(&params, 0, sizeof(params))
+    params.func = <CUfunction>function
+    params.gridDimX, params.gridDimY, params.gridDimZ = grid_x, grid_y, grid_z
+    params.blockDimX, params.blockDimY, params.blockDimZ = block_x, block_y, block_z
+    params.sharedMemBytes = shared_bytes
+    params.kernelParams = arguments
+    if exec_:
+        return cuGraphExecKernelNodeSetParams(<CUgraphExec>exec_, <CUgraphNode>node, &params)
+    return cuGraphKernelNodeSetParams(<CUgraphNode>node, &params)
 
 
 # waits

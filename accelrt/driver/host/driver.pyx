@@ -4,7 +4,7 @@ Here are the settings, and the rows of devices, of modules, functions and launch
 
 A kernel is a C function that is called once for each block of the grid, with the block's place and pointers to the
 arguments' values; `accelrt/kernels/DESIGN.md` has the declaration.  The blocks of a launch run on the thread that serves
-the stream, which others help where there is much to do (`queue.pyx`).
+the stream, which others help where there is much to do (`machine.pyx`).
 
 A module is a shared object: `module_load` takes its path, which contains a slash and ends with a NUL, or its bytes, an
 ELF image whose length the section headers tell.  For a kernel NAME it exports `accelrt_block_NAME`, or NAME, and
@@ -13,6 +13,9 @@ function at an address.
 
 A module that is unloaded lives on until no work in a queue or a graph names its functions.  Libraries are opened and
 closed under no lock, since their initialisers may do anything.
+
+rowgen.py puts the gate around a function ROW_gated, and around a function ROW_locked the queue's lock too, with what finds
+the stream, the graph, the function and so on that it names.
 """
 import errno
 import os
@@ -24,28 +27,28 @@ from libc.string cimport memcpy, memset, strcmp, strlen
 
 from accelrt import env
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
-from accelrt.driver.host.memory cimport count_physicals, count_takings, devices_with_access, fill_memory
-from accelrt.driver.host.queue cimport (
-    BRANCH, CALL, COPY, COPY_3D, FILL, KERNEL, RECORD, REPLAY, WAIT, Graph, HostFunction, HostModule, HostStream,
-    Launch, Node, Plan, Ticket, Work, count_calls_beside_ends, count_gone_calls, count_held_ends, count_operations,
-    count_streams, crew_open, delay_ends, drain_device, drop_launch, drop_module, drop_plan, drop_ticket, enqueue,
-    find_stream, follow_legacy_order, hold_end_open, is_legacy, kernel_fn, lock, mark, new_handle, peek_stream,
-    queue_open, take_unused_modules, unlock,
+from accelrt.driver.host.machine cimport (
+    calls_beside_ends as beside_ends, count_streams, crew_open, delay_ends, drain_device, drop_launch, drop_module,
+    drop_plan, drop_ticket, enqueue, enqueue_point, find_stream, follow_legacy_order, gone_calls, held_ends,
+    hold_end_open, is_legacy, lock, mark, memory_counts, memory_figures, memory_open, new_handle, open_errno,
+    operations, peek_stream, queue_open, take_lack_of_addresses, take_unused_modules, unlock,
 )
-from accelrt.driver.host.ranges cimport (
-    memory_counts, memory_figures, memory_open, memory_open_errno, take_lack_of_addresses,
-)
+from accelrt.driver.host.memory cimport count_physicals, devices_with_access, fill_memory, takings
 from accelrt.driver.host.stream cimport (
     abandon_tickets, add_node, begin_capture, beside_capture, break_capture, change_plan, check_implicit, check_unsafe,
-    count_events, end_capture, exchange_mode, fill_stream, find_body, find_node, find_planned, free_graph, gate,
-    gate_any, gate_close, gate_devices, gate_is_new, gate_open, keep_body, new_condition, plan_of, prepare_branch,
-    prepare_set, put_in, shape_changed, tickets_for,
+    end_capture, events, exchange_mode, fill_stream, find_body, find_node, find_planned, free_graph, gate, gate_any,
+    gate_close, gate_devices, gate_is_new, gate_open, keep_body, new_condition, plan_of, prepare_branch, prepare_set,
+    put_in, shape_changed, tickets_for,
+)
+from accelrt.driver.host.work cimport (
+    BRANCH, CALL, COPY, COPY_3D, FILL, KERNEL, RECORD, REPLAY, WAIT, Graph, HostFunction, HostModule, HostStream,
+    Launch, Node, Plan, Ticket, Work, begin_work, kernel_fn,
 )
 from accelrt.driver.registry cimport begin_table, finish_table, offer
 from accelrt.driver.registry import explain_refusals
 from accelrt.driver.table cimport (
-    CAPTURE_ACTIVE, CAPTURE_INVALIDATED, CAPTURE_NONE, CAPTURE_RELAXED, CONDITION_IF, CONDITION_WHILE,
-    LAUNCH_COOPERATIVE, LAUNCH_PROGRAMMATIC, LOG_BYTES, TEXT_BYTES, Table,
+    CAPTURE_ACTIVE, CAPTURE_INVALIDATED, CAPTURE_RELAXED, CONDITION_IF, CONDITION_WHILE, LAUNCH_COOPERATIVE,
+    LAUNCH_PROGRAMMATIC, LOG_BYTES, TEXT_BYTES, Table,
 )
 from accelrt.status cimport (
     CAPTURE_IMPLICIT, CAPTURE_UNSUPPORTED, COOPERATIVE_LAUNCH_TOO_LARGE, GRAPH_UPDATE_FAILURE, INIT_FAILED,
@@ -220,11 +223,10 @@ cdef int open_with_settings() noexcept:
 
 def open_error():
     """Why the devices' memory could not be made, as str; empty where it could."""
-    cdef int error = memory_open_errno()
-    if error == 0:
+    if open_errno == 0:
         return ""
-    limit = limit_text("RLIMIT_FSIZE", "a file", "ulimit -f") if error == errno.EFBIG else ""
-    return f"a file for the device's memory cannot be made: {os.strerror(error)}{limit}"
+    limit = limit_text("RLIMIT_FSIZE", "a file", "ulimit -f") if open_errno == errno.EFBIG else ""
+    return f"a file for the device's memory cannot be made: {os.strerror(open_errno)}{limit}"
 
 
 cdef str limit_text(str which, str what, str command):
@@ -260,26 +262,25 @@ cdef int driver_version(int* out_version) noexcept nogil:
     return 0
 
 
-cdef int device_count(int* out_count) noexcept nogil:
-    cdef int code = gate_any()
-    out_count[0] = gate_devices() if code == 0 else 0
-    return code
+cdef int device_count_gated(int* out_count) noexcept nogil:
+    out_count[0] = gate_devices()
+    return 0
 
 
-cdef int device_name(int device, char* out_text) noexcept nogil:
+cdef int device_name_gated(char* out_text) noexcept nogil:
     snprintf(out_text, TEXT_BYTES, "accelrt host device")
-    return gate(device)
+    return 0
 
 
-cdef int device_uuid(int device, char* out_uuid) noexcept nogil:
+cdef int device_uuid_gated(int device, char* out_uuid) noexcept nogil:
     memset(out_uuid, 0, 16)
     snprintf(out_uuid, 16, "accelrt-host-%02d", device)
-    return gate(device)
+    return 0
 
 
-cdef int device_pci_bus_id(int device, char* out_text) noexcept nogil:
+cdef int device_pci_bus_id_gated(int device, char* out_text) noexcept nogil:
     snprintf(out_text, TEXT_BYTES, "host:%d", device)
-    return gate(device)
+    return 0
 
 
 cdef int launch_limit(int attribute) noexcept nogil:
@@ -303,12 +304,10 @@ cdef int launch_limit(int attribute) noexcept nogil:
     return BLOCKS_AT_ONCE if attribute == 106 else 0  # MAX_BLOCKS_PER_MULTIPROCESSOR
 
 
-cdef int device_attribute(int device, int attribute, int* out_value) noexcept nogil:
+cdef int device_attribute_gated(int attribute, int* out_value) noexcept nogil:
     # Numbers of CUdevice_attribute; what a CPU has no figure for is 0.
-    cdef int code = gate(device)
-    if code or attribute < 1 or attribute > 147:  # the last one of CUDA 13.0
-        return code if code else INVALID_VALUE
-    out_value[0] = 0
+    if attribute < 1 or attribute > 147:  # the last one of CUDA 13.0
+        return INVALID_VALUE
     if attribute == 10:    # WARP_SIZE
         out_value[0] = 32
     elif attribute == 16:    # MULTIPROCESSOR_COUNT
@@ -320,15 +319,13 @@ cdef int device_attribute(int device, int attribute, int* out_value) noexcept no
     return 0
 
 
-cdef int device_memory(int device, size_t* out_total) noexcept nogil:
+cdef int device_memory_gated(int device, size_t* out_total) noexcept nogil:
     cdef size_t ignored
-    cdef int code = gate(device)
-    return code if code else memory_figures(device, &ignored, out_total)
+    return memory_figures(device, &ignored, out_total)
 
 
-cdef int memory_info(int device, size_t* out_free, size_t* out_total) noexcept nogil:
-    cdef int code = gate(device)
-    return code if code else memory_figures(device, out_free, out_total)
+cdef int memory_info_gated(int device, size_t* out_free, size_t* out_total) noexcept nogil:
+    return memory_figures(device, out_free, out_total)
 
 
 cdef int current_device(int* out_device) noexcept nogil:
@@ -344,18 +341,13 @@ cdef int set_device(int device) noexcept nogil:
     return code
 
 
-cdef int can_access_peer(int device, int peer, int* out_can) noexcept nogil:
-    cdef int code = gate(device)
-    if code == 0:
-        code = gate(peer)
+cdef int can_access_peer_gated(int device, int peer, int* out_can) noexcept nogil:
     out_can[0] = device != peer
-    return code
+    return gate(peer)
 
 
-cdef int enable_peer(int device, int peer) noexcept nogil:
-    cdef int code = gate(device)
-    if code == 0:
-        code = gate(peer)
+cdef int enable_peer_gated(int device, int peer) noexcept nogil:
+    cdef int code = gate(peer)
     return PEER_ACCESS_UNSUPPORTED if code == 0 and device == peer else code
 
 
@@ -381,118 +373,123 @@ cdef void close_unused() noexcept nogil:
 
 # --- modules -----------------------------------------------------------------------------------------------
 
-cdef int keep_module(int device, HostModule* made, uintptr_t* out_module) noexcept nogil:
+cdef HostModule* find_module(uintptr_t module) noexcept nogil:
+    return <HostModule*>map_find(&modules, module)
+
+
+cdef int keep_module(int device, HostModule* module, uintptr_t* out_module) noexcept nogil:
     # Under the lock.
     if map_reserve(&modules):
         return NO_HOST_MEMORY
-    made.device = device
-    made.holders = 1
-    made.handle = new_handle()
-    map_insert(&modules, made.handle, made)
-    out_module[0] = made.handle
+    module.device = device
+    module.holders = 1
+    module.handle = new_handle()
+    map_insert(&modules, module.handle, module)
+    out_module[0] = module.handle
     return 0
 
 
-cdef int module_load(int device, const char* image, uintptr_t* out_module) noexcept nogil:
+cdef int next_image(bint checks, unsigned long* out_number) noexcept nogil:
     global images
-    cdef HostModule* made
-    cdef unsigned long number
-    cdef int code = gate(device)
-    out_module[0] = 0
-    if code or image == NULL:
-        return code if code else INVALID_VALUE
+    cdef int code
     lock()
-    code = check_unsafe()
+    code = check_unsafe() if checks else 0
     images += 1
-    number = images
+    out_number[0] = images
     unlock()
+    return code
+
+
+cdef int module_load_gated(int device, const char* image, uintptr_t* out_module) noexcept nogil:
+    cdef HostModule* module
+    cdef unsigned long number
+    cdef int code = INVALID_VALUE if image == NULL else next_image(True, &number)
     if code:
         return code
     close_unused()
-    made = <HostModule*>calloc(1, sizeof(HostModule))
-    if made == NULL:
+    module = <HostModule*>calloc(1, sizeof(HostModule))
+    if module == NULL:
         return NO_HOST_MEMORY
-    made.library = open_library(image, number)
-    if made.library == NULL:
-        free(made)
+    module.library = open_library(image, number)
+    if module.library == NULL:
+        free(module)
         return INVALID_IMAGE
     lock()
-    code = keep_module(device, made, out_module)
+    code = keep_module(device, module, out_module)
     unlock()
     if code:
-        dlclose(made.library)
-        free(made)
+        dlclose(module.library)
+        free(module)
     return code
 
 
 cdef int module_log(int device, const char* image, char* out_log) noexcept nogil:
-    global images
     cdef void* library
-    cdef const char* said
+    cdef const char* message
     cdef unsigned long number
     cdef int code = gate(device)
     memset(out_log, 0, LOG_BYTES)
     if code or image == NULL:
         return code if code else INVALID_VALUE
-    lock()
-    images += 1
-    number = images
-    unlock()
+    next_image(False, &number)
     dlerror()  # forgets what an earlier call said
     library = open_library(image, number)
+    message = dlerror()
     if library != NULL:
         dlclose(library)
-        return 0
-    said = dlerror()
-    if said != NULL:
-        snprintf(out_log, LOG_BYTES, "%s", said)
+    elif message != NULL:
+        snprintf(out_log, LOG_BYTES, "%s", message)
     return 0
 
 
-cdef int module_register(
+cdef int module_register_gated(
     int device, uintptr_t function, const char* name, size_t count, void* sizes, uintptr_t* out_module
 ) noexcept nogil:
-    cdef HostModule* made
+    cdef HostModule* module
     cdef HostFunction* only = NULL
-    cdef int code = gate(device)
-    out_module[0] = 0
-    if code or function == 0 or name == NULL or (count and sizes == NULL):
-        return code if code else INVALID_VALUE
+    cdef int code
+    if function == 0 or name == NULL or (count and sizes == NULL):
+        return INVALID_VALUE
     close_unused()
-    made = <HostModule*>calloc(1, sizeof(HostModule))
-    if made == NULL:
+    module = <HostModule*>calloc(1, sizeof(HostModule))
+    if module == NULL:
         return NO_HOST_MEMORY
     lock()
-    code = add_function(made, <kernel_fn>function, name, count, <const size_t*>sizes, &only)
+    code = add_function(module, <kernel_fn>function, name, count, <const size_t*>sizes, &only)
     if code == 0:
-        code = keep_module(device, made, out_module)
+        code = keep_module(device, module, out_module)
         if code:
             map_remove(&functions, only.handle)
     unlock()
     if code:
         free(only)
-        free(made)
+        free(module)
     return code
 
 
-cdef int module_unload(int device, uintptr_t module) noexcept nogil:
-    cdef HostModule* found
+cdef int forget_module(int device, uintptr_t module) noexcept nogil:
+    # Under the lock.
+    cdef HostModule* forgotten
     cdef HostFunction* function
-    cdef int code = gate(device)
+    cdef int code = check_unsafe()
     if code:
         return code
+    forgotten = find_module(module)
+    if forgotten == NULL or forgotten.device != device:
+        return INVALID_HANDLE
+    map_remove(&modules, module)
+    function = forgotten.functions
+    while function != NULL:
+        map_remove(&functions, function.handle)
+        function = function.next
+    drop_module(forgotten)
+    return 0
+
+
+cdef int module_unload_gated(int device, uintptr_t module) noexcept nogil:
+    cdef int code
     lock()
-    code = check_unsafe()
-    found = <HostModule*>map_find(&modules, module) if code == 0 else NULL
-    if code == 0 and (found == NULL or found.device != device):
-        code = INVALID_HANDLE
-    if code == 0:
-        map_remove(&modules, module)
-        function = found.functions
-        while function != NULL:
-            map_remove(&functions, function.handle)
-            function = function.next
-        drop_module(found)
+    code = forget_module(device, module)
     unlock()
     close_unused()
     return code
@@ -510,37 +507,37 @@ cdef int add_function(
     HostModule* module, kernel_fn fn, const char* name, size_t count, const size_t* sizes, HostFunction** out_function
 ) noexcept nogil:
     # Under the lock.  One allocation holds the function, its parameters and its name.
-    cdef HostFunction* made
+    cdef HostFunction* function
     cdef size_t index, offset = 0
     if count > MOST_PARAMETERS:
         return INVALID_VALUE
-    made = <HostFunction*>calloc(1, sizeof(HostFunction) + 2 * count * sizeof(size_t) + strlen(name) + 1)
-    if made == NULL or map_reserve(&functions):
-        free(made)
+    function = <HostFunction*>calloc(1, sizeof(HostFunction) + 2 * count * sizeof(size_t) + strlen(name) + 1)
+    if function == NULL or map_reserve(&functions):
+        free(function)
         return NO_HOST_MEMORY
-    made.sizes = <size_t*>(made + 1)
-    made.offsets = made.sizes + count
-    made.name = <char*>(made.offsets + count)
-    memcpy(made.name, name, strlen(name) + 1)
+    function.sizes = <size_t*>(function + 1)
+    function.offsets = function.sizes + count
+    function.name = <char*>(function.offsets + count)
+    memcpy(function.name, name, strlen(name) + 1)
     for index in range(count):
         if sizes[index] == 0 or sizes[index] > MOST_PARAMETERS:
-            free(made)
+            free(function)
             return INVALID_VALUE
-        made.sizes[index] = sizes[index]
-        made.offsets[index] = aligned(offset, sizes[index])
-        offset = made.offsets[index] + sizes[index]
+        function.sizes[index] = sizes[index]
+        function.offsets[index] = aligned(offset, sizes[index])
+        offset = function.offsets[index] + sizes[index]
     if offset > MOST_PARAMETERS:
-        free(made)
+        free(function)
         return INVALID_VALUE
-    made.count = count
-    made.fn = fn
-    made.module = module
-    made.most_shared = SHARED
-    made.handle = new_handle()
-    made.next = module.functions
-    module.functions = made
-    map_insert(&functions, made.handle, made)
-    out_function[0] = made
+    function.count = count
+    function.fn = fn
+    function.module = module
+    function.most_shared = SHARED
+    function.handle = new_handle()
+    function.next = module.functions
+    module.functions = function
+    map_insert(&functions, function.handle, function)
+    out_function[0] = function
     return 0
 
 
@@ -550,7 +547,7 @@ cdef int look_up(HostModule* module, const char* name, HostFunction** out_functi
     cdef char[512] second
     cdef const size_t* sizes
     cdef size_t count = 0
-    cdef void* found
+    cdef void* symbol
     out_function[0] = module.functions
     while out_function[0] != NULL and strcmp(out_function[0].name, name):
         out_function[0] = out_function[0].next
@@ -559,114 +556,72 @@ cdef int look_up(HostModule* module, const char* name, HostFunction** out_functi
     if module.library == NULL or snprintf(second, sizeof(second), "%s_parameters", name) >= <int>sizeof(second):
         return NOT_FOUND
     snprintf(first, sizeof(first), "accelrt_block_%s", name)
-    found = dlsym(module.library, first)
-    if found == NULL:
-        found = dlsym(module.library, name)
+    symbol = dlsym(module.library, first)
+    if symbol == NULL:
+        symbol = dlsym(module.library, name)
     sizes = <const size_t*>dlsym(module.library, second)
-    if found == NULL or sizes == NULL:
+    if symbol == NULL or sizes == NULL:
         return NOT_FOUND
     while sizes[count] and count < MOST_PARAMETERS:
         count += 1
-    return add_function(module, <kernel_fn>found, name, count, sizes, out_function)
+    return add_function(module, <kernel_fn>symbol, name, count, sizes, out_function)
 
 
-cdef int module_function(uintptr_t module, const char* name, uintptr_t* out_function) noexcept nogil:
-    cdef HostModule* of_
-    cdef HostFunction* found = NULL
-    cdef int code = gate_any()
-    out_function[0] = 0
-    if code:
-        return code
-    lock()
-    of_ = <HostModule*>map_find(&modules, module)
-    code = INVALID_HANDLE if of_ == NULL else look_up(of_, name, &found)
+cdef int module_function_locked(HostModule* module, const char* name, uintptr_t* out_function) noexcept nogil:
+    cdef HostFunction* function = NULL
+    cdef int code = look_up(module, name, &function)
     if code == 0:
-        out_function[0] = found.handle
-    unlock()
+        out_function[0] = function.handle
     return code
 
 
-cdef int module_global(uintptr_t module, const char* name, uintptr_t* out_address, size_t* out_size) noexcept nogil:
+cdef int module_global_locked(
+    HostModule* module, const char* name, uintptr_t* out_address, size_t* out_size
+) noexcept nogil:
     # The module keeps its library, which is closed under no lock, as long as its owner may ask.
-    cdef HostModule* of_
-    cdef void* library = NULL
     cdef void* address = NULL
-    cdef int code = gate_any()
-    out_address[0] = out_size[0] = 0
-    if code:
-        return code
-    lock()
-    of_ = <HostModule*>map_find(&modules, module)
-    if of_ == NULL:
-        code = INVALID_HANDLE
-    else:
-        library = of_.library
-    if code == 0 and (library == NULL or not find_object(library, name, &address, out_size)):
+    if module.library == NULL or not find_object(module.library, name, &address, out_size):
         out_size[0] = 0
-        code = NOT_FOUND
-    unlock()
-    if code == 0:
-        out_address[0] = <uintptr_t>address
-    return code
+        return NOT_FOUND
+    out_address[0] = <uintptr_t>address
+    return 0
 
 
 cdef HostFunction* find_function(uintptr_t function) noexcept nogil:
-    # Under the queue's lock; NULL where it is none.
     return <HostFunction*>map_find(&functions, function)
 
 
-cdef int function_attribute(uintptr_t function, int attribute, int* out_value) noexcept nogil:
-    cdef HostFunction* found
-    cdef int code = gate_any()
-    out_value[0] = 0
-    if code or attribute < 0 or attribute >= ATTRIBUTES:
-        return code if code else INVALID_VALUE
-    lock()
-    found = find_function(function)
-    if found == NULL:
-        code = INVALID_HANDLE
-    elif attribute == ATTRIBUTE_THREADS:
+cdef int function_attribute_locked(uintptr_t function, int attribute, int* out_value) noexcept nogil:
+    cdef const HostFunction* known
+    if attribute < 0 or attribute >= ATTRIBUTES:
+        return INVALID_VALUE
+    known = find_function(function)
+    if known == NULL:
+        return INVALID_HANDLE
+    if attribute == ATTRIBUTE_THREADS:
         out_value[0] = MOST_THREADS
     elif attribute == ATTRIBUTE_DYNAMIC:
-        out_value[0] = found.most_shared
+        out_value[0] = known.most_shared
     elif attribute == ATTRIBUTE_CARVEOUT:
         out_value[0] = -1
-    unlock()
-    return code
+    return 0
 
 
-cdef int function_attribute_set(uintptr_t function, int attribute, int value) noexcept nogil:
-    cdef HostFunction* found
-    cdef int code = gate_any()
-    if code:
-        return code
-    lock()
-    found = find_function(function)
-    if found == NULL:
-        code = INVALID_HANDLE
-    elif attribute == ATTRIBUTE_DYNAMIC and 0 <= value <= MOST_SHARED:
-        found.most_shared = value
-    elif not (attribute == ATTRIBUTE_CARVEOUT and -1 <= value <= 100):
-        code = INVALID_VALUE
-    unlock()
-    return code
+cdef int function_attribute_set_locked(HostFunction* function, int attribute, int value) noexcept nogil:
+    if attribute == ATTRIBUTE_DYNAMIC and 0 <= value <= MOST_SHARED:
+        function.most_shared = value
+        return 0
+    return 0 if attribute == ATTRIBUTE_CARVEOUT and -1 <= value <= 100 else INVALID_VALUE
 
 
-cdef int function_parameter(uintptr_t function, size_t index, size_t* out_offset, size_t* out_size) noexcept nogil:
-    cdef HostFunction* found
-    cdef int code = gate_any()
-    out_offset[0] = out_size[0] = 0
-    if code:
-        return code
-    lock()
-    found = find_function(function)
-    if found == NULL or index >= found.count:
-        code = INVALID_HANDLE if found == NULL else INVALID_VALUE
-    else:
-        out_offset[0] = found.offsets[index]
-        out_size[0] = found.sizes[index]
-    unlock()
-    return code
+cdef int function_parameter_locked(
+    HostFunction* function, size_t index, size_t* out_offset, size_t* out_size
+) noexcept nogil:
+    if index >= function.count:
+        return INVALID_VALUE
+    out_offset[0] = function.offsets[index]
+    out_size[0] = function.sizes[index]
+    return 0
 
 
 # --- occupancy: as if each processor were a multiprocessor of an H200 -----------------------------------------
@@ -678,31 +633,20 @@ cdef int blocks_at_once(size_t threads, size_t shared_bytes) noexcept nogil:
     return <int>(min(count, SHARED_AT_ONCE // shared_bytes) if shared_bytes else count)
 
 
-cdef int check_function(uintptr_t function) noexcept nogil:
-    cdef int code = gate_any()
-    if code == 0:
-        lock()
-        code = 0 if find_function(function) != NULL else INVALID_HANDLE
-        unlock()
-    return code
-
-
-cdef int occupancy_blocks(uintptr_t function, int threads, size_t shared_bytes, int* out_blocks) noexcept nogil:
-    cdef int code = check_function(function)
-    out_blocks[0] = 0
-    if code or threads <= 0:
-        return code if code else INVALID_VALUE
+cdef int occupancy_blocks_locked(
+    HostFunction* function, int threads, size_t shared_bytes, int* out_blocks
+) noexcept nogil:
+    if threads <= 0:
+        return INVALID_VALUE
     out_blocks[0] = blocks_at_once(threads, shared_bytes)
     return 0
 
 
-cdef int occupancy_block_size(
-    uintptr_t function, size_t shared_bytes, int limit, int* out_grid, int* out_threads
+cdef int occupancy_block_size_locked(
+    HostFunction* function, size_t shared_bytes, int limit, int* out_grid, int* out_threads
 ) noexcept nogil:
-    cdef int code = check_function(function)
-    out_grid[0] = out_threads[0] = 0
-    if code or limit < 0:
-        return code if code else INVALID_VALUE
+    if limit < 0:
+        return INVALID_VALUE
     out_threads[0] = min(limit, <int>MOST_THREADS) if limit else MOST_THREADS
     out_grid[0] = blocks_at_once(out_threads[0], shared_bytes) * <int>sysconf(_SC_NPROCESSORS_ONLN)
     return 0
@@ -715,16 +659,14 @@ cdef bint are_clusters(const unsigned int* grid, const unsigned int* cluster) no
     return grid[0] % cluster[0] == 0 and grid[1] % cluster[1] == 0 and grid[2] % cluster[2] == 0
 
 
-cdef int occupancy_clusters(int device, uintptr_t function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, unsigned int cluster_x, unsigned int cluster_y, unsigned int cluster_z, int* out_clusters) noexcept nogil:  # no-cython-lint
+cdef int occupancy_clusters_locked(
+    HostFunction* function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x,
+    unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, unsigned int cluster_x, unsigned int cluster_y,
+    unsigned int cluster_z, int* out_clusters
+) noexcept nogil:
     cdef unsigned int[3] grid = [grid_x, grid_y, grid_z]
     cdef unsigned int[3] cluster = [cluster_x, cluster_y, cluster_z]
     cdef size_t threads = <size_t>block_x * block_y * block_z
-    cdef int code = gate(device)
-    out_clusters[0] = 0
-    if code == 0:
-        code = check_function(function)
-    if code:
-        return code
     if not are_clusters(grid, cluster):
         return INVALID_CLUSTER_SIZE
     if threads == 0:
@@ -752,7 +694,7 @@ cdef int make_launch(
     void** arguments, Launch** out_launch
 ) noexcept nogil:
     # A launch with one holder, checked as a GPU checks it, and its arguments copied; under the queue's lock.
-    cdef Launch* made
+    cdef Launch* launch
     cdef size_t count = function.count, index, size = 0
     cdef char* values
     if not fits(grid, block) or shared_bytes > <unsigned int>function.most_shared or (count and arguments == NULL):
@@ -763,21 +705,21 @@ cdef int make_launch(
         size = function.offsets[index] + function.sizes[index]
     # One allocation: the launch, pointers, and what they point at, aligned as malloc's.
     size += sizeof(Launch) + count * sizeof(void*) + MOST_ALIGNED
-    made = <Launch*>malloc(size)
-    if made == NULL:
+    launch = <Launch*>malloc(size)
+    if launch == NULL:
         return NO_HOST_MEMORY
-    made.arguments = <void**>(made + 1)
-    values = <char*>aligned(<size_t>(made.arguments + count), MOST_ALIGNED)
+    launch.arguments = <void**>(launch + 1)
+    values = <char*>aligned(<size_t>(launch.arguments + count), MOST_ALIGNED)
     for index in range(count):
-        made.arguments[index] = values + function.offsets[index]
-        memcpy(made.arguments[index], arguments[index], function.sizes[index])
-    memcpy(made.grid, grid, sizeof(made.grid))
-    memcpy(made.block, block, sizeof(made.block))
-    made.shared_bytes = shared_bytes
-    made.function = function
-    made.holders = 1
+        launch.arguments[index] = values + function.offsets[index]
+        memcpy(launch.arguments[index], arguments[index], function.sizes[index])
+    memcpy(launch.grid, grid, sizeof(launch.grid))
+    memcpy(launch.block, block, sizeof(launch.block))
+    launch.shared_bytes = shared_bytes
+    launch.function = function
+    launch.holders = 1
     function.module.holders += 1
-    out_launch[0] = made
+    out_launch[0] = launch
     return 0
 
 
@@ -785,17 +727,16 @@ cdef int put_launch_in(
     int device, uintptr_t stream, uintptr_t function, const unsigned int* grid, const unsigned int* block,
     unsigned int shared_bytes, void** arguments
 ) noexcept nogil:
-    cdef HostFunction* found
+    cdef HostFunction* launched
     cdef Work work
     cdef int code
-    memset(&work, 0, sizeof(Work))
-    work.kind = KERNEL
+    begin_work(&work, KERNEL)
     lock()
-    found = find_function(function)
-    if found == NULL or found.module.device != device:
+    launched = find_function(function)
+    if launched == NULL or launched.module.device != device:
         code = INVALID_HANDLE
     else:
-        code = make_launch(found, grid, block, shared_bytes, arguments, &work.launch)
+        code = make_launch(launched, grid, block, shared_bytes, arguments, &work.launch)
     if code == 0:
         code = put_in(find_stream(device, stream), &work, NULL, NULL)
         drop_launch(work.launch)
@@ -803,22 +744,27 @@ cdef int put_launch_in(
     return code
 
 
-cdef int kernel_launch(int device, uintptr_t stream, uintptr_t function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, void** arguments) noexcept nogil:  # no-cython-lint
+cdef int kernel_launch_gated(
+    int device, uintptr_t stream, uintptr_t function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,
+    unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, void** arguments
+) noexcept nogil:
     cdef unsigned int[3] grid = [grid_x, grid_y, grid_z]
     cdef unsigned int[3] block = [block_x, block_y, block_z]
-    cdef int code = gate(device)
-    return code if code else put_launch_in(device, stream, function, grid, block, shared_bytes, arguments)
+    return put_launch_in(device, stream, function, grid, block, shared_bytes, arguments)
 
 
-cdef int kernel_launch_with(int device, uintptr_t stream, uintptr_t function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, void** arguments, unsigned int flags, unsigned int cluster_x, unsigned int cluster_y, unsigned int cluster_z) noexcept nogil:  # no-cython-lint
+cdef int kernel_launch_with_gated(
+    int device, uintptr_t stream, uintptr_t function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,
+    unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, void** arguments,
+    unsigned int flags, unsigned int cluster_x, unsigned int cluster_y, unsigned int cluster_z
+) noexcept nogil:
     # What a GPU would run at once runs in turn here; what it would refuse is refused.
     cdef unsigned int[3] grid = [grid_x, grid_y, grid_z]
     cdef unsigned int[3] block = [block_x, block_y, block_z]
     cdef unsigned int[3] cluster = [cluster_x, cluster_y, cluster_z]
     cdef unsigned long long room
-    cdef int code = gate(device)
-    if code or flags & ~(LAUNCH_COOPERATIVE | LAUNCH_PROGRAMMATIC):
-        return code if code else INVALID_VALUE
+    if flags & ~(LAUNCH_COOPERATIVE | LAUNCH_PROGRAMMATIC):
+        return INVALID_VALUE
     if cluster_x and not are_clusters(grid, cluster):
         return INVALID_CLUSTER_SIZE
     if flags & LAUNCH_COOPERATIVE and fits(grid, block):
@@ -831,183 +777,116 @@ cdef int kernel_launch_with(int device, uintptr_t stream, uintptr_t function, un
 # --- captures and graphs -----------------------------------------------------------------------------------
 
 cdef Graph* find_graph(uintptr_t graph) noexcept nogil:
-    # Or a body; under the queue's lock.
-    cdef Graph* found = <Graph*>map_find(&graphs, graph)
-    return found if found != NULL else find_body(graph)
+    # Or a body.
+    cdef Graph* known = <Graph*>map_find(&graphs, graph)
+    return known if known != NULL else find_body(graph)
 
 
-cdef int capture_begin(int device, uintptr_t stream, int mode) noexcept nogil:
-    cdef HostStream* found
-    cdef int code = gate(device)
-    if code:
-        return code
-    lock()
-    found = find_stream(device, stream)
-    code = INVALID_HANDLE if found == NULL else begin_capture(found, NULL, mode)
-    unlock()
-    return code
+cdef Exec* find_exec(uintptr_t exec_) noexcept nogil:
+    return <Exec*>map_find(&execs, exec_)
 
 
-cdef int capture_end(int device, uintptr_t stream, uintptr_t* out_graph) noexcept nogil:
-    cdef HostStream* found
+cdef int capture_begin_locked(HostStream* stream, int mode) noexcept nogil:
+    return begin_capture(stream, NULL, mode)
+
+
+cdef int capture_end_locked(int device, uintptr_t stream, uintptr_t* out_graph) noexcept nogil:
+    cdef HostStream* origin = find_stream(device, stream)
     cdef Graph* graph = NULL
-    cdef int code = gate(device)
-    out_graph[0] = 0
-    if code:
-        return code
-    lock()
-    found = find_stream(device, stream)
-    if found != NULL and hold_end_open(found):
-        found = find_stream(device, stream)
-    code = INVALID_HANDLE if found == NULL else map_reserve(&graphs)
+    cdef int code
+    if origin != NULL and hold_end_open(origin):
+        origin = find_stream(device, stream)
+    code = INVALID_HANDLE if origin == NULL else map_reserve(&graphs)
     if code == 0:
-        code = end_capture(found, &graph)
+        code = end_capture(origin, &graph)
     if code == 0 and graph.within != NULL:
         out_graph[0] = graph.handle
     elif code == 0:
         out_graph[0] = new_handle()
         map_insert(&graphs, out_graph[0], graph)
-    unlock()
     return code
 
 
-cdef int capture_status(int device, uintptr_t stream, int* out_status, uint64_t* out_id) noexcept nogil:
-    cdef HostStream* found
-    cdef int code = gate(device)
-    out_status[0] = CAPTURE_NONE
-    out_id[0] = 0
-    if code:
-        return code
-    lock()
-    found = find_stream(device, stream)
-    if found == NULL:
-        code = INVALID_HANDLE
-    elif is_legacy(found):
-        code = CAPTURE_IMPLICIT if beside_capture(found) else 0
-    elif found.capture != NULL:
-        out_status[0] = CAPTURE_INVALIDATED if found.capture.broken else CAPTURE_ACTIVE
-        out_id[0] = 0 if found.capture.broken else found.capture.id
-    unlock()
-    return code
+cdef int capture_status_locked(HostStream* stream, int* out_status, uint64_t* out_id) noexcept nogil:
+    if stream == NULL:
+        return INVALID_HANDLE
+    if is_legacy(stream):
+        return CAPTURE_IMPLICIT if beside_capture(stream) else 0
+    if stream.capture != NULL:
+        out_status[0] = CAPTURE_INVALIDATED if stream.capture.broken else CAPTURE_ACTIVE
+        out_id[0] = 0 if stream.capture.broken else stream.capture.id
+    return 0
 
 
-cdef int stream_is_capturing(int device, uintptr_t stream, int* out_status) noexcept nogil:
-    cdef HostStream* found
-    cdef int code = gate(device)
-    out_status[0] = CAPTURE_NONE
-    if code:
-        return code
-    lock()
-    found = peek_stream(device, stream)
-    if found == NULL:
-        code = INVALID_HANDLE
-    elif is_legacy(found):
-        code = CAPTURE_IMPLICIT if beside_capture(found) else 0
-    elif found.capture != NULL:
-        out_status[0] = CAPTURE_INVALIDATED if found.capture.broken else CAPTURE_ACTIVE
-    unlock()
-    return code
+cdef int stream_is_capturing_locked(int device, uintptr_t stream, int* out_status) noexcept nogil:
+    cdef uint64_t ignored
+    return capture_status_locked(peek_stream(device, stream), out_status, &ignored)
 
 
-cdef int capture_mode_exchange(int mode, int* out_before) noexcept nogil:
-    cdef int code = gate_any()
-    if code or mode < 0 or mode > CAPTURE_RELAXED:
-        return code if code else INVALID_VALUE
+cdef int capture_mode_exchange_gated(int mode, int* out_before) noexcept nogil:
+    if mode < 0 or mode > CAPTURE_RELAXED:
+        return INVALID_VALUE
     out_before[0] = exchange_mode(mode)
     return 0
 
 
-cdef int graph_destroy(uintptr_t graph) noexcept nogil:
-    cdef Graph* found
-    cdef int code = gate_any()
-    if code:
-        return code
-    lock()
-    found = <Graph*>map_remove(&graphs, graph)
-    if found != NULL:
-        free_graph(found)
-    unlock()
-    return 0 if found != NULL else INVALID_VALUE
+cdef int graph_destroy_locked(uintptr_t graph) noexcept nogil:
+    cdef Graph* removed = <Graph*>map_remove(&graphs, graph)
+    if removed == NULL:
+        return INVALID_VALUE
+    free_graph(removed)
+    return 0
 
 
-cdef int graph_node_count(uintptr_t graph, size_t* out_count) noexcept nogil:
-    cdef Graph* found
-    cdef int code = gate_any()
-    if code or graph == 0:
-        return code if code else INVALID_VALUE
-    lock()
-    found = find_graph(graph)
-    out_count[0] = found.count if found != NULL else 0
-    unlock()
-    return 0 if found != NULL else INVALID_VALUE
+cdef int graph_node_count_locked(Graph* graph, size_t* out_count) noexcept nogil:
+    out_count[0] = graph.count
+    return 0
 
 
-cdef int graph_instantiate(int device, uintptr_t graph, uint64_t flags, uintptr_t* out_exec) noexcept nogil:
-    cdef Graph* found
-    cdef Exec* made
-    cdef int code = gate(device)
-    out_exec[0] = 0
-    if code:
-        return code
-    made = <Exec*>calloc(1, sizeof(Exec))
-    if made == NULL:
-        return NO_HOST_MEMORY
-    lock()
-    found = <Graph*>map_find(&graphs, graph)
-    code = INVALID_VALUE if found == NULL else check_unsafe()
+cdef int graph_instantiate_locked(uintptr_t graph, uintptr_t* out_exec) noexcept nogil:
+    cdef const Graph* origin = <const Graph*>map_find(&graphs, graph)
+    cdef Exec* instance
+    cdef int code = INVALID_VALUE if origin == NULL else check_unsafe()
     if code == 0:
         code = map_reserve(&execs)
-    if code == 0:
-        made.plan = plan_of(found)
-        code = 0 if made.plan != NULL else NO_HOST_MEMORY
-    if code == 0:
-        made.handle = new_handle()
-        map_insert(&execs, made.handle, made)
-        out_exec[0] = made.handle
-    unlock()
-    if code:
-        free(made)
-    return code
-
-
-cdef int graph_update(uintptr_t exec_, uintptr_t graph, int* out_result, uintptr_t* out_node) noexcept nogil:
-    cdef Exec* found
-    cdef Graph* to
-    cdef Plan* plan
-    cdef int code = gate_any()
     if code:
         return code
-    lock()
-    found = <Exec*>map_find(&execs, exec_)
-    to = <Graph*>map_find(&graphs, graph)
-    out_result[0] = 0
-    out_node[0] = 0
-    if found == NULL or to == NULL:
-        code = INVALID_VALUE
-    else:
-        out_result[0] = shape_changed(found.plan, to, out_node)
-        if out_result[0]:
-            code = GRAPH_UPDATE_FAILURE
-    if code == 0:
-        plan = plan_of(to)  # launches under way keep the old one
-        if plan == NULL:
-            code = NO_HOST_MEMORY
-        else:
-            drop_plan(found.plan)
-            found.plan = plan
-    unlock()
-    return code
+    instance = <Exec*>calloc(1, sizeof(Exec))
+    if instance != NULL:
+        instance.plan = plan_of(origin)
+    if instance == NULL or instance.plan == NULL:
+        free(instance)
+        return NO_HOST_MEMORY
+    instance.handle = new_handle()
+    map_insert(&execs, instance.handle, instance)
+    out_exec[0] = instance.handle
+    return 0
+
+
+cdef int graph_update_locked(
+    Exec* exec_, uintptr_t graph, int* out_result, uintptr_t* out_node
+) noexcept nogil:
+    cdef const Graph* to = <const Graph*>map_find(&graphs, graph)
+    cdef Plan* plan
+    if to == NULL:
+        return INVALID_VALUE
+    out_result[0] = shape_changed(exec_.plan, to, out_node)
+    if out_result[0]:
+        return GRAPH_UPDATE_FAILURE
+    plan = plan_of(to)  # launches under way keep the old one
+    if plan == NULL:
+        return NO_HOST_MEMORY
+    drop_plan(exec_.plan)
+    exec_.plan = plan
+    return 0
 
 
 cdef int launch_in_turn(Exec* exec_, HostStream* on, const Work* replay) noexcept nogil:
     # One launch of an instantiated graph runs at a time, whichever the streams.
-    cdef Work work
     cdef void* tickets = NULL
     cdef int code = follow_legacy_order(on)
     if code == 0 and exec_.last != NULL and not exec_.last.done:
-        memset(&work, 0, sizeof(Work))
-        work.kind = WAIT
-        code = enqueue(on, &work, exec_.last, NULL)
+        code = enqueue_point(on, WAIT, exec_.last)
     if code == 0:
         code = tickets_for(exec_.plan, &tickets)
     if code == 0:
@@ -1020,61 +899,36 @@ cdef int launch_in_turn(Exec* exec_, HostStream* on, const Work* replay) noexcep
     return code
 
 
-cdef int graph_launch(int device, uintptr_t exec_, uintptr_t stream) noexcept nogil:
-    cdef Exec* found
-    cdef HostStream* on
+cdef int graph_launch_locked(Exec* exec_, HostStream* stream) noexcept nogil:
     cdef Work work
-    cdef int code = gate(device)
+    cdef int code
+    if stream.capture != NULL:
+        return break_capture(stream, CAPTURE_UNSUPPORTED)
+    code = check_implicit(stream)
     if code:
         return code
-    memset(&work, 0, sizeof(Work))
-    work.kind = REPLAY
-    lock()
-    found = <Exec*>map_find(&execs, exec_)
-    on = find_stream(device, stream)
-    if found == NULL or on == NULL:
-        code = INVALID_VALUE if found == NULL else INVALID_HANDLE
-    elif on.capture != NULL:
-        code = break_capture(on, CAPTURE_UNSUPPORTED)
-    else:
-        code = check_implicit(on)
-    if code == 0:
-        work.plan = found.plan
-        code = launch_in_turn(found, on, &work)
-    unlock()
-    return code
+    begin_work(&work, REPLAY)
+    work.plan = exec_.plan
+    return launch_in_turn(exec_, stream, &work)
 
 
-cdef int graph_upload(int device, uintptr_t exec_, uintptr_t stream) noexcept nogil:
+cdef int graph_upload_locked(HostStream* stream, Exec* exec_) noexcept nogil:
     # There is nowhere to upload to; the handles are still checked.
-    cdef HostStream* on
-    cdef int code = gate(device)
-    if code:
-        return code
-    lock()
-    on = find_stream(device, stream)
-    if map_find(&execs, exec_) == NULL or on == NULL:
-        code = INVALID_VALUE if on != NULL else INVALID_HANDLE
-    elif on.capture != NULL:
-        code = break_capture(on, CAPTURE_UNSUPPORTED)
-    unlock()
-    return code
+    return break_capture(stream, CAPTURE_UNSUPPORTED) if stream.capture != NULL else 0
 
 
-cdef int graph_exec_destroy(uintptr_t exec_) noexcept nogil:
-    cdef Exec* found
-    cdef int code = gate_any()
+cdef int graph_exec_destroy_locked(uintptr_t exec_) noexcept nogil:
+    cdef Exec* removed
+    cdef int code = check_unsafe()
     if code:
         return code
-    lock()
-    code = check_unsafe()
-    found = <Exec*>map_remove(&execs, exec_) if code == 0 else NULL
-    if found != NULL:
-        drop_plan(found.plan)
-        drop_ticket(found.last)
-    unlock()
-    free(found)
-    return INVALID_VALUE if code == 0 and found == NULL else code
+    removed = <Exec*>map_remove(&execs, exec_)
+    if removed == NULL:
+        return INVALID_VALUE
+    drop_plan(removed.plan)
+    drop_ticket(removed.last)
+    free(removed)
+    return 0
 
 
 # --- what a graph is made of: its nodes, its edges, a drawing, its conditions ------------------------------
@@ -1121,21 +975,12 @@ cdef const char* type_name(int kind) noexcept nogil:
 
 # --- lists -------------------------------------------------------------------------------------------------
 
-cdef int graph_nodes(uintptr_t graph, size_t room, void* nodes, size_t* out_count) noexcept nogil:
-    cdef Graph* found
+cdef int graph_nodes_locked(Graph* graph, size_t room, void* nodes, size_t* out_count) noexcept nogil:
     cdef size_t index
-    cdef int code = gate_any()
-    out_count[0] = 0
-    if code:
-        return code
-    lock()
-    found = find_graph(graph)
-    if found != NULL:
-        out_count[0] = min(<size_t>found.count, room) if room else found.count
-        for index in range(min(<size_t>found.count, room)):
-            (<uintptr_t*>nodes)[index] = found.nodes[index].handle
-    unlock()
-    return 0 if found != NULL else INVALID_VALUE
+    out_count[0] = min(<size_t>graph.count, room) if room else graph.count
+    for index in range(min(<size_t>graph.count, room)):
+        (<uintptr_t*>nodes)[index] = graph.nodes[index].handle
+    return 0
 
 
 cdef size_t list_edges(const Graph* graph, size_t room, uintptr_t* origins, uintptr_t* targets) noexcept nogil:
@@ -1151,37 +996,20 @@ cdef size_t list_edges(const Graph* graph, size_t room, uintptr_t* origins, uint
     return count
 
 
-cdef int graph_edges(uintptr_t graph, size_t room, void* origins, void* targets, size_t* out_count) noexcept nogil:
-    cdef Graph* found
-    cdef size_t count
-    cdef int code = gate_any()
-    out_count[0] = 0
-    if code:
-        return code
-    lock()
-    found = find_graph(graph)
-    if found != NULL:
-        count = list_edges(found, room, <uintptr_t*>origins, <uintptr_t*>targets)
-        out_count[0] = min(count, room) if room else count
-    unlock()
-    return 0 if found != NULL else INVALID_VALUE
+cdef int graph_edges_locked(
+    Graph* graph, size_t room, void* origins, void* targets, size_t* out_count
+) noexcept nogil:
+    cdef size_t count = list_edges(graph, room, <uintptr_t*>origins, <uintptr_t*>targets)
+    out_count[0] = min(count, room) if room else count
+    return 0
 
 
-cdef int graph_node_type(uintptr_t graph, uintptr_t node, int* out_type) noexcept nogil:
-    cdef Graph* found
-    cdef Node* place
-    cdef int code = gate_any()
-    if code:
-        return code
-    code = INVALID_VALUE
-    lock()
-    found = find_graph(graph)
-    place = NULL if found == NULL else find_node(found.nodes, found.count, node)
-    if place != NULL:
-        out_type[0] = type_of(place.work.kind)
-        code = 0
-    unlock()
-    return code
+cdef int graph_node_type_locked(Graph* graph, uintptr_t node, int* out_type) noexcept nogil:
+    cdef const Node* known = find_node(graph.nodes, graph.count, node)
+    if known == NULL:
+        return INVALID_VALUE
+    out_type[0] = type_of(known.work.kind)
+    return 0
 
 
 # --- a drawing ---------------------------------------------------------------------------------------------
@@ -1208,174 +1036,129 @@ cdef void write_nodes(FILE* file, const Graph* graph) noexcept nogil:
                         <unsigned long long>graph.nodes[index].handle, <unsigned long long>body.nodes[0].handle)
 
 
-cdef int graph_dot(uintptr_t graph, const char* path, unsigned int flags) noexcept nogil:
-    cdef Graph* found
-    cdef FILE* file
-    cdef bint written = False
-    cdef int code = gate_any()
-    if code:
-        return code
-    lock()
-    found = find_graph(graph)
-    file = fopen(path, "w") if found != NULL else NULL
-    if file != NULL:
-        fprintf(file, "digraph dot {\n")
-        write_nodes(file, found)
-        written = fprintf(file, "}\n") > 0
-        written = fclose(file) == 0 and written
-    unlock()
-    if found == NULL:
-        return INVALID_VALUE
-    return 0 if written else OPERATING_SYSTEM
+cdef int graph_dot_locked(Graph* graph, const char* path) noexcept nogil:
+    cdef FILE* file = fopen(path, "w")
+    cdef bint written
+    if file == NULL:
+        return OPERATING_SYSTEM
+    fprintf(file, "digraph dot {\n")
+    write_nodes(file, graph)
+    written = fprintf(file, "}\n") > 0
+    return 0 if fclose(file) == 0 and written else OPERATING_SYSTEM
 
 
 # --- conditions --------------------------------------------------------------------------------------------
 
-cdef int conditional_create(int device, uintptr_t stream, uint64_t* out_condition) noexcept nogil:
-    cdef HostStream* found
-    cdef int code = gate(device)
-    out_condition[0] = 0
-    if code:
-        return code
-    lock()
-    found = find_stream(device, stream)
-    code = INVALID_HANDLE if found == NULL else new_condition(found, out_condition)
-    unlock()
-    return code
+cdef int conditional_create_locked(HostStream* stream, uint64_t* out_condition) noexcept nogil:
+    return new_condition(stream, out_condition)
 
 
-cdef int conditional_set(int device, uintptr_t stream, uint64_t condition, uintptr_t address) noexcept nogil:
-    cdef HostStream* found
+cdef int conditional_set_locked(HostStream* stream, uint64_t condition, uintptr_t address) noexcept nogil:
     cdef Work work
-    cdef int code = gate(device)
-    if code:
-        return code
-    lock()
-    found = find_stream(device, stream)
-    code = INVALID_HANDLE if found == NULL else prepare_set(found, condition, address, &work)
-    if code == 0:
-        code = add_node(found, &work)
-    unlock()
-    return code
+    cdef int code = prepare_set(stream, condition, address, &work)
+    return code if code else add_node(stream, &work)
 
 
-cdef int conditional_add(int device, uintptr_t stream, uint64_t condition, int kind, uintptr_t* out_body) noexcept nogil:
-    cdef HostStream* found
+cdef int conditional_add_locked(
+    int device, uintptr_t stream, uint64_t condition, int kind, uintptr_t* out_body
+) noexcept nogil:
+    cdef HostStream* on
     cdef Work work
-    cdef int code = gate(device)
-    out_body[0] = 0
-    if code or kind < CONDITION_IF or kind > CONDITION_WHILE:
-        return code if code else INVALID_VALUE
-    lock()
-    found = find_stream(device, stream)
-    code = INVALID_HANDLE if found == NULL else prepare_branch(found, condition, kind == CONDITION_WHILE, &work)
-    if code == 0:
-        code = add_node(found, &work)
-        if code:
-            free(work.body)
-        else:
-            keep_body(work.body)
-            out_body[0] = work.body.handle
-    unlock()
-    return code
-
-
-cdef int capture_begin_to(int device, uintptr_t stream, uintptr_t body, int mode) noexcept nogil:
-    cdef HostStream* found
-    cdef Graph* to
-    cdef int code = gate(device)
+    cdef int code
+    if kind < CONDITION_IF or kind > CONDITION_WHILE:
+        return INVALID_VALUE
+    on = find_stream(device, stream)
+    code = INVALID_HANDLE if on == NULL else prepare_branch(on, condition, kind == CONDITION_WHILE, &work)
     if code:
         return code
-    lock()
-    found = find_stream(device, stream)
-    to = find_body(body)
-    if found == NULL or to == NULL:
-        code = INVALID_VALUE if found != NULL else INVALID_HANDLE
-    else:
-        code = begin_capture(found, to, mode)
-    unlock()
-    return code
+    code = add_node(on, &work)
+    if code:
+        free(work.body)
+        return code
+    keep_body(work.body)
+    out_body[0] = work.body.handle
+    return 0
+
+
+cdef int capture_begin_to_locked(HostStream* stream, uintptr_t body, int mode) noexcept nogil:
+    cdef Graph* to = find_body(body)
+    return begin_capture(stream, to, mode) if to != NULL else INVALID_VALUE
 
 
 # --- kernel nodes ------------------------------------------------------------------------------------------
 
-cdef Node* find_kernel_node(uintptr_t graph, uintptr_t node) noexcept nogil:
-    # Under the lock; NULL where it is none.
-    cdef Graph* found = find_graph(graph)
-    cdef Node* place = NULL if found == NULL else find_node(found.nodes, found.count, node)
-    return place if place != NULL and place.work.kind == KERNEL else NULL
+cdef Node* find_kernel_node(Graph* graph, uintptr_t node) noexcept nogil:
+    cdef Node* known = find_node(graph.nodes, graph.count, node)
+    return known if known != NULL and known.work.kind == KERNEL else NULL
 
 
-cdef int kernel_node(uintptr_t graph, uintptr_t node, uintptr_t* out_function, unsigned int* out_grid_x, unsigned int* out_grid_y, unsigned int* out_grid_z, unsigned int* out_block_x, unsigned int* out_block_y, unsigned int* out_block_z, unsigned int* out_shared_bytes, uintptr_t* out_arguments) noexcept nogil:  # no-cython-lint
-    cdef Node* found
+cdef int kernel_node_locked(
+    Graph* graph, uintptr_t node, uintptr_t* out_function, unsigned int* out_grid_x, unsigned int* out_grid_y,
+    unsigned int* out_grid_z, unsigned int* out_block_x, unsigned int* out_block_y, unsigned int* out_block_z,
+    unsigned int* out_shared_bytes, uintptr_t* out_arguments
+) noexcept nogil:
+    cdef const Node* known = find_kernel_node(graph, node)
     cdef const Launch* launch
-    cdef int code = gate_any()
-    if code:
-        return code
-    lock()
-    found = find_kernel_node(graph, node)
-    if found != NULL:
-        launch = found.work.launch
-        out_function[0] = launch.function.handle
-        out_grid_x[0], out_grid_y[0], out_grid_z[0] = launch.grid[0], launch.grid[1], launch.grid[2]
-        out_block_x[0], out_block_y[0], out_block_z[0] = launch.block[0], launch.block[1], launch.block[2]
-        out_shared_bytes[0] = launch.shared_bytes
-        out_arguments[0] = <uintptr_t>launch.arguments
-    unlock()
-    return 0 if found != NULL else INVALID_VALUE
-
-
-cdef int change_exec(uintptr_t exec_, uintptr_t node, Launch* launch) noexcept nogil:
-    # Launches under way keep the old plan; without them it is changed in place.
-    cdef Exec* found = <Exec*>map_find(&execs, exec_)
-    cdef Plan* plan
-    cdef Node* place
-    cdef bint changed = False
-    if found == NULL:
+    if known == NULL:
         return INVALID_VALUE
-    if found.plan.holders == 1:
-        place = find_planned(found.plan, node)
-        if place == NULL or place.work.kind != KERNEL:
-            return INVALID_VALUE
-        drop_launch(place.work.launch)
-        place.work.launch = launch
-        launch.holders += 1
-        return 0
-    plan = change_plan(found.plan, node, launch, &changed)
-    if plan == NULL or not changed:
-        drop_plan(plan)
-        return INVALID_VALUE if plan != NULL else NO_HOST_MEMORY
-    drop_plan(found.plan)
-    found.plan = plan
+    launch = known.work.launch
+    out_function[0] = launch.function.handle
+    out_grid_x[0], out_grid_y[0], out_grid_z[0] = launch.grid[0], launch.grid[1], launch.grid[2]
+    out_block_x[0], out_block_y[0], out_block_z[0] = launch.block[0], launch.block[1], launch.block[2]
+    out_shared_bytes[0] = launch.shared_bytes
+    out_arguments[0] = <uintptr_t>launch.arguments
     return 0
 
 
-cdef int kernel_node_set(uintptr_t graph, uintptr_t exec_, uintptr_t node, uintptr_t function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, void** arguments) noexcept nogil:  # no-cython-lint
+cdef int change_exec(Exec* exec_, uintptr_t node, Launch* launch) noexcept nogil:
+    # Launches under way keep the old plan; without them it is changed in place.
+    cdef Plan* plan
+    cdef Node* planned
+    cdef bint changed = False
+    if exec_ == NULL:
+        return INVALID_VALUE
+    if exec_.plan.holders == 1:
+        planned = find_planned(exec_.plan, node)
+        if planned == NULL or planned.work.kind != KERNEL:
+            return INVALID_VALUE
+        change_launch(planned, launch)
+        return 0
+    plan = change_plan(exec_.plan, node, launch, &changed)
+    if plan == NULL or not changed:
+        drop_plan(plan)
+        return INVALID_VALUE if plan != NULL else NO_HOST_MEMORY
+    drop_plan(exec_.plan)
+    exec_.plan = plan
+    return 0
+
+
+cdef void change_launch(Node* node, Launch* launch) noexcept nogil:
+    drop_launch(node.work.launch)
+    node.work.launch = launch
+    launch.holders += 1
+
+
+cdef int kernel_node_set_locked(
+    Graph* graph, uintptr_t exec_, uintptr_t node, uintptr_t function, unsigned int grid_x, unsigned int grid_y,
+    unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes,
+    void** arguments
+) noexcept nogil:
     cdef unsigned int[3] grid = [grid_x, grid_y, grid_z]
     cdef unsigned int[3] block = [block_x, block_y, block_z]
-    cdef Node* found
-    cdef HostFunction* of_
+    cdef Node* changed = find_kernel_node(graph, node)
+    cdef HostFunction* launched = find_function(function)
     cdef Launch* launch = NULL
-    cdef int code = gate_any()
-    if code:
-        return code
-    lock()
-    found = find_kernel_node(graph, node)
-    of_ = find_function(function)
-    if found == NULL or of_ == NULL:
-        code = INVALID_VALUE if found == NULL else INVALID_HANDLE
-    elif of_.module.device != found.work.launch.function.module.device:
-        code = INVALID_VALUE
-    else:
-        code = make_launch(of_, grid, block, shared_bytes, arguments, &launch)
+    cdef int code
+    if changed == NULL or launched == NULL:
+        return INVALID_VALUE if changed == NULL else INVALID_HANDLE
+    if launched.module.device != changed.work.launch.function.module.device:
+        return INVALID_VALUE
+    code = make_launch(launched, grid, block, shared_bytes, arguments, &launch)
     if code == 0 and exec_:
-        code = change_exec(exec_, node, launch)
+        code = change_exec(find_exec(exec_), node, launch)
     elif code == 0:
-        drop_launch(found.work.launch)
-        found.work.launch = launch
-        launch.holders += 1
+        change_launch(changed, launch)
     drop_launch(launch)
-    unlock()
     return code
 
 
@@ -1387,20 +1170,19 @@ def live_objects():
     For tests: what was made has to be gone again.
     """
     cdef size_t[4] memory
-    cdef size_t graph_count, exec_count, module_count
-    memset(memory, 0, sizeof(memory))
+    cdef size_t graph_count, exec_count, module_count, stream_count, event_count, queued
     if gate_any():
         return {}
     with nogil:
         memory_counts(memory)
         lock()
         graph_count, exec_count, module_count = graphs.count, execs.count, modules.count
-        streams, events, queued = count_streams(), count_events(), count_operations()
+        stream_count, event_count, queued = count_streams(), events.count, operations
         unlock()
     return {
         "allocations": memory[0], "bytes": memory[1], "reservations": memory[2], "physical": count_physicals(),
-        "host_allocations": memory[3], "graphs": graph_count, "execs": exec_count, "streams": streams,
-        "events": events, "operations": queued, "modules": module_count,
+        "host_allocations": memory[3], "graphs": graph_count, "execs": exec_count, "streams": stream_count,
+        "events": event_count, "operations": queued, "modules": module_count,
     }
 
 
@@ -1409,10 +1191,7 @@ def calls_of_gone_streams():
 
     For tests: where the host device answers INVALID_HANDLE, a GPU's driver may crash.
     """
-    lock()
-    count = count_gone_calls()
-    unlock()
-    return count
+    return read_count(&gone_calls)
 
 
 def calls_beside_ends():
@@ -1422,10 +1201,7 @@ def calls_beside_ends():
     For tests: the host device answers them, where a GPU's driver may crash.  There are some only where ends take their
     time (delay_capture_ends).
     """
-    lock()
-    count = count_calls_beside_ends()
-    unlock()
-    return count
+    return read_count(&beside_ends)
 
 
 def frees_under_work():
@@ -1434,10 +1210,15 @@ def frees_under_work():
 
     For tests: the host device may have the work done before, where a GPU faults.
     """
+    return read_count(&takings)
+
+
+cdef size_t read_count(const size_t* count) noexcept nogil:
+    cdef size_t answer
     lock()
-    count = count_takings()
+    answer = count[0]
     unlock()
-    return count
+    return answer
 
 
 def opened_to(uintptr_t address):
@@ -1462,10 +1243,7 @@ def delay_capture_ends(long microseconds, bint hold=False):
 
 def held_capture_ends():
     """How many threads are within the end of a capture just now; for tests."""
-    lock()
-    count = count_held_ends()
-    unlock()
-    return count
+    return read_count(&held_ends)
 
 
 begin_table(&table, b"host")

@@ -2,25 +2,26 @@
 
 Virtual memory is reservations, physical handles, and handles mapped into reservations.  A handle may be mapped at
 several addresses at once, which then show the same bytes.  Virtual memory that other processes may have comes from a file of
-its own, whose descriptor is what they get.  Plain memory they find by the name of the device's file (shared_event.pxd), in
+its own, whose descriptor is what they get.  Plain memory they find by the name of the device's file (machine.pxd), in
 handles of 64 bytes; like a GPU's driver, these rows open nothing of this process's own.
+
+rowgen.py puts the gate around a function ROW_gated, and the memory's lock too around a function ROW_locked.
 """
 from libc.stdint cimport uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
-from accelrt.driver.host.queue cimport (
-    BRANCH, COPY, COPY_3D, FILL, KERNEL, REPLAY, SET, HostStream, Launch, Operation, Plan, Work, drain_device, lock,
-    lost_device, unlock, working,
+from accelrt.driver.host.machine cimport (
+    HOST_MEMORY, IMPORTED, MAPPED, MEMORY_FILE, PAGE, PINNED, PLAIN, REGISTERED, RESERVED, UNKNOWN_MEMORY, FileName,
+    Physical, Range, add_range, containing, device_of, drain_device, drop_range, drop_room, file_of, find_room,
+    give_bytes, hide, known_device, last_before, lock, lock_memory, lost_device, make_file, memory, name_file,
+    open_named, reservations, rounded, show, take_bytes, take_pages, uncharge, unlock, unlock_memory, working,
 )
-from accelrt.driver.host.ranges cimport (
-    HOST_MEMORY, IMPORTED, MAPPED, PAGE, PINNED, PLAIN, REGISTERED, RESERVED, UNKNOWN_MEMORY, Physical, Range,
-    add_range, containing, device_of, drop_range, drop_room, file_of, find_room, give_bytes, hide, known_device,
-    last_before, lock_memory, memory, reservations, rounded, show, take_bytes, take_pages, uncharge, unlock_memory,
-)
-from accelrt.driver.host.shared_event cimport MEMORY_FILE, FileName, name_file, open_named
 from accelrt.driver.host.stream cimport check_unsafe, gate, gate_any
+from accelrt.driver.host.work cimport (
+    BRANCH, COPY, COPY_3D, FILL, KERNEL, REPLAY, SET, HostStream, Launch, Operation, Plan, Work,
+)
 from accelrt.driver.table cimport Table
 from accelrt.status cimport (
     HOST_MEMORY_NOT_REGISTERED, HOST_MEMORY_REGISTERED, INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED, NO_HOST_MEMORY,
@@ -29,30 +30,15 @@ from accelrt.status cimport (
 
 cdef extern from *:
     """
-    #ifndef _GNU_SOURCE
-    #define _GNU_SOURCE
-    #endif
     #include <fcntl.h>
-    #include <linux/memfd.h>
     #include <sys/mman.h>
     #include <sys/stat.h>
-    #include <sys/syscall.h>
-    #include <unistd.h>
-    static int accelrt_page_file(size_t size) {  /* or -1 */
-        int file = (int)syscall(SYS_memfd_create, "accelrt-page", MFD_CLOEXEC);
-        if (file >= 0 && ftruncate(file, (long)size)) {
-            close(file);
-            file = -1;
-        }
-        return file;
-    }
     static int accelrt_copy_file(int file) { return fcntl(file, F_DUPFD_CLOEXEC, 3); }
     static long accelrt_file_size(int file) {  /* or -1 */
         struct stat found;
         return fstat(file, &found) ? -1 : (long)found.st_size;
     }
     """
-    int page_file "accelrt_page_file"(size_t size) noexcept nogil
     int copy_file "accelrt_copy_file"(int file) noexcept nogil
     long file_size "accelrt_file_size"(int file) noexcept nogil
     int close_file "close" (int file) noexcept nogil
@@ -94,7 +80,7 @@ cdef int permitted(int device) noexcept nogil:
 
 # --- memory that is taken away under queued work -------------------------------------------------------------
 
-cdef size_t takings = 0  # under the queue's lock
+cdef size_t takings = 0
 
 
 cdef inline bint overlap(uintptr_t start, size_t size, uintptr_t other, size_t other_size) noexcept nogil:
@@ -166,100 +152,137 @@ cdef void note_unmapping(uintptr_t start, size_t size) noexcept nogil:
     unlock()
 
 
+cdef Range* whole_range(uintptr_t start, int kind, int device) noexcept nogil:
+    # NULL where none of that kind begins there.
+    cdef Range* range_ = containing(memory, start)
+    return range_ if range_ != NULL and range_.start == start and range_.kind == kind and range_.device == device else NULL
+
+
 cdef void note_taking(uintptr_t start, int kind, int device) noexcept nogil:
     # The same of a whole range, unless the row is going to refuse.
     global takings
-    cdef const Range* found
-    cdef size_t size = 0
+    cdef const Range* range_
+    cdef size_t size
     lock()
     if working != NULL:
         lock_memory()
-        found = containing(memory, start)
-        if found != NULL and found.start == start and found.kind == kind and found.device == device:
-            size = found.size
+        range_ = whole_range(start, kind, device)
+        size = range_.size if range_ != NULL else 0
         unlock_memory()
         takings += size > 0 and queue_names(start, size)
     unlock()
 
 
-cdef size_t count_takings() noexcept nogil:
-    return takings
+cdef int take_away(uintptr_t start, int kind, int device) noexcept nogil:
+    cdef Range* range_
+    cdef int code = 0
+    lock_memory()
+    range_ = whole_range(start, kind, device)
+    if range_ == NULL:
+        code = HOST_MEMORY_NOT_REGISTERED if kind == REGISTERED and containing(memory, start) == NULL else INVALID_VALUE
+    else:
+        if kind != REGISTERED:
+            drop_room(<void*>start, range_.charged)
+        if kind == PLAIN:
+            give_bytes(device, range_.offset, range_.charged)
+        drop_range(&memory, range_)
+    unlock_memory()
+    return code
 
 
-cdef int pointer_device(uintptr_t address, int* out_device) noexcept nogil:
-    cdef int code = gate_any()
+cdef int free_when_quiet(int device, uintptr_t address, int kind, int owner) noexcept nogil:
+    # The call's own wait comes first: what is left of the work then is other devices'.
+    cdef int code = quiet(device)
+    if code or address == 0:
+        return code
+    note_taking(address, kind, owner)
+    return take_away(address, kind, owner)
+
+
+cdef int close_under_work(int device, uintptr_t address, int kind, int owner) noexcept nogil:
+    cdef int code = permitted(device)
+    if code == 0:
+        note_taking(address, kind, owner)
+        code = quiet(device)
+    return code if code else take_away(address, kind, owner)
+
+
+cdef Range range_of(int kind, int device, uintptr_t start, size_t size) noexcept nogil:
+    cdef Range range_
+    memset(&range_, 0, sizeof(Range))
+    range_.kind = kind
+    range_.device = device
+    range_.start = start
+    range_.size = range_.charged = size
+    range_.open = kind != RESERVED and kind != MAPPED
+    return range_
+
+
+cdef int place(Range** ranges, const Range* added, uintptr_t* out_address) noexcept nogil:
+    # Takes the addresses, and gives them back where it fails.
+    cdef int code
+    lock_memory()
+    code = add_range(ranges, added)
+    unlock_memory()
+    if code:
+        drop_room(<void*>added.start, added.size)
+    else:
+        out_address[0] = added.start
+    return code
+
+
+cdef int pointer_device_gated(uintptr_t address, int* out_device) noexcept nogil:
     cdef int owner = device_of(address)
-    out_device[0] = -1
-    if code or owner == UNKNOWN_MEMORY:
-        return code if code else INVALID_VALUE
-    out_device[0] = -1 if owner == HOST_MEMORY else owner
-    return 0
+    out_device[0] = owner if owner >= 0 else -1
+    return INVALID_VALUE if owner == UNKNOWN_MEMORY else 0
 
 
 # --- plain memory ------------------------------------------------------------------------------------------
 
 cdef int memory_alloc(int device, size_t size, uintptr_t* out_address) noexcept nogil:
-    cdef Range made
+    cdef Range plain
     cdef size_t unit = PAGE if size >= 1 << 20 else 4096
     cdef int code = permitted(device)
     if code:
         return code
     if size == 0 or size >> 60:
         return INVALID_VALUE if size == 0 else OUT_OF_MEMORY
-    made.size = size
-    made.charged = rounded(size, unit)
-    made.device = device
-    made.kind = PLAIN
-    made.physical = NULL
-    made.open = True
+    plain = range_of(PLAIN, device, 0, size)
+    plain.charged = rounded(size, unit)
     lock_memory()
-    code = take_bytes(device, made.charged, &made.offset)
+    code = take_bytes(device, plain.charged, &plain.offset)
     if code == 0:
-        code = place_plain(&made, unit)
+        code = place_plain(&plain, unit)
         if code:
-            give_bytes(device, made.offset, made.charged)
+            give_bytes(device, plain.offset, plain.charged)
     unlock_memory()
-    out_address[0] = made.start if code == 0 else 0
+    out_address[0] = plain.start if code == 0 else 0
     return code
 
 
-cdef int place_plain(Range* made, size_t unit) noexcept nogil:
-    cdef void* room = find_room(made.charged, unit)
+cdef int place_plain(Range* plain, size_t unit) noexcept nogil:
+    cdef void* room = find_room(plain.charged, unit)
     cdef int code
     if room == NULL:
         return OUT_OF_MEMORY
-    made.start = <uintptr_t>room
-    if not show(room, made.charged, file_of(made.device), made.offset, PROT_READ | PROT_WRITE):
-        drop_room(room, made.charged)
+    plain.start = <uintptr_t>room
+    if not show(room, plain.charged, file_of(plain.device), plain.offset, PROT_READ | PROT_WRITE):
+        drop_room(room, plain.charged)
         return OUT_OF_MEMORY
-    code = add_range(&memory, made)
+    code = add_range(&memory, plain)
     if code:
-        drop_room(room, made.charged)
+        drop_room(room, plain.charged)
     return code
 
 
 cdef int memory_free(int device, uintptr_t address) noexcept nogil:
-    cdef Range* found
-    cdef int code = quiet(device)
-    if code or address == 0:
-        return code
-    note_taking(address, PLAIN, device)
-    lock_memory()
-    found = containing(memory, address)
-    if found == NULL or found.start != address or found.kind != PLAIN or found.device != device:
-        code = INVALID_VALUE
-    else:
-        drop_room(<void*>address, found.charged)
-        give_bytes(device, found.offset, found.charged)
-        drop_range(&memory, found)
-    unlock_memory()
-    return code
+    return free_when_quiet(device, address, PLAIN, device)
 
 
 # --- page-locked memory ------------------------------------------------------------------------------------
 
 cdef int host_alloc(int device, size_t size, uintptr_t* out_address) noexcept nogil:
-    cdef Range made
+    cdef Range pinned
     cdef void* room
     cdef int code = permitted(device)
     if code:
@@ -267,134 +290,67 @@ cdef int host_alloc(int device, size_t size, uintptr_t* out_address) noexcept no
     out_address[0] = 0
     if size == 0:
         return 0
-    made.size = rounded(size, 4096)
-    made.kind = PINNED
-    made.device = HOST_MEMORY
-    made.open = True
-    room = take_pages(made.size)
+    size = rounded(size, 4096)
+    room = take_pages(size)
     if room == NULL:
         return OUT_OF_MEMORY
-    made.start = <uintptr_t>room
-    lock_memory()
-    code = add_range(&memory, &made)
-    unlock_memory()
-    if code:
-        drop_room(room, made.size)
-        return code
-    out_address[0] = made.start
-    return 0
+    pinned = range_of(PINNED, HOST_MEMORY, <uintptr_t>room, size)
+    return place(&memory, &pinned, out_address)
 
 
 cdef int host_free(int device, uintptr_t address) noexcept nogil:
-    cdef Range* found
-    cdef int code = quiet(device)
-    if code or address == 0:
-        return code
-    note_taking(address, PINNED, HOST_MEMORY)
-    code = INVALID_VALUE
-    lock_memory()
-    found = containing(memory, address)
-    if found != NULL and found.start == address and found.kind == PINNED:
-        drop_room(<void*>address, found.size)
-        drop_range(&memory, found)
-        code = 0
-    unlock_memory()
-    return code
+    return free_when_quiet(device, address, PINNED, HOST_MEMORY)
 
 
 cdef int host_register(int device, uintptr_t address, size_t size) noexcept nogil:
-    cdef Range made
-    cdef const Range* found
+    cdef Range registered = range_of(REGISTERED, HOST_MEMORY, address, size)
+    cdef const Range* last
     cdef int code = permitted(device)
     if code or address == 0 or size == 0:
         return code if code else INVALID_VALUE
-    made.start = address
-    made.size = size
-    made.kind = REGISTERED
-    made.device = HOST_MEMORY
-    made.open = True
     lock_memory()
-    found = last_before(memory, address + size)
-    if found != NULL and found.start + found.size > address:
-        code = HOST_MEMORY_REGISTERED if found.kind == REGISTERED else INVALID_VALUE
+    last = last_before(memory, address + size)
+    if last != NULL and last.start + last.size > address:
+        code = HOST_MEMORY_REGISTERED if last.kind == REGISTERED else INVALID_VALUE
     else:
-        code = add_range(&memory, &made)
+        code = add_range(&memory, &registered)
     unlock_memory()
     return code
 
 
 cdef int host_unregister(int device, uintptr_t address) noexcept nogil:
-    cdef Range* found
-    cdef int code = permitted(device)
-    if code == 0:
-        note_taking(address, REGISTERED, HOST_MEMORY)
-        code = quiet(device)
-    if code:
-        return code
-    code = HOST_MEMORY_NOT_REGISTERED
-    lock_memory()
-    found = containing(memory, address)
-    if found != NULL and found.start == address and found.kind == REGISTERED:
-        drop_range(&memory, found)
-        code = 0
-    elif found != NULL:
-        code = INVALID_VALUE
-    unlock_memory()
-    return code
+    return close_under_work(device, address, REGISTERED, HOST_MEMORY)
 
 
 # --- virtual memory: reservations ---------------------------------------------------------------------------
 
-cdef int granularity(int device, size_t* out_size) noexcept nogil:
+cdef int granularity_gated(size_t* out_size) noexcept nogil:
     out_size[0] = PAGE
-    return gate(device)
+    return 0
 
 
-cdef int address_reserve(size_t size, size_t alignment, uintptr_t* out_address) noexcept nogil:
-    cdef Range made
+cdef int address_reserve_gated(size_t size, size_t alignment, uintptr_t* out_address) noexcept nogil:
+    cdef Range reservation
     cdef void* room
-    cdef int code = gate_any()
-    if code:
-        return code
-    out_address[0] = 0
     if size == 0 or size % PAGE or alignment & (alignment - 1):
         return INVALID_VALUE
     room = find_room(size, max(alignment, <size_t>PAGE))
     if room == NULL:
         return OUT_OF_MEMORY
-    made.start = <uintptr_t>room
-    made.size = size
-    made.kind = RESERVED
-    made.device = UNKNOWN_MEMORY
-    made.open = False
-    lock_memory()
-    code = add_range(&reservations, &made)
-    unlock_memory()
-    if code:
-        drop_room(room, size)
-        return code
-    out_address[0] = made.start
+    reservation = range_of(RESERVED, UNKNOWN_MEMORY, <uintptr_t>room, size)
+    return place(&reservations, &reservation, out_address)
+
+
+cdef int address_free_locked(uintptr_t address, size_t size) noexcept nogil:
+    cdef Range* reservation = containing(reservations, address)
+    cdef const Range* mapped = last_before(memory, address + size)
+    if reservation == NULL or reservation.start != address or reservation.size != size:
+        return INVALID_VALUE
+    if mapped != NULL and mapped.start >= address:
+        return INVALID_VALUE  # something is mapped in it
+    drop_range(&reservations, reservation)
+    drop_room(<void*>address, size)
     return 0
-
-
-cdef int address_free(uintptr_t address, size_t size) noexcept nogil:
-    cdef Range* found
-    cdef const Range* mapped
-    cdef int code = gate_any()
-    if code:
-        return code
-    lock_memory()
-    found = containing(reservations, address)
-    mapped = last_before(memory, address + size)
-    if found == NULL or found.start != address or found.size != size:
-        code = INVALID_VALUE
-    elif mapped != NULL and mapped.start >= address:
-        code = INVALID_VALUE  # something is mapped in it
-    else:
-        drop_range(&reservations, found)
-        drop_room(<void*>address, size)
-    unlock_memory()
-    return code
 
 
 # --- virtual memory: physical handles ----------------------------------------------------------------------
@@ -410,49 +366,46 @@ cdef size_t count_physicals() noexcept nogil:
 cdef int add_physical(int device, size_t size, int own, bint charged, uintptr_t* out_handle) noexcept nogil:
     # Takes the file where it succeeds.
     global next_handle
-    cdef Physical* made = <Physical*>calloc(1, sizeof(Physical))
+    cdef Physical* physical = <Physical*>calloc(1, sizeof(Physical))
     cdef int code
-    if made == NULL:
+    if physical == NULL:
         return NO_HOST_MEMORY
-    made.device = device
-    made.size = size
-    made.own = own
-    made.charged = charged
-    made.alive = True
+    physical.device = device
+    physical.size = size
+    physical.own = own
+    physical.charged = charged
+    physical.alive = True
     lock_memory()
     code = map_reserve(&physicals)
     if code == 0 and charged:
-        code = take_bytes(device, size, &made.offset)
+        code = take_bytes(device, size, &physical.offset)
     if code == 0:
         if own >= 0:
-            made.offset = 0
+            physical.offset = 0
         next_handle += 16
-        map_insert(&physicals, next_handle, made)
+        map_insert(&physicals, next_handle, physical)
         out_handle[0] = next_handle
     unlock_memory()
     if code:
-        free(made)
+        free(physical)
     return code
 
 
-cdef int physical_create(int device, size_t size, uintptr_t* out_handle) noexcept nogil:
+cdef int physical_create_gated(int device, size_t size, uintptr_t* out_handle) noexcept nogil:
     return create(device, size, False, out_handle)
 
 
-cdef int physical_create_shared(int device, size_t size, uintptr_t* out_handle) noexcept nogil:
+cdef int physical_create_shared_gated(int device, size_t size, uintptr_t* out_handle) noexcept nogil:
     return create(device, size, True, out_handle)
 
 
 cdef int create(int device, size_t size, bint shared, uintptr_t* out_handle) noexcept nogil:
     cdef int own = -1
-    cdef int code = gate(device)
-    if code:
-        return code
-    out_handle[0] = 0
+    cdef int code
     if size == 0 or size % PAGE:
         return INVALID_VALUE
     if shared:
-        own = page_file(size)
+        own = make_file("accelrt-page", size)
         if own < 0:
             return OPERATING_SYSTEM
     code = add_physical(device, size, own, True, out_handle)
@@ -461,30 +414,18 @@ cdef int create(int device, size_t size, bint shared, uintptr_t* out_handle) noe
     return code
 
 
-cdef int physical_export(uintptr_t handle, int* out_file) noexcept nogil:
-    cdef const Physical* found
-    cdef int code = gate_any()
-    if code:
-        return code
-    code = INVALID_VALUE
+cdef int physical_export_locked(uintptr_t handle, int* out_file) noexcept nogil:
+    cdef const Physical* physical = <const Physical*>map_find(&physicals, handle)
     out_file[0] = -1
-    lock_memory()
-    found = <const Physical*>map_find(&physicals, handle)
-    if found != NULL and found.own >= 0:
-        out_file[0] = copy_file(found.own)
-        code = 0 if out_file[0] >= 0 else OPERATING_SYSTEM
-    unlock_memory()
-    return code
+    if physical == NULL or physical.own < 0:
+        return INVALID_VALUE
+    out_file[0] = copy_file(physical.own)
+    return 0 if out_file[0] >= 0 else OPERATING_SYSTEM
 
 
-cdef int physical_import(int device, int file, uintptr_t* out_handle) noexcept nogil:
-    cdef long size
-    cdef int own
-    cdef int code = gate(device)
-    if code:
-        return code
-    out_handle[0] = 0
-    size = file_size(file)
+cdef int physical_import_gated(int device, int file, uintptr_t* out_handle) noexcept nogil:
+    cdef long size = file_size(file)
+    cdef int own, code
     if size <= 0 or size % PAGE:
         return INVALID_VALUE
     own = copy_file(file)
@@ -512,18 +453,13 @@ cdef int file_of_physical(const Physical* physical) noexcept nogil:
     return physical.own if physical.own >= 0 else file_of(physical.device)
 
 
-cdef int physical_release(uintptr_t handle) noexcept nogil:
-    cdef Physical* found
-    cdef int code = gate_any()
-    if code:
-        return code
-    lock_memory()
-    found = <Physical*>map_remove(&physicals, handle)
-    if found != NULL:
-        found.alive = False
-        let_go(found)
-    unlock_memory()
-    return 0 if found != NULL else INVALID_VALUE
+cdef int physical_release_locked(uintptr_t handle) noexcept nogil:
+    cdef Physical* physical = <Physical*>map_remove(&physicals, handle)
+    if physical == NULL:
+        return INVALID_VALUE
+    physical.alive = False
+    let_go(physical)
+    return 0
 
 
 # --- virtual memory: mappings ------------------------------------------------------------------------------
@@ -537,54 +473,41 @@ cdef bint is_clear(uintptr_t address, size_t size) noexcept nogil:
     return mapped == NULL or mapped.start + mapped.size <= address
 
 
-cdef int memory_map(uintptr_t address, size_t size, uintptr_t handle) noexcept nogil:
-    cdef Physical* physical
-    cdef Range made
-    cdef int code = gate_any()
-    if code:
-        return code
-    lock_memory()
-    physical = <Physical*>map_find(&physicals, handle)
+cdef int memory_map_locked(uintptr_t address, size_t size, uintptr_t handle) noexcept nogil:
+    cdef Physical* physical = <Physical*>map_find(&physicals, handle)
+    cdef Range mapping
     if physical == NULL or size == 0 or size % PAGE or address % PAGE:
-        code = INVALID_VALUE
-    elif size != physical.size:
-        code = NOT_SUPPORTED
-    elif not is_clear(address, size):
-        code = INVALID_VALUE
-    elif not show(<void*>address, size, file_of_physical(physical), physical.offset, PROT_NONE):
-        code = OUT_OF_MEMORY
-    else:
-        made.start = address
-        made.size = size
-        made.device = physical.device
-        made.kind = MAPPED
-        made.physical = physical
-        made.open = False
-        made.open_to = 0
-        code = add_range(&memory, &made)
-        if code:
-            hide(<void*>address, size)
-        else:
-            physical.mappings += 1
-    unlock_memory()
-    return code
+        return INVALID_VALUE
+    if size != physical.size:
+        return NOT_SUPPORTED
+    if not is_clear(address, size):
+        return INVALID_VALUE
+    if not show(<void*>address, size, file_of_physical(physical), physical.offset, PROT_NONE):
+        return OUT_OF_MEMORY
+    mapping = range_of(MAPPED, physical.device, address, size)
+    mapping.physical = physical
+    if add_range(&memory, &mapping):
+        hide(<void*>address, size)
+        return NO_HOST_MEMORY
+    physical.mappings += 1
+    return 0
 
 
 cdef bint is_mapped(uintptr_t address, size_t size) noexcept nogil:
     # [address, address + size) is a run of whole mappings.
     cdef uintptr_t end = address + size
-    cdef Range* found
+    cdef Range* mapping
     while address < end:
-        found = containing(memory, address)
-        if found == NULL or found.kind != MAPPED or found.start != address or address + found.size > end:
+        mapping = containing(memory, address)
+        if mapping == NULL or mapping.kind != MAPPED or mapping.start != address or address + mapping.size > end:
             return False
-        address += found.size
+        address += mapping.size
     return size > 0
 
 
 cdef int memory_access(uintptr_t address, size_t size, int device) noexcept nogil:
     cdef uintptr_t at = address
-    cdef Range* found
+    cdef Range* mapping
     cdef int code = gate_any()
     if code:
         return code
@@ -594,12 +517,12 @@ cdef int memory_access(uintptr_t address, size_t size, int device) noexcept nogi
     if not is_mapped(address, size):
         code = INVALID_VALUE
     while code == 0 and at < address + size:
-        found = containing(memory, at)
-        if mprotect(<void*>at, found.size, PROT_READ | PROT_WRITE):
+        mapping = containing(memory, at)
+        if mprotect(<void*>at, mapping.size, PROT_READ | PROT_WRITE):
             code = OUT_OF_MEMORY
-        found.open = True
-        found.open_to |= <uint64_t>1 << device
-        at += found.size
+        mapping.open = True
+        mapping.open_to |= <uint64_t>1 << device
+        at += mapping.size
     unlock_memory()
     return code
 
@@ -630,100 +553,63 @@ cdef bint is_whole(uintptr_t address, size_t size) noexcept nogil:
     return True
 
 
-cdef void unmap_one(Range* found) noexcept nogil:
-    cdef Physical* physical = found.physical
-    hide(<void*>found.start, found.size)
+cdef void unmap_one(Range* mapping) noexcept nogil:
+    cdef Physical* physical = mapping.physical
+    hide(<void*>mapping.start, mapping.size)
     physical.mappings -= 1
     let_go(physical)
-    drop_range(&memory, found)
+    drop_range(&memory, mapping)
 
 
-cdef int memory_unmap(uintptr_t address, size_t size) noexcept nogil:
+cdef int memory_unmap_gated(uintptr_t address, size_t size) noexcept nogil:
     # Holes are no matter, a part of a mapping is.
-    cdef Range* found
-    cdef int code = gate_any()
-    if code or size == 0:
-        return code if code else INVALID_VALUE
+    cdef Range* last
+    cdef bint whole
+    if size == 0:
+        return INVALID_VALUE
     note_unmapping(address, size)
     lock_memory()
-    if not is_whole(address, size):
-        code = INVALID_VALUE
-    while code == 0:
-        found = last_before(memory, address + size)
-        if found == NULL or found.start < address:
+    whole = is_whole(address, size)
+    while whole:
+        last = last_before(memory, address + size)
+        if last == NULL or last.start < address:
             break
-        unmap_one(found)
+        unmap_one(last)
     unlock_memory()
-    return code
+    return 0 if whole else INVALID_VALUE
 
 
 # --- plain memory of other processes ------------------------------------------------------------------------
 
-cdef int ipc_memory_export(int device, uintptr_t address, char* out_ipc) noexcept nogil:
-    cdef const Range* found
-    cdef int code = gate(device)
-    if code:
-        return code
-    code = INVALID_VALUE
-    lock_memory()
-    found = containing(memory, address)
-    if found != NULL and found.start == address and found.kind == PLAIN and found.device == device:
-        code = name_file(file_of(device), MEMORY_FILE, found.offset, found.charged, out_ipc)
-    unlock_memory()
-    return code
+cdef int ipc_memory_export_locked(int device, uintptr_t address, char* out_ipc) noexcept nogil:
+    cdef const Range* plain = whole_range(address, PLAIN, device)
+    if plain == NULL:
+        return INVALID_VALUE
+    return name_file(file_of(device), MEMORY_FILE, plain.offset, plain.charged, out_ipc)
 
 
-cdef int ipc_memory_open(int device, const char* handle, uintptr_t* out_address) noexcept nogil:
-    # Not charged: the process that made it pays for it.
+cdef int ipc_memory_open_gated(int device, const char* handle, uintptr_t* out_address) noexcept nogil:
+    # Not charged: the process that imported it pays for it.
     cdef FileName name
-    cdef Range made
+    cdef Range imported
     cdef void* room
     cdef int file = -1
-    cdef int code = gate(device)
-    if code:
-        return code
-    out_address[0] = 0
-    code = open_named(handle, MEMORY_FILE, &name, &file)
+    cdef int code = open_named(handle, MEMORY_FILE, &name, &file)
     if code:
         return code
     room = find_room(name.size, PAGE)
-    made.size = made.charged = name.size
-    made.offset = name.offset
-    made.physical = NULL
-    made.device = device
-    made.kind = IMPORTED
-    made.open = True
-    made.start = <uintptr_t>room
     if room == NULL:
         code = OUT_OF_MEMORY
     elif not show(room, name.size, file, name.offset, PROT_READ | PROT_WRITE):
+        drop_room(room, name.size)
         code = OUT_OF_MEMORY
     else:
-        lock_memory()
-        code = add_range(&memory, &made)
-        unlock_memory()
+        imported = range_of(IMPORTED, device, <uintptr_t>room, name.size)
+        imported.offset = name.offset
+        code = place(&memory, &imported, out_address)
     close_file(file)
-    if code and room != NULL:
-        drop_room(room, name.size)
-    if code == 0:
-        out_address[0] = made.start
     return code
 
 
 cdef int ipc_memory_close(int device, uintptr_t address) noexcept nogil:
-    cdef Range* found
-    cdef int code = permitted(device)
-    if code == 0:
-        note_taking(address, IMPORTED, device)
-        code = quiet(device)
-    if code:
-        return code
-    code = INVALID_VALUE
-    lock_memory()
-    found = containing(memory, address)
-    if found != NULL and found.start == address and found.kind == IMPORTED and found.device == device:
-        drop_room(<void*>address, found.charged)
-        drop_range(&memory, found)
-        code = 0
-    unlock_memory()
-    return code
+    return close_under_work(device, address, IMPORTED, device)

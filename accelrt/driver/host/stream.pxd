@@ -1,8 +1,8 @@
 # The host driver's streams, events and captures.
 from libc.stdint cimport uint64_t, uintptr_t
 
-from accelrt.driver.host.frontier cimport Frontier
-from accelrt.driver.host.queue cimport Capture, Graph, HostStream, Launch, Node, Plan, Ticket, Work
+from accelrt.core.handle_map cimport AddressMap
+from accelrt.driver.host.work cimport Capture, Frontier, Graph, HostStream, Launch, Node, Plan, Ticket, Work
 from accelrt.driver.table cimport Table
 
 cdef void fill_stream(Table* table) noexcept nogil
@@ -22,9 +22,9 @@ cdef int gate_devices() noexcept nogil
 
 # Events.
 
-cdef size_t count_events() noexcept nogil
+cdef AddressMap events  # handle -> HostEvent*; under the queue's lock
 
-# Under the queue's lock: what the nodes of a launch that record events, or wait for them, mark and wait for; an
+# Under that lock too: what the nodes of a launch that record events, or wait for them, mark and wait for; an
 # array as long as the plan's nodes, or NULL where there are none.
 cdef int tickets_for(const Plan* plan, void** out_tickets) noexcept nogil
 cdef void abandon_tickets(const Plan* plan, void* given) noexcept nogil  # of a launch that was not enqueued

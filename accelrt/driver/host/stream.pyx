@@ -1,6 +1,8 @@
 """The host driver's rows for streams, events, copies, fills and host functions; captures, and graphs as lists of nodes.
 
-Every row asks the gate first.  What a row puts into a stream goes into its queue, or into its capture.
+Every row asks the gate first; rowgen.py puts that around a function ROW_gated, and around a function ROW_locked the queue's
+lock too, with what finds the stream or the event that it names.  What a row puts into a stream goes into its queue, or
+into its capture.
 
 Work put into a capturing stream becomes a node behind the stream's frontier: the nodes that whatever comes
 next depends on.  Events carry frontiers from stream to stream, which is how streams join a capture and how
@@ -14,20 +16,18 @@ from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remov
 from accelrt.core.process cimport FORK_HOST_DRIVER, at_fork
 from accelrt.core.slots cimport Slot
 from accelrt.driver.guard cimport enter_asking, leave_asking
-from accelrt.driver.host.frontier cimport clear_frontier, copy_frontier, join_frontier
-from accelrt.driver.host.queue cimport (
+from accelrt.driver.host.machine cimport (
+    EVENT_FILE, HOST_MEMORY, UNKNOWN_MEMORY, add_stream, begin_record, complete_record, device_of, drain_device,
+    drop_condition, drop_launch, drop_plan, drop_shared_event, drop_stream, drop_ticket, drop_tickets, enqueue,
+    enqueue_point, find_of_any_device, find_stream, follow_legacy_order, follow_shared, hold_ticket, in_callback,
+    is_legacy, is_record_done, is_reserved, last_record, lock, lock_memory, lost_code, lost_device, make_shared_event,
+    mark, name_file, new_handle, new_ticket, note_beside_end, open_shared_event, owner_of, unlock, unlock_memory,
+    wait_for,
+)
+from accelrt.driver.host.work cimport (
     BRANCH, CALL, COPY, COPY_3D, DST_KNOWN, FILL, KERNEL, RECORD, SET, SRC_KNOWN, WAIT, Capture, Condition, HostEvent,
-    HostStream, Launch, Node, Plan, Side, Ticket, Work, add_stream, drain_device, drop_condition, drop_launch,
-    drop_plan, drop_stream, drop_ticket, drop_tickets, enqueue, find_of_any_device, find_stream, follow_legacy_order,
-    follow_shared, hold_ticket, in_callback, is_legacy, lock, lost_code, lost_device, mark, new_handle, new_ticket,
-    note_beside_end, unlock, wait_for,
-)
-from accelrt.driver.host.ranges cimport (
-    HOST_MEMORY, UNKNOWN_MEMORY, is_known, is_reserved, lock_memory, owner_of, unlock_memory,
-)
-from accelrt.driver.host.shared_event cimport (
-    EVENT_FILE, SharedEvent, begin_record, complete_record, drop_shared_event, is_record_done, last_record,
-    make_shared_event, name_file, open_shared_event,
+    HostStream, Launch, Node, Plan, SharedEvent, Side, Ticket, Work, begin_work, clear_frontier, copy_frontier,
+    join_frontier,
 )
 from accelrt.driver.table cimport (
     CAPTURE_GLOBAL, CAPTURE_RELAXED, EVENT_DISABLE_TIMING, EVENT_INTERPROCESS, MAX_PITCH, STREAM_BLOCKING,
@@ -68,7 +68,6 @@ include "stream_rows.pxi"
 # --- putting work in ---------------------------------------------------------------------------------------
 
 cdef int put_in(HostStream* stream, const Work* work, Ticket* ticket, void* staged) noexcept nogil:
-    # Under the lock: into the stream's queue, or into its capture.
     cdef int code
     if stream == NULL:
         return INVALID_HANDLE
@@ -79,6 +78,15 @@ cdef int put_in(HostStream* stream, const Work* work, Ticket* ticket, void* stag
         return add_node(stream, work)
     code = follow_legacy_order(stream)
     return code if code else enqueue(stream, work, ticket, staged)
+
+
+cdef int put(int device, uintptr_t stream, const Work* work) noexcept nogil:
+    # Takes the lock.
+    cdef int code
+    lock()
+    code = put_in(find_stream(device, stream), work, NULL, NULL)
+    unlock()
+    return code
 
 
 cdef int finish_if_queued(HostStream* stream) noexcept nogil:
@@ -94,9 +102,9 @@ cdef int finish_if_queued(HostStream* stream) noexcept nogil:
     return code
 
 
-cdef bint reaches_out(uintptr_t address, size_t size) noexcept nogil:
+cdef bint reaches_out(uintptr_t address, int owner) noexcept nogil:
     # It begins in memory that the driver knows, and leaves it or has no access to it.
-    return owner_of(address, size) == UNKNOWN_MEMORY and (is_known(address) or is_reserved(address))
+    return owner == UNKNOWN_MEMORY and (device_of(address) != UNKNOWN_MEMORY or is_reserved(address))
 
 
 cdef int copy(int device, uintptr_t stream, uintptr_t dst, uintptr_t src, size_t size) noexcept nogil:
@@ -110,34 +118,35 @@ cdef int copy_async(int device, uintptr_t stream, uintptr_t dst, uintptr_t src, 
 
 cdef int put_copy_in(int device, uintptr_t stream, uintptr_t dst, uintptr_t src, size_t size,
                      bint across) noexcept nogil:
-    cdef HostStream* found
+    cdef HostStream* on
     cdef Work work
     cdef void* staged = NULL
+    cdef int to, origin
     cdef int code = gate(device)
     if code or size == 0:
         return code
-    if reaches_out(dst, size) or reaches_out(src, size) or dst == 0 or src == 0:
+    to, origin = owner_of(dst, size), owner_of(src, size)
+    if reaches_out(dst, to) or reaches_out(src, origin) or dst == 0 or src == 0:
         return INVALID_VALUE
-    memset(&work, 0, sizeof(Work))
-    work.kind = COPY
+    begin_work(&work, COPY)
     work.dst = dst
     work.src = src
     work.size = size
     work.across = across
-    work.known = DST_KNOWN * (owner_of(dst, size) != UNKNOWN_MEMORY) | SRC_KNOWN * (owner_of(src, size) != UNKNOWN_MEMORY)
+    work.known = DST_KNOWN * (to != UNKNOWN_MEMORY) | SRC_KNOWN * (origin != UNKNOWN_MEMORY)
     lock()
-    found = find_stream(device, stream)
-    if found != NULL and found.capture == NULL and not work.known & SRC_KNOWN:
+    on = find_stream(device, stream)
+    if on != NULL and on.capture == NULL and not work.known & SRC_KNOWN:
         staged = malloc(size)
         if staged == NULL:
             unlock()
             return NO_HOST_MEMORY
         memcpy(staged, <void*>src, size)
-    code = put_in(found, &work, NULL, staged)
+    code = put_in(on, &work, NULL, staged)
     if code:
         free(staged)
-    elif not work.known & DST_KNOWN or (owner_of(dst, 1) == HOST_MEMORY and owner_of(src, 1) < 0):
-        code = finish_if_queued(found)
+    elif to == UNKNOWN_MEMORY or (to == HOST_MEMORY and origin < 0):
+        code = finish_if_queued(on)
     unlock()
     return code
 
@@ -170,14 +179,15 @@ cdef int measure(Side* side, size_t pitch, size_t lines, size_t width, size_t he
     return INVALID_VALUE if add(side.span, width, &side.span) else 0
 
 
-cdef int copy_3d(int device, uintptr_t stream, uintptr_t dst, size_t dst_pitch, size_t dst_lines, uintptr_t src,
-                 size_t src_pitch, size_t src_lines, size_t width, size_t height, size_t depth) noexcept nogil:
+cdef int copy_3d_gated(
+    int device, uintptr_t stream, uintptr_t dst, size_t dst_pitch, size_t dst_lines, uintptr_t src, size_t src_pitch,
+    size_t src_lines, size_t width, size_t height, size_t depth
+) noexcept nogil:
     cdef Work work
-    cdef int code = gate(device)
-    cdef int to, origin
-    if code or width == 0 or height == 0 or depth == 0:
-        return code
-    memset(&work, 0, sizeof(Work))
+    cdef int code, to, origin
+    if width == 0 or height == 0 or depth == 0:
+        return 0
+    begin_work(&work, COPY_3D)
     code = measure(&work.to, dst_pitch, dst_lines, width, height, depth)
     if code == 0:
         code = measure(&work.origin, src_pitch, src_lines, width, height, depth)
@@ -186,131 +196,85 @@ cdef int copy_3d(int device, uintptr_t stream, uintptr_t dst, size_t dst_pitch, 
     to, origin = owner_of(dst, work.to.span), owner_of(src, work.origin.span)
     if to == UNKNOWN_MEMORY or origin == UNKNOWN_MEMORY or (to >= 0 and origin >= 0 and to != origin):
         return INVALID_VALUE
-    work.kind = COPY_3D
     work.dst = dst
     work.src = src
     work.size = width
     work.height = height
     work.depth = depth
     work.known = DST_KNOWN | SRC_KNOWN
-    lock()
-    code = put_in(find_stream(device, stream), &work, NULL, NULL)
-    unlock()
-    return code
+    return put(device, stream, &work)
 
 
-cdef int fill(int device, uintptr_t stream, uintptr_t dst, unsigned int value, int width, size_t count) noexcept nogil:
+cdef int fill_gated(
+    int device, uintptr_t stream, uintptr_t dst, unsigned int value, int width, size_t count
+) noexcept nogil:
     cdef Work work
-    cdef int code = gate(device)
-    if code:
-        return code
     if width not in (1, 2, 4) or dst % width or (count and owner_of(dst, count * width) == UNKNOWN_MEMORY):
         return INVALID_VALUE
     if count == 0:
         return 0
-    memset(&work, 0, sizeof(Work))
-    work.kind = FILL
+    begin_work(&work, FILL)
     work.dst = dst
     work.value = value
     work.width = width
     work.size = count
     work.known = DST_KNOWN
-    lock()
-    code = put_in(find_stream(device, stream), &work, NULL, NULL)
-    unlock()
-    return code
+    return put(device, stream, &work)
 
 
-cdef int stream_host_func(int device, uintptr_t stream, host_fn fn, void* data) noexcept nogil:
+cdef int stream_host_func_gated(int device, uintptr_t stream, host_fn fn, void* data) noexcept nogil:
     cdef Work work
-    cdef int code = gate(device)
-    if code:
-        return code
     if fn == NULL:
         return INVALID_VALUE
-    memset(&work, 0, sizeof(Work))
-    work.kind = CALL
+    begin_work(&work, CALL)
     work.fn = fn
     work.data = data
-    lock()
-    code = put_in(find_stream(device, stream), &work, NULL, NULL)
-    unlock()
-    return code
+    return put(device, stream, &work)
 
 
 # --- streams -----------------------------------------------------------------------------------------------
 
-cdef int stream_priority_range(int device, int* out_least, int* out_greatest) noexcept nogil:
-    out_least[0] = 0
-    out_greatest[0] = GREATEST_PRIORITY
-    return gate(device)
-
-
-cdef int stream_create(int device, unsigned int flags, int priority, uintptr_t* out_stream) noexcept nogil:
-    cdef HostStream* made
-    cdef int code = gate(device)
-    if code or flags > STREAM_NON_BLOCKING:
-        return code if code else INVALID_VALUE
-    lock()
-    made = add_stream(device, flags, min(0, max(GREATEST_PRIORITY, priority)))
-    if made != NULL:
-        out_stream[0] = made.handle
-    unlock()
-    return 0 if made != NULL else NO_HOST_MEMORY
-
-
-cdef int stream_destroy(int device, uintptr_t stream) noexcept nogil:
-    cdef HostStream* found
-    cdef int code = gate(device)
-    if code or stream <= 2:
-        return code if code else INVALID_HANDLE
-    lock()
-    found = find_stream(device, stream)
-    if found != NULL:
-        abandon_capture(found)
-        drop_stream(found)
-    unlock()
-    return 0 if found != NULL else INVALID_HANDLE
-
-
-cdef int lock_stream(int device, uintptr_t stream, bint of_any, HostStream** out_found) noexcept nogil:
-    # Answers 0 with the lock held, so that the stream stays; the caller unlocks.
-    cdef int code = gate(device)
-    if code:
-        return code
-    lock()
-    out_found[0] = find_of_any_device(device, stream) if of_any else find_stream(device, stream)
-    if out_found[0] == NULL:
-        unlock()
-        return INVALID_HANDLE
+cdef int stream_priority_range_gated(int* out_greatest) noexcept nogil:
+    out_greatest[0] = GREATEST_PRIORITY  # the least is 0
     return 0
 
 
-cdef int stream_priority(int device, uintptr_t stream, int* out_priority) noexcept nogil:
-    cdef HostStream* found
-    cdef int code = lock_stream(device, stream, False, &found)
-    if code == 0:
-        out_priority[0] = found.priority
-        unlock()
-    return code
+cdef int stream_create_locked(int device, unsigned int flags, int priority, uintptr_t* out_stream) noexcept nogil:
+    cdef HostStream* stream
+    if flags > STREAM_NON_BLOCKING:
+        return INVALID_VALUE
+    stream = add_stream(device, flags, min(0, max(GREATEST_PRIORITY, priority)))
+    if stream == NULL:
+        return NO_HOST_MEMORY
+    out_stream[0] = stream.handle
+    return 0
 
 
-cdef int stream_flags(int device, uintptr_t stream, unsigned int* out_flags) noexcept nogil:
-    cdef HostStream* found
-    cdef int code = lock_stream(device, stream, False, &found)
-    if code == 0:
-        out_flags[0] = found.flags
-        unlock()
-    return code
+cdef int stream_destroy_locked(int device, uintptr_t stream) noexcept nogil:
+    cdef HostStream* dropped = find_stream(device, stream) if stream > 2 else NULL
+    if dropped == NULL:
+        return INVALID_HANDLE
+    abandon_capture(dropped)
+    drop_stream(dropped)
+    return 0
 
 
-cdef int stream_device(int device, uintptr_t stream, int* out_device) noexcept nogil:
-    cdef HostStream* found
-    cdef int code = lock_stream(device, stream, True, &found)
-    if code == 0:
-        out_device[0] = found.device
-        unlock()
-    return code
+cdef int stream_priority_locked(HostStream* stream, int* out_priority) noexcept nogil:
+    out_priority[0] = stream.priority
+    return 0
+
+
+cdef int stream_flags_locked(HostStream* stream, unsigned int* out_flags) noexcept nogil:
+    out_flags[0] = stream.flags
+    return 0
+
+
+cdef int stream_device_locked(int device, uintptr_t stream, int* out_device) noexcept nogil:
+    cdef const HostStream* any_stream = find_of_any_device(device, stream)
+    if any_stream == NULL:
+        return INVALID_HANDLE
+    out_device[0] = any_stream.device
+    return 0
 
 
 cdef int look(HostStream* stream, Ticket** out_ticket) noexcept nogil:
@@ -333,14 +297,8 @@ cdef int look(HostStream* stream, Ticket** out_ticket) noexcept nogil:
     return code
 
 
-cdef int stream_query(int device, uintptr_t stream) noexcept nogil:
-    cdef int code = gate(device)
-    if code:
-        return code
-    lock()
-    code = look(find_stream(device, stream), NULL)
-    unlock()
-    return code
+cdef int stream_query_locked(HostStream* stream) noexcept nogil:
+    return look(stream, NULL)
 
 
 cdef int stream_synchronize(int device, uintptr_t stream) noexcept nogil:
@@ -361,15 +319,10 @@ cdef int stream_synchronize(int device, uintptr_t stream) noexcept nogil:
     return code if code else gate(device)
 
 
-cdef int device_synchronize(int device) noexcept nogil:
-    cdef int code = gate(device)
-    if code:
-        return code
-    lock()
-    code = check_device(device)
+cdef int device_synchronize_locked(int device) noexcept nogil:
+    cdef int code = check_device(device)
     if code == 0:
         code = drain_device(device)
-    unlock()
     return code if code else gate(device)
 
 
@@ -444,70 +397,53 @@ cdef void shut_in_child() noexcept nogil:
 
 # --- events ------------------------------------------------------------------------------------------------
 
-cdef int event_create(int device, unsigned int flags, uintptr_t* out_event) noexcept nogil:
+cdef int event_create_gated(int device, unsigned int flags, uintptr_t* out_event) noexcept nogil:
     cdef SharedEvent* shared = NULL
-    cdef int code = gate(device)
-    if code:
-        return code
     if flags >= 8 or (flags & EVENT_INTERPROCESS and not flags & EVENT_DISABLE_TIMING):
         return INVALID_VALUE
     if flags & EVENT_INTERPROCESS:
         shared = make_shared_event()
         if shared == NULL:
             return OPERATING_SYSTEM
-    code = add_event(device, flags, shared, out_event)
-    if code:
-        lock()
-        drop_shared_event(shared)
-        unlock()
-    return code
+    return add_event(device, flags, shared, out_event)
 
 
 cdef int add_event(int device, unsigned int flags, SharedEvent* shared, uintptr_t* out_event) noexcept nogil:
-    cdef HostEvent* made = <HostEvent*>calloc(1, sizeof(HostEvent))
+    # Takes the shared event, or NULL, also where it fails.
+    cdef HostEvent* event = <HostEvent*>calloc(1, sizeof(HostEvent))
     cdef int code
-    if made == NULL:
-        return NO_HOST_MEMORY
-    made.device = device
-    made.flags = flags
-    made.shared = shared
     lock()
-    code = map_reserve(&events)
+    code = map_reserve(&events) if event != NULL else NO_HOST_MEMORY
     if code == 0:
-        made.handle = new_handle()
-        map_insert(&events, made.handle, made)
-        out_event[0] = made.handle
+        event.device = device
+        event.flags = flags
+        event.shared = shared
+        event.handle = new_handle()
+        map_insert(&events, event.handle, event)
+        out_event[0] = event.handle
+    else:
+        drop_shared_event(shared)
+        free(event)
     unlock()
-    if code:
-        free(made)
     return code
 
 
 cdef HostEvent* find_event(uintptr_t event) noexcept nogil:
-    cdef HostEvent* found = <HostEvent*>map_find(&events, event)
-    if found != NULL and found.capture:
-        note_beside_end(capture_of(found.capture))
-    return found
+    cdef HostEvent* known = <HostEvent*>map_find(&events, event)
+    if known != NULL and known.capture:
+        note_beside_end(capture_of(known.capture))
+    return known
 
 
-cdef int event_destroy(int device, uintptr_t event) noexcept nogil:
-    cdef HostEvent* found
-    cdef int code = gate(device)
-    if code:
-        return code
-    lock()
-    found = <HostEvent*>map_remove(&events, event)
-    if found != NULL:
-        drop_ticket(found.ticket)
-        drop_shared_event(found.shared)
-        clear_frontier(&found.frontier)
-        free(found)
-    unlock()
-    return 0 if found != NULL else INVALID_HANDLE
-
-
-cdef size_t count_events() noexcept nogil:
-    return events.count
+cdef int event_destroy_locked(uintptr_t event) noexcept nogil:
+    cdef HostEvent* removed = <HostEvent*>map_remove(&events, event)
+    if removed == NULL:
+        return INVALID_HANDLE
+    drop_ticket(removed.ticket)
+    drop_shared_event(removed.shared)
+    clear_frontier(&removed.frontier)
+    free(removed)
+    return 0
 
 
 cdef int record_in_capture(HostEvent* event, HostStream* stream) noexcept nogil:
@@ -522,7 +458,6 @@ cdef int record_in_capture(HostEvent* event, HostStream* stream) noexcept nogil:
 
 
 cdef int record_now(HostEvent* event, HostStream* stream) noexcept nogil:
-    cdef Work work
     cdef int code = follow_legacy_order(stream)
     cdef Ticket* ticket
     if code:
@@ -530,13 +465,11 @@ cdef int record_now(HostEvent* event, HostStream* stream) noexcept nogil:
     ticket = new_ticket()
     if ticket == NULL:
         return NO_HOST_MEMORY
-    memset(&work, 0, sizeof(Work))
-    work.kind = RECORD
     if event.shared != NULL:
         event.shared.holders += 1
         ticket.shared = event.shared
         ticket.number = begin_record(event.shared)
-    code = enqueue(stream, &work, ticket, NULL)
+    code = enqueue_point(stream, RECORD, ticket)
     if code:
         if event.shared != NULL:
             complete_record(event.shared, ticket.number)
@@ -565,28 +498,15 @@ cdef int last_ticket(HostEvent* event, Ticket** out_ticket) noexcept nogil:
     return 0
 
 
-cdef int event_record(int device, uintptr_t event, uintptr_t stream) noexcept nogil:
-    cdef HostEvent* found
-    cdef HostStream* on
-    cdef int code = gate(device)
+cdef int event_record_locked(int device, HostEvent* event, HostStream* stream) noexcept nogil:
+    cdef int code = check_implicit(stream) if event.device == device else INVALID_HANDLE
     if code:
         return code
-    lock()
-    found = find_event(event)
-    on = find_stream(device, stream)
-    if found == NULL or on == NULL or found.device != device:
-        code = INVALID_HANDLE
-    else:
-        code = check_implicit(on)
-    if code == 0:
-        code = record_in_capture(found, on) if on.capture != NULL else record_now(found, on)
-    unlock()
-    return code
+    return record_in_capture(event, stream) if stream.capture != NULL else record_now(event, stream)
 
 
 cdef int wait_in_stream(HostStream* stream, HostEvent* event) noexcept nogil:
     cdef Ticket* ticket = NULL
-    cdef Work work
     cdef int code
     if stream.capture != NULL and stream.capture.broken:
         return CAPTURE_INVALID
@@ -600,65 +520,35 @@ cdef int wait_in_stream(HostStream* stream, HostEvent* event) noexcept nogil:
     if ticket == NULL:
         return code
     code = follow_legacy_order(stream)
-    memset(&work, 0, sizeof(Work))
-    work.kind = WAIT
     if code == 0:
-        code = enqueue(stream, &work, ticket, NULL)
+        code = enqueue_point(stream, WAIT, ticket)
     drop_ticket(ticket)
     return code
 
 
-cdef int stream_wait_event(int device, uintptr_t stream, uintptr_t event) noexcept nogil:
-    cdef HostEvent* found
-    cdef HostStream* waiter
-    cdef int code = gate(device)
-    if code:
-        return code
-    lock()
-    found = find_event(event)
-    waiter = find_stream(device, stream)
-    if found == NULL or waiter == NULL:
-        code = INVALID_HANDLE
-    else:
-        code = check_implicit(waiter)
-    if code == 0:
-        code = wait_in_stream(waiter, found)
-    unlock()
-    return code
+cdef int stream_wait_event_locked(HostEvent* event, HostStream* stream) noexcept nogil:
+    cdef int code = check_implicit(stream)
+    return code if code else wait_in_stream(stream, event)
 
 
 # --- events as nodes ---------------------------------------------------------------------------------------
 
-cdef int add_point(int kind, int device, uintptr_t stream, uintptr_t event) noexcept nogil:
+cdef int add_point(int kind, HostEvent* event, HostStream* stream) noexcept nogil:
     # The event itself stays as it is: every launch of the graph records it, or looks at what it waits for.
-    cdef HostEvent* found
-    cdef HostStream* on
     cdef Work work
-    cdef int code = gate(device)
-    if code:
-        return code
-    memset(&work, 0, sizeof(Work))
-    work.kind = kind
-    work.event = event
-    lock()
-    found = find_event(event)
-    on = find_stream(device, stream)
-    if found == NULL or on == NULL or (kind == RECORD and found.device != device):
-        code = INVALID_HANDLE
-    elif on.capture == NULL:
-        code = ILLEGAL_STATE
-    else:
-        code = add_node(on, &work)
-    unlock()
-    return code
+    if stream.capture == NULL:
+        return ILLEGAL_STATE
+    begin_work(&work, kind)
+    work.event = event.handle
+    return add_node(stream, &work)
 
 
-cdef int event_record_external(int device, uintptr_t event, uintptr_t stream) noexcept nogil:
-    return add_point(RECORD, device, stream, event)
+cdef int event_record_external_locked(int device, HostEvent* event, HostStream* stream) noexcept nogil:
+    return add_point(RECORD, event, stream) if event.device == device else INVALID_HANDLE
 
 
-cdef int stream_wait_external(int device, uintptr_t stream, uintptr_t event) noexcept nogil:
-    return add_point(WAIT, device, stream, event)
+cdef int stream_wait_external_locked(HostEvent* event, HostStream* stream) noexcept nogil:
+    return add_point(WAIT, event, stream)
 
 
 cdef void record_at_launch(HostEvent* event, Ticket* ticket) noexcept nogil:
@@ -730,23 +620,23 @@ cdef int ask_captured(uint64_t id) noexcept nogil:
 cdef int ask_event(uintptr_t event, bint wait) noexcept nogil:
     # A wait's question is held back while a capture ends, and the wait itself is not.
     cdef Slot* asker = enter_asking(False) if wait else NULL
-    cdef HostEvent* found
+    cdef HostEvent* known
     cdef Ticket* ticket = NULL
     cdef uint64_t number
     cdef int code
     lock()
-    found = find_event(event)
-    if found == NULL:
+    known = find_event(event)
+    if known == NULL:
         code = INVALID_HANDLE
-    elif found.capture:
-        code = ask_captured(found.capture)
+    elif known.capture:
+        code = ask_captured(known.capture)
     else:
         code = check_unsafe()
-        if code == 0 and not wait and found.shared != NULL:  # to ask takes no thread
-            number = last_record(found.shared)
-            code = 0 if number == 0 or is_record_done(found.shared, number) else NOT_READY
+        if code == 0 and not wait and known.shared != NULL:  # to ask takes no thread
+            number = last_record(known.shared)
+            code = 0 if number == 0 or is_record_done(known.shared, number) else NOT_READY
         elif code == 0:
-            code = last_ticket(found, &ticket)
+            code = last_ticket(known, &ticket)
     leave_asking(asker)
     if ticket != NULL:
         code = wait_for(ticket) if wait else NOT_READY
@@ -755,70 +645,40 @@ cdef int ask_event(uintptr_t event, bint wait) noexcept nogil:
     return code
 
 
-cdef int event_query(int device, uintptr_t event) noexcept nogil:
-    cdef int code = gate(device)
-    return code if code else ask_event(event, False)
+cdef int event_query_gated(uintptr_t event) noexcept nogil:
+    return ask_event(event, False)
 
 
-cdef int event_synchronize(int device, uintptr_t event) noexcept nogil:
-    cdef int code = gate(device)
-    if code == 0:
-        code = ask_event(event, True)
+cdef int event_synchronize_gated(int device, uintptr_t event) noexcept nogil:
+    cdef int code = ask_event(event, True)
     return code if code else gate(device)
 
 
-cdef int event_elapsed(uintptr_t start, uintptr_t end, float* out_ms) noexcept nogil:
-    cdef HostEvent* first
-    cdef HostEvent* last
-    cdef int code = gate_any()
-    if code:
-        return code
-    lock()
-    first = find_event(start)
-    last = find_event(end)
-    if first == NULL or last == NULL or (first.flags | last.flags) & EVENT_DISABLE_TIMING:
-        code = INVALID_HANDLE
-    elif first.capture or last.capture:
-        code = INVALID_VALUE
-    elif first.ticket == NULL or last.ticket == NULL:
-        code = INVALID_HANDLE
-    elif not first.ticket.done or not last.ticket.done:
-        code = NOT_READY
-    else:
-        out_ms[0] = <float>(last.ticket.time_ms - first.ticket.time_ms)
-    unlock()
-    return code
+cdef int event_elapsed_locked(HostEvent* start, HostEvent* end, float* out_ms) noexcept nogil:
+    if (start.flags | end.flags) & EVENT_DISABLE_TIMING:
+        return INVALID_HANDLE
+    if start.capture or end.capture:
+        return INVALID_VALUE
+    if start.ticket == NULL or end.ticket == NULL:
+        return INVALID_HANDLE
+    if not start.ticket.done or not end.ticket.done:
+        return NOT_READY
+    out_ms[0] = <float>(end.ticket.time_ms - start.ticket.time_ms)
+    return 0
 
 
 # --- events of several processes, by handles of 64 bytes that name their files ------------------------------
 
-cdef int ipc_event_export(int device, uintptr_t event, char* out_ipc) noexcept nogil:
-    cdef HostEvent* found
-    cdef int code = gate(device)
-    if code:
-        return code
-    lock()
-    found = find_event(event)
-    if found == NULL or found.device != device or found.shared == NULL:
-        code = INVALID_HANDLE
-    else:
-        code = name_file(found.shared.file, EVENT_FILE, 0, 0, out_ipc)
-    unlock()
-    return code
+cdef int ipc_event_export_locked(int device, HostEvent* event, char* out_ipc) noexcept nogil:
+    if event.device != device or event.shared == NULL:
+        return INVALID_HANDLE
+    return name_file(event.shared.file, EVENT_FILE, 0, 0, out_ipc)
 
 
-cdef int ipc_event_open(int device, const char* handle, uintptr_t* out_event) noexcept nogil:
+cdef int ipc_event_open_gated(int device, const char* handle, uintptr_t* out_event) noexcept nogil:
     cdef SharedEvent* shared = NULL
-    cdef int code = gate(device)
-    if code == 0:
-        code = open_shared_event(handle, &shared)
-    if code == 0:
-        code = add_event(device, EVENT_DISABLE_TIMING | EVENT_INTERPROCESS, shared, out_event)
-        if code:
-            lock()
-            drop_shared_event(shared)
-            unlock()
-    return code
+    cdef int code = open_shared_event(handle, &shared)
+    return code if code else add_event(device, EVENT_DISABLE_TIMING | EVENT_INTERPROCESS, shared, out_event)
 
 
 # --- captures: modes ---------------------------------------------------------------------------------------
@@ -899,27 +759,27 @@ cdef int break_capture(HostStream* stream, int code) noexcept nogil:
 
 cdef int begin_capture(HostStream* stream, Graph* body, int mode) noexcept nogil:
     global captures, last_id
-    cdef Capture* made
+    cdef Capture* capture
     if is_legacy(stream):
         return CAPTURE_UNSUPPORTED
     if stream.capture != NULL:
         return ILLEGAL_STATE
     if mode < CAPTURE_GLOBAL or mode > CAPTURE_RELAXED:
         return INVALID_VALUE
-    made = <Capture*>calloc(1, sizeof(Capture))
-    if made != NULL:
-        made.graph = body if body != NULL else <Graph*>calloc(1, sizeof(Graph))
-    if made == NULL or made.graph == NULL:
-        free(made)
+    capture = <Capture*>calloc(1, sizeof(Capture))
+    if capture != NULL:
+        capture.graph = body if body != NULL else <Graph*>calloc(1, sizeof(Graph))
+    if capture == NULL or capture.graph == NULL:
+        free(capture)
         return NO_HOST_MEMORY
     last_id += 1
-    made.id = last_id
-    made.origin = stream
-    made.mode = mode
-    made.thread = this_thread()
-    made.next = captures
-    captures = made
-    attach(stream, made)
+    capture.id = last_id
+    capture.origin = stream
+    capture.mode = mode
+    capture.thread = this_thread()
+    capture.next = captures
+    captures = capture
+    attach(stream, capture)
     stream.frontier.count = 0
     return 0
 
@@ -931,10 +791,10 @@ cdef void attach(HostStream* stream, Capture* capture) noexcept nogil:
 
 
 cdef Capture* capture_of(uint64_t id) noexcept nogil:
-    cdef Capture* found = captures
-    while found != NULL and found.id != id:
-        found = found.next
-    return found
+    cdef Capture* capture = captures
+    while capture != NULL and capture.id != id:
+        capture = capture.next
+    return capture
 
 
 cdef void spread(const Graph* graph, const Frontier* origin, char* reached) noexcept nogil:
@@ -1051,10 +911,7 @@ cdef int add_node(HostStream* stream, const Work* work) noexcept nogil:
         return NO_HOST_MEMORY
     graph.nodes[place].handle = new_handle()
     graph.nodes[place].work = work[0]
-    if work.condition != NULL:
-        work.condition.holders += 1
-    if work.launch != NULL:
-        work.launch.holders += 1
+    hold_work(work)
     graph.count += 1
     itself.nodes = &place
     itself.count = 1
@@ -1127,74 +984,59 @@ cdef Plan* new_plan(int room) noexcept nogil:
     return plan
 
 
-cdef void hold_work(Node* node) noexcept nogil:
-    # A plan's node holds what its work shares with the graph's.
-    if node.work.condition != NULL:
-        node.work.condition.holders += 1
-    if node.work.launch != NULL:
-        node.work.launch.holders += 1
+cdef void hold_work(const Work* work) noexcept nogil:
+    # What a node's work shares with others.
+    if work.condition != NULL:
+        work.condition.holders += 1
+    if work.launch != NULL:
+        work.launch.holders += 1
 
 
-cdef Plan* plan_of(const Graph* graph) noexcept nogil:
-    cdef Plan* plan = new_plan(graph.count)
+cdef Plan* copy_nodes(
+    const Node* nodes, int count, uintptr_t node, Launch* launch, bint* out_changed
+) noexcept nogil:
+    cdef Plan* plan = new_plan(count)
     cdef int index
     if plan == NULL:
         return NULL
-    for index in range(graph.count):
-        if plan_node(&plan.nodes[index], &graph.nodes[index]):
+    for index in range(count):
+        if copy_node(&plan.nodes[index], &nodes[index], node, launch, out_changed):
             drop_plan(plan)
             return NULL
         plan.count += 1
     return plan
 
 
-cdef int plan_node(Node* to, const Node* origin) noexcept nogil:
-    # Leaves nothing behind where it fails.
+cdef Plan* plan_of(const Graph* graph) noexcept nogil:
+    return copy_nodes(graph.nodes, graph.count, 0, NULL, NULL)
+
+
+cdef Plan* change_plan(const Plan* plan, uintptr_t node, Launch* launch, bint* out_changed) noexcept nogil:
+    return copy_nodes(plan.nodes, plan.count, node, launch, out_changed)
+
+
+cdef int copy_node(Node* to, const Node* origin, uintptr_t node, Launch* launch, bint* out_changed) noexcept nogil:
+    # Leaves nothing behind where it fails.  A body becomes a plan.
+    cdef const Graph* body = origin.work.body
+    cdef const Plan* plan = origin.work.plan
     if copy_frontier(&to.after, &origin.after):
         clear_frontier(&to.after)
         return NO_HOST_MEMORY
     to.handle = origin.handle
     to.work = origin.work
-    if origin.work.body != NULL:
-        to.work.body = NULL
-        to.work.plan = plan_of(origin.work.body)
-        if to.work.plan == NULL:
-            clear_frontier(&to.after)
-            return NO_HOST_MEMORY
-    hold_work(to)
-    return 0
-
-
-cdef int copy_plan_node(Node* to, const Node* origin, uintptr_t node, Launch* launch, bint* out_found) noexcept nogil:
-    # Leaves nothing behind where it fails.
-    to.handle = origin.handle
-    if copy_frontier(&to.after, &origin.after):
+    to.work.body = NULL
+    if body != NULL:
+        to.work.plan = copy_nodes(body.nodes, body.count, node, launch, out_changed)
+    elif plan != NULL:
+        to.work.plan = copy_nodes(plan.nodes, plan.count, node, launch, out_changed)
+    if to.work.plan == NULL and (body != NULL or plan != NULL):
         clear_frontier(&to.after)
         return NO_HOST_MEMORY
-    to.work = origin.work
-    if origin.work.plan != NULL:
-        to.work.plan = change_plan(origin.work.plan, node, launch, out_found)
-        if to.work.plan == NULL:
-            clear_frontier(&to.after)
-            return NO_HOST_MEMORY
     if origin.handle == node and origin.work.kind == KERNEL:
         to.work.launch = launch
-        out_found[0] = True
-    hold_work(to)
+        out_changed[0] = True
+    hold_work(&to.work)
     return 0
-
-
-cdef Plan* change_plan(const Plan* plan, uintptr_t node, Launch* launch, bint* out_found) noexcept nogil:
-    cdef Plan* made = new_plan(plan.count)
-    cdef int index
-    if made == NULL:
-        return NULL
-    for index in range(plan.count):
-        if copy_plan_node(&made.nodes[index], &plan.nodes[index], node, launch, out_found):
-            drop_plan(made)
-            return NULL
-        made.count += 1
-    return made
 
 
 cdef Node* find_node(Node* nodes, int count, uintptr_t handle) noexcept nogil:
@@ -1210,12 +1052,12 @@ cdef Node* find_node(Node* nodes, int count, uintptr_t handle) noexcept nogil:
 
 
 cdef Node* find_planned(const Plan* plan, uintptr_t handle) noexcept nogil:
-    cdef Node* found = find_node(plan.nodes, plan.count, handle)
+    cdef Node* planned = find_node(plan.nodes, plan.count, handle)
     cdef int index
-    for index in range(plan.count if found == NULL else 0):
-        if found == NULL and plan.nodes[index].work.plan != NULL:
-            found = find_planned(plan.nodes[index].work.plan, handle)
-    return found
+    for index in range(plan.count if planned == NULL else 0):
+        if planned == NULL and plan.nodes[index].work.plan != NULL:
+            planned = find_planned(plan.nodes[index].work.plan, handle)
+    return planned
 
 
 cdef bint same_after(const Frontier* one, const Frontier* other) noexcept nogil:
@@ -1269,37 +1111,36 @@ cdef int check_capturing(const HostStream* stream) noexcept nogil:
 
 
 cdef int new_condition(HostStream* stream, uint64_t* out_condition) noexcept nogil:
-    cdef Condition* made
+    cdef Condition* added
     cdef int code = check_capturing(stream)
     if code:
         return code
-    made = <Condition*>calloc(1, sizeof(Condition))
-    if made == NULL:
+    added = <Condition*>calloc(1, sizeof(Condition))
+    if added == NULL:
         return NO_HOST_MEMORY
-    made.holders = 1
-    made.next = stream.capture.graph.conditions
-    stream.capture.graph.conditions = made
-    out_condition[0] = <uintptr_t>&made.value
+    added.holders = 1
+    added.next = stream.capture.graph.conditions
+    stream.capture.graph.conditions = added
+    out_condition[0] = <uintptr_t>&added.value
     return 0
 
 
 cdef Condition* condition_of(const HostStream* stream, uint64_t condition) noexcept nogil:
     cdef const Graph* graph = stream.capture.graph
-    cdef Condition* found = NULL
-    while graph != NULL and found == NULL:
-        found = graph.conditions
-        while found != NULL and <uintptr_t>&found.value != condition:
-            found = found.next
+    cdef Condition* known = NULL
+    while graph != NULL and known == NULL:
+        known = graph.conditions
+        while known != NULL and <uintptr_t>&known.value != condition:
+            known = known.next
         graph = graph.within
-    return found
+    return known
 
 
 cdef int prepare(HostStream* stream, uint64_t condition, int kind, Work* out_work) noexcept nogil:
     cdef int code = check_capturing(stream)
-    memset(out_work, 0, sizeof(Work))
+    begin_work(out_work, kind)
     if code:
         return code
-    out_work.kind = kind
     out_work.condition = condition_of(stream, condition)
     return 0 if out_work.condition != NULL else INVALID_VALUE
 

@@ -8,7 +8,7 @@ typedef unsigned long long cudaGraphConditionalHandle;
 
 extern "C" {
 
-// The handle of a condition is the address of its value (accelrt/driver/host/queue.pxd).
+// The handle of a condition is the address of its value (accelrt/driver/host/work.pxd).
 accelrt_inline void cudaGraphSetConditional(cudaGraphConditionalHandle handle, unsigned int value) {
     __atomic_store_n((unsigned int*)handle, value, __ATOMIC_RELAXED);
 }

@@ -1,15 +1,13 @@
-# The host device's streams, events and captures: what they are made of, under one lock.
+# What the host device's queues, captures and graphs are made of, all under the queue's lock.
 #
 # Work waits for tickets: a record makes one; waits, synchronisation and the legacy stream's implicit order hold it.
-from libc.stdint cimport uint64_t, uintptr_t
-from libc.stdlib cimport free, malloc
-from libc.string cimport memmove, memset
+from libc.stdint cimport uint32_t, uint64_t, uintptr_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memset
 
-from accelrt.driver.host.frontier cimport Frontier
-from accelrt.driver.host.ranges cimport UNKNOWN_MEMORY, owner_of
-from accelrt.driver.host.shared_event cimport SharedEvent, drop_shared_event
 from accelrt.driver.table cimport host_fn
 from accelrt.driver.guard cimport pthread_cond_t
+from accelrt.status cimport NO_HOST_MEMORY
 
 cdef enum:  # kinds of work
     COPY = 0
@@ -26,6 +24,19 @@ cdef enum:  # kinds of work
 cdef enum:  # Work.known
     DST_KNOWN = 1
     SRC_KNOWN = 2
+
+# An event's state in memory that several processes map: what was recorded last, and what of it is done.  The holders are
+# counted under the queue's lock; the words are atomic.
+cdef struct EventWords:
+    uint64_t recorded   # the number of the last record
+    uint64_t completed  # the greatest number that is done
+    int recorder        # the process that made the last record
+    uint32_t wakeups    # counts completions: what waiters sleep on
+
+cdef struct SharedEvent:
+    EventWords* words
+    int file      # of the words
+    int holders
 
 cdef struct Ticket:
     int holders
@@ -110,6 +121,12 @@ cdef struct Operation:
     void* staged       # freed after use: a copy of pageable source bytes; of a REPLAY, a Ticket* for each node
     Operation* next
 
+# Nodes that an event, or the next work of a stream, comes after.
+cdef struct Frontier:
+    int* nodes
+    int count
+    int capacity
+
 cdef struct Node:
     uintptr_t handle
     Work work
@@ -165,113 +182,44 @@ cdef struct HostEvent:
     Frontier frontier
     SharedEvent* shared  # one of its holders; NULL unless it was made for several processes
 
-cdef HostStream* working  # the first of those that have operations, dropped ones too; guarded by the lock
 
-cdef void queue_open(long delay_us, long end_delay_us) noexcept nogil
-cdef void lock() noexcept nogil
-cdef void unlock() noexcept nogil
-
-# All of the following under the lock.
-cdef uintptr_t new_handle() noexcept nogil
-cdef HostStream* add_stream(int device, unsigned int flags, int priority) noexcept nogil
-cdef HostStream* find_stream(int device, uintptr_t stream) noexcept nogil  # NULL where it is none of the device's
-cdef HostStream* find_of_any_device(int device, uintptr_t stream) noexcept nogil  # a default stream: of device
-cdef void drop_stream(HostStream* stream) noexcept nogil
-cdef bint is_legacy(const HostStream* stream) noexcept nogil
-cdef size_t count_streams() noexcept nogil
-cdef HostStream* peek_stream(int device, uintptr_t stream) noexcept nogil  # for what may be asked while a capture ends
-cdef size_t count_gone_calls() noexcept nogil  # that named a destroyed stream
-cdef size_t count_calls_beside_ends() noexcept nogil
-cdef void note_beside_end(const Capture* capture) noexcept nogil  # a call is about it, or an event of it; or NULL
-cdef bint hold_end_open(HostStream* stream) noexcept nogil  # opens the lock while it waits; whether it did
-cdef void delay_ends(long delay_us, bint hold) noexcept nogil  # hold: until it is called again
-cdef int count_held_ends() noexcept nogil
-cdef size_t count_operations() noexcept nogil
-cdef int enqueue(HostStream* stream, const Work* work, Ticket* ticket, void* staged) noexcept nogil
-cdef Ticket* mark(HostStream* stream, int* out_code) noexcept nogil  # NULL where nothing is left to do
-cdef int follow_legacy_order(HostStream* stream) noexcept nogil
-# A ticket that is marked when a record of another process is done: a thread of its own sleeps on that.  NULL: no memory.
-cdef Ticket* follow_shared(SharedEvent* event, uint64_t number) noexcept nogil
-cdef int wait_for(Ticket* ticket) noexcept nogil  # 0 or INTERRUPTED; opens the lock while it waits
-cdef int drain_device(int device) noexcept nogil   # -1 is all; opens the lock while it waits
-cdef void drop_plan(Plan* plan) noexcept nogil
-cdef void drop_condition(Condition* condition) noexcept nogil
-cdef void drop_launch(Launch* launch) noexcept nogil
-cdef void drop_module(HostModule* module) noexcept nogil
-cdef HostModule* take_unused_modules() noexcept nogil  # for the caller to close, without the lock
+cdef inline void begin_work(Work* work, int kind) noexcept nogil:
+    memset(work, 0, sizeof(Work))
+    work.kind = kind
 
 
-cdef inline Ticket* new_ticket() noexcept nogil:
-    # With one holder; NULL where there is no memory.  Not by calloc, which takes no block from the thread's own cache.
-    cdef Ticket* made = <Ticket*>malloc(sizeof(Ticket))
-    if made != NULL:
-        memset(made, 0, sizeof(Ticket))
-        made.holders = 1
-    return made
+# Who waits for whom within a capture: sets of a graph's nodes.
+
+cdef inline void clear_frontier(Frontier* frontier) noexcept nogil:
+    free(frontier.nodes)
+    memset(frontier, 0, sizeof(Frontier))
 
 
-cdef inline Ticket* hold_ticket(Ticket* ticket) noexcept nogil:
-    if ticket != NULL:
-        ticket.holders += 1
-    return ticket
-
-
-cdef inline void drop_ticket(Ticket* ticket) noexcept nogil:
-    if ticket == NULL:
-        return
-    ticket.holders -= 1
-    if ticket.holders == 0:
-        drop_shared_event(ticket.shared)
-        free(ticket)
-
-
-cdef inline void drop_tickets(Ticket** tickets, int count) noexcept nogil:
+cdef inline int add_to_frontier(Frontier* frontier, int node) noexcept nogil:
+    cdef int* larger
     cdef int index
-    for index in range(count):
-        drop_ticket(tickets[index])
+    for index in range(frontier.count):
+        if frontier.nodes[index] == node:
+            return 0
+    if frontier.count == frontier.capacity:
+        larger = <int*>realloc(frontier.nodes, (2 * frontier.capacity + 4) * sizeof(int))
+        if larger == NULL:
+            return NO_HOST_MEMORY
+        frontier.nodes = larger
+        frontier.capacity = 2 * frontier.capacity + 4
+    frontier.nodes[frontier.count] = node
+    frontier.count += 1
+    return 0
 
 
-# What the host device's work does to bytes.
-
-cdef inline void copy_rows(const Work* work) noexcept nogil:
-    cdef size_t slice_, row
-    for slice_ in range(work.depth):
-        for row in range(work.height):
-            memmove(<void*>(work.dst + (slice_ * work.to.lines + row) * work.to.pitch),
-                    <const void*>(work.src + (slice_ * work.origin.lines + row) * work.origin.pitch), work.size)
+cdef inline int join_frontier(Frontier* to, const Frontier* origin) noexcept nogil:
+    cdef int index
+    cdef int code = 0
+    for index in range(origin.count):
+        code = code or add_to_frontier(to, origin.nodes[index])
+    return code
 
 
-cdef inline void fill_memory(const Work* work) noexcept nogil:
-    cdef size_t index
-    if work.width == 1:
-        memset(<void*>work.dst, work.value, work.size)
-    elif work.width == 2:
-        for index in range(work.size):
-            (<unsigned short*>work.dst)[index] = work.value
-    else:
-        for index in range(work.size):
-            (<unsigned int*>work.dst)[index] = work.value
-
-
-cdef inline bint touches_nothing(const Work* work) noexcept nogil:
-    # A replay may come when the memory that was captured is gone.
-    cdef size_t size = work.size * work.width if work.kind == FILL else work.size
-    cdef bint pitched = work.kind == COPY_3D
-    if work.known & DST_KNOWN and owner_of(work.dst, work.to.span if pitched else size) == UNKNOWN_MEMORY:
-        return True
-    return work.known & SRC_KNOWN and owner_of(work.src, work.origin.span if pitched else size) == UNKNOWN_MEMORY
-
-
-# What the host device's work does when its turn comes.
-
-cdef void perform(const Work* work, const void* staged, int device) noexcept nogil  # on a worker, without the lock
-cdef void clear_conditions(const Plan* plan) noexcept nogil  # when a launch begins
-cdef int lost_device() noexcept nogil    # 0, or 1 + the device whose work touched memory that is gone, or failed
-cdef int lost_code() noexcept nogil      # what it answers from then on
-cdef bint in_callback() noexcept nogil   # the calling thread runs a host function
-
-# Threads that help with kernels.
-cdef enum:
-    MOST_CREW = 64
-
-cdef void crew_open(int wanted) noexcept nogil  # 0: as many as the process may use processors
+cdef inline int copy_frontier(Frontier* to, const Frontier* origin) noexcept nogil:
+    to.count = 0
+    return join_frontier(to, origin)

@@ -1,28 +1,48 @@
-"""The host device's streams: queues, each served by a thread of its own while it has work.
+"""What the host device is made of: memory, what several processes share, streams as queues, and the threads that serve them.
 
-One lock guards every queue, and no work runs under it.  A worker sleeps on its stream's condition and
-ends when nothing came for a while, so that idle streams cost no thread.
+**Memory** is one sparse memory file a device, mapped wherever it is asked for, and the addresses in use: what is mapped,
+and what is reserved for mappings, is a range of addresses.  An offset of the file is used once, so that what was mapped
+there before can never be seen again; its pages go back to the system when a hole is punched.  Pages that are never touched
+cost nothing.
 
-The crew are threads that share the blocks of a kernel with the thread that serves its stream.  That thread begins
+**Events of several processes** are a page of a memory file that each of them maps.  A handle names the file by process and
+descriptor; whoever opens it does so in /proc, where the system asks whether the one process may look into the other.  A
+record takes the next number, and the thread that reaches it writes that it is done and wakes who sleeps.  A process that
+dies with a record under way never writes it: waiters look after it now and then.
+
+**Streams** are queues, each served by a thread of its own while it has work.  One lock guards every queue, and no work runs
+under it.  A worker sleeps on its stream's condition and ends when nothing came for a while, so that idle streams cost no
+thread.
+
+**The crew** are threads that share the blocks of a kernel with the thread that serves its stream.  That thread begins
 alone, and asks for help when it has been at work for as long as waking others takes: small kernels run in the order of
 their blocks, on one thread.  Then whoever is free takes some of the blocks that are left, fewer the fewer there are.
 The threads are started when they are first needed, serve all streams, and last as long as the process.  A lock of their
 own guards what is left of each kernel; no block runs under it.
 """
-from libc.stdint cimport uint64_t
+from libc.errno cimport errno
+from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memmove, memset
+from libc.string cimport memcpy, memmove, memset
 
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
 from accelrt.core.locks cimport (
     load_count, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock, store_count,
 )
-from accelrt.driver.host.frontier cimport clear_frontier
-from accelrt.driver.host.ranges cimport MAX_HOST_DEVICES
-from accelrt.driver.host.shared_event cimport complete_record, sleep_on
+from accelrt.driver.host.work cimport (
+    BRANCH, CALL, COPY, COPY_3D, DST_KNOWN, FILL, KERNEL, RECORD, REPLAY, SET, SRC_KNOWN, WAIT, Block, Capture,
+    Condition, EventWords, HostModule, HostStream, Launch, Operation, Plan, SharedEvent, Ticket, Work, begin_work,
+    clear_frontier,
+)
 from accelrt.driver.table cimport STREAM_BLOCKING
 from accelrt.driver.guard cimport INTERRUPTED, is_interruptible, pause_on, pthread_cond_t
-from accelrt.status cimport ILLEGAL_ADDRESS, LAUNCH_FAILED, NO_HOST_MEMORY
+from accelrt.status cimport (
+    ILLEGAL_ADDRESS, INVALID_CONTEXT, INVALID_DEVICE, INVALID_HANDLE, LAUNCH_FAILED, NOT_PERMITTED, NOT_SUPPORTED,
+    NO_HOST_MEMORY, OPERATING_SYSTEM, OUT_OF_MEMORY,
+)
+
+
+# --- memory: files, and what is mapped of them ------------------------------------------------------------------
 
 cdef extern from *:
     """
@@ -30,19 +50,493 @@ cdef extern from *:
     #define _GNU_SOURCE
     #endif
     #include <errno.h>
+    #include <fcntl.h>
+    #include <linux/falloc.h>
+    #include <sys/mman.h>
+    #include <sys/syscall.h>
+    #include <unistd.h>
+    static __thread int accelrt_lacks_addresses;  /* why the thread's last refusal for want of memory was one */
+    static int accelrt_punch(int file, long offset, long size) {
+        return (int)syscall(SYS_fallocate, file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, size);
+    }
+    """
+    int memfd_create(const char* name, unsigned int flags) noexcept nogil
+    int ftruncate(int file, long size) noexcept nogil
+    int close_file "close" (int file) noexcept nogil
+    bint lacks_addresses "accelrt_lacks_addresses"
+    int punch "accelrt_punch"(int file, long offset, long size) noexcept nogil
+    void* mmap(void* address, size_t size, int protection, int flags, int file, long offset) noexcept nogil
+    int munmap(void* address, size_t size) noexcept nogil
+    enum:
+        MFD_CLOEXEC
+        PROT_NONE
+        PROT_READ
+        PROT_WRITE
+        MAP_SHARED
+        MAP_PRIVATE
+        MAP_FIXED
+        MAP_ANONYMOUS
+        MAP_NORESERVE
+    void* MAP_FAILED
+
+cdef struct Device:
+    int file
+    size_t capacity
+    size_t used
+    long next_offset
+
+cdef pthread_mutex_t memory_mutex
+cdef Device[MAX_HOST_DEVICES] devices
+cdef int device_total = 0
+cdef int open_errno = 0
+cdef Range* memory = NULL
+cdef Range* reservations = NULL
+cdef uint32_t weight_seed = 0x2545F491
+cdef size_t[KINDS] alive  # ranges, by kind
+
+
+cdef int make_file(const char* name, long size) noexcept nogil:
+    cdef int file = memfd_create(name, MFD_CLOEXEC)
+    cdef int error
+    if file >= 0 and ftruncate(file, size) == 0:
+        return file
+    error = errno
+    if file >= 0:
+        close_file(file)
+    return -error
+
+
+cdef int memory_open(int count, size_t capacity) noexcept nogil:
+    global device_total, open_errno
+    cdef int device
+    for device in range(count):
+        devices[device].file = make_file("accelrt", <long>1 << 60)
+        devices[device].capacity = capacity
+        if devices[device].file < 0:
+            open_errno = -devices[device].file
+            close_files(device)
+            return NOT_SUPPORTED
+    device_total = count
+    return 0
+
+
+cdef void close_files(int count) noexcept nogil:
+    cdef int device
+    for device in range(count):
+        close_file(devices[device].file)
+
+
+cdef bint take_lack_of_addresses() noexcept nogil:
+    global lacks_addresses
+    cdef bint answer = lacks_addresses
+    lacks_addresses = False
+    return answer
+
+
+cdef void lock_memory() noexcept nogil:
+    pthread_mutex_lock(&memory_mutex)
+
+
+cdef void unlock_memory() noexcept nogil:
+    pthread_mutex_unlock(&memory_mutex)
+
+
+cdef Range* last_before(Range* ranges, uintptr_t end) noexcept nogil:
+    cdef Range* last = NULL
+    while ranges != NULL:
+        if ranges.start < end:
+            last = ranges
+            ranges = ranges.right
+        else:
+            ranges = ranges.left
+    return last
+
+
+cdef Range* containing(Range* ranges, uintptr_t address) noexcept nogil:
+    cdef Range* last = last_before(ranges, address + 1)
+    return last if last != NULL and address - last.start < last.size else NULL
+
+
+cdef uint32_t next_weight() noexcept nogil:
+    # xorshift32 (Marsaglia, 2003)
+    global weight_seed
+    weight_seed ^= weight_seed << 13
+    weight_seed ^= weight_seed >> 17
+    weight_seed ^= weight_seed << 5
+    return weight_seed
+
+
+cdef int add_range(Range** ranges, const Range* added) noexcept nogil:
+    cdef Range* inserted = <Range*>malloc(sizeof(Range))
+    cdef Range** low
+    cdef Range** high
+    cdef Range* rest
+    if inserted == NULL:
+        return NO_HOST_MEMORY
+    inserted[0] = added[0]
+    inserted.weight = next_weight()
+    while ranges[0] != NULL and ranges[0].weight >= inserted.weight:
+        ranges = &ranges[0].left if inserted.start < ranges[0].start else &ranges[0].right
+    rest = ranges[0]
+    ranges[0] = inserted
+    low, high = &inserted.left, &inserted.right
+    while rest != NULL:  # split what hung here into what starts below the range and what starts above it
+        if rest.start < inserted.start:
+            low[0] = rest
+            low = &rest.right
+            rest = rest.right
+        else:
+            high[0] = rest
+            high = &rest.left
+            rest = rest.left
+    low[0] = high[0] = NULL
+    alive[added.kind] += 1
+    return 0
+
+
+cdef void drop_range(Range** ranges, Range* dropped) noexcept nogil:
+    cdef Range* low = dropped.left
+    cdef Range* high = dropped.right
+    while ranges[0] != dropped:
+        ranges = &ranges[0].left if dropped.start < ranges[0].start else &ranges[0].right
+    while low != NULL and high != NULL:  # join the two halves
+        if low.weight >= high.weight:
+            ranges[0] = low
+            ranges = &low.right
+            low = low.right
+        else:
+            ranges[0] = high
+            ranges = &high.left
+            high = high.left
+    ranges[0] = low if low != NULL else high
+    alive[dropped.kind] -= 1
+    free(dropped)
+
+
+cdef int owner_of(uintptr_t address, size_t size) noexcept nogil:
+    cdef Range* part
+    cdef uintptr_t end = address + size
+    cdef int owner = UNKNOWN_MEMORY
+    lock_memory()
+    part = containing(memory, address)
+    if part != NULL:
+        owner = part.device
+    while part != NULL and owner != UNKNOWN_MEMORY:
+        if not part.open or part.device != owner:
+            owner = UNKNOWN_MEMORY
+        elif part.start + part.size >= end:
+            break
+        else:
+            part = containing(memory, part.start + part.size)
+            if part == NULL:
+                owner = UNKNOWN_MEMORY
+    unlock_memory()
+    return owner
+
+
+cdef int device_of(uintptr_t address) noexcept nogil:
+    cdef Range* part
+    cdef int owner
+    lock_memory()
+    part = containing(memory, address)
+    owner = part.device if part != NULL else UNKNOWN_MEMORY
+    unlock_memory()
+    return owner
+
+
+cdef bint is_reserved(uintptr_t address) noexcept nogil:
+    cdef bint answer
+    lock_memory()
+    answer = containing(reservations, address) != NULL
+    unlock_memory()
+    return answer
+
+
+cdef void memory_counts(size_t* counts) noexcept nogil:
+    cdef int device
+    lock_memory()
+    counts[0] = alive[PLAIN] + alive[IMPORTED]
+    counts[1] = 0
+    for device in range(device_total):
+        counts[1] += devices[device].used
+    counts[2] = alive[RESERVED]
+    counts[3] = alive[PINNED] + alive[REGISTERED]
+    unlock_memory()
+
+
+cdef int known_device(int device) noexcept nogil:
+    return device >= 0 and device < device_total
+
+
+cdef int file_of(int device) noexcept nogil:
+    return devices[device].file
+
+
+cdef int memory_figures(int device, size_t* out_free, size_t* out_total) noexcept nogil:
+    if device < 0 or device >= device_total:
+        return INVALID_DEVICE
+    lock_memory()
+    out_free[0] = devices[device].capacity - devices[device].used
+    out_total[0] = devices[device].capacity
+    unlock_memory()
+    return 0
+
+
+cdef size_t rounded(size_t size, size_t unit) noexcept nogil:
+    return (size + unit - 1) & ~(unit - 1)
+
+
+cdef int take_bytes(int device, size_t size, long* out_offset) noexcept nogil:
+    global lacks_addresses
+    if size > devices[device].capacity - devices[device].used:
+        lacks_addresses = False
+        return OUT_OF_MEMORY
+    devices[device].used += size
+    out_offset[0] = devices[device].next_offset
+    devices[device].next_offset += size
+    return 0
+
+
+cdef void give_bytes(int device, long offset, size_t size) noexcept nogil:
+    # A hole that cannot be punched costs pages of the host, never correctness.
+    punch(devices[device].file, offset, size)
+    uncharge(device, size)
+
+
+cdef void uncharge(int device, size_t size) noexcept nogil:
+    devices[device].used -= size
+
+
+cdef void* find_room(size_t size, size_t alignment) noexcept nogil:
+    # Addresses without access, aligned: what is too much at either end goes back.
+    cdef size_t padded = size + alignment
+    cdef char* start = <char*>mmap(NULL, padded, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
+    cdef char* aligned
+    global lacks_addresses
+    if <void*>start == MAP_FAILED:
+        lacks_addresses = True
+        return NULL
+    aligned = <char*>rounded(<size_t>start, alignment)
+    if aligned > start:
+        munmap(start, aligned - start)
+    if start + padded > aligned + size:
+        munmap(aligned + size, start + padded - aligned - size)
+    return aligned
+
+
+cdef bint show(void* address, size_t size, int file, long offset, int protection) noexcept nogil:
+    global lacks_addresses
+    cdef bint shown = mmap(
+        address, size, protection, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, file, offset) != MAP_FAILED
+    if not shown:
+        lacks_addresses = True
+    return shown
+
+
+cdef void hide(void* address, size_t size) noexcept nogil:
+    mmap(address, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0)
+
+
+cdef void drop_room(void* address, size_t size) noexcept nogil:
+    munmap(address, size)
+
+
+cdef void* take_pages(size_t size) noexcept nogil:
+    global lacks_addresses
+    cdef void* taken = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+    if taken == MAP_FAILED:
+        lacks_addresses = True
+        return NULL
+    return taken
+
+
+pthread_mutex_init(&memory_mutex, NULL)
+
+
+# --- what processes share: files, and events on a page of one --------------------------------------------------
+
+cdef extern from *:
+    """
+    #include <limits.h>
+    #include <linux/futex.h>
+    #include <poll.h>
+    #include <signal.h>
+    #include <stdint.h>
+    #include <stdio.h>
+    #include <sys/stat.h>
+    #include <time.h>
+    #define accelrt_load(place) __atomic_load_n(place, __ATOMIC_SEQ_CST)
+    #define accelrt_store(place, value) __atomic_store_n(place, value, __ATOMIC_SEQ_CST)
+    #define accelrt_next(place) __atomic_add_fetch(place, 1, __ATOMIC_SEQ_CST)
+    static void accelrt_raise(uint64_t *place, uint64_t value) {
+        uint64_t before = __atomic_load_n(place, __ATOMIC_SEQ_CST);
+        while (before < value
+               && !__atomic_compare_exchange_n(place, &before, value, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {}
+    }
+    static int accelrt_open_file_of(int process, int file) {  /* or -errno */
+        char path[64];
+        int opened;
+        snprintf(path, sizeof path, "/proc/%d/fd/%d", process, file);
+        opened = open(path, O_RDWR | O_CLOEXEC);
+        return opened < 0 ? -errno : opened;
+    }
+    static uint64_t accelrt_inode(int file) {
+        struct stat found;
+        return fstat(file, &found) ? 0 : (uint64_t)found.st_ino ^ ((uint64_t)found.st_dev << 40);
+    }
+    static int accelrt_is_gone(int process) {  /* ended, whether or not its parent has asked */
+        struct pollfd asked = {-1, POLLIN, 0};
+        int gone;
+        asked.fd = (int)syscall(434 /* pidfd_open */, process, 0);
+        if (asked.fd < 0) return errno == ESRCH || (errno == ENOSYS && kill(process, 0) && errno == ESRCH);
+        gone = poll(&asked, 1, 0) > 0;
+        close(asked.fd);
+        return gone;
+    }
+    static void accelrt_futex_sleep(uint32_t *word, uint32_t seen) {  /* for 20 ms at most */
+        struct timespec most = {0, 20000000};
+        syscall(SYS_futex, word, FUTEX_WAIT, seen, &most, NULL, 0);
+    }
+    static void accelrt_futex_wake(uint32_t *word) { syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0); }
+    """
+    uint64_t load_number "accelrt_load" (uint64_t* place) noexcept nogil
+    uint32_t load_word "accelrt_load" (uint32_t* place) noexcept nogil
+    int load_int "accelrt_load" (int* place) noexcept nogil
+    void store_int "accelrt_store" (int* place, int value) noexcept nogil
+    uint64_t next_number "accelrt_next" (uint64_t* place) noexcept nogil
+    uint32_t next_word "accelrt_next" (uint32_t* place) noexcept nogil
+    void raise_to "accelrt_raise" (uint64_t* place, uint64_t value) noexcept nogil
+    int open_file_of "accelrt_open_file_of" (int process, int file) noexcept nogil
+    uint64_t inode_of "accelrt_inode" (int file) noexcept nogil
+    bint is_gone "accelrt_is_gone" (int process) noexcept nogil
+    void futex_sleep "accelrt_futex_sleep" (uint32_t* word, uint32_t seen) noexcept nogil
+    void futex_wake "accelrt_futex_wake" (uint32_t* word) noexcept nogil
+    int getpid() noexcept nogil
+    enum:
+        EACCES
+        EPERM
+        EMFILE
+        ENFILE
+
+cdef uint64_t EVENT_FILE = 0x6C65766574726C61
+cdef uint64_t MEMORY_FILE = 0x6C656D6574726C61
+
+
+cdef int name_file(int file, uint64_t purpose, long offset, size_t size, char* out_ipc) noexcept nogil:
+    cdef FileName name
+    memset(&name, 0, sizeof(name))
+    name.purpose = purpose
+    name.process = getpid()
+    name.file = file
+    name.inode = inode_of(file)
+    name.offset = offset
+    name.size = size
+    memset(out_ipc, 0, IPC_BYTES)
+    memcpy(out_ipc, &name, sizeof(name))
+    return 0
+
+
+cdef int open_named(const char* handle, uint64_t purpose, FileName* out_name, int* out_file) noexcept nogil:
+    cdef int file
+    memcpy(out_name, handle, sizeof(FileName))
+    if out_name.purpose != purpose:
+        return INVALID_HANDLE
+    if out_name.process == getpid():
+        return INVALID_CONTEXT
+    file = open_file_of(out_name.process, out_name.file)
+    if file < 0:
+        if file == -EACCES or file == -EPERM:
+            return NOT_PERMITTED
+        return OPERATING_SYSTEM if file == -EMFILE or file == -ENFILE else INVALID_HANDLE
+    if inode_of(file) != out_name.inode:  # the number was given to another file since
+        close_file(file)
+        return INVALID_HANDLE
+    out_file[0] = file
+    return 0
+
+
+cdef SharedEvent* shared_on(int file) noexcept nogil:
+    # Takes the file, also where it answers NULL.
+    cdef SharedEvent* event = <SharedEvent*>calloc(1, sizeof(SharedEvent))
+    cdef void* words = mmap(NULL, sizeof(EventWords), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0)
+    if event == NULL or words == MAP_FAILED:
+        if words != MAP_FAILED:
+            munmap(words, sizeof(EventWords))
+        free(event)
+        close_file(file)
+        return NULL
+    event.words = <EventWords*>words
+    event.file = file
+    event.holders = 1
+    return event
+
+
+cdef SharedEvent* make_shared_event() noexcept nogil:
+    cdef int file = make_file("accelrt-event", 4096)
+    return shared_on(file) if file >= 0 else NULL
+
+
+cdef int open_shared_event(const char* handle, SharedEvent** out_event) noexcept nogil:
+    cdef FileName name
+    cdef int file = -1
+    cdef int code = open_named(handle, EVENT_FILE, &name, &file)
+    if code:
+        return code
+    out_event[0] = shared_on(file)
+    return 0 if out_event[0] != NULL else OUT_OF_MEMORY
+
+
+cdef void drop_shared_event(SharedEvent* event) noexcept nogil:
+    if event == NULL:
+        return
+    event.holders -= 1
+    if event.holders:
+        return
+    munmap(event.words, sizeof(EventWords))
+    close_file(event.file)
+    free(event)
+
+
+cdef uint64_t begin_record(SharedEvent* event) noexcept nogil:
+    store_int(&event.words.recorder, getpid())
+    return next_number(&event.words.recorded)
+
+
+cdef void complete_record(SharedEvent* event, uint64_t number) noexcept nogil:
+    raise_to(&event.words.completed, number)
+    next_word(&event.words.wakeups)
+    futex_wake(&event.words.wakeups)
+
+
+cdef uint64_t last_record(SharedEvent* event) noexcept nogil:
+    return load_number(&event.words.recorded)
+
+
+cdef bint is_record_done(SharedEvent* event, uint64_t number) noexcept nogil:
+    cdef int recorder
+    if load_number(&event.words.completed) >= number:
+        return True
+    recorder = load_int(&event.words.recorder)
+    return recorder != getpid() and is_gone(recorder)
+
+
+cdef void sleep_on(SharedEvent* event, uint64_t number) noexcept nogil:
+    cdef uint32_t seen = load_word(&event.words.wakeups)
+    while not is_record_done(event, number):
+        futex_sleep(&event.words.wakeups, seen)
+        seen = load_word(&event.words.wakeups)
+
+
+# --- streams: the lock of all of them ---------------------------------------------------------------------------
+
+cdef extern from *:
+    """
     #include <pthread.h>
     #include <sched.h>
-    #include <stdint.h>
-    #include <time.h>
     static __thread void* accelrt_per_thread[64];
     static pthread_key_t accelrt_thread_end;  /* has a value on threads that have such streams */
     static void accelrt_at_thread_end(void (*end)(void*)) { pthread_key_create(&accelrt_thread_end, end); }
     static void accelrt_note_thread(void) { pthread_setspecific(accelrt_thread_end, accelrt_per_thread); }
-    static double accelrt_now_ms(void) {
-        struct timespec now;
-        clock_gettime(CLOCK_MONOTONIC, &now);
-        return now.tv_sec * 1e3 + now.tv_nsec / 1e6;
-    }
     static void accelrt_sleep_us(long us) {
         struct timespec rest = {us / 1000000, (us % 1000000) * 1000};
         while (nanosleep(&rest, &rest) == -1 && errno == EINTR) {}
@@ -79,7 +573,6 @@ cdef extern from *:
     void** per_thread "accelrt_per_thread"
     void at_thread_end "accelrt_at_thread_end" (void (*end)(void*) noexcept nogil) noexcept nogil
     void note_thread "accelrt_note_thread" () noexcept nogil
-    double now_ms "accelrt_now_ms"() noexcept nogil
     void sleep_us "accelrt_sleep_us"(long us) noexcept nogil
     int linger "accelrt_linger"(pthread_cond_t* wake, pthread_mutex_t* mutex, long ms) noexcept nogil
     long long now_ns "accelrt_now_ns"() noexcept nogil
@@ -111,7 +604,7 @@ cdef size_t calls_beside_ends = 0   # under the lock: of streams whose capture a
 cdef long delay = 0                 # microseconds before each operation
 cdef long end_delay = 0             # microseconds within capture_end
 cdef long holding_ends = 0          # whether capture_end goes on only when it is 0 again
-cdef int held_ends = 0              # calls of capture_end that are held open; under the lock
+cdef size_t held_ends = 0
 cdef size_t operations = 0
 cdef Operation* spare_operations = NULL  # to be used again; under the lock
 cdef int spare_count = 0
@@ -263,10 +756,10 @@ cdef void drop_per_thread(void* streams_) noexcept nogil:
 
 
 cdef HostStream* find_of_any_device(int device, uintptr_t stream) noexcept nogil:
-    cdef HostStream* found = look_up(device, stream)
-    if found != NULL:
-        note_beside_end(found.capture)
-    return found
+    cdef HostStream* named = look_up(device, stream)
+    if named != NULL:
+        note_beside_end(named.capture)
+    return named
 
 
 cdef HostStream* look_up(int device, uintptr_t stream) noexcept nogil:
@@ -280,14 +773,10 @@ cdef HostStream* look_up(int device, uintptr_t stream) noexcept nogil:
 cdef HostStream* made_stream(uintptr_t stream) noexcept nogil:
     # Counts the calls that name a destroyed one, on which a GPU's driver may crash.
     global gone_calls
-    cdef HostStream* found = <HostStream*>map_find(&by_handle, stream)
-    if found == NULL and FIRST_HANDLE < stream <= last_handle and stream % HANDLE_STEP == 0:
+    cdef HostStream* live = <HostStream*>map_find(&by_handle, stream)
+    if live == NULL and FIRST_HANDLE < stream <= last_handle and stream % HANDLE_STEP == 0:
         gone_calls += 1
-    return found
-
-
-cdef size_t count_gone_calls() noexcept nogil:
-    return gone_calls
+    return live
 
 
 cdef void note_beside_end(const Capture* capture) noexcept nogil:
@@ -295,10 +784,6 @@ cdef void note_beside_end(const Capture* capture) noexcept nogil:
     global calls_beside_ends
     if capture != NULL and capture.ending:
         calls_beside_ends += 1
-
-
-cdef size_t count_calls_beside_ends() noexcept nogil:
-    return calls_beside_ends
 
 
 cdef bint hold_end_open(HostStream* stream) noexcept nogil:
@@ -328,18 +813,14 @@ cdef void delay_ends(long delay_us, bint hold) noexcept nogil:
     store_count(&holding_ends, hold)
 
 
-cdef int count_held_ends() noexcept nogil:
-    return held_ends
-
-
 cdef HostStream* peek_stream(int device, uintptr_t stream) noexcept nogil:
-    cdef HostStream* found = look_up(device, stream)
-    return found if found != NULL and found.device == device else NULL
+    cdef HostStream* named = look_up(device, stream)
+    return named if named != NULL and named.device == device else NULL
 
 
 cdef HostStream* find_stream(int device, uintptr_t stream) noexcept nogil:
-    cdef HostStream* found = find_of_any_device(device, stream)
-    return found if found != NULL and found.device == device else NULL
+    cdef HostStream* named = find_of_any_device(device, stream)
+    return named if named != NULL and named.device == device else NULL
 
 
 cdef bint is_legacy(const HostStream* stream) noexcept nogil:
@@ -363,10 +844,6 @@ cdef void drop_stream(HostStream* stream) noexcept nogil:
 cdef size_t count_streams() noexcept nogil:
     # Those that were made and not destroyed.
     return by_handle.count - legacy_count
-
-
-cdef size_t count_operations() noexcept nogil:
-    return operations
 
 
 # --- putting work in ---------------------------------------------------------------------------------------
@@ -412,36 +889,47 @@ cdef void give_operation(Operation* operation) noexcept nogil:
 
 
 cdef int enqueue(HostStream* stream, const Work* work, Ticket* ticket, void* staged) noexcept nogil:
-    global operations
-    cdef Operation* made = take_operation()  # all of it is written below
-    if made == NULL:
+    cdef Operation* operation = take_operation()
+    if operation == NULL:
         return NO_HOST_MEMORY
+    operation.work = work[0]
+    return append(stream, operation, ticket, staged)
+
+
+cdef int enqueue_point(HostStream* stream, int kind, Ticket* ticket) noexcept nogil:
+    cdef Operation* operation = take_operation()
+    if operation == NULL:
+        return NO_HOST_MEMORY
+    begin_work(&operation.work, kind)
+    return append(stream, operation, ticket, NULL)
+
+
+cdef int append(HostStream* stream, Operation* operation, Ticket* ticket, void* staged) noexcept nogil:
+    global operations
     if not stream.busy:
         if start(serve, stream):
-            give_operation(made)
+            give_operation(operation)
             return NO_HOST_MEMORY
         stream.busy = True
-    made.work = work[0]
-    made.ticket = hold_ticket(ticket)
-    made.staged = staged
-    made.next = NULL
-    if work.plan != NULL:
-        work.plan.holders += 1
-    if work.launch != NULL:
-        work.launch.holders += 1
+    operation.ticket = hold_ticket(ticket)
+    operation.staged = staged
+    operation.next = NULL
+    if operation.work.plan != NULL:
+        operation.work.plan.holders += 1
+    if operation.work.launch != NULL:
+        operation.work.launch.holders += 1
     if stream.head == NULL:
-        stream.head = made
+        stream.head = operation
         link_working(stream)
     else:
-        stream.tail.next = made
-    stream.tail = made
+        stream.tail.next = operation
+    stream.tail = operation
     operations += 1
     pthread_cond_signal(&stream.wake)
     return 0
 
 
 cdef Ticket* mark(HostStream* stream, int* out_code) noexcept nogil:
-    cdef Work work
     cdef Ticket* ticket
     out_code[0] = 0
     if stream.head == NULL:
@@ -450,9 +938,7 @@ cdef Ticket* mark(HostStream* stream, int* out_code) noexcept nogil:
     if ticket == NULL:
         out_code[0] = NO_HOST_MEMORY
         return NULL
-    memset(&work, 0, sizeof(Work))
-    work.kind = RECORD
-    out_code[0] = enqueue(stream, &work, ticket, NULL)
+    out_code[0] = enqueue_point(stream, RECORD, ticket)
     if out_code[0]:
         drop_ticket(ticket)
         return NULL
@@ -460,14 +946,11 @@ cdef Ticket* mark(HostStream* stream, int* out_code) noexcept nogil:
 
 
 cdef int let_follow(HostStream* stream, HostStream* earlier) noexcept nogil:
-    cdef Work work
     cdef int code
     cdef Ticket* ticket = mark(earlier, &code)
     if ticket == NULL:
         return code
-    memset(&work, 0, sizeof(Work))
-    work.kind = WAIT
-    code = enqueue(stream, &work, ticket, NULL)
+    code = enqueue_point(stream, WAIT, ticket)
     drop_ticket(ticket)
     return code
 
@@ -502,7 +985,7 @@ cdef void* watch_shared(void* ticket_) noexcept nogil:
     cdef Ticket* ticket = <Ticket*>ticket_
     sleep_on(ticket.shared, ticket.number)
     lock()
-    ticket.time_ms = now_ms()
+    ticket.time_ms = now_ns() / 1e6
     ticket.done = True
     pthread_cond_broadcast(&done)
     drop_ticket(ticket)
@@ -572,7 +1055,7 @@ cdef void pass_point(int kind, Ticket* ticket) noexcept nogil:
     if ticket != NULL and kind == WAIT:
         wait_for(ticket)
     elif ticket != NULL:
-        ticket.time_ms = now_ms()
+        ticket.time_ms = now_ns() / 1e6
         ticket.done = True
         pthread_cond_broadcast(&done)
     unlock()
@@ -595,7 +1078,7 @@ cdef void finish(HostStream* stream) noexcept nogil:
     global operations
     cdef Operation* head = stream.head
     if head.work.kind == RECORD:
-        head.ticket.time_ms = now_ms()
+        head.ticket.time_ms = now_ns() / 1e6
         head.ticket.done = True
         if head.ticket.shared != NULL:
             complete_record(head.ticket.shared, head.ticket.number)
@@ -742,6 +1225,35 @@ cdef void run_kernel(const Launch* launch, int device) noexcept nogil:
         share(run_blocks, launch, <unsigned long long>launch.grid[0] * launch.grid[1] * launch.grid[2])
 
 
+cdef void copy_rows(const Work* work) noexcept nogil:
+    cdef size_t slice_, row
+    for slice_ in range(work.depth):
+        for row in range(work.height):
+            memmove(<void*>(work.dst + (slice_ * work.to.lines + row) * work.to.pitch),
+                    <const void*>(work.src + (slice_ * work.origin.lines + row) * work.origin.pitch), work.size)
+
+
+cdef void fill_bytes(const Work* work) noexcept nogil:
+    cdef size_t index
+    if work.width == 1:
+        memset(<void*>work.dst, work.value, work.size)
+    elif work.width == 2:
+        for index in range(work.size):
+            (<unsigned short*>work.dst)[index] = work.value
+    else:
+        for index in range(work.size):
+            (<unsigned int*>work.dst)[index] = work.value
+
+
+cdef bint touches_nothing(const Work* work) noexcept nogil:
+    # A replay may come when the memory that was captured is gone.
+    cdef size_t size = work.size * work.width if work.kind == FILL else work.size
+    cdef bint pitched = work.kind == COPY_3D
+    if work.known & DST_KNOWN and owner_of(work.dst, work.to.span if pitched else size) == UNKNOWN_MEMORY:
+        return True
+    return work.known & SRC_KNOWN and owner_of(work.src, work.origin.span if pitched else size) == UNKNOWN_MEMORY
+
+
 cdef void perform(const Work* work, const void* staged, int device) noexcept nogil:
     global callback_depth
     if work.known and touches_nothing(work):
@@ -751,7 +1263,7 @@ cdef void perform(const Work* work, const void* staged, int device) noexcept nog
     elif work.kind == COPY_3D:
         copy_rows(work)
     elif work.kind == FILL:
-        fill_memory(work)
+        fill_bytes(work)
     elif work.kind == CALL:
         callback_depth += 1
         work.fn(work.data)
@@ -817,10 +1329,10 @@ cdef void add_job(Job* job) noexcept nogil:
 
 cdef void remove_job(Job* job) noexcept nogil:
     global jobs
-    cdef Job** place = &jobs
-    while place[0] != job:
-        place = &place[0].following
-    place[0] = job.following
+    cdef Job** link = &jobs
+    while link[0] != job:
+        link = &link[0].following
+    link[0] = job.following
 
 
 # Returns when all parts are done, or one said no and those under way are.
