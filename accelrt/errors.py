@@ -3,6 +3,8 @@
 Bad arguments raise Python's own ValueError and TypeError; what a driver answers raises CudaError or
 one of its kinds, which all are RuntimeErrors, as in torch.cuda.  Where torch raises another kind for the
 same mistake the exception is of that kind too: programs written for torch catch what they caught.
+
+Each keeps its text alone in args and the rest in attributes, which is what a pickle of it holds.
 """
 
 from __future__ import annotations
@@ -112,9 +114,6 @@ class CudaError(RuntimeError):
         """The code, by the name that torch.AcceleratorError has for it."""
         return self.code
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return (type(self), (self.args[0], self.code, self.name, self.call), self.__dict__)
-
 
 AcceleratorError = CudaError  # the name that torch has for it
 
@@ -206,12 +205,14 @@ class NcclError(RuntimeError):
         self.name = name
         self.call = call
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return (type(self), (self.args[0], self.code, self.name, self.call))
-
 
 class NotSupportedError(CudaError):
     """The device or its driver cannot do this."""
+
+
+def not_supported(text: str, call: str = "") -> NotSupportedError:
+    """The error of a text, with the driver's code for it."""
+    return NotSupportedError(text, 801, "NOT_SUPPORTED", call)
 
 
 class SleepingMemoryError(CudaError):
@@ -232,9 +233,6 @@ class CompileError(RuntimeError):
         self.log = log
         self.source_name = source_name
         self.compiler = compiler
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return (type(self), (self.args[0], self.log, self.source_name, self.compiler))
 
 
 class CompilerNotFoundError(Plain, RuntimeError):
@@ -301,9 +299,6 @@ class InterfaceError(TypeError):
         self.missing = missing
         self.wrong = wrong
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return (type(self), (self.args[0], self.device, self.missing, self.wrong))
-
 
 class ReadingError(RuntimeError):
     """A reading of a device's state failed.
@@ -319,9 +314,6 @@ class ReadingError(RuntimeError):
         self.code = code
         self.name = name
         self.reading = reading
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return (type(self), (self.args[0], self.code, self.name, self.reading))
 
 
 class UnregisteredFileError(Plain, RuntimeError, AssertionError):
@@ -339,9 +331,6 @@ class RecordError(ValueError):
         super().__init__(message)
         self.row = row
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return (type(self), (self.args[0], self.row))
-
 
 class SnapshotError(ValueError):
     """A snapshot or trace file of the allocator's history is damaged, cut short, or none at all.
@@ -354,9 +343,6 @@ class SnapshotError(ValueError):
         super().__init__(message)
         self.offset = offset
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return (type(self), (self.args[0], self.offset))
-
 
 class SettingsError(ArgumentError):
     """The allocator's settings string cannot be read, or asks for what cannot be had together.
@@ -368,6 +354,3 @@ class SettingsError(ArgumentError):
     def __init__(self, message: str, keys: tuple[str, ...] = ()) -> None:
         super().__init__(message)
         self.keys = keys
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return (type(self), (self.args[0], self.keys))

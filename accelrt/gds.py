@@ -28,8 +28,8 @@ from accelrt.errors import (
     CaptureError,
     CudaError,
     ForkedError,
-    NotSupportedError,
     UnregisteredFileError,
+    not_supported,
 )
 from accelrt.graphs.capture import is_current_stream_capturing
 from accelrt.runtime import init
@@ -62,11 +62,9 @@ def library() -> Any:
         found = importlib.import_module("cuda.bindings.cufile")
         getattr(found, "get_version", found.use_count)()
     except Exception as error:  # a missing library, or one that an old cuda-bindings calls otherwise
-        raise NotSupportedError(
+        raise not_supported(
             f"GPUDirect Storage needs libcufile, which was not found ({str(error).splitlines()[0]}); it "
             "comes with the CUDA toolkit and the PyPI package nvidia-cufile (nvidia-cufile-cu12 for CUDA 12)",
-            801,
-            "NOT_SUPPORTED",
             "cuFile",
         ) from error
     return found

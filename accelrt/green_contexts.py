@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from accelrt.core import process
 from accelrt.devices.device import mem_get_info
-from accelrt.errors import ArgumentError, ArgumentTypeError, NotSupportedError
+from accelrt.errors import ArgumentError, ArgumentTypeError, not_supported
 from accelrt.runtime import init
 from accelrt.status import status_error
 from accelrt.streams.current import StreamContext, current_stream
@@ -78,10 +78,8 @@ def driver() -> Any:
     """
     init.init()
     if init.chosen_driver() != "cuda":
-        raise NotSupportedError(
+        raise not_supported(
             "the host device has no green contexts: they are of NVIDIA's driver; set ACCELRT_DRIVER=cuda",
-            801,
-            "NOT_SUPPORTED",
             "cuGreenCtxCreate",
         )
     return importlib.import_module("cuda.bindings.driver")
@@ -99,11 +97,9 @@ def ask(name: str, *given: Any, **told: Any) -> Any:
     except (AttributeError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "not found" not in str(error):
             raise
-        raise NotSupportedError(
+        raise not_supported(
             f"the driver, or the installed cuda-bindings, has no {name}; green contexts need a driver of "
             "branch 555 or later",
-            801,
-            "NOT_SUPPORTED",
             name,
         ) from error
     if int(status):

@@ -15,7 +15,7 @@ from types import ModuleType
 import accelrt.memory as memory
 from accelrt.allocator.external import torch_hooks
 from accelrt.driver import registry
-from accelrt.errors import NotSupportedError
+from accelrt.errors import NotSupportedError, not_supported
 from accelrt.memory import statistics, torch_names
 from accelrt.memory.history import recording, snapshots
 from accelrt.memory.mempool import MemPool
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from accelrt.memory.sleep_mode import SleepResult
 
 __all__ = ["install", "is_installed", "uninstall"]
-
-CODE = 801  # CUDA_ERROR_NOT_SUPPORTED
 
 # The functions of torch_hooks, by the method of torch's allocator that takes each.
 SETTERS = {
@@ -102,9 +100,9 @@ def uninstall() -> None:
     """
     if _installed is not None:
         raise not_supported(
-            "uninstall",
             "accelrt stays torch's allocator until the process ends: torch takes another allocator only in "
             "place of one that is not initialised yet; for torch's own, start a process without install()",
+            "accelrt.interop.torch.uninstall",
         )
 
 
@@ -116,12 +114,9 @@ def too_late() -> RuntimeError:
     )
 
 
-def not_supported(call: str, text: str) -> NotSupportedError:
-    return NotSupportedError(text, CODE, "NOT_SUPPORTED", f"accelrt.interop.torch.{call}")
-
-
 def refuse(reason: str) -> NotSupportedError:
-    return not_supported("install", f"accelrt cannot be torch's allocator: {reason}")
+    text = f"accelrt cannot be torch's allocator: {reason}"
+    return not_supported(text, "accelrt.interop.torch.install")
 
 
 def require_cuda(torch: ModuleType) -> None:
@@ -313,9 +308,9 @@ def mempool_class(torch: ModuleType) -> type:
         ) -> None:
             if allocator is not None:
                 raise not_supported(
-                    "MemPool",
                     "torch.cuda.MemPool(allocator=...) is not supported while accelrt is torch's allocator: "
                     "torch's objects do not tell their functions; leave allocator out",
+                    "accelrt.interop.torch.MemPool",
                 )
             torch.cuda.init()
             self._pool = MemPool(None, use_on_oom, no_split, device=torch.cuda.current_device())
