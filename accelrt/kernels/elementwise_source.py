@@ -74,45 +74,19 @@ accelrt_inline unsigned short accelrt_store_float16(float value) {
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(stored) : "f"(value));
     return stored;
 }
-#define accelrt_float_of(bits) __uint_as_float(bits)
-#define accelrt_bits_of(value) __float_as_uint(value)
 """
 HOST_START = '#include "accelrt_functions.hpp"\n'
 HOST_CONVERSIONS = """\
-accelrt_inline float accelrt_float_of(unsigned int bits) {
-    float value;
-    memcpy(&value, &bits, 4);
-    return value;
-}
-accelrt_inline unsigned int accelrt_bits_of(float value) {
-    unsigned int bits;
-    memcpy(&bits, &value, 4);
-    return bits;
-}
-accelrt_inline float accelrt_load_float16(unsigned short stored) {
-    const unsigned int sign = (unsigned int)(stored & 0x8000) << 16, rest = stored & 0x7fff;
-    if (rest >= 0x7c00)
-        return accelrt_float_of(sign | 0x7f800000 | (rest & 0x3ff) << 13);
-    const float size = accelrt_float_of(rest << 13) * 0x1p112f;  /* the difference of the exponents */
-    return accelrt_float_of(sign | accelrt_bits_of(size));
-}
-accelrt_inline unsigned short accelrt_store_float16(float value) {
-    const unsigned int bits = accelrt_bits_of(value), sign = bits >> 16 & 0x8000, size = bits & 0x7fffffff;
-    if (size > 0x7f800000)
-        return sign | 0x7e00;
-    if (size >= 0x477ff000)  /* 65520, which rounds to infinity */
-        return sign | 0x7c00;
-    if (size < 0x38800000)  /* subnormal: adding 0.5 rounds it into the lowest bits */
-        return sign | (accelrt_bits_of(accelrt_float_of(size) + 0.5f) - 0x3f000000);
-    return sign | ((size - 0x38000000 + 0xfff + (size >> 13 & 1)) >> 13);
-}
+#include "accelrt_float16.hpp"
+#define accelrt_load_float16 accelrt_half_to_float
+#define accelrt_store_float16 accelrt_float_to_half
 """
 CONVERSIONS = """\
 accelrt_inline float accelrt_load_bfloat16(unsigned short stored) {
-    return accelrt_float_of((unsigned int)stored << 16);
+    return __uint_as_float((unsigned int)stored << 16);
 }
 accelrt_inline unsigned short accelrt_store_bfloat16(float value) {
-    const unsigned int bits = accelrt_bits_of(value);
+    const unsigned int bits = __float_as_uint(value);
     if ((bits & 0x7fffffff) > 0x7f800000)
         return bits >> 16 | 0x40;
     return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;

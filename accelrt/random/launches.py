@@ -230,7 +230,7 @@ def load(form: Form | str, device: int) -> Any:
     name = f"accelrt_{form}" if isinstance(form, str) else f"accelrt_{form.name}"
     if compiler.is_host(device):
         text = texts.HOST_STATE if isinstance(form, str) else host_target() + source.host_source(form)
-        image = host_compiler.compile_c(text, f"{name}.c")
+        image = host_compiler.compile_cpp(text, f"{name}.cpp", {})
     else:
         text = texts.CUDA_STATE if isinstance(form, str) else source.cuda_source(form)
         image = compiler.compile_image(text, arch=compiler.device_arch(device), name=f"{name}.cu")
@@ -239,7 +239,7 @@ def load(form: Form | str, device: int) -> Any:
 
 
 def host_target() -> str:
-    """Lines of C that let the compiler use this processor's fused operations; the bits are the same."""
+    """Lines that let the compiler use this processor's fused operations; the bits are the same."""
     global _target
     if _target is None:
         try:

@@ -1,4 +1,4 @@
-"""The text of the kernels that draw random numbers: CUDA C++ or C for one distribution, type and layout.
+"""The text of the kernels that draw random numbers: CUDA C++ or C++ for one distribution, type and layout.
 
 Philox 4x32-10 (Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", 2011).  Thread t of a launch
 counts with t in the counter's upper half and with offset / 4 in its lower one, which it counts up from one
@@ -22,6 +22,7 @@ from accelrt.kernels.elementwise_source import (
     CUDA_CONVERSIONS,
     CUDA_START,
     HOST_CONVERSIONS,
+    HOST_START,
     IN_FLOAT,
     STORED,
 )
@@ -31,7 +32,6 @@ from accelrt.random.philox_text import (
     CUDA_PRODUCT,
     DRAWS,
     HOST_PRODUCT,
-    HOST_START,
     RANKED,
     WALKED,
     WIDTHS,
@@ -260,14 +260,14 @@ def spanning_loop(form: Form) -> str:
 
 
 def host_source(form: Form) -> str:
-    """C of one kernel, which is called for each block."""
+    """C++ of one kernel, which is called for each block."""
     name, listed = f"accelrt_{form.name}", declared(form)
     sizes = ", ".join(f"sizeof({kind})" for kind, _ in listed)
     text = HOST_START + support(form, HOST_CONVERSIONS, HOST_PRODUCT, HOST_MATH)
     text += f"""\
+extern "C" {{
 extern const size_t {name}_parameters[];
 const size_t {name}_parameters[] = {{{sizes}, 0}};
-extern void {name}(const accelrt_block* accelrt_where, void** accelrt_arguments);
 void {name}(const accelrt_block* accelrt_where, void** accelrt_arguments) {{
 """
     for number, (kind, called) in enumerate(listed):
@@ -281,7 +281,7 @@ void {name}(const accelrt_block* accelrt_where, void** accelrt_arguments) {{
         for (accelrt_long accelrt_i = accelrt_from;
              accelrt_i < accelrt_from + {BLOCK} && accelrt_i < (accelrt_long)accelrt_n; ++accelrt_i) {{
 """
-        return text + loop + element(form) + "        }\n}\n"
+        return text + loop + element(form) + "        }\n}\n}\n"
     width = WIDTHS[form.number]
     # Threads are the inner loop, so that memory is written in the order of addresses.
     loop = f"""\
@@ -303,4 +303,4 @@ void {name}(const accelrt_block* accelrt_where, void** accelrt_arguments) {{
             break;
         const {form.number} x = accelrt_numbers[t][k];
 """
-    return text + loop + element(form) + "        }\n    }\n}\n"
+    return text + loop + element(form) + "        }\n    }\n}\n}\n"
