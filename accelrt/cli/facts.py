@@ -13,10 +13,11 @@ from uuid import UUID
 
 from accelrt import __version__, env, identity, nvml
 from accelrt.cli.sample import Sampler, plain
-from accelrt.devices import arch, versions
+from accelrt.devices import versions
 from accelrt.devices.device import device_count, get_device_properties, mem_get_info
 from accelrt.driver.registry import Rows
 from accelrt.errors import CudaError
+from accelrt.kernels import arch
 from accelrt.memory.caching import empty_cache
 from accelrt.runtime import init
 from accelrt.status import status_error

@@ -56,6 +56,7 @@ LATER = {
     "streams.stream": "ExternalStream get_stream_from_external",
     "green_contexts": "GreenContext",
     "graphs.callables": "GraphedCallable make_graphed_callables",
+    "kernels.arch": "get_arch_list get_gencode_flags is_bf16_supported is_tf32_supported",
     "kernels.compiler": "ModuleImage compile compile_image link_images",
     "kernels.elementwise": "ElementwiseKernel elementwise",
     "allocator.external.backend": "CUDAPluggableAllocator change_current_allocator get_allocator_backend",
@@ -68,7 +69,6 @@ LATER = {
     "kernels.sleep": "sleep",
     "sharing.handles": "ipc_collect",
     "devices.versions": "driver_version runtime_version",
-    "devices.arch": "get_arch_list get_gencode_flags is_bf16_supported is_tf32_supported",
     "devices.device": "get_device_capability get_device_name get_device_properties",
     "memory.statistics": """
         max_memory_allocated max_memory_reserved memory_allocated memory_reserved memory_snapshot

@@ -55,7 +55,7 @@ def get_compute_capability(device: Any = None) -> int:
 
 def is_bf16_supported(including_emulation: bool = False) -> bool:
     """As accelrt.is_bf16_supported, but without the emulation unless it is asked for."""
-    return bool(init.later("accelrt.devices.arch").is_bf16_supported(including_emulation))
+    return bool(init.later("accelrt.kernels.arch").is_bf16_supported(including_emulation))
 
 
 class CudaInterface(DeviceInterface):

@@ -9,6 +9,7 @@ sleep               sleep
 compiler            compile, compile_image and link_images
 image               ModuleImage; the names of architectures
 elf_image           whether a shared object is whole
+arch                what kernels can be compiled for
 nvrtc, jitlink      the calls of NVRTC and nvJitLink
 known_compiler      which NVRTC there is, without loading it
 host_compiler       the compilers of C and C++, for kernels of the host device

@@ -19,8 +19,7 @@ from accelrt.core import procfs
 from accelrt.errors import ReadingError, not_supported
 from accelrt.nvml.library import open_code
 from accelrt.readings.other_vendors import Host, OtherVendor
-from accelrt.readings.reading import supported
-from accelrt.readings.records import EccErrors, GpuProcess, MemoryInfo, PcieLink, PowerLimits
+from accelrt.readings.records import EccErrors, GpuProcess, MemoryInfo, PcieLink, PowerLimits, supported
 from accelrt.runtime import init
 
 __all__ = ["Amd", "is_the_platform", "other_targets"]

@@ -5,8 +5,8 @@ from functools import partial
 from accelrt.annotations import DeviceArgument
 from accelrt.nvml.library import function_number
 from accelrt.readings.nvml_calls import Target, read_large, read_number, read_several
-from accelrt.readings.reading import reading, refusal, supported
-from accelrt.readings.records import PowerLimits
+from accelrt.readings.reading import reading, refusal
+from accelrt.readings.records import PowerLimits, supported
 
 __all__ = ["energy", "performance_state", "power_draw", "power_limits", "throttle_reasons"]
 

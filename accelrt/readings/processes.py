@@ -6,8 +6,8 @@ from typing import Any
 from accelrt.annotations import DeviceArgument
 from accelrt.nvml.library import function_number
 from accelrt.readings.nvml_calls import Target, read_processes, target_for
-from accelrt.readings.reading import reading, refusal, supported
-from accelrt.readings.records import GpuProcess
+from accelrt.readings.reading import reading, refusal
+from accelrt.readings.records import GpuProcess, supported
 
 __all__ = ["gpu_processes", "list_gpu_processes"]
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from accelrt.errors import NotSupportedError
 from accelrt.readings.nvml_calls import Target, reading_error, target_for
+from accelrt.readings.records import supported
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from accelrt.annotations import DeviceArgument
 
-__all__ = ["figures", "reading", "refusal", "supported"]
+__all__ = ["figures", "reading", "refusal"]
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -48,14 +48,6 @@ def reading(function: Callable[[Target], T]) -> Reading[T]:
 def refusal(name: str, target: Target) -> Exception:
     """The error of a reading that a device lacks."""
     return reading_error(name, target, UNSUPPORTED)
-
-
-def supported(ask: Callable[[], T]) -> T | None:
-    """What a call answers; None where the device lacks it."""
-    try:
-        return ask()
-    except NotSupportedError:
-        return None
 
 
 def figures(name: str, target: Target, calls: Iterable[Callable[[], int]], zeros: bool) -> list[int | None]:
