@@ -37,7 +37,6 @@ from accelrt.streams.current import current_stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
     from typing import Any, NoReturn, Self
 
 __all__ = ["GdsFile", "gds_deregister_buffer", "gds_register_buffer"]
@@ -195,9 +194,7 @@ class GdsFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __del__(self) -> None:

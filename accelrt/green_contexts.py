@@ -27,7 +27,6 @@ from accelrt.streams.current import StreamContext, current_stream
 from accelrt.streams.stream import ExternalStream, Stream
 
 if TYPE_CHECKING:
-    from types import TracebackType
     from typing import Any, NoReturn, Self
 
     from accelrt.annotations import DeviceArgument
@@ -267,9 +266,7 @@ class GreenContext:
         self.set_context()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.pop_context()
 
     def __reduce__(self) -> NoReturn:

@@ -6,6 +6,7 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any
 
+from accelrt.core.dtypes import DTYPES
 from accelrt.kernels import host_compiler, signature
 from accelrt.kernels.image import ModuleImage
 
@@ -24,22 +25,12 @@ void accelrt_block_{name}(const accelrt_block* where, void** arguments) {{
 TARGET = "accelrt_target"  # the variable that holds the address of a plain function
 NAME = re.compile(r"[A-Za-z_]\w*")
 DEFINED = re.compile(r"\bvoid\s+(?P<name>[A-Za-z_]\w*)\s*\(\s*const\s+(?:struct\s+)?accelrt_block\b")
+# Kind and bytes -> the type of C by which a plain function takes it.
 WORDS = {
-    ("signed", 1): "signed char",
-    ("signed", 2): "short",
-    ("signed", 4): "int",
-    ("signed", 8): "long long",
-    ("unsigned", 1): "unsigned char",
-    ("unsigned", 2): "unsigned short",
-    ("unsigned", 4): "unsigned int",
-    ("unsigned", 8): "unsigned long long",
-    ("float", 4): "float",
-    ("float", 8): "double",
-    ("bool", 1): "bool",
-    ("complex", 8): "float _Complex",
-    ("complex", 16): "double _Complex",
-    ("pointer", 8): "void*",
-}
+    (dtype.kind, dtype.bits // 8): dtype.stored
+    for dtype in DTYPES
+    if dtype.stored and dtype.stored in dtype.words.split("|")
+} | {("complex", 8): "float _Complex", ("complex", 16): "double _Complex", ("pointer", 8): "void*"}
 
 
 def is_called_for_blocks(function: object, count: int) -> bool:
