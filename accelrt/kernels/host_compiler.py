@@ -10,6 +10,7 @@ import re
 from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple
 
+from accelrt.core import files
 from accelrt.errors import CompileError, CompilerNotFoundError
 from accelrt.kernels import cache as kept
 from accelrt.kernels.build_process import SECONDS, Outcome, run_compiler
@@ -87,15 +88,16 @@ def find_compiler() -> Compiler:
             )
         is_clang = "clang" in os.path.basename(os.path.realpath(path))
         flags = FLAGS if is_clang else FLAGS + GCC_FLAGS
-        stamp = stamp_of(path) + " ".join(flags + LINK_FLAGS).encode() + header_digest()
+        facts = (
+            os.path.realpath(path),
+            os.uname().machine,
+            os.confstr("CS_GNU_LIBC_VERSION"),
+            *flags,
+            *LINK_FLAGS,
+        )
+        stamp = files.stamp(path) + " ".join(map(str, facts)).encode() + header_digest()
         _compiler = Compiler(path, flags, stamp)
     return _compiler
-
-
-def stamp_of(path: str) -> bytes:
-    facts = os.stat(path)
-    known = f"{os.path.realpath(path)} {facts.st_size} {facts.st_mtime_ns} {os.uname().machine}"
-    return f"{known} {os.confstr('CS_GNU_LIBC_VERSION')}".encode()
 
 
 def header_digest() -> bytes:
@@ -132,8 +134,8 @@ def compile_cpp(text: str, name: str, sources: Mapping[str, str]) -> ModuleImage
     key = kept.digest([compiler.stamp, *(each.encode(errors="surrogateescape") for each in (name, text))])
     image = kept.lookup(key)
     if image is None:
-        files = {"source.cpp": line_directive(1, name) + text}
-        image = compile_files(compiler, ["-I", HEADERS], files, ["source.cpp"], name, {**sources, name: text})
+        texts = {"source.cpp": line_directive(1, name) + text}
+        image = compile_files(compiler, ["-I", HEADERS], texts, ["source.cpp"], name, {**sources, name: text})
         kept.store(key, image)
     return image
 
@@ -141,15 +143,15 @@ def compile_cpp(text: str, name: str, sources: Mapping[str, str]) -> ModuleImage
 def compile_files(
     compiler: Compiler,
     flags: Sequence[str],
-    files: Mapping[str, str],
+    texts: Mapping[str, str],
     inputs: Sequence[str],
     name: str,
     sources: Mapping[str, str],
     names: Mapping[str, str] | None = None,
 ) -> ModuleImage:
-    """The shared object of the files that inputs names; names are the image's."""
+    """The shared object of those of some files that inputs names; names are the image's."""
     command = [compiler.path, *compiler.flags, *flags, *inputs, "-o", "made.so", *LINK_FLAGS]
-    done = run_checked(command, files, "made.so", name, sources)
+    done = run_checked(command, texts, "made.so", name, sources)
     log = done.log.strip("\n")
     return ModuleImage(sealed(done.data), "so", os.uname().machine, names, log, compiler.path)
 
