@@ -388,13 +388,13 @@ def itemsize_of(name: str) -> int:
 
 
 def dtype_named(name: str) -> Any:
-    if name != "bfloat16":
+    if not BY_NAME[name].of_ml_dtypes:
         return name
     try:
-        return init.later("ml_dtypes").bfloat16
+        return getattr(init.later("ml_dtypes"), name)
     except ImportError:
         raise TypeError(
-            "bfloat16 is a type of ml_dtypes, which is not installed: pip install ml_dtypes"
+            f"{name} is a type of ml_dtypes, which is not installed: pip install ml_dtypes"
         ) from None
 
 

@@ -45,11 +45,11 @@ CHUNK = 1 << 16  # elements of a block on the host device
 MOST_AXES = 8
 MOST_PARAMETERS = 32
 
-# NumPy's name of a type -> how it is stored; what the body computes with is the same, but for 16-bit floats.
+# NumPy's name of a type -> how it is stored; what the body computes with is the same, but for small floats.
 STORED = {dtype.name: dtype.stored for dtype in DTYPES if dtype.stored}
 COMPLEX = tuple(name for name in STORED if BY_NAME[name].kind == "complex")
 FLOATS = tuple(name for name in STORED if BY_NAME[name].kind == "float")
-IN_FLOAT = tuple(name for name in FLOATS if BY_NAME[name].bits == 16)  # computed with in 32 bits
+IN_FLOAT = tuple(name for name in FLOATS if BY_NAME[name].conversions)  # computed with in 32 bits
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 WORDS = """
     i n alignas and auto bitand bitor bool break case catch char class compl const constexpr continue
@@ -63,35 +63,7 @@ RESERVED = frozenset(WORDS.split())  # of C and C++, and what a body may use
 CUDA_START = """\
 #define accelrt_inline static __device__ __forceinline__ __attribute__((unused))
 """
-CUDA_CONVERSIONS = """\
-accelrt_inline float accelrt_load_float16(unsigned short stored) {
-    float value;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(stored));
-    return value;
-}
-accelrt_inline unsigned short accelrt_store_float16(float value) {
-    unsigned short stored;
-    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(stored) : "f"(value));
-    return stored;
-}
-"""
 HOST_START = '#include "accelrt_functions.hpp"\n'
-HOST_CONVERSIONS = """\
-#include "accelrt_float16.hpp"
-#define accelrt_load_float16 accelrt_half_to_float
-#define accelrt_store_float16 accelrt_float_to_half
-"""
-CONVERSIONS = """\
-accelrt_inline float accelrt_load_bfloat16(unsigned short stored) {
-    return __uint_as_float((unsigned int)stored << 16);
-}
-accelrt_inline unsigned short accelrt_store_bfloat16(float value) {
-    const unsigned int bits = __float_as_uint(value);
-    if ((bits & 0x7fffffff) > 0x7f800000)
-        return bits >> 16 | 0x40;
-    return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-}
-"""
 # Complex numbers by C's names: creal, cimag, conj, cabs, carg, exp, log, sqrt; and make_complex(re, im).
 COMPLEX_NUMBERS = """\
 template <bool> struct accelrt_if {};
@@ -279,11 +251,15 @@ def read_parameters(text: str, what: str) -> tuple[Parameter, ...]:
     return tuple(found)
 
 
-def support(text: Text, halves: str) -> str:
-    """What the kernel needs for its types: functions between 16-bit floats and float, complex numbers."""
+def conversions_of(names: Iterable[str]) -> str:
+    """The functions between what is stored and float, of those of some types that have them."""
+    return "".join(BY_NAME[name].conversions for name in sorted({*names}))
+
+
+def support(text: Text) -> str:
+    """What the kernel needs for its types: functions between small floats and float, complex numbers."""
     types = {each.dtype for each in text.operands}
-    conversions = halves + CONVERSIONS if types & {*IN_FLOAT} else ""
-    return conversions + (COMPLEX_NUMBERS if types & {*COMPLEX} else "")
+    return conversions_of(types) + (COMPLEX_NUMBERS if types & {*COMPLEX} else "")
 
 
 def operation(text: Text, marks: Marks = NO_MARKS) -> str:
@@ -371,7 +347,7 @@ def cuda_source(text: Text, axes: int, vector: int, wide: bool) -> str:
     listed = ", ".join(f"{kind} const {called}" for kind, called in parameters(text.operands, axes))
     head = f'extern "C" __global__ void __launch_bounds__({BLOCK}) {text.name}({listed}) {{\n'
     inner = cuda_strided(text.operands, axes, wide) if axes else cuda_contiguous(text.operands, vector)
-    start = CUDA_START + support(text, CUDA_CONVERSIONS) + layout_type(text.operands, axes)
+    start = CUDA_START + support(text) + layout_type(text.operands, axes)
     return start + operation(text) + head + inner + "}\n"
 
 
@@ -485,7 +461,7 @@ def host_source(text: Text, axes: int) -> tuple[str, dict[str, str]]:
         "const long long accelrt_end = accelrt_last < accelrt_n ? accelrt_last : accelrt_n;",
     ]
     lines += host_strided(text.operands, axes) if axes else host_contiguous(text.operands)
-    start = HOST_START + support(text, HOST_CONVERSIONS) + layout_type(text.operands, axes)
+    start = HOST_START + support(text) + layout_type(text.operands, axes)
     sources = {f"preamble of {name}": text.preamble, f"operation of {name}": text.body}
     preamble, body = (f'#line 1 "{part}"\n' for part in sources)
     # What is behind a part belongs to the kernel's own text, whichever line it is on.

@@ -17,15 +17,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from accelrt.core.dtypes import BY_NAME
-from accelrt.kernels.elementwise_source import (
-    CONVERSIONS,
-    CUDA_CONVERSIONS,
-    CUDA_START,
-    HOST_CONVERSIONS,
-    HOST_START,
-    IN_FLOAT,
-    STORED,
-)
+from accelrt.kernels.elementwise_source import CUDA_START, HOST_START, IN_FLOAT, STORED
 from accelrt.random.host_math import HOST_MATH
 from accelrt.random.philox_text import (
     CUDA_MATH,
@@ -150,10 +142,9 @@ def indented(lines: list[str]) -> str:
     return "".join(f"        {line}\n" for line in lines)
 
 
-def support(form: Form, halves: str, product: str, math: str) -> str:
+def support(form: Form, product: str, math: str) -> str:
     """Everything that comes before the kernel."""
-    found = halves + CONVERSIONS if form.dtype in IN_FLOAT else ""
-    found += product + WORDS
+    found = BY_NAME[form.dtype].conversions + product + WORDS
     if form.axes:
         found += f"typedef struct {{ long long length[{form.axes}], stride[{form.axes}]; }} accelrt_axes;\n"
     if form.name in STEPS:
@@ -184,7 +175,7 @@ def cuda_source(form: Form) -> str:
     head = (
         f'extern "C" __global__ void __launch_bounds__({BLOCK}, {blocks}) accelrt_{form.name}({listed}) {{\n'
     )
-    text = CUDA_START + support(form, CUDA_CONVERSIONS, CUDA_PRODUCT, CUDA_MATH) + head + begun(form)
+    text = CUDA_START + support(form, CUDA_PRODUCT, CUDA_MATH) + head + begun(form)
     if form.name not in STEPS:
         loop = f"""\
     for (accelrt_long accelrt_i = blockIdx.x * {BLOCK}ull + threadIdx.x; accelrt_i < accelrt_n;
@@ -263,7 +254,7 @@ def host_source(form: Form) -> str:
     """C++ of one kernel, which is called for each block."""
     name, listed = f"accelrt_{form.name}", declared(form)
     sizes = ", ".join(f"sizeof({kind})" for kind, _ in listed)
-    text = HOST_START + support(form, HOST_CONVERSIONS, HOST_PRODUCT, HOST_MATH)
+    text = HOST_START + support(form, HOST_PRODUCT, HOST_MATH)
     text += f"""\
 extern "C" {{
 extern const size_t {name}_parameters[];
