@@ -110,46 +110,31 @@ UNDERSCORED_MEMORY = {
 MODULES = "identity interface memory nvtx profiler publish sanitizer tunable"
 UNLISTED = "comm gds green_contexts interop nccl nvml random readings sharing visible"
 
-# Of accelrt.memory; imported when it is asked for.
+# Of accelrt.memory, imported when it is asked for: its own, and those of accelrt that are of the allocator.
 MEMORY = {
-    "arrays.buffer": "RegisteredMemory is_pinned pinned_empty record_host_stream register_host",
-    "allocator.external.backend": """
-        CUDAPluggableAllocator change_current_allocator get_allocator_backend library_path select_backend
-    """,
+    "arrays.buffer": LATER["arrays.buffer"],
+    "allocator.external.backend": "library_path select_backend",
     "allocator.external.callbacks": "CallbackAllocator",
-    "memory.caching": """
-        FreeMemoryCallback caching_allocator_alloc caching_allocator_delete empty_cache
-        enable_peer_access free_after get_per_process_memory_fraction record_stream
-        register_free_memory_callback
-        set_per_process_memory_fraction
-    """,
+    "memory.caching": "FreeMemoryCallback enable_peer_access free_after register_free_memory_callback",
     "memory.history.recording": "annotate record_history tag",
     "memory.history.snapshot_file": "dump_snapshot load_snapshot",
     "memory.history.snapshots": "snapshot",
-    "memory.host_cache": """
-        caching_host_allocator_alloc caching_host_allocator_delete host_audit host_empty_cache
-        host_memory_stats reset_accumulated_host_memory_stats reset_peak_host_memory_stats
-    """,
+    "memory.host_cache": "host_audit",
     "memory.live_report": "report report_data",
     "memory.mempool": """
-        MemPool PoolCheckpoint check_pool_live_allocations get_checkpoint_state set_checkpoint_state
-        sleep sleepable tag_pool use_mem_pool wake
+        PoolCheckpoint check_pool_live_allocations get_checkpoint_state set_checkpoint_state sleep sleepable
+        tag_pool wake
     """,
     "memory.refusal": "OutOfMemoryObserver attach_out_of_memory_observer",
     "memory.sleep_mode": "SleepResult",
-    "allocator.settings.apply": "allocator_settings configure_pinned pinned_settings set_allocator_settings",
-    "memory.statistics": """
-        audit max_memory_allocated max_memory_reserved memory_allocated memory_reserved memory_snapshot
-        memory_stat memory_stats reset_accumulated_memory_stats reset_peak_memory_stats sleeping
-    """,
-    "memory.summary_table": "memory_summary",
-    "memory.torch_names": """
-        host_memory_stats_as_nested_dict max_memory_cached memory_cached memory_stats_as_nested_dict
-        reset_max_memory_allocated reset_max_memory_cached
-    """,
+    "allocator.settings.apply": "allocator_settings set_allocator_settings",
+    "memory.statistics": "audit memory_stat sleeping",
     "devices.device": "mem_get_info",
     "readings": "list_gpu_processes",
 }
+for _module, _names in (*NOW.items(), *LATER.items()):
+    if _module.startswith(("memory.", "allocator.")):
+        MEMORY[_module] = f"{MEMORY.get(_module, '')} {_names}"
 
 
 def module_of(table: dict[str, str]) -> dict[str, str]:

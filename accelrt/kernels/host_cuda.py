@@ -28,17 +28,8 @@ STRING = re.compile(
 TOKEN = re.compile(r"extern_C|[A-Za-z_]\w*|::|[{}();<>\[\]]|\S")
 NAMES = re.compile(r"\bextern_C\b")
 WAITS = re.compile(r"sync|volatile|nanosleep|atomicCAS|atomicExch|activemask")
-ATTRIBUTES = frozenset(
-    [
-        "__launch_bounds__",
-        "__maxnreg__",
-        "__cluster_dims__",
-        "__block_size__",
-        "__attribute__",
-        "__align__",
-        "alignas",
-    ]
-)
+WORDS = "__launch_bounds__ __maxnreg__ __cluster_dims__ __block_size__ __attribute__ __align__ alignas"
+ATTRIBUTES = frozenset(WORDS.split())
 FORWARDED = re.compile(
     r"-D|-U|-I|--define-macro(?==|$)|--undefine-macro(?==|$)|--include-path(?==|$)|-include-path(?==|$)"
     r"|-include(?==|$)|--pre-include(?==|$)"

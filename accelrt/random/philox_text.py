@@ -5,12 +5,9 @@ from __future__ import annotations
 __all__ = [
     "CUDA_MATH",
     "CUDA_PRODUCT",
-    "CUDA_STATE",
     "DRAWS",
     "HOST_PRODUCT",
-    "HOST_STATE",
     "RANKED",
-    "STATE_SIGNATURE",
     "WALKED",
     "WIDTHS",
     "WORDS",
@@ -192,25 +189,3 @@ accelrt_inline accelrt_long accelrt_place(
 }
 """
 )
-
-# Where a graph finds the seed and the offset of a replay.
-STATE_SIGNATURE = ("uint64_t*", "uint64_t", "uint64_t")
-CUDA_STATE = """\
-typedef unsigned long long accelrt_long;
-extern "C" __global__ void accelrt_state(accelrt_long* at, accelrt_long seed, accelrt_long offset) {
-    at[0] = seed;
-    at[1] = offset;
-}
-"""
-HOST_STATE = """\
-#include "accelrt_functions.hpp"
-extern "C" {
-extern const size_t accelrt_state_parameters[];
-const size_t accelrt_state_parameters[] = {8, 8, 8, 0};
-void accelrt_state(const accelrt_block*, void** arguments) {
-    uint64_t* at = *(uint64_t**)arguments[0];
-    at[0] = *(uint64_t*)arguments[1];
-    at[1] = *(uint64_t*)arguments[2];
-}
-}
-"""
