@@ -14,38 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-__all__ = [
-    "AcceleratorError",
-    "ArgumentError",
-    "ArgumentTypeError",
-    "CaptureError",
-    "CompileError",
-    "CompilerNotFoundError",
-    "CudaError",
-    "DeferredCudaCallError",
-    "DriverNotFoundError",
-    "ForkedError",
-    "IdentityError",
-    "InterfaceError",
-    "InvalidDeviceError",
-    "InvalidDeviceTypeError",
-    "NcclError",
-    "NotSupportedError",
-    "OutOfMemoryError",
-    "PeerTimeoutError",
-    "RaceError",
-    "RaceWarning",
-    "ReadingError",
-    "RecordError",
-    "SettingsError",
-    "SleepingMemoryError",
-    "SnapshotError",
-    "SyncDebugError",
-    "SyncDebugWarning",
-    "UnregisteredFileError",
-]
-
-
 _describe: Callable[[int], tuple[str, str]] | None = None  # set by accelrt.status: a code's name and sentence
 
 
@@ -354,3 +322,7 @@ class SettingsError(ArgumentError):
     def __init__(self, message: str, keys: tuple[str, ...] = ()) -> None:
         super().__init__(message)
         self.keys = keys
+
+
+_classes = {name: kind for name, kind in globals().items() if isinstance(kind, type) and kind is not Plain}
+__all__ = [name for name, kind in _classes.items() if issubclass(kind, Exception)]

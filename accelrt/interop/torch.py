@@ -235,41 +235,10 @@ def snapshot(which: Any = None) -> dict[str, Any]:
     return found
 
 
-def record_history(
-    enabled: Any,
-    context: Any,
-    stacks: Any,
-    max_entries: int,
-    clear_history: bool = False,
-    compile_context: bool = False,
-    global_record_annotations: bool = False,
-    skip_actions: Any = (),
-    *others: Any,
-) -> None:
-    """As torch._C._cuda_record_memory_history; others are record_pinned_host_memory and record_cuda."""
-    torch_names._record_memory_history(
-        enabled, context, stacks, max_entries, None, clear_history, False, False, skip_actions, *others
-    )
-
-
-def record_history_as_before(
-    enabled: bool,
-    record_context: bool = True,
-    max_entries: int = 1,
-    context_of_events: bool = False,
-    c_frames: bool = False,
-    clear_history: bool = False,
-    compile_context: bool = False,
-    global_record_annotations: bool = False,
-    skip_actions: Any = (),
-    *others: Any,
-) -> None:
-    """As torch._C._cuda_record_memory_history_legacy."""
-    torch_names._record_memory_history(
-        enabled,
-        *(record_context, max_entries, context_of_events, None, c_frames, clear_history),
-        *(False, False, skip_actions, *others),
-    )
+def record_history(*arguments: Any) -> None:
+    """As torch._C._cuda_record_memory_history, and its older form: without the device, which comes fifth."""
+    device = [None] if len(arguments) > 4 else []
+    torch_names._record_memory_history(*arguments[:4], *device, *arguments[4:])
 
 
 # By their names in torch._C: every function of torch.cuda and torch.accelerator looks them up there.
@@ -279,7 +248,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "_cuda_resetAccumulatedMemoryStats": lambda device: statistics.reset_accumulated_memory_stats(device),
     "_cuda_memorySnapshot": snapshot,
     "_cuda_record_memory_history": record_history,
-    "_cuda_record_memory_history_legacy": record_history_as_before,
+    "_cuda_record_memory_history_legacy": record_history,
     "_cuda_isHistoryEnabled": lambda: recording.is_recording(),
     "_cuda_getMemoryFraction": torch_hooks.limit_fraction,
     "_accelerator_isAllocatorInitialized": lambda: is_used(),

@@ -169,7 +169,8 @@ class Declared:
                     for one, other in zip(every, values, strict=True)
                     if one.type == each.type and other is not None
                 ]
-                types[each.type] = stored_name(numpy.result_type(*map(type_of_number, numbers)), each.name)
+                kinds = map(type, numbers)  # float64 and int64 for Python's
+                types[each.type] = stored_name(numpy.result_type(*map(numpy.dtype, kinds)), each.name)
         for each in every:
             if each.type not in types:
                 raise TypeError(
@@ -383,10 +384,6 @@ def stored_name(dtype: numpy.dtype[Any], what: str) -> str:
     return name
 
 
-def itemsize_of(name: str) -> int:
-    return BY_NAME[name].bits // 8
-
-
 def dtype_named(name: str) -> Any:
     if not BY_NAME[name].of_ml_dtypes:
         return name
@@ -398,17 +395,13 @@ def dtype_named(name: str) -> Any:
         ) from None
 
 
-def type_of_number(value: Any) -> numpy.dtype[Any]:
-    return numpy.dtype(type(value))  # float64 and int64 for Python's
-
-
 def piece_of(array: Array) -> Piece:
     return Piece(array.ptr, array.shape, array.strides, array.itemsize)
 
 
 def new_piece(shape: tuple[int, ...], name: str) -> Piece:
     """An array in C order that is yet to be allocated, at an address that is aligned for every load."""
-    itemsize = step = itemsize_of(name)
+    itemsize = step = BY_NAME[name].bits // 8
     strides = []
     for length in reversed(shape):
         strides.append(step)
