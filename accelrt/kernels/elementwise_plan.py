@@ -160,7 +160,7 @@ class Declared:
                 if types.setdefault(each.type, found) != found:
                     raise TypeError(
                         f"{each.name} is of {found}, and {each.type} is {types[each.type]} here: {self.name} "
-                        f"takes {self._declared()}"
+                        f"takes {', '.join(map(text_of, every))}"
                     )
         for each, value in zip(every, values, strict=True):
             if value is not None and not isinstance(value, Array) and each.type not in types:
@@ -178,9 +178,6 @@ class Declared:
                     f"dtypes={{'{each.type}': 'float32'}}"
                 )
         return types
-
-    def _declared(self) -> str:
-        return ", ".join(map(text_of, self.every))
 
     def _shape(self, values: Sequence[Any], size: int | None) -> tuple[int, ...]:
         beside = [

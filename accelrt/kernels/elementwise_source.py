@@ -251,15 +251,11 @@ def read_parameters(text: str, what: str) -> tuple[Parameter, ...]:
     return tuple(found)
 
 
-def conversions_of(names: Iterable[str]) -> str:
-    """The functions between what is stored and float, of those of some types that have them."""
-    return "".join(BY_NAME[name].conversions for name in sorted({*names}))
-
-
 def support(text: Text) -> str:
     """What the kernel needs for its types: functions between small floats and float, complex numbers."""
     types = {each.dtype for each in text.operands}
-    return conversions_of(types) + (COMPLEX_NUMBERS if types & {*COMPLEX} else "")
+    conversions = "".join(BY_NAME[name].conversions for name in sorted(types))
+    return conversions + (COMPLEX_NUMBERS if types & {*COMPLEX} else "")
 
 
 def operation(text: Text, marks: Marks = NO_MARKS) -> str:

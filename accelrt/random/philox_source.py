@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from accelrt.core.dtypes import BY_NAME
-from accelrt.kernels.elementwise_source import CUDA_START, HOST_START, IN_FLOAT, STORED
+from accelrt.kernels.elementwise_source import CUDA_START, HOST_START, IN_FLOAT, STORED, indented
 from accelrt.random.host_math import HOST_MATH
 from accelrt.random.philox_text import (
     CUDA_MATH,
@@ -135,11 +135,7 @@ def valued(form: Form) -> list[str]:
 
 def element(form: Form) -> str:
     """The statements that write element number accelrt_i."""
-    return indented([*placed(form), *valued(form), "*accelrt_at = accelrt_element;"])
-
-
-def indented(lines: list[str]) -> str:
-    return "".join(f"        {line}\n" for line in lines)
+    return indented([*placed(form), *valued(form), "*accelrt_at = accelrt_element;"], 2)
 
 
 def support(form: Form, product: str, math: str) -> str:
@@ -247,7 +243,7 @@ def spanning_loop(form: Form) -> str:
                 if (accelrt_i + accelrt_s < accelrt_most)
                     accelrt_out[accelrt_i + accelrt_s] = accelrt_made.at[accelrt_s];
 """
-    return loop + indented(valued(form)) + stores + "        }\n    }\n}\n"
+    return loop + indented(valued(form), 2) + stores + "        }\n    }\n}\n"
 
 
 def host_source(form: Form) -> str:

@@ -196,9 +196,6 @@ class Amd(OtherVendor):
         )
         return MemoryInfo(total, 0, total - used, used)
 
-    def device_memory_used(self) -> int:
-        return self.device_memory_info().used
-
     def ecc_errors(self) -> EccErrors:
         found = self.ask("ecc_errors", "amdsmi_get_gpu_total_ecc_count")
         corrected, others = (

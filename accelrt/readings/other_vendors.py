@@ -36,6 +36,9 @@ class OtherVendor:
             f"{reading} of {self.name} ({self.uuid}): this device has no such reading", reading
         )
 
+    def device_memory_used(self) -> int:
+        return int(self.device_memory_info().used)
+
     def __getattr__(self, reading: str) -> Callable[[], NoReturn]:
         """A reading that the device lacks, which refuses."""
         if reading in ("uuid", "name") or reading.startswith("_"):
@@ -55,9 +58,6 @@ class Host(OtherVendor):
             return MemoryInfo(self.memory, 0, self.memory, 0)
         free, total = mem_get_info(self.ordinal)
         return MemoryInfo(total, 0, free, total - free)
-
-    def device_memory_used(self) -> int:
-        return self.device_memory_info().used
 
     def gpu_processes(self) -> list[GpuProcess]:
         if not init.is_initialized():
