@@ -3,8 +3,8 @@
 generator      Generator
 launches       kernels, grids and the parts of large arrays
 philox_source  the kernels' text
-philox_text    the pieces of C that it is made of
-host_math      C for what CUDA's mathematical functions compute
+philox_text    the pieces of C++ that it is made of
+host_math      C++ for what CUDA's mathematical functions compute
 seeds          seeds, offsets and states, as users give them
 state          a seed and an offset
 graph_states   seeds and offsets in graphs

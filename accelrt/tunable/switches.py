@@ -46,7 +46,7 @@ class Tolerances(NamedTuple):
     rtol: float
 
 
-PREFIX = "ACCELRT_TUNABLE_"
+PREFIX = f"{env.PREFIX}TUNABLE_"
 NAMES = [name for name in env.VARIABLES if name.startswith(PREFIX) and not name.endswith("FILENAME")]
 values: dict[str, Any] = {name.removeprefix(PREFIX): env.value(name) for name in NAMES}
 if values["NUMERICAL_CHECK"] is not None:
