@@ -37,17 +37,17 @@ class Variable:
     Attributes:
         name: str.
         default: str, what holds where it is not set, as it would be written.
-        meaning: str, a line for a table.
         read: from (name, text) to the value; ValueError where the text is not allowed.
+        meaning: str, a line for a table.
     """
 
     __slots__ = ("default", "meaning", "name", "read")
 
-    def __init__(self, name: str, default: str, meaning: str, read: Callable[[str, str], Any]) -> None:
+    def __init__(self, name: str, default: str, read: Callable[[str, str], Any], meaning: str) -> None:
         self.name = name
         self.default = default
-        self.meaning = meaning
         self.read = read
+        self.meaning = meaning
 
 
 def text(name: str) -> str:
@@ -214,185 +214,135 @@ def as_it_is(name: str, given: str) -> str:
     return given
 
 
-VARIABLES = {
-    each.name: each
-    for each in (
-        Variable(
-            "ACCELRT_DRIVER",
-            "auto",
-            "the driver: auto, which is cuda; cuda; or host",
-            one_of("auto", *DRIVERS),
-        ),
-        Variable(
-            "ACCELRT_HOST_DEVICES",
-            "2",
-            "how many devices the host driver has, 0 to 64",
-            number_to(MOST_HOST_DEVICES),
-        ),
-        Variable(
-            "ACCELRT_HOST_MEMORY", "1GiB", "memory of each host device, such as 512MiB or 64GiB", read_size
-        ),
-        Variable(
-            "ACCELRT_HOST_DELAY_US",
-            "0",
-            "microseconds before each operation of the host driver",
-            number_to(10**9),
-        ),
-        Variable(
-            "ACCELRT_HOST_END_DELAY_US",
-            "0",
-            "microseconds within each end of a capture of the host driver",
-            number_to(10**9),
-        ),
-        Variable(
-            "ACCELRT_HOST_THREADS",
-            "0",
-            "threads that run a kernel of the host driver, 1 to 64; 0 is one for each processor",
-            number_to(MOST_HOST_THREADS),
-        ),
-        Variable(
-            "ACCELRT_NCCL_TIMEOUT",
-            "600",
-            "seconds, or inf, that other ranks may take to come, and to call an operation that is waited for",
-            read_seconds,
-        ),
-        Variable(
-            "ACCELRT_NCCL_EXIT_TIMEOUT",
-            "5",
-            "seconds, or inf, that the process's end waits for collectives under way",
-            read_seconds,
-        ),
-        Variable(
-            "ACCELRT_RENDEZVOUS_KEY",
-            "",
-            "a secret of the job, the same for all ranks, without which nobody takes a rank's place",
-            as_it_is,
-        ),
-        Variable("ACCELRT_ALLOC_CONF", "", "the allocator's settings, key:value,key:value", as_it_is),
-        Variable(
-            "ACCELRT_SANITIZE", "0", "races between streams: 1 or raise, warn, or 0 for off", read_sanitize
-        ),
-        Variable(
-            "ACCELRT_LEAKS", "0", "1 writes what is still live when the process ends to stderr", read_flag
-        ),
-        Variable("ACCELRT_PUBLISH", "0", "1 shows this process's pools to accelrt top and export", read_flag),
-        Variable(
-            "ACCELRT_RECORD",
-            "",
-            "a file into which this process records what its allocator does (accelrt record)",
-            as_it_is,
-        ),
-        Variable(
-            "ACCELRT_RECORD_STACKS",
-            "none",
-            "the stacks in that file: none, python, or all for those of C too",
-            one_of("none", "python", "all"),
-        ),
-        Variable(
-            "ACCELRT_DEBUG",
-            "0",
-            "audits each operation of the allocator: 1 its counters, 2 everything",
-            read_level,
-        ),
-        Variable(
-            "ACCELRT_KERNEL_CACHE",
-            "$XDG_CACHE_HOME/accelrt/kernels",
-            "the folder of compiled kernels",
-            read_folder,
-        ),
-        Variable(
-            "ACCELRT_KERNEL_CACHE_MB",
-            "512",
-            "how large that folder may grow, in MiB; 0 keeps nothing on disk",
-            number_to(1 << 20),
-        ),
-        Variable(
-            "ACCELRT_SHARING_TIMEOUT",
-            "30",
-            "seconds that a process waits for another one: whose memory it opens, that opens its own, or "
-            "that keeps a file of tuning results locked",
-            read_seconds,
-        ),
-        Variable(
-            "ACCELRT_TUNABLE_ENABLED",
-            "0",
-            "1 has operations run the fastest candidate that is known",
-            read_flag,
-        ),
-        Variable(
-            "ACCELRT_TUNABLE_TUNING",
-            "1",
-            "1 has operations time their candidates where none is known",
-            read_flag,
-        ),
-        Variable(
-            "ACCELRT_TUNABLE_RECORD_UNTUNED",
-            "0",
-            "1 has them write what is not known to a file instead",
-            read_flag,
-        ),
-        Variable(
-            "ACCELRT_TUNABLE_FILENAME",
-            "accelrt_tunable.csv",
-            "the file of results; the device's ordinal stands for %d, or before the suffix",
-            as_it_is,
-        ),
-        Variable(
-            "ACCELRT_TUNABLE_UNTUNED_FILENAME",
-            "accelrt_untuned.csv",
-            "the file of what is not known, named likewise",
-            as_it_is,
-        ),
-        Variable(
-            "ACCELRT_TUNABLE_NUMERICAL_CHECK",
-            "0",
-            "whether candidates have to give the default's results: 0, 1, or atol_rtol such as 1e-5_1e-3",
-            read_tolerances,
-        ),
-        Variable(
-            "ACCELRT_TUNABLE_MAX_TUNING_DURATION_MS",
-            "30",
-            "the most milliseconds for which a candidate is timed; 0 is without limit",
-            number_to(10**9),
-        ),
-        Variable(
-            "ACCELRT_TUNABLE_MAX_TUNING_ITERATIONS",
-            "100",
-            "how often a candidate is timed at most; 0 leaves it to the duration",
-            number_to(10**9),
-        ),
-        Variable(
-            "ACCELRT_TUNABLE_MAX_WARMUP_DURATION_MS",
-            "0",
-            "the most milliseconds for which it runs before",
-            number_to(10**9),
-        ),
-        Variable(
-            "ACCELRT_TUNABLE_MAX_WARMUP_ITERATIONS",
-            "0",
-            "how often it runs before, at most",
-            number_to(10**9),
-        ),
-        Variable(
-            "ACCELRT_TUNABLE_CACHE_FLUSH",
-            "0",
-            "1 overwrites the L2 cache before each call that is timed",
-            read_flag,
-        ),
-        Variable(
-            "ACCELRT_TUNABLE_ROTATING_BUFFER_SIZE",
-            "-1",
-            "MiB of the copies that a candidate gets in turn; -1 is the L2 cache's size",
-            read_mebibytes,
-        ),
-        Variable(
-            "ACCELRT_TUNABLE_VERBOSE",
-            "0",
-            "1 tells standard error what was chosen, 2 each candidate, 3 all",
-            number_to(3),
-        ),
-    )
+# Name: default, how it is read, meaning.
+ROWS: dict[str, tuple[str, Callable[[str, str], Any], str]] = {
+    "ACCELRT_DRIVER": (
+        "auto",
+        one_of("auto", *DRIVERS),
+        "the driver: auto, which is cuda; cuda; or host",
+    ),
+    "ACCELRT_HOST_DEVICES": (
+        "2",
+        number_to(MOST_HOST_DEVICES),
+        "how many devices the host driver has, 0 to 64",
+    ),
+    "ACCELRT_HOST_MEMORY": ("1GiB", read_size, "memory of each host device, such as 512MiB or 64GiB"),
+    "ACCELRT_HOST_DELAY_US": ("0", number_to(10**9), "microseconds before each operation of the host driver"),
+    "ACCELRT_HOST_END_DELAY_US": (
+        "0",
+        number_to(10**9),
+        "microseconds within each end of a capture of the host driver",
+    ),
+    "ACCELRT_HOST_THREADS": (
+        "0",
+        number_to(MOST_HOST_THREADS),
+        "threads that run a kernel of the host driver, 1 to 64; 0 is one for each processor",
+    ),
+    "ACCELRT_NCCL_TIMEOUT": (
+        "600",
+        read_seconds,
+        "seconds, or inf, that other ranks may take to come, and to call an operation that is waited for",
+    ),
+    "ACCELRT_NCCL_EXIT_TIMEOUT": (
+        "5",
+        read_seconds,
+        "seconds, or inf, that the process's end waits for collectives under way",
+    ),
+    "ACCELRT_RENDEZVOUS_KEY": (
+        "",
+        as_it_is,
+        "a secret of the job, the same for all ranks, without which nobody takes a rank's place",
+    ),
+    "ACCELRT_ALLOC_CONF": ("", as_it_is, "the allocator's settings, key:value,key:value"),
+    "ACCELRT_SANITIZE": ("0", read_sanitize, "races between streams: 1 or raise, warn, or 0 for off"),
+    "ACCELRT_LEAKS": ("0", read_flag, "1 writes what is still live when the process ends to stderr"),
+    "ACCELRT_PUBLISH": ("0", read_flag, "1 shows this process's pools to accelrt top and export"),
+    "ACCELRT_RECORD": (
+        "",
+        as_it_is,
+        "a file into which this process records what its allocator does (accelrt record)",
+    ),
+    "ACCELRT_RECORD_STACKS": (
+        "none",
+        one_of("none", "python", "all"),
+        "the stacks in that file: none, python, or all for those of C too",
+    ),
+    "ACCELRT_DEBUG": (
+        "0",
+        read_level,
+        "audits each operation of the allocator: 1 its counters, 2 everything",
+    ),
+    "ACCELRT_KERNEL_CACHE": (
+        "$XDG_CACHE_HOME/accelrt/kernels",
+        read_folder,
+        "the folder of compiled kernels",
+    ),
+    "ACCELRT_KERNEL_CACHE_MB": (
+        "512",
+        number_to(1 << 20),
+        "how large that folder may grow, in MiB; 0 keeps nothing on disk",
+    ),
+    "ACCELRT_SHARING_TIMEOUT": (
+        "30",
+        read_seconds,
+        "seconds that a process waits for another one: whose memory it opens, that opens its own, or "
+        "that keeps a file of tuning results locked",
+    ),
+    "ACCELRT_TUNABLE_ENABLED": ("0", read_flag, "1 has operations run the fastest candidate that is known"),
+    "ACCELRT_TUNABLE_TUNING": ("1", read_flag, "1 has operations time their candidates where none is known"),
+    "ACCELRT_TUNABLE_RECORD_UNTUNED": (
+        "0",
+        read_flag,
+        "1 has them write what is not known to a file instead",
+    ),
+    "ACCELRT_TUNABLE_FILENAME": (
+        "accelrt_tunable.csv",
+        as_it_is,
+        "the file of results; the device's ordinal stands for %d, or before the suffix",
+    ),
+    "ACCELRT_TUNABLE_UNTUNED_FILENAME": (
+        "accelrt_untuned.csv",
+        as_it_is,
+        "the file of what is not known, named likewise",
+    ),
+    "ACCELRT_TUNABLE_NUMERICAL_CHECK": (
+        "0",
+        read_tolerances,
+        "whether candidates have to give the default's results: 0, 1, or atol_rtol such as 1e-5_1e-3",
+    ),
+    "ACCELRT_TUNABLE_MAX_TUNING_DURATION_MS": (
+        "30",
+        number_to(10**9),
+        "the most milliseconds for which a candidate is timed; 0 is without limit",
+    ),
+    "ACCELRT_TUNABLE_MAX_TUNING_ITERATIONS": (
+        "100",
+        number_to(10**9),
+        "how often a candidate is timed at most; 0 leaves it to the duration",
+    ),
+    "ACCELRT_TUNABLE_MAX_WARMUP_DURATION_MS": (
+        "0",
+        number_to(10**9),
+        "the most milliseconds for which it runs before",
+    ),
+    "ACCELRT_TUNABLE_MAX_WARMUP_ITERATIONS": ("0", number_to(10**9), "how often it runs before, at most"),
+    "ACCELRT_TUNABLE_CACHE_FLUSH": (
+        "0",
+        read_flag,
+        "1 overwrites the L2 cache before each call that is timed",
+    ),
+    "ACCELRT_TUNABLE_ROTATING_BUFFER_SIZE": (
+        "-1",
+        read_mebibytes,
+        "MiB of the copies that a candidate gets in turn; -1 is the L2 cache's size",
+    ),
+    "ACCELRT_TUNABLE_VERBOSE": (
+        "0",
+        number_to(3),
+        "1 tells standard error what was chosen, 2 each candidate, 3 all",
+    ),
 }
+VARIABLES = {name: Variable(name, *row) for name, row in ROWS.items()}
 
 SECRETS = ("ACCELRT_RENDEZVOUS_KEY",)  # whose values nothing prints
 

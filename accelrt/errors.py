@@ -3,6 +3,8 @@
 Bad arguments raise Python's own ValueError and TypeError; what a driver answers raises CudaError or
 one of its kinds, which all are RuntimeErrors, as in torch.cuda.  Where torch raises another kind for the
 same mistake the exception is of that kind too: programs written for torch catch what they caught.
+
+Each keeps its text alone in args and the rest in attributes, which is what a pickle of it holds.
 """
 
 from __future__ import annotations
@@ -11,38 +13,6 @@ TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
-
-__all__ = [
-    "AcceleratorError",
-    "ArgumentError",
-    "ArgumentTypeError",
-    "CaptureError",
-    "CompileError",
-    "CompilerNotFoundError",
-    "CudaError",
-    "DeferredCudaCallError",
-    "DriverNotFoundError",
-    "ForkedError",
-    "IdentityError",
-    "InterfaceError",
-    "InvalidDeviceError",
-    "InvalidDeviceTypeError",
-    "NcclError",
-    "NotSupportedError",
-    "OutOfMemoryError",
-    "PeerTimeoutError",
-    "RaceError",
-    "RaceWarning",
-    "ReadingError",
-    "RecordError",
-    "SettingsError",
-    "SleepingMemoryError",
-    "SnapshotError",
-    "SyncDebugError",
-    "SyncDebugWarning",
-    "UnregisteredFileError",
-]
-
 
 _describe: Callable[[int], tuple[str, str]] | None = None  # set by accelrt.status: a code's name and sentence
 
@@ -111,9 +81,6 @@ class CudaError(RuntimeError):
     def error_code(self) -> int:
         """The code, by the name that torch.AcceleratorError has for it."""
         return self.code
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return (type(self), (self.args[0], self.code, self.name, self.call), self.__dict__)
 
 
 AcceleratorError = CudaError  # the name that torch has for it
@@ -206,12 +173,14 @@ class NcclError(RuntimeError):
         self.name = name
         self.call = call
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return (type(self), (self.args[0], self.code, self.name, self.call))
-
 
 class NotSupportedError(CudaError):
     """The device or its driver cannot do this."""
+
+
+def not_supported(text: str, call: str = "") -> NotSupportedError:
+    """The error of a text, with the driver's code for it."""
+    return NotSupportedError(text, 801, "NOT_SUPPORTED", call)
 
 
 class SleepingMemoryError(CudaError):
@@ -232,9 +201,6 @@ class CompileError(RuntimeError):
         self.log = log
         self.source_name = source_name
         self.compiler = compiler
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return (type(self), (self.args[0], self.log, self.source_name, self.compiler))
 
 
 class CompilerNotFoundError(Plain, RuntimeError):
@@ -301,9 +267,6 @@ class InterfaceError(TypeError):
         self.missing = missing
         self.wrong = wrong
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return (type(self), (self.args[0], self.device, self.missing, self.wrong))
-
 
 class ReadingError(RuntimeError):
     """A reading of a device's state failed.
@@ -319,9 +282,6 @@ class ReadingError(RuntimeError):
         self.code = code
         self.name = name
         self.reading = reading
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return (type(self), (self.args[0], self.code, self.name, self.reading))
 
 
 class UnregisteredFileError(Plain, RuntimeError, AssertionError):
@@ -339,9 +299,6 @@ class RecordError(ValueError):
         super().__init__(message)
         self.row = row
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return (type(self), (self.args[0], self.row))
-
 
 class SnapshotError(ValueError):
     """A snapshot or trace file of the allocator's history is damaged, cut short, or none at all.
@@ -353,9 +310,6 @@ class SnapshotError(ValueError):
     def __init__(self, message: str, offset: int | None = None) -> None:
         super().__init__(message)
         self.offset = offset
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return (type(self), (self.args[0], self.offset))
 
 
 class SettingsError(ArgumentError):
@@ -369,5 +323,6 @@ class SettingsError(ArgumentError):
         super().__init__(message)
         self.keys = keys
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return (type(self), (self.args[0], self.keys))
+
+_classes = {name: kind for name, kind in globals().items() if isinstance(kind, type) and kind is not Plain}
+__all__ = [name for name, kind in _classes.items() if issubclass(kind, Exception)]

@@ -26,8 +26,8 @@ from accelrt.errors import (
     CaptureError,
     CudaError,
     ForkedError,
-    NotSupportedError,
     UnregisteredFileError,
+    not_supported,
 )
 from accelrt.graphs.graph import is_current_stream_capturing
 from accelrt.runtime import init
@@ -35,7 +35,6 @@ from accelrt.streams.stream import current_stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
     from typing import Any, NoReturn, Self
 
 __all__ = ["GdsFile", "gds_deregister_buffer", "gds_register_buffer"]
@@ -60,11 +59,9 @@ def library() -> Any:
         found = importlib.import_module("cuda.bindings.cufile")
         getattr(found, "get_version", found.use_count)()
     except Exception as error:  # a missing library, or one that an old cuda-bindings calls otherwise
-        raise NotSupportedError(
+        raise not_supported(
             f"GPUDirect Storage needs libcufile, which was not found ({str(error).splitlines()[0]}); it "
             "comes with the CUDA toolkit and the PyPI package nvidia-cufile (nvidia-cufile-cu12 for CUDA 12)",
-            801,
-            "NOT_SUPPORTED",
             "cuFile",
         ) from error
     return found
@@ -195,9 +192,7 @@ class GdsFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __del__(self) -> None:

@@ -20,13 +20,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from accelrt.core import process
 from accelrt.devices.device import mem_get_info
-from accelrt.errors import ArgumentError, ArgumentTypeError, NotSupportedError
+from accelrt.errors import ArgumentError, ArgumentTypeError, not_supported
 from accelrt.runtime import init
 from accelrt.status import status_error
 from accelrt.streams.stream import ExternalStream, Stream, StreamContext, current_stream
 
 if TYPE_CHECKING:
-    from types import TracebackType
     from typing import Any, NoReturn, Self
 
     from accelrt.annotations import DeviceArgument
@@ -77,10 +76,8 @@ def driver() -> Any:
     """
     init.init()
     if init.chosen_driver() != "cuda":
-        raise NotSupportedError(
+        raise not_supported(
             "the host device has no green contexts: they are of NVIDIA's driver; set ACCELRT_DRIVER=cuda",
-            801,
-            "NOT_SUPPORTED",
             "cuGreenCtxCreate",
         )
     return importlib.import_module("cuda.bindings.driver")
@@ -98,11 +95,9 @@ def ask(name: str, *given: Any, **told: Any) -> Any:
     except (AttributeError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "not found" not in str(error):
             raise
-        raise NotSupportedError(
+        raise not_supported(
             f"the driver, or the installed cuda-bindings, has no {name}; green contexts need a driver of "
             "branch 555 or later",
-            801,
-            "NOT_SUPPORTED",
             name,
         ) from error
     if int(status):
@@ -270,9 +265,7 @@ class GreenContext:
         self.set_context()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.pop_context()
 
     def __reduce__(self) -> NoReturn:

@@ -8,7 +8,7 @@ not NVML's index: the list of visible devices, CUDA_DEVICE_ORDER and MIG part th
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -132,15 +132,8 @@ def joined(rows: Sequence[Identity], found: Sequence[nvml.Card]) -> list[Identit
     for row in rows:
         card = cards.get(digits(row.uuid))
         if card is not None:
-            row = Identity(
-                row.ordinal,
-                card.uuid,
-                row.pci_bus_id,
-                card.index,
-                card.parent,
-                card.instance,
-                row.name,
-                row.memory,
+            row = replace(
+                row, uuid=card.uuid, nvml_index=card.index, mig_parent=card.parent, mig_instance=card.instance
             )
         made.append(row)
     return made

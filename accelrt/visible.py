@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Sequence
+from itertools import chain, repeat
 
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
@@ -130,7 +131,8 @@ class UuidReader:
 
     def __init__(self, uuids: Sequence[str], mig: Sequence[Mig | None]) -> None:
         self.digits = [digits_of(uuid) for uuid in uuids]
-        self.places = [place or old_name(uuid) for uuid, place in zip(uuids, padded(mig, uuids), strict=True)]
+        places = zip(uuids, chain(mig, repeat(None)), strict=False)
+        self.places = [place or old_name(uuid) for uuid, place in places]
 
     def index_of(self, element: str) -> int | None:
         """The device that an element names alone, or None."""
@@ -143,10 +145,6 @@ class UuidReader:
         else:
             return None
         return matches[0] if len(matches) == 1 else None
-
-
-def padded(mig: Sequence[Mig | None], uuids: Sequence[str]) -> list[Mig | None]:
-    return [*mig, *[None] * len(uuids)][: len(uuids)]
 
 
 def old_name(text: str) -> Mig | None:

@@ -13,13 +13,13 @@ from uuid import UUID
 
 from accelrt import __version__, env, identity, nvml
 from accelrt.cli.sample import Sampler, plain
-from accelrt.devices import arch, versions
+from accelrt.devices import versions
 from accelrt.devices.device import device_count, get_device_properties, mem_get_info
-from accelrt.driver.registry import Rows
+from accelrt.devices.properties import asked
 from accelrt.errors import CudaError
+from accelrt.kernels import arch
 from accelrt.memory.caching import empty_cache
 from accelrt.runtime import init
-from accelrt.status import status_error
 
 __all__ = ["collect"]
 
@@ -154,13 +154,6 @@ def state_facts() -> list[dict[str, Any]]:
         | {name: plain(value) for name, value in one.readings.items() if value is not None}
         for one in devices
     ]
-
-
-def asked(row: str, ordinal: int) -> Any:
-    code, found = getattr(Rows(), row)(ordinal)
-    if code:
-        raise status_error(code, row, ("device", ordinal))
-    return found
 
 
 def settings() -> dict[str, str]:

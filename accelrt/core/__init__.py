@@ -1,4 +1,4 @@
-"""What every other package builds on; nothing here knows of CUDA.
+"""What every other package builds on; nothing here calls a driver.
 
 dtypes      the types of elements, one row each
 env_watch   whether the variables that say which devices there are changed since init

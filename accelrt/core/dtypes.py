@@ -1,12 +1,13 @@
 """The types of elements: one row for each, from which every table by type is made.
 
 What a new type needs is a row here.  Elementwise kernels and random numbers take it once `stored` says how a
-kernel stores it, collectives once `nccl` is its number, and signatures by its `words`.
+kernel stores it, with `conversions` where it computes with it in float; collectives once `nccl` is its
+number, and signatures by its `words`.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 __all__ = ["BY_NAME", "DTYPES", "DType"]
 
@@ -23,6 +24,9 @@ class DType(NamedTuple):
         words: str, how signatures may call it, in C, CUDA and NumPy, with | between.
         nccl: int, an ncclDataType_t (nccl.h), or None where NCCL does not reduce it.
         precision: int, a float's significant bits: all integers up to 2**precision are exact; else 0.
+        of_ml_dtypes: bool, whether the type is of ml_dtypes.
+        conversions: str, C++ of GPUs and of the host device that defines accelrt_load_NAME, from what is
+            stored to float, and accelrt_store_NAME back; "" where kernels compute with what is stored.
     """
 
     name: str
@@ -34,6 +38,7 @@ class DType(NamedTuple):
     nccl: int | None = None
     precision: int = 0
     of_ml_dtypes: bool = False
+    conversions: str = ""
 
     @property
     def limits(self) -> tuple[int, int] | None:
@@ -45,10 +50,39 @@ class DType(NamedTuple):
         return (-1 << self.bits - 1, (1 << self.bits - 1) - 1) if self.kind == "signed" else None
 
 
-def _of_ml_dtypes(name: str, kind: str, bits: int, dlpack: int, nccl: int | None = None) -> DType:
-    return DType(name, kind, bits, dlpack, nccl=nccl, of_ml_dtypes=True)
+def _of_ml_dtypes(*row: Any, **more: Any) -> DType:
+    return DType(*row, **more)._replace(of_ml_dtypes=True)
 
 
+_TO_FLOAT16 = """\
+#ifdef __ACCELRT_HOST_DEVICE__
+#include "accelrt_float16.hpp"
+#define accelrt_load_float16 accelrt_half_to_float
+#define accelrt_store_float16 accelrt_float_to_half
+#else
+accelrt_inline float accelrt_load_float16(unsigned short stored) {
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(stored));
+    return value;
+}
+accelrt_inline unsigned short accelrt_store_float16(float value) {
+    unsigned short stored;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(stored) : "f"(value));
+    return stored;
+}
+#endif
+"""
+_TO_BFLOAT16 = """\
+accelrt_inline float accelrt_load_bfloat16(unsigned short stored) {
+    return __uint_as_float((unsigned int)stored << 16);
+}
+accelrt_inline unsigned short accelrt_store_bfloat16(float value) {
+    const unsigned int bits = __float_as_uint(value);
+    if ((bits & 0x7fffffff) > 0x7f800000)
+        return bits >> 16 | 0x40;
+    return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}
+"""
 _INT64 = (
     "long|long int|long long|long long int|signed long|signed long long|ssize_t|ptrdiff_t|intptr_t|"
     "int64_t|int64"
@@ -59,6 +93,7 @@ _UINT64 = (
 )
 _UINT16 = "unsigned short|unsigned short int|uint16_t|uint16|ushort"
 _UINT32 = "unsigned|unsigned int|uint32_t|uint32|uint"
+_FLOAT16 = "half|__half|float16"
 _BFLOAT16 = "__nv_bfloat16|bfloat16"
 _COMPLEX64 = "complex64|complex<float>|float complex|float2"
 _COMPLEX128 = "complex128|complex<double>|double complex|double2"
@@ -74,8 +109,8 @@ DTYPES = (
     DType("uint16", "unsigned", 16, 1, "unsigned short", _UINT16),
     DType("uint32", "unsigned", 32, 1, "unsigned int", _UINT32, nccl=3),
     DType("uint64", "unsigned", 64, 1, "unsigned long long", _UINT64, nccl=5),
-    DType("float16", "float", 16, 2, "unsigned short", "half|__half|float16", nccl=6, precision=11),
-    DType("bfloat16", "float", 16, 4, "unsigned short", _BFLOAT16, nccl=9, precision=8, of_ml_dtypes=True),
+    DType("float16", "float", 16, 2, "unsigned short", _FLOAT16, 6, 11, conversions=_TO_FLOAT16),
+    _of_ml_dtypes("bfloat16", "float", 16, 4, "unsigned short", _BFLOAT16, 9, 8, conversions=_TO_BFLOAT16),
     DType("float32", "float", 32, 2, "float", "float|float32", nccl=7, precision=24),
     DType("float64", "float", 64, 2, "double", "double|float64", nccl=8, precision=53),
     DType("complex64", "complex", 64, 5, "accelrt_complex64", _COMPLEX64),

@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["check_regular", "read", "write"]
+__all__ = ["check_regular", "read", "stamp", "write"]
 
 UNFINISHED = ".new"
 CHUNK = 1 << 24  # bytes of one read
@@ -34,6 +34,15 @@ def check_regular(path: str | os.PathLike[str]) -> bool:
 
 def irregular(path: str | os.PathLike[str]) -> OSError:
     return OSError(errno.EINVAL, "not a regular file", os.fspath(path))
+
+
+def stamp(path: str) -> bytes:
+    """A file's size and time, which change when another takes its place; b"" where there is none."""
+    try:
+        facts = os.stat(path)
+    except OSError:
+        return b""
+    return b"%d %d" % (facts.st_size, facts.st_mtime_ns)
 
 
 def read(path: str | os.PathLike[str], most: int) -> bytes:

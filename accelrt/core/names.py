@@ -50,6 +50,7 @@ LATER = {
     "streams.stream": "ExternalStream StreamContext get_stream_from_external",
     "green_contexts": "GreenContext",
     "graphs.callables": "GraphedCallable make_graphed_callables",
+    "kernels.arch": "get_arch_list get_gencode_flags is_bf16_supported is_tf32_supported",
     "kernels.compiler": "ModuleImage compile compile_image link_images",
     "kernels.elementwise": "ElementwiseKernel elementwise",
     "allocator.external.backends": "CUDAPluggableAllocator change_current_allocator get_allocator_backend",
@@ -61,7 +62,6 @@ LATER = {
     "kernels.module": "Module host_kernel sleep",
     "sharing.handles": "ipc_collect",
     "devices.versions": "driver_version runtime_version",
-    "devices.arch": "get_arch_list get_gencode_flags is_bf16_supported is_tf32_supported",
     "devices.device": "get_device_capability get_device_name get_device_properties",
     "memory.caching": """
         max_memory_allocated max_memory_reserved memory_allocated memory_reserved memory_snapshot memory_stats
@@ -103,40 +103,30 @@ UNDERSCORED_MEMORY = {
 MODULES = "identity interface memory nvtx profiler publish sanitizer tunable"
 UNLISTED = "comm gds green_contexts interop nccl nvml random readings sharing visible"
 
-# Of accelrt.memory; imported when it is asked for.
+# Of accelrt.memory, imported when it is asked for: its own, and those of accelrt that are of the allocator.
 MEMORY = {
-    "arrays.array": "RegisteredMemory is_pinned pinned_empty record_host_stream register_host",
-    "allocator.external.backends": """
-        CUDAPluggableAllocator CallbackAllocator change_current_allocator get_allocator_backend library_path
-        select_backend
-    """,
+    "arrays.array": LATER["arrays.array"],
+    "allocator.external.backends": "CallbackAllocator library_path select_backend",
     "memory.caching": """
-        FreeMemoryCallback audit caching_allocator_alloc caching_allocator_delete caching_host_allocator_alloc
-        caching_host_allocator_delete empty_cache enable_peer_access free_after
-        get_per_process_memory_fraction host_audit host_empty_cache host_memory_stats max_memory_allocated
-        max_memory_reserved memory_allocated memory_reserved memory_snapshot memory_stat memory_stats
-        record_stream register_free_memory_callback reset_accumulated_host_memory_stats
-        reset_accumulated_memory_stats reset_peak_host_memory_stats reset_peak_memory_stats
-        set_per_process_memory_fraction sleeping
+        FreeMemoryCallback audit enable_peer_access free_after host_audit memory_stat
+        register_free_memory_callback sleeping
     """,
     "memory.history.recording": "annotate record_history tag",
     "memory.history.snapshot_file": "dump_snapshot load_snapshot",
     "memory.history.snapshots": "snapshot",
     "memory.live_report": "report report_data",
     "memory.mempool": """
-        MemPool PoolCheckpoint SleepResult check_pool_live_allocations get_checkpoint_state
-        set_checkpoint_state sleep sleepable tag_pool use_mem_pool wake
+        PoolCheckpoint SleepResult check_pool_live_allocations get_checkpoint_state set_checkpoint_state sleep
+        sleepable tag_pool wake
     """,
     "memory.live": "OutOfMemoryObserver attach_out_of_memory_observer",
-    "allocator.settings.apply": "allocator_settings configure_pinned pinned_settings set_allocator_settings",
-    "memory.summary_table": "memory_summary",
-    "memory.torch_names": """
-        host_memory_stats_as_nested_dict max_memory_cached memory_cached memory_stats_as_nested_dict
-        reset_max_memory_allocated reset_max_memory_cached
-    """,
+    "allocator.settings.apply": "allocator_settings set_allocator_settings",
     "devices.device": "mem_get_info",
     "readings": "list_gpu_processes",
 }
+for _module, _names in (*NOW.items(), *LATER.items()):
+    if _module.startswith(("memory.", "allocator.")):
+        MEMORY[_module] = f"{MEMORY.get(_module, '')} {_names}"
 
 
 def module_of(table: dict[str, str]) -> dict[str, str]:

@@ -4,7 +4,6 @@ device      how many, which one is current, what a caller may call one, and what
 properties  the constants of a device, and reading them from the driver
 attributes  the names of attributes, and which of them a driver knows
 context_limits  limits of a device's context: stacks, printf, the persisting L2 cache
-arch        what kernels can be compiled for
 versions    versions of the driver and of what accelrt stands on
 discovery   how many devices there are, before a driver is open
 """

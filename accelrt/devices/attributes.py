@@ -21,169 +21,59 @@ ADDED = {
     13050: (159, 160),
 }
 
-ATTRIBUTES = {
-    "max_threads_per_block": 1,
-    "max_block_dim_x": 2,
-    "max_block_dim_y": 3,
-    "max_block_dim_z": 4,
-    "max_grid_dim_x": 5,
-    "max_grid_dim_y": 6,
-    "max_grid_dim_z": 7,
-    "max_shared_memory_per_block": 8,
-    "total_constant_memory": 9,
-    "warp_size": 10,
-    "max_pitch": 11,
-    "max_registers_per_block": 12,
-    "clock_rate": 13,
-    "texture_alignment": 14,
-    "gpu_overlap": 15,
-    "multiprocessor_count": 16,
-    "kernel_exec_timeout": 17,
-    "integrated": 18,
-    "can_map_host_memory": 19,
-    "compute_mode": 20,
-    "maximum_texture1d_width": 21,
-    "maximum_texture2d_width": 22,
-    "maximum_texture2d_height": 23,
-    "maximum_texture3d_width": 24,
-    "maximum_texture3d_height": 25,
-    "maximum_texture3d_depth": 26,
-    "maximum_texture2d_layered_width": 27,
-    "maximum_texture2d_layered_height": 28,
-    "maximum_texture2d_layered_layers": 29,
-    "surface_alignment": 30,
-    "concurrent_kernels": 31,
-    "ecc_enabled": 32,
-    "pci_bus_id": 33,
-    "pci_device_id": 34,
-    "tcc_driver": 35,
-    "memory_clock_rate": 36,
-    "global_memory_bus_width": 37,
-    "l2_cache_size": 38,
-    "max_threads_per_multiprocessor": 39,
-    "async_engine_count": 40,
-    "unified_addressing": 41,
-    "maximum_texture1d_layered_width": 42,
-    "maximum_texture1d_layered_layers": 43,
-    "can_tex2d_gather": 44,
-    "maximum_texture2d_gather_width": 45,
-    "maximum_texture2d_gather_height": 46,
-    "maximum_texture3d_width_alternate": 47,
-    "maximum_texture3d_height_alternate": 48,
-    "maximum_texture3d_depth_alternate": 49,
-    "pci_domain_id": 50,
-    "texture_pitch_alignment": 51,
-    "maximum_texturecubemap_width": 52,
-    "maximum_texturecubemap_layered_width": 53,
-    "maximum_texturecubemap_layered_layers": 54,
-    "maximum_surface1d_width": 55,
-    "maximum_surface2d_width": 56,
-    "maximum_surface2d_height": 57,
-    "maximum_surface3d_width": 58,
-    "maximum_surface3d_height": 59,
-    "maximum_surface3d_depth": 60,
-    "maximum_surface1d_layered_width": 61,
-    "maximum_surface1d_layered_layers": 62,
-    "maximum_surface2d_layered_width": 63,
-    "maximum_surface2d_layered_height": 64,
-    "maximum_surface2d_layered_layers": 65,
-    "maximum_surfacecubemap_width": 66,
-    "maximum_surfacecubemap_layered_width": 67,
-    "maximum_surfacecubemap_layered_layers": 68,
-    "maximum_texture1d_linear_width": 69,
-    "maximum_texture2d_linear_width": 70,
-    "maximum_texture2d_linear_height": 71,
-    "maximum_texture2d_linear_pitch": 72,
-    "maximum_texture2d_mipmapped_width": 73,
-    "maximum_texture2d_mipmapped_height": 74,
-    "compute_capability_major": 75,
-    "compute_capability_minor": 76,
-    "maximum_texture1d_mipmapped_width": 77,
-    "stream_priorities_supported": 78,
-    "global_l1_cache_supported": 79,
-    "local_l1_cache_supported": 80,
-    "max_shared_memory_per_multiprocessor": 81,
-    "max_registers_per_multiprocessor": 82,
-    "managed_memory": 83,
-    "multi_gpu_board": 84,
-    "multi_gpu_board_group_id": 85,
-    "host_native_atomic_supported": 86,
-    "single_to_double_precision_perf_ratio": 87,
-    "pageable_memory_access": 88,
-    "concurrent_managed_access": 89,
-    "compute_preemption_supported": 90,
-    "can_use_host_pointer_for_registered_mem": 91,
-    "can_use_stream_mem_ops_v1": 92,
-    "can_use_64_bit_stream_mem_ops_v1": 93,
-    "can_use_stream_wait_value_nor_v1": 94,
-    "cooperative_launch": 95,
-    "cooperative_multi_device_launch": 96,
-    "max_shared_memory_per_block_optin": 97,
-    "can_flush_remote_writes": 98,
-    "host_register_supported": 99,
-    "pageable_memory_access_uses_host_page_tables": 100,
-    "direct_managed_mem_access_from_host": 101,
-    "virtual_memory_management_supported": 102,
-    "handle_type_posix_file_descriptor_supported": 103,
-    "handle_type_win32_handle_supported": 104,
-    "handle_type_win32_kmt_handle_supported": 105,
-    "max_blocks_per_multiprocessor": 106,
-    "generic_compression_supported": 107,
-    "max_persisting_l2_cache_size": 108,
-    "max_access_policy_window_size": 109,
-    "gpu_direct_rdma_with_cuda_vmm_supported": 110,
-    "reserved_shared_memory_per_block": 111,
-    "sparse_cuda_array_supported": 112,
-    "read_only_host_register_supported": 113,
-    "timeline_semaphore_interop_supported": 114,
-    "memory_pools_supported": 115,
-    "gpu_direct_rdma_supported": 116,
-    "gpu_direct_rdma_flush_writes_options": 117,
-    "gpu_direct_rdma_writes_ordering": 118,
-    "mempool_supported_handle_types": 119,
-    "cluster_launch": 120,
-    "deferred_mapping_cuda_array_supported": 121,
-    "can_use_64_bit_stream_mem_ops": 122,
-    "can_use_stream_wait_value_nor": 123,
-    "dma_buf_supported": 124,
-    "ipc_event_supported": 125,
-    "mem_sync_domain_count": 126,
-    "tensor_map_access_supported": 127,
-    "handle_type_fabric_supported": 128,
-    "unified_function_pointers": 129,
-    "numa_config": 130,
-    "numa_id": 131,
-    "multicast_supported": 132,
-    "mps_enabled": 133,
-    "host_numa_id": 134,
-    "d3d12_cig_supported": 135,
-    "mem_decompress_algorithm_mask": 136,
-    "mem_decompress_maximum_length": 137,
-    "vulkan_cig_supported": 138,
-    "gpu_pci_device_id": 139,
-    "gpu_pci_subsystem_id": 140,
-    "host_numa_virtual_memory_management_supported": 141,
-    "host_numa_memory_pools_supported": 142,
-    "host_numa_multinode_ipc_supported": 143,
-    "host_memory_pools_supported": 144,
-    "host_virtual_memory_management_supported": 145,
-    "host_alloc_dma_buf_supported": 146,
-    "only_partial_host_native_atomic_supported": 147,
-    "atomic_reduction_supported": 148,
-    "locality_domain_count": 149,
-    "max_oversized_shared_memory_per_block": 150,
-    "d3d12_cig_streams_supported": 151,
-    "dma_buf_mmap_supported": 152,
-    "logical_endpoint_unicast_supported": 153,
-    "logical_endpoint_multicast_supported": 154,
-    "logical_endpoint_counted_ops_supported": 155,
-    "logical_endpoint_unicast_access_on_owner_device_supported": 156,
-    "locality_domain_multiprocessor_count": 157,
-    "logical_endpoint_supported_handle_types": 158,
-    "vulkan_cig_streams_supported": 159,
-    "tensor_map_large_tensor_min_size": 160,
-    "gpu_direct_rdma_with_localized_memory_supported": 161,
-}
+# In the order of their numbers, which go from 1 on without a gap.
+NAMES = """
+    max_threads_per_block max_block_dim_x max_block_dim_y max_block_dim_z max_grid_dim_x max_grid_dim_y
+    max_grid_dim_z max_shared_memory_per_block total_constant_memory warp_size max_pitch
+    max_registers_per_block clock_rate texture_alignment gpu_overlap multiprocessor_count
+    kernel_exec_timeout integrated can_map_host_memory compute_mode maximum_texture1d_width
+    maximum_texture2d_width maximum_texture2d_height maximum_texture3d_width maximum_texture3d_height
+    maximum_texture3d_depth maximum_texture2d_layered_width maximum_texture2d_layered_height
+    maximum_texture2d_layered_layers surface_alignment concurrent_kernels ecc_enabled pci_bus_id
+    pci_device_id tcc_driver memory_clock_rate global_memory_bus_width l2_cache_size
+    max_threads_per_multiprocessor async_engine_count unified_addressing maximum_texture1d_layered_width
+    maximum_texture1d_layered_layers can_tex2d_gather maximum_texture2d_gather_width
+    maximum_texture2d_gather_height maximum_texture3d_width_alternate maximum_texture3d_height_alternate
+    maximum_texture3d_depth_alternate pci_domain_id texture_pitch_alignment maximum_texturecubemap_width
+    maximum_texturecubemap_layered_width maximum_texturecubemap_layered_layers maximum_surface1d_width
+    maximum_surface2d_width maximum_surface2d_height maximum_surface3d_width maximum_surface3d_height
+    maximum_surface3d_depth maximum_surface1d_layered_width maximum_surface1d_layered_layers
+    maximum_surface2d_layered_width maximum_surface2d_layered_height maximum_surface2d_layered_layers
+    maximum_surfacecubemap_width maximum_surfacecubemap_layered_width
+    maximum_surfacecubemap_layered_layers maximum_texture1d_linear_width maximum_texture2d_linear_width
+    maximum_texture2d_linear_height maximum_texture2d_linear_pitch maximum_texture2d_mipmapped_width
+    maximum_texture2d_mipmapped_height compute_capability_major compute_capability_minor
+    maximum_texture1d_mipmapped_width stream_priorities_supported global_l1_cache_supported
+    local_l1_cache_supported max_shared_memory_per_multiprocessor max_registers_per_multiprocessor
+    managed_memory multi_gpu_board multi_gpu_board_group_id host_native_atomic_supported
+    single_to_double_precision_perf_ratio pageable_memory_access concurrent_managed_access
+    compute_preemption_supported can_use_host_pointer_for_registered_mem can_use_stream_mem_ops_v1
+    can_use_64_bit_stream_mem_ops_v1 can_use_stream_wait_value_nor_v1 cooperative_launch
+    cooperative_multi_device_launch max_shared_memory_per_block_optin can_flush_remote_writes
+    host_register_supported pageable_memory_access_uses_host_page_tables
+    direct_managed_mem_access_from_host virtual_memory_management_supported
+    handle_type_posix_file_descriptor_supported handle_type_win32_handle_supported
+    handle_type_win32_kmt_handle_supported max_blocks_per_multiprocessor generic_compression_supported
+    max_persisting_l2_cache_size max_access_policy_window_size gpu_direct_rdma_with_cuda_vmm_supported
+    reserved_shared_memory_per_block sparse_cuda_array_supported read_only_host_register_supported
+    timeline_semaphore_interop_supported memory_pools_supported gpu_direct_rdma_supported
+    gpu_direct_rdma_flush_writes_options gpu_direct_rdma_writes_ordering mempool_supported_handle_types
+    cluster_launch deferred_mapping_cuda_array_supported can_use_64_bit_stream_mem_ops
+    can_use_stream_wait_value_nor dma_buf_supported ipc_event_supported mem_sync_domain_count
+    tensor_map_access_supported handle_type_fabric_supported unified_function_pointers numa_config numa_id
+    multicast_supported mps_enabled host_numa_id d3d12_cig_supported mem_decompress_algorithm_mask
+    mem_decompress_maximum_length vulkan_cig_supported gpu_pci_device_id gpu_pci_subsystem_id
+    host_numa_virtual_memory_management_supported host_numa_memory_pools_supported
+    host_numa_multinode_ipc_supported host_memory_pools_supported host_virtual_memory_management_supported
+    host_alloc_dma_buf_supported only_partial_host_native_atomic_supported atomic_reduction_supported
+    locality_domain_count max_oversized_shared_memory_per_block d3d12_cig_streams_supported
+    dma_buf_mmap_supported logical_endpoint_unicast_supported logical_endpoint_multicast_supported
+    logical_endpoint_counted_ops_supported logical_endpoint_unicast_access_on_owner_device_supported
+    locality_domain_multiprocessor_count logical_endpoint_supported_handle_types
+    vulkan_cig_streams_supported tensor_map_large_tensor_min_size
+    gpu_direct_rdma_with_localized_memory_supported
+"""
+ATTRIBUTES = {name: number for number, name in enumerate(NAMES.split(), 1)}
 
 
 def known_to(driver: int) -> dict[str, int]:

@@ -16,18 +16,11 @@ if TYPE_CHECKING:
 __all__ = ["get_limit", "reset_persisting_l2_cache", "set_limit"]
 
 # CUlimit (CUDA driver API, "Data types used by CUDA driver"): the names without their prefix, in lower case.
-LIMITS = {
-    "stack_size": 0,
-    "printf_fifo_size": 1,
-    "malloc_heap_size": 2,
-    "dev_runtime_sync_depth": 3,
-    "dev_runtime_pending_launch_count": 4,
-    "max_l2_fetch_granularity": 5,
-    "persisting_l2_cache_size": 6,
-    "shmem_size": 7,
-    "cig_enabled": 8,
-    "cig_shmem_fallback_enabled": 9,
-}
+NAMES = """
+    stack_size printf_fifo_size malloc_heap_size dev_runtime_sync_depth dev_runtime_pending_launch_count
+    max_l2_fetch_granularity persisting_l2_cache_size shmem_size cig_enabled cig_shmem_fallback_enabled
+"""
+LIMITS = {name: number for number, name in enumerate(NAMES.split())}
 NOT_SUPPORTED, UNSUPPORTED_LIMIT, INVALID_VALUE = 801, 215, 1
 NO_LIMITS = "this device's driver has no such limit; the host device has none at all"
 

@@ -38,9 +38,8 @@ def count() -> int:
     found = physical()
     if found is None:
         return len(probe())
-    return len(
-        visible.resolve(text, [card.uuid for card in found])
-    )  # the same in every order: a list does not mix
+    # The same in every order: a list does not mix.
+    return len(visible.resolve(text, [card.uuid for card in found]))
 
 
 def physical() -> Sequence[procfs.Listed | Card] | None:
@@ -52,11 +51,9 @@ def physical() -> Sequence[procfs.Listed | Card] | None:
         found, lost = listing()
     except ReadingError:
         return None
-    return (
-        None
-        if lost or any(card.mig_mode for card in found)
-        else sorted(found, key=lambda card: card.pci_bus_id)
-    )
+    if lost or any(card.mig_mode for card in found):
+        return None
+    return sorted(found, key=lambda card: card.pci_bus_id)
 
 
 # --- the driver, asked in a process of its own ------------------------------------------------------------

@@ -1,7 +1,7 @@
 """A device's constants: the record, and reading it from the driver."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 from uuid import UUID
 
@@ -11,27 +11,20 @@ from accelrt.status import status_error
 
 __all__ = ["DeviceProperties", "read_properties"]
 
-# torch's names, and the driver's for the same
-TORCH_NAMES = {
+# The driver's names of those that torch calls otherwise.
+DRIVER_NAMES = {
     "major": "compute_capability_major",
     "minor": "compute_capability_minor",
     "multi_processor_count": "multiprocessor_count",
-    "warp_size": "warp_size",
-    "max_threads_per_block": "max_threads_per_block",
     "max_threads_per_multi_processor": "max_threads_per_multiprocessor",
     "regs_per_multiprocessor": "max_registers_per_multiprocessor",
     "shared_memory_per_block": "max_shared_memory_per_block",
     "shared_memory_per_block_optin": "max_shared_memory_per_block_optin",
     "shared_memory_per_multiprocessor": "max_shared_memory_per_multiprocessor",
     "L2_cache_size": "l2_cache_size",
-    "clock_rate": "clock_rate",
-    "memory_clock_rate": "memory_clock_rate",
     "memory_bus_width": "global_memory_bus_width",
     "is_integrated": "integrated",
     "is_multi_gpu_board": "multi_gpu_board",
-    "pci_bus_id": "pci_bus_id",
-    "pci_device_id": "pci_device_id",
-    "pci_domain_id": "pci_domain_id",
 }
 
 
@@ -102,12 +95,15 @@ def read_properties(ordinal: int) -> DeviceProperties:
         code, value = rows.device_attribute(ordinal, number)
         if code == 0:  # a driver may lack one all the same
             attributes[name] = value
-    known = {
-        ours: attributes[theirs]
-        if theirs in attributes
-        else asked("device_attribute", ordinal, ATTRIBUTES[theirs])
-        for ours, theirs in TORCH_NAMES.items()
-    }
+    known = {}
+    for each in fields(DeviceProperties):
+        name = DRIVER_NAMES.get(each.name, each.name)
+        if name in ATTRIBUTES:
+            known[each.name] = (
+                attributes[name]
+                if name in attributes
+                else asked("device_attribute", ordinal, ATTRIBUTES[name])
+            )
     return DeviceProperties(
         name=asked("device_name", ordinal),
         uuid=UUID(bytes=asked("device_uuid", ordinal)),

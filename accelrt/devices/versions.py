@@ -14,10 +14,8 @@ from accelrt.status import status_error
 __all__ = ["driver_version", "kernel_driver_version", "runtime_version", "warn_of_what_is_old"]
 
 MODULE = Path("/sys/module/nvidia/version")
-OLDEST_OPENED = (
-    525,
-    "12.0",
-)  # the first branch that accelrt opens: cuGetProcAddress as it calls it is of CUDA 12.0
+# The first branch that accelrt opens: cuGetProcAddress as it calls it is of CUDA 12.0.
+OLDEST_OPENED = (525, "12.0")
 COMPATIBILITY = "https://docs.nvidia.com/deploy/cuda-compatibility"
 
 

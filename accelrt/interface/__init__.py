@@ -21,25 +21,10 @@ unverified  the interfaces of Intel's and AMD's devices
 worker      properties for processes that may not touch the driver
 """
 
-from accelrt.interface.base import DeviceGuard, DeviceInterface, EventBase, StreamBase, Worker
-from accelrt.interface.generic import Event, Stream
-from accelrt.interface.registry import (
-    get_interface_for_device,
-    get_registered_device_interfaces,
-    register_interface_for_device,
-)
-from accelrt.interface.worker import CachingWorker
+from accelrt.interface import base, generic, registry, worker
+from accelrt.interface.base import *
+from accelrt.interface.generic import *
+from accelrt.interface.registry import *
+from accelrt.interface.worker import *
 
-__all__ = [
-    "CachingWorker",
-    "DeviceGuard",
-    "DeviceInterface",
-    "Event",
-    "EventBase",
-    "Stream",
-    "StreamBase",
-    "Worker",
-    "get_interface_for_device",
-    "get_registered_device_interfaces",
-    "register_interface_for_device",
-]
+__all__ = [name for module in (base, generic, registry, worker) for name in module.__all__]

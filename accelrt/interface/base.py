@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Self
 
 from accelrt.streams.event import Event
 from accelrt.streams.stream import Stream
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 __all__ = ["DeviceGuard", "DeviceInterface", "EventBase", "StreamBase", "Worker"]
 
@@ -232,9 +229,7 @@ class DeviceGuard:
             self.prev_idx = self.device_interface.exchange_device(self.idx)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> Literal[False]:
+    def __exit__(self, *error: object) -> Literal[False]:
         if self.idx is not None:
             self.device_interface.maybe_exchange_device(self.prev_idx)
         return False

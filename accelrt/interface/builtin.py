@@ -54,7 +54,7 @@ def get_compute_capability(device: Any = None) -> int:
 
 def is_bf16_supported(including_emulation: bool = False) -> bool:
     """As accelrt.is_bf16_supported, but without the emulation unless it is asked for."""
-    return bool(init.later("accelrt.devices.arch").is_bf16_supported(including_emulation))
+    return bool(init.later("accelrt.kernels.arch").is_bf16_supported(including_emulation))
 
 
 class CudaInterface(DeviceInterface):
@@ -115,7 +115,7 @@ def host_device_count() -> int:
 
 
 class HostInterface(DeviceInterface):
-    """The embedded host device."""
+    """The embedded host device: what CudaInterface has, where this process runs on it."""
 
     device = device
     Event = Event
@@ -125,22 +125,13 @@ class HostInterface(DeviceInterface):
         """Properties of host devices, for processes that may not touch the driver."""
 
         kind = "host"
-        count = staticmethod(on_host(device_count))
-        read = staticmethod(on_host(get_device_properties))
-        current = staticmethod(on_host(current_device))
 
-    current_device = staticmethod(on_host(current_device))
-    set_device = staticmethod(on_host(set_device))
-    exchange_device = staticmethod(on_host(exchange_device))
-    maybe_exchange_device = staticmethod(on_host(exchange_device))
     device_count = staticmethod(host_device_count)
     is_available = staticmethod(host_is_available)
-    stream = staticmethod(on_host(stream))
-    current_stream = staticmethod(on_host(current_stream))
-    set_stream = staticmethod(on_host(set_stream))
-    get_raw_stream = staticmethod(on_host(get_raw_stream))
-    synchronize = staticmethod(on_host(synchronize))
-    get_device_properties = staticmethod(on_host(get_device_properties))
-    get_compute_capability = staticmethod(on_host(get_compute_capability))
     is_bf16_supported = staticmethod(is_bf16_supported)
-    memory_allocated = staticmethod(on_host(memory_allocated))
+
+
+for _host, _cuda in ((HostInterface, CudaInterface), (HostInterface.Worker, CudaInterface.Worker)):
+    for _name, _method in vars(_cuda).items():
+        if isinstance(_method, staticmethod) and _name not in vars(_host):
+            setattr(_host, _name, staticmethod(on_host(_method.__func__)))

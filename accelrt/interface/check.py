@@ -47,20 +47,14 @@ def check(device: str, interface: object) -> type[DeviceInterface]:
     """
     if not (isinstance(interface, type) and issubclass(interface, DeviceInterface)):
         given = bases(interface) if isinstance(interface, type) else f"it is {interface!r}"
-        wrong = (f"it must be a class that derives from {OURS}.DeviceInterface, but {given}",)
-        raise InterfaceError(refusal(device, interface, (), wrong), device, (), wrong)
-    missing, wrong_ones = methods(interface, DeviceInterface, METHODS, "")
-    more = [guard(interface), worker(interface)]
-    more += [
-        part(interface, "Event", EventBase),
-        part(interface, "Stream", StreamBase),
-    ]
-    for lacks, faults in more:
-        missing += lacks
-        wrong_ones += faults
-    if missing or wrong_ones:
-        given_up = refusal(device, interface, missing, wrong_ones)
-        raise InterfaceError(given_up, device, tuple(missing), tuple(wrong_ones))
+        reason = f"it must be a class that derives from {OURS}.DeviceInterface, but {given}"
+        raise InterfaceError(refusal(device, interface, (), [reason]), device, (), (reason,))
+    looks = [methods(interface, DeviceInterface, METHODS, "")]
+    looks += [part(interface, name) for name in ("device", "Worker", "Event", "Stream")]
+    missing = tuple(name for lacks, _ in looks for name in lacks)
+    wrong = tuple(complaint for _, complaints in looks for complaint in complaints)
+    if missing or wrong:
+        raise InterfaceError(refusal(device, interface, missing, wrong), device, missing, wrong)
     return interface
 
 
@@ -106,33 +100,22 @@ def takes(function: Any, arguments: tuple[Any, ...]) -> bool:
     return True
 
 
-def guard(interface: type) -> tuple[list[str], list[str]]:
-    found = getattr(interface, "device", None)
-    if found is None or found is DeviceInterface.device:
-        return ["device"], []
-    if not isinstance(found, type):
-        return [], [f"device is {found!r}, not a class of contexts"]
-    return [f"device.{name}" for name in GUARD if not hasattr(found, name)], []
-
-
-def worker(interface: type) -> tuple[list[str], list[str]]:
-    found = getattr(interface, "Worker", None)
-    if found is None or found is DeviceInterface.Worker:
-        return ["Worker"], []
-    if not isinstance(found, type):
-        return [], [f"Worker is {found!r}, not a class"]
-    return methods(found, Worker, WORKER, "Worker.")
-
-
-def part(interface: type, name: str, base: type) -> tuple[list[str], list[str]]:
-    found = getattr(interface, name, None)
-    if found is None:
+def part(interface: type, name: str) -> tuple[list[str], list[str]]:
+    """The same of one of the classes that an interface has."""
+    kind = getattr(interface, name, None)
+    if kind is None or kind is getattr(DeviceInterface, name, None):
         return [name], []
-    if not isinstance(found, type):
-        return [], [f"{name} is {found!r}, not a class"]
-    if not issubclass(found, base):
+    if not isinstance(kind, type):
+        return [], [f"{name} is {kind!r}, not a class{' of contexts' if name == 'device' else ''}"]
+    if name == "device":
+        return [f"device.{each}" for each in GUARD if not hasattr(kind, each)], []
+    if name == "Worker":
+        return methods(kind, Worker, WORKER, "Worker.")
+    base = {"Event": EventBase, "Stream": StreamBase}[name]
+    if not issubclass(kind, base):
         advice = f"derive from it, or call {base.__name__}.register"
-        return [], [f"{name} must derive from {OURS}.{base.__name__}, but {bases(found)} ({advice})"]
-    wanted = sorted(getattr(base, "__abstractmethods__", ()))
-    lacks = [one for one in wanted if getattr(found, one, None) in (None, getattr(base, one))]
-    return [f"{name}.{one}" for one in lacks], []
+        return [], [f"{name} must derive from {OURS}.{base.__name__}, but {bases(kind)} ({advice})"]
+    wanted = sorted(base.__abstractmethods__)
+    return [
+        f"{name}.{each}" for each in wanted if getattr(kind, each, None) in (None, getattr(base, each))
+    ], []

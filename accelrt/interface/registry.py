@@ -88,11 +88,9 @@ def get_interface_for_device(device: Any) -> type[DeviceInterface]:
         found = _registered.get(name)
         if found is not None:
             return resolved(name, found)
-    point = points().get(kind)
-    if point is not None:
-        return resolved(kind, point)
-    if kind in UNVERIFIED:
-        return resolved_now(kind)
+    found = points().get(kind) or UNVERIFIED.get(kind)
+    if found is not None:
+        return resolved(kind, found)
     there = ", ".join(sorted({*_registered, *points()}))
     raise NotImplementedError(
         f"there is no interface for device {device!r}; there are: {there}.  A package adds one with "
@@ -109,8 +107,7 @@ def get_registered_device_interfaces() -> list[tuple[str, type[DeviceInterface]]
     found = []
     for name, given in (UNVERIFIED | points() | _registered).items():
         try:
-            is_ours = isinstance(given, str) and given == UNVERIFIED.get(name)
-            found.append((name, resolved_now(name) if is_ours else resolved(name, given)))
+            found.append((name, resolved(name, given)))
         except Exception as error:  # what another package's import raises is its own affair
             warnings.warn(f"the interface for {name!r} cannot be used: {error}", RuntimeWarning, stacklevel=2)
     known = {name for name, _ in found}
@@ -142,18 +139,17 @@ def names_of(device: Any) -> tuple[str, str]:
 
 
 def resolved(name: str, found: Any) -> type[DeviceInterface]:
-    """The class, imported and checked now where it was not yet."""
+    """The class, imported and checked now where it was not yet.
+
+    The unverified are not kept: what is registered or installed later goes before them.
+    """
     if isinstance(found, type):
         return found
     made = check(name, loaded(name, found))
-    if _registered.get(name) in (None, found):  # nobody registered another one meanwhile
+    is_kept = not isinstance(found, str) or found != UNVERIFIED.get(name)
+    if is_kept and _registered.get(name) in (None, found):  # nobody registered another one meanwhile
         _registered[name] = made
     return made
-
-
-def resolved_now(kind: str) -> type[DeviceInterface]:
-    """One of the unverified, which are not kept: what is registered or installed later goes before them."""
-    return check(kind, loaded(kind, UNVERIFIED[kind]))
 
 
 def loaded(name: str, found: Any) -> Any:

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from accelrt import visible
-from accelrt.errors import NotSupportedError
+from accelrt.errors import not_supported
+from accelrt.interface import check
 from accelrt.interface.base import DeviceInterface, EventBase, StreamBase, Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 __all__ = ["HipInterface", "XpuInterface"]
 
@@ -22,56 +26,43 @@ CARDS = Path("/sys/class/drm")
 INTEL = "0x8086"
 
 
-def refuse(kind: str, call: str) -> NotSupportedError:
-    return NotSupportedError(
-        f"{call} of the interface {kind!r}: accelrt has no driver for these devices and only counts them "
-        "(unverified on hardware); register an interface of your own with register_interface_for_device, or "
-        "use 'cuda' or 'host'",
-        801,
-        "NOT_SUPPORTED",
-        call,
-    )
-
-
 def lacking(kind: str, call: str) -> Any:
     """A method that says that it is not there."""
 
     def refused(*arguments: Any, **named: Any) -> Any:
-        raise refuse(kind, call)
+        raise not_supported(
+            f"{call} of the interface {kind!r}: accelrt has no driver for these devices and only counts them "
+            "(unverified on hardware); register an interface of your own with register_interface_for_device, "
+            "or use 'cuda' or 'host'",
+            call,
+        )
 
     refused.__name__ = call.rpartition(".")[2]
     refused.__doc__ = "Raises NotSupportedError."
     return refused
 
 
-METHODS = (
-    *("current_device", "set_device", "exchange_device", "maybe_exchange_device", "stream", "current_stream"),
-    *("set_stream", "get_raw_stream", "synchronize", "get_device_properties", "get_compute_capability"),
-    *("is_bf16_supported", "memory_allocated"),
-)
-OF_STREAMS = ("query", "synchronize", "wait_event", "wait_stream", "record_event")
-OF_EVENTS = ("record", "wait", "query", "synchronize", "elapsed_time")
-OF_WORKERS = ("set_device", "current_device", "get_device_properties")
+COUNTED = ("device_count", "is_available")  # what a CountedInterface has
+METHODS = (*(name for name in check.METHODS if name not in COUNTED), "is_bf16_supported", "memory_allocated")
+CLASSES: dict[str, tuple[type, Iterable[str]]] = {
+    "Stream": (StreamBase, StreamBase.__abstractmethods__),
+    "Event": (EventBase, EventBase.__abstractmethods__),
+    "Worker": (Worker, check.WORKER),
+    "device": (object, check.GUARD),
+}
 
 
-def fill(interface: type[Any], kind: str) -> type[Any]:
+def fill(interface: type[CountedInterface], kind: str) -> None:
     """Gives an interface all that it lacks, as methods and classes that say so."""
     for name in METHODS:
         setattr(interface, name, staticmethod(lacking(kind, name)))
-    made = {
-        "Stream": (StreamBase, OF_STREAMS),
-        "Event": (EventBase, OF_EVENTS),
-        "Worker": (Worker, OF_WORKERS),
-        "device": (object, ("__enter__", "__exit__")),
-    }
-    for name, (base, methods) in made.items():
+    for name, (base, methods) in CLASSES.items():
         body: dict[str, Any] = {method: staticmethod(lacking(kind, f"{name}.{method}")) for method in methods}
         if name != "Worker":
             body["__init__"] = lacking(kind, name)
         body["__module__"] = __name__
         setattr(interface, name, type(f"{interface.__name__}.{name}", (base,), body))
-    interface.lacks = (*METHODS, *made)
-    return interface
+    interface.lacks = (*METHODS, *CLASSES)
 
 
 class CountedInterface(DeviceInterface):

@@ -109,7 +109,7 @@ def _import() -> Any:
         problem = f"this CuPy is {cupy.__version__}; install {OLDEST} or later"
     else:
         return cupy
-    raise errors.NotSupportedError(problem, 801, "NOT_SUPPORTED", "accelrt.interop.cupy.install")
+    raise errors.not_supported(problem, "accelrt.interop.cupy.install")
 
 
 def _functions_of(module: str) -> dict[str, object]:

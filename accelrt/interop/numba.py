@@ -197,13 +197,10 @@ def _define(cuda: Any, driver: Any) -> Any:
             try:
                 return super().get_ipc_handle(allocation)
             except driver.CudaAPIError as error:
-                raise errors.NotSupportedError(
+                raise errors.not_supported(
                     f"the driver shares no memory at {int(allocation.handle):#x} with other processes: "
-                    f"{error}; "
-                    "accelrt's expandable segments cannot be shared by handle: set "
+                    f"{error}; accelrt's expandable segments cannot be shared by handle: set "
                     "ACCELRT_ALLOC_CONF=expandable_segments:False for plain ones, which can",
-                    801,
-                    "NOT_SUPPORTED",
                     "get_ipc_handle",
                 ) from error
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from accelrt.devices.device import current_device, device_count
 from accelrt.devices.device import device as device_type
-from accelrt.errors import NotSupportedError, OutOfMemoryError
+from accelrt.errors import OutOfMemoryError, not_supported
 from accelrt.memory import caching
 from accelrt.runtime import init
 
@@ -48,11 +48,9 @@ def prepare_memory(call: str) -> None:
         NotSupportedError: accelrt runs on the host device, whose memory is no device's of CUDA.
     """
     if init.chosen_driver() == "host":
-        raise NotSupportedError(
+        raise not_supported(
             f"{call}: accelrt runs on the host device, whose memory no CUDA library can use; set "
             "ACCELRT_DRIVER=cuda",
-            801,
-            "NOT_SUPPORTED",
             call,
         )
     caching.enable_peer_access()
@@ -79,7 +77,7 @@ def out_of_memory_class(
         def __str__(self) -> str:
             return str(self._plain)
 
-        def __reduce__(self) -> tuple[object, ...]:
+        def __reduce__(self) -> str | tuple[Any, ...]:
             return self._plain.__reduce__()
 
     Both.__name__ = Both.__qualname__ = "OutOfMemoryError"

@@ -15,7 +15,7 @@ from types import ModuleType
 import accelrt.memory as memory
 from accelrt.allocator.external import backends
 from accelrt.driver import registry
-from accelrt.errors import NotSupportedError
+from accelrt.errors import NotSupportedError, not_supported
 from accelrt.memory import caching, torch_names
 from accelrt.memory.history import recording, snapshots
 from accelrt.memory.mempool import MemPool
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from accelrt.memory.mempool import SleepResult
 
 __all__ = ["install", "is_installed", "uninstall"]
-
-CODE = 801  # CUDA_ERROR_NOT_SUPPORTED
 
 # The functions of backends.pyx, by the method of torch's allocator that takes each.
 SETTERS = {
@@ -102,9 +100,9 @@ def uninstall() -> None:
     """
     if _installed is not None:
         raise not_supported(
-            "uninstall",
             "accelrt stays torch's allocator until the process ends: torch takes another allocator only in "
             "place of one that is not initialised yet; for torch's own, start a process without install()",
+            "accelrt.interop.torch.uninstall",
         )
 
 
@@ -116,12 +114,9 @@ def too_late() -> RuntimeError:
     )
 
 
-def not_supported(call: str, text: str) -> NotSupportedError:
-    return NotSupportedError(text, CODE, "NOT_SUPPORTED", f"accelrt.interop.torch.{call}")
-
-
 def refuse(reason: str) -> NotSupportedError:
-    return not_supported("install", f"accelrt cannot be torch's allocator: {reason}")
+    text = f"accelrt cannot be torch's allocator: {reason}"
+    return not_supported(text, "accelrt.interop.torch.install")
 
 
 def require_cuda(torch: ModuleType) -> None:
@@ -240,41 +235,10 @@ def snapshot(which: Any = None) -> dict[str, Any]:
     return found
 
 
-def record_history(
-    enabled: Any,
-    context: Any,
-    stacks: Any,
-    max_entries: int,
-    clear_history: bool = False,
-    compile_context: bool = False,
-    global_record_annotations: bool = False,
-    skip_actions: Any = (),
-    *others: Any,
-) -> None:
-    """As torch._C._cuda_record_memory_history; others are record_pinned_host_memory and record_cuda."""
-    torch_names._record_memory_history(
-        enabled, context, stacks, max_entries, None, clear_history, False, False, skip_actions, *others
-    )
-
-
-def record_history_as_before(
-    enabled: bool,
-    record_context: bool = True,
-    max_entries: int = 1,
-    context_of_events: bool = False,
-    c_frames: bool = False,
-    clear_history: bool = False,
-    compile_context: bool = False,
-    global_record_annotations: bool = False,
-    skip_actions: Any = (),
-    *others: Any,
-) -> None:
-    """As torch._C._cuda_record_memory_history_legacy."""
-    torch_names._record_memory_history(
-        enabled,
-        *(record_context, max_entries, context_of_events, None, c_frames, clear_history),
-        *(False, False, skip_actions, *others),
-    )
+def record_history(*arguments: Any) -> None:
+    """As torch._C._cuda_record_memory_history, and its older form: without the device, which comes fifth."""
+    device = [None] if len(arguments) > 4 else []
+    torch_names._record_memory_history(*arguments[:4], *device, *arguments[4:])
 
 
 # By their names in torch._C: every function of torch.cuda and torch.accelerator looks them up there.
@@ -284,7 +248,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "_cuda_resetAccumulatedMemoryStats": lambda device: caching.reset_accumulated_memory_stats(device),
     "_cuda_memorySnapshot": snapshot,
     "_cuda_record_memory_history": record_history,
-    "_cuda_record_memory_history_legacy": record_history_as_before,
+    "_cuda_record_memory_history_legacy": record_history,
     "_cuda_isHistoryEnabled": lambda: recording.is_recording(),
     "_cuda_getMemoryFraction": backends.limit_fraction,
     "_accelerator_isAllocatorInitialized": lambda: is_used(),
@@ -313,9 +277,9 @@ def mempool_class(torch: ModuleType) -> type:
         ) -> None:
             if allocator is not None:
                 raise not_supported(
-                    "MemPool",
                     "torch.cuda.MemPool(allocator=...) is not supported while accelrt is torch's allocator: "
                     "torch's objects do not tell their functions; leave allocator out",
+                    "accelrt.interop.torch.MemPool",
                 )
             torch.cuda.init()
             self._pool = MemPool(None, use_on_oom, no_split, device=torch.cuda.current_device())

@@ -9,9 +9,10 @@ sleep               sleep
 compiler            compile, compile_image and link_images
 image               ModuleImage; the names of architectures
 elf_image           whether a shared object is whole
+arch                what kernels can be compiled for
 nvrtc, jitlink      the calls of NVRTC and nvJitLink
 known_compiler      which NVRTC there is, without loading it
-host_compiler       the compilers of C and C++, for kernels of the host device
+host_compiler       the C++ compiler, for kernels of the host device
 host_cuda           CUDA C++ for the host device; its headers are in cuda_on_host/
 host_functions      what functions of host_kernel take, and calls of plain ones
 build_process       a compiler's run, of which nothing stays

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     Source: TypeAlias = str | bytes | os.PathLike[str]
+    Compiler: TypeAlias = nvrtc.Compiler | host_compiler.Compiler
 
 __all__ = ["ModuleImage", "compile", "compile_image", "link_images"]
 
@@ -31,14 +32,6 @@ LTO_OPTION = re.compile(r"--?(dlink-time-opt|dlto)$")
 
 class DeviceArch(str):
     """A device's architecture: where the compiler is older than the device, PTX does as well."""
-
-
-class Known(NamedTuple):
-    """What a key says of the C++ compiler, by the names of nvrtc.Compiler's attributes."""
-
-    name: str
-    stamp: bytes
-    folders: tuple[str, ...]
 
 
 class Request(NamedTuple):
@@ -214,38 +207,22 @@ def compile_image(
         texts_of(name_expressions, "name_expressions"),
         texts_of(link_options, "link_options"),
     )
-    if target == HOST:
-        return find_or_build_on_host(request) if cache else build_on_host(request)
-    return find_or_build(request) if cache else build(request, known_compiler.load())
+    return find_or_build(request) if cache else build(request, compiler_of(target))
 
 
-def find_or_build_on_host(request: Request) -> ModuleImage:
-    """The same as find_or_build for the host device."""
-    compiler = host_compiler.find_compiler("c++")
-    stamp = compiler.stamp + " ".join(compiler.flags).encode()
-    known = Known(compiler.path, stamp, (host_compiler.HEADERS,))
-    key = key_of(request, known)
-    found = kept.lookup(key) if key else None
-    if found is None:
-        found = build_on_host(request)
-        if key and key == key_of(request, known):  # else a header changed meanwhile
-            kept.store(key, found)
-    return found
-
-
-def build_on_host(request: Request) -> ModuleImage:
-    return host_cuda.build(
-        request.texts, request.folders, request.options, request.headers, request.expressions
-    )
+def compiler_of(arch: str) -> Compiler:
+    """The compiler for an architecture, loaded."""
+    return host_compiler.find_compiler() if arch == HOST else known_compiler.load()
 
 
 def find_or_build(request: Request) -> ModuleImage:
     """The image from the cache, or compiled and kept there."""
-    key = key_of(request, known_compiler.known())
-    found = kept.lookup(key) if key else None
-    if found is not None:
-        return found
-    compiler = known_compiler.load()
+    is_host = request.arch == HOST
+    key = key_of(request, host_compiler.find_compiler() if is_host else known_compiler.known())
+    kept_image = kept.lookup(key) if key else None
+    if kept_image is not None:
+        return kept_image
+    compiler = compiler_of(request.arch)
     key = key_of(request, compiler)  # of the compiler that is used now
     image = build(request, compiler)
     if key and key == key_of(request, compiler):  # else a header changed meanwhile
@@ -313,7 +290,7 @@ def checked_options(given: Sequence[str]) -> tuple[str, ...]:
     return options
 
 
-def key_of(request: Request, compiler: nvrtc.Compiler | Known) -> str:
+def key_of(request: Request, compiler: Compiler) -> str:
     """The key in the cache; "" where not all is known that the result depends on."""
     texts = [*request.texts.values(), *request.headers.values()]
     found = includes.folders_of(request.options)
@@ -337,7 +314,10 @@ def key_of(request: Request, compiler: nvrtc.Compiler | Known) -> str:
     return kept.digest([b"nvrtc", compiler.stamp, *encoded, b"files", *files])
 
 
-def build(request: Request, compiler: nvrtc.Compiler) -> ModuleImage:
+def build(request: Request, compiler: Compiler) -> ModuleImage:
+    if isinstance(compiler, host_compiler.Compiler):
+        parts = (request.texts, request.folders, request.options, request.headers, request.expressions)
+        return host_cuda.build(*parts)
     arch, kind = arch_made(request, compiler)
     texts = [*request.texts.values(), *request.headers.values()]
     folders = [*request.folders, *(compiler.folders if includes.has_include(texts) else ())]

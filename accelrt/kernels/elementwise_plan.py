@@ -160,7 +160,7 @@ class Declared:
                 if types.setdefault(each.type, found) != found:
                     raise TypeError(
                         f"{each.name} is of {found}, and {each.type} is {types[each.type]} here: {self.name} "
-                        f"takes {self._declared()}"
+                        f"takes {', '.join(map(text_of, every))}"
                     )
         for each, value in zip(every, values, strict=True):
             if value is not None and not isinstance(value, Array) and each.type not in types:
@@ -169,7 +169,8 @@ class Declared:
                     for one, other in zip(every, values, strict=True)
                     if one.type == each.type and other is not None
                 ]
-                types[each.type] = stored_name(numpy.result_type(*map(type_of_number, numbers)), each.name)
+                kinds = map(type, numbers)  # float64 and int64 for Python's
+                types[each.type] = stored_name(numpy.result_type(*map(numpy.dtype, kinds)), each.name)
         for each in every:
             if each.type not in types:
                 raise TypeError(
@@ -177,9 +178,6 @@ class Declared:
                     f"dtypes={{'{each.type}': 'float32'}}"
                 )
         return types
-
-    def _declared(self) -> str:
-        return ", ".join(map(text_of, self.every))
 
     def _shape(self, values: Sequence[Any], size: int | None) -> tuple[int, ...]:
         beside = [
@@ -383,23 +381,15 @@ def stored_name(dtype: numpy.dtype[Any], what: str) -> str:
     return name
 
 
-def itemsize_of(name: str) -> int:
-    return BY_NAME[name].bits // 8
-
-
 def dtype_named(name: str) -> Any:
-    if name != "bfloat16":
+    if not BY_NAME[name].of_ml_dtypes:
         return name
     try:
-        return init.later("ml_dtypes").bfloat16
+        return getattr(init.later("ml_dtypes"), name)
     except ImportError:
         raise TypeError(
-            "bfloat16 is a type of ml_dtypes, which is not installed: pip install ml_dtypes"
+            f"{name} is a type of ml_dtypes, which is not installed: pip install ml_dtypes"
         ) from None
-
-
-def type_of_number(value: Any) -> numpy.dtype[Any]:
-    return numpy.dtype(type(value))  # float64 and int64 for Python's
 
 
 def piece_of(array: Array) -> Piece:
@@ -408,7 +398,7 @@ def piece_of(array: Array) -> Piece:
 
 def new_piece(shape: tuple[int, ...], name: str) -> Piece:
     """An array in C order that is yet to be allocated, at an address that is aligned for every load."""
-    itemsize = step = itemsize_of(name)
+    itemsize = step = BY_NAME[name].bits // 8
     strides = []
     for length in reversed(shape):
         strides.append(step)

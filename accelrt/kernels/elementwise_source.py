@@ -45,11 +45,11 @@ CHUNK = 1 << 16  # elements of a block on the host device
 MOST_AXES = 8
 MOST_PARAMETERS = 32
 
-# NumPy's name of a type -> how it is stored; what the body computes with is the same, but for 16-bit floats.
+# NumPy's name of a type -> how it is stored; what the body computes with is the same, but for small floats.
 STORED = {dtype.name: dtype.stored for dtype in DTYPES if dtype.stored}
 COMPLEX = tuple(name for name in STORED if BY_NAME[name].kind == "complex")
 FLOATS = tuple(name for name in STORED if BY_NAME[name].kind == "float")
-IN_FLOAT = tuple(name for name in FLOATS if BY_NAME[name].bits == 16)  # computed with in 32 bits
+IN_FLOAT = tuple(name for name in FLOATS if BY_NAME[name].conversions)  # computed with in 32 bits
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 WORDS = """
     i n alignas and auto bitand bitor bool break case catch char class compl const constexpr continue
@@ -63,61 +63,7 @@ RESERVED = frozenset(WORDS.split())  # of C and C++, and what a body may use
 CUDA_START = """\
 #define accelrt_inline static __device__ __forceinline__ __attribute__((unused))
 """
-CUDA_CONVERSIONS = """\
-accelrt_inline float accelrt_load_float16(unsigned short stored) {
-    float value;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(stored));
-    return value;
-}
-accelrt_inline unsigned short accelrt_store_float16(float value) {
-    unsigned short stored;
-    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(stored) : "f"(value));
-    return stored;
-}
-#define accelrt_float_of(bits) __uint_as_float(bits)
-#define accelrt_bits_of(value) __float_as_uint(value)
-"""
 HOST_START = '#include "accelrt_functions.hpp"\n'
-HOST_CONVERSIONS = """\
-accelrt_inline float accelrt_float_of(unsigned int bits) {
-    float value;
-    memcpy(&value, &bits, 4);
-    return value;
-}
-accelrt_inline unsigned int accelrt_bits_of(float value) {
-    unsigned int bits;
-    memcpy(&bits, &value, 4);
-    return bits;
-}
-accelrt_inline float accelrt_load_float16(unsigned short stored) {
-    const unsigned int sign = (unsigned int)(stored & 0x8000) << 16, rest = stored & 0x7fff;
-    if (rest >= 0x7c00)
-        return accelrt_float_of(sign | 0x7f800000 | (rest & 0x3ff) << 13);
-    const float size = accelrt_float_of(rest << 13) * 0x1p112f;  /* the difference of the exponents */
-    return accelrt_float_of(sign | accelrt_bits_of(size));
-}
-accelrt_inline unsigned short accelrt_store_float16(float value) {
-    const unsigned int bits = accelrt_bits_of(value), sign = bits >> 16 & 0x8000, size = bits & 0x7fffffff;
-    if (size > 0x7f800000)
-        return sign | 0x7e00;
-    if (size >= 0x477ff000)  /* 65520, which rounds to infinity */
-        return sign | 0x7c00;
-    if (size < 0x38800000)  /* subnormal: adding 0.5 rounds it into the lowest bits */
-        return sign | (accelrt_bits_of(accelrt_float_of(size) + 0.5f) - 0x3f000000);
-    return sign | ((size - 0x38000000 + 0xfff + (size >> 13 & 1)) >> 13);
-}
-"""
-CONVERSIONS = """\
-accelrt_inline float accelrt_load_bfloat16(unsigned short stored) {
-    return accelrt_float_of((unsigned int)stored << 16);
-}
-accelrt_inline unsigned short accelrt_store_bfloat16(float value) {
-    const unsigned int bits = accelrt_bits_of(value);
-    if ((bits & 0x7fffffff) > 0x7f800000)
-        return bits >> 16 | 0x40;
-    return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-}
-"""
 # Complex numbers by C's names: creal, cimag, conj, cabs, carg, exp, log, sqrt; and make_complex(re, im).
 COMPLEX_NUMBERS = """\
 template <bool> struct accelrt_if {};
@@ -305,10 +251,10 @@ def read_parameters(text: str, what: str) -> tuple[Parameter, ...]:
     return tuple(found)
 
 
-def support(text: Text, halves: str) -> str:
-    """What the kernel needs for its types: functions between 16-bit floats and float, complex numbers."""
+def support(text: Text) -> str:
+    """What the kernel needs for its types: functions between small floats and float, complex numbers."""
     types = {each.dtype for each in text.operands}
-    conversions = halves + CONVERSIONS if types & {*IN_FLOAT} else ""
+    conversions = "".join(BY_NAME[name].conversions for name in sorted(types))
     return conversions + (COMPLEX_NUMBERS if types & {*COMPLEX} else "")
 
 
@@ -397,7 +343,7 @@ def cuda_source(text: Text, axes: int, vector: int, wide: bool) -> str:
     listed = ", ".join(f"{kind} const {called}" for kind, called in parameters(text.operands, axes))
     head = f'extern "C" __global__ void __launch_bounds__({BLOCK}) {text.name}({listed}) {{\n'
     inner = cuda_strided(text.operands, axes, wide) if axes else cuda_contiguous(text.operands, vector)
-    start = CUDA_START + support(text, CUDA_CONVERSIONS) + layout_type(text.operands, axes)
+    start = CUDA_START + support(text) + layout_type(text.operands, axes)
     return start + operation(text) + head + inner + "}\n"
 
 
@@ -511,7 +457,7 @@ def host_source(text: Text, axes: int) -> tuple[str, dict[str, str]]:
         "const long long accelrt_end = accelrt_last < accelrt_n ? accelrt_last : accelrt_n;",
     ]
     lines += host_strided(text.operands, axes) if axes else host_contiguous(text.operands)
-    start = HOST_START + support(text, HOST_CONVERSIONS) + layout_type(text.operands, axes)
+    start = HOST_START + support(text) + layout_type(text.operands, axes)
     sources = {f"preamble of {name}": text.preamble, f"operation of {name}": text.body}
     preamble, body = (f'#line 1 "{part}"\n' for part in sources)
     # What is behind a part belongs to the kernel's own text, whichever line it is on.

@@ -22,42 +22,7 @@ NULL, NEEDED, PLTRELSZ, HASH, STRTAB, SYMTAB, RELA, RELASZ, RELAENT, STRSZ = 0, 
 SYMENT, INIT, FINI, SONAME, RPATH, JMPREL, RUNPATH = 11, 12, 13, 14, 15, 23, 29
 INIT_ARRAY, FINI_ARRAY, INIT_ARRAYSZ, FINI_ARRAYSZ, RELRSZ, RELR = 25, 26, 27, 28, 35, 36
 GNU_HASH, VERSYM, VERNEED, VERNEEDNUM = 0x6FFFFEF5, 0x6FFFFFF0, 0x6FFFFFFE, 0x6FFFFFFF
-KNOWN = {
-    *(
-        NULL,
-        NEEDED,
-        PLTRELSZ,
-        3,
-        HASH,
-        STRTAB,
-        SYMTAB,
-        RELA,
-        RELASZ,
-        RELAENT,
-        STRSZ,
-        SYMENT,
-        INIT,
-        FINI,
-        SONAME,
-    ),
-    *(
-        RPATH,
-        16,
-        20,
-        21,
-        22,
-        JMPREL,
-        24,
-        INIT_ARRAY,
-        FINI_ARRAY,
-        INIT_ARRAYSZ,
-        FINI_ARRAYSZ,
-        RUNPATH,
-        30,
-        RELRSZ,
-    ),
-    *(RELR, 37, GNU_HASH, VERSYM, VERNEED, VERNEEDNUM, 0x6FFFFFFC, 0x6FFFFFFD, 0x6FFFFFFB, 0x6FFFFFF9),
-}
+KNOWN = {*range(17), *range(20, 31), *range(35, 38)}  # tags; those of GNU begin with 0x6FFFF
 RELATIVE = {62: 8, 183: 1027}
 INDIRECT = {62: 37, 183: 1032}
 

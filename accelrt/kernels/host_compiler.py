@@ -1,6 +1,6 @@
-"""The system's compilers, which make kernels of the host device: C and C++ into the bytes of a shared object.
+"""The system's C++ compiler, which makes a text of kernels of the host device a shared object.
 
-Texts find the headers of `cuda_on_host/` before the system's; in C++ these have CUDA's device functions.
+Texts find the headers of `cuda_on_host/` before the system's; these have CUDA's device functions.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import re
 from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple
 
+from accelrt.core import files
 from accelrt.errors import CompileError, CompilerNotFoundError
 from accelrt.kernels import cache as kept
 from accelrt.kernels.build_process import SECONDS, Outcome, run_compiler
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 __all__ = [
     "HEADERS",
     "Compiler",
-    "compile_c",
     "compile_cpp",
     "find_compiler",
     "line_directive",
@@ -32,19 +32,16 @@ __all__ = [
 
 HEADERS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "cuda_on_host")
 # No instructions beyond those of every machine of the architecture: machines may share the cache's folder.
-FLAGS = ("-O3", "-fPIC", "-shared", "-fno-math-errno", "-ffp-contract=off", "-pipe")
-C_FLAGS = ("-std=gnu11", *FLAGS)
-# What a GPU's compiler does not assume either: types that memory has, integers that do not overflow.
-CPP_FLAGS = (
-    "-std=gnu++17",
-    *FLAGS,
-    "-fno-strict-aliasing",
-    "-fwrapv",
-    "-fno-exceptions",
-    "-fno-rtti",
-    "-fno-threadsafe-statics",
+FLAGS = (
+    *("-std=gnu++17", "-O3", "-fPIC", "-shared", "-fno-math-errno", "-ffp-contract=off", "-pipe"),
+    # What a GPU's compiler does not assume either: types that memory has, integers that do not overflow.
+    *("-fno-strict-aliasing", "-fwrapv", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics"),
     "-U_FORTIFY_SOURCE",  # threads of a block jump from stack to stack
 )
+GCC_FLAGS = (
+    "-fno-gnu-unique",
+)  # else templates' variables are one in all modules, and none is ever unloaded
+NAMES = ("c++", "g++", "clang++")  # the one to take first
 LINK_FLAGS = ("-Wl,-Bsymbolic", "-Wl,--no-undefined", "-Wl,--as-needed", "-lm")
 UNDEFINED = re.compile(r"undefined reference to [`'](?P<name>[\w:~]+)")
 
@@ -61,71 +58,46 @@ class Compiler(NamedTuple):
     flags: tuple[str, ...]
     stamp: bytes
 
+    @property
+    def name(self) -> str:
+        return self.path
 
-class Language(NamedTuple):
-    """A language of kernels' texts, and its compilers.
-
-    Attributes:
-        names: tuple of str, of compilers, the one to take first.  flags: tuple of str.
-        gcc_flags: tuple of str, which clang does not know.  suffix: str, of files.
-        lack: str, what is said where there is none, with the names put in.
-    """
-
-    names: tuple[str, ...]
-    flags: tuple[str, ...]
-    gcc_flags: tuple[str, ...]
-    suffix: str
-    lack: str
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """Where the headers are that the stamp counts."""
+        return (HEADERS,)
 
 
-LANGUAGES = {
-    "c": Language(
-        ("cc", "gcc", "clang"),
-        C_FLAGS,
-        (),
-        "c",
-        "the host device's kernels are compiled by a C compiler, and none of {names} is in PATH; install "
-        "one, such as gcc",
-    ),
-    "c++": Language(
-        ("c++", "g++", "clang++"),
-        CPP_FLAGS,
-        ("-fno-gnu-unique",),  # else templates' variables are one in all modules, and none is ever unloaded
-        "cpp",
-        "elementwise kernels and CUDA C of the host device are compiled by a C++ compiler, and none of "
-        "{names} is in PATH; install one, such as the package g++ of Debian and Ubuntu, or gcc-c++ of Fedora",
-    ),
-}
-_compilers: dict[str, Compiler] = {}  # by language
+_compiler: Compiler | None = None
 
 
-def find_compiler(language: str) -> Compiler:
-    """The compiler of "c" or "c++", looked for once.
+def find_compiler() -> Compiler:
+    """The compiler, looked for once.
 
     Raises:
         CompilerNotFoundError: there is none.
     """
-    compiler = _compilers.get(language)
-    if compiler is None:
-        wanted = LANGUAGES[language]
-        path = first_in_path(wanted.names)
+    global _compiler
+    if _compiler is None:
+        path = next(filter(None, map(init.later("shutil").which, NAMES)), None)
         if path is None:
-            raise CompilerNotFoundError(wanted.lack.format(names=", ".join(wanted.names)))
+            names = ", ".join(NAMES)
+            raise CompilerNotFoundError(
+                f"the host device's kernels are compiled by a C++ compiler, and none of {names} is "
+                "in PATH; install one, such as the package g++ of Debian and Ubuntu, or gcc-c++ of Fedora"
+            )
         is_clang = "clang" in os.path.basename(os.path.realpath(path))
-        flags = wanted.flags if is_clang else wanted.flags + wanted.gcc_flags
-        compiler = _compilers[language] = Compiler(path, flags, stamp_of(path) + header_digest())
-    return compiler
-
-
-def first_in_path(names: Sequence[str]) -> str | None:
-    which = init.later("shutil").which
-    return next(filter(None, map(which, names)), None)
-
-
-def stamp_of(path: str) -> bytes:
-    facts = os.stat(path)
-    known = f"{os.path.realpath(path)} {facts.st_size} {facts.st_mtime_ns} {os.uname().machine}"
-    return f"{known} {os.confstr('CS_GNU_LIBC_VERSION')}".encode()
+        flags = FLAGS if is_clang else FLAGS + GCC_FLAGS
+        facts = (
+            os.path.realpath(path),
+            os.uname().machine,
+            os.confstr("CS_GNU_LIBC_VERSION"),
+            *flags,
+            *LINK_FLAGS,
+        )
+        stamp = files.stamp(path) + " ".join(map(str, facts)).encode() + header_digest()
+        _compiler = Compiler(path, flags, stamp)
+    return _compiler
 
 
 def header_digest() -> bytes:
@@ -145,58 +117,43 @@ def line_directive(number: int, name: str) -> str:
     return f'#line {number} "{escaped}"\n'
 
 
-def compile_c(text: str, name: str) -> ModuleImage:
-    """A shared object of C, from the cache where it is there.
+def compile_cpp(text: str, name: str, sources: Mapping[str, str]) -> ModuleImage:
+    """A shared object of a text, from the cache where it is there.
 
     Arguments:
         text: str, the source, which may include the headers of HEADERS; its key in the cache counts those,
             and no others.
         name: str, what messages call it.
+        sources: mapping from the names of the parts that a user wrote, as the text's #line directives have
+            them, to those parts.
     Raises:
         CompileError: the compiler refused it.
         CompilerNotFoundError: there is none.
     """
-    return find_or_compile("c", text, name, {name: text})
+    compiler = find_compiler()
+    key = kept.digest([compiler.stamp, *(each.encode(errors="surrogateescape") for each in (name, text))])
+    image = kept.lookup(key)
+    if image is None:
+        texts = {"source.cpp": line_directive(1, name) + text}
+        image = compile_files(compiler, ["-I", HEADERS], texts, ["source.cpp"], name, {**sources, name: text})
+        kept.store(key, image)
+    return image
 
 
-def compile_cpp(text: str, name: str, sources: Mapping[str, str]) -> ModuleImage:
-    """The same of C++.
-
-    Arguments:
-        sources: mapping from the names of the parts that a user wrote, as the text's #line directives have
-            them, to those parts.
-    """
-    return find_or_compile("c++", text, name, {**sources, name: text})
-
-
-def find_or_compile(language: str, text: str, name: str, sources: Mapping[str, str]) -> ModuleImage:
-    compiler = find_compiler(language)
-    fields = [language, " ".join(compiler.flags + LINK_FLAGS), name, text]
-    key = kept.digest([compiler.stamp, *(field.encode(errors="surrogateescape") for field in fields)])
-    found = kept.lookup(key)
-    if found is None:
-        found = compile_text(language, compiler, text, name, sources)
-        kept.store(key, found)
-    return found
-
-
-def compile_text(
-    language: str, compiler: Compiler, text: str, name: str, sources: Mapping[str, str]
+def compile_files(
+    compiler: Compiler,
+    flags: Sequence[str],
+    texts: Mapping[str, str],
+    inputs: Sequence[str],
+    name: str,
+    sources: Mapping[str, str],
+    names: Mapping[str, str] | None = None,
 ) -> ModuleImage:
-    suffix = LANGUAGES[language].suffix
-    command = [
-        compiler.path,
-        *compiler.flags,
-        "-I",
-        HEADERS,
-        f"source.{suffix}",
-        "-o",
-        "made.so",
-        *LINK_FLAGS,
-    ]
-    files = {f"source.{suffix}": line_directive(1, name) + text}
-    done = run_checked(command, files, "made.so", name, sources)
-    return ModuleImage(sealed(done.data), "so", os.uname().machine, None, done.log.strip("\n"), compiler.path)
+    """The shared object of those of some files that inputs names; names are the image's."""
+    command = [compiler.path, *compiler.flags, *flags, *inputs, "-o", "made.so", *LINK_FLAGS]
+    done = run_checked(command, texts, "made.so", name, sources)
+    log = done.log.strip("\n")
+    return ModuleImage(sealed(done.data), "so", os.uname().machine, names, log, compiler.path)
 
 
 def run_checked(

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from accelrt.kernels import host_compiler
 from accelrt.kernels.host_compiler import HEADERS, line_directive, run_checked
-from accelrt.kernels.image import ModuleImage, sealed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from accelrt.kernels.image import ModuleImage
 
 __all__ = ["Found", "build", "find_kernels"]
 
@@ -27,17 +28,8 @@ STRING = re.compile(
 TOKEN = re.compile(r"extern_C|[A-Za-z_]\w*|::|[{}();<>\[\]]|\S")
 NAMES = re.compile(r"\bextern_C\b")
 WAITS = re.compile(r"sync|volatile|nanosleep|atomicCAS|atomicExch|activemask")
-ATTRIBUTES = frozenset(
-    [
-        "__launch_bounds__",
-        "__maxnreg__",
-        "__cluster_dims__",
-        "__block_size__",
-        "__attribute__",
-        "__align__",
-        "alignas",
-    ]
-)
+WORDS = "__launch_bounds__ __maxnreg__ __cluster_dims__ __block_size__ __attribute__ __align__ alignas"
+ATTRIBUTES = frozenset(WORDS.split())
 FORWARDED = re.compile(
     r"-D|-U|-I|--define-macro(?==|$)|--undefine-macro(?==|$)|--include-path(?==|$)|-include-path(?==|$)"
     r"|-include(?==|$)|--pre-include(?==|$)"
@@ -179,7 +171,7 @@ def build(
         CompilerNotFoundError: there is none.
         ValueError: a header's name leads out of the folder that the headers are put into.
     """
-    compiler = host_compiler.find_compiler("c++")
+    compiler = host_compiler.find_compiler()
     flags = ["-I", "{folder}/headers", "-I", HEADERS]
     flags += [part for folder in folders for part in ("-I", folder)]
     flags += host_options(options)
@@ -208,10 +200,7 @@ def build(
         files[f"source{number}.cpp"] = "".join(parts)
     sources |= {f"name expression {expression}": expression for expression in expressions}
     inputs = [f"source{number}.cpp" for number in range(len(texts))]
-    command = [compiler.path, *compiler.flags, *flags, *inputs, "-o", "made.so", *host_compiler.LINK_FLAGS]
-    done = run_checked(command, files, "made.so", called, sources)
-    log = done.log.strip("\n")
-    return ModuleImage(sealed(done.data), "so", os.uname().machine, names, log, compiler.path)
+    return host_compiler.compile_files(compiler, flags, files, inputs, called, sources, names)
 
 
 def started(name: str, text: str) -> str:

@@ -6,11 +6,12 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any
 
+from accelrt.core.dtypes import DTYPES
 from accelrt.kernels import host_compiler, signature
 from accelrt.kernels.image import ModuleImage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
 __all__ = ["BLOCK_FUNCTION", "TARGET", "compile_call", "compile_text", "is_called_for_blocks"]
 
@@ -24,22 +25,12 @@ void accelrt_block_{name}(const accelrt_block* where, void** arguments) {{
 TARGET = "accelrt_target"  # the variable that holds the address of a plain function
 NAME = re.compile(r"[A-Za-z_]\w*")
 DEFINED = re.compile(r"\bvoid\s+(?P<name>[A-Za-z_]\w*)\s*\(\s*const\s+(?:struct\s+)?accelrt_block\b")
+# Kind and bytes -> the type of C by which a plain function takes it.
 WORDS = {
-    ("signed", 1): "signed char",
-    ("signed", 2): "short",
-    ("signed", 4): "int",
-    ("signed", 8): "long long",
-    ("unsigned", 1): "unsigned char",
-    ("unsigned", 2): "unsigned short",
-    ("unsigned", 4): "unsigned int",
-    ("unsigned", 8): "unsigned long long",
-    ("float", 4): "float",
-    ("float", 8): "double",
-    ("bool", 1): "bool",
-    ("complex", 8): "float _Complex",
-    ("complex", 16): "double _Complex",
-    ("pointer", 8): "void*",
-}
+    (dtype.kind, dtype.bits // 8): dtype.stored
+    for dtype in DTYPES
+    if dtype.stored and dtype.stored in dtype.words.split("|")
+} | {("complex", 8): "float _Complex", ("complex", 16): "double _Complex", ("pointer", 8): "void*"}
 
 
 def is_called_for_blocks(function: object, count: int) -> bool:
@@ -51,7 +42,7 @@ def is_called_for_blocks(function: object, count: int) -> bool:
         TypeError: what it takes is not known, or fits neither.
     """
     takes = parameters_of(function)
-    if takes is None or is_block_function(takes):
+    if takes is None or (len(takes) == 2 and takes[0].count("*") >= 1 and takes[1].count("*") == 2):
         return True
     if len(takes) == count:
         return False
@@ -59,10 +50,6 @@ def is_called_for_blocks(function: object, count: int) -> bool:
         f"the function takes {len(takes)} arguments ({', '.join(takes)}), and its signature has {count}; it "
         f"may take those of the signature, or be {BLOCK_FUNCTION}"
     )
-
-
-def is_block_function(takes: Sequence[str]) -> bool:
-    return len(takes) == 2 and takes[0].count("*") >= 1 and takes[1].count("*") == 2
 
 
 def parameters_of(function: object) -> list[str] | None:
@@ -110,10 +97,6 @@ def parameters_of_text(text: str) -> list[str] | None:
     return match["takes"].split(",") if match else None
 
 
-def name_for(name: str) -> str:
-    return name if NAME.fullmatch(name) else "accelrt_plain"
-
-
 def compile_call(name: str, given: str | Iterable[str]) -> tuple[str, ModuleImage]:
     """A kernel that calls the function whose address is in TARGET, with the values of its arguments.
 
@@ -133,7 +116,7 @@ def compile_call(name: str, given: str | Iterable[str]) -> tuple[str, ModuleImag
                 f"takes it is not known here; pass a pointer, or a function that is {BLOCK_FUNCTION}"
             )
         words.append(word)
-    called = name_for(name)
+    called = name if NAME.fullmatch(name) else "accelrt_plain"
     values = ", ".join(f"*({word}*)arguments[{number}]" for number, word in enumerate(words))
     text = f"""\
 #include "accelrt_functions.hpp"

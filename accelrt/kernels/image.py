@@ -53,15 +53,7 @@ class ModuleImage:
         compiler: str, such as "NVRTC 13.0".
     """
 
-    __slots__ = {
-        "__weakref__": None,
-        "arch": "str, what it was made for, such as 'sm_90'.",
-        "compiler": "str, such as 'NVRTC 13.0'.",
-        "data": "bytes, as cuModuleLoadData takes them.",
-        "kind": "str, 'cubin', 'ptx', 'ltoir' or 'so'.",
-        "log": "str, what the compiler wrote though it succeeded.",
-        "names": "dict from each name expression to the mangled name.",
-    }
+    __slots__ = ("__weakref__", "arch", "compiler", "data", "kind", "log", "names")
 
     def __init__(
         self,

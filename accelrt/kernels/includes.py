@@ -81,7 +81,7 @@ def included(
                     found[path] = content
                     waiting.append((content, os.path.dirname(path)))
             for path in candidates(name, "", toolkit):
-                if path not in found and (stamp := stamp_of(path)) is not None:
+                if path not in found and (stamp := files.stamp(path)):
                     found[path] = stamp
     return [part for path in sorted(found) for part in (os.fsencode(path), found[path])]
 
@@ -97,11 +97,3 @@ def content_of(path: str) -> bytes | None:
         return files.read(path, MOST_BYTES)
     except OSError:
         return None
-
-
-def stamp_of(path: str) -> bytes | None:
-    try:
-        facts = os.stat(path)
-    except OSError:
-        return None
-    return b"%d %d" % (facts.st_size, facts.st_mtime_ns)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 
+from accelrt.core import files
 from accelrt.kernels import cache, nvrtc
 
 __all__ = ["known"]
@@ -56,7 +57,7 @@ def read(name: str) -> nvrtc.Compiler | None:
     if fields is None or len(fields) < 3:
         return None
     path, stamp = os.fsdecode(fields[0]), fields[1]
-    if not stamp or nvrtc.library_stamp(path) != stamp:
+    if not stamp or files.stamp(path) != stamp:
         return None
     try:
         major, minor, *numbers = map(int, fields[2].split())

@@ -6,6 +6,7 @@ import os
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+from accelrt.core import files
 from accelrt.errors import CompileError, CompilerNotFoundError
 from accelrt.kernels.apart import call_apart
 from accelrt.kernels.diagnostics import error_text
@@ -21,7 +22,6 @@ __all__ = [
     "Compiler",
     "Program",
     "compile_program",
-    "library_stamp",
     "load",
     "path_of_loaded",
     "reason_of",
@@ -81,15 +81,6 @@ class Program(NamedTuple):
     expressions: Sequence[str]
 
 
-def library_stamp(path: str) -> bytes:
-    """Its size and time; b"" where there is no such file."""
-    try:
-        facts = os.stat(path)
-    except OSError:
-        return b""
-    return b"%d %d" % (facts.st_size, facts.st_mtime_ns)
-
-
 def load() -> Compiler:
     """NVRTC, loaded at the first call.
 
@@ -102,7 +93,7 @@ def load() -> Compiler:
         (numbers,) = call("nvrtcGetSupportedArchs")
         path = path_of_loaded("libnvrtc.so")
         folders = tuple(toolkit_folders(path, major))
-        _loaded = Compiler((major, minor), path, library_stamp(path), folders, tuple(map(int, numbers)))
+        _loaded = Compiler((major, minor), path, files.stamp(path), folders, tuple(map(int, numbers)))
     return _loaded
 
 

@@ -19,7 +19,21 @@ if TYPE_CHECKING:
 
     from accelrt.annotations import DeviceArgument
 
-__all__ = ["default_generators"]
+__all__ = [
+    "_get_rng_state_offset",
+    "_set_rng_state_offset",
+    "default_generators",
+    "fork_rng",
+    "get_rng_state",
+    "get_rng_state_all",
+    "initial_seed",
+    "manual_seed",
+    "manual_seed_all",
+    "seed",
+    "seed_all",
+    "set_rng_state",
+    "set_rng_state_all",
+]
 
 
 class DefaultGenerators(tuple[Generator, ...]):

@@ -11,8 +11,8 @@ import numpy
 from accelrt.core.dtypes import BY_NAME
 from accelrt.devices.device import device as device_type
 from accelrt.devices.device import get_device_properties
-from accelrt.kernels.elementwise_plan import LIMITS, dtype_named
-from accelrt.kernels.elementwise_source import FLOATS
+from accelrt.kernels.elementwise_plan import LIMITS
+from accelrt.kernels.elementwise_source import FLOATS, IN_FLOAT
 from accelrt.random.graph_states import GraphStates, find_states
 from accelrt.random.launches import checked_array, name_of, plan_for
 from accelrt.random.seeds import (
@@ -378,11 +378,9 @@ def _stream_of(stream: Any, device: int) -> Stream:
 
 
 def _type_of(array: Array) -> Any:
-    """From a float to the array's type, rounded as torch rounds: to float32 first for 16 bits."""
-    if array.itemsize > 2:
-        return array.dtype.type
-    kind = numpy.dtype(dtype_named(name_of(array.dtype))).type
-    return lambda value: kind(numpy.float32(value))
+    """From a float to the array's type, rounded as torch rounds: to float32 first for small floats."""
+    kind = array.dtype.type
+    return kind if name_of(array.dtype) not in IN_FLOAT else lambda value: kind(numpy.float32(value))
 
 
 def _number_of(array: Array) -> str:

@@ -12,7 +12,7 @@ from _thread import RLock
 from typing import TYPE_CHECKING
 
 from accelrt.arrays.exchange import empty
-from accelrt.random.launches import kernel_for
+from accelrt.kernels.elementwise import ElementwiseKernel
 from accelrt.runtime.lifetimes import capture_of
 from accelrt.streams.event import Event
 
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 __all__ = ["GraphStates", "find_states"]
 
 
+PUT = ElementwiseKernel(
+    "uint64 seed, uint64 offset", "raw uint64 at", "at[0] = seed; at[1] = offset", "random_state"
+)
 making = RLock()  # while the first draw of a capture makes its GraphStates
 
 
@@ -53,13 +56,12 @@ class GraphStates:
                 "a graph that draws random numbers cannot be replayed into a capture, which would repeat "
                 "them; capture its work instead"
             )
-        put = kernel_for("state", stream.device_index)
         if self.event is None:
             self.event = Event()
         else:  # a handle may be another stream's by now, or stand for one of each thread
             self.event.wait(stream)
         for state, (memory, words) in self.places.items():
-            put.launch(1, 1, (memory, *state.take(words)), stream=stream)
+            PUT(*state.take(words), out=memory, size=1, stream=stream)
 
     def __reduce__(self) -> tuple[object, ...]:
         raise TypeError("a GraphStates cannot be pickled or copied: it is of one graph; capture another one")

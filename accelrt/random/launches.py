@@ -12,7 +12,6 @@ from accelrt.kernels.elementwise_layout import Piece, collapse, overlaps_itself
 from accelrt.kernels.elementwise_source import MOST_AXES, STORED
 from accelrt.kernels.module import Module
 from accelrt.random import philox_source as source
-from accelrt.random import philox_text as texts
 from accelrt.random.philox_source import BLOCK, Form
 from accelrt.random.philox_text import WIDTHS
 from accelrt.streams.stream import StreamContext
@@ -23,11 +22,10 @@ if TYPE_CHECKING:
     from accelrt.kernels.kernel import Kernel
     from accelrt.streams.stream import Stream
 
-__all__ = ["Launch", "checked_array", "forget_kernels", "kernel_for", "name_of", "plan_for"]
+__all__ = ["Launch", "checked_array", "kernel_for", "name_of", "plan_for"]
 
-MOST = (
-    1 << 31
-) - 1  # elements, and bytes from the first to the last, of one launch; torch's, so that bits agree
+# Elements, and bytes from the first to the last, of one launch; torch's, so that bits agree.
+MOST = (1 << 31) - 1
 RANKED = 1024  # elements up to which a permutation sorts drawn keys
 
 TARGET = """\
@@ -39,7 +37,7 @@ _target: str | None = None
 MOST_PLANS = 1024
 _names: dict[Any, str] = {}  # of types of which numbers are drawn
 _plans: dict[tuple[Any, ...], tuple[Launch, ...]] = {}
-_kernels: dict[tuple[Form | str, int], Kernel] = {}
+_kernels: dict[tuple[Form, int], Kernel] = {}
 
 
 class Part(NamedTuple):
@@ -217,29 +215,26 @@ def middle_of(form: Form, part: Part) -> tuple[Any, ...]:
     return (prod(part.lengths), *([layout] if form.axes else []), part.begin)
 
 
-def kernel_for(form: Form | str, device: int) -> Kernel:
-    """The compiled kernel of a form on a device; of "state" the one that puts a seed and an offset into
-    memory."""
+def kernel_for(form: Form, device: int) -> Kernel:
+    """The compiled kernel of a form on a device."""
     found = _kernels.get((form, device))
     if found is None:
         found = _kernels.setdefault((form, device), load(form, device))
     return found
 
 
-def load(form: Form | str, device: int) -> Any:
-    name = f"accelrt_{form}" if isinstance(form, str) else f"accelrt_{form.name}"
+def load(form: Form, device: int) -> Any:
+    name = f"accelrt_{form.name}"
     if compiler.is_host(device):
-        text = texts.HOST_STATE if isinstance(form, str) else host_target() + source.host_source(form)
-        image = host_compiler.compile_c(text, f"{name}.c")
+        image = host_compiler.compile_cpp(host_target() + source.host_source(form), f"{name}.cpp", {})
     else:
-        text = texts.CUDA_STATE if isinstance(form, str) else source.cuda_source(form)
-        image = compiler.compile_image(text, arch=compiler.device_arch(device), name=f"{name}.cu")
-    signature = texts.STATE_SIGNATURE if isinstance(form, str) else source.signature(form)
-    return Module(image, device).function(name, signature)
+        arch = compiler.device_arch(device)
+        image = compiler.compile_image(source.cuda_source(form), arch=arch, name=f"{name}.cu")
+    return Module(image, device).function(name, source.signature(form))
 
 
 def host_target() -> str:
-    """Lines of C that let the compiler use this processor's fused operations; the bits are the same."""
+    """Lines that let the compiler use this processor's fused operations; the bits are the same."""
     global _target
     if _target is None:
         try:
@@ -249,9 +244,3 @@ def host_target() -> str:
             flags = []
         _target = TARGET if {"avx2", "fma"} <= set(flags) else ""
     return _target
-
-
-def forget_kernels() -> None:
-    """Unloads the kernels; they are loaded again when they are needed."""
-    _plans.clear()
-    _kernels.clear()

@@ -1,4 +1,4 @@
-"""The text of the kernels that draw random numbers: CUDA C++ or C for one distribution, type and layout.
+"""The text of the kernels that draw random numbers: CUDA C++ or C++ for one distribution, type and layout.
 
 Philox 4x32-10 (Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", 2011).  Thread t of a launch
 counts with t in the counter's upper half and with offset / 4 in its lower one, which it counts up from one
@@ -17,21 +17,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from accelrt.core.dtypes import BY_NAME
-from accelrt.kernels.elementwise_source import (
-    CONVERSIONS,
-    CUDA_CONVERSIONS,
-    CUDA_START,
-    HOST_CONVERSIONS,
-    IN_FLOAT,
-    STORED,
-)
+from accelrt.kernels.elementwise_source import CUDA_START, HOST_START, IN_FLOAT, STORED, indented
 from accelrt.random.host_math import HOST_MATH
 from accelrt.random.philox_text import (
     CUDA_MATH,
     CUDA_PRODUCT,
     DRAWS,
     HOST_PRODUCT,
-    HOST_START,
     RANKED,
     WALKED,
     WIDTHS,
@@ -143,17 +135,12 @@ def valued(form: Form) -> list[str]:
 
 def element(form: Form) -> str:
     """The statements that write element number accelrt_i."""
-    return indented([*placed(form), *valued(form), "*accelrt_at = accelrt_element;"])
+    return indented([*placed(form), *valued(form), "*accelrt_at = accelrt_element;"], 2)
 
 
-def indented(lines: list[str]) -> str:
-    return "".join(f"        {line}\n" for line in lines)
-
-
-def support(form: Form, halves: str, product: str, math: str) -> str:
+def support(form: Form, product: str, math: str) -> str:
     """Everything that comes before the kernel."""
-    found = halves + CONVERSIONS if form.dtype in IN_FLOAT else ""
-    found += product + WORDS
+    found = BY_NAME[form.dtype].conversions + product + WORDS
     if form.axes:
         found += f"typedef struct {{ long long length[{form.axes}], stride[{form.axes}]; }} accelrt_axes;\n"
     if form.name in STEPS:
@@ -184,7 +171,7 @@ def cuda_source(form: Form) -> str:
     head = (
         f'extern "C" __global__ void __launch_bounds__({BLOCK}, {blocks}) accelrt_{form.name}({listed}) {{\n'
     )
-    text = CUDA_START + support(form, CUDA_CONVERSIONS, CUDA_PRODUCT, CUDA_MATH) + head + begun(form)
+    text = CUDA_START + support(form, CUDA_PRODUCT, CUDA_MATH) + head + begun(form)
     if form.name not in STEPS:
         loop = f"""\
     for (accelrt_long accelrt_i = blockIdx.x * {BLOCK}ull + threadIdx.x; accelrt_i < accelrt_n;
@@ -256,18 +243,18 @@ def spanning_loop(form: Form) -> str:
                 if (accelrt_i + accelrt_s < accelrt_most)
                     accelrt_out[accelrt_i + accelrt_s] = accelrt_made.at[accelrt_s];
 """
-    return loop + indented(valued(form)) + stores + "        }\n    }\n}\n"
+    return loop + indented(valued(form), 2) + stores + "        }\n    }\n}\n"
 
 
 def host_source(form: Form) -> str:
-    """C of one kernel, which is called for each block."""
+    """C++ of one kernel, which is called for each block."""
     name, listed = f"accelrt_{form.name}", declared(form)
     sizes = ", ".join(f"sizeof({kind})" for kind, _ in listed)
-    text = HOST_START + support(form, HOST_CONVERSIONS, HOST_PRODUCT, HOST_MATH)
+    text = HOST_START + support(form, HOST_PRODUCT, HOST_MATH)
     text += f"""\
+extern "C" {{
 extern const size_t {name}_parameters[];
 const size_t {name}_parameters[] = {{{sizes}, 0}};
-extern void {name}(const accelrt_block* accelrt_where, void** accelrt_arguments);
 void {name}(const accelrt_block* accelrt_where, void** accelrt_arguments) {{
 """
     for number, (kind, called) in enumerate(listed):
@@ -281,7 +268,7 @@ void {name}(const accelrt_block* accelrt_where, void** accelrt_arguments) {{
         for (accelrt_long accelrt_i = accelrt_from;
              accelrt_i < accelrt_from + {BLOCK} && accelrt_i < (accelrt_long)accelrt_n; ++accelrt_i) {{
 """
-        return text + loop + element(form) + "        }\n}\n"
+        return text + loop + element(form) + "        }\n}\n}\n"
     width = WIDTHS[form.number]
     # Threads are the inner loop, so that memory is written in the order of addresses.
     loop = f"""\
@@ -303,4 +290,4 @@ void {name}(const accelrt_block* accelrt_where, void** accelrt_arguments) {{
             break;
         const {form.number} x = accelrt_numbers[t][k];
 """
-    return text + loop + element(form) + "        }\n    }\n}\n"
+    return text + loop + element(form) + "        }\n    }\n}\n}\n"

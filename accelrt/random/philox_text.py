@@ -1,38 +1,18 @@
-"""C and CUDA C++ that the kernels of random numbers are put together of; philox_source puts it together."""
+"""C++ and CUDA C++ that the kernels of random numbers are put together of; philox_source puts it together."""
 
 from __future__ import annotations
 
 __all__ = [
     "CUDA_MATH",
     "CUDA_PRODUCT",
-    "CUDA_STATE",
     "DRAWS",
     "HOST_PRODUCT",
-    "HOST_START",
-    "HOST_STATE",
     "RANKED",
-    "STATE_SIGNATURE",
     "WALKED",
     "WIDTHS",
     "WORDS",
 ]
 
-# C, with what a kernel of the host device is called with (accelrt/kernels/DESIGN.md).
-HOST_START = """\
-#include <math.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-#include <tgmath.h>
-#undef I
-#define accelrt_inline static inline
-typedef struct {
-    unsigned int grid[3], block[3], index[3], shared_bytes;
-    void* shared;
-    int* failed;
-} accelrt_block;
-"""
 # Both halves of a product.  NVRTC makes 64-bit operations of what C says, several times as many.
 CUDA_PRODUCT = """\
 #define accelrt_product(high, low, x, y) \\
@@ -206,29 +186,6 @@ accelrt_inline accelrt_long accelrt_place(
         i = (accelrt_long)left << right_bits | right;
     } while (i >= n);
     return i;
-}
-"""
-)
-
-# Where a graph finds the seed and the offset of a replay.
-STATE_SIGNATURE = ("uint64_t*", "uint64_t", "uint64_t")
-CUDA_STATE = """\
-typedef unsigned long long accelrt_long;
-extern "C" __global__ void accelrt_state(accelrt_long* at, accelrt_long seed, accelrt_long offset) {
-    at[0] = seed;
-    at[1] = offset;
-}
-"""
-HOST_STATE = (
-    HOST_START
-    + """\
-extern const size_t accelrt_state_parameters[];
-const size_t accelrt_state_parameters[] = {8, 8, 8, 0};
-extern void accelrt_state(const accelrt_block* where, void** arguments);
-void accelrt_state(const accelrt_block* where, void** arguments) {
-    uint64_t* at = *(uint64_t**)arguments[0];
-    at[0] = *(uint64_t*)arguments[1];
-    at[1] = *(uint64_t*)arguments[2];
 }
 """
 )

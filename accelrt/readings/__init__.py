@@ -11,82 +11,15 @@ amd            AMD's, and which of all these answers for a device
 usage          utilization, memory and its errors, clocks
 power, thermal, links, processes
 records        what readings of several figures answer
+reading        what readings share
 """
 
-from accelrt.readings.links import nvlink_links, nvlink_throughput, pcie_link, pcie_throughput
-from accelrt.readings.power import energy, performance_state, power_draw, power_limits, throttle_reasons
-from accelrt.readings.processes import gpu_processes, list_gpu_processes
-from accelrt.readings.records import (
-    EccErrors,
-    GpuProcess,
-    MemoryInfo,
-    NvlinkTraffic,
-    PcieLink,
-    PcieTraffic,
-    PowerLimits,
-    RemappedRows,
-    TemperatureLimits,
-)
-from accelrt.readings.thermal import (
-    fan_speed,
-    fan_speeds,
-    memory_temperature,
-    temperature,
-    temperature_limits,
-)
-from accelrt.readings.usage import (
-    application_clock_rates,
-    clock_rate,
-    clock_rates,
-    decoder_utilization,
-    device_memory_info,
-    device_memory_used,
-    ecc_errors,
-    ecc_mode,
-    encoder_utilization,
-    max_clock_rates,
-    memory_usage,
-    remapped_rows,
-    utilization,
-)
+from accelrt.readings import links, power, processes, records, thermal, usage
+from accelrt.readings.links import *
+from accelrt.readings.power import *
+from accelrt.readings.processes import *
+from accelrt.readings.records import *
+from accelrt.readings.thermal import *
+from accelrt.readings.usage import *
 
-__all__ = [
-    "EccErrors",
-    "GpuProcess",
-    "MemoryInfo",
-    "NvlinkTraffic",
-    "PcieLink",
-    "PcieTraffic",
-    "PowerLimits",
-    "RemappedRows",
-    "TemperatureLimits",
-    "application_clock_rates",
-    "clock_rate",
-    "clock_rates",
-    "decoder_utilization",
-    "device_memory_info",
-    "device_memory_used",
-    "ecc_errors",
-    "ecc_mode",
-    "encoder_utilization",
-    "energy",
-    "fan_speed",
-    "fan_speeds",
-    "gpu_processes",
-    "list_gpu_processes",
-    "max_clock_rates",
-    "memory_temperature",
-    "memory_usage",
-    "nvlink_links",
-    "nvlink_throughput",
-    "pcie_link",
-    "pcie_throughput",
-    "performance_state",
-    "power_draw",
-    "power_limits",
-    "remapped_rows",
-    "temperature",
-    "temperature_limits",
-    "throttle_reasons",
-    "utilization",
-]
+__all__ = [name for module in (links, power, processes, records, thermal, usage) for name in module.__all__]

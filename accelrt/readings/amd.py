@@ -10,15 +10,16 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from accelrt import identity, visible
 from accelrt.core import procfs
-from accelrt.errors import NotSupportedError, ReadingError
+from accelrt.errors import ReadingError, not_supported
 from accelrt.nvml.library import open_code
 from accelrt.readings.other_vendors import Host, OtherVendor
-from accelrt.readings.records import EccErrors, GpuProcess, MemoryInfo, PcieLink, PowerLimits
+from accelrt.readings.records import EccErrors, GpuProcess, MemoryInfo, PcieLink, PowerLimits, supported
 from accelrt.runtime import init
 
 __all__ = ["Amd", "is_the_platform", "other_targets"]
@@ -66,10 +67,8 @@ def targets() -> list[Amd]:
     """The devices that a HIP program in this environment sees, in the order of its ordinals."""
     found = sorted((Amd(handle) for handle in handles()), key=lambda device: device.hip_id)
     if len({device.hip_id for device in found}) < len(found):
-        raise NotSupportedError(
-            "amdsmi does not tell which device has which HIP ordinal; that needs ROCm 6.4 or later",
-            801,
-            "NOT_SUPPORTED",
+        raise not_supported(
+            "amdsmi does not tell which device has which HIP ordinal; that needs ROCm 6.4 or later"
         )
     chosen = visible.resolve_amd(
         os.environ.get("ROCR_VISIBLE_DEVICES"),
@@ -102,7 +101,7 @@ class Amd(OtherVendor):
             code = error.get_error_code() if hasattr(error, "get_error_code") else NOT_SUPPORTED
             text = f"{reading} of {self.name} ({self.uuid}): {call} answered {error}"
             if code == NOT_SUPPORTED:
-                raise NotSupportedError(text, 801, "NOT_SUPPORTED", reading) from error
+                raise not_supported(text, reading) from error
             raise ReadingError(text, code, str(error), reading) from error
 
     def figure(self, reading: str, found: dict[str, Any], *keys: str) -> Any:
@@ -112,11 +111,9 @@ class Amd(OtherVendor):
                 return found[key]
         return self.refuse(reading)
 
-    def optional(self, question: Callable[[], int]) -> int | None:
-        try:
-            return question()
-        except NotSupportedError:
-            return None
+    def number(self, reading: str, source: dict[str, Any], key: str, unit: int = 1) -> int | None:
+        """An entry's figure in another unit; None where it holds none."""
+        return supported(lambda: int(self.figure(reading, source, key)) // unit)
 
     def sensor(self, reading: str, kinds: Sequence[str]) -> int:
         amdsmi = library()
@@ -154,7 +151,7 @@ class Amd(OtherVendor):
     def power_limits(self) -> PowerLimits:
         found = self.ask("power_limits", "amdsmi_get_power_cap_info")
         cap, default, least, most = (
-            self.optional(lambda key=key: int(self.figure("power_limits", found, key)) // 1000)  # type: ignore[misc]
+            self.number("power_limits", found, key, 1000)
             for key in ("power_cap", "default_power_cap", "min_power_cap", "max_power_cap")
         )
         return PowerLimits(cap, cap, default, least, most)
@@ -175,10 +172,7 @@ class Amd(OtherVendor):
 
     def clocks(self, reading: str, *keys: str) -> dict[str, int | None]:
         kinds = {"graphics": "GFX", "sm": "GFX", "memory": "MEM", "video": "VCLK0"}
-        found = {
-            name: self.optional(lambda kind=kind: self.clock(reading, kind, *keys))  # type: ignore[misc]
-            for name, kind in kinds.items()
-        }
+        found = {name: supported(partial(self.clock, reading, kind, *keys)) for name, kind in kinds.items()}
         return found if any(found.values()) else self.refuse(reading)
 
     def clock_rates(self) -> dict[str, int | None]:
@@ -202,9 +196,6 @@ class Amd(OtherVendor):
         )
         return MemoryInfo(total, 0, total - used, used)
 
-    def device_memory_used(self) -> int:
-        return self.device_memory_info().used
-
     def ecc_errors(self) -> EccErrors:
         found = self.ask("ecc_errors", "amdsmi_get_gpu_total_ecc_count")
         corrected, others = (
@@ -215,15 +206,9 @@ class Amd(OtherVendor):
     def pcie_link(self) -> PcieLink:
         found = self.ask("pcie_link", "amdsmi_get_pcie_info")
         static, now = found["pcie_static"], found["pcie_metric"]
-        most, width, replays = (
-            self.optional(lambda source=source, key=key: int(self.figure("pcie_link", source, key)))  # type: ignore[misc]
-            for source, key in (
-                (static, "max_pcie_width"),
-                (now, "pcie_width"),
-                (now, "pcie_replay_count"),
-            )
-        )
-        newest = self.optional(lambda: int(self.figure("pcie_link", static, "pcie_interface_version")))
+        number = partial(self.number, "pcie_link")
+        width, replays = number(now, "pcie_width"), number(now, "pcie_replay_count")
+        newest, most = number(static, "pcie_interface_version"), number(static, "max_pcie_width")
         return PcieLink(None, width, newest, most, replays)
 
     def gpu_processes(self) -> list[GpuProcess]:

@@ -1,17 +1,12 @@
 """Power, energy, and what holds a device back.  Source: NVML API Reference Guide, "Device Queries"."""
 
+from functools import partial
+
 from accelrt.annotations import DeviceArgument
-from accelrt.errors import NotSupportedError
 from accelrt.nvml.library import function_number
-from accelrt.readings.nvml_calls import (
-    Target,
-    read_large,
-    read_number,
-    read_several,
-    reading_error,
-    target_for,
-)
-from accelrt.readings.records import PowerLimits
+from accelrt.readings.nvml_calls import Target, read_large, read_number, read_several
+from accelrt.readings.reading import reading, refusal
+from accelrt.readings.records import PowerLimits, supported
 
 __all__ = ["energy", "performance_state", "power_draw", "power_limits", "throttle_reasons"]
 
@@ -24,7 +19,6 @@ ENERGY = function_number("nvmlDeviceGetTotalEnergyConsumption")
 STATE = function_number("nvmlDeviceGetPerformanceState")
 REASONS = function_number("nvmlDeviceGetCurrentClocksEventReasons nvmlDeviceGetCurrentClocksThrottleReasons")
 
-UNSUPPORTED = 3
 UNKNOWN_STATE = 32  # NVML_PSTATE_UNKNOWN
 
 # bits of nvmlClocksEventReasons
@@ -49,47 +43,36 @@ def power_draw(device: DeviceArgument | None = None) -> int:
     return read_number("power_draw", DRAW, device)
 
 
-def power_limits(device: DeviceArgument | None = None) -> PowerLimits:
+@reading
+def power_limits(target: Target) -> PowerLimits:
     """The limits of a device's power, in milliwatts (nvmlDeviceGetEnforcedPowerLimit and its neighbours)."""
-    target = target_for(device)
-    if not isinstance(target, Target):
-        limits: PowerLimits = target.power_limits()
-        return limits
-    found: list[int | None] = []
-    for number in (ENFORCED, REQUESTED, DEFAULT):
-        try:
-            found.append(read_number("power_limits", number, target))
-        except NotSupportedError:
-            found.append(None)
-    lowest: tuple[int | None, ...]
-    try:
-        lowest = read_several("power_limits", RANGE, target, 2)
-    except NotSupportedError:
-        lowest = (None, None)
-    if not any((*found, *lowest)):
-        raise reading_error("power_limits", target, UNSUPPORTED)
-    return PowerLimits(*found, *lowest)
+    numbers = (ENFORCED, REQUESTED, DEFAULT)
+    single = [supported(partial(read_number, "power_limits", number, target)) for number in numbers]
+    allowed = supported(partial(read_several, "power_limits", RANGE, target, 2)) or (None, None)
+    if not any((*single, *allowed)):
+        raise refusal("power_limits", target)
+    return PowerLimits(*single, *allowed)
 
 
-def energy(device: DeviceArgument | None = None) -> int:
+@reading
+def energy(target: Target) -> int:
     """What a device has used since its driver was loaded, in millijoules
     (nvmlDeviceGetTotalEnergyConsumption).
     """
-    target = target_for(device)
-    if not isinstance(target, Target):
-        return int(target.energy())
     return read_large("energy", ENERGY, target)
 
 
-def performance_state(device: DeviceArgument | None = None) -> int:
+@reading
+def performance_state(target: Target) -> int:
     """A device's performance state, 0 (fastest) to 15 (nvmlDeviceGetPerformanceState)."""
-    state = read_number("performance_state", STATE, device)
+    state = read_number("performance_state", STATE, target)
     if state == UNKNOWN_STATE:
-        raise reading_error("performance_state", target_for(device), UNSUPPORTED)
+        raise refusal("performance_state", target)
     return state
 
 
-def throttle_reasons(device: DeviceArgument | None = None) -> tuple[str, ...]:
+@reading
+def throttle_reasons(target: Target) -> tuple[str, ...]:
     """Why a device's clocks are not higher (nvmlDeviceGetCurrentClocksEventReasons).
 
     Returns:
@@ -97,9 +80,6 @@ def throttle_reasons(device: DeviceArgument | None = None) -> tuple[str, ...]:
         sw_thermal_slowdown, hw_thermal_slowdown, hw_power_brake_slowdown and display_clock_setting;
         "bit_<n>" for one that a later driver may add; () where nothing holds it back.
     """
-    target = target_for(device)
-    if not isinstance(target, Target):
-        return tuple(target.throttle_reasons())
     bits = read_large("throttle_reasons", REASONS, target)
     return tuple(
         REASON_NAMES.get(1 << bit, f"bit_{bit}") for bit in range(bits.bit_length()) if bits >> bit & 1

@@ -1,12 +1,13 @@
 """Who uses a device.  Source: NVML API Reference Guide, "Device Queries"."""
 
+from functools import partial
 from typing import Any
 
 from accelrt.annotations import DeviceArgument
-from accelrt.errors import NotSupportedError
 from accelrt.nvml.library import function_number
-from accelrt.readings.nvml_calls import Target, read_processes, reading_error, target_for
-from accelrt.readings.records import GpuProcess
+from accelrt.readings.nvml_calls import Target, read_processes, target_for
+from accelrt.readings.reading import reading, refusal
+from accelrt.readings.records import GpuProcess, supported
 
 __all__ = ["gpu_processes", "list_gpu_processes"]
 
@@ -14,10 +15,10 @@ KINDS = {
     "compute": function_number("nvmlDeviceGetComputeRunningProcesses_v3"),
     "graphics": function_number("nvmlDeviceGetGraphicsRunningProcesses_v3"),
 }
-UNSUPPORTED = 3
 
 
-def gpu_processes(device: DeviceArgument | Target | None = None) -> list[GpuProcess]:
+@reading
+def gpu_processes(target: Target) -> list[GpuProcess]:
     """The processes that have a context on a device (nvmlDeviceGetComputeRunningProcesses and its neighbour).
 
     Arguments, Raises: as temperature.
@@ -25,22 +26,17 @@ def gpu_processes(device: DeviceArgument | Target | None = None) -> list[GpuProc
         A list of GpuProcess; a process that computes and draws is in it once, as "compute".  In a container
         the driver may list processes by numbers that mean nothing inside, or list none.
     """
-    target = target_for(device)
-    if not isinstance(target, Target):
-        return list(target.gpu_processes())
-    found: dict[tuple[int, int | None, int | None], GpuProcess] = {}
-    refused = 0
-    for kind, number in KINDS.items():
-        try:
-            rows = read_processes("gpu_processes", number, target)
-        except NotSupportedError:
-            refused += 1
-            continue
-        for pid, memory, instance, compute in rows:
-            found.setdefault((pid, instance, compute), GpuProcess(pid, memory, kind, instance, compute))
-    if refused == len(KINDS):
-        raise reading_error("gpu_processes", target, UNSUPPORTED)
-    return list(found.values())
+    listed = {
+        kind: supported(partial(read_processes, "gpu_processes", number, target))
+        for kind, number in KINDS.items()
+    }
+    if all(rows is None for rows in listed.values()):
+        raise refusal("gpu_processes", target)
+    processes: dict[tuple[int, int | None, int | None], GpuProcess] = {}
+    for kind, rows in listed.items():
+        for pid, memory, instance, compute in rows or ():
+            processes.setdefault((pid, instance, compute), GpuProcess(pid, memory, kind, instance, compute))
+    return list(processes.values())
 
 
 def list_gpu_processes(device: DeviceArgument | None = None) -> str:

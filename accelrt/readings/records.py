@@ -1,6 +1,10 @@
 """What readings of several figures answer.  A figure that a device lacks is None."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
+
+from accelrt.errors import NotSupportedError
 
 __all__ = [
     "EccErrors",
@@ -13,6 +17,16 @@ __all__ = [
     "RemappedRows",
     "TemperatureLimits",
 ]
+
+T = TypeVar("T")
+
+
+def supported(ask: Callable[[], T]) -> T | None:
+    """What a call answers; None where the device lacks it."""
+    try:
+        return ask()
+    except NotSupportedError:
+        return None
 
 
 @dataclass(frozen=True)

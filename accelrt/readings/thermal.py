@@ -1,9 +1,11 @@
 """Temperatures and fans.  Source: NVML API Reference Guide, "Device Queries"."""
 
+from functools import partial
+
 from accelrt.annotations import DeviceArgument
-from accelrt.errors import NotSupportedError
 from accelrt.nvml.library import function_number
-from accelrt.readings.nvml_calls import Target, read_fields, read_number, reading_error, target_for
+from accelrt.readings.nvml_calls import Target, read_fields, read_number
+from accelrt.readings.reading import figures, reading, refusal
 from accelrt.readings.records import TemperatureLimits
 
 __all__ = ["fan_speed", "fan_speeds", "memory_temperature", "temperature", "temperature_limits"]
@@ -17,7 +19,6 @@ FAN_OF = function_number("nvmlDeviceGetFanSpeed_v2")
 DIE = 0  # NVML_TEMPERATURE_GPU
 SHUTDOWN, SLOWDOWN, MEMORY_MAX, GPU_MAX = range(4)  # nvmlTemperatureThresholds_t
 MEMORY_FIELD = 82  # NVML_FI_DEV_MEMORY_TEMP
-UNSUPPORTED = 3
 
 
 def temperature(device: DeviceArgument | None = None) -> int:
@@ -37,32 +38,21 @@ def temperature(device: DeviceArgument | None = None) -> int:
     return read_number("temperature", TEMPERATURE, device, DIE)
 
 
-def memory_temperature(device: DeviceArgument | None = None) -> int:
+@reading
+def memory_temperature(target: Target) -> int:
     """The temperature of a device's memory, in degrees Celsius (field NVML_FI_DEV_MEMORY_TEMP)."""
-    target = target_for(device)
-    if not isinstance(target, Target):
-        return int(target.memory_temperature())
     (value,) = read_fields("memory_temperature", target, [(MEMORY_FIELD, 0)])
     if not value:  # a card without the sensor answers an error, or 0
-        raise reading_error("memory_temperature", target, UNSUPPORTED)
+        raise refusal("memory_temperature", target)
     return int(value)
 
 
-def temperature_limits(device: DeviceArgument | None = None) -> TemperatureLimits:
+@reading
+def temperature_limits(target: Target) -> TemperatureLimits:
     """Where a device slows down and shuts down, in degrees Celsius (nvmlDeviceGetTemperatureThreshold)."""
-    target = target_for(device)
-    if not isinstance(target, Target):
-        limits: TemperatureLimits = target.temperature_limits()
-        return limits
-    found: dict[int, int | None] = {}
-    for kind in (SHUTDOWN, SLOWDOWN, GPU_MAX, MEMORY_MAX):
-        try:
-            found[kind] = read_number("temperature_limits", THRESHOLD, target, kind)
-        except NotSupportedError:
-            found[kind] = None
-    if not any(found.values()):
-        raise reading_error("temperature_limits", target, UNSUPPORTED)
-    return TemperatureLimits(found[SHUTDOWN], found[SLOWDOWN], found[GPU_MAX], found[MEMORY_MAX])
+    kinds = (SHUTDOWN, SLOWDOWN, GPU_MAX, MEMORY_MAX)
+    calls = (partial(read_number, "temperature_limits", THRESHOLD, target, kind) for kind in kinds)
+    return TemperatureLimits(*figures("temperature_limits", target, calls, zeros=False))
 
 
 def fan_speed(device: DeviceArgument | None = None) -> int:
@@ -73,12 +63,10 @@ def fan_speed(device: DeviceArgument | None = None) -> int:
     return read_number("fan_speed", FAN, device)
 
 
-def fan_speeds(device: DeviceArgument | None = None) -> list[int]:
+@reading
+def fan_speeds(target: Target) -> list[int]:
     """The same for each fan, in percent, a list of ints (nvmlDeviceGetFanSpeed_v2)."""
-    target = target_for(device)
-    if not isinstance(target, Target):
-        return list(target.fan_speeds())
     fans = read_number("fan_speeds", FANS, target)
     if not fans:
-        raise reading_error("fan_speeds", target, UNSUPPORTED)
+        raise refusal("fan_speeds", target)
     return [read_number("fan_speeds", FAN_OF, target, fan) for fan in range(fans)]

@@ -1,18 +1,11 @@
 """Utilization, memory and its errors, clocks.  Source: NVML API Reference Guide, "Device Queries"."""
 
+from functools import partial
+
 from accelrt.annotations import DeviceArgument
-from accelrt.errors import NotSupportedError
 from accelrt.nvml.library import function_number
-from accelrt.readings.nvml_calls import (
-    Target,
-    read_large,
-    read_memory,
-    read_number,
-    read_pair,
-    read_several,
-    reading_error,
-    target_for,
-)
+from accelrt.readings.nvml_calls import Target, read_large, read_memory, read_number, read_pair, read_several
+from accelrt.readings.reading import figures, reading
 from accelrt.readings.records import EccErrors, MemoryInfo, RemappedRows
 
 __all__ = [
@@ -53,19 +46,15 @@ def memory_usage(device: DeviceArgument | None = None) -> int:
     return read_pair("memory_usage", RATES, device, MEMORY)
 
 
-def encoder_utilization(device: DeviceArgument | None = None) -> int:
+@reading
+def encoder_utilization(target: Target) -> int:
     """How busy the video encoders are, in percent (nvmlDeviceGetEncoderUtilization)."""
-    target = target_for(device)
-    if not isinstance(target, Target):
-        return int(target.encoder_utilization())
     return read_several("encoder_utilization", ENCODER, target, 2)[0]
 
 
-def decoder_utilization(device: DeviceArgument | None = None) -> int:
+@reading
+def decoder_utilization(target: Target) -> int:
     """How busy the video decoders are, in percent (nvmlDeviceGetDecoderUtilization)."""
-    target = target_for(device)
-    if not isinstance(target, Target):
-        return int(target.decoder_utilization())
     return read_several("decoder_utilization", DECODER, target, 2)[0]
 
 
@@ -79,12 +68,9 @@ def device_memory_used(device: DeviceArgument | None = None) -> int:
     return int(read_memory("device_memory_used", device, False))
 
 
-def device_memory_info(device: DeviceArgument | None = None) -> MemoryInfo:
+@reading
+def device_memory_info(target: Target) -> MemoryInfo:
     """Bytes of a device's memory: total, reserved by the driver, free, used (nvmlDeviceGetMemoryInfo_v2)."""
-    target = target_for(device)
-    if not isinstance(target, Target):
-        info: MemoryInfo = target.device_memory_info()
-        return info
     return MemoryInfo(*read_memory("device_memory_info", target, True))
 
 
@@ -94,7 +80,6 @@ ASKED = function_number("nvmlDeviceGetApplicationsClock")
 
 KINDS = {"graphics": 0, "sm": 1, "memory": 2, "video": 3}  # nvmlClockType_t
 SM = KINDS["sm"]
-UNSUPPORTED = 3
 
 
 def clock_rate(device: DeviceArgument | None = None) -> int:
@@ -105,34 +90,27 @@ def clock_rate(device: DeviceArgument | None = None) -> int:
     return read_number("clock_rate", NOW, device, SM)
 
 
-def clock_rates(device: DeviceArgument | None = None) -> dict[str, int | None]:
+@reading
+def clock_rates(target: Target) -> dict[str, int | None]:
     """A device's clocks now, in MHz: "graphics", "sm", "memory", "video"; None for one that it lacks."""
-    return every_kind("clock_rates", NOW, device)
+    return every_kind("clock_rates", NOW, target)
 
 
-def max_clock_rates(device: DeviceArgument | None = None) -> dict[str, int | None]:
+@reading
+def max_clock_rates(target: Target) -> dict[str, int | None]:
     """The highest that the same clocks can be, in MHz (nvmlDeviceGetMaxClockInfo)."""
-    return every_kind("max_clock_rates", MOST, device)
+    return every_kind("max_clock_rates", MOST, target)
 
 
-def application_clock_rates(device: DeviceArgument | None = None) -> dict[str, int | None]:
+@reading
+def application_clock_rates(target: Target) -> dict[str, int | None]:
     """What programs are given at most as it is set now, in MHz (nvmlDeviceGetApplicationsClock)."""
-    return every_kind("application_clock_rates", ASKED, device)
+    return every_kind("application_clock_rates", ASKED, target)
 
 
-def every_kind(reading: str, number: int, device: DeviceArgument | None) -> dict[str, int | None]:
-    target = target_for(device)
-    if not isinstance(target, Target):
-        return dict(getattr(target, reading)())
-    found: dict[str, int | None] = {}
-    for name, kind in KINDS.items():
-        try:
-            found[name] = read_number(reading, number, target, kind)
-        except NotSupportedError:
-            found[name] = None
-    if not any(found.values()):
-        raise reading_error(reading, target, UNSUPPORTED)
-    return found
+def every_kind(name: str, number: int, target: Target) -> dict[str, int | None]:
+    calls = (partial(read_number, name, number, target, kind) for kind in KINDS.values())
+    return dict(zip(KINDS, figures(name, target, calls, zeros=False), strict=True))
 
 
 TOTAL = function_number("nvmlDeviceGetTotalEccErrors")
@@ -141,45 +119,29 @@ ROWS = function_number("nvmlDeviceGetRemappedRows")
 
 CORRECTED, UNCORRECTED = 0, 1  # nvmlMemoryErrorType_t
 VOLATILE, AGGREGATE = 0, 1  # nvmlEccCounterType_t
-UNSUPPORTED = 3
 
 
-def ecc_errors(device: DeviceArgument | None = None) -> EccErrors:
+@reading
+def ecc_errors(target: Target) -> EccErrors:
     """How many errors of memory a device found, corrected ones and others (nvmlDeviceGetTotalEccErrors).
 
     Arguments: as temperature.
     Raises:
         NotSupportedError: the device has no error correction, or it is off.
     """
-    target = target_for(device)
-    if not isinstance(target, Target):
-        errors: EccErrors = target.ecc_errors()
-        return errors
-    found: list[int | None] = []
-    for since in (VOLATILE, AGGREGATE):
-        for kind in (CORRECTED, UNCORRECTED):
-            try:
-                found.append(read_large("ecc_errors", TOTAL, target, kind, since))
-            except NotSupportedError:
-                found.append(None)
-    if all(count is None for count in found):
-        raise reading_error("ecc_errors", target, UNSUPPORTED)
-    return EccErrors(*found)
+    counters = ((kind, since) for since in (VOLATILE, AGGREGATE) for kind in (CORRECTED, UNCORRECTED))
+    calls = (partial(read_large, "ecc_errors", TOTAL, target, *counter) for counter in counters)
+    return EccErrors(*figures("ecc_errors", target, calls, zeros=True))
 
 
-def ecc_mode(device: DeviceArgument | None = None) -> bool:
+@reading
+def ecc_mode(target: Target) -> bool:
     """Whether a device's error correction is on now (nvmlDeviceGetEccMode)."""
-    target = target_for(device)
-    if not isinstance(target, Target):
-        return bool(target.ecc_mode())
     return read_several("ecc_mode", MODE, target, 2)[0] == 1
 
 
-def remapped_rows(device: DeviceArgument | None = None) -> RemappedRows:
+@reading
+def remapped_rows(target: Target) -> RemappedRows:
     """Rows of memory that a device has replaced by spare ones (nvmlDeviceGetRemappedRows)."""
-    target = target_for(device)
-    if not isinstance(target, Target):
-        rows: RemappedRows = target.remapped_rows()
-        return rows
     corrected, uncorrected, pending, failed = read_several("remapped_rows", ROWS, target, 4)
     return RemappedRows(corrected, uncorrected, bool(pending), bool(failed))

@@ -67,7 +67,8 @@ class Order:
         join(clock, self.clock(self.host))
         if timeline.is_blocking:
             for other, known in self.clocks.items():
-                if other.device == timeline.device and self.are_implicit(timeline, other):
+                is_implicit = other.is_blocking and (timeline.is_legacy or other.is_legacy)
+                if other.device == timeline.device and is_implicit:
                     join(clock, known)
         return clock
 
@@ -75,10 +76,6 @@ class Order:
         """Puts something into a stream, an access or not.  Answers what it comes after, to be read only."""
         clock = self.clocks[timeline] = self.position(timeline)
         return clock
-
-    @staticmethod
-    def are_implicit(timeline: Timeline, other: Timeline) -> bool:
-        return other.is_blocking and (timeline.is_legacy or other.is_legacy)
 
     def begin(self, timeline: Timeline) -> tuple[int, Clock]:
         """One more access of a timeline: its number, and what it comes after."""

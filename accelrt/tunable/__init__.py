@@ -17,71 +17,10 @@ results_file  files of results, which threads and processes share, and of what w
 offline       tuning what such a file names
 """
 
-from accelrt.tunable.offline import tune_gemm_in_file, tune_in_file
-from accelrt.tunable.operation import Operation
-from accelrt.tunable.results import (
-    Result,
-    get_filename,
-    get_results,
-    get_validators,
-    read_file,
-    register_validator,
-    set_filename,
-    write_file,
-    write_file_on_exit,
-)
-from accelrt.tunable.switches import (
-    enable,
-    get_max_tuning_duration,
-    get_max_tuning_iterations,
-    get_max_warmup_duration,
-    get_max_warmup_iterations,
-    get_rotating_buffer_size,
-    is_enabled,
-    l2_flush_enable,
-    l2_flush_is_enabled,
-    record_untuned_enable,
-    record_untuned_is_enabled,
-    set_max_tuning_duration,
-    set_max_tuning_iterations,
-    set_max_warmup_duration,
-    set_max_warmup_iterations,
-    set_numerical_check_tolerances,
-    set_rotating_buffer_size,
-    tuning_enable,
-    tuning_is_enabled,
-)
+from accelrt.tunable import offline, operation, results, switches
+from accelrt.tunable.offline import *
+from accelrt.tunable.operation import *
+from accelrt.tunable.results import *
+from accelrt.tunable.switches import *
 
-__all__ = [
-    "Operation",
-    "Result",
-    "enable",
-    "get_filename",
-    "get_max_tuning_duration",
-    "get_max_tuning_iterations",
-    "get_max_warmup_duration",
-    "get_max_warmup_iterations",
-    "get_results",
-    "get_rotating_buffer_size",
-    "get_validators",
-    "is_enabled",
-    "l2_flush_enable",
-    "l2_flush_is_enabled",
-    "read_file",
-    "record_untuned_enable",
-    "record_untuned_is_enabled",
-    "register_validator",
-    "set_filename",
-    "set_max_tuning_duration",
-    "set_max_tuning_iterations",
-    "set_max_warmup_duration",
-    "set_max_warmup_iterations",
-    "set_numerical_check_tolerances",
-    "set_rotating_buffer_size",
-    "tune_gemm_in_file",
-    "tune_in_file",
-    "tuning_enable",
-    "tuning_is_enabled",
-    "write_file",
-    "write_file_on_exit",
-]
+__all__ = [name for module in (offline, operation, results, switches) for name in module.__all__]

@@ -11,7 +11,7 @@ from accelrt.tunable import operation as registered
 from accelrt.tunable import results
 from accelrt.tunable.results_file import Result, read_untuned
 
-__all__ = ["tune_each", "tune_gemm_in_file", "tune_in_file"]
+__all__ = ["tune_gemm_in_file", "tune_in_file"]
 
 GEMMS = ("Gemm", "ScaledGemm")
 

@@ -20,7 +20,7 @@ from accelrt.tunable import results, results_file, switches
 from accelrt.tunable.results_file import Result, check_field
 from accelrt.tunable.timing import DEFAULT, Function, fastest
 
-__all__ = ["Operation", "operations"]
+__all__ = ["Operation"]
 
 F = TypeVar("F", bound=Function)
 RELAXED = 2  # the mode in which this thread's waits break no capture of another thread's

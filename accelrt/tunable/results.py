@@ -17,13 +17,9 @@ from accelrt.tunable.results_file import Key, Result, check_field, merge, read
 
 __all__ = [
     "Result",
-    "add",
-    "file_for",
-    "find",
     "get_filename",
     "get_results",
     "get_validators",
-    "model_of",
     "read_file",
     "register_validator",
     "set_filename",

@@ -75,20 +75,9 @@ def read(path: str) -> tuple[dict[str, str], dict[Key, Result]]:
             not there.
         ValueError: a line is malformed; the text names the line.
     """
-    return parse(lines_of(path), path)
-
-
-def lines_of(path: str) -> list[str]:
-    return files.read(path, MOST_BYTES).decode().splitlines()
-
-
-def parse(lines: Iterator[str] | list[str], path: str) -> tuple[dict[str, str], dict[Key, Result]]:
     validators: dict[str, str] = {}
     results: dict[Key, Result] = {}
-    for number, line in enumerate(lines, 1):
-        fields = [field.strip() for field in line.rstrip("\r\n").split(",")]
-        if fields == [""]:
-            continue
+    for number, line, fields in rows_of(path):
         if fields[0] == "Validator" and len(fields) >= 3:
             validators[fields[1]] = ",".join(fields[2:])
         elif 3 <= len(fields) <= 5 and all(fields[:3]):  # torch's may have a fifth, for BLAS
@@ -101,6 +90,13 @@ def parse(lines: Iterator[str] | list[str], path: str) -> tuple[dict[str, str], 
                 "OPERATION,PARAMETERS,CANDIDATE,MILLISECONDS"
             )
     return validators, results
+
+
+def rows_of(path: str) -> Iterator[tuple[int, str, list[str]]]:
+    """Number, text and fields of each line of a file that has any."""
+    for number, line in enumerate(files.read(path, MOST_BYTES).decode().splitlines(), 1):
+        if line.strip():
+            yield number, line, [field.strip() for field in line.split(",")]
 
 
 def milliseconds(fields: list[str], path: str, number: int) -> float:
@@ -240,9 +236,8 @@ def read_untuned(path: str) -> list[tuple[str, str]]:
         ValueError: a line is malformed; the text names it.
     """
     found: dict[tuple[str, str], None] = {}
-    for number, line in enumerate(lines_of(path), 1):
-        fields = [field.strip() for field in line.split(",")]
-        if fields == [""] or fields[0] == "Validator":
+    for number, line, fields in rows_of(path):
+        if fields[0] == "Validator":
             continue
         if len(fields) < 2 or not all(fields[:2]):
             raise ValueError(f"{path}, line {number}: {line.strip()!r} is no line OPERATION,PARAMETERS")

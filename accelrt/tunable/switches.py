@@ -15,20 +15,17 @@ from accelrt.core.printable import printable
 from accelrt.devices.device import get_device_properties
 
 __all__ = [
-    "Tolerances",
     "enable",
     "get_max_tuning_duration",
     "get_max_tuning_iterations",
     "get_max_warmup_duration",
     "get_max_warmup_iterations",
-    "get_numerical_check_tolerances",
     "get_rotating_buffer_size",
     "is_enabled",
     "l2_flush_enable",
     "l2_flush_is_enabled",
     "record_untuned_enable",
     "record_untuned_is_enabled",
-    "say",
     "set_max_tuning_duration",
     "set_max_tuning_iterations",
     "set_max_warmup_duration",
@@ -49,23 +46,12 @@ class Tolerances(NamedTuple):
     rtol: float
 
 
-NAMES = {
-    "ENABLED": "ACCELRT_TUNABLE_ENABLED",
-    "TUNING": "ACCELRT_TUNABLE_TUNING",
-    "RECORD_UNTUNED": "ACCELRT_TUNABLE_RECORD_UNTUNED",
-    "VERBOSE": "ACCELRT_TUNABLE_VERBOSE",
-    "NUMERICAL_CHECK": "ACCELRT_TUNABLE_NUMERICAL_CHECK",
-    "MAX_TUNING_DURATION_MS": "ACCELRT_TUNABLE_MAX_TUNING_DURATION_MS",
-    "MAX_TUNING_ITERATIONS": "ACCELRT_TUNABLE_MAX_TUNING_ITERATIONS",
-    "MAX_WARMUP_DURATION_MS": "ACCELRT_TUNABLE_MAX_WARMUP_DURATION_MS",
-    "MAX_WARMUP_ITERATIONS": "ACCELRT_TUNABLE_MAX_WARMUP_ITERATIONS",
-    "L2_FLUSH": "ACCELRT_TUNABLE_CACHE_FLUSH",
-    "ROTATING_BUFFER_SIZE": "ACCELRT_TUNABLE_ROTATING_BUFFER_SIZE",
-}
-values: dict[str, Any] = {name: env.value(variable) for name, variable in NAMES.items()}
+PREFIX = f"{env.PREFIX}TUNABLE_"
+NAMES = [name for name in env.VARIABLES if name.startswith(PREFIX) and not name.endswith("FILENAME")]
+values: dict[str, Any] = {name.removeprefix(PREFIX): env.value(name) for name in NAMES}
 if values["NUMERICAL_CHECK"] is not None:
     values["NUMERICAL_CHECK"] = Tolerances(*values["NUMERICAL_CHECK"])
-fixed = {name for name, variable in NAMES.items() if env.text(variable)}
+fixed = {name.removeprefix(PREFIX) for name in NAMES if env.text(name)}
 
 
 def change(name: str, value: object) -> None:
@@ -180,12 +166,12 @@ def get_rotating_buffer_size() -> int:
 
 def l2_flush_enable(val: bool = True) -> None:
     """Whether the L2 cache is overwritten before each call that is timed; off at first."""
-    change("L2_FLUSH", bool(val))
+    change("CACHE_FLUSH", bool(val))
 
 
 def l2_flush_is_enabled() -> bool:
     """Whether the L2 cache is overwritten before each call that is timed."""
-    return bool(values["L2_FLUSH"])
+    return bool(values["CACHE_FLUSH"])
 
 
 def set_numerical_check_tolerances(enable: bool, atol: float = 1e-5, rtol: float = 1e-5) -> None:

@@ -188,7 +188,7 @@ def test_an_operation_that_does_not_compile_shows_its_line():
 def test_without_a_cpp_compiler_it_is_said(monkeypatch):
     from accelrt.kernels import host_compiler
 
-    monkeypatch.setattr(host_compiler, "_compilers", {})
+    monkeypatch.setattr(host_compiler, "_compiler", None)
     monkeypatch.setenv("PATH", "/nowhere")
     said = r"none of c\+\+, g\+\+, clang\+\+ is in PATH; install one, such as the package g\+\+"
     with pytest.raises(accelrt.CompilerNotFoundError, match=said):

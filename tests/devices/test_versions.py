@@ -104,7 +104,7 @@ def say_architectures(nvrtc):
     print(*accelrt.get_arch_list())
     print(accelrt.get_gencode_flags())
     print(accelrt.is_bf16_supported(), accelrt.is_bf16_supported(including_emulation=False))
-    from accelrt.devices import arch
+    from accelrt.kernels import arch
 
     print(arch.nvrtc_version())
 

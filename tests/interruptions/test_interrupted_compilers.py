@@ -56,7 +56,7 @@ def quick_compiler(tmp_path, monkeypatch):
         '#!/bin/sh\nfor last; do case "$out" in -o) break;; esac; out=$last; done\necho made > "$last"\n'
     )
     path.chmod(0o755)
-    monkeypatch.setitem(host_compiler._compilers, "c++", host_compiler.Compiler(str(path), (), b"quick"))
+    monkeypatch.setattr(host_compiler, "_compiler", host_compiler.Compiler(str(path), (), b"quick"))
     return path
 
 
@@ -126,7 +126,7 @@ def test_a_compiler_under_way_is_killed_with_what_it_started(folders, tmp_path, 
     path, begun = tmp_path / "c++", tmp_path / "begun"
     path.write_text(f"#!/bin/sh\nsleep 600 &\necho $$ > {begun}.part; mv {begun}.part {begun}; wait\n")
     path.chmod(0o755)
-    monkeypatch.setitem(host_compiler._compilers, "c++", host_compiler.Compiler(str(path), (), b"slow"))
+    monkeypatch.setattr(host_compiler, "_compiler", host_compiler.Compiler(str(path), (), b"slow"))
     acquire = apart.Call.wait
 
     def interrupted(call):

@@ -14,9 +14,11 @@ def _kernel_cache(tmp_path_factory):
 
 @pytest.fixture(autouse=True, scope="module")
 def _kernels_unloaded():
-    from accelrt.random.launches import forget_kernels
+    from accelrt.random import graph_states, launches
 
     cache.forget()
     yield
-    forget_kernels()
+    launches._plans.clear()
+    launches._kernels.clear()
+    graph_states.PUT.unload()
     cache.forget()

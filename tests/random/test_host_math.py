@@ -9,9 +9,9 @@ from nvrtc_found import NVRTC_MISSING
 from ptx_steps import run
 
 import accelrt
-from accelrt.kernels.host_compiler import compile_c
+from accelrt.kernels.elementwise_source import HOST_START
+from accelrt.kernels.host_compiler import compile_cpp
 from accelrt.random.host_math import HOST_MATH
-from accelrt.random.philox_text import HOST_START
 
 needs_nvrtc = pytest.mark.skipif(bool(NVRTC_MISSING), reason=NVRTC_MISSING)
 CUDA = r"""
@@ -20,17 +20,19 @@ extern "C" __global__ void log_of(const double* x, double* y) { y[0] = log(x[0])
 extern "C" __global__ void sincospi_of(const double* x, double* y) { sincospi(x[0], y, y + 1); }
 """
 HOST = """
+extern "C" {
 float logf_of(float x) { return accelrt_log(x); }
 double log_of(double x) { return accelrt_log_double(x); }
 void sincospi_of(double x, double* y) { accelrt_sincospi(x, y, y + 1); }
 void sincos_of(float x, float* y) { accelrt_sincos(x, y, y + 1); }
+}
 """
 
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory):
     path = tmp_path_factory.mktemp("math") / "math.so"
-    path.write_bytes(bytes(compile_c(HOST_START + HOST_MATH + HOST, "math.c")))
+    path.write_bytes(bytes(compile_cpp(HOST_START + HOST_MATH + HOST, "math.cpp", {})))
     library = ctypes.CDLL(str(path))
     library.logf_of.restype, library.logf_of.argtypes = ctypes.c_float, [ctypes.c_float]
     library.log_of.restype, library.log_of.argtypes = ctypes.c_double, [ctypes.c_double]

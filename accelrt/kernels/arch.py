@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import cache
 
 from accelrt.devices.device import device_count, get_device_capability
+from accelrt.errors import CompilerNotFoundError
+from accelrt.kernels import nvrtc
 from accelrt.runtime import init
 
 __all__ = ["get_arch_list", "get_gencode_flags", "is_bf16_supported", "is_tf32_supported", "nvrtc_version"]
 
 NATIVE_BF16 = (8, 0)
-
-_nvrtc: tuple[tuple[int, int], tuple[int, ...]] | None = None  # version and architectures; () is "looked for"
-_looked = False
 
 
 def get_arch_list() -> list[str]:
@@ -28,9 +27,9 @@ def get_arch_list() -> list[str]:
     """
     if init.chosen_driver() == "host" or not init.is_available():
         return []
-    found = nvrtc()
-    if found is not None and found[1]:
-        numbers = sorted(found[1])
+    compiler = installed_nvrtc()
+    if compiler is not None and compiler.numbers:
+        numbers = sorted(compiler.numbers)
         return [*(f"sm_{number}" for number in numbers), f"compute_{numbers[-1]}"]
     pairs = {get_device_capability(ordinal) for ordinal in range(device_count())} - {(0, 0)}
     numbers = sorted(major * 10 + minor for major, minor in pairs)
@@ -68,26 +67,13 @@ def is_tf32_supported() -> bool:
 
 def nvrtc_version() -> tuple[int, int] | None:
     """The version of NVRTC, CUDA's compiler at run time; None where it is not installed.  Loads it."""
-    found = nvrtc()
-    return None if found is None else found[0]
+    compiler = installed_nvrtc()
+    return None if compiler is None else compiler.version
 
 
-def nvrtc() -> tuple[tuple[int, int], tuple[int, ...]] | None:
-    """Its version and the architectures that it makes code for.  Looked for once."""
-    global _nvrtc, _looked
-    if not _looked:
-        _nvrtc = asked()
-        _looked = True
-    return _nvrtc
-
-
-def asked() -> tuple[tuple[int, int], tuple[int, ...]] | None:
+@cache
+def installed_nvrtc() -> nvrtc.Compiler | None:
     try:
-        library: Any = init.later("cuda.bindings.nvrtc")
-        code, major, minor = library.nvrtcVersion()
-        other, numbers = library.nvrtcGetSupportedArchs()
-    except (ImportError, RuntimeError):  # what cuda.bindings raises where there is no such library
+        return nvrtc.load()
+    except (CompilerNotFoundError, nvrtc.Failure):
         return None
-    if int(code) or int(other):
-        return None
-    return (int(major), int(minor)), tuple(map(int, numbers))
