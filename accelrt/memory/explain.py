@@ -66,7 +66,7 @@ def callers(frames: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """
     for number, frame in enumerate(frames):
         file: str = frame["filename"]
-        is_program = file.startswith(PACKAGE + "cli/")
+        is_program = file.startswith(PACKAGE + "tools/cli/")
         is_own = file == "accelrt" or (file.startswith(PACKAGE) and not is_program)
         is_interpreter = not frame["line"] and file.rpartition("/")[2].startswith(("python", "libpython"))
         if not is_own and not is_interpreter:

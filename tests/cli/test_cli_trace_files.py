@@ -12,8 +12,8 @@ from cli_command import accelrt, write_trace
 from mutations import mutated
 
 from accelrt.errors import RecordError
-from accelrt.traces.npz_archive import COLUMNS, load
-from accelrt.traces.trace import EVENT_LIMIT
+from accelrt.tools.traces.npz_archive import COLUMNS, load
+from accelrt.tools.traces.trace import EVENT_LIMIT
 
 GOOD = [(1, 7, 100, 0), (1, 8, 0, 1), (0, 7, 0, 3), (1, 7, 50, 0), (0, 8, 0, 0)]
 MIB = 1 << 20

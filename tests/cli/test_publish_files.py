@@ -12,7 +12,7 @@ import pytest
 from cli_command import accelrt
 from published_files import pool, record
 
-from accelrt import publish
+from accelrt.tools import publish
 
 pytestmark = pytest.mark.own_process
 
@@ -222,7 +222,7 @@ def test_commands_leave_it_out_in_one_line(place, command, name):
 def test_a_process_may_be_named_by_any_bytes():
     code = (
         "import os, ctypes\nctypes.CDLL(None).prctl(15, b'\\xff\\xfe) S', 0, 0, 0)\n"
-        "from accelrt import publish\nfrom accelrt.cli.sample import command_of\n"
+        "from accelrt.tools import publish\nfrom accelrt.tools.cli.sample import command_of\n"
         "print(publish.started(os.getpid()) is not None, len(command_of(os.getpid())) > 0)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

@@ -29,8 +29,8 @@ class Sweep:
 
     def __init__(self, mode, code):
         import accelrt
-        from accelrt.cli import demo
         from accelrt.driver.registry import ROW_NAMES
+        from accelrt.tools.cli.commands import demo
 
         self.accelrt, self.demo, self.faults = accelrt, demo, wrap_host()
         self.mode, self.code, self.rows = mode, code, ROW_NAMES

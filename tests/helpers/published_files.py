@@ -3,7 +3,7 @@
 import json
 import os
 
-from accelrt import publish
+from accelrt.tools import publish
 
 
 def record(**replaced):

@@ -383,8 +383,8 @@ ENDS = [
         "fails",
         "memory.leaks",
         "memory.history.drain",
-        "publish",
         "ran",
+        "tools.publish",
     ),
     *(
         "runtime.sanitizer_hooks",
