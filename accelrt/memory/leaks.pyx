@@ -19,11 +19,10 @@ from accelrt.core.printable import printable
 from accelrt.core.process import call_at_exit
 from accelrt.allocator.device_pools cimport MAX_DEVICES, pool_if_made
 from accelrt.allocator.holdings cimport LiveBlock, LivePool, list_live, list_live_pools
-from accelrt.memory.explain import stack_text
 from accelrt.memory.history.recording import is_recording, record_history
 from accelrt.allocator.pinned.block cimport PinnedStats
 from accelrt.allocator.pinned.pool cimport read_pinned_stats
-from accelrt.memory.live_blocks import live_blocks, named
+from accelrt.memory.live_blocks import described, live_blocks, named
 from accelrt.streams.event cimport events_in_use
 from accelrt.streams.stream_pool cimport streams_in_use
 
@@ -60,17 +59,6 @@ cdef dict owners():
     return found
 
 
-cdef str describe(dict block, object owner):
-    parts = [owner] if owner else []
-    if block["pool"] != (0, 0):
-        parts.append(f"pool {block['pool']}")
-    if block["tag"]:
-        parts.append(f"tag {block['tag']!r}")
-    if block["frames"]:
-        parts.append(stack_text(block["frames"]))
-    return ", ".join(parts)
-
-
 cdef int note(uintptr_t address, str text) except -1:
     cdef bytes encoded = printable(text).encode(errors="replace")
     cdef char* copy
@@ -98,7 +86,8 @@ def write_down():
             reachable_blocks += len(found)
             reachable_bytes += sum([block["size"] for block in found])
             for block in found[:DESCRIBED]:
-                note(block["address"], describe(named(block), known.get(block["address"])))
+                owner = known.get(block["address"])
+                note(block["address"], ", ".join([*([owner] if owner else []), *described(named(block))]))
 
 
 def start():

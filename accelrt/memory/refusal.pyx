@@ -21,7 +21,8 @@ from accelrt.memory.explain import causes_of, pinned_text, text_of
 from accelrt.memory.history.recording import is_recording, tag_stats
 from accelrt.allocator.pinned.block cimport PinnedStats
 from accelrt.allocator.pinned.pool cimport read_pinned_stats
-from accelrt.memory.live_blocks import by_stack, sleeping_bytes
+from accelrt.memory.live_blocks import by_stack
+from accelrt.memory.statistics import sleeping
 from accelrt.allocator.settings.apply import allocator_settings
 from accelrt.allocator.settings.apply cimport backend_name
 from accelrt.status cimport CAP_REACHED, OUT_OF_MEMORY, POOL_CAP_REACHED, refuse_copy
@@ -110,7 +111,7 @@ cdef dict read_facts(int ordinal, object size, uintptr_t stream, int code, str c
     facts["driver"] = driver_name()
     facts["backend"] = backend_name()
     facts["settings"] = allocator_settings()["text"]
-    facts["sleeping"] = sleeping_bytes(ordinal)
+    facts["sleeping"] = sleeping(ordinal)
     facts["used_by_others"] = max(facts["capacity"] - facts["free"] - facts["reserved"], 0)
     looks = facts["refused_by"] == "device" and facts["used_by_others"]
     facts["processes"] = ask_processes(source, ordinal) if looks else []

@@ -20,6 +20,7 @@ from libc.string cimport memcpy
 from accelrt.errors import CudaError
 from accelrt.core.locks cimport add_count, load_count, store_count
 from accelrt.core.process import call_at_fork
+from accelrt.core.procfs import status_of
 from accelrt.nccl.reduction cimport reduce_elements, size_of
 from accelrt.nccl.codes import BackendError
 from accelrt.nccl.transport cimport (
@@ -465,13 +466,9 @@ cdef str name_of(const Head* head):
 
 
 cdef tuple look_up(long pid):
-    # The letter of a process's state, and when it started, in ticks since the system did: numbers are given anew.
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            fields = file.read().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return "", 0
-    return fields[0], int(fields[19])
+    # The letter of a process's state, and when it started: numbers are given anew.
+    status = status_of(pid)
+    return ("", 0) if status is None else (status.state, status.started)
 
 
 # --- the backend ---------------------------------------------------------------------------------------------------
