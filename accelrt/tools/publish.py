@@ -15,7 +15,6 @@ import json
 import os
 import re
 import stat
-import sys
 import tempfile
 import threading
 import time
@@ -26,12 +25,11 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from accelrt.core import files, process
+import accelrt
+from accelrt.core import files, process, procfs
 from accelrt.core.owners import Opener
-from accelrt.core.printable import printable
-from accelrt.devices.device import device_count, get_device_properties, mem_get_info
-from accelrt.memory.statistics import max_memory_reserved, memory_allocated, memory_reserved
-from accelrt.runtime import init
+from accelrt.core.printable import say
+from accelrt.runtime.init import chosen_driver
 
 __all__ = ["Pool", "Published", "folder", "published", "start", "stop"]
 
@@ -120,9 +118,8 @@ class Writer(threading.Thread):
 
 def tell(error: Exception) -> None:
     with suppress(Exception):  # no descriptor, or one that is closed
-        if sys.stderr is not None:
-            text = f"what the pools hold is not published at present: {str(error) or type(error).__name__}"
-            print(printable(f"accelrt: {text}"), file=sys.stderr)
+        text = str(error) or type(error).__name__
+        say(f"accelrt: what the pools hold is not published at present: {text}")
 
 
 def start(seconds: float = SECONDS) -> None:
@@ -200,19 +197,20 @@ def published() -> list[Published]:
 
 def reading() -> Published:
     """What this process's pools hold now."""
-    pid, driver = os.getpid(), init.chosen_driver()
-    pools = [pool(ordinal, driver) for ordinal in range(device_count())]
-    return Published(pid, started(pid) or 0, namespace(), driver, time.time(), pools)
+    pid, driver = os.getpid(), chosen_driver()
+    pools = [pool_of(ordinal, driver) for ordinal in range(accelrt.device_count())]
+    return Published(pid, procfs.started(pid) or 0, namespace(), driver, time.time(), pools)
 
 
-def pool(ordinal: int, driver: str) -> Pool:
-    facts = get_device_properties(ordinal)
+def pool_of(ordinal: int, driver: str) -> Pool:
+    properties = accelrt.get_device_properties(ordinal)
+    held = accelrt.memory_reserved(ordinal), accelrt.memory_allocated(ordinal)
     used = total = None
     if driver != "cuda":
-        free, total = mem_get_info(ordinal)
+        free, total = accelrt.mem_get_info(ordinal)
         used = total - free
-    figures = memory_reserved(ordinal), memory_allocated(ordinal), max_memory_reserved(ordinal)
-    return Pool(ordinal, facts.uuid.hex, facts.name, *figures, used, total)
+    peak = accelrt.max_memory_reserved(ordinal)
+    return Pool(ordinal, properties.uuid.hex, properties.name, *held, peak, used, total)
 
 
 def write(path: Path, what: Published) -> None:
@@ -228,8 +226,9 @@ def look_into(place: Path) -> list[Published]:
     for path in (*place.glob("*.json"), *place.glob("*.new")):
         if not path.stem.isdecimal():
             continue
-        now = started(int(path.stem))
+        now: int | None = 0  # it counts as living until that is known
         try:
+            now = procfs.started(int(path.stem))
             one = read(path)
         except FileNotFoundError:
             continue
@@ -284,6 +283,8 @@ def read(path: Path) -> Published | None:
 
 def read_pool(found: Any) -> Pool:
     one = Pool(**exactly(Pool, found))
+    if not UUID_DIGITS.fullmatch(one.uuid):
+        raise ValueError("uuid is not 32 hexadecimal digits")
     if (one.used is None) != (one.total is None) or (one.used or 0) > (one.total or 0):
         raise ValueError(f"used is {one.used} and total {one.total}")
     return one
@@ -298,52 +299,25 @@ def is_text(value: object) -> bool:
     return isinstance(value, str) and len(value) <= TEXT_LIMIT and value.isprintable()
 
 
-COUNT = (is_count, "an int from 0 on")
-TEXT = (is_text, "a short text")
-MAYBE_COUNT = (lambda value: value is None or is_count(value), "an int from 0 on, or null")
-CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {  # the names are the same in both
-    "pid": COUNT,
-    "started": COUNT,
-    "namespace": TEXT,
-    "driver": TEXT,
-    "time": (lambda value: type(value) in (int, float) and 0 <= value < INT_LIMIT, "seconds"),
-    "pools": (lambda value: isinstance(value, list), "a list"),
-    "ordinal": COUNT,
-    "uuid": (
-        lambda value: isinstance(value, str) and bool(UUID_DIGITS.fullmatch(value)),
-        "32 hexadecimal digits",
-    ),
-    "name": TEXT,
-    "reserved": COUNT,
-    "live": COUNT,
-    "peak_reserved": COUNT,
-    "used": MAYBE_COUNT,
-    "total": MAYBE_COUNT,
+CHECKS: dict[object, tuple[Callable[[Any], bool], str]] = {  # by the type that a field is declared with
+    "int": (is_count, "an int from 0 on"),
+    "int | None": (lambda value: value is None or is_count(value), "an int from 0 on, or null"),
+    "float": (lambda value: type(value) in (int, float) and 0 <= value < INT_LIMIT, "seconds"),
+    "str": (is_text, "a short text"),
+    "list[Pool]": (lambda value: isinstance(value, list), "a list"),
 }
 
 
 def exactly(kind: type, found: Any) -> dict[str, Any]:
     """The fields of a class as a file has them: all of them, no others, each of its type."""
-    names = [one.name for one in fields(kind)]
-    if not isinstance(found, dict) or not {*names} - OPTIONAL <= {*found} <= {*names}:
-        raise ValueError(f"an object with {', '.join(names)} was expected")
+    types = {one.name: one.type for one in fields(kind)}
+    if not isinstance(found, dict) or not types.keys() - OPTIONAL <= found.keys() <= types.keys():
+        raise ValueError(f"an object with {', '.join(types)} was expected")
     for name, value in found.items():
-        is_right, words = CHECKS[name]
+        is_right, words = CHECKS[types[name]]
         if not is_right(value):
             raise ValueError(f"{name} is not {words}")
     return found
-
-
-def started(pid: int) -> int | None:
-    """When a process started, in clock ticks since the machine did (proc_pid_stat(5), field 22); None where
-    there is no such process.
-    """
-    try:
-        text = Path(f"/proc/{pid}/stat").read_bytes()  # the name of a process is any bytes
-    except OSError:
-        return None
-    state, *rest = text.rpartition(b")")[2].split()
-    return None if state in b"ZX" else int(rest[18])
 
 
 def namespace() -> str:

@@ -39,7 +39,7 @@ class Sweep:
 
     def path(self):
         """A short demo; raises what fails, and answers with the figures of a path that got through."""
-        replayed = self.demo.replay_part(self.trace)
+        replayed = self.demo.replay(self.trace)
         piped = self.demo.pipeline_part(nbytes=1 << 12, replays=2)
         self.demo.release_everything()
         return replayed, piped

@@ -3,6 +3,7 @@
 import json
 import os
 
+from accelrt.core import procfs
 from accelrt.tools import publish
 
 
@@ -11,7 +12,7 @@ def record(**replaced):
     facts = {
         "format": publish.FORMAT,
         "pid": os.getpid(),
-        "started": publish.started(os.getpid()),
+        "started": procfs.started(os.getpid()),
         "namespace": publish.namespace(),
         "driver": "cuda",
         "time": 0.0,

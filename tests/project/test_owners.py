@@ -31,7 +31,6 @@ OWNERS_IN_PYTHON = {
 # Their parts, which no user meets alone: programs, tables and records of one process.
 PARTS = {
     "accelrt.annotations.DeviceLike",
-    "accelrt.tools.cli.choice.Chosen",
     "accelrt.tools.cli.commands.export.Collector",
     "accelrt.tools.cli.interrupts.HeldInterrupts",
     "accelrt.tools.cli.main.Parser",

@@ -9,40 +9,18 @@ from __future__ import annotations
 
 import importlib
 import os
-from dataclasses import dataclass
 from typing import Any
 
+import accelrt
 from accelrt import env
-from accelrt.devices.device import device_count, get_device_name
-from accelrt.errors import DriverNotFoundError
-from accelrt.runtime import init
+from accelrt.runtime.init import HOST_ADVICE, chosen_driver
 
-__all__ = ["Chosen", "need", "open_driver"]
+__all__ = ["need", "open_driver"]
 
 MEMORY = "ACCELRT_HOST_MEMORY"
 
 
-@dataclass(frozen=True)
-class Chosen:
-    """The driver that a command runs on.
-
-    Attributes:
-        name: "cuda" or "host".
-        reason: why the host device stands in for an NVIDIA one; None where it does not.
-    """
-
-    name: str
-    reason: str | None = None
-
-    @property
-    def line(self) -> str:
-        """What a command's first line says."""
-        if self.reason is not None:
-            return f"driver: host (fell back to it, because no NVIDIA device was found: {self.reason})"
-        return f"driver: {self.name} ({device_count()} x {get_device_name(0)})"
-
-
-def open_driver(asked: str | None, memory: str | None = None, needed: int = 0) -> Chosen:
+def open_driver(asked: str | None, memory: str | None = None, needed: int = 0) -> str:
     """Initialises the driver that was asked for; auto, without an NVIDIA device, is the host device.
 
     Arguments:
@@ -50,39 +28,33 @@ def open_driver(asked: str | None, memory: str | None = None, needed: int = 0) -
         memory: size of the host device, as ACCELRT_HOST_MEMORY has it; None is what the environment says, and
             without it what is needed.
         needed: bytes.
+    Returns:
+        which driver it is, and why the host device where it stands in for another: a command's first line.
     Raises:
         DriverNotFoundError: "cuda" was asked for, and there is none.
         ValueError: ACCELRT_DRIVER or memory is malformed, or memory is given for a GPU.
     """
     wanted = asked or env.value("ACCELRT_DRIVER")
+    reason = None
+    if wanted == "auto":
+        try:
+            accelrt.init("cuda")
+        except (accelrt.DriverNotFoundError, ImportError) as error:
+            wanted, reason = "host", str(error)
+    elif wanted != "host":
+        accelrt.init(asked)
     if wanted == "host":
-        return open_host(memory, needed)
-    if wanted != "auto":
-        init.init(asked)
-        return opened(memory)
-    try:
-        init.init("cuda")
-    except (DriverNotFoundError, ImportError) as error:
-        reason = (
-            str(error).removeprefix("no NVIDIA device can be used: ").removesuffix(f"; {init.HOST_ADVICE}")
-        )
-        return open_host(memory, needed, reason)
-    return opened(memory)
-
-
-def opened(memory: str | None) -> Chosen:
-    if memory is not None:
+        if memory is not None:
+            os.environ[MEMORY] = str(env.read_size("--memory", memory))
+        elif needed:
+            os.environ.setdefault(MEMORY, str(needed))
+        accelrt.init("host")
+    elif memory is not None:
         raise ValueError("--memory is the size of the host device, but this runs on a GPU; add --driver host")
-    return Chosen(init.chosen_driver())
-
-
-def open_host(memory: str | None, needed: int, reason: str | None = None) -> Chosen:
-    if memory is not None:
-        os.environ[MEMORY] = str(env.read_size("--memory", memory))
-    elif needed:
-        os.environ.setdefault(MEMORY, str(needed))
-    init.init("host")
-    return Chosen("host", reason)
+    if reason is not None:
+        reason = reason.removeprefix("no NVIDIA device can be used: ").removesuffix(f"; {HOST_ADVICE}")
+        return f"driver: host (fell back to it, because no NVIDIA device was found: {reason})"
+    return f"driver: {chosen_driver()} ({accelrt.device_count()} x {accelrt.get_device_name(0)})"
 
 
 def need(package: str, module: str, command: str) -> Any:

@@ -9,19 +9,14 @@ from collections.abc import Callable
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
-from uuid import UUID
 
-from accelrt import __version__, env, identity, nvml
+import accelrt
+from accelrt import env, identity, nvml
 from accelrt.devices import arch, versions
-from accelrt.devices.device import device_count, get_device_properties, mem_get_info
-from accelrt.driver.registry import Rows
-from accelrt.errors import CudaError
-from accelrt.memory.caching import empty_cache
-from accelrt.runtime import init
-from accelrt.status import status_error
-from accelrt.tools.cli.sample import Sampler, plain
+from accelrt.runtime.init import chosen_driver
+from accelrt.tools.cli.sample import Device, Sampler
 
-__all__ = ["collect"]
+__all__ = ["collect", "state_of"]
 
 DEFAULTS = {name: variable.default or "empty" for name, variable in env.VARIABLES.items()} | {
     "CUDA_VISIBLE_DEVICES": "all",
@@ -30,30 +25,40 @@ DEFAULTS = {name: variable.default or "empty" for name, variable in env.VARIABLE
 
 
 def collect() -> dict[str, Any]:
-    """Everything that the command says, as a JSON object.  Opens the driver that is chosen."""
+    """Everything that the command says; the devices' state are Devices.  Opens the driver that is chosen."""
     driver = driver_facts()
-    there = range(device_count()) if driver["open"] else ()
+    # Every card with all its names, those too that this process does not see.  That the driver and NVML
+    # disagree is worth a report.
+    cards = listed("rows", lambda: [asdict(row) for row in identity.physical()])
+    places = {row["ordinal"]: row["pci_bus_id"] for row in cards["rows"]}
+    ordinals = range(accelrt.device_count()) if driver["open"] else ()
     return {
         "versions": packages(),
         "driver": driver,
         "kernels": kernel_facts() if driver["open"] else None,
-        "nvidia": nvidia_facts(),
-        "devices": [device_facts(ordinal) for ordinal in there],
-        "identity": identity_facts(),
-        "state": state_facts(),
+        "nvidia": listed("uuids", nvml.physical_uuids),
+        "devices": [device_facts(ordinal, places.get(ordinal)) for ordinal in ordinals],
+        "identity": cards,
+        "state": listed("devices", lambda: Sampler().sample().devices)["devices"],  # cards say why none
         "settings": settings(),
     }
 
 
+def listed(name: str, ask: Callable[[], list[Any]]) -> dict[str, Any]:
+    """What is asked for, or none of it and the problem."""
+    try:
+        return {name: ask(), "problem": None}
+    except (RuntimeError, ValueError, ImportError) as error:
+        return {name: [], "problem": str(error)}
+
+
 def packages() -> dict[str, str | None]:
+    optional = ("cuda-bindings", "numpy", "rich", "prometheus-client")
     return {
-        "accelrt": __version__,
+        "accelrt": accelrt.__version__,
         "python": f"{platform.python_version()} ({platform.python_implementation()})",
         "cython": cython_version(),
-        "cuda-bindings": installed("cuda-bindings"),
-        "numpy": installed("numpy"),
-        "rich": installed("rich"),
-        "prometheus-client": installed("prometheus-client"),
+        **{package: installed(package) for package in optional},
         "platform": platform.platform(),
     }
 
@@ -67,7 +72,7 @@ def installed(package: str) -> str | None:
 
 def cython_version() -> str | None:
     """The Cython that accelrt was built with, which is part of the name of its functions' type's module."""
-    prefix, _, number = type(empty_cache).__module__.partition("_cython_")
+    prefix, _, number = type(accelrt.empty_cache).__module__.partition("_cython_")
     return number.replace("_", ".") if number and not prefix else None
 
 
@@ -79,18 +84,18 @@ def driver_facts() -> dict[str, Any]:
         "open": False,
         "version": None,
         "built_for": versions.number(versions.stack().cuda),
-        "bindings": versions.number(versions.runtime_version()),
+        "bindings": versions.number(accelrt.runtime_version()),
         "kernel_module": versions.kernel_driver_version(),
         "complaints": [],
         "problem": None,
     }
     try:
-        facts["name"] = init.chosen_driver()
+        facts["name"] = chosen_driver()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # they are among the facts
-            init.init()
+            accelrt.init()
         facts["open"] = True
-        facts["version"] = versions.number(versions.driver_version())
+        facts["version"] = versions.number(accelrt.driver_version())
         facts["complaints"] = versions.complaints() if facts["name"] == "cuda" else []
     except (RuntimeError, ValueError, ImportError) as error:  # what is wrong is what a report is for
         facts["problem"] = str(error)
@@ -102,65 +107,36 @@ def kernel_facts() -> dict[str, Any]:
     compiler = arch.nvrtc_version()
     return {
         "nvrtc": compiler and versions.number(compiler),
-        "architectures": arch.get_arch_list(),
-        "bf16": arch.is_bf16_supported(including_emulation=False),
+        "architectures": accelrt.get_arch_list(),
+        "bf16": accelrt.is_bf16_supported(including_emulation=False),
     }
 
 
-def nvidia_facts() -> dict[str, Any]:
-    try:
-        return {"uuids": nvml.physical_uuids(), "problem": None}
-    except (RuntimeError, ImportError) as error:
-        return {"uuids": [], "problem": str(error)}
-
-
-def device_facts(ordinal: int) -> dict[str, Any]:
+def device_facts(ordinal: int, place: str | None) -> dict[str, Any]:
     """One device; a figure that it refuses is None, and the refusals are its problem."""
     questions: dict[str, Callable[[], Any]] = {
-        "name": lambda: get_device_properties(ordinal).name,
-        "capability": lambda: "{0.major}.{0.minor}".format(get_device_properties(ordinal)),
-        "total_memory": lambda: get_device_properties(ordinal).total_memory,
-        "free_memory": lambda: mem_get_info(ordinal)[0],
-        "uuid": lambda: str(UUID(bytes=asked("device_uuid", ordinal))),
-        "pci_bus_id": lambda: asked("device_pci_bus_id", ordinal),
+        "name": lambda: accelrt.get_device_name(ordinal),
+        "capability": lambda: versions.number(accelrt.get_device_capability(ordinal)),
+        "total_memory": lambda: accelrt.get_device_properties(ordinal).total_memory,
+        "free_memory": lambda: accelrt.mem_get_info(ordinal)[0],
+        "uuid": lambda: str(accelrt.get_device_properties(ordinal).uuid),
+        "pci_bus_id": lambda: place,
     }
     facts: dict[str, Any] = {"ordinal": ordinal}
     problems = []
     for name, question in questions.items():
         try:
             facts[name] = question()
-        except CudaError as error:
+        except accelrt.CudaError as error:
             facts[name] = None
             problems.append(str(error))
     return facts | {"problem": "; ".join(dict.fromkeys(problems)) or None}
 
 
-def identity_facts() -> dict[str, Any]:
-    """Every card with all its names, those too that this process does not see."""
-    try:
-        return {"rows": [asdict(row) for row in identity.physical()], "problem": None}
-    except (RuntimeError, ValueError) as error:  # that the driver and NVML disagree is worth a report
-        return {"rows": [], "problem": str(error)}
-
-
-def state_facts() -> list[dict[str, Any]]:
-    """How each card is now: the readings that it has, and its problem."""
-    try:
-        devices = Sampler().sample().devices
-    except (RuntimeError, ValueError):
-        return []  # the identity says it
-    return [
-        {"uuid": one.uuid, "problem": one.problem}
-        | {name: plain(value) for name, value in one.readings.items() if value is not None}
-        for one in devices
-    ]
-
-
-def asked(row: str, ordinal: int) -> Any:
-    code, found = getattr(Rows(), row)(ordinal)
-    if code:
-        raise status_error(code, row, ("device", ordinal))
-    return found
+def state_of(device: Device) -> dict[str, Any]:
+    """How a device is, for JSON: the readings that it has, and its problem."""
+    readings = {name: value for name, value in asdict(device)["readings"].items() if value is not None}
+    return {"uuid": device.uuid, "problem": device.problem} | readings
 
 
 def settings() -> dict[str, str]:

@@ -10,12 +10,7 @@ from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
-from accelrt.arrays.buffer import Buffer, PinnedBuffer
-from accelrt.arrays.copy import copy
-from accelrt.graphs.capture import graph
-from accelrt.graphs.graph import CUDAGraph
-from accelrt.streams.current import stream
-from accelrt.streams.stream import Stream
+from accelrt import Buffer, CUDAGraph, PinnedBuffer, Stream, copy, graph, stream
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import importlib
-import json
 import pkgutil
 from contextlib import suppress
 from typing import Any
 
 import accelrt
 from accelrt.core import process
-from accelrt.tools.cli.text import pairs, put
+from accelrt.tools.cli.text import pairs
 
-__all__ = ["collect", "import_all", "run"]
+__all__ = ["collect", "describe", "import_all"]
 
 FOR_TESTS = "accelrt.driver.testing"  # which no program imports
 FORK = "around a fork (children in this order, C's before Python's; locks are taken in reverse)"
@@ -45,12 +44,7 @@ def fork_lines(entries: list[dict[str, Any]]) -> list[tuple[str, str]]:
     ]
 
 
-def run(as_json: bool) -> int:
-    """The command.  Returns its exit status."""
-    found = collect()
-    if as_json:
-        print(json.dumps(found, indent=2))
-        return 0
-    ends = [(entry["rank"], entry["module"]) for entry in found["exit"]]
-    put(f"{FORK}\n{pairs(fork_lines(found['fork']))}\n{EXIT}\n{pairs(ends)}")
-    return 0
+def describe(lists: dict[str, list[dict[str, Any]]]) -> str:
+    """The two lists as text."""
+    ends = [(entry["rank"], entry["module"]) for entry in lists["exit"]]
+    return f"{FORK}\n{pairs(fork_lines(lists['fork']))}\n{EXIT}\n{pairs(ends)}"

@@ -8,43 +8,23 @@ from __future__ import annotations
 import os
 import pwd
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from accelrt import identity, nvml, readings
+from accelrt import NotSupportedError, identity, nvml, readings
+from accelrt.core import procfs
 from accelrt.core.printable import printable
-from accelrt.errors import NotSupportedError, ReadingError
+from accelrt.identity import digits
 from accelrt.readings import amd
-from accelrt.runtime import init
+from accelrt.runtime.init import HOST_ADVICE, chosen_driver
 from accelrt.tools import publish
 
-__all__ = ["UNITS", "Device", "Process", "Sample", "Sampler"]
+__all__ = ["Device", "Process", "Sample", "Sampler"]
 
-# In the order in which they are shown.  What takes long (20 ms each way) is asked for only by who wants it.
-QUICK: dict[str, Callable[[Any], Any]] = {
-    "utilization": readings.utilization,
-    "memory_usage": readings.memory_usage,
-    "device_memory_info": readings.device_memory_info,
-    "temperature": readings.temperature,
-    "memory_temperature": readings.memory_temperature,
-    "power_draw": readings.power_draw,
-    "power_limits": readings.power_limits,
-    "energy": readings.energy,
-    "clock_rates": readings.clock_rates,
-    "max_clock_rates": readings.max_clock_rates,
-    "performance_state": readings.performance_state,
-    "throttle_reasons": readings.throttle_reasons,
-    "fan_speed": readings.fan_speed,
-    "ecc_errors": readings.ecc_errors,
-    "remapped_rows": readings.remapped_rows,
-    "pcie_link": readings.pcie_link,
-    "nvlink_throughput": readings.nvlink_throughput,
-}
-SLOW: dict[str, Callable[[Any], Any]] = {"pcie_throughput": readings.pcie_throughput}
-UNITS = {
+# The readings of accelrt.readings in the order in which they are shown, and their units, if they have one.
+READINGS = {
     "utilization": "percent of time",
     "memory_usage": "percent of time",
     "device_memory_info": "bytes",
@@ -55,10 +35,17 @@ UNITS = {
     "energy": "millijoules since the driver was loaded",
     "clock_rates": "MHz",
     "max_clock_rates": "MHz",
+    "performance_state": "",
+    "throttle_reasons": "",
     "fan_speed": "percent of the highest",
+    "ecc_errors": "",
+    "remapped_rows": "",
+    "pcie_link": "",
     "nvlink_throughput": "bytes since the driver was loaded",
     "pcie_throughput": "bytes a second",
 }
+SLOW = ("pcie_throughput",)  # takes 20 ms each way, and is asked for only by who wants it
+UNITS = {name: unit for name, unit in READINGS.items() if unit}
 SECONDS_BETWEEN_LISTINGS = 30.0
 
 
@@ -68,20 +55,33 @@ class Device:
 
     uuid: str
     name: str
-    ordinal: int | None
-    nvml_index: int | None
-    pci_bus_id: str | None
-    mig_parent: str | None
-    host: bool
+    ordinal: int | None = None
+    nvml_index: int | None = None
+    pci_bus_id: str | None = None
+    mig_parent: str | None = None
+    host: bool = False
     readings: dict[str, Any] = field(default_factory=dict)
     problem: str | None = None
 
     def figure(self, name: str, part: str | None = None) -> Any:
         """A reading, or a part of one that has several; None where there is none."""
-        found = self.readings.get(name)
-        if part is None or found is None:
-            return found
-        return found.get(part) if isinstance(found, dict) else getattr(found, part)
+        reading = self.readings.get(name)
+        if part is None or reading is None:
+            return reading
+        return reading.get(part) if isinstance(reading, dict) else getattr(reading, part)
+
+    @property
+    def power(self) -> str:
+        """What it draws, of what it may: "70/700 W", or "-"."""
+        draw, limit = self.figure("power_draw"), self.figure("power_limits", "enforced")
+        most = f"/{limit / 1000:.0f}" if limit else ""
+        return "-" if draw is None else f"{draw / 1000:.0f}{most} W"
+
+    @property
+    def clock(self) -> str:
+        """The clock of the multiprocessors, "1101 MHz", or "-"."""
+        rate = self.figure("clock_rates", "sm")
+        return "-" if rate is None else f"{rate} MHz"
 
 
 @dataclass
@@ -115,20 +115,13 @@ class Sample:
 
     def as_json(self) -> dict[str, Any]:
         """What --json prints."""
-        found: dict[str, Any] = {
+        return {
             "time": self.time,
             "problem": self.problem,
             "units": UNITS | {"memory": "bytes", "reserved": "bytes", "live": "bytes"},
             "devices": [asdict(one) for one in self.devices],
             "processes": [asdict(one) for one in self.processes],
         }
-        for device in found["devices"]:
-            device["readings"] = {name: plain(value) for name, value in device["readings"].items()}
-        return found
-
-
-def plain(value: Any) -> Any:
-    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 
 class Sampler:
@@ -139,9 +132,9 @@ class Sampler:
     """
 
     def __init__(self, slow: bool = False) -> None:
-        self.readings = QUICK | SLOW if slow else QUICK
+        self.readings = {name: getattr(readings, name) for name in READINGS if slow or name not in SLOW}
         self.refused: set[tuple[str, str]] = set()
-        self.rows: list[tuple[Any, Device]] = []
+        self.rows: list[tuple[Any, Device]] = []  # what readings ask by, and the device without them
         self.listed_at: float | None = None
         self.problem: str | None = None
         self.names: dict[tuple[int, int | None], tuple[str, str]] = {}
@@ -149,17 +142,11 @@ class Sampler:
     def sample(self) -> Sample:
         """A look."""
         self.list_devices()
-        devices = []
-        for key, row in self.rows:
-            device = Device(**(vars(row) | {"readings": {}}))
-            self.read(key, device)
-            devices.append(device)
-        told = publish.published()
+        devices = [self.read(key, row) for key, row in self.rows]
         parents = {device.mig_parent for device in devices}  # their MIG devices say who uses them
         asked = [device for device in devices if device.uuid not in parents]
         processes = [process for device in asked for process in self.processes_of(device)]
-        add_hosts(devices, told)
-        add_pools(devices, processes, told, self.process)
+        self.add_published(devices, processes)
         return Sample(time.time(), devices, processes, self.problem if not devices else None)
 
     def list_devices(self) -> None:
@@ -169,68 +156,90 @@ class Sampler:
         self.listed_at, self.problem = now, None
         others = amd.other_targets()
         if others is not None:
-            self.rows = [
-                (ordinal, device_of_place(ordinal, place, init.chosen_driver() == "host"))
-                for ordinal, place in enumerate(others)
-            ]
+            make = host_device if chosen_driver() == "host" else Device
+            self.rows = [(place, make(one.uuid, one.name, place)) for place, one in enumerate(others)]
             return
-        self.rows = [(row.uuid, device_of_row(row)) for row in identity.physical()]
+        self.rows = [
+            (
+                row.uuid,
+                Device(row.uuid, row.name, row.ordinal, row.nvml_index, row.pci_bus_id, row.mig_parent),
+            )
+            for row in identity.physical()
+        ]
         if not self.rows:
             self.problem = why_none()
 
-    def read(self, key: Any, device: Device) -> None:
+    def read(self, key: Any, row: Device) -> Device:
+        device = replace(row, readings={})
         for name, read in self.readings.items():
+            device.readings[name] = None
             if (device.uuid, name) in self.refused:
-                device.readings[name] = None
                 continue
             try:
                 device.readings[name] = read(key)
             except NotSupportedError:
                 self.refused.add((device.uuid, name))
-                device.readings[name] = None
-            except (ReadingError, RuntimeError) as error:
-                device.readings[name] = None
+            except RuntimeError as error:
                 device.problem = device.problem or str(error)
+        return device
 
     def processes_of(self, device: Device) -> list[Process]:
         if device.host:
             return []  # each process has host devices of its own, and says so itself
         try:
             found = readings.gpu_processes(device.uuid if device.nvml_index is not None else device.ordinal)
-        except (NotSupportedError, ReadingError, RuntimeError):
+        except RuntimeError:
             return []
-        made = [self.process(one.pid, device.uuid, one.kind) for one in found]
-        for process, one in zip(made, found, strict=True):
-            process.memory = one.memory
-        return made
+        return [self.process(one.pid, device.uuid, one.kind, one.memory) for one in found]
 
-    def process(self, pid: int, uuid: str, kind: str) -> Process:
-        return Process(pid, uuid, *self.name_of(pid), kind)
-
-    def name_of(self, pid: int) -> tuple[str, str]:
-        """Its user and its command."""
-        key = pid, publish.started(pid)
+    def process(self, pid: int, uuid: str, kind: str, memory: int | None) -> Process:
+        key = pid, procfs.started(pid)
         if key not in self.names:
             if len(self.names) > 1 << 12:
                 self.names.clear()
             self.names[key] = (user_of(pid), command_of(pid))
-        return self.names[key]
+        return Process(pid, uuid, *self.names[key], kind, memory)
+
+    def add_published(self, devices: list[Device], processes: list[Process]) -> None:
+        """Puts what processes publish beside what NVML says of them; adds processes that NVML does not list,
+        and host devices, which are sums over all processes, for each has its own.
+        """
+        known = {(one.pid, digits(one.uuid)): one for one in processes}
+        places = {digits(one.uuid): one for one in devices}
+        sums: dict[str, tuple[int, int]] = {}
+        for one in publish.published():
+            for pool in one.pools:
+                if pool.used is not None and pool.total is not None:
+                    if pool.uuid not in places:
+                        uuid = str(UUID(pool.uuid))
+                        places[pool.uuid] = host_device(uuid, pool.name, pool.ordinal)
+                        devices.append(places[pool.uuid])
+                    used, total = sums.get(pool.uuid, (0, 0))
+                    sums[pool.uuid] = used + pool.used, total + pool.total
+                process = known.get((one.pid, pool.uuid))
+                if process is None:
+                    if not pool.peak_reserved and not pool.used:
+                        continue  # it has never used that device
+                    uuid = places[pool.uuid].uuid if pool.uuid in places else pool.uuid
+                    kind = "compute" if one.driver == "cuda" else "host"
+                    process = self.process(one.pid, uuid, kind, pool.used)
+                    processes.append(process)
+                process.reserved, process.live = pool.reserved, pool.live
+                process.peak_reserved = pool.peak_reserved
+        for uuid, (used, total) in sums.items():
+            info = readings.MemoryInfo(total, 0, total - used, used)
+            places[uuid].readings["device_memory_info"] = info
 
 
-def device_of_place(ordinal: int, place: Any, host: bool) -> Device:
-    return Device(place.uuid, place.name, ordinal, None, f"host:{ordinal}" if host else None, None, host)
-
-
-def device_of_row(row: identity.Identity) -> Device:
-    place, parent = row.pci_bus_id, row.mig_parent
-    return Device(row.uuid, row.name, row.ordinal, row.nvml_index, place, parent, False)
+def host_device(uuid: str, name: str, ordinal: int) -> Device:
+    return Device(uuid, name, ordinal, pci_bus_id=f"host:{ordinal}", host=True)
 
 
 def why_none() -> str:
     try:
         found, _ = nvml.listing()
-    except (ReadingError, RuntimeError) as error:
-        return f"no NVIDIA device was found: {error}; {init.HOST_ADVICE}"
+    except RuntimeError as error:
+        return f"no NVIDIA device was found: {error}; {HOST_ADVICE}"
     return "no NVIDIA device was found" if not found else f"none of {len(found)} cards can be read"
 
 
@@ -249,54 +258,6 @@ def command_of(pid: int) -> str:
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         given = b" ".join(word for word in words if word) or Path(f"/proc/{pid}/comm").read_bytes()
-        text = given.decode(errors="replace")
     except OSError:
         return "?"
-    return printable(text).strip()
-
-
-def add_pools(
-    devices: list[Device],
-    processes: list[Process],
-    told: list[publish.Published],
-    made: Callable[[int, str, str], Process],
-) -> None:
-    """Puts what processes publish beside what NVML says of them; one that NVML does not list is added."""
-    there = {(one.pid, identity.digits(one.uuid)): one for one in processes}
-    uuids = {identity.digits(one.uuid): one.uuid for one in devices}
-    for one in told:
-        for pool in one.pools:
-            process = there.get((one.pid, pool.uuid))
-            if process is None:
-                if not pool.peak_reserved and not pool.used:
-                    continue  # it has never used that device
-                kind = "compute" if one.driver == "cuda" else "host"
-                process = made(one.pid, uuids.get(pool.uuid, pool.uuid), kind)
-                process.memory = pool.used
-                processes.append(process)
-            process.reserved, process.live, process.peak_reserved = (
-                pool.reserved,
-                pool.live,
-                pool.peak_reserved,
-            )
-
-
-def add_hosts(devices: list[Device], told: list[publish.Published]) -> None:
-    """Host devices as the processes that have them tell: the sum over all, for each has its own."""
-    there = {identity.digits(one.uuid): one for one in devices}
-    sums: dict[str, list[int]] = {}
-    for one in told:
-        for pool in one.pools:
-            if pool.used is None or pool.total is None:
-                continue
-            if pool.uuid not in there:
-                uuid = str(UUID(pool.uuid))
-                place = f"host:{pool.ordinal}"
-                there[pool.uuid] = Device(uuid, pool.name, pool.ordinal, None, place, None, True)
-                devices.append(there[pool.uuid])
-            both = sums.setdefault(pool.uuid, [0, 0])
-            both[0] += pool.used
-            both[1] += pool.total
-    for digits, (used, total) in sums.items():
-        info = readings.MemoryInfo(total, 0, total - used, used)
-        there[digits].readings["device_memory_info"] = info
+    return printable(given.decode(errors="replace")).strip()

@@ -9,7 +9,7 @@ from typing import IO
 
 from accelrt.core.printable import printable_lines
 
-__all__ = ["Progress", "human", "pairs", "put", "short", "table"]
+__all__ = ["Progress", "pairs", "put", "short", "table"]
 
 
 def put(text: str, file: IO[str] | None = None, flush: bool = False) -> None:
@@ -21,16 +21,8 @@ def put(text: str, file: IO[str] | None = None, flush: bool = False) -> None:
     print(printable_lines(text), file=file, flush=flush)
 
 
-def human(size: int) -> str:
-    """Bytes with a unit: human(12_650_429_560) is "11.78 GiB"."""
-    for unit, exponent in (("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)):
-        if size >= 1 << exponent:
-            return f"{size / (1 << exponent):.2f} {unit}"
-    return f"{size} bytes"
-
-
 def short(size: int | None) -> str:
-    """The same in 9 characters at most: "11.8 GiB"; "-" for None."""
+    """Bytes with a unit in 9 characters at most: "11.8 GiB"; "-" for None."""
     if size is None:
         return "-"
     figure, unit = float(size), "B"

@@ -12,22 +12,15 @@ from __future__ import annotations
 
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from accelrt.errors import RecordError
 from accelrt.tools.traces import npz_archive, rmm_log
-
-if TYPE_CHECKING:
-    from accelrt.tools.traces.trace import Trace
+from accelrt.tools.traces.trace import Trace
 
 __all__ = ["load"]
 
-EVENT_FILES = (
-    b"\x89",
-    b"\x80",
-    b"(",
-    b"}",
-)  # accelrt's; pickles of protocol 2 and later, and of those before
+# accelrt's; pickles of protocol 2 and later, and of those before
+EVENT_FILES = (b"\x89", b"\x80", b"(", b"}")
 LOG = rmm_log.COLUMNS[0].encode()
 
 

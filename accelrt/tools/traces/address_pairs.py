@@ -91,19 +91,15 @@ class PairedEvents:
     def trace(self, *notes: str) -> Trace:
         """The trace, and what had to be added to it or left out."""
         slots, sizes, streams = ([row[column] for row in self.first] for column in range(3))
-        told = (
-            (
-                self.freed_before,
-                "allocations that were made before the record began, and freed in it, come first",
-            ),
-            (self.live_before, "allocations that were made before the record began, and stay, come first"),
-            (self.unknown, "frees of unknown memory without a size were left out"),
-            (
-                self.replaced,
-                "frees that the record lacks were added, where the same address is allocated again",
-            ),
-        )
-        lines = tuple(f"{count:,} {words}" for count, words in told if count)
+        added = "frees that the record lacks were added, where the same address is allocated again"
+        before = "allocations that were made before the record began, and"
+        counts = {
+            f"{before} freed in it, come first": self.freed_before,
+            f"{before} stay, come first": self.live_before,
+            "frees of unknown memory without a size were left out": self.unknown,
+            added: self.replaced,
+        }
+        lines = [f"{count:,} {words}" for words, count in counts.items() if count]
         return built(
             [1] * len(self.first) + self.ops,
             slots + self.slots,

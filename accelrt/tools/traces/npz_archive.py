@@ -8,7 +8,6 @@ stream (index; without meaning on a free).
 from __future__ import annotations
 
 import io
-import stat
 import warnings
 import zipfile
 from pathlib import Path
@@ -69,10 +68,6 @@ class BoundedFile(io.BufferedReader):
 
 
 def read_columns(path: Path) -> list[Column]:
-    if not path.is_dir() and not stat.S_ISREG(path.stat().st_mode):
-        raise RecordError(
-            f"{path} is no regular file; an archive is not read in order, so a pipe will not do"
-        )
     with BoundedFile(io.FileIO(path)) as file:
         try:
             archive = zipfile.ZipFile(file)

@@ -2,49 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from accelrt.errors import RecordError
 from accelrt.memory.history.memory_history import History
-from accelrt.memory.history.packed_events import ACTIONS
+from accelrt.memory.history.packed_events import ACTIONS, Events
 from accelrt.memory.history.snapshot_file import load_history
 from accelrt.tools.traces.address_pairs import PairedEvents
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-    from typing import Any
-
-    from accelrt.memory.history.packed_events import Events
-    from accelrt.tools.traces.trace import Trace
-
-    Row = tuple[str, int, int, int]
+from accelrt.tools.traces.trace import Trace
 
 __all__ = ["load"]
 
 WANTED = ("alloc", "free_requested", "free_completed", "free")
 NUMBERS = [number for number, action in enumerate(ACTIONS) if action in WANTED]
-
-
-@dataclass
-class Recorded:
-    """What is used of a file, by device."""
-
-    rows: list[Iterable[Row]]
-    counts: list[int]
-    dropped: list[int]
-    segments: list[dict[str, Any]]
-    complete: bool = True
-
-    def __post_init__(self) -> None:
-        devices = max((segment["device"] + 1 for segment in self.segments), default=0)
-        if devices > len(self.rows):
-            missing = devices - len(self.rows)
-            self.rows += [()] * missing
-            self.counts += [0] * missing
 
 
 def load(path: Path, device: int | None = None) -> Trace:
@@ -57,25 +31,30 @@ def load(path: Path, device: int | None = None) -> Trace:
         RecordError: the device is none of the file's, or there are too many events.
     """
     found = load_history(path)
-    recorded = of_history(found) if isinstance(found, History) else of_snapshot(found)
-    chosen = choose(path, recorded.counts, device)
+    if isinstance(found, History):
+        events: list[Any] = [each[np.isin(each["action"], NUMBERS)] for each in found.events]
+        segments, dropped, complete = found.segments, found.dropped, found.complete
+    else:
+        traces = found["device_traces"]
+        events = [[event for event in trace if event["action"] in WANTED] for trace in traces]
+        own = found.get("accelrt", {})
+        segments, dropped, complete = found["segments"], own.get("dropped", []), own.get("complete", True)
+    counts = [len(each) for each in events]
+    counts += [0] * (max((segment["device"] + 1 for segment in segments), default=0) - len(counts))
+    chosen = choose(path, counts, device)
     pairs = PairedEvents(str(path))
     steps = {"alloc": pairs.allocate, "free_completed": pairs.complete}
-    for action, address, size, stream in recorded.rows[chosen] if recorded.rows else ():
+    of_device = events[chosen] if chosen < len(events) else []
+    rows = packed_rows(of_device) if isinstance(of_device, np.ndarray) else dict_rows(of_device)
+    for action, address, size, stream in rows:
         steps.get(action, pairs.free)(address, size, stream)
-    for segment in recorded.segments:
+    for segment in segments:
         if segment["device"] == chosen:
             add_live(pairs, segment)
-    return pairs.trace(*notes_of(recorded, chosen, device is None))
+    return pairs.trace(*notes_of(counts, dropped, complete, chosen, device is None))
 
 
-def of_history(history: History) -> Recorded:
-    kept = [events[np.isin(events["action"], NUMBERS)] for events in history.events]
-    rows = [packed_rows(events) for events in kept]
-    return Recorded(rows, list(map(len, kept)), history.dropped, history.segments, history.complete)
-
-
-def packed_rows(events: Events) -> Iterable[Row]:
+def packed_rows(events: Events) -> Iterable[tuple[str, int, int, int]]:
     return zip(
         [ACTIONS[action] for action in events["action"].tolist()],
         events["address"].tolist(),
@@ -85,16 +64,8 @@ def packed_rows(events: Events) -> Iterable[Row]:
     )
 
 
-def of_snapshot(snapshot: dict[str, Any]) -> Recorded:
-    traces = [[event for event in trace if event["action"] in WANTED] for trace in snapshot["device_traces"]]
-    rows: list[Iterable[Row]] = [
-        [(event["action"], event["addr"], event["size"], event["stream"]) for event in trace]
-        for trace in traces
-    ]
-    own = snapshot.get("accelrt", {})
-    return Recorded(
-        rows, list(map(len, traces)), own.get("dropped", []), snapshot["segments"], own.get("complete", True)
-    )
+def dict_rows(events: list[dict[str, Any]]) -> Iterable[tuple[str, int, int, int]]:
+    return ((event["action"], event["addr"], event["size"], event["stream"]) for event in events)
 
 
 def choose(path: Path, counts: list[int], device: int | None) -> int:
@@ -115,16 +86,18 @@ def add_live(pairs: PairedEvents, segment: dict[str, Any]) -> None:
         address += block["size"]
 
 
-def notes_of(recorded: Recorded, device: int, guessed: bool) -> list[str]:
+def notes_of(counts: list[int], dropped: list[int], complete: bool, device: int, guessed: bool) -> list[str]:
     notes = []
-    others = {other: count for other, count in enumerate(recorded.counts) if count and other != device}
+    others = [
+        f"{count:,} of device {other}" for other, count in enumerate(counts) if count and other != device
+    ]
     if guessed and others:
-        there = ", ".join(f"{count:,} of device {other}" for other, count in others.items())
+        there = ", ".join(others)
         notes.append(
             f"device {device} is replayed; the trace has events of others too, {there}: see --device"
         )
-    if recorded.dropped[device : device + 1] > [0]:
-        notes.append(f"{recorded.dropped[device]:,} events were recorded and are not in the file")
-    if not recorded.complete:
+    if dropped[device : device + 1] > [0]:
+        notes.append(f"{dropped[device]:,} events were recorded and are not in the file")
+    if not complete:
         notes.append("the recording was broken off: the process was stopped before it could end the file")
     return notes

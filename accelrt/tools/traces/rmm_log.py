@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from accelrt.errors import RecordError
 from accelrt.tools.traces.address_pairs import PairedEvents
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from accelrt.tools.traces.trace import Trace
+from accelrt.tools.traces.trace import Trace
 
 __all__ = ["COLUMNS", "load"]
 

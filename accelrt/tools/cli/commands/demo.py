@@ -1,24 +1,24 @@
-"""accelrt demo: a real trace through the allocator, then a captured pipeline; PASS or FAIL."""
+"""accelrt demo: a real trace and a captured pipeline, checked; PASS or FAIL."""
 
 from __future__ import annotations
 
+import argparse
 import gc
 from importlib.resources import as_file, files
 from pathlib import Path
 
 import accelrt
-from accelrt.devices.device import mem_get_info, synchronize
-from accelrt.memory.caching import empty_cache
-from accelrt.memory.statistics import audit, memory_allocated, memory_reserved
+from accelrt.core.printable import size_text
 from accelrt.runtime.init import chosen_driver
+from accelrt.tools.cli import options
 from accelrt.tools.cli.choice import open_driver
-from accelrt.tools.cli.commands.replay import Figures, describe, host_capacity, replay, timed
+from accelrt.tools.cli.commands.replay import describe, host_capacity, replay, timed
 from accelrt.tools.cli.pipeline import PipelineFigures, pipeline_part
-from accelrt.tools.cli.text import human, pairs, put
+from accelrt.tools.cli.text import pairs, put
 from accelrt.tools.traces.npz_archive import load
 from accelrt.tools.traces.trace import Trace
 
-__all__ = ["load_trace", "pipeline_part", "release_everything", "replay_part", "run"]
+__all__ = ["add_arguments", "load_trace", "pipeline_part", "release_everything", "replay", "run"]
 
 NAME = "gpt2.npz"
 HEADROOM = 2  # times the trace's peak, which the device has to have free
@@ -37,14 +37,9 @@ def load_trace() -> Trace:
     return load(Path(accelrt.__file__).parents[1] / "benchmarks" / "traces" / NAME)
 
 
-def replay_part(trace: Trace, wanted: bool = False) -> Figures:
-    """One pass over a trace, after which nothing of it is live."""
-    return replay(trace, wanted)
-
-
 def fitting(trace: Trace) -> int:
     """The power of two by which a trace's sizes are divided so that it fits the device."""
-    free, _ = mem_get_info()
+    free, _ = accelrt.mem_get_info()
     divisor = 1
     while HEADROOM * trace.peak_live > free * divisor:
         divisor *= 2
@@ -59,24 +54,26 @@ def release_everything() -> None:
         AssertionError: an identity of the allocator is violated.
     """
     gc.collect()
-    synchronize()
-    empty_cache()
-    if memory_allocated() or memory_reserved():
-        raise RuntimeError(f"{memory_allocated()} bytes are live and {memory_reserved()} reserved at the end")
-    audit()
+    accelrt.synchronize()
+    accelrt.empty_cache()
+    live, reserved = accelrt.memory_allocated(), accelrt.memory_reserved()
+    if live or reserved:
+        raise RuntimeError(f"{live} bytes are live and {reserved} reserved at the end")
+    accelrt.memory.audit()
 
 
 def describe_pipeline(figures: PipelineFigures) -> str:
     """The second part as lines of text."""
-    lines = [
-        ("bytes in and out", f"{figures.nbytes:,} ({human(figures.nbytes)})"),
-        ("graph nodes", f"{figures.nodes}"),
-        ("replays", f"{figures.replays}"),
-        ("us per replay", timed(f"{figures.us_per_replay:,.1f}", chosen_driver())),
-        ("wrong results", f"{figures.wrong} of {figures.replays + 1}"),
-        ("host function ran", f"{figures.calls} times"),
-    ]
-    return pairs(lines)
+    return pairs(
+        [
+            ("bytes in and out", f"{figures.nbytes:,} ({size_text(figures.nbytes)})"),
+            ("graph nodes", f"{figures.nodes}"),
+            ("replays", f"{figures.replays}"),
+            ("us per replay", timed(f"{figures.us_per_replay:,.1f}", chosen_driver())),
+            ("wrong results", f"{figures.wrong} of {figures.replays + 1}"),
+            ("host function ran", f"{figures.calls} times"),
+        ]
+    )
 
 
 def show(trace: Trace) -> bool:
@@ -84,7 +81,7 @@ def show(trace: Trace) -> bool:
     divisor = fitting(trace)
     scaled = f", sizes divided by {divisor} to fit the device" if divisor > 1 else ""
     put(f"trace of a GPT-2 training run{scaled}", flush=True)
-    replayed = replay_part(trace.shrunk(divisor) if divisor > 1 else trace, wanted=True)
+    replayed = replay(trace.shrunk(divisor) if divisor > 1 else trace, wanted=True)
     put(describe(replayed))
     put("pipeline of copies on two streams, once as it is, then as a graph", flush=True)
     piped = pipeline_part()
@@ -94,11 +91,15 @@ def show(trace: Trace) -> bool:
     return replayed.ooms == 0 and piped.passed
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.add_driver(parser)
+
+
 def run(driver: str | None = None) -> int:
     """The command.  Returns its exit status: 0 and PASS, or 1 and FAIL."""
     try:
         trace = load_trace()
-        put(open_driver(driver, needed=host_capacity(trace)).line, flush=True)
+        put(open_driver(driver, needed=host_capacity(trace)), flush=True)
         passed = show(trace)
     except Exception as error:  # whatever it is, the demo says that it failed
         put(f"{type(error).__name__}: {error}")

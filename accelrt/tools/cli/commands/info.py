@@ -1,22 +1,25 @@
-"""accelrt info: a report to paste.
+"""accelrt info: versions, the driver and why it, devices, settings.
 
-It is plain text and needs no package, for it is asked when things are broken; where rich is installed and a
-person looks on, its titles and problems stand out.
+The report is to be pasted.  It is plain text and needs no package, for it is asked when things are broken;
+where rich is installed and a person looks on, its titles and problems stand out.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from accelrt import env
-from accelrt.core.printable import printable_lines
+from accelrt.core.printable import printable_lines, size_text
+from accelrt.tools.cli import facts, options, process_order
 from accelrt.tools.cli.choice import need
-from accelrt.tools.cli.facts import collect
-from accelrt.tools.cli.text import human, pairs, put, table
+from accelrt.tools.cli.sample import Device
+from accelrt.tools.cli.text import pairs, put, table
 
-__all__ = ["run"]
+__all__ = ["add_arguments", "run"]
 
 NOTHING = "NVML is not there, or lists none"
 ADVICE = "set ACCELRT_DRIVER=host, or call accelrt.init(driver='host')"
@@ -24,15 +27,15 @@ PROBLEMS = r"(?m)^  (problem|old|device \S+:) .*$"
 TITLES = r"(?m)^\w.*$"
 
 
-def describe(facts: dict[str, Any]) -> str:
-    """The report as text to paste."""
+def describe(report: dict[str, Any]) -> str:
+    """The report as text to paste; of what facts.collect gives."""
     sections = [
-        ("versions", pairs([(name, text or "not installed") for name, text in facts["versions"].items()])),
-        ("driver", pairs(driver_lines(facts["driver"], facts["nvidia"], facts["kernels"]))),
-        ("devices", device_lines(facts["devices"]) if facts["devices"] else "  none"),
-        ("identity", identity_lines(facts["identity"])),
-        ("state", state_lines(facts)),
-        ("settings", pairs(setting_lines(facts["settings"]))),
+        ("versions", pairs([(name, text or "not installed") for name, text in report["versions"].items()])),
+        ("driver", pairs(driver_lines(report["driver"], report["nvidia"], report["kernels"]))),
+        ("devices", device_lines(report["devices"]) or "  none"),
+        ("identity", identity_lines(report["identity"])),
+        ("state", state_lines(report)),
+        ("settings", pairs(setting_lines(report["settings"]))),
     ]
     return "\n".join(f"{title}\n{body}" for title, body in sections if body)
 
@@ -67,64 +70,51 @@ def driver_lines(
     return lines
 
 
+def device_table(header: Sequence[str], rows: list[list[Any]], problems: Sequence[str | None] = ()) -> str:
+    """A row a device, which begins with its ordinal, and below the problems; empty without devices."""
+    shown = [["-" if cell is None else str(cell) for cell in row] for row in rows]
+    lines = [f"  device {row[0]}: {text}" for row, text in zip(shown, problems, strict=False) if text]
+    return "\n".join([table(["device", *header], shown), *lines]) if rows else ""
+
+
 def device_lines(devices: list[dict[str, Any]]) -> str:
-    header = ("device", "name", "capability", "memory", "free")
     names = ("ordinal", "name", "capability", "total_memory", "free_memory")
-    rows = [[shown(name, one[name]) for name in names] for one in devices]
-    problems = [f"  device {one['ordinal']}: {one['problem']}" for one in devices if one["problem"]]
-    return "\n".join([table(header, rows), *problems])
+    rows = [[one[name] for name in names] for one in devices]
+    rows = [[*row[:3], *(size if size is None else size_text(size) for size in row[3:])] for row in rows]
+    return device_table(("name", "capability", "memory", "free"), rows, [one["problem"] for one in devices])
 
 
-def identity_lines(found: dict[str, Any]) -> str:
-    if found["problem"]:
-        return f"  problem  {found['problem']}"
-    header = ("device", "uuid", "pci", "NVML", "MIG")
+def identity_lines(cards: dict[str, Any]) -> str:
+    if cards["problem"]:
+        return f"  problem  {cards['problem']}"
+    names = ("ordinal", "uuid", "pci_bus_id", "nvml_index")
     rows = [
-        [
-            shown("ordinal", row["ordinal"]),
-            row["uuid"],
-            row["pci_bus_id"],
-            shown("nvml_index", row["nvml_index"]),
-            "-" if row["mig_instance"] is None else "{}/{}".format(*row["mig_instance"]),
-        ]
-        for row in found["rows"]
+        [*(row[name] for name in names), row["mig_instance"] and "{}/{}".format(*row["mig_instance"])]
+        for row in cards["rows"]
     ]
-    return table(header, rows) if rows else ""
+    return device_table(("uuid", "pci", "NVML", "MIG"), rows)
 
 
-def state_lines(facts: dict[str, Any]) -> str:
+def state_lines(report: dict[str, Any]) -> str:
     """The readings that tell most: a line for each device that has any."""
-    ordinals = {row["uuid"]: row["ordinal"] for row in facts["identity"]["rows"]}
-    header = ("device", "busy", "used", "temperature", "power", "clock", "ECC uncorrected", "held back by")
-    rows, problems = [], []
-    for one in facts["state"]:
-        name = shown("ordinal", ordinals.get(one["uuid"]))
-        rows.append([name, *state_of(one)])
-        if one["problem"]:
-            problems.append(f"  device {name}: {one['problem']}")
-    return "\n".join([table(header, rows), *problems]) if rows else ""
+    ordinals = {row["uuid"]: row["ordinal"] for row in report["identity"]["rows"]}
+    header = ("busy", "used", "temperature", "power", "clock", "ECC uncorrected", "held back by")
+    rows = [[ordinals.get(one.uuid), *cells_of(one)] for one in report["state"]]
+    return device_table(header, rows, [one.problem for one in report["state"]])
 
 
-def state_of(one: dict[str, Any]) -> list[str]:
-    memory, power, limits = one.get("device_memory_info"), one.get("power_draw"), one.get("power_limits")
-    clock = (one.get("clock_rates") or {}).get("sm")
-    errors = (one.get("ecc_errors") or {}).get("uncorrected_volatile")
-    most = limits and limits["enforced"]
+def cells_of(one: Device) -> list[Any]:
+    busy, used = one.figure("utilization"), one.figure("device_memory_info", "used")
+    heat = one.figure("temperature")
     return [
-        "-" if one.get("utilization") is None else f"{one['utilization']} %",
-        "-" if memory is None else human(memory["used"]),
-        "-" if one.get("temperature") is None else f"{one['temperature']} C",
-        "-" if power is None else f"{power / 1000:.0f}{f'/{most / 1000:.0f}' if most else ''} W",
-        "-" if clock is None else f"{clock} MHz",
-        shown("errors", errors),
-        ", ".join(one.get("throttle_reasons") or ()) or "-",
+        None if busy is None else f"{busy} %",
+        None if used is None else size_text(used),
+        None if heat is None else f"{heat} C",
+        one.power,
+        one.clock,
+        one.figure("ecc_errors", "uncorrected_volatile"),
+        ", ".join(one.figure("throttle_reasons") or ()) or None,
     ]
-
-
-def shown(name: str, value: Any) -> str:
-    if value is None:
-        return "-"
-    return human(value) if name.endswith("_memory") else str(value)
 
 
 def show(text: str) -> None:
@@ -144,11 +134,21 @@ def show(text: str) -> None:
     console.print(drawn, soft_wrap=True)
 
 
-def run(as_json: bool = False) -> int:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    text = "instead: what accelrt does around a fork and at the end of a process, in order"
+    parser.add_argument("--process", action="store_true", help=text)
+    options.add_json(parser)
+
+
+def run(process: bool, as_json: bool) -> int:
     """The command.  Returns its exit status, 0: that a driver does not open is part of the report."""
-    facts = collect()
+    if process:
+        lists = process_order.collect()
+        print(json.dumps(lists, indent=2)) if as_json else put(process_order.describe(lists))
+        return 0
+    report = facts.collect()
     if as_json:
-        print(json.dumps(facts, indent=2))
+        print(json.dumps(report, indent=2, default=facts.state_of))
     else:
-        show(describe(facts))
+        show(describe(report))
     return 0

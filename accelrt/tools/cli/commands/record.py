@@ -1,7 +1,8 @@
-"""accelrt record: runs a program and has it record what its allocator does into a trace file."""
+"""accelrt record: runs a program and records what its allocator does into a trace file."""
 
 from __future__ import annotations
 
+import argparse
 import errno
 import os
 import signal
@@ -11,15 +12,25 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from accelrt import SnapshotError
 from accelrt.core import files
-from accelrt.errors import SnapshotError
+from accelrt.core.printable import size_text
 from accelrt.memory.history import compact_form
-from accelrt.tools.cli.text import human, put
+from accelrt.tools.cli.text import put
 
-__all__ = ["run"]
+__all__ = ["add_arguments", "run"]
 
 FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 NOT_RUN = 127  # as shells have it
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "accelrt record [-o FILE] [--stacks {python,all}] -- PROGRAM [ARGUMENT ...]"
+    name = "trace.accelrt"
+    parser.add_argument("-o", "--output", metavar="FILE", default=name, help=f"default: {name}")
+    text = "where each allocation and free comes from: frames of Python, or those of C too; default: none"
+    parser.add_argument("--stacks", choices=("none", "python", "all"), default="none", help=text)
+    parser.add_argument("program", nargs=argparse.REMAINDER, metavar="PROGRAM", help="with its arguments")
 
 
 def run(program: Sequence[str], output: str, stacks: str = "none") -> int:
@@ -113,19 +124,15 @@ def run_program(words: Sequence[str], environment: Mapping[str, str]) -> int:
 def tell(path: Path, began: float) -> None:
     """Says on standard error what was recorded, by the program and by the processes that it started."""
     traces = [path, *sorted(each for each in path.parent.iterdir() if is_beside(each, path, began))]
-    found = [line for line in map(about, traces) if line]
-    if not found:
-        found = [f"the program used no device through accelrt, and {path.name} was not written"]
-    for line in found:
+    lines = [line for line in map(about, traces) if line]
+    for line in lines or [f"the program used no device through accelrt, and {path.name} was not written"]:
         put(f"accelrt record: {line}", file=sys.stderr)
 
 
 def is_beside(each: Path, path: Path, began: float) -> bool:
     """Whether a file is the trace of another process of the program: PATH.PID or PATH.PID.NUMBER."""
-    if not (
-        each.name.startswith(f"{path.name}.")
-        and each.name[len(path.name) + 1 :].replace(".", "0").isdecimal()
-    ):
+    number = each.name.removeprefix(f"{path.name}.")
+    if number == each.name or not number.replace(".", "0").isdecimal():
         return False
     try:
         return each.stat().st_mtime >= began - 1
@@ -145,4 +152,4 @@ def about(path: Path) -> str:
         return str(error)
     lost = f"; the ring lost {found.missing:,} events before they were written" if found.missing else ""
     cut = "" if found.complete else "; the process was stopped before it could end the file"
-    return f"{found.events:,} events in {path} ({human(size)}){lost}{cut}"
+    return f"{found.events:,} events in {path} ({size_text(size)}){lost}{cut}"

@@ -1,31 +1,42 @@
-"""accelrt replay: a recorded trace through the caching allocator."""
+"""accelrt replay: a recorded trace through the allocator."""
 
 from __future__ import annotations
 
+import argparse
 import json
+import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from operator import length_hint
 from time import perf_counter_ns
 
-from accelrt.devices.device import mem_get_info
-from accelrt.errors import OutOfMemoryError
-from accelrt.memory.caching import caching_allocator_alloc, caching_allocator_delete
-from accelrt.memory.statistics import memory_stats, reset_peak_memory_stats
+import accelrt
+from accelrt import Stream
+from accelrt.core.printable import size_text
 from accelrt.runtime.init import chosen_driver
-from accelrt.streams.stream import Stream
+from accelrt.tools.cli import options
 from accelrt.tools.cli.choice import open_driver
 from accelrt.tools.cli.interrupts import HeldInterrupts
-from accelrt.tools.cli.text import Progress, human, pairs, put, table
+from accelrt.tools.cli.text import Progress, pairs, put, table
 from accelrt.tools.traces import load
 from accelrt.tools.traces.trace import Trace
 
-__all__ = ["Figures", "describe", "host_capacity", "replay", "run", "timed"]
+__all__ = ["Figures", "add_arguments", "describe", "host_capacity", "replay", "run", "timed"]
 
 CHUNK = 8192  # events between two looks at the clock, and at the bar
 HOST_SLACK = 1 << 30
 HOST_LIMIT = 1 << 44  # of the host device's size, however much a trace asks for
+# Figures of a pass: what each is called alone, and at the head of a column.
+TITLES = {
+    "events": ("events", "events"),
+    "peak_live": ("peak live", "peak live"),
+    "peak_reserved": ("peak reserved", "peak reserved"),
+    "ratio": ("reserved / live", "ratio"),
+    "ns_per_event": ("ns per event", "ns/event"),
+    "ooms": ("out of memory", "ooms"),
+    "virtual_memory_calls": ("virtual-memory calls", "vm_calls"),
+}
 
 
 @dataclass(frozen=True)
@@ -86,14 +97,14 @@ class Replayer:
     def run_rows(self, rows: Iterator[tuple[int, int, int, Stream]]) -> tuple[int, int]:
         # An allocation that was refused leaves address 0, and freeing that does nothing.
         addresses = self.addresses
-        allocate, free = caching_allocator_alloc, caching_allocator_delete
+        allocate, free = accelrt.caching_allocator_alloc, accelrt.caching_allocator_delete
         ooms = 0
         begin = perf_counter_ns()
         for op, slot, size, stream in rows:
             if op:
                 try:
                     addresses[slot] = allocate(size, None, stream)
-                except OutOfMemoryError:
+                except accelrt.OutOfMemoryError:
                     addresses[slot] = 0
                     ooms += 1
             else:
@@ -102,7 +113,7 @@ class Replayer:
 
     def free(self, slots: Iterable[int]) -> None:
         for slot in slots:
-            caching_allocator_delete(self.addresses[slot])
+            accelrt.caching_allocator_delete(self.addresses[slot])
 
 
 def replay(trace: Trace, wanted: bool = False) -> Figures:
@@ -122,12 +133,12 @@ def replay_often(trace: Trace, times: int, wanted: bool) -> list[Figures]:
 
 def figures_of(replayer: Replayer) -> Figures:
     trace = replayer.trace
-    reset_peak_memory_stats()
-    before = memory_stats()["virtual_memory_calls"]
+    accelrt.reset_peak_memory_stats()
+    before = accelrt.memory_stats()["virtual_memory_calls"]
     with HeldInterrupts() as interrupts:  # behind an allocation its address would be nobody's
         nanoseconds, ooms = replayer.run(interrupts)
         try:
-            after = memory_stats()
+            after = accelrt.memory_stats()
         finally:
             replayer.free(trace.left)
     reserved = after["reserved_bytes.all.peak"]
@@ -155,42 +166,39 @@ def timed(figure: str, driver: str) -> str:
     )
 
 
+def cell(figures: Figures, name: str) -> str:
+    figure = getattr(figures, name)
+    return "-" if figure is None else f"{figure:.4f}" if name == "ratio" else f"{figure:,}"
+
+
 def describe(figures: Figures) -> str:
     """One pass as lines of text."""
-    ratio = "-" if figures.ratio is None else f"{figures.ratio:.4f}"
-    lines = [
-        ("events", f"{figures.events:,}"),
-        ("peak live", f"{figures.peak_live:,} bytes ({human(figures.peak_live)})"),
-        ("peak reserved", f"{figures.peak_reserved:,} bytes ({human(figures.peak_reserved)})"),
-        ("reserved / live", ratio),
-        ("ns per event", timed(f"{figures.ns_per_event:,.1f}", figures.driver)),
-        ("out of memory", f"{figures.ooms:,}"),
-        ("virtual-memory calls", f"{figures.virtual_memory_calls:,}"),
-    ]
-    return pairs(lines)
+    cells = {name: cell(figures, name) for name in TITLES}
+    for name in ("peak_live", "peak_reserved"):
+        cells[name] += f" bytes ({size_text(getattr(figures, name))})"
+    cells["ns_per_event"] = timed(cells["ns_per_event"], figures.driver)
+    return pairs([(TITLES[name][0], text) for name, text in cells.items()])
 
 
 def describe_all(passes: Sequence[Figures]) -> str:
     """Several passes as a table."""
-    header = ("pass", "events", "peak live", "peak reserved", "ratio", "ns/event", "ooms", "vm_calls")
-    rows = [
-        (
-            f"{number}",
-            f"{one.events:,}",
-            f"{one.peak_live:,}",
-            f"{one.peak_reserved:,}",
-            "-" if one.ratio is None else f"{one.ratio:.4f}",
-            f"{one.ns_per_event:,.1f}",
-            f"{one.ooms:,}",
-            f"{one.virtual_memory_calls:,}",
-        )
-        for number, one in enumerate(passes, 1)
-    ]
-    return table(header, rows)
+    rows = [[f"{number}", *(cell(one, name) for name in TITLES)] for number, one in enumerate(passes, 1)]
+    return table(["pass", *(column for _, column in TITLES.values())], rows)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.add_trace(parser)
+    options.add_driver(parser)
+    text = "of the host device, such as 64GiB; default: what the trace needs"
+    parser.add_argument("--memory", metavar="SIZE", help=text)
+    positive = options.number_from(int, 1, math.inf, "a number from 1 on")
+    text = "passes, one after the other"
+    parser.add_argument("--repeat", metavar="N", type=positive, default=1, help=text)
+    options.add_json(parser)
 
 
 def run(
-    path: str,
+    trace: str,
     driver: str | None = None,
     memory: str | None = None,
     repeat: int = 1,
@@ -198,19 +206,19 @@ def run(
     device: int | None = None,
 ) -> int:
     """The command.  Returns its exit status."""
-    trace = load(path, device)
-    for note in trace.notes:
+    loaded = load(trace, device)
+    for note in loaded.notes:
         put(f"accelrt replay: {note}", file=sys.stderr)
-    chosen = open_driver(driver, memory, host_capacity(trace))
+    line = open_driver(driver, memory, host_capacity(loaded))
     if not as_json:
-        put(chosen.line, flush=True)
-    passes = replay_often(trace, repeat, wanted=not as_json)
+        put(line, flush=True)
+    passes = replay_often(loaded, repeat, wanted=not as_json)
     if as_json:
         objects = [asdict(one) for one in passes]
         print(json.dumps(objects if repeat > 1 else objects[0]))
     else:
         put(describe(passes[0]) if repeat == 1 else describe_all(passes))
-    return 1 if told_refusals(trace, passes) else 0
+    return 1 if told_refusals(loaded, passes) else 0
 
 
 def told_refusals(trace: Trace, passes: Sequence[Figures]) -> bool:
@@ -218,10 +226,10 @@ def told_refusals(trace: Trace, passes: Sequence[Figures]) -> bool:
     ooms = max(one.ooms for one in passes)
     if ooms:
         advice = "give it more by --memory" if chosen_driver() == "host" else "use a device with more"
+        live, memory = size_text(trace.peak_live), size_text(accelrt.mem_get_info()[1])
         put(
             f"accelrt replay: out of memory: {ooms:,} of {sum(trace.ops):,} allocations were refused; the "
-            f"trace has up to {human(trace.peak_live)} live, the device has {human(mem_get_info()[1])}; "
-            f"{advice}",
+            f"trace has up to {live} live, the device has {memory}; {advice}",
             file=sys.stderr,
         )
     return bool(ooms)

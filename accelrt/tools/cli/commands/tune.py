@@ -1,4 +1,4 @@
-"""accelrt tune: a trace under many settings, and the string of the best.
+"""accelrt tune: a trace under many settings; prints the string of the best.
 
 The best is the one that reserves least at its peak.  Among those within 1 % of the least it is the one with
 the fewest driver calls; of equals, the one that names the fewest keys, then the fastest.  Settings by which
@@ -7,6 +7,7 @@ allocations are refused come last.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
@@ -16,14 +17,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import accelrt
 from accelrt import env
 from accelrt.allocator.settings import settings
-from accelrt.errors import SettingsError
-from accelrt.tools.cli.text import Progress, human, put, table
+from accelrt.core.printable import size_text
+from accelrt.runtime.init import chosen_driver
+from accelrt.tools.cli import options
+from accelrt.tools.cli.choice import open_driver
+from accelrt.tools.cli.commands.replay import host_capacity, replay
+from accelrt.tools.cli.text import Progress, put, table
 from accelrt.tools.traces import load, npz_archive
 from accelrt.tools.traces.trace import Trace
 
-__all__ = ["Trial", "best_of", "candidates", "run"]
+__all__ = ["Trial", "add_arguments", "best_of", "candidates", "run"]
 
 # What is tried of each key, alone and then together with the best so far.
 CHOICES = {
@@ -104,7 +110,7 @@ class Tuner:
         variables = {name: value for name, value in os.environ.items() if name not in UNSET}
         done = subprocess.run(
             [
-                *(sys.executable, "-m", "accelrt.tools.cli.trial"),
+                *(sys.executable, "-m", __spec__.name),
                 *(str(self.path), self.driver or "", str(self.capacity)),
             ],
             env=variables | {settings.VARIABLE: text},
@@ -122,6 +128,25 @@ class Tuner:
         return Trial(text, peak, lost, found["driver_calls"], found["ns_per_event"], ooms)
 
 
+def print_trial(path: str, driver: str, capacity: str) -> None:
+    """Prints the figures of one pass under the settings of the environment as JSON.
+
+    In a process of its own: the settings that matter most cannot change once memory was allocated.
+
+    Arguments:
+        path: of the trace's npz archive.
+        driver: "" is the environment's.
+        capacity: bytes of memory that the device has, in digits; 0 is what it takes.
+    """
+    trace, limit = npz_archive.load(path), int(capacity)
+    line = open_driver(driver or None, None, limit or host_capacity(trace))
+    if limit and chosen_driver() != "host":
+        accelrt.set_per_process_memory_fraction(min(1.0, limit / accelrt.mem_get_info()[1]))
+    figures, stats = replay(trace), accelrt.memory_stats()
+    calls = stats["num_device_alloc"] + stats["num_device_free"] + stats["virtual_memory_calls"]
+    print(json.dumps(asdict(figures) | {"driver": line, "driver_calls": calls}))
+
+
 def candidates(base: str, keys: Sequence[str], capped: bool) -> Iterator[str]:
     """Settings one key away from others, and these first; each is one that accelrt takes."""
     named = dict(item.split(":", 1) for item in settings.items(base))
@@ -135,7 +160,7 @@ def candidates(base: str, keys: Sequence[str], capped: bool) -> Iterator[str]:
                 changed = {"expandable_segments": "False"} | changed
             try:
                 yield settings.parse(",".join(f"{name}:{each}" for name, each in changed.items())).text
-            except SettingsError:  # contradicts what is named already
+            except ValueError:  # contradicts what is named already
                 continue
 
 
@@ -163,14 +188,8 @@ def describe(tuner: Tuner, best: Trial) -> str:
     ordered = sorted(tuner.trials.values(), key=lambda trial: (trial != best, *place_of(trial)))
     names = [trial.settings or "(the defaults)" for trial in ordered]
     width = max(map(len, names))
-    header = (
-        "peak reserved",
-        "fragmentation",
-        "driver calls",
-        "ns/event",
-        "refused",
-        f"{'settings':<{width}}",
-    )
+    figures = ("peak reserved", "fragmentation", "driver calls", "ns/event", "refused")
+    header = (*figures, "settings".ljust(width))
     rows = [
         (
             f"{trial.peak_reserved:,}",
@@ -185,7 +204,7 @@ def describe(tuner: Tuner, best: Trial) -> str:
     lines = [table(header, rows)]
     if best.ooms:
         lines.append(f"none of them serves the trace: {best.ooms:,} allocations were refused at least")
-    promise = f"peak reserved {best.peak_reserved:,} bytes ({human(best.peak_reserved)})"
+    promise = f"peak reserved {best.peak_reserved:,} bytes ({size_text(best.peak_reserved)})"
     return "\n".join([*lines, f"best: {promise}", f"{settings.VARIABLE}={best.settings}"])
 
 
@@ -202,10 +221,20 @@ def read_keys(text: str | None) -> list[str]:
     return keys
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.add_trace(parser)
+    options.add_driver(parser)
+    text = "memory that the device has, such as 64GiB; may be given several times; default: what it takes"
+    parser.add_argument("--capacity", metavar="SIZE", action="append", default=[], help=text)
+    text = "of the settings to try; default: all that may help"
+    parser.add_argument("--keys", metavar="KEY,...", help=text)
+    options.add_json(parser)
+
+
 def run(
-    path: str,
+    trace: str,
     driver: str | None,
-    capacities: Sequence[str],
+    capacity: Sequence[str],
     device: int | None = None,
     keys: str | None = None,
     as_json: bool = False,
@@ -213,31 +242,35 @@ def run(
     """The command.  Returns its exit status: 1 where no settings serve the trace.
 
     Arguments:
-        path, driver, device: as of accelrt replay.
-        capacities: sizes of the device's memory, each tried by itself; none is as much as it takes.
+        trace, driver, device: as of accelrt replay.
+        capacity: sizes of the device's memory, each tried by itself; none is as much as it takes.
         keys: of the settings string, separated by commas; None is all of CHOICES.
     """
-    sizes = [env.read_size("--capacity", text) for text in capacities] or [0]
+    sizes = [env.read_size("--capacity", text) for text in capacity] or [0]
     tried = read_keys(keys)
-    trace = load(path, device)
-    if not any(trace.ops):
-        raise ValueError(f"{path} has no allocation, so every settings string is as good as any other")
-    for note in trace.notes:
+    loaded = load(trace, device)
+    if not any(loaded.ops):
+        raise ValueError(f"{trace} has no allocation, so every settings string is as good as any other")
+    for note in loaded.notes:
         put(f"accelrt tune: {note}", file=sys.stderr)
     answers, bad = [], 0
     with tempfile.TemporaryDirectory(prefix="accelrt-tune-") as folder:
         archive = Path(folder, "trace.npz")
-        npz_archive.save(archive, trace)
+        npz_archive.save(archive, loaded)
         for size in sizes:
-            tuner = Tuner(trace, archive, driver, size, tried, wanted=not as_json)
+            tuner = Tuner(loaded, archive, driver, size, tried, wanted=not as_json)
             best = tuner.run()
             bad += bool(best.ooms)
             trials = [asdict(trial) for trial in tuner.trials.values()]
             answers.append({"capacity": size or None, "best": asdict(best), "trials": trials})
             if not as_json:
-                capacity = f"; memory of {human(size)}" if size else ""
-                put(f"{tuner.line}; peak live {trace.peak_live:,} bytes{capacity}")
+                limit = f"; memory of {size_text(size)}" if size else ""
+                put(f"{tuner.line}; peak live {loaded.peak_live:,} bytes{limit}")
                 put(describe(tuner, best), flush=True)
     if as_json:
-        print(json.dumps({"peak_live": trace.peak_live, "events": len(trace), "runs": answers}))
+        print(json.dumps({"peak_live": loaded.peak_live, "events": len(loaded), "runs": answers}))
     return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    print_trial(*sys.argv[1:])

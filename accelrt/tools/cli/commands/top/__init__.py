@@ -1,28 +1,49 @@
-"""The command: once for scripts, or live until a key ends it."""
+"""accelrt top: all devices and the processes on them, live; q quits.
+
+keys   single keys of a terminal
+state  what is known between two looks
+view   how it looks, on rich
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
+import math
 import signal
 import sys
 import time
 from typing import Any, NoReturn
 
+from accelrt.tools.cli import options
 from accelrt.tools.cli.choice import need
 from accelrt.tools.cli.commands.top.keys import RESIZED, Keys
-from accelrt.tools.cli.commands.top.state import State
+from accelrt.tools.cli.commands.top.state import SORTS, State
 from accelrt.tools.cli.sample import Sampler
 
-__all__ = ["run"]
+__all__ = ["add_arguments", "run"]
+
+LEAST_SECONDS = 0.1
+KEYS = {name: key for key, (name, _, _) in SORTS.items()}
 
 
-def run(once: bool, as_json: bool, seconds: float, sort: str) -> int:
-    """Returns the exit status, 0.
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    words = f"a number of seconds from {LEAST_SECONDS} on"
+    seconds = options.number_from(float, LEAST_SECONDS, math.inf, words)
+    text = "between two looks; default: 1"
+    parser.add_argument("--interval", metavar="SECONDS", type=seconds, default=1.0, help=text)
+    parser.add_argument("--sort", choices=KEYS, default="memory", help="default: memory")
+    options.add_json(parser)
+    options.add_once(parser)
+
+
+def run(once: bool, as_json: bool, interval: float, sort: str) -> int:
+    """The command.  Returns the exit status, 0.
 
     Arguments:
         once, as_json: bool, one look and no terminal; as JSON.
-        seconds: float, between two looks.
-        sort: str, a key of accelrt.tools.cli.commands.top.state.SORTS.
+        interval: float, seconds between two looks.
+        sort: str, a name of SORTS.
     Raises:
         ImportError: rich is not installed.
         ValueError: JSON without once, or no terminal to draw on.
@@ -33,7 +54,7 @@ def run(once: bool, as_json: bool, seconds: float, sort: str) -> int:
         print(json.dumps(Sampler(slow=True).sample().as_json(), indent=2))
         return 0
     console: Any = need("rich", "rich.console", "top").Console(highlight=False)
-    state = State(sort)
+    state = State(KEYS[sort])
     if once:
         state.remember(Sampler().sample())
         with console.capture() as drawn:
@@ -42,7 +63,7 @@ def run(once: bool, as_json: bool, seconds: float, sort: str) -> int:
         return 0
     if not (console.is_terminal and sys.stdout.isatty()):
         raise ValueError("standard output is not a terminal; for scripts there is --once, and --once --json")
-    return live(console, state, seconds)
+    return live(console, state, interval)
 
 
 def picture(state: State, width: int, height: int | None, encoding: str) -> Any:

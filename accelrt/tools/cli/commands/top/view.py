@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from accelrt.devices.versions import kernel_driver_version
-from accelrt.tools.cli.commands.top import cells
 from accelrt.tools.cli.commands.top.state import SORTS, State
 from accelrt.tools.cli.sample import Device, Process
 from accelrt.tools.cli.text import short
@@ -21,18 +21,15 @@ __all__ = ["Page", "picture"]
 WIDE = 120  # columns from which there is room for more
 FEWEST = 3  # lines for processes, however many devices there are
 AROUND = 5  # lines that are neither a device's nor a process's
-
-# name, columns (0: what is left), side on which the text stands
-Columns = tuple[tuple[str, int, str], ...]
-OF_DEVICE: Columns = (("#", 3, "right"), ("device", 0, "left"), ("busy", 4, "right"))
-MORE_OF_DEVICE: Columns = (
-    ("clock", 8, "right"),
-    ("fan", 4, "right"),
-    ("NVLink", 11, "right"),
-    ("held back", 16, "left"),
-)
-MORE_OF_PROCESS: Columns = (("peak", 9, "right"), ("live of reserved", 16, "right"), ("kind", 8, "left"))
 LIVE = 16  # columns of the sparkline of live of reserved
+BARS, PLAIN_BARS = "▁▂▃▄▅▆▇█", "._-=+*%#"
+HOT, BUSY = 85, 90  # degrees Celsius, percent
+
+T = TypeVar("T")
+Cell = str | tuple[str, str]  # a text, and its style
+Column = tuple[
+    str, int, str, Callable[[T], Cell]
+]  # name, width (0: what is left), side of the text, its cells
 
 
 @dataclass(frozen=True)
@@ -64,23 +61,24 @@ class Page:
         """How what is too long ends."""
         return "ellipsis" if self.has_bars else "crop"
 
-    def table(self, *columns: tuple[str, int, str]) -> Table:
-        """An empty one."""
+    def table(self, columns: Sequence[Column[T]], things: Iterable[T]) -> Table:
+        """A row a thing; the texts are taken as they are."""
         made = Table(box=None, expand=True, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold cyan")
-        for name, width, side in columns:
+        for name, width, side, _ in columns:
             room: dict[str, Any] = {"width": width} if width else {"ratio": 1, "min_width": 1}
             room |= {"justify": side, "overflow": self.overflow}
             made.add_column(name, no_wrap=True, **room)
+        for thing in things:
+            cells = [cell(thing) for *_, cell in columns]
+            made.add_row(*(self.text(one) if isinstance(one, str) else self.text(*one) for one in cells))
         return made
 
-    def add(self, table: Table, *found: Text | str) -> None:
-        """Adds a row; its texts are taken as they are."""
-        table.add_row(
-            *[
-                self.text(one) if isinstance(one, str) else self.text(one.plain, str(one.style))
-                for one in found
-            ]
-        )
+    def sparkline(self, looks: list[float | None], width: int) -> str:
+        """Percentages as bars, the newest at the right; a blank where there was no reading."""
+        bars = BARS if self.has_bars else PLAIN_BARS
+        last = looks[-width:]
+        drawn = [" " if one is None else bars[min(int(one * len(bars) / 100), len(bars) - 1)] for one in last]
+        return "".join(drawn).rjust(width)
 
 
 def picture(state: State, page: Page) -> Group:
@@ -91,10 +89,10 @@ def picture(state: State, page: Page) -> Group:
         shown = max(1, min(shown, page.height - AROUND - FEWEST))
         rows = max(1, page.height - AROUND - shown)
     first = max(0, min(state.first, len(processes) - rows))
-    parts: list[Any] = [title(state, page, shown), device_table(state, page, devices[:shown])]
+    parts: list[Any] = [title(state, page, shown), page.table(device_columns(state, page), devices[:shown])]
     if state.sample.problem:
         parts.append(Text(state.sample.problem, "red", overflow="fold"))
-    parts += [Text(""), process_table(state, page, processes[first : first + rows])]
+    parts += [Text(""), page.table(process_columns(state, page), processes[first : first + rows])]
     if page.height is not None:
         parts.append(foot(page, len(processes), first, rows))
     return Group(*parts)
@@ -115,54 +113,87 @@ def counted(number: int, word: str, ending: str = "s") -> str:
     return f"{number} {word}{'' if number == 1 else ending}"
 
 
-def device_table(state: State, page: Page, devices: list[Device]) -> Table:
+def device_columns(state: State, page: Page) -> list[Column[Device]]:
     busy, full = (20, 12) if page.wide else (11, 7)  # columns of the sparklines
-    figures: Columns = (("", busy, "left"), ("memory", 17, "right"), ("", full, "left"))
-    figures += (("temp", 4, "right"), ("power", 9, "right"))
-    table = page.table(*OF_DEVICE, *figures, *(MORE_OF_DEVICE if page.wide else ()))
-    for device in devices:
-        row: list[Text | str] = [
-            cells.place_of(device),
-            cells.name_of(device),
-            cells.percent(device.figure("utilization")),
-            cells.sparkline(state.looks(device, "utilization"), busy, page.has_bars),
-            cells.memory_of(device),
-            cells.sparkline(state.looks(device, "memory"), full, page.has_bars),
-            cells.heat_of(device),
-            cells.power_of(device),
+    columns: list[Column[Device]] = [
+        ("#", 3, "right", place_of),
+        ("device", 0, "left", name_of),
+        ("busy", 4, "right", lambda one: percent(one.figure("utilization"))),
+        ("", busy, "left", lambda one: page.sparkline(state.looks(one, "utilization"), busy)),
+        ("memory", 17, "right", memory_of),
+        ("", full, "left", lambda one: page.sparkline(state.looks(one, "memory"), full)),
+        ("temp", 4, "right", heat_of),
+        ("power", 9, "right", lambda one: one.power),
+    ]
+    if page.wide:
+        columns += [
+            ("clock", 8, "right", lambda one: one.clock),
+            ("fan", 4, "right", lambda one: percent(one.figure("fan_speed"))),
+            ("NVLink", 11, "right", lambda one: link_of(state, one)),
+            ("held back", 16, "left", held_back),
         ]
-        if page.wide:
-            row += [
-                cells.clock_of(device),
-                cells.percent(device.figure("fan_speed")),
-                cells.link_of(state, device),
-                cells.held_back(device),
-            ]
-        page.add(table, *row)
-    return table
+    return columns
 
 
-def process_table(state: State, page: Page, processes: list[Process]) -> Table:
+def place_of(device: Device) -> Cell:
+    return "-" if device.ordinal is None else str(device.ordinal)
+
+
+def name_of(device: Device) -> Cell:
+    name = ("  " if device.mig_parent else "") + device.name.removeprefix("NVIDIA ").removeprefix("accelrt ")
+    return (f"{name}: {device.problem}", "red") if device.problem else name
+
+
+def percent(value: int | None) -> Cell:
+    return "-" if value is None else (f"{value}%", "bold" if value >= BUSY else "")
+
+
+def memory_of(device: Device) -> Cell:
+    memory = device.figure("device_memory_info")
+    if memory is None:
+        return "-"
+    used, whole = short(memory.used), short(memory.total)
+    if used.rpartition(" ")[2] == whole.rpartition(" ")[2]:
+        used = used.partition(" ")[0]
+    return f"{used}/{whole}".replace(" ", "" if len(used) + len(whole) > 16 else " ")
+
+
+def heat_of(device: Device) -> Cell:
+    heat = device.figure("temperature")
+    return "-" if heat is None else (f"{heat}C", "red" if heat >= HOT else "")
+
+
+def link_of(state: State, device: Device) -> Cell:
+    rate = state.rates.get(device.uuid)
+    return "-" if rate is None else f"{short(int(rate))}/s"
+
+
+def held_back(device: Device) -> Cell:
+    reasons = device.figure("throttle_reasons")
+    return "-" if reasons is None else ", ".join(reasons)
+
+
+def process_columns(state: State, page: Page) -> list[Column[Process]]:
     down = SORTS[state.sort][2] != state.reversed
     arrow = ("▼" if down else "▲") if page.has_bars else ("v" if down else "^")
     names = {key: name for key, (name, _, _) in SORTS.items()} | {"d": "#"}
     names[state.sort] += arrow
-    columns: list[tuple[str, int, str]] = [(names["p"], 8, "right"), (names["u"], 8, "left")]
-    columns += [(names["d"], 3, "right"), *((names[key], 9, "right") for key in "mrl")]
-    columns += [*(MORE_OF_PROCESS if page.wide else ()), (names["c"], 0, "left")]
-    table = page.table(*columns)
-    places = {device.uuid: cells.place_of(device) for device in state.sample.devices}
-    for one in processes:
-        row: list[Text | str] = [str(one.pid), one.user, places.get(one.uuid, "-")]
-        row += [short(one.memory), short(one.reserved), short(one.live)]
-        if page.wide:
-            row += [
-                short(one.peak_reserved),
-                cells.sparkline(state.looks(one, one.pid), LIVE, page.has_bars),
-                one.kind,
-            ]
-        page.add(table, *row, one.command)
-    return table
+    places = {device.uuid: place_of(device) for device in state.sample.devices}
+    columns: list[Column[Process]] = [
+        (names["p"], 8, "right", lambda one: str(one.pid)),
+        (names["u"], 8, "left", lambda one: one.user),
+        (names["d"], 3, "right", lambda one: places.get(one.uuid, "-")),
+        (names["m"], 9, "right", lambda one: short(one.memory)),
+        (names["r"], 9, "right", lambda one: short(one.reserved)),
+        (names["l"], 9, "right", lambda one: short(one.live)),
+    ]
+    if page.wide:
+        columns += [
+            ("peak", 9, "right", lambda one: short(one.peak_reserved)),
+            ("live of reserved", LIVE, "right", lambda one: page.sparkline(state.looks(one, one.pid), LIVE)),
+            ("kind", 8, "left", lambda one: one.kind),
+        ]
+    return [*columns, (names["c"], 0, "left", lambda one: one.command)]
 
 
 def foot(page: Page, processes: int, first: int, rows: int) -> Text:
