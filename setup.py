@@ -151,7 +151,7 @@ class PackagedTrace(build_py):
     def run(self):
         super().run()
         if not self.editable_mode:
-            folder = Path(self.build_lib, "accelrt", "cli")
+            folder = Path(self.build_lib, "accelrt", "tools", "cli")
             self.mkpath(str(folder))
             self.copy_file(str(ROOT / "benchmarks" / "traces" / "gpt2.npz"), str(folder / "gpt2.npz"))
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from accelrt.cli.main import main
+from accelrt.tools.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

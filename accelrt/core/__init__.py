@@ -8,7 +8,8 @@ locks       pthread's mutexes; spin locks of one word; counters and pointers tha
 names       the public names, and the module that each is of
 owners      file descriptors and handles with an owner from the first moment on
 process     what happens in a fork and at the end of the process, in one order each (DESIGN.md)
-procfs      the cards that NVIDIA's kernel driver lists in /proc
+printable   texts of other people's as a terminal can show them, and sizes
+procfs      the cards that NVIDIA's kernel driver lists in /proc, and processes
 slots       sections that are passed in nanoseconds, and a wait until all who were inside have left
 zero_pages  zeroed memory whose pages cost nothing before they are written to
 """

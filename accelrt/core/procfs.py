@@ -1,17 +1,18 @@
-"""The cards that NVIDIA's kernel driver lists in /proc: no library is opened to read it.
+"""What the kernel tells in /proc: the cards that NVIDIA's driver lists, and processes.
 
-NVML's own library maps libcuda when it is initialised (seen with driver 580.159.04; it does not call
-cuInit), so that counting through it would open the driver's library.  The kernel's list holds what counting
-needs.
+No library is opened to read it.  NVML's own maps libcuda when it is initialised (seen with driver 580.159.04;
+it does not call cuInit), so that counting through it would open the driver's library.  The kernel's list of
+cards holds what counting needs.
 """
 
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from accelrt.core.process import open_descriptor
 
-__all__ = ["Listed", "listed", "pci_bus_id"]
+__all__ = ["Listed", "Status", "listed", "pci_bus_id", "started", "status_of"]
 
 ROOT = Path("/proc/driver/nvidia")
 NODES = Path("/dev")
@@ -74,3 +75,31 @@ def pci_bus_id(text: str) -> str:
     """A PCI bus id as cuDeviceGetPCIBusId writes it, "0000:00:06.0"; NVML writes "00000000:00:06.0"."""
     domain, bus, rest = text.strip().rsplit(":", 2)
     return f"{int(domain, 16):04x}:{bus.lower()}:{rest.lower()}"
+
+
+class Status(NamedTuple):
+    """A process (proc_pid_stat(5)): its name, the letter of its state, and when it started.
+
+    That is in clock ticks since the machine did.
+    """
+
+    name: str
+    state: str
+    started: int
+
+
+def status_of(pid: int) -> Status | None:
+    """What the kernel says of a process; None where there is none of that number."""
+    try:
+        content = Path(f"/proc/{pid}/stat").read_bytes()  # the name in it is any bytes
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    name, _, rest = content.decode(errors="replace").partition("(")[2].rpartition(")")
+    state, *fields = rest.split()
+    return Status(name, state, int(fields[18]))
+
+
+def started(pid: int) -> int | None:
+    """When a process that runs started, as of Status; numbers of processes are given anew."""
+    status = status_of(pid)
+    return None if status is None or status.state in "ZX" else status.started

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from accelrt.allocator.settings.settings import merge, parse
-from accelrt.core.printable import printable
+from accelrt.core import printable
 
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
@@ -25,11 +25,7 @@ MOST_NAMED = 3  # pools, streams, processes, stacks, tags that a text names of e
 MIB = 1 << 20
 DRIVERS_OWN = 768 * MIB  # what contexts take of a device at most, roughly: no sign of another user of it
 UNUSABLE = 32 * MIB  # of a GPU's free memory: the last of it is refused
-UNITS = (
-    (1 << 30, "GiB"),
-    (1 << 20, "MiB"),
-    (1 << 10, "KiB"),
-)  # torch has no larger one, and programs look for it
+UNITS = ("KiB", "MiB", "GiB")  # torch has no larger one, and programs look for it
 
 
 class Cause:
@@ -53,10 +49,7 @@ class Cause:
 
 def size_text(size: int) -> str:
     """Bytes as torch writes them: "512 bytes", "20.00 MiB"."""
-    for unit, name in UNITS:
-        if size >= unit:
-            return f"{size / unit:.2f} {name}"
-    return f"{size} bytes"
+    return printable.size_text(size, UNITS)
 
 
 def callers(frames: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -66,7 +59,7 @@ def callers(frames: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """
     for number, frame in enumerate(frames):
         file: str = frame["filename"]
-        is_program = file.startswith(PACKAGE + "cli/")
+        is_program = file.startswith(PACKAGE + "tools/cli/")
         is_own = file == "accelrt" or (file.startswith(PACKAGE) and not is_program)
         is_interpreter = not frame["line"] and file.rpartition("/")[2].startswith(("python", "libpython"))
         if not is_own and not is_interpreter:
@@ -78,7 +71,7 @@ def stack_text(frames: list[dict[str, Any]]) -> str:
     """The innermost frames of a stack on one line, from the one on that called accelrt."""
     called = callers(frames)[:3]
     shown = [f"{one['name']} ({one['filename'].rpartition('/')[2]}:{one['line']})" for one in called]
-    return printable(" < ".join(shown)) or "no stack was recorded"
+    return printable.printable(" < ".join(shown)) or "no stack was recorded"
 
 
 def count_text(count: int, noun: str) -> str:

@@ -24,9 +24,9 @@ from accelrt.devices.device cimport known_devices
 from accelrt.driver.registry import driver_name
 cimport accelrt.driver.registry as registry
 from accelrt.errors import OutOfMemoryError
-from accelrt.memory.explain import causes_of, pinned_text, stack_text, text_of
+from accelrt.memory.explain import causes_of, pinned_text, text_of
 from accelrt.memory.history.recording import is_recording, record_history, tag_stats
-from accelrt.memory.live_blocks import by_stack, live_blocks, named
+from accelrt.memory.live_blocks import by_stack, described, live_blocks, named
 from accelrt.status cimport CAP_REACHED, OUT_OF_MEMORY, POOL_CAP_REACHED, refuse_copy
 from accelrt.streams.event cimport events_in_use
 from accelrt.streams.stream cimport streams_in_use
@@ -329,17 +329,6 @@ cdef dict owners():
     return found
 
 
-cdef str describe(dict block, object owner):
-    parts = [owner] if owner else []
-    if block["pool"] != (0, 0):
-        parts.append(f"pool {block['pool']}")
-    if block["tag"]:
-        parts.append(f"tag {block['tag']!r}")
-    if block["frames"]:
-        parts.append(stack_text(block["frames"]))
-    return ", ".join(parts)
-
-
 cdef int note(uintptr_t address, str text) except -1:
     cdef bytes encoded = printable(text).encode(errors="replace")
     cdef char* copy
@@ -367,7 +356,8 @@ def write_down():
             reachable_blocks += len(found)
             reachable_bytes += sum([block["size"] for block in found])
             for block in found[:DESCRIBED]:
-                note(block["address"], describe(named(block), known.get(block["address"])))
+                owner = known.get(block["address"])
+                note(block["address"], ", ".join([*([owner] if owner else []), *described(named(block))]))
 
 
 def start():

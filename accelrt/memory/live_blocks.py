@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from accelrt.allocator.readers import segments
+from accelrt.memory.explain import pool_text, stack_text
 from accelrt.memory.history.recording import frames_of, tag_name
 
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["by_stack", "live_blocks", "named"]
+__all__ = ["by_stack", "described", "live_blocks", "named"]
 
 
 def live_blocks(ordinal: int) -> list[dict[str, Any]]:
@@ -28,6 +29,15 @@ def live_blocks(ordinal: int) -> list[dict[str, Any]]:
 def named(block: dict[str, Any]) -> dict[str, Any]:
     """A block of live_blocks with its frames and the name of its tag in place of their numbers."""
     return block | {"frames": frames_of(block["frames"]), "tag": tag_name(block["tag"])}
+
+
+def described(block: dict[str, Any]) -> list[str]:
+    """What is known of a block of named(): its pool, tag and stack, without those that it lacks."""
+    return [
+        *([pool_text(block["pool"])] if block["pool"] != (0, 0) else []),
+        *([f"tag {block['tag']!r}"] if block["tag"] else []),
+        *([stack_text(block["frames"])] if block["frames"] else []),
+    ]
 
 
 def by_stack(stacks: list[tuple[int, int, int]], top: int) -> list[tuple[list[dict[str, Any]], int, int]]:

@@ -9,7 +9,7 @@ from accelrt.devices.device import mem_get_info
 from accelrt.memory.caching import host_memory_stats, ordinal_for_figures
 from accelrt.memory.explain import count_text, pool_text, size_text, stack_text, stream_text
 from accelrt.memory.history.recording import is_recording, tag_stats
-from accelrt.memory.live_blocks import by_stack, live_blocks, named
+from accelrt.memory.live_blocks import by_stack, described, live_blocks, named
 
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
@@ -90,37 +90,40 @@ def row(name: str, *figures: str) -> str:
     return f"  {name:<{WIDTH}}" + "".join(f"{figure:>14}" for figure in figures)
 
 
+def sizes(name: str, figures: dict[str, Any], *keys: str) -> str:
+    return row(name, *(size_text(figures[key]) for key in keys))
+
+
 def more(total: int, shown: int) -> list[str]:
     return [f"  ... and {total - shown} more"] if total > shown else []
 
 
 def summary_lines(data: dict[str, Any]) -> list[str]:
     free, capacity = size_text(data["free"]), size_text(data["capacity"])
-    lines = [
+    limited = data.get("limit") is not None
+    return [
         f"Memory of device {data['device']}: {capacity}, of which {free} is free",
-        row("reserved by accelrt", size_text(data["reserved"])),
-        row("live", size_text(data["live"])),
-        row("freed, in use on a stream", size_text(data["pending"])),
-        row("idle", size_text(data["idle"])),
-        row("largest free block", size_text(data["largest_free"])),
+        sizes("reserved by accelrt", data, "reserved"),
+        sizes("live", data, "live"),
+        sizes("freed, in use on a stream", data, "pending"),
+        sizes("idle", data, "idle"),
+        sizes("largest free block", data, "largest_free"),
         row("fragmentation", f"{data['fragmentation']:.1%}"),
+        *([sizes("limit", data, "limit")] if limited else []),
+        *(sizes(name, data, name) for name in ("stitched", "sleeping") if data[name]),
     ]
-    if data.get("limit") is not None:
-        lines.append(row("limit", size_text(data["limit"])))
-    lines += [row(name, size_text(data[name])) for name in ("stitched", "sleeping") if data[name]]
-    return lines
 
 
 def pool_lines(data: dict[str, Any], top: int) -> list[str]:
+    if not data["pools"]:
+        return []
     lines = ["By pool", row("", "reserved", "live", "idle", "largest free")]
     for pool in data["pools"][:top]:
-        use = (
-            "  graphs" if pool["graphs"] else "  no use" if pool["id"] != (0, 0) and not pool["uses"] else ""
-        )
-        if pool["asleep"]:
-            use += f"  asleep {size_text(pool['sleeping'])}"
-        sizes = [size_text(pool[key]) for key in ("reserved", "live", "idle", "largest_free")]
-        lines.append(row(pool_text(pool["id"]), *sizes) + use)
+        unused = pool["id"] != (0, 0) and not pool["uses"]
+        use = "  graphs" if pool["graphs"] else "  no use" if unused else ""
+        asleep = f"  asleep {size_text(pool['sleeping'])}" if pool["asleep"] else ""
+        figures = sizes(pool_text(pool["id"]), pool, "reserved", "live", "idle", "largest_free")
+        lines.append(figures + use + asleep)
     return lines + more(len(data["pools"]), top)
 
 
@@ -129,15 +132,14 @@ def stream_lines(data: dict[str, Any], top: int) -> list[str]:
         return []
     lines = ["By stream", row("", "live", "pending", "idle", "largest free")]
     for stream in data["streams"][:top]:
-        sizes = [size_text(stream[key]) for key in ("live", "pending", "idle", "largest_free")]
         place = "" if stream["pool"] == (0, 0) else "  " + pool_text(stream["pool"])
-        lines.append(row(stream_text(stream["stream"]), *sizes) + place)
+        name = stream_text(stream["stream"])
+        lines.append(sizes(name, stream, "live", "pending", "idle", "largest_free") + place)
     lines += more(len(data["streams"]), top)
     for queue in data["events"][:top]:
         where = "events of free_after" if queue["offers"] else stream_text(queue["stream"])
-        lines.append(
-            f"  {size_text(queue['bytes'])} are pending on {where} ({count_text(queue['events'], 'event')})"
-        )
+        events = count_text(queue["events"], "event")
+        lines.append(f"  {size_text(queue['bytes'])} are pending on {where} ({events})")
     return lines
 
 
@@ -149,29 +151,20 @@ def tag_lines(data: dict[str, Any], top: int) -> list[str]:
 
 
 def stack_lines(data: dict[str, Any]) -> list[str]:
-    if not data["stacks"]:
-        told = "no live block has a stack" if data["recording"] else "nothing is recorded"
-        return [
-            "By stack",
-            f"  {told}; accelrt.memory.record_history() records what is allocated from then on",
-        ]
-    lines = ["By stack"]
-    for frames, held, count in data["stacks"]:
-        lines.append(f"  {size_text(held)} in {count_text(count, 'block')}: {stack_text(frames)}")
-    return lines
+    lines = [
+        f"  {size_text(held)} in {count_text(count, 'block')}: {stack_text(frames)}"
+        for frames, held, count in data["stacks"]
+    ]
+    why = "no live block has a stack" if data["recording"] else "nothing is recorded"
+    advice = "accelrt.memory.record_history() records what is allocated from then on"
+    return ["By stack", *(lines or [f"  {why}; {advice}"])]
 
 
 def block_lines(data: dict[str, Any]) -> list[str]:
     lines = [f"Largest live blocks, of {data['live_blocks']}"] if data["blocks"] else []
     for block in data["blocks"]:
-        parts = [f"{size_text(block['size'])} at {block['address']:#x}", stream_text(block["stream"])]
-        if block["pool"] != (0, 0):
-            parts.append(pool_text(block["pool"]))
-        if block["tag"]:
-            parts.append(f"tag {block['tag']!r}")
-        if block["frames"]:
-            parts.append(stack_text(block["frames"]))
-        lines.append("  " + ", ".join(parts))
+        place = f"{size_text(block['size'])} at {block['address']:#x}"
+        lines.append("  " + ", ".join([place, stream_text(block["stream"]), *described(block)]))
     return lines
 
 
@@ -187,17 +180,14 @@ def report(device: DeviceArgument | None = None, top: int = 10) -> str:
     data = report_data(device, top)
     if not data:
         return "accelrt has not used a device yet: it holds no memory\n"
-    locked = data["page_locked"]
+    locked = (sizes(key, data["page_locked"], key) for key in ("reserved", "live", "idle"))
     parts = [
         summary_lines(data),
-        pool_lines(data, top) if data["pools"] else [],
+        pool_lines(data, top),
         stream_lines(data, top),
         tag_lines(data, top),
         stack_lines(data),
         block_lines(data),
-        [
-            "Page-locked memory of the host",
-            *(row(key, size_text(locked[key])) for key in ("reserved", "live", "idle")),
-        ],
+        ["Page-locked memory of the host", *locked],
     ]
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"

@@ -27,6 +27,7 @@ from libc.string cimport memcpy
 from accelrt.core.dtypes import DTYPES
 from accelrt.core.locks cimport load_count, store_count
 from accelrt.core.process import call_at_fork
+from accelrt.core.procfs import status_of
 from accelrt.errors import CudaError
 from accelrt.nccl.codes import AVG, MAX, MIN, OPERATIONS, PARTS, PROD, SUM, BackendError
 from accelrt.runtime.lifetimes cimport enqueue_callback
@@ -110,13 +111,9 @@ def reduce_chunks(list chunks not None, int datatype, int op):
 
 
 cdef tuple look_up(long pid):
-    # The letter of a process's state (proc(5)), and when it started, in ticks since the system did.
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            fields = file.read().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return "", 0
-    return fields[0], int(fields[19])
+    # The letter of a process's state, and when it started: numbers are given anew.
+    status = status_of(pid)
+    return ("", 0) if status is None else (status.state, status.started)
 
 
 cdef class Rank:

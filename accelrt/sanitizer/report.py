@@ -13,7 +13,7 @@ from accelrt.sanitizer.order import Clock, Timeline, reached
 __all__ = ["Access", "Allocation", "Clash", "Line", "Report", "caller", "changed_report", "race_report"]
 
 PACKAGE = str(Path(__file__).parents[1]) + "/"
-PROGRAMS = PACKAGE + "cli/"  # programs like any other, though they are shipped with the package
+PROGRAMS = PACKAGE + "tools/cli/"  # programs like any other, though they are shipped with the package
 
 
 class Line(NamedTuple):

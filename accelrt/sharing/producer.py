@@ -15,6 +15,7 @@ import time
 from collections import deque
 from multiprocessing import AuthenticationError
 
+from accelrt.core import procfs
 from accelrt.core.process import call_at_fork, open_pidfd
 from accelrt.sharing import mapping, wire
 from accelrt.sharing.mapping import Loan
@@ -48,14 +49,14 @@ class Borrower:
         self.who = who
         self.pid = pid
         self.life = life  # can be read once it has ended; None: it has to be looked at
-        self.began = start_of(pid) if life is None else None
+        self.began = procfs.started(pid) if life is None else None
         self.connections: dict[int, Lender] = {}
         self.lent: dict[int, Loan] = {}  # by the names that it gave
         self.over = False
 
     def has_ended(self) -> bool:
         """Of one whose end the kernel tells, it is told by that."""
-        return self.life is None and (self.began is None or start_of(self.pid) != self.began)
+        return self.life is None and (self.began is None or procfs.started(self.pid) != self.began)
 
     def is_watched(self) -> bool:
         return self.life is not None or self.over or bool(self.connections) or not self.lent
@@ -234,7 +235,7 @@ class Offer:
             self.poll.register(life.fileno(), select.EPOLLIN)
             self.lives[life.fileno()] = process
         except OSError:
-            process.life, process.began = None, start_of(process.pid)
+            process.life, process.began = None, procfs.started(process.pid)
 
     def forget_life(self, life: Descriptor) -> None:
         if self.lives.pop(life.fileno(), None) is not None:
@@ -293,16 +294,6 @@ def end_process(process: Borrower) -> None:
     with _lock:
         had = process.forget() if not process.over else {}
     had.clear()  # without the lock: memory goes back
-
-
-def start_of(pid: int) -> bytes | None:
-    """When a process began, by the kernel's count; None where there is none of that number."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            state, *rest = file.read().rpartition(b")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return None if state in b"ZX" else rest[18]
 
 
 def open_life(connection: wire.Connection, pid: int) -> Descriptor | None:

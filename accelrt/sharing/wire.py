@@ -12,10 +12,12 @@ import json
 import os
 import secrets
 import time
+from contextlib import suppress
 from multiprocessing import AuthenticationError, current_process
 from multiprocessing.connection import answer_challenge, deliver_challenge
 
 from accelrt import env
+from accelrt.core import procfs
 from accelrt.sharing import mapping
 from accelrt.sharing.mapping import FILES_AT_ONCE, FOREVER, Connection
 
@@ -92,13 +94,12 @@ def deadline_in(seconds: float) -> float:
 
 def describe(pid: int) -> str:
     """A process for an error: its number, its name and whether it is stopped, as far as the system tells."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            name, _, rest = file.read().decode(errors="replace").rpartition(")")
-    except OSError:
+    status = None
+    with suppress(OSError):
+        status = procfs.status_of(pid)
+    if status is None:
         return f"process {pid}"
-    state = ", which is stopped" if rest.split()[0] in "Tt" else ""
-    return f"process {pid} ({name.partition('(')[2]!r}{state})"
+    return f"process {pid} ({status.name!r}{', which is stopped' if status.state in 'Tt' else ''})"
 
 
 def listen() -> tuple[mapping.Listener, str]:

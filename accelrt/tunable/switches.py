@@ -7,11 +7,10 @@ variables are read once, when this module is imported.
 from __future__ import annotations
 
 import operator
-import sys
 from typing import Any, NamedTuple
 
 from accelrt import env
-from accelrt.core.printable import printable
+from accelrt.core import printable
 from accelrt.devices.device import get_device_properties
 
 __all__ = [
@@ -71,8 +70,8 @@ def count(value: int, name: str) -> int:
 
 def say(level: int, text: str) -> None:
     """Tells standard error what is done, where ACCELRT_TUNABLE_VERBOSE is at least level."""
-    if values["VERBOSE"] >= level and sys.stderr is not None:
-        print(printable(f"accelrt.tunable: {text}"), file=sys.stderr)
+    if values["VERBOSE"] >= level:
+        printable.say(f"accelrt.tunable: {text}")
 
 
 def enable(val: bool = True) -> None:

@@ -14,7 +14,7 @@ PAGE = {"COLUMNS": "140", "PYTHONUTF8": "1"}
 def command(*arguments):
     """The command in this process, which has to leave the driver alone unless it is info."""
     import accelrt
-    from accelrt.cli.main import main
+    from accelrt.tools.cli.main import main
 
     without_proc()
     assert main(arguments) == 0

@@ -5,7 +5,7 @@ import sys
 
 from cli_command import RECORDED, ROOT, accelrt
 
-from accelrt.cli.pipeline import BLOCKS, GUARD, GUARD_VALUE, Pipeline, pipeline_part
+from accelrt.tools.cli.pipeline import BLOCKS, GUARD, GUARD_VALUE, Pipeline, pipeline_part
 
 
 def test_the_demo_passes_on_the_host_device():
@@ -51,7 +51,7 @@ def test_the_demo_fails_on_a_device_that_holds_nothing():
 
 def test_the_demo_fails_when_memory_is_left_behind():
     code = (
-        "import sys, accelrt\nfrom accelrt.cli import demo\n"
+        "import sys, accelrt\nfrom accelrt.tools.cli.commands import demo\n"
         "accelrt.init('host')\nkept = accelrt.Buffer(512)\n"
         "demo.show = lambda trace: demo.release_everything()\nsys.exit(demo.run('host'))\n"
     )

@@ -94,7 +94,7 @@ def test_every_variable_is_listed_with_its_value_and_what_it_means():
 
 
 def test_the_command_is_installed_under_its_name():
-    assert 'accelrt = "accelrt.cli.main:main"' in (ROOT / "pyproject.toml").read_text()
+    assert 'accelrt = "accelrt.tools.cli.main:main"' in (ROOT / "pyproject.toml").read_text()
 
 
 def test_a_reader_that_goes_away_ends_it_quietly():

@@ -12,7 +12,7 @@ from made_up_history import MadeUpRecorder, made_history
 
 from accelrt.memory.history import compact_form, drain
 from accelrt.memory.history.snapshot_file import load_snapshot
-from accelrt.traces import load
+from accelrt.tools.traces import load
 
 pytestmark = pytest.mark.own_process
 MIB = 1 << 20

@@ -11,7 +11,7 @@ from accelrt.errors import RecordError, SnapshotError
 from accelrt.memory.history.memory_history import History
 from accelrt.memory.history.packed_events import ACTIONS, EVENT
 from accelrt.memory.history.snapshot_file import write_history
-from accelrt.traces import load
+from accelrt.tools.traces import load
 
 pytestmark = pytest.mark.own_process
 MIB = 1 << 20

@@ -10,7 +10,7 @@ import pytest
 from cli_command import ROOT, accelrt
 from terminal import Terminal
 
-from accelrt import publish
+from accelrt.tools import publish
 
 cells = pytest.importorskip("rich.cells")
 pytestmark = pytest.mark.own_process
@@ -157,7 +157,7 @@ def test_a_terminal_without_such_characters_gets_plain_ones(holders):
 
 
 def test_json_for_scripts_needs_no_rich(holders):
-    code = "import sys\nsys.modules['rich'] = None\nfrom accelrt.cli.main import main\nsys.exit(main())"
+    code = "import sys\nsys.modules['rich'] = None\nfrom accelrt.tools.cli.main import main\nsys.exit(main())"
     command = [sys.executable, "-c", code, "top", "--once", "--json"]
     done = subprocess.run(
         command, env=os.environ | HOST, cwd=ROOT, capture_output=True, text=True, check=False
@@ -181,7 +181,7 @@ def test_json_for_scripts_needs_no_rich(holders):
 def test_a_missing_package_is_named_with_how_to_get_it(arguments):
     code = (
         "import sys\nsys.modules['rich'] = sys.modules['prometheus_client'] = None\n"
-        "from accelrt.cli.main import main\nsys.exit(main())"
+        "from accelrt.tools.cli.main import main\nsys.exit(main())"
     )
     command = [sys.executable, "-c", code, *arguments]
     done = subprocess.run(

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accelrt.errors import RecordError
-from accelrt.traces.npz_archive import check_pairs, load
-from accelrt.traces.trace import Trace, peak_of
+from accelrt.tools.traces.npz_archive import check_pairs, load
+from accelrt.tools.traces.trace import Trace, peak_of
 
 GOOD = [(1, 7, 100, 0), (1, 8, 0, 1), (0, 7, 0, 3), (1, 7, 50, 0), (0, 8, 0, 0)]
 

@@ -7,7 +7,7 @@ import pytest
 from cli_command import TRACES, accelrt, write_trace
 
 from accelrt.allocator.settings import settings
-from accelrt.cli.tune import CHOICES, Trial, best_of, candidates
+from accelrt.tools.cli.commands.tune import CHOICES, Trial, best_of, candidates
 
 pytestmark = pytest.mark.own_process
 MIB = 1 << 20

@@ -8,7 +8,7 @@ import pytest
 from child import in_child
 from published_files import record
 
-from accelrt import publish
+from accelrt.tools import publish
 
 pytestmark = pytest.mark.own_process
 MIB = 1 << 20

@@ -12,7 +12,8 @@ import pytest
 from cli_command import accelrt
 from published_files import pool, record
 
-from accelrt import publish
+from accelrt.core import procfs
+from accelrt.tools import publish
 
 pytestmark = pytest.mark.own_process
 
@@ -99,7 +100,7 @@ MALFORMED = {
 def test_a_malformed_file_is_left_out_and_named(place, name):
     content = MALFORMED[name]
     mine(place).write_bytes(content if isinstance(content, bytes) else content.encode())
-    parent = record(pid=os.getppid(), started=publish.started(os.getppid()))
+    parent = record(pid=os.getppid(), started=procfs.started(os.getppid()))
     (place / f"{os.getppid()}.json").write_text(parent)
     found, texts = told(place)
     assert [one.pid for one in found] == [os.getppid()]
@@ -222,8 +223,8 @@ def test_commands_leave_it_out_in_one_line(place, command, name):
 def test_a_process_may_be_named_by_any_bytes():
     code = (
         "import os, ctypes\nctypes.CDLL(None).prctl(15, b'\\xff\\xfe) S', 0, 0, 0)\n"
-        "from accelrt import publish\nfrom accelrt.cli.sample import command_of\n"
-        "print(publish.started(os.getpid()) is not None, len(command_of(os.getpid())) > 0)\n"
+        "from accelrt.core import procfs\nfrom accelrt.tools.cli.sample import command_of\n"
+        "print(procfs.started(os.getpid()) is not None, len(command_of(os.getpid())) > 0)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout == "True True\n", done.stderr

@@ -29,8 +29,8 @@ class Sweep:
 
     def __init__(self, mode, code):
         import accelrt
-        from accelrt.cli import demo
         from accelrt.driver.registry import ROW_NAMES
+        from accelrt.tools.cli.commands import demo
 
         self.accelrt, self.demo, self.faults = accelrt, demo, wrap_host()
         self.mode, self.code, self.rows = mode, code, ROW_NAMES
@@ -39,7 +39,7 @@ class Sweep:
 
     def path(self):
         """A short demo; raises what fails, and answers with the figures of a path that got through."""
-        replayed = self.demo.replay_part(self.trace)
+        replayed = self.demo.replay(self.trace)
         piped = self.demo.pipeline_part(nbytes=1 << 12, replays=2)
         self.demo.release_everything()
         return replayed, piped

@@ -3,7 +3,8 @@
 import json
 import os
 
-from accelrt import publish
+from accelrt.core import procfs
+from accelrt.tools import publish
 
 
 def record(**replaced):
@@ -11,7 +12,7 @@ def record(**replaced):
     facts = {
         "format": publish.FORMAT,
         "pid": os.getpid(),
-        "started": publish.started(os.getpid()),
+        "started": procfs.started(os.getpid()),
         "namespace": publish.namespace(),
         "driver": "cuda",
         "time": 0.0,

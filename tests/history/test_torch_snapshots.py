@@ -43,7 +43,7 @@ def torch_dumps(path):
 
 def read_both(path):
     from accelrt.memory import load_snapshot
-    from accelrt.traces import load
+    from accelrt.tools.traces import load
 
     assert load_snapshot(path) == open_with_torch(path)
     trace = load(path)
@@ -79,8 +79,8 @@ def test_torchs_viewer_opens_snapshots_of_torch_on_accelrts_memory(tmp_path):
 
 def replay_and_dump(path):
     from accelrt import memory
-    from accelrt.cli.demo import load_trace
-    from accelrt.cli.replay import replay
+    from accelrt.tools.cli.commands.demo import load_trace
+    from accelrt.tools.cli.commands.replay import replay
 
     memory.record_history("all", context="all")
     replay(load_trace())

@@ -13,8 +13,9 @@ from cli_command import write_trace
 from every_bytecode import Held, interrupt_everywhere, some_places
 
 import accelrt
-from accelrt.cli import choice, demo, export, interrupts, pipeline, replay
-from accelrt.traces import load
+from accelrt.tools.cli import choice, interrupts, pipeline
+from accelrt.tools.cli.commands import demo, export, replay
+from accelrt.tools.traces import load
 
 pytestmark = pytest.mark.host
 KIB = 1 << 10

@@ -7,7 +7,7 @@ from every_bytecode import Held, interrupt_everywhere, some_places
 from made_snapshot import make_snapshot
 
 from accelrt.core import files
-from accelrt.viewer import chrome_trace, html_page, plots
+from accelrt.tools.viewer import chrome_trace, html_page, plots
 
 pytestmark = pytest.mark.own_process
 SNAPSHOT = make_snapshot(20)

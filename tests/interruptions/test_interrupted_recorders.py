@@ -11,9 +11,6 @@ import pytest
 from every_bytecode import Held, interrupt_everywhere, some_places
 
 import accelrt
-from accelrt import publish
-from accelrt.cli import main, record
-from accelrt.cli.top import keys
 from accelrt.core import files
 from accelrt.core.process import open_descriptor
 from accelrt.memory import torch_names
@@ -26,6 +23,10 @@ from accelrt.memory.history import (
     snapshots,
     torch_form,
 )
+from accelrt.tools import publish
+from accelrt.tools.cli import main
+from accelrt.tools.cli.commands import record
+from accelrt.tools.cli.commands.top import keys
 
 pytestmark = [pytest.mark.host, pytest.mark.own_process]
 HISTORY = [

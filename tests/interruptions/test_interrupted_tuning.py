@@ -10,10 +10,10 @@ from cli_command import write_trace
 from every_bytecode import Held, interrupt_everywhere, some_places
 
 import accelrt
-from accelrt.cli import tune
 from accelrt.core import files
 from accelrt.driver.registry import Rows
-from accelrt.traces import npz_archive
+from accelrt.tools.cli.commands import tune
+from accelrt.tools.traces import npz_archive
 from accelrt.tunable import arguments, operation, results, results_file, switches, timing
 
 pytestmark = pytest.mark.host

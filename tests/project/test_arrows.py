@@ -1,5 +1,7 @@
 """Which module may use which: read from the sources' imports and cimports, those inside functions too."""
 
+import ast
+import importlib
 import re
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -32,12 +34,12 @@ FLOORS = (
     ("kernels",),
     ("graphs",),
     (
-        *("gds", "green_contexts", "identity", "publish", "random", "readings", "interface", "interop"),
-        *("sanitizer", "sharing", "api", "include", "traces", "tunable"),
+        *("gds", "green_contexts", "identity", "random", "readings", "interface", "interop"),
+        *("sanitizer", "sharing", "api", "include", "tunable"),
     ),
     ("nccl", "comm"),
     ("",),
-    ("cli", "viewer", "__main__"),
+    ("tools", "__main__", "publish", "traces", "viewer"),
 )
 # What other packages may use of these; memory/, the allocator's face, may use all of it.
 DOORS = {
@@ -53,6 +55,29 @@ DOORS = {
     "driver": {"guard", "cuda.driver", "host.driver", "registry", "table"},
 }
 FACES = {"allocator": ("memory",)}
+# Modules that stand for tools under their public names; accelrt imports them when they are asked for.
+NAMES_OF_TOOLS = {"accelrt.publish", "accelrt.traces", "accelrt.viewer"}
+# What tools use beside public names, and why.  A module, or a name of a public module.
+INSIDE = {
+    "accelrt.core.files": "files are whole or are not there, whoever writes them",
+    "accelrt.core.process": "descriptors with owners; publishing ends with the process",
+    "accelrt.core.printable": "texts of others on a terminal, and sizes",
+    "accelrt.core.procfs": "which process it is that publishes",
+    "accelrt.env": "the table of variables, which info shows; sizes as in them",
+    "accelrt.errors": "RecordError, which the readers of traces alone raise",
+    "accelrt.runtime.init": "which driver it will be, before one is open, and the advice where there is none",
+    "accelrt.kernels.arch": "the version of NVRTC",
+    "accelrt.devices.versions": "versions of the driver, and what is too old",
+    "accelrt.identity.digits": "a UUID as NVML and the driver both write it",
+    "accelrt.readings.amd": "devices that are not NVIDIA's",
+    "accelrt.allocator.settings.settings": "tune makes settings of others, without a device",
+    "accelrt.tunable.offline": "tune offline prints what it leaves out, which tune_in_file warns of",
+    "accelrt.tunable.results_file": "several files are tuned as one",
+    "accelrt.memory.history.compact_form": "record looks into its file without reading the events",
+    "accelrt.memory.history.memory_history": "a recording's events as arrays; dicts are far larger",
+    "accelrt.memory.history.packed_events": "the same",
+    "accelrt.memory.history.snapshot_file": "the same",
+}
 STATEMENT = re.compile(r"^[ \t]*(?:from[ \t]+(accelrt[\w.]*)[ \t]+)?c?import[ \t]+(\([^)]*\)|[^\n#]+)", re.M)
 LATER = re.compile(r"later\(\"(accelrt[\w.]+)\"\)")
 
@@ -88,6 +113,13 @@ def uses():
     return found
 
 
+def uses_without_names():
+    """The same without what accelrt imports when it is asked for a tool by its public name."""
+    found = uses()
+    found["accelrt"] -= NAMES_OF_TOOLS
+    return found
+
+
 def circle(graph):
     """Modules each of which uses the next, first and last the same; empty where there is no such circle."""
     try:
@@ -105,7 +137,7 @@ def floor(module):
 
 
 def test_no_modules_use_each_other():
-    assert circle(uses()) == []
+    assert circle(uses_without_names()) == []
 
 
 def package_of(module):
@@ -128,11 +160,22 @@ def test_no_packages_use_each_other():
 def test_modules_use_their_own_floor_and_those_below():
     upwards = [
         f"{module} -> {other}"
-        for module, others in uses().items()
+        for module, others in uses_without_names().items()
         for other in others
         if floor(other) > floor(module)
     ]
     assert sorted(upwards) == []
+
+
+def test_nothing_uses_the_tools_but_their_names():
+    users = {
+        module
+        for module, others in uses().items()
+        if not f"{module}.".startswith("accelrt.tools.")
+        and any(f"{other}.".startswith("accelrt.tools.") for other in others)
+    }
+    assert users == {"accelrt.__main__", *NAMES_OF_TOOLS}
+    assert [module for module, others in uses().items() if others & NAMES_OF_TOOLS] == ["accelrt"]
 
 
 @pytest.mark.parametrize("package", DOORS)
@@ -150,6 +193,48 @@ def test_others_use_a_package_by_its_doors(package):
 def test_nothing_uses_the_table_that_is_for_tests():
     assert "accelrt.driver.testing" in uses()
     assert [module for module, others in uses().items() if "accelrt.driver.testing" in others] == []
+
+
+def public_names(module):
+    """The names of a module that tools may use; None where it is not public."""
+    parts = [*names.MODULES.split(), *names.UNLISTED.split()]
+    if module == "accelrt":
+        tables = (names.NOW, names.LATER)
+        return {"__version__", *parts, *(name for table in tables for name in names.module_of(table))}
+    if module == "accelrt.memory":
+        return set(names.module_of(names.MEMORY))
+    return set(importlib.import_module(module).__all__) if module.removeprefix("accelrt.") in parts else None
+
+
+def named_in(tree):
+    """(module, name) of each name that a source imports of accelrt, or reads of what it imported."""
+    known = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            known |= {alias.name: alias.name for alias in node.names if alias.name == "accelrt"}
+        elif isinstance(node, ast.ImportFrom) and node.module.partition(".")[0] == "accelrt":
+            for alias in node.names:
+                yield node.module, alias.name
+                known[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+    known |= {f"accelrt.{name}": f"accelrt.{name}" for name in names.MODULES.split() if "accelrt" in known}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) in known:
+            yield known[ast.unparse(node.value)], node.attr
+
+
+def test_tools_use_public_names():
+    foreign, inside = set(), set()
+    for path in (ROOT / "tools").rglob("*.py"):
+        for module, name in named_in(ast.parse(path.read_text())):
+            of_tools = f"{module}.{name}.".startswith("accelrt.tools.")
+            if of_tools or name.startswith("__") or name in (public_names(module) or ()):
+                continue
+            listed = {module, f"{module}.{name}"} & INSIDE.keys()
+            inside |= listed
+            if not listed:
+                foreign.add(f"{path.relative_to(ROOT)}: {module}.{name}")
+    assert sorted(foreign) == []
+    assert inside == INSIDE.keys()
 
 
 def test_a_use_is_seen_wherever_it_stands():

@@ -93,7 +93,10 @@ def test_a_variable_that_nothing_reads_is_told_once_with_the_nearest_that_is():
     [("no", False), ("False", False), ("off", False), ("0", False), ("yes", True), ("1", True)],
 )
 def test_publishing_is_on_or_off(text, publishes, tmp_path):
-    code = "import accelrt, accelrt.publish\naccelrt.init()\nprint(accelrt.publish._writer is not None)"
+    code = (
+        "import accelrt\nfrom accelrt.tools import publish\n"
+        "accelrt.init()\nprint(publish._writer is not None)"
+    )
     out = run_code(code, ACCELRT_DRIVER="host", ACCELRT_PUBLISH=text, XDG_RUNTIME_DIR=str(tmp_path))
     assert out == f"{publishes}\n"
 

@@ -16,7 +16,7 @@ PACKAGE = Path(accelrt.__file__).parent
 MODULES = (
     *("accelrt", "accelrt.memory", "accelrt.random", "accelrt.nccl", "accelrt.sharing", "accelrt.tunable"),
     *("accelrt.gds", "accelrt.green_contexts", "accelrt.nvtx", "accelrt.interface", "accelrt.sanitizer"),
-    *("accelrt.traces", "accelrt.readings", "accelrt.interop", "accelrt.profiler", "accelrt.comm"),
+    *("accelrt.tools.traces", "accelrt.readings", "accelrt.interop", "accelrt.profiler", "accelrt.comm"),
 )
 
 

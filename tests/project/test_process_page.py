@@ -38,7 +38,7 @@ def test_the_page_lists_what_is_registered():
 
 
 def check_page():
-    from accelrt.cli.process_order import import_all
+    from accelrt.tools.cli.process_order import import_all
 
     import_all()
     page = (ROOT / "core" / "DESIGN.md").read_text()
@@ -71,7 +71,7 @@ def test_every_rank_is_used_and_every_name_is_a_modules():
 
 
 def check_names():
-    from accelrt.cli.process_order import import_all
+    from accelrt.tools.cli.process_order import import_all
 
     import_all()
     entries = [entry[:2] for entry in (*process.registered_at_fork(), *process.registered_at_exit())]

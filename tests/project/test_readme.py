@@ -186,7 +186,7 @@ def test_rmm_and_cuda_core_are_used_as_the_readme_says(text):
 def test_lines_for_a_shell_name_what_there_is(number):
     text = PLAIN[number]
     if text.startswith("accelrt info"):
-        said = run("import sys; from accelrt.cli.main import main; sys.argv[1:] = ['--help']; main()")
+        said = run("import sys; from accelrt.tools.cli.main import main; sys.argv[1:] = ['--help']; main()")
         listed = re.findall(r"^accelrt (\S+)", text, re.M)
         assert set(listed) == {*COMMANDS, "--version"}
         assert all(name in said for name in listed)

@@ -13,15 +13,15 @@ from accelrt.core import files
 from accelrt.kernels import compiler
 from accelrt.kernels.image import ModuleImage
 from accelrt.memory.history.snapshot_file import dump_snapshot, load_snapshot
+from accelrt.tools.viewer import chrome_trace, html_page
 from accelrt.tunable import results_file
-from accelrt.viewer import chrome_trace, html_page
 
 ROOT = Path(accelrt.__file__).parent
 OTHER_WRITERS = {
     "core/files.py",
     "driver/rowgen.py",  # when the package is built
     "include/headergen.py",
-    "cli/main.py",  # /dev/null
+    "tools/cli/main.py",  # /dev/null
     "kernels/build_process.py",  # in a folder that it has just made for itself
     "memory/history/drain.py",  # a recording grows; its file is made with O_EXCL
     "tunable/results_file.py",  # the file that is locked, which is there before its content

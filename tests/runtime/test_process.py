@@ -383,8 +383,8 @@ ENDS = [
         "fails",
         "memory.live",
         "memory.history.drain",
-        "publish",
         "ran",
+        "tools.publish",
     ),
     *(
         "uses.access",

@@ -7,7 +7,7 @@ import pytest
 from browser import Browser, find_browser
 from made_snapshot import make_snapshot
 
-from accelrt.viewer.html_page import make_page, write_page
+from accelrt.tools.viewer.html_page import make_page, write_page
 
 pytestmark = [
     pytest.mark.own_process,

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 import pytest
 from made_snapshot import make_snapshot
 
-from accelrt.viewer import plots
+from accelrt.tools.viewer import plots
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -46,7 +46,7 @@ def test_any_text_and_no_events_are_drawn(tmp_path, kind, name):
 
 
 def test_the_timeline_adds_up(snapshot):
-    from accelrt.viewer.snapshot_columns import Recording
+    from accelrt.tools.viewer.snapshot_columns import Recording
 
     made = Recording(snapshot).devices[0]
     every = plots.sum_over(made, made.alloc_size >= 0)

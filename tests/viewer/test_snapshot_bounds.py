@@ -9,7 +9,7 @@ import pytest
 
 from accelrt.errors import SnapshotError
 from accelrt.memory.history.snapshot_file import load_snapshot
-from accelrt.viewer.snapshot_columns import LONGEST, MOST_FRAMES, Recording
+from accelrt.tools.viewer.snapshot_columns import LONGEST, MOST_FRAMES, Recording
 
 EVENTS = [{"action": "alloc", "addr": 4096 * n, "size": 512, "stream": 0} for n in range(1000)]
 BLOCKS = [{"size": 512, "state": "inactive"}] * 1000

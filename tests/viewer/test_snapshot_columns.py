@@ -9,10 +9,18 @@ import numpy as np
 import pytest
 from made_snapshot import make_snapshot
 
-from accelrt.viewer.chrome_trace import trace_events
-from accelrt.viewer.html_page import make_page
-from accelrt.viewer.memory_ranges import EXPANDABLE, PLAIN, STITCHED, Range, RangeChange, find_ranges, joined
-from accelrt.viewer.snapshot_columns import Recording
+from accelrt.tools.viewer.chrome_trace import trace_events
+from accelrt.tools.viewer.html_page import make_page
+from accelrt.tools.viewer.memory_ranges import (
+    EXPANDABLE,
+    PLAIN,
+    STITCHED,
+    Range,
+    RangeChange,
+    find_ranges,
+    joined,
+)
+from accelrt.tools.viewer.snapshot_columns import Recording
 
 BASE = 0x7F0000000000
 FRAMES = [{"filename": "a.py", "line": 3, "name": "inner"}, {"filename": "b.py", "line": 9, "name": "outer"}]

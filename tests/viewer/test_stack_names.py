@@ -9,7 +9,7 @@ import pytest
 
 import accelrt
 
-DATA = Path(accelrt.__file__).parent / "viewer" / "assets" / "data.js"
+DATA = Path(accelrt.__file__).parent / "tools" / "viewer" / "assets" / "data.js"
 PROGRAM = """
 const vm = require("vm"), fs = require("fs");
 const [path, stacks] = [process.argv[1], JSON.parse(process.argv[2])];

@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 from made_snapshot import make_snapshot
 
-from accelrt.viewer.chrome_trace import trace_events, write_trace
-from accelrt.viewer.snapshot_columns import Recording
+from accelrt.tools.viewer.chrome_trace import trace_events, write_trace
+from accelrt.tools.viewer.snapshot_columns import Recording
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ loses its last tenth of a second.  The end of the process adds its segments, its
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING
 from accelrt import env
 from accelrt.allocator.settings.apply import allocator_settings
 from accelrt.core import files, process
-from accelrt.core.printable import printable
+from accelrt.core.printable import say
 from accelrt.core.process import Descriptor, Owned, open_descriptor
 from accelrt.errors import NotSupportedError
 from accelrt.memory.caching import read_states
@@ -112,7 +111,7 @@ class Drain(threading.Thread):
                 content = content[os.write(self.file.value.fileno(), content) :]
         except OSError as error:
             self.failure = error
-            say(f"what the allocator does is no longer recorded in {self.path}: {error}")
+            say(f"accelrt: what the allocator does is no longer recorded in {self.path}: {error}")
 
     def finish(self) -> None:
         """Ends the file.  In a child of a fork it does nothing: the file is the parent's."""
@@ -128,7 +127,8 @@ class Drain(threading.Thread):
         missing = self.missing.total()
         if missing:
             every = missing + self.events.total()
-            say(f"{missing:,} of {every:,} events are not in {self.path}: the ring overwrote them first")
+            lost = f"{missing:,} of {every:,} events"
+            say(f"accelrt: {lost} are not in {self.path}: the ring overwrote them first")
 
     def write_end(self) -> None:
         try:
@@ -141,11 +141,6 @@ class Drain(threading.Thread):
         missing = [self.missing[device] for device in range(self.devices)]
         figures = [self.recorder.tag_stats(device) for device in range(self.devices)]
         self.write(compact_form.ending(self.tables, segments, allocator_settings(), missing, figures))
-
-
-def say(text: str) -> None:
-    if sys.stderr is not None:
-        print(printable(f"accelrt: {text}"), file=sys.stderr)
 
 
 def start(path: str, stacks: str = "none", forked: bool = False) -> None:
@@ -170,7 +165,7 @@ def start(path: str, stacks: str = "none", forked: bool = False) -> None:
         drain.start()
         _drain = drain
     except OSError as error:
-        say(f"what the allocator does is not recorded: {error}")
+        say(f"accelrt: what the allocator does is not recorded: {error}")
     except BaseException:
         drain.abandon()
         raise

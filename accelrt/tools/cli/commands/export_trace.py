@@ -1,0 +1,20 @@
+"""accelrt export-trace: a memory snapshot as a trace for Perfetto."""
+
+import argparse
+
+from accelrt.tools.cli import snapshots
+from accelrt.tools.viewer.chrome_trace import write_trace
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    text = "allocations to show as slices; default: 2000"
+    parser.add_argument("--largest", metavar="N", type=int, default=2000, help=text)
+    snapshots.add_arguments(parser, ".trace.json")
+
+
+def run(snapshot: str, output: str | None, suffix: str, largest: int) -> int:
+    """The command; raises as of snapshots.convert and write_trace."""
+    snapshots.convert(snapshot, output, suffix, lambda found, path: write_trace(found, path, largest))
+    return 0

@@ -1,0 +1,154 @@
+"""accelrt: the command line's front door.
+
+Exit status: 0, it went well; 1, the device, the demo or a replay failed, or no settings serve a trace; 2, the
+arguments or a file are no good; 130, it was interrupted; 141, the reader of its output went away.  The status
+of record is that of its program.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import io
+import os
+import pkgutil
+import signal
+import sys
+import warnings
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from accelrt import __version__
+from accelrt.core.process import open_descriptor
+from accelrt.tools.cli import commands
+from accelrt.tools.cli.text import put
+
+__all__ = ["main"]
+
+TUNE_OFFLINE = ["tune", "offline"]
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse's own ignores that its words could not be written."""
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        if file is None or file is sys.stderr:
+            say(message.rstrip())
+        else:
+            put(message.removesuffix("\n"), file)
+
+
+def parser(words: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser of a command that is named, else of all, which takes longer."""
+    made: argparse.ArgumentParser = Parser(prog="accelrt", description="torch.cuda's runtime without torch.")
+    made.add_argument("--version", action="version", version=f"accelrt {__version__}")
+    subparsers = made.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    modules = {found.name.replace("_", "-"): found.name for found in pkgutil.iter_modules(commands.__path__)}
+    for name in [words[0]] if words and words[0] in modules else modules:
+        module = importlib.import_module(f"{commands.__name__}.{modules[name]}")
+        text = (module.__doc__ or "").splitlines()[0].partition(": ")[2]
+        command = subparsers.add_parser(name, help=text.removesuffix("."))
+        module.add_arguments(command)
+        command.set_defaults(run=module.run)
+    return made
+
+
+def joined(words: Sequence[str]) -> list[str]:
+    """`tune offline` is a command of its own; a trace of that name is ./offline."""
+    return ["-".join(TUNE_OFFLINE), *words[2:]] if words[:2] == TUNE_OFFLINE else [*words]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command.
+
+    Arguments:
+        arguments: list of str; None is those of the process.
+    Returns:
+        int, the exit status.
+    Raises:
+        SystemExit: the arguments are no good, or ask for help or the version.
+    """
+    is_open = repair_streams()
+    command = ""
+    try:
+        words = joined(sys.argv[1:] if arguments is None else list(arguments))
+        given = vars(parser(words).parse_args(words))
+        command, run = given.pop("command"), given.pop("run")
+        if not is_open and (command != "export" or given["once"]):
+            raise OSError("standard output is closed, and the answer would be lost; send it somewhere")
+        with warnings.catch_warnings():
+            warnings.showwarning = show_warning
+            status: int = run(**given)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        return silent(128 + signal.SIGPIPE)
+    except SystemExit as end:  # argparse has said what it had to say
+        return flushed(end)
+    except (OSError, ValueError) as error:
+        return failed(command, error, 2)
+    except (RuntimeError, ImportError, Warning) as error:  # Warning: where filters make errors of them
+        return failed(command, error, 1)
+    except KeyboardInterrupt:
+        return failed(command, "interrupted", 130)
+
+
+def repair_streams() -> bool:
+    """Opens /dev/null for the standard streams that are closed, so that no other file gets their numbers, and
+    lets every encoding show every text.  Returns whether standard output was open.
+    """
+    is_open = sys.stdout is not None
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            # The descriptor is the lowest that is free, which is the stream's own.
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115  as the streams stay
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    return is_open
+
+
+def show_warning(message: object, *where: object, **others: object) -> None:
+    """A warning as a line: who runs a command does not ask for the line of the library that gives it."""
+    say(f"accelrt: {message}")
+
+
+def flushed(end: SystemExit) -> int:
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return silent(128 + signal.SIGPIPE)
+    except OSError as error:
+        return failed("", error, 2)
+    raise end
+
+
+def silent(status: int) -> int:
+    """Standard output takes nothing more.  Returns the status."""
+    give_up(sys.stdout)
+    return status
+
+
+def give_up(stream: Any) -> None:
+    """Nothing is written to a stream any more, not even what it still holds at the exit."""
+    # ValueError: not a file, where another stream was put into its place.
+    with suppress(OSError, ValueError), open_descriptor(os.devnull, os.O_WRONLY) as null:
+        os.dup2(null.fileno(), stream.fileno())
+
+
+def failed(command: str, error: object, status: int) -> int:
+    say(f"accelrt {command}".rstrip() + f": {error}")
+    try:
+        sys.stdout.flush()
+    except OSError:
+        return silent(status)
+    return status
+
+
+def say(text: str) -> None:
+    """A line on standard error, if that takes it."""
+    try:
+        put(text, sys.stderr, flush=True)
+    except (OSError, ValueError):
+        give_up(sys.stderr)

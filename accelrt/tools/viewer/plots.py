@@ -1,0 +1,315 @@
+"""Pictures of a snapshot, by Matplotlib: the timeline, the segments at the end, and a flame graph of what is
+live.
+
+The suffix of the file chooses the format: PNG, SVG or PDF.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from accelrt.core import files
+from accelrt.tools.viewer.memory_ranges import joined
+from accelrt.tools.viewer.snapshot_columns import Column, DeviceRecording, Recording
+
+__all__ = ["KINDS", "write_plot"]
+
+FORMATS = (".png", ".svg", ".pdf")
+COLOURS = (
+    "#4269d0",
+    "#efb118",
+    "#3ca951",
+    "#ff725c",
+    "#a463f2",
+    "#6cc5b0",
+    "#ff8ab7",
+    "#9c6b4e",
+    "#97bbf5",
+    "#b5bd4c",
+)
+GREY, HOLE = "#9aa1ac", "#e9ebef"
+LAYERS = 10  # of the timeline that have a colour and a name; the rest is one layer
+POINTS = 1500  # of the timeline, at most
+LINES = 48  # of the segments
+LEAST = 1 / 1500  # of the width: what is narrower is not drawn
+DEEPEST = 60  # frames of the flame graph
+
+
+def need_matplotlib() -> Any:
+    """Matplotlib's Figure, for a picture without a window.
+
+    Raises:
+        ImportError: it is not installed; the text says how to install it.
+    """
+    try:
+        return import_module("matplotlib.figure").Figure
+    except ModuleNotFoundError as error:
+        if not str(error.name).startswith("matplotlib"):
+            raise
+        raise ImportError(
+            "'accelrt plot' needs the package matplotlib, which is not installed: "
+            "python -m pip install 'accelrt[plot]'"
+        ) from None
+
+
+def amount(size: float, _place: object = None) -> str:
+    """Bytes with a unit, for an axis."""
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(size) < 1024 or unit == "TiB":
+            break
+        size /= 1024
+    return f"{size:.3g} {unit}"
+
+
+def plain(text: str) -> str:
+    """A text of a snapshot as Matplotlib shows it: $ would begin a formula, and _ hide a name from the
+    legend."""
+    shown = "".join(each if each.isprintable() else "?" for each in text).replace("$", r"\$")
+    return f" {shown}" if shown.startswith("_") else shown
+
+
+def label_of(made: DeviceRecording, frame: int) -> str:
+    if frame < 0:
+        return "no stack"
+    file, line, name = made.recording.frames[frame]
+    return f"{made.recording.strings[name]}  {made.recording.strings[file].rpartition('/')[2]}:{line}"
+
+
+def innermost(made: DeviceRecording) -> Column:
+    """The innermost frame of each allocation's stack; -1 where there is none."""
+    first = np.array([stack[0] if stack else -1 for stack in made.recording.stacks])
+    return first[made.alloc_stack]
+
+
+def set_ticks(axis: Any, most: float, parts: int) -> None:
+    """Bytes on an axis, at multiples of a power of two."""
+    step = 2.0 ** np.floor(np.log2(max(most / parts, 1)))
+    axis.set_major_locator(import_module("matplotlib.ticker").MultipleLocator(step))
+    axis.set_major_formatter(amount)
+
+
+def figure(title: str, height: float = 6.0) -> tuple[Any, Any]:
+    made = need_matplotlib()(figsize=(12, height), layout="constrained")
+    axes = made.subplots()
+    axes.set_title(plain(title), loc="left", fontsize=11)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    return made, axes
+
+
+# --- the timeline ---
+
+
+def shown_events(made: DeviceRecording) -> Column:
+    """At most POINTS events, -1 being before the first: of each part of the recording the one with most
+    live."""
+    live = made.live()
+    if len(live) <= POINTS:
+        return np.arange(len(live)) - 1
+    parts = np.linspace(0, len(live), POINTS + 1).astype(int)
+    most = [first + int(live[first:last].argmax()) for first, last in pairwise(parts)]
+    return np.array(most) - 1
+
+
+def draw_timeline(made: DeviceRecording) -> Any:
+    """Live bytes over the events, in layers by the frame that allocated, or by tag where no stack was
+    recorded; and reserved bytes as a line."""
+    events = shown_events(made)
+    by_stack = bool(made.alloc_stack.any())
+    keys = innermost(made) if by_stack else made.alloc_tag
+    area = made.alloc_size * (made.alloc_end.astype(float) - made.alloc_begin)
+    totals: dict[int, float] = {}
+    for key, part in zip(keys.tolist(), area.tolist(), strict=True):
+        totals[key] = totals.get(key, 0.0) + part
+    largest = sorted(totals, key=lambda key: -totals[key])[:LAYERS]
+    layers = [(key, keys == key) for key in largest]
+    others = ~np.isin(keys, largest)
+    drawn, axes = figure(
+        f"device {made.device}: live memory by {'the frame that allocated it' if by_stack else 'tag'}"
+    )
+    stacked, names = [], []
+    for key, chosen in layers:
+        stacked.append(sum_over(made, chosen)[events + 1])
+        names.append(label_of(made, key) if by_stack else made.recording.strings[key] or "no tag")
+    colours = list(COLOURS[: len(layers)])
+    if others.any():
+        stacked.append(sum_over(made, others)[events + 1])
+        names.append("all others")
+        colours.append(GREY)
+    if stacked:
+        axes.stackplot(
+            events, *stacked, labels=[plain(name) for name in names], colors=colours, linewidth=0, step="post"
+        )
+    reserved = np.concatenate([[made.reserved_before], made.reserved])
+    axes.plot(
+        events, reserved[events + 1], color="#1b1f27", linewidth=1.3, drawstyle="steps-post", label="reserved"
+    )
+    ooms = made.events_of("oom")
+    if len(ooms):
+        axes.plot(ooms, np.full(len(ooms), reserved.max()), "v", color="#c42b2b", label="out of memory")
+    axes.set_xlabel("event")
+    axes.set_ylim(bottom=0)
+    axes.margins(x=0)
+    set_ticks(axes.yaxis, reserved.max(), 5)
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8, frameon=False, reverse=True)
+    return drawn
+
+
+def sum_over(made: DeviceRecording, chosen: Column) -> Column:
+    """Live bytes of the chosen allocations after each event, led by those before the first."""
+    moved = np.zeros(made.count + 2)
+    np.add.at(moved, made.alloc_begin[chosen] + 1, made.alloc_size[chosen])
+    np.add.at(moved, made.alloc_end[chosen] + 1, -made.alloc_size[chosen])
+    return np.cumsum(moved)[: made.count + 1]
+
+
+# --- the segments ---
+
+
+def draw_segments(made: DeviceRecording) -> Any:
+    """The segments at the end, one strip behind the other, with the blocks that are live in them."""
+    mapped = joined(each for each in made.ranges if each.end == made.count)
+    mapped.sort(key=lambda each: (each.pool, each.stream, each.address))
+    total = sum(each.size for each in mapped)
+    drawn, axes = figure(f"device {made.device}: {len(mapped)} segments at the end, {amount(total)}", 7.0)
+    live = made.live_at(made.count - 1)
+    live = live[np.argsort(made.alloc_address[live], kind="stable")]
+    addresses, frames = made.alloc_address[live], innermost(made)[live]
+    extents = np.where(made.alloc_block[live] > 0, made.alloc_block[live], made.alloc_size[live])
+    per_line = max(total / LINES, 1)
+    bars: dict[tuple[int, str], list[tuple[float, float]]] = {}
+    at = 0.0
+    for each in mapped:
+        put(bars, HOLE, at, each.size, per_line)
+        first, last = np.searchsorted(addresses, [each.address, each.address + each.size])
+        for place in range(first, last):
+            hue = COLOURS[int(frames[place]) % len(COLOURS)]
+            pending = made.alloc_freed[live[place]] < made.count
+            put(
+                bars,
+                GREY if pending else hue,
+                at + float(addresses[place]) - each.address,
+                extents[place],
+                per_line,
+            )
+        at += each.size + per_line * 0.004
+    for (line, colour), pieces in bars.items():
+        axes.broken_barh(
+            pieces, (line, 0.82), facecolor=colour, linewidth=0.3 if colour != HOLE else 0, edgecolor="white"
+        )
+    axes.set_xlim(0, per_line)
+    axes.set_ylim(max((line for line, _ in bars), default=0) + 1, 0)
+    set_ticks(axes.xaxis, per_line, 5)
+    axes.set_yticks([])
+    axes.spines["left"].set_visible(False)
+    axes.set_xlabel("live blocks by the frame that allocated them; light: free; grey: pending")
+    return drawn
+
+
+def put(
+    bars: dict[tuple[int, str], list[tuple[float, float]]], colour: str, at: float, size: float, width: float
+) -> None:
+    """Adds a bar, cut where a line ends."""
+    first, left = divmod(at, width)
+    line = int(first)
+    while size > 0:
+        part = min(size, width - left)
+        bars.setdefault((line, colour), []).append((left, part))
+        line, left, size = line + 1, 0.0, size - part
+
+
+# --- the flame graph ---
+
+
+def draw_flame(made: DeviceRecording) -> Any:
+    """What is live at the moment with most live bytes, by stack, the outermost frame at the bottom."""
+    live = made.live()
+    peak = int(live.argmax()) - 1
+    sums: dict[tuple[int, ...], float] = {}
+    for each in made.live_at(peak).tolist():
+        frames = made.recording.stacks[made.alloc_stack[each]]
+        sums[frames[::-1]] = sums.get(frames[::-1], 0.0) + float(made.alloc_size[each])
+    drawn, axes = figure(
+        f"device {made.device}: {amount(live.max())} live at the peak (event {peak}), by stack", 7.0
+    )
+    total = max(sum(sums.values()), 1.0)
+    deepest = 1
+    todo = [(sums, 0, 0.0)]
+    while todo:
+        stacks, depth, left = todo.pop()
+        children: dict[int, dict[tuple[int, ...], float]] = {}
+        for stack, size in stacks.items():
+            children.setdefault(stack[depth] if depth < len(stack) else -1, {})[stack] = size
+        for frame, inside in sorted(children.items(), key=lambda each: -sum(each[1].values())):
+            wide = sum(inside.values())
+            if wide < total * LEAST:
+                break
+            if frame >= 0 or depth == 0:
+                draw_frame(axes, made, frame, (left, depth, wide), total)
+                deepest = max(deepest, depth + 1)
+            if frame >= 0 and depth < DEEPEST:
+                todo.append((inside, depth + 1, left))
+            left += wide
+    axes.set_xlim(0, total)
+    axes.set_ylim(0, max(deepest, 8))
+    axes.set_yticks([])
+    axes.spines["left"].set_visible(False)
+    set_ticks(axes.xaxis, total, 6)
+    return drawn
+
+
+def draw_frame(
+    axes: Any, made: DeviceRecording, frame: int, box: tuple[float, int, float], total: float
+) -> None:
+    left, depth, wide = box
+    recording = made.recording
+    name = recording.strings[recording.frames[frame][2]] if frame >= 0 else "no stack"
+    hue = COLOURS[sum(map(ord, name)) % len(COLOURS)] if frame >= 0 else GREY
+    axes.broken_barh([(left, wide)], (depth, 0.94), facecolor=hue, edgecolor="white", linewidth=0.5)
+    letters = int(wide / total * 150)
+    if letters > 3:
+        text = name if len(name) <= letters else name[: letters - 1] + "…"
+        axes.text(left + total * 0.003, depth + 0.47, plain(text), va="center", fontsize=8, clip_on=True)
+
+
+KINDS: dict[str, Callable[[DeviceRecording], Any]] = {
+    "timeline": draw_timeline,
+    "segments": draw_segments,
+    "flame": draw_flame,
+}
+
+
+def write_plot(
+    snapshot: Mapping[str, Any], path: str | Path, kind: str = "timeline", device: int | None = None
+) -> None:
+    """Writes a picture of a snapshot.
+
+    Arguments:
+        snapshot: dict, torch's or accelrt's.
+        path: str or Path, which ends in .png, .svg or .pdf.
+        kind: "timeline", "segments" or "flame".
+        device: int, an ordinal; None is the first device that the snapshot says something of.
+    Raises:
+        ValueError: path, kind or device is none of these, or the snapshot is not what torch's format says.
+        ImportError: Matplotlib is not installed.
+    """
+    if Path(path).suffix.lower() not in FORMATS:
+        raise ValueError(f"the plot's file is {path}; its name has to end in {', '.join(FORMATS)}")
+    if kind not in KINDS:
+        raise ValueError(f"the plot's kind is {kind!r}; it may be {', '.join(KINDS)}")
+    need_matplotlib()
+    recording = Recording(snapshot)
+    found = [each for each in recording.devices if device is None or each.device == device]
+    if not found:
+        known = ", ".join(str(each.device) for each in recording.devices)
+        raise ValueError(f"device {device} is not in the snapshot, which has {known}")
+    picture = io.BytesIO()
+    KINDS[kind](found[0]).savefig(picture, dpi=110, format=Path(path).suffix[1:].lower())
+    files.write(path, [picture.getvalue()])
