@@ -1,9 +1,7 @@
 """Capture, change and replay of graphs.
 
-graph        CUDAGraph: capture, replay, update
-capture      the contexts in which a graph and the bodies of its conditional nodes are captured
-nodes        the driver's graphs: their nodes, instantiation and update
-nogil_graph  graphs of nogil code, for the Cython API
+graph        CUDAGraph: capture, replay, update; the contexts that capture it and bodies of conditional nodes
+nodes        the driver's graphs: nodes, instantiation and update; graphs of nogil code, for the Cython API
 hooks        functions called before and after captures and replays
 callables    make_graphed_callables: functions captured once and replayed
 pytree       memory in tuples, lists and dicts

@@ -1,11 +1,9 @@
 """Kernels: compiled, loaded, launched and captured.
 
-module              Module; host kernels
-kernel              Kernel and its launches
-packing             arguments, as a kernel's parameters take them
+module              Module; host kernels; sleep
+kernel              Kernel, its arguments and its launches
 signature           what a signature says of the parameters
 limits              why a driver refuses a launch
-sleep               sleep
 compiler            compile, compile_image and link_images
 image               ModuleImage; the names of architectures
 elf_image           whether a shared object is whole

@@ -1,17 +1,14 @@
 """The face of the allocator: accelrt.memory.memory_stats() and the rest of torch.cuda.memory's names.
 
-caching        raw pointers: allocate, free, record other streams, limit; functions that are asked for memory
-statistics     memory_stats, peaks, snapshot, audit
+caching        raw pointers of device memory and of page-locked memory; limits; functions that are asked for memory;
+               memory_stats, peaks, snapshot, audit
 mempool        MemPool and use_mem_pool; sleep and wake; the state of a pool, kept and restored
-sleep_mode     what sleep and wake answer, and their errors
-host_cache     the cache of page-locked memory
-refusal        OutOfMemoryError: its fields, and the functions that are told of it
+live           OutOfMemoryError, and the functions that are told of it; ACCELRT_LEAKS: what is still live at the end
 explain        why a request was refused and what helps, found in those fields; the text that says so
 live_blocks    the live blocks of a device, with their stacks and tags
 live_report    report: what holds a device's memory now
 summary_table  memory_summary, as torch's
 torch_names    figures as nested dicts, and torch's deprecated names
-leaks          ACCELRT_LEAKS: what is still live when the process ends
 history/       what happened to memory: events, stacks, tags; snapshots
 
 A public name is found in its module when it is asked for.  DESIGN.md says how all of it works,

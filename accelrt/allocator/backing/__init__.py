@@ -1,8 +1,6 @@
 """How a pool takes device memory and gives it back.
 
-plain        plain segments: one allocation of the driver each
-pages        physical pages, their slots, in which of these each is resident, and which devices may use it
-expandable   expandable segments, which grow page by page
-stitching    stitched segments, which map free pages a second time, one after the other
-free_pages   which sleeping heaps have free pages
+pages      plain segments, one allocation of the driver each; physical pages, their slots and which devices may use
+           them; expandable segments, which grow page by page
+stitching  which free memory no work uses any more; stitched segments, which map its pages a second time in a row
 """

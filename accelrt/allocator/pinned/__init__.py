@@ -1,6 +1,5 @@
 """The cache of page-locked memory, in nogil code.
 
-pool   the entry points: allocate, free, empty; the identities
-heap   free lists, splitting and merging; the driver's segments; blocks freed while in use
+cache  allocate, free, empty; free lists; the driver's segments; blocks freed while in use; the identities
 block  types: blocks, segments, the pool, its figures; the classes of sizes
 """
