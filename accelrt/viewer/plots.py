@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from accelrt.core import files
+from accelrt.memory.history.flame_svg import boxes
 from accelrt.viewer.memory_ranges import joined
 from accelrt.viewer.snapshot_columns import Column, DeviceRecording, Recording
 
@@ -125,27 +126,22 @@ def draw_timeline(made: DeviceRecording) -> Any:
     by_stack = bool(made.alloc_stack.any())
     keys = innermost(made) if by_stack else made.alloc_tag
     area = made.alloc_size * (made.alloc_end.astype(float) - made.alloc_begin)
-    totals: dict[int, float] = {}
-    for key, part in zip(keys.tolist(), area.tolist(), strict=True):
-        totals[key] = totals.get(key, 0.0) + part
-    largest = sorted(totals, key=lambda key: -totals[key])[:LAYERS]
-    layers = [(key, keys == key) for key in largest]
-    others = ~np.isin(keys, largest)
+    distinct, which = np.unique(keys, return_inverse=True)
+    largest = distinct[np.argsort(-np.bincount(which, area), kind="stable")[:LAYERS]].tolist()
+    names = [label_of(made, key) if by_stack else made.recording.strings[key] or "no tag" for key in largest]
+    chosen = [keys == key for key in largest] + [~np.isin(keys, largest)]
+    layers = [made.live(each)[events + 1] for each in chosen if each.any()]
     drawn, axes = figure(
         f"device {made.device}: live memory by {'the frame that allocated it' if by_stack else 'tag'}"
     )
-    stacked, names = [], []
-    for key, chosen in layers:
-        stacked.append(sum_over(made, chosen)[events + 1])
-        names.append(label_of(made, key) if by_stack else made.recording.strings[key] or "no tag")
-    colours = list(COLOURS[: len(layers)])
-    if others.any():
-        stacked.append(sum_over(made, others)[events + 1])
-        names.append("all others")
-        colours.append(GREY)
-    if stacked:
+    if layers:
         axes.stackplot(
-            events, *stacked, labels=[plain(name) for name in names], colors=colours, linewidth=0, step="post"
+            events,
+            *layers,
+            labels=[plain(name) for name in [*names, "all others"][: len(layers)]],
+            colors=[*COLOURS[: len(largest)], GREY],
+            linewidth=0,
+            step="post",
         )
     reserved = np.concatenate([[made.reserved_before], made.reserved])
     axes.plot(
@@ -160,14 +156,6 @@ def draw_timeline(made: DeviceRecording) -> Any:
     set_ticks(axes.yaxis, reserved.max(), 5)
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8, frameon=False, reverse=True)
     return drawn
-
-
-def sum_over(made: DeviceRecording, chosen: Column) -> Column:
-    """Live bytes of the chosen allocations after each event, led by those before the first."""
-    moved = np.zeros(made.count + 2)
-    np.add.at(moved, made.alloc_begin[chosen] + 1, made.alloc_size[chosen])
-    np.add.at(moved, made.alloc_end[chosen] + 1, -made.alloc_size[chosen])
-    return np.cumsum(moved)[: made.count + 1]
 
 
 # --- the segments ---
@@ -231,32 +219,19 @@ def put(
 def draw_flame(made: DeviceRecording) -> Any:
     """What is live at the moment with most live bytes, by stack, the outermost frame at the bottom."""
     live = made.live()
-    peak = int(live.argmax()) - 1
-    sums: dict[tuple[int, ...], float] = {}
-    for each in made.live_at(peak).tolist():
-        frames = made.recording.stacks[made.alloc_stack[each]]
-        sums[frames[::-1]] = sums.get(frames[::-1], 0.0) + float(made.alloc_size[each])
+    peak, total = int(live.argmax()) - 1, max(live.max(), 1.0)
     drawn, axes = figure(
         f"device {made.device}: {amount(live.max())} live at the peak (event {peak}), by stack", 7.0
     )
-    total = max(sum(sums.values()), 1.0)
-    deepest = 1
-    todo = [(sums, 0, 0.0)]
-    while todo:
-        stacks, depth, left = todo.pop()
-        children: dict[int, dict[tuple[int, ...], float]] = {}
-        for stack, size in stacks.items():
-            children.setdefault(stack[depth] if depth < len(stack) else -1, {})[stack] = size
-        for frame, inside in sorted(children.items(), key=lambda each: -sum(each[1].values())):
-            wide = sum(inside.values())
-            if wide < total * LEAST:
-                break
-            if frame >= 0 or depth == 0:
-                draw_frame(axes, made, frame, (left, depth, wide), total)
-                deepest = max(deepest, depth + 1)
-            if frame >= 0 and depth < DEEPEST:
-                todo.append((inside, depth + 1, left))
-            left += wide
+    stacks = [stack[::-1][: DEEPEST + 1] or (-1,) for stack in made.recording.stacks]
+    places = made.live_at(peak)
+    paths = zip(
+        [stacks[each] for each in made.alloc_stack[places]], made.alloc_size[places].tolist(), strict=True
+    )
+    shown = [each for each in boxes(paths, None, LEAST, lambda inner: -inner[1].size) if each[2]]
+    for frame, wide, depth, left in shown:
+        draw_frame(axes, made, frame, (left, depth - 1, wide), total)
+    deepest = max((depth for _, _, depth, _ in shown), default=1)
     axes.set_xlim(0, total)
     axes.set_ylim(0, max(deepest, 8))
     axes.set_yticks([])

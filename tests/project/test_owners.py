@@ -46,7 +46,6 @@ PARTS = {
     "accelrt.gds.Description",
     "accelrt.green_contexts.Part",
     "accelrt.viewer.html_page.ColumnWriter",
-    "accelrt.viewer.memory_ranges.MappedRanges",
     "accelrt.viewer.snapshot_columns.DeviceRecording",
     "accelrt.viewer.snapshot_columns.Index",
     "accelrt.viewer.snapshot_columns.Recording",
