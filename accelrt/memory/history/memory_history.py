@@ -31,6 +31,7 @@ __all__ = [
     "VERSION",
     "History",
     "Recorder",
+    "add_names",
     "collected",
     "copied",
     "gc_paused",
@@ -82,15 +83,13 @@ class History:
     def snapshot(self) -> dict[str, Any]:
         """All of it as a dict with torch's keys, and "accelrt" for what is ours alone."""
         with gc_paused():
-            traces = [self.entries(of_torch(events)) for events in self.events]
-            others = [self.entries(of_accelrt(events)) for events in self.events]
-        return {
-            "segments": self.segments,
-            "device_traces": traces,
-            "allocator_settings": self.settings,
-            "external_annotations": self.annotations(),
-            "accelrt": self.own_part(others),
-        }
+            return {
+                "segments": self.segments,
+                "device_traces": [self.entries(of_torch(events)) for events in self.events],
+                "allocator_settings": self.settings,
+                "external_annotations": self.annotations(),
+                "accelrt": self.own_part([self.entries(of_accelrt(events)) for events in self.events]),
+            }
 
     def entries(self, events: Events) -> list[dict[str, Any]]:
         return entries(events, self.frames, self.tags, self.names)
@@ -148,12 +147,18 @@ def copied(recorder: Recorder, device: int, mark: int) -> tuple[Events, int]:
             return np.concatenate(chunks), max(min(oldest or 0, mark) - recorder.history_begin(device), 0)
 
 
-def add_names(recorder: Recorder, history: History, events: Events) -> None:
-    """Adds to a history the stacks, tags and annotations that some of its events name."""
+def add_names(
+    recorder: Recorder, history: History, events: Events
+) -> tuple[dict[int, Frames], dict[int, str], dict[int, str]]:
+    """Adds to a history the stacks, tags and annotations that some events name; those that it lacked."""
     stacks, tags, names = numbers_in(events)
-    history.frames |= {number: recorder.frames_of(number) for number in stacks - history.frames.keys()}
-    history.tags |= {number: recorder.tag_name(number) for number in tags - history.tags.keys()}
-    history.names |= {number: recorder.annotation_name(number) for number in names - history.names.keys()}
+    frames = {number: recorder.frames_of(number) for number in sorted(stacks - history.frames.keys())}
+    of_tags = {number: recorder.tag_name(number) for number in sorted(tags - history.tags.keys())}
+    of_names = {number: recorder.annotation_name(number) for number in sorted(names - history.names.keys())}
+    history.frames |= frames
+    history.tags |= of_tags
+    history.names |= of_names
+    return frames, of_tags, of_names
 
 
 def numbers_in(events: Events) -> tuple[set[int], set[int], set[int]]:

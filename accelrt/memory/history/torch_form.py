@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import pickle
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +20,7 @@ from accelrt.memory.history.packed_events import ACTIONS, OOM, are_annotations
 from accelrt.memory.history.snapshot_checks import OWN, check_snapshot
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Any, NoReturn
 
     from numpy.typing import NDArray
@@ -88,15 +90,15 @@ class EventPickler:
             raise TypeError("events refer to strings, lists and tuples alone")
         return np.array([memo[id(each)][0] for each in objects], np.uint32)
 
-    def trace(self, events: Events) -> bytes:
-        """A list of events."""
-        return batched(self.rows(events)) if len(events) else EMPTY_LIST
+    def trace(self, events: Events) -> list[bytes]:
+        """A list of events, in pieces."""
+        return batched(self.rows(events)) if len(events) else [EMPTY_LIST]
 
     def rows(self, events: Events) -> NDArray[np.uint8]:
         """The opcodes of each event."""
         noted = are_annotations(events)
-        used, which = distinct(events["pool"])
-        pools = self.numbers_of(list(map(tuple, used.tolist())))[which]
+        pools = self.pools_of(events["pool"])
+        of_pool = references(pools)
         address_key = np.where(events["action"] == OOM, self.keys["device_free"], self.keys["addr"])
         parts: list[bytes | NDArray[Any]] = [
             *(EMPTY_DICT + MARK, *self.key("action"), GET, self.actions[events["action"]]),
@@ -107,14 +109,18 @@ class EventPickler:
             *(*self.key("thread"), *integers(events["thread"])),
             *(*self.key("frames"), *references(looked_up(self.stacks, events["stack"]))),
             *(*self.key("tag"), *references(looked_up(self.tags, np.where(noted, 0, events["tag"])))),
-            *(*self.key("pool"), *references(pools)),
-            *(*self.key("pool_id"), *references(pools)),  # as torch calls it
+            *(*self.key("pool"), *of_pool, *self.key("pool_id"), *of_pool),  # the latter is torch's word
         ]
         if noted.any():  # other events have pool_id once more, so that all have one length
             names = looked_up(self.names, np.where(noted, events["tag"], self.names[0][0]))
             parts += [GET, np.where(noted, self.keys["name"], self.keys["pool_id"])]
             parts += references(np.where(noted, names, pools))
         return np.hstack([as_rows(part, len(events)) for part in [*parts, SETITEMS]])
+
+    def pools_of(self, pairs: NDArray[np.uint64]) -> NDArray[np.uint32]:
+        used, which = distinct(pairs)
+        numbers: NDArray[np.uint32] = self.numbers_of(list(map(tuple, used.tolist())))[which]
+        return numbers
 
     def key(self, word: str) -> list[bytes]:
         return [GET, self.keys[word].tobytes()]
@@ -132,7 +138,7 @@ def references(numbers: NDArray[Any]) -> list[bytes | NDArray[Any]]:
 
 def little_endian(values: NDArray[Any], width: int) -> NDArray[np.uint8]:
     """The low bytes of each value; one more than 8 is a sign that is 0."""
-    low = np.ascontiguousarray(values, "<u8").view(np.uint8).reshape(-1, 8)
+    low = np.ascontiguousarray(values, "<u4" if width <= 4 else "<u8").view(np.uint8).reshape(len(values), -1)
     return np.pad(low, ((0, 0), (0, 1))) if width > 8 else low[:, :width]
 
 
@@ -143,15 +149,13 @@ def as_rows(part: bytes | NDArray[Any], count: int) -> NDArray[np.uint8]:
     return part.reshape(count, -1)
 
 
-def batched(rows: NDArray[np.uint8]) -> bytes:
-    """A list of objects whose opcodes are rows."""
+def batched(rows: NDArray[np.uint8]) -> list[bytes]:
+    """A list of objects whose opcodes are rows, in pieces."""
     whole = len(rows) // BATCH * BATCH
     batches = rows[:whole].reshape(whole // BATCH, BATCH * rows.shape[1])
     edges = [as_rows(edge, len(batches)) for edge in (MARK, APPENDS)]
-    parts = [EMPTY_LIST, np.hstack([edges[0], batches, edges[1]]).tobytes()]
-    if whole < len(rows):
-        parts += [MARK, rows[whole:].tobytes(), APPENDS]
-    return b"".join(parts)
+    parts: list[Any] = [EMPTY_LIST, np.hstack([edges[0], batches, edges[1]]).reshape(-1).data]
+    return parts if whole == len(rows) else [*parts, MARK, rows[whole:].tobytes(), APPENDS]
 
 
 def distinct(pairs: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[Any]]:
@@ -169,9 +173,9 @@ def looked_up(table: tuple[NDArray[Any], NDArray[Any]], numbers: NDArray[Any]) -
     return found
 
 
-def items(opcodes: list[bytes]) -> bytes:
+def items(opcodes: Iterable[bytes]) -> list[bytes]:
     """A list of few items that are opcodes already."""
-    return b"".join([EMPTY_LIST, MARK, *opcodes, APPENDS])
+    return [EMPTY_LIST, MARK, *opcodes, APPENDS]
 
 
 def written(history: History) -> list[bytes]:
@@ -184,10 +188,10 @@ def written(history: History) -> list[bytes]:
     others = [maker.trace(of_accelrt(events)) for events in history.events]
     rest = {key: value for key, value in history.own_part([]).items() if key != "events"}
     return [
-        *(*first, items(maker.vocabulary), pickler.opcodes("events"), items(others)),
+        *(*first, *items(maker.vocabulary), pickler.opcodes("events"), *items(chain.from_iterable(others))),
         *(pickler.opcodes(part) for pair in rest.items() for part in pair),
         *(SETITEMS, pickler.opcodes("segments"), pickler.opcodes(history.segments)),
-        *(pickler.opcodes("device_traces"), items(traces)),
+        *(pickler.opcodes("device_traces"), *items(chain.from_iterable(traces))),
         *(pickler.opcodes("allocator_settings"), pickler.opcodes(history.settings)),
         *(pickler.opcodes("external_annotations"), pickler.opcodes(history.annotations())),
         *(SETITEMS, STOP),
