@@ -34,12 +34,12 @@ __all__ = [
     "MAGIC",
     "RECORDING",
     "SNAPSHOT",
+    "Reader",
     "Tables",
     "beginning",
     "ending",
     "event_section",
     "outline",
-    "read",
     "recorded",
     "written",
 ]
@@ -221,7 +221,12 @@ def recorded(tables: Tables, recorder: Recorder, device: int, first: int, conten
 
 
 class Reader:
-    """A file being read; `at` is the byte at which the section at hand begins."""
+    """A file being read; `at` is the byte at which the section at hand begins.
+
+    Arguments:
+        file: open at its beginning, a regular file.
+        name: str, for errors.
+    """
 
     def __init__(self, file: IO[bytes], name: str) -> None:
         self.file = file
@@ -240,7 +245,12 @@ class Reader:
         raise SnapshotError(f"{self.name}: at byte {self.at:,}: {what}", self.at)
 
     def read(self) -> History:
-        """The whole file."""
+        """The history that the file holds.
+
+        Raises:
+            SnapshotError: it is damaged, cut short, or none of these files; a recording may be cut short, and
+                is not complete then.
+        """
         self.read_header()
         readers: dict[bytes, Callable[[], object]] = {
             b"INFO": self.read_json,
@@ -463,7 +473,7 @@ class Outline:
 
 
 def outline(file: IO[bytes], name: str) -> Outline:
-    """How many events a file has, without reading them; raises as read() does for what it looks at."""
+    """How many events a file has, without reading them; raises as Reader.read does for what it looks at."""
     reader, found = Reader(file, name), Outline()
     reader.read_header()
     while (head := reader.next_head()) is not None:
@@ -487,16 +497,3 @@ def is_counts(found: object) -> bool:
         and len(found) <= MOST_DEVICES
         and all(isinstance(count, int) and count >= 0 for count in found)
     )
-
-
-def read(file: IO[bytes], name: str) -> History:
-    """The history that a file holds.
-
-    Arguments:
-        file: open at its beginning, a regular file.
-        name: str, for errors.
-    Raises:
-        SnapshotError: it is damaged, cut short, or none of these files; a recording may be cut short, and is
-            not complete then.
-    """
-    return Reader(file, name).read()

@@ -5,17 +5,19 @@ from __future__ import annotations
 import gc
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from accelrt.memory.history.packed_events import (
+    ACTIONS,
+    BEGIN,
     EVENT,
     NO_EVENTS,
+    OOM,
     TORCH_ACTIONS,
-    annotation_ends,
     are_annotations,
-    entries,
 )
 
 if TYPE_CHECKING:
@@ -92,16 +94,53 @@ class History:
             }
 
     def entries(self, events: Events) -> list[dict[str, Any]]:
-        return entries(events, self.frames, self.tags, self.names)
+        """Events as dicts with torch's keys, and with tag, thread and pool; annotations have a name too."""
+        noted = are_annotations(events)
+        pools: dict[tuple[int, int], tuple[int, int]] = {}  # one tuple for all events of a pool
+        found = [
+            {
+                "action": ACTIONS[action],
+                "addr": address,
+                "size": size,
+                "stream": stream,
+                "time_us": time,
+                "frames": frames,
+                "tag": tag,
+                "thread": thread,
+                "pool": pool,
+                "pool_id": pool,
+            }
+            for action, address, size, stream, time, frames, tag, thread, pool in zip(
+                *(events[name].tolist() for name in ("action", "address", "size", "stream")),
+                (events["time_ns"] // 1000).tolist(),
+                [self.frames[number] for number in events["stack"].tolist()],
+                [self.tags[number] for number in np.where(noted, 0, events["tag"]).tolist()],
+                events["thread"].tolist(),
+                [pools.setdefault(pool, pool) for pool in map(tuple, events["pool"].tolist())],
+                strict=True,
+            )
+        ]
+        for index in np.flatnonzero(events["action"] == OOM).tolist():
+            found[index] = {
+                ("device_free" if key == "addr" else key): value for key, value in found[index].items()
+            }
+        for index in np.flatnonzero(noted).tolist():
+            found[index]["name"] = self.names[int(events["tag"][index])]
+        return found
 
     def annotations(self) -> list[dict[str, Any]]:
-        """The annotations of all devices, in the order of their times."""
+        """The ends of annotations as torch's snapshots tell them, in the order of their times."""
         found = [
-            end
+            {
+                "stage": "START" if action == BEGIN else "END",
+                "name": self.names[tag],
+                "device": device,
+                "time_us": time_ns // 1000,
+            }
             for device, events in enumerate(self.events)
-            for end in annotation_ends(events, device, self.names)
+            for action, tag, time_ns in events[are_annotations(events)][["action", "tag", "time_ns"]].tolist()
         ]
-        return sorted(found, key=lambda end: int(end["time_us"]))
+        return sorted(found, key=itemgetter("time_us"))
 
     def own_part(self, others: list[Any]) -> dict[str, Any]:
         """What a snapshot has under "accelrt", given the events that torch does not know."""

@@ -1,8 +1,7 @@
-"""The recorder's events: 64 packed bytes each, in memory and in files, and as entries of a snapshot."""
+"""The recorder's events: 64 packed bytes each, in memory and in files."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,14 +9,13 @@ from numpy.typing import NDArray
 
 __all__ = [
     "ACTIONS",
+    "BEGIN",
     "EVENT",
     "EVENT_BYTES",
     "NO_EVENTS",
     "OOM",
     "TORCH_ACTIONS",
-    "annotation_ends",
     "are_annotations",
-    "entries",
 ]
 
 Events = NDArray[np.void]  # of dtype EVENT
@@ -54,72 +52,3 @@ def are_annotations(events: Events) -> NDArray[np.bool_]:
     """Which events are ends of annotations, whose tag numbers a name of another table."""
     found: NDArray[np.bool_] = (events["action"] == BEGIN) | (events["action"] == END)
     return found
-
-
-def entries(
-    events: Events, frames: Mapping[int, Frames], tags: Mapping[int, str], names: Mapping[int, str]
-) -> list[dict[str, Any]]:
-    """Events as dicts with torch's keys for a trace, and tag, thread and pool; annotations have a name too.
-
-    Arguments:
-        frames, tags, names: stacks, tags and annotations, by the numbers that the events give.
-    """
-    noted = are_annotations(events)
-    stacks = [frames[number] for number in events["stack"].tolist()]
-    texts = [tags[number] for number in np.where(noted, 0, events["tag"]).tolist()]
-    found = [
-        {
-            "action": ACTIONS[action],
-            "addr": address,
-            "size": size,
-            "stream": stream,
-            "time_us": time,
-            "frames": stack,
-            "tag": tag,
-            "thread": thread,
-            "pool": pool,
-            "pool_id": pool,
-        }
-        for action, address, size, stream, time, stack, tag, thread, pool in zip(
-            events["action"].tolist(),
-            events["address"].tolist(),
-            events["size"].tolist(),
-            events["stream"].tolist(),
-            (events["time_ns"] // 1000).tolist(),
-            stacks,
-            texts,
-            events["thread"].tolist(),
-            pools(events),
-            strict=True,
-        )
-    ]
-    for index in np.flatnonzero(events["action"] == OOM).tolist():
-        found[index] = {
-            ("device_free" if key == "addr" else key): value for key, value in found[index].items()
-        }
-    for index in np.flatnonzero(noted).tolist():
-        found[index]["name"] = names[int(events["tag"][index])]
-    return found
-
-
-def pools(events: Events) -> list[tuple[int, int]]:
-    """The pools of events, one tuple for all events of a pool."""
-    known: dict[tuple[int, int], tuple[int, int]] = {}
-    given = map(tuple, events["pool"].tolist())
-    return [known.setdefault(pool, pool) for pool in given]
-
-
-def annotation_ends(events: Events, device: int, names: Mapping[int, str]) -> list[dict[str, Any]]:
-    """The ends of annotations among a device's events, as torch's snapshots tell them."""
-    ends = events[are_annotations(events)]
-    return [
-        {
-            "stage": "START" if action == BEGIN else "END",
-            "name": names[tag],
-            "device": device,
-            "time_us": time_ns // 1000,
-        }
-        for action, tag, time_ns in zip(
-            ends["action"].tolist(), ends["tag"].tolist(), ends["time_ns"].tolist(), strict=True
-        )
-    ]
