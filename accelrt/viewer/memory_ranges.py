@@ -19,7 +19,6 @@ __all__ = [
     "START",
     "STITCHED",
     "Range",
-    "RangeChange",
     "find_ranges",
     "joined",
     "mark_stitched",
@@ -53,19 +52,6 @@ class Range(NamedTuple):
     kind: int
 
 
-class RangeChange(NamedTuple):
-    """An event that maps or unmaps addresses; the names are Range's."""
-
-    event: int
-    maps: bool
-    address: int
-    size: int
-    stream: int
-    pool: int
-    stack: int
-    kind: int
-
-
 START = attrgetter("address")
 
 
@@ -77,28 +63,27 @@ def part(whole: Range, first: int, last: int) -> Range:
     return whole._replace(address=first, size=last - first)
 
 
-def find_ranges(final: Iterable[Range], changes: Iterable[RangeChange]) -> list[Range]:
+def find_ranges(final: Iterable[Range], changes: Iterable[Range]) -> list[Range]:
     """The ranges of all times.
 
     Arguments:
         final: those that are mapped at the end.
-        changes: the events that mapped and unmapped, in order of time.
+        changes: what events mapped, which are the begin, and unmapped, with begin -1; in order of time.
     """
     mapped = sorted(final, key=START)  # at the moment that is reached
     known: list[Range] = []  # from begin to end
     for change in reversed([change for change in changes if change.size > 0]):
         # What it mapped was not there before; in a faultless recording nothing is mapped where it unmapped.
-        first, last = change.address, change.address + change.size
+        first, last = change.address, end_of(change)
         places = slice(bisect_right(mapped, first, key=end_of), bisect_left(mapped, last, key=START))
         rest = []
         for whole in mapped[places]:
             inner = part(whole, max(whole.address, first), min(end_of(whole), last))
-            known.append(inner._replace(begin=change.event, stack=change.stack or whole.stack))
+            event = change.end if change.begin < 0 else change.begin
+            known.append(inner._replace(begin=event, stack=change.stack or whole.stack))
             rest += [part(whole, whole.address, inner.address), part(whole, end_of(inner), end_of(whole))]
-        if not change.maps:
-            rest.append(
-                Range(first, change.size, -1, change.event, change.stream, change.pool, 0, change.kind)
-            )
+        if change.begin < 0:
+            rest.append(change)
         mapped[places] = sorted((each for each in rest if each.size > 0), key=START)
     return sorted(known + mapped, key=attrgetter("begin", "address"))
 

@@ -23,7 +23,6 @@ from accelrt.viewer.memory_ranges import (
     PLAIN,
     START,
     Range,
-    RangeChange,
     find_ranges,
     mark_stitched,
 )
@@ -348,10 +347,16 @@ class DeviceRecording:
         moved = self.size * np.array([RESERVES.get(name, 0) for name in self.actions])[self.action]
         changes = []
         for index in self.events_of(*CHANGES):
-            where = int(self.address[index]), int(self.size[index])
-            names = int(self.stream[index]), int(self.pool[index]), int(self.stack[index])
-            kind = CHANGES[self.actions[self.action[index]]]
-            changes.append(RangeChange(index, moved[index] > 0, *where, *names, kind))
+            names = self.stream[index].item(), self.pool[index].item(), self.stack[index].item()
+            change = Range(
+                int(self.address[index]),
+                int(self.size[index]),
+                index,
+                self.count,
+                *names,
+                CHANGES[self.actions[self.action[index]]],
+            )
+            changes.append(change if moved[index] > 0 else change._replace(begin=-1, end=index, stack=0))
         ranges = find_ranges([each._replace(end=self.count) for each in self.final], changes)
         stitches = self.events_of("stitch", "unstitch")
         self.ranges = mark_stitched(ranges, {int(self.address[at]): int(self.size[at]) for at in stitches})

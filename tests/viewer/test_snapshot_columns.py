@@ -11,7 +11,7 @@ from made_snapshot import make_snapshot
 
 from accelrt.viewer.chrome_trace import trace_events
 from accelrt.viewer.html_page import make_page
-from accelrt.viewer.memory_ranges import EXPANDABLE, PLAIN, STITCHED, Range, RangeChange, find_ranges, joined
+from accelrt.viewer.memory_ranges import EXPANDABLE, PLAIN, STITCHED, Range, find_ranges, joined
 from accelrt.viewer.snapshot_columns import Recording
 
 BASE = 0x7F0000000000
@@ -107,10 +107,10 @@ def test_what_is_reserved_follows_from_the_end_backwards():
 def test_pages_are_cut_out_of_what_is_mapped():
     final = [Range(0, 100, -1, 4, 0, 0, 0, EXPANDABLE)]
     changes = [
-        RangeChange(0, True, 0, 50, 0, 0, 5, EXPANDABLE),
-        RangeChange(1, False, 60, 20, 0, 0, 0, EXPANDABLE),
-        RangeChange(2, True, 60, 10, 0, 0, 6, EXPANDABLE),
-        RangeChange(3, True, 70, 30, 0, 0, 7, EXPANDABLE),
+        Range(0, 50, 0, 4, 0, 0, 5, EXPANDABLE),
+        Range(60, 20, -1, 1, 0, 0, 0, EXPANDABLE),
+        Range(60, 10, 2, 4, 0, 0, 6, EXPANDABLE),
+        Range(70, 30, 3, 4, 0, 0, 7, EXPANDABLE),
     ]
     found = {(each.address, each.size, each.begin, each.end) for each in find_ranges(final, changes)}
     assert found == {(0, 50, 0, 4), (50, 10, -1, 4), (60, 10, 2, 4), (70, 30, 3, 4), (60, 20, -1, 1)}

@@ -11,9 +11,8 @@ import struct
 import sys
 import zlib
 from collections import Counter
-from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -239,6 +238,7 @@ class Reader:
         self.strings = [""]
         self.chunks: dict[int, list[Any]] = {}
         self.following: Counter[int] = Counter()  # a device's next event, by the ring's numbers
+        self.events: Counter[int] = Counter()
         self.missing: Counter[int] = Counter()
 
     def fail(self, what: str) -> Any:
@@ -369,9 +369,7 @@ class Reader:
         known.update(zip(ids, map(self.string, self.numbers(count)), strict=True))
 
     def read_events(self) -> None:
-        device, _ = self.numbers(2)
-        first = int(self.take("<u8")[0])
-        self.check_device(device)
+        device = self.read_events_head((len(self.content) - EVENTS_HEAD.size) // EVENT_BYTES)
         events = self.take(EVENT, (len(self.content) - self.place) // EVENT_BYTES)
         if len(events):
             self.check_below("an event of action", events["action"], ACTIONS)
@@ -383,8 +381,15 @@ class Reader:
             ):
                 self.check_known(what, used, known)
         self.chunks.setdefault(device, []).append(events)
+
+    def read_events_head(self, count: int) -> int:
+        """Counts the events of a section, and those that the ring lost before them; their device."""
+        (device, _), (first,) = self.numbers(2), self.take("<u8").tolist()
+        self.check_device(device)
+        self.events[device] += count
         self.missing[device] += max(first - self.following[device], 0)
-        self.following[device] = first + len(events)
+        self.following[device] = first + count
+        return device
 
     def check_below(self, what: str, numbers: NDArray[Any], known: tuple[str, ...]) -> None:
         if len(numbers) and int(numbers.max()) >= len(known):
@@ -457,38 +462,27 @@ class Reader:
         return history
 
 
-@dataclass
-class Outline:
-    """What a file has, by the heads of its sections alone.
+class Outline(NamedTuple):
+    """What a file has, by the heads of its sections alone."""
 
-    Attributes:
-        events: int.
-        missing: int, those that the ring lost before they were written.
-        complete: bool, whether the file has its end.
-    """
-
-    events: int = 0
-    missing: int = 0
-    complete: bool = False
+    events: int
+    missing: int  # that the ring lost before they were written
+    complete: bool  # whether the file has its end
 
 
 def outline(file: IO[bytes], name: str) -> Outline:
     """How many events a file has, without reading them; raises as Reader.read does for what it looks at."""
-    reader, found = Reader(file, name), Outline()
+    reader, is_complete = Reader(file, name), False
     reader.read_header()
     while (head := reader.next_head()) is not None:
         section_name, length, _ = head
         if section_name == b"EVTS":
             reader.content, reader.place = file.read(EVENTS_HEAD.size), 0
-            (device, _), first = reader.numbers(2), int(reader.take("<u8")[0])
-            count = (length - EVENTS_HEAD.size) // EVENT_BYTES
-            found.events += count
-            found.missing += max(first - reader.following[device], 0)
-            reader.following[device] = first + count
-        found.complete |= section_name == b"LAST"
+            reader.read_events_head((length - EVENTS_HEAD.size) // EVENT_BYTES)
+        is_complete |= section_name == b"LAST"
         reader.at += SECTION.size + length
         file.seek(reader.at)
-    return found
+    return Outline(reader.events.total(), reader.missing.total(), is_complete)
 
 
 def is_counts(found: object) -> bool:

@@ -30,6 +30,7 @@ cdef enum:  # kinds of objects, those of KINDS
     NOTHING, MARK, INT, STR, BOOL, FLOAT, NONE, TUPLE, LIST, DICT
 
 cdef tuple KINDS = (None, pickletools.StackObject, int, str, bool, float, type(None), tuple, list, dict)
+cdef bytes NUMBER_LETTERS = b"+-.0123456789aefinL"
 cdef str PLAIN = "a snapshot is a pickle of dict, list, tuple, str, int, float, bool and None alone"
 
 cdef struct Opcode:
@@ -140,7 +141,7 @@ cdef class PickleScan:
         return number
 
     cdef uint64_t line(self, int op) except? 0:
-        # An object's number; of text and other numbers nothing.
+        # An object's number.  Other numbers, and text, are pickle.Unpickler's to read.
         cdef Py_ssize_t start = self.at
         cdef Py_ssize_t end = self.content.find(b"\n", start, self.size if op == b"V" else start + TEXT_DIGITS + 1)
         if end < 0:
@@ -148,12 +149,10 @@ cdef class PickleScan:
         self.at = end + 1
         if op == b"V":
             return 0
-        line = self.content[start:end].removesuffix(b"L")
-        try:
-            number = float(line) if op == b"F" else int(line)
-        except ValueError:
+        line = self.content[start:end]
+        if line.strip(NUMBER_LETTERS):
             self.fail(f"a number was expected, not {line!r}")
-        return min(max(number, 0), self.size) if op == b"g" or op == b"p" else 0
+        return min(int(line), self.size) if line.isdigit() else 0
 
     # --- what opcodes do to the stack and the memo
 
